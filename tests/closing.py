@@ -15,8 +15,8 @@ def why(report: pytest.TestReport | pytest.CollectReport) -> str:
 
 def skipped(stats: dict[str, list[pytest.TestReport]]) -> str:
     reasons = Counter(why(report) for report in stats.get("skipped", ()))
-    told = "; ".join(f"{count} × {reason}" for reason, count in reasons.most_common())
-    return f"skipped: {sum(reasons.values())}" + (f" ({told})" if told else "")
+    message = "; ".join(f"{count} × {reason}" for reason, count in reasons.most_common())
+    return f"skipped: {sum(reasons.values())}" + (f" ({message})" if message else "")
 
 
 def saved(stats: dict[str, list[pytest.TestReport]]) -> str:

@@ -31,8 +31,8 @@ SLURM_VARIABLE = "CLUSTERRUN_TEST_SLURM"
 def _missing() -> str:
     if os.geteuid() != 0:
         return "the lab's tests run as root"
-    wanted = OF_A_ROOT if os.environ.get(SLURM_VARIABLE) else PACKAGES
-    absent = [name for name in wanted if program(name) is None]
+    expected = OF_A_ROOT if os.environ.get(SLURM_VARIABLE) else PACKAGES
+    absent = [name for name in expected if program(name) is None]
     return f"the lab needs {', '.join(absent)}: clusterrun lab install" if absent else ""
 
 
@@ -93,17 +93,17 @@ def leftovers(lab: Lab, seconds: float = 30.0) -> list[str]:
 
     Ending jobs may take their time, so the limit is waited for, but not longer than needed.
     """
-    found: list[LabProcess] = []
+    result: list[LabProcess] = []
 
     def gone() -> bool:  # what begins after a moment with nothing, as a site's epilog, was left by nobody
-        found[:] = strangers(lab)
-        return not found
+        result[:] = strangers(lab)
+        return not result
 
     wait_for(gone, seconds)
-    for process in found:
+    for process in result:
         with contextlib.suppress(ProcessLookupError):  # it ended by itself meanwhile
             os.kill(process.process, signal.SIGKILL)
-    return [f"{p.host}: {p.command or p.name} [{marker(p.process)}]" for p in found]
+    return [f"{p.host}: {p.command or p.name} [{marker(p.process)}]" for p in result]
 
 
 def mend(lab: Lab, seconds: float = 90.0) -> None:

@@ -40,16 +40,16 @@ LIMIT = 120.0
 
 def main(wanted: list[str]) -> int:
     """Record the releases that are named, or every one that is here; 1 where none is."""
-    here = releases()
-    for version in wanted or [*here]:
-        if version not in here:
+    local = releases()
+    for version in wanted or [*local]:
+        if version not in local:
             print(f"Slurm {version} is not on this machine: clusterrun lab root make fetches another release")
             return 1
-        record(version, here[version])
-    old = {path.parent.name for path in RECORDED.glob("*/squeue.txt")} - {short(one) for one in here}
+        record(version, local[version])
+    old = {path.parent.name for path in RECORDED.glob("*/squeue.txt")} - {short(entry) for entry in local}
     if old:
         print(f"recorded before, and not on this machine: {', '.join(sorted(old))}")
-    return 0 if here else 1
+    return 0 if local else 1
 
 
 def short(version: str) -> str:
@@ -110,10 +110,10 @@ def until(what: str, true: Callable[[], bool]) -> None:
 
 def ask(lab: Lab, *argv: str) -> str:
     """What a program of Slurm prints on the login host."""
-    done = lab.exec(list(argv), env=dict(QUERY_ENVIRONMENT))
-    if done.code:
-        raise SystemExit(f"{argv[0]} failed: {done.err}")
-    return done.out
+    result = lab.exec(list(argv), env=dict(QUERY_ENVIRONMENT))
+    if result.code:
+        raise SystemExit(f"{argv[0]} failed: {result.err}")
+    return result.out
 
 
 if __name__ == "__main__":

@@ -37,11 +37,11 @@ class Outcome:
 
 def fetch(suites: Sequence[str]) -> list[str]:
     """See that each suite's Slurm is here; what could not be had, and why."""
-    here = {path.name for path in roots.found().values()}
-    absent = [suite for suite in suites if suite not in here]
+    local = {path.name for path in roots.found().values()}
+    absent = [suite for suite in suites if suite not in local]
     if absent and needs.program("debootstrap") is None and os.geteuid() == 0:
         subprocess.run([sys.executable, "-m", "clusterrun", "lab", "install", "--roots"])
-    return [told for suite in absent if (told := _refused(suite))]
+    return [message for suite in absent if (message := _refused(suite))]
 
 
 def _refused(suite: str) -> str:
@@ -70,7 +70,7 @@ def tested(version: str, wanted: str, options: Sequence[str]) -> Outcome:
         argv = [sys.executable, "-m", "pytest", "-m", "lab", f"--junit-xml={report}", *options]
         code = _code(argv, {**os.environ, SLURM_VARIABLE: wanted})
         suites = (
-            [one.attrib for one in ElementTree.parse(report).iter("testsuite")] if report.exists() else []
+            [entry.attrib for entry in ElementTree.parse(report).iter("testsuite")] if report.exists() else []
         )
     counts = {
         name: sum(float(suite[name]) for suite in suites)
@@ -99,10 +99,10 @@ def main(words: Sequence[str]) -> int:
     at = words.index("--") if "--" in words else len(words)
     lacking = fetch(words[:at])
     outcomes = []
-    for version, wanted in releases().items():
+    for version, expected in releases().items():
         print(f"== Slurm {version}", flush=True)
-        outcomes.append(tested(version, wanted, words[at + 1 :]))
-    print("\n".join(["", *map(str, outcomes), *(f"not tested: {one}" for one in lacking)]))
+        outcomes.append(tested(version, expected, words[at + 1 :]))
+    print("\n".join(["", *map(str, outcomes), *(f"not tested: {entry}" for entry in lacking)]))
     return int(not outcomes or any(outcome.failed for outcome in outcomes))
 
 

@@ -64,8 +64,8 @@ class Far:
         for name in ("laptop", "cluster", "bin"):
             (self.folder / name).mkdir(mode=0o700)
         for name, owner in (("host", "key"), ("laptop", "id")):
-            words = ("ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-f", self.folder / f"{name}.{owner}")
-            subprocess.run(words, check=True, timeout=LIMIT)
+            arguments = ("ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-f", self.folder / f"{name}.{owner}")
+            subprocess.run(arguments, check=True, timeout=LIMIT)
         self.port = free_port()
         self.write_config()
         wrapper = self.folder / "bin" / "ssh"
@@ -85,8 +85,8 @@ class Far:
             f"Port {self.port}",
             f"IdentityFile {self.folder}/laptop.id",
         )
-        known = (f"UserKnownHostsFile {self.folder}/known_hosts", "IdentitiesOnly yes", *more)
-        (self.folder / "ssh_config").write_text("\n".join((*lines, *known)) + "\n")
+        expected_names = (f"UserKnownHostsFile {self.folder}/known_hosts", "IdentitiesOnly yes", *more)
+        (self.folder / "ssh_config").write_text("\n".join((*lines, *expected_names)) + "\n")
 
     def configure(self, text: str) -> None:
         """What the laptop's own configuration file says."""
@@ -126,7 +126,7 @@ class Far:
         (self.folder / "sshd_config").write_text("\n".join(settings) + "\n")
         if os.geteuid() == 0:
             Path("/run/sshd").mkdir(exist_ok=True)
-        words = (
+        arguments = (
             *self.front,
             sshd_program(),
             "-D",
@@ -135,36 +135,36 @@ class Far:
             "-E",
             self.folder / "sshd.log",
         )
-        self.server = subprocess.Popen(words)
+        self.server = subprocess.Popen(arguments)
         wait_until(self._listens)
-        with (self.folder / "known_hosts").open("w") as known:
-            known.write(f"[127.0.0.1]:{self.port} {(self.folder / 'host.key.pub').read_text()}")
+        with (self.folder / "known_hosts").open("w") as expected_names:
+            expected_names.write(f"[127.0.0.1]:{self.port} {(self.folder / 'host.key.pub').read_text()}")
 
     def _listens(self) -> bool:
         log = self.folder / "sshd.log"
-        said = log.read_text() if log.exists() else ""
-        assert self.server and self.server.poll() is None, said
-        return "Server listening on" in said
+        message = log.read_text() if log.exists() else ""
+        assert self.server and self.server.poll() is None, message
+        return "Server listening on" in message
 
     def masters(self) -> list[int]:
         """The processes of ssh that hold a connection of this laptop's open."""
-        found = []
+        results = []
         for path in Path("/proc").glob("[0-9]*/cmdline"):
             with contextlib.suppress(OSError):
-                words = path.read_text(errors="replace")
-                if "\0-fN\0" in words and str(self.folder) in words:
-                    found.append(int(path.parent.name))
-        return found
+                text = path.read_text(errors="replace")
+                if "\0-fN\0" in text and str(self.folder) in text:
+                    results.append(int(path.parent.name))
+        return results
 
     def sessions(self) -> list[int]:
         """The processes of sshd that serve this port's connections."""
         assert self.server
-        found = []
+        results = []
         for path in Path("/proc").glob("[0-9]*/stat"):
             with contextlib.suppress(OSError):
                 if int(path.read_text().rpartition(")")[2].split()[1]) == self.server.pid:
-                    found.append(int(path.parent.name))
-        return found
+                    results.append(int(path.parent.name))
+        return results
 
     def run(
         self, *words: str, stdin: str = "", cwd: Path | None = None, **variables: str
@@ -215,8 +215,8 @@ class Far:
         return on_terminal(argv, {**self.environment, **variables}, str(self.folder / "laptop"), answers)
 
     def open(self) -> None:
-        code, seen = self.terminal("--host", "cluster")
-        assert code == 0, seen
+        code, observed = self.terminal("--host", "cluster")
+        assert code == 0, observed
 
     def end(self) -> None:
         for process in self.masters():
@@ -238,11 +238,11 @@ def on_terminal(
         fcntl.ioctl(0, termios.TIOCSWINSZ, struct.pack("4H", *WINDOW, 0, 0))
         os.chdir(cwd)
         os.execvpe(argv[0], list(argv), environment)
-    seen, waiting, from_here = "", list(answers), 0
+    observed, waiting, from_here = "", list(answers), 0
     end = time.monotonic() + LIMIT
     try:
         while True:
-            assert time.monotonic() < end, seen
+            assert time.monotonic() < end, observed
             if not select.select([terminal], [], [], 1.0)[0]:
                 continue
             try:
@@ -251,16 +251,16 @@ def on_terminal(
                 break
             if not data:
                 break
-            seen += data.decode(errors="replace")
-            if waiting and (found := re.compile(waiting[0][0]).search(seen, from_here)):
-                from_here = found.end()
+            observed += data.decode(errors="replace")
+            if waiting and (result := re.compile(waiting[0][0]).search(observed, from_here)):
+                from_here = result.end()
                 os.write(terminal, waiting.pop(0)[1].encode())
     finally:
         os.close(terminal)
         with contextlib.suppress(ProcessLookupError):
             if time.monotonic() >= end:
                 os.kill(child, signal.SIGKILL)
-    return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]), seen
+    return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]), observed
 
 
 @pytest.fixture(scope="module")
@@ -268,22 +268,22 @@ def make_far(tmp_path_factory):
     """``make_far("MaxSessions 1", …)``: an sshd with these settings, until the tests of the file end."""
     if not sshd_program() or not shutil.which("ssh"):
         pytest.skip("no sshd here: as root on Debian or Ubuntu, apt-get install openssh-server")
-    made = []
+    created = []
 
     def make(*options: str, **named) -> Far:
         far = Far(tmp_path_factory.mktemp("far"), options=options, **named)
-        made.append(far)
+        created.append(far)
         far.start()
         return far
 
     yield make
-    for far in made:
+    for far in created:
         far.end()
 
 
 @pytest.fixture(scope="module")
 def far(make_far) -> Far:
     """The cluster that the tests of a file share, with an open connection."""
-    found = make_far()
-    found.open()
-    return found
+    result = make_far()
+    result.open()
+    return result

@@ -35,16 +35,16 @@ sys.exit(int(sys.argv[2]))
 @pytest.fixture
 def context(tmp_path: Path) -> Iterator[Context]:
     (tmp_path / "train.py").write_text(SCRIPT)
-    made = Context({"PATH": os.defpath, "HOME": str(tmp_path), "CLUSTERRUN_HOME": str(tmp_path / "home")})
-    yield made
-    for status in statuses(context=made):
-        clusterrun.find(status.run_id, made).cancel()
+    created = Context({"PATH": os.defpath, "HOME": str(tmp_path), "CLUSTERRUN_HOME": str(tmp_path / "home")})
+    yield created
+    for status in statuses(context=created):
+        clusterrun.find(status.run_id, created).cancel()
 
 
 def submit(context: Context, *args: str, **options: object) -> clusterrun.Run:
     folder = Path(context.environ["HOME"])
-    wanted = {"cluster": "local", "preflight": "off", **options}
-    return clusterrun.submit("train.py", *args, cwd=str(folder), context=context, **wanted)
+    expected = {"cluster": "local", "preflight": "off", **options}
+    return clusterrun.submit("train.py", *args, cwd=str(folder), context=context, **expected)
 
 
 def test_a_run_is_submitted_waited_for_and_read(context: Context) -> None:
@@ -66,8 +66,8 @@ def test_nodes_are_checked_without_training_and_the_report_is_a_value(context: C
         nodes=2, cluster="local", preflight="quick", preflight_budget="3m", context=context
     )
     assert run.wait(timeout=240).state is State.COMPLETED
-    found = run.report()
-    assert (found.verdict, found.world, found.level) == (Grade.PASS, ("local-0", "local-1"), "quick")
+    report = run.report()
+    assert (report.verdict, report.world, report.level) == (Grade.PASS, ("local-0", "local-1"), "quick")
 
 
 def test_a_run_without_a_check_has_no_report(context: Context) -> None:
@@ -94,11 +94,11 @@ def test_a_failed_run_has_its_first_failure(context: Context) -> None:
 def test_a_failed_run_tells_each_of_its_attempts_and_why_it_failed(context: Context) -> None:
     run = submit(context, "0", "3", max_restarts=1)
     run.wait(timeout=120)
-    assert [(one.epoch, one.failure.why if one.failure else "") for one in run.attempts] == [
+    assert [(attempt.epoch, attempt.failure.why if attempt.failure else "") for attempt in run.attempts] == [
         (n, "rank 0 on local-0 exited with code 3") for n in (0, 1)
     ]
-    found = run.diagnose()
-    assert (found.verdict, [(one.rank, one.node) for one in found.culprits]) == (
+    diagnosis = run.diagnose()
+    assert (diagnosis.verdict, [(attempt.rank, attempt.node) for attempt in diagnosis.culprits]) == (
         Verdict.CRASHED,
         [(0, "local-0")],
     )
@@ -213,7 +213,7 @@ def test_the_public_names_are_those_that_dir_shows() -> None:
 
 
 def test_options_are_read_as_people_write_them() -> None:
-    said = {
+    message = {
         "time": "2h",
         "notice": "5m",
         "environment": {"A": "1"},
@@ -221,7 +221,7 @@ def test_options_are_read_as_people_write_them() -> None:
         "setup": "module load x",
         "sbatch": ["a"],
     }
-    assert spec_of(["train.py"], "/w", said) == JobSpec(
+    assert spec_of(["train.py"], "/w", message) == JobSpec(
         command=("train.py",),
         cwd="/w",
         time=7200,
@@ -276,14 +276,14 @@ def test_the_page_on_python_names_only_what_there_is() -> None:
         for keyword in call.keywords
         if ast.unparse(call.func).startswith("clusterrun.") and ".run(" not in ast.unparse(call.func)
     ]
-    known = {
+    expected_names = {
         name: set(inspect.signature(getattr(clusterrun, name)).parameters)
         for name in ("submit", "check", "sweep", "Executor")
     }
     for name in ("sweep", "Executor"):  # they take those of a submission too
-        known[name] |= known["submit"]
+        expected_names[name] |= expected_names["submit"]
     assert len(keywords) > 5
-    wrong = [(name, key) for name, key in keywords if key not in known[name.partition(".")[2]]]
+    wrong = [(name, key) for name, key in keywords if key not in expected_names[name.partition(".")[2]]]
     assert wrong == [("clusterrun.submit", "node")], "the page shows one mistake, and its answer"
     names = {name for name in re.findall(r"`(?:clusterrun\.)?run\.(\w+)", page) if name != "clusterrun"}
     assert [name for name in names if not hasattr(clusterrun.Run, name) and name != "run_id"] == []

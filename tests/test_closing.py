@@ -41,11 +41,11 @@ def second_chance() -> list[str]:
         line for line in (ROOT / ".ci" / "run").read_text().splitlines() if line.startswith("make test")
     ]
     plain = {name: value for name, value in os.environ.items() if name not in OF_AN_OUTER_MAKE}
-    said = subprocess.run(
+    output = subprocess.run(
         ["make", "--dry-run", "--always-make", "-C", str(ROOT), *shlex.split(test)[1:]],
         capture_output=True, text=True, timeout=60, check=True, env=plain,
     ).stdout  # fmt: skip
-    (line,) = [line for line in said.splitlines() if " -m pytest" in line]
+    (line,) = [line for line in output.splitlines() if " -m pytest" in line]
     return line.split(" -m pytest")[1].split()
 
 
@@ -57,11 +57,11 @@ def suite(tmp_path: Path, second_chance: list[str]) -> Suite:
         (tmp_path / "test_x.py").write_text(SESSION + text)
         environment = {**os.environ, "PYTHONPATH": str(ROOT), "PYTEST_ADDOPTS": ""}
         options = ["-p", "tests.closing", *second_chance, "--reruns-delay", "0", *words]
-        done = subprocess.run(
+        result = subprocess.run(
             [sys.executable, "-m", "pytest", *options],
             cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=120,
         )  # fmt: skip
-        return done.returncode, done.stdout.splitlines()[-3:]
+        return result.returncode, result.stdout.splitlines()[-3:]
 
     return run
 

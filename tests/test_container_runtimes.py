@@ -52,14 +52,14 @@ HOSTILE = st.text(st.sampled_from("ab '\"$`\\;&|#%*?~!()<>\t-ä\udcff"), min_siz
 
 @pytest.mark.parametrize(("runtime", "image", "node", "words"), WORDS)
 def test_the_words_of_a_prefix(runtime: str, image: str, node: NodeDevices, words: tuple[str, ...]) -> None:
-    assert TABLE[runtime].words(Container(image, runtime, MOUNTS), node) == words
+    assert TABLE[runtime].arguments(Container(image, runtime, MOUNTS), node) == words
 
 
 def test_what_srun_is_asked_for() -> None:
     name = Container("registry.example#team/pytorch:24.01", "pyxis", MOUNTS)
     mounts = "/runs/r:/runs/r,/data sets:/data:ro"
-    asked = (("container-image", name.image), ("container-mounts", mounts))
-    assert table.srun_options(name) == asked
+    requested = (("container-image", name.image), ("container-mounts", mounts))
+    assert table.srun_options(name) == requested
     assert table.srun_options(Container("/bundle", "slurm")) == (("container", "/bundle"),)
     assert table.srun_options(Container()) == ()
     assert table.srun_options(Container("/i", "apptainer", MOUNTS)) == ()
@@ -93,9 +93,9 @@ def test_what_is_carried_arrives_whatever_the_image_sets(ours: dict[str, str], s
     outside = table.forwarded_environment("charliecloud", host, named)
     assert outside["PATH"] == STANDARD_PATH
     images = {"A": "image", "PATH": "/image/bin", "LD_LIBRARY_PATH": "/image/lib", "PYTHONPATH": "/image"}
-    found = table.restored_environment({**outside, **images})
-    wanted = {**images, **ours, "PYTHONPATH": "/mine:/image", "USER": outside["USER"]}
-    assert found == {**wanted, **({"LD_LIBRARY_PATH": "/host/lib"} if said else {})}
+    result = table.restored_environment({**outside, **images})
+    expected = {**images, **ours, "PYTHONPATH": "/mine:/image", "USER": outside["USER"]}
+    assert result == {**expected, **({"LD_LIBRARY_PATH": "/host/lib"} if said else {})}
 
 
 def test_apptainer_keeps_the_path_of_the_host_for_its_own_helpers() -> None:
@@ -130,8 +130,8 @@ def test_places_for_mounts_are_made_in_an_image_and_nowhere_else(tmp_path: Path)
     targets = ("/new/folder", "/link/inside", "/tmp/not", "/dev/shm/not")
     mounts = [Mount(str(tmp_path), target) for target in targets]
     table.make_places(Container(str(image), "charliecloud", (*mounts, Mount(str(file), "/var/file"))))
-    made = sorted(str(path.relative_to(image)) for path in image.rglob("*"))
-    assert made == ["link", "new", "new/folder", "var", "var/file"]
+    created = sorted(str(path.relative_to(image)) for path in image.rglob("*"))
+    assert created == ["link", "new", "new/folder", "var", "var/file"]
     assert list((tmp_path / "outside").iterdir()) == []
 
 

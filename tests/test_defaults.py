@@ -15,8 +15,10 @@ NO_FIELDS = {"env", "follow", "wait", "slurm-every", "trust"}
 
 
 def test_a_spec_of_which_nothing_is_said_is_the_one_that_the_table_describes() -> None:
-    said = {name.replace("-", "_"): one.value for name, one in settle([]).items() if name not in NO_FIELDS}
-    assert spec_of(("x",), "/", said) == JobSpec(("x",), "/")
+    message = {
+        name.replace("-", "_"): value.value for name, value in settle([]).items() if name not in NO_FIELDS
+    }
+    assert spec_of(("x",), "/", message) == JobSpec(("x",), "/")
 
 
 def test_orders_of_which_nothing_is_said_are_those_that_a_plan_makes() -> None:

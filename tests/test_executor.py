@@ -121,8 +121,8 @@ def test_a_function_of_a_module_beside_the_script_is_found_by_the_ranks(tmp_path
         "print(executor.submit(beside_the_script.more, 3).result())\n"
     )
     environment = {"PATH": os.environ["PATH"], "HOME": str(tmp_path), "CLUSTERRUN_HOME": str(tmp_path / "h")}
-    done = subprocess.run(
+    result = subprocess.run(
         [sys.executable, "sub/app.py"], cwd=tmp_path, env=environment, capture_output=True, text=True,
         timeout=120, check=False,
     )  # fmt: skip
-    assert done.stdout == "4\n", done.stderr
+    assert result.stdout == "4\n", result.stderr

@@ -88,7 +88,7 @@ def test_a_failed_job_is_a_failed_run_and_its_word_and_the_others_results_come_b
     (tmp_path / "app").mkdir()
     (tmp_path / "app" / "app.py").write_text(APP)
     (tmp_path / "app" / "beside.py").write_text("def said(rank):\n    return 'beside ' + rank\n")
-    words = [
+    arguments = [
         "app/app.py",
         "-m",
         "hydra/launcher=clusterrun",
@@ -99,7 +99,7 @@ def test_a_failed_job_is_a_failed_run_and_its_word_and_the_others_results_come_b
 
     def run(*more: str) -> subprocess.CompletedProcess[str]:
         return subprocess.run(
-            [sys.executable, *words, *more],
+            [sys.executable, *arguments, *more],
             cwd=tmp_path,
             capture_output=True,
             text=True,
@@ -107,9 +107,9 @@ def test_a_failed_job_is_a_failed_run_and_its_word_and_the_others_results_come_b
             check=False,
         )
 
-    done = run()
-    assert done.returncode == 1, done.stdout + done.stderr
-    assert "ValueError: too large" in done.stderr and "+n=2" in done.stderr
+    result = run()
+    assert result.returncode == 1, result.stdout + result.stderr
+    assert "ValueError: too large" in result.stderr and "+n=2" in result.stderr
     records = {path.name: path for path in (home / "runs").iterdir()}
     assert [name.rpartition("-")[2] for name in sorted(records)] == ["app.0", "app.1"]
     first, second = (records[name] for name in sorted(records))
@@ -117,7 +117,7 @@ def test_a_failed_job_is_a_failed_run_and_its_word_and_the_others_results_come_b
     assert subprocess.run(ended, capture_output=True, timeout=120, check=False).returncode == 1
     states = [json.loads((path / "state.json").read_text())["state"] for path in (first, second)]
     assert states == ["COMPLETED", "FAILED"]
-    assert f"clusterrun diagnose {second.name}" in done.stdout
+    assert f"clusterrun diagnose {second.name}" in result.stdout
     out = [(first / "attempts/000" / f"0000{rank}.out").read_text() for rank in (0, 1)]
     assert ["beside 0" in out[0], "beside 1" in out[1]] == [True, True]
     bad = run("hydra.launcher.nods=2")

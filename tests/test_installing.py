@@ -24,11 +24,11 @@ def bundle(tmp_path_factory: pytest.TempPathFactory) -> Path:
     place = tmp_path_factory.mktemp("bundle")
     shutil.copytree(ROOT, place / "checkout", ignore=LEFT_BEHIND, symlinks=True)
     script = place / "checkout" / "packaging" / "bundle.sh"
-    words = ["sh", str(script), sys.executable, str(place / "dist"), OWN]
-    done = subprocess.run(words, capture_output=True, text=True, timeout=300, check=False)
-    if done.returncode and "No matching distribution" in done.stderr:
+    arguments = ["sh", str(script), sys.executable, str(place / "dist"), OWN]
+    result = subprocess.run(arguments, capture_output=True, text=True, timeout=300, check=False)
+    if result.returncode and "No matching distribution" in result.stderr:
         pytest.skip("no package index answers: the wheels cannot be had")
-    assert done.returncode == 0, done.stderr
+    assert result.returncode == 0, result.stderr
     with tarfile.open(place / "dist" / f"clusterrun-{VERSION}-bundle.tar.gz") as archive:
         archive.extractall(place)
     return place / f"clusterrun-{VERSION}-bundle"
@@ -46,11 +46,11 @@ def test_it_installs_without_a_network_and_trains(bundle: Path, tmp_path: Path) 
     place = tmp_path / "a place"
 
     def run(*words: str) -> str:
-        done = subprocess.run(
+        result = subprocess.run(
             words, env=alone, cwd=tmp_path, capture_output=True, text=True, timeout=240, check=False
         )
-        assert done.returncode == 0, done.stderr
-        return done.stdout
+        assert result.returncode == 0, result.stderr
+        return result.stdout
 
     assert run("sh", str(bundle / "install.sh"), str(place)) == f"installed: {place}/bin/clusterrun\n"
     program = str(place / "bin/clusterrun")
@@ -62,10 +62,10 @@ def test_it_installs_without_a_network_and_trains(bundle: Path, tmp_path: Path) 
 
 
 def test_the_installer_says_what_it_wants(bundle: Path, tmp_path: Path) -> None:
-    done = subprocess.run(["sh", str(bundle / "install.sh")], capture_output=True, text=True, timeout=60)
-    assert (done.returncode, done.stderr.startswith("usage: ")) == (2, True)
+    result = subprocess.run(["sh", str(bundle / "install.sh")], capture_output=True, text=True, timeout=60)
+    assert (result.returncode, result.stderr.startswith("usage: ")) == (2, True)
     environment = {**os.environ, "PYTHON": "/no/python"}
-    words = ["sh", str(bundle / "install.sh"), str(tmp_path / "x")]
-    done = subprocess.run(words, capture_output=True, text=True, timeout=60, env=environment)
-    assert done.returncode == 2
-    assert "/no/python is older than 3.9, or is not there" in done.stderr
+    arguments = ["sh", str(bundle / "install.sh"), str(tmp_path / "x")]
+    result = subprocess.run(arguments, capture_output=True, text=True, timeout=60, env=environment)
+    assert result.returncode == 2
+    assert "/no/python is older than 3.9, or is not there" in result.stderr

@@ -211,8 +211,8 @@ def allowed(package: str, used: str) -> bool:
 
 def findings(modules: list[Module], look: Callable[[Module], object]) -> dict[str, object]:
     """What looking at each module found, by its place; modules with nothing to say are left out."""
-    found = {module.place: look(module) for module in modules}
-    return {place: what for place, what in found.items() if what}
+    results = {module.place: look(module) for module in modules}
+    return {place: what for place, what in results.items() if what}
 
 
 def in_packages(*packages: str) -> list[Module]:
@@ -220,8 +220,8 @@ def in_packages(*packages: str) -> list[Module]:
 
 
 def test_every_package_has_its_layer():
-    found = {module.package for module in in_package()} - {"__init__", "__main__"}
-    assert found - LAYERS.keys() == set()
+    result = {module.package for module in in_package()} - {"__init__", "__main__"}
+    assert result - LAYERS.keys() == set()
 
 
 def test_contributing_draws_the_same_layers():
@@ -241,7 +241,7 @@ def test_contributing_draws_the_same_layers():
 def test_a_package_imports_from_lower_layers_of_its_own_side_only():
     modules = [module for module in in_packages(*LAYERS) if module.path.name != "__main__.py"]
     strays = findings(
-        modules, lambda one: [used for used in one.packages_used if not allowed(one.package, used)]
+        modules, lambda entry: [used for used in entry.packages_used if not allowed(entry.package, used)]
     )
     assert strays == {}
 
@@ -289,8 +289,8 @@ def test_these_imports_are_allowed_and_these_are_not(package, used, may):
 
 def test_no_modules_import_each_other_in_a_circle():
     """Types count too: what only a checker imports ties two files together for a reader as well."""
-    modules = {f"clusterrun.{one.place[:-3].replace('/', '.')}": one for one in in_package()}
-    uses = {name: {used for used in one.imports if used in modules} for name, one in modules.items()}
+    modules = {f"clusterrun.{value.place[:-3].replace('/', '.')}": value for value in in_package()}
+    uses = {name: {used for used in value.imports if used in modules} for name, value in modules.items()}
     while free := [name for name, used in uses.items() if not used & uses.keys() - {name}]:
         for name in free:
             del uses[name]
@@ -300,10 +300,10 @@ def test_no_modules_import_each_other_in_a_circle():
 def test_what_decides_does_nothing_else():
     files = {path for pattern in PURE for path in PACKAGE.glob(pattern)}
     modules = [Module(path) for path in sorted(files)]
-    assert findings(modules, lambda one: {name.split(".")[0] for name in one.imports} & DOES) == {}
+    assert findings(modules, lambda entry: {name.split(".")[0] for name in entry.imports} & DOES) == {}
     upward = findings(
-        [one for one in modules if one.place.startswith("coordinator/")],
-        lambda one: [name for name in one.imports if name.startswith("clusterrun.coordinator.io")],
+        [entry for entry in modules if entry.place.startswith("coordinator/")],
+        lambda entry: [name for name in entry.imports if name.startswith("clusterrun.coordinator.io")],
     )
     assert upward == {}
 
@@ -315,26 +315,26 @@ SAME_STEM = {"__init__", "__main__", "actions", "events"}
 def test_a_file_name_stands_once_on_each_side():
     """A command in cli/ bears the name of its operation, and what stands apart has names of its own."""
     for side in (NODES, CLIENT):
-        seen: dict[str, str] = {}
-        for one in in_package():
+        observed: dict[str, str] = {}
+        for entry in in_package():
             if (
-                one.path.stem in SAME_STEM
-                or one.package not in LAYERS
-                or LAYERS[one.package][0] not in (side, SHARED)
+                entry.path.stem in SAME_STEM
+                or entry.package not in LAYERS
+                or LAYERS[entry.package][0] not in (side, SHARED)
             ):
                 continue
-            other = seen.setdefault(one.path.stem, one.place)
-            pair = {one.place.split("/")[0], other.split("/")[0]}
-            assert other == one.place or pair == {"cli", "operations"}, (other, one.place)
+            other = observed.setdefault(entry.path.stem, entry.place)
+            pair = {entry.place.split("/")[0], other.split("/")[0]}
+            assert other == entry.place or pair == {"cli", "operations"}, (other, entry.place)
 
 
 def test_a_class_name_stands_once_in_the_package():
-    found: dict[str, list[str]] = {}
-    for one in in_package():
-        for node in one.tree.body:
+    result: dict[str, list[str]] = {}
+    for entry in in_package():
+        for node in entry.tree.body:
             if isinstance(node, ast.ClassDef) and not node.name.startswith("_"):
-                found.setdefault(node.name, []).append(one.place)
-    assert {name: places for name, places in found.items() if len(places) > 1} == {}
+                result.setdefault(node.name, []).append(entry.place)
+    assert {name: places for name, places in result.items() if len(places) > 1} == {}
 
 
 def test_a_library_has_one_importer():
@@ -358,12 +358,12 @@ def test_nothing_but_the_standard_library_and_the_named_libraries_is_imported():
             "clusterrun_rehearsal",
             "sitecustomize",
         }  # by the names that a rank's Python finds them by
-        known = {"clusterrun", "typing_extensions", newer, *preludes, *sys.stdlib_module_names}
+        expected_names = {"clusterrun", "typing_extensions", newer, *preludes, *sys.stdlib_module_names}
         bare = module.package in ON_NODES and not module.place.startswith(
             ("preflight/torch_worker/", "training/")
         )
         libraries = set() if bare else set(ONE_IMPORTER)
-        return {name.split(".")[0] for name in module.imports} - known - libraries
+        return {name.split(".")[0] for name in module.imports} - expected_names - libraries
 
     assert findings(in_package(), unknown) == {}
 
@@ -381,23 +381,25 @@ def test_a_file_is_written_whole_in_one_place():
 
 
 def test_the_environment_is_read_at_the_entry_points_only():
-    words = {"environ", "environb", "getenv"}
+    arguments = {"environ", "environb", "getenv"}
 
     def reads(module: Module) -> list[str]:
         attributes = (node for node in module.nodes if isinstance(node, ast.Attribute))
         return [
             f"line {node.lineno}"
             for node in attributes
-            if node.attr in words and ast.unparse(node.value) == "os"
-        ] + [name for name in module.imports if name in {f"os.{word}" for word in words}]
+            if node.attr in arguments and ast.unparse(node.value) == "os"
+        ] + [name for name in module.imports if name in {f"os.{word}" for word in arguments}]
 
     elsewhere = [module for module in in_package() if not module.place.startswith(ENTRY_POINTS)]
     assert findings(elsewhere, reads) == {}
 
 
 def test_an_init_file_holds_nothing_but_public_names():
-    silent = [one for one in in_package() if one.path.name == "__init__.py" and one.place not in PUBLIC]
-    assert findings(silent, lambda one: one.tree.body[ast.get_docstring(one.tree) is not None :]) == {}
+    silent = [
+        entry for entry in in_package() if entry.path.name == "__init__.py" and entry.place not in PUBLIC
+    ]
+    assert findings(silent, lambda entry: entry.tree.body[ast.get_docstring(entry.tree) is not None :]) == {}
 
 
 def test_a_module_opens_with_a_sentence():
@@ -412,10 +414,10 @@ def test_a_module_opens_with_a_sentence():
 def test_no_shell_is_started():
     def shells(module: Module) -> list[int]:
         calls = [node for node in module.nodes if isinstance(node, ast.Call)]
-        words = [call.lineno for call in calls for word in call.keywords if word.arg == "shell"]
+        arguments = [call.lineno for call in calls for word in call.keywords if word.arg == "shell"]
         methods = [call for call in calls if isinstance(call.func, ast.Attribute)]
         names = {"popen", "getoutput", "getstatusoutput"}
-        return words + [call.lineno for call in methods if ast.unparse(call.func).split(".")[-1] in names]
+        return arguments + [call.lineno for call in methods if ast.unparse(call.func).split(".")[-1] in names]
 
     assert findings(product(), shells) == {}
 
@@ -448,10 +450,10 @@ def sources() -> Iterator[Path]:
 
 def test_nothing_is_left_to_be_done_and_no_file_knows_where_it_was_written():
     unfinished = re.compile(r"\b(?:TO" + r"DO|FIX" + r"ME|XX" + r"X|HA" + r"CK)\b")
-    found = [
+    results = [
         f"{path.relative_to(ROOT)}:{number}"
         for path in sources()
         for number, line in enumerate(path.read_text(encoding="utf-8").splitlines(), 1)
         if unfinished.search(line) or re.search(re.escape(str(ROOT)) + r"(?!\w)", line)
     ]
-    assert found == []
+    assert results == []

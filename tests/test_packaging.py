@@ -27,8 +27,8 @@ def setup() -> configparser.ConfigParser:
 def needed() -> dict[str, str]:
     """The lowest version of each dependency by its name."""
     lines = setup()["options"]["install_requires"].split("\n")
-    found = (re.fullmatch(r"([\w-]+)>=([\d.]+)(?:;.*)?", line.strip()) for line in lines if line.strip())
-    return {one[1]: one[2] for one in found if one}
+    result = (re.fullmatch(r"([\w-]+)>=([\d.]+)(?:;.*)?", line.strip()) for line in lines if line.strip())
+    return {entry[1]: entry[2] for entry in result if entry}
 
 
 def lowest_python() -> str:
@@ -55,27 +55,27 @@ def test_the_recipe_for_conda() -> None:
 
 
 def calls(tree: ast.AST, name: str) -> list[ast.Call]:
-    found = (node for node in ast.walk(tree) if isinstance(node, ast.Call))
-    return [node for node in found if isinstance(node.func, ast.Name) and node.func.id == name]
+    result = (node for node in ast.walk(tree) if isinstance(node, ast.Call))
+    return [node for node in result if isinstance(node.func, ast.Name) and node.func.id == name]
 
 
 def test_the_recipe_for_spack() -> None:
     path = PACKAGING / "spack/packages/py_clusterrun/package.py"
     tree = ast.parse(path.read_text(encoding="utf-8"))
     assert [node.name for node in tree.body if isinstance(node, ast.ClassDef)] == ["PyClusterrun"]
-    assert [ast.literal_eval(one.args[0]) for one in calls(tree, "version")] == [VERSION]
+    assert [ast.literal_eval(call.args[0]) for call in calls(tree, "version")] == [VERSION]
     assert f"py-clusterrun@{VERSION}" in (ast.get_docstring(tree) or "")
     assert f"py-clusterrun@{VERSION}" in (ROOT / "docs/install.md").read_text(encoding="utf-8")
-    told = [ast.literal_eval(one.args[0]).rstrip(":").split("@") for one in calls(tree, "depends_on")]
+    messages = [ast.literal_eval(call.args[0]).rstrip(":").split("@") for call in calls(tree, "depends_on")]
     building = setup_requires()
     expected = {"python": lowest_python(), "py-setuptools": building}
-    assert dict(told) == {**expected, **{f"py-{name}": version for name, version in needed().items()}}
+    assert dict(messages) == {**expected, **{f"py-{name}": version for name, version in needed().items()}}
 
 
 def setup_requires() -> str:
-    found = re.search(r"setuptools>=(\d+)", (ROOT / "pyproject.toml").read_text(encoding="utf-8"))
-    assert found is not None
-    return found[1]
+    result = re.search(r"setuptools>=(\d+)", (ROOT / "pyproject.toml").read_text(encoding="utf-8"))
+    assert result is not None
+    return result[1]
 
 
 def at_least(version: str, lowest: str) -> bool:
@@ -84,17 +84,19 @@ def at_least(version: str, lowest: str) -> bool:
 
 def test_the_recipe_for_easybuild() -> None:
     (path,) = (PACKAGING / "easybuild").glob("*.eb")
-    said: dict[str, Any] = {}
-    exec(compile(path.read_text(encoding="utf-8"), str(path), "exec"), said)
-    kind = said["toolchain"]
-    assert path.name == f"{said['name']}-{VERSION}-{kind['name']}-{kind['version']}.eb"
-    assert (said["name"], said["version"]) == ("clusterrun", VERSION)
-    ((_, python),) = said["dependencies"]
+    messages: dict[str, Any] = {}
+    exec(compile(path.read_text(encoding="utf-8"), str(path), "exec"), messages)
+    kind = messages["toolchain"]
+    assert path.name == f"{messages['name']}-{VERSION}-{kind['name']}-{kind['version']}.eb"
+    assert (messages["name"], messages["version"]) == ("clusterrun", VERSION)
+    ((_, python),) = messages["dependencies"]
     assert at_least(python, lowest_python())
-    versions = {name.lower(): version for name, version, *_ in said["exts_list"]}
-    wanted = {name: lowest for name, lowest in needed().items() if name != "tomli"}  # it is for older Pythons
-    assert {name: low for name, low in wanted.items() if not at_least(versions[name], low)} == {}
-    assert said["exts_list"][-1] == ("clusterrun", VERSION)
+    versions = {name.lower(): version for name, version, *_ in messages["exts_list"]}
+    required = {
+        name: lowest for name, lowest in needed().items() if name != "tomli"
+    }  # it is for older Pythons
+    assert {name: low for name, low in required.items() if not at_least(versions[name], low)} == {}
+    assert messages["exts_list"][-1] == ("clusterrun", VERSION)
 
 
 def test_the_module_files_say_the_same() -> None:
@@ -115,6 +117,6 @@ def test_the_tcl_module_puts_the_programs_on_the_path() -> None:
         pytest.skip("there is no tclsh")
     stand_ins = "proc module-whatis args {}\nproc prepend-path args { puts $args }\nproc setenv args {}\n"
     text = stand_ins + (PACKAGING / "module/clusterrun").read_text(encoding="utf-8") + "\nModulesHelp\n"
-    done = subprocess.run([tclsh], input=text, capture_output=True, text=True, timeout=60, check=False)
-    assert done.stdout == f"PATH /opt/clusterrun/{VERSION}/bin\n"
-    assert done.stderr.startswith("clusterrun: PyTorch training")
+    result = subprocess.run([tclsh], input=text, capture_output=True, text=True, timeout=60, check=False)
+    assert result.stdout == f"PATH /opt/clusterrun/{VERSION}/bin\n"
+    assert result.stderr.startswith("clusterrun: PyTorch training")

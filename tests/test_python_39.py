@@ -70,8 +70,8 @@ print("\\n".join(failed))
 def names() -> list[str]:
     """The modules as they are imported; what runs as soon as it is loaded is left out."""
     places = [path.relative_to(ROOT) for path in SHIPPED]
-    found = (place.with_suffix("").as_posix().replace("/", ".") for place in places)
-    dotted = [name.removesuffix(".__init__").removeprefix("jobs.") for name in found]
+    result = (place.with_suffix("").as_posix().replace("/", ".") for place in places)
+    dotted = [name.removesuffix(".__init__").removeprefix("jobs.") for name in result]
     at_once = ("__main__", "rank_hooks", "jobs.allreduce", "standins")
     return [name for name in dotted if not any(word in name for word in at_once)]
 
@@ -89,10 +89,10 @@ def evaluated(tree: ast.Module) -> Iterator[ast.AST]:
 def too_new(node: ast.AST) -> str:
     """What of ``node`` Python 3.9 does not know."""
     if isinstance(node, ast.BinOp) and isinstance(node.op, ast.BitOr):
-        words = {ast.unparse(side) for side in (node.left, node.right)}
-        return f"a union that is evaluated: {ast.unparse(node)}" if words & TYPES else ""
+        arguments = {ast.unparse(side) for side in (node.left, node.right)}
+        return f"a union that is evaluated: {ast.unparse(node)}" if arguments & TYPES else ""
     if isinstance(node, ast.Call):
-        keys = {one.arg for one in node.keywords}
+        keys = {keyword.arg for keyword in node.keywords}
         newer = "slots" in keys or "kw_only" in keys or ("strict" in keys and ast.unparse(node.func) == "zip")
         return f"a newer argument: {ast.unparse(node)}" if newer else ""
     if isinstance(node, ast.Match):
@@ -102,11 +102,11 @@ def too_new(node: ast.AST) -> str:
 
 
 def test_every_file_is_python_39() -> None:
-    found = []
+    results = []
     for path in SHIPPED:
         tree = ast.parse(path.read_text(encoding="utf-8"), str(path), feature_version=(3, 9))
-        found += [f"{path}:{n.lineno}: {why}" for n in evaluated(tree) if (why := too_new(n))]
-    assert found == []
+        results += [f"{path}:{n.lineno}: {why}" for n in evaluated(tree) if (why := too_new(n))]
+    assert results == []
 
 
 @pytest.mark.parametrize(
@@ -130,8 +130,8 @@ def test_an_annotation_may_hold_what_is_newer() -> None:
 @pytest.mark.parametrize("python", pythons(), ids=lambda path: "-".join(re.findall(r"3\.\d+", path)[:1]))
 def test_every_module_is_loaded_by_every_python_that_is_here(python: str, tmp_path: Path) -> None:
     command = [python, "-I", "-B", "-c", WITHOUT_ALL, str(ROOT), str(ROOT / "jobs"), *names()]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=120, cwd=tmp_path, check=False)
-    assert (done.returncode, done.stdout.strip(), done.stderr) == (0, "", "")
+    result = subprocess.run(command, capture_output=True, text=True, timeout=120, cwd=tmp_path, check=False)
+    assert (result.returncode, result.stdout.strip(), result.stderr) == (0, "", "")
 
 
 def test_the_package_says_so() -> None:

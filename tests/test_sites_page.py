@@ -23,7 +23,7 @@ def test_every_test_that_the_page_of_sites_names_exists() -> None:
 
 def of(path: str) -> list[str]:
     tree = ast.parse((ROOT / path).read_text())
-    return [one.name for one in ast.walk(tree) if isinstance(one, ast.FunctionDef)]
+    return [node.name for node in ast.walk(tree) if isinstance(node, ast.FunctionDef)]
 
 
 def test_every_row_of_a_release_names_a_test_or_says_that_it_was_not_tried() -> None:

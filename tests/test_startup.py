@@ -77,9 +77,9 @@ def test_a_command_for_another_machine_loads_no_heavy_library(tmp_path):
         "write_whole(ours.path('client'), json.dumps(known)); "
         "from clusterrun.cli.main import main; main(['--host', 'there', 'status'])"
     )
-    found = loaded(code, tmp_path, PATH=f"{ssh.parent}:{os.defpath}")
-    assert found & (HEAVY | {"tarfile", "importlib.metadata", "tempfile"}) == set()
-    assert "clusterrun.cli.host" in found
+    result = loaded(code, tmp_path, PATH=f"{ssh.parent}:{os.defpath}")
+    assert result & (HEAVY | {"tarfile", "importlib.metadata", "tempfile"}) == set()
+    assert "clusterrun.cli.host" in result
 
 
 def test_a_submission_to_slurm_loads_one_heavy_library(tmp_path):
@@ -89,16 +89,16 @@ def test_a_submission_to_slurm_loads_one_heavy_library(tmp_path):
     sbatch.chmod(0o755)
     (tmp_path / "slurm.conf").write_text("ClusterName=test\n")
     slurm = {"PATH": f"{tmp_path}:{os.defpath}", "SLURM_CONF": str(tmp_path / "slurm.conf")}
-    words = ["submit", "--nodes", "2", "--cluster", "slurm", "--json", "true"]
-    code = f"from clusterrun.cli.main import main; main({words!r})"
+    tokens = ["submit", "--nodes", "2", "--cluster", "slurm", "--json", "true"]
+    code = f"from clusterrun.cli.main import main; main({tokens!r})"
     assert loaded(code, tmp_path, **slurm) & HEAVY == {"jinja2"}  # which renders the script
     (orders,) = tmp_path.glob("runs/*/orders.json")
     assert orders.stat().st_size
 
 
 def test_importing_the_package_loads_nothing_of_it(tmp_path):
-    found = {name for name in loaded("import clusterrun", tmp_path) if name.startswith("clusterrun")}
-    assert found == {"clusterrun"}
+    results = {name for name in loaded("import clusterrun", tmp_path) if name.startswith("clusterrun")}
+    assert results == {"clusterrun"}
 
 
 def on_nodes(*packages: str) -> list[str]:
@@ -109,22 +109,22 @@ def on_nodes(*packages: str) -> list[str]:
 
 def pythons() -> list[str]:
     """Every Python from 3.9 on that this machine offers."""
-    found = {}
+    results = {}
     for minor in range(9, 20):
         program = shutil.which(f"python3.{minor}")
         installed = sorted(Path.home().glob(f".pyenv/versions/3.{minor}.*/bin/python"))
         if installed or program:
-            found[minor] = str(installed[0] if installed else program)
-    return list(found.values()) or [sys.executable]
+            results[minor] = str(installed[0] if installed else program)
+    return list(results.values()) or [sys.executable]
 
 
 @pytest.mark.parametrize("python", pythons())
 def test_an_agent_loads_on_a_bare_python_and_nothing_heavy_with_it(python, tmp_path):
     names = on_nodes("model", "slurm_text", "runtime", "protocol", "agent", "coordinator", "node")
     names.remove("clusterrun.coordinator.hang_monitor")  # with the first ranks that are watched
-    found = loaded(importing(names), tmp_path, "-I", "-S", python=python)
-    assert found & HEAVY_ON_NODES == set()
-    companions = {name for name in found if re.match(r"clusterrun\.(preflight|monitor|diagnosis)", name)}
+    result = loaded(importing(names), tmp_path, "-I", "-S", python=python)
+    assert result & HEAVY_ON_NODES == set()
+    companions = {name for name in result if re.match(r"clusterrun\.(preflight|monitor|diagnosis)", name)}
     assert companions == set(), "companions load what they need in processes of their own"
 
 
@@ -145,23 +145,23 @@ FOR_OTHERS = {"zipfile", "zlib", "importlib.util"}
 def test_on_the_way_to_its_ranks_an_agent_loads_little(tmp_path):
     """64 agents on two processors: each module more is seen in the launch, each kilobyte too."""
     names = [f"clusterrun.{name}" for name in ON_THE_WAY_TO_RANKS]
-    found = loaded(importing(names), tmp_path, "-I", "-S")
-    own = sorted(name for name in found if name.split(".")[0] == "clusterrun")
+    result = loaded(importing(names), tmp_path, "-I", "-S")
+    own = sorted(name for name in result if name.split(".")[0] == "clusterrun")
     places = [ROOT / name.replace(".", "/") for name in own]
     files = [place / "__init__.py" if place.is_dir() else place.with_suffix(".py") for place in places]
-    assert found & FOR_OTHERS == set()
+    assert result & FOR_OTHERS == set()
     assert len(own) <= MOST_MODULES, own
     assert sum(file.stat().st_size for file in files) <= MOST_BYTES
 
 
 def test_a_coordinator_without_a_check_loads_nothing_of_it(tmp_path):
-    found = loaded(
+    result = loaded(
         importing(["clusterrun.coordinator.io.start_coordinator", "clusterrun.coordinator.io.supervisor"]),
         tmp_path,
         "-I",
         "-S",
     )
-    assert {name for name in found if re.match(r"clusterrun\.(preflight|diagnosis|monitor)", name)} == set()
+    assert {name for name in result if re.match(r"clusterrun\.(preflight|diagnosis|monitor)", name)} == set()
 
 
 @pytest.mark.parametrize("python", pythons())

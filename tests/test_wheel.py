@@ -49,9 +49,9 @@ def built(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def files(folder: Path) -> set[str]:
     """Every file below the folder, as the wheel should name it."""
-    left = {"__pycache__", "pictures"}  # pictures are for the site alone
-    found = (path for path in folder.rglob("*") if path.is_file() and not left & set(path.parts))
-    return {path.relative_to(folder).as_posix() for path in found}
+    remaining = {"__pycache__", "pictures"}  # pictures are for the site alone
+    result = (path for path in folder.rglob("*") if path.is_file() and not remaining & set(path.parts))
+    return {path.relative_to(folder).as_posix() for path in result}
 
 
 def only(folder: Path, pattern: str) -> Path:

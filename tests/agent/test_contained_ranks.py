@@ -53,16 +53,16 @@ def test_the_ranks_variables_win_over_the_images_but_for_those_of_its_files(make
     run = make([sys.executable, "-c", SHOW], environment=(("MINE", "a b'$x\n"), ("LD_LIBRARY_PATH", "/said")))
     run.environment |= {"LD_PRELOAD": "", "CONDA_PREFIX": "/host"}
     assert run.ended().state is State.COMPLETED, run.words
-    found = [json.loads(run.output(rank)) for rank in range(4)]
-    assert [one["RANK"] for one in found] == ["0", "1", "2", "3"]
-    assert {one["WORLD_SIZE"] for one in found} == {"4"}
-    assert "1" not in {one["MASTER_PORT"] for one in found}
-    for one in found:
-        assert one["PATH"].startswith("/image/bin:/usr/local/sbin")
-        assert (one["OF_THE_IMAGE"], one["MINE"], one["LD_LIBRARY_PATH"]) == ("1", "a b'$x\n", "/said")
-        assert one["PYTHONPATH"].split(":")[-2:] == ["/ours", "/image/lib"]
-        assert "CONDA_PREFIX" not in one
-        assert not [name for name in one if name.startswith("CLUSTERRUN_CARRIED_")]
+    results = [json.loads(run.output(rank)) for rank in range(4)]
+    assert [entry["RANK"] for entry in results] == ["0", "1", "2", "3"]
+    assert {entry["WORLD_SIZE"] for entry in results} == {"4"}
+    assert "1" not in {entry["MASTER_PORT"] for entry in results}
+    for entry in results:
+        assert entry["PATH"].startswith("/image/bin:/usr/local/sbin")
+        assert (entry["OF_THE_IMAGE"], entry["MINE"], entry["LD_LIBRARY_PATH"]) == ("1", "a b'$x\n", "/said")
+        assert entry["PYTHONPATH"].split(":")[-2:] == ["/ours", "/image/lib"]
+        assert "CONDA_PREFIX" not in entry
+        assert not [name for name in entry if name.startswith("CLUSTERRUN_CARRIED_")]
 
 
 def test_a_failed_rank_is_named_with_its_code_and_starts_again_in_a_new_container(make: Make) -> None:
@@ -71,7 +71,7 @@ def test_a_failed_rank_is_named_with_its_code_and_starts_again_in_a_new_containe
     assert run.ended().state is State.COMPLETED, run.words
     assert b"rank 1 on local-0 exited with code 3" in run.words
     forkers = [{run.output(rank, epoch=epoch) for rank in (0, 1)} for epoch in (0, 1)]
-    assert [len(one) for one in forkers] == [1, 1], "the ranks of a node have one parent"
+    assert [len(entry) for entry in forkers] == [1, 1], "the ranks of a node have one parent"
     assert forkers[0] != forkers[1]
 
 
@@ -141,14 +141,14 @@ def test_charliecloud_holds_all_ranks_of_a_node_in_one_container(tmp_path: Path)
         pytest.skip(why)
     image = make_image(tmp_path / "image")
     folders = (str(tmp_path), *mounts())
-    container = Container(str(image), "charliecloud", tuple(Mount(one, one) for one in folders))
+    container = Container(str(image), "charliecloud", tuple(Mount(folder, folder) for folder in folders))
     script = f"import os; os.stat('/IMAGE'); {SHOW}"
     inside = {"container": container, "interpreter": Interpreter(python())}
     with runs(tmp_path) as make:
         run = make([python(), "-c", script], **inside)
         assert run.ended().state is State.COMPLETED, run.words
-        found = [json.loads(run.output(rank)) for rank in range(4)]
-        spaces = [one["ns"] for one in found]
+        results = [json.loads(run.output(rank)) for rank in range(4)]
+        spaces = [folder["ns"] for folder in results]
         assert spaces[0] == spaces[1] != spaces[2] == spaces[3]
         assert os.readlink("/proc/self/ns/mnt") not in spaces
         sleeping = make(["/bin/sh", "-c", "echo up; exec sleep 600"], nodes=1, **inside)
@@ -156,7 +156,7 @@ def test_charliecloud_holds_all_ranks_of_a_node_in_one_container(tmp_path: Path)
         sleeping.running(2)
         agent = (sys.executable, "-I", "-S", sleeping.paths.agent)
         command = (*agent, "beside", sleeping.paths.run_dir, "local-0", "1", "--", "/bin/sh", "-c")
-        done = subprocess.run([*command, "ls /IMAGE; echo $RANK"], capture_output=True, text=True)
-        assert done.stdout.split() == ["/IMAGE", "1"], done.stderr
+        result = subprocess.run([*command, "ls /IMAGE; echo $RANK"], capture_output=True, text=True)
+        assert result.stdout.split() == ["/IMAGE", "1"], result.stderr
         sleeping.coordinator.send_signal(signal.SIGTERM)
         sleeping.wait()

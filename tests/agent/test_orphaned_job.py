@@ -222,15 +222,15 @@ def test_a_job_that_nobody_coordinates_is_given_back_though_the_scheduler_misses
 ) -> None:
     port = a_port_that_refuses() if known else ""
     process, called = unseen(tmp_path, word, 0.5, port)
-    words = process.communicate(timeout=60)[1].decode()
+    text = process.communicate(timeout=60)[1].decode()
     assert process.returncode == 0
     assert [line for line in called.read_text().splitlines() if "squeue" not in line] == [deed]
-    assert "job 14 is given back: no coordinator has written anything for" in words
-    assert (f"refuses port {port}" in words) is known
-    left = read_document(LeftBehind, str(tmp_path / "run" / "left.json"))
-    assert left is not None
-    assert (left.job_id, left.node, left.done) == ("14", "n0002", True)
-    assert left.why in words
+    assert "job 14 is given back: no coordinator has written anything for" in text
+    assert (f"refuses port {port}" in text) is known
+    remaining = read_document(LeftBehind, str(tmp_path / "run" / "left.json"))
+    assert remaining is not None
+    assert (remaining.job_id, remaining.node, remaining.done) == ("14", "n0002", True)
+    assert remaining.why in text
     assert (tmp_path / "run" / "left.json").stat().st_mode & 0o777 == 0o600
 
 
@@ -306,7 +306,7 @@ def test_an_agent_that_never_hears_of_its_launcher_gives_the_job_back_unless_it_
     assert process.stdin and process.stderr
     with process.stdin, process.stderr:
         assert process.wait(60) == 1
-        said = process.stderr.read()
-    assert b"the launcher that started this agent" in said
-    asked = called.read_text().splitlines() if called.exists() else []
-    assert [line for line in asked if "squeue" not in line] == deeds
+        message = process.stderr.read()
+    assert b"the launcher that started this agent" in message
+    requested = called.read_text().splitlines() if called.exists() else []
+    assert [line for line in requested if "squeue" not in line] == deeds

@@ -22,8 +22,8 @@ def wandb(
     base: dict[str, str] | None = None, orders: Orders = ORDERS, epoch: int = 0, rank: int = 0
 ) -> dict[str, str]:
     lineage = Lineage(RUN_ID, "train", "/runs", epoch, 3)
-    found = for_rank(base or {}, orders, ORDER, rank, lineage, "", "")
-    return {name: value for name, value in found.items() if name.startswith("WANDB_")}
+    result = for_rank(base or {}, orders, ORDER, rank, lineage, "", "")
+    return {name: value for name, value in result.items() if name.startswith("WANDB_")}
 
 
 def test_every_attempt_of_a_rank_has_the_same_id_and_every_rank_its_own() -> None:
@@ -74,9 +74,9 @@ def test_a_launcher_of_your_own_decides_itself() -> None:
 def test_ranks_on_instances_of_divided_gpus_each_open_their_own() -> None:
     lineage = Lineage(RUN_ID, "train", "/runs", 0, 3)
     base = {"CUDA_VISIBLE_DEVICES": "MIG-a,MIG-b"}
-    found = [for_rank(base, ORDERS, ORDER, rank, lineage, "", "") for rank in range(4)]
-    seen = [[one[name] for name in ("CUDA_VISIBLE_DEVICES", "LOCAL_RANK", "RANK")] for one in found]
-    assert seen == [["MIG-a", "0", "0"], ["MIG-b", "0", "1"], ["MIG-a", "0", "2"], ["MIG-b", "0", "3"]]
+    results = [for_rank(base, ORDERS, ORDER, rank, lineage, "", "") for rank in range(4)]
+    observed = [[entry[name] for name in ("CUDA_VISIBLE_DEVICES", "LOCAL_RANK", "RANK")] for entry in results]
+    assert observed == [["MIG-a", "0", "0"], ["MIG-b", "0", "1"], ["MIG-a", "0", "2"], ["MIG-b", "0", "3"]]
 
 
 @pytest.mark.parametrize(

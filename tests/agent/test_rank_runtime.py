@@ -51,13 +51,13 @@ def test_every_rank_finds_the_whole_environment_and_nothing_that_misleads(make: 
         "RANK": "5",
     }
     assert run.ended().state is State.COMPLETED
-    found = [json.loads(run.output(rank)) for rank in range(4)]
+    result = [json.loads(run.output(rank)) for rank in range(4)]
     world = World(("local-0", "local-1"), 2)
-    meeting = Meeting("127.0.0.1", int(found[0]["MASTER_PORT"]))
+    meeting = Meeting("127.0.0.1", int(result[0]["MASTER_PORT"]))
     lineage = Lineage(run.orders.run_id, "a name", str(run.folder), 0, 0)
-    for rank, environment in enumerate(found):
-        wanted = rank_environment(world, rank, meeting, lineage, run.paths.attempt(0).error(rank))
-        assert {name: environment[name] for name in wanted} == wanted
+    for rank, environment in enumerate(result):
+        expected = rank_environment(world, rank, meeting, lineage, run.paths.attempt(0).error(rank))
+        assert {name: environment[name] for name in expected} == expected
         assert environment["MINE"] + environment["OMP_NUM_THREADS"] + environment["SLURM_JOB_ID"] == "1777"
         assert environment["GLOO_SOCKET_IFNAME"] == "lo"
         assert not {"PET_NNODES", "CLUSTERRUN_NODE"} & set(environment)
@@ -86,8 +86,8 @@ def test_every_process_finds_what_srun_would_set_for_a_task_in_its_place(make: M
     assert run.ended().state is State.COMPLETED
     nodes, each = 2, 1 if per_node else 2
     for task in range(nodes * each):
-        found = json.loads(run.output(task))
-        assert {name: value for name, value in found.items() if name.startswith("SLURM_")} == {
+        result = json.loads(run.output(task))
+        assert {name: value for name, value in result.items() if name.startswith("SLURM_")} == {
             "SLURM_JOB_ID": "77",
             "SLURM_JOB_NODELIST": "n[1-3]",
             "SLURM_PROCID": str(task),
@@ -122,10 +122,10 @@ def test_a_launcher_per_node_finds_what_it_needs_and_no_rank(make: Make) -> None
     for node in range(2):
         environment = json.loads(run.output(node))
         meeting = Meeting("127.0.0.1", int(environment["MASTER_PORT"]))
-        wanted = node_environment(
+        expected = node_environment(
             world, node, meeting, Lineage(run.orders.run_id, "a name", str(run.folder), 0, 0)
         )
-        assert {name: environment[name] for name in wanted} == wanted
+        assert {name: environment[name] for name in expected} == expected
         assert not {"RANK", "LOCAL_RANK", "WORLD_SIZE", "TORCHELASTIC_RUN_ID"} & set(environment)
 
 
@@ -206,13 +206,13 @@ def test_a_process_that_a_rank_left_finishes_after_exit_code_0_and_is_killed_aft
     make: Make, tmp_path: Path
 ) -> None:
     for code, seconds, results in ((0, 1, ["0", "1"]), (3, 300, [])):
-        done = tmp_path / f"done-{code}"
-        done.mkdir()
-        script = f"(sleep {seconds}; touch {done}/$RANK) >/dev/null 2>&1 & exit {code}"
+        folder = tmp_path / f"done-{code}"
+        folder.mkdir()
+        script = f"(sleep {seconds}; touch {folder}/$RANK) >/dev/null 2>&1 & exit {code}"
         run = make(sh(script), nodes=1)
         assert run.ended().exit_code == code
         assert run.left() == []
-        assert sorted(os.listdir(done)) == results
+        assert sorted(os.listdir(folder)) == results
 
 
 def test_a_daemon_that_a_rank_left_gets_a_term_when_the_run_is_ended(make: Make, tmp_path: Path) -> None:
@@ -297,8 +297,8 @@ def test_each_rank_reads_its_whole_input_from_the_beginning(make: Make, tmp_path
     run = make(["/bin/cat"], input=f"{tmp_path}/input")
     assert run.ended().state is State.COMPLETED
     assert [run.output(rank) for rank in range(4)] == [b"one\ntwo\n"] * 4
-    gone = make(["/bin/cat"], input=f"{tmp_path}/gone")
-    assert f"a file cannot be opened: {tmp_path}/gone: No such file" in gone.ended().reason
+    ended = make(["/bin/cat"], input=f"{tmp_path}/gone")
+    assert f"a file cannot be opened: {tmp_path}/gone: No such file" in ended.ended().reason
 
 
 STREAMS = "echo 1; echo 2 > /dev/stderr; echo 3 > /dev/stdout; echo 4 | tee /dev/stderr; echo 5"
@@ -453,9 +453,9 @@ def test_strangers_at_the_port_change_nothing_and_fill_no_log(make: Make) -> Non
 def listening_port(pid: int) -> int:
     inodes = {os.readlink(f"/proc/{pid}/fd/{fd}") for fd in os.listdir(f"/proc/{pid}/fd")}
     for line in Path("/proc/net/tcp").read_text().splitlines()[1:]:
-        words = line.split()
-        if words[3] == "0A" and f"socket:[{words[9]}]" in inodes:
-            return int(words[1].split(":")[1], 16)
+        tokens = line.split()
+        if tokens[3] == "0A" and f"socket:[{tokens[9]}]" in inodes:
+            return int(tokens[1].split(":")[1], 16)
     raise AssertionError("the coordinator listens nowhere")
 
 
@@ -549,12 +549,12 @@ def test_each_simulated_node_sees_its_own_share_of_the_devices(make: Make) -> No
 
 
 def test_gpus_that_nobody_asked_for_are_hidden_from_ranks_unless_their_user_says_which(make: Make) -> None:
-    for mine, seen in (("", b"\n"), ("3", b"3\n")):
+    for mine, observed in (("", b"\n"), ("3", b"3\n")):
         run = make(sh("echo $CUDA_VISIBLE_DEVICES"))
         edit(run, hide_gpus=True, environment=[["CUDA_VISIBLE_DEVICES", mine]] if mine else [])
         run.environment["CUDA_VISIBLE_DEVICES"] = "4,5,6,7"
         assert run.ended().state is State.COMPLETED
-        assert {run.output(rank) for rank in range(4)} == {seen}
+        assert {run.output(rank) for rank in range(4)} == {observed}
 
 
 @pytest.mark.parametrize(
@@ -585,16 +585,16 @@ def test_a_whole_run_goes_under_every_supported_python(make: Make, python: str) 
 def test_hostile_words_and_values_arrive_in_the_rank_byte_for_byte(make: Make) -> None:
     hostile = ["", " ", "'", '"', "\\", "$(id)", "`id`", "${HOME}", "a\nb", "-x", "--", "é", "日本"]
     hostile += ["\udcff\udc80", "\u202e", "*", "%s", "\x7f\x1b[31m"]
-    words = [*hostile, *(a + b for a in hostile for b in hostile)]
+    arguments = [*hostile, *(a + b for a in hostile for b in hostile)]
     show = (
         "import os, sys; found = [*sys.argv[1:], os.environ['X'], os.environ[' Y']];"
         "os.write(1, b'\\0'.join(map(os.fsencode, found)))"
     )
-    command = [sys.executable, "-I", "-S", "-c", show, *words]
+    command = [sys.executable, "-I", "-S", "-c", show, *arguments]
     value = "".join(hostile)
     run = make(command, nodes=1, ranks=1, environment=(("X", value), (" Y", value)))
     assert run.ended().state is State.COMPLETED
-    assert run.output(0).split(b"\0") == [os.fsencode(word) for word in [*words, value, value]]
+    assert run.output(0).split(b"\0") == [os.fsencode(word) for word in [*arguments, value, value]]
 
 
 def test_a_second_start_of_the_run_keeps_the_lineage_of_the_first(make: Make) -> None:
@@ -626,8 +626,8 @@ def test_agents_that_cannot_be_started_end_the_run_with_the_launchers_words(
     run = make(["true"])
     edit(run, launch=[word.format(python=sys.executable, program=run.paths.agent) for word in launch])
     state = run.ended()
-    told = state.reason + "".join(state.failure.last_lines if state.failure else ())
-    assert state.state is State.FAILED and said in told
+    message = state.reason + "".join(state.failure.last_lines if state.failure else ())
+    assert state.state is State.FAILED and said in message
 
 
 def test_of_a_talkative_launcher_the_first_and_the_last_words_are_kept(make: Make) -> None:
@@ -679,10 +679,10 @@ def test_an_attempt_that_cannot_be_taken_for_a_while_is_taken_then(make: Make, n
     run = make(sh('[ "$CLUSTERRUN_ATTEMPT" = 1 ] || exit 3'), max_restarts=1)
     trouble = run.folder / "trouble"
     trouble.touch()
-    words = [str(run.folder), str(trouble), str(number)]
+    arguments = [str(run.folder), str(trouble), str(number)]
     run.kept = False
     run.coordinator = subprocess.Popen(
-        [sys.executable, "-c", TROUBLED, *words], stderr=subprocess.PIPE, env=run.environment
+        [sys.executable, "-c", TROUBLED, *arguments], stderr=subprocess.PIPE, env=run.environment
     )
     log = run.folder / "attempts" / "000" / "coordinator.log"
     until(lambda: log.exists() and "it is tried again" in log.read_text(), "a first try")
@@ -710,7 +710,7 @@ def test_the_held_port_is_taken_by_nobody_but_a_store_that_may_reuse_it() -> Non
         port = holder.getsockname()[1]
         with socket.socket() as stranger, pytest.raises(OSError, match="in use"):
             stranger.bind(("", port))
-        done = subprocess.run(
+        result = subprocess.run(
             [sys.executable, "-c", TCP_STORE, str(port)], capture_output=True, text=True, timeout=120
         )
-    assert (done.returncode, done.stdout) == (0, "b'b'\nb'b'\n"), done.stderr
+    assert (result.returncode, result.stdout) == (0, "b'b'\nb'b'\n"), result.stderr

@@ -79,8 +79,8 @@ def lives(pid: int) -> bool:
 def test_the_end_of_the_agent_is_passed_on_and_what_it_left_is_ended(end: str, code: int) -> None:
     with shim(f"hidden()\n{end}") as process:
         orphan = int(line(process))
-        _, said = process.communicate(timeout=LIMIT)
-        assert process.returncode == code and ("ZeroDivisionError" in said) == (end == "1 / 0")
+        _, message = process.communicate(timeout=LIMIT)
+        assert process.returncode == code and ("ZeroDivisionError" in message) == (end == "1 / 0")
         assert not lives(orphan)
 
 
@@ -89,11 +89,11 @@ def test_when_the_lease_runs_out_all_is_killed_also_when_the_agent_is_frozen(sta
     agent = f"hidden()\nos.write(lease, live(0.5))\nprint('on', flush=True)\n{state}\ntime.sleep(600)"
     with shim(agent) as process:
         began = time.monotonic()
-        words = {line(process), line(process)}  # the orphan says its number when it likes
-        _, said = process.communicate(timeout=LIMIT)
+        arguments = {line(process), line(process)}  # the orphan says its number when it likes
+        _, message = process.communicate(timeout=LIMIT)
         assert process.returncode == 1 and time.monotonic() - began > 0.4
-        assert said == "n1: the lease ran out; all processes of the run on this node are killed\n"
-        (orphan,) = words - {"on"}
+        assert message == "n1: the lease ran out; all processes of the run on this node are killed\n"
+        (orphan,) = arguments - {"on"}
         assert not lives(int(orphan))
 
 
@@ -170,11 +170,11 @@ def state_of(pid: int) -> str:
 @contextmanager
 def slept_through_its_lease(folder: Path, awake: float) -> Iterator[tuple[subprocess.Popen[str], int]]:
     """A shim that stood still until its lease was over, and goes on; and its orphan."""
-    told = folder / "slept"
-    told.write_text("0")
-    with shim(STOPS, awake, SLEEPS_WHEN_TOLD.format(path=str(told))) as process:
+    path = folder / "slept"
+    path.write_text("0")
+    with shim(STOPS, awake, SLEEPS_WHEN_TOLD.format(path=str(path))) as process:
         (orphan,) = {line(process), line(process)} - {"on"}
-        told.write_text("600")
+        path.write_text("600")
         yield process, int(orphan)
 
 
@@ -213,6 +213,6 @@ def test_a_shim_that_stood_still_as_it_read_its_lease_stops_its_ranks_too() -> N
 
 def test_a_node_that_stood_still_kills_its_ranks_where_no_new_lease_comes(tmp_path: Path) -> None:
     with slept_through_its_lease(tmp_path, awake=0.5) as (process, orphan):
-        _, said = process.communicate(timeout=LIMIT)
+        _, message = process.communicate(timeout=LIMIT)
         assert process.returncode == 1 and not lives(orphan)
-        assert said.startswith("n1: this node stood still for ") and said.count("\n") == 2
+        assert message.startswith("n1: this node stood still for ") and message.count("\n") == 2

@@ -70,11 +70,11 @@ class Stage:
 
     def until(self, condition: Callable[[], Any], seconds: float = 90.0) -> Any:
         end = time.monotonic() + seconds
-        while not (found := condition()):
+        while not (result := condition()):
             assert time.monotonic() < end, self.events
             self.loop.wait(steady() + 0.02)
             self.reap()
-        return found
+        return result
 
     def answers(self, count: int) -> list[Any]:
         self.until(lambda: len(self.events) >= count)
@@ -89,12 +89,12 @@ class Stage:
 
 @pytest.fixture
 def stage(tmp_path: Path) -> Iterator[Stage]:
-    made = Stage(tmp_path)
+    created = Stage(tmp_path)
     before = len(os.listdir("/proc/self/fd"))
-    yield made
-    made.sidecars.end_all()
-    assert made.mine() == []
-    made.until(lambda: not uncollected())
+    yield created
+    created.sidecars.end_all()
+    assert created.mine() == []
+    created.until(lambda: not uncollected())
     assert len(os.listdir("/proc/self/fd")) <= before + 1
 
 
@@ -166,8 +166,8 @@ def test_where_no_log_can_be_written_it_runs_all_the_same(stage: Stage) -> None:
 ])  # fmt: skip
 def test_whatever_else_it_does_is_its_end_and_is_named(stage: Stage, asked: str, why: str) -> None:
     stage.ask(1, asked)
-    gone = stage.until(lambda: next((e for e in stage.events if isinstance(e, SidecarEnded)), None))
-    assert (gone.epoch, gone.sidecar) == (4, "examiner") and why in gone.why
+    ended = stage.until(lambda: next((e for e in stage.events if isinstance(e, SidecarEnded)), None))
+    assert (ended.epoch, ended.sidecar) == (4, "examiner") and why in ended.why
     assert asked.startswith("exit") == (said(1, "last words") in stage.events)
     stage.until(lambda: not stage.mine())
     stage.ask(2, "echo again")
@@ -220,5 +220,5 @@ def test_one_sidecar_s_end_leaves_the_other_alone(stage: Stage) -> None:
 def test_a_program_that_cannot_be_started_has_ended(stage: Stage, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("sys.executable", "/no/such/python")
     stage.ask(1, "echo x")
-    (gone,) = stage.answers(1)
-    assert gone.sidecar == "examiner" and "'/no/such/python' cannot be executed" in gone.why
+    (ended,) = stage.answers(1)
+    assert ended.sidecar == "examiner" and "'/no/such/python' cannot be executed" in ended.why

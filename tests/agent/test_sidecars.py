@@ -51,8 +51,8 @@ def test_a_question_is_passed_on_and_its_answer_told() -> None:
 
 def test_a_sidecar_that_ended_is_told_once_and_may_be_asked_again() -> None:
     tape = examined()
-    gone = SidecarEnded(0, "examiner", "exited with code 3")
-    assert told(tape.does(2.0, gone, gone)) == [SidecarEnded(0, "examiner", "exited with code 3")]
+    ended = SidecarEnded(0, "examiner", "exited with code 3")
+    assert told(tape.does(2.0, ended, ended)) == [SidecarEnded(0, "examiner", "exited with code 3")]
     assert tape.does(3.0, ASK) == [AskSidecar(0, "examiner", 1, "look")]
 
 

@@ -27,9 +27,9 @@ if rank == 0 and told.get("silent") != str(world) and "mute" not in told:
 @pytest.fixture
 def context(tmp_path: Path, make_context: Callable[[Path], CommandLine]) -> Iterator[CommandLine]:  # noqa: F811
     """A fresh context with ``paced.py``; its ranks say 10 steps per second each."""
-    made = make_context(tmp_path)
-    (made.folder / "paced.py").write_text(PACED)
-    yield made
+    created = make_context(tmp_path)
+    (created.folder / "paced.py").write_text(PACED)
+    yield created
     live = tmp_path / "home/live"
     if live.is_dir() and (alive := [path.name for path in live.iterdir()]):
-        made("cancel", *alive)
+        created("cancel", *alive)

@@ -10,8 +10,8 @@ from clusterrun.model.errors import BadInput
 
 
 def question(parameters: float = 1e9, **changes: object) -> AdviceQuestion:
-    known = {"optimizer": "adam", "precision": "fp32", "memory": 80e9}
-    return AdviceQuestion(parameters, **{**known, **changes})  # type: ignore[arg-type]
+    expected_names = {"optimizer": "adam", "precision": "fp32", "memory": 80e9}
+    return AdviceQuestion(parameters, **{**expected_names, **changes})  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize(

@@ -34,8 +34,15 @@ def test_the_picture_says_what_it_shows(tmp_path):
     pytest.importorskip("matplotlib")
     plot.draw(TABLE, "my title", "two cores", str(tmp_path / "a.svg"))
     text = (tmp_path / "a.svg").read_text()
-    for words in ("ideal", "ddp", "ddp, predicted", "my title", "two cores", "more ranks than the 2 cores"):
-        assert f"<!-- {words} -->" in text
+    for arguments in (
+        "ideal",
+        "ddp",
+        "ddp, predicted",
+        "my title",
+        "two cores",
+        "more ranks than the 2 cores",
+    ):
+        assert f"<!-- {arguments} -->" in text
     assert "fsdp" not in text
 
 
@@ -49,7 +56,7 @@ def test_a_world_that_failed_breaks_the_line_and_is_marked(tmp_path):
     )
     plot.draw(replace(TABLE, rows=rows, baseline=cells[0]), "train.py", "two cores", str(tmp_path / "a.svg"))
     text = (tmp_path / "a.svg").read_text()
-    assert all(f"<!-- {words} -->" in text for words in ("measured", "predicted", "failed"))
+    assert all(f"<!-- {arguments} -->" in text for arguments in ("measured", "predicted", "failed"))
 
 
 def test_a_missing_matplotlib_is_said_with_its_remedy(monkeypatch, tmp_path):

@@ -31,10 +31,10 @@ def table(
 
 
 def test_the_guides_table_comes_out_of_its_times():
-    found = table(*runs(SINGLE, 1.0, steps=100), *runs(TWO, 100 / 55), *runs(FOUR, 100 / 30))
-    shown = [(row.cell.name, round(row.time, 1), round(row.speed_up, 1)) for row in found.rows]
-    assert shown == [("single", 100.0, 1.0), ("ddp × 2", 55.0, 1.8), ("ddp × 4", 30.0, 3.3)]
-    assert [round(row.efficiency, 2) for row in found.rows] == [1.0, 0.91, 0.83]
+    result = table(*runs(SINGLE, 1.0, steps=100), *runs(TWO, 100 / 55), *runs(FOUR, 100 / 30))
+    output = [(row.cell.name, round(row.time, 1), round(row.speed_up, 1)) for row in result.rows]
+    assert output == [("single", 100.0, 1.0), ("ddp × 2", 55.0, 1.8), ("ddp × 4", 30.0, 3.3)]
+    assert [round(row.efficiency, 2) for row in result.rows] == [1.0, 0.91, 0.83]
 
 
 def test_the_median_counts_and_the_spread_is_shown():
@@ -43,8 +43,10 @@ def test_the_median_counts_and_the_spread_is_shown():
 
 
 def test_samples_are_compared_where_all_tell_them_else_steps():
-    told = table(*runs(SINGLE, 10.0, samples_per_second=640.0), *runs(TWO, 10.0, samples_per_second=1280.0))
-    assert (told.unit, told.rows[1].speed_up) == ("samples/s", 2.0)
+    message = table(
+        *runs(SINGLE, 10.0, samples_per_second=640.0), *runs(TWO, 10.0, samples_per_second=1280.0)
+    )
+    assert (message.unit, message.rows[1].speed_up) == ("samples/s", 2.0)
     mixed = table(*runs(SINGLE, 10.0, samples_per_second=640.0), *runs(TWO, 15.0))
     assert (mixed.unit, mixed.rows[1].speed_up) == ("steps/s", 1.5)
 
@@ -55,9 +57,9 @@ def test_a_weak_worlds_steps_are_as_many_times_larger():
 
 
 def test_a_script_that_never_reports_is_timed_as_a_whole():
-    found = table(Measured(SINGLE, 0, "a", seconds=10.0), Measured(TWO, 0, "b", seconds=8.0))
-    assert (found.unit, [row.time for row in found.rows]) == ("runs/s", [10.0, 8.0])
-    assert found.rows[1].speed_up == 1.25
+    result = table(Measured(SINGLE, 0, "a", seconds=10.0), Measured(TWO, 0, "b", seconds=8.0))
+    assert (result.unit, [row.time for row in result.rows]) == ("runs/s", [10.0, 8.0])
+    assert result.rows[1].speed_up == 1.25
 
 
 def test_a_cell_that_alone_never_reports_has_failed():
@@ -66,9 +68,9 @@ def test_a_cell_that_alone_never_reports_has_failed():
 
 
 def test_a_failed_cell_is_a_row_and_the_next_good_one_the_baseline():
-    found = table(Measured(SINGLE, 0, "a", failed="FAILED: no"), *runs(TWO, 10.0), *runs(FOUR, 15.0))
-    assert (found.rows[0].failed, found.baseline) == ("FAILED: no", TWO)
-    assert (found.rows[2].speed_up, found.rows[2].efficiency) == (1.5, 0.75)
+    result = table(Measured(SINGLE, 0, "a", failed="FAILED: no"), *runs(TWO, 10.0), *runs(FOUR, 15.0))
+    assert (result.rows[0].failed, result.baseline) == ("FAILED: no", TWO)
+    assert (result.rows[2].speed_up, result.rows[2].efficiency) == (1.5, 0.75)
 
 
 def test_a_cell_without_runs_and_one_under_way_are_not_measured_yet():
@@ -93,33 +95,33 @@ CORES = replace(GPUS, device="cpu", cluster="local", cores=2)
 
 def test_on_gpus_the_backward_pass_hides_the_sending():
     """1e6 gradients × 4 B at 1 GB/s: 4 + 1 ms, behind 2/3 of 50 ms."""
-    found = table(*runs(SINGLE, 10.0), *runs(TWO, 18.0), probed=GPUS, parameters=10**6)
-    assert found.rows[1].predicted == pytest.approx(2.0)
+    result = table(*runs(SINGLE, 10.0), *runs(TWO, 18.0), probed=GPUS, parameters=10**6)
+    assert result.rows[1].predicted == pytest.approx(2.0)
 
 
 def test_what_cannot_be_hidden_is_added():
     """1e8 × 4 B = 400 MB over 2 ranks at 1 GB/s: 400 ms and 16 buckets × 1 ms; 2/3 of 50 ms hide."""
-    found = table(*runs(SINGLE, 10.0), *runs(TWO, 18.0), probed=GPUS, parameters=10**8)
-    assert found.rows[1].predicted == pytest.approx(0.1 / (0.05 + 0.416 - 0.05 * 2 / 3))
+    result = table(*runs(SINGLE, 10.0), *runs(TWO, 18.0), probed=GPUS, parameters=10**8)
+    assert result.rows[1].predicted == pytest.approx(0.1 / (0.05 + 0.416 - 0.05 * 2 / 3))
 
 
 def test_cpu_ranks_share_cores_and_hide_nothing():
     """Four ranks on two cores: half of 100 ms, and 1.5 × 4 MB at 1 GB/s with 1 ms."""
-    found = table(*runs(SINGLE, 10.0), *runs(TWO, 18.0), *runs(FOUR, 17.0), probed=CORES, parameters=10**6)
-    assert [row.predicted for row in found.rows] == pytest.approx([1.0, 0.1 / 0.055, 0.1 / 0.057])
+    result = table(*runs(SINGLE, 10.0), *runs(TWO, 18.0), *runs(FOUR, 17.0), probed=CORES, parameters=10**6)
+    assert [row.predicted for row in result.rows] == pytest.approx([1.0, 0.1 / 0.055, 0.1 / 0.057])
 
 
 def test_weak_scaling_is_predicted_in_work_not_in_steps():
-    found = table(*runs(SINGLE, 10.0), *runs(TWO, 9.0), growth="weak", probed=CORES, parameters=10**6)
-    assert found.rows[1].predicted == pytest.approx(0.2 / 0.105)
+    result = table(*runs(SINGLE, 10.0), *runs(TWO, 9.0), growth="weak", probed=CORES, parameters=10**6)
+    assert result.rows[1].predicted == pytest.approx(0.2 / 0.105)
 
 
 @pytest.mark.parametrize(
     ("probed", "parameters"), [(None, 10**6), (MachineInfo(failed="no torch"), 10**6), (CORES, 0)]
 )
 def test_no_prediction_without_its_inputs(probed, parameters):
-    found = table(*runs(SINGLE, 10.0), *runs(TWO, 18.0), probed=probed, parameters=parameters)
-    assert found.rows[1].predicted == 0.0
+    result = table(*runs(SINGLE, 10.0), *runs(TWO, 18.0), probed=probed, parameters=parameters)
+    assert result.rows[1].predicted == 0.0
 
 
 def test_a_ring_sends_twice_all_but_ones_own_part():

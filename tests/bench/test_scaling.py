@@ -20,8 +20,8 @@ FAST = ("bench", "scaling", "--no-probe", "--oversubscribe", "--repeats", "1")
 
 
 def document(said: Said) -> dict[str, Any]:
-    found: dict[str, Any] = json.loads(said.out)
-    return found
+    result: dict[str, Any] = json.loads(said.out)
+    return result
 
 
 def runs_of(context: CommandLine) -> list[str]:
@@ -29,22 +29,22 @@ def runs_of(context: CommandLine) -> list[str]:
 
 
 def test_worlds_are_measured_tabled_and_kept(context: CommandLine) -> None:
-    done = context(*FAST, "--worlds", "1,2", "paced.py")
-    assert done.code == 0, done
-    heads, one, two, _, legend, *_ = done.out.splitlines()
+    result = context(*FAST, "--worlds", "1,2", "paced.py")
+    assert result.code == 0, result
+    heads, entry, two, _, legend, *_ = result.out.splitlines()
     assert heads.split()[:3] == ["CONFIGURATION", "TIME", "SPEED-UP"]
-    assert one.split("  ")[0].strip() == "ranks × 1" and "2.00 s" in one and "1.00×" in one
+    assert entry.split("  ")[0].strip() == "ranks × 1" and "2.00 s" in entry and "1.00×" in entry
     assert "1.00 s" in two and "2.00×" in two and "100%" in two and "cores shared" in two
     assert legend.startswith("paced.py · strong scaling · this machine")
     again = context(*FAST, "--worlds", "1,2", "paced.py")
-    assert (again.code, again.out) == (0, done.out) and "measured before" in again.err
+    assert (again.code, again.out) == (0, result.out) and "measured before" in again.err
     assert len(runs_of(context)) == 2
 
 
 def test_a_failed_cell_is_said_and_the_others_go_on(context: CommandLine) -> None:
-    done = context(*FAST, "--worlds", "1,2,3", "--json", "paced.py", "fails=2")
-    rows = document(done)["rows"]
-    assert done.code == 1
+    result = context(*FAST, "--worlds", "1,2,3", "--json", "paced.py", "fails=2")
+    rows = document(result)["rows"]
+    assert result.code == 1
     assert [row["speed_up"] for row in rows] == [1.0, None, 3.0]
     assert "FAILED" in rows[1]["failed"] and "no such layer" in rows[1]["failed"]
 
@@ -52,13 +52,13 @@ def test_a_failed_cell_is_said_and_the_others_go_on(context: CommandLine) -> Non
 def test_a_later_call_measures_what_is_new_and_what_had_failed(context: CommandLine) -> None:
     context(*FAST, "--worlds", "1,2", "paced.py", "fails=2")
     before = len(runs_of(context))
-    done = context(*FAST, "--worlds", "1,2,3", "paced.py", "fails=2")
-    assert (len(runs_of(context)) - before, done.code) == (2, 1)
+    result = context(*FAST, "--worlds", "1,2,3", "paced.py", "fails=2")
+    assert (len(runs_of(context)) - before, result.code) == (2, 1)
 
 
 def test_an_interrupted_study_goes_on_with_the_run_that_was_under_way(context: CommandLine) -> None:
-    asked = (*FAST, "--worlds", "1,2", "--json", "paced.py", "hangs=2")
-    process = context.start(*asked)
+    requested = (*FAST, "--worlds", "1,2", "--json", "paced.py", "hangs=2")
+    process = context.start(*requested)
     until = time.monotonic() + 90
     while not (context.folder / "hanging").exists() and time.monotonic() < until:
         time.sleep(0.02)
@@ -72,17 +72,17 @@ def test_an_interrupted_study_goes_on_with_the_run_that_was_under_way(context: C
     ]
     context("cancel", hanging)
     before = runs_of(context)
-    done = context(*asked)
-    assert f"going on with {hanging}" in done.err
-    assert (runs_of(context), document(done)["rows"][0]["speed_up"]) == (before, 1.0)
+    result = context(*requested)
+    assert f"going on with {hanging}" in result.err
+    assert (runs_of(context), document(result)["rows"][0]["speed_up"]) == (before, 1.0)
 
 
 def test_a_changed_script_is_measured_anew(context: CommandLine) -> None:
     context(*FAST, "--worlds", "1", "paced.py")
     script = context.folder / "paced.py"
     script.write_text(script.read_text().replace("10.0", "20.0"))
-    done = context(*FAST, "--worlds", "1", "--json", "paced.py")
-    assert document(done)["rows"][0]["steps_per_second"] == 20.0
+    result = context(*FAST, "--worlds", "1", "--json", "paced.py")
+    assert document(result)["rows"][0]["steps_per_second"] == 20.0
 
 
 def test_a_named_study_of_another_subject_is_not_overwritten_unasked(context: CommandLine) -> None:
@@ -93,20 +93,20 @@ def test_a_named_study_of_another_subject_is_not_overwritten_unasked(context: Co
 
 
 def test_a_script_that_never_reports_is_timed_whole_and_that_is_said(context: CommandLine) -> None:
-    done = context(*FAST, "--worlds", "1,2", "paced.py", "mute=1")
-    assert done.code == 0 and "the whole run, start-up and all" in done.out
+    result = context(*FAST, "--worlds", "1,2", "paced.py", "mute=1")
+    assert result.code == 0 and "the whole run, start-up and all" in result.out
 
 
 def test_a_world_that_alone_never_reports_has_failed(context: CommandLine) -> None:
-    done = context(*FAST, "--worlds", "1,2", "--json", "paced.py", "silent=2")
-    assert done.code == 1
-    assert "never printed steps_per_second" in document(done)["rows"][1]["failed"]
+    result = context(*FAST, "--worlds", "1,2", "--json", "paced.py", "silent=2")
+    assert result.code == 1
+    assert "never printed steps_per_second" in document(result)["rows"][1]["failed"]
 
 
 def test_more_ranks_than_cores_are_refused_where_nobody_can_be_asked(context: CommandLine) -> None:
-    done = context("bench", "scaling", "--no-probe", "--worlds", "1,4096", "paced.py")
-    assert (done.code, done.out) == (2, "")
-    assert "4096 ranks are more than the" in done.err and "--oversubscribe" in done.err
+    result = context("bench", "scaling", "--no-probe", "--worlds", "1,4096", "paced.py")
+    assert (result.code, result.out) == (2, "")
+    assert "4096 ranks are more than the" in result.err and "--oversubscribe" in result.err
 
 
 @pytest.mark.parametrize(("answer", "code"), [("n", 1), ("y", 0)])
@@ -131,50 +131,52 @@ def test_a_person_is_asked_before_more_ranks_than_cores_are_started(
 
 
 def test_arguments_grow_with_the_world_where_they_are_asked_to(context: CommandLine) -> None:
-    done = context(*FAST, "--worlds", "1,2", "--json", "paced.py", "batch={64/world}")
-    assert [row["notes"] for row in document(done)["rows"]] == [["batch 64"], ["batch 32"]]
+    result = context(*FAST, "--worlds", "1,2", "--json", "paced.py", "batch={64/world}")
+    assert [row["notes"] for row in document(result)["rows"]] == [["batch 64"], ["batch 32"]]
 
 
 def test_strategies_of_a_script_that_is_not_told_them_are_refused(context: CommandLine) -> None:
-    done = context(*FAST, "--worlds", "1", "--strategies", "ddp,mine", "paced.py")
-    assert done.code == 2 and "{strategy}" in done.err
-    told = context(
+    result = context(*FAST, "--worlds", "1", "--strategies", "ddp,mine", "paced.py")
+    assert result.code == 2 and "{strategy}" in result.err
+    message = context(
         *FAST, "--worlds", "2", "--strategies", "ddp,mine", "--json", "paced.py", "batch={strategy}"
     )
-    assert [row["notes"] for row in document(told)["rows"]] == [["batch ddp"], ["batch mine"]]
+    assert [row["notes"] for row in document(message)["rows"]] == [["batch ddp"], ["batch mine"]]
 
 
 def test_a_mistake_that_stops_every_run_is_one_error_and_no_table(context: CommandLine) -> None:
-    done = context(*FAST, "--worlds", "1,2", "missing.py")
-    assert (done.code, done.out) == (2, "") and "there is no script" in done.err
+    result = context(*FAST, "--worlds", "1,2", "missing.py")
+    assert (result.code, result.out) == (2, "") and "there is no script" in result.err
 
 
 def test_a_dry_run_shows_every_command_and_touches_nothing(context: CommandLine) -> None:
-    done = context("bench", "scaling", "--dry-run", "--worlds", "1,2", "--weak", "--strategies", "single,ddp")
-    lines = [line.split("train.py ")[1] for line in done.out.splitlines()]
+    result = context(
+        "bench", "scaling", "--dry-run", "--worlds", "1,2", "--weak", "--strategies", "single,ddp"
+    )
+    lines = [line.split("train.py ")[1] for line in result.out.splitlines()]
     assert lines == ["--strategy single --batch-size 64", "--strategy ddp --batch-size 128"]
     assert not Path(context.environment["CLUSTERRUN_HOME"]).exists()
 
 
 def test_a_profiles_size_is_for_other_runs(context: CommandLine) -> None:
     (context.folder / "clusterrun.toml").write_text("[defaults]\nnodes = 7\nname = 'other'\n")
-    done = context(*FAST, "--worlds", "2", "--json", "paced.py")
-    assert document(done)["rows"][0]["environment"]["nodes"] == 1
+    result = context(*FAST, "--worlds", "2", "--json", "paced.py")
+    assert document(result)["rows"][0]["environment"]["nodes"] == 1
 
 
 def test_the_short_job_says_on_what_was_measured_and_the_prediction_stands_beside(
     context: CommandLine,
 ) -> None:
-    asked = ("bench", "scaling", "--oversubscribe", "--repeats", "1", "--worlds", "1,2", "--json")
-    said = document(context(*asked, "--parameters", "1M", "paced.py"))
-    assert [group["ranks"] for group in said["all_reduce"]] == [2]
-    two = said["rows"][1]
+    requested = ("bench", "scaling", "--oversubscribe", "--repeats", "1", "--worlds", "1,2", "--json")
+    message = document(context(*requested, "--parameters", "1M", "paced.py"))
+    assert [group["ranks"] for group in message["all_reduce"]] == [2]
+    two = message["rows"][1]
     assert two["environment"]["torch"] and two["environment"]["device"]
-    group = said["all_reduce"][0]
-    cores = min(2, said["rows"][1]["environment"]["cores"])
+    group = message["all_reduce"][0]
+    cores = min(2, message["rows"][1]["environment"]["cores"])
     expected = 0.1 / (0.1 / cores + group["latency"] + 4e6 / group["bandwidth"])
     assert abs(two["predicted"] - expected) < 1e-6
-    file = said["name"]
+    file = message["name"]
     advice = json.loads(
         context("advise", "--from", file, "--gpus-per-node", "2", "--parameters", "1M", "--json").out
     )
@@ -182,18 +184,18 @@ def test_the_short_job_says_on_what_was_measured_and_the_prediction_stands_besid
 
 
 def test_advice_without_a_model_is_bad_usage(context: CommandLine) -> None:
-    done = context("advise")
-    assert (done.code, done.out) == (2, "") and "--parameters" in done.err
+    result = context("advise")
+    assert (result.code, result.out) == (2, "") and "--parameters" in result.err
     assert context("advise", "--from", "nothing").code == 2
 
 
 def test_the_shipped_script_is_known_wherever_it_lies(context: CommandLine) -> None:
     copy = context.folder / "train.py"
     copy.write_bytes((ROOT / "jobs/train.py").read_bytes())
-    done = context(
+    result = context(
         "bench", "scaling", "--dry-run", "--worlds", "1", "--script", "train.py", "--", "--steps", "3"
     )
-    assert [line.split(": ", 1)[1] for line in done.out.splitlines()] == [
+    assert [line.split(": ", 1)[1] for line in result.out.splitlines()] == [
         "train.py --steps 3 --strategy single",
         "train.py --steps 3 --strategy dp",
     ]

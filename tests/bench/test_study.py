@@ -26,8 +26,8 @@ def subject(
 
 
 def test_one_process_is_measured_once_and_ranks_at_every_larger_world():
-    asked = ("single", "ddp", "fsdp")
-    assert cells(asked, (4, 1, 2, 2), 0) == (
+    requested = ("single", "ddp", "fsdp")
+    assert cells(requested, (4, 1, 2, 2), 0) == (
         Cell("single", 1),
         Cell("ddp", 2),
         Cell("fsdp", 2),
@@ -102,8 +102,8 @@ def test_a_world_that_leaves_a_node_half_full_is_refused():
     ],
 )
 def test_cpu_ranks_are_ranks_of_one_node(cell, changes):
-    asked = subject("train.py", "--lr", "1")
-    assert spec_of(asked, cell) == replace(asked.spec, **changes)
+    requested = subject("train.py", "--lr", "1")
+    assert spec_of(requested, cell) == replace(requested.spec, **changes)
 
 
 @pytest.mark.parametrize(
@@ -116,8 +116,8 @@ def test_cpu_ranks_are_ranks_of_one_node(cell, changes):
     ],
 )
 def test_every_gpu_is_a_device(cell, changes):
-    asked = subject("train.py", gpus=8)
-    assert spec_of(asked, cell) == replace(asked.spec, **changes)
+    requested = subject("train.py", gpus=8)
+    assert spec_of(requested, cell) == replace(requested.spec, **changes)
 
 
 def test_one_process_does_not_span_machines():
@@ -126,9 +126,9 @@ def test_one_process_does_not_span_machines():
 
 
 def test_gpus_that_this_machine_lacks_are_not_replaced_by_cpu_ranks():
-    asked = StudySubject(JobSpec(("train.py",), "/work", gpus=2), Growth.STRONG, gpus_here=1)
+    requested = StudySubject(JobSpec(("train.py",), "/work", gpus=2), Growth.STRONG, gpus_here=1)
     with pytest.raises(BadInput, match="a world of 2 GPUs: this machine has 1"):
-        spec_of(asked, Cell("ddp", 2))
+        spec_of(requested, Cell("ddp", 2))
 
 
 @pytest.mark.parametrize(
@@ -145,9 +145,9 @@ def test_gpus_that_this_machine_lacks_are_not_replaced_by_cpu_ranks():
     ],
 )
 def test_placeholders_are_filled_in_and_other_braces_kept(word, filled):
-    asked = subject("mine.py", word, environment=(("HOW", word),))
-    made = spec_of(asked, Cell("ddp", 4))
-    assert (made.command, made.environment) == (("mine.py", filled), (("HOW", filled),))
+    requested = subject("mine.py", word, environment=(("HOW", word),))
+    created = spec_of(requested, Cell("ddp", 4))
+    assert (created.command, created.environment) == (("mine.py", filled), (("HOW", filled),))
 
 
 def test_a_share_with_a_rest_is_refused():
@@ -167,8 +167,8 @@ def test_a_share_with_a_rest_is_refused():
     ],
 )
 def test_the_reference_script_is_told_strategy_and_batch(growth, words, cell, told):
-    asked = subject("train.py", *words, growth=growth, reference=True)
-    assert spec_of(asked, cell).command == ("train.py", *words, *told)
+    requested = subject("train.py", *words, growth=growth, reference=True)
+    assert spec_of(requested, cell).command == ("train.py", *words, *told)
 
 
 def test_results_are_shared_only_where_subject_growth_script_and_environment_are_the_same():
@@ -179,7 +179,7 @@ def test_results_are_shared_only_where_subject_growth_script_and_environment_are
         replace(base, growth=Growth.WEAK),
         replace(base, content="changed"),
     ]
-    assert len({one.digest for one in (base, *others)}) == 5
+    assert len({entry.digest for entry in (base, *others)}) == 5
     assert replace(base, gpus_here=3).digest == base.digest
 
 

@@ -19,10 +19,10 @@ def one(place: int, lr: str, kind: str, loss: object) -> SweepResult:
 
 
 def test_numbers_words_and_runs_without_a_result(tmp_path: Path) -> None:
-    found = [one(0, "0.0001", "adam<b>", 0.001), one(1, "0.1", "sgd", 5.0), one(2, "1", "sgd", None)]
+    results = [one(0, "0.0001", "adam<b>", 0.001), one(1, "0.1", "sgd", 5.0), one(2, "1", "sgd", None)]
     odd = one(3, "1", "sgd", float("nan"))
     for name in ("a.svg", "a.png"):
-        draw_sweep(SweepResults("s", "loss", False, (*found, odd)), "rates", str(tmp_path / name))
+        draw_sweep(SweepResults("s", "loss", False, (*results, odd)), "rates", str(tmp_path / name))
     drawn = (tmp_path / "a.svg").read_text()
     assert all(f"<!-- {word} -->" in drawn for word in ("lr", "kind", "loss", "sgd"))
     assert "rates: 2 of 4 runs; best: lr=0.0001 kind=adam" in drawn and "<b>" not in drawn

@@ -77,11 +77,11 @@ def make_context() -> Callable[[Path], CommandLine]:
     def make(folder: Path) -> CommandLine:
         (folder / "work").mkdir()
         (folder / "work/train.py").write_text(PROGRAM)
-        kept = {name: os.environ[name] for name in ("LANG", "LD_LIBRARY_PATH") if name in os.environ}
+        retained = {name: os.environ[name] for name in ("LANG", "LD_LIBRARY_PATH") if name in os.environ}
         return CommandLine(
             folder / "work",
             {
-                **kept,
+                **retained,
                 "PATH": f"{folder / 'bin'}:/bin:/usr/bin",
                 "HOME": str(folder),
                 "CLUSTERRUN_HOME": str(folder / "home"),
@@ -110,8 +110,8 @@ def ended(
 ) -> CommandLine:
     """A context with one run that ended well, shared by tests that only look."""
     context = make_context(tmp_path_factory.mktemp("ended"))
-    done = context("submit", "--nodes", "2", "--ranks-per-node", "3", "--wait", "train.py")
-    assert done.code == 0, done
+    result = context("submit", "--nodes", "2", "--ranks-per-node", "3", "--wait", "train.py")
+    assert result.code == 0, result
     leave_report(context, FOUND)
     return context
 
@@ -122,8 +122,8 @@ def live(
 ) -> Iterator[CommandLine]:
     """A context with one run of 2 nodes x 2 ranks that stays, shared by tests that only look."""
     context = make_context(tmp_path_factory.mktemp("live"))
-    done = context("submit", "--nodes", "2", "--ranks-per-node", "2", "--name", "stays", "train.py", "wait")
-    assert done.code == 0, done
+    result = context("submit", "--nodes", "2", "--ranks-per-node", "2", "--name", "stays", "train.py", "wait")
+    assert result.code == 0, result
     end = time.monotonic() + 120
     while "training" not in context("status", "--json").out:
         assert time.monotonic() < end, "the ranks do not run within the limit"

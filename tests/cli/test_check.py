@@ -13,21 +13,21 @@ BUDGET = ("--preflight-budget", "3m")
 
 
 def test_a_check_is_shown_live_on_a_terminal_and_leaves_its_report_there(clusterrun: CommandLine) -> None:
-    seen = on_terminal(clusterrun, "check", "--nodes", "2", *BUDGET, errors=True)
-    shown = re.sub(r"\x1b\[[0-9;?]*[A-Za-z]", "", seen)
-    assert re.search(r"preflight .*\d+ s left .*\r", shown), shown
+    observed = on_terminal(clusterrun, "check", "--nodes", "2", *BUDGET, errors=True)
+    output = re.sub(r"\x1b\[[0-9;?]*[A-Za-z]", "", observed)
+    assert re.search(r"preflight .*\d+ s left .*\r", output), output
     assert re.search(
-        r"PASS: all 2 nodes are fit\nfull check by gloo of \S+-check, \d+ rounds? of tests", shown
+        r"PASS: all 2 nodes are fit\nfull check by gloo of \S+-check, \d+ rounds? of tests", output
     )
-    assert shown.endswith("\nfit: local-[0-1]\n")
+    assert output.endswith("\nfit: local-[0-1]\n")
 
 
 def test_a_run_that_is_followed_says_what_its_check_found_and_then_what_ranks_print(
     clusterrun: CommandLine,
 ) -> None:
-    done = clusterrun("submit", "--preflight", "quick", *BUDGET, "-f", "train.py", limit=240)
-    assert (done.code, done.out) == (0, "local-0 r0 | rank 0 of 1\n"), done.err
-    assert "\npre-flight PASS: " in done.err
+    result = clusterrun("submit", "--preflight", "quick", *BUDGET, "-f", "train.py", limit=240)
+    assert (result.code, result.out) == (0, "local-0 r0 | rank 0 of 1\n"), result.err
+    assert "\npre-flight PASS: " in result.err
     assert json.loads(clusterrun("report", "--json").out)["level"] == "quick"
 
 

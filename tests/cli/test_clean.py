@@ -34,8 +34,8 @@ def add(context: CommandLine, days: float, state: str = "FAILED", size: int = 0)
     then = time.time() - days * DAY
     run_id = f"{time.strftime('%Y%m%d-%H%M%S', time.gmtime(then))}-{os.urandom(2).hex()}-train"
     folder = home(context) / "runs" / run_id
-    for made in (home(context), home(context) / "runs"):
-        made.mkdir(mode=0o700, exist_ok=True)
+    for created in (home(context), home(context) / "runs"):
+        created.mkdir(mode=0o700, exist_ok=True)
     shutil.copytree(RECORDED, folder)
     (folder / "ended.json").unlink()
     change(folder / "record.json", run_id=run_id, submitted_at=then - 60)
@@ -52,23 +52,23 @@ def change(path: Path, **fields: Any) -> None:
 
 def test_a_dry_run_lists_what_would_go_and_removes_nothing(clusterrun: CommandLine) -> None:
     old, young = add(clusterrun, 45, size=2 << 20), add(clusterrun, 5)
-    done = clusterrun("clean", "--dry-run")
-    head, row = done.out.splitlines()
-    assert (done.code, head.split()) == (0, ["RUN", "STATE", "ENDED", "SIZE"])
+    result = clusterrun("clean", "--dry-run")
+    head, row = result.out.splitlines()
+    assert (result.code, head.split()) == (0, ["RUN", "STATE", "ENDED", "SIZE"])
     assert row.split()[:2] == [old, "FAILED"]
-    assert re.search(r"would remove 1 run \(2\.\d MiB\)", done.err)
-    assert re.search(rf"{re.escape(str(home(clusterrun)))} holds 2\.\d MiB in 2 runs", done.err)
+    assert re.search(r"would remove 1 run \(2\.\d MiB\)", result.err)
+    assert re.search(rf"{re.escape(str(home(clusterrun)))} holds 2\.\d MiB in 2 runs", result.err)
     assert left(clusterrun) == sorted([old, young])
 
 
 def test_a_script_says_yes_or_is_refused(clusterrun: CommandLine) -> None:
     old, young = add(clusterrun, 45), add(clusterrun, 5)
-    asked = clusterrun("clean", "--older-than", "30d")
-    assert (asked.code, left(clusterrun)) == (2, sorted([old, young]))
-    assert "cannot ask here" in asked.err and "--yes" in asked.err
-    done = clusterrun("clean", "--older-than", "30d", "--yes")
-    assert (done.code, left(clusterrun)) == (0, [young])
-    assert "removed 1 run (" in done.err and f"{home(clusterrun)} holds" in done.err
+    requested = clusterrun("clean", "--older-than", "30d")
+    assert (requested.code, left(clusterrun)) == (2, sorted([old, young]))
+    assert "cannot ask here" in requested.err and "--yes" in requested.err
+    result = clusterrun("clean", "--older-than", "30d", "--yes")
+    assert (result.code, left(clusterrun)) == (0, [young])
+    assert "removed 1 run (" in result.err and f"{home(clusterrun)} holds" in result.err
     again = clusterrun("clean", "--older-than", "30d")
     assert (again.code, "no run matches" in again.err, "holds" in again.err) == (0, True, True), again
 
@@ -94,25 +94,25 @@ def test_on_a_terminal_it_asks(clusterrun: CommandLine, answer: str, code: int) 
         stderr=theirs,
     )
     os.close(theirs)
-    seen = b""
-    while b"[y/N]" not in seen:
-        seen += os.read(ours, 4096)
+    observed = b""
+    while b"[y/N]" not in observed:
+        observed += os.read(ours, 4096)
     os.write(ours, f"{answer}\n".encode())
     assert process.wait(60) == code
     os.close(ours)
-    assert b"Remove 1 run (" in seen and old.encode() in seen
+    assert b"Remove 1 run (" in observed and old.encode() in observed
     assert left(clusterrun) == ([] if answer == "y" else [old])
 
 
 def test_json_says_what_went_and_what_the_home_holds(clusterrun: CommandLine) -> None:
     old = add(clusterrun, 45, "CANCELLED", 1 << 20)
     add(clusterrun, 45, "FAILED")
-    done = clusterrun("clean", "--state", "cancelled", "--yes", "--json")
-    found = json.loads(done.out)
-    assert [(one["run_id"], one["state"]) for one in found["removed"]] == [(old, "CANCELLED")]
-    assert found["removed"][0]["bytes"] >= 1 << 20 <= found["frees_bytes"]
-    assert (found["runs"], found["failures"], found["unmeasured"]) == (1, [], 0)
-    assert 0 < found["holds_bytes"] < 1 << 20
+    result = clusterrun("clean", "--state", "cancelled", "--yes", "--json")
+    document = json.loads(result.out)
+    assert [(entry["run_id"], entry["state"]) for entry in document["removed"]] == [(old, "CANCELLED")]
+    assert document["removed"][0]["bytes"] >= 1 << 20 <= document["frees_bytes"]
+    assert (document["runs"], document["failures"], document["unmeasured"]) == (1, [], 0)
+    assert 0 < document["holds_bytes"] < 1 << 20
 
 
 def test_size_keep_and_names_choose(clusterrun: CommandLine) -> None:
@@ -142,13 +142,13 @@ def test_size_keep_and_names_choose(clusterrun: CommandLine) -> None:
 )
 def test_what_cannot_be_meant_is_refused(clusterrun: CommandLine, args: tuple[str, ...], said: str) -> None:
     run_id = add(clusterrun, 45)
-    done = clusterrun("clean", "--yes", *args)
-    assert (done.code, said in done.err, left(clusterrun)) == (2, True, [run_id]), done.err
+    result = clusterrun("clean", "--yes", *args)
+    assert (result.code, said in result.err, left(clusterrun)) == (2, True, [run_id]), result.err
 
 
 def test_a_run_that_lives_is_not_removed(live: CommandLine) -> None:
-    done = live("clean", "stays", "--yes")
-    assert (done.code, "it is RUNNING: clusterrun cancel" in done.err) == (1, True), done.err
+    result = live("clean", "stays", "--yes")
+    assert (result.code, "it is RUNNING: clusterrun cancel" in result.err) == (1, True), result.err
     assert len(left(live)) == 1
 
 
@@ -161,8 +161,10 @@ def test_a_folder_that_cannot_be_removed_is_named(clusterrun: CommandLine, tmp_p
         pytest.skip("mount needs root")
     aside = place.parents[1] / f".removed-{run_id}" / "attempts"
     try:
-        done = clusterrun("clean", "--yes")
-        assert (done.code, "mount point" in done.err, str(aside) in done.err) == (1, True, True), done.err
+        result = clusterrun("clean", "--yes")
+        assert (result.code, "mount point" in result.err, str(aside) in result.err) == (1, True, True), (
+            result.err
+        )
     finally:
         subprocess.run(["umount", str(aside if aside.exists() else place)], check=True)
     assert clusterrun("status").out == ""

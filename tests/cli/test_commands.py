@@ -41,18 +41,18 @@ def home(context: CommandLine) -> Path:
 
 
 def test_submit_prints_the_run_id_and_says_what_to_type_next(clusterrun: CommandLine) -> None:
-    done = clusterrun("submit", "--nodes", "2", "train.py")
-    run_id = done.out.strip()
-    assert (done.code, re.fullmatch(ID + "train", run_id) is not None) == (0, True)
-    assert [f"clusterrun {verb} {run_id}" in done.err for verb in ("logs -f", "status", "cancel")] == [
+    result = clusterrun("submit", "--nodes", "2", "train.py")
+    run_id = result.out.strip()
+    assert (result.code, re.fullmatch(ID + "train", run_id) is not None) == (0, True)
+    assert [f"clusterrun {verb} {run_id}" in result.err for verb in ("logs -f", "status", "cancel")] == [
         True
     ] * 3
     assert clusterrun("wait", run_id).out == f"{run_id} COMPLETED\n"
 
 
 def test_submit_json_is_one_document(clusterrun: CommandLine) -> None:
-    done = clusterrun("submit", "--json", "--wait", "--name", "my run", "train.py", "--lr", "0.1")
-    document = json.loads(done.out)
+    result = clusterrun("submit", "--json", "--wait", "--name", "my run", "train.py", "--lr", "0.1")
+    document = json.loads(result.out)
     assert list(document) == ["run_id", "job_id", "name", "cluster", "run_dir", "command"]
     assert {key: document[key] for key in ("name", "cluster", "command")} == {
         "name": "my run",
@@ -63,8 +63,8 @@ def test_submit_json_is_one_document(clusterrun: CommandLine) -> None:
 
 
 def test_a_dry_run_touches_nothing_and_shows_the_script(clusterrun: CommandLine) -> None:
-    done = clusterrun("submit", "--dry-run", "--json", "--nodes", "2", "train.py", "a b")
-    document = json.loads(done.out)
+    result = clusterrun("submit", "--dry-run", "--json", "--nodes", "2", "train.py", "a b")
+    document = json.loads(result.out)
     assert list(document)[-3:] == ["script", "argv", "survival"]
     assert document["job_id"] == "" and "coordinate" in document["script"]
     assert sorted(os.listdir(clusterrun.folder.parent)) == ["work"]
@@ -89,8 +89,11 @@ def test_cpu_ranks_train_on_a_machine_with_a_pretended_gpu(clusterrun: CommandLi
     if not isolated:  # the ranks of such a machine see the GPU, so that only the check can be shown here
         assert clusterrun("check", "--cluster", "local", *ranks[:2]).code == 0
         return
-    done = clusterrun("submit", "-f", *ranks, "joins.py")
-    assert (done.code, sorted(done.out.splitlines())) == (0, [f"local-0 r{rank} | 0 gloo" for rank in (0, 1)])
+    result = clusterrun("submit", "-f", *ranks, "joins.py")
+    assert (result.code, sorted(result.out.splitlines())) == (
+        0,
+        [f"local-0 r{rank} | 0 gloo" for rank in (0, 1)],
+    )
 
 
 def test_everything_after_the_command_goes_to_it_untouched(clusterrun: CommandLine) -> None:
@@ -110,30 +113,30 @@ def test_everything_after_the_command_goes_to_it_untouched(clusterrun: CommandLi
         "*",
         "\udcff",
     ]
-    done = clusterrun("submit", "-f", "train.py", *hostile)
-    assert done.out == f"local-0 r0 | rank 0 of 1 {' '.join(map(ascii, hostile))}\n"
+    result = clusterrun("submit", "-f", "train.py", *hostile)
+    assert result.out == f"local-0 r0 | rank 0 of 1 {' '.join(map(ascii, hostile))}\n"
 
 
 @pytest.mark.parametrize("dashes", [[], ["--"]])
 def test_a_module_is_a_command_like_a_script(clusterrun: CommandLine, dashes: list[str]) -> None:
-    done = clusterrun("submit", "-f", "--nodes", "1", *dashes, "-m", "train", "--nodes", "5")
-    assert done.out == "local-0 r0 | rank 0 of 1 '--nodes' '5'\n"
+    result = clusterrun("submit", "-f", "--nodes", "1", *dashes, "-m", "train", "--nodes", "5")
+    assert result.out == "local-0 r0 | rank 0 of 1 '--nodes' '5'\n"
 
 
 def test_a_run_that_fails_names_the_first_failure_and_exits_1(clusterrun: CommandLine) -> None:
-    done = clusterrun("submit", "--follow", "--nodes", "2", "train.py", "fail")
-    assert done.code == 1
-    assert "local-1 r1 ! about to fail" in done.out
-    assert "FAILED" in done.err and "rank 1 on local-1 exited with code 7" in done.err
-    assert "  its last lines:\n    rank 1 of 2 'fail'\n    about to fail\n" in done.err
-    shown = clusterrun("status", "last").out
-    assert "exit code  7" in shown and "first failure" in shown and "about to fail" in shown
+    result = clusterrun("submit", "--follow", "--nodes", "2", "train.py", "fail")
+    assert result.code == 1
+    assert "local-1 r1 ! about to fail" in result.out
+    assert "FAILED" in result.err and "rank 1 on local-1 exited with code 7" in result.err
+    assert "  its last lines:\n    rank 1 of 2 'fail'\n    about to fail\n" in result.err
+    output = clusterrun("status", "last").out
+    assert "exit code  7" in output and "first failure" in output and "about to fail" in output
 
 
 def test_wait_has_the_worst_exit_code(clusterrun: CommandLine) -> None:
     ids = [clusterrun("submit", "--nodes", "2", "train.py", *more).out.strip() for more in ([], ["fail"])]
-    done = clusterrun("wait", *ids)
-    assert (done.code, done.out) == (1, f"{ids[0]} COMPLETED\n{ids[1]} FAILED\n")
+    result = clusterrun("wait", *ids)
+    assert (result.code, result.out) == (1, f"{ids[0]} COMPLETED\n{ids[1]} FAILED\n")
     assert json.loads(clusterrun("wait", ids[0], "--json").out)["runs"][0]["state"] == "COMPLETED"
 
 
@@ -190,24 +193,24 @@ STREAMS = ["<&-", ">&-", "2>&-", "<&- >&- 2>&-", "2>/dev/full", "| true", "2>&1 
 def test_a_stream_that_is_closed_or_full_takes_nothing_from_a_command(
     live: CommandLine, command: str, streams: str
 ) -> None:
-    done = in_shell(live, f"{command} {streams}")
-    assert (done.returncode, "Traceback" in done.stderr, "bug" in done.stderr) == (0, False, False)
+    result = in_shell(live, f"{command} {streams}")
+    assert (result.returncode, "Traceback" in result.stderr, "bug" in result.stderr) == (0, False, False)
 
 
 @pytest.mark.parametrize("streams", [*STREAMS, ">/dev/full", ">/dev/full 2>/dev/full"])
 def test_a_submission_succeeds_whatever_becomes_of_its_words(clusterrun: CommandLine, streams: str) -> None:
-    done = in_shell(clusterrun, f"submit true {streams}")
+    result = in_shell(clusterrun, f"submit true {streams}")
     (run_id,) = os.listdir(home(clusterrun) / "runs")
-    assert done.returncode == 0
+    assert result.returncode == 0
     if streams == ">/dev/full":
-        assert f"stdout: no space left on device; this was to be printed there:\n{run_id}\n" in done.stderr
+        assert f"stdout: no space left on device; this was to be printed there:\n{run_id}\n" in result.stderr
     assert clusterrun("wait").code == 0
     assert in_shell(clusterrun, f"cancel {run_id} {streams}").returncode == 0
 
 
 def test_data_that_does_not_fit_on_the_disk_is_an_error(ended: CommandLine) -> None:
-    done = in_shell(ended, "status >/dev/full")
-    assert (done.returncode, "no space left on device" in done.stderr) == (1, True)
+    result = in_shell(ended, "status >/dev/full")
+    assert (result.returncode, "no space left on device" in result.stderr) == (1, True)
 
 
 def test_a_working_directory_that_was_removed_is_named(ended: CommandLine) -> None:
@@ -258,8 +261,8 @@ def test_status_in_a_pipe_is_plain_lines(ended: CommandLine) -> None:
 
 
 def test_without_runs_status_says_how_to_start_one(clusterrun: CommandLine) -> None:
-    done = clusterrun("status")
-    assert (done.code, done.out) == (0, "") and "clusterrun submit" in done.err
+    result = clusterrun("status")
+    assert (result.code, result.out) == (0, "") and "clusterrun submit" in result.err
     assert json.loads(clusterrun("status", "--json").out) == {"runs": []}
 
 
@@ -285,24 +288,24 @@ def test_without_runs_status_says_how_to_start_one(clusterrun: CommandLine) -> N
     ],
 )
 def test_logs_shows_what_was_asked_for(ended: CommandLine, options: list[str], lines: list[str]) -> None:
-    done = ended("logs", *options)
-    assert (done.code, sorted(done.out.splitlines())) == (0, lines)
+    result = ended("logs", *options)
+    assert (result.code, sorted(result.out.splitlines())) == (0, lines)
 
 
 def test_logs_says_that_a_pattern_was_found_in_no_line_and_of_how_many(ended: CommandLine) -> None:
-    done = ended("logs", "--grep", "nothing")
-    assert (done.code, done.out, done.err) == (0, "", "the pattern was not found in any of 6 lines\n")
+    result = ended("logs", "--grep", "nothing")
+    assert (result.code, result.out, result.err) == (0, "", "the pattern was not found in any of 6 lines\n")
 
 
 def test_followed_to_its_end_a_run_gives_the_code_that_wait_gives(clusterrun: CommandLine) -> None:
     run_id = clusterrun("submit", "--nodes", "2", "train.py", "fail").out.strip()
-    codes = [clusterrun(*words, run_id).code for words in (["wait"], ["logs", "-f"], ["logs"])]
+    codes = [clusterrun(*arguments, run_id).code for arguments in (["wait"], ["logs", "-f"], ["logs"])]
     assert codes == [1, 1, 0]
 
 
 def test_logs_of_a_run_without_output_says_so(ended: CommandLine) -> None:
-    done = ended("logs", "--stream", "err")
-    assert "no output: the run has ended, COMPLETED" in done.err
+    result = ended("logs", "--stream", "err")
+    assert "no output: the run has ended, COMPLETED" in result.err
 
 
 @pytest.mark.parametrize(
@@ -368,10 +371,10 @@ def test_logs_of_a_run_without_output_says_so(ended: CommandLine) -> None:
 def test_a_wrong_line_is_answered_with_what_is_wrong_and_what_to_do(
     ended: CommandLine, args: list[str], code: int, words: str
 ) -> None:
-    done = ended(*args)
-    assert (done.code, done.out) == (code, "")
-    assert done.err.startswith("error: ") or "\nerror: " in done.err
-    assert words in done.err and "Traceback" not in done.err
+    result = ended(*args)
+    assert (result.code, result.out) == (code, "")
+    assert result.err.startswith("error: ") or "\nerror: " in result.err
+    assert words in result.err and "Traceback" not in result.err
 
 
 def test_debug_shows_where_an_error_comes_from(ended: CommandLine) -> None:
@@ -380,27 +383,27 @@ def test_debug_shows_where_an_error_comes_from(ended: CommandLine) -> None:
 
 def test_a_home_that_cannot_be_written_is_said_and_nothing_is_left(clusterrun: CommandLine) -> None:
     home(clusterrun).write_text("a file")
-    done = clusterrun("submit", "train.py")
-    assert (done.code, done.out) == (2, "")
-    assert f"error: {home(clusterrun)} is not a folder\n" in done.err and "Traceback" not in done.err
+    result = clusterrun("submit", "train.py")
+    assert (result.code, result.out) == (2, "")
+    assert f"error: {home(clusterrun)} is not a folder\n" in result.err and "Traceback" not in result.err
 
 
 def test_the_configuration_says_where_each_value_comes_from(clusterrun: CommandLine) -> None:
     (clusterrun.folder / "clusterrun.toml").write_text('[defaults]\nnodes = 2\n[profile.a]\nname = "x"\n')
-    found = {
+    results = {
         o["name"]: o
         for o in json.loads(clusterrun("config", "show", "--profile", "a", "--json").out)["options"]
     }
     path = str(clusterrun.folder / "clusterrun.toml")
-    assert [found[name] for name in ("nodes", "name", "cluster", "mem", "home")] == [
+    assert [results[name] for name in ("nodes", "name", "cluster", "mem", "home")] == [
         {"name": "nodes", "value": 2, "origin": f"{path} [defaults]"},
         {"name": "name", "value": "x", "origin": f"{path} [profile.a]"},
         {"name": "cluster", "value": "local", "origin": "CLUSTERRUN_CLUSTER"},
         {"name": "mem", "value": "", "origin": "default"},
         {"name": "home", "value": str(home(clusterrun)), "origin": "CLUSTERRUN_HOME"},
     ]
-    done = clusterrun("submit", "--profile", "a", "--dry-run", "train.py")
-    assert "would submit x to this machine, 2 nodes" in done.err
+    result = clusterrun("submit", "--profile", "a", "--dry-run", "train.py")
+    assert "would submit x to this machine, 2 nodes" in result.err
 
 
 def test_a_snapshot_is_what_runs_however_the_code_changes_after(clusterrun: CommandLine) -> None:
@@ -425,15 +428,15 @@ def test_no_file_of_a_run_can_be_read_by_others(clusterrun: CommandLine) -> None
         clusterrun("submit", "--wait", "train.py")
     finally:
         os.umask(before)
-    found = [p for p in [home(clusterrun), *home(clusterrun).rglob("*")] if not p.is_symlink()]
-    assert [str(p) for p in found if stat.S_IMODE(p.stat().st_mode) & 0o077] == []
+    results = [p for p in [home(clusterrun), *home(clusterrun).rglob("*")] if not p.is_symlink()]
+    assert [str(p) for p in results if stat.S_IMODE(p.stat().st_mode) & 0o077] == []
 
 
 def test_an_output_that_would_drive_the_terminal_is_shown_harmless(clusterrun: CommandLine) -> None:
     evil = b"\x1b]0;x\x07 a\rb\x9b2J \xff\nlocal-9 r9 | forged\x85\n"
     (clusterrun.folder / "evil.py").write_text(f"import sys; sys.stdout.buffer.write({evil!r})\n")
-    done = clusterrun("submit", "-f", "evil.py")
-    assert done.out == "local-0 r0 | b\\x9b2J \\xff\nlocal-0 r0 | local-9 r9 | forged\\x85\n"
+    result = clusterrun("submit", "-f", "evil.py")
+    assert result.out == "local-0 r0 | b\\x9b2J \\xff\nlocal-0 r0 | local-9 r9 | forged\\x85\n"
 
 
 @pytest.mark.parametrize(
@@ -456,23 +459,23 @@ def test_an_output_that_would_drive_the_terminal_is_shown_harmless(clusterrun: C
 def test_tab_leaves_files_to_the_shell_and_the_users_command_its_own_options(
     ended: CommandLine, typed: str
 ) -> None:
-    words = typed.split()
+    tokens = typed.split()
     context = CommandLine(
         ended.folder,
         {
             **ended.environment,
             "_CLUSTERRUN_COMPLETE": "bash_complete",
             "COMP_WORDS": typed,
-            "COMP_CWORD": str(len(words) - 1),
+            "COMP_CWORD": str(len(tokens) - 1),
         },
     )
-    assert context().out == f"file,{words[-1]}\n"
+    assert context().out == f"file,{tokens[-1]}\n"
 
 
 @pytest.mark.parametrize("shell, words", [("bash", "complete "), ("zsh", "#compdef"), ("fish", "complete ")])
 def test_completion_scripts_are_printed(ended: CommandLine, shell: str, words: str) -> None:
-    done = ended("completion", shell)
-    assert done.code == 0 and words in done.out and "_CLUSTERRUN_COMPLETE" in done.out
+    result = ended("completion", shell)
+    assert result.code == 0 and words in result.out and "_CLUSTERRUN_COMPLETE" in result.out
 
 
 @pytest.mark.parametrize(
@@ -485,18 +488,18 @@ def test_completion_scripts_are_printed(ended: CommandLine, shell: str, words: s
     ],
 )
 def test_tab_completes_commands_options_and_run_names(ended: CommandLine, typed: str, offered: str) -> None:
-    words = typed.split()
+    tokens = typed.split()
     (ended.folder / "clusterrun.toml").write_text("[profile.big]\nnodes = 2\n")
     ended.environment.update(
-        _CLUSTERRUN_COMPLETE="bash_complete", COMP_WORDS=typed, COMP_CWORD=str(len(words) - 1)
+        _CLUSTERRUN_COMPLETE="bash_complete", COMP_WORDS=typed, COMP_CWORD=str(len(tokens) - 1)
     )
     try:
-        done = ended()
+        result = ended()
     finally:
         (ended.folder / "clusterrun.toml").unlink()
         for name in ("_CLUSTERRUN_COMPLETE", "COMP_WORDS", "COMP_CWORD"):
             del ended.environment[name]
-    assert offered in [line.partition(",")[2] for line in done.out.splitlines()]
+    assert offered in [line.partition(",")[2] for line in result.out.splitlines()]
 
 
 def test_following_ends_soon_after_the_run(clusterrun: CommandLine) -> None:
@@ -516,8 +519,13 @@ def test_auto_starts_no_ranks_here_where_a_cluster_was_meant(
     clusterrun: CommandLine, words: tuple[str, ...], environment: dict[str, str], code: int, seen: str
 ) -> None:
     clusterrun.environment.update({"CLUSTERRUN_CLUSTER": "auto", "CUDA_VISIBLE_DEVICES": "", **environment})
-    done = clusterrun("submit", *words, "train.py")
-    assert (done.code, done.out, seen in done.err, "--cluster local" in done.err) == (code, "", True, True)
+    result = clusterrun("submit", *words, "train.py")
+    assert (result.code, result.out, seen in result.err, "--cluster local" in result.err) == (
+        code,
+        "",
+        True,
+        True,
+    )
     assert not home(clusterrun).exists()
 
 
@@ -526,9 +534,9 @@ def test_cancel_tells_of_an_older_run_of_the_name_that_lives_and_leaves_it_alone
 ) -> None:
     older = clusterrun("submit", "--name", "same", "train.py", "wait").out.strip()
     newest = clusterrun("submit", "--name", "same", "--wait", "train.py").out.strip()
-    done = clusterrun("cancel", "same")
-    said = f"an older run of that name is live: clusterrun cancel {older}\n"
-    assert (done.code, done.out, done.err) == (1, f"{newest} had already ended: COMPLETED\n", said)
+    result = clusterrun("cancel", "same")
+    message = f"an older run of that name is live: clusterrun cancel {older}\n"
+    assert (result.code, result.out, result.err) == (1, f"{newest} had already ended: COMPLETED\n", message)
     assert clusterrun("cancel", older).out == f"{older} CANCELLED\n"
     again = clusterrun("cancel", "same", newest)
     assert (again.code, again.out, again.err) == (0, f"{newest} had already ended: COMPLETED\n", "")
@@ -538,22 +546,22 @@ def test_a_report_of_a_run_that_was_not_checked_is_bad_input(
     ended: CommandLine, clusterrun: CommandLine
 ) -> None:
     clusterrun("submit", "--wait", "train.py")
-    done = clusterrun("report")
-    assert (done.code, done.out, "was submitted with --preflight off" in done.err) == (2, "", True)
+    result = clusterrun("report")
+    assert (result.code, result.out, "was submitted with --preflight off" in result.err) == (2, "", True)
     assert ended("report").code == 0
 
 
 def test_a_value_of_env_is_not_in_the_process_list_while_submit_waits(clusterrun: CommandLine) -> None:
-    words = ("--env", "TOKEN=hunter2", "--env=OTHER=hunter3", "--env", "HOME", "train.py", "wait")
-    process = clusterrun.start("submit", "--wait", "--json", *words)
+    arguments = ("--env", "TOKEN=hunter2", "--env=OTHER=hunter3", "--env", "HOME", "train.py", "wait")
+    process = clusterrun.start("submit", "--wait", "--json", *arguments)
     try:
         assert process.stdout is not None
         document = json.loads(process.stdout.readline())
-        shown = Path(f"/proc/{process.pid}/cmdline").read_bytes().split(b"\0")
+        output = Path(f"/proc/{process.pid}/cmdline").read_bytes().split(b"\0")
         assert [
-            shown[shown.index(b"--env") + 1],
-            next(word for word in shown if word.startswith(b"--env=")),
-            shown[-4],
+            output[output.index(b"--env") + 1],
+            next(word for word in output if word.startswith(b"--env=")),
+            output[-4],
         ] == [b"TOKEN=*******", b"--env=OTHER=*******", b"HOME"]
         orders = json.loads(Path(document["run_dir"], "orders.json").read_text())
         assert ["TOKEN", "hunter2"] in orders["environment"]

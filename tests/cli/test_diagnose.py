@@ -65,13 +65,13 @@ def await_rest(context: CommandLine) -> None:
 def test_a_live_run_is_looked_into_and_leaves_no_question_behind(clusterrun: CommandLine) -> None:
     folder = live(clusterrun)
     await_rest(clusterrun)
-    said = clusterrun("diagnose", "--json")
-    found = json.loads(said.out)
-    assert said.code == 0, said
-    assert list(found) == ["run_id", "verdict", "said", "culprits", "groups", "evidence", "remedy"]
-    assert (found["verdict"], found["culprits"]) == ("all wait", [])
-    assert found["said"] == "all 2 ranks wait outside of collectives, all at train.py:12 (step)"
-    (group,) = found["groups"]
+    result = clusterrun("diagnose", "--json")
+    document = json.loads(result.out)
+    assert result.code == 0, result
+    assert list(document) == ["run_id", "verdict", "said", "culprits", "groups", "evidence", "remedy"]
+    assert (document["verdict"], document["culprits"]) == ("all wait", [])
+    assert document["said"] == "all 2 ranks wait outside of collectives, all at train.py:12 (step)"
+    (group,) = document["groups"]
     assert group["ranks"] == [0, 1]
     assert group["stack"][0] == f"{clusterrun.folder}/train.py:12 step"
     assert (os.listdir(folder / "asks"), list((folder / "attempts/000").glob("diagnose*"))) == ([], [])
@@ -89,13 +89,13 @@ def test_the_text_shows_the_verdict_first_and_the_users_own_lines(clusterrun: Co
 
 def test_a_rank_that_is_stopped_is_named_by_its_node(clusterrun: CommandLine) -> None:
     live(clusterrun)
-    found = json.loads(clusterrun("diagnose", "--json").out)
-    assert found["culprits"] == []
+    document = json.loads(clusterrun("diagnose", "--json").out)
+    assert document["culprits"] == []
     stopped = [int(p) for p in os.listdir("/proc") if p.isdigit() and _is_rank(p, "1", clusterrun)]
     assert len(stopped) == 1
     os.kill(stopped[0], signal.SIGSTOP)
-    found = json.loads(clusterrun("diagnose", "--json").out)
-    assert found["culprits"] == [{"rank": 1, "node": "local-1", "why": "it is stopped (SIGSTOP)"}]
+    document = json.loads(clusterrun("diagnose", "--json").out)
+    assert document["culprits"] == [{"rank": 1, "node": "local-1", "why": "it is stopped (SIGSTOP)"}]
 
 
 def _is_rank(pid: str, rank: str, context: CommandLine) -> bool:
@@ -113,12 +113,12 @@ def test_a_coordinator_that_does_not_answer_is_said_to(clusterrun: CommandLine) 
     pid = json.loads((folder / "state.json").read_text())["pid"]
     os.kill(pid, signal.SIGSTOP)
     try:
-        said = clusterrun("diagnose", "--limit", "3s")
+        result = clusterrun("diagnose", "--limit", "3s")
     finally:
         os.kill(pid, signal.SIGCONT)
-    assert said.code == 0
-    assert said.out.startswith("undetermined: the run gave no answer within 3 s")
-    assert "waiting for the observers" in said.err
+    assert result.code == 0
+    assert result.out.startswith("undetermined: the run gave no answer within 3 s")
+    assert "waiting for the observers" in result.err
     assert os.listdir(folder / "asks") == []
 
 
@@ -128,8 +128,8 @@ def test_a_failed_run_is_explained_by_its_first_error(clusterrun: CommandLine) -
     assert ended.code == 1
     assert "  why     rank 1 on local-1 failed first\n" in ended.err
     assert "          rank 1: ValueError: the data are bad, at train.py:7 (step)\n" in ended.err
-    found = json.loads(clusterrun("diagnose", "--json").out)
-    assert {**found, "run_id": ""} == {
+    document = json.loads(clusterrun("diagnose", "--json").out)
+    assert {**document, "run_id": ""} == {
         "run_id": "",
         "verdict": "crashed",
         "said": "rank 1 on local-1 failed first",
@@ -183,12 +183,12 @@ sys.exit(f"torch.distributed.DistStoreError: {said}")
 def test_a_rank_that_the_others_gave_up_waiting_for_is_named_with_its_line(clusterrun: CommandLine) -> None:
     (clusterrun.folder / "train.py").write_text(LATE)
     clusterrun("submit", "--nodes", "2", "--ranks-per-node", "1", "--wait", "train.py")
-    found = json.loads(clusterrun("diagnose", "--json").out)
-    (culprit,) = found["culprits"]
-    assert (found["verdict"], culprit["rank"]) == ("rank never arrived", 1)
+    document = json.loads(clusterrun("diagnose", "--json").out)
+    (culprit,) = document["culprits"]
+    assert (document["verdict"], culprit["rank"]) == ("rank never arrived", 1)
     assert culprit["why"].endswith("when it was asked to end, it was at train.py:3 (wait_for_license)")
-    kept = json.loads((run_dir(clusterrun) / "attempts/000/node-0001.stacks").read_text())
-    assert kept["1"]["stack"][0] == f"{clusterrun.folder}/train.py:3 wait_for_license"
+    retained = json.loads((run_dir(clusterrun) / "attempts/000/node-0001.stacks").read_text())
+    assert retained["1"]["stack"][0] == f"{clusterrun.folder}/train.py:3 wait_for_license"
 
 
 def test_a_known_message_is_explained_with_its_remedy_at_the_end(clusterrun: CommandLine) -> None:
@@ -201,8 +201,8 @@ def test_a_known_message_is_explained_with_its_remedy_at_the_end(clusterrun: Com
 def test_a_rank_that_was_killed_is_the_culprit(clusterrun: CommandLine) -> None:
     script(clusterrun)
     clusterrun("submit", "--nodes", "2", "--ranks-per-node", "1", "--wait", "train.py", "kill")
-    found = json.loads(clusterrun("diagnose", "--json").out)
-    assert (found["verdict"], [one["rank"] for one in found["culprits"]]) == ("crashed", [1])
+    document = json.loads(clusterrun("diagnose", "--json").out)
+    assert (document["verdict"], [entry["rank"] for entry in document["culprits"]]) == ("crashed", [1])
 
 
 def test_a_run_that_ended_well_has_nothing_wrong(ended: CommandLine) -> None:
@@ -214,9 +214,9 @@ def test_a_run_that_is_not_there_and_a_state_that_is_damaged_are_errors(clusterr
     script(clusterrun)
     clusterrun("submit", "--wait", "train.py", "end")
     (run_dir(clusterrun) / "state.json").write_text("{")
-    said = clusterrun("diagnose")
-    assert (said.code, said.out) == (1, "")
-    assert "is damaged" in said.err
+    result = clusterrun("diagnose")
+    assert (result.code, result.out) == (1, "")
+    assert "is damaged" in result.err
 
 
 def test_what_ranks_leave_is_believed_only_as_far_as_it_can_be_read(clusterrun: CommandLine) -> None:
@@ -233,6 +233,6 @@ def test_what_ranks_leave_is_believed_only_as_far_as_it_can_be_read(clusterrun: 
 def test_foreign_words_drive_no_terminal(clusterrun: CommandLine) -> None:
     (clusterrun.folder / "train.py").write_text("raise ValueError('\\x1b[2J\\x1b]0;title\\x07 bad')\n")
     clusterrun("submit", "--wait", "train.py")
-    said = clusterrun("diagnose")
-    assert "\\x1b[2J" in said.out
-    assert "\x1b" not in said.out
+    result = clusterrun("diagnose")
+    assert "\\x1b[2J" in result.out
+    assert "\x1b" not in result.out

@@ -36,9 +36,9 @@ def run(context: CommandLine, script: str, *options: str) -> str:
 
 def test_a_size_mismatch_that_ended_a_run_is_called_one(clusterrun: CommandLine) -> None:
     run(clusterrun, DIFFERS, "train.py")
-    found = json.loads(clusterrun("diagnose", "--json").out)
-    assert found["verdict"] == "mismatch"
-    assert any("op.preamble.length <= op.nbytes" in line for line in found["evidence"])
+    document = json.loads(clusterrun("diagnose", "--json").out)
+    assert document["verdict"] == "mismatch"
+    assert any("op.preamble.length <= op.nbytes" in line for line in document["evidence"])
 
 
 LEAVES = (
@@ -62,17 +62,17 @@ for batch in torch.utils.data.DataLoader(Items(), batch_size=4, num_workers=2):
 
 
 def test_a_rank_that_exits_0_while_others_wait_is_named_and_not_they(clusterrun: CommandLine) -> None:
-    said = run(clusterrun, LEAVES, "train.py")
-    assert "  rank 1 ended with exit code 0 before the others; then rank 0 on local-0 exited with" in said
-    found = json.loads(clusterrun("diagnose", "--json").out)
-    assert [(one["rank"], one["node"]) for one in found["culprits"]] == [(1, "local-1")]
+    result = run(clusterrun, LEAVES, "train.py")
+    assert "  rank 1 ended with exit code 0 before the others; then rank 0 on local-0 exited with" in result
+    document = json.loads(clusterrun("diagnose", "--json").out)
+    assert [(culprit["rank"], culprit["node"]) for culprit in document["culprits"]] == [(1, "local-1")]
 
 
 def test_an_error_of_a_data_loaders_worker_is_told_by_its_own_words_and_line(clusterrun: CommandLine) -> None:
     run(clusterrun, LOADS, "train.py")
-    found = json.loads(clusterrun("diagnose", "--json").out)
+    document = json.loads(clusterrun("diagnose", "--json").out)
     why = "ValueError: sample 9 has no label, at train.py:15 (__getitem__), in DataLoader worker process 0"
-    assert [(one["rank"], one["why"]) for one in found["culprits"]] == [(1, why)]
+    assert [(culprit["rank"], culprit["why"]) for culprit in document["culprits"]] == [(1, why)]
 
 
 def test_below_a_launcher_the_rank_that_failed_is_named(clusterrun: CommandLine) -> None:
@@ -83,17 +83,17 @@ def test_below_a_launcher_the_rank_that_failed_is_named(clusterrun: CommandLine)
         "--nproc-per-node 2 --master-addr $MASTER_ADDR --master-port $MASTER_PORT train.py"
     )
     clusterrun("submit", "--nodes", "2", "--per-node", "--wait", "bash", "-c", launch, limit=LIMIT)
-    found = json.loads(clusterrun("diagnose", "--json").out)
-    assert found["said"] == "rank 2 on local-1 failed first"
-    assert [(one["rank"], one["why"]) for one in found["culprits"]] == [
+    document = json.loads(clusterrun("diagnose", "--json").out)
+    assert document["said"] == "rank 2 on local-1 failed first"
+    assert [(culprit["rank"], culprit["why"]) for culprit in document["culprits"]] == [
         (2, "ValueError: bad tokens, at train.py:9")
     ]
 
 
 def test_ranks_that_trained_alone_are_told_although_all_exited_with_0(clusterrun: CommandLine) -> None:
-    said = run(clusterrun, BEGIN, "train.py", "alone")
-    assert "COMPLETED" in said
-    assert "  why     ranks 0-1 never joined the others: each trained a copy of its own\n" in said
+    result = run(clusterrun, BEGIN, "train.py", "alone")
+    assert "COMPLETED" in result
+    assert "  why     ranks 0-1 never joined the others: each trained a copy of its own\n" in result
     assert clusterrun("diagnose").out.startswith("training alone: ranks 0-1 never joined the others")
 
 
@@ -116,10 +116,13 @@ for step in range(20):
 
 def test_what_a_rank_that_hung_had_printed_is_told_with_its_hang(clusterrun: CommandLine) -> None:
     run(clusterrun, PREFETCHES, "--hang-after", "15s", "--on-hang", "kill", "train.py")
-    found = json.loads(clusterrun("diagnose", "--json").out)
-    assert (found["verdict"], [one["rank"] for one in found["culprits"]]) == ("rank never arrived", [1])
+    document = json.loads(clusterrun("diagnose", "--json").out)
+    assert (document["verdict"], [culprit["rank"] for culprit in document["culprits"]]) == (
+        "rank never arrived",
+        [1],
+    )
     why = "rank 1 has printed: ValueError: batch 9 is truncated, at train.py:15 (prefetch)"
-    assert why in found["evidence"]
+    assert why in document["evidence"]
 
 
 def test_a_run_that_hangs_is_restarted_where_that_was_ordered_and_says_why(clusterrun: CommandLine) -> None:
@@ -159,15 +162,15 @@ dist.barrier()
 
 def test_two_threads_on_one_group_are_named_whether_they_hang_or_abort(clusterrun: CommandLine) -> None:
     run(clusterrun, SHARES_A_GROUP, "--hang-after", "15s", "--on-hang", "kill", "train.py")
-    found = json.loads(clusterrun("diagnose", "--json").out)
-    assert (found["verdict"], found["culprits"]) == ("mismatch", [])
-    assert found["said"].startswith("two threads use one process group: another thread ")
-    assert "(metrics)" in found["said"]
-    assert "new_group()" in found["remedy"]
+    document = json.loads(clusterrun("diagnose", "--json").out)
+    assert (document["verdict"], document["culprits"]) == ("mismatch", [])
+    assert document["said"].startswith("two threads use one process group: another thread ")
+    assert "(metrics)" in document["said"]
+    assert "new_group()" in document["remedy"]
 
 
 def test_splits_that_do_not_agree_are_shown_with_both_ends(clusterrun: CommandLine) -> None:
     run(clusterrun, SPLITS, "--hang-after", "15s", "--on-hang", "kill", "train.py")
-    found = json.loads(clusterrun("diagnose", "--json").out)
-    assert found["verdict"] == "mismatch"
-    assert "all_to_all" in found["said"]
+    document = json.loads(clusterrun("diagnose", "--json").out)
+    assert document["verdict"] == "mismatch"
+    assert "all_to_all" in document["said"]

@@ -25,18 +25,18 @@ for step in range(first + 1, 11):
 
 def test_time_and_goodput_of_a_run_with_a_restart(clusterrun: CommandLine) -> None:
     (clusterrun.folder / "reports.py").write_text(REPORTS)
-    done = clusterrun("submit", "--follow", "--max-restarts", "1", "reports.py")
-    assert done.code == 0, done
-    told = [line.split(None, 1) for line in done.err.splitlines() if line.startswith("  ")]
-    heads = dict(line for line in told if len(line) == 2)
+    result = clusterrun("submit", "--follow", "--max-restarts", "1", "reports.py")
+    assert result.code == 0, result
+    messages = [line.split(None, 1) for line in result.err.splitlines() if line.startswith("  ")]
+    heads = dict(line for line in messages if len(line) == 2)
     assert heads["time"].startswith("queue ") and "allocated" in heads["time"]
     assert "in steps that counted" in heads["goodput"]
-    shown = clusterrun("status", "last").out
-    assert "\nend report\n  time       queue " in shown and "  goodput    " in shown
+    output = clusterrun("status", "last").out
+    assert "\nend report\n  time       queue " in output and "  goodput    " in output
     (run,) = json.loads(clusterrun("status", "--json", "last").out)["runs"]
     report = run["end_report"]
     assert 0 < report["counted"] < report["steps"] < report["ranks"] <= report["allocated"]
-    assert [one["ranks_at"] is not None for one in run["attempts"]] == [True, True]
+    assert [attempt["ranks_at"] is not None for attempt in run["attempts"]] == [True, True]
 
 
 def test_a_script_that_says_nothing_of_its_steps_is_told_how(ended: CommandLine) -> None:
@@ -68,9 +68,9 @@ print("wandb: \\U0001f680 View run fox-1 at: https://wandb.ai/ada/gpt/runs/k3f9\
 def test_the_link_of_a_tracker_stands_in_the_status(clusterrun: CommandLine) -> None:
     (clusterrun.folder / "tracked.py").write_text(TRACKED)
     assert clusterrun("submit", "--wait", "--nodes", "2", "tracked.py").code == 0
-    shown = clusterrun("status", "last").out
-    assert "tracker    W&B https://wandb.ai/ada/gpt/runs/k3f9\\x1b]0;evil\\x07\n" in shown
-    assert "\x1b" not in shown
+    output = clusterrun("status", "last").out
+    assert "tracker    W&B https://wandb.ai/ada/gpt/runs/k3f9\\x1b]0;evil\\x07\n" in output
+    assert "\x1b" not in output
     (run,) = json.loads(clusterrun("status", "--json", "last").out)["runs"]
     link = {"tool": "W&B", "url": "https://wandb.ai/ada/gpt/runs/k3f9\x1b]0;evil\x07", "rank": 0}
     assert run["trackers"] == [link]

@@ -25,15 +25,15 @@ LIMIT = 120.0
     ],
 )
 def test_a_command_lands_beside_the_rank_that_was_meant(live, where, rank, node):
-    done = live("exec", "stays", *where, "--", "printenv", "RANK", "CLUSTERRUN_NODE_NAME", "PWD")
-    assert (done.code, done.out.splitlines()[:2]) == (0, [rank, node])
+    result = live("exec", "stays", *where, "--", "printenv", "RANK", "CLUSTERRUN_NODE_NAME", "PWD")
+    assert (result.code, result.out.splitlines()[:2]) == (0, [rank, node])
 
 
 def test_the_process_of_the_rank_is_named_and_its_folder_and_environment_are_the_commands_own(live):
     script = "import json, os; pid = os.environ['CLUSTERRUN_RANK_PID']; print(json.dumps([os.getcwd(), "
     script += "open(f'/proc/{pid}/cmdline').read().split(chr(0)), dict(os.environ)]))"
-    done = live("exec", "--rank", "1", "--", sys.executable, "-c", script)
-    folder, command, environment = json.loads(done.out)
+    result = live("exec", "--rank", "1", "--", sys.executable, "-c", script)
+    folder, command, environment = json.loads(result.out)
     assert (folder, command[-3:-1], environment["WORLD_SIZE"], environment["LOCAL_RANK"]) == (
         str(live.folder),
         ["train.py", "wait"],
@@ -44,15 +44,15 @@ def test_the_process_of_the_rank_is_named_and_its_folder_and_environment_are_the
 
 
 def test_words_after_the_dashes_are_the_commands_own_and_so_is_its_exit_code(live):
-    done = live("exec", "--", "sh", "-c", 'echo "$1 $2"; exit 7', "sh", "--node", "a b; $HOME")
-    assert (done.code, done.out) == (7, "--node a b; $HOME\n")
+    result = live("exec", "--", "sh", "-c", 'echo "$1 $2"; exit 7', "sh", "--node", "a b; $HOME")
+    assert (result.code, result.out) == (7, "--node a b; $HOME\n")
 
 
 def test_a_shell_reads_what_is_typed_and_ends_with_its_code(live):
     process = live.start("shell", "--rank", "2")
     process.communicate(timeout=LIMIT)
     assert process.returncode == 0  # end of input at once: a shell that had nothing to do
-    done = subprocess.run(
+    result = subprocess.run(
         [sys.executable, "-m", "clusterrun", "shell", "--rank", "2"],
         input="echo rank $RANK\nexit 4\n",
         cwd=live.folder,
@@ -61,7 +61,7 @@ def test_a_shell_reads_what_is_typed_and_ends_with_its_code(live):
         text=True,
         timeout=LIMIT,
     )
-    assert (done.returncode, done.stdout) == (4, "rank 2\n")
+    assert (result.returncode, result.stdout) == (4, "rank 2\n")
 
 
 @pytest.mark.parametrize(
@@ -77,21 +77,21 @@ def test_a_shell_reads_what_is_typed_and_ends_with_its_code(live):
     ],
 )
 def test_a_wrong_place_is_bad_usage_and_says_which_there_are(live, words, said):
-    done = live(*words)
-    assert (done.code, done.out, said in done.err) == (2, "", True), done.err
+    result = live(*words)
+    assert (result.code, result.out, said in result.err) == (2, "", True), result.err
 
 
 def test_a_program_that_is_not_there_is_named_with_its_node(live):
-    done = live("exec", "--node", "1", "--", "no-such-program")
-    assert (done.code, done.err.splitlines()[0]) == (
+    result = live("exec", "--node", "1", "--", "no-such-program")
+    assert (result.code, result.err.splitlines()[0]) == (
         1,
         "clusterrun: 'no-such-program' cannot be started on local-1: No such file or directory",
     )
 
 
 def test_a_run_that_has_ended_has_no_node_left(ended):
-    done = ended("exec", "--", "true")
-    assert (done.code, "has ended (COMPLETED): it has no nodes any more" in done.err) == (2, True)
+    result = ended("exec", "--", "true")
+    assert (result.code, "has ended (COMPLETED): it has no nodes any more" in result.err) == (2, True)
 
 
 def test_a_folder_of_the_rank_that_is_gone_does_not_keep_the_command_from_running(clusterrun: CommandLine):
@@ -105,5 +105,5 @@ def test_a_folder_of_the_rank_that_is_gone_does_not_keep_the_command_from_runnin
         assert time.monotonic() < end
     (folder / "train.py").unlink()
     folder.rmdir()
-    done = clusterrun("exec", "--", "printenv", "RANK")
-    assert (done.code, done.out) == (0, "0\n"), done.err
+    result = clusterrun("exec", "--", "printenv", "RANK")
+    assert (result.code, result.out) == (0, "0\n"), result.err

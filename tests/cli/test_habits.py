@@ -28,15 +28,17 @@ SLURMS = {
 
 def record(context: CommandLine, run_id: str) -> dict[str, Any]:
     path = Path(context.environment["CLUSTERRUN_HOME"], "runs", run_id, "record.json")
-    found: dict[str, Any] = json.loads(path.read_text())["spec"]
-    return found
+    result: dict[str, Any] = json.loads(path.read_text())["spec"]
+    return result
 
 
 def test_short_options_of_sbatch_are_those_of_submit(clusterrun: CommandLine) -> None:
     short = [word for name, (value, _) in SLURMS.items() for word in (name, value)]
-    done = clusterrun("submit", *short, "-t", "90", "-J", "mine", "-N", "2", "--wait", "train.py", "-p", "x")
-    assert done.code == 0, done
-    spec = record(clusterrun, done.out.strip())
+    result = clusterrun(
+        "submit", *short, "-t", "90", "-J", "mine", "-N", "2", "--wait", "train.py", "-p", "x"
+    )
+    assert result.code == 0, result
+    spec = record(clusterrun, result.out.strip())
     assert {name: spec[name] for _, name in SLURMS.values()} == {
         name: value for value, name in SLURMS.values()
     }
@@ -57,8 +59,8 @@ def test_other_commands_that_start_jobs_take_them_too(
 
 
 def test_a_module_is_found_behind_short_options(clusterrun: CommandLine) -> None:
-    done = clusterrun("submit", "-ft", "90", "-J", "m", "-m", "train", "-t", "5")
-    assert done.out == "local-0 r0 | rank 0 of 1 '-t' '5'\n"
+    result = clusterrun("submit", "-ft", "90", "-J", "m", "-m", "train", "-t", "5")
+    assert result.out == "local-0 r0 | rank 0 of 1 '-t' '5'\n"
 
 
 @pytest.mark.parametrize(
@@ -70,9 +72,9 @@ def test_gpus_with_their_type_are_asked_for_in_any_of_the_usual_ways(
     clusterrun: CommandLine, where: str, words: tuple[str, ...]
 ) -> None:
     command = ["train.py"] if where == "submit" else []
-    done = clusterrun(where, *words, "--dry-run", *command)
-    assert done.code == 0
-    assert "2 GPUs requested, and this machine has none: 2 CPU ranks on each simulated node" in done.err
+    result = clusterrun(where, *words, "--dry-run", *command)
+    assert result.code == 0
+    assert "2 GPUs requested, and this machine has none: 2 CPU ranks on each simulated node" in result.err
 
 
 def test_a_configuration_names_the_type_too(clusterrun: CommandLine) -> None:
@@ -82,9 +84,9 @@ def test_a_configuration_names_the_type_too(clusterrun: CommandLine) -> None:
 
 
 def test_followed_the_run_id_is_said_first(clusterrun: CommandLine) -> None:
-    done = clusterrun("submit", "-f", "train.py")
+    result = clusterrun("submit", "-f", "train.py")
     (run_id,) = os.listdir(Path(clusterrun.environment["CLUSTERRUN_HOME"], "runs"))
-    assert (done.err.split("\n")[0], done.out) == (f"run {run_id}", "local-0 r0 | rank 0 of 1\n")
+    assert (result.err.split("\n")[0], result.out) == (f"run {run_id}", "local-0 r0 | rank 0 of 1\n")
 
 
 def test_every_default_is_shown_with_its_value(clusterrun: CommandLine) -> None:
@@ -99,8 +101,8 @@ def test_every_default_is_shown_with_its_value(clusterrun: CommandLine) -> None:
         "0; 3 with --spares or --requeue",
         "the partition's",
     ]
-    told = {"home", "cluster", "preflight"}
-    assert {row.rsplit(None, 1)[-1] for name, row in rows.items() if name not in told} == {"default"}
+    message = {"home", "cluster", "preflight"}
+    assert {row.rsplit(None, 1)[-1] for name, row in rows.items() if name not in message} == {"default"}
     assert all(len(row.split()) > 1 for row in rows.values()), "a value that is not said"
 
 
@@ -114,20 +116,20 @@ def typed(context: CommandLine, *words: str, keys: bytes, once: bytes) -> tuple[
         os.chdir(context.folder)
         environment = {**context.environment, "TERM": "xterm"}
         os.execve(sys.executable, [sys.executable, "-m", "clusterrun", *words], environment)
-    seen, sent, until = b"", False, time.monotonic() + LIMIT
+    observed, sent, until = b"", False, time.monotonic() + LIMIT
     try:
         while not (sent and not keys):
-            assert time.monotonic() < until, seen
+            assert time.monotonic() < until, observed
             if not select.select([terminal], [], [], 1.0)[0]:
                 continue
-            seen += os.read(terminal, 65536)
-            if once in seen and not sent:
+            observed += os.read(terminal, 65536)
+            if once in observed and not sent:
                 sent = True
                 os.write(terminal, keys)
     except OSError:
         pass  # the end of a terminal
     os.close(terminal)
-    return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]), seen
+    return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]), observed
 
 
 @pytest.mark.parametrize(
@@ -137,14 +139,14 @@ def typed(context: CommandLine, *words: str, keys: bytes, once: bytes) -> tuple[
 def test_q_ends_a_live_display_as_ctrl_c_does_and_the_terminal_is_as_before(
     live: CommandLine, words: tuple[str, ...], code: int, keys: bytes
 ) -> None:
-    ended, seen = typed(live, *words, keys=keys, once=b"RUNNING")
-    assert (ended, seen.count(b"\x1b[?1049h"), seen.count(b"\x1b[?1049l")) == (code, 1, 1)
+    ended, observed = typed(live, *words, keys=keys, once=b"RUNNING")
+    assert (ended, observed.count(b"\x1b[?1049h"), observed.count(b"\x1b[?1049l")) == (code, 1, 1)
     assert live("status", "--json", "stays").out.count('"RUNNING"') == 1
 
 
 def test_keys_are_neither_echoed_nor_left_for_the_shell(live: CommandLine) -> None:
-    ended, seen = typed(live, "top", "stays", keys=b"zzzq", once=b"RUNNING")
-    assert (ended, b"zzz" in seen) == (0, False)
+    ended, observed = typed(live, "top", "stays", keys=b"zzzq", once=b"RUNNING")
+    assert (ended, b"zzz" in observed) == (0, False)
 
 
 def test_a_closed_terminal_ends_top_and_its_question_goes_with_it(live: CommandLine) -> None:

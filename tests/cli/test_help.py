@@ -14,38 +14,38 @@ EVERY = (*RESOURCES, *PREFLIGHT, *SUBMISSION)
 
 def rows(text: str) -> dict[str, list[str]]:
     """The options under each head, by their first long name."""
-    found: dict[str, list[str]] = {}
+    result: dict[str, list[str]] = {}
     for line in text.split("\n"):
         if re.fullmatch(r"[A-Z].*:", line):
-            found[line[:-1]] = []
-        elif (option := re.match(r"  (?:-\w, )?(--[a-z-]+)", line)) and found:
-            list(found.values())[-1].append(option[1])
-    return found
+            result[line[:-1]] = []
+        elif (option := re.match(r"  (?:-\w, )?(--[a-z-]+)", line)) and result:
+            list(result.values())[-1].append(option[1])
+    return result
 
 
 def helped(context: CommandLine, *words: str, columns: int = 80) -> str:
-    said = CommandLine(context.folder, {**context.environment, "COLUMNS": str(columns)})(*words)
-    assert (said.code, said.err) == (0, "")
-    return said.out
+    message = CommandLine(context.folder, {**context.environment, "COLUMNS": str(columns)})(*words)
+    assert (message.code, message.err) == (0, "")
+    return message.out
 
 
 def test_help_shows_the_common_options_by_group_a_line_each(ended: CommandLine) -> None:
     text = helped(ended, "submit", "--help")
-    found = rows(text)
-    assert list(found) == [*GROUPS.values()]
-    shown = {option for options in found.values() for option in options}
+    result = rows(text)
+    assert list(result) == [*GROUPS.values()]
+    output = {option for options in result.values() for option in options}
     common = {f"--{option.name}" for option in EVERY if option.common}
-    assert shown == common | {"--dry-run", "--help-all"}
+    assert output == common | {"--dry-run", "--help-all"}
     block = text[text.index("Resources:") :].rstrip().split("\n")
-    assert len(block) == len(shown) + len(found) <= 24, "no option takes two lines"
+    assert len(block) == len(output) + len(result) <= 24, "no option takes two lines"
     assert max(map(len, block)) <= 80
 
 
 def test_help_all_shows_every_option_in_its_group(ended: CommandLine) -> None:
-    found = rows(helped(ended, "submit", "--help-all"))
+    result = rows(helped(ended, "submit", "--help-all"))
     for option in EVERY:
-        assert f"--{option.name}" in found[GROUPS[option.group]]
-    assert "--gres" in found["Resources"] and "--after" in found["Slurm"]
+        assert f"--{option.name}" in result[GROUPS[option.group]]
+    assert "--gres" in result["Resources"] and "--after" in result["Slurm"]
 
 
 def test_every_option_of_a_command_stands_in_a_group_that_there_is() -> None:
@@ -87,6 +87,6 @@ def test_a_command_is_found_under_its_old_and_its_new_name(
 
 
 def test_options_that_few_need_are_shown_by_help_all_alone(ended: CommandLine) -> None:
-    for words, option in ((("submit",), "--elastic"), (("report",), "--prometheus")):
-        short, whole = helped(ended, *words, "--help"), helped(ended, *words, "--help-all")
+    for arguments, option in ((("submit",), "--elastic"), (("report",), "--prometheus")):
+        short, whole = helped(ended, *arguments, "--help"), helped(ended, *arguments, "--help-all")
         assert (option in short, option in whole) == (False, True)

@@ -25,7 +25,7 @@ def session(clusterrun: CommandLine, *options: str) -> dict[str, Any]:
     pytest.importorskip("mcp.server.mcpserver", reason=why, exc_type=ImportError)
     import mcp
 
-    said: dict[str, Any] = {}
+    messages: dict[str, Any] = {}
 
     async def talk() -> None:
         server = mcp.StdioServerParameters(
@@ -34,69 +34,71 @@ def session(clusterrun: CommandLine, *options: str) -> dict[str, Any]:
         )  # fmt: skip
         async with mcp.Client(server) as client:
             listed = (await client.list_tools()).tools
-            said["open"] = [one.name for one in listed if one.input_schema.get("additionalProperties", True)]
-            said["tools"] = {one.name: one.annotations.read_only_hint for one in listed}
-            said["skill"] = (await client.read_resource("clusterrun://skill")).contents[0].text
+            messages["open"] = [
+                entry.name for entry in listed if entry.input_schema.get("additionalProperties", True)
+            ]
+            messages["tools"] = {entry.name: entry.annotations.read_only_hint for entry in listed}
+            messages["skill"] = (await client.read_resource("clusterrun://skill")).contents[0].text
 
             async def call(name: str, **given: Any) -> Any:
-                done = await client.call_tool(name, given)
-                return done.content[0].text if done.is_error else done.structured_content
+                result = await client.call_tool(name, given)
+                return result.content[0].text if result.is_error else result.structured_content
 
-            words = ["--preflight", "off", "--ranks-per-node", "2", "train.py", "fail"]
-            said["shown"] = await call("submit", arguments=words, directory=str(clusterrun.folder))
-            said["unknown"] = [
+            arguments = ["--preflight", "off", "--ranks-per-node", "2", "train.py", "fail"]
+            messages["shown"] = await call("submit", arguments=arguments, directory=str(clusterrun.folder))
+            messages["unknown"] = [
                 await call("logs", run="last", rank="3"),
                 await call("status", filter="all"),
-                await call("submit", arguments=words, dryrun=True),
+                await call("submit", arguments=arguments, dryrun=True),
             ]
-            said["wrong"] = await call("submit", arguments=["--nods", "2", "train.py"])
-            said["sent"] = await call("submit", confirm=said["shown"].get("confirm", "x"))
-            said["cancel"] = await call("cancel", runs=["-f"])
-            said["status"] = await call("status")
+            messages["wrong"] = await call("submit", arguments=["--nods", "2", "train.py"])
+            messages["sent"] = await call("submit", confirm=messages["shown"].get("confirm", "x"))
+            messages["cancel"] = await call("cancel", runs=["-f"])
+            messages["status"] = await call("status")
             if options:
-                said["again"] = await call("submit", confirm=said["shown"]["confirm"])
+                messages["again"] = await call("submit", confirm=messages["shown"]["confirm"])
                 await asyncio.to_thread(clusterrun, "wait")
                 for name in ("status", "diagnose", "logs", "report"):
-                    said[name] = await call(name)
+                    messages[name] = await call(name)
 
     asyncio.run(asyncio.wait_for(talk(), LIMIT))
-    return said
+    return messages
 
 
 def test_an_assistant_that_may_change_shows_submits_once_and_diagnoses(clusterrun: CommandLine) -> None:
-    said = session(clusterrun, "--allow-changes")
+    message = session(clusterrun, "--allow-changes")
     reads = dict.fromkeys(("status", "logs", "diagnose", "report"), True)
-    assert said["tools"] == {**reads, "submit": False, "cancel": False}
-    assert said["open"] == []
-    logs, status, submit = said["unknown"]
+    assert message["tools"] == {**reads, "submit": False, "cancel": False}
+    assert message["open"] == []
+    logs, status, submit = message["unknown"]
     assert "there is no argument 'rank'; did you mean 'ranks'?" in logs
     assert "there is no argument 'filter'; it has runs" in status
     assert "there is no argument 'dryrun'" in submit
-    assert said["skill"].startswith("---\nname: clusterrun\n")
-    assert "coordinate" in said["shown"]["output"]["script"] and said["shown"]["confirm"]
-    assert "there is no option --nods. Did you mean --nodes" in said["wrong"]
-    assert "was submitted already, or never shown" in said["again"]
-    (run,) = said["status"]["output"]["runs"]
-    assert (run["run_id"], run["state"]) == (said["sent"]["output"]["run_id"], "FAILED")
-    assert [one["rank"] for one in said["diagnose"]["output"]["culprits"]] == [1]
-    assert "about to fail" in said["logs"]["output"]
-    assert "its nodes were not checked" in said["report"]
-    assert "there is no run '-f'" in said["cancel"]
+    assert message["skill"].startswith("---\nname: clusterrun\n")
+    assert "coordinate" in message["shown"]["output"]["script"] and message["shown"]["confirm"]
+    assert "there is no option --nods. Did you mean --nodes" in message["wrong"]
+    assert "was submitted already, or never shown" in message["again"]
+    (run,) = message["status"]["output"]["runs"]
+    assert (run["run_id"], run["state"]) == (message["sent"]["output"]["run_id"], "FAILED")
+    assert [culprit["rank"] for culprit in message["diagnose"]["output"]["culprits"]] == [1]
+    assert "about to fail" in message["logs"]["output"]
+    assert "its nodes were not checked" in message["report"]
+    assert "there is no run '-f'" in message["cancel"]
 
 
 def test_one_that_only_reads_shows_and_changes_nothing(clusterrun: CommandLine) -> None:
-    said = session(clusterrun)
-    assert said["tools"] == dict.fromkeys(("status", "logs", "diagnose", "report", "submit"), True)
-    assert "confirm" not in said["shown"] and "--allow-changes" in said["shown"]["notices"][-1]
-    assert "--allow-changes" in said["sent"] and "Unknown tool" in said["cancel"]
-    assert said["status"]["output"] == {"runs": []}
+    message = session(clusterrun)
+    assert message["tools"] == dict.fromkeys(("status", "logs", "diagnose", "report", "submit"), True)
+    assert "confirm" not in message["shown"] and "--allow-changes" in message["shown"]["notices"][-1]
+    assert "--allow-changes" in message["sent"] and "Unknown tool" in message["cancel"]
+    assert message["status"]["output"] == {"runs": []}
 
 
 def test_a_submission_without_an_answer_is_not_made_again() -> None:
-    asked: list[list[str]] = []
+    requested: list[list[str]] = []
 
     def call(words: list[str], directory: str = "", limit: float = 0) -> dict[str, Any]:
-        asked.append(words)
+        requested.append(words)
         if "--dry-run" not in words:
             raise system.ProgramTimeout("no answer")
         return {"output": {}, "notices": [], "exit_code": 0}
@@ -107,7 +109,7 @@ def test_a_submission_without_an_answer_is_not_made_again() -> None:
         tools.submit(confirm=word)
     with pytest.raises(BadInput, match="submitted already"):
         tools.submit(confirm=word)
-    assert asked == [["submit", "--dry-run", "--json", "train.py"], ["submit", "--json", "train.py"]]
+    assert requested == [["submit", "--dry-run", "--json", "train.py"], ["submit", "--json", "train.py"]]
 
 
 def test_of_a_long_text_the_end_is_given_and_what_is_left_out_is_said() -> None:
@@ -121,5 +123,5 @@ def test_without_the_package_the_command_says_what_to_install(
     (tmp_path / "absent").mkdir()
     (tmp_path / "absent" / "mcp.py").write_text("raise ImportError('no mcp')")
     clusterrun.environment["PYTHONPATH"] = f"{tmp_path / 'absent'}:{clusterrun.environment['PYTHONPATH']}"
-    done = clusterrun("mcp")
-    assert (done.code, "pip install 'clusterrun[mcp]'" in done.err) == (2, True), done
+    result = clusterrun("mcp")
+    assert (result.code, "pip install 'clusterrun[mcp]'" in result.err) == (2, True), result

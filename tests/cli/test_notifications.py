@@ -115,7 +115,7 @@ def told(home: CommandLine, line: str) -> None:
     """Run the shell line of ``line`` as the coordinator does, with a hostile event."""
     needs(line)
     command = shlex.split(line)[3]
-    done = subprocess.run(
+    result = subprocess.run(
         ["/bin/sh", "-c", command],
         input=json.dumps(EVENT).encode() + b"\n",
         cwd=home.folder,
@@ -124,7 +124,7 @@ def told(home: CommandLine, line: str) -> None:
         timeout=60,
         check=False,
     )
-    assert (done.returncode, done.stderr) == (0, b"")
+    assert (result.returncode, result.stderr) == (0, b"")
     assert not (home.folder / "pwned").exists()
 
 
@@ -136,8 +136,8 @@ def test_a_webhook_gets_the_event_as_it_is(home: CommandLine, web: Any) -> None:
 @pytest.mark.parametrize("line", [SLACK, SLACK_WITH_JQ], ids=["python", "jq"])
 def test_slack_gets_a_text_that_calls_nobody(home: CommandLine, web: Any, line: str) -> None:
     told(home, line)
-    said = HOSTILE.replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;")
-    text = f"{EVENT['name']} failed: RUNNING, attempt 0. {said}"
+    output = HOSTILE.replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;")
+    text = f"{EVENT['name']} failed: RUNNING, attempt 0. {output}"
     assert web.seen == [("/slack?key=x", "application/json", {"text": text})]
 
 
@@ -160,16 +160,16 @@ def until(seen: list[Any], count: int) -> list[Any]:
 
 def test_a_run_tells_all_that_happens_to_it(home: CommandLine, web: Any) -> None:
     needs(WEBHOOK)
-    words = ("--wait", "--ranks-per-node", "2", "--max-restarts", "1", "train.py", "fail")
-    done = home(*shlex.split(WEBHOOK)[1:-1], *words)
-    assert done.code == 1, done
+    arguments = ("--wait", "--ranks-per-node", "2", "--max-restarts", "1", "train.py", "fail")
+    result = home(*shlex.split(WEBHOOK)[1:-1], *arguments)
+    assert result.code == 1, result
     bodies = [body for _, _, body in until(web.seen, 5)]
     assert [body["event"] for body in bodies] == ["started", "failed", "restarted", "failed", "ended"]
     assert bodies[-1]["state"] == "FAILED" and bodies[1]["failure"]["rank"] == 1
 
 
 def test_a_run_sends_a_mail_when_it_has_ended(home: CommandLine, smtp: Any) -> None:
-    done = home(*shlex.split(BY_MAIL)[1:-1], "--wait", "train.py")
-    assert done.code == 0, done
+    result = home(*shlex.split(BY_MAIL)[1:-1], "--wait", "train.py")
+    assert result.code == 0, result
     (data,) = until(smtp.seen, 1)
     assert email.message_from_bytes(data)["Subject"] == "train ended: COMPLETED"

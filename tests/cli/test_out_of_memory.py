@@ -25,12 +25,12 @@ def test_a_rank_that_the_kernel_ended_for_want_of_memory_is_told_as_such(cluster
             *("submit", "--nodes", "1", "--ranks-per-node", "2", "--wait", "train.py"),
             preexec_fn=lambda: (group / "cgroup.procs").write_text(str(os.getpid())),
         )
-        _, said = process.communicate(timeout=LIMIT)
+        _, message = process.communicate(timeout=LIMIT)
     assert process.returncode == 1
-    words = "rank 1 on local-0 was killed by signal 9 (SIGKILL), as the kernel does when memory runs out"
-    assert words in said and "the kernel ended a process of this job on this node" in said
-    shown = clusterrun("status", "last").out
-    assert words in shown and "the kernel ended a process of this job on this node" in shown
-    found = json.loads(clusterrun("diagnose", "--json").out)
-    assert found["verdict"] == "out of memory"
-    assert [(one["rank"], one["node"]) for one in found["culprits"]] == [(1, "local-0")]
+    text = "rank 1 on local-0 was killed by signal 9 (SIGKILL), as the kernel does when memory runs out"
+    assert text in message and "the kernel ended a process of this job on this node" in message
+    output = clusterrun("status", "last").out
+    assert text in output and "the kernel ended a process of this job on this node" in output
+    document = json.loads(clusterrun("diagnose", "--json").out)
+    assert document["verdict"] == "out of memory"
+    assert [(culprit["rank"], culprit["node"]) for culprit in document["culprits"]] == [(1, "local-0")]

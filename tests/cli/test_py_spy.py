@@ -48,8 +48,8 @@ def test_the_main_thread_is_told_from_others_in_what_py_spy_really_prints(
     (tmp_path / "wait.py").write_text(WAITS)
     process = start([sys.executable, "-I", str(tmp_path / "wait.py")], {"PATH": os.defpath})
     assert process.stdout and process.stdout.readline() == "up\n"
-    found = spy(process.pid, os.path.dirname(PY_SPY))
-    assert found == (f"{tmp_path}/wait.py:10 wait_for_data", f"{tmp_path}/wait.py:14 <module>")
+    result = spy(process.pid, os.path.dirname(PY_SPY))
+    assert result == (f"{tmp_path}/wait.py:10 wait_for_data", f"{tmp_path}/wait.py:14 <module>")
 
 
 def test_no_stack_is_made_up_where_there_is_no_process() -> None:
@@ -61,16 +61,16 @@ def test_a_live_run_whose_ranks_are_isolated_shows_their_lines_all_the_same(clus
     assert PY_SPY
     clusterrun.environment["PATH"] += os.pathsep + os.path.dirname(PY_SPY)
     (clusterrun.folder / "train.py").write_text(WAITS)
-    words = ("--nodes", "1", "--ranks-per-node", "2", "--", sys.executable, "-u", "-I", "train.py")
-    done = clusterrun("submit", *words)
-    assert done.code == 0, done.err
+    arguments = ("--nodes", "1", "--ranks-per-node", "2", "--", sys.executable, "-u", "-I", "train.py")
+    result = clusterrun("submit", *arguments)
+    assert result.code == 0, result.err
     until(lambda: clusterrun("logs", "last").out.count("up") == 2, "both ranks")
     trains = '"phase": "training"'
     until(lambda: trains in clusterrun("status", "last", "--json").out, "the run's own word")
     await_rest(clusterrun)
-    found = json.loads(clusterrun("diagnose", "--json").out)
-    assert found["groups"], found
-    (group,) = found["groups"]
+    document = json.loads(clusterrun("diagnose", "--json").out)
+    assert document["groups"], document
+    (group,) = document["groups"]
     assert group["ranks"] == [0, 1]
     assert group["stack"][0] == f"{clusterrun.folder}/train.py:10 wait_for_data"
-    assert found["verdict"] == "all wait"
+    assert document["verdict"] == "all wait"

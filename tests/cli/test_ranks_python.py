@@ -46,43 +46,43 @@ def shown(context: CommandLine) -> str:
 
 
 def test_an_environment_that_setup_activates_is_that_of_the_ranks(context: CommandLine) -> None:
-    done = context("submit", "-f", "--setup", "source 'my env/bin/activate'", "tell.py", "a b")
+    result = context("submit", "-f", "--setup", "source 'my env/bin/activate'", "tell.py", "a b")
     folder = context.folder / "my env"
     version = ".".join(map(str, sys.version_info[:2]))
     line = f"{folder}/bin/python (Python {version}, which the setup of the job put first on PATH)"
-    assert (told(done), shown(context)) == (f"{folder} a b", line)
-    assert "ranks use the Python that the setup puts first on PATH, else " in done.err
+    assert (told(result), shown(context)) == (f"{folder} a b", line)
+    assert "ranks use the Python that the setup puts first on PATH, else " in result.err
     (run_dir,) = Path(context.environment["CLUSTERRUN_HOME"], "runs").iterdir()
     assert (run_dir / "job.out").read_text().startswith(f"clusterrun: ranks run in {line}\n")
 
 
 def test_the_check_looks_at_the_environment_that_setup_activates(context: CommandLine) -> None:
-    done = context("check", "--cluster", "local", "--setup", "source 'my env/bin/activate'")
-    assert (done.code, shown(context).startswith(f"{context.folder}/my env/bin/python ")) == (0, True)
+    result = context("check", "--cluster", "local", "--setup", "source 'my env/bin/activate'")
+    assert (result.code, shown(context).startswith(f"{context.folder}/my env/bin/python ")) == (0, True)
 
 
 @pytest.mark.parametrize("setup", ["export SEED=1", "export PATH=/bin:/usr/bin"])
 def test_setup_lines_that_bring_no_python_leave_the_one_that_was_planned(
     context: CommandLine, setup: str
 ) -> None:
-    done = context("submit", "-f", "--setup", setup, "tell.py")
+    result = context("submit", "-f", "--setup", setup, "tell.py")
     why = "the one clusterrun runs in; the setup of the job puts no other one first on PATH"
-    assert (told(done), shown(context)) == (sys.prefix, f"{sys.executable} ({why})")
+    assert (told(result), shown(context)) == (sys.prefix, f"{sys.executable} ({why})")
 
 
 def test_a_python_that_is_named_stands_whatever_setup_brings(context: CommandLine) -> None:
     environment(context.folder / "other")
     options = ("--setup", "source 'my env/bin/activate'", "--python", "other/bin/python")
-    done = context("submit", "-f", *options, "tell.py")
-    assert (told(done), shown(context)) == (
+    result = context("submit", "-f", *options, "tell.py")
+    assert (told(result), shown(context)) == (
         str(context.folder / "other"),
         f"{context.folder}/other/bin/python (named by --python)",
     )
 
 
 def test_a_program_is_the_command_as_typed_in_the_environment_of_setup(context: CommandLine) -> None:
-    done = context("submit", "-f", "--setup", "source 'my env/bin/activate'", "python", "tell.py")
-    assert (told(done), shown(context)) == (str(context.folder / "my env"), "python (as the command says)")
+    result = context("submit", "-f", "--setup", "source 'my env/bin/activate'", "python", "tell.py")
+    assert (told(result), shown(context)) == (str(context.folder / "my env"), "python (as the command says)")
 
 
 def test_a_python_that_is_too_old_ends_the_job_before_any_rank(context: CommandLine) -> None:
@@ -90,9 +90,12 @@ def test_a_python_that_is_too_old_ends_the_job_before_any_rank(context: CommandL
     old.mkdir(parents=True)
     (old / "python").write_text("#!/bin/sh\necho 3 6\n")
     (old / "python").chmod(0o755)
-    done = context("submit", "-f", "--setup", f"PATH={old}:$PATH", "tell.py")
+    result = context("submit", "-f", "--setup", f"PATH={old}:$PATH", "tell.py")
     why = f"the setup of the job puts {old}/python first on PATH, Python 3.6: ranks need 3.9 or newer"
-    assert (done.code, f"  ended before any rank: {why}; name another one with --python\n" in done.err) == (
+    assert (
+        result.code,
+        f"  ended before any rank: {why}; name another one with --python\n" in result.err,
+    ) == (
         1,
         True,
     )
@@ -124,8 +127,9 @@ def test_a_template_that_keeps_no_path_is_told_to_hide_what_its_setup_brings(con
     conf = context.folder / "slurm.conf"
     conf.write_text("ClusterName=c\nSlurmctldHost=h\n")
     context.environment["SLURM_CONF"] = str(conf)
-    done = context("submit", "--dry-run", "--template", "bare.j2", "--setup", "true", "tell.py")
-    assert done.code == 0, done
+    result = context("submit", "--dry-run", "--template", "bare.j2", "--setup", "true", "tell.py")
+    assert result.code == 0, result
     assert (
-        "the template does not export CLUSTERRUN_PATH_BEFORE_SETUP, see clusterrun help templates" in done.err
+        "the template does not export CLUSTERRUN_PATH_BEFORE_SETUP, see clusterrun help templates"
+        in result.err
     )

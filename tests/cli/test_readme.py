@@ -58,11 +58,11 @@ def test_the_readme_is_short() -> None:
 def test_the_page_of_options_has_each_of_them_once(name: str) -> None:
     command = root.get_command(click.Context(root), name)
     assert command is not None
-    shown = re.split(r"^## ", reference.expanded(page("options")), flags=re.MULTILINE)
-    (part,) = (text for text in shown if text.startswith(f"Options of {name}\n"))
+    output = re.split(r"^## ", reference.expanded(page("options")), flags=re.MULTILINE)
+    (part,) = (text for text in output if text.startswith(f"Options of {name}\n"))
     firsts = [re.split(r"(?<!\\)\|", row)[1] for row in part.splitlines() if row.startswith("| `")]
-    told = [option for first in firsts for option in re.findall(r"`(--[a-z-]+)", first)]
-    assert sorted(told) == sorted(options(command) - {"--debug"})
+    messages = [option for first in firsts for option in re.findall(r"`(--[a-z-]+)", first)]
+    assert sorted(messages) == sorted(options(command) - {"--debug"})
 
 
 def test_no_mark_for_a_table_is_left_in_a_page() -> None:
@@ -71,8 +71,8 @@ def test_no_mark_for_a_table_is_left_in_a_page() -> None:
 
 
 def test_the_commands_table_is_the_list_of_commands() -> None:
-    told = re.findall(r"^\| `([a-z]+)", section('From "I have a script"'), re.MULTILINE)
-    assert told == [name for name, entry in COMMANDS.items() if not entry.is_hidden]
+    message = re.findall(r"^\| `([a-z]+)", section('From "I have a script"'), re.MULTILINE)
+    assert message == [name for name, entry in COMMANDS.items() if not entry.is_hidden]
 
 
 @pytest.mark.parametrize("name", ["logs"])
@@ -104,7 +104,7 @@ def test_every_limit_and_every_metric_of_the_check_is_explained() -> None:
     limits = [(limit.name, f"{limit.default:g} {limit.unit} | {limit.meaning}") for limit in LIMITS]
     assert [row for row in rows if not row[0].startswith(PREFIX)] == limits
     assert [row for row in rows if row[0].startswith(PREFIX)] == [
-        (PREFIX + n, said) for n, said, _ in METRICS
+        (PREFIX + n, message) for n, message, _ in METRICS
     ]
 
 
@@ -134,37 +134,41 @@ def test_a_link_leads_somewhere(document: Path) -> None:
 def test_every_command_line_in_the_documents_is_understood(document: Path) -> None:
     lines = re.findall(r"(?m)(?:`|^    |^\$ )(clusterrun [^`\n|…]+)", document.read_text(encoding="utf-8"))
     for line in lines:
-        words = line.split(" && ")[0].split()[1:]
+        arguments = line.split(" && ")[0].split()[1:]
         command: click.Command | None = root
-        while isinstance(command, click.Group) and words and not words[0].startswith("-"):
-            command = command.get_command(click.Context(command), words.pop(0))
+        while isinstance(command, click.Group) and arguments and not arguments[0].startswith("-"):
+            command = command.get_command(click.Context(command), arguments.pop(0))
             assert command is not None, line
         if isinstance(command, SweepGroup):
             command = command.commands["start"]  # the word that may be left out
-        known = (
+        expected_names = (
             options(command) | {"--help", "--help-all", "-h", "-f", "-m", "--version", "--", "\\"}
             if command
             else set()
         )
-        own = words[: next((n for n, word in enumerate(words) if not word.startswith("-")), len(words))]
-        assert [word for word in own if word.partition("=")[0] not in known] == [], line
+        own = arguments[
+            : next((n for n, word in enumerate(arguments) if not word.startswith("-")), len(arguments))
+        ]
+        assert [word for word in own if word.partition("=")[0] not in expected_names] == [], line
 
 
 @pytest.mark.parametrize(
     "example",
-    [one for one in every() if one.line.startswith("clusterrun ")],
-    ids=lambda one: f"{one.document}:{one.number}",
+    [element for element in every() if element.line.startswith("clusterrun ")],
+    ids=lambda element: f"{element.document}:{element.number}",
 )
 def test_an_example_is_understood_to_its_last_option(example: Example) -> None:
     """Those too that no test runs."""
-    words = shlex.split(example.line, comments=True)[1:]
-    words = words[: next((n for n, word in enumerate(words) if word in ("&&", "|", ">", ">>")), len(words))]
-    if words[:1] == ["--host"]:
-        words = words[2:] or ["--version"]  # there as here; without a command it opens the connection
-    known: click.Command = root
-    while isinstance(known, click.Group) and words and not words[0].startswith("-"):
-        below = known.get_command(click.Context(known), words.pop(0))
+    arguments = shlex.split(example.line, comments=True)[1:]
+    arguments = arguments[
+        : next((n for n, word in enumerate(arguments) if word in ("&&", "|", ">", ">>")), len(arguments))
+    ]
+    if arguments[:1] == ["--host"]:
+        arguments = arguments[2:] or ["--version"]  # there as here; without a command it opens the connection
+    expected_names: click.Command = root
+    while isinstance(expected_names, click.Group) and arguments and not arguments[0].startswith("-"):
+        below = expected_names.get_command(click.Context(expected_names), arguments.pop(0))
         assert below is not None, example.line
-        known = below
-    if "--version" not in words:
-        known.make_context(known.name, words)
+        expected_names = below
+    if "--version" not in arguments:
+        expected_names.make_context(expected_names.name, arguments)

@@ -51,10 +51,10 @@ def extended(value: Any) -> Any:
 
 
 def status(context: CommandLine, run: str) -> dict[str, Any]:
-    said = context("status", "--json", Path(run).name)
-    assert (said.code, said.err) == (0, "")
-    found: dict[str, Any] = json.loads(said.out)["runs"][0]
-    return found
+    message = context("status", "--json", Path(run).name)
+    assert (message.code, message.err) == (0, "")
+    result: dict[str, Any] = json.loads(message.out)["runs"][0]
+    return result
 
 
 def test_every_recorded_run_has_its_state_here() -> None:
@@ -88,9 +88,9 @@ def test_a_field_that_changes_the_meaning_is_named_and_not_guessed_at(context: C
     path, *_ = documents(context, FAILED)
     document = {**json.loads(path.read_text()), NEWER: [], "must_understand": [NEWER]}
     path.write_text(json.dumps(document))
-    found = status(context, FAILED)
-    assert found["state"] == "UNKNOWN"
-    assert f"field '{NEWER}' is of a newer clusterrun" in found["reason"]
+    result = status(context, FAILED)
+    assert result["state"] == "UNKNOWN"
+    assert f"field '{NEWER}' is of a newer clusterrun" in result["reason"]
 
 
 def test_a_run_that_was_queued_in_several_sizes_is_still_shown(context: CommandLine) -> None:
@@ -113,6 +113,6 @@ def test_a_sweep_that_was_recorded_with_a_search_is_still_shown(context: Command
     document = {"sweep_id": sweep_id, "name": "train", "spec": record["spec"], "points": points}
     document |= {"submitted_at": record["submitted_at"], "search": search, "format": 1}
     (folder / "sweep.json").write_text(json.dumps(document))
-    shown = context("sweep", "results", sweep_id, "--json")
-    assert shown.code == 0, shown.err
-    assert [row["state"] for row in json.loads(shown.out)["results"]] == ["FAILED"]
+    result = context("sweep", "results", sweep_id, "--json")
+    assert result.code == 0, result.err
+    assert [row["state"] for row in json.loads(result.out)["results"]] == ["FAILED"]

@@ -17,10 +17,10 @@ from tests.reports.reports import FOUND
 
 
 def test_a_report_is_shown_and_written_in_every_form(ended: CommandLine) -> None:
-    done = ended("report", "--html", "out.html", "--prometheus", "out.prom")
-    assert done.code == 0, done
-    assert done.out.startswith("FAIL: n0003 is unfit; the link n0001 -> n0002 is broken;")
-    assert done.err == "written: out.html\nwritten: out.prom\n"
+    result = ended("report", "--html", "out.html", "--prometheus", "out.prom")
+    assert result.code == 0, result
+    assert result.out.startswith("FAIL: n0003 is unfit; the link n0001 -> n0002 is broken;")
+    assert result.err == "written: out.html\nwritten: out.prom\n"
     page, prom = (ended.folder / name for name in ("out.html", "out.prom"))
     assert "n0003" in page.read_text() and "clusterrun_preflight_rounds" in prom.read_text()
     assert {path.stat().st_mode & 0o777 for path in (page, prom)} == {0o644}
@@ -30,15 +30,15 @@ def test_a_report_is_shown_and_written_in_every_form(ended: CommandLine) -> None
 
 
 def test_a_file_that_cannot_be_written_is_an_error(ended: CommandLine) -> None:
-    done = ended("report", "--html", "no/such/folder.html")
-    assert (done.code, done.out) == (2, "") and "no such file or directory" in done.err
+    result = ended("report", "--html", "no/such/folder.html")
+    assert (result.code, result.out) == (2, "") and "no such file or directory" in result.err
 
 
 def test_a_run_without_a_report_says_why_and_what_to_do(clusterrun: CommandLine) -> None:
     run_id = clusterrun("submit", "--wait", "train.py").out.strip()
-    done = clusterrun("report")
-    assert (done.code, done.out) == (2, "")
-    assert done.err == (
+    result = clusterrun("report")
+    assert (result.code, result.out) == (2, "")
+    assert result.err == (
         f"error: {run_id} was submitted with --preflight off: its nodes were not checked\n"
         "clusterrun check checks nodes now; or clusterrun submit --preflight full\n"
     )
@@ -46,9 +46,9 @@ def test_a_run_without_a_report_says_why_and_what_to_do(clusterrun: CommandLine)
 
 
 def test_an_attempt_without_a_report_names_the_one_that_has_one(ended: CommandLine) -> None:
-    done = ended("report", "--attempt", "3")
-    assert done.code == 2 and re.search(
-        r"attempt 3 of \S+ has no .*\nattempts with a report: 0; to show", done.err
+    result = ended("report", "--attempt", "3")
+    assert result.code == 2 and re.search(
+        r"attempt 3 of \S+ has no .*\nattempts with a report: 0; to show", result.err
     )
 
 
@@ -63,15 +63,15 @@ def remember(context: CommandLine, cluster: str, *names: str) -> None:
 
 def test_nodes_are_listed_with_how_often_and_when_and_forgotten_when_told(clusterrun: CommandLine) -> None:
     remember(clusterrun, "local", "a", "b")
-    shown = re.sub(r"2 h \d+ s ago", "2 h ago", clusterrun("nodes").out).splitlines()
-    assert [re.split(r"  +", line) for line in shown] == [
+    lines = re.sub(r"2 h \d+ s ago", "2 h ago", clusterrun("nodes").out).splitlines()
+    assert [re.split(r"  +", line) for line in lines] == [
         ["NODE OR LINK", "UNFIT", "WARNED", "FIRST", "LAST", "LAST FINDING"],
         ["n0003", "2", "0", "2 h ago", "2 h ago", "gpu errors: GPU 3: Xid 79, fallen off the bus"],
         ["n0004", "0", "2", "2 h ago", "2 h ago", "product: 12 % below the median: 44 of 50 teraflops"],
         ["n0001 - n0002", "2", "0", "2 h ago", "2 h ago", "link: nothing arrives: 3 of 3 tests"],
     ]
-    found = json.loads(clusterrun("nodes", "--json").out)
-    assert [(one["name"], one["fails"], one["warnings"]) for one in found["nodes"]] == [
+    document = json.loads(clusterrun("nodes", "--json").out)
+    assert [(node["name"], node["fails"], node["warnings"]) for node in document["nodes"]] == [
         ("n0003", 2, 0),
         ("n0004", 0, 2),
     ]
@@ -85,8 +85,8 @@ def test_nodes_are_listed_with_how_often_and_when_and_forgotten_when_told(cluste
 def test_a_damaged_file_takes_no_other_finding_away(clusterrun: CommandLine) -> None:
     remember(clusterrun, "local", "a")
     Path(clusterrun.environment["CLUSTERRUN_HOME"], "findings/local/half.json").write_text("{")
-    done = clusterrun("nodes")
-    assert "half.json is damaged" in done.err and "n0003" in done.out and done.code == 0
+    result = clusterrun("nodes")
+    assert "half.json is damaged" in result.err and "n0003" in result.out and result.code == 0
 
 
 def test_of_a_cluster_without_findings_others_are_named(clusterrun: CommandLine) -> None:
@@ -111,11 +111,11 @@ def test_of_a_cluster_without_findings_others_are_named(clusterrun: CommandLine)
 def test_bad_options_are_refused_before_anything_is_made(
     clusterrun: CommandLine, words: list[str], seen: str
 ) -> None:
-    done = clusterrun("submit", *words, "train.py")
-    assert done.code == 2 and seen in done.err and os.listdir(clusterrun.folder.parent) == ["work"]
+    result = clusterrun("submit", *words, "train.py")
+    assert result.code == 2 and seen in result.err and os.listdir(clusterrun.folder.parent) == ["work"]
 
 
 def test_a_check_says_what_it_would_submit(clusterrun: CommandLine) -> None:
-    done = clusterrun("check", "--nodes", "3", "--spares", "1", "--dry-run", "--json")
-    found = json.loads(done.out)
-    assert (done.code, found["command"], found["name"]) == (0, ["check"], "check")
+    result = clusterrun("check", "--nodes", "3", "--spares", "1", "--dry-run", "--json")
+    document = json.loads(result.out)
+    assert (result.code, document["command"], document["name"]) == (0, ["check"], "check")

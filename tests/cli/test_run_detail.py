@@ -72,21 +72,21 @@ def test_how_far_a_script_came_is_said_as_far_as_it_reports_that(
 
 @pytest.fixture
 def context(tmp_path: Path) -> Context:
-    made = Context({"CLUSTERRUN_HOME": str(tmp_path / "home")})
-    made.store.claim(RUN)
+    created = Context({"CLUSTERRUN_HOME": str(tmp_path / "home")})
+    created.store.claim(RUN)
     spec = JobSpec(command=("train.py",), cwd="/", name="train", nodes=2)
-    made.store.save(RunRecord(RUN, "train", "local", "token", spec, AT, "1.1", "elsewhere"))
+    created.store.save(RunRecord(RUN, "train", "local", "token", spec, AT, "1.1", "elsewhere"))
     state = RunState(RUN, 2, State.COMPLETED, Phase.ENDED, "", "n2", 7, AT + 400, ATTEMPTS, AT, AT + 400, 0)
-    Path(made.store.paths(RUN).state).write_text(json.dumps(encode(state)))
-    return made
+    Path(created.store.paths(RUN).state).write_text(json.dumps(encode(state)))
+    return created
 
 
 RUN = "20270115-080000-0000-train"
 
 
 def test_a_document_has_what_every_attempt_left_where_a_run_was_named(context: Context) -> None:
-    found = context.inquiry().statuses([RUN])
-    (entry,) = document(found, context)["runs"]
+    result = context.inquiry().statuses([RUN])
+    (entry,) = document(result, context)["runs"]
     assert {name: entry[name] for name in ("step", "checkpoint", "heard_at")} == {
         "step": 30,
         "checkpoint": 10,
@@ -115,8 +115,8 @@ def test_a_document_has_what_every_attempt_left_where_a_run_was_named(context: C
         },
         "ranks_at": None,
     }
-    assert [one["failure"] is None for one in entry["attempts"]] == [False, False, True]
-    assert "attempts" not in document(found)["runs"][0]
+    assert [attempt["failure"] is None for attempt in entry["attempts"]] == [False, False, True]
+    assert "attempts" not in document(result)["runs"][0]
 
 
 def test_a_damaged_state_leaves_a_document_without_attempts(context: Context) -> None:
@@ -128,7 +128,7 @@ def test_a_damaged_state_leaves_a_document_without_attempts(context: Context) ->
 def test_the_table_says_how_far_a_run_is_while_it_trains(context: Context) -> None:
     (status,) = context.inquiry().statuses([RUN])
     live = replace(status, state=State.RUNNING, phase=Phase.TRAINING, reason="restart 1 of 3")
-    assert [reason_of(one, AT) for one in (live, replace(live, reason=""), status)] == [
+    assert [reason_of(element, AT) for element in (live, replace(live, reason=""), status)] == [
         "restart 1 of 3; step 30",
         "step 30",
         "",

@@ -21,13 +21,13 @@ SCHEMAS = Path(__file__).resolve().parents[2] / "docs" / "schemas"
 def closed(part: Any) -> Any:
     """The schema with every object closed: here a field that nobody described is a mistake."""
     if isinstance(part, list):
-        return [closed(one) for one in part]
+        return [closed(entry) for entry in part]
     if not isinstance(part, dict):
         return part
-    made = {key: closed(value) for key, value in part.items()}
-    if "properties" in made and "required" in made:
-        made.setdefault("additionalProperties", False)
-    return made
+    created = {key: closed(value) for key, value in part.items()}
+    if "properties" in created and "required" in created:
+        created.setdefault("additionalProperties", False)
+    return created
 
 
 def problems(name: str, document: Any, strict: bool = True) -> list[str]:
@@ -35,8 +35,8 @@ def problems(name: str, document: Any, strict: bool = True) -> list[str]:
     jsonschema.Draft202012Validator.check_schema(schema)
     if strict:
         schema = closed(schema)
-    found = jsonschema.Draft202012Validator(schema).iter_errors(document)
-    return [f"{one.json_path}: {one.message}" for one in found]
+    result = jsonschema.Draft202012Validator(schema).iter_errors(document)
+    return [f"{entry.json_path}: {entry.message}" for entry in result]
 
 
 def said(done: Said, code: int = 0) -> Any:
@@ -49,8 +49,8 @@ def test_every_cause_of_an_attempt_is_in_the_schema_and_in_the_documents() -> No
     causes = schema["properties"]["runs"]["items"]["properties"]["attempts"]["items"]["properties"]["cause"][
         "enum"
     ]
-    made = {*restart_policy.CHARGED, *(cause for cause, _, _ in restart_policy.FREE_RESTARTS.values())}
-    assert made <= {*causes}
+    created = {*restart_policy.CHARGED, *(cause for cause, _, _ in restart_policy.FREE_RESTARTS.values())}
+    assert created <= {*causes}
     document = (SCHEMAS.parent / "status-and-logs.md").read_text(encoding="utf-8")
     assert f"`cause` is one of `{' '.join(causes[1:])}`" in document
 
@@ -102,17 +102,17 @@ def test_what_looks_at_a_live_run(live: CommandLine) -> None:
 
 
 def test_what_a_failed_run_leaves(clusterrun: CommandLine) -> None:
-    words = ("submit", "--json", "--wait", "--ranks-per-node", "2", "--on-event", "cat >> events")
-    made = clusterrun(*words, "train.py", "fail")
-    assert made.code == 1, made
-    assert problems("submit", json.loads(made.out)) == []
+    arguments = ("submit", "--json", "--wait", "--ranks-per-node", "2", "--on-event", "cat >> events")
+    result = clusterrun(*arguments, "train.py", "fail")
+    assert result.code == 1, result
+    assert problems("submit", json.loads(result.out)) == []
     document = said(clusterrun("status", "--json", "last"))
     assert document["runs"][0]["attempts"][0]["failure"]["rank"] == 1
     assert problems("status", document) == []
     assert problems("diagnose", said(clusterrun("diagnose", "--json"))) == []
     events = [json.loads(line) for line in (clusterrun.folder / "events").read_text().splitlines()]
-    assert [one["event"] for one in events] == ["started", "failed", "ended"]
-    assert [problem for one in events for problem in problems("event", one)] == []
+    assert [event["event"] for event in events] == ["started", "failed", "ended"]
+    assert [problem for event in events for problem in problems("event", event)] == []
 
 
 def test_what_touches_nothing(clusterrun: CommandLine) -> None:
@@ -142,16 +142,18 @@ def test_a_forecast_of_the_queue() -> None:
     from clusterrun.cli.queue_forecast import PLAN
     from clusterrun.operations.queue_forecast import SizeForecast, Waits
 
-    known = SizeForecast("2x8", 2, 2, 8, 60.0, "big", 9.0, 2, 0, 0, Waits(1, 2.0, 2.0), None)
+    expected_names = SizeForecast("2x8", 2, 2, 8, 60.0, "big", 9.0, 2, 0, 0, Waits(1, 2.0, 2.0), None)
     unknown = SizeForecast("4", 4, 1, 0, 60.0, "big", None, 0, 1, 2, None, Waits(2, -3.0, 9.0))
-    assert problems("plan", PLAN.document({"asked_at": 1795166880.0, "shapes": [known, unknown]})) == []
+    assert (
+        problems("plan", PLAN.document({"asked_at": 1795166880.0, "shapes": [expected_names, unknown]})) == []
+    )
 
 
 def test_a_study(clusterrun: CommandLine) -> None:
     script = clusterrun.folder / "paced.py"
     script.write_text("print('steps_per_second=12.5 samples_per_second=100 steps=10')\n")
-    done = clusterrun("bench", "scaling", "--no-probe", "--worlds", "1", "--json", "paced.py")
-    assert problems("bench", said(done)) == []
+    result = clusterrun("bench", "scaling", "--no-probe", "--worlds", "1", "--json", "paced.py")
+    assert problems("bench", said(result)) == []
 
 
 def test_a_field_that_is_missing_or_of_another_kind_is_found() -> None:

@@ -27,53 +27,53 @@ def with_fake_gpus(clusterrun: CommandLine) -> CommandLine:
     program.write_text(SMI)
     program.chmod(0o755)
     path = f"{clusterrun.environment['PYTHONPATH']}:{FAKE}"
-    seen = {**clusterrun.environment, "PYTHONPATH": path, "PRETENDED_GPUS": "2", "USER": "ada"}
-    return replace(clusterrun, environment=seen)
+    observed = {**clusterrun.environment, "PYTHONPATH": path, "PRETENDED_GPUS": "2", "USER": "ada"}
+    return replace(clusterrun, environment=observed)
 
 
 def test_the_whole_selftest_on_fake_gpus_passes_and_its_file_tells_the_same(
     with_fake_gpus: CommandLine,
 ) -> None:
-    done = with_fake_gpus("check", "--selftest-gpu", "--selftest-file", "s.json", "--anonymous", limit=400)
-    assert (done.code, done.out.splitlines()[0]) == (
+    result = with_fake_gpus("check", "--selftest-gpu", "--selftest-file", "s.json", "--anonymous", limit=400)
+    assert (result.code, result.out.splitlines()[0]) == (
         0,
         "PASS: all is as expected (1 nodes with 2 GPUs each)",
-    ), done.out + done.err
-    assert "it was named: rank 1 on local-0 never came to all_reduce" in done.out
+    ), result.out + result.err
+    assert "it was named: rank 1 on local-0 never came to all_reduce" in result.out
     path = with_fake_gpus.folder / "s.json"
     assert stat.S_IMODE(path.stat().st_mode) == 0o600
     text = path.read_text()
-    made = json.loads(text)
-    assert (made["check"]["backend"], made["devices"]["names"]) == ("nccl", ["NVIDIA Pretended"] * 2)
-    assert "570.1" in made["devices"]["listing"]["nvidia-smi"]
+    document = json.loads(text)
+    assert (document["check"]["backend"], document["devices"]["names"]) == ("nccl", ["NVIDIA Pretended"] * 2)
+    assert "570.1" in document["devices"]["listing"]["nvidia-smi"]
     assert [word for word in ("local-0", "1650", with_fake_gpus.environment["HOME"]) if word in text] == []
     read = with_fake_gpus("check", "--read", "s.json")
-    assert (read.code, read.out.replace("node0", "local-0")) == (0, done.out)
+    assert (read.code, read.out.replace("node0", "local-0")) == (0, result.out)
 
 
 def test_without_gpus_it_says_so_and_what_to_type(clusterrun: CommandLine) -> None:
-    done = clusterrun("check", "--selftest-gpu")
-    assert done.code == 2
-    assert "the self-test needs some GPUs on a node, and this machine has none" in done.err
-    assert "clusterrun check --selftest-gpu --gpus 8 --partition NAME" in done.err
+    result = clusterrun("check", "--selftest-gpu")
+    assert result.code == 2
+    assert "the self-test needs some GPUs on a node, and this machine has none" in result.err
+    assert "clusterrun check --selftest-gpu --gpus 8 --partition NAME" in result.err
 
 
 @pytest.mark.parametrize("text", ["", "[]", "{}", '{"format": 99}'])
 def test_a_file_that_is_none_of_a_selftest_is_refused(clusterrun: CommandLine, text: str) -> None:
     (clusterrun.folder / "f.json").write_text(text)
-    done = clusterrun("check", "--read", "f.json")
-    assert (done.code, "f.json" in done.err) == (2, True)
+    result = clusterrun("check", "--read", "f.json")
+    assert (result.code, "f.json" in result.err) == (2, True)
 
 
 def test_its_document_is_a_file_and_no_json_on_stdout(clusterrun: CommandLine) -> None:
-    done = clusterrun("check", "--selftest-gpu", "--json")
-    assert (done.code, done.out, "--selftest-file FILE says where" in done.err) == (2, "", True)
+    result = clusterrun("check", "--selftest-gpu", "--json")
+    assert (result.code, result.out, "--selftest-file FILE says where" in result.err) == (2, "", True)
 
 
 def test_the_file_of_a_real_h100_is_read(clusterrun: CommandLine) -> None:
     """Recorded on 26 November 2026: one rank has nobody to exchange with and nobody to wait for."""
     recording = ROOT / "tests" / "recorded" / "selftest-gpu" / "one-h100.json"
-    shown = clusterrun("check", "--read", str(recording))
-    lines = [line.partition(":")[0].split() for line in shown.out.splitlines()]
+    result = clusterrun("check", "--read", str(recording))
+    lines = [line.partition(":")[0].split() for line in result.out.splitlines()]
     parts = ["devices", "driver", "check", "sums", "bandwidth", "training", "hang"]
-    assert (shown.code, lines) == (0, [["PASS"], *(["ok", part] for part in parts)])
+    assert (result.code, lines) == (0, [["PASS"], *(["ok", part] for part in parts)])

@@ -22,10 +22,21 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
         pytest.importorskip(name, reason=f"{name} is of the extra docs, for Python 3.11 and newer")
     place = tmp_path_factory.mktemp("site")
     options = ["-W", "--keep-going", "-q", "-d", str(place / "doctrees"), "-c", str(ROOT / "website")]
-    words = [sys.executable, "-m", "sphinx", *options, "-b", "html", str(ROOT / "docs"), str(place / "html")]
+    arguments = [
+        sys.executable,
+        "-m",
+        "sphinx",
+        *options,
+        "-b",
+        "html",
+        str(ROOT / "docs"),
+        str(place / "html"),
+    ]
     environment = {**os.environ, "PYTHONDONTWRITEBYTECODE": "1"}
-    done = subprocess.run(words, capture_output=True, text=True, timeout=300, check=False, env=environment)
-    assert (done.returncode, done.stderr) == (0, "")
+    result = subprocess.run(
+        arguments, capture_output=True, text=True, timeout=300, check=False, env=environment
+    )
+    assert (result.returncode, result.stderr) == (0, "")
     return place / "html"
 
 
@@ -39,7 +50,9 @@ def test_the_site_is_read_without_a_network(site: Path) -> None:
     for page in site.glob("*.html"):
         text = page.read_text(encoding="utf-8")
         loaded = re.findall(r'<(?:script|img|source|iframe)[^>]+src="([^"]+)"|<link[^>]+href="([^"]+)"', text)
-        assert [one for pair in loaded for one in pair if re.match(r"(?:https?:)?//", one)] == [], page.name
+        assert [entry for pair in loaded for entry in pair if re.match(r"(?:https?:)?//", entry)] == [], (
+            page.name
+        )
     for sheet in site.rglob("*.css"):
         assert not re.search(r"url\(['\"]?(?:https?:)?//|@import", sheet.read_text(encoding="utf-8")), sheet
 
@@ -49,10 +62,10 @@ def test_a_link_inside_the_site_leads_to_a_place_that_is_there(site: Path) -> No
         body = page.read_text(encoding="utf-8").partition("<article")[2].partition("</article>")[0]
         for target in re.findall(r'href="([^":]*)"', body):
             name, _, anchor = target.partition("#")
-            there = site / name if name else page
-            assert there.exists(), f"{page.name} → {target}"
+            remote = site / name if name else page
+            assert remote.exists(), f"{page.name} → {target}"
             if anchor:
-                assert f'id="{anchor}"' in there.read_text(encoding="utf-8"), f"{page.name} → {target}"
+                assert f'id="{anchor}"' in remote.read_text(encoding="utf-8"), f"{page.name} → {target}"
 
 
 def test_the_schemas_are_beside_the_site(site: Path) -> None:
@@ -64,24 +77,24 @@ def test_the_schemas_are_beside_the_site(site: Path) -> None:
 def test_help_lists_the_pages_and_shows_one_with_its_tables(clusterrun: CommandLine) -> None:
     listed = clusterrun("help")
     assert [line.split()[0] for line in listed.out.splitlines()[1:]] == [p for p in PAGES if p != "index"]
-    shown = clusterrun("help", "options")
-    assert (shown.code, shown.out.startswith("# Options\n")) == (0, True)
-    assert "| `--ranks-per-node` `R` |" in shown.out
-    assert "<!--" not in shown.out
+    result = clusterrun("help", "options")
+    assert (result.code, result.out.startswith("# Options\n")) == (0, True)
+    assert "| `--ranks-per-node` `R` |" in result.out
+    assert "<!--" not in result.out
 
 
 def test_help_of_a_command_is_its_help_and_of_a_word_the_lines_that_hold_it(clusterrun: CommandLine) -> None:
     assert clusterrun("help", "bench", "scaling").out == clusterrun("bench", "scaling", "--help").out
-    found = clusterrun("help", "notice.json")
-    assert found.code == 0
-    assert {line.split()[0] for line in found.out.splitlines()} >= {"survive", "run-directory"}
+    result = clusterrun("help", "notice.json")
+    assert result.code == 0
+    assert {line.split()[0] for line in result.out.splitlines()} >= {"survive", "run-directory"}
 
 
 def test_help_of_an_unknown_word_says_what_was_meant(clusterrun: CommandLine) -> None:
-    done = clusterrun("help", "trubleshooting")
-    assert (done.code, done.out) == (2, "")
-    assert "Did you mean troubleshooting?" in done.err
-    assert "clusterrun help lists the pages" in done.err
+    result = clusterrun("help", "trubleshooting")
+    assert (result.code, result.out) == (2, "")
+    assert "Did you mean troubleshooting?" in result.err
+    assert "clusterrun help lists the pages" in result.err
 
 
 def test_a_message_names_a_page_that_is_there() -> None:

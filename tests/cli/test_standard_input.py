@@ -28,12 +28,12 @@ def run(context: CommandLine, *argv: str, **options: Any) -> subprocess.Complete
 
 
 def test_a_script_on_standard_input_reaches_every_rank_whole(clusterrun: CommandLine) -> None:
-    words = ("submit", "-f", "--ranks-per-node", "2", "bash", "-s", "said")
-    done = run(clusterrun, "-m", "clusterrun", *words, input="echo $RANK $1\necho last\n")
-    assert (done.returncode, sorted(done.stdout.splitlines())) == (
+    arguments = ("submit", "-f", "--ranks-per-node", "2", "bash", "-s", "said")
+    result = run(clusterrun, "-m", "clusterrun", *arguments, input="echo $RANK $1\necho last\n")
+    assert (result.returncode, sorted(result.stdout.splitlines())) == (
         0,
         [f"local-0 r{rank} | {line}" for rank in (0, 1) for line in (f"{rank} said", "last")],
-    ), done.stderr
+    ), result.stderr
     (run_dir,) = Path(clusterrun.environment["CLUSTERRUN_HOME"], "runs").iterdir()
     assert (run_dir / "stdin").stat().st_mode & 0o777 == 0o600
 
@@ -43,15 +43,15 @@ def test_a_shell_that_would_read_nothing_is_refused_and_nothing_is_queued(
     clusterrun: CommandLine, stdin: str
 ) -> None:
     options = {"stdin": subprocess.DEVNULL} if stdin == "null" else {"preexec_fn": lambda: os.close(0)}
-    done = run(clusterrun, "-m", "clusterrun", "submit", "bash", **options)
-    assert (done.returncode, "standard input is" in done.stderr) == (2, True), done.stderr
+    result = run(clusterrun, "-m", "clusterrun", "submit", "bash", **options)
+    assert (result.returncode, "standard input is" in result.stderr) == (2, True), result.stderr
     assert not Path(clusterrun.environment["CLUSTERRUN_HOME"], "live").exists()
 
 
 def test_submit_in_a_loop_leaves_the_loop_its_input(clusterrun: CommandLine) -> None:
     (clusterrun.folder / "names").write_text("a\nb\nc\n")
     with open(clusterrun.folder / "names", encoding="utf-8") as names:
-        done = subprocess.run(
+        result = subprocess.run(
             ["/bin/bash", "-c", LOOP, sys.executable],
             cwd=clusterrun.folder,
             env=clusterrun.environment,
@@ -60,16 +60,16 @@ def test_submit_in_a_loop_leaves_the_loop_its_input(clusterrun: CommandLine) -> 
             text=True,
             timeout=120,
         )
-    assert done.returncode == 0, done.stderr
-    assert [line[-1] for line in done.stdout.splitlines()] == ["a", "b", "c"]
-    assert done.stderr.count("standard input is left alone") == 2
+    assert result.returncode == 0, result.stderr
+    assert [line[-1] for line in result.stdout.splitlines()] == ["a", "b", "c"]
+    assert result.stderr.count("standard input is left alone") == 2
 
 
 def test_a_pipe_that_nobody_writes_to_holds_no_submission_up(clusterrun: CommandLine) -> None:
     reader, writer = os.pipe()
     try:
-        done = run(clusterrun, "-m", "clusterrun", "submit", "--dry-run", "train.py", stdin=reader)
+        result = run(clusterrun, "-m", "clusterrun", "submit", "--dry-run", "train.py", stdin=reader)
     finally:
         os.close(reader)
         os.close(writer)
-    assert (done.returncode, "left alone" in done.stderr) == (0, False)
+    assert (result.returncode, "left alone" in result.stderr) == (0, False)

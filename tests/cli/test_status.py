@@ -65,9 +65,9 @@ def end(context: CommandLine, chosen: str, word: State) -> None:
 
 
 def names(context: CommandLine, *args: str) -> list[str]:
-    done = context("status", "--json", *args)
-    assert done.code == 0, done.err
-    return [run["name"] for run in json.loads(done.out)["runs"]]
+    result = context("status", "--json", *args)
+    assert result.code == 0, result.err
+    return [run["name"] for run in json.loads(result.out)["runs"]]
 
 
 @pytest.fixture
@@ -121,10 +121,10 @@ def test_ended_runs_are_known_from_one_file_as_long_as_nothing_changes(clusterru
     assert clusterrun("status", "--all", "--json").out == first
     (home / "runs" / ids[1] / "state.json").write_text("{")
     Store(str(home)).discard(ids[2])
-    found = {
+    results = {
         run["run_id"]: run["state"] for run in json.loads(clusterrun("status", "--all", "--json").out)["runs"]
     }
-    assert [found[ids[0]], found[ids[1]], ids[2] in found] == ["COMPLETED", "UNKNOWN", False]
+    assert [results[ids[0]], results[ids[1]], ids[2] in results] == ["COMPLETED", "UNKNOWN", False]
     (home / "cache/ended.json").write_text('{"format": 1, "runs": {"x": 3}}')
     assert clusterrun("status", "--all").code == 0
 
@@ -138,27 +138,27 @@ def test_ended_runs_are_known_from_one_file_as_long_as_nothing_changes(clusterru
     ],
 )
 def test_a_filter_that_is_none_is_refused(three: CommandLine, args: list[str], words: str) -> None:
-    done = three("status", *args)
-    assert (done.code, done.out) == (2, "") and words in done.err
+    result = three("status", *args)
+    assert (result.code, result.out) == (2, "") and words in result.err
 
 
 def test_that_no_run_is_like_a_filter_is_said(three: CommandLine) -> None:
-    done = three("status", "--name", "nothing")
-    assert (done.code, done.out) == (0, "") and "no run matches" in done.err
+    result = three("status", "--name", "nothing")
+    assert (result.code, result.out) == (0, "") and "no run matches" in result.err
 
 
 @pytest.mark.parametrize("columns", [80, 120])
 def test_no_column_is_lost_to_a_long_reason_which_stands_below_where_there_is_no_room(
     three: CommandLine, columns: int
 ) -> None:
-    shown = re.sub(r"\x1b\[[0-9;]*m", "", on_terminal(three, "status", columns=columns)).splitlines()
-    heads = shown[0].split()
-    known = [field.header for field in RUN.columns]
-    assert heads == [head for head in known if head in heads] and max(map(len, shown)) <= columns
+    output = re.sub(r"\x1b\[[0-9;]*m", "", on_terminal(three, "status", columns=columns)).splitlines()
+    heads = output[0].split()
+    expected_names = [field.header for field in RUN.columns]
+    assert heads == [head for head in expected_names if head in heads] and max(map(len, output)) <= columns
     assert {"RUN", "STATE"} <= {*heads} and ("REASON" in heads) == (columns > 80)
-    whole = " ".join(line.strip() for line in shown)
+    whole = " ".join(line.strip() for line in output)
     row = re.compile(r"\d{8}-\d{6}-\w{4}-old-train  1\.1  FAILED .*  4×8 .* 9 s\b")
-    assert row.match(shown[1]) and all(word in whole for word in LONG.split())
+    assert row.match(output[1]) and all(word in whole for word in LONG.split())
 
 
 def test_on_a_small_terminal_20_runs_fit_and_the_live_and_newest_ones_stand_last(
@@ -167,8 +167,8 @@ def test_on_a_small_terminal_20_runs_fit_and_the_live_and_newest_ones_stand_last
     alive = add(clusterrun, "alive", State.RUNNING, ago=7200)
     for number in range(19):
         add(clusterrun, f"run{number:02}", State.COMPLETED, 600 - number, "every rank exited 0")
-    shown = re.sub(r"\x1b\[[0-9;]*m", "", on_terminal(clusterrun, "status", columns=80, errors=True))
-    lines = shown.splitlines()
+    output = re.sub(r"\x1b\[[0-9;]*m", "", on_terminal(clusterrun, "status", columns=80, errors=True))
+    lines = output.splitlines()
     assert len(lines) <= 23 and max(map(len, lines)) <= 80
     assert [lines[20].split()[0], lines[19].split()[0][-5:]] == [alive, "run18"]
     in_pipe = clusterrun("status").out.splitlines()
@@ -176,19 +176,19 @@ def test_on_a_small_terminal_20_runs_fit_and_the_live_and_newest_ones_stand_last
 
 
 def test_a_narrow_terminal_is_told_which_columns_it_does_not_show(three: CommandLine) -> None:
-    shown = on_terminal(three, "status", columns=60, errors=True, NO_COLOR="1").splitlines()
-    left_out = re.fullmatch(r"no room for (.*): a wider terminal shows more", shown[-1])
+    output = on_terminal(three, "status", columns=60, errors=True, NO_COLOR="1").splitlines()
+    left_out = re.fullmatch(r"no room for (.*): a wider terminal shows more", output[-1])
     assert left_out
-    known = {field.header for field in RUN.columns} - {"REASON"}
-    assert {*left_out[1].split(", ")} == known - {*shown[0].split()}
+    expected_names = {field.header for field in RUN.columns} - {"REASON"}
+    assert {*left_out[1].split(", ")} == expected_names - {*output[0].split()}
 
 
 def test_the_table_says_when_a_run_failed(clusterrun: CommandLine) -> None:
     clusterrun("submit", "--wait", "--preflight", "off", "--nodes", "2", "train.py", "fail")
-    shown = clusterrun("status").out
-    assert re.search(r"rank 1 on local-1 exited with code 7 at (\d{4}-\d\d-\d\d )?\d\d:\d\d:\d\d\n", shown)
-    found = json.loads(clusterrun("status", "--json").out)["runs"][0]
-    assert found["reason"] == "rank 1 on local-1 exited with code 7"
+    output = clusterrun("status").out
+    assert re.search(r"rank 1 on local-1 exited with code 7 at (\d{4}-\d\d-\d\d )?\d\d:\d\d:\d\d\n", output)
+    result = json.loads(clusterrun("status", "--json").out)["runs"][0]
+    assert result["reason"] == "rank 1 on local-1 exited with code 7"
 
 
 def finish(process: subprocess.Popen[str]) -> tuple[str, str]:
@@ -238,31 +238,31 @@ def watched(context: CommandLine, chosen: str, act: Callable[[], None], rows: in
         stderr=theirs,
     )
     os.close(theirs)
-    seen, done, until = b"", False, time.monotonic() + LIMIT
+    observed, result, until = b"", False, time.monotonic() + LIMIT
     try:
         while time.monotonic() < until:
             if not select.select([ours], [], [], 1.0)[0]:
                 continue
-            seen += os.read(ours, 65536)
-            if b"RUNNING" in seen and not done:
-                done = True
+            observed += os.read(ours, 65536)
+            if b"RUNNING" in observed and not result:
+                result = True
                 act()
     except OSError:
         pass  # the end of a terminal
     finally:
         os.close(ours)
         process.kill() if process.poll() is None and time.monotonic() >= until else None
-    return seen.decode(), process.wait(LIMIT)
+    return observed.decode(), process.wait(LIMIT)
 
 
 def test_on_a_terminal_the_other_screen_is_used_and_given_back_and_the_last_state_stays(
     clusterrun: CommandLine,
 ) -> None:
     chosen = add(clusterrun, "train", State.RUNNING)
-    seen, code = watched(clusterrun, chosen, lambda: end(clusterrun, chosen, State.FAILED))
-    assert code == 0 and seen.startswith("\x1b[?1049h\x1b[?25l")
-    before, after = seen.split("\x1b[?25h\x1b[?1049l")
-    assert "RUNNING" in before and "\x1b[2J" not in seen
+    observed, code = watched(clusterrun, chosen, lambda: end(clusterrun, chosen, State.FAILED))
+    assert code == 0 and observed.startswith("\x1b[?1049h\x1b[?25l")
+    before, after = observed.split("\x1b[?25h\x1b[?1049l")
+    assert "RUNNING" in before and "\x1b[2J" not in observed
     assert chosen in after and "FAILED" in after
 
 
@@ -271,8 +271,8 @@ def test_a_run_deleted_while_it_is_watched_is_said_and_the_terminal_is_given_bac
 ) -> None:
     chosen = add(clusterrun, "train", State.RUNNING)
     store = Store(clusterrun.environment["CLUSTERRUN_HOME"])
-    seen, code = watched(clusterrun, chosen, lambda: store.discard(chosen))
-    assert code == 5 and seen.split("\x1b[?1049l")[1].endswith(
+    observed, code = watched(clusterrun, chosen, lambda: store.discard(chosen))
+    assert code == 5 and observed.split("\x1b[?1049l")[1].endswith(
         "clusterrun status shows the runs there are\r\n"
     )
 
@@ -281,8 +281,8 @@ def test_a_run_whose_state_is_damaged_still_has_its_detail_and_its_logs(clusterr
     run_id = clusterrun("submit", "--wait", "train.py").out.strip()
     run = Path(clusterrun.environment["CLUSTERRUN_HOME"]) / "runs" / run_id
     (run / "state.json").write_text("{")
-    shown, printed = clusterrun("status", run_id), clusterrun("logs", run_id)
-    assert shown.code == 0 and "state.json is damaged" in shown.out and "train.py" in shown.out
+    output, printed = clusterrun("status", run_id), clusterrun("logs", run_id)
+    assert output.code == 0 and "state.json is damaged" in output.out and "train.py" in output.out
     assert (printed.code, printed.out) == (0, "node0 r0 | rank 0 of 1\n")
 
 

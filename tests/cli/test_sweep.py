@@ -27,8 +27,8 @@ if os.environ["RANK"] == "0":
 def test_a_sweep_from_its_points_to_the_best_of_its_runs(clusterrun: CommandLine) -> None:
     (clusterrun.folder / "s.py").write_text(SCRIPT)
     options = ["--preflight", "off", "--nodes", "2", "--name", "rates", "--at-most", "2"]
-    made = clusterrun("sweep", *options, "--set", "lr=2,1,3", "--json", "s.py", "{lr}", "$(id) '{lr}")
-    document = json.loads(made.out)
+    result = clusterrun("sweep", *options, "--set", "lr=2,1,3", "--json", "s.py", "{lr}", "$(id) '{lr}")
+    document = json.loads(result.out)
     runs = [point["run_id"] for point in document["points"]]
     assert [point["point"] for point in document["points"]] == [{"lr": "2"}, {"lr": "1"}, {"lr": "3"}]
     assert [run.rpartition("-")[2] for run in runs] == ["rates.0", "rates.1", "rates.2"]
@@ -49,8 +49,8 @@ def test_a_sweep_from_its_points_to_the_best_of_its_runs(clusterrun: CommandLine
     why = json.loads(clusterrun("status", "--json", runs[2]).out)["runs"][0]["reason"]
     assert "exited with code 1" in why
     assert [row[5:] for row in rows] == [["reason"], [""], [""], [why]]
-    shown = json.loads(clusterrun("status", "--json", "rates").out)["runs"]
-    assert [(run["sweep"], run["point"]) for run in shown] == [
+    output = json.loads(clusterrun("status", "--json", "rates").out)["runs"]
+    assert [(run["sweep"], run["point"]) for run in output] == [
         (document["sweep_id"], f"lr={lr}") for lr in "213"
     ]
     (row,) = [line for line in clusterrun("status").out.splitlines() if document["sweep_id"] in line]
@@ -62,7 +62,7 @@ def test_a_sweep_from_its_points_to_the_best_of_its_runs(clusterrun: CommandLine
     assert clusterrun("sweep", "retry", "--failed", "rates").code == 0
     assert clusterrun("wait", "rates").code == 0
     best = json.loads(clusterrun("sweep", "results", "rates", "--max", "--json").out)
-    assert [(one["name"], one["reported"]["loss"]) for one in best["results"]] == [
+    assert [(entry["name"], entry["reported"]["loss"]) for entry in best["results"]] == [
         ("rates.2", 0.3),
         ("rates.0", 0.2),
         ("rates.1", 0.1),
@@ -70,7 +70,7 @@ def test_a_sweep_from_its_points_to_the_best_of_its_runs(clusterrun: CommandLine
     assert best["results"][0]["run_id"] not in runs
     assert problems("sweep", document) == problems("sweep-results", best) == []
     assert problems("sweep-list", json.loads(clusterrun("sweep", "list", "--json").out)) == []
-    newest = [one["run_id"] for one in best["results"]]
+    newest = [entry["run_id"] for entry in best["results"]]
     assert clusterrun("clean", "--yes", *newest).code == 0
     assert clusterrun("sweep", "list").out == ""
 
@@ -85,11 +85,11 @@ def test_what_cannot_be_a_sweep_is_refused_before_anything_is_made(clusterrun: C
         ("resluts",): "Did you mean results?",
         ("results", "nothing"): "there is no sweep 'nothing'",
     }
-    for words, told in refusals.items():
-        done = clusterrun("sweep", *words)
-        assert (done.code in (2, 5), told in done.err) == (True, True), done.err
+    for arguments, message in refusals.items():
+        result = clusterrun("sweep", *arguments)
+        assert (result.code in (2, 5), message in result.err) == (True, True), result.err
     planned = clusterrun("sweep", "--dry-run", "--json", "--set", "lr=1,2", "s.py", "{lr}")
-    assert [one["command"] for one in json.loads(planned.out)["points"]] == [["s.py", "1"], ["s.py", "2"]]
+    assert [entry["command"] for entry in json.loads(planned.out)["points"]] == [["s.py", "1"], ["s.py", "2"]]
     assert clusterrun("sweep", "list").out == clusterrun("status").out == ""
 
 

@@ -31,16 +31,16 @@ def on_terminal(
         stderr=theirs if errors else subprocess.DEVNULL,
     )
     os.close(theirs)
-    seen = b""
+    observed = b""
     try:
         while data := os.read(ours, 4096):
-            seen += data
+            observed += data
     except OSError:
         pass  # the other side of a terminal was closed: this is how its end is told
     finally:
         os.close(ours)
         process.wait(60)
-    return seen.decode().replace("\r\n", "\n")
+    return observed.decode().replace("\r\n", "\n")
 
 
 def test_logs_have_the_colour_of_their_rank(ended: CommandLine) -> None:

@@ -56,11 +56,11 @@ def found(
 def test_the_strongest_source_decides_and_is_named(tmp_path: Path, environ: dict[str, str]) -> None:
     values = found(tmp_path, {**environ, "CLUSTERRUN_QOS": "mine", "CLUSTERRUN_NODES": "7"}, "big", nodes=9)
     project, user = tmp_path / "project/clusterrun.toml", tmp_path / "xdg/clusterrun/config.toml"
-    shown = {
+    output = {
         name: (values[name].value, values[name].origin)
         for name in ("nodes", "qos", "partition", "account", "mem")
     }
-    assert shown == {
+    assert output == {
         "nodes": (9, "command line"),
         "qos": ("mine", "CLUSTERRUN_QOS"),
         "partition": ("project", f"{project} [defaults]"),

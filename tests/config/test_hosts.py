@@ -25,13 +25,13 @@ def read(tmp_path, text):
 
 
 def test_a_host_has_what_its_table_says_and_its_name_for_ssh(tmp_path):
-    found = read(tmp_path, WHOLE)
-    assert found.hosts == (
+    text = read(tmp_path, WHOLE)
+    assert text.hosts == (
         HostEntry("a", "login1", "~/env/bin/python", "/scratch", ("User=me", "Port=22")),
         HostEntry("b", "b"),
     )
-    assert profiles.host([found], "a") == found.hosts[0]
-    assert profiles.host([found], "unlisted") == HostEntry("unlisted", "unlisted")
+    assert profiles.host([text], "a") == text.hosts[0]
+    assert profiles.host([text], "unlisted") == HostEntry("unlisted", "unlisted")
 
 
 @pytest.mark.parametrize(

@@ -77,8 +77,15 @@ def test_no_combination_lets_another_user_change_what_is_read() -> None:
             strange_file = file_uid == OTHER or file_mode & 0o002 or (file_mode & 0o020 and file_gid == TEAM)
             shared = mode & 0o002 or (mode & 0o020 and gid == TEAM)
             replaceable = uid == OTHER or (shared and not mode & 0o1000)
-            said = refused(file(file_mode, file_uid, file_gid), folder(mode, uid, gid))
-            assert said == bool(strange_file or replaceable), (file_mode, file_uid, file_gid, mode, uid, gid)
+            message = refused(file(file_mode, file_uid, file_gid), folder(mode, uid, gid))
+            assert message == bool(strange_file or replaceable), (
+                file_mode,
+                file_uid,
+                file_gid,
+                mode,
+                uid,
+                gid,
+            )
 
 
 TEXT = '[defaults]\npython = "/tmp/evil"\n'
@@ -101,11 +108,11 @@ def environment(folder: Path, **more: str) -> dict[str, str]:
 
 def test_a_planted_file_is_named_with_the_remedy_and_each_remedy_helps(planted: Path) -> None:
     path = planted.parents[1] / "clusterrun.toml"
-    with pytest.raises(BadInput) as told:
+    with pytest.raises(BadInput) as message:
         profiles.load(str(planted), environment(planted))
-    assert str(path) in told.value.seen and "can be written by others (mode 0666)" in told.value.seen
+    assert str(path) in message.value.seen and "can be written by others (mode 0666)" in message.value.seen
     for word in (f"chmod go-w {path}", f"CLUSTERRUN_TRUST={path}", f'trust = ["{path}"]'):
-        assert word in told.value.remedy
+        assert word in message.value.remedy
     for trusted in (str(path), str(path.parent)):
         read = profiles.load(str(planted), environment(planted, CLUSTERRUN_TRUST=trusted))
         assert dict(read[0].defaults.values)["python"] == "/tmp/evil"
@@ -114,7 +121,7 @@ def test_a_planted_file_is_named_with_the_remedy_and_each_remedy_helps(planted: 
     assert len(profiles.load(str(planted), environment(planted))) == 2
     (planted / "xdg/clusterrun/config.toml").unlink()
     (planted / "clusterrun.toml").write_text("")
-    assert [one.path for one in profiles.load(str(planted), environment(planted))] == [
+    assert [entry.path for entry in profiles.load(str(planted), environment(planted))] == [
         str(planted / "clusterrun.toml")
     ]
 
@@ -123,10 +130,12 @@ def test_a_command_that_only_asks_slurm_says_once_that_it_ignores_the_file(
     planted: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(planted)
-    told: list[str] = []
-    context = Context({**environment(planted), "CLUSTERRUN_HOME": str(planted / "home")}, tell=told.append)
+    messages: list[str] = []
+    context = Context(
+        {**environment(planted), "CLUSTERRUN_HOME": str(planted / "home")}, tell=messages.append
+    )
     assert context.jobs() is context.jobs()
-    (line,) = told
+    (line,) = messages
     assert line.startswith(f"{planted.parents[1] / 'clusterrun.toml'} is not read: ")
     assert "can be written by others (mode 0666)" in line
     assert "\n" not in line

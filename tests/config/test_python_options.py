@@ -33,12 +33,16 @@ def test_the_stub_has_the_public_names() -> None:
 @pytest.mark.parametrize("name, options", FUNCTIONS)
 def test_signature_stub_and_help_have_every_option(name: str, options: tuple[object, ...]) -> None:
     function = getattr(clusterrun, name)
-    wanted = [option.field for option in options]  # type: ignore[arg-type]
+    expected = [option.field for option in options]  # type: ignore[arg-type]
     signature = inspect.signature(function)
-    keywords = [one.name for one in signature.parameters.values() if one.kind is one.KEYWORD_ONLY]
+    keywords = [
+        parameter.name
+        for parameter in signature.parameters.values()
+        if parameter.kind is parameter.KEYWORD_ONLY
+    ]
     (defined,) = (node for node in ast.parse(STUB.read_text()).body if getattr(node, "name", "") == name)
     assert isinstance(defined, ast.FunctionDef)
-    assert [one for one in keywords if one in wanted] == wanted
-    assert [one.arg for one in defined.args.kwonlyargs][-len(wanted) :] == wanted
+    assert [parameter for parameter in keywords if parameter in expected] == expected
+    assert [parameter.arg for parameter in defined.args.kwonlyargs][-len(expected) :] == expected
     text = pydoc.plaintext.document(function)
-    assert all(f"    {one}: " in text for one in wanted)
+    assert all(f"    {parameter}: " in text for parameter in expected)

@@ -105,8 +105,8 @@ def test_a_file_that_cannot_be_meant_is_refused_in_words(
 
 
 def test_values_stand_for_their_places_and_no_other_braces() -> None:
-    made = at(SPEC, (("lr", "{x}"), ("x", "$(id) '")), "t.3")
-    assert (made.name, made.command, made.environment) == (
+    created = at(SPEC, (("lr", "{x}"), ("x", "$(id) '")), "t.3")
+    assert (created.name, created.command, created.environment) == (
         "t.3",
         ("train.py", "--lr={x}", "$(id) '", '{"a": 1}'),
         (("E", "e{x}"),),
@@ -135,11 +135,11 @@ def test_a_place_that_nearly_has_a_name_is_refused_and_others_are_the_scripts_ow
 @given(st.text(), st.text(max_size=40))
 def test_whatever_is_written_is_points_or_words(name: str, values: str) -> None:
     try:
-        found = points([f"{name}={values}"])
+        result = points([f"{name}={values}"])
     except BadInput as refused:
         assert refused.seen and refused.remedy
     else:
-        assert 0 < len(found) <= MOST_POINTS and all(value for point in found for _, value in point)
+        assert 0 < len(result) <= MOST_POINTS and all(value for point in result for _, value in point)
 
 
 def test_a_span_of_numbers_is_refused() -> None:

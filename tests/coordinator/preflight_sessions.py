@@ -52,15 +52,15 @@ class Simple:
         self.progress = ""
         self._orders = orders
         self._until = now + LIMIT
-        self._names = {one.node: one.name for one in nodes}
-        self._faults = {one.node: one.absent for one in nodes if one.absent is not None}
+        self._names = {entry.node: entry.name for entry in nodes}
+        self._faults = {entry.node: entry.absent for entry in nodes if entry.absent is not None}
         self._places: list[int] = []
-        asked = [one.node for one in nodes if one.absent is None]
+        requested = [entry.node for entry in nodes if entry.absent is None]
         if short is not None and short.after is not None:
             numbers = {name: node for node, name in self._names.items()}
             self._places = [numbers[name] for name in short.after.world]
-            asked = [node for node in asked if node in short.suspects]
-        self._waiting = dict.fromkeys(asked, True)
+            requested = [node for node in requested if node in short.suspects]
+        self._waiting = dict.fromkeys(requested, True)
 
     def begin(self) -> list[Ask]:
         asks = [Ask(node, 1, f"node {node}, are you well?") for node in self._waiting]
@@ -92,8 +92,8 @@ class Simple:
         self.progress = f"{len(self._waiting)} nodes are still asked"
         if not self._waiting and self.outcome is None:
             fit = [node for node in sorted(self._names) if node not in self._faults]
-            known = len(self._places) == self._orders.nodes
-            world = self._kept(fit) if known else tuple(fit[: self._orders.nodes])
+            expected_names = len(self._places) == self._orders.nodes
+            world = self._kept(fit) if expected_names else tuple(fit[: self._orders.nodes])
             nodes = tuple(self._report_of(node, world) for node in sorted(self._names))
             enough = len(world) == self._orders.nodes
             excluded = tuple(self._names[node] for node in sorted(self._faults))

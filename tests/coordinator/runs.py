@@ -35,10 +35,10 @@ USUAL = Timeouts()
 
 def pythons() -> list[str]:
     """This Python, and one of every other version that is installed here."""
-    found = {sys.executable}
+    results = {sys.executable}
     for minor in ("3.9", "3.10", "3.11", "3.12", "3.13"):
-        found |= {str(path) for path in sorted(PYTHONS.glob(f"{minor}.*/bin/python"))[:1]}
-    return sorted(found)
+        results |= {str(path) for path in sorted(PYTHONS.glob(f"{minor}.*/bin/python"))[:1]}
+    return sorted(results)
 
 
 def until(condition: Callable[[], Any], what: str, seconds: float = 60.0) -> Any:
@@ -157,22 +157,22 @@ def _command_line(pid: int) -> str:
 @contextmanager
 def runs(folder: Path) -> Iterator[Callable[..., Run]]:
     """Makes runs; at the end nothing of them may live, nor any descriptor be open that was not before."""
-    made: list[Run] = []
+    created: list[Run] = []
     before = len(os.listdir("/proc/self/fd"))
 
     def make(command: list[str], nodes: int = 2, ranks: int = 2, **more: Any) -> Run:
-        run_id = f"r{os.getpid()}-{time.monotonic_ns()}-{len(made)}"
+        run_id = f"r{os.getpid()}-{time.monotonic_ns()}-{len(created)}"
         orders = Orders(run_id, "a name", nodes, ranks, 0, 1, tuple(command), str(folder), **more)
-        made.append(Run(folder / run_id, orders))
-        return made[-1]
+        created.append(Run(folder / run_id, orders))
+        return created[-1]
 
     try:
         yield make
-        for run in made:
+        for run in created:
             assert run.left() == [], "processes were left behind"
             drafts = [path.name for path in run.folder.rglob(".*")]
             assert drafts == [], "files were left behind"
     finally:
-        for run in made:
+        for run in created:
             run.end()
     assert len(os.listdir("/proc/self/fd")) <= before, "descriptors were left open"

@@ -67,9 +67,9 @@ class Tape:
 
     def _on(self, time: float, event: Any) -> list[Any]:
         out = self.machine.on(Now(time, WALL + time), event)
-        asked = [action for action in out if isinstance(action, ReadProgress)]
-        out = [action for action in out if action not in asked]
-        for action in asked:
+        requested = [action for action in out if isinstance(action, ReadProgress)]
+        out = [action for action in out if action not in requested]
+        for action in requested:
             out += self._on(time, Progressed(action.epoch, *self.reported))
         return out
 

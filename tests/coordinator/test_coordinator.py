@@ -137,8 +137,8 @@ def test_an_overloaded_machine_gets_five_times_the_limit_more() -> None:
 
 def test_a_launcher_that_ends_before_all_joined_is_the_failure_with_its_words() -> None:
     actions = coordinator().at(1.0, LauncherEnded(1, ("srun: error", "no such host")))
-    words = "the launcher ended with code 1: srun: error / no such host (before nodes 0 and 1 had joined)"
-    assert [ending(actions).reason, actions[-1]] == [words, Finish(1)]
+    text = "the launcher ended with code 1: srun: error / no such host (before nodes 0 and 1 had joined)"
+    assert [ending(actions).reason, actions[-1]] == [text, Finish(1)]
 
 
 def test_a_launcher_that_ends_while_agents_live_ends_nothing() -> None:

@@ -51,9 +51,9 @@ def test_the_first_failure_in_time_is_the_one_reported_even_where_its_news_comes
     tape.at(5.3)
     tape.at(later + 0.3, failed(0, 4.5, code=-11))
     state = ending(all_gone(tape, 7.0))
-    words = "rank 0 on n0 was killed by signal 11 (SIGSEGV)"
-    assert state.failure == Failure(0, "n0", -11, WALL + 4.5, words)
-    assert [state.reason, state.exit_code, state.state] == [words, 139, State.FAILED]
+    text = "rank 0 on n0 was killed by signal 11 (SIGSEGV)"
+    assert state.failure == Failure(0, "n0", -11, WALL + 4.5, text)
+    assert [state.reason, state.exit_code, state.state] == [text, 139, State.FAILED]
 
 
 NOTICED = {"code": 1, "noticed": True, "last_lines": ("Connection closed by peer [10.0.0.2]:4711.",)}
@@ -205,12 +205,12 @@ def test_a_failed_rank_is_restarted_in_place_once_all_nodes_are_clean() -> None:
 def test_what_ends_an_attempt_is_noted_once_whatever_follows() -> None:
     tape = training(max_restarts=1)
     tape.at(5.0, failed(3, 5.0))
-    said = [*tape.at(5.3), *all_gone(tape, 6.0)]
+    messages = [*tape.at(5.3), *all_gone(tape, 6.0)]
     tape.at(6.1, EpochClaimed(1))
     train(tape, 6.2, epoch=1)
     tape.at(7.0, MessageCame(1, RankExited(1, 2, 5, WALL + 7)))
-    said += [*tape.at(7.3), *all_gone(tape, 8.0, epoch=1)]
-    assert [one.text for one in said if isinstance(one, Note)] == [
+    messages += [*tape.at(7.3), *all_gone(tape, 8.0, epoch=1)]
+    assert [entry.text for entry in messages if isinstance(entry, Note)] == [
         "attempt 0: ending all ranks: rank 3 on n1 exited with code 3",
         "restart 1 of 1",
         "attempt 1: ending all ranks: rank 2 on n1 exited with code 5",
@@ -244,8 +244,8 @@ def test_another_port_is_tried_three_times_without_a_charge() -> None:
 def test_what_cannot_be_killed_forbids_a_restart_where_its_node_is_needed_and_is_named() -> None:
     tape = stopped(failed(3, 5.0), max_restarts=3)
     state = ending(all_gone(tape, 6.0, stuck=("77 in nfs_wait",)))
-    words = "rank 3 on n1 exited with code 3; still there, not to be killed: n0: 77 in nfs_wait"
-    assert [state.state, state.reason] == [State.FAILED, words]
+    text = "rank 3 on n1 exited with code 3; still there, not to be killed: n0: 77 in nfs_wait"
+    assert [state.state, state.reason] == [State.FAILED, text]
 
 
 def test_a_lost_node_ends_the_attempt_and_is_dead_only_when_its_lease_is_out() -> None:
@@ -257,9 +257,9 @@ def test_a_lost_node_ends_the_attempt_and_is_dead_only_when_its_lease_is_out() -
         tape.at(float(second), MessageCame(0, RanksGone(0)), MessageCame(0, Beat(second)))
     assert sent(tape.at(26.9)) == []
     state = ending(tape.at(27.0))
-    words = "n1 (node 1) was lost: connection reset"
-    assert [state.state, state.reason, state.exit_code] == [State.NODE_FAIL, words, 1]
-    assert state.failure == Failure(-1, "n1", 1, WALL + 4, words)
+    text = "n1 (node 1) was lost: connection reset"
+    assert [state.state, state.reason, state.exit_code] == [State.NODE_FAIL, text, 1]
+    assert state.failure == Failure(-1, "n1", 1, WALL + 4, text)
 
 
 def test_a_silent_node_is_lost_after_twelve_seconds() -> None:
@@ -305,8 +305,8 @@ def test_a_node_that_left_a_coordinator_which_stood_still_left_for_that() -> Non
     tape.at(30.0, StoodStill(28.0), Tick(), AgentLeft(1, "it closed the connection"))
     tape.at(30.3)
     state = ending(tape.at(53.0, MessageCame(0, RanksGone(0))))
-    words = "n1 (node 1) was lost: it closed the connection"
-    assert state.reason == f"{words}; the coordinator on login stood still then, for 28 s"
+    text = "n1 (node 1) was lost: it closed the connection"
+    assert state.reason == f"{text}; the coordinator on login stood still then, for 28 s"
     assert state.failure is not None
     assert state.failure.node == ""
 

@@ -77,8 +77,8 @@ def answer(node: int, body: str = WELL, epoch: int = 0) -> MessageCame:
 
 
 def asked(*nodes: int, epoch: int = 0) -> list[Any]:
-    words = [(n, AskSidecar(epoch, "examiner", 1, f"node {n}, are you well?")) for n in nodes]
-    return [Send(link, message) for link, message in words]
+    arguments = [(n, AskSidecar(epoch, "examiner", 1, f"node {n}, are you well?")) for n in nodes]
+    return [Send(link, message) for link, message in arguments]
 
 
 def under_way(**orders: Any) -> Tape:
@@ -135,12 +135,12 @@ def test_an_unfit_node_is_swapped_for_a_spare_and_rank_0_moves() -> None:
 
 
 def test_the_report_is_saved_and_kept_where_it_holds_a_finding() -> None:
-    kept = []
+    retained = []
     for body in (WELL, ILL):
         tape = under_way()
         out = tape.does(2.0, answer(0, body), answer(1), answer(2))
-        kept += [(a.epoch, a.keep, a.report.verdict) for a in out if isinstance(a, SaveReport)]
-    assert kept == [(0, False, Grade.PASS), (0, True, Grade.FAIL)]
+        retained += [(a.epoch, a.keep, a.report.verdict) for a in out if isinstance(a, SaveReport)]
+    assert retained == [(0, False, Grade.PASS), (0, True, Grade.FAIL)]
 
 
 def test_ranks_are_counted_by_place_and_a_run_of_swapped_nodes_completes() -> None:
@@ -188,8 +188,8 @@ def test_a_restart_keeps_the_world_and_is_not_ruled_out_by_a_lost_spare() -> Non
     tape.at(3.0, MessageCame(1, RankExited(0, 0, 3, WALL + 3.0)))
     assert sent(tape.does(3.4)) == [(1, StopRanks(0, 8.0)), (2, StopRanks(0, 8.0))]
     tape.at(4.0, MessageCame(1, RanksGone(0)), MessageCame(2, RanksGone(0)))
-    asked = [(link, order.number) for link, order in sent(tape.does(4.1, EpochClaimed(1)))]
-    assert asked == [(1, 1)]  # the node whose rank failed, and no other
+    requested = [(link, order.number) for link, order in sent(tape.does(4.1, EpochClaimed(1)))]
+    assert requested == [(1, 1)]  # the node whose rank failed, and no other
     assert sent(tape.does(4.2, answer(1, epoch=1))) == [(1, ReservePort(1))]
     assert tape.state(5.0).attempts[-1].nodes == ("n1", "n2")
 
@@ -208,8 +208,8 @@ def test_once_half_are_there_the_others_get_three_times_as_long_and_15_s_at_leas
 def test_the_absent_are_named_by_name_with_what_the_launcher_said_of_them() -> None:
     tape = examined()
     join(tape, 1.0, nodes=2)
-    said = ("srun: error: n2: task 2: Exited with exit code 1", "something else")
-    assert tape.does(2.0, LauncherEnded(1, said, whole=False)) == []
+    output = ("srun: error: n2: task 2: Exited with exit code 1", "something else")
+    assert tape.does(2.0, LauncherEnded(1, output, whole=False)) == []
     tape.at(4.0)
     tape.at(5.0, answer(0), answer(1))
     state = tape.state(6.0)
@@ -288,16 +288,16 @@ def test_where_nobody_joins_for_a_node_without_a_connection_to_the_launcher_it_i
     assert EndLauncher() in tape.does(35.0, linked)
     without = LaunchAgents(tuple(NAMES[node] for node in absent))
     assert tape.does(36.0, LauncherEnded(143)) == [without]
-    there = [node for node in range(4) if node not in absent]
-    for place, node in enumerate(there):
+    remote = [node for node in range(4) if node not in absent]
+    for place, node in enumerate(remote):
         tape.at(37.0, AgentJoined(20 + place, hello(node)), MessageCame(20 + place, Beat(0)))
     state = tape.state(38.0)
     assert state.phase is Phase.PREFLIGHT
     tape.at(
-        39.0, *(MessageCame(20 + place, SidecarSaid(0, "examiner", 1, WELL)) for place in range(len(there)))
+        39.0, *(MessageCame(20 + place, SidecarSaid(0, "examiner", 1, WELL)) for place in range(len(remote)))
     )
-    told = "; ".join((*tape.state(40.0).warnings, tape.state(40.0).reason))
-    assert f"it opened no connection to n0 within 35 s, as the {len(there)} other nodes did" in told
+    notice = "; ".join((*tape.state(40.0).warnings, tape.state(40.0).reason))
+    assert f"it opened no connection to n0 within 35 s, as the {len(remote)} other nodes did" in notice
 
 
 @pytest.mark.parametrize("linked", [(), ("n0",), NAMES])
@@ -317,8 +317,8 @@ def test_where_only_the_launcher_s_node_has_a_connection_all_others_are_done_wit
     state = tape.state(63.0)
     assert state.phase is Phase.PREFLIGHT
     tape.at(64.0, MessageCame(20, SidecarSaid(0, "examiner", 1, WELL)))
-    told = "; ".join((*tape.state(65.0).warnings, tape.state(65.0).reason))
-    assert "it opened no connection to n0 within 60 s, and no other node did" in told
+    notice = "; ".join((*tape.state(65.0).warnings, tape.state(65.0).reason))
+    assert "it opened no connection to n0 within 60 s, and no other node did" in notice
 
 
 def test_of_two_nodes_the_other_one_is_waited_for() -> None:
@@ -336,8 +336,8 @@ def test_once_somebody_has_joined_no_one_looks_at_the_launcher() -> None:
 
 def test_a_launcher_that_has_told_of_an_agent_s_end_has_reached_its_node_and_may_go_on() -> None:
     tape = launched()
-    said = ("srun: error: n[2-3]: tasks 2-3: Exited with exit code 127",)
-    tape.at(2.0, LauncherEnded(127, said, whole=False))
+    output = ("srun: error: n[2-3]: tasks 2-3: Exited with exit code 127",)
+    tape.at(2.0, LauncherEnded(127, output, whole=False))
     assert tape.does(4.0) == asked(0, 1)
 
 
@@ -363,8 +363,8 @@ def test_agents_are_launched_anew_a_few_times_only() -> None:
     tape.at(0.0, EpochClaimed(0))
     out: list[Any] = []
     for number in range(7):
-        said = (UNREACHED.replace("n2", f"n{number}"),)
-        out += tape.does(1.0 + number, LauncherEnded(233, said))
+        output = (UNREACHED.replace("n2", f"n{number}"),)
+        out += tape.does(1.0 + number, LauncherEnded(233, output))
     again = [a.without for a in out if isinstance(a, LaunchAgents)]
     assert again == [names[:count] for count in range(1, 6)]
     assert tape.saved and tape.saved.state is State.FAILED
@@ -480,8 +480,8 @@ def test_where_no_job_could_be_queued_the_reason_says_so() -> None:
     tape, _ = unfit(resubmit=WORDS)
     state = tape.state(3.0, Resubmitted("", "the program exited with code 1: invalid partition"))
     assert (state.state, state.exit_code) == (State.FAILED, 3)
-    words = "it could not be queued anew: the program exited with code 1: invalid partition"
-    assert state.reason.endswith(f"; {words}")
+    text = "it could not be queued anew: the program exited with code 1: invalid partition"
+    assert state.reason.endswith(f"; {text}")
 
 
 def test_a_scheduler_that_never_answers_is_not_waited_for_without_end() -> None:
@@ -500,8 +500,8 @@ def test_a_run_is_queued_anew_three_times_at_most_and_leaves_out_all_that_were_e
         join(tape, 1.0, nodes=3)
         answers = [answer(node, ILL, epoch=before) for node in range(3)]
         out = tape.at(2.0, *answers)
-        made = [a.excluded for a in out if isinstance(a, Resubmit)]
-        assert made == ([("n9", "n0", "n1", "n2")] if again else [])
+        created = [a.excluded for a in out if isinstance(a, Resubmit)]
+        assert created == ([("n9", "n0", "n1", "n2")] if again else [])
 
 
 def test_a_successor_begins_at_once_and_keeps_what_was_excluded() -> None:

@@ -69,9 +69,9 @@ class Told:
 
 def test_the_facts_stand_on_standard_input_as_json(tmp_path: Path) -> None:
     out = tmp_path / "out"
-    told = Told(tmp_path, f"cat >>{shlex.quote(str(out))}; echo said $MINE $SLURM_JOB_ID")
-    told.tells("failed", "ended")
-    told.hooks.finish()
+    message = Told(tmp_path, f"cat >>{shlex.quote(str(out))}; echo said $MINE $SLURM_JOB_ID")
+    message.tells("failed", "ended")
+    message.hooks.finish()
     facts = [json.loads(line) for line in out.read_text().splitlines()]
     assert [fact["event"] for fact in facts] == ["failed", "ended"]
     assert facts[0] == {
@@ -87,16 +87,16 @@ def test_the_facts_stand_on_standard_input_as_json(tmp_path: Path) -> None:
         "run_dir": str(tmp_path),
         "at": 5.0,
     }
-    assert Path(told.paths.attempt(0).hooks_log).read_text() == "said x 7\n" * 2
-    assert told.notes == []
+    assert Path(message.paths.attempt(0).hooks_log).read_text() == "said x 7\n" * 2
+    assert message.notes == []
 
 
 def test_one_is_told_after_the_other_in_order(tmp_path: Path) -> None:
     out = tmp_path / "out"
     command = f"""echo begin >>{out}; sleep 0.1; sed 's/.*"event": "//; s/".*//' >>{out}"""
-    told = Told(tmp_path, command)
-    told.tells("started", "failed", "restarted", "ended")
-    told.hooks.finish()
+    message = Told(tmp_path, command)
+    message.tells("started", "failed", "restarted", "ended")
+    message.hooks.finish()
     expected = [word for event in ("started", "failed", "restarted", "ended") for word in ("begin", event)]
     assert out.read_text().split() == expected
 
@@ -106,45 +106,45 @@ def test_a_program_that_never_ends_is_killed_with_all_it_started(
 ) -> None:
     monkeypatch.setattr(module, "LIMIT_SECONDS", 0.5)
     pids = tmp_path / "pids"
-    told = Told(tmp_path, f"sleep 100 & echo $! $$ >>{pids}; setsid sleep 100 & echo $! >>{pids}; wait")
-    told.tells("started")
-    told.waits_until(lambda: told.notes)
-    told.waits_until(lambda: not any(os.path.exists(f"/proc/{pid}") for pid in living(pids)))
-    assert told.notes == ["the program for events was killed: it ran for 0.5 s"]
+    message = Told(tmp_path, f"sleep 100 & echo $! $$ >>{pids}; setsid sleep 100 & echo $! >>{pids}; wait")
+    message.tells("started")
+    message.waits_until(lambda: message.notes)
+    message.waits_until(lambda: not any(os.path.exists(f"/proc/{pid}") for pid in living(pids)))
+    assert message.notes == ["the program for events was killed: it ran for 0.5 s"]
 
 
 def living(pids: Path) -> list[str]:
     """Those of the file that are no zombies."""
-    found = []
+    results = []
     for pid in pids.read_text().split():
         try:
             state = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
         except OSError:
             continue
-        found += [] if state in "ZX" else [pid]
-    return found
+        results += [] if state in "ZX" else [pid]
+    return results
 
 
 def test_a_run_that_ends_waits_for_its_program_no_longer_than_said(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(module, "LAST_SECONDS", 0.3)
-    told = Told(tmp_path, "sleep 100")
-    told.tells("started", "ended")
+    message = Told(tmp_path, "sleep 100")
+    message.tells("started", "ended")
     began = time.monotonic()
-    told.hooks.finish()
+    message.hooks.finish()
     assert time.monotonic() - began < 60
 
 
 def test_a_program_that_fails_costs_a_note(tmp_path: Path) -> None:
-    told = Told(tmp_path, "exit 3")
-    told.tells("ended")
-    told.hooks.finish()
-    assert told.notes == ["the program for events exited with code 3; see hooks.log"]
+    message = Told(tmp_path, "exit 3")
+    message.tells("ended")
+    message.hooks.finish()
+    assert message.notes == ["the program for events exited with code 3; see hooks.log"]
 
 
 def test_without_an_order_nothing_is_run(tmp_path: Path) -> None:
-    told = Told(tmp_path, "")
-    told.tells("ended")
-    told.hooks.finish()
-    assert not Path(told.paths.attempt(0).hooks_log).exists()
+    message = Told(tmp_path, "")
+    message.tells("ended")
+    message.hooks.finish()
+    assert not Path(message.paths.attempt(0).hooks_log).exists()

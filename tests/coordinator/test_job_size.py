@@ -40,10 +40,10 @@ def began_on(*worlds: tuple[int, bool]) -> RunState:
 
 @pytest.mark.parametrize("given, train, idle", [(5, 4, 1), (3, 2, 1), (2, 1, 1)])
 def test_all_nodes_but_the_spares_train(given: int, train: int, idle: int) -> None:
-    found = orders_for(ORDERS, given, None)
-    assert (found.nodes, found.spares, found.allocated) == (train, idle, given)
+    result = orders_for(ORDERS, given, None)
+    assert (result.nodes, result.spares, result.allocated) == (train, idle, given)
     counted = ("srun", f"--nodes={given}", f"--ntasks={given}", "--ntasks-per-node=1", "python", "--nodes")
-    assert found.launch == counted
+    assert result.launch == counted
 
 
 def test_the_next_job_has_as_many_nodes_as_the_first_unless_the_run_is_elastic() -> None:
@@ -57,9 +57,9 @@ def test_the_next_job_has_as_many_nodes_as_the_first_unless_the_run_is_elastic()
 
 
 def test_a_world_that_has_begun_is_kept_and_more_nodes_idle() -> None:
-    found = orders_for(ORDERS, 5, began_on((4, False), (2, True), (3, True)))
-    assert (found.nodes, found.spares) == (2, 3)
-    assert found.preflight.resubmit == ("sbatch", "--nodes=3", "/r/script.sh")
+    result = orders_for(ORDERS, 5, began_on((4, False), (2, True), (3, True)))
+    assert (result.nodes, result.spares) == (2, 3)
+    assert result.preflight.resubmit == ("sbatch", "--nodes=3", "/r/script.sh")
 
 
 def test_a_smaller_world_than_the_run_began_in_is_refused_with_the_way_out() -> None:

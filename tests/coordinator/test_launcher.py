@@ -70,18 +70,18 @@ def test_the_end_of_the_first_launch_is_not_the_end_of_the_second(
     program.chmod(stat.S_IRWXU)
     loop = EventLoop()
     ends: list[int] = []
-    one = Launcher(loop, launch((str(program),)), lambda ended: ends.append(ended.code))
-    passes = passing(loop, one, ends)
+    entry = Launcher(loop, launch((str(program),)), lambda ended: ends.append(ended.code))
+    passes = passing(loop, entry, ends)
 
-    one.start()
-    one.end()
+    entry.start()
+    entry.end()
     until(passes, "the end of the first launch")
     assert ends == [128 + signal.SIGTERM]
-    one.start(("n2",))
+    entry.start(("n2",))
     later = steady() + 1.0
     until(lambda: passes() and steady() > later, "the time at which the first one was to be killed")
-    assert one.alive and ends == [128 + signal.SIGTERM]
-    one.kill()
+    assert entry.alive and ends == [128 + signal.SIGTERM]
+    entry.kill()
     until(lambda: passes() and len(ends) == 2, "the end of the second launch")
     assert ends[1] == 128 + signal.SIGKILL
 
@@ -95,21 +95,21 @@ def test_a_launch_beside_another_is_over_with_the_newest_and_all_are_when_none_l
     program.chmod(stat.S_IRWXU)
     loop = EventLoop()
     ends: list[tuple[bool, bool]] = []
-    one = Launcher(loop, launch((str(program),)), lambda ended: ends.append((ended.whole, ended.others)))
-    passes = passing(loop, one, ends)
+    entry = Launcher(loop, launch((str(program),)), lambda ended: ends.append((ended.whole, ended.others)))
+    passes = passing(loop, entry, ends)
     started = []
     for without in ((), ("n2",)):
-        before = set(one._living)
-        one.start(without)
-        started.append((set(one._living) - before).pop())
+        before = set(entry._living)
+        entry.start(without)
+        started.append((set(entry._living) - before).pop())
         until(lambda: limits.exists() and limits.read_text().count("\n") == len(started), "its start")
     assert limits.read_text() == "limit:\nlimit: --immediate=2\n"
     for pid in reversed(started) if newest_first else started:
-        assert one.alive
+        assert entry.alive
         os.kill(pid, signal.SIGKILL)
-        until(lambda pid=pid: (passes() or True) and pid not in one._living | one._older, "its end")
+        until(lambda pid=pid: (passes() or True) and pid not in entry._living | entry._older, "its end")
     assert ends == ([(True, True), (True, False)] if newest_first else [(True, False)])
-    assert not one.alive
+    assert not entry.alive
 
 
 @pytest.mark.parametrize(
@@ -132,18 +132,18 @@ def test_a_launcher_that_goes_on_without_a_node_tells_which_and_one_that_gives_u
     program.chmod(stat.S_IRWXU)
     loop = EventLoop()
     ends: list[tuple[int, str, bool]] = []
-    one = Launcher(
+    entry = Launcher(
         loop,
         launch((str(program),)),
         lambda ended: ends.append((ended.code, ended.output[0], ended.whole)),
     )
-    passes = passing(loop, one, ends)
+    passes = passing(loop, entry, ends)
 
-    one.start()
+    entry.start()
     until(passes, "a word of the launcher's")
     assert ends == [(1, line, False) if early else (0, line, True)]
-    one.kill()
-    until(lambda: passes() and not one.alive, "its end")
+    entry.kill()
+    until(lambda: passes() and not entry.alive, "its end")
 
 
 def test_a_launcher_that_is_killed_is_told_from_one_that_says_so_of_its_tasks(tmp_path: Path) -> None:
@@ -153,10 +153,10 @@ def test_a_launcher_that_is_killed_is_told_from_one_that_says_so_of_its_tasks(tm
     program.chmod(stat.S_IRWXU)
     loop = EventLoop()
     ends: list[tuple[int, tuple[str, ...]]] = []
-    one = Launcher(loop, launch((str(program),)), lambda ended: ends.append((ended.code, ended.output)))
-    passes = passing(loop, one, ends)
+    entry = Launcher(loop, launch((str(program),)), lambda ended: ends.append((ended.code, ended.output)))
+    passes = passing(loop, entry, ends)
 
-    one.start()
+    entry.start()
     until(passes, "its end")
     assert ends == [(137, (f"{program} was killed by signal 9 (SIGKILL)",))]
 
@@ -174,18 +174,18 @@ AGAIN = "srun: error: get_addr_info: getaddrinfo() failed: Temporary failure, at
 def test_the_line_that_names_a_node_not_reached_is_never_dropped_among_others(
     before: int, after: int, line: str
 ) -> None:
-    said: list[tuple[str, ...]] = []
-    one = Launcher(EventLoop(), launch(ARGV), lambda ended: said.append(ended.output))
-    words = [f"line {number}" for number in range(before)] + [line]
-    words += [f"later {number}" for number in range(after)]
-    for number, word in enumerate(words):
-        one._show(word)
-        one._show(f"{AGAIN}{number}")
-    kept = tuple(one._output)
-    assert unreached(kept) == unreached([line])
-    assert kept[:5] == tuple(words[:5])
-    assert set(words[-15:]) <= set(kept)
-    assert len(kept) <= 21
+    messages: list[tuple[str, ...]] = []
+    entry = Launcher(EventLoop(), launch(ARGV), lambda ended: messages.append(ended.output))
+    arguments = [f"line {number}" for number in range(before)] + [line]
+    arguments += [f"later {number}" for number in range(after)]
+    for number, word in enumerate(arguments):
+        entry._show(word)
+        entry._show(f"{AGAIN}{number}")
+    retained = tuple(entry._output)
+    assert unreached(retained) == unreached([line])
+    assert retained[:5] == tuple(arguments[:5])
+    assert set(arguments[-15:]) <= set(retained)
+    assert len(retained) <= 21
 
 
 @pytest.mark.parametrize(

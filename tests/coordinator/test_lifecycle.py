@@ -14,14 +14,14 @@ RARE = (10098, 10617)
 
 
 def test_runs_go_every_way_of_the_table_and_no_other(monkeypatch: pytest.MonkeyPatch) -> None:
-    gone: set[tuple[RunStage, type]] = set()
+    ended: set[tuple[RunStage, type]] = set()
     end_stage = Lifecycle._end_stage
 
     def noted(lifecycle: Lifecycle, outcome: Any) -> None:
-        gone.add((lifecycle.stage, type(outcome)))
+        ended.add((lifecycle.stage, type(outcome)))
         end_stage(lifecycle, outcome)
 
     monkeypatch.setattr(Lifecycle, "_end_stage", noted)
     for seed in (*range(300), *RARE):
         World(seed).run()
-    assert gone == {(stage, outcome) for stage, ways in NEXT.items() for outcome in ways}
+    assert ended == {(stage, outcome) for stage, ways in NEXT.items() for outcome in ways}

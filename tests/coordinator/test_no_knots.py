@@ -62,27 +62,27 @@ def held(value: Any) -> Iterator[Any]:
 
 def cycles(root: Any) -> list[str]:
     """The chains of attributes that lead from a stateful object back to it."""
-    found: list[str] = []
-    done: set[int] = set()
+    actual: list[str] = []
+    result: set[int] = set()
     above: list[Any] = []
 
     def visit(value: Any) -> None:
-        if any(value is one for one in above):
-            start = next(number for number, one in enumerate(above) if one is value)
-            ring = [one for one in (*above[start:], value) if stateful(one)]
+        if any(value is entry for entry in above):
+            start = next(number for number, entry in enumerate(above) if entry is value)
+            ring = [entry for entry in (*above[start:], value) if stateful(entry)]
             if ring:
-                found.append(" -> ".join(type(one).__name__ for one in ring))
+                actual.append(" -> ".join(type(entry).__name__ for entry in ring))
             return
-        if id(value) in done:
+        if id(value) in result:
             return
         above.append(value)
-        for one in held(value):
-            visit(one)
+        for entry in held(value):
+            visit(entry)
         above.pop()
-        done.add(id(value))
+        result.add(id(value))
 
     visit(root)
-    return found
+    return actual
 
 
 def machines(seed: int) -> Iterator[Any]:
@@ -111,12 +111,12 @@ def test_a_knot_would_be_found() -> None:
 
 
 def test_no_object_of_a_live_machine_leads_back_to_itself() -> None:
-    seen: set[str] = set()
+    observed: set[str] = set()
     for seed in range(12):
         for machine in machines(seed):
             assert cycles(machine) == []
-            seen |= {type(one).__name__ for one in vars(getattr(machine, "_lifecycle", machine)).values()}
-    assert seen >= {
+            observed |= {type(var).__name__ for var in vars(getattr(machine, "_lifecycle", machine)).values()}
+    assert observed >= {
         "LiveAttempt",
         "RestartPolicy",
         "Shutdown",
@@ -132,9 +132,9 @@ def constructors() -> Iterator[tuple[str, ast.FunctionDef]]:
         place = path.relative_to(PACKAGE).as_posix()
         for node in ast.walk(ast.parse(path.read_text())):
             if isinstance(node, ast.ClassDef) and not place.startswith("lab/"):
-                for one in node.body:
-                    if isinstance(one, ast.FunctionDef) and one.name == "__init__":
-                        yield f"{place} {node.name}", one
+                for entry in node.body:
+                    if isinstance(entry, ast.FunctionDef) and entry.name == "__init__":
+                        yield f"{place} {node.name}", entry
 
 
 def parameters(one: ast.FunctionDef) -> list[ast.arg]:
@@ -142,7 +142,7 @@ def parameters(one: ast.FunctionDef) -> list[ast.arg]:
 
 
 def test_no_constructor_takes_more_than_six_parameters() -> None:
-    most = {name: len(parameters(one)) for name, one in constructors()}
+    most = {name: len(parameters(entry)) for name, entry in constructors()}
     assert {name: count for name, count in most.items() if count > MOST_PARAMETERS} == {}
 
 
@@ -150,11 +150,12 @@ def test_constructors_of_the_nodes_machines_take_no_callbacks_but_a_few_hooks() 
     places = ("agent/", "coordinator/", "protocol/", "runtime/")
     calls = ("Callable",)
     taken = {
-        f"{name} {one.arg}"
-        for name, made in constructors()
+        f"{name} {parameter.arg}"
+        for name, created in constructors()
         if name.startswith(places)
-        for one in parameters(made)
-        if one.annotation is not None and any(word in ast.unparse(one.annotation) for word in calls)
+        for parameter in parameters(created)
+        if parameter.annotation is not None
+        and any(word in ast.unparse(parameter.annotation) for word in calls)
     }
     assert taken == HOOKS
 

@@ -66,13 +66,13 @@ def test_the_environment_tells_ranks_how_often_they_were_started_again_and_how_o
     make: Make,
 ) -> None:
     progress = '{"format": 1, "step": 7, "checkpoint": null, "stopping": false, "at": 1.0}'
-    told = (
+    message = (
         'echo "$TORCHELASTIC_RESTART_COUNT/$TORCHELASTIC_MAX_RESTARTS"; [ $CLUSTERRUN_ATTEMPT = 2 ] && exit'
     )
     moved = (
         f"[ $CLUSTERRUN_ATTEMPT = 1 ] && echo '{progress}' >$CLUSTERRUN_RUN_DIR/attempts/001/progress.json"
     )
-    run = make(["/bin/sh", "-c", f"{told}; {moved}; exit 1"], max_restarts=3)
+    run = make(["/bin/sh", "-c", f"{message}; {moved}; exit 1"], max_restarts=3)
     run.start()
     assert ends(run) == [("first", "FAILED"), ("failure", "FAILED"), ("failure", "COMPLETED")]
     # Attempt 1 got further than all before it, so the budget is full again: two more after attempt 2.

@@ -80,8 +80,8 @@ def test_pauses_double_from_two_seconds_to_a_minute_and_the_first_restart_has_no
 def test_failures_in_a_row_that_got_no_further_are_in_vain_where_progress_is_reported(
     told: list[tuple[str, int]], words: str
 ) -> None:
-    said = restart_policy.no_progress_reason(attempts(*told), 3)
-    assert (words in said) if words else (said == "")
+    output = restart_policy.no_progress_reason(attempts(*told), 3)
+    assert (words in output) if words else (output == "")
     assert restart_policy.no_progress_reason(attempts(*told), 0) == ""
 
 
@@ -104,8 +104,8 @@ def test_a_script_that_always_crashes_at_step_3_ends_and_says_so() -> None:
         train(tape, time + 3.3, epoch + 1)
         time += 10.0
     state = next(a.state for a in reversed(crash(tape, time, 2)) if hasattr(a, "state"))
-    words = "no progress over 2 attempts: each ended at step 3, rank 3 on n1 exited with code 3"
-    assert (state.state, state.reason, state.exit_code) == (State.FAILED, words, 3)
+    text = "no progress over 2 attempts: each ended at step 3, rank 3 on n1 exited with code 3"
+    assert (state.state, state.reason, state.exit_code) == (State.FAILED, text, 3)
     assert [(a.cause, a.step) for a in state.attempts] == [("first", 3), ("failure", 3), ("failure", 3)]
 
 
@@ -220,17 +220,17 @@ def test_no_node_is_named_where_no_step_starts_after_all_have_ended_either() -> 
     state = tape.state(131.0)
     failure = state.attempts[1].failure
     assert failure is not None
-    words = f"the launcher ended with code 1: {BUSY} (before nodes n0 and n1 had joined)"
-    assert (failure.node, failure.why, state.excluded) == ("", words, ())
+    text = f"the launcher ended with code 1: {BUSY} (before nodes n0 and n1 had joined)"
+    assert (failure.node, failure.why, state.excluded) == ("", text, ())
 
 
 def test_at_no_moment_of_a_restart_without_a_node_are_all_agents_told_to_leave() -> None:
     tape = back()
-    said = ("srun: error: Unable to create step: Requested node configuration is not available",)
-    late = tape.does(28.0, LauncherEnded(1, said, others=True))
+    output = ("srun: error: Unable to create step: Requested node configuration is not available",)
+    late = tape.does(28.0, LauncherEnded(1, output, others=True))
     state = tape.state(28.0)
     assert state.attempts[1].failure is not None
-    assert state.attempts[1].failure.why.endswith(said[0])
+    assert state.attempts[1].failure.why.endswith(output[0])
     assert [message for _, message in sent(late)] == [Farewell()]  # the run is over: nothing is left to give
     assert EndLauncher() in late
     assert (state.state, state.attempts[1].failure.node) == (State.NODE_FAIL, "n1")
@@ -258,8 +258,8 @@ def test_the_launcher_that_ends_beside_an_older_one_ends_no_attempt() -> None:
 
 def test_a_controller_that_is_away_costs_no_agent_that_is_here() -> None:
     tape = back()
-    words = "srun: error: Unable to confirm allocation for job 3: Unable to contact slurm controller"
-    tape.at(27.5, LauncherEnded(1, (words,), others=True))
+    text = "srun: error: Unable to confirm allocation for job 3: Unable to contact slurm controller"
+    tape.at(27.5, LauncherEnded(1, (text,), others=True))
     assert tape.does(28.0, MessageCame(0, Beat(28))) == [Send(0, Ack(28, WALL + 28.0))]
     assert tape.does(28.5) == [LaunchAgents(("n0",))]
 
@@ -281,8 +281,8 @@ def test_a_silent_node_is_left_out_of_the_next_launch_where_enough_remain() -> N
     tape.at(6.0, MessageCame(0, RanksGone(0)))
     beat(tape, 7, 26, 0)
     tape.at(27.0)
-    said = ("srun: error: n3: task 3: Exited with exit code 137",)
-    tape.at(27.0, LauncherEnded(137, said, whole=False))
+    output = ("srun: error: n3: task 3: Exited with exit code 137",)
+    tape.at(27.0, LauncherEnded(137, output, whole=False))
     assert tape.does(27.1, EpochClaimed(1)) == [LaunchAgents(("n0", "n1", "n2"))]
     assert tape.state(29.0).excluded == ("n1", "n2")
 
@@ -294,11 +294,11 @@ def test_a_node_that_does_not_come_back_is_named_and_left_out_where_the_run_goes
         lose(tape, 1, 0)
         tape.at(27.0)
         tape.at(27.1, EpochClaimed(1))
-        said = ("srun: error: Unable to create step: Requested node configuration is not available",)
-        tape.at(29.0, LauncherEnded(1, said, others=True))
+        output = ("srun: error: Unable to create step: Requested node configuration is not available",)
+        tape.at(29.0, LauncherEnded(1, output, others=True))
         state = tape.state(30.0)
-        words = "n1 (node 1) was lost and did not come back: the launcher ended with code 1: " + said[0]
-        assert state.attempts[1].failure == Failure(-1, "n1", 1, WALL + 29.0, words)
+        arguments = "n1 (node 1) was lost and did not come back: the launcher ended with code 1: " + output[0]
+        assert state.attempts[1].failure == Failure(-1, "n1", 1, WALL + 29.0, arguments)
         assert state.excluded == (("n1",) if elsewhere is survival else ())
 
 
@@ -318,8 +318,8 @@ def test_agents_that_end_with_their_launcher_blame_no_node() -> None:
     tape.at(5.4)
     state = tape.state(6.0, MessageCame(0, RanksGone(0)))
     assert state.failure is not None
-    words = "the launcher ended with code 137, and the agents with it"
-    assert (state.state, state.failure.node, state.failure.why) == (State.FAILED, "", words)
+    text = "the launcher ended with code 137, and the agents with it"
+    assert (state.state, state.failure.node, state.failure.why) == (State.FAILED, "", text)
 
 
 def test_a_controller_that_is_away_is_waited_for_ten_minutes_and_nothing_is_charged() -> None:
@@ -327,10 +327,10 @@ def test_a_controller_that_is_away_is_waited_for_ten_minutes_and_nothing_is_char
     tape = Tape(Coordinator(orders, "login", 42, collaborators=Collaborators(names=("n0", "n1"))))
     tape.at(0.0)
     tape.at(0.0, EpochClaimed(0))
-    words = "srun: error: Unable to confirm allocation for job 3: Unable to contact slurm controller"
+    text = "srun: error: Unable to confirm allocation for job 3: Unable to contact slurm controller"
     time, launches = 0.0, 0
     while time < 620:
-        tape.at(time, LauncherEnded(1, (words,)))
+        tape.at(time, LauncherEnded(1, (text,)))
         pause = next((p for p in (1, 2, 4, 8, 10) if LaunchAgents() in tape.does(time + p)), None)
         if pause is None:
             break
@@ -442,10 +442,10 @@ def test_several_nodes_that_fall_silent_together_are_told_as_one_and_none_of_the
         tape.at(second + 0.5)
     failure = tape.state(40.1).attempts[0].failure
     assert failure is not None
-    said = (
+    output = (
         f"n[0-1] fell silent at the same time: the network is partitioned between them and {apart}, or they"
     )
-    assert (failure.node, failure.why) == ("", f"{said} are down; what does sinfo -N -n n[0-1] say?")
+    assert (failure.node, failure.why) == ("", f"{output} are down; what does sinfo -N -n n[0-1] say?")
 
 
 def test_a_node_that_falls_silent_long_before_another_one_is_named_alone() -> None:

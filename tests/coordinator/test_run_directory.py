@@ -23,9 +23,9 @@ REPORT = Report("r", "c", "full", Grade.FAIL, 1.0, 2.0, 60.0, 3, "gloo", ("n0",)
 
 @pytest.fixture
 def paths(tmp_path: Path) -> RunPaths:
-    found = RunPaths(str(tmp_path / "run"))
-    os.makedirs(found.attempt(2).folder)
-    return found
+    result = RunPaths(str(tmp_path / "run"))
+    os.makedirs(result.attempt(2).folder)
+    return result
 
 
 def filing(paths: RunPaths, findings: str = "") -> tuple[ReportFiles, list[str]]:
@@ -41,15 +41,18 @@ def written(path: str) -> Report:
 def test_a_report_stands_beside_its_attempt_and_where_findings_are_kept(
     paths: RunPaths, tmp_path: Path
 ) -> None:
-    kept = tmp_path / "home" / "findings" / "c"
-    files, notes = filing(paths, str(kept))
+    retained = tmp_path / "home" / "findings" / "c"
+    files, notes = filing(paths, str(retained))
     files.report(SaveReport(2, REPORT, keep=True))
-    assert [written(paths.attempt(2).preflight), written(str(kept / "r.2.json")), notes] == [
+    assert [written(paths.attempt(2).preflight), written(str(retained / "r.2.json")), notes] == [
         REPORT,
         REPORT,
         [],
     ]
-    assert [oct(os.stat(path).st_mode & 0o777) for path in (kept, kept / "r.2.json")] == ["0o700", "0o600"]
+    assert [oct(os.stat(path).st_mode & 0o777) for path in (retained, retained / "r.2.json")] == [
+        "0o700",
+        "0o600",
+    ]
 
 
 def test_a_report_without_findings_is_kept_nowhere_else(paths: RunPaths, tmp_path: Path) -> None:

@@ -50,8 +50,8 @@ class Site:
         files = ReportFiles(ORDERS, self.paths, self.notes.append)
         orders = replace(ORDERS, survival=Survival(resubmit=argv))
         self.told: list[Any] = []
-        given = (SlurmJob("7", 0, 0.0), orders, files, self.notes.append, self.told.append)
-        self.scheduler = Scheduler(self.commands, *given)
+        provided = (SlurmJob("7", 0, 0.0), orders, files, self.notes.append, self.told.append)
+        self.scheduler = Scheduler(self.commands, *provided)
         self.loop.every(0.02, self.reap)
 
     def reap(self) -> None:
@@ -86,64 +86,64 @@ QUEUE = "sbatch --parsable --dependency= --dependency=afterany:7 script.sh"
 
 
 def test_a_job_is_queued_that_waits_for_the_end_of_this_one(site: Any) -> None:
-    one = site(sbatch="echo 8")
-    assert one.answer(QueueNext(())) == NextQueued("8")
-    assert one.calls() == [LOOK, QUEUE]
-    assert json.loads(Path(one.paths.next).read_text()) == {"job_id": "8", "excluded": []}
+    entry = site(sbatch="echo 8")
+    assert entry.answer(QueueNext(())) == NextQueued("8")
+    assert entry.calls() == [LOOK, QUEUE]
+    assert json.loads(Path(entry.paths.next).read_text()) == {"job_id": "8", "excluded": []}
 
 
 def test_a_job_of_this_run_that_waits_already_is_the_one(site: Any) -> None:
     other = "echo '5|afterany:77(unfulfilled)|clusterrun:r:x'; echo '4|afterany:7(unfulfilled)|mine'; "
-    one = site(squeue=other + "echo '9|afterany:7(unfulfilled)|clusterrun:r:x'")
-    assert one.answer(QueueNext(())) == NextQueued("9")
-    assert one.calls() == [LOOK]
+    entry = site(squeue=other + "echo '9|afterany:7(unfulfilled)|clusterrun:r:x'")
+    assert entry.answer(QueueNext(())) == NextQueued("9")
+    assert entry.calls() == [LOOK]
 
 
 def test_a_job_whose_number_was_lost_on_the_way_is_found_and_not_queued_twice(site: Any) -> None:
     marks = "[ -e $(dirname $0)/taken ] && echo '9|afterany:7(unfulfilled)|clusterrun:r:x'; true"
-    one = site(squeue=marks, sbatch="touch $(dirname $0)/taken; echo 'Socket timed out' >&2; exit 1")
-    assert one.answer(QueueNext(())) == NextQueued("9")
-    assert one.calls() == [LOOK, QUEUE, LOOK]
+    entry = site(squeue=marks, sbatch="touch $(dirname $0)/taken; echo 'Socket timed out' >&2; exit 1")
+    assert entry.answer(QueueNext(())) == NextQueued("9")
+    assert entry.calls() == [LOOK, QUEUE, LOOK]
 
 
 def test_a_job_that_cannot_be_queued_is_an_answer_too(site: Any) -> None:
-    one = site(sbatch="echo 'QOSMaxSubmitJobPerUserLimit' >&2; exit 1")
+    entry = site(sbatch="echo 'QOSMaxSubmitJobPerUserLimit' >&2; exit 1")
     why = "the program exited with code 1: QOSMaxSubmitJobPerUserLimit"
-    assert one.answer(QueueNext(())) == NextQueued("", why)
-    assert one.notes == [f"no job was queued: {why}"]
-    assert not os.path.exists(one.paths.next)
+    assert entry.answer(QueueNext(())) == NextQueued("", why)
+    assert entry.notes == [f"no job was queued: {why}"]
+    assert not os.path.exists(entry.paths.next)
 
 
 def test_the_waiting_job_is_kept_off_bad_nodes_beside_those_of_its_user(site: Any) -> None:
-    one = site(sbatch="echo 8")
-    one.answer(QueueNext(()))
-    one.scheduler.carry_out(ExcludeNext(("n1", "n2", "no such name")))
-    assert one.calls()[2:] == ["scontrol update JobId=8 ExcNodeList=n9,n[1-2]"]
-    assert one.notes == [QUEUED]
+    entry = site(sbatch="echo 8")
+    entry.answer(QueueNext(()))
+    entry.scheduler.carry_out(ExcludeNext(("n1", "n2", "no such name")))
+    assert entry.calls()[2:] == ["scontrol update JobId=8 ExcNodeList=n9,n[1-2]"]
+    assert entry.notes == [QUEUED]
 
 
 def test_where_nothing_can_be_added_to_what_is_excluded_that_is_said(site: Any) -> None:
-    one = site(argv=("sbatch", "x"), sbatch="echo 8")
-    one.answer(QueueNext(()))
-    one.scheduler.carry_out(ExcludeNext(("n1",)))
-    assert one.notes[1:] == ["n1 cannot be added to what job 8 excludes"]
+    entry = site(argv=("sbatch", "x"), sbatch="echo 8")
+    entry.answer(QueueNext(()))
+    entry.scheduler.carry_out(ExcludeNext(("n1",)))
+    assert entry.notes[1:] == ["n1 cannot be added to what job 8 excludes"]
 
 
 def test_the_waiting_job_is_taken_back_and_forgotten(site: Any) -> None:
-    one = site(sbatch="echo 8")
-    one.answer(QueueNext(()))
-    one.scheduler.carry_out(DropNext())
-    assert one.calls()[2:] == ["scancel 8"]
-    assert not os.path.exists(one.paths.next)
+    entry = site(sbatch="echo 8")
+    entry.answer(QueueNext(()))
+    entry.scheduler.carry_out(DropNext())
+    assert entry.calls()[2:] == ["scancel 8"]
+    assert not os.path.exists(entry.paths.next)
 
 
 def test_one_that_cannot_be_taken_back_stays_known(site: Any) -> None:
-    one = site(sbatch="echo 8", scancel="exit 1")
-    one.answer(QueueNext(()))
-    one.scheduler.carry_out(DropNext())
-    one.calls()
-    assert os.path.exists(one.paths.next)
-    assert one.notes[1:] == [
+    entry = site(sbatch="echo 8", scancel="exit 1")
+    entry.answer(QueueNext(()))
+    entry.scheduler.carry_out(DropNext())
+    entry.calls()
+    assert os.path.exists(entry.paths.next)
+    assert entry.notes[1:] == [
         "job 8 could not be taken back (the program exited with code 1); it will end at once"
     ]
 
@@ -151,26 +151,30 @@ def test_one_that_cannot_be_taken_back_stays_known(site: Any) -> None:
 def test_one_that_a_controller_which_is_away_cannot_take_back_is_taken_back_later(site: Any) -> None:
     away = 'echo "Unable to contact slurm controller" >&2; exit 1'
     away = f'[ -e "$0.back" ] && exit 0; touch "$0.back"; {away}'
-    one = site(sbatch="echo 8", scancel=away)
-    one.answer(QueueNext(()))
-    one.scheduler.carry_out(DropNext())
-    assert one.scheduler._takes_back
-    assert one.calls()[2:] == ["scancel 8", "scancel 8"]
-    assert (one.notes, one.scheduler._takes_back, os.path.exists(one.paths.next)) == ([QUEUED], False, False)
+    entry = site(sbatch="echo 8", scancel=away)
+    entry.answer(QueueNext(()))
+    entry.scheduler.carry_out(DropNext())
+    assert entry.scheduler._takes_back
+    assert entry.calls()[2:] == ["scancel 8", "scancel 8"]
+    assert (entry.notes, entry.scheduler._takes_back, os.path.exists(entry.paths.next)) == (
+        [QUEUED],
+        False,
+        False,
+    )
 
 
 def test_this_job_is_given_back_and_kept_off_bad_nodes(site: Any) -> None:
-    one = site()
-    assert one.answer(Requeue(("n1",))) == HandedOver()
-    assert one.calls() == ["scontrol requeue 7", "scontrol update JobId=7 ExcNodeList=n9,n1"]
+    entry = site()
+    assert entry.answer(Requeue(("n1",))) == HandedOver()
+    assert entry.calls() == ["scontrol requeue 7", "scontrol update JobId=7 ExcNodeList=n9,n1"]
 
 
 def test_a_requeue_that_is_refused_says_why_and_updates_nothing(site: Any) -> None:
-    one = site(scontrol="echo 'Requested operation is presently disabled' >&2; exit 1")
-    assert one.answer(Requeue(("n1",))) == HandedOver(
+    entry = site(scontrol="echo 'Requested operation is presently disabled' >&2; exit 1")
+    assert entry.answer(Requeue(("n1",))) == HandedOver(
         "the program exited with code 1: Requested operation is presently disabled"
     )
-    assert [call.split()[0] for call in one.calls()] == ["scontrol", "squeue"]
+    assert [call.split()[0] for call in entry.calls()] == ["scontrol", "squeue"]
 
 
 @pytest.mark.parametrize("script, said", [
@@ -184,38 +188,38 @@ def test_a_requeue_that_is_refused_says_why_and_updates_nothing(site: Any) -> No
 def test_the_new_job_is_the_number_that_was_printed_by_a_program_that_ended_well(
     site: Any, script: str, said: tuple[str, str]
 ) -> None:
-    one = site()
-    assert one.answer(Resubmit(("sh", "-c", script), ())) == Resubmitted(*said)
+    entry = site()
+    assert entry.answer(Resubmit(("sh", "-c", script), ())) == Resubmitted(*said)
 
 
 def test_nothing_of_this_job_steers_the_new_one(site: Any, tmp_path: Path) -> None:
-    one, out = site(), tmp_path / "environment"
+    entry, out = site(), tmp_path / "environment"
     argv = ("sh", "-c", f"env >{out}; echo 1")
-    assert one.answer(Resubmit(argv, ())) == Resubmitted("1")
+    assert entry.answer(Resubmit(argv, ())) == Resubmitted("1")
     names = {line.partition("=")[0] for line in out.read_text().splitlines()}
     assert names & {"SLURM_NTASKS", "SLURM_CONF", "MINE"} == {"SLURM_CONF", "MINE"}
 
 
 def test_a_program_that_is_not_there_is_an_answer_too(site: Any) -> None:
-    one = site()
-    answer = one.answer(Resubmit(("/no/such/sbatch",), ()))
+    entry = site()
+    answer = entry.answer(Resubmit(("/no/such/sbatch",), ()))
     assert answer.job_id == "" and "'/no/such/sbatch' cannot be executed" in answer.why
 
 
 def test_a_program_that_does_not_answer_in_time_is_killed_with_what_it_started(site: Any) -> None:
-    one = site()
-    told: list[CommandDone] = []
-    one.commands.run(("sh", "-c", "sleep 100 & wait"), 0.3, told.append)
-    done = one.heard(told)
-    assert (done.code, done.why) == (-9, "it did not answer in time")
+    entry = site()
+    messages: list[CommandDone] = []
+    entry.commands.run(("sh", "-c", "sleep 100 & wait"), 0.3, messages.append)
+    result = entry.heard(messages)
+    assert (result.code, result.why) == (-9, "it did not answer in time")
 
 
 def test_a_program_that_a_scheduler_terminates_with_the_whole_job_still_answers(site: Any) -> None:
-    one = site()
+    entry = site()
     argv = ("sh", "-c", "kill -TERM $$; echo said")
-    told: list[CommandDone] = []
-    one.commands.run(argv, 60.0, told.append)
-    assert one.heard(told) == CommandDone(0, ("said", ""), "")
+    messages: list[CommandDone] = []
+    entry.commands.run(argv, 60.0, messages.append)
+    assert entry.heard(messages) == CommandDone(0, ("said", ""), "")
 
 
 def test_a_word_for_which_there_is_nothing_is_left_out() -> None:

@@ -84,8 +84,8 @@ def time_limit() -> None:
     tape.at(100.0, *steps(signal.SIGTERM), SignalCame(signal.SIGTERM))
     assert sent(tape.does(100.1, JobTold("time-limit"))) == END
     ends(tape, 110.0, -9, stopped=True, saving=True)
-    words = "ranks 0-3 were killed while saving: the handler of SIGTERM was still running after 12 s"
-    assert (tape.saved.state, tape.saved.reason) == (State.TIMEOUT, f"{jobs.LIMIT}; {words}")
+    text = "ranks 0-3 were killed while saving: the handler of SIGTERM was still running after 12 s"
+    assert (tape.saved.state, tape.saved.reason) == (State.TIMEOUT, f"{jobs.LIMIT}; {text}")
 
 
 def preemption_with_grace() -> None:
@@ -162,19 +162,19 @@ def users_signal_to_steps() -> None:
 def users_term() -> None:
     """It is never a cancel, whoever gets it, and whether ranks end before Slurm answers or after."""
     for number in contract.TERMINATE_SIGNALS:
-        for said in (JobTold("", WALL + 120.0), None):
-            for came in (steps(number), [SignalCame(number)], [*steps(number), SignalCame(number)]):
+        for message in (JobTold("", WALL + 120.0), None):
+            for arrived in (steps(number), [SignalCame(number)], [*steps(number), SignalCame(number)]):
                 survival = replace(jobs.REQUEUE, signal=int(number))
                 tape = run(survival, end_at=120.0)
-                tape.at(50.0, *came)
-                told = tape.does(50.1, said) if said else tape.does(53.5)
-                assert sent(told) == passed(number) + passed(signal.SIGUSR2)
+                tape.at(50.0, *arrived)
+                text = tape.does(50.1, message) if message else tape.does(53.5)
+                assert sent(text) == passed(number) + passed(signal.SIGUSR2)
                 tape.at(53.6, MessageCame(0, SignalTaken(0, number, 2)))
                 ends(tape, 55.0, 0)
                 assert (tape.saved.state, tape.saved.attempts[-1].outcome) == (State.PENDING, "TIMEOUT")
                 tape = run(replace(survival, requeue=""), end_at=120.0)
-                tape.at(50.0, *came)
-                assert sent(tape.does(50.1, said) if said else tape.does(53.5)) == passed(number)
+                tape.at(50.0, *arrived)
+                assert sent(tape.does(50.1, message) if message else tape.does(53.5)) == passed(number)
                 ends(tape, 55.0, 0)
                 assert tape.saved.state is State.COMPLETED
 

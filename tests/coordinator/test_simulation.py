@@ -35,7 +35,7 @@ EASY = (
 
 @pytest.mark.parametrize("first", range(0, 400, 100))
 def test_no_law_is_broken_in_any_world(first: int) -> None:
-    broken = {seed: found for seed in range(first, first + 100) if (found := World(seed).run().violations)}
+    broken = {seed: result for seed in range(first, first + 100) if (result := World(seed).run().violations)}
     assert broken == {}
 
 
@@ -72,10 +72,10 @@ def test_the_same_seed_has_the_same_history_whatever_the_hash_seed() -> None:
     prints = []
     for hash_seed in ("0", "4711"):
         environment = {**os.environ, "PYTHONHASHSEED": hash_seed, "PYTHONPATH": str(ROOT)}
-        done = subprocess.run(
+        result = subprocess.run(
             [sys.executable, "-c", program], env=environment, capture_output=True, text=True, timeout=60
         )
-        prints.append(done.stdout.split())
+        prints.append(result.stdout.split())
     assert len(prints[0]) == len(set(prints[0])) == 40
     assert prints[0] == prints[1]
 

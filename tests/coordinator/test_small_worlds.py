@@ -61,8 +61,8 @@ def objection(events: list[Any]) -> str:
     for event in events:
         started = started or isinstance(event, StartRanks)
         swept = (swept or isinstance(event, RanksGone)) and not isinstance(event, StartRanks)
-        gone = isinstance(event, Tell) and isinstance(event.message, RanksGone)
-        if started and not swept and (isinstance(event, Exit) or (gone and event.message.epoch in spawned)):
+        ended = isinstance(event, Tell) and isinstance(event.message, RanksGone)
+        if started and not swept and (isinstance(event, Exit) or (ended and event.message.epoch in spawned)):
             return "ranks are called gone, or left behind, without a sweep"
     return ""
 
@@ -71,6 +71,6 @@ def test_no_order_of_events_breaks_a_law_of_the_agent() -> None:
     broken = {}
     for order in itertools.product(EVENTS, repeat=LENGTH):
         events = history((start(0), *order))
-        if found := objection(events):
-            broken[found] = events
+        if result := objection(events):
+            broken[result] = events
     assert broken == {}

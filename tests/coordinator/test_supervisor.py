@@ -54,8 +54,8 @@ class Kept:
 
     def says(self, words: str) -> str:
         """The first line that begins so, waited for."""
-        found = until(lambda: [x for x in self.lines if x.startswith(words)], f"{words!r}", 60.0)
-        return str(found[0])
+        result = until(lambda: [x for x in self.lines if x.startswith(words)], f"{words!r}", 60.0)
+        return str(result[0])
 
     def strike_coordinator(self, number: int) -> None:
         """A signal to the coordinator, once that is ready."""
@@ -68,19 +68,19 @@ class Kept:
 
 @pytest.fixture
 def keep(tmp_path: Path) -> Iterator[object]:
-    made: list[Kept] = []
+    created: list[Kept] = []
 
     def make(body: str) -> Kept:
-        made.append(Kept(tmp_path, body))
-        return made[-1]
+        created.append(Kept(tmp_path, body))
+        return created[-1]
 
     yield make
-    for kept in made:
+    for retained in created:
         try:
-            os.killpg(kept.process.pid, signal.SIGKILL)
+            os.killpg(retained.process.pid, signal.SIGKILL)
         except ProcessLookupError:
             pass
-        kept.process.wait()
+        retained.process.wait()
 
 
 def test_the_batch_step_exits_with_what_the_coordinator_says(keep):
@@ -89,18 +89,18 @@ def test_the_batch_step_exits_with_what_the_coordinator_says(keep):
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT, signal.SIGUSR2])
 def test_a_signal_reaches_the_coordinator_once(keep, number):
-    kept = keep("said('here'); said('got', *until_told(kept, said)); time.sleep(0.3); return 3")
-    kept.says("here")
-    os.kill(kept.process.pid, number)
-    assert kept.ends() == 3
-    assert [line for line in kept.lines if line.startswith("got")] == [f"got {int(number)}"]
+    retained = keep("said('here'); said('got', *until_told(kept, said)); time.sleep(0.3); return 3")
+    retained.says("here")
+    os.kill(retained.process.pid, number)
+    assert retained.ends() == 3
+    assert [line for line in retained.lines if line.startswith("got")] == [f"got {int(number)}"]
 
 
 def test_a_signal_that_comes_before_the_coordinator_listens_waits_for_it(keep):
-    kept = keep("said('here'); time.sleep(0.5); said('got', *until_told(kept, said)); return 0")
-    kept.says("here")
-    os.kill(kept.process.pid, signal.SIGTERM)
-    assert kept.says("got") == f"got {int(signal.SIGTERM)}"
+    retained = keep("said('here'); time.sleep(0.5); said('got', *until_told(kept, said)); return 0")
+    retained.says("here")
+    os.kill(retained.process.pid, signal.SIGTERM)
+    assert retained.says("got") == f"got {int(signal.SIGTERM)}"
 
 
 AGAIN = """
@@ -114,12 +114,12 @@ time.sleep(60)
 
 
 def test_after_a_killed_coordinator_another_one_knows_since_when(keep):
-    kept = keep(AGAIN)
-    kept.strike_coordinator(signal.SIGKILL)
-    assert kept.ends() == 5
-    second = [line for line in kept.lines if line.startswith("pid")][1]
+    retained = keep(AGAIN)
+    retained.strike_coordinator(signal.SIGKILL)
+    assert retained.ends() == 5
+    second = [line for line in retained.lines if line.startswith("pid")][1]
     assert float(second.split()[2]) <= time.clock_gettime(time.CLOCK_BOOTTIME)
-    assert "clusterrun: the coordinator was killed by SIGKILL, another one is begun" in kept.lines
+    assert "clusterrun: the coordinator was killed by SIGKILL, another one is begun" in retained.lines
 
 
 LAUNCHED = """
@@ -133,50 +133,50 @@ time.sleep(60)
 
 
 def test_what_a_killed_coordinator_has_launched_is_told_to_end(keep):
-    kept = keep(LAUNCHED.replace("import subprocess", "said('pid', os.getpid()); import subprocess"))
-    kept.strike_coordinator(signal.SIGKILL)
-    assert kept.ends() == 5
-    assert "told" in kept.lines
+    retained = keep(LAUNCHED.replace("import subprocess", "said('pid', os.getpid()); import subprocess"))
+    retained.strike_coordinator(signal.SIGKILL)
+    assert retained.ends() == 5
+    assert "told" in retained.lines
 
 
 def test_a_coordinator_that_fell_over_a_bug_is_shown_and_followed_by_another(keep):
-    kept = keep(AGAIN.replace("time.sleep(60)", "1 / 0"))
-    assert kept.ends() == 5
-    assert "ZeroDivisionError: division by zero" in kept.lines
+    retained = keep(AGAIN.replace("time.sleep(60)", "1 / 0"))
+    assert retained.ends() == 5
+    assert "ZeroDivisionError: division by zero" in retained.lines
 
 
 def test_one_that_no_restart_was_ordered_for_takes_the_batch_step_with_it(keep):
-    kept = keep(AGAIN.replace("kept.may_restart()", ""))
-    kept.strike_coordinator(signal.SIGKILL)
-    assert kept.ends() == -signal.SIGKILL
+    retained = keep(AGAIN.replace("kept.may_restart()", ""))
+    retained.strike_coordinator(signal.SIGKILL)
+    assert retained.ends() == -signal.SIGKILL
 
 
 def test_no_more_than_three_are_begun_in_ten_minutes(keep):
-    kept = keep("said('pid'); kept.may_restart(); os.kill(os.getpid(), 9)")
-    assert kept.ends() == -signal.SIGKILL
-    assert kept.lines.count("pid") == 4
+    retained = keep("said('pid'); kept.may_restart(); os.kill(os.getpid(), 9)")
+    assert retained.ends() == -signal.SIGKILL
+    assert retained.lines.count("pid") == 4
 
 
 def test_a_coordinator_that_is_stopped_for_good_is_killed_and_followed_by_another(keep):
-    kept = keep(AGAIN.replace("said('ready')", "kept.lives(); said('ready')"))
-    kept.strike_coordinator(signal.SIGSTOP)
-    assert kept.ends() == 5
-    assert "clusterrun: the coordinator gave no sign of life for 3 s: it is killed" in kept.lines
+    retained = keep(AGAIN.replace("said('ready')", "kept.lives(); said('ready')"))
+    retained.strike_coordinator(signal.SIGSTOP)
+    assert retained.ends() == 5
+    assert "clusterrun: the coordinator gave no sign of life for 3 s: it is killed" in retained.lines
 
 
 def test_one_that_gives_signs_of_life_is_left_alone(keep):
-    kept = keep("""
+    retained = keep("""
 kept.lives()
 for _ in range(30):
     time.sleep(0.1)
     kept.lives()
 return 4
 """)
-    assert kept.ends() == 4
+    assert retained.ends() == 4
 
 
 def test_what_a_killed_coordinator_left_is_ended_before_the_next_one(keep):
-    kept = keep("""
+    retained = keep("""
 if kept.dead_since:
     said('second', len(supervisor._children_of(os.getppid())))
     return 0
@@ -188,14 +188,14 @@ if pid == 0:
 said('left', pid)
 os.kill(os.getpid(), 9)
 """)
-    assert kept.ends() == 0
-    pid = int(kept.says("left").split()[1])
+    assert retained.ends() == 0
+    pid = int(retained.says("left").split()[1])
     assert not os.path.exists(f"/proc/{pid}")
-    assert kept.says("second") == "second 1"
+    assert retained.says("second") == "second 1"
 
 
 def test_a_signal_between_two_coordinators_brings_the_next_one_at_once_and_reaches_it(keep):
-    kept = keep(
+    retained = keep(
         """
 if kept.dead_since:
     said('got', *until_told(kept, said))
@@ -208,20 +208,20 @@ said('left')
 os.kill(os.getpid(), 9)
 """.replace("contract.LEASE_SECONDS\n", "")
     )
-    kept.says("clusterrun: the coordinator was killed")
-    os.kill(kept.process.pid, signal.SIGTERM)
-    assert kept.ends() == 0
-    assert kept.says("got") == f"got {int(signal.SIGTERM)}"
+    retained.says("clusterrun: the coordinator was killed")
+    os.kill(retained.process.pid, signal.SIGTERM)
+    assert retained.ends() == 0
+    assert retained.says("got") == f"got {int(signal.SIGTERM)}"
 
 
 def test_a_coordinator_learns_that_its_supervisor_was_killed(keep, tmp_path):
-    kept = keep("""
+    retained = keep("""
 import select
 said('ready')
 select.select([kept.supervisor_fd], [], [], 60)
 said('alone')
 return 0
 """)
-    kept.says("ready")
-    os.kill(kept.process.pid, signal.SIGKILL)
-    assert kept.says("alone") == "alone"
+    retained.says("ready")
+    os.kill(retained.process.pid, signal.SIGKILL)
+    assert retained.says("alone") == "alone"

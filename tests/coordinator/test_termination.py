@@ -73,8 +73,10 @@ class Job(Tape):
 
     def _on(self, time: float, event: Any) -> list[Any]:
         out = self.machine.on(Now(time, WALL + time), event)
-        asked = [action for action in out if isinstance(action, ReadProgress)]
-        return [a for a in out if a not in asked] + [a for _ in asked for a in self._on(time, self.progress)]
+        requested = [action for action in out if isinstance(action, ReadProgress)]
+        return [a for a in out if a not in requested] + [
+            a for _ in requested for a in self._on(time, self.progress)
+        ]
 
     def does(self, time: float, *events: Any) -> list[Any]:
         dull = (Note, SaveState, Ack)
@@ -469,8 +471,8 @@ def test_a_coordinator_that_is_lost_once_too_often_is_the_end_of_the_run():
     used = (Attempt(0, "", ("n0",), 1.0), Attempt(1, "", ("n0",), 2.0, cause="coordinator"))
     tape = job(earlier=used, cause="coordinator", max_restarts=1)
     assert tape.began == [Finish(1)]
-    words = "the coordinator of the last attempt was lost; --max-restarts is 1"
-    assert (tape.saved.state, tape.saved.reason) == (State.FAILED, words)
+    text = "the coordinator of the last attempt was lost; --max-restarts is 1"
+    assert (tape.saved.state, tape.saved.reason) == (State.FAILED, text)
 
 
 def test_when_the_first_process_of_the_batch_step_is_killed_the_run_goes_on_where_it_may():
@@ -580,9 +582,9 @@ def test_a_signal_to_one_agent_alone_costs_its_node_and_ends_no_run(number, said
     for second in range(54, 80):
         tape.at(float(second), MessageCame(0, Beat(second)))
     name = signal.Signals(number).name
-    words = f"n1 (node 1) was lost: its agent got {name}, and the scheduler does not end the job"
+    text = f"n1 (node 1) was lost: its agent got {name}, and the scheduler does not end the job"
     assert tape.saved.state is State.RUNNING
-    assert (tape.saved.attempts[0].outcome, tape.saved.attempts[0].failure.why) == ("NODE_FAIL", words)
+    assert (tape.saved.attempts[0].outcome, tape.saved.attempts[0].failure.why) == ("NODE_FAIL", text)
     assert tape.does(80.0, EpochClaimed(1)) != []
 
 
@@ -602,10 +604,10 @@ def test_a_signal_to_all_agents_or_to_the_coordinator_too_still_cancels(more, be
 
 
 def test_a_signal_to_one_agent_of_a_job_that_is_being_ended_means_what_the_scheduler_says():
-    for said, state in ((JobTold("cancelled"), State.CANCELLED), (JobTold("time-limit"), State.PENDING)):
+    for message, state in ((JobTold("cancelled"), State.CANCELLED), (JobTold("time-limit"), State.PENDING)):
         tape = training(end_at=9_000.0, max_restarts=1)
         tape.at(50.0, *seen(signal.SIGTERM, 1))
-        tape.at(50.1, said)
+        tape.at(50.1, message)
         tape.at(53.0)
         over(tape, 54.0, -15)
         assert tape.saved.state is state

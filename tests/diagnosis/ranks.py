@@ -68,7 +68,9 @@ def changed(seen: RankSnapshot, **changes: Any) -> RankSnapshot:
         changes["main"] = changes.pop("stack")
     if "threads" in changes:
         threads = changes["threads"]
-        changes["threads"] = tuple(ThreadPlace(one, one) if isinstance(one, str) else one for one in threads)
+        changes["threads"] = tuple(
+            ThreadPlace(thread, thread) if isinstance(thread, str) else thread for thread in threads
+        )
     if isinstance(changes.get("call"), str):
         changes["name"] = changes.pop("call")
     parts = {"process": PROCESS, "stacks": STACKS, "request": REQUEST, "call": CALL}

@@ -33,13 +33,13 @@ def verdict(*seen: RankSnapshot, **changes: object) -> Diagnosis:
 
 
 def blamed(found: Diagnosis) -> list[tuple[int, str, str]]:
-    return [(one.rank, one.node, one.why) for one in found.culprits]
+    return [(culprit.rank, culprit.node, culprit.why) for culprit in found.culprits]
 
 
 def test_a_rank_that_never_came_is_told_whole() -> None:
-    found = verdict(waiter(0), rank(1, stack=LOOP, busy=0.98), waiter(2), waiter(3), stalled=60.0)
+    result = verdict(waiter(0), rank(1, stack=LOOP, busy=0.98), waiter(2), waiter(3), stalled=60.0)
     why = "it is busy in user code at train.py:33 (work), 98 % of a processor"
-    assert found == Diagnosis(
+    assert result == Diagnosis(
         Verdict.NEVER_ARRIVED,
         f"rank 1 on n0 never came to all_reduce (11 of group 0): {why}",
         (Culprit(1, "n0", why),),
@@ -134,9 +134,9 @@ def test_a_rank_that_never_came_is_told_whole() -> None:
     ],
 )
 def test_why_a_rank_did_not_come_is_said(missing: RankSnapshot, why: str) -> None:
-    found = verdict(waiter(0), missing, waiter(2), waiter(3), stalled=60.0)
-    assert (found.verdict, blamed(found)) == (Verdict.NEVER_ARRIVED, [(1, "n0", why)])
-    assert found.remedy
+    result = verdict(waiter(0), missing, waiter(2), waiter(3), stalled=60.0)
+    assert (result.verdict, blamed(result)) == (Verdict.NEVER_ARRIVED, [(1, "n0", why)])
+    assert result.remedy
 
 
 def test_a_rank_that_skipped_a_collective_and_waits_in_a_later_one_of_another_group_is_no_root() -> None:
@@ -153,8 +153,8 @@ def test_a_rank_that_skipped_a_collective_and_waits_in_a_later_one_of_another_gr
     outside = rank(
         2, 3, groups=(replace(two[0], sequence=9), replace(two[1], sequence=3)), records=(), stack=LOOP
     )
-    found = verdict(in_first, in_second, outside)
-    assert (found.verdict, [one.rank for one in found.culprits]) == (Verdict.NEVER_ARRIVED, [2])
+    result = verdict(in_first, in_second, outside)
+    assert (result.verdict, [culprit.rank for culprit in result.culprits]) == (Verdict.NEVER_ARRIVED, [2])
 
 
 def test_ranks_that_wait_for_each_other_in_two_groups_are_a_mismatch_of_which_none_is_named() -> None:
@@ -173,9 +173,9 @@ def test_ranks_that_wait_for_each_other_in_two_groups_are_a_mismatch_of_which_no
         records=(record(1, False, group="b"),),
         stack=ALL_REDUCE,
     )
-    found = verdict(first, second)
-    assert (found.verdict, found.culprits) == (Verdict.MISMATCH, ()), "either may be the one that is wrong"
-    assert "wait for each other in different groups" in found.said
+    result = verdict(first, second)
+    assert (result.verdict, result.culprits) == (Verdict.MISMATCH, ()), "either may be the one that is wrong"
+    assert "wait for each other in different groups" in result.said
 
 
 @pytest.mark.parametrize(
@@ -188,8 +188,8 @@ def test_ranks_that_wait_for_each_other_in_two_groups_are_a_mismatch_of_which_no
 )
 def test_the_rank_that_called_something_else_is_named_with_its_line(odd, called, stack) -> None:
     other = waiter(2, records=(*history(10), odd), stack=stack)
-    found = verdict(waiter(0), waiter(1), other, waiter(3))
-    assert (found.verdict, blamed(found)) == (
+    result = verdict(waiter(0), waiter(1), other, waiter(3))
+    assert (result.verdict, blamed(result)) == (
         Verdict.MISMATCH,
         [(2, "n1", f"it called {called} where ranks 0-1 and 3 called all_reduce of [4] Float")],
     )
@@ -197,23 +197,23 @@ def test_the_rank_that_called_something_else_is_named_with_its_line(odd, called,
 
 def test_of_two_ranks_that_differ_both_are_named() -> None:
     other = waiter(1, 2, records=(*history(10), record(11, False, "barrier", "", "")), stack=BARRIER)
-    found = verdict(waiter(0, 2), other)
-    assert (found.verdict, [one.rank for one in found.culprits]) == (Verdict.MISMATCH, [0, 1])
+    result = verdict(waiter(0, 2), other)
+    assert (result.verdict, [culprit.rank for culprit in result.culprits]) == (Verdict.MISMATCH, [0, 1])
 
 
 def test_collectives_whose_sizes_may_differ_by_rank_are_no_mismatch() -> None:
     uneven = [record(11, False, "alltoall_base", f"[{n}]", "Float") for n in (0, 1)]
-    seen = [waiter(n, 2, records=(*history(10), uneven[n])) for n in (0, 1)]
-    assert verdict(*seen).verdict is not Verdict.MISMATCH
+    observed = [waiter(n, 2, records=(*history(10), uneven[n])) for n in (0, 1)]
+    assert verdict(*observed).verdict is not Verdict.MISMATCH
 
 
 def test_all_in_one_collective_that_does_not_end_is_a_link_named_by_the_ends_that_owe_an_answer() -> None:
     debts = {1: (Backlog("10.0.0.3", 96, 5),), 2: (Backlog("10.0.0.2", 644, 5),)}
-    seen = [
+    observed = [
         waiter(n, node=f"n{n}", addresses=(f"10.0.0.{n + 1}",), backlog=debts.get(n, ())) for n in range(4)
     ]
-    found = verdict(*seen)
-    assert (found.verdict, found.said, blamed(found)) == (
+    result = verdict(*observed)
+    assert (result.verdict, result.said, blamed(result)) == (
         Verdict.LINK,
         "all ranks have begun all_reduce, and it does not end: the link between n1 and n2 is broken",
         [
@@ -221,37 +221,37 @@ def test_all_in_one_collective_that_does_not_end_is_a_link_named_by_the_ends_tha
             (-1, "n2", "what it sends to n1 is not acknowledged"),
         ],
     )
-    assert "rank 1 on n1 sent 96 bytes to n2 (10.0.0.3) 5 times without an answer" in found.evidence
+    assert "rank 1 on n1 sent 96 bytes to n2 (10.0.0.3) 5 times without an answer" in result.evidence
 
 
 def test_a_rank_that_left_one_collective_and_waits_in_the_next_does_not_hide_the_one_that_does_not_end() -> (
     None
 ):
-    found = verdict(waiter(0, begun=12), waiter(1), waiter(2), waiter(3))
-    assert (found.verdict, found.culprits) == (Verdict.UNDETERMINED, ())
-    assert "does every rank give all_reduce the same root (src, dst)" in found.remedy
+    result = verdict(waiter(0, begun=12), waiter(1), waiter(2), waiter(3))
+    assert (result.verdict, result.culprits) == (Verdict.UNDETERMINED, ())
+    assert "does every rank give all_reduce the same root (src, dst)" in result.remedy
 
 
 def test_where_no_connection_tells_only_what_may_go_another_way_is_called_a_link() -> None:
     groups = (Group("0", 2, 11, True, "nccl", "0-1"),)
-    found = verdict(waiter(0, 2, groups=groups), waiter(1, 2, groups=groups))
-    assert (found.verdict, found.culprits) == (Verdict.LINK, ())
-    assert "RDMA" in found.evidence[-1]
-    assert "a GPU that hangs in a kernel before it looks the same" in found.evidence[-2]
-    assert "dmesg | grep -i xid" in found.remedy
+    result = verdict(waiter(0, 2, groups=groups), waiter(1, 2, groups=groups))
+    assert (result.verdict, result.culprits) == (Verdict.LINK, ())
+    assert "RDMA" in result.evidence[-1]
+    assert "a GPU that hangs in a kernel before it looks the same" in result.evidence[-2]
+    assert "dmesg | grep -i xid" in result.remedy
 
 
 def test_a_rank_that_skips_one_of_many_equal_calls_is_named_when_the_others_come_to_the_last() -> None:
-    found = verdict(waiter(0), rank(1, stack=(*BARRIER[:0], *LOOP)), waiter(2))
-    assert (found.verdict, [one.rank for one in found.culprits]) == (Verdict.NEVER_ARRIVED, [1])
+    result = verdict(waiter(0), rank(1, stack=(*BARRIER[:0], *LOOP)), waiter(2))
+    assert (result.verdict, [culprit.rank for culprit in result.culprits]) == (Verdict.NEVER_ARRIVED, [1])
 
 
 def test_ranks_that_move_are_well() -> None:
     moving = [
         rank(n, moved=True, records=tuple(record(i, at=NOW - 1 + i / 20) for i in range(20))) for n in (0, 1)
     ]
-    found = verdict(*moving)
-    assert (found.verdict, found.culprits, found.evidence) == (
+    result = verdict(*moving)
+    assert (result.verdict, result.culprits, result.evidence) == (
         Verdict.NOTHING,
         (),
         (
@@ -294,8 +294,8 @@ def test_a_pause_that_is_no_longer_than_usual_blames_nobody_but_asks_for_a_longe
     """Steps of 30 s, the last begun 20 s ago: one rank computes, the others wait."""
     slow = tuple(record(n, at=NOW - 50 + 30 * n) for n in (0, 1))
     inside = (*slow, record(2, done=False, at=NOW - 1))
-    seen = [waiter(0, 2, 2, records=inside), rank(1, 2, 1, records=slow, stack=LOOP, busy=1.0)]
-    judged = decide(case(*seen))
+    observed = [waiter(0, 2, 2, records=inside), rank(1, 2, 1, records=slow, stack=LOOP, busy=1.0)]
+    judged = decide(case(*observed))
     assert (judged.diagnosis.verdict, judged.diagnosis.culprits, judged.certain) == (
         Verdict.NOTHING,
         (),
@@ -304,31 +304,31 @@ def test_a_pause_that_is_no_longer_than_usual_blames_nobody_but_asks_for_a_longe
 
 
 def test_a_rank_that_prints_while_the_others_wait_works() -> None:
-    found = verdict(waiter(0), waiter(1), waiter(2), rank(3, stack=LOOP, printed=True, busy=1.0))
-    assert (found.verdict, found.culprits) == (Verdict.NOTHING, ())
+    result = verdict(waiter(0), waiter(1), waiter(2), rank(3, stack=LOOP, printed=True, busy=1.0))
+    assert (result.verdict, result.culprits) == (Verdict.NOTHING, ())
 
 
 def test_whom_the_others_wait_for_is_told_with_its_line_while_it_prints() -> None:
     """A rank that asks for something again and again, and says so, is not blamed; nor is it hidden."""
-    found = verdict(waiter(0), waiter(1), waiter(2), rank(3, stack=LOOP, printed=True, quiet=0.0))
-    assert (found.verdict, found.said) == (
+    result = verdict(waiter(0), waiter(1), waiter(2), rank(3, stack=LOOP, printed=True, quiet=0.0))
+    assert (result.verdict, result.said) == (
         Verdict.NOTHING,
         "the others wait for rank 3, still printing",
     )
-    assert found.evidence[1] == "rank 3 on n1: it waits in user code at train.py:33 (work)"
+    assert result.evidence[1] == "rank 3 on n1: it waits in user code at train.py:33 (work)"
 
 
 def test_what_a_waiting_rank_prints_is_no_progress() -> None:
-    found = verdict(waiter(0, printed=True, quiet=0.0), waiter(1), waiter(2), rank(3, stack=LOOP))
-    assert (found.verdict, [one.rank for one in found.culprits]) == (Verdict.NEVER_ARRIVED, [3])
+    result = verdict(waiter(0, printed=True, quiet=0.0), waiter(1), waiter(2), rank(3, stack=LOOP))
+    assert (result.verdict, [culprit.rank for culprit in result.culprits]) == (Verdict.NEVER_ARRIVED, [3])
 
 
 BELOW = ("/home/me/train.py:12 <module>",)
 
 
 def test_all_waiting_in_one_line_outside_of_collectives_have_no_culprit() -> None:
-    found = verdict(*(rank(n, stack=LOOP) for n in range(3)))
-    assert (found.verdict, found.said, found.culprits) == (
+    result = verdict(*(rank(n, stack=LOOP) for n in range(3)))
+    assert (result.verdict, result.said, result.culprits) == (
         Verdict.WAITING,
         "all 3 ranks wait outside of collectives, all at train.py:33 (work)",
         (),
@@ -347,35 +347,35 @@ def test_all_waiting_in_one_line_outside_of_collectives_have_no_culprit() -> Non
 def test_of_ranks_that_wait_outside_of_collectives_the_one_that_stands_apart_is_told_and_not_blamed(
     stacks: tuple[tuple[str, ...], ...], apart: str
 ) -> None:
-    found = verdict(*(rank(number, stack=stack) for number, stack in enumerate(stacks)))
-    assert (found.verdict, found.culprits) == (Verdict.WAITING, ())
-    told = f"{apart}. Either they wait for it, or it waits for them" if apart else ""
-    assert found.said == f"all {len(stacks)} ranks wait outside of collectives{told}"
+    result = verdict(*(rank(number, stack=stack) for number, stack in enumerate(stacks)))
+    assert (result.verdict, result.culprits) == (Verdict.WAITING, ())
+    message = f"{apart}. Either they wait for it, or it waits for them" if apart else ""
+    assert result.said == f"all {len(stacks)} ranks wait outside of collectives{message}"
 
 
 def test_ranks_that_compute_outside_of_collectives_are_well() -> None:
-    found = verdict(*(rank(n, stack=LOOP, busy=1.0) for n in range(3)))
-    assert (found.verdict, found.culprits) == (Verdict.NOTHING, ())
+    result = verdict(*(rank(n, stack=LOOP, busy=1.0) for n in range(3)))
+    assert (result.verdict, result.culprits) == (Verdict.NOTHING, ())
 
 
 def test_without_records_the_one_that_stands_apart_is_named() -> None:
     bare = [rank(n, groups=(), records=(), stack=MEETING) for n in (0, 1, 2)]
-    found = verdict(*bare, rank(3, groups=(), records=(), stack=LOOP))
-    assert (found.verdict, blamed(found)) == (
+    result = verdict(*bare, rank(3, groups=(), records=(), stack=LOOP))
+    assert (result.verdict, blamed(result)) == (
         Verdict.NEVER_ARRIVED,
         [(3, "n1", "it waits in user code at train.py:33 (work)")],
     )
 
 
 def test_nodes_that_say_nothing_are_named_where_the_others_wait_for_their_ranks() -> None:
-    found = verdict(waiter(0), waiter(1), size=4, mute=(("n1", "no answer within 11 s"),))
-    assert (found.verdict, blamed(found)) == (Verdict.NEVER_ARRIVED, [(-1, "n1", "no answer within 11 s")])
+    result = verdict(waiter(0), waiter(1), size=4, mute=(("n1", "no answer within 11 s"),))
+    assert (result.verdict, blamed(result)) == (Verdict.NEVER_ARRIVED, [(-1, "n1", "no answer within 11 s")])
 
 
 def test_a_stall_that_was_watched_from_outside_needs_no_patience() -> None:
     young = record(11, done=False, at=NOW - 0.5)
-    seen = [waiter(0, 2, records=(*history(10), young)), rank(1, 2, stack=LOOP, busy=1.0)]
-    judged = decide(case(*seen, stalled=600.0))
+    observed = [waiter(0, 2, records=(*history(10), young)), rank(1, 2, stack=LOOP, busy=1.0)]
+    judged = decide(case(*observed, stalled=600.0))
     assert judged.certain
     assert (judged.diagnosis.verdict, [c.rank for c in judged.diagnosis.culprits]) == (
         Verdict.NEVER_ARRIVED,
@@ -385,20 +385,20 @@ def test_a_stall_that_was_watched_from_outside_needs_no_patience() -> None:
 
 
 def test_nothing_seen_is_undetermined() -> None:
-    found = decide(case(size=2, mute=(("n0", "lost"),))).diagnosis
-    assert (found.verdict, found.evidence) == (Verdict.UNDETERMINED, ("no answer from n0: lost",))
+    result = decide(case(size=2, mute=(("n0", "lost"),))).diagnosis
+    assert (result.verdict, result.evidence) == (Verdict.UNDETERMINED, ("no answer from n0: lost",))
 
 
 def test_of_several_that_are_stopped_each_is_named_with_its_remedy_and_who_else_is_late() -> None:
-    found = verdict(waiter(0), rank(1, state="T"), rank(2, state="T"), rank(3, stack=LOOP))
-    assert found.said == (
+    result = verdict(waiter(0), rank(1, state="T"), rank(2, state="T"), rank(3, stack=LOOP))
+    assert result.said == (
         "ranks 1-2 never came to all_reduce (11 of group 0): rank 1 is stopped (SIGSTOP), the others too"
     )
-    assert blamed(found) == [(1, "n0", "it is stopped (SIGSTOP)"), (2, "n1", "it is stopped (SIGSTOP)")]
-    assert found.evidence[1] == (
+    assert blamed(result) == [(1, "n0", "it is stopped (SIGSTOP)"), (2, "n1", "it is stopped (SIGSTOP)")]
+    assert result.evidence[1] == (
         "rank 3 on n1 has not come either: it waits in user code at train.py:33 (work)"
     )
-    assert found.remedy == (
+    assert result.remedy == (
         "on n0: kill -CONT 101, or find out who stopped it; on n1: kill -CONT 102, or find out who stopped it"
     )
 
@@ -406,9 +406,9 @@ def test_of_several_that_are_stopped_each_is_named_with_its_remedy_and_who_else_
 def test_where_few_have_come_and_the_others_stand_in_one_line_it_is_asked_whether_it_is_meant_for_all() -> (
     None
 ):
-    found = verdict(waiter(0), *(rank(number, stack=LOOP) for number in (1, 2, 3)))
-    assert [one.rank for one in found.culprits] == [1, 2, 3]
-    assert found.remedy.endswith(
+    result = verdict(waiter(0), *(rank(number, stack=LOOP) for number in (1, 2, 3)))
+    assert [culprit.rank for culprit in result.culprits] == [1, 2, 3]
+    assert result.remedy.endswith(
         "or is all_reduce at train.py:11 (step) called by rank 0 only, where every rank must call it?"
     )
 
@@ -418,16 +418,16 @@ def test_the_one_that_takes_two_groups_in_another_order_than_most_is_named() -> 
         groups = tuple(Group(name, 4, int(name == begun), False, "gloo", "0-3") for name in "ab")
         return rank(number, groups=groups, records=(record(1, False, group=begun),), stack=ALL_REDUCE)
 
-    found = verdict(inside(0, "a"), inside(1, "a"), inside(2, "b"), inside(3, "a"))
+    result = verdict(inside(0, "a"), inside(1, "a"), inside(2, "b"), inside(3, "a"))
     why = "it is in all_reduce at train.py:11 (step), without ranks 0-1 and 3"
-    assert (found.verdict, blamed(found)) == (Verdict.MISMATCH, [(2, "n1", why)])
+    assert (result.verdict, blamed(result)) == (Verdict.MISMATCH, [(2, "n1", why)])
 
 
 def test_a_number_that_counts_sends_too_hides_no_rank_that_has_not_come() -> None:
     """gloo's number of a group grows with each send and receive; the records' own does not."""
     sends = (Group("0", 4, 15, True, "gloo", "0-3"),)
-    found = verdict(waiter(0), rank(1, groups=sends, stack=LOOP), waiter(2), waiter(3))
-    assert (found.verdict, [one.rank for one in found.culprits]) == (Verdict.NEVER_ARRIVED, [1])
+    result = verdict(waiter(0), rank(1, groups=sends, stack=LOOP), waiter(2), waiter(3))
+    assert (result.verdict, [culprit.rank for culprit in result.culprits]) == (Verdict.NEVER_ARRIVED, [1])
 
 
 def test_a_rank_that_has_only_sent_so_far_has_not_come_to_the_first_collective() -> None:
@@ -436,23 +436,23 @@ def test_a_rank_that_has_only_sent_so_far_has_not_come_to_the_first_collective()
     first = (record(1, done=False, operation="barrier"),)
     waits = [rank(number, 3, groups=groups, records=first, stack=BARRIER) for number in (0, 1)]
     late = rank(2, 3, groups=groups, records=(), stack=LOOP)
-    found = verdict(*waits, late, stalled=60.0)
-    assert (found.verdict, [one.rank for one in found.culprits]) == (Verdict.NEVER_ARRIVED, [2])
+    result = verdict(*waits, late, stalled=60.0)
+    assert (result.verdict, [culprit.rank for culprit in result.culprits]) == (Verdict.NEVER_ARRIVED, [2])
 
 
 def test_of_several_that_have_not_come_each_is_told_with_its_own_reason() -> None:
     other = ("/home/me/train.py:50 warm", "/home/me/train.py:60 <module>")
-    found = verdict(waiter(0), rank(1, stack=LOOP), waiter(2), rank(3, stack=other), stalled=60.0)
-    assert found.said == (
+    result = verdict(waiter(0), rank(1, stack=LOOP), waiter(2), rank(3, stack=other), stalled=60.0)
+    assert result.said == (
         "ranks 1 and 3 never came to all_reduce (11 of group 0): "
         "rank 1 waits in user code at train.py:33 (work); rank 3 waits in user code at train.py:50 (warm)"
     )
 
 
 def test_of_ranks_that_wait_outside_of_collectives_those_that_have_ended_are_told_apart() -> None:
-    found = verdict(rank(0, stack=LOOP), rank(1, state=""), rank(2, stack=LOOP), rank(3, stack=LOOP))
-    assert found.said == "all 3 ranks that are left wait outside of collectives, all at train.py:33 (work)"
-    assert found.evidence[-1] == "rank 1 has ended"
+    result = verdict(rank(0, stack=LOOP), rank(1, state=""), rank(2, stack=LOOP), rank(3, stack=LOOP))
+    assert result.said == "all 3 ranks that are left wait outside of collectives, all at train.py:33 (work)"
+    assert result.evidence[-1] == "rank 1 has ended"
     alone = verdict(rank(0, stack=LOOP), *(rank(number, state="") for number in (1, 2, 3)))
     assert alone.said == ("rank 0, the only one left, waits outside of collectives, at train.py:33 (work)")
 
@@ -470,19 +470,19 @@ def subgroup(number: int, size: int, few: int, **changes: object) -> RankSnapsho
 @pytest.mark.parametrize(("size", "few"), [(3, 2), (4, 2), (4, 3), (8, 4), (64, 8)])
 def test_who_skips_a_subgroups_barrier_and_goes_on_is_named_not_who_waits_in_it(size: int, few: int) -> None:
     for skips in range(few):
-        seen = []
+        observed = []
         for number in range(size):
             waits = number < few and number != skips
             inside = record(1, False, "barrier", "", "", group="1") if waits else record(9, False)
             stack = BARRIER if waits else ALL_REDUCE
-            seen.append(subgroup(number, size, few, records=(*history(8), inside), stack=stack))
-        found = verdict(*seen)
+            observed.append(subgroup(number, size, few, records=(*history(8), inside), stack=stack))
+        result = verdict(*observed)
         if few == 2:  # one of two left it out, or the other one made it too often
-            assert (found.verdict, found.culprits) == (Verdict.MISMATCH, ())
-            assert f"either rank {skips} left out barrier of group 1" in found.said
+            assert (result.verdict, result.culprits) == (Verdict.MISMATCH, ())
+            assert f"either rank {skips} left out barrier of group 1" in result.said
             continue
-        assert (found.verdict, [one.rank for one in found.culprits]) == (Verdict.MISMATCH, [skips])
-        assert "has not called barrier of group 1" in found.culprits[0].why
+        assert (result.verdict, [culprit.rank for culprit in result.culprits]) == (Verdict.MISMATCH, [skips])
+        assert "has not called barrier of group 1" in result.culprits[0].why
 
 
 @pytest.mark.parametrize("call", ["send", "recv"])
@@ -496,7 +496,7 @@ def test_who_does_not_come_to_answer_a_send_is_named_and_of_who_went_on_both_sid
     assert (went_on.verdict, went_on.culprits) == (Verdict.MISMATCH, ())
     assert f"either rank 1 left out {half}, or rank 0 made a call too many" in went_on.said
     sleeps = verdict(waits, rank(1, stack=LOOP), waiter(2), waiter(3))
-    assert (sleeps.verdict, [one.rank for one in sleeps.culprits]) == (Verdict.NEVER_ARRIVED, [1])
+    assert (sleeps.verdict, [culprit.rank for culprit in sleeps.culprits]) == (Verdict.NEVER_ARRIVED, [1])
     assert sleeps.said.startswith("rank 1 on n0 never came to all_reduce (11 of group 0): ")
     alone = verdict(waits, rank(1, stack=LOOP), stalled=60.0)
     assert alone.said.startswith(f"rank 1 on n0 never called {half}: ")
@@ -507,14 +507,14 @@ def test_a_send_that_its_receiver_waits_for_blames_neither() -> None:
         rank(0, 2, stack=ALL_REDUCE, call="send", peer=1),
         rank(1, 2, stack=ALL_REDUCE, call="recv", peer=0),
     ]
-    found = verdict(*both, stalled=60.0)
-    assert found.culprits == ()
-    assert "rank 0 waits in send to rank 1 at train.py:11 (step)" in found.evidence
+    result = verdict(*both, stalled=60.0)
+    assert result.culprits == ()
+    assert "rank 0 waits in send to rank 1 at train.py:11 (step)" in result.evidence
 
 
 @pytest.mark.parametrize("tags", [(5, 6), (0, 3), (7, 0), (4, 4)])
 def test_a_send_and_its_recv_that_name_different_tags_are_told(tags: tuple[int, int]) -> None:
-    found = verdict(
+    result = verdict(
         rank(0, stack=ALL_REDUCE, call="send", peer=1, tag=tags[0]),
         rank(1, stack=ALL_REDUCE, call="recv", peer=0, tag=tags[1]),
         waiter(2),
@@ -522,10 +522,10 @@ def test_a_send_and_its_recv_that_name_different_tags_are_told(tags: tuple[int, 
         stalled=60.0,
     )
     if tags[0] == tags[1]:
-        assert (found.verdict, found.culprits) == (Verdict.UNDETERMINED, ())
+        assert (result.verdict, result.culprits) == (Verdict.UNDETERMINED, ())
         return
-    assert (found.verdict, [one.rank for one in found.culprits]) == (Verdict.MISMATCH, [0, 1])
-    assert found.said == f"rank 0 sends with tag {tags[0]} what rank 1 wants with tag {tags[1]}"
+    assert (result.verdict, [culprit.rank for culprit in result.culprits]) == (Verdict.MISMATCH, [0, 1])
+    assert result.said == f"rank 0 sends with tag {tags[0]} what rank 1 wants with tag {tags[1]}"
 
 
 @pytest.mark.parametrize(
@@ -536,18 +536,18 @@ def test_a_rank_that_joined_a_smaller_world_is_named_where_others_wait_for_the_w
     worlds: tuple[int, ...], wrong: list[int]
 ) -> None:
     """Groups of one design, all smaller than the world, are nobody's fault; 0: it waits for all."""
-    seen = [
+    observed = [
         waiter(number, started=4, groups=(Group("0", size, 11, True, "gloo"),))
         if size
         else rank(number, started=4, world=4, groups=(), records=(), stack=MEETING)
         for number, size in enumerate(worlds)
     ]
-    found = verdict(*seen, stalled=60.0)
+    result = verdict(*observed, stalled=60.0)
     if wrong:
-        assert (found.verdict, [one.rank for one in found.culprits]) == (Verdict.MISMATCH, wrong)
-        assert f"world of {worlds[wrong[0]]} ranks, and was started as one of 4" in found.culprits[0].why
+        assert (result.verdict, [culprit.rank for culprit in result.culprits]) == (Verdict.MISMATCH, wrong)
+        assert f"world of {worlds[wrong[0]]} ranks, and was started as one of 4" in result.culprits[0].why
     else:
-        assert "world of" not in str(found)
+        assert "world of" not in str(result)
 
 
 @pytest.mark.parametrize(
@@ -557,28 +557,28 @@ def test_a_rank_that_joined_a_smaller_world_is_named_where_others_wait_for_the_w
 def test_ranks_that_ask_for_another_world_than_they_were_started_in_are_named(
     worlds: tuple[int, ...], wrong: list[int]
 ) -> None:
-    seen = [
+    observed = [
         rank(n, groups=(), records=(), stack=MEETING, world=world, started=4 if world else 0)
         for n, world in enumerate(worlds)
     ]
-    found = verdict(*seen)
-    assert (found.verdict, [one.rank for one in found.culprits]) == (Verdict.MISMATCH, wrong)
-    assert "and was started as one of 4" in found.culprits[0].why
+    result = verdict(*observed)
+    assert (result.verdict, [culprit.rank for culprit in result.culprits]) == (Verdict.MISMATCH, wrong)
+    assert "and was started as one of 4" in result.culprits[0].why
 
 
 @pytest.mark.parametrize("worlds", [(4, 4, 4, 4), (2, 2, 2, 2)])
 def test_worlds_that_agree_and_are_no_larger_than_the_run_are_no_mistake(worlds: tuple[int, ...]) -> None:
-    seen = [
+    observed = [
         rank(n, groups=(), records=(), stack=MEETING, world=world, started=4)
         for n, world in enumerate(worlds)
     ]
-    assert verdict(*seen).verdict is Verdict.UNDETERMINED
+    assert verdict(*observed).verdict is Verdict.UNDETERMINED
 
 
 def test_a_rank_whose_process_a_thread_holds_when_all_others_have_ended_is_named() -> None:
     held = rank(2, stack=("/usr/lib/python3.11/threading.py:1590 _shutdown",))
-    found = verdict(rank(0, state=""), rank(1, state=""), held, rank(3, state=""))
-    assert blamed(found) == [(2, "n1", "its script has ended, and its process has not")]
+    result = verdict(rank(0, state=""), rank(1, state=""), held, rank(3, state=""))
+    assert blamed(result) == [(2, "n1", "its script has ended, and its process has not")]
 
 
 def on_gpus(number: int, begun: int, **changes: object) -> RankSnapshot:
@@ -589,16 +589,19 @@ def on_gpus(number: int, begun: int, **changes: object) -> RankSnapshot:
 
 @pytest.mark.parametrize("behind", range(4))
 def test_without_records_the_groups_own_counts_tell_who_is_behind(behind: int) -> None:
-    seen = [on_gpus(n, 11 if n == behind else 12) for n in range(4)]
-    found = verdict(*seen, stalled=300.0)
-    assert (found.verdict, [one.rank for one in found.culprits]) == (Verdict.NEVER_ARRIVED, [behind])
-    assert "have waited 300 s in a collective (12 of group 0)" in found.evidence[0]
+    observed = [on_gpus(n, 11 if n == behind else 12) for n in range(4)]
+    result = verdict(*observed, stalled=300.0)
+    assert (result.verdict, [culprit.rank for culprit in result.culprits]) == (
+        Verdict.NEVER_ARRIVED,
+        [behind],
+    )
+    assert "have waited 300 s in a collective (12 of group 0)" in result.evidence[0]
 
 
 def test_a_stall_of_ranks_that_may_spin_is_never_called_nothing_wrong() -> None:
-    found = verdict(*(on_gpus(n, 12) for n in range(4)), stalled=300.0)
-    assert (found.verdict, found.culprits) == (Verdict.UNDETERMINED, ())
-    assert "it computes, or waits for its GPU" in found.said
+    result = verdict(*(on_gpus(n, 12) for n in range(4)), stalled=300.0)
+    assert (result.verdict, result.culprits) == (Verdict.UNDETERMINED, ())
+    assert "it computes, or waits for its GPU" in result.said
 
 
 def at_barrier(
@@ -644,10 +647,10 @@ def test_a_rank_that_evaluates_for_all_is_not_blamed_before_it_takes_longer_than
 ) -> None:
     """Rank 1, which never did, gets no longer than any rank does; one that computes gets twenty seconds."""
     patience = max(least, patience if blamed == 0 else 0.0)
-    seen = [at_barrier(number, waited, before, LOOP if number == blamed else ()) for number in range(4)]
-    seen[blamed] = changed(seen[blamed], busy=busy)
-    judged = decide(case(*seen))
-    assert [one.rank for one in judged.diagnosis.culprits] == ([blamed] if waited > patience else [])
+    observed = [at_barrier(number, waited, before, LOOP if number == blamed else ()) for number in range(4)]
+    observed[blamed] = changed(observed[blamed], busy=busy)
+    judged = decide(case(*observed))
+    assert [culprit.rank for culprit in judged.diagnosis.culprits] == ([blamed] if waited > patience else [])
     if waited < patience:
         assert judged.diagnosis.verdict is Verdict.NOTHING
         why = f"rank {blamed} on n0: {doing} user code at train.py:33 (work)"
@@ -672,21 +675,21 @@ def test_ranks_that_still_import_or_prepare_data_are_given_a_minute(
 ) -> None:
     """Seen on a crowded machine: torch took a quarter of a minute to import, and rank 0 waited."""
     late = rank(1, 2, begun=0, quiet=quiet, **{"groups": (), **changes})
-    found = verdict(rank(0, 2, begun=0, quiet=quiet, groups=(), stack=MEETING), late)
-    assert [one.rank for one in found.culprits] == blamed_ranks
+    result = verdict(rank(0, 2, begun=0, quiet=quiet, groups=(), stack=MEETING), late)
+    assert [culprit.rank for culprit in result.culprits] == blamed_ranks
     stalled = verdict(rank(0, 2, begun=0, groups=(), stack=MEETING), late, stalled=12.0)
-    assert [one.rank for one in stalled.culprits] == [1]
+    assert [culprit.rank for culprit in stalled.culprits] == [1]
 
 
 def test_a_rank_that_an_atexit_function_holds_is_named_though_that_is_the_users() -> None:
     """Nothing of a script's own frame is left below it; the others have ended, or wait for it."""
     held = rank(1, stack=("/usr/lib/python3.11/queue.py:90 join", "/home/me/train.py:10 drain"))
     why = "its script has ended, and its process has not; it is at train.py:10 (drain)"
-    gone = [rank(number, state="", stack=(), answered=False) for number in (0, 2)]
+    ended = [rank(number, state="", stack=(), answered=False) for number in (0, 2)]
     wait = [waiter(number, stack=BARRIER) for number in (0, 2)]
-    for others in (gone, wait):
-        found = verdict(others[0], held, others[1], stalled=60.0)
-        assert blamed(found) == [(1, "n0", why)]
+    for others in (ended, wait):
+        result = verdict(others[0], held, others[1], stalled=60.0)
+        assert blamed(result) == [(1, "n0", why)]
 
 
 def test_ranks_that_are_too_busy_to_answer_are_not_called_hung() -> None:
@@ -710,9 +713,9 @@ def of_pipeline(number: int, sent: int, **changes: Any) -> RankSnapshot:
 
 
 def test_of_two_that_send_each_other_in_turns_both_sides_of_what_is_not_answered_are_told() -> None:
-    found = verdict(of_pipeline(0, 0), of_pipeline(1, 7, call="wait"), of_pipeline(2, 6), stalled=60.0)
-    assert (found.verdict, found.culprits) == (Verdict.MISMATCH, ())
-    assert found.said == (
+    result = verdict(of_pipeline(0, 0), of_pipeline(1, 7, call="wait"), of_pipeline(2, 6), stalled=60.0)
+    assert (result.verdict, result.culprits) == (Verdict.MISMATCH, ())
+    assert result.said == (
         "rank 1 waits in a send or receive at train.py:12 for rank 2, in all_reduce at train.py:11 (step): "
         "either rank 2 left out the other half of a send or receive, or rank 1 made a call too many; "
         "the records do not show which"
@@ -720,9 +723,9 @@ def test_of_two_that_send_each_other_in_turns_both_sides_of_what_is_not_answered
 
 
 def test_of_several_ranks_that_send_none_is_blamed_for_a_receive_that_nobody_answers() -> None:
-    found = verdict(of_pipeline(0, 3), of_pipeline(1, 7, call="wait"), of_pipeline(2, 6), stalled=60.0)
-    assert (found.verdict, found.culprits) == (Verdict.UNDETERMINED, ())
-    assert found.said == "rank 1 waits for a send or receive that is not answered at train.py:12"
+    result = verdict(of_pipeline(0, 3), of_pipeline(1, 7, call="wait"), of_pipeline(2, 6), stalled=60.0)
+    assert (result.verdict, result.culprits) == (Verdict.UNDETERMINED, ())
+    assert result.said == "rank 1 waits for a send or receive that is not answered at train.py:12"
 
 
 @pytest.mark.parametrize(
@@ -732,19 +735,19 @@ def test_of_several_ranks_that_send_none_is_blamed_for_a_receive_that_nobody_ans
 def test_of_a_ring_the_one_rank_that_has_sent_less_than_the_others_is_named(
     sent: tuple[int, ...], behind: list[int]
 ) -> None:
-    seen = [
+    observed = [
         waiter(number, groups=(Group("0", 4, 11 + count, True, "gloo", "0-3"),))
         for number, count in enumerate(sent[:3])
     ]
     groups = (Group("0", 4, 10 + sent[3], True, "gloo", "0-3"),)
-    found = verdict(*seen, rank(3, call="wait", stack=BELOW, groups=groups), stalled=60.0)
-    assert [one.rank for one in found.culprits] == behind
-    assert found.verdict is (Verdict.MISMATCH if behind else Verdict.UNDETERMINED)
+    result = verdict(*observed, rank(3, call="wait", stack=BELOW, groups=groups), stalled=60.0)
+    assert [culprit.rank for culprit in result.culprits] == behind
+    assert result.verdict is (Verdict.MISMATCH if behind else Verdict.UNDETERMINED)
 
 
 def test_a_rank_that_waits_and_has_sent_nothing_waits_for_something_else() -> None:
-    found = verdict(of_pipeline(0, 0), of_pipeline(1, 0, call="wait"), of_pipeline(2, 0), stalled=60.0)
-    assert [one.rank for one in found.culprits] == [1]
+    result = verdict(of_pipeline(0, 0), of_pipeline(1, 0, call="wait"), of_pipeline(2, 0), stalled=60.0)
+    assert [culprit.rank for culprit in result.culprits] == [1]
 
 
 BROADCAST = (f"{LIBRARY}/torch/distributed/distributed_c10d.py:3151 broadcast", *LOOP)
@@ -773,11 +776,13 @@ def in_broadcast(number: int, root: int | None) -> RankSnapshot:
 def test_ranks_that_name_different_roots_of_one_collective_are_told(
     roots: tuple[int | None, ...], wrong: list[int]
 ) -> None:
-    seen = [in_broadcast(number, root) for number, root in enumerate(roots)]
-    found = verdict(*seen, stalled=60.0)
-    assert (found.verdict, [one.rank for one in found.culprits]) == (Verdict.MISMATCH, wrong)
-    assert found.said.endswith("nothing shows which is right") is not bool(wrong)
-    assert all(f"it names rank {roots[one.rank]} as the root" in one.why for one in found.culprits)
+    observed = [in_broadcast(number, root) for number, root in enumerate(roots)]
+    result = verdict(*observed, stalled=60.0)
+    assert (result.verdict, [culprit.rank for culprit in result.culprits]) == (Verdict.MISMATCH, wrong)
+    assert result.said.endswith("nothing shows which is right") is not bool(wrong)
+    assert all(
+        f"it names rank {roots[culprit.rank]} as the root" in culprit.why for culprit in result.culprits
+    )
 
 
 def test_of_two_roots_the_one_that_ranks_in_the_next_call_of_that_line_name_is_right() -> None:
@@ -788,8 +793,8 @@ def test_of_two_roots_the_one_that_ranks_in_the_next_call_of_that_line_name_is_r
         waiter(number, begun=12, records=records, stack=BROADCAST, rooted="broadcast", root=0)
         for number in (1, 3)
     ]
-    found = verdict(first[0], later[0], first[1], later[1], stalled=60.0)
-    assert (found.verdict, [one.rank for one in found.culprits]) == (Verdict.MISMATCH, [2])
+    result = verdict(first[0], later[0], first[1], later[1], stalled=60.0)
+    assert (result.verdict, [culprit.rank for culprit in result.culprits]) == (Verdict.MISMATCH, [2])
 
 
 LOOP_LINE = LOOP[0].partition(" ")[0]
@@ -810,21 +815,21 @@ def test_of_two_roots_the_one_that_variables_of_those_who_have_gone_on_name_is_r
     named: str, wrong: list[int]
 ) -> None:
     """As seen of gather and scatter with two roots: both wait for each other, and the others have left."""
-    seen = [in_broadcast(number, root) for number, root in enumerate((0, None, 2, None))]
-    seen = [
-        changed(one, named=tuple(named.split(";")))
-        if one.call.root < 0
-        else changed(one, named=(f"{LOOP_LINE} 5",))
-        for one in seen
+    observed = [in_broadcast(number, root) for number, root in enumerate((0, None, 2, None))]
+    observed = [
+        changed(culprit, named=tuple(named.split(";")))
+        if culprit.call.root < 0
+        else changed(culprit, named=(f"{LOOP_LINE} 5",))
+        for culprit in observed
     ]
-    found = verdict(*seen, stalled=60.0)
-    assert (found.verdict, [one.rank for one in found.culprits]) == (Verdict.MISMATCH, wrong)
+    result = verdict(*observed, stalled=60.0)
+    assert (result.verdict, [culprit.rank for culprit in result.culprits]) == (Verdict.MISMATCH, wrong)
 
 
 @pytest.mark.parametrize("roots", [(0, 0, 0, 0), (0, -1, 0, -1), (None, None, 1, None)])
 def test_ranks_of_one_root_or_an_unknown_one_are_blamed_for_none(roots: tuple[int | None, ...]) -> None:
-    seen = [in_broadcast(number, root) for number, root in enumerate(roots)]
-    assert "root of" not in verdict(*seen, stalled=60.0).said
+    observed = [in_broadcast(number, root) for number, root in enumerate(roots)]
+    assert "root of" not in verdict(*observed, stalled=60.0).said
 
 
 @pytest.mark.parametrize(
@@ -846,23 +851,23 @@ def test_below_what_is_started_once_per_node_the_process_that_is_in_no_collectiv
     )
     second = (ChildProcess(13, "python", "S", stack=worker), late)
     about: dict[str, Any] = {"records": (), "groups": (), "answered": False, "stack": joins}
-    seen = [rank(0, 2, children=first, **about), rank(1, 2, children=second, node="n1", **about)]
-    found = verdict(*seen, stalled=60.0)
-    assert (found.verdict, blamed(found)) == (Verdict.NEVER_ARRIVED, [(-1, "n1", f"its process 14 {why}")])
-    assert found.evidence[0] == "process 11 on n0 waits in all_reduce at train.py:11 (step)"
+    observed = [rank(0, 2, children=first, **about), rank(1, 2, children=second, node="n1", **about)]
+    result = verdict(*observed, stalled=60.0)
+    assert (result.verdict, blamed(result)) == (Verdict.NEVER_ARRIVED, [(-1, "n1", f"its process 14 {why}")])
+    assert result.evidence[0] == "process 11 on n0 waits in all_reduce at train.py:11 (step)"
 
 
 def test_of_a_rank_without_a_stack_the_processes_that_it_started_are_told() -> None:
     spawned = (ChildProcess(7, "python", "S"), ChildProcess(8, "python", "S"))
-    found = verdict(rank(0, 1, records=(), groups=(), answered=False, children=spawned), stalled=60.0)
-    assert (found.verdict, found.culprits) == (Verdict.UNDETERMINED, ())
-    assert "rank 0 on n0 has started python (process 7), python (process 8)" in found.evidence
+    result = verdict(rank(0, 1, records=(), groups=(), answered=False, children=spawned), stalled=60.0)
+    assert (result.verdict, result.culprits) == (Verdict.UNDETERMINED, ())
+    assert "rank 0 on n0 has started python (process 7), python (process 8)" in result.evidence
     joins = (
         f"{LIBRARY}/torch/multiprocessing/spawn.py:140 ProcessContext.join",
         "/home/me/train.py:9 <module>",
     )
     same = rank(0, 1, records=(), groups=(), answered=False, children=spawned, stack=joins)
-    assert verdict(same, stalled=60.0).said == found.said
+    assert verdict(same, stalled=60.0).said == result.said
     alone = verdict(rank(0, 1, records=(), groups=(), stack=LOOP), stalled=60.0)
     assert alone.said == "rank 0 waits outside of collectives, at train.py:33 (work)"
 
@@ -872,22 +877,22 @@ def test_a_rank_that_is_busy_importing_is_given_its_minute_after_a_short_hang_af
     busy: float, stalled: float, named: list[int]
 ) -> None:
     """Seen of DDP's first step under load: three ranks came, the fourth still loaded a module of torch's."""
-    seen = [waiter(number, begun=1) for number in range(4)]
-    seen[1] = rank(1, begun=0, stack=IMPORTS, busy=busy)
-    judged = decide(case(*seen, stalled=stalled))
-    assert [one.rank for one in judged.diagnosis.culprits] == named
+    observed = [waiter(number, begun=1) for number in range(4)]
+    observed[1] = rank(1, begun=0, stack=IMPORTS, busy=busy)
+    judged = decide(case(*observed, stalled=stalled))
+    assert [culprit.rank for culprit in judged.diagnosis.culprits] == named
     assert judged.later == (0.0 if named else 48.0)
 
 
 @pytest.mark.parametrize("apart", [16, 17, 20])
 def test_of_more_stacks_than_are_shown_the_ranks_left_out_are_said(apart: int) -> None:
     """Each rank stands in a line of its own."""
-    seen = [rank(n, apart, stack=(f"/home/me/train.py:{n + 1} <module>",)) for n in range(apart)]
-    found = verdict(*seen, stalled=60.0)
+    observed = [rank(n, apart, stack=(f"/home/me/train.py:{n + 1} <module>",)) for n in range(apart)]
+    result = verdict(*observed, stalled=60.0)
     left_out = {17: "rank 16", 20: "ranks 16-19"}.get(apart)
-    said = [line for line in found.evidence if "stacks are shown" in line]
-    assert len(found.groups) == 16
-    assert said == ([f"16 stacks are shown: that of {left_out} is not"] * bool(left_out))
+    messages = [line for line in result.evidence if "stacks are shown" in line]
+    assert len(result.groups) == 16
+    assert messages == ([f"16 stacks are shown: that of {left_out} is not"] * bool(left_out))
 
 
 @pytest.mark.parametrize(("since_begun", "named"), [(2.0, []), (9.0, []), (11.0, [1, 2, 3])])
@@ -897,7 +902,7 @@ def test_ranks_that_only_send_are_not_blamed_before_it_is_known_that_they_have_n
     """Seen: a parameter server takes from any rank, which no record tells, and the ranks print nothing."""
     others = [rank(number, 4, 0, stack=LOOP) for number in (1, 2, 3)]
     judged = decide(case(rank(0, 4, 0, stack=RECV), *others, since_begun=since_begun))
-    assert [one.rank for one in judged.diagnosis.culprits] == named
+    assert [culprit.rank for culprit in judged.diagnosis.culprits] == named
     assert judged.later == pytest.approx(0.0 if named else 10.0 - since_begun)
 
 
@@ -911,12 +916,12 @@ def test_a_rank_that_waits_in_a_collective_while_it_holds_the_lock_of_a_file_is_
     others = [
         rank(number, node="n0", stack=LOOP, lock_holder=100, lock="/data/c.lock") for number in range(1, 4)
     ]
-    found = verdict(holder, *others, stalled=60.0)
+    result = verdict(holder, *others, stalled=60.0)
     why = (
         "it holds the lock of /data/c.lock that ranks 1-3 wait for at train.py:33 (work), and waits in "
         "barrier at train.py:20 (step)"
     )
-    assert (found.verdict, blamed(found)) == (Verdict.MISMATCH, [(0, "n0", why)])
+    assert (result.verdict, blamed(result)) == (Verdict.MISMATCH, [(0, "n0", why)])
 
 
 @pytest.mark.parametrize(
@@ -929,4 +934,4 @@ def test_a_rank_that_waits_in_a_collective_while_it_holds_the_lock_of_a_file_is_
 )
 def test_who_holds_a_lock_and_waits_for_nobody_is_not_named_for_it(holder: RankSnapshot) -> None:
     others = [rank(number, node="n0", stack=LOOP, lock_holder=100) for number in range(1, 4)]
-    assert 0 not in [one.rank for one in verdict(holder, *others, stalled=60.0).culprits]
+    assert 0 not in [culprit.rank for culprit in verdict(holder, *others, stalled=60.0).culprits]

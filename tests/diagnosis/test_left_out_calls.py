@@ -55,17 +55,17 @@ def epochs(
 def test_of_a_recv_that_nobody_answers_who_departs_from_its_custom_is_named_or_both_are_told(
     before: list[int], sent: int, received: int, odd: list[int]
 ) -> None:
-    found = verdict(epochs(0, before, sent, waits=False), epochs(1, before, received, waits=True))
-    assert (found.verdict, [one.rank for one in found.culprits]) == (Verdict.MISMATCH, odd)
+    result = verdict(epochs(0, before, sent, waits=False), epochs(1, before, received, waits=True))
+    assert (result.verdict, [culprit.rank for culprit in result.culprits]) == (Verdict.MISMATCH, odd)
     if odd == [1]:
-        assert found.culprits[0].why == (
+        assert result.culprits[0].why == (
             "it waits in recv from rank 0 at train.py:17 (exchange) for rank 0, in barrier at train.py:20 "
             "(step): it came too early, or once too often"
         )
     elif odd == [0]:
-        assert "it is in barrier at train.py:20 (step) and has not called send to rank 1" in found.said
+        assert "it is in barrier at train.py:20 (step) and has not called send to rank 1" in result.said
     else:
-        assert "either rank 0 left out send to rank 1, or rank 1 made a call too many" in found.said
+        assert "either rank 0 left out send to rank 1, or rank 1 made a call too many" in result.said
 
 
 @pytest.mark.parametrize(("kept", "numbered"), [(slice(1, None), True), (slice(None), False)])
@@ -73,12 +73,12 @@ def test_what_is_not_in_the_records_is_not_guessed(kept: slice, numbered: bool) 
     """Of a long run only the newest records are kept; old torch gives no number."""
     cut = [
         replace(
-            one,
+            entry,
             records=tuple(
-                replace(record, begun=record.begun if numbered else 0) for record in one.records[kept]
+                replace(record, begun=record.begun if numbered else 0) for record in entry.records[kept]
             ),
         )
-        for one in (epochs(0, [4, 4], 4, waits=False), epochs(1, [4, 4], 5, waits=True))
+        for entry in (epochs(0, [4, 4], 4, waits=False), epochs(1, [4, 4], 5, waits=True))
     ]
     assert verdict(*cut).culprits == ()
 
@@ -90,7 +90,7 @@ LINE = (1, 2, 2, 1)
 def of_line(number: int, now: int, steps: int) -> RankSnapshot:
     """Each step is a list given to ``batch_isend_irecv`` inline, and a collective; the last rank waits."""
     each, waits = LINE[number] + 1, number == 3
-    done = [
+    result = [
         Record("0", step, "all_reduce", "[4]", "Float", True, NOW - 100 + step, each * step)
         for step in range(1, steps + 1)
     ]
@@ -98,8 +98,8 @@ def of_line(number: int, now: int, steps: int) -> RankSnapshot:
     last = Record("0", steps + 1, "all_reduce", "[4]", "Float", False, NOW - 60, begun)
     groups = (Group("0", 4, begun, True, "gloo", "0-3"),)
     if waits:
-        return rank(number, records=tuple(done), groups=groups, call="wait", stack=HERE)
-    return rank(number, records=(*done, last), groups=groups, stack=ALL_REDUCE)
+        return rank(number, records=tuple(result), groups=groups, call="wait", stack=HERE)
+    return rank(number, records=(*result, last), groups=groups, stack=ALL_REDUCE)
 
 
 @pytest.mark.parametrize(
@@ -115,12 +115,12 @@ def of_line(number: int, now: int, steps: int) -> RankSnapshot:
 def test_of_lists_that_no_variable_holds_the_one_whose_number_departs_is_named(
     now: tuple[int, ...], steps: int, odd: list[int]
 ) -> None:
-    found = verdict(*(of_line(number, count, steps) for number, count in enumerate(now)))
-    assert [one.rank for one in found.culprits] == odd
-    assert "rank 3 waits for a send or receive that is not answered" in found.said
+    result = verdict(*(of_line(number, count, steps) for number, count in enumerate(now)))
+    assert [culprit.rank for culprit in result.culprits] == odd
+    assert "rank 3 waits for a send or receive that is not answered" in result.said
     if not odd:
-        assert found.verdict is Verdict.UNDETERMINED
-        assert "shown here where a variable holds it" in found.remedy
+        assert result.verdict is Verdict.UNDETERMINED
+        assert "shown here where a variable holds it" in result.remedy
 
 
 # --- collectives of a group of some ranks, and of all ---
@@ -131,9 +131,9 @@ def trains(number: int, some: str, calls: str, size: int = 4) -> RankSnapshot:
     counts, records = {"w": 0, "s": 0}, []
     for place, call in enumerate(calls):
         counts[call] += 1
-        done, at = place < len(calls) - 1, NOW - 100 + place
+        result, at = place < len(calls) - 1, NOW - 100 + place
         records.append(
-            Record({"w": "0", "s": "1"}[call], counts[call], "all_reduce", "[4]", "Float", done, at)
+            Record({"w": "0", "s": "1"}[call], counts[call], "all_reduce", "[4]", "Float", result, at)
         )
     groups = [Group("0", size, counts["w"], True, "gloo", f"0-{size - 1}")]
     groups += (
@@ -145,27 +145,27 @@ def trains(number: int, some: str, calls: str, size: int = 4) -> RankSnapshot:
 def test_who_takes_a_subgroup_before_the_call_of_all_departs_from_its_own_order() -> None:
     """Recorded: rank 3 reduced its loss before the gradients, in the seventh step."""
     step = "ws" * 6
-    found = verdict(
+    result = verdict(
         trains(0, "013", step + "w"),
         trains(1, "013", step + "w"),
         trains(2, "013", "w" * 7),
         trains(3, "013", step + "s"),
     )
-    assert (found.verdict, [one.rank for one in found.culprits]) == (Verdict.MISMATCH, [3])
-    assert "for ranks 0-1, in all_reduce at train.py:11 (step)" in found.said
+    assert (result.verdict, [culprit.rank for culprit in result.culprits]) == (Verdict.MISMATCH, [3])
+    assert "for ranks 0-1, in all_reduce at train.py:11 (step)" in result.said
 
 
 @pytest.mark.parametrize("some", ["01", "012", "123"])
 def test_who_leaves_out_a_subgroups_call_departs_from_its_own_order(some: str) -> None:
     step, last = "ws" * 5, int(some[-1])
-    seen = [
+    observed = [
         trains(number, some, step + ("ww" if number == last else "ws"))
         if str(number) in some
         else trains(number, some, "w" * 7)
         for number in range(4)
     ]
-    found = verdict(*seen)
-    assert (found.verdict, [one.rank for one in found.culprits]) == (Verdict.MISMATCH, [last])
+    result = verdict(*observed)
+    assert (result.verdict, [culprit.rank for culprit in result.culprits]) == (Verdict.MISMATCH, [last])
 
 
 @pytest.mark.parametrize(
@@ -183,21 +183,21 @@ def test_of_a_call_after_so_many_others_who_goes_on_past_its_turn_is_named(
     calls: tuple[str, str], odd: list[int]
 ) -> None:
     """The calls of all look alike: what comes before it tells nothing."""
-    long = max(one.count("w") for one in calls)
+    long = max(culprit.count("w") for culprit in calls)
     others = [trains(number, "01", "w" * long) for number in (2, 3)]
-    found = verdict(trains(0, "01", calls[0]), trains(1, "01", calls[1]), *others)
-    assert [one.rank for one in found.culprits] == odd
+    result = verdict(trains(0, "01", calls[0]), trains(1, "01", calls[1]), *others)
+    assert [culprit.rank for culprit in result.culprits] == odd
 
 
 def test_one_step_more_than_the_others_who_go_on_to_something_new_is_no_custom_of_theirs() -> None:
     """Two of three evaluate for the first time; the third has a batch left, and calls as ever."""
-    found = verdict(
+    result = verdict(
         trains(0, "013", "w" * 9),
         trains(1, "013", "w" * 8 + "s"),
         trains(2, "013", "w" * 9),
         trains(3, "013", "w" * 8 + "s"),
     )
-    assert (found.verdict, [one.rank for one in found.culprits]) == (Verdict.MISMATCH, [0])
+    assert (result.verdict, [culprit.rank for culprit in result.culprits]) == (Verdict.MISMATCH, [0])
 
 
 @pytest.mark.parametrize(("sibling", "odd"), [(1, [3]), (0, [2])])
@@ -211,10 +211,10 @@ def test_of_a_pair_the_one_is_odd_that_does_not_do_as_a_pair_like_it(sibling: in
         last = () if waits else (Record("0", 9, "all_reduce", "[4]", "Float", False, NOW - 60, 0),)
         return rank(number, groups=(world, pair), records=(*own, *last), stack=ALL_REDUCE)
 
-    found = verdict(
+    result = verdict(
         of_pair(0, sibling, False), of_pair(1, sibling, False), of_pair(2, 1, True), of_pair(3, 0, False)
     )
-    assert (found.verdict, [one.rank for one in found.culprits]) == (Verdict.MISMATCH, odd)
+    assert (result.verdict, [culprit.rank for culprit in result.culprits]) == (Verdict.MISMATCH, odd)
 
 
 # --- another peer ---
@@ -225,8 +225,8 @@ def of_four(number: int, before: list[int], now: int, call: str = "", peer: int 
     records, begun = [], 0
     for sequence, count in enumerate([*before, *([] if call else [now])], 1):
         begun += count + 1
-        done = sequence <= len(before)
-        records.append(Record("0", sequence, "all_reduce", "", "", done, NOW - 100 + sequence, begun))
+        is_equal = sequence <= len(before)
+        records.append(Record("0", sequence, "all_reduce", "", "", is_equal, NOW - 100 + sequence, begun))
     begun += now if call else 0
     groups = (Group("0", 4, begun, True, "gloo", "0-3"),)
     changes = {"call": call, "peer": peer, "stack": HERE} if call else {"stack": ALL_REDUCE}
@@ -252,10 +252,10 @@ NEVER = ([0, 0, 0], 0)
 def test_who_waits_for_a_rank_that_never_sends_while_another_one_waits_for_it_names_the_wrong_rank(
     calls: list[tuple[list[int], int] | tuple[list[int], int, str, int]], named: list[int]
 ) -> None:
-    found = verdict(*(of_four(number, *how) for number, how in enumerate(calls)))
-    told = [one.rank for one in found.culprits if "names another rank" in found.said]
-    assert told == named
-    assert named == [] or "which has never sent or received; rank 1 waits for it in" in found.said
+    result = verdict(*(of_four(number, *how) for number, how in enumerate(calls)))
+    messages = [culprit.rank for culprit in result.culprits if "names another rank" in result.said]
+    assert messages == named
+    assert named == [] or "which has never sent or received; rank 1 waits for it in" in result.said
 
 
 # --- keys of a store that a rank did not set ---
@@ -271,9 +271,9 @@ def keyed(number: int, key: str = "e2/shard3", own: str = "", **changes: object)
 
 
 def test_the_only_rank_whose_lines_set_a_key_that_all_wait_for_is_named() -> None:
-    found = verdict(*map(keyed, range(4)))
-    assert (found.verdict, [one.rank for one in found.culprits]) == (Verdict.MISMATCH, [3])
-    assert found.said == (
+    result = verdict(*map(keyed, range(4)))
+    assert (result.verdict, [culprit.rank for culprit in result.culprits]) == (Verdict.MISMATCH, [3])
+    assert result.said == (
         "ranks 0-3 wait for a key of the store that rank 3 on n1 sets: "
         "it has not set the key e2/shard3 of the store, which train.py:15 sets"
     )
@@ -281,19 +281,19 @@ def test_the_only_rank_whose_lines_set_a_key_that_all_wait_for_is_named() -> Non
         keyed(n, call="", key="", stack=BARRIER, records=(*history(10), record(11, False, "barrier")))
         for n in range(1, 4)
     ]
-    gone = verdict(keyed(0), *others)
-    assert [one.rank for one in gone.culprits] == [3]
-    assert "though it has gone on at train.py:20 (step)" in gone.said
+    ended = verdict(keyed(0), *others)
+    assert [culprit.rank for culprit in ended.culprits] == [3]
+    assert "though it has gone on at train.py:20 (step)" in ended.said
 
 
 def test_whoever_waits_for_a_key_is_not_taken_to_set_it_where_another_one_is() -> None:
     """All run the line that sets it, below ``if rank == 0``."""
-    gone = keyed(
+    ended = keyed(
         0, call="", key="", own="ready", stack=BARRIER, records=(*history(10), record(11, False, "barrier"))
     )
-    found = verdict(gone, *(keyed(number, "ready", "ready") for number in range(1, 4)))
-    assert (found.verdict, [one.rank for one in found.culprits]) == (Verdict.MISMATCH, [0])
-    assert found.culprits[0].why == (
+    result = verdict(ended, *(keyed(number, "ready", "ready") for number in range(1, 4)))
+    assert (result.verdict, [culprit.rank for culprit in result.culprits]) == (Verdict.MISMATCH, [0])
+    assert result.culprits[0].why == (
         "it has not set the key ready of the store, which train.py:15 sets, though it has gone on at "
         "train.py:20 (step)"
     )
@@ -307,27 +307,27 @@ def test_of_ranks_that_wait_for_the_keys_of_all_who_passed_its_own_by_is_named(
     passed: tuple[int, ...], odd: list[int]
 ) -> None:
     keys = [f"done/{n}" + ("\tif shards:" if n in passed else "") for n in range(4)]
-    found = verdict(*(keyed(number, KEYS, keys[number]) for number in range(4)))
-    assert [one.rank for one in found.culprits] == odd
+    result = verdict(*(keyed(number, KEYS, keys[number]) for number in range(4)))
+    assert [culprit.rank for culprit in result.culprits] == odd
     if odd:
-        assert found.culprits[0].why == (
+        assert result.culprits[0].why == (
             f"it has not set its key of the store (of {KEYS}), which train.py:15 sets under 'if shards:', "
             "which does not hold there"
         )
 
 
 def test_the_only_one_that_does_not_wait_for_the_keys_of_all_is_named() -> None:
-    gone = keyed(
+    ended = keyed(
         3, call="", key="", own="done/3", stack=BARRIER, records=(*history(10), record(11, False, "barrier"))
     )
-    found = verdict(*(keyed(number, KEYS, f"done/{number}") for number in range(3)), gone)
-    assert (found.verdict, [one.rank for one in found.culprits]) == (Verdict.MISMATCH, [3])
+    result = verdict(*(keyed(number, KEYS, f"done/{number}") for number in range(3)), ended)
+    assert (result.verdict, [culprit.rank for culprit in result.culprits]) == (Verdict.MISMATCH, [3])
 
 
 @pytest.mark.parametrize("own", ["e2/shard3", "e2/other"])
 def test_where_several_ranks_or_none_set_a_key_nobody_is_named(own: str) -> None:
-    found = verdict(*(keyed(number, own=own) for number in range(4)))
-    assert found.culprits == ()
+    result = verdict(*(keyed(number, own=own) for number in range(4)))
+    assert result.culprits == ()
 
 
 # --- ranks that wait for each other in several groups: who left its order ---
@@ -347,8 +347,8 @@ def mesh(number: int, called: list[str], waits: int = 1) -> RankSnapshot:
     for place, letter in enumerate(called):
         name = {"r": row, "c": column}[letter][0]
         count[name] = count.get(name, 0) + 1
-        done = place < len(called) - waits
-        records.append(Record(name, count[name], "all_reduce", "[16]", "Float", done, NOW - 100 + place))
+        is_equal = place < len(called) - waits
+        records.append(Record(name, count[name], "all_reduce", "[16]", "Float", is_equal, NOW - 100 + place))
     groups = tuple(Group(name, 2, count.get(name, 0), False, "gloo", ranks) for name, ranks in (row, column))
     return rank(number, groups=groups, records=tuple(records), stack=ALL_REDUCE)
 
@@ -356,6 +356,6 @@ def mesh(number: int, called: list[str], waits: int = 1) -> RankSnapshot:
 def test_of_ranks_in_several_groups_the_one_that_left_its_order_is_named() -> None:
     """Rank 2 called its column where its row was due; each waits for another one since."""
     since = ["rcr", "rc", "cc", "r"]
-    found = verdict(*(mesh(number, list("rcrcrcrcrcrc" + since[number])) for number in range(4)))
-    assert (found.verdict, [one.rank for one in found.culprits]) == (Verdict.MISMATCH, [2])
-    assert "it called all_reduce of group c0 after all_reduce of group c0, where it had always" in found.said
+    result = verdict(*(mesh(number, list("rcrcrcrcrcrc" + since[number])) for number in range(4)))
+    assert (result.verdict, [culprit.rank for culprit in result.culprits]) == (Verdict.MISMATCH, [2])
+    assert "it called all_reduce of group c0 after all_reduce of group c0, where it had always" in result.said

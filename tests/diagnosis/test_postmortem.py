@@ -52,8 +52,8 @@ def left(*errors: Error, **changes: Any) -> Remains:
 
 
 def test_a_traceback_gives_its_last_line_and_the_innermost_line_of_the_users() -> None:
-    (found,) = heard(1, *traceback(1, BAD))
-    assert (found.text, found.frame, found.message) == (
+    (result,) = heard(1, *traceback(1, BAD))
+    assert (result.text, result.frame, result.message) == (
         BAD,
         "/home/me/train.py:9 step",
         f"{BAD}, at train.py:9 (step)",
@@ -93,11 +93,11 @@ def test_what_is_no_error_is_not_heard() -> None:
     ],
 )
 def test_an_error_is_what_ends_a_traceback_or_a_usage(lines: list[str], said: list[str]) -> None:
-    assert [one.message for one in heard(1, *lines)] == said
+    assert [entry.message for entry in heard(1, *lines)] == said
 
 
 def test_an_abort_is_told_with_the_line_that_its_stack_names() -> None:
-    (found,) = heard(
+    (result,) = heard(
         0,
         "terminate called after throwing an instance of 'gloo::EnforceNotMet'",
         f"  {ABORTED}",
@@ -107,12 +107,12 @@ def test_an_abort_is_told_with_the_line_that_its_stack_names() -> None:
         '  File "/venv/lib/python3.11/site-packages/torch/distributed.py", line 3 in all_reduce',
         '  File "/home/me/train.py", line 11 in <module>',
     )
-    assert (found.text, found.frame) == (ABORTED, "/home/me/train.py:11 <module>")
+    assert (result.text, result.frame) == (ABORTED, "/home/me/train.py:11 <module>")
 
 
 def test_a_crash_without_words_is_its_signal_and_its_line() -> None:
-    (found,) = heard(0, "Fatal Python error: Segmentation fault", '  File "/home/me/train.py", line 4 in go')
-    assert found.message == "Fatal Python error: Segmentation fault, at train.py:4 (go)"
+    (result,) = heard(0, "Fatal Python error: Segmentation fault", '  File "/home/me/train.py", line 4 in go')
+    assert result.message == "Fatal Python error: Segmentation fault, at train.py:4 (go)"
 
 
 def test_the_first_error_wins_over_who_ended_first_and_the_others_are_consequences() -> None:
@@ -144,8 +144,8 @@ def test_a_rank_that_exits_without_a_traceback_wins_over_the_connection_that_ano
 
 def test_of_errors_in_one_moment_the_known_one_is_told() -> None:
     errors = (*heard(0, *traceback(0, BAD)), *heard(1, *traceback(1, "CUDA out of memory. Tried to")))
-    found = explain(left(*errors))
-    assert (found.verdict, found.culprits[0].rank) == (Verdict.OUT_OF_MEMORY, 1)
+    result = explain(left(*errors))
+    assert (result.verdict, result.culprits[0].rank) == (Verdict.OUT_OF_MEMORY, 1)
 
 
 def test_an_error_that_was_survived_for_long_did_not_end_the_run() -> None:
@@ -168,9 +168,9 @@ def test_where_all_ranks_of_a_run_or_of_some_nodes_say_the_same_none_is_singled_
 ) -> None:
     missing = "ModuleNotFoundError: No module named 'apex'"
     errors = [error for n in who for error in heard(n, *traceback(n, missing))]
-    found = explain(replace(left(*errors), nodes=tuple(nodes)))
-    assert (found.said.partition(": ")[0], [one.rank for one in found.culprits]) == (said, named)
-    assert any(line.endswith("printed the same") for line in found.evidence)
+    result = explain(replace(left(*errors), nodes=tuple(nodes)))
+    assert (result.said.partition(": ")[0], [entry.rank for entry in result.culprits]) == (said, named)
+    assert any(line.endswith("printed the same") for line in result.evidence)
 
 
 @pytest.mark.parametrize(
@@ -185,8 +185,8 @@ def test_where_all_ranks_of_a_run_or_of_some_nodes_say_the_same_none_is_singled_
 def test_a_rank_that_was_killed_is_the_culprit_whatever_the_others_print(changes, verdict) -> None:
     killed = Failure(1, "n1", -9, 101.0, "rank 1 on n1 was killed by signal 9 (SIGKILL)")
     errors = (*heard(0, *traceback(0, PEER), at=101.0), *heard(2, *traceback(2, BAD), at=101.2))
-    found = explain(left(*errors, failure=killed, **changes))
-    assert (found.verdict, [(c.rank, c.node, c.why) for c in found.culprits]) == (
+    result = explain(left(*errors, failure=killed, **changes))
+    assert (result.verdict, [(c.rank, c.node, c.why) for c in result.culprits]) == (
         verdict,
         [(1, "n1", "was killed by signal 9 (SIGKILL)")],
     )
@@ -201,8 +201,8 @@ def test_the_nodes_own_word_that_memory_ran_out_is_believed() -> None:
 @pytest.mark.parametrize(("node", "remedy"), [("n2", "--exclude"), ("", "job.out")])
 def test_only_a_node_that_failed_is_to_be_left_out(node: str, remedy: str) -> None:
     lost = Failure(-1, node, 1, 101.0, "the launcher ended with code 1: srun: error: Unable to create step")
-    words = explain(left(failure=lost)).remedy
-    assert [word for word in ("--exclude", "job.out") if word in words] == [remedy]
+    arguments = explain(left(failure=lost)).remedy
+    assert [word for word in ("--exclude", "job.out") if word in arguments] == [remedy]
 
 
 def test_of_a_job_that_slurm_ended_while_srun_began_the_prolog_is_to_be_looked_at() -> None:
@@ -212,13 +212,13 @@ def test_of_a_job_that_slurm_ended_while_srun_began_the_prolog_is_to_be_looked_a
 
 def test_a_rank_that_fails_before_one_is_killed_is_the_culprit() -> None:
     killed = Failure(1, "n1", -9, 110.0, "rank 1 on n1 was killed by signal 9 (SIGKILL)")
-    found = explain(left(*heard(2, *traceback(2, BAD), at=100.0), failure=killed))
-    assert found.culprits[0].rank == 2
+    result = explain(left(*heard(2, *traceback(2, BAD), at=100.0), failure=killed))
+    assert result.culprits[0].rank == 2
 
 
 def test_where_no_rank_says_why_the_state_does() -> None:
-    found = explain(left(failure=failure(1)))
-    assert (found.verdict, found.said, found.evidence) == (
+    result = explain(left(failure=failure(1)))
+    assert (result.verdict, result.said, result.evidence) == (
         Verdict.CRASHED,
         "rank 1 on n1 exited with code 1",
         ("rank 1 printed nothing",),
@@ -238,8 +238,8 @@ def test_where_no_rank_says_why_the_state_does() -> None:
 def test_without_an_error_the_last_that_was_printed_is_told(
     lines: tuple[str, ...], said: str, evidence: str
 ) -> None:
-    found = explain(left(failure=replace(failure(1), last_lines=lines)))
-    assert (found.said, found.evidence) == (f"rank 1 on n1 exited with code 1{said}", (evidence,))
+    result = explain(left(failure=replace(failure(1), last_lines=lines)))
+    assert (result.said, result.evidence) == (f"rank 1 on n1 exited with code 1{said}", (evidence,))
 
 
 @pytest.mark.parametrize(
@@ -249,10 +249,10 @@ def test_who_exited_0_while_others_waited_is_the_culprit_or_the_few_who_went_on(
     ended: str, culprits: list[int]
 ) -> None:
     last = replace(failure(2), noticed=True, ended=ended, peer="n3")
-    found = explain(left(*heard(2, *traceback(2, PEER)), failure=last))
-    assert [one.rank for one in found.culprits] == culprits
-    assert "ended with exit code 0 before the others" in found.said
-    assert "its message names an address of n3" in found.evidence
+    result = explain(left(*heard(2, *traceback(2, PEER)), failure=last))
+    assert [entry.rank for entry in result.culprits] == culprits
+    assert "ended with exit code 0 before the others" in result.said
+    assert "its message names an address of n3" in result.evidence
 
 
 @pytest.mark.parametrize(
@@ -265,13 +265,13 @@ def test_who_exited_0_while_others_waited_is_the_culprit_or_the_few_who_went_on(
 )
 def test_who_is_the_first_to_write_to_a_file_system_is_no_culprit_but_its_node(full: str, cause: str) -> None:
     first = heard(1, *traceback(1, full))
-    found = explain(left(*first, *heard(3, *traceback(3, PEER))))
-    assert (found.verdict, [(one.rank, one.node) for one in found.culprits]) == (
+    result = explain(left(*first, *heard(3, *traceback(3, PEER))))
+    assert (result.verdict, [(entry.rank, entry.node) for entry in result.culprits]) == (
         Verdict.CRASHED,
         [(-1, "n1")],
     )
-    assert found.said == f"{cause} on n1: rank 1 met it first"
-    assert found.culprits[0].why == f"{cause}; rank 1 printed: {full}, at train.py:9 (step)"
+    assert result.said == f"{cause} on n1: rank 1 met it first"
+    assert result.culprits[0].why == f"{cause}; rank 1 printed: {full}, at train.py:9 (step)"
     several = explain(left(*first, *heard(3, *traceback(3, full), at=101.0)))
     assert (several.said, several.culprits) == (f"{cause} that n1, n3 use: rank 1 met it first", ())
     assert "rank 3 printed the same" in several.evidence
@@ -296,16 +296,16 @@ def test_of_those_that_exited_0_only_who_was_in_the_group_that_failed_is_named()
 
     last = replace(failure(2), noticed=True, ended="1,3")
     remains = left(*heard(2, *traceback(2, PEER)), failure=last)
-    seen = (of_mesh(0, "0-1", "0,2", "2"), of_mesh(2, "2-3", "0,2", "1"))
-    found = explain(replace(remains, last=seen))
-    assert [one.rank for one in found.culprits] == [3]
-    assert found.said == "rank 3 ended with exit code 0 before the others"
-    assert found.evidence[:2] == (
+    observed = (of_mesh(0, "0-1", "0,2", "2"), of_mesh(2, "2-3", "0,2", "1"))
+    result = explain(replace(remains, last=observed))
+    assert [entry.rank for entry in result.culprits] == [3]
+    assert result.said == "rank 3 ended with exit code 0 before the others"
+    assert result.evidence[:2] == (
         "ranks 1 and 3 ended with exit code 0, then rank 2 on n2 failed",
         "of these, rank 3 alone was in the groups in which the others failed",
     )
     whole = (of_mesh(2, "2-3", "0,2", "0"),)
-    assert [one.rank for one in explain(replace(remains, last=whole)).culprits] == [1, 3]
+    assert [entry.rank for entry in explain(replace(remains, last=whole)).culprits] == [1, 3]
 
 
 def test_an_error_that_its_rank_survived_gives_way_to_one_that_ended_another() -> None:
@@ -403,24 +403,24 @@ def below(text: str) -> Remains:
     ],
 )
 def test_below_a_launcher_the_rank_is_named_else_the_node(text: str, said: str, evidence: str) -> None:
-    found = explain(below(text))
-    assert (found.said, found.evidence[0]) == (said, evidence)
+    result = explain(below(text))
+    assert (result.said, result.evidence[0]) == (said, evidence)
 
 
 def test_a_run_that_ended_well_has_nothing_wrong() -> None:
-    found = explain(left(state=State.COMPLETED, failure=None))
-    assert (found.verdict, found.culprits) == (Verdict.NOTHING, ())
+    result = explain(left(state=State.COMPLETED, failure=None))
+    assert (result.verdict, result.culprits) == (Verdict.NOTHING, ())
 
 
 def test_a_run_whose_ranks_trained_alone_is_told_although_it_ended_well() -> None:
-    said = "ranks 0-3 never joined the others: each trained a copy of its own"
-    found = explain(left(state=State.COMPLETED, failure=None, notes=(f"training alone: {said}",)))
-    assert (found.verdict, found.said) == (Verdict.ALONE, said)
+    message = "ranks 0-3 never joined the others: each trained a copy of its own"
+    result = explain(left(state=State.COMPLETED, failure=None, notes=(f"training alone: {message}",)))
+    assert (result.verdict, result.said) == (Verdict.ALONE, message)
 
 
 def test_a_run_that_was_cancelled_has_no_culprit() -> None:
-    found = explain(left(state=State.CANCELLED, reason="cancelled by request", failure=None))
-    assert (found.verdict, found.said, found.culprits) == (Verdict.NOT_RUNNING, "cancelled by request", ())
+    result = explain(left(state=State.CANCELLED, reason="cancelled by request", failure=None))
+    assert (result.verdict, result.said, result.culprits) == (Verdict.NOT_RUNNING, "cancelled by request", ())
 
 
 # --- ranks that did not agree ---
@@ -458,21 +458,21 @@ def test_who_alone_brings_another_size_than_all_ever_did_is_named_where_sizes_ma
 ) -> None:
     """As seen of an all_to_all_single with other splits on one rank: whom it sent too much aborts."""
     errors = heard(0, f"  {ABORTED}".replace("1000 vs 4", "16 vs 8"))
-    known = tuple(exchanges(rank, *sizes) for rank, sizes in brought.items())
-    found = explain(left(*errors, failure=failure(0, -6), last=known))
-    assert (found.verdict, [one.rank for one in found.culprits]) == (Verdict.MISMATCH, named)
-    assert all("where the others called it of [8] Float" in one.why for one in found.culprits)
+    expected_names = tuple(exchanges(rank, *sizes) for rank, sizes in brought.items())
+    result = explain(left(*errors, failure=failure(0, -6), last=expected_names))
+    assert (result.verdict, [entry.rank for entry in result.culprits]) == (Verdict.MISMATCH, named)
+    assert all("where the others called it of [8] Float" in entry.why for entry in result.culprits)
 
 
 def test_of_ranks_that_aborted_on_more_than_they_expected_and_records_the_odd_one_is_found() -> None:
     """Ranks 0 and 2 aborted and left nothing; 1 and 3 left one record each, which differ."""
     errors = (*heard(0, f"  {ABORTED}"), *heard(2, f"  {ABORTED}"), *heard(3, *traceback(3, PEER)))
-    found = explain(left(*errors, failure=failure(0, -6), last=(last(1, "[1000]"), last(3, "[4]"))))
-    assert (found.verdict, [(c.rank, c.why) for c in found.culprits]) == (
+    result = explain(left(*errors, failure=failure(0, -6), last=(last(1, "[1000]"), last(3, "[4]"))))
+    assert (result.verdict, [(c.rank, c.why) for c in result.culprits]) == (
         Verdict.MISMATCH,
         [(1, "it called all_reduce of [1000] Float, collective 6 of its group")],
     )
-    assert found.evidence[:2] == (
+    assert result.evidence[:2] == (
         "rank 1 called all_reduce of [1000] Float",
         "ranks 0 and 2-3 called all_reduce of [4] Float",
     )
@@ -482,39 +482,43 @@ def test_the_line_of_the_odd_one_is_told_where_it_still_stood_in_that_call() -> 
     stood = replace(in_call(1, "all_reduce", 20), records=last(1, "[1000]").records)
     went_on = (*stood.records, replace(stood.records[0], sequence=7, at=101.0))
     for records, where in ((stood.records, " at train.py:20 (step)"), (went_on, "")):
-        seen = (replace(last(1, ""), records=records), last(3, "[4]"))
-        found = explain(left(*heard(0, f"  {ABORTED}"), last=seen, stood=(replace(stood, records=records),)))
+        observed = (replace(last(1, ""), records=records), last(3, "[4]"))
+        result = explain(
+            left(*heard(0, f"  {ABORTED}"), last=observed, stood=(replace(stood, records=records),))
+        )
         why = f"it called all_reduce of [1000] Float{where}, collective 6 of its group"
-        assert [(one.rank, one.why) for one in found.culprits] == [(1, why)]
+        assert [(entry.rank, entry.why) for entry in result.culprits] == [(1, why)]
 
 
 def test_of_a_gather_whose_root_aborted_the_odd_sender_is_named_not_the_root() -> None:
-    seen = (last(2, "[1000]"), last(3, "[4]"))
-    lasts = tuple(replace(one, records=(replace(one.records[0], operation="gather"),)) for one in seen)
-    found = explain(left(*heard(0, f"  {ABORTED}"), failure=failure(0, -6), last=lasts))
-    assert (found.verdict, [one.rank for one in found.culprits]) == (Verdict.MISMATCH, [2])
+    observed = (last(2, "[1000]"), last(3, "[4]"))
+    lasts = tuple(
+        replace(entry, records=(replace(entry.records[0], operation="gather"),)) for entry in observed
+    )
+    result = explain(left(*heard(0, f"  {ABORTED}"), failure=failure(0, -6), last=lasts))
+    assert (result.verdict, [entry.rank for entry in result.culprits]) == (Verdict.MISMATCH, [2])
 
 
 def test_who_aborted_is_not_named_where_others_called_what_it_expected_and_none_what_it_got() -> None:
     """Recorded of a gather: its root had expected what rank 3 called; who sent more left no record."""
     aborted = f"  {ABORTED}".replace("1000 vs 4.", "24 vs 16.")
-    found = explain(left(*heard(0, aborted), failure=failure(0, -6), last=(last(3, "[4]"),)))
-    assert (found.verdict, found.culprits) == (Verdict.MISMATCH, ())
-    assert found.said == (
+    result = explain(left(*heard(0, aborted), failure=failure(0, -6), last=(last(3, "[4]"),)))
+    assert (result.verdict, result.culprits) == (Verdict.MISMATCH, ())
+    assert result.said == (
         "rank 0 on n0 was sent more than it expected: the records do not show by whom; "
         "ranks 1-2 left no record of what they called"
     )
     assert (
-        found.evidence[0] == "of that size is all_reduce of [4] Float, which is in the records that are left"
+        result.evidence[0] == "of that size is all_reduce of [4] Float, which is in the records that are left"
     )
 
 
 def test_where_pairs_of_ranks_have_sizes_of_their_own_nobody_is_blamed_for_one() -> None:
     sent = replace(last(2, "[1000]").records[0], operation="all_to_all")
     lasts = (replace(last(2, ""), records=(sent,)), replace(last(3, ""), records=(sent,)))
-    found = explain(left(*heard(0, f"  {ABORTED}"), failure=failure(0, -6), last=lasts))
-    assert (found.verdict, found.culprits) == (Verdict.MISMATCH, ())
-    assert found.said.startswith("rank 0 on n0 was sent more than it expected in all_to_all")
+    result = explain(left(*heard(0, f"  {ABORTED}"), failure=failure(0, -6), last=lasts))
+    assert (result.verdict, result.culprits) == (Verdict.MISMATCH, ())
+    assert result.said.startswith("rank 0 on n0 was sent more than it expected in all_to_all")
 
 
 DENIED = "PermissionError: store refused the write"
@@ -525,11 +529,11 @@ def of_checkpoint(rank: int, *failed: int) -> list[str]:
     keys = ", ".join(map(str, failed))
     parts = [
         line
-        for one in failed
+        for entry in failed
         for line in (
-            f"Traceback (most recent call last): (RANK {one})",
+            f"Traceback (most recent call last): (RANK {entry})",
             '  File "/venv/lib/python3.11/site-packages/torch/utils.py", line 241, in all_reduce',
-            f'  File "/home/me/train.py", line {20 + one}, in write_data',
+            f'  File "/home/me/train.py", line {20 + entry}, in write_data',
             DENIED,
             "",
         )
@@ -545,34 +549,34 @@ def test_what_a_checkpoint_tells_every_rank_is_that_of_the_rank_in_which_it_happ
     told: tuple[int, ...],
 ) -> None:
     errors = [error for rank in told for error in heard(rank, *of_checkpoint(rank, 1))]
-    found = explain(left(*errors, failure=failure(told[0])))
-    assert [(one.rank, one.node, one.why) for one in found.culprits] == [
+    result = explain(left(*errors, failure=failure(told[0])))
+    assert [(entry.rank, entry.node, entry.why) for entry in result.culprits] == [
         (1, "n1", f"{DENIED}, at train.py:21 (write_data)")
     ]
-    assert not any(line.startswith(("rank 0", "rank 2", "rank 3")) for line in found.evidence)
+    assert not any(line.startswith(("rank 0", "rank 2", "rank 3")) for line in result.evidence)
 
 
 def test_of_two_ranks_whose_checkpoint_failed_neither_takes_the_others_error() -> None:
     errors = [error for rank in range(4) for error in heard(rank, *of_checkpoint(rank, 1, 3))]
-    assert {(one.origin, one.message) for one in errors} == {
+    assert {(entry.origin, entry.message) for entry in errors} == {
         (1, f"{DENIED}, at train.py:21 (write_data)"),
         (3, f"{DENIED}, at train.py:23 (write_data)"),
     }
-    assert [one.is_consequence for one in errors] == [True, True, False, True, True, True, True, False]
+    assert [entry.is_consequence for entry in errors] == [True, True, False, True, True, True, True, False]
 
 
 def test_a_wider_type_is_larger_too() -> None:
     errors = heard(0, f"  {ABORTED}")
-    found = explain(left(*errors, last=(last(1, "[4]", "Double"), last(3, "[4]"))))
-    assert [one.rank for one in found.culprits] == [1]
+    result = explain(left(*errors, last=(last(1, "[4]", "Double"), last(3, "[4]"))))
+    assert [entry.rank for entry in result.culprits] == [1]
 
 
 def test_the_one_that_aborted_is_the_odd_one_where_all_records_agree() -> None:
     dumped = ("Fatal Python error: Aborted", '  File "/home/me/train.py", line 11 in <module>')
     for lines, where in (((), ""), (dumped, " at train.py:11")):
         aborted = heard(1, f"  {ABORTED}", *lines)
-        found = explain(left(*aborted, last=(last(0, "[250]"), last(2, "[250]"))))
-        assert (found.verdict, [(c.rank, c.why) for c in found.culprits]) == (
+        result = explain(left(*aborted, last=(last(0, "[250]"), last(2, "[250]"))))
+        assert (result.verdict, [(c.rank, c.why) for c in result.culprits]) == (
             Verdict.MISMATCH,
             [(1, f"it called something smaller than the others' all_reduce of [250] Float{where}")],
         )
@@ -583,13 +587,13 @@ def test_what_the_others_called_after_the_one_that_was_too_large_is_not_named() 
     aborted = f"  {ABORTED}".replace("1000 vs 4", "16384 vs 8192")
     went_on = replace(last(0, "[4]"), records=(*last(0, "[512, 8]").records, *last(0, "[4]").records))
     for records, others in ((went_on, "the others' all_reduce of [512, 8] Float"), (last(0, "[4]"), "")):
-        found = explain(left(*heard(2, aborted), last=(records, replace(records, rank=1))))
+        result = explain(left(*heard(2, aborted), last=(records, replace(records, rank=1))))
         why = (
             f"it called something smaller than {others or 'what the others called'} (half the bytes: a type "
         )
         why += "of half the width, or a smaller shape)"
-        assert [(one.rank, one.why) for one in found.culprits] == [(2, why)]
-        assert "[4]" not in str(found)
+        assert [(entry.rank, entry.why) for entry in result.culprits] == [(2, why)]
+        assert "[4]" not in str(result)
 
 
 @pytest.mark.parametrize(
@@ -601,8 +605,8 @@ def test_what_was_sent_is_told_from_what_was_expected_by_its_parts(
 ) -> None:
     """Recorded of an all_gather of a last batch of 5 where the others had 8: halves of them are sent."""
     aborted = heard(1, f"  {ABORTED}".replace("1000 vs 4", sent))
-    found = explain(left(*aborted, failure=failure(1, -6), last=(last(0, sizes), last(2, sizes))))
-    assert [one.rank for one in found.culprits] == named
+    result = explain(left(*aborted, failure=failure(1, -6), last=(last(0, sizes), last(2, sizes))))
+    assert [entry.rank for entry in result.culprits] == named
 
 
 def in_call(number: int, operation: str, line: int) -> RankSnapshot:
@@ -623,9 +627,9 @@ def test_who_stood_in_another_line_than_the_one_that_aborted_and_all_others_is_t
     aborted = heard(0, f"  {ABORTED}".replace("1000 vs 4", "136 vs 4"), *dumped)
     noticed = heard(3, *traceback(3, PEER, line=20))
     stood = (in_call(1, "backward", 17), in_call(2, "all_reduce", 20))
-    found = explain(left(*aborted, *noticed, failure=failure(0, -6), last=gone_on(), stood=stood))
+    result = explain(left(*aborted, *noticed, failure=failure(0, -6), last=gone_on(), stood=stood))
     why = "it was at train.py:17 (step) where the others were in all_reduce at train.py:20 (step)"
-    assert (found.verdict, [(c.rank, c.why) for c in found.culprits]) == (Verdict.MISMATCH, [(1, why)])
+    assert (result.verdict, [(c.rank, c.why) for c in result.culprits]) == (Verdict.MISMATCH, [(1, why)])
 
 
 @pytest.mark.parametrize(
@@ -641,8 +645,8 @@ def test_where_lines_do_not_tell_the_odd_one_nobody_is_blamed(stood: tuple[RankS
     dumped = ("Fatal Python error: Aborted", '  File "/home/me/train.py", line 20 in step')
     aborted = heard(0, f"  {ABORTED}".replace("1000 vs 4", "136 vs 4"), *dumped)
     noticed = heard(3, *traceback(3, PEER, line=20))
-    found = explain(left(*aborted, *noticed, failure=failure(0, -6), last=gone_on(), stood=stood))
-    assert (found.verdict, found.culprits) == (Verdict.MISMATCH, ())
+    result = explain(left(*aborted, *noticed, failure=failure(0, -6), last=gone_on(), stood=stood))
+    assert (result.verdict, result.culprits) == (Verdict.MISMATCH, ())
 
 
 def test_of_two_ranks_of_a_group_whose_sizes_differ_both_are_told_and_ranks_of_others_do_not_count() -> None:
@@ -654,9 +658,9 @@ def test_of_two_ranks_of_a_group_whose_sizes_differ_both_are_told_and_ranks_of_o
     other = Record("3", 14, "all_reduce", "[6, 8]", "Float", True, 100.5)
     apart = bare(1, "n1", "", groups=(groups[0], Group("3", 2, ranks="0-1")), records=(other, barrier))
     aborted = heard(2, f"  {ABORTED}".replace("1000 vs 4", "48 vs 32"))
-    found = explain(left(*aborted, failure=failure(2, -6), last=(apart, mate)))
-    assert (found.verdict, found.culprits) == (Verdict.MISMATCH, ())
-    assert found.said == (
+    result = explain(left(*aborted, failure=failure(2, -6), last=(apart, mate)))
+    assert (result.verdict, result.culprits) == (Verdict.MISMATCH, ())
+    assert result.said == (
         "rank 2 on n2 was sent more than it expected; rank 3 called all_reduce of [6, 8] Float: "
         "the records do not show which of them is wrong"
     )
@@ -665,12 +669,12 @@ def test_of_two_ranks_of_a_group_whose_sizes_differ_both_are_told_and_ranks_of_o
 def test_a_rank_that_ended_well_did_not_end_of_what_it_had_printed() -> None:
     """It skipped a bad row, made fewer steps than the others, and left with exit code 0."""
     ended = replace(failure(0), noticed=True, ended="2")
-    found = explain(left(*heard(2, *traceback(2, BAD)), *heard(0, *traceback(0, PEER)), failure=ended))
-    assert (found.said, [(c.rank, c.why) for c in found.culprits]) == (
+    result = explain(left(*heard(2, *traceback(2, BAD)), *heard(0, *traceback(0, PEER)), failure=ended))
+    assert (result.said, [(c.rank, c.why) for c in result.culprits]) == (
         "rank 2 ended with exit code 0 before the others",
         [(2, "it ended with exit code 0 while others waited for it")],
     )
-    assert f"rank 2 had printed: {BAD}, at train.py:9 (step)" in found.evidence
+    assert f"rank 2 had printed: {BAD}, at train.py:9 (step)" in result.evidence
 
 
 @pytest.mark.parametrize(
@@ -698,9 +702,9 @@ def test_several_that_expected_the_same_outvote_one_that_called_something_larger
 def test_without_any_record_who_was_sent_too_much_is_told_and_not_blamed() -> None:
     """As seen of a pipeline of sends and receives, which nobody records: the stage before had sent more."""
     dumped = ("Fatal Python error: Aborted", '  File "/home/me/train.py", line 14 in stage')
-    found = explain(left(*heard(1, f"  {ABORTED}", *dumped), failure=failure(1, -6)))
-    assert (found.verdict, found.culprits) == (Verdict.MISMATCH, ())
-    assert found.said == (
+    result = explain(left(*heard(1, f"  {ABORTED}", *dumped), failure=failure(1, -6)))
+    assert (result.verdict, result.culprits) == (Verdict.MISMATCH, ())
+    assert result.said == (
         "rank 1 on n1 was sent more than it expected at train.py:14 (stage): the records do not show "
         "whether it or the sender is wrong"
     )
@@ -716,12 +720,12 @@ def small(number: int) -> RankSnapshot:
 def test_what_is_larger_than_all_recorded_calls_was_sent_by_itself_and_nobody_is_blamed(
     sent: int, odd: list[int]
 ) -> None:
-    words = f"  what():  [enforce fail at pair.cc:456] op.preamble.length <= op.nbytes. {sent} vs 2. Received"
+    text = f"  what():  [enforce fail at pair.cc:456] op.preamble.length <= op.nbytes. {sent} vs 2. Received"
     dumped = ("Fatal Python error: Aborted", '  File "/home/me/train.py", line 14 in stage')
     records = tuple(small(number) for number in (0, 1, 3))
-    found = explain(left(*heard(2, words, *dumped), failure=failure(2, -6), last=records))
-    assert (found.verdict, [one.rank for one in found.culprits]) == (Verdict.MISMATCH, odd)
-    assert ("was sent more than it expected at train.py:14 (stage)" in found.said) is (not odd)
+    result = explain(left(*heard(2, text, *dumped), failure=failure(2, -6), last=records))
+    assert (result.verdict, [entry.rank for entry in result.culprits]) == (Verdict.MISMATCH, odd)
+    assert ("was sent more than it expected at train.py:14 (stage)" in result.said) is (not odd)
 
 
 TAKEN = (
@@ -734,9 +738,9 @@ TAKEN = (
 def test_a_rank_that_opens_the_store_of_rank_0_says_perhaps_that_it_is_that(
     rank: int, verdict: Verdict
 ) -> None:
-    found = explain(left(*heard(rank, *traceback(rank, TAKEN)), failure=failure(rank)))
-    assert (found.verdict, [one.rank for one in found.culprits]) == (verdict, [rank])
-    assert ("says perhaps that it is rank 0" in found.said) is (rank == 2)
+    result = explain(left(*heard(rank, *traceback(rank, TAKEN)), failure=failure(rank)))
+    assert (result.verdict, [entry.rank for entry in result.culprits]) == (verdict, [rank])
+    assert ("says perhaps that it is rank 0" in result.said) is (rank == 2)
 
 
 NO_KERNELS = ["Traceback (most recent call last):", "ModuleNotFoundError: No module named 'kernels'"]
@@ -746,24 +750,24 @@ RESET += ["ConnectionResetError: [Errno 104] Connection reset by peer"]
 
 def test_what_every_rank_printed_and_went_on_from_did_not_end_the_one_that_failed_first() -> None:
     fell_back = [error for rank in range(4) for error in heard(rank, *NO_KERNELS, at=98.0)]
-    found = explain(left(*fell_back, *heard(1, *traceback(1, BAD))))
-    assert found.culprits == (Culprit(1, "n1", f"{BAD}, at train.py:9 (step)"),)
-    assert f"rank 1 also printed: {NO_KERNELS[1]}" in found.evidence
+    result = explain(left(*fell_back, *heard(1, *traceback(1, BAD))))
+    assert result.culprits == (Culprit(1, "n1", f"{BAD}, at train.py:9 (step)"),)
+    assert f"rank 1 also printed: {NO_KERNELS[1]}" in result.evidence
 
 
 def test_an_error_of_one_rank_alone_is_told_with_what_it_printed_after() -> None:
     ended = [error for rank in range(4) for error in heard(rank, *traceback(rank, BAD))]
-    found = explain(left(*heard(1, *NO_KERNELS, at=90.0), *ended, failure=failure(0)))
-    assert {one.rank for one in found.culprits} == {1}
-    assert f"rank 1 also printed: {BAD}, at train.py:9 (step)" in found.evidence
+    result = explain(left(*heard(1, *NO_KERNELS, at=90.0), *ended, failure=failure(0)))
+    assert {entry.rank for entry in result.culprits} == {1}
+    assert f"rank 1 also printed: {BAD}, at train.py:9 (step)" in result.evidence
 
 
 def test_a_broken_connection_of_the_rank_that_failed_first_is_its_own() -> None:
     end = replace(failure(1), last_lines=tuple(RESET))
-    found = explain(left(*heard(1, *RESET), failure=end))
-    assert found.culprits[0].why == f"exited with code 1; {RESET[2]}, at train.py:5 (fetch)"
-    assert found.said.endswith("a connection of it broke, and no rank had failed before it")
-    assert "only noticed" not in found.remedy
+    result = explain(left(*heard(1, *RESET), failure=end))
+    assert result.culprits[0].why == f"exited with code 1; {RESET[2]}, at train.py:5 (fetch)"
+    assert result.said.endswith("a connection of it broke, and no rank had failed before it")
+    assert "only noticed" not in result.remedy
     elsewhere = explain(left(*heard(1, *RESET), failure=replace(end, peer="n2")))
     assert "a peer of this rank ended" in elsewhere.said
 
@@ -784,49 +788,49 @@ def test_what_is_no_connection_of_the_rank_that_failed_first_is_not_called_one(
 ) -> None:
     """Recorded: the others only lost their peer."""
     end = replace(failure(1), last_lines=tuple(traceback(1, last)))
-    found = explain(
+    result = explain(
         left(*heard(1, *traceback(1, last)), *heard(3, *traceback(3, PEER), at=100.9), failure=end)
     )
-    assert (cause in found.said, remedy in found.remedy) == (True, True)
-    assert [one.rank for one in found.culprits] == [1]
-    assert last in found.culprits[0].why
+    assert (cause in result.said, remedy in result.remedy) == (True, True)
+    assert [entry.rank for entry in result.culprits] == [1]
+    assert last in result.culprits[0].why
 
 
 def test_what_a_worker_printed_in_c_before_hides_no_traceback() -> None:
     """Recorded: a worker of a data-loader that ended by a segmentation fault."""
     last = "RuntimeError: DataLoader worker (pid 15272) is killed by signal: Segmentation fault. "
     first, *others = traceback(2, last, line=19)
-    said = "ERROR: Unexpected segmentation fault encountered in worker."
-    (found,) = heard(2, said, f"\0{first}", *others)
-    assert (found.text, found.frame) == (last, "/home/me/train.py:19 step")
+    message = "ERROR: Unexpected segmentation fault encountered in worker."
+    (result,) = heard(2, message, f"\0{first}", *others)
+    assert (result.text, result.frame) == (last, "/home/me/train.py:19 step")
 
 
 @pytest.mark.parametrize("keys", ["/default_pg/0//cpu//0/0", "/default_pg/0/store_based_barrier_key:1"])
 def test_a_key_that_torch_itself_waits_for_is_the_consequence_of_a_rank_that_did_not_come(keys: str) -> None:
-    (found,) = heard(
+    (result,) = heard(
         1, *traceback(1, f"torch.distributed.DistStoreError: wait timeout after 9ms, keys: {keys}")
     )
-    assert found.is_consequence
+    assert result.is_consequence
 
 
 def test_who_went_on_when_the_others_had_ended_is_told_with_the_line_that_it_went_on_to() -> None:
     """Recorded: a barrier that only rank 0 comes to, at the end."""
     last = replace(failure(2), noticed=True, ended="0-1,3")
-    found = explain(left(*heard(2, *traceback(2, PEER, line=13)), failure=last))
-    assert [(one.rank, one.why) for one in found.culprits] == [
+    result = explain(left(*heard(2, *traceback(2, PEER, line=13)), failure=last))
+    assert [(entry.rank, entry.why) for entry in result.culprits] == [
         (2, "it went on after ranks 0-1 and 3 had ended with exit code 0, and failed at train.py:13 (step)")
     ]
-    assert found.remedy.startswith("does only that rank come to that line?")
+    assert result.remedy.startswith("does only that rank come to that line?")
 
 
 def test_errors_below_a_launcher_are_those_of_its_ranks_and_not_of_the_rank_that_has_its_number() -> None:
     """Node 1's launcher complained of something, its rank 3 of something else: rank 1 said nothing."""
     hang = Diagnosis(Verdict.NEVER_ARRIVED, "", (Culprit(1, "n0", ""), Culprit(3, "n1", "")))
-    said = [*heard(1, *traceback(3, BAD)), Error(100.0, 1, "OSError: of the launcher")]
-    below = [replace(one, inner=3) for one in said[:1]]
-    told = with_printed(hang, [*below, said[1]], per_node=True)
-    assert told.evidence == (f"rank 3 has printed: {BAD}, at train.py:9 (step)",)
-    assert with_printed(hang, said[1:], per_node=False).evidence == (
+    messages = [*heard(1, *traceback(3, BAD)), Error(100.0, 1, "OSError: of the launcher")]
+    below = [replace(entry, inner=3) for entry in messages[:1]]
+    message = with_printed(hang, [*below, messages[1]], per_node=True)
+    assert message.evidence == (f"rank 3 has printed: {BAD}, at train.py:9 (step)",)
+    assert with_printed(hang, messages[1:], per_node=False).evidence == (
         "rank 1 has printed: OSError: of the launcher",
     )
 
@@ -843,25 +847,25 @@ def test_who_did_not_come_to_the_meeting_is_named_and_never_who_waited(
 ) -> None:
     """Recorded of a rank that downloads for ever; of ranks that ended before they spoke none is named."""
     errors = [heard(rank, *traceback(rank, WAITED if rank else UNMET)) for rank in said]
-    found = explain(left(*(one for of_rank in errors for one in of_rank), failure=failure(0)))
-    assert (found.verdict, [one.rank for one in found.culprits]) == (Verdict.NEVER_ARRIVED, silent)
-    assert "3 of 4 came" in found.said
+    result = explain(left(*(entry for of_rank in errors for entry in of_rank), failure=failure(0)))
+    assert (result.verdict, [entry.rank for entry in result.culprits]) == (Verdict.NEVER_ARRIVED, silent)
+    assert "3 of 4 came" in result.said
 
 
 def test_of_models_with_other_parameters_the_odd_one_is_named_and_of_two_none() -> None:
     def differs(rank: int, own: int, other: int, its: int) -> tuple[Error, ...]:
-        words = f"Rank {rank} has {own} params, while rank {other} has inconsistent {its} params."
+        text = f"Rank {rank} has {own} params, while rank {other} has inconsistent {its} params."
         return heard(
-            rank, *traceback(rank, f"RuntimeError: DDP expects same model across all ranks, but {words}")
+            rank, *traceback(rank, f"RuntimeError: DDP expects same model across all ranks, but {text}")
         )
 
     most = (*differs(0, 4, 3, 6), *differs(2, 4, 3, 6), *differs(3, 6, 0, 4))
-    found = explain(left(*most, failure=failure(2)))
-    assert (found.verdict, [one.rank for one in found.culprits]) == (Verdict.MISMATCH, [3])
-    assert found.said.endswith("ranks 0 and 2 have 4; rank 3 has 6")
-    found = explain(left(*differs(2, 4, 3, 6), failure=failure(2)))
-    assert found.culprits == ()
-    assert found.said.endswith("rank 2 has 4; rank 3 has 6")
+    result = explain(left(*most, failure=failure(2)))
+    assert (result.verdict, [entry.rank for entry in result.culprits]) == (Verdict.MISMATCH, [3])
+    assert result.said.endswith("ranks 0 and 2 have 4; rank 3 has 6")
+    result = explain(left(*differs(2, 4, 3, 6), failure=failure(2)))
+    assert result.culprits == ()
+    assert result.said.endswith("rank 2 has 4; rank 3 has 6")
 
 
 def test_a_monitored_barrier_names_who_did_not_come_whoever_prints_first() -> None:
@@ -874,8 +878,8 @@ def test_a_monitored_barrier_names_who_did_not_come_whoever_prints_first() -> No
         *heard(3, *traceback(3, f"{others.format(3)} send/recv from rank 0."), at=99.6),
         *heard(0, *traceback(0, first)),
     )
-    found = explain(left(*errors, failure=failure(1)))
-    assert (found.verdict, [one.rank for one in found.culprits]) == (Verdict.NEVER_ARRIVED, [2])
+    result = explain(left(*errors, failure=failure(1)))
+    assert (result.verdict, [entry.rank for entry in result.culprits]) == (Verdict.NEVER_ARRIVED, [2])
 
 
 def test_what_another_rank_had_logged_long_before_is_not_what_ended_the_run() -> None:
@@ -886,8 +890,8 @@ def test_what_another_rank_had_logged_long_before_is_not_what_ended_the_run() ->
             *heard(1, *traceback(1, BAD)),
             *heard(0, *traceback(0, PEER), at=100.7),
         )
-        found = explain(left(*errors, failure=failure(1, at=100.6)))
-        assert [one.rank for one in found.culprits] == [culprit]
+        result = explain(left(*errors, failure=failure(1, at=100.6)))
+        assert [entry.rank for entry in result.culprits] == [culprit]
 
 
 def test_an_exception_that_ended_a_rank_wins_however_late_the_others_fail_of_it() -> None:
@@ -895,21 +899,21 @@ def test_an_exception_that_ended_a_rank_wins_however_late_the_others_fail_of_it(
         *heard(3, *traceback(3, BAD), at=70.0),
         *heard(1, *traceback(1, "ValueError: no batch"), at=100.0),
     )
-    found = explain(left(*errors, failure=failure(1)))
-    assert [one.rank for one in found.culprits] == [3]
+    result = explain(left(*errors, failure=failure(1)))
+    assert [entry.rank for entry in result.culprits] == [3]
 
 
 def test_a_message_that_ends_in_a_colon_goes_on_in_the_next_line() -> None:
     """As torch.compile tells what its backend raised."""
-    told = [
+    messages = [
         "torch._dynamo.exc.BackendCompilerFailed: backend='own' raised:",
         "KeyError: 'aten.cosh'",
         "",
         "set",
     ]
-    lines = ["Traceback (most recent call last):", '  File "/home/me/train.py", line 7, in step', *told]
-    (found,) = heard(1, *lines)
-    assert found.message == f"{told[0]} {told[1]}, at train.py:7 (step)"
+    lines = ["Traceback (most recent call last):", '  File "/home/me/train.py", line 7, in step', *messages]
+    (result,) = heard(1, *lines)
+    assert result.message == f"{messages[0]} {messages[1]}, at train.py:7 (step)"
 
 
 # --- watchdogs of the script's own, codes that are lost ---
@@ -943,33 +947,33 @@ def watched(code: int, *lines: str, stands: tuple[str, ...] = LOOP, since: float
     ],
 )
 def test_a_watchdog_of_the_scripts_own_is_not_to_blame_for_the_hang_that_it_noticed(words: str) -> None:
-    found = watched(9, words)
-    assert (found.verdict, [one.rank for one in found.culprits]) == (Verdict.NEVER_ARRIVED, [3])
-    assert found.said == (
+    result = watched(9, words)
+    assert (result.verdict, [entry.rank for entry in result.culprits]) == (Verdict.NEVER_ARRIVED, [3])
+    assert result.said == (
         "rank 3 never came to all_reduce (9 of group 0), in which others had waited 7 s when rank 0 on n0 "
         "ended the run: it waits in user code at train.py:33 (work)"
     )
-    assert words in found.evidence
+    assert words in result.evidence
 
 
 def test_of_ranks_behind_others_the_one_that_others_have_waited_for_longest_is_named() -> None:
     """Rank 2 has begun the ninth and waits for its GPU, as all do that went on to the tenth."""
     still = (hung(1, 10, 93.5, LOOP), hung(2, 9, 93.0, LOOP), hung(3, 8, 92.9, LOOP))
     ended = replace(failure(0, 9, at=100.0), last_lines=("watchdog: stuck",))
-    found = explain(left(failure=ended, last=still, stood=still))
-    assert [one.rank for one in found.culprits] == [3]
+    result = explain(left(failure=ended, last=still, stood=still))
+    assert [entry.rank for entry in result.culprits] == [3]
 
 
 @pytest.mark.parametrize("code", [124, -14, 142])
 def test_a_rank_whose_time_was_up_is_not_to_blame_for_the_hang_that_used_it_up(code: int) -> None:
-    found = watched(code)
-    assert (found.verdict, [one.rank for one in found.culprits]) == (Verdict.NEVER_ARRIVED, [3])
+    result = watched(code)
+    assert (result.verdict, [entry.rank for entry in result.culprits]) == (Verdict.NEVER_ARRIVED, [3])
 
 
 def test_a_watchdog_may_speak_before_the_signal_that_it_sends() -> None:
     stack = '  File "/home/me/watchdog.py", line 3 in all_reduce'
-    found = watched(-6, "watchdog: no progress for 7 s", "Fatal Python error: Aborted", "", stack)
-    assert (found.verdict, [one.rank for one in found.culprits]) == (Verdict.NEVER_ARRIVED, [3])
+    result = watched(-6, "watchdog: no progress for 7 s", "Fatal Python error: Aborted", "", stack)
+    assert (result.verdict, [entry.rank for entry in result.culprits]) == (Verdict.NEVER_ARRIVED, [3])
     assert watched(-6, stack).culprits[0].rank == 0
 
 
@@ -985,8 +989,8 @@ def test_a_watchdog_may_speak_before_the_signal_that_it_sends() -> None:
 def test_who_ends_of_its_own_accord_is_named_itself(
     words: str, stands: tuple[str, ...], since: float
 ) -> None:
-    found = watched(9, words, stands=stands, since=since)
-    assert (found.verdict, [one.rank for one in found.culprits]) == (Verdict.CRASHED, [0])
+    result = watched(9, words, stands=stands, since=since)
+    assert (result.verdict, [entry.rank for entry in result.culprits]) == (Verdict.CRASHED, [0])
 
 
 def timer(rank: int, *frames: str) -> tuple[Error, ...]:
@@ -1003,21 +1007,21 @@ REDUCES, RESTORES = (C10D, "/home/me/train.py 11 step"), ("/home/me/train.py 15 
 
 def test_of_ranks_that_a_timer_ends_the_one_that_was_in_no_collective_is_named() -> None:
     stood = [timer(rank, *(RESTORES if rank == 2 else REDUCES)) for rank in range(4)]
-    assert [one.message for one in (*stood[2], *stood[3])] == [
+    assert [entry.message for entry in (*stood[2], *stood[3])] == [
         "Timeout (0:00:07)!, at train.py:15 (restore)",
         "Timeout (0:00:07)!, at train.py:11 (step), in all_reduce",
     ]
-    found = explain(left(*(one for of_rank in stood for one in of_rank)))
-    assert (found.verdict, [one.rank for one in found.culprits]) == (Verdict.NEVER_ARRIVED, [2])
+    result = explain(left(*(entry for of_rank in stood for entry in of_rank)))
+    assert (result.verdict, [entry.rank for entry in result.culprits]) == (Verdict.NEVER_ARRIVED, [2])
     crashed = explain(left(*stood[2], *stood[3], *heard(1, *traceback(1, BAD))))
     assert crashed.said == "rank 1 on n1 failed first", "a timer that only tells where a rank is ends none"
 
 
 def test_an_exception_whose_exit_code_a_pipe_has_lost_is_told_of_a_run_that_ended_well() -> None:
     errors = (*heard(2, *traceback(2, BAD)), *heard(1, *traceback(1, PEER), at=101.0))
-    found = explain(left(*errors, state=State.COMPLETED, failure=None))
-    assert found.said == "the run ended with exit code 0, though rank 2 on n2 failed first"
-    assert ([one.rank for one in found.culprits], "pipefail" in found.remedy) == ([2], True)
+    result = explain(left(*errors, state=State.COMPLETED, failure=None))
+    assert result.said == "the run ended with exit code 0, though rank 2 on n2 failed first"
+    assert ([entry.rank for entry in result.culprits], "pipefail" in result.remedy) == ([2], True)
     assert explain(left(state=State.COMPLETED, failure=None)).verdict is Verdict.NOTHING
 
 

@@ -27,9 +27,9 @@ def test_what_a_rank_prints_in_the_moment_of_its_traceback_does_not_become_the_e
         (folder / f"{rank:05d}.out").write_text("up\ngo on? ")
         for stream in ("out", "err"):
             os.utime(folder / f"{rank:05d}.{stream}", (100.0, 100.0))
-    told = "EOFError: EOF when reading a line, at train.py:93 (ask)"
-    assert [(one.rank, one.message) for one in errors(paths, 0)] == [(0, told), (1, told)]
-    assert [one.rank for one in errors(paths, 0, frozenset({1}))] == [1]
+    notice = "EOFError: EOF when reading a line, at train.py:93 (ask)"
+    assert [(entry.rank, entry.message) for entry in errors(paths, 0)] == [(0, notice), (1, notice)]
+    assert [entry.rank for entry in errors(paths, 0, frozenset({1}))] == [1]
 
 
 HINT = "Set the environment variable HYDRA_FULL_ERROR=1 for a complete stack trace."

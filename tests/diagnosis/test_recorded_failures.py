@@ -175,12 +175,14 @@ def test_every_recorded_run_is_expected_to_be_told_in_some_way() -> None:
 
 @pytest.mark.parametrize("name", EXPECTED)
 def test_a_recorded_failure_is_told_by_its_own_words_and_place(name: str) -> None:
-    ranks, words, others = EXPECTED[name]
-    found = judged(RECORDED[name])
-    said = "\n".join((found.said, *(one.why for one in found.culprits), *found.evidence, found.remedy))
-    assert [one.rank for one in found.culprits] == list(ranks)
-    assert [word for word in words if word not in said] == []
-    assert [word for word in (*others, "printed no error") if word in said] == []
+    ranks, arguments, others = EXPECTED[name]
+    result = judged(RECORDED[name])
+    message = "\n".join(
+        (result.said, *(culprit.why for culprit in result.culprits), *result.evidence, result.remedy)
+    )
+    assert [culprit.rank for culprit in result.culprits] == list(ranks)
+    assert [word for word in arguments if word not in message] == []
+    assert [word for word in (*others, "printed no error") if word in message] == []
 
 
 @pytest.mark.parametrize("name", [name for name in EXPECTED if not RECORDED[name]["per_node"]])
@@ -190,6 +192,6 @@ def test_of_recorded_ranks_the_culprit_alone_did_not_just_notice(name: str) -> N
     culprits = EXPECTED[name][0]
     peers = [key for key in case["streams"] if key.endswith("err") and int(key.split()[0]) not in culprits]
     lines = {key: [line for _, *part in case["streams"][key] for line in part] for key in peers}
-    words = ("closed by peer", "reset by peer", "Failed to recv")
-    gone = [key for key in peers if any(word in line for line in lines[key] for word in words)]
-    assert [key for key in gone if not noticed(int(key.split()[0]), 1, lines[key], launcher=False)] == []
+    arguments = ("closed by peer", "reset by peer", "Failed to recv")
+    ended = [key for key in peers if any(word in line for line in lines[key] for word in arguments)]
+    assert [key for key in ended if not noticed(int(key.split()[0]), 1, lines[key], launcher=False)] == []

@@ -36,21 +36,21 @@ def culprits(found: Diagnosis) -> list[int]:
 @pytest.mark.parametrize("stalled", [0.0, 14.0, 700.0])
 def test_a_rank_whose_file_grows_is_not_blamed_however_long_it_takes(stalled: float) -> None:
     saves = rank(0, stack=LOOP, file="/ckpt/step_40.pt", written=1e6)
-    found = decide(case(saves, *(waiter(n, stack=BARRIER) for n in (1, 2, 3)), stalled=stalled)).diagnosis
-    assert (found.verdict, culprits(found)) == (Verdict.NOTHING, [])
-    assert "it writes /ckpt/step_40.pt, 1.0 MB/s at train.py:33 (work)" in "\n".join(found.evidence)
+    result = decide(case(saves, *(waiter(n, stack=BARRIER) for n in (1, 2, 3)), stalled=stalled)).diagnosis
+    assert (result.verdict, culprits(result)) == (Verdict.NOTHING, [])
+    assert "it writes /ckpt/step_40.pt, 1.0 MB/s at train.py:33 (work)" in "\n".join(result.evidence)
 
 
 def test_a_rank_that_only_appends_to_a_log_is_blamed() -> None:
     logs = rank(0, stack=LOOP, file="/logs/run.txt", written=200.0)
-    found = decide(case(logs, *(waiter(n, stack=BARRIER) for n in (1, 2, 3)), stalled=60.0)).diagnosis
-    assert culprits(found) == [0]
+    result = decide(case(logs, *(waiter(n, stack=BARRIER) for n in (1, 2, 3)), stalled=60.0)).diagnosis
+    assert culprits(result) == [0]
 
 
 def test_of_two_late_ranks_the_one_that_saves_is_not_blamed() -> None:
     saves = rank(0, stack=LOOP, file="/ckpt/step_40.pt", written=1e6)
-    found = decide(case(saves, rank(1, stack=LOOP), waiter(2), waiter(3), stalled=60.0)).diagnosis
-    assert culprits(found) == [1]
+    result = decide(case(saves, rank(1, stack=LOOP), waiter(2), waiter(3), stalled=60.0)).diagnosis
+    assert culprits(result) == [1]
 
 
 # --- where a slow rank spends its time ---
@@ -60,14 +60,14 @@ def test_the_line_of_a_slow_rank_is_where_it_is_outside_of_collectives() -> None
     def steps(late: float) -> tuple[Any, ...]:
         return tuple(record(n, at=NOW - 9 + 0.2 * n + late) for n in range(40))
 
-    seen = [
+    observed = [
         rank(n, 3, 40, node="n0", records=steps(0.15 * (n == 1)), stack=BARRIER, moved=True) for n in range(3)
     ]
     lines = ("/home/me/data.py:7 augment", "/home/me/data.py:7 augment", "/home/me/train.py:3 log")
-    seen[1] = replace(seen[1], stacks=replace(seen[1].stacks, samples=lines))
-    found = decide(case(*seen)).diagnosis
-    assert (found.verdict, culprits(found)) == (Verdict.SLOW, [1])
-    assert "it was at data.py:7 (augment) in 2 of 3 looks" in found.culprits[0].why
+    observed[1] = replace(observed[1], stacks=replace(observed[1].stacks, samples=lines))
+    result = decide(case(*observed)).diagnosis
+    assert (result.verdict, culprits(result)) == (Verdict.SLOW, [1])
+    assert "it was at data.py:7 (augment) in 2 of 3 looks" in result.culprits[0].why
 
 
 # --- threads ---
@@ -75,18 +75,18 @@ def test_the_line_of_a_slow_rank_is_where_it_is_outside_of_collectives() -> None
 
 def test_a_thread_that_all_other_ranks_have_is_missed() -> None:
     reader = "/home/me/data.py:12 read"
-    seen = [waiter(n, threads=(reader,)) for n in (0, 2, 3)]
-    found = decide(case(seen[0], rank(1, stack=LOOP), *seen[1:], stalled=60.0)).diagnosis
-    assert culprits(found) == [1]
-    assert any(line.startswith("rank 1 has no thread in read (data.py)") for line in found.evidence)
+    observed = [waiter(n, threads=(reader,)) for n in (0, 2, 3)]
+    result = decide(case(observed[0], rank(1, stack=LOOP), *observed[1:], stalled=60.0)).diagnosis
+    assert culprits(result) == [1]
+    assert any(line.startswith("rank 1 has no thread in read (data.py)") for line in result.evidence)
 
 
 @pytest.mark.parametrize("having", [(0, 1, 2, 3), (0, 1), ()])
 def test_threads_that_all_ranks_have_or_about_half_are_not_mentioned(having: tuple[int, ...]) -> None:
     reader = ("/home/me/data.py:12 read",)
-    seen = [waiter(n, threads=reader if n in having else ()) for n in range(4)]
-    found = decide(case(*seen, stalled=60.0)).diagnosis
-    assert not any("no thread" in line for line in found.evidence)
+    observed = [waiter(n, threads=reader if n in having else ()) for n in range(4)]
+    result = decide(case(*observed, stalled=60.0)).diagnosis
+    assert not any("no thread" in line for line in result.evidence)
 
 
 # --- arguments of a call that aborted ---
@@ -109,16 +109,16 @@ def test_the_rank_with_other_splits_is_named_and_not_the_one_that_aborted(report
     splits = dict.fromkeys(range(4), (2, 2, 2, 2, 2, 2, 2, 2))
     splits[2] = (2, 4, 2, 0, 2, 2, 2, 2)
     errors = {number: (100.5, RESET.format(number)) for number in (0, 2, 3)}
-    left = [exchanged(number, *splits[number]) for number in reported]
-    found = ended({1: (100.0, ABORTED), **errors}, *left, failed=1, code=-6)
-    assert (found.verdict, culprits(found)) == (Verdict.MISMATCH, [2])
+    remaining = [exchanged(number, *splits[number]) for number in reported]
+    result = ended({1: (100.0, ABORTED), **errors}, *remaining, failed=1, code=-6)
+    assert (result.verdict, culprits(result)) == (Verdict.MISMATCH, [2])
 
 
 def test_of_two_ranks_with_splits_that_do_not_fit_neither_is_blamed() -> None:
-    one, other = exchanged(2, 2, 2, 2, 0, 2, 2, 2, 2), exchanged(3, 2, 2, 2, 2, 2, 2, 2, 2)
-    found = ended({1: (100.0, ABORTED)}, one, other, failed=1, code=-6)
-    assert (found.verdict, culprits(found)) == (Verdict.MISMATCH, [])
-    assert "rank 2 sends 0 rows to rank 3, which expects 2" in found.said
+    entry, other = exchanged(2, 2, 2, 2, 0, 2, 2, 2, 2), exchanged(3, 2, 2, 2, 2, 2, 2, 2, 2)
+    result = ended({1: (100.0, ABORTED)}, entry, other, failed=1, code=-6)
+    assert (result.verdict, culprits(result)) == (Verdict.MISMATCH, [])
+    assert "rank 2 sends 0 rows to rank 3, which expects 2" in result.said
 
 
 def test_the_root_that_brings_a_shorter_list_is_named_not_the_memory_that_the_others_ask_for() -> None:
@@ -133,9 +133,9 @@ def test_the_root_that_brings_a_shorter_list_is_named_not_the_memory_that_the_ot
         groups = (Group("0", 4, ranks="0-3"),)
         return replace(bare(number, f"n{number // 2}", "", records=(call,), groups=groups), call=function)
 
-    left = [shared(0, "[2]"), *(shared(number, "[3]") for number in (1, 2, 3))]
-    found = ended(errors, *left, failed=1)
-    assert (found.verdict, culprits(found)) == (Verdict.MISMATCH, [0])
+    remaining = [shared(0, "[2]"), *(shared(number, "[3]") for number in (1, 2, 3))]
+    result = ended(errors, *remaining, failed=1)
+    assert (result.verdict, culprits(result)) == (Verdict.MISMATCH, [0])
 
 
 SHORT = "what():  [enforce fail at pair.cc:456] op.preamble.length <= op.nbytes. 24 vs 16. Received"
@@ -152,25 +152,25 @@ SHORT = "what():  [enforce fail at pair.cc:456] op.preamble.length <= op.nbytes.
 def test_of_lists_of_different_length_the_odd_one_is_named_and_the_root_is_told(
     lengths: dict[int, int], aborted: tuple[int, ...], odd: list[int]
 ) -> None:
-    left = [
+    remaining = [
         replace(
             bare(number, f"n{number // 2}", ""),
             call=MainCall(function="broadcast_object_list", root=0, counts=(length,)),
         )
         for number, length in lengths.items()
     ]
-    found = ended(dict.fromkeys(aborted, (100.0, SHORT)), *left, failed=aborted[0], code=-6)
-    assert (found.verdict, culprits(found)) == (Verdict.MISMATCH, odd)
-    assert "its root is rank 0" in found.said
+    result = ended(dict.fromkeys(aborted, (100.0, SHORT)), *remaining, failed=aborted[0], code=-6)
+    assert (result.verdict, culprits(result)) == (Verdict.MISMATCH, odd)
+    assert "its root is rank 0" in result.said
 
 
 def test_an_error_of_the_script_is_not_put_down_to_a_call_in_its_handler() -> None:
     own = "[rank1]: Traceback (most recent call last):\n[rank1]: KeyError: 'vocab'"
     groups = (Group("0", 4, ranks="0-3"),)
     other = [record(4, operation="barrier", sizes="", types=""), record(4)]
-    left = [bare(n, f"n{n // 2}", "", records=(other[n > 0],), groups=groups) for n in range(2)]
-    found = ended({1: (100.0, own)}, *left, failed=1)
-    assert (found.verdict, culprits(found)) == (Verdict.CRASHED, [1])
+    remaining = [bare(n, f"n{n // 2}", "", records=(other[n > 0],), groups=groups) for n in range(2)]
+    result = ended({1: (100.0, own)}, *remaining, failed=1)
+    assert (result.verdict, culprits(result)) == (Verdict.CRASHED, [1])
 
 
 # --- which error was first ---
@@ -214,10 +214,10 @@ Set the environment variable HYDRA_FULL_ERROR=1 for a complete stack trace."""
 
 
 def test_the_exception_that_hydra_prints_decides_and_not_its_hint() -> None:
-    found = ended({1: (100.0, HYDRA)}, failed=1)
-    assert culprits(found) == [1]
-    assert "TypeError(\"can't multiply sequence by non-int of type 'str'\")" in found.culprits[0].why
-    assert "HYDRA_FULL_ERROR" not in str(found)
+    result = ended({1: (100.0, HYDRA)}, failed=1)
+    assert culprits(result) == [1]
+    assert "TypeError(\"can't multiply sequence by non-int of type 'str'\")" in result.culprits[0].why
+    assert "HYDRA_FULL_ERROR" not in str(result)
 
 
 # --- what a rank logged of an error that it survived ---

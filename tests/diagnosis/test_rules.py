@@ -43,12 +43,12 @@ CALLS = st.sampled_from(["", "send", "recv", "wait", "store"])
 @st.composite
 def ranks(draw: st.DrawFn, size: int) -> list[Any]:
     """Any mixture of states, places and calls."""
-    seen = []
+    observed = []
     for number in range(size):
         begun = draw(st.integers(0, 4))
         operation = draw(st.sampled_from(["all_reduce", "barrier"]))
         inside = (record(begun + 1, False, operation),) if draw(st.booleans()) else ()
-        seen.append(
+        observed.append(
             rank(
                 number,
                 size,
@@ -65,7 +65,7 @@ def ranks(draw: st.DrawFn, size: int) -> list[Any]:
                 moved=draw(st.booleans()),
             )
         )
-    return seen
+    return observed
 
 
 @settings(max_examples=150, deadline=None)
@@ -73,11 +73,11 @@ def ranks(draw: st.DrawFn, size: int) -> list[Any]:
 def test_of_any_look_some_rule_decides_and_blames_only_ranks_that_were_seen(
     size: int, stalled: float, data: st.DataObject
 ) -> None:
-    seen = data.draw(ranks(size))
-    found = decide(case(*seen, stalled=stalled)).diagnosis
-    assert found.said
-    assert {culprit.rank for culprit in found.culprits} <= {-1, *range(size)}
-    assert not found.culprits or found.verdict is not Verdict.NOTHING
+    observed = data.draw(ranks(size))
+    result = decide(case(*observed, stalled=stalled)).diagnosis
+    assert result.said
+    assert {culprit.rank for culprit in result.culprits} <= {-1, *range(size)}
+    assert not result.culprits or result.verdict is not Verdict.NOTHING
 
 
 LINES = [
@@ -118,10 +118,10 @@ def test_equally_certain_hypotheses_with_other_culprits_are_both_told_and_blame_
         return rule
 
     monkeypatch.setattr(decisions, "RULES", (late(0), late(1)))
-    found = decide(case(rank(0, stack=LOOP), rank(1, stack=LOADER), stalled=60.0)).diagnosis
-    assert (found.verdict, found.culprits) == (Verdict.NEVER_ARRIVED, ())
-    assert found.said.startswith("either rank 0 on n0")
-    assert ", or rank 1 on n0" in found.said
+    result = decide(case(rank(0, stack=LOOP), rank(1, stack=LOADER), stalled=60.0)).diagnosis
+    assert (result.verdict, result.culprits) == (Verdict.NEVER_ARRIVED, ())
+    assert result.said.startswith("either rank 0 on n0")
+    assert ", or rank 1 on n0" in result.said
 
 
 @pytest.mark.parametrize(

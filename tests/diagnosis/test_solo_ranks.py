@@ -24,37 +24,37 @@ def pulses(at: float, size: int = 4, **changes: Any) -> list[Pulse]:
 def told(times: list[float], size: int = 4, **changes: Any) -> list[tuple[float, str]]:
     """What is said when, for ranks that look like this all the time."""
     together = Together(size, 0.0)
-    said = [(at, together.heard(at, pulses(at, size, **changes))) for at in times]
-    return [(at, words) for at, words in said if words]
+    messages = [(at, together.heard(at, pulses(at, size, **changes))) for at in times]
+    return [(at, arguments) for at, arguments in messages if arguments]
 
 
 EVERY_TEN = [10.0 * n for n in range(1, 60)]
 
 
 def test_ranks_without_any_group_are_told_once_after_two_minutes_of_work() -> None:
-    ((at, words),) = told(EVERY_TEN)
+    ((at, arguments),) = told(EVERY_TEN)
     assert at == 120.0
-    assert words.startswith("training alone: 4 ranks work, and none has called init_process_group")
+    assert arguments.startswith("training alone: 4 ranks work, and none has called init_process_group")
 
 
 def test_groups_of_one_are_told_when_they_were_seen_twice() -> None:
     together = Together(4, 0.0)
-    said = [together.heard(at, [_in_group(pulse, 1) for pulse in pulses(at)]) for at in EVERY_TEN]
-    assert [place for place, one in enumerate(said) if one] == [1]
-    assert said[1].startswith("training alone: each rank is in a group of its own")
+    messages = [together.heard(at, [_in_group(pulse, 1) for pulse in pulses(at)]) for at in EVERY_TEN]
+    assert [place for place, value in enumerate(messages) if value] == [1]
+    assert messages[1].startswith("training alone: each rank is in a group of its own")
 
 
 def test_several_groups_are_told_too() -> None:
     together = Together(4, 0.0)
-    said = [together.heard(at, [_in_group(pulse, 2) for pulse in pulses(at)]) for at in (10.0, 20.0)]
-    assert "the largest has 2 of 4 ranks" in said[1]
+    messages = [together.heard(at, [_in_group(pulse, 2) for pulse in pulses(at)]) for at in (10.0, 20.0)]
+    assert "the largest has 2 of 4 ranks" in messages[1]
 
 
 def test_one_group_that_is_never_used_while_all_work_is_told() -> None:
     together = Together(4, 0.0)
-    said = [together.heard(at, [_in_group(pulse, 4) for pulse in pulses(at)]) for at in EVERY_TEN]
-    (words,) = [one for one in said if one]
-    assert "the group of 4 ranks exists, but they have exchanged nothing for 120 s" in words
+    messages = [together.heard(at, [_in_group(pulse, 4) for pulse in pulses(at)]) for at in EVERY_TEN]
+    (arguments,) = [entry for entry in messages if entry]
+    assert "the group of 4 ranks exists, but they have exchanged nothing for 120 s" in arguments
 
 
 def test_one_group_that_is_used_is_well() -> None:

@@ -37,10 +37,10 @@ def ranks(arrivals: list[list[float]], nodes: list[str] | None = None) -> list[R
 def test_the_rank_at_half_speed_is_told_with_the_share_of_time_it_costs() -> None:
     slow = [0.2 * i for i in range(STEPS)]
     quick = [at - 0.1 for at in slow]
-    found = find_straggler(ranks([quick, quick, slow, quick]), {})
-    assert found is not None
-    assert (found.rank, found.last, found.of) == (2, 20, 20)
-    assert 0.45 < found.share < 0.55
+    result = find_straggler(ranks([quick, quick, slow, quick]), {})
+    assert result is not None
+    assert (result.rank, result.last, result.of) == (2, 20, 20)
+    assert 0.45 < result.share < 0.55
 
 
 def test_ranks_of_equal_speed_that_jitter_have_no_last_one() -> None:
@@ -64,10 +64,10 @@ def test_a_clock_that_is_ahead_makes_no_slow_rank_once_it_is_known() -> None:
 def test_buckets_that_overlap_are_waited_for_once() -> None:
     """Five collectives begun within a step, all of them late by the same half step."""
     slow = [0.2 * (i // 5) + 0.001 * (i % 5) for i in range(STEPS)]
-    found = find_straggler(ranks([[at - 0.1 for at in slow], slow]), {})
-    assert found is not None
-    assert found.rank == 1
-    assert found.share < 0.7
+    result = find_straggler(ranks([[at - 0.1 for at in slow], slow]), {})
+    assert result is not None
+    assert result.rank == 1
+    assert result.share < 0.7
 
 
 def test_too_few_collectives_tell_nothing() -> None:
@@ -87,9 +87,9 @@ def test_a_slow_rank_is_told_however_many_collectives_a_step_has_and_equal_ranks
 ) -> None:
     for seed in range(6):
         slow = seed % size
-        found = find_straggler(_steps(random.Random(seed), size, each, slow), {})
-        assert found is not None
-        assert found.rank == slow
+        result = find_straggler(_steps(random.Random(seed), size, each, slow), {})
+        assert result is not None
+        assert result.rank == slow
         assert find_straggler(_steps(random.Random(seed), size, each, None), {}) is None
 
 
@@ -139,9 +139,11 @@ ASKS = (
 def test_a_rank_that_still_has_data_is_not_slow_for_those_who_have_none(
     joined: tuple[int, ...], slow: int | None
 ) -> None:
-    seen = _steps(random.Random(1), 4, 3, 3)
-    found = find_straggler([changed(one, stack=JOINED if one.rank in joined else ASKS) for one in seen], {})
-    assert (found.rank if found else None) == slow
+    observed = _steps(random.Random(1), 4, 3, 3)
+    result = find_straggler(
+        [changed(entry, stack=JOINED if entry.rank in joined else ASKS) for entry in observed], {}
+    )
+    assert (result.rank if result else None) == slow
 
 
 def _ranks_of(arrivals: list[list[float]]) -> list[RankSnapshot]:
@@ -162,7 +164,7 @@ def test_a_rank_that_lags_by_a_fifth_is_told_after_five_seconds_of_it(
     pause: float, named: int | None
 ) -> None:
     lags = [pause * i for i in range(STEPS)]
-    found = find_straggler(
+    result = find_straggler(
         ranks([[at - 0.2 * pause for at in lags] if n != 2 else lags for n in range(4)]), {}
     )
-    assert (found and found.rank) == named
+    assert (result and result.rank) == named

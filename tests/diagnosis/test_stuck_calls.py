@@ -39,25 +39,25 @@ def verdict(*seen: RankSnapshot) -> Diagnosis:
     ],
 )
 def test_of_a_ring_the_rank_that_posts_another_list_is_named(odd: RankSnapshot, listed: str) -> None:
-    found = verdict(ring(0), odd, ring(2), ring(3))
-    assert (found.verdict, [one.rank for one in found.culprits]) == (Verdict.MISMATCH, [1])
-    assert found.culprits[0].why.startswith(f"it posts {listed} at train.py:16 (ring), which does not fit")
+    result = verdict(ring(0), odd, ring(2), ring(3))
+    assert (result.verdict, [culprit.rank for culprit in result.culprits]) == (Verdict.MISMATCH, [1])
+    assert result.culprits[0].why.startswith(f"it posts {listed} at train.py:16 (ring), which does not fit")
 
 
 def test_without_a_pattern_the_one_that_fits_neither_of_two_is_named() -> None:
     star = [posts(number, PostedOp("send", 0), PostedOp("recv", 0)) for number in (1, 2)]
-    found = verdict(posts(0, PostedOp("send", 3), PostedOp("recv", 3)), *star, waiter(3))
-    assert (found.verdict, [one.rank for one in found.culprits]) == (Verdict.MISMATCH, [0])
+    result = verdict(posts(0, PostedOp("send", 3), PostedOp("recv", 3)), *star, waiter(3))
+    assert (result.verdict, [culprit.rank for culprit in result.culprits]) == (Verdict.MISMATCH, [0])
 
 
 def test_of_two_whose_lists_do_not_fit_neither_is_named_and_both_are_told() -> None:
-    found = verdict(waiter(0), ring(1, to=2), ring(2), waiter(3))
-    assert (found.verdict, found.culprits) == (Verdict.UNDETERMINED, ())
-    assert found.said == (
+    result = verdict(waiter(0), ring(1, to=2), ring(2), waiter(3))
+    assert (result.verdict, result.culprits) == (Verdict.UNDETERMINED, ())
+    assert result.said == (
         "rank 2 waits for a recv from rank 1, which has posted no other half of it: "
         "the list of one of ranks 1-2 is wrong"
     )
-    assert found.evidence[:2] == (
+    assert result.evidence[:2] == (
         "rank 1 posts send to rank 3, recv from rank 0",
         "rank 2 posts send to rank 3, recv from rank 1",
     )
@@ -65,21 +65,21 @@ def test_of_two_whose_lists_do_not_fit_neither_is_named_and_both_are_told() -> N
 
 @pytest.mark.parametrize("behind", [0, 18, 22])
 def test_who_is_in_another_turn_may_have_answered_before(behind: int) -> None:
-    found = verdict(ring(0), ring(1, to=2, before=behind), ring(2), waiter(3))
-    assert not any("post" in one.why for one in found.culprits)
-    assert "posted" not in found.said
+    result = verdict(ring(0), ring(1, to=2, before=behind), ring(2), waiter(3))
+    assert not any("post" in culprit.why for culprit in result.culprits)
+    assert "posted" not in result.said
 
 
 def test_lists_that_fit_blame_nobody() -> None:
-    found = verdict(*(ring(number) for number in range(SIZE)))
-    assert (found.verdict, found.culprits) == (Verdict.UNDETERMINED, ())
-    assert found.said == "ranks 0-3 wait for a send or receive that is not answered at train.py:16 (ring)"
+    result = verdict(*(ring(number) for number in range(SIZE)))
+    assert (result.verdict, result.culprits) == (Verdict.UNDETERMINED, ())
+    assert result.said == "ranks 0-3 wait for a send or receive that is not answered at train.py:16 (ring)"
 
 
 def test_a_rank_that_has_not_come_is_named_whatever_the_others_posted() -> None:
     late = rank(3, SIZE, stack=("/home/me/train.py:9 load", "/home/me/train.py:30 <module>"))
-    found = verdict(ring(0), ring(1, to=2), waiter(2), late)
-    assert [one.rank for one in found.culprits] == [3]
+    result = verdict(ring(0), ring(1, to=2), waiter(2), late)
+    assert [culprit.rank for culprit in result.culprits] == [3]
 
 
 def end(number: int, call: str, peer: int, line: int = 8) -> RankSnapshot:
@@ -89,26 +89,26 @@ def end(number: int, call: str, peer: int, line: int = 8) -> RankSnapshot:
 
 @pytest.mark.parametrize("call", ["send", "recv"])
 def test_ranks_that_all_send_first_are_named_and_none_that_waits_for_them(call: str) -> None:
-    found = verdict(waiter(0, stack=BARRIER), end(1, call, 2), end(2, call, 1), waiter(3, stack=BARRIER))
-    assert (found.verdict, [one.rank for one in found.culprits]) == (Verdict.MISMATCH, [1, 2])
+    result = verdict(waiter(0, stack=BARRIER), end(1, call, 2), end(2, call, 1), waiter(3, stack=BARRIER))
+    assert (result.verdict, [culprit.rank for culprit in result.culprits]) == (Verdict.MISMATCH, [1, 2])
     first, second = ("send", "receive") if call == "send" else ("receive", "send")
-    assert f"each {first}s before it {second}s" in found.said
+    assert f"each {first}s before it {second}s" in result.said
 
 
 def test_a_ring_in_which_every_rank_sends_first_names_no_single_one() -> None:
-    found = verdict(*(end(number, "send", (number + 1) % SIZE) for number in range(SIZE)))
-    assert (found.verdict, found.culprits) == (Verdict.MISMATCH, ())
-    assert "each sends before it receives" in found.said
+    result = verdict(*(end(number, "send", (number + 1) % SIZE) for number in range(SIZE)))
+    assert (result.verdict, result.culprits) == (Verdict.MISMATCH, ())
+    assert "each sends before it receives" in result.said
 
 
 def test_a_circle_of_sends_and_receives_is_told_and_nobody_blamed() -> None:
     """A pipeline whose last rank receives from another one than sends to it."""
-    found = verdict(end(0, "send", 1), end(1, "send", 2), end(2, "send", 3), end(3, "recv", 1, line=7))
-    assert (found.verdict, found.culprits) == (Verdict.MISMATCH, ())
-    assert "rank 2 sends to rank 3 at train.py:8 (swap), rank 3 receives from rank 1" in found.said
-    assert len(found.evidence) == 5
+    result = verdict(end(0, "send", 1), end(1, "send", 2), end(2, "send", 3), end(3, "recv", 1, line=7))
+    assert (result.verdict, result.culprits) == (Verdict.MISMATCH, ())
+    assert "rank 2 sends to rank 3 at train.py:8 (swap), rank 3 receives from rank 1" in result.said
+    assert len(result.evidence) == 5
 
 
 def test_sends_that_lead_to_a_rank_outside_are_no_circle() -> None:
-    found = verdict(end(0, "send", 1), end(1, "send", 2), end(2, "send", 3), rank(3, stack=LOOP))
-    assert [one.rank for one in found.culprits] == [3]
+    result = verdict(end(0, "send", 1), end(1, "send", 2), end(2, "send", 3), rank(3, stack=LOOP))
+    assert [culprit.rank for culprit in result.culprits] == [3]

@@ -15,8 +15,8 @@ OTHER_PORT = "10.0.0.1:29999"
 
 def meets(number: int, store: str = HERE, asks: int | None = None) -> RankSnapshot:
     """A rank that stands in init_process_group."""
-    asked = number if asks is None else asks
-    return rank(number, started=4, world=4, groups=(), records=(), stack=MEETING, store=store, asks=asked)
+    requested = number if asks is None else asks
+    return rank(number, started=4, world=4, groups=(), records=(), stack=MEETING, store=store, asks=requested)
 
 
 def verdict(*seen: RankSnapshot) -> Diagnosis:
@@ -35,10 +35,10 @@ def verdict(*seen: RankSnapshot) -> Diagnosis:
 def test_who_looks_for_rank_0_at_another_address_than_most_is_named(
     stores: tuple[str, ...], wrong: list[int]
 ) -> None:
-    found = verdict(*(meets(number, store) for number, store in enumerate(stores)))
-    assert (found.verdict, [one.rank for one in found.culprits]) == (Verdict.MISMATCH, wrong)
+    result = verdict(*(meets(number, store) for number, store in enumerate(stores)))
+    assert (result.verdict, [culprit.rank for culprit in result.culprits]) == (Verdict.MISMATCH, wrong)
     why = f"it looks for rank 0 at {stores[wrong[0]]}, where the others look at {HERE}; it is at train.py:5"
-    assert found.culprits[0].why == why
+    assert result.culprits[0].why == why
 
 
 @pytest.mark.parametrize(
@@ -52,19 +52,19 @@ def test_who_looks_for_rank_0_at_another_address_than_most_is_named(
     ],
 )
 def test_addresses_of_which_none_is_known_to_be_wrong_blame_nobody(stores: tuple[str, ...]) -> None:
-    found = verdict(*(meets(number, store) for number, store in enumerate(stores)))
-    assert (found.verdict, found.culprits) == (Verdict.UNDETERMINED, ())
+    result = verdict(*(meets(number, store) for number, store in enumerate(stores)))
+    assert (result.verdict, result.culprits) == (Verdict.UNDETERMINED, ())
 
 
 def test_of_equal_halves_both_addresses_are_told() -> None:
-    found = verdict(*(meets(number, (HERE, THERE)[number // 2]) for number in range(4)))
-    assert found.said.endswith(f"ranks 0-1 at {HERE}; ranks 2-3 at {THERE}")
+    result = verdict(*(meets(number, (HERE, THERE)[number // 2]) for number in range(4)))
+    assert result.said.endswith(f"ranks 0-1 at {HERE}; ranks 2-3 at {THERE}")
 
 
 def test_an_address_is_not_judged_while_somebody_else_has_not_come() -> None:
     late = rank(3, groups=(), records=(), stack=("/home/me/train.py:3 load", "/home/me/train.py:9 <module>"))
-    found = verdict(meets(0), meets(1), meets(2, OTHER_PORT), late)
-    assert [one.rank for one in found.culprits] == [3]
+    result = verdict(meets(0), meets(1), meets(2, OTHER_PORT), late)
+    assert [culprit.rank for culprit in result.culprits] == [3]
 
 
 @pytest.mark.parametrize(
@@ -72,20 +72,20 @@ def test_an_address_is_not_judged_while_somebody_else_has_not_come() -> None:
     [((0, 1, 2, 2), [3]), ((1, 1, 2, 3), [0]), ((0, 0, 0, 3), [1, 2]), ((0, 3, 3, 1), [1, 2])],
 )
 def test_who_says_that_it_is_another_rank_is_named(asked: tuple[int, ...], wrong: list[int]) -> None:
-    found = verdict(*(meets(number, asks=asks) for number, asks in enumerate(asked)))
-    assert (found.verdict, [one.rank for one in found.culprits]) == (Verdict.MISMATCH, wrong)
-    assert found.culprits[0].why == f"it waits in init_process_group at train.py:5 as rank {asked[wrong[0]]}"
+    result = verdict(*(meets(number, asks=asks) for number, asks in enumerate(asked)))
+    assert (result.verdict, [culprit.rank for culprit in result.culprits]) == (Verdict.MISMATCH, wrong)
+    assert result.culprits[0].why == f"it waits in init_process_group at train.py:5 as rank {asked[wrong[0]]}"
 
 
 def test_ranks_that_are_numbered_anew_by_design_are_no_mistake() -> None:
-    found = verdict(*(meets(number, asks=3 - number) for number in range(4)))
-    assert (found.verdict, found.culprits) == (Verdict.UNDETERMINED, ())
+    result = verdict(*(meets(number, asks=3 - number) for number in range(4)))
+    assert (result.verdict, result.culprits) == (Verdict.UNDETERMINED, ())
 
 
 def test_the_one_rank_that_waits_for_no_key_and_has_gone_on_has_not_set_it() -> None:
     waits = [rank(number, call="store", stack=("/home/me/train.py:7 ready",)) for number in (0, 1, 3)]
-    found = verdict(waits[0], waits[1], waiter(2), waits[2])
-    assert (found.verdict, [(one.rank, one.why) for one in found.culprits]) == (
+    result = verdict(waits[0], waits[1], waiter(2), waits[2])
+    assert (result.verdict, [(culprit.rank, culprit.why) for culprit in result.culprits]) == (
         Verdict.MISMATCH,
         [
             (
@@ -99,18 +99,18 @@ def test_the_one_rank_that_waits_for_no_key_and_has_gone_on_has_not_set_it() -> 
 
 def test_of_several_that_may_set_a_key_those_are_told_who_wait_for_it() -> None:
     wait = rank(3, call="store", stack=("/home/me/train.py:7 ready", "/home/me/train.py:9 <module>"))
-    found = verdict(waiter(0), waiter(1), waiter(2), wait)
-    assert [one.rank for one in found.culprits] == [3]
-    assert "it waits for a key of the store at train.py:7 (ready)" in found.said
-    known = verdict(waiter(0), waiter(1), waiter(2), changed(wait, key="seed/3"))
-    assert "it waits for the key seed/3 of the store at train.py:7 (ready)" in known.said
+    result = verdict(waiter(0), waiter(1), waiter(2), wait)
+    assert [culprit.rank for culprit in result.culprits] == [3]
+    assert "it waits for a key of the store at train.py:7 (ready)" in result.said
+    expected_names = verdict(waiter(0), waiter(1), waiter(2), changed(wait, key="seed/3"))
+    assert "it waits for the key seed/3 of the store at train.py:7 (ready)" in expected_names.said
 
 
 def test_ranks_that_all_wait_for_a_key_blame_nobody() -> None:
-    found = verdict(
+    result = verdict(
         *(rank(number, call="store", stack=("/home/me/train.py:7 <module>",)) for number in range(4))
     )
-    assert (found.verdict, found.culprits) == (Verdict.WAITING, ())
+    assert (result.verdict, result.culprits) == (Verdict.WAITING, ())
 
 
 NEW_GROUP = (
@@ -123,23 +123,30 @@ PAIRS = (((0, 1), (2, 3)), ((0, 2), (1, 3)))
 
 def makes(number: int, ranks: str, *before: str, made: int = 0) -> RankSnapshot:
     """A rank that is making a group of ``ranks``, after those of ``before``, each ``NAME=RANKS``."""
-    known = tuple(Group(one.partition("=")[0], 2, 0, ranks=one.partition("=")[2]) for one in before)
+    expected_names = tuple(
+        Group(entry.partition("=")[0], 2, 0, ranks=entry.partition("=")[2]) for entry in before
+    )
     world = Group("0", 4, 10, True, "gloo", "0-3")
     name = str(made or len(before) + 1)
     return rank(
-        number, groups=(world, *known), stack=NEW_GROUP, makes=(name, ranks), made=int(name) + 1, busy=0.0
+        number,
+        groups=(world, *expected_names),
+        stack=NEW_GROUP,
+        makes=(name, ranks),
+        made=int(name) + 1,
+        busy=0.0,
     )
 
 
 def test_the_rank_that_makes_groups_in_another_order_is_named() -> None:
     """As seen of four ranks of which rank 2 made its groups of data before those of tensors."""
-    found = verdict(
+    result = verdict(
         makes(0, "0,2", "1=0-1", made=3),
         makes(1, "1,3", "1=0-1", made=4),
         makes(2, "2-3", "1=0,2", made=4),
         makes(3, "2-3", made=2),
     )
-    assert (found.verdict, [(one.rank, one.why) for one in found.culprits]) == (
+    assert (result.verdict, [(culprit.rank, culprit.why) for culprit in result.culprits]) == (
         Verdict.MISMATCH,
         [
             (
@@ -156,29 +163,29 @@ def test_the_rank_that_has_passed_a_group_without_making_it_is_named() -> None:
     others = [makes(number, ranks, made=1) for number, ranks in ((0, "0,2"), (1, "1,3"), (3, "1,3"))]
     others[1] = makes(1, "1,3", made=2)
     others[2] = makes(3, "1,3", made=2)
-    found = verdict(others[0], others[1], waiter(2, made=3), others[2])
-    assert (found.verdict, [one.rank for one in found.culprits]) == (Verdict.MISMATCH, [2])
-    assert "it made no group 1 with itself in it" in found.said
+    result = verdict(others[0], others[1], waiter(2, made=3), others[2])
+    assert (result.verdict, [culprit.rank for culprit in result.culprits]) == (Verdict.MISMATCH, [2])
+    assert "it made no group 1 with itself in it" in result.said
 
 
 def test_of_two_ranks_that_contradict_each_other_both_are_told_and_none_is_blamed() -> None:
-    found = verdict(makes(0, "0,2", "1=0-1", made=3), makes(1, "2-3", "1=1-2", made=3))
-    assert (found.verdict, found.culprits) == (Verdict.MISMATCH, ())
-    assert found.said.endswith("group 1 of rank 0 has ranks 0-1, that of rank 1 ranks 1-2")
+    result = verdict(makes(0, "0,2", "1=0-1", made=3), makes(1, "2-3", "1=1-2", made=3))
+    assert (result.verdict, result.culprits) == (Verdict.MISMATCH, ())
+    assert result.said.endswith("group 1 of rank 0 has ranks 0-1, that of rank 1 ranks 1-2")
 
 
 @pytest.mark.parametrize("destroyed", [(), (2,), (0, 3)])
 def test_groups_in_one_order_contradict_nobody(destroyed: tuple[int, ...]) -> None:
     """Each is at another group of the same list; some have destroyed their first one."""
-    seen = []
+    observed = []
     for number in range(4):
         first = next(pair for pair in PAIRS[0] if number in pair)
         second = next(pair for pair in PAIRS[1] if number in pair)
         before = [] if number in destroyed else [f"{PAIRS[0].index(first) + 1}={first[0]}-{first[1]}"]
-        made = PAIRS[1].index(second) + 3
-        seen.append(makes(number, f"{second[0]},{second[1]}", *before, made=made))
-    found = verdict(*seen)
-    assert (found.verdict, found.culprits) == (Verdict.UNDETERMINED, ())
+        created = PAIRS[1].index(second) + 3
+        observed.append(makes(number, f"{second[0]},{second[1]}", *before, made=created))
+    result = verdict(*observed)
+    assert (result.verdict, result.culprits) == (Verdict.UNDETERMINED, ())
 
 
 @pytest.mark.parametrize(
@@ -187,20 +194,20 @@ def test_groups_in_one_order_contradict_nobody(destroyed: tuple[int, ...]) -> No
 def test_of_ranks_in_new_group_and_others_in_a_collective_the_few_are_named(
     meeting: tuple[int, ...], named: list[int]
 ) -> None:
-    seen = [rank(n, stack=NEW_GROUP) if n in meeting else waiter(n) for n in range(4)]
-    found = verdict(*seen)
-    assert [one.rank for one in found.culprits] == named
-    assert found.remedy
+    observed = [rank(n, stack=NEW_GROUP) if n in meeting else waiter(n) for n in range(4)]
+    result = verdict(*observed)
+    assert [culprit.rank for culprit in result.culprits] == named
+    assert result.remedy
     if not named:
-        assert found.said == (
+        assert result.said == (
             "ranks 0-1 wait in new_group at train.py:14 (groups) for ranks 2-3, and they are in all_reduce "
             "at train.py:11 (step): nothing shows which of the two is wrong"
         )
 
 
 def test_who_is_outside_of_both_new_group_and_collectives_is_named_alone() -> None:
-    found = verdict(rank(0, stack=NEW_GROUP), rank(1, stack=NEW_GROUP), waiter(2), rank(3, stack=LOOP))
-    assert [one.rank for one in found.culprits] == [3]
+    result = verdict(rank(0, stack=NEW_GROUP), rank(1, stack=NEW_GROUP), waiter(2), rank(3, stack=LOOP))
+    assert [culprit.rank for culprit in result.culprits] == [3]
 
 
 @pytest.mark.parametrize(
@@ -211,7 +218,7 @@ def test_a_rank_of_which_nothing_is_left_is_told_where_all_others_meet_for_the_w
     world: int, mute: tuple[tuple[str, str], ...], told: bool
 ) -> None:
     """It had ended with exit code 0, below a pipe, before anybody looked."""
-    seen = [changed(meets(number), world=world, started=world) for number in (0, 2, 3)]
-    found = decide(case(*seen, size=4, stalled=60.0, mute=mute)).diagnosis
-    assert ("for rank 1 as well, which had already ended" in found.said) is told
-    assert found.culprits == ()
+    observed = [changed(meets(number), world=world, started=world) for number in (0, 2, 3)]
+    result = decide(case(*observed, size=4, stalled=60.0, mute=mute)).diagnosis
+    assert ("for rank 1 as well, which had already ended" in result.said) is told
+    assert result.culprits == ()

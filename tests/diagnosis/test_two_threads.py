@@ -34,12 +34,12 @@ def test_a_thread_in_the_main_threads_group_is_named_with_its_line(
     threads: tuple[int, ...], recorded: bool
 ) -> None:
     """Recorded of DDP beside a thread that reduces a metric; torch before 2.9 does not record the thread."""
-    seen = [trains(number, number in threads, recorded) for number in range(4)]
-    found = decide(case(*seen, stalled=60.0)).diagnosis
-    assert (found.verdict, found.culprits) == (Verdict.MISMATCH, ())
-    assert "another thread called all_reduce at train.py:9 (metrics)" in found.said
-    assert "the main thread uses at train.py:12" in found.said
-    assert "dist.new_group()" in found.remedy
+    observed = [trains(number, number in threads, recorded) for number in range(4)]
+    result = decide(case(*observed, stalled=60.0)).diagnosis
+    assert (result.verdict, result.culprits) == (Verdict.MISMATCH, ())
+    assert "another thread called all_reduce at train.py:9 (metrics)" in result.said
+    assert "the main thread uses at train.py:12" in result.said
+    assert "dist.new_group()" in result.remedy
 
 
 def test_a_thread_with_a_group_of_its_own_is_no_cause() -> None:
@@ -52,16 +52,16 @@ def test_a_thread_with_a_group_of_its_own_is_no_cause() -> None:
         for n in (0, 2, 3)
     ]
     late = rank(1, groups=groups, records=history(10), stack=LOOP)
-    found = decide(case(waits[0], late, *waits[1:], stalled=60.0)).diagnosis
-    assert (found.verdict, [culprit.rank for culprit in found.culprits]) == (Verdict.NEVER_ARRIVED, [1])
+    result = decide(case(waits[0], late, *waits[1:], stalled=60.0)).diagnosis
+    assert (result.verdict, [culprit.rank for culprit in result.culprits]) == (Verdict.NEVER_ARRIVED, [1])
 
 
 def test_a_thread_that_does_all_the_training_is_no_second_one() -> None:
     """Its main thread only waits for it."""
-    seen = [trains(number, by_thread=number != 1) for number in range(4)]
-    seen[1] = rank(1, records=history(10), stack=LOOP)
-    found = decide(case(*seen, stalled=60.0)).diagnosis
-    assert [culprit.rank for culprit in found.culprits] == [1]
+    observed = [trains(number, by_thread=number != 1) for number in range(4)]
+    observed[1] = rank(1, records=history(10), stack=LOOP)
+    result = decide(case(*observed, stalled=60.0)).diagnosis
+    assert [culprit.rank for culprit in result.culprits] == [1]
 
 
 def test_after_an_abort_the_records_of_both_threads_name_the_group() -> None:
@@ -75,10 +75,10 @@ def test_after_an_abort_the_records_of_both_threads_name_the_group() -> None:
     )
     last = bare(0, "n0", "", records=mixed, groups=(Group("0", 4, ranks="0-3"),), threads=(METRICS,))
     failure = Failure(2, "n1", -6, 100.1, "rank 2 on n1 was killed by signal 6 (SIGABRT)")
-    left = Remains(State.FAILED, "", failure, errors, ("n0", "n0", "n1", "n1"), last=(last,))
-    found = decide_end(left)
-    assert (found.verdict, found.culprits) == (Verdict.MISMATCH, ())
-    assert "another thread called all_reduce at train.py:9 (metrics) in group 0" in found.said
+    remaining = Remains(State.FAILED, "", failure, errors, ("n0", "n0", "n1", "n1"), last=(last,))
+    result = decide_end(remaining)
+    assert (result.verdict, result.culprits) == (Verdict.MISMATCH, ())
+    assert "another thread called all_reduce at train.py:9 (metrics) in group 0" in result.said
 
 
 ABORTED = """terminate called after throwing an instance of 'gloo::EnforceNotMet'

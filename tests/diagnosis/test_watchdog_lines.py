@@ -60,8 +60,8 @@ def signal(release: str, rank: int, begun: int) -> list[str]:
 def explained(size: int, lines: dict[int, list[str]], failed: int = 0) -> Diagnosis:
     """The post-mortem of a world of ``size`` of which each rank printed ``lines``."""
     errors = sorted(
-        (error for rank, said in lines.items() for error in heard(rank, said, 100.0 + 0.01 * rank)),
-        key=lambda one: (one.at, one.rank),
+        (error for rank, message in lines.items() for error in heard(rank, message, 100.0 + 0.01 * rank)),
+        key=lambda entry: (entry.at, entry.rank),
     )
     nodes = tuple(f"n{rank // 8}" for rank in range(size))
     failure = Failure(failed, nodes[failed], -6, 161.0, f"rank {failed} was killed by signal 6")
@@ -69,7 +69,7 @@ def explained(size: int, lines: dict[int, list[str]], failed: int = 0) -> Diagno
 
 
 def named(found: Diagnosis) -> tuple[Verdict, list[int]]:
-    return found.verdict, [one.rank for one in found.culprits]
+    return found.verdict, [culprit.rank for culprit in found.culprits]
 
 
 @pytest.mark.parametrize("release", RELEASES)
@@ -79,10 +79,10 @@ def test_the_one_silent_rank_is_named_and_no_victim(release: str, size: int, dat
     silent = data.draw(st.integers(0, size - 1))
     failed = data.draw(st.sampled_from([rank for rank in range(size) if rank != silent]))
     lines = {rank: watchdog(release, rank) for rank in range(size) if rank != silent}
-    found = explained(size, lines, failed)
-    assert named(found) == (Verdict.NEVER_ARRIVED, [silent])
-    assert found.culprits[0].node == f"n{silent // 8}"
-    assert f"--rank {silent}" in found.remedy
+    result = explained(size, lines, failed)
+    assert named(result) == (Verdict.NEVER_ARRIVED, [silent])
+    assert result.culprits[0].node == f"n{silent // 8}"
+    assert f"--rank {silent}" in result.remedy
 
 
 @pytest.mark.parametrize("release", WITH_SIGNAL)
@@ -120,8 +120,8 @@ def test_a_rank_that_called_something_else_is_named(release: str, size: int, dat
 
 @pytest.mark.parametrize("release", RELEASES)
 def test_where_all_have_begun_it_nobody_is_named(release: str) -> None:
-    found = explained(4, {rank: watchdog(release, rank) for rank in range(4)})
-    assert named(found) == (Verdict.LINK, [])
+    result = explained(4, {rank: watchdog(release, rank) for rank in range(4)})
+    assert named(result) == (Verdict.LINK, [])
 
 
 @pytest.mark.parametrize("release", WITH_STATUS)
@@ -132,15 +132,15 @@ def test_of_a_group_whose_members_are_not_known_nobody_else_is_named(
 ) -> None:
     """Group 3 is not the one of all ranks: those who print nothing may have nothing to do with it."""
     printed = data.draw(st.sets(st.integers(0, size - 1), min_size=1, max_size=size - 2))
-    found = explained(size, {rank: watchdog(release, rank, group=3) for rank in printed}, min(printed))
-    assert named(found) == (Verdict.NEVER_ARRIVED, [])
+    result = explained(size, {rank: watchdog(release, rank, group=3) for rank in printed}, min(printed))
+    assert named(result) == (Verdict.NEVER_ARRIVED, [])
 
 
 @pytest.mark.parametrize("release", ["2.3", "2.4"])
 def test_of_several_that_may_have_been_ended_before_they_printed_nobody_is_named(release: str) -> None:
-    found = explained(8, {rank: watchdog(release, rank) for rank in range(5)})
-    assert named(found) == (Verdict.NEVER_ARRIVED, [])
-    assert "does not show which rank did not come" in found.said
+    result = explained(8, {rank: watchdog(release, rank) for rank in range(5)})
+    assert named(result) == (Verdict.NEVER_ARRIVED, [])
+    assert "does not show which rank did not come" in result.said
 
 
 def test_a_rank_that_raised_before_the_others_timed_out_is_named() -> None:
@@ -150,9 +150,9 @@ def test_a_rank_that_raised_before_the_others_timed_out_is_named() -> None:
         '  File "/home/me/t.py", line 3, in f',
         "ValueError: no",
     ]
-    found = explained(4, lines)
-    assert named(found) == (Verdict.NEVER_ARRIVED, [1])
-    assert found.evidence[-1] == "rank 1 has printed: ValueError: no, at t.py:3 (f)"
+    result = explained(4, lines)
+    assert named(result) == (Verdict.NEVER_ARRIVED, [1])
+    assert result.evidence[-1] == "rank 1 has printed: ValueError: no, at t.py:3 (f)"
 
 
 @pytest.mark.parametrize(
@@ -192,7 +192,7 @@ def test_a_rank_that_raised_before_the_others_timed_out_is_named() -> None:
     ],
 )
 def test_other_words_of_a_time_out(lines: dict[int, list[str]], verdict: Verdict, ranks: list[int]) -> None:
-    traced = {rank: ["Traceback (most recent call last):", *said] for rank, said in lines.items()}
+    traced = {rank: ["Traceback (most recent call last):", *message] for rank, message in lines.items()}
     assert named(explained(4, traced if 2 not in lines or len(lines) > 2 else lines)) == (verdict, ranks)
 
 
@@ -204,8 +204,8 @@ def test_launchers_of_one_node_each_are_never_named_for_their_ranks(odd: int, ra
         for rank in range(7)
         for error in heard(rank, watchdog("2.5", rank, odd if rank == 5 else 78))
     ]
-    left = Remains(State.FAILED, "", None, tuple(errors), ("n0", "n1"), per_node=True)
-    assert named(explain(left)) == (Verdict.NEVER_ARRIVED, ranks)
+    remaining = Remains(State.FAILED, "", None, tuple(errors), ("n0", "n1"), per_node=True)
+    assert named(explain(remaining)) == (Verdict.NEVER_ARRIVED, ranks)
 
 
 def test_an_end_by_a_time_out_is_told_from_other_ends() -> None:
@@ -256,12 +256,12 @@ def test_the_silent_rank_is_named_with_the_line_where_it_stood_when_it_was_told_
     size: int, data: st.DataObject
 ) -> None:
     silent = data.draw(st.integers(0, size - 1))
-    found = stopped(size, set(range(size)) - {silent}, {silent})
-    assert named(found) == (Verdict.NEVER_ARRIVED, [silent])
+    result = stopped(size, set(range(size)) - {silent}, {silent})
+    assert named(result) == (Verdict.NEVER_ARRIVED, [silent])
     where = "when it was asked to end, it was at train.py:4 (wait_for_license)"
-    assert found.culprits[0].why.endswith(where)
-    assert found.said.endswith(where)
-    assert found.remedy.startswith("what does that line wait for")
+    assert result.culprits[0].why.endswith(where)
+    assert result.said.endswith(where)
+    assert result.remedy.startswith("what does that line wait for")
 
 
 @FEW
@@ -292,11 +292,11 @@ def test_nobody_is_named_where_a_smaller_group_may_have_timed_out_or_a_stack_is_
 def test_the_rank_that_left_the_group_and_lived_on_is_named_not_the_first_that_lost_its_connection(
     size: int, data: st.DataObject
 ) -> None:
-    left = data.draw(st.integers(0, size - 1))
-    others = set(range(size)) - {left}
-    found = stopped(size, others, {left}, line=CLOSED)
-    assert named(found) == (Verdict.CRASHED, [left])
-    assert "train.py:4 (wait_for_license)" in found.culprits[0].why
+    remaining = data.draw(st.integers(0, size - 1))
+    others = set(range(size)) - {remaining}
+    result = stopped(size, others, {remaining}, line=CLOSED)
+    assert named(result) == (Verdict.CRASHED, [remaining])
+    assert "train.py:4 (wait_for_license)" in result.culprits[0].why
 
 
 @FEW
@@ -304,10 +304,10 @@ def test_the_rank_that_left_the_group_and_lived_on_is_named_not_the_first_that_l
 def test_a_rank_that_lived_on_is_not_named_where_it_may_have_waited_or_a_network_cut_the_connection(
     size: int, data: st.DataObject
 ) -> None:
-    left = data.draw(st.integers(0, size - 1))
-    others = set(range(size)) - {left}
+    remaining = data.draw(st.integers(0, size - 1))
+    others = set(range(size)) - {remaining}
     reset = CLOSED.replace("closed", "reset")
-    assert left not in named(stopped(size, others, {left}, line=reset))[1]
-    assert left not in named(stopped(size, others, set(), line=CLOSED))[1]
-    assert left not in named(stopped(size, others, {left}, inner=2, line=CLOSED))[1]
-    assert left not in named(stopped(size, others, {left}, mute=(left,), line=CLOSED))[1]
+    assert remaining not in named(stopped(size, others, {remaining}, line=reset))[1]
+    assert remaining not in named(stopped(size, others, set(), line=CLOSED))[1]
+    assert remaining not in named(stopped(size, others, {remaining}, inner=2, line=CLOSED))[1]
+    assert remaining not in named(stopped(size, others, {remaining}, mute=(remaining,), line=CLOSED))[1]

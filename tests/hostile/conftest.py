@@ -45,18 +45,18 @@ class Person:
         argv = [sys.executable, "-m", "clusterrun", *words]
         more = {"CLUSTERRUN_HOME": str(self.home), "PYTHONPATH": ROOT, "NO_COLOR": "1", **(env or {})}
         if self.lab:
-            done = self.lab.exec(argv, timeout=LIMIT, env=more, cwd=cwd or self.folder)
+            result = self.lab.exec(argv, timeout=LIMIT, env=more, cwd=cwd or self.folder)
         else:
-            done = system.run(argv, LIMIT, env={**os.environ, **more}, cwd=cwd or self.folder)
-        assert "this is a bug of clusterrun" not in done.err, done.err
-        return done
+            result = system.run(argv, LIMIT, env={**os.environ, **more}, cwd=cwd or self.folder)
+        assert "this is a bug of clusterrun" not in result.err, result.err
+        return result
 
     def submits(self, *words: str, **how: Any) -> Path:
         """Submit, and return the run directory at once."""
         cluster = "slurm" if self.lab else "local"
-        done = self.types("submit", "--cluster", cluster, "--json", *words, **how)
-        assert done.code == 0, done.err
-        return Path(json.loads(done.out)["run_dir"])
+        result = self.types("submit", "--cluster", cluster, "--json", *words, **how)
+        assert result.code == 0, result.err
+        return Path(json.loads(result.out)["run_dir"])
 
     def waits(self, *words: str, **how: Any) -> Path:
         """Submit and wait for the end."""
@@ -64,16 +64,16 @@ class Person:
 
     def status(self, run: Path) -> dict[str, Any]:
         """What ``status --json`` says of a run."""
-        done = self.types("status", "--json", run.name)
-        found: dict[str, Any] = json.loads(done.out)["runs"][0]
-        return found
+        result = self.types("status", "--json", run.name)
+        actual: dict[str, Any] = json.loads(result.out)["runs"][0]
+        return actual
 
     def reaches(self, run: Path, state: str, seconds: float = 60.0) -> dict[str, Any]:
         """Wait until a run is in ``state``."""
-        found: dict[str, Any] = until(
+        result: dict[str, Any] = until(
             lambda: (now := self.status(run))["state"] == state and now, f"{state}: {run.name}", seconds
         )
-        return found
+        return result
 
     def up(self, run: Path, ranks: int) -> None:
         """Wait until ``ranks`` ranks have said something."""
@@ -111,8 +111,8 @@ def user(tmp_path: Path, lab: Lab) -> Iterator[Person]:
     """Somebody on the login host of the shared lab; afterwards the lab is as it was."""
     yield Person(tmp_path, lab)
     healed = [str(fault) for fault in lab.heal()]
-    left = leftovers(lab)
-    assert (healed, left) == ([], [])
+    remaining = leftovers(lab)
+    assert (healed, remaining) == ([], [])
     assert lab.wait_idle(90), lab.node_states()
 
 
@@ -120,5 +120,5 @@ def user(tmp_path: Path, lab: Lab) -> Iterator[Person]:
 def anybody(request: pytest.FixtureRequest) -> Person:
     """Each of the two."""
     name = "person" if request.param == "local" else "user"
-    found: Person = request.getfixturevalue(name)
-    return found
+    result: Person = request.getfixturevalue(name)
+    return result

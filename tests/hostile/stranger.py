@@ -30,9 +30,9 @@ def find() -> int:
             with open("/proc/net/tcp") as table:
                 lines = table.read().splitlines()[1:]
             for line in lines:
-                words = line.split()
-                if words[3] == "0A" and f"socket:[{words[9]}]" in mine:
-                    return int(words[1].split(":")[1], 16)
+                tokens = line.split()
+                if tokens[3] == "0A" and f"socket:[{tokens[9]}]" in mine:
+                    return int(tokens[1].split(":")[1], 16)
         time.sleep(0.01)
     return 0
 
@@ -40,9 +40,9 @@ def find() -> int:
 def overhear(port: int, seconds: float) -> list[str]:
     wire = socket.socket(socket.AF_PACKET, socket.SOCK_RAW, socket.htons(3))
     print("listening", flush=True)
-    said: dict[int, dict[int, bytes]] = {}
+    messages: dict[int, dict[int, bytes]] = {}
     end = time.monotonic() + seconds
-    while (left := end - time.monotonic()) > 0 and select.select([wire], [], [], left)[0]:
+    while (remaining := end - time.monotonic()) > 0 and select.select([wire], [], [], remaining)[0]:
         packet = wire.recv(65536)[14:]
         if len(packet) < 40 or packet[0] >> 4 != 4 or packet[9] != 6:
             continue
@@ -50,8 +50,8 @@ def overhear(port: int, seconds: float) -> list[str]:
         source, target, number = struct.unpack(">HHI", segment[:8])
         data = segment[4 * (segment[12] >> 4) :]
         if target == port and data:
-            said.setdefault(source, {})[number] = data
-    return [b"".join(data for _, data in sorted(parts.items())).hex() for parts in said.values()]
+            messages.setdefault(source, {})[number] = data
+    return [b"".join(data for _, data in sorted(parts.items())).hex() for parts in messages.values()]
 
 
 OPENINGS = (

@@ -26,17 +26,17 @@ def site(request: pytest.FixtureRequest, make_lab: MakeLab) -> Iterator[Lab]:
 def user(tmp_path: Path, site: Lab) -> Iterator[Person]:
     shutil.copy(FAMILY, tmp_path)
     yield Person(tmp_path, site)
-    left = leftovers(site, 5)
+    remaining = leftovers(site, 5)
     site.exec(["scancel", "--quiet", "--user=root"])  # what one test failed to end is not the next one's
-    assert left == []
+    assert remaining == []
     assert site.wait_idle(90), site.node_states()
 
 
 def gone(user: Person, run: Path) -> None:
     """Cancel, and see that then nothing lives and Slurm has forgotten the job."""
     assert user.lab
-    done = user.types("cancel", run.name)
-    assert done.code == 0, done.err
+    result = user.types("cancel", run.name)
+    assert result.code == 0, result.err
     assert user.reaches(run, "CANCELLED")["phase"] == "ended"
     assert leftovers(user.lab, 60.0) == []
     assert user.lab.wait_idle(90), (user.lab.exec(["squeue"]).out, (run / "job.out").read_text())

@@ -39,12 +39,12 @@ CASES = {
 def test_the_first_rank_that_fails_is_named_with_its_words(anybody: Person, how: str) -> None:
     (anybody.folder / "x.py").write_text(FAILS)
     run = anybody.submits("--nodes", "2", "x.py", how)
-    done = anybody.types("wait", run.name)
+    result = anybody.types("wait", run.name)
     status = anybody.status(run)
-    assert (done.code, status["state"]) == (1, "FAILED")
+    assert (result.code, status["state"]) == (1, "FAILED")
     assert status["reason"] == CASES[how].format("n0002" if anybody.lab else "local-1")
-    shown = "Traceback: a\\x1b[2Jb" if how == "error" else "the last line"
-    assert CASES[how].split(" on ")[0] in done.err and shown in done.err
+    output = "Traceback: a\\x1b[2Jb" if how == "error" else "the last line"
+    assert CASES[how].split(" on ")[0] in result.err and output in result.err
     assert marked(run) == []
 
 
@@ -69,8 +69,15 @@ def test_a_node_that_misses_something_is_named_at_once(user: Person, what: str) 
     (folders["python"] / "python").symlink_to(shutil.which("python3") or "/usr/bin/python3")
     hidden(user, folders[what])
     try:
-        words = ["--nodes", "2", "--nodelist", "n0001,n0002", "--python", str(folders["python"] / "python")]
-        run = user.submits(*words, "x.py", cwd=folders["work"])
+        arguments = [
+            "--nodes",
+            "2",
+            "--nodelist",
+            "n0001,n0002",
+            "--python",
+            str(folders["python"] / "python"),
+        ]
+        run = user.submits(*arguments, "x.py", cwd=folders["work"])
         status = user.reaches(run, "FAILED", 90)
         assert "n0002" in status["reason"], status
     finally:

@@ -12,12 +12,12 @@ def refused(person: Person, code: int, *words: str) -> str:
     (person.folder / "x.py").write_text("")
     (person.folder / "folder.py").mkdir(exist_ok=True)
     cluster = "slurm" if person.lab else "local"
-    done = person.types("submit", "--cluster", cluster, *words)
-    assert (done.code, done.out) == (code, ""), done
-    _, error, remedy = ("\n" + done.err).partition("\nerror: ")
-    assert error and len(remedy.splitlines()) > 1, done.err
+    result = person.types("submit", "--cluster", cluster, *words)
+    assert (result.code, result.out) == (code, ""), result
+    _, error, remedy = ("\n" + result.err).partition("\nerror: ")
+    assert error and len(remedy.splitlines()) > 1, result.err
     assert list(person.home.glob("runs/*")) == []
-    return done.err
+    return result.err
 
 
 @pytest.mark.parametrize("words, said", [
@@ -67,9 +67,9 @@ def test_what_cannot_be_meant_is_said_before_anything_is_made(
 def test_what_slurm_refuses_is_said_in_its_words_with_what_there_is(
     user: Person, words: list[str], said: str
 ) -> None:
-    here = "--gpus" in words  # known without asking Slurm for the job
-    answer = refused(user, 2 if here else 4, *words, "x.py")
-    assert (here or "Slurm refused the job: " in answer) and said in answer
+    local = "--gpus" in words  # known without asking Slurm for the job
+    answer = refused(user, 2 if local else 4, *words, "x.py")
+    assert (local or "Slurm refused the job: " in answer) and said in answer
     assert user.lab and user.lab.exec(["squeue", "-h"]).out == ""
 
 
@@ -82,6 +82,6 @@ def test_a_controller_that_is_down_is_an_error_and_no_reason_to_run_elsewhere(us
 
 
 def test_words_that_name_no_run_have_their_own_code(person: Person) -> None:
-    for words in (["status", "x"], ["logs", "x"], ["cancel", "x"], ["wait", "x"], ["logs"]):
-        done = person.types(*words)
-        assert done.code == 5 and done.err.startswith("error: there is no run"), done
+    for arguments in (["status", "x"], ["logs", "x"], ["cancel", "x"], ["wait", "x"], ["logs"]):
+        result = person.types(*arguments)
+        assert result.code == 5 and result.err.startswith("error: there is no run"), result

@@ -23,9 +23,9 @@ def crowd() -> ThreadPoolExecutor:
 
 
 def strange(lab: Lab, host: str, *words: str) -> str:
-    done = lab.exec([*STRANGER, *words], host=host, timeout=120)
-    assert done.code == 0, done.err
-    return done.out
+    result = lab.exec([*STRANGER, *words], host=host, timeout=120)
+    assert result.code == 0, result.err
+    return result.out
 
 
 @pytest.mark.parametrize("neighbour", ["n0003", "n0002"], ids=["elsewhere", "on a node of the run"])
@@ -39,12 +39,12 @@ def test_a_run_starts_and_trains_while_strangers_attack_its_port(
     run = user.submits("--nodes", "2", "--nodelist", "n0001,n0002", "x.py")
     port = strange(lab, "n0001", "find").strip()
     address = lab.exec(["hostname", "-I"], host="n0001").out.split()[0]
-    said: Future[str] = crowd.submit(strange, lab, "n0001", "overhear", port, "4")
+    messages: Future[str] = crowd.submit(strange, lab, "n0001", "overhear", port, "4")
     first = crowd.submit(strange, lab, neighbour, "attack", address, port, "12")
     lab.heal("n0002")
     user.up(run, 2)
     assert not first.done(), "it joined only after the attack"
-    overheard = [line for line in said.result().splitlines()[1:] if len(line) > 400]
+    overheard = [line for line in messages.result().splitlines()[1:] if len(line) > 400]
     assert overheard, "the agents' handshakes were not overheard"
     second = crowd.submit(strange, lab, "n0004", "attack", address, port, "3", *overheard[:5])
     counts = [json.loads(first.result()), json.loads(second.result())]
@@ -61,4 +61,4 @@ def coordinators_memory(lab: Lab) -> int:
     both = [p for p in lab.processes() if "\0coordinate" in p.command or " coordinate " in p.command]
     status = [Path(f"/proc/{process.process}/status").read_text() for process in both]
     assert len(both) == 2, both
-    return max(int(words.split("VmRSS:")[1].split()[0]) for words in status)
+    return max(int(arguments.split("VmRSS:")[1].split()[0]) for arguments in status)

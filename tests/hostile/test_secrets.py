@@ -18,13 +18,13 @@ WAITS = "import os, time\nprint('up', flush=True)\nwhile not os.path.exists('go'
 
 def commands() -> str:
     """The command line of every process, on the lab's hosts too."""
-    found = []
+    results = []
     for path in Path("/proc").glob("[0-9]*/cmdline"):
         try:
-            found.append(path.read_bytes().decode("utf-8", "replace"))
+            results.append(path.read_bytes().decode("utf-8", "replace"))
         except OSError:
             continue
-    return "\n".join(found)
+    return "\n".join(results)
 
 
 def holding(run: Path, word: str) -> list[str]:
@@ -35,16 +35,16 @@ def holding(run: Path, word: str) -> list[str]:
 
 def test_a_value_of_env_is_in_the_orders_and_the_ranks_and_nowhere_else(anybody: Person) -> None:
     (anybody.folder / "x.py").write_text(WAITS)
-    words = ("--env", "KEY", "x.py")
-    run = anybody.submits("--nodes", "2", *words, env={"KEY": CANARY})
+    arguments = ("--env", "KEY", "x.py")
+    run = anybody.submits("--nodes", "2", *arguments, env={"KEY": CANARY})
     anybody.up(run, 2)
-    seen = [commands(), str(anybody.status(run)), anybody.types("logs", run.name).out]
+    observed = [commands(), str(anybody.status(run)), anybody.types("logs", run.name).out]
     if anybody.lab:
-        shown = (["show", "job", "-dd"], ["show", "step"], ["write", "batch_script", "1", "-"])
-        seen += [anybody.lab.exec(["scontrol", *words]).out for words in shown]
+        output = (["show", "job", "-dd"], ["show", "step"], ["write", "batch_script", "1", "-"])
+        observed += [anybody.lab.exec(["scontrol", *arguments]).out for arguments in output]
     (anybody.folder / "go").touch()
     anybody.reaches(run, "COMPLETED")
-    assert [text for text in seen if CANARY in text] == []
+    assert [text for text in observed if CANARY in text] == []
     assert holding(run, CANARY) == ["orders.json"]
     assert holding(run, '"secret"') == []
 
@@ -60,9 +60,9 @@ def test_nobody_else_reads_a_run_whatever_the_umask(anybody: Person) -> None:
         os.umask(before)
     mine = [p for p in (anybody.folder / "new").rglob("*") if p.lstat().st_mode & 0o077]
     assert mine == [] and logs(run)[0].read_text() == "up\n"
-    asked = ["runuser", "-u", "nobody", "--", "cat", str(run / "orders.json")]
-    said = subprocess.run(asked, capture_output=True, text=True, timeout=60, check=False)
-    assert said.returncode != 0 and "ermission denied" in said.stderr
+    requested = ["runuser", "-u", "nobody", "--", "cat", str(run / "orders.json")]
+    result = subprocess.run(requested, capture_output=True, text=True, timeout=60, check=False)
+    assert result.returncode != 0 and "ermission denied" in result.stderr
 
 
 def spoil_owner(home: Path) -> None:
@@ -110,9 +110,9 @@ def test_a_home_that_cannot_be_trusted_or_written_is_refused_and_keeps_nothing(
     (person.folder / "x.py").write_text("")
     spoil(person.home)
     try:
-        done = person.types("submit", "--cluster", "local", "x.py")
-        assert (done.code, done.out) == (2, "") and str(person.home) in done.err and said in done.err
-        assert len(done.err.splitlines()) == 2
+        result = person.types("submit", "--cluster", "local", "x.py")
+        assert (result.code, result.out) == (2, "") and str(person.home) in result.err and said in result.err
+        assert len(result.err.splitlines()) == 2
         assert list(person.home.glob("*/*")) == []
     finally:
         system.run(["umount", str(person.home)], 10)

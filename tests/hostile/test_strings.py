@@ -82,13 +82,13 @@ def arrives(person: Person, args: list[str], values: list[str], nodes: int = 1) 
     env = {f"HOSTILE_{place}": value for place, value in enumerate(values)}
     options = [word for name, value in env.items() for word in ("--env", f"{name}={value}")]
     run = person.waits("--nodes", str(nodes), *options, "show.py", *args)
-    wanted = {
+    expected = {
         "args": [os.fsencode(arg).decode("latin-1") for arg in args],
         "cwd": os.fsencode(person.folder).decode("latin-1"),
         "env": {name: os.fsencode(value).decode("latin-1") for name, value in env.items()},
     }
-    said = [json.loads(path.read_bytes()) for path in logs(run)]
-    assert said == [wanted] * nodes
+    messages = [json.loads(path.read_bytes()) for path in logs(run)]
+    assert messages == [expected] * nodes
     assert not (person.folder / "pwned").exists()
 
 
@@ -125,8 +125,8 @@ def test_names_and_folders_may_be_called_anything(anybody: Person) -> None:
         runs.append((name, inside, inside.submits("--name", name, "--", "./-show.py", name)))
     for name, inside, run in runs:
         assert inside.reaches(run, "COMPLETED")["name"] == name
-        said = json.loads(logs(run)[0].read_bytes())
-        assert said["cwd"] == os.fsencode(inside.folder).decode("latin-1")
-        shown = inside.types("logs", "--", name)
-        assert (shown.code, "\x1b" in shown.out) == (0, False)
+        document = json.loads(logs(run)[0].read_bytes())
+        assert document["cwd"] == os.fsencode(inside.folder).decode("latin-1")
+        output = inside.types("logs", "--", name)
+        assert (output.code, "\x1b" in output.out) == (0, False)
     assert not list(anybody.folder.rglob("pwned"))

@@ -28,9 +28,12 @@ def test_what_ranks_print_is_shown_and_not_obeyed(anybody: Person) -> None:
     cluster = "slurm" if anybody.lab else "local"
     name = "n\x1b[2J\nR\u202e"
     followed = anybody.types("submit", "--cluster", cluster, "--follow", "--name", name, "x.py")
-    said = [followed, *(anybody.types(*words) for words in (["logs"], ["status"], ["status", "last"]))]
-    assert [harmless(done.out + done.err) for done in said] == [True] * 4, said
-    assert all(" r0 " in line for line in said[1].out.splitlines()), "a line without our heading"
+    messages = [
+        followed,
+        *(anybody.types(*arguments) for arguments in (["logs"], ["status"], ["status", "last"])),
+    ]
+    assert [harmless(result.out + result.err) for result in messages] == [True] * 4, messages
+    assert all(" r0 " in line for line in messages[1].out.splitlines()), "a line without our heading"
     assert "\\x9b31m" in followed.out and "\\u202eright" in followed.out
     assert followed.code == 1 and "exited with code 3" in followed.err
     # Only now the bytes themselves: a terminal would have obeyed.
@@ -51,13 +54,13 @@ def test_no_job_of_anybody_forges_a_row_of_ours(user: Person) -> None:
         "\x1b[2J\n\x1b[31m",
         "%i%T\x1e",
     ):
-        words = ["sbatch", "--hold", "--job-name", name, "--comment", f"clusterrun:{run.name}:\n{name}"]
-        assert lab.exec([*words, "--wrap", "true"]).code == 0
+        arguments = ["sbatch", "--hold", "--job-name", name, "--comment", f"clusterrun:{run.name}:\n{name}"]
+        assert lab.exec([*arguments, "--wrap", "true"]).code == 0
     try:
-        found = user.types("status", "--json", run.name)
-        assert user.reaches(run, "RUNNING")["job_id"] == job and found.err == ""
-        shown = user.types("status")
-        assert harmless(shown.out + shown.err) and len(shown.out.splitlines()) == 2
+        result = user.types("status", "--json", run.name)
+        assert user.reaches(run, "RUNNING")["job_id"] == job and result.err == ""
+        output = user.types("status")
+        assert harmless(output.out + output.err) and len(output.out.splitlines()) == 2
     finally:
         lab.exec(["scancel", "--user=root"])  # 20.11 has no --me
     user.reaches(run, "CANCELLED")

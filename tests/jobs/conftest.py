@@ -38,14 +38,14 @@ class Runs:
 
     def out(self, name: str, rank: int = 0) -> str:
         """What a rank printed in a run that ended well."""
-        found = self.ended[name][rank]
-        assert found.code == 0, found.err
-        return found.out
+        result = self.ended[name][rank]
+        assert result.code == 0, result.err
+        return result.out
 
     def refused(self, name: str) -> list[str]:
         """What the ranks said in a run that ended with an error on each of them."""
-        assert [one.code for one in self.ended[name]] == [1] * len(self.ended[name])
-        return [one.err for one in self.ended[name]]
+        assert [entry.code for entry in self.ended[name]] == [1] * len(self.ended[name])
+        return [entry.err for entry in self.ended[name]]
 
 
 def interrupted(at: Path, how: str) -> dict[str, tuple[str, ...]]:
@@ -70,7 +70,7 @@ def interrupted(at: Path, how: str) -> dict[str, tuple[str, ...]]:
 
 
 def of_one_process(at: Path) -> dict[str, tuple[str, ...]]:
-    there = ("--checkpoint-dir", str(at / "order"))
+    remote = ("--checkpoint-dir", str(at / "order"))
     return {
         **interrupted(at, "alone"),
         **{batch: ("--batch-size", batch, *EXACT, str(at / batch)) for batch in ("64", "61", "3")},
@@ -78,8 +78,8 @@ def of_one_process(at: Path) -> dict[str, tuple[str, ...]]:
         "dp": ("--strategy", "dp", *CURVE),
         "ddp of one": ("--strategy", "ddp", "--steps", "2"),
         "deterministic": ("--deterministic", *CURVE),
-        "first": ("--steps", "1", "--bucket-mb", "1", *there),
-        "another order": ("--steps", "2", "--resume", "--batch-size", "32", *there),
+        "first": ("--steps", "1", "--bucket-mb", "1", *remote),
+        "another order": ("--steps", "2", "--resume", "--batch-size", "32", *remote),
         "no room": ("--batch-size", "auto", "--memory-limit", NONE_FIT),
     }
 

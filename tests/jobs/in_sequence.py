@@ -46,7 +46,7 @@ def of_run(argument: str) -> bool:
 
 def main() -> None:
     """All runs one after another; what each printed goes to stdout as one JSON list."""
-    threads, found = torch.get_num_threads(), []
+    threads, result = torch.get_num_threads(), []
     placed = {name: os.environ[name] for name in RANK if name in os.environ}
     for port, arguments in json.loads(sys.argv[-1]):
         for name in RANK:
@@ -60,11 +60,11 @@ def main() -> None:
             os.environ["CLUSTERRUN_RUN_DIR"] = argument.removeprefix(OF_RUN)
         # Each of them is what a process of its own would be.
         script._current.clear()
-        asked = [argument for argument in arguments if not of_run(argument)]
-        found.append(one([argument.replace("{rank}", placed.get("RANK", "")) for argument in asked]))
+        requested = [argument for argument in arguments if not of_run(argument)]
+        result.append(one([argument.replace("{rank}", placed.get("RANK", "")) for argument in requested]))
         torch.use_deterministic_algorithms(False)
         gc.collect()
-    print(json.dumps(found))
+    print(json.dumps(result))
 
 
 if __name__ == "__main__":

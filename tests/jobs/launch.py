@@ -53,13 +53,13 @@ def runs(size: int, wanted: Mapping[str, Sequence[str]]) -> dict[str, list[Ended
         dist.TCPStore("127.0.0.1", 0, None, is_master=True, wait_for_workers=False) if size else None
         for _ in wanted
     ]
-    asked = json.dumps(
+    requested = json.dumps(
         [
             (store.port if store else 0, ["--device", "cpu", *arguments])
             for store, arguments in zip(stores, wanted.values(), strict=True)
         ]
     )
-    ranks = [start(rank, size, asked) for rank in range(max(1, size))]
+    ranks = [start(rank, size, requested) for rank in range(max(1, size))]
     try:
         printed = [rank.communicate(timeout=LIMIT) for rank in ranks]
     finally:

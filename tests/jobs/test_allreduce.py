@@ -29,14 +29,14 @@ def start(*arguments: str, **environment: str) -> subprocess.Popen[str]:
 
 def told(out: str) -> dict[str, object]:
     (line,) = [line for line in out.splitlines() if line.startswith("all-reduce ")]
-    found: dict[str, object] = json.loads(line.partition(" ")[2])
-    return found
+    result: dict[str, object] = json.loads(line.partition(" ")[2])
+    return result
 
 
 def test_alone_it_tells_on_what_it_runs():
-    found = told(start("--groups", "1").communicate(timeout=120)[0])
-    assert found.pop("processor")
-    assert found == {
+    result = told(start("--groups", "1").communicate(timeout=120)[0])
+    assert result.pop("processor")
+    assert result == {
         "device": "cpu",
         "torch": torch.__version__,
         "backend": "none",

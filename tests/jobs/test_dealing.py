@@ -61,12 +61,12 @@ def dealt(workers, first=0):
 
 
 def test_what_a_rank_sees_hangs_on_the_step_and_not_on_who_loads_it():
-    here, elsewhere, resumed = dealt(workers=0), dealt(workers=2), dealt(workers=0, first=4)
-    assert [one.step for one in here] == [0, 1, 2, 3, 4, 5]
-    for expected, found in [*zip(here, elsewhere, strict=True), *zip(here[4:], resumed, strict=True)]:
-        assert (expected.step, expected.total) == (found.step, found.total)
-        assert torch.equal(expected.inputs, found.inputs)
-        assert torch.equal(expected.targets, found.targets)
+    local, elsewhere, resumed = dealt(workers=0), dealt(workers=2), dealt(workers=0, first=4)
+    assert [entry.step for entry in local] == [0, 1, 2, 3, 4, 5]
+    for expected, result in [*zip(local, elsewhere, strict=True), *zip(local[4:], resumed, strict=True)]:
+        assert (expected.step, expected.total) == (result.step, result.total)
+        assert torch.equal(expected.inputs, result.inputs)
+        assert torch.equal(expected.targets, result.targets)
 
 
 def test_micro_batches_hold_every_sample_once_and_may_be_empty():

@@ -16,8 +16,8 @@ def test_the_shipped_digits_are_whole():
 
 def test_an_enlarged_digit_has_squares_for_pixels():
     image = torch.arange(4.0).reshape(1, 1, 2, 2)
-    found, label = Digits(image, torch.tensor([7]), enlarged=2).at(torch.tensor([0]))
-    assert found[0, 0].tolist() == [[0, 0, 1, 1], [0, 0, 1, 1], [2, 2, 3, 3], [2, 2, 3, 3]]
+    result, label = Digits(image, torch.tensor([7]), enlarged=2).at(torch.tensor([0]))
+    assert result[0, 0].tolist() == [[0, 0, 1, 1], [0, 0, 1, 1], [2, 2, 3, 3], [2, 2, 3, 3]]
     assert label.tolist() == [7]
 
 

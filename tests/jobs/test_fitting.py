@@ -15,18 +15,18 @@ MEBIBYTE = 2**20
 def test_the_search_finds_what_a_fake_limit_allows_within_a_sixteenth_and_never_asks_for_twice_as_much(
     fake_limit, ceiling
 ):
-    asked = []
+    requested = []
 
     def fits(size):
-        asked.append(size)
+        requested.append(size)
         return size <= fake_limit
 
-    found = largest(fits, ceiling)
+    result = largest(fits, ceiling)
     best = min(fake_limit, ceiling)
-    assert best - max(1, best // 16) <= found <= best
-    assert found == best or best > 1
-    assert max(asked) <= max(1, min(2 * max(1, best), ceiling))
-    assert len(asked) == len(set(asked)) <= 2 * ceiling.bit_length() + 1
+    assert best - max(1, best // 16) <= result <= best
+    assert result == best or best > 1
+    assert max(requested) <= max(1, min(2 * max(1, best), ceiling))
+    assert len(requested) == len(set(requested)) <= 2 * ceiling.bit_length() + 1
 
 
 def test_a_batch_in_real_memory_stays_below_the_limit_and_comes_near_it():
@@ -39,8 +39,8 @@ def test_a_batch_in_real_memory_stays_below_the_limit_and_comes_near_it():
         torch.ones(size * MEBIBYTE, dtype=torch.uint8)
 
     fits = OnCPU(trial, memory.resident() + room * MEBIBYTE)
-    found = largest(fits, 10_000)
-    assert room * 2 // 3 <= found <= room
+    result = largest(fits, 10_000)
+    assert room * 2 // 3 <= result <= room
     assert max(most) <= room
     assert fits.tries == len(most)
 

@@ -18,9 +18,9 @@ def weights(model):
     ],
 )
 def test_a_model_gives_a_score_to_every_class_and_a_gradient_to_every_weight(model, inputs, scores):
-    found = model(inputs)
-    assert found.shape == scores
-    found.logsumexp(-1).sum().backward()
+    result = model(inputs)
+    assert result.shape == scores
+    result.logsumexp(-1).sum().backward()
     assert [name for name, weight in model.named_parameters() if weight.grad is None] == []
 
 

@@ -12,23 +12,23 @@ from tests.jobs.test_train import curve, throughput  # noqa: E402
 
 
 def test_bf16_learns_as_full_precision_does_but_for_rounding(pair):
-    expected, found = curve(pair.out("ddp")), curve(pair.out("bf16"))
-    assert found == pytest.approx(expected, rel=0.03)
-    assert found != expected
+    expected, result = curve(pair.out("ddp")), curve(pair.out("bf16"))
+    assert result == pytest.approx(expected, rel=0.03)
+    assert result != expected
     assert throughput(pair.out("bf16"))["amp"] == "bf16"
 
 
 def test_fp16_learns_once_the_scaler_has_found_its_scale_and_alike_under_ddp_and_fsdp(pair):
-    expected, found = curve(pair.out("ddp")), curve(pair.out("fp16"))
-    assert found[0] == pytest.approx(expected[0], rel=0.01)
-    assert found[-1] == pytest.approx(expected[-1], rel=0.3)
-    assert curve(pair.out("fp16 under fsdp")) == pytest.approx(found, rel=0.01)
+    expected, result = curve(pair.out("ddp")), curve(pair.out("fp16"))
+    assert result[0] == pytest.approx(expected[0], rel=0.01)
+    assert result[-1] == pytest.approx(expected[-1], rel=0.3)
+    assert curve(pair.out("fp16 under fsdp")) == pytest.approx(result, rel=0.01)
     assert throughput(pair.out("fp16"))["amp"] == "fp16"
 
 
 def test_an_option_that_changes_nothing_under_the_strategy_is_said(single):
-    said = "notice: --bucket-mb and --find-unused are for DDP, and this run is single: no effect\n"
-    assert said in single.out("first")
+    message = "notice: --bucket-mb and --find-unused are for DDP, and this run is single: no effect\n"
+    assert message in single.out("first")
 
 
 def test_algorithms_that_repeat_bit_for_bit_give_the_same_curve(single):

@@ -12,10 +12,10 @@ CPU = torch.device("cpu")
     ("mode", "dtype"), [("off", torch.float32), ("bf16", torch.bfloat16), ("fp16", torch.float16)]
 )
 def test_products_are_computed_in_the_precision_asked_for_and_only_fp16_is_scaled(mode, dtype):
-    asked = Precision(mode, CPU)
-    with asked.cast():
+    requested = Precision(mode, CPU)
+    with requested.cast():
         assert (torch.ones(2, 2) @ torch.ones(2, 2)).dtype == dtype
-    assert asked.scaler().is_enabled() is (mode == "fp16")
+    assert requested.scaler().is_enabled() is (mode == "fp16")
 
 
 @pytest.mark.parametrize(

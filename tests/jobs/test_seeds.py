@@ -15,16 +15,16 @@ def drawn(*place):
 
 
 def test_every_rank_step_and_purpose_has_its_own_random_numbers_and_the_same_when_asked_again():
-    asked = [
+    requested = [
         (seed, rank, step, purpose)
         for seed in (0, 1)
         for rank in (0, 1, 12)
         for step in (0, 1, 21)
         for purpose in ("step", "loading")
     ]
-    streams = [drawn(*one) for one in asked]
-    assert len({one for several in streams for one in several}) == 3 * len(asked)
-    assert streams == [drawn(*one) for one in asked]
+    streams = [drawn(*entry) for entry in requested]
+    assert len({entry for several in streams for entry in several}) == 3 * len(requested)
+    assert streams == [drawn(*entry) for entry in requested]
 
 
 def test_repeating_exactly_switches_on_what_pytorch_and_cublas_need(monkeypatch):

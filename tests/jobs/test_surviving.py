@@ -27,11 +27,11 @@ def options(folder=None) -> Namespace:
 
 
 def test_the_room_is_found_in_a_checkout_where_nothing_is_installed(not_installed, monkeypatch):
-    found = surviving.room()
-    assert found.__name__ == surviving.NAME
-    assert Path(found.__file__).parent == surviving.HERE.parent / "clusterrun" / "training"
-    assert surviving.room() is found
-    assert not found.should_stop()
+    result = surviving.room()
+    assert result.__name__ == surviving.NAME
+    assert Path(result.__file__).parent == surviving.HERE.parent / "clusterrun" / "training"
+    assert surviving.room() is result
+    assert not result.should_stop()
     for name in [name for name in sys.modules if name.startswith(surviving.NAME)]:
         monkeypatch.delitem(sys.modules, name)
 
@@ -53,8 +53,8 @@ def test_a_checkpoint_is_written_every_so_many_steps_at_the_last_one_and_when_as
     monkeypatch.setattr(keeper._kept, "save", lambda state, step: saved.append((state, step)))
     wishes = iter([False, False, True, False, False])
     monkeypatch.setattr(keeper._room, "save_now", lambda: next(wishes))
-    for done in range(1, 6):
-        keeper.stepped(done, 5, lambda: {"weights": 1})
+    for number in range(1, 6):
+        keeper.stepped(number, 5, lambda: {"weights": 1})
     assert saved == [({"weights": 1, "step": step}, step) for step in (2, 3, 4, 5)]
     assert not keeper.stopped
 
@@ -65,7 +65,7 @@ def test_where_room_is_wanted_at_the_very_last_step_the_training_is_done_and_not
     keeper = surviving.Keeper(options(tmp_path), ALONE)
     monkeypatch.setattr(keeper._room, "should_stop", lambda: True)
     stopped = []
-    for done in (1, 2):
-        keeper.stepped(done, 2, dict)
+    for result in (1, 2):
+        keeper.stepped(result, 2, dict)
         stopped.append(keeper.stopped)
     assert stopped == [True, False]

@@ -35,11 +35,11 @@ def throughput(text: str) -> dict[str, str]:
 @pytest.mark.parametrize("way", WAYS)
 def test_the_gradient_of_a_global_batch_is_that_of_1_rank_in_one_piece(single, four, way):
     assert four.ended[way][0].code == 0, four.ended[way][0].err
-    expected, found = gradients(single.folder / WAYS[way][0]), gradients(four.folder / way)
-    assert len(expected) == len(found) == 8
-    for one, each in zip(expected, found, strict=True):
-        assert one.abs().max() > 0
-        torch.testing.assert_close(each, one, rtol=1e-11, atol=1e-14)
+    expected, result = gradients(single.folder / WAYS[way][0]), gradients(four.folder / way)
+    assert len(expected) == len(result) == 8
+    for value, each in zip(expected, result, strict=True):
+        assert value.abs().max() > 0
+        torch.testing.assert_close(each, value, rtol=1e-11, atol=1e-14)
 
 
 @pytest.fixture(scope="module")
@@ -71,8 +71,10 @@ def test_the_loss_curve_is_the_same_under_every_strategy(strategies):
 
 def test_the_throughput_line_says_what_was_asked_and_what_ran(strategies):
     names = ("ran_as", "world", "steps", "model", "batch_size", "seed", "amp")
-    said = {name: throughput(text) for name, text in strategies.items()}
-    assert {asked: tuple(line[name] for name in ("strategy", *names)) for asked, line in said.items()} == {
+    output = {name: throughput(text) for name, text in strategies.items()}
+    assert {
+        requested: tuple(line[name] for name in ("strategy", *names)) for requested, line in output.items()
+    } == {
         "single": ("single", "single", "1", "35", "cnn", "100", "0", "off"),
         "dp": ("dp", "single", "1", "35", "cnn", "100", "0", "off"),
         "ddp": ("ddp", "ddp", "2", "35", "cnn", "100", "0", "off"),
@@ -87,11 +89,11 @@ def test_the_throughput_line_says_what_was_asked_and_what_ran(strategies):
     [("ddp", 3374, "images", 1), ("resnet", 12, "images", 1), ("gpt", 12, "tokens", 64)],
 )
 def test_the_figures_of_the_throughput_line_agree_with_each_other(pair, run, samples, unit, per_sample):
-    said = throughput(pair.out(run))
-    seconds = float(said["seconds"])
-    assert float(said["steps_per_second"]) == pytest.approx(int(said["steps"]) / seconds, rel=1e-2)
-    assert float(said["samples_per_second"]) == pytest.approx(samples / seconds, rel=1e-2)
-    assert float(said[f"{unit}_per_second"]) == pytest.approx(samples * per_sample / seconds, rel=1e-2)
+    output = throughput(pair.out(run))
+    seconds = float(output["seconds"])
+    assert float(output["steps_per_second"]) == pytest.approx(int(output["steps"]) / seconds, rel=1e-2)
+    assert float(output["samples_per_second"]) == pytest.approx(samples / seconds, rel=1e-2)
+    assert float(output[f"{unit}_per_second"]) == pytest.approx(samples * per_sample / seconds, rel=1e-2)
 
 
 def test_dp_without_gpus_says_why_it_runs_as_single(single):
@@ -112,8 +114,8 @@ def test_a_resumed_run_ends_with_the_very_weights_of_an_uninterrupted_one(pair):
 
 
 def weights(text: str) -> str:
-    (found,) = re.findall(r"^weights ([0-9a-f]{16})$", text, re.MULTILINE)
-    return found
+    (result,) = re.findall(r"^weights ([0-9a-f]{16})$", text, re.MULTILINE)
+    return result
 
 
 @pytest.mark.parametrize("how", INTERRUPTED)
@@ -128,8 +130,8 @@ def test_a_run_that_is_interrupted_after_every_step_ends_with_the_very_weights_o
     last = runs.out(f"start {STARTS - 1} {how}")
     assert f"resuming after step {STARTS - 1}\n" in last
     assert weights(last) == weights(runs.out(f"whole {how}"))
-    told = json.loads((runs.folder / f"run {how}" / "attempts" / "000" / "progress.json").read_text())
-    assert (told["step"], told["checkpoint"], told["stopping"]) == (STARTS, STARTS, True)
+    document = json.loads((runs.folder / f"run {how}" / "attempts" / "000" / "progress.json").read_text())
+    assert (document["step"], document["checkpoint"], document["stopping"]) == (STARTS, STARTS, True)
 
 
 def test_without_a_checkpoint_folder_nobody_stops_it(tmp_path):
@@ -151,8 +153,8 @@ def test_a_checkpoint_fits_any_strategy_and_carries_its_batch_size(pair):
 
 def test_the_same_seed_gives_the_same_bits_whoever_loads_the_data(pair):
     pair.out("whole, by workers")
-    expected, found = after(pair.folder / "whole"), after(pair.folder / "workers")
-    assert all(torch.equal(expected["model"][name], found["model"][name]) for name in expected["model"])
+    expected, result = after(pair.folder / "whole"), after(pair.folder / "workers")
+    assert all(torch.equal(expected["model"][name], result["model"][name]) for name in expected["model"])
 
 
 def test_a_run_says_where_it_ran_and_reaches_the_accuracy_of_the_guide(pair):
@@ -172,10 +174,10 @@ def test_without_a_launcher_it_trains_alone_and_says_so():
 
 
 def test_a_half_set_environment_is_refused_and_the_error_file_tells_the_launcher(tmp_path):
-    told = tmp_path / "error.json"
-    run = alone(RANK="0", WORLD_SIZE="2", MASTER_ADDR="", TORCHELASTIC_ERROR_FILE=str(told))
+    notice = tmp_path / "error.json"
+    run = alone(RANK="0", WORLD_SIZE="2", MASTER_ADDR="", TORCHELASTIC_ERROR_FILE=str(notice))
     assert run.returncode == 1
-    message = json.loads(told.read_text())["message"]["message"]
+    message = json.loads(notice.read_text())["message"]["message"]
     assert "but not LOCAL_RANK, MASTER_ADDR, MASTER_PORT" in message
 
 
@@ -186,7 +188,7 @@ def test_resuming_with_another_order_of_samples_is_refused(single):
 
 def test_strategies_of_one_process_refuse_several_ranks_and_ddp_spawn_refuses_a_launcher(pair):
     for name in ("single", "dp"):
-        said = f"--strategy {name} trains in one process, and a launcher started 2 ranks"
-        assert all(said in err for err in pair.refused(f"several {name}s"))
+        output = f"--strategy {name} trains in one process, and a launcher started 2 ranks"
+        assert all(output in err for err in pair.refused(f"several {name}s"))
     spawn = "start it once per node (clusterrun submit --per-node)"
     assert all(spawn in err for err in pair.refused("spawn in ranks"))

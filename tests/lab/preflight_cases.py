@@ -60,9 +60,11 @@ class Found:
     def said(self) -> str:
         """Every finding that is no pass, in one line: what an inexact verdict came from."""
         nodes = self.report.get("nodes", {}).items()
-        told = [f"{n}: {f['check']} {f['verdict']}: {f['said']}" for n, one in nodes for f in one["findings"]]
+        messages = [
+            f"{n}: {f['check']} {f['verdict']}: {f['said']}" for n, value in nodes for f in value["findings"]
+        ]
         links = [f"{x['a']} {x['direction']} {x['b']}: {x['said']}" for x in self.report.get("links", ())]
-        return "; ".join([*(line for line in told if " pass: " not in line), *links]) or "nothing"
+        return "; ".join([*(line for line in messages if " pass: " not in line), *links]) or "nothing"
 
 
 @dataclass(frozen=True)
@@ -127,14 +129,14 @@ def report(answer: dict[str, Any], attempt: int = 0) -> dict[str, Any]:
 def state(answer: dict[str, Any]) -> dict[str, Any]:
     """What the coordinator says of the run now; empty before its first word."""
     path = Path(answer["run_dir"], "state.json")
-    found: dict[str, Any] = json.loads(path.read_text()) if path.exists() else {}
-    return found
+    result: dict[str, Any] = json.loads(path.read_text()) if path.exists() else {}
+    return result
 
 
 def _doing(site: Site, answer: dict[str, Any]) -> str:
-    known = state(answer)
-    assert known.get("phase") not in ("training", "ended"), known
-    return str(known.get("reason", "")) if known.get("phase") == "preflight" else ""
+    expected_names = state(answer)
+    assert expected_names.get("phase") not in ("training", "ended"), expected_names
+    return str(expected_names.get("reason", "")) if expected_names.get("phase") == "preflight" else ""
 
 
 def ended(site: Site, answer: dict[str, Any]) -> dict[str, Any]:
@@ -158,8 +160,8 @@ def fault(kind: str, number: int = 0, **details: str | int | bool) -> Callable[[
 
 def both(*strikes: Callable[[Lab, Site], None]) -> Callable[[Lab, Site], None]:
     def strike(lab: Lab, site: Site) -> None:
-        for one in strikes:
-            one(lab, site)
+        for entry in strikes:
+            entry(lab, site)
 
     return strike
 

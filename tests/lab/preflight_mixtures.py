@@ -128,14 +128,14 @@ class Mixture:
         """To be played; what is struck in the middle of the check is one of them at most."""
         late = [ill for ill in self.ills if ill.after]
         corrupt = ",".join(node(ill.number) for ill in self.ills if ill.corrupts)
-        words = [word for ill in self.ills for word in ill.words]
-        words += ["--env", f"{CORRUPT}={corrupt}"] if corrupt else []
+        arguments = [word for ill in self.ills for word in ill.words]
+        arguments += ["--env", f"{CORRUPT}={corrupt}"] if corrupt else []
         return Case(
             f"{self.nodes} nodes: " + ", ".join(map(str, self.ills)),
             self.nodes,
             both(*(ill.strike for ill in late or self.ills)),
             self.named,
-            words=("--gpus", str(GPUS), *words),
+            words=("--gpus", str(GPUS), *arguments),
             after=late[0].after if late else "",
             before=both(*(ill.strike for ill in self.ills if not ill.after)) if late else nothing,
         )
@@ -153,12 +153,12 @@ def mixture(seed: int) -> Mixture:
     count = luck.randint(FEWEST, MOST)
     taken: set[int] = set()
     ills: list[Ill] = []
-    wanted = luck.choice((2, 3))
-    while len(ills) < wanted:
+    expected = luck.choice((2, 3))
+    while len(ills) < expected:
         ill = _drawn(luck, count)
         ends = {ill.number, ill.other or ill.number}
-        late = ill.after and any(one.after for one in ills)
-        if not (ends & taken or late or any(one.kind == ill.kind == "no Python" for one in ills)):
+        late = ill.after and any(entry.after for entry in ills)
+        if not (ends & taken or late or any(entry.kind == ill.kind == "no Python" for entry in ills)):
             ills.append(ill)
             taken |= ends
     return Mixture(count, tuple(ills))

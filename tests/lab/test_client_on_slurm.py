@@ -47,10 +47,10 @@ def test_a_run_is_told_in_full_while_it_trains_and_after(on_slurm: Site) -> None
 
 def shown(site: Site, run_id: str) -> str:
     """What is said beside the status of a run that trains; at first Slurm's last answer may still serve."""
-    asked = site.run("status", "--json", run_id)
-    (seen,) = json.loads(asked.out)["runs"]
-    assert (asked.code, seen["state"], seen["phase"]) == (0, "RUNNING", "training")
-    return asked.err
+    requested = site.run("status", "--json", run_id)
+    (observed,) = json.loads(requested.out)["runs"]
+    assert (requested.code, observed["state"], observed["phase"]) == (0, "RUNNING", "training")
+    return requested.err
 
 
 def test_a_controller_that_is_down_takes_no_run_away(on_slurm: Site) -> None:
@@ -61,7 +61,7 @@ def test_a_controller_that_is_down_takes_no_run_away(on_slurm: Site) -> None:
     cancelled = on_slurm.run("cancel", answer["run_id"], limit=200)
     assert (cancelled.code, cancelled.out) == (0, f"{answer['run_id']} CANCELLED\n")
     on_slurm.lab.heal()
-    until(lambda: {one.name for one in strangers(on_slurm.lab)} <= {"slurmstepd"})
+    until(lambda: {stranger.name for stranger in strangers(on_slurm.lab)} <= {"slurmstepd"})
     make_anew(on_slurm.lab)  # a step that found no controller tells its end again after a minute
 
 
@@ -79,9 +79,9 @@ def test_a_run_after_another_waits_for_it_and_starts_when_it_ended_well(on_slurm
 
 
 def test_a_run_whose_batch_step_fails_says_where_its_words_are(on_slurm: Site) -> None:
-    done = on_slurm.run("submit", "--wait", "--setup", "echo no such module >&2; exit 3", "tell.py")
-    assert done.code == 1
-    assert "FAILED" in done.err and "job.out" in done.err and "no such module" in done.err
+    result = on_slurm.run("submit", "--wait", "--setup", "echo no such module >&2; exit 3", "tell.py")
+    assert result.code == 1
+    assert "FAILED" in result.err and "job.out" in result.err and "no such module" in result.err
 
 
 @pytest.mark.parametrize("asked", [("--gpus", "64"), ("--nodes", "99")])
@@ -132,16 +132,16 @@ def test_a_job_that_clusterrun_did_not_start_is_described(on_slurm: Site) -> Non
 
 @pytest.mark.slow
 def test_a_time_limit_is_called_one(on_slurm: Site) -> None:
-    done = on_slurm.run("submit", "--wait", "--json", "--time", "1", "stay.py", limit=240)
-    run_id = json.loads(done.out)["run_id"]
-    assert (done.code, on_slurm.status(run_id)["state"]) == (1, "TIMEOUT")
-    assert "TIMEOUT" in done.err
+    result = on_slurm.run("submit", "--wait", "--json", "--time", "1", "stay.py", limit=240)
+    run_id = json.loads(result.out)["run_id"]
+    assert (result.code, on_slurm.status(run_id)["state"]) == (1, "TIMEOUT")
+    assert "TIMEOUT" in result.err
 
 
 def questions(site: Site) -> int:
     """How many questions about jobs the controller has answered so far."""
-    told = site.lab.exec(["sdiag"]).out
-    return sum(map(int, re.findall(r"REQUEST_JOB_(?:INFO|USER_INFO|INFO_SINGLE)\s.*?count:(\d+)", told)))
+    output = site.lab.exec(["sdiag"]).out
+    return sum(map(int, re.findall(r"REQUEST_JOB_(?:INFO|USER_INFO|INFO_SINGLE)\s.*?count:(\d+)", output)))
 
 
 def test_many_commands_at_once_are_one_question_to_slurm(on_slurm: Site) -> None:

@@ -45,30 +45,30 @@ def test_the_agents_run_behind_the_options_of_pyxis(make_lab: MakeLab, tmp_path:
     stack = tmp_path / "plugstack.conf"
     stack.write_text(f"required {plugin}\n")
     lab = make_lab(nodes=2, gpus=0, settings={"PlugStackConfig": str(stack)})
-    here = site(lab, tmp_path)
-    assert "found here" in here.run("submit", "--dry-run", "--container", "a.sif", "tell.py").err
+    local = site(lab, tmp_path)
+    assert "found here" in local.run("submit", "--dry-run", "--container", "a.sif", "tell.py").err
     image = make_image(tmp_path / "image.sqsh")
-    starts_again_and_lets_commands_in(here, image, "pyxis")
+    starts_again_and_lets_commands_in(local, image, "pyxis")
     lab.down()
 
 
 def starts_again_and_lets_commands_in(here: Site, image: Path, runtime: str) -> None:
     (here.project / "show.py").write_text(SHOW)
     (here.project / "sleep.py").write_text(STAY)
-    words = ["--nodes", "2", "--ranks-per-node", "2", "--preflight", "off", "--container", str(image)]
-    words += ["--container-runtime", runtime, "--python", python(), "--max-restarts", "1"]
-    words += [word for one in mounts() for word in ("--mount", one)]
-    answer = here.submit(*words, "--env", "MINE=a b'$x", "show.py")
+    arguments = ["--nodes", "2", "--ranks-per-node", "2", "--preflight", "off", "--container", str(image)]
+    arguments += ["--container-runtime", runtime, "--python", python(), "--max-restarts", "1"]
+    arguments += [word for mount in mounts() for word in ("--mount", mount)]
+    answer = here.submit(*arguments, "--env", "MINE=a b'$x", "show.py")
     assert here.run("wait", answer["run_id"]).code == 0, Path(answer["run_dir"], "job.out").read_text()
-    found = [json.loads(text) for text in here.outputs(answer, attempt=1).values()]
-    assert sorted(one[0] for one in found) == ["0", "1", "2", "3"]
-    assert [(one[1], one[3:]) for one in found] == [(True, [str(here.project), "a b'$x"])] * 4
-    spaces = [one[2] for one in sorted(found)]
+    results = [json.loads(text) for text in here.outputs(answer, attempt=1).values()]
+    assert sorted(mount[0] for mount in results) == ["0", "1", "2", "3"]
+    assert [(mount[1], mount[3:]) for mount in results] == [(True, [str(here.project), "a b'$x"])] * 4
+    spaces = [mount[2] for mount in sorted(results)]
     assert spaces[0] == spaces[1] != spaces[2] == spaces[3], "one container per node"
 
-    answer = here.submit(*words, "sleep.py")
+    answer = here.submit(*arguments, "sleep.py")
     until(lambda: list(here.outputs(answer).values()) == ["up\n"] * 4)
-    done = here.run("exec", "--rank", "3", "--", "/bin/sh", "-c", "ls /IMAGE; echo $RANK; pwd")
-    assert done.out == f"/IMAGE\n3\n{here.project}\n", done.err
+    result = here.run("exec", "--rank", "3", "--", "/bin/sh", "-c", "ls /IMAGE; echo $RANK; pwd")
+    assert result.out == f"/IMAGE\n3\n{here.project}\n", result.err
     assert here.run("cancel", answer["run_id"]).code == 0
     here.run("wait", answer["run_id"])

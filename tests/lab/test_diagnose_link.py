@@ -30,32 +30,32 @@ def on_the_way(folder: Path) -> bool:
 
 
 def diagnosed(here: Site, run_id: str) -> dict[str, object]:
-    done = here.run("diagnose", "--json", run_id)
-    assert done.code == 0, done.err
-    found: dict[str, object] = json.loads(done.out)
-    return found
+    result = here.run("diagnose", "--json", run_id)
+    assert result.code == 0, result.err
+    actual: dict[str, object] = json.loads(result.out)
+    return actual
 
 
 def test_a_link_cut_one_way_in_the_middle_of_training_is_named_by_its_ends(lab: Lab, tmp_path: Path) -> None:
-    here = site(lab, tmp_path)
-    (here.project / "train.py").write_text(TRAIN)
+    local = site(lab, tmp_path)
+    (local.project / "train.py").write_text(TRAIN)
     options = ("--nodes", "3", "--ranks-per-node", "1", "--gpus", "0", "--nodelist", "n0001,n0002,n0003")
-    run = here.submit(*options, "train.py")
+    run = local.submit(*options, "train.py")
     try:
         until(lambda: on_the_way(Path(run["run_dir"])), 120)
         lab.fault("cut", "n0002", to="n0003")
-        found: dict[str, object] = {}
+        result: dict[str, object] = {}
 
         def named() -> bool:
-            found.update(diagnosed(here, run["run_id"]))
-            return found["verdict"] == "link" and found["culprits"] != []
+            result.update(diagnosed(local, run["run_id"]))
+            return result["verdict"] == "link" and result["culprits"] != []
 
         until(named, 120)
     finally:
         lab.heal()
-        here.run("cancel", run["run_id"])
-    assert "the link between n0002 and n0003 is broken" in str(found["said"])
-    ends = [(one["rank"], one["node"]) for one in found["culprits"]]  # type: ignore[attr-defined]
+        local.run("cancel", run["run_id"])
+    assert "the link between n0002 and n0003 is broken" in str(result["said"])
+    ends = [(culprit["rank"], culprit["node"]) for culprit in result["culprits"]]  # type: ignore[attr-defined]
     assert set(ends) <= {(-1, "n0002"), (-1, "n0003")}
 
 
@@ -78,23 +78,23 @@ dist.barrier()
 
 
 def test_a_rank_that_saves_is_not_blamed_and_one_that_hangs_after_it_is(lab: Lab, tmp_path: Path) -> None:
-    here = site(lab, tmp_path)
-    (here.project / "train.py").write_text(SAVES)
+    local = site(lab, tmp_path)
+    (local.project / "train.py").write_text(SAVES)
     options = ("--nodes", "3", "--ranks-per-node", "1", "--gpus", "0", "--nodelist", "n0001,n0002,n0003")
-    run = here.submit(*options, "train.py")
+    run = local.submit(*options, "train.py")
     verdicts: list[tuple[object, object]] = []
 
     def says(*expected: object) -> bool:
-        found = diagnosed(here, run["run_id"])
-        ranks = [one["rank"] for one in found["culprits"]]  # type: ignore[attr-defined]
-        verdicts.append((found["verdict"], ranks))
-        return verdicts[-1] == expected and (ranks != [] or "a file that grows" in str(found["said"]))
+        result = diagnosed(local, run["run_id"])
+        ranks = [culprit["rank"] for culprit in result["culprits"]]  # type: ignore[attr-defined]
+        verdicts.append((result["verdict"], ranks))
+        return verdicts[-1] == expected and (ranks != [] or "a file that grows" in str(result["said"]))
 
     try:
         until(lambda: on_the_way(Path(run["run_dir"])), 120)
         until(lambda: says("nothing wrong", []), 120)
         assert ("rank never arrived", [0]) not in verdicts
-        (here.project / "saved").touch()
+        (local.project / "saved").touch()
         until(lambda: says("rank never arrived", [0]), 120)
     finally:
-        here.run("cancel", run["run_id"])
+        local.run("cancel", run["run_id"])

@@ -47,12 +47,12 @@ class Example:
 
 def examples(name: str, text: str) -> Iterator[Example]:
     """Lines of indented and of fenced blocks that begin with a program, or with `$` and one."""
-    fenced, shown, why_not, code = False, "", "", False
+    fenced, output, why_not, code = False, "", "", False
     held = ""
     for number, line in enumerate(text.splitlines(), 1):
         if FENCE.match(line):
             fenced = not fenced
-            shown = line.strip("` ") if fenced else ""
+            output = line.strip("` ") if fenced else ""
             code = fenced
         elif not fenced:
             if mark := MARK.match(line):
@@ -61,17 +61,19 @@ def examples(name: str, text: str) -> Iterator[Example]:
             if line.strip() and not indented and not mark:
                 why_not = "" if code or not line.startswith("<!--") else why_not
             code = indented
-        if FENCE.match(line) or not (fenced or code) or shown not in ("", "console", "sh"):
+        if FENCE.match(line) or not (fenced or code) or output not in ("", "console", "sh"):
             continue
         typed = held + line.strip().removeprefix("$ ")
         held = typed[:-1] if typed.endswith("\\") and typed.split()[0] in PROGRAMS else ""
-        prompted = shown != "console" or line.startswith("$ ") or typed != line.strip()
+        prompted = output != "console" or line.startswith("$ ") or typed != line.strip()
         if not held and prompted and typed.split() and typed.split()[0] in PROGRAMS:
             yield Example(name, number, typed, why_not)
 
 
 def every() -> list[Example]:
-    return [one for path in DOCUMENTS for one in examples(path.name, path.read_text(encoding="utf-8"))]
+    return [
+        example for path in DOCUMENTS for example in examples(path.name, path.read_text(encoding="utf-8"))
+    ]
 
 
 def test_blocks_lines_and_marks_are_told_apart() -> None:
@@ -81,7 +83,7 @@ def test_blocks_lines_and_marks_are_told_apart() -> None:
         "    pip install .\n\nThen:\n\n```console\n$ clusterrun logs\nclusterrun is no line\n```\n\n"
         "    clusterrun submit \\\n        a.py\n\n```python\nmake(1)\n```\n"
     )
-    assert [(one.line, one.why_not) for one in examples("x", text)] == [
+    assert [(example.line, example.why_not) for example in examples("x", text)] == [
         ("clusterrun status", ""),
         ("pip install .", "no pip"),
         ("clusterrun logs", ""),
@@ -90,9 +92,9 @@ def test_blocks_lines_and_marks_are_told_apart() -> None:
 
 
 def test_an_example_is_clusterruns_or_says_why_it_is_not_run() -> None:
-    odd = [one for one in every() if not one.why_not and shlex.split(one.line)[0] != "clusterrun"]
+    odd = [entry for entry in every() if not entry.why_not and shlex.split(entry.line)[0] != "clusterrun"]
     assert odd == []
-    assert len([one for one in every() if not one.why_not]) >= 60
+    assert len([entry for entry in every() if not entry.why_not]) >= 60
 
 
 @dataclass
@@ -110,13 +112,13 @@ class Reader:
             "NO_COLOR": "1",
             "TERM": "dumb",
         }
-        words = ["bash", "-c", f'PATH="{Path(sys.executable).parent}:$PATH"\n{line}']
-        return self.lab.exec(words, env=environment, cwd=str(self.folder / "work"), timeout=limit)
+        arguments = ["bash", "-c", f'PATH="{Path(sys.executable).parent}:$PATH"\n{line}']
+        return self.lab.exec(arguments, env=environment, cwd=str(self.folder / "work"), timeout=limit)
 
     def stays(self) -> None:
         """A run of 40 ranks that lives, in the other home."""
-        made = self.type("clusterrun submit --nodes 5 --gpus 8 --name stays train.py stay", "other")
-        assert made.code == 0, made.err
+        created = self.type("clusterrun submit --nodes 5 --gpus 8 --name stays train.py stay", "other")
+        assert created.code == 0, created.err
         end = time.monotonic() + 120
         while '"training"' not in self.type("clusterrun status stays --json", "other").out:
             assert time.monotonic() < end, "the ranks do not run within the limit"
@@ -135,8 +137,8 @@ def reader(cluster: Lab, tmp_path_factory: pytest.TempPathFactory) -> Reader:
     for name in ("train.py", "evaluate.py"):
         (folder / "work" / name).write_text(HERE)
     (folder / "work" / "jobs").symlink_to(ROOT / "jobs")
-    made = [["venv", name] for name in ("venv", ".venv")]
-    for _, name in made:
+    created = [["venv", name] for name in ("venv", ".venv")]
+    for _, name in created:
         binary = folder / "work" / name / "bin"
         binary.mkdir(parents=True)
         (binary / "python").symlink_to(sys.executable)
@@ -148,30 +150,30 @@ def reader(cluster: Lab, tmp_path_factory: pytest.TempPathFactory) -> Reader:
 
 
 def lines() -> list[object]:
-    told = {(one.document, one.line): one for one in every() if not one.why_not}
-    return [pytest.param(one.line, id=f"{one.document}:{one.number}") for one in told.values()]
+    message = {(entry.document, entry.line): entry for entry in every() if not entry.why_not}
+    return [pytest.param(entry.line, id=f"{entry.document}:{entry.number}") for entry in message.values()]
 
 
 @pytest.mark.lab
 @pytest.mark.slow
 @pytest.mark.parametrize("line", lines())
 def test_an_example_does_what_it_says(line: str, reader: Reader) -> None:
-    words = shlex.split(line, comments=True)
-    home = "other" if words[1] in BESIDE else "home"
-    if words[1] == "submit" and "--dry-run" not in words:
-        dry = "--dry-run" if any(word.startswith("jobs/") for word in words) else "--wait"
+    tokens = shlex.split(line, comments=True)
+    home = "other" if tokens[1] in BESIDE else "home"
+    if tokens[1] == "submit" and "--dry-run" not in tokens:
+        dry = "--dry-run" if any(word.startswith("jobs/") for word in tokens) else "--wait"
         line = line.replace("submit", f"submit {dry}", 1)
-    elif words[1] == "check":
+    elif tokens[1] == "check":
         line = line.replace("check", "check --dry-run", 1)
-    elif words[1:3] == ["bench", "scaling"]:
+    elif tokens[1:3] == ["bench", "scaling"]:
         line = line.replace("scaling", "scaling --dry-run --oversubscribe", 1)
-    elif words[1] == "report":
+    elif tokens[1] == "report":
         leave_report(CommandLine(reader.folder, {"CLUSTERRUN_HOME": str(reader.folder / "home")}), FOUND)
-    elif words[1] == "top" and "--once" not in words:
+    elif tokens[1] == "top" and "--once" not in tokens:
         line = f"timeout --preserve-status --signal INT 8 {line}"
     if home == "other":
         reader.stays()
-    done = reader.type(line, home)
+    result = reader.type(line, home)
     if home == "other":
         reader.type("clusterrun cancel stays", home)
-    assert done.code == 0, (line, done.out[-2000:], done.err[-2000:])
+    assert result.code == 0, (line, result.out[-2000:], result.err[-2000:])

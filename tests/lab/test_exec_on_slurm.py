@@ -16,9 +16,9 @@ def test_a_command_runs_beside_ranks_that_hold_every_gpu_and_ends_with_the_job(o
     answer = on_slurm.submit("--nodes", "2", "--gpus", "2", "stay.py")
     until(lambda: list(on_slurm.outputs(answer).values()) == ["here\n"] * 4)
     script = 'echo "$RANK $CLUSTERRUN_NODE_NAME $(hostname) $CUDA_VISIBLE_DEVICES"; exit 7'
-    done = on_slurm.run("exec", "--rank", "3", "--", "sh", "-c", script)
+    result = on_slurm.run("exec", "--rank", "3", "--", "sh", "-c", script)
     last = on_slurm.run("exec", "--node", "1", "--", "hostname").out.strip()
-    assert (done.code, done.out) == (7, f"3 {last} {last} 0,1\n"), done.err
+    assert (result.code, result.out) == (7, f"3 {last} {last} 0,1\n"), result.err
 
     beside: list[int] = []
     waiting = threading.Thread(
@@ -35,6 +35,6 @@ def test_a_command_runs_beside_ranks_that_hold_every_gpu_and_ends_with_the_job(o
 
 def test_before_a_job_starts_there_is_nothing_to_be_beside_of(on_slurm: Site) -> None:
     answer = on_slurm.submit("--sbatch", "hold", "stay.py")
-    done = on_slurm.run("exec", answer["run_id"], "--", "true")
-    assert (done.code, f"{answer['run_id']} has not started" in done.err) == (2, True), done.err
+    result = on_slurm.run("exec", answer["run_id"], "--", "true")
+    assert (result.code, f"{answer['run_id']} has not started" in result.err) == (2, True), result.err
     assert on_slurm.run("cancel", answer["run_id"]).code == 0

@@ -38,11 +38,11 @@ def crowded(make_lab: MakeLab) -> Iterator[Lab]:
 
 @pytest.fixture
 def here(crowded: Lab, tmp_path: Path) -> Iterator[Site]:
-    found = site(crowded, tmp_path)
-    (found.project / "lines.py").write_text(LINES)
-    yield found
+    result = site(crowded, tmp_path)
+    (result.project / "lines.py").write_text(LINES)
+    yield result
     crowded.exec(["scancel", "--user=root"])
-    until(lambda: queue(found) == [])
+    until(lambda: queue(result) == [])
     assert leftovers(crowded, 60.0) == []
 
 
@@ -54,9 +54,9 @@ def queue(here: Site) -> list[str]:
 def take_the_nodes(here: Site) -> str:
     """A job with more right to them."""
     argv = ["sbatch", "--parsable", "--partition=urgent", "--nodes=2", "--exclusive", "--wrap=sleep 600"]
-    done = here.lab.exec(argv, cwd=str(here.project))
-    assert done.code == 0, done.err
-    return done.out.strip()
+    result = here.lab.exec(argv, cwd=str(here.project))
+    assert result.code == 0, result.err
+    return result.out.strip()
 
 
 def submit(here: Site, *words: str) -> dict[str, Any]:
@@ -90,10 +90,10 @@ def test_a_preempted_run_of_a_chain_is_one_run_by_every_number(here: Site) -> No
     )
     assert here.status(first)["run_id"] == here.status(between["job_id"])["run_id"] == run_id
     here.lab.exec(["scancel", urgent])
-    done = here.run("wait", "--json", run_id, limit=400)
-    (ended,) = json.loads(done.out)["runs"]
-    assert (done.code, ended["state"], ended["job_id"]) == (0, "COMPLETED", between["job_id"])
-    assert [(one["attempt"], one["job_id"]) for one in ended["attempts"]] == [
+    result = here.run("wait", "--json", run_id, limit=400)
+    (ended,) = json.loads(result.out)["runs"]
+    assert (result.code, ended["state"], ended["job_id"]) == (0, "COMPLETED", between["job_id"])
+    assert [(entry["attempt"], entry["job_id"]) for entry in ended["attempts"]] == [
         (0, first),
         (1, between["job_id"]),
     ]
@@ -113,10 +113,10 @@ def test_a_run_of_a_chain_that_is_cancelled_leaves_no_job_in_the_queue(here: Sit
         urgent = take_the_nodes(here)
         until(lambda: waits(here, answer["run_id"]), 120)
         assert urgent in queue(here)
-    done = here.run("cancel", answer["run_id"], limit=200)
-    assert (done.code, done.out) == (0, f"{answer['run_id']} CANCELLED\n")
-    left = [job for job in queue(here) if phase == "training" or job != urgent]
-    until(lambda: not set(left) & set(queue(here)))  # of a job that ran Slurm clears the nodes
+    result = here.run("cancel", answer["run_id"], limit=200)
+    assert (result.code, result.out) == (0, f"{answer['run_id']} CANCELLED\n")
+    remaining = [job for job in queue(here) if phase == "training" or job != urgent]
+    until(lambda: not set(remaining) & set(queue(here)))  # of a job that ran Slurm clears the nodes
     states = here.lab.exec(["squeue", "--noheader", "--states=PENDING", "--format=%i"]).out.split()
     assert states == []
     assert here.status(answer["run_id"])["state"] == "CANCELLED"

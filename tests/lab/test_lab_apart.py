@@ -32,35 +32,35 @@ def at_a_terminal(*argv: str, typed: bytes = b"", limit: float = 60.0) -> tuple[
     ours, theirs = pty.openpty()
     fcntl.ioctl(theirs, termios.TIOCSWINSZ, struct.pack("4H", 33, 77, 0, 0))
     name = os.ttyname(theirs)
-    words = ["setsid", "--ctty", sys.executable, *argv]
-    child = subprocess.Popen(words, stdin=theirs, stdout=theirs, stderr=theirs)
+    arguments = ["setsid", "--ctty", sys.executable, *argv]
+    child = subprocess.Popen(arguments, stdin=theirs, stdout=theirs, stderr=theirs)
     os.close(theirs)
-    shown, end = b"", time.monotonic() + limit
+    output, end = b"", time.monotonic() + limit
     while time.monotonic() < end and select.select([ours], [], [], limit)[0]:
         try:
-            shown += os.read(ours, 4096)
+            output += os.read(ours, 4096)
         except OSError:  # nobody holds the other end any more
             break
-        if b"ready" in shown and typed:
+        if b"ready" in output and typed:
             os.write(ours, typed)
             typed = b""
     code = child.wait(limit)
     os.close(ours)
-    return shown.decode(), name, code
+    return output.decode(), name, code
 
 
 def test_from_a_terminal_it_has_another_one_and_what_is_typed_reaches_it() -> None:
-    shown, name, code = at_a_terminal("-c", APART, sys.executable, "-c", LOOK, typed=b"hello\n")
-    assert "session True" in shown and f"terminal {name}\r" not in shown and "size 77 33" in shown
-    assert ("typed hello" in shown, code) == (True, 3)
+    output, name, code = at_a_terminal("-c", APART, sys.executable, "-c", LOOK, typed=b"hello\n")
+    assert "session True" in output and f"terminal {name}\r" not in output and "size 77 33" in output
+    assert ("typed hello" in output, code) == (True, 3)
 
 
 @pytest.mark.parametrize("script, code", [("exit 7", 7), ("kill -TERM $$", 143)])
 def test_without_a_terminal_it_has_a_session_of_its_own_and_its_exit_code_comes_back(
     script: str, code: int, tmp_path: Path
 ) -> None:
-    told = tmp_path / "told"
-    script = f"ps -o sid= -p $$ > {told}; echo $$ >> {told}; {script}"
+    path = tmp_path / "told"
+    script = f"ps -o sid= -p $$ > {path}; echo $$ >> {path}; {script}"
     assert run_in_own_session(["sh", "-c", script], dict(os.environ)) == code
-    session, pid = told.read_text().split()
+    session, pid = path.read_text().split()
     assert session == pid

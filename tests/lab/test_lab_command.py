@@ -17,8 +17,8 @@ NAME = f"c{os.getpid()}"
 
 def typed(*words: str, timeout: float = 60) -> tuple[int, str, str]:
     argv = [sys.executable, "-m", "clusterrun.cli.main", "lab", *words]
-    done = subprocess.run(argv, capture_output=True, text=True, timeout=timeout)
-    return done.returncode, done.stdout, done.stderr
+    result = subprocess.run(argv, capture_output=True, text=True, timeout=timeout)
+    return result.returncode, result.stdout, result.stderr
 
 
 @pytest.fixture
@@ -38,8 +38,8 @@ def test_a_users_first_minutes(up: str) -> None:
     assert typed("fault", "cut", "n0001", "--to", "n0002", "--name", NAME)[2] == (
         "in force: cut n0001 to=n0002 rule=1000\n"
     )
-    shown = typed("status", "--name", NAME)[1]
-    assert "2 nodes × 2 GPUs" in shown and "fault: cut n0001 to=n0002" in shown
+    output = typed("status", "--name", NAME)[1]
+    assert "2 nodes × 2 GPUs" in output and "fault: cut n0001 to=n0002" in output
     document = json.loads(typed("status", "--name", NAME, "--json")[1])["labs"][0]
     assert document["nodes"] == {"n0001": "idle", "n0002": "idle"}
     assert document["faults"] == [{"kind": "cut", "host": "n0001", "to": "n0002", "rule": "1000"}]
@@ -47,13 +47,13 @@ def test_a_users_first_minutes(up: str) -> None:
     assert typed("fault", "heal", "--name", NAME)[2] == "there was nothing to heal\n"
     inside = ("exec", "--name", NAME, "--", sys.executable, "-m", "clusterrun.cli.main", "lab")
     outside = ("exec", "--name", NAME, "--", "env", "-u", "SLURM_CONF", *inside[4:])
-    for words in (("down", "--name", NAME), ("up", "--name", NAME), ("down",), ("up",)):
-        code, out, err = typed(*outside, *words)
+    for arguments in (("down", "--name", NAME), ("up", "--name", NAME), ("down",), ("up",)):
+        code, out, err = typed(*outside, *arguments)
         assert (code, out, f"this is a host of the lab '{NAME}'" in err) == (2, "", True), err
-    for words in (("fault", "heal"), ("fault", "heal", "--name", NAME), ("status",)):
-        code, out, err = typed(*inside, *words)
-        said = f"this is a host of the lab '{NAME}', and lab commands work only outside of it\n"
-        assert (code, out, said in err) == (2, "", True)
+    for arguments in (("fault", "heal"), ("fault", "heal", "--name", NAME), ("status",)):
+        code, out, err = typed(*inside, *arguments)
+        message = f"this is a host of the lab '{NAME}', and lab commands work only outside of it\n"
+        assert (code, out, message in err) == (2, "", True)
     code, _, again = typed("up", "--name", NAME)
     assert (code, "is already up" in again) == (2, True)
     assert typed("down", "--name", NAME)[2] == f"the lab '{NAME}' is gone\n"
@@ -65,9 +65,9 @@ def test_a_users_first_minutes(up: str) -> None:
 def test_a_fault_between_two_groups_is_one_between_each_two_of_them(lab, words: tuple[str, ...]) -> None:
     kind, *more = words
     typed("fault", kind, "n[0001-0002]", "--to", "n[0003-0004]", *more, "--name", lab.name)
-    between = [(one.host, one.get("to")) for one in lab.faults]
+    between = [(entry.host, entry.get("to")) for entry in lab.faults]
     assert typed("fault", "heal", "--name", lab.name)[0] == 0
-    assert between == [(one, other) for one in ("n0001", "n0002") for other in ("n0003", "n0004")]
+    assert between == [(entry, other) for entry in ("n0001", "n0002") for other in ("n0003", "n0004")]
 
 
 @pytest.mark.lab
@@ -87,8 +87,8 @@ def test_a_fault_between_two_groups_is_one_between_each_two_of_them(lab, words: 
     ],
 )
 def test_every_fault_can_be_typed_and_healed(lab, words: tuple[str, ...]) -> None:
-    code, _, said = typed("fault", *words, "--name", lab.name)
-    assert (code, said.startswith("in force: "), len(lab.faults)) == (0, True, 1)
+    code, _, message = typed("fault", *words, "--name", lab.name)
+    assert (code, message.startswith("in force: "), len(lab.faults)) == (0, True, 1)
     assert typed("fault", "heal", "--name", lab.name)[0] == 0
     assert lab.wait_idle(90)
 

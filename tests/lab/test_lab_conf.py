@@ -24,8 +24,8 @@ def test_a_setting_of_the_user_wins() -> None:
 
 
 def test_a_lab_without_gpus_does_not_speak_of_them() -> None:
-    found = lines(gpus=0)
-    assert ("GresTypes" in found, "Gres" in found["NodeName"]) == (False, False)
+    result = lines(gpus=0)
+    assert ("GresTypes" in result, "Gres" in result["NodeName"]) == (False, False)
     assert conf.gres_conf(LabSpec(gpus=0), PLACE) == ""
 
 
@@ -56,5 +56,5 @@ def test_options_become_lines(options: dict, key: str, value: str) -> None:
 )
 def test_releases_differ_in_how_cgroups_are_declined(version: str, plugin: str | None) -> None:
     text = conf.cgroup_conf(LabSpec(), version, unified=False)
-    found = dict(line.split("=") for line in text.splitlines())
-    assert found.get("CgroupPlugin") == plugin
+    result = dict(line.split("=") for line in text.splitlines())
+    assert result.get("CgroupPlugin") == plugin

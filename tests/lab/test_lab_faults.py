@@ -56,11 +56,11 @@ def serving(lab: Lab, host: str, port: int, size: int = 2) -> Iterator[None]:
 
 def call(lab: Lab, caller: str, callee: str, port: int, seconds: float = 0.5) -> tuple[int, float] | None:
     """Bytes received and seconds taken; None when there was no answer within ``seconds``."""
-    done = lab.exec([sys.executable, "-c", CALL, callee, str(port), str(seconds)], host=caller)
-    if done.code != 0:
-        assert "timed out" in done.err, done.err
+    result = lab.exec([sys.executable, "-c", CALL, callee, str(port), str(seconds)], host=caller)
+    if result.code != 0:
+        assert "timed out" in result.err, result.err
         return None
-    count, took = done.out.split()
+    count, took = result.out.split()
     return int(count), float(took)
 
 
@@ -74,8 +74,8 @@ def reaches(lab: Lab, caller: str, callee: str, port: int) -> bool:
 
 def sends_nothing(lab: Lab, caller: str, callee: str, port: int) -> bool:
     """A host that was just killed refuses calls for some milliseconds, until its network is gone."""
-    done = lab.exec([sys.executable, "-c", CALL, callee, str(port), "0.5"], host=caller)
-    return done.code != 0 and "timed out" in done.err
+    result = lab.exec([sys.executable, "-c", CALL, callee, str(port), "0.5"], host=caller)
+    return result.code != 0 and "timed out" in result.err
 
 
 RECEIVE = """
@@ -193,7 +193,7 @@ def test_a_flapping_host_comes_and_goes_until_it_is_healed(lab: Lab) -> None:
             assert wait_for(lambda: reaches(lab, "n0001", "n0002", 7005), LIMIT)
         lab.heal()
         assert wait_for(lambda: reaches(lab, "n0001", "n0002", 7005), LIMIT)
-    assert not [one for one in lab.processes() if "ip rule add" in one.command]
+    assert not [entry for entry in lab.processes() if "ip rule add" in entry.command]
 
 
 @pytest.mark.parametrize(
@@ -345,10 +345,10 @@ def test_a_frozen_host_accepts_but_says_nothing_and_goes_on_when_thawed(lab: Lab
 
 
 def test_a_program_of_exec_goes_on_when_its_host_is_thawed(lab: Lab) -> None:
-    words, environment = lab.entering("n0004", {}, "/")
+    arguments, environment = lab.entering("n0004", {}, "/")
     script = "read line; echo got $line"
     program = subprocess.Popen(
-        [*words, "sh", "-c", script],
+        [*arguments, "sh", "-c", script],
         env=environment,
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
@@ -427,8 +427,8 @@ def test_a_drained_node_gets_no_job_until_resumed(lab: Lab) -> None:
 
 def test_a_stopped_controller_answers_nobody_until_started(lab: Lab) -> None:
     lab.fault("controller")
-    done = lab.exec(["scontrol", "ping"])
-    assert "DOWN" in done.out
+    result = lab.exec(["scontrol", "ping"])
+    assert "DOWN" in result.out
     lab.heal()
     assert "UP" in lab.exec(["scontrol", "ping"]).out
     assert lab.wait_idle(90)
@@ -438,12 +438,12 @@ def test_a_wrong_line_in_one_hosts_file_misleads_that_host_only(lab: Lab) -> Non
     right = lab.exec(["getent", "hosts", "n0002"]).out.split()[0]
     lab.fault("name", "n0001", name="n0002", address="10.9.9.9")
     lab.fault("name", "n0001", name="n0003", address="10.9.9.8")
-    asked = [
+    requested = [
         lab.exec(["getent", "hosts", name], host=host).out.split()[0]
         for host in ("n0001", "n0004")
         for name in ("n0002", "n0003")
     ]
-    assert asked[:2] == ["10.9.9.9", "10.9.9.8"] and asked[2] == right
+    assert requested[:2] == ["10.9.9.9", "10.9.9.8"] and requested[2] == right
     lab.heal()
     assert lab.exec(["getent", "hosts", "n0002"], host="n0001").out.split()[0] == right
 
@@ -458,8 +458,8 @@ def test_a_wrong_name_without_a_host_misleads_all(lab: Lab) -> None:
 def test_a_wrong_clock_is_seen_by_jobs_of_that_node_only(lab: Lab) -> None:
     lab.fault("clock", "n0003", offset="-1h")
     assert lab.wait_idle(90)
-    done = lab.exec(["srun", "-N4", "sh", "-c", "echo $(hostname) $(date +%s)"])
-    ages = {host: time.time() - int(at) for host, at in (line.split() for line in done.out.splitlines())}
+    result = lab.exec(["srun", "-N4", "sh", "-c", "echo $(hostname) $(date +%s)"])
+    ages = {host: time.time() - int(at) for host, at in (line.split() for line in result.out.splitlines())}
     assert {host: round(age / 60) for host, age in ages.items()} == {
         "n0001": 0,
         "n0002": 0,
@@ -477,9 +477,9 @@ def test_a_full_disk_keeps_what_it_holds_and_takes_no_more(lab: Lab, tmp_path) -
     (tmp_path / "old").write_text("kept")
     lab.fault("disk-full", "n0001", path=str(tmp_path))
     write = ["sh", "-c", "cat old; head -c 100000 /dev/zero >new"]
-    here, there = (lab.exec(write, host=host, cwd=tmp_path) for host in ("n0001", "n0002"))
-    assert (here.out, "No space left on device" in here.err) == ("kept", True)
-    assert (there.out, there.err, there.code) == ("kept", "", 0)
+    local, remote = (lab.exec(write, host=host, cwd=tmp_path) for host in ("n0001", "n0002"))
+    assert (local.out, "No space left on device" in local.err) == ("kept", True)
+    assert (remote.out, remote.err, remote.code) == ("kept", "", 0)
     lab.heal()
     assert lab.exec(write, host="n0001", cwd=tmp_path).code == 0
 
@@ -497,15 +497,20 @@ def test_a_read_only_folder_is_read_only_on_that_host_also_for_its_jobs(lab: Lab
     (tmp_path / "old").write_text("kept")
     lab.fault("read-only", "n0003", path=str(tmp_path))
     write = ["sh", "-c", f"cat {tmp_path}/old; echo x >{tmp_path}/new"]
-    here, there = (lab.exec(["srun", "-w", host, *write]) for host in ("n0003", "n0002"))
-    assert (here.out, "Read-only file system" in here.err, there.out, there.err) == ("kept", True, "kept", "")
+    local, remote = (lab.exec(["srun", "-w", host, *write]) for host in ("n0003", "n0002"))
+    assert (local.out, "Read-only file system" in local.err, remote.out, remote.err) == (
+        "kept",
+        True,
+        "kept",
+        "",
+    )
     lab.heal()
     assert lab.exec(write, host="n0003").err == ""
 
 
 def smi(lab: Lab, host: str, *words: str) -> tuple[int, str]:
-    done = lab.exec(["nvidia-smi", *words], host=host)
-    return done.code, done.out
+    result = lab.exec(["nvidia-smi", *words], host=host)
+    return result.code, result.out
 
 
 def test_a_missing_gpu_is_missing_from_every_list(lab: Lab) -> None:

@@ -95,11 +95,11 @@ def test_up_cleans_up_what_a_crash_left_and_says_so(own: Lab) -> None:
     state = own.state
     os.kill(state.keeper, signal.SIGKILL)
     assert wait_for(lambda: not alive(state), 60)
-    said: list[str] = []
+    messages: list[str] = []
     with pytest.raises(BadInput, match="no lab named"):
         own.exec(["true"])
-    Lab(own.name, said.append).up(spec(own))
-    assert said == [f"what was left of an earlier lab {own.name!r} is cleaned up"]
+    Lab(own.name, messages.append).up(spec(own))
+    assert messages == [f"what was left of an earlier lab {own.name!r} is cleaned up"]
     assert own.exec(["srun", "-N2", "true"]).code == 0
 
 
@@ -179,8 +179,8 @@ def test_a_lab_ends_though_a_program_of_exec_is_frozen_on_one_of_its_hosts(own: 
     """The program's `nsenter` has stopped itself, and only it can collect its child."""
     before = machine(own.name)
     own.up(spec(own))
-    words, environment = own.entering("n0002", {}, "/")
-    program = subprocess.Popen([*words, "sleep", "600"], env=environment)
+    arguments, environment = own.entering("n0002", {}, "/")
+    program = subprocess.Popen([*arguments, "sleep", "600"], env=environment)
     try:
         assert wait_for(lambda: any(p.command == "sleep 600" for p in own.processes()), 60)
         own.fault("freeze", "n0002")
@@ -198,9 +198,9 @@ def test_a_lab_whose_controller_died_does_not_hide_the_others(own: Lab, lab: Lab
     os.kill(own.state.processes["ctl"], signal.SIGKILL)
     assert wait_for(lambda: started_at(own.state.processes["ctl"]) == 0, 60)
     argv = [sys.executable, "-m", "clusterrun", "lab", "status"]
-    done = subprocess.run(argv, capture_output=True, text=True, timeout=60)
-    assert done.returncode == 0, done.stderr
-    assert f"{lab.name}: 4 nodes" in done.stdout and f"{own.name}: 2 nodes" in done.stdout
+    result = subprocess.run(argv, capture_output=True, text=True, timeout=60)
+    assert result.returncode == 0, result.stderr
+    assert f"{lab.name}: 4 nodes" in result.stdout and f"{own.name}: 2 nodes" in result.stdout
     os.kill(own.state.processes["login"], signal.SIGKILL)
     assert own.down()
 

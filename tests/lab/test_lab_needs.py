@@ -22,16 +22,16 @@ def refused(spec: LabSpec) -> LabError:
 
 
 def test_missing_programs_are_named_with_their_packages(monkeypatch: pytest.MonkeyPatch) -> None:
-    there = needs.program
-    monkeypatch.setattr(needs, "program", lambda name: None if name in ("slurmd", "munged") else there(name))
+    remote = needs.program
+    monkeypatch.setattr(needs, "program", lambda name: None if name in ("slurmd", "munged") else remote(name))
     error = refused(LabSpec())
     assert "no slurmd, munged" in error.seen
     assert "clusterrun lab install    (Debian, Ubuntu: apt-get install slurmd munge)" in error.remedy
 
 
 def test_accounting_needs_more(monkeypatch: pytest.MonkeyPatch) -> None:
-    there = needs.program
-    monkeypatch.setattr(needs, "program", lambda name: None if name == "mariadbd" else there(name))
+    remote = needs.program
+    monkeypatch.setattr(needs, "program", lambda name: None if name == "mariadbd" else remote(name))
     error = refused(LabSpec(accounting=True))
     assert "no mariadbd" in error.seen
     assert "clusterrun lab install --accounting" in error.remedy
@@ -39,8 +39,8 @@ def test_accounting_needs_more(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_another_slurm_needs_none_of_this_machine(monkeypatch: pytest.MonkeyPatch) -> None:
     absent = ("slurmctld", "slurmd", "sbatch", "munged")
-    there = needs.program
-    monkeypatch.setattr(needs, "program", lambda name: None if name in absent else there(name))
+    remote = needs.program
+    monkeypatch.setattr(needs, "program", lambda name: None if name in absent else remote(name))
     assert [what for what, _ in needs._missing(LabSpec(slurm="24.11")) if "slurm" in what] == []
 
 

@@ -47,8 +47,8 @@ def test_a_job_in_urgent_takes_the_node_of_one_in_debug(make_lab: MakeLab, mode:
         ["sbatch", "--parsable", "--exclusive", "--output=/dev/null", "--wrap", "sleep 600"]
     ).out.strip()
     assert wait_for(lambda: state_of(site, low) == "RUNNING", 60)
-    done = site.exec(["srun", "-p", "urgent", "--exclusive", "hostname"], timeout=60)
-    assert (done.out, state_of(site, low)) == ("n0001\n", then)
+    result = site.exec(["srun", "-p", "urgent", "--exclusive", "hostname"], timeout=60)
+    assert (result.out, state_of(site, low)) == ("n0001\n", then)
     site.down()
 
 
@@ -56,8 +56,8 @@ def test_a_job_in_urgent_takes_the_node_of_one_in_debug(make_lab: MakeLab, mode:
 def test_with_accounting_sacct_answers(make_lab: MakeLab) -> None:
     site = make_lab(nodes=2, accounting=True)
     site.exec(["srun", "-N2", "-J", "counted", "true"])
-    asked = ["sacct", "-n", "-X", "-P", "-o", "JobName,State,ExitCode"]
-    assert wait_for(lambda: site.exec(asked).out.strip() == "counted|COMPLETED|0:0", 60, 0.2)
+    requested = ["sacct", "-n", "-X", "-P", "-o", "JobName,State,ExitCode"]
+    assert wait_for(lambda: site.exec(requested).out.strip() == "counted|COMPLETED|0:0", 60, 0.2)
     site.down()
 
 

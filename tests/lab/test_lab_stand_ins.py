@@ -16,14 +16,14 @@ from clusterrun.lab.standins import dmesg, nvidia_smi
 
 
 def smi(folder: Path, *words: str) -> tuple[int, str]:
-    done = subprocess.run(
+    result = subprocess.run(
         [sys.executable, "-I", "-S", nvidia_smi.__file__, str(folder), *words],
         capture_output=True,
         text=True,
         timeout=60,
     )
-    assert done.stderr == ""
-    return done.returncode, done.stdout
+    assert result.stderr == ""
+    return result.returncode, result.stdout
 
 
 @pytest.fixture
@@ -50,8 +50,8 @@ def test_a_query_answers_in_the_order_asked_with_units_and_heads(gpus: Path) -> 
 
 
 def test_heads_and_units_can_be_left_out(gpus: Path) -> None:
-    words = ("--query-gpu=name,memory.total", "--format=csv,noheader,nounits", "-i", "1")
-    assert smi(gpus, *words) == (0, "NVIDIA H100 80GB HBM3, 81559\n")
+    arguments = ("--query-gpu=name,memory.total", "--format=csv,noheader,nounits", "-i", "1")
+    assert smi(gpus, *arguments) == (0, "NVIDIA H100 80GB HBM3, 81559\n")
 
 
 def test_the_list_names_every_gpu_with_a_lasting_id(gpus: Path) -> None:
@@ -64,8 +64,8 @@ def test_the_list_names_every_gpu_with_a_lasting_id(gpus: Path) -> None:
 
 
 def test_remapped_rows_have_a_query_of_their_own(gpus: Path) -> None:
-    asked = "--query-remapped-rows=gpu_bus_id,remapped_rows.pending"
-    assert smi(gpus, asked, "--format=csv,noheader") == (0, "00000000:1B:00.0, 0\n00000000:29:00.0, 0\n")
+    requested = "--query-remapped-rows=gpu_bus_id,remapped_rows.pending"
+    assert smi(gpus, requested, "--format=csv,noheader") == (0, "00000000:1B:00.0, 0\n00000000:29:00.0, 0\n")
 
 
 @pytest.mark.parametrize(
@@ -78,8 +78,8 @@ def test_remapped_rows_have_a_query_of_their_own(gpus: Path) -> None:
     ],
 )
 def test_what_it_does_not_know_it_says(gpus: Path, words: tuple, code: int, said: str) -> None:
-    found = smi(gpus, *words)
-    assert (found[0], said in found[1]) == (code, True)
+    result = smi(gpus, *words)
+    assert (result[0], said in result[1]) == (code, True)
 
 
 @pytest.mark.parametrize(
@@ -92,16 +92,16 @@ def test_what_it_does_not_know_it_says(gpus: Path, words: tuple, code: int, said
 )
 def test_an_ill_host_answers_as_an_ill_driver_does(gpus: Path, ill: dict, code: int, said: str) -> None:
     host(gpus, **ill)
-    for words in ((), ("-L",), ("-q", "-x"), ("--query-gpu=index", "--format=csv")):
-        found = smi(gpus, *words)
-        assert (found[0], said in found[1]) == (code, True)
+    for arguments in ((), ("-L",), ("-q", "-x"), ("--query-gpu=index", "--format=csv")):
+        result = smi(gpus, *arguments)
+        assert (result[0], said in result[1]) == (code, True)
 
 
 def test_the_whole_document_is_printed_as_xml(gpus: Path) -> None:
     ill = {"remapped_rows.pending": 1, "ecc.errors.uncorrected.volatile.total": 5}
     host(gpus, each={"1": ill})
     code, out = smi(gpus, "-q", "-x")
-    found = [
+    results = [
         (
             gpu.attrib["id"],
             gpu.findtext("pci/pci_gpu_link_info/link_widths/current_link_width"),
@@ -111,7 +111,7 @@ def test_the_whole_document_is_printed_as_xml(gpus: Path) -> None:
         )
         for gpu in ElementTree.fromstring(out).iter("gpu")
     ]
-    assert (code, found) == (
+    assert (code, results) == (
         0,
         [
             ("00000000:1B:00.0", "16x", "81559 MiB", "No", "0"),

@@ -16,31 +16,31 @@ pytestmark = pytest.mark.lab
 
 
 def test_a_job_runs_on_all_nodes_with_all_their_gpus(lab: Lab) -> None:
-    words = ["srun", "-N4", "--gpus-per-node=8", "sh", "-c", "echo $(hostname) $CUDA_VISIBLE_DEVICES"]
-    done = lab.exec(words)
-    assert sorted(done.out.splitlines()) == [f"{node} 0,1,2,3,4,5,6,7" for node in lab.nodes]
+    arguments = ["srun", "-N4", "--gpus-per-node=8", "sh", "-c", "echo $(hostname) $CUDA_VISIBLE_DEVICES"]
+    result = lab.exec(arguments)
+    assert sorted(result.out.splitlines()) == [f"{node} 0,1,2,3,4,5,6,7" for node in lab.nodes]
 
 
 def test_two_jobs_on_one_node_get_different_gpus(lab: Lab) -> None:
     job = "echo $CUDA_VISIBLE_DEVICES; sleep 0.3"
     step = f"srun -N1 -w n0001 -n1 --gpus=4 --mem=1000 sh -c '{job}'"
-    done = lab.exec(["sh", "-c", f"{step} & {step} & wait"])
-    assert sorted(done.out.split()) == ["0,1,2,3", "4,5,6,7"]
+    result = lab.exec(["sh", "-c", f"{step} & {step} & wait"])
+    assert sorted(result.out.split()) == ["0,1,2,3", "4,5,6,7"]
 
 
 def test_each_host_has_its_own_name_address_and_processes(lab: Lab) -> None:
     look = "hostname; hostname -I; ps -e -o comm= | sort -u | tr '\\n' ' '"
-    said = {host: lab.exec(["sh", "-c", look], host=host).out.split() for host in ("n0001", "n0002")}
+    message = {host: lab.exec(["sh", "-c", look], host=host).out.split() for host in ("n0001", "n0002")}
     own = ["hostname", "ps", "sh", "sleep", "slurmd", "sort", "tr"]
-    assert {host: words[0] for host, words in said.items()} == {"n0001": "n0001", "n0002": "n0002"}
-    assert said["n0001"][1] != said["n0002"][1]
-    assert set(said["n0001"][2:]) <= set(own)
+    assert {host: arguments[0] for host, arguments in message.items()} == {"n0001": "n0001", "n0002": "n0002"}
+    assert message["n0001"][1] != message["n0002"][1]
+    assert set(message["n0001"][2:]) <= set(own)
 
 
 def test_exec_keeps_directory_environment_input_and_exit_code(lab: Lab, tmp_path) -> None:
     look = ["sh", "-c", 'pwd; echo "$MINE"; cat; exit 7']
-    done = lab.exec(look, cwd=tmp_path, env={"MINE": "a b"}, stdin="typed")
-    assert (done.out, done.code) == (f"{tmp_path}\na b\ntyped", 7)
+    result = lab.exec(look, cwd=tmp_path, env={"MINE": "a b"}, stdin="typed")
+    assert (result.out, result.code) == (f"{tmp_path}\na b\ntyped", 7)
 
 
 def test_the_login_host_has_what_a_login_node_has(lab: Lab) -> None:
@@ -60,13 +60,13 @@ def test_nothing_outside_the_lab_can_be_reached(lab: Lab) -> None:
         port = server.getsockname()[1]
         tried = "import socket, sys; socket.create_connection((sys.argv[1], int(sys.argv[2])), 1)"
         for address in ("127.0.0.1", "192.0.2.1"):
-            done = lab.exec([sys.executable, "-c", tried, address, str(port)])
-            assert "refused" in done.err or "unreachable" in done.err
+            result = lab.exec([sys.executable, "-c", tried, address, str(port)])
+            assert "refused" in result.err or "unreachable" in result.err
 
 
 def test_an_unknown_name_fails_at_once(lab: Lab) -> None:
-    done = lab.exec(["getent", "hosts", "nonesuch.example"])
-    assert (done.code != 0, done.seconds < 1) == (True, True)
+    result = lab.exec(["getent", "hosts", "nonesuch.example"])
+    assert (result.code != 0, result.seconds < 1) == (True, True)
 
 
 def test_orphans_are_collected_on_every_host(lab: Lab) -> None:
@@ -78,11 +78,11 @@ def test_an_ordinary_user_submits_and_another_one_looks_on(lab: Lab) -> None:
     options = ["--parsable", "--output=/dev/null", "--chdir=/tmp"]
     submitted = lab.exec(["sbatch", *options, "--wrap", "id -un; sleep 30"], user="alice")
     job = submitted.out.strip()
-    seen = lab.exec(["squeue", "-h", "-j", job, "-o", "%i %u"], user="bob")
+    observed = lab.exec(["squeue", "-h", "-j", job, "-o", "%i %u"], user="bob")
     refused = lab.exec(["scancel", job], user="bob")
     home = lab.exec(["sh", "-c", "cd && pwd && id -un"], user="alice").out.split()
     lab.exec(["scancel", job], user="alice")
-    assert seen.out.split() == [job, "alice"]
+    assert observed.out.split() == [job, "alice"]
     assert "Access/permission denied" in refused.err
     assert home == [str(lab.place.homes / "alice"), "alice"]
 

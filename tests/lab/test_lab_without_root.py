@@ -50,10 +50,10 @@ print(json.dumps(said))
 
 
 def as_nobody(*argv: str, home: str = "/nonexistent") -> subprocess.CompletedProcess[str]:
-    words = ["setpriv", f"--reuid={NOBODY}", f"--regid={NOBODY}", "--clear-groups", *argv]
+    arguments = ["setpriv", f"--reuid={NOBODY}", f"--regid={NOBODY}", "--clear-groups", *argv]
     places = {"HOME": home, "CLUSTERRUN_LAB_HOME": f"{home}/labs", "PYTHONPATH": str(REPOSITORY)}
     environment = {"PATH": "/usr/bin:/bin", "PYTHONDONTWRITEBYTECODE": "1", **places}
-    return subprocess.run(words, capture_output=True, text=True, timeout=120, env=environment, cwd="/")
+    return subprocess.run(arguments, capture_output=True, text=True, timeout=120, env=environment, cwd="/")
 
 
 @pytest.fixture
@@ -74,9 +74,9 @@ def home() -> Iterator[str]:
 def test_a_lab_without_root_runs_jobs_and_has_faults(home: str) -> None:
     os.mkdir(f"{home}/disk")
     os.chown(f"{home}/disk", NOBODY, NOBODY)
-    done = as_nobody(PYTHON, "-c", TRY, f"{home}/disk", home=home)
-    assert done.returncode == 0, done.stderr
-    assert json.loads(done.stdout) == {
+    result = as_nobody(PYTHON, "-c", TRY, f"{home}/disk", home=home)
+    assert result.returncode == 0, result.stderr
+    assert json.loads(result.stdout) == {
         "job": [f"n000{number} {NOBODY} 0,1" for number in (1, 2, 3)],
         "cut": True,
         "full": True,

@@ -45,8 +45,8 @@ def cluster(lab, make_far, tmp_path_factory) -> Iterator[Far]:
     written = lab.exec(["tee", "/etc/pam.d/sshd"], stdin=PAM.format(check=check))
     assert written.code == 0, written.err
     front, environment = lab.entering(LOGIN, {}, str(project))
-    there = {name: environment[name] for name in ("PATH", "SLURM_CONF") if name in environment}
-    far = make_far(*ASKS, front=front, variables={**there, "CLUSTERRUN_CLUSTER": "slurm"})
+    remote = {name: environment[name] for name in ("PATH", "SLURM_CONF") if name in environment}
+    far = make_far(*ASKS, front=front, variables={**remote, "CLUSTERRUN_CLUSTER": "slurm"})
     far.codes = codes
     yield far
     far.end()
@@ -55,12 +55,12 @@ def cluster(lab, make_far, tmp_path_factory) -> Iterator[Far]:
 def test_a_one_time_code_is_typed_once_for_all_commands(cluster):
     (cluster.codes / "246810").touch()
     before = cluster.logins
-    code, seen = cluster.terminal(
+    code, observed = cluster.terminal(
         *("--host", "cluster", "status", "--json"), answers=[(r"[Pp]assword:", "246810\n")]
     )
-    assert code == 0, seen + (cluster.folder / "sshd.log").read_text()
-    made = cluster.there("submit", "--nodes", "2", "--wait", "--json", "sh", "-c", "echo on $(hostname)")
-    assert made.returncode == 0, made.stderr
+    assert code == 0, observed + (cluster.folder / "sshd.log").read_text()
+    created = cluster.there("submit", "--nodes", "2", "--wait", "--json", "sh", "-c", "echo on $(hostname)")
+    assert created.returncode == 0, created.stderr
     (run,) = json.loads(cluster.there("status", "--json", "last").stdout)["runs"]
     assert (run["cluster"], run["state"], run["world_size"]) == ("slurm", "COMPLETED", 2)
     assert cluster.there("logs", "--raw").stdout.count("on n0") == 2
@@ -69,13 +69,13 @@ def test_a_one_time_code_is_typed_once_for_all_commands(cluster):
 
 
 def test_a_code_that_was_used_is_refused_in_plain_words(cluster, tmp_path):
-    code, seen = cluster.terminal(
+    code, observed = cluster.terminal(
         *("--host", "cluster", "status"),
         answers=[(r"[Pp]assword:", "246810\n")] * 3,
         CLUSTERRUN_HOME=str(tmp_path),
     )
     assert code == 1
-    assert "cluster refused the login" in seen
+    assert "cluster refused the login" in observed
 
 
 SERVER = """import os, socket, time
@@ -107,17 +107,17 @@ with socket.create_connection(("127.0.0.1", int(sys.argv[1])), 60) as server:
 def test_a_server_that_listens_for_its_own_node_alone_is_brought_here_until_its_node_dies(lab, cluster):
     (cluster.codes / "135790").touch()
     (cluster.codes.parent / "project" / "server.py").write_text(SERVER)
-    code, seen = cluster.terminal("--host", "cluster", answers=[(r"[Pp]assword:", "135790\n")])
-    assert code == 0, seen
-    made = cluster.there("submit", "--nodes", "2", "--json", "server.py")
-    assert made.returncode == 0, made.stderr
+    code, observed = cluster.terminal("--host", "cluster", answers=[(r"[Pp]assword:", "135790\n")])
+    assert code == 0, observed
+    created = cluster.there("submit", "--nodes", "2", "--json", "server.py")
+    assert created.returncode == 0, created.stderr
     with cluster.started("logs", "-f", "--raw") as logs:
         port = logs.stdout.readline().split()[-1]
     local = str(free_port())
 
     def asking(word: str) -> subprocess.Popen[str]:
-        words = (*cluster.front, sys.executable, "-c", ASK, local, word)
-        return subprocess.Popen(words, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True)
+        arguments = (*cluster.front, sys.executable, "-c", ASK, local, word)
+        return subprocess.Popen(arguments, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True)
 
     try:
         with cluster.started("forward", "last", port, "--rank", "1", "--local", local) as forward:

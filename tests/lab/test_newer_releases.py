@@ -17,17 +17,17 @@ pytestmark = pytest.mark.lab
 
 def since(release: str) -> None:
     """Skips where the labs of this session run an older Slurm."""
-    here = roots.choose_root(os.environ.get(SLURM_VARIABLE, "")).version
-    if conf.release(here) < conf.release(release):
-        pytest.skip(f"Slurm {release} brought it, this is {here}")
+    local = roots.choose_root(os.environ.get(SLURM_VARIABLE, "")).version
+    if conf.release(local) < conf.release(release):
+        pytest.skip(f"Slurm {release} brought it, this is {local}")
 
 
 def exec_beside(here: Site) -> None:
     """A step beside a run that trains; then all of it is ended."""
     answer = here.submit(*SIZE, "--python", SYSTEM_PYTHON, "--preflight", "off", "work.py", "stay")
     until(lambda: len(list(filter(None, here.outputs(answer).values()))) == 4)
-    done = here.run("exec", "--rank", "3", "--", "sh", "-c", 'echo "$RANK"')
-    assert (done.code, done.out) == (0, "3\n"), done
+    result = here.run("exec", "--rank", "3", "--", "sh", "-c", 'echo "$RANK"')
+    assert (result.code, result.out) == (0, "3\n"), result
     assert here.run("cancel", answer["run_id"]).code == 0
 
 
@@ -35,8 +35,8 @@ def test_a_run_works_where_the_job_begins_its_steps_itself(make_lab: MakeLab, tm
     since("24.05")
     settings = {"SlurmctldParameters": "enable_stepmgr", "PrologFlags": "Contain"}
     lab = make_lab(nodes=2, gpus=2, settings=settings)
-    here = project(lab, tmp_path)
-    Trained(here).check()
-    exec_beside(here)
-    cancelled(here)
+    local = project(lab, tmp_path)
+    Trained(local).check()
+    exec_beside(local)
+    cancelled(local)
     lab.down()

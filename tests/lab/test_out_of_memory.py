@@ -23,19 +23,22 @@ time.sleep(600)
 
 
 def test_the_kernel_s_kill_on_one_node_is_told_with_its_reason(lab: Lab, tmp_path: Path) -> None:
-    here = site(lab, tmp_path)
-    (here.project / "train.py").write_text(EATS)
+    local = site(lab, tmp_path)
+    (local.project / "train.py").write_text(EATS)
     with limited("n0002", 500 * MEBIBYTE) as group:
         for process in lab.processes():
             if (process.host, process.name) == ("n0002", "slurmd"):
                 (group / "cgroup.procs").write_text(str(process.process))
         options = ("--nodes", "2", "--ranks-per-node", "1", "--gpus", "0", "--nodelist", "n0001,n0002")
-        done = here.run("submit", *options, "--wait", "train.py", limit=240)
-    words = "rank 1 on n0002 was killed by signal 9 (SIGKILL), as the kernel does when memory runs out"
-    assert (done.code, words in done.err) == (1, True), done.err
-    assert "the kernel ended a process of this job on this node" in here.run("status", "last").out
-    found = json.loads(here.run("diagnose", "--json").out)
-    assert (found["verdict"], [(one["rank"], one["node"]) for one in found["culprits"]]) == (
+        result = local.run("submit", *options, "--wait", "train.py", limit=240)
+    text = "rank 1 on n0002 was killed by signal 9 (SIGKILL), as the kernel does when memory runs out"
+    assert (result.code, text in result.err) == (1, True), result.err
+    assert "the kernel ended a process of this job on this node" in local.run("status", "last").out
+    document = json.loads(local.run("diagnose", "--json").out)
+    assert (
+        document["verdict"],
+        [(culprit["rank"], culprit["node"]) for culprit in document["culprits"]],
+    ) == (
         "out of memory",
         [(1, "n0002")],
     )

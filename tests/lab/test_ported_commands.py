@@ -41,16 +41,16 @@ wait
 
 @pytest.fixture
 def project(lab: Lab, tmp_path: Path) -> Site:
-    here = site(lab, tmp_path)
+    local = site(lab, tmp_path)
     for name, text in FILES.items():
-        (here.project / name).write_text(text.replace("{python}", sys.executable))
-        (here.project / name).chmod(0o755)
-    return here
+        (local.project / name).write_text(text.replace("{python}", sys.executable))
+        (local.project / name).chmod(0o755)
+    return local
 
 
 def plain(here: Site, *words: str) -> tuple[int, str, str]:
-    done = here.lab.exec(["sbatch", *words], cwd=str(here.project))
-    return done.code, done.out, done.err
+    result = here.lab.exec(["sbatch", *words], cwd=str(here.project))
+    return result.code, result.out, result.err
 
 
 def queued(here: Site) -> str:
@@ -88,9 +88,9 @@ def runs(here: Site) -> list[str]:
     ],
 )
 def test_what_cannot_work_is_refused_before_anything_is_queued(project: Site, typed: str) -> None:
-    done = project.run("submit", *shlex.split(typed))
-    assert (done.code, done.out) == (2, "")
-    assert re.search(r"^error: .+\n.+", done.err, re.MULTILINE), "what was seen, and what to do"
+    result = project.run("submit", *shlex.split(typed))
+    assert (result.code, result.out) == (2, "")
+    assert re.search(r"^error: .+\n.+", result.err, re.MULTILINE), "what was seen, and what to do"
     assert (queued(project), runs(project)) == ("", [])
 
 
@@ -110,13 +110,13 @@ def test_plain_sbatch_refuses_the_same_scripts(project: Site) -> None:
 def test_the_line_that_is_offered_asks_for_the_same(project: Site, typed: str, size: tuple[int, int]) -> None:
     refused = project.run("submit", *shlex.split(typed))
     line = next(line for line in refused.err.split("\n") if "clusterrun submit" in line)
-    words = shlex.split(line[line.index("clusterrun submit ") :])[2:]
-    assert words[-3:] == ["train.py", "--lr", "0.1"]
-    answer = project.submit("--sbatch", "hold", *words)
+    arguments = shlex.split(line[line.index("clusterrun submit ") :])[2:]
+    assert arguments[-3:] == ["train.py", "--lr", "0.1"]
+    answer = project.submit("--sbatch", "hold", *arguments)
     status = project.status(answer["run_id"])
     assert (status["nodes"], status["world_size"]) == (size[0], size[0] * size[1])
-    asked = project.lab.exec(["squeue", "--noheader", f"--job={answer['job_id']}", "--format=%D %j"]).out
-    assert asked.startswith(f"{size[0]} ")
+    requested = project.lab.exec(["squeue", "--noheader", f"--job={answer['job_id']}", "--format=%D %j"]).out
+    assert requested.startswith(f"{size[0]} ")
     project.run("cancel", answer["run_id"])
 
 
@@ -150,8 +150,8 @@ COMPARED = (
 
 
 def fields(here: Site, job_id: str) -> dict[str, str]:
-    shown = here.lab.exec(["scontrol", "--oneliner", "show", "job", job_id]).out
-    pairs = [word.partition("=")[::2] for word in shown.split()]
+    output = here.lab.exec(["scontrol", "--oneliner", "show", "job", job_id]).out
+    pairs = [word.partition("=")[::2] for word in output.split()]
     return {name: value for name, value in pairs if name in COMPARED}
 
 
@@ -168,8 +168,8 @@ def test_options_that_are_passed_on_reach_the_job_as_with_plain_sbatch(project: 
 
 
 def test_the_table_has_every_option_that_this_sbatch_names(project: Site) -> None:
-    shown = project.lab.exec(["sbatch", "--help"]).out
-    names = set(re.findall(r"^\s+(?:-\w, ?|-\w  )?--([a-z][a-z-]+)", shown, re.MULTILINE))
+    output = project.lab.exec(["sbatch", "--help"]).out
+    names = set(re.findall(r"^\s+(?:-\w, ?|-\w  )?--([a-z][a-z-]+)", output, re.MULTILINE))
     assert len(names) > 80
     assert names <= {*OPTIONS}
 
@@ -180,14 +180,16 @@ def test_a_launcher_in_a_shell_script_is_warned_of_and_seen_while_it_runs(projec
     until(lambda: "training alone: at least 2 of 2 ranks" in project.status(answer["run_id"])["reason"])
     project.run("cancel", answer["run_id"])
     (project.project / "run.sh").write_text("#!/bin/bash\ntorchrun --nproc_per_node 2 train.py\n")
-    done = project.run("submit", "--nodes", "2", "--dry-run", "bash", "run.sh")
-    assert done.code == 0
-    assert "run.sh, line 2 starts torchrun" in done.err
-    assert re.search(r"instead clusterrun submit --nodes 2 --gpus 2 .*train\.py\n", done.err)
+    result = project.run("submit", "--nodes", "2", "--dry-run", "bash", "run.sh")
+    assert result.code == 0
+    assert "run.sh, line 2 starts torchrun" in result.err
+    assert re.search(r"instead clusterrun submit --nodes 2 --gpus 2 .*train\.py\n", result.err)
 
 
 def test_gpus_that_were_forgotten_on_a_gpu_partition_are_named_in_one_line(project: Site) -> None:
-    outputs = [project.run("submit", "--dry-run", *words, "train.py").err for words in ((), ("--gpus", "0"))]
+    outputs = [
+        project.run("submit", "--dry-run", *arguments, "train.py").err for arguments in ((), ("--gpus", "0"))
+    ]
     lines = [line for line in outputs[0].split("\n") if "this run asks for none" in line]
     assert len(lines) == 1
     assert "nodes of partition debug have up to 8 GPUs" in lines[0]

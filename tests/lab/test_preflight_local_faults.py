@@ -46,16 +46,16 @@ class Machines:
     def check(self, nodes: int) -> tuple[int, dict[str, dict[str, str]], list[object]]:
         """Exit code; {node: {check: verdict}} of every node with a finding; and links with one."""
         options = ("--nodes", str(nodes), "--gpus", "8", "--level", "quick")
-        asked = (*options, "--preflight-budget", "170", "--json")
-        done = self.site.run("check", *asked, limit=240)
-        assert done.code in (0, 3), done.err
-        report = json.loads(done.out)
-        found = {
-            name: {one["check"]: one["verdict"] for one in node["findings"]}
+        requested = (*options, "--preflight-budget", "170", "--json")
+        result = self.site.run("check", *requested, limit=240)
+        assert result.code in (0, 3), result.err
+        report = json.loads(result.out)
+        results = {
+            name: {finding["check"]: finding["verdict"] for finding in node["findings"]}
             for name, node in report["nodes"].items()
             if node["findings"]
         }
-        return done.code, found, report["links"]
+        return result.code, results, report["links"]
 
 
 @pytest.fixture(scope="module")

@@ -53,8 +53,8 @@ def on_slurm(twelve: Lab, tmp_path: Path) -> Iterator[Site]:
 
 @pytest.mark.parametrize("case", [case for case in CASES if case.name in HERE], ids=lambda case: case.name)
 def test_the_fault_is_named_exactly_and_nobody_else_is_blamed(on_slurm: Site, case: Case) -> None:
-    found = play(case, on_slurm, BUDGET)
-    assert case.exact(found), (found.status["reason"], found.said)
+    result = play(case, on_slurm, BUDGET)
+    assert case.exact(result), (result.status["reason"], result.said)
 
 
 @pytest.mark.parametrize(
@@ -75,13 +75,13 @@ def test_a_firewall_on_the_first_node_is_named_with_its_direction(
     def strike(lab: Lab, site: Site) -> None:
         for name in others:
             address = lab.exec(["getent", "hosts", name], host=first).out.split()[0]
-            words = ("iptables", "-A", *rule, ends, address, "-p", "tcp", "--syn", "-j", "DROP")
-            hosts.on_outside_root(first, *words)
+            arguments = ("iptables", "-A", *rule, ends, address, "-p", "tcp", "--syn", "-j", "DROP")
+            hosts.on_outside_root(first, *arguments)
 
     try:
         case = Case("firewall on the first node", 5, strike, blame([first]))
-        found = play(case, on_slurm, BUDGET)
+        result = play(case, on_slurm, BUDGET)
     finally:
         hosts.on_outside_root(first, "iptables", "-F")
-    assert case.exact(found), (found.status["reason"], found.said)
-    assert said in found.said
+    assert case.exact(result), (result.status["reason"], result.said)
+    assert said in result.said

@@ -35,20 +35,20 @@ def on_slurm(four: Lab, tmp_path: Path) -> Site:
 
 def nodes_of_ranks(here: Site, answer: dict[str, Any], attempt: int = 0) -> list[str]:
     """On which node each rank was, by what the ranks themselves saw."""
-    told = here.outputs(answer, attempt)
-    return [json.loads(told[rank])["environ"]["CLUSTERRUN_NODE_NAME"] for rank in sorted(told)]
+    message = here.outputs(answer, attempt)
+    return [json.loads(message[rank])["environ"]["CLUSTERRUN_NODE_NAME"] for rank in sorted(message)]
 
 
 def test_an_unfit_node_is_swapped_for_a_spare_and_the_run_has_the_size_that_was_asked(on_slurm: Site) -> None:
     size = ("--nodes", "3", "--spares", "1")
-    done = on_slurm.run("submit", "--json", "--wait", *BUDGET, *size, *UNFIT, "tell.py", limit=240)
-    assert done.code == 0, done.err
-    assert "pre-flight WARN: n0002 is unfit; 3 of 4 nodes are fit" in done.err
-    answer = json.loads(done.out)
+    result = on_slurm.run("submit", "--json", "--wait", *BUDGET, *size, *UNFIT, "tell.py", limit=240)
+    assert result.code == 0, result.err
+    assert "pre-flight WARN: n0002 is unfit; 3 of 4 nodes are fit" in result.err
+    answer = json.loads(result.out)
     assert nodes_of_ranks(on_slurm, answer) == ["n0001", "n0004", "n0003"]
     assert report(answer)["excluded"] == ["n0002"]
     listed = json.loads(on_slurm.run("nodes", "--json").out)
-    assert [(one["name"], one["fails"]) for one in listed["nodes"]] == [("n0002", 1)]
+    assert [(node["name"], node["fails"]) for node in listed["nodes"]] == [("n0002", 1)]
     avoided = on_slurm.run("submit", "--dry-run", "--avoid-bad", "--nodes", "3", "tell.py")
     assert ("--exclude=n0002\n" in avoided.out, "excludes n0002: unfit" in avoided.err) == (True, True)
     needed = on_slurm.run("submit", "--dry-run", "--avoid-bad", "--nodes", "4", "tell.py")
@@ -61,11 +61,11 @@ def test_a_node_that_fails_the_users_own_check_is_swapped_for_a_spare(on_slurm: 
     plain = on_slurm.lab.exec(["srun", "--nodelist=n0002", "sh", "-c", command])
     assert (plain.code, plain.out) == (9, "scratch is not mounted\n")
     size = ("--nodes", "1", "--spares", "1", "--nodelist", "n[0002-0003]")
-    done = on_slurm.run(
+    result = on_slurm.run(
         "submit", "--json", "--wait", *BUDGET, *size, "--check-command", command, "tell.py", limit=240
     )
-    assert done.code == 0, done.err
-    answer = json.loads(done.out)
+    assert result.code == 0, result.err
+    answer = json.loads(result.out)
     assert nodes_of_ranks(on_slurm, answer) == ["n0003"]
     findings = report(answer)["nodes"]["n0002"]["findings"]
     finding = next(finding for finding in findings if finding["check"] == "check-command")
@@ -75,11 +75,11 @@ def test_a_node_that_fails_the_users_own_check_is_swapped_for_a_spare(on_slurm: 
 
 
 def test_without_a_spare_the_run_ends_with_what_was_found_and_how_to_go_on(on_slurm: Site) -> None:
-    done = on_slurm.run("submit", "--json", "--wait", *BUDGET, "--nodes", "3", *UNFIT, "tell.py", limit=240)
-    assert done.code == 3, done.err
-    assert "FAIL: n0002 is unfit; 2 of 3 nodes are fit" in done.err
-    assert "again   clusterrun submit --exclude n0002 …  (or --spares 1)" in done.err
-    run_id = json.loads(done.out)["run_id"]
+    result = on_slurm.run("submit", "--json", "--wait", *BUDGET, "--nodes", "3", *UNFIT, "tell.py", limit=240)
+    assert result.code == 3, result.err
+    assert "FAIL: n0002 is unfit; 2 of 3 nodes are fit" in result.err
+    assert "again   clusterrun submit --exclude n0002 …  (or --spares 1)" in result.err
+    run_id = json.loads(result.out)["run_id"]
     status = on_slurm.status(run_id)
     assert (status["state"], status["exit_code"], status["reason"].split(":")[0]) == (
         "FAILED",
@@ -91,9 +91,9 @@ def test_without_a_spare_the_run_ends_with_what_was_found_and_how_to_go_on(on_sl
 
 def test_a_run_queues_itself_again_without_its_unfit_nodes_and_trains(on_slurm: Site) -> None:
     size = ("--nodes", "3", "--on-unfit", "resubmit")
-    done = on_slurm.run("submit", "--json", "--wait", *BUDGET, *size, *UNFIT, "tell.py", limit=300)
-    assert done.code == 0, done.err
-    answer = json.loads(done.out)
+    result = on_slurm.run("submit", "--json", "--wait", *BUDGET, *size, *UNFIT, "tell.py", limit=300)
+    assert result.code == 0, result.err
+    answer = json.loads(result.out)
     assert nodes_of_ranks(on_slurm, answer, 1) == ["n0001", "n0003", "n0004"]
     status = on_slurm.status(answer["run_id"])
     assert (status["state"], status["attempt"], status["job_id"] != answer["job_id"]) == (
@@ -122,8 +122,12 @@ def test_a_check_alone_exits_by_its_verdict_and_starts_no_rank(on_slurm: Site) -
         "check", "--nodes", "2", "--level", "quick", "--preflight-budget", "3m", "--json", limit=240
     )
     assert fine.code == 0, fine.err
-    found = json.loads(fine.out)
-    assert (found["verdict"], sorted(found["nodes"]), found["excluded"]) == ("pass", ["n0001", "n0002"], [])
+    document = json.loads(fine.out)
+    assert (document["verdict"], sorted(document["nodes"]), document["excluded"]) == (
+        "pass",
+        ["n0001", "n0002"],
+        [],
+    )
     html = str(on_slurm.project / "report.html")
     ill = on_slurm.run("check", "--nodes", "3", "--preflight-budget", "3m", "--html", html, *UNFIT, limit=240)
     assert (ill.code, ill.out.startswith("FAIL: n0002 is unfit; 2 of 3 nodes are fit\n")) == (3, True)

@@ -131,10 +131,10 @@ def training(here: Site, **shell: str) -> dict[str, Any]:
     ],
 )
 def test_a_run_works_where_slurm_is_set_so(trained: Trained, trait: str) -> None:
-    shown = trained.here.lab.exec(["scontrol", "show", "config"]).out
-    (found,) = re.findall(rf"(?mi)^{trait}\s*= (.*)$", shown)
-    wanted = {word.lower() for word in SETTINGS[trait].split(",")}
-    assert wanted <= set(re.split(r"[\s,()]+", found.lower())), found
+    output = trained.here.lab.exec(["scontrol", "show", "config"]).out
+    (result,) = re.findall(rf"(?mi)^{trait}\s*= (.*)$", output)
+    expected = {word.lower() for word in SETTINGS[trait].split(",")}
+    assert expected <= set(re.split(r"[\s,()]+", result.lower())), result
     trained.check()
     assert int(trained.answer["job_id"]) >= int(SETTINGS["FirstJobId"])
 
@@ -144,7 +144,7 @@ def test_ranks_and_nodes_bear_their_names_where_tasks_are_numbered_otherwise(tra
     trained.check()
     hosts = {"GPU-A1": "n0001", "GPU-A2": "n0002"}
     first, second = trained.status["attempts"]
-    assert {rank: one["node"] for rank, one in trained.ranks.items()} == {
+    assert {rank: value["node"] for rank, value in trained.ranks.items()} == {
         rank: hosts[second["nodes"][rank // 2]] for rank in range(4)
     }
     assert (first["failure"]["rank"], first["failure"]["node"]) == (3, first["nodes"][1])
@@ -175,15 +175,15 @@ SHELL = {
 def test_what_somebody_has_set_for_programs_of_slurm_hides_no_run_and_keeps_none_alive(habits: Site) -> None:
     queued = habits.submit("--sbatch", "hold", *STAY, **SHELL)
     listed = json.loads(habits.run("status", "--json", queued["run_id"], **SHELL).out)["runs"]
-    assert [one["state"] for one in listed] == ["PENDING"]
-    done = habits.run("cancel", queued["run_id"], **SHELL)
-    left = habits.lab.exec(["squeue", "--noheader", f"--jobs={queued['job_id']}"])
-    assert (done.code, done.out, left.out) == (0, f"{queued['run_id']} CANCELLED\n", ""), done
+    assert [entry["state"] for entry in listed] == ["PENDING"]
+    result = habits.run("cancel", queued["run_id"], **SHELL)
+    remaining = habits.lab.exec(["squeue", "--noheader", f"--jobs={queued['job_id']}"])
+    assert (result.code, result.out, remaining.out) == (0, f"{queued['run_id']} CANCELLED\n", ""), result
     answer = training(habits, **SHELL)
-    shown = habits.run("status", answer["run_id"], **SHELL)
-    assert "state      RUNNING, training\n" in shown.out, shown
-    done = habits.run("cancel", answer["run_id"], **SHELL)
-    assert (done.code, done.out, leftovers(habits.lab)) == (0, f"{answer['run_id']} CANCELLED\n", [])
+    output = habits.run("status", answer["run_id"], **SHELL)
+    assert "state      RUNNING, training\n" in output.out, output
+    result = habits.run("cancel", answer["run_id"], **SHELL)
+    assert (result.code, result.out, leftovers(habits.lab)) == (0, f"{answer['run_id']} CANCELLED\n", [])
 
 
 def test_wrappers_of_a_site_that_print_around_what_slurms_programs_say_hide_no_run(habits: Site) -> None:
@@ -200,10 +200,10 @@ def test_wrappers_of_a_site_that_print_around_what_slurms_programs_say_hide_no_r
         script(folder, program, *around)
     shell = {"PATH": f"{folder}:{os.environ['PATH']}"}
     answer = training(habits, **shell)
-    shown = habits.run("status", "--json", answer["run_id"], **shell)
-    assert (json.loads(shown.out)["runs"][0]["state"], shown.err) == ("RUNNING", "")
-    done = habits.run("cancel", answer["run_id"], **shell)
-    assert (done.code, done.out, leftovers(habits.lab)) == (0, f"{answer['run_id']} CANCELLED\n", [])
+    output = habits.run("status", "--json", answer["run_id"], **shell)
+    assert (json.loads(output.out)["runs"][0]["state"], output.err) == ("RUNNING", "")
+    result = habits.run("cancel", answer["run_id"], **shell)
+    assert (result.code, result.out, leftovers(habits.lab)) == (0, f"{answer['run_id']} CANCELLED\n", [])
 
 
 def test_a_run_goes_on_after_a_job_of_a_higher_partition_that_suspended_it(habits: Site) -> None:
@@ -215,7 +215,7 @@ def test_a_run_goes_on_after_a_job_of_a_higher_partition_that_suspended_it(habit
     until(lambda: "suspended" not in habits.status(answer["run_id"])["reason"])
     assert habits.status(answer["run_id"])["state"] == "RUNNING"
     assert habits.run("cancel", answer["run_id"]).code == 0
-    assert [one["cause"] for one in habits.status(answer["run_id"])["attempts"]] == ["first"]
+    assert [attempt["cause"] for attempt in habits.status(answer["run_id"])["attempts"]] == ["first"]
 
 
 def test_a_run_goes_on_where_a_health_check_drains_its_node(habits: Site) -> None:
@@ -229,14 +229,14 @@ def test_a_run_goes_on_where_a_health_check_drains_its_node(habits: Site) -> Non
         assert habits.run("cancel", answer["run_id"]).code == 0
     finally:
         assert lab.exec(["scontrol", "update", "nodename=GPU-A2", "state=resume"]).code == 0
-    assert [one["cause"] for one in habits.status(answer["run_id"])["attempts"]] == ["first"]
+    assert [attempt["cause"] for attempt in habits.status(answer["run_id"])["attempts"]] == ["first"]
 
 
 def test_a_user_ends_ranks_that_ignore_sigterm_before_the_two_minutes_of_killwait(habits: Site) -> None:
     answer = habits.submit(*SIZE, "--python", SYSTEM_PYTHON, "--preflight", "off", "stay.py", "--stubborn")
     until(lambda: len(list(filter(None, habits.outputs(answer).values()))) == 4)
-    done = habits.run("cancel", "--kill-wait", "3s", answer["run_id"], limit=100)
-    assert (done.code, leftovers(habits.lab)) == (0, []), done
+    result = habits.run("cancel", "--kill-wait", "3s", answer["run_id"], limit=100)
+    assert (result.code, leftovers(habits.lab)) == (0, []), result
 
 
 def ended(habits: Site, job_id: str) -> str:
@@ -274,8 +274,8 @@ def test_slurm_queues_a_plain_job_again_for_its_exit_code(habits: Site, code: in
 def test_slurm_never_queues_a_failed_run_again_for_its_exit_code(
     habits: Site, options: list[str], command: list[str], attempts: int
 ) -> None:
-    words = (*SIZE, "--python", SYSTEM_PYTHON, "--preflight", "off", *options)
-    answer = habits.submit(*words, SYSTEM_PYTHON, *command)
+    arguments = (*SIZE, "--python", SYSTEM_PYTHON, "--preflight", "off", *options)
+    answer = habits.submit(*arguments, SYSTEM_PYTHON, *command)
     assert habits.run("wait", answer["run_id"]).code == 1
     assert ended(habits, answer["job_id"]) in ("FAILED", "")
     status = habits.status(answer["run_id"])
@@ -318,7 +318,7 @@ def test_a_run_works_in_the_step_that_salloc_gives_where_no_shell_is_set(habits:
     alloc = f"env -u SHELL {PROGRAM} alloc {' '.join(SIZE)}"
     argv = ["script", "--quiet", "--return", "--command", alloc, "/dev/null"]
     shell = {"CLUSTERRUN_HOME": str(habits.home)}
-    done = habits.lab.exec(argv, stdin=typed, env=shell, cwd=str(habits.project), timeout=180)
-    assert done.code == 0, done
-    told = (habits.project / "told").read_text()
-    assert (told.count('"WORLD_SIZE": "4"'), (habits.project / "where").read_text()) == (4, "n0001\n"), done
+    result = habits.lab.exec(argv, stdin=typed, env=shell, cwd=str(habits.project), timeout=180)
+    assert result.code == 0, result
+    text = (habits.project / "told").read_text()
+    assert (text.count('"WORLD_SIZE": "4"'), (habits.project / "where").read_text()) == (4, "n0001\n"), result

@@ -47,18 +47,31 @@ class Trained:
 
     def __init__(self, here: Site, *options: str) -> None:
         self.here = here
-        words = (*SIZE, "--python", SYSTEM_PYTHON, "--preflight", "quick", "--max-restarts", "1", *options)
-        self.answer = here.submit(*words, "work.py", "fail")
+        arguments = (
+            *SIZE,
+            "--python",
+            SYSTEM_PYTHON,
+            "--preflight",
+            "quick",
+            "--max-restarts",
+            "1",
+            *options,
+        )
+        self.answer = here.submit(*arguments, "work.py", "fail")
         self.waited = here.run("wait", self.answer["run_id"], limit=240)
         self.status = here.status(self.answer["run_id"])
         self.ranks = {rank: json.loads(text) for rank, text in here.outputs(self.answer, 1).items() if text}
 
     def check(self) -> None:
         """The law of every site on which a run works."""
-        seen = self.waited.code, self.status["state"], [one["cause"] for one in self.status["attempts"]]
-        assert seen == (0, "COMPLETED", ["first", "failure"]), (self.waited.err, self.status["reason"])
+        observed = (
+            self.waited.code,
+            self.status["state"],
+            [attempt["cause"] for attempt in self.status["attempts"]],
+        )
+        assert observed == (0, "COMPLETED", ["first", "failure"]), (self.waited.err, self.status["reason"])
         assert {
-            rank: (one["WORLD_SIZE"], one["attempt"]) for rank, one in self.ranks.items()
+            rank: (attempt["WORLD_SIZE"], attempt["attempt"]) for rank, attempt in self.ranks.items()
         } == dict.fromkeys(range(4), ("4", 1))
         logs = self.here.run("logs", self.answer["run_id"])
         assert (logs.code, logs.out.count('"WORLD_SIZE": "4"')) == (0, 4), logs.err
@@ -72,17 +85,17 @@ def cancelled(here: Site, *options: str, requeued: list[str] | None = None) -> N
         assert here.lab.exec(["scontrol", "requeue", answer["job_id"]]).code == 0
         until(lambda: len(list(filter(None, here.outputs(answer, 1).values()))) == 4, 120)
         # The state is saved up to some seconds after the ranks have begun.
-        until(lambda: all(one["nodes"] for one in here.status(answer["run_id"])["attempts"]))
+        until(lambda: all(attempt["nodes"] for attempt in here.status(answer["run_id"])["attempts"]))
         attempts = here.status(answer["run_id"])["attempts"]
-        assert [one["nodes"] for one in attempts] == [requeued] * 2
+        assert [attempt["nodes"] for attempt in attempts] == [requeued] * 2
     assert here.run("cancel", answer["run_id"]).code == 0
     assert (here.status(answer["run_id"])["state"], leftovers(here.lab)) == ("CANCELLED", [])
 
 
 def project(lab: Lab, folder: Path) -> Site:
-    here = site(lab, folder)
-    (here.project / "work.py").write_text(WORK)
-    return here
+    local = site(lab, folder)
+    (local.project / "work.py").write_text(WORK)
+    return local
 
 
 def script(folder: Path, name: str, *lines: str) -> str:
@@ -153,21 +166,21 @@ CONFIGURED = {
 
 @pytest.mark.parametrize("trait", CONFIGURED)
 def test_a_run_works_where_slurm_is_set_so(trained: Trained, trait: str) -> None:
-    shown = trained.here.lab.exec(["scontrol", "show", "config"]).out
-    (found,) = re.findall(rf"(?m)^{trait}\s*= (.*)$", shown)
-    assert found.strip().lower().startswith(CONFIGURED[trait].lower())
+    output = trained.here.lab.exec(["scontrol", "show", "config"]).out
+    (result,) = re.findall(rf"(?m)^{trait}\s*= (.*)$", output)
+    assert result.strip().lower().startswith(CONFIGURED[trait].lower())
     trained.check()
 
 
 def test_prolog_and_epilog_run_and_what_the_task_prolog_exports_reaches_the_ranks(trained: Trained) -> None:
     trained.check()
-    assert {one["FROM_TASK_PROLOG"] for one in trained.ranks.values()} == {"yes"}
+    assert {entry["FROM_TASK_PROLOG"] for entry in trained.ranks.values()} == {"yes"}
     ended = trained.here.project.parent / "epilog.log"
     until(lambda: ended.exists() and ended.read_text().split().count(trained.answer["job_id"]) == 2)
 
 
 def test_ranks_share_all_cpus_of_the_job_where_slurm_binds_tasks(trained: Trained) -> None:
-    assert {one["cpus"] for one in trained.ranks.values()} == {len(os.sched_getaffinity(0))}
+    assert {entry["cpus"] for entry in trained.ranks.values()} == {len(os.sched_getaffinity(0))}
 
 
 def test_a_strict_site_leaves_nothing_of_a_cancelled_run(strict: Site) -> None:
@@ -176,21 +189,31 @@ def test_a_strict_site_leaves_nothing_of_a_cancelled_run(strict: Site) -> None:
 
 def test_requeue_is_asked_for_by_itself_where_the_site_has_switched_it_off(strict: Site) -> None:
     answer = strict.submit("--requeue", "--sbatch", "hold", "work.py")
-    shown = strict.lab.exec(["scontrol", "show", "job", answer["job_id"]]).out
-    assert "Requeue=1 " in shown
+    output = strict.lab.exec(["scontrol", "show", "job", answer["job_id"]]).out
+    assert "Requeue=1 " in output
     assert strict.run("cancel", answer["run_id"]).code == 0
 
 
 def test_a_run_that_slurm_suspends_goes_on_when_it_is_resumed(strict: Site) -> None:
-    words = (*SIZE, "--python", SYSTEM_PYTHON, "--preflight", "off", "--hang-after", "20", "work.py", "stay")
-    answer = strict.submit(*words)
+    arguments = (
+        *SIZE,
+        "--python",
+        SYSTEM_PYTHON,
+        "--preflight",
+        "off",
+        "--hang-after",
+        "20",
+        "work.py",
+        "stay",
+    )
+    answer = strict.submit(*arguments)
     until(lambda: len(list(filter(None, strict.outputs(answer).values()))) == 4)
     assert strict.lab.exec(["scontrol", "suspend", answer["job_id"]]).code == 0
     until(lambda: "suspended" in strict.status(answer["run_id"])["reason"])
     assert strict.lab.exec(["scontrol", "resume", answer["job_id"]]).code == 0
     until(lambda: strict.status(answer["run_id"])["state"] == "RUNNING")
     assert strict.run("cancel", answer["run_id"]).code == 0
-    assert [one["cause"] for one in strict.status(answer["run_id"])["attempts"]] == ["first"]
+    assert [attempt["cause"] for attempt in strict.status(answer["run_id"])["attempts"]] == ["first"]
 
 
 REFUSED = {
@@ -216,9 +239,9 @@ REFUSED = {
 def refused(here: Site, options: tuple[str, ...], words: str, remedy: str) -> None:
     runs = here.home / "runs"
     before = sorted(runs.iterdir()) if runs.is_dir() else []
-    done = here.run("submit", *SIZE, *options, "work.py")
-    assert (done.code, words in done.err, remedy in done.err) == (4, True, True), done.err
-    assert "searching the queue" not in done.err
+    result = here.run("submit", *SIZE, *options, "work.py")
+    assert (result.code, words in result.err, remedy in result.err) == (4, True, True), result.err
+    assert "searching the queue" not in result.err
     assert sorted(runs.iterdir()) == before
 
 
@@ -226,10 +249,10 @@ def refused(here: Site, options: tuple[str, ...], words: str, remedy: str) -> No
 def test_what_a_site_does_not_allow_is_refused_at_once_with_a_remedy_and_leaves_no_run(
     strict: Site, limit: str
 ) -> None:
-    setting, lifted, options, words, remedy = REFUSED[limit]
+    setting, lifted, options, arguments, remedy = REFUSED[limit]
     assert strict.lab.exec(["scontrol", "update", "partition=debug", setting]).code == 0
     try:
-        refused(strict, options, words, remedy)
+        refused(strict, options, arguments, remedy)
     finally:
         assert strict.lab.exec(["scontrol", "update", "partition=debug", lifted]).code == 0
 
@@ -243,11 +266,11 @@ def test_a_rule_of_a_site_refuses_at_once_and_in_its_own_words(strict: Site) -> 
     strict.lab.fault("controller")
     strict.lab.heal()
     assert strict.lab.wait_idle()
-    words, remedy = (
+    arguments, remedy = (
         "Name a project for this host with --account.",
         "a rule of this site refuses the job: do what its words ask for",
     )
-    refused(strict, ("--sbatch", "comment=without project"), words, remedy)
+    refused(strict, ("--sbatch", "comment=without project"), arguments, remedy)
 
 
 def of_which_the_last_two_are_fast(spec: LabSpec, layout: Layout) -> str:
@@ -267,13 +290,13 @@ def test_a_run_works_where_the_prolog_takes_long_killwait_is_nothing_and_srun_ha
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(conf, "_nodes", of_which_the_last_two_are_fast)
         lab = make_lab(nodes=3, gpus=2, settings=settings)
-    here = project(lab, tmp_path)
-    trained = Trained(here, "--constraint", "fast")
+    local = project(lab, tmp_path)
+    trained = Trained(local, "--constraint", "fast")
     trained.check()
-    assert [one["nodes"] for one in trained.status["attempts"]] == [["n0002", "n0003"]] * 2
-    cancelled(here, "--constraint", "fast", "--requeue", requeued=["n0002", "n0003"])
-    done = here.run("submit", *SIZE, "--preflight", "off", "--constraint", "nosuch", "work.py")
-    assert (done.code, "sinfo -o '%P %f'" in done.err) == (4, True), done.err
+    assert [attempt["nodes"] for attempt in trained.status["attempts"]] == [["n0002", "n0003"]] * 2
+    cancelled(local, "--constraint", "fast", "--requeue", requeued=["n0002", "n0003"])
+    result = local.run("submit", *SIZE, "--preflight", "off", "--constraint", "nosuch", "work.py")
+    assert (result.code, "sinfo -o '%P %f'" in result.err) == (4, True), result.err
     lab.down()
 
 
@@ -292,63 +315,63 @@ def accounted(make_lab: MakeLab, tmp_path_factory: pytest.TempPathFactory) -> It
     settings = {"AccountingStorageEnforce": "limits,qos", "MinJobAge": "2"}
     settings |= {"FirstJobId": "100", "MaxJobId": "103"}
     lab = make_lab(nodes=2, gpus=2, accounting=True, settings=settings)
-    for words in ACCOUNTED:
-        done = lab.exec(["sacctmgr", "--immediate", *words.split()])
-        assert done.code == 0, (words, done)
+    for arguments in ACCOUNTED:
+        result = lab.exec(["sacctmgr", "--immediate", *arguments.split()])
+        assert result.code == 0, (arguments, result)
     yield project(lab, tmp_path_factory.mktemp("accounted"))
     lab.down()
 
 
 @pytest.mark.slow
 def test_accounts_and_limits_that_slurm_enforces_refuse_with_the_place_to_look(accounted: Site) -> None:
-    here = accounted
+    local = accounted
     runs = ("submit", *SIZE, "--preflight", "off", "--python", SYSTEM_PYTHON)
-    for option, words in (
+    for option, arguments in (
         (("--account", "nope"), "Invalid account"),
         (("--qos", "nope"), "Invalid qos"),
         (("--qos", "small"), "QOSMaxNodePerJobLimit"),
     ):
-        done = here.run(*runs, *option, "work.py")
-        assert (done.code, words in done.err, "sacctmgr show assoc user=$USER" in done.err) == (
+        result = local.run(*runs, *option, "work.py")
+        assert (result.code, arguments in result.err, "sacctmgr show assoc user=$USER" in result.err) == (
             4,
             True,
             True,
-        ), done.err
-    assert here.run(*runs, "--wait", "work.py").code == 0
+        ), result.err
+    assert local.run(*runs, "--wait", "work.py").code == 0
 
 
 @pytest.mark.slow
 def test_a_job_that_gets_the_number_of_an_older_run_is_not_taken_for_its_job(accounted: Site) -> None:
     """Its coordinator died without a word, nobody asked, and accounting knows a number's newest job only."""
-    here, lab = accounted, accounted.lab
-    words = ("--name", "same", "--python", SYSTEM_PYTHON, "--preflight", "off")
-    stay = (*SIZE, *words, "work.py", "stay")
-    older = here.submit(*stay)
+    local, lab = accounted, accounted.lab
+    arguments = ("--name", "same", "--python", SYSTEM_PYTHON, "--preflight", "off")
+    stay = (*SIZE, *arguments, "work.py", "stay")
+    older = local.submit(*stay)
     number = older["job_id"]
-    until(lambda: len(list(filter(None, here.outputs(older).values()))) == 4)
+    until(lambda: len(list(filter(None, local.outputs(older).values()))) == 4)
     state = Path(older["run_dir"], "state.json")
-    known = json.loads(state.read_text())
-    assert (known["state"], lab.exec(["scancel", number]).code) == ("RUNNING", 0)
+    expected_names = json.loads(state.read_text())
+    assert (expected_names["state"], lab.exec(["scancel", number]).code) == ("RUNNING", 0)
     others: set[str] = set()
     while len(others) < 2:
-        done = lab.exec(["sbatch", "--parsable", "--hold", "-o/dev/null", "--wrap=true"])
-        if (taken := done.out.strip()) == number:
+        result = lab.exec(["sbatch", "--parsable", "--hold", "-o/dev/null", "--wrap=true"])
+        if (taken := result.out.strip()) == number:
             assert lab.exec(["scancel", number]).code == 0
         others |= {taken} - {"", number}
     until(lambda: number not in lab.exec(["squeue", "-ho%i", "-tall"]).out.split(), 180)
-    state.write_text(json.dumps({**known, "updated_at": known["updated_at"] - 86400}))
-    there = Site(lab, here.home.with_name("another home"), here.project)
-    newer = there.submit(*stay)
+    state.write_text(json.dumps({**expected_names, "updated_at": expected_names["updated_at"] - 86400}))
+    remote = Site(lab, local.home.with_name("another home"), local.project)
+    newer = remote.submit(*stay)
     assert newer["job_id"] == number
-    until(lambda: len(list(filter(None, there.outputs(newer).values()))) == 4)
+    until(lambda: len(list(filter(None, remote.outputs(newer).values()))) == 4)
     until(lambda: "RUNNING" in lab.exec(["sacct", "-Xn", "-j", number, "-oState"]).out)
-    found = here.status(older["run_id"])
-    assert (found["state"], "Slurm no longer knows the job" in found["reason"]) == ("FAILED", True)
-    assert here.run("exec", older["run_id"], "--", "true").code != 0
-    assert here.run("submit", "--dry-run", "--after", older["run_id"], *words, "work.py").code != 0
-    assert here.run("cancel", older["run_id"]).code == 0
-    assert there.status(newer["run_id"])["state"] == "RUNNING"
-    assert there.run("cancel", number).out == f"{newer['run_id']} CANCELLED\n"
+    status = local.status(older["run_id"])
+    assert (status["state"], "Slurm no longer knows the job" in status["reason"]) == ("FAILED", True)
+    assert local.run("exec", older["run_id"], "--", "true").code != 0
+    assert local.run("submit", "--dry-run", "--after", older["run_id"], *arguments, "work.py").code != 0
+    assert local.run("cancel", older["run_id"]).code == 0
+    assert remote.status(newer["run_id"])["state"] == "RUNNING"
+    assert remote.run("cancel", number).out == f"{newer['run_id']} CANCELLED\n"
     assert lab.exec(["scancel", *others]).code == 0
 
 
@@ -384,21 +407,21 @@ def foreign(make_lab: MakeLab, tmp_path_factory: pytest.TempPathFactory) -> Iter
     hosts = LabSite(lab.place, lab.state)
     folder = lab.place.folder / "shared"  # below no /tmp
     folder.mkdir()
-    here = project(lab, folder)
+    local = project(lab, folder)
     for host in lab.nodes:
         hosts.on_outside_root(host, "mount", "-t", "tmpfs", "tmpfs", (lab.state.root or "") + "/tmp")
         hosts.on(host, "touch", f"/tmp/of-{host}")
         clock = hosts.on(host, "readlink", "-f", "/etc/localtime").strip()
         hosts.on(host, "mount", "--bind", f"/usr/share/zoneinfo/{ZONES[host]}", clock)
     second_network(lab)
-    yield Trained(here)
+    yield Trained(local)
 
 
 def second_network(lab: Lab) -> None:
     """A quick cable between the two nodes, beside the slow one that their names lead to."""
     ends = [["netns", str(lab.state.processes[host])] for host in lab.nodes]
-    words = ["link", "add", "fast0", *ends[0], "type", "veth", "peer", "name", "fast0", *ends[1]]
-    subprocess.run(["ip", *words], check=True, timeout=60)
+    arguments = ["link", "add", "fast0", *ends[0], "type", "veth", "peer", "name", "fast0", *ends[1]]
+    subprocess.run(["ip", *arguments], check=True, timeout=60)
     for number, host in enumerate(lab.nodes, 1):
         hosts = LabSite(lab.place, lab.state)
         hosts.on_outside_root(host, "ip", "addr", "add", f"192.168.77.{number}/24", "dev", "fast0")
@@ -409,37 +432,37 @@ def test_the_interface_that_somebody_names_wins_over_the_one_that_the_nodes_name
     foreign: Trained,
 ) -> None:
     foreign.check()
-    assert {one["GLOO_SOCKET_IFNAME"] for one in foreign.ranks.values()} == {"eth0"}
+    assert {entry["GLOO_SOCKET_IFNAME"] for entry in foreign.ranks.values()} == {"eth0"}
     named = Trained(foreign.here, "--env", "GLOO_SOCKET_IFNAME=fast0")
     named.check()
-    assert {one["GLOO_SOCKET_IFNAME"] for one in named.ranks.values()} == {"fast0"}
+    assert {entry["GLOO_SOCKET_IFNAME"] for entry in named.ranks.values()} == {"fast0"}
     wrong = foreign.here.submit(
         "--preflight", "quick", *SIZE, "--python", SYSTEM_PYTHON, "--env", "GLOO_SOCKET_IFNAME=ib0", "work.py"
     )
-    told = foreign.here.run("wait", wrong["run_id"], limit=240)
-    assert (told.code, "ib0" in told.err) == (3, True), told.err
+    result = foreign.here.run("wait", wrong["run_id"], limit=240)
+    assert (result.code, "ib0" in result.err) == (3, True), result.err
 
 
 def test_a_run_works_where_node_names_are_no_host_names_and_nobody_is_warned_of(foreign: Trained) -> None:
     foreign.check()
-    assert (foreign.status["nodelist"], {one["node"] for one in foreign.ranks.values()}) == (
+    assert (foreign.status["nodelist"], {entry["node"] for entry in foreign.ranks.values()}) == (
         "c[1-2]",
         set(ZONES),
     )
-    told = foreign.here.run("report", foreign.answer["run_id"])
-    assert "cannot resolve" not in told.out + told.err
+    result = foreign.here.run("report", foreign.answer["run_id"])
+    assert "cannot resolve" not in result.out + result.err
 
 
 def test_a_run_works_where_every_node_has_a_tmp_of_its_own(foreign: Trained) -> None:
     foreign.check()
-    assert {(one["node"], f"of-{one['node']}" in one["here"]) for one in foreign.ranks.values()} == {
+    assert {(entry["node"], f"of-{entry['node']}" in entry["here"]) for entry in foreign.ranks.values()} == {
         (host, True) for host in ZONES
     }
 
 
 def test_times_are_right_where_every_node_has_a_time_zone_of_its_own(foreign: Trained) -> None:
     foreign.check()
-    assert {one["zone"] for one in foreign.ranks.values()} == {"JST", "EST"}
+    assert {entry["zone"] for entry in foreign.ranks.values()} == {"JST", "EST"}
     times = [
         datetime.fromisoformat(foreign.status[f"{what}_at"]) for what in ("submitted", "started", "ended")
     ]
@@ -471,7 +494,7 @@ def test_a_run_works_where_nodes_have_another_python_than_the_login_host(
             hosts.on(host, "umount", own)
     trained.check()
     release = [int(part) for part in Path(other).name[len("python") :].split(".")]
-    assert [one["python"] for one in trained.ranks.values()] == [release] * 4
+    assert [entry["python"] for entry in trained.ranks.values()] == [release] * 4
 
 
 NO_UTF_8 = {"LC_ALL": "C", "PYTHONUTF8": "0", "PYTHONCOERCECLOCALE": "0"}
@@ -479,8 +502,8 @@ NO_UTF_8 = {"LC_ALL": "C", "PYTHONUTF8": "0", "PYTHONCOERCECLOCALE": "0"}
 
 @pytest.mark.parametrize("words", ["status", "status last", "logs last", "submit --dry-run work.py", "help"])
 def test_every_command_prints_where_the_locale_is_not_utf_8(foreign: Trained, words: str) -> None:
-    done = foreign.here.run(*words.split(), **NO_UTF_8)
-    assert (done.code, "Traceback" in done.err) == (0, False), done.err
+    result = foreign.here.run(*words.split(), **NO_UTF_8)
+    assert (result.code, "Traceback" in result.err) == (0, False), result.err
 
 
 def test_a_run_works_where_root_may_not_read_the_home(make_lab: MakeLab, foreign: Trained) -> None:
@@ -502,11 +525,11 @@ def test_a_run_works_where_root_may_not_read_the_home(make_lab: MakeLab, foreign
 
     assert lab.exec(["sh", "-c", 'cd && printf %s "$1" >work.py', "-", WORK], user="alice", cwd="/").code == 0
     size = (*SIZE, "--python", SYSTEM_PYTHON, "--preflight", "quick", "--max-restarts", "1")
-    done = types("submit", "--cluster", "slurm", *size, "--wait", "work.py", "fail")
-    assert done.code == 0, done.err
+    result = types("submit", "--cluster", "slurm", *size, "--wait", "work.py", "fail")
+    assert result.code == 0, result.err
     assert types("logs", "last").out.count('"WORLD_SIZE": "4"') == 4
     ended = json.loads(types("status", "--json", "last").out)["runs"][0]
-    assert (ended["state"], [one["cause"] for one in ended["attempts"]]) == (
+    assert (ended["state"], [attempt["cause"] for attempt in ended["attempts"]]) == (
         "COMPLETED",
         ["first", "failure"],
     )
@@ -532,18 +555,18 @@ def test_a_run_works_and_leaves_nothing_on_each_kind_of_site(
     if KINDS[kind].get("proctrack") == "cgroup" and not os.path.isdir("/sys/fs/cgroup/freezer"):
         pytest.skip("no freezer of cgroup version 1 here")
     lab = make_lab(nodes=2, gpus=2, **KINDS[kind])
-    here = project(lab, tmp_path)
-    Trained(here).check()
-    cancelled(here)
+    local = project(lab, tmp_path)
+    Trained(local).check()
+    cancelled(local)
     lab.down()
 
 
 def test_gpus_of_whole_nodes_are_told_and_a_type_is_refused(make_lab: MakeLab, tmp_path: Path) -> None:
     lab = make_lab(nodes=1, gpus=2, **KINDS["whole nodes"])
-    here = project(lab, tmp_path)
-    dry = here.run("submit", "--dry-run", "--gpus", "2", "work.py")
+    local = project(lab, tmp_path)
+    dry = local.run("submit", "--dry-run", "--gpus", "2", "work.py")
     assert (dry.code, "SelectType=select/linear" in dry.err, "--gpus-per-node" in dry.out) == (0, True, False)
-    typed = here.run("submit", "--gpus", "h100:2", "work.py")
+    typed = local.run("submit", "--gpus", "h100:2", "work.py")
     assert (typed.code, "--gpus 2 --constraint h100" in typed.err) == (2, True), typed.err
     lab.down()
 
@@ -553,14 +576,14 @@ def test_a_run_preempted_with_a_grace_time_goes_back_to_the_queue_by_itself(
 ) -> None:
     lab = make_lab(nodes=2, gpus=2, preempt="requeue")
     assert lab.exec(["scontrol", "update", "partition=debug", "GraceTime=60"]).code == 0
-    here = project(lab, tmp_path)
-    answer = here.submit(*SIZE, "--python", SYSTEM_PYTHON, "--requeue", "work.py", "stay")
-    until(lambda: len(list(filter(None, here.outputs(answer).values()))) == 4)
+    local = project(lab, tmp_path)
+    answer = local.submit(*SIZE, "--python", SYSTEM_PYTHON, "--requeue", "work.py", "stay")
+    until(lambda: len(list(filter(None, local.outputs(answer).values()))) == 4)
     taken = lab.exec(["srun", "-p", "urgent", "-N2", "--exclusive", "true"], timeout=120)
     assert taken.code == 0, taken.err
-    until(lambda: here.status(answer["run_id"])["reason"].startswith("preempted: "))
-    assert here.run("cancel", answer["run_id"]).code == 0
-    assert [one["outcome"] for one in here.status(answer["run_id"])["attempts"]] == ["PREEMPTED"]
+    until(lambda: local.status(answer["run_id"])["reason"].startswith("preempted: "))
+    assert local.run("cancel", answer["run_id"]).code == 0
+    assert [attempt["outcome"] for attempt in local.status(answer["run_id"])["attempts"]] == ["PREEMPTED"]
     lab.down()
 
 
@@ -568,11 +591,11 @@ def test_a_job_whose_prolog_fails_says_where_to_look(make_lab: MakeLab, tmp_path
     tmp_path.chmod(0o755)
     bad = script(tmp_path, "prolog", '[ "$(hostname)" != n0002 ]')
     lab = make_lab(nodes=2, gpus=2, settings={"Prolog": bad, "PrologFlags": "Alloc"})
-    here = project(lab, tmp_path)
-    done = here.run("submit", *SIZE, "--preflight", "off", "--wait", "work.py", limit=240)
+    local = project(lab, tmp_path)
+    result = local.run("submit", *SIZE, "--preflight", "off", "--wait", "work.py", limit=240)
     goes_on = lab.state.slurm_version.startswith(
         "20.11"
     )  # it drains the node and starts the job all the same
-    told = "sinfo -R shows such a node" in done.err
-    assert (done.code, told) == ((0, False) if goes_on else (1, True)), done.err
+    is_equal = "sinfo -R shows such a node" in result.err
+    assert (result.code, is_equal) == ((0, False) if goes_on else (1, True)), result.err
     lab.down()

@@ -58,14 +58,14 @@ def answered(slurm: SlurmClient, token: str, limit: float = 30.0) -> list[str]:
 def test_a_job_accepted_by_a_controller_that_answers_too_late_is_found_not_sent_again(
     impatient: Lab, slurm: SlurmClient
 ) -> None:
-    said: list[str] = []
+    messages: list[str] = []
     impatient.fault("freeze", "ctl", process="slurmctld")
     thaw = threading.Timer(6.0, impatient.heal)
     thaw.start()
-    job_id = send(slurm, "late", said.append)
+    job_id = send(slurm, "late", messages.append)
     thaw.join()
     assert carrying(slurm, "late") == [job_id]
-    assert [line for line in said if "no clear answer" in line] == [
+    assert [line for line in messages if "no clear answer" in line] == [
         "Slurm gave no clear answer (Batch job submission failed: Socket timed out on send/recv operation):"
         " searching the queue for the job"
     ]
@@ -103,14 +103,14 @@ def test_jobs_sent_while_the_controller_freezes_at_random_are_each_counted_once(
     impatient: Lab, slurm: SlurmClient
 ) -> None:
     chance = random.Random(20260102)
-    told: dict[str, str] = {}
+    messages: dict[str, str] = {}
 
     def one(token: str, pause: float) -> None:
         time.sleep(pause)
         try:
-            told[token] = send(slurm, token)
+            messages[token] = send(slurm, token)
         except SchedulerError as error:
-            told[token] = f"{type(error).__name__}: {error.seen}"
+            messages[token] = f"{type(error).__name__}: {error.seen}"
 
     for freeze in range(FREEZES):
         threads = [
@@ -125,5 +125,7 @@ def test_jobs_sent_while_the_controller_freezes_at_random_are_each_counted_once(
         impatient.heal()
         for thread in threads:
             thread.join(60)
-    assert len(told) == FREEZES * AT_ONCE
-    assert {token: carrying(slurm, token) for token in told} == {token: [job] for token, job in told.items()}
+    assert len(messages) == FREEZES * AT_ONCE
+    assert {token: carrying(slurm, token) for token in messages} == {
+        token: [job] for token, job in messages.items()
+    }

@@ -47,14 +47,14 @@ class Site:
         return self.lab.exec([PROGRAM, *words], env=environment, cwd=str(self.project), timeout=limit)
 
     def submit(self, *words: str, **environment: str) -> dict[str, Any]:
-        done = self.run("submit", "--json", *words, **environment)
-        assert done.code == 0, done.err
-        answer: dict[str, Any] = json.loads(done.out)
+        result = self.run("submit", "--json", *words, **environment)
+        assert result.code == 0, result.err
+        answer: dict[str, Any] = json.loads(result.out)
         return answer
 
     def status(self, run_id: str) -> dict[str, Any]:
-        (found,) = json.loads(self.run("status", "--json", run_id).out)["runs"]
-        return dict(found)
+        (result,) = json.loads(self.run("status", "--json", run_id).out)["runs"]
+        return dict(result)
 
     def outputs(self, answer: dict[str, Any], attempt: int = 0) -> dict[int, str]:
         folder = Path(answer["run_dir"], "attempts", f"{attempt:03d}")
@@ -106,7 +106,7 @@ HOSTILE = (
 def test_arguments_environment_and_folders_arrive_in_the_ranks_byte_for_byte(
     lab: Lab, tmp_path: Path, home: str
 ) -> None:
-    here = site(lab, tmp_path, home)
+    local = site(lab, tmp_path, home)
     options = (
         "--nodes",
         "2",
@@ -117,21 +117,22 @@ def test_arguments_environment_and_folders_arrive_in_the_ranks_byte_for_byte(
         "--env",
         "HOSTILE=a\n'b\" $c é",
     )
-    seen = here.told(here.submit(*options, "tell.py", *HOSTILE))
-    assert {rank: (told["argv"], told["cwd"], told["environ"]["HOSTILE"]) for rank, told in seen.items()} == {
-        rank: (list(HOSTILE), str(here.project), "a\n'b\" $c é") for rank in range(4)
-    }
-    assert {told["environ"]["CLUSTERRUN_RUN_NAME"] for told in seen.values()} == {"n $(id) \n x"}
-    assert not (here.project / "owned").exists()
+    observed = local.told(local.submit(*options, "tell.py", *HOSTILE))
+    assert {
+        rank: (message["argv"], message["cwd"], message["environ"]["HOSTILE"])
+        for rank, message in observed.items()
+    } == {rank: (list(HOSTILE), str(local.project), "a\n'b\" $c é") for rank in range(4)}
+    assert {message["environ"]["CLUSTERRUN_RUN_NAME"] for message in observed.values()} == {"n $(id) \n x"}
+    assert not (local.project / "owned").exists()
 
 
 def test_every_rank_of_a_node_sees_all_its_gpus_and_the_nodes_are_the_allocated_ones(on_slurm: Site) -> None:
     answer = on_slurm.submit("--nodes", "4", "--gpus", "8", "tell.py")
-    seen = on_slurm.told(answer)
+    observed = on_slurm.told(answer)
     names = ("RANK", "LOCAL_RANK", "WORLD_SIZE", "GROUP_RANK", "CUDA_VISIBLE_DEVICES")
-    assert {rank: tuple(told["environ"][name] for name in names) for rank, told in seen.items()} == {
-        rank: (str(rank), str(rank % 8), "32", str(rank // 8), "0,1,2,3,4,5,6,7") for rank in range(32)
-    }
+    assert {
+        rank: tuple(message["environ"][name] for name in names) for rank, message in observed.items()
+    } == {rank: (str(rank), str(rank % 8), "32", str(rank // 8), "0,1,2,3,4,5,6,7") for rank in range(32)}
     status = on_slurm.status(answer["run_id"])
     assert (status["state"], status["exit_code"], status["job_id"]) == ("COMPLETED", 0, answer["job_id"])
 
@@ -148,8 +149,8 @@ def test_every_rank_of_a_node_sees_all_its_gpus_and_the_nodes_are_the_allocated_
 def test_a_rank_sees_a_gpu_only_where_somebody_asked_for_it(
     on_slurm: Site, wish: tuple[str, ...], seen: str
 ) -> None:
-    told = on_slurm.told(on_slurm.submit(*wish, "tell.py"))
-    assert told[0]["environ"]["CUDA_VISIBLE_DEVICES"] == seen
+    message = on_slurm.told(on_slurm.submit(*wish, "tell.py"))
+    assert message[0]["environ"]["CUDA_VISIBLE_DEVICES"] == seen
 
 
 def test_files_of_ranks_get_the_mode_that_their_user_wants_and_the_run_directory_is_private(
@@ -158,7 +159,7 @@ def test_files_of_ranks_get_the_mode_that_their_user_wants_and_the_run_directory
     answer = on_slurm.submit("tell.py")
     mine = os.umask(0o022)
     os.umask(mine)
-    assert {told["umask"] for told in on_slurm.told(answer).values()} == {mine}
+    assert {message["umask"] for message in on_slurm.told(answer).values()} == {mine}
     folder = Path(answer["run_dir"])
     modes = {
         path: path.stat().st_mode & 0o077 for path in (folder, folder / "orders.json", folder / "agent.pyz")
@@ -167,12 +168,12 @@ def test_files_of_ranks_get_the_mode_that_their_user_wants_and_the_run_directory
 
 
 def test_what_a_job_around_the_shell_left_behind_does_not_reach_the_new_job(on_slurm: Site) -> None:
-    left = {"SBATCH_PARTITION": "nowhere", "SLURM_CPU_BIND": "map_cpu:0", "PET_NNODES": "7"}
-    answer = on_slurm.submit("tell.py", **left)
+    remaining = {"SBATCH_PARTITION": "nowhere", "SLURM_CPU_BIND": "map_cpu:0", "PET_NNODES": "7"}
+    answer = on_slurm.submit("tell.py", **remaining)
     environ = on_slurm.told(answer)[0]["environ"]
     assert ("SBATCH_PARTITION" in environ, "PET_NNODES" in environ) == (False, False)
-    notices = on_slurm.run("submit", "tell.py", **left).err
-    assert all(name in notices for name in left), notices
+    notices = on_slurm.run("submit", "tell.py", **remaining).err
+    assert all(name in notices for name in remaining), notices
 
 
 def test_a_template_of_ones_own_and_options_passed_on_make_the_run_they_describe(on_slurm: Site) -> None:
@@ -211,21 +212,21 @@ def test_a_run_whose_predecessor_failed_is_cancelled_and_says_which_one(on_slurm
     second = on_slurm.submit("--after", "first", "--name", "second", "tell.py")
     third = on_slurm.submit("--after", "second", "tell.py")
     assert on_slurm.run("cancel", "first").code == 0
-    done = on_slurm.run("wait", second["run_id"], third["run_id"])
-    assert (done.code, done.out) == (1, f"{second['run_id']} CANCELLED\n{third['run_id']} CANCELLED\n")
-    assert f"  never started: first ({first['run_id']}) was CANCELLED\n" in done.err
-    assert f"  never started: second ({second['run_id']}) was CANCELLED\n" in done.err
+    result = on_slurm.run("wait", second["run_id"], third["run_id"])
+    assert (result.code, result.out) == (1, f"{second['run_id']} CANCELLED\n{third['run_id']} CANCELLED\n")
+    assert f"  never started: first ({first['run_id']}) was CANCELLED\n" in result.err
+    assert f"  never started: second ({second['run_id']}) was CANCELLED\n" in result.err
 
 
 def test_a_run_that_can_never_start_is_not_waited_for(on_slurm: Site) -> None:
     first = on_slurm.submit("--sbatch", "hold", "--name", "first", "tell.py")
-    kept = ("--sbatch", "kill-on-invalid-dep=no")
-    second = on_slurm.submit("--after", "first", *kept, "tell.py")
+    retained = ("--sbatch", "kill-on-invalid-dep=no")
+    second = on_slurm.submit("--after", "first", *retained, "tell.py")
     assert on_slurm.run("cancel", "first").code == 0
-    done = on_slurm.run("wait", second["run_id"])
+    result = on_slurm.run("wait", second["run_id"])
     why = f"  will never start: first ({first['run_id']}) was CANCELLED\n"
     cancel = f"clusterrun cancel {second['run_id']}\n"
-    assert (done.code, done.out, why in done.err, cancel in done.err) == (
+    assert (result.code, result.out, why in result.err, cancel in result.err) == (
         1,
         f"{second['run_id']} PENDING\n",
         True,
@@ -233,8 +234,8 @@ def test_a_run_that_can_never_start_is_not_waited_for(on_slurm: Site) -> None:
     )
     assert on_slurm.run("logs", "-f", second["run_id"]).code == 1
     assert on_slurm.run("cancel", second["run_id"]).code == 0
-    asked = ("--sbatch", "cpus-per-task=99", "tell.py")
-    followed = on_slurm.run("submit", "--follow", *asked)
+    requested = ("--sbatch", "cpus-per-task=99", "tell.py")
+    followed = on_slurm.run("submit", "--follow", *requested)
     if on_slurm.lab.state.slurm_version.startswith("24.11"):  # it refuses what others queue
         refused = "Requested node configuration is not available" in followed.err
         assert (followed.code, refused) == (4, True), followed
@@ -247,9 +248,9 @@ def test_a_run_that_can_never_start_is_not_waited_for(on_slurm: Site) -> None:
 def test_a_python_that_only_the_nodes_lack_is_named_with_its_node(on_slurm: Site) -> None:
     answer = on_slurm.submit("--python", "/nowhere/python", "--setup", "true", "tell.py")
     assert on_slurm.run("wait", answer["run_id"]).code == 1
-    said = Path(answer["run_dir"], "job.out").read_text()
-    node = said.removeprefix("clusterrun: node ").split(" ")[0]
-    assert (node in on_slurm.lab.nodes, said) == (
+    message = Path(answer["run_dir"], "job.out").read_text()
+    node = message.removeprefix("clusterrun: node ").split(" ")[0]
+    assert (node in on_slurm.lab.nodes, message) == (
         True,
         f"clusterrun: node {node} cannot use /nowhere/python;"
         " see --python and --setup, or CLUSTERRUN_HOME for the run directory\n",
@@ -273,10 +274,12 @@ def test_a_run_directory_that_is_full_on_the_first_node_is_told_as_one_cause(on_
     with_node = ("--nodelist", "n0001", "--wait", "tell.py")
     try:
         on_slurm.lab.fault("disk-full", "n0001", path=str(on_slurm.home))
-        done = on_slurm.run("submit", *with_node)
+        result = on_slurm.run("submit", *with_node)
     finally:
         on_slurm.lab.heal()
-    assert (done.code, "cannot write there (a full disk, a quota, read-only)" in done.err) == (1, True), done
+    assert (result.code, "cannot write there (a full disk, a quota, read-only)" in result.err) == (1, True), (
+        result
+    )
 
 
 def test_the_environment_that_setup_activates_is_that_of_all_ranks(on_slurm: Site) -> None:
@@ -288,15 +291,15 @@ def test_the_environment_that_setup_activates_is_that_of_all_ranks(on_slurm: Sit
     (on_slurm.project / "where.py").write_text("import json, sys; print(json.dumps(sys.prefix))\n")
     answer = on_slurm.submit("--nodes", "2", "--setup", "source venv/bin/activate", "where.py")
     assert on_slurm.told(answer) == {0: str(own), 1: str(own)}
-    shown = on_slurm.run("status", answer["run_id"]).out
-    assert f"python     {own}/bin/python (Python 3." in shown
+    displayed = on_slurm.run("status", answer["run_id"]).out
+    assert f"python     {own}/bin/python (Python 3." in displayed
 
 
 def test_a_rank_on_a_gpu_gets_its_share_of_the_nodes_cpus(on_slurm: Site) -> None:
     answer = on_slurm.submit("--gpus", "2", "tell.py")
-    assert {seen["environ"]["OMP_NUM_THREADS"] for seen in on_slurm.told(answer).values()} == {"1"}
-    shown = on_slurm.lab.exec(["scontrol", "show", "job", answer["job_id"]]).out
-    assert "CPUs/Task=4 " in shown
+    assert {observed["environ"]["OMP_NUM_THREADS"] for observed in on_slurm.told(answer).values()} == {"1"}
+    displayed = on_slurm.lab.exec(["scontrol", "show", "job", answer["job_id"]]).out
+    assert "CPUs/Task=4 " in displayed
     dry = on_slurm.run("submit", "--dry-run", "--gpus", "8", "tell.py")
     share = "CPUs per rank: 2 (a GPU's share of the node's; --cpus-per-rank asks for another number)\n"
     assert (dry.code, share in dry.err, "#SBATCH --cpus-per-task=16\n" in dry.out) == (0, True, True)
@@ -305,16 +308,16 @@ def test_a_rank_on_a_gpu_gets_its_share_of_the_nodes_cpus(on_slurm: Site) -> Non
 
 
 def test_a_share_that_slurm_could_never_give_is_not_asked_for(make_lab: MakeLab, tmp_path: Path) -> None:
-    here = site(make_lab(nodes=1, settings={"DefMemPerCPU": "6000"}), tmp_path)
-    answer = here.run("submit", "--gpus", "8", "--wait", "tell.py")
+    local = site(make_lab(nodes=1, settings={"DefMemPerCPU": "6000"}), tmp_path)
+    answer = local.run("submit", "--gpus", "8", "--wait", "tell.py")
     notice = "1 CPU per rank requested: Slurm refuses 2, a GPU's share of the node's ("
     assert (answer.code, notice in answer.err) == (0, True), answer.err
 
 
 def test_a_rank_gets_the_cpus_that_are_not_kept_for_the_system(make_lab: MakeLab, tmp_path: Path) -> None:
     """A node of 16 CPUs keeps 2 for the system: its 4 GPUs have 3 each, not 4."""
-    here = site(make_lab(nodes=1, gpus=4, settings={"NodeName": "DEFAULT CoreSpecCount=2"}), tmp_path)
-    dry = here.run("submit", "--gpus", "4", "--dry-run", "tell.py")
+    local = site(make_lab(nodes=1, gpus=4, settings={"NodeName": "DEFAULT CoreSpecCount=2"}), tmp_path)
+    dry = local.run("submit", "--gpus", "4", "--dry-run", "tell.py")
     notice = "3 CPUs per rank requested: Slurm refuses 4, a GPU's share of the node's ("
     assert (dry.code, notice in dry.err, "#SBATCH --cpus-per-task=12\n" in dry.out) == (0, True, True), (
         dry.err
@@ -322,16 +325,16 @@ def test_a_rank_gets_the_cpus_that_are_not_kept_for_the_system(make_lab: MakeLab
 
 
 def test_a_gpu_type_that_no_node_has_is_refused_without_a_word_about_cpus(on_slurm: Site) -> None:
-    done = on_slurm.run("submit", "--gpus", "h100:2", "tell.py")
-    assert (done.code, done.out, done.err.splitlines()[0]) == (
+    result = on_slurm.run("submit", "--gpus", "h100:2", "tell.py")
+    assert (result.code, result.out, result.err.splitlines()[0]) == (
         4,
         "",
         "error: Slurm refused the job: Batch job submission failed:"
         " Requested node configuration is not available",
     )
     dry = on_slurm.run("submit", "--gpus", "h100:2", "--dry-run", "tell.py")
-    said = "Slurm could not start this job as its nodes are now: allocation failure: Requested node"
-    assert (dry.code, said in dry.err, "1 CPU per rank requested" in dry.err) == (0, True, False)
+    message = "Slurm could not start this job as its nodes are now: allocation failure: Requested node"
+    assert (dry.code, message in dry.err, "1 CPU per rank requested" in dry.err) == (0, True, False)
 
 
 def test_of_a_wanted_node_that_is_drained_it_is_said_that_the_job_waits_for_it(on_slurm: Site) -> None:
@@ -340,8 +343,8 @@ def test_of_a_wanted_node_that_is_drained_it_is_said_that_the_job_waits_for_it(o
         dry = on_slurm.run("submit", "--gpus", "8", "--nodelist", "n0002", "--dry-run", "tell.py")
     finally:
         on_slurm.lab.heal()
-    said = "this job waits for n0002: down, drained or reserved; see sinfo -R"
-    assert (dry.code, said in dry.err, "could not start" in dry.err) == (0, True, False), dry.err
+    message = "this job waits for n0002: down, drained or reserved; see sinfo -R"
+    assert (dry.code, message in dry.err, "could not start" in dry.err) == (0, True, False), dry.err
 
 
 def test_a_job_that_is_submitted_just_after_the_controller_starts_is_not_called_impossible(
@@ -350,14 +353,14 @@ def test_a_job_that_is_submitted_just_after_the_controller_starts_is_not_called_
     """No node has registered yet, so `sbatch --test-only` refuses what sbatch queues and Slurm starts."""
     on_slurm.lab.fault("controller")
     on_slurm.lab.heal()
-    done = on_slurm.run("submit", "--preflight", "off", "--gpus", "8", "--wait", "tell.py")
-    assert (done.code, "start this job" in done.err) == (0, False), done.err
+    result = on_slurm.run("submit", "--preflight", "off", "--gpus", "8", "--wait", "tell.py")
+    assert (result.code, "start this job" in result.err) == (0, False), result.err
     assert on_slurm.lab.wait_idle(60)
 
 
 def test_a_wrong_partition_is_refused_with_the_one_that_was_meant_and_leaves_no_run(on_slurm: Site) -> None:
-    done = on_slurm.run("submit", "--partition", "debgu", "tell.py")
-    assert (done.code, done.out, "did you mean 'debug'?" in done.err) == (4, "", True)
+    result = on_slurm.run("submit", "--partition", "debgu", "tell.py")
+    assert (result.code, result.out, "did you mean 'debug'?" in result.err) == (4, "", True)
     assert list((on_slurm.home / "runs").iterdir()) == []
 
 
@@ -380,7 +383,7 @@ def test_a_requeued_run_goes_on_as_its_next_attempt(on_slurm: Site) -> None:
 
     def seen() -> tuple[object, ...]:
         status = on_slurm.status(answer["run_id"])
-        causes = [one["cause"] for one in status["attempts"]]
+        causes = [entry["cause"] for entry in status["attempts"]]
         return status["state"], status["attempt"], status["job_id"], causes
 
     # The state is written beside the ranks' start, not before it: a busy disk may make it the later one.
@@ -393,13 +396,13 @@ def test_nothing_is_left_of_a_cancelled_run_under_each_way_of_tracking_processes
     make_lab: MakeLab, tmp_path: Path, proctrack: str
 ) -> None:
     lab = make_lab(nodes=2, gpus=2, proctrack=proctrack)
-    here = site(lab, tmp_path)
+    local = site(lab, tmp_path)
     for number, phase in enumerate(("starting", "training")):
-        answer = here.submit("--nodes", "2", "--gpus", "2", "stay.py", "--stubborn")
+        answer = local.submit("--nodes", "2", "--gpus", "2", "stay.py", "--stubborn")
         if phase == "training":
-            until(lambda answer=answer: list(here.outputs(answer).values()) == ["here\n"] * 4)
-        assert here.run("cancel", answer["run_id"]).code == 0
-        assert (number, here.status(answer["run_id"])["state"], leftovers(lab)) == (number, "CANCELLED", [])
+            until(lambda answer=answer: list(local.outputs(answer).values()) == ["here\n"] * 4)
+        assert local.run("cancel", answer["run_id"]).code == 0
+        assert (number, local.status(answer["run_id"])["state"], leftovers(lab)) == (number, "CANCELLED", [])
     assert lab.exec(["sinfo", "--noheader", "--format=%T"]).out.split() == ["idle"]
     lab.down()
 
@@ -409,12 +412,12 @@ def test_nothing_is_left_of_a_run_that_scancel_ended_behind_our_back(
     make_lab: MakeLab, tmp_path: Path, proctrack: str
 ) -> None:
     lab = make_lab(nodes=2, gpus=2, proctrack=proctrack)
-    here = site(lab, tmp_path)
-    answer = here.submit("--nodes", "2", "--gpus", "2", "stay.py")
-    until(lambda: list(here.outputs(answer).values()) == ["here\n"] * 4)
+    local = site(lab, tmp_path)
+    answer = local.submit("--nodes", "2", "--gpus", "2", "stay.py")
+    until(lambda: list(local.outputs(answer).values()) == ["here\n"] * 4)
     assert lab.exec(["scancel", answer["job_id"]]).code == 0
-    assert here.run("wait", answer["run_id"]).code == 1
-    assert (here.status(answer["run_id"])["state"], leftovers(lab)) == ("CANCELLED", [])
+    assert local.run("wait", answer["run_id"]).code == 1
+    assert (local.status(answer["run_id"])["state"], leftovers(lab)) == ("CANCELLED", [])
     lab.down()
 
 
@@ -441,9 +444,9 @@ def test_shell_scripts_print_under_clusterrun_what_they_print_under_plain_srun(
         output = on_slurm.project / f"plain{number}.out"
         lab.exec(["sbatch", "--wait", "-o", str(output), str(batch)], cwd=str(on_slurm.project), timeout=120)
         plain = [line for line in output.read_text().splitlines() if not line.startswith("srun: ")]
-        done = on_slurm.run("submit", "--wait", "--json", "--preflight", "off", f"./{script.name}")
-        assert done.code == (1 if "failure" in name else 0), done.err
-        folder = Path(json.loads(done.out)["run_dir"], "attempts/000")
+        result = on_slurm.run("submit", "--wait", "--json", "--preflight", "off", f"./{script.name}")
+        assert result.code == (1 if "failure" in name else 0), result.err
+        folder = Path(json.loads(result.out)["run_dir"], "attempts/000")
         ours = "".join((folder / f"00000.{stream}").read_text() for stream in ("out", "err")).splitlines()
         assert sorted(ours) == sorted(plain), name
 
@@ -456,7 +459,7 @@ def test_a_shells_functions_setup_lines_and_input_mean_what_they_mean_under_plai
     functions = {
         f"BASH_FUNC_{name}%%": f"() {{ echo {name} >&2; false; }}" for name in ("exec", "srun", "printf")
     }
-    words = (
+    arguments = (
         "--nodes",
         "2",
         "--preflight",
@@ -468,7 +471,7 @@ def test_a_shells_functions_setup_lines_and_input_mean_what_they_mean_under_plai
         "-c",
         "pwd; echo $PWD",
     )
-    answer = on_slurm.submit(*words, **functions)
+    answer = on_slurm.submit(*arguments, **functions)
     assert on_slurm.outputs(answer) == dict.fromkeys((0, 1), f"{on_slurm.project}/sub\n" * 2)
     (on_slurm.project / "script").write_text('echo "$1 $RANK"\n')
     answer = on_slurm.submit(

@@ -45,9 +45,9 @@ def slurm(lab: Lab) -> Iterator[SlurmClient]:
 
 
 def held(lab: Lab, *options: str, user: str = "") -> str:
-    done = lab.exec(["sbatch", "--parsable", "--hold", *options, "--wrap", "true"], cwd="/tmp", user=user)
-    assert done.code == 0, done.err
-    return done.out.strip()
+    result = lab.exec(["sbatch", "--parsable", "--hold", *options, "--wrap", "true"], cwd="/tmp", user=user)
+    assert result.code == 0, result.err
+    return result.out.strip()
 
 
 def row(slurm: SlurmClient, job_id: str) -> JobRow:
@@ -56,8 +56,8 @@ def row(slurm: SlurmClient, job_id: str) -> JobRow:
 
 def test_a_job_is_read_as_slurm_has_it(lab: Lab, slurm: SlurmClient) -> None:
     job_id = held(lab, "--job-name=a b", "--comment=clusterrun:r:tok", "--nodes=2")
-    found = row(slurm, job_id)
-    assert (found.state, found.explained, found.name, found.comment, found.nodes) == (
+    result = row(slurm, job_id)
+    assert (result.state, result.explained, result.name, result.comment, result.nodes) == (
         State.PENDING,
         "is held by its owner",
         "a b",
@@ -112,11 +112,11 @@ def test_sbatch_reads_every_directive_as_it_was_meant(
 ) -> None:
     # squeue itself shows an empty comment, and only that, as "(null)".
     lines = quoting.sbatch((f"--job-name={name}", f"--comment=c{comment}", "--hold", "--output=/dev/null"))
-    done = lab.exec(["sbatch", "--parsable"], stdin=f"#!/bin/bash\n{lines}\ntrue\n", cwd="/tmp")
-    assert done.code == 0, done.err
-    found = row(slurm, done.out.strip())
-    lab.exec(["scancel", found.job_id])
-    assert (found.name, found.comment) == (name, f"c{comment}")
+    result = lab.exec(["sbatch", "--parsable"], stdin=f"#!/bin/bash\n{lines}\ntrue\n", cwd="/tmp")
+    assert result.code == 0, result.err
+    actual = row(slurm, result.out.strip())
+    lab.exec(["scancel", actual.job_id])
+    assert (actual.name, actual.comment) == (name, f"c{comment}")
 
 
 @pytest.mark.parametrize(

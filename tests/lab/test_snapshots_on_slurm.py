@@ -30,8 +30,8 @@ print(package and package.VALUE, os.path.abspath(__file__), git.stdout.strip(), 
 
 @pytest.fixture
 def here(lab: Lab, tmp_path: Path) -> Site:
-    here = site(lab, tmp_path)
-    root = here.project
+    local = site(lab, tmp_path)
+    root = local.project
     for name, text in {
         "scripts/train.py": SCRIPT,
         "package/__init__.py": "VALUE = 'submitted'\n",
@@ -43,7 +43,7 @@ def here(lab: Lab, tmp_path: Path) -> Site:
     git(root, "add", ".")
     git(root, "commit", "-qm", "first")
     subprocess.run([sys.executable, "-m", "venv", "--without-pip", root / ".venv"], check=True, timeout=120)
-    return here
+    return local
 
 
 @pytest.mark.parametrize(
@@ -71,8 +71,10 @@ def test_a_run_finds_in_the_copy_what_srun_finds_in_the_original(
     assert (value, path) == ("submitted" if imported else "None", f"{root}/scripts/train.py")
     (root / "plain.out").unlink()
 
-    words = [word.format(project=root) for word in command]
-    answer = here.submit("--preflight", "off", "--snapshot", "--sbatch", "hold", *options, *words, **shell)
+    arguments = [word.format(project=root) for word in command]
+    answer = here.submit(
+        "--preflight", "off", "--snapshot", "--sbatch", "hold", *options, *arguments, **shell
+    )
     (root / "package/__init__.py").write_text("VALUE = 'edited later'\n")
     shutil.rmtree(root / "scripts")
     here.lab.exec(["scontrol", "release", answer["job_id"]])

@@ -28,9 +28,9 @@ while not os.path.exists(go):
 
 @pytest.fixture
 def on_slurm(lab: Lab, tmp_path: Path) -> Site:
-    made = site(lab, tmp_path)
-    (made.project / "point.py").write_text(POINT)
-    return made
+    created = site(lab, tmp_path)
+    (created.project / "point.py").write_text(POINT)
+    return created
 
 
 def runs(on_slurm: Site, word: str) -> list[dict[str, Any]]:
@@ -40,13 +40,13 @@ def runs(on_slurm: Site, word: str) -> list[dict[str, Any]]:
 def test_an_array_is_a_table_of_runs_that_are_ended_requeued_and_read_one_by_one(on_slurm: Site) -> None:
     options = ("--nodes", "2", "--requeue", "--name", "rates", "--at-most", "2", "--json")
     hostile = "$(touch owned) '\n {lr"
-    made = on_slurm.run("sweep", *options, "--set", "lr=range(4)", "point.py", "{lr}", hostile)
-    assert made.code == 0, made.err
-    sweep = json.loads(made.out)
+    created = on_slurm.run("sweep", *options, "--set", "lr=range(4)", "point.py", "{lr}", hostile)
+    assert created.code == 0, created.err
+    sweep = json.loads(created.out)
     until(lambda: [run["phase"] for run in runs(on_slurm, "rates")] == ["training"] * 2 + ["queued"] * 2)
-    seen = runs(on_slurm, sweep["job_id"])
-    assert [run["job_id"] for run in seen] == [f"{sweep['job_id']}_{task}" for task in range(4)]
-    ids = [run["run_id"] for run in seen]
+    observed = runs(on_slurm, sweep["job_id"])
+    assert [run["job_id"] for run in observed] == [f"{sweep['job_id']}_{task}" for task in range(4)]
+    ids = [run["run_id"] for run in observed]
 
     on_slurm.lab.exec(["scontrol", "requeue", f"{sweep['job_id']}_1"])
     cancelled = on_slurm.run("cancel", "rates.2")
@@ -63,14 +63,14 @@ def test_an_array_is_a_table_of_runs_that_are_ended_requeued_and_read_one_by_one
         "CANCELLED",
         "COMPLETED",
     ]
-    found = json.loads(on_slurm.run("sweep", "results", "rates", "--json").out)["results"]
-    assert [(one["run_id"], one["reported"].get("restarts")) for one in found] == [
+    result = json.loads(on_slurm.run("sweep", "results", "rates", "--json").out)["results"]
+    assert [(entry["run_id"], entry["reported"].get("restarts")) for entry in result] == [
         (ids[0], 0),
         (ids[1], 1),
         (ids[3], 0),
         (ids[2], None),
     ]
-    assert {one["reported"]["word"] for one in found[:3]} == {hostile}
+    assert {entry["reported"]["word"] for entry in result[:3]} == {hostile}
     again = on_slurm.run("sweep", "retry", "--failed", "rates")
     assert (again.code, "1 run queued as job" in again.err) == (0, True), again.err
     assert on_slurm.run("wait", "rates").code == 0
@@ -92,13 +92,24 @@ def test_points_of_a_client_that_was_killed_before_sbatch_are_queued_once(on_slu
     (on_slurm.project / "1.go").touch()
     script = on_slurm.project / "killed.py"
     script.write_text(KILLED)
-    words = ("sweep", "--preflight", "off", "--name", "lost", "--set", "lr=range(2)", "point.py", "{lr}", "x")
-    done = on_slurm.lab.exec(
-        [sys.executable, str(script), *words],
+    arguments = (
+        "sweep",
+        "--preflight",
+        "off",
+        "--name",
+        "lost",
+        "--set",
+        "lr=range(2)",
+        "point.py",
+        "{lr}",
+        "x",
+    )
+    result = on_slurm.lab.exec(
+        [sys.executable, str(script), *arguments],
         env={"CLUSTERRUN_HOME": str(on_slurm.home)},
         cwd=str(on_slurm.project),
     )
-    assert done.code == -signal.SIGKILL, done.err
+    assert result.code == -signal.SIGKILL, result.err
     assert on_slurm.lab.exec(["squeue", "-h", "--name", "lost"]).out == ""
     again = on_slurm.run("sweep", "continue", "lost")
     assert (again.code, "2 runs queued as job" in again.err) == (0, True), again.err
@@ -109,8 +120,8 @@ def test_points_of_a_client_that_was_killed_before_sbatch_are_queued_once(on_slu
 
 
 def test_a_whole_sweep_is_ended_with_one_word_and_leaves_nothing(on_slurm: Site) -> None:
-    made = on_slurm.run("sweep", "--at-most", "1", "--set", "lr=range(5)", "point.py", "{lr}", "x")
-    assert made.code == 0, made.err
+    result = on_slurm.run("sweep", "--at-most", "1", "--set", "lr=range(5)", "point.py", "{lr}", "x")
+    assert result.code == 0, result.err
     until(lambda: runs(on_slurm, "point")[0]["phase"] == "training")
     ended = on_slurm.run("cancel", "last")
     assert (ended.code, ended.out.count(" CANCELLED\n")) == (0, 5)

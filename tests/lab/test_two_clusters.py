@@ -40,12 +40,12 @@ def test_a_run_of_one_cluster_is_not_ended_by_the_other_and_is_cancelled_from_bo
     assert (state, f"on the cluster {lab.state.spec.cluster}" in reason) == ("UNKNOWN", True)
     on_b.run("status", "--state", "ended")
     assert not list(Path(on_a.home, "runs").glob("*/ended.json"))
-    assert [seen(on_a, one["run_id"])[0] for one in (live, queued)] == ["RUNNING", "PENDING"]
+    assert [seen(on_a, entry["run_id"])[0] for entry in (live, queued)] == ["RUNNING", "PENDING"]
 
     refused = on_b.run("cancel", queued["run_id"])
     assert refused.code == 4 and "its jobs are on the cluster" in refused.err
     assert on_b.run("cancel", live["run_id"]).code == 0  # its coordinator hears the word
     assert seen(on_a, live["run_id"])[0] == "CANCELLED"
-    for here, run in ((on_a, queued), (on_b, of_b)):
-        assert here.run("cancel", run["run_id"]).code == 0
-        assert json.loads(here.run("status", "--json", run["run_id"]).out)["runs"][0]["state"] == "CANCELLED"
+    for local, run in ((on_a, queued), (on_b, of_b)):
+        assert local.run("cancel", run["run_id"]).code == 0
+        assert json.loads(local.run("status", "--json", run["run_id"]).out)["runs"][0]["state"] == "CANCELLED"

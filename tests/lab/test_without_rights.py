@@ -51,14 +51,14 @@ class Alice:
     def submits(self, script: str) -> None:
         assert self.does("sh", "-c", 'cd && rm -f go && printf %s "$1" > wait.py', "-", script).code == 0
         options = ("--nodes", "2", "--ranks-per-node", "1", "--gpus", "0", "--nodelist", "n0001,n0002")
-        done = self.types("submit", "--cluster", "slurm", "--json", *options, "wait.py")
-        assert done.code == 0, done.err
-        answer = json.loads(done.out)
+        result = self.types("submit", "--cluster", "slurm", "--json", *options, "wait.py")
+        assert result.code == 0, result.err
+        answer = json.loads(result.out)
         self.run_id, self.run_dir = answer["run_id"], Path(answer["run_dir"])
 
     def up(self) -> bool:
-        said = [path.read_text() for path in self.run_dir.glob("attempts/000/*.out")]
-        return said == ["up\n"] * 2 and '"training"' in (self.run_dir / "state.json").read_text()
+        messages = [path.read_text() for path in self.run_dir.glob("attempts/000/*.out")]
+        return messages == ["up\n"] * 2 and '"training"' in (self.run_dir / "state.json").read_text()
 
 
 @pytest.fixture
@@ -75,26 +75,29 @@ def test_a_folder_of_logs_without_rights_is_named_and_what_is_known_is_shown(ali
     for bad in (folder / "000", folder):
         assert alice.does("chmod", "000", str(bad)).code == 0
         try:
-            said = {
-                words: alice.types(*words.split(), alice.run_id)
-                for words in ("logs", "diagnose", "top --once", "status", "status --json")
+            message = {
+                arguments: alice.types(*arguments.split(), alice.run_id)
+                for arguments in ("logs", "diagnose", "top --once", "status", "status --json")
             }
         finally:
             alice.does("chmod", "700", str(bad))
         refusal = f"error: {bad} is not readable\nas its owner: chmod u+rwX {bad}\n"
-        for words in ("logs", "diagnose", "top --once"):
-            assert (words, said[words].code, said[words].err) == (words, 1, refusal)
-        assert said["status"].code == 0 and f"{bad}" in said["status"].out
-        assert "RUNNING, training" in said["status"].out
-        assert json.loads(said["status --json"].out)["runs"][0]["phase"] == "training"
+        for arguments in ("logs", "diagnose", "top --once"):
+            assert (arguments, message[arguments].code, message[arguments].err) == (arguments, 1, refusal)
+        assert message["status"].code == 0 and f"{bad}" in message["status"].out
+        assert "RUNNING, training" in message["status"].out
+        assert json.loads(message["status --json"].out)["runs"][0]["phase"] == "training"
 
 
 def test_one_file_of_logs_without_rights_is_named(alice: Alice) -> None:
     bad = alice.run_dir / "attempts/000/00001.out"
     assert alice.does("chmod", "000", str(bad)).code == 0
-    said = alice.types("logs", alice.run_id)
+    message = alice.types("logs", alice.run_id)
     other = alice.types("logs", "--rank", "0", alice.run_id)
-    assert (said.code, said.err) == (1, f"error: {bad} is not readable\nas its owner: chmod u+rwX {bad}\n")
+    assert (message.code, message.err) == (
+        1,
+        f"error: {bad} is not readable\nas its owner: chmod u+rwX {bad}\n",
+    )
     assert (other.code, other.out) == (0, "n0001 r0 | up\n")
 
 
@@ -102,6 +105,6 @@ def test_the_run_of_somebody_else_is_nobody_s_to_see(alice: Alice) -> None:
     alice.does("chmod", "711", str(alice.run_dir.parents[2]))
     home = {"PYTHONPATH": PATHS, "CLUSTERRUN_HOME": str(alice.run_dir.parents[1])}
     argv = [alice.python, "-m", "clusterrun", "status", alice.run_id]
-    words = ["env", *(f"{name}={value}" for name, value in home.items()), *argv]
-    done = alice.lab.exec(words, user="bob", cwd="/", timeout=120)
-    assert done.code != 0 and "Traceback" not in done.err and str(alice.run_dir.parents[1]) in done.err
+    arguments = ["env", *(f"{name}={value}" for name, value in home.items()), *argv]
+    result = alice.lab.exec(arguments, user="bob", cwd="/", timeout=120)
+    assert result.code != 0 and "Traceback" not in result.err and str(alice.run_dir.parents[1]) in result.err

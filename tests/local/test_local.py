@@ -78,10 +78,10 @@ def test_a_process_that_does_not_hear_is_killed_after_the_limit_and_the_wait_is_
 ) -> None:
     process = start(STUBBORN)
     assert process.stdout and process.stdout.readline() == "up\n"
-    said: list[str] = []
+    messages: list[str] = []
     job_id = processes.identity(process.pid)
-    assert processes.end(job_id, system.RealClock(), limit=0.2, slow=lambda: said.append("waiting"))
-    assert (process.wait(60), said) == (-signal.SIGKILL, ["waiting"])
+    assert processes.end(job_id, system.RealClock(), limit=0.2, slow=lambda: messages.append("waiting"))
+    assert (process.wait(60), messages) == (-signal.SIGKILL, ["waiting"])
 
 
 def test_ending_what_has_ended_is_done_at_once() -> None:
@@ -104,11 +104,11 @@ def prepared(tmp_path: Path, program: str = COORDINATOR, **wish: object) -> Plan
     run_dir = tmp_path / "a b%j\n"
     run_dir.mkdir()
     spec = JobSpec(("train.py",), cwd=str(tmp_path), cluster=Cluster.LOCAL, **wish)  # type: ignore[arg-type]
-    made = plan(spec, "r", "t", str(run_dir), MachineFacts(slurm=False, python=sys.executable))
+    created = plan(spec, "r", "t", str(run_dir), MachineFacts(slurm=False, python=sys.executable))
     paths = RunPaths(str(run_dir))
-    Path(paths.script).write_text(made.script)
+    Path(paths.script).write_text(created.script)
     Path(paths.agent).write_text(program)
-    return made
+    return created
 
 
 def said(made: Plan) -> str:
@@ -121,52 +121,52 @@ def environment(**more: str) -> dict[str, str]:
 
 
 def test_the_coordinator_runs_in_a_session_of_its_own_and_its_id_is_the_job_id(tmp_path: Path) -> None:
-    made = prepared(tmp_path, setup=("export BY_SETUP='a b'",))
-    job_id = started_here(made, environment())
+    created = prepared(tmp_path, setup=("export BY_SETUP='a b'",))
+    job_id = started_here(created, environment())
     try:
-        until(lambda: said(made).endswith("]\n"))
-        argv, session, _, seen, stdin = json.loads(said(made))
-        assert (argv, stdin, seen["BY_SETUP"]) == (["coordinate", made.run_dir], "", "a b")
-        assert "SUBMITIT_LOCAL_COMMAND" not in seen
+        until(lambda: said(created).endswith("]\n"))
+        argv, session, _, observed, stdin = json.loads(said(created))
+        assert (argv, stdin, observed["BY_SETUP"]) == (["coordinate", created.run_dir], "", "a b")
+        assert "SUBMITIT_LOCAL_COMMAND" not in observed
         assert session not in (os.getsid(0), 0)
         assert processes.alive(job_id)
     finally:
         assert processes.end(job_id, system.RealClock())
-    assert sorted(os.listdir(made.run_dir)) == ["agent.pyz", "job.out", "script.sh", "starts"]
+    assert sorted(os.listdir(created.run_dir)) == ["agent.pyz", "job.out", "script.sh", "starts"]
 
 
 def test_a_coordinator_is_started_once_whatever_it_exits_with(tmp_path: Path) -> None:
-    made = prepared(tmp_path)
-    job_id = started_here(made, environment(QUICK="1"))
+    created = prepared(tmp_path)
+    job_id = started_here(created, environment(QUICK="1"))
     until(lambda: not processes.alive(job_id))
-    until(lambda: not inside(made.run_dir))
-    assert Path(made.run_dir, "starts").read_text() == "once\n"
+    until(lambda: not inside(created.run_dir))
+    assert Path(created.run_dir, "starts").read_text() == "once\n"
 
 
 def test_a_file_of_the_user_named_as_a_module_of_python_is_not_loaded_to_start_a_run(tmp_path: Path) -> None:
     for name in ("grp", "shutil", "platform"):
         (tmp_path / f"{name}.py").write_text("raise SystemExit('the file of the user')\n")
-    made = prepared(tmp_path)
-    job_id = started_here(made, environment(QUICK="1"))
+    created = prepared(tmp_path)
+    job_id = started_here(created, environment(QUICK="1"))
     until(lambda: not processes.alive(job_id))
-    assert Path(made.run_dir, "starts").read_text() == "once\n"
+    assert Path(created.run_dir, "starts").read_text() == "once\n"
 
 
 def inside(folder: str) -> list[str]:
     """The processes that work in ``folder``."""
-    found = []
+    results = []
     for path in Path("/proc").glob("[0-9]*/cwd"):
         try:
-            found += [path.parent.name] if os.readlink(path) == folder else []
+            results += [path.parent.name] if os.readlink(path) == folder else []
         except OSError:
             continue
-    return found
+    return results
 
 
 def test_a_run_that_cannot_be_started_is_an_error_with_the_last_words(tmp_path: Path) -> None:
-    made = prepared(tmp_path)
+    created = prepared(tmp_path)
     with pytest.raises(SchedulerError) as caught:
-        started_here(made, {"PATH": "/nowhere", "TMPDIR": str(tmp_path), "PYTHONHOME": "/nowhere"})
+        started_here(created, {"PATH": "/nowhere", "TMPDIR": str(tmp_path), "PYTHONHOME": "/nowhere"})
     assert caught.value.seen == "the run could not be started: exit code 1"
     assert "No module named 'encodings'" in caught.value.remedy, "job.out goes with the run directory"
 
@@ -195,8 +195,8 @@ def test_gpus_are_those_a_program_started_here_would_see(
     tmp_path: Path, run: Callable[..., system.Completed], visible: str | None, count: int
 ) -> None:
     (tmp_path / "nvidia-smi").touch(0o755)
-    known = {"PATH": str(tmp_path), **({} if visible is None else {"CUDA_VISIBLE_DEVICES": visible})}
-    assert gpus.count_gpus(known, run, str(tmp_path), places=()) == count
+    expected_names = {"PATH": str(tmp_path), **({} if visible is None else {"CUDA_VISIBLE_DEVICES": visible})}
+    assert gpus.count_gpus(expected_names, run, str(tmp_path), places=()) == count
 
 
 def test_without_nvidia_smi_the_drivers_folder_is_counted(tmp_path: Path) -> None:

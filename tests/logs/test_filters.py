@@ -24,8 +24,8 @@ def text(pieces: list[Piece]) -> list[str]:
 
 
 def grep(pattern: str, *data: bytes) -> list[bytes]:
-    found = Grep(pattern, plain)(Piece(1.0, 0, "out", one) for one in data)
-    return [piece.data for piece in found]
+    result = Grep(pattern, plain)(Piece(1.0, 0, "out", entry) for entry in data)
+    return [piece.data for piece in result]
 
 
 @pytest.mark.parametrize(
@@ -101,8 +101,8 @@ def test_a_bar_that_moves_is_shown_now_and_then() -> None:
     given_: list[Piece] = []
     for second in range(10):
         given_ += [Piece(second, 0, "err", frame % second), Piece(second, 0, "out", b"")]
-    shown = text(list(moving(given_)))
-    assert 1 < len(shown) <= 10 / SHOW_EVERY + 1 and shown[-1].endswith("inner 9")
+    output = text(list(moving(given_)))
+    assert 1 < len(output) <= 10 / SHOW_EVERY + 1 and output[-1].endswith("inner 9")
 
 
 def test_a_bar_of_one_rank_hides_no_line_of_another_one() -> None:

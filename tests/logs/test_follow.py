@@ -47,10 +47,10 @@ def follow(
     tmp_path: Path, clock: HandClock, tail: int | None = None
 ) -> tuple[list[tuple[int, bytes]], list[int]]:
     attempts: list[int] = []
-    found = following(
+    result = following(
         RunPaths(str(tmp_path)), LogSelection(), tail, lambda: not clock.acts, clock, attempts.append
     )
-    return told(list(found)), attempts
+    return told(list(result)), attempts
 
 
 def test_what_was_there_comes_first_and_what_is_written_follows(tmp_path: Path) -> None:
@@ -90,9 +90,9 @@ def test_a_run_that_ends_without_output_ends_the_following(tmp_path: Path) -> No
 
 
 def follower(tmp_path: Path, clock: HandClock) -> Follower:
-    made = Follower(str(tmp_path), LogSelection(), clock)
-    list(made.so_far(None))
-    return made
+    created = Follower(str(tmp_path), LogSelection(), clock)
+    list(created.so_far(None))
+    return created
 
 
 def test_a_truncated_or_replaced_file_is_shown_from_its_start(tmp_path: Path) -> None:
@@ -127,21 +127,21 @@ def test_a_half_line_waits_for_its_end_but_not_for_ever(tmp_path: Path) -> None:
 def test_of_a_moving_progress_bar_a_state_is_shown_now_and_then(tmp_path: Path) -> None:
     out, clock = tmp_path / "00000.out", HandClock()
     following_ = follower(tmp_path, clock)
-    shown = []
+    output = []
     for step in range(100):
         append(out, b"\r%3d%%" % step)()
-        shown += told(following_.new())
+        output += told(following_.new())
         clock.time += 0.1
     append(out, b"\r100%\n")()
-    shown += told(following_.new())
-    assert shown == [(0, b"\r  0%"), (0, b"\r 30%"), (0, b"\r 60%"), (0, b"\r 90%"), (0, b"\r 99%\r100%\n")]
+    output += told(following_.new())
+    assert output == [(0, b"\r  0%"), (0, b"\r 30%"), (0, b"\r 60%"), (0, b"\r 90%"), (0, b"\r 99%\r100%\n")]
 
 
 def test_exactly_followed_every_byte_comes_at_once(tmp_path: Path) -> None:
     out = tmp_path / "00000.out"
     following_ = Follower(str(tmp_path), LogSelection(), HandClock(), exact=True)
-    shown = []
+    output = []
     for part in (b"a\nhal", b"f\r1%\r2%", b"\n"):
         append(out, part)()
-        shown += told(following_.new())
-    assert shown == [(0, b"a\nhal"), (0, b"f\r1%\r2%"), (0, b"\n")]
+        output += told(following_.new())
+    assert output == [(0, b"a\nhal"), (0, b"f\r1%\r2%"), (0, b"\n")]

@@ -16,15 +16,15 @@ HEADINGS = Headings(lambda: ("n1", "node2"), 2, 12)
 
 
 def test_every_line_is_headed_by_node_rank_and_stream() -> None:
-    shown = headed([Piece(1.0, 0, "out", b"a\nb\n"), Piece(2.0, 3, "err", b"\xffc\n")], HEADINGS)
-    assert b"".join(shown).decode().splitlines() == ["n1    r0  | a", "n1    r0  | b", "node2 r3  ! \\xffc"]
+    output = headed([Piece(1.0, 0, "out", b"a\nb\n"), Piece(2.0, 3, "err", b"\xffc\n")], HEADINGS)
+    assert b"".join(output).decode().splitlines() == ["n1    r0  | a", "n1    r0  | b", "node2 r3  ! \\xffc"]
 
 
 def test_a_node_whose_name_is_not_known_yet_goes_by_its_number() -> None:
-    known: list[str] = []
-    headings = Headings(lambda: tuple(known), 1, 2)
+    expected_names: list[str] = []
+    headings = Headings(lambda: tuple(expected_names), 1, 2)
     before = headings.of(1, "out")
-    known += ["a", "b"]
+    expected_names += ["a", "b"]
     until = time.monotonic() + 40  # it asks again, but not for every line
     while (after := headings.of(1, "out")) == before and time.monotonic() < until:
         time.sleep(0.005)
@@ -72,8 +72,8 @@ def test_the_same_line_of_many_ranks_is_shown_once_with_the_ranks() -> None:
 
 
 def test_folded_lines_are_let_go_when_time_passes_without_more() -> None:
-    shown = folding([Piece(1.0, 0, "out", b"a\n"), Piece(9.0, 0, "out", b"")], HEADINGS)
-    assert next(shown) == b"n1    r0  | a\n"
+    output = folding([Piece(1.0, 0, "out", b"a\n"), Piece(9.0, 0, "out", b"")], HEADINGS)
+    assert next(output) == b"n1    r0  | a\n"
 
 
 def test_a_piece_without_data_shows_nothing() -> None:
@@ -99,9 +99,9 @@ def test_a_line_waits_for_other_ranks_however_lately_another_line_was_shown() ->
 @given(st.lists(st.tuples(st.integers(0, 3), st.sampled_from([b"a\n", b"b\n"])), max_size=30))
 def test_folding_loses_no_line_of_any_rank(written: list[tuple[int, bytes]]) -> None:
     given_ = [Piece(0.3 * number, rank, "out", line) for number, (rank, line) in enumerate(written)]
-    found: list[tuple[int, bytes]] = []
+    result: list[tuple[int, bytes]] = []
     for line in b"".join(folding(given_, HEADINGS)).decode().splitlines():
         head, _, text = line.partition(" | ")
         ranks = numbers(head[1:-1], 12, "rank") if head.startswith("[") else {int(head.split("r")[-1])}
-        found += [(rank, text.encode() + b"\n") for rank in ranks]
-    assert sorted(found) == sorted(written)
+        result += [(rank, text.encode() + b"\n") for rank in ranks]
+    assert sorted(result) == sorted(written)

@@ -36,8 +36,8 @@ def test_damaged_lines_of_an_index_are_passed_over_and_time_never_goes_back() ->
 
 
 def test_lines_between_two_looks_are_spread_evenly() -> None:
-    found, rest = spread(b"1234\n" * 10 + b"half", 4, 10.0, 11.0)
-    assert [(round(at, 3), len(data)) for at, data in found] == [
+    result, rest = spread(b"1234\n" * 10 + b"half", 4, 10.0, 11.0)
+    assert [(round(at, 3), len(data)) for at, data in result] == [
         (round(10 + n / 10, 1), 5) for n in range(1, 11)
     ]
     assert rest == b"half"
@@ -53,9 +53,9 @@ def test_what_comes_after_a_silence_came_within_the_last_second(before: float | 
 
 
 def test_pieces_merge_by_time_and_then_by_rank() -> None:
-    one = [Piece(1.0, 1, "out", b"b"), Piece(3.0, 1, "out", b"d")]
+    entry = [Piece(1.0, 1, "out", b"b"), Piece(3.0, 1, "out", b"d")]
     two = [Piece(1.0, 0, "out", b"a"), Piece(2.0, 0, "err", b"c")]
-    assert b"".join(piece.data for piece in heapq.merge(one, two)) == b"abcd"
+    assert b"".join(piece.data for piece in heapq.merge(entry, two)) == b"abcd"
 
 
 LINES = st.lists(
@@ -73,18 +73,18 @@ def test_no_byte_is_lost_or_moved_whatever_the_index_says(
         Path(folder, "00001.err").write_bytes(two)
         Path(folder, "node-0000.index").write_text("".join(f"{wall} 0 o {size}\n" for wall, size in first))
         Path(folder, "node-0001.index").write_text("".join(f"{wall} 1 e {size}\n" for wall, size in second))
-        found = list(in_order(folder, log_files(folder, LogSelection()), [(0, len(one)), (0, len(two))]))
-    assert [b"".join(p.data for p in found if p.rank == rank) for rank in (0, 1)] == [one, two]
-    covered = [piece.at for piece in found if piece.at]
+        result = list(in_order(folder, log_files(folder, LogSelection()), [(0, len(one)), (0, len(two))]))
+    assert [b"".join(p.data for p in result if p.rank == rank) for rank in (0, 1)] == [one, two]
+    covered = [piece.at for piece in result if piece.at]
     assert covered == sorted(covered)
-    assert all(p.data.endswith(b"\n") or not p.at for p in found)
+    assert all(p.data.endswith(b"\n") or not p.at for p in result)
 
 
 @pytest.mark.parametrize("part", [b"x" * 8192, b"\r50% of a bar" * 600])
 def test_a_line_without_end_is_shown_in_parts_of_bounded_size(tmp_path: Path, part: bytes) -> None:
     (tmp_path / "00000.out").write_bytes(part * 100)
-    found = in_order(str(tmp_path), log_files(str(tmp_path), LogSelection()), [(0, len(part) * 100)])
-    sizes = [len(piece.data) for piece in found]
+    result = in_order(str(tmp_path), log_files(str(tmp_path), LogSelection()), [(0, len(part) * 100)])
+    sizes = [len(piece.data) for piece in result]
     assert max(sizes) <= LINE_LIMIT + attempt_logs.CHUNK_BYTES
     assert (sum(sizes) == 100 * len(part)) is (b"\r" not in part)
     exact = in_order(
@@ -116,9 +116,9 @@ def test_only_the_wanted_files_are_read(attempt: Path, wanted: LogSelection, nam
 
 
 def test_an_attempt_is_read_in_order_of_time_and_a_half_line_is_shown(attempt: Path) -> None:
-    found = list(in_order(str(attempt), log_files(str(attempt), LogSelection()), [(0, 9999), (0, 9999)]))
-    assert found[0] == Piece(4.0, 1, "err", b"one\n")
-    assert b"".join(piece.data for piece in found if piece.rank == 1) == b"one\nhalf"
+    result = list(in_order(str(attempt), log_files(str(attempt), LogSelection()), [(0, 9999), (0, 9999)]))
+    assert result[0] == Piece(4.0, 1, "err", b"one\n")
+    assert b"".join(piece.data for piece in result if piece.rank == 1) == b"one\nhalf"
 
 
 def test_a_flood_is_read_in_parts_that_fit_the_memory(
@@ -127,15 +127,15 @@ def test_a_flood_is_read_in_parts_that_fit_the_memory(
     for rank in range(4):
         (tmp_path / f"{rank:05d}.out").write_bytes(b"line\n" * 200_000)
     (tmp_path / "node-0000.index").write_text("".join(f"5.0 {rank} o 1000000\n" for rank in range(4)))
-    asked: list[int] = []
+    requested: list[int] = []
     real = LogReading.take
     monkeypatch.setattr(attempt_logs, "MEMORY", 1 << 16)
     monkeypatch.setattr(
-        LogReading, "take", lambda self, until: asked.append(until - self.position) or real(self, until)
+        LogReading, "take", lambda self, until: requested.append(until - self.position) or real(self, until)
     )
-    found = in_order(str(tmp_path), log_files(str(tmp_path), LogSelection()), [(0, 1_000_000)] * 4)
-    order = [(piece.at, piece.rank) for piece in found]
-    assert max(asked[:-8]) <= 1 << 15
+    result = in_order(str(tmp_path), log_files(str(tmp_path), LogSelection()), [(0, 1_000_000)] * 4)
+    order = [(piece.at, piece.rank) for piece in result]
+    assert max(requested[:-8]) <= 1 << 15
     assert order == sorted(order) and len({rank for _, rank in order[:8]}) == 4
 
 

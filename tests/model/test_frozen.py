@@ -108,12 +108,12 @@ def test_a_damaged_document_is_refused_by_the_name_of_the_field(change: dict[str
 
 @given(st.dictionaries(st.text(min_size=1), st.none() | st.integers() | st.lists(st.text())))
 def test_fields_that_only_a_newer_version_knows_are_ignored(more: dict[str, object]) -> None:
-    known = encode(STATE)
+    expected_names = encode(STATE)
     ours = {*fields(STATE), *fields(STATE.attempts[0]), "must_understand"}
     more = {name: value for name, value in more.items() if name not in ours}
-    attempts = [{**attempt, **more} for attempt in known["attempts"]]
-    assert decode(RunState, {**more, **known, "attempts": attempts}) == STATE
-    assert decode(RunState, {**more, **known, "must_understand": ["epoch"]}) == STATE
+    attempts = [{**attempt, **more} for attempt in expected_names["attempts"]]
+    assert decode(RunState, {**more, **expected_names, "attempts": attempts}) == STATE
+    assert decode(RunState, {**more, **expected_names, "must_understand": ["epoch"]}) == STATE
 
 
 def test_fields_that_have_their_defaults_need_not_be_written() -> None:

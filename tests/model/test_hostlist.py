@@ -78,7 +78,7 @@ def slurm_conf(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def scontrols(text: str, slurm_conf: Path) -> tuple[str, ...]:
-    done = subprocess.run(
+    result = subprocess.run(
         ["scontrol", "show", "hostnames", text],
         env={**os.environ, "SLURM_CONF": str(slurm_conf)},
         capture_output=True,
@@ -86,7 +86,7 @@ def scontrols(text: str, slurm_conf: Path) -> tuple[str, ...]:
         timeout=60,
         check=True,
     )
-    return tuple(done.stdout.split())
+    return tuple(result.stdout.split())
 
 
 @settings(max_examples=120, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])

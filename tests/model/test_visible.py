@@ -52,9 +52,9 @@ def test_colours_are_kept_only_where_the_line_ends_them(text: str, shown: str) -
 
 @given(FOREIGN)
 def test_of_any_input_no_control_character_comes_out(text: str) -> None:
-    shown = visible(text)
+    output = visible(text)
     assert [
-        c for c in shown if unicodedata.category(c) in ("Cc", "Cs", "Zl", "Zp") or c in "\u202e\u2066\u200f"
+        c for c in output if unicodedata.category(c) in ("Cc", "Cs", "Zl", "Zp") or c in "\u202e\u2066\u200f"
     ] == []
 
 

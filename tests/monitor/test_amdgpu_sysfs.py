@@ -47,8 +47,8 @@ def test_a_machine_without_amds_driver_has_none(tmp_path: Path) -> None:
 def test_a_run_on_this_machine_counts_them(tmp_path: Path) -> None:
     nodes, _ = machine(tmp_path)
     elsewhere = {"driver": str(tmp_path), "places": ()}
-    seen = {"PATH": str(tmp_path)}
+    observed = {"PATH": str(tmp_path)}
     (tmp_path / "drv").mkdir()
     elsewhere["driver"] = str(tmp_path / "drv")
-    assert count_gpus(seen, amd_nodes=str(nodes), **elsewhere) == 2
-    assert count_gpus(seen, amd_nodes=str(tmp_path / "none"), **elsewhere) == 0
+    assert count_gpus(observed, amd_nodes=str(nodes), **elsewhere) == 2
+    assert count_gpus(observed, amd_nodes=str(tmp_path / "none"), **elsewhere) == 0

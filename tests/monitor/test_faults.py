@@ -111,18 +111,18 @@ def theatre(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Theatre]:
 
 
 def named(found: Diagnosis) -> tuple[Verdict, list[tuple[int, str]]]:
-    return found.verdict, [(one.rank, one.node) for one in found.culprits]
+    return found.verdict, [(culprit.rank, culprit.node) for culprit in found.culprits]
 
 
 def test_a_rank_that_is_stopped_in_a_collective_is_named(theatre: Theatre) -> None:
     pid = theatre.stage.ranks[1].pid
     os.kill(pid, signal.SIGSTOP)
     theatre.play("stopped")
-    found = theatre.stage.diagnosis("stopped")
+    result = theatre.stage.diagnosis("stopped")
     os.kill(pid, signal.SIGCONT)
     theatre.free()
-    assert named(found) == (Verdict.NEVER_ARRIVED, [(1, "n0")])
-    assert (found.culprits[0].why, found.remedy) == (
+    assert named(result) == (Verdict.NEVER_ARRIVED, [(1, "n0")])
+    assert (result.culprits[0].why, result.remedy) == (
         "it is stopped (SIGSTOP)",
         f"on n0: kill -CONT {pid}, or find out who stopped it",
     )
@@ -130,52 +130,52 @@ def test_a_rank_that_is_stopped_in_a_collective_is_named(theatre: Theatre) -> No
 
 def test_a_rank_in_an_endless_loop_is_named_with_its_line(theatre: Theatre) -> None:
     theatre.play("loop")
-    found = theatre.stage.diagnosis("loop")
+    result = theatre.stage.diagnosis("loop")
     theatre.free()
-    assert named(found) == (Verdict.NEVER_ARRIVED, [(1, "n0")])
-    assert "(spin)" in found.culprits[0].why or "(there)" in found.culprits[0].why
-    assert "for rank 1" in found.evidence[0]
-    assert [group.ranks for group in found.groups] == ["1", "0,2-3"]
+    assert named(result) == (Verdict.NEVER_ARRIVED, [(1, "n0")])
+    assert "(spin)" in result.culprits[0].why or "(there)" in result.culprits[0].why
+    assert "for rank 1" in result.evidence[0]
+    assert [group.ranks for group in result.groups] == ["1", "0,2-3"]
 
 
 def test_a_rank_that_skips_an_all_reduce_is_named_with_what_it_does_instead(theatre: Theatre) -> None:
     theatre.play("skip")
-    found = theatre.stage.diagnosis("skip")
+    result = theatre.stage.diagnosis("skip")
     theatre.free()
-    assert named(found) == (Verdict.NEVER_ARRIVED, [(2, "n1")])
-    assert found.culprits[0].why.startswith("it waits in user code at train.py:")
-    assert found.culprits[0].why.endswith(("(wait_for)", "(there)")), "it looks for a file again and again"
+    assert named(result) == (Verdict.NEVER_ARRIVED, [(2, "n1")])
+    assert result.culprits[0].why.startswith("it waits in user code at train.py:")
+    assert result.culprits[0].why.endswith(("(wait_for)", "(there)")), "it looks for a file again and again"
 
 
 def test_a_rank_that_waits_for_its_data_loader_is_named_with_the_workers_line(theatre: Theatre) -> None:
     theatre.play("loader")
-    found = theatre.stage.diagnosis("loader")
+    result = theatre.stage.diagnosis("loader")
     theatre.free()
-    assert named(found) == (Verdict.NEVER_ARRIVED, [(3, "n1")])
-    assert found.culprits[0].why.startswith("it waits for its data-loader at train.py:")
-    assert "; worker " in found.culprits[0].why
-    assert "(wait_for)" in found.culprits[0].why
+    assert named(result) == (Verdict.NEVER_ARRIVED, [(3, "n1")])
+    assert result.culprits[0].why.startswith("it waits for its data-loader at train.py:")
+    assert "; worker " in result.culprits[0].why
+    assert "(wait_for)" in result.culprits[0].why
 
 
 def test_ranks_that_all_wait_for_a_file_have_no_culprit(theatre: Theatre) -> None:
     theatre.play("file")
-    found = theatre.stage.diagnosis("file")
+    result = theatre.stage.diagnosis("file")
     theatre.free()
-    assert named(found) == (Verdict.WAITING, [])
+    assert named(result) == (Verdict.WAITING, [])
     # On a crowded machine one may be caught between two waits: their lines are not always one.
-    assert found.said.startswith("all 4 ranks wait outside of collectives")
+    assert result.said.startswith("all 4 ranks wait outside of collectives")
 
 
 def test_the_rank_at_a_third_of_the_speed_is_slow_and_ranks_of_one_speed_are_well(theatre: Theatre) -> None:
     theatre.play("slow")
-    found = until(
+    result = until(
         lambda: (
             (got := theatre.stage.diagnosis(f"slow-{os.urandom(4).hex()}")).verdict is Verdict.SLOW and got
         ),
         "the slow rank; the first looks may be too early",
     )
     theatre.free()
-    assert named(found) == (Verdict.SLOW, [(2, "n1")])
+    assert named(result) == (Verdict.SLOW, [(2, "n1")])
     theatre.play("steady")
     steady = theatre.stage.diagnosis("steady")
     theatre.free()
@@ -195,10 +195,10 @@ def test_ranks_that_call_different_collectives_are_told_with_both_lines(tmp_path
     """
     with staged(tmp_path, differs, size=3) as stage:
         stage.ready()
-        found = stage.diagnosis()
-    assert named(found) == (Verdict.MISMATCH, [(1, "n0")])
-    assert found.culprits[0].why.startswith("it called barrier at train.py:")
-    assert found.culprits[0].why.endswith("where ranks 0 and 2 called all_reduce of [4] Float")
+        result = stage.diagnosis()
+    assert named(result) == (Verdict.MISMATCH, [(1, "n0")])
+    assert result.culprits[0].why.startswith("it called barrier at train.py:")
+    assert result.culprits[0].why.endswith("where ranks 0 and 2 called all_reduce of [4] Float")
 
 
 def test_a_receive_that_was_begun_and_is_not_answered_is_told_with_who_has_not_sent(tmp_path: Path) -> None:
@@ -218,10 +218,10 @@ def test_a_receive_that_was_begun_and_is_not_answered_is_told_with_who_has_not_s
     """
     with staged(tmp_path, body, size=3) as stage:
         stage.ready()
-        found = stage.diagnosis()
-    assert named(found) == (Verdict.MISMATCH, [(2, "n0")])
+        result = stage.diagnosis()
+    assert named(result) == (Verdict.MISMATCH, [(2, "n0")])
     assert (
-        "has not called the other half of a send or receive, in which rank 1 waits" in found.culprits[0].why
+        "has not called the other half of a send or receive, in which rank 1 waits" in result.culprits[0].why
     )
 
 
@@ -234,11 +234,12 @@ def test_a_rank_that_meets_elsewhere_is_named_with_both_addresses(tmp_path: Path
     """
     with staged(tmp_path, body, size=3) as stage:
         stage.ready()
-        found = until(
-            lambda: found if (found := stage.diagnosis()).verdict is Verdict.MISMATCH else None, "a mismatch"
+        result = until(
+            lambda: result if (result := stage.diagnosis()).verdict is Verdict.MISMATCH else None,
+            "a mismatch",
         )
-    assert named(found) == (Verdict.MISMATCH, [(1, "n0")])
-    assert found.culprits[0].why.startswith("it looks for rank 0 at 127.0.0.1:9, where the others look at")
+    assert named(result) == (Verdict.MISMATCH, [(1, "n0")])
+    assert result.culprits[0].why.startswith("it looks for rank 0 at 127.0.0.1:9, where the others look at")
 
 
 def test_of_two_roots_the_one_that_who_has_left_the_call_named_is_right(tmp_path: Path) -> None:
@@ -253,14 +254,16 @@ def test_of_two_roots_the_one_that_who_has_left_the_call_named_is_right(tmp_path
     """
     with staged(tmp_path, body, size=3) as stage:
         stage.ready()
-        found = until(
+        result = until(
             lambda: (
-                found if (found := stage.diagnosis()).verdict is Verdict.MISMATCH and found.culprits else None
+                result
+                if (result := stage.diagnosis()).verdict is Verdict.MISMATCH and result.culprits
+                else None
             ),
             "a culprit",
         )
-    assert named(found) == (Verdict.MISMATCH, [(2, "n0")])
-    assert found.culprits[0].why.startswith("it names rank 2 as the root of gather at train.py:")
+    assert named(result) == (Verdict.MISMATCH, [(2, "n0")])
+    assert result.culprits[0].why.startswith("it names rank 2 as the root of gather at train.py:")
 
 
 def test_the_rank_that_has_not_set_a_key_that_the_others_wait_for_is_named(tmp_path: Path) -> None:
@@ -274,15 +277,15 @@ def test_the_rank_that_has_not_set_a_key_that_the_others_wait_for_is_named(tmp_p
     """
     with staged(tmp_path, body, size=3) as stage:
         stage.ready()
-        found = stage.diagnosis()
-    assert named(found) == (Verdict.MISMATCH, [(2, "n0")])
-    assert "has not set the key shards of the store that rank 1 waits for" in found.culprits[0].why
+        result = stage.diagnosis()
+    assert named(result) == (Verdict.MISMATCH, [(2, "n0")])
+    assert "has not set the key shards of the store that rank 1 waits for" in result.culprits[0].why
 
 
 def test_a_rank_that_is_no_python_shows_the_kernels_words(tmp_path: Path) -> None:
     body = "os.execv('/bin/sleep', ['sleep', '600'])"
     with staged(tmp_path, body, size=1, torch=False) as stage:
         until(lambda: Path(f"/proc/{stage.ranks[0].pid}/comm").read_text() == "sleep\n", "the program")
-        found = stage.diagnosis()
-    assert (found.verdict, [group.stack for group in found.groups]) == (Verdict.WAITING, [()])
-    assert "shows no Python stack" in found.evidence[0]
+        result = stage.diagnosis()
+    assert (result.verdict, [group.stack for group in result.groups]) == (Verdict.WAITING, [()])
+    assert "shows no Python stack" in result.evidence[0]

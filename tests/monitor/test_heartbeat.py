@@ -35,13 +35,13 @@ def test_whatever_the_limit_of_a_hang_is_ranks_are_looked_at_in_time(
     part = Digests(_period(WatchOrders(on=True, hang_seconds=hang)))
     assert part.wakes_at() is None
     part.started(100.0, RunPaths(str(tmp_path)).attempt(0), {})
-    found = []
+    results = []
     for _ in times:
         at = part.wakes_at()
         assert at is not None
-        found.append(at - 100.0)
+        results.append(at - 100.0)
         part.run(at)
-    assert found == times
+    assert results == times
 
 
 def test_when_a_rank_ends_what_it_left_is_told_and_nobody_is_asked(
@@ -54,7 +54,7 @@ def test_when_a_rank_ends_what_it_left_is_told_and_nobody_is_asked(
     part = Digests(10.0)
     part.started(0.0, attempt, {3: 1 << 30})
     (body,) = part.ended(1.0)
-    assert [(one["rank"], one["alone"]) for one in json.loads(body)["digest"]["ranks"]] == [(3, True)]
+    assert [(entry["rank"], entry["alone"]) for entry in json.loads(body)["digest"]["ranks"]] == [(3, True)]
 
 
 def test_digests_are_more_frequent_where_a_group_times_out_soon(

@@ -35,25 +35,25 @@ INCOMPLETE
 def served(answers: dict[bytes, bytes], closes: bool = True) -> Iterator[str]:
     """A service that answers each line it knows; where it listens."""
     with socket.create_server(("127.0.0.1", 0)) as listening:
-        done = threading.Event()
+        result = threading.Event()
 
         def serve() -> None:
             peer, _ = listening.accept()
             with peer:
-                asked = b""
-                while not asked.endswith(b"VERBOSE STATUS\n"):
-                    asked += peer.recv(100)
-                for line in asked.splitlines():
+                requested = b""
+                while not requested.endswith(b"VERBOSE STATUS\n"):
+                    requested += peer.recv(100)
+                for line in requested.splitlines():
                     peer.sendall(answers.get(line, b"ERROR: Unknown command\n"))
                 if not closes:
-                    done.wait(60)
+                    result.wait(60)
 
         thread = threading.Thread(target=serve, daemon=True)
         thread.start()
         try:
             yield f"127.0.0.1:{listening.getsockname()[1]}"
         finally:
-            done.set()
+            result.set()
             thread.join(60)
 
 

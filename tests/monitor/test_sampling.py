@@ -96,8 +96,8 @@ def test_a_sample_is_a_line_each_period_and_one_a_minute_after_an_hour(attempt: 
     while (at := sampling.wakes_at()) is not None and at < FINE_SECONDS + 10 * COARSE_SECONDS:
         sampling.run(at)
         times.append(at)
-    kept = lines(attempt.samples(0))
-    assert (times[:3], len(kept), kept[-1].seconds) == ([2.0, 12.0, 22.0], 370, 60.0)
+    retained = lines(attempt.samples(0))
+    assert (times[:3], len(retained), retained[-1].seconds) == ([2.0, 12.0, 22.0], 370, 60.0)
     assert not Path(attempt.now(0)).exists()
 
 
@@ -247,7 +247,7 @@ def test_the_newest_whole_line_of_each_node_is_read(attempt: AttemptPaths):
     Path(attempt.samples(0)).write_text("\n".join(whole) + '\n{"node": "n0')
     Path(attempt.now(0)).write_text(json.dumps(_plain(use(at=9.0))) + "\n")
     Path(attempt.samples(2)).write_text("garbage\n" + whole[0] + "\n" + "more\n")
-    assert [one.at for one in newest(attempt, 4)] == [9.0, 1.0]
+    assert [entry.at for entry in newest(attempt, 4)] == [9.0, 1.0]
 
 
 def _plain(one: NodeUse) -> object:

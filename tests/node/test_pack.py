@@ -26,9 +26,9 @@ def program(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.mark.parametrize("python", pythons())
 def test_the_program_starts_under_every_supported_python(python: str, program: Path) -> None:
-    done = run(python, str(program))
-    assert (done.returncode, done.stdout) == (2, "")
-    assert done.stderr.startswith("usage: agent.pyz coordinate RUN_DIR | agent RUN_DIR\n")
+    result = run(python, str(program))
+    assert (result.returncode, result.stdout) == (2, "")
+    assert result.stderr.startswith("usage: agent.pyz coordinate RUN_DIR | agent RUN_DIR\n")
 
 
 @pytest.mark.parametrize("python", pythons())
@@ -39,8 +39,10 @@ def test_every_module_of_the_program_can_be_loaded_without_site_packages(python:
     # What is warm runs under the ranks' own Python, where torch is.
     bare = [name for name in names if not name.endswith("__main__") and ".torch_worker." not in name]
     modules = [name.removesuffix(".__init__") for name in bare]
-    done = run(python, "-c", f"import sys; sys.path.insert(0, {str(program)!r}); import {', '.join(modules)}")
-    assert (done.returncode, done.stderr) == (0, "")
+    result = run(
+        python, "-c", f"import sys; sys.path.insert(0, {str(program)!r}); import {', '.join(modules)}"
+    )
+    assert (result.returncode, result.stderr) == (0, "")
 
 
 def test_bytecode_is_taken_by_the_packing_version_and_passed_over_by_others(program: Path) -> None:
@@ -69,9 +71,9 @@ def test_what_bytecode_was_made_from_can_still_be_read(program: Path) -> None:
         " print(linecache.getline(p.__file__, 1, vars(p)), end='');"
         "print(m.__loader__.get_data(m.__file__))"
     )
-    done = run(sys.executable, "-c", ask)
+    result = run(sys.executable, "-c", ask)
     first, content = [(Path("clusterrun") / n).read_text() for n in ("model/paths.py", "monitor/__init__.py")]
-    assert (done.stdout, done.stderr) == (first.partition("\n")[0] + f"\n{content.encode()!r}\n", "")
+    assert (result.stdout, result.stderr) == (first.partition("\n")[0] + f"\n{content.encode()!r}\n", "")
 
 
 def test_what_is_loaded_late_is_there_when_the_program_was_deleted(program: Path, tmp_path: Path) -> None:
@@ -82,8 +84,8 @@ def test_what_is_loaded_late_is_there_when_the_program_was_deleted(program: Path
         f"import clusterrun.runtime.zip_bytecode as b; b.use(zipimport.zipimporter({str(copy)!r}));"
         f"os.unlink({str(copy)!r}); import clusterrun.runtime.exit_status as e; print(e.code_in_words(1))"
     )
-    done = run(sys.executable, "-c", load)
-    assert (done.stdout, done.stderr) == ("exited with code 1\n", "")
+    result = run(sys.executable, "-c", load)
+    assert (result.stdout, result.stderr) == ("exited with code 1\n", "")
 
 
 def test_the_same_sources_give_the_same_bytes_and_are_packed_once(program: Path, tmp_path: Path) -> None:
@@ -102,10 +104,10 @@ def test_an_old_python_is_told_so_in_plain_words(tmp_path: Path) -> None:
     assert "annotations" not in main and 'f"' not in main
     faked = tmp_path / "faked.py"
     faked.write_text("import sys\nsys.version_info = (3, 6, 8)\n" + main)
-    done = run(sys.executable, str(faked))
-    assert done.returncode == 1
-    assert done.stderr.startswith(f"clusterrun: Python 3.9 or newer is needed on {os.uname().nodename}; ")
-    assert "--python PATH" in done.stderr
+    result = run(sys.executable, str(faked))
+    assert result.returncode == 1
+    assert result.stderr.startswith(f"clusterrun: Python 3.9 or newer is needed on {os.uname().nodename}; ")
+    assert "--python PATH" in result.stderr
 
 
 def test_threads_that_pack_at_the_same_time_leave_one_whole_program(tmp_path: Path) -> None:
@@ -113,4 +115,4 @@ def test_threads_that_pack_at_the_same_time_leave_one_whole_program(tmp_path: Pa
         paths = set(crowd.map(lambda _: agent_program(str(tmp_path)), range(4)))
     (path,) = paths
     assert zipfile.ZipFile(path).testzip() is None
-    assert [found.name for found in tmp_path.iterdir()] == [path.name]
+    assert [result.name for result in tmp_path.iterdir()] == [path.name]

@@ -36,7 +36,7 @@ def test_the_python_is_the_one_that_was_put_first(
         (tmp_path / folder).mkdir()
         for name in names:
             (tmp_path / folder / name).touch(0o755)
-    paths = [":".join(str(tmp_path / word) for word in words.split()) for words in (before, after)]
+    paths = [":".join(str(tmp_path / word) for word in arguments.split()) for arguments in (before, after)]
     assert brought(*paths) == (str(tmp_path / chosen) if chosen else "")
 
 

@@ -159,7 +159,9 @@ def test_a_shell_script_that_names_a_live_file_is_reported_with_its_line(
 def test_a_shell_line_that_names_a_live_file_is_reported(
     project: Path, snapshot: Snapshot, changes: dict[str, tuple[str, ...]], place: str
 ) -> None:
-    lines = {field: tuple(word.format(project=project) for word in words) for field, words in changes.items()}
+    lines = {
+        field: tuple(word.format(project=project) for word in tokens) for field, tokens in changes.items()
+    }
     spec = JobSpec(**{"command": ("scripts/train.py",), "cwd": str(project), **lines})  # type: ignore[arg-type]
     (notice,) = missing(spec, snapshot)
     assert notice.startswith(f"{place.format(project=project)} names {project}/scripts/train.py: ")

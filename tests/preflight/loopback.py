@@ -61,9 +61,9 @@ class Node:
                 assert data, "the examiner ended"
                 self.half += data
         line, _, self.half = self.half.partition(b"\n")
-        said = json.loads(line)
-        assert said["number"] == number
-        return tasks.answer(task, said["body"])
+        document = json.loads(line)
+        assert document["number"] == number
+        return tasks.answer(task, document["body"])
 
     def end(self) -> int:
         """Close its input; what it exits with."""
@@ -95,8 +95,8 @@ class Loopback:
     def __init__(self, run_dir: Path, orders: Orders, environments: dict[int, dict[str, str]]) -> None:
         total = orders.nodes + orders.spares
         self.nodes = [Node(run_dir, f"n{n}", environments.get(n)) for n in range(total)]
-        here = [SessionNode(node, f"n{node}", "127.0.0.1") for node in range(total)]
-        self.machine = Session(orders, here, time.monotonic(), time.time(), SessionPlace(str(run_dir)))
+        local = [SessionNode(node, f"n{node}", "127.0.0.1") for node in range(total)]
+        self.machine = Session(orders, local, time.monotonic(), time.time(), SessionPlace(str(run_dir)))
 
     def outcome(self) -> SessionOutcome:
         with selectors.DefaultSelector() as selector:
@@ -117,8 +117,8 @@ class Loopback:
         node = self.nodes[number]
         data = os.read(node.stdout.fileno(), 1 << 20)
         *lines, node.half = (node.half + data).split(b"\n")
-        for said in map(json.loads, lines):
-            self.send(self.machine.answered(time.monotonic(), number, said["number"], said["body"]))
+        for message in map(json.loads, lines):
+            self.send(self.machine.answered(time.monotonic(), number, message["number"], message["body"]))
         return bool(data)
 
     def send(self, asks: Iterable[AskWorker]) -> None:

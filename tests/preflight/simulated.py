@@ -158,11 +158,11 @@ class Cluster:
         self.now = START
         self.total = asked.nodes + asked.spares
         missing = sorted(faults.absent | faults.agentless)
-        there = [node for node in range(self.total) if node not in missing]
+        remote = [node for node in range(self.total) if node not in missing]
         self.machine = Session(
             asked,
             [
-                *(SessionNode(node, name(node), address(node)) for node in there),
+                *(SessionNode(node, name(node), address(node)) for node in remote),
                 *(SessionNode(node, name(node), absent=faults.why) for node in missing),
             ],
             START,
@@ -274,14 +274,14 @@ class Cluster:
         return WALL + self.now + delay - START + self.faults.clocks.get(node, 0.0)
 
     def readings(self, node: int, task: LocalTask) -> LocalAnswer:
-        found = []
+        results = []
         for check in task.checks:
             if node in self.faults.late_checks and check == "home":
-                found.append(ProbeReading(check, "", 10.0, "ls (D in nfs_wait)", True))
+                results.append(ProbeReading(check, "", 10.0, "ls (D in nfs_wait)", True))
             elif check == "shared-memory":
                 free = 1000 if node in self.faults.full_shm else 1 << 34
-                found.append(ProbeReading(check, json.dumps({"size": 1 << 34, "free": free}), 0.1))
-        return LocalAnswer(tuple(found))
+                results.append(ProbeReading(check, json.dumps({"size": 1 << 34, "free": free}), 0.1))
+        return LocalAnswer(tuple(results))
 
     def watch(self, node: int, task: ExchangeTask) -> tuple[float, ExchangeAnswer]:
         """Segments sent so far: ten messages of five segments a second, on each connection of the node."""
@@ -289,8 +289,8 @@ class Cluster:
             self.lines[node] = [target.node for target in task.targets]
             return 0.05, ExchangeAnswer(())
         ends = [*self.lines.get(node, ())]
-        ends += [one for one, others in self.lines.items() for other in others if other == node]
-        seen = []
+        ends += [entry for entry, others in self.lines.items() for other in others if other == node]
+        observed = []
         for other in ends:
             seconds = self.now + task.seconds - START
             sent = int(50 * seconds)
@@ -298,8 +298,8 @@ class Cluster:
             stalled = node in self.faults.flaps or other in self.faults.flaps
             stalls = (seconds > 3.0) * stalled * (other in self.lines.get(node, ()))
             resent = sum(self.chance.random() < share for _ in range(sent)) + 4 * stalls
-            seen.append(LinkTraffic(other, sent, resent, 4.5 * bool(stalls), stalls))
-        return 0.05 + task.seconds, ExchangeAnswer(tuple(seen))
+            observed.append(LinkTraffic(other, sent, resent, 4.5 * bool(stalls), stalls))
+        return 0.05 + task.seconds, ExchangeAnswer(tuple(observed))
 
     def apart(self, nodes: Iterable[int]) -> bool:
         """Whether some of these are in different parts."""
@@ -310,8 +310,8 @@ class Cluster:
     def passes(self, a: int, b: int) -> bool:
         if self.faults.silent and self.apart((a, b)):
             return False
-        gone = self.faults.frozen | (self.lost - self.faults.small_mtu - self.faults.stopped)
-        return (a, b) not in self.faults.cut and b not in gone
+        ended = self.faults.frozen | (self.lost - self.faults.small_mtu - self.faults.stopped)
+        return (a, b) not in self.faults.cut and b not in ended
 
     def dial(self, node: int, task: DialTask) -> tuple[float, DialAnswer]:
         faults = self.faults
@@ -333,20 +333,20 @@ class Cluster:
             silent = tuple(p for p in target.ports if not alive or PORTS.index(p) in shut)
             large = not {node, target.node} & faults.small_mtu
             dialled.append(Dialled(target.node, (), silent, large, 0.001))
-        well = all(not one.silent and one.large for one in dialled)
+        well = all(not entry.silent and entry.large for entry in dialled)
         heard = tuple(
             other
             for other in range(self.total)
             if other != node and other not in faults.frozen | self.lost and self.passes(other, node)
         )
         views = faults.hosts.get(node, {})
-        resolved = tuple((one, views.get(int(one[1:]), address(int(one[1:])))) for one in task.names)
+        resolved = tuple((entry, views.get(int(entry[1:]), address(int(entry[1:])))) for entry in task.names)
         delay = 0.05 if well else task.limit
         return delay, DialAnswer(resolved, tuple(dialled), heard, self.wall(node, delay - 0.001))
 
     def sweep(self, node: int, task: DialTask) -> tuple[float, DialAnswer]:
         """Closed ports refuse, but those behind a firewall."""
-        found = []
+        results = []
         for target in task.targets:
             ranges = [*self.faults.shut.get(target.node, ()), *self.faults.shut_out.get(node, ())]
             ranges += [self.faults.range_between] * self.apart((node, target.node))
@@ -359,22 +359,22 @@ class Cluster:
                 if not alive or any(a <= port <= b for a, b in ranges) or self.chance.random() < dropped
             )
             refused = tuple(port for port in target.ports if port not in silent)
-            found.append(Dialled(target.node, refused, silent, True, 0.0))
-        delay = task.limit if any(one.silent for one in found) else 0.1
-        return delay, DialAnswer((), tuple(found), ())
+            results.append(Dialled(target.node, refused, silent, True, 0.0))
+        delay = task.limit if any(entry.silent for entry in results) else 0.1
+        return delay, DialAnswer((), tuple(results), ())
 
     def gather(self, ask: AskWorker, task: GroupTask) -> None:
         """A test goes when every member that will ever come has come."""
-        came = self.tests.setdefault(task.test, [])
-        came.append((ask.node, ask.number, task))
-        silent = {one.node for one in task.members} & (self.faults.frozen | self.lost)
-        if len(came) + len(silent) == len(task.members):
-            self.run(came, bool(silent))
+        arrived = self.tests.setdefault(task.test, [])
+        arrived.append((ask.node, ask.number, task))
+        silent = {member.node for member in task.members} & (self.faults.frozen | self.lost)
+        if len(arrived) + len(silent) == len(task.members):
+            self.run(arrived, bool(silent))
 
     def run(self, came: list[tuple[int, int, GroupTask]], alone: bool) -> None:
         faults, chance = self.faults, self.chance
         task = came[0][2]
-        nodes = {one.node for one in task.members}
+        nodes = {member.node for member in task.members}
         inner = [pair for pair in faults.broken_links if pair <= nodes]
         cut = [way for way in faults.cut if set(way) <= nodes]
         hangs = (
@@ -416,9 +416,9 @@ def examined(
 
 def blamed(outcome: SessionOutcome) -> set[int]:
     """The numbers of the nodes that did not pass."""
-    return {int(one.node[1:]) for one in outcome.report.nodes if one.verdict.value != "pass"}
+    return {int(entry.node[1:]) for entry in outcome.report.nodes if entry.verdict.value != "pass"}
 
 
 def bad_links(outcome: SessionOutcome) -> set[tuple[int, int, str]]:
     """Links with a finding: numbers of both ends, and the direction."""
-    return {(int(one.a[1:]), int(one.b[1:]), one.direction) for one in outcome.report.links}
+    return {(int(link.a[1:]), int(link.b[1:]), link.direction) for link in outcome.report.links}

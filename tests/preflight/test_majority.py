@@ -23,15 +23,19 @@ def test_three_of_twelve_are_odd_also_when_they_differ_among_themselves():
 
 @given(st.dictionaries(st.text(min_size=1, max_size=3), st.sampled_from("abc"), max_size=12))
 def test_at_most_one_in_three_is_ever_odd_and_the_usual_value_is_held_by_the_rest(values):
-    found = vote(values)
-    assert 3 * len(found.outliers) <= len(values)
-    assert all(values[node] != found.majority for node in found.outliers)
-    assert not found.outliers or {values[node] for node in values.keys() - set(found.outliers)} == {
-        found.majority
+    result = vote(values)
+    assert 3 * len(result.outliers) <= len(values)
+    assert all(values[node] != result.majority for node in result.outliers)
+    assert not result.outliers or {values[node] for node in values.keys() - set(result.outliers)} == {
+        result.majority
     }
 
 
 def test_a_note_stays_a_note_where_nobody_can_be_named():
     halves = {"n1": "a", "n2": "a", "n3": "b", "n4": "b"}
-    assert [(node, one.verdict) for node, one in outlier_findings("c", "w", halves, PASS, "")] == [("", PASS)]
-    assert [(node, one.verdict) for node, one in outlier_findings("c", "w", halves, FAIL, "")] == [("", WARN)]
+    assert [(node, value.verdict) for node, value in outlier_findings("c", "w", halves, PASS, "")] == [
+        ("", PASS)
+    ]
+    assert [(node, value.verdict) for node, value in outlier_findings("c", "w", halves, FAIL, "")] == [
+        ("", WARN)
+    ]

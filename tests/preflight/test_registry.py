@@ -34,9 +34,9 @@ JSON: Any = st.recursive(
 def test_every_file_is_in_the_list_and_every_name_is_its_files():
     listed = [*registry.CHECKS, *registry.SECONDARY_JUDGES]
     several = {"folders": FolderCheck, "gpu_health": GpuJudge}
-    parts = [one for name, kind in several.items() for one in vars(FILES[name]).values() if type(one) is kind]
+    parts = [var for name, kind in several.items() for var in vars(FILES[name]).values() if type(var) is kind]
     own = {name: module for name, module in FILES.items() if name not in several}
-    assert {id(one) for one in listed} == {id(one) for one in (*own.values(), *parts)}
+    assert {id(var) for var in listed} == {id(var) for var in (*own.values(), *parts)}
     assert {check.NAME for check in listed} == {
         *(name.replace("_", "-") for name in own),
         *(part.NAME for part in parts),
@@ -55,29 +55,33 @@ def test_a_late_answer_is_said_in_the_checks_own_words(check):
     late = LocalAnswer(
         (ProbeReading(check.NAME, "", check.LIMIT, late=True, why="waits in rpc_wait_bit_killable"),)
     )
-    said = f"{check.LATE.said} (waits in rpc_wait_bit_killable)"
+    message = f"{check.LATE.said} (waits in rpc_wait_bit_killable)"
     assert registry.findings(ASKED, {"n1": late}, {}, {}) == {
-        "n1": (Finding(check.NAME, check.LATE.verdict, said, check.LATE.remedy),)
+        "n1": (Finding(check.NAME, check.LATE.verdict, message, check.LATE.remedy),)
     }
 
 
 def test_where_nvidia_smi_is_late_on_every_one_of_several_nodes_no_node_is_blamed():
     late, well = LocalAnswer((ProbeReading("gpus", "", 60.0, late=True),)), answer(gpus=gpus())
     everywhere = registry.findings(ASKED, {"n1": late, "n2": late}, {}, {})
-    assert {node: [one.verdict for one in said] for node, said in everywhere.items()} == {"": [WARN]}
+    assert {node: [entry.verdict for entry in message] for node, message in everywhere.items()} == {
+        "": [WARN]
+    }
     assert set(registry.findings(ASKED, {"n1": late, "n2": well}, {}, {})) == {"n1"}
     assert set(registry.findings(ASKED, {"n1": late}, {}, {})) == {"n1"}
     both = LocalAnswer((*late.readings, ProbeReading("nvlink", "", 60.0, late=True)))
-    (found,) = registry.findings(ASKED, {"n1": both, "n2": well}, {}, {})["n1"]
-    assert (found.check, found.verdict) == ("gpus", FAIL)
+    (result,) = registry.findings(ASKED, {"n1": both, "n2": well}, {}, {})["n1"]
+    assert (result.check, result.verdict) == ("gpus", FAIL)
 
 
 @pytest.mark.parametrize("check", registry.CHECKS, ids=lambda check: check.NAME)
 def test_every_probe_reads_this_machine_and_its_judge_takes_it(check, tmp_path):
-    here = asked(run_dir=str(tmp_path), home=str(tmp_path), cwd=str(tmp_path), gpus=0, ranks=1)
-    reading = json.loads(json.dumps(check.probe(here), allow_nan=False))
-    found = [one for _, one in check.judge(here, {"n1": reading, "n2": reading})]
-    assert [one.said for one in found if one.verdict == FAIL] == [], "this machine itself is unfit by it"
+    current = asked(run_dir=str(tmp_path), home=str(tmp_path), cwd=str(tmp_path), gpus=0, ranks=1)
+    reading = json.loads(json.dumps(check.probe(current), allow_nan=False))
+    results = [entry for _, entry in check.judge(current, {"n1": reading, "n2": reading})]
+    assert [entry.said for entry in results if entry.verdict == FAIL] == [], (
+        "this machine itself is unfit by it"
+    )
 
 
 def alike(check: Any) -> st.SearchStrategy[Any]:
@@ -134,9 +138,9 @@ def alike(check: Any) -> st.SearchStrategy[Any]:
 @given(data=st.data())
 def test_no_reading_whatever_brings_a_judge_down(check, data):
     readings = data.draw(st.dictionaries(st.sampled_from(["n1", "n2", "n3", "n4"]), alike(check), max_size=4))
-    found = list(check.judge(ASKED, readings))
-    assert {node for node, _ in found} <= {*readings, ""}
-    assert all(len(one.said) < 1500 and one.said.isprintable() for _, one in found)
+    result = list(check.judge(ASKED, readings))
+    assert {node for node, _ in result} <= {*readings, ""}
+    assert all(len(entry.said) < 1500 and entry.said.isprintable() for _, entry in result)
 
 
 @given(JSON, st.sampled_from(["a", ""]))
@@ -172,8 +176,10 @@ def test_a_judge_that_fails_is_said_and_ends_nothing(monkeypatch: pytest.MonkeyP
         raise ZeroDivisionError("of this test")
 
     monkeypatch.setattr(cpus, "judge", broken)
-    found = registry.findings(ASKED, {"n1": answer(cpus=1, shared_memory={"size": 0, "free": 0})}, {}, {})
-    assert {node: [(one.check, one.verdict) for one in said] for node, said in found.items()} == {
+    result = registry.findings(ASKED, {"n1": answer(cpus=1, shared_memory={"size": 0, "free": 0})}, {}, {})
+    assert {
+        node: [(entry.check, entry.verdict) for entry in message] for node, message in result.items()
+    } == {
         "": [("cpus", UNDETERMINED)],
         "n1": [("shared-memory", FAIL)],
     }
@@ -189,8 +195,8 @@ def test_all_that_is_known_is_judged_together():
     warm["n3"] = TorchStarted(True, 1.0, backend="nccl", devices=7, versions=(("torch", "2.13"),))
     products = {n: GroupResult(1, True, "done", 1.0, fingerprint="cuda 1: a") for n in ("n1", "n2")}
     products["n3"] = GroupResult(1, True, "done", 1.0, fingerprint="cuda 1: b")
-    found = registry.findings(ASKED, local, warm, products)
-    assert {node: [one.check for one in said] for node, said in found.items()} == {
+    result = registry.findings(ASKED, local, warm, products)
+    assert {node: [entry.check for entry in message] for node, message in result.items()} == {
         "n3": ["gpu-errors", "torch", "product"]
     }
 

@@ -24,7 +24,7 @@ rates = st.floats(0.001, 1e6)
 
 
 def test_the_defaults_are_those_of_the_table():
-    named = {one.name: one.default for one in table.LIMITS}
+    named = {entry.name: entry.default for entry in table.LIMITS}
     assert fields(LIMITS) == {name: named[name] for name in fields(LIMITS)}
 
 
@@ -49,22 +49,22 @@ def test_a_limit_that_cannot_be_meant_is_refused(given_, said):
 
 
 def test_every_limit_has_a_meaning_and_stands_once():
-    assert all(one.meaning and one.unit and one.default >= 0 for one in table.LIMITS)
+    assert all(entry.meaning and entry.unit and entry.default >= 0 for entry in table.LIMITS)
     assert len(table.BY_NAME) == len(table.LIMITS)
 
 
 def test_among_few_values_only_the_share_counts():
-    found = outliers({"a": 100.0, "b": 100.0, "c": 69.0, "d": 75.0}, LIMITS)
-    assert {key: one.grade for key, one in found.items()} == {}
-    found = outliers({"a": 100.0, "b": 100.0, "c": 100.0, "d": 69.0}, LIMITS)
-    assert [(key, one.value, one.median, one.limit, one.grade) for key, one in found.items()] == [
+    result = outliers({"a": 100.0, "b": 100.0, "c": 69.0, "d": 75.0}, LIMITS)
+    assert {key: value.grade for key, value in result.items()} == {}
+    result = outliers({"a": 100.0, "b": 100.0, "c": 100.0, "d": 69.0}, LIMITS)
+    assert [(key, value.value, value.median, value.limit, value.grade) for key, value in result.items()] == [
         ("d", 69.0, 100.0, 70.0, Grade.WARN)
     ]
 
 
 def test_a_tenth_below_the_median_is_a_warning_and_half_is_a_failure():
     values = dict(enumerate([100.0] * 30 + [89.0, 49.0]))
-    assert {key: one.grade for key, one in outliers(values, LIMITS).items()} == {
+    assert {key: value.grade for key, value in outliers(values, LIMITS).items()} == {
         30: Grade.WARN,
         31: Grade.FAIL,
     }
@@ -116,5 +116,5 @@ def test_the_order_of_values_does_not_matter(values, luck):
 @given(st.lists(rates, min_size=1, max_size=20))
 def test_half_the_values_are_not_above_the_median(values):
     middle = median_of(values)
-    assert sum(one <= middle for one in values) * 2 >= len(values)
-    assert sum(one >= middle for one in values) * 2 >= len(values)
+    assert sum(value <= middle for value in values) * 2 >= len(values)
+    assert sum(value >= middle for value in values) * 2 >= len(values)

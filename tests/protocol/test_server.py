@@ -66,9 +66,9 @@ class Door:
 
 @pytest.fixture
 def entry() -> Iterator[Door]:
-    one = Door()
-    yield one
-    one.server.close()
+    element = Door()
+    yield element
+    element.server.close()
 
 
 @pytest.fixture
@@ -76,11 +76,11 @@ def come(entry: Door) -> Iterator[Callable[[str], socket.socket]]:
     with ExitStack() as stack:
 
         def connect(address: str) -> socket.socket:
-            one = stack.enter_context(socket.socket())
-            one.bind((address, 0))
-            one.connect(("127.0.0.1", entry.port))
-            one.settimeout(5)
-            return one
+            element = stack.enter_context(socket.socket())
+            element.bind((address, 0))
+            element.connect(("127.0.0.1", entry.port))
+            element.settimeout(5)
+            return element
 
         yield connect
 
@@ -143,9 +143,9 @@ def test_a_entry_that_nobody_opens_is_named_after_the_limit(entry: Door) -> None
     with socket.socket() as silent:
         silent.bind(("127.0.0.1", 0))
         port = silent.getsockname()[1]
-        gone = Bootstrap(SECRET.hex(), "run-a", 0, ("127.0.0.1",), port, 1, Timeouts(join=0.5))
+        ended = Bootstrap(SECRET.hex(), "run-a", 0, ("127.0.0.1",), port, 1, Timeouts(join=0.5))
         with pytest.raises(CannotJoin, match=f"at 127.0.0.1 port {port}: .*refused"):
-            join(gone, lambda own: m.Hello(2, "n2", own, 7, "3.9"))
+            join(ended, lambda own: m.Hello(2, "n2", own, 7, "3.9"))
 
 
 def test_a_stranger_has_one_time_for_all_it_says(

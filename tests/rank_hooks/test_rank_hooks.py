@@ -62,10 +62,10 @@ def start() -> Iterator[Start]:
 
 def said(argv: list[str], environment: dict[str, str], cwd: str = "/") -> tuple[str, str]:
     """What a program printed on stdout and stderr; it must end well."""
-    done = subprocess.run(
+    result = subprocess.run(
         argv, env=environment, cwd=cwd, capture_output=True, text=True, timeout=60, check=True
     )
-    return done.stdout.strip(), done.stderr.strip()
+    return result.stdout.strip(), result.stderr.strip()
 
 
 @pytest.mark.parametrize("python", pythons())
@@ -83,12 +83,12 @@ def test_a_rank_opens_its_doors_and_answers(folder: str, start: Start) -> None:
     process = start([sys.executable, "-c", SLEEP], instrumented(RANK, folder))
     assert process.stdout is not None
     assert process.stdout.readline() == "up\n"
-    found = channel(process.pid)
-    assert found is not None
-    assert (found.rank, found.pid, found.intact()) == (3, process.pid, True)
-    assert facts([found], 5, 0, 30.0) == {process.pid: {"ask": 5, "torch": False}}
-    assert stacks([found], 30.0) == {process.pid: StackReply(("<string>:1 <module>",))}
-    assert facts([found], 6, 8, 30.0) == {process.pid: {"ask": 6, "torch": False}}
+    result = channel(process.pid)
+    assert result is not None
+    assert (result.rank, result.pid, result.intact()) == (3, process.pid, True)
+    assert facts([result], 5, 0, 30.0) == {process.pid: {"ask": 5, "torch": False}}
+    assert stacks([result], 30.0) == {process.pid: StackReply(("<string>:1 <module>",))}
+    assert facts([result], 6, 8, 30.0) == {process.pid: {"ask": 6, "torch": False}}
 
 
 @pytest.mark.parametrize("python", pythons())
@@ -96,9 +96,9 @@ def test_every_python_answers(python: str, folder: str, start: Start) -> None:
     process = start([python, "-c", SLEEP], instrumented(RANK, folder))
     assert process.stdout is not None
     assert process.stdout.readline() == "up\n"
-    found = channel(process.pid)
-    assert found is not None
-    assert stacks([found], 30.0) == {process.pid: StackReply(("<string>:1 <module>",))}
+    result = channel(process.pid)
+    assert result is not None
+    assert stacks([result], 30.0) == {process.pid: StackReply(("<string>:1 <module>",))}
 
 
 def test_a_rank_that_computes_without_giving_the_lock_back_still_shows_its_stack(
@@ -109,10 +109,10 @@ def test_a_rank_that_computes_without_giving_the_lock_back_still_shows_its_stack
     )
     assert process.stdout is not None
     assert process.stdout.readline() == "up\n"
-    found = channel(process.pid)
-    assert found is not None
+    result = channel(process.pid)
+    assert result is not None
     inside = {process.pid: StackReply(("<string>:2 <module>",))}
-    until(lambda: stacks([found], 30.0) == inside, "the line that computes")
+    until(lambda: stacks([result], 30.0) == inside, "the line that computes")
 
 
 @pytest.mark.parametrize(
@@ -138,10 +138,10 @@ def test_where_ranks_stand_is_kept_before_their_end_and_not_of_one_that_is_stopp
         pids[rank] = process.pid
     os.kill(pids[4], signal.SIGSTOP)
     until(lambda: Path(f"/proc/{pids[4]}/stat").read_text().split(") ")[1][0] == "T", "the stop")
-    kept = tmp_path / "node-0000.stacks"
-    until(lambda: keep_last(str(kept), pids) or kept.exists(), "an answer on a crowded machine")
-    assert json.loads(kept.read_text()) == {"3": {"stack": ["<string>:1 <module>"]}}
-    assert kept.stat().st_mode & 0o777 == 0o600
+    retained = tmp_path / "node-0000.stacks"
+    until(lambda: keep_last(str(retained), pids) or retained.exists(), "an answer on a crowded machine")
+    assert json.loads(retained.read_text()) == {"3": {"stack": ["<string>:1 <module>"]}}
+    assert retained.stat().st_mode & 0o777 == 0o600
     keep_last(str(tmp_path / "none" / "node-0000.stacks"), pids)  # a folder that is gone is no error
 
 
@@ -150,7 +150,7 @@ def test_children_of_a_rank_are_left_alone(folder: str, start: Start) -> None:
     process = start([sys.executable, "-c", child], instrumented(RANK, folder))
     assert process.stdout is not None
     assert process.stdout.readline() == "up\n"
-    assert [found.pid for found in channels(process.pid)] == [process.pid]
+    assert [result.pid for result in channels(process.pid)] == [process.pid]
     (inside,) = [
         int(pid) for pid in Path(f"/proc/{process.pid}/task/{process.pid}/children").read_text().split()
     ]
@@ -172,8 +172,8 @@ def test_ranks_below_a_shell_and_below_a_launcher_in_python_are_found(
         process = start(argv, instrumented(RANK, folder))
         assert process.stdout is not None
         assert process.stdout.readline() == "up\n"
-        (found,) = until(lambda pid=process.pid: channels(pid), f"a channel of rank {rank}")
-        assert (found.rank, found.pid != process.pid) == (rank, True)
+        (result,) = until(lambda pid=process.pid: channels(pid), f"a channel of rank {rank}")
+        assert (result.rank, result.pid != process.pid) == (rank, True)
 
 
 def test_a_sitecustomize_behind_it_is_loaded_as_ever(folder: str, tmp_path: Path) -> None:
@@ -245,15 +245,17 @@ def test_the_signal_is_one_that_nobody_else_takes() -> None:
 
 
 def test_the_files_are_their_owners_alone(folder: str) -> None:
-    found = [Path(folder), *Path(folder).rglob("*")]
-    modes = {(path.is_dir(), path.stat().st_mode & 0o777) for path in found}
+    results = [Path(folder), *Path(folder).rglob("*")]
+    modes = {(path.is_dir(), path.stat().st_mode & 0o777) for path in results}
     assert modes == {(True, 0o700), (False, 0o600)}
 
 
 def test_ranks_of_the_coordinators_python_compile_nothing(folder: str) -> None:
     """To compile the prelude takes longer than all else that it does."""
-    _, told = said([sys.executable, "-v", "-c", ""], instrumented(RANK, folder))
-    compiled = [line for line in told.split("\n") if line.startswith("# code object from") and folder in line]
+    _, message = said([sys.executable, "-v", "-c", ""], instrumented(RANK, folder))
+    compiled = [
+        line for line in message.split("\n") if line.startswith("# code object from") and folder in line
+    ]
     ready = [
         f"# code object from '{bytecode(folder, name)}'" for name in ("sitecustomize", "clusterrun_prelude")
     ]
@@ -336,12 +338,12 @@ def test_what_is_started_per_node_says_farewell_where_it_worked_more_than_what_i
 ) -> None:
     space: dict[str, Any] = {"__name__": "prelude"}
     exec((ROOT / "clusterrun/rank_hooks/clusterrun_prelude.py").read_text(), space)
-    left: list[tuple[str, int]] = []
-    space["witness"] = lambda here: {"dump_at_exit": lambda name, size: left.append((name, size))}
+    remaining: list[tuple[str, int]] = []
+    space["witness"] = lambda local: {"dump_at_exit": lambda name, size: remaining.append((name, size))}
     space["knows_others"] = lambda: True
     monkeypatch.setattr(os, "times", lambda: (*times, 0.0))
     space["farewell"]("name", os.getpid(), "here", 2, per_node)
-    assert left == ([("name", 2)] if leaves else [])
+    assert remaining == ([("name", 2)] if leaves else [])
 
 
 @pytest.mark.parametrize(
@@ -365,8 +367,8 @@ def test_a_rank_whose_last_python_ended_of_an_exception_without_torch_leaves_wor
     for program in programs:
         command = [sys.executable, "-S", "-c", f"import sitecustomize; {program}"]
         subprocess.run(command, env=environment, stderr=subprocess.DEVNULL, check=False)
-    found = {path.name: path.read_bytes() for path in attempt.iterdir()}
-    assert found == ({f"{int(RANK['RANK']):05d}.farewell.json": left} if left else {})
+    results = {path.name: path.read_bytes() for path in attempt.iterdir()}
+    assert results == ({f"{int(RANK['RANK']):05d}.farewell.json": left} if left else {})
 
 
 # As setuptools writes it for an editable install of a project whose packages lie in a folder with others.

@@ -50,24 +50,32 @@ def test_a_checkpoint_that_is_deleted_is_seen(tmp_path: Path, remove: str) -> No
     path = tmp_path / "checkpoint-4" / "optimizer.pt"
     path.parent.mkdir()
     path.touch()
-    told = watched(tmp_path, remove, path)
-    assert not path.exists() and told.dropped(str(path))
+    message = watched(tmp_path, remove, path)
+    assert not path.exists() and message.dropped(str(path))
 
 
 def watched(folder: Path, does: str, path: Path, number: int = 0, plan: str = "{}") -> Start:
     """What the ranks' trace says of a program that does this with ``path``."""
     attempt = folder / f"{number:03d}"
     attempt.mkdir(parents=True, exist_ok=True)
-    words = (sys.executable, "-c", WATCHED + does, str(HOOKS), str(attempt), str(folder / "run"), str(path))
-    done = subprocess.run(
-        words,
+    arguments = (
+        sys.executable,
+        "-c",
+        WATCHED + does,
+        str(HOOKS),
+        str(attempt),
+        str(folder / "run"),
+        str(path),
+    )
+    result = subprocess.run(
+        arguments,
         env={"CLUSTERRUN_REHEARSAL": plan, "CLUSTERRUN_ATTEMPT": str(number), "OMP_NUM_THREADS": "1"},
         capture_output=True,
         text=True,
         timeout=300,
         check=False,
     )
-    assert (done.returncode, done.stderr) == (0, "")
+    assert (result.returncode, result.stderr) == (0, "")
     return read(str(attempt))
 
 
@@ -106,13 +114,13 @@ open("state", "rb").close()
 os.remove("state")
 os.remove("notes")
 """
-    told = watched(tmp_path, does, tmp_path / "a.pkl").ranks[0]
-    assert [(os.path.basename(one.path), bool(one.temp), one.sure) for one in told.saves] == [
+    message = watched(tmp_path, does, tmp_path / "a.pkl").ranks[0]
+    assert [(os.path.basename(save.path), bool(save.temp), save.sure) for save in message.saves] == [
         ("a.pkl", True, True),
         ("state", False, False),
     ]
-    assert [os.path.basename(path) for path, _ in told.loads] == ["state"]
-    assert [os.path.basename(path) for path in told.removes] == ["state"]
+    assert [os.path.basename(path) for path, _ in message.loads] == ["state"]
+    assert [os.path.basename(path) for path in message.removes] == ["state"]
 
 
 @pytest.mark.parametrize("mode, content", [("wb", b"new"), ("ab", b"oldnew"), ("r+b", b"new")])
@@ -152,8 +160,8 @@ for other in (torch.load(path, weights_only=False), copy.deepcopy(model)):
 optimizer.state[model.bias] = None
 step()
 """
-    told = watched(tmp_path, does, tmp_path / "model.pt").ranks[0]
-    assert [(len(one.rows), told.blind) for one in told.steps] == [(2, ""), (2, "")]
+    message = watched(tmp_path, does, tmp_path / "model.pt").ranks[0]
+    assert [(len(entry.rows), message.blind) for entry in message.steps] == [(2, ""), (2, "")]
 
 
 def test_the_state_of_a_zero_optimizer_is_that_of_its_shard(tmp_path: Path) -> None:
@@ -175,9 +183,9 @@ first.consolidate_state_dict(0)
 second.load_state_dict(first.state_dict())
 step(second)
 """
-    told = watched(tmp_path, does, tmp_path / "store").ranks[0]
-    assert told.blind == "" and told.steps[0].state not in (0, told.steps[1].state)
-    assert list(told.before.values())[1] == (told.steps[0].parameters, told.steps[0].state)
+    message = watched(tmp_path, does, tmp_path / "store").ranks[0]
+    assert message.blind == "" and message.steps[0].state not in (0, message.steps[1].state)
+    assert list(message.before.values())[1] == (message.steps[0].parameters, message.steps[0].state)
 
 
 TRAINED = """
@@ -201,9 +209,9 @@ plateau.step(1.0)
 plateau.step(2.0)
 step()
 """
-    told = watched(tmp_path, TRAINED + does, tmp_path / "x").ranks[0]
-    assert len({step.averages for step in told.steps}) == 2 and told.steps[0].averages
-    assert [step.schedulers[0][1:3] for step in told.steps] == [[float("inf"), 0], [1.0, 1]]
+    message = watched(tmp_path, TRAINED + does, tmp_path / "x").ranks[0]
+    assert len({step.averages for step in message.steps}) == 2 and message.steps[0].averages
+    assert [step.schedulers[0][1:3] for step in message.steps] == [[float("inf"), 0], [1.0, 1]]
 
 
 def test_a_teacher_is_one_average_while_its_student_is_frozen_in_part(tmp_path: Path) -> None:
@@ -216,8 +224,8 @@ head = torch.optim.SGD(net[1].parameters(), lr=0.1)
 net(torch.ones(2, 4)).sum().backward()
 head.step()
 """
-    told = watched(tmp_path, does, tmp_path / "x").ranks[0]
-    assert [len(step.averages) for step in told.steps] == [1]
+    message = watched(tmp_path, does, tmp_path / "x").ranks[0]
+    assert [len(step.averages) for step in message.steps] == [1]
 
 
 def test_the_state_of_an_optimizer_is_no_average_of_weights_that_have_one_shape(tmp_path: Path) -> None:
@@ -228,8 +236,8 @@ alone = torch.optim.Adam(one.parameters())
 one(torch.ones(1, 3)).sum().backward()
 alone.step()
 """
-    told = watched(tmp_path, TRAINED + does, tmp_path / "x").ranks[0]
-    assert [step.averages for step in told.steps] == [()]
+    message = watched(tmp_path, TRAINED + does, tmp_path / "x").ranks[0]
+    assert [step.averages for step in message.steps] == [()]
 
 
 def test_an_optimizer_has_one_name_in_every_start_and_a_step_that_only_makes_its_state_is_none(
@@ -245,10 +253,10 @@ _init_optim_state(optimizer)
 for one in (other, alike, optimizer):
     step(one)
 """
-    told = watched(tmp_path, TRAINED + does, tmp_path / "x").ranks[0]
-    first, second, third = told.before
-    assert [one.optimizer for one in told.steps] == [first, second, third]
-    assert second == first + 1 and told.shared == (second, third)
+    message = watched(tmp_path, TRAINED + does, tmp_path / "x").ranks[0]
+    first, second, third = message.before
+    assert [entry.optimizer for entry in message.steps] == [first, second, third]
+    assert second == first + 1 and message.shared == (second, third)
     again = watched(tmp_path / "again", TRAINED + "step()\n", tmp_path / "x").ranks[0]
     assert list(again.before) == [third]
 
@@ -275,8 +283,8 @@ go.set()
 thread.join()
 step()
 """
-    told = watched(tmp_path, TRAINED + does, tmp_path / "a.pt").ranks[0]
-    assert [(one.step, os.path.basename(one.path), bool(one.temp)) for one in told.saves] == [
+    message = watched(tmp_path, TRAINED + does, tmp_path / "a.pt").ranks[0]
+    assert [(save.step, os.path.basename(save.path), bool(save.temp)) for save in message.saves] == [
         (1, "a.pt", True)
     ]
 
@@ -297,9 +305,9 @@ serialize_file({}, path + ".part")
 os.replace(path + ".part", path)
 """
     path = tmp_path / "model.safetensors"
-    told = watched(tmp_path, does, path).ranks[0]
-    assert [(one.step, one.path, one.sure) for one in told.saves] == [(3, str(path), True)]
-    assert [one for one, _ in told.loads] == [str(path)]
+    message = watched(tmp_path, does, path).ranks[0]
+    assert [(save.step, save.path, save.sure) for save in message.saves] == [(3, str(path), True)]
+    assert [save for save, _ in message.loads] == [str(path)]
 
 
 def test_a_restart_counts_the_steps_of_the_run(tmp_path: Path) -> None:
@@ -328,38 +336,38 @@ for step in range(begin, 4 if begin == 0 else 100):
 
 def test_a_random_state_that_is_read_where_it_lies_is_what_it_says_when_asked() -> None:
     numpy = pytest.importorskip("numpy")
-    kept = random.getstate(), numpy.random.get_state()
-    found = Generator(python_words, python_place)
+    retained = random.getstate(), numpy.random.get_state()
+    result = Generator(python_words, python_place)
     array = Generator(numpy_words, numpy_place)
     bits = numpy.random.mtrand._rand._bit_generator
     try:
-        seen = set()
+        observed = set()
         for number in range(8):
-            for owner, one, ask in (
-                (random._inst, found, python_words),  # type: ignore[attr-defined]
+            for owner, value, ask in (
+                (random._inst, result, python_words),  # type: ignore[attr-defined]
                 (bits, array, numpy_words),
             ):
-                assert bytes(one.words(owner)) == ask()
-                seen.add(bytes(one.words(owner)))
-            assert found._memory is not None and array._memory is not None
+                assert bytes(value.words(owner)) == ask()
+                observed.add(bytes(value.words(owner)))
+            assert result._memory is not None and array._memory is not None
             random.seed(number)
             numpy.random.seed(number)
             random.random()
             numpy.random.random(700 if number % 2 else 1)
-        assert len(seen) == 16
+        assert len(observed) == 16
         numpy.random.set_state(numpy.random.RandomState(1).get_state())
         assert bytes(array.words(bits)) == numpy_words()
     finally:
-        random.setstate(kept[0])
-        numpy.random.set_state(kept[1])
+        random.setstate(retained[0])
+        numpy.random.set_state(retained[1])
 
 
 def test_a_generator_that_cannot_be_read_in_its_place_is_asked() -> None:
     """Another one that was put into its place, and one of which nothing is known."""
-    said = [b"one", b"two", b"three"]
-    one = Generator(lambda: said.pop(0), lambda owner: (id(owner), 16))
+    messages = [b"one", b"two", b"three"]
+    entry = Generator(lambda: messages.pop(0), lambda owner: (id(owner), 16))
     first, second = object(), object()
-    assert [one.words(owner) for owner in (first, first, second)] == [b"one", b"two", b"three"]
+    assert [entry.words(owner) for owner in (first, first, second)] == [b"one", b"two", b"three"]
     numpy = pytest.importorskip("numpy")
     with pytest.raises(ValueError):
         numpy_place(numpy.random.PCG64(1))
@@ -423,15 +431,19 @@ for at, batch in enumerate(torch.utils.data.DataLoader(Data(), batch_size=2)):
     optimizer.step()
     rate.mul_(0.5)
 """
-    told = watched(tmp_path, does, tmp_path / "x").ranks[0]
-    assert told.blind == ""
-    assert [step.rates[0][0] for step in told.steps] == [0.5, 0.25, 0.125]
-    assert [step.loss is not None and math.isnan(step.loss) for step in told.steps] == [False, True, True]
-    assert [[order for _, _, order in step.batches] for step in told.steps] == [[(0, 1)], [(2, 3)], [(4, 5)]]
-    assert [[name for name, _, _ in step.batches] for step in told.steps] == 3 * [["Data:6"]]
-    assert [len(step.rows) for step in told.steps] == [2, 2, 2]
-    assert len({row for step in told.steps for row in step.rows}) == 6
-    assert told.steps[0].batches[0][1] == told.steps[0].rows
+    message = watched(tmp_path, does, tmp_path / "x").ranks[0]
+    assert message.blind == ""
+    assert [step.rates[0][0] for step in message.steps] == [0.5, 0.25, 0.125]
+    assert [step.loss is not None and math.isnan(step.loss) for step in message.steps] == [False, True, True]
+    assert [[order for _, _, order in step.batches] for step in message.steps] == [
+        [(0, 1)],
+        [(2, 3)],
+        [(4, 5)],
+    ]
+    assert [[name for name, _, _ in step.batches] for step in message.steps] == 3 * [["Data:6"]]
+    assert [len(step.rows) for step in message.steps] == [2, 2, 2]
+    assert len({row for step in message.steps for row in step.rows}) == 6
+    assert message.steps[0].batches[0][1] == message.steps[0].rows
 
 
 def test_what_a_script_does_to_its_weights_between_steps_is_told(tmp_path: Path) -> None:
@@ -452,9 +464,9 @@ for turn in range(4):
     if turn == 1:
         net.weight.data.clamp_(-0.1, 0.1)
 """
-    told = watched(tmp_path, does, tmp_path / "none").ranks[0]
-    ((n, optimizer, weights),) = told.moved
-    assert (n, [optimizer], len(told.steps)) == (2, list(told.before), 4)
-    assert weights not in {step.parameters for step in told.steps}
-    assert told.partial[1:] == (1, 1, "module.weight")
-    assert [what for what, method, _ in told.calls if method == "set"] == ["python"]
+    message = watched(tmp_path, does, tmp_path / "none").ranks[0]
+    ((n, optimizer, weights),) = message.moved
+    assert (n, [optimizer], len(message.steps)) == (2, list(message.before), 4)
+    assert weights not in {step.parameters for step in message.steps}
+    assert message.partial[1:] == (1, 1, "module.weight")
+    assert [what for what, method, _ in message.calls if method == "set"] == ["python"]

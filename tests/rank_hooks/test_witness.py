@@ -75,12 +75,14 @@ def test_collectives_of_nccl_are_read_from_its_own_recorder(witness: Callable[..
         entry("0", "nccl:all_reduce", 2, state="started", time_discovered_started_ns=2_500_000_000),
     )
     space = witness({"0": "nccl"}, _dump_nccl_trace_json=nccl, _dump_fr_trace_json=dump())
-    found = records({"records": space["flight"](16)})
-    assert [(one.group, one.sequence, one.operation, one.done, one.at) for one in found] == [
+    result = records({"records": space["flight"](16)})
+    assert [
+        (record.group, record.sequence, record.operation, record.done, record.at) for record in result
+    ] == [
         ("0", 1, "all_reduce", True, 1.0),
         ("0", 2, "all_reduce", False, 2.5),
     ]
-    assert [one.sequence for one in records({"records": space["flight"](1)})] == [2]
+    assert [record.sequence for record in records({"records": space["flight"](1)})] == [2]
 
 
 def test_a_group_of_two_backends_counts_each_for_itself(witness: Callable[..., dict[str, Any]]) -> None:
@@ -89,24 +91,24 @@ def test_a_group_of_two_backends_counts_each_for_itself(witness: Callable[..., d
         _dump_nccl_trace_json=dump(entry("0", "nccl:all_reduce", 7)),
         _dump_fr_trace_json=dump(entry("0", "gloo:barrier", 1), entry("1", "gloo:all_gather", 3)),
     )
-    found = records({"records": space["flight"](16)})
-    assert sorted((one.group, one.sequence, one.operation) for one in found) == [
+    result = records({"records": space["flight"](16)})
+    assert sorted((element.group, element.sequence, element.operation) for element in result) == [
         ("0", 7, "all_reduce"),
         ("0 (gloo)", 1, "barrier"),
         ("1", 3, "all_gather"),
     ]
     group = Group("0", 2, 7, True, "cpu:gloo,cuda:nccl", "0-1")
-    seen = [
-        bare(0, "n0", "S", groups=(group,), records=tuple(found)),
+    observed = [
+        bare(0, "n0", "S", groups=(group,), records=tuple(result)),
         bare(
             1,
             "n1",
             "S",
             groups=(group,),
-            records=tuple(one for one in found if one.operation != "barrier"),
+            records=tuple(element for element in result if element.operation != "barrier"),
         ),
     ]
-    (first, _) = case(*seen).waits
+    (first, _) = case(*observed).waits
     assert (first.rank, first.operation, first.missing) == (0, "barrier", (1,))
 
 
@@ -160,9 +162,9 @@ def test_who_a_call_names_is_read_from_its_arguments(
     )
     caller: dict[str, Any] = {"__name__": "c10d", "ask": lambda: space["call"](c10d)}
     exec(f"def {function}({argument}=None, group=None, group_{argument}=None): return ask()", caller)
-    found = eval(f"{function}({given.replace('src', argument)})", caller)
-    assert (found[told], found[named]) == (function, root)
-    main, _, _ = calls({"call": found})
+    result = eval(f"{function}({given.replace('src', argument)})", caller)
+    assert (result[told], result[named]) == (function, root)
+    main, _, _ = calls({"call": result})
     assert (main.name if told == "name" else main.rooted) == function
     assert caller["ask"]() == {}
 
@@ -183,8 +185,8 @@ def test_a_call_of_another_thread_is_marked_unless_autograd_made_it(
     number = str(threading.main_thread().ident) if thread == "main" else thread
     called = entry("0", "gloo:all_reduce", 1, thread_id=number, thread_name=name)
     space = witness({"0": "gloo"}, _dump_fr_trace_json=dump(called))
-    (found,) = records({"records": space["flight"](16)})
-    assert found.by_thread is by_thread
+    (result,) = records({"records": space["flight"](16)})
+    assert result.by_thread is by_thread
 
 
 @pytest.mark.parametrize(
@@ -325,9 +327,9 @@ def test_the_root_of_a_call_that_was_left_is_told_by_the_variables_that_it_was_g
     runs = body.replace("missing", "0").replace("zero)", "1)")
     exec(compile(runs, str(script), "exec"), space)
     ran.clear()
-    found = [one[1:] for one in space["step_of"]() if one.startswith(f"R{script}:")]
-    assert found == ([] if root is None else [f"{script}:{2 if 'helper' in line else 10} {root}"])
-    assert [one for one in ran if one == "a property"] == ["a property"] * (
+    results = [element[1:] for element in space["step_of"]() if element.startswith(f"R{script}:")]
+    assert results == ([] if root is None else [f"{script}:{2 if 'helper' in line else 10} {root}"])
+    assert [element for element in ran if element == "a property"] == ["a property"] * (
         "best" in line or "lazy" in line
     )  # its own
 
@@ -357,8 +359,8 @@ def test_a_root_below_in_a_loop_is_told_where_nothing_in_the_loop_changes_it(
     dist = SimpleNamespace(**dict.fromkeys(("gather", "reduce"), lambda *_args, **_words: None))
     space = {"dist": dist, "x": None, "out": None, "writer": 1, "ask": asked(witness({}))}
     exec(compile(script.read_text(), str(script), "exec"), space)
-    told = [one.rpartition(" ")[2] for one in space["told"] if one.startswith(f"R{script}:")]
-    assert told == [str(root) for root in roots]
+    messages = [element.rpartition(" ")[2] for element in space["told"] if element.startswith(f"R{script}:")]
+    assert messages == [str(root) for root in roots]
 
 
 @pytest.mark.parametrize(("ranks", "told"), [([2, 0], "0,2"), ([1, 2, 3], "1-3")])
@@ -550,13 +552,13 @@ def test_the_keys_that_lines_near_set_in_a_store_are_told(
 ) -> None:
     space = witness({})
     sys.modules["torch._C._distributed_c10d"].Store = Store  # type: ignore[attr-defined]
-    script, found = tmp_path / "train.py", []
+    script, result = tmp_path / "train.py", []
     script.write_text(f"{SETTERS}{body}\n")
     store = Store(set=lambda *_: None, add=lambda *_: None)
     names = {"store": store, "words": SimpleNamespace(set=lambda *_: None), "make": lambda: "m", "number": 3}
-    names["ask"] = lambda: found.append(space["calls_near"](sys._getframe(1)))
+    names["ask"] = lambda: result.append(space["calls_near"](sys._getframe(1)))
     exec(compile(script.read_text(), str(script), "exec"), names)
-    keys = [one[1:].replace("\t", " ") for one in found[-1] if one.startswith(f"K{script}:")]
+    keys = [element[1:].replace("\t", " ") for element in result[-1] if element.startswith(f"K{script}:")]
     assert sorted(set(keys)) == ([f"{script}:{told}"] if told else [])
 
 
@@ -575,13 +577,13 @@ def test_where_tasks_of_asyncio_stand_is_told_and_how_another_failed(
         "    asyncio.get_running_loop().call_later(0.02, queue.put_nowait, 1)\n"
         "    await queue.get()\n"
     )
-    space, found = witness({}), []
-    names: dict[str, Any] = {"look": lambda: found.append(space["tasks"]())}
+    space, result = witness({}), []
+    names: dict[str, Any] = {"look": lambda: result.append(space["tasks"]())}
     exec(compile(script.read_text(), str(script), "exec"), names)
     assert space["tasks"]() == {"tasks": []}, "no loop runs"
     asyncio.run(names["train"]())
-    (told,) = found
-    assert sorted(told["tasks"]) == [f"{script}:3 fill: KeyError: 'bucket-7'", f"{script}:9 train"]
+    (message,) = result
+    assert sorted(message["tasks"]) == [f"{script}:3 fill: KeyError: 'bucket-7'", f"{script}:9 train"]
 
 
 @pytest.mark.parametrize("pair", ["store.get('a'), store.get('b')", "(store.get('a') and store.get('b'))"])
@@ -589,18 +591,18 @@ def test_where_tasks_of_asyncio_stand_is_told_and_how_another_failed(
 def test_of_two_keys_in_a_line_the_one_that_is_waited_for_is_told_or_none(
     witness: Callable[..., dict[str, Any]], tmp_path: Path, pair: str, waits: str
 ) -> None:
-    space, script, found = witness({}), tmp_path / "train.py", []
+    space, script, result = witness({}), tmp_path / "train.py", []
     script.write_text(f"def both(store):\n    if store: return {pair}\n")
 
     def get(key: str) -> str:
         if key == waits:
-            found.append(space["key_wanted"](sys._getframe(1)))
+            result.append(space["key_wanted"](sys._getframe(1)))
         return key
 
     names: dict[str, Any] = {}
     exec(compile(script.read_text(), str(script), "exec"), names)
     names["both"](Store(get=get))
-    assert found == [waits if sys.version_info >= (3, 11) else ""]
+    assert result == [waits if sys.version_info >= (3, 11) else ""]
 
 
 CAPTURE_LIBRARY = """

@@ -50,7 +50,7 @@ EMA = '        ema = checkpoint["ema"]\n'
 STEP = '        step = checkpoint["step"]\n'
 RESTORE = "                restore_random(states[RANK])\n"
 LISTEN = "    signal.signal(signal.SIGUSR2, lambda *_: stop.append(1))\n"
-OFTEN = "if step % EVERY == 0 or told:"
+OFTEN = "if step % EVERY == 0 or has_signal:"
 ADAM = "torch.optim.Adam(model.parameters(), lr=0.01)"
 STEPS = "torch.optim.lr_scheduler.StepLR(optimizer, step_size=5, gamma=0.9)"
 LAST_ONLY = """checkpoint = None
@@ -360,7 +360,7 @@ BUGS = (
     ),
     Patch(
         "the handler's flag is not tested",
-        (("told = max(gathered(len(stop)))", "told = 0"),),
+        (("has_signal = max(gathered(len(stop)))", "has_signal = 0"),),
         ("notice-ignored",),
         ("time-limit",),
     ),

@@ -43,9 +43,9 @@ def restore_random(states):
 def gathered(value):
     if SIZE == 1:
         return [value]
-    found = [None] * SIZE
-    dist.all_gather_object(found, value)
-    return found
+    result = [None] * SIZE
+    dist.all_gather_object(result, value)
+    return result
 
 
 def barrier():
@@ -129,8 +129,8 @@ def main():
                         if name in ema:
                             ema[name].lerp_(value, 0.1)
             step += 1
-            told = max(gathered(len(stop)))
-            if step % EVERY == 0 or told:
+            has_signal = max(gathered(len(stop)))
+            if step % EVERY == 0 or has_signal:
                 state = {
                     "model": net.state_dict(),
                     "optimizer": optimizer.state_dict(),
@@ -141,7 +141,7 @@ def main():
                     "step": step,
                 }
                 save(state, step)
-            if told:
+            if has_signal:
                 sys.exit(0)
 
 

@@ -62,8 +62,8 @@ def trace(first: int, last: int, rank: int = 0, **changed: Any) -> RankTrace:
     """A rank that goes on after ``first`` steps and takes those up to ``last``; it counts from 1 again."""
     steps = tuple(replace(step(n, rank), n=n - first) for n in range(first + 1, last + 1))
     state = 2000 + first if first else 0
-    made = RankTrace(rank, {0: (1000 + first, state)}, steps)
-    return replace(made, **changed)
+    created = RankTrace(rank, {0: (1000 + first, state)}, steps)
+    return replace(created, **changed)
 
 
 def life(first: int, last: int, ranks: int = 2, **changed: Any) -> Start:
@@ -79,8 +79,8 @@ def after(first: int = SAVED, **changed: Any) -> Start:
     """The restarted ranks, with fields of every step changed."""
     right = life(first, LAST, loads=READ)
     ranks = {
-        rank: replace(one, steps=tuple(replace(each, **changed) for each in one.steps))
-        for rank, one in right.ranks.items()
+        rank: replace(entry, steps=tuple(replace(each, **changed) for each in entry.steps))
+        for rank, entry in right.ranks.items()
     }
     return Start(ranks)
 
@@ -90,10 +90,12 @@ def shifted(by: int) -> Start:
     right = after()
     ranks = {
         rank: replace(
-            one,
-            steps=tuple(replace(s, rows=step(s.n + SAVED + by, rank).rows, parameters=1) for s in one.steps),
+            entry,
+            steps=tuple(
+                replace(s, rows=step(s.n + SAVED + by, rank).rows, parameters=1) for s in entry.steps
+            ),
         )
-        for rank, one in right.ranks.items()
+        for rank, entry in right.ranks.items()
     }
     return Start(ranks)
 
@@ -101,18 +103,18 @@ def shifted(by: int) -> Start:
 def started(parameters: int, state: int, loads: Any = READ, first: int = SAVED) -> Start:
     """Restarted ranks that begin with other weights or another state."""
     right = life(first, LAST, loads=loads)
-    steps = tuple(replace(one, parameters=1) for one in right.ranks[0].steps)
+    steps = tuple(replace(entry, parameters=1) for entry in right.ranks[0].steps)
     return Start(
         {
-            rank: replace(one, before={0: (parameters, state)}, steps=steps)
-            for rank, one in right.ranks.items()
+            rank: replace(entry, before={0: (parameters, state)}, steps=steps)
+            for rank, entry in right.ranks.items()
         }
     )
 
 
 def judged(last: Start, fault: str = "kill", differs: str = "", **more: Any) -> list[tuple[str, str]]:
-    seen = FaultRun(fault, (BEFORE, last), KILLED, **more)
-    return [(one.level.value, one.cause.value) for one in causes.judge(CONTROL, differs, seen)]
+    observed = FaultRun(fault, (BEFORE, last), KILLED, **more)
+    return [(entry.level.value, entry.cause.value) for entry in causes.judge(CONTROL, differs, observed)]
 
 
 @pytest.mark.parametrize(
@@ -141,12 +143,12 @@ def with_random(parameters: int = 0, **states: int) -> Start:
     """Restarted ranks with other states of random numbers, the weights other ones too where that is said."""
     right = after()
     ranks = {}
-    for rank, one in right.ranks.items():
+    for rank, entry in right.ranks.items():
         steps = tuple(
             replace(s, random={**s.random, **states}, parameters=parameters or s.parameters)
-            for s in one.steps
+            for s in entry.steps
         )
-        ranks[rank] = replace(one, steps=steps)
+        ranks[rank] = replace(entry, steps=steps)
     return Start(ranks)
 
 
@@ -156,7 +158,7 @@ def with_random(parameters: int = 0, **states: int) -> Start:
         after(parameters=1),
         with_random(parameters=1, python=1),  # a generator that nobody draws from explains nothing
         started(7, 99, ()),  # the weights are of no step, and no file was seen read
-        Start({rank: replace(one, before={}, steps=()) for rank, one in after().ranks.items()}),
+        Start({rank: replace(entry, before={}, steps=()) for rank, entry in after().ranks.items()}),
         life(SAVED, SAVED, loads=READ),
     ],
 )
@@ -182,53 +184,53 @@ def averaged(first: int, last: int, **changed: Any) -> Start:
     """A script that changes weights by itself after a step: those of step SAVED are 9 when it saves them."""
     right = life(first, last, loads=READ if first else (), **changed)
     ranks = {
-        rank: replace(one, before={0: (9, 2000 + first)} if first else one.before)
-        for rank, one in right.ranks.items()
+        rank: replace(entry, before={0: (9, 2000 + first)} if first else entry.before)
+        for rank, entry in right.ranks.items()
     }
     return Start({**ranks, 0: replace(ranks[0], moved=() if first else ((SAVED, 0, 9),))})
 
 
 def test_weights_that_the_script_changes_after_a_step_are_of_that_step_on_every_rank() -> None:
-    seen = FaultRun("kill", (averaged(0, KILLED, saves=(saved(SAVED),)), averaged(SAVED, LAST)), KILLED)
-    (one,) = causes.judge(averaged(0, LAST), "", seen)
-    assert (one.level, one.step) == (Severity.OK, SAVED), one.said
-    (one,) = causes.judge(CONTROL, "", replace(seen, lives=(BEFORE, averaged(SAVED, LAST))))
-    assert one.cause.value == "parameters-not-restored"
+    observed = FaultRun("kill", (averaged(0, KILLED, saves=(saved(SAVED),)), averaged(SAVED, LAST)), KILLED)
+    (entry,) = causes.judge(averaged(0, LAST), "", observed)
+    assert (entry.level, entry.step) == (Severity.OK, SAVED), entry.said
+    (entry,) = causes.judge(CONTROL, "", replace(observed, lives=(BEFORE, averaged(SAVED, LAST))))
+    assert entry.cause.value == "parameters-not-restored"
 
 
 def test_what_a_script_changed_is_read_and_joined() -> None:
-    said = '{"t": "moved", "n": 3, "o": 5, "p": 8}'
-    assert parsed(0, [said]).moved == ((3, 5, 8),)
+    message = '{"t": "moved", "n": 3, "o": 5, "p": 8}'
+    assert parsed(0, [message]).moved == ((3, 5, 8),)
     both = joined(CONTROL, (life(0, 8, moved=((5, 0, 9), (8, 0, 7))), life(5, LAST, moved=((2, 0, 6),))))
     assert both.ranks[0].moved == ((5, 0, 9), (7, 0, 6))
 
 
 def with_calls(last: Start, *calls: tuple[str, str, str], **changed: Any) -> Start:
-    return Start({rank: replace(one, calls=calls, **changed) for rank, one in last.ranks.items()})
+    return Start({rank: replace(entry, calls=calls, **changed) for rank, entry in last.ranks.items()})
 
 
 @pytest.mark.parametrize("first", [SAVED, 0])
 def test_weights_under_names_that_the_model_lacks_are_not_loaded(first: int) -> None:
     partial = ("train.py:26", 4, 3, "module.0.weight")
     last = with_calls(started(7, 2000 + SAVED) if first else life(0, LAST, loads=READ), partial=partial)
-    seen = FaultRun("kill", (BEFORE, last), KILLED)
-    (one,) = causes.judge(CONTROL, "", seen)
-    assert one.cause.value == "parameters-not-restored" and "strict=False) at train.py:26" in one.said
+    observed = FaultRun("kill", (BEFORE, last), KILLED)
+    (entry,) = causes.judge(CONTROL, "", observed)
+    assert entry.cause.value == "parameters-not-restored" and "strict=False) at train.py:26" in entry.said
     begun = Start({rank: replace(each, partial=partial) for rank, each in BEFORE.ranks.items()})
-    (one,) = causes.judge(CONTROL, "", replace(seen, lives=(begun, last)))
-    assert "strict=False" not in one.said  # so it begins each time
+    (entry,) = causes.judge(CONTROL, "", replace(observed, lives=(begun, last)))
+    assert "strict=False" not in entry.said  # so it begins each time
 
 
 def test_a_scheduler_of_a_later_step_beside_the_first_weights_accuses_the_weights() -> None:
     last = life(0, LAST, loads=READ, calls=(("scheduler", "load_state_dict", "train.py:28"),))
-    steps = tuple(replace(one, rates=[[9.0]], parameters=1) for one in last.ranks[0].steps)
-    last = Start({rank: replace(one, steps=steps) for rank, one in last.ranks.items()})
+    steps = tuple(replace(entry, rates=[[9.0]], parameters=1) for entry in last.ranks[0].steps)
+    last = Start({rank: replace(entry, steps=steps) for rank, entry in last.ranks.items()})
     cut = FaultRun("disk-full", (BEFORE, last), KILLED, damaged=(PATH.format(5), PATH.format(SAVED)))
-    (one, *_) = causes.judge(CONTROL, "", replace(cut, damaged=()))
-    assert one.cause.value in ("never-resumed", "parameters-not-restored")
+    (entry, *_) = causes.judge(CONTROL, "", replace(cut, damaged=()))
+    assert entry.cause.value in ("never-resumed", "parameters-not-restored")
     lone = replace(cut, lives=(life(0, KILLED), last), damaged=())
-    (one,) = causes.judge(CONTROL, "", lone)
-    assert one.cause.value == "parameters-not-restored" and "those of step 0" in one.said
+    (entry,) = causes.judge(CONTROL, "", lone)
+    assert entry.cause.value == "parameters-not-restored" and "those of step 0" in entry.said
 
 
 def drawn_by_hand(*calls: tuple[str, str, str]) -> Start:
@@ -246,18 +248,19 @@ def test_a_generator_whose_state_was_set_is_not_blamed_for_other_samples() -> No
 
 def test_a_state_that_was_set_and_drawn_from_before_the_step_is_told_as_such() -> None:
     last = with_calls(with_random(parameters=1, torch=1), ("torch", "set", "train.py:5"))
-    (one,) = causes.judge(CONTROL, "", FaultRun("kill", (BEFORE, last), KILLED))
-    assert one.cause.value == "random-state-not-restored"
-    assert "it was set at train.py:5" in one.said and "validation" in one.remedy
+    (entry,) = causes.judge(CONTROL, "", FaultRun("kill", (BEFORE, last), KILLED))
+    assert entry.cause.value == "random-state-not-restored"
+    assert "it was set at train.py:5" in entry.said and "validation" in entry.remedy
 
 
 def with_target(first: int, last: int, **changed: Any) -> Start:
     """A copy of the weights that is renewed after step 16, beside an average that each step moves."""
     right = life(first, last, loads=READ if first else ())
     steps = tuple(
-        replace(one, averages=(1 + (first + one.n > 16), *one.averages)) for one in right.ranks[0].steps
+        replace(entry, averages=(1 + (first + entry.n > 16), *entry.averages))
+        for entry in right.ranks[0].steps
     )
-    steps = tuple(replace(one, **changed) for one in steps)
+    steps = tuple(replace(entry, **changed) for entry in steps)
     return Start({0: replace(right.ranks[0], steps=steps)})
 
 
@@ -271,9 +274,9 @@ def with_target(first: int, last: int, **changed: Any) -> Start:
 )
 def test_a_copy_of_the_weights_of_which_the_loss_is_computed_is_named(changed: Any, cause: str) -> None:
     before = Start({0: replace(with_target(0, KILLED).ranks[0], saves=(saved(SAVED),))})
-    seen = FaultRun("kill", (before, with_target(SAVED, LAST, **changed)), KILLED)
-    (one, *_) = causes.judge(with_target(0, LAST), "", seen)
-    assert one.cause.value == cause, one.said
+    observed = FaultRun("kill", (before, with_target(SAVED, LAST, **changed)), KILLED)
+    (entry, *_) = causes.judge(with_target(0, LAST), "", observed)
+    assert entry.cause.value == cause, entry.said
 
 
 @pytest.mark.parametrize(
@@ -287,8 +290,8 @@ def test_what_nothing_explains_is_told_with_what_to_look_at(loss: float, said: s
             for r, t in after(parameters=1).ranks.items()
         }
     )
-    (one,) = causes.judge(CONTROL, "", FaultRun("kill", (BEFORE, last), KILLED))
-    assert one.cause.value == "undetermined" and said in one.said and remedy in one.remedy
+    (entry,) = causes.judge(CONTROL, "", FaultRun("kill", (BEFORE, last), KILLED))
+    assert entry.cause.value == "undetermined" and said in entry.said and remedy in entry.remedy
 
 
 def test_a_rate_that_is_right_at_first_hangs_on_counters() -> None:
@@ -301,8 +304,8 @@ def test_a_rate_that_is_right_at_first_hangs_on_counters() -> None:
             ranks[rank] = replace(right, steps=tuple(steps))
         return Start(ranks)
 
-    seen = FaultRun("kill", (plain(BEFORE), plain(after(), late=True)), KILLED)
-    (one,) = causes.judge(plain(CONTROL), "", seen)
+    observed = FaultRun("kill", (plain(BEFORE), plain(after(), late=True)), KILLED)
+    (one,) = causes.judge(plain(CONTROL), "", observed)
     assert one.cause.value == "learning-rate-not-restored" and "right before this step" in one.said
     assert "counters" in one.remedy
 
@@ -319,15 +322,15 @@ def test_ranks_that_go_on_after_different_steps_are_named() -> None:
 
 
 def test_of_ranks_that_raise_the_first_in_time_is_named() -> None:
-    gone = ("train.py:9", "RuntimeError", "Connection closed by peer")
+    ended = ("train.py:9", "RuntimeError", "Connection closed by peer")
     ranks = {
-        0: trace(0, 0, before={}, error=gone, failed_at=20.0),
+        0: trace(0, 0, before={}, error=ended, failed_at=20.0),
         1: trace(
             0, 0, 1, before={}, error=("train.py:5", "IndexError", "list index out of range"), failed_at=19.9
         ),
     }
-    (one,) = causes.judge(CONTROL, "", FaultRun("more", (BEFORE, Start(ranks)), KILLED, elastic=True))
-    assert (one.cause.value, one.lines) == ("restart-fails", ("train.py:5 raises it",))
+    (entry,) = causes.judge(CONTROL, "", FaultRun("more", (BEFORE, Start(ranks)), KILLED, elastic=True))
+    assert (entry.cause.value, entry.lines) == ("restart-fails", ("train.py:5 raises it",))
     line = parsed(0, ['{"t": "error", "n": 0, "what": "IndexError", "text": "x", "line": "a:1", "at": 7.5}'])
     assert (line.error, line.failed_at) == (("a:1", "IndexError", "x"), 7.5)
 
@@ -335,8 +338,8 @@ def test_of_ranks_that_raise_the_first_in_time_is_named() -> None:
 def test_the_first_start_after_the_fault_that_took_a_step_is_judged() -> None:
     struck = Start({0: replace(trace(SAVED, SAVED + 1), struck=True)})
     nothing = Start({0: replace(trace(SAVED, SAVED), before={})})
-    seen = FaultRun("twice", (BEFORE, struck, nothing, after(), started(7, 7)), KILLED)
-    assert seen.restarted == after()
+    observed = FaultRun("twice", (BEFORE, struck, nothing, after(), started(7, 7)), KILLED)
+    assert observed.restarted == after()
     assert FaultRun("kill", (BEFORE, nothing, nothing), KILLED).restarted == nothing
 
 
@@ -345,8 +348,8 @@ def test_a_restart_that_is_killed_again_proves_the_first_kill() -> None:
     assert again.struck and not unstruck(again).struck
     once = FaultRun("kill", (BEFORE, unstruck(again)), KILLED)
     twice = FaultRun("twice", (joined(CONTROL, (BEFORE, again)), after(rates=[[9.0]])), KILLED)
-    found = [[one.level.value for one in causes.judge(CONTROL, "", one)] for one in (once, twice)]
-    assert found == [["ok"], ["FAIL"]]
+    results = [[entry.level.value for entry in causes.judge(CONTROL, "", entry)] for entry in (once, twice)]
+    assert results == [["ok"], ["FAIL"]]
 
 
 def test_starts_of_one_run_are_read_as_one() -> None:
@@ -384,11 +387,15 @@ def test_faults_share_a_run_where_each_restart_can_meet_the_next() -> None:
 def test_what_ranks_do_to_themselves_comes_in_one_start_after_the_other() -> None:
     plan = schedule(life(0, LAST, saves=tuple(map(saved, (5, 10, 15, 20)))), 0)
     (run, *_) = runs_of(select_faults((), False), plan)
-    found = [
-        (one.fault.name, one.first, [(each["attempt"], each["kind"], each["step"]) for each in one.orders])
-        for one in schedule_faults(run, plan)
+    results = [
+        (
+            schedule_fault.fault.name,
+            schedule_fault.first,
+            [(each["attempt"], each["kind"], each["step"]) for each in schedule_fault.orders],
+        )
+        for schedule_fault in schedule_faults(run, plan)
     ]
-    assert found == [
+    assert results == [
         ("after-save", 0, [(0, "kill-before", 10)]),
         ("kill", 1, [(1, "kill", 11)]),
         ("twice", 2, [(2, "kill", 14)]),
@@ -398,7 +405,7 @@ def test_what_ranks_do_to_themselves_comes_in_one_start_after_the_other() -> Non
     (alone,) = schedule_faults(select_faults(("twice",), False), plan)
     assert (alone.first, alone.last) == (0, 1)
     (first, second) = schedule_faults(select_faults(("mid-save", "disk-full"), False), plan)
-    assert [one.orders[0]["step"] for one in (first, second)] == [10, 10]
+    assert [schedule_fault.orders[0]["step"] for schedule_fault in (first, second)] == [10, 10]
 
 
 @pytest.mark.parametrize(
@@ -415,8 +422,8 @@ def test_the_sum_of_more_than_two_ranks_may_differ_by_rounding(changed: dict[str
     control, before = life(0, LAST, 4), life(0, KILLED, 4, saves=(saved(SAVED),))
     right = life(SAVED, LAST, 4, loads=READ)
     ranks = {
-        rank: replace(one, steps=tuple(replace(each, **changed) for each in one.steps))
-        for rank, one in right.ranks.items()
+        rank: replace(entry, steps=tuple(replace(each, **changed) for each in entry.steps))
+        for rank, entry in right.ranks.items()
     }
     (first, *_) = causes.judge(control, "", FaultRun("kill", (before, Start(ranks)), KILLED))
     assert first.level.value == found, first
@@ -429,7 +436,7 @@ def in_turns(first: int, last: int, **wrong: tuple[int, int]) -> Start:
         for n in range(first + 1, last + 1)
     )
     before = {5: (1000 + first - 1, 2000 + first - 1) if first else (1, 0)}
-    steps = tuple(replace(one, parameters=1) for one in steps) if wrong else steps
+    steps = tuple(replace(entry, parameters=1) for entry in steps) if wrong else steps
     before[7] = wrong.get("second", (1000 + first, 2000 + first) if first else (2, 0))
     at = {5: "train.py:8", 7: "train.py:9"}
     return Start({0: replace(trace(first, last), steps=steps, before=before, stepped_at=at, loads=READ)})
@@ -454,9 +461,9 @@ def in_turns(first: int, last: int, **wrong: tuple[int, int]) -> Start:
 )
 def test_every_optimizer_is_looked_at(second: tuple[int, int] | None, cause: str, words: str) -> None:
     wrong = {"second": second} if second else {}
-    seen = FaultRun("kill", (in_turns(0, KILLED), in_turns(SAVED, LAST, **wrong)), KILLED)
-    (one, *_) = causes.judge(in_turns(0, LAST), "", seen)
-    assert (one.cause.value, words in one.said) == (cause, True), one.said
+    observed = FaultRun("kill", (in_turns(0, KILLED), in_turns(SAVED, LAST, **wrong)), KILLED)
+    (entry, *_) = causes.judge(in_turns(0, LAST), "", observed)
+    assert (entry.cause.value, words in entry.said) == (cause, True), entry.said
 
 
 def test_an_optimizer_that_takes_the_place_of_another_is_known_again() -> None:
@@ -468,9 +475,9 @@ def test_an_optimizer_that_takes_the_place_of_another_is_known_again() -> None:
         before = {7: (1000 + first, 2000 + first)} if first else {5: (1, 0), 7: (1008, 0)}
         return Start({0: replace(right, steps=steps, before=before, shared=(7,))})
 
-    seen = FaultRun("kill", (phases(0, KILLED), phases(SAVED, LAST)), KILLED)
-    (one,) = causes.judge(phases(0, LAST), "", seen)
-    assert (one.level, one.step) == (Severity.OK, SAVED), one.said
+    observed = FaultRun("kill", (phases(0, KILLED), phases(SAVED, LAST)), KILLED)
+    (entry,) = causes.judge(phases(0, LAST), "", observed)
+    assert (entry.level, entry.step) == (Severity.OK, SAVED), entry.said
 
 
 def files_of(n: int, name: str, **changed: Any) -> SavedFile:
@@ -494,17 +501,17 @@ def test_a_newer_checkpoint_counts_where_it_is_whole_and_of_the_same_kind(
     """One that was read is of step 5: in a folder for each, or under a name of its own."""
     best = saved(5, path="/data/best.pt", temp="/data/.part/a.pt")
     first = (files_of(5, "rank0.pt"),) if "sets" in saves[0].path else (best,)
-    told = life(0, KILLED, 1, saves=(*first, *saves))
+    message = life(0, KILLED, 1, saves=(*first, *saves))
     last = life(5, LAST, 1, loads=((first[0].path, "train.py:75"),))
-    (one,) = causes.judge(life(0, LAST, 1), "", FaultRun("kill", (told, last), KILLED, damaged=damaged))
-    assert one.cause.value == found, one.said
+    (entry,) = causes.judge(life(0, LAST, 1), "", FaultRun("kill", (message, last), KILLED, damaged=damaged))
+    assert entry.cause.value == found, entry.said
 
 
 def test_an_old_checkpoint_that_is_removed_before_the_new_one_is_whole_loses_all() -> None:
-    told = life(0, KILLED, 1, saves=(saved(5, gone=True),))
-    seen = FaultRun("mid-save", (told, life(0, LAST, 1)), KILLED, damaged=(PATH.format(10),))
-    (one,) = causes.judge(life(0, LAST, 1), "", seen)
-    assert (one.cause.value, one.said) == (
+    message = life(0, KILLED, 1, saves=(saved(5, gone=True),))
+    observed = FaultRun("mid-save", (message, life(0, LAST, 1)), KILLED, damaged=(PATH.format(10),))
+    (entry,) = causes.judge(life(0, LAST, 1), "", observed)
+    assert (entry.cause.value, entry.said) == (
         "torn-checkpoint-loaded",
         "step-5.pt was removed before step-10.pt was whole: all work is lost",
     )
@@ -521,11 +528,14 @@ def test_an_old_checkpoint_that_is_removed_before_the_new_one_is_whole_loses_all
 @pytest.mark.parametrize("last", [started(7, 7), started(1000 + SAVED, 0)])
 def test_a_script_that_trains_on_with_part_of_a_file_is_told_so(last: Start) -> None:
     """As torch's distributed checkpoints load: in place, tensor by tensor, until one cannot be read."""
-    seen = FaultRun("mid-save", (BEFORE, last), KILLED, damaged=(PATH.format(SAVED),))
-    (one,) = causes.judge(CONTROL, "", seen)
-    assert (one.cause.value, "trains on with what it read" in one.said) == ("torn-checkpoint-loaded", True)
+    observed = FaultRun("mid-save", (BEFORE, last), KILLED, damaged=(PATH.format(SAVED),))
+    (entry,) = causes.judge(CONTROL, "", observed)
+    assert (entry.cause.value, "trains on with what it read" in entry.said) == (
+        "torn-checkpoint-loaded",
+        True,
+    )
     both = Start({rank: replace(t, loads=(*READ, (PATH.format(5), ""))) for rank, t in last.ranks.items()})
-    (other, *_) = causes.judge(CONTROL, "", replace(seen, lives=(BEFORE, both)))
+    (other, *_) = causes.judge(CONTROL, "", replace(observed, lives=(BEFORE, both)))
     assert other.cause.value in ("parameters-not-restored", "optimizer-not-restored")
 
 
@@ -538,17 +548,17 @@ def cut_last(fault: str, **changed: Any) -> FaultRun:
     past = life(0, KILLED, 1, saves=tuple(saves))
     error = ("train.py:75", "EOFError", "cut")
     restart = Start({0: replace(trace(0, 0), before={}, loads=((LAST_PT, "train.py:75"),), error=error)})
-    made = FaultRun(fault, (past, restart), KILLED, damaged=(LAST_PT,), damaged_step=SAVED)
-    return replace(made, **{"twins": ("/data/checkpoints/step-#.pt",), **changed})
+    created = FaultRun(fault, (past, restart), KILLED, damaged=(LAST_PT,), damaged_step=SAVED)
+    return replace(created, **{"twins": ("/data/checkpoints/step-#.pt",), **changed})
 
 
 @pytest.mark.parametrize("fault", ["mid-save", "disk-full", "damaged"])
 def test_a_cut_file_that_every_restart_reads_fails_though_a_copy_of_it_is_whole(fault: str) -> None:
-    (one,) = causes.judge(CONTROL, "", cut_last(fault))
-    assert (one.cause, "step-10.pt is whole" in one.said) == (Cause.TORN, True), one.said
-    (one,) = causes.judge(CONTROL, "", cut_last(fault, twins=()))
-    assert one.cause is (Cause.ONLY_ONE if fault == "damaged" else Cause.TORN)
-    assert "step-10.pt" not in one.said  # nothing shows that it holds the same
+    (entry,) = causes.judge(CONTROL, "", cut_last(fault))
+    assert (entry.cause, "step-10.pt is whole" in entry.said) == (Cause.TORN, True), entry.said
+    (entry,) = causes.judge(CONTROL, "", cut_last(fault, twins=()))
+    assert entry.cause is (Cause.ONLY_ONE if fault == "damaged" else Cause.TORN)
+    assert "step-10.pt" not in entry.said  # nothing shows that it holds the same
 
 
 def test_each_kind_of_file_of_a_save_is_damaged_in_turn() -> None:
@@ -563,8 +573,8 @@ def test_each_kind_of_file_of_a_save_is_damaged_in_turn() -> None:
     fault = next(fault for fault in FAULTS if fault.name == "mid-save")
     placed = schedule_faults(cases_of(fault, plan), plan)
     struck = [
-        (one.fault.target, one.orders[0]["attempt"], one.orders[0]["step"], one.orders[0]["file"])
-        for one in placed
+        (entry.fault.target, entry.orders[0]["attempt"], entry.orders[0]["step"], entry.orders[0]["file"])
+        for entry in placed
     ]
     assert struck == [("a/step-#.pt", 0, 10, 1), ("last.pt", 1, 10, 2), ("best.pt", 2, 5, 1)]
     kill = next(fault for fault in FAULTS if fault.name == "kill")
@@ -573,7 +583,7 @@ def test_each_kind_of_file_of_a_save_is_damaged_in_turn() -> None:
         Result("mid-save", "", (finding,), 1.0) for finding in (Discovery(Cause.NONE, "well"), TORN, TORN)
     ]
     whole = combined(fault, cases_of(fault, plan), rows)
-    assert (whole.level, [one.said for one in whole.findings], whole.seconds) == (
+    assert (whole.level, [entry.said for entry in whole.findings], whole.seconds) == (
         Severity.FAIL,
         ["cut; the same with best.pt"],
         3.0,
@@ -674,12 +684,12 @@ def ranks_of_nodes(reads: tuple[int, ...]) -> FaultRun:
 
 
 def test_ranks_that_read_the_file_of_another_rank_are_named_with_it() -> None:
-    (one,) = causes.judge(life(0, LAST, 4), "", ranks_of_nodes((0, 1, 0, 1)))
-    assert one.cause is Cause.OTHER_RANK and "LOCAL_RANK" in one.remedy
-    assert "rank 2 read rank0.pt, which rank 0 wrote, not its own rank2.pt" in one.said
-    assert "rank 3 read rank1.pt" in one.said and "rank 1 read" not in one.said
-    (one, *_) = causes.judge(life(0, LAST, 4), "", ranks_of_nodes((0, 1, 2, 3)))
-    assert one.cause is not Cause.OTHER_RANK
+    (entry,) = causes.judge(life(0, LAST, 4), "", ranks_of_nodes((0, 1, 0, 1)))
+    assert entry.cause is Cause.OTHER_RANK and "LOCAL_RANK" in entry.remedy
+    assert "rank 2 read rank0.pt, which rank 0 wrote, not its own rank2.pt" in entry.said
+    assert "rank 3 read rank1.pt" in entry.said and "rank 1 read" not in entry.said
+    (entry, *_) = causes.judge(life(0, LAST, 4), "", ranks_of_nodes((0, 1, 2, 3)))
+    assert entry.cause is not Cause.OTHER_RANK
 
 
 def test_two_ranks_that_move_one_temporary_file_are_two_writers() -> None:
@@ -691,8 +701,8 @@ def test_two_ranks_that_move_one_temporary_file_are_two_writers() -> None:
     assert "ranks 0 and 1 write the same file last.pt as last.tmp at step 5" in finding.said
     assert two_writers(Start({0: first, 1: trace(0, LAST, 1)})) is None
     empty = replace(first, saves=(replace(first.saves[0], size=0),))
-    found = control_runs.files(Start({0: empty, 1: replace(trace(0, 5, 1), lost=lost)}))
-    assert [one.cause for one in found] == [Cause.TWO_WRITERS]
+    result = control_runs.files(Start({0: empty, 1: replace(trace(0, 5, 1), lost=lost)}))
+    assert [entry.cause for entry in result] == [Cause.TWO_WRITERS]
 
 
 @pytest.mark.parametrize(
@@ -719,23 +729,23 @@ def test_the_remedy_for_an_older_checkpoint_fits_the_file_that_was_read(
 ) -> None:
     saves = (saved(5, path=f"/data/{read}"), saved(SAVED, path=f"/data/{newest}"))
     last = life(5, LAST, 1, loads=((f"/data/{read}", "train.py:75"),))
-    (one,) = causes.judge(
+    (entry,) = causes.judge(
         life(0, LAST, 1), "", FaultRun("kill", (life(0, KILLED, 1, saves=saves), last), KILLED)
     )
-    assert (one.cause, words in one.remedy) == (Cause.TOO_FAR_BACK, True), one.remedy
+    assert (entry.cause, words in entry.remedy) == (Cause.TOO_FAR_BACK, True), entry.remedy
 
 
 def test_a_rank_that_is_new_is_not_asked_for_its_step() -> None:
-    seen = FaultRun("more", (BEFORE, life(SAVED, LAST, 3, loads=READ)), KILLED, elastic=True)
-    (one,) = causes.judge(CONTROL, "", seen)
-    assert (one.level, one.said) == (Severity.OK, f"resumed at step {SAVED} on 3 ranks")
+    observed = FaultRun("more", (BEFORE, life(SAVED, LAST, 3, loads=READ)), KILLED, elastic=True)
+    (entry,) = causes.judge(CONTROL, "", observed)
+    assert (entry.level, entry.said) == (Severity.OK, f"resumed at step {SAVED} on 3 ranks")
 
 
 def test_averages_beside_other_weights_are_not_accused() -> None:
     """Copies that an optimizer's own step makes, as DeepSpeed's, differ wherever the weights do."""
     last = after(averages=(1,), parameters=1)
-    (one,) = causes.judge(CONTROL, "", FaultRun("kill", (BEFORE, last), KILLED))
-    assert one.level is Severity.UNKNOWN
+    (entry,) = causes.judge(CONTROL, "", FaultRun("kill", (BEFORE, last), KILLED))
+    assert entry.level is Severity.UNKNOWN
 
 
 def test_averages_that_are_not_there_yet_are_not_accused() -> None:
@@ -754,49 +764,56 @@ def test_the_set_before_is_right_where_a_save_was_cut_off_between_its_files(
     ]
     read = ((files[0].path, "train.py:58"),)
     past, last = life(0, KILLED, saves=tuple(files)), life(5, LAST, loads=read)
-    found = causes.judge(CONTROL, "", FaultRun(fault, (past, last), KILLED))
-    assert found[0].level is level, found
+    verdict = causes.judge(CONTROL, "", FaultRun(fault, (past, last), KILLED))
+    assert verdict[0].level is level, verdict
 
 
 def test_a_save_cut_off_before_the_first_whole_one_accuses_no_loading() -> None:
     """Of another file, the weights alone, nobody can say that it should have been read."""
-    told = life(0, KILLED, 1, saves=(saved(4, path="/data/best.pt"), saved(6, path="/data/q.tmp", temp="")))
-    seen = FaultRun("mid-save", (told, life(0, LAST, 1)), KILLED)
-    (one,) = causes.judge(life(0, LAST, 1), "", seen)
-    assert one.cause.value == "", one.said
+    message = life(
+        0, KILLED, 1, saves=(saved(4, path="/data/best.pt"), saved(6, path="/data/q.tmp", temp=""))
+    )
+    observed = FaultRun("mid-save", (message, life(0, LAST, 1)), KILLED)
+    (entry,) = causes.judge(life(0, LAST, 1), "", observed)
+    assert entry.cause.value == "", entry.said
 
 
 def test_a_learning_rate_that_no_scheduler_sets_is_put_down_to_the_script() -> None:
-    (one,) = causes.judge(
+    (entry,) = causes.judge(
         CONTROL, "", FaultRun("kill", (BEFORE, after(rates=[[9.0]], schedulers=[], parameters=1)), KILLED)
     )
-    assert one.cause.value == "learning-rate-not-restored" and "no scheduler of torch's" in one.said
-    assert "number of the step that was loaded" in one.remedy
+    assert entry.cause.value == "learning-rate-not-restored" and "no scheduler of torch's" in entry.said
+    assert "number of the step that was loaded" in entry.remedy
     beside = after(rates=[[0.1, 0.0]], parameters=1)
     control, before = ((after(rates=[[0.1, 0.5]])), BEFORE)
-    known = Start(
+    expected_names = Start(
         {
             r: replace(
-                one, steps=(*CONTROL.ranks[r].steps[:SAVED], *(replace(s, n=s.n + SAVED) for s in one.steps))
+                entry,
+                steps=(*CONTROL.ranks[r].steps[:SAVED], *(replace(s, n=s.n + SAVED) for s in entry.steps)),
             )
-            for r, one in control.ranks.items()
+            for r, entry in control.ranks.items()
         }
     )
-    known = Start({r: replace(one, before=CONTROL.ranks[r].before) for r, one in known.ranks.items()})
-    told = Start({r: replace(one, steps=known.ranks[r].steps[:KILLED]) for r, one in before.ranks.items()})
-    (one,) = causes.judge(known, "", FaultRun("kill", (told, beside), KILLED))
-    assert "is as it was, but momentum, betas or weight decay is 0.0 instead of 0.5" in one.said
+    expected_names = Start(
+        {r: replace(entry, before=CONTROL.ranks[r].before) for r, entry in expected_names.ranks.items()}
+    )
+    message = Start(
+        {r: replace(entry, steps=expected_names.ranks[r].steps[:KILLED]) for r, entry in before.ranks.items()}
+    )
+    (entry,) = causes.judge(expected_names, "", FaultRun("kill", (message, beside), KILLED))
+    assert "is as it was, but momentum, betas or weight decay is 0.0 instead of 0.5" in entry.said
 
 
 def test_samples_whose_gradient_was_accumulated_before_the_checkpoint_are_lost() -> None:
     right = after(parameters=1)
     ranks = {
-        rank: replace(one, steps=(replace(one.steps[0], rows=one.steps[0].rows[2:]), *one.steps[1:]))
-        for rank, one in right.ranks.items()
+        rank: replace(entry, steps=(replace(entry.steps[0], rows=entry.steps[0].rows[2:]), *entry.steps[1:]))
+        for rank, entry in right.ranks.items()
     }
-    (one,) = causes.judge(CONTROL, "", FaultRun("kill", (BEFORE, Start(ranks)), KILLED))
-    assert one.cause.value == "data-order-not-restored" and "only the last 2 of 4 samples" in one.said
-    assert "optimizer.step()" in one.remedy
+    (entry,) = causes.judge(CONTROL, "", FaultRun("kill", (BEFORE, Start(ranks)), KILLED))
+    assert entry.cause.value == "data-order-not-restored" and "only the last 2 of 4 samples" in entry.said
+    assert "optimizer.step()" in entry.remedy
 
 
 @pytest.mark.parametrize(
@@ -817,16 +834,16 @@ def test_what_goes_on_from_rounded_weights_is_not_compared_by_bits(
         right = life(first, last, 4, loads=READ)
         ranks = {
             rank: replace(
-                one, steps=tuple(replace(s, parameters=s.parameters + 7, **more) for s in one.steps)
+                entry, steps=tuple(replace(s, parameters=s.parameters + 7, **more) for s in entry.steps)
             )
-            for rank, one in right.ranks.items()
+            for rank, entry in right.ranks.items()
         }
         return Start(ranks)
 
     control = life(0, LAST, 4)
     past = joined(control, (life(0, KILLED, 4, saves=(saved(SAVED),)), parted(SAVED, 20)))
     last = parted(20, LAST, **{"loss": 1e-4, **changed})
-    last = Start({r: replace(one, before={0: (1027, 2020)}) for r, one in last.ranks.items()})
+    last = Start({r: replace(entry, before={0: (1027, 2020)}) for r, entry in last.ranks.items()})
     (first, *_) = causes.judge(control, "", FaultRun("preemption", (past, last), 20))
     assert first.level.value == found, first
 
@@ -835,29 +852,32 @@ def test_a_file_beside_the_one_that_is_cut_off_may_be_what_it_went_on_with() -> 
     read = ((PATH.format(SAVED), "train.py:33"), (PATH.format("old"), "train.py:33"))
     last = life(SAVED, LAST, loads=read)
     other = Start(
-        {rank: replace(one, steps=after(parameters=1).ranks[rank].steps) for rank, one in last.ranks.items()}
+        {
+            rank: replace(entry, steps=after(parameters=1).ranks[rank].steps)
+            for rank, entry in last.ranks.items()
+        }
     )
-    seen = FaultRun("damaged", (BEFORE, other), KILLED, damaged=(PATH.format(SAVED),))
-    assert causes.judge(CONTROL, "", seen)[0].cause is Cause.UNDETERMINED
+    observed = FaultRun("damaged", (BEFORE, other), KILLED, damaged=(PATH.format(SAVED),))
+    assert causes.judge(CONTROL, "", observed)[0].cause is Cause.UNDETERMINED
 
 
 def test_random_numbers_that_nobody_draws_are_others_in_each_process() -> None:
     """The fault comes right after the save: the next step is known from the control's process alone."""
     ranks = BEFORE.ranks.items()
     own = {
-        r: replace(one, steps=tuple(replace(s, random={**s.random, "python": 7}) for s in one.steps))
-        for r, one in ranks
+        r: replace(entry, steps=tuple(replace(s, random={**s.random, "python": 7}) for s in entry.steps))
+        for r, entry in ranks
     }
-    past = Start({rank: replace(one, steps=one.steps[:SAVED]) for rank, one in own.items()})
+    past = Start({rank: replace(entry, steps=entry.steps[:SAVED]) for rank, entry in own.items()})
     last = after(parameters=1, random={"python": 9, "torch": 1})
-    found = causes.judge(CONTROL, "", FaultRun("after-save", (past, last), SAVED))
-    assert "(torch)" in found[0].said and "python" not in found[0].said
+    verdict = causes.judge(CONTROL, "", FaultRun("after-save", (past, last), SAVED))
+    assert "(torch)" in verdict[0].said and "python" not in verdict[0].said
 
 
 def test_repeated_and_left_out_samples_are_counted() -> None:
-    known = reference(CONTROL, BEFORE)
-    assert counted(known, shifted(-2), SAVED) == (16, 16)
-    assert counted(known, after(), SAVED) == (0, 0)
+    expected_names = reference(CONTROL, BEFORE)
+    assert counted(expected_names, shifted(-2), SAVED) == (16, 16)
+    assert counted(expected_names, after(), SAVED) == (0, 0)
 
 
 CRASHED = Start({0: replace(trace(0, 0), before={}, loads=READ, error=("train.py:75", "EOFError", "cut"))})
@@ -908,23 +928,27 @@ def test_a_notice_is_judged_by_what_was_lost(
     first: int, hears: bool, took: float | None, found: tuple[str, str]
 ) -> None:
     steps = tuple(step(n, hears=hears) for n in range(1, KILLED + 1))
-    told = Start({0: replace(trace(0, KILLED), steps=steps, saves=(saved(5), saved(SAVED)))})
-    seen = FaultRun("time-limit", (told, life(first, LAST, 1, loads=READ)), KILLED, until=120.0, took=took)
-    assert found in [(one.level.value, one.cause.value) for one in causes.judge(life(0, LAST, 1), "", seen)]
+    message = Start({0: replace(trace(0, KILLED), steps=steps, saves=(saved(5), saved(SAVED)))})
+    observed = FaultRun(
+        "time-limit", (message, life(first, LAST, 1, loads=READ)), KILLED, until=120.0, took=took
+    )
+    assert found in [
+        (entry.level.value, entry.cause.value) for entry in causes.judge(life(0, LAST, 1), "", observed)
+    ]
 
 
 def test_what_a_restart_does_not_load_is_not_put_down_to_the_notice() -> None:
     steps = tuple(step(n, hears=True) for n in range(1, KILLED + 1))
-    told = Start({0: replace(trace(0, KILLED), steps=steps, saves=(saved(5), saved(KILLED)))})
-    seen = FaultRun("time-limit", (told, life(0, LAST, 1)), KILLED, until=120.0, took=1.2)
-    found = causes.judge(life(0, LAST, 1), "", seen)
-    assert [(one.level.value, one.cause.value) for one in found] == [("FAIL", "never-resumed")]
+    message = Start({0: replace(trace(0, KILLED), steps=steps, saves=(saved(5), saved(KILLED)))})
+    observed = FaultRun("time-limit", (message, life(0, LAST, 1)), KILLED, until=120.0, took=1.2)
+    verdict = causes.judge(life(0, LAST, 1), "", observed)
+    assert [(entry.level.value, entry.cause.value) for entry in verdict] == [("FAIL", "never-resumed")]
 
 
 def test_the_control_tells_how_checkpoints_are_written() -> None:
     def found(*saves: SavedFile) -> list[str]:
-        one = life(0, LAST, 1, saves=saves)
-        return [each.cause.value for each in control_runs.control(one, one)]
+        entry = life(0, LAST, 1, saves=saves)
+        return [each.cause.value for each in control_runs.control(entry, entry)]
 
     assert found() == ["", "no-checkpoint"]
     assert found(saved(5), saved(10), saved(15)) == [""]
@@ -937,8 +961,8 @@ def test_checkpoints_in_a_folder_that_is_removed_are_dropped() -> None:
     saves = tuple(saved(n, path=f"/a/checkpoint-{n}/optimizer.pt", temp="") for n in (5, 10, 15, 20))
 
     def found(*removes: str) -> list[str]:
-        one = life(0, LAST, 1, saves=saves, removes=removes)
-        return [each.cause.value for each in control_runs.control(one, one)]
+        entry = life(0, LAST, 1, saves=saves, removes=removes)
+        return [each.cause.value for each in control_runs.control(entry, entry)]
 
     assert found("/a/checkpoint-5") == [""]
     assert found("/a/checkpoint-50") == ["", "never-dropped"]
@@ -956,17 +980,17 @@ def noisy(right: Start, apart: float) -> Start:
     """The same run with other losses and weights, as arithmetic that does not repeat itself gives."""
     ranks = {
         rank: replace(
-            one,
+            entry,
             steps=tuple(
                 replace(
                     s,
                     loss=s.loss and s.loss + apart * (-1) ** s.n,
                     parameters=s.parameters + int(apart * 1e6),
                 )
-                for s in one.steps
+                for s in entry.steps
             ),
         )
-        for rank, one in right.ranks.items()
+        for rank, entry in right.ranks.items()
     }
     return Start(ranks)
 
@@ -989,17 +1013,17 @@ def noisy(right: Start, apart: float) -> Start:
 def test_where_undisturbed_runs_differ_losses_are_compared_by_their_spread(
     second: float, restart: float, level: str, words: str
 ) -> None:
-    seen = FaultRun("kill", (BEFORE, noisy(after(), restart)), KILLED)
-    (one,) = causes.judge(CONTROL, "parameters", seen, noisy(CONTROL, second))
-    assert (one.level.value, words in one.said) == (level, True), one.said
+    observed = FaultRun("kill", (BEFORE, noisy(after(), restart)), KILLED)
+    (entry,) = causes.judge(CONTROL, "parameters", observed, noisy(CONTROL, second))
+    assert (entry.level.value, words in entry.said) == (level, True), entry.said
 
 
 def test_too_few_losses_say_nothing_of_a_spread() -> None:
-    short = Start({rank: replace(one, steps=one.steps[:3]) for rank, one in after().ranks.items()})
-    (one,) = causes.judge(
+    short = Start({rank: replace(entry, steps=entry.steps[:3]) for rank, entry in after().ranks.items()})
+    (entry,) = causes.judge(
         CONTROL, "parameters", FaultRun("kill", (BEFORE, noisy(short, 9.0)), KILLED), noisy(CONTROL, 0.01)
     )
-    assert (one.level.value, "losses" in one.said) == ("ok", False), one.said
+    assert (entry.level.value, "losses" in entry.said) == ("ok", False), entry.said
 
 
 def changed_at_7(one: Step) -> Step:
@@ -1007,9 +1031,9 @@ def changed_at_7(one: Step) -> Step:
 
 
 def test_weights_tell_after_how_many_steps_a_rank_goes_on() -> None:
-    known = reference(CONTROL)
-    assert [resumed(known, life(n, LAST, 1)) for n in (0, 1, 17)] == [{0: 0}, {0: 1}, {0: 17}]
-    assert resumed(known, life(3, LAST, 1, before={0: (5, 5)})) == {0: None}
+    expected_names = reference(CONTROL)
+    assert [resumed(expected_names, life(n, LAST, 1)) for n in (0, 1, 17)] == [{0: 0}, {0: 1}, {0: 17}]
+    assert resumed(expected_names, life(3, LAST, 1, before={0: (5, 5)})) == {0: None}
 
 
 def unmoved(one: Start, *still: int) -> Start:
@@ -1029,17 +1053,17 @@ def unmoved(one: Start, *still: int) -> Start:
 def test_a_step_that_changes_no_weights_is_not_taken_for_another(at: int, still: tuple[int, ...]) -> None:
     """A learning rate of 0, with an optimizer that keeps no state; one rank saw a step more than another."""
     before = Start({0: BEFORE.ranks[0], 1: trace(0, KILLED - 1, 1)})
-    seen = FaultRun("kill", (unmoved(before, *still), unmoved(life(at, LAST), *still)), KILLED)
-    (one,) = causes.judge(unmoved(CONTROL, *still), "", seen)
-    assert (one.cause.value, one.step) == (("never-resumed", 0) if at == 0 else ("", at))
+    observed = FaultRun("kill", (unmoved(before, *still), unmoved(life(at, LAST), *still)), KILLED)
+    (entry,) = causes.judge(unmoved(CONTROL, *still), "", observed)
+    assert (entry.cause.value, entry.step) == (("never-resumed", 0) if at == 0 else ("", at))
 
 
 def test_where_no_step_changes_the_weights_nothing_is_said_of_resuming() -> None:
     every = range(1, LAST + 1)
     last = Start({0: trace(SAVED, LAST), 1: trace(SAVED, LAST - 1, 1)})
-    seen = FaultRun("kill", (unmoved(BEFORE, *every), unmoved(last, *every)), KILLED)
-    (one,) = causes.judge(unmoved(CONTROL, *every), "", seen)
-    assert one.level is Severity.UNKNOWN and "no step changes the weights" in one.said
+    observed = FaultRun("kill", (unmoved(BEFORE, *every), unmoved(last, *every)), KILLED)
+    (entry,) = causes.judge(unmoved(CONTROL, *every), "", observed)
+    assert entry.level is Severity.UNKNOWN and "no step changes the weights" in entry.said
 
 
 def epochs(first: int, last: int, skip: int = 0) -> RankTrace:
@@ -1071,33 +1095,33 @@ def test_a_loader_that_is_a_batch_ahead_is_followed_into_the_next_epoch(
 ) -> None:
     """As Accelerate's, which asks for a batch more than it gives: but not at the end of an epoch."""
     control, before = Start({0: epochs(0, LAST)}), Start({0: epochs(0, KILLED)})
-    seen = FaultRun("kill", (before, Start({0: epochs(at, LAST, skip)})), KILLED)
-    (one, *_) = causes.judge(control, differs, seen)
-    assert (one.level.value, one.cause.value) == found, one.said
+    observed = FaultRun("kill", (before, Start({0: epochs(at, LAST, skip)})), KILLED)
+    (entry, *_) = causes.judge(control, differs, observed)
+    assert (entry.level.value, entry.cause.value) == found, entry.said
 
 
 @pytest.mark.parametrize("fault, damaged", [("mid-save", True), ("preemption", False)])
 def test_a_folder_that_was_not_written_to_its_end_is_named(fault: str, damaged: bool) -> None:
     """Cut off by the fault, or by the end of the run in the middle of a save."""
     path = "/data/out/checkpoint-10/optimizer.pt"
-    told = Start({0: trace(0, KILLED, saves=(saved(5), saved(SAVED, path=path, temp="")))})
+    message = Start({0: trace(0, KILLED, saves=(saved(5), saved(SAVED, path=path, temp="")))})
     error = ("train.py:23", "FileNotFoundError", "no file: 'out/checkpoint-10/trainer_state.json'")
     last = Start({0: replace(CRASHED.ranks[0], loads=(), error=error)})
-    (one,) = causes.judge(CONTROL, "", FaultRun(fault, (told, last), KILLED, damaged=(path,) * damaged))
-    assert one.cause.value == "torn-checkpoint-loaded" and "checkpoint-10 is unfinished" in one.said
+    (entry,) = causes.judge(CONTROL, "", FaultRun(fault, (message, last), KILLED, damaged=(path,) * damaged))
+    assert entry.cause.value == "torn-checkpoint-loaded" and "checkpoint-10 is unfinished" in entry.said
 
 
 def test_the_remedy_fits_where_the_samples_come_from() -> None:
     def remedy(batches: Any) -> str:
         last = Start(
             {
-                rank: replace(one, steps=tuple(replace(s, batches=batches) for s in one.steps))
-                for rank, one in shifted(-2).ranks.items()
+                rank: replace(entry, steps=tuple(replace(s, batches=batches) for s in entry.steps))
+                for rank, entry in shifted(-2).ranks.items()
             }
         )
-        (one,) = causes.judge(CONTROL, "", FaultRun("kill", (BEFORE, last), KILLED))
-        assert one.cause.value == "data-order-not-restored"
-        return one.remedy
+        (entry,) = causes.judge(CONTROL, "", FaultRun("kill", (BEFORE, last), KILLED))
+        assert entry.cause.value == "data-order-not-restored"
+        return entry.remedy
 
     assert (
         "count steps on" in remedy(())
@@ -1108,27 +1132,32 @@ def test_the_remedy_fits_where_the_samples_come_from() -> None:
 
 def test_only_reads_of_what_the_script_wrote_are_named() -> None:
     loads = (("/data/meta.pkl", "train.py:5"), *READ)
-    last = Start({rank: replace(one, loads=loads) for rank, one in shifted(-2).ranks.items()})
-    (one,) = causes.judge(CONTROL, "", FaultRun("kill", (BEFORE, last), KILLED))
-    assert [line for line in one.lines if "reads" in line] == ["train.py:75 reads it"]
+    last = Start({rank: replace(entry, loads=loads) for rank, entry in shifted(-2).ranks.items()})
+    (entry,) = causes.judge(CONTROL, "", FaultRun("kill", (BEFORE, last), KILLED))
+    assert [line for line in entry.lines if "reads" in line] == ["train.py:75 reads it"]
 
 
 def test_a_checkpoint_just_before_a_notice_that_nobody_hears_is_luck() -> None:
-    told = life(0, KILLED, 1, saves=(saved(5), saved(KILLED)))
-    seen = FaultRun("preemption", (told, life(KILLED, LAST, 1)), KILLED, until=2.0)
-    found = causes.judge(life(0, LAST, 1), "", seen)
-    assert [(one.level.value, one.cause.value) for one in found] == [("ok", ""), ("note", "notice-unheard")]
+    message = life(0, KILLED, 1, saves=(saved(5), saved(KILLED)))
+    observed = FaultRun("preemption", (message, life(KILLED, LAST, 1)), KILLED, until=2.0)
+    verdict = causes.judge(life(0, LAST, 1), "", observed)
+    assert [(entry.level.value, entry.cause.value) for entry in verdict] == [
+        ("ok", ""),
+        ("note", "notice-unheard"),
+    ]
 
 
 def test_faults_come_around_the_second_checkpoint() -> None:
     plan = schedule(life(0, LAST, saves=(saved(5), saved(10), saved(20))), 0)
     assert (plan.saved_at, plan.between, plan.steps) == (10, 13, 30)
-    made = {fault.name: rank_orders(fault, plan) for fault in FAULTS}
-    assert made["kill"] == [{"attempt": 0, "kind": "kill", "rank": 1, "step": 13}]
-    assert made["after-save"] == [{"attempt": 0, "kind": "kill-before", "rank": 1, "step": 10}]
-    assert made["mid-save"] == [{"attempt": 0, "rank": 0, "step": 10, "file": 1, "kind": "torn", "size": 50}]
-    assert made["node"] == [{"attempt": 0, "kind": "hold", "step": 13}]
-    assert made["twice"] == [*made["kill"], {"attempt": 1, "kind": "kill", "rank": 0, "step": 18}]
+    created = {fault.name: rank_orders(fault, plan) for fault in FAULTS}
+    assert created["kill"] == [{"attempt": 0, "kind": "kill", "rank": 1, "step": 13}]
+    assert created["after-save"] == [{"attempt": 0, "kind": "kill-before", "rank": 1, "step": 10}]
+    assert created["mid-save"] == [
+        {"attempt": 0, "rank": 0, "step": 10, "file": 1, "kind": "torn", "size": 50}
+    ]
+    assert created["node"] == [{"attempt": 0, "kind": "hold", "step": 13}]
+    assert created["twice"] == [*created["kill"], {"attempt": 1, "kind": "kill", "rank": 0, "step": 18}]
     often = schedule(life(0, LAST, saves=tuple(saved(n) for n in range(1, LAST))), 0)
     assert rank_orders(FAULTS[-1], often)[1]["step"] == 3
 

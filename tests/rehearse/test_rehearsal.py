@@ -44,8 +44,8 @@ def person(tmp_path: Path) -> Person:
 def test_what_is_planted_is_found_and_nothing_else(patch: Patch) -> None:
     from benchmarks.bench_rehearse_bugs import named, rehearsed
 
-    found = named(rehearsed(patch))
-    assert found[:1] == list(patch.causes[:1]), found
+    result = named(rehearsed(patch))
+    assert result[:1] == list(patch.causes[:1]), result
 
 
 def test_the_command_tells_it_in_every_form_and_leaves_nothing(person: Person) -> None:
@@ -53,7 +53,7 @@ def test_the_command_tells_it_in_every_form_and_leaves_nothing(person: Person) -
     work = person.folder / "work"
     work.mkdir()
     (work / "train.py").write_text(script)
-    words = (
+    arguments = (
         "--nodes",
         "1",
         "--ranks-per-node",
@@ -67,20 +67,24 @@ def test_the_command_tells_it_in_every_form_and_leaves_nothing(person: Person) -
         "r.html",
     )
     more = {"CLUSTERRUN_HOME": str(person.home), "PYTHONPATH": ROOT, "TMPDIR": str(person.folder)}
-    argv = [sys.executable, "-m", "clusterrun", "rehearse", *words, "train.py"]
-    done = system.run(argv, 600, env={**os.environ, **more}, cwd=work)
-    said = json.loads(done.out)
-    assert (done.code, said["ok"]) == (1, False), done.err
-    causes = {row["fault"]: [one["cause"] for one in row["findings"]] for row in said["results"]}
+    argv = [sys.executable, "-m", "clusterrun", "rehearse", *arguments, "train.py"]
+    result = system.run(argv, 600, env={**os.environ, **more}, cwd=work)
+    document = json.loads(result.out)
+    assert (result.code, document["ok"]) == (1, False), result.err
+    causes = {row["fault"]: [finding["cause"] for finding in row["findings"]] for row in document["results"]}
     assert causes == {"control": [""], "kill": ["optimizer-not-restored"]}
-    (case,) = (one for one in ElementTree.parse(work / "r.xml").getroot() if one.find("failure") is not None)
+    (case,) = (
+        finding
+        for finding in ElementTree.parse(work / "r.xml").getroot()
+        if finding.find("failure") is not None
+    )
     assert case.get("name") == "killed rank"
     assert re.findall("<polyline", (work / "r.html").read_text())
     assert sorted(os.listdir(work)) == ["r.html", "r.xml", "train.py"]
     assert [name for name in os.listdir(person.folder) if name.startswith("clusterrun-rehearse-")] == []
     from tests.cli.test_schemas import problems
 
-    assert problems("rehearse", said) == []
+    assert problems("rehearse", document) == []
 
 
 def test_a_script_that_never_steps_is_told_so() -> None:
@@ -89,24 +93,24 @@ def test_a_script_that_never_steps_is_told_so() -> None:
     (control,) = rehearsed(
         Patch("no GPU", (("def main():\n", "def main():\n    raise RuntimeError('No CUDA GPUs')\n"),))
     )
-    (one,) = control.findings
-    assert (one.cause.value, one.said.partition(" at ")[0]) == (
+    (entry,) = control.findings
+    assert (entry.cause.value, entry.said.partition(" at ")[0]) == (
         "no-steps",
         "the script ends before its first step",
     )
-    assert "RuntimeError: No CUDA GPUs" in one.said
-    assert "--gpus" in one.remedy
+    assert "RuntimeError: No CUDA GPUs" in entry.said
+    assert "--gpus" in entry.remedy
 
 
 def test_a_script_that_exits_before_its_first_step_is_not_said_to_hide_them() -> None:
     """As for a wrong option, where argparse exits with code 2 and raises nothing that a hook sees."""
     status: Any = SimpleNamespace(state=State.FAILED, reason="rank 0 on local-0 exited with code 2")
-    said, remedy = no_steps(Start({0: RankTrace(0, {}, ())}), status)
-    assert said == "the script ends before its first step: rank 0 on local-0 exited with code 2"
+    message, remedy = no_steps(Start({0: RankTrace(0, {}, ())}), status)
+    assert message == "the script ends before its first step: rank 0 on local-0 exited with code 2"
     assert "--keep" in remedy
     raised = RankTrace(0, {}, (step(1),), error=("main.py:237", "ValueError", "no such file"))
-    said, _ = no_steps(Start({0: raised}), status)
-    assert said == "the script ends after 1 steps at main.py:237: ValueError: no such file"
+    message, _ = no_steps(Start({0: raised}), status)
+    assert message == "the script ends after 1 steps at main.py:237: ValueError: no such file"
 
 
 def test_checkpoints_outside_of_the_copy_are_refused(tmp_path: Path) -> None:
@@ -130,8 +134,8 @@ def test_a_copy_leaves_out_what_is_no_part_of_a_script(tmp_path: Path) -> None:
     with open(source / "large.bin", "wb") as file:
         file.truncate(64 << 20)
     copy_folder(str(source), str(tmp_path / "copy"))
-    found = sorted(str(p.relative_to(tmp_path / "copy")) for p in (tmp_path / "copy").rglob("*"))
-    assert found == ["a", "a/b.py", "large.bin"]
+    result = sorted(str(p.relative_to(tmp_path / "copy")) for p in (tmp_path / "copy").rglob("*"))
+    assert result == ["a", "a/b.py", "large.bin"]
     assert os.readlink(tmp_path / "copy" / "large.bin") == str(source / "large.bin")
 
 
@@ -156,10 +160,12 @@ def test_what_a_budget_ends_is_told_by_its_pace() -> None:
 
 
 def test_gpus_that_are_not_there_are_refused_before_anything_starts(person: Person) -> None:
-    done = person.types("rehearse", "--gpus", "64", "train.py")
-    assert (done.code, "2 nodes of 64 GPUs are wanted; this machine has" in done.err) == (2, True), done.err
+    result = person.types("rehearse", "--gpus", "64", "train.py")
+    assert (result.code, "2 nodes of 64 GPUs are wanted; this machine has" in result.err) == (2, True), (
+        result.err
+    )
 
 
 def test_a_fault_that_is_not_there_is_refused(person: Person) -> None:
-    done = person.types("rehearse", "--faults", "kill,flood", "train.py")
-    assert (done.code, "there is no fault flood" in done.err) == (2, True)
+    result = person.types("rehearse", "--faults", "kill,flood", "train.py")
+    assert (result.code, "there is no fault flood" in result.err) == (2, True)

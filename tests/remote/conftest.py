@@ -24,8 +24,8 @@ def project(far: Far):
     (folder / "ticks.py").write_text(TICKS)
     (folder / "sub" / "it's.py").write_text("print('committed')\n")
     git = ("git", "-C", str(folder), "-c", "user.name=n", "-c", "user.email=n@localhost")
-    for words in (("init", "-q"), ("add", "-A"), ("commit", "-q", "-m", "first")):
-        subprocess.run((*git, *words), check=True, timeout=60)
+    for arguments in (("init", "-q"), ("add", "-A"), ("commit", "-q", "-m", "first")):
+        subprocess.run((*git, *arguments), check=True, timeout=60)
     (folder / "sub" / "it's.py").write_text("import sys; print('changed', sys.argv[1:])\n")
     return folder
 
@@ -33,9 +33,9 @@ def project(far: Far):
 @pytest.fixture(scope="module")
 def live(far: Far, project) -> Iterator[str]:
     """The id of a run that lasts, and that trains."""
-    done = far.there("submit", "--name", "ticks", "ticks.py", cwd=project)
-    assert done.returncode == 0, done.stderr
-    wait_until(lambda: '"phase": "training"' in far.there("status", "--json", done.stdout.strip()).stdout)
-    yield done.stdout.strip()
-    far.there("cancel", done.stdout.strip())
-    far.there("wait", done.stdout.strip())
+    result = far.there("submit", "--name", "ticks", "ticks.py", cwd=project)
+    assert result.returncode == 0, result.stderr
+    wait_until(lambda: '"phase": "training"' in far.there("status", "--json", result.stdout.strip()).stdout)
+    yield result.stdout.strip()
+    far.there("cancel", result.stdout.strip())
+    far.there("wait", result.stdout.strip())

@@ -36,12 +36,12 @@ def test_a_client_of_the_same_version_but_for_a_higher_last_number_is_used(versi
 
 
 def test_what_only_a_newer_python_runs_is_not_carried_where_the_cluster_has_its_own():
-    there = {"click": "8.1.7", "jinja2": "", "submitit": ""}
-    assert suited(Machine("/usr/bin/python3", (3, 9), "", there), NEEDS, "c") == ["jinja2", "submitit"]
-    assert suited(Machine("/usr/bin/python3", (3, 10), "", there), NEEDS, "c") == list(NEEDS)
-    with pytest.raises(BadInput, match=r"Python 3\.9, too old for click") as found:
+    remote = {"click": "8.1.7", "jinja2": "", "submitit": ""}
+    assert suited(Machine("/usr/bin/python3", (3, 9), "", remote), NEEDS, "c") == ["jinja2", "submitit"]
+    assert suited(Machine("/usr/bin/python3", (3, 10), "", remote), NEEDS, "c") == list(NEEDS)
+    with pytest.raises(BadInput, match=r"Python 3\.9, too old for click") as result:
         suited(Machine("/usr/bin/python3", (3, 9), "", {}), NEEDS, "c")
-    assert 'below [host.c]: python = "' in found.value.remedy
+    assert 'below [host.c]: python = "' in result.value.remedy
 
 
 @pytest.mark.parametrize(
@@ -51,9 +51,9 @@ def test_a_full_disk_there_is_told_as_one(said, far):
     class Connection:
         host = type("Host", (), {"host": "login1"})
 
-    found = refused_there(Connection(), "the code could not be written there", f"{said}\ntar: exiting\n")
-    assert said in found.seen
-    assert "free some space there: ssh login1" in found.remedy
+    result = refused_there(Connection(), "the code could not be written there", f"{said}\ntar: exiting\n")
+    assert said in result.seen
+    assert "free some space there: ssh login1" in result.remedy
 
 
 def has_clusterrun(python: str) -> bool:
@@ -76,20 +76,20 @@ def test_the_client_is_put_there_once_and_again_where_it_is_gone(bare):
     assert (first.returncode, "no runs yet" in first.stderr) == (0, True), first.stderr
     (folder,) = (bare.home / "client").iterdir()
     assert folder.name.startswith(f"{VERSION}-")
-    made = folder.stat().st_ctime_ns
+    created = folder.stat().st_ctime_ns
     assert bare.there("status").returncode == 0
-    assert folder.stat().st_ctime_ns == made
+    assert folder.stat().st_ctime_ns == created
     shutil.rmtree(folder)
-    gone = bare.there("status")
-    assert (gone.returncode, "type it again" in gone.stderr) == (97, True), gone.stderr
+    ended = bare.there("status")
+    assert (ended.returncode, "type it again" in ended.stderr) == (97, True), ended.stderr
     assert bare.there("status").returncode == 0
 
 
 def test_what_the_client_there_needs_went_with_it(bare):
     """A run of its own, a page, and the texts that come with the package."""
-    done = bare.there("submit", "--no-snapshot", "--wait", "--preflight", "quick", "true")
-    assert done.returncode == 0, done.stderr
-    assert bare.there("status", done.stdout.strip()).returncode == 0
+    result = bare.there("submit", "--no-snapshot", "--wait", "--preflight", "quick", "true")
+    assert result.returncode == 0, result.stderr
+    assert bare.there("status", result.stdout.strip()).returncode == 0
     assert bare.there("report", "--html", "page.html").returncode == 0
     assert (bare.folder / "laptop" / "page.html").stat().st_size
     assert "From your own machine" in bare.there("help", "remote").stdout
@@ -102,7 +102,7 @@ def test_a_python_that_is_too_old_is_told_with_the_line_to_write(make_far):
     old.chmod(0o755)
     far.configure(f'[host.cluster]\npython = "{old}"\n')
     far.open()
-    done = far.there("status")
-    assert done.returncode == 2
-    assert f"{old} is Python 3.6.8" in done.stderr
-    assert 'python = "/path/to/python3"' in done.stderr
+    result = far.there("status")
+    assert result.returncode == 2
+    assert f"{old} is Python 3.6.8" in result.stderr
+    assert 'python = "/path/to/python3"' in result.stderr

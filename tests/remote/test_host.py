@@ -20,8 +20,8 @@ from tests.sshd_fixture import CLUSTERRUN, LIMIT, free_port, wait_until
 
 
 def test_a_command_there_has_its_output_and_its_exit_code(far):
-    done = far.there("status", "--json")
-    assert (done.returncode, json.loads(done.stdout)["runs"] is not None) == (0, True), done.stderr
+    result = far.there("status", "--json")
+    assert (result.returncode, json.loads(result.stdout)["runs"] is not None) == (0, True), result.stderr
     assert far.there("logs", "no-such-run").returncode == 5
     assert far.there("status", "--nonsense").returncode == 2
 
@@ -36,10 +36,10 @@ def test_all_commands_share_one_login(far):
 def test_without_connection_and_terminal_the_command_to_type_is_told(make_far):
     far = make_far()
     before = far.logins
-    done = far.there("status")
-    assert done.returncode != 0
-    assert "clusterrun --host cluster\n" in done.stderr
-    assert "ssh -fN -M -S " in done.stderr
+    result = far.there("status")
+    assert result.returncode != 0
+    assert "clusterrun --host cluster\n" in result.stderr
+    assert "ssh -fN -M -S " in result.stderr
     assert far.logins == before
     far.open()
     assert far.there("status").returncode == 0
@@ -61,40 +61,42 @@ def test_homes_whose_names_are_too_long_for_a_socket_share_no_connection(make_fa
 
 def test_the_code_as_it_stands_goes_there_and_its_note_with_it(far, project):
     arguments = ("a b", "it's", "$HOME", "!", "\n")
-    words = ("submit", "--json", "--wait", "it's.py", *arguments)
-    done = far.there(*words, cwd=project / "sub")
-    assert done.returncode == 0, done.stderr
-    made = json.loads(done.stdout)
-    printed = far.there("logs", "--raw", made["run_id"])
+    tokens = ("submit", "--json", "--wait", "it's.py", *arguments)
+    result = far.there(*tokens, cwd=project / "sub")
+    assert result.returncode == 0, result.stderr
+    document = json.loads(result.stdout)
+    printed = far.there("logs", "--raw", document["run_id"])
     assert printed.stdout == f"changed {list(arguments)}\n"
-    note = (far.home / "runs" / made["run_id"] / "snapshot.txt").read_text()
+    note = (far.home / "runs" / document["run_id"] / "snapshot.txt").read_text()
     assert note.startswith(f"root {project}\ncommit ")
     assert "+import sys; print('changed'" in note
     assert "clusterrun --host cluster logs" in far.there("submit", "true", cwd=project).stderr
 
 
 def test_without_a_snapshot_the_command_runs_in_the_folder_there(far, project):
-    done = far.there("submit", "--no-snapshot", "--wait", "--json", "pwd", cwd=project)
-    assert done.returncode == 0, done.stderr
-    printed = far.there("logs", "--raw", json.loads(done.stdout)["run_id"])
+    result = far.there("submit", "--no-snapshot", "--wait", "--json", "pwd", cwd=project)
+    assert result.returncode == 0, result.stderr
+    printed = far.there("logs", "--raw", json.loads(result.stdout)["run_id"])
     assert printed.stdout == f"{far.folder}/cluster\n"
 
 
 def test_a_program_beside_a_run_has_our_streams(far, live):
-    done = far.there("exec", live, "--", "sh", "-c", "cat; echo oops >&2; exit 7", stdin="through\n")
-    assert (done.returncode, done.stdout, "oops" in done.stderr) == (7, "through\n", True), done.stderr
+    result = far.there("exec", live, "--", "sh", "-c", "cat; echo oops >&2; exit 7", stdin="through\n")
+    assert (result.returncode, result.stdout, "oops" in result.stderr) == (7, "through\n", True), (
+        result.stderr
+    )
 
 
 def test_a_command_there_takes_standard_input_only_if_it_reads_it(far, project):
-    done = far.there("submit", "--wait", "--json", "sh", stdin="echo from here\n", cwd=project)
-    assert done.returncode == 0, done.stderr
-    printed = far.there("logs", "--raw", json.loads(done.stdout)["run_id"])
+    result = far.there("submit", "--wait", "--json", "sh", stdin="echo from here\n", cwd=project)
+    assert result.returncode == 0, result.stderr
+    printed = far.there("logs", "--raw", json.loads(result.stdout)["run_id"])
     assert printed.stdout == "from here\n"
     refused = far.there("submit", "sh", stdin="", cwd=project)
     assert (refused.returncode, "standard input is empty" in refused.stderr) == (2, True), refused.stderr
     (project / "names").write_text("a\nb\n")
     loop = 'while read -r name; do "$@" && echo $name; done < names'
-    done = subprocess.run(
+    result = subprocess.run(
         ("sh", "-c", loop, "sh", *CLUSTERRUN, "--host", "cluster", "status"),
         env=far.environment,
         cwd=project,
@@ -102,21 +104,21 @@ def test_a_command_there_takes_standard_input_only_if_it_reads_it(far, project):
         text=True,
         timeout=LIMIT,
     )
-    assert [line for line in done.stdout.splitlines() if line in ("a", "b")] == ["a", "b"], done.stderr
+    assert [line for line in result.stdout.splitlines() if line in ("a", "b")] == ["a", "b"], result.stderr
 
 
 def test_a_terminal_there_has_our_size_and_our_keys(far, live):
-    code, seen = far.terminal(
+    code, observed = far.terminal(
         *("--host", "cluster", "exec", live, "--", "sh", "-c", "stty size; read line; echo got $line"),
         answers=[(r"31 101", "typed\r")],
     )
-    assert (code, "got typed" in seen) == (0, True), seen
+    assert (code, "got typed" in observed) == (0, True), observed
 
 
 def test_ctrl_c_detaches_from_a_run_there(far, live):
-    code, seen = far.terminal("--host", "cluster", "logs", "-f", live, answers=[(r"tick \d+", "\x03")])
-    assert code == 130, seen
-    assert f"clusterrun --host cluster logs -f {live}" in seen
+    code, observed = far.terminal("--host", "cluster", "logs", "-f", live, answers=[(r"tick \d+", "\x03")])
+    assert code == 130, observed
+    assert f"clusterrun --host cluster logs -f {live}" in observed
     assert f'"run_id": "{live}"' in far.there("status", "--json", live).stdout
 
 
@@ -132,19 +134,19 @@ def test_a_link_that_is_away_for_a_while_costs_no_line_of_the_logs(far, live):
         numbers = [int(process.stdout.readline().split()[1])]
         sessions = far.sessions()
         for number in (signal.SIGSTOP, signal.SIGCONT):
-            for one in sessions:
-                os.kill(one, number)
+            for session in sessions:
+                os.kill(session, number)
             time.sleep(2.0 if number == signal.SIGSTOP else 0.0)  # so long the link is away
         numbers += [int(process.stdout.readline().split()[1]) for _ in range(40)]
     assert numbers == list(range(numbers[0], numbers[0] + 41))
 
 
 def test_a_file_that_a_command_writes_comes_here(far, project):
-    done = far.there("submit", "--preflight", "quick", "--wait", "true", cwd=project)
-    assert done.returncode == 0, done.stderr
+    result = far.there("submit", "--preflight", "quick", "--wait", "true", cwd=project)
+    assert result.returncode == 0, result.stderr
     target = far.folder / "a report.html"
-    done = far.there("report", "--html", str(target), done.stdout.strip())
-    assert (done.returncode, target.read_text()[:9].lower()) == (0, "<!doctype"), done.stderr
+    result = far.there("report", "--html", str(target), result.stdout.strip())
+    assert (result.returncode, target.read_text()[:9].lower()) == (0, "<!doctype"), result.stderr
     assert list((far.home / "outbox").iterdir()) == []
 
 
@@ -166,22 +168,22 @@ def test_words_of_a_script_are_no_options_of_the_command(words, own):
 def test_one_session_at_a_time_is_enough_and_a_second_one_is_told(make_far):
     far = make_far("MaxSessions 1")
     far.open()
-    done = far.there("submit", "sh", "-c", "echo on; sleep 600")
-    assert done.returncode == 0, done.stderr
-    with far.started("logs", "-f", done.stdout.strip()) as process:
+    result = far.there("submit", "sh", "-c", "echo on; sleep 600")
+    assert result.returncode == 0, result.stderr
+    with far.started("logs", "-f", result.stdout.strip()) as process:
         assert "on" in process.stdout.readline()
         refused = far.there("status")
         assert "MaxSessions" in refused.stderr, refused.stderr
         assert refused.returncode == 1
-    assert far.there("cancel", done.stdout.strip()).returncode == 0
+    assert far.there("cancel", result.stdout.strip()).returncode == 0
     with far.started("submit", "--follow", "sh", "-c", "echo on; sleep 600") as process:
         assert "on" in process.stdout.readline()
         (master,) = far.masters()
         os.kill(master, signal.SIGKILL)
         assert process.wait(LIMIT) == 1
-        said = process.stderr.read()
-    assert "the connection to cluster was lost; what runs there continues" in said
-    assert "clusterrun --host cluster status" in said
+        message = process.stderr.read()
+    assert "the connection to cluster was lost; what runs there continues" in message
+    assert "clusterrun --host cluster status" in message
     far.open()
     assert far.there("cancel", "last").returncode == 0
 
@@ -189,8 +191,8 @@ def test_one_session_at_a_time_is_enough_and_a_second_one_is_told(make_far):
 def test_an_open_master_of_the_users_own_is_used(make_far):
     far = make_far()
     far.write_config(f"ControlPath {far.folder}/own-%C", "ControlMaster auto")
-    words = ("ssh", "-fN", "-o", "ControlPersist=yes", "cluster")
-    subprocess.run(words, env=far.environment, check=True, timeout=LIMIT, stderr=subprocess.DEVNULL)
+    tokens = ("ssh", "-fN", "-o", "ControlPersist=yes", "cluster")
+    subprocess.run(tokens, env=far.environment, check=True, timeout=LIMIT, stderr=subprocess.DEVNULL)
     before = far.logins
     assert far.there("status").returncode == 0
     assert far.logins == before
@@ -200,20 +202,20 @@ def test_another_host_key_is_refused_with_the_command_that_follows(make_far):
     far = make_far()
     key = (far.folder / "laptop.id.pub").read_text()
     (far.folder / "known_hosts").write_text(f"[127.0.0.1]:{far.port} {key}")
-    code, seen = far.terminal("--host", "cluster", "status")
+    code, observed = far.terminal("--host", "cluster", "status")
     assert code == 1
-    assert f"ssh-keygen -f {far.folder}/known_hosts -R '[127.0.0.1]:{far.port}'" in seen
+    assert f"ssh-keygen -f {far.folder}/known_hosts -R '[127.0.0.1]:{far.port}'" in observed
 
 
 def test_a_host_that_nobody_knows_is_told(far):
-    code, seen = far.terminal("--host", "no-such-host.invalid", "status")
-    assert (code, "not in ssh_config" in seen) == (1, True), seen
+    code, observed = far.terminal("--host", "no-such-host.invalid", "status")
+    assert (code, "not in ssh_config" in observed) == (1, True), observed
 
 
 def test_a_mistake_is_told_before_anything_is_sent(make_far):
     far = make_far()
-    done = far.there("submit", "--nonsense", "train.py")
-    assert (done.returncode, "there is no option --nonsense" in done.stderr) == (2, True), done.stderr
+    result = far.there("submit", "--nonsense", "train.py")
+    assert (result.returncode, "there is no option --nonsense" in result.stderr) == (2, True), result.stderr
     assert far.run("--host=-oProxyCommand=id", "status").returncode == 2
 
 
@@ -245,8 +247,8 @@ def test_a_port_where_nothing_listens_yet_is_told_and_tried_at_each_connection(f
     port, local = free_port(), free_port()
     with far.started("forward", live, str(port), "--local", str(local)) as forward:
         assert forward.stdout.readline() == f"127.0.0.1:{local}\n"
-        told = "".join(forward.stderr.readline() for _ in range(2))
-        assert "nothing listens there yet (Connection refused): every connection tries anew\n" in told
+        message = "".join(forward.stderr.readline() for _ in range(2))
+        assert "nothing listens there yet (Connection refused): every connection tries anew\n" in message
         assert said_at(local) == b""
         with socket.create_server(("127.0.0.1", port)) as server:
             answer = threading.Thread(target=lambda: server.accept()[0].sendall(b"later"), daemon=True)

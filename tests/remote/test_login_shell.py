@@ -53,17 +53,17 @@ def test_every_word_arrives(shell, words, note):
     prefix = f"exec {shlex.quote(sys.executable)} -c {shlex.quote(ECHO)}"
     sent = command(runs(prefix, shlex.join(words), place("~"), {"NOTE": note}))
     environment = {"HOME": "/", "SHELL": shell, "PATH": os.defpath}
-    done = subprocess.run((shell, "-c", sent), env=environment, capture_output=True, text=True, timeout=60)
-    assert (done.returncode, json.loads(done.stdout)) == (0, [words, "/", note]), done.stderr
+    result = subprocess.run((shell, "-c", sent), env=environment, capture_output=True, text=True, timeout=60)
+    assert (result.returncode, json.loads(result.stdout)) == (0, [words, "/", note]), result.stderr
 
 
 def test_what_a_profile_prints_is_not_taken_for_data(tmp_path):
     (tmp_path / ".profile").write_text("echo welcome to the cluster\n")
     environment = {"HOME": str(tmp_path), "SHELL": "/bin/sh", "PATH": os.defpath}
-    done = subprocess.run(
+    result = subprocess.run(
         ("/bin/sh", "-c", command("echo data")), env=environment, capture_output=True, text=True, timeout=60
     )
-    assert (done.stdout, "welcome" in done.stderr) == ("data\n", True)
+    assert (result.stdout, "welcome" in result.stderr) == ("data\n", True)
 
 
 @pytest.mark.parametrize(

@@ -37,7 +37,7 @@ Host key verification failed.\r
     ],
 )
 def test_what_ssh_said_is_told_with_the_next_command(said, seen, remedy):
-    found = explained("cluster", "login1", said)
-    assert seen in found[0]
-    assert "cluster" in found[0]
-    assert remedy in found[1]
+    result = explained("cluster", "login1", said)
+    assert seen in result[0]
+    assert "cluster" in result[0]
+    assert remedy in result[1]

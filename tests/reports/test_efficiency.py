@@ -143,8 +143,8 @@ def test_what_would_have_been_enough_is_said_of_runs_that_ended_well() -> None:
 
 def test_what_nobody_measured_is_not_said() -> None:
     report = found(MeasuredAttempt(attempt(0, 100.0, None, 600.0)))
-    told = dict(lines(report))
-    assert told == {"time": "queue 1 min 40 s, allocated 8 min 20 s on 2 nodes", "goodput": "not measured"}
+    message = dict(lines(report))
+    assert message == {"time": "queue 1 min 40 s, allocated 8 min 20 s on 2 nodes", "goodput": "not measured"}
     assert {report.start, report.ranks, report.cores_mean, report.memory_most, report.gpus} == {None}
 
 

@@ -71,7 +71,7 @@ class Page(HTMLParser):
 
     def all(self, tag: str, **wanted: str) -> list[dict[str, str | None]]:
         """The attributes of every such element that has those wanted."""
-        return [had for found, had in self.elements if found == tag and wanted.items() <= had.items()]
+        return [had for result, had in self.elements if result == tag and wanted.items() <= had.items()]
 
 
 def pair(a, b, rate=None, outcome="passed", at=0):
@@ -94,21 +94,21 @@ def of_nodes(count, every=False, seed=1):
 
 
 def test_the_verdict_and_every_finding_stand_in_it_worst_first():
-    seen = Page(page(FOUND))
-    said = seen.text
+    observed = Page(page(FOUND))
+    message = observed.text
     order = ["FAIL: n0003 is unfit", "Xid 79", "3 of 3 tests", "nothing arrives", "12 % below the median"]
-    places = [said.index(words) for words in order]
+    places = [message.index(member) for member in order]
     assert places == sorted(places)
-    assert "n0001 → n0002" in said
-    for words in ("reboot the node", "cable and port", "left out", "5 rounds of tests", "21.5 s of 60 s"):
-        assert words in said
-    assert all(notice in said for notice in FOUND.notices)
+    assert "n0001 → n0002" in message
+    for member in ("reboot the node", "cable and port", "left out", "5 rounds of tests", "21.5 s of 60 s"):
+        assert member in message
+    assert all(notice in message for notice in FOUND.notices)
 
 
 def test_a_healthy_set_has_no_findings():
-    said = Page(page(HEALTHY)).text
-    assert "PASS: all 2 nodes are fit" in said
-    assert "Findings" not in said
+    message = Page(page(HEALTHY)).text
+    assert "PASS: all 2 nodes are fit" in message
+    assert "Findings" not in message
 
 
 def test_a_small_map_has_a_square_with_its_rate_for_both_halves_of_each_pair():
@@ -121,20 +121,20 @@ def test_a_small_map_has_a_square_with_its_rate_for_both_halves_of_each_pair():
             pair("n0000", "n0003", outcome="failed", at=1),
         ),
     )
-    seen = Page(page(report))
-    colours = [had.get("class") for had in seen.all("rect") if had.get("class") != "field"]
+    observed = Page(page(report))
+    colours = [had.get("class") for had in observed.all("rect") if had.get("class") != "field"]
     squares = colours[:8]
     assert {colour: squares.count(colour) for colour in set(squares)} == {"r5": 4, "r2": 2, "bad": 2}
     assert colours[8:] == ["r5", "r2", "r5", "bad"]
-    assert "n0001 – n0002: 20 GB/s (40% of the median), passed 1 of 1" in seen.text
-    assert "n0000 – n0003: 1 of 1 tests failed" in seen.text
+    assert "n0001 – n0002: 20 GB/s (40% of the median), passed 1 of 1" in observed.text
+    assert "n0000 – n0003: 1 of 1 tests failed" in observed.text
 
 
 def test_a_link_that_was_found_without_a_test_of_the_pair_is_on_the_map():
     cut = LinkReport("n0002", "n0001", "a->b", Grade.FAIL, "packets do not arrive")
-    seen = Page(page(replace(of_nodes(4), links=(cut,), tests=of_nodes(4).tests[2:])))
-    assert "n0001 – n0002: packets do not arrive" in seen.text
-    assert [had.get("class") for had in seen.all("rect")].count("bad") == 3, (
+    observed = Page(page(replace(of_nodes(4), links=(cut,), tests=of_nodes(4).tests[2:])))
+    assert "n0001 – n0002: packets do not arrive" in observed.text
+    assert [had.get("class") for had in observed.all("rect")].count("bad") == 3, (
         "twice on the map, once in the ring"
     )
 
@@ -144,23 +144,28 @@ def test_the_ring_is_drawn_in_rank_order_also_where_a_spare_took_a_place():
     nodes = tuple(NodeReport(name, Grade.PASS, "rank") for name in "abcd")
     tests = tuple(pair(*ends, 10.0 * at) for at, ends in enumerate(links, 1))
     report = replace(HEALTHY, world=("a", "b", "d"), nodes=nodes, tests=tests)
-    seen = Page(page(report))
-    assert len(seen.all("svg", **{"class": "ring"})) == 1
-    bars = [words for words in seen.texts if "GB/s (" in words][-3:]
-    assert [words.split(":")[0] for words in bars] == ["a – b", "b – d", "d – a"]
+    observed = Page(page(report))
+    assert len(observed.all("svg", **{"class": "ring"})) == 1
+    bars = [bar for bar in observed.texts if "GB/s (" in bar][-3:]
+    assert [bar.split(":")[0] for bar in bars] == ["a – b", "b – d", "d – a"]
 
 
 @pytest.mark.parametrize("count", [0, 1, 2, 3, 8, 64, 200, 1250])
 def test_it_is_whole_and_self_contained_at_every_size(count):
     text = page(of_nodes(count))
-    seen = Page(text)
+    observed = Page(text)
     assert len(text) < MEGABYTE
-    assert not seen.all("script") and not seen.all("link") and not seen.all("img") and not seen.all("a")
+    assert (
+        not observed.all("script")
+        and not observed.all("link")
+        and not observed.all("img")
+        and not observed.all("a")
+    )
     assert "url(" not in text and "@import" not in text and "http://" not in text and "https://" not in text
-    policy = seen.all("meta", **{"http-equiv": "Content-Security-Policy"})
+    policy = observed.all("meta", **{"http-equiv": "Content-Security-Policy"})
     assert [had["content"] for had in policy] == ["default-src 'none'; style-src 'unsafe-inline'"]
-    assert seen.all("meta", name="viewport")
-    assert len(seen.all("svg")) == (0 if count < 2 else 1 if count == 2 else 2)
+    assert observed.all("meta", name="viewport")
+    assert len(observed.all("svg")) == (0 if count < 2 else 1 if count == 2 else 2)
 
 
 @pytest.mark.parametrize("count", [64, 170])
@@ -173,9 +178,9 @@ def test_all_pairs_of_many_nodes_still_make_a_small_page(count):
 def test_many_nodes_share_a_square_that_shows_the_worst_of_them():
     report = of_nodes(400)
     failed = pair("n0007", "n0009", outcome="failed", at=1)
-    seen = Page(page(replace(report, tests=(*report.tests, failed))))
-    assert "Each square stands for 3 × 3 nodes" in seen.text
-    assert "n0007 – n0009: 1 of 1 tests failed" in seen.text
+    observed = Page(page(replace(report, tests=(*report.tests, failed))))
+    assert "Each square stands for 3 × 3 nodes" in observed.text
+    assert "n0007 – n0009: 1 of 1 tests failed" in observed.text
 
 
 def test_of_very_many_findings_and_tests_the_page_holds_some_and_says_how_many_are_left():
@@ -192,7 +197,9 @@ def test_of_very_many_findings_and_tests_the_page_holds_some_and_says_how_many_a
 
 def test_the_slowest_nodes_come_first_and_who_never_passed_is_not_among_them():
     report = of_nodes(30)
-    tests = [replace(one, gigabytes_per_second=10.0) if "n0007" in one.nodes else one for one in report.tests]
+    tests = [
+        replace(test, gigabytes_per_second=10.0) if "n0007" in test.nodes else test for test in report.tests
+    ]
     lost = [pair("x", "n0001", outcome="failed"), Measurement("product", 0, ("x",), "passed", 0.1)]
     text = Page(page(replace(report, tests=(*tests, *lost)))).text
     slowest = text[text.index("Slowest nodes") : text.index("All 30 nodes")]
@@ -237,10 +244,10 @@ def test_no_text_of_a_report_can_drive_the_page(names, said, remedy, cluster, no
     )
     text = page(report)
     text.encode()
-    seen = Page(text)
-    assert {tag for tag, _ in seen.elements} <= KNOWN
+    observed = Page(text)
+    assert {tag for tag, _ in observed.elements} <= KNOWN
     assert not [
-        key for _, had in seen.elements for key in had if key.startswith("on") or key in ("href", "src")
+        key for _, had in observed.elements for key in had if key.startswith("on") or key in ("href", "src")
     ]
 
 
@@ -255,19 +262,19 @@ def test_the_numbers_of_links_and_nodes():
         Measurement("set", 2, ("a", "b", "c"), "passed", 0.1, 5.0),
     )
     nodes = tuple(NodeReport(name, Grade.PASS, "rank") for name in "abc")
-    found = rates(replace(HEALTHY, world=("a", "b"), nodes=nodes, tests=tests))
-    assert found.links == {("a", "b"): LinkRate(30.0, 2, 0, 0), ("b", "c"): LinkRate(None, 0, 1, 1)}
-    assert found.nodes == {
+    result = rates(replace(HEALTHY, world=("a", "b"), nodes=nodes, tests=tests))
+    assert result.links == {("a", "b"): LinkRate(30.0, 2, 0, 0), ("b", "c"): LinkRate(None, 0, 1, 1)}
+    assert result.nodes == {
         "a": NodeRate(30.0, 0.2, 2, 0),
         "b": NodeRate(30.0, 0.1, 3, 1),
         "c": NodeRate(None, None, 1, 1),
     }
-    assert (found.median, round(found.median_product or 0, 3)) == (30.0, 0.15)
-    assert [round(found.behind(name), 2) for name in "abc"] == [0.75, 1.0, 1.0]
+    assert (result.median, round(result.median_product or 0, 3)) == (30.0, 0.15)
+    assert [round(result.behind(name), 2) for name in "abc"] == [0.75, 1.0, 1.0]
 
 
 def test_a_slow_link_that_was_repeated_does_not_make_its_nodes_slow():
     tests = [pair("a", "b", 10.0, at=at) for at in range(5)] + [pair("b", "c", 50.0), pair("a", "c", 50.0)]
     nodes = tuple(NodeReport(name, Grade.PASS, "rank") for name in "abc")
-    found = rates(replace(HEALTHY, world=("a", "b", "c"), nodes=nodes, tests=tuple(tests)))
-    assert {name: node.rate for name, node in found.nodes.items()} == {"a": 50.0, "b": 50.0, "c": 50.0}
+    result = rates(replace(HEALTHY, world=("a", "b", "c"), nodes=nodes, tests=tuple(tests)))
+    assert {name: node.rate for name, node in result.nodes.items()} == {"a": 50.0, "b": 50.0, "c": 50.0}

@@ -92,45 +92,45 @@ def test_the_headline_is_the_verdict_and_its_reason(report: Report, said: str) -
 
 def test_nodes_with_the_same_findings_are_one_block() -> None:
     ill = tuple(node(f"n{n}", XID) for n in range(1, 5))
-    shown = lines(replace(HEALTHY, nodes=(*ill, node("n5", PAIRS))))
-    assert [line for line in shown if re.match(r"n\S+: ", line)] == ["n[1-4]: fail", "n5: fail"]
+    output = lines(replace(HEALTHY, nodes=(*ill, node("n5", PAIRS))))
+    assert [line for line in output if re.match(r"n\S+: ", line)] == ["n[1-4]: fail", "n5: fail"]
 
 
 def test_a_thousand_bad_nodes_fit_a_screen() -> None:
     ill = tuple(node(f"n{n:04}", Finding("clock", Grade.FAIL, f"{n} s off")) for n in range(1000))
-    shown = lines(replace(HEALTHY, nodes=ill))
-    assert sum(line.startswith("  clock") for line in shown) == 12
-    assert max(map(len, shown)) <= 100 and "and 988 more (--json has all)" in "\n".join(shown)
+    output = lines(replace(HEALTHY, nodes=ill))
+    assert sum(line.startswith("  clock") for line in output) == 12
+    assert max(map(len, output)) <= 100 and "and 988 more (--json has all)" in "\n".join(output)
 
 
 @pytest.mark.parametrize("width", [40, 60, 200])
 def test_lines_keep_to_the_width_and_foreign_text_cannot_forge_one(width: int) -> None:
     hostile = Finding("driver", Grade.FAIL, "\x1b[31mred\nFAIL: n0001 \u202e" + "word " * 60)
-    shown = lines(replace(HEALTHY, nodes=(node("n\n1", hostile), node("n2"))), width)
-    assert max(map(len, shown)) <= width
-    assert all(line.isprintable() for line in shown)
+    output = lines(replace(HEALTHY, nodes=(node("n\n1", hostile), node("n2"))), width)
+    assert max(map(len, output)) <= width
+    assert all(line.isprintable() for line in output)
 
 
 def test_what_failed_tests_said_is_told_once_with_its_meaning() -> None:
-    words = "Got completion from peer 10.0.0.2 with status=12 opcode=0 len=0 vendor err 129"
-    test = Measurement("pair", 0, ("a", "b"), "failed", 1.0, said=words)
+    text = "Got completion from peer 10.0.0.2 with status=12 opcode=0 len=0 vendor err 129"
+    test = Measurement("pair", 0, ("a", "b"), "failed", 1.0, said=text)
     others = [
         replace(test, nodes=("c", "d")),
         replace(test, said="Connection closed by peer"),
         replace(test, said="never heard of"),
         replace(test, outcome="passed", said="Bootstrap : no socket interface found"),
     ]
-    assert [said for said, _ in explained((test, *others))] == [words]
-    told = lines(replace(HEALTHY, tests=(test,)), 200)
-    assert told[2:4] == ["", f"a test said: {words}"] and told[4].startswith("     -> ")
+    assert [message for message, _ in explained((test, *others))] == [text]
+    notice = lines(replace(HEALTHY, tests=(test,)), 200)
+    assert notice[2:4] == ["", f"a test said: {text}"] and notice[4].startswith("     -> ")
 
 
 def test_the_document_has_what_scripts_rely_on() -> None:
-    found = document(FOUND)
-    assert list(found)[:8] == [
+    result = document(FOUND)
+    assert list(result)[:8] == [
         *("verdict", "seconds", "rounds", "world", "excluded", "nodes", "links", "tests"),
     ]
-    assert found["nodes"]["n0003"] == {
+    assert result["nodes"]["n0003"] == {
         "verdict": "fail",
         "role": "excluded",
         "findings": [
@@ -143,7 +143,7 @@ def test_the_document_has_what_scripts_rely_on() -> None:
             {"check": "pair", "verdict": "fail", "said": PAIRS.said, "remedy": "look at its network"},
         ],
     }
-    assert found["links"] == [
+    assert result["links"] == [
         {
             "a": "n0001",
             "b": "n0002",
@@ -153,7 +153,7 @@ def test_the_document_has_what_scripts_rely_on() -> None:
             "remedy": "cable and port",
         }
     ]
-    assert (found["verdict"], found["world"], found["excluded"], found["at"], len(found["tests"])) == (
+    assert (result["verdict"], result["world"], result["excluded"], result["at"], len(result["tests"])) == (
         "fail",
         ["n0001", "n0002", "n0005", "n0004"],
         ["n0003"],
@@ -168,8 +168,8 @@ def samples(text: str) -> dict[str, float]:
 
 
 def test_the_metrics_are_what_the_report_says() -> None:
-    found = samples(metrics(FOUND))
-    assert {name: found[name] for name in found if "node" not in name} == {
+    result = samples(metrics(FOUND))
+    assert {name: result[name] for name in result if "node" not in name} == {
         'info{cluster="lab",run_id="20270115-080000-0000-train",level="full",backend="nccl"}': 1,
         'verdict{cluster="lab",verdict="fail"}': 1,
         'verdict{cluster="lab",verdict="undetermined"}': 0,
@@ -181,11 +181,11 @@ def test_the_metrics_are_what_the_report_says() -> None:
         'link_findings{cluster="lab",a="n0001",b="n0002",direction="a->b",verdict="fail"}': 1,
         'set_bus_bytes_per_second{cluster="lab"}': 11e9,
     }
-    assert found['nodes{cluster="lab",verdict="fail"}'] == 1
-    assert found['node_fit{cluster="lab",node="n0003"}'] == 0
-    assert found['node_fit{cluster="lab",node="n0006"}'] == 1
-    assert found['node_findings{cluster="lab",node="n0004",check="product",verdict="warn"}'] == 1
-    assert found['node_bus_bytes_per_second{cluster="lab",node="n0001"}'] == 21e9
+    assert result['nodes{cluster="lab",verdict="fail"}'] == 1
+    assert result['node_fit{cluster="lab",node="n0003"}'] == 0
+    assert result['node_fit{cluster="lab",node="n0006"}'] == 1
+    assert result['node_findings{cluster="lab",node="n0004",check="product",verdict="warn"}'] == 1
+    assert result['node_bus_bytes_per_second{cluster="lab",node="n0001"}'] == 21e9
 
 
 def test_metrics_are_valid_text_whatever_names_hold() -> None:

@@ -93,9 +93,13 @@ FINDING = {"check": "xid", "verdict": "fail", "said": "Xid 79 of GPU 3", "remedy
 )
 def test_what_is_not_as_expected_is_said_with_its_part(path, value, part, worst, said):
     document = changed(path, value)
-    odd = [one for one in findings(document) if one.verdict is not Grade.PASS and one.check == part]
+    odd = [
+        finding
+        for finding in findings(document)
+        if finding.verdict is not Grade.PASS and finding.check == part
+    ]
     assert grade(document) is worst
-    assert said in "; ".join(one.said for one in odd)
+    assert said in "; ".join(finding.said for finding in odd)
 
 
 def test_one_gpu_has_nothing_to_reduce_with_and_no_other_rank_that_waits():
@@ -107,4 +111,4 @@ def test_one_gpu_has_nothing_to_reduce_with_and_no_other_rank_that_waits():
 @pytest.mark.parametrize("document", [{}, {"check": []}, {"devices": 3, "gpus": "x"}, {"hang": {"at": {}}}])
 def test_a_damaged_file_is_told_as_what_was_not_reached(document):
     assert grade(document) is Grade.UNDETERMINED
-    assert all("was not reached" in one.said for one in findings(document))
+    assert all("was not reached" in finding.said for finding in findings(document))

@@ -46,21 +46,21 @@ def strangers() -> None:
 
 
 def ends(count: int) -> dict[int, int]:
-    found: dict[int, int] = {}
+    result: dict[int, int] = {}
 
     def look() -> bool:
-        found.update({child.pid: child.code for child in ended_children() if child.pid not in STRANGERS})
-        return len(found) >= count
+        result.update({child.pid: child.code for child in ended_children() if child.pid not in STRANGERS})
+        return len(result) >= count
 
     until(look, f"{count} children ended")
-    return found
+    return result
 
 
 def test_exit_codes_and_signals_are_told_apart_and_to_the_right_child(null: int) -> None:
     scripts = ["exit 0", "exit 7", "exit 137", "kill -9 $$", "kill -15 $$"]
     pids = start_all([program(null, "sh", "-c", script) for script in scripts])
-    found = ends(5)
-    assert [found[pid] for pid in pids] == [0, 7, 137, -9, -15]
+    result = ends(5)
+    assert [result[pid] for pid in pids] == [0, 7, 137, -9, -15]
 
 
 @pytest.mark.parametrize("argv, cwd, said, remedy", [
@@ -224,8 +224,8 @@ def test_what_cannot_be_killed_is_named_in_bounded_time() -> None:
     process = proc.read(pid)
     assert process
     stubborn = proc.Process(pid, process.name, "D", process.parent, process.session, process.started + 1)
-    (said,) = sweep(lambda: [stubborn], lambda: None, 0.2)
-    assert said.startswith(f"{pid} ") and child.poll() is None
+    (message,) = sweep(lambda: [stubborn], lambda: None, 0.2)
+    assert message.startswith(f"{pid} ") and child.poll() is None
     child.kill()
     child.wait()
 

@@ -95,8 +95,8 @@ def test_a_file_system_in_trouble_is_tried_again_and_the_file_is_named(
         return "read"
 
     assert patiently(look) == "read" and len(tries) == 3
-    said = capsys.readouterr().err
-    assert said.count("\n") == 1 and f"/home/ada/orders.json: {os.strerror(number)}" in said
+    output = capsys.readouterr().err
+    assert output.count("\n") == 1 and f"/home/ada/orders.json: {os.strerror(number)}" in output
 
 
 @pytest.mark.parametrize("number, seconds", [(errno.EIO, 0.0), (errno.ENOENT, 60.0), (errno.ENOTDIR, 60.0)])
@@ -123,7 +123,7 @@ def test_an_attempt_whose_folder_was_made_is_ours_whatever_fails_after_that(
 def test_a_run_that_ends_before_its_attempts_were_read_keeps_them(paths: RunPaths) -> None:
     attempts = (Attempt(0, "first start", ("n0",), 1.0, outcome="FAILED"),)
     run_files.write_state(paths, replace(STATE, attempts=attempts, started_at=1.0, excluded=("n7",)))
-    ending = run_directory.StateWriter(EventLoop(), paths, lambda words: None)
+    ending = run_directory.StateWriter(EventLoop(), paths, lambda arguments: None)
     ended = replace(STATE, state=State.CANCELLED, phase=Phase.ENDED, reason="cancelled by request")
     ending.save(ended)
     ending.finish()
@@ -325,9 +325,11 @@ def test_a_disk_without_room_is_told_from_one_with_room(
 ) -> None:
     assert run_files.no_room(paths.run_dir) == ""
     assert run_files.no_room(paths.run_dir + "/gone") == "No such file or directory"
-    known = os.statvfs(paths.run_dir)
+    expected_names = os.statvfs(paths.run_dir)
     for free in ({"f_bavail": 0}, {"f_favail": 0, "f_files": 9}):
-        values = {name: getattr(known, name) for name in ("f_bavail", "f_frsize", "f_files", "f_favail")}
+        values = {
+            name: getattr(expected_names, name) for name in ("f_bavail", "f_frsize", "f_files", "f_favail")
+        }
         disk = types.SimpleNamespace(**{**values, **free})
         monkeypatch.setattr(run_files.os, "statvfs", lambda _, disk=disk: disk)
         assert run_files.no_room(paths.run_dir) == "No space left on device"
@@ -345,9 +347,9 @@ def test_the_last_words_are_bounded_keep_foreign_bytes_and_wait_for_no_pipe(path
     attempt = paths.attempt(0)
     Path(attempt.err(0)).write_bytes(b"\xff" * 10_000_000 + b"\nlast\x1b[0m")
     os.mkfifo(attempt.error(0))
-    words = with_last_words(END(), attempt)
+    arguments = with_last_words(END(), attempt)
     both_ends = "\udcff" * 500 + " … " + "\udcff" * 500
-    assert words.last_lines == (both_ends, "last\x1b[0m") and words.traceback == ""
+    assert arguments.last_lines == (both_ends, "last\x1b[0m") and arguments.traceback == ""
 
 
 def test_no_more_than_five_states_a_second_are_written_and_the_last_one_always(paths: RunPaths) -> None:
@@ -368,21 +370,21 @@ def test_no_more_than_five_states_a_second_are_written_and_the_last_one_always(p
 
 def test_the_state_of_a_newer_coordinator_is_never_overwritten(paths: RunPaths) -> None:
     claim_attempt(paths, 0)
-    told: list[int] = []
+    messages: list[int] = []
     supervisor = run_directory.StateWriter(EventLoop(), paths, lambda text: None)
-    supervisor.epoch, supervisor.superseded = 0, told.append
+    supervisor.epoch, supervisor.superseded = 0, messages.append
     claim_attempt(paths, 1)
     supervisor.save(STATE)
     supervisor.finish()
-    assert told == [1] and read_state(paths) is None
+    assert messages == [1] and read_state(paths) is None
 
 
 def test_before_ranks_start_another_attempt_is_looked_for_once(paths: RunPaths) -> None:
     claim_attempt(paths, 0)
-    told: list[int] = []
+    messages: list[int] = []
     supervisor = run_directory.StateWriter(EventLoop(), paths, lambda text: None)
-    supervisor.epoch, supervisor.superseded = 0, told.append
+    supervisor.epoch, supervisor.superseded = 0, messages.append
     assert not supervisor.taken_over(0)
     claim_attempt(paths, 1)
     assert not supervisor.taken_over(0)
-    assert supervisor.taken_over(1) and supervisor.taken_over(1) and told == [1]
+    assert supervisor.taken_over(1) and supervisor.taken_over(1) and messages == [1]

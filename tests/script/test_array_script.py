@@ -31,7 +31,7 @@ def test_a_task_becomes_the_run_at_its_number_wherever_the_runs_lie(tmp_path: Pa
         "#SBATCH --time=10",
         '#SBATCH "--comment=a b"',
     ]
-    said = [
+    messages = [
         subprocess.run(
             ["bash", "-c", script],
             env={"PATH": "/usr/bin:/bin", "SLURM_ARRAY_TASK_ID": task, **FUNCTIONS},
@@ -43,4 +43,4 @@ def test_a_task_becomes_the_run_at_its_number_wherever_the_runs_lie(tmp_path: Pa
         ).stdout
         for task in "01"
     ]
-    assert (said, list(tmp_path.iterdir())) == (["r0\n", "r1\n"], [runs])
+    assert (messages, list(tmp_path.iterdir())) == (["r0\n", "r1\n"], [runs])

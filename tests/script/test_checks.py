@@ -36,7 +36,7 @@ def test_faults_that_can_be_seen_are_told_before_the_queue(tmp_path: Path) -> No
     (tmp_path / "train.py").write_text("import torch\n")
     (tmp_path / "folder.py").mkdir()
     (tmp_path / "prog").touch(0o644)
-    found = []
+    results = []
     for command, python, run in (
         ("nowhere.py", sys.executable, old),
         ("folder.py", sys.executable, old),
@@ -47,8 +47,8 @@ def test_faults_that_can_be_seen_are_told_before_the_queue(tmp_path: Path) -> No
     ):
         with pytest.raises(BadInput) as caught:
             checks.check(of(tmp_path, command, python=python), run)
-        found.append(caught.value.seen)
-    assert found == [
+        results.append(caught.value.seen)
+    assert results == [
         f"there is no script '{tmp_path}/nowhere.py'",
         f"'{tmp_path}/folder.py' is not a file",
         f"'{tmp_path}/prog' is not executable",
@@ -87,8 +87,8 @@ def test_setup_lines_that_are_complete_together_are_taken(tmp_path: Path, setup:
 
 
 def test_a_script_where_the_setup_lines_lead_is_not_looked_for_here(tmp_path: Path) -> None:
-    said = "train.py is not in this directory: it must be where the --setup lines change to"
-    assert checks.check(of(tmp_path, "train.py", setup=("cd sub",))) == (said,)
+    message = "train.py is not in this directory: it must be where the --setup lines change to"
+    assert checks.check(of(tmp_path, "train.py", setup=("cd sub",))) == (message,)
     with pytest.raises(BadInput, match="there is no script"):
         checks.check(of(tmp_path, "train.py", setup=("export A=cdrom",)))
 
@@ -109,8 +109,8 @@ def test_a_script_that_imports_torch_where_there_is_none_gets_a_notice_only(tmp_
 
 
 def test_a_program_that_is_nowhere_here_may_be_on_the_nodes(tmp_path: Path) -> None:
-    said = "'elsewhere' is not on PATH on this machine: is it on the nodes?"
-    assert checks.check(of(tmp_path, "elsewhere")) == (said,)
+    message = "'elsewhere' is not on PATH on this machine: is it on the nodes?"
+    assert checks.check(of(tmp_path, "elsewhere")) == (message,)
 
 
 def test_a_python_that_setup_lines_bring_is_not_looked_for_here(tmp_path: Path) -> None:
@@ -156,9 +156,9 @@ def test_ranks_use_the_active_environment_unless_only_ours_has_torch(
     monkeypatch.setattr(checks, "_torch_beside_us", lambda: torch_here)
     environ = {name: prefixes[name] for name in active}
     environ["PATH"] = os.pathsep.join([*(f"{prefix}/bin" for prefix in environ.values()), "/usr/bin"])
-    python, why, said = checks.ranks_python(environ)
+    python, why, message = checks.ranks_python(environ)
     assert python == (f"{tmp_path}/{chosen}/bin/python" if chosen else sys.executable)
-    assert bool(said) == bool(active) and all(word in said and word in why for word in active[:1])
+    assert bool(message) == bool(active) and all(word in message and word in why for word in active[:1])
 
 
 def test_an_environment_that_is_not_first_on_the_path_or_is_our_own_changes_nothing(tmp_path: Path) -> None:
@@ -190,9 +190,9 @@ def test_a_word_that_no_rank_can_run_is_refused_with_what_was_meant(
     (tmp_path / "src").mkdir()
     for name in ("ddp.py", "x.py", "train.ipynb"):
         (tmp_path / name).touch()
-    with pytest.raises(BadInput) as told:
+    with pytest.raises(BadInput) as message:
         checks.check(of(tmp_path, *command, setup=setup))
-    assert seen in told.value.seen and remedy in told.value.remedy
+    assert seen in message.value.seen and remedy in message.value.remedy
 
 
 @pytest.mark.parametrize("name, meant", [("run.sh", "./run.sh"), ("train", "train.py")])
@@ -200,9 +200,9 @@ def test_a_program_that_lies_here_but_not_on_the_path_is_refused(
     tmp_path: Path, name: str, meant: str
 ) -> None:
     (tmp_path / meant).touch(0o755)
-    with pytest.raises(BadInput) as told:
+    with pytest.raises(BadInput) as message:
         checks.check(of(tmp_path, name))
-    assert told.value.remedy.startswith(f"did you mean {meant}? ")
+    assert message.value.remedy.startswith(f"did you mean {meant}? ")
 
 
 def test_a_file_whose_name_has_a_space_is_no_command_line(tmp_path: Path) -> None:

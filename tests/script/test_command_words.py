@@ -52,9 +52,9 @@ def spec(folder: Path, typed: str, **wish: Any) -> JobSpec:
 
 def refusal(folder: Path, typed: str, **wish: Any) -> tuple[str, str]:
     with pytest.raises(BadInput) as caught:
-        asked = spec(folder, typed, **wish)
-        check_words(asked)
-        check_files(asked, contained=False)
+        requested = spec(folder, typed, **wish)
+        check_words(requested)
+        check_files(requested, contained=False)
     return caught.value.seen, caught.value.remedy
 
 
@@ -122,8 +122,8 @@ def test_a_mistake_in_the_command_is_refused_with_the_remedy(
     ],
 )
 def test_what_may_work_is_not_remarked_on(folder: Path, typed: str) -> None:
-    asked = spec(folder, typed)
-    assert (check_words(asked), check_files(asked, contained=False)) == ((), ())
+    requested = spec(folder, typed)
+    assert (check_words(requested), check_files(requested, contained=False)) == ((), ())
 
 
 @pytest.mark.parametrize(
@@ -153,8 +153,8 @@ def test_files_of_a_container_are_not_looked_for_here(folder: Path) -> None:
 
 
 def test_typographic_characters_in_arguments_are_warned_of(folder: Path) -> None:
-    asked = spec(folder, "train.py –lr 1 “a b” --x=“q”", setup=("‘module load x’",))
-    assert check_words(asked) == (
+    requested = spec(folder, "train.py –lr 1 “a b” --x=“q”", setup=("‘module load x’",))
+    assert check_words(requested) == (
         "'–lr' begins with U+2013, which is no -: did you mean --lr",
         "'“a' has typographic quotes (U+201C), which no shell knows: type ' or \"",
         "'b”' has typographic quotes (U+201D), which no shell knows: type ' or \"",
@@ -201,11 +201,11 @@ def test_a_file_with_dos_line_ends_that_the_setup_reads_is_refused(folder: Path,
 
 def test_the_python_of_the_ranks_decides_what_compiles(folder: Path) -> None:
     """A script for a newer Python than ours, and one for a newer Python than the ranks' own."""
-    asked: list[tuple[str, ...]] = []
+    requested: list[tuple[str, ...]] = []
 
     def answer(out: str) -> Any:
         def run(argv: tuple[str, ...], timeout: float) -> system.Completed:
-            asked.append(argv)
+            requested.append(argv)
             return system.Completed((), 0, out, "", 0.0)
 
         return run
@@ -215,9 +215,9 @@ def test_the_python_of_the_ranks_decides_what_compiles(folder: Path) -> None:
     old_python = answer("SyntaxError: line 1: invalid syntax")
     with pytest.raises(BadInput, match=r"new\.py cannot be compiled by /old/python: line 1: invalid syntax"):
         check_files(spec(folder, "new.py", python="/old/python"), False, old_python)
-    assert [argv[0] for argv in asked] == ["/new/python", "/old/python"]
+    assert [argv[0] for argv in requested] == ["/new/python", "/old/python"]
     assert check_files(spec(folder, "train.py", python="/old/python"), False, answer("not asked")) == ()
-    assert len(asked) == 2
+    assert len(requested) == 2
 
 
 @pytest.mark.parametrize(

@@ -103,33 +103,33 @@ def test_the_run_the_working_directory_and_what_was_asked_for_are_mounted() -> N
 
 
 def test_a_prefix_leaves_the_agents_outside_and_the_ranks_have_the_images_python() -> None:
-    made = planned()
-    assert made.orders.command == ("python3", "-u", "train.py")
-    assert made.orders.interpreter == Interpreter("python3", "the image's")
-    assert made.orders.preflight.python == "python3"
-    assert made.orders.launch[-6:-4] == ("/opt/venv/bin/python", "-I")
-    assert "exec /opt/venv/bin/python -I -S" in made.script
-    assert made.spec.python == "/opt/venv/bin/python", "what later commands start beside the run"
+    created = planned()
+    assert created.orders.command == ("python3", "-u", "train.py")
+    assert created.orders.interpreter == Interpreter("python3", "the image's")
+    assert created.orders.preflight.python == "python3"
+    assert created.orders.launch[-6:-4] == ("/opt/venv/bin/python", "-I")
+    assert "exec /opt/venv/bin/python -I -S" in created.script
+    assert created.spec.python == "/opt/venv/bin/python", "what later commands start beside the run"
     named = planned(python="/opt/conda/bin/python", setup=("module load x",))
     assert named.orders.command[0] == "/opt/conda/bin/python"
     assert not named.orders.interpreter.by_setup
 
 
 def test_an_option_of_srun_takes_the_agents_inside() -> None:
-    made = planned(container="a/b#c", container_runtime="pyxis", mount=("/data",))
-    launch = made.orders.launch
+    created = planned(container="a/b#c", container_runtime="pyxis", mount=("/data",))
+    launch = created.orders.launch
     assert "--container-image=a/b#c" in launch
     own = f"{RUN_DIR}:{RUN_DIR},/home/ada/project:/home/ada/project,/data:/data"
     assert f"--container-mounts={own}" in launch
     assert launch[-6:] == ("python3", "-I", "-S", f"{RUN_DIR}/agent.pyz", "agent", RUN_DIR)
-    assert "exec /opt/venv/bin/python -I -S" in made.script, "the coordinator stays on the host"
+    assert "exec /opt/venv/bin/python -I -S" in created.script, "the coordinator stays on the host"
     bundle = planned(container="/bundle", container_runtime="slurm")
     assert "--container=/bundle" in bundle.orders.launch
 
 
 def test_a_dry_run_says_what_starts_the_container() -> None:
-    said = description(planned(mount=("/data:/in",)).orders.container)
-    assert said == (
+    message = description(planned(mount=("/data:/in",)).orders.container)
+    assert message == (
         "container /images/a.sif, started by apptainer (one container per node);"
         f" mounted: {RUN_DIR} /home/ada/project /data:/in"
     )
@@ -153,15 +153,15 @@ def checked(image: Path, out: str = "", err: str = "", code: int = 0, torch: boo
     container = Container(str(image), "charliecloud", (Mount("/home", "/home"),))
     spec = replace(SPEC, container=str(image), container_runtime="charliecloud")
     orders = replace(planned().orders, container=container)
-    asked: list[tuple[str, ...]] = []
+    requested: list[tuple[str, ...]] = []
 
     def run(argv: tuple[str, ...], timeout: float, env: object) -> system.Completed:
-        asked.append(argv)
+        requested.append(argv)
         return system.Completed(argv, code, out, err, 0.0)
 
-    found = check_image(spec, orders, torch, {"PATH": "/none"}, run)
-    assert [argv[:4] for argv in asked] in ([], [("ch-run", str(image), "--", "python3")])
-    return found
+    result = check_image(spec, orders, torch, {"PATH": "/none"}, run)
+    assert [argv[:4] for argv in requested] in ([], [("ch-run", str(image), "--", "python3")])
+    return result
 
 
 def test_an_image_with_all_that_is_needed_is_passed_over(tmp_path: Path) -> None:
@@ -170,8 +170,8 @@ def test_an_image_with_all_that_is_needed_is_passed_over(tmp_path: Path) -> None
 
 
 def test_an_image_without_torch_is_said_where_the_script_imports_it(tmp_path: Path) -> None:
-    (said,) = checked(tmp_path, "3 12 False\n", torch=True)
-    assert said == f"'python3' in the image '{tmp_path}' has no torch, and the script imports it"
+    (message,) = checked(tmp_path, "3 12 False\n", torch=True)
+    assert message == f"'python3' in the image '{tmp_path}' has no torch, and the script imports it"
 
 
 @pytest.mark.parametrize(
@@ -194,23 +194,23 @@ def test_an_image_that_cannot_start_ranks_is_refused(tmp_path: Path, out: str, e
 
 
 def test_an_image_that_could_not_be_tried_is_only_told_of(tmp_path: Path) -> None:
-    (said,) = checked(tmp_path, "", "no user namespaces here", 1)
-    assert said == f"the image '{tmp_path}' could not be run on this machine: no user namespaces here"
+    (message,) = checked(tmp_path, "", "no user namespaces here", 1)
+    assert message == f"the image '{tmp_path}' could not be run on this machine: no user namespaces here"
 
 
 def test_an_image_that_is_not_there(tmp_path: Path) -> None:
     with pytest.raises(BadInput, match="there is no image"):
         checked(tmp_path / "none.sif")
-    (said,) = checked(tmp_path / "no" / "folder" / "none.sif")
-    assert said.endswith("is not on this machine: is it on the nodes?")
+    (message,) = checked(tmp_path / "no" / "folder" / "none.sif")
+    assert message.endswith("is not on this machine: is it on the nodes?")
 
 
 def test_the_hosts_python_is_not_asked_for_a_run_in_a_container(tmp_path: Path) -> None:
     (tmp_path / "train.py").write_text("import torch\n")
-    made = planned(cwd=str(tmp_path), container="a/b", container_runtime="podman", mount=("/not/here",))
+    created = planned(cwd=str(tmp_path), container="a/b", container_runtime="podman", mount=("/not/here",))
 
     def run(*_: object, **__: object) -> system.Completed:
         raise AssertionError("nothing can be asked")
 
-    said = checks.check(made, run)
-    assert said == ("--mount /not/here: not on this machine: is it on the nodes?",)
+    message = checks.check(created, run)
+    assert message == ("--mount /not/here: not on this machine: is it on the nodes?",)

@@ -42,7 +42,7 @@ def test_what_ranks_would_read_in_vain_is_refused_before_the_queue(tmp_path: Pat
     with pytest.raises(BadInput, match="is not a file that can be read"):
         checks.check(plan(replace(spec, input="nowhere"), "r", "t", "/runs/r", site))
     (tmp_path / "script").write_text("true\n")
-    for asked, path in (("script", f"{tmp_path}/script"), ("-", "/runs/r/stdin")):
-        made = plan(replace(spec, input=asked), "r", "t", "/runs/r", site)
-        assert checks.check(made) == ()
-        assert (made.spec.input, made.orders.input) == (path, path)
+    for requested, path in (("script", f"{tmp_path}/script"), ("-", "/runs/r/stdin")):
+        created = plan(replace(spec, input=requested), "r", "t", "/runs/r", site)
+        assert checks.check(created) == ()
+        assert (created.spec.input, created.orders.input) == (path, path)

@@ -75,8 +75,8 @@ def test_a_launcher_as_the_command_is_refused_with_the_line_to_type(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, typed: str, line: str
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    seen, offered = refusal(spec(tmp_path, *shlex.split(typed)))
-    assert "as COMMAND" in seen
+    observed, offered = refusal(spec(tmp_path, *shlex.split(typed)))
+    assert "as COMMAND" in observed
     assert offered == f"clusterrun submit {line}"
 
 
@@ -105,8 +105,8 @@ def test_what_was_typed_before_a_launcher_stays_in_the_line_and_counts_more(
 ) -> None:
     monkeypatch.chdir(tmp_path)
     typed = {"nodes": 4, "gpus": 8, "partition": "a b", "environment": (("A", "1"),)}
-    asked = spec(tmp_path, "torchrun", "--nnodes", "2", "--nproc_per_node", "4", "train.py", **typed)
-    assert refusal(asked, verb="run")[1] == (
+    requested = spec(tmp_path, "torchrun", "--nnodes", "2", "--nproc_per_node", "4", "train.py", **typed)
+    assert refusal(requested, verb="run")[1] == (
         "clusterrun run --nodes 4 --gpus 8 --partition 'a b' --env A=1 train.py"
     )
 
@@ -183,8 +183,8 @@ def test_a_batch_script_as_the_command_is_refused_with_the_line_that_asks_for_th
     monkeypatch.chdir(tmp_path)
     (tmp_path / "job.sbatch").write_text(BATCH)
     for wish in ({}, {"per_node": True}):
-        seen, line = refusal(spec(tmp_path, *typed.split(), **wish))
-        assert "is a batch script" in seen
+        observed, line = refusal(spec(tmp_path, *typed.split(), **wish))
+        assert "is a batch script" in observed
         assert line == (
             "clusterrun sweep --nodes 2 --gpus a100:4 --cpus-per-rank 8 --name big --time 1-00:00:00 "
             "--requeue --sbatch mail-type=END --set 'task=range(0,4)' --setup 'module load cuda' "
@@ -251,8 +251,8 @@ def test_a_launcher_in_a_shell_script_is_warned_of(
 def test_a_warning_has_the_line_to_type(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     for options in (("-c",), ("-l", "-c"), ("-lc",)):
-        asked = spec(tmp_path, "bash", *options, "torchrun --nproc_per_node 2 w.py", nodes=2)
-        (warning,) = check_command(asked, True)
+        requested = spec(tmp_path, "bash", *options, "torchrun --nproc_per_node 2 w.py", nodes=2)
+        (warning,) = check_command(requested, True)
         assert warning.endswith(": instead clusterrun submit --nodes 2 --gpus 2 w.py")
 
 

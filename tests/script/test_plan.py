@@ -63,15 +63,15 @@ def made(name: str) -> Plan:
 
 def test_in_an_allocation_the_script_is_run_here_and_takes_the_nodes_that_were_chosen() -> None:
     spec = replace(SPECS["small"], nodes=2, nodelist="n[1-2]", cluster=Cluster.SLURM)
-    there = plan(spec, "r", "f00dcafe", RUN_DIR, replace(ON_SLURM, allocation="41"))
+    remote = plan(spec, "r", "f00dcafe", RUN_DIR, replace(ON_SLURM, allocation="41"))
     queued = plan(spec, "r", "f00dcafe", RUN_DIR, ON_SLURM)
-    assert (there.argv, there.allocation, queued.allocation) == (("/bin/bash", SCRIPT), "41", "")
-    assert "#SBATCH" not in there.script and there.script.split("exec >>")[1] in queued.script
-    (place,) = [n for n, word in enumerate(there.orders.launch) if word == "--overlap"]
-    words = ("--overlap", "--immediate=100", "--nodelist=n[1-2]")
-    assert there.orders.launch[place : place + 3] == words
-    launch = (*there.orders.launch[:place], *there.orders.launch[place + 3 :])
-    assert replace(there.orders, launch=launch, in_allocation=False) == queued.orders
+    assert (remote.argv, remote.allocation, queued.allocation) == (("/bin/bash", SCRIPT), "41", "")
+    assert "#SBATCH" not in remote.script and remote.script.split("exec >>")[1] in queued.script
+    (place,) = [n for n, word in enumerate(remote.orders.launch) if word == "--overlap"]
+    arguments = ("--overlap", "--immediate=100", "--nodelist=n[1-2]")
+    assert remote.orders.launch[place : place + 3] == arguments
+    launch = (*remote.orders.launch[:place], *remote.orders.launch[place + 3 :])
+    assert replace(remote.orders, launch=launch, in_allocation=False) == queued.orders
 
 
 @pytest.mark.parametrize("name", SPECS)
@@ -85,10 +85,10 @@ def test_what_the_table_hands_to_sbatch_is_a_directive_and_means_nothing_else_he
     written = {"switch": "", "list": "=a,b", "time": "=01:30:00"}.get(option.kind, f"={value}")
     spec = replace(SPECS["small"], **{option.field: value})
     plain = plan(SPECS["small"], "r", "f00dcafe", RUN_DIR, ON_SLURM).script
-    there = plan(spec, "r", "f00dcafe", RUN_DIR, ON_SLURM).script
-    assert set(there.splitlines()) - set(plain.splitlines()) == {f"#SBATCH --{option.name}{written}"}
-    here = replace(HERE, why="")
-    notices = plan(spec, "r", "f00dcafe", RUN_DIR, here).notices
+    remote = plan(spec, "r", "f00dcafe", RUN_DIR, ON_SLURM).script
+    assert set(remote.splitlines()) - set(plain.splitlines()) == {f"#SBATCH --{option.name}{written}"}
+    current = replace(HERE, why="")
+    notices = plan(spec, "r", "f00dcafe", RUN_DIR, current).notices
     assert [option.name in notice for notice in notices] == ([True] if option.here else [])
 
 
@@ -186,8 +186,8 @@ def test_no_secret_of_the_environment_stands_in_the_script_or_in_an_argument() -
 def test_a_command_gets_its_python_and_a_name(
     command: tuple[str, ...], name: str, argv: tuple[str, ...]
 ) -> None:
-    found = plan(JobSpec(command, cwd="/"), "r", "t", RUN_DIR, ON_SLURM)
-    assert (found.spec.name, default_name(command), found.orders.command) == (name, name, argv)
+    result = plan(JobSpec(command, cwd="/"), "r", "t", RUN_DIR, ON_SLURM)
+    assert (result.spec.name, default_name(command), result.orders.command) == (name, name, argv)
 
 
 def directives(**wish: object) -> list[str]:
@@ -240,17 +240,17 @@ def test_an_option_that_is_passed_on_takes_the_place_of_ours_and_that_is_said(
     entry: str, gone: str, stays: str, notice: str | None
 ) -> None:
     spec = JobSpec(("train.py",), cwd="/", gpus=4, time=600, sbatch=(entry,))
-    found = plan(spec, "r", "t", RUN_DIR, ON_SLURM)
-    lines = [line.removeprefix("#SBATCH ") for line in found.script.split("\n")]
+    result = plan(spec, "r", "t", RUN_DIR, ON_SLURM)
+    lines = [line.removeprefix("#SBATCH ") for line in result.script.split("\n")]
     assert (gone in lines, lines.count(stays)) == (False, 1)
-    assert found.notices == (() if notice is None else (notice,))
+    assert result.notices == (() if notice is None else (notice,))
 
 
 def test_the_type_of_gpus_reaches_sbatch_and_their_number_is_ours() -> None:
     spec = JobSpec(("train.py",), cwd="/", nodes=2, gpus=8, gpu_type="h100")
-    found = plan(spec, "r", "t", RUN_DIR, ON_SLURM)
-    assert "#SBATCH --gpus-per-node=h100:8" in found.script.split("\n")
-    assert (found.orders.gpus_per_node, found.orders.ranks_per_node, spec.world_size) == (8, 8, 16)
+    result = plan(spec, "r", "t", RUN_DIR, ON_SLURM)
+    assert "#SBATCH --gpus-per-node=h100:8" in result.script.split("\n")
+    assert (result.orders.gpus_per_node, result.orders.ranks_per_node, spec.world_size) == (8, 8, 16)
 
 
 @pytest.mark.parametrize(
@@ -261,12 +261,12 @@ def test_gpus_of_the_node_are_not_asked_of_slurm_but_the_whole_node_is(
     sbatch: tuple[str, ...], wanted: str, unwanted: str
 ) -> None:
     spec = JobSpec(("train.py",), cwd="/", nodes=2, gpus=8, gpus_from="node", sbatch=sbatch)
-    found = plan(spec, "r", "t", RUN_DIR, replace(ON_SLURM, cpus_per_gpu=12))
-    lines = found.script.split("\n")
-    assert not re.search("gpus-per|gres|gpus=", found.script)
+    result = plan(spec, "r", "t", RUN_DIR, replace(ON_SLURM, cpus_per_gpu=12))
+    lines = result.script.split("\n")
+    assert not re.search("gpus-per|gres|gpus=", result.script)
     assert (f"#SBATCH {wanted}" in lines, f"#SBATCH {unwanted}" in lines) == (True, False)
     assert "#SBATCH --cpus-per-task=8" in lines  # at least; the whole node is the job's
-    orders = found.orders
+    orders = result.orders
     assert (orders.node_gpus, orders.hide_gpus, orders.gpus_per_node) == (True, False, 8)
 
 
@@ -284,14 +284,14 @@ def test_gpus_per_task_is_refused_for_it_would_bind_them_to_the_one_task_of_a_no
 
 def test_on_this_machine_the_type_of_gpus_is_ignored_and_that_is_said() -> None:
     spec = JobSpec(("train.py",), cwd="/", gpus=1, gpu_type="h100", cluster=Cluster.LOCAL)
-    found = plan(spec, "r", "t", RUN_DIR, replace(ON_SLURM, slurm=False, gpus=8))
-    assert found.notices == ("the type in --gpus h100:1 is ignored in local runs",)
+    result = plan(spec, "r", "t", RUN_DIR, replace(ON_SLURM, slurm=False, gpus=8))
+    assert result.notices == ("the type in --gpus h100:1 is ignored in local runs",)
 
 
 def test_dependencies_and_comments_are_joined_not_replaced() -> None:
-    found = directives(after=("5",), sbatch=("dependency=singleton", "comment=mine"))
-    assert '"--comment=clusterrun:r:t mine"' in found
-    assert "--dependency=afterok:5,singleton" in found
+    result = directives(after=("5",), sbatch=("dependency=singleton", "comment=mine"))
+    assert '"--comment=clusterrun:r:t mine"' in result
+    assert "--dependency=afterok:5,singleton" in result
 
 
 @pytest.mark.parametrize(
@@ -316,18 +316,18 @@ def test_what_would_break_a_promise_is_refused_with_what_to_do_instead(
 
 def test_a_run_without_slurm_stays_here_and_says_so() -> None:
     spec = JobSpec(("train.py",), cwd="/w", nodes=2, gpus=1, time=60, mem="4G", setup=("echo hi",))
-    found = plan(spec, "r", "t", RUN_DIR, HERE)
-    assert (found.spec.cluster, found.argv, found.orders.launch, found.orders.gpus_per_node) == (
+    result = plan(spec, "r", "t", RUN_DIR, HERE)
+    assert (result.spec.cluster, result.argv, result.orders.launch, result.orders.gpus_per_node) == (
         Cluster.LOCAL,
         ("/bin/bash", f"{RUN_DIR}/script.sh"),
         (),
         1,
     )
-    assert found.notices == (
+    assert result.notices == (
         "no program named sbatch is on PATH: the run stays on this machine",
         "--mem is ignored in local runs",
     )
-    assert (found.orders.time_limit, "#SBATCH" in found.script, "echo hi\n" in found.script) == (
+    assert (result.orders.time_limit, "#SBATCH" in result.script, "echo hi\n" in result.script) == (
         60.0,
         False,
         True,
@@ -335,11 +335,11 @@ def test_a_run_without_slurm_stays_here_and_says_so() -> None:
 
 
 def test_without_enough_gpus_the_run_gets_cpu_ranks_and_a_notice() -> None:
-    found = plan(JobSpec(("train.py",), cwd="/", nodes=2, gpus=4), "r", "t", RUN_DIR, replace(HERE, why=""))
-    assert (found.orders.gpus_per_node, found.orders.ranks_per_node) == (0, 4)
+    result = plan(JobSpec(("train.py",), cwd="/", nodes=2, gpus=4), "r", "t", RUN_DIR, replace(HERE, why=""))
+    assert (result.orders.gpus_per_node, result.orders.ranks_per_node) == (0, 4)
     share = "--gpus 0 --ranks-per-node 4 --env CUDA_VISIBLE_DEVICES=0,1 shares the GPUs that are here"
     lacks = "8 GPUs requested, and this machine has only 2: 4 CPU ranks on each simulated node"
-    assert found.notices == (f"{lacks}; {share}",)
+    assert result.notices == (f"{lacks}; {share}",)
 
 
 @pytest.mark.parametrize(
@@ -423,13 +423,13 @@ def test_what_a_job_around_us_left_in_the_environment_is_dropped_but_not_the_way
 def test_several_nodes_are_checked_in_full_and_one_quickly_unless_said_otherwise(
     wish: dict[str, Any], level: str
 ) -> None:
-    found = plan(JobSpec(("train.py",), cwd="/", **wish), "r", "t", RUN_DIR, ON_SLURM)
-    assert (found.orders.preflight.level, found.spec.preflight) == (level, level)
+    result = plan(JobSpec(("train.py",), cwd="/", **wish), "r", "t", RUN_DIR, ON_SLURM)
+    assert (result.orders.preflight.level, result.spec.preflight) == (level, level)
 
 
 def test_the_orders_of_a_check_are_what_was_asked() -> None:
     site = replace(ON_SLURM, cluster="alps", findings="/h/findings/alps")
-    asked = JobSpec(
+    requested = JobSpec(
         ("train.py",),
         cwd="/",
         nodes=3,
@@ -440,8 +440,8 @@ def test_the_orders_of_a_check_are_what_was_asked() -> None:
         on_unfit=OnUnfit.RESUBMIT,
         exclude="n[3-4]",
     )
-    found = plan(asked, "r", "t", RUN_DIR, site)
-    assert found.orders.preflight == Preflight(
+    result = plan(requested, "r", "t", RUN_DIR, site)
+    assert result.orders.preflight == Preflight(
         Level.FULL,
         budget=90.0,
         limits=(("slow_fail", 0.4),),
@@ -451,35 +451,35 @@ def test_the_orders_of_a_check_are_what_was_asked() -> None:
         python=PYTHON,
         resubmit=("sbatch", "--parsable", "--exclude=n[3-4],{excluded}", f"{RUN_DIR}/script.sh"),
     )
-    assert (found.orders.nodes, found.orders.spares) == (3, 2)
+    assert (result.orders.nodes, result.orders.spares) == (3, 2)
 
 
 def test_spares_are_allocated_and_each_gets_an_agent() -> None:
-    found = plan(JobSpec(("train.py",), cwd="/", nodes=3, spares=2), "r", "t", RUN_DIR, ON_SLURM)
-    assert "#SBATCH --nodes=5\n" in found.script
-    assert found.orders.launch[1:3] == ("--nodes=5", "--ntasks=5")
+    result = plan(JobSpec(("train.py",), cwd="/", nodes=3, spares=2), "r", "t", RUN_DIR, ON_SLURM)
+    assert "#SBATCH --nodes=5\n" in result.script
+    assert result.orders.launch[1:3] == ("--nodes=5", "--ntasks=5")
 
 
 def test_what_hangs_on_a_check_that_is_not_made_is_said_and_left_out() -> None:
-    asked = JobSpec(("t.py",), cwd="/", nodes=2, spares=1, preflight="off", on_unfit=OnUnfit.RESUBMIT)
-    found = plan(asked, "r", "t", RUN_DIR, ON_SLURM)
-    assert found.notices == ("--on-unfit is ignored with --preflight off",)
-    assert (found.orders.spares, found.orders.preflight, found.spec.allocated) == (1, Preflight(), 3)
+    requested = JobSpec(("t.py",), cwd="/", nodes=2, spares=1, preflight="off", on_unfit=OnUnfit.RESUBMIT)
+    result = plan(requested, "r", "t", RUN_DIR, ON_SLURM)
+    assert result.notices == ("--on-unfit is ignored with --preflight off",)
+    assert (result.orders.spares, result.orders.preflight, result.spec.allocated) == (1, Preflight(), 3)
 
 
 def test_a_spare_that_could_never_train_is_said() -> None:
-    asked = JobSpec(("t.py",), cwd="/", nodes=2, spares=1, preflight="off", max_restarts=0)
-    found = plan(asked, "r", "t", RUN_DIR, ON_SLURM)
-    assert found.notices == ("--spares is ignored with --preflight off and no restarts",)
+    requested = JobSpec(("t.py",), cwd="/", nodes=2, spares=1, preflight="off", max_restarts=0)
+    result = plan(requested, "r", "t", RUN_DIR, ON_SLURM)
+    assert result.notices == ("--spares is ignored with --preflight off and no restarts",)
 
 
 @pytest.mark.parametrize(
     "more", [{"after": ("7",)}, {"sbatch": ("dependency=singleton",)}], ids=["after", "dependency"]
 )
 def test_a_run_that_is_queued_again_waits_for_nothing_that_is_over(more: dict[str, Any]) -> None:
-    asked = JobSpec(("t.py",), cwd="/", on_unfit=OnUnfit.RESUBMIT, **more)
-    words = plan(asked, "r", "t", RUN_DIR, ON_SLURM).orders.preflight.resubmit
-    assert words[2:-1] == ("--exclude={excluded}", "--dependency=")
+    requested = JobSpec(("t.py",), cwd="/", on_unfit=OnUnfit.RESUBMIT, **more)
+    arguments = plan(requested, "r", "t", RUN_DIR, ON_SLURM).orders.preflight.resubmit
+    assert arguments[2:-1] == ("--exclude={excluded}", "--dependency=")
 
 
 @pytest.mark.parametrize(
@@ -511,8 +511,8 @@ def test_what_cannot_be_meant_of_a_check_is_refused(more: dict[str, Any], said: 
     ],
 )
 def test_the_checks_torch_is_that_of_the_ranks(command: tuple[str, ...], python: str) -> None:
-    found = plan(JobSpec(command, cwd="/"), "r", "t", RUN_DIR, ON_SLURM)
-    assert found.orders.preflight.python == python
+    result = plan(JobSpec(command, cwd="/"), "r", "t", RUN_DIR, ON_SLURM)
+    assert result.orders.preflight.python == python
 
 
 @pytest.mark.parametrize(
@@ -563,8 +563,8 @@ def test_a_machine_that_looks_like_a_login_node_starts_ranks_only_where_somebody
     spec, login = JobSpec(("train.py",), cwd="/w"), replace(HERE, of_a_cluster="its name is login1")
     with pytest.raises(SchedulerError, match=r"looks like a login node \(its name is login1\)"):
         plan(spec, "r", "t", RUN_DIR, login)
-    here = replace(login, why="")
-    assert plan(replace(spec, cluster=Cluster.LOCAL), "r", "t", RUN_DIR, here).argv[0] == "/bin/bash"
+    current = replace(login, why="")
+    assert plan(replace(spec, cluster=Cluster.LOCAL), "r", "t", RUN_DIR, current).argv[0] == "/bin/bash"
 
 
 @pytest.mark.parametrize(

@@ -28,16 +28,16 @@ def values(**known: quoting.Value) -> dict[str, quoting.Value]:
 
 
 def bash(script: str, limit: float = 20.0) -> bytes:
-    done = subprocess.run(
+    result = subprocess.run(
         ["/bin/bash"], input=script.encode(), capture_output=True, timeout=limit, check=True
     )
-    assert done.stderr == b""
-    return done.stdout
+    assert result.stderr == b""
+    return result.stdout
 
 
 def as_sbatch_reads(line: str) -> list[str]:
     """A directive line taken apart as sbatch does it; the lab's tests ask sbatch itself."""
-    words, word, quote, escaped = [], None, "", False
+    arguments, word, quote, escaped = [], None, "", False
     for letter in line.removeprefix("#SBATCH"):
         if escaped:
             word, escaped = (word or "") + letter, False
@@ -50,11 +50,11 @@ def as_sbatch_reads(line: str) -> list[str]:
         elif letter == "#":
             break
         elif letter.isspace() and letter.isascii():
-            words += [] if word is None else [word]
+            arguments += [] if word is None else [word]
             word = None
         else:
             word = (word or "") + letter
-    return words + ([] if word is None else [word])
+    return arguments + ([] if word is None else [word])
 
 
 @settings(max_examples=200)
@@ -76,16 +76,16 @@ def test_what_no_directive_can_carry_is_told_apart_and_refused(option: str) -> N
 
 
 def test_thousands_of_hostile_values_come_through_a_real_shell_byte_for_byte() -> None:
-    seen: list[str] = []
+    observed: list[str] = []
 
     @settings(max_examples=3000, deadline=None)
     @given(HOSTILE)
     def collect(text: str) -> None:
-        seen.append(text)
+        observed.append(text)
 
     collect()
-    template = "\n".join(f"printf '%s\\0' {quoting.quoted(text)}" for text in seen)
-    assert bash(template).split(b"\0")[:-1] == [text.encode() for text in seen]
+    template = "\n".join(f"printf '%s\\0' {quoting.quoted(text)}" for text in observed)
+    assert bash(template).split(b"\0")[:-1] == [text.encode() for text in observed]
 
 
 @settings(max_examples=25, deadline=None)
@@ -112,24 +112,24 @@ def test_a_whole_script_runs_what_was_meant_whatever_its_values_are(
 def test_the_jobs_output_is_waited_for_and_a_job_whose_output_never_comes_goes_on(
     tmp_path: Path, tries: int
 ) -> None:
-    there = tmp_path / "there"
-    script = render.render(values(python="/bin/true", job_output=f"{there}/job.out"))
-    head = script[: script.index("\\exec >>")] + f"exec >>{there}/job.out 2>&1\necho goes on\n"
-    appears = f'[ "$(wc -l <{tmp_path}/slept)" -lt {tries} ] || [ {tries} = 6 ] || mkdir {there}'
+    remote = tmp_path / "there"
+    script = render.render(values(python="/bin/true", job_output=f"{remote}/job.out"))
+    head = script[: script.index("\\exec >>")] + f"exec >>{remote}/job.out 2>&1\necho goes on\n"
+    appears = f'[ "$(wc -l <{tmp_path}/slept)" -lt {tries} ] || [ {tries} = 6 ] || mkdir {remote}'
     programs = tmp_path / "programs"
     programs.mkdir()
     (programs / "sleep").write_text(f"#!/bin/bash\necho $1 >>{tmp_path}/slept; {appears}\n")
     (programs / "sleep").chmod(0o755)
     stub = f"PATH={programs}:$PATH\n"
     if tries == 0:
-        there.mkdir()
-    done = subprocess.run(["/bin/bash"], input=(stub + head).encode(), capture_output=True, timeout=60)
+        remote.mkdir()
+    result = subprocess.run(["/bin/bash"], input=(stub + head).encode(), capture_output=True, timeout=60)
     slept = (tmp_path / "slept").read_text().split() if tries else []
     assert slept == ["1", "1", "2", "4", "8", "16"][:tries]
     if tries < 6:
-        assert (there / "job.out").read_text() == "goes on\n"
+        assert (remote / "job.out").read_text() == "goes on\n"
     else:
-        assert done.stdout == b"goes on\n" and f"{there}/job.out: No such file" in done.stderr.decode()
+        assert result.stdout == b"goes on\n" and f"{remote}/job.out: No such file" in result.stderr.decode()
 
 
 COMMANDS = (
@@ -174,9 +174,12 @@ def test_no_function_alias_or_option_of_the_submitting_shell_takes_over_the_scri
         "BASH_ENV": str(tmp_path / "rc"),
         "SHELLOPTS": "braceexpand:errexit:nounset:noclobber",
     }
-    done = subprocess.run([script], env=environment, capture_output=True, text=True, timeout=60)
-    lines = done.stdout.splitlines()
-    assert (done.returncode, lines[0]) == (0, "-I -S /etc/passwd coordinate /run"), (done.stdout, done.stderr)
+    result = subprocess.run([script], env=environment, capture_output=True, text=True, timeout=60)
+    lines = result.stdout.splitlines()
+    assert (result.returncode, lines[0]) == (0, "-I -S /etc/passwd coordinate /run"), (
+        result.stdout,
+        result.stderr,
+    )
     # Ranks find the functions of their user, except for three that nobody exports.
     assert int(lines[1]) >= (0 if posix else len(names) - 3)
 
@@ -186,7 +189,7 @@ def test_ranks_follow_a_setup_line_that_changes_the_directory(tmp_path: Path) ->
     show = ('echo "$CLUSTERRUN_SETUP_CWD"',)
     for setup, cwd in (((), ""), (("cd sub",), f"{tmp_path}/sub"), (("cd sub", "cd .."), "")):
         text = render.render(values(setup=setup, job_output="/dev/stdout")).partition("missing=")[0]
-        done = subprocess.run(
+        result = subprocess.run(
             ["/bin/bash"],
             input=f"{text}{show[0]}\n",
             cwd=tmp_path,
@@ -194,7 +197,7 @@ def test_ranks_follow_a_setup_line_that_changes_the_directory(tmp_path: Path) ->
             text=True,
             timeout=20,
         )
-        assert done.stdout == f"{cwd}\n"
+        assert result.stdout == f"{cwd}\n"
 
 
 @pytest.fixture
@@ -204,17 +207,17 @@ def template(tmp_path: Path) -> Path:
 
 def test_every_value_of_a_users_template_is_quoted_unless_it_says_raw(template: Path) -> None:
     template.write_text("{{ name }} {{ name | raw }} {{ command }} {{ nodes }}\n")
-    shown = render.render(values(name="a b", command=("x", "y z"), nodes=4), str(template))
-    assert shown == "'a b' a b x 'y z' 4\n"
+    output = render.render(values(name="a b", command=("x", "y z"), nodes=4), str(template))
+    assert output == "'a b' a b x 'y z' 4\n"
 
 
 def test_a_users_template_may_extend_the_shipped_one(template: Path) -> None:
     template.write_text(
         '{% extends "job.sbatch.j2" %}{% block setup %}module load cuda\n{{ super() | raw }}{% endblock %}'
     )
-    shown = render.render(values(setup=("echo hi",)), str(template))
+    output = render.render(values(setup=("echo hi",)), str(template))
     plain = render.render(values(setup=("echo hi",)))
-    assert shown == plain.replace("echo hi\n", "module load cuda\necho hi\n", 1)
+    assert output == plain.replace("echo hi\n", "module load cuda\necho hi\n", 1)
 
 
 @pytest.mark.parametrize(
@@ -242,11 +245,11 @@ def test_a_setup_line_that_fails_ends_the_script_and_is_named(
 ) -> None:
     text = render.render(values(setup=setup, job_output="/dev/stdout"))
     before_start = text.partition("missing=")[0]
-    done = subprocess.run(
+    result = subprocess.run(
         ["/bin/bash"], input=f"{before_start}echo went on\n", capture_output=True, text=True, timeout=20
     )
-    assert done.returncode == code
-    last = (done.stdout + done.stderr).splitlines()[-1]
+    assert result.returncode == code
+    last = (result.stdout + result.stderr).splitlines()[-1]
     host = os.uname().nodename
     assert last == (
         f"clusterrun: --setup ended with exit code {code} on {host}: {failed}" if code else "went on"
@@ -282,4 +285,4 @@ def test_the_manual_lists_exactly_the_variables_there_are() -> None:
         for line in manual.read_text().split("## Variables")[1].splitlines()
         if line.startswith("| `")
     ]
-    assert {name.strip("| `"): said.removesuffix(" |") for name, said in rows} == render.VARIABLES
+    assert {name.strip("| `"): message.removesuffix(" |") for name, message in rows} == render.VARIABLES

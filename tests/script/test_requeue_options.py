@@ -30,8 +30,8 @@ def planned(slurm: bool = True, kill_wait_of_slurm: float = 30.0, **wish: Any) -
 
 
 def directives(**wish: Any) -> list[str]:
-    asked = re.compile(r"^#SBATCH --(requeue(?:=.*)?|no-requeue|signal=.*)$", re.MULTILINE)
-    return asked.findall(planned(**wish).script)
+    requested = re.compile(r"^#SBATCH --(requeue(?:=.*)?|no-requeue|signal=.*)$", re.MULTILINE)
+    return requested.findall(planned(**wish).script)
 
 
 @pytest.mark.parametrize(
@@ -49,8 +49,8 @@ def directives(**wish: Any) -> list[str]:
 def test_failures_are_survived_where_that_was_asked_for_or_there_is_a_way(
     wish: dict[str, Any], restarts: int
 ) -> None:
-    made = planned(**wish)
-    assert (made.orders.max_restarts, made.spec.max_restarts) == (restarts, restarts)
+    created = planned(**wish)
+    assert (created.orders.max_restarts, created.spec.max_restarts) == (restarts, restarts)
 
 
 @pytest.mark.parametrize(
@@ -99,7 +99,7 @@ def test_what_cannot_be_is_refused(wish: dict[str, Any], words: str) -> None:
 
 
 def test_the_nodes_are_told_how_to_queue_the_run_once_more() -> None:
-    made = planned(
+    created = planned(
         requeue_by="chain",
         exclude="n[1-2]",
         max_preemptions=4,
@@ -108,7 +108,7 @@ def test_the_nodes_are_told_how_to_queue_the_run_once_more() -> None:
         notice="90s",
         on_event="mail me",
     )
-    assert made.orders.survival == Survival(
+    assert created.orders.survival == Survival(
         requeue="chain",
         resubmit=(*SBATCH, "--exclude=n[1-2],{excluded}", *NO_DEPENDENCY, SCRIPT),
         notice=90.0,
@@ -120,22 +120,22 @@ def test_the_nodes_are_told_how_to_queue_the_run_once_more() -> None:
 
 
 def test_the_next_job_carries_the_token_of_its_run() -> None:
-    made = planned(requeue_by="chain")
-    assert made.orders.survival.resubmit[-1] == SCRIPT and "--comment=clusterrun:r:t" in made.script
+    created = planned(requeue_by="chain")
+    assert created.orders.survival.resubmit[-1] == SCRIPT and "--comment=clusterrun:r:t" in created.script
 
 
 @pytest.mark.parametrize("wish", [{"exclude": "/tmp/bad"}, {"sbatch": ("exclude=n1",)}])
 def test_an_exclusion_that_cannot_be_added_to_is_kept_and_that_is_said(wish: dict[str, Any]) -> None:
-    made = planned(requeue=True, **wish)
-    assert made.orders.survival.resubmit == (*SBATCH, *NO_DEPENDENCY, SCRIPT)
-    assert made.notices == (
+    created = planned(requeue=True, **wish)
+    assert created.orders.survival.resubmit == (*SBATCH, *NO_DEPENDENCY, SCRIPT)
+    assert created.notices == (
         "the next job does not exclude unfit nodes: --exclude names a file or was given by --sbatch",
     )
 
 
 def test_a_run_that_ends_with_its_job_is_told_only_what_holds_anyway() -> None:
-    made = planned(no_progress=2, max_restarts=1, on_event="x")
-    assert made.orders.survival == Survival(no_progress=2, on_event="x")
+    created = planned(no_progress=2, max_restarts=1, on_event="x")
+    assert created.orders.survival == Survival(no_progress=2, on_event="x")
 
 
 @pytest.mark.parametrize(
@@ -188,9 +188,9 @@ def test_the_users_own_signal_is_the_notice_and_comes_when_they_say(
 
 
 def test_usr2_to_the_batch_step_is_our_own_notice_if_the_run_goes_on() -> None:
-    asked = {requeue: planned(requeue=requeue, sbatch=("signal=B:USR2@60",)) for requeue in (True, False)}
-    assert asked[True].orders.survival.signal == 0
-    assert asked[False].orders.survival.signal == signal.SIGUSR2
+    requested = {requeue: planned(requeue=requeue, sbatch=("signal=B:USR2@60",)) for requeue in (True, False)}
+    assert requested[True].orders.survival.signal == 0
+    assert requested[False].orders.survival.signal == signal.SIGUSR2
 
 
 @pytest.mark.parametrize(
@@ -210,19 +210,19 @@ def test_usr2_to_the_batch_step_is_our_own_notice_if_the_run_goes_on() -> None:
 def test_ranks_have_what_slurm_gives_less_a_margin(
     by_slurm: float, wish: dict[str, Any], seconds: float, notices: int
 ) -> None:
-    made = planned(kill_wait_of_slurm=by_slurm, **wish)
-    assert made.orders.kill_wait == seconds
-    assert sum("KillWait" in notice for notice in made.notices) == notices
+    created = planned(kill_wait_of_slurm=by_slurm, **wish)
+    assert created.orders.kill_wait == seconds
+    assert sum("KillWait" in notice for notice in created.notices) == notices
 
 
 def test_on_this_machine_a_run_ends_with_its_only_job() -> None:
-    made = planned(slurm=False, requeue=True, on_event="x")
-    assert (made.orders.survival, made.spec.goes_on) == (Survival(on_event="x"), "")
+    created = planned(slurm=False, requeue=True, on_event="x")
+    assert (created.orders.survival, created.spec.goes_on) == (Survival(on_event="x"), "")
 
 
 def test_a_check_alone_is_not_queued_again() -> None:
-    made = planned(alone=True, requeue=True)
-    assert (made.spec.goes_on, made.orders.survival) == ("", Survival())
+    created = planned(alone=True, requeue=True)
+    assert (created.spec.goes_on, created.orders.survival) == ("", Survival())
 
 
 def test_slurms_own_mail_is_passed_on() -> None:
@@ -242,7 +242,7 @@ def test_who_asks_before_submitting_is_told_all_of_it() -> None:
 
 
 def sources(*values: dict[str, settings.Value]) -> list[Source]:
-    return [Source(f"place {n}", tuple(one.items())) for n, one in enumerate(values)]
+    return [Source(f"place {n}", tuple(entry.items())) for n, entry in enumerate(values)]
 
 
 @pytest.mark.parametrize(
@@ -259,8 +259,8 @@ def sources(*values: dict[str, settings.Value]) -> list[Source]:
 def test_the_way_to_go_on_implies_that_the_run_does_unless_a_stronger_place_says_no(
     values: tuple[dict[str, settings.Value], ...], answer: tuple[bool, str]
 ) -> None:
-    found = settle(sources(*values))
-    assert (found["requeue"].value, found["requeue-by"].value) == answer
+    result = settle(sources(*values))
+    assert (result["requeue"].value, result["requeue-by"].value) == answer
 
 
 def test_one_place_that_says_both_is_asked_what_it_means() -> None:
@@ -269,8 +269,8 @@ def test_one_place_that_says_both_is_asked_what_it_means() -> None:
 
 
 def test_sbatch_is_asked_for_the_whole_range_with_its_spares_and_for_the_least_time() -> None:
-    made = planned(nodes="1-4", spares=1, time="10h", time_min="1h", requeue=True)
-    asked = re.findall(r"^#SBATCH --((?:n|time).*=.*)$", made.script, re.MULTILINE)
-    assert asked == ["nodes=2-5", "time=10:00:00", "time-min=01:00:00"]
-    assert (made.orders.nodes, made.orders.min_nodes, made.orders.elastic) == (4, 1, False)
-    assert made.orders.survival.requeue == "chain"
+    created = planned(nodes="1-4", spares=1, time="10h", time_min="1h", requeue=True)
+    requested = re.findall(r"^#SBATCH --((?:n|time).*=.*)$", created.script, re.MULTILINE)
+    assert requested == ["nodes=2-5", "time=10:00:00", "time-min=01:00:00"]
+    assert (created.orders.nodes, created.orders.min_nodes, created.orders.elastic) == (4, 1, False)
+    assert created.orders.survival.requeue == "chain"

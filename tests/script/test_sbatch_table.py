@@ -104,9 +104,9 @@ def test_an_option_of_srun_that_would_break_the_launch_is_refused(name: str) -> 
 
 def test_a_second_value_of_an_option_of_srun_replaces_the_first_and_that_is_said() -> None:
     spec = JobSpec(("train.py",), cwd="/", srun=("mpi=pmix", "mpi=none", "mpi=none"))
-    made = plan(spec, "r", "t", "/runs/r", MachineFacts(slurm=True, python="/usr/bin/python3"))
-    assert [word for word in made.orders.launch if word.startswith("--mpi")] == ["--mpi=none"]
-    assert made.notices == (
+    created = plan(spec, "r", "t", "/runs/r", MachineFacts(slurm=True, python="/usr/bin/python3"))
+    assert [word for word in created.orders.launch if word.startswith("--mpi")] == ["--mpi=none"]
+    assert created.notices == (
         "--srun mpi=pmix has no effect: --srun mpi=none comes later, and the last one counts",
     )
 

@@ -35,7 +35,7 @@ PLAIN = {"text": "a 'b' c", "switch": True, "list": ("a=1", "b c"), "time": 5400
 def value_of(option: Option) -> Any:
     """A value that nobody has who says nothing."""
     if option.choices:
-        return next(one for one in reversed(option.choices) if one != option.default)
+        return next(choice for choice in reversed(option.choices) if choice != option.default)
     return PLAIN[option.kind] if option.kind in PLAIN else int(str(option.default)) + 3
 
 
@@ -65,12 +65,12 @@ def read(typed: str, monkeypatch: pytest.MonkeyPatch, folder: Path) -> JobSpec:
     monkeypatch.setenv("XDG_CONFIG_HOME", str(folder))
     monkeypatch.setenv("TOKEN", "secret")
     monkeypatch.setenv("HOME", "/h")
-    words = shlex.split(typed.partition(" && ")[2] or typed)
-    assert words[:2] == ["clusterrun", "submit"]
-    given = submit.make_context("submit", words[2:]).params
+    tokens = shlex.split(typed.partition(" && ")[2] or typed)
+    assert tokens[:2] == ["clusterrun", "submit"]
+    provided = submit.make_context("submit", tokens[2:]).params
     for name in ("dry_run", "as_json", "after", "profile"):
-        given.pop(name)
-    return to_spec(given.pop("command"), settled(given, None))
+        provided.pop(name)
+    return to_spec(provided.pop("command"), settled(provided, None))
 
 
 def test_every_field_is_tried() -> None:
@@ -82,8 +82,8 @@ def test_a_field_that_was_set_is_set_again(
     field: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     spec = JobSpec(("train.py", "--lr", "a b"), HERE, **{**ALONE.get(field, {}), field: EVERY[field]})
-    made = replace(read(line(spec), monkeypatch, tmp_path), cwd=HERE)
-    assert fields(made) == fields(spec)
+    created = replace(read(line(spec), monkeypatch, tmp_path), cwd=HERE)
+    assert fields(created) == fields(spec)
 
 
 def test_what_was_not_asked_for_is_not_in_the_line(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

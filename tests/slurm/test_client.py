@@ -119,11 +119,11 @@ def test_a_site_without_accounting_has_nothing_finished() -> None:
 
 
 def test_cancelling_what_has_ended_is_no_error_and_a_refusal_is_one() -> None:
-    gone = "scancel: error: Kill job error on job id 5: Invalid job id specified\n"
-    client((1, "", gone)).cancel(("5",))
+    ended = "scancel: error: Kill job error on job id 5: Invalid job id specified\n"
+    client((1, "", ended)).cancel(("5",))
     with pytest.raises(SchedulerError, match="Access/permission denied"):
         client(
-            (1, "", gone + "scancel: error: Kill job error on job id 6: Access/permission denied\n")
+            (1, "", ended + "scancel: error: Kill job error on job id 6: Access/permission denied\n")
         ).cancel(("5", "6"))
 
 
@@ -131,8 +131,8 @@ def test_slurm_is_not_here_without_its_programs_or_without_a_configuration(tmp_p
     assert client(PATH=str(tmp_path)).why_not() == "no program named sbatch is on PATH"
     (tmp_path / "sbatch").touch(0o755)
     assert client(PATH=str(tmp_path), SLURM_CONF=str(tmp_path)).why_not() == ""
-    gone = client(PATH=str(tmp_path), SLURM_CONF="/x/slurm.conf")
-    assert gone.why_not() == "SLURM_CONF names /x/slurm.conf, which is not there"
+    ended = client(PATH=str(tmp_path), SLURM_CONF="/x/slurm.conf")
+    assert ended.why_not() == "SLURM_CONF names /x/slurm.conf, which is not there"
     unconfigured = "scontrol: fatal: Could not establish a configuration source\n"
     assert client((1, "", unconfigured), PATH=str(tmp_path)).why_not() == (
         "Slurm's programs know no cluster (Could not establish a configuration source)"
@@ -305,7 +305,7 @@ def test_the_warning_of_sbatch_for_a_queued_job_is_shown() -> None:
 
 
 def test_an_interrupted_submission_says_that_the_job_may_be_queued() -> None:
-    said: list[str] = []
+    messages: list[str] = []
 
     class Interrupted(StandInSlurm):
         def sbatch(self, argv: Sequence[str], cwd: str) -> SubmitAnswer:
@@ -313,8 +313,8 @@ def test_an_interrupted_submission_says_that_the_job_may_be_queued() -> None:
 
     slurm = Interrupted(SubmitAnswer(SbatchAnswer.OPEN, ""))
     with pytest.raises(KeyboardInterrupt):
-        submit_once.send(slurm, ("sbatch", "x"), "/", "TOKEN", "", PushedClock(), said.append)
-    assert said == [
+        submit_once.send(slurm, ("sbatch", "x"), "/", "TOKEN", "", PushedClock(), messages.append)
+    assert messages == [
         "interrupted while Slurm was asked: the job may be queued, and `clusterrun status` finds out"
     ]
 
@@ -330,11 +330,11 @@ def test_a_question_that_stays_open_says_what_is_known_and_how_to_look() -> None
 
 
 def test_a_refusal_carries_slurms_words_a_remedy_and_what_the_partition_offers() -> None:
-    said = "Batch job submission failed: Invalid partition name specified"
+    message = "Batch job submission failed: Invalid partition name specified"
     with pytest.raises(SchedulerError) as caught:
-        send(StandInSlurm(SubmitAnswer(SbatchAnswer.REFUSED, said)), partition="debgu")
+        send(StandInSlurm(SubmitAnswer(SbatchAnswer.REFUSED, message)), partition="debgu")
     assert str(caught.value) == (
-        f"Slurm refused the job: {said}\n"
+        f"Slurm refused the job: {message}\n"
         "name a partition that exists with --partition\n"
         "did you mean 'debug'?\n"
         "partition debug (default): 4 nodes, up to 8 GPUs, 16 CPUs and 64 GiB each, time limit infinite"
@@ -365,8 +365,8 @@ def test_a_cluster_is_called_as_its_configuration_says_else_as_the_controller_do
     monkeypatch.setattr("clusterrun.slurm.client.CONFIGURATIONS", ())
     (tmp_path / "slurm.conf").write_text(text)
     programs = StandInPrograms((0, "Configuration data\nClusterName             = asked\n", ""))
-    found = SlurmClient({"SLURM_CONF": str(tmp_path / "slurm.conf")}, programs).cluster_name()
-    assert found == name
+    result = SlurmClient({"SLURM_CONF": str(tmp_path / "slurm.conf")}, programs).cluster_name()
+    assert result == name
 
 
 @pytest.mark.parametrize(
@@ -383,8 +383,10 @@ def test_a_cluster_is_told_from_others_of_its_name_by_its_controller_and_asked_o
 ) -> None:
     monkeypatch.setattr("clusterrun.slurm.client.CONFIGURATIONS", ())
     (tmp_path / "slurm.conf").write_text(text)
-    shown = "ClusterName             = asked\nSlurmctldHost[0]        = away(1.2.3.4)\nSlurmctldHost[1] = b\n"
-    client = SlurmClient({"SLURM_CONF": str(tmp_path / "slurm.conf")}, StandInPrograms((0, shown, "")))
+    output = (
+        "ClusterName             = asked\nSlurmctldHost[0]        = away(1.2.3.4)\nSlurmctldHost[1] = b\n"
+    )
+    client = SlurmClient({"SLURM_CONF": str(tmp_path / "slurm.conf")}, StandInPrograms((0, output, "")))
     assert [client.identity(), client.identity()] == [identity, identity]
 
 
@@ -402,8 +404,8 @@ def test_whether_slurm_gives_whole_nodes_stands_in_its_configuration(
 ) -> None:
     monkeypatch.setattr("clusterrun.slurm.client.CONFIGURATIONS", ())
     (tmp_path / "slurm.conf").write_text(text)
-    shown = "ClusterName             = asked\nSelectType              = select/linear\n"
-    client = SlurmClient({"SLURM_CONF": str(tmp_path / "slurm.conf")}, StandInPrograms((0, shown, "")))
+    output = "ClusterName             = asked\nSelectType              = select/linear\n"
+    client = SlurmClient({"SLURM_CONF": str(tmp_path / "slurm.conf")}, StandInPrograms((0, output, "")))
     assert client.gives_whole_nodes() is whole
 
 

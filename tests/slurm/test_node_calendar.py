@@ -22,17 +22,17 @@ BUSY = [NodeRow(one.name, "big", "allocated" if one.name in ("n1", "n2") else "i
 
 
 def test_idle_nodes_are_free_now_and_those_of_a_job_at_its_limit() -> None:
-    seen = calendar(BUSY, [RUNNING], "big")
-    assert seen.earliest(2, 600.0, NOW) == (NOW, 2)
-    assert seen.earliest(3, 600.0, NOW) == (2200.0, 4)
-    assert seen.earliest(5, 600.0, NOW) is None
+    observed = calendar(BUSY, [RUNNING], "big")
+    assert observed.earliest(2, 600.0, NOW) == (NOW, 2)
+    assert observed.earliest(3, 600.0, NOW) == (2200.0, 4)
+    assert observed.earliest(5, 600.0, NOW) is None
 
 
 def test_a_planned_start_leaves_a_hole_for_what_ends_before_it() -> None:
-    seen = calendar(BUSY, [RUNNING, PLANNED], "big")
-    assert seen.earliest(2, 1200.0, NOW) == (NOW, 2)
-    assert seen.earliest(2, 1201.0, NOW) == (5800.0, 4)
-    assert seen.earliest(4, 60.0, NOW) == (5800.0, 4)
+    observed = calendar(BUSY, [RUNNING, PLANNED], "big")
+    assert observed.earliest(2, 1200.0, NOW) == (NOW, 2)
+    assert observed.earliest(2, 1201.0, NOW) == (5800.0, 4)
+    assert observed.earliest(4, 60.0, NOW) == (5800.0, 4)
 
 
 def test_nodes_that_take_no_job_or_are_not_meant_do_not_count() -> None:
@@ -60,9 +60,9 @@ def test_what_nobody_can_know_is_counted_and_promises_nothing() -> None:
 def test_a_job_waits_for_nodes_that_take_none_where_it_names_them_or_too_few_others_are_left() -> None:
     nodes = [*FOUR, NodeRow("n5", "big", "drained", 8), NodeRow("n6", "big", "idle*", 8)]
     nodes += [NodeRow("n5", "small", "drained", 8), NodeRow("n7", "small", "down", 8)]
-    asked = [(1, "n5"), (3, "n[1,5-6]"), (1, "n1"), (4, ""), (5, ""), (7, "")]
-    found = [away(nodes, "big", least, wanted) for least, wanted in asked]
-    assert found == [("n5",), ("n5", "n6"), (), (), ("n5", "n6"), ()]
+    requested = [(1, "n5"), (3, "n[1,5-6]"), (1, "n1"), (4, ""), (5, ""), (7, "")]
+    results = [away(nodes, "big", least, expected) for least, expected in requested]
+    assert results == [("n5",), ("n5", "n6"), (), (), ("n5", "n6"), ()]
 
 
 def test_limits_are_read_as_sinfo_writes_them() -> None:
@@ -73,6 +73,8 @@ def test_question_and_answer_are_of_the_same_columns() -> None:
     mark = "<m>"
     for fields, argv in ((QUEUE, queue_argv(mark)), (NODES, nodes_argv(mark))):
         assert all(field.column in argv[-1] for field in fields)
-    told = "[<m>]PENDING<m>big<m><m>n[1-4]<m>2200<m>5800\n[<m>]RUNNING<m>big<m>n[1-2]<m>(null)<m>0<m>2200\n"
-    assert read_queue(told, mark) == (PLANNED, RUNNING)
+    message = (
+        "[<m>]PENDING<m>big<m><m>n[1-4]<m>2200<m>5800\n[<m>]RUNNING<m>big<m>n[1-2]<m>(null)<m>0<m>2200\n"
+    )
+    assert read_queue(message, mark) == (PLANNED, RUNNING)
     assert read_nodes("[<m>]n1<m>big<m>idle<m>gpu:8\n", mark) == (FOUR[0],)

@@ -99,5 +99,5 @@ def test_who_wants_cpu_ranks_or_has_gpus_is_told_nothing(asked: dict[str, Any]) 
 
 
 def test_a_partition_that_is_passed_on_is_the_one_that_counts() -> None:
-    asked = replace(SPEC, partition="big", sbatch=("partition=cpu",))
-    assert target_partition(asked, (BIG, CPU)) == CPU
+    requested = replace(SPEC, partition="big", sbatch=("partition=cpu",))
+    assert target_partition(requested, (BIG, CPU)) == CPU

@@ -28,27 +28,29 @@ def recorded(monkeypatch: pytest.MonkeyPatch) -> Callable[[str, str], str]:
     def answer(version: str, program: str) -> str:
         columns = columns_of(version)[program]
         name = {"squeue": "JOBS", "sacct": "FINISHED", "sinfo": "PARTITIONS", "energy": "ENERGY"}[program]
-        asked = {field.column: field for field in getattr(queries, name)}
-        asked["JobIDRaw"] = asked.get("JobID", queries.JOBS[0])  # it was asked for before there were arrays
-        monkeypatch.setattr(queries, name, tuple(asked[column] for column in columns))
+        requested = {field.column: field for field in getattr(queries, name)}
+        requested["JobIDRaw"] = requested.get(
+            "JobID", queries.JOBS[0]
+        )  # it was asked for before there were arrays
+        monkeypatch.setattr(queries, name, tuple(requested[column] for column in columns))
         return (RECORDED / version / f"{program}.txt").read_text()
 
     return answer
 
 
 def columns_of(version: str) -> dict[str, list[str]]:
-    found: dict[str, list[str]] = json.loads((RECORDED / version / "columns.json").read_text())
-    return found
+    result: dict[str, list[str]] = json.loads((RECORDED / version / "columns.json").read_text())
+    return result
 
 
 def test_a_release_was_recorded_with_every_column_that_is_asked_for() -> None:
-    asked = {
+    requested = {
         "squeue": queries.JOBS,
         "sinfo": queries.PARTITIONS,
         "sacct": queries.FINISHED,
         "energy": queries.ENERGY,
     }
-    columns = {program: [field.column for field in fields] for program, fields in asked.items()}
+    columns = {program: [field.column for field in fields] for program, fields in requested.items()}
     assert columns in [columns_of(version) for version in VERSIONS], "run `make recordings`"
 
 
@@ -84,8 +86,8 @@ def test_squeue_of_each_release_is_read_row_by_row_whatever_names_and_comments_h
     version: str, more: dict[str, Told], recorded: Callable[[str, str], str]
 ) -> None:
     rows = queries.read_jobs(recorded(version, "squeue"), MARK)
-    told = {row.name: (row.state, row.reason, row.nodes, row.comment) for row in rows}
-    assert told == {**EVERYWHERE, **more}
+    message = {row.name: (row.state, row.reason, row.nodes, row.comment) for row in rows}
+    assert message == {**EVERYWHERE, **more}
     assert all(row.job_id.isdecimal() for row in rows)
 
 
@@ -130,10 +132,10 @@ def test_the_accounting_of_each_release_is_read_with_exit_codes_and_signals(
 def test_the_energy_of_jobs_is_not_known_where_a_release_measured_none(
     version: str, recorded: Callable[[str, str], str]
 ) -> None:
-    told = recorded(version, "energy")
-    job_ids = [line.partition(MARK)[0] for line in told.splitlines()]
+    message = recorded(version, "energy")
+    job_ids = [line.partition(MARK)[0] for line in message.splitlines()]
     assert (len(job_ids), all(map(str.isdecimal, job_ids))) == (3, True)
-    assert queries.read_energy(told, job_ids, MARK) is None
+    assert queries.read_energy(message, job_ids, MARK) is None
 
 
 @pytest.mark.parametrize(
@@ -194,8 +196,8 @@ def test_words_of_a_wrapper_around_the_rows_are_no_row_and_alone_they_are_no_ans
     recorded: Callable[[str, str], str],
 ) -> None:
     out = recorded("22.05", "squeue")
-    told = queries.read_jobs(f"*** 3000 core-hours left ***\n{out}Thank you for using squeue\n", MARK)
-    assert [row.job_id for row in told] == [row.job_id for row in queries.read_jobs(out, MARK)]
+    message = queries.read_jobs(f"*** 3000 core-hours left ***\n{out}Thank you for using squeue\n", MARK)
+    assert [row.job_id for row in message] == [row.job_id for row in queries.read_jobs(out, MARK)]
     with pytest.raises(SchedulerError, match="text before the first row"):
         queries.read_jobs("*** 3000 core-hours left ***\n", MARK)
 
@@ -227,8 +229,8 @@ def test_a_wrong_number_of_cells_is_an_error_that_shows_the_line(out: str) -> No
 
 def cells(fields: tuple[Field, ...], mark: str, number: int, name: str, comment: str) -> str:
     """A row as Slurm prints it, with a name and a comment that somebody chose."""
-    known = {"job_id": str(number), "name": name, "comment": comment}
-    return mark.join(known.get(field.name, "5") for field in fields) + "\n"
+    expected_names = {"job_id": str(number), "name": name, "comment": comment}
+    return mark.join(expected_names.get(field.name, "5") for field in fields) + "\n"
 
 
 HOSTILE = st.text(st.sampled_from("a1|[]<>\n\r\x1b %\\\"'") | st.characters(codec="utf-8"), max_size=30)
@@ -240,8 +242,8 @@ def test_text_that_does_not_know_the_mark_of_its_query_cannot_forge_cells_or_row
 ) -> None:
     mark = "<3f0c9a>"
     rows = [f"[{mark}]{cells(queries.JOBS, mark, number, *text)}" for number, text in enumerate(texts)]
-    found = queries.read_jobs("".join(rows), mark)
-    assert [(row.job_id, row.name, row.comment) for row in found] == [
+    result = queries.read_jobs("".join(rows), mark)
+    assert [(row.job_id, row.name, row.comment) for row in result] == [
         (str(number), name, queries.text(comment)) for number, (name, comment) in enumerate(texts)
     ]
 
@@ -250,8 +252,8 @@ def test_text_that_does_not_know_the_mark_of_its_query_cannot_forge_cells_or_row
 def test_rows_of_sacct_survive_line_breaks_in_names_and_comments(texts: list[tuple[str, str]]) -> None:
     mark = "<3f0c9a>"
     rows = [cells(queries.FINISHED, mark, number, *text) for number, text in enumerate(texts)]
-    found = queries.read_finished("".join(rows), mark)
-    assert [(row.job_id, row.name, row.comment) for row in found] == [
+    result = queries.read_finished("".join(rows), mark)
+    assert [(row.job_id, row.name, row.comment) for row in result] == [
         (str(number), name, queries.text(comment)) for number, (name, comment) in enumerate(texts)
     ]
 

@@ -108,8 +108,8 @@ def test_a_word_that_is_not_slurms_is_unknown_and_never_ended(text: str) -> None
 def test_a_reason_is_a_sentence_with_a_remedy_and_an_unknown_one_is_shown_as_it_is(
     word: str, said: str, remedy: str
 ) -> None:
-    found = reasons.explain(word)
-    assert (found.said, found.remedy) == (said, remedy)
+    result = reasons.explain(word)
+    assert (result.said, result.remedy) == (said, remedy)
 
 
 @pytest.mark.parametrize(

@@ -233,14 +233,14 @@ def _builtin_open(log: Recording) -> Any:
 
 def states(ops: list[Op]) -> Iterator[tuple[frozenset[str], Tree]]:
     """Every state that may be found after a crash at any moment, with what had been told by then."""
-    seen: set[tuple[frozenset[str], Tree]] = set()
+    observed: set[tuple[frozenset[str], Tree]] = set()
     for length in range(len(ops) + 1):
         before = ops[:length]
-        told = frozenset(op.word for op in before if isinstance(op, Said))
+        message = frozenset(op.word for op in before if isinstance(op, Said))
         for tree in after(before):
-            if (told, tree) not in seen:
-                seen.add((told, tree))
-                yield told, tree
+            if (message, tree) not in observed:
+                observed.add((message, tree))
+                yield message, tree
 
 
 def after(ops: list[Op]) -> Iterator[Tree]:
@@ -283,16 +283,16 @@ def _names(entries: list[Entry]) -> dict[tuple[int, str], int]:
 
 def _versions(ops: list[Op]) -> dict[int, list[bytes]]:
     """What each file may hold: what was synced last, or anything of what was written since."""
-    found: dict[int, list[bytes]] = {}
+    result: dict[int, list[bytes]] = {}
     newest: dict[int, bytes] = {}
     for op in ops:
         if isinstance(op, Content):
             newest[op.node] = op.data
             half = op.data[: len(op.data) // 2]
-            found.setdefault(op.node, [b""]).extend([half, bytes(len(op.data)), op.data])
+            result.setdefault(op.node, [b""]).extend([half, bytes(len(op.data)), op.data])
         elif isinstance(op, Synced) and op.node in newest:
-            found[op.node] = [newest[op.node]]
-    return {node: list(dict.fromkeys(contents)) for node, contents in found.items()}
+            result[op.node] = [newest[op.node]]
+    return {node: list(dict.fromkeys(contents)) for node, contents in result.items()}
 
 
 def _trees(
@@ -300,9 +300,9 @@ def _trees(
 ) -> Iterator[Tree]:
     """One file at a time has each of its contents; the others have their newest, then their oldest."""
     paths = dict(_walk(names, ROOT, ""))
-    open_ones = {node for node in paths.values() if len(versions.get(node, ())) > 1}
+    open_items = {node for node in paths.values() if len(versions.get(node, ())) > 1}
     for rest in (-1, 0):
-        for varied in open_ones or {ROOT}:
+        for varied in open_items or {ROOT}:
             for content in versions.get(varied, [b""]):
                 yield tuple(
                     sorted(

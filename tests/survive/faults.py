@@ -41,10 +41,10 @@ class Ground:
 
     def slurm(self, *words: str) -> str:
         """A program of Slurm's on the login host."""
-        done = self.site.lab.exec(words)
-        if done.code:
-            raise Broken(f"{words}: {done.err}")
-        return done.out
+        result = self.site.lab.exec(words)
+        if result.code:
+            raise Broken(f"{words}: {result.err}")
+        return result.out
 
     def heal(self) -> None:
         """Everything works again, and Slurm knows it."""
@@ -58,15 +58,15 @@ class Ground:
 
 def completed(run: Run, names: str = "", attempts: int = 0, budget: int = 20, limit: float = LIMIT) -> None:
     """It ended well with the right weights, an attempt names what was hit, and nothing is left."""
-    said = run.ends(limit)
-    if said["state"] != "COMPLETED":
-        raise Broken(f"{run.folder.name} is {said['state']}: {said['reason']}; {run.told()}")
+    message = run.ends(limit)
+    if message["state"] != "COMPLETED":
+        raise Broken(f"{run.folder.name} is {message['state']}: {message['reason']}; {run.told()}")
     run.same_weights()
     run.laws(budget)
     state = run.state
     assert state is not None
     reasons = [f"{a.reason} {a.failure.why if a.failure else ''}" for a in state.attempts]
-    if names and not any(names in one for one in reasons):
+    if names and not any(names in reason for reason in reasons):
         raise Broken(f"I5 {run.folder.name}: nobody names {names}: {reasons}")
     if attempts and len(state.attempts) != attempts:
         raise Broken(f"{run.folder.name}: {len(state.attempts)} attempts, not {attempts}: {run.told()}")
@@ -127,9 +127,9 @@ def srun_killed(ground: Ground) -> None:
 
 def always_crashing(ground: Ground) -> None:
     run = ground.submit("crashing", "--max-restarts", "10", training=Training(more=("crash=3",)))
-    said = run.ends()
-    if said["state"] != "FAILED" or "no progress" not in said["reason"]:
-        raise Broken(f"{said}; {run.told()}")
+    message = run.ends()
+    if message["state"] != "FAILED" or "no progress" not in message["reason"]:
+        raise Broken(f"{message}; {run.told()}")
     run.laws()
     if run.attempt() != 3:
         raise Broken(f"{run.attempt() + 1} attempts, not 4: {run.told()}")
@@ -178,9 +178,9 @@ def node_killed_and_nobody_may_go_on(ground: Ground) -> None:
     run.trains()
     node = run.nodes()[2]
     with ground.site.fault("kill", node):
-        said = run.ends()
-        if said["state"] != "NODE_FAIL" or node not in said["reason"]:
-            raise Broken(f"I5 {said}; {run.told()}")
+        message = run.ends()
+        if message["state"] != "NODE_FAIL" or node not in message["reason"]:
+            raise Broken(f"I5 {message}; {run.told()}")
         run.laws()
 
 
@@ -258,7 +258,7 @@ def requeued_by_an_administrator(ground: Ground) -> None:
 def preempted(ground: Ground, *by: str) -> None:
     run = ground.submit("preempted", "--requeue", *by)
     run.trains()
-    words = (
+    arguments = (
         "sbatch",
         "--parsable",
         "-p",
@@ -268,7 +268,7 @@ def preempted(ground: Ground, *by: str) -> None:
         "-o",
         "/dev/null",
     )
-    ground.slurm(*words, "--wrap", "sleep 5")
+    ground.slurm(*arguments, "--wrap", "sleep 5")
     completed(run)
 
 
@@ -297,11 +297,11 @@ def cancelled(ground: Ground, run: Run, word: str = "scancel", job_id: str = "")
     """End it by Slurm's own program or by ours; it stays ended, whatever was to follow."""
     if word == "scancel":
         ground.slurm("scancel", job_id or run.status()["job_id"])
-    elif (done := ground.site.types("cancel", run.folder.name)).code:
-        raise Broken(f"cancel: {done.err}")
-    said = run.ends(60)
-    if said["state"] != "CANCELLED":
-        raise Broken(f"{run.folder.name} is {said['state']}: {said['reason']}; {run.told()}")
+    elif (result := ground.site.types("cancel", run.folder.name)).code:
+        raise Broken(f"cancel: {result.err}")
+    message = run.ends(60)
+    if message["state"] != "CANCELLED":
+        raise Broken(f"{run.folder.name} is {message['state']}: {message['reason']}; {run.told()}")
     run.laws()
     if (later := run.status())["state"] != "CANCELLED":
         raise Broken(f"it went on: {later}")
@@ -363,9 +363,9 @@ def suspended(ground: Ground, seconds: float = 30.0) -> None:
     time.sleep(4)
     step = run.step()
     time.sleep(seconds)
-    said = run.status()
-    if "suspended by Slurm" not in said["reason"] or said["state"] != "RUNNING" or run.step() != step:
-        raise Broken(f"step {step}, then {run.step()}, and status says {said}")
+    status = run.status()
+    if "suspended by Slurm" not in status["reason"] or status["state"] != "RUNNING" or run.step() != step:
+        raise Broken(f"step {step}, then {run.step()}, and status says {status}")
     ground.slurm("scontrol", "resume", job)
     completed(run, attempts=1)
 

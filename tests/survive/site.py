@@ -67,29 +67,29 @@ class Site:
     @contextlib.contextmanager
     def fault(self, kind: str, host: str = "", **details: str | int | bool) -> Iterator[None]:
         """Something is broken on a host, or the controller is away, for a while."""
-        made = self.lab.fault(kind, host, **details)
+        created = self.lab.fault(kind, host, **details)
         try:
             yield
         finally:
-            self.lab.heal(made.host)
+            self.lab.heal(created.host)
 
     def types(self, *words: str, limit: float = 120.0) -> Completed:
         """The command line on the login host; a traceback is never an answer."""
         environment = {"CLUSTERRUN_HOME": str(self.home), "NO_COLOR": "1", "PYTHONPATH": str(ROOT)}
         environment |= {"CLUSTERRUN_PREFLIGHT": "off"}
         argv = [sys.executable, "-m", "clusterrun", *words]
-        done = self.lab.exec(argv, env=environment, cwd=str(self.folder), timeout=limit)
-        if "Traceback" in done.err:
-            raise Broken(f"{words}: {done.err}")
-        return done
+        result = self.lab.exec(argv, env=environment, cwd=str(self.folder), timeout=limit)
+        if "Traceback" in result.err:
+            raise Broken(f"{words}: {result.err}")
+        return result
 
     def submit(self, *options: str, name: str, training: Training) -> Run:
         """Submit a training, and watch it from the first moment on."""
-        words = [*options, "--name", name, "--env", f"CANARY={CANARY}", "--json", str(TRAINER)]
-        done = self.types("submit", "--cluster", "slurm", *words, *training.words(self.folder / name))
-        if done.code:
-            raise Broken(f"submit {options}: {done.err}")
-        run = Run(self, Path(json.loads(done.out)["run_dir"]), training)
+        arguments = [*options, "--name", name, "--env", f"CANARY={CANARY}", "--json", str(TRAINER)]
+        result = self.types("submit", "--cluster", "slurm", *arguments, *training.words(self.folder / name))
+        if result.code:
+            raise Broken(f"submit {options}: {result.err}")
+        run = Run(self, Path(json.loads(result.out)["run_dir"]), training)
         self.patrol.watch(run)
         return run
 
@@ -135,14 +135,14 @@ class Run:
 
     def status(self) -> dict[str, Any]:
         """What ``status --json`` says."""
-        done = self.site.types("status", "--json", self.folder.name)
-        (found,) = json.loads(done.out)["runs"]
-        return dict(found)
+        result = self.site.types("status", "--json", self.folder.name)
+        (actual,) = json.loads(result.out)["runs"]
+        return dict(actual)
 
     def step(self) -> int:
         """The newest step of the newest attempt that said one."""
-        said = (_json(path).get("step") for path in sorted(self.folder.glob("attempts/*/progress.json")))
-        return max((step for step in said if step is not None), default=0)
+        message = (_json(path).get("step") for path in sorted(self.folder.glob("attempts/*/progress.json")))
+        return max((step for step in message if step is not None), default=0)
 
     def attempt(self) -> int:
         """The number of the newest attempt."""
@@ -192,18 +192,18 @@ class Run:
     def find(self, kind: str, node: str = "") -> list[LabProcess]:
         """Its processes of a kind: ``agent``, ``coordinate``, ``srun``, or ``rank``; on a node or on all."""
         mark = {"agent": "agent.pyz agent", "coordinate": "agent.pyz coordinate", "rank": "trainer.py"}
-        here = [p for p in self.site.lab.processes() if node in ("", p.host)]
+        local = [p for p in self.site.lab.processes() if node in ("", p.host)]
         if kind == "srun":
-            return [p for p in here if p.name == "srun" and str(self.folder) in p.command]
-        found = [p for p in here if mark[kind] in p.command and str(self.folder) in (p.command + _cwd(p))]
-        return found if kind != "rank" else [p for p in found if "RANK" in proc.environment(p.process)]
+            return [p for p in local if p.name == "srun" and str(self.folder) in p.command]
+        results = [p for p in local if mark[kind] in p.command and str(self.folder) in (p.command + _cwd(p))]
+        return results if kind != "rank" else [p for p in results if "RANK" in proc.environment(p.process)]
 
     def kill(self, kind: str, node: str = "", number: int = 0) -> LabProcess:
         """SIGKILL to one of them, the youngest first."""
-        found = sorted(until(lambda: self.find(kind, node), f"a {kind} of {self.folder.name}"), key=_youth)
+        result = sorted(until(lambda: self.find(kind, node), f"a {kind} of {self.folder.name}"), key=_youth)
         with contextlib.suppress(ProcessLookupError):
-            os.kill(found[number].process, signal.SIGKILL)
-        return found[number]
+            os.kill(result[number].process, signal.SIGKILL)
+        return result[number]
 
     def nodes(self) -> tuple[str, ...]:
         """The nodes of the newest attempt, in order."""
@@ -216,11 +216,11 @@ class Run:
         """Wait for the end that ``status`` tells; whatever is seen until then is judged by ``laws``."""
         ended = ("COMPLETED", "FAILED", "CANCELLED", "TIMEOUT", "PREEMPTED", "NODE_FAIL", "OUT_OF_MEMORY")
         end = time.monotonic() + limit
-        while (said := self.status())["state"] not in ended:
+        while (message := self.status())["state"] not in ended:
             if time.monotonic() > end:
-                raise Broken(f"I1 {self.folder.name}: no end within {limit:g} s: {said}; {self.told()}")
+                raise Broken(f"I1 {self.folder.name}: no end within {limit:g} s: {message}; {self.told()}")
             time.sleep(0.5)
-        return said
+        return message
 
     def look(self) -> None:
         """One look at the state: it is whole, and no attempt comes after a later one."""
@@ -235,25 +235,25 @@ class Run:
 
     def same_weights(self) -> None:
         """The training ended with the weights of one that nobody disturbed."""
-        wanted, said = f"weights {self.training.weights}", self.outputs()
+        expected, message = f"weights {self.training.weights}", self.outputs()
         # More than once where its end was disturbed.
-        if {line for line in said.splitlines() if line.startswith("weights ")} != {wanted}:
-            raise Broken(f"not {wanted}: {self.told()}\n{said[-2000:]}")
+        if {line for line in message.splitlines() if line.startswith("weights ")} != {expected}:
+            raise Broken(f"not {expected}: {self.told()}\n{message[-2000:]}")
 
     def laws(self, budget: int = 20) -> None:
         """What holds of every run at its end, by the numbers of the matrix; raises ``Broken``."""
-        left = self.leftovers()
+        remaining = self.leftovers()
         secrets = [str(p) for p in self._files() if p.name != "orders.json" and CANARY in _text(p)]
         attempts = self.state.attempts if self.state else ()
         broken = {
-            "I2 processes, jobs or files are left": left,
+            "I2 processes, jobs or files are left": remaining,
             "I3 two attempts lived at once": self.twins,
             "I4 the state went back, or could not be read": self.odd,
             "I6 a secret is told": secrets,
             "I7 more restarts than the budget allows": [len(attempts)] if len(attempts) > budget + 1 else [],
         }
-        if found := {law: seen for law, seen in broken.items() if seen}:
-            raise Broken(f"{self.folder.name}: {found}; {self.told()}")
+        if result := {law: observed for law, observed in broken.items() if observed}:
+            raise Broken(f"{self.folder.name}: {result}; {self.told()}")
 
     def leftovers(self, limit: float = 60.0) -> list[str]:
         """What is left of it on any host, once it has had some seconds to go."""
@@ -332,7 +332,7 @@ class Patrol:
             # What lives at one look may be passing away while the next attempt starts; at two it is not.
             lasting = [key for key in now if now[key] & before.get(key, set())]
             for name in {name for name, _ in lasting}:
-                alive = sorted(attempt for known, attempt in lasting if known == name)
+                alive = sorted(attempt for expected_names, attempt in lasting if expected_names == name)
                 if len(alive) > 1 and name in self._runs:
                     self._runs[name].twins.append(f"ranks of attempts {alive}")
             before = now
@@ -341,14 +341,14 @@ class Patrol:
 
     def _ranks(self) -> dict[tuple[str, int], set[int]]:
         """The ranks by run and attempt; not those of a frozen node, which do nothing until it thaws."""
-        found: dict[tuple[str, int], set[int]] = {}
+        result: dict[tuple[str, int], set[int]] = {}
         frozen = {fault.host for fault in self._lab.faults if fault.kind == "freeze"}
         for process in self._lab.processes():
             if process.host in frozen:
                 continue
             if TRAINER.name in process.command or "train.py" in process.command:
-                said = proc.environment(process.process)
-                if "RANK" in said and said.get("CLUSTERRUN_ATTEMPT", "").isdigit():
-                    key = said.get("CLUSTERRUN_RUN_ID", ""), int(said["CLUSTERRUN_ATTEMPT"])
-                    found.setdefault(key, set()).add(process.process)
-        return found
+                message = proc.environment(process.process)
+                if "RANK" in message and message.get("CLUSTERRUN_ATTEMPT", "").isdigit():
+                    key = message.get("CLUSTERRUN_RUN_ID", ""), int(message["CLUSTERRUN_ATTEMPT"])
+                    result.setdefault(key, set()).add(process.process)
+        return result

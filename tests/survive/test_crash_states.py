@@ -42,11 +42,11 @@ def found() -> Iterator[Found]:
 
     def each(recording: Recording) -> Iterator[tuple[frozenset[str], Path]]:
         folder = above / "found"
-        for told, tree in states(recording.ops):
+        for message, tree in states(recording.ops):
             shutil.rmtree(folder, ignore_errors=True)
             folder.mkdir(mode=0o700)
             put(tree, folder)
-            yield told, folder
+            yield message, folder
 
     yield each
     shutil.rmtree(above)
@@ -94,17 +94,17 @@ def test_a_run_that_was_queued_is_found_with_its_job_its_orders_and_its_program_
         monkeypatch.setattr(submit, "queue", queue)
         record, _ = submit.send(spec, context, quiet)
         log.say("answered")
-    there = context.store.paths(record.run_id)
-    whole = [Path(path).read_bytes() for path in (there.orders, there.agent)]
-    for told, folder in found(log):
+    remote = context.store.paths(record.run_id)
+    whole = [Path(path).read_bytes() for path in (remote.orders, remote.agent)]
+    for message, folder in found(log):
         store = Store(str(folder))
-        if not told:
+        if not message:
             assert all(readable(store, run_id) for run_id in store.ids())
             continue
-        kept, paths = store.read(record.run_id), store.paths(record.run_id)
-        assert replace(kept, job_id="4711") == record and kept.job_id in ("", "4711")
+        retained, paths = store.read(record.run_id), store.paths(record.run_id)
+        assert replace(retained, job_id="4711") == record and retained.job_id in ("", "4711")
         assert [Path(path).read_bytes() for path in (paths.orders, paths.agent)] == whole
-        assert "answered" not in told or kept.job_id == "4711"
+        assert "answered" not in message or retained.job_id == "4711"
 
 
 def readable(store: Store, run_id: str) -> bool:
@@ -125,9 +125,9 @@ def test_the_state_of_a_run_is_the_newest_or_the_one_before_it_after_any_crash(
         for number in range(3):
             run_files.write_state(paths, replace(STATE, reason=str(number)))
             log.say(str(number))
-    for told, folder in found(log):
+    for message, folder in found(log):
         state = run_files.read_state(RunPaths(str(folder)))
-        newest = len(told) - 1
+        newest = len(message) - 1
         assert state.reason in (str(newest), str(newest + 1)) if state else newest == -1
 
 
@@ -143,8 +143,8 @@ def test_the_job_that_goes_on_is_the_newest_told_or_the_one_before_it_after_any_
             filing.successor(str(number), ())
             log.say(str(number))
     assert notes == []
-    for told, folder in found(log):
-        path, newest = Path(RunPaths(str(folder)).successor), len(told) - 1
+    for message, folder in found(log):
+        path, newest = Path(RunPaths(str(folder)).successor), len(message) - 1
         job_id = json.loads(path.read_text())["job_id"] if path.exists() else "-1"
         assert int(job_id) in (newest, newest + 1)
 
@@ -163,11 +163,11 @@ def test_a_cancelled_run_stays_cancelled_and_a_forgotten_node_forgotten_after_an
         private_folder(folder)
         forget(folder, "n1", 5.0)
         log.say("forgotten")
-    for told, folder in found(log):
+    for message, folder in found(log):
         again = Store(str(folder))
         memory = recall(findings_folder(str(folder), "cluster"), 0.0)
-        assert "cancelled" not in told or again.cancel_asked(ID)
-        assert "forgotten" not in told or forgotten_at(memory, "n1") == 5.0
+        assert "cancelled" not in message or again.cancel_asked(ID)
+        assert "forgotten" not in message or forgotten_at(memory, "n1") == 5.0
 
 
 def test_a_last_word_that_a_crash_has_damaged_is_none_and_is_found_out_again(
@@ -182,8 +182,8 @@ def test_a_last_word_that_a_crash_has_damaged_is_none_and_is_found_out_again(
         log.say("queued")
         store.settle(judge(evidence(state=state(State.COMPLETED))), NOW, RECORD.job_id)
         log.say("settled")
-    for told, folder in found(log):
-        if told:
+    for message, folder in found(log):
+        if message:
             case = read(Store(str(folder)), ID)
             assert isinstance(case, RunFiles)
             assert (case.record, case.ended is None or case.ended.status.state is State.COMPLETED) == (
@@ -204,10 +204,10 @@ def test_the_newest_whole_checkpoint_is_the_last_that_was_told_or_a_later_one_af
             )
             checkpoints.drop_old(str(home), mine, 1, ())
             log.say(str(step))
-    for told, folder in found(log):
+    for message, folder in found(log):
         whole = [
-            one
-            for one in checkpoints.newest_first(str(folder))
-            if not checkpoints.objection(str(folder), one)
+            entry
+            for entry in checkpoints.newest_first(str(folder))
+            if not checkpoints.objection(str(folder), entry)
         ]
-        assert (whole[0].step if whole else 0) >= len(told)
+        assert (whole[0].step if whole else 0) >= len(message)

@@ -46,18 +46,20 @@ def outcome(
     request: pytest.FixtureRequest, make_lab: MakeLab, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[Outcome]:
     """What went wrong with a fault. All that are wanted have begun; one asked for again runs again."""
-    wanted = [item.callspec.params.get("name") for item in request.session.items if hasattr(item, "callspec")]
+    expected = [
+        item.callspec.params.get("name") for item in request.session.items if hasattr(item, "callspec")
+    ]
     lab = make_lab(nodes=AT_ONCE * SIZE, gpus=1, settings=dict(PATIENT))
     site = Site(lab, tmp_path_factory.mktemp("survive"))
     grounds = Grounds(site, SIZE, AT_ONCE)
     with ThreadPoolExecutor(AT_ONCE) as people:
         begun: dict[str, Future[str]] = {
-            name: people.submit(grounds.run, FAULTS[name]) for name in ALWAYS if name in wanted
+            name: people.submit(grounds.run, FAULTS[name]) for name in ALWAYS if name in expected
         }
 
         def answer(name: str) -> str:
-            asked = begun.pop(name, None) or people.submit(grounds.run, FAULTS[name])
-            return asked.result()
+            requested = begun.pop(name, None) or people.submit(grounds.run, FAULTS[name])
+            return requested.result()
 
         yield answer
     site.patrol.stop()

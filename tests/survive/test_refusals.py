@@ -56,17 +56,17 @@ def sweep(
     """Run a command once for each call that touches the home, which fails; until none is left to fail."""
 
     def run(error: int, *words: str) -> Iterator[tuple[str, int, str]]:
-        kept, number = tmp_path / "kept", 0
-        shutil.copytree(home, kept)
+        retained, number = tmp_path / "kept", 0
+        shutil.copytree(home, retained)
         while True:
             shutil.rmtree(home)
-            shutil.copytree(kept, home)
+            shutil.copytree(retained, home)
             with refusing(home, number, error) as disk:
                 code = main(list(words))
-            said = capsys.readouterr()
+            message = capsys.readouterr()
             if not disk.struck:
                 return
-            yield disk.struck, code, said.err
+            yield disk.struck, code, message.err
             number += 1
 
     return run
@@ -91,10 +91,10 @@ def test_a_refused_call_is_an_answer_in_words_and_every_run_is_there_afterwards(
     home: Path, sweep: Callable[..., Iterator[tuple[str, int, str]]], words: tuple[str, ...], error: int
 ) -> None:
     count = 0
-    for struck, code, said in sweep(error, *words):
+    for struck, code, message in sweep(error, *words):
         count += 1
-        assert "Traceback" not in said and code in CODES, (struck, said)
-        assert code in (0, 1) or "error: " in said, (struck, code, said)
+        assert "Traceback" not in message and code in CODES, (struck, message)
+        assert code in (0, 1) or "error: " in message, (struck, code, message)
         store = Store(str(home))
         assert store.read(ID).run_id == ID and store.state(ID) is not None, struck
         assert all(store.read(run_id) for run_id in store.ids()), struck

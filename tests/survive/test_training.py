@@ -28,14 +28,14 @@ def person(tmp_path: Path) -> Person:
 def trained(person: Person, name: str) -> Path:
     """The run directory of a training that has been submitted."""
     how = ("--steps", str(STEPS), "--checkpoint-every", str(EVERY), "--resume", "--deterministic")
-    kept = ("--checkpoint-dir", str(person.folder / name))
-    return person.submits(*OPTIONS, str(ROOT / "jobs" / "train.py"), *how, *kept)
+    retained = ("--checkpoint-dir", str(person.folder / name))
+    return person.submits(*OPTIONS, str(ROOT / "jobs" / "train.py"), *how, *retained)
 
 
 def weights(run: Path) -> list[str]:
     """The line that tells the weights, of each attempt that got to its end."""
-    said = [path.read_text() for attempt in range(4) for path in logs(run, attempt)[:1]]
-    return [line for text in said for line in text.splitlines() if line.startswith("weights ")]
+    messages = [path.read_text() for attempt in range(4) for path in logs(run, attempt)[:1]]
+    return [line for text in messages for line in text.splitlines() if line.startswith("weights ")]
 
 
 def lineage(run: Path) -> list[tuple[int, str, str, str, str]]:
@@ -54,8 +54,8 @@ def _last_words(run: Path, attempt: int) -> str:
 
 def rank(run: Path, number: int) -> int:
     """The process of a rank."""
-    found = [p.pid for p in marked(run) if proc.environment(p.pid).get("RANK") == str(number)]
-    return min(found, default=0)
+    results = [p.pid for p in marked(run) if proc.environment(p.pid).get("RANK") == str(number)]
+    return min(results, default=0)
 
 
 def test_a_rank_that_is_killed_changes_no_weight(person: Person) -> None:
@@ -64,7 +64,7 @@ def test_a_rank_that_is_killed_changes_no_weight(person: Person) -> None:
     os.kill(rank(wild, 1), signal.SIGKILL)
     for run in (calm, wild):
         person.reaches(run, "COMPLETED", 240)
-    assert [(one[1], one[2]) for one in lineage(calm)] == [("first", "COMPLETED")], lineage(calm)
-    assert [one[2] for one in lineage(wild)] == ["FAILED", "COMPLETED"], lineage(wild)
+    assert [(entry[1], entry[2]) for entry in lineage(calm)] == [("first", "COMPLETED")], lineage(calm)
+    assert [entry[2] for entry in lineage(wild)] == ["FAILED", "COMPLETED"], lineage(wild)
     assert weights(wild) == weights(calm) != [], (lineage(calm), lineage(wild))
     assert marked(wild) == []

@@ -61,8 +61,8 @@ class Company:
 
 def _accepted(size: int, port: int) -> list[socket.socket]:
     with socket.create_server(("", port), backlog=size) as entry:
-        found = [entry.accept()[0] for _ in range(size - 1)]
-    return [other for _, other in sorted((_heard(other), other.fileno(), other)[::2] for other in found)]
+        results = [entry.accept()[0] for _ in range(size - 1)]
+    return [other for _, other in sorted((_heard(other), other.fileno(), other)[::2] for other in results)]
 
 
 def _joined(rank: int, address: str, port: int) -> socket.socket:
@@ -112,8 +112,8 @@ def main(folder: str, steps: int, seconds: float, every: int, **how: str) -> Non
     checkpoints.dumping = dumping
     signal.signal(GREEDY, lambda *_: b"x" * MUCH)
     rank, size = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
-    kept = Kept(folder)
-    state = (kept.latest() if rank == 0 else None) or {"step": 0, "weights": "", "fill": 0}
+    retained = Kept(folder)
+    state = (retained.latest() if rank == 0 else None) or {"step": 0, "weights": "", "fill": 0}
     state["fill"] = int(how.get("fill", 0))
     sidecars = Company(rank, size, os.environ["MASTER_ADDR"], int(os.environ["MASTER_PORT"]))
     _, first = sidecars.sum(0, state["step"])
@@ -129,7 +129,7 @@ def main(folder: str, steps: int, seconds: float, every: int, **how: str) -> Non
             training.progress(step + 1)
             if stopping or (step + 1) % every == 0 or step + 1 == steps:
                 time.sleep(float(how.get("slow", 0)))
-                kept.save(state, step + 1)
+                retained.save(state, step + 1)
         if stopping:
             print(f"stopped after step {step + 1}", flush=True)
             return

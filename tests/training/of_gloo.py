@@ -78,13 +78,15 @@ def found() -> dict[str, object]:
         """A folder that only rank 0 sees, as where nodes share nothing."""
         return folder / name if rank == 0 else Path("/nowhere") / name
 
-    kept = Checkpoints(folder / "saved")
-    saved = [kept.save({"weights": torch.arange(step + 1)} if rank == 0 else None, step) for step in (1, 2)]
-    cases["saved"] = [*saved, {name: each.tolist() for name, each in kept.latest().items()}]
+    retained = Checkpoints(folder / "saved")
+    saved = [
+        retained.save({"weights": torch.arange(step + 1)} if rank == 0 else None, step) for step in (1, 2)
+    ]
+    cases["saved"] = [*saved, {name: each.tolist() for name, each in retained.latest().items()}]
 
-    kept = Checkpoints(on_rank_0("sent"))
-    kept.save({"weights": torch.tensor([5])}, 1)
-    cases["sent"] = {name: each.tolist() for name, each in kept.latest().items()}
+    retained = Checkpoints(on_rank_0("sent"))
+    retained.save({"weights": torch.tensor([5])}, 1)
+    cases["sent"] = {name: each.tolist() for name, each in retained.latest().items()}
 
     real = os.fsync
 
@@ -99,24 +101,24 @@ def found() -> dict[str, object]:
     cases["unwritable"] = refusal(lambda: Checkpoints(on_rank_0("file")).save(1, 1))
     cases["unpicklable"] = refusal(lambda: Checkpoints(folder / "unpicklable").save(lambda: None, 1))
 
-    kept = Checkpoints(on_rank_0("newest"))
-    kept.save(1, 1)
-    kept.save(2, 2)
+    retained = Checkpoints(on_rank_0("newest"))
+    retained.save(1, 1)
+    retained.save(2, 2)
     if rank == 0:
         (damaged,) = (folder / "newest").glob("step-000000002.*")
         damaged.write_bytes(b"half")
     dist.barrier()
     cases["newest"] = latest_checkpoint(on_rank_0("newest"))
 
-    stopped, asked = None, []
+    stopped, requested = None, []
     for step in range(SETTLED):
         if step == 5 and rank == 1:
             os.kill(os.getpid(), signal.SIGUSR2)
         if save_now():
-            asked.append(step)
+            requested.append(step)
         if should_stop() and stopped is None:
             stopped = step
-    cases["signal"] = [stopped, asked]
+    cases["signal"] = [stopped, requested]
 
     run = folder / "run"
     if rank == 0:

@@ -62,7 +62,7 @@ class Disk:
             self.done.append(("write", os.path.basename(path), b""))
 
     def _written(self, summed, data) -> None:
-        _, name, before = next(one for one in reversed(self.done) if one[0] == "write")
+        _, name, before = next(entry for entry in reversed(self.done) if entry[0] == "write")
         self.done.append(("write", name, before + bytes(data)))
 
     def _synced(self, handle) -> None:
@@ -87,21 +87,21 @@ class Disk:
             yield from self._after(start, self.done[:moment])
 
     def _after(self, start, done) -> Iterator[dict[str, bytes]]:
-        settled = max((place for place, one in enumerate(done) if one[:2] == ("sync", "")), default=-1)
-        names = [one for one in done if one[0] in ("rename", "unlink")]
-        loose = [one for one in done[settled + 1 :] if one[0] in ("rename", "unlink")]
+        settled = max((place for place, value in enumerate(done) if value[:2] == ("sync", "")), default=-1)
+        names = [value for value in done if value[0] in ("rename", "unlink")]
+        loose = [value for value in done[settled + 1 :] if value[0] in ("rename", "unlink")]
         contents = {name: content for kind, name, content in done if kind == "write"}
         synced = {name for kind, name, _ in done if kind == "sync"}
-        for kept in itertools.product((True, False), repeat=len(loose)):
-            lost = [one for one, stays in zip(loose, kept, strict=True) if not stays]
+        for retained in itertools.product((True, False), repeat=len(loose)):
+            lost = [value for value, stays in zip(loose, retained, strict=True) if not stays]
             for share in (0.0, 0.5, 1.0):
                 state = dict(start)
                 for name, content in contents.items():
                     whole = name in synced
                     state[name] = content if whole else content[: int(len(content) * share)]
-                for one in names:
-                    if one not in lost:
-                        self._apply(state, *one)
+                for value in names:
+                    if value not in lost:
+                        self._apply(state, *value)
                 yield state
                 # The new name was never made durable: the file itself may be missing.
                 if any(name in state for name in contents):

@@ -33,9 +33,9 @@ def until(condition) -> None:
 @pytest.fixture
 def place(tmp_path):
     """Rank 0 of attempt 2 of a run."""
-    found = Surroundings(str(tmp_path), 2, 0)
-    os.makedirs(found.folder)
-    return found
+    result = Surroundings(str(tmp_path), 2, 0)
+    os.makedirs(result.folder)
+    return result
 
 
 @pytest.fixture
@@ -50,11 +50,11 @@ def notice_as_it_was():
 
 def test_the_names_are_those_that_the_launcher_gives(tmp_path):
     lineage = Lineage("r", "name", str(tmp_path), 12, 3)
-    found = surroundings.surroundings({**run_environment(lineage), "RANK": "5"})
+    result = surroundings.surroundings({**run_environment(lineage), "RANK": "5"})
     run = RunPaths(str(tmp_path))
-    assert (found.run_dir, found.attempt, found.rank) == (str(tmp_path), 12, 5)
-    assert (found.folder, found.save_now) == (run.attempt(12).folder, run.save_now)
-    assert (found.progress, found.notice) == (run.attempt(12).progress, run.attempt(12).notice)
+    assert (result.run_dir, result.attempt, result.rank) == (str(tmp_path), 12, 5)
+    assert (result.folder, result.save_now) == (run.attempt(12).folder, run.save_now)
+    assert (result.progress, result.notice) == (run.attempt(12).progress, run.attempt(12).notice)
     assert contract.NOTICE_SIGNAL == script.NOTICE_SIGNAL
 
 
@@ -118,9 +118,9 @@ class Ranks:
 
 def test_every_rank_makes_a_round_at_the_same_calls_whatever_its_clock_says():
     ranks = Ranks(3)
-    made = [ranks.call(0.01)[0] for _ in range(100)]
+    created = [ranks.call(0.01)[0] for _ in range(100)]
     # The first two know of no pace; then a quarter of a second is more than the most calls between two.
-    assert [number for number, one in enumerate(made) if one][:5] == [0, 1, 2 + 15, 2 + 31, 2 + 47]
+    assert [number for number, value in enumerate(created) if value][:5] == [0, 1, 2 + 15, 2 + 31, 2 + 47]
 
 
 def test_a_round_is_made_at_every_call_of_a_slow_script_and_seldom_of_a_fast_one():
@@ -135,7 +135,7 @@ def test_what_one_rank_knows_all_answer_at_the_same_call():
     for call in range(40):
         ranks.known[2] = 2 if call >= 7 else 0
         answers.append(ranks.call(0.01)[1])
-    assert all(len(set(one)) == 1 for one in answers)
+    assert all(len(set(answer)) == 1 for answer in answers)
     assert [2, 2, 2, 2] in answers
 
 
@@ -159,8 +159,8 @@ def test_ranks_on_gpus_that_ask_seldom_hear_the_answer_at_once():
 
 def test_a_fixed_number_of_calls_between_two_rounds_is_kept():
     ranks = Ranks(2)
-    made = [ranks.call(1.0, every=5)[0] for _ in range(20)]
-    assert [number for number, one in enumerate(made) if one] == [4, 9, 14, 19]
+    created = [ranks.call(1.0, every=5)[0] for _ in range(20)]
+    assert [number for number, value in enumerate(created) if value] == [4, 9, 14, 19]
 
 
 # --- what a script hears ---
@@ -175,22 +175,22 @@ def test_outside_a_run_nobody_asks_and_nothing_is_written(tmp_path, monkeypatch,
 
 
 def test_a_signal_asks_to_stop_for_good_and_to_save_once(notice_as_it_was):
-    told = Script(Surroundings())
-    assert not told.should_stop(1)
+    message = Script(Surroundings())
+    assert not message.should_stop(1)
     os.kill(os.getpid(), signal.SIGUSR2)
-    assert [told.should_stop(1), told.save_now(1)] == [True, True]
+    assert [message.should_stop(1), message.save_now(1)] == [True, True]
     os.kill(os.getpid(), signal.SIGUSR2)
-    assert [told.should_stop(1), told.save_now(1)] == [True, False]
+    assert [message.should_stop(1), message.save_now(1)] == [True, False]
 
 
 def test_who_caught_the_signal_before_still_gets_it(notice_as_it_was):
     got = []
     signal.signal(signal.SIGUSR2, lambda number, _: got.append(number))
-    told = Script(Surroundings())
-    told.should_stop(1)
+    message = Script(Surroundings())
+    message.should_stop(1)
     os.kill(os.getpid(), signal.SIGUSR2)
     assert got == [signal.SIGUSR2]
-    assert told.should_stop(1)
+    assert message.should_stop(1)
 
 
 def test_a_script_that_only_tells_its_progress_catches_no_signal(place, notice_as_it_was):
@@ -213,9 +213,9 @@ def test_in_another_thread_the_notice_file_alone_is_heard(place):
 def test_a_notice_that_came_before_the_script_asked_is_heard_at_once_and_told(place, notice_as_it_was):
     with open(place.notice, "w", encoding="ascii") as file:
         file.write("half of a docu")
-    told = Script(place)
-    told.progress(8, None)
-    assert told.should_stop(0)
+    message = Script(place)
+    message.progress(8, None)
+    assert message.should_stop(0)
     until(lambda: read(place).get("stopping"))
     assert {name: read(place)[name] for name in ("format", "step", "checkpoint", "stopping")} == {
         "format": 1,
@@ -229,13 +229,13 @@ def test_each_wish_for_a_checkpoint_is_granted_once_and_its_file_is_taken(
     place, monkeypatch, notice_as_it_was
 ):
     monkeypatch.setattr(post, "EVERY", 0.001)
-    asked = Script(place)
+    requested = Script(place)
     for _ in range(2):
-        assert not asked.save_now(1)
+        assert not requested.save_now(1)
         open(place.save_now, "w", encoding="ascii").close()
-        until(lambda: asked.save_now(1))
+        until(lambda: requested.save_now(1))
         assert not os.path.exists(place.save_now)
-    assert not asked.should_stop(1)
+    assert not requested.should_stop(1)
 
 
 # --- what it says ---
@@ -250,22 +250,22 @@ def read(place) -> dict:
 
 
 def test_the_first_steps_are_known_at_once_and_a_crash_loses_no_later_one(place):
-    said = Script(place)
+    message = Script(place)
     for step in range(1, 31):
-        said.progress(step, None)
+        message.progress(step, None)
         if step <= post.BURST - 1:
             until(lambda step=step: read(place).get("step") == step)
-    said._at_exit()
+    message._at_exit()
     assert (read(place)["step"], read(place)["checkpoint"], read(place)["stopping"]) == (30, None, False)
     assert sorted(os.listdir(place.folder)) == ["progress.json"]
     assert os.stat(place.progress).st_mode & 0o777 == 0o600
 
 
 def test_a_checkpoint_is_told_at_once(place):
-    said = Script(place)
+    message = Script(place)
     for step in range(1, 31):
-        said.progress(step, None)
-    said.progress(None, 30)
+        message.progress(step, None)
+    message.progress(None, 30)
     until(lambda: read(place).get("checkpoint") == 30)
     assert read(place)["step"] == 30
 
@@ -273,9 +273,9 @@ def test_a_checkpoint_is_told_at_once(place):
 def test_only_rank_0_says_how_far_it_is(tmp_path):
     place = Surroundings(str(tmp_path), 0, 1)
     os.makedirs(place.folder)
-    said = Script(place)
-    said.progress(1, 1)
-    said._at_exit()
+    message = Script(place)
+    message.progress(1, 1)
+    message._at_exit()
     assert os.listdir(place.folder) == []
 
 
@@ -292,11 +292,11 @@ def test_words_are_counted_out_by_the_second():
 
 def test_a_run_directory_that_is_away_costs_nothing_and_gets_the_next_word(place, monkeypatch):
     monkeypatch.setattr(post, "EVERY", 0.001)
-    said = Script(place)
+    message = Script(place)
     away = place.run_dir + ".away"
     os.rename(place.run_dir, away)
-    said.progress(5, None)
-    said.progress(6, 6)
+    message.progress(5, None)
+    message.progress(6, 6)
     os.rename(away, place.run_dir)
     until(lambda: read(place).get("step") == 6)
 
@@ -309,13 +309,13 @@ def test_a_file_system_that_hangs_holds_nobody_up(place, monkeypatch):
         released.wait(LONG)
 
     monkeypatch.setattr(os, "replace", hang)
-    said = Script(place)
-    said.progress(1, None)
+    message = Script(place)
+    message.progress(1, None)
     assert hangs.wait(LONG)
     waits = []
-    monkeypatch.setattr(said._post._idle, "wait", waits.append)
+    monkeypatch.setattr(message._post._idle, "wait", waits.append)
     for step in range(2, 50):
-        said.progress(step, step)
+        message.progress(step, step)
     released.set()
     assert waits == []
 

@@ -42,31 +42,31 @@ def spoil(path: Path) -> None:
 
 
 def test_what_was_saved_is_read_back_and_the_last_two_stay(tmp_path):
-    kept = Checkpoints(tmp_path / "made" / "here")
-    assert kept.latest() is None
+    retained = Checkpoints(tmp_path / "made" / "here")
+    assert retained.latest() is None
     for step in (9, 10, 100):
-        assert kept.save({"step": step, "weights": torch.arange(4)}, step)
-    found = Checkpoints(tmp_path / "made" / "here").latest()
-    assert (found["step"], found["weights"].tolist()) == (100, [0, 1, 2, 3])
+        assert retained.save({"step": step, "weights": torch.arange(4)}, step)
+    result = Checkpoints(tmp_path / "made" / "here").latest()
+    assert (result["step"], result["weights"].tolist()) == (100, [0, 1, 2, 3])
     assert names(tmp_path / "made" / "here") == ["step-000000010.a0", "step-000000100.a0"]
     assert latest_checkpoint(str(tmp_path / "made" / "here")) == str(only(tmp_path / "made" / "here", 100))
 
 
 def test_a_damaged_newest_one_is_named_and_the_one_before_it_is_used(tmp_path, capsys):
-    kept = Checkpoints(tmp_path)
-    kept.save(1, 1)
-    kept.save(2, 2)
+    retained = Checkpoints(tmp_path)
+    retained.save(1, 1)
+    retained.save(2, 2)
     damaged = only(tmp_path, 2)
     spoil(damaged)
     assert Checkpoints(tmp_path).latest() == 1
-    said = f"checkpoint {damaged} is damaged (its checksum differs) and is skipped\n"
-    assert capsys.readouterr().err == said
+    message = f"checkpoint {damaged} is damaged (its checksum differs) and is skipped\n"
+    assert capsys.readouterr().err == message
 
 
 def test_where_all_are_damaged_each_is_named_and_nothing_is_found(tmp_path, capsys):
-    kept = Checkpoints(tmp_path)
+    retained = Checkpoints(tmp_path)
     for step in (1, 2):
-        kept.save(step, step)
+        retained.save(step, step)
         spoil(only(tmp_path, step))
     assert latest_checkpoint(tmp_path) == ""
     assert capsys.readouterr().err.count("is damaged") == 2
@@ -126,19 +126,19 @@ def failing(monkeypatch, code: int) -> None:
 def test_a_disk_that_refuses_is_said_and_training_goes_on_from_the_first_checkpoint_on(
     tmp_path, monkeypatch, capsys, code
 ):
-    kept = Checkpoints(tmp_path)
+    retained = Checkpoints(tmp_path)
     with monkeypatch.context() as broken:
         failing(broken, code)
-        assert kept.save(1, 1) is False
+        assert retained.save(1, 1) is False
     why = f"cannot be written to {tmp_path}: {os.strerror(code)}"
     assert capsys.readouterr().err == f"checkpoint of step 1 {why}; none yet, training continues\n"
-    assert kept.save(2, 2) is True
+    assert retained.save(2, 2) is True
     with monkeypatch.context() as broken:
         failing(broken, code)
-        assert kept.save(3, 3) is False
+        assert retained.save(3, 3) is False
     last = "the last good one is of step 2, training continues\n"
     assert capsys.readouterr().err == f"checkpoint of step 3 {why}; {last}"
-    assert kept.save(4, 4) is True
+    assert retained.save(4, 4) is True
     assert names(tmp_path) == ["step-000000002.a0", "step-000000004.a0"]
 
 
@@ -152,10 +152,10 @@ def test_a_first_checkpoint_that_could_not_be_written_next_week_either_is_an_err
     with pytest.raises(CheckpointRefused, match="Read-only file system"):
         Checkpoints(tmp_path / "there").save(5, 5)
     monkeypatch.undo()
-    kept = Checkpoints(tmp_path / "there")
-    kept.save(5, 5)
+    retained = Checkpoints(tmp_path / "there")
+    retained.save(5, 5)
     failing(monkeypatch, errno.EROFS)
-    assert kept.save(6, 6) is False
+    assert retained.save(6, 6) is False
     assert names(tmp_path / "there") == ["step-000000005.a0"]
 
 
@@ -171,10 +171,10 @@ def test_a_folder_that_may_not_be_read_is_no_empty_one(tmp_path, monkeypatch):
 
 
 def test_a_second_training_in_the_same_folder_is_suspected_aloud(tmp_path, capsys):
-    kept = Checkpoints(tmp_path)
-    kept.save(1, 1)
+    retained = Checkpoints(tmp_path)
+    retained.save(1, 1)
     Checkpoints(tmp_path, keep=1).save(1000, 1000)
-    kept.save(2, 2)
+    retained.save(2, 2)
     assert "step-000000001.a0" in capsys.readouterr().err.split(": does another run write to it?")[0]
 
 
@@ -253,8 +253,8 @@ def test_what_keeps_rank_0_from_writing_is_an_error_on_every_rank(ranks):
 
 
 def test_ranks_agree_on_the_newest_whole_one(ranks):
-    (found,) = {*of_all(ranks, "newest")}
-    assert os.path.basename(found).startswith("step-000000001.a0.")
+    (result,) = {*of_all(ranks, "newest")}
+    assert os.path.basename(result).startswith("step-000000001.a0.")
 
 
 def test_a_signal_to_one_rank_stops_all_at_the_same_step_and_asks_for_one_checkpoint(ranks):

@@ -31,20 +31,22 @@ def names(folder: Path) -> list[str]:
 
 
 def steps(folder: Path) -> list[tuple[int, int]]:
-    return [(found.step, found.attempt) for found in files.newest_first(str(folder))]
+    return [(result.step, result.attempt) for result in files.newest_first(str(folder))]
 
 
 def whole(folder: Path) -> list[int]:
-    return [one.step for one in files.newest_first(str(folder)) if not files.objection(str(folder), one)]
+    return [
+        entry.step for entry in files.newest_first(str(folder)) if not files.objection(str(folder), entry)
+    ]
 
 
 def test_the_name_says_step_attempt_and_checksum(tmp_path):
-    found = put(tmp_path, 7, b"weights", attempt=2)
+    result = put(tmp_path, 7, b"weights", attempt=2)
     # sha256 of "weights"
-    assert found == files.CheckpointFile(7, 2, "step-000000007.a2.9a129038d9a00aed.pt")
-    assert names(tmp_path) == [found.name]
-    assert (tmp_path / found.name).read_bytes() == b"weights"
-    assert files.objection(str(tmp_path), found) == ""
+    assert result == files.CheckpointFile(7, 2, "step-000000007.a2.9a129038d9a00aed.pt")
+    assert names(tmp_path) == [result.name]
+    assert (tmp_path / result.name).read_bytes() == b"weights"
+    assert files.objection(str(tmp_path), result) == ""
 
 
 def test_the_highest_step_comes_first_then_the_newer_attempt_and_other_files_are_nothing(tmp_path):
@@ -67,24 +69,24 @@ def test_where_no_folder_is_there_are_no_checkpoints(tmp_path):
 
 @pytest.mark.parametrize("damage", [lambda all_: all_[:-1], lambda all_: b"", lambda all_: b"X" + all_[1:]])
 def test_a_file_whose_content_is_not_what_its_name_says_is_damaged(tmp_path, damage):
-    found = put(tmp_path, 1)
-    path = tmp_path / found.name
+    result = put(tmp_path, 1)
+    path = tmp_path / result.name
     path.write_bytes(damage(path.read_bytes()))
-    assert files.objection(str(tmp_path), found) == "is damaged (its checksum differs)"
+    assert files.objection(str(tmp_path), result) == "is damaged (its checksum differs)"
 
 
 def test_a_file_that_the_disk_does_not_give_back_is_named_with_the_reason(tmp_path):
-    found = put(tmp_path, 1)
-    (tmp_path / found.name).unlink()
-    (tmp_path / found.name).mkdir()
-    assert files.objection(str(tmp_path), found) == "cannot be read (is a directory)"
+    result = put(tmp_path, 1)
+    (tmp_path / result.name).unlink()
+    (tmp_path / result.name).mkdir()
+    assert files.objection(str(tmp_path), result) == "cannot be read (is a directory)"
 
 
 def test_the_last_ones_stay_and_what_a_newer_attempt_or_a_longer_training_wrote_stays_too(tmp_path):
     for step, attempt in ((1, 0), (2, 0), (3, 1), (3, 2), (4, 1), (9, 0)):
         newest = put(tmp_path, step, attempt=attempt)
     newest = files.CheckpointFile(
-        4, 1, next(one.name for one in files.newest_first(str(tmp_path)) if one.step == 4)
+        4, 1, next(entry.name for entry in files.newest_first(str(tmp_path)) if entry.step == 4)
     )
     files.drop_old(str(tmp_path), newest, 2, ())
     assert steps(tmp_path) == [(9, 0), (4, 1), (3, 2), (3, 1)]
@@ -166,10 +168,10 @@ def test_a_file_in_the_place_of_the_folder_is_refused(tmp_path):
 def test_a_checkpoint_is_as_private_as_the_umask_says(tmp_path):
     before = os.umask(0o027)
     try:
-        found = put(tmp_path, 1)
+        result = put(tmp_path, 1)
     finally:
         os.umask(before)
-    assert stat.S_IMODE((tmp_path / found.name).stat().st_mode) == 0o640
+    assert stat.S_IMODE((tmp_path / result.name).stat().st_mode) == 0o640
 
 
 FAILING = ("open", "write", "fsync", "replace")
@@ -198,7 +200,7 @@ def test_whichever_call_fails_the_last_good_one_is_whole_and_nothing_half_is_lef
 @pytest.mark.parametrize("keep", [1, 2])
 def test_after_a_crash_at_any_moment_the_newest_whole_one_is_the_last_good_or_the_new_one(tmp_path, keep):
     """Every prefix of what was done, with every subset of what was not yet durable lost."""
-    began, seen, states = tmp_path / "began", set(), 0
+    began, observed, states = tmp_path / "began", set(), 0
     began.mkdir()
     put(began, 2, b"older")
     put(began, 3, LAST_GOOD)
@@ -208,8 +210,8 @@ def test_after_a_crash_at_any_moment_the_newest_whole_one_is_the_last_good_or_th
     disk = Disk(worked)
     with disk.recording():
         files.drop_parts(str(worked), 1)
-        found = put(worked, 4, NEW, attempt=1)
-        files.drop_old(str(worked), found, keep, ())
+        result = put(worked, 4, NEW, attempt=1)
+        files.drop_old(str(worked), result, keep, ())
     for number, state in enumerate(disk.crash_states(began)):
         place = tmp_path / "crashed"
         shutil.rmtree(place, ignore_errors=True)
@@ -221,15 +223,15 @@ def test_after_a_crash_at_any_moment_the_newest_whole_one_is_the_last_good_or_th
         go_on_after_the_crash(place, keep)
         assert whole(place) == [5, first][:keep]
         assert len(names(place)) == keep, names(place)
-        seen.add(first)
+        observed.add(first)
         states += 1
-    assert seen == {3, 4}
+    assert observed == {3, 4}
     assert states > 50
 
 
 def go_on_after_the_crash(place: Path, keep: int) -> None:
     """What the next attempt does: look, tidy, write."""
-    damaged = [one for one in files.newest_first(str(place)) if files.objection(str(place), one)]
+    damaged = [entry for entry in files.newest_first(str(place)) if files.objection(str(place), entry)]
     files.drop_parts(str(place), 2)
     newer = put(place, 5, b"after the restart", attempt=2)
     files.drop_old(str(place), newer, keep, damaged)
@@ -238,8 +240,8 @@ def go_on_after_the_crash(place: Path, keep: int) -> None:
 def test_a_reader_beside_a_writer_always_finds_a_whole_one(tmp_path):
     put(tmp_path, 1)
     for step in itertools.islice(itertools.count(2), 30):
-        found = put(tmp_path, step)
+        result = put(tmp_path, step)
         before = files.newest_first(str(tmp_path))
-        files.drop_old(str(tmp_path), found, 1, ())
-        left = [one for one in before if (tmp_path / one.name).exists()]
-        assert left == [found]
+        files.drop_old(str(tmp_path), result, 1, ())
+        remaining = [entry for entry in before if (tmp_path / entry.name).exists()]
+        assert remaining == [result]

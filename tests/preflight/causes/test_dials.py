@@ -22,7 +22,7 @@ def crossings(
     rounds: int = 2,
 ) -> Dials:
     """Everybody dials everybody; TCP needs both ways, a datagram one."""
-    found = Dials()
+    result = Dials()
     for _ in range(rounds):
         for node in range(nodes):
             others = [other for other in range(nodes) if other != node]
@@ -33,12 +33,12 @@ def crossings(
                 silent = PORTS if dead else tuple(sorted((blocked or {}).get(other, ())))
                 dialled.append(Dialled(other, (), silent, not {node, other} & small, 0.1))
             heard = tuple(other for other in others if datagrams and (other, node) not in cut)
-            found.take(task, DialAnswer((), tuple(dialled), heard))
-    return found
+            result.take(task, DialAnswer((), tuple(dialled), heard))
+    return result
 
 
 def summary(found: Dials, nodes: int) -> list[tuple[str, tuple[int, ...], bool]]:
-    return [(one.kind, one.nodes, one.both) for one in found.explain(range(nodes))[0]]
+    return [(entry.kind, entry.nodes, entry.both) for entry in found.explain(range(nodes))[0]]
 
 
 def all_ways(node: int, nodes: int) -> set[tuple[int, int]]:
@@ -80,14 +80,14 @@ def test_ports_that_nobody_reaches_are_named_with_their_node():
 
 
 def test_a_port_that_one_other_does_not_reach_is_the_links():
-    found = crossings(4)
+    result = crossings(4)
     silent = Dialled(2, (), (3,), True, 0.1)
-    found.take(DialTask("x", 1, (Target(2, "", "", (3,), 9),), (), 5.0), DialAnswer((), (silent,), ()))
-    assert found.explain(range(4))[0] == ()  # it answered once: what answered once is good
+    result.take(DialTask("x", 1, (Target(2, "", "", (3,), 9),), (), 5.0), DialAnswer((), (silent,), ()))
+    assert result.explain(range(4))[0] == ()  # it answered once: what answered once is good
     fresh = Dials()
     fresh.take(DialTask("x", 1, (Target(2, "", "", PORTS, 9),), (), 5.0), DialAnswer((), (silent,), ()))
-    (one,) = fresh.explain(range(4))[0]
-    assert (one.kind, one.nodes, one.ports, one.both) == ("ports", (1, 2), (3,), False)
+    (entry,) = fresh.explain(range(4))[0]
+    assert (entry.kind, entry.nodes, entry.ports, entry.both) == ("ports", (1, 2), (3,), False)
 
 
 def test_large_packets_that_one_node_swallows_are_its_fault():
@@ -95,8 +95,8 @@ def test_large_packets_that_one_node_swallows_are_its_fault():
 
 
 def test_who_is_gone_explains_nothing_and_is_not_blamed_again():
-    found = crossings(4, cut=all_ways(1, 4))
-    assert found.explain([0, 2, 3])[0] == ()
+    result = crossings(4, cut=all_ways(1, 4))
+    assert result.explain([0, 2, 3])[0] == ()
 
 
 @pytest.mark.parametrize("seed", range(200))
@@ -109,35 +109,37 @@ def test_cut_off_nodes_and_cut_links_are_told_apart_however_many_there_are(seed)
     links = {tuple(chance.sample(rest, 2)) for _ in range(chance.randint(0, 2))}
     cut = set(links).union(*(all_ways(node, nodes) for node in cut_off))
     troubles = crossings(nodes, cut).explain(everyone)[0]
-    assert {one.nodes[0] for one in troubles if len(one.nodes) == 1} == cut_off
-    assert {frozenset(one.nodes) for one in troubles if len(one.nodes) == 2} == set(map(frozenset, links))
+    assert {trouble.nodes[0] for trouble in troubles if len(trouble.nodes) == 1} == cut_off
+    assert {frozenset(trouble.nodes) for trouble in troubles if len(trouble.nodes) == 2} == set(
+        map(frozenset, links)
+    )
 
 
 @pytest.mark.parametrize("nodes", [4, 5, 8])
 def test_a_node_behind_a_blocked_range_is_to_blame_alone_though_answers_get_lost_at_random(nodes):
-    found = {tuple(summary(behind_a_blocked_range(nodes, seed), nodes)) for seed in range(300)}
-    assert found <= {(("ports", (2,), False),), (("dead", (2,), False),)}
+    results = {tuple(summary(behind_a_blocked_range(nodes, seed), nodes)) for seed in range(300)}
+    assert results <= {(("ports", (2,), False),), (("dead", (2,), False),)}
 
 
 def behind_a_blocked_range(nodes: int, seed: int) -> Dials:
     """Node 2 is reached, and reaches, on ports 0 and 1 of 8; of what gets through, 29 % are answered."""
     chance = random.Random(seed)
-    found = Dials()
+    result = Dials()
     for again in (False, True):
         for node in range(nodes):
             targets, dialled = [], []
             for other in range(nodes):
                 near = again or abs(node - other) in (1, nodes - 1)
                 ports = tuple(range(8)) if near else (node % 8, (node + 4) % 8)
-                way = found.ways.get((node, other))
+                way = result.ways.get((node, other))
                 if other == node or (again and (way is None or way.works)):
                     continue
                 blocked = 2 in (node, other)
                 silent = tuple(port for port in ports if blocked and (port > 1 or chance.random() > 0.29))
                 targets.append(Target(other, "", "", ports, 9))
                 dialled.append(Dialled(other, (), silent, True, 0.1))
-            found.take(DialTask("x", node, tuple(targets), (), 5.0), DialAnswer((), tuple(dialled), ()))
-    return found
+            result.take(DialTask("x", node, tuple(targets), (), 5.0), DialAnswer((), tuple(dialled), ()))
+    return result
 
 
 def test_a_node_whose_ways_all_fail_on_other_ports_is_to_blame_and_none_of_its_links():
@@ -150,7 +152,7 @@ def test_a_node_whose_ways_all_fail_on_other_ports_is_to_blame_and_none_of_its_l
         (2, 1): (42372,),
         (1, 3): (42011,),
     }
-    found = Dials()
+    result = Dials()
     for node in range(4):
         targets, dialled = [], []
         for other in range(4):
@@ -158,5 +160,5 @@ def test_a_node_whose_ways_all_fail_on_other_ports_is_to_blame_and_none_of_its_l
                 bad = silent.get((node, other), ())
                 targets.append(Target(other, "", "", (34000, 36000, *bad), 9))
                 dialled.append(Dialled(other, (), bad, True, 0.1))
-        found.take(DialTask("x", node, tuple(targets), (), 5.0), DialAnswer((), tuple(dialled), ()))
-    assert summary(found, 4) == [("ports", (1,), False)]
+        result.take(DialTask("x", node, tuple(targets), (), 5.0), DialAnswer((), tuple(dialled), ()))
+    assert summary(result, 4) == [("ports", (1,), False)]

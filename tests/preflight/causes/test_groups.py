@@ -26,37 +26,39 @@ def judgements(make, flakes):
 
 @pytest.mark.parametrize("flakes", [0.0, 0.01, 0.02])
 def test_a_node_that_fails_only_in_larger_groups_is_named(flakes):
-    seen = judgements(lambda seed, count, flakes: nodes_world(seed, count, 1, flakes), flakes)
-    assert {how for _, how in seen} <= {"exact", "undecided"}
-    assert sum(how == "exact" for _, how in seen) >= 0.98 * len(seen)
+    observed = judgements(lambda seed, count, flakes: nodes_world(seed, count, 1, flakes), flakes)
+    assert {how for _, how in observed} <= {"exact", "undecided"}
+    assert sum(how == "exact" for _, how in observed) >= 0.98 * len(observed)
 
 
 @pytest.mark.parametrize("flakes", [0.0, 0.01, 0.02])
 def test_of_two_such_nodes_none_is_taken_for_another_and_both_are_named_where_many_nodes_are_well(flakes):
-    seen = judgements(lambda seed, count, flakes: nodes_world(seed, count, 2, flakes), flakes)
-    assert "wrong" not in {how for _, how in seen}
-    among_many = [how for world, how in seen if world.count >= 24]
+    observed = judgements(lambda seed, count, flakes: nodes_world(seed, count, 2, flakes), flakes)
+    assert "wrong" not in {how for _, how in observed}
+    among_many = [how for world, how in observed if world.count >= 24]
     assert sum(how in ("exact", "set") for how in among_many) >= 0.95 * len(among_many)
     # Of larger groups one of the two is in each: what they do differs from no fault of the set.
-    few = [how for world, how in seen if world.count <= 12 and max(world.nodes.values()) <= world.count - 2]
+    few = [
+        how for world, how in observed if world.count <= 12 and max(world.nodes.values()) <= world.count - 2
+    ]
     assert sum(how in ("exact", "set") for how in few) >= 0.75 * len(few)
 
 
 @pytest.mark.parametrize("flakes", [0.0, 0.01, 0.02])
 @pytest.mark.parametrize("kind", ["healthy", "size", "conflict", "crowd", "uplink"])
 def test_where_no_node_is_to_blame_none_is_blamed(kind, flakes):
-    seen = judgements(lambda seed, count, flakes: other_world(seed, count, kind, flakes), flakes)
-    assert [world for world, how in seen if how == "wrong"] == []
+    observed = judgements(lambda seed, count, flakes: other_world(seed, count, kind, flakes), flakes)
+    assert [world for world, how in observed if how == "wrong"] == []
 
 
 def test_the_nodes_of_one_switch_may_be_well_and_are_told_together_and_not_blamed():
-    said = searched(GroupWorld(16, across=frozenset({3, 9}), size=5))
-    assert (said.bad, said.apart) == ((), (3, 9))
+    message = searched(GroupWorld(16, across=frozenset({3, 9}), size=5))
+    assert (message.bad, message.apart) == ((), (3, 9))
 
 
 def test_two_nodes_that_fail_from_different_sizes_on_are_no_switch():
-    said = searched(GroupWorld(16, nodes={3: 4, 9: 8}))
-    assert (set(said.bad), said.apart) == ({3, 9}, ())
+    message = searched(GroupWorld(16, nodes={3: 4, 9: 8}))
+    assert (set(message.bad), message.apart) == ({3, 9}, ())
 
 
 @settings(max_examples=150)
@@ -69,8 +71,8 @@ def test_whatever_it_is_told_it_ends_in_time_and_its_groups_are_sound(count, ans
     rounds = 0
     while groups := search.next_round():
         assert groups == search.next_round(), "asked twice, it says the same"
-        told = [node for group in groups for node in group]
-        assert len(set(told)) == len(told), "groups of a round are disjoint"
+        messages = [node for group in groups for node in group]
+        assert len(set(messages)) == len(messages), "groups of a round are disjoint"
         assert min(map(len, groups)) > PAIR
         search.take([GroupTest(group, luck.choice(answers)) for group in groups])
         rounds += 1
@@ -82,7 +84,9 @@ def test_a_wrong_sum_is_a_failure_and_what_was_not_asked_for_is_ignored():
     search = GroupSearch(range(8))
     search.take([GroupTest((0, 1, 2), False)])
     while groups := search.next_round():
-        search.take([GroupTest(one, True, wrong="sum" * (6 in one and len(one) > 3)) for one in groups])
+        search.take(
+            [GroupTest(entry, True, wrong="sum" * (6 in entry and len(entry) > 3)) for entry in groups]
+        )
     assert search.result().bad == (6,)
 
 
@@ -99,8 +103,8 @@ def test_the_check_names_it_and_the_others_train_where_there_is_a_spare(seed):
     assert (blamed(outcome), bad_links(outcome)) == ({bad}, set())
     assert outcome.excluded == (f"n{bad:04d}",)
     assert outcome.fit == bool(spares)
-    (said,) = [one.said for one in report.nodes[bad].findings]
-    assert "nodes and more fail with it, whichever others they hold" in said
+    (message,) = [finding.said for finding in report.nodes[bad].findings]
+    assert "nodes and more fail with it, whichever others they hold" in message
 
 
 def test_without_the_time_to_name_it_the_check_says_so_and_does_not_pass():

@@ -22,16 +22,16 @@ def ways(nodes: int, chance: random.Random, out=(), into=(), links=(), share=0.1
     """Every node with the next one and one half a ring away, both ways; who loses which share of it."""
     steps = {1, nodes // 2} if nodes > 3 else {1}
     pairs = {(a, (a + step) % nodes) for a in range(nodes) for step in steps}
-    found = []
+    results = []
     for a, b in sorted(pairs | {(b, a) for a, b in pairs}):
         ill = a in out or b in into or (a, b) in links
         lost = share if ill else noise
-        found.append(LossyWay(a, b, sent, sum(chance.random() < lost for _ in range(sent)), 0.1, 0))
-    return found
+        results.append(LossyWay(a, b, sent, sum(chance.random() < lost for _ in range(sent)), 0.1, 0))
+    return results
 
 
 def named(found):
-    return {(one.nodes, one.side, one.both) for one in found}
+    return {(entry.nodes, entry.side, entry.both) for entry in found}
 
 
 @pytest.mark.parametrize("seed", range(60))
@@ -41,16 +41,18 @@ def test_several_lossy_nodes_and_links_are_each_named_and_nobody_else(seed):
     out = set(chance.sample(range(nodes), chance.randint(0, nodes // 6)))
     link = (a := chance.randrange(nodes), (a + 1) % nodes)
     links = {link} if not set(link) & out and chance.random() < 0.5 else set()
-    found = troubles(ways(nodes, chance, out, links=links, share=chance.uniform(0.05, 0.4)), LEAST)
-    assert named(found) == {((node,), "out", False) for node in out} | {(one, "", False) for one in links}
+    result = troubles(ways(nodes, chance, out, links=links, share=chance.uniform(0.05, 0.4)), LEAST)
+    assert named(result) == {((node,), "out", False) for node in out} | {
+        (entry, "", False) for entry in links
+    }
 
 
 @pytest.mark.parametrize("side", ["out", "in", "all"])
 @pytest.mark.parametrize("nodes", [3, 4, 5, 9, 16])
 def test_the_side_of_a_node_that_loses_is_told(nodes, side):
     lost = {"out": {"out": {1}}, "in": {"into": {1}}, "all": {"out": {1}, "into": {1}}}[side]
-    found = troubles(ways(nodes, random.Random(nodes), **lost, share=0.2), LEAST)
-    assert named(found) == {((1,), side, False)}
+    result = troubles(ways(nodes, random.Random(nodes), **lost, share=0.2), LEAST)
+    assert named(result) == {((1,), side, False)}
 
 
 @pytest.mark.parametrize("noise", [0.0, 0.001, 0.01, 0.03, 0.2])
@@ -64,21 +66,21 @@ def test_loss_that_is_alike_everywhere_is_nobodys(noise):
 @pytest.mark.parametrize("echo", [0.0, 0.02, 0.04])
 def test_what_is_sent_again_for_lost_confirmations_does_not_turn_the_direction(nodes, echo):
     chance = random.Random(nodes)
-    seen = {(one.a, one.b): one for one in ways(nodes, chance, links={(0, 1)}, share=0.2)}
-    seen[1, 0] = LossyWay(1, 0, 600, int(600 * echo), 0.1, 0)
-    assert named(troubles(list(seen.values()), LEAST)) == {((0, 1), "", False)}
-    lost = {(one.a, one.b): one for one in ways(max(nodes, 3), chance, out={1}, share=0.2)}
-    for (a, b), one in list(lost.items()):
+    observed = {(value.a, value.b): value for value in ways(nodes, chance, links={(0, 1)}, share=0.2)}
+    observed[1, 0] = LossyWay(1, 0, 600, int(600 * echo), 0.1, 0)
+    assert named(troubles(list(observed.values()), LEAST)) == {((0, 1), "", False)}
+    lost = {(value.a, value.b): value for value in ways(max(nodes, 3), chance, out={1}, share=0.2)}
+    for (a, b), value in list(lost.items()):
         if b == 1:
-            lost[a, b] = LossyWay(a, b, one.sent, int(one.sent * echo), 0.1, 0)
+            lost[a, b] = LossyWay(a, b, value.sent, int(value.sent * echo), 0.1, 0)
     assert named(troubles(list(lost.values()), LEAST)) == {((1,), "out", False)}
 
 
 def test_between_two_nodes_the_way_is_named():
-    found = troubles(ways(2, random.Random(0), out={0}, share=0.2), LEAST)
-    assert named(found) == {((0, 1), "", False)}
+    result = troubles(ways(2, random.Random(0), out={0}, share=0.2), LEAST)
+    assert named(result) == {((0, 1), "", False)}
     both = troubles(ways(2, random.Random(0), out={0, 1}, share=0.2), LEAST)
-    assert [(set(one.nodes), one.both) for one in both] == [({0, 1}, True)]
+    assert [(set(entry.nodes), entry.both) for entry in both] == [({0, 1}, True)]
 
 
 def test_a_few_segments_sent_again_are_no_loss():
@@ -87,14 +89,24 @@ def test_a_few_segments_sent_again_are_no_loss():
 
 
 def test_stalls_seen_by_several_are_the_nodes_and_by_one_the_links():
-    seen = ways(8, random.Random(0))
+    observed = ways(8, random.Random(0))
     of_node = [
-        LossyWay(one.a, one.b, one.sent, 4 * (3 in (one.a, one.b)), 4.5, int(3 in (one.a, one.b)))
-        for one in seen
+        LossyWay(
+            trouble.a,
+            trouble.b,
+            trouble.sent,
+            4 * (3 in (trouble.a, trouble.b)),
+            4.5,
+            int(3 in (trouble.a, trouble.b)),
+        )
+        for trouble in observed
     ]
     assert named(troubles(of_node, LEAST)) == {((3,), "all", False)}
-    of_link = [LossyWay(*(one.a, one.b, one.sent, 4, 4.5), int((one.a, one.b) == (2, 3))) for one in seen]
-    assert {frozenset(one.nodes) for one in troubles(of_link, LEAST)} == {frozenset((2, 3))}
+    of_link = [
+        LossyWay(*(trouble.a, trouble.b, trouble.sent, 4, 4.5), int((trouble.a, trouble.b) == (2, 3)))
+        for trouble in observed
+    ]
+    assert {frozenset(trouble.nodes) for trouble in troubles(of_link, LEAST)} == {frozenset((2, 3))}
 
 
 def test_what_a_node_says_again_takes_the_place_of_what_it_had_said():

@@ -31,7 +31,9 @@ def driven(search, answers, drop=()):
         for at, node in drop:
             if at == len(rounds):
                 search.drop(node)
-        search.take([outcome(one, answers[hash((at, one)) % len(answers)]) for at, one in enumerate(pairs)])
+        search.take(
+            [outcome(value, answers[hash((at, value)) % len(answers)]) for at, value in enumerate(pairs)]
+        )
         assert len(rounds) < 400
     return rounds
 
@@ -54,22 +56,26 @@ def test_whatever_it_is_told_it_ends_and_its_pairs_and_verdicts_are_sound(
     planned = nodes + spares if every else 3
     assert len(rounds) <= planned + 4 * max(confirm, 1)
     for pairs in rounds:
-        tested = [node for one in pairs for node in one]
+        tested = [node for named_link in pairs for node in named_link]
         assert len(set(tested)) == len(tested)
         assert set(tested) <= set(members)
-    said = search.result()
-    gone = {node for _, node in drop}
-    verdicts = [*said.bad, *said.undetermined, *said.certified]
+    message = search.result()
+    ended = {node for _, node in drop}
+    verdicts = [*message.bad, *message.undetermined, *message.certified]
     assert len(set(verdicts)) == len(verdicts)
-    assert set(said.slow) <= set(said.certified)
-    named_links = [*said.bad_links, *said.undetermined_links]
+    assert set(message.slow) <= set(message.certified)
+    named_links = [*message.bad_links, *message.undetermined_links]
     assert len(set(named_links)) == len(named_links)
-    ends = {node for one in named_links for node in one}
-    assert ends <= set(said.certified), "a link is blamed where both its ends work"
-    told = [one.nodes for one in said.evidence if one.kind in ("broken", "undetermined")]
-    assert sorted(told) == sorted([*((node,) for node in (*said.bad, *said.undetermined)), *named_links])
+    ends = {node for named_link in named_links for node in named_link}
+    assert ends <= set(message.certified), "a link is blamed where both its ends work"
+    messages = [
+        named_link.nodes for named_link in message.evidence if named_link.kind in ("broken", "undetermined")
+    ]
+    assert sorted(messages) == sorted(
+        [*((node,) for node in (*message.bad, *message.undetermined)), *named_links]
+    )
     if rounds and len(rounds) > max((at for at, _ in drop), default=0):
-        assert not gone & {node for one in rounds[-1] for node in one}
+        assert not ended & {node for named_link in rounds[-1] for node in named_link}
     assert search.next_round() == ()
 
 
@@ -82,19 +88,19 @@ def test_without_chance_nothing_healthy_is_blamed_however_many_are_broken(nodes,
     couples = [link(a, b) for a, b in zip(order[::2], order[1::2], strict=False)]
     cut = data.draw(st.sets(st.sampled_from(couples)))
     world = PairWorld(1, broken=frozenset(broken), cut=frozenset(cut))
-    said = searched(world, nodes, spares=data.draw(st.integers(0, 2)))
-    assert set(said.bad) <= broken
-    assert {link(*one) for one in said.bad_links} <= cut
-    assert not broken & set(said.certified)
+    message = searched(world, nodes, spares=data.draw(st.integers(0, 2)))
+    assert set(message.bad) <= broken
+    assert {link(*entry) for entry in message.bad_links} <= cut
+    assert not broken & set(message.certified)
 
 
 @settings(max_examples=60)
 @given(nodes=st.integers(4, 130), data=st.data())
 def test_up_to_a_third_broken_blames_nobody_else_and_certifies_none_of_them(nodes, data):
     broken = data.draw(st.sets(st.integers(0, nodes - 1), max_size=nodes // 3))
-    said = searched(PairWorld(1, broken=frozenset(broken)), nodes)
-    assert set(said.bad) <= broken <= {*said.bad, *said.undetermined}
-    assert not said.bad_links
+    message = searched(PairWorld(1, broken=frozenset(broken)), nodes)
+    assert set(message.bad) <= broken <= {*message.bad, *message.undetermined}
+    assert not message.bad_links
 
 
 def test_up_to_a_third_broken_by_chance_are_named_exactly_in_a_few_rounds():
@@ -104,8 +110,8 @@ def test_up_to_a_third_broken_by_chance_are_named_exactly_in_a_few_rounds():
         luck = random.Random(seed)
         nodes = luck.randint(4, 130)
         world = PairWorld(1, broken=frozenset(luck.sample(range(nodes), luck.randint(0, nodes // 3))))
-        said = searched(world, nodes)
-        late += [seed] * (not exact(world, said) or said.rounds > MOST_ROUNDS)
+        message = searched(world, nodes)
+        late += [seed] * (not exact(world, message) or message.rounds > MOST_ROUNDS)
     assert len(late) <= 1, late
 
 
@@ -113,9 +119,9 @@ def test_the_hard_ways_to_be_a_third_broken_are_named_exactly_in_a_few_rounds():
     for nodes in (30, 31, 126, 129, 255, 256):
         for broken in faulty_sets(nodes, nodes // 3, random.Random(nodes)):
             world = PairWorld(1, broken=broken)
-            said = searched(world, nodes)
-            assert exact(world, said), (nodes, sorted(broken))
-            assert said.rounds <= MOST_ROUNDS, (nodes, sorted(broken))
+            message = searched(world, nodes)
+            assert exact(world, message), (nodes, sorted(broken))
+            assert message.rounds <= MOST_ROUNDS, (nodes, sorted(broken))
 
 
 @settings(max_examples=60)
@@ -125,14 +131,14 @@ def test_no_retest_meets_a_partner_again_while_there_is_a_certified_one_it_has_n
     world = mix.world(seed)
     search, met, certified = Search(range(16)), set(), set()
     while pairs := search.next_round():
-        for one in pairs:
-            suspect = [node for node in one if node not in certified]
-            if one in met and len(suspect) == 1:
+        for entry in pairs:
+            suspect = [node for node in entry if node not in certified]
+            if entry in met and len(suspect) == 1:
                 others = {frozenset((suspect[0], node)) for node in certified}
-                assert others <= {frozenset(seen) for seen in met}
-        outcomes = [world.test(*one) for one in pairs]
+                assert others <= {frozenset(observed) for observed in met}
+        outcomes = [world.test(*entry) for entry in pairs]
         met |= set(pairs)
-        certified |= {node for said in outcomes if said.passed for node in said.nodes}
+        certified |= {node for message in outcomes if message.passed for node in message.nodes}
         search.take(outcomes)
 
 
@@ -148,9 +154,9 @@ def test_one_bad_link_is_named_among_failures_by_chance():
 
 def test_bad_nodes_that_pass_now_and_then_are_mostly_named_and_seldom_their_links():
     mix = Mix(64, broken=4, lucky=0.1)
-    said = [wrongly(world, searched(world, 64)) for world in map(mix.world, range(40))]
-    assert sum(false for false, _ in said) <= 4
-    assert sum(missed for _, missed in said) <= 10
+    messages = [wrongly(world, searched(world, 64)) for world in map(mix.world, range(40))]
+    assert sum(false for false, _ in messages) <= 4
+    assert sum(missed for _, missed in messages) <= 10
 
 
 def test_mixtures_are_named_and_nothing_else():

@@ -15,7 +15,7 @@ sets_of_nodes = st.lists(st.integers(0, 5000), min_size=0, max_size=70, unique=T
 
 
 def disjoint(pairs):
-    nodes = [node for one in pairs for node in one]
+    nodes = [node for entry in pairs for node in entry]
     return len(set(nodes)) == len(nodes)
 
 
@@ -48,10 +48,10 @@ def test_a_node_is_no_partner_of_itself():
 @given(sets_of_nodes)
 def test_every_link_of_the_ring_is_tested_once_in_disjoint_pairs(nodes):
     rounds = ring_rounds(nodes)
-    made = [one for pairs in rounds for one in pairs]
+    created = [entry for pairs in rounds for entry in pairs]
     beside = zip(nodes, nodes[1:] + nodes[:1], strict=True)
-    assert len(made) == len(set(made))
-    assert set(made) == {pair(a, b) for a, b in beside if a != b}
+    assert len(created) == len(set(created))
+    assert set(created) == {pair(a, b) for a, b in beside if a != b}
     assert all(map(disjoint, rounds))
     assert len(rounds) == (0 if len(nodes) < 2 else 1 if len(nodes) == 2 else 2 + len(nodes) % 2)
 
@@ -59,7 +59,7 @@ def test_every_link_of_the_ring_is_tested_once_in_disjoint_pairs(nodes):
 @given(sets_of_nodes)
 def test_every_pair_is_tested_once_in_as_many_rounds_as_it_takes(nodes):
     rounds = all_rounds(nodes)
-    made = [one for pairs in rounds for one in pairs]
-    assert sorted(made) == sorted(pair(a, b) for a, b in itertools.combinations(nodes, 2))
+    created = [entry for pairs in rounds for entry in pairs]
+    assert sorted(created) == sorted(pair(a, b) for a, b in itertools.combinations(nodes, 2))
     assert all(map(disjoint, rounds))
     assert len(rounds) == (0 if len(nodes) < 2 else len(nodes) - 1 + len(nodes) % 2)

@@ -21,34 +21,39 @@ def tape(world, nodes, spares=0, **options):
     rounds = []
     while pairs := search.next_round():
         rounds.append(pairs)
-        search.take([world.test(one.a, one.b) for one in pairs])
+        search.take([world.test(pair.a, pair.b) for pair in pairs])
     return rounds, search.result()
 
 
 def test_a_healthy_ring_is_certified_in_its_matchings():
-    rounds, said = tape(PairWorld(1), 4)
+    rounds, message = tape(PairWorld(1), 4)
     assert rounds == [(Pair(0, 1), Pair(2, 3)), (Pair(1, 2), Pair(0, 3))]
-    assert said.evidence == ()
-    assert (said.certified, said.bad, said.bad_links, said.undetermined) == ((0, 1, 2, 3), (), (), ())
-    assert (said.slow, said.slow_links, said.rounds, said.median) == ((), (), 2, 100.0)
+    assert message.evidence == ()
+    assert (message.certified, message.bad, message.bad_links, message.undetermined) == (
+        (0, 1, 2, 3),
+        (),
+        (),
+        (),
+    )
+    assert (message.slow, message.slow_links, message.rounds, message.median) == ((), (), 2, 100.0)
 
 
 def test_a_bad_node_is_named_after_failures_with_three_certified_partners():
-    rounds, said = tape(PairWorld(1, broken=frozenset({2})), 6)
+    rounds, message = tape(PairWorld(1, broken=frozenset({2})), 6)
     assert len(rounds) == 3
-    assert (said.bad, said.certified, said.bad_links) == ((2,), (0, 1, 3, 4, 5), ())
-    (why,) = said.evidence
+    assert (message.bad, message.certified, message.bad_links) == ((2,), (0, 1, 3, 4, 5), ())
+    (why,) = message.evidence
     assert why.against[:2] == (3, 1)
     assert why == Evidence((2,), "broken", Grade.FAIL, tests=3, failed=3, against=why.against)
     assert len(set(why.against)) == 3
 
 
 def test_a_bad_link_is_named_after_three_failures_and_both_ends_are_certified():
-    rounds, said = tape(PairWorld(1, cut=frozenset({link(2, 3)})), 6)
-    again = [[one for one in pairs if {2, 3} & {*one}] for pairs in rounds[2:]]
+    rounds, message = tape(PairWorld(1, cut=frozenset({link(2, 3)})), 6)
+    again = [[pair for pair in pairs if {2, 3} & {*pair}] for pairs in rounds[2:]]
     assert again[:2] == [[Pair(2, 3)], [Pair(2, 3)]]
-    assert (said.bad, said.bad_links, said.certified) == ((), (Pair(2, 3),), (0, 1, 2, 3, 4, 5))
-    assert said.evidence == (Evidence((2, 3), "broken", Grade.FAIL, tests=3, failed=3),)
+    assert (message.bad, message.bad_links, message.certified) == ((), (Pair(2, 3),), (0, 1, 2, 3, 4, 5))
+    assert message.evidence == (Evidence((2, 3), "broken", Grade.FAIL, tests=3, failed=3),)
 
 
 class Moody(PairWorld):
@@ -61,10 +66,10 @@ class Moody(PairWorld):
 
 @pytest.mark.parametrize(("nodes", "tests"), [(6, 5), (12, 5), (64, 5)])
 def test_a_node_that_passed_once_and_fails_with_all_others_is_bad_and_no_link_is_blamed(nodes, tests):
-    _, said = tape(Moody(1), nodes)
-    assert (said.bad, said.bad_links, said.undetermined_links) == ((0,), (), ())
-    assert said.certified == tuple(range(1, nodes))
-    (why,) = said.evidence
+    _, message = tape(Moody(1), nodes)
+    assert (message.bad, message.bad_links, message.undetermined_links) == ((0,), (), ())
+    assert message.certified == tuple(range(1, nodes))
+    (why,) = message.evidence
     assert (why.nodes, why.kind, why.tests >= tests, why.tests - why.failed) == ((0,), "broken", True, 1)
 
 
@@ -89,10 +94,10 @@ def test_nothing_is_known_of_outcomes_that_were_not_asked_for():
 
 
 def test_of_two_nodes_that_fail_without_a_third_neither_is_blamed():
-    rounds, said = tape(PairWorld(1, broken=frozenset({0})), 2)
-    assert (said.bad, said.undetermined, said.certified) == ((), (0, 1), ())
+    rounds, message = tape(PairWorld(1, broken=frozenset({0})), 2)
+    assert (message.bad, message.undetermined, message.certified) == ((), (0, 1), ())
     assert rounds == [(Pair(0, 1),)] * 3
-    assert {one.nodes: (one.kind, one.grade, one.failed) for one in said.evidence} == {
+    assert {entry.nodes: (entry.kind, entry.grade, entry.failed) for entry in message.evidence} == {
         (0,): ("undetermined", Grade.UNDETERMINED, 3),
         (1,): ("undetermined", Grade.UNDETERMINED, 3),
     }
@@ -129,16 +134,16 @@ def test_two_nodes_that_failed_once_by_chance_are_certified_by_the_repeat():
 )
 def test_small_sets_with_and_without_spares_are_solved_exactly(nodes, spares, broken):
     world = PairWorld(1, broken=frozenset(broken))
-    said = searched(world, nodes, spares)
-    assert not set(said.bad) - broken
-    assert not broken & set(said.certified)
-    assert not said.bad_links
-    assert broken - set(said.bad) <= set(range(nodes, nodes + spares)), "only a spare may be left open"
+    message = searched(world, nodes, spares)
+    assert not set(message.bad) - broken
+    assert not broken & set(message.certified)
+    assert not message.bad_links
+    assert broken - set(message.bad) <= set(range(nodes, nodes + spares)), "only a spare may be left open"
 
 
 def test_where_nothing_passes_no_node_is_blamed_and_it_ends_soon():
-    rounds, said = tape(PairWorld(1, broken=frozenset(range(40))), 40)
-    assert (said.bad, said.certified, said.undetermined) == ((), (), tuple(range(40)))
+    rounds, message = tape(PairWorld(1, broken=frozenset(range(40))), 40)
+    assert (message.bad, message.certified, message.undetermined) == ((), (), tuple(range(40)))
     assert len(rounds) == 5
 
 
@@ -153,9 +158,9 @@ def test_with_one_link_cut_one_flake_does_not_make_a_node_bad():
     search = Search(range(4))
     flaked = False
     while pairs := search.next_round():
-        outcomes = [world.test(one.a, one.b) for one in pairs]
-        for at, one in enumerate(pairs):
-            if one == Pair(1, 3) and not flaked:
+        outcomes = [world.test(value.a, value.b) for value in pairs]
+        for at, value in enumerate(pairs):
+            if value == Pair(1, 3) and not flaked:
                 outcomes[at], flaked = GroupTest((1, 3), False), True
         search.take(outcomes)
     assert flaked
@@ -164,15 +169,15 @@ def test_with_one_link_cut_one_flake_does_not_make_a_node_bad():
 
 def test_a_node_with_two_cut_links_works_and_both_links_are_named():
     world = PairWorld(1, cut=frozenset({link(3, 4), link(4, 5)}))
-    said = searched(world, 8)
-    assert exact(world, said)
-    assert 4 in said.certified
+    message = searched(world, 8)
+    assert exact(world, message)
+    assert 4 in message.certified
 
 
 def test_a_node_that_corrupts_sums_is_bad_however_its_tests_ended():
     search = Search(range(6))
     while pairs := search.next_round():
-        search.take([GroupTest(one, passed=True, wrong="sum" * (2 in one)) for one in pairs])
+        search.take([GroupTest(pair, passed=True, wrong="sum" * (2 in pair)) for pair in pairs])
     (why,) = search.result().evidence
     assert (search.result().bad, why.failed, why.wrong) == ((2,), 3, 3)
 
@@ -186,11 +191,16 @@ def test_a_test_whose_partner_was_lost_tells_nothing_and_the_other_is_tested_aga
     search.take([GroupTest((0, 3), None)])
     retest = search.next_round()
     assert retest in ((Pair(0, 2),), (Pair(0, 3),))
-    search.take([GroupTest(one, True) for one in retest])
+    search.take([GroupTest(pair, True) for pair in retest])
     while pairs := search.next_round():
-        search.take([GroupTest(one, True) for one in pairs])
-    said = search.result()
-    assert (said.certified, said.bad, said.undetermined, said.bad_links) == ((0, 2, 3), (), (), ())
+        search.take([GroupTest(pair, True) for pair in pairs])
+    message = search.result()
+    assert (message.certified, message.bad, message.undetermined, message.bad_links) == (
+        (0, 2, 3),
+        (),
+        (),
+        (),
+    )
 
 
 def test_a_node_dropped_while_its_round_runs_is_in_it_no_more():
@@ -212,61 +222,61 @@ def test_one_node_alone_needs_no_pair():
 
 
 def test_idle_spares_are_tested_in_the_rounds_of_the_ring_at_no_cost():
-    rounds, said = tape(PairWorld(1), 4, spares=2)
+    rounds, message = tape(PairWorld(1), 4, spares=2)
     assert len(rounds) == 2
-    assert said.certified == (0, 1, 2, 3, 4, 5)
+    assert message.certified == (0, 1, 2, 3, 4, 5)
 
 
 def test_a_spare_that_may_take_a_place_is_tested_with_the_neighbours_of_that_place():
-    rounds, said = tape(PairWorld(1, broken=frozenset({3})), 8, spares=1)
-    tested_with = [one.a for pairs in rounds for one in pairs if 8 in one]
-    assert 8 in said.certified
+    rounds, message = tape(PairWorld(1, broken=frozenset({3})), 8, spares=1)
+    tested_with = [pair.a for pairs in rounds for pair in pairs if 8 in pair]
+    assert 8 in message.certified
     assert {2, 4} <= {*tested_with}
 
 
 def test_a_spare_is_not_tested_where_nobody_needs_it_and_it_would_take_a_round():
-    rounds, said = tape(PairWorld(1), 4, spares=1)
+    rounds, message = tape(PairWorld(1), 4, spares=1)
     assert len(rounds) == 2
-    assert 4 not in said.certified
+    assert 4 not in message.certified
 
 
 def test_all_pairs_names_a_link_outside_the_ring():
     world = PairWorld(1, cut=frozenset({link(1, 5)}))
-    rounds, said = tape(world, 8, all_pairs=True)
-    assert {one for pairs in rounds for one in pairs} == {
+    rounds, message = tape(world, 8, all_pairs=True)
+    assert {pair for pairs in rounds for pair in pairs} == {
         Pair(a, b) for a, b in itertools.combinations(range(8), 2)
     }
-    assert exact(world, said)
+    assert exact(world, message)
     assert len(rounds) == 7 + 2
     assert tape(world, 8)[1].bad_links == ()
 
 
 def test_all_pairs_stops_testing_a_node_that_is_known_to_be_bad():
-    rounds, said = tape(PairWorld(1, broken=frozenset({5})), 16, all_pairs=True)
-    assert said.bad == (5,)
-    assert sum(5 in one for pairs in rounds for one in pairs) < 8
+    rounds, message = tape(PairWorld(1, broken=frozenset({5})), 16, all_pairs=True)
+    assert message.bad == (5,)
+    assert sum(5 in pair for pairs in rounds for pair in pairs) < 8
 
 
 def test_a_slow_node_is_slow_with_every_partner():
-    said = searched(PairWorld(1, speeds={3: 0.4}), 8)
-    assert (said.bad, said.slow, said.slow_links, said.median) == ((), (3,), (), 100.0)
-    (why,) = said.evidence
+    message = searched(PairWorld(1, speeds={3: 0.4}), 8)
+    assert (message.bad, message.slow, message.slow_links, message.median) == ((), (3,), (), 100.0)
+    (why,) = message.evidence
     assert (why.nodes, why.kind, why.grade, why.rate, why.limit) == ((3,), "slow", Grade.FAIL, 40.0, 90.0)
     assert why.failed == why.tests >= 4
     assert len(why.against) >= 3
 
 
 def test_a_slow_link_is_slow_with_one_partner_only():
-    said = searched(PairWorld(1, link_speeds={link(3, 4): 0.8}), 8)
-    assert (said.bad, said.slow, said.slow_links) == ((), (), (Pair(3, 4),))
-    (why,) = said.evidence
+    message = searched(PairWorld(1, link_speeds={link(3, 4): 0.8}), 8)
+    assert (message.bad, message.slow, message.slow_links) == ((), (), (Pair(3, 4),))
+    (why,) = message.evidence
     assert (why.nodes, why.grade, why.rate, why.median) == ((3, 4), Grade.WARN, 80.0, 100.0)
 
 
 @pytest.mark.parametrize("nodes", [3, 4, 5, 6, 7])
 def test_a_slow_node_among_few_is_told_from_its_partners(nodes):
-    said = searched(PairWorld(1, speeds={1: 0.5}), nodes)
-    assert (said.slow, said.slow_links) == ((1,), ())
+    message = searched(PairWorld(1, speeds={1: 0.5}), nodes)
+    assert (message.slow, message.slow_links) == ((1,), ())
 
 
 def test_a_third_slow_is_not_taken_for_the_measure():
@@ -278,7 +288,7 @@ def test_one_slow_test_is_no_slow_link():
     search = Search(range(8))
     once = True
     while pairs := search.next_round():
-        outcomes = [GroupTest(one, True, 100.0) for one in pairs]
+        outcomes = [GroupTest(pair, True, 100.0) for pair in pairs]
         if once:
             outcomes[0], once = replace(outcomes[0], rate=30.0), False
         search.take(outcomes)
@@ -294,9 +304,9 @@ def test_nothing_is_called_slow_that_reached_the_limit_once(backend, jitter):
         slow = {link(1, 2): luck.choice((1.0, 0.6, 0.3))}
         world = PairWorld(seed, jitter=jitter, dips=luck.choice((0.0, 0.1, 0.3)), link_speeds=slow)
         for every in (False, True):
-            said = searched(world, luck.choice((4, 6, 8, 12)), limits=limits, all_pairs=every)
-            told = [one for one in said.evidence if one.kind == "slow"]
-            assert all(one.rate < one.limit for one in told), (seed, told)
+            message = searched(world, luck.choice((4, 6, 8, 12)), limits=limits, all_pairs=every)
+            messages = [entry for entry in message.evidence if entry.kind == "slow"]
+            assert all(entry.rate < entry.limit for entry in messages), (seed, messages)
 
 
 def test_a_link_that_is_fast_enough_once_is_not_slow_however_often_it_was_slow():
@@ -304,21 +314,21 @@ def test_a_link_that_is_fast_enough_once_is_not_slow_however_often_it_was_slow()
     while pairs := search.next_round():
         met += Pair(2, 3) in pairs
         odd = 92.0 if met == 2 else 30.0
-        search.take([GroupTest(one, True, odd if one == Pair(2, 3) else 100.0) for one in pairs])
+        search.take([GroupTest(pair, True, odd if pair == Pair(2, 3) else 100.0) for pair in pairs])
     assert met > 1
     assert search.result().slow_links == ()
 
 
 def test_where_all_are_slow_alike_nobody_is():
     world = PairWorld(1, full=3.0)
-    said = searched(world, 8, limits=Thresholds(pair_floor=50.0))
-    assert (said.slow, said.slow_links, said.median) == ((), (), 3.0)
+    message = searched(world, 8, limits=Thresholds(pair_floor=50.0))
+    assert (message.slow, message.slow_links, message.median) == ((), (), 3.0)
 
 
 def test_rates_that_are_no_numbers_are_left_out():
     search = Search(range(4))
     while pairs := search.next_round():
-        search.take([GroupTest(one, True, float("nan")) for one in pairs])
+        search.take([GroupTest(pair, True, float("nan")) for pair in pairs])
     assert (search.result().median, search.result().certified) == (None, (0, 1, 2, 3))
 
 
@@ -326,15 +336,15 @@ def test_the_result_may_be_asked_before_the_end():
     search = Search(range(4))
     search.next_round()
     search.take([GroupTest((0, 1), False), GroupTest((2, 3), True)])
-    said = search.result()
-    assert (said.undetermined, said.certified, said.rounds) == ((0, 1), (2, 3), 1)
+    message = search.result()
+    assert (message.undetermined, message.certified, message.rounds) == ((0, 1), (2, 3), 1)
 
 
 def test_a_node_whose_tests_keep_telling_nothing_is_given_up_and_not_blamed():
-    rounds, said = tape(PairWorld(1, silent=frozenset({3})), 12)
-    assert (said.bad, said.undetermined, said.bad_links) == ((), (), ())
-    assert set(range(12)) - set(said.certified) == {3}
-    assert sum(3 in one for pairs in rounds for one in pairs) == 6
+    rounds, message = tape(PairWorld(1, silent=frozenset({3})), 12)
+    assert (message.bad, message.undetermined, message.bad_links) == ((), (), ())
+    assert set(range(12)) - set(message.certified) == {3}
+    assert sum(3 in pair for pairs in rounds for pair in pairs) == 6
 
 
 def test_the_one_sound_pair_of_four_is_found_though_it_failed_by_chance_at_first():
@@ -342,9 +352,9 @@ def test_the_one_sound_pair_of_four_is_found_though_it_failed_by_chance_at_first
     search = Search(range(4))
     first = True
     while pairs := search.next_round():
-        outcomes = [world.test(*one) for one in pairs]
+        outcomes = [world.test(*pair) for pair in pairs]
         if first:
-            outcomes, first = [GroupTest(one, False) for one in pairs], False
+            outcomes, first = [GroupTest(pair, False) for pair in pairs], False
         search.take(outcomes)
     assert set(search.result().bad) == {0, 1}
     assert set(search.result().certified) == {2, 3}

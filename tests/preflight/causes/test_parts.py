@@ -25,13 +25,13 @@ SPLITS = [
 
 @pytest.mark.parametrize("family", TREES)
 def test_worlds_of_switches_are_told_exactly_and_nothing_healthy_is_blamed(family):
-    seen = []
+    observed = []
     for tree in TREES[family]:
         for seed in range(1000, 1040):
             world = tree.world(seed)
-            seen.append(judged(world, searched(world, len(world.places))))
-    assert not any(wrong for _, wrong in seen)
-    assert sum(told for told, _ in seen) >= 0.98 * len(seen)
+            observed.append(judged(world, searched(world, len(world.places))))
+    assert not any(wrong for _, wrong in observed)
+    assert sum(message for message, _ in observed) >= 0.98 * len(observed)
 
 
 @settings(max_examples=80)
@@ -47,8 +47,8 @@ def test_groups_of_neighbours_that_do_not_reach_each_other_are_parts(sizes):
 @pytest.mark.parametrize("count", [4, 7, 16, 33])
 def test_bad_nodes_are_no_part_for_they_fail_with_each_other(count):
     for broken in ({0, 1}, {1, 3}, {0, count - 1}):
-        said = searched(PairWorld(1, broken=frozenset(broken)), count)
-        assert (set(said.bad), said.parts) == (broken, ())
+        message = searched(PairWorld(1, broken=frozenset(broken)), count)
+        assert (set(message.bad), message.parts) == (broken, ())
 
 
 @pytest.mark.parametrize("split", SPLITS)
@@ -104,15 +104,15 @@ def test_a_slow_uplink_is_told_as_one_and_all_train():
 
 @pytest.mark.parametrize("split", SPLITS[:3])
 def test_rates_of_machines_that_are_busy_with_other_work_blame_no_node_and_no_network(split):
-    said = set()
+    message = set()
     for seed in range(3):
         for busy in (False, True):
             faults = Faults(parts=split, uplink=0.1, busy=busy)
             outcome = examined(orders(sum(map(len, split))), faults, seed)
             assert (outcome.fit, blamed(outcome), bad_links(outcome)) == (True, set(), set()), seed
-            said.add((busy, "slow" in outcome.report.set_said))
-    assert (False, True) in said
-    assert (True, True) not in said
+            message.add((busy, "slow" in outcome.report.set_said))
+    assert (False, True) in message
+    assert (True, True) not in message
 
 
 def test_a_slow_node_is_named_among_machines_that_are_busy_with_other_work():

@@ -14,18 +14,18 @@ RUN = 3
 
 def swept(nodes, chance, shut=(), shut_out=(), shut_links=(), noise=0.0):
     """Everybody sweeps everybody; a node, a node's way out, or a link, with its range."""
-    found = {}
+    results = {}
     for a, b in itertools.permutations(range(nodes), 2):
         ranges = [dict(shut).get(b), dict(shut_out).get(a), dict(shut_links).get((a, b))]
-        shuts = [one for one in ranges if one]
-        found[a, b] = frozenset(
+        shuts = [entry for entry in ranges if entry]
+        results[a, b] = frozenset(
             port for port in COMB if any(x <= port <= y for x, y in shuts) or chance.random() < noise
         )
-    return found
+    return results
 
 
 def named(found):
-    return {(one.nodes, one.inward) for one in found}
+    return {(entry.nodes, entry.inward) for entry in found}
 
 
 @pytest.mark.parametrize("seed", range(60))
@@ -35,16 +35,16 @@ def test_the_node_and_the_direction_of_a_blocked_range_are_named_and_nobody_else
     low = chance.randint(LOW, HIGH - width)
     kind = chance.choice(["shut", "shut_out"])
     node = chance.randrange(nodes)
-    found = blocked(swept(nodes, chance, **{kind: {node: (low, low + width)}}, noise=0.003))
-    assert named(found) == {((node,), kind == "shut")}
-    assert abs(found[0].first - low) <= 2 * STEP or found[0].last - found[0].first >= (RUN - 1) * STEP
-    assert low - STEP <= found[0].first <= found[0].last <= low + width + STEP
+    result = blocked(swept(nodes, chance, **{kind: {node: (low, low + width)}}, noise=0.003))
+    assert named(result) == {((node,), kind == "shut")}
+    assert abs(result[0].first - low) <= 2 * STEP or result[0].last - result[0].first >= (RUN - 1) * STEP
+    assert low - STEP <= result[0].first <= result[0].last <= low + width + STEP
 
 
 @pytest.mark.parametrize("nodes", [2, 3, 5])
 def test_a_range_that_one_other_alone_does_not_reach_is_the_links(nodes):
-    seen = swept(nodes, random.Random(0), shut_links={(0, 1): (40000, 41000)})
-    assert [(one.nodes, one.first, one.last) for one in blocked(seen)] == [((0, 1), 40000, 40960)]
+    observed = swept(nodes, random.Random(0), shut_links={(0, 1): (40000, 41000)})
+    assert [(entry.nodes, entry.first, entry.last) for entry in blocked(observed)] == [((0, 1), 40000, 40960)]
 
 
 @pytest.mark.parametrize("noise", [0.0, 0.003, 0.01])

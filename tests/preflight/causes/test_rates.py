@@ -45,22 +45,22 @@ def racks(nodes: int, size: int = 4):
 def test_links_between_racks_that_are_slower_alike_are_not_slow(nodes, across):
     for seed in range(20):
         world = PairWorld(seed, jitter=0.02, rack=4, across=across)
-        said = searched(world, nodes, distance=racks(nodes))
-        assert (said.slow, said.slow_links) == ((), ())
-        assert [one.levels for one in said.kinds] == [0, 1]
-        assert [one.factor > 1 for one in said.kinds] == [False, True]
+        message = searched(world, nodes, distance=racks(nodes))
+        assert (message.slow, message.slow_links) == ((), ())
+        assert [kind.levels for kind in message.kinds] == [0, 1]
+        assert [kind.factor > 1 for kind in message.kinds] == [False, True]
 
 
 @pytest.mark.parametrize(("nodes", "bad"), [(16, (3, 4)), (64, (3, 4)), (16, (5, 6)), (64, (13, 14))])
 def test_a_link_that_is_slower_than_its_like_is_named_between_racks_and_within(nodes, bad):
     for seed in range(20):
         world = PairWorld(seed, jitter=0.02, rack=4, across=0.5, link_speeds={link(*bad): 0.4})
-        said = searched(world, nodes, distance=racks(nodes))
-        assert (said.slow, said.slow_links) == ((), (Pair(*bad),))
-        (found,) = [one for one in said.evidence if one.nodes == bad]
+        message = searched(world, nodes, distance=racks(nodes))
+        assert (message.slow, message.slow_links) == ((), (Pair(*bad),))
+        (result,) = [entry for entry in message.evidence if entry.nodes == bad]
         usual = 50.0 if bad == (3, 4) else 100.0
-        assert found.rate == pytest.approx(0.4 * usual, rel=0.1)
-        assert found.median == pytest.approx(usual, rel=0.1)
+        assert result.rate == pytest.approx(0.4 * usual, rel=0.1)
+        assert result.median == pytest.approx(usual, rel=0.1)
 
 
 @pytest.mark.parametrize("nodes", [16, 64])
@@ -68,11 +68,11 @@ def test_a_link_that_is_slower_than_its_like_is_named_between_racks_and_within(n
 def test_a_slow_node_at_the_edge_of_its_rack_or_within_is_named(nodes, bad):
     for seed in range(20):
         world = PairWorld(seed, jitter=0.02, rack=4, across=0.5, speeds={bad: 0.4})
-        said = searched(world, nodes, distance=racks(nodes))
-        assert (said.slow, said.slow_links) == ((bad,), ())
+        message = searched(world, nodes, distance=racks(nodes))
+        assert (message.slow, message.slow_links) == ((bad,), ())
 
 
 def test_without_a_word_of_the_switches_the_network_is_called_slow_between_racks():
-    said = searched(PairWorld(1, jitter=0.02, rack=8, across=0.5), 16)
-    assert said.slow_parts == (tuple(range(8)), tuple(range(8, 16)))
-    assert (said.slow, said.slow_links) == ((), ())
+    message = searched(PairWorld(1, jitter=0.02, rack=8, across=0.5), 16)
+    assert message.slow_parts == (tuple(range(8)), tuple(range(8, 16)))
+    assert (message.slow, message.slow_links) == ((), ())

@@ -21,10 +21,10 @@ def bisected(nodes, slow):
         groups = next(search)
         while True:
             rounds += 1
-            told = [node for group in groups for node in group]
-            assert len(set(told)) == len(told), "groups of a round are disjoint"
-            said = [(group, slow(group)) for group in groups]
-            groups = search.send([outcome(group, one) for group, one in said])
+            message = [node for group in groups for node in group]
+            assert len(set(message)) == len(message), "groups of a round are disjoint"
+            messages = [(group, slow(group)) for group in groups]
+            groups = search.send([outcome(group, value) for group, value in messages])
     except StopIteration as end:
         return end.value, rounds
 
@@ -42,8 +42,8 @@ def test_where_no_half_is_slow_it_is_the_set():
 
 
 def test_two_faults_in_two_halves_are_both_found_at_the_same_time():
-    found = bisected(range(16), lambda group: {0, 1} <= set(group) or {14, 15} <= set(group))
-    assert found == (((0, 1), (14, 15)), 4)
+    result = bisected(range(16), lambda group: {0, 1} <= set(group) or {14, 15} <= set(group))
+    assert result == (((0, 1), (14, 15)), 4)
 
 
 def test_a_fault_between_two_quarters_stops_at_the_half_that_has_both():
@@ -57,11 +57,11 @@ def test_a_group_that_fails_or_has_a_wrong_sum_is_not_well():
 
 
 def test_what_goes_away_when_it_is_repeated_names_nobody():
-    asked = []
+    requested = []
 
     def once(group):
-        asked.append(group)
-        return {0, 1} <= set(group) and asked.count((0, 1)) < 2
+        requested.append(group)
+        return {0, 1} <= set(group) and requested.count((0, 1)) < 2
 
     assert bisected(range(4), once) == ((), 2)
 
@@ -84,13 +84,13 @@ def test_two_nodes_cannot_be_halved(nodes):
 def test_it_ends_in_time_and_names_a_part_that_holds_the_fault(count, data):
     at = data.draw(st.integers(0, count - 1))
     with_it = data.draw(st.sampled_from([{at}, {at, (at + 1) % count}, {at, (at * 7 + 3) % count}]))
-    found, rounds = bisected(range(count), lambda group: with_it <= set(group))
+    result, rounds = bisected(range(count), lambda group: with_it <= set(group))
     assert rounds <= math.ceil(math.log2(count))
-    assert found == () or [with_it <= set(one) for one in found] == [True]
+    assert result == () or [with_it <= set(entry) for entry in result] == [True]
 
 
 @given(st.integers(3, 64), st.lists(st.sampled_from([True, False, None]), min_size=300, max_size=300))
 def test_it_ends_in_time_whatever_it_is_told(count, luck):
-    told = iter(luck)
-    _, rounds = bisected(range(count), lambda group: GroupTest(group, next(told)))
+    message = iter(luck)
+    _, rounds = bisected(range(count), lambda group: GroupTest(group, next(message)))
     assert rounds <= math.ceil(math.log2(count))

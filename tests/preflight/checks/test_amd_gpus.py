@@ -76,8 +76,8 @@ CARD = {"memory": 206141652992 / 2**20, "used": 297771008 / 2**20}
     ],
 )
 def test_the_older_program_tells_bytes_by_card(out, rows):
-    found = amd_gpus.of_cards(out)
-    assert found == rows or [one["used"] for one in found] == rows
+    result = amd_gpus.of_cards(out)
+    assert result == rows or [entry["used"] for entry in result] == rows
 
 
 def test_the_older_program_is_asked_where_there_is_no_other(monkeypatch):
@@ -85,15 +85,15 @@ def test_the_older_program_is_asked_where_there_is_no_other(monkeypatch):
 
     def answer(program, *words, seconds):
         asked_for.append((program, *words))
-        there = program == "rocm-smi"
-        return ProgramAnswer(0 if there else 127, json.dumps({"card0": rocm_smi()}) if there else "", "")
+        remote = program == "rocm-smi"
+        return ProgramAnswer(0 if remote else 127, json.dumps({"card0": rocm_smi()}) if remote else "", "")
 
     monkeypatch.setattr(amd_gpus, "answer", answer)
     monkeypatch.setattr(amd_gpus, "_DEVICE", "/dev/null")
-    told = amd_gpus.probe(asked())
+    message = amd_gpus.probe(asked())
     assert asked_for[1:] == [("rocm-smi", "--showmeminfo", "vram", "--json")]
-    assert (told["gpus"], told["code"]) == ([CARD], 0)
-    assert verdicts(amd_gpus, {"n1": told}, asked(gpus=2)) == [("n1", FAIL, "rocm-smi sees 1 of 2 GPUs")]
+    assert (message["gpus"], message["code"]) == ([CARD], 0)
+    assert verdicts(amd_gpus, {"n1": message}, asked(gpus=2)) == [("n1", FAIL, "rocm-smi sees 1 of 2 GPUs")]
 
 
 def reading(count: int = 8, given: list[str] | None = None, **of_gpu_3: Any) -> dict[str, Any]:

@@ -34,9 +34,9 @@ def test_exit_code_and_last_line_are_the_finding(
     tmp_path: Path, command: str, grade: object, line: str
 ) -> None:
     (tmp_path / "here").write_text("")
-    said = verdicts(check_command, {"n1": reading(command, tmp_path)})
-    assert [verdict for _, verdict, _ in said] == ([] if grade == PASS else [grade])
-    assert all(line in text for _, _, text in said)
+    message = verdicts(check_command, {"n1": reading(command, tmp_path)})
+    assert [verdict for _, verdict, _ in message] == ([] if grade == PASS else [grade])
+    assert all(line in text for _, _, text in message)
 
 
 def test_it_is_made_only_where_a_command_was_given() -> None:

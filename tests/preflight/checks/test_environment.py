@@ -26,10 +26,10 @@ def test_the_odd_one_out_is_named_with_both_values():
 
 
 def test_two_nodes_that_differ_are_both_named_for_which_is_right_cannot_be_told():
-    said = "NCCL_ALGO differs between nodes: Ring on n1, Tree on n2"
+    message = "NCCL_ALGO differs between nodes: Ring on n1, Tree on n2"
     assert verdicts(environment, {"n1": reading(NCCL_ALGO="Ring"), "n2": reading(NCCL_ALGO="Tree")}) == [
-        ("n1", WARN, said),
-        ("n2", WARN, said),
+        ("n1", WARN, message),
+        ("n2", WARN, message),
     ]
 
 
@@ -67,8 +67,8 @@ def test_the_same_value_is_unfit_only_where_the_interface_is_missing():
     ],
 )
 def test_interfaces_are_chosen_by_the_librarys_own_rules(name, value, useless):
-    found = verdicts(environment, nodes(2, reading(**{name: value})))
-    assert [verdict for _, verdict, _ in found] == ([FAIL, FAIL] if useless else [])
+    result = verdicts(environment, nodes(2, reading(**{name: value})))
+    assert [verdict for _, verdict, _ in result] == ([FAIL, FAIL] if useless else [])
 
 
 def addressed(node: int, shared: str = "docker0", machine: str = "", **variables: str) -> dict[str, object]:
@@ -81,9 +81,9 @@ def addressed(node: int, shared: str = "docker0", machine: str = "", **variables
 
 
 def shared_by(count: int, **options: str) -> list[tuple[str, object, str]]:
-    given = asked(gpus=int(options.pop("gpus", "0")))
+    provided = asked(gpus=int(options.pop("gpus", "0")))
     readings = {f"n{i}": addressed(i, **options) for i in range(1, count + 1)}
-    return verdicts(environment, readings, given)
+    return verdicts(environment, readings, provided)
 
 
 @pytest.mark.parametrize("count", [2, 3, 5, 16])
@@ -103,24 +103,26 @@ def shared_by(count: int, **options: str) -> list[tuple[str, object, str]]:
 def test_an_address_that_several_nodes_share_fails_all_together_and_blames_no_node(
     count, name, value, gpus, verdict
 ):
-    found = shared_by(count, gpus=gpus, **{name: value})
-    assert [(node, grade) for node, grade, _ in found] == ([("", verdict)] if verdict else [])
-    assert all(f"{name} chooses docker0, which has the same address 172.17.0.1" in one[2] for one in found)
+    result = shared_by(count, gpus=gpus, **{name: value})
+    assert [(node, grade) for node, grade, _ in result] == ([("", verdict)] if verdict else [])
+    assert all(
+        f"{name} chooses docker0, which has the same address 172.17.0.1" in entry[2] for entry in result
+    )
 
 
 def test_the_remedy_names_an_interface_with_an_address_of_its_own_on_every_node():
     readings = {f"n{i}": addressed(i, GLOO_SOCKET_IFNAME="docker0") for i in (1, 2, 3)}
-    ((_, found),) = environment.judge(asked(gpus=0), readings)
-    assert found.remedy.startswith("unset GLOO_SOCKET_IFNAME")
-    assert found.remedy.endswith("GLOO_SOCKET_IFNAME=eth0")
+    ((_, result),) = environment.judge(asked(gpus=0), readings)
+    assert result.remedy.startswith("unset GLOO_SOCKET_IFNAME")
+    assert result.remedy.endswith("GLOO_SOCKET_IFNAME=eth0")
 
 
 def test_two_of_many_nodes_with_one_address_are_the_ones_that_are_named():
     readings = {f"n{i}": addressed(i, shared="", GLOO_SOCKET_IFNAME="eth0") for i in range(1, 7)}
     readings["n4"]["addresses"]["eth0"] = "10.0.0.2"
-    ((node, grade, said),) = verdicts(environment, readings, asked(gpus=0))
+    ((node, grade, message),) = verdicts(environment, readings, asked(gpus=0))
     assert (node, grade) == ("", FAIL)
-    assert "same address 10.0.0.2 on n2, n4:" in said
+    assert "same address 10.0.0.2 on n2, n4:" in message
 
 
 def test_simulated_nodes_of_one_machine_share_its_addresses_and_that_is_no_finding():
@@ -143,7 +145,7 @@ def test_only_what_steers_communication_is_read(monkeypatch: pytest.MonkeyPatch)
     from clusterrun.preflight.probes import process_context
 
     monkeypatch.setattr(process_context.os, "environ", {"NCCL_DEBUG": "INFO", "SECRET_TOKEN": "x"})
-    found = environment.probe(ASKED)
-    assert isinstance(found, dict)
-    assert found["variables"] == {"NCCL_DEBUG": "INFO"}
-    assert "lo" in found["interfaces"]
+    result = environment.probe(ASKED)
+    assert isinstance(result, dict)
+    assert result["variables"] == {"NCCL_DEBUG": "INFO"}
+    assert "lo" in result["interfaces"]

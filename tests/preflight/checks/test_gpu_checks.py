@@ -81,8 +81,8 @@ def test_memory_in_use_is_told_with_who_has_it(used, processes, verdict, said):
 
 
 def test_a_program_that_stayed_behind_is_told_however_little_it_holds():
-    left = reading(used=500, processes=[{"pid": 9, "command": "python", "kind": "C", "used": 498}])
-    assert verdicts(MEMORY, {"n1": left}) == [
+    remaining = reading(used=500, processes=[{"pid": 9, "command": "python", "kind": "C", "used": 498}])
+    assert verdicts(MEMORY, {"n1": remaining}) == [
         ("n1", WARN, "GPU 3: 500 of 81559 MiB in use (1%, limit 2%) by python pid 9 498 MiB")
     ]
     desktop = reading(used=500, processes=[{"pid": 9, "command": "/usr/bin/firefox", "kind": "G", "used": 9}])
@@ -191,8 +191,8 @@ def test_slots_of_workstations_and_of_clouds_are_no_lost_lanes(widths: tuple[int
 )
 def test_the_jobs_gpus_are_those_that_its_ranks_are_given(names: list[str], ours: list[int]) -> None:
     uuids = ["GPU-0a", "GPU-1a", "GPU-2a", "GPU-3a5f0000-1111"]
-    there = [{"uuid": one, "mig": "Enabled" if one[4] in "13" else "Disabled"} for one in uuids]
-    assert [index for index, _ in gpus.job_gpus({"given": names, "gpus": there})] == ours
+    remote = [{"uuid": uuid, "mig": "Enabled" if uuid[4] in "13" else "Disabled"} for uuid in uuids]
+    assert [index for index, _ in gpus.job_gpus({"given": names, "gpus": remote})] == ours
 
 
 def test_a_generation_below_that_of_the_others_is_named_and_one_above_is_not():
@@ -261,7 +261,9 @@ NO_ERRORS = "\t Link 0: Replay Errors: 0\n\t Link 0: Recovery Errors: 0\n\t Link
 
 
 def links(*each: str, errors: str = NO_ERRORS) -> object:
-    status = "".join(f"GPU {i}: NVIDIA H100 80GB HBM3 (UUID: GPU-{i})\n{one}" for i, one in enumerate(each))
+    status = "".join(
+        f"GPU {i}: NVIDIA H100 80GB HBM3 (UUID: GPU-{i})\n{value}" for i, value in enumerate(each)
+    )
     counted = "".join(f"GPU {i}: NVIDIA H100 80GB HBM3 (UUID: GPU-{i})\n{errors}" for i in range(len(each)))
     return nvlink.of_text(status, counted)
 
@@ -360,10 +362,10 @@ def test_nothing_is_said_of_gpus_where_none_were_asked_for():
 
 
 def test_gpus_that_a_cgroup_closes_are_not_the_jobs_and_are_counted_apart() -> None:
-    there = [gpu(uuid=f"GPU-{i}", closed=i < 4) for i in range(8)]
-    held = {**reading(), "gpus": there}
-    said = "the job may open 4 of the 8 GPUs, not 8: a cgroup closes the others"
-    assert verdicts(gpus, {"n1": held}) == [("n1", FAIL, said)]
+    remote = [gpu(uuid=f"GPU-{i}", closed=i < 4) for i in range(8)]
+    held = {**reading(), "gpus": remote}
+    message = "the job may open 4 of the 8 GPUs, not 8: a cgroup closes the others"
+    assert verdicts(gpus, {"n1": held}) == [("n1", FAIL, message)]
     assert verdicts(gpus, {"n1": held}, asked(gpus=4)) == []
     ours = [index for index, _ in gpus.job_gpus({**held, "given": ["0", "3"]})]
     assert ours == [4, 7]  # CUDA counts those that it may open
@@ -381,9 +383,9 @@ def test_gpus_that_a_cgroup_closes_are_not_the_jobs_and_are_counted_apart() -> N
     ],
 )
 def test_the_kernel_says_which_device_files_the_job_may_open(minors, allowed, closed):
-    there = [{} if minor is None else {"minor": float(minor)} for minor in minors]
+    remote = [{} if minor is None else {"minor": float(minor)} for minor in minors]
     may = lambda path, mode: path in {f"/dev/nvidia{minor}" for minor in allowed}  # noqa: E731
-    assert gpus.closed_devices(there, may=may) == closed
+    assert gpus.closed_devices(remote, may=may) == closed
 
 
 @pytest.mark.parametrize(

@@ -35,8 +35,8 @@ def test_a_limit_of_the_user_for_files_blames_no_folder(tmp_path: Path) -> None:
         "from clusterrun.preflight.checks import folders; print(json.dumps(folders.written({!r})))"
     )
     argv = [sys.executable, "-c", code.format(str(tmp_path))]
-    done = subprocess.run(argv, capture_output=True, text=True, check=True, timeout=60)
-    reading = json.loads(done.stdout)
+    result = subprocess.run(argv, capture_output=True, text=True, check=True, timeout=60)
+    reading = json.loads(result.stdout)
     assert "error" not in reading and reading["same"] is True
     assert list(tmp_path.iterdir()) == []
 
@@ -170,8 +170,8 @@ def test_a_home_that_no_node_has_is_the_sites_habit():
 
 
 def test_a_folder_is_written_to_and_left_as_it_was(tmp_path: Path):
-    found = folders.written(str(tmp_path))
-    assert (found["path"], found["same"], set(found)) == (
+    result = folders.written(str(tmp_path))
+    assert (result["path"], result["same"], set(result)) == (
         str(tmp_path),
         True,
         {"path", "same", "size", "free", "files"},

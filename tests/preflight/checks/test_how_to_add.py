@@ -82,9 +82,9 @@ def test_a_note_of_the_document_holds_an_exception_makes_a_check_undetermined(sc
     from clusterrun.preflight.tasks import LocalAnswer, ProbeReading
 
     raised = LocalAnswer((ProbeReading("scratch", "", 0.0, why="OSError: [Errno 5] Input/output error"),))
-    said = "could not be read: OSError: [Errno 5] Input/output error"
+    message = "could not be read: OSError: [Errno 5] Input/output error"
     assert registry.findings(ASKED, {"n1": raised}, {}, {}) == {
-        "n1": (Finding("scratch", UNDETERMINED, said, ""),)
+        "n1": (Finding("scratch", UNDETERMINED, message, ""),)
     }
 
 

@@ -166,5 +166,5 @@ def test_a_port_that_is_down_is_unfit_only_where_the_ranks_use_it(
     more: dict[str, Any], gpus: int, verdict: Any
 ):
     ill = {"mlx5_9/1": {**more["mlx5_9/1"], **DOWN}}
-    found = blamed(infiniband, nodes(3, {**ports(), **more}, bad={**ports(), **ill}), asked(gpus=gpus))
-    assert found == {"bad": verdict}
+    result = blamed(infiniband, nodes(3, {**ports(), **more}, bad={**ports(), **ill}), asked(gpus=gpus))
+    assert result == {"bad": verdict}

@@ -60,23 +60,23 @@ def test_the_program_is_asked_for_a_list_and_then_for_each_device(monkeypatch):
 
     monkeypatch.setattr(intel_gpus, "answer", answer)
     monkeypatch.setenv("ZE_AFFINITY_MASK", "1")
-    told = intel_gpus.probe(asked())
+    message = intel_gpus.probe(asked())
     gpu = {"tiles": 1.0, "memory": 49136.0, "used": 27.9296875}
-    assert told == {
+    assert message == {
         "found": True,
         "gpus": [{"number": 0, **gpu}, {"number": 1, **gpu}],
         "given": ["1"],
         "flat": True,
     }
-    assert verdicts(intel_gpus, {"n1": told}, asked(gpus=2)) == []
+    assert verdicts(intel_gpus, {"n1": message}, asked(gpus=2)) == []
     monkeypatch.setattr(intel_gpus, "answer", lambda *argv, seconds: ProgramAnswer(127, "", "No such file"))
     assert intel_gpus.probe(asked()) == {"found": False}
 
 
 def reading(*used: float, given: tuple[str, ...] = (), tiles: int = 2, flat: bool = True) -> dict[str, Any]:
     """GPUs of a Max 1550: two tiles each, with so many MiB in use."""
-    one = {"tiles": tiles, "memory": 131072.0}
-    gpus = [{"number": i, "used": mib, **one} for i, mib in enumerate(used)]
+    entry = {"tiles": tiles, "memory": 131072.0}
+    gpus = [{"number": i, "used": mib, **entry} for i, mib in enumerate(used)]
     return {"found": True, "gpus": gpus, "given": list(given), "flat": flat}
 
 

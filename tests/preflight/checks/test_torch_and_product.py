@@ -50,9 +50,9 @@ def test_another_version_on_one_node_is_named(what, verdict, said):
 
 
 def test_two_nodes_with_two_versions_are_both_named_and_neither_is_called_wrong():
-    said = "torch differs between nodes: 2.13.0+cu128 on n1, 9.9 on n2"
+    output = "torch differs between nodes: 2.13.0+cu128 on n1, 9.9 on n2"
     readings = {"n1": warm(), "n2": warm(versions={**VERSIONS, "torch": "9.9"})}
-    assert verdicts(torch, readings) == [("n1", WARN, said), ("n2", WARN, said)]
+    assert verdicts(torch, readings) == [("n1", WARN, output), ("n2", WARN, output)]
 
 
 def test_half_the_nodes_with_another_version_blame_nobody_alone():
@@ -80,9 +80,9 @@ def test_fewer_gpus_than_asked_for_are_unfit_also_when_only_torch_sees_too_few()
 
 
 def test_a_cpu_build_on_one_node_is_unfit():
-    found = verdicts(torch, nodes(3, warm(), bad=warm(0, CPU)))
-    assert found[0] == ("bad", FAIL, "torch is a CPU build here: it sees none of 8 GPUs")
-    assert {node for node, _, _ in found} == {"bad"}
+    result = verdicts(torch, nodes(3, warm(), bad=warm(0, CPU)))
+    assert result[0] == ("bad", FAIL, "torch is a CPU build here: it sees none of 8 GPUs")
+    assert {node for node, _, _ in result} == {"bad"}
 
 
 def test_a_cpu_build_on_every_node_is_said_of_all_and_blames_none():
@@ -110,10 +110,10 @@ def test_other_bits_than_the_others_are_unfit():
 
 
 def test_of_two_nodes_with_other_bits_none_can_be_named():
-    said = "the product has 2 results; it is not known which is right"
+    output = "the product has 2 results; it is not known which is right"
     assert verdicts(product, {"n1": done(), "n2": done(bits="cuda 4096: dead")}) == [
-        ("n1", UNDETERMINED, said),
-        ("n2", UNDETERMINED, said),
+        ("n1", UNDETERMINED, output),
+        ("n2", UNDETERMINED, output),
     ]
 
 
@@ -138,8 +138,8 @@ def test_a_product_that_fails_is_told(changes, said):
 
 
 def test_a_product_whose_process_was_gone_tells_nothing():
-    gone = {"passed": False, "stage": "warm", "why": "gone", "fingerprint": "", "rates": []}
-    assert verdicts(product, nodes(3, done(), bad=gone)) == []
+    ended = {"passed": False, "stage": "warm", "why": "gone", "fingerprint": "", "rates": []}
+    assert verdicts(product, nodes(3, done(), bad=ended)) == []
 
 
 def test_a_straggler_is_told_with_its_share_of_the_median():

@@ -59,8 +59,8 @@ AT_START = (
 
 def test_a_gpu_that_does_not_answer_while_the_driver_starts_is_told_until_the_driver_is_loaded_again():
     log = [(60.0, AT_START), (59.9, "NVRM: The NVIDIA probe routine failed for 1 device(s)."), (59.8, LOADED)]
-    found = xid.of_lines(log)
-    assert [(row["xid"], row["bus"]) for row in found] == [(79, "0000:b3:00.0")]
+    result = xid.of_lines(log)
+    assert [(row["xid"], row["bus"]) for row in result] == [(79, "0000:b3:00.0")]
     assert xid.of_lines([*log, (10.0, LOADED)]) == []
 
 
@@ -116,8 +116,8 @@ def test_errors_of_programs_are_no_fault_of_a_node():
     ],
 )
 def test_what_the_driver_says_that_a_gpu_needs_is_believed(said, verdicts_and_words):
-    found = verdicts(xid, {"n1": reading((154, 60), said=said)})
-    assert [verdict for _, verdict, _ in found] == verdicts_and_words
+    result = verdicts(xid, {"n1": reading((154, 60), said=said)})
+    assert [verdict for _, verdict, _ in result] == verdicts_and_words
 
 
 def test_an_nvlink_error_that_is_not_fatal_is_only_watched():
@@ -177,8 +177,8 @@ def test_of_what_the_driver_asks_for_the_last_counts(actions, verdict):
     log = [
         (100.0 - i, f"NVRM: Xid (PCI:0000:9b:00): 154, {NEEDS.format(*step)}") for i, step in enumerate(steps)
     ]
-    found = blamed(xid, {"n1": {"readable": True, "xids": xid.of_lines(log), "installed": 8}})
-    assert found == ({"n1": verdict} if verdict else {})
+    result = blamed(xid, {"n1": {"readable": True, "xids": xid.of_lines(log), "installed": 8}})
+    assert result == ({"n1": verdict} if verdict else {})
 
 
 SWITCH = "nvidia-nvswitch3: SXid (PCI:0000:05:00.0): {}"
@@ -190,7 +190,7 @@ def test_a_fatal_error_of_an_nvswitch_is_unfit_and_another_is_none():
         "12028, Non-fatal, Link 32 egress non-posted PRIV error (First)",
         "24007, Severity 1 Engine instance 60 Sub-engine instance 00",
     )
-    log = [(60.0, SWITCH.format(words)) for words in (harmless, fatal, more)]
+    log = [(60.0, SWITCH.format(arguments)) for arguments in (harmless, fatal, more)]
     ill = {"readable": True, "xids": xid.of_lines(log), "installed": 8}
     assert verdicts(xid, nodes(2, reading(), bad=ill)) == [
         ("bad", FAIL, "SXid 24007 of NVSwitch 0000:05:00.0: Link 30 sourcetrack timeout error (60 s ago)")
@@ -256,21 +256,22 @@ ALLOWED = {
 
 
 @pytest.mark.parametrize(
-    ("action", "number"), [(action, number) for action, known in CATALOGUE.items() for number in known]
+    ("action", "number"),
+    [(action, number) for action, expected_names in CATALOGUE.items() for number in expected_names],
 )
 def test_every_number_of_nvidias_catalogue_has_the_class_of_its_action(action, number):
     assert xid.CLASSES.get(number, ("",))[0] in ALLOWED.get(action, {"", xid.MONITOR})
 
 
 def test_a_remedy_of_its_own_is_told_of_an_error_that_makes_a_node_unfit():
-    (_, found), *_ = xid.judge(asked(), {"n1": reading((79, 60))})
-    assert found.remedy.startswith("switch the node off and on")
-    (_, found), *_ = xid.judge(asked(), {"n1": reading((95, 60))})
-    assert found.remedy == xid.REMEDIES[xid.RESET]
+    (_, result), *_ = xid.judge(asked(), {"n1": reading((79, 60))})
+    assert result.remedy.startswith("switch the node off and on")
+    (_, result), *_ = xid.judge(asked(), {"n1": reading((95, 60))})
+    assert result.remedy == xid.REMEDIES[xid.RESET]
     assert all(number in xid.CLASSES for number in xid.OWN_REMEDIES)
 
 
 @pytest.mark.parametrize(("action", "verdict"), [("0x5", FAIL), ("0x6", FAIL), ("0x7", FAIL)])
 def test_newer_actions_of_the_driver_are_known_by_their_numbers(action, verdict):
-    said = f"GPU recovery action changed from 0x0 (None) to {action} (whatever its words)"
-    assert [one for _, one, _ in verdicts(xid, {"n1": reading((154, 60), said=said)})] == [verdict]
+    message = f"GPU recovery action changed from 0x0 (None) to {action} (whatever its words)"
+    assert [value for _, value, _ in verdicts(xid, {"n1": reading((154, 60), said=message)})] == [verdict]

@@ -30,13 +30,13 @@ def asked(**changes: Any) -> RunNeeds:
 
 def verdicts(check: Any, readings: dict[str, Any], given: RunNeeds = ASKED) -> list[tuple[str, Grade, str]]:
     """(node, verdict, what is said) in the order of the findings."""
-    found = list(check.judge(given, readings))
-    assert all(isinstance(one, Finding) and one.check == check.NAME and one.said for _, one in found)
-    return [(node, one.verdict, one.said) for node, one in found]
+    result = list(check.judge(given, readings))
+    assert all(isinstance(entry, Finding) and entry.check == check.NAME and entry.said for _, entry in result)
+    return [(node, entry.verdict, entry.said) for node, entry in result]
 
 
 def blamed(check: Any, readings: dict[str, Any], given: RunNeeds = ASKED) -> dict[str, Grade]:
-    return {node: one.verdict for node, one in check.judge(given, readings)}
+    return {node: entry.verdict for node, entry in check.judge(given, readings)}
 
 
 def gpu(**changes: Any) -> dict[str, Any]:

@@ -22,9 +22,9 @@ HERE = "127.0.0.1"
 
 
 def closed_port(kind: int = socket.SOCK_STREAM) -> int:
-    with closing(socket.socket(socket.AF_INET, kind)) as one:
-        one.bind((HERE, 0))
-        return int(one.getsockname()[1])
+    with closing(socket.socket(socket.AF_INET, kind)) as entry:
+        entry.bind((HERE, 0))
+        return int(entry.getsockname()[1])
 
 
 @pytest.fixture
@@ -61,13 +61,13 @@ def test_a_resolver_that_does_not_answer_is_told_by_the_seconds_for_each_name(mo
     if late:
         monkeypatch.setattr(socket, "getaddrinfo", wait)
     with selectors.DefaultSelector() as selector:
-        one = RunningDial(
+        entry = RunningDial(
             DialTask("", 0, (), ("localhost",) * 3, 2.0 if late else 60.0), set(), watching(selector)
         )
-        while not one.tick():
-            for key, events in selector.select(max(0.0, one.due_at() - time.monotonic())):
+        while not entry.tick():
+            for key, events in selector.select(max(0.0, entry.due_at() - time.monotonic())):
                 key.data(events)
-    answer = one.answer()
+    answer = entry.answer()
     assert (len(answer.resolved), answer.resolve_seconds >= LATE_NAME_SECONDS) == (
         (0, True) if late else (3, False)
     )
@@ -75,12 +75,12 @@ def test_a_resolver_that_does_not_answer_is_told_by_the_seconds_for_each_name(mo
 
 def dial(task: DialTask) -> tuple[Dialled, ...]:
     with selectors.DefaultSelector() as selector:
-        one = Dialer(task, watching(selector))
-        while not one.is_done:
-            for key, events in selector.select(max(0.0, one.due_at() - time.monotonic())):
+        entry = Dialer(task, watching(selector))
+        while not entry.is_done:
+            for key, events in selector.select(max(0.0, entry.due_at() - time.monotonic())):
                 key.data(events)
-            one.tick()
-        return one.dialled()
+            entry.tick()
+        return entry.dialled()
 
 
 @pytest.mark.parametrize("places", [1, 2, 512])
@@ -97,8 +97,8 @@ def test_in_a_sweep_a_port_that_was_not_dialled_is_not_called_silent(monkeypatch
 def test_large_packets_that_a_machine_refuses_have_arrived():
     port = closed_port(socket.SOCK_DGRAM)
     target = Target(1, "n1", HERE, (closed_port(),), port)
-    (found,) = dial(DialTask("", 0, (target,), (), 3.0, sizes=True))
-    assert (found.large, found.silent) == (True, ())
+    (result,) = dial(DialTask("", 0, (target,), (), 3.0, sizes=True))
+    assert (result.large, result.silent) == (True, ())
 
 
 @pytest.mark.parametrize(("small", "lost"), [(True, True), (False, False)])
@@ -128,7 +128,7 @@ def test_a_node_with_few_free_ports_opens_as_many_as_it_has(monkeypatch, free):
         return socket.socket(socket.AF_INET, kind)
 
     monkeypatch.setattr(listener_module, "_bound", bound)
-    found = listener_module._spread(8)
-    assert len(found) == min(free, 8)
-    for one in found:
-        one.close()
+    result = listener_module._spread(8)
+    assert len(result) == min(free, 8)
+    for entry in result:
+        entry.close()

@@ -20,13 +20,13 @@ LIMIT = 60.0
 
 def output(child: ForkedCall) -> list[bytes]:
     """Every line until the child closes its output."""
-    found: list[bytes] = []
+    result: list[bytes] = []
     end = time.monotonic() + LIMIT
     while not child.closed:
-        assert time.monotonic() < end, found
+        assert time.monotonic() < end, result
         select.select([child.output], [], [], 1.0)
-        found += child.lines()
-    return found
+        result += child.lines()
+    return result
 
 
 def exit_code(child: ForkedCall) -> int:
@@ -90,9 +90,9 @@ def test_a_child_and_all_it_started_are_killed_and_what_they_did_is_said(tmp_pat
     child = call(work, LIMIT)
     eventually(lambda: mark.exists() and mark.read_text() != "")
     began = time.monotonic()
-    words = child.kill()
+    arguments = child.kill()
     assert time.monotonic() - began < LIMIT
-    assert "(" in words
+    assert "(" in arguments
     assert exit_code(child) == -signal.SIGKILL
     eventually(lambda: is_gone(int(mark.read_text())))
 
@@ -138,18 +138,18 @@ def test_children_die_with_their_parent(tmp_path):
 
 
 def test_a_program_reads_its_input_and_its_output_comes_back(tmp_path):
-    child, given = execute([sys.executable, "-c", "print(input()[::-1], flush=True)"], {}, str(tmp_path))
-    os.write(given, b"abc\n")
+    child, provided = execute([sys.executable, "-c", "print(input()[::-1], flush=True)"], {}, str(tmp_path))
+    os.write(provided, b"abc\n")
     assert output(child) == [b"cba"]
     assert exit_code(child) == 0
-    os.close(given)
+    os.close(provided)
 
 
 def test_a_program_that_cannot_be_executed_says_why(tmp_path):
-    child, given = execute(["/nowhere/python", "x"], {}, str(tmp_path))
+    child, provided = execute(["/nowhere/python", "x"], {}, str(tmp_path))
     assert output(child) == []
     assert child.rest == "/nowhere/python: [Errno 2] No such file or directory: '/nowhere/python'"
-    os.close(given)
+    os.close(provided)
 
 
 @pytest.mark.parametrize("size", [10, 100_000])

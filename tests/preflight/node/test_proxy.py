@@ -48,11 +48,11 @@ def children(pid: int) -> list[int]:
 def test_a_node_is_asked_through_another_and_its_examiner_ends_when_it_is_sent_away(one, run_dir):
     argv = examine(run_dir)
     first = one.ask(1, through(argv, tasks.message_text(ListenTask(NONCE))))
-    there = tasks.answer(ListenTask(NONCE), first.body)
-    assert isinstance(there, ListenAnswer)
+    other_place = tasks.answer(ListenTask(NONCE), first.body)
+    assert isinstance(other_place, ListenAnswer)
     (remote,) = children(one.process.pid)
-    here = one.ask(2, ListenTask(NONCE))
-    target = Target(1, "n1", "127.0.0.1", here.ports, here.udp_port)
+    local = one.ask(2, ListenTask(NONCE))
+    target = Target(1, "n1", "127.0.0.1", local.ports, local.udp_port)
     dial = DialTask(NONCE, 2, (target,), (), 30.0)
     met = tasks.answer(dial, one.ask(3, through(argv, tasks.message_text(dial))).body)
     assert (met.dialled[0].silent, met.dialled[0].refused, met.dialled[0].large) == ((), (), True)
@@ -82,10 +82,10 @@ def test_a_program_that_ended_before_it_was_asked_is_answered_for_by_its_last_wo
         lambda fd, mask, read: readers.append(read),
     )
     os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOWAIT)
-    asked = RunningThrough(through((), "a task"), remote, "")
-    while not asked.tick():
+    requested = RunningThrough(through((), "a task"), remote, "")
+    while not requested.tick():
         readers[0](0)
-    assert asked.answer() == ThroughAnswer("", "no such node")
+    assert requested.answer() == ThroughAnswer("", "no such node")
 
 
 def test_the_program_that_starts_agents_is_turned_to_start_an_examiner_on_one_node():
@@ -110,10 +110,10 @@ def test_an_examiner_on_another_node_asks_for_no_memory_of_the_job():
     environment = {"PATH": os.environ["PATH"], "SLURM_MEM_PER_NODE": "1", "SLURM_JOB_ID": "7"}
     scouts = RemoteExaminers(environment, lambda fd, mask, read: readers.append(read))
     argv = ("/bin/sh", "-c", "echo $SLURM_JOB_ID:$SLURM_MEM_PER_NODE")
-    asked = scouts.through(through(argv, "a task"))
-    while not asked.tick():
+    requested = scouts.through(through(argv, "a task"))
+    while not requested.tick():
         readers[0](0)
-    assert asked.answer() == ThroughAnswer("", "7:")
+    assert requested.answer() == ThroughAnswer("", "7:")
 
 
 def test_nobody_is_looked_at_where_all_nodes_are_one_machine():

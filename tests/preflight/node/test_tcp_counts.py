@@ -34,14 +34,14 @@ class Connection(socket.socket):
 
     def __init__(self, counts: Counts, size: int = 232) -> None:
         super().__init__()
-        told = bytearray(232)
+        message = bytearray(232)
         for at, number in ((16, MSS), (24, counts.unacked), (100, counts.total_retrans)):
-            struct.pack_into("=I", told, at, number)
-        struct.pack_into("=I", told, 156, counts.data_segs_out)
-        struct.pack_into("=I", told, 216, counts.dsack_dups)
-        struct.pack_into("=Q", told, 120, counts.bytes_acked)
-        struct.pack_into("=QQ", told, 200, counts.bytes_sent, counts.bytes_retrans)
-        self._told = bytes(told[:size])
+            struct.pack_into("=I", message, at, number)
+        struct.pack_into("=I", message, 156, counts.data_segs_out)
+        struct.pack_into("=I", message, 216, counts.dsack_dups)
+        struct.pack_into("=Q", message, 120, counts.bytes_acked)
+        struct.pack_into("=QQ", message, 200, counts.bytes_sent, counts.bytes_retrans)
+        self._told = bytes(message[:size])
 
     def getsockopt(self, *asked: int) -> bytes:  # type: ignore[override]
         return self._told[: asked[2]]
@@ -65,29 +65,29 @@ REPEATED_TOO_EARLY = Counts(310, 10, 10, bytes_acked=360001, bytes_sent=374480, 
     ],
 )
 def test_what_the_sender_itself_drops_counts_as_sent_again(counts: Counts, resent: int) -> None:
-    with Connection(counts) as one:
-        assert sent_and_resent(one) == (counts.data_segs_out, resent)
-        assert transmitted_again(one) == resent + counts.dsack_dups
+    with Connection(counts) as entry:
+        assert sent_and_resent(entry) == (counts.data_segs_out, resent)
+        assert transmitted_again(entry) == resent + counts.dsack_dups
 
 
 @pytest.mark.parametrize("size", [0, 104, 160, 192])
 def test_an_old_kernel_tells_less_and_nothing_is_made_of_what_it_does_not_tell(size: int) -> None:
-    with Connection(DROPPED_BY_THE_SENDER, size) as one:
-        assert sent_and_resent(one) == (345 if size >= 160 else 0, 1 if size >= 104 else 0)
+    with Connection(DROPPED_BY_THE_SENDER, size) as entry:
+        assert sent_and_resent(entry) == (345 if size >= 160 else 0, 1 if size >= 104 else 0)
 
 
 def test_a_connection_of_this_machine_loses_nothing() -> None:
     with (
         socket.create_server(("127.0.0.1", 0)) as server,
-        socket.create_connection(server.getsockname()) as one,
+        socket.create_connection(server.getsockname()) as entry,
         server.accept()[0] as other,
     ):
         for _ in range(20):
-            one.sendall(bytes(6000))
-            left = 6000
-            while left:
-                left -= len(other.recv(left))
-        sent, resent = sent_and_resent(one)
+            entry.sendall(bytes(6000))
+            remaining = 6000
+            while remaining:
+                remaining -= len(other.recv(remaining))
+        sent, resent = sent_and_resent(entry)
         assert sent > 0
         assert resent == 0
 
@@ -116,28 +116,28 @@ def test_what_the_machine_dropped_when_it_sent_it_again_is_read_from_the_kernel_
 def test_calls_that_stay_silent_were_dropped_here_where_the_machine_dropped_as_many(
     monkeypatch, counts, dropped
 ):
-    told = iter(counts)
-    monkeypatch.setattr(dialer, "dropped_again", lambda: next(told))
+    message = iter(counts)
+    monkeypatch.setattr(dialer, "dropped_again", lambda: next(message))
     with socket.socket() as deaf, socket.create_server(("127.0.0.1", 0), backlog=1) as full:
         deaf.bind(("127.0.0.1", 0))
         refusing, port = deaf.getsockname()[1], full.getsockname()[1]
         held = [socket.socket() for _ in range(4)]
-        for one in held:  # its queue is full now: what is dialled there gets no answer
-            one.setblocking(False)
-            one.connect_ex(("127.0.0.1", port))
+        for entry in held:  # its queue is full now: what is dialled there gets no answer
+            entry.setblocking(False)
+            entry.connect_ex(("127.0.0.1", port))
         targets = (
             Target(1, "n1", "127.0.0.1", (port, port), 9),
             Target(2, "n2", "127.0.0.1", (refusing,), 9),
         )
         watched = []
-        one = dialer.Dialer(
+        entry = dialer.Dialer(
             DialTask("c0ffee", 0, targets, (), 0.0, closed=True), lambda *what: watched.append(what)
         )
         calls = {sock: call for sock, events, call in watched if events}
         for sock in select.select([], list(calls), [], 0.2)[1]:
             calls[sock](dialer.WRITE)
-        one.tick()
-        first, second = one.dialled()
+        entry.tick()
+        first, second = entry.dialled()
     for sock in held:
         sock.close()
     assert (first.dropped, second.dropped) == (dropped, False)

@@ -54,14 +54,14 @@ def target(
 
 
 def test_two_nodes_reach_each_other_on_all_ports_with_large_packets_and_datagrams(two):
-    one, other = two
+    entry, other = two
     task = ListenTask(NONCE)
-    first, second = one.ask(1, task), other.ask(1, task)
+    first, second = entry.ask(1, task), other.ask(1, task)
     assert len(set(first.ports)) == 8 and not set(first.ports) & set(second.ports)
     dial = DialTask(NONCE, 0, (target(1, second),), ("localhost", "no.such.name.invalid"), 30.0)
-    answer = one.ask(2, dial)
-    (found,) = answer.dialled
-    assert (found.node, found.refused, found.silent, found.large, found.why) == (1, (), (), True, "")
+    answer = entry.ask(2, dial)
+    (actual,) = answer.dialled
+    assert (actual.node, actual.refused, actual.silent, actual.large, actual.why) == (1, (), (), True, "")
     assert dict(answer.resolved)["no.such.name.invalid"] == ""
     assert "127.0.0.1" in dict(answer.resolved)["localhost"]
     back = DialTask(NONCE, 1, (target(0, first),), (), 30.0)
@@ -69,46 +69,46 @@ def test_two_nodes_reach_each_other_on_all_ports_with_large_packets_and_datagram
 
 
 def test_messages_go_to_and_fro_from_the_first_watch_task_on_and_both_ends_count(two):
-    one, other = two
-    first, second = one.ask(1, ListenTask(NONCE)), other.ask(1, ListenTask(NONCE))
-    assert one.ask(2, ExchangeTask(NONCE, 0, (target(1, second),), 0.0)).exchanged[0].node == 1
+    entry, other = two
+    first, second = entry.ask(1, ListenTask(NONCE)), other.ask(1, ListenTask(NONCE))
+    assert entry.ask(2, ExchangeTask(NONCE, 0, (target(1, second),), 0.0)).exchanged[0].node == 1
     assert other.ask(2, ExchangeTask(NONCE, 1, (target(0, first),), 0.0)).exchanged
 
     def enough() -> bool:
         numbers.append(numbers[-1] + 1)
-        seen = [
+        observed = [
             node.ask(numbers[-1], ExchangeTask(NONCE, at, (), 0.1)).exchanged for at, node in enumerate(two)
         ]
-        assert all({line.node for line in own} == {1 - at} for at, own in enumerate(seen))
-        return all(len(own) == 2 and all(line.sent >= 5 for line in own) for own in seen)
+        assert all({line.node for line in own} == {1 - at} for at, own in enumerate(observed))
+        return all(len(own) == 2 and all(line.sent >= 5 for line in own) for own in observed)
 
     numbers = [2]
     eventually(enough)
 
 
 def test_what_does_not_answer_is_silent_or_refused_and_costs_one_limit(two):
-    one, _ = two
+    entry, _ = two
     with socket.socket() as nobody:
         nobody.bind(("127.0.0.1", 0))
         shut = nobody.getsockname()[1]
-        here = one.ask(1, ListenTask(NONCE))
-        goals = (target(5, here, (shut,)), target(6, here, (9, 10), NOWHERE))
-        answer = one.ask(2, DialTask(NONCE, 0, goals, (), 1.0))
+        local = entry.ask(1, ListenTask(NONCE))
+        goals = (target(5, local, (shut,)), target(6, local, (9, 10), NOWHERE))
+        answer = entry.ask(2, DialTask(NONCE, 0, goals, (), 1.0))
     refused, silent = answer.dialled
     assert (refused.refused, refused.silent) == ((shut,), ())
     assert set(silent.silent) | set(silent.refused) == {9, 10}
 
 
 def test_a_dialler_without_the_nonce_is_a_stranger(two):
-    one, other = two
+    entry, other = two
     ports = other.ask(1, ListenTask(NONCE)).ports
-    here = one.ask(1, ListenTask(NONCE))
-    answer = one.ask(2, DialTask("wrong", 0, (Target(1, "n2", "127.0.0.1", ports[:1], 9),), (), 2.0))
+    local = entry.ask(1, ListenTask(NONCE))
+    answer = entry.ask(2, DialTask("wrong", 0, (Target(1, "n2", "127.0.0.1", ports[:1], 9),), (), 2.0))
     assert answer.dialled[0].refused == ports[:1]
     for port in ports:
         with socket.create_connection(("127.0.0.1", port)) as guest:
             guest.sendall(b"GET / HTTP/1.0\r\n" * 50)
-    again = DialTask(NONCE, 1, (target(0, here),), (), 30.0)
+    again = DialTask(NONCE, 1, (target(0, local),), (), 30.0)
     assert other.ask(3, again).dialled[0].silent == ()
 
 
@@ -134,29 +134,29 @@ def test_checks_that_others_have_done_long_ago_can_be_called_late_before_their_l
     try:
         task = LocalTask(asked(run_dir), ("gpus", "nvlink", "shared-memory"))
         node.tell(1, tasks.message_text(task))
-        found = {one.check: one for one in node.ask(1, replace(task, limit=5.0)).readings}
+        results = {value.check: value for value in node.ask(1, replace(task, limit=5.0)).readings}
     finally:
         node.end()
-    assert {name: one.late for name, one in found.items()} == {
+    assert {name: value.late for name, value in results.items()} == {
         "gpus": True,
         "nvlink": True,
         "shared-memory": False,
     }
-    assert "sleep" in found["gpus"].why
+    assert "sleep" in results["gpus"].why
 
 
 def test_lines_that_are_no_task_are_passed_over(two):
-    one, _ = two
-    one.stdin.write(b"nonsense\n{}\n" + b'{"number": 1, "body": "[]"}\n')
-    assert one.ask(4, ListenTask(NONCE)).ports
+    entry, _ = two
+    entry.stdin.write(b"nonsense\n{}\n" + b'{"number": 1, "body": "[]"}\n')
+    assert entry.ask(4, ListenTask(NONCE)).ports
 
 
 def test_without_a_warm_process_a_test_fails_at_once_and_says_so(two):
-    one, _ = two
+    entry, _ = two
     members = (GroupMember(0, "n1", "127.0.0.1"), GroupMember(1, "n2", "127.0.0.1"))
-    result = one.ask(1, GroupTask(7, "pair", members, 0, 1, 0, "", 5.0))
+    result = entry.ask(1, GroupTask(7, "pair", members, 0, 1, 0, "", 5.0))
     assert (result.test, result.passed, result.stage) == (7, False, "warm")
-    up = one.ask(2, StartTorch("/nowhere/python", "/"))
+    up = entry.ask(2, StartTorch("/nowhere/python", "/"))
     assert (up.up, "No such file" in up.why) == (False, True)
 
 
@@ -192,7 +192,7 @@ def parent(pid: int) -> int:
 @pytest.fixture
 def no_checks(monkeypatch):
     """What this machine itself is like is not at issue."""
-    monkeypatch.setattr(registry, "names", lambda asked: ())
+    monkeypatch.setattr(registry, "names", lambda requested: ())
 
 
 def test_a_whole_examination_of_three_real_examiners_passes(run_dir, no_checks):
@@ -201,7 +201,7 @@ def test_a_whole_examination_of_three_real_examiners_passes(run_dir, no_checks):
         outcome = nodes.outcome()
     finally:
         nodes.end()
-    assert {one.verdict for one in outcome.report.nodes} == {Grade.PASS}
+    assert {entry.verdict for entry in outcome.report.nodes} == {Grade.PASS}
     assert (outcome.fit, outcome.world, outcome.report.backend) == (True, (0, 1, 2), "gloo")
     assert {test.outcome for test in outcome.report.tests} == {"passed"}
     assert outcome.environment == (("GLOO_SOCKET_IFNAME", "lo"), ("NCCL_SOCKET_IFNAME", "=lo"))
@@ -214,7 +214,9 @@ def test_a_real_node_that_adds_wrongly_is_named(run_dir, no_checks):
         outcome = nodes.outcome()
     finally:
         nodes.end()
-    failed = {one.node: [f.check for f in one.findings] for one in outcome.report.nodes if one.findings}
+    failed = {
+        entry.node: [f.check for f in entry.findings] for entry in outcome.report.nodes if entry.findings
+    }
     assert (outcome.fit, outcome.excluded, failed) == (False, ("n1",), {"n1": ["sums"]})
 
 

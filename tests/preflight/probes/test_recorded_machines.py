@@ -30,8 +30,8 @@ def document(version: str, cuda: str, tags: dict[str, str], instances: tuple[str
     for path, text in tags.items():
         place = gpu
         for name in path.split("/"):
-            found = place.find(name)
-            place = ElementTree.SubElement(place, name) if found is None else found
+            result = place.find(name)
+            place = ElementTree.SubElement(place, name) if result is None else result
         place.text = text
     for errors in instances:
         device = ElementTree.SubElement(gpu.find("mig_devices") or _made(gpu), "mig_device")
@@ -41,8 +41,8 @@ def document(version: str, cuda: str, tags: dict[str, str], instances: tuple[str
 
 
 def _made(gpu: ElementTree.Element) -> ElementTree.Element:
-    found = gpu.find("mig_devices")
-    return ElementTree.SubElement(gpu, "mig_devices") if found is None else found
+    result = gpu.find("mig_devices")
+    return ElementTree.SubElement(gpu, "mig_devices") if result is None else result
 
 
 def pci(most: str, now: str, generation_most: str, generation: str) -> dict[str, str]:
@@ -147,12 +147,14 @@ def test_a_machine_that_somebody_published_is_read_and_nothing_is_held_against_i
     read = nvidia_smi.gpus(document(version, cuda, tags, instances))
     assert (read["driver"], read["cuda"]) == (version, cuda)
     reading = {"n1": {"found": True, "code": 0, "given": [], **read}}
-    said = [
-        (one.verdict, one.said) for check in CHECKS for _, one in check.judge(asked(gpus=devices), reading)
+    messages = [
+        (entry.verdict, entry.said)
+        for check in CHECKS
+        for _, entry in check.judge(asked(gpus=devices), reading)
     ]
-    assert said == told
-    more = [one for _, one in gpus.judge(asked(gpus=devices + 1), reading)]
-    assert [one.said for one in more] == [f"the driver sees {devices} of {devices + 1} GPUs"]
+    assert messages == told
+    more = [entry for _, entry in gpus.judge(asked(gpus=devices + 1), reading)]
+    assert [entry.said for entry in more] == [f"the driver sees {devices} of {devices + 1} GPUs"]
 
 
 JOINED = {"fabric/state": "Completed", "fabric/status": "Success"}
@@ -179,18 +181,18 @@ FABRICS = [
 """The fabric of machines that people reported, by source."""
 
 
-@pytest.mark.parametrize(("source", "tags", "told"), FABRICS, ids=[one[0] for one in FABRICS])
+@pytest.mark.parametrize(("source", "tags", "told"), FABRICS, ids=[fabric[0] for fabric in FABRICS])
 def test_the_fabric_of_a_machine_that_somebody_reported_is_judged_as_it_was(source, tags, told):
     read = nvidia_smi.gpus(document("580.1", "13.0", {"product_name": "NVIDIA GB200", **tags}))
-    found = FABRIC.judge(asked(), {"n1": {"found": True, "given": [], **read}})
-    assert [(one.verdict, one.said) for _, one in found] == told
+    result = FABRIC.judge(asked(), {"n1": {"found": True, "given": [], **read}})
+    assert [(fabric.verdict, fabric.said) for _, fabric in result] == told
 
 
 def test_errors_of_an_instance_are_errors_of_its_gpu():
     (ill,) = nvidia_smi.gpus(document("510.47.03", "11.6", A100_MIG, ("0", "2")))["gpus"]
     assert ill["uncorrected"] == 2.0
-    (_, found), *_ = ERRORS.judge(asked(), {"n1": {"found": True, "given": [], "gpus": [ill]}})
-    assert (found.verdict, found.said) == (
+    (_, result), *_ = ERRORS.judge(asked(), {"n1": {"found": True, "given": [], "gpus": [ill]}})
+    assert (result.verdict, result.said) == (
         Grade.FAIL,
         "GPU 0: 2 uncorrected memory errors since the driver's start (limit 0)",
     )
@@ -211,8 +213,8 @@ def test_errors_of_an_instance_are_errors_of_its_gpu():
 )
 def test_what_the_driver_asks_for_is_believed_and_what_it_does_not_say_is_no_fault(said, verdict):
     read = nvidia_smi.gpus(document("580.1", "13.0", {"gpu_recovery_action": said}))
-    found = [one.verdict for _, one in ERRORS.judge(asked(), {"n1": {"given": [], **read}})]
-    assert found == ([] if verdict is None else [verdict])
+    results = [entry.verdict for _, entry in ERRORS.judge(asked(), {"n1": {"given": [], **read}})]
+    assert results == ([] if verdict is None else [verdict])
 
 
 LOST = [
@@ -239,13 +241,15 @@ def of_file(name: str) -> str:
 def findings(read, gpus_of_job, **more):
     reading = {"n1": {"found": True, "code": 0, "given": [], **read, **more}}
     return [
-        (one.verdict, one.said)
+        (entry.verdict, entry.said)
         for check in CHECKS
-        for _, one in check.judge(asked(gpus=gpus_of_job), reading)
+        for _, entry in check.judge(asked(gpus=gpus_of_job), reading)
     ]
 
 
-@pytest.mark.parametrize(("name", "version", "count", "facts", "told"), WHOLE, ids=[one[0] for one in WHOLE])
+@pytest.mark.parametrize(
+    ("name", "version", "count", "facts", "told"), WHOLE, ids=[entry[0] for entry in WHOLE]
+)
 def test_a_whole_document_of_a_real_driver_is_read_and_judged(name, version, count, facts, told):
     read = nvidia_smi.gpus(of_file(name))
     assert (read["driver"], len(read["gpus"])) == (version, count)
@@ -254,13 +258,13 @@ def test_a_whole_document_of_a_real_driver_is_read_and_judged(name, version, cou
 
 
 def test_a_lost_gpu_that_cannot_tell_its_uuid_may_be_the_jobs_and_one_of_another_job_is_not_held_against_it():
-    there = nvidia_smi.gpus(of_file("driver-580-gb200-one-lost.xml"))["gpus"]
-    there[1]["uuid"] = ""
-    gone = (FAIL, "GPU 1: the driver says: GPU is lost")
-    both = [there[0]["uuid"], "GPU-of-the-one-that-is-lost"]
-    assert gone in findings({"gpus": there}, 2, given=both)
-    assert gone not in findings({"gpus": there}, 1, given=both[:1])
-    assert gone not in findings({"gpus": there}, 1, given=["0"])
+    remote = nvidia_smi.gpus(of_file("driver-580-gb200-one-lost.xml"))["gpus"]
+    remote[1]["uuid"] = ""
+    ended = (FAIL, "GPU 1: the driver says: GPU is lost")
+    both = [remote[0]["uuid"], "GPU-of-the-one-that-is-lost"]
+    assert ended in findings({"gpus": remote}, 2, given=both)
+    assert ended not in findings({"gpus": remote}, 1, given=both[:1])
+    assert ended not in findings({"gpus": remote}, 1, given=["0"])
 
 
 UNKNOWN = "Unable to determine the device handle for GPU 0000:BA:80.0: Unknown Error"
@@ -271,12 +275,12 @@ ROM = "WARNING: infoROM is corrupted at gpu 0000:0B:00.0"
 @pytest.mark.parametrize("told", [f"{UNKNOWN}\n{{}}", f"{{}}\n{ROM}\n", f"{UNKNOWN}\n{{}}{ROM}"])
 def test_a_complaint_around_the_document_is_told_and_the_document_is_read_all_the_same(told):
     printed = told.format(of_file("driver-580-h100.xml"))
-    read, said = nvidia_smi.gpus(printed), nvidia_smi.complaints(printed)
+    read, message = nvidia_smi.gpus(printed), nvidia_smi.complaints(printed)
     assert len(read["gpus"]) == 2
-    assert findings(read, 2, complaints=said) == [(WARN, f"nvidia-smi: {one}") for one in said]
-    assert said == [one for one in (UNKNOWN, ROM) if one in told]
-    (missing,) = findings(read, 8, complaints=said)
-    assert missing == (FAIL, "; ".join(["the driver sees 2 of 8 GPUs", *said]))
+    assert findings(read, 2, complaints=message) == [(WARN, f"nvidia-smi: {entry}") for entry in message]
+    assert message == [entry for entry in (UNKNOWN, ROM) if entry in told]
+    (missing,) = findings(read, 8, complaints=message)
+    assert missing == (FAIL, "; ".join(["the driver sees 2 of 8 GPUs", *message]))
 
 
 NOT_LISTED = [
@@ -295,10 +299,10 @@ NOT_LISTED = [
 
 @pytest.mark.parametrize(("said", "remedy"), NOT_LISTED)
 def test_what_nvidia_smi_says_where_it_lists_nothing_has_a_remedy_of_its_own(said, remedy):
-    ((_, found),) = gpus.judge(asked(), {"n1": {"found": True, "code": 9, "given": [], "said": said}})
-    assert found.verdict == FAIL
-    assert found.said == f"nvidia-smi: {said}".replace("\n", " ")
-    assert remedy in found.remedy
+    ((_, result),) = gpus.judge(asked(), {"n1": {"found": True, "code": 9, "given": [], "said": said}})
+    assert result.verdict == FAIL
+    assert result.said == f"nvidia-smi: {said}".replace("\n", " ")
+    assert remedy in result.remedy
 
 
 def test_a_gpu_that_is_to_be_divided_and_has_no_instance_is_no_missing_gpu():
@@ -310,8 +314,8 @@ def test_a_virtual_gpu_without_a_license_is_slowed_down_and_that_is_told():
     tags = {"product_name": "GRID A100-40C", "vgpu_software_licensed_product/license_status": "{}"}
 
     def told(status):
-        made = {name: value.format(status) for name, value in tags.items()}
-        return findings(nvidia_smi.gpus(document("535.129.03", "12.2", made)), 1)
+        created = {name: value.format(status) for name, value in tags.items()}
+        return findings(nvidia_smi.gpus(document("535.129.03", "12.2", created)), 1)
 
     assert told("Unlicensed (Restricted)") == [  # NVIDIA/gpu-operator#628
         (WARN, "GPU 0: the license of this virtual GPU: Unlicensed (Restricted); the driver slows it down")
@@ -328,6 +332,6 @@ def test_a_node_without_ecc_among_nodes_that_have_it_is_told():
     readings = {name: {"found": True, "given": [], **node("Enabled")} for name in ("n1", "n2", "n3")}
     assert list(DRIVER.judge(asked(), readings)) == []
     odd = {**readings, "n4": {"found": True, "given": [], **node("Disabled")}}
-    ((name, found),) = DRIVER.judge(asked(), odd)
-    assert (name, found.verdict) == ("n4", WARN)
-    assert found.said == "ECC of the GPUs' memory is Disabled; it is Enabled on 3 of 4 nodes"
+    ((name, result),) = DRIVER.judge(asked(), odd)
+    assert (name, result.verdict) == ("n4", WARN)
+    assert result.said == "ECC of the GPUs' memory is Disabled; it is Enabled on 3 of 4 nodes"

@@ -24,8 +24,8 @@ from clusterrun.preflight.session import expected_bandwidth
     ],
 )
 def test_the_floor_is_that_of_the_hardware(gpu, gpus, gigabits, nodes, floor):
-    found = expected_bandwidth.row(gpu, gpus, gigabits, nodes)
-    assert (found and found.floor) == floor
+    result = expected_bandwidth.row(gpu, gpus, gigabits, nodes)
+    assert (result and result.floor) == floor
 
 
 REACHED = [
@@ -57,13 +57,13 @@ MACHINES = [
 
 
 @pytest.mark.parametrize(
-    ("gpu", "gpus", "gigabits", "nodes", "rate", "source"), MACHINES, ids=[one[5] for one in MACHINES]
+    ("gpu", "gpus", "gigabits", "nodes", "rate", "source"), MACHINES, ids=[machine[5] for machine in MACHINES]
 )
 def test_no_machine_that_somebody_measured_is_below_the_floor_of_its_kind(
     gpu, gpus, gigabits, nodes, rate, source
 ):
-    known = expected_bandwidth.row(gpu, gpus, gigabits, nodes)
-    assert known is None or known.floor <= rate, (known, source)
+    expected_names = expected_bandwidth.row(gpu, gpus, gigabits, nodes)
+    assert expected_names is None or expected_names.floor <= rate, (expected_names, source)
 
 
 @pytest.mark.parametrize("gpu", ["NVIDIA H100 PCIe", "NVIDIA A100-PCIE-40GB", "NVIDIA A100 80GB PCIe"])
@@ -73,13 +73,13 @@ def test_a_card_for_pcie_has_not_the_floor_of_its_kind_on_nvswitch(gpu):
     assert expected_bandwidth.row(f"{gpu.split()[1].split('-')[0]} SXM MIG 1g.10gb", 8, 0, 1) is None
 
 
-@pytest.mark.parametrize(("gpu", "nodes", "rate", "source"), REACHED, ids=[one[3] for one in REACHED])
+@pytest.mark.parametrize(("gpu", "nodes", "rate", "source"), REACHED, ids=[row[3] for row in REACHED])
 def test_no_set_of_more_than_two_nodes_that_somebody_measured_is_below_a_floor(gpu, nodes, rate, source):
     rows = [expected_bandwidth.row(gpu, 8, gigabits, nodes) for gigabits in (0, 800, 1600, 3200, 6400)]
-    assert [one for one in rows if one is not None and one.floor > rate] == []
+    assert [row for row in rows if row is not None and row.floor > rate] == []
 
 
 def test_no_hardware_stands_twice_and_every_row_says_where_it_comes_from():
-    keys = [(one.gpu, one.gpus, one.gigabits) for one in expected_bandwidth.TABLE]
+    keys = [(entry.gpu, entry.gpus, entry.gigabits) for entry in expected_bandwidth.TABLE]
     assert len(set(keys)) == len(keys)
-    assert all(one.source and one.floor > 0 for one in expected_bandwidth.TABLE)
+    assert all(entry.source and entry.floor > 0 for entry in expected_bandwidth.TABLE)

@@ -20,10 +20,10 @@ LIMITS = (1.0, 30.0)
 
 
 def subject(node: int, mtu: int = 1500, interface: str = "eth0", more: tuple[str, ...] = ()) -> NodeState:
-    one = NodeState(node, f"n{node}", f"10.0.0.{node}")
-    own = (Interface(interface, one.address, mtu), *(Interface("ib0", address, 2044) for address in more))
-    one.listening = ListenAnswer((Interface("lo", "127.0.0.1", 65536), *own), (1,), 2, 0.0)
-    return one
+    entry = NodeState(node, f"n{node}", f"10.0.0.{node}")
+    own = (Interface(interface, entry.address, mtu), *(Interface("ib0", address, 2044) for address in more))
+    entry.listening = ListenAnswer((Interface("lo", "127.0.0.1", 65536), *own), (1,), 2, 0.0)
+    return entry
 
 
 def view(nodes: int, **wrong: str) -> dict[str, str]:
@@ -34,7 +34,7 @@ def judged(
     views: dict[int, dict[str, str]], nodes: int = 4, **more: NodeState
 ) -> set[tuple[int | None, Grade]]:
     subjects = {f"n{node}": subject(node) for node in range(nodes)} | more
-    return {(one.node, one.finding.verdict) for one in names(views, subjects)}
+    return {(entry.node, entry.finding.verdict) for entry in names(views, subjects)}
 
 
 def test_right_names_are_no_finding():
@@ -72,15 +72,15 @@ def test_of_two_nodes_the_one_that_sees_wrongly_is_named():
 
 
 def clock(node: int, offset: float, slack: float = 0.1) -> NodeState:
-    one = subject(node)
-    one.bound_clock(1000.0 + offset, 1000.0 - slack, 1000.0 + slack)
-    return one
+    entry = subject(node)
+    entry.bound_clock(1000.0 + offset, 1000.0 - slack, 1000.0 + slack)
+    return entry
 
 
 def times(*offsets: float, slack: float = 0.1) -> list[tuple[int | None, Grade]]:
     return [
-        (one.node, one.finding.verdict)
-        for one in clocks([clock(node, offset, slack) for node, offset in enumerate(offsets)], *LIMITS)
+        (entry.node, entry.finding.verdict)
+        for entry in clocks([clock(node, offset, slack) for node, offset in enumerate(offsets)], *LIMITS)
     ]
 
 
@@ -96,9 +96,9 @@ def test_what_the_way_to_and_fro_explains_is_no_finding():
 
 
 def test_several_looks_at_a_clock_narrow_it_down():
-    one = clock(0, 5.0, slack=10.0)
-    one.bound_clock(1105.0, 1100.0, 1100.2)
-    assert (round(one.earliest, 6), round(one.latest, 6)) == (4.8, 5.0)
+    entry = clock(0, 5.0, slack=10.0)
+    entry.bound_clock(1105.0, 1100.0, 1100.2)
+    assert (round(entry.earliest, 6), round(entry.latest, 6)) == (4.8, 5.0)
 
 
 def test_where_half_of_the_clocks_are_elsewhere_nobody_is_named():
@@ -110,8 +110,8 @@ def test_where_half_of_the_clocks_are_elsewhere_nobody_is_named():
 def test_the_odd_mtu_is_named_and_no_side_of_an_even_split():
     nodes = [subject(node, mtu=9000) for node in range(4)]
     assert list(interfaces(nodes)) == []
-    (one,) = interfaces([*nodes, subject(4, mtu=1500)])
-    assert (one.node, one.finding.verdict) == (4, Grade.WARN)
+    (entry,) = interfaces([*nodes, subject(4, mtu=1500)])
+    assert (entry.node, entry.finding.verdict) == (4, Grade.WARN)
     (both,) = interfaces([subject(0, mtu=9000), subject(1)])
     assert both.node is None
 
@@ -124,12 +124,12 @@ def test_a_common_interface_is_one_that_all_use():
 
 def with_speeds(node: int, *each: tuple[str, int, str]) -> NodeState:
     """Its first interface is the one in use."""
-    one = NodeState(node, f"n{node}", f"10.0.0.{node}")
+    entry = NodeState(node, f"n{node}", f"10.0.0.{node}")
     own = [
         Interface(name, f"10.{i}.0.{node}", 1500, speed, kind) for i, (name, speed, kind) in enumerate(each)
     ]
-    one.listening = ListenAnswer((Interface("lo", "127.0.0.1", 65536, 0, "loopback"), *own), (1,), 2, 0.0)
-    return one
+    entry.listening = ListenAnswer((Interface("lo", "127.0.0.1", 65536, 0, "loopback"), *own), (1,), 2, 0.0)
+    return entry
 
 
 SLOW, FAST = ("eth0", 1000, "device"), ("eth1", 100_000, "device")
@@ -170,8 +170,8 @@ def test_of_nodes_that_said_nothing_no_interface_is_named():
 )
 def test_who_waits_for_names_is_warned_of_and_where_most_do_all_together(naming, told):
     subjects = [subject(node) for node in range(len(naming))]
-    for one, seconds in zip(subjects, naming, strict=True):
-        one.resolve_seconds = seconds
-    said = list(late_names(subjects))
-    assert ({one.node for one in said}, len(said)) == (told, len(told))
-    assert {one.finding.verdict for one in said} <= {Grade.WARN}
+    for value, seconds in zip(subjects, naming, strict=True):
+        value.resolve_seconds = seconds
+    message = list(late_names(subjects))
+    assert ({value.node for value in message}, len(message)) == (told, len(told))
+    assert {value.finding.verdict for value in message} <= {Grade.WARN}

@@ -49,10 +49,10 @@ def test_a_world_holds_nobody_twice_nobody_unfit_and_no_bad_link(seed):
     pairs = list(itertools.combinations(everyone, 2))
     links = chance.sample(pairs, min(len(pairs), chance.randint(0, 4)))
     flawed = set(chance.sample(everyone, chance.randint(0, 2 if len(everyone) > 1 else 1)))
-    found = choose(everyone[:nodes], everyone[nodes:], unfit, links, flawed)
-    chosen = found.nodes
-    assert len(found.world) == nodes
+    result = choose(everyone[:nodes], everyone[nodes:], unfit, links, flawed)
+    chosen = result.nodes
+    assert len(result.world) == nodes
     assert len(set(chosen)) == len(chosen) and not set(chosen) & unfit
     assert not [link for link in links if set(link) <= set(chosen)]
-    stayed = [node for place, node in enumerate(found.world) if node == place]
+    stayed = [node for place, node in enumerate(result.world) if node == place]
     assert stayed == sorted(stayed)

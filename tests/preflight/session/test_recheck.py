@@ -28,17 +28,17 @@ def whole(asked: Orders, faults: Faults | None = None) -> Report:
 @pytest.mark.parametrize("level", [Level.FULL, Level.QUICK])
 @pytest.mark.parametrize("suspects", [[3], [0], [1, 6]])
 def test_a_healthy_suspect_goes_on_training_where_it_was_and_nobody_imports_torch(suspects, level):
-    outcome, asked = short(orders(8, level=level), suspects)
+    outcome, requested = short(orders(8, level=level), suspects)
     assert (outcome.fit, outcome.world, outcome.report.verdict) == (True, tuple(range(8)), Grade.PASS)
-    assert {node for what, node in asked if what == "LocalTask"} == set(suspects)
-    assert {what for what, _ in asked} == {"ListenTask", "LocalTask", "DialTask"}
+    assert {node for what, node in requested if what == "LocalTask"} == set(suspects)
+    assert {what for what, _ in requested} == {"ListenTask", "LocalTask", "DialTask"}
     assert outcome.report.seconds < 3
     assert f"a short check: of {', '.join(map(name, suspects))} alone" in outcome.report.notices
 
 
 def test_without_a_suspect_and_with_everybody_there_nothing_is_asked():
-    outcome, asked = short(orders(8), [])
-    assert (outcome.fit, outcome.world, asked) == (True, tuple(range(8)), set())
+    outcome, requested = short(orders(8), [])
+    assert (outcome.fit, outcome.world, requested) == (True, tuple(range(8)), set())
 
 
 FAULTS = {
@@ -65,9 +65,9 @@ def test_an_unfit_suspect_is_named_alone_and_a_spare_takes_its_place(fault):
 
 
 def test_pairs_are_tested_with_a_few_partners_only():
-    _, asked = short(orders(40, 2), [20])
-    assert {node for what, node in asked if what == "pair"} == {19, 20, 21, 22, 40, 41}
-    assert not any(what in ("product", "set") for what, _ in asked)
+    _, requested = short(orders(40, 2), [20])
+    assert {node for what, node in requested if what == "pair"} == {19, 20, 21, 22, 40, 41}
+    assert not any(what in ("product", "set") for what, _ in requested)
 
 
 def test_a_spare_that_is_unfit_itself_is_passed_over():
@@ -76,9 +76,9 @@ def test_a_spare_that_is_unfit_itself_is_passed_over():
 
 
 def test_a_lost_node_is_replaced_by_a_spare_that_was_looked_at():
-    outcome, asked = short(orders(4, 2), [], Faults(absent={1}))
+    outcome, requested = short(orders(4, 2), [], Faults(absent={1}))
     assert (outcome.fit, outcome.world, outcome.excluded) == (True, (0, 4, 2, 3), (name(1),))
-    assert {node for what, node in asked if what == "LocalTask"} == {4, 5}
+    assert {node for what, node in requested if what == "LocalTask"} == {4, 5}
 
 
 @pytest.mark.parametrize("why", [contract.AGENT_LOST, contract.NOT_BACK])
@@ -90,7 +90,7 @@ def test_several_that_were_lost_are_held_against_what_they_share_and_against_non
 ):
     faults = Faults(why=why, **{"agentless" if lives else "absent": lost})
     outcome, _ = short(orders(6, spares), [], faults)
-    verdicts = {at: one.verdict for at, one in enumerate(outcome.report.nodes) if at in lost}
+    verdicts = {at: value.verdict for at, value in enumerate(outcome.report.nodes) if at in lost}
     assert (verdicts, outcome.report.excluded) == (dict.fromkeys(lost, Grade.UNDETERMINED), ())
     assert (outcome.fit, blamed(outcome) - lost) == (bool(spares), set())
     again, _ = short(orders(6, spares), [], Faults(why=why, absent=lost), after=outcome.report)
@@ -118,10 +118,10 @@ def test_without_a_spare_an_unfit_suspect_ends_the_run():
 
 
 def test_what_may_be_the_networks_is_tested_with_pairs_and_with_the_whole_set():
-    outcome, asked = short(orders(6), [2], Faults(broken={2}), network=True)
+    outcome, requested = short(orders(6), [2], Faults(broken={2}), network=True)
     assert (outcome.fit, blamed(outcome), outcome.excluded) == (False, {2}, (name(2),))
-    healthy, asked = short(orders(6, level=Level.QUICK), [2], network=True)
-    assert (healthy.fit, {node for what, node in asked if what == "set"}) == (True, set(range(6)))
+    healthy, requested = short(orders(6, level=Level.QUICK), [2], network=True)
+    assert (healthy.fit, {node for what, node in requested if what == "set"}) == (True, set(range(6)))
 
 
 def test_the_world_keeps_the_order_that_the_last_check_gave_it_and_the_unfit_stay_out():
@@ -149,16 +149,16 @@ def test_a_link_that_was_bad_stays_outside():
 
 
 def test_a_run_that_may_queue_itself_elsewhere_tests_pairs_without_a_spare():
-    asked = replace(orders(6), preflight=replace(orders(6).preflight, resubmit=("sbatch", "{excluded}")))
-    outcome, _ = short(asked, [2], Faults(corrupt={2}))
+    requested = replace(orders(6), preflight=replace(orders(6).preflight, resubmit=("sbatch", "{excluded}")))
+    outcome, _ = short(requested, [2], Faults(corrupt={2}))
     assert (outcome.fit, blamed(outcome)) == (False, {2})
 
 
 @pytest.mark.parametrize("nodes", [97, 200, 500])
 def test_in_a_large_set_a_suspect_dials_some_of_the_others(nodes):
-    outcome, asked = short(orders(nodes), [7])
+    outcome, requested = short(orders(nodes), [7])
     assert (outcome.fit, blamed(outcome)) == (True, set())
-    assert 4 <= sum(what == "DialTask" for what, _ in asked) <= 2 * 96 + 3
+    assert 4 <= sum(what == "DialTask" for what, _ in requested) <= 2 * 96 + 3
 
 
 @pytest.mark.parametrize("nodes", [1, 2, 3])

@@ -25,19 +25,19 @@ def test_what_is_overdue_is_closed_in_the_order_of_limits():
     for node, seconds in ((0, 9.0), (1, 2.0), (2, 5.0)):
         questions.ask(0.0, node, LISTEN, seconds)
     assert questions.due_at() == 2.0
-    assert [one.node for one in questions.close_overdue(5.0)] == [1, 2]
+    assert [entry.node for entry in questions.close_overdue(5.0)] == [1, 2]
     assert questions.due_at() == 9.0
 
 
 def test_a_question_can_be_hurried_and_never_be_given_more():
     questions = Requests()
     questions.ask(0.0, 0, LISTEN, 9.0)
-    (one,) = questions.of_kind(ListenTask)
-    questions.hurry(one, 20.0)
+    (entry,) = questions.of_kind(ListenTask)
+    questions.hurry(entry, 20.0)
     assert questions.due_at() == 9.0
-    questions.hurry(one, 4.0)
+    questions.hurry(entry, 4.0)
     assert questions.due_at() == 4.0
-    assert [one.seconds for one in questions.close_overdue(4.0)] == [4.0]
+    assert [entry.seconds for entry in questions.close_overdue(4.0)] == [4.0]
     assert questions.due_at() is None
 
 
@@ -46,5 +46,5 @@ def test_a_lost_node_closes_all_that_it_was_asked():
     for node in (0, 1):
         questions.ask(0.0, node, LISTEN, 9.0)
         questions.ask(0.0, node, WARM, 9.0)
-    assert {type(one.task) for one in questions.close_all_of(1)} == {ListenTask, StartTorch}
+    assert {type(entry.task) for entry in questions.close_all_of(1)} == {ListenTask, StartTorch}
     assert (len(questions), questions.count(StartTorch)) == (2, 1)

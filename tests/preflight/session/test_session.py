@@ -77,7 +77,7 @@ def test_an_unfit_node_is_named_alone_and_a_spare_takes_its_rank(fault, level):
     assert (blamed(outcome), bad_links(outcome)) == ({2}, set())
     assert (outcome.fit, outcome.world, outcome.excluded) == (True, (0, 1, 6, 3, 4, 5), (name(2),))
     assert outcome.report.seconds <= 60
-    assert [one.role for one in outcome.report.nodes] == ["rank"] * 2 + ["excluded"] + ["rank"] * 4
+    assert [entry.role for entry in outcome.report.nodes] == ["rank"] * 2 + ["excluded"] + ["rank"] * 4
 
 
 @pytest.mark.parametrize("fault", NODE_FAULTS)
@@ -112,9 +112,9 @@ def test_a_bad_link_is_named_with_its_direction_and_both_its_nodes_are_cleared(f
 def test_a_slow_node_is_named_with_its_number_and_replaced(share):
     outcome = examined(orders(8, 1), Faults(slow={5: share}))
     assert (blamed(outcome), bad_links(outcome), outcome.world) == ({5}, set(), (0, 1, 2, 3, 4, 8, 6, 7))
-    (found,) = outcome.report.nodes[5].findings
-    assert (found.check, found.verdict) == ("bandwidth", Grade.FAIL)
-    assert "GB/s" in found.said and "of the median" in found.said
+    (result,) = outcome.report.nodes[5].findings
+    assert (result.check, result.verdict) == ("bandwidth", Grade.FAIL)
+    assert "GB/s" in result.said and "of the median" in result.said
 
 
 @pytest.mark.parametrize("share", [0.02, 0.15])
@@ -134,15 +134,15 @@ def test_a_quick_check_of_nodes_that_are_fast_alike_tests_no_pair():
 
 
 def test_the_parts_of_a_set_below_its_floor_are_named_where_pairs_and_nodes_are_not_to_blame():
-    asked = orders(8, limits=(("set_floor", 0.5),), budget=200.0)
-    outcome = examined(asked, Faults(crowded=frozenset({4, 5, 6, 7})))
+    requested = orders(8, limits=(("set_floor", 0.5),), budget=200.0)
+    outcome = examined(requested, Faults(crowded=frozenset({4, 5, 6, 7})))
     assert (outcome.fit, blamed(outcome), outcome.report.verdict) == (True, set(), Grade.WARN)
     assert "n0004, n0005, n0006, n0007 are slow together, twice (limit 0.5 GB/s)" in outcome.report.set_said
 
 
 def test_a_slow_link_is_named_and_both_its_nodes_are_cleared():
     outcome = examined(orders(8, 1), Faults(slow_links={link(2, 3): 0.05}))
-    assert ({one[:2] for one in bad_links(outcome)}, blamed(outcome)) in (
+    assert ({entry[:2] for entry in bad_links(outcome)}, blamed(outcome)) in (
         ({(2, 3)}, set()),
         ({(3, 2)}, set()),
     )
@@ -193,12 +193,14 @@ def test_a_narrow_range_of_blocked_ports_is_named_with_its_node_and_direction(no
     ranges = {2: [(40000, 41000)]}
     faults = Faults(shut=ranges) if inward else Faults(shut_out=ranges)
     report = examined(orders(nodes, 1, budget=120.0), faults, seed).report
-    if any(one.outcome == "failed" for one in report.tests if len(one.nodes) == 2):  # else it was never met
-        (ill,) = [one for one in report.nodes if one.verdict is Grade.FAIL]
+    if any(
+        entry.outcome == "failed" for entry in report.tests if len(entry.nodes) == 2
+    ):  # else it was never met
+        (ill,) = [entry for entry in report.nodes if entry.verdict is Grade.FAIL]
         first = ill.findings[0]
         assert (ill.node, first.check, report.links) == (name(2), "ports", ())
-        words = "its TCP ports from about 40" if inward else "it reaches TCP ports from about 40"
-        assert first.said.startswith(words)
+        arguments = "its TCP ports from about 40" if inward else "it reaches TCP ports from about 40"
+        assert first.said.startswith(arguments)
 
 
 @pytest.mark.parametrize("share", [0.5, 0.9, 1.0])
@@ -261,8 +263,8 @@ def test_a_warm_process_that_ends_again_and_again_makes_its_node_unfit(times):
 def test_a_node_without_an_agent_whose_machine_answers_everybody_is_unfit_and_that_is_said():
     outcome = examined(orders(4, 1), Faults(agentless={2}))
     assert (blamed(outcome), bad_links(outcome), outcome.excluded) == ({2}, set(), (name(2),))
-    (found,) = outcome.report.nodes[2].findings
-    assert (found.verdict, "the machine itself answers n0000, n0001, n0003, n0004" in found.said) == (
+    (result,) = outcome.report.nodes[2].findings
+    assert (result.verdict, "the machine itself answers n0000, n0001, n0003, n0004" in result.said) == (
         Grade.FAIL,
         True,
     )
@@ -277,23 +279,23 @@ def test_a_node_that_only_the_coordinators_does_not_reach_is_cleared_and_the_lin
     outcome = examined(orders(4, 1, level=level), Faults(agentless={2}, cut=cut))
     assert (bad_links(outcome), blamed(outcome), outcome.excluded) == ({way}, set(), (name(2),))
     assert (outcome.fit, outcome.world) == (True, (0, 1, 4, 3))
-    (found,) = outcome.report.nodes[2].findings
-    assert "it is left out for this link alone" in found.said
+    (result,) = outcome.report.nodes[2].findings
+    assert "it is left out for this link alone" in result.said
 
 
 def test_where_all_others_fall_silent_at_once_the_coordinators_node_is_cut_off_and_they_are_not_blamed():
     outcome = examined(orders(4), Faults(lost_in=dict.fromkeys((1, 2, 3), "DialTask")))
     assert (outcome.fit, outcome.excluded) == (False, (name(0),))
-    assert [one.verdict for one in outcome.report.nodes] == [Grade.FAIL, *[Grade.UNDETERMINED] * 3]
-    (found,) = outcome.report.nodes[0].findings
-    assert found.said == "3 nodes fell silent at the same time, and it reaches no other: it is cut off"
+    assert [entry.verdict for entry in outcome.report.nodes] == [Grade.FAIL, *[Grade.UNDETERMINED] * 3]
+    (result,) = outcome.report.nodes[0].findings
+    assert result.said == "3 nodes fell silent at the same time, and it reaches no other: it is cut off"
 
 
 def test_a_link_to_the_coordinators_node_is_not_blamed_where_that_node_is_cut_off_from_all():
     faults = Faults(cut={(0, 3), (3, 0)}, lost_in=dict.fromkeys((1, 2), "DialTask"))
     outcome = examined(orders(4), faults)
     assert (bad_links(outcome), outcome.excluded) == (set(), (name(0),))
-    assert [one.verdict for one in outcome.report.nodes] == [
+    assert [entry.verdict for entry in outcome.report.nodes] == [
         Grade.FAIL,
         *[Grade.UNDETERMINED] * 2,
         Grade.PASS,
@@ -306,13 +308,13 @@ def test_a_link_to_the_coordinators_node_is_not_blamed_where_that_node_is_cut_of
 )
 def test_several_that_fall_silent_at_once_are_down_or_cut_off_and_none_is_blamed(nodes, spares, lost, when):
     outcome = examined(orders(nodes, spares), Faults(lost_in=dict.fromkeys(lost, when)))
-    here = [node for node in range(nodes + spares) if node not in lost]
+    local = [node for node in range(nodes + spares) if node not in lost]
     assert blamed(outcome) == lost
     assert {outcome.report.nodes[node].verdict for node in lost} == {Grade.UNDETERMINED}
-    assert f"{fold(map(name, lost))} answer none of {fold(map(name, here))}" in outcome.report.set_said
-    largest = max((here, sorted(lost)), key=len)
+    assert f"{fold(map(name, lost))} answer none of {fold(map(name, local))}" in outcome.report.set_said
+    largest = max((local, sorted(lost)), key=len)
     assert f"--nodes {len(largest)} --nodelist {fold(map(name, largest))}" in outcome.report.set_said
-    assert (outcome.fit, outcome.report.excluded) == (len(here) >= nodes, ())
+    assert (outcome.fit, outcome.report.excluded) == (len(local) >= nodes, ())
 
 
 @pytest.mark.parametrize("more", [{"stopped": {2, 4}}, {"lost_why": "it closed the connection"}])
@@ -339,14 +341,20 @@ def test_who_is_lost_while_ports_of_the_coordinators_node_answer_nobody_is_not_b
     faults = Faults(blocked={0: {2, 3}}, lost_in={3: "StartTorch"})
     outcome = examined(orders(5), faults)
     fail, passed = Grade.FAIL, Grade.PASS
-    assert [one.verdict for one in outcome.report.nodes] == [fail, passed, passed, Grade.UNDETERMINED, passed]
+    assert [entry.verdict for entry in outcome.report.nodes] == [
+        fail,
+        passed,
+        passed,
+        Grade.UNDETERMINED,
+        passed,
+    ]
 
 
 def test_a_machine_that_lives_but_takes_no_credential_is_told_to_look_at_its_clock():
     expired = "its agent did not join (srun: error: Job credential expired)"
     outcome = examined(orders(4, 1), Faults(agentless={2}, why=expired))
-    (found,) = outcome.report.nodes[2].findings
-    assert (found.verdict, "its clock may be wrong" in found.remedy) == (Grade.FAIL, True)
+    (result,) = outcome.report.nodes[2].findings
+    assert (result.verdict, "its clock may be wrong" in result.remedy) == (Grade.FAIL, True)
 
 
 def test_a_node_behind_a_cut_link_that_is_ill_itself_is_named_as_well():
@@ -358,7 +366,7 @@ def test_where_nothing_can_be_started_on_it_the_link_is_named_without_a_directio
     outcome = examined(orders(4, 1), Faults(agentless={2}, pythonless={2}, cut={(0, 2)}))
     assert (bad_links(outcome), outcome.excluded) == ({(0, 2, "both")}, (name(2),))
     assert (outcome.fit, outcome.world) == (True, (0, 1, 4, 3))
-    assert [one.verdict for one in outcome.report.nodes if one.node == name(2)] == [Grade.UNDETERMINED]
+    assert [entry.verdict for entry in outcome.report.nodes if entry.node == name(2)] == [Grade.UNDETERMINED]
 
 
 def test_a_node_whose_agent_did_not_join_and_that_only_another_one_does_not_reach_is_to_blame_itself():
@@ -368,7 +376,9 @@ def test_a_node_whose_agent_did_not_join_and_that_only_another_one_does_not_reac
 
 def test_where_the_coordinators_node_is_ill_those_that_did_not_join_over_it_are_not_to_blame():
     outcome = examined(orders(6), Faults(agentless={2, 4}, blocked={0: {3, 4}}))
-    verdicts = {one.node: one.verdict for one in outcome.report.nodes if one.verdict is not Grade.PASS}
+    verdicts = {
+        entry.node: entry.verdict for entry in outcome.report.nodes if entry.verdict is not Grade.PASS
+    }
     assert verdicts == {name(0): Grade.FAIL, name(2): Grade.UNDETERMINED, name(4): Grade.UNDETERMINED}
     assert (outcome.fit, bad_links(outcome), outcome.excluded) == (False, set(), (name(0),))
     assert outcome.report.excluded == (name(0),)
@@ -377,7 +387,7 @@ def test_where_the_coordinators_node_is_ill_those_that_did_not_join_over_it_are_
 def test_where_nobody_but_the_coordinators_node_is_there_nobody_is_to_blame():
     outcome = examined(orders(4), Faults(agentless={1, 2, 3}))
     assert (outcome.fit, outcome.excluded) == (False, ())
-    assert {one.verdict for one in outcome.report.nodes[1:]} == {Grade.UNDETERMINED}
+    assert {entry.verdict for entry in outcome.report.nodes[1:]} == {Grade.UNDETERMINED}
 
 
 def test_a_node_without_an_agent_that_several_others_do_not_reach_is_to_blame_itself():
@@ -410,7 +420,7 @@ def test_different_faults_at_once_are_each_named():
 def test_between_two_nodes_nobody_can_be_named_without_a_third():
     alone = examined(orders(2), Faults(broken={1}))
     assert (alone.fit, alone.excluded) == (False, ())
-    assert {one.verdict for one in alone.report.nodes} == {Grade.UNDETERMINED}
+    assert {entry.verdict for entry in alone.report.nodes} == {Grade.UNDETERMINED}
     assert "which of them is at fault cannot be told" in alone.report.set_said
     third = examined(orders(2, 1), Faults(broken={1}))
     assert (third.fit, third.world, blamed(third)) == (True, (0, 2), {1})
@@ -457,7 +467,7 @@ def test_where_no_test_of_nodes_together_passes_the_run_does_not_begin(nodes, bu
 )
 def test_a_pass_means_that_nodes_passed_a_test_together(nodes, budget, faults):
     report = examined(orders(nodes, budget=budget), faults).report
-    together = [one for one in report.tests if one.outcome == "passed" and len(one.nodes) > 1]
+    together = [entry for entry in report.tests if entry.outcome == "passed" and len(entry.nodes) > 1]
     assert together or report.verdict in (Grade.UNDETERMINED, Grade.FAIL)
 
 
@@ -481,10 +491,10 @@ UNHEARD = "it opened no connection to n0000 within 60 s, and no other node did"
 )
 def test_a_firewall_on_the_first_node_is_named_with_its_direction_and_nobody_else(nodes, more, said):
     report = examined(orders(nodes, 0), Faults(agentless=set(range(1, nodes)), **more)).report
-    (found,) = [one for one in report.nodes[0].findings if one.verdict is Grade.FAIL]
-    assert (found.check, found.said.startswith(said)) == ("connections", True)
+    (result,) = [entry for entry in report.nodes[0].findings if entry.verdict is Grade.FAIL]
+    assert (result.check, result.said.startswith(said)) == ("connections", True)
     assert report.excluded == ("n0000",)
-    assert {one.verdict for one in report.nodes[1:]} == {Grade.UNDETERMINED}
+    assert {entry.verdict for entry in report.nodes[1:]} == {Grade.UNDETERMINED}
 
 
 @pytest.mark.parametrize(
@@ -508,8 +518,8 @@ def test_of_two_nodes_the_first_is_not_blamed_for_what_only_one_other_met():
 
 
 def test_what_the_user_set_is_not_chosen_for_him():
-    given = replace(orders(2), environment=(("NCCL_SOCKET_IFNAME", "ib0"),))
-    assert examined(given).environment == (("GLOO_SOCKET_IFNAME", "eth0"),)
+    provided = replace(orders(2), environment=(("NCCL_SOCKET_IFNAME", "ib0"),))
+    assert examined(provided).environment == (("GLOO_SOCKET_IFNAME", "eth0"),)
 
 
 @pytest.mark.parametrize("budget", [1.0, 3.0, 5.0, 10.0, 20.0])
@@ -517,8 +527,8 @@ def test_what_the_user_set_is_not_chosen_for_him():
 def test_a_budget_is_kept_and_what_it_did_not_allow_is_undetermined(fault, budget):
     outcome = examined(orders(6, 1, budget=budget), NODE_FAULTS[fault])
     assert outcome.report.seconds <= budget + 0.001
-    assert {one.verdict for one in outcome.report.nodes} <= set(Grade)
-    assert all(one.verdict is not Grade.FAIL for one in outcome.report.nodes if one.node != name(2))
+    assert {entry.verdict for entry in outcome.report.nodes} <= set(Grade)
+    assert all(entry.verdict is not Grade.FAIL for entry in outcome.report.nodes if entry.node != name(2))
 
 
 def test_a_healthy_cluster_that_gets_no_time_is_undetermined_and_runs():
@@ -576,7 +586,7 @@ def test_whatever_happens_it_ends_in_time_and_blames_exactly(seed):
     never_needed = (faults.broken | faults.corrupt) & spares
     assert guilty - never_needed <= blamed(outcome) <= guilty
     ends = {frozenset(way) for way in faults.cut}
-    assert {link(a, b) for a, b, _ in bad_links(outcome)} == {one for one in ends if not one & guilty}
+    assert {link(a, b) for a, b, _ in bad_links(outcome)} == {end for end in ends if not end & guilty}
     assert outcome.fit == (len(outcome.world) == cluster.orders.nodes)
     assert not guilty & set(outcome.world)
 
@@ -639,9 +649,9 @@ def test_a_network_parted_for_collectives_alone_is_told_as_parted_whoever_sweeps
 def test_a_node_that_gets_only_small_packets_and_did_not_join_is_named_with_that_cause():
     zero = "its agent did not join (srun: error: Zero Bytes were transmitted or received)"
     outcome = examined(orders(5), Faults(agentless={2}, small_mtu={2}, why=zero))
-    (found,) = outcome.report.nodes[2].findings
-    assert (found.verdict, "large packets to it get lost" in found.said) == (Grade.FAIL, True)
-    assert "the MTU of n0002" in found.remedy
+    (result,) = outcome.report.nodes[2].findings
+    assert (result.verdict, "large packets to it get lost" in result.said) == (Grade.FAIL, True)
+    assert "the MTU of n0002" in result.remedy
     assert blamed(outcome) == {2}
 
 
@@ -650,7 +660,7 @@ def test_several_nodes_that_get_only_small_packets_are_parted_from_the_rest_and_
     zero = "its agent did not join (srun: error: Zero Bytes were transmitted or received)"
     outcome = examined(orders(nodes), Faults(agentless=small, small_mtu=small, why=zero))
     verdicts = {
-        at: one.verdict for at, one in enumerate(outcome.report.nodes) if one.verdict is not Grade.PASS
+        at: value.verdict for at, value in enumerate(outcome.report.nodes) if value.verdict is not Grade.PASS
     }
     assert (verdicts, bad_links(outcome), outcome.fit) == (
         dict.fromkeys(small, Grade.UNDETERMINED),
@@ -667,7 +677,7 @@ def test_several_nodes_that_get_only_small_packets_are_parted_from_the_rest_and_
 @pytest.mark.parametrize("cut", [2, 3, 4])
 def test_packets_lost_between_two_halves_are_told_of_the_network_and_of_no_link(share, cut):
     sides = (set(range(cut)), set(range(cut, 8)))
-    lossy = {(a, b): share for one, other in (sides, sides[::-1]) for a in one for b in other}
+    lossy = {(a, b): share for value, other in (sides, sides[::-1]) for a in value for b in other}
     outcome = examined(orders(8), Faults(lossy=lossy), seed=cut)
     assert (blamed(outcome), bad_links(outcome)) == (set(), set())
     assert f"the network loses packets between {fold(name(node) for node in sorted(sides[cut < 4]))}" in (
@@ -682,7 +692,7 @@ def test_nodes_that_fall_silent_for_lost_large_packets_are_told_as_that(lost):
     outcome = examined(orders(7), faults)
     verdict = Grade.FAIL if len(lost) == 1 else Grade.UNDETERMINED
     verdicts = {
-        at: one.verdict for at, one in enumerate(outcome.report.nodes) if one.verdict is not Grade.PASS
+        at: value.verdict for at, value in enumerate(outcome.report.nodes) if value.verdict is not Grade.PASS
     }
     assert (verdicts, bad_links(outcome), outcome.fit) == (dict.fromkeys(lost, verdict), set(), False)
     if len(lost) == 1:
@@ -694,8 +704,8 @@ def test_nodes_that_fall_silent_for_lost_large_packets_are_told_as_that(lost):
 def test_a_node_whose_name_leads_where_nothing_answers_is_told_with_that_address():
     hosts = {viewer: {2: "10.9.9.9"} for viewer in (0, 1, 3)}
     outcome = examined(orders(4), Faults(absent={2}, hosts=hosts))
-    (found,) = outcome.report.nodes[2].findings
-    assert (found.verdict, "nothing answers at 10.9.9.9, to which its name leads" in found.said) == (
+    (result,) = outcome.report.nodes[2].findings
+    assert (result.verdict, "nothing answers at 10.9.9.9, to which its name leads" in result.said) == (
         Grade.FAIL,
         True,
     )
@@ -707,15 +717,15 @@ def test_several_that_did_not_join_for_no_known_reason_are_not_to_blame_and_one_
     why = "its agent did not join within 15 s"
     outcome = examined(orders(7), Faults(agentless=away, why=why))
     verdicts = {
-        at: one.verdict for at, one in enumerate(outcome.report.nodes) if one.verdict is not Grade.PASS
+        at: value.verdict for at, value in enumerate(outcome.report.nodes) if value.verdict is not Grade.PASS
     }
     assert (verdicts, outcome.fit, outcome.excluded) == (dict.fromkeys(away, Grade.UNDETERMINED), False, ())
     assert "a firewall between them" in outcome.report.set_said
-    known = examined(orders(7), Faults(agentless=away, why=f"{why} (srun: error: no such file)"))
-    assert {known.report.nodes[node].verdict for node in away} == {Grade.FAIL}
+    expected_names = examined(orders(7), Faults(agentless=away, why=f"{why} (srun: error: no such file)"))
+    assert {expected_names.report.nodes[node].verdict for node in away} == {Grade.FAIL}
     alone = examined(orders(7), Faults(agentless={3}, why=why))
     assert (blamed(alone), alone.report.nodes[3].verdict) == ({3}, Grade.FAIL)
-    remedies = " ".join(one.remedy for one in alone.report.nodes[3].findings)
+    remedies = " ".join(value.remedy for value in alone.report.nodes[3].findings)
     assert "does its Prolog take so long" in remedies
 
 
@@ -724,9 +734,9 @@ def test_of_nodes_that_srun_gave_up_the_prolog_is_asked_for_and_not_all_are_to_b
     why = "its agent did not join within 20 s (srun: error: Task launch failed: Socket timed out)"
     outcome = examined(orders(4), Faults(agentless=away, why=why))
     verdict = Grade.FAIL if len(away) == 1 else Grade.UNDETERMINED
-    told = {at: one for at, one in enumerate(outcome.report.nodes) if one.verdict is not Grade.PASS}
-    assert {at: one.verdict for at, one in told.items()} == dict.fromkeys(away, verdict)
-    assert ["PrologFlags=Alloc" in str(one.findings) for one in told.values()] == [True] * len(away)
+    message = {at: value for at, value in enumerate(outcome.report.nodes) if value.verdict is not Grade.PASS}
+    assert {at: value.verdict for at, value in message.items()} == dict.fromkeys(away, verdict)
+    assert ["PrologFlags=Alloc" in str(value.findings) for value in message.values()] == [True] * len(away)
 
 
 @pytest.mark.parametrize("away", [set(), {5}, {4, 5}])
@@ -736,7 +746,7 @@ def test_ports_that_do_not_answer_between_two_groups_part_the_network_and_blame_
     faults = Faults(parts=sides, ports_between=frozenset({3, 4}), agentless=away, why=why)
     outcome = examined(orders(7), faults)
     verdicts = {
-        at: one.verdict for at, one in enumerate(outcome.report.nodes) if one.verdict is not Grade.PASS
+        at: value.verdict for at, value in enumerate(outcome.report.nodes) if value.verdict is not Grade.PASS
     }
     assert (verdicts, bad_links(outcome), outcome.fit) == (
         dict.fromkeys(away, Grade.UNDETERMINED),
@@ -754,6 +764,8 @@ def test_the_range_of_ports_that_do_not_answer_between_two_groups_is_told_and_no
     between = frozenset(at for at, port in enumerate(PORTS) if first <= port <= last)
     faults = Faults(parts=sides, ports_between=between, range_between=(first, last))
     outcome = examined(orders(sum(map(len, sides))), faults)
-    told = [one for one in outcome.report.notices if one.startswith("between them TCP ports")]
+    messages = [notice for notice in outcome.report.notices if notice.startswith("between them TCP ports")]
     assert (blamed(outcome), bad_links(outcome), outcome.fit) == (set(), set(), False)
-    assert len(told) == 2 and all(f"from about {first} to {last} do not answer" in one for one in told)
+    assert len(messages) == 2 and all(
+        f"from about {first} to {last} do not answer" in notice for notice in messages
+    )

@@ -74,7 +74,7 @@ class Node:
 
     def children(self) -> list[int]:
         """Of the tests that run or have just ended."""
-        return [one.pid for one in proc.descendants(self.process.pid)]
+        return [entry.pid for entry in proc.descendants(self.process.pid)]
 
     def descriptors(self) -> int:
         return len(os.listdir(f"/proc/{self.process.pid}/fd"))
@@ -107,7 +107,7 @@ class Node:
 
 def alive(pids: Iterable[int]) -> bool:
     """Whether any of these processes has not ended."""
-    return any(one and one.state not in proc.GONE_STATES for one in map(proc.read, pids))
+    return any(entry and entry.state not in proc.GONE_STATES for entry in map(proc.read, pids))
 
 
 @contextmanager

@@ -13,8 +13,8 @@ from clusterrun.preflight.torch_worker.backend import OnCpu, OnGpu, OutOfTime, d
 
 @pytest.mark.parametrize("backend", ["gloo", "nccl"])
 def test_the_interface_is_set_for_both_libraries_where_the_user_set_none(backend):
-    found = variables(backend, "eth1", {})
-    assert (found["GLOO_SOCKET_IFNAME"], found["NCCL_SOCKET_IFNAME"]) == ("eth1", "=eth1")
+    result = variables(backend, "eth1", {})
+    assert (result["GLOO_SOCKET_IFNAME"], result["NCCL_SOCKET_IFNAME"]) == ("eth1", "=eth1")
 
 
 def test_what_the_user_set_stays():
@@ -42,11 +42,11 @@ def test_libraries_see_what_is_set_and_what_is_unset(monkeypatch):
     import ctypes
 
     monkeypatch.setenv("CLUSTERRUN_TEST_GONE", "here")
-    seen = ctypes.CDLL(None).getenv
-    seen.restype = ctypes.c_char_p
+    observed = ctypes.CDLL(None).getenv
+    observed.restype = ctypes.c_char_p
     dress({"CLUSTERRUN_TEST_NEW": "there", "CLUSTERRUN_TEST_GONE": ""})
     try:
-        assert (seen(b"CLUSTERRUN_TEST_NEW"), seen(b"CLUSTERRUN_TEST_GONE")) == (b"there", None)
+        assert (observed(b"CLUSTERRUN_TEST_NEW"), observed(b"CLUSTERRUN_TEST_GONE")) == (b"there", None)
     finally:
         os.unsetenv("CLUSTERRUN_TEST_NEW")
 

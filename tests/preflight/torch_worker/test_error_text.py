@@ -38,8 +38,8 @@ def test_an_error_is_its_first_lines_without_places_and_frames(text, words):
 
 
 def test_of_nccl_both_the_kind_and_the_last_error_are_kept():
-    said = short(NCCL)
-    assert said == (
+    message = short(NCCL)
+    assert message == (
         "NCCL 2.21.5: unhandled system error (ncclSystemError) socketPollConnect: Connect to 10.0.0.9<4>"
         " returned 113(No route to host) errno 115(Operation now in progress)"
     )
@@ -173,7 +173,9 @@ REPORTED = [
 """Who reported it, NCCL's line on its devices, the network that it said it uses; what is read."""
 
 
-@pytest.mark.parametrize(("source", "line", "uses", "network"), REPORTED, ids=[one[0] for one in REPORTED])
+@pytest.mark.parametrize(
+    ("source", "line", "uses", "network"), REPORTED, ids=[entry[0] for entry in REPORTED]
+)
 def test_the_network_is_read_from_every_form_of_the_line_that_people_reported(source, line, uses, network):
     assert chosen(f"n1:1:1 {line}\nn1:1:2 [0] NCCL INFO Using network {uses}\n") == network
 

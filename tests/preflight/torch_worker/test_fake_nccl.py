@@ -32,8 +32,8 @@ class FakeNodes:
 @pytest.fixture(scope="module")
 def fake(tmp_path_factory: pytest.TempPathFactory) -> Iterator[FakeNodes]:
     fault = tmp_path_factory.mktemp("fake") / "fault"
-    seen = {"PYTHONPATH": str(PRETENDED), "PRETENDED_GPUS": "2", "PRETENDED_FAULT": str(fault)}
-    with running("n1", "n2", environment=seen) as nodes:
+    observed = {"PYTHONPATH": str(PRETENDED), "PRETENDED_GPUS": "2", "PRETENDED_FAULT": str(fault)}
+    with running("n1", "n2", environment=observed) as nodes:
         yield FakeNodes(nodes, fault)
 
 
@@ -108,7 +108,7 @@ def test_a_fake_gpu_that_hangs_costs_its_limit_and_no_more(fake: FakeNodes, faul
     sick, _ = fake.results(fault, limit=4.0)
     assert (sick.passed, sick.stage, sick.loading) == (False, stage, False)
     assert time.monotonic() - began < 20.0
-    assert all(one.passed for one in fake.results())  # the next test finds no rest of it
+    assert all(entry.passed for entry in fake.results())  # the next test finds no rest of it
 
 
 def test_fake_nccl_that_compiles_its_kernels_is_no_hang(fake: FakeNodes) -> None:
@@ -126,8 +126,8 @@ def test_a_wrong_sum_of_a_fake_gpu_is_seen_and_the_summing_itself_named(fake: Fa
     for result in fake.results("wrong-sum"):
         assert (result.passed, result.stage, result.why) == (False, "done", "")
     sick, other = fake.results("wrong-sum")
-    said = "what each rank gave arrived right: the summing itself is wrong, on local rank 1 of n1 alone"
-    assert sick.wrong.startswith(f"{said}; int64 sum: element 7 is ")
+    message = "what each rank gave arrived right: the summing itself is wrong, on local rank 1 of n1 alone"
+    assert sick.wrong.startswith(f"{message}; int64 sum: element 7 is ")
     assert other.wrong == "another rank saw a wrong sum"
 
 
@@ -136,8 +136,8 @@ def test_a_large_message_of_a_fake_gpu_that_arrives_wrong_is_seen_though_small_o
 ) -> None:
     sick, other = fake.results("wrong-large", megabytes=4.0)
     assert (sick.passed, sick.stage, sick.why, other.passed) == (False, "done", "", True)
-    said = r"sum of a large message \([\d.]+ MB\): element 20000 is \d+ instead of \d+ "
-    assert re.fullmatch(said + r"\(1 of \d+ elements differ\)", sick.wrong)
+    message = r"sum of a large message \([\d.]+ MB\): element 20000 is \d+ instead of \d+ "
+    assert re.fullmatch(message + r"\(1 of \d+ elements differ\)", sick.wrong)
 
 
 def test_one_slow_fake_gpu_slows_its_group_and_fails_nothing(fake: FakeNodes) -> None:

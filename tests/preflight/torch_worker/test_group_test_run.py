@@ -28,8 +28,8 @@ class Child:
         self.said += [line(report) for report in words]
 
     def lines(self) -> list[str]:
-        said, self.said = self.said, []
-        return said
+        message, self.said = self.said, []
+        return message
 
     def printed(self) -> str:
         return self.log
@@ -155,7 +155,7 @@ def test_a_pretended_gpu_is_free_of_the_test_before_when_the_next_one_begins(
     serving.step(101.0)
     serving.take(replace(TASK, test=2), 101.5)
     serving.step(102.0)
-    assert ([one.test for one in answers][:1], len(begun)) == ([1], 2 if at_once else 1)
+    assert ([answer.test for answer in answers][:1], len(begun)) == ([1], 2 if at_once else 1)
     children[1].dead = True
     serving.step(103.0)
     assert begun == [(1, 110.0), (2, 111.5)]

@@ -15,9 +15,9 @@ def whole() -> torch.Tensor:
 
 
 def test_operands_are_small_integers_of_both_signs():
-    for one in (LEFT, RIGHT):
-        assert torch.equal(one, one.round())
-        assert (one.min().item(), one.max().item()) == (-8, 8)
+    for entry in (LEFT, RIGHT):
+        assert torch.equal(entry, entry.round())
+        assert (entry.min().item(), entry.max().item()) == (-8, 8)
 
 
 def test_sums_are_exact_in_float32_at_the_largest_size():
@@ -30,25 +30,25 @@ def test_a_right_product_has_no_difference():
 
 @pytest.mark.parametrize(("row", "column"), [(0, 0), (17, 42), (63, 63)])
 def test_a_wrong_element_is_found_by_its_row_and_column(row, column):
-    found = whole()
-    found[row, column] += 1
-    said = matmul.difference(LEFT, RIGHT, found)
-    assert said == f"product: wrong in row {row}, column {column} (1 rows and 1 columns are wrong)"
+    result = whole()
+    result[row, column] += 1
+    message = matmul.difference(LEFT, RIGHT, result)
+    assert message == f"product: wrong in row {row}, column {column} (1 rows and 1 columns are wrong)"
 
 
 def test_two_errors_that_cancel_in_a_row_are_found_by_their_columns():
-    found = whole()
-    found[5, 1] += 1
-    found[5, 2] -= 1
-    said = matmul.difference(LEFT, RIGHT, found)
-    assert said == "product: wrong in no row's sum, column 1 (0 rows and 2 columns are wrong)"
+    result = whole()
+    result[5, 1] += 1
+    result[5, 2] -= 1
+    message = matmul.difference(LEFT, RIGHT, result)
+    assert message == "product: wrong in no row's sum, column 1 (0 rows and 2 columns are wrong)"
 
 
 @pytest.mark.parametrize("bad", [float("nan"), float("inf"), 0.5])
 def test_what_is_no_integer_is_wrong(bad):
-    found = whole()
-    found[1, 2] = bad
-    assert matmul.difference(LEFT, RIGHT, found) != ""
+    result = whole()
+    result[1, 2] = bad
+    assert matmul.difference(LEFT, RIGHT, result) != ""
 
 
 def test_the_fingerprint_does_not_change_with_versions_of_torch_or_machines():

@@ -37,13 +37,13 @@ PRETENDED = str(Path(__file__).parent / "pretended")
 def test_with_pretended_gpus_that_nobody_asked_for_real_examiners_test_with_gloo(
     tmp_path: Path, ranks: int, count: int
 ) -> None:
-    asked = replace(loopback.loopback_orders(2), ranks_per_node=ranks, hide_gpus=True)
-    seen = {"PYTHONPATH": PRETENDED, "PRETENDED_GPUS": str(count)}
-    made = loopback.Loopback(loopback.run_directory(tmp_path), asked, {0: seen, 1: seen})
+    requested = replace(loopback.loopback_orders(2), ranks_per_node=ranks, hide_gpus=True)
+    observed = {"PYTHONPATH": PRETENDED, "PRETENDED_GPUS": str(count)}
+    created = loopback.Loopback(loopback.run_directory(tmp_path), requested, {0: observed, 1: observed})
     try:
-        outcome = made.outcome()
+        outcome = created.outcome()
     finally:
-        made.end()
+        created.end()
     assert (outcome.fit, outcome.world, outcome.report.verdict) == (True, (0, 1), Grade.PASS)
     assert outcome.report.backend == "gloo"
 
@@ -63,15 +63,20 @@ class WithGpus(Cluster):
         return True
 
     def answer(self, node: int, task: object) -> tuple[float, object]:
-        delay, said = super().answer(node, task)
+        delay, message = super().answer(node, task)
         if self.drivers and isinstance(task, LocalTask):
             late = self.drivers[node] >= HANGS
-            said = LocalAnswer((ProbeReading("gpus", "" if late else READING, 1.0, late=late),))
+            message = LocalAnswer((ProbeReading("gpus", "" if late else READING, 1.0, late=late),))
         if self.drivers and isinstance(task, (LocalTask, StartTorch)):
             delay += min(self.drivers[node], 60.0)
-        if isinstance(task, StartTorch) and isinstance(said, TorchStarted) and task.gpus and self.gpus[node]:
-            said = replace(said, backend="nccl", devices=self.gpus[node], versions=(("cuda", "12.8"),))
-        return delay, said
+        if (
+            isinstance(task, StartTorch)
+            and isinstance(message, TorchStarted)
+            and task.gpus
+            and self.gpus[node]
+        ):
+            message = replace(message, backend="nccl", devices=self.gpus[node], versions=(("cuda", "12.8"),))
+        return delay, message
 
 
 @pytest.mark.parametrize(
@@ -96,7 +101,7 @@ def test_a_group_of_pretended_gpus_is_tested_with_nccl_only_where_each_rank_has_
     outcome = cluster.outcome()
     assert {(task.backend, task.ranks) for task in tasks} == {(backend, tested)}
     assert outcome.fit
-    assert [one for one in outcome.report.notices if "fewer" in one or "GPUs for" in one] == (
+    assert [notice for notice in outcome.report.notices if "fewer" in notice or "GPUs for" in notice] == (
         [] if wish or min(seen) >= ranks else [f"collectives were tested with gloo: {shown(seen, ranks)}"]
     )
 
@@ -130,8 +135,8 @@ def test_pretended_drivers_that_are_slow_are_waited_for_and_one_that_hangs_is_na
     assert outcome.fit == (not ill and not alone)
     assert outcome.report.seconds <= 60 + 45
     if ill and nodes > 1:
-        found = {one.check: one.said for one in outcome.report.nodes[0].findings}
-        assert found["gpus"].startswith("nvidia-smi gave no answer")
+        results = {finding.check: finding.said for finding in outcome.report.nodes[0].findings}
+        assert results["gpus"].startswith("nvidia-smi gave no answer")
 
 
 @pytest.mark.parametrize("nodes", [2, 16])
@@ -185,7 +190,7 @@ def test_nccl_that_takes_a_minute_to_load_its_kernels_blames_nobody_and_is_waite
     cluster.gpus, cluster.alone = (8,) * nodes, alone
     outcome = cluster.outcome()
     assert (outcome.fit, outcome.report.verdict) == (True, Grade.PASS)
-    assert [one for one in outcome.report.notices if one.startswith("NCCL takes longer than 30 s")]
+    assert [notice for notice in outcome.report.notices if notice.startswith("NCCL takes longer than 30 s")]
 
 
 def test_nccl_that_never_loads_its_kernels_is_told_after_a_longer_while() -> None:
@@ -216,9 +221,9 @@ def test_pretended_xpus_are_seen_and_tested_with_gloo(
     monkeypatch.setattr(torch.xpu, "init", lambda: None)
     monkeypatch.setattr(torch.xpu, "device_count", lambda: 2)
     monkeypatch.setattr(torch.xpu, "get_device_name", lambda number: "Pretended Max 1550")
-    found = torch_info.look(wanted)
-    versions = dict(found.versions)
-    assert (found.backend, found.devices, versions.get("gpu", "")) == seen
+    result = torch_info.look(wanted)
+    versions = dict(result.versions)
+    assert (result.backend, result.devices, versions.get("gpu", "")) == seen
     assert versions["xpu"] == "20250201"
 
 
@@ -236,8 +241,8 @@ def test_several_instances_of_pretended_divided_gpus_count_each_and_are_tested_w
     monkeypatch.setattr(torch.cuda, "get_device_name", lambda number: "NVIDIA Pretended MIG 1g.10gb")
     monkeypatch.setattr(torch.cuda.nccl, "version", lambda: (2, 27, 5))
     monkeypatch.setattr(torch.distributed, "is_nccl_available", lambda: True)
-    found = torch_info.look(visible=visible)
-    assert (found.backend, found.devices, bool(found.why)) == (backend, devices, backend == "gloo")
+    result = torch_info.look(visible=visible)
+    assert (result.backend, result.devices, bool(result.why)) == (backend, devices, backend == "gloo")
 
 
 @pytest.mark.parametrize(
@@ -257,16 +262,16 @@ def test_pretended_drivers_that_fail_or_hang_are_no_gpus_and_that_is_said(
 
     monkeypatch.setattr(torch.version, "cuda", "12.8")
     monkeypatch.setattr(torch.cuda, "init", init)
-    found = torch_info.look(seconds=seconds)
-    assert (found.backend, found.devices, found.why) == ("gloo", 0, why)
+    result = torch_info.look(seconds=seconds)
+    assert (result.backend, result.devices, result.why) == ("gloo", 0, why)
 
 
 def test_a_product_on_a_pretended_gpu_that_is_not_there_is_told_with_its_stage(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(matmul, "dress", lambda settings: None)
-    words: list[RankReport] = []
-    matmul.serve("nccl", 3, 0.0, words.append)
-    assert [word.stage for word in words] == ["product", ""]
-    assert words[-1].ended
-    assert words[-1].why.startswith("local rank 3 has no GPU: torch sees ")
+    arguments: list[RankReport] = []
+    matmul.serve("nccl", 3, 0.0, arguments.append)
+    assert [word.stage for word in arguments] == ["product", ""]
+    assert arguments[-1].ended
+    assert arguments[-1].why.startswith("local rank 3 has no GPU: torch sees ")

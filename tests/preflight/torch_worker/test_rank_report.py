@@ -29,14 +29,16 @@ def test_ways_of_ranks_add_up_and_of_what_all_do_together_the_slowest_counts():
 
 
 def test_a_node_waited_for_processors_as_long_as_the_rank_that_waited_longest():
-    words = [RankReport("done", True, (("all_reduce", 9.0), (CPU_WAIT, share))) for share in (0.1, 0.7, 0.2)]
-    rates = joined(7, 0.5, words).rates
+    arguments = [
+        RankReport("done", True, (("all_reduce", 9.0), (CPU_WAIT, share))) for share in (0.1, 0.7, 0.2)
+    ]
+    rates = joined(7, 0.5, arguments).rates
     assert [(name, rate) for name, rate in rates if name.startswith(CPU_WAIT)] == [(CPU_WAIT, 0.7)]
 
 
 def test_a_node_is_as_far_as_its_last_rank():
-    words = [RankReport("timed", True, why="lost"), RankReport("exact", True, why="closed"), FAST]
-    result = joined(7, 0.5, words)
+    arguments = [RankReport("timed", True, why="lost"), RankReport("exact", True, why="closed"), FAST]
+    result = joined(7, 0.5, arguments)
     assert (result.passed, result.stage, result.why) == (False, "exact", "lost")
 
 

@@ -33,20 +33,20 @@ def test_in_floats_even_fifty_thousand_ranks_stay_exact():
 
 @pytest.mark.parametrize("kind", sum_patterns.KINDS)
 def test_one_wrong_bit_anywhere_is_seen_with_its_place_and_numbers(kind):
-    found = sum_patterns.total(4, COUNT, kind)
-    right = found[777].item()
-    found[777] += 1
+    result = sum_patterns.total(4, COUNT, kind)
+    right = result[777].item()
+    result[777] += 1
     assert (
-        sum_patterns.difference(found, 4, kind)
-        == f"{kind} sum: element 777 is {found[777].item()} instead of {right}"
+        sum_patterns.difference(result, 4, kind)
+        == f"{kind} sum: element 777 is {result[777].item()} instead of {right}"
     )
 
 
 @pytest.mark.parametrize("kind", sum_patterns.KINDS)
 def test_a_missing_contribution_is_named(kind):
-    said = sum_patterns.difference(summed(kind, [0, 1, 3]), 4, kind)
-    assert said.startswith(f"{kind} sum: element 0 is ")
-    assert said.endswith("(1000 of 1000 elements differ): what rank 2 gave is missing")
+    message = sum_patterns.difference(summed(kind, [0, 1, 3]), 4, kind)
+    assert message.startswith(f"{kind} sum: element 0 is ")
+    assert message.endswith("(1000 of 1000 elements differ): what rank 2 gave is missing")
 
 
 @pytest.mark.parametrize("kind", sum_patterns.KINDS)
@@ -58,15 +58,15 @@ def test_a_contribution_that_is_there_twice_is_named(kind):
 
 @pytest.mark.parametrize("kind", sum_patterns.KINDS)
 def test_one_contribution_in_the_place_of_another_is_seen_and_nobody_is_named(kind):
-    said = sum_patterns.difference(summed(kind, [0, 1, 1, 3]), 4, kind)
-    assert said.startswith(f"{kind} sum: element 0 is ")
-    assert "rank" not in said
+    message = sum_patterns.difference(summed(kind, [0, 1, 1, 3]), 4, kind)
+    assert message.startswith(f"{kind} sum: element 0 is ")
+    assert "rank" not in message
 
 
 @pytest.mark.parametrize("kind", sum_patterns.KINDS)
 def test_elements_that_changed_places_are_seen(kind):
-    found = sum_patterns.total(4, COUNT, kind).roll(1)
-    assert sum_patterns.difference(found, 4, kind) != ""
+    result = sum_patterns.total(4, COUNT, kind).roll(1)
+    assert sum_patterns.difference(result, 4, kind) != ""
 
 
 def test_a_weight_that_several_ranks_have_names_none_of_them():
@@ -79,8 +79,8 @@ def test_a_weight_that_several_ranks_have_names_none_of_them():
 
 
 def test_of_gathered_contributions_the_changed_ones_are_found_by_rank():
-    given = [sum_patterns.contribution(rank, COUNT, "int64") for rank in range(3)]
-    assert sum_patterns.changed(given, "int64") == {}
-    given[1][40] ^= 1
-    given[2][7] += 9
-    assert sum_patterns.changed(given, "int64") == {1: 40, 2: 7}
+    provided = [sum_patterns.contribution(rank, COUNT, "int64") for rank in range(3)]
+    assert sum_patterns.changed(provided, "int64") == {}
+    provided[1][40] ^= 1
+    provided[2][7] += 9
+    assert sum_patterns.changed(provided, "int64") == {1: 40, 2: 7}

@@ -29,9 +29,9 @@ def nodes() -> Iterator[list[Node]]:
 def test_a_warm_process_says_what_the_ranks_python_holds(nodes):
     import torch
 
-    seen = dict(nodes[0].up.versions)
-    assert seen["torch"] == torch.__version__
-    assert seen["python"] == sys.version.split()[0]
+    observed = dict(nodes[0].up.versions)
+    assert observed["torch"] == torch.__version__
+    assert observed["python"] == sys.version.split()[0]
     assert (nodes[0].up.backend, nodes[0].up.devices) == ("gloo", 0) or nodes[0].up.backend == "nccl"
 
 
@@ -97,10 +97,10 @@ def test_a_port_is_used_once_and_another_one_comes_for_it(nodes):
 
 def test_a_scanner_on_the_port_does_no_harm(nodes):
     task = group(*nodes[:2])
-    there = ("127.0.0.1", task.port)
-    with socket.create_connection(there) as silent, socket.create_connection(there) as rude:
+    remote = ("127.0.0.1", task.port)
+    with socket.create_connection(remote) as silent, socket.create_connection(remote) as rude:
         rude.sendall(b"GET / HTTP/1.1\r\n\r\n" * 100)
-        socket.create_connection(there).close()
+        socket.create_connection(remote).close()
         begin(task, *nodes[:2])
         assert [node.answer().passed for node in nodes[:2]] == [True, True]
         silent.close()
@@ -111,7 +111,12 @@ def test_a_node_can_be_in_two_tests_at_once(nodes):
     begin(group(first, second, test=1), first, second)
     begin(group(second, first, test=2), second, first)
     answers = [node.answer() for node in (first, first, second, second)]
-    assert sorted((one.test, one.passed) for one in answers) == [(1, True), (1, True), (2, True), (2, True)]
+    assert sorted((answer.test, answer.passed) for answer in answers) == [
+        (1, True),
+        (1, True),
+        (2, True),
+        (2, True),
+    ]
 
 
 def test_a_partner_that_never_comes_is_told_with_the_stage_and_torchs_own_words(nodes):
@@ -194,20 +199,20 @@ def test_when_its_input_ends_all_ends():
     with running("n1") as (node,):
         node.ask(group(node, node))
         until(lambda: bool(node.children()), "the test runs")
-        left = node.children()
+        remaining = node.children()
         assert node.process.stdin
         node.process.stdin.close()
         assert node.process.wait(60) == 0
-        until(lambda: not alive(left), "the test's process is gone")
+        until(lambda: not alive(remaining), "the test's process is gone")
 
 
 def test_when_it_is_killed_its_tests_die_with_it():
     with running("n1") as (node,):
         node.ask(group(node, node))
         until(lambda: bool(node.children()), "the test runs")
-        left = node.children()
+        remaining = node.children()
         node.process.kill()
-        until(lambda: not alive(left), "the test's process is gone")
+        until(lambda: not alive(remaining), "the test's process is gone")
 
 
 def test_a_torch_that_cannot_be_imported_is_said_with_the_last_line_of_why_with_a_fake_torch(tmp_path: Path):

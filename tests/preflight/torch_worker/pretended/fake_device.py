@@ -76,8 +76,8 @@ def pretend(torch: ModuleType, count: Any) -> None:
         """Memory of a GPU is the host's."""
 
         def __torch_function__(self, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-            given = {name: host(value) for name, value in (kwargs or {}).items()}
-            return function(*(host(value) for value in args), **given)
+            provided = {name: host(value) for name, value in (kwargs or {}).items()}
+            return function(*(host(value) for value in args), **provided)
 
     def host(value: Any) -> Any:
         gpu = isinstance(value, torch.device) and value.type == "cuda"
@@ -110,11 +110,11 @@ def pretend(torch: ModuleType, count: Any) -> None:
     dist.is_nccl_available = lambda: True
     real_init, real_reduce, real_gather = dist.init_process_group, dist.all_reduce, dist.all_gather
 
-    def init(backend: str, **given: Any) -> None:
+    def init(backend: str, **provided: Any) -> None:
         if backend != "nccl":
-            return real_init(backend, **given)
-        assert given.pop("device_id") == torch.device("cuda", State.device), "not the device of the rank"
-        State.fault = fault_of(given["rank"])
+            return real_init(backend, **provided)
+        assert provided.pop("device_id") == torch.device("cuda", State.device), "not the device of the rank"
+        State.fault = fault_of(provided["rank"])
         if heard("NCCL_DEBUG") == "INFO":
             print(LOADS if State.fault == "loads" else INFO, end="", flush=True)
         if State.fault == "loads":
@@ -124,9 +124,9 @@ def pretend(torch: ModuleType, count: Any) -> None:
         if State.fault == "hang-in-init":
             time.sleep(FOREVER)
         os.putenv("GLOO_SOCKET_IFNAME", heard("NCCL_SOCKET_IFNAME").lstrip("=") or "lo")
-        return real_init("gloo", **given)
+        return real_init("gloo", **provided)
 
-    def reduce(tensor: Any, *args: Any, **given: Any) -> Any:
+    def reduce(tensor: Any, *args: Any, **provided: Any) -> Any:
         if State.fault in IN_COLLECTIVE:
             error = dist.DistBackendError if State.fault == "async-error" else RuntimeError
             raise error(IN_COLLECTIVE[State.fault])
@@ -138,12 +138,12 @@ def pretend(torch: ModuleType, count: Any) -> None:
             return None
         if State.fault == "slow":
             time.sleep(0.02)
-        done = real_reduce(tensor, *args, **given)
+        result = real_reduce(tensor, *args, **provided)
         if State.fault == "wrong-sum" and tensor.numel() > 1 and tensor.dtype == torch.int64:
             tensor[7] ^= 1 << 20
         if State.fault == "wrong-large" and tensor.numel() > 1 << 15 and tensor[:2].any():
             tensor[20000] += 1  # of a message that is large, and not of zeros
-        return done
+        return result
 
     dist.init_process_group, dist.all_reduce, dist.all_gather = init, reduce, real_gather
     OnHost().__enter__()

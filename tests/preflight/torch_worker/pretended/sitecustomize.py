@@ -17,10 +17,10 @@ VISIBLE = "CUDA_VISIBLE_DEVICES"
 
 
 def count() -> int:
-    there = int(os.environ.get("PRETENDED_GPUS", "1"))
+    remote = int(os.environ.get("PRETENDED_GPUS", "1"))
     if "PRETENDED_ISOLATION" not in os.environ or VISIBLE not in os.environ:
-        return there
-    return min(there, len([name for name in os.environ[VISIBLE].split(",") if name]))
+        return remote
+    return min(remote, len([name for name in os.environ[VISIBLE].split(",") if name]))
 
 
 def pretend(torch: ModuleType) -> None:
