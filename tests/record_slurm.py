@@ -38,10 +38,10 @@ ENDED = ("two\nlines", "failed", "sig")
 LIMIT = 120.0
 
 
-def main(wanted: list[str]) -> int:
+def main(expected: list[str]) -> int:
     """Record the releases that are named, or every one that is here; 1 where none is."""
     local = releases()
-    for version in wanted or [*local]:
+    for version in expected or [*local]:
         if version not in local:
             print(f"Slurm {version} is not on this machine: clusterrun lab root make fetches another release")
             return 1

@@ -63,12 +63,12 @@ def releases() -> dict[str, str]:
     return {**{version: version for version in fetched}, **own}
 
 
-def tested(version: str, wanted: str, options: Sequence[str]) -> Outcome:
+def tested(version: str, expected: str, options: Sequence[str]) -> Outcome:
     """Run the tests on one release, their words in sight. A session that broke off counts as failed."""
     with tempfile.TemporaryDirectory() as folder:
         report = Path(folder, "report.xml")
         argv = [sys.executable, "-m", "pytest", "-m", "lab", f"--junit-xml={report}", *options]
-        code = _code(argv, {**os.environ, SLURM_VARIABLE: wanted})
+        code = _code(argv, {**os.environ, SLURM_VARIABLE: expected})
         suites = (
             [entry.attrib for entry in ElementTree.parse(report).iter("testsuite")] if report.exists() else []
         )
@@ -94,14 +94,14 @@ def _code(argv: Sequence[str], environment: dict[str, str]) -> int:
         return 1
 
 
-def main(words: Sequence[str]) -> int:
+def main(arguments: Sequence[str]) -> int:
     """``python -m tests.slurm_versions SUITE… [-- PYTEST_ARGS…]``; 1 where anything failed."""
-    at = words.index("--") if "--" in words else len(words)
-    lacking = fetch(words[:at])
+    at = arguments.index("--") if "--" in arguments else len(arguments)
+    lacking = fetch(arguments[:at])
     outcomes = []
     for version, expected in releases().items():
         print(f"== Slurm {version}", flush=True)
-        outcomes.append(tested(version, expected, words[at + 1 :]))
+        outcomes.append(tested(version, expected, arguments[at + 1 :]))
     print("\n".join(["", *map(str, outcomes), *(f"not tested: {entry}" for entry in lacking)]))
     return int(not outcomes or any(outcome.failed for outcome in outcomes))
 

@@ -167,11 +167,11 @@ class Far:
         return results
 
     def run(
-        self, *words: str, stdin: str = "", cwd: Path | None = None, **variables: str
+        self, *arguments: str, stdin: str = "", cwd: Path | None = None, **variables: str
     ) -> subprocess.CompletedProcess[str]:
         """clusterrun with ``words`` on the laptop, without a terminal."""
         return subprocess.run(
-            (*self.front, *CLUSTERRUN, *words),
+            (*self.front, *CLUSTERRUN, *arguments),
             env={**self.environment, **variables},
             cwd=cwd or self.folder / "laptop",
             input=stdin,
@@ -181,14 +181,14 @@ class Far:
             start_new_session=True,
         )
 
-    def there(self, *words: str, **named) -> subprocess.CompletedProcess[str]:
-        return self.run("--host", "cluster", *words, **named)
+    def there(self, *arguments: str, **named) -> subprocess.CompletedProcess[str]:
+        return self.run("--host", "cluster", *arguments, **named)
 
     @contextlib.contextmanager
-    def started(self, *words: str, cwd: Path | None = None) -> Iterator[subprocess.Popen[str]]:
+    def started(self, *arguments: str, cwd: Path | None = None) -> Iterator[subprocess.Popen[str]]:
         """A command of the laptop that goes on, in a process group of its own."""
         process = subprocess.Popen(
-            (*self.front, *CLUSTERRUN, "--host", "cluster", *words),
+            (*self.front, *CLUSTERRUN, "--host", "cluster", *arguments),
             env=self.environment,
             cwd=cwd or self.folder / "laptop",
             stdin=subprocess.DEVNULL,
@@ -205,13 +205,13 @@ class Far:
             process.communicate()
 
     def terminal(
-        self, *words: str, answers: Sequence[tuple[str, str]] = (), **variables: str
+        self, *arguments: str, answers: Sequence[tuple[str, str]] = (), **variables: str
     ) -> tuple[int, str]:
         """clusterrun with ``words`` on a terminal of the laptop: its exit code, and what was seen.
 
         ``answers``: what is typed, one after the other, when what was seen matches.
         """
-        argv = (*self.front, *CLUSTERRUN, *words)
+        argv = (*self.front, *CLUSTERRUN, *arguments)
         return on_terminal(argv, {**self.environment, **variables}, str(self.folder / "laptop"), answers)
 
     def open(self) -> None:

@@ -165,10 +165,10 @@ def test_a_wrong_value_of_any_option_is_an_error_in_words(name: str, tmp_path: P
             assert error.seen
 
 
-@pytest.mark.parametrize("words", [(), ("",), (5,), (["train.py"],)])
-def test_a_command_that_is_none_is_an_error_in_words(words: tuple[Any, ...]) -> None:
+@pytest.mark.parametrize("arguments", [(), ("",), (5,), (["train.py"],)])
+def test_a_command_that_is_none_is_an_error_in_words(arguments: tuple[Any, ...]) -> None:
     with pytest.raises(BadInput):
-        clusterrun.submit(*words)
+        clusterrun.submit(*arguments)
 
 
 def test_a_run_shows_itself_and_its_logs_print_as_text(context: Context) -> None:

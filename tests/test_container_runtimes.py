@@ -50,9 +50,11 @@ WORDS = [
 HOSTILE = st.text(st.sampled_from("ab '\"$`\\;&|#%*?~!()<>\t-ä\udcff"), min_size=1, max_size=12)
 
 
-@pytest.mark.parametrize(("runtime", "image", "node", "words"), WORDS)
-def test_the_words_of_a_prefix(runtime: str, image: str, node: NodeDevices, words: tuple[str, ...]) -> None:
-    assert TABLE[runtime].arguments(Container(image, runtime, MOUNTS), node) == words
+@pytest.mark.parametrize(("runtime", "image", "node", "arguments"), WORDS)
+def test_the_words_of_a_prefix(
+    runtime: str, image: str, node: NodeDevices, arguments: tuple[str, ...]
+) -> None:
+    assert TABLE[runtime].arguments(Container(image, runtime, MOUNTS), node) == arguments
 
 
 def test_what_srun_is_asked_for() -> None:
@@ -103,7 +105,7 @@ def test_apptainer_keeps_the_path_of_the_host_for_its_own_helpers() -> None:
 
 
 @pytest.mark.parametrize(
-    ("said", "wanted"),
+    ("message", "expected"),
     [
         ("/a", Mount("/a", "/a")),
         ("/a:/b", Mount("/a", "/b")),
@@ -111,14 +113,14 @@ def test_apptainer_keeps_the_path_of_the_host_for_its_own_helpers() -> None:
         ("/a:/b:rw", Mount("/a", "/b")),
     ],
 )
-def test_a_mount(said: str, wanted: Mount) -> None:
-    assert mount(said) == wanted
+def test_a_mount(message: str, expected: Mount) -> None:
+    assert mount(message) == expected
 
 
-@pytest.mark.parametrize("said", ["", "a", "a:/b", "/a:b", "/a:/b:no", "/a:/b:ro:x", "/a:/b/../c", "/a\0"])
-def test_what_is_no_mount(said: str) -> None:
+@pytest.mark.parametrize("message", ["", "a", "a:/b", "/a:b", "/a:/b:no", "/a:/b:ro:x", "/a:/b/../c", "/a\0"])
+def test_what_is_no_mount(message: str) -> None:
     with pytest.raises(BadInput):
-        mount(said)
+        mount(message)
 
 
 def test_places_for_mounts_are_made_in_an_image_and_nowhere_else(tmp_path: Path) -> None:

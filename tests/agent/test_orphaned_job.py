@@ -216,17 +216,17 @@ def unseen(folder: Path, word: str, seconds: float, port: object) -> tuple[subpr
 
 
 @pytest.mark.parametrize("word, deed", [("requeue", "scontrol requeue 14"), ("end", "scancel 14")])
-@pytest.mark.parametrize("known", [True, False])
+@pytest.mark.parametrize("expected_names", [True, False])
 def test_a_job_that_nobody_coordinates_is_given_back_though_the_scheduler_misses_nothing(
-    tmp_path: Path, word: str, deed: str, known: bool
+    tmp_path: Path, word: str, deed: str, expected_names: bool
 ) -> None:
-    port = a_port_that_refuses() if known else ""
+    port = a_port_that_refuses() if expected_names else ""
     process, called = unseen(tmp_path, word, 0.5, port)
     text = process.communicate(timeout=60)[1].decode()
     assert process.returncode == 0
     assert [line for line in called.read_text().splitlines() if "squeue" not in line] == [deed]
     assert "job 14 is given back: no coordinator has written anything for" in text
-    assert (f"refuses port {port}" in text) is known
+    assert (f"refuses port {port}" in text) is expected_names
     remaining = read_document(LeftBehind, str(tmp_path / "run" / "left.json"))
     assert remaining is not None
     assert (remaining.job_id, remaining.node, remaining.done) == ("14", "n0002", True)

@@ -34,10 +34,10 @@ def test_every_attempt_of_a_rank_has_the_same_id_and_every_rank_its_own() -> Non
 
 
 @pytest.mark.parametrize(
-    "given", ["WANDB_RUN_ID=mine", "WANDB_RESUME=never", "WANDB_RUN_ID=", "WANDB_SWEEP_ID=s"]
+    "provided", ["WANDB_RUN_ID=mine", "WANDB_RESUME=never", "WANDB_RUN_ID=", "WANDB_SWEEP_ID=s"]
 )
-def test_what_the_user_has_set_stands_alone(given: str) -> None:
-    name, _, value = given.partition("=")
+def test_what_the_user_has_set_stands_alone(provided: str) -> None:
+    name, _, value = provided.partition("=")
     assert wandb({name: value}) == {name: value}
     assert wandb(orders=replace(ORDERS, environment=((name, value),))) == {name: value}
 
@@ -80,9 +80,11 @@ def test_ranks_on_instances_of_divided_gpus_each_open_their_own() -> None:
 
 
 @pytest.mark.parametrize(
-    ("given", "kept"),
+    ("provided", "retained"),
     [("", False), ("NoDevFiles", False), ("0", False), ("0,1", True), ("GPU-a,GPU-b,GPU-c", True)],
 )
-def test_gpus_of_the_node_are_not_narrowed_by_what_the_submitters_shell_had(given: str, kept: bool) -> None:
-    base = {"CUDA_VISIBLE_DEVICES": given, "ROCR_VISIBLE_DEVICES": given, "PATH": "/bin"}
-    assert with_node_gpus(base, 2) == (base if kept else {"PATH": "/bin"})
+def test_gpus_of_the_node_are_not_narrowed_by_what_the_submitters_shell_had(
+    provided: str, retained: bool
+) -> None:
+    base = {"CUDA_VISIBLE_DEVICES": provided, "ROCR_VISIBLE_DEVICES": provided, "PATH": "/bin"}
+    assert with_node_gpus(base, 2) == (base if retained else {"PATH": "/bin"})

@@ -175,20 +175,20 @@ def test_a_restart_is_a_new_attempt_with_its_own_files_and_number(make: Make) ->
     assert [run.output(3, epoch=epoch) for epoch in (0, 1)] == [b"0 0\n", b"1 1\n"]
 
 
-@pytest.mark.parametrize("command, cwd, said", [
+@pytest.mark.parametrize("command, cwd, message", [
     (["no-such-program"], "", "the program 'no-such-program' cannot be executed: No such file or directory"),
     (["/etc/passwd"], "", "the program '/etc/passwd' cannot be executed: Permission denied"),
     (["true"], "/no/such/dir", "the directory '/no/such/dir' cannot be entered: No such file or directory"),
 ])  # fmt: skip
 def test_ranks_that_cannot_be_started_are_told_by_node_with_the_reason(
-    make: Make, command: list[str], cwd: str, said: str
+    make: Make, command: list[str], cwd: str, message: str
 ) -> None:
     run = make(command)
     if cwd:
         document = json.loads(Path(run.paths.orders).read_text())
         Path(run.paths.orders).write_text(json.dumps({**document, "cwd": cwd}))
     state = run.ended()
-    assert state.state is State.FAILED and said in state.reason and "local-" in state.reason
+    assert state.state is State.FAILED and message in state.reason and "local-" in state.reason
 
 
 SLOW_TEE = 'exec > >(while IFS= read -r line; do sleep 0.01; echo "$line"; done) 2>&1; seq 40; '
@@ -495,21 +495,21 @@ def test_no_secret_is_in_arguments_environment_or_files(make: Make) -> None:
     run.wait()
 
 
-@pytest.mark.parametrize("spoil, said", [
+@pytest.mark.parametrize("spoil, message", [
     (lambda run: Path(run.paths.orders).unlink(), "orders.json cannot be read on"),
     (lambda run: Path(run.paths.orders).write_text("{"), "orders.json is not"),
     (lambda run: edit(run, format=99), "format 99 is newer than this program reads (1)"),
     (lambda run: run.folder.chmod(0o777), "may be written by, somebody else"),
 ])  # fmt: skip
 def test_a_start_that_cannot_be_is_told_in_plain_lines(
-    make: Make, spoil: Callable[[Run], Any], said: str
+    make: Make, spoil: Callable[[Run], Any], message: str
 ) -> None:
     run = make(["true"])
     spoil(run)
     run.start()
     assert run.wait() == 1 or True
     text = run.words.decode()
-    assert said in text
+    assert message in text
 
 
 def edit(run: Run, **changes: Any) -> None:
@@ -615,19 +615,19 @@ def test_a_start_that_finds_the_run_cancelled_keeps_the_record_and_starts_no_ran
     ]  # fmt: skip
 
 
-@pytest.mark.parametrize("launch, said", [
+@pytest.mark.parametrize("launch, output", [
     (("no-such-srun",), "the program 'no-such-srun' cannot be executed: No such file or directory"),
     (("/bin/sh", "-c", "echo srun: error: no >&2; exit 1"), "srun: error: no"),
     (("/bin/sh", "-c", "{python} -I -S {program} agent /no/dir"), "/no/dir cannot be reached on"),
 ])  # fmt: skip
 def test_agents_that_cannot_be_started_end_the_run_with_the_launchers_words(
-    make: Make, launch: tuple[str, ...], said: str
+    make: Make, launch: tuple[str, ...], output: str
 ) -> None:
     run = make(["true"])
     edit(run, launch=[word.format(python=sys.executable, program=run.paths.agent) for word in launch])
     state = run.ended()
     message = state.reason + "".join(state.failure.last_lines if state.failure else ())
-    assert state.state is State.FAILED and said in message
+    assert state.state is State.FAILED and output in message
 
 
 def test_of_a_talkative_launcher_the_first_and_the_last_words_are_kept(make: Make) -> None:

@@ -152,7 +152,7 @@ def test_where_no_log_can_be_written_it_runs_all_the_same(stage: Stage) -> None:
     assert stage.answers(1) == [said(1, "done")]
 
 
-@pytest.mark.parametrize("asked, why", [
+@pytest.mark.parametrize("requested, why", [
     ("raw hello", "sent an invalid answer: 'hello'"),
     ("raw {}", "sent an invalid answer: '{}'"),
     ("raw [1]", "sent an invalid answer: '[1]'"),
@@ -164,11 +164,11 @@ def test_where_no_log_can_be_written_it_runs_all_the_same(stage: Stage) -> None:
     ("exit 3", "exited with code 3"),
     ("exit 0", "exited with code 0"),
 ])  # fmt: skip
-def test_whatever_else_it_does_is_its_end_and_is_named(stage: Stage, asked: str, why: str) -> None:
-    stage.ask(1, asked)
+def test_whatever_else_it_does_is_its_end_and_is_named(stage: Stage, requested: str, why: str) -> None:
+    stage.ask(1, requested)
     ended = stage.until(lambda: next((e for e in stage.events if isinstance(e, SidecarEnded)), None))
     assert (ended.epoch, ended.sidecar) == (4, "examiner") and why in ended.why
-    assert asked.startswith("exit") == (said(1, "last words") in stage.events)
+    assert requested.startswith("exit") == (said(1, "last words") in stage.events)
     stage.until(lambda: not stage.mine())
     stage.ask(2, "echo again")
     assert stage.until(lambda: stage.events[-1:] == [said(2, "again")])

@@ -50,9 +50,11 @@ def test_a_step_waits_for_what_its_backward_pass_cannot_hide():
     assert last.efficiency == pytest.approx(2 / 3)
 
 
-@pytest.mark.parametrize(("known", "asks"), [({}, "--bandwidth"), ({"bandwidth": 1e9}, "--step-time")])
-def test_what_is_missing_for_an_expectation_is_asked_for(known, asks):
-    advice = advise(question(**known))
+@pytest.mark.parametrize(
+    ("expected_names", "asks"), [({}, "--bandwidth"), ({"bandwidth": 1e9}, "--step-time")]
+)
+def test_what_is_missing_for_an_expectation_is_asked_for(expected_names, asks):
+    advice = advise(question(**expected_names))
     assert advice.expected == () and asks in " ".join(advice.lines)
 
 

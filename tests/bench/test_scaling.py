@@ -19,8 +19,8 @@ from tests.cli.conftest import ROOT, CommandLine, Said
 FAST = ("bench", "scaling", "--no-probe", "--oversubscribe", "--repeats", "1")
 
 
-def document(said: Said) -> dict[str, Any]:
-    result: dict[str, Any] = json.loads(said.out)
+def document(message: Said) -> dict[str, Any]:
+    result: dict[str, Any] = json.loads(message.out)
     return result
 
 

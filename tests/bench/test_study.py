@@ -156,7 +156,7 @@ def test_a_share_with_a_rest_is_refused():
 
 
 @pytest.mark.parametrize(
-    ("growth", "words", "cell", "told"),
+    ("growth", "arguments", "cell", "message"),
     [
         (Growth.STRONG, (), Cell("ddp", 2), ("--strategy", "ddp")),
         (Growth.WEAK, (), Cell("ddp", 2), ("--strategy", "ddp", "--batch-size", "128")),
@@ -166,9 +166,9 @@ def test_a_share_with_a_rest_is_refused():
         (Growth.STRONG, (), Cell("ddp-spawn", 2), ("--strategy", "ddp-spawn", "--ranks", "2")),
     ],
 )
-def test_the_reference_script_is_told_strategy_and_batch(growth, words, cell, told):
-    requested = subject("train.py", *words, growth=growth, reference=True)
-    assert spec_of(requested, cell).command == ("train.py", *words, *told)
+def test_the_reference_script_is_told_strategy_and_batch(growth, arguments, cell, message):
+    requested = subject("train.py", *arguments, growth=growth, reference=True)
+    assert spec_of(requested, cell).command == ("train.py", *arguments, *message)
 
 
 def test_results_are_shared_only_where_subject_growth_script_and_environment_are_the_same():

@@ -132,7 +132,7 @@ def test_size_keep_and_names_choose(clusterrun: CommandLine) -> None:
 
 
 @pytest.mark.parametrize(
-    ("args", "said"),
+    ("args", "message"),
     [
         (("--larger-than", "big"), "'big' is not a size"),
         (("--older-than", "soon"), "'soon' is neither a duration nor a date"),
@@ -140,10 +140,12 @@ def test_size_keep_and_names_choose(clusterrun: CommandLine) -> None:
         (("--keep", "3", "train"), "do not go together"),
     ],
 )
-def test_what_cannot_be_meant_is_refused(clusterrun: CommandLine, args: tuple[str, ...], said: str) -> None:
+def test_what_cannot_be_meant_is_refused(
+    clusterrun: CommandLine, args: tuple[str, ...], message: str
+) -> None:
     run_id = add(clusterrun, 45)
     result = clusterrun("clean", "--yes", *args)
-    assert (result.code, said in result.err, left(clusterrun)) == (2, True, [run_id]), result.err
+    assert (result.code, message in result.err, left(clusterrun)) == (2, True, [run_id]), result.err
 
 
 def test_a_run_that_lives_is_not_removed(live: CommandLine) -> None:

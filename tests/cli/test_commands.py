@@ -222,10 +222,10 @@ def test_a_working_directory_that_was_removed_is_named(ended: CommandLine) -> No
     assert in_shell(ended, "status", before=line).returncode == 0
 
 
-def in_shell(context: CommandLine, words: str, before: str = "") -> subprocess.CompletedProcess[str]:
+def in_shell(context: CommandLine, arguments: str, before: str = "") -> subprocess.CompletedProcess[str]:
     """Run ``clusterrun WORDS`` in a shell, in which words may be redirections."""
     return subprocess.run(
-        ["bash", "-c", f"{before}set -o pipefail; {shlex.quote(sys.executable)} -m clusterrun {words}"],
+        ["bash", "-c", f"{before}set -o pipefail; {shlex.quote(sys.executable)} -m clusterrun {arguments}"],
         cwd=context.folder,
         env=context.environment,
         capture_output=True,
@@ -309,7 +309,7 @@ def test_logs_of_a_run_without_output_says_so(ended: CommandLine) -> None:
 
 
 @pytest.mark.parametrize(
-    "args, code, words",
+    "args, code, arguments",
     [
         (["sumbit"], 2, "there is no command 'sumbit'. Did you mean submit?"),
         (["submit", "--node", "2", "train.py"], 2, "Did you mean --nodes"),
@@ -369,12 +369,12 @@ def test_logs_of_a_run_without_output_says_so(ended: CommandLine) -> None:
     ],
 )
 def test_a_wrong_line_is_answered_with_what_is_wrong_and_what_to_do(
-    ended: CommandLine, args: list[str], code: int, words: str
+    ended: CommandLine, args: list[str], code: int, arguments: str
 ) -> None:
     result = ended(*args)
     assert (result.code, result.out) == (code, "")
     assert result.err.startswith("error: ") or "\nerror: " in result.err
-    assert words in result.err and "Traceback" not in result.err
+    assert arguments in result.err and "Traceback" not in result.err
 
 
 def test_debug_shows_where_an_error_comes_from(ended: CommandLine) -> None:
@@ -472,10 +472,12 @@ def test_tab_leaves_files_to_the_shell_and_the_users_command_its_own_options(
     assert context().out == f"file,{tokens[-1]}\n"
 
 
-@pytest.mark.parametrize("shell, words", [("bash", "complete "), ("zsh", "#compdef"), ("fish", "complete ")])
-def test_completion_scripts_are_printed(ended: CommandLine, shell: str, words: str) -> None:
+@pytest.mark.parametrize(
+    "shell, arguments", [("bash", "complete "), ("zsh", "#compdef"), ("fish", "complete ")]
+)
+def test_completion_scripts_are_printed(ended: CommandLine, shell: str, arguments: str) -> None:
     result = ended("completion", shell)
-    assert result.code == 0 and words in result.out and "_CLUSTERRUN_COMPLETE" in result.out
+    assert result.code == 0 and arguments in result.out and "_CLUSTERRUN_COMPLETE" in result.out
 
 
 @pytest.mark.parametrize(
@@ -508,7 +510,7 @@ def test_following_ends_soon_after_the_run(clusterrun: CommandLine) -> None:
 
 
 @pytest.mark.parametrize(
-    "words, environment, code, seen",
+    "arguments, environment, code, observed",
     [
         (("--gpus", "8"), {}, 2, "8 GPUs requested, and this machine has none, and Slurm cannot be used"),
         (("--partition", "gpu"), {}, 2, "--partition needs Slurm, which cannot be used here: "),
@@ -516,11 +518,11 @@ def test_following_ends_soon_after_the_run(clusterrun: CommandLine) -> None:
     ],
 )
 def test_auto_starts_no_ranks_here_where_a_cluster_was_meant(
-    clusterrun: CommandLine, words: tuple[str, ...], environment: dict[str, str], code: int, seen: str
+    clusterrun: CommandLine, arguments: tuple[str, ...], environment: dict[str, str], code: int, observed: str
 ) -> None:
     clusterrun.environment.update({"CLUSTERRUN_CLUSTER": "auto", "CUDA_VISIBLE_DEVICES": "", **environment})
-    result = clusterrun("submit", *words, "train.py")
-    assert (result.code, result.out, seen in result.err, "--cluster local" in result.err) == (
+    result = clusterrun("submit", *arguments, "train.py")
+    assert (result.code, result.out, observed in result.err, "--cluster local" in result.err) == (
         code,
         "",
         True,

@@ -143,7 +143,7 @@ def test_a_failed_run_is_explained_by_its_first_error(clusterrun: CommandLine) -
 
 
 @pytest.mark.parametrize(
-    ("ends", "said"),
+    ("ends", "message"),
     [
         ("sys.exit('no checkpoint in /data')", "rank 1 printed last: no checkpoint in /data"),
         (
@@ -161,11 +161,11 @@ def test_a_failed_run_is_explained_by_its_first_error(clusterrun: CommandLine) -
         ),
     ],
 )
-def test_whatever_a_rank_prints_of_its_end_is_told(ends: str, said: str, clusterrun: CommandLine) -> None:
+def test_whatever_a_rank_prints_of_its_end_is_told(ends: str, message: str, clusterrun: CommandLine) -> None:
     begins = 'import os, sys, time\nif os.environ["RANK"] == "1":\n    '
     (clusterrun.folder / "train.py").write_text(f"{begins}{ends}\ntime.sleep(600)\n")
     ended = clusterrun("submit", "--nodes", "2", "--ranks-per-node", "1", "--wait", "train.py")
-    assert said in ended.err
+    assert message in ended.err
     assert "printed nothing" not in ended.err
 
 

@@ -65,7 +65,7 @@ def test_a_shell_reads_what_is_typed_and_ends_with_its_code(live):
 
 
 @pytest.mark.parametrize(
-    ("words", "said"),
+    ("arguments", "message"),
     [
         (("exec", "--rank", "9", "--", "true"), "there is no rank 9 in "),
         (("exec", "--node", "n7", "--", "true"), "there is no node 'n7' in "),
@@ -76,9 +76,9 @@ def test_a_shell_reads_what_is_typed_and_ends_with_its_code(live):
         (("shell", "--rank", "-1"), "-1 is not in the range"),
     ],
 )
-def test_a_wrong_place_is_bad_usage_and_says_which_there_are(live, words, said):
-    result = live(*words)
-    assert (result.code, result.out, said in result.err) == (2, "", True), result.err
+def test_a_wrong_place_is_bad_usage_and_says_which_there_are(live, arguments, message):
+    result = live(*arguments)
+    assert (result.code, result.out, message in result.err) == (2, "", True), result.err
 
 
 def test_a_program_that_is_not_there_is_named_with_its_node(live):

@@ -64,15 +64,15 @@ def test_a_module_is_found_behind_short_options(clusterrun: CommandLine) -> None
 
 
 @pytest.mark.parametrize(
-    "words",
+    "arguments",
     [("--gpus", "h100:2"), ("--gpus-per-node", "h100:2"), ("--gres", "gpu:h100:2"), ("--gpus=h100:2",)],
 )
 @pytest.mark.parametrize("where", ["submit", "check"])
 def test_gpus_with_their_type_are_asked_for_in_any_of_the_usual_ways(
-    clusterrun: CommandLine, where: str, words: tuple[str, ...]
+    clusterrun: CommandLine, where: str, arguments: tuple[str, ...]
 ) -> None:
     command = ["train.py"] if where == "submit" else []
-    result = clusterrun(where, *words, "--dry-run", *command)
+    result = clusterrun(where, *arguments, "--dry-run", *command)
     assert result.code == 0
     assert "2 GPUs requested, and this machine has none: 2 CPU ranks on each simulated node" in result.err
 
@@ -106,7 +106,7 @@ def test_every_default_is_shown_with_its_value(clusterrun: CommandLine) -> None:
     assert all(len(row.split()) > 1 for row in rows.values()), "a value that is not said"
 
 
-def typed(context: CommandLine, *words: str, keys: bytes, once: bytes) -> tuple[int, bytes]:
+def typed(context: CommandLine, *arguments: str, keys: bytes, once: bytes) -> tuple[int, bytes]:
     """The exit code of ``words`` on a terminal, and the picture; ``keys`` are typed once ``once`` is seen.
 
     Without ``keys`` the terminal is closed then.
@@ -115,7 +115,7 @@ def typed(context: CommandLine, *words: str, keys: bytes, once: bytes) -> tuple[
     if child == 0:
         os.chdir(context.folder)
         environment = {**context.environment, "TERM": "xterm"}
-        os.execve(sys.executable, [sys.executable, "-m", "clusterrun", *words], environment)
+        os.execve(sys.executable, [sys.executable, "-m", "clusterrun", *arguments], environment)
     observed, sent, until = b"", False, time.monotonic() + LIMIT
     try:
         while not (sent and not keys):
@@ -133,13 +133,14 @@ def typed(context: CommandLine, *words: str, keys: bytes, once: bytes) -> tuple[
 
 
 @pytest.mark.parametrize(
-    "words, code", [(("top", "stays"), 0), (("status", "--watch"), 0), (("status", "--watch", "stays"), 130)]
+    "arguments, code",
+    [(("top", "stays"), 0), (("status", "--watch"), 0), (("status", "--watch", "stays"), 130)],
 )
 @pytest.mark.parametrize("keys", [b"q", b"\x03"], ids=["q", "Ctrl-C"])
 def test_q_ends_a_live_display_as_ctrl_c_does_and_the_terminal_is_as_before(
-    live: CommandLine, words: tuple[str, ...], code: int, keys: bytes
+    live: CommandLine, arguments: tuple[str, ...], code: int, keys: bytes
 ) -> None:
-    ended, observed = typed(live, *words, keys=keys, once=b"RUNNING")
+    ended, observed = typed(live, *arguments, keys=keys, once=b"RUNNING")
     assert (ended, observed.count(b"\x1b[?1049h"), observed.count(b"\x1b[?1049l")) == (code, 1, 1)
     assert live("status", "--json", "stays").out.count('"RUNNING"') == 1
 

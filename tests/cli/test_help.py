@@ -23,8 +23,8 @@ def rows(text: str) -> dict[str, list[str]]:
     return result
 
 
-def helped(context: CommandLine, *words: str, columns: int = 80) -> str:
-    message = CommandLine(context.folder, {**context.environment, "COLUMNS": str(columns)})(*words)
+def helped(context: CommandLine, *arguments: str, columns: int = 80) -> str:
+    message = CommandLine(context.folder, {**context.environment, "COLUMNS": str(columns)})(*arguments)
     assert (message.code, message.err) == (0, "")
     return message.out
 
@@ -53,9 +53,9 @@ def test_every_option_of_a_command_stands_in_a_group_that_there_is() -> None:
 
 
 @pytest.mark.parametrize("columns", [52, 60, 80, 200])
-@pytest.mark.parametrize("words", [("submit", "--help"), ("submit", "--help-all"), ("check", "--help")])
-def test_help_fits_the_terminal(ended: CommandLine, words: tuple[str, ...], columns: int) -> None:
-    text = helped(ended, *words, columns=columns)
+@pytest.mark.parametrize("arguments", [("submit", "--help"), ("submit", "--help-all"), ("check", "--help")])
+def test_help_fits_the_terminal(ended: CommandLine, arguments: tuple[str, ...], columns: int) -> None:
+    text = helped(ended, *arguments, columns=columns)
     lines = text[text.index("Resources:") :].split("\n")
     assert [line for line in lines if len(line) > columns] == []
 

@@ -150,12 +150,12 @@ def test_a_mail_has_no_header_that_a_rank_has_written(home: CommandLine, smtp: A
     assert json.loads(message.get_content()) == EVENT
 
 
-def until(seen: list[Any], count: int) -> list[Any]:
+def until(observed: list[Any], count: int) -> list[Any]:
     """What a server was given: a run has ended before its last event is told."""
     end = time.monotonic() + 60
-    while len(seen) < count and time.monotonic() < end:
+    while len(observed) < count and time.monotonic() < end:
         time.sleep(0.05)
-    return seen
+    return observed
 
 
 def test_a_run_tells_all_that_happens_to_it(home: CommandLine, web: Any) -> None:

@@ -35,9 +35,9 @@ def environment(folder: Path) -> Path:
     return folder
 
 
-def told(done: Said) -> str:
-    assert done.code == 0, done
-    return done.out.partition(" | ")[2].rstrip("\n")
+def told(completed: Said) -> str:
+    assert completed.code == 0, completed
+    return completed.out.partition(" | ")[2].rstrip("\n")
 
 
 def shown(context: CommandLine) -> str:

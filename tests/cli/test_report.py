@@ -99,7 +99,7 @@ def test_of_a_cluster_without_findings_others_are_named(clusterrun: CommandLine)
 
 
 @pytest.mark.parametrize(
-    "words, seen",
+    "arguments, observed",
     [
         (["--preflight-limit", "slow"], "has no number"),
         (["--preflight-limit", "slwo_fail=1"], "no limit is named slwo_fail"),
@@ -109,10 +109,10 @@ def test_of_a_cluster_without_findings_others_are_named(clusterrun: CommandLine)
     ],
 )
 def test_bad_options_are_refused_before_anything_is_made(
-    clusterrun: CommandLine, words: list[str], seen: str
+    clusterrun: CommandLine, arguments: list[str], observed: str
 ) -> None:
-    result = clusterrun("submit", *words, "train.py")
-    assert result.code == 2 and seen in result.err and os.listdir(clusterrun.folder.parent) == ["work"]
+    result = clusterrun("submit", *arguments, "train.py")
+    assert result.code == 2 and observed in result.err and os.listdir(clusterrun.folder.parent) == ["work"]
 
 
 def test_a_check_says_what_it_would_submit(clusterrun: CommandLine) -> None:

@@ -18,7 +18,7 @@ from tests.cli.conftest import ROOT, CommandLine
 
 
 @pytest.mark.parametrize(
-    "given, named",
+    "provided, named",
     [
         ({"time": "5m", "requeue": True}, "--time, --requeue are options"),
         ({"avoid_bad": False}, "--avoid-bad is an option"),
@@ -26,12 +26,12 @@ from tests.cli.conftest import ROOT, CommandLine
         ({"sbatch": (), "nodes": 2, "preflight": "off", "time": None}, ""),
     ],
 )
-def test_what_only_a_queued_job_can_have_is_refused_by_name(given: dict[str, Any], named: str) -> None:
+def test_what_only_a_queued_job_can_have_is_refused_by_name(provided: dict[str, Any], named: str) -> None:
     if not named:
-        refuse_job_options(given)
+        refuse_job_options(provided)
         return
     with pytest.raises(BadInput, match=f"^{named}"):
-        refuse_job_options(given)
+        refuse_job_options(provided)
 
 
 def test_a_configuration_for_submit_says_nothing_of_the_allocation_and_all_of_the_ranks() -> None:

@@ -61,13 +61,13 @@ def test_of_a_run_with_one_job_the_job_is_not_said_with_each_attempt() -> None:
 
 
 @pytest.mark.parametrize(
-    "step, checkpoint, said",
+    "step, checkpoint, message",
     [(-1, -1, ""), (0, -1, "step 0"), (7, 5, "step 7, checkpoint 5"), (-1, 5, "checkpoint 5")],
 )
 def test_how_far_a_script_came_is_said_as_far_as_it_reports_that(
-    step: int, checkpoint: int, said: str
+    step: int, checkpoint: int, message: str
 ) -> None:
-    assert progress_text(step, checkpoint) == said
+    assert progress_text(step, checkpoint) == message
 
 
 @pytest.fixture

@@ -39,9 +39,9 @@ def problems(name: str, document: Any, strict: bool = True) -> list[str]:
     return [f"{entry.json_path}: {entry.message}" for entry in result]
 
 
-def said(done: Said, code: int = 0) -> Any:
-    assert done.code == code, done
-    return json.loads(done.out)
+def said(completed: Said, code: int = 0) -> Any:
+    assert completed.code == code, completed
+    return json.loads(completed.out)
 
 
 def test_every_cause_of_an_attempt_is_in_the_schema_and_in_the_documents() -> None:

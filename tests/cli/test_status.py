@@ -130,16 +130,16 @@ def test_ended_runs_are_known_from_one_file_as_long_as_nothing_changes(clusterru
 
 
 @pytest.mark.parametrize(
-    "args, words",
+    "args, arguments",
     [
         (["--state", "faild"], "did you mean 'FAILED'?"),
         (["--since", "yesterday"], "'yesterday' is neither a duration nor a date"),
         (["--watch", "--json"], "--watch and --json do not go together"),
     ],
 )
-def test_a_filter_that_is_none_is_refused(three: CommandLine, args: list[str], words: str) -> None:
+def test_a_filter_that_is_none_is_refused(three: CommandLine, args: list[str], arguments: str) -> None:
     result = three("status", *args)
-    assert (result.code, result.out) == (2, "") and words in result.err
+    assert (result.code, result.out) == (2, "") and arguments in result.err
 
 
 def test_that_no_run_is_like_a_filter_is_said(three: CommandLine) -> None:

@@ -35,7 +35,7 @@ def test_a_host_has_what_its_table_says_and_its_name_for_ssh(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("text", "seen"),
+    ("text", "observed"),
     [
         ('[host.a]\npyton = "x"\n', r"\[host\.a\]: unknown key 'pyton'"),
         ("[host.a]\nfolder = 3\n", r"\[host\.a\] folder: 3 is not a string"),
@@ -45,8 +45,8 @@ def test_a_host_has_what_its_table_says_and_its_name_for_ssh(tmp_path):
         ("host = 3\n", "host is not a table"),
     ],
 )
-def test_what_cannot_be_meant_is_refused(tmp_path, text, seen):
-    with pytest.raises(BadInput, match=seen):
+def test_what_cannot_be_meant_is_refused(tmp_path, text, observed):
+    with pytest.raises(BadInput, match=observed):
         read(tmp_path, text)
 
 

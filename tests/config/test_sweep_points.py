@@ -31,7 +31,7 @@ def test_values_make_every_combination(sets: list[str], found: list[dict[str, st
 
 
 @pytest.mark.parametrize(
-    ("sets", "told"),
+    ("sets", "message"),
     [
         (["lr"], "is not NAME=VALUES"),
         (["=1"], "is not NAME=VALUES"),
@@ -48,10 +48,10 @@ def test_values_make_every_combination(sets: list[str], found: list[dict[str, st
         (["lr=\0"], "neither text nor a number"),
     ],
 )
-def test_what_cannot_be_meant_is_refused_in_words(sets: list[str], told: str) -> None:
+def test_what_cannot_be_meant_is_refused_in_words(sets: list[str], message: str) -> None:
     with pytest.raises(BadInput, match=None) as refused:
         points(sets)
-    assert told in refused.value.seen and refused.value.remedy
+    assert message in refused.value.seen and refused.value.remedy
 
 
 @pytest.mark.parametrize(
@@ -74,7 +74,7 @@ def test_a_file_has_a_point_in_each_row(
 
 
 @pytest.mark.parametrize(
-    ("name", "content", "told"),
+    ("name", "content", "message"),
     [
         ("p.csv", "lr,seed\n0.1\n", "row 2 has no value for seed"),
         ("p.csv", "lr,seed\n0.1,\n", "row 2 has no value for seed"),
@@ -95,13 +95,13 @@ def test_a_file_has_a_point_in_each_row(
     ],
 )
 def test_a_file_that_cannot_be_meant_is_refused_in_words(
-    tmp_path: Path, name: str, content: str | bytes | None, told: str
+    tmp_path: Path, name: str, content: str | bytes | None, message: str
 ) -> None:
     if content is not None:
         (tmp_path / name).write_bytes(content.encode() if isinstance(content, str) else content)
     with pytest.raises(BadInput) as refused:
         points([], str(tmp_path / name))
-    assert told in refused.value.seen
+    assert message in refused.value.seen
 
 
 def test_values_stand_for_their_places_and_no_other_braces() -> None:
@@ -114,16 +114,16 @@ def test_values_stand_for_their_places_and_no_other_braces() -> None:
 
 
 @pytest.mark.parametrize(
-    ("point", "told"),
+    ("point", "message"),
     [
         ({"lr": "1", "seed": "2"}, "seed stands nowhere in the command"),
         ({"seed": "2"}, "seed stands nowhere in the command"),
     ],
 )
-def test_a_name_that_stands_nowhere_is_refused(point: dict[str, str], told: str) -> None:
+def test_a_name_that_stands_nowhere_is_refused(point: dict[str, str], message: str) -> None:
     with pytest.raises(BadInput) as refused:
         check_places(SPEC, tuple(point.items()))
-    assert told in refused.value.seen
+    assert message in refused.value.seen
 
 
 def test_a_place_that_nearly_has_a_name_is_refused_and_others_are_the_scripts_own() -> None:

@@ -106,11 +106,11 @@ def test_a_broken_connection_alone_is_the_failure() -> None:
 
 
 @pytest.mark.parametrize(
-    ("ended", "words"), [((1,), "rank 1"), ((1, 2), "ranks 1-2"), ((0, 1, 2), "ranks 0-2")]
+    ("ended", "arguments"), [((1,), "rank 1"), ((1, 2), "ranks 1-2"), ((0, 1, 2), "ranks 0-2")]
 )
 @pytest.mark.parametrize("first", [True, False])
 def test_ranks_that_ended_with_exit_code_0_before_those_that_only_noticed_are_named(
-    ended: tuple[int, ...], words: str, first: bool
+    ended: tuple[int, ...], arguments: str, first: bool
 ) -> None:
     tape = training()
     events = [failed(rank, 5.0, code=0) for rank in ended]
@@ -118,10 +118,10 @@ def test_ranks_that_ended_with_exit_code_0_before_those_that_only_noticed_are_na
     assert sent(tape.at(5.3)) == STOP
     state = ending(all_gone(tape, 6.0))
     assert state.failure is not None
-    assert [state.failure.rank, state.failure.ended, state.failure.peer] == [3, words.split()[1], "n1"]
+    assert [state.failure.rank, state.failure.ended, state.failure.peer] == [3, arguments.split()[1], "n1"]
     assert (
         state.reason
-        == f"{words} ended with exit code 0 before the others; then rank 3 on n1 exited with code 1"
+        == f"{arguments} ended with exit code 0 before the others; then rank 3 on n1 exited with code 1"
     )
 
 
@@ -148,7 +148,7 @@ def test_an_address_that_several_nodes_have_names_none() -> None:
 
 
 @pytest.mark.parametrize(
-    ("lines", "words"),
+    ("lines", "arguments"),
     [
         ((), ""),
         (("clusterrun: out of memory: it seems",), ""),
@@ -156,11 +156,11 @@ def test_an_address_that_several_nodes_have_names_none() -> None:
     ],
 )
 def test_memory_is_named_for_a_kill_only_where_the_kernel_counted_one(
-    lines: tuple[str, ...], words: str
+    lines: tuple[str, ...], arguments: str
 ) -> None:
     tape = stopped(failed(3, 5.0, code=-9, last_lines=lines))
     state = ending(all_gone(tape, 6.0))
-    assert state.reason == f"rank 3 on n1 was killed by signal 9 (SIGKILL){words}"
+    assert state.reason == f"rank 3 on n1 was killed by signal 9 (SIGKILL){arguments}"
 
 
 def test_with_one_launcher_for_each_node_the_node_is_named() -> None:

@@ -114,15 +114,15 @@ def test_what_a_rank_only_noticed_is_not_judged() -> None:
 
 
 @pytest.mark.parametrize(
-    ("own", "unused", "words"),
+    ("own", "unused", "arguments"),
     [
         ("78.10", "512.00 MiB", ("2.0 GiB more did not fit into 79.2 GiB", "at least 1.0 GiB less")),
         ("78.10", "2.50 GiB", ("2.5 GiB of the process's memory was unused", "expandable_segments")),
     ],
 )
-def test_out_of_memory_says_what_fits(own: str, unused: str, words: tuple[str, ...]) -> None:
+def test_out_of_memory_says_what_fits(own: str, unused: str, arguments: tuple[str, ...]) -> None:
     judgement = judge(evidence(FULL.format(own=own, unused=unused)))
-    assert judgement and [text for text in words if text not in judgement.reason] == []
+    assert judgement and [text for text in arguments if text not in judgement.reason] == []
 
 
 def fails(tape: Any, error: str, time: float = 5.0, epoch: int = 0) -> list[Any]:

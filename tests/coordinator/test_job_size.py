@@ -38,11 +38,18 @@ def began_on(*worlds: tuple[int, bool]) -> RunState:
     return RunState("r", 0, State.PENDING, Phase.QUEUED, "", "n0", 1, 3.0, attempts)
 
 
-@pytest.mark.parametrize("given, train, idle", [(5, 4, 1), (3, 2, 1), (2, 1, 1)])
-def test_all_nodes_but_the_spares_train(given: int, train: int, idle: int) -> None:
-    result = orders_for(ORDERS, given, None)
-    assert (result.nodes, result.spares, result.allocated) == (train, idle, given)
-    counted = ("srun", f"--nodes={given}", f"--ntasks={given}", "--ntasks-per-node=1", "python", "--nodes")
+@pytest.mark.parametrize("provided, train, idle", [(5, 4, 1), (3, 2, 1), (2, 1, 1)])
+def test_all_nodes_but_the_spares_train(provided: int, train: int, idle: int) -> None:
+    result = orders_for(ORDERS, provided, None)
+    assert (result.nodes, result.spares, result.allocated) == (train, idle, provided)
+    counted = (
+        "srun",
+        f"--nodes={provided}",
+        f"--ntasks={provided}",
+        "--ntasks-per-node=1",
+        "python",
+        "--nodes",
+    )
     assert result.launch == counted
 
 

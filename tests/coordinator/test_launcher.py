@@ -189,7 +189,7 @@ def test_the_line_that_names_a_node_not_reached_is_never_dropped_among_others(
 
 
 @pytest.mark.parametrize(
-    ("said", "away"),
+    ("message", "away"),
     [
         (("srun: error: Unable to create step: Unable to contact slurm controller (connect failure)",), True),
         (("srun: error: Unable to confirm allocation: Socket timed out on send/recv operation",), True),
@@ -201,6 +201,6 @@ def test_the_line_that_names_a_node_not_reached_is_never_dropped_among_others(
     ],
 )
 def test_a_node_that_does_not_answer_the_launcher_is_not_a_controller_that_is_away(
-    said: tuple[str, ...], away: bool
+    message: tuple[str, ...], away: bool
 ) -> None:
-    assert is_away(said) is away
+    assert is_away(message) is away

@@ -35,13 +35,13 @@ from clusterrun.protocol.messages import (
 from tests.coordinator.tapes import ORDERS, WALL, Tape, all_gone, failed, hello, sent, train, training
 
 
-def attempts(*told: tuple[str, int]) -> tuple[Attempt, ...]:
+def attempts(*message: tuple[str, int]) -> tuple[Attempt, ...]:
     """Attempts by cause and the highest step that they reported."""
-    return tuple(Attempt(n, "", (), 0.0, cause=cause, step=step) for n, (cause, step) in enumerate(told))
+    return tuple(Attempt(n, "", (), 0.0, cause=cause, step=step) for n, (cause, step) in enumerate(message))
 
 
 @pytest.mark.parametrize(
-    ("told", "used"),
+    ("message", "used"),
     [
         ([("first", -1)], 0),
         ([("first", -1), ("failure", -1), ("node", -1), ("hang", -1), ("coordinator", -1)], 4),
@@ -52,9 +52,9 @@ def attempts(*told: tuple[str, int]) -> tuple[Attempt, ...]:
     ],
 )
 def test_restarts_count_since_an_attempt_got_further_than_all_before_it(
-    told: list[tuple[str, int]], used: int
+    message: list[tuple[str, int]], used: int
 ) -> None:
-    assert restart_policy.restarts_used(attempts(*told)) == used
+    assert restart_policy.restarts_used(attempts(*message)) == used
 
 
 def test_a_checkpoint_is_progress_too() -> None:
@@ -67,7 +67,7 @@ def test_pauses_double_from_two_seconds_to_a_minute_and_the_first_restart_has_no
 
 
 @pytest.mark.parametrize(
-    ("told", "words"),
+    ("message", "arguments"),
     [
         ([("first", 3), ("failure", 3), ("failure", 3)], ""),
         ([("first", 3), ("failure", 3), ("failure", 3), ("failure", 3)], "each ended at step 3"),
@@ -78,11 +78,11 @@ def test_pauses_double_from_two_seconds_to_a_minute_and_the_first_restart_has_no
     ],
 )
 def test_failures_in_a_row_that_got_no_further_are_in_vain_where_progress_is_reported(
-    told: list[tuple[str, int]], words: str
+    message: list[tuple[str, int]], arguments: str
 ) -> None:
-    output = restart_policy.no_progress_reason(attempts(*told), 3)
-    assert (words in output) if words else (output == "")
-    assert restart_policy.no_progress_reason(attempts(*told), 0) == ""
+    output = restart_policy.no_progress_reason(attempts(*message), 3)
+    assert (arguments in output) if arguments else (output == "")
+    assert restart_policy.no_progress_reason(attempts(*message), 0) == ""
 
 
 def crash(tape: Tape, time: float, epoch: int) -> list[Any]:

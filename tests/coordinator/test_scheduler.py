@@ -63,12 +63,12 @@ class Site:
         self.scheduler.carry_out(order)
         return self.heard(self.told)
 
-    def heard(self, told: list[Any]) -> Any:
+    def heard(self, message: list[Any]) -> Any:
         until = steady() + 60.0
-        while not told:
+        while not message:
             assert steady() < until
             self.loop.wait(steady() + 0.05)
-        return told.pop()
+        return message.pop()
 
     def calls(self) -> list[str]:
         self.commands.finish(60.0)
@@ -177,7 +177,7 @@ def test_a_requeue_that_is_refused_says_why_and_updates_nothing(site: Any) -> No
     assert [call.split()[0] for call in entry.calls()] == ["scontrol", "squeue"]
 
 
-@pytest.mark.parametrize("script, said", [
+@pytest.mark.parametrize("script, message", [
     ("echo 4711", ("4711", "")),
     ("echo '4711;cluster'", ("4711", "")),
     ("echo 'sbatch: a warning' >&2; echo 12", ("12", "")),
@@ -186,10 +186,10 @@ def test_a_requeue_that_is_refused_says_why_and_updates_nothing(site: Any) -> No
     ("kill -6 $$", ("", "the program was killed by signal 6 (SIGABRT)")),
 ])  # fmt: skip
 def test_the_new_job_is_the_number_that_was_printed_by_a_program_that_ended_well(
-    site: Any, script: str, said: tuple[str, str]
+    site: Any, script: str, message: tuple[str, str]
 ) -> None:
     entry = site()
-    assert entry.answer(Resubmit(("sh", "-c", script), ())) == Resubmitted(*said)
+    assert entry.answer(Resubmit(("sh", "-c", script), ())) == Resubmitted(*message)
 
 
 def test_nothing_of_this_job_steers_the_new_one(site: Any, tmp_path: Path) -> None:

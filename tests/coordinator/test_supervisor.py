@@ -52,9 +52,9 @@ class Kept:
     def lines(self) -> list[str]:
         return self.out.read_text().splitlines()
 
-    def says(self, words: str) -> str:
+    def says(self, arguments: str) -> str:
         """The first line that begins so, waited for."""
-        result = until(lambda: [x for x in self.lines if x.startswith(words)], f"{words!r}", 60.0)
+        result = until(lambda: [x for x in self.lines if x.startswith(arguments)], f"{arguments!r}", 60.0)
         return str(result[0])
 
     def strike_coordinator(self, number: int) -> None:

@@ -571,12 +571,12 @@ def seen(number: int, *nodes: int) -> list[MessageCame]:
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
-@pytest.mark.parametrize("said", [JobTold("", WALL + 9_000.0), JobTold("unknown"), None])
-def test_a_signal_to_one_agent_alone_costs_its_node_and_ends_no_run(number, said):
+@pytest.mark.parametrize("message", [JobTold("", WALL + 9_000.0), JobTold("unknown"), None])
+def test_a_signal_to_one_agent_alone_costs_its_node_and_ends_no_run(number, message):
     tape = training(end_at=9_000.0, max_restarts=1)
     assert tape.does(50.0, *seen(number, 1)) == [AskJob()]
-    time = 50.1 if said else 53.5
-    assert tape.does(time, *([said] if said else [])) == [DropLink(1)]
+    time = 50.1 if message else 53.5
+    assert tape.does(time, *([message] if message else [])) == [DropLink(1)]
     assert [a for a in tape.does(time + 0.3) if isinstance(a, Send)] == FAILED[:1]
     tape.at(54.0, MessageCame(0, RanksGone(0)))
     for second in range(54, 80):

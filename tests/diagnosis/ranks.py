@@ -62,7 +62,7 @@ def history(upto: int) -> tuple[Record, ...]:
     return tuple(record(number) for number in range(1, upto + 1))
 
 
-def changed(seen: RankSnapshot, **changes: Any) -> RankSnapshot:
+def changed(observed: RankSnapshot, **changes: Any) -> RankSnapshot:
     """The rank with fields of it, or of its parts, changed: ``stack``, ``busy``, ``call="send"``."""
     if "stack" in changes:
         changes["main"] = changes.pop("stack")
@@ -78,8 +78,8 @@ def changed(seen: RankSnapshot, **changes: Any) -> RankSnapshot:
     for part, names in parts.items():
         own = {name: changes.pop(name) for name in names if name in changes}
         if own:
-            whole[part] = replace(fields(seen)[part], **own)
-    return replace(seen, **{**whole, **changes})
+            whole[part] = replace(fields(observed)[part], **own)
+    return replace(observed, **{**whole, **changes})
 
 
 def bare(number: int, node: str, state: str, **changes: Any) -> RankSnapshot:
@@ -109,11 +109,11 @@ def waiter(number: int, size: int = 4, begun: int = 11, **changes: Any) -> RankS
     return rank(number, size, begun, **{"records": records, "stack": ALL_REDUCE, **changes})
 
 
-def snapshot(*seen: RankSnapshot, **changes: Any) -> JobSnapshot:
+def snapshot(*observed: RankSnapshot, **changes: Any) -> JobSnapshot:
     """A look at all of a world."""
-    return JobSnapshot(seen=seen, **{"size": len(seen), **changes})
+    return JobSnapshot(seen=observed, **{"size": len(observed), **changes})
 
 
-def case(*seen: RankSnapshot, **changes: Any) -> CallTable:
+def case(*observed: RankSnapshot, **changes: Any) -> CallTable:
     """The table of calls of all of a world."""
-    return of_snapshot(snapshot(*seen, **changes))
+    return of_snapshot(snapshot(*observed, **changes))

@@ -28,8 +28,8 @@ from tests.diagnosis.ranks import (
 )
 
 
-def verdict(*seen: RankSnapshot, **changes: object) -> Diagnosis:
-    return decide(case(*seen, **changes)).diagnosis
+def verdict(*observed: RankSnapshot, **changes: object) -> Diagnosis:
+    return decide(case(*observed, **changes)).diagnosis
 
 
 def blamed(found: Diagnosis) -> list[tuple[int, str, str]]:

@@ -13,26 +13,26 @@ from tests.diagnosis.ranks import ALL_REDUCE, BARRIER, NOW, case, history, rank,
 HERE = ("/home/me/train.py:17 exchange", "/home/me/train.py:30 <module>")
 
 
-def verdict(*seen: RankSnapshot) -> Diagnosis:
-    return decide(case(*seen, stalled=60.0)).diagnosis
+def verdict(*observed: RankSnapshot) -> Diagnosis:
+    return decide(case(*observed, stalled=60.0)).diagnosis
 
 
 # --- sends and receives: gloo counts them with each barrier, as `op_id` of its records ---
 
 
 def epochs(
-    number: int, done: list[int], now: int, waits: bool, call: str = "recv", peer: int = 0
+    number: int, completed: list[int], now: int, waits: bool, call: str = "recv", peer: int = 0
 ) -> RankSnapshot:
     """A rank of two that made so many sends or receives before each barrier; it waits in one, or the next."""
     records, begun = [], 0
-    for sequence, count in enumerate(done, 1):
+    for sequence, count in enumerate(completed, 1):
         begun += count + 1
         at = NOW - 100 + sequence
         records.append(Record("0", sequence, "barrier", "", "", True, at, begun))
     begun += now
     if not waits:
         begun += 1
-        records.append(Record("0", len(done) + 1, "barrier", "", "", False, NOW - 60, begun))
+        records.append(Record("0", len(completed) + 1, "barrier", "", "", False, NOW - 60, begun))
     changes = {"call": "recv", "peer": 0, "stack": HERE} if waits else {"stack": BARRIER}
     groups = (Group("0", 2, begun, True, "gloo", "0-1"),)
     return rank(number, 2, records=tuple(records), groups=groups, **changes)
@@ -68,14 +68,14 @@ def test_of_a_recv_that_nobody_answers_who_departs_from_its_custom_is_named_or_b
         assert "either rank 0 left out send to rank 1, or rank 1 made a call too many" in result.said
 
 
-@pytest.mark.parametrize(("kept", "numbered"), [(slice(1, None), True), (slice(None), False)])
-def test_what_is_not_in_the_records_is_not_guessed(kept: slice, numbered: bool) -> None:
+@pytest.mark.parametrize(("retained", "numbered"), [(slice(1, None), True), (slice(None), False)])
+def test_what_is_not_in_the_records_is_not_guessed(retained: slice, numbered: bool) -> None:
     """Of a long run only the newest records are kept; old torch gives no number."""
     cut = [
         replace(
             entry,
             records=tuple(
-                replace(record, begun=record.begun if numbered else 0) for record in entry.records[kept]
+                replace(record, begun=record.begun if numbered else 0) for record in entry.records[retained]
             ),
         )
         for entry in (epochs(0, [4, 4], 4, waits=False), epochs(1, [4, 4], 5, waits=True))

@@ -65,7 +65,7 @@ def test_what_is_no_error_is_not_heard() -> None:
 
 
 @pytest.mark.parametrize(
-    ("lines", "said"),
+    ("lines", "message"),
     [
         (
             ["\x1b[1mTraceback (most recent call last):\x1b[0m", "\x1b[31mKeyError\x1b[0m: 'x'"],
@@ -92,8 +92,8 @@ def test_what_is_no_error_is_not_heard() -> None:
         ),
     ],
 )
-def test_an_error_is_what_ends_a_traceback_or_a_usage(lines: list[str], said: list[str]) -> None:
-    assert [entry.message for entry in heard(1, *lines)] == said
+def test_an_error_is_what_ends_a_traceback_or_a_usage(lines: list[str], message: list[str]) -> None:
+    assert [entry.message for entry in heard(1, *lines)] == message
 
 
 def test_an_abort_is_told_with_the_line_that_its_stack_names() -> None:
@@ -154,7 +154,7 @@ def test_an_error_that_was_survived_for_long_did_not_end_the_run() -> None:
 
 
 @pytest.mark.parametrize(
-    ("nodes", "who", "said", "named"),
+    ("nodes", "who", "message", "named"),
     [
         ("abcd", [0, 1, 2, 3], "all 4 ranks failed with the same error", [0, 1, 2, 3]),
         ("aabb", [0, 1], "all 2 ranks of a failed with the same error", [0, 1]),
@@ -164,12 +164,12 @@ def test_an_error_that_was_survived_for_long_did_not_end_the_run() -> None:
     ],
 )
 def test_where_all_ranks_of_a_run_or_of_some_nodes_say_the_same_none_is_singled_out(
-    nodes: str, who: list[int], said: str, named: list[int]
+    nodes: str, who: list[int], message: str, named: list[int]
 ) -> None:
     missing = "ModuleNotFoundError: No module named 'apex'"
     errors = [error for n in who for error in heard(n, *traceback(n, missing))]
     result = explain(replace(left(*errors), nodes=tuple(nodes)))
-    assert (result.said.partition(": ")[0], [entry.rank for entry in result.culprits]) == (said, named)
+    assert (result.said.partition(": ")[0], [entry.rank for entry in result.culprits]) == (message, named)
     assert any(line.endswith("printed the same") for line in result.evidence)
 
 
@@ -226,7 +226,7 @@ def test_where_no_rank_says_why_the_state_does() -> None:
 
 
 @pytest.mark.parametrize(
-    ("lines", "said", "evidence"),
+    ("lines", "message", "evidence"),
     [
         (("step 3", "no checkpoint in /data", "", "╰──╯"), "", "rank 1 printed last: no checkpoint in /data"),
         (("│ No such option: --lrr │",), "", "rank 1 printed last: No such option: --lrr"),
@@ -236,10 +236,10 @@ def test_where_no_rank_says_why_the_state_does() -> None:
     ],
 )  # fmt: skip
 def test_without_an_error_the_last_that_was_printed_is_told(
-    lines: tuple[str, ...], said: str, evidence: str
+    lines: tuple[str, ...], message: str, evidence: str
 ) -> None:
     result = explain(left(failure=replace(failure(1), last_lines=lines)))
-    assert (result.said, result.evidence) == (f"rank 1 on n1 exited with code 1{said}", (evidence,))
+    assert (result.said, result.evidence) == (f"rank 1 on n1 exited with code 1{message}", (evidence,))
 
 
 @pytest.mark.parametrize(
@@ -321,14 +321,14 @@ def test_a_rank_that_a_signal_ended_without_words_is_the_culprit(code: int) -> N
 
 
 @pytest.mark.parametrize(
-    "said",
+    "message",
     [
         "RuntimeError: DataLoader worker (pid 71) is killed by signal: Killed.",
         "torch.multiprocessing.spawn.ProcessExitedException: process 1 terminated with signal SIGKILL",
     ],
 )
-def test_a_child_that_was_killed_is_put_down_to_memory_where_the_kernel_says_so(said: str) -> None:
-    errors = heard(1, *traceback(1, said))
+def test_a_child_that_was_killed_is_put_down_to_memory_where_the_kernel_says_so(message: str) -> None:
+    errors = heard(1, *traceback(1, message))
     starved = replace(failure(1), last_lines=("clusterrun: out of memory: the kernel ended a process",))
     assert explain(left(*errors)).verdict is Verdict.CRASHED
     assert explain(left(*errors, failure=starved)).verdict is Verdict.OUT_OF_MEMORY
@@ -385,7 +385,7 @@ def below(text: str) -> Remains:
 
 
 @pytest.mark.parametrize(
-    ("text", "said", "evidence"),
+    ("text", "message", "evidence"),
     [
         (BELOW, "rank 2 on n1 failed first", "rank 2: ValueError: bad tokens, at train.py:6 (step)"),
         (KILLED, "rank 3 on n1 failed first", "rank 3: was killed by signal 9 (SIGKILL)"),
@@ -402,9 +402,9 @@ def below(text: str) -> Remains:
         ),
     ],
 )
-def test_below_a_launcher_the_rank_is_named_else_the_node(text: str, said: str, evidence: str) -> None:
+def test_below_a_launcher_the_rank_is_named_else_the_node(text: str, message: str, evidence: str) -> None:
     result = explain(below(text))
-    assert (result.said, result.evidence[0]) == (said, evidence)
+    assert (result.said, result.evidence[0]) == (message, evidence)
 
 
 def test_a_run_that_ended_well_has_nothing_wrong() -> None:
@@ -544,12 +544,12 @@ def of_checkpoint(rank: int, *failed: int) -> list[str]:
     return [*traceback(rank, raised), *(f"[rank{rank}]: {line}" for line in parts)]
 
 
-@pytest.mark.parametrize("told", [(0, 1, 2, 3), (0, 2, 3), (3,)])
+@pytest.mark.parametrize("message", [(0, 1, 2, 3), (0, 2, 3), (3,)])
 def test_what_a_checkpoint_tells_every_rank_is_that_of_the_rank_in_which_it_happened(
-    told: tuple[int, ...],
+    message: tuple[int, ...],
 ) -> None:
-    errors = [error for rank in told for error in heard(rank, *of_checkpoint(rank, 1))]
-    result = explain(left(*errors, failure=failure(told[0])))
+    errors = [error for rank in message for error in heard(rank, *of_checkpoint(rank, 1))]
+    result = explain(left(*errors, failure=failure(message[0])))
     assert [(entry.rank, entry.node, entry.why) for entry in result.culprits] == [
         (1, "n1", f"{DENIED}, at train.py:21 (write_data)")
     ]
@@ -841,12 +841,14 @@ UNMET = (
 WAITED = "torch.distributed.DistStoreError: wait timeout after 20000ms, keys: /default_pg/0//cpu//0/0"
 
 
-@pytest.mark.parametrize(("said", "silent"), [((0, 2, 3), [1]), ((0, 1, 2), [3]), ((0, 2), []), ((0,), [])])
+@pytest.mark.parametrize(
+    ("message", "silent"), [((0, 2, 3), [1]), ((0, 1, 2), [3]), ((0, 2), []), ((0,), [])]
+)
 def test_who_did_not_come_to_the_meeting_is_named_and_never_who_waited(
-    said: tuple[int, ...], silent: list[int]
+    message: tuple[int, ...], silent: list[int]
 ) -> None:
     """Recorded of a rank that downloads for ever; of ranks that ended before they spoke none is named."""
-    errors = [heard(rank, *traceback(rank, WAITED if rank else UNMET)) for rank in said]
+    errors = [heard(rank, *traceback(rank, WAITED if rank else UNMET)) for rank in message]
     result = explain(left(*(entry for of_rank in errors for entry in of_rank), failure=failure(0)))
     assert (result.verdict, [entry.rank for entry in result.culprits]) == (Verdict.NEVER_ARRIVED, silent)
     assert "3 of 4 came" in result.said
@@ -938,7 +940,7 @@ def watched(code: int, *lines: str, stands: tuple[str, ...] = LOOP, since: float
 
 
 @pytest.mark.parametrize(
-    "words",
+    "arguments",
     [
         "watchdog: no step for 6 s, aborting",
         "[Watchdog] training is stuck",
@@ -946,14 +948,14 @@ def watched(code: int, *lines: str, stands: tuple[str, ...] = LOOP, since: float
         "job appears to be hung",
     ],
 )
-def test_a_watchdog_of_the_scripts_own_is_not_to_blame_for_the_hang_that_it_noticed(words: str) -> None:
-    result = watched(9, words)
+def test_a_watchdog_of_the_scripts_own_is_not_to_blame_for_the_hang_that_it_noticed(arguments: str) -> None:
+    result = watched(9, arguments)
     assert (result.verdict, [entry.rank for entry in result.culprits]) == (Verdict.NEVER_ARRIVED, [3])
     assert result.said == (
         "rank 3 never came to all_reduce (9 of group 0), in which others had waited 7 s when rank 0 on n0 "
         "ended the run: it waits in user code at train.py:33 (work)"
     )
-    assert words in result.evidence
+    assert arguments in result.evidence
 
 
 def test_of_ranks_behind_others_the_one_that_others_have_waited_for_longest_is_named() -> None:
@@ -978,7 +980,7 @@ def test_a_watchdog_may_speak_before_the_signal_that_it_sends() -> None:
 
 
 @pytest.mark.parametrize(
-    ("words", "stands", "since"),
+    ("arguments", "stands", "since"),
     [
         ("the learning rate is negative", LOOP, 93.0),  # an end of its own
         ("no progress bar in this terminal", LOOP, 93.0),
@@ -987,9 +989,9 @@ def test_a_watchdog_may_speak_before_the_signal_that_it_sends() -> None:
     ],
 )
 def test_who_ends_of_its_own_accord_is_named_itself(
-    words: str, stands: tuple[str, ...], since: float
+    arguments: str, stands: tuple[str, ...], since: float
 ) -> None:
-    result = watched(9, words, stands=stands, since=since)
+    result = watched(9, arguments, stands=stands, since=since)
     assert (result.verdict, [entry.rank for entry in result.culprits]) == (Verdict.CRASHED, [0])
 
 

@@ -15,8 +15,8 @@ from tests.diagnosis.ranks import LIBRARY, case, changed, rank, record
 STEPS = 40
 
 
-def find_straggler(seen: Sequence[RankSnapshot], offsets: Mapping[str, float]) -> Straggler | None:
-    return straggler_of(case(*seen, offsets=tuple(offsets.items())))
+def find_straggler(observed: Sequence[RankSnapshot], offsets: Mapping[str, float]) -> Straggler | None:
+    return straggler_of(case(*observed, offsets=tuple(offsets.items())))
 
 
 def ranks(arrivals: list[list[float]], nodes: list[str] | None = None) -> list[RankSnapshot]:

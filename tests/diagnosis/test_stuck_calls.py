@@ -25,8 +25,8 @@ def ring(number: int, to: int = 1, tag: int = 0, before: int = 20) -> RankSnapsh
     return posts(number, sent, PostedOp("recv", (number - 1) % SIZE), before=before)
 
 
-def verdict(*seen: RankSnapshot) -> Diagnosis:
-    return decide(case(*seen, stalled=60.0)).diagnosis
+def verdict(*observed: RankSnapshot) -> Diagnosis:
+    return decide(case(*observed, stalled=60.0)).diagnosis
 
 
 @pytest.mark.parametrize(

@@ -19,8 +19,8 @@ def meets(number: int, store: str = HERE, asks: int | None = None) -> RankSnapsh
     return rank(number, started=4, world=4, groups=(), records=(), stack=MEETING, store=store, asks=requested)
 
 
-def verdict(*seen: RankSnapshot) -> Diagnosis:
-    return decide(case(*seen, stalled=60.0)).diagnosis
+def verdict(*observed: RankSnapshot) -> Diagnosis:
+    return decide(case(*observed, stalled=60.0)).diagnosis
 
 
 @pytest.mark.parametrize(
@@ -68,13 +68,16 @@ def test_an_address_is_not_judged_while_somebody_else_has_not_come() -> None:
 
 
 @pytest.mark.parametrize(
-    ("asked", "wrong"),
+    ("requested", "wrong"),
     [((0, 1, 2, 2), [3]), ((1, 1, 2, 3), [0]), ((0, 0, 0, 3), [1, 2]), ((0, 3, 3, 1), [1, 2])],
 )
-def test_who_says_that_it_is_another_rank_is_named(asked: tuple[int, ...], wrong: list[int]) -> None:
-    result = verdict(*(meets(number, asks=asks) for number, asks in enumerate(asked)))
+def test_who_says_that_it_is_another_rank_is_named(requested: tuple[int, ...], wrong: list[int]) -> None:
+    result = verdict(*(meets(number, asks=asks) for number, asks in enumerate(requested)))
     assert (result.verdict, [culprit.rank for culprit in result.culprits]) == (Verdict.MISMATCH, wrong)
-    assert result.culprits[0].why == f"it waits in init_process_group at train.py:5 as rank {asked[wrong[0]]}"
+    assert (
+        result.culprits[0].why
+        == f"it waits in init_process_group at train.py:5 as rank {requested[wrong[0]]}"
+    )
 
 
 def test_ranks_that_are_numbered_anew_by_design_are_no_mistake() -> None:
@@ -211,14 +214,14 @@ def test_who_is_outside_of_both_new_group_and_collectives_is_named_alone() -> No
 
 
 @pytest.mark.parametrize(
-    ("world", "mute", "told"),
+    ("world", "mute", "message"),
     [(4, (), True), (3, (), False), (4, (("n1", "no answer within 11 s"),), False)],
 )
 def test_a_rank_of_which_nothing_is_left_is_told_where_all_others_meet_for_the_whole_world(
-    world: int, mute: tuple[tuple[str, str], ...], told: bool
+    world: int, mute: tuple[tuple[str, str], ...], message: bool
 ) -> None:
     """It had ended with exit code 0, below a pipe, before anybody looked."""
     observed = [changed(meets(number), world=world, started=world) for number in (0, 2, 3)]
     result = decide(case(*observed, size=4, stalled=60.0, mute=mute)).diagnosis
-    assert ("for rank 1 as well, which had already ended" in result.said) is told
+    assert ("for rank 1 as well, which had already ended" in result.said) is message
     assert result.culprits == ()

@@ -40,9 +40,9 @@ class Person:
         self.lab = lab
         self.home = folder / "home"
 
-    def types(self, *words: str, env: Mapping[str, str] | None = None, cwd: str | Path = "") -> Completed:
+    def types(self, *arguments: str, env: Mapping[str, str] | None = None, cwd: str | Path = "") -> Completed:
         """Run the command line; a traceback is never an answer."""
-        argv = [sys.executable, "-m", "clusterrun", *words]
+        argv = [sys.executable, "-m", "clusterrun", *arguments]
         more = {"CLUSTERRUN_HOME": str(self.home), "PYTHONPATH": ROOT, "NO_COLOR": "1", **(env or {})}
         if self.lab:
             result = self.lab.exec(argv, timeout=LIMIT, env=more, cwd=cwd or self.folder)
@@ -51,16 +51,16 @@ class Person:
         assert "this is a bug of clusterrun" not in result.err, result.err
         return result
 
-    def submits(self, *words: str, **how: Any) -> Path:
+    def submits(self, *arguments: str, **how: Any) -> Path:
         """Submit, and return the run directory at once."""
         cluster = "slurm" if self.lab else "local"
-        result = self.types("submit", "--cluster", cluster, "--json", *words, **how)
+        result = self.types("submit", "--cluster", cluster, "--json", *arguments, **how)
         assert result.code == 0, result.err
         return Path(json.loads(result.out)["run_dir"])
 
-    def waits(self, *words: str, **how: Any) -> Path:
+    def waits(self, *arguments: str, **how: Any) -> Path:
         """Submit and wait for the end."""
-        return self.submits("--wait", *words, **how)
+        return self.submits("--wait", *arguments, **how)
 
     def status(self, run: Path) -> dict[str, Any]:
         """What ``status --json`` says of a run."""

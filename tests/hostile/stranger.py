@@ -66,12 +66,12 @@ OPENINGS = (
 )
 
 
-def attack(host: str, port: int, seconds: float, said: list[bytes]) -> dict[str, int]:
+def attack(host: str, port: int, seconds: float, message: list[bytes]) -> dict[str, int]:
     """As many connections as fast as they come: they stall, drip, babble, mirror and replay."""
     poll = select.poll()
     open_now: dict[int, tuple[socket.socket, bool]] = {}
     counts = {"connections": 0, "closed": 0, "bytes": 0}
-    openings = (*OPENINGS, *said)
+    openings = (*OPENINGS, *message)
     end = time.monotonic() + seconds
     while time.monotonic() < end:
         while len(open_now) < MOST:

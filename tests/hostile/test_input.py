@@ -7,12 +7,12 @@ import pytest
 from tests.hostile.conftest import Person
 
 
-def refused(person: Person, code: int, *words: str) -> str:
+def refused(person: Person, code: int, *arguments: str) -> str:
     """The answer to a submission that cannot be; it has a remedy and leaves no run."""
     (person.folder / "x.py").write_text("")
     (person.folder / "folder.py").mkdir(exist_ok=True)
     cluster = "slurm" if person.lab else "local"
-    result = person.types("submit", "--cluster", cluster, *words)
+    result = person.types("submit", "--cluster", cluster, *arguments)
     assert (result.code, result.out) == (code, ""), result
     _, error, remedy = ("\n" + result.err).partition("\nerror: ")
     assert error and len(remedy.splitlines()) > 1, result.err
@@ -20,7 +20,7 @@ def refused(person: Person, code: int, *words: str) -> str:
     return result.err
 
 
-@pytest.mark.parametrize("words, said", [
+@pytest.mark.parametrize("arguments, message", [
     (["missing.py"], "there is no script"),
     (["folder.py"], "is not a file"),
     (["--nodes", "0", "x.py"], "--nodes must be at least 1, not 0"),
@@ -49,13 +49,13 @@ def refused(person: Person, code: int, *words: str) -> str:
     (["--after", "nobody", "x.py"], "there is no run"),
 ])  # fmt: skip
 def test_what_cannot_be_meant_is_said_before_anything_is_made(
-    person: Person, words: list[str], said: str
+    person: Person, arguments: list[str], message: str
 ) -> None:
-    assert said in refused(person, 5 if "--after" in words else 2, *words)
+    assert message in refused(person, 5 if "--after" in arguments else 2, *arguments)
 
 
 @pytest.mark.lab
-@pytest.mark.parametrize("words, said", [
+@pytest.mark.parametrize("arguments, message", [
     (["--gpus", "9"], "4 nodes, up to 8 GPUs"),
     (["--partition", "debgu"], "did you mean 'debug'?"),
     (["--mem", "9999G"], "--gpus, --cpus-per-rank or --mem"),
@@ -65,11 +65,11 @@ def test_what_cannot_be_meant_is_said_before_anything_is_made(
     (["--sbatch", "nonsense"], "man sbatch"),
 ])  # fmt: skip
 def test_what_slurm_refuses_is_said_in_its_words_with_what_there_is(
-    user: Person, words: list[str], said: str
+    user: Person, arguments: list[str], message: str
 ) -> None:
-    local = "--gpus" in words  # known without asking Slurm for the job
-    answer = refused(user, 2 if local else 4, *words, "x.py")
-    assert (local or "Slurm refused the job: " in answer) and said in answer
+    local = "--gpus" in arguments  # known without asking Slurm for the job
+    answer = refused(user, 2 if local else 4, *arguments, "x.py")
+    assert (local or "Slurm refused the job: " in answer) and message in answer
     assert user.lab and user.lab.exec(["squeue", "-h"]).out == ""
 
 

@@ -22,8 +22,8 @@ def crowd() -> ThreadPoolExecutor:
     return ThreadPoolExecutor(6)
 
 
-def strange(lab: Lab, host: str, *words: str) -> str:
-    result = lab.exec([*STRANGER, *words], host=host, timeout=120)
+def strange(lab: Lab, host: str, *arguments: str) -> str:
+    result = lab.exec([*STRANGER, *arguments], host=host, timeout=120)
     assert result.code == 0, result.err
     return result.out
 

@@ -96,7 +96,7 @@ def seal(home: Path) -> None:
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="root can be somebody else")
-@pytest.mark.parametrize("spoil, said", [
+@pytest.mark.parametrize("spoil, message", [
     (spoil_owner, "belongs to another user (number 65534)"),
     (spoil_mode, "can be written by others (mode 0770)"),
     (spoil_runs, "can be written by others (mode 0777)"),
@@ -105,13 +105,15 @@ def seal(home: Path) -> None:
     (seal, "read-only file system"),
 ])  # fmt: skip
 def test_a_home_that_cannot_be_trusted_or_written_is_refused_and_keeps_nothing(
-    person: Person, spoil, said: str
+    person: Person, spoil, message: str
 ) -> None:
     (person.folder / "x.py").write_text("")
     spoil(person.home)
     try:
         result = person.types("submit", "--cluster", "local", "x.py")
-        assert (result.code, result.out) == (2, "") and str(person.home) in result.err and said in result.err
+        assert (
+            (result.code, result.out) == (2, "") and str(person.home) in result.err and message in result.err
+        )
         assert len(result.err.splitlines()) == 2
         assert list(person.home.glob("*/*")) == []
     finally:

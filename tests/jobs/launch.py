@@ -43,7 +43,7 @@ def alone(*arguments: str, **environment: str) -> subprocess.CompletedProcess[st
     )
 
 
-def runs(size: int, wanted: Mapping[str, Sequence[str]]) -> dict[str, list[Ended]]:
+def runs(size: int, expected: Mapping[str, Sequence[str]]) -> dict[str, list[Ended]]:
     """Several runs on the same `size` ranks, one after another; by name, how each rank ended.
 
     Size 0 is one process without a launcher.
@@ -51,12 +51,12 @@ def runs(size: int, wanted: Mapping[str, Sequence[str]]) -> dict[str, list[Ended
     # The stores live here and their ports were the kernel's choice: nothing can take them in between.
     stores = [
         dist.TCPStore("127.0.0.1", 0, None, is_master=True, wait_for_workers=False) if size else None
-        for _ in wanted
+        for _ in expected
     ]
     requested = json.dumps(
         [
             (store.port if store else 0, ["--device", "cpu", *arguments])
-            for store, arguments in zip(stores, wanted.values(), strict=True)
+            for store, arguments in zip(stores, expected.values(), strict=True)
         ]
     )
     ranks = [start(rank, size, requested) for rank in range(max(1, size))]
@@ -68,10 +68,10 @@ def runs(size: int, wanted: Mapping[str, Sequence[str]]) -> dict[str, list[Ended
             rank.wait()
     assert [rank.returncode for rank in ranks] == [0] * len(ranks), "\n".join(err for _, err in printed)
     by_rank = [[Ended(**run) for run in json.loads(out.splitlines()[-1])] for out, _ in printed]
-    return {name: [rank[number] for rank in by_rank] for number, name in enumerate(wanted)}
+    return {name: [rank[number] for rank in by_rank] for number, name in enumerate(expected)}
 
 
-def start(rank: int, size: int, asked: str) -> subprocess.Popen[str]:
+def start(rank: int, size: int, requested: str) -> subprocess.Popen[str]:
     """One rank, with what torchrun would set, or a process alone."""
     placed = {
         "RANK": rank,
@@ -88,7 +88,7 @@ def start(rank: int, size: int, asked: str) -> subprocess.Popen[str]:
         "PYTHONPATH": os.pathsep.join([str(TRAIN.parent), str(TRAIN.parents[1])]),
     }
     return subprocess.Popen(
-        [sys.executable, "-u", str(SEQUENCE), asked],
+        [sys.executable, "-u", str(SEQUENCE), requested],
         env={
             **outside_a_launcher(),
             **shared,

@@ -6,7 +6,7 @@ import options
 
 
 @pytest.mark.parametrize(
-    ("arguments", "said"),
+    ("arguments", "message"),
     [
         ("--resume", "--resume needs --checkpoint-dir"),
         ("--epochs 0", "0 is below 1"),
@@ -21,11 +21,11 @@ import options
         ("--profile 3-", "invalid"),
     ],
 )
-def test_a_wrong_option_ends_with_code_2_and_a_reason(arguments, said, capsys):
+def test_a_wrong_option_ends_with_code_2_and_a_reason(arguments, message, capsys):
     with pytest.raises(SystemExit) as end:
         options.parse(arguments.split())
     assert end.value.code == 2
-    assert said in capsys.readouterr().err
+    assert message in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(

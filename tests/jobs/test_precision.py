@@ -19,21 +19,23 @@ def test_products_are_computed_in_the_precision_asked_for_and_only_fp16_is_scale
 
 
 @pytest.mark.parametrize(
-    ("mode", "flags", "said"),
+    ("mode", "flags", "message"),
     [
         ("bf16", "fpu avx512_bf16", ""),
         ("bf16", "fpu avx2", "this processor has no bf16 instructions (avx512_bf16 or amx_bf16)"),
         ("fp16", "fpu avx512_bf16", "this processor has no fp16 instructions (avx512_fp16 or amx_fp16)"),
     ],
 )
-def test_a_processor_without_the_instructions_is_said_from_a_fake_list_of_flags(tmp_path, mode, flags, said):
+def test_a_processor_without_the_instructions_is_said_from_a_fake_list_of_flags(
+    tmp_path, mode, flags, message
+):
     (tmp_path / "cpuinfo").write_text(f"flags : {flags}\n")
-    assert precision.missing_on_cpu(mode, tmp_path / "cpuinfo") == said
+    assert precision.missing_on_cpu(mode, tmp_path / "cpuinfo") == message
     assert precision.missing_on_cpu(mode, tmp_path / "nothing") == ""
 
 
 @pytest.mark.parametrize(
-    ("mode", "capability", "said"),
+    ("mode", "capability", "message"),
     [
         ("bf16", (9, 0), ""),
         ("fp16", (7, 0), ""),
@@ -46,6 +48,6 @@ def test_a_processor_without_the_instructions_is_said_from_a_fake_list_of_flags(
         ("off", (7, 5), ""),
     ],
 )
-def test_a_gpu_without_the_units_is_said_from_a_fake_capability(monkeypatch, mode, capability, said):
+def test_a_gpu_without_the_units_is_said_from_a_fake_capability(monkeypatch, mode, capability, message):
     monkeypatch.setattr(torch.cuda, "get_device_capability", lambda device: capability)
-    assert Precision(mode, torch.device("cuda", 0)).notice() == said
+    assert Precision(mode, torch.device("cuda", 0)).notice() == message

@@ -6,7 +6,7 @@ import spawning  # noqa: E402
 
 
 @pytest.mark.parametrize(
-    ("wanted", "surrounding", "gpus", "ranks"),
+    ("expected", "surrounding", "gpus", "ranks"),
     [
         (3, {"NPROC_PER_NODE": "8"}, 2, 3),
         (None, {"NPROC_PER_NODE": "8", "NNODES": "1"}, 2, 8),
@@ -14,19 +14,19 @@ import spawning  # noqa: E402
     ],
 )
 def test_as_many_ranks_start_as_asked_else_as_the_launcher_says_else_one_per_gpu_of_a_fake_torch(
-    monkeypatch, wanted, surrounding, gpus, ranks
+    monkeypatch, expected, surrounding, gpus, ranks
 ):
     monkeypatch.setattr(torch.cuda, "device_count", lambda: gpus)
-    assert spawning.how_many(wanted, surrounding, "auto") == ranks
+    assert spawning.how_many(expected, surrounding, "auto") == ranks
 
 
 @pytest.mark.parametrize(
-    ("surrounding", "said"),
+    ("surrounding", "message"),
     [
         ({"RANK": "0"}, "start it once per node .*--per-node"),
         ({"NNODES": "2"}, "knows one node only, and this run has 2: take --strategy ddp"),
     ],
 )
-def test_where_spawning_cannot_be_the_reason_is_said(surrounding, said):
-    with pytest.raises(RuntimeError, match=said):
+def test_where_spawning_cannot_be_the_reason_is_said(surrounding, message):
+    with pytest.raises(RuntimeError, match=message):
         spawning.how_many(2, surrounding, "cpu")

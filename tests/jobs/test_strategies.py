@@ -19,7 +19,7 @@ NEEDS = "DataParallel needs 2 GPUs or more in one process, and "
 
 
 @pytest.mark.parametrize(
-    ("asked", "world", "gpus", "choice"),
+    ("requested", "world", "gpus", "choice"),
     [
         ("", ALONE, 0, Choice("single", "single")),
         ("", OF_FOUR, 0, Choice("ddp", "ddp")),
@@ -38,14 +38,16 @@ NEEDS = "DataParallel needs 2 GPUs or more in one process, and "
         ("dp", ALONE, 4, Choice("dp", "single", notice=NEEDS + "this run is on the CPU: training as single")),
     ],
 )
-def test_what_runs_is_what_was_asked_or_the_reason_is_said(asked, world, gpus, choice):
-    assert chosen(asked, world, gpus) == choice
+def test_what_runs_is_what_was_asked_or_the_reason_is_said(requested, world, gpus, choice):
+    assert chosen(requested, world, gpus) == choice
 
 
-@pytest.mark.parametrize("asked", ["single", "dp"])
-def test_what_trains_in_one_process_is_refused_in_four(asked):
-    with pytest.raises(RuntimeError, match=f"--strategy {asked} trains in one process, .* 4 ranks: .*ddp"):
-        chosen(asked, OF_FOUR, 0)
+@pytest.mark.parametrize("requested", ["single", "dp"])
+def test_what_trains_in_one_process_is_refused_in_four(requested):
+    with pytest.raises(
+        RuntimeError, match=f"--strategy {requested} trains in one process, .* 4 ranks: .*ddp"
+    ):
+        chosen(requested, OF_FOUR, 0)
 
 
 def test_a_torch_without_sharding_is_named_with_imports_that_fail_as_a_fake(monkeypatch):

@@ -84,13 +84,13 @@ def test_a_run_whose_batch_step_fails_says_where_its_words_are(on_slurm: Site) -
     assert "FAILED" in result.err and "job.out" in result.err and "no such module" in result.err
 
 
-@pytest.mark.parametrize("asked", [("--gpus", "64"), ("--nodes", "99")])
+@pytest.mark.parametrize("requested", [("--gpus", "64"), ("--nodes", "99")])
 def test_what_no_node_could_ever_give_is_refused_with_what_there_is(
-    on_slurm: Site, asked: tuple[str, str]
+    on_slurm: Site, requested: tuple[str, str]
 ) -> None:
-    refused = on_slurm.run("submit", *asked, "tell.py")
+    refused = on_slurm.run("submit", *requested, "tell.py")
     assert (refused.code, refused.out) == (2, "")
-    assert f"error: {' '.join(asked)}: " in refused.err
+    assert f"error: {' '.join(requested)}: " in refused.err
     assert "partition debug (default): 4 nodes, up to 8 GPUs" in refused.err
     assert not on_slurm.home.exists()
 

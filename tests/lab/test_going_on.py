@@ -59,8 +59,8 @@ def take_the_nodes(here: Site) -> str:
     return result.out.strip()
 
 
-def submit(here: Site, *words: str) -> dict[str, Any]:
-    return here.submit("--nodes", "2", "--preflight", "off", "--requeue-by", "chain", *words)
+def submit(here: Site, *arguments: str) -> dict[str, Any]:
+    return here.submit("--nodes", "2", "--preflight", "off", "--requeue-by", "chain", *arguments)
 
 
 def trains(here: Site, run_id: str, attempt: int) -> bool:

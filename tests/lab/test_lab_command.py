@@ -15,8 +15,8 @@ from tests.lab_fixture import MakeLab
 NAME = f"c{os.getpid()}"
 
 
-def typed(*words: str, timeout: float = 60) -> tuple[int, str, str]:
-    argv = [sys.executable, "-m", "clusterrun.cli.main", "lab", *words]
+def typed(*arguments: str, timeout: float = 60) -> tuple[int, str, str]:
+    argv = [sys.executable, "-m", "clusterrun.cli.main", "lab", *arguments]
     result = subprocess.run(argv, capture_output=True, text=True, timeout=timeout)
     return result.returncode, result.stdout, result.stderr
 
@@ -61,9 +61,9 @@ def test_a_users_first_minutes(up: str) -> None:
 
 
 @pytest.mark.lab
-@pytest.mark.parametrize("words", [("cut", "--both"), ("slow", "--rate", "5mbit")])
-def test_a_fault_between_two_groups_is_one_between_each_two_of_them(lab, words: tuple[str, ...]) -> None:
-    kind, *more = words
+@pytest.mark.parametrize("arguments", [("cut", "--both"), ("slow", "--rate", "5mbit")])
+def test_a_fault_between_two_groups_is_one_between_each_two_of_them(lab, arguments: tuple[str, ...]) -> None:
+    kind, *more = arguments
     typed("fault", kind, "n[0001-0002]", "--to", "n[0003-0004]", *more, "--name", lab.name)
     between = [(entry.host, entry.get("to")) for entry in lab.faults]
     assert typed("fault", "heal", "--name", lab.name)[0] == 0
@@ -72,7 +72,7 @@ def test_a_fault_between_two_groups_is_one_between_each_two_of_them(lab, words: 
 
 @pytest.mark.lab
 @pytest.mark.parametrize(
-    "words",
+    "arguments",
     [
         ("freeze", "n0002"),
         ("kill", "n0002"),
@@ -86,8 +86,8 @@ def test_a_fault_between_two_groups_is_one_between_each_two_of_them(lab, words: 
         ("disk-full", "n0002", "/tmp"),
     ],
 )
-def test_every_fault_can_be_typed_and_healed(lab, words: tuple[str, ...]) -> None:
-    code, _, message = typed("fault", *words, "--name", lab.name)
+def test_every_fault_can_be_typed_and_healed(lab, arguments: tuple[str, ...]) -> None:
+    code, _, message = typed("fault", *arguments, "--name", lab.name)
     assert (code, message.startswith("in force: "), len(lab.faults)) == (0, True, 1)
     assert typed("fault", "heal", "--name", lab.name)[0] == 0
     assert lab.wait_idle(90)
@@ -111,7 +111,7 @@ def test_what_has_an_opposite_is_undone_by_it(lab, fault: tuple, undo: tuple) ->
 
 
 @pytest.mark.parametrize(
-    ("words", "said"),
+    ("arguments", "message"),
     [
         (("up", "--nodes", "0"), "--nodes must not be 0"),
         (("up", "--nodes", "100000"), "GiB of memory"),
@@ -124,6 +124,6 @@ def test_what_has_an_opposite_is_undone_by_it(lab, fault: tuple, undo: tuple) ->
         (("fault", "name", "n0001"), "is not NAME=ADDRESS"),
     ],
 )
-def test_what_cannot_be_meant_is_refused_with_what_can(words: tuple[str, ...], said: str) -> None:
-    code, out, err = typed(*words)
-    assert (code, out, said in err, "Traceback" in err) == (2, "", True, False)
+def test_what_cannot_be_meant_is_refused_with_what_can(arguments: tuple[str, ...], message: str) -> None:
+    code, out, err = typed(*arguments)
+    assert (code, out, message in err, "Traceback" in err) == (2, "", True, False)

@@ -402,10 +402,10 @@ def test_a_node_that_lost_power_is_called_down_by_slurm(lab: Lab) -> None:
     assert lab.wait_idle(90)
 
 
-def state_becomes(lab: Lab, node: str, wanted: tuple[str, ...], seconds: float) -> bool:
+def state_becomes(lab: Lab, node: str, expected: tuple[str, ...], seconds: float) -> bool:
     until = time.monotonic() + seconds
     while time.monotonic() < until:
-        if lab.exec(["sinfo", "-h", "-n", node, "-o", "%T"]).out.strip() in wanted:
+        if lab.exec(["sinfo", "-h", "-n", node, "-o", "%T"]).out.strip() in expected:
             return True
         time.sleep(0.1)
     return False
@@ -508,8 +508,8 @@ def test_a_read_only_folder_is_read_only_on_that_host_also_for_its_jobs(lab: Lab
     assert lab.exec(write, host="n0003").err == ""
 
 
-def smi(lab: Lab, host: str, *words: str) -> tuple[int, str]:
-    result = lab.exec(["nvidia-smi", *words], host=host)
+def smi(lab: Lab, host: str, *arguments: str) -> tuple[int, str]:
+    result = lab.exec(["nvidia-smi", *arguments], host=host)
     return result.code, result.out
 
 
@@ -562,7 +562,7 @@ def test_faults_in_force_are_listed_and_one_can_be_healed_alone(lab: Lab) -> Non
 
 
 @pytest.mark.parametrize(
-    ("kind", "host", "details", "said"),
+    ("kind", "host", "details", "message"),
     [
         ("cut", "n0009", {}, "has no host 'n0009'"),
         ("cut", "n0001", {"to": "n0009"}, "has no host 'n0009'"),
@@ -585,8 +585,8 @@ def test_faults_in_force_are_listed_and_one_can_be_healed_alone(lab: Lab) -> Non
         ("disk-full", "n0001", {"path": "/nonesuch"}, "is not a folder"),
     ],
 )
-def test_a_fault_that_cannot_be_meant_is_refused(lab: Lab, kind, host, details, said) -> None:
-    with pytest.raises(BadInput, match=said):
+def test_a_fault_that_cannot_be_meant_is_refused(lab: Lab, kind, host, details, message) -> None:
+    with pytest.raises(BadInput, match=message):
         lab.fault(kind, host, **details)
     assert lab.faults == ()
 

@@ -23,16 +23,18 @@ def sleepers(site: Lab) -> set[str]:
 
 
 @pytest.mark.parametrize(
-    ("proctrack", "left"),
+    ("proctrack", "remaining"),
     [("linuxproc", {"sleep 1001", "sleep 1002"}), ("pgid", {"sleep 1001"}), ("cgroup", set())],
 )
-def test_each_proctrack_leaves_its_own_processes_behind(make_lab: MakeLab, proctrack: str, left: set) -> None:
+def test_each_proctrack_leaves_its_own_processes_behind(
+    make_lab: MakeLab, proctrack: str, remaining: set
+) -> None:
     if proctrack == "cgroup" and not (needs.FREEZER.is_dir() or needs.unified_cgroups()):
         pytest.skip("no freezer of cgroup version 1 here, nor version 2 alone")
     site = make_lab(nodes=1, gpus=0, proctrack=proctrack)
     site.exec(["srun", "bash", "-c", LEAVE])
-    assert wait_for(lambda: sleepers(site) == left, 60), sleepers(site)
-    assert len(leftovers(site, 0.1)) == len(left)
+    assert wait_for(lambda: sleepers(site) == remaining, 60), sleepers(site)
+    assert len(leftovers(site, 0.1)) == len(remaining)
     site.down()
 
 

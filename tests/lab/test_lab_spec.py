@@ -9,7 +9,7 @@ from clusterrun.model.errors import BadInput
 
 
 @pytest.mark.parametrize(
-    ("wrong", "said"),
+    ("wrong", "message"),
     [
         ({"nodes": 0}, "--nodes must not be 0"),
         ({"nodes": 100_000}, "--nodes must not be 100000 (that would take about 429.8 GiB of memory)"),
@@ -26,10 +26,10 @@ from clusterrun.model.errors import BadInput
         ({"settings": (("KillWait", "3\nx"),)}, "KillWait='3\\nx' is not a line of slurm.conf"),
     ],
 )
-def test_a_lab_that_cannot_be_is_refused_with_what_can(wrong: dict, said: str) -> None:
+def test_a_lab_that_cannot_be_is_refused_with_what_can(wrong: dict, message: str) -> None:
     with pytest.raises(BadInput) as caught:
         LabSpec(**wrong)
-    assert caught.value.seen == said
+    assert caught.value.seen == message
     assert caught.value.remedy
 
 

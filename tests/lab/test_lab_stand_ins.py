@@ -15,9 +15,9 @@ import pytest
 from clusterrun.lab.standins import dmesg, nvidia_smi
 
 
-def smi(folder: Path, *words: str) -> tuple[int, str]:
+def smi(folder: Path, *arguments: str) -> tuple[int, str]:
     result = subprocess.run(
-        [sys.executable, "-I", "-S", nvidia_smi.__file__, str(folder), *words],
+        [sys.executable, "-I", "-S", nvidia_smi.__file__, str(folder), *arguments],
         capture_output=True,
         text=True,
         timeout=60,
@@ -69,7 +69,7 @@ def test_remapped_rows_have_a_query_of_their_own(gpus: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("words", "code", "said"),
+    ("arguments", "code", "message"),
     [
         (("--query-gpu=nonesuch", "--format=csv"), 2, 'Field "nonesuch" is not a valid field to query.'),
         (("--query-gpu=name",), 2, '"--format=" switch is missing.'),
@@ -77,24 +77,24 @@ def test_remapped_rows_have_a_query_of_their_own(gpus: Path) -> None:
         (("--make-coffee",), 2, "Invalid combination of input arguments"),
     ],
 )
-def test_what_it_does_not_know_it_says(gpus: Path, words: tuple, code: int, said: str) -> None:
-    result = smi(gpus, *words)
-    assert (result[0], said in result[1]) == (code, True)
+def test_what_it_does_not_know_it_says(gpus: Path, arguments: tuple, code: int, message: str) -> None:
+    result = smi(gpus, *arguments)
+    assert (result[0], message in result[1]) == (code, True)
 
 
 @pytest.mark.parametrize(
-    ("ill", "code", "said"),
+    ("ill", "code", "message"),
     [
         ({"count": 0}, 6, "No devices were found"),
         ({"lost": [1]}, 15, "GPU1: 0000:29:00.0: GPU is lost."),
         ({"driver": True}, 9, "couldn't communicate with the NVIDIA driver"),
     ],
 )
-def test_an_ill_host_answers_as_an_ill_driver_does(gpus: Path, ill: dict, code: int, said: str) -> None:
+def test_an_ill_host_answers_as_an_ill_driver_does(gpus: Path, ill: dict, code: int, message: str) -> None:
     host(gpus, **ill)
     for arguments in ((), ("-L",), ("-q", "-x"), ("--query-gpu=index", "--format=csv")):
         result = smi(gpus, *arguments)
-        assert (result[0], said in result[1]) == (code, True)
+        assert (result[0], message in result[1]) == (code, True)
 
 
 def test_the_whole_document_is_printed_as_xml(gpus: Path) -> None:

@@ -48,8 +48,8 @@ def project(lab: Lab, tmp_path: Path) -> Site:
     return local
 
 
-def plain(here: Site, *words: str) -> tuple[int, str, str]:
-    result = here.lab.exec(["sbatch", *words], cwd=str(here.project))
+def plain(here: Site, *arguments: str) -> tuple[int, str, str]:
+    result = here.lab.exec(["sbatch", *arguments], cwd=str(here.project))
     return result.code, result.out, result.err
 
 

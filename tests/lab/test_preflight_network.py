@@ -58,14 +58,14 @@ def test_the_fault_is_named_exactly_and_nobody_else_is_blamed(on_slurm: Site, ca
 
 
 @pytest.mark.parametrize(
-    ("rule", "ends", "said"),
+    ("rule", "ends", "message"),
     [
         (("OUTPUT", "!", "-o", "lo"), "-d", "it drops the connections itself that it begins"),
         (("INPUT", "!", "-i", "lo"), "-s", "no connection that n0002, n0003, n0004, n0005 begin reaches it"),
     ],
 )
 def test_a_firewall_on_the_first_node_is_named_with_its_direction(
-    on_slurm: Site, rule: tuple[str, ...], ends: str, said: str
+    on_slurm: Site, rule: tuple[str, ...], ends: str, message: str
 ) -> None:
     """Between it and the other nodes; the controller it reaches, or no batch script would run there."""
     first, others = node(1), [node(number) for number in range(2, 6)]
@@ -84,4 +84,4 @@ def test_a_firewall_on_the_first_node_is_named_with_its_direction(
     finally:
         hosts.on_outside_root(first, "iptables", "-F")
     assert case.exact(result), (result.status["reason"], result.said)
-    assert said in result.said
+    assert message in result.said

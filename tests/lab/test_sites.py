@@ -236,11 +236,11 @@ REFUSED = {
 """What the administrator sets on the partition and takes back, what is asked, Slurm's words, the remedy."""
 
 
-def refused(here: Site, options: tuple[str, ...], words: str, remedy: str) -> None:
+def refused(here: Site, options: tuple[str, ...], arguments: str, remedy: str) -> None:
     runs = here.home / "runs"
     before = sorted(runs.iterdir()) if runs.is_dir() else []
     result = here.run("submit", *SIZE, *options, "work.py")
-    assert (result.code, words in result.err, remedy in result.err) == (4, True, True), result.err
+    assert (result.code, arguments in result.err, remedy in result.err) == (4, True, True), result.err
     assert "searching the queue" not in result.err
     assert sorted(runs.iterdir()) == before
 
@@ -500,9 +500,11 @@ def test_a_run_works_where_nodes_have_another_python_than_the_login_host(
 NO_UTF_8 = {"LC_ALL": "C", "PYTHONUTF8": "0", "PYTHONCOERCECLOCALE": "0"}
 
 
-@pytest.mark.parametrize("words", ["status", "status last", "logs last", "submit --dry-run work.py", "help"])
-def test_every_command_prints_where_the_locale_is_not_utf_8(foreign: Trained, words: str) -> None:
-    result = foreign.here.run(*words.split(), **NO_UTF_8)
+@pytest.mark.parametrize(
+    "arguments", ["status", "status last", "logs last", "submit --dry-run work.py", "help"]
+)
+def test_every_command_prints_where_the_locale_is_not_utf_8(foreign: Trained, arguments: str) -> None:
+    result = foreign.here.run(*arguments.split(), **NO_UTF_8)
     assert (result.code, "Traceback" in result.err) == (0, False), result.err
 
 

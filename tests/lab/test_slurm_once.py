@@ -35,9 +35,9 @@ def slurm(impatient: Lab) -> Iterator[SlurmClient]:
     impatient.exec(["scancel", "--quiet", "--user=root"])
 
 
-def send(slurm: SlurmClient, token: str, said: Callable[[str], None] = lambda line: None) -> str:
+def send(slurm: SlurmClient, token: str, message: Callable[[str], None] = lambda line: None) -> str:
     argv = ("sbatch", "--parsable", "--hold", f"--comment=clusterrun:r:{token}", "--wrap", "true")
-    return submit_once.send(slurm, argv, "/tmp", token, "", RealClock(), said)
+    return submit_once.send(slurm, argv, "/tmp", token, "", RealClock(), message)
 
 
 def carrying(slurm: SlurmClient, token: str) -> list[str]:

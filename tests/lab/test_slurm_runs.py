@@ -42,12 +42,12 @@ class Site:
     def __init__(self, lab: Lab, home: Path, project: Path) -> None:
         self.lab, self.home, self.project = lab, home, project
 
-    def run(self, *words: str, limit: float = 120, **environment: str) -> Completed:
+    def run(self, *arguments: str, limit: float = 120, **environment: str) -> Completed:
         environment = {"CLUSTERRUN_HOME": str(self.home), "NO_COLOR": "1", **environment}
-        return self.lab.exec([PROGRAM, *words], env=environment, cwd=str(self.project), timeout=limit)
+        return self.lab.exec([PROGRAM, *arguments], env=environment, cwd=str(self.project), timeout=limit)
 
-    def submit(self, *words: str, **environment: str) -> dict[str, Any]:
-        result = self.run("submit", "--json", *words, **environment)
+    def submit(self, *arguments: str, **environment: str) -> dict[str, Any]:
+        result = self.run("submit", "--json", *arguments, **environment)
         assert result.code == 0, result.err
         answer: dict[str, Any] = json.loads(result.out)
         return answer
@@ -138,7 +138,7 @@ def test_every_rank_of_a_node_sees_all_its_gpus_and_the_nodes_are_the_allocated_
 
 
 @pytest.mark.parametrize(
-    "wish, seen",
+    "wish, observed",
     [
         ((), ""),
         (("--sbatch", "exclusive"), ""),
@@ -147,10 +147,10 @@ def test_every_rank_of_a_node_sees_all_its_gpus_and_the_nodes_are_the_allocated_
     ],
 )
 def test_a_rank_sees_a_gpu_only_where_somebody_asked_for_it(
-    on_slurm: Site, wish: tuple[str, ...], seen: str
+    on_slurm: Site, wish: tuple[str, ...], observed: str
 ) -> None:
     message = on_slurm.told(on_slurm.submit(*wish, "tell.py"))
-    assert message[0]["environ"]["CUDA_VISIBLE_DEVICES"] == seen
+    assert message[0]["environ"]["CUDA_VISIBLE_DEVICES"] == observed
 
 
 def test_files_of_ranks_get_the_mode_that_their_user_wants_and_the_run_directory_is_private(

@@ -120,7 +120,7 @@ def test_sbatch_reads_every_directive_as_it_was_meant(
 
 
 @pytest.mark.parametrize(
-    "options, said, remedy",
+    "options, message, remedy",
     [
         (("--partition=debgu",), "Invalid partition name specified", "did you mean 'debug'?"),
         (("--gpus-per-node=16",), "Requested node configuration is not available", "up to 8 GPUs"),
@@ -133,12 +133,12 @@ def test_sbatch_reads_every_directive_as_it_was_meant(
     ],
 )
 def test_a_refusal_is_told_in_slurms_words_with_a_remedy_and_queues_nothing(
-    slurm: SlurmClient, options: tuple[str, ...], said: str, remedy: str
+    slurm: SlurmClient, options: tuple[str, ...], message: str, remedy: str
 ) -> None:
     partition = "debgu" if "debgu" in options[0] else ""
     token = f"refused {options[0]}"
     argv = ("sbatch", "--parsable", f"--comment={token}", *options, "--wrap", "true")
     with pytest.raises(SchedulerError) as caught:
         submit_once.send(slurm, argv, "/tmp", token, partition, RealClock(), lambda line: None)
-    assert (said in caught.value.seen, remedy in caught.value.remedy) == (True, True), str(caught.value)
+    assert (message in caught.value.seen, remedy in caught.value.remedy) == (True, True), str(caught.value)
     assert slurm.find(token) == ""

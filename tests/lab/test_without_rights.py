@@ -43,9 +43,18 @@ class Alice:
     def does(self, *argv: str) -> Completed:
         return self.lab.exec(argv, user="alice", cwd="/", timeout=120, env={"PYTHONPATH": PATHS})
 
-    def types(self, *words: str) -> Completed:
+    def types(self, *arguments: str) -> Completed:
         return self.does(
-            "env", "NO_COLOR=1", "sh", "-c", 'cd && exec "$@"', "-", self.python, "-m", "clusterrun", *words
+            "env",
+            "NO_COLOR=1",
+            "sh",
+            "-c",
+            'cd && exec "$@"',
+            "-",
+            self.python,
+            "-m",
+            "clusterrun",
+            *arguments,
         )
 
     def submits(self, script: str) -> None:

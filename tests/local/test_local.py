@@ -111,8 +111,8 @@ def prepared(tmp_path: Path, program: str = COORDINATOR, **wish: object) -> Plan
     return created
 
 
-def said(made: Plan) -> str:
-    path = Path(RunPaths(made.run_dir).job_output)
+def said(created: Plan) -> str:
+    path = Path(RunPaths(created.run_dir).job_output)
     return path.read_text() if path.exists() else ""
 
 

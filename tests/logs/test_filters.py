@@ -29,7 +29,7 @@ def grep(pattern: str, *data: bytes) -> list[bytes]:
 
 
 @pytest.mark.parametrize(
-    "pattern, kept",
+    "pattern, retained",
     [
         ("loss", [b"loss 1\n", b"loss 2"]),
         ("^loss [2-9]$", [b"loss 2"]),
@@ -38,9 +38,9 @@ def grep(pattern: str, *data: bytes) -> list[bytes]:
         ("nothing", []),
     ],
 )
-def test_only_lines_in_which_the_pattern_is_found_are_shown(pattern: str, kept: list[bytes]) -> None:
+def test_only_lines_in_which_the_pattern_is_found_are_shown(pattern: str, retained: list[bytes]) -> None:
     given_ = [b"loss 1\nnan\xff\n", b"other\n", b"caf\xc3\xa9\nloss 2"]
-    assert b"".join(grep(pattern, *given_)) == b"".join(kept)
+    assert b"".join(grep(pattern, *given_)) == b"".join(retained)
 
 
 def test_a_pattern_is_looked_for_in_what_is_shown_not_in_colours_or_states_written_over() -> None:

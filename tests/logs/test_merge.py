@@ -103,7 +103,7 @@ def attempt(tmp_path: Path) -> Path:
 
 
 @pytest.mark.parametrize(
-    "wanted, names",
+    "expected, names",
     [
         (LogSelection(), ["00000.out", "00001.err"]),
         (LogSelection(frozenset([1])), ["00001.err"]),
@@ -111,8 +111,8 @@ def attempt(tmp_path: Path) -> Path:
         (LogSelection(frozenset([7])), []),
     ],
 )
-def test_only_the_wanted_files_are_read(attempt: Path, wanted: LogSelection, names: list[str]) -> None:
-    assert [Path(file.path).name for file in log_files(str(attempt), wanted)] == names
+def test_only_the_wanted_files_are_read(attempt: Path, expected: LogSelection, names: list[str]) -> None:
+    assert [Path(file.path).name for file in log_files(str(attempt), expected)] == names
 
 
 def test_an_attempt_is_read_in_order_of_time_and_a_half_line_is_shown(attempt: Path) -> None:

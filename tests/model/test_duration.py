@@ -56,7 +56,7 @@ def test_slurms_form_of_a_length_is_read_back_as_the_same_length(seconds: int) -
 
 
 @pytest.mark.parametrize(
-    "seconds, words",
+    "seconds, arguments",
     [
         (0, "0 s"),
         (59.6, "1 min"),
@@ -66,5 +66,5 @@ def test_slurms_form_of_a_length_is_read_back_as_the_same_length(seconds: int) -
         (3601, "1 h 1 s"),
     ],
 )
-def test_people_read_the_two_largest_units(seconds: float, words: str) -> None:
-    assert spoken(seconds) == words
+def test_people_read_the_two_largest_units(seconds: float, arguments: str) -> None:
+    assert spoken(seconds) == arguments

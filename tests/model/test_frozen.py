@@ -83,7 +83,7 @@ def test_a_document_survives_json_byte_for_byte() -> None:
 
 
 @pytest.mark.parametrize(
-    "change, said",
+    "change, message",
     [
         ({"state": "DONE"}, "RunState.state: 'DONE' is not a valid State"),
         ({"epoch": "1"}, "RunState.epoch: expected int, found '1'"),
@@ -100,10 +100,12 @@ def test_a_document_survives_json_byte_for_byte() -> None:
         ),
     ],
 )
-def test_a_damaged_document_is_refused_by_the_name_of_the_field(change: dict[str, object], said: str) -> None:
+def test_a_damaged_document_is_refused_by_the_name_of_the_field(
+    change: dict[str, object], message: str
+) -> None:
     with pytest.raises(BadDocument) as caught:
         decode(RunState, {**encode(STATE), **change})
-    assert caught.value.seen == said
+    assert caught.value.seen == message
 
 
 @given(st.dictionaries(st.text(min_size=1), st.none() | st.integers() | st.lists(st.text())))

@@ -9,7 +9,7 @@ from clusterrun.model.size import gibibytes, parse_size, sized
 
 
 @pytest.mark.parametrize(
-    ("count", "said"),
+    ("count", "message"),
     [
         (0, "0 B"),
         (999, "999 B"),
@@ -22,8 +22,8 @@ from clusterrun.model.size import gibibytes, parse_size, sized
         (5000 * 2**40, "5000.0 TiB"),
     ],
 )
-def test_an_amount_has_the_unit_that_suits_it(count: float, said: str) -> None:
-    assert sized(count) == said
+def test_an_amount_has_the_unit_that_suits_it(count: float, message: str) -> None:
+    assert sized(count) == message
 
 
 def test_amounts_that_are_compared_have_one_unit() -> None:

@@ -18,7 +18,7 @@ FOREIGN = st.one_of(
 
 
 @pytest.mark.parametrize(
-    "text, shown",
+    "text, displayed",
     [
         ("loss 0.1 é 漢 🙂", "loss 0.1 é 漢 🙂"),
         ("a\tb", "a       b"),
@@ -33,12 +33,12 @@ FOREIGN = st.one_of(
         ("tag\U000e0041", "tag\\U000e0041"),
     ],
 )
-def test_everything_harmful_is_written_out(text: str, shown: str) -> None:
-    assert visible(text) == shown
+def test_everything_harmful_is_written_out(text: str, displayed: str) -> None:
+    assert visible(text) == displayed
 
 
 @pytest.mark.parametrize(
-    "text, shown",
+    "text, displayed",
     [
         ("\x1b[1;31mred\x1b[0m black", "\x1b[1;31mred\x1b[0m black"),
         ("\x1b[32mgreen for ever", "green for ever"),
@@ -46,8 +46,8 @@ def test_everything_harmful_is_written_out(text: str, shown: str) -> None:
         ("no colour\t.", "no colour       ."),
     ],
 )
-def test_colours_are_kept_only_where_the_line_ends_them(text: str, shown: str) -> None:
-    assert visible(text, colours=True) == shown
+def test_colours_are_kept_only_where_the_line_ends_them(text: str, displayed: str) -> None:
+    assert visible(text, colours=True) == displayed
 
 
 @given(FOREIGN)

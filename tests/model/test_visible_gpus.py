@@ -27,7 +27,7 @@ def test_a_list_names_its_devices_and_which_are_instances(value, devices, divide
 
 
 @pytest.mark.parametrize(
-    ("value", "ranks", "local", "given"),
+    ("value", "ranks", "local", "provided"),
     [
         (f"{MIG},{OLD}", 2, 0, {"CUDA_VISIBLE_DEVICES": MIG, "LOCAL_RANK": "0"}),
         (f"{MIG},{OLD}", 2, 1, {"CUDA_VISIBLE_DEVICES": OLD, "LOCAL_RANK": "0"}),
@@ -37,5 +37,5 @@ def test_a_list_names_its_devices_and_which_are_instances(value, devices, divide
         ("0,1", 2, 1, {}),
     ],
 )
-def test_each_rank_of_a_node_gets_an_instance_and_whole_gpus_stay_as_they_are(value, ranks, local, given):
-    assert instance_of(value, ranks, str(local)) == given
+def test_each_rank_of_a_node_gets_an_instance_and_whole_gpus_stay_as_they_are(value, ranks, local, provided):
+    assert instance_of(value, ranks, str(local)) == provided

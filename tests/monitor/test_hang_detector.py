@@ -42,8 +42,8 @@ def all_same(one: HangDetector, at: float, **changes: Any) -> list[Any]:
     return first + digest(one, at, 2, pulse(2, **changes), pulse(3, **changes))
 
 
-def answer(one: HangDetector, at: float, node: int, number: int, *seen: RankSnapshot) -> list[Any]:
-    body = json.dumps({"collected": encode(Collected(f"n{node}", WALL + at, seen))})
+def answer(one: HangDetector, at: float, node: int, number: int, *observed: RankSnapshot) -> list[Any]:
+    body = json.dumps({"collected": encode(Collected(f"n{node}", WALL + at, observed))})
     return one.on_answer(at, WALL + at, node, number, body)
 
 

@@ -166,7 +166,7 @@ def test_a_driver_that_crashes_costs_its_own_process_only():
 
 
 @pytest.mark.parametrize(
-    "devices, seen",
+    "devices, observed",
     [
         (None, [0, 1]),
         ("1", [1]),
@@ -179,11 +179,11 @@ def test_a_driver_that_crashes_costs_its_own_process_only():
         ("NoDevFiles", []),
     ],
 )
-def test_only_the_gpus_of_the_job_are_looked_at(devices: str | None, seen: list[int]):
+def test_only_the_gpus_of_the_job_are_looked_at(devices: str | None, observed: list[int]):
     both = (replace(GPU, uuid="GPU-1a30-44"), GpuUse(1, 1.0, 1.0, 1.0, 1.0, 1.0, "GPU-2b40-55"))
     watch = GpuWatch("", visible_to(devices), lambda path: lambda: both)
     try:
-        assert ([gpu.index for gpu in watch.look()], watch.said) == (seen, "")
+        assert ([gpu.index for gpu in watch.look()], watch.said) == (observed, "")
     finally:
         watch.close()
 
@@ -257,7 +257,7 @@ def _plain(one: NodeUse) -> object:
 
 
 @pytest.mark.parametrize(
-    ("uses", "said"),
+    ("uses", "message"),
     [
         ([], ""),
         ([use()], ""),
@@ -268,5 +268,5 @@ def _plain(one: NodeUse) -> object:
         ),
     ],
 )
-def test_what_a_run_used_is_one_sentence(uses: list[NodeUse], said: str):
-    assert summary(uses) == said
+def test_what_a_run_used_is_one_sentence(uses: list[NodeUse], message: str):
+    assert summary(uses) == message

@@ -15,8 +15,8 @@ from clusterrun.script.pack import agent_program
 from tests.coordinator.runs import pythons
 
 
-def run(python: str, *words: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run([python, "-I", "-S", *words], capture_output=True, text=True, timeout=60)
+def run(python: str, *arguments: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run([python, "-I", "-S", *arguments], capture_output=True, text=True, timeout=60)
 
 
 @pytest.fixture(scope="module")

@@ -151,16 +151,16 @@ class Cluster:
     """Drives one examination to its outcome; ``seed`` makes delays and chance."""
 
     def __init__(
-        self, asked: Orders, faults: Faults, seed: int = 0, flakes: float = 0.0, **occasion: Any
+        self, requested: Orders, faults: Faults, seed: int = 0, flakes: float = 0.0, **occasion: Any
     ) -> None:
-        self.orders, self.faults, self.flakes = asked, faults, flakes
+        self.orders, self.faults, self.flakes = requested, faults, flakes
         self.chance = random.Random(seed)
         self.now = START
-        self.total = asked.nodes + asked.spares
+        self.total = requested.nodes + requested.spares
         missing = sorted(faults.absent | faults.agentless)
         remote = [node for node in range(self.total) if node not in missing]
         self.machine = Session(
-            asked,
+            requested,
             [
                 *(SessionNode(node, name(node), address(node)) for node in remote),
                 *(SessionNode(node, name(node), absent=faults.why) for node in missing),
@@ -371,9 +371,9 @@ class Cluster:
         if len(arrived) + len(silent) == len(task.members):
             self.run(arrived, bool(silent))
 
-    def run(self, came: list[tuple[int, int, GroupTask]], alone: bool) -> None:
+    def run(self, arrived: list[tuple[int, int, GroupTask]], alone: bool) -> None:
         faults, chance = self.faults, self.chance
-        task = came[0][2]
+        task = arrived[0][2]
         nodes = {member.node for member in task.members}
         inner = [pair for pair in faults.broken_links if pair <= nodes]
         cut = [way for way in faults.cut if set(way) <= nodes]
@@ -393,7 +393,7 @@ class Cluster:
         pace = min(pace, faults.uplink if faults.uplink and self.apart(nodes) else 1.0)
         pace = min(pace, 0.1 if faults.crowded and faults.crowded <= nodes else 1.0)
         rate = RATE * pace * chance.uniform(0.8, 1.2)
-        for node, number, own in came:
+        for node, number, own in arrived:
             if node in crashed:
                 result = GroupResult(own.test, False, "warm", 0.1, why="the torch worker ended: SIGSEGV")
             elif hangs or crashed:
@@ -408,10 +408,10 @@ class Cluster:
 
 
 def examined(
-    asked: Orders, faults: Faults | None = None, seed: int = 0, flakes: float = 0.0
+    requested: Orders, faults: Faults | None = None, seed: int = 0, flakes: float = 0.0
 ) -> SessionOutcome:
     """The outcome of one examination."""
-    return Cluster(asked, faults or Faults(), seed, flakes).outcome()
+    return Cluster(requested, faults or Faults(), seed, flakes).outcome()
 
 
 def blamed(outcome: SessionOutcome) -> set[int]:

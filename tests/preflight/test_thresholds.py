@@ -35,7 +35,7 @@ def test_a_users_number_takes_the_place_of_the_default():
 
 
 @pytest.mark.parametrize(
-    ("given_", "said"),
+    ("given_", "message"),
     [
         (("slow", 1.0), "no limit is named slow"),
         (("z", -1.0), "limit z must be a number from 0 on, not -1.0"),
@@ -43,8 +43,8 @@ def test_a_users_number_takes_the_place_of_the_default():
         (("z", float("inf")), "limit z must be a number from 0 on, not inf"),
     ],
 )
-def test_a_limit_that_cannot_be_meant_is_refused(given_, said):
-    with pytest.raises(ValueError, match=said):
+def test_a_limit_that_cannot_be_meant_is_refused(given_, message):
+    with pytest.raises(ValueError, match=message):
         limits_of([given_])
 
 

@@ -70,18 +70,18 @@ def test_bytes_may_come_one_by_one() -> None:
     assert [x for byte in frame for x in server.receive(bytes([byte]), 0.0)] == [FAILED]
 
 
-@pytest.mark.parametrize("run, epoch, said", [
+@pytest.mark.parametrize("run, epoch, message", [
     ("run-b", 2, "the agent is of another run"),
     ("run-a", 1, "the agent is of start 1, the coordinator of start 2"),
     ("run-a", 3, "the agent is of start 3, the coordinator of start 2"),
 ])  # fmt: skip
 def test_another_run_and_another_start_are_refused_with_a_proof_and_the_reason(
-    run: str, epoch: int, said: str
+    run: str, epoch: int, message: str
 ) -> None:
     client, server = ends(run=run, epoch=epoch)
-    with pytest.raises(WireError, match=said):
+    with pytest.raises(WireError, match=message):
         server.receive(client.take_output(), 0.0)
-    with pytest.raises(Refused, match=said):
+    with pytest.raises(Refused, match=message):
         client.receive(server.take_output())
     assert not server.proven and not client.proven
 

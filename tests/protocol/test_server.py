@@ -129,14 +129,16 @@ def test_a_bad_frame_ends_a_connection_and_is_no_message(entry: Door) -> None:
     joined.connection.close()
 
 
-@pytest.mark.parametrize("change, said", [
+@pytest.mark.parametrize("change, message", [
     ({"secret": b"x" * 32}, "does not know the secret"),
     ({"run_id": "run-b"}, "it refused: the agent is of another run"),
     ({"epoch": 1}, "it refused: the agent is of start 1, the coordinator of start 0"),
 ])  # fmt: skip
-def test_who_is_refused_ends_at_once_and_says_why(entry: Door, change: dict[str, object], said: str) -> None:
+def test_who_is_refused_ends_at_once_and_says_why(
+    entry: Door, change: dict[str, object], message: str
+) -> None:
     (error,) = entry.joining(entry.bootstrap(**change))  # type: ignore[arg-type]
-    assert said in str(error) and entry.said == []
+    assert message in str(error) and entry.said == []
 
 
 def test_a_entry_that_nobody_opens_is_named_after_the_limit(entry: Door) -> None:

@@ -296,7 +296,7 @@ RECORDS = "import os; print(sorted((n, v) for n, v in os.environ.items() if n.st
 
 
 @pytest.mark.parametrize(
-    ("version", "given", "size", "file"),
+    ("version", "provided", "size", "file"),
     [
         ("2.4.1+cu121", {}, "TORCH_NCCL_TRACE_BUFFER_SIZE", "TORCH_NCCL_DEBUG_INFO_TEMP_FILE"),
         ("2.6.0", {}, "TORCH_NCCL_TRACE_BUFFER_SIZE", "TORCH_NCCL_DEBUG_INFO_TEMP_FILE"),
@@ -310,15 +310,15 @@ RECORDS = "import os; print(sorted((n, v) for n, v in os.environ.items() if n.st
     ],
 )
 def test_torch_keeps_records_by_the_names_of_its_release_and_what_the_user_set_stays(
-    folder: str, tmp_path: Path, version: str, given: dict[str, str], size: str, file: str
+    folder: str, tmp_path: Path, version: str, provided: dict[str, str], size: str, file: str
 ) -> None:
     (tmp_path / "site/torch").mkdir(parents=True)
     (tmp_path / "site/torch/version.py").write_text(f"__all__ = []\n__version__ = '{version}'\n")
-    environment = {**RANK, "CLUSTERRUN_RUN_DIR": "/run", "PYTHONPATH": str(tmp_path / "site"), **given}
+    environment = {**RANK, "CLUSTERRUN_RUN_DIR": "/run", "PYTHONPATH": str(tmp_path / "site"), **provided}
     out, _ = said(
         [sys.executable, "-S", "-c", "import sitecustomize; " + RECORDS], instrumented(environment, folder)
     )
-    expected = {"TORCH_NCCL_DUMP_ON_TIMEOUT": "1", **given}
+    expected = {"TORCH_NCCL_DUMP_ON_TIMEOUT": "1", **provided}
     expected.update({size: "2000"} if size else {})
     expected.update({file: "/run/attempts/000/flight-records-"} if file else {})
     assert out == str(sorted(expected.items()))
@@ -347,7 +347,7 @@ def test_what_is_started_per_node_says_farewell_where_it_worked_more_than_what_i
 
 
 @pytest.mark.parametrize(
-    ("programs", "left"),
+    ("programs", "remaining"),
     [
         (["{}['seed']"], b'{"failed": true, "alone": false}\n'),
         (["print(0)"], None),
@@ -358,7 +358,7 @@ def test_what_is_started_per_node_says_farewell_where_it_worked_more_than_what_i
     ],
 )
 def test_a_rank_whose_last_python_ended_of_an_exception_without_torch_leaves_word_of_it(
-    folder: str, tmp_path: Path, programs: list[str], left: bytes | None
+    folder: str, tmp_path: Path, programs: list[str], remaining: bytes | None
 ) -> None:
     """Below a pipe nothing else tells: the exit code is that of its last program."""
     attempt = tmp_path / "attempts/000"
@@ -368,7 +368,7 @@ def test_a_rank_whose_last_python_ended_of_an_exception_without_torch_leaves_wor
         command = [sys.executable, "-S", "-c", f"import sitecustomize; {program}"]
         subprocess.run(command, env=environment, stderr=subprocess.DEVNULL, check=False)
     results = {path.name: path.read_bytes() for path in attempt.iterdir()}
-    assert results == ({f"{int(RANK['RANK']):05d}.farewell.json": left} if left else {})
+    assert results == ({f"{int(RANK['RANK']):05d}.farewell.json": remaining} if remaining else {})
 
 
 # As setuptools writes it for an editable install of a project whose packages lie in a folder with others.

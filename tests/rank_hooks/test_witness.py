@@ -136,10 +136,10 @@ def test_a_rank_whose_groups_are_gone_was_alone_only_where_no_recorder_and_no_st
 
 
 @pytest.mark.parametrize(
-    ("given", "root"), [("src=2", 2), ("group_src=1", 11), ("group='g', group_src=1", 11), ("", -1)]
+    ("provided", "root"), [("src=2", 2), ("group_src=1", 11), ("group='g', group_src=1", 11), ("", -1)]
 )
 @pytest.mark.parametrize(
-    ("function", "argument", "told", "named"),
+    ("function", "argument", "message", "named"),
     [
         ("broadcast", "src", "rooted", "root"),
         ("gather", "dst", "rooted", "root"),
@@ -150,9 +150,9 @@ def test_who_a_call_names_is_read_from_its_arguments(
     witness: Callable[..., dict[str, Any]],
     function: str,
     argument: str,
-    told: str,
+    message: str,
     named: str,
-    given: str,
+    provided: str,
     root: int,
 ) -> None:
     space = witness({})
@@ -162,10 +162,10 @@ def test_who_a_call_names_is_read_from_its_arguments(
     )
     caller: dict[str, Any] = {"__name__": "c10d", "ask": lambda: space["call"](c10d)}
     exec(f"def {function}({argument}=None, group=None, group_{argument}=None): return ask()", caller)
-    result = eval(f"{function}({given.replace('src', argument)})", caller)
-    assert (result[told], result[named]) == (function, root)
+    result = eval(f"{function}({provided.replace('src', argument)})", caller)
+    assert (result[message], result[named]) == (function, root)
     main, _, _ = calls({"call": result})
-    assert (main.name if told == "name" else main.rooted) == function
+    assert (main.name if message == "name" else main.rooted) == function
     assert caller["ask"]() == {}
 
 
@@ -190,7 +190,7 @@ def test_a_call_of_another_thread_is_marked_unless_autograd_made_it(
 
 
 @pytest.mark.parametrize(
-    ("function", "given", "expected"),
+    ("function", "provided", "expected"),
     [
         (
             "all_to_all_single(input, output, output_split_sizes=None, input_split_sizes=None)",
@@ -220,7 +220,7 @@ def test_the_call_in_which_an_exception_was_raised_is_read_with_its_arguments(
     witness: Callable[..., dict[str, Any]],
     monkeypatch: pytest.MonkeyPatch,
     function: str,
-    given: str,
+    provided: str,
     expected: dict[str, Any],
 ) -> None:
     space = witness({})
@@ -229,7 +229,7 @@ def test_the_call_in_which_an_exception_was_raised_is_read_with_its_arguments(
     exec(f"def {function}: raise RuntimeError('gone')", raising)
     name = function.partition("(")[0]
     with pytest.raises(RuntimeError) as raised:
-        eval(f"{name}({given})", {name: raising[name]})
+        eval(f"{name}({provided})", {name: raising[name]})
     monkeypatch.setattr(sys, "last_exc", raised.value, raising=False)
     assert space["failed_call"](c10d) == expected
     monkeypatch.setattr(sys, "last_exc", ValueError("of the script"))
@@ -363,9 +363,9 @@ def test_a_root_below_in_a_loop_is_told_where_nothing_in_the_loop_changes_it(
     assert messages == [str(root) for root in roots]
 
 
-@pytest.mark.parametrize(("ranks", "told"), [([2, 0], "0,2"), ([1, 2, 3], "1-3")])
+@pytest.mark.parametrize(("ranks", "message"), [([2, 0], "0,2"), ([1, 2, 3], "1-3")])
 def test_a_rank_that_makes_a_group_tells_its_name_and_ranks_and_how_many_it_has_begun(
-    witness: Callable[..., dict[str, Any]], ranks: list[int], told: str
+    witness: Callable[..., dict[str, Any]], ranks: list[int], message: str
 ) -> None:
     space = witness({})
     c10d = sys.modules["torch.distributed.distributed_c10d"]
@@ -374,7 +374,7 @@ def test_a_rank_that_makes_a_group_tells_its_name_and_ranks_and_how_many_it_has_
     exec("def _new_group_with_tag(ranks, group_name): return ask()", caller)
     sys.modules["torch._C._distributed_c10d"].__dict__["_dump_fr_trace_json"] = dump()
     _, request, _ = calls(caller["_new_group_with_tag"](ranks, "7"))
-    assert (request.makes, request.made) == (("7", told), 8)
+    assert (request.makes, request.made) == (("7", message), 8)
     assert calls(caller["ask"]())[1].makes == ()
 
 
@@ -506,7 +506,7 @@ teller = Teller(store)
 
 
 @pytest.mark.parametrize(
-    ("body", "told"),
+    ("body", "message"),
     [
         ("store.set('e/' + str(number), 'x')\nask()", "12 e/3"),
         (
@@ -548,7 +548,7 @@ teller = Teller(store)
     ],
 )
 def test_the_keys_that_lines_near_set_in_a_store_are_told(
-    witness: Callable[..., dict[str, Any]], tmp_path: Path, body: str, told: str
+    witness: Callable[..., dict[str, Any]], tmp_path: Path, body: str, message: str
 ) -> None:
     space = witness({})
     sys.modules["torch._C._distributed_c10d"].Store = Store  # type: ignore[attr-defined]
@@ -559,7 +559,7 @@ def test_the_keys_that_lines_near_set_in_a_store_are_told(
     names["ask"] = lambda: result.append(space["calls_near"](sys._getframe(1)))
     exec(compile(script.read_text(), str(script), "exec"), names)
     keys = [element[1:].replace("\t", " ") for element in result[-1] if element.startswith(f"K{script}:")]
-    assert sorted(set(keys)) == ([f"{script}:{told}"] if told else [])
+    assert sorted(set(keys)) == ([f"{script}:{message}"] if message else [])
 
 
 def test_where_tasks_of_asyncio_stand_is_told_and_how_another_failed(

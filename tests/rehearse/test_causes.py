@@ -280,10 +280,10 @@ def test_a_copy_of_the_weights_of_which_the_loss_is_computed_is_named(changed: A
 
 
 @pytest.mark.parametrize(
-    "loss, said, remedy",
+    "loss, message, remedy",
     [(0.0, "the loss is the same", "gradients"), (5.0, "the loss is 5 instead of", "a hidden state")],
 )
-def test_what_nothing_explains_is_told_with_what_to_look_at(loss: float, said: str, remedy: str) -> None:
+def test_what_nothing_explains_is_told_with_what_to_look_at(loss: float, message: str, remedy: str) -> None:
     last = Start(
         {
             r: replace(t, steps=tuple(replace(s, loss=loss or s.loss) for s in t.steps))
@@ -291,7 +291,7 @@ def test_what_nothing_explains_is_told_with_what_to_look_at(loss: float, said: s
         }
     )
     (entry,) = causes.judge(CONTROL, "", FaultRun("kill", (BEFORE, last), KILLED))
-    assert entry.cause.value == "undetermined" and said in entry.said and remedy in entry.remedy
+    assert entry.cause.value == "undetermined" and message in entry.said and remedy in entry.remedy
 
 
 def test_a_rate_that_is_right_at_first_hangs_on_counters() -> None:
@@ -443,7 +443,7 @@ def in_turns(first: int, last: int, **wrong: tuple[int, int]) -> Start:
 
 
 @pytest.mark.parametrize(
-    "second, cause, words",
+    "second, cause, arguments",
     [
         (None, "", "equal to the last bit"),
         (
@@ -459,11 +459,11 @@ def in_turns(first: int, last: int, **wrong: tuple[int, int]) -> Start:
         ((77, 2000 + SAVED), "parameters-not-restored", "are of another step, or of none"),
     ],
 )
-def test_every_optimizer_is_looked_at(second: tuple[int, int] | None, cause: str, words: str) -> None:
+def test_every_optimizer_is_looked_at(second: tuple[int, int] | None, cause: str, arguments: str) -> None:
     wrong = {"second": second} if second else {}
     observed = FaultRun("kill", (in_turns(0, KILLED), in_turns(SAVED, LAST, **wrong)), KILLED)
     (entry, *_) = causes.judge(in_turns(0, LAST), "", observed)
-    assert (entry.cause.value, words in entry.said) == (cause, True), entry.said
+    assert (entry.cause.value, arguments in entry.said) == (cause, True), entry.said
 
 
 def test_an_optimizer_that_takes_the_place_of_another_is_known_again() -> None:
@@ -706,33 +706,33 @@ def test_two_ranks_that_move_one_temporary_file_are_two_writers() -> None:
 
 
 @pytest.mark.parametrize(
-    "changed, words",
+    "changed, arguments",
     [
         ({"parameters": 1}, "use_deterministic_algorithms"),
         ({"parameters": 1, "rows": (99, 98)}, "a seed for these changes nothing"),
         ({"parameters": 1, "rows": (99, 98), "random": {"python": 1, "torch": 2}}, "seed all generators"),
     ],
 )
-def test_the_remedy_for_runs_that_differ_fits_what_differs(changed: dict[str, Any], words: str) -> None:
+def test_the_remedy_for_runs_that_differ_fits_what_differs(changed: dict[str, Any], arguments: str) -> None:
     steps = tuple(replace(s, **changed) if s.n == 7 else s for s in CONTROL.ranks[0].steps)
     (first, *_) = control_runs.control(CONTROL, Start({0: replace(CONTROL.ranks[0], steps=steps)}))
-    assert words in first.remedy, first
+    assert arguments in first.remedy, first
     assert ("seed" in first.remedy) == ("rows" in changed)
 
 
 @pytest.mark.parametrize(
-    "read, newest, words",
+    "read, newest, arguments",
     [("best.pt", "last.pt", "instead of best.pt"), ("step-5.pt", "step-10.pt", "as numbers")],
 )
 def test_the_remedy_for_an_older_checkpoint_fits_the_file_that_was_read(
-    read: str, newest: str, words: str
+    read: str, newest: str, arguments: str
 ) -> None:
     saves = (saved(5, path=f"/data/{read}"), saved(SAVED, path=f"/data/{newest}"))
     last = life(5, LAST, 1, loads=((f"/data/{read}", "train.py:75"),))
     (entry,) = causes.judge(
         life(0, LAST, 1), "", FaultRun("kill", (life(0, KILLED, 1, saves=saves), last), KILLED)
     )
-    assert (entry.cause, words in entry.remedy) == (Cause.TOO_FAR_BACK, True), entry.remedy
+    assert (entry.cause, arguments in entry.remedy) == (Cause.TOO_FAR_BACK, True), entry.remedy
 
 
 def test_a_rank_that_is_new_is_not_asked_for_its_step() -> None:
@@ -996,7 +996,7 @@ def noisy(right: Start, apart: float) -> Start:
 
 
 @pytest.mark.parametrize(
-    "second, restart, level, words",
+    "second, restart, level, arguments",
     [
         (0.01, 0.002, "ok", "12 losses are within 4 times the spread of undisturbed runs"),
         (0.01, 0.03, "ok", "12 losses are within 4 times the spread of undisturbed runs"),
@@ -1011,11 +1011,11 @@ def noisy(right: Start, apart: float) -> Start:
     ],
 )
 def test_where_undisturbed_runs_differ_losses_are_compared_by_their_spread(
-    second: float, restart: float, level: str, words: str
+    second: float, restart: float, level: str, arguments: str
 ) -> None:
     observed = FaultRun("kill", (BEFORE, noisy(after(), restart)), KILLED)
     (entry,) = causes.judge(CONTROL, "parameters", observed, noisy(CONTROL, second))
-    assert (entry.level.value, words in entry.said) == (level, True), entry.said
+    assert (entry.level.value, arguments in entry.said) == (level, True), entry.said
 
 
 def test_too_few_losses_say_nothing_of_a_spread() -> None:

@@ -45,14 +45,14 @@ def test_what_only_a_newer_python_runs_is_not_carried_where_the_cluster_has_its_
 
 
 @pytest.mark.parametrize(
-    "said", ["tar: a: Cannot write: No space left on device", "mkdir: Disk quota exceeded"]
+    "message", ["tar: a: Cannot write: No space left on device", "mkdir: Disk quota exceeded"]
 )
-def test_a_full_disk_there_is_told_as_one(said, far):
+def test_a_full_disk_there_is_told_as_one(message, far):
     class Connection:
         host = type("Host", (), {"host": "login1"})
 
-    result = refused_there(Connection(), "the code could not be written there", f"{said}\ntar: exiting\n")
-    assert said in result.seen
+    result = refused_there(Connection(), "the code could not be written there", f"{message}\ntar: exiting\n")
+    assert message in result.seen
     assert "free some space there: ssh login1" in result.remedy
 
 

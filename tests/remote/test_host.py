@@ -151,7 +151,7 @@ def test_a_file_that_a_command_writes_comes_here(far, project):
 
 
 @pytest.mark.parametrize(
-    "words, own",
+    "arguments, own",
     [
         ("report --html a.html last", 4),
         ("rehearse --html a.html train.py --html b.html", 3),
@@ -159,9 +159,9 @@ def test_a_file_that_a_command_writes_comes_here(far, project):
         ("sweep results --plot a.png mine", 5),
     ],
 )
-def test_words_of_a_script_are_no_options_of_the_command(words, own):
-    assert _own(words.split(), partial(root.get_command, click.Context(root))) == own
-    names = FETCHED.get(words.split()[0]) or FETCHED[" ".join(words.split()[:2])]
+def test_words_of_a_script_are_no_options_of_the_command(arguments, own):
+    assert _own(arguments.split(), partial(root.get_command, click.Context(root))) == own
+    names = FETCHED.get(arguments.split()[0]) or FETCHED[" ".join(arguments.split()[:2])]
     assert {"--html", "--plot"} & set(names)
 
 

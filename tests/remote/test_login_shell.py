@@ -48,13 +48,13 @@ NASTY = st.sampled_from(
 
 @pytest.mark.parametrize("shell", SHELLS)
 @settings(max_examples=5)
-@given(words=st.lists(st.one_of(TEXT, NASTY), min_size=1, max_size=30), note=NASTY)
-def test_every_word_arrives(shell, words, note):
+@given(arguments=st.lists(st.one_of(TEXT, NASTY), min_size=1, max_size=30), note=NASTY)
+def test_every_word_arrives(shell, arguments, note):
     prefix = f"exec {shlex.quote(sys.executable)} -c {shlex.quote(ECHO)}"
-    sent = command(runs(prefix, shlex.join(words), place("~"), {"NOTE": note}))
+    sent = command(runs(prefix, shlex.join(arguments), place("~"), {"NOTE": note}))
     environment = {"HOME": "/", "SHELL": shell, "PATH": os.defpath}
     result = subprocess.run((shell, "-c", sent), env=environment, capture_output=True, text=True, timeout=60)
-    assert (result.returncode, json.loads(result.stdout)) == (0, [words, "/", note]), result.stderr
+    assert (result.returncode, json.loads(result.stdout)) == (0, [arguments, "/", note]), result.stderr
 
 
 def test_what_a_profile_prints_is_not_taken_for_data(tmp_path):

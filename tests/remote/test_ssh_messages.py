@@ -16,7 +16,7 @@ Host key verification failed.\r
 
 
 @pytest.mark.parametrize(
-    ("said", "seen", "remedy"),
+    ("message", "observed", "remedy"),
     [
         (CHANGED, "not the one known", "ssh-keygen -f /home/me/.ssh/known_hosts -R '[127.0.0.1]:2299'"),
         (
@@ -36,8 +36,8 @@ Host key verification failed.\r
         ("", "no reason", "ssh login1"),
     ],
 )
-def test_what_ssh_said_is_told_with_the_next_command(said, seen, remedy):
-    result = explained("cluster", "login1", said)
-    assert seen in result[0]
+def test_what_ssh_said_is_told_with_the_next_command(message, observed, remedy):
+    result = explained("cluster", "login1", message)
+    assert observed in result[0]
     assert "cluster" in result[0]
     assert remedy in result[1]

@@ -212,28 +212,28 @@ def test_the_slowest_nodes_come_first_and_who_never_passed_is_not_among_them():
 @settings(max_examples=60)
 @given(
     names=st.lists(hostile, min_size=1, max_size=4, unique=True),
-    said=hostile,
+    message=hostile,
     remedy=hostile,
     cluster=hostile,
     notice=hostile,
     direction=hostile,
     outcome=hostile,
 )
-def test_no_text_of_a_report_can_drive_the_page(names, said, remedy, cluster, notice, direction, outcome):
+def test_no_text_of_a_report_can_drive_the_page(names, message, remedy, cluster, notice, direction, outcome):
     grades = list(Grade)
     nodes = tuple(
-        NodeReport(name, grades[at % 4], notice, (Finding(said, grades[at % 4], said, remedy),))
+        NodeReport(name, grades[at % 4], notice, (Finding(message, grades[at % 4], message, remedy),))
         for at, name in enumerate(names)
     )
-    links = (LinkReport(names[0], names[-1], direction, Grade.FAIL, said, remedy),)
+    links = (LinkReport(names[0], names[-1], direction, Grade.FAIL, message, remedy),)
     tests = (
-        Measurement("pair", 0, (names[0], names[-1]), "passed", 1.0, 2.0, said),
-        Measurement("pair", 1, (names[0], names[-1]), outcome, 1.0, None, said),
-        Measurement(said, 0, tuple(names), outcome, 1.0, None, remedy),
+        Measurement("pair", 0, (names[0], names[-1]), "passed", 1.0, 2.0, message),
+        Measurement("pair", 1, (names[0], names[-1]), outcome, 1.0, None, message),
+        Measurement(message, 0, tuple(names), outcome, 1.0, None, remedy),
     )
     report = replace(
         HEALTHY,
-        run_id=said,
+        run_id=message,
         cluster=cluster,
         world=tuple(names),
         nodes=nodes,

@@ -54,7 +54,7 @@ def test_of_healthy_nodes_there_is_little_to_say() -> None:
 
 
 @pytest.mark.parametrize(
-    "report, said",
+    "report, message",
     [
         (replace(HEALTHY, nodes=(node("n1"),)), "PASS: n1 is fit"),
         (
@@ -86,8 +86,8 @@ def test_of_healthy_nodes_there_is_little_to_say() -> None:
         ),
     ],
 )
-def test_the_headline_is_the_verdict_and_its_reason(report: Report, said: str) -> None:
-    assert headline(report) == said
+def test_the_headline_is_the_verdict_and_its_reason(report: Report, message: str) -> None:
+    assert headline(report) == message
 
 
 def test_nodes_with_the_same_findings_are_one_block() -> None:

@@ -68,7 +68,7 @@ FINDING = {"check": "xid", "verdict": "fail", "said": "Xid 79 of GPU 3", "remedy
 
 
 @pytest.mark.parametrize(
-    ("path", "value", "part", "worst", "said"),
+    ("path", "value", "part", "worst", "message"),
     [
         ("devices.names", ["H100"], "devices", Grade.FAIL, "torch sees 1 × H100, torch 2.9.0, not 2 GPUs"),
         ("devices.device", "cpu", "devices", Grade.FAIL, "not 2 GPUs"),
@@ -91,7 +91,7 @@ FINDING = {"check": "xid", "verdict": "fail", "said": "Xid 79 of GPU 3", "remedy
         ("rates", {}, "bandwidth", Grade.UNDETERMINED, "was not reached"),
     ],
 )
-def test_what_is_not_as_expected_is_said_with_its_part(path, value, part, worst, said):
+def test_what_is_not_as_expected_is_said_with_its_part(path, value, part, worst, message):
     document = changed(path, value)
     odd = [
         finding
@@ -99,7 +99,7 @@ def test_what_is_not_as_expected_is_said_with_its_part(path, value, part, worst,
         if finding.verdict is not Grade.PASS and finding.check == part
     ]
     assert grade(document) is worst
-    assert said in "; ".join(finding.said for finding in odd)
+    assert message in "; ".join(finding.said for finding in odd)
 
 
 def test_one_gpu_has_nothing_to_reduce_with_and_no_other_rank_that_waits():

@@ -63,17 +63,17 @@ def test_exit_codes_and_signals_are_told_apart_and_to_the_right_child(null: int)
     assert [result[pid] for pid in pids] == [0, 7, 137, -9, -15]
 
 
-@pytest.mark.parametrize("argv, cwd, said, remedy", [
+@pytest.mark.parametrize("argv, cwd, message, remedy", [
     ("no-such", "/", "the program 'no-such' cannot be executed: No such file or directory", "--setup"),
     ("/", "/", "the program '/' cannot be executed: Permission denied", "chmod +x"),
     ("true", "/no-such", "the directory '/no-such' cannot be entered: No such file or directory", "share"),
 ])  # fmt: skip
 def test_what_cannot_be_executed_is_named_with_a_remedy(
-    null: int, argv: str, cwd: str, said: str, remedy: str
+    null: int, argv: str, cwd: str, message: str, remedy: str
 ) -> None:
     with pytest.raises(NotStarted) as caught:
         start_all([program(null, argv, cwd=cwd)])
-    assert caught.value.seen == said and remedy in caught.value.remedy
+    assert caught.value.seen == message and remedy in caught.value.remedy
     assert list(ends(1).values()) == [127]
 
 

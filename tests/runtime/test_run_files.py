@@ -214,7 +214,7 @@ END = partial(RankExited, 0, 0, 1, 0.0)
 """Of rank 0, with its last lines, its traceback, and whether they are those of a collision."""
 
 
-@pytest.mark.parametrize("out, err, document, words", [
+@pytest.mark.parametrize("out, err, document, arguments", [
     ("o1\no2", "", None, END(("o1", "o2"))),
     ("o", "e\n" * 50, None, END(("e",) * 20)),
     ("o\n" * 50, "e\n" * 50, None, END(("e",) * 20)),
@@ -228,7 +228,7 @@ END = partial(RankExited, 0, 0, 1, 0.0)
     ("", "", [1, 2], END((), "[1, 2]")),
 ])  # fmt: skip
 def test_the_last_words_are_of_the_error_stream_or_else_the_output_and_the_traceback_of_its_file(
-    paths: RunPaths, out: str, err: str, document: object, words: RankExited
+    paths: RunPaths, out: str, err: str, document: object, arguments: RankExited
 ) -> None:
     claim_attempt(paths, 0)
     attempt = paths.attempt(0)
@@ -236,7 +236,7 @@ def test_the_last_words_are_of_the_error_stream_or_else_the_output_and_the_trace
     Path(attempt.err(0)).write_text(err)
     if document is not None:
         Path(attempt.error(0)).write_text(document if isinstance(document, str) else json.dumps(document))
-    assert with_last_words(END(), attempt) == words
+    assert with_last_words(END(), attempt) == arguments
 
 
 def test_the_last_words_of_both_streams_stand_in_the_order_of_time(paths: RunPaths) -> None:

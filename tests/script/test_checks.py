@@ -174,7 +174,7 @@ def test_an_environment_that_is_not_first_on_the_path_or_is_our_own_changes_noth
 
 @pytest.mark.parametrize("setup", [(), ("module load cuda",)])
 @pytest.mark.parametrize(
-    "command, seen, remedy",
+    "command, observed, remedy",
     [
         (("ddp.py --epochs 1",), "this is one word", "clusterrun submit ddp.py --epochs 1"),
         (("ddp.py --cfg x.py", "--lr", "a b"), "this is one word", "submit ddp.py --cfg x.py --lr 'a b'"),
@@ -185,14 +185,14 @@ def test_an_environment_that_is_not_first_on_the_path_or_is_our_own_changes_noth
     ],
 )
 def test_a_word_that_no_rank_can_run_is_refused_with_what_was_meant(
-    tmp_path: Path, command: tuple[str, ...], seen: str, remedy: str, setup: tuple[str, ...]
+    tmp_path: Path, command: tuple[str, ...], observed: str, remedy: str, setup: tuple[str, ...]
 ) -> None:
     (tmp_path / "src").mkdir()
     for name in ("ddp.py", "x.py", "train.ipynb"):
         (tmp_path / name).touch()
     with pytest.raises(BadInput) as message:
         checks.check(of(tmp_path, *command, setup=setup))
-    assert seen in message.value.seen and remedy in message.value.remedy
+    assert observed in message.value.seen and remedy in message.value.remedy
 
 
 @pytest.mark.parametrize("name, meant", [("run.sh", "./run.sh"), ("train", "train.py")])

@@ -59,7 +59,7 @@ def refusal(folder: Path, typed: str, **wish: Any) -> tuple[str, str]:
 
 
 @pytest.mark.parametrize(
-    ("typed", "seen", "remedy"),
+    ("typed", "observed", "remedy"),
     [
         ("python3 missing.py", "there is no file", "relative to the current directory"),
         ("python3 -u -X dev trian.py", "there is no file", "did you mean train.py?"),
@@ -86,10 +86,10 @@ def refusal(folder: Path, typed: str, **wish: Any) -> tuple[str, str]:
     ],
 )
 def test_a_mistake_in_the_command_is_refused_with_the_remedy(
-    folder: Path, typed: str, seen: str, remedy: str
+    folder: Path, typed: str, observed: str, remedy: str
 ) -> None:
     refused = refusal(folder, typed)
-    assert seen in refused[0]
+    assert observed in refused[0]
     assert remedy in refused[1]
 
 

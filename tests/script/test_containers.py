@@ -49,7 +49,7 @@ def test_a_runtime_is_found_by_the_image_and_what_is_here(
 
 
 @pytest.mark.parametrize(
-    ("more", "seen"),
+    ("more", "observed"),
     [
         ({"container": "a/b:1", "container_runtime": "apptainer"}, "apptainer starts no image like 'a/b:1'"),
         ({"container": "/i", "container_runtime": "slurm", "mount": ("/d",)}, "--mount with Slurm's own"),
@@ -63,10 +63,10 @@ def test_a_runtime_is_found_by_the_image_and_what_is_here(
         ({"container": "x.sqsh", "container_runtime": "podman"}, "podman starts no image like"),
     ],
 )
-def test_what_cannot_be_is_refused(more: dict[str, Any], seen: str) -> None:
+def test_what_cannot_be_is_refused(more: dict[str, Any], observed: str) -> None:
     with pytest.raises(BadInput) as caught:
         planned(**more)
-    assert seen in caught.value.seen
+    assert observed in caught.value.seen
 
 
 @pytest.mark.parametrize(
@@ -175,7 +175,7 @@ def test_an_image_without_torch_is_said_where_the_script_imports_it(tmp_path: Pa
 
 
 @pytest.mark.parametrize(
-    ("out", "err", "seen"),
+    ("out", "err", "observed"),
     [
         ("3 8 True", "", "is Python 3.8"),
         (
@@ -186,10 +186,12 @@ def test_an_image_without_torch_is_said_where_the_script_imports_it(tmp_path: Pa
         ("", 'FATAL:   "python3": executable file not found in $PATH', "has no 'python3'"),
     ],
 )
-def test_an_image_that_cannot_start_ranks_is_refused(tmp_path: Path, out: str, err: str, seen: str) -> None:
+def test_an_image_that_cannot_start_ranks_is_refused(
+    tmp_path: Path, out: str, err: str, observed: str
+) -> None:
     with pytest.raises(BadInput) as caught:
         checked(tmp_path, out, err, 1)
-    assert seen in caught.value.seen
+    assert observed in caught.value.seen
     assert "--python" in caught.value.remedy
 
 

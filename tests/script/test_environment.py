@@ -17,7 +17,7 @@ SHELL = {
 
 
 @pytest.mark.parametrize(
-    ("environment", "spec", "said"),
+    ("environment", "spec", "message"),
     [
         (
             SHELL,
@@ -33,5 +33,5 @@ SHELL = {
         ({"PATH": "/bin"}, JobSpec(("x.py",), "/p"), ""),
     ],
 )
-def test_a_wish_of_the_shell_is_told_where_no_option_says_it(environment, spec, said):
-    assert not_obeyed(environment, spec) == said
+def test_a_wish_of_the_shell_is_told_where_no_option_says_it(environment, spec, message):
+    assert not_obeyed(environment, spec) == message

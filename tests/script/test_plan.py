@@ -211,7 +211,7 @@ def test_no_time_no_memory_and_no_partition_are_invented() -> None:
 
 
 @pytest.mark.parametrize(
-    "entry, gone, stays, notice",
+    "entry, removed, stays, notice",
     [
         (
             "time=1",
@@ -237,12 +237,12 @@ def test_no_time_no_memory_and_no_partition_are_invented() -> None:
     ],
 )
 def test_an_option_that_is_passed_on_takes_the_place_of_ours_and_that_is_said(
-    entry: str, gone: str, stays: str, notice: str | None
+    entry: str, removed: str, stays: str, notice: str | None
 ) -> None:
     spec = JobSpec(("train.py",), cwd="/", gpus=4, time=600, sbatch=(entry,))
     result = plan(spec, "r", "t", RUN_DIR, ON_SLURM)
     lines = [line.removeprefix("#SBATCH ") for line in result.script.split("\n")]
-    assert (gone in lines, lines.count(stays)) == (False, 1)
+    assert (removed in lines, lines.count(stays)) == (False, 1)
     assert result.notices == (() if notice is None else (notice,))
 
 
@@ -254,17 +254,17 @@ def test_the_type_of_gpus_reaches_sbatch_and_their_number_is_ours() -> None:
 
 
 @pytest.mark.parametrize(
-    ("sbatch", "wanted", "unwanted"),
+    ("sbatch", "expected", "unwanted"),
     [((), "--exclusive", "--oversubscribe"), (("oversubscribe",), "--oversubscribe", "--exclusive")],
 )
 def test_gpus_of_the_node_are_not_asked_of_slurm_but_the_whole_node_is(
-    sbatch: tuple[str, ...], wanted: str, unwanted: str
+    sbatch: tuple[str, ...], expected: str, unwanted: str
 ) -> None:
     spec = JobSpec(("train.py",), cwd="/", nodes=2, gpus=8, gpus_from="node", sbatch=sbatch)
     result = plan(spec, "r", "t", RUN_DIR, replace(ON_SLURM, cpus_per_gpu=12))
     lines = result.script.split("\n")
     assert not re.search("gpus-per|gres|gpus=", result.script)
-    assert (f"#SBATCH {wanted}" in lines, f"#SBATCH {unwanted}" in lines) == (True, False)
+    assert (f"#SBATCH {expected}" in lines, f"#SBATCH {unwanted}" in lines) == (True, False)
     assert "#SBATCH --cpus-per-task=8" in lines  # at least; the whole node is the job's
     orders = result.orders
     assert (orders.node_gpus, orders.hide_gpus, orders.gpus_per_node) == (True, False, 8)
@@ -295,7 +295,7 @@ def test_dependencies_and_comments_are_joined_not_replaced() -> None:
 
 
 @pytest.mark.parametrize(
-    "wish, said",
+    "wish, message",
     [
         ({"sbatch": ("array=1-5",)}, "--sbatch array cannot be passed on"),
         ({"sbatch": ("nodes=2",)}, "--sbatch nodes cannot be passed on"),
@@ -307,9 +307,9 @@ def test_dependencies_and_comments_are_joined_not_replaced() -> None:
     ],
 )
 def test_what_would_break_a_promise_is_refused_with_what_to_do_instead(
-    wish: dict[str, tuple[str]], said: str
+    wish: dict[str, tuple[str]], message: str
 ) -> None:
-    with pytest.raises(BadInput, match=re.escape(said)) as caught:
+    with pytest.raises(BadInput, match=re.escape(message)) as caught:
         directives(**wish)
     assert caught.value.remedy
 
@@ -366,7 +366,7 @@ def test_gpus_are_hidden_where_nobody_asked_for_any(
 
 
 @pytest.mark.parametrize(
-    "said, python",
+    "message, python",
     [
         ("", PYTHON),
         ("python3", "python3"),
@@ -374,9 +374,10 @@ def test_gpus_are_hidden_where_nobody_asked_for_any(
         ("/a/python", "/a/python"),
     ],
 )
-def test_a_python_named_by_a_path_is_the_same_from_everywhere(said: str, python: str) -> None:
+def test_a_python_named_by_a_path_is_the_same_from_everywhere(message: str, python: str) -> None:
     assert (
-        plan(JobSpec(("train.py",), cwd="/w", python=said), "r", "t", RUN_DIR, ON_SLURM).spec.python == python
+        plan(JobSpec(("train.py",), cwd="/w", python=message), "r", "t", RUN_DIR, ON_SLURM).spec.python
+        == python
     )
 
 
@@ -483,7 +484,7 @@ def test_a_run_that_is_queued_again_waits_for_nothing_that_is_over(more: dict[st
 
 
 @pytest.mark.parametrize(
-    "more, said",
+    "more, message",
     [
         ({"preflight": "half"}, "--preflight must not be 'half'"),
         ({"preflight": "off", "alone": True}, "checks nothing"),
@@ -494,8 +495,8 @@ def test_a_run_that_is_queued_again_waits_for_nothing_that_is_over(more: dict[st
         ({"spares": -1}, "--spares must be at least 0, not -1"),
     ],
 )
-def test_what_cannot_be_meant_of_a_check_is_refused(more: dict[str, Any], said: str) -> None:
-    with pytest.raises(BadInput, match=re.escape(said)):
+def test_what_cannot_be_meant_of_a_check_is_refused(more: dict[str, Any], message: str) -> None:
+    with pytest.raises(BadInput, match=re.escape(message)):
         JobSpec(("t.py",), cwd="/", **more)
 
 
@@ -516,7 +517,7 @@ def test_the_checks_torch_is_that_of_the_ranks(command: tuple[str, ...], python:
 
 
 @pytest.mark.parametrize(
-    "command, words",
+    "command, arguments",
     [
         (("-rf.py", "x"), ("python", "-u", "./-rf.py", "x")),
         (("--version.py",), ("python", "-u", "./--version.py")),
@@ -525,8 +526,10 @@ def test_the_checks_torch_is_that_of_the_ranks(command: tuple[str, ...], python:
         (("/x/-rf.py",), ("python", "-u", "/x/-rf.py")),
     ],
 )
-def test_a_script_is_never_an_option_of_its_python(command: tuple[str, ...], words: tuple[str, ...]) -> None:
-    assert rank_command(command, "python") == words
+def test_a_script_is_never_an_option_of_its_python(
+    command: tuple[str, ...], arguments: tuple[str, ...]
+) -> None:
+    assert rank_command(command, "python") == arguments
 
 
 @pytest.mark.parametrize(

@@ -257,7 +257,7 @@ def test_a_setup_line_that_fails_ends_the_script_and_is_named(
 
 
 @pytest.mark.parametrize(
-    "text, said",
+    "text, message",
     [
         ("{{ nonsense }}", "'nonsense' is undefined"),
         ("{% if %}", "line 1"),
@@ -265,11 +265,11 @@ def test_a_setup_line_that_fails_ends_the_script_and_is_named(
         ("{{ name | sbach }}", "No filter named 'sbach'"),
     ],
 )
-def test_a_fault_in_a_template_is_named_with_a_remedy(template: Path, text: str, said: str) -> None:
+def test_a_fault_in_a_template_is_named_with_a_remedy(template: Path, text: str, message: str) -> None:
     template.write_text(text)
     with pytest.raises(BadInput) as caught:
         render.render(values(), str(template))
-    assert said in caught.value.seen
+    assert message in caught.value.seen
     assert caught.value.remedy
 
 

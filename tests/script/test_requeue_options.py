@@ -54,7 +54,7 @@ def test_failures_are_survived_where_that_was_asked_for_or_there_is_a_way(
 
 
 @pytest.mark.parametrize(
-    "wish, said",
+    "wish, message",
     [
         ({}, ["no-requeue"]),
         ({"requeue": True}, ["requeue", "signal=B:USR2@120"]),
@@ -72,13 +72,13 @@ def test_failures_are_survived_where_that_was_asked_for_or_there_is_a_way(
     ],
 )
 def test_slurm_is_told_whether_to_queue_the_job_again_and_when_to_give_notice(
-    wish: dict[str, Any], said: list[str]
+    wish: dict[str, Any], message: list[str]
 ) -> None:
-    assert directives(**wish) == said
+    assert directives(**wish) == message
 
 
 @pytest.mark.parametrize(
-    "wish, words",
+    "wish, arguments",
     [
         ({"requeue_by": "chain", "sbatch": ("requeue",)}, "would continue in two jobs"),
         ({"requeue": True, "sbatch": ("no-requeue",)}, "contradict each other"),
@@ -93,8 +93,8 @@ def test_slurm_is_told_whether_to_queue_the_job_again_and_when_to_give_notice(
         ({"on_event": "a\0b"}, "NUL"),
     ],
 )
-def test_what_cannot_be_is_refused(wish: dict[str, Any], words: str) -> None:
-    with pytest.raises(BadInput, match=re.escape(words)):
+def test_what_cannot_be_is_refused(wish: dict[str, Any], arguments: str) -> None:
+    with pytest.raises(BadInput, match=re.escape(arguments)):
         planned(**wish)
 
 

@@ -23,8 +23,8 @@ def planned(*entries: str) -> Plan:
     return plan(spec, "r", "t", "/runs/r", MachineFacts(slurm=True, python="/usr/bin/python3"))
 
 
-def directives(made: Plan, name: str) -> list[str]:
-    lines = [line.removeprefix("#SBATCH ") for line in made.script.split("\n")]
+def directives(created: Plan, name: str) -> list[str]:
+    lines = [line.removeprefix("#SBATCH ") for line in created.script.split("\n")]
     return [line for line in lines if line.strip('"').partition("=")[0] == f"--{name}"]
 
 

@@ -149,7 +149,7 @@ def test_slurm_says_what_could_never_start_and_queues_nothing() -> None:
 
 
 @pytest.mark.parametrize(
-    "host, shown",
+    "host, displayed",
     [
         *(
             (name, True)
@@ -160,10 +160,10 @@ def test_slurm_says_what_could_never_start_and_queues_nothing() -> None:
     ],
 )
 def test_a_machine_of_a_cluster_is_known_by_its_name(
-    monkeypatch: pytest.MonkeyPatch, host: str, shown: bool
+    monkeypatch: pytest.MonkeyPatch, host: str, displayed: bool
 ) -> None:
     monkeypatch.setattr("clusterrun.slurm.client.MUNGE", ())
-    assert client().of_a_cluster(host) == (f"its name is {host}" if shown else "")
+    assert client().of_a_cluster(host) == (f"its name is {host}" if displayed else "")
     assert client(SLURM_CONF="/x").of_a_cluster(host) == "SLURM_CONF is set"
 
 
@@ -410,7 +410,7 @@ def test_whether_slurm_gives_whole_nodes_stands_in_its_configuration(
 
 
 @pytest.mark.parametrize(
-    ("text", "shown", "seconds"),
+    ("text", "displayed", "seconds"),
     [
         ("KillWait=60", "", 60.0),
         ("KillWait = 0", "", 0.0),
@@ -420,15 +420,15 @@ def test_whether_slurm_gives_whole_nodes_stands_in_its_configuration(
     ],
 )
 def test_kill_wait_stands_in_slurms_configuration(
-    tmp_path: Path, text: str, shown: str, seconds: float
+    tmp_path: Path, text: str, displayed: str, seconds: float
 ) -> None:
     (tmp_path / "slurm.conf").write_text(f"ClusterName=x\n{text}\n")
-    client = SlurmClient({"SLURM_CONF": str(tmp_path / "slurm.conf")}, StandInPrograms((0, shown, "")))
+    client = SlurmClient({"SLURM_CONF": str(tmp_path / "slurm.conf")}, StandInPrograms((0, displayed, "")))
     assert client.kill_wait() == seconds
 
 
 @pytest.mark.parametrize(
-    ("said", "shares"),
+    ("message", "shares"),
     [
         ("slurm-wlm 20.11.4", False),
         ("slurm 21.08.8-2", False),
@@ -437,8 +437,8 @@ def test_kill_wait_stands_in_slurms_configuration(
         ("", True),
     ],
 )
-def test_steps_share_gpus_since_slurm_22_05(said: str, shares: bool) -> None:
-    assert SlurmClient({}, StandInPrograms((0, said, ""))).shares_gpus() is shares
+def test_steps_share_gpus_since_slurm_22_05(message: str, shares: bool) -> None:
+    assert SlurmClient({}, StandInPrograms((0, message, ""))).shares_gpus() is shares
 
 
 @pytest.mark.parametrize(
@@ -461,15 +461,15 @@ def test_how_many_ports_an_srun_may_choose_from_stands_in_slurms_configuration(
 
 
 @pytest.mark.parametrize(
-    "said, remedy",
+    "message, remedy",
     [
         ("Job violates accounting/QOS policy (job submit limit, user's size and/or time limits)", "sacctmgr"),
         ("Name a partition; Batch job submission failed: Unspecified error", "do what its words ask for"),
         ("Time limit specification required, but not provided", "--time 2h"),
     ],
 )
-def test_a_refusal_in_many_words_has_the_remedy_of_what_refused(said: str, remedy: str) -> None:
-    row = sbatch_errors.refusal(said)
+def test_a_refusal_in_many_words_has_the_remedy_of_what_refused(message: str, remedy: str) -> None:
+    row = sbatch_errors.refusal(message)
     assert row is not None and remedy in row.remedy
 
 
@@ -482,19 +482,19 @@ def test_a_cluster_that_nobody_names_has_a_name_all_the_same(
 
 
 @pytest.mark.parametrize(
-    ("line", "asked"),
+    ("line", "requested"),
     [
         ("AcctGatherEnergyType=acct_gather_energy/ipmi", True),
         ("AcctGatherEnergyType=acct_gather_energy/none", False),
         ("", False),
     ],
 )
-def test_energy_is_asked_for_where_slurm_measures_it(tmp_path: Path, line: str, asked: bool) -> None:
+def test_energy_is_asked_for_where_slurm_measures_it(tmp_path: Path, line: str, requested: bool) -> None:
     (tmp_path / "slurm.conf").write_text(f"ClusterName=x\n{line}\n")
     programs = StandInPrograms((1, "", "sacct: error: slurm_persist_conn_open failed"))
     slurm = SlurmClient({"SLURM_CONF": str(tmp_path / "slurm.conf")}, programs, PushedClock(), user=1000)
     now = PushedClock().now()
     assert slurm.energy(["23"], now - 60, now + 9) is None
     times = ["--starttime=now-60seconds", "--endtime=now"]
-    assert [(argv[0], list(argv[-2:])) for argv in programs.asked] == [("sacct", times)] * asked
+    assert [(argv[0], list(argv[-2:])) for argv in programs.asked] == [("sacct", times)] * requested
     assert slurm.energy([], now, now) is None

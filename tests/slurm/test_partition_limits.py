@@ -17,7 +17,7 @@ CPU = PartitionOffer("cpu", "up", False, "1-00:00:00", 2, 64, 65536, 0)
 
 
 @pytest.mark.parametrize(
-    "asked, seen",
+    "requested, observed",
     [
         ({"gpus": 16}, "--gpus 16: a node has at most 8 GPUs"),
         ({"nodes": 5}, "--nodes 5: the partition has 4"),
@@ -27,14 +27,14 @@ CPU = PartitionOffer("cpu", "up", False, "1-00:00:00", 2, 64, 65536, 0)
         ({"gpus": 0, "ranks_per_node": 65}, "one CPU each for 65 ranks a node: a node has at most 64 CPUs"),
     ],
 )
-def test_too_much_is_refused_with_what_the_partition_offers(asked: dict[str, Any], seen: str) -> None:
+def test_too_much_is_refused_with_what_the_partition_offers(requested: dict[str, Any], observed: str) -> None:
     with pytest.raises(BadInput) as refused:
-        check(replace(SPEC, **asked), (BIG, CPU))
-    assert refused.value.seen == seen and refused.value.remedy.startswith("partition ")
+        check(replace(SPEC, **requested), (BIG, CPU))
+    assert refused.value.seen == observed and refused.value.remedy.startswith("partition ")
 
 
 @pytest.mark.parametrize(
-    "asked",
+    "requested",
     [
         {"gpus": 8, "nodes": 4},
         {"partition": "elsewhere", "nodes": 99},
@@ -45,8 +45,8 @@ def test_too_much_is_refused_with_what_the_partition_offers(asked: dict[str, Any
         {"cpus_per_rank": 99, "sbatch": ("cpus-per-task=4",)},
     ],
 )
-def test_what_might_run_somewhere_is_left_to_slurm(asked: dict[str, Any]) -> None:
-    check(replace(SPEC, **asked), (BIG, CPU))
+def test_what_might_run_somewhere_is_left_to_slurm(requested: dict[str, Any]) -> None:
+    check(replace(SPEC, **requested), (BIG, CPU))
 
 
 def test_without_an_answer_nothing_is_refused() -> None:
@@ -57,7 +57,7 @@ MIXED = replace(BIG, gpus=8, cpus=128, kinds=((0, 128), (8, 64), (4, 48)))
 
 
 @pytest.mark.parametrize(
-    "asked, share",
+    "requested, share",
     [
         ({"gpus": 8}, 8),
         ({"gpus": 2}, 8),  # of the kind with the fewest CPUs for a GPU: it may get any
@@ -66,8 +66,8 @@ MIXED = replace(BIG, gpus=8, cpus=128, kinds=((0, 128), (8, 64), (4, 48)))
         ({"gpus": 4, "partition": "elsewhere"}, 0),
     ],
 )
-def test_a_gpus_share_of_cpus_is_one_that_every_node_can_give(asked: dict[str, Any], share: int) -> None:
-    assert cpus_per_gpu(replace(SPEC, ranks_per_node=0, **asked), (MIXED, CPU)) == share
+def test_a_gpus_share_of_cpus_is_one_that_every_node_can_give(requested: dict[str, Any], share: int) -> None:
+    assert cpus_per_gpu(replace(SPEC, ranks_per_node=0, **requested), (MIXED, CPU)) == share
 
 
 def test_more_cpus_for_a_gpu_of_other_nodes_do_not_count() -> None:
@@ -84,7 +84,7 @@ def test_gpus_that_were_not_asked_for_are_named_once() -> None:
 
 
 @pytest.mark.parametrize(
-    "asked",
+    "requested",
     [
         {"gpus": 1},
         {"gpus": 0, "ranks_per_node": 1},
@@ -94,8 +94,8 @@ def test_gpus_that_were_not_asked_for_are_named_once() -> None:
         {"gpus": 0, "sbatch": ("gres=gpu:8",), "per_node": True},
     ],
 )
-def test_who_wants_cpu_ranks_or_has_gpus_is_told_nothing(asked: dict[str, Any]) -> None:
-    assert forgotten_gpus(replace(SPEC, **asked), (BIG, CPU)) == ()
+def test_who_wants_cpu_ranks_or_has_gpus_is_told_nothing(requested: dict[str, Any]) -> None:
+    assert forgotten_gpus(replace(SPEC, **requested), (BIG, CPU)) == ()
 
 
 def test_a_partition_that_is_passed_on_is_the_one_that_counts() -> None:

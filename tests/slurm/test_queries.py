@@ -139,7 +139,7 @@ def test_the_energy_of_jobs_is_not_known_where_a_release_measured_none(
 
 
 @pytest.mark.parametrize(
-    "word, reason, state, said",
+    "word, reason, state, message",
     [
         ("FAILED", "NonZeroExitCode", State.FAILED, "ended with an exit code other than 0"),
         ("FAILED", "BadConstraints", State.FAILED, "it asks for what no node has"),
@@ -159,9 +159,9 @@ def test_the_energy_of_jobs_is_not_known_where_a_release_measured_none(
         ("RUNNING", "None", State.RUNNING, ""),
     ],
 )
-def test_a_row_says_what_its_words_mean(word: str, reason: str, state: State, said: str) -> None:
+def test_a_row_says_what_its_words_mean(word: str, reason: str, state: State, message: str) -> None:
     row = JobRow("1", word, reason, "", None, None, "name", "")
-    assert (row.state, row.explained) == (state, said)
+    assert (row.state, row.explained) == (state, message)
 
 
 @pytest.mark.parametrize("version, nodes", [("20.11", 2), ("22.05", 4), ("24.11", 2), ("26.05", 2)])

@@ -80,7 +80,7 @@ def test_a_word_that_is_not_slurms_is_unknown_and_never_ended(text: str) -> None
 
 
 @pytest.mark.parametrize(
-    "word, said, remedy",
+    "word, message, remedy",
     [
         ("Resources", "waits for nodes to become free", ""),
         ("(Priority)", "waits: jobs with a higher priority are ahead", ""),
@@ -106,10 +106,10 @@ def test_a_word_that_is_not_slurms_is_unknown_and_never_ended(text: str) -> None
     ],
 )
 def test_a_reason_is_a_sentence_with_a_remedy_and_an_unknown_one_is_shown_as_it_is(
-    word: str, said: str, remedy: str
+    word: str, message: str, remedy: str
 ) -> None:
     result = reasons.explain(word)
-    assert (result.said, result.remedy) == (said, remedy)
+    assert (result.said, result.remedy) == (message, remedy)
 
 
 @pytest.mark.parametrize(

@@ -312,8 +312,8 @@ def _trees(
                 )
 
 
-def _content(node: int, versions: dict[int, list[bytes]], folders: set[int], which: int) -> bytes | None:
-    return None if node in folders or node not in versions else versions[node][which]
+def _content(node: int, versions: dict[int, list[bytes]], folders: set[int], kind: int) -> bytes | None:
+    return None if node in folders or node not in versions else versions[node][kind]
 
 
 def _walk(names: dict[tuple[int, str], int], folder: int, prefix: str) -> Iterator[tuple[str, int]]:

@@ -39,11 +39,11 @@ class Ground:
             training=training,
         )
 
-    def slurm(self, *words: str) -> str:
+    def slurm(self, *arguments: str) -> str:
         """A program of Slurm's on the login host."""
-        result = self.site.lab.exec(words)
+        result = self.site.lab.exec(arguments)
         if result.code:
-            raise Broken(f"{words}: {result.err}")
+            raise Broken(f"{arguments}: {result.err}")
         return result.out
 
     def heal(self) -> None:

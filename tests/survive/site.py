@@ -73,14 +73,14 @@ class Site:
         finally:
             self.lab.heal(created.host)
 
-    def types(self, *words: str, limit: float = 120.0) -> Completed:
+    def types(self, *arguments: str, limit: float = 120.0) -> Completed:
         """The command line on the login host; a traceback is never an answer."""
         environment = {"CLUSTERRUN_HOME": str(self.home), "NO_COLOR": "1", "PYTHONPATH": str(ROOT)}
         environment |= {"CLUSTERRUN_PREFLIGHT": "off"}
-        argv = [sys.executable, "-m", "clusterrun", *words]
+        argv = [sys.executable, "-m", "clusterrun", *arguments]
         result = self.lab.exec(argv, env=environment, cwd=str(self.folder), timeout=limit)
         if "Traceback" in result.err:
-            raise Broken(f"{words}: {result.err}")
+            raise Broken(f"{arguments}: {result.err}")
         return result
 
     def submit(self, *options: str, name: str, training: Training) -> Run:

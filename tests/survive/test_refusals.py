@@ -85,17 +85,19 @@ CASES = [(words, errno.EIO) for words in (*LOOKING, *WRITING)] + [(words, errno.
 
 
 @pytest.mark.parametrize(
-    "words, error", CASES, ids=[f"{' '.join(words)} {errno.errorcode[error]}" for words, error in CASES]
+    "arguments, error",
+    CASES,
+    ids=[f"{' '.join(arguments)} {errno.errorcode[error]}" for arguments, error in CASES],
 )
 def test_a_refused_call_is_an_answer_in_words_and_every_run_is_there_afterwards(
-    home: Path, sweep: Callable[..., Iterator[tuple[str, int, str]]], words: tuple[str, ...], error: int
+    home: Path, sweep: Callable[..., Iterator[tuple[str, int, str]]], arguments: tuple[str, ...], error: int
 ) -> None:
     count = 0
-    for struck, code, message in sweep(error, *words):
+    for struck, code, message in sweep(error, *arguments):
         count += 1
         assert "Traceback" not in message and code in CODES, (struck, message)
         assert code in (0, 1) or "error: " in message, (struck, code, message)
         store = Store(str(home))
         assert store.read(ID).run_id == ID and store.state(ID) is not None, struck
         assert all(store.read(run_id) for run_id in store.ids()), struck
-    assert count or words[:2] in (("config", "show"), ("submit", "--dry-run"))
+    assert count or arguments[:2] in (("config", "show"), ("submit", "--dry-run"))

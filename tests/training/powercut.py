@@ -86,12 +86,14 @@ class Disk:
         for moment in range(len(self.done) + 1):
             yield from self._after(start, self.done[:moment])
 
-    def _after(self, start, done) -> Iterator[dict[str, bytes]]:
-        settled = max((place for place, value in enumerate(done) if value[:2] == ("sync", "")), default=-1)
-        names = [value for value in done if value[0] in ("rename", "unlink")]
-        loose = [value for value in done[settled + 1 :] if value[0] in ("rename", "unlink")]
-        contents = {name: content for kind, name, content in done if kind == "write"}
-        synced = {name for kind, name, _ in done if kind == "sync"}
+    def _after(self, start, completed) -> Iterator[dict[str, bytes]]:
+        settled = max(
+            (place for place, value in enumerate(completed) if value[:2] == ("sync", "")), default=-1
+        )
+        names = [value for value in completed if value[0] in ("rename", "unlink")]
+        loose = [value for value in completed[settled + 1 :] if value[0] in ("rename", "unlink")]
+        contents = {name: content for kind, name, content in completed if kind == "write"}
+        synced = {name for kind, name, _ in completed if kind == "sync"}
         for retained in itertools.product((True, False), repeat=len(loose)):
             lost = [value for value, stays in zip(loose, retained, strict=True) if not stays]
             for share in (0.0, 0.5, 1.0):

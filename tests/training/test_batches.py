@@ -20,12 +20,12 @@ def test_every_world_makes_the_same_step(global_batch: int, batch: int, world: i
     assert steps * batch * world == global_batch
 
 
-@pytest.mark.parametrize("near, asked", [("240 and 264", (256, 8, 3)), ("are 24", (10, 8, 3))])
+@pytest.mark.parametrize("near, requested", [("240 and 264", (256, 8, 3)), ("are 24", (10, 8, 3))])
 def test_a_batch_that_does_not_divide_is_refused_with_the_nearest_that_do(
-    near: str, asked: tuple[int, int, int]
+    near: str, requested: tuple[int, int, int]
 ) -> None:
     with pytest.raises(ValueError, match=near):
-        steps_of(*asked)
+        steps_of(*requested)
     for wrong in ((0, 1, 1), (8, 0, 1)):
         with pytest.raises(ValueError, match="one sample or more"):
             steps_of(*wrong)

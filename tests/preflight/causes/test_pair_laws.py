@@ -15,11 +15,11 @@ from clusterrun.preflight.observations import GroupTest
 ANSWERS = st.lists(st.one_of(st.none(), st.booleans(), st.floats(0.0, 200.0)), min_size=1, max_size=400)
 
 
-def outcome(pair, said):
+def outcome(pair, message):
     """What a drawn answer means: nothing, failed, passed, or passed with a rate."""
-    if isinstance(said, float):
-        return GroupTest(pair, True, said)
-    return GroupTest(pair, said)
+    if isinstance(message, float):
+        return GroupTest(pair, True, message)
+    return GroupTest(pair, message)
 
 
 def driven(search, answers, drop=()):

@@ -102,7 +102,7 @@ def reading(count: int = 8, given: list[str] | None = None, **of_gpu_3: Any) -> 
 
 
 @pytest.mark.parametrize(
-    ("ill", "verdict", "said"),
+    ("ill", "verdict", "message"),
     [
         (reading(7), FAIL, "amd-smi sees 7 of 8 GPUs"),
         (
@@ -114,8 +114,8 @@ def reading(count: int = 8, given: list[str] | None = None, **of_gpu_3: Any) -> 
         (reading(used=5000.0), WARN, "GPU 3: 5000 of 196592 MiB in use (3%, limit 2%)"),
     ],
 )
-def test_a_node_with_an_ill_gpu_is_named(ill, verdict, said):
-    assert verdicts(amd_gpus, nodes(2, reading(), bad=ill)) == [("bad", verdict, said)]
+def test_a_node_with_an_ill_gpu_is_named(ill, verdict, message):
+    assert verdicts(amd_gpus, nodes(2, reading(), bad=ill)) == [("bad", verdict, message)]
 
 
 def test_gpus_of_other_jobs_are_not_ours():

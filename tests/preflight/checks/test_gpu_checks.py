@@ -26,7 +26,7 @@ def test_machines_without_any_nvidia_driver_are_not_spoken_of(check):
 
 
 @pytest.mark.parametrize(
-    ("ill", "said"),
+    ("ill", "message"),
     [
         (reading(count=7), "the driver sees 7 of 8 GPUs"),
         ({"found": False}, "there is no nvidia-smi here, while other nodes have it"),
@@ -38,8 +38,8 @@ def test_machines_without_any_nvidia_driver_are_not_spoken_of(check):
         ({"found": True, "code": 0, "gpus": []}, "nvidia-smi: exit code 0, no GPU listed"),
     ],
 )
-def test_a_node_without_its_gpus_is_unfit(ill, said):
-    assert verdicts(gpus, nodes(2, reading(), bad=ill)) == [("bad", FAIL, said)]
+def test_a_node_without_its_gpus_is_unfit(ill, message):
+    assert verdicts(gpus, nodes(2, reading(), bad=ill)) == [("bad", FAIL, message)]
 
 
 def test_more_gpus_than_asked_for_are_no_finding():
@@ -53,7 +53,7 @@ def test_instances_of_a_divided_gpu_count_each():
 
 
 @pytest.mark.parametrize(
-    ("used", "processes", "verdict", "said"),
+    ("used", "processes", "verdict", "message"),
     [
         (
             40960,
@@ -75,9 +75,9 @@ def test_instances_of_a_divided_gpu_count_each():
         ),
     ],
 )
-def test_memory_in_use_is_told_with_who_has_it(used, processes, verdict, said):
+def test_memory_in_use_is_told_with_who_has_it(used, processes, verdict, message):
     ill = reading(used=used, processes=processes)
-    assert verdicts(MEMORY, nodes(2, reading(), bad=ill)) == [("bad", verdict, said)]
+    assert verdicts(MEMORY, nodes(2, reading(), bad=ill)) == [("bad", verdict, message)]
 
 
 def test_a_program_that_stayed_behind_is_told_however_little_it_holds():
@@ -118,7 +118,7 @@ def test_the_limits_of_memory_are_the_users():
 
 
 @pytest.mark.parametrize(
-    ("ill", "verdict", "said"),
+    ("ill", "verdict", "message"),
     [
         ({"uncorrected": 5}, FAIL, "GPU 3: 5 uncorrected memory errors since the driver's start (limit 0)"),
         ({"rows_failed": "Yes"}, FAIL, "GPU 3: a row of memory could not be remapped"),
@@ -135,8 +135,8 @@ def test_the_limits_of_memory_are_the_users():
         ),
     ],
 )
-def test_errors_of_a_gpu_are_named_with_the_gpu(ill, verdict, said):
-    assert verdicts(ERRORS, nodes(2, reading(), bad=reading(**ill))) == [("bad", verdict, said)]
+def test_errors_of_a_gpu_are_named_with_the_gpu(ill, verdict, message):
+    assert verdicts(ERRORS, nodes(2, reading(), bad=reading(**ill))) == [("bad", verdict, message)]
 
 
 def test_an_uncorrected_error_is_a_warning_if_the_driver_needs_no_recovery():
@@ -205,7 +205,7 @@ def test_a_generation_below_that_of_the_others_is_named_and_one_above_is_not():
 
 
 @pytest.mark.parametrize(
-    ("reasons", "verdict", "said"),
+    ("reasons", "verdict", "message"),
     [
         (
             ["hw_slowdown", "hw_thermal_slowdown"],
@@ -224,9 +224,9 @@ def test_a_generation_below_that_of_the_others_is_named_and_one_above_is_not():
         ),
     ],
 )
-def test_what_holds_clocks_down_is_named(reasons, verdict, said):
+def test_what_holds_clocks_down_is_named(reasons, verdict, message):
     ill = reading(slowed=reasons, temperature=89)
-    assert verdicts(CLOCKS, nodes(2, reading(), bad=ill)) == [("bad", verdict, said)]
+    assert verdicts(CLOCKS, nodes(2, reading(), bad=ill)) == [("bad", verdict, message)]
 
 
 def test_a_power_limit_below_the_others_is_a_warning():

@@ -124,17 +124,17 @@ def test_locked_memory_matters_only_to_ranks_with_gpus_on_several_nodes():
 
 
 @pytest.mark.parametrize(
-    ("error", "step", "said"),
+    ("error", "step", "message"),
     [
         ("EROFS", "make a file in", "cannot make a file in the run directory /p: why (EROFS)"),
         ("ENOSPC", "write to", "cannot write to the run directory /p: why (ENOSPC)"),
         ("ESTALE", "read from", "cannot read from the run directory /p: why (ESTALE)"),
     ],
 )
-def test_a_run_directory_that_cannot_be_used_is_unfit_and_the_error_has_its_name(error, step, said):
+def test_a_run_directory_that_cannot_be_used_is_unfit_and_the_error_has_its_name(error, step, message):
     ill = {"path": "/p", "step": step, "error": error, "why": "why"}
     ((node, finding),) = folders.RUN_DIRECTORY.judge(ASKED, nodes(2, room(same=True), bad=ill))
-    assert (node, finding.verdict, finding.said) == ("bad", FAIL, said)
+    assert (node, finding.verdict, finding.said) == ("bad", FAIL, message)
     assert finding.remedy
 
 
@@ -255,7 +255,7 @@ def test_a_node_whose_cgroup_holds_the_job_down_is_named_and_only_where_others_h
 
 
 @pytest.mark.parametrize(
-    ("usual", "odd", "count", "told"),
+    ("usual", "odd", "count", "message"),
     [
         (0.1, 1.9, 3, True),
         (0.5, 1.6, 3, True),
@@ -264,9 +264,9 @@ def test_a_node_whose_cgroup_holds_the_job_down_is_named_and_only_where_others_h
         (0.1, 5.0, 1, False),
     ],
 )
-def test_a_node_that_others_keep_busy_is_named_where_most_are_not(usual, odd, count, told):
+def test_a_node_that_others_keep_busy_is_named_where_most_are_not(usual, odd, count, message):
     readings = nodes(count, {"usable": 8, "load": usual}, bad={"usable": 8, "load": odd})
-    assert blamed(cpus, readings) == ({"bad": WARN} if told else {})
+    assert blamed(cpus, readings) == ({"bad": WARN} if message else {})
 
 
 def test_a_node_that_hands_out_few_ports_is_unfit():

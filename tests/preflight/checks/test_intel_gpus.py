@@ -99,7 +99,7 @@ def test_memory_in_use_is_told_of_the_jobs_gpus():
 
 
 @pytest.mark.parametrize(
-    ("given", "flat", "blames"),
+    ("provided", "flat", "blames"),
     [
         (("0", "1"), True, {}),  # both tiles of the first
         (("2",), True, {"n1": FAIL}),  # a tile of the second
@@ -110,5 +110,7 @@ def test_memory_in_use_is_told_of_the_jobs_gpus():
         ((), True, {"n1": FAIL}),
     ],
 )
-def test_a_mask_names_gpus_or_their_tiles(given, flat, blames):
-    assert blamed(intel_gpus, {"n1": reading(30.0, 60000.0, given=given, flat=flat)}, asked(gpus=1)) == blames
+def test_a_mask_names_gpus_or_their_tiles(provided, flat, blames):
+    assert (
+        blamed(intel_gpus, {"n1": reading(30.0, 60000.0, given=provided, flat=flat)}, asked(gpus=1)) == blames
+    )

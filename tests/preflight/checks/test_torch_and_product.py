@@ -36,7 +36,7 @@ def test_equal_nodes_that_see_their_gpus_are_passed_over_in_silence():
 
 
 @pytest.mark.parametrize(
-    ("what", "verdict", "said"),
+    ("what", "verdict", "message"),
     [
         ("torch", FAIL, "torch is 9.9; it is 2.13.0+cu128 on 3 of 4 nodes"),
         ("nccl", FAIL, "NCCL is 9.9; it is 2.27.5 on 3 of 4 nodes"),
@@ -44,9 +44,9 @@ def test_equal_nodes_that_see_their_gpus_are_passed_over_in_silence():
         ("python", WARN, "python is 9.9; it is 3.11.7 on 3 of 4 nodes"),
     ],
 )
-def test_another_version_on_one_node_is_named(what, verdict, said):
+def test_another_version_on_one_node_is_named(what, verdict, message):
     other = warm(versions={**VERSIONS, what: "9.9"})
-    assert verdicts(torch, nodes(3, warm(), bad=other)) == [("bad", verdict, said)]
+    assert verdicts(torch, nodes(3, warm(), bad=other)) == [("bad", verdict, message)]
 
 
 def test_two_nodes_with_two_versions_are_both_named_and_neither_is_called_wrong():
@@ -122,7 +122,7 @@ def test_only_like_is_compared_with_like():
 
 
 @pytest.mark.parametrize(
-    ("changes", "said"),
+    ("changes", "message"),
     [
         ({"passed": False, "wrong": "row 7"}, "a matrix product is wrong: row 7"),
         ({"passed": False, "late": True, "seconds": 20.0}, "a matrix product was not done after 20 s"),
@@ -132,9 +132,9 @@ def test_only_like_is_compared_with_like():
         ),
     ],
 )
-def test_a_product_that_fails_is_told(changes, said):
+def test_a_product_that_fails_is_told(changes, message):
     ill = {**done(), "fingerprint": "", "rates": [], **changes}
-    assert verdicts(product, nodes(3, done(), bad=ill)) == [("bad", FAIL, said)]
+    assert verdicts(product, nodes(3, done(), bad=ill)) == [("bad", FAIL, message)]
 
 
 def test_a_product_whose_process_was_gone_tells_nothing():

@@ -86,7 +86,7 @@ def test_a_message_of_several_lines_in_the_journal_is_one_line():
 
 
 @pytest.mark.parametrize(
-    ("seen", "verdict", "said"),
+    ("observed", "verdict", "message"),
     [
         ((79, 500_000), FAIL, "Xid 79 of GPU 0000:9b:00: the GPU has fallen off the bus (6 d ago)"),
         ((48, 7200), FAIL, "Xid 48 of GPU 0000:9b:00: an uncorrectable memory error (2 h ago)"),
@@ -94,8 +94,8 @@ def test_a_message_of_several_lines_in_the_journal_is_one_line():
         ((94, 30), WARN, "Xid 94 of GPU 0000:9b:00: a memory error that was contained (30 s ago)"),
     ],
 )
-def test_an_xid_counts_by_its_class_and_its_age(seen, verdict, said):
-    assert verdicts(xid, nodes(2, reading(), bad=reading(seen))) == [("bad", verdict, said)]
+def test_an_xid_counts_by_its_class_and_its_age(observed, verdict, message):
+    assert verdicts(xid, nodes(2, reading(), bad=reading(observed))) == [("bad", verdict, message)]
 
 
 def test_errors_of_programs_are_no_fault_of_a_node():
@@ -103,7 +103,7 @@ def test_errors_of_programs_are_no_fault_of_a_node():
 
 
 @pytest.mark.parametrize(
-    ("said", "verdicts_and_words"),
+    ("message", "verdicts_and_words"),
     [
         ("GPU recovery action changed from 0x0 (None) to 0x2 (Node Reboot Required)", [FAIL]),
         ("GPU recovery action changed from 0x0 (None) to 0x1 (GPU Reset Required)", [FAIL]),
@@ -115,8 +115,8 @@ def test_errors_of_programs_are_no_fault_of_a_node():
         ("GPU recovery action changed from 0x1 (GPU Reset Required) to 0x0 (None)", []),
     ],
 )
-def test_what_the_driver_says_that_a_gpu_needs_is_believed(said, verdicts_and_words):
-    result = verdicts(xid, {"n1": reading((154, 60), said=said)})
+def test_what_the_driver_says_that_a_gpu_needs_is_believed(message, verdicts_and_words):
+    result = verdicts(xid, {"n1": reading((154, 60), said=message)})
     assert [verdict for _, verdict, _ in result] == verdicts_and_words
 
 

@@ -28,9 +28,11 @@ def asked(**changes: Any) -> RunNeeds:
     return replace(ASKED, **changes)
 
 
-def verdicts(check: Any, readings: dict[str, Any], given: RunNeeds = ASKED) -> list[tuple[str, Grade, str]]:
+def verdicts(
+    check: Any, readings: dict[str, Any], provided: RunNeeds = ASKED
+) -> list[tuple[str, Grade, str]]:
     """(node, verdict, what is said) in the order of the findings."""
-    result = list(check.judge(given, readings))
+    result = list(check.judge(provided, readings))
     assert all(isinstance(entry, Finding) and entry.check == check.NAME and entry.said for _, entry in result)
     return [(node, entry.verdict, entry.said) for node, entry in result]
 

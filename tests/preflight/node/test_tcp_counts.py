@@ -43,8 +43,8 @@ class Connection(socket.socket):
         struct.pack_into("=QQ", message, 200, counts.bytes_sent, counts.bytes_retrans)
         self._told = bytes(message[:size])
 
-    def getsockopt(self, *asked: int) -> bytes:  # type: ignore[override]
-        return self._told[: asked[2]]
+    def getsockopt(self, *requested: int) -> bytes:  # type: ignore[override]
+        return self._told[: requested[2]]
 
 
 HEALTHY = Counts(300, bytes_acked=360001, bytes_sent=360000)

@@ -99,7 +99,7 @@ def test_a_made_up_document_of_driver_470_says_the_same_things_with_other_tags()
 
 
 @pytest.mark.parametrize(
-    "said",
+    "message",
     [
         "",
         "No devices were found",
@@ -107,9 +107,9 @@ def test_a_made_up_document_of_driver_470_says_the_same_things_with_other_tags()
         "<nvidia_smi_log><gpu>",
     ],
 )
-def test_what_is_no_document_is_refused(said):
+def test_what_is_no_document_is_refused(message):
     with pytest.raises(ValueError, match="no XML"):
-        nvidia_smi.gpus(said)
+        nvidia_smi.gpus(message)
 
 
 def test_a_process_has_an_owner_where_its_number_is_ours_and_its_program_the_same():

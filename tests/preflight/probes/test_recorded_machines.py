@@ -137,12 +137,12 @@ RECORDED = [
 
 
 @pytest.mark.parametrize(
-    ("source", "version", "cuda", "tags", "instances", "devices", "told"),
+    ("source", "version", "cuda", "tags", "instances", "devices", "message"),
     RECORDED,
     ids=[r[0] for r in RECORDED],
 )
 def test_a_machine_that_somebody_published_is_read_and_nothing_is_held_against_it_wrongly(
-    source, version, cuda, tags, instances, devices, told
+    source, version, cuda, tags, instances, devices, message
 ):
     read = nvidia_smi.gpus(document(version, cuda, tags, instances))
     assert (read["driver"], read["cuda"]) == (version, cuda)
@@ -152,7 +152,7 @@ def test_a_machine_that_somebody_published_is_read_and_nothing_is_held_against_i
         for check in CHECKS
         for _, entry in check.judge(asked(gpus=devices), reading)
     ]
-    assert messages == told
+    assert messages == message
     more = [entry for _, entry in gpus.judge(asked(gpus=devices + 1), reading)]
     assert [entry.said for entry in more] == [f"the driver sees {devices} of {devices + 1} GPUs"]
 
@@ -181,11 +181,11 @@ FABRICS = [
 """The fabric of machines that people reported, by source."""
 
 
-@pytest.mark.parametrize(("source", "tags", "told"), FABRICS, ids=[fabric[0] for fabric in FABRICS])
-def test_the_fabric_of_a_machine_that_somebody_reported_is_judged_as_it_was(source, tags, told):
+@pytest.mark.parametrize(("source", "tags", "message"), FABRICS, ids=[fabric[0] for fabric in FABRICS])
+def test_the_fabric_of_a_machine_that_somebody_reported_is_judged_as_it_was(source, tags, message):
     read = nvidia_smi.gpus(document("580.1", "13.0", {"product_name": "NVIDIA GB200", **tags}))
     result = FABRIC.judge(asked(), {"n1": {"found": True, "given": [], **read}})
-    assert [(fabric.verdict, fabric.said) for _, fabric in result] == told
+    assert [(fabric.verdict, fabric.said) for _, fabric in result] == message
 
 
 def test_errors_of_an_instance_are_errors_of_its_gpu():
@@ -199,7 +199,7 @@ def test_errors_of_an_instance_are_errors_of_its_gpu():
 
 
 @pytest.mark.parametrize(
-    ("said", "verdict"),
+    ("message", "verdict"),
     [
         ("None", None),
         ("Requested functionality has been deprecated", None),
@@ -211,8 +211,8 @@ def test_errors_of_an_instance_are_errors_of_its_gpu():
         ("A word of a later driver", Grade.WARN),
     ],
 )
-def test_what_the_driver_asks_for_is_believed_and_what_it_does_not_say_is_no_fault(said, verdict):
-    read = nvidia_smi.gpus(document("580.1", "13.0", {"gpu_recovery_action": said}))
+def test_what_the_driver_asks_for_is_believed_and_what_it_does_not_say_is_no_fault(message, verdict):
+    read = nvidia_smi.gpus(document("580.1", "13.0", {"gpu_recovery_action": message}))
     results = [entry.verdict for _, entry in ERRORS.judge(asked(), {"n1": {"given": [], **read}})]
     assert results == ([] if verdict is None else [verdict])
 
@@ -248,13 +248,13 @@ def findings(read, gpus_of_job, **more):
 
 
 @pytest.mark.parametrize(
-    ("name", "version", "count", "facts", "told"), WHOLE, ids=[entry[0] for entry in WHOLE]
+    ("name", "version", "count", "facts", "message"), WHOLE, ids=[entry[0] for entry in WHOLE]
 )
-def test_a_whole_document_of_a_real_driver_is_read_and_judged(name, version, count, facts, told):
+def test_a_whole_document_of_a_real_driver_is_read_and_judged(name, version, count, facts, message):
     read = nvidia_smi.gpus(of_file(name))
     assert (read["driver"], len(read["gpus"])) == (version, count)
     assert tuple(read["gpus"][0].get(fact, "") for fact in FACTS) == facts
-    assert findings(read, count) == told
+    assert findings(read, count) == message
 
 
 def test_a_lost_gpu_that_cannot_tell_its_uuid_may_be_the_jobs_and_one_of_another_job_is_not_held_against_it():
@@ -272,13 +272,13 @@ ROM = "WARNING: infoROM is corrupted at gpu 0000:0B:00.0"
 """NVIDIA/dcgm-exporter#604; microsoft/pai#3756 has the second, where -q -x ended with code 0."""
 
 
-@pytest.mark.parametrize("told", [f"{UNKNOWN}\n{{}}", f"{{}}\n{ROM}\n", f"{UNKNOWN}\n{{}}{ROM}"])
-def test_a_complaint_around_the_document_is_told_and_the_document_is_read_all_the_same(told):
-    printed = told.format(of_file("driver-580-h100.xml"))
+@pytest.mark.parametrize("text", [f"{UNKNOWN}\n{{}}", f"{{}}\n{ROM}\n", f"{UNKNOWN}\n{{}}{ROM}"])
+def test_a_complaint_around_the_document_is_told_and_the_document_is_read_all_the_same(text):
+    printed = text.format(of_file("driver-580-h100.xml"))
     read, message = nvidia_smi.gpus(printed), nvidia_smi.complaints(printed)
     assert len(read["gpus"]) == 2
     assert findings(read, 2, complaints=message) == [(WARN, f"nvidia-smi: {entry}") for entry in message]
-    assert message == [entry for entry in (UNKNOWN, ROM) if entry in told]
+    assert message == [entry for entry in (UNKNOWN, ROM) if entry in text]
     (missing,) = findings(read, 8, complaints=message)
     assert missing == (FAIL, "; ".join(["the driver sees 2 of 8 GPUs", *message]))
 
@@ -297,11 +297,11 @@ NOT_LISTED = [
 """tinygrad/open-gpu-kernel-modules#47 has the first, with the second line that newer drivers add."""
 
 
-@pytest.mark.parametrize(("said", "remedy"), NOT_LISTED)
-def test_what_nvidia_smi_says_where_it_lists_nothing_has_a_remedy_of_its_own(said, remedy):
-    ((_, result),) = gpus.judge(asked(), {"n1": {"found": True, "code": 9, "given": [], "said": said}})
+@pytest.mark.parametrize(("message", "remedy"), NOT_LISTED)
+def test_what_nvidia_smi_says_where_it_lists_nothing_has_a_remedy_of_its_own(message, remedy):
+    ((_, result),) = gpus.judge(asked(), {"n1": {"found": True, "code": 9, "given": [], "said": message}})
     assert result.verdict == FAIL
-    assert result.said == f"nvidia-smi: {said}".replace("\n", " ")
+    assert result.said == f"nvidia-smi: {message}".replace("\n", " ")
     assert remedy in result.remedy
 
 

@@ -158,7 +158,7 @@ def test_of_nodes_that_said_nothing_no_interface_is_named():
 
 
 @pytest.mark.parametrize(
-    ("naming", "told"),
+    ("naming", "text"),
     [
         ((0.0, 0.001, 0.4, 0.9), set()),
         ((0.0, 0.001, 4.0, 0.0), {2}),
@@ -168,10 +168,10 @@ def test_of_nodes_that_said_nothing_no_interface_is_named():
         ((5.0,), {0}),
     ],
 )
-def test_who_waits_for_names_is_warned_of_and_where_most_do_all_together(naming, told):
+def test_who_waits_for_names_is_warned_of_and_where_most_do_all_together(naming, text):
     subjects = [subject(node) for node in range(len(naming))]
     for value, seconds in zip(subjects, naming, strict=True):
         value.resolve_seconds = seconds
     message = list(late_names(subjects))
-    assert ({value.node for value in message}, len(message)) == (told, len(told))
+    assert ({value.node for value in message}, len(message)) == (text, len(text))
     assert {value.finding.verdict for value in message} <= {Grade.WARN}

@@ -43,12 +43,12 @@ def test_links_over_switches_that_are_slower_alike_are_a_line_that_blames_nobody
     ]
 
 
-@pytest.mark.parametrize(("unfit", "told"), [((), {("n2", "n4")}), ((2,), set()), ((0,), {("n2", "n4")})])
-def test_a_failed_pair_is_not_told_beside_an_end_that_loses_packets(unfit, told):
+@pytest.mark.parametrize(("unfit", "message"), [((), {("n2", "n4")}), ((2,), set()), ((0,), {("n2", "n4")})])
+def test_a_failed_pair_is_not_told_beside_an_end_that_loses_packets(unfit, message):
     subjects = [NodeState(node, f"n{node}", f"10.0.0.{node}") for node in range(5)]
     created = SessionState(orders(5), subjects, 0.0, 0.0, "/r")
     created.write("pairs", (), [LinkReport("n2", "n4", "both", Grade.FAIL, "3 of 3 tests failed")])
     created.write(
         "loss", [NodeFinding(node, Finding("loss", Grade.FAIL, "packets get lost")) for node in unfit]
     )
-    assert {(link.a, link.b) for link in created.links} == told
+    assert {(link.a, link.b) for link in created.links} == message

@@ -14,15 +14,15 @@ from tests.preflight.simulated import PORTS, Cluster, Faults, bad_links, blamed,
 
 
 def short(
-    asked: Orders, suspects: list[int], faults: Faults | None = None, **occasion: object
+    requested: Orders, suspects: list[int], faults: Faults | None = None, **occasion: object
 ) -> tuple[SessionOutcome, set[tuple[str, int]]]:
     """The outcome, and what was asked of whom."""
-    cluster = Cluster(asked, faults or Faults(), suspects=suspects, **occasion)
+    cluster = Cluster(requested, faults or Faults(), suspects=suspects, **occasion)
     return cluster.outcome(), cluster.kinds
 
 
-def whole(asked: Orders, faults: Faults | None = None) -> Report:
-    return examined(asked, faults).report
+def whole(requested: Orders, faults: Faults | None = None) -> Report:
+    return examined(requested, faults).report
 
 
 @pytest.mark.parametrize("level", [Level.FULL, Level.QUICK])

@@ -483,16 +483,16 @@ UNHEARD = "it opened no connection to n0000 within 60 s, and no other node did"
 
 @pytest.mark.parametrize("nodes", [3, 5, 12])
 @pytest.mark.parametrize(
-    ("more", "said"),
+    ("more", "message"),
     [
         ({"why": UNREACHED, "drops": {0}}, "it drops the connections itself that it begins to n0001, n0002"),
         ({"why": UNHEARD}, "no connection that n0001, n0002"),
     ],
 )
-def test_a_firewall_on_the_first_node_is_named_with_its_direction_and_nobody_else(nodes, more, said):
+def test_a_firewall_on_the_first_node_is_named_with_its_direction_and_nobody_else(nodes, more, message):
     report = examined(orders(nodes, 0), Faults(agentless=set(range(1, nodes)), **more)).report
     (result,) = [entry for entry in report.nodes[0].findings if entry.verdict is Grade.FAIL]
-    assert (result.check, result.said.startswith(said)) == ("connections", True)
+    assert (result.check, result.said.startswith(message)) == ("connections", True)
     assert report.excluded == ("n0000",)
     assert {entry.verdict for entry in report.nodes[1:]} == {Grade.UNDETERMINED}
 

@@ -24,7 +24,7 @@ frame #1: something
 
 
 @pytest.mark.parametrize(
-    ("text", "words"),
+    ("text", "arguments"),
     [
         (STORE, "The client socket has timed out after 1000ms while trying to connect to (10.0.0.9, 4)."),
         (GLOO, "Connection closed by peer [10.0.0.2]:41066"),
@@ -33,8 +33,8 @@ frame #1: something
         ("x" * 400, "x" * 299 + "…"),
     ],
 )
-def test_an_error_is_its_first_lines_without_places_and_frames(text, words):
-    assert short(text) == words
+def test_an_error_is_its_first_lines_without_places_and_frames(text, arguments):
+    assert short(text) == arguments
 
 
 def test_of_nccl_both_the_kind_and_the_last_error_are_kept():
@@ -58,7 +58,7 @@ def test_a_process_that_printed_nothing_left_no_words():
 
 
 @pytest.mark.parametrize(
-    ("texts", "told"),
+    ("texts", "message"),
     [
         (
             ["", "Connection closed by peer [10.0.0.2]:41066", "CUDA error: out of memory"],
@@ -76,9 +76,9 @@ def test_a_process_that_printed_nothing_left_no_words():
         ([], ""),
     ],
 )
-def test_of_several_ranks_one_that_failed_by_itself_is_told_before_those_that_lost_it(texts, told):
-    assert most_telling(texts).startswith(told)
-    assert most_telling(reversed(texts)).startswith(told)
+def test_of_several_ranks_one_that_failed_by_itself_is_told_before_those_that_lost_it(texts, message):
+    assert most_telling(texts).startswith(message)
+    assert most_telling(reversed(texts)).startswith(message)
 
 
 OVER_IB = """n1:9:9 [0] NCCL INFO NET/IB : Using [0]mlx5_0:1/IB [1]mlx5_1:1/RoCE [RO]; OOB eth0:10.0.0.1<0>

@@ -55,7 +55,7 @@ def test_a_sound_group_on_fake_gpus_passes_with_rates_and_the_network_that_nccl_
 
 
 @pytest.mark.parametrize(
-    ("fault", "stage", "said"),
+    ("fault", "stage", "message"),
     [
         (
             "system",
@@ -93,13 +93,13 @@ def test_a_sound_group_on_fake_gpus_passes_with_rates_and_the_network_that_nccl_
     ],
 )
 def test_what_fake_nccl_fails_with_is_told_by_the_node_where_it_happened(
-    fake: FakeNodes, fault: str, stage: str, said: str
+    fake: FakeNodes, fault: str, stage: str, message: str
 ) -> None:
     sick, other = fake.results(fault, limit=20.0)
     assert (sick.passed, sick.stage) == (False, stage)
     symptom = fault == "async-error"  # of a peer's end, as all other ranks tell it too
-    assert sick.why.startswith(said) or symptom
-    assert (other.passed, other.why.startswith(said)) == (False, False)
+    assert sick.why.startswith(message) or symptom
+    assert (other.passed, other.why.startswith(message)) == (False, False)
 
 
 @pytest.mark.parametrize(("fault", "stage"), [("hang-in-init", "group")])

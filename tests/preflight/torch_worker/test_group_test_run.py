@@ -24,8 +24,8 @@ class Child:
         self.said: list[str] = []
         self.log = ""
 
-    def say(self, *words: RankReport) -> None:
-        self.said += [line(report) for report in words]
+    def say(self, *arguments: RankReport) -> None:
+        self.said += [line(report) for report in arguments]
 
     def lines(self) -> list[str]:
         message, self.said = self.said, []

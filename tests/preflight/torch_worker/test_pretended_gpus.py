@@ -80,7 +80,7 @@ class WithGpus(Cluster):
 
 
 @pytest.mark.parametrize(
-    "seen, ranks, wish, backend, tested",
+    "observed, ranks, wish, backend, tested",
     [
         ((8, 8, 8), 8, {"gpus_per_node": 8}, "nccl", 8),
         ((8, 8, 8), 8, {}, "nccl", 8),
@@ -91,10 +91,10 @@ class WithGpus(Cluster):
     ],
 )
 def test_a_group_of_pretended_gpus_is_tested_with_nccl_only_where_each_rank_has_one(
-    seen: tuple[int, ...], ranks: int, wish: dict[str, object], backend: str, tested: int
+    observed: tuple[int, ...], ranks: int, wish: dict[str, object], backend: str, tested: int
 ) -> None:
     cluster = WithGpus(replace(orders(3), ranks_per_node=ranks, **wish), Faults())
-    cluster.gpus = seen
+    cluster.gpus = observed
     tasks = []
     gather = cluster.gather
     cluster.gather = lambda ask, task: (tasks.append(task), gather(ask, task))  # type: ignore[method-assign, assignment, func-returns-value]
@@ -102,13 +102,15 @@ def test_a_group_of_pretended_gpus_is_tested_with_nccl_only_where_each_rank_has_
     assert {(task.backend, task.ranks) for task in tasks} == {(backend, tested)}
     assert outcome.fit
     assert [notice for notice in outcome.report.notices if "fewer" in notice or "GPUs for" in notice] == (
-        [] if wish or min(seen) >= ranks else [f"collectives were tested with gloo: {shown(seen, ranks)}"]
+        []
+        if wish or min(observed) >= ranks
+        else [f"collectives were tested with gloo: {shown(observed, ranks)}"]
     )
 
 
-def shown(seen: tuple[int, ...], ranks: int) -> str:
-    fewest = seen.index(min(seen))
-    return f"n{fewest:04d} has {seen[fewest]} GPUs for {ranks} ranks"
+def shown(observed: tuple[int, ...], ranks: int) -> str:
+    fewest = observed.index(min(observed))
+    return f"n{fewest:04d} has {observed[fewest]} GPUs for {ranks} ranks"
 
 
 @pytest.mark.parametrize("nodes", [1, 2, 3, 8])
@@ -163,10 +165,10 @@ class SlowToLoad(WithGpus):
     alone = False
     """Only on the first node, on which those of its group wait."""
 
-    def run(self, came: list[tuple[int, int, GroupTask]], alone: bool) -> None:
-        slow = not self.alone or 0 in {node for node, _, _ in came}
-        self.now_tested = {number: task.limit for _, number, task in came if slow}
-        super().run(came, alone)
+    def run(self, arrived: list[tuple[int, int, GroupTask]], alone: bool) -> None:
+        slow = not self.alone or 0 in {node for node, _, _ in arrived}
+        self.now_tested = {number: task.limit for _, number, task in arrived if slow}
+        super().run(arrived, alone)
 
     def say(self, delay: float, node: int, number: int, value: object) -> None:
         if isinstance(value, GroupResult) and number in getattr(self, "now_tested", {}):
@@ -212,18 +214,18 @@ def test_a_set_of_a_thousand_pretended_gpus_has_time_to_form() -> None:
 
 
 @pytest.mark.parametrize(
-    "wanted, seen", [(True, ("gloo", 2, "Pretended Max 1550")), (False, ("gloo", 0, ""))]
+    "expected, observed", [(True, ("gloo", 2, "Pretended Max 1550")), (False, ("gloo", 0, ""))]
 )
 def test_pretended_xpus_are_seen_and_tested_with_gloo(
-    monkeypatch: pytest.MonkeyPatch, wanted: bool, seen: tuple[str, int, str]
+    monkeypatch: pytest.MonkeyPatch, expected: bool, observed: tuple[str, int, str]
 ) -> None:
     monkeypatch.setattr(torch.version, "xpu", "20250201", raising=False)
     monkeypatch.setattr(torch.xpu, "init", lambda: None)
     monkeypatch.setattr(torch.xpu, "device_count", lambda: 2)
     monkeypatch.setattr(torch.xpu, "get_device_name", lambda number: "Pretended Max 1550")
-    result = torch_info.look(wanted)
+    result = torch_info.look(expected)
     versions = dict(result.versions)
-    assert (result.backend, result.devices, versions.get("gpu", "")) == seen
+    assert (result.backend, result.devices, versions.get("gpu", "")) == observed
     assert versions["xpu"] == "20250201"
 
 
