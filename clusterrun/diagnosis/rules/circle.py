@@ -31,7 +31,7 @@ def rule(table: CallTable) -> list[Hypothesis]:
     return []
 
 
-def _explain_circle(table: CallTable, hypothesis: Hypothesis) -> Diagnosis:
+def explain(table: CallTable, hypothesis: Hypothesis) -> Diagnosis:
     circle = hypothesis.facts["circle"]
     steps = {}
     for rank in circle:
@@ -56,5 +56,5 @@ def _explain_circle(table: CallTable, hypothesis: Hypothesis) -> Diagnosis:
 
 
 EXPLANATIONS = {
-    "circle": _explain_circle,
+    "circle": explain,
 }

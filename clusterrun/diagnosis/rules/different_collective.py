@@ -37,7 +37,7 @@ def different_calls(table: CallTable) -> list[tuple[Call, tuple[int, ...]]]:
     return min(differing, key=lambda sides: min(call.at for call, _ in sides), default=[])
 
 
-def _explain_different_collectives(table: CallTable, hypothesis: Hypothesis) -> Diagnosis:
+def explain(table: CallTable, hypothesis: Hypothesis) -> Diagnosis:
     sides: list[tuple[Call, tuple[int, ...]]] = hypothesis.facts["sides"]
     lines = [
         f"{ranks_in_words(ranks)} called {call.arguments}{at_place(table, *ranks)}" for call, ranks in sides
@@ -56,5 +56,5 @@ def _explain_different_collectives(table: CallTable, hypothesis: Hypothesis) -> 
 
 
 EXPLANATIONS = {
-    "different collectives": _explain_different_collectives,
+    "different collectives": explain,
 }

@@ -32,7 +32,7 @@ def rule(table: CallTable) -> list[Hypothesis]:
     return [Hypothesis("different models", CERTAINTY, culprits, {"root": root, "sides": vote.sides})]
 
 
-def _explain_different_models(table: CallTable, run: Remains, hypothesis: Hypothesis) -> Diagnosis:
+def explain(table: CallTable, run: Remains, hypothesis: Hypothesis) -> Diagnosis:
     sides = hypothesis.facts["sides"]
     usual = sides[0][0]
     whys = {
@@ -50,5 +50,5 @@ def _explain_different_models(table: CallTable, run: Remains, hypothesis: Hypoth
 
 
 END_EXPLANATIONS = {
-    "different models": _explain_different_models,
+    "different models": explain,
 }

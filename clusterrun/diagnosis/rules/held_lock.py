@@ -25,7 +25,7 @@ def rule(table: CallTable) -> list[Hypothesis]:
     )
 
 
-def _explain_held_lock(table: CallTable, hypothesis: Hypothesis) -> Diagnosis:
+def explain(table: CallTable, hypothesis: Hypothesis) -> Diagnosis:
     whys = {}
     for rank in hypothesis.culprits:
         others = hypothesis.facts["waiting"][rank]
@@ -42,5 +42,5 @@ def _explain_held_lock(table: CallTable, hypothesis: Hypothesis) -> Diagnosis:
 
 
 EXPLANATIONS = {
-    "held lock": _explain_held_lock,
+    "held lock": explain,
 }

@@ -119,7 +119,7 @@ def _steps(counts: list[int]) -> set[int]:
     return {after - before for before, after in zip(counts, counts[1:])}
 
 
-def _explain_left_out_call(table: CallTable, hypothesis: Hypothesis) -> Diagnosis:
+def explain(table: CallTable, hypothesis: Hypothesis) -> Diagnosis:
     disputes = hypothesis.facts["disputes"]
     if not hypothesis.culprits:
         return _either_side(table, *disputes[0][:2])
@@ -168,5 +168,5 @@ def _either_side(table: CallTable, inside: Sequence[Call], departed: Sequence[Ca
 
 
 EXPLANATIONS = {
-    "left out call": _explain_left_out_call,
+    "left out call": explain,
 }

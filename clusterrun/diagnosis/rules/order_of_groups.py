@@ -29,7 +29,7 @@ def rule(table: CallTable) -> list[Hypothesis]:
     return [Hypothesis("order of groups", CERTAINTY, vote.odd, {"departure": ()})]
 
 
-def _explain_order_of_groups(table: CallTable, hypothesis: Hypothesis) -> Diagnosis:
+def explain(table: CallTable, hypothesis: Hypothesis) -> Diagnosis:
     whys = {}
     sentence = (
         "ranks wait for each other in different groups or calls: their collectives are not in one order"
@@ -53,5 +53,5 @@ def _of_group(call: tuple[str, str]) -> str:
 
 
 EXPLANATIONS = {
-    "order of groups": _explain_order_of_groups,
+    "order of groups": explain,
 }

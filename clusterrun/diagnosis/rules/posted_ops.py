@@ -74,7 +74,7 @@ def _listed(rank: RankSnapshot) -> str:
     return ", ".join(posts[:MOST_LINES]) + (" and more" if len(posts) > MOST_LINES else "")
 
 
-def _explain_posted_operations(table: CallTable, hypothesis: Hypothesis) -> Diagnosis:
+def explain(table: CallTable, hypothesis: Hypothesis) -> Diagnosis:
     ranks = hypothesis.facts["ranks"]
     evidence = [f"rank {rank} posts {_listed(table.of(rank))}" for rank in ranks[:MOST_LINES]]
     remedy = "let the other half of each isend and irecv be posted by its peer, with the same tag"
@@ -95,5 +95,5 @@ def _explain_posted_operations(table: CallTable, hypothesis: Hypothesis) -> Diag
 
 
 EXPLANATIONS = {
-    "posted operations": _explain_posted_operations,
+    "posted operations": explain,
 }

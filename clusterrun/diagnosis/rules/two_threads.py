@@ -71,7 +71,7 @@ def _shared_at_the_end(table: CallTable) -> dict[str, list[int]]:
     return ranks_by_group
 
 
-def _explain_two_threads(table: CallTable, hypothesis: Hypothesis) -> Diagnosis:
+def explain(table: CallTable, hypothesis: Hypothesis) -> Diagnosis:
     ranks, group, thread = (hypothesis.facts[name] for name in ("ranks", "group", "thread"))
     called = f"called {thread.operation} at {short(thread.frame)}" if thread else "made calls"
     aborted = [error.thread for error in table.end.errors if error.thread] if table.end else []
@@ -89,5 +89,5 @@ def _explain_two_threads(table: CallTable, hypothesis: Hypothesis) -> Diagnosis:
 
 
 EXPLANATIONS = {
-    "two threads": _explain_two_threads,
+    "two threads": explain,
 }

@@ -33,7 +33,7 @@ def rule(table: CallTable) -> list[Hypothesis]:
     return [Hypothesis("unset key", CERTAINTY, tuple(sorted(waiting_for)), facts)]
 
 
-def _explain_unset_key(table: CallTable, hypothesis: Hypothesis) -> Diagnosis:
+def explain(table: CallTable, hypothesis: Hypothesis) -> Diagnosis:
     waiting = hypothesis.facts["waiting"]
     whys = {}
     for setter in hypothesis.culprits:
@@ -53,5 +53,5 @@ def _explain_unset_key(table: CallTable, hypothesis: Hypothesis) -> Diagnosis:
 
 
 EXPLANATIONS = {
-    "unset key": _explain_unset_key,
+    "unset key": explain,
 }

@@ -21,12 +21,12 @@ def rule(table: CallTable) -> list[Hypothesis]:
     return [Hypothesis("writing", CERTAINTY, facts={"writing": tuple(rank.rank for rank in late)})]
 
 
-def _explain_writing(table: CallTable, hypothesis: Hypothesis) -> Diagnosis:
+def explain(table: CallTable, hypothesis: Hypothesis) -> Diagnosis:
     ranks = hypothesis.facts["writing"]
     sentence = f"the others wait for {ranks_in_words(ranks)}, which write{verb_s(ranks)} a file that grows"
     return Diagnosis(Verdict.NOTHING, sentence, evidence=(*waited(table), *reasons(table, ranks)))
 
 
 EXPLANATIONS = {
-    "writing": _explain_writing,
+    "writing": explain,
 }

@@ -32,7 +32,7 @@ def rule(table: CallTable) -> list[Hypothesis]:
     return []
 
 
-def _explain_wrong_peer(table: CallTable, hypothesis: Hypothesis) -> Diagnosis:
+def explain(table: CallTable, hypothesis: Hypothesis) -> Diagnosis:
     wait, mate = hypothesis.facts["wait"], hypothesis.facts["mate"]
     why = f"it waits in {wait.named}{at_place(table, wait.rank)}, which has never sent or received; "
     why += f"rank {mate.rank} waits for it in {mate.named}{at_place(table, mate.rank)}"
@@ -43,5 +43,5 @@ def _explain_wrong_peer(table: CallTable, hypothesis: Hypothesis) -> Diagnosis:
 
 
 EXPLANATIONS = {
-    "wrong peer": _explain_wrong_peer,
+    "wrong peer": explain,
 }
