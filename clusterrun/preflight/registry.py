@@ -10,6 +10,7 @@ from clusterrun.preflight.checks import (
     amd_gpus,
     check_command,
     cpus,
+    dcgm,
     environment,
     folders,
     gpu_health,
@@ -66,6 +67,7 @@ CHECKS: tuple[Check, ...] = (
     intel_gpus,
     xid,
     nvlink,
+    dcgm,
     infiniband,
     resource_limits,
     shared_memory,
@@ -106,7 +108,7 @@ def names(request: RunNeeds) -> tuple[str, ...]:
     return tuple(check.NAME for check in CHECKS if check not in skipped)
 
 
-_OF_GPUS: tuple[Check, ...] = (gpus, amd_gpus, intel_gpus, xid, nvlink)
+_OF_GPUS: tuple[Check, ...] = (gpus, amd_gpus, intel_gpus, xid, nvlink, dcgm)
 
 
 def check_named(name: str) -> Check | None:
@@ -125,7 +127,9 @@ def findings(
         "product": {node: encode(result) for node, result in products.items()},
     }
     findings_by_node: dict[str, list[Finding]] = {}
-    for node, finding in (*_taken(answers, read), *_judged(request, read)):
+    taken = tuple(_taken(answers, read))
+    _name_by_uuid(read[gpus.NAME], warm)
+    for node, finding in (*taken, *_judged(request, read)):
         findings_by_node.setdefault(node, []).append(finding)
     return {node: tuple(node_findings) for node, node_findings in findings_by_node.items()}
 
@@ -160,6 +164,20 @@ def _taken(
             except (ValueError, RecursionError):
                 message = f"could not be read: {reading.why or 'the answer is no JSON'}"
                 yield node, Finding(check.NAME, Grade.UNDETERMINED, message, "")
+
+
+def _name_by_uuid(readings: dict[str, object], warm: Mapping[str, TorchStarted]) -> None:
+    """Replace the names of each job's GPUs by the UUIDs that torch reports.
+
+    CUDA numbers cards by speed, nvidia-smi by PCI address. A machine with several models has both orders.
+    """
+    for node, started in warm.items():
+        reading = readings.get(node)
+        if not isinstance(reading, dict) or not started.uuids:
+            continue
+        known = {gpu.get("uuid") for gpu in reading.get("gpus") or () if isinstance(gpu, dict)}
+        if known >= set(started.uuids):  # not so for MIG instances
+            reading["given"] = list(started.uuids)
 
 
 def _judged(request: RunNeeds, read: Mapping[str, dict[str, object]]) -> Iterator[tuple[str, Finding]]:

@@ -269,6 +269,7 @@ class TorchStarted(Answer):
     devices: int = 0  # GPUs that torch sees
     versions: tuple[tuple[str, str], ...] = ()  # (subject, version): torch, cuda, nccl, python
     ports: tuple[int, ...] = ()  # ports on which it listens
+    uuids: tuple[str, ...] = ()  # of the GPUs that torch sees, in CUDA's order; empty if torch is too old
 
 
 ANSWER_OF: dict[type[Task], type[Answer]] = {

@@ -252,14 +252,35 @@ def _fabric(index: int, gpu: Gpu, limits: Mapping[str, float]) -> Problems:
         yield Grade.WARN, message, _LOOK.format(index)
 
 
+_CLIQUE = (
+    "nvidia-imex-ctl -N on these nodes: /etc/nvidia-imex/nodes_config.cfg must list the same nodes on all"
+)
+
+
+def _fabrics(request: RunNeeds, readings: Readings) -> Findings:
+    """Judge the fabric of each GPU, and compare the cliques of nodes in one NVLink domain (IMEX)."""
+    yield from _of_each("fabric", _fabric).judge(request, readings)
+    clique_by_domain: dict[str, dict[str, str]] = {}
+    for node, reading in readings.items():
+        for _, gpu in gpus.job_gpus(reading)[:1]:
+            domain, clique = text(gpu, "domain"), text(gpu, "clique")
+            if clique and domain.strip("0-"):
+                clique_by_domain.setdefault(domain, {})[node] = clique
+    for domain, cliques in clique_by_domain.items():
+        what = f"the NVLink clique of domain {domain}"
+        yield from outlier_findings("fabric", what, cliques, Grade.WARN, _CLIQUE)
+
+
 # A driver that stays loaded answers nvidia-smi -q in about a second with eight GPUs.
 SLOW_DRIVER_SECONDS = 5.0
 _ONE_KIND = "ask for one kind of node (--constraint or --partition): every step waits for the slowest GPU"
 _ECC = "nvidia-smi -e 1 (or 0) on that node, then reboot it: without ECC wrong bits go unnoticed"
+_COMPUTE_MODE = "nvidia-smi -c 0 on that node (an administrator): no program may use a GPU in this mode"
 _EQUAL = (
     ("the NVIDIA driver", "driver", "install the same driver on every node, or leave the node out"),
     ("the kind of GPU", "name", _ONE_KIND),
     ("ECC of the GPUs' memory", "ecc", _ECC),
+    ("the compute mode of the GPUs", "compute_mode", "nvidia-smi -c 0 on that node, as on the others"),
 )
 
 
@@ -271,6 +292,10 @@ def _driver(request: RunNeeds, readings: Readings) -> Findings:
         if seconds > SLOW_DRIVER_SECONDS and "Disabled" in modes:
             message = f"persistence mode is off and nvidia-smi took {seconds:.0f} s: ranks start as slowly"
             yield node, Finding("driver", Grade.WARN, message, gpus.PERSISTENCE)
+        for index, gpu in gpus.job_gpus(reading):
+            if text(gpu, "compute_mode") == "Prohibited":
+                message = f"the compute mode of GPU {index} is Prohibited"
+                yield node, Finding("driver", Grade.FAIL, message, _COMPUTE_MODE)
     for what, field, remedy in _EQUAL:
         values = {}
         for node, reading in readings.items():
@@ -284,5 +309,5 @@ MEMORY = _of_each("gpu-memory", _memory)
 ERRORS = _of_each("gpu-errors", _errors, gpus.suspects)
 PCIE = GpuJudge("pcie", _pcie)
 CLOCKS = GpuJudge("clocks", _clocks)
-FABRIC = _of_each("fabric", _fabric)
+FABRIC = GpuJudge("fabric", _fabrics)
 DRIVER = GpuJudge("driver", _driver)

@@ -31,6 +31,16 @@ COUNTERS = (
     "local_link_integrity_errors",
     "port_rcv_errors",
 )
+# Counters of the adapter: of InfiniBand and RoCE, and of EFA.
+HW_COUNTERS = (
+    "local_ack_timeout_err",
+    "packet_seq_err",
+    "rnr_nak_retry_err",
+    "retrans_timeout_events",
+    "unresponsive_remote_events",
+)
+# Too many of these since boot indicate a bad link.
+_TELLING = ("link_downed", "symbol_error", *HW_COUNTERS)
 # Time between two reads of the counters. Errors that grow while the link is idle indicate a bad link.
 SAMPLE_SECONDS = 0.3
 _CABLE = "look at the cable and both its ends: ibstat, mlxlink -d DEVICE"
@@ -96,6 +106,7 @@ def _paths(folder: str) -> list[tuple[str, str]]:
 
 def _counters(path: str) -> dict[str, int]:
     read = {name: proc.text(f"{path}/counters/{name}").strip() for name in COUNTERS}
+    read.update((name, proc.text(f"{path}/hw_counters/{name}").strip()) for name in HW_COUNTERS)
     return {name: int(value) for name, value in read.items() if value.isdigit()}
 
 
@@ -197,7 +208,7 @@ def _gigabits(rate: str) -> float:
 
 def _link_errors(readings: Readings, most: float) -> Findings:
     """Warn of counters that grew between two reads, and of counters far above the median of all ports."""
-    for counter in COUNTERS:
+    for counter in (*COUNTERS, *HW_COUNTERS):
         values = {
             (node, name): number(reading, name, "first", counter) or 0.0
             for node, reading in readings.items()
@@ -206,9 +217,10 @@ def _link_errors(readings: Readings, most: float) -> Findings:
         usual = statistics.median(values.values()) if values else 0.0
         for (node, name), value in values.items():
             grown = (number(readings[node], name, "later", counter) or 0.0) - value
-            if grown > 0 and counter != "port_rcv_errors":
+            # Adapters count retransmissions of other traffic too.
+            if grown > 0 and counter != "port_rcv_errors" and counter not in HW_COUNTERS:
                 message = f"port {name}: {counter} grew by {grown:.0f} in {SAMPLE_SECONDS:g} s (limit 0)"
                 yield node, Finding(NAME, Grade.WARN, message, _CABLE)
-            elif value > usual + most and value > 10 * usual and counter in ("link_downed", "symbol_error"):
+            elif value > usual + most and value > 10 * usual and counter in _TELLING:
                 message = f"port {name}: {counter} is {value:.0f}, the median {usual:.0f} (limit +{most:.0f})"
                 yield node, Finding(NAME, Grade.WARN, message, _CABLE)

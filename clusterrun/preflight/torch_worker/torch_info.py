@@ -46,6 +46,14 @@ def look(gpus: bool = True, visible: str = "", seconds: float = _SECONDS) -> Tor
     )
 
 
+def _uuids(count: int) -> tuple[str, ...]:
+    """Return the UUIDs of NVIDIA's GPUs as nvidia-smi prints them; () if torch does not report them."""
+    if not torch.version.cuda:
+        return ()
+    uuids = [str(getattr(torch.cuda.get_device_properties(index), "uuid", "")) for index in range(count)]
+    return tuple(f"GPU-{uuid.removeprefix('GPU-')}" for uuid in uuids) if all(uuids) else ()
+
+
 def _xpu() -> str:
     return str(getattr(torch.version, "xpu", None) or "")
 
@@ -58,6 +66,7 @@ def _counted() -> TorchStarted:
         with_nccl = not _xpu() and dist.is_nccl_available()
         nccl = ".".join(map(str, torch.cuda.nccl.version())) if with_nccl else ""
         versions = (("nccl", nccl), ("gpu", devices.get_device_name(0)))
-        return TorchStarted(True, 0.0, devices=devices.device_count(), versions=versions)
+        count = devices.device_count()
+        return TorchStarted(True, 0.0, devices=count, versions=versions, uuids=_uuids(count))
     except Exception as error:  # noqa: BLE001 (torch raises many types, and each is an answer)
         return TorchStarted(True, 0.0, f"torch sees no GPU: {of_error(error)}")

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import json
 from typing import Any
 
 import pytest
 
+from clusterrun.preflight import registry
 from clusterrun.preflight.checks import gpus, nvlink
 from clusterrun.preflight.checks.gpu_health import CLOCKS, DRIVER, ERRORS, FABRIC, MEMORY, PCIE
 from clusterrun.preflight.probes.run_program import ProgramAnswer
-from tests.preflight.checks.values import ASKED, FAIL, WARN, asked, blamed, gpu, nodes, verdicts
+from clusterrun.preflight.tasks import TorchStarted
+from tests.preflight.checks.values import ASKED, FAIL, WARN, answer, asked, blamed, gpu, nodes, verdicts
 from tests.preflight.checks.values import gpus as reading
 
 OF_GPUS = (gpus, MEMORY, ERRORS, PCIE, CLOCKS, FABRIC, DRIVER)
@@ -357,7 +360,7 @@ def test_slow_links_and_errors_of_links_are_warnings():
 def test_nothing_is_said_of_gpus_where_none_were_asked_for():
     from clusterrun.preflight.registry import names
 
-    of_gpus = {"gpus", "amd-gpus", "intel-gpus", "xid", "nvlink"}
+    of_gpus = {"gpus", "amd-gpus", "intel-gpus", "xid", "nvlink", "dcgm"}
     assert set(names(ASKED)) - set(names(asked(gpus=0))) == of_gpus
 
 
@@ -395,3 +398,72 @@ def test_a_driver_that_loads_slowly_without_persistence_mode_is_a_warning(second
     gpus_of_node = [gpu(persistence=mode)] * 8
     slow = {**reading(), "seconds": seconds, "gpus": gpus_of_node}
     assert blamed(DRIVER, nodes(1, slow, n2=slow)) == ({} if grade is None else {"n1": grade, "n2": grade})
+
+
+def test_on_mixed_cards_the_gpus_that_torch_opens_are_judged():
+    """CUDA's number 0 is the fast card. nvidia-smi's number 0 is the display card, which is in use."""
+    compute = {"pid": 9, "kind": "C", "command": "/usr/bin/python", "used": 1900}
+    display = gpu(name="NVIDIA GeForce GT 1030", uuid="GPU-d", memory=2000, used=1900, processes=[compute])
+    fast = gpu(name="NVIDIA GeForce RTX 4090", uuid="GPU-f")
+    reading = {"found": True, "code": 0, "given": ["0"], "gpus": [display, fast]}
+    one_gpu = asked(gpus=1, ranks=1)
+
+    def failed(*uuids: str) -> list[str]:
+        answers = {"n1": answer(gpus=json.loads(json.dumps(reading)))}
+        warm = {"n1": TorchStarted(True, 1.0, "", "nccl", 1, uuids=uuids)}
+        findings = registry.findings(one_gpu, answers, warm, {})
+        return [finding.check for finding in findings.get("n1", ()) if finding.verdict is FAIL]
+
+    assert failed("GPU-f") == []
+    assert failed() == ["gpu-memory"]  # an old torch: the numbers are all that is known
+    assert failed("GPU-instance") == ["gpu-memory"]  # an instance of a divided GPU
+
+
+@pytest.mark.parametrize(
+    ("mode", "grades"),
+    [("Default", []), ("Exclusive_Process", []), ("Prohibited", [FAIL] * 8), ("", [])],
+)
+def test_a_gpu_whose_compute_mode_prohibits_programs_fails(mode, grades):
+    prohibited = reading()
+    for card in prohibited["gpus"]:
+        card["compute_mode"] = mode
+    findings = verdicts(DRIVER, {"n1": prohibited})
+    assert [grade for _, grade, _ in findings] == grades
+
+
+def test_a_node_with_another_compute_mode_is_named():
+    other = reading()
+    for card in other["gpus"]:
+        card["compute_mode"] = "Exclusive_Process"
+    usual = reading()
+    for card in usual["gpus"]:
+        card["compute_mode"] = "Default"
+    ((node, grade, message),) = verdicts(DRIVER, nodes(3, usual, bad=other))
+    assert (node, grade) == ("bad", WARN)
+    assert message == "the compute mode of the GPUs is Exclusive_Process; it is Default on 3 of 4 nodes"
+
+
+def rack(domain: str, clique: str) -> dict[str, Any]:
+    node = reading()
+    for card in node["gpus"]:
+        card.update(domain=domain, clique=clique)
+    return node
+
+
+def test_nodes_of_one_nvlink_domain_with_other_cliques_are_a_warning():
+    """Between cliques GPUs cannot use NVLink, though their switches could (NVIDIA IMEX)."""
+    ((node, grade, message),) = verdicts(FABRIC, nodes(3, rack("d-1", "1"), bad=rack("d-1", "2")))
+    assert (node, grade) == ("bad", WARN)
+    assert message == "the NVLink clique of domain d-1 is 2; it is 1 on 3 of 4 nodes"
+
+
+@pytest.mark.parametrize(
+    "readings",
+    [
+        nodes(4, rack("d-1", "1")),
+        {"n1": rack("d-1", "1"), "n2": rack("d-2", "1"), "n3": rack("d-2", "1")},
+        nodes(3, rack("00000000-0000-0000-0000-000000000000", "0")),
+    ],
+)
+def test_nodes_of_one_clique_or_of_several_domains_are_healthy(readings):
+    assert verdicts(FABRIC, readings) == []

@@ -168,3 +168,11 @@ def test_a_port_that_is_down_is_unfit_only_where_the_ranks_use_it(
     ill = {"mlx5_9/1": {**more["mlx5_9/1"], **DOWN}}
     result = blamed(infiniband, nodes(3, {**ports(), **more}, bad={**ports(), **ill}), asked(gpus=gpus))
     assert result == {"bad": verdict}
+
+
+@pytest.mark.parametrize("counter", ["local_ack_timeout_err", "retrans_timeout_events"])
+def test_a_port_of_which_the_adapter_counts_many_more_retransmissions_is_named(counter):
+    bad = ports(first={counter: 51234})
+    assert verdicts(infiniband, nodes(3, ports(), bad=bad)) == [
+        ("bad", WARN, f"port mlx5_3/1: {counter} is 51234, the median 0 (limit +100)")
+    ]

@@ -158,10 +158,10 @@ PORTS = {recording["source"]: recording["ports"] for recording in public("ports"
 
 def port_readings(ports: dict[str, Any]) -> dict[str, Any]:
     """Return what the probe reads twice from ports whose counters do not grow."""
-    counted = {
-        name: {**port, "first": port.get("counters", {}), "later": port.get("counters", {})}
-        for name, port in ports.items()
-    }
+    counted = {}
+    for name, port in ports.items():
+        counters = {**port.get("counters", {}), **port.get("hw_counters", {})}
+        counted[name] = {**port, "first": counters, "later": counters}
     return {name: {**port, "used": True} for name, port in counted.items()}
 
 
