@@ -239,6 +239,19 @@ def test_a_gpu_works_if_it_reads_memory_or_needs_power(busy, memory_busy, watts,
     assert gpu.works is works
 
 
+ACTIVITY = Path(__file__).parents[1] / "recorded" / "gpu-activity" / "h100.json"
+
+
+@pytest.mark.parametrize(
+    ("state", "works"),
+    [("idle", False), ("spin", False), ("gemm8192", True), ("copy", True), ("graph", True)],
+)
+def test_a_recorded_h100_works_unless_it_is_idle_or_its_kernel_waits(state, works):
+    """``spin`` is a kernel that waits, as that of a collective does. ``graph`` replays a training step."""
+    for busy, memory_busy, watts, limit in json.loads(ACTIVITY.read_text())["states"][state]:
+        assert GpuUse(0, busy, 1.0, 2.0, watts, 50.0, "", memory_busy, limit).works is works
+
+
 # --- the context ---
 
 

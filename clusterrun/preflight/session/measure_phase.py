@@ -19,7 +19,9 @@ def rounds(state: SessionState, group_tests: GroupTests) -> Iterator[tuple[type,
         yield from group_tests.run("bandwidth of each device", DEVICE, alone)
         if state.backend == "nccl" and state.ranks > 1:
             yield from group_tests.run("copies between the GPUs of a node", PEERS, alone)
-        if tuple(nodes) == state.choice().nodes:
+        if len(nodes) * state.ranks < 2:
+            state.notice("no table of collectives was measured: one rank has no other to exchange data with")
+        elif tuple(nodes) == state.choice().nodes:
             yield from group_tests.run("a table of collectives", TABLE, [tuple(nodes)])
     if preflight.burn and alone:
         yield from group_tests.run(f"load for {preflight.burn:g} s", BURN, alone)

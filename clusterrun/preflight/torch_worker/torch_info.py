@@ -50,7 +50,10 @@ def _uuids(count: int) -> tuple[str, ...]:
     """Return the UUIDs of NVIDIA's GPUs as nvidia-smi prints them; () if torch does not report them."""
     if not torch.version.cuda:
         return ()
-    uuids = [str(getattr(torch.cuda.get_device_properties(index), "uuid", "")) for index in range(count)]
+    try:
+        uuids = [str(getattr(torch.cuda.get_device_properties(index), "uuid", "")) for index in range(count)]
+    except Exception:  # noqa: BLE001 (tests run without names)
+        return ()
     return tuple(f"GPU-{uuid.removeprefix('GPU-')}" for uuid in uuids) if all(uuids) else ()
 
 

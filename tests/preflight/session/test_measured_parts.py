@@ -149,6 +149,14 @@ def test_a_table_measures_each_gpu_each_pair_of_gpus_and_collectives_by_size():
     assert any(line.startswith("n0001, GB/s from") for line in lines)
 
 
+def test_one_rank_has_no_table_of_collectives():
+    asked_for = replace(table_orders(1, table=True), gpus_per_node=1, ranks_per_node=1)
+    report = checked_with(asked_for)
+    assert report.table == ()
+    assert [notice for notice in report.notices if "one rank has no other" in notice]
+    assert "memory" in {quantity.name for quantity in report.quantities}
+
+
 def test_without_a_request_no_table_is_measured_or_printed():
     report = checked(2)
     assert (report.table, list(quantity_tables.lines(report))) == ((), [])
