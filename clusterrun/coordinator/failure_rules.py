@@ -44,7 +44,7 @@ _NETWORK = re.compile(
 
 
 class FailureConsequence(enum.Enum):
-    """What follows from a failure."""
+    """The decision after a failure."""
 
     END = "the run ends"
     SWAP = "a restart without the node"

@@ -29,7 +29,7 @@ class Proctrack(enum.Enum):
 
 
 class Preempt(enum.Enum):
-    """What happens to a job in `debug` when one in `urgent` wants its nodes."""
+    """The way in which a job in `debug` leaves its nodes to one in `urgent`."""
 
     OFF = "off"
     REQUEUE = "requeue"

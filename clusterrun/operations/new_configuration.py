@@ -23,7 +23,7 @@ _MOST_MODULES = 12
 
 @frozen
 class SiteOffer:
-    """What a user can choose from on a site."""
+    """The choices that a site offers a user."""
 
     partitions: tuple[PartitionOffer, ...]
     gpus: tuple[GpuRow, ...]

@@ -30,7 +30,7 @@ OTHERS = "got other samples: the order is another one"
 
 @frozen
 class Reference:
-    """What every rank should compute: its steps by number, and each optimizer's values before its first step.
+    """The steps that every rank should make, by number, and each optimizer's values before its first step.
 
     ``exact``: the step up to which bits can be compared, where the run's own past went on by rounding.
     ``drawn``: whose random numbers each step of the control drew; those of another process began elsewhere.

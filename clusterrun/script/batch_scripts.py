@@ -15,7 +15,7 @@ from clusterrun.script import submit_again
 
 
 class PartOutcome(str, Enum):
-    """What becomes of a part of a batch script."""
+    """The outcome of the conversion for a part of a batch script."""
 
     OPTION = "option"  # an option of submit
     COMMAND = "command"
