@@ -60,12 +60,17 @@ class PairWorld:
 def searched(
     world: PairWorld, nodes: int | Sequence[int], spares: int = 0, **options: object
 ) -> SearchResult:
-    """What the search says of that world; nodes are numbered from 0, spares after them."""
+    """Return what the search says of that world; nodes are numbered from 0, spares after them."""
+    return ended_search(world, nodes, spares, **options).result()
+
+
+def ended_search(world: PairWorld, nodes: int | Sequence[int], spares: int = 0, **options: object) -> Search:
+    """Return the search after its last round in that world."""
     ring = range(nodes) if isinstance(nodes, int) else nodes
     search = Search(list(ring), list(range(len(ring), len(ring) + spares)), **options)  # type: ignore[arg-type]
     while pairs := search.next_round():
         search.take([world.test(pair.a, pair.b) for pair in pairs])
-    return search.result()
+    return search
 
 
 def link(a: int, b: int) -> Link:

@@ -1,10 +1,25 @@
-"""What tests of nodes observed. Observations are appended and never changed."""
+"""What a check observes. Phases append observations to the log; nobody changes or removes them."""
 
 from __future__ import annotations
 
 from collections import namedtuple
+from collections.abc import Iterable, Mapping, Sequence
 
 from clusterrun.model.frozen import frozen
+from clusterrun.model.preflight_report import Finding, LinkReport
+from clusterrun.preflight.tasks import DialAnswer, DialTask, ExchangeAnswer
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import TypeVar
+
+    Kind = TypeVar("Kind")
+
+# Kinds of group tests.
+PAIR, SET, HALF, PRODUCT, TABLE = "pair", "set", "half", "product", "table"
+DEVICE, PEERS, BURN = "device", "peers", "burn"
+# Kinds of rounds of connections.
+CONTROL, ABSENT, LOSS = "control", "absent", "loss"
 
 Pair = namedtuple("Pair", ["a", "b"])
 """Two nodes that are tested together, the smaller number first. A tuple: 1,250 nodes have 780,000 pairs."""
@@ -31,7 +46,103 @@ class GroupTest:
     ways: tuple[tuple[int, float], ...] = ()  # of a pair: GB/s of what each node sent
     why: str = ""  # another reason to fail
     transports: tuple[tuple[int, str], ...] = ()  # by node: the network that NCCL chose
+    round: int = 0  # how many rounds of pair tests ended before it
 
     @property
     def is_good(self) -> bool:
         return bool(self.passed) and not self.wrong
+
+    @property
+    def failure(self) -> str:
+        return (self.wrong or self.why) if self.passed is False else ""
+
+
+@frozen
+class NodeGone:
+    """A node gets no more requests. ``findings`` are replaced if its absence has a better explanation."""
+
+    node: int
+    findings: tuple[Finding, ...]
+    at: float  # steady clock
+    is_lost: bool = False  # its agent was lost during the check
+
+
+@frozen
+class NodeDials:
+    """One node dialled others."""
+
+    task: DialTask
+    answer: DialAnswer
+
+
+@frozen
+class PortSweep:
+    """Nodes dialled a comb of closed ports twice."""
+
+    silent: Mapping[tuple[int, int], frozenset[int]]  # by (dialling, dialled) node: ports without an answer
+
+
+@frozen
+class NodeTraffic:
+    """The traffic of one node since the exchange of messages began."""
+
+    node: int
+    answer: ExchangeAnswer
+
+
+@frozen
+class RoundEnd:
+    """A round of connections ended. A node that was gone by then explains what failed with it."""
+
+    kind: str  # CONTROL, ABSENT or LOSS
+    present: tuple[int, ...]
+
+
+@frozen
+class SlowGroup:
+    """Nodes that work together, but twice were slower than ``floor`` (GB/s)."""
+
+    nodes: tuple[int, ...]
+    floor: float
+
+
+@frozen
+class EarlierLink:
+    """A bad link that an earlier check found."""
+
+    link: LinkReport
+
+
+@frozen
+class Unanswered:
+    """The budget ended before the node answered."""
+
+    node: int
+    title: str  # of the task
+
+
+@frozen
+class CheckFault:
+    """The check itself failed."""
+
+    error: Exception
+
+
+class Log:
+    """All observations of a check, in their order."""
+
+    def __init__(self) -> None:
+        self._by_type: dict[type, list[object]] = {}
+
+    def append(self, observations: Iterable[object]) -> None:
+        for observation in observations:
+            self._by_type.setdefault(type(observation), []).append(observation)
+
+    def of(self, kind: type[Kind]) -> Sequence[Kind]:
+        """Return the observations of one type."""
+        return self._by_type.get(kind, ())  # type: ignore[return-value]
+
+    def last_round(self, kind: str) -> RoundEnd | None:
+        """Return the newest round of this kind; None if none ended."""
+        rounds = [end for end in self.of(RoundEnd) if end.kind == kind]
+        return rounds[-1] if rounds else None

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 
 from clusterrun.model.document import BadDocument, decode, encode
 from clusterrun.model.frozen import Any, frozen
@@ -288,14 +288,14 @@ def message_text(value: Task | Answer) -> str:
     return json.dumps([type(value).__name__, encode(value)], separators=(",", ":"))
 
 
-class TaskTemplate:
-    """A large task for many nodes that differs in a few fields. It is encoded once."""
-
-    def __init__(self, value: Task) -> None:
-        self._kind, self._data = type(value).__name__, encode(value)
-
-    def message_text(self, **changes: str | int) -> str:
-        return json.dumps([self._kind, {**self._data, **changes}], separators=(",", ":"))
+def member_texts(task: GroupTask, interfaces: Sequence[str]) -> list[str]:
+    """Return the text of a group task for each member, by the interfaces. The task is encoded once."""
+    data = encode(task)
+    texts = []
+    for place, interface in enumerate(interfaces):
+        member = {**data, "place": place, "interface": interface}
+        texts.append(json.dumps([type(task).__name__, member], separators=(",", ":")))
+    return texts
 
 
 def task(text: str) -> Task:

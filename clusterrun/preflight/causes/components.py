@@ -12,10 +12,11 @@ class Components:
     def __init__(self) -> None:
         self._parent: dict[int, int] = {}
 
-    def join(self, a: int, b: int) -> None:
-        self._parent[self.root(a)] = self.root(b)
+    def join(self, links: Iterable[tuple[int, int]]) -> None:
+        for a, b in links:
+            self._parent[self._root(a)] = self._root(b)
 
-    def root(self, node: int) -> int:
+    def _root(self, node: int) -> int:
         """Return a number that all nodes of one group share."""
         parent = self._parent
         while (above := parent.get(node, node)) != node:
@@ -26,5 +27,5 @@ class Components:
         """Return the groups of these nodes, the largest first."""
         members: dict[int, list[int]] = defaultdict(list)
         for node in nodes:
-            members[self.root(node)].append(node)
+            members[self._root(node)].append(node)
         return sorted(map(tuple, members.values()), key=lambda group: (-len(group), group))

@@ -9,7 +9,7 @@ from collections.abc import Iterable, Sequence
 from clusterrun.model.frozen import frozen
 from clusterrun.preflight.causes.cover import LIKELIER
 from clusterrun.preflight.causes.ways import Parts, Way, WayCause, WayTest, explain
-from clusterrun.preflight.tasks import ExchangeAnswer
+from clusterrun.preflight.observations import Log, NodeTraffic
 
 # Loss that most ways have is this network's normal level. A way is lossy from five times that level on.
 TIMES_USUAL = 5
@@ -73,17 +73,17 @@ class LossTrouble:
         return sum(way.stalls for way in self.ways)
 
 
-class Losses:
-    """The newest counts of all ways. Counts grow, so a new answer replaces the old one."""
-
-    def __init__(self) -> None:
-        self._counts: dict[Way, LossyWay] = {}
-
-    def take(self, node: int, answer: ExchangeAnswer) -> None:
-        self._counts = {ends: way for ends, way in self._counts.items() if ends[0] != node}
+def lossy_ways(log: Log, present: Iterable[int]) -> list[LossyWay]:
+    """Return the counts of all ways between these nodes. They grow: a new answer replaces the old one."""
+    nodes = set(present)
+    answers = {traffic.node: traffic.answer for traffic in log.of(NodeTraffic) if traffic.node in nodes}
+    ways: dict[Way, LossyWay] = {}
+    for node, answer in answers.items():
         for traffic in answer.exchanged:
-            before = self._counts.get((node, traffic.node), LossyWay(node, traffic.node, 0, 0, 0.0, 0))
-            self._counts[node, traffic.node] = LossyWay(
+            if traffic.node not in nodes:
+                continue
+            before = ways.get((node, traffic.node), LossyWay(node, traffic.node, 0, 0, 0.0, 0))
+            ways[node, traffic.node] = LossyWay(
                 node,
                 traffic.node,
                 before.sent + traffic.sent,
@@ -91,10 +91,7 @@ class Losses:
                 max(before.longest, traffic.longest),
                 before.stalls + traffic.stalls,
             )
-
-    def ways(self, present: Iterable[int]) -> list[LossyWay]:
-        nodes = set(present)
-        return [way for way in self._counts.values() if way.a in nodes and way.b in nodes]
+    return list(ways.values())
 
 
 def usual_share(ways: Sequence[LossyWay], more: int = 0) -> float:

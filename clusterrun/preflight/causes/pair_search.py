@@ -13,7 +13,7 @@ from itertools import combinations
 
 from clusterrun.model.frozen import frozen
 from clusterrun.model.preflight_report import Grade
-from clusterrun.preflight.causes.pairs import Answers, Cause, Link, PairExplanation, link
+from clusterrun.preflight.causes.pairs import Answers, Cause, Link, PairExplanation
 from clusterrun.preflight.causes.rates import Distance, LinkDistance, PairRates, TimedPair, same_distance
 from clusterrun.preflight.observations import GroupTest, Pair, pair
 from clusterrun.preflight.thresholds import Thresholds
@@ -107,10 +107,10 @@ class Round:
 
     def put(self, a: int, b: int) -> bool:
         """Add the test if both nodes are free and it was not made too often."""
-        if a == b or a not in self.free or b not in self.free or self.tries[link(a, b)] >= self.most:
+        if a == b or a not in self.free or b not in self.free or self.tries[a, b] >= self.most:
             return False
         del self.free[a], self.free[b]
-        self.links.append(link(a, b))
+        self.links.append((min(a, b), max(a, b)))
         return True
 
     def meet(self, node: int, partners: Collection[int]) -> bool:
@@ -124,7 +124,7 @@ class Round:
         for other in partners:
             if other == node:
                 continue
-            tries = self.tries[link(node, other)]
+            tries = self.tries[node, other]
             if other not in self.free:
                 is_new_busy = is_new_busy or not tries
             elif tries < fewest:
@@ -166,7 +166,7 @@ class Search:
         self._wrong: Counter[Link] = Counter()
         self._failures: list[Link] = []
         self._timed: list[TimedPair] = []
-        self._tries: Counter[Link] = Counter()
+        self._tries: Counter[Link] = Counter()  # by both orders of two nodes
         self._tests: Counter[int] = Counter()
         self._answered: Counter[int] = Counter()
         self._mute: Counter[int] = Counter()
@@ -184,25 +184,27 @@ class Search:
         """Append the outcomes of the round. A missing one is inconclusive, others are ignored."""
         pending, self._pending = self._pending or (), None
         self._rounds += bool(pending)
-        by_pair = {pair(*outcome.nodes): outcome for outcome in outcomes}
+        by_pair = {tuple(sorted(outcome.nodes)): outcome for outcome in outcomes}
+        answers: list[tuple[Link, bool, bool]] = []
         self._speeds = None
         for ends in pending:
-            self._tries[ends] += 1
+            self._tries.update((ends, ends[::-1]))
             self._tests.update(ends)
             outcome = by_pair.get(ends)
             if outcome is None or outcome.passed is None:
                 self._mute.update(ends)
                 continue
-            is_retest = ends not in self._plan_of_round
+            is_retest, is_good = ends not in self._plan_of_round, outcome.is_good
             self._answered.update(ends)
-            self._works.note(ends, outcome.is_good, is_retest)
-            if not outcome.is_good:
+            answers.append((ends, is_good, is_retest))
+            if not is_good:
                 self._failures.append(ends)
                 self._wrong[ends] += bool(outcome.wrong)
             elif outcome.rate is not None and math.isfinite(outcome.rate):
                 self._timed.append(TimedPair(ends, outcome.rate, is_retest, outcome.starved))
-            if not outcome.is_good or not self._all_pairs or not self._planned:
+            if not is_good or not self._all_pairs or not self._planned:
                 self._explained = None
+        self._works.note(answers)
 
     def drop(self, node: int) -> None:
         """Forget a node that is gone: it is in no later round and in no verdict."""
@@ -294,7 +296,7 @@ class Search:
             for node in (*ends, *tests.free) if ends else ():
                 if node in works.place and (node in ends or tests.links):
                     group = works.groups[works.place[node]]
-                    tests.meet(node, [other for other in group if not self._tries[link(node, other)]])
+                    tests.meet(node, [other for other in group if not self._tries[node, other]])
 
     def _neighbours(self, works: PairExplanation) -> list[int]:
         """Return the proven neighbours of nodes that may be replaced. Their spares will talk to them."""
@@ -381,7 +383,7 @@ def _slow(rates: PairRates, nodes: Sequence[int]) -> Evidence:
         against = tuple(answers.failed_with[nodes[0]])
         failed = sum(times for ends, times in answers.poor.items() if nodes[0] in ends)
     else:
-        ends = link(*nodes)
+        ends = (nodes[0], nodes[1])
         all_rates, factor, failed = rates.of_link[ends], rates.factor(ends), answers.poor[ends]
     best, drawn = max(all_rates), rates.line
     grade = Grade.FAIL if best < drawn.median * (1 - rates.limits.slow_fail) else Grade.WARN

@@ -67,21 +67,25 @@ class Answers:
         self.failed_with: dict[int, set[int]] = defaultdict(set)  # by node, its partners in failed tests
         self._components = Components()
 
-    def note(self, ends: Link, is_good: bool, is_retest: bool) -> None:
-        a, b = ends
-        if is_good:
-            self.good[ends] += 1
-            self.passes.update(ends)
-            self._components.join(a, b)
-            return
-        self.poor[ends] += 1
-        self.planned[ends] += not is_retest
-        self.failed_with[a].add(b)
-        self.failed_with[b].add(a)
+    def note(self, answers: Iterable[tuple[Link, bool, bool]]) -> None:
+        """Add answers: the link, whether it is good, and whether another test asked for it."""
+        joined = []
+        for ends, is_good, is_retest in answers:
+            if is_good:
+                self.good[ends] += 1
+                self.passes.update(ends)
+                joined.append(ends)
+                continue
+            a, b = ends
+            self.poor[ends] += 1
+            self.planned[ends] += not is_retest
+            self.failed_with[a].add(b)
+            self.failed_with[b].add(a)
+        self._components.join(joined)
 
     def groups(self, nodes: Iterable[int]) -> list[tuple[int, ...]]:
         """Return the groups of the nodes that passed, the largest first."""
-        return self._components.of(node for node in nodes if self.passes[node])
+        return self._components.of([node for node in nodes if self.passes[node]])
 
     def noise(self) -> float:
         """Estimate the share of tests that fail by chance, from links that failed and passed.
@@ -247,15 +251,14 @@ class PairExplanation:
 
     def parts(self) -> list[tuple[int, ...]]:
         """Return the parts of the network: the groups, joined unless a blamed cut separates them."""
-        joined = Components()
-        for a, b in combinations(range(len(self.groups)), 2):
-            if not self.are_apart(a, b, self.blamed):
-                joined.join(a, b)
-        members: dict[int, list[int]] = defaultdict(list)
-        for node, number in self.place.items():
-            if node not in self.unsteady:
-                members[joined.root(number)].append(node)
-        return sorted((tuple(sorted(part)) for part in members.values()), key=lambda part: (-len(part), part))
+        joined, numbers = Components(), range(len(self.groups))
+        joined.join([ends for ends in combinations(numbers, 2) if not self.are_apart(*ends, self.blamed)])
+        parts = []
+        for together in joined.of(numbers):
+            nodes = [node for number in together for node in self.groups[number] if node not in self.unsteady]
+            if nodes:
+                parts.append(tuple(sorted(nodes)))
+        return sorted(parts, key=lambda part: (-len(part), part))
 
     def bad_links(self) -> list[Link]:
         return [cause.who for cause in self.blamed if cause.kind == "link"]

@@ -19,18 +19,22 @@ def same_distance(link: Link) -> int:
     return 0
 
 
-def switches(address: str) -> tuple[str, ...]:
-    """Return the switches above a node, the topmost first: ``SLURM_TOPOLOGY_ADDR`` is ``spine.leaf3.n7``."""
-    return tuple(address.split(".")[:-1])
+def distances(addresses: Mapping[int, str]) -> Distance:
+    """Return how many levels of switches a link crosses; 0 if the switches are unknown.
 
+    ``addresses``: ``SLURM_TOPOLOGY_ADDR`` by node. ``spine.leaf3.n7`` has two switches above it.
+    """
+    switches = {node: address.split(".")[:-1] for node, address in addresses.items()}
 
-def levels(a: Sequence[str], b: Sequence[str]) -> int:
-    """Return how many levels up two nodes meet; 0 below one switch, or if the switches are unknown."""
-    if not a or not b:
-        return 0
-    differing = (level for level, (mine, other) in enumerate(zip(a, b)) if mine != other)
-    common = next(differing, min(len(a), len(b)))
-    return max(len(a), len(b)) - common
+    def distance(link: Link) -> int:
+        a, b = switches[link[0]], switches[link[1]]
+        if not a or not b:
+            return 0
+        differing = (level for level, (mine, other) in enumerate(zip(a, b)) if mine != other)
+        common = next(differing, min(len(a), len(b)))
+        return max(len(a), len(b)) - common
+
+    return distance
 
 
 @frozen
@@ -111,11 +115,13 @@ class PairRates:
         drawn = line(self._usual.values(), limits, limits.pair_floor, noise)
         self.line = drawn or SlowLine(0.0, 0.0, 0.0)
         self.answers = Answers(max(limits.noise, LEAST_NOISE))
+        answers = []
         for test, rate in zip(tests, rates):
             # A rate between the two lines says nothing.
             is_fast, is_slow = rate >= self.line.clear, rate < self.line.slow and not test.starved
             if is_fast or is_slow:
-                self.answers.note(test.link, is_fast, test.is_retest)
+                answers.append((test.link, is_fast, test.is_retest))
+        self.answers.note(answers)
 
     def factor(self, link: Link) -> float:
         return self.kinds[self._distance(link)].factor

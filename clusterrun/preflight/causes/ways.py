@@ -76,9 +76,8 @@ class _Explanation:
         if self.failed:
             components = Components()
             doubtful = self.failed.keys() | {test.ends for test in tests if not test.works}
-            for a, b in (test.ends for test in tests):
-                if (a, b) not in doubtful and (b, a) not in doubtful:
-                    components.join(a, b)
+            ways = [test.ends for test in tests if test.ends not in doubtful]
+            components.join(ends for ends in ways if ends[::-1] not in doubtful)
             nodes = sorted({node for test in tests for node in test.ends})
             self.groups = [group for group in components.of(nodes) if len(group) > 1]
             self._add_candidates(tests)

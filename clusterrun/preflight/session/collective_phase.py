@@ -4,23 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Generator, Iterator
 
-from clusterrun.model.preflight_report import Finding, Grade
 from clusterrun.preflight import registry
 from clusterrun.preflight.causes.groups import GroupSearch
 from clusterrun.preflight.causes.pair_search import Search
-from clusterrun.preflight.causes.rates import levels
+from clusterrun.preflight.causes.rates import distances
 from clusterrun.preflight.causes.slow_parts import slow_parts
-from clusterrun.preflight.observations import GroupTest, Pair
-from clusterrun.preflight.session import (
-    expected_bandwidth,
-    network_phase,
-    pair_findings,
-    port_sweep,
-    transport_findings,
-)
-from clusterrun.preflight.session.group_tests import HALF, PAIR, PRODUCT, SET, GroupTests
-from clusterrun.preflight.session.precedence import OF_PAIRS
-from clusterrun.preflight.session.state import NodeFinding, SessionState
+from clusterrun.preflight.observations import HALF, PAIR, PRODUCT, SET, GroupTest, SlowGroup
+from clusterrun.preflight.session import expected_bandwidth, network_phase, port_sweep
+from clusterrun.preflight.session.group_tests import GroupTests
+from clusterrun.preflight.session.report import explain
+from clusterrun.preflight.session.state import SessionState
 from clusterrun.preflight.tasks import StartTorch
 from clusterrun.preflight.thresholds import for_backend
 
@@ -37,7 +30,6 @@ _RESTART_SECONDS = 20.0
 LEAST_HALVES = 4
 # The halves are tested only if this much time remains.
 LEAST_HALVES_SECONDS = 6.0
-_SLOW_PART = "look at the links between these and the others: clusterrun check --all-pairs"
 _ENDED = "the budget ended the pair rounds before all was known; --preflight-budget gives more"
 # All nodes of a ring of this size are neighbours.
 _RING = 3
@@ -48,7 +40,7 @@ _RING = 3
 
 def products(state: SessionState, group_tests: GroupTests) -> Waits:
     """Run a matrix product on all nodes in parallel. Repeat slow and lost products while other nodes rest."""
-    untested = [node.node for node in state.present() if node.torch_ready]
+    untested = explain(state).able()
     for _ in range(1 + _PRODUCTS_AGAIN):
         if not untested:
             break
@@ -58,104 +50,76 @@ def products(state: SessionState, group_tests: GroupTests) -> Waits:
             node.name: node.product for node in state.nodes.values() if node.product is not None
         }
         slow = registry.slow_products(state.needs, products_by_name)
-        ready = (node for node in state.present() if node.torch_ready)
-        untested = [node.node for node in ready if node.name in slow or node.product is None]
-    state.write("torch worker", pair_findings.of_ends(state))
+        able = (state.nodes[node] for node in explain(state).able())
+        untested = [node.node for node in able if node.name in slow or node.product is None]
+    for node_state in state.nodes.values():
+        if len(node_state.ends) == 1:
+            end = node_state.ends[0]
+            state.notice(f"the Python of {node_state.name} ended once ({end}), and was started again")
 
 
 # --- pairs ---
 
 
-class PairTests:
-    """The pair rounds of a check. Their findings can be written at any time."""
+class PairRounds:
+    """The pair rounds of a check."""
 
     def __init__(self, group_tests: GroupTests, every: bool = False) -> None:
         self.state, self.group_tests = group_tests.state, group_tests
         self.every = every or group_tests.state.orders.preflight.all_pairs
-        self.search: Search | None = None
-        self._last: dict[frozenset[int], GroupTest] = {}
-        self._ways: dict[tuple[int, int], float] = {}
 
     def rounds(self) -> Waits:
         """Run rounds until the search is finished, or only the time for the whole set remains."""
         state = self.state
         yield from restart_torch_workers(state)
-        elsewhere = state.elsewhere()
-        able = [node.node for node in state.present() if node.torch_ready and node.node not in elsewhere]
-        ring = [node for node in state.choice().nodes if node in able]
+        explanation = explain(state)
+        elsewhere, bad_links = explanation.elsewhere(), explanation.bad_links
+        able = [node for node in explanation.able() if node not in elsewhere]
+        ring = [node for node in explanation.choice().nodes if node in able]
         if len(able) < 2:
             return
         spares = [node for node in able if node not in ring]
         orders = state.orders.preflight
         limits = for_backend(state.limits, state.backend)
-        search = self.search = Search(ring, spares, orders.confirm, self.every, limits, self._distance)
+        distance = distances({node: state.nodes[node].listening.topology for node in able})
+        search = Search(ring, spares, orders.confirm, self.every, limits, distance)
+        state.pair_searches.append(search)
         reserved = min(MOST_SET_SECONDS, max(LEAST_SET_SECONDS, SET_SHARE * orders.budget), orders.budget / 2)
+        has_failed = False
         while state.seconds_left > reserved:
             yield from restart_torch_workers(state)
             self._drop_lost(search)
             pairs = search.next_round()
             if not pairs:
                 break
-            yield from self._round(search, pairs)
-            self.write()
-            has_failed = any(test.passed is False for test in self._last.values())
+            broken = [pair for pair in pairs if frozenset(pair) in bad_links]
+            label = f"tests of pairs, round {state.rounds + 1}"
+            tests = yield from self.group_tests.run(
+                label, PAIR, [pair for pair in pairs if pair not in broken]
+            )
+            state.rounds += 1
+            search.take([*tests, *(GroupTest(pair, False) for pair in broken)])
+            has_failed = has_failed or any(test.passed is False for test in tests)
             if has_failed and state.swept_after < 0 and state.seconds_left < reserved + port_sweep.SECONDS:
                 yield from port_sweep.rounds(state)  # blocked ports may be why the tests take so long
+                for node in explain(state).blocked:
+                    search.drop(node)
         else:
             state.notice(_ENDED)
         self._drop_lost(search)
-        self.write()
-
-    def _distance(self, ends: tuple[int, int]) -> int:
-        """Return how many levels of switches a link crosses, as far as the scheduler knows."""
-        a, b = (self.state.nodes[node].switches for node in ends)
-        return levels(a, b)
 
     def _drop_lost(self, search: Search) -> None:
-        """Drop nodes that were lost or whose ports are blocked. A node that pairs found unfit stays."""
         for node in self.state.nodes.values():
-            has_no_torch = node.torch_worker is not None and not node.torch_worker.up
-            if node.gone or has_no_torch or node.failed_in("port sweep"):
+            if node.gone:
                 search.drop(node.node)
-
-    def _round(self, search: Search, pairs: tuple[Pair, ...]) -> Waits:
-        cut = [pair for pair in pairs if self.state.is_cut(pair.a, pair.b)]
-        whole = [pair for pair in pairs if pair not in cut]
-        label = f"tests of pairs, round {self.state.rounds + 1}"
-        tests = yield from self.group_tests.run(label, PAIR, whole)
-        self.state.rounds += 1
-        for test in tests:
-            key = frozenset(test.nodes)
-            if test.passed is False or key not in self._last:
-                self._last[key] = test
-            for node, rate in test.ways:
-                a, b = test.nodes
-                way = (node, b if node == a else a)
-                self._ways[way] = max(rate, self._ways.get(way, 0.0))
-        search.take(tests + [GroupTest(pair, False) for pair in cut])
-
-    def write(self) -> None:
-        for pairs in self._findings():
-            pairs.write(OF_PAIRS[self.every])
-        pair_findings.of_rails(self.state)
-
-    def passing(self) -> Iterator[str]:
-        for pairs in self._findings():
-            yield from pairs.passing()
-
-    def _findings(self) -> Iterator[pair_findings.PairFindings]:
-        """Yield the findings of the search, if it began."""
-        if self.search is not None:
-            yield pair_findings.PairFindings(self.state, self.search.result(), self._last, self._ways)
+                self.state.explanation = None
 
 
 def restart_torch_workers(state: SessionState) -> Waits:
     """Restart the torch workers that ended."""
-    stopped = [
-        node
-        for node in state.present()
-        if node.torch_worker is None and node.first_torch_worker and not node.unfit
-    ]
+    nodes = state.nodes.values()
+    stopped = [node for node in nodes if node.torch_worker is None and node.first_torch_worker]
+    stopped = [node for node in stopped if not explain(state).is_unfit(node.node)]
     for node in stopped:
         state.ask(node.node, state.torch_task, _RESTART_SECONDS)
     if stopped:
@@ -166,7 +130,7 @@ def restart_torch_workers(state: SessionState) -> Waits:
 
 
 class WholeSet:
-    def __init__(self, pairs: PairTests) -> None:
+    def __init__(self, pairs: PairRounds) -> None:
         self._state, self._group_tests, self._pairs = pairs.state, pairs.group_tests, pairs
 
     def rounds(self) -> Waits:
@@ -180,36 +144,32 @@ class WholeSet:
             test = yield from self._test(nodes)
             if test.passed is None:
                 continue
-            before = state.choice().world
+            before = explain(state).choice().world
             yield from self._hasten(test) if test.passed else self._look(test)
-            if state.choice().world == before or (state.set_passed and not test.passed):
+            passed = any(test.passed for test in state.log.of(GroupTest) if test.kind == SET)
+            if explain(state).choice().world == before or (passed and not test.passed):
                 return
 
     def _nodes(self) -> tuple[int, ...]:
         """Return the chosen nodes, even if they are too few to train; () if a node cannot be tested."""
-        nodes = self._state.choice().nodes
-        return nodes if all(self._state.nodes[node].torch_ready for node in nodes) else ()
+        nodes = explain(self._state).choice().nodes
+        return nodes if all(self._state.nodes[node].has_torch for node in nodes) else ()
 
     def _test(self, nodes: tuple[int, ...]) -> Generator[tuple[type, ...], None, GroupTest]:
         (test,) = yield from self._group_tests.run(f"the whole set of {len(nodes)}", SET, [nodes])
         return test
 
-    def _passed(self, test: GroupTest) -> None:
-        self._state.set_passed = True
-        of_rate, of_network = expected_bandwidth.of_set, transport_findings.of_set
-        self._state.write("set", [*of_rate(self._state, test), *of_network(self._state, test)])
-
     def _hasten(self, test: GroupTest) -> Waits:
         """Search slow nodes with tests of pairs, unless they ran. Then search slow parts of a slow set."""
-        state, pairs_were_timed = self._state, self._pairs.search is not None
-        self._passed(test)
+        state = self._state
+        pairs_were_timed = bool(state.pair_searches)
         below = self._is_below_floor(test)
         if not below and (pairs_were_timed or not (yield from self._halves_differ(test.nodes))):
             return
-        before = state.choice().world
+        before = explain(state).choice().world
         if not pairs_were_timed:
             yield from self._pairs.rounds()
-        if state.choice().world == before and self._is_below_floor(test):
+        if explain(state).choice().world == before and self._is_below_floor(test):
             yield from self._slow_parts(test.nodes)
 
     def _is_below_floor(self, test: GroupTest) -> bool:
@@ -240,26 +200,22 @@ class WholeSet:
                 groups = search.send((yield from self._group_tests.run(label, HALF, groups)))
         except StopIteration as end:
             slow_groups = end.value
-        slow = f"are slow together, twice (limit {floor:.3g} GB/s); the other parts are not"
-        findings = (
-            Finding("set", Grade.WARN, f"{state.names(group)} {slow}", _SLOW_PART) for group in slow_groups
-        )
-        state.write("slow parts", [NodeFinding(None, finding) for finding in findings])
+        for group in slow_groups:
+            state.observe(SlowGroup(group, floor))
 
     def _look(self, failed: GroupTest) -> Waits:
         """Search why the whole set failed: test untested links, then the set once more, then its parts."""
         state = self._state
         for rounds in self._searches(failed):
-            before = state.choice().world
+            before = explain(state).choice().world
             yield from rounds
-            if state.choice().world != before:
+            if explain(state).choice().world != before:
                 return
         yield from restart_torch_workers(state)
         nodes = self._nodes()
         again = (yield from self._test(nodes)) if nodes == failed.nodes else failed
         if again.passed:
             state.notice(f"the whole set failed once ({failed.wrong or failed.why}) and passed when repeated")
-            self._passed(again)
         elif again.passed is False:
             yield from self._parts(again)
 
@@ -268,17 +224,17 @@ class WholeSet:
         count = len(failed.nodes)
         if count < 2:
             return
-        if self._pairs.search is None:
+        if not self._state.pair_searches:
             yield self._pairs.rounds()
         yield network_phase.everyone(self._state)
         if not self._pairs.every and count > _RING and self._group_tests.has_time_for(count):
-            yield PairTests(self._group_tests, every=True).rounds()
+            yield PairRounds(self._group_tests, every=True).rounds()
 
     def _parts(self, failed: GroupTest) -> Waits:
-        """Search the nodes that make the set fail, and write the findings after each round."""
+        """Search the nodes that make the set fail."""
         state = self._state
         search = GroupSearch(failed.nodes)
-        pair_findings.of_set(state, failed, search.result(), True)
+        state.group_searches.append((failed, search))
         while len(failed.nodes) > 2 and state.seconds_left > self._group_tests.limit(HALF, len(failed.nodes)):
             groups = search.next_round()
             if not groups or any(state.nodes[node].gone for node in failed.nodes):
@@ -286,4 +242,3 @@ class WholeSet:
             yield from restart_torch_workers(state)
             label = f"parts of the set that failed: {len(groups)}"
             search.take((yield from self._group_tests.run(label, HALF, groups)))
-            pair_findings.of_set(state, failed, search.result(), bool(search.next_round()))

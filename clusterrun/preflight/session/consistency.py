@@ -7,7 +7,8 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 
 from clusterrun.model.preflight_report import Finding, Grade
 from clusterrun.preflight.majority import some_of, vote
-from clusterrun.preflight.session.state import NodeFinding, NodeState
+from clusterrun.preflight.session.explanation import NodeFinding
+from clusterrun.preflight.session.state import NodeState
 
 # A file or a name server answers much faster. A name server that does not answer costs five seconds.
 LATE_NAME_SECONDS = 1.0

@@ -5,16 +5,14 @@ from __future__ import annotations
 import statistics
 from collections.abc import Generator, Sequence
 
-from clusterrun.model.preflight_report import Measurement
-from clusterrun.preflight.observations import GroupTest
+from clusterrun.model.frozen import replace
+from clusterrun.preflight.observations import BURN, DEVICE, HALF, PAIR, PEERS, PRODUCT, SET, TABLE, GroupTest
 from clusterrun.preflight.session import expected_bandwidth
 from clusterrun.preflight.session.requests import Request
 from clusterrun.preflight.session.state import SessionState
-from clusterrun.preflight.tasks import CPU_WAIT, GroupMember, GroupResult, GroupTask, TaskTemplate
+from clusterrun.preflight.tasks import CPU_WAIT, GroupMember, GroupResult, GroupTask, member_texts
 from clusterrun.preflight.torch_worker.error_text import most_telling
 
-PAIR, SET, HALF, PRODUCT, TABLE = "pair", "set", "half", "product", "table"
-DEVICE, PEERS, BURN = "device", "peers", "burn"
 # Tests of single nodes.
 _ALONE = (PRODUCT, DEVICE, PEERS, BURN)
 # Seconds for a test that measures more than bandwidth in one size.
@@ -51,6 +49,7 @@ class GroupTests:
         # By test number: kind, nodes, start (steady clock), and the answers of the members.
         self._open: dict[int, tuple[str, tuple[int, ...], float, dict[int, GroupResult]]] = {}
         self._took: dict[str, list[float]] = {}  # seconds of tests that passed, by kind
+        self._interfaces: dict[int, str] = {}
         self._longest = _LONGEST_LIMIT
         self._hasty = True  # False if the running tests got more than the usual time
 
@@ -70,12 +69,10 @@ class GroupTests:
             self._begin(kind, nodes)
         if groups:
             yield (GroupTask,)
-        tests = [self._outcome(*open_test) for open_test in self._open.values()]
+        outcomes = [self._outcome(*open_test) for open_test in self._open.values()]
+        tests = [replace(outcome, round=self.state.rounds) for outcome in outcomes]
+        self.state.observe(*tests)
         for test in tests:
-            outcome = {True: "passed", False: "failed", None: "void"}[test.passed]
-            names = tuple(self.state.nodes[node].name for node in test.nodes)
-            description = (test.kind, self.state.rounds, names, outcome, round(test.seconds, 3))
-            self.state.tests.append(Measurement(*description, test.rate, test.wrong or test.why))
             if test.passed:
                 self._took.setdefault(test.kind, []).append(test.seconds)
         self._open.clear()
@@ -106,10 +103,8 @@ class GroupTests:
             seconds=state.orders.preflight.burn if kind == BURN else 0.0,
             backend=state.backend,
         )
-        template = TaskTemplate(task)
-        for place, node in enumerate(nodes):
-            body = template.message_text(place=place, interface=self._interface(node))
-            state.ask(node, task, task.limit + SLACK_SECONDS, body)
+        texts = member_texts(task, [self._interface(node) for node in nodes])
+        state.ask_each(dict(zip(nodes, texts)), task, task.limit + SLACK_SECONDS)
 
     def _megabytes(self, kind: str, nodes: tuple[int, ...]) -> float:
         if kind == TABLE:
@@ -136,7 +131,7 @@ class GroupTests:
             limit = min(self._longest, max(_LEAST_LIMIT, 4 * statistics.median(took) + 2))
         else:
             limit = self._longest + self._load_seconds() if nccl else _LIMIT
-        forming = (_SECONDS_PER_NODE + nccl * _SECONDS_PER_GPU * state.ranks) * nodes
+        forming = (_SECONDS_PER_NODE + (_SECONDS_PER_GPU * state.ranks if nccl else 0.0)) * nodes
         extra = _LONG.get(kind, 0.0) + (state.orders.preflight.burn if kind == BURN else 0.0)
         return limit + forming + extra
 
@@ -150,11 +145,12 @@ class GroupTests:
 
     def _interface(self, node: int) -> str:
         """Return the interface for gloo and NCCL; '' if the user chose it."""
-        environment = dict(self.state.orders.environment)
-        if _OWN_INTERFACE.get(self.state.backend, "") in environment:
-            return ""
-        used = self.state.nodes[node].interface
-        return used.name if used is not None else ""
+        if node not in self._interfaces:
+            environment = dict(self.state.orders.environment)
+            is_chosen = _OWN_INTERFACE.get(self.state.backend, "") in environment
+            used = self.state.nodes[node].interface
+            self._interfaces[node] = used.name if used is not None and not is_chosen else ""
+        return self._interfaces[node]
 
     def take(self, request: Request, result: GroupResult) -> None:
         """Take the answer of a member."""
@@ -178,17 +174,18 @@ class GroupTests:
         # Members that failed by themselves come before members that waited for them or lost them.
         failed.sort(key=lambda answer: (answer.late, answer.stage != "warm", answer.seconds))
         rates = [rate for answer in answers.values() for name, rate in answer.rates if name == "all_reduce"]
+        wrong = [answer.wrong for answer in answers.values() if answer.wrong]
         waited = max((dict(answer.rates).get(CPU_WAIT, 0.0) for answer in answers.values()), default=0.0)
         return GroupTest(
             nodes,
             not failed,
             (max if kind == PAIR else min)(rates) if rates else None,
-            most_telling(answer.wrong for answer in answers.values()),
+            most_telling(wrong) if wrong else "",
             waited >= STARVED,
             kind,
             seconds,
             _ways(answers) if kind == PAIR else (),
-            most_telling(answer.why for answer in failed),
+            most_telling([answer.why for answer in failed]) if failed else "",
             tuple((node, answer.transport) for node, answer in answers.items() if answer.transport),
         )
 

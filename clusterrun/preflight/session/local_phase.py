@@ -8,7 +8,7 @@ from clusterrun.model.frozen import replace
 from clusterrun.preflight import registry, tasks
 from clusterrun.preflight.session import absent_nodes, loss_phase, network_phase
 from clusterrun.preflight.session.requests import AskWorker
-from clusterrun.preflight.session.state import NodeFinding, SessionState
+from clusterrun.preflight.session.state import SessionState
 from clusterrun.preflight.tasks import ListenTask, LocalTask, StartTorch
 
 LISTEN_SECONDS = 20.0
@@ -49,7 +49,6 @@ def rounds(state: SessionState) -> Iterator[tuple[type, ...]]:
     load_seconds = max((node.load_seconds for node in state.present()), default=0.0)
     if state.needs.gpus and load_seconds > USUAL_SECONDS:
         state.end_at += min(DRIVER_SECONDS, load_seconds)
-    write(state)
     choose_backend(state)
 
 
@@ -65,9 +64,10 @@ def start_torch_worker(state: SessionState, node: int) -> None:
 
 def hurry(state: SessionState, kind: type) -> None:
     """Shorten the limits of the other nodes after half of the nodes answered."""
-    open_count = state.requests.count(kind)
-    batch_size = state.requests.batch(kind)
-    if kind not in LEAST_PATIENCE or not batch_size // 2 - 1 <= open_count <= batch_size // 2:
+    if kind not in LEAST_PATIENCE:
+        return
+    open_count, batch_size = state.requests.count(kind), state.requests.batch(kind)
+    if not batch_size // 2 - 1 <= open_count <= batch_size // 2:
         return
     least = DRIVER_PATIENCE if state.needs.gpus and kind is not ListenTask else LEAST_PATIENCE[kind]
     for request in state.requests.of_kind(kind):
@@ -79,24 +79,6 @@ def hurry(state: SessionState, kind: type) -> None:
             state.asks.append(AskWorker(request.node, request.number, sooner))
             patience += LOCAL_SLACK_SECONDS
         state.requests.hurry(request, request.asked_at + patience)
-
-
-def write(state: SessionState) -> None:
-    local, workers, products = {}, {}, {}
-    for node in state.nodes.values():
-        if node.local is not None:
-            local[node.name] = node.local
-        if node.first_torch_worker is not None:
-            workers[node.name] = node.first_torch_worker
-        if node.product is not None:
-            products[node.name] = node.product
-    findings_by_name = registry.findings(state.needs, local, workers, products)
-    node_findings = [
-        NodeFinding(state.numbers.get(name), finding)
-        for name, findings in findings_by_name.items()
-        for finding in findings
-    ]
-    state.write("checks", node_findings)
 
 
 def choose_backend(state: SessionState) -> None:

@@ -4,11 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from clusterrun.model.preflight_report import Finding, Grade, LinkReport
-from clusterrun.preflight.causes import losses
-from clusterrun.preflight.causes.losses import LossTrouble, LossyWay
-from clusterrun.preflight.session import partition_findings
-from clusterrun.preflight.session.state import NodeFinding, SessionState
+from clusterrun.preflight.causes.losses import lossy_ways
+from clusterrun.preflight.observations import LOSS
+from clusterrun.preflight.session.report import explain
+from clusterrun.preflight.session.state import SessionState
 from clusterrun.preflight.tasks import ExchangeTask, Target
 from clusterrun.preflight.thresholds import limit
 
@@ -21,8 +20,6 @@ MORE_SECONDS = 6.0
 # Half of the segments that a warning requires justify a longer exchange.
 _FEW_RESENT = 4
 _ANSWER_SECONDS = 10.0
-_REMEDY = "look at cable, switch port and duplex of {}: ethtool -S, ip -s link, nstat -az TcpRetransSegs"
-_ALL = "look at the switches between the nodes: dropped packets, buffers, flow control"
 
 
 def begin(state: SessionState) -> Iterator[tuple[type, ...]]:
@@ -39,12 +36,13 @@ def begin(state: SessionState) -> Iterator[tuple[type, ...]]:
         hinted = (way.slow or way.missed) and {a, b} <= partners.keys()
         if hinted and a not in partners[b] and len(partners[a]) < _MOST_HINTS:
             partners[a][b] = None
+    bad_links = explain(state).bad_links
     for node in listeners:
         others = [state.nodes[number] for number in partners[node.node]]
         targets = tuple(
             Target(other.node, other.name, other.address, other.listening.ports[:1], 0)
             for other in others
-            if not state.is_cut(node.node, other.node)
+            if frozenset((node.node, other.node)) not in bad_links
         )
         if targets:
             task = ExchangeTask(state.nonce, node.node, targets, 0.0)
@@ -57,11 +55,12 @@ def read(state: SessionState) -> Iterator[tuple[type, ...]]:
     """Read the counts. Read them again some seconds later if they hint at loss without proof."""
     yield from _ask(state, 0.0)
     least = limit(state.needs.limits, "loss_warn")
-    is_odd = any(way.stalls or (way.share >= least and way.resent >= _FEW_RESENT) for way in _ways(state))
+    ways = lossy_ways(state.log, (node.node for node in state.present()))
+    is_odd = any(way.stalls or (way.share >= least and way.resent >= _FEW_RESENT) for way in ways)
     if is_odd and state.seconds_left > MORE_SECONDS + _ANSWER_SECONDS:
         state.label = "a longer look at messages that had to be sent again"
         yield from _ask(state, MORE_SECONDS)
-    write(state)
+    state.end_round(LOSS)
 
 
 def _ask(state: SessionState, seconds: float) -> Iterator[tuple[type, ...]]:
@@ -70,54 +69,3 @@ def _ask(state: SessionState, seconds: float) -> Iterator[tuple[type, ...]]:
             task = ExchangeTask(state.nonce, node.node, (), seconds)
             state.ask(node.node, task, seconds + _ANSWER_SECONDS)
     yield (ExchangeTask,)
-
-
-def _ways(state: SessionState) -> list[LossyWay]:
-    return state.losses.ways(node.node for node in state.present())
-
-
-def write(state: SessionState) -> None:
-    ways, least = _ways(state), limit(state.needs.limits, "loss_warn")
-    troubles, parts = losses.explain_losses(ways, least)
-    nodes = [NodeFinding(trouble.nodes[0], _of_node(state, trouble)) for trouble in troubles if trouble.side]
-    links = [_of_link(state, trouble) for trouble in troubles if len(trouble.nodes) == 2]
-    usual = losses.usual_share(ways)
-    if usual >= least:
-        message = f"{usual:.1%} or more of what most nodes send each other has to be sent again"
-        nodes.append(NodeFinding(None, Finding("loss", Grade.WARN, message, _ALL)))
-    crossing = [way for trouble in troubles if not trouble.nodes for way in trouble.ways]
-    across = LossTrouble((), tuple(dict.fromkeys(crossing)))
-    partition_findings.write_lossy(state, parts, _counts(across), _grade(state, across, stalls=2))
-    state.write("loss", nodes, links)
-
-
-def _of_node(state: SessionState, trouble: LossTrouble) -> Finding:
-    node = trouble.nodes[0]
-    others = state.names(dict.fromkeys(way.b if way.a == node else way.a for way in trouble.ways))
-    sent, received = f"what it sends to {others}", f"what it gets from {others}"
-    traffic = {"out": sent, "in": received}.get(trouble.side, f"{sent} and gets from them")
-    message = f"packets of {traffic} get lost: {_counts(trouble)}"
-    return Finding("loss", _grade(state, trouble, stalls=1), message, _REMEDY.format(state.names([node])))
-
-
-def _of_link(state: SessionState, trouble: LossTrouble) -> LinkReport:
-    a, b = (state.nodes[node].name for node in trouble.nodes)
-    traffic = f"{a} and {b} send each other" if trouble.both else f"{a} sends to {b}"
-    message = f"packets of what {traffic} get lost: {_counts(trouble)}"
-    direction, grade = "both" if trouble.both else "a->b", _grade(state, trouble, stalls=2)
-    return LinkReport(a, b, direction, grade, message, _REMEDY.format(f"{a} and {b}"))
-
-
-def _counts(trouble: LossTrouble) -> str:
-    sent, resent = sum(way.sent for way in trouble.ways), sum(way.resent for way in trouble.ways)
-    message = f"{resent} of {sent} segments were sent again ({trouble.share:.1%})"
-    if trouble.stalls:
-        longest = max(way.longest for way in trouble.ways)
-        message += f"; {trouble.stalls} messages stalled, for up to {longest:.1f} s"
-    return message
-
-
-def _grade(state: SessionState, trouble: LossTrouble, stalls: int) -> Grade:
-    """FAIL if much is lost, or if messages stalled more often than one event explains."""
-    lossy = trouble.share >= limit(state.needs.limits, "loss_fail")
-    return Grade.FAIL if lossy or trouble.stalls >= stalls else Grade.WARN

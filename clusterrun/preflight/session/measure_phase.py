@@ -4,16 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from clusterrun.model.document import encode
-from clusterrun.preflight.session import burn_findings
-from clusterrun.preflight.session.group_tests import BURN, DEVICE, PEERS, TABLE, GroupTests
-from clusterrun.preflight.session.state import NodeFinding, SessionState
+from clusterrun.preflight.observations import BURN, DEVICE, PEERS, TABLE
+from clusterrun.preflight.session.group_tests import GroupTests
+from clusterrun.preflight.session.report import explain
+from clusterrun.preflight.session.state import SessionState
 
 
 def rounds(state: SessionState, group_tests: GroupTests) -> Iterator[tuple[type, ...]]:
     """Measure the nodes that train: each GPU, each pair of GPUs of a node, all nodes together, long load."""
     preflight = state.orders.preflight
-    nodes = [node for node in state.choice().nodes if state.nodes[node].torch_ready]
+    chosen = explain(state).choice().nodes
+    nodes = [node for node in chosen if state.nodes[node].has_torch]
     alone = [(node,) for node in nodes]
     if preflight.table and alone:
         yield from group_tests.run("bandwidth of each device", DEVICE, alone)
@@ -21,10 +22,7 @@ def rounds(state: SessionState, group_tests: GroupTests) -> Iterator[tuple[type,
             yield from group_tests.run("copies between the GPUs of a node", PEERS, alone)
         if len(nodes) * state.ranks < 2:
             state.notice("no table of collectives was measured: one rank has no other to exchange data with")
-        elif tuple(nodes) == state.choice().nodes:
+        elif tuple(nodes) == chosen:
             yield from group_tests.run("a table of collectives", TABLE, [tuple(nodes)])
     if preflight.burn and alone:
         yield from group_tests.run(f"load for {preflight.burn:g} s", BURN, alone)
-        readings = {node.name: encode(node.burn) for node in state.nodes.values() if node.burn is not None}
-        findings = burn_findings.judge(state.needs, readings)
-        state.write("burn", [NodeFinding(state.numbers.get(name), finding) for name, finding in findings])

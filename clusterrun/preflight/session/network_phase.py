@@ -1,17 +1,13 @@
-"""The control round: plan the dials between nodes, repeat failed dials, and report faulty nodes and links."""
+"""The control round: plan the dials between nodes, and repeat failed dials."""
 
 from __future__ import annotations
 
 from collections.abc import Collection, Iterator
 from itertools import combinations
 
-from clusterrun.model.preflight_report import Finding, Grade, LinkReport
-from clusterrun.preflight.causes.dials import ConnectTrouble
-from clusterrun.preflight.majority import some_of
-from clusterrun.preflight.session import consistency, partition_findings
-from clusterrun.preflight.session.state import NodeFinding, NodeState, SessionState
+from clusterrun.preflight.observations import CONTROL
+from clusterrun.preflight.session.state import NodeState, SessionState
 from clusterrun.preflight.tasks import DialTask
-from clusterrun.preflight.thresholds import limit
 
 # The kernel repeats a lost SYN after 1 and 3 seconds.
 DIAL_SECONDS = 5.0
@@ -23,10 +19,6 @@ FEW = 96
 # In a set of at most this size every node dials all ports of all others if several links have silent ports.
 _ALL_PORTS = 16
 _SHUT_LINKS = 3
-_TRIES = "tried {} times"
-_FIREWALL = "open the ephemeral ports between the nodes of a job (iptables -L -n, nft list ruleset)"
-_CABLE = "look at switch port, cable and route of {}: ip -s link, ethtool"
-_PATH = "let the MTU of {} be what the switches carry: ping -M do -s 8972 from the one to the other"
 
 
 def rounds(state: SessionState) -> Iterator[tuple[type, ...]]:
@@ -67,7 +59,7 @@ def _dial(state: SessionState, label: str, plan: Plan, namers: Collection[int]) 
         state.label = "control round, again where something did not answer"
         _ask(state, again, ())
         yield (DialTask,)
-    write(state)
+    state.end_round(CONTROL)
 
 
 # The ports to dial, by the dialling node and the dialled node.
@@ -144,80 +136,3 @@ def _ask(state: SessionState, plan: Plan, namers: Collection[int]) -> None:
         goals = tuple(state.nodes[other].target(ports) for other, ports in targets.items())
         task = DialTask(state.nonce, node, goals, names, DIAL_SECONDS)
         state.ask(node, task, DIAL_SECONDS + _SLACK_SECONDS)
-
-
-# --- findings ---
-
-
-def write(state: SessionState) -> None:
-    present = [node.node for node in state.present()]
-    troubles, parts = state.dials.explain(present)
-    partition_findings.write(state, "dialling", parts, _observed(state, parts))
-    findings = [
-        NodeFinding(trouble.nodes[0], of_node(state, trouble))
-        for trouble in troubles
-        if len(trouble.nodes) == 1
-    ]
-    links = (link(state, trouble) for trouble in troubles if len(trouble.nodes) == 2)
-    state.write("control", findings, links)
-    listeners = [node for node in state.nodes.values() if node.listens]
-    views = {node.node: node.resolved for node in listeners if node.resolved}
-    state.write("names", consistency.names(views, {node.name: node for node in listeners}))
-    state.write("late names", consistency.late_names(listeners))
-    clock_limits = (limit(state.needs.limits, name) for name in ("clock_warn", "clock_fail"))
-    state.write("clocks", consistency.clocks(listeners, *clock_limits))
-    state.write("interfaces", consistency.interfaces(listeners))
-
-
-def _observed(state: SessionState, parts: Collection[Collection[int]]) -> str:
-    place = {node: at for at, part in enumerate(parts) for node in part}
-    ways = [way for way in state.dials.ways.values() if {way.a, way.b} <= place.keys()]
-    ways = [way for way in ways if place[way.a] != place[way.b]]
-    partly_good = [way for way in ways if way.good]
-    if not partly_good:
-        kind = "no connection"
-    elif any(way.bad for way in partly_good):
-        kind = "some TCP ports do not answer"
-    else:
-        kind = "large packets get lost"
-    return f"{kind} between them ({len(ways)} ways tried), all is well inside"
-
-
-def of_node(state: SessionState, trouble: ConnectTrouble) -> Finding:
-    name = state.nodes[trouble.nodes[0]].name
-    others = some_of([state.nodes[node].name for node in trouble.others], 4)
-    tries = _TRIES.format(trouble.rounds) + (f"; {trouble.why}" if trouble.why else "")
-    if trouble.kind == "ports":
-        ports = ", ".join(map(str, trouble.ports))
-        message = f"TCP ports {ports} answer nobody ({others}; {tries})"
-        if not ports:
-            message = (
-                f"some TCP connections between it and {others} get no answer, each on other ports ({tries})"
-            )
-        return Finding("ports", Grade.FAIL, message, _FIREWALL)
-    if trouble.kind == "large":
-        message = f"large packets do not get through from and to {others} ({tries}); small ones do"
-        return Finding("large-packets", Grade.FAIL, message, _PATH.format(name))
-    messages = {
-        "all": f"no connection from or to {others}",
-        "in": f"no port of it answers {others}",
-        "out": f"it reaches none of {others}",
-    }
-    remedy = _CABLE.format(name) if trouble.side == "all" else _FIREWALL
-    return Finding("connections", Grade.FAIL, f"{messages[trouble.side]} ({tries})", remedy)
-
-
-def link(state: SessionState, trouble: ConnectTrouble) -> LinkReport:
-    a, b = (state.nodes[node].name for node in trouble.nodes)
-    tries = _TRIES.format(trouble.rounds) + (f"; {trouble.why}" if trouble.why else "")
-    if trouble.kind == "ports":
-        message = f"TCP ports {', '.join(map(str, trouble.ports))} of {b} do not answer {a} ({tries})"
-        remedy = _FIREWALL
-    elif trouble.kind == "large":
-        message, remedy = f"large packets get lost ({tries}); small ones pass", _PATH.format(f"{a} and {b}")
-    else:
-        message, remedy = f"no connection either way ({tries})", _CABLE.format(f"{a} and {b}")
-        if not trouble.both:
-            message = f"packets from {a} do not reach {b}, those back do ({tries})"
-    direction = "both" if trouble.both else "a->b"
-    return LinkReport(a, b, direction, Grade.FAIL, message, remedy)

@@ -1,18 +1,18 @@
-"""Describe the results of tests of pairs and of the set, with numbers and remedies. It decides nothing."""
+"""Describe what tests of pairs and of larger groups show, with numbers and remedies. It decides nothing."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 
 from clusterrun.diagnosis.known_errors import meaning
-from clusterrun.model.frozen import frozen
 from clusterrun.model.preflight_report import Finding, Grade, LinkReport
 from clusterrun.preflight.causes.groups import GroupsResult
 from clusterrun.preflight.causes.pair_search import Evidence, SearchResult
 from clusterrun.preflight.causes.rails import slow_rails
-from clusterrun.preflight.observations import GroupTest
-from clusterrun.preflight.session import partition_findings
-from clusterrun.preflight.session.state import NodeFinding, SessionState
+from clusterrun.preflight.observations import PAIR, SET, GroupTest, SlowGroup
+from clusterrun.preflight.session import expected_bandwidth, partition_findings, transport_findings
+from clusterrun.preflight.session.explanation import Explanation, NodeFinding
+from clusterrun.preflight.session.state import SessionState
 from clusterrun.preflight.thresholds import for_backend, median_of
 
 _BROKEN_GPU = "drain the node; then look at its GPUs (dcgmi diag -r 3) and network ports (ibstat, ip -s link)"
@@ -27,41 +27,36 @@ _RAIL = (
     "look at the port of GPU {} (nvidia-smi topo -m names it; ibstat, mlxlink, nvidia-smi -q -d PCIE) and at "
     "its cable and switch"
 )
+_SLOW_PART = "look at the links between these and the others: clusterrun check --all-pairs"
 _SET = "compare with NCCL_NVLS_ENABLE=0, NCCL_COLLNET_ENABLE=0 and fewer nodes; look at the spine switches"
+# Replaces the reason of a test that failed without one.
+NO_ANSWER = "no answer within the limit"
 
 
-@frozen
-class PairFindings:
-    """The findings of a search with tests of pairs."""
+# --- tests of pairs ---
 
-    state: SessionState
-    result: SearchResult
-    last: Mapping[frozenset[int], GroupTest]  # of each pair the last test, or the last that failed
-    ways: Mapping[tuple[int, int], float]  # (from, to): GB/s
 
-    def of_nodes(self) -> Iterator[NodeFinding]:
-        for evidence in self.result.evidence:
-            if len(evidence.nodes) == 1 and evidence.kind != "flaky":
-                yield NodeFinding(evidence.nodes[0], self._node(evidence))
-        median, floor = self.result.median, self.state.limits.pair_floor
-        if median is not None and median < floor:
-            message = f"pairs reach {median:.3g} GB/s, the median (limit {floor:.3g}: pair_floor)"
-            yield NodeFinding(None, Finding("bandwidth", Grade.WARN, message, _ALL_SLOW))
+class PairTests:
+    """The tests of pairs, by pair and by way.
 
-    def write(self, phase: str) -> None:
-        result = self.result
-        of_links = [
-            evidence for evidence in result.evidence if len(evidence.nodes) == 2 and evidence.kind != "flaky"
-        ]
-        self.state.write(phase, self.of_nodes(), map(self._link, of_links))
-        failed, _ = self._across(result.parts)
-        observed = f"{failed} tests of two nodes failed, none passed"
-        partition_findings.write(self.state, phase, result.parts, observed)
-        _, rates = self._across(result.slow_parts)
-        between = median_of(rates or [0.0])
-        partition_findings.write_slow(self.state, result.slow_parts, result.median or 0.0, between)
+    ``last``: the last test of a pair, or its last that failed. ``ways``: (from, to): GB/s.
+    """
 
-    def _across(self, parts: Sequence[tuple[int, ...]]) -> tuple[int, list[float]]:
+    def __init__(self, tests: Sequence[GroupTest]) -> None:
+        self.last: dict[frozenset[int], GroupTest] = {}
+        self.ways: dict[tuple[int, int], float] = {}
+        for test in tests:
+            if test.kind != PAIR:
+                continue
+            key = frozenset(test.nodes)
+            if test.passed is False or key not in self.last:
+                self.last[key] = test
+            for node, rate in test.ways:
+                a, b = test.nodes
+                way = (node, b if node == a else a)
+                self.ways[way] = max(rate, self.ways.get(way, 0.0))
+
+    def across(self, parts: Sequence[Sequence[int]]) -> tuple[int, list[float]]:
         """Return how many links between the parts failed, and the rates of the others."""
         place = {node: number for number, part in enumerate(parts) for node in part}
         failed, rates = 0, []
@@ -72,68 +67,96 @@ class PairFindings:
                     rates.append(test.rate)
         return failed, rates
 
-    def passing(self) -> Iterator[str]:
-        """Yield notices that blame nobody: links that failed at times, and slower kinds of links."""
-        for evidence in self.result.evidence:
-            if evidence.kind == "flaky":
-                names = self.state.names(evidence.nodes)
-                yield f"{names}: {evidence.failed} of {evidence.tests} tests failed, the others passed"
-        fastest = max((kind.median for kind in self.result.kinds), default=0.0)
-        for kind in self.result.kinds:
-            if kind.factor > 1:
-                plural = "s" if kind.levels > 1 else ""
-                alone = "; there is only one, so whether it is slow cannot be told" if kind.links == 1 else ""
-                yield (
-                    f"the links over {kind.levels} level{plural} of switches reach {kind.median:.3g} GB/s, "
-                    f"the fastest kind {fastest:.3g}: compared with their like{alone}"
-                )
-
-    def _node(self, evidence: Evidence) -> Finding:
-        if evidence.kind == "slow":
-            return Finding(
-                "bandwidth", evidence.grade, _slow(evidence), _SLOW_GPU if self.state.has_gpus else _SLOW
-            )
-        why, failed = self._why(evidence), f"{evidence.failed} of {evidence.tests} tests failed"
-        if evidence.kind == "undetermined":
-            message = f"{failed} ({why}); by whose fault is not known"
-            return Finding("pair", Grade.UNDETERMINED, message, _THIRD)
-        if evidence.wrong:
-            message = f"wrong sums in {evidence.wrong} of {evidence.tests} tests: {why}"
-            return Finding("sums", evidence.grade, message, _WRONG)
-        with_whom = self.state.names(dict.fromkeys(evidence.against))
-        return Finding(
-            "pair", evidence.grade, f"{failed}, with {with_whom or 'all'}: {why}", remedy_of(self.state, why)
-        )
-
-    def _why(self, evidence: Evidence) -> str:
+    def failure(self, evidence: Evidence) -> str:
+        """Return why a test of this node or link failed."""
         nodes = evidence.nodes
         keys = [frozenset(nodes)] if len(nodes) == 2 else [frozenset((*nodes, b)) for b in evidence.against]
-        group_tests = (self.last[key] for key in keys if key in self.last)
-        return next(filter(None, map(why_failed, group_tests)), "no answer within the limit")
-
-    def _link(self, evidence: Evidence) -> LinkReport:
-        a, b = evidence.nodes
-        direction, message = "both", f"{evidence.failed} of {evidence.tests} tests failed"
-        if evidence.kind == "slow":
-            if self.ways.get((b, a), 0.0) < self.ways.get((a, b), 0.0):
-                a, b = b, a
-            forward, back = self.ways.get((a, b)), self.ways.get((b, a))
-            direction = "a->b" if forward and back and forward < back / 2 else "both"
-            message = _slow(evidence)
-        elif evidence.kind == "broken":
-            message += f", both nodes pass with others: {self._why(evidence)}"
-        else:
-            message += "; whether the link or a node is to blame is not known"
-        first, second = self.state.nodes[a].name, self.state.nodes[b].name
-        return LinkReport(first, second, direction, evidence.grade, message, _LINK.format(first, second))
+        tests = (self.last[key] for key in keys if key in self.last)
+        return next(filter(None, (test.failure for test in tests)), NO_ANSWER)
 
 
-def of_rails(state: SessionState) -> None:
+def of_pairs(explanation: Explanation) -> None:
+    state = explanation.state
+    tests = PairTests(state.log.of(GroupTest))
+    for search in state.pair_searches:
+        result = search.result()
+        for evidence in result.evidence:
+            if evidence.kind == "flaky":
+                continue
+            if len(evidence.nodes) == 1:
+                finding = _of_node(state, evidence, tests)
+                explanation.add([NodeFinding(evidence.nodes[0], finding)])
+            else:
+                explanation.add_links([_of_link(state, evidence, tests)], of_pairs=True)
+        median, floor = result.median, state.limits.pair_floor
+        if median is not None and median < floor:
+            message = f"pairs reach {median:.3g} GB/s, the median (limit {floor:.3g}: pair_floor)"
+            explanation.network.append(Finding("bandwidth", Grade.WARN, message, _ALL_SLOW))
+        if result.parts:
+            failed, _ = tests.across(result.parts)
+            observed = f"{failed} tests of two nodes failed, none passed"
+            explanation.network.append(partition_findings.of_parts(state, result.parts, observed))
+        if result.slow_parts:
+            _, rates = tests.across(result.slow_parts)
+            inside, between = result.median or 0.0, median_of(rates or [0.0])
+            finding = partition_findings.of_slow(state, result.slow_parts, inside, between)
+            explanation.network.append(finding)
+
+
+def notices(state: SessionState, result: SearchResult) -> Iterator[str]:
+    """Yield notices that blame nobody: links that failed at times, and slower kinds of links."""
+    for evidence in result.evidence:
+        if evidence.kind == "flaky":
+            names = state.names(evidence.nodes)
+            yield f"{names}: {evidence.failed} of {evidence.tests} tests failed, the others passed"
+    fastest = max((kind.median for kind in result.kinds), default=0.0)
+    for kind in result.kinds:
+        if kind.factor > 1:
+            plural = "s" if kind.levels > 1 else ""
+            alone = "; there is only one, so whether it is slow cannot be told" if kind.links == 1 else ""
+            yield (
+                f"the links over {kind.levels} level{plural} of switches reach {kind.median:.3g} GB/s, "
+                f"the fastest kind {fastest:.3g}: compared with their like{alone}"
+            )
+
+
+def _of_node(state: SessionState, evidence: Evidence, tests: PairTests) -> Finding:
+    if evidence.kind == "slow":
+        return Finding("bandwidth", evidence.grade, _slow(evidence), _SLOW_GPU if state.has_gpus else _SLOW)
+    why, failed = tests.failure(evidence), f"{evidence.failed} of {evidence.tests} tests failed"
+    if evidence.kind == "undetermined":
+        message = f"{failed} ({why}); by whose fault is not known"
+        return Finding("pair", Grade.UNDETERMINED, message, _THIRD)
+    if evidence.wrong:
+        message = f"wrong sums in {evidence.wrong} of {evidence.tests} tests: {why}"
+        return Finding("sums", evidence.grade, message, _WRONG)
+    with_whom = state.names(dict.fromkeys(evidence.against))
+    message = f"{failed}, with {with_whom or 'all'}: {why}"
+    return Finding("pair", evidence.grade, message, remedy_of(state, why))
+
+
+def _of_link(state: SessionState, evidence: Evidence, tests: PairTests) -> LinkReport:
+    a, b = evidence.nodes
+    direction, message = "both", f"{evidence.failed} of {evidence.tests} tests failed"
+    if evidence.kind == "slow":
+        if tests.ways.get((b, a), 0.0) < tests.ways.get((a, b), 0.0):
+            a, b = b, a
+        forward, back = tests.ways.get((a, b)), tests.ways.get((b, a))
+        direction = "a->b" if forward and back and forward < back / 2 else "both"
+        message = _slow(evidence)
+    elif evidence.kind == "broken":
+        message += f", both nodes pass with others: {tests.failure(evidence)}"
+    else:
+        message += "; whether the link or a node is to blame is not known"
+    first, second = state.nodes[a].name, state.nodes[b].name
+    return LinkReport(first, second, direction, evidence.grade, message, _LINK.format(first, second))
+
+
+def of_rails(explanation: Explanation) -> None:
     """Report slow rails. Ranks on processors share one network, so they have no rails."""
+    state = explanation.state
     limits = for_backend(state.limits, state.backend)
     slow = slow_rails(state.quantities.rails, limits) if state.backend == "nccl" else []
-    node_findings: list[NodeFinding] = []
-    links: list[LinkReport] = []
     for rail in slow:
         what, outlier = "sends" if rail.is_sending else "receives", rail.outlier
         median = f"{outlier.share:.0%} of the median {outlier.median:.3g}"
@@ -142,16 +165,11 @@ def of_rails(state: SessionState) -> None:
         remedy = _RAIL.format(rail.rail)
         if rail.partner is None:
             message = f"rail {rail.rail} (GPU {rail.rail} and its network port) {what} {rate}"
-            node_findings.append(NodeFinding(rail.node, Finding("rails", Grade.WARN, message, remedy)))
+            explanation.add([NodeFinding(rail.node, Finding("rails", Grade.WARN, message, remedy))])
         else:
             partner = state.nodes[rail.partner].name
             message = f"rail {rail.rail}: {rate}; either end may be at fault"
-            links.append(LinkReport(name, partner, "a->b", Grade.WARN, message, remedy))
-    state.write("rails", node_findings, links)
-
-
-def broken_remedy(state: SessionState) -> str:
-    return _BROKEN_GPU if state.has_gpus else _BROKEN
+            explanation.add_links([LinkReport(name, partner, "a->b", Grade.WARN, message, remedy)])
 
 
 def remedy_of(state: SessionState, why: str, otherwise: str = "") -> str:
@@ -159,11 +177,7 @@ def remedy_of(state: SessionState, why: str, otherwise: str = "") -> str:
     known_error = meaning(why)
     if known_error is not None and not known_error.consequence:
         return f"{known_error.cause}: {known_error.remedy}"
-    return otherwise or broken_remedy(state)
-
-
-def why_failed(test: GroupTest) -> str:
-    return (test.wrong or test.why) if test.passed is False else ""
+    return otherwise or (_BROKEN_GPU if state.has_gpus else _BROKEN)
 
 
 def _slow(evidence: Evidence) -> str:
@@ -173,45 +187,80 @@ def _slow(evidence: Evidence) -> str:
     return f"at best {rate:.3g} GB/s in {tests}{share} (limit {limit:.3g})"
 
 
-def of_ends(state: SessionState) -> Iterator[NodeFinding]:
-    """Report nodes whose torch worker ended repeatedly by itself. A single end is a notice."""
+def of_torch_workers(explanation: Explanation) -> None:
+    """Report nodes whose torch worker ended repeatedly by itself. A single end is no fault."""
+    state = explanation.state
     for node in state.nodes.values():
         if len(node.ends) > 1:
             message = f"its Python ended {len(node.ends)} times during a matrix product: {node.ends[-1]}"
-            yield NodeFinding(
-                node.node, Finding("warm-process", Grade.FAIL, message, remedy_of(state, node.ends[-1]))
-            )
-        elif node.ends:
-            state.notice(f"the Python of {node.name} ended once ({node.ends[0]}), and was started again")
+            finding = Finding("warm-process", Grade.FAIL, message, remedy_of(state, node.ends[-1]))
+            explanation.add([NodeFinding(node.node, finding)])
 
 
-def of_set(state: SessionState, failed: GroupTest, search: GroupsResult, unfinished: bool) -> None:
-    """Report a set that fails although its nodes and pairs pass. ``unfinished``: the search continues."""
-    why = why_failed(failed) or "no answer within the limit"
-    rest = len(failed.nodes) - len(search.bad) - len(search.apart)
-    groups, together = f"groups of {search.size} nodes and more fail with", f"the other {rest} pass together"
-    for node in failed.nodes:  # nodes that an earlier search of a larger set found stay unfit
-        message = f"{groups} it, whichever others they hold ({why}); {together}"
-        finding = Finding("set", Grade.FAIL, message, remedy_of(state, why))
-        state.nodes[node].write("groups", [finding] if node in search.bad else [])
-    if search.bad:
-        state.write("set", [])
-    elif search.apart:
-        observed = f"{groups} each of {state.names(search.apart)} ({why}); {together}"
-        partition_findings.write_apart(state, search.apart, observed)
-        state.write("set", [])
-    elif len(failed.nodes) == 1:
-        message = f"its own ranks fail together: {why}"
-        finding = Finding("set", Grade.FAIL, message, remedy_of(state, why))
-        state.write("set", [NodeFinding(failed.nodes[0], finding)])
-    elif len(failed.nodes) == 2:
-        message = (
-            f"{state.names(failed.nodes)} fail together ({why}); which of them is at fault cannot be told"
-        )
-        state.write_of_all("set", "set", Grade.FAIL, message, remedy_of(state, why, _THIRD))
-    else:
-        message = _of_set(state, search, why, unfinished)
-        state.write_of_all("set", "set", Grade.FAIL, message, remedy_of(state, why, _SET))
+# --- tests of larger groups ---
+
+
+def of_groups(explanation: Explanation) -> None:
+    """Report nodes that make larger groups fail. Nodes that only an earlier search tested stay unfit."""
+    state = explanation.state
+    results = [(failed, search.result()) for failed, search in state.group_searches]
+    for number, (failed, result) in enumerate(results):
+        newer = {node for test, _ in results[number + 1 :] for node in test.nodes}
+        for node in result.bad:
+            if node not in newer:
+                message = f"{_sizes(result)} it, whichever others they hold ({_why(failed)})"
+                message += f"; {_rest(failed, result)}"
+                finding = Finding("set", Grade.FAIL, message, remedy_of(state, _why(failed)))
+                explanation.add([NodeFinding(node, finding)])
+        if result.apart and not result.bad and newer.isdisjoint(result.apart):
+            names = state.names(result.apart)
+            observed = f"{_sizes(result)} each of {names} ({_why(failed)}); {_rest(failed, result)}"
+            nodes = state.nodes
+            rest = [node for node in nodes if not explanation.is_unfit(node) and node not in result.apart]
+            disputed = partition_findings.of_disputed(state, rest, result.apart, observed)
+            explanation.network.append(disputed)
+
+
+def of_set(explanation: Explanation) -> None:
+    """Report the newest test of the whole set: its rate, or why it failed if no node explains that."""
+    state = explanation.state
+    searches = {id(failed): search for failed, search in state.group_searches}
+    tests = [test for test in state.log.of(GroupTest) if test.kind == SET]
+    decided = [test for test in tests if test.passed or id(test) in searches]
+    for test in decided[-1:]:
+        if test.passed:
+            explanation.add(expected_bandwidth.of_set(state, test))
+            explanation.add(transport_findings.of_set(state, test))
+            continue
+        result, why = searches[id(test)].result(), _why(test)
+        if len(test.nodes) == 1:
+            message = f"its own ranks fail together: {why}"
+            finding = Finding("set", Grade.FAIL, message, remedy_of(state, why))
+            explanation.add([NodeFinding(test.nodes[0], finding)])
+        elif len(test.nodes) == 2:
+            names = state.names(test.nodes)
+            message = f"{names} fail together ({why}); which of them is at fault cannot be told"
+            explanation.network.append(Finding("set", Grade.FAIL, message, remedy_of(state, why, _THIRD)))
+        elif not result.bad and not result.apart:
+            is_unfinished = bool(searches[id(test)].next_round())
+            message = _of_set(state, result, why, is_unfinished)
+            explanation.network.append(Finding("set", Grade.FAIL, message, remedy_of(state, why, _SET)))
+    for group in state.log.of(SlowGroup):
+        slow = f"are slow together, twice (limit {group.floor:.3g} GB/s); the other parts are not"
+        finding = Finding("set", Grade.WARN, f"{state.names(group.nodes)} {slow}", _SLOW_PART)
+        explanation.network.append(finding)
+
+
+def _why(failed: GroupTest) -> str:
+    return failed.failure or NO_ANSWER
+
+
+def _sizes(result: GroupsResult) -> str:
+    return f"groups of {result.size} nodes and more fail with"
+
+
+def _rest(failed: GroupTest, result: GroupsResult) -> str:
+    return f"the other {len(failed.nodes) - len(result.bad) - len(result.apart)} pass together"
 
 
 def _of_set(state: SessionState, search: GroupsResult, why: str, unfinished: bool) -> str:

@@ -1,4 +1,4 @@
-"""Write the findings about a network that is partitioned or slow between nodes. It decides nothing."""
+"""Describe a network that is partitioned, loses packets or is slow between nodes. It decides nothing."""
 
 from __future__ import annotations
 
@@ -6,9 +6,8 @@ from collections.abc import Sequence
 
 from clusterrun.model.hostlist import fold
 from clusterrun.model.preflight_report import Finding, Grade
-from clusterrun.preflight.session.state import NodeFinding, SessionState
-
-Parts = Sequence[Sequence[int]]
+from clusterrun.preflight.session.explanation import NetworkFinding, Parts
+from clusterrun.preflight.session.state import SessionState
 
 _SWITCHES = "look at what connects them: the uplink of a switch, a VLAN, an InfiniBand partition"
 _SIZES = "compare the MTU of nodes, switches and tunnels between them: ping -M do -s 1472"
@@ -19,103 +18,83 @@ _KEPT = (
 _UPLINKS = "look at the uplinks of the switches between them: ibstat, ethtool, ip -s link"
 
 
-def write(state: SessionState, source: str, parts: Parts, observed: str, how: str = "is partitioned") -> None:
-    """Report a partitioned network, in which one part can train. Remove the report if ``parts`` is empty."""
-    state.parts[source] = tuple(map(tuple, parts))
+def of_parts(state: SessionState, parts: Parts, observed: str, how: str = "is partitioned") -> NetworkFinding:
+    """Report a partitioned network, in which one part can train."""
     message = f"the network {how} between {_between(state, parts)}: {observed}; no node of them is to blame"
-    if not state.choice().whole:
-        best = state.largest_fit_partition()
-        message += f"; {_SWITCHES}; the largest part alone: {_alone(state, best)}"
-    _tell(state, f"parts by {source}", parts, message, _SWITCHES)
+    if_too_few = f"; {_SWITCHES}; the largest part alone: {{}}"
+    return NetworkFinding("network", message, _SWITCHES, parts, if_too_few)
 
 
-def _tell(
-    state: SessionState, source: str, parts: object, message: str, remedy: str, grade: Grade | None = None
-) -> None:
-    """Write the finding if ``parts`` is not empty. The default grade is FAIL if too few nodes can train."""
-    grade = grade or (Grade.WARN if state.choice().whole else Grade.FAIL)
-    state.write(source, [NodeFinding(None, Finding("network", grade, message, remedy))] if parts else [])
-
-
-def write_silent(state: SessionState, present: Sequence[int], silent: Sequence[int]) -> None:
+def of_silent(state: SessionState, present: Sequence[int], silent: Sequence[int]) -> NetworkFinding:
     """Report several nodes that answer none of the present nodes: they are cut off, or all down."""
-    state.parts["joining"] = (tuple(present), tuple(silent)) if silent else ()
     names = _names(state, silent)
     message = (
         f"{names} answer none of {_names(state, present)}: the network is partitioned between them, or those "
         f"are down; if sinfo -N -n {names} shows that they run, {_SWITCHES}; "
         f"{_offer(state, present, silent)}"
     )
-    _tell(state, "parts by joining", silent, message, _SWITCHES)
+    return NetworkFinding("network", message, _SWITCHES, (present, silent))
 
 
-def write_apart(state: SessionState, apart: Sequence[int], observed: str) -> None:
+def of_disputed(
+    state: SessionState, rest: Sequence[int], disputed: Sequence[int], observed: str
+) -> NetworkFinding:
     """Report nodes that make larger groups fail: they, or their connections to the others, are at fault."""
-    rest = tuple(node.node for node in state.nodes.values() if not node.unfit and node.node not in apart)
-    state.parts["groups"] = (rest, tuple(apart))
     message = (
         f"{observed}: those nodes are at fault, or what connects them to the others, which cannot be told"
+        f"; the others alone: {alone(state, rest)}"
     )
-    message += f"; the others alone: {_alone(state, rest)}"
-    left_out = state.choice().whole and not {*apart} & {*state.choice().nodes}
-    _tell(state, "parts by groups", apart, message, _SWITCHES, Grade.WARN if left_out else Grade.FAIL)
+    return NetworkFinding("network", message, _SWITCHES, (rest, disputed), disputed=tuple(disputed))
 
 
-def write_small(
+def of_small(
     state: SessionState, present: Sequence[int], small: Sequence[int], ways: str = "from {} to {}"
-) -> None:
+) -> NetworkFinding:
     """Report several absent or silent nodes that get or send no large packets."""
-    state.parts["sizes"] = (tuple(present), tuple(small)) if small else ()
     names = _names(state, small)
     message = (
         f"large packets {ways.format(_names(state, present), names)} get lost, small ones arrive: the "
         f"network is partitioned between them for large packets, or all of {names} have a wrong MTU; "
         f"{_SIZES}; {_offer(state, present, small)}"
     )
-    _tell(state, "parts by sizes", small, message, _SIZES)
+    return NetworkFinding("network", message, _SIZES, (present, small))
 
 
-def write_kept_away(state: SessionState, present: Sequence[int], away: Sequence[int]) -> None:
+def of_kept_away(state: SessionState, present: Sequence[int], away: Sequence[int]) -> NetworkFinding:
     """Report several nodes that did not join without a reason, although their machines answer."""
     message = (
         f"the agents of {_names(state, away)} did not join, nothing says why, and their machines answer "
         f"{_names(state, present)}: a firewall between them drops connections to some ports, or these nodes "
         f"share something slow or missing"
     )
-    _tell(state, "parts by agents", away, message, _KEPT)
+    return NetworkFinding("network", message, _KEPT)
 
 
-def write_lossy(state: SessionState, parts: Parts, observed: str, grade: Grade) -> None:
+def of_lossy(state: SessionState, parts: Parts, observed: str, grade: Grade) -> Finding | NetworkFinding:
     """Report groups of nodes that lose packets only between each other. One group can train alone."""
     if grade is Grade.FAIL:
-        write(state, "loss", parts, observed, "loses packets")
-        return
-    state.parts["loss"] = ()
+        return of_parts(state, parts, observed, "loses packets")
     message = (
         f"the network loses packets between {_between(state, parts)}: {observed}; no node of them is to blame"
     )
-    _tell(state, "parts by loss", parts, message, _SWITCHES, grade)
+    return Finding("network", grade, message, _SWITCHES)
 
 
-def write_slow(state: SessionState, parts: Parts, inside: float, between: float) -> None:
+def of_slow(state: SessionState, parts: Parts, inside: float, between: float) -> Finding:
     """Report groups of nodes whose links are slow only between each other: an uplink or a switch."""
     message = (
         f"the network is slow between {_between(state, parts)}: {between:.3g} GB/s at the median, "
         f"{inside:.3g} inside them; no node of them is to blame; {_UPLINKS}"
     )
-    _tell(state, "slow parts of the network", parts, message, _UPLINKS, Grade.WARN)
+    return Finding("network", Grade.WARN, message, _UPLINKS)
 
 
 def _offer(state: SessionState, present: Sequence[int], others: Sequence[int]) -> str:
     """Return the offer to train on the nodes that reach each other. The others may be several parts."""
-    offer = f"these work together: {_alone(state, present)}"
+    offer = f"these work together: {alone(state, present)}"
     if len(others) > len(present):
-        offer += f"; the others may be several parts: clusterrun check {_alone(state, others)}"
+        offer += f"; the others may be several parts: clusterrun check {alone(state, others)}"
     return offer
-
-
-def _alone(state: SessionState, nodes: Sequence[int]) -> str:
-    return f"--nodes {len(nodes)} --nodelist {_names(state, nodes)}"
 
 
 def _between(state: SessionState, parts: Parts) -> str:
@@ -124,3 +103,8 @@ def _between(state: SessionState, parts: Parts) -> str:
 
 def _names(state: SessionState, nodes: Sequence[int]) -> str:
     return fold([state.nodes[node].name for node in nodes])
+
+
+def alone(state: SessionState, nodes: Sequence[int]) -> str:
+    """Return the options of a run on these nodes alone."""
+    return f"--nodes {len(nodes)} --nodelist {_names(state, nodes)}"

@@ -7,8 +7,10 @@ from collections.abc import Generator, Mapping, Sequence
 from clusterrun.model import contract
 from clusterrun.model.orders import Level
 from clusterrun.model.preflight_report import Grade, Report
+from clusterrun.preflight.observations import EarlierLink, NodeGone
 from clusterrun.preflight.session import absent_nodes, local_phase, network_phase
-from clusterrun.preflight.session.collective_phase import PairTests, WholeSet
+from clusterrun.preflight.session.collective_phase import PairRounds, WholeSet
+from clusterrun.preflight.session.report import explain
 from clusterrun.preflight.session.state import NodeState, SessionState
 from clusterrun.preflight.tasks import ListenTask, LocalTask, StartTorch
 
@@ -27,15 +29,19 @@ def in_order(nodes: Mapping[int, NodeState], after: Report | None) -> list[NodeS
 def recall(state: SessionState, report: Report, suspects: Sequence[int]) -> None:
     """Take over the excluded nodes and the bad links of the last check."""
     for node_report in report.nodes:
-        node = state.numbers.get(node_report.node)
-        if node is not None and node_report.role == "excluded" and node not in suspects:
-            state.nodes[node].exclude_as_known_unfit(node_report.findings)
-    bad_links = (link for link in report.links if link.verdict is Grade.FAIL)
-    state.write("before", (), [link for link in bad_links if {link.a, link.b} <= state.numbers.keys()])
+        number = state.numbers.get(node_report.node)
+        if number is not None and node_report.role == "excluded" and number not in suspects:
+            node = state.nodes[number]
+            failed = [finding.said for finding in node_report.findings if finding.verdict is Grade.FAIL]
+            node.absent, node.gone = "", failed[0] if failed else "it was found unfit before"
+            state.observe(NodeGone(number, node_report.findings, state.now))
+    for link in report.links:
+        if link.verdict is Grade.FAIL and {link.a, link.b} <= state.numbers.keys():
+            state.observe(EarlierLink(link))
 
 
 def rounds(
-    pairs: PairTests, suspects: Sequence[int], network: bool
+    pairs: PairRounds, suspects: Sequence[int], network: bool
 ) -> Generator[tuple[type, ...], None, None]:
     """Run local checks and dials, and tests of pairs if their result can help.
 
@@ -62,7 +68,6 @@ def rounds(
     yield from network_phase.around(state, examined)
     state.label = "local round"
     yield (LocalTask,)
-    local_phase.write(state)
     if not _tests_wanted(state, suspects, network):
         return
     for node in (
@@ -71,7 +76,6 @@ def rounds(
         local_phase.start_torch_worker(state, node)
     state.label = "torch is being imported"
     yield (StartTorch,)
-    local_phase.write(state)
     local_phase.choose_backend(state)
     if state.backend:
         yield from pairs.rounds()
@@ -93,22 +97,20 @@ def _tests_wanted(state: SessionState, suspects: Sequence[int], network: bool) -
     options = state.orders.preflight
     if not options.python or network:
         return bool(options.python)
-    has_fit_suspects = any(not state.nodes[node].unfit for node in suspects)
-    helps = options.resubmit or any(not state.nodes[node].unfit for node in _spares(state, suspects))
+    is_unfit = explain(state).is_unfit
+    has_fit_suspects = not all(map(is_unfit, suspects))
+    helps = options.resubmit or not all(map(is_unfit, _spares(state, suspects)))
     return bool(has_fit_suspects and helps and options.level is Level.FULL)
 
 
 def _members(state: SessionState, suspects: Sequence[int], examined: Sequence[int]) -> list[int]:
     """Return the tested nodes, and as partners their neighbours in the ring, near ones first."""
-    ring = [node for node in state.choice().nodes if not state.nodes[node].unfit]
+    explanation = explain(state)
+    ring = explanation.choice().nodes
     needed = max(state.orders.preflight.confirm, 2 * len(suspects))
     at = [place for place, node in enumerate(ring) if node in suspects]
     steps = (step * way for step in range(1, len(ring)) for way in (1, -1))
     near = [ring[(place + step) % len(ring)] for step in steps for place in at]
     partners = [node for node in dict.fromkeys(near) if node not in examined]
     members = {*examined, *partners[:needed]}
-    return [
-        node_state.node
-        for node_state in state.present()
-        if node_state.node in members and not node_state.unfit
-    ]
+    return [node for node in state.nodes if node in members and not explanation.is_unfit(node)]

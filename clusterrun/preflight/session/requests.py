@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import heapq
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 
 from clusterrun.model.frozen import frozen, replace
-from clusterrun.preflight import tasks
 from clusterrun.preflight.tasks import Task
 
 
@@ -48,14 +47,16 @@ class Requests:
     def __len__(self) -> int:
         return len(self._open)
 
-    def ask(self, now: float, node: int, task: Task, seconds: float, body: str = "") -> AskWorker:
-        """Open a request. ``body`` is the task's text, if the caller has it already."""
-        self._last += 1
-        self._put(Request(self._last, node, task, now, now + seconds))
-        kind = type(task)
-        self._batches[kind] = self._batches[kind] + 1 if self._counts[kind] else 1
-        self._counts[kind] += 1
-        return AskWorker(node, self._last, body or tasks.message_text(task))
+    def ask(self, now: float, text_by_node: Mapping[int, str], task: Task, seconds: float) -> list[AskWorker]:
+        """Open a request to each node, with its own text of ``task``."""
+        asks, kind = [], type(task)
+        for node, text in text_by_node.items():
+            self._last += 1
+            self._put(Request(self._last, node, task, now, now + seconds))
+            self._batches[kind] = self._batches[kind] + 1 if self._counts[kind] else 1
+            self._counts[kind] += 1
+            asks.append(AskWorker(node, self._last, text))
+        return asks
 
     def waits_for(self, kinds: Iterable[type]) -> bool:
         return any(map(self.count, kinds))

@@ -8,7 +8,8 @@ from clusterrun.model.preflight_report import Finding, Grade
 from clusterrun.preflight.majority import outlier_findings
 from clusterrun.preflight.observations import GroupTest
 from clusterrun.preflight.session import expected_bandwidth
-from clusterrun.preflight.session.state import NodeFinding, SessionState
+from clusterrun.preflight.session.explanation import NodeFinding
+from clusterrun.preflight.session.state import SessionState
 
 NAME = "transport"
 DIRECT, INDIRECT = "GDRDMA", "without-GDRDMA"

@@ -7,7 +7,8 @@ import random
 import pytest
 
 from clusterrun.preflight.causes import losses
-from clusterrun.preflight.causes.losses import Losses, LossyWay, usual_share
+from clusterrun.preflight.causes.losses import LossyWay, lossy_ways, usual_share
+from clusterrun.preflight.observations import Log, NodeTraffic
 from clusterrun.preflight.tasks import ExchangeAnswer, LinkTraffic
 
 LEAST = 0.01
@@ -110,9 +111,10 @@ def test_stalls_seen_by_several_are_the_nodes_and_by_one_the_links():
 
 
 def test_what_a_node_says_again_takes_the_place_of_what_it_had_said():
-    counts = Losses()
-    counts.take(0, ExchangeAnswer((LinkTraffic(1, 100, 1), LinkTraffic(1, 50, 2, 0.5, 1))))
-    counts.take(0, ExchangeAnswer((LinkTraffic(1, 200, 1), LinkTraffic(1, 80, 2, 0.5, 1))))
-    assert counts.ways([0, 1]) == [LossyWay(0, 1, 280, 3, 0.5, 1)]
-    assert counts.ways([0]) == []
+    log = Log()
+    older = ExchangeAnswer((LinkTraffic(1, 100, 1), LinkTraffic(1, 50, 2, 0.5, 1)))
+    newer = ExchangeAnswer((LinkTraffic(1, 200, 1), LinkTraffic(1, 80, 2, 0.5, 1)))
+    log.append([NodeTraffic(0, older), NodeTraffic(0, newer)])
+    assert lossy_ways(log, [0, 1]) == [LossyWay(0, 1, 280, 3, 0.5, 1)]
+    assert lossy_ways(log, [0]) == []
     assert usual_share([]) == 0.0

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from benchmarks.pair_world import PairWorld, link, searched
-from clusterrun.preflight.causes.rates import LinkDistance, kinds_of, levels, same_distance, switches
+from clusterrun.preflight.causes.rates import LinkDistance, distances, kinds_of, same_distance
 from clusterrun.preflight.observations import Pair
 
 
@@ -22,7 +22,8 @@ from clusterrun.preflight.observations import Pair
     ],
 )
 def test_two_nodes_are_as_far_apart_as_they_must_go_up_to_meet(one, other, apart):
-    assert levels(switches(one), switches(other)) == levels(switches(other), switches(one)) == apart
+    distance = distances({0: one, 1: other})
+    assert distance((0, 1)) == distance((1, 0)) == apart
 
 
 def test_a_kind_that_is_as_fast_as_the_others_is_left_as_it_is():

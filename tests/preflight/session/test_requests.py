@@ -11,7 +11,7 @@ WARM = StartTorch("/py", "/")
 
 def test_an_answer_closes_its_question_once_and_only_from_the_node_that_was_asked():
     questions = Requests()
-    ask = questions.ask(1.0, 3, LISTEN, 5.0)
+    (ask,) = questions.ask(1.0, {3: "text"}, LISTEN, 5.0)
     assert questions.close(4, ask.number) is None
     assert questions.waits_for([ListenTask]) and not questions.waits_for([StartTorch])
     closed = questions.close(3, ask.number)
@@ -23,7 +23,7 @@ def test_an_answer_closes_its_question_once_and_only_from_the_node_that_was_aske
 def test_what_is_overdue_is_closed_in_the_order_of_limits():
     questions = Requests()
     for node, seconds in ((0, 9.0), (1, 2.0), (2, 5.0)):
-        questions.ask(0.0, node, LISTEN, seconds)
+        questions.ask(0.0, {node: ""}, LISTEN, seconds)
     assert questions.due_at() == 2.0
     assert [entry.node for entry in questions.close_overdue(5.0)] == [1, 2]
     assert questions.due_at() == 9.0
@@ -31,7 +31,7 @@ def test_what_is_overdue_is_closed_in_the_order_of_limits():
 
 def test_a_question_can_be_hurried_and_never_be_given_more():
     questions = Requests()
-    questions.ask(0.0, 0, LISTEN, 9.0)
+    questions.ask(0.0, {0: ""}, LISTEN, 9.0)
     (entry,) = questions.of_kind(ListenTask)
     questions.hurry(entry, 20.0)
     assert questions.due_at() == 9.0
@@ -44,7 +44,7 @@ def test_a_question_can_be_hurried_and_never_be_given_more():
 def test_a_lost_node_closes_all_that_it_was_asked():
     questions = Requests()
     for node in (0, 1):
-        questions.ask(0.0, node, LISTEN, 9.0)
-        questions.ask(0.0, node, WARM, 9.0)
+        questions.ask(0.0, {node: ""}, LISTEN, 9.0)
+        questions.ask(0.0, {node: ""}, WARM, 9.0)
     assert {type(entry.task) for entry in questions.close_all_of(1)} == {ListenTask, StartTorch}
     assert (len(questions), questions.count(StartTorch)) == (2, 1)

@@ -11,9 +11,11 @@ from clusterrun.model.frozen import replace
 from clusterrun.model.hostlist import fold
 from clusterrun.model.orders import Level
 from clusterrun.model.preflight_report import Finding, Grade, LinkReport
-from clusterrun.preflight.session.precedence import PRECEDENCE
+from clusterrun.preflight.causes.ports import COMB
+from clusterrun.preflight.observations import EarlierLink, NodeGone, PortSweep, Unanswered
+from clusterrun.preflight.session import report
+from clusterrun.preflight.session.report import explain
 from clusterrun.preflight.session.session import Session, SessionNode
-from clusterrun.preflight.session.state import NodeFinding
 from tests.preflight.simulated import PORTS, START, Cluster, Faults, bad_links, blamed, examined, name, orders
 
 LOOPBACK = "127.0.1.1"
@@ -222,26 +224,33 @@ def test_a_node_without_gpus_gets_no_remedy_for_gpus():
     assert not any("dcgmi" in finding.remedy for finding in outcome.report.nodes[2].findings)
 
 
-def test_findings_are_read_in_the_declared_order_whichever_phase_writes_first():
-    state = Cluster(orders(3), Faults()).machine._state
-    for phase in reversed(PRECEDENCE):
-        finding = Finding(phase, Grade.FAIL, phase)
-        state.write(phase, [NodeFinding(0, finding), NodeFinding(None, finding)])
-    assert [finding.check for finding in state.nodes[0].findings] == list(PRECEDENCE)
-    assert [finding.check for finding in state.together] == list(PRECEDENCE)
-    with pytest.raises(ValueError, match="no precedence"):
-        state.write("a phase that nobody declared", [])
+def test_findings_do_not_depend_on_the_order_of_observations():
+    observations = [
+        PortSweep({(0, 1): frozenset(COMB), (2, 1): frozenset(COMB), (3, 1): frozenset(COMB)}),
+        EarlierLink(LinkReport(name(2), name(3), "both", Grade.FAIL, "tests failed")),
+        EarlierLink(LinkReport(name(0), name(1), "both", Grade.FAIL, "tests failed")),
+        NodeGone(1, (Finding("agent", Grade.FAIL, "it was lost"),), START),
+        Unanswered(1, "dialling"),
+    ]
+    for order in itertools.permutations(observations):
+        state = Cluster(orders(4), Faults()).machine._state
+        for observation in order:
+            state.observe(observation)
+        explanation = explain(state)
+        assert [finding.check for finding in explanation.findings(1)] == ["agent", "ports", "budget"]
+        # The node with blocked ports explains its link, whichever was observed first.
+        assert [(link.a, link.b) for link in explanation.links] == [(name(2), name(3))]
 
 
-def test_a_node_with_blocked_ports_explains_the_links_that_other_phases_found():
-    state = Cluster(orders(3), Faults()).machine._state
-    link_report = LinkReport(name(0), name(1), "both", Grade.FAIL, "tests failed")
-    state.write("pairs", [], [link_report])
-    assert state.links == (link_report,)
-    state.write("port sweep", [NodeFinding(1, Finding("ports", Grade.FAIL, "blocked"))])
-    assert state.links == ()
-    state.write("port sweep", [])
-    assert state.links == (link_report,)
+def test_a_question_that_fails_is_reported_and_the_others_are_answered(monkeypatch):
+    def fails(explanation):
+        raise KeyError("n7")
+
+    monkeypatch.setattr(report, "QUESTIONS", (fails, *report.QUESTIONS))
+    outcome = examined(orders(4, 1), Faults(broken={2}))
+    assert (blamed(outcome), outcome.world) == ({2}, (0, 1, 4, 3))
+    assert "the check itself failed: KeyError: 'n7'" in outcome.report.set_said
+    assert outcome.report.verdict is Grade.UNDETERMINED
 
 
 def test_a_warm_process_that_ends_once_is_started_again_and_that_is_said():

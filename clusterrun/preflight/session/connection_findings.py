@@ -1,0 +1,212 @@
+"""Describe what dials, sweeps of ports and counts of packets show about nodes and links."""
+
+from __future__ import annotations
+
+from clusterrun.model.preflight_report import Finding, Grade, LinkReport
+from clusterrun.preflight.causes import losses
+from clusterrun.preflight.causes.dials import ConnectTrouble
+from clusterrun.preflight.causes.losses import LossTrouble
+from clusterrun.preflight.causes.ports import Blocked, blocked
+from clusterrun.preflight.majority import some_of
+from clusterrun.preflight.observations import CONTROL, LOSS, EarlierLink, PortSweep
+from clusterrun.preflight.session import consistency, partition_findings
+from clusterrun.preflight.session.explanation import Explanation, NodeFinding, Parts
+from clusterrun.preflight.session.state import HOST, SessionState
+from clusterrun.preflight.thresholds import limit
+
+_TRIES = "tried {} times"
+_FIREWALL = "open the ephemeral ports between the nodes of a job (iptables -L -n, nft list ruleset)"
+_CABLE = "look at switch port, cable and route of {}: ip -s link, ethtool"
+_PATH = "let the MTU of {} be what the switches carry: ping -M do -s 8972 from the one to the other"
+_OPEN = "open the ephemeral ports between the nodes of a job (iptables -S, nft list ruleset): on {}"
+_LIMIT = (
+    "allow the connections of a job, which opens hundreds within a second (iptables -S | grep -E "
+    "'limit|connlimit|recent', nft list ruleset, nf_conntrack_max, net.ipv4.tcp_max_syn_backlog): on {}"
+)
+_LIMITED = "something limits how many are open or begin at a time"
+_LOSSY = "look at cable, switch port and duplex of {}: ethtool -S, ip -s link, nstat -az TcpRetransSegs"
+_ALL_LOSSY = "look at the switches between the nodes: dropped packets, buffers, flow control"
+
+
+# --- an earlier check, and sweeps of ports ---
+
+
+def of_earlier_check(explanation: Explanation) -> None:
+    explanation.add_links(earlier.link for earlier in explanation.state.log.of(EarlierLink))
+
+
+def of_sweep(explanation: Explanation) -> None:
+    """Report blocked ports by the newest sweep."""
+    state = explanation.state
+    for sweep in state.log.of(PortSweep)[-1:]:
+        causes = blocked(sweep.silent)
+        nodes = [cause for cause in causes if len(cause.nodes) == 1]
+        explanation.blocked = {cause.nodes[0] for cause in nodes}
+        explanation.add(NodeFinding(cause.nodes[0], _of_blocked_node(state, cause)) for cause in nodes)
+        explanation.add_links(_of_blocked_link(state, cause) for cause in causes if len(cause.nodes) > 1)
+
+
+def _of_blocked_node(state: SessionState, cause: Blocked) -> Finding:
+    others, name = state.names(cause.others), state.names(cause.nodes)
+    if not cause.first:
+        ways = f"that {others} begin to it" if cause.inward else f"that it begins to {others}"
+        message = f"{cause.share:.0%} of the TCP connections {ways} get no answer, whichever port: {_LIMITED}"
+        return Finding("ports", Grade.FAIL, message, _LIMIT.format(name))
+    ports = f"TCP ports from about {cause.first} to {cause.last}"
+    message = (
+        f"its {ports} answer nobody ({others})" if cause.inward else f"it reaches {ports} nowhere ({others})"
+    )
+    return Finding("ports", Grade.FAIL, message, _OPEN.format(name))
+
+
+def _of_blocked_link(state: SessionState, cause: Blocked) -> LinkReport:
+    a, b = (state.nodes[node].name for node in cause.nodes)
+    if not cause.first:
+        connections = f"{cause.share:.0%} of the TCP connections from {a} to {b}"
+        message = f"{connections} get no answer, whichever port: {_LIMITED}"
+        return LinkReport(a, b, "a->b", Grade.FAIL, message, _LIMIT.format(f"{a} and {b}"))
+    message = f"TCP ports of {b} from about {cause.first} to {cause.last} do not answer {a}"
+    return LinkReport(a, b, "a->b", Grade.FAIL, message, _OPEN.format(f"{a} and {b}"))
+
+
+# --- lost packets ---
+
+
+def of_losses(explanation: Explanation) -> None:
+    state = explanation.state
+    end = state.log.last_round(LOSS)
+    if end is None:
+        return
+    ways, least = losses.lossy_ways(state.log, end.present), limit(state.needs.limits, "loss_warn")
+    troubles, parts = losses.explain_losses(ways, least)
+    for trouble in troubles:
+        if trouble.side:
+            finding = _of_lossy_node(state, trouble)
+            explanation.add([NodeFinding(trouble.nodes[0], finding)])
+            if finding.verdict is Grade.FAIL:
+                explanation.lossy.add(trouble.nodes[0])
+    explanation.add_links(_of_lossy_link(state, trouble) for trouble in troubles if len(trouble.nodes) == 2)
+    usual = losses.usual_share(ways)
+    if usual >= least:
+        message = f"{usual:.1%} or more of what most nodes send each other has to be sent again"
+        explanation.network.append(Finding("loss", Grade.WARN, message, _ALL_LOSSY))
+    if parts:
+        crossing = [way for trouble in troubles if not trouble.nodes for way in trouble.ways]
+        across = LossTrouble((), tuple(dict.fromkeys(crossing)))
+        grade = _grade(state, across, stalls=2)
+        explanation.network.append(partition_findings.of_lossy(state, parts, _counts(across), grade))
+
+
+def _of_lossy_node(state: SessionState, trouble: LossTrouble) -> Finding:
+    node = trouble.nodes[0]
+    others = state.names(dict.fromkeys(way.b if way.a == node else way.a for way in trouble.ways))
+    sent, received = f"what it sends to {others}", f"what it gets from {others}"
+    traffic = {"out": sent, "in": received}.get(trouble.side, f"{sent} and gets from them")
+    message = f"packets of {traffic} get lost: {_counts(trouble)}"
+    return Finding("loss", _grade(state, trouble, stalls=1), message, _LOSSY.format(state.names([node])))
+
+
+def _of_lossy_link(state: SessionState, trouble: LossTrouble) -> LinkReport:
+    a, b = (state.nodes[node].name for node in trouble.nodes)
+    traffic = f"{a} and {b} send each other" if trouble.both else f"{a} sends to {b}"
+    message = f"packets of what {traffic} get lost: {_counts(trouble)}"
+    direction, grade = "both" if trouble.both else "a->b", _grade(state, trouble, stalls=2)
+    return LinkReport(a, b, direction, grade, message, _LOSSY.format(f"{a} and {b}"))
+
+
+def _counts(trouble: LossTrouble) -> str:
+    sent, resent = sum(way.sent for way in trouble.ways), sum(way.resent for way in trouble.ways)
+    message = f"{resent} of {sent} segments were sent again ({trouble.share:.1%})"
+    if trouble.stalls:
+        longest = max(way.longest for way in trouble.ways)
+        message += f"; {trouble.stalls} messages stalled, for up to {longest:.1f} s"
+    return message
+
+
+def _grade(state: SessionState, trouble: LossTrouble, stalls: int) -> Grade:
+    """FAIL if much is lost, or if messages stalled more often than one event explains."""
+    lossy = trouble.share >= limit(state.needs.limits, "loss_fail")
+    return Grade.FAIL if lossy or trouble.stalls >= stalls else Grade.WARN
+
+
+# --- dials ---
+
+
+def of_dials(explanation: Explanation) -> None:
+    """Report which connections fail, and nodes whose names, clocks or interfaces differ."""
+    state = explanation.state
+    end = state.log.last_round(CONTROL)
+    if end is None:
+        return
+    troubles, parts = state.dials.explain(end.present)
+    if parts:
+        explanation.dial_parts = parts
+        explanation.network.append(partition_findings.of_parts(state, parts, _observed(state, parts)))
+    for trouble in troubles:
+        if len(trouble.nodes) == 1:
+            explanation.add([NodeFinding(trouble.nodes[0], of_trouble(state, trouble))])
+            explanation.host_fails = explanation.host_fails or trouble.nodes == (HOST,)
+        else:
+            explanation.add_links([link_of(state, trouble)])
+            explanation.bad_links.add(frozenset(trouble.nodes))
+    listeners = [node for node in state.nodes.values() if node.listens and not node.absent]
+    views = {node.node: node.resolved for node in listeners if node.resolved}
+    explanation.add(consistency.names(views, {node.name: node for node in listeners}))
+    explanation.add(consistency.late_names(listeners))
+    clock_limits = (limit(state.needs.limits, name) for name in ("clock_warn", "clock_fail"))
+    explanation.add(consistency.clocks(listeners, *clock_limits))
+    explanation.add(consistency.interfaces(listeners))
+
+
+def _observed(state: SessionState, parts: Parts) -> str:
+    place = {node: at for at, part in enumerate(parts) for node in part}
+    ways = [way for way in state.dials.ways.values() if {way.a, way.b} <= place.keys()]
+    ways = [way for way in ways if place[way.a] != place[way.b]]
+    partly_good = [way for way in ways if way.good]
+    if not partly_good:
+        kind = "no connection"
+    elif any(way.bad for way in partly_good):
+        kind = "some TCP ports do not answer"
+    else:
+        kind = "large packets get lost"
+    return f"{kind} between them ({len(ways)} ways tried), all is well inside"
+
+
+def of_trouble(state: SessionState, trouble: ConnectTrouble) -> Finding:
+    name = state.nodes[trouble.nodes[0]].name
+    others = some_of([state.nodes[node].name for node in trouble.others], 4)
+    tries = _TRIES.format(trouble.rounds) + (f"; {trouble.why}" if trouble.why else "")
+    if trouble.kind == "ports":
+        ports = ", ".join(map(str, trouble.ports))
+        message = f"TCP ports {ports} answer nobody ({others}; {tries})"
+        if not ports:
+            message = (
+                f"some TCP connections between it and {others} get no answer, each on other ports ({tries})"
+            )
+        return Finding("ports", Grade.FAIL, message, _FIREWALL)
+    if trouble.kind == "large":
+        message = f"large packets do not get through from and to {others} ({tries}); small ones do"
+        return Finding("large-packets", Grade.FAIL, message, _PATH.format(name))
+    messages = {
+        "all": f"no connection from or to {others}",
+        "in": f"no port of it answers {others}",
+        "out": f"it reaches none of {others}",
+    }
+    remedy = _CABLE.format(name) if trouble.side == "all" else _FIREWALL
+    return Finding("connections", Grade.FAIL, f"{messages[trouble.side]} ({tries})", remedy)
+
+
+def link_of(state: SessionState, trouble: ConnectTrouble) -> LinkReport:
+    a, b = (state.nodes[node].name for node in trouble.nodes)
+    tries = _TRIES.format(trouble.rounds) + (f"; {trouble.why}" if trouble.why else "")
+    if trouble.kind == "ports":
+        message = f"TCP ports {', '.join(map(str, trouble.ports))} of {b} do not answer {a} ({tries})"
+        remedy = _FIREWALL
+    elif trouble.kind == "large":
+        message, remedy = f"large packets get lost ({tries}); small ones pass", _PATH.format(f"{a} and {b}")
+    else:
+        message, remedy = f"no connection either way ({tries})", _CABLE.format(f"{a} and {b}")
+        if not trouble.both:
+            message = f"packets from {a} do not reach {b}, those back do ({tries})"
+    direction = "both" if trouble.both else "a->b"
+    return LinkReport(a, b, direction, Grade.FAIL, message, remedy)

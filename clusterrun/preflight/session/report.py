@@ -1,0 +1,228 @@
+"""Turn the observations of a check into findings, verdicts, the nodes that train and the nodes to exclude."""
+
+from __future__ import annotations
+
+from clusterrun.model.document import encode
+from clusterrun.model.frozen import frozen
+from clusterrun.model.preflight_report import Finding, Grade, Measurement, NodeReport, Report, worst
+from clusterrun.model.world import exactly
+from clusterrun.preflight import registry
+from clusterrun.preflight.observations import PRODUCT, SET, CheckFault, GroupTest, Unanswered
+from clusterrun.preflight.session import (
+    burn_findings,
+    connection_findings,
+    pair_findings,
+    presence_findings,
+)
+from clusterrun.preflight.session.consistency import common_interface, faster_interface
+from clusterrun.preflight.session.explanation import Explanation, NodeFinding
+from clusterrun.preflight.session.state import SessionState
+
+_OURS = "this is a fault of clusterrun: please report it with this line"
+_MORE = "give it more: --preflight-budget"
+_NONE_PASSED = (
+    "look at what all of them share: the interface that GLOO_SOCKET_IFNAME or NCCL_SOCKET_IFNAME names, "
+    "and the firewall between the nodes of a job"
+)
+
+
+@frozen
+class SessionOutcome:
+    """The outcome of a check."""
+
+    fit: bool
+    report: Report
+    world: tuple[int, ...]  # numbers in the allocation in rank order; complete if ``fit``
+    environment: tuple[tuple[str, str], ...]  # for the ranks, without the variables that the user set
+    excluded: tuple[str, ...]  # names of the nodes that another attempt should exclude
+
+
+def explain(state: SessionState) -> Explanation:
+    """Return what the observations show so far. It is computed once for the same observations."""
+    if isinstance(state.explanation, Explanation):
+        return state.explanation
+    state.explanation = explanation = Explanation(state)
+    for question in QUESTIONS:
+        try:
+            question(explanation)
+        except Exception as error:  # noqa: BLE001 (a fault of ours must not keep a run from training)
+            explanation.network.append(_fault(error))
+    return explanation
+
+
+def _of_local_checks(explanation: Explanation) -> None:
+    state = explanation.state
+    local, workers, products = {}, {}, {}
+    for node in state.nodes.values():
+        if node.local is not None:
+            local[node.name] = node.local
+        if node.first_torch_worker is not None:
+            workers[node.name] = node.first_torch_worker
+        if node.product is not None:
+            products[node.name] = node.product
+    for name, findings in registry.findings(state.needs, local, workers, products).items():
+        explanation.add(NodeFinding(state.numbers.get(name), finding) for finding in findings)
+
+
+def _of_long_load(explanation: Explanation) -> None:
+    state = explanation.state
+    readings = {node.name: encode(node.burn) for node in state.nodes.values() if node.burn is not None}
+    for name, finding in burn_findings.judge(state.needs, readings):
+        explanation.add([NodeFinding(state.numbers.get(name), finding)])
+
+
+def _of_budget(explanation: Explanation) -> None:
+    ended = f"the budget of {explanation.state.orders.preflight.budget:g} s ended during"
+    for unanswered in explanation.state.log.of(Unanswered):
+        finding = Finding("budget", Grade.UNDETERMINED, f"{ended} {unanswered.title}", _MORE)
+        explanation.add([NodeFinding(unanswered.node, finding)])
+
+
+def _of_faults(explanation: Explanation) -> None:
+    explanation.network += [_fault(fault.error) for fault in explanation.state.log.of(CheckFault)]
+
+
+def _fault(error: Exception) -> Finding:
+    message = f"the check itself failed: {type(error).__name__}: {error}"
+    return Finding("check", Grade.UNDETERMINED, message, _OURS)
+
+
+def _of_missing_tests(explanation: Explanation) -> None:
+    """Report at the end that the whole set was not tested, or that no two nodes passed a test together."""
+    state = explanation.state
+    needed = state.has_ended and state.should_test_set and explanation.choice().whole
+    tests = state.log.of(GroupTest)
+    set_passed = any(test.passed for test in tests if test.kind == SET)
+    if needed and state.backend and not set_passed and not explanation.network:
+        message = "the whole set was not tested to its end: no time was left"
+        explanation.network.append(Finding("set", Grade.UNDETERMINED, message))
+    groups = [test for test in tests if test.kind != PRODUCT and len(test.nodes) > 1]
+    failed = [test for test in groups if test.passed is False]
+    is_verified = any(test.passed for test in groups) or state.orders.nodes < 2
+    if needed and not is_verified and not explanation.together_has(Grade.FAIL):
+        if failed:
+            why = next((test.failure for test in failed if test.failure), pair_findings.NO_ANSWER)
+            message = f"none of {len(failed)} tests of nodes together passed: {why}"
+            remedy = pair_findings.remedy_of(state, why, _NONE_PASSED)
+            explanation.network.append(Finding("set", Grade.FAIL, message, remedy))
+        elif not explanation.together_has(Grade.UNDETERMINED):
+            message = "no two nodes were tested together"
+            explanation.network.append(Finding("set", Grade.UNDETERMINED, message))
+
+
+# The order is the precedence: a cause is asked for before its consequences. Is the node there, does it
+# connect, is it sound by itself, does it work with one other, is it fast, does it work in larger groups, and
+# was there enough time to know?
+QUESTIONS = (
+    presence_findings.of_gone,
+    connection_findings.of_earlier_check,
+    connection_findings.of_sweep,
+    connection_findings.of_losses,
+    connection_findings.of_dials,
+    presence_findings.of_absent,
+    presence_findings.of_silent,
+    _of_local_checks,
+    pair_findings.of_torch_workers,
+    pair_findings.of_pairs,
+    pair_findings.of_rails,
+    pair_findings.of_groups,
+    pair_findings.of_set,
+    _of_long_load,
+    presence_findings.of_late,
+    presence_findings.of_kept_away,
+    _of_budget,
+    _of_faults,
+    _of_missing_tests,
+)
+
+
+# --- the end ---
+
+
+def conclude(state: SessionState) -> SessionOutcome:
+    """Return the outcome of a check that has ended."""
+    state.has_ended, state.explanation = True, None
+    explanation = explain(state)
+    choice, together = explanation.choice(), explanation.together()
+    fit = choice.whole and not explanation.together_has(Grade.FAIL)
+    for search in state.pair_searches:
+        for notice in pair_findings.notices(state, search.result()):
+            state.notice(notice)
+    for was, now in choice.swaps:
+        state.notice(f"{state.nodes[now].name} takes the place of {state.nodes[was].name}")
+    # The user chooses, since a faster interface may not join the nodes and was not tested.
+    name, fast, slow = faster_interface([state.nodes[node] for node in choice.nodes])
+    if len(choice.nodes) > 1 and name and "GLOO_SOCKET_IFNAME" not in dict(state.orders.environment):
+        state.notice(
+            f"every node has {name} with {fast / 1000:g} Gb/s, the interface in use has {slow / 1000:g}: "
+            f"if it joins the nodes, --env GLOO_SOCKET_IFNAME={name} --env NCCL_SOCKET_IFNAME=={name}"
+        )
+    parted = () if choice.whole else choice.parted
+    alone = state.names(node for node in parted if node not in explanation.elsewhere())
+    if alone:
+        state.notice(f"the other nodes work together without {alone}: --exclude {alone}")
+    report = _report(explanation, together, fit)
+    # Another attempt excludes the smaller group: the nodes that joined, or the nodes that they do not reach.
+    joined, others = [node.node for node in state.present()], explanation.unreached
+    fewer = joined if len(others) > len(joined) and not choice.whole else others
+    excluded = dict.fromkeys((*report.excluded, *(state.nodes[node].name for node in (*parted, *fewer))))
+    return SessionOutcome(fit, report, choice.nodes, report.environment, tuple(excluded))
+
+
+def _report(explanation: Explanation, together: tuple[Finding, ...], fit: bool) -> Report:
+    state = explanation.state
+    orders, choice, links = state.orders, explanation.choice(), explanation.links
+    members = [state.nodes[number] for number in choice.nodes]
+    world = tuple(node.name for node in members)
+    grades = [explanation.verdict(node) for node in choice.nodes]
+    grades += [link.verdict for link in links if {link.a, link.b} <= set(world)]
+    grades += [Grade.WARN] * bool(choice.swaps) + [finding.verdict for finding in together]
+    interface = common_interface(members)
+    chosen = {"GLOO_SOCKET_IFNAME": interface, "NCCL_SOCKET_IFNAME": exactly(interface)} if interface else {}
+    reports, excluded = [], []
+    for number, node in state.nodes.items():
+        is_unfit = explanation.is_unfit(number)
+        role = "rank" if number in choice.nodes else "excluded" if is_unfit else "spare"
+        reports.append(NodeReport(node.name, explanation.verdict(number), role, explanation.findings(number)))
+        if is_unfit and number not in explanation.excused:
+            excluded.append(node.name)
+    return Report(
+        run_id=orders.run_id,
+        cluster=orders.preflight.cluster,
+        level=str(orders.preflight.level),
+        verdict=worst(tuple(grades)) if fit else Grade.FAIL,
+        at=state.wall_at(state.now),
+        seconds=round(state.now - state.began, 3),
+        budget=orders.preflight.budget,
+        rounds=state.rounds,
+        backend=state.backend,
+        world=world,
+        spares=tuple(report.node for report in reports if report.role == "spare"),
+        excluded=tuple(excluded),
+        nodes=tuple(reports),
+        links=links,
+        set_said="; ".join(map(_message_with_remedy, together)),
+        tests=tuple(_measurement(state, test) for test in state.log.of(GroupTest)),
+        quantities=state.quantities.report([node.name for node in state.nodes.values()]),
+        table=state.quantities.table(),
+        notices=tuple(state.notices),
+        environment=tuple(item for item in chosen.items() if item[0] not in dict(orders.environment)),
+    )
+
+
+def _measurement(state: SessionState, test: GroupTest) -> Measurement:
+    return Measurement(
+        test=test.kind,
+        round=test.round,
+        nodes=tuple(state.nodes[node].name for node in test.nodes),
+        outcome={True: "passed", False: "failed", None: "void"}[test.passed],
+        seconds=round(test.seconds, 3),
+        gigabytes_per_second=test.rate,
+        said=test.wrong or test.why,
+    )
+
+
+def _message_with_remedy(finding: Finding) -> str:
+    """Return the message of a finding, and its remedy if the finding keeps the run from training."""
+    remedy = finding.remedy if finding.verdict is Grade.FAIL and finding.remedy not in finding.said else ""
+    return f"{finding.said} -> {remedy}" if remedy else finding.said
