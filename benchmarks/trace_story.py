@@ -1,8 +1,13 @@
-"""Traces a story through the machines and counts its moves between files: ``-m benchmarks.trace_story``.
+"""Trace two stories through the machines and count their moves between files: ``-m benchmarks.trace_story``.
 
-The story: of a node's two ranks one exits with code 3, the other is ended, the run's end is decided.
-It begins with the end that the agent is told of, and ends where the run's last stage begins. A move is a call
-from a function of one file of clusterrun to a function of another one; what makes or copies a value is none.
+``exit``: of a node's two ranks one exits with code 3, the other is ended, the run's end is decided. It begins
+with the end that the agent is told of, and ends where the run's last stage begins.
+
+``pair``: seven nodes are checked, and one of them is faulty. The answer to a test of a pair ends a round of
+tests, and the next round begins. The story is the round with most moves.
+
+A move is a call from a function of one file of clusterrun to a function of another one; what makes or copies
+a value is none.
 """
 
 from __future__ import annotations
@@ -19,6 +24,8 @@ from clusterrun.coordinator.coordinator import Coordinator
 from clusterrun.coordinator.events import AgentJoined, EpochClaimed, MessageCame, Progressed
 from clusterrun.model.orders import Orders
 from clusterrun.model.world import Meeting, World
+from clusterrun.preflight import tasks
+from clusterrun.preflight.tasks import GroupTask
 from clusterrun.protocol.messages import (
     Ack,
     Beat,
@@ -31,6 +38,7 @@ from clusterrun.protocol.messages import (
     StartRanks,
 )
 from clusterrun.runtime.machine_events import Now, Tick
+from tests.preflight.simulated import Cluster, Faults, orders
 
 PACKAGE = str(Path(sys.modules[Coordinator.__module__].__file__ or "").parents[1]) + "/"
 NO_MOVES = ("model/frozen.py",)
@@ -45,12 +53,14 @@ class Trace:
 
     def __init__(self) -> None:
         self.moves: list[tuple[str, str, str]] = []
+        self.calls = 0  # of functions of the package
         self.decided = False
 
     def __call__(self, frame: Any, event: str, argument: Any) -> None:
         if event != "call" or frame.f_back is None or self.decided:
             return
         here, before = _file(frame), _file(frame.f_back)
+        self.calls += bool(here)
         if here and before and here != before and not {here, before} & set(NO_MOVES):
             self.moves.append((before, here, frame.f_code.co_name))
             self.decided = here == LAST
@@ -107,13 +117,37 @@ def story(trace: Trace) -> None:
     assert trace.decided
 
 
+class PairRound(Cluster):
+    """A simulated check that traces the answers to tests of pairs."""
+
+    def __init__(self) -> None:
+        super().__init__(orders(7), Faults(broken={2}))
+        self.longest = Trace()
+        self._is_pair = False  # the running tests are tests of pairs
+        self._answered, self.machine.answered = self.machine.answered, self._traced  # type: ignore[method-assign]
+
+    def _traced(self, now: float, node: int, number: int, body: str) -> list[Any]:
+        trace = Trace()
+        asks = trace.of(lambda: self._answered(now, node, number, body))
+        asked = [task for task in (tasks.task(ask.body) for ask in asks) if isinstance(task, GroupTask)]
+        begins_round = any(task.kind == "pair" for task in asked)
+        if begins_round and self._is_pair and len(trace.moves) > len(self.longest.moves):
+            self.longest = trace
+        self._is_pair = begins_round or (self._is_pair and not asked)
+        return list(asks)
+
+
 def main() -> int:
     """Print each move, and how many there were."""
     trace = Trace()
     story(trace)
-    for number, (before, here, name) in enumerate(trace.moves, 1):
-        print(f"{number:4d}  {before:38s} -> {here}: {name}")
-    print(f"{len(trace.moves)} moves between {len({one for move in trace.moves for one in move[:2]})} files")
+    check = PairRound()
+    check.outcome()
+    for name, told in (("exit", trace), ("pair", check.longest)):
+        for number, (before, here, function) in enumerate(told.moves, 1):
+            print(f"{name} {number:4d}  {before:38s} -> {here}: {function}")
+        files = {file for move in told.moves for file in move[:2]}
+        print(f"{name}: {len(told.moves)} moves between {len(files)} files, {told.calls} calls")
     return 0
 
 

@@ -16,6 +16,8 @@ PACKAGE = Path(__file__).resolve().parents[2] / "clusterrun"
 MOST_PARAMETERS = 6
 MOST_MOVES = 26
 """It was 98. Only to shrink: ``python -m benchmarks.trace_story`` prints them."""
+# It was 243 moves and 1,074 calls.
+MOST_MOVES_OF_A_PAIR, MOST_CALLS_OF_A_PAIR = 60, 600
 OURS = ("clusterrun.coordinator", "clusterrun.agent", "clusterrun.preflight", "clusterrun.monitor")
 HOOKS = {
     "agent/orphaned_job.py OrphanedJob renew",
@@ -164,3 +166,10 @@ def test_from_the_end_of_a_rank_to_the_end_of_its_run_few_files_are_gone_through
     trace = trace_story.Trace()
     trace_story.story(trace)
     assert len(trace.moves) <= MOST_MOVES, trace.moves
+
+
+def test_an_answer_that_ends_a_round_of_pair_tests_goes_through_few_files() -> None:
+    check = trace_story.PairRound()
+    check.outcome()
+    assert 0 < len(check.longest.moves) <= MOST_MOVES_OF_A_PAIR, check.longest.moves
+    assert check.longest.calls <= MOST_CALLS_OF_A_PAIR
