@@ -216,8 +216,9 @@ def extra_barrier(rank: int) -> None:
 
 def only_rank_0_saves(rank: int) -> None:
     if rank == 0:
-        dist.barrier()  # inside of "save"
-    dist.broadcast_object_list([None], src=1)
+        time.sleep(LONG)  # "saves"
+    work = dist.all_reduce(torch.ones(4), async_op=True)
+    work.wait()
 
 
 def other_branch(rank: int) -> None:

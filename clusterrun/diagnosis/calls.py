@@ -273,7 +273,7 @@ class CallTable:
     def _is_outside(rank: RankSnapshot) -> bool:
         """Whether a rank waits for no other rank. One whose stack is unknown counts only if it shows why."""
         doing = rank.location.doing
-        if doing is Doing.UNKNOWN:
+        if doing is Doing.UNKNOWN or rank.problem:
             return not rank.state or rank.state in (*STOPPED, "D") or rank.works
         return doing not in (Doing.COLLECTIVE, Doing.RENDEZVOUS) or rank.state in STOPPED
 

@@ -36,11 +36,13 @@ class SeenRank:
     """A rank as its node saw it. The number in ``snapshot`` is not final: other nodes may have the same.
 
     counters: ``NAME=NUMBER`` of variables of the script that count steps
+    changed: its main thread ran during the look, and came to another place
     """
 
     name: RankName
     snapshot: RankSnapshot
     counters: tuple[str, ...] = ()
+    changed: bool = False
 
 
 @frozen

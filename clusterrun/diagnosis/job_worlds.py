@@ -28,11 +28,13 @@ class JobWorld:
     """Ranks that train together.
 
     counters: variables of the script that count steps, by rank
+    changed: ranks that came to another place during the look
     """
 
     ranks: tuple[RankSnapshot, ...]
     size: int
     counters: tuple[tuple[int, tuple[str, ...]], ...] = ()
+    changed: tuple[int, ...] = ()
 
 
 class JobHistory:
@@ -40,6 +42,20 @@ class JobHistory:
 
     def __init__(self) -> None:
         self._since: dict[tuple[str, int], tuple[float, object]] = {}
+        self._switches: dict[tuple[str, int], int] = {}
+
+    def with_movement(self, rank: RankSnapshot) -> RankSnapshot:
+        """Return ``rank`` as moved if it has left the collective in which an earlier look saw it.
+
+        The main thread of a rank sleeps in such a call, and no look stops it there.
+        """
+        process, key = rank.process, (rank.node, rank.process.pid)
+        before = self._switches.pop(key, -1)
+        if rank.location.doing is Doing.COLLECTIVE and not rank.stacks.native and process.switches >= 0:
+            if process.idle >= process.seconds:
+                self._switches[key] = process.switches
+            return replace(rank, moved=rank.moved or -1 < before < process.switches)
+        return rank
 
     def still_for(self, rank: RankSnapshot, counters: Sequence[str]) -> float:
         """Return for how many seconds a rank has been in one place, as far as that was seen."""
@@ -112,7 +128,8 @@ def _world(ranks: Sequence[SeenRank], nodes: Sequence[str], is_complete: bool) -
         node = _home(number, size, nodes, homes)
         seen.append(RankSnapshot(number, node, ProcessSample(0, ""), quiet=math.inf))
     counters = tuple((numbers[id(rank)], rank.counters) for rank in order)
-    return JobWorld(tuple(sorted(seen, key=lambda rank: rank.rank)), size, counters)
+    changed = tuple(numbers[id(rank)] for rank in order if rank.changed)
+    return JobWorld(tuple(sorted(seen, key=lambda rank: rank.rank)), size, counters, changed)
 
 
 def _home(rank: int, size: int, nodes: Sequence[str], homes: Mapping[int, str]) -> str:
@@ -127,6 +144,7 @@ def _home(rank: int, size: int, nodes: Sequence[str], homes: Mapping[int, str]) 
 def judge_world(world: JobWorld, history: JobHistory, mute: Sequence[tuple[str, str]] = ()) -> Judgement:
     """Return the diagnosis of a world from one look, and those before it."""
     counters = dict(world.counters)
+    world = replace(world, ranks=tuple(history.with_movement(rank) for rank in world.ranks))
     waiting = [rank for rank in world.ranks if rank.state and rank.location.doing in TOGETHER]
     still = {rank.rank: history.still_for(rank, counters.get(rank.rank, ())) for rank in world.ranks}
     # A rank that polls while others make a group runs now and then, and has not begun anything since.
@@ -141,6 +159,8 @@ def judge_world(world: JobWorld, history: JobHistory, mute: Sequence[tuple[str, 
     gone = [rank for rank in world.ranks if not rank.state]
     is_early = bool(gone) and since_begun < PATIENCE
     ranks = tuple(rank for rank in world.ranks if rank.state or not is_early)
+    if not waiting:  # nobody waits for the others, so each rank that gets on shows progress
+        ranks = tuple(replace(rank, moved=rank.moved or rank.rank in world.changed) for rank in ranks)
     snapshot = JobSnapshot(
         seen=ranks, size=world.size, mute=tuple(mute), since_begun=since_begun, by_stacks=True
     )

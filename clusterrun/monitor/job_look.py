@@ -38,9 +38,9 @@ from clusterrun.monitor.job_processes import (
 from clusterrun.monitor.sampling import count, use_between
 
 # Seconds for one answer of py-spy, which usually takes 0.02 s, or 0.2 s with native frames.
-SPY_SECONDS = 4.0
+SPY_SECONDS = 8.0
 # All stacks of a node are read within this time.
-ALL_SPIES_SECONDS = 8.0
+ALL_SPIES_SECONDS = 12.0
 MOST_SPIES = 16
 MOST_CHILDREN = 64
 MOST_WORKERS = 2
@@ -51,6 +51,8 @@ MARK = "clusterrun-look"
 FIRST_USE_SECONDS = 1.0
 # Seconds after which the samples end, if the client has gone without ending the step.
 MOST_USE_SECONDS = 6 * 3600.0
+# Without native frames, a rank that waits for others in C++ looks as if it were in user code.
+NO_NATIVE = "its native frames could not be read"
 GPU_DEVICES = ("/dev/nvidiactl", "/dev/kfd")
 _NONBLOCKING = ("--nonblocking", "--locals")
 _NATIVE = ("--native", "--locals")
@@ -60,14 +62,17 @@ _DENIED = ("permission denied", "operation not permitted")
 
 @frozen
 class Moment:
-    """A rank at the beginning of the look.
+    """A rank at the beginning of the look, or at its end, before py-spy may stop it.
 
+    state, waits_in: the kernel's letter, '' if the process is gone; the kernel function that it sleeps in
     used: processor seconds of its process tree
     switches, ran_at: of its main thread: how often it left a processor, and when it last ran on one, in
         seconds of the kernel's clock; -1: unknown
     output: where its standard output stood
     """
 
+    state: str
+    waits_in: str
     used: float
     switches: int
     ran_at: float
@@ -184,8 +189,7 @@ class JobLooker:
         seconds: float,
     ) -> SeenRank:
         pid, (first, last) = rank.pid, stacks
-        process = proc.look(pid)
-        if process is None:
+        if not after.state:
             return SeenRank(rank.name, RankSnapshot(rank.name.rank, self._node, ProcessSample(pid, "")))
         addresses, backlog = connections(pid)
         holder, lock = proc.awaited_lock(pid)
@@ -195,8 +199,8 @@ class JobLooker:
             idle = max(0.0, kernel_time() - after.ran_at)
         sample = ProcessSample(
             pid=pid,
-            state=process.state,
-            waits_in=proc.waiting_in(pid),
+            state=after.state,
+            waits_in=after.waits_in,
             busy=round((after.used - before.used) / seconds, 3),
             seconds=round(seconds, 3),
             children=self._children(pid, last.main),
@@ -213,6 +217,9 @@ class JobLooker:
         if location(last.main).doing is Doing.RENDEZVOUS and not request.store and rank.name.address:
             request = replace(request, store=rank.name.address)
         waits = location(first.main).doing in (Doing.COLLECTIVE, Doing.RENDEZVOUS)
+        is_still = _is_still(before, after)
+        changed = not is_still and not _is_same(first, last)
+        is_unclear = is_still and not last.native and location(last.main).doing is Doing.USER
         snapshot = RankSnapshot(
             rank=rank.name.rank,
             node=self._node,
@@ -225,9 +232,10 @@ class JobLooker:
             clock=time.time(),
             quiet=max(0.0, time.time() - after.output[1]) if after.output[1] else -1.0,
             printed=after.output[0] != before.output[0],
-            moved=waits and not _is_still(before, after) and not _is_same(first, last),
+            moved=waits and changed,
+            problem=NO_NATIVE if is_unclear else "",
         )
-        return SeenRank(rank.name, snapshot, last.counters)
+        return SeenRank(rank.name, snapshot, last.counters, changed)
 
     def _children(self, pid: int, stack: tuple[str, ...]) -> tuple[ChildProcess, ...]:
         moments = [moment for moment in map(proc.look, proc.below(pid, MOST_CHILDREN)) if moment]
@@ -269,7 +277,16 @@ def uses_gpu(pid: int) -> bool:
 
 
 def _moment(pid: int) -> Moment:
-    return Moment(used(pid), switches(pid), last_ran(pid), proc.written_files(pid), output(pid))
+    process = proc.look(pid)
+    return Moment(
+        state=process.state if process else "",
+        waits_in=proc.waiting_in(pid),
+        used=used(pid),
+        switches=switches(pid),
+        ran_at=last_ran(pid),
+        files=proc.written_files(pid),
+        output=output(pid),
+    )
 
 
 def switches(pid: int) -> int:

@@ -137,6 +137,34 @@ def test_ranks_that_move_do_not_hang() -> None:
         assert (found.verdict, found.culprits) == (Verdict.NOTHING, ())
 
 
+def test_ranks_that_began_another_call_since_the_last_look_move() -> None:
+    """Each waits for a rank that takes three seconds in turn. No single look shows that they get on."""
+    history = JobHistory()
+    first = [seen(0, idle=2.0, switches=40, size=3), seen(1, idle=2.0, switches=40, size=3)]
+    late = seen(2, stack=LOOP, size=3)
+    assert not diagnose_looks(looks(*first, late), (), history).certain
+    second = [seen(0, idle=1.0, switches=60, size=3), seen(1, idle=1.0, switches=60, size=3)]
+    judgement = diagnose_looks(looks(*second, late), (), history)
+    assert (judgement.diagnosis.verdict, judgement.diagnosis.culprits) == (Verdict.NOTHING, ())
+    assert judgement.diagnosis.said == "the ranks are making progress"
+
+
+def test_ranks_that_are_never_seen_in_a_collective_and_get_on_do_not_hang() -> None:
+    ranks = [replace(seen(rank, stack=LOOP, idle=0.0), changed=rank == 2) for rank in range(4)]
+    assert verdict(*ranks).said == "the ranks are making progress"
+
+
+def test_a_rank_whose_native_frames_are_unknown_is_not_blamed() -> None:
+    """It may wait for the others in C++, as they do."""
+    line = ("/home/me/train.py:7 x",)
+    waiting = [seen(rank, stack=line, native=("c10d::Reducer::finalize",)) for rank in (0, 1, 3)]
+    unclear = seen(2, stack=line)
+    unclear = replace(unclear, snapshot=replace(unclear.snapshot, problem="its native frames"))
+    found = verdict(*waiting, unclear)
+    assert (found.verdict, found.culprits) == (Verdict.UNDETERMINED, ())
+    assert found.said.endswith("and it does not end; where rank 2 waits is unknown")
+
+
 # --- different calls ---
 
 

@@ -39,7 +39,7 @@ def late_ranks(table: CallTable) -> list[RankSnapshot]:
     """The ranks that others wait for, without those that only follow from another late rank."""
     missing = roots(table.waits)
     late = [rank for rank in table.ranks if rank.rank in missing]
-    if not missing:
+    if not missing and not table.by_stacks:
         late = _outside_of_all(table)
     outside = [rank for rank in late if rank.location.doing is not Doing.COLLECTIVE]
     # A rank that makes a group of some of them waits as well.

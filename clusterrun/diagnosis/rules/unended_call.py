@@ -79,7 +79,10 @@ def _explain_unended(table: CallTable, hypothesis: Hypothesis) -> Diagnosis:
     if table.by_stacks and not table.owed:
         lines = {wait.line for wait in stuck}
         where = f" at {lines.pop()}" if len(lines) == 1 else ""
-        sentence = f"not enough seen: all ranks wait in {operation}{where}, and it does not end"
+        unknown = sorted({rank.rank for rank in table.living}.difference(table.wait_by_rank))
+        who = ranks_in_words(table.wait_by_rank) if unknown else "all ranks"
+        sentence = f"not enough seen: {who} wait in {operation}{where}, and it does not end"
+        sentence += f"; where {ranks_in_words(unknown)} wait{verb_s(unknown)} is unknown" if unknown else ""
         remedy = (
             "is a link broken (clusterrun check tests it), does every rank call it equally often, with equal "
         )
