@@ -127,7 +127,10 @@ LINE = ("/home/me/train.py:9 step",)
         (("poll", "c10d::TCPStore::doWait", "c10d::TCPStore::wait"), "a wait for the store"),
         (("gloo::transport::tcp::UnboundBuffer::waitSend",), "a collective"),
         (("opal_progress", "PMPI_Allreduce"), "a collective"),
-        (("cuStreamSynchronize", "cudaStreamSynchronize", "at::native::item"), GPU_WAIT),
+        # An H200 with torch 2.11.0+cu130: ``item()``, ``torch.cuda.synchronize()`` and ``cpu()``.
+        (("clock_gettime", "cuStreamSynchronize", "cudaStreamSynchronize", "at::native::item"), GPU_WAIT),
+        (("cuCtxSynchronize_v2", "cudaDeviceSynchronize", "c10::cuda::device_synchronize"), GPU_WAIT),
+        (("cuMemcpyDtoHAsync_v2", "cudaMemcpyAsync", "at::native::copy_kernel_cuda"), GPU_WAIT),
     ],
 )
 def test_native_frames_show_a_wait_in_a_line_of_the_user(functions: tuple[str, ...], operation: str) -> None:
