@@ -263,11 +263,15 @@ class CallTable:
         place = rank.location
         if place.doing not in (Doing.COLLECTIVE, Doing.RENDEZVOUS):
             return None
-        outside = tuple(other.rank for other in self.ranks if self._is_outside(other))
+        outside = [other.rank for other in self.ranks if self._is_outside(other)]
+        if self.mute:
+            outside += [number for number in range(self.size) if number not in self.by_rank]
         idle = rank.process.idle
         at = rank.clock - idle if idle >= rank.process.seconds else 0.0
         root = rank.call.root if rank.call.rooted == place.operation else -1
-        return Call(rank.rank, "", 0, place.operation, at=at, root=root, line=place.line, missing=outside)
+        return Call(
+            rank.rank, "", 0, place.operation, at=at, root=root, line=place.line, missing=tuple(outside)
+        )
 
     @staticmethod
     def _is_outside(rank: RankSnapshot) -> bool:

@@ -104,12 +104,12 @@ def test_a_rank_without_a_process_is_named_with_the_node_it_belongs_to() -> None
     assert found.culprits[0].why == "it has no process: it has ended, or was never started"
 
 
-def test_a_rank_on_a_node_that_did_not_answer_is_not_called_ended() -> None:
+def test_ranks_on_a_node_that_did_not_answer_are_not_called_ended_but_the_node_is_named() -> None:
     found = verdict(seen(0), seen(1), mute=(("n1", "within 21 s"),))
-    assert (blamed(found), [node for node in found.evidence if "n1" in node]) == (
-        [],
-        ["no answer from n1: within 21 s"],
-    )
+    assert blamed(found) == [(-1, "n1")]
+    assert found.said == "the others wait for ranks 2-3; n1 did not answer"
+    late = verdict(seen(0), seen(1, stack=LOOP), mute=(("n1", "within 21 s"),))
+    assert (blamed(late), "no answer from n1: within 21 s" in late.evidence) == ([(1, "n0")], True)
 
 
 def test_ranks_in_the_backward_pass_wait_by_their_native_frames() -> None:

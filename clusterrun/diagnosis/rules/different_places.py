@@ -26,8 +26,8 @@ def rule(table: CallTable) -> list[Hypothesis]:
     living = [rank.rank for rank in table.living]
     if len(waits) < len(living) or any(not table.location(rank).line for rank in living):
         return []
-    if any(table.of(rank).state != "" and rank not in waits for rank in table.awaited):
-        return []
+    if table.awaited.difference(table.by_rank):
+        return []  # ranks of nodes that did not answer
     vote = RankVote({rank: (waits[rank].operation, waits[rank].line) for rank in living})
     if vote.is_unanimous or any(waits[rank].operation == GPU_WAIT for rank in living):
         return []
