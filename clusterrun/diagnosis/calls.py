@@ -261,7 +261,7 @@ class CallTable:
     def _wait_by_stack(self, rank: RankSnapshot) -> Call | None:
         """The collective that the stack of a rank shows, without a number. It waits for all ranks outside."""
         place = rank.location
-        if place.doing not in (Doing.COLLECTIVE, Doing.RENDEZVOUS):
+        if place.doing not in (Doing.COLLECTIVE, Doing.RENDEZVOUS) or rank.state in STOPPED:
             return None
         outside = [other.rank for other in self.ranks if self._is_outside(other)]
         if self.mute:
@@ -277,9 +277,11 @@ class CallTable:
     def _is_outside(rank: RankSnapshot) -> bool:
         """Whether a rank waits for no other rank. One whose stack is unknown counts only if it shows why."""
         doing = rank.location.doing
+        if not rank.state or rank.state in STOPPED:
+            return True
         if doing is Doing.UNKNOWN or rank.problem:
-            return not rank.state or rank.state in (*STOPPED, "D") or rank.works
-        return doing not in (Doing.COLLECTIVE, Doing.RENDEZVOUS) or rank.state in STOPPED
+            return rank.state == "D" or rank.works
+        return doing not in (Doing.COLLECTIVE, Doing.RENDEZVOUS)
 
     def _behind(self, rank: RankSnapshot, call: Call) -> tuple[int, ...]:
         """The members of a group that have not begun a call of ``rank``. Equal calls are looked up once."""

@@ -13,8 +13,9 @@ from clusterrun.diagnosis.calls import PATIENCE, of_snapshot
 from clusterrun.diagnosis.decide import Judgement, decide
 from clusterrun.diagnosis.evidence import JobSnapshot, ProcessSample, RankSnapshot
 from clusterrun.diagnosis.job_looks import JobLook, SeenLauncher, SeenRank
-from clusterrun.diagnosis.stacks import Doing
-from clusterrun.diagnosis.verdict import Culprit, Diagnosis, Stacks, Verdict, ranks_in_words
+from clusterrun.diagnosis.rules import absent_rank
+from clusterrun.diagnosis.stacks import Doing, short
+from clusterrun.diagnosis.verdict import Culprit, Diagnosis, Verdict, ranks_in_words
 from clusterrun.diagnosis.vote import RankVote
 from clusterrun.model.frozen import frozen, replace
 
@@ -210,7 +211,9 @@ def diagnose_looks(
     """
     worlds = worlds_of(looks, not mute)
     if not worlds:
-        return Judgement(replace(_without_ranks(looks, mute), evidence=tuple(_circumstances(looks, mute))))
+        diagnosis = _without_ranks(looks, mute)
+        evidence = (*diagnosis.evidence, *_circumstances(looks, mute))
+        return Judgement(replace(diagnosis, evidence=evidence))
     judgements = [judge_world(world, history, mute) for world in worlds]
     order = sorted(range(len(worlds)), key=lambda place: _gravity(judgements[place].diagnosis))
     worst = judgements[order[0]]
@@ -296,9 +299,12 @@ def _without_ranks(looks: Sequence[JobLook], mute: Sequence[tuple[str, str]]) ->
             "start it once on each node (srun --ntasks-per-node=1), with the same --nnodes and rendezvous"
         )
         remedy += " endpoint; the endpoint's port must be reachable from every node"
-        groups = tuple(Stacks("", launcher.stack) for launcher in list(meeting.values())[:1])
-        verdict = Verdict.NEVER_ARRIVED if absent and not mute else Verdict.UNDETERMINED
-        return Diagnosis(verdict, sentence, culprits, groups, remedy=remedy)
+        frame = next(frame for frame in first.stack if "rendezvous" in frame)
+        evidence = (f"{first.name} on {next(iter(meeting))} is at {short(frame)}",)
+        if not absent or mute:
+            return Diagnosis(Verdict.UNDETERMINED, sentence, (), (), evidence, remedy)
+        certainty = absent_rank.CERTAINTY
+        return Diagnosis(Verdict.NEVER_ARRIVED, sentence, culprits, (), evidence, remedy, certainty=certainty)
     count = sum(look.processes for look in looks)
     names = sorted({launcher.name for look in looks for launcher in look.launchers})
     running = f"; {', '.join(names)} runs" if names else ""

@@ -147,7 +147,7 @@ class JobLooker:
     def _spy(self, pid: int, options: Sequence[str]) -> SpiedProcess:
         process = proc.look(pid)
         seconds = min(SPY_SECONDS, self._until - time.monotonic())
-        if process is None or process.stopped or seconds <= 0:
+        if process is None or seconds <= 0 or (process.stopped and options is not _NONBLOCKING):
             return SpiedProcess()
         program = spy_program(pid, self._path)
         if not program:

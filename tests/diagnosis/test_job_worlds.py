@@ -93,9 +93,11 @@ def test_a_rank_that_polls_is_blamed_once_it_was_seen_in_one_place_for_long() ->
 
 
 @pytest.mark.parametrize("state", ["T", "t"])
-def test_a_stopped_rank_is_named_although_nobody_can_read_its_stack(state: str) -> None:
-    found = verdict(seen(0), seen(1, stack=(), state=state), seen(2), seen(3))
+@pytest.mark.parametrize("stack", [(), LOOP, ALL_REDUCE])
+def test_a_stopped_rank_is_named_wherever_it_was_stopped(state: str, stack: tuple[str, ...]) -> None:
+    found = verdict(seen(0), seen(1, stack=stack, state=state), seen(2), seen(3))
     assert (blamed(found), found.certainty) == ([(1, "n0")], 100)
+    assert found.evidence[0].startswith("ranks 0 and 2-3 have waited 40 s in all_reduce")
 
 
 def test_a_rank_without_a_process_is_named_with_the_node_it_belongs_to() -> None:
@@ -284,6 +286,7 @@ def test_launchers_that_wait_for_each_other_are_named_with_the_nodes_that_lack_o
     found = diagnose_looks(look, (), JobHistory()).diagnosis
     assert (found.verdict, blamed(found)) == (Verdict.NEVER_ARRIVED, [(-1, "n1")])
     assert found.said == "torchrun on n0 waits for other nodes, and has started no rank"
+    assert found.evidence == ("torchrun on n0 is at dynamic_rendezvous.py:1 (x)",)
 
 
 def test_a_job_without_ranks_says_so() -> None:
