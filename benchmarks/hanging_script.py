@@ -8,10 +8,12 @@ Each function below is a case. It runs on every rank of four after some common s
 
 from __future__ import annotations
 
+import asyncio
 import fcntl
 import os
 import queue
 import signal
+import socket
 import subprocess
 import sys
 import tempfile
@@ -155,6 +157,24 @@ def data_without_workers(rank: int) -> None:
         dist.all_reduce(batch.sum())
 
 
+def accepts(rank: int) -> None:
+    """Serves its metrics to somebody who never calls."""
+    if rank == 1:
+        with socket.create_server(("127.0.0.1", 0)) as server:
+            server.accept()
+    dist.all_reduce(torch.ones(4))
+
+
+async def _answer() -> None:
+    await asyncio.Event().wait()
+
+
+def awaits(rank: int) -> None:
+    if rank == 2:
+        asyncio.run(_answer())
+    dist.barrier()
+
+
 def returns_early(rank: int) -> None:
     """Its script ends, and a thread holds the process."""
     if rank == 2:
@@ -252,17 +272,6 @@ def waits_for_key(rank: int) -> None:
     store = dist.distributed_c10d._get_default_store()
     if rank == 3:
         store.wait(["never_set"], __import__("datetime").timedelta(seconds=LONG))
-    dist.barrier()
-
-
-def other_roots(rank: int) -> None:
-    dist.broadcast(torch.ones(4), 2 if rank == 3 else 0)
-    dist.broadcast(torch.ones(4), 2 if rank == 3 else 0)
-
-
-def skips_new_group(rank: int) -> None:
-    if rank != 1:
-        dist.new_group([0, 2, 3])
     dist.barrier()
 
 
