@@ -50,6 +50,7 @@ def main() -> None:
         num_nodes=2,
         strategy="ddp",
         max_epochs=3,
+        num_sanity_val_steps=0,
         logger=False,
         enable_checkpointing=False,
         enable_progress_bar=False,

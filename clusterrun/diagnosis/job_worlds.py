@@ -155,6 +155,7 @@ def judge_world(world: JobWorld, history: JobHistory, mute: Sequence[tuple[str, 
         if rank.location.doing is Doing.RENDEZVOUS and rank.process.idle < rank.process.seconds
     ]
     telling = waiting if len(polling) == len(waiting) else [rank for rank in waiting if rank not in polling]
+    telling = telling or [rank for rank in world.ranks if rank.state]
     since_begun = min((still[rank.rank] for rank in telling), default=math.inf)
     # A rank may have ended a moment ago, as the others are about to.
     gone = [rank for rank in world.ranks if not rank.state]

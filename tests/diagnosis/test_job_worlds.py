@@ -104,6 +104,7 @@ def test_a_rank_without_a_process_is_named_with_the_node_it_belongs_to() -> None
     found = verdict(seen(0), seen(1), seen(3, "n1"))
     assert (found.verdict, blamed(found)) == (Verdict.NEVER_ARRIVED, [(2, "n1")])
     assert found.culprits[0].why == "it has no process: it has ended, or was never started"
+    assert found.certainty == 70
 
 
 def test_ranks_on_a_node_that_did_not_answer_are_not_called_ended_but_the_node_is_named() -> None:
@@ -149,6 +150,12 @@ def test_ranks_that_began_another_call_since_the_last_look_move() -> None:
     judgement = diagnose_looks(looks(*second, late), (), history)
     assert (judgement.diagnosis.verdict, judgement.diagnosis.culprits) == (Verdict.NOTHING, ())
     assert judgement.diagnosis.said == "the ranks are making progress"
+
+
+def test_ranks_that_are_twice_found_in_one_line_and_run_between_are_looked_at_again() -> None:
+    ranks = [seen(rank, stack=LOOP, idle=0.0) for rank in range(4)]
+    judgement = diagnose_looks(looks(*ranks), (), JobHistory())
+    assert (judgement.certain, judgement.diagnosis.verdict) == (False, Verdict.NOTHING)
 
 
 def test_ranks_that_are_never_seen_in_a_collective_and_get_on_do_not_hang() -> None:

@@ -10,6 +10,8 @@ from clusterrun.diagnosis.hypothesis import Hypothesis
 from clusterrun.diagnosis.stacks import Doing
 
 CERTAINTY = 100
+# No look has ever seen the process: it is known by its absence only, as in a job of another launcher.
+NO_PROCESS = 70
 
 
 def rule(table: CallTable) -> list[Hypothesis]:
@@ -22,6 +24,8 @@ def rule(table: CallTable) -> list[Hypothesis]:
     culprits = tuple(sorted((*ended, *stopped)))
     if not culprits:
         return []
+    is_inferred = not any(table.of(rank).process.pid for rank in culprits)
+    certainty = NO_PROCESS if is_inferred else CERTAINTY
     late = table.awaited.difference(culprits, table.wait_by_rank)
     late_too = tuple(rank.rank for rank in table.ranks if rank.rank in late)
-    return [Hypothesis("never arrived", CERTAINTY, culprits, {"late_too": late_too})]
+    return [Hypothesis("never arrived", certainty, culprits, {"late_too": late_too})]
