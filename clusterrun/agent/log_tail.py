@@ -6,12 +6,17 @@ import json
 import re
 import signal
 from collections.abc import Mapping, Sequence
+from functools import lru_cache
+from typing import TYPE_CHECKING
 
 from clusterrun.atomic_file import end_of
 from clusterrun.model import contract
 from clusterrun.model.frozen import Any, replace
 from clusterrun.model.paths import AttemptPaths
 from clusterrun.protocol.messages import RankExited
+
+if TYPE_CHECKING:
+    from clusterrun.diagnosis.printed_errors import Error
 
 # Characters of a traceback.
 _MOST = 16 * 1024
@@ -109,14 +114,9 @@ def noticed(rank: int, code: int, lines: list[str], launcher: bool) -> bool:
     """
     if code < 0 and code != -signal.SIGABRT:
         return False
-    # Loaded after a rank failed, not with every agent.
-    from clusterrun.diagnosis.printed_errors import ErrorListener
-
-    listener = ErrorListener(rank, launcher)
-    for line in lines:
-        listener.hear(0.0, line)
+    printed = [error for error, _ in _printed_errors(rank, tuple(lines), launcher)]
     # If torch marks the error that ended the rank, only that counts: the rank survived earlier errors.
-    errors = [error for error in listener.errors if error.ends] or listener.errors
+    errors = [error for error in printed if error.ends] or printed
     return bool(errors) and all(error.is_consequence for error in errors)
 
 
@@ -125,17 +125,12 @@ def last_error(rank: int, code: int, lines: Sequence[str], launcher: bool) -> tu
 
     An error counts if it is near the end of the output. Of a launcher the first error of its ranks counts.
     """
-    from clusterrun.diagnosis.printed_errors import MOST, ErrorListener, is_timer, last_message
+    from clusterrun.diagnosis.printed_errors import MOST, is_timer, last_message
 
     if code in _SHELL_CODES:
         return last_message(lines)[:MOST], ""
-    listener = ErrorListener(rank, launcher)
-    lines_after: list[int] = []
-    for number, line in enumerate(lines):
-        listener.hear(0.0, line)
-        lines_after += [len(lines) - number] * (len(listener.errors) - len(lines_after))
     errors = []
-    for error, distance in zip(listener.errors, lines_after):
+    for error, distance in _printed_errors(rank, tuple(lines), launcher):
         is_late = launcher or error.ends or distance <= _MOST_AFTER_ERROR
         if is_late and not (error.is_consequence or is_timer(error)) and _ends_by_error(code, error.text):
             errors.append(error)
@@ -143,6 +138,20 @@ def last_error(rank: int, code: int, lines: Sequence[str], launcher: bool) -> tu
         return "", ""
     last = errors[0 if launcher else -1]
     return last.text, last.frame
+
+
+@lru_cache(maxsize=1)
+def _printed_errors(rank: int, lines: tuple[str, ...], launcher: bool) -> list[tuple[Error, int]]:
+    """Return the errors that a rank printed, each with its distance to the end in lines."""
+    # Loaded after a rank failed, not with every agent.
+    from clusterrun.diagnosis.printed_errors import ErrorListener
+
+    listener = ErrorListener(rank, launcher)
+    distances: list[int] = []
+    for number, line in enumerate(lines):
+        listener.hear(0.0, line)
+        distances += [len(lines) - number] * (len(listener.errors) - len(distances))
+    return list(zip(listener.errors, distances))
 
 
 def _ends_by_error(code: int, error: str) -> bool:

@@ -267,6 +267,9 @@ def test_slurm_queues_a_plain_job_again_for_its_exit_code(habits: Site, code: in
         ([], ["-c", "raise SystemExit(1)"], 1),
         ([], ["-c", "raise SystemExit(120)"], 1),
         (["--max-restarts", "1"], ["-c", "raise SystemExit(1)"], 2),
+        (["--max-restarts", "3"], ["-c", "a_name_that_nothing_has"], 1),
+        (["--max-restarts", "3"], ["shard.py"], 2),
+        (["--max-restarts", "2", "--no-progress", "0"], ["-c", "a_name_that_nothing_has"], 3),
         (["--setup", "false"], ["-c", "pass"], 0),
         (["--setup", "exit 7"], ["-c", "pass"], 0),
     ],
@@ -275,6 +278,7 @@ def test_slurm_never_queues_a_failed_run_again_for_its_exit_code(
     habits: Site, options: list[str], command: list[str], attempts: int
 ) -> None:
     arguments = (*SIZE, "--python", SYSTEM_PYTHON, "--preflight", "off", *options)
+    (habits.project / "shard.py").write_text("raise ValueError('bad shard')")
     answer = habits.submit(*arguments, SYSTEM_PYTHON, *command)
     assert habits.run("wait", answer["run_id"]).code == 1
     assert ended(habits, answer["job_id"]) in ("FAILED", "")
