@@ -33,7 +33,8 @@ BEGINNINGS = {
 }
 NAMED_OTHERWISE = {"NVSHMEM": "libnvshmem_host"}
 OF_NVIDIA = ("libcu", "libnv", "libnccl")
-CXX = ("g++", "-std=c++17", "-O2", "-fPIC", "-Wall", "-Wextra")
+# torch 2.14 needs C++20.
+CXX = ("g++", "-std=c++20", "-O2", "-fPIC", "-Wall", "-Wextra")
 
 
 def output_of(*command: object) -> str:
