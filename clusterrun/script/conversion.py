@@ -113,7 +113,9 @@ def convert(text: str, read_file: Callable[[str], str] = lambda path: "") -> Con
     options += [("env", f"{name}={value}") for name, value in launch.environment]
     options += script.options
     script.setup[:0] = [
-        f"cd {shlex.quote(directive.value)}" for directive in directives if directive.name == "chdir"
+        f"cd {shlex.quote(directive.value)}"
+        for directive in directives
+        if directive.name == "chdir" and directive.value != "."
     ]
     options += [("setup", line) for line in script.setup]
     parts.sort(key=lambda part: part.line)
@@ -130,10 +132,10 @@ def _sizes(translated: Translated, training: _Training | None) -> tuple[list[tup
     if training is None:
         return options, False
     launch = training.launch
-    if launch.untranslated and "accelerate" in launch.program:
+    if launch.untranslated and "accelerate" in launch.rank_launcher:
         return options, True
     is_alone = not training.is_launched
-    if launch.per_node or (launch.total and not launch.is_scheduler):
+    if launch.per_node or launch.rank_launcher or (launch.total and not launch.is_scheduler):
         return options, False
     tasks = 1 if is_alone else max(translated.tasks_per_node, 1)
     if is_alone:
@@ -148,7 +150,8 @@ def _sizes(translated: Translated, training: _Training | None) -> tuple[list[tup
 
 def _accelerate(launch: LaunchCommand) -> str:
     """Return the shell's text that starts accelerate once per node, with the options that only it knows."""
-    kept = " ".join(launch.untranslated)
+    words = [word for option in launch.untranslated for word in shlex.split(option)]
+    kept = " ".join(f'"{word}"' if "$" in word else shlex.quote(word) for word in words)
     multi = "" if re.search(r"--(use|config)[_-]", kept) else " --multi_gpu"
     return (
         f"accelerate launch {kept}{multi} --num_machines $NNODES --num_processes "
@@ -168,6 +171,10 @@ def _directive_parts(
         elif is_alone and directive.name in _TASKS and last_number(directive.value) > 1:
             reason = "without srun the command runs once, on the first node"
             yield Part(directive.line, directive.text, PartOutcome.NEEDLESS, reason)
+        elif directive.name == "chdir" and directive.value == ".":
+            yield Part(
+                directive.line, directive.text, PartOutcome.NEEDLESS, "ranks start where submit is called"
+            )
         elif directive.name == "chdir":
             yield Part(directive.line, directive.text, PartOutcome.SETUP)
         elif directive in refused and not (directive.name == "array" and _task_list(array)):
@@ -230,6 +237,7 @@ class _Script:
         # Options that statements ask for, such as ``--input``.
         self.options: list[tuple[str, str]] = []
         self.requeues = False
+        self._read_by_setup: set[str] = set()
         # Values by the name of each loop around the command.
         self.sweeps: dict[str, str] = {}
         self.training = self._find_training()
@@ -301,8 +309,8 @@ class _Script:
         else:
             self.command = self._command(launch, training.command)
         for option in launch.untranslated:
-            if "accelerate" not in launch.program:
-                reason = f"an option of {launch.program} alone"
+            if "accelerate" not in launch.rank_launcher:
+                reason = f"an option of {launch.rank_launcher or launch.program} alone"
                 self._report(statement.line, option, PartOutcome.UNTRANSLATED, reason)
         for remark in launch.remarks:
             self._report(statement.line, launch.program, PartOutcome.NEEDLESS, remark)
@@ -320,11 +328,13 @@ class _Script:
     def _command(self, launch: LaunchCommand, command: Command) -> tuple[str, ...]:
         """Return COMMAND. A shell expands the words that only running the script shows."""
         words = [word for word in launch.command if word not in ("$@", "$*")]
-        kept = _accelerate(launch) if launch.untranslated and "accelerate" in launch.program else ""
+        kept = _accelerate(launch) if launch.untranslated and "accelerate" in launch.rank_launcher else ""
         if not kept and not any(word in command.open_words for word in words):
             return tuple(words)
         texts = [command.open_words.get(word) or shlex.quote(word) for word in words]
         is_script = bool(words) and (words[0] == "-m" or words[0].endswith(".py"))
+        # A launcher of ranks starts a Python script, whatever its name.
+        is_script = is_script or bool(launch.rank_launcher and words[0] in command.open_words)
         text = " ".join((kept or ("python" if is_script else ""), *texts)).strip()
         reads = set(_READ.findall(text))
         arrays = [
@@ -370,7 +380,9 @@ class _Script:
         name = names[0] if names else ""
         line, text = statement.line, statement.text
         is_export = statement.kind == "declaration_command"
-        if statement.sets and statement.sets <= _RENDEZVOUS:
+        if statement.is_broken:
+            self._report(line, text, PartOutcome.UNTRANSLATED, "it is no complete shell code: see bash -n")
+        elif statement.sets and statement.sets <= _RENDEZVOUS - self._read_by_setup:
             self._report(line, text, PartOutcome.NEEDLESS, "clusterrun sets it in every rank")
         elif statement.sets == {"OMP_NUM_THREADS"} and statement.reads & _TASK_COUNTS:
             self._report(line, text, PartOutcome.NEEDLESS, "clusterrun sets it to the CPUs of a rank")
@@ -379,14 +391,19 @@ class _Script:
             reason = "its value stands where it is read" if is_constant else "only the launcher reads it"
             self._report(line, text, PartOutcome.NEEDLESS, reason)
         elif name in ("set", "shopt"):
-            self._report(line, text, PartOutcome.NEEDLESS, "a failed --setup line ends the run")
+            self._report(
+                line,
+                text,
+                PartOutcome.NEEDLESS,
+                "it is for the script's own shell; a failed --setup line ends the run",
+            )
         elif name == "trap" and "requeue" not in self._source_text(statement):
             reason = "a signal to the job reaches the ranks: clusterrun help signals"
             self._report(line, text, PartOutcome.UNTRANSLATED, reason)
         elif name == "trap" or (statement.kind == "function_definition" and "requeue" in text):
             self.requeues = True
             self._report(line, text, PartOutcome.OPTION, "--requeue")
-        elif statement.kind == "command" and name in _PRINTS and not statement.commands[0].redirections:
+        elif statement.is_plain and name in _PRINTS and not _writes(statement):
             self._report(line, text, PartOutcome.NEEDLESS, "it only prints")
         elif name == "cd" and names[1:2] and names[1].strip('"${}') == "SLURM_SUBMIT_DIR":
             self._report(line, text, PartOutcome.NEEDLESS, "ranks start where submit is called")
@@ -397,6 +414,7 @@ class _Script:
             self._report(line, text, PartOutcome.UNTRANSLATED, reason)
         else:
             needed |= statement.reads
+            self._read_by_setup |= statement.reads
             counts = ", ".join(sorted(statement.reads & _TASK_COUNTS))
             reason = f"{counts} has another value: the job has one task per node" if counts else ""
             self._report(line, text, PartOutcome.SETUP, reason)
@@ -442,6 +460,10 @@ def _reason_against(name: str) -> str:
     return "it runs beside the ranks: start it from the training script, or see clusterrun top"
 
 
+def _writes(statement: Statement) -> bool:
+    return any(command.redirections or "tee" in command.names for command in statement.commands)
+
+
 def _is_program(names: tuple[str, ...]) -> bool:
     return bool(names) and names[0] not in (*_HELPERS, *_PREPARES, *_SHELL_COMMANDS)
 
@@ -464,6 +486,6 @@ def _plain_launch(names: tuple[str, ...]) -> LaunchCommand:
     while words and re.match(r"[A-Za-z_]\w*=", words[0]):
         name, _, value = words.pop(0).partition("=")
         environment.append((name, value))
-    while words and words[0] in ("time", "nohup", "exec", "command"):
+    while words and words[0] in ("time", "nohup", "exec", "command", "eval"):
         words.pop(0)
     return LaunchCommand("", command=without_python(tuple(words)), environment=tuple(environment))

@@ -24,7 +24,7 @@ SCHEDULERS = ("srun", "sbatch", "salloc")
 SHELLS = ("bash", "sh", "zsh", "dash", "ksh")
 # Words before a command that every rank can do without.
 _NEEDLESS_BEFORE = (
-    *("env", "time", "nohup", "setsid", "exec", "command", "builtin"),
+    *("env", "time", "nohup", "setsid", "exec", "command", "builtin", "eval"),
     *("if", "then", "else", "elif", "do", "while", "until", "!", "{"),
 )
 # Programs that start the command behind their own options: each rank can start them as well.
@@ -73,6 +73,8 @@ class LaunchCommand:
     untranslated: tuple[str, ...] = ()
     # Facts that the user needs to know about the translation.
     remarks: tuple[str, ...] = ()
+    # Launcher whose processes are ranks, '' if there is none. srun and mpirun start any processes.
+    rank_launcher: str = ""
 
     @property
     def is_scheduler(self) -> bool:
@@ -203,6 +205,7 @@ def _launch(program: str, arguments: tuple[str, ...], reads_inline: bool) -> Lau
         tuple(ours),
         tuple(untranslated),
         (_LOCAL_RANK[program],) if program in _LOCAL_RANK else (),
+        "" if program in _OF_CPUS else program,
     )
     inner = launch_in(command, reads_inline) if command and not is_module else None
     if inner is None and reads_inline:
@@ -236,6 +239,7 @@ def joined(outer: LaunchCommand, inner: LaunchCommand) -> LaunchCommand:
         options=(*outer.options, *inner.options),
         untranslated=(*outer.untranslated, *inner.untranslated),
         remarks=(*outer.remarks, *inner.remarks),
+        rank_launcher=outer.rank_launcher or inner.rank_launcher,
     )
 
 
@@ -251,7 +255,7 @@ def _split(
     options: list[tuple[str, str, str, LauncherOption]] = []
     is_module = False
     place = 0
-    while place < len(arguments) and arguments[place].startswith("-"):
+    while place < len(arguments) and arguments[place].startswith("-") and arguments[place] != "-":
         word = arguments[place]
         place += 1
         if word == "--":
@@ -263,7 +267,7 @@ def _split(
         option = table.get(name)
         if option is None:
             near = [known for known in table if known.startswith(name)]
-            is_value = place < len(arguments) and _is_value(arguments[place])
+            is_value = place < len(arguments) and _is_value(arguments[place], program)
             option = table[near[0]] if len(near) == 1 else LauncherOption(int(is_value), launcher_options.OWN)
         words = () if equals else arguments[place : place + option.values]
         place += len(words)
@@ -274,10 +278,11 @@ def _split(
     return options, arguments[place:], is_module
 
 
-def _is_value(word: str) -> bool:
-    """Return whether ``word`` can be the value of an unknown option, rather than a command."""
-    is_command = word.endswith((".py", ".sh")) or PYTHON.fullmatch(os.path.basename(word))
-    return not (word.startswith("-") or is_command or "/" in word or os.path.basename(word) in PROGRAMS)
+def _is_value(word: str, program: str) -> bool:
+    """Return whether ``word`` can be the value of an unknown option of ``program``, rather than a command."""
+    is_command = bool(word.endswith((".py", ".sh")) or PYTHON.fullmatch(os.path.basename(word)))
+    is_command = is_command or os.path.basename(word) in PROGRAMS
+    return not (word.startswith("-") or is_command or (program in _OF_CPUS and "/" in word))
 
 
 def inline_text(command: Sequence[str]) -> str:

@@ -20,6 +20,10 @@ _SPECIAL = "*?[~{"
 # Stands for a dollar sign that the shell does not expand. ``$`` in a value is an expansion that is left.
 _DOLLAR = "\ue024"
 _NAME = re.compile(r"\$\{?([A-Za-z_]\w*)", re.ASCII)
+# A command whose output is part of a value; ``$((`` is arithmetic.
+_COMMAND = re.compile(r"\$\((?!\()|`")
+# The words of an unquoted value. The shell splits no expansion inside it.
+_SPLIT = re.compile(r"(?:\$\(\(.*?\)\)|\$\{[^}]*\}|\S)+", re.DOTALL)
 # ``{1..5}``, ``$(seq 5)``, ``$(seq 1 5)``.
 _SEQUENCE = re.compile(r"\{(\d+)\.\.(\d+)\}|\$\(seq (?:(\d+) )?(\d+)\)", re.ASCII)
 # Value of a variable: a text, or the elements of an array.
@@ -89,6 +93,9 @@ class Statement:
     # Variables that it reads, also inside its commands.
     reads: frozenset[str]
 
+    # Whether it is no complete shell code.
+    is_broken: bool
+
     @property
     def is_plain(self) -> bool:
         """Return whether its commands run once each: no loop, condition or function holds them."""
@@ -125,6 +132,7 @@ class ShellSource:
                 behind is not None and behind.type == "&",
                 frozenset(self._names(inner, sets=True)),
                 frozenset(self._names(inner, sets=False)),
+                node.has_error,
             )
 
     def _names(self, nodes: list[tree_sitter.Node], sets: bool) -> Iterator[str]:
@@ -187,9 +195,9 @@ class ShellSource:
                 constants[name] = tuple(part for values in elements for part in values)
             elif value_node.type not in ("command_substitution", "arithmetic_expansion"):
                 constants[name] = self._values(value_node, constants, splits=False)[0]
-        # A value that reads a variable of the script changes with it.
-        own = frozenset(counts) - frozenset(constants)
-        yield from ((name, value) for name, value in constants.items() if not _reads(value, own))
+        # A value that reads a variable which the script sets again changes with it.
+        changing = frozenset(name for name, count in counts.items() if count > 1) | read_in
+        yield from ((name, value) for name, value in constants.items() if not _reads(value, changing))
 
     def _loop_values(self, node: tree_sitter.Node, constants: Mapping[str, Constant]) -> tuple[str, ...]:
         """Return the values of a loop's variable; () if only running the script shows them."""
@@ -226,7 +234,7 @@ class ShellSource:
             value = self._constant(node, constants)
             if value is None or isinstance(value, tuple):
                 return (text,) if value is None else value
-            return tuple(value.split()) if splits else (value,)
+            return tuple(_SPLIT.findall(value)) if splits else (value,)
         if node.type == "concatenation":
             parts = [self._values(child, constants, splits=False) for child in node.named_children]
             return ("".join(part[0] for part in parts),) if all(len(part) == 1 for part in parts) else (text,)
@@ -263,7 +271,7 @@ class ShellSource:
 def _reads(value: Constant, names: frozenset[str]) -> bool:
     """Return whether ``value`` depends on one of these variables, or on a command."""
     text = value if isinstance(value, str) else " ".join(value)
-    return "$(" in text or "`" in text or any(name in names for name in _NAME.findall(text))
+    return bool(_COMMAND.search(text)) or any(name in names for name in _NAME.findall(text))
 
 
 def _read_words(source: ShellSource, node: tree_sitter.Node) -> Iterator[tree_sitter.Node]:

@@ -143,3 +143,31 @@ def test_the_example_of_the_page_becomes_the_line_of_the_page() -> None:
     script = page.split("```bash\n")[1].split("```")[0]
     (line,) = (row.strip() for row in page.split("\n") if row.startswith("    clusterrun submit --nodes 2"))
     assert " ".join(convert(script).words()) == line
+
+
+@pytest.mark.parametrize(
+    ("lines", "line"),
+    [
+        ("#SBATCH --gres=gpu:4\nN=$(f)\ntorchrun --nproc-per-node=$N t.py", "--gpus 4 t.py"),
+        (
+            'A=$(f)\nL="torchrun --nnodes $((B * C)) --rdzv_endpoint $A:1"\nsrun $L t.py',
+            "t.py",
+        ),
+        ("S=`pwd`/t.py\ntorchrun $S -x", "--setup 'export S=`pwd`/t.py' bash -c 'exec python $S -x'"),
+        (
+            "NNODES=2\nX=$((NNODES * 8))\nsrun python t.py $X",
+            "--setup 'export NNODES=2' --setup 'export X=$((NNODES * 8))' bash -c 'exec python t.py $X'",
+        ),
+        ("C='python t.py'\neval $C", "t.py"),
+        ("printenv | sort\nsrun python t.py", "t.py"),
+        ("srun - python t.py", "- python t.py"),
+    ],
+)
+def test_idioms_of_public_scripts_become_a_line(lines: str, line: str) -> None:
+    assert typed(converted(lines)) == f"submit {line}"
+
+
+def test_broken_shell_code_is_named_and_not_kept() -> None:
+    conversion = converted("echo 'an open quote\nsrun python t.py")
+    assert not [name for name, _ in conversion.options if name == "setup"]
+    assert conversion.untranslated
