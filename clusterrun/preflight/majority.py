@@ -8,9 +8,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from clusterrun.model.frozen import frozen
 from clusterrun.model.hostlist import fold
 from clusterrun.model.preflight_report import Finding, Grade
+from clusterrun.preflight.thresholds import MINORITY
 
-# A minority is at most one node in three. If more nodes differ, neither side is the usual one.
-NODES_PER_OUTLIER = 3
 # A finding lists so many values, and node names up to so many characters.
 MOST_VALUES, MOST_CHARACTERS = 4, 60
 
@@ -37,7 +36,7 @@ def vote(value_by_node: Mapping[str, str]) -> Vote:
     groups = tuple((value, tuple(nodes)) for value, nodes in ranked)
     majority, supporters = groups[0] if groups else ("", ())
     minority_size = len(value_by_node) - len(supporters)
-    if len(groups) < 2 or NODES_PER_OUTLIER * minority_size > len(value_by_node):
+    if len(groups) < 2 or MINORITY * minority_size > len(value_by_node):
         return Vote("", (), groups)
     outliers = tuple(node for node in sorted(value_by_node) if value_by_node[node] != majority)
     return Vote(majority, outliers, groups)

@@ -11,6 +11,25 @@ from clusterrun.model.preflight_report import Grade
 
 Key = TypeVar("Key")
 
+# --- numbers with the same meaning in several files ---
+
+# One other node may be at fault itself. Two others decide.
+WITNESSES = 2
+# If more than one node in three differs, neither side is the usual one.
+MINORITY = 3
+# In a set of at most this size every node meets all others: 120 pairs, in 15 rounds.
+FEW_NODES = 16
+# The kernel repeats a lost SYN after 1 and 3 seconds.
+DIAL_SECONDS = 5.0
+# A closed port of a machine that lives refuses at once.
+KNOCK_SECONDS = 4.0
+# An answer may arrive this long after the limit of its task. Then the node is silent.
+ANSWER_SECONDS = 10.0
+# The limit for the start of a process on a node: a file system may be slow.
+START_SECONDS = 20.0
+
+# --- outliers ---
+
 # The median absolute deviation times this is the standard deviation of normal values.
 NORMAL = 1.4826
 # The median deviation of n normal values may be too small by chance. A factor of 1 + 6/n covers most cases.

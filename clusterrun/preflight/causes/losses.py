@@ -10,6 +10,7 @@ from clusterrun.model.frozen import frozen
 from clusterrun.preflight.causes.cover import LIKELIER
 from clusterrun.preflight.causes.ways import Parts, Way, WayCause, WayTest, explain
 from clusterrun.preflight.observations import Log, NodeTraffic
+from clusterrun.preflight.thresholds import Thresholds
 
 # Loss that most ways have is this network's normal level. A way is lossy from five times that level on.
 TIMES_USUAL = 5
@@ -19,8 +20,8 @@ LOPSIDED = 3
 FEWEST_RESENT = 8
 # A way with fewer segments says nothing about its loss.
 FEWEST_SENT = 50
-# A cause is reported if chance at the normal level lies this far behind. See `false_blame`.
-SURE = math.log(1000)
+# A cause is reported if chance at the normal level lies this far behind.
+SURE = math.log(1 / Thresholds().false_blame)
 # A message that stalls for seconds while the kernel resends happens once in 10^9 messages of a sound network.
 NATS_OF_A_STALL = math.log(1e9)
 

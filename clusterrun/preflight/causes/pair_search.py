@@ -16,7 +16,7 @@ from clusterrun.model.preflight_report import Grade
 from clusterrun.preflight.causes.pairs import Answers, Cause, Link, PairExplanation
 from clusterrun.preflight.causes.rates import Distance, LinkDistance, PairRates, TimedPair, same_distance
 from clusterrun.preflight.observations import GroupTest, Pair, pair
-from clusterrun.preflight.thresholds import Thresholds
+from clusterrun.preflight.thresholds import FEW_NODES, Thresholds
 
 Nodes = tuple[int, ...]
 
@@ -32,8 +32,6 @@ TESTS_ACROSS = 4
 PASSES_INSIDE = 2
 # A spare that takes a node's place has been tested with as many others as that node.
 TESTS_OF_A_SPARE = 2
-# In a set of at most this size, a bad link is a reason to test links that the ring does not use.
-FEW_NODES = 16
 # A node that never met a fast partner is tested this often before its rate counts.
 TESTS_OF_A_LAGGARD = 4
 

@@ -23,6 +23,7 @@ from itertools import combinations
 
 from clusterrun.preflight.causes.components import Components
 from clusterrun.preflight.causes.cover import Cover
+from clusterrun.preflight.thresholds import MINORITY
 
 Link = tuple[int, int]
 
@@ -37,8 +38,6 @@ RARE = math.log(90)
 RARE_CUT = 1.0
 # Price of a group that no test has shown yet: one run in 18 has it.
 RARE_HIDDEN = math.log(18)
-# If more than one node in three is a suspect, several groups may be cut off.
-MANY_SUSPECTS = 3
 # The price of a node in a smaller set is that of this number of nodes.
 FEWEST_NODES = 5
 # If more tests than this fail by chance, no number of repeats helps.
@@ -201,7 +200,7 @@ class PairExplanation:
             none = 0.5**others
             chance = (math.prod((1 + mate) / 2 for mate in mates) - none) / (1 - none)
             elsewhere = (pairs - len(mates)) * math.log(4 / (3 + self.noise))
-            if MANY_SUSPECTS * len(doubted) > len(self.nodes):
+            if MINORITY * len(doubted) > len(self.nodes):
                 # They may be several small groups. Then failures of other suspects say nothing of this one.
                 elsewhere = 0.0
             yield Rival(RARE_HIDDEN - math.log(max(chance, 1e-300)) + elsewhere, sorted(doubted))

@@ -19,6 +19,7 @@ from collections.abc import Callable, Iterable, Sequence
 from clusterrun.model.frozen import frozen
 from clusterrun.preflight.causes.components import Components
 from clusterrun.preflight.causes.cover import LIKELIER, Cover
+from clusterrun.preflight.thresholds import WITNESSES
 
 Way = tuple[int, int]
 Parts = tuple[tuple[int, ...], ...]
@@ -29,8 +30,6 @@ PRICES = {"all": 0.0, "in": 1.0, "out": 1.0, "cut": 1.0, "way": 2.5, "link": 3.0
 PRICE_OF_VAGUENESS = 2.0
 # A way is tried on several ports and twice. If it fails, chance does not explain that: a millionth.
 UNEXPLAINED = math.log(1e6)
-# Two others must have met the trouble of a node: with one other only, the link is as suspect as the node.
-PARTNERS = 2
 
 
 @frozen
@@ -120,7 +119,9 @@ class _Explanation:
             for item in test.failed:
                 failed_with[item].add(test.a if test.b == node else test.b)
         items = frozenset(
-            item for item, partners in failed_with.items() if item not in worked and len(partners) >= PARTNERS
+            item
+            for item, partners in failed_with.items()
+            if item not in worked and len(partners) >= WITNESSES
         )
         ways = [test.ends for test in tests]
         if not self.nats:
@@ -134,7 +135,7 @@ class _Explanation:
         if items and ways:
             self.explains[WayCause(kind, (node,), items)] = ways
         explained = len(ways) if items else 0
-        if explained < len(tests) and len(partners) >= PARTNERS and all(test.failed for test in tests):
+        if explained < len(tests) and len(partners) >= WITNESSES and all(test.failed for test in tests):
             # A firewall that drops a range of ports also drops answers to it: each way loses other items.
             self.explains[WayCause(kind, (node,))] = [test.ends for test in tests]
 

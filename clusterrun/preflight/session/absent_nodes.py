@@ -14,18 +14,20 @@ from clusterrun.preflight.session.presence_findings import (
 )
 from clusterrun.preflight.session.state import HOST, NodeState, SessionState
 from clusterrun.preflight.tasks import DialTask, ListenTask, LocalTask, Target, Task, ThroughTask
+from clusterrun.preflight.thresholds import (
+    ANSWER_SECONDS,
+    DIAL_SECONDS,
+    FEW_NODES,
+    KNOCK_SECONDS,
+    START_SECONDS,
+)
 from clusterrun.slurm_text.srun_messages import BESIDE_SECONDS, step_on
 
 # Few services listen on these ports. A live machine refuses the connection, which proves both directions.
 # Each port is dialled from another source port, so that some dials pass if a range of ports is blocked.
 _PORTS = tuple(range(1, 25))
-_SECONDS = 4.0
-_SLACK_SECONDS = 10.0
-_MOST_WITNESSES = 16
 _MOST_THROUGH = 4
-_START_SECONDS = 20.0
 _LOCAL_SECONDS = 18.0
-_DIAL_SECONDS = 5.0
 _THROUGH_SLACK_SECONDS = 6.0
 
 
@@ -57,7 +59,7 @@ def rounds_at_lost(state: SessionState) -> Iterator[tuple[type, ...]]:
 def _knock(state: SessionState, nodes: list[NodeState]) -> bool:
     """Let witnesses dial these nodes. Return whether any witness has an address of one."""
     has_requests = False
-    for witness in state.present()[:_MOST_WITNESSES]:
+    for witness in state.present()[:FEW_NODES]:
         addresses = (
             (node, node.address or witness.resolved.get(node.name, "").split(" ")[0]) for node in nodes
         )
@@ -66,8 +68,8 @@ def _knock(state: SessionState, nodes: list[NodeState]) -> bool:
         )
         if targets:
             has_requests = True
-            task = DialTask(state.nonce, witness.node, targets, (), _SECONDS, sizes=True)
-            state.ask(witness.node, task, _SECONDS + _SLACK_SECONDS)
+            task = DialTask(state.nonce, witness.node, targets, (), KNOCK_SECONDS, sizes=True)
+            state.ask(witness.node, task, KNOCK_SECONDS + ANSWER_SECONDS)
     return has_requests
 
 
@@ -76,10 +78,10 @@ def _names(state: SessionState, missing: list[NodeState]) -> Iterator[tuple[type
     names = tuple(node.name for node in missing)
     if not names or not state.orders.launch:
         return
-    witnesses = [node for node in state.present()[:_MOST_WITNESSES] if not node.resolved.keys() & {*names}]
+    witnesses = [node for node in state.present()[:FEW_NODES] if not node.resolved.keys() & {*names}]
     for witness in witnesses:
-        task = DialTask(state.nonce, witness.node, (), names, _SECONDS)
-        state.ask(witness.node, task, _SECONDS + _SLACK_SECONDS)
+        task = DialTask(state.nonce, witness.node, (), names, KNOCK_SECONDS)
+        state.ask(witness.node, task, KNOCK_SECONDS + ANSWER_SECONDS)
     if witnesses:
         yield (DialTask,)
 
@@ -95,7 +97,7 @@ def rounds_through(state: SessionState, nodes: Sequence[NodeState]) -> Iterator[
         return
     state.label = "a look through others at nodes whose agents did not join"
     for node in examined:
-        _through(state, node, ListenTask(state.nonce), _START_SECONDS)
+        _through(state, node, ListenTask(state.nonce), START_SECONDS)
     yield (ThroughTask,)
     for node in examined:
         if node.listens:
@@ -109,11 +111,11 @@ def rounds_through(state: SessionState, nodes: Sequence[NodeState]) -> Iterator[
 def _ask(state: SessionState, node: NodeState) -> None:
     host = state.nodes[HOST]
     _through(state, node, LocalTask(state.needs, registry.names(state.needs)), _LOCAL_SECONDS)
-    task = DialTask(state.nonce, node.node, (host.target(host.listening.ports),), (), _DIAL_SECONDS)
-    _through(state, node, task, _DIAL_SECONDS + _THROUGH_SLACK_SECONDS)
+    task = DialTask(state.nonce, node.node, (host.target(host.listening.ports),), (), DIAL_SECONDS)
+    _through(state, node, task, DIAL_SECONDS + _THROUGH_SLACK_SECONDS)
     address = next(iter(state.addresses_of(node.name)), "")
-    task = DialTask(state.nonce, host.node, (node.target(node.listening.ports, address),), (), _DIAL_SECONDS)
-    state.ask(host.node, task, _DIAL_SECONDS + _THROUGH_SLACK_SECONDS)
+    task = DialTask(state.nonce, host.node, (node.target(node.listening.ports, address),), (), DIAL_SECONDS)
+    state.ask(host.node, task, DIAL_SECONDS + _THROUGH_SLACK_SECONDS)
 
 
 def _through(state: SessionState, node: NodeState, task: Task | None, seconds: float) -> None:

@@ -8,14 +8,14 @@ from clusterrun.preflight import registry
 from clusterrun.preflight.causes.groups import GroupSearch
 from clusterrun.preflight.causes.pair_search import Search
 from clusterrun.preflight.causes.rates import distances
-from clusterrun.preflight.causes.slow_parts import slow_parts
+from clusterrun.preflight.causes.slow_parts import SMALLEST_PART, slow_parts
 from clusterrun.preflight.observations import HALF, PAIR, PRODUCT, SET, GroupTest, SlowGroup
 from clusterrun.preflight.session import expected_bandwidth, network_phase, port_sweep
 from clusterrun.preflight.session.group_tests import GroupTests
 from clusterrun.preflight.session.report import explain
 from clusterrun.preflight.session.state import SessionState
 from clusterrun.preflight.tasks import StartTorch
-from clusterrun.preflight.thresholds import for_backend
+from clusterrun.preflight.thresholds import START_SECONDS, for_backend
 
 Waits = Iterator[tuple[type, ...]]
 
@@ -25,11 +25,6 @@ MOST_SET_SECONDS = 15.0
 SET_SHARE = 0.25
 _PRODUCTS_AGAIN = 2
 _MOST_SETS = 4
-_RESTART_SECONDS = 20.0
-# Half of a smaller set may be a single node, which does not use the network.
-LEAST_HALVES = 4
-# The halves are tested only if this much time remains.
-LEAST_HALVES_SECONDS = 6.0
 _ENDED = "the budget ended the pair rounds before all was known; --preflight-budget gives more"
 # All nodes of a ring of this size are neighbours.
 _RING = 3
@@ -121,7 +116,7 @@ def restart_torch_workers(state: SessionState) -> Waits:
     stopped = [node for node in nodes if node.torch_worker is None and node.first_torch_worker]
     stopped = [node for node in stopped if not explain(state).is_unfit(node.node)]
     for node in stopped:
-        state.ask(node.node, state.torch_task, _RESTART_SECONDS)
+        state.ask(node.node, state.torch_task, START_SECONDS)
     if stopped:
         yield (StartTorch,)
 
@@ -179,7 +174,7 @@ class WholeSet:
     def _halves_differ(self, nodes: tuple[int, ...]) -> Generator[tuple[type, ...], None, bool]:
         """Test both halves of the set and return whether one is slower than the other."""
         state, middle = self._state, len(nodes) // 2
-        if len(nodes) < LEAST_HALVES or state.seconds_left < LEAST_HALVES_SECONDS:
+        if len(nodes) < 2 * SMALLEST_PART or state.seconds_left < LEAST_SET_SECONDS:
             return False
         halves = (nodes[:middle], nodes[middle:])
         tests = yield from self._group_tests.run("parts of the set: 2", HALF, halves)

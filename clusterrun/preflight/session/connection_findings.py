@@ -10,7 +10,7 @@ from clusterrun.preflight.causes.ports import Blocked, blocked
 from clusterrun.preflight.majority import some_of
 from clusterrun.preflight.observations import CONTROL, LOSS, EarlierLink, PortSweep
 from clusterrun.preflight.session import consistency, partition_findings
-from clusterrun.preflight.session.explanation import Explanation, NodeFinding, Parts
+from clusterrun.preflight.session.explanation import Explanation, Parts
 from clusterrun.preflight.session.state import HOST, SessionState
 from clusterrun.preflight.thresholds import limit
 
@@ -40,10 +40,12 @@ def of_sweep(explanation: Explanation) -> None:
     state = explanation.state
     for sweep in state.log.of(PortSweep)[-1:]:
         causes = blocked(sweep.silent)
-        nodes = [cause for cause in causes if len(cause.nodes) == 1]
-        explanation.blocked = {cause.nodes[0] for cause in nodes}
-        explanation.add(NodeFinding(cause.nodes[0], _of_blocked_node(state, cause)) for cause in nodes)
-        explanation.add_links(_of_blocked_link(state, cause) for cause in causes if len(cause.nodes) > 1)
+        for cause in causes:
+            if len(cause.nodes) == 1:
+                explanation.blocked.add(cause.nodes[0])
+                explanation.add(cause.nodes[0], _of_blocked_node(state, cause))
+            else:
+                explanation.add_links([_of_blocked_link(state, cause)])
 
 
 def _of_blocked_node(state: SessionState, cause: Blocked) -> Finding:
@@ -82,7 +84,7 @@ def of_losses(explanation: Explanation) -> None:
     for trouble in troubles:
         if trouble.side:
             finding = _of_lossy_node(state, trouble)
-            explanation.add([NodeFinding(trouble.nodes[0], finding)])
+            explanation.add(trouble.nodes[0], finding)
             if finding.verdict is Grade.FAIL:
                 explanation.lossy.add(trouble.nodes[0])
     explanation.add_links(_of_lossy_link(state, trouble) for trouble in troubles if len(trouble.nodes) == 2)
@@ -144,18 +146,18 @@ def of_dials(explanation: Explanation) -> None:
         explanation.network.append(partition_findings.of_parts(state, parts, _observed(state, parts)))
     for trouble in troubles:
         if len(trouble.nodes) == 1:
-            explanation.add([NodeFinding(trouble.nodes[0], of_trouble(state, trouble))])
+            explanation.add(trouble.nodes[0], of_trouble(state, trouble))
             explanation.host_fails = explanation.host_fails or trouble.nodes == (HOST,)
         else:
             explanation.add_links([link_of(state, trouble)])
             explanation.bad_links.add(frozenset(trouble.nodes))
     listeners = [node for node in state.nodes.values() if node.listens and not node.absent]
     views = {node.node: node.resolved for node in listeners if node.resolved}
-    explanation.add(consistency.names(views, {node.name: node for node in listeners}))
-    explanation.add(consistency.late_names(listeners))
+    explanation.add_all(consistency.names(views, {node.name: node for node in listeners}))
+    explanation.add_all(consistency.late_names(listeners))
     clock_limits = (limit(state.needs.limits, name) for name in ("clock_warn", "clock_fail"))
-    explanation.add(consistency.clocks(listeners, *clock_limits))
-    explanation.add(consistency.interfaces(listeners))
+    explanation.add_all(consistency.clocks(listeners, *clock_limits))
+    explanation.add_all(consistency.interfaces(listeners))
 
 
 def _observed(state: SessionState, parts: Parts) -> str:

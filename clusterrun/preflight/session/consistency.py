@@ -9,6 +9,7 @@ from clusterrun.model.preflight_report import Finding, Grade
 from clusterrun.preflight.majority import some_of, vote
 from clusterrun.preflight.session.explanation import NodeFinding
 from clusterrun.preflight.session.state import NodeState
+from clusterrun.preflight.thresholds import MINORITY
 
 # A file or a name server answers much faster. A name server that does not answer costs five seconds.
 LATE_NAME_SECONDS = 1.0
@@ -17,7 +18,6 @@ _RESOLVER = (
 )
 _TIME_SERVICE = "start its time service: chronyc tracking; chronyc makestep"
 _NETWORKS = ("device", "infiniband")
-_FEW = 3
 
 
 # --- names ---
@@ -44,7 +44,7 @@ def names(views: Mapping[int, Mapping[str, str]], nodes: Mapping[str, NodeState]
             if (addresses.split() or [""])[0] not in right
         }
         bad_elsewhere = {viewer: addresses for viewer, addresses in bad.items() if viewer != owner.node}
-        if len(resolved) >= _FEW and 2 * len(bad_elsewhere) > len(resolved):
+        if len(resolved) >= MINORITY and 2 * len(bad_elsewhere) > len(resolved):
             addresses = next(iter(bad_elsewhere.values()))
             what = f"resolves to {addresses.split()[0]}" if addresses else "cannot be resolved"
             where = f"on {len(bad_elsewhere)} of {len(resolved)} nodes; its address is {owner.address}"
@@ -98,7 +98,7 @@ def clocks(nodes: Sequence[NodeState], warn: float, fail: float) -> Iterator[Nod
     if len(timed) < 2:
         return
     median = statistics.median(node.offset for node in timed)
-    if len(timed) < _FEW:
+    if len(timed) < MINORITY:
         first, second = timed
         apart = max(first.earliest - second.latest, second.earliest - first.latest)
         if apart > warn:

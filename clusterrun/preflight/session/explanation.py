@@ -62,12 +62,14 @@ class Explanation:
 
     # --- questions add findings ---
 
-    def add(self, findings: Iterable[NodeFinding]) -> None:
+    def add(self, node: int | None, finding: Finding) -> None:
+        """Add a finding about a node, or about all nodes together (None)."""
+        findings = self.network if node is None else self._findings[node]
+        findings.append(finding)
+
+    def add_all(self, findings: Iterable[NodeFinding]) -> None:
         for node_finding in findings:
-            if node_finding.node is None:
-                self.network.append(node_finding.finding)
-            else:
-                self._findings[node_finding.node].append(node_finding.finding)
+            self.add(node_finding.node, node_finding.finding)
 
     def add_links(self, links: Iterable[LinkReport], of_pairs: bool = False) -> None:
         self._links += [(link, of_pairs) for link in links]

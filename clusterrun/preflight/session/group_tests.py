@@ -23,15 +23,13 @@ STARVED = 0.6
 # This size fills the ways between GPUs. Over gloo a small message suffices, and costs other traffic less.
 _PAIR_MEGABYTES = 256.0
 # The largest messages of a table, with NCCL and with gloo.
-_TABLE_MEGABYTES = {"nccl": 1074.0, "gloo": 4.2}
+_TABLE_MEGABYTES = {"nccl": expected_bandwidth.LARGE_MEGABYTES, "gloo": 4.2}
 # An examiner reports a late test by itself. It is silent if it does not within this time after the limit.
 SLACK_SECONDS = 8.0
 # The limit of the first test with NCCL, which loads its kernels.
 _LONGEST_LIMIT = 30.0
 # Replaces that limit if NCCL loads its kernels slowly: on a DGX B200 it takes 55 s (nccl#1646).
 _PATIENT_LIMIT = 120.0
-# Extends the budget in this case, for tests of pairs and of the whole set of a minute each.
-_PATIENT_SECONDS = 240.0
 _LIMIT = 12.0
 _LEAST_LIMIT = 8.0
 _SECONDS_PER_NODE = 0.02
@@ -194,7 +192,7 @@ class GroupTests:
         state = self.state
         if self._longest == _LONGEST_LIMIT:
             self._longest = _PATIENT_LIMIT
-            state.end_at += _PATIENT_SECONDS
+            state.end_at += 2 * _PATIENT_LIMIT  # for a test of pairs and one of the whole set
             state.notice(
                 f"NCCL takes longer than {_LONGEST_LIMIT:g} s to load its kernels ({slow[0]}): tests were "
                 f"repeated with {_PATIENT_LIMIT:g} s. Does every start compile them? NCCL_DEBUG=INFO says so "

@@ -10,8 +10,8 @@ from clusterrun.preflight.session import absent_nodes, loss_phase, network_phase
 from clusterrun.preflight.session.requests import AskWorker
 from clusterrun.preflight.session.state import SessionState
 from clusterrun.preflight.tasks import ListenTask, LocalTask, StartTorch
+from clusterrun.preflight.thresholds import START_SECONDS
 
-LISTEN_SECONDS = 20.0
 # After half of the answers, the other nodes get this long, or ``PATIENCE`` times the time of that half.
 LEAST_PATIENCE = {ListenTask: 10.0, LocalTask: 20.0, StartTorch: 20.0}
 # Replaces these limits on nodes with GPUs. A node without persistence mode loads its driver for each program.
@@ -32,7 +32,7 @@ def rounds(state: SessionState) -> Iterator[tuple[type, ...]]:
     extra = DRIVER_SECONDS if state.needs.gpus else 0.0
     state.end_at += extra
     for node in state.present():
-        state.ask(node.node, ListenTask(state.nonce), LISTEN_SECONDS)
+        state.ask(node.node, ListenTask(state.nonce), START_SECONDS)
         look_at(state, node.node)
         if state.orders.preflight.python:
             start_torch_worker(state, node.node)

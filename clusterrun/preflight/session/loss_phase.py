@@ -4,22 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from clusterrun.preflight.causes.losses import lossy_ways
+from clusterrun.preflight.causes.losses import FEWEST_RESENT, lossy_ways
 from clusterrun.preflight.observations import LOSS
 from clusterrun.preflight.session.report import explain
 from clusterrun.preflight.session.state import SessionState
 from clusterrun.preflight.tasks import ExchangeTask, Target
-from clusterrun.preflight.thresholds import limit
+from clusterrun.preflight.thresholds import ANSWER_SECONDS, FEW_NODES, limit
 
-# Every pair of up to 16 nodes exchanges ten messages per second, on at most 15 connections per node.
-MESH = 16
-# Larger sets test ring neighbours, opposite nodes, and at most this many slow dials per node.
+# Every pair of few nodes exchanges ten messages per second. Larger sets test
+# ring neighbours, opposite nodes, and at most this many slow dials per node.
 _MOST_HINTS = 8
 # The exchange lasts this much longer if some packets were lost, but too few to report.
 MORE_SECONDS = 6.0
-# Half of the segments that a warning requires justify a longer exchange.
-_FEW_RESENT = 4
-_ANSWER_SECONDS = 10.0
 
 
 def begin(state: SessionState) -> Iterator[tuple[type, ...]]:
@@ -28,7 +24,7 @@ def begin(state: SessionState) -> Iterator[tuple[type, ...]]:
     partners: dict[int, dict[int, None]] = {node.node: {} for node in listeners}
     for place, node in enumerate(listeners if len(listeners) > 1 else ()):
         half = len(listeners) // 2
-        for step in range(1, half + 1) if len(listeners) <= MESH else (1, half):
+        for step in range(1, half + 1) if len(listeners) <= FEW_NODES else (1, half):
             partner = listeners[(place + step) % len(listeners)].node
             if node.node not in partners[partner]:
                 partners[node.node][partner] = None
@@ -46,7 +42,7 @@ def begin(state: SessionState) -> Iterator[tuple[type, ...]]:
         )
         if targets:
             task = ExchangeTask(state.nonce, node.node, targets, 0.0)
-            state.ask(node.node, task, _ANSWER_SECONDS)
+            state.ask(node.node, task, ANSWER_SECONDS)
             state.watched.append(node.node)
     yield (ExchangeTask,)
 
@@ -56,8 +52,8 @@ def read(state: SessionState) -> Iterator[tuple[type, ...]]:
     yield from _ask(state, 0.0)
     least = limit(state.needs.limits, "loss_warn")
     ways = lossy_ways(state.log, (node.node for node in state.present()))
-    is_odd = any(way.stalls or (way.share >= least and way.resent >= _FEW_RESENT) for way in ways)
-    if is_odd and state.seconds_left > MORE_SECONDS + _ANSWER_SECONDS:
+    is_odd = any(way.stalls or (way.share >= least and way.resent >= FEWEST_RESENT / 2) for way in ways)
+    if is_odd and state.seconds_left > MORE_SECONDS + ANSWER_SECONDS:
         state.label = "a longer look at messages that had to be sent again"
         yield from _ask(state, MORE_SECONDS)
     state.end_round(LOSS)
@@ -67,5 +63,5 @@ def _ask(state: SessionState, seconds: float) -> Iterator[tuple[type, ...]]:
     for node in state.present():
         if node.node in state.watched:
             task = ExchangeTask(state.nonce, node.node, (), seconds)
-            state.ask(node.node, task, seconds + _ANSWER_SECONDS)
+            state.ask(node.node, task, seconds + ANSWER_SECONDS)
     yield (ExchangeTask,)

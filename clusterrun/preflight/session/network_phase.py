@@ -8,16 +8,12 @@ from itertools import combinations
 from clusterrun.preflight.observations import CONTROL
 from clusterrun.preflight.session.state import NodeState, SessionState
 from clusterrun.preflight.tasks import DialTask
+from clusterrun.preflight.thresholds import ANSWER_SECONDS, DIAL_SECONDS, FEW_NODES, WITNESSES
 
-# The kernel repeats a lost SYN after 1 and 3 seconds.
-DIAL_SECONDS = 5.0
-WITNESSES = 2
-_SLACK_SECONDS = 10.0
 # In a set of at most this size every node dials and resolves all others. In a larger set it resolves only the
 # nodes that it dials.
 FEW = 96
-# In a set of at most this size every node dials all ports of all others if several links have silent ports.
-_ALL_PORTS = 16
+# If so many links have silent ports, every node of a small set dials all ports of all others.
 _SHUT_LINKS = 3
 
 
@@ -109,7 +105,7 @@ def _again(state: SessionState) -> Plan:
     for way in failing:
         _both_ways(plan, listeners[way.a], listeners[way.b])
     shut = {frozenset((way.a, way.b)) for way in failing if not way.is_dead and way.bad}
-    if len(shut) >= _SHUT_LINKS and len(listeners) <= _ALL_PORTS:
+    if len(shut) >= _SHUT_LINKS and len(listeners) <= FEW_NODES:
         # Only some nodes dialled the ports that others do not reach.
         for a, b in combinations(listeners.values(), 2):
             _both_ways(plan, a, b)
@@ -135,4 +131,4 @@ def _ask(state: SessionState, plan: Plan, namers: Collection[int]) -> None:
         names = (*(listeners if len(listeners) <= FEW else near), *absent) if node in namers else ()
         goals = tuple(state.nodes[other].target(ports) for other, ports in targets.items())
         task = DialTask(state.nonce, node, goals, names, DIAL_SECONDS)
-        state.ask(node, task, DIAL_SECONDS + _SLACK_SECONDS)
+        state.ask(node, task, DIAL_SECONDS + ANSWER_SECONDS)

@@ -11,7 +11,7 @@ from clusterrun.preflight.causes.pair_search import Evidence, SearchResult
 from clusterrun.preflight.causes.rails import slow_rails
 from clusterrun.preflight.observations import PAIR, SET, GroupTest, SlowGroup
 from clusterrun.preflight.session import expected_bandwidth, partition_findings, transport_findings
-from clusterrun.preflight.session.explanation import Explanation, NodeFinding
+from clusterrun.preflight.session.explanation import Explanation
 from clusterrun.preflight.session.state import SessionState
 from clusterrun.preflight.thresholds import for_backend, median_of
 
@@ -85,7 +85,7 @@ def of_pairs(explanation: Explanation) -> None:
                 continue
             if len(evidence.nodes) == 1:
                 finding = _of_node(state, evidence, tests)
-                explanation.add([NodeFinding(evidence.nodes[0], finding)])
+                explanation.add(evidence.nodes[0], finding)
             else:
                 explanation.add_links([_of_link(state, evidence, tests)], of_pairs=True)
         median, floor = result.median, state.limits.pair_floor
@@ -165,7 +165,7 @@ def of_rails(explanation: Explanation) -> None:
         remedy = _RAIL.format(rail.rail)
         if rail.partner is None:
             message = f"rail {rail.rail} (GPU {rail.rail} and its network port) {what} {rate}"
-            explanation.add([NodeFinding(rail.node, Finding("rails", Grade.WARN, message, remedy))])
+            explanation.add(rail.node, Finding("rails", Grade.WARN, message, remedy))
         else:
             partner = state.nodes[rail.partner].name
             message = f"rail {rail.rail}: {rate}; either end may be at fault"
@@ -194,7 +194,7 @@ def of_torch_workers(explanation: Explanation) -> None:
         if len(node.ends) > 1:
             message = f"its Python ended {len(node.ends)} times during a matrix product: {node.ends[-1]}"
             finding = Finding("warm-process", Grade.FAIL, message, remedy_of(state, node.ends[-1]))
-            explanation.add([NodeFinding(node.node, finding)])
+            explanation.add(node.node, finding)
 
 
 # --- tests of larger groups ---
@@ -211,7 +211,7 @@ def of_groups(explanation: Explanation) -> None:
                 message = f"{_sizes(result)} it, whichever others they hold ({_why(failed)})"
                 message += f"; {_rest(failed, result)}"
                 finding = Finding("set", Grade.FAIL, message, remedy_of(state, _why(failed)))
-                explanation.add([NodeFinding(node, finding)])
+                explanation.add(node, finding)
         if result.apart and not result.bad and newer.isdisjoint(result.apart):
             names = state.names(result.apart)
             observed = f"{_sizes(result)} each of {names} ({_why(failed)}); {_rest(failed, result)}"
@@ -229,14 +229,14 @@ def of_set(explanation: Explanation) -> None:
     decided = [test for test in tests if test.passed or id(test) in searches]
     for test in decided[-1:]:
         if test.passed:
-            explanation.add(expected_bandwidth.of_set(state, test))
-            explanation.add(transport_findings.of_set(state, test))
+            explanation.add_all(expected_bandwidth.of_set(state, test))
+            explanation.add_all(transport_findings.of_set(state, test))
             continue
         result, why = searches[id(test)].result(), _why(test)
         if len(test.nodes) == 1:
             message = f"its own ranks fail together: {why}"
             finding = Finding("set", Grade.FAIL, message, remedy_of(state, why))
-            explanation.add([NodeFinding(test.nodes[0], finding)])
+            explanation.add(test.nodes[0], finding)
         elif len(test.nodes) == 2:
             names = state.names(test.nodes)
             message = f"{names} fail together ({why}); which of them is at fault cannot be told"

@@ -10,15 +10,13 @@ from clusterrun.preflight.observations import GroupTest, PortSweep
 from clusterrun.preflight.session.report import explain
 from clusterrun.preflight.session.state import SessionState
 from clusterrun.preflight.tasks import DialTask, Target
+from clusterrun.preflight.thresholds import ANSWER_SECONDS, KNOCK_SECONDS, WITNESSES
 
-# Every suspect sweeps with two others, so that a node can be told from a link.
-WITNESSES = 2
 # A lost answer is not a blocked port: silent ports are dialled twice.
 ROUNDS = 2
-SECONDS = 18.0  # that must be left for a sweep
+# The time that must be left for a sweep.
+SECONDS = ROUNDS * KNOCK_SECONDS + ANSWER_SECONDS
 _MOST_SUSPECTS = 6
-_SECONDS = 4.0
-_SLACK_SECONDS = 10.0
 
 
 def rounds(state: SessionState) -> Iterator[tuple[type, ...]]:
@@ -113,5 +111,5 @@ def _ask(state: SessionState, ways: Mapping[tuple[int, int], frozenset[int]]) ->
                 # looking like a blocked range of destination ports.
                 shuffled = tuple(sorted(ports, key=lambda port: port * 40503 % 65537))
                 targets.append(Target(target.node, target.name, target.address, shuffled, 0))
-        task = DialTask("", a, tuple(targets), (), _SECONDS, closed=True)
-        state.ask(a, task, _SECONDS + _SLACK_SECONDS)
+        task = DialTask("", a, tuple(targets), (), KNOCK_SECONDS, closed=True)
+        state.ask(a, task, KNOCK_SECONDS + ANSWER_SECONDS)

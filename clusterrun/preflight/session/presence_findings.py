@@ -9,8 +9,9 @@ from clusterrun.model.preflight_report import Finding, Grade, LinkReport
 from clusterrun.preflight.causes.dials import ConnectTrouble
 from clusterrun.preflight.observations import ABSENT, NodeGone
 from clusterrun.preflight.session import connection_findings, partition_findings
-from clusterrun.preflight.session.explanation import Explanation, NetworkFinding, NodeFinding
+from clusterrun.preflight.session.explanation import Explanation, NetworkFinding
 from clusterrun.preflight.session.state import HOST, NodeState, SessionState
+from clusterrun.preflight.thresholds import WITNESSES
 
 _OUTGOING = (
     "a firewall on it drops the connections that it begins, or its slurmd hangs: "
@@ -53,8 +54,6 @@ _AND_NAME = "; is that its address? getent hosts {0}, scontrol show node {0}"
 _SHARED = "look at their load, and at the file systems of the run directory and of Python"
 _UNSAID = "did not join though their machines answer, and nothing says why"
 _CUT_OFF = "look at its link: ip -s link, ethtool"
-# At least so many nodes share a cause, or dialled a node in vain.
-_GROUP = 2
 _REMEDY = "look at switch port, cable and route of {} and {}: ip -s link, ethtool"
 
 
@@ -86,7 +85,7 @@ def of_absent(explanation: Explanation) -> None:
     )
     for fits, describe, why in shared_causes:
         several = [] if host_is_suspect else [node.node for node in absent if fits(state, node)]
-        if len(several) >= _GROUP:
+        if len(several) >= WITNESSES:
             explanation.network.append(describe(state, end.present, several))
             explanation.unreached += several if fits is not is_kept_away else []
             explanation.excuse(several, f"{len(several)} nodes {why}")
@@ -100,7 +99,7 @@ def _of_host(explanation: Explanation, missing: list[NodeState], present: tuple[
     state = explanation.state
     keys = [(HOST, node.node) for node in missing]
     ways = [state.knocks.ways[key] for key in keys if key in state.knocks.ways]
-    if present != (HOST,) or len(ways) < max(_GROUP, len(keys)):
+    if present != (HOST,) or len(ways) < max(WITNESSES, len(keys)):
         return
     others = state.names(node.node for node in missing)
     message, remedy = "", ""
@@ -111,7 +110,7 @@ def _of_host(explanation: Explanation, missing: list[NodeState], present: tuple[
         message = f"it drops the connections itself that it begins to {others}"
         remedy = _HOST_OUTGOING
     if message:
-        explanation.add([NodeFinding(HOST, Finding("connections", Grade.FAIL, message, remedy))])
+        explanation.add(HOST, Finding("connections", Grade.FAIL, message, remedy))
 
 
 def _of_absent(
@@ -122,7 +121,7 @@ def _of_absent(
     heard, deaf = answers(state, node)
     if not heard and len(present) > 1:
         addresses = ", ".join(sorted({*state.addresses_of(node.name)}))
-        if addresses and len(deaf) >= _GROUP:
+        if addresses and len(deaf) >= WITNESSES:
             message = f"{node.absent}; nothing answers at {addresses}, to which its name leads"
             explanation.explain_gone(node.node, Grade.FAIL, message, _NO_ANSWER + _AND_NAME.format(node.name))
         return []
@@ -175,19 +174,19 @@ def answers(state: SessionState, node: NodeState) -> tuple[list[int], list[int]]
 def is_kept_away(state: SessionState, node: NodeState) -> bool:
     """Return whether the machine answers several nodes and the launcher gave no reason."""
     unsaid = node.absent.endswith(" s") or node.absent in (contract.AGENT_LOST, contract.NOT_BACK)
-    return len(answers(state, node)[0]) >= _GROUP and unsaid
+    return len(answers(state, node)[0]) >= WITNESSES and unsaid
 
 
 def _is_silent(state: SessionState, node: NodeState) -> bool:
     """Return whether several nodes dialled it and none got an answer."""
     heard, deaf = answers(state, node)
-    return len(deaf) >= _GROUP and not heard
+    return len(deaf) >= WITNESSES and not heard
 
 
 def _small_only(state: SessionState, node: NodeState) -> list[int]:
     """Return the nodes whose small packets it answered, if they are several and no large packet arrived."""
     ways = [way for way in state.ways_into(node.node) if way.is_answered]
-    return [way.a for way in ways] if len(ways) >= _GROUP and not any(way.large for way in ways) else []
+    return [way.a for way in ways] if len(ways) >= WITNESSES and not any(way.large for way in ways) else []
 
 
 # --- nodes that fell silent during the check ---
@@ -199,15 +198,15 @@ def of_silent(explanation: Explanation) -> None:
     lost = lost_nodes(state) if state.has_ended else {}
     present = [node.node for node in state.present()]
     troubles = large_packet_troubles(state) if lost else {}
-    if len(troubles) >= _GROUP:
+    if len(troubles) >= WITNESSES:
         small = list(troubles)
         explanation.network.append(partition_findings.of_small(state, present, small, "between {} and {}"))
         explanation.unreached += small
         explanation.excuse(small, f"large packets of {len(small)} nodes get lost")
         lost = {node: at for node, at in lost.items() if node not in troubles}
     else:
-        findings = (connection_findings.of_trouble(state, trouble) for trouble in troubles.values())
-        explanation.add(NodeFinding(node, finding) for node, finding in zip(troubles, findings))
+        for node, trouble in troubles.items():
+            explanation.add(node, connection_findings.of_trouble(state, trouble))
     host = state.nodes.get(HOST)
     lost.pop(HOST, None)
     if host is None or host.gone or not lost:
@@ -225,7 +224,7 @@ def of_silent(explanation: Explanation) -> None:
         return
     together = lost_together(state, {node: at for node, at in lost.items() if node not in troubles})
     silent = [node for node in together if not any(way.refused for way in state.knocks.into(node))]
-    if len(silent) >= _GROUP:
+    if len(silent) >= WITNESSES:
         explanation.network.append(partition_findings.of_silent(state, present, silent))
         explanation.unreached += silent
         explanation.excuse(silent, f"{len(silent)} nodes fell silent at the same time, and answer nobody")
@@ -257,7 +256,7 @@ def lost_together(state: SessionState, lost: dict[int, float]) -> list[int]:
     together = []
     for node, at in times.items():
         count = sum(abs(at - other_at) <= contract.LOST_SECONDS for other_at in times.values())
-        if count >= _GROUP:
+        if count >= WITNESSES:
             together.append(node)
     return together
 
@@ -270,7 +269,7 @@ def of_late(explanation: Explanation) -> None:
     state = explanation.state
     findings = {gone.node: gone.findings for gone in state.log.of(NodeGone)}
     late = [node for node in findings if findings[node] and findings[node][0].check == "examiner"]
-    if state.has_ended and len(late) >= _GROUP and 2 * len(late) > len(state.nodes):
+    if state.has_ended and len(late) >= WITNESSES and 2 * len(late) > len(state.nodes):
         explanation.excuse(late, "so did most nodes")
         message = f"{len(late)} of {len(state.nodes)} nodes did not answer in time: they are overloaded, or"
         message += f" share something slow; {_SHARED}"

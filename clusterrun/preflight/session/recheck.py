@@ -13,6 +13,7 @@ from clusterrun.preflight.session.collective_phase import PairRounds, WholeSet
 from clusterrun.preflight.session.report import explain
 from clusterrun.preflight.session.state import NodeState, SessionState
 from clusterrun.preflight.tasks import ListenTask, LocalTask, StartTorch
+from clusterrun.preflight.thresholds import START_SECONDS
 
 # Reasons of a loss. A shared cause is searched if several nodes are lost.
 _LOST = (contract.AGENT_LOST, contract.NOT_BACK)
@@ -57,7 +58,7 @@ def rounds(
     if examined:
         state.notice(f"a short check: of {state.names(examined)} alone")
     for member in state.present():
-        state.ask(member.node, ListenTask(state.nonce), local_phase.LISTEN_SECONDS)
+        state.ask(member.node, ListenTask(state.nonce), START_SECONDS)
     for node in examined:
         local_phase.look_at(state, node)
     yield (ListenTask,)

@@ -15,7 +15,7 @@ from clusterrun.preflight.session import (
     presence_findings,
 )
 from clusterrun.preflight.session.consistency import common_interface, faster_interface
-from clusterrun.preflight.session.explanation import Explanation, NodeFinding
+from clusterrun.preflight.session.explanation import Explanation
 from clusterrun.preflight.session.state import SessionState
 
 _OURS = "this is a fault of clusterrun: please report it with this line"
@@ -61,21 +61,22 @@ def _of_local_checks(explanation: Explanation) -> None:
         if node.product is not None:
             products[node.name] = node.product
     for name, findings in registry.findings(state.needs, local, workers, products).items():
-        explanation.add(NodeFinding(state.numbers.get(name), finding) for finding in findings)
+        for finding in findings:
+            explanation.add(state.numbers.get(name), finding)
 
 
 def _of_long_load(explanation: Explanation) -> None:
     state = explanation.state
     readings = {node.name: encode(node.burn) for node in state.nodes.values() if node.burn is not None}
     for name, finding in burn_findings.judge(state.needs, readings):
-        explanation.add([NodeFinding(state.numbers.get(name), finding)])
+        explanation.add(state.numbers.get(name), finding)
 
 
 def _of_budget(explanation: Explanation) -> None:
     ended = f"the budget of {explanation.state.orders.preflight.budget:g} s ended during"
     for unanswered in explanation.state.log.of(Unanswered):
         finding = Finding("budget", Grade.UNDETERMINED, f"{ended} {unanswered.title}", _MORE)
-        explanation.add([NodeFinding(unanswered.node, finding)])
+        explanation.add(unanswered.node, finding)
 
 
 def _of_faults(explanation: Explanation) -> None:

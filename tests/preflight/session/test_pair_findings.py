@@ -6,7 +6,7 @@ import pytest
 
 from benchmarks.pair_world import PairWorld, ended_search
 from clusterrun.model.preflight_report import Finding, Grade, LinkReport
-from clusterrun.preflight.session.explanation import Explanation, NodeFinding
+from clusterrun.preflight.session.explanation import Explanation
 from clusterrun.preflight.session.pair_findings import notices, of_pairs
 from clusterrun.preflight.session.state import NodeState, SessionState
 from tests.preflight.simulated import name, orders
@@ -62,5 +62,5 @@ def test_a_failed_pair_is_not_reported_beside_an_end_that_loses_packets(lossy, e
 def test_a_spare_replaces_a_node_with_a_warning_of_its_speed():
     node_states = [NodeState(node, name(node), f"10.0.0.{node}") for node in range(4)]
     explanation = Explanation(SessionState(orders(3, 1), node_states, 0.0, 0.0, "/r"))
-    explanation.add([NodeFinding(1, Finding("bandwidth", Grade.WARN, "slow"))])
+    explanation.add(1, Finding("bandwidth", Grade.WARN, "slow"))
     assert explanation.choice().world == (0, 3, 2)
