@@ -54,7 +54,7 @@ class Finder:
     def exec_module(self, module): pass
 
 LIBRARIES = set("click rich jinja2 markupsafe submitit psutil torch numpy matplotlib tomli".split())
-LIBRARIES |= {"hydra", "omegaconf"}
+LIBRARIES |= {"hydra", "omegaconf", "tree_sitter", "tree_sitter_bash"}
 sys.meta_path.insert(0, Finder())
 failed = []
 for name in sys.argv[3:]:
