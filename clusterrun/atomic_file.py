@@ -11,10 +11,10 @@ CANNOT_SYNC = (errno.EINVAL, errno.ENOTSUP, errno.ENOSYS)
 
 
 def write_whole(path: str, data: bytes, mode: int = 0o600, sync: bool = True) -> None:
-    """Put ``data`` at ``path`` at once or not at all. Raises ``OSError``; then the old content stands.
+    """Put ``data`` at ``path`` at once or not at all. Raise ``OSError``; the old content is then unchanged.
 
-    With ``sync`` the file and its name also outlive a crash of this machine once this has returned; without,
-    a crash in the next seconds may leave the file empty or in part.
+    The file and its name outlive a crash of this machine after the return if ``sync`` is true. Otherwise a
+    crash in the next seconds may leave the file empty or in part.
     """
     folder, name = os.path.split(path)
     draft = os.path.join(folder, f"{draft_prefix(name)}{os.getpid()}.{os.urandom(4).hex()}")

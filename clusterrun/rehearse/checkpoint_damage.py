@@ -22,7 +22,8 @@ def no_step_taken(fault_run: FaultRun) -> Discovery:
     if not last.errors and not (torn and all(rank.end == "exit" for rank in last.ranks.values())):
         return unknown(f"the restarted ranks took no step, and no exception says why: {fault_run.tail}")
     line, kind, text = last.errors[0] if last.errors else ("", "", "")
-    reason = f"{kind}: {text.splitlines()[0][:160] if text else ''}" if kind else "no step"
+    first_line = text.splitlines()[0][:160] if text else ""
+    reason = f"{kind}: {first_line}" if kind else "no step"
     newest = fault_run.lives[0].saves[-1:] if kind == "FileNotFoundError" else ()
     folder = _unfinished((*fault_run.damaged, *(save.path for save in newest)), text)
     raises = (f"{line} raises it",) if line else ()
@@ -116,7 +117,7 @@ def _temporary_kinds(fault_run: FaultRun, saves: Sequence[SavedFile]) -> set[str
 def _spoilt(fault_run: FaultRun) -> Callable[[SavedFile], bool]:
     """Return a predicate: whether a file belongs to a checkpoint that is not whole.
 
-    Such a file is damaged, or in the folder or of the step of a damaged one.
+    A file is suspect if it is damaged, or in the folder or of the step of a damaged file.
 
     So is one of a save that was cut off before the last of its files had its name.
     """

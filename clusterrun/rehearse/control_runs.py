@@ -30,7 +30,9 @@ def control(first: Start, second: Start) -> tuple[Discovery, ...]:
     else:
         what = ARITHMETIC if differs.part == "parameters" else PARTS[differs.part]
         message = f"2 undisturbed runs differ from step {differs.step} on, rank {differs.rank}: {what}"
-        message += f"{': ' if differs.detail else ''}{differs.detail}; what is restored is compared by bits,"
+        if differs.detail:
+            message += f": {differs.detail}"
+        message += "; what is restored is compared by bits,"
         message += " losses after it by the spread of these two runs"
         remedy = _to_repeat(differs, first, second)
         same = Discovery(Cause.NOT_DETERMINISTIC, message, remedy, step=differs.step)

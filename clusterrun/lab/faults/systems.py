@@ -65,7 +65,9 @@ def _hosts_text(layout: Layout, faults: list[Fault]) -> str:
     lines = []
     for line in layout.lines():
         address, name = line.split()
-        lines.append(f"{wrong.get(name, address) if address in right else address} {name}")
+        if address in right:
+            address = wrong.get(name, address)
+        lines.append(f"{address} {name}")
     return "\n".join(lines) + "\n"
 
 
@@ -139,7 +141,7 @@ def _fill(site: LabSite, fault: Fault) -> Fault:
     site.on_outside_root(fault.host, "chmod", "--reference", inside, f"{disk}/upper")
     site.on_outside_root(fault.host, "chown", "--reference", inside, f"{disk}/upper")
     layers = f"lowerdir={inside},upperdir={disk}/upper,workdir={disk}/work"
-    # What is there stays readable; whatever is written goes to a disk that has no room left.
+    # Existing files stay readable. Every write goes to a disk without free space.
     site.on_outside_root(fault.host, "mount", "-t", "overlay", "-o", layers, "full", inside)
     site.on_outside_root(fault.host, "sh", "-c", f"cat /dev/zero >'{disk}/fill' 2>/dev/null || :")
     return with_details(fault, disk=str(disk))

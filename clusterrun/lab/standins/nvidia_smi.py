@@ -1,7 +1,7 @@
 """A stand-in for `nvidia-smi`: prints what the real one prints, of GPUs that a lab's host claims to have.
 
 A program of its own (`python -I -S nvidia_smi.py LAB_FOLDER ARGS…`), on the PATH of every host. It
-imports nothing of the package. What it says comes from gpu.json: the lab's own, or the host's.
+imports nothing of the package. Its answers come from gpu.json of the lab or of the host.
 """
 
 from __future__ import annotations

@@ -82,8 +82,8 @@ class RankWatch:
 class TorchImport:
     """Handles the imports of torch, of its compiler and of safetensors.
 
-    Nothing of what they make is garbage: without looking for any they load in four fifths of the time,
-    which is most of what a start of many ranks costs. What torch itself made is never looked at again.
+    Garbage collection is off meanwhile, since these modules make no garbage: they load in four fifths of the
+    time. That is most of the cost of a start of many ranks. The objects of torch are never examined again.
     """
 
     def __init__(self, after: dict[str, Callable[[Any], None]], failed: Callable[[Exception], None]) -> None:
