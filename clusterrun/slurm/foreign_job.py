@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import glob
 import os
 import re
 import shlex
@@ -135,6 +134,8 @@ def _filled(name: str, job: ForeignJob) -> str:
     values = {"j": job.number or number, "A": number, "a": task, "x": job.name, "u": job.user, "%": "%"}
 
     def value(match: re.Match[str]) -> str:
+        import glob  # status does not need it
+
         text = values.get(match[1], "")
         return glob.escape(text) if text else "*"
 
