@@ -111,7 +111,7 @@ COORDINATOR_BUGS = (
     Mutant(
         "silence is not looked for",
         "coordinator/coordinator",
-        "self._membership.silent(now, limit)",
+        "self._membership.silent(now, limit, timeouts.lease)",
         "[]",
     ),
     Mutant(
@@ -195,7 +195,7 @@ COORDINATOR_BUGS = (
     Mutant(
         "the silent are waited for without end",
         "coordinator/attempt",
-        "self._overdue_at = now.steady + limit",
+        "self._await(now, limit)",
         "self._overdue_at = None",
     ),
     Mutant(

@@ -21,6 +21,7 @@ from clusterrun.protocol.messages import RankExited, RanksStarted, StartFailed, 
 from clusterrun.runtime.event_loop import EventLoop, steady
 from clusterrun.runtime.exit_status import code_in_words
 from clusterrun.runtime.kill_tree import send
+from clusterrun.runtime.overload import PatientLimit
 from clusterrun.runtime.processes import ProcessEnd, Program
 from clusterrun.runtime.run_files import open_log
 
@@ -45,7 +46,7 @@ class ContainedRanks(RankProcesses):
         self._order: StartRanks
         self._log = ""
         self._spawned = False
-        self._until = 0.0
+        self._limit = PatientLimit(START_SECONDS)
         self._why_gone = ""
         self._reaping = self._ending = False
         self._news: list[RanksStarted | StartFailed] = []
@@ -73,7 +74,7 @@ class ContainedRanks(RankProcesses):
         )
         self._box.open(lambda number, body: self._heard(json.loads(body)), self._broke, lambda: True)
         self._box.ask(0, json.dumps(self._forker_order(order, programs, user_names)))
-        self._until = steady() + START_SECONDS
+        self._limit = PatientLimit(START_SECONDS)
         self._look(self._box)
         return ()
 
@@ -105,7 +106,7 @@ class ContainedRanks(RankProcesses):
         """Give up a container that does not start in time, or whose ranks are no longer wanted."""
         if self._box is not box or self._spawned:
             return
-        if steady() > self._until or not self.wanted():
+        if self._limit.expires_within(0.0) or not self.wanted():
             why = "this node was ordered to end"
             if self.wanted():
                 why = f"the container did not start within {START_SECONDS:.0f} s"

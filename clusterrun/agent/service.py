@@ -25,6 +25,7 @@ from clusterrun.runtime.event_loop import EventLoop, steady
 from clusterrun.runtime.kill_tree import below, send
 from clusterrun.runtime.machine_driver import MachineDriver
 from clusterrun.runtime.network import held_port
+from clusterrun.runtime.overload import OverloadMeter
 from clusterrun.runtime.run_files import RETRY_SECONDS
 from clusterrun.runtime.stderr import say
 
@@ -83,6 +84,7 @@ class AgentService:
         self._spawned_at = 0.0
         self._awaited: actions.AwaitLeftovers | None = None
         self._halted: dict[int, proc.Process] = {}
+        self._overload = OverloadMeter()
         self._driver = MachineDriver(loop, machine, self._now)
         rank_processes.stranger = sidecars.reaped
         rank_processes.changed = self._reap
@@ -161,6 +163,8 @@ class AgentService:
     def _tell(self, order: actions.Tell) -> None:
         if isinstance(order.message, messages.Beat):
             self._clock.asked(order.message.number, steady())
+            if seconds := self._overload.seconds():
+                self._link.send(self._end.seal(self._encoder.body(messages.NodeOverloaded(seconds))))
         self._link.send(self._end.seal(self._encoder.body(order.message)))
 
     def _hold_port(self, order: messages.ReservePort) -> None:

@@ -22,7 +22,6 @@ from clusterrun.protocol.bootstrap import Bootstrap, read_bootstrap
 from clusterrun.protocol.client import Joined, OutOfReach, join
 from clusterrun.protocol.messages import Hello
 from clusterrun.runtime.event_loop import EventLoop, steady
-from clusterrun.runtime.overload import is_overloaded
 from clusterrun.runtime.processes import become_subreaper, on_parents_death, set_process_name
 from clusterrun.runtime.run_files import check_run_directory, patiently, read_orders
 
@@ -85,8 +84,8 @@ def _joined(node: int, name: str, shim: ShimLink) -> tuple[Joined, Bootstrap]:
     shim.tell(f"until {until + contract.LEASE_SECONDS!r}")
     bootstrap = read_bootstrap(_first_line(until))
     timeouts = bootstrap.timeouts
-    overload = contract.OVERLOAD_FACTOR * timeouts.join if is_overloaded() else 0.0
-    shim.tell(f"until {steady() + timeouts.join + overload + timeouts.lease!r}")
+    longest = (1 + contract.OVERLOAD_FACTOR) * timeouts.join
+    shim.tell(f"until {steady() + longest + timeouts.lease!r}")
     python = ".".join(map(str, sys.version_info[:3]))
     return join(bootstrap, lambda address: Hello(node, name, address, os.getpid(), python)), bootstrap
 

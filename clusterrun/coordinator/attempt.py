@@ -15,6 +15,7 @@ from clusterrun.coordinator.membership import Member
 from clusterrun.coordinator.run_part import AttemptOver, RunPart, Shared
 from clusterrun.model import contract
 from clusterrun.model.frozen import Any, replace
+from clusterrun.model.overloads import REPORT_SECONDS
 from clusterrun.model.world import Meeting, World
 from clusterrun.protocol import messages
 from clusterrun.runtime.machine_events import Note, Now, earliest
@@ -202,6 +203,8 @@ class LiveAttempt(RunPart):
         processes = 1 if orders.per_node else orders.ranks_per_node
         self.outcomes = RankOutcomes(orders.nodes, processes, orders.per_node)
         self._start_seconds = self._membership.timeouts.join + START_SECONDS_PER_NODE * orders.nodes
+        # The limit on the start or the end of the ranks: its begin, its length, and when it expires.
+        self._limited_at = self._limit = 0.0
         self._overdue_at: float | None = None
         self._settled_at: float | None = None
         self._fence_at: float | None = None
@@ -232,9 +235,22 @@ class LiveAttempt(RunPart):
         if self._fence_at is not None and now.steady >= self._fence_at:
             over = self._check_over(now) or over
         if self._overdue_at is not None and now.steady >= self._overdue_at:
-            self._overdue_at = None
-            over = self._overdue(now) or over
+            if self._membership.extend(self._awaited(), self._limited_at, self._limit, now):
+                self._overdue_at = now.steady + REPORT_SECONDS
+            else:
+                self._overdue_at = None
+                over = self._overdue(now) or over
         return over
+
+    def _awaited(self) -> list[int]:
+        """Return the nodes that owe a report: the start of their ranks, or their end while stopping."""
+        members = self._membership.training()
+        if self.stage is AttemptStage.STOPPING:
+            return [member.node for member in members if not self.outcomes.is_gone(member.place)]
+        return [member.node for member in members if member.place in self.outcomes.missing]
+
+    def _await(self, now: Now, limit: float) -> None:
+        self._limited_at, self._limit, self._overdue_at = now.steady, limit, now.steady + limit
 
     def _overdue(self, now: Now) -> AttemptOver | None:
         if self.stage is AttemptStage.STOPPING:
@@ -254,7 +270,7 @@ class LiveAttempt(RunPart):
 
         ``environment`` applies to variables that the user did not set.
         """
-        self._overdue_at = now.steady + self._start_seconds
+        self._await(now, self._start_seconds)
         world = World(self._membership.names(), self._orders.ranks_per_node)
         where = f"{meeting.address}:{meeting.port}"
         self._actions.append(Note(f"attempt {self.epoch}: ranks are being started, rank 0 is at {where}"))
@@ -415,7 +431,7 @@ class LiveAttempt(RunPart):
     def _enter_stopping(self, now: Now, limit: float) -> AttemptOver | None:
         self.stage = AttemptStage.STOPPING
         self._settled_at = self._read_at = None
-        self._overdue_at = now.steady + limit
+        self._await(now, limit)
         return self._check_over(now)
 
     def _give_up_on_the_silent(self, now: Now) -> AttemptOver | None:

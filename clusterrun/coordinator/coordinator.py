@@ -70,7 +70,7 @@ class Coordinator:
         self._is_batch_job = bool(orders.launch) and not orders.in_allocation
         self._membership = Membership(orders.allocated, timeouts, collaborators.names)
         python, job_id = str(orders.interpreter), collaborators.job_id
-        self._state_keeper = RunStateKeeper(orders.run_id, host, pid, timeouts.state, job_id, python)
+        self._state_keeper = RunStateKeeper(orders.run_id, host, pid, timeouts, job_id, python)
         shared = Shared(orders, self._membership, self._state_keeper, self._actions)
         self._lifecycle = Lifecycle(shared, collaborators)
         self._notifications = Notifications() if orders.survival.on_event else None
@@ -122,11 +122,13 @@ class Coordinator:
         # A node under check has no ranks to fence. It may be silent for as long as its lease lasts.
         timeouts, checked = self._membership.timeouts, self._lifecycle.formation.examines
         limit = timeouts.lease if checked else timeouts.lost
-        silent, host = self._membership.silent(now, limit), self._state_keeper.state.host
-        why = f"{contract.NO_HEARTBEAT} {limit:g} s"
+        silent = self._membership.silent(now, limit, timeouts.lease)
+        host, cut_off = self._state_keeper.state.host, ""
         if silent and self._membership.hears_none(now, host):
-            why += f"; nor of any other node: {host} may itself be cut off"
+            cut_off = f"; nor of any other node: {host} may itself be cut off"
         for member in silent:
+            seconds = timeouts.lease if now.steady - member.heard > timeouts.lease else limit
+            why = f"{contract.NO_HEARTBEAT} {seconds:g} s{cut_off}"
             self._actions.append(DropLink(member.link))
             member.silent = True
             self._lose(now, member, why)
@@ -175,12 +177,19 @@ class Coordinator:
                     self._lifecycle.live.outcomes.got_signal.add(member.place)
             some = not all(other.link in self._signalled for other in self._membership.linked())
             self._signal(now, message.number, f"{member.name} got", some)
+        elif isinstance(message, messages.NodeOverloaded):
+            self._membership.overloaded(member.node, now, message.seconds)
+            self._lifecycle.formation.overloaded(now, member.node, message.seconds)
         elif isinstance(message, messages.SignalTaken):
             self._lifecycle.termination.taken(message.number, message.ranks)
         elif message.epoch > self._lifecycle.epoch:
             self._break(now, member, f"it spoke of epoch {message.epoch}, above {self._lifecycle.epoch}")
         elif message.epoch == self._lifecycle.epoch:
             self._report(now, member, message)
+
+    def _on_overloaded(self, now: Now, event: events.Overloaded) -> None:
+        self._membership.overloaded(None, now, event.seconds)
+        self._lifecycle.formation.overloaded(now, None, event.seconds)
 
     def _beat(self, now: Now, member: Member, beat: messages.Beat) -> None:
         if not self._lifecycle.superseded:
@@ -265,7 +274,7 @@ class Coordinator:
 _HANDLERS: dict[type, Callable[[Coordinator, Now, Any], None]] = {
     Tick: Coordinator._on_tick,
     events.AgentJoined: Coordinator._on_joined,
-    events.Overloaded: lambda self, now, event: self._lifecycle.formation.overloaded(event.seconds),
+    events.Overloaded: Coordinator._on_overloaded,
     events.AgentLeft: Coordinator._on_left,
     events.MessageCame: Coordinator._on_message,
     SignalCame: Coordinator._on_own_signal,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from clusterrun.model import contract
 from clusterrun.model.frozen import frozen
 from clusterrun.model.record import Attempt
 from clusterrun.protocol.messages import Hello, ToCoordinator
@@ -32,7 +33,7 @@ class MessageCame(Event):
 
 @frozen
 class Overloaded(Event):
-    """This machine was overloaded for ``seconds``. Agents on it join late."""
+    """The coordinator's machine was overloaded for the last ``seconds``."""
 
     seconds: float
 
@@ -146,3 +147,4 @@ class EpochClaimed(Event):
     dead_since: float | None = None  # when the previous coordinator was killed (steady clock); None: unknown
     host: str = ""  # host of the previous coordinator
     nodes: tuple[str, ...] = ()  # nodes of this job that the previous coordinator had
+    lease: float = contract.LEASE_SECONDS  # lease of the nodes of the previous coordinator

@@ -212,7 +212,7 @@ class Lifecycle(RunPart):
         if not first:
             self._state_keeper.open(now, event.epoch, restart.why, restart.cause, self._membership.names())
             return self.formation.begin_again(now)
-        self._state_keeper.remember(event.earlier, event.excluded)
+        self._state_keeper.remember(event.earlier, event.excluded, event.lease)
         self._restart.trained = any(attempt.nodes for attempt in event.earlier)
         self._state_keeper.open(now, event.epoch, in_words(event), event.cause)
         if end := self._restart.used_up() or self.termination.begin(now):

@@ -6,6 +6,7 @@ from collections.abc import Iterable, Sequence
 
 from clusterrun.coordinator.run_part import RunPart, Shared
 from clusterrun.model import contract
+from clusterrun.runtime.machine_events import Now
 from clusterrun.slurm_text.srun_messages import ended_on, unreached
 
 
@@ -49,6 +50,12 @@ class LostNodes(RunPart):
         for node in self._numbers([name]):
             self._out.setdefault(node, why)
         self._state_keeper.exclude((name,))
+
+    def leave_out_unless_overloaded(self, now: Now, name: str, why: str) -> None:
+        """Exclude a node that was lost, unless an overload explains that its heartbeats were late."""
+        since = now.steady - self._membership.timeouts.lease
+        if not self._membership.excuse(self._numbers([name]), since, now):
+            self.leave_out(name, why)
 
     def before(self, inherited: Sequence[str]) -> dict[int, str]:
         """Return the nodes that the first launch leaves out, and why.

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Container, Sequence
+from collections import defaultdict
+from collections.abc import Container, Iterable, Sequence
 
+from clusterrun.model.overloads import Overloads
 from clusterrun.protocol.bootstrap import Timeouts
 from clusterrun.protocol.messages import Hello
 from clusterrun.runtime.machine_events import Now
@@ -51,6 +53,8 @@ class Membership:
         self.by_link: dict[int, Member] = {}  # members that are not lost, by link
         self.launcher_lives = False  # a launcher runs
         self.launches = 0
+        # By node; None: of the coordinator's machine.
+        self._overloads: dict[int | None, Overloads] = defaultdict(Overloads)
         self.launcher_words = ""  # how the launcher ended, for reports of agents that it took along
 
     def take(self, link: int, hello: Hello, now: Now) -> int | None:
@@ -162,5 +166,27 @@ class Membership:
         others = [s for s in self.taken() if s.name != host and (s.silent or not s.lost)]
         return len(others) > 1 and all(now.steady - member.heard > LATE_BEATS * beat for member in others)
 
-    def silent(self, now: Now, limit: float) -> list[Member]:
-        return [member for member in self.by_link.values() if now.steady - member.heard > limit]
+    def silent(self, now: Now, limit: float, patient_limit: float) -> list[Member]:
+        """Return the members that were not heard for ``limit`` seconds.
+
+        An overload of their node or of this machine excuses up to ``patient_limit`` seconds.
+        """
+        silent = []
+        for member in self.by_link.values():
+            quiet = now.steady - member.heard
+            is_excused = quiet <= patient_limit and self.excuse([member.node], member.heard, now)
+            if quiet > limit and not is_excused:
+                silent.append(member)
+        return silent
+
+    def overloaded(self, node: int | None, now: Now, seconds: float) -> None:
+        """Record that ``node`` (None: this machine) was overloaded for the last ``seconds``."""
+        self._overloads[node].add(now.steady, seconds)
+
+    def excuse(self, nodes: Iterable[int], since: float, now: Now) -> bool:
+        """Return whether an overload of this machine, or of one of ``nodes``, explains a wait."""
+        return any(self._overloads[node].excuse(since, now.steady) for node in (None, *nodes))
+
+    def extend(self, nodes: Iterable[int], since: float, limit: float, now: Now) -> bool:
+        """Return whether a limit for ``nodes`` gets more time because of an overload."""
+        return any(self._overloads[node].extend(since, limit, now.steady) for node in (None, *nodes))

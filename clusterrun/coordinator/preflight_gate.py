@@ -99,9 +99,12 @@ class PreflightGate(RunPart):
             return None
         if isinstance(message, SidecarEnded):
             return self._go_on(now, examination, examination.lost(now.steady, member.node, message.why))
-        return self._go_on(
-            now, examination, examination.answered(now.steady, member.node, message.number, message.body)
-        )
+        asks = examination.answered(now.steady, member.node, message.number, message.body, now.wall)
+        return self._go_on(now, examination, asks)
+
+    def overloaded(self, now: Now, node: int | None, seconds: float) -> None:
+        if self._examination:
+            self._examination.overloaded(now.steady, node, seconds)
 
     def lost(self, now: Now, member: Member, failure_event: FailureEvent) -> Outcome | None:
         self._lost = self._lost or failure_event

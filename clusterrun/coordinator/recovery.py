@@ -5,6 +5,7 @@ from __future__ import annotations
 from clusterrun.coordinator.events import EpochClaimed
 from clusterrun.model.record import RunState
 from clusterrun.model.states import State
+from clusterrun.protocol.bootstrap import LONGEST_LEASE
 
 
 def is_over(state: RunState | None, job_id: str) -> bool:
@@ -27,7 +28,9 @@ def first_claim(
     """
     if state is None:
         # An attempt without a record may live. There is none before the very first one.
-        return EpochClaimed(epoch, quiet=epoch == 0, cause="first" if epoch == 0 else "node")
+        if epoch == 0:
+            return EpochClaimed(epoch)
+        return EpochClaimed(epoch, quiet=False, cause="node", lease=LONGEST_LEASE)
     last = state.attempts[-1] if state.attempts else None
     # A job that was handed over had no ranks when that was recorded.
     quiet = state.state.ended or state.state is State.PENDING
@@ -39,7 +42,8 @@ def first_claim(
     if waited or dead not in (None, state.pid):
         dead_since = None  # it may itself have waited for the end of an older one, or another lives
     host = "" if quiet else state.host
-    return EpochClaimed(epoch, state.attempts, quiet, state.excluded, cause, dead_since, host, nodes)
+    earlier = (state.attempts, quiet, state.excluded, cause, dead_since, host, nodes, state.lease)
+    return EpochClaimed(epoch, *earlier)
 
 
 # Why a job continues a run, by the outcome of the previous attempt.

@@ -12,6 +12,7 @@ from clusterrun.coordinator.failures import FailureKind
 from clusterrun.coordinator.membership import Member
 from clusterrun.coordinator.run_part import Gathered, NoRanks, Outcome, RunPart, Shared, no_ranks
 from clusterrun.model import contract
+from clusterrun.model.overloads import REPORT_SECONDS
 from clusterrun.model.states import Phase
 from clusterrun.runtime.machine_events import Now, earliest
 from clusterrun.slurm_text.controller_away import ControllerAway
@@ -51,8 +52,8 @@ class Rendezvous(RunPart):
         self.does_without = does_without  # shorten the wait for late nodes after half of the nodes joined
         self._relaunch = bool(self._orders.launch)
         self._least = 0
-        self._began = self._overloaded = 0.0
-        self._half = self._ending = False
+        self._began = self._ending_since = 0.0
+        self._half = self._ending = self._is_patient = False
         self._due_at: float | None = None
         self._look_at: float | None = None
         self._linked_after: float | None = None
@@ -65,17 +66,20 @@ class Rendezvous(RunPart):
         self._hoped: tuple[int, ...] = ()  # lost nodes for which agents are launched again
         self._launcher_output: tuple[str, ...] = ()
 
-    def begin(self, now: Now, quiet: bool, dead_since: float | None, without: Mapping[int, str]) -> None:
+    def begin(
+        self, now: Now, quiet: bool, dead_since: float | None, without: Mapping[int, str], lease: float = 0.0
+    ) -> None:
         """Launch agents, but not on the nodes ``without``. Not ``quiet``: older agents may still live.
 
-        No lease of theirs was renewed after ``dead_since``, if it is known.
+        No lease of theirs was renewed after ``dead_since``, if it is known. Their ``lease`` may be longer
+        than that of this coordinator's agents.
         """
         self._without = dict(without)
+        lease, kill = max(lease, self._timeouts.lease), self._timeouts.kill
         if dead_since is not None:
-            self.quiet_until = dead_since + self._timeouts.lease + self._timeouts.kill
+            self.quiet_until = dead_since + lease + kill
         elif not quiet:
             # An older coordinator may have been suspended for up to a lease, and then renew leases of agents.
-            lease, kill = self._timeouts.lease, self._timeouts.kill
             self.quiet_until = now.steady + lease + TAKEOVER_SECONDS + lease + kill
         self._launch(now)
 
@@ -107,6 +111,7 @@ class Rendezvous(RunPart):
 
     def _end_launcher(self, now: Now) -> None:
         self._ending = self.ended_others = True
+        self._ending_since = now.steady
         self._due_at = now.steady + RELAUNCH_SECONDS
         self._actions.append(EndLauncher())
 
@@ -161,20 +166,20 @@ class Rendezvous(RunPart):
         if self._half and self._launcher_output and self._due_at is not None and not self._unnamed():
             self._due_at = min(self._due_at, now.steady + NAMED_SECONDS)
 
-    def overloaded(self, seconds: float) -> None:
-        """Do not count ``seconds`` in which this machine was overloaded, within ``OVERLOAD_FACTOR``.
+    def _extends(self, now: Now) -> bool:
+        """Return whether the limit gets more time, because this machine is overloaded.
 
         Nodes that will not come according to the launcher get no more time.
         """
-        waits = self._due_at is not None and not self._ending and self._again_at is None
-        seconds = min(seconds, contract.OVERLOAD_FACTOR * self._timeouts.join - self._overloaded)
-        if seconds <= 0.0 or not waits or self._complete or (self._launcher_output and not self._unnamed()):
-            return
-        if not self._overloaded:
+        if self._ending:
+            return self._membership.extend((), self._ending_since, RELAUNCH_SECONDS, now)
+        if self._complete or (self._launcher_output and not self._unnamed()):
+            return False
+        extends = self._membership.extend((), self._began, self._join_seconds, now)
+        if extends and not self._is_patient:
+            self._is_patient = True
             self._note("this machine is overloaded: agents get more time to join")
-        self._overloaded += seconds
-        self._began += seconds
-        self._due_at = (self._due_at or 0.0) + seconds
+        return extends
 
     def wakes_at(self) -> float | None:
         return None if self._due_at is None else earliest(self._look_at, self._due_at)
@@ -187,6 +192,9 @@ class Rendezvous(RunPart):
         self._due_at = None
         if self._again_at is not None:
             self._launch(now)
+            return None
+        if self._extends(now):
+            self._due_at = now.steady + REPORT_SECONDS
             return None
         if self._ending:
             message = f"the launcher did not end within {RELAUNCH_SECONDS:g} s"
@@ -242,7 +250,8 @@ class Rendezvous(RunPart):
         if self._linked_after is None:
             self._linked_after = took
         patience = max(PATIENCE_FACTOR * self._linked_after, LEAST_LINK_PATIENCE)
-        if took >= (LONELY_PATIENCE if lonely else patience):
+        patience = LONELY_PATIENCE if lonely else patience
+        if took >= patience and not self._membership.extend((), self._began, patience, now):
             others = f"as the {len(expected) - len(without)} other nodes did"
             reason = f"it {contract.NO_CONNECTION} to {self._membership.name_of(0)} within {took:.0f} s, "
             reason += "and no other node did" if lonely else others

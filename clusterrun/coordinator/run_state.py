@@ -8,6 +8,7 @@ from clusterrun.model import contract
 from clusterrun.model.frozen import replace
 from clusterrun.model.record import Attempt, Failure, RunState
 from clusterrun.model.states import Phase, State
+from clusterrun.protocol.bootstrap import Timeouts
 from clusterrun.runtime.machine_events import Now
 
 # Least time between two writes. The last write does not wait.
@@ -21,14 +22,16 @@ _READING_SECONDS = 1.0
 class RunStateKeeper:
     """Attempts and ``state`` of one run.
 
-    ``period`` is the longest time between two writes, in seconds. ``job_id`` is the job of this coordinator.
+    ``timeouts`` hold the longest time between two writes and the lease of the nodes. ``job_id`` is the job of
+    this coordinator.
     """
 
     def __init__(
-        self, run_id: str, host: str, pid: int, period: float, job_id: str = "", python: str = ""
+        self, run_id: str, host: str, pid: int, timeouts: Timeouts, job_id: str = "", python: str = ""
     ) -> None:
-        self.state = RunState(run_id, 0, State.RUNNING, Phase.STARTING, "", host, pid, 0.0, python=python)
-        self._period, self._job_id = period, job_id
+        begun = RunState(run_id, 0, State.RUNNING, Phase.STARTING, "", host, pid, 0.0)
+        self.state = replace(begun, python=python, lease=timeouts.lease)
+        self._period, self._job_id = timeouts.state, job_id
         # Unfit nodes of this job. Nodes that an earlier job marked as unfit may be healthy again.
         self.excluded_here: tuple[str, ...] = ()
         # When the state must be written next (steady clock); None after the end of the run.
@@ -37,8 +40,15 @@ class RunStateKeeper:
         self._stopped = False
         self.stood_still: tuple[float, float] | None = None  # begin and end of this process's suspension
 
-    def remember(self, earlier: tuple[Attempt, ...], excluded: tuple[str, ...] = ()) -> None:
-        """Take over the attempts of earlier coordinators. An attempt without an outcome gets UNKNOWN."""
+    def remember(
+        self, earlier: tuple[Attempt, ...], excluded: tuple[str, ...] = (), lease: float = 0.0
+    ) -> None:
+        """Take over the attempts of earlier coordinators. An attempt without an outcome gets UNKNOWN.
+
+        The longest ``lease`` counts, because this coordinator may die before the ranks of earlier ones.
+        """
+        if lease > self.state.lease:
+            self._set(lease=lease)
         if excluded:
             self._set(excluded=excluded)
         if earlier:

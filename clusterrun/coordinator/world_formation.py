@@ -79,7 +79,7 @@ class WorldFormation(RunPart):
     def begin(self, now: Now, event: EpochClaimed) -> None:
         self._active = self._rendezvous
         without = self.lost_nodes.before(event.nodes)
-        self._rendezvous.begin(now, event.quiet, event.dead_since, without)
+        self._rendezvous.begin(now, event.quiet, event.dead_since, without, event.lease)
 
     def begin_again(self, now: Now) -> Outcome | None:
         lives = self._membership.launcher_lives
@@ -109,9 +109,10 @@ class WorldFormation(RunPart):
         if self.joining:
             self._rendezvous.launcher_reached(now, event.names, event.settled)
 
-    def overloaded(self, seconds: float) -> None:
-        if self.joining:
-            self._rendezvous.overloaded(seconds)
+    def overloaded(self, now: Now, node: int | None, seconds: float) -> None:
+        """Handle an overload of ``node`` (None: of the coordinator's machine) in the last ``seconds``."""
+        if self._checks:
+            self._checks.overloaded(now, node, seconds)
 
     def lost(self, now: Now, member: Member, why: str, failure_event: FailureEvent) -> Outcome | None:
         if self._checks:
@@ -140,7 +141,8 @@ class WorldFormation(RunPart):
         if isinstance(outcome, RunOver):
             self._active = None
         elif isinstance(outcome, NoRanks) and self._elsewhere and outcome.failure_event.failure.node:
-            self.lost_nodes.leave_out(outcome.failure_event.failure.node, outcome.failure_event.failure.why)
+            failure = outcome.failure_event.failure
+            self.lost_nodes.leave_out_unless_overloaded(now, failure.node, failure.why)
         return outcome
 
     def form_without(self, now: Now) -> Outcome | None:

@@ -111,6 +111,7 @@ class RunState:
     excluded: tuple[str, ...] = ()  # nodes found unfit, also in earlier jobs
     spares: tuple[str, ...] = ()  # idle spare nodes
     python: str = ""  # the ranks' interpreter, with the reason for it
+    lease: float = contract.LEASE_SECONDS  # seconds for which ranks may outlive this coordinator
     format: int = contract.FORMAT
 
     @property

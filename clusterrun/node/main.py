@@ -69,6 +69,7 @@ def coordinate(
     from clusterrun.node.rank_interpreter import settled
     from clusterrun.protocol.bootstrap import timeouts_for
     from clusterrun.runtime import run_files
+    from clusterrun.runtime.overload import is_overloaded
 
     run_dir = os.path.abspath(run_dir)
     paths = RunPaths(run_dir)
@@ -91,7 +92,7 @@ def coordinate(
     if orders.interpreter.path:
         say(f"clusterrun: ranks run in {orders.interpreter}")
     names = tuple(name for name in (os.environ.get("SLURMD_NODENAME"), os.uname().nodename) if name)
-    timeouts = timeouts or timeouts_for(orders.allocated)
+    timeouts = timeouts or timeouts_for(orders.allocated, is_overloaded())
     return opened(orders, paths, names, dict(os.environ), timeouts, supervisor).run()
 
 

@@ -256,6 +256,7 @@ class GroupResult(Answer):
     ports: tuple[int, ...] = ()  # fresh ports, as in ``TorchStarted``
     transport: str = ""  # NCCL's network: ``NET/IB mlx5_0 GDRDMA``, ``NET/Socket eth0``; '' with gloo
     loading: bool = False  # killed before NCCL began to connect
+    starved: bool = False  # failed, and waited for processors for so long that the failure proves nothing
 
 
 @frozen

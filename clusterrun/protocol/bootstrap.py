@@ -11,6 +11,8 @@ from clusterrun.model.frozen import frozen
 from clusterrun.model.orders import Interpreter
 
 _MANY = 500
+# Seconds. A coordinator that does not know the lease of an earlier one expects this.
+LONGEST_LEASE = 75.0
 
 
 class NoBootstrap(ClusterrunError):
@@ -29,14 +31,16 @@ class Timeouts:
     join: float = contract.JOIN_SECONDS
 
 
-def timeouts_for(nodes: int) -> Timeouts:
-    """Return the timeouts for a run over ``nodes`` nodes.
+def timeouts_for(nodes: int, is_overloaded: bool = False) -> Timeouts:
+    """Return the timeouts for a run over ``nodes`` nodes. ``is_overloaded``: this machine is, at the start.
 
     A healthy node may be silent for long if very many nodes start ranks at once, on a slow file system or
     on one shared machine. The longer lease still ends before Slurm starts a job again on other nodes, since
     Slurm waits 120 s for its credentials to expire.
     """
-    return Timeouts() if nodes <= _MANY else Timeouts(lease=75.0, lost=60.0, join=2 * contract.JOIN_SECONDS)
+    if nodes > _MANY:
+        return Timeouts(lease=LONGEST_LEASE, lost=60.0, join=2 * contract.JOIN_SECONDS)
+    return Timeouts(lease=LONGEST_LEASE, lost=60.0) if is_overloaded else Timeouts()
 
 
 @frozen

@@ -102,6 +102,13 @@ class Beat(ToCoordinator):
 
 
 @frozen
+class NodeOverloaded(ToCoordinator):
+    """The node had more work than it could do for the last ``seconds``. Its answers may be late."""
+
+    seconds: float
+
+
+@frozen
 class PortReserved(ToCoordinator):
     """The answer to ``ReservePort``."""
 

@@ -111,7 +111,11 @@ class CommandRunner:
 def _kill(pid: int) -> None:
     for process in below(pid):
         send(process, signal.SIGKILL)
-    os.killpg(pid, signal.SIGKILL)  # not reaped yet, so the number is still valid; it leads its session
+    # It is not reaped yet, so the number is still valid.
+    try:
+        os.killpg(pid, signal.SIGKILL)
+    except ProcessLookupError:  # It did not come so far as to lead a session, for want of a processor.
+        os.kill(pid, signal.SIGKILL)
 
 
 def _done(code: int, late: bool, lines: tuple[str, ...]) -> CommandDone:

@@ -1,16 +1,17 @@
-"""Tells whether this machine has more work than it can do: then an expired limit blames no node."""
+"""Measures whether this machine has more work than it can do."""
 
 from __future__ import annotations
 
 import os
 import re
 
-from clusterrun.model import contract
-from clusterrun.proc import content
+from clusterrun.model.overloads import SHARE, Overloads
+from clusterrun.proc import content, seconds_without_processor
 from clusterrun.runtime.event_loop import steady
 
-# Above this, a process gets less than a quarter of a processor.
-RUNNABLE_PER_PROCESSOR = 4.0
+# Above this, a process gets less than a sixteenth of a processor. The shortest limits, of 5 s, leave time for
+# 0.3 s of work then.
+RUNNABLE_PER_PROCESSOR = 16.0
 # Percent of the last 10 s in which every process of the machine waited for memory, or for a disk.
 STALLED_PERCENT = 50.0
 
@@ -27,19 +28,36 @@ def is_overloaded() -> bool:
     return False
 
 
+class OverloadMeter:
+    """Measures the overload of this machine from call to call."""
+
+    def __init__(self) -> None:
+        self._at, self._waited = steady(), seconds_without_processor(os.getpid())
+
+    def seconds(self) -> float:
+        """Return for how many seconds since the last call the machine was overloaded.
+
+        The state at the end of that time counts for the whole of it. This process shows an overload that the
+        counters of the machine do not show, for example of the few processors that a job may use.
+        """
+        now, waited = steady(), seconds_without_processor(os.getpid())
+        passed, without = now - self._at, waited - self._waited
+        self._at, self._waited = now, waited
+        return passed if without > SHARE * passed or is_overloaded() else 0.0
+
+
 class PatientLimit:
-    """A limit that does not expire while this machine is overloaded, within ``OVERLOAD_FACTOR``."""
+    """A limit that gets more time if this machine is overloaded. Ask it every few seconds."""
 
     def __init__(self, seconds: float) -> None:
-        self._until = steady() + seconds
-        self._last = self._until + contract.OVERLOAD_FACTOR * seconds
+        self._began, self._seconds = steady(), seconds
+        self._meter, self._overloads = OverloadMeter(), Overloads()
 
     def expires_within(self, seconds: float) -> bool:
         """Return whether the limit expires in that time, as far as that is known now."""
-        now = steady()
-        if now + seconds <= self._until:
-            return False
-        if now + seconds > self._last or not is_overloaded():
-            return True
-        self._until = now + seconds
-        return False
+        now, overloaded = steady(), self._meter.seconds()
+        if overloaded:
+            self._overloads.add(now, overloaded)
+        at = now + seconds
+        is_over = at > self._began + self._seconds
+        return is_over and not self._overloads.extend(self._began, self._seconds, at)

@@ -23,6 +23,7 @@ from clusterrun.protocol.messages import (
     Ack,
     Beat,
     Farewell,
+    NodeOverloaded,
     PortReserved,
     RankExited,
     RanksGone,
@@ -131,8 +132,38 @@ def test_an_agent_that_joins_late_on_an_overloaded_machine_is_welcome() -> None:
 
 
 def test_an_overloaded_machine_gets_five_times_the_limit_more() -> None:
-    tape = overloaded(720.0)
-    assert ending(tape.at(720.3)).reason.startswith("node 0 of 2 did not join within 120")
+    tape = overloaded(715.0)
+    tape.at(720.0, MessageCame(1, Beat(720)), Overloaded(5.0))
+    assert ending(tape.at(726.0, MessageCame(1, Beat(726)), Overloaded(6.0), Tick())).reason.startswith(
+        "node 0 of 2 did not join within 120"
+    )
+
+
+def test_ranks_that_start_late_on_an_overloaded_node_end_nothing() -> None:
+    for overloaded_node, reason in ((None, "node n1 did not start their ranks within 120"), (1, "")):
+        tape = coordinator()
+        join(tape, 1.0)
+        tape.at(1.1, MessageCame(0, PortReserved(0, 29000)))
+        for second in range(5, 140, 5):
+            reports = [] if overloaded_node is None else [MessageCame(1, NodeOverloaded(5.0))]
+            beats = [MessageCame(node, Beat(second)) for node in (0, 1)]
+            tape.at(float(second), MessageCame(0, RanksStarted(0)), *beats, *reports, Tick())
+        failure = tape.state(140.0).attempts[0].failure
+        assert bool(failure) == bool(reason)
+        assert failure is None or failure.why.startswith(reason)
+
+
+@pytest.mark.parametrize("overload, lost_after", [((), 12.5), ((NodeOverloaded(5.0),), 20.5)])
+def test_an_overloaded_node_is_lost_only_when_its_lease_is_over(overload: Any, lost_after: float) -> None:
+    tape = training()
+    for step in range(2, 20):
+        tape.at(step / 2, *(MessageCame(node, Beat(step)) for node in (0, 1)))
+    tape.at(10.0, *(MessageCame(1, message) for message in (*overload, Beat(20))))
+    time = 10.0
+    while DropLink(1) not in tape.at(time, MessageCame(0, Beat(int(2 * time))), Tick()):
+        time += 0.5
+        assert time < 60.0
+    assert time == 10.0 + lost_after
 
 
 def test_a_launcher_that_ends_before_all_joined_is_the_failure_with_its_words() -> None:

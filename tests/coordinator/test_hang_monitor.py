@@ -11,6 +11,7 @@ from clusterrun.coordinator import hang_monitor
 from clusterrun.coordinator.run_part import Shared
 from clusterrun.coordinator.run_state import RunStateKeeper
 from clusterrun.monitor.hang_detector import TakeBack, Warn
+from clusterrun.protocol.bootstrap import Timeouts
 from clusterrun.runtime.machine_events import Note, Now
 from tests.coordinator.tapes import ORDERS
 
@@ -28,7 +29,7 @@ class Says:
 
 
 def test_a_warning_that_holds_no_more_is_dropped_and_noted_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    state_keeper, noted = RunStateKeeper("r", "n1", 7, 10.0, "41"), []
+    state_keeper, noted = RunStateKeeper("r", "n1", 7, Timeouts(), "41"), []
     again = TakeBack("training alone", "they train together now")
     detector = Says([Warn("training alone: 4 ranks"), Warn("out of memory on n2")], [again], [again])
     monkeypatch.setattr(hang_monitor, "HangDetector", lambda *known: detector)

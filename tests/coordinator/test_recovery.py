@@ -4,11 +4,15 @@ from __future__ import annotations
 
 import pytest
 
-from clusterrun.coordinator.events import EpochClaimed
+from clusterrun.coordinator.coordinator import Coordinator
+from clusterrun.coordinator.events import EpochClaimed, MessageCame
 from clusterrun.coordinator.recovery import first_claim, in_words, is_over
 from clusterrun.model.frozen import replace
 from clusterrun.model.record import Attempt, RunState
 from clusterrun.model.states import Phase, State
+from clusterrun.protocol.messages import Beat, ReservePort
+from clusterrun.runtime.machine_events import Tick
+from tests.coordinator.tapes import ORDERS, Tape, join, sent
 
 FIRST = Attempt(0, "first start", ("n0", "n1"), 1.0, job_id="7")
 RUNS = RunState("r", 0, State.RUNNING, Phase.TRAINING, "", "n0", 42, 1.0, (FIRST,), excluded=("n9",))
@@ -23,7 +27,7 @@ def test_the_first_coordinator_of_a_run_knows_of_nobody() -> None:
 
 
 def test_an_attempt_of_which_nobody_wrote_a_word_may_live() -> None:
-    assert first_claim(1, None, None) == EpochClaimed(1, quiet=False, cause="node")
+    assert first_claim(1, None, None) == EpochClaimed(1, quiet=False, cause="node", lease=75.0)
 
 
 def test_one_that_never_said_how_it_ended_may_live_unless_it_is_known_to_be_dead() -> None:
@@ -67,3 +71,21 @@ def test_a_run_is_over_for_every_job_but_the_one_it_ended_in() -> None:
     assert [is_over(state, job_id) for job_id in ("8", "7", "")] == [True, False, False]
     assert not is_over(RUNS, "8")
     assert not is_over(None, "8")
+
+
+def test_the_lease_of_the_earlier_nodes_is_waited_for_if_it_was_longer() -> None:
+    assert first_claim(1, replace(RUNS, lease=75.0), None).lease == 75.0
+    quiet_since = {}
+    for lease in (20.0, 75.0):
+        tape = Tape(Coordinator(replace(ORDERS, max_restarts=2), "login", 42))
+        tape.at(0.0)
+        tape.at(0.0, EpochClaimed(1, (FIRST,), False, cause="coordinator", dead_since=0.0, lease=lease))
+        join(tape, 1.0)
+        time, told = 1.0, []
+        while not any(isinstance(message, ReservePort) for _, message in told):
+            time += 1.0
+            told = sent(tape.does(time, *(MessageCame(node, Beat(int(time))) for node in (0, 1)), Tick()))
+            assert time < 200.0
+        quiet_since[lease] = time
+        assert tape.state(time).lease == max(lease, 20.0)
+    assert quiet_since == {20.0: 23.0, 75.0: 78.0}

@@ -54,6 +54,8 @@ class Faults:
     """They drop what they send to nodes whose agent did not join."""
     pythonless: set[int] = field(default_factory=set)
     """No examiner can be started on them from elsewhere."""
+    stood_still: float = 0.0
+    """Seconds for which the coordinator is suspended after the first answer. They do not count."""
     frozen: set[int] = field(default_factory=set)
     """Their examiner never says anything."""
     lost_in: dict[int, str] = field(default_factory=dict)
@@ -69,6 +71,8 @@ class Faults:
     broken_links: set[frozenset[int]] = field(default_factory=set)
     """Collectives over them hang, though they can be dialled."""
     corrupt: set[int] = field(default_factory=set)
+    overloaded: set[int] = field(default_factory=set)
+    """Their agents report an overload with every heartbeat, and ranks of failed tests waited there."""
     slow: dict[int, float] = field(default_factory=dict)
     busy: bool = False
     """Its machines do other work as well."""
@@ -178,27 +182,36 @@ class Cluster:
         self.lost: set[int] = set()
         self.deaths: dict[int, int] = {}
         self.lines: dict[int, list[int]] = {}
+        self.lag = 0.0  # seconds by which the clock of the check is behind
 
     def put(self, delay: float, what: tuple[Any, ...]) -> None:
         self.number += 1
         heapq.heappush(self.events, (self.now + delay, self.number, what))
 
     def outcome(self) -> SessionOutcome:
+        for node in self.faults.overloaded:
+            self.put(0.0, ("overloaded", node))
         self.take(self.machine.begin())
         for _ in range(200_000):
             if self.machine.outcome is not None:
                 return self.machine.outcome
             due = self.machine.wakes_at()
             assert due is not None
+            due += self.lag
             if self.events and self.events[0][0] <= due:
                 self.now, _, what = heapq.heappop(self.events)
-                if what[0] == "lost":
-                    self.take(self.machine.lost(self.now, what[1], self.faults.lost_why))
+                if what[0] == "overloaded":
+                    self.machine.overloaded(self.now - self.lag, what[1], 5.0)
+                    self.put(5.0, what)
+                elif what[0] == "lost":
+                    self.take(self.machine.lost(self.now - self.lag, what[1], self.faults.lost_why))
                 elif what[1] not in self.lost:
-                    self.take(self.machine.answered(self.now, *what[1:]))
+                    wall = WALL + self.now - START
+                    self.take(self.machine.answered(self.now - self.lag, *what[1:], wall))
+                    self.lag = self.faults.stood_still
             else:
                 self.now = max(self.now, due)
-                self.take(self.machine.tick(self.now))
+                self.take(self.machine.tick(self.now - self.lag))
         raise AssertionError("it does not end")
 
     def take(self, asks: Iterable[AskWorker]) -> None:
@@ -397,9 +410,8 @@ class Cluster:
             if node in crashed:
                 result = GroupResult(own.test, False, "warm", 0.1, why="the torch worker ended: SIGSEGV")
             elif hangs or crashed:
-                result = GroupResult(
-                    own.test, False, "group", own.limit, why="killed after its limit", late=True
-                )
+                why, starved = "killed after its limit", node in faults.overloaded
+                result = GroupResult(own.test, False, "group", own.limit, why=why, late=True, starved=starved)
             else:
                 waited = 1.0 if faults.busy and pace > BUSY else 0.1
                 rates = (("all_reduce", rate), ("send", rate), ("receive", rate), (CPU_WAIT, waited))

@@ -24,8 +24,8 @@ def kernel(monkeypatch: pytest.MonkeyPatch) -> dict[str, str]:
 @pytest.mark.parametrize(
     ("path", "text", "overloaded"),
     [
-        ("/proc/loadavg", "400.00 300.00 20.00 8/900 1234\n", False),
-        ("/proc/loadavg", "0.00 0.00 0.00 9/900 1234\n", True),
+        ("/proc/loadavg", "400.00 300.00 20.00 32/900 1234\n", False),
+        ("/proc/loadavg", "0.00 0.00 0.00 33/900 1234\n", True),
         ("/proc/loadavg", "", False),
         ("/proc/pressure/memory", PRESSURE.format("99.00", "49.99"), False),
         ("/proc/pressure/memory", PRESSURE.format("99.00", "50.00"), True),

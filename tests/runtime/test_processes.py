@@ -16,6 +16,7 @@ from hypothesis import strategies as st
 from clusterrun import proc
 from clusterrun.model.frozen import replace
 from clusterrun.monitor.collector import most_grown
+from clusterrun.runtime import commands
 from clusterrun.runtime.kill_tree import KillTarget, below, marked, send, sweep
 from clusterrun.runtime.processes import NotStarted, ProcessEnd, Program, ended_children, start_all
 from tests.coordinator.runs import until
@@ -266,3 +267,9 @@ def test_a_program_gets_the_processors_that_it_is_bound_to(null: int) -> None:
     script = f'test "$(grep Cpus_allowed_list /proc/self/status | cut -f2)" = {cpu}'
     (pid,) = start_all([replace(program(null, "sh", "-c", script), cpus=frozenset({cpu}))])
     assert ends(1) == {pid: 0}
+
+
+def test_a_command_is_killed_even_if_it_does_not_lead_a_session_yet() -> None:
+    child = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(600)"])
+    commands._kill(child.pid)
+    assert child.wait(60) == -signal.SIGKILL

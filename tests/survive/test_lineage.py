@@ -10,13 +10,14 @@ from clusterrun.coordinator.run_state import RunStateKeeper
 from clusterrun.model.paths import RunPaths
 from clusterrun.model.record import Attempt, RunState
 from clusterrun.model.states import Phase, State
+from clusterrun.protocol.bootstrap import Timeouts
 from clusterrun.runtime.event_loop import EventLoop
 from clusterrun.runtime.machine_events import Now
 from clusterrun.runtime.run_files import read_state
 
 
 def test_a_coordinator_writes_no_state_before_it_knows_what_an_earlier_one_has_left() -> None:
-    state_keeper, now = RunStateKeeper("r", "n1", 7, 10.0, "41"), Now(5.0, 1_800_000_000.0)
+    state_keeper, now = RunStateKeeper("r", "n1", 7, Timeouts(), "41"), Now(5.0, 1_800_000_000.0)
     assert state_keeper.due_at is None
     earlier = Attempt(0, "first start", ("n0",), 1.0, 2.0, "NODE_FAIL")
     state_keeper.remember((earlier,))

@@ -15,13 +15,14 @@ from clusterrun.coordinator.io.supervisor import LIFE_SECONDS, SupervisorNews
 from clusterrun.coordinator.recovery import first_claim
 from clusterrun.model import contract
 from clusterrun.model.frozen import Any
+from clusterrun.model.overloads import REPORT_SECONDS
 from clusterrun.model.paths import RunPaths
 from clusterrun.protocol.messages import Ack, StartRanks
 from clusterrun.protocol.server import Server
 from clusterrun.runtime import machine_events, run_files
 from clusterrun.runtime.event_loop import EventLoop, steady
 from clusterrun.runtime.machine_driver import MachineDriver
-from clusterrun.runtime.overload import is_overloaded
+from clusterrun.runtime.overload import OverloadMeter
 from clusterrun.runtime.processes import ended_children
 from clusterrun.slurm_text.job_row import own_id
 
@@ -35,7 +36,7 @@ if TYPE_CHECKING:
 _CLAIM_SECONDS = 300.0
 _CANCEL_LOOK = 1.0
 _ASKS_LOOK = 0.5
-_OVERLOAD_LOOK = 5.0
+_OVERLOAD_LOOK = REPORT_SECONDS
 # A file server that comes back may report for a while that the directory does not exist.
 _NOTHING_SECONDS = 60.0
 _SUPERSEDED_LOOK = 2.0
@@ -78,6 +79,7 @@ class CoordinatorService:
         self._slurm: Scheduler | None = None
         self._looks: CommandRunner | None = None
         self._hooks: EventHook | None = None
+        self._overload = OverloadMeter()
         self._reapers = [self._launcher.reaped]
         self._cancel_mark: tuple[int, int] | None = None
         self._is_deleted = False
@@ -197,8 +199,8 @@ class CoordinatorService:
             self._happened(events.ClientAsked(name, body))
 
     def _look_for_overload(self) -> None:
-        if is_overloaded():
-            self._happened(events.Overloaded(_OVERLOAD_LOOK))
+        if seconds := self._overload.seconds():
+            self._happened(events.Overloaded(seconds))
 
     def _look_for_cancel(self) -> None:
         mark = self._reports.cancel_mark()

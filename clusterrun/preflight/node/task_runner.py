@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import json
+import select
 import socket
 import time
 from collections.abc import Callable
@@ -13,14 +14,13 @@ from contextlib import suppress
 from functools import partial
 
 from clusterrun.model.frozen import Any, replace
+from clusterrun.model.overloads import is_excused
 from clusterrun.preflight import registry
 from clusterrun.preflight.node.dialer import Dialer
 from clusterrun.preflight.node.forked_call import ForkedCall, call
 from clusterrun.preflight.node.listener import READ, Watch
 from clusterrun.preflight.tasks import DialAnswer, DialTask, LocalAnswer, LocalTask, ProbeReading
 
-# A check that waited for a processor for this share of its limit does not blame its subject.
-STARVED_SHARE = 0.25
 # The state of a running child in its description. It had work to do and at most waited for a processor.
 _RUNS = "(R"
 
@@ -39,7 +39,11 @@ class WatchedChild:
         watch(call.output, READ, lambda _: self._read())
 
     def tick(self) -> None:
-        if not self.over and time.monotonic() >= self.call.until:
+        is_due = not self.over and time.monotonic() >= self.call.until
+        # This process may be late itself: an answer that waits to be read was given in time.
+        while is_due and not self.call.closed and select.select([self.call.output], [], [], 0)[0]:
+            self._read()
+        if is_due and not self.call.closed:
             self.late = True
             self.starved = self.call.seconds_without_processor()
             self.doing = self.call.kill()
@@ -109,7 +113,7 @@ class RunningChecks:
 
 def _reading(name: str, child: WatchedChild) -> ProbeReading:
     seconds = round(child.seconds, 3)
-    if child.late and child.starved >= STARVED_SHARE * seconds:
+    if child.late and is_excused(child.starved, seconds):
         why = f"no answer within {seconds:.0f} s, of which it waited {child.starved:.0f} s for a processor"
         return ProbeReading(name, "", seconds, f"{why}: this node is overloaded")
     if child.late:

@@ -11,6 +11,8 @@ from clusterrun.atomic_file import write_all
 from clusterrun.model import contract
 from clusterrun.model.document import BadDocument, decode, encode
 from clusterrun.model.errors import ClusterrunError
+from clusterrun.model.frozen import frozen
+from clusterrun.model.overloads import is_excused
 from clusterrun.model.paths import RunPaths
 from clusterrun.preflight.node.forked_call import ForkedCall, execute
 from clusterrun.preflight.node.listener import READ
@@ -21,6 +23,16 @@ Say = Callable[[int, Answer], None]
 # The torch worker ends a late test itself. It is killed if it does not report that within this time.
 SLACK_SECONDS = 3.0
 _LONGEST_WORDS = 400
+
+
+@frozen
+class _OpenTest:
+    """A test of the torch worker. Times are monotonic."""
+
+    number: int  # of the request
+    began: float
+    until: float
+    without: float  # seconds that the worker had waited for a processor before
 
 
 class TorchWorkerClient:
@@ -35,7 +47,7 @@ class TorchWorkerClient:
         self._input = -1
         self._asked: int | None = None
         self._began = 0.0
-        self._tests: dict[int, tuple[int, float]] = {}
+        self._tests: dict[int, _OpenTest] = {}
         self._words = ""
 
     def start(self, number: int, task: StartTorch) -> None:
@@ -78,14 +90,15 @@ class TorchWorkerClient:
         if self._child is None:
             self._say(number, _unmade(task.test, "there is no torch worker", False))
             return
-        self._tests[task.test] = (number, time.monotonic() + task.limit + SLACK_SECONDS)
+        now, without = time.monotonic(), self._child.seconds_without_processor()
+        self._tests[task.test] = _OpenTest(number, now, now + task.limit + SLACK_SECONDS, without)
         try:
             write_all(self._input, json.dumps(encode(task)).encode() + b"\n")
         except OSError:
             self._kill("the torch worker has ended")
 
     def due_at(self) -> float:
-        return min((until for _, until in self._tests.values()), default=float("inf"))
+        return min((test.until for test in self._tests.values()), default=float("inf"))
 
     def tick(self) -> None:
         if self._tests and time.monotonic() >= self.due_at():
@@ -105,7 +118,7 @@ class TorchWorkerClient:
             if isinstance(answer, TorchStarted):
                 self._up(answer)
             elif answer.test in self._tests:
-                self._say(self._tests.pop(answer.test)[0], answer)
+                self._say(self._tests.pop(answer.test).number, answer)
         if self._child is not None and self._child.closed:
             reason = self._child.rest or self._words or "it printed nothing"
             self._kill(f"the torch worker ended: {reason[-_LONGEST_WORDS:]}")
@@ -117,6 +130,7 @@ class TorchWorkerClient:
 
     def _kill(self, why: str, late: bool = False) -> None:
         child, self._child = self._child, None
+        without = child.seconds_without_processor() if child is not None and late else 0.0
         if child is not None:
             doing = child.kill()
             child.leave(self._watch)
@@ -124,9 +138,11 @@ class TorchWorkerClient:
             why += f" ({doing})" if late else ""
         self._up(TorchStarted(False, time.monotonic() - self._began, why))
         tests, self._tests = self._tests, {}
-        for test, (number, _) in tests.items():
-            self._say(number, _unmade(test, why, late))
+        for test, open_test in tests.items():
+            seconds = time.monotonic() - open_test.began
+            starved = late and is_excused(without - open_test.without, seconds)
+            self._say(open_test.number, _unmade(test, why, late, starved))
 
 
-def _unmade(test: int, why: str, late: bool) -> GroupResult:
-    return GroupResult(test, False, "warm", 0.0, why=why, late=late)
+def _unmade(test: int, why: str, late: bool, starved: bool = False) -> GroupResult:
+    return GroupResult(test, False, "warm", 0.0, why=why, late=late, starved=starved)

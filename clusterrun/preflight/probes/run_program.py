@@ -6,6 +6,7 @@ import json
 
 from clusterrun.model import contract
 from clusterrun.model.frozen import frozen
+from clusterrun.model.overloads import is_excused
 from clusterrun.proc import seconds_without_processor
 
 _MOST = 8 * 1024 * 1024
@@ -23,7 +24,7 @@ class ProgramAnswer:
 def answer(*argv: str, seconds: float, cwd: str | None = None) -> ProgramAnswer:
     """Run ``argv`` for at most ``seconds``, without input and in the C locale.
 
-    A program that waits for a processor for a quarter of its limit gets the limit again, at most five times.
+    A program that waits for a processor gets the limit again, at most ``OVERLOAD_FACTOR`` times.
     The limit cannot end a program that hangs in the kernel. The limit of the probe covers that case.
     """
     import subprocess  # Slow to load, and most probes run no program.
@@ -42,7 +43,7 @@ def answer(*argv: str, seconds: float, cwd: str | None = None) -> ProgramAnswer:
             return ProgramAnswer(process.returncode, _text(out), _text(err))
         except subprocess.TimeoutExpired:
             before, waited = waited, seconds_without_processor(process.pid)
-        if waited - before < seconds / 4:
+        if not is_excused(waited - before, seconds):
             break
     process.kill()
     process.wait()

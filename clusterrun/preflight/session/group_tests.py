@@ -169,6 +169,10 @@ class GroupTests:
             self._be_patient(slow)
             return GroupTest(nodes, None, kind=kind, seconds=seconds, why="NCCL was loading its kernels")
         failed = [answer for answer in answers.values() if not answer.passed]
+        starved = [self.state.nodes[node].name for node, answer in answers.items() if answer.starved]
+        if starved and not any(answer.wrong for answer in failed):
+            why = f"overloaded: {', '.join(starved)}"
+            return GroupTest(nodes, None, kind=kind, seconds=seconds, why=why)
         # Members that failed by themselves come before members that waited for them or lost them.
         failed.sort(key=lambda answer: (answer.late, answer.stage != "warm", answer.seconds))
         rates = [rate for answer in answers.values() for name, rate in answer.rates if name == "all_reduce"]

@@ -16,6 +16,7 @@ from clusterrun.model.frozen import frozen, replace
 from clusterrun.model.orders import Level, Orders
 from clusterrun.model.preflight_report import Grade, Report
 from clusterrun.preflight import tasks
+from clusterrun.preflight.causes.dials import SLOW_CONNECT_SECONDS
 from clusterrun.preflight.observations import (
     BURN,
     CONTROL,
@@ -55,6 +56,7 @@ _TASK_TITLES = {
 }
 # The first late answer of a node gets this share of the remaining time, within these limits in seconds.
 _LONGEST_LATE, _LATE_SHARE = 30.0, 0.25
+_OVERLOADED = "; it is overloaded"
 _SILENT = "look at the node and at the log of its examiner in the run directory"
 
 
@@ -139,9 +141,15 @@ class Session:
     def begin(self) -> list[AskWorker]:
         return self._proceed()
 
-    def answered(self, now: float, node: int, number: int, body: str) -> list[AskWorker]:
-        """Take the answer of an examiner. An answer to no open request is ignored."""
+    def answered(
+        self, now: float, node: int, number: int, body: str, wall: float | None = None
+    ) -> list[AskWorker]:
+        """Take the answer of an examiner. An answer to no open request is ignored.
+
+        ``wall`` is the wall clock. It runs on while this process is suspended, unlike ``now``.
+        """
         self._state.now = max(now, self._state.now)
+        self._state.wall_now = self._state.wall_at(self._state.now) if wall is None else wall
         request = self._state.requests.close(node, number)
         if request is None or self.outcome is not None:
             return []
@@ -152,6 +160,12 @@ class Session:
                 node, "examiner", f"answered {_TASK_TITLES[type(request.task)]} with nonsense: {error}"
             )
         return self._proceed()
+
+    def overloaded(self, now: float, node: int | None, seconds: float) -> None:
+        """Handle an overload of ``node`` (None: of this machine) in the last ``seconds``."""
+        subject = self._state if node is None else self._state.nodes.get(node)
+        if subject is not None:
+            subject.overloads.add(now, seconds)
 
     def lost(self, now: float, node: int, why: str) -> list[AskWorker]:
         self._state.now = max(now, self._state.now)
@@ -172,7 +186,9 @@ class Session:
         state.now = max(now, state.now)
         # A request that would end after the budget blames no node; `_cut` handles it.
         for request in state.requests.close_overdue(min(state.now, math.nextafter(state.end_at, 0.0))):
-            if not self._waits_once(request):
+            if state.excuse([request.node], request.asked_at):
+                state.requests.prolong(request, state.end_at)
+            elif not self._waits_once(request):
                 title = _TASK_TITLES[type(request.task)]
                 why = f"did not answer: {title} took longer than {request.seconds:.0f} s"
                 self._gone(request.node, "examiner", why)
@@ -249,7 +265,8 @@ class Session:
         open_titles: dict[int, str] = {}
         for kind, title in _TASK_TITLES.items():
             for request in state.requests.of_kind(kind):
-                open_titles.setdefault(request.node, title)
+                is_excused = state.excuse([request.node], request.asked_at)
+                open_titles.setdefault(request.node, title + _OVERLOADED * is_excused)
         for node, title in open_titles.items():
             state.observe(Unanswered(node, title))
         state.end_round(CONTROL)
@@ -266,18 +283,19 @@ class Session:
 def _take(state: SessionState, group_tests: GroupTests, request: Request, value: tasks.Answer) -> None:
     node, task = state.nodes[request.node], request.task
     if isinstance(value, (tasks.ListenAnswer, tasks.DialAnswer)) and value.wall:
-        node.bound_clock(value.wall, state.wall_at(request.asked_at), state.wall_at(state.now))
+        node.bound_clock(value.wall, state.wall_at(request.asked_at), state.wall_now)
     if isinstance(value, tasks.LocalAnswer):
         node.local = value
     elif isinstance(value, tasks.ListenAnswer):
         node.listening = value
     elif isinstance(value, tasks.DialAnswer) and isinstance(task, tasks.DialTask):
         node.resolved.update(value.resolved)
-        node.resolve_seconds = max(node.resolve_seconds, value.resolve_seconds)
+        if not state.excuse([node.node], request.asked_at):
+            node.resolve_seconds = max(node.resolve_seconds, value.resolve_seconds)
         if task.closed:
             state.swept.update({(node.node, way.node): frozenset(way.silent) for way in value.dialled})
         else:
-            state.observe(NodeDials(task, value))
+            state.observe(NodeDials(task, _without_late_dials(state, request, value)))
     elif isinstance(value, tasks.ExchangeAnswer):
         state.observe(NodeTraffic(node.node, value))
     elif isinstance(value, tasks.TorchStarted):
@@ -300,3 +318,13 @@ def _take(state: SessionState, group_tests: GroupTests, request: Request, value:
         with suppress(BadDocument):  # a bad answer is not the fault of the relay
             _take(state, group_tests, inner, tasks.answer(inner.task, value.body))
     local_phase.hurry(state, type(task))
+
+
+def _without_late_dials(state: SessionState, request: Request, answer: tasks.DialAnswer) -> tasks.DialAnswer:
+    """Return the answer without dials that got no answer because of an overload at either end."""
+    dialled = []
+    for way in answer.dialled:
+        is_late = way.silent or not way.large or way.slowest >= SLOW_CONNECT_SECONDS
+        if not is_late or way.refused or not state.excuse([request.node, way.node], request.asked_at):
+            dialled.append(way)
+    return replace(answer, dialled=tuple(dialled))

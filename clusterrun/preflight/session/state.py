@@ -6,6 +6,7 @@ from collections.abc import Iterable, Mapping
 
 from clusterrun.model.limits import BY_NAME
 from clusterrun.model.orders import Orders
+from clusterrun.model.overloads import Overloads
 from clusterrun.model.preflight_report import Finding, Grade
 from clusterrun.preflight import tasks
 from clusterrun.preflight.causes.dials import DialledWay, Dials
@@ -29,6 +30,7 @@ class NodeState:
         self.node, self.name, self.address = node, name, address
         self.gone = ""  # why it gets no more requests; '' while it gets them
         self.absent = ""  # why its agent never joined; '' if it joined
+        self.overloads = Overloads()
         self.late_until: float | None = None  # end of the wait for its first late answer; steady clock
         self.local: tasks.LocalAnswer | None = None
         self.listening = NOT_HEARD
@@ -102,8 +104,10 @@ class SessionState:
         self.numbers = {node.name: node.node for node in nodes}
         self.now = self.began = now  # the last and the first event; steady clock
         self.wall = wall  # wall clock at ``began``
+        self.wall_now = wall  # wall clock at the last answer
         self.end_at = now + orders.preflight.budget  # steady clock
         self.requests = Requests()
+        self.overloads = Overloads()  # of the coordinator's machine
         self.asks: list[AskWorker] = []
         self.log = Log()
         self.explanation: object = None  # of the log, by `report.explain`; None if the log is longer now
@@ -157,6 +161,11 @@ class SessionState:
     def seconds_left(self) -> float:
         """Return the seconds that remain of the budget."""
         return max(0.0, self.end_at - self.now)
+
+    def excuse(self, nodes: Iterable[int], since: float) -> bool:
+        """Return whether an overload of a node, or of this machine, explains a wait since then."""
+        overloads = [self.overloads, *(self.nodes[node].overloads for node in nodes if node in self.nodes)]
+        return any(machine.excuse(since, self.now) for machine in overloads)
 
     def wall_at(self, steady: float) -> float:
         return self.wall + steady - self.began

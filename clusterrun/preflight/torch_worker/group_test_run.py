@@ -9,6 +9,7 @@ from collections.abc import Sequence
 
 from clusterrun.model.document import BadDocument
 from clusterrun.model.frozen import replace
+from clusterrun.model.overloads import is_excused
 from clusterrun.preflight.tasks import GroupResult, GroupTask
 from clusterrun.preflight.torch_worker import error_text, rank_report
 from clusterrun.preflight.torch_worker.forked_rank import ForkedRank
@@ -88,17 +89,22 @@ class GroupTestRun:
             not part.report.ended and part.report.stage == "group" and error_text.loads(part.child.printed())
             for part in self._parts
         )
+        seconds = now - self._began
         for rank, part in enumerate(self._parts):
             who = f"local rank {rank}: " if len(self._parts) > 1 else ""
-            part.end(f"{who}killed after {now - self._began:.1f} s without an end")
+            part.end(f"{who}killed after {seconds:.1f} s without an end")
         transports = [error_text.chosen(part.child.printed()) for part in self._parts]
         # One rank of a node may have no port near its GPU.
         transport = max(filter(None, transports), key=lambda text: text.endswith(" GDRDMA"), default="")
         reports = [part.report for part in self._parts]
-        result = rank_report.joined(self._task.test, round(now - self._began, 4), reports, transport)
+        result = rank_report.joined(self._task.test, round(seconds, 4), reports, transport)
         if loading:
-            why = f"killed after {now - self._began:.1f} s, while NCCL loaded its kernels"
-        return replace(result, late=late, why=why or result.why, loading=loading)
+            why = f"killed after {seconds:.1f} s, while NCCL loaded its kernels"
+        starved = False
+        if not result.passed and not result.wrong:
+            waits = (part.child.seconds_without_processor() for part in self._parts)
+            starved = is_excused(max(waits, default=0.0), seconds)
+        return replace(result, late=late, why=why or result.why, loading=loading, starved=starved)
 
     @property
     def leaving(self) -> bool:

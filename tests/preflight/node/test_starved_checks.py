@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -51,6 +52,19 @@ def test_a_check_that_hangs_is_a_verdict(late: LocalAnswer) -> None:
 def test_a_check_that_waited_for_a_processor_is_none(starved: None, late: LocalAnswer) -> None:
     ((grade, message),) = grades(late)
     assert grade is Grade.UNDETERMINED and "this node is overloaded" in message
+
+
+def test_an_answer_that_waits_to_be_read_at_the_limit_was_given_in_time(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setattr(infiniband, "LIMIT", 0.0)
+    monkeypatch.setattr(infiniband, "probe", lambda request: {})
+    running = RunningChecks(LocalTask(NEEDS, (infiniband.NAME,)), str(tmp_path), "/", lambda *_: None)
+    (child,) = running._children.values()
+    os.waitid(os.P_PID, child.call.pid, os.WEXITED | os.WNOWAIT)
+    assert running.tick()
+    (reading,) = running.answer().readings
+    assert (reading.value, reading.late) == ("{}", False)
 
 
 def test_a_program_that_waits_for_a_processor_gets_more_time(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import random
+from typing import Any
 
 import pytest
 
@@ -46,6 +47,35 @@ def test_one_answer_that_is_late_while_all_others_are_punctual_blames_nobody(nod
 def test_a_node_whose_answers_are_late_again_and_again_is_named(node):
     outcome = examined(orders(6, budget=180.0), Faults(late={node: ("", 9, 28.0)}))
     assert (outcome.fit, blamed(outcome)) == (False, {node})
+
+
+@pytest.mark.parametrize(
+    "symptoms",
+    [
+        {"late": ("", 9, 28.0)},
+        {"frozen": True},
+        {"blocked": set(range(8))},
+        {"broken": True},
+        {"broken": True, "blocked": {3, 4}},
+    ],
+)
+def test_a_limit_that_expires_on_an_overloaded_node_blames_nobody(symptoms: dict[str, Any]) -> None:
+    def faults(**more: Any) -> Faults:
+        of_node = {kind: {2} if value is True else {2: value} for kind, value in symptoms.items()}
+        return Faults(**of_node, **more)
+
+    assert blamed(examined(orders(6, budget=180.0), faults())) == {2}
+    outcome = examined(orders(6, budget=180.0), faults(overloaded={2}))
+    failed = [node.node for node in outcome.report.nodes if node.verdict is Grade.FAIL]
+    assert (outcome.fit, failed, outcome.excluded, bad_links(outcome)) == (True, [], (), set())
+    assert outcome.report.verdict in (Grade.UNDETERMINED, Grade.PASS)
+
+
+def test_an_overloaded_coordinator_blames_nobody_and_a_wrong_sum_is_blamed_all_the_same() -> None:
+    faults = Faults(overloaded=set(range(6)), late=dict.fromkeys(range(6), ("", 9, 20.0)))
+    outcome = examined(orders(6, budget=60.0), faults)
+    assert (outcome.fit, outcome.excluded, bad_links(outcome)) == (True, (), set())
+    assert blamed(examined(orders(6), Faults(overloaded=set(range(6)), corrupt={2}))) == {2}
 
 
 NODE_FAULTS = {
@@ -433,6 +463,13 @@ def test_between_two_nodes_nobody_can_be_named_without_a_third():
     assert "which of them is at fault cannot be told" in alone.report.set_said
     third = examined(orders(2, 1), Faults(broken={1}))
     assert (third.fit, third.world, blamed(third)) == (True, (0, 2), {1})
+
+
+@pytest.mark.parametrize("seconds", [1.5, 40.0])
+def test_a_coordinator_that_stood_still_finds_no_clock_wrong(seconds: float) -> None:
+    outcome = examined(orders(6), Faults(stood_still=seconds))
+    assert (outcome.report.verdict, blamed(outcome)) == (Grade.PASS, set())
+    assert blamed(examined(orders(6), Faults(stood_still=1.5, clocks={2: -90.0}))) == {2}
 
 
 def test_two_clocks_that_differ_name_neither_and_do_not_stop_the_run():

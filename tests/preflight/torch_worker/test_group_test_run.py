@@ -23,6 +23,10 @@ class Child:
         self.output, self.closed, self.killed = 5, False, False
         self.said: list[str] = []
         self.log = ""
+        self.without = 0.0
+
+    def seconds_without_processor(self) -> float:
+        return self.without
 
     def say(self, *arguments: RankReport) -> None:
         self.said += [line(report) for report in arguments]
@@ -55,6 +59,25 @@ def test_the_result_comes_when_all_ranks_ended_and_once():
     assert result is not None
     assert (result.passed, result.stage, result.seconds, result.late) == (True, "done", 1.0, False)
     assert trial.look(102.0) is None
+
+
+@pytest.mark.parametrize("without, starved", [(2.4, False), (2.5, True)])
+def test_a_late_test_whose_ranks_waited_for_processors_is_no_verdict(without: float, starved: bool) -> None:
+    trial, first, _ = started()
+    first.without = without
+    result = trial.look(110.0)
+    assert result is not None
+    assert (result.passed, result.late, result.starved) == (False, True, starved)
+
+
+def test_a_wrong_sum_is_a_verdict_on_an_overloaded_machine_too() -> None:
+    trial, first, second = started()
+    for rank in (first, second):
+        rank.without = 9.0
+        rank.say(replace(DONE, wrong="the summand of a node arrived changed"))
+    result = trial.look(109.0)
+    assert result is not None
+    assert (result.passed, result.starved) == (False, False)
 
 
 def test_at_the_limit_ranks_without_an_end_are_late_at_their_stage():
