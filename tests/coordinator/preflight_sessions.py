@@ -67,7 +67,7 @@ class Simple:
         self._look()
         return asks
 
-    def answered(self, now: float, node: int, number: int, body: str) -> list[Ask]:
+    def answered(self, now: float, node: int, number: int, body: str, wall: float | None = None) -> list[Ask]:
         if self._waiting.pop(node, None) and body != WELL:
             self._faults[node] = body
         self._look()
