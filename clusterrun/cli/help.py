@@ -16,6 +16,8 @@ from clusterrun.cli.terminal import table
 from clusterrun.model.errors import BadInput
 from clusterrun.shipped import folder
 
+# Pages that became a part of another one, by their old name.
+_MERGED = {"my-job-hangs": "diagnose", "my-node-died": "survive", "pair-tests": "locating", "soak": "lab"}
 _NOT_FOR_A_TERMINAL = re.compile(r"^```\{toctree\}.*?^```\n|^!\[.*?\]\(.*?\)\n", re.MULTILINE | re.DOTALL)
 
 
@@ -33,12 +35,14 @@ def show(topic: tuple[str, ...]) -> None:
     \b
     Examples:
       clusterrun help
-      clusterrun help my-job-hangs
+      clusterrun help survive
       clusterrun help logs
       clusterrun help NCCL_SOCKET_IFNAME
       clusterrun help skill
     """
     pages = _pages()
+    if len(topic) == 1:
+        topic = (_MERGED.get(topic[0], topic[0]),)
     if topic == ("skill",):
         print(skill(), end="")
     elif not topic:
