@@ -73,4 +73,3 @@ def test_a_job_that_clusterrun_did_not_start_is_diagnosed_shown_and_entered(on_s
         ]
     finally:
         on_slurm.lab.exec(["scancel", job])
-    until(lambda: on_slurm.run("diagnose", job).code != 0)
