@@ -157,6 +157,8 @@ def judge_world(world: JobWorld, history: JobHistory, mute: Sequence[tuple[str, 
     telling = waiting if len(polling) == len(waiting) else [rank for rank in waiting if rank not in polling]
     telling = telling or [rank for rank in world.ranks if rank.state]
     since_begun = min((still[rank.rank] for rank in telling), default=math.inf)
+    if not waiting and any(-1 < rank.process.idle < rank.process.seconds for rank in telling):
+        since_begun = 0.0  # it ran during the look: found in one line by chance, or it polls there
     # A rank may have ended a moment ago, as the others are about to.
     gone = [rank for rank in world.ranks if not rank.state]
     is_early = bool(gone) and since_begun < PATIENCE

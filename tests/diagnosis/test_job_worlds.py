@@ -154,8 +154,11 @@ def test_ranks_that_began_another_call_since_the_last_look_move() -> None:
 
 def test_ranks_that_are_twice_found_in_one_line_and_run_between_are_looked_at_again() -> None:
     ranks = [seen(rank, stack=LOOP, idle=0.0) for rank in range(4)]
-    judgement = diagnose_looks(looks(*ranks), (), JobHistory())
-    assert (judgement.certain, judgement.diagnosis.verdict) == (False, Verdict.NOTHING)
+    history = JobHistory()
+    for clock in (NOW, NOW + 60):
+        later = [replace(rank, snapshot=replace(rank.snapshot, clock=clock)) for rank in ranks]
+        judgement = diagnose_looks(looks(*later), (), history)
+        assert (judgement.certain, judgement.diagnosis.verdict) == (False, Verdict.NOTHING)
 
 
 def test_ranks_that_are_never_seen_in_a_collective_and_get_on_do_not_hang() -> None:
