@@ -74,8 +74,9 @@ def files(cwd: str, environ: Mapping[str, str]) -> list[str]:
 
 
 def load(cwd: str, environ: Mapping[str, str]) -> list[Configuration]:
-    """Return the content of all configuration files, strongest first. Raises ``BadInput`` as ``read``
-    does.
+    """Return the content of all configuration files, strongest first.
+
+    Raises ``BadInput`` as ``read`` does.
     """
     variable = read_value(TRUST, environ.get(TRUST.variable, ""), TRUST.variable)
     trusted = variable if isinstance(variable, tuple) else ()
@@ -117,8 +118,9 @@ def _upwards(folder: str) -> str:
 
 
 def read(path: str, trusted: Sequence[str] = ()) -> Configuration:
-    """Return the configuration in ``path``. Only this user may have written it, unless it is below
-    ``trusted``.
+    """Return the configuration in ``path``.
+
+    Only this user may have written it, unless it is below ``trusted``.
     """
     data = _toml(path, trusted)
     _refuse_unknown(data, ("defaults", "profile", "host"), path, "table")

@@ -41,8 +41,9 @@ def check(function: str, keywords: Mapping[str, object], options: Iterable[Optio
 
 
 def annotation(option: Option) -> str:
-    """Return the type of an option's values for readers and editors. None means that the option is
-    not set.
+    """Return the type of an option's values for readers and editors.
+
+    None means that the option is not set.
     """
     kinds = {
         "number": "int",

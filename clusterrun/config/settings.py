@@ -32,8 +32,9 @@ class Source:
 
 
 def settle(sources: Iterable[Source]) -> dict[str, Setting]:
-    """Return every option with its value and origin. ``sources`` are strongest first; lists add up,
-    weakest first.
+    """Return every option with its value and origin.
+
+    ``sources`` are strongest first; lists add up, weakest first.
     """
     strongest = list(sources)
     settings = {option.name: _settled(option, strongest) for option in CONFIGURABLE.values()}
@@ -65,8 +66,9 @@ def _check_no_requeue(whether: Setting, sources: list[Source]) -> None:
 
 
 def _requeue_implied(settings: Mapping[str, Setting], origins: list[str]) -> dict[str, Setting]:
-    """Let ``requeue-by`` imply ``requeue``, unless a stronger source says no. Raises ``BadInput`` for
-    both.
+    """Let ``requeue-by`` imply ``requeue``, unless a stronger source says no.
+
+    Raises ``BadInput`` for both.
     """
     whether, how = settings["requeue"], settings["requeue-by"]
     if not how.value or whether.value:
@@ -98,8 +100,9 @@ def from_environment(environ: Mapping[str, str]) -> list[Source]:
 
 
 def read_value(option: Option, raw_value: Any, where: str) -> Value:
-    """Return ``raw_value`` (text, or a value from TOML) as a value of ``option``. Raises ``BadInput``
-    naming ``where``.
+    """Return ``raw_value`` (text, or a value from TOML) as a value of ``option``.
+
+    Raises ``BadInput`` naming ``where``.
     """
     readers = {"list": _list, "switch": _switch, "number": _number}
     value = readers.get(option.kind, _text)(raw_value)

@@ -125,8 +125,9 @@ def _text(item: Any) -> Any:
 def _pairs(
     value: Any, name: str, form: str, read: Callable[[str, Any], tuple[str, Any]]
 ) -> tuple[tuple[str, Any], ...]:
-    """Return pairs from a mapping, from texts like ``form``, or from pairs. The last value of a name
-    counts.
+    """Return pairs from a mapping, from texts like ``form``, or from pairs.
+
+    The last value of a name counts.
     """
     items = value.items() if isinstance(value, Mapping) else [value] if isinstance(value, str) else value
     if not isinstance(items, Iterable) or isinstance(items, bytes):

@@ -40,8 +40,9 @@ def points(sets: Sequence[str], file: str = "") -> tuple[Point, ...]:
 def combined(
     listed: Sequence[Mapping[str, Any]], axes: Sequence[tuple[str, Sequence[Any]]], where: str
 ) -> tuple[Point, ...]:
-    """Return each point of ``listed`` with every combination of the values of ``axes``. Raises
-    ``BadInput``.
+    """Return each point of ``listed`` with every combination of the values of ``axes``.
+
+    Raises ``BadInput``.
     """
     count = len(listed) * math.prod(len(values) for _, values in axes)
     if count > MOST_POINTS:
@@ -114,8 +115,9 @@ def _axis(text: str) -> tuple[str, list[str]]:
 
 
 def _read(path: str) -> list[dict[str, Any]]:
-    """Return the points of a file: ``.csv`` with names in its first line, or ``.toml`` with tables
-    ``[[point]]``.
+    """Return the points of a file.
+
+    A ``.csv`` has names in its first line, a ``.toml`` has tables ``[[point]]``.
     """
     try:
         with open(path, "rb") as file:

@@ -29,8 +29,9 @@ class LogSelection:
 
 
 def numbers(text: str, below: int, what: str) -> frozenset[int]:
-    """Return the numbers in ``0,3-5``. Raises ``BadInput`` for any other text, or a number not below
-    ``below``.
+    """Return the numbers in ``0,3-5``.
+
+    Raises ``BadInput`` for any other text, or a number not below ``below``.
     """
     selected: set[int] = set()
     for part in text.split(","):
@@ -114,8 +115,9 @@ class LogReading:
         return data
 
     def pieces(self, data: bytes, since: float, wall: float) -> list[Piece]:
-        """Return ``data`` as pieces, which arrived between two times. An unfinished line is held back
-        for a while.
+        """Return ``data`` as pieces, which arrived between two times.
+
+        An unfinished line is held back for a while.
         """
         timed_lines, self.rest = spread(self.rest + data, len(self.rest), since, wall)
         if len(self.rest) > LINE_LIMIT and not self.exact:
@@ -134,8 +136,9 @@ def standing(line: bytes) -> bytes:
 def in_order(
     folder: str, files: list[LogFile], spans: list[tuple[int, int]], exact: bool = False
 ) -> Iterator[Piece]:
-    """Yield the content of ``files`` within ``spans`` by the time in the indexes. Content without a
-    time comes last.
+    """Yield the content of ``files`` within ``spans`` by the time in the indexes.
+
+    Content without a time comes last.
     """
     readings = {(f.rank, f.stream): LogReading(f, *span, exact) for f, span in zip(files, spans)}
     indexes = sorted(name for name in _names(folder) if _INDEX.fullmatch(name)) if readings else []

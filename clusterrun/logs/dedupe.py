@@ -26,8 +26,9 @@ class _Shared:
 
 
 class _Repeated:
-    """Copies of one line that are not printed yet. The second copy of one rank joins the second
-    copies of others.
+    """Copies of one line that are not printed yet.
+
+    The second copy of one rank joins the second copies of others.
     """
 
     __slots__ = ("shown", "times", "written")
@@ -45,8 +46,9 @@ class _Repeated:
 
 
 def folding(pieces: Iterable[Piece], headings: Headings) -> Iterator[bytes]:
-    """Yield lines with heading and end. A line that several ranks wrote within ``WINDOW`` comes once,
-    with the ranks.
+    """Yield lines with heading and end.
+
+    A line that several ranks wrote within ``WINDOW`` comes once, with the ranks.
     """
     waiting: deque[_Shared] = deque()
     repeated_by_key: dict[tuple[str, str], _Repeated] = {}

@@ -46,8 +46,9 @@ class Grep:
 
 @frozen
 class LineFilter:
-    """A filter of lines: since ``begin``, matching ``grep``. ``as_is`` keeps older states of progress
-    bars.
+    """A filter of lines: since ``begin``, matching ``grep``.
+
+    ``as_is`` keeps older states of progress bars.
     """
 
     begin: float = 0.0
@@ -76,8 +77,9 @@ class LineFilter:
 
 
 def moving(pieces: Iterable[Piece]) -> Iterator[Piece]:
-    """Yield the last state of a lower progress bar (each state ends with a step up), and one every
-    few seconds.
+    """Yield the last state of a lower progress bar, and one state every few seconds.
+
+    Each state ends with a step up.
     """
     held: dict[tuple[int, str], Piece] = {}
     for piece in pieces:
@@ -93,8 +95,9 @@ def moving(pieces: Iterable[Piece]) -> Iterator[Piece]:
 
 
 def _over(held: dict[tuple[int, str], Piece], key: tuple[int, str], piece: Piece) -> Iterator[Piece]:
-    """Return the lines of ``piece`` that were not overwritten. The last state is held back, because
-    it may be yet.
+    """Return the lines of ``piece`` that were not overwritten.
+
+    The last state is held back, because it may be yet.
     """
     before = held.pop(key, None)
     state, since_ = (before.data, before.at) if before else (b"", piece.at)

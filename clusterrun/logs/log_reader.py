@@ -127,8 +127,9 @@ class Follower:
 def spans(
     files: list[LogFile], ends: list[int], tail: int | None, begin: float = 0.0
 ) -> list[tuple[int, int]]:
-    """Return the part of each file to show: all, or ``tail`` lines; none if it did not grow since
-    ``begin``.
+    """Return the part of each file to show: all of it, or its last ``tail`` lines.
+
+    A file that did not grow since ``begin`` has an empty part.
     """
 
     def start(path: str, end: int) -> int:
@@ -169,8 +170,9 @@ def following(
     began: Callable[[int], None],
     exact: bool = False,
 ) -> Iterator[Piece]:
-    """Yield the output of ranks through every new attempt, until ``over``. A piece without data marks
-    time.
+    """Yield the output of ranks through every new attempt, until ``over``.
+
+    A piece without data marks time.
     """
     epoch: int | None = None
     follower: Follower | None = None

@@ -16,8 +16,9 @@ LINE_LIMIT = 1 << 16
 
 
 class Piece(NamedTuple):
-    """Lines that one rank wrote at about one time. The last may lack its end. Sorted by time, rank,
-    stream.
+    """Lines that one rank wrote at about one time.
+
+    The last may lack its end. Sorted by time, rank, stream.
     """
 
     at: float
@@ -42,8 +43,9 @@ _STREAMS = {"o": "out", "e": "err"}
 
 
 def looks(lines: Iterable[str]) -> Iterator[tuple[float, dict[Key, int]]]:
-    """Yield the looks of an agent: the time, and the sizes of the files that had grown. Times never
-    decrease.
+    """Yield the looks of an agent: the time, and the sizes of the files that had grown.
+
+    Times never decrease.
     """
     wall, sizes = 0.0, dict[Key, int]()
     for line in lines:
@@ -62,8 +64,9 @@ def looks(lines: Iterable[str]) -> Iterator[tuple[float, dict[Key, int]]]:
 
 
 def began(wall: float, before: float | None) -> float:
-    """Return the earliest time of bytes that were seen at ``wall``, if the last look with bytes was
-    at ``before``.
+    """Return the earliest time of bytes that were seen at ``wall``.
+
+    ``before``: time of the last look with bytes.
     """
     if before is None or wall - before > 1.5 * LOOKS_EVERY:
         return wall - LOOKS_EVERY

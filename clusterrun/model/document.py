@@ -31,8 +31,9 @@ def encode(value: object) -> Any:
 
 
 def encode_set(value: object) -> Any:
-    """Return ``value`` as ``encode`` does, without default fields. A version without such a field can
-    read the rest.
+    """Return ``value`` as ``encode`` does, without default fields.
+
+    A version without such a field can read the rest.
     """
     return _encoded(value, _set_fields)
 

@@ -17,8 +17,9 @@ _UNITS = ((86400, "d"), (3600, "h"), (60, "min"), (1, "s"))
 
 
 def parse(text: str, bare: int = 60) -> int:
-    """Return the seconds of ``text``: ``90m``, ``2h``, ``1d12h``, ``1w``, or Slurm's forms
-    (``D-HH[:MM[:SS]]``, …).
+    """Return the seconds of ``text``.
+
+    Forms: ``90m``, ``2h``, ``1d12h``, ``1w``, or those of Slurm (``D-HH[:MM[:SS]]``, …).
 
     A bare number counts units of ``bare`` seconds, by default minutes as in Slurm. Raises ``BadInput``,
     also for an empty text and for more than ten years.

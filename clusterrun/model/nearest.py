@@ -6,8 +6,9 @@ from collections.abc import Iterable
 
 
 def nearest(word: str, names: Iterable[str], most: int = 1, alike: float = 0.6) -> list[str]:
-    """Return at most ``most`` of ``names``, the most similar to ``word`` first; none if no name is
-    similar.
+    """Return at most ``most`` of ``names``, the most similar to ``word`` first.
+
+    The result is empty if no name is similar.
     """
     import difflib  # slow to import, and every TAB starts a process
 

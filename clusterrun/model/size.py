@@ -10,8 +10,9 @@ UNITS = ("B", "KiB", "MiB", "GiB")
 
 
 def sized(count: float) -> str:
-    """Return ``count`` bytes in a suitable unit of 1024, with at most three digits: ``9.7 GiB``,
-    ``503 GiB``.
+    """Return ``count`` bytes in a suitable unit of 1024: ``9.7 GiB``, ``503 GiB``.
+
+    The number has at most three digits.
     """
     for unit in UNITS:
         if count < 1000:

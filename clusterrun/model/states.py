@@ -44,7 +44,8 @@ class Phase(Word):
 
     @property
     def before_ranks(self) -> bool:
-        """Return whether no rank runs yet. A reason then describes the current step, not the cause of
-        an end.
+        """Return whether no rank runs yet.
+
+        A reason then describes the current step, not the cause of an end.
         """
         return self in (Phase.STARTING, Phase.PREFLIGHT)

@@ -37,8 +37,9 @@ def instance_of(value: str, ranks: int, local: str) -> dict[str, str]:
 
 
 def with_node_gpus(environment: Mapping[str, str], gpus: int) -> dict[str, str]:
-    """Return ``environment`` without lists of fewer than ``gpus`` devices, from the submitter or from
-    Slurm.
+    """Return ``environment`` without lists of fewer than ``gpus`` devices.
+
+    The submitter or Slurm set these lists.
     """
     return {
         name: value

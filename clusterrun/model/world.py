@@ -46,8 +46,9 @@ class Meeting:
 
 @frozen
 class Lineage:
-    """A run and one start of its ranks. Every start has its own epoch, and processes obey only the
-    highest one.
+    """A run and one start of its ranks.
+
+    Every start has its own epoch, and processes obey only the highest one.
     """
 
     run_id: str

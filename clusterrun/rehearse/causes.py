@@ -377,8 +377,10 @@ def _unsaved(difference: FirstDifference, head: str, fault_run: FaultRun, late: 
 
 
 def _spread(first: Start, second: Start, last: Start, at: int) -> tuple[bool, str]:
-    """Whether the losses of ``last``, from step ``at`` on, lie farther from those of undisturbed runs than
-    these explain by their own spread, and a sentence; '' if too few can be compared.
+    """Return whether losses differ by more than their spread explains, and a sentence.
+
+    ``last`` has the losses from step ``at`` on. They are compared with those of undisturbed runs. The
+    sentence is '' if too few can be compared.
     """
     first_losses, second_losses = _losses(first), _losses(second)
     undisturbed = {

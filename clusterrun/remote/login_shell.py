@@ -1,5 +1,7 @@
-"""Encodes a command so that any remote login shell (sh, bash, zsh, ksh, csh, fish) passes it on unchanged;
-pure."""
+"""Encodes a command so that any remote login shell passes it on unchanged; pure.
+
+The shells are sh, bash, zsh, ksh, csh and fish.
+"""
 
 from __future__ import annotations
 

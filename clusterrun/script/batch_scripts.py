@@ -1,5 +1,6 @@
-"""Holds what becomes of each part of a batch script (a file with ``#SBATCH`` lines). Refuses such a script as
-COMMAND.
+"""Holds what becomes of each part of a batch script (a file with ``#SBATCH`` lines).
+
+Refuses such a script as COMMAND.
 """
 
 from __future__ import annotations

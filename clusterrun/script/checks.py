@@ -98,8 +98,9 @@ def script_of(plan: Plan) -> str:
 
 
 def check_word(command: tuple[str, ...], cwd: str) -> None:
-    """Refuse a first argument that is no program on any machine: a folder, a notebook, a whole
-    command line.
+    """Refuse a first argument that is no program on any machine.
+
+    It may be a folder, a notebook, or a whole command line.
     """
     first = command[0]
     path = os.path.join(cwd, first)

@@ -159,8 +159,9 @@ def check_files(spec: JobSpec, contained: bool, run: Run = system.run) -> tuple[
 
 
 def _python_argument(command: Sequence[str]) -> str:
-    """Return the program that Python runs: a path, ``-m MODULE``, or '' for ``-c``, standard input,
-    or no argument.
+    """Return the program that Python runs: a path, or ``-m MODULE``.
+
+    '' for ``-c``, standard input, or no argument.
     """
     arguments = list(command[1:])
     while arguments:
@@ -256,8 +257,9 @@ def _check_first_line(path: str, name: str, is_shell_argument: bool) -> tuple[st
 
 
 def _check_syntax(path: str, name: str, python: str, is_sure: bool, run: Run) -> tuple[str, ...]:
-    """Refuse a script that the ranks' Python cannot compile. Warn if that Python cannot be run on this
-    machine.
+    """Refuse a script that the ranks' Python cannot compile.
+
+    Warn if that Python cannot be run on this machine.
 
     clusterrun's own Python compiles it first, within a few milliseconds. The ranks' Python compiles it if
     that fails, or if the script needs a newer Python than the oldest supported one.

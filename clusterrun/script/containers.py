@@ -38,8 +38,9 @@ def runtimes_here(environ: Mapping[str, str], slurm: bool, run: Run = system.run
 
 
 def container_of(spec: JobSpec, cluster: Cluster, runtimes: Sequence[str], run_dir: str) -> Container:
-    """Return the container of the run, with clusterrun's own mounts. ``runtimes`` are those of this
-    machine.
+    """Return the container of the run, with clusterrun's own mounts.
+
+    ``runtimes`` are those of this machine.
     """
     if not spec.container:
         return Container()
@@ -94,8 +95,9 @@ def description(container: Container) -> str:
 def check_image(
     spec: JobSpec, orders: Orders, torch: bool, environ: Mapping[str, str], run: Run
 ) -> tuple[str, ...]:
-    """Return notices about an image. ``torch``: ranks import it. Image names are resolved on the
-    nodes only.
+    """Return notices about an image.
+
+    ``torch``: ranks import it. Image names are resolved on the nodes only.
     """
     image = orders.container.image
     sources = [mount(text).source for text in spec.mount]

@@ -1,5 +1,6 @@
-"""Converts a batch script to the submit line that does the same. Each statement of the script is translated,
-kept as a ``--setup`` line, or reported with the reason.
+"""Converts a batch script to the submit line that does the same.
+
+Each statement of the script is translated, kept as a ``--setup`` line, or reported with the reason.
 """
 
 from __future__ import annotations

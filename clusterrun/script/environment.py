@@ -23,8 +23,9 @@ _WISHES = {
 
 
 def scrubbed(environment: Mapping[str, str]) -> dict[str, str]:
-    """Return ``environment`` without variables of an outer job, which would change the submission
-    unnoticed.
+    """Return ``environment`` without the variables of an outer job.
+
+    They would change the submission unnoticed.
 
     ``SBATCH_*`` overrides the script's directives. ``SLURM_*`` of an outer job misleads sbatch, srun and
     frameworks. ``PET_*`` holds torchrun's command line.
@@ -41,8 +42,9 @@ def dropped(environment: Mapping[str, str]) -> tuple[str, ...]:
 
 
 def not_obeyed(environment: Mapping[str, str], spec: JobSpec) -> str:
-    """Return a line with the sbatch variables of the shell that clusterrun ignores, for a refused
-    job; '' if none.
+    """Return a line with the sbatch variables of the shell that clusterrun ignores.
+
+    It is for a refused job; '' if there are none.
     """
     from shlex import quote
 

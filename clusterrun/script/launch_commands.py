@@ -87,8 +87,10 @@ class LaunchCommand:
 
 
 def launch_in(arguments: Sequence[str], reads_inline: bool = True) -> LaunchCommand | None:
-    """Return the launcher that ``arguments`` start, also behind ``env``, ``numactl``, ``uv run`` and the
-    like; None for other commands. ``reads_inline``: one inside ``bash -c TEXT`` counts too.
+    """Return the launcher that ``arguments`` start; None for other commands.
+
+    The launcher may stand behind ``env``, ``numactl``, ``uv run`` and the like. ``reads_inline``: one inside
+    ``bash -c TEXT`` counts too.
     """
     arguments = tuple(arguments)
     environment: list[tuple[str, str]] = []
@@ -150,8 +152,9 @@ def _launch_at(arguments: tuple[str, ...], place: int, reads_inline: bool = True
 
 
 def _module(arguments: tuple[str, ...]) -> tuple[str, tuple[str, ...]]:
-    """Return the module of ``python -u -m MODULE`` or ``-m MODULE``, and the words behind it; '' for other
-    commands.
+    """Return the module of ``python -u -m MODULE`` or ``-m MODULE``, and the words behind it.
+
+    '' and no words for other commands.
     """
     rest = arguments[1:] if PYTHON.fullmatch(os.path.basename(arguments[0])) else arguments
     while rest and rest[0].startswith("-") and rest[0] not in ("-m", "-c"):
@@ -296,8 +299,9 @@ def inline_text(command: Sequence[str]) -> str:
 
 
 def script_of(command: Sequence[str], shells: Sequence[str]) -> str:
-    """Return the file that a shell runs for ``command`` (``job.sh``, ``bash -x job.sh``); '' for
-    ``-c``, ``-s``.
+    """Return the file that a shell runs for ``command``: ``job.sh``, ``bash -x job.sh``.
+
+    '' for ``-c`` and ``-s``.
     """
     if os.path.basename(command[0]) not in shells:
         return command[0]

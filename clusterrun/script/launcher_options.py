@@ -1,5 +1,6 @@
-"""Lists the options of launchers (torchrun, accelerate, deepspeed, mpirun, srun): whether each takes a
-value, and what clusterrun has in its place.
+"""Lists the options of launchers: torchrun, accelerate, deepspeed, mpirun, srun.
+
+Each row says whether the option takes a value, and the option of clusterrun that replaces it.
 
 Sources: the options of torch 2.13, accelerate 1.15, deepspeed 0.19, Open MPI 5 and Slurm 26.05.
 """

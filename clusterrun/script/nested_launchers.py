@@ -1,5 +1,6 @@
-"""Detects launchers inside the ranks: in COMMAND, in a shell script, in a Python script; runs no code of
-them.
+"""Detects launchers inside the ranks: in COMMAND, in a shell script, in a Python script.
+
+It runs no code of them.
 
 Every rank runs the same command. A command that starts ranks creates a separate world in each rank. A
 script that exits if it sees too few GPUs does so in every rank.
@@ -177,8 +178,9 @@ def _in_script(spec: JobSpec, on_slurm: bool, many: bool, verb: str) -> Iterator
 
 
 def in_python(name: str, source: str) -> Iterator[str]:
-    """Yield a warning for each place in a Python script that calls a starter of ranks, or leaves without
-    GPUs.
+    """Yield a warning for each place in a Python script that starts ranks itself.
+
+    It also warns of a place that leaves the script if too few GPUs are visible.
     """
     try:
         tree = ast.parse(source)

@@ -117,8 +117,9 @@ def _idle(spec: JobSpec) -> tuple[str, ...]:
 
 
 def rank_command(command: tuple[str, ...], python: str) -> tuple[str, ...]:
-    """Return the final argument list of a rank. Scripts and modules are run by the ranks' Python,
-    unbuffered.
+    """Return the final argument list of a rank.
+
+    Scripts and modules are run by the ranks' Python, unbuffered.
     """
     if command[0] == "-m":
         return (python, "-u", *command)
@@ -199,8 +200,9 @@ def _launch(
 
 
 def _in_allocation(spec: JobSpec, run_id: str, token: str, run_dir: str, site: MachineFacts) -> Plan:
-    """Return the plan of a run in an existing allocation. The script runs on this machine, and no job
-    is queued.
+    """Return the plan of a run in an existing allocation.
+
+    The script runs on this machine, and no job is queued.
     """
     # The step of the user's terminal may hold all resources. srun reports it if that step does not share
     # them.

@@ -85,8 +85,9 @@ def orders(spec: JobSpec, argv: Sequence[str]) -> Survival:
 
 
 def _excluding(spec: JobSpec) -> tuple[str, ...]:
-    """Return the option that excludes bad nodes from the next job; none if the user's list cannot be
-    extended.
+    """Return the option that excludes bad nodes from the next job.
+
+    The result is empty if the user's list cannot be extended.
     """
     try:
         return (excluding(spec, "--requeue"),)

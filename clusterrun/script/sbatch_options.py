@@ -48,8 +48,9 @@ def _by_setting(entries: Sequence[str], option: str) -> dict[str, Option]:
 
 
 def _setting(key: str, option: str) -> str:
-    """Return the setting that ``key`` writes: opposite options of sbatch, such as ``requeue`` and
-    ``no-requeue``, write the same one.
+    """Return the setting that ``key`` writes.
+
+    Opposite options of sbatch, such as ``requeue`` and ``no-requeue``, write the same setting.
     """
     return (OPTIONS[key].setting if key in OPTIONS and option == "--sbatch" else "") or key
 
@@ -230,8 +231,9 @@ def resubmit_argv(spec: JobSpec, argv: Sequence[str]) -> tuple[str, ...]:
 
 
 def excluding(spec: JobSpec, option: str) -> str:
-    """Return the option that also excludes bad nodes from the next job. Raises ``BadInput`` as
-    ``excluded`` does.
+    """Return the option that also excludes bad nodes from the next job.
+
+    Raises ``BadInput`` as ``excluded`` does.
     """
     return f"--exclude={','.join(filter(None, (fold(excluded(spec, option)), EXCLUDED_PLACE)))}"
 
@@ -246,8 +248,9 @@ def excluded(spec: JobSpec, option: str) -> tuple[str, ...]:
 
 
 def output_pattern(path: str) -> str:
-    """Return ``path`` as a file name pattern of Slurm, with escaped ``%``; /dev/null if no pattern
-    can hold it.
+    """Return ``path`` as a file name pattern of Slurm, with escaped ``%``.
+
+    The result is /dev/null if no pattern can hold the path.
     """
     pattern = path.replace("%", "%%")
     return pattern if "\\" not in path and quoting.carries(pattern) else "/dev/null"

@@ -1,5 +1,6 @@
-"""Lists the options of sbatch (Slurm 20.11 to 26.05): how clusterrun handles each, and the
-alternative to type.
+"""Lists the options of sbatch from Slurm 20.11 to 26.05.
+
+Each row says how clusterrun handles the option, and the alternative to type.
 """
 
 from __future__ import annotations

@@ -1,5 +1,6 @@
-"""Calls Slurm's programs, as the only module that does. One query covers all jobs, and every wait has a
-limit.
+"""Calls Slurm's programs, as the only module that does.
+
+One query covers all jobs, and every wait has a limit.
 """
 
 from __future__ import annotations
@@ -191,8 +192,9 @@ class SlurmClient:
         return queries.read_partitions(self._ask(queries.partitions_argv(mark)), mark)
 
     def queue(self) -> tuple[QueueRow, ...]:
-        """Return the running and waiting jobs of all users that Slurm shows to this user. Raises as
-        ``jobs`` does.
+        """Return the running and waiting jobs of all users that Slurm shows to this user.
+
+        Raises as ``jobs`` does.
         """
         mark = _mark()
         return queries.read_queue(self._ask(queries.queue_argv(mark)), mark)
@@ -211,8 +213,9 @@ class SlurmClient:
         return _setting(self._configuration, "ClusterName") or UNNAMED
 
     def identity(self) -> str:
-        """Return the cluster as ``NAME@CONTROLLER``, since several clusters may share a name; '' if it is
-        unknown.
+        """Return the cluster as ``NAME@CONTROLLER``; '' if it is unknown.
+
+        Several clusters may share a name.
         """
         text = self._configuration
         host = _setting(text, "SlurmctldHost") or _setting(text, "ControlMachine")
@@ -224,8 +227,9 @@ class SlurmClient:
         return _setting(self._configuration, "SelectType").lower() == "select/linear"
 
     def srun_ports(self) -> int:
-        """Return the size of the port range of srun (``SrunPortRange``); 0 if the kernel chooses the
-        ports.
+        """Return the size of the port range of srun (``SrunPortRange``).
+
+        0: the kernel chooses the ports.
         """
         first, dash, last = _setting(self._configuration, "SrunPortRange").partition("-")
         is_range = dash and first.isdecimal() and last.isdecimal() and int(first)
@@ -240,8 +244,9 @@ class SlurmClient:
         return float(seconds) if seconds.isdecimal() else KILL_WAIT_SECONDS
 
     def shares_gpus(self) -> bool:
-        """Return whether a step may use the GPUs of another step: since Slurm 22.05, and if the version is
-        unknown.
+        """Return whether a step may use the GPUs of another step.
+
+        It may since Slurm 22.05. The answer is True if the version is unknown.
         """
         try:
             version_line = self._run(("srun", "--version"), NAME_SECONDS, env=self._environment).out
@@ -265,8 +270,9 @@ class SlurmClient:
             return ""
 
     def largest_array(self) -> int:
-        """Return how many tasks an array may have. MaxArraySize limits the index, max_array_tasks the
-        number.
+        """Return how many tasks an array may have.
+
+        MaxArraySize limits the index, max_array_tasks the number.
         """
         paths = (self._environment.get("SLURM_CONF", ""), *CONFIGURATIONS)
         text = next(filter(None, map(system.text_of, paths)), "")
@@ -277,8 +283,9 @@ class SlurmClient:
         return min(int(size) if size.isdecimal() else LARGEST_ARRAY, int(most[1]) if most else LARGEST_INDEX)
 
     def plain_number(self, job_id: str) -> str:
-        """Return the plain job number of one task of an array (``41_7``), for programs that accept no other
-        form.
+        """Return the plain job number of one task of an array (``41_7``).
+
+        It is for programs that accept no other form.
         """
         return self._ask(("squeue", "--noheader", f"--jobs={job_id}", "--format=%A")).strip()
 

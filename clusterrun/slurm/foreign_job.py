@@ -83,8 +83,9 @@ def accounting_argv(job_id: str) -> tuple[str, ...]:
 
 
 def read_accounting(job_id: str, out: str) -> ForeignJob | None:
-    """Return the job in the answer to ``accounting_argv``. Its name is last, so that it may contain a
-    ``|``.
+    """Return the job in the answer to ``accounting_argv``.
+
+    Its name is last, so that it may contain a ``|``.
     """
     for line in out.splitlines():
         cells = line.split("|", len(FIELDS) - 1)

@@ -38,8 +38,9 @@ class NodeCalendar:
     unplanned: int
 
     def earliest(self, nodes: int, seconds: float, now: float) -> tuple[float, int] | None:
-        """Return the first time when ``nodes`` nodes are free for ``seconds``, and how many are; None if
-        there is none.
+        """Return the first time when ``nodes`` nodes are free for ``seconds``, and how many are.
+
+        None if there is no such time.
         """
         ends = {end for _, times in self.taken for _, end in times if now < end < ENDLESS}
         for at in sorted({now, *ends}):
@@ -53,8 +54,9 @@ class NodeCalendar:
 def calendar(
     nodes: Sequence[NodeRow], queue: Sequence[QueueRow], partition: str, gpus: int = 0, excluded: str = ""
 ) -> NodeCalendar:
-    """Return the calendar of the usable nodes of ``partition`` with at least ``gpus`` GPUs, without
-    ``excluded``.
+    """Return the calendar of the usable nodes of ``partition``.
+
+    They have at least ``gpus`` GPUs and are not ``excluded``.
     """
     without = _names(excluded)
     partition_nodes = {
@@ -103,8 +105,9 @@ def _usable(node: NodeRow, gpus: int) -> bool:
 
 @cache
 def _names(text: str) -> frozenset[str]:
-    """Return the nodes of a host list; none if it cannot be parsed. Many jobs and shapes share the same
-    list.
+    """Return the nodes of a host list; none if it cannot be parsed.
+
+    Many jobs and shapes share the same list.
     """
     try:
         return frozenset(expand(text) if text and "/" not in text else ())

@@ -38,8 +38,9 @@ def check(spec: JobSpec, partitions: Sequence[PartitionOffer]) -> None:
 
 
 def forgotten_gpus(spec: JobSpec, partitions: Sequence[PartitionOffer]) -> tuple[str, ...]:
-    """Return a notice if ranks of ``spec`` get no GPU, or share all GPUs of a node, without an explicit
-    option.
+    """Return a notice if ranks of ``spec`` get no GPU, or share all GPUs of a node.
+
+    There is no notice if ``gpus`` or ``ranks_per_node`` is set.
     """
     if spec.gpus or spec.ranks_per_node:
         return ()

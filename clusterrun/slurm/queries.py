@@ -24,8 +24,9 @@ _FILTERS = ("SQUEUE_", "SINFO_", "SACCT_", "SCANCEL_", "SCONTROL_", "SLURM_CLUST
 
 
 def unfiltered(environment: Mapping[str, str]) -> dict[str, str]:
-    """Return ``environment`` without variables that hide jobs from lists or cancellation
-    (``SQUEUE_PARTITION``).
+    """Return ``environment`` without variables that hide jobs from lists or cancellation.
+
+    ``SQUEUE_PARTITION`` is one of them.
 
     Jobs are submitted with this environment too, because the coordinator queries Slurm from inside the job.
     """
@@ -154,8 +155,9 @@ def gpus(cell: str) -> int:
 
 
 def gpus_by_type(cell: str) -> dict[str, int]:
-    """Return the GPUs of a resource list by their type: ``gpu:a100:4(S:0-1),gpu:2`` has 4 and, without a
-    type, 2.
+    """Return the GPUs of a resource list by their type.
+
+    ``gpu:a100:4(S:0-1),gpu:2`` has 4 of type a100, and 2 without a type.
     """
     counts: dict[str, int] = {}
     for item in re.sub(r"\([^)]*\)", "", cell).split(","):
@@ -259,8 +261,9 @@ def read_nodes(out: str, mark: str) -> tuple[NodeRow, ...]:
 
 
 def jobs_argv(user: int, mark: str) -> tuple[str, ...]:
-    """Return the ``squeue`` command for all remembered jobs of ``user`` (a numeric id), ended jobs
-    included.
+    """Return the ``squeue`` command for all remembered jobs of ``user`` (a numeric id).
+
+    It includes ended jobs.
     """
     return ("squeue", "--noheader", f"--user={user}", "--states=all", f"--format={_format(JOBS, mark)}")
 
@@ -277,8 +280,9 @@ def energy_argv(job_ids: Sequence[str], since: str, until: str, mark: str) -> tu
 
 
 def since_argv(user: int, since: str, mark: str) -> tuple[str, ...]:
-    """Return the ``sacct`` command for all jobs of ``user`` since ``since`` (in Slurm's form:
-    ``now-1days``).
+    """Return the ``sacct`` command for all jobs of ``user`` since ``since``.
+
+    ``since`` has Slurm's form: ``now-1days``.
     """
     return (*_accounting(FINISHED, mark), f"--user={user}", f"--starttime={since}")
 
@@ -304,8 +308,9 @@ def read_finished(out: str, mark: str) -> tuple[JobRow, ...]:
 
 
 def read_energy(out: str, job_ids: Sequence[str], mark: str) -> int | None:
-    """Return the joules of all ``job_ids`` from the answer to ``energy_argv``; None if any value is
-    missing.
+    """Return the joules of all ``job_ids`` from the answer to ``energy_argv``.
+
+    None if any value is missing.
     """
     rows = list(_counted_rows(ENERGY, out, mark))
     measured: list[int | None] = [row["joules"] for row in rows]

@@ -114,8 +114,9 @@ _PREFIX = r"^(?:sbatch|squeue|scancel|sinfo|sacct|scontrol|srun): ?(?:error: |fa
 
 
 def job_id(out: str) -> str:
-    """Return the id in the output of ``sbatch --parsable`` (``id`` or ``id;cluster``). A wrapper may print
-    before it.
+    """Return the id in the output of ``sbatch --parsable`` (``id`` or ``id;cluster``).
+
+    A wrapper may print before it.
     """
     matches = [match for line in out.splitlines() if (match := re.fullmatch(_JOB_ID, line.strip()))]
     return matches[-1].group(1) if matches else ""
@@ -135,8 +136,9 @@ def kind(err: str) -> SbatchAnswer:
 
 
 def _of_the_site(before: str) -> bool:
-    """Return whether a site's rule wrote text before the failure. Its text may mention a host or the
-    network.
+    """Return whether a site's rule wrote text before the failure.
+
+    Its text may mention a host or the network.
     """
     open_words = set(LEFT_OPEN) - {"host", "network"}
     *lines, _ = before.splitlines() or [""]

@@ -39,8 +39,9 @@ class ControllerAway:
         self._since, self._pause = None, 1.0
 
     def next_at(self, now: float, lines: Sequence[str]) -> float | None:
-        """Return when to launch again after a launcher ended with this output; None if the controller
-        was reachable.
+        """Return when to launch again after a launcher ended with this output.
+
+        None if the controller was reachable.
         """
         if not is_away(lines):
             return None

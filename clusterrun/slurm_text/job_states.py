@@ -57,8 +57,9 @@ _BY_NAME = {name: word for word in WORDS for name in (word.full, word.short)}
 
 
 def read(text: str) -> JobState:
-    """Return the row of a state as Slurm prints it (``CANCELLED by 1000``, ``COMPLETED+``, ``CG``),
-    or UNKNOWN.
+    """Return the row of a state as Slurm prints it, or UNKNOWN.
+
+    Slurm prints ``CANCELLED by 1000``, ``COMPLETED+``, ``CG``.
     """
     name = text.split(" ")[0].rstrip("+").upper()
     meaning = f"Slurm says {name}, which this version does not know"

@@ -120,8 +120,9 @@ def explain(word: str) -> JobReason:
 
 
 def _limit(match: re.Match[str]) -> JobReason:
-    """Return the meaning of one of Slurm's many limits of an account (Assoc) or a quality of service
-    (QOS).
+    """Return the meaning of one of Slurm's many limits.
+
+    Limits are of an account (Assoc) or of a quality of service (QOS).
     """
     whose = "your account" if match.group(1) == "Assoc" else "its QOS"
     if match.group(2) == "Min":

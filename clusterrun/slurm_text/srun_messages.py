@@ -42,15 +42,17 @@ def unreached(lines: Sequence[str]) -> set[str]:
 
 
 def held(lines: Sequence[str]) -> bool:
-    """Return whether no step was created because another one holds its resources. No node is to blame
-    then.
+    """Return whether no step was created because another one holds its resources.
+
+    No node is to blame then.
     """
     return any("Unable to create step" in line and "Requested nodes are busy" in line for line in lines)
 
 
 def _named(line: str) -> tuple[tuple[str, ...], str]:
-    """Return the nodes at the start of a line of srun, and the rest: ``srun: error: n[1-2]: tasks
-    0-1: Exited …``.
+    """Return the nodes at the start of a line of srun, and the rest of the line.
+
+    ``srun: error: n[1-2]: tasks 0-1: Exited …``
     """
     names, _, what = line.partition("srun: error: ")[2].partition(": ")
     try:

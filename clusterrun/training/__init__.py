@@ -27,8 +27,9 @@ __all__ = [
 
 
 def should_stop(every: int = 0) -> bool:
-    """Return whether to write a checkpoint and end, because the time limit or a preemption is near. Stays
-    true.
+    """Return whether to write a checkpoint and end, because the time limit or a preemption is near.
+
+    It stays true.
 
     The ranks agree about four times a second and at least at every 16th call, or at every ``every``-th.
     Between two of these calls the last answer is returned. On GPUs the answer arrives one call later, so that
@@ -43,8 +44,9 @@ def save_now(every: int = 0) -> bool:
 
 
 def progress(step: int, checkpoint: int | None = None) -> None:
-    """Report that ``step`` steps are done. ``checkpoint``: the step of the newest checkpoint, if others
-    write it.
+    """Report that ``step`` steps are done.
+
+    ``checkpoint``: the step of the newest checkpoint, if others write it.
 
     Rank 0 sends it to the run. A run without progress over several attempts is ended.
     """
@@ -61,8 +63,9 @@ def accumulation(global_batch: int, batch: int = 1) -> int:
 
 
 def report(**values: object) -> None:
-    """Report results, ``report(loss=0.1, accuracy=0.9)``: numbers and texts. The last value of a name
-    counts.
+    """Report results, ``report(loss=0.1, accuracy=0.9)``: numbers and texts.
+
+    The last value of a name counts.
 
     Rank 0 sends them to the run. `clusterrun sweep results` compares the runs of a sweep by them.
     """

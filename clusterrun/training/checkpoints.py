@@ -86,14 +86,16 @@ class Checkpoints:
         return agreement.from_rank_zero(self._load(path) if current_script().leads else None)
 
     def latest_path(self) -> str:
-        """Return the path of the newest undamaged checkpoint, '' if there is none. Every rank must
-        call it.
+        """Return the path of the newest undamaged checkpoint, '' if there is none.
+
+        Every rank must call it.
         """
         return str(agreement.from_rank_zero(self._newest_whole() if current_script().leads else ""))
 
     def _attempt(self, state: Any, step: int) -> tuple[WriteOutcome, str, BaseException | None]:
-        """Write on rank 0. Errors are returned and not raised, because the other ranks wait for the
-        answer.
+        """Write on rank 0.
+
+        Errors are returned and not raised, because the other ranks wait for the answer.
         """
         try:
             self._write(state, step)
@@ -171,8 +173,9 @@ def dumping(state: Any) -> files.Dump:
 
 
 def latest_checkpoint(folder: str | os.PathLike[str]) -> str:
-    """Return the path of the newest undamaged checkpoint in ``folder``, '' if there is none; needs no
-    torch.
+    """Return the path of the newest undamaged checkpoint in ``folder``; '' if there is none.
+
+    It needs no torch.
 
     Every rank must call it, and gets the same answer. A damaged one is reported on stderr and skipped.
     """

@@ -92,8 +92,9 @@ class ClusterrunJobEnvironment(job_environment.JobEnvironment):
 
 
 def check_ours(path: Path) -> None:
-    """Refuse a pickle that is not a regular file of this user, or that others may write. Raises
-    ``NotOurs``.
+    """Refuse a pickle that is not a regular file of this user, or that others may write.
+
+    Raises ``NotOurs``.
     """
     status = os.lstat(path)
     ours = stat.S_ISREG(status.st_mode) and status.st_uid == os.geteuid() and not status.st_mode & 0o022
@@ -103,8 +104,9 @@ def check_ours(path: Path) -> None:
 
 
 def _keep(error: Exception, path: Path) -> None:
-    """Write the exception beside the rank's output. If it cannot be pickled, its traceback remains as
-    text.
+    """Write the exception beside the rank's output.
+
+    If it cannot be pickled, its traceback remains as text.
     """
     try:
         with utils.temporary_save_path(path) as temporary:

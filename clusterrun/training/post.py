@@ -84,8 +84,9 @@ class MessageWriter:
                 self._idle.set()
 
     def write(self) -> None:
-        """Write the newest messages as complete files. If the file system fails, a later message is
-        written.
+        """Write the newest messages as complete files.
+
+        If the file system fails, a later message is written.
         """
         messages, self._news = self._news, {}
         for path, news in messages.items() if self._leads else ():

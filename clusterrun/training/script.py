@@ -184,8 +184,9 @@ class Script:
 
 
 def _plain(name: str, value: object) -> object:
-    """Return the value as JSON supports it. Tensors and numbers of other libraries are converted by
-    ``item``.
+    """Return the value as JSON supports it.
+
+    Tensors and numbers of other libraries are converted by ``item``.
     """
     item = getattr(value, "item", None)
     if callable(item):
