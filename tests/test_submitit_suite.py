@@ -35,7 +35,7 @@ NOT_OURS = {
     "test_find_good_plugin": ALONE,
     "test_skip_bad_plugin": ALONE,
 }
-"""Tests that fail, and why they do not apply; docs/python.md has the same."""
+"""Tests that fail, and why they do not apply; docs/python.md sums them up."""
 
 
 class OnThisMachine(ClusterrunExecutor):
