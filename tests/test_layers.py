@@ -234,7 +234,7 @@ def test_contributing_draws_the_same_layers():
         for package in re.findall("`(.*?)`", cell)
     }
     assert drawn == {package: place for package, place in LAYERS.items() if place[0] != APART}
-    (apart,) = re.findall(r"^Apart stand .*?first\)", text, re.MULTILINE | re.DOTALL)
+    (apart,) = re.findall(r"^Outside of the layers .*?first\)", text, re.MULTILINE | re.DOTALL)
     assert set(re.findall("`(.*?)`", apart)) == {name for name, (side, _) in LAYERS.items() if side == APART}
 
 

@@ -44,7 +44,7 @@ def test_the_tables_name_every_check_with_its_limit_or_what_it_judges():
         {cells[0].strip(" `"): cells[1].strip(" `") for cells in rows}
         for rows in (
             [line.strip("|").split("|") for line in part.splitlines() if line.startswith("| `")]
-            for part in TEXT.split("These judge what was read already")
+            for part in TEXT.split("These judge the readings of other checks")
         )
     )
     assert first == {check.NAME: f"{check.LIMIT:g} s" for check in registry.CHECKS}
