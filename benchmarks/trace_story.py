@@ -126,9 +126,9 @@ class PairRound(Cluster):
         self._is_pair = False  # the running tests are tests of pairs
         self._answered, self.machine.answered = self.machine.answered, self._traced  # type: ignore[method-assign]
 
-    def _traced(self, now: float, node: int, number: int, body: str) -> list[Any]:
+    def _traced(self, now: float, node: int, number: int, body: str, wall: float | None = None) -> list[Any]:
         trace = Trace()
-        asks = trace.of(lambda: self._answered(now, node, number, body))
+        asks = trace.of(lambda: self._answered(now, node, number, body, wall))
         asked = [task for task in (tasks.task(ask.body) for ask in asks) if isinstance(task, GroupTask)]
         begins_round = any(task.kind == "pair" for task in asked)
         if begins_round and self._is_pair and len(trace.moves) > len(self.longest.moves):
