@@ -1,4 +1,4 @@
-"""Runs programs and reads clocks for the client."""
+"""Run programs and read clocks for the client."""
 
 from __future__ import annotations
 
@@ -114,6 +114,7 @@ def start_bound(argv: Sequence[str], env: Mapping[str, str], cwd: str) -> int:
 
 
 def text_of(path: str) -> str:
+    """Return the content of a file; '' if it cannot be read."""
     try:
         with open(path, encoding="utf-8", errors="replace") as file:
             return file.read()
@@ -132,7 +133,7 @@ def foreground(argv: Sequence[str]) -> int:
         raise ProgramMissing(f"the program {argv[0]!r} was not found ({error.strerror})") from error
     before = {signal.SIGINT: signal.signal(signal.SIGINT, signal.SIG_IGN)}
     for number in (signal.SIGTERM, signal.SIGHUP):
-        before[number] = signal.signal(number, lambda got, _: process.send_signal(got))
+        before[number] = signal.signal(number, lambda received, _: process.send_signal(received))
     try:
         code = process.wait()
     finally:
@@ -144,7 +145,7 @@ def foreground(argv: Sequence[str]) -> int:
 def attended(
     argv: Sequence[str], env: Mapping[str, str], is_wanted: Callable[[], bool], seconds: float
 ) -> int:
-    """Run ``argv`` on our streams while ``is_wanted``, which is asked every ``seconds``.
+    """Run ``argv`` on our streams while ``is_wanted()`` is true; it is called every ``seconds``.
 
     Return its exit code. The program and its process group end if it is no longer wanted, or if this process
     gets INT, TERM or HUP.
@@ -201,6 +202,7 @@ class Piped:
             self._process.stdout.close()
 
 
+# A program gets this long to end after TERM, before it is killed.
 END_SECONDS = 5.0
 
 

@@ -37,7 +37,7 @@ class Outcome:
 
 def fetch(suites: Sequence[str]) -> list[str]:
     """See that each suite's Slurm is here; what could not be had, and why."""
-    local = {path.name for path in roots.found().values()}
+    local = {path.name for path in roots.fetched_roots().values()}
     absent = [suite for suite in suites if suite not in local]
     if absent and needs.program("debootstrap") is None and os.geteuid() == 0:
         subprocess.run([sys.executable, "-m", "clusterrun", "lab", "install", "--roots"])
@@ -59,7 +59,7 @@ def releases() -> dict[str, str]:
         own = {roots.choose_root("").version: ""}
     except (LabError, OSError):
         own = {}
-    fetched = sorted(roots.found(), key=lambda version: [int(part) for part in version.split(".")])
+    fetched = sorted(roots.fetched_roots(), key=lambda version: [int(part) for part in version.split(".")])
     return {**{version: version for version in fetched}, **own}
 
 

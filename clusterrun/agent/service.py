@@ -1,4 +1,4 @@
-"""Runs the agent: feeds events to its state machine and carries out the actions."""
+"""Run the agent: feed events to its state machine and carry out the actions."""
 
 from __future__ import annotations
 
@@ -29,17 +29,21 @@ from clusterrun.runtime.overload import OverloadMeter
 from clusterrun.runtime.run_files import RETRY_SECONDS
 from clusterrun.runtime.stderr import say
 
+# Seconds between looks at the size of the ranks' logs: short for the first seconds after a start.
 _EAGER_SECONDS = 10.0
 _EAGER_LOOK = 0.2
 _CALM_LOOK = 1.0
+# Limit for sending the last messages.
 _FAREWELL_SECONDS = 1.0
 # Opening the ranks' logs is retried for this time if the file system fails.
 _LOG_SECONDS = 30.0
+# Seconds between looks: whether the shim is stopped, and whether leftover processes have ended.
 _SHIM_LOOK = 2.0
 _LEFTOVER_LOOK = 0.02
 _LEFTOVER_LONGEST_LOOK = 0.5
 # After this time job.out names the processes that a node waits for.
 _LEFTOVER_NOTE_SECONDS = 2.0
+# Seconds between looks while the shim is stopped.
 _STOPPED_LOOK = 0.2
 CAUGHT = (*contract.TERMINATE_SIGNALS, contract.NOTICE_SIGNAL, *contract.USERS_SIGNALS)
 
@@ -60,7 +64,7 @@ class ShimLink:
 
 
 class AgentService:
-    """One agent. ``told_to_end``: it got a TERM or an INT."""
+    """One agent. ``got_end_signal``: it got TERM or INT."""
 
     def __init__(
         self,
@@ -79,7 +83,7 @@ class AgentService:
         self._clock = RemoteClock(joined.end.wall, steady())
         self._encoder = Encoder()
         self._shim = shim
-        self.told_to_end = False
+        self.got_end_signal = False
         self._port: socket.socket | None = None
         self._spawned_at = 0.0
         self._awaited: actions.AwaitLeftovers | None = None
@@ -97,7 +101,7 @@ class AgentService:
     def run(self) -> int:
         self._loop.catch((*CAUGHT, signal.SIGCHLD), self._signalled)
         self._loop.watch(self._shim.ended, lambda mask: self._on_shim_ended())
-        self._loop.every(_SHIM_LOOK, self._stand_still_with_the_shim)
+        self._loop.every(_SHIM_LOOK, self._stop_with_shim)
         self._link.open(self._received, self._disconnected)
         self._driver.happened(events.Welcomed())
         self._driver.happened(*map(events.Told, self._early))
@@ -134,7 +138,7 @@ class AgentService:
         if number == signal.SIGCHLD:
             self._reap()
         else:
-            self.told_to_end = self.told_to_end or number in contract.TERMINATE_SIGNALS
+            self.got_end_signal = self.got_end_signal or number in contract.TERMINATE_SIGNALS
             self._driver.happened(machine_events.SignalCame(number))
 
     def _reap(self) -> None:
@@ -145,7 +149,7 @@ class AgentService:
         self._rank_processes.distrust_lineage()
         self._driver.happened(events.ShimLost())
 
-    def _stand_still_with_the_shim(self) -> None:
+    def _stop_with_shim(self) -> None:
         """Stop if the shim is stopped: with proctrack/linuxproc and pgid Slurm suspends only the shim."""
         while (shim := proc.read(os.getppid())) and shim.state in proc.STOPPED_STATES:
             for process in below(os.getpid()):

@@ -75,7 +75,7 @@ def serve(
     served = AgentService(loop, joined, machine, rank_processes, sidecars, link)
     code = served.run()
     if machine.orphaned and orders.launch:
-        _outlive(orders, paths, place, link, (coordinator,), served.told_to_end)
+        _outlive(orders, paths, place, link, (coordinator,), served.got_end_signal)
     return code
 
 
@@ -110,7 +110,7 @@ def _outlive(
     place: AgentPlace,
     shim: ShimLink,
     coordinator: tuple[tuple[str, int], ...],
-    told_to_end: bool = False,
+    got_end_signal: bool = False,
 ) -> None:
     from clusterrun.agent import orphaned_job
 
@@ -120,7 +120,7 @@ def _outlive(
     shim.tell("run ")  # its ranks have ended, and another agent may start ranks on this node
     renew = lambda until: shim.tell(f"until {until!r}")  # noqa: E731
     detector = orphaned_job.OrphanedJob(orphan, place.environment, shim.ended, renew)
-    if told_to_end:
+    if got_end_signal:
         detector.skip_turn()
     detector.run()
 

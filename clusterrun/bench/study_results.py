@@ -16,10 +16,12 @@ from clusterrun.runs.private_files import private_folder, write_whole
 
 @frozen
 class Measured:
-    """One run of a cell: under way while ``seconds`` is 0 and nothing ``failed``.
+    """One run of a cell. It is under way while ``seconds`` is 0 and ``failed`` is empty.
 
-    ``seconds`` is from the start of its ranks to the end of the run; ``failed`` says why there is
-    no measurement. ``wall`` is from its submission until its end was seen here.
+    number: of the repeat, from 1
+    seconds: from the start of its ranks to the end of the run
+    wall: seconds from its submission until this process noticed its end
+    failed: why there is no measurement
     """
 
     cell: Cell
@@ -33,13 +35,17 @@ class Measured:
 
     @property
     def under_way(self) -> bool:
-        """Whether the run was submitted and its end was not seen yet."""
+        """Return whether the run was submitted and has not ended yet."""
         return not self.seconds and not self.failed
 
 
 @frozen
 class AllReduceTiming:
-    """How the first ``ranks`` ranks summed a tensor: seconds for an empty message, bytes per second."""
+    """The time of an all-reduce over the first ``ranks`` ranks.
+
+    latency: seconds for an empty message
+    bandwidth: bytes per second
+    """
 
     ranks: int
     latency: float
@@ -50,7 +56,8 @@ class AllReduceTiming:
 class MachineInfo:
     """The machines of the ranks, measured by a short job in the largest world.
 
-    ``cores``: those of one node that its ranks may use. ``failed``: why nothing is known.
+    cores: cores of one node that its ranks may use
+    failed: why there is no measurement
     """
 
     run_id: str = ""
@@ -65,7 +72,7 @@ class MachineInfo:
     failed: str = ""
 
     def reduced(self, ranks: int) -> AllReduceTiming | None:
-        """The measurement for a world of ``ranks``."""
+        """Return the measurement for a world of ``ranks``; None if there is none."""
         return next((group for group in self.groups if group.ranks == ranks), None)
 
 
@@ -112,7 +119,7 @@ def open_results(path: str, fresh: StudyResults) -> StudyResults:
 
 
 def read(path: str) -> StudyResults | None:
-    """The results at ``path``; None if there is none. Raises ``BadDocument``."""
+    """Return the results at ``path``; None if there is no such file. Raise ``BadDocument``."""
     try:
         with open(path, encoding="utf-8", errors="surrogateescape") as file:
             data = json.load(file)
@@ -128,6 +135,6 @@ def read(path: str) -> StudyResults | None:
 
 
 def save(path: str, results: StudyResults) -> None:
-    """Write it whole. Raises ``DiskRefused``."""
+    """Replace the file at ``path`` by these results. Raise ``DiskRefused``."""
     private_folder(os.path.dirname(path))
     write_whole(path, json.dumps(encode(results), indent=1) + "\n", sync=False)

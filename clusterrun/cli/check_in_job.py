@@ -8,7 +8,7 @@ from typing import Any
 
 from clusterrun.cli.error_output import say
 from clusterrun.cli.report import await_report
-from clusterrun.cli.run import OF_THE_ALLOCATION, of_the_allocation, refuse_job_options
+from clusterrun.cli.run import ALLOCATION_OPTIONS, of_the_allocation, refuse_job_options
 from clusterrun.config.settings import Setting
 from clusterrun.model.frozen import replace
 from clusterrun.model.preflight_report import Report
@@ -31,7 +31,7 @@ def check_nodes_of_job(
     Raises ``BadInput`` for options of a job that is to be queued.
     """
     refuse_job_options(submission, "check", _REMEDY)
-    explicit = {name for name in OF_THE_ALLOCATION if submission.get(name) is not None} | {"preflight"}
+    explicit = {name for name in ALLOCATION_OPTIONS if submission.get(name) is not None} | {"preflight"}
     spec = replace(spec_of(of_the_allocation(values, explicit)), time=0)
     if dry_run:
         drafted, allocation = planned(spec, explicit, context)

@@ -256,7 +256,7 @@ def list_roots() -> None:
     Examples:
       clusterrun lab root list
     """
-    for version, path in roots.found().items():
+    for version, path in roots.fetched_roots().items():
         click.echo(f"{version}\t{path}")
 
 

@@ -1,4 +1,4 @@
-"""`clusterrun run`: starts ranks inside an existing allocation, in the foreground."""
+"""`clusterrun run`: start ranks inside an existing allocation, in the foreground."""
 
 from __future__ import annotations
 
@@ -28,11 +28,10 @@ if TYPE_CHECKING:
     from clusterrun.model.spec import JobSpec
     from clusterrun.operations.context import Context
 
-# Options of a job that is still to be queued. ``run`` refuses them, and ignores them in a
-# configuration.
-OF_A_JOB = tuple(option.name for option in option_table.CONFIGURABLE.values() if option.queued)
+# Options of a job that is still to be queued. ``run`` refuses them, and ignores those of a configuration.
+QUEUED_OPTIONS = tuple(option.name for option in option_table.CONFIGURABLE.values() if option.queued)
 # The allocation decides these options, unless the command line does.
-OF_THE_ALLOCATION = ("nodes", "gpus", "nodelist", "exclude")
+ALLOCATION_OPTIONS = ("nodes", "gpus", "nodelist", "exclude")
 ALWAYS = ("follow", "wait")
 
 
@@ -57,7 +56,7 @@ def run(command: tuple[str, ...], dry_run: bool, profile: str | None, **submissi
     from clusterrun.operations.context import Context
 
     refuse_job_options(submission)
-    explicit = {name for name in OF_THE_ALLOCATION if submission.get(name) is not None}
+    explicit = {name for name in ALLOCATION_OPTIONS if submission.get(name) is not None}
     explicit |= {"gpus"} if submission.get("gres") else set()
     explicit |= {"preflight"} if submission.get("preflight") is not None else set()
     values = of_the_allocation(settled(submission, profile), explicit)
@@ -71,7 +70,7 @@ def run(command: tuple[str, ...], dry_run: bool, profile: str | None, **submissi
 for _parameter in run.params:
     if isinstance(_parameter, GroupedOption):
         _name = (_parameter.name or "").replace("_", "-")
-        _parameter.hidden = _name in OF_A_JOB
+        _parameter.hidden = _name in QUEUED_OPTIONS
         _parameter.holds = "the allocation's" if _name in ("nodes", "gpus") else _parameter.holds
 
 
@@ -80,8 +79,10 @@ def refuse_job_options(
     verb: str = "run",
     remedy: str = "leave it out, or queue a job: clusterrun submit",
 ) -> None:
-    """Raise ``BadInput`` for options of a job that is to be queued. ``verb``: what the user typed."""
-    refused = [f"--{name}" for name in OF_A_JOB if submission.get(name.replace("-", "_")) not in (None, ())]
+    """Raise ``BadInput`` for options of a job that is to be queued. ``verb``: the command that was typed."""
+    refused = [
+        f"--{name}" for name in QUEUED_OPTIONS if submission.get(name.replace("-", "_")) not in (None, ())
+    ]
     if refused:
         are = "is an option" if len(refused) == 1 else "are options"
         message = (
@@ -91,8 +92,11 @@ def refuse_job_options(
 
 
 def of_the_allocation(values: dict[str, Setting], explicit: set[str]) -> dict[str, Setting]:
-    """Return ``values`` without a configuration's options of jobs that are to be queued."""
-    return {**values, **defaults({*OF_A_JOB, *ALWAYS, *(set(OF_THE_ALLOCATION) - explicit)})}
+    """Return ``values`` with the defaults of all options that the job or its allocation decides.
+
+    ``explicit``: options of the allocation that the command line decides.
+    """
+    return {**values, **defaults({*QUEUED_OPTIONS, *ALWAYS, *(set(ALLOCATION_OPTIONS) - explicit)})}
 
 
 def _dry(spec: JobSpec, explicit: set[str], context: Context) -> int:
@@ -100,7 +104,7 @@ def _dry(spec: JobSpec, explicit: set[str], context: Context) -> int:
 
     draft, allocation = planned(spec, explicit, context)
     say(*draft.notices)
-    say(f"would run {_what(draft.plan.spec, allocation.job_id)}")
+    say(f"would run {_description(draft.plan.spec, allocation.job_id)}")
     say(f"run directory {draft.plan.run_dir}", "with this script:")
     print(draft.plan.script, end="")
     return ExitCode.DONE
@@ -114,7 +118,7 @@ def _run(spec: JobSpec, explicit: set[str], context: Context) -> int:
         if signal.getsignal(number) is not signal.SIG_IGN:  # nohup
             signal.signal(number, signal.default_int_handler)
     record = begin(spec, explicit, context, say, standard_input.files(spec))
-    say(f"run {record.run_id}\n{_what(record.spec, record.job_id)}; Ctrl-C ends the run, not the job")
+    say(f"run {record.run_id}\n{_description(record.spec, record.job_id)}; Ctrl-C ends the run, not the job")
     return follow_to_end(context, record, True, partial(_interrupted, context, record))
 
 
@@ -133,7 +137,7 @@ def _interrupted(context: Context, record: RunRecord, *_: str) -> int:
     return ExitCode.INTERRUPTED
 
 
-def _what(spec: JobSpec, job_id: str) -> str:
+def _description(spec: JobSpec, job_id: str) -> str:
     size = size_words(spec.nodes, spec.local_size, spec.gpu_type, spec.gpus)
     size = f"{spec.nodes} nodes, one process each" if spec.per_node else size
     return f"{spec.name} in job {job_id}, {size}, on {spec.nodelist}"

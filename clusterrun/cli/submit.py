@@ -152,7 +152,7 @@ def dry(spec: JobSpec, context: Context, as_json: bool) -> int:
         document = _document(plan.run_id, "", plan.run_dir, plan.spec)
         print(json.dumps(SUBMISSION.document({**document, **_planned(plan)})))
         return ExitCode.DONE
-    say(f"would submit {_what(plan.spec)}\nrun directory {plan.run_dir}", *_details(plan))
+    say(f"would submit {_description(plan.spec)}\nrun directory {plan.run_dir}", *_details(plan))
     say(f"would run {shlex.join(plan.argv)}\nwith this script:")
     print(plan.script, end="")
     return ExitCode.DONE
@@ -190,7 +190,7 @@ def _announce(record: RunRecord, context: Context, as_json: bool, follow: bool) 
     kind = "job" if record.cluster == Cluster.SLURM.value else "process"
     if follow:
         say(f"run {record.run_id}")  # stdout is for what the ranks print
-    say(f"submitted {_what(record.spec)}: {kind} {record.job_id}")
+    say(f"submitted {_description(record.spec)}: {kind} {record.job_id}")
     if as_json:
         from clusterrun.cli.submit_view import SUBMISSION
 
@@ -205,7 +205,7 @@ def _announce(record: RunRecord, context: Context, as_json: bool, follow: bool) 
         say(f"  {verb:<7} clusterrun {line} {record.run_id}")
 
 
-def _what(spec: JobSpec) -> str:
+def _description(spec: JobSpec) -> str:
     where = "Slurm" if spec.cluster is Cluster.SLURM else "this machine"
     if spec.per_node:
         nodes = "nodes" if spec.nodes > 1 else "node"

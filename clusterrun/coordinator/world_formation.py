@@ -1,7 +1,7 @@
-"""Forms the world of the next attempt: gathers agents, runs the pre-flight, selects nodes; pure.
+"""Form the world of the next attempt: gather agents, run the pre-flight, select nodes; pure.
 
-It begins once, and again before each later attempt with the remaining agents. Agents are launched again only
-if too few of them are present, or if their launcher has ended.
+This happens at the start of the run, and before each later attempt with the remaining agents. Agents are
+launched again only if too few of them are present, or if their launcher has ended.
 """
 
 from __future__ import annotations
@@ -37,16 +37,16 @@ if TYPE_CHECKING:
 class WorldFormation(RunPart):
     """Each ``begin`` leads to one outcome: the membership's world is formed, or there is none.
 
-    After ``TooFewNodes`` the caller calls ``form_without`` if no other attempt follows. ``environment`` is
-    for ranks, for variables that the user did not set.
+    After ``TooFewNodes`` the caller calls ``form_without`` if no other attempt follows. ``environment`` has
+    variables for the ranks. The user's own variables take precedence.
     """
 
     def __init__(self, shared: Shared, examine: Callable[..., Session] | None) -> None:
         super().__init__(shared)
         self.environment: tuple[tuple[str, str], ...] = ()
         self.lost_nodes = LostNodes(shared)
-        # Another job gets healthy nodes, so a node that did not come back once is excluded.
-        self._elsewhere = bool(self._orders.survival.requeue)
+        # With --requeue another job gets healthy nodes, so a node that is absent once is excluded.
+        self._requeues = bool(self._orders.survival.requeue)
         self._lost: FailureEvent | None = None
         self._gate = PreflightGate(shared, examine) if examine else None
         self._rendezvous = Rendezvous(shared, does_without=self._gate is not None)
@@ -60,6 +60,7 @@ class WorldFormation(RunPart):
 
     @property
     def joining(self) -> bool:
+        """Return whether agents are gathered now."""
         return self._active is self._rendezvous
 
     @property
@@ -69,6 +70,7 @@ class WorldFormation(RunPart):
 
     @property
     def examines(self) -> bool:
+        """Return whether the pre-flight check runs now."""
         return self._checks is not None
 
     @property
@@ -77,11 +79,13 @@ class WorldFormation(RunPart):
         return self._gate if self._active is self._gate else None
 
     def begin(self, now: Now, event: EpochClaimed) -> None:
+        """Gather the agents of the first attempt of this coordinator."""
         self._active = self._rendezvous
         without = self.lost_nodes.before(event.nodes)
         self._rendezvous.begin(now, event.quiet, event.dead_since, without, event.lease)
 
     def begin_again(self, now: Now) -> Outcome | None:
+        """Form the world of a later attempt, at once if enough agents are present."""
         lives = self._membership.launcher_lives
         if lives and self.lost_nodes.enough and now.steady >= self._rendezvous.quiet_until:
             return self._select(now)
@@ -115,6 +119,7 @@ class WorldFormation(RunPart):
             self._checks.overloaded(now, node, seconds)
 
     def lost(self, now: Now, member: Member, why: str, failure_event: FailureEvent) -> Outcome | None:
+        """Handle the loss of an agent, which fails the attempt unless the world can be formed without it."""
         if self._checks:
             return self._follow(now, self._checks.lost(now, member, failure_event))
         if not self._rendezvous.does_without:
@@ -130,6 +135,7 @@ class WorldFormation(RunPart):
         return self._follow(now, self._checks.resubmitted(event)) if self._checks else None
 
     def _follow(self, now: Now, outcome: Outcome | None) -> Outcome | None:
+        """Enter the stage that follows an outcome. Return the outcome that the caller must handle."""
         if isinstance(outcome, Gathered):
             lost = self._lost if self._rendezvous.left else None
             if lost and not self.lost_nodes.enough:
@@ -140,7 +146,7 @@ class WorldFormation(RunPart):
             return self._form(now, outcome.world)
         if isinstance(outcome, RunOver):
             self._active = None
-        elif isinstance(outcome, NoRanks) and self._elsewhere and outcome.failure_event.failure.node:
+        elif isinstance(outcome, NoRanks) and self._requeues and outcome.failure_event.failure.node:
             failure = outcome.failure_event.failure
             self.lost_nodes.leave_out_unless_overloaded(now, failure.node, failure.why)
         return outcome
@@ -152,6 +158,7 @@ class WorldFormation(RunPart):
         return self._select(now, self._rendezvous.absent(now))
 
     def _select(self, now: Now, missing: Sequence[tuple[int, str, str]] = ()) -> Outcome | None:
+        """Check the nodes if that is due; otherwise form the world. ``missing``: nodes that did not join."""
         suspects, network = self.lost_nodes.suspects()
         if self._gate is None or (self._gate.examined and not suspects):
             return self._form(now, self.lost_nodes.world())

@@ -8,7 +8,7 @@ import pwd
 from clusterrun.lab.place import LabPlace
 from clusterrun.lab.spec import CONTROLLER, LabSpec, Layout, Preempt, Proctrack
 
-# How long a job's credential lives; a requeued job starts after it.
+# Seconds until a job's credential expires. A requeued job starts after that.
 CREDENTIAL_SECONDS = 20
 SITE_CREDENTIAL_SECONDS = 120
 NODE_TIMEOUT_SECONDS = 10
@@ -19,7 +19,7 @@ PORTS = {"slurmctld": 6817, "slurmd": 6818, "slurmdbd": 6819}
 
 
 def release(version: str) -> tuple[int, int]:
-    """(22, 5) of '22.05.8'."""
+    """Return (22, 5) for '22.05.8'."""
     parts = version.split(".")
     return int(parts[0]), int(parts[1])
 
@@ -39,7 +39,7 @@ def slurm_conf(spec: LabSpec, layout: Layout, place: LabPlace, version: str) -> 
 def _base(spec: LabSpec, place: LabPlace) -> dict[str, str]:
     run, spool, log = place.run, place.spool, place.log
     caller = pwd.getpwuid(os.geteuid()).pw_name
-    # A launch over many nodes must be through before its credential ends.
+    # A launch over many nodes must finish before its credential expires.
     expire = SITE_CREDENTIAL_SECONDS if spec.nodes > MANY else CREDENTIAL_SECONDS
     return {
         "ClusterName": spec.cluster,
@@ -77,8 +77,8 @@ def _times(spec: LabSpec) -> dict[str, str]:
     many = spec.nodes > MANY
     return {
         "KillWait": "5",
-        # A step whose end the controller did not hear of says it again after 60 s: a node must not be drained
-        # for that. Newer releases complain of less than five times MessageTimeout.
+        # If the controller misses the end of a step, the node reports it again after 60 s. It must not be
+        # drained before. Newer releases warn below five times MessageTimeout.
         "UnkillableStepTimeout": "300" if many else "180",
         "SlurmdTimeout": "120" if many else str(NODE_TIMEOUT_SECONDS),
         "SlurmctldTimeout": "60",
@@ -122,7 +122,7 @@ def _partitions(spec: LabSpec, layout: Layout) -> str:
 
 
 def gres_conf(spec: LabSpec, place: LabPlace) -> str:
-    """Return the files that stand for the GPUs of every node."""
+    """Return gres.conf, with the files that represent the GPUs of every node."""
     if not spec.gpus:
         return ""
     last = f"[0-{spec.gpus - 1}]" if spec.gpus > 1 else "0"
@@ -134,7 +134,7 @@ def cgroup_conf(spec: LabSpec, version: str, unified: bool) -> str:
     if spec.proctrack is Proctrack.CGROUP:
         plugin = "cgroup/v2" if unified else "cgroup/v1"
     elif release(version) >= (24, 5):
-        plugin = "disabled"  # 23.11 knows the word too, and its nodes stay down with it
+        plugin = "disabled"  # 23.11 accepts this value too, but its nodes then stay down
     else:
         plugin = "cgroup/v1"
     lines = [f"CgroupPlugin={plugin}"] if release(version) >= (21, 8) else []

@@ -1,4 +1,4 @@
-"""Other releases of Slurm: Debian suites fetched into a cache, and how a lab runs on each."""
+"""Fetch Debian suites with other releases of Slurm into a cache, and choose the one for a lab."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ from clusterrun.lab.needs import program
 from clusterrun.model.errors import BadInput
 
 HOME_VARIABLE = "CLUSTERRUN_LAB_ROOTS"
-# Debian suites and the usual release of Slurm in each. A fetched suite tells its own.
+# Debian suites and the usual release of Slurm in each. A fetched suite records its own release.
 SUITES = {"bullseye": "20.11", "bookworm": "22.05", "trixie": "24.11", "forky": "26.05", "sid": "26.05"}
 SLURM = ("slurmctld", "slurmd", "slurm-client", "slurmdbd", "munge")
 # Packages of a login node. Its python3 brings the libraries that any other Python needs.
-BESIDE = ("libfaketime", "iproute2", "procps", "python3")
+LOGIN_PACKAGES = ("libfaketime", "iproute2", "procps", "python3")
 FETCH_SECONDS = 1800.0
 VERSION_FILE, GRAFT = "slurm-version", "graft"
 LIBRARY_ROUNDS = 3
@@ -44,13 +44,13 @@ def cache() -> Path:
 
 
 def choose_root(requested: str) -> RootChoice:
-    """Return the root file system for a release ('' = the machine's own). Raises ``BadInput``."""
+    """Return the root file system for a release ('': the machine's own). Raise ``BadInput``."""
     if not requested:
         return RootChoice(_version([program("slurmctld") or "slurmctld"]))
     own = program("slurmctld")
     if own is not None and _version([own]).startswith(requested):
         return RootChoice(_version([own]))
-    for version, path in found().items():
+    for version, path in fetched_roots().items():
         if version.startswith(requested):
             grafted = path / GRAFT
             return (
@@ -67,8 +67,8 @@ def choose_root(requested: str) -> RootChoice:
     )
 
 
-def found() -> dict[str, Path]:
-    """Fetched releases: version → folder."""
+def fetched_roots() -> dict[str, Path]:
+    """Return the folder of each fetched release, by its version."""
     folders = sorted(cache().glob(f"*/{VERSION_FILE}"))
     return {file.read_text().strip(): file.parent for file in folders}
 
@@ -76,7 +76,7 @@ def found() -> dict[str, Path]:
 def make(suite: str, mirror: str, say: Callable[[str], None]) -> str:
     """Fetch a suite and return the version of its Slurm. A suite that was fetched before stays as it is.
 
-    An empty ``mirror`` is the one that debootstrap itself takes.
+    If ``mirror`` is empty, debootstrap chooses the mirror.
     """
     final = cache() / suite
     if (final / VERSION_FILE).exists():
@@ -95,7 +95,7 @@ def make(suite: str, mirror: str, say: Callable[[str], None]) -> str:
             # are laid over the machine's /usr in the lab.
             for path in _slurm_files(part):
                 _copy(part, path)
-            for _ in range(LIBRARY_ROUNDS):  # a library copied may itself lack another
+            for _ in range(LIBRARY_ROUNDS):  # a copied library may lack another one
                 for path in _lacking_libraries(part):
                     _copy(part, path)
         (part / VERSION_FILE).write_text(version + "\n")
@@ -117,7 +117,7 @@ def _debootstrap(suite: str, folder: Path, mirror: str) -> None:
     argv = [
         "debootstrap",
         "--variant=minbase",
-        f"--include={','.join(SLURM + BESIDE)}",
+        f"--include={','.join(SLURM + LOGIN_PACKAGES)}",
         suite,
         str(folder),
         mirror,

@@ -1,4 +1,4 @@
-"""Reads the output of the ranks: one complete attempt, or growing files until the run ends."""
+"""Read the output of the ranks: one complete attempt, or growing files until the run ends."""
 
 from __future__ import annotations
 
@@ -141,7 +141,7 @@ def spans(
 
 
 def newest_attempt(paths: RunPaths, attempt: int | None) -> int | None:
-    """Return the attempt to show: ``wanted``, else the newest; None before the first. Raises ``BadInput``."""
+    """Return ``attempt``, or the newest if it is None; None before the first. Raise ``BadInput``."""
     numbers = attempts(paths.attempts)
     if attempt is None:
         return numbers[-1] if numbers else None

@@ -62,7 +62,7 @@ class Bootstrap:
             raise ValueError("a bootstrap needs an address, a port and a secret of 32 bytes")
 
 
-def written(bootstrap: Bootstrap) -> bytes:
+def encode_bootstrap(bootstrap: Bootstrap) -> bytes:
     return json.dumps(encode(bootstrap)).encode() + b"\n"
 
 

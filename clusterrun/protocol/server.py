@@ -1,4 +1,4 @@
-"""The coordinator's side of the control port. It limits number and duration of connections.
+"""Serve the control port of the coordinator, with limits on number and duration of connections.
 
 Unauthenticated peers are expected. Each gets 5 s in all, 512 bytes, one of few slots per source address, and
 no line in any log. A new connection evicts the oldest of the same address, silent ones first. Another process
@@ -20,16 +20,19 @@ from clusterrun.protocol.handshake import ServerEnd
 from clusterrun.protocol.messages import Hello, ToAgent, ToCoordinator
 from clusterrun.runtime.event_loop import EventLoop, steady
 
+# Seconds in which a peer must authenticate.
 _PROOF_SECONDS = 5.0
+# Connections that are not authenticated yet: in all, and per source address.
 _MOST_UNPROVEN = 4096
 _MOST_UNPROVEN_PER_ADDRESS = 8
 _ACCEPTS_PER_WAKE = 64
+# Seconds without accepting, if descriptors are exhausted or all agents have joined.
 _PAUSE = 0.2
 _LOOPBACK = "127.0.0.1"
 
 
 class _Guest:
-    """One connection and the state of its proof."""
+    """One connection and the state of its authentication. ``name``: 0 until the agent is authenticated."""
 
     def __init__(self, link: Connection, end: ServerEnd, address: str) -> None:
         self.link, self.end, self.address = link, end, address
@@ -103,14 +106,14 @@ class Server:
 
     def _pause(self) -> None:
         self._loop.forget(self._listener.fileno())
-        self._loop.after(_PAUSE, self._go_on)
+        self._loop.after(_PAUSE, self._accept_again)
 
-    def _go_on(self) -> None:
+    def _accept_again(self) -> None:
         if self._listener.fileno() >= 0:
             self._loop.watch(self._listener.fileno(), self._accept)
 
     def _admit(self, connection: socket.socket, address: str) -> None:
-        self._make_place(address)
+        self._evict_if_full(address)
         if len(self._unproven) >= _MOST_UNPROVEN:
             self._count(f"too many at once, {address} among them")
             connection.close()
@@ -123,7 +126,7 @@ class Server:
         self._unproven[id(guest)] = guest
         link.open(lambda data: self._received(guest, data), lambda why: self._leave(guest, why))
 
-    def _make_place(self, address: str) -> None:
+    def _evict_if_full(self, address: str) -> None:
         guests, most = self._per_address.get(address, {}), _MOST_UNPROVEN_PER_ADDRESS
         if address in (*self._bootstrap.addresses, _LOOPBACK):  # many agents of this machine come at once
             most = min(self._bootstrap.agents + 8, _MOST_UNPROVEN)
@@ -171,7 +174,7 @@ class Server:
 
     def _expire(self) -> None:
         now = steady()
-        # They are in order of arrival and have the same time limit, so the first that may stay ends the loop.
+        # Guests are in order of arrival with equal limits, so the first one in time ends the loop.
         for guest in list(self._unproven.values()):
             if guest.until > now:
                 return

@@ -22,7 +22,7 @@ KNOWN_SHARE = 0.9
 #
 # DDP lays out its buckets again after the first step of a process. With more ranks it sums gradients in
 # another order in that step, so a restart differs by rounding whatever the script does.
-TWO = 2
+ORDERLESS_RANKS = 2
 LOST_GRADIENT = "the gradient of the others was accumulated before the checkpoint, and is lost"
 SAME_LOSS = "the loss is the same"
 OTHERS = "got other samples: the order is another one"
@@ -32,8 +32,8 @@ OTHERS = "got other samples: the order is another one"
 class Reference:
     """The steps that every rank should make, by number, and each optimizer's values before its first step.
 
-    ``exact``: the step up to which bits can be compared, where the run's own past went on by rounding.
-    ``drawn``: whose random numbers each step of the control drew; those of another process began elsewhere.
+    ``exact``: the last step whose values can be compared bit by bit; later steps differ by rounding.
+    ``drawn``: the generators from which each step of the control drew, by rank and step.
     """
 
     steps: Mapping[int, Mapping[int, Step]]
@@ -46,7 +46,7 @@ class Reference:
     def whole(self, rank: int, optimizer: int, n: int) -> set[int]:
         """Return the weights of an optimizer after step ``n`` that the script itself changed.
 
-        A rank that writes no checkpoint looks less often, so those of the other ranks count as well.
+        A rank that writes no checkpoint records them less often, so those of other ranks count as well.
         """
         all_ = [self.moved.get(rank, {}), *self.moved.values()]
         return {mine[n, optimizer] for mine in all_ if (n, optimizer) in mine}
@@ -76,7 +76,7 @@ def reference(control: Start, first: Start | None = None) -> Reference:
             steps.setdefault(rank, {}).update({step.n: step for step in trace.steps})
             initial.setdefault(rank, {}).update(trace.before)
             moved.setdefault(rank, {}).update({(n, o): parameters for n, o, parameters in trace.moved})
-    rounded = first is not None and len(steps) > TWO and not _ends_as(control, first)
+    rounded = first is not None and len(steps) > ORDERLESS_RANKS and not _ends_as(control, first)
     drawn = {rank: _drawn(trace.steps) for rank, trace in control.ranks.items()}
     return Reference(steps, initial, first.last if first and rounded else math.inf, drawn, moved)
 
@@ -94,7 +94,7 @@ def _drawn(steps: Sequence[Step]) -> dict[int, frozenset[str]]:
 
 
 def _ends_as(control: Start, life: Start) -> bool:
-    """Whether every rank's last weights are those of the control after the same number of steps."""
+    """Return whether every rank's last weights equal those of the control after as many steps."""
     for rank in life.ranks.keys() & control.ranks.keys():
         right = {step.n: step.parameters for step in control.ranks[rank].steps}
         last = [step for step in life.ranks[rank].steps if step.n in right][-1:]
@@ -181,7 +181,7 @@ def _as_before(reference: Reference, trace: RankTrace, at: int) -> int:
 
 
 def moves(life: Start) -> bool:
-    """Whether any step changes the weights. If none does, the step of a restart is unknown."""
+    """Return whether any step changes the weights. If none does, the step of a restart is unknown."""
     begun = [trace for trace in life.ranks.values() if trace.before]
     steps = [(trace, step) for trace in begun for step in trace.steps if step.optimizer == trace.leads]
     return any(step.parameters != trace.before[trace.leads][0] for trace, step in steps)
@@ -222,7 +222,7 @@ def differences(reference: Reference, life: Start, at: int) -> tuple[FirstDiffer
         inexact = at + j > reference.exact
         if inexact and not rounded:
             rounded = FirstDifference("rounding", at + j, min(life.ranks))
-        if rounded:  # what does not hang on the weights is still compared
+        if rounded:  # compare only the parts that do not depend on the weights
             parts = ("rates", "data", "scheduler", *(("scaler", "random") if inexact else ()))
             differing = [difference for difference in differing if difference.part in parts]
         elif differing and {difference.part for difference in differing} == {"rounding"} and state is None:
@@ -230,7 +230,7 @@ def differences(reference: Reference, life: Start, at: int) -> tuple[FirstDiffer
         if differing:
             firsts = sorted(differing, key=lambda difference: list(PARTS).index(difference.part))
             if state is None:
-                own = ("rates", "scaler") if j == 1 else ()  # they differ not for what differs before them
+                own = ("rates", "scaler") if j == 1 else ()  # these differ for reasons of their own
                 first = firsts[0]
                 result += [
                     first,
@@ -270,7 +270,7 @@ PARTS = {
 
 
 def _matters(reference: Reference, life: Start, at: int) -> bool:
-    """Whether the weights differ after any step. A state with another layout changes none."""
+    """Return whether the weights differ after any step. A state with another layout changes none."""
     steps = [
         (step, reference.at(rank, at + step.n)) for rank, trace in life.ranks.items() for step in trace.steps
     ]
@@ -307,11 +307,11 @@ def _at(reference: Reference, trace: RankTrace, at: int, j: int) -> list[FirstDi
     if step is None or right is None:
         return []
     parts = []
-    # Running means of other ranks are their own, and nobody reads them.
+    # Each rank has its own running means. Only those of the lowest rank are read.
     leads = trace.rank == min(reference.steps)
     if step.rates != right.rates:
         parts.append(("rates", _rates(step, right)))
-    same = step.parameters == right.parameters  # then the samples were the same, however they came there
+    same = step.parameters == right.parameters  # equal weights prove equal samples
     data = None if same else data_difference(reference, trace, at, j)
     parts += [data] if data else []
     if step.scalers != right.scalers:
@@ -321,7 +321,7 @@ def _at(reference: Reference, trace: RankTrace, at: int, j: int) -> list[FirstDi
     drawn_by_hand = data and not step.batches and data[1] == OTHERS
     unset = [name for name in names if not trace.set_anew(name)]
     if unset and data and (data[0] in ("content", "unseen") or drawn_by_hand):
-        parts[-1:] = [("random", ", ".join(unset))]  # they draw what the data become
+        parts[-1:] = [("random", ", ".join(unset))]  # random numbers decided the data
     elif not same:
         parts.append(("parameters", "") if data else _behind(reference, trace, at, j, names))
     if parts[-1:] in ([], [("rounding", "")]) and step.buffers != right.buffers and leads:
@@ -339,7 +339,7 @@ def _behind(reference: Reference, trace: RankTrace, at: int, j: int, names: Sequ
     """Return why the weights differ after a step. ``names``: random states that differ."""
     step, right = trace.steps[j - 1], reference.at(trace.rank, at + j)
     assert right is not None
-    many = len(reference.steps) > TWO
+    many = len(reference.steps) > ORDERLESS_RANKS
     if many and step.loss is not None and step.loss == right.loss:
         return "rounding", ""
     if names and not (many and step.loss is None):
@@ -350,9 +350,9 @@ def _behind(reference: Reference, trace: RankTrace, at: int, j: int, names: Sequ
 
 
 def _copies_kept(reference: Reference, trace: RankTrace, at: int) -> bool:
-    """Whether copies of the weights that this step does not change differ after it, and the loss too.
+    """Return whether unchanged copies of the weights, and the loss, differ after the first step of a start.
 
-    Then they differed before it, the first step of a start, and the loss depends on them: a target network.
+    The copies then differed before the step, and the loss depends on them, as on a target network.
     """
     step, right, before = trace.steps[0], reference.at(trace.rank, at + 1), reference.at(trace.rank, at)
     if right is None or before is None or step.loss is None or step.loss == right.loss:

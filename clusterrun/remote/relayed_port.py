@@ -1,4 +1,4 @@
-"""Forwards a port of a run's node, which listens only on its own node, through a session over SSH."""
+"""Forward a port of a run's node through a session over SSH. The port may listen on its own node only."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from clusterrun.model.frozen import frozen
 from clusterrun.operations.port_relay import Relay
 from clusterrun.remote.connection import NotConnected, SharedConnection
 
-# A relay may take this long to start. Slurm has a minute for its step.
+# Seconds for the start of a relay. Slurm alone may take a minute to start its step.
 START_SECONDS = 120.0
 END_SECONDS = 10.0
 TURN_SECONDS = 15.0

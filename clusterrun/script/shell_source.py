@@ -1,4 +1,4 @@
-"""Reads a shell script by its syntax tree: statements, the commands in them, variables. It runs nothing."""
+"""Parse a shell script to a syntax tree: statements, the commands in them, variables. Nothing is executed."""
 
 from __future__ import annotations
 
@@ -12,17 +12,17 @@ import tree_sitter_bash
 from clusterrun.model.frozen import frozen
 
 _PARSER = tree_sitter.Parser(tree_sitter.Language(tree_sitter_bash.language()))
-# A word of a command is one of these, as a tree names them.
+# Types of nodes of the syntax tree that are words of a command.
 _EXPANSIONS = ("simple_expansion", "expansion", "command_substitution", "arithmetic_expansion")
 _LITERALS = ("word", "number", "string", "raw_string", "concatenation", "string_content", "command_name")
 # Characters of an unquoted word that the shell expands.
 _SPECIAL = "*?[~{"
-# Stands for a dollar sign that the shell does not expand. ``$`` in a value is an expansion that is left.
+# Replaces a dollar sign that the shell does not expand. ``$`` in a value is an open expansion.
 _DOLLAR = "\ue024"
 _NAME = re.compile(r"\$\{?([A-Za-z_]\w*)", re.ASCII)
 # A command whose output is part of a value; ``$((`` is arithmetic.
 _COMMAND = re.compile(r"\$\((?!\()|`")
-# The words of an unquoted value. The shell splits no expansion inside it.
+# A word of an unquoted value. The shell does not split inside an expansion.
 _SPLIT = re.compile(r"(?:\$\(\(.*?\)\)|\$\{[^}]*\}|\S)+", re.DOTALL)
 # ``{1..5}``, ``$(seq 5)``, ``$(seq 1 5)``.
 _SEQUENCE = re.compile(r"\{(\d+)\.\.(\d+)\}|\$\(seq (?:(\d+) )?(\d+)\)", re.ASCII)
@@ -36,11 +36,11 @@ class ShellWord:
 
     # As the script has it.
     text: str
-    # The words that it becomes. ``$`` in one: only running the script shows the rest.
+    # The words after expansion. ``$`` in a word: its value is known only when the script runs.
     values: tuple[str, ...]
 
     def is_open(self, value: str) -> bool:
-        """Return whether only running the script shows ``value``, one of its words."""
+        """Return whether ``value``, one of its words, is known only when the script runs."""
         return "$" in value or "`" in value or (self.values == (self.text,) and self._has_special())
 
     def _has_special(self) -> bool:
@@ -61,12 +61,12 @@ class Command:
 
     @property
     def names(self) -> tuple[str, ...]:
-        """Return the words as plain text, with the expansions that are left."""
+        """Return the words as plain text, with their open expansions."""
         return tuple(value.replace(_DOLLAR, "$") for word in self.words for value in word.values)
 
     @property
     def open_words(self) -> dict[str, str]:
-        """Return the shell's text by each of ``names`` that only running the script shows."""
+        """Return the shell's text by name, for each of ``names`` that is known only when the script runs."""
         return {
             value.replace(_DOLLAR, "$"): word.source(value).replace(_DOLLAR, "\\$")
             for word in self.words
@@ -92,13 +92,12 @@ class Statement:
     sets: frozenset[str]
     # Variables that it reads, also inside its commands.
     reads: frozenset[str]
-
-    # Whether it is no complete shell code.
+    # Whether its shell code is incomplete.
     is_broken: bool
 
     @property
     def is_plain(self) -> bool:
-        """Return whether its commands run once each: no loop, condition or function holds them."""
+        """Return whether each of its commands runs once: outside of loops, conditions and functions."""
         return self.kind in ("command", "redirected_statement", "pipeline")
 
 
@@ -200,7 +199,7 @@ class ShellSource:
         yield from ((name, value) for name, value in constants.items() if not _reads(value, changing))
 
     def _loop_values(self, node: tree_sitter.Node, constants: Mapping[str, Constant]) -> tuple[str, ...]:
-        """Return the values of a loop's variable; () if only running the script shows them."""
+        """Return the values of a loop's variable; () if they are known only when the script runs."""
         values: list[str] = []
         for child in node.children_by_field_name("value"):
             text = self._text(child)
@@ -294,12 +293,12 @@ def _below(node: tree_sitter.Node) -> Iterator[tree_sitter.Node]:
 
 
 def _unescaped(text: str, only: str = "") -> str:
-    """Return ``text`` without the backslashes that quote a character. ``only``: these characters alone."""
+    """Return ``text`` without the backslashes that quote a character; with ``only``, one of these."""
     result, is_quoted = "", False
     for character in text:
         if is_quoted:
-            kept = _DOLLAR if character == "$" else character
-            result += kept if not only or character in only else "\\" + character
+            plain = _DOLLAR if character == "$" else character
+            result += plain if not only or character in only else "\\" + character
             is_quoted = False
         elif character == "\\":
             is_quoted = True

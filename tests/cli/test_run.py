@@ -11,7 +11,7 @@ from typing import Any
 import click
 import pytest
 
-from clusterrun.cli.run import OF_A_JOB, of_the_allocation, refuse_job_options, run
+from clusterrun.cli.run import QUEUED_OPTIONS, of_the_allocation, refuse_job_options, run
 from clusterrun.config.settings import Source, settle
 from clusterrun.model.errors import BadInput
 from tests.cli.conftest import ROOT, CommandLine
@@ -46,8 +46,8 @@ def test_a_configuration_for_submit_says_nothing_of_the_allocation_and_all_of_th
 def test_the_help_shows_no_option_that_is_refused(clusterrun: CommandLine) -> None:
     text = clusterrun("run", "--help-all").out
     options = {one.name: one for one in run.params if isinstance(one, click.Option)}
-    assert all(name.replace("-", "_") in options for name in OF_A_JOB)
-    assert [name for name in OF_A_JOB if f"--{name} " in text] == []
+    assert all(name.replace("-", "_") in options for name in QUEUED_OPTIONS)
+    assert [name for name in QUEUED_OPTIONS if f"--{name} " in text] == []
     assert all(f"--{name} " in text for name in ("nodes", "gpus", "preflight", "max-restarts", "env"))
 
 

@@ -12,7 +12,7 @@ from clusterrun.model import contract
 from clusterrun.model.frozen import frozen
 from clusterrun.model.hostlist import expand, fold
 from clusterrun.model.orders import Orders
-from clusterrun.protocol.bootstrap import Bootstrap, written
+from clusterrun.protocol.bootstrap import Bootstrap, encode_bootstrap
 from clusterrun.runtime.event_loop import EventLoop
 from clusterrun.runtime.exit_status import code_in_words
 from clusterrun.runtime.processes import NotStarted, ProcessEnd, Program, start_all
@@ -97,7 +97,7 @@ class Launcher:
         # Each program has its own pipe. The line fits into the pipe, so the write does not block.
         stdin, line = os.pipe2(os.O_CLOEXEC)
         try:
-            os.write(line, written(self._launch.bootstrap))
+            os.write(line, encode_bootstrap(self._launch.bootstrap))
             program = Program(
                 argv=argv or self._launch.agent,
                 environment=tuple(environment.items()),

@@ -1,4 +1,7 @@
-"""The ranks' models differ: DDP compares the number of parameters, and each rank names one that differs."""
+"""The ranks' models differ: DDP compares the number of parameters, and each rank names one that differs.
+
+The larger side may be the wrong one. A majority of ranks with the same mistake fools this rule.
+"""
 
 from __future__ import annotations
 

@@ -407,14 +407,15 @@ def _ask(explanation: PairExplanation, tests: Round) -> None:
     groups, place, sure = explanation.groups, explanation.place, explanation.sure
     beats_chance = explanation.beats_chance
     for cause, lead in explanation.leads.items():
-        if cause.kind == "cut" and lead < sure and beats_chance[cause]:  # are its members faulty instead?
-            for ends in combinations(groups[cause.who[0]], 2):
+        # Are the members of the group faulty instead?
+        if cause.kind == "cut" and lead < sure and beats_chance[cause]:
+            for ends in combinations(groups[cause.members[0]], 2):
                 if explanation.answers.good[ends] < PASSES_INSIDE:
                     tests.put(*ends)
     no_chance = {cause for cause, is_no_chance in beats_chance.items() if is_no_chance}
-    for a, b in combinations(
-        range(len(groups)) if explanation.answers.poor else (), 2
-    ):  # are two groups one?
+    # Are two groups a single group?
+    numbers = range(len(groups) if explanation.answers.poor else 0)
+    for a, b in combinations(numbers, 2):
         if not explanation.are_apart(a, b, no_chance):
             missing_tests = TESTS_ACROSS
             for node in groups[b]:
@@ -429,9 +430,10 @@ def _ask(explanation: PairExplanation, tests: Round) -> None:
                 break
     for cause, lead in explanation.leads.items():
         if cause.kind == "unsteady" and lead < sure:
-            tests.meet(cause.who[0], groups[place[cause.who[0]]])
+            tests.meet(cause.members[0], groups[place[cause.members[0]]])
     for ends in explanation.undetermined_links():
-        if beats_chance.get(Cause("link", ends)):  # is one of its ends unsteady instead?
+        # Is one of its ends unsteady instead?
+        if beats_chance.get(Cause("link", ends)):
             for node in sorted(ends, key=tests.tests.__getitem__):
                 tests.meet(node, [other for other in groups[place[node]] if other not in ends])
         elif place[ends[0]] == place[ends[1]]:

@@ -100,8 +100,8 @@ class Answers:
         return min(MOST_NOISE, max(self._expected_noise, measured))
 
 
-# ``kind``: unsteady (a node), link or cut. ``who``: the node; both ends; the number of the group.
-Cause = namedtuple("Cause", ["kind", "who"])
+# ``kind``: unsteady (a node), link or cut. ``members``: (node,); both ends; (number of the group,).
+Cause = namedtuple("Cause", ["kind", "members"])
 # Another explanation of a suspect's failures. ``lead``: the suspect's lead over it, in nats. ``partners``: a
 # passed test with one of these nodes would prove it.
 Rival = namedtuple("Rival", ["lead", "partners"])
@@ -146,14 +146,14 @@ class PairExplanation:
             self.beats_chance[cause] = over_chance >= self.sure
             if cause.kind == "cut":
                 # The whole group may be faulty instead. Then its tests passed by luck.
-                group = self.groups[cause.who[0]]
+                group = self.groups[cause.members[0]]
                 luck = sum(self.answers.passes[node] for node in group) / 2 * self.failure
                 all_faulty = len(group) * self.price_of_link + luck
                 over_causes = min(over_causes, all_faulty - self.price_of_node - RARE_CUT)
             # Other causes need less distance than chance.
             self.leads[cause] = min(over_chance, over_causes + self.sure - likelier)
         self.blamed = {cause for cause, lead in self.leads.items() if lead >= sure}
-        self.unsteady = [cause.who[0] for cause in self.blamed if cause.kind == "unsteady"]
+        self.unsteady = [cause.members[0] for cause in self.blamed if cause.kind == "unsteady"]
         self.rivals: dict[int, list[Rival]] = {}
         suspects = [node for node in nodes if node in answers.failed_with and node not in self.place]
         self.faulty, self.undetermined = self._judge(suspects)
@@ -182,9 +182,8 @@ class PairExplanation:
         if not self.groups:  # nothing passed, so nothing tells which end is to blame
             yield Rival(-math.inf, self.nodes)
         against: defaultdict[int, float] = defaultdict(float)  # nats, by group
-        mates: list[
-            float
-        ] = []  # for each suspect it failed with: the chance of that if both were in one group
+        # For each suspect that it failed with: the chance of that if both were in one group.
+        mates: list[float] = []
         for other in self.answers.failed_with[node]:
             times = self.answers.poor[link(node, other)]
             if other in doubted:
@@ -208,9 +207,11 @@ class PairExplanation:
     # --- failures between proven nodes: a greedy cover ---
 
     def _causes_of(self, ends: Link) -> Iterator[Cause]:
+        """Yield every cause that explains a failed test of this link."""
         is_inside = self.place[ends[0]] == self.place[ends[1]]
         if not is_inside or len(self.groups[self.place[ends[0]]]) > 2:
-            yield Cause("link", ends)  # two nodes that only this link joins are no group if it is bad
+            # Two nodes that only this link joins are no group if the link is bad.
+            yield Cause("link", ends)
         for node in ends:
             yield Cause("unsteady", (node,))
         if not is_inside:
@@ -219,6 +220,7 @@ class PairExplanation:
                     yield Cause("cut", (self.place[node],))
 
     def _saving(self, cause: Cause, explained: Counter[Link]) -> float:
+        """Return the nats that a cause saves if the links in ``explained`` have another cause."""
         links = [ends for ends in self.explains[cause] if not explained[ends]]
         times = sum(self.open[ends] for ends in links)
         if cause.kind == "cut":
@@ -226,9 +228,9 @@ class PairExplanation:
             borders = sum(self.answers.planned[ends] for ends in links) * self.price_of_border
             return times * self.failure - borders - self.price_of_node - RARE_CUT
         if cause.kind == "link":
-            passes, rates = self.answers.good[cause.who], [FAULTY_RATE]
+            passes, rates = self.answers.good[cause.members], [FAULTY_RATE]
         else:
-            passes, rates = self.answers.passes[cause.who[0]], [FAULTY_RATE, UNSTEADY_RATE]
+            passes, rates = self.answers.passes[cause.members[0]], [FAULTY_RATE, UNSTEADY_RATE]
         savings = []
         for rate in rates:
             in_spite = passes * math.log((1 - self.noise) / (1 - rate))
@@ -260,7 +262,8 @@ class PairExplanation:
         return sorted(parts, key=lambda part: (-len(part), part))
 
     def bad_links(self) -> list[Link]:
-        return [cause.who for cause in self.blamed if cause.kind == "link"]
+        """Return the links that are blamed."""
+        return [cause.members for cause in self.blamed if cause.kind == "link"]
 
     def explained(self) -> Counter[Link]:
         """Count for each failed link the blamed causes that explain it."""
@@ -279,5 +282,5 @@ class PairExplanation:
             is_open = cause.kind == "unsteady" and cause not in self.blamed
             failed_often = sum(self.open[ends] for ends in links) > 1
             if is_open and failed_often and self._saving(cause, explained) > SETTLED:
-                nodes.append(cause.who[0])
+                nodes.append(cause.members[0])
         return nodes

@@ -22,7 +22,7 @@ STALL_RESENT = 3
 
 
 class MessageExchange:
-    """All connections that this node opened. ``watch`` is as in ``listener``."""
+    """All connections that this node opened. ``watch``: see ``listener.Watch``."""
 
     def __init__(self, task: ExchangeTask, watch: Watch) -> None:
         hello = greeting(task.nonce, task.node, stays=True)
@@ -73,7 +73,7 @@ class _Connection:
     def __init__(self, target: Target, hello: bytes, watch: Watch) -> None:
         self.next_at = float("inf")
         self._watch = watch
-        self._known = LinkTraffic(target.node, 0, 0)
+        self._counts = LinkTraffic(target.node, 0, 0)
         self._unsent, self._awaited = hello, len(WELCOME)
         self._began: float | None = None
         self._resent_at_begin = 0
@@ -94,26 +94,26 @@ class _Connection:
 
     def snapshot(self, now: float) -> LinkTraffic:
         if self._socket is None:
-            return self._known
+            return self._counts
         sent, resent = sent_and_resent(self._socket)
         return replace(self._with_message(now), sent=sent, resent=resent)
 
     def close(self) -> None:
         """Close the connection and keep its counts."""
         if self._socket is not None:
-            self._known = self.snapshot(time.monotonic())
+            self._counts = self.snapshot(time.monotonic())
             self._watch(self._socket, 0, lambda _: None)
             self._socket.close()
             self._socket, self.next_at = None, float("inf")
 
     def _with_message(self, now: float) -> LinkTraffic:
         if self._began is None or self._socket is None:
-            return self._known
+            return self._counts
         took = now - self._began
         again = transmitted_again(self._socket) - self._resent_at_begin
         stalled = took >= STALL_SECONDS and again >= STALL_RESENT
-        longest = max(self._known.longest, round(took, 3))
-        return replace(self._known, longest=longest, stalls=self._known.stalls + stalled)
+        longest = max(self._counts.longest, round(took, 3))
+        return replace(self._counts, longest=longest, stalls=self._counts.stalls + stalled)
 
     def _ready(self) -> None:
         sock = self._socket
@@ -137,6 +137,6 @@ class _Connection:
         self._awaited -= received
         if received and self._awaited <= 0:
             now = time.monotonic()
-            self._known = self._with_message(now)
+            self._counts = self._with_message(now)
             self._began = None
             self.next_at = now + PAUSE_SECONDS

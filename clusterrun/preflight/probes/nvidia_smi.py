@@ -64,7 +64,7 @@ _COMPLAINT = re.compile(
 )
 _ROOT = "nvidia_smi_log"
 # In MIG mode the instances have the error counts, and those of the whole GPU are N/A.
-_OF_INSTANCES = "mig_devices/mig_device/ecc_error_count/volatile_count/sram_uncorrectable"
+_INSTANCE_ERRORS = "mig_devices/mig_device/ecc_error_count/volatile_count/sram_uncorrectable"
 _MOST_PROCESSES, _MOST_COMPLAINTS = 32, 8
 _SLOW = ("hw_slowdown", "hw_thermal_slowdown", "hw_power_brake_slowdown", "sw_thermal_slowdown")
 # Reasons for low clocks. Drivers before 535 call them throttle reasons.
@@ -117,7 +117,7 @@ def _gpu(gpu: Element) -> dict[str, Any]:
         ],
         "idle": "Active" in (_text(gpu, path + _IDLE) for path in _REASONS),
         "uncorrected": _sum(gpu, "ecc_errors/volatile", _UNCORRECTED)
-        + sum(_number(element, ".") or 0.0 for element in gpu.findall(_OF_INSTANCES)),
+        + sum(_number(element, ".") or 0.0 for element in gpu.findall(_INSTANCE_ERRORS)),
         "corrected": _sum(gpu, "ecc_errors/volatile", _CORRECTED),
         "processes": [
             {
@@ -131,8 +131,8 @@ def _gpu(gpu: Element) -> dict[str, Any]:
     }
 
 
-def _sum(gpu: Element, where: str, names: tuple[str, ...]) -> float:
-    return sum(_number(gpu, f"{where}/{name}") or 0.0 for name in names)
+def _sum(gpu: Element, path: str, names: tuple[str, ...]) -> float:
+    return sum(_number(gpu, f"{path}/{name}") or 0.0 for name in names)
 
 
 def _first(values: Any) -> Any:

@@ -33,7 +33,7 @@ def rounds(state: SessionState) -> Iterator[tuple[type, ...]]:
     state.end_at += extra
     for node in state.present():
         state.ask(node.node, ListenTask(state.nonce), START_SECONDS)
-        look_at(state, node.node)
+        start_local_checks(state, node.node)
         if state.orders.preflight.python:
             start_torch_worker(state, node.node)
     yield (ListenTask,)
@@ -52,7 +52,7 @@ def rounds(state: SessionState) -> Iterator[tuple[type, ...]]:
     choose_backend(state)
 
 
-def look_at(state: SessionState, node: int) -> None:
+def start_local_checks(state: SessionState, node: int) -> None:
     checks = registry.names(state.needs)
     limits = [check.LIMIT for check in map(registry.check_named, checks) if check is not None]
     state.ask(node, LocalTask(state.needs, checks), max(limits, default=0.0) + LOCAL_SLACK_SECONDS)

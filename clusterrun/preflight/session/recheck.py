@@ -60,7 +60,7 @@ def rounds(
     for member in state.present():
         state.ask(member.node, ListenTask(state.nonce), START_SECONDS)
     for node in examined:
-        local_phase.look_at(state, node)
+        local_phase.start_local_checks(state, node)
     yield (ListenTask,)
     if several_lost:
         yield from absent_nodes.rounds(state)  # Lost nodes dial ports that listen.

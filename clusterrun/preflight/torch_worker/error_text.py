@@ -5,25 +5,28 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable
 
-_MOST = 300
-_NOT_SAID = re.compile(
+_MAX_CHARACTERS = 300
+# Lines that do not tell the cause.
+_UNINFORMATIVE = re.compile(
     r"Exception raised from|^frame #|^\s*$|^Traceback|^\s+File |^\s+\^|<omitting python frames>|^#\d+ "
     r"|NCCL INFO|^NCCL version|Last error:?\s*$"
     r"|^CUDA kernel errors might be|^For debugging consider|^Compile with `TORCH_USE|^Search for `cuda"
 )
 # torch's text of an NCCL error: the place in torch, the kind, and the code with its general meaning.
-_OF_NCCL = re.compile(
+_NCCL_ERROR = re.compile(
     r"NCCL error in: \S+, (?P<kind>.+?)(?: \(run with NCCL_DEBUG=\w+ for details\))?"
     r", NCCL version (?P<version>\S+)(?:\s+(?P<code>nccl[A-Z]\w+):.*)?"
 )
-_OF_A_PEER = re.compile(
+_PEER_ERROR = re.compile(
     r"(?i)connection (?:was )?(?:reset|closed)|broken pipe|closed by (?:remote )?peer|ncclRemoteError"
     r"|remote process|timed out waiting|saw a wrong sum"
 )
 _PLACE = re.compile(r"^\[?[\w./+-]+\.(?:cc|cpp|hpp|h|cu):\d+\]?[:,]?\s*")
-_TELLING = re.compile(r"(?i)error|warn|fatal|fail|abort|time.?out")
+_ERROR_LINE = re.compile(r"(?i)error|warn|fatal|fail|abort|time.?out")
 _STAMP = re.compile(r"^(?:\[rank\d+\]:)?\[[EWI]\d+ [\d:.]+ \S+\.\w+:\d+\]\s*|^\S+:\d+:\d+ \[\d+\] ")
-_CHOSEN = re.compile(r"NCCL INFO (?:Assigned NET plugin (\S+) to comm|Using network (.+?)\s*$)", re.MULTILINE)
+_NETWORK = re.compile(
+    r"NCCL INFO (?:Assigned NET plugin (\S+) to comm|Using network (.+?)\s*$)", re.MULTILINE
+)
 _DEVICES = re.compile(r"NCCL INFO NET/(\w+) : Using (.+?)\s*(?:; OOB .*)?$", re.MULTILINE)
 # ``[0]mlx5_0:1/IB``. Merged ports: ``[0]={[0] mlx5_2:1/RoCE, [1] mlx5_3:1/RoCE}``.
 _DEVICE = re.compile(r"\[\d+\] ?([\w.-]+)")
@@ -37,15 +40,15 @@ _OVER_IB = re.compile(r"via NET/IB")
 
 def short(text: str) -> str:
     """Return the first informative lines as one line of at most 300 characters."""
-    text = _OF_NCCL.sub(_nccl, text)
+    text = _NCCL_ERROR.sub(_nccl, text)
     lines = [
         _PLACE.sub("", _STAMP.sub("", line)).strip()
         for line in text.splitlines()
-        if not _NOT_SAID.search(line)
+        if not _UNINFORMATIVE.search(line)
     ]
     joined = " ".join([line for line in lines if line][:3])
-    plain = "".join(sign if sign.isprintable() else " " for sign in joined)
-    return plain if len(plain) <= _MOST else plain[: _MOST - 1] + "…"
+    plain = "".join(character if character.isprintable() else " " for character in joined)
+    return plain if len(plain) <= _MAX_CHARACTERS else plain[: _MAX_CHARACTERS - 1] + "…"
 
 
 def _nccl(error: re.Match[str]) -> str:
@@ -56,7 +59,7 @@ def _nccl(error: re.Match[str]) -> str:
 def most_telling(texts: Iterable[str]) -> str:
     """Return the first text that does not only blame another rank, else the first text, else ''."""
     reasons = [text for text in texts if text]
-    return next((text for text in reasons if not _OF_A_PEER.search(text)), reasons[0] if reasons else "")
+    return next((text for text in reasons if not _PEER_ERROR.search(text)), reasons[0] if reasons else "")
 
 
 def of_error(error: BaseException) -> str:
@@ -66,7 +69,7 @@ def of_error(error: BaseException) -> str:
 
 def of_end(output: str) -> str:
     """Return why a process died: the first errors at the end of its output."""
-    return short("\n".join(line for line in output.splitlines() if _TELLING.search(line)))
+    return short("\n".join(line for line in output.splitlines() if _ERROR_LINE.search(line)))
 
 
 def loads(log: str) -> bool:
@@ -82,7 +85,7 @@ def chosen(log: str) -> str:
 
     ``without-GDRDMA``: this rank sends over InfiniBand or RoCE, and never directly from its GPU.
     """
-    named = _CHOSEN.search(log)
+    named = _NETWORK.search(log)
     if not named:
         return ""
     network = (named[1] or named[2]).strip()
