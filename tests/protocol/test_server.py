@@ -14,7 +14,7 @@ import pytest
 
 from clusterrun.protocol import messages as m
 from clusterrun.protocol import server as module
-from clusterrun.protocol.bootstrap import Bootstrap, NoBootstrap, Timeouts, read_bootstrap, written
+from clusterrun.protocol.bootstrap import Bootstrap, NoBootstrap, Timeouts, encode_bootstrap, read_bootstrap
 from clusterrun.protocol.client import CannotJoin, Joined, join
 from clusterrun.protocol.codec import Encoder
 from clusterrun.protocol.server import Server, listening
@@ -227,8 +227,8 @@ def test_without_descriptors_the_entry_waits_instead_of_spinning(entry: Door) ->
 
 def test_an_bootstrap_survives_its_line_and_anything_else_is_not_repeated(entry: Door) -> None:
     bootstrap = entry.bootstrap()
-    assert read_bootstrap(written(bootstrap)) == bootstrap
-    for line in (b"", b"{}", b"secret-secret", written(bootstrap)[:-9], b'{"secret":"00"}'):
+    assert read_bootstrap(encode_bootstrap(bootstrap)) == bootstrap
+    for line in (b"", b"{}", b"secret-secret", encode_bootstrap(bootstrap)[:-9], b'{"secret":"00"}'):
         with pytest.raises(NoBootstrap) as caught:
             read_bootstrap(line)
         assert "secret-secret" not in str(caught.value)
