@@ -1,4 +1,4 @@
-"""Generates tables of options, commands, limits and JSON fields for the documents, as Markdown.
+"""Generates tables of options, commands, limits, metrics and JSON fields for the documents, as Markdown.
 
 A document marks the place with ``<!-- table: NAME ARGUMENT -->``. The site and ``clusterrun help`` insert the
 table.
@@ -16,6 +16,8 @@ import click
 
 from clusterrun.cli.main import COMMANDS, root
 from clusterrun.model import option_table
+from clusterrun.model.limits import LIMITS
+from clusterrun.reports.metrics import METRICS, PREFIX
 from clusterrun.shipped import folder
 
 _MARK = re.compile(r"^<!-- table: (\w+) ?(.*?) -->$", re.MULTILINE)
@@ -103,6 +105,26 @@ def _variables(_: str) -> Iterator[str]:
         yield f"| `{option.name}` | `{option.variable}` | {kind} |"
 
 
+def _limits(_: str) -> Iterator[str]:
+    yield from ("| name | default | |", "|---|---|---|")
+    for limit in LIMITS:
+        yield f"| `{limit.name}` | {limit.default:g} {limit.unit} | {_cell(limit.meaning)} |"
+
+
+def _metrics(_: str) -> Iterator[str]:
+    yield from ("| metric | |", "|---|---|")
+    for name, description, _samples in METRICS:
+        yield f"| `{PREFIX}{name}` | {_cell(description)} |"
+
+
+def _template_variables(_: str) -> Iterator[str]:
+    from clusterrun.script.render import VARIABLES  # imports jinja2, which only this table needs
+
+    yield from ("| name | value |", "|---|---|")
+    for name, meaning in VARIABLES.items():
+        yield f"| `{name}` | {_cell(meaning)} |"
+
+
 def _schema(name: str) -> Iterator[str]:
     with open(os.path.join(folder("docs"), "schemas", f"{name}.json"), encoding="utf-8") as file:
         schema = json.load(file)
@@ -142,4 +164,12 @@ def _cell(text: str) -> str:
     return "`".join(parts)
 
 
-_TABLES = {"options": _options, "commands": _commands, "variables": _variables, "schema": _schema}
+_TABLES = {
+    "options": _options,
+    "commands": _commands,
+    "variables": _variables,
+    "limits": _limits,
+    "metrics": _metrics,
+    "template_variables": _template_variables,
+    "schema": _schema,
+}

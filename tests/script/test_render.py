@@ -11,6 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from clusterrun import shipped
+from clusterrun.cli import reference
 from clusterrun.model.errors import BadInput
 from clusterrun.script import quoting, render
 
@@ -282,7 +283,7 @@ def test_the_manual_lists_exactly_the_variables_there_are() -> None:
     manual = Path(shipped.folder("templates")).parent / "docs" / "templates.md"
     rows = [
         line.split(" | ", 1)
-        for line in manual.read_text().split("## Variables")[1].splitlines()
+        for line in reference.expanded(manual.read_text()).split("## Variables")[1].splitlines()
         if line.startswith("| `")
     ]
     assert {name.strip("| `"): message.removesuffix(" |") for name, message in rows} == render.VARIABLES
