@@ -98,6 +98,10 @@ def _command(names: tuple[str, ...]) -> Iterator[str]:
     yield from ("", "```", *lines, "```") if lines else ()
 
 
+def _command_options(names: str) -> Iterator[str]:
+    yield from _rows(_options_of(command_of(*names.split())))
+
+
 def _variables(_: str) -> Iterator[str]:
     yield from ("| key | variable | kind |", "|---|---|---|")
     for option in option_table.CONFIGURABLE.values():
@@ -167,6 +171,7 @@ def _cell(text: str) -> str:
 _TABLES = {
     "options": _options,
     "commands": _commands,
+    "command_options": _command_options,
     "variables": _variables,
     "limits": _limits,
     "metrics": _metrics,
