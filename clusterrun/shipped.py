@@ -1,4 +1,4 @@
-"""Where the folders that come with the package lie, installed or in a checkout."""
+"""Find the folders that come with the package, installed or in a checkout."""
 
 from __future__ import annotations
 

@@ -123,7 +123,7 @@ def noticed(rank: int, code: int, lines: list[str], launcher: bool) -> bool:
 def last_error(rank: int, code: int, lines: Sequence[str], launcher: bool) -> tuple[str, str]:
     """Return the error that ended a rank and its place in the user's code; ('', '') if it printed none.
 
-    An error counts if it is near the end of the output. Of a launcher the first error of its ranks counts.
+    An error counts if it is near the end of the output. For a launcher the first error of its ranks counts.
     """
     from clusterrun.diagnosis.printed_errors import MOST, is_timer, last_message
 

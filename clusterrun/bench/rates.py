@@ -27,9 +27,9 @@ def all_reduce(size: float, ranks: int, bandwidth: float, latency: float = 0.0) 
 
 
 def sharded(weights: float, gradients: float, ranks: int, bandwidth: float, latency: float = 0.0) -> float:
-    """Seconds in which FSDP gathers so many bytes of weights twice, and sums and scatters the gradients.
+    """Return the seconds in which FSDP gathers the weights twice, and sums and scatters the gradients.
 
-    Each of the three is half of an all-reduce.
+    ``weights`` and ``gradients`` are in bytes. Each of the three steps costs half of an all-reduce.
     """
     return all_reduce(weights + gradients / 2, ranks, bandwidth, latency)
 

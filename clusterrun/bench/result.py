@@ -129,7 +129,10 @@ def _paced(cell: Cell, runs: list[Measured], unit: str, growth: Growth) -> CellR
 
 
 def _rate(run: Measured, unit: str, growth: Growth) -> float:
-    """Work per second: samples where they are told; else steps, each of them larger as a weak world grows."""
+    """Return the work per second: samples if the script reports them, else steps.
+
+    In a study of weak scaling a step grows with the world.
+    """
     grown = run.cell.world if growth is Growth.WEAK else 1
     if unit == "runs/s" or run.report is None:
         return grown / run.seconds

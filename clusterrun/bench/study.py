@@ -13,7 +13,7 @@ from clusterrun.model.spec import JobSpec
 
 # The strategy of a script that gets none.
 AS_IS = ""
-# Strategies of which one process computes everything; the others have one rank per device.
+# In these strategies one process computes everything. The others have one rank per device.
 ONE_PROCESS = ("single", "dp")
 STARTS_ITS_RANKS = "ddp-spawn"
 KNOWN = ("single", "dp", "ddp", "ddp-spawn", "fsdp")

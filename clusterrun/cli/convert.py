@@ -80,5 +80,5 @@ def _report(conversion: Conversion) -> None:
             say(f"{title}:")
         for part in parts:
             first = part.text.partition("\n")[0]
-            shown = first if len(first) <= _MOST_SHOWN else first[: _MOST_SHOWN - 1] + "…"
-            say(f"  line {part.line}: {shown}: {part.reason}")
+            line = first if len(first) <= _MOST_SHOWN else first[: _MOST_SHOWN - 1] + "…"
+            say(f"  line {part.line}: {line}: {part.reason}")

@@ -86,10 +86,10 @@ def diagnose(
 ) -> int:
     """Say why RUN hangs or has failed: the culprit rank and node, with the evidence.
 
-    Looks into the ranks of a live run without stopping them; of one that has ended it reads what was left.
-    RUN may be the number of any Slurm job of yours, however it was started. Of one that has ended, the output
-    files are read.
-    With --log it finds the first failure in the output of any job: files, quoted globs, directories.
+    It looks into the ranks of a live run without stopping them. If the run has ended, it reads the records
+    and logs of its ranks. RUN may be the number of any Slurm job of yours, however it was started. If that
+    job has ended, its output files are read. --log finds the first failure in the output of any job: files,
+    quoted globs, directories.
 
     \b
     Examples:

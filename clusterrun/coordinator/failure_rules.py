@@ -53,11 +53,11 @@ class FailureConsequence(enum.Enum):
 
 @frozen
 class FailureEvidence:
-    """What is known about the failure of a rank.
+    """The evidence about the failure of a rank.
 
     event: the failure
     attempts: all attempts of the run; the newest one has this failure
-    since_progress: the last of them, none of which got further than one before
+    since_progress: the newest attempts, none of which got further than an earlier attempt
     """
 
     event: FailureEvent

@@ -69,19 +69,19 @@ class Call:
 
     @property
     def arguments(self) -> str:
-        """``all_reduce of [4] Float``."""
-        what = " ".join(filter(None, (self.sizes, self.types)))
-        return f"{self.operation} of {what}" if what else self.operation
+        """Return ``all_reduce of [4] Float``."""
+        arguments = " ".join(filter(None, (self.sizes, self.types)))
+        return f"{self.operation} of {arguments}" if arguments else self.operation
 
     @property
     def title(self) -> str:
-        """``all_reduce (12 of group 0)``. A send or receive has no number."""
+        """Return ``all_reduce (12 of group 0)``. A send or receive has no number."""
         group = self.group if len(self.group) <= 12 else self.group[:9] + "…"
         return self.operation + (f" ({self.sequence} of group {group})" if self.sequence else "")
 
     @property
     def named(self) -> str:
-        """``all_reduce of group 0``."""
+        """Return ``all_reduce of group 0``."""
         return f"{self.operation} of group {self.group}" if self.sequence else self.operation
 
     @property
@@ -101,15 +101,15 @@ class Call:
 
 
 class CallTable:
-    """All calls of a job's ranks, and what else is known of the ranks.
+    """All calls of a job's ranks, and other facts about the ranks.
 
-    ranks: in order. Live: those that were seen. Ended: those that left records or a stack
+    ranks: in order; of a live run the observed ranks, of an ended run the ranks with records or a stack
     size: number of ranks of the job
     mute: nodes that did not answer, with the reason
     stalled: seconds without movement as watched from outside; 0: nobody watched, or something moved
     since_begun: seconds since a rank was last seen to begin a call or join a group
     by_stacks: the ranks report nothing of themselves; their stacks alone show their calls
-    end: what the run left; None while it runs
+    end: the remains of an ended run; None while it runs
     """
 
     def __init__(self, ranks: Iterable[RankSnapshot], snapshot: JobSnapshot, end: Remains | None) -> None:
@@ -311,7 +311,8 @@ class CallTable:
     def _fewer_sends(self, rank: RankSnapshot) -> tuple[int, ...]:
         """Ranks that have begun fewer sends and receives than ``rank``, which waits for one.
 
-        That is known if one other rank uses them, or if all that do have begun the same number except one.
+        The result is () unless a single other rank uses them, or all ranks that use them, except one, began
+        equally many.
         """
         counts = {other.rank: sends(other) for other in self.ranks if other is not rank and sends(other)}
         behind = tuple(other for other, count in counts.items() if count < sends(rank))

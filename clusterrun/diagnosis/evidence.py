@@ -233,12 +233,12 @@ class RankSnapshot:
 
     @property
     def location(self) -> StackLocation:
-        """Where the main thread is."""
+        """Return the location of the main thread."""
         return location(self.stacks.main, self.stacks.native)
 
     @property
     def works(self) -> bool:
-        """Whether it computes, or would if its crowded node let it."""
+        """Return whether it computes, or would compute on a node that is not crowded."""
         return self.process.busy >= BUSY or (self.state == "R" and self.process.busy >= CROWDED)
 
     @property

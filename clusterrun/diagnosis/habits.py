@@ -43,9 +43,9 @@ class Departure:
 
 
 def departs(table: CallTable, wait: Call) -> bool | None:
-    """Return whether a rank waits in what it never did at this point; None if it came here too rarely.
+    """Return whether a rank waits in a call that it never made at this point; None if it was here too rarely.
 
-    A call that it has never made begins something new. That is no departure.
+    A call that it has never made anywhere begins something new, and is no departure.
     """
     history = table.history[wait.rank]
     turns = _turns(history)

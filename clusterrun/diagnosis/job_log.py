@@ -231,8 +231,8 @@ class JobLog:
         if errors:
             first = errors[0]
             who = ranks_in_words([first.rank]) if first.rank >= 0 else "a rank"
-            said = f"{who} only noticed the end of another one; the log does not hold what failed first"
-            return Diagnosis(Verdict.UNDETERMINED, said, (), (), (first.error.message,), _NOTHING_REMEDY)
+            sentence = f"{who} only noticed the end of another one; the log does not hold what failed first"
+            return Diagnosis(Verdict.UNDETERMINED, sentence, (), (), (first.error.message,), _NOTHING_REMEDY)
         lines = tuple(f"last line: {line}" for line in self.last_lines[-3:])
         return Diagnosis(Verdict.UNDETERMINED, "there is no error in it", (), (), lines, _NOTHING_REMEDY)
 
@@ -264,7 +264,7 @@ class JobLog:
             culprits = (Culprit(-1, node, error.message),)
         who = ranks_in_words(ranks) if ranks else "a rank"
         on = f" on {culprits[0].node}" if culprits and culprits[0].node and len(culprits) == 1 else ""
-        said = (
+        sentence = (
             f"{who}{on} failed first: {error.message}" if len(ranks) < 2 else f"{who} failed: {error.message}"
         )
         row = error.row or (hint.error.row if hint else None)
@@ -274,7 +274,7 @@ class JobLog:
         evidence += [end.line for end in ends[:3]]
         remedy = foreign(row) if row else _own_remedy(error)
         verdict = row.verdict if row else Verdict.CRASHED
-        return Diagnosis(verdict, said, culprits, (), tuple(dict.fromkeys(evidence)), remedy)
+        return Diagnosis(verdict, sentence, culprits, (), tuple(dict.fromkeys(evidence)), remedy)
 
     def _of_timeouts(self, errors: Sequence[LogError]) -> Diagnosis:
         """Return the diagnosis of collectives that timed out, by the rules for runs that have ended."""
@@ -296,12 +296,12 @@ class JobLog:
         on = f" on {report.node}" if report.node else ""
         culprit = Culprit(report.rank, report.node, error.message)
         ended = _SIGNAL_NUMBER.sub(_with_name, error.text)
-        said = f"rank {report.rank}{on} failed first: it {ended}, and printed no error"
+        sentence = f"rank {report.rank}{on} failed first: it {ended}, and printed no error"
         is_kill = "signal 9" in error.text
         remedy = _REMEDIES[EndKind.SIGNAL if "signal" in error.text else EndKind.EXIT]
         if is_kill:
             remedy = f"often memory ran out: dmesg on the node shows OOM kills; then {_MEMORY_REMEDY}"
-        return Diagnosis(Verdict.CRASHED, said, (culprit,), (), (error.message,), remedy)
+        return Diagnosis(Verdict.CRASHED, sentence, (culprit,), (), (error.message,), remedy)
 
     def _of_end(self, end: EndLine, errors: Sequence[LogError]) -> Diagnosis:
         """Return the diagnosis if only Slurm or a launcher says how ranks ended."""
@@ -318,9 +318,9 @@ class JobLog:
             if not culprits and node:
                 culprits = (Culprit(-1, node, placed.words),)
         words = placed.words
-        said = words
+        sentence = words
         if ranks and not is_whole_job:
-            said = (
+            sentence = (
                 f"{ranks_in_words(ranks)} on {node}: {words}" if node else f"{ranks_in_words(ranks)} {words}"
             )
         evidence = [other.line for other in ends[:4]]
@@ -334,7 +334,7 @@ class JobLog:
         if "signal 9" in words or "Killed" in words:
             remedy = f"often memory ran out: dmesg on the node shows OOM kills; then {_MEMORY_REMEDY}"
         return Diagnosis(
-            _VERDICTS.get(end.kind, Verdict.CRASHED), said, culprits, (), tuple(evidence), remedy
+            _VERDICTS.get(end.kind, Verdict.CRASHED), sentence, culprits, (), tuple(evidence), remedy
         )
 
     def _did_not_go_on(self, end: EndLine, errors: Sequence[LogError]) -> bool:

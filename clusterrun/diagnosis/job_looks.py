@@ -9,7 +9,7 @@ from clusterrun.model.usage import GpuUse
 
 @frozen
 class RankName:
-    """What the variables of a rank say about its number and its world.
+    """The number and the world of a rank, by its variables.
 
     variable: the variable that numbers it; '' if none does
     rank: its number; -1: unknown
@@ -57,7 +57,7 @@ class SeenLauncher:
 
 @frozen
 class JobLook:
-    """What one node saw of a job.
+    """The processes of a job on one node.
 
     clock: its wall clock when it began
     processes: processes of the job on it

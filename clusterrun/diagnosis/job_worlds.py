@@ -66,15 +66,15 @@ class JobHistory:
         if before != place or rank.moved:
             began = rank.clock - process.seconds
             self._since[rank.node, process.pid] = (began, place)
-        seen = max(0.0, rank.clock - began)
-        return max(seen, process.idle) if process.idle >= process.seconds else seen
+        observed = max(0.0, rank.clock - began)
+        return max(observed, process.idle) if process.idle >= process.seconds else observed
 
 
 def worlds_of(looks: Sequence[JobLook], is_complete: bool) -> list[JobWorld]:
     """Return the worlds of a job, the largest first. ``is_complete``: every node has answered."""
     nodes = [look.node for look in looks]
-    seen = [rank for look in looks for rank in look.ranks]
-    worlds = [_world(ranks, nodes, is_complete) for ranks in _split(seen, list(_KEYS))]
+    ranks_of_job = [rank for look in looks for rank in look.ranks]
+    worlds = [_world(ranks, nodes, is_complete) for ranks in _split(ranks_of_job, list(_KEYS))]
     return sorted(worlds, key=lambda world: -len(world.ranks))
 
 
@@ -88,27 +88,27 @@ _KEYS: tuple[Callable[[SeenRank], object], ...] = (
 )
 
 
-def _split(seen: Sequence[SeenRank], keys: list[Callable[[SeenRank], object]]) -> list[list[SeenRank]]:
+def _split(unsplit: Sequence[SeenRank], keys: list[Callable[[SeenRank], object]]) -> list[list[SeenRank]]:
     """Return ``seen`` in parts without equal numbers."""
-    numbered = [_by_task(seen)] if _by_task(seen) else [list(seen)]
+    numbered = [_by_task(unsplit)] if _by_task(unsplit) else [list(unsplit)]
     numbers = [rank.name.rank for rank in numbered[0] if rank.name.rank >= 0]
     if len(set(numbers)) == len(numbers):
-        return numbered if seen else []
+        return numbered if unsplit else []
     if not keys:
-        return [[rank] for rank in seen]
+        return [[rank] for rank in unsplit]
     parts: dict[object, list[SeenRank]] = {}
-    for rank in seen:
+    for rank in unsplit:
         parts.setdefault(keys[0](rank), []).append(rank)
     return [part for ranks in parts.values() for part in _split(ranks, keys[1:])]
 
 
-def _by_task(seen: Sequence[SeenRank]) -> list[SeenRank]:
+def _by_task(ranks: Sequence[SeenRank]) -> list[SeenRank]:
     """Return the ranks numbered by Slurm's tasks if they all have one number of their own; else []."""
-    tasks = {rank.name.task for rank in seen}
-    numbers = {rank.name.rank for rank in seen}
-    if len(seen) < 2 or len(numbers) > 1 or len(tasks) < len(seen) or -1 in tasks:
+    tasks = {rank.name.task for rank in ranks}
+    numbers = {rank.name.rank for rank in ranks}
+    if len(ranks) < 2 or len(numbers) > 1 or len(tasks) < len(ranks) or -1 in tasks:
         return []
-    return [replace(rank, name=replace(rank.name, rank=rank.name.task, size=0)) for rank in seen]
+    return [replace(rank, name=replace(rank.name, rank=rank.name.task, size=0)) for rank in ranks]
 
 
 def _world(ranks: Sequence[SeenRank], nodes: Sequence[str], is_complete: bool) -> JobWorld:
@@ -117,20 +117,20 @@ def _world(ranks: Sequence[SeenRank], nodes: Sequence[str], is_complete: bool) -
     free = iter(number for number in range(len(order)) if number not in {rank.name.rank for rank in order})
     numbers = {id(rank): rank.name.rank if rank.name.rank >= 0 else next(free) for rank in order}
     size = max((*(rank.name.size for rank in order), max(numbers.values()) + 1))
-    seen = []
+    snapshots = []
     for rank in order:
         snapshot = rank.snapshot
         request = replace(snapshot.request, started=size) if snapshot.request.world else snapshot.request
         quiet = snapshot.quiet if snapshot.quiet >= 0 else math.inf
-        seen.append(replace(snapshot, rank=numbers[id(rank)], request=request, quiet=quiet))
+        snapshots.append(replace(snapshot, rank=numbers[id(rank)], request=request, quiet=quiet))
     missing = sorted({*range(size)}.difference(numbers.values())) if is_complete else []
-    homes = {snapshot.rank: snapshot.node for snapshot in seen}
+    homes = {snapshot.rank: snapshot.node for snapshot in snapshots}
     for number in missing:
         node = _home(number, size, nodes, homes)
-        seen.append(RankSnapshot(number, node, ProcessSample(0, ""), quiet=math.inf))
+        snapshots.append(RankSnapshot(number, node, ProcessSample(0, ""), quiet=math.inf))
     counters = tuple((numbers[id(rank)], rank.counters) for rank in order)
     changed = tuple(numbers[id(rank)] for rank in order if rank.changed)
-    return JobWorld(tuple(sorted(seen, key=lambda rank: rank.rank)), size, counters, changed)
+    return JobWorld(tuple(sorted(snapshots, key=lambda rank: rank.rank)), size, counters, changed)
 
 
 def _home(rank: int, size: int, nodes: Sequence[str], homes: Mapping[int, str]) -> str:
@@ -160,8 +160,8 @@ def judge_world(world: JobWorld, history: JobHistory, mute: Sequence[tuple[str, 
     if not waiting and any(-1 < rank.process.idle < rank.process.seconds for rank in telling):
         since_begun = 0.0  # it ran during the look: found in one line by chance, or it polls there
     # A rank may have ended a moment ago, as the others are about to.
-    gone = [rank for rank in world.ranks if not rank.state]
-    is_early = bool(gone) and since_begun < PATIENCE
+    ended = [rank for rank in world.ranks if not rank.state]
+    is_early = bool(ended) and since_begun < PATIENCE
     ranks = tuple(rank for rank in world.ranks if rank.state or not is_early)
     if not waiting:  # nobody waits for the others, so each rank that gets on shows progress
         ranks = tuple(replace(rank, moved=rank.moved or rank.rank in world.changed) for rank in ranks)

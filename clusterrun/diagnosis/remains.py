@@ -24,7 +24,7 @@ class Remains:
     nodes: the node of every rank
     notes: warnings about the run
     last: ranks that left flight records
-    stood: ranks that still ran when they were told to end, with their stacks
+    stood: ranks that still ran when their end was requested, with their stacks
     per_node: each "rank" is the launcher of one node, which starts ranks of its own
     """
 

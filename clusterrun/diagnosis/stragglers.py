@@ -43,7 +43,7 @@ class Straggler:
 def find_straggler(table: CallTable) -> Straggler | None:
     """Return the one rank that the others wait for.
 
-    Ranks without data rightly wait for those that still have some (torch's ``Join``).
+    Ranks without data do not count: they wait for the others on purpose (torch's ``Join``).
     """
     ranks = [rank for rank in table.ranks if not is_out_of_data(rank.stacks.main)]
     groups = {(group.name, group.ranks) for rank in ranks for group in rank.groups if group.size > 1}

@@ -253,7 +253,7 @@ def _start_host(host: Request, lab: Request, report: int, go: tuple[int, int]) -
         socket.sethostname(host["name"])
         _without_ipv6()
         _link(host, lab["gateway"])
-        # Only now: the next child becomes process 1, and `ip` must not be that one.
+        # This comes last: the next child becomes process 1, and that must not be `ip`.
         _unshare(NEW_PROCESSES)
     except (OSError, subprocess.SubprocessError) as error:
         _report(report, host["name"], f"{host['name']}: {error}")
@@ -267,7 +267,7 @@ def _forget_cables(hosts: list[Request]) -> None:
     """Remove old cables: a cable outlives its host for a moment, and one without a complete host forever."""
     lines = "".join(f"link del {host['link']}\n" for host in hosts)
     command = ["ip", "-force", "-batch", "-"]
-    # Mostly there is none: what is wrong with one that cannot be removed is said where it is made again.
+    # Usually there are none. If a cable cannot be removed, creating it again reports the reason.
     subprocess.run(
         command, input=lines, capture_output=True, text=True, timeout=IP_LIMIT_SECONDS, check=False
     )

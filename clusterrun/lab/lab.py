@@ -246,7 +246,7 @@ def alive(state: LabState) -> bool:
 
 
 def lab_around() -> str:
-    """Return the name of the lab of which this machine is a host; '' if it is none.
+    """Return the name of the lab that has this machine as a host; '' if there is none.
 
     A host does not see the lab's keeper, which shows that a lab is up.
     """

@@ -44,7 +44,7 @@ def processes(hosts: dict[str, int]) -> tuple[LabProcess, ...]:
 def waiting_outside(hosts: dict[str, int]) -> tuple[int, ...]:
     """The processes (`nsenter`) that have joined a host's network and wait outside for one of its processes.
 
-    Such a process stops itself when its child is stopped, and nobody but it collects the child.
+    A process of these stops itself when its child is stopped, and it alone reaps the child.
     """
     return tuple(process for _, process, is_inside in _members(hosts) if not is_inside)
 

@@ -48,7 +48,7 @@ LEAST_RETRIES = 2
 MOST_PEERS = 16
 # Stacks taken during a look, to find where a slow rank spends its time. Each takes a rank about 1 ms.
 SAMPLES = 5
-# Ranks of a node up to which that is done: a request reads all descriptors of its rank.
+# More ranks of a node are not sampled, since each sample reads all descriptors of its rank.
 MOST_SAMPLED = 16
 
 

@@ -112,16 +112,22 @@ class JobLooker:
         unclear = [pid for pid in (*still, *spinning) if location(first[pid].main).doing is Doing.USER]
         native = self._spied(unclear, _NATIVE)
         second.update((pid, spied) for pid, spied in native.items() if spied.main)
-        seen = []
+        observed = []
         for rank in ranks:
             stacks = first[rank.pid], second.get(rank.pid, first[rank.pid])
-            seen.append(self._seen(rank, stacks, before[rank.pid], after[rank.pid], length))
-        launchers = tuple(self._launcher(process, bool(seen)) for process in self._processes.launchers)
+            observed.append(self._seen(rank, stacks, before[rank.pid], after[rank.pid], length))
+        launchers = tuple(self._launcher(process, bool(observed)) for process in self._processes.launchers)
         if self._processes.unreadable:
             count = self._processes.unreadable
             self._problems.setdefault(f"the variables of {count} processes cannot be read")
         return JobLook(
-            self._node, clock, tuple(seen), launchers, gpus, self._processes.count, tuple(self._problems)
+            self._node,
+            clock,
+            tuple(observed),
+            launchers,
+            gpus,
+            self._processes.count,
+            tuple(self._problems),
         )
 
     def _spied(self, pids: Sequence[int], options: Sequence[str]) -> dict[int, SpiedProcess]:

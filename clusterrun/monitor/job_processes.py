@@ -108,7 +108,7 @@ def of_job(job_id: str, own_step: str, node: str) -> list[JobProcess]:
 
     The control group names the job of a process. Without control groups of Slurm the environment does.
     """
-    found = []
+    processes = []
     for pid in proc.pids():
         groups = proc.content(f"/proc/{pid}/cgroup")
         match = _JOB.search(groups)
@@ -128,7 +128,7 @@ def of_job(job_id: str, own_step: str, node: str) -> list[JobProcess]:
         if step and step == own_step:
             continue
         arguments = proc.content(f"/proc/{pid}/cmdline") if environment else b""
-        found.append(
+        processes.append(
             JobProcess(
                 process,
                 environment,
@@ -138,7 +138,7 @@ def of_job(job_id: str, own_step: str, node: str) -> list[JobProcess]:
                 bool(environment),
             )
         )
-    return found
+    return processes
 
 
 def _program(pid: int) -> str:

@@ -139,7 +139,7 @@ def _live_paths_of_file(
     name: str, text: str, spelling: re.Pattern[str], snapshot: Snapshot, folder: str
 ) -> Iterator[str]:
     """Yield a notice for each line of a copied file, except comments, that names another copied file."""
-    here = os.path.relpath(os.path.join(snapshot.root, name), folder)
+    shown_name = os.path.relpath(os.path.join(snapshot.root, name), folder)
     for number, line in enumerate(text.split("\n"), 1):
         if line.lstrip().startswith(("#", "//", ";")):
             continue
@@ -147,7 +147,7 @@ def _live_paths_of_file(
             path = match[0] + _REST_OF_PATH.match(line, match.end())[0]  # type: ignore[index]
             path = os.path.expanduser(re.sub(r"^\$\{?HOME\}?", "~", path)).rstrip(".")
             if snapshot.copies(os.path.normpath(path)):
-                yield _live_path(f"{here}, line {number}", os.path.normpath(path), snapshot, folder)
+                yield _live_path(f"{shown_name}, line {number}", os.path.normpath(path), snapshot, folder)
                 break
 
 

@@ -48,11 +48,11 @@ def diagnose_job(
     until = clock.monotonic() + limit
     judgement = looker.judge(FIRST_LOOK, limit, history)
     while not judgement.certain:
-        left = until - clock.monotonic()
-        pause = max(0.0, min(judgement.later - LONG_LOOK, MOST_PAUSE, left - 2 * LONG_LOOK))
-        if left < 2 * LONG_LOOK:
+        seconds_left = until - clock.monotonic()
+        pause = max(0.0, min(judgement.later - LONG_LOOK, MOST_PAUSE, seconds_left - 2 * LONG_LOOK))
+        if seconds_left < 2 * LONG_LOOK:
             break
-        tell(f"a rank may still go on by itself: looking again, for at most {left:.0f} s")
+        tell(f"a rank may still go on by itself: looking again, for at most {seconds_left:.0f} s")
         clock.sleep(pause)
         judgement = looker.judge(LONG_LOOK, until - clock.monotonic(), history)
     diagnosis = replace(judgement.diagnosis, at=clock.now())

@@ -56,8 +56,8 @@ def exec_beside_job(
     if wish.rank >= 0:
         ranks = diagnose_job.ranks_of(context, job, nodes)
         if wish.rank not in ranks:
-            known = ", ".join(map(str, sorted(ranks))) or "none"
-            raise BadInput(f"job {job.job_id} has no rank {wish.rank}", f"its ranks are {known}")
+            listing = ", ".join(map(str, sorted(ranks))) or "none"
+            raise BadInput(f"job {job.job_id} has no rank {wish.rank}", f"its ranks are {listing}")
         node, pid = ranks[wish.rank]
     stream = "--pty" if terminal else "--unbuffered"
     step = job_step.step_argv(context, job, (node,), (stream,))

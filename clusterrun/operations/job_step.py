@@ -163,10 +163,10 @@ def looks_in(out: str, kind: type[T]) -> list[T]:
     parts: dict[str, list[str]] = {}
     values = []
     for line in out.splitlines():
-        words = line.split(" ")
-        if not line.startswith(MARK) or len(words) != 5:
+        cells = line.split(" ")
+        if not line.startswith(MARK) or len(cells) != 5:
             continue
-        _, node, place, count, data = words
+        _, node, place, count, data = cells
         if place == "0":
             parts[node] = []
         parts.setdefault(node, []).append(data)

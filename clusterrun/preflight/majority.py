@@ -10,7 +10,7 @@ from clusterrun.model.hostlist import fold
 from clusterrun.model.preflight_report import Finding, Grade
 from clusterrun.preflight.thresholds import MINORITY
 
-# A finding lists so many values, and node names up to so many characters.
+# Limits of a finding: number of values, and characters of node names.
 MOST_VALUES, MOST_CHARACTERS = 4, 60
 
 

@@ -1,4 +1,4 @@
-"""What a check observes. Phases append observations to the log; nobody changes or removes them."""
+"""The observations of a check. Phases append observations to the log; nobody changes or removes them."""
 
 from __future__ import annotations
 

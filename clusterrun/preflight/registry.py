@@ -175,8 +175,8 @@ def _name_by_uuid(readings: dict[str, object], warm: Mapping[str, TorchStarted])
         reading = readings.get(node)
         if not isinstance(reading, dict) or not started.uuids:
             continue
-        known = {gpu.get("uuid") for gpu in reading.get("gpus") or () if isinstance(gpu, dict)}
-        if known >= set(started.uuids):  # not so for MIG instances
+        uuids = {gpu.get("uuid") for gpu in reading.get("gpus") or () if isinstance(gpu, dict)}
+        if uuids >= set(started.uuids):  # not so for MIG instances
             reading["given"] = list(started.uuids)
 
 

@@ -117,9 +117,8 @@ def _temporary_kinds(fault_run: FaultRun, saves: Sequence[SavedFile]) -> set[str
 def _spoilt(fault_run: FaultRun) -> Callable[[SavedFile], bool]:
     """Return a predicate: whether a file belongs to a checkpoint that is not whole.
 
-    A file is suspect if it is damaged, or in the folder or of the step of a damaged file.
-
-    So is one of a save that was cut off before the last of its files had its name.
+    A file is suspect if it is damaged, or shares folder or step with a damaged file. Every file of a save
+    that was interrupted before its last file was renamed is suspect too.
     """
     saves = [save for life in fault_run.lives[:1] for save in life.saves]
     newest = {save.path: save.step for save in saves}  # these are in the order of steps

@@ -43,7 +43,7 @@ def _written_as(file: SavedFile) -> tuple[str, int]:
 
 
 def file_of_another_rank(fault_run: FaultRun, head: str) -> Discovery | None:
-    """Report ranks that read a file of another rank, and none of those that they wrote themselves.
+    """Report ranks that read a file of another rank, and no file that they wrote themselves.
 
     ``head`` says what differs after that. A file of a kind that only one rank writes is for all ranks.
     """

@@ -49,7 +49,7 @@ class RehearsedRuns:
         self.spec, self.folder, self.budget = spec, os.path.realpath(folder), budget
         self._context = Context({**environ, "CLUSTERRUN_HOME": os.path.join(folder, "home")})
         self._until = time.monotonic() + budget
-        # By the process of its coordinator: the name of the run, and the run.
+        # The name of the run, and the run, by the process of its coordinator.
         self._live: dict[str, tuple[str, Run]] = {}
 
     def is_late(self) -> bool:

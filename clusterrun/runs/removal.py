@@ -1,6 +1,6 @@
 """Remove run directories, and finish removals that were cut short. Links are not followed.
 
-The run directory is first renamed to a name that no run has. From then on the run does not exist. Its content
+The run directory is first renamed to a name that no run has, so the run does not exist any more. Its content
 is removed after that.
 """
 

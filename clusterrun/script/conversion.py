@@ -152,10 +152,10 @@ def _sizes(translated: Translated, training: _Training | None) -> tuple[list[tup
 def _accelerate(launch: LaunchCommand) -> str:
     """Return the shell's text that starts accelerate once per node, with the options that only it knows."""
     words = [word for option in launch.untranslated for word in shlex.split(option)]
-    kept = " ".join(f'"{word}"' if "$" in word else shlex.quote(word) for word in words)
-    multi = "" if re.search(r"--(use|config)[_-]", kept) else " --multi_gpu"
+    own_options = " ".join(f'"{word}"' if "$" in word else shlex.quote(word) for word in words)
+    multi = "" if re.search(r"--(use|config)[_-]", own_options) else " --multi_gpu"
     return (
-        f"accelerate launch {kept}{multi} --num_machines $NNODES --num_processes "
+        f"accelerate launch {own_options}{multi} --num_machines $NNODES --num_processes "
         "$((NNODES * NPROC_PER_NODE)) --machine_rank $NODE_RANK --main_process_ip $MASTER_ADDR "
         "--main_process_port $MASTER_PORT"
     )
@@ -329,14 +329,14 @@ class _Script:
     def _command(self, launch: LaunchCommand, command: Command) -> tuple[str, ...]:
         """Return COMMAND. A shell expands the words that only running the script shows."""
         words = [word for word in launch.command if word not in ("$@", "$*")]
-        kept = _accelerate(launch) if launch.untranslated and "accelerate" in launch.rank_launcher else ""
-        if not kept and not any(word in command.open_words for word in words):
+        launcher = _accelerate(launch) if launch.untranslated and "accelerate" in launch.rank_launcher else ""
+        if not launcher and not any(word in command.open_words for word in words):
             return tuple(words)
         texts = [command.open_words.get(word) or shlex.quote(word) for word in words]
         is_script = bool(words) and (words[0] == "-m" or words[0].endswith(".py"))
         # A launcher of ranks starts a Python script, whatever its name.
         is_script = is_script or bool(launch.rank_launcher and words[0] in command.open_words)
-        text = " ".join((kept or ("python" if is_script else ""), *texts)).strip()
+        text = " ".join((launcher or ("python" if is_script else ""), *texts)).strip()
         reads = set(_READ.findall(text))
         arrays = [
             statement.text

@@ -269,7 +269,7 @@ def _split(
         name = name.replace("_", "-")
         option = table.get(name)
         if option is None:
-            near = [known for known in table if known.startswith(name)]
+            near = [full_name for full_name in table if full_name.startswith(name)]
             is_value = place < len(arguments) and _is_value(arguments[place], program)
             option = table[near[0]] if len(near) == 1 else LauncherOption(int(is_value), launcher_options.OWN)
         words = () if equals else arguments[place : place + option.values]

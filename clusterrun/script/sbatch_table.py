@@ -27,7 +27,7 @@ class SbatchOption:
     # Separator that joins the values of several ``--sbatch NAME``; '' if the last value counts, as in
     # sbatch.
     joined: str = ""
-    # Setting that it shares with other options, of which the last counts; '' if it has one of its own.
+    # Setting that it shares with other options: the last of them counts. '' if it shares none.
     setting: str = ""
 
 

@@ -119,11 +119,11 @@ def read_outputs(job: ForeignJob, out: str) -> tuple[str, ...]:
 def _named_in(submit_line: str) -> list[str]:
     """Return the values of ``--output`` and ``--error`` on a line that submitted a job."""
     try:
-        words = shlex.split(submit_line)
+        arguments = shlex.split(submit_line)
     except ValueError:
-        words = submit_line.split()
+        arguments = submit_line.split()
     names = []
-    for word, following in zip(words, [*words[1:], ""]):
+    for word, following in zip(arguments, [*arguments[1:], ""]):
         match = re.fullmatch(r"(?:--output|--error)(?:=(.+))?|-[oe](.+)?", word)
         if match:
             names.append(match[1] or match[2] or following)

@@ -1,4 +1,4 @@
-"""Every rank waits for the others, and their stacks show different calls. Nothing but stacks is known.
+"""Every rank waits for the others, and their stacks show different calls. There is no other evidence.
 
 The fewer ranks are odd if all calls are of the default group. One rank is odd against all others in one call
 of any group: a group without it would not wait. A send, a receive or a wait for the store has two ends, so

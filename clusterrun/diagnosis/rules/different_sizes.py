@@ -2,7 +2,7 @@
 
 The rank that aborts leaves no record and may be right: it is blamed only if all records that are left agree,
 and are more. Several ranks that abort and expected the same size outvote fewer ranks that called something
-larger and went on. Of two ranks, and of calls in which each pair has a size of its own, either may be wrong.
+larger and went on. Either side may be wrong if there are two ranks, or if each pair has a size of its own.
 """
 
 from __future__ import annotations

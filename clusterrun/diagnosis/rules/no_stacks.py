@@ -1,7 +1,7 @@
 """No stack of any rank could be read. States, wait channels and absent processes are all that is known.
 
-A rank without a process is blamed if all others sleep: only a job of which a rank has just ended, and whose
-launcher has not noticed yet, fools this rule.
+A rank without a process is blamed if all others sleep. A rank that has just ended fools this rule, until the
+launcher notices.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from clusterrun.diagnosis.calls import CallTable
 from clusterrun.diagnosis.hypothesis import Hypothesis
 from clusterrun.diagnosis.verdict import Diagnosis, Verdict
 
-# Above what is concluded from the absence of collectives, below all that a stack shows.
+# Above the rules that conclude from the absence of collectives, below all rules that read stacks.
 CERTAINTY = 15
 ABSENT = 58
 
@@ -20,10 +20,10 @@ def rule(table: CallTable) -> list[Hypothesis]:
         return []
     if any(rank.stacks.main for rank in table.living):
         return []
-    gone = tuple(rank.rank for rank in table.ranks if not rank.state)
+    absent = tuple(rank.rank for rank in table.ranks if not rank.state)
     asleep = all(rank.state in ("S", "I") and not rank.works for rank in table.living)
-    if gone and asleep:
-        return [Hypothesis("never arrived", ABSENT, gone, {"late_too": ()})]
+    if absent and asleep:
+        return [Hypothesis("never arrived", ABSENT, absent, {"late_too": ()})]
     return [Hypothesis("no stacks", CERTAINTY)]
 
 

@@ -93,7 +93,7 @@ def _absent(lines: WatchdogLines, group: str, waits: dict[int, Call], newest: in
 
 
 def outside_of_calls(table: CallTable) -> tuple[int, ...]:
-    """The silent ranks that were in no collective when they were told to end, if all share one group only."""
+    """Return the silent ranks outside of collectives at their end, if all ranks share one group only."""
     run = table.end
     if not run or run.per_node:
         return ()

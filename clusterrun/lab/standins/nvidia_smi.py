@@ -1,4 +1,4 @@
-"""A stand-in for `nvidia-smi`: prints what the real one prints, of GPUs that a lab's host claims to have.
+"""A stand-in for `nvidia-smi`: it prints the output of the real program for the GPUs of a lab's host.
 
 A program of its own (`python -I -S nvidia_smi.py LAB_FOLDER ARGS…`), on the PATH of every host. It
 imports nothing of the package. Its answers come from gpu.json of the lab or of the host.
@@ -208,7 +208,7 @@ def _table(indices: list[int], state: dict[str, Any]) -> None:
 
 
 def _document(gpus: list[dict[str, object]]) -> None:
-    # By its path: this program is started without any folder to import from.
+    # This program is started without a folder to import from, so the other half is loaded by its path.
     other_half = runpy.run_path(os.path.splitext(__file__)[0] + "_xml.py")
     print(other_half["log"](DRIVER, CUDA, gpus))
 

@@ -29,7 +29,7 @@ class SlowRail:
 def slow_rails(rates: RailRates, limits: Thresholds) -> list[SlowRail]:
     """Return the slow rails. The best rate with any partner counts: a slow partner blames no other node.
 
-    A node of which all rails are slow has no slow rail: tests of pairs name the node.
+    If all rails of a node are slow, none is returned: tests of pairs report the node.
     """
     rails_of_node: dict[int, set[int]] = {}
     partners: dict[tuple[int, int, bool], set[int]] = {}

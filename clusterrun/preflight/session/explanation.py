@@ -1,4 +1,4 @@
-"""What the observations of a check show so far: findings about nodes, links and the network."""
+"""Explain the observations of a check so far: findings about nodes, links and the network."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ class NetworkFinding:
 class Explanation:
     """The findings of a check.
 
-    Questions are asked in an order, and each adds its findings. So a cause is read before its consequences.
+    Questions are asked in a fixed order, and each adds its findings. A cause comes before its consequences.
     ``excused``: nodes that are gone because of another node or the network.
     ``unreached``: nodes that are gone, and perhaps work together in another part of the network.
     ``blocked``: nodes with blocked ports. They, cut-off and lossy nodes explain findings of their links.

@@ -13,7 +13,7 @@ from clusterrun.preflight.thresholds import ANSWER_SECONDS, DIAL_SECONDS, FEW_NO
 # In a set of at most this size every node dials and resolves all others. In a larger set it resolves only the
 # nodes that it dials.
 FEW = 96
-# If so many links have silent ports, every node of a small set dials all ports of all others.
+# From this number of links with silent ports on, every node of a small set dials all ports of all others.
 _SHUT_LINKS = 3
 
 

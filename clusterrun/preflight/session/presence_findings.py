@@ -59,11 +59,11 @@ _REMEDY = "look at switch port, cable and route of {} and {}: ip -s link, ethtoo
 
 def of_gone(explanation: Explanation) -> None:
     """Report every node that gets no more requests, by the reason that it gave."""
-    for gone in explanation.state.log.of(NodeGone):
-        explanation.presence[gone.node] = gone.findings
-        has_failed = any(finding.verdict is Grade.FAIL for finding in gone.findings)
-        if gone.findings and not has_failed:
-            explanation.excused.add(gone.node)
+    for observation in explanation.state.log.of(NodeGone):
+        explanation.presence[observation.node] = observation.findings
+        has_failed = any(finding.verdict is Grade.FAIL for finding in observation.findings)
+        if observation.findings and not has_failed:
+            explanation.excused.add(observation.node)
 
 
 # --- nodes whose agents did not join ---
@@ -232,7 +232,7 @@ def of_silent(explanation: Explanation) -> None:
 
 def lost_nodes(state: SessionState) -> dict[int, float]:
     """Return the nodes whose agents were lost during the check, with the time; steady clock."""
-    lost = {gone.node: gone.at for gone in state.log.of(NodeGone) if gone.is_lost}
+    lost = {observation.node: observation.at for observation in state.log.of(NodeGone) if observation.is_lost}
     return {node: lost[node] for node in state.nodes if node in lost}
 
 
@@ -267,7 +267,7 @@ def lost_together(state: SessionState, lost: dict[int, float]) -> list[int]:
 def of_late(explanation: Explanation) -> None:
     """Report at the end a shared cause instead of each node if most nodes did not answer in time."""
     state = explanation.state
-    findings = {gone.node: gone.findings for gone in state.log.of(NodeGone)}
+    findings = {observation.node: observation.findings for observation in state.log.of(NodeGone)}
     late = [node for node in findings if findings[node] and findings[node][0].check == "examiner"]
     if state.has_ended and len(late) >= WITNESSES and 2 * len(late) > len(state.nodes):
         explanation.excuse(late, "so did most nodes")
