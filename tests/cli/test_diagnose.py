@@ -68,7 +68,16 @@ def test_a_live_run_is_looked_into_and_leaves_no_question_behind(clusterrun: Com
     result = clusterrun("diagnose", "--json")
     document = json.loads(result.out)
     assert result.code == 0, result
-    assert list(document) == ["run_id", "verdict", "said", "culprits", "groups", "evidence", "remedy"]
+    assert list(document) == [
+        "run_id",
+        "verdict",
+        "said",
+        "culprits",
+        "groups",
+        "certainty",
+        "evidence",
+        "remedy",
+    ]
     assert (document["verdict"], document["culprits"]) == ("all wait", [])
     assert document["said"] == "all 2 ranks wait outside of collectives, all at train.py:12 (step)"
     (group,) = document["groups"]
@@ -137,6 +146,7 @@ def test_a_failed_run_is_explained_by_its_first_error(clusterrun: CommandLine) -
             {"rank": 1, "node": "local-1", "why": "ValueError: the data are bad, at train.py:7 (step)"}
         ],
         "groups": [],
+        "certainty": 60,
         "evidence": ["rank 1: ValueError: the data are bad, at train.py:7 (step)"],
         "remedy": "clusterrun logs --rank 1 shows all that it printed",
     }
