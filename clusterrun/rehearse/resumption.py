@@ -172,10 +172,10 @@ def _places(reference: Reference, trace: RankTrace) -> tuple[int, ...]:
 def _as_before(reference: Reference, trace: RankTrace, at: int) -> int:
     """Count the steps after step ``at`` with equal weights, learning rates and samples."""
     for j, step in enumerate(trace.steps, 1):
-        right = reference.at(trace.rank, at + j)
-        if right is None or step.parameters != right.parameters:
+        control_step = reference.at(trace.rank, at + j)
+        if control_step is None or step.parameters != control_step.parameters:
             return j - 1
-        if (step.rates, step.rows) != (right.rates, right.rows):
+        if (step.rates, step.rows) != (control_step.rates, control_step.rows):
             return j - 1
     return len(trace.steps)
 
@@ -274,7 +274,7 @@ def _matters(reference: Reference, life: Start, at: int) -> bool:
     steps = [
         (step, reference.at(rank, at + step.n)) for rank, trace in life.ranks.items() for step in trace.steps
     ]
-    compared = [mine.parameters != right.parameters for mine, right in steps if right]
+    compared = [mine.parameters != control_step.parameters for mine, control_step in steps if control_step]
     return not compared or any(compared)
 
 
@@ -282,19 +282,17 @@ def _state_before(reference: Reference, life: Start, at: int) -> FirstDifference
     """Compare each optimizer before its first step with the same optimizer after step ``at``."""
     for rank, trace in sorted(life.ranks.items()):
         for place, (optimizer, (parameters, state)) in enumerate(trace.before.items()):
-            right = reference.held(rank, optimizer, at)
-            if right is None or reference.begun(rank, optimizer) >= at:
+            held = reference.held(rank, optimizer, at)
+            if held is None or reference.begun(rank, optimizer) >= at:
                 continue
             first = reference.initial.get(rank, {}).get(optimizer)
             line = trace.stepped_at.get(optimizer, "")
             name = f"of the optimizer that steps at {line}" if len(trace.before) > 1 else ""
-            values = {right[0]} | set().union(
-                *(reference.whole(rank, optimizer, n) for n in range(1, at + 1))
-            )
+            values = {held[0]} | set().union(*(reference.whole(rank, optimizer, n) for n in range(1, at + 1)))
             if place and optimizer not in trace.shared and parameters not in values:
                 anew = "begin anew" if first and parameters == first[0] else "are of another step, or of none"
                 return FirstDifference("weights", at + 1, rank, f"{name} {anew}")
-            if state != right[1]:
+            if state != held[1]:
                 anew = "begins anew" if first and state == first[1] else ""
                 return FirstDifference("state", at + 1, rank, f"{name} {anew}".strip())
     return None
@@ -303,50 +301,50 @@ def _state_before(reference: Reference, life: Start, at: int) -> FirstDifference
 def _at(reference: Reference, trace: RankTrace, at: int, j: int) -> list[FirstDifference]:
     """Return the differences on one rank in its ``j``-th step."""
     step = next((own_step for own_step in trace.steps[j - 1 : j]), None)
-    right = reference.at(trace.rank, at + j)
-    if step is None or right is None:
+    control_step = reference.at(trace.rank, at + j)
+    if step is None or control_step is None:
         return []
     parts = []
     # Each rank has its own running means. Only those of the lowest rank are read.
     leads = trace.rank == min(reference.steps)
-    if step.rates != right.rates:
-        parts.append(("rates", _rates(step, right)))
-    same = step.parameters == right.parameters  # equal weights prove equal samples
+    if step.rates != control_step.rates:
+        parts.append(("rates", _rates(step, control_step)))
+    same = step.parameters == control_step.parameters  # equal weights prove equal samples
     data = None if same else data_difference(reference, trace, at, j)
     parts += [data] if data else []
-    if step.scalers != right.scalers:
+    if step.scalers != control_step.scalers:
         parts.append(("scaler", ""))
     drawn = reference.drawn.get(trace.rank, {}).get(at + j, frozenset())
-    names = sorted(name for name in drawn if step.random.get(name) != right.random.get(name))
+    names = sorted(name for name in drawn if step.random.get(name) != control_step.random.get(name))
     drawn_by_hand = data and not step.batches and data[1] == OTHERS
     unset = [name for name in names if not trace.set_anew(name)]
     if unset and data and (data[0] in ("content", "unseen") or drawn_by_hand):
         parts[-1:] = [("random", ", ".join(unset))]  # random numbers decided the data
     elif not same:
         parts.append(("parameters", "") if data else _behind(reference, trace, at, j, names))
-    if parts[-1:] in ([], [("rounding", "")]) and step.buffers != right.buffers and leads:
+    if parts[-1:] in ([], [("rounding", "")]) and step.buffers != control_step.buffers and leads:
         parts.append(("buffers", ""))
-    has_all_averages = len(step.averages) >= len(right.averages)
+    has_all_averages = len(step.averages) >= len(control_step.averages)
     move = len({own_step.averages for own_step in reference.steps[trace.rank].values()}) > 1
-    if leads and has_all_averages and move and not set(right.averages) <= set(step.averages):
+    if leads and has_all_averages and move and not set(control_step.averages) <= set(step.averages):
         parts.append(("averages", ""))
-    if step.schedulers != right.schedulers and len(step.schedulers) == len(right.schedulers):
-        parts.append(("scheduler", f"{list(step.schedulers)} instead of {list(right.schedulers)}"))
+    if step.schedulers != control_step.schedulers and len(step.schedulers) == len(control_step.schedulers):
+        parts.append(("scheduler", f"{list(step.schedulers)} instead of {list(control_step.schedulers)}"))
     return [FirstDifference(part, at + j, trace.rank, detail) for part, detail in parts]
 
 
 def _behind(reference: Reference, trace: RankTrace, at: int, j: int, names: Sequence[str]) -> tuple[str, str]:
     """Return why the weights differ after a step. ``names``: random states that differ."""
-    step, right = trace.steps[j - 1], reference.at(trace.rank, at + j)
-    assert right is not None
+    step, control_step = trace.steps[j - 1], reference.at(trace.rank, at + j)
+    assert control_step is not None
     many = len(reference.steps) > ORDERLESS_RANKS
-    if many and step.loss is not None and step.loss == right.loss:
+    if many and step.loss is not None and step.loss == control_step.loss:
         return "rounding", ""
     if names and not (many and step.loss is None):
         return "random", ", ".join(names)
     if j == 1 and _copies_kept(reference, trace, at):
         return "averages", "of which this loss is computed"
-    return "parameters", _of_loss(step, right)
+    return "parameters", _of_loss(step, control_step)
 
 
 def _copies_kept(reference: Reference, trace: RankTrace, at: int) -> bool:
@@ -354,19 +352,23 @@ def _copies_kept(reference: Reference, trace: RankTrace, at: int) -> bool:
 
     The copies then differed before the step, and the loss depends on them, as on a target network.
     """
-    step, right, before = trace.steps[0], reference.at(trace.rank, at + 1), reference.at(trace.rank, at)
-    if right is None or before is None or step.loss is None or step.loss == right.loss:
+    step, control_step, before = (
+        trace.steps[0],
+        reference.at(trace.rank, at + 1),
+        reference.at(trace.rank, at),
+    )
+    if control_step is None or before is None or step.loss is None or step.loss == control_step.loss:
         return False
-    unchanged = set(right.averages) & set(before.averages)
+    unchanged = set(control_step.averages) & set(before.averages)
     return bool(unchanged - set(step.averages))
 
 
-def _of_loss(step: Step, right: Step) -> str:
+def _of_loss(step: Step, control_step: Step) -> str:
     """Say whether the loss was the same; '' if it is unknown."""
-    if step.loss is None or right.loss is None:
+    if step.loss is None or control_step.loss is None:
         return ""
-    other = f"the loss is {step.loss:.6g} instead of {right.loss:.6g}"
-    return SAME_LOSS if step.loss == right.loss else other
+    other = f"the loss is {step.loss:.6g} instead of {control_step.loss:.6g}"
+    return SAME_LOSS if step.loss == control_step.loss else other
 
 
 def _rates(step: Step, right: Step) -> str:
@@ -471,15 +473,15 @@ def _indices(step: Step) -> Rows:
 
 def counted(reference: Reference, life: Start, at: int) -> tuple[int, int]:
     """Count repeated and omitted samples over all ranks; (0, 0) if samples are unknown."""
-    right: Counter[int] = Counter()
-    real: Counter[int] = Counter()
+    expected: Counter[int] = Counter()
+    actual: Counter[int] = Counter()
     for rank, steps in reference.steps.items():
         trace = life.ranks.get(rank)
         for n, step in steps.items():
             if n <= at or (trace and n <= at + life.last):
-                right.update(step.rows)
+                expected.update(step.rows)
             if n <= at:
-                real.update(step.rows)
+                actual.update(step.rows)
         for step in trace.steps[: life.last] if trace else ():
-            real.update(step.rows)
-    return sum((real - right).values()), sum((right - real).values())
+            actual.update(step.rows)
+    return sum((actual - expected).values()), sum((expected - actual).values())
