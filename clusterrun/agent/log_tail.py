@@ -7,7 +7,6 @@ import re
 import signal
 from collections.abc import Mapping, Sequence
 from functools import lru_cache
-from typing import TYPE_CHECKING
 
 from clusterrun.atomic_file import end_of
 from clusterrun.model import contract
@@ -15,6 +14,7 @@ from clusterrun.model.frozen import Any, replace
 from clusterrun.model.paths import AttemptPaths
 from clusterrun.protocol.messages import RankExited
 
+TYPE_CHECKING = False
 if TYPE_CHECKING:
     from clusterrun.diagnosis.printed_errors import Error
 

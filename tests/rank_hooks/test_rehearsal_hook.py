@@ -118,9 +118,11 @@ os.remove("notes")
     assert [(os.path.basename(save.path), bool(save.temp), save.sure) for save in message.saves] == [
         ("a.pkl", True, True),
         ("state", False, False),
+        ("notes", False, False),
     ]
+    assert [save.text for save in message.saves] == [False, False, True]
     assert [os.path.basename(path) for path, _ in message.loads] == ["state"]
-    assert [os.path.basename(path) for path in message.removes] == ["state"]
+    assert [os.path.basename(path) for path in message.removes] == ["state", "notes"]
 
 
 @pytest.mark.parametrize("mode, content", [("wb", b"new"), ("ab", b"oldnew"), ("r+b", b"new")])
