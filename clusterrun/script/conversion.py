@@ -88,6 +88,7 @@ def convert(text: str, read_file: Callable[[str], str] = lambda path: "") -> Con
         )
     directives = read_directives(text)
     array = {directive.name: directive.value for directive in directives}.get("array", "")
+    array = array if _task_list(array) else ""  # reported as not translated
     script = _Script(text, {ARRAY_VARIABLE: "{task}"} if array else {}, read_file)
     training = script.training
     launch = training.launch if training else LaunchCommand("")
@@ -98,7 +99,8 @@ def convert(text: str, read_file: Callable[[str], str] = lambda path: "") -> Con
     reads = set(_READ.findall(" ".join((*script.command, *script.setup))))
     if array:
         options += _array_options(array, ARRAY_VARIABLE in reads)
-        if ARRAY_VARIABLE in reads and not array.startswith("0-"):
+        # Points count from 0. An array that does too, in steps of 1, needs no other index.
+        if ARRAY_VARIABLE in reads and not re.fullmatch(r"range\(0,\d+\)", _task_list(array)):
             script.setup.insert(0, _array_value(array))
     if script.requeues:
         # The script's handler of the signal requeues the job, and the ranks have none.
@@ -178,7 +180,7 @@ def _directive_parts(
             )
         elif directive.name == "chdir":
             yield Part(directive.line, directive.text, PartOutcome.SETUP)
-        elif directive in refused and not (directive.name == "array" and _task_list(array)):
+        elif directive in refused and not (directive.name == "array" and array):
             yield Part(directive.line, directive.text, PartOutcome.UNTRANSLATED, refused[directive])
         else:
             yield Part(directive.line, directive.text, PartOutcome.OPTION)

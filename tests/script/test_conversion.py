@@ -102,6 +102,20 @@ def test_setup_lines_of_an_array_see_the_index_of_the_script() -> None:
     assert ("setup", "SLURM_ARRAY_TASK_ID=$((1 + SLURM_ARRAY_TASK_ID * 2))") in options
 
 
+@pytest.mark.parametrize(
+    ("array", "value"),
+    [
+        ("0-8:2", "SLURM_ARRAY_TASK_ID=$((0 + SLURM_ARRAY_TASK_ID * 2))"),
+        ("0-1,7", "tasks=(0 1 7); SLURM_ARRAY_TASK_ID=${tasks[SLURM_ARRAY_TASK_ID]}"),
+        ("0-8%2", ""),
+    ],
+)
+def test_an_array_from_zero_keeps_its_indices(array: str, value: str) -> None:
+    lines = f"#SBATCH -a {array}\nC=$(sed -n ${{SLURM_ARRAY_TASK_ID}}p l)\npython t.py $C"
+    setup = [line for name, line in converted(lines).options if name == "setup"]
+    assert [line for line in setup if "tasks=" in line or "$((" in line] == ([value] if value else [])
+
+
 def test_a_script_that_the_command_starts_is_read_too() -> None:
     conversion = converted("srun -N2 bash run.sh", run_sh="export A=1\ntorchrun --nproc_per_node 4 t.py -x\n")
     assert typed(conversion) == "submit --nodes 2 --gpus 4 --setup 'export A=1' t.py -x"
@@ -111,6 +125,7 @@ def test_a_script_that_the_command_starts_is_read_too() -> None:
     ("lines", "text"),
     [
         ("#SBATCH --uid=7\nsrun python t.py", "#SBATCH --uid=7"),
+        ("#SBATCH --array=$N\nsrun python t.py", "#SBATCH --array=$N"),
         ("srun python t.py\npython evaluate.py", "python evaluate.py"),
         ("if [ $X ]; then srun python t.py; fi", "if [ $X ]; then srun python t.py; fi"),
         ("srun python a.py\nsrun python t.py", "srun python a.py"),
