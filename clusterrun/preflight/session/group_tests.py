@@ -158,6 +158,25 @@ class GroupTests:
             self.state.quantities.take(task, request.node, result)
             self.state.nodes[request.node].ports.extend(result.ports)
 
+    def cut(self) -> list[GroupTest]:
+        """End the running tests because the budget is spent. They are inconclusive for all their members.
+
+        A member that already failed may be at fault, and so may the members that it leaves waiting.
+        """
+        tests = []
+        for kind, nodes, began, answers in self._open.values():
+            failed = [(node, answer) for node, answer in answers.items() if not answer.passed]
+            failed.sort(key=lambda item: (item[1].late, item[1].seconds))
+            reports = [
+                f"{self.state.nodes[node].name} failed: {answer.wrong or answer.why}"
+                for node, answer in failed
+            ]
+            why = reports[0] if reports else "no member had failed"
+            tests.append(GroupTest(nodes, None, kind=kind, seconds=self.state.now - began, why=why))
+        self._open.clear()
+        self.state.observe(*tests)
+        return tests
+
     def _outcome(
         self, kind: str, nodes: tuple[int, ...], began: float, answers: dict[int, GroupResult]
     ) -> GroupTest:

@@ -13,6 +13,7 @@ from contextlib import suppress
 
 from clusterrun.model.document import BadDocument
 from clusterrun.model.frozen import frozen, replace
+from clusterrun.model.hostlist import fold
 from clusterrun.model.orders import Level, Orders
 from clusterrun.model.preflight_report import Grade, Report
 from clusterrun.preflight import tasks
@@ -260,15 +261,24 @@ class Session:
         return asks
 
     def _cut(self) -> None:
-        """End the check because the budget is spent, and report the open requests as undetermined."""
+        """End the check because the budget is spent, and report what is open as undetermined.
+
+        A group test is open for all its members: the node that failed first answers before those that wait
+        for it.
+        """
         state = self._state
         open_titles: dict[int, str] = {}
+        overloaded = set()
         for kind, title in _TASK_TITLES.items():
             for request in state.requests.of_kind(kind):
-                is_excused = state.excuse([request.node], request.asked_at)
-                open_titles.setdefault(request.node, title + _OVERLOADED * is_excused)
+                open_titles.setdefault(request.node, title)
+                if state.excuse([request.node], request.asked_at):
+                    overloaded.add(request.node)
+        for test in self._group_tests.cut():
+            title = f"{state.label} ({fold([state.nodes[node].name for node in test.nodes])}): {test.why}"
+            open_titles.update(dict.fromkeys(test.nodes, title))
         for node, title in open_titles.items():
-            state.observe(Unanswered(node, title))
+            state.observe(Unanswered(node, title + _OVERLOADED * (node in overloaded)))
         state.end_round(CONTROL)
         self._conclude()
 

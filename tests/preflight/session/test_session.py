@@ -577,6 +577,22 @@ def test_a_budget_is_kept_and_what_it_did_not_allow_is_undetermined(fault, budge
     assert all(entry.verdict is not Grade.FAIL for entry in outcome.report.nodes if entry.node != name(2))
 
 
+@pytest.mark.parametrize("fault", ["torch worker dies", "collectives hang", "wrong sums"])
+def test_a_test_that_the_budget_ends_is_undetermined_for_all_its_members(fault):
+    """The faulty node answers at once, and its partners wait for it when the budget ends."""
+    cut_tests = 0
+    for budget in range(4, 30):
+        outcome = examined(orders(6, budget=float(budget)), NODE_FAULTS[fault])
+        verdicts = {node.node: node.verdict for node in outcome.report.nodes}
+        findings = {node.node: [finding.check for finding in node.findings] for node in outcome.report.nodes}
+        for test in outcome.report.tests:
+            if test.outcome == "void":
+                cut_tests += 1
+                assert all("budget" in findings[node] for node in test.nodes)
+                assert Grade.PASS not in {verdicts[node] for node in test.nodes}
+    assert cut_tests or fault == "wrong sums"
+
+
 def test_a_healthy_cluster_that_gets_no_time_is_undetermined_and_runs():
     outcome = examined(orders(4, budget=0.5))
     assert (outcome.fit, outcome.report.verdict) == (True, Grade.UNDETERMINED)
