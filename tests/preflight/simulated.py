@@ -71,6 +71,8 @@ class Faults:
     broken_links: set[frozenset[int]] = field(default_factory=set)
     """Collectives over them hang, though they can be dialled."""
     corrupt: set[int] = field(default_factory=set)
+    damaged: set[int] = field(default_factory=set)
+    """Their GPU reports an ECC error in every test with others, which then wait in vain."""
     overloaded: set[int] = field(default_factory=set)
     """Their agents report an overload with every heartbeat, and ranks of failed tests waited there."""
     slow: dict[int, float] = field(default_factory=dict)
@@ -400,6 +402,7 @@ class Cluster:
         hangs = hangs or any(len(nodes) >= faults.in_groups.get(node, len(nodes) + 1) for node in nodes)
         hangs = hangs or (not faults.uplink and self.apart(nodes))
         crashed = nodes & faults.crashes if len(nodes) > 1 else set()
+        damaged = nodes & faults.damaged if len(nodes) > 1 else set()
         wrong = "the summand of a node arrived changed" if nodes & faults.corrupt and len(nodes) > 1 else ""
         pace = min([1.0, *(faults.slow.get(node, 1.0) for node in nodes)])
         pace = min([pace, *(factor for ends, factor in faults.slow_links.items() if ends <= nodes)])
@@ -409,7 +412,11 @@ class Cluster:
         for node, number, own in arrived:
             if node in crashed:
                 result = GroupResult(own.test, False, "warm", 0.1, why="the torch worker ended: SIGSEGV")
-            elif hangs or crashed:
+            elif node in damaged:
+                why = "CUDA error: uncorrectable ECC error encountered"
+                starved = node in faults.overloaded
+                result = GroupResult(own.test, False, "exact", 0.1, why=why, starved=starved)
+            elif hangs or crashed or damaged:
                 why, starved = "killed after its limit", node in faults.overloaded
                 result = GroupResult(own.test, False, "group", own.limit, why=why, late=True, starved=starved)
             else:

@@ -5,6 +5,8 @@ from __future__ import annotations
 import statistics
 from collections.abc import Generator, Sequence
 
+from clusterrun.diagnosis.known_errors import meaning
+from clusterrun.diagnosis.verdict import Verdict
 from clusterrun.model.frozen import replace
 from clusterrun.preflight.observations import BURN, DEVICE, HALF, PAIR, PEERS, PRODUCT, SET, TABLE, GroupTest
 from clusterrun.preflight.session import expected_bandwidth
@@ -189,7 +191,7 @@ class GroupTests:
             return GroupTest(nodes, None, kind=kind, seconds=seconds, why="NCCL was loading its kernels")
         failed = [answer for answer in answers.values() if not answer.passed]
         starved = [self.state.nodes[node].name for node, answer in answers.items() if answer.starved]
-        if starved and not any(answer.wrong for answer in failed):
+        if starved and not any(map(_is_proof, failed)):
             why = f"overloaded: {', '.join(starved)}"
             return GroupTest(nodes, None, kind=kind, seconds=seconds, why=why)
         # Members that failed by themselves come before members that waited for them or lost them.
@@ -221,6 +223,13 @@ class GroupTests:
                 f"repeated with {_PATIENT_LIMIT:g} s. Does every start compile them? NCCL_DEBUG=INFO says so "
                 "in Init timings (kernels); a torch built for these GPUs does not"
             )
+
+
+def _is_proof(failed: GroupResult) -> bool:
+    """Return whether a failure proves a fault in spite of an overload: a wrong sum or broken hardware."""
+    known_error = meaning(failed.why)
+    is_broken = known_error is not None and known_error.hardware and known_error.verdict is not Verdict.LINK
+    return bool(failed.wrong) or is_broken
 
 
 def _ways(answers: dict[int, GroupResult]) -> tuple[tuple[int, float], ...]:

@@ -16,6 +16,8 @@ from clusterrun.model.world import exactly
 GLOO, NCCL = "gloo", "nccl"
 PIECE_BYTES = 256 * 1024
 _UNSET = ""
+# A wait for the GPU polls without pauses for this long. Then a pause is this share of the wait, in seconds.
+_BUSY_SECONDS, _PAUSE_SHARE, _LONGEST_PAUSE = 0.02, 0.01, 0.01
 
 
 class OutOfTime(Exception):
@@ -107,13 +109,19 @@ class OnGpu:
         )
 
     def settle(self, until: float) -> None:
-        """Wait for the queued work until ``until``. Raise ``OutOfTime``. CUDA's own wait has no limit."""
+        """Wait for the queued work until ``until``. Raise ``OutOfTime``. CUDA's own wait has no limit.
+
+        The pauses grow with the wait, so that a long wait leaves the processor to torch's watchdog.
+        """
         event = torch.cuda.Event()
         event.record()
+        began = time.monotonic()
         while not event.query():
-            if time.monotonic() > until:
+            now = time.monotonic()
+            if now > until:
                 raise OutOfTime("the GPU did not finish the queued work")
-            time.sleep(0)
+            waited = now - began
+            time.sleep(min(_LONGEST_PAUSE, _PAUSE_SHARE * waited) if waited > _BUSY_SECONDS else 0)
 
     def timed(self, step: Callable[[], object], until: float) -> float:
         """Return the seconds that the GPU takes for the work of ``step``. Raise ``OutOfTime``.

@@ -14,13 +14,16 @@ _UNINFORMATIVE = re.compile(
 )
 # torch's text of an NCCL error: the place in torch, the kind, and the code with its general meaning.
 _NCCL_ERROR = re.compile(
-    r"NCCL error in: \S+, (?P<kind>.+?)(?: \(run with NCCL_DEBUG=\w+ for details\))?"
+    r"NCCL error(?: in: \S+,|:) (?P<kind>.+?)(?: \(run with NCCL_DEBUG=\w+ for details\))?"
     r", NCCL version (?P<version>\S+)(?:\s+(?P<code>nccl[A-Z]\w+):.*)?"
 )
 _PEER_ERROR = re.compile(
     r"(?i)connection (?:was )?(?:reset|closed)|broken pipe|closed by (?:remote )?peer|ncclRemoteError"
     r"|remote process|timed out waiting|saw a wrong sum"
+    r"|did not finish the queued work|killed after [\d.]+ s"
 )
+# torch's watchdog logs an asynchronous error of NCCL at once, and ends the process much later.
+_ASYNC_ERROR = re.compile(r"NCCL error: .*?(?=Exception raised from|\n\n\[|\Z)", re.DOTALL)
 _PLACE = re.compile(r"^\[?[\w./+-]+\.(?:cc|cpp|hpp|h|cu):\d+\]?[:,]?\s*")
 _ERROR_LINE = re.compile(r"(?i)error|warn|fatal|fail|abort|time.?out")
 _STAMP = re.compile(r"^(?:\[rank\d+\]:)?\[[EWI]\d+ [\d:.]+ \S+\.\w+:\d+\]\s*|^\S+:\d+:\d+ \[\d+\] ")
@@ -57,7 +60,10 @@ def _nccl(error: re.Match[str]) -> str:
 
 
 def most_telling(texts: Iterable[str]) -> str:
-    """Return the first text that does not only blame another rank, else the first text, else ''."""
+    """Return the first text that gives a cause in this rank, else the first text, else ''.
+
+    A text that blames another rank, or that only reports a wait, gives no cause.
+    """
     reasons = [text for text in texts if text]
     return next((text for text in reasons if not _PEER_ERROR.search(text)), reasons[0] if reasons else "")
 
@@ -70,6 +76,12 @@ def of_error(error: BaseException) -> str:
 def of_end(output: str) -> str:
     """Return why a process died: the first errors at the end of its output."""
     return short("\n".join(line for line in output.splitlines() if _ERROR_LINE.search(line)))
+
+
+def async_error(output: str) -> str:
+    """Return the asynchronous error of NCCL that torch's watchdog logged, or ''."""
+    error = _ASYNC_ERROR.search(output)
+    return short(error[0]) if error else ""
 
 
 def loads(log: str) -> bool:

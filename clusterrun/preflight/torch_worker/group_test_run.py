@@ -38,14 +38,27 @@ class RankPart:
                 continue
             if not self.report.ended:
                 self.report = replace(report, stage=report.stage or self.report.stage)
+                if report.late:
+                    self._explain_wait()
         if self.child.closed and not self.report.ended:
             reason = error_text.of_end(self.child.printed())
             self.end(f"the test's process died: {reason}" if reason else "the test's process died")
 
-    def end(self, why: str) -> None:
+    def end(self, why: str, late: bool = False) -> None:
         """Mark a rank without a final report as failed."""
         if not self.report.ended:
-            self.report = RankReport(stage=self.report.stage, ended=True, why=why)
+            self.report = RankReport(stage=self.report.stage, ended=True, why=why, late=late)
+            if late:
+                self._explain_wait()
+
+    def _explain_wait(self) -> None:
+        """Replace the reason of a rank that waited in vain by an asynchronous error of its NCCL, if any.
+
+        NCCL reports such an error to torch's watchdog. The call that waits for the GPU never learns it.
+        """
+        reason = error_text.async_error(self.child.printed())
+        if reason:
+            self.report = replace(self.report, why=reason, late=False)
 
 
 class GroupTestRun:
@@ -76,15 +89,12 @@ class GroupTestRun:
             return None
         if self._failed_at is None and any(part.report.ended and part.report.why for part in self._parts):
             self._failed_at = now
-        over = now >= self.wakes_at()
-        if not over and not all(part.report.ended for part in self._parts):
+        if now < self.wakes_at() and not all(part.report.ended for part in self._parts):
             return None
         self._answered_at = now
-        return self._result(now, over)
+        return self._result(now)
 
-    def _result(self, now: float, over: bool) -> GroupResult:
-        late = over and self._failed_at is None and not all(part.report.ended for part in self._parts)
-        why = error_text.most_telling(part.report.why for part in self._parts)
+    def _result(self, now: float) -> GroupResult:
         loading = any(
             not part.report.ended and part.report.stage == "group" and error_text.loads(part.child.printed())
             for part in self._parts
@@ -92,19 +102,19 @@ class GroupTestRun:
         seconds = now - self._began
         for rank, part in enumerate(self._parts):
             who = f"local rank {rank}: " if len(self._parts) > 1 else ""
-            part.end(f"{who}killed after {seconds:.1f} s without an end")
+            part.end(f"{who}killed after {seconds:.1f} s without an end", late=True)
         transports = [error_text.chosen(part.child.printed()) for part in self._parts]
         # One rank of a node may have no port near its GPU.
         transport = max(filter(None, transports), key=lambda text: text.endswith(" GDRDMA"), default="")
         reports = [part.report for part in self._parts]
         result = rank_report.joined(self._task.test, round(seconds, 4), reports, transport)
         if loading:
-            why = f"killed after {seconds:.1f} s, while NCCL loaded its kernels"
+            result = replace(result, why=f"killed after {seconds:.1f} s, while NCCL loaded its kernels")
         starved = False
         if not result.passed and not result.wrong:
             waits = (part.child.seconds_without_processor() for part in self._parts)
             starved = is_excused(max(waits, default=0.0), seconds)
-        return replace(result, late=late, why=why or result.why, loading=loading, starved=starved)
+        return replace(result, loading=loading, starved=starved)
 
     @property
     def leaving(self) -> bool:

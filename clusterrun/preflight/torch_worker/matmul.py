@@ -12,7 +12,7 @@ from collections.abc import Callable
 
 import torch
 
-from clusterrun.preflight.torch_worker.backend import GLOO, OnCpu, OnGpu, dress, on, variables
+from clusterrun.preflight.torch_worker.backend import GLOO, OnCpu, OnGpu, OutOfTime, dress, on, variables
 from clusterrun.preflight.torch_worker.error_text import of_error
 from clusterrun.preflight.torch_worker.rank_report import RankReport
 
@@ -30,7 +30,7 @@ def serve(backend: str, local: int, until: float, say: Callable[[RankReport], No
         dress(variables(backend, "", {}) if backend != GLOO else {})
         say(multiplied(on(backend, local), until))
     except BaseException as error:  # noqa: BLE001 (any exception is the answer)
-        say(RankReport(ended=True, why=of_error(error)))
+        say(RankReport(ended=True, why=of_error(error), late=isinstance(error, OutOfTime)))
 
 
 def multiplied(side: OnCpu | OnGpu, until: float, load_seconds: float = 0.0) -> RankReport:

@@ -14,7 +14,7 @@ import torch.distributed as dist
 
 from clusterrun.preflight.tasks import GroupTask
 from clusterrun.preflight.torch_worker import sum_patterns
-from clusterrun.preflight.torch_worker.backend import dress, on, variables
+from clusterrun.preflight.torch_worker.backend import OutOfTime, dress, on, variables
 from clusterrun.preflight.torch_worker.bandwidth import BandwidthTest
 from clusterrun.preflight.torch_worker.error_text import of_error
 from clusterrun.preflight.torch_worker.rank_report import RankReport
@@ -51,7 +51,7 @@ class Rank:
         try:
             self._run(backend, users)
         except BaseException as error:  # noqa: BLE001 (any exception is the answer)
-            say(RankReport(ended=True, why=of_error(error)))
+            say(RankReport(ended=True, why=of_error(error), late=isinstance(error, OutOfTime)))
 
     def _run(self, backend: str, users: Mapping[str, str]) -> None:
         self._stage("store")

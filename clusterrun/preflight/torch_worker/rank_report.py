@@ -26,6 +26,7 @@ class RankReport:
     wrong: str = ""
     why: str = ""
     fingerprint: str = ""
+    late: bool = False  # it failed because a wait reached its limit
 
     @property
     def failed(self) -> bool:
@@ -44,7 +45,8 @@ def joined(test: int, seconds: float, reports: Sequence[RankReport], transport: 
     """Return a node's result from the final reports of its ranks."""
     differing = _odd(reports)
     wrong = most_telling(report.wrong for report in reports) or differing
-    why = most_telling(report.why for report in reports)
+    why = most_telling(report.why for report in sorted(reports, key=lambda report: report.late))
+    failed = [report for report in reports if report.failed]
     return GroupResult(
         test=test,
         passed=not wrong and not why,
@@ -54,6 +56,7 @@ def joined(test: int, seconds: float, reports: Sequence[RankReport], transport: 
         wrong=wrong,
         why=why,
         fingerprint=_most_common(reports),
+        late=bool(failed) and all(report.late for report in failed),
         transport=transport,
     )
 

@@ -71,11 +71,12 @@ def test_a_limit_that_expires_on_an_overloaded_node_blames_nobody(symptoms: dict
     assert outcome.report.verdict in (Grade.UNDETERMINED, Grade.PASS)
 
 
-def test_an_overloaded_coordinator_blames_nobody_and_a_wrong_sum_is_blamed_all_the_same() -> None:
+def test_an_overloaded_coordinator_blames_nobody_and_a_proven_fault_is_blamed_all_the_same() -> None:
     faults = Faults(overloaded=set(range(6)), late=dict.fromkeys(range(6), ("", 9, 20.0)))
     outcome = examined(orders(6, budget=60.0), faults)
     assert (outcome.fit, outcome.excluded, bad_links(outcome)) == (True, (), set())
-    assert blamed(examined(orders(6), Faults(overloaded=set(range(6)), corrupt={2}))) == {2}
+    for fault in ({"corrupt": {2}}, {"damaged": {2}}):
+        assert blamed(examined(orders(6, budget=180.0), Faults(overloaded=set(range(6)), **fault))) == {2}
 
 
 NODE_FAULTS = {

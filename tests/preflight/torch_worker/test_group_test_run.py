@@ -70,6 +70,68 @@ def test_a_late_test_whose_ranks_waited_for_processors_is_no_verdict(without: fl
     assert (result.passed, result.late, result.starved) == (False, True, starved)
 
 
+ASYNC_ERROR = """a:7:9 [0] NCCL INFO Using network Socket
+[rank1]:[E1126 06:33:46.452234113 ProcessGroupNCCL.cpp:672] [Rank 1] Collective WorkNCCL(SeqNum=1, \
+OpType=ALLREDUCE, NumelIn=8, NumelOut=8, Timeout(ms)=60000) raised the following async exception: \
+NCCL error: {kind}, NCCL version 2.29.7
+{code}: {meaning}
+Last error:
+{last}
+Exception raised from checkForNCCLErrorsInternal at /c10d/ProcessGroupNCCL.cpp:2866 (most recent call first):
+frame #0: c10::Error::Error(c10::SourceLocation) + 0x9d (0x7f4e784d0fad in /lib/libc10.so)
+
+[rank1]:[E1126 06:33:46.452811820 ProcessGroupNCCL.cpp:2395] [PG ID 0 Rank 1]  failure detected by watchdog
+"""
+INTERNAL = ASYNC_ERROR.format(
+    kind="internal error - please report this issue to the NCCL developers",
+    code="ncclInternalError",
+    meaning="Internal check failed.",
+    last="",
+)
+REMOTE = ASYNC_ERROR.format(
+    kind="remote process exited or there was a network error",
+    code="ncclRemoteError",
+    meaning="A call failed possibly due to a network error or a remote process exiting prematurely.",
+    last="NET/IB : Got completion from peer 10.0.0.2<5> with status=12 opcode=0 len=0 vendor err 129",
+)
+IN_VAIN = RankReport("exact", True, why="the GPU did not finish the queued work", late=True)
+
+
+@pytest.mark.parametrize("is_killed", [False, True])
+@pytest.mark.parametrize(
+    ("log", "reason"),
+    [
+        (
+            INTERNAL,
+            "NCCL 2.29.7: internal error - please report this issue to the NCCL developers "
+            "(ncclInternalError)",
+        ),
+        (
+            REMOTE,
+            "NCCL 2.29.7: remote process exited or there was a network error (ncclRemoteError) "
+            "NET/IB : Got completion from peer 10.0.0.2<5> with status=12 opcode=0 len=0 vendor err 129",
+        ),
+    ],
+)
+def test_an_asynchronous_error_explains_a_wait_for_the_gpu(log: str, reason: str, is_killed: bool) -> None:
+    trial, first, second = started()
+    first.say(IN_VAIN)
+    second.log = log
+    second.say(RankReport("exact"), *([] if is_killed else [IN_VAIN]))
+    result = trial.look(110.0)
+    assert result is not None
+    assert (result.passed, result.late, result.why) == (False, False, reason)
+
+
+def test_a_wait_without_an_error_is_late() -> None:
+    trial, first, second = started()
+    first.say(IN_VAIN)
+    second.say(IN_VAIN)
+    result = trial.look(109.5)
+    assert result is not None
+    assert (result.passed, result.late, result.why) == (False, True, IN_VAIN.why)
+
+
 def test_a_wrong_sum_is_a_verdict_on_an_overloaded_machine_too() -> None:
     trial, first, second = started()
     for rank in (first, second):
