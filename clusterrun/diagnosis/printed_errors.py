@@ -38,6 +38,8 @@ _RICH_FRAME = re.compile(r"^\s*│ (/.*):(\d+) in (\S+)\s*│$")
 _FATAL = re.compile(r"^Fatal Python error: (.*)")
 # How ``faulthandler.dump_traceback_later`` begins; it may end the process, or only tell where it is.
 _TIMER = re.compile(r"^Timeout \(\d+:\d\d:\d\d(?:\.\d+)?\)!$")
+# Files of torch in whose functions a thread waits for collectives, the main thread also in ``backward``.
+_COLLECTIVES, _BACKWARD = "/distributed_c10d.py:", "/autograd/graph.py:"
 _DUMPED = re.compile(r"^(?:Current t|T)hread 0x")
 # An exception's class is written with a capital, but for a few of the standard library.
 _NAMED = re.compile(
@@ -93,6 +95,7 @@ class Error:
     ends: torch marks it as the error that ended the rank
     survived: the rank printed other lines long after it
     thread: the line of another thread that was in a collective when the process aborted
+    main: the line of the main thread if it was in a collective, or in ``backward``, when the process aborted
     """
 
     at: float
@@ -106,6 +109,7 @@ class Error:
     ends: bool = False
     survived: bool = False
     thread: str = ""
+    main: str = ""
 
     @property
     def is_consequence(self) -> bool:
@@ -399,10 +403,13 @@ class _Reader:
         if self._dump and last and not self._open:
             self._section.append(frame)
             own = [place for place in self._section if not is_library(place)]
-            calls = any("/distributed_c10d.py:" in place for place in self._section)
-            # The outermost frame of a thread that is not the main one.
+            calls = any(_COLLECTIVES in place for place in self._section)
+            backward = any(_BACKWARD in place for place in self._section)
+            # The outermost frame of a thread that is not the main one, and that of a script.
             if function_of(frame) == "_bootstrap" and own and calls:
                 last = self._errors[self._last] = replace(last, thread=own[0])
+            elif function_of(frame) == "<module>" and own and (calls or backward):
+                last = self._errors[self._last] = replace(last, main=own[0])
         if is_library(frame):
             return
         if self._open:

@@ -11,7 +11,7 @@ from clusterrun.diagnosis.evidence import Group, RankSnapshot, Record
 from clusterrun.diagnosis.printed_errors import heard
 from clusterrun.diagnosis.remains import Remains
 from clusterrun.diagnosis.stacks import ThreadPlace
-from clusterrun.diagnosis.verdict import Verdict
+from clusterrun.diagnosis.verdict import Diagnosis, Verdict
 from clusterrun.model.record import Failure
 from clusterrun.model.states import State
 from tests.diagnosis.ranks import LIBRARY, LOOP, NOW, bare, case, history, rank, record
@@ -97,8 +97,48 @@ Thread 0x00007f08e2891b80 (most recent call first):
 """
 
 
-def test_the_dump_of_a_rank_that_aborted_shows_the_line_of_the_other_thread() -> None:
+def test_the_dump_of_a_rank_that_aborted_shows_the_lines_of_both_threads() -> None:
     (error,) = heard([(0, "err", 100.0, ABORTED)])
-    assert error.thread == "/home/me/train.py:10 metrics"
-    (alone,) = heard([(0, "err", 100.0, ABORTED.replace(" in _bootstrap", " in <module>"))])
-    assert alone.thread == ""
+    assert (error.thread, error.main) == ("/home/me/train.py:10 metrics", "/home/me/train.py:14 <module>")
+    (error,) = heard([(0, "err", 100.0, ABORTED.replace(" in _bootstrap", " in <module>"))])
+    assert error.thread == ""
+    joins = ABORTED.replace("torch/distributed/distributed_c10d.py", "queue.py")
+    (error,) = heard([(0, "err", 100.0, joins)])
+    assert (error.thread, error.main) == ("", "")
+
+
+def aborts(*left: RankSnapshot, printed: str = ABORTED) -> Diagnosis:
+    """The diagnosis of two ranks that both aborted, if ``left`` left records."""
+    errors = heard([(number, "err", 100.0, printed) for number in range(2)])
+    failure = Failure(1, "n1", -6, 100.1, "rank 1 on n1 was killed by signal 6 (SIGABRT)")
+    return decide_end(Remains(State.FAILED, "", failure, errors, ("n0", "n0", "n1", "n1"), last=left))
+
+
+def test_the_stacks_of_ranks_that_aborted_show_both_threads_if_no_rank_left_a_record() -> None:
+    """Recorded of two ranks that abort at once."""
+    result = aborts()
+    assert (result.verdict, result.culprits) == (Verdict.MISMATCH, ())
+    assert "another thread made calls at train.py:10 (metrics)" in result.said
+    assert "the main thread made its own at train.py:14" in result.said
+    assert "dist.new_group()" in result.remedy
+
+
+def test_the_only_recorded_group_is_the_one_of_both_threads_of_a_rank_that_aborted() -> None:
+    by_main = bare(2, "n1", "", records=history(5), groups=(Group("0", 4, ranks="0-3"),))
+    assert "(metrics) in group 0, which the main thread uses at train.py:14" in aborts(by_main).said
+
+
+def test_the_stacks_of_ranks_that_aborted_prove_nothing_if_there_are_several_groups() -> None:
+    """The other thread may have a group of its own, and the main thread's call may be wrong."""
+    groups = (Group("0", 4, ranks="0-3"), Group("1", 4, ranks="0-3"))
+    by_main = bare(2, "n1", "", records=history(5), groups=groups)
+    assert not aborts(by_main).said.startswith("two threads")
+
+
+def test_a_thread_of_a_rank_that_aborted_is_no_second_one_if_the_main_thread_waits_for_it() -> None:
+    main, waits = (
+        'distributed_c10d.py", line 3252 in all_reduce\n  File "/home/me/train.py", line 14',
+        "queue.py",
+    )
+    printed = ABORTED.replace(main, f'{waits}", line 171 in get\n  File "/home/me/train.py", line 14')
+    assert not aborts(printed=printed).said.startswith("two threads")

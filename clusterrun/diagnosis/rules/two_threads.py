@@ -1,7 +1,8 @@
 """Two threads of a rank call collectives on one process group, so that ranks may call them in another order.
 
 torch records which thread began a call. Without that (torch before 2.9) the stacks show it. A thread that
-takes turns with the main thread under a lock, in a job that hangs for another reason, looks the same.
+takes turns with the main thread under a lock, in a job that hangs for another reason, looks the same. So does
+a thread with a group of its own, in a rank that aborted for another reason before any rank left a record.
 """
 
 from __future__ import annotations
@@ -10,25 +11,30 @@ from clusterrun.diagnosis.calls import CallTable
 from clusterrun.diagnosis.evidence import RankSnapshot
 from clusterrun.diagnosis.first_error import first_error
 from clusterrun.diagnosis.hypothesis import Hypothesis
+from clusterrun.diagnosis.printed_errors import Error
 from clusterrun.diagnosis.stacks import Doing, short
 from clusterrun.diagnosis.verdict import Diagnosis, Verdict, ranks_in_words
 from clusterrun.diagnosis.wording import at_place, waited
 
 # Above different calls: these follow from it.
 CERTAINTY = 85
+# The same if only the stacks of ranks that aborted show both threads.
+CERTAINTY_OF_STACKS = 81
 # The newest records of a group in which an ended run must show both threads.
 NEWEST = 8
 
 
 def rule(table: CallTable) -> list[Hypothesis]:
-    groups = _shared_at_the_end(table) if table.end else _shared_now(table)
-    if not groups:
+    ranks_by_group = _shared_at_the_end(table) if table.end else _shared_now(table)
+    if not ranks_by_group:
         return []
-    group = min(groups)
-    ranks = tuple(rank for rank in table.by_rank if rank in groups[group])
-    threads = [thread for rank in ranks for thread in table.of(rank).stacks.threads if thread.operation]
+    group = min(ranks_by_group)
+    ranks = tuple(sorted(ranks_by_group[group]))
+    snapshots = [table.by_rank[rank] for rank in ranks if rank in table.by_rank]
+    threads = [thread for rank in snapshots for thread in rank.stacks.threads if thread.operation]
     facts = {"ranks": ranks, "group": group, "thread": threads[0] if threads else None}
-    return [Hypothesis("two threads", CERTAINTY, facts=facts)]
+    certainty = CERTAINTY if group else CERTAINTY_OF_STACKS
+    return [Hypothesis("two threads", certainty, facts=facts)]
 
 
 def _shared_now(table: CallTable) -> dict[str, list[int]]:
@@ -58,7 +64,11 @@ def _callers(table: CallTable, rank: RankSnapshot, group: str, is_recorded: bool
 
 
 def _shared_at_the_end(table: CallTable) -> dict[str, list[int]]:
-    """The groups in whose newest records a rank shows both threads, after an error that mismatches cause."""
+    """The groups that both threads of a rank use, after an error that mismatches cause, and these ranks.
+
+    A rank shows both threads by its newest records of a group. A rank that aborted left no records, but its
+    stacks show both. They were in the only group that others know, or in '' if nobody left a record.
+    """
     error = first_error(table)
     if not error or not error.row or error.row.verdict is not Verdict.MISMATCH:
         return {}
@@ -68,22 +78,36 @@ def _shared_at_the_end(table: CallTable) -> dict[str, list[int]]:
             newest = [call.by_thread for call in calls if call.group == group][-NEWEST:]
             if any(newest) and not all(newest):
                 ranks_by_group.setdefault(group, []).append(rank)
+    groups = {call.group for call in table.calls}
+    groups.update(group.name for rank in table.ranks for group in rank.groups)
+    aborted = [error.rank for error in _aborted(table)]
+    if aborted and not ranks_by_group and len(groups) < 2:
+        ranks_by_group["".join(groups)] = aborted
     return ranks_by_group
+
+
+def _aborted(table: CallTable) -> list[Error]:
+    """The errors of ranks that aborted while their main thread and another thread were in collectives."""
+    return [error for error in table.end.errors if error.thread and error.main] if table.end else []
 
 
 def explain(table: CallTable, hypothesis: Hypothesis) -> Diagnosis:
     ranks, group, thread = (hypothesis.facts[name] for name in ("ranks", "group", "thread"))
-    called = f"called {thread.operation} at {short(thread.frame)}" if thread else "made calls"
-    aborted = [error.thread for error in table.end.errors if error.thread] if table.end else []
-    if aborted and not thread:
-        called = f"made calls at {short(aborted[0])}"
-    sentence = f"two threads use one process group: another thread {called} in group {group}, "
-    mains = [rank for rank in table.by_rank if table.line(rank)]
-    sentence += (
-        f"which the main thread uses{at_place(table, *mains)}; so ranks make its calls in another order"
-    )
+    aborted = _aborted(table)
+    called, main_line = "made calls", at_place(table, *(rank for rank in table.by_rank if table.line(rank)))
+    if thread:
+        called = f"called {thread.operation} at {short(thread.frame)}"
+    elif aborted:
+        called = f"made calls at {short(aborted[0].thread)}"
+    if aborted and not main_line:
+        main_line = f" at {short(aborted[0].main)}"
+    where = f"in group {group}, which the main thread uses" if group else "while the main thread made its own"
+    sentence = f"two threads use one process group: another thread {called} {where}{main_line}"
+    sentence += "; so ranks make its calls in another order"
     remedy = "give that thread a process group of its own: group = dist.new_group() on every rank, and "
     remedy += "process_group=group (or group=group) in its calls"
+    if not group:
+        remedy += "; if it has one, compare the shapes and types that ranks pass at both lines"
     evidence = [f"on {ranks_in_words(ranks)} another thread than the main one {called}"]
     return Diagnosis(Verdict.MISMATCH, sentence, (), (), (*evidence, *waited(table)), remedy)
 
