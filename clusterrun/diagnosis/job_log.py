@@ -30,10 +30,18 @@ STEPS_AFTER_SURVIVED = 3
 LINES_TO_EXCEPTION = 60
 MOST_CULPRITS = 16
 MOST_LAST_LINES = 5
+# Characters of an exception without a traceback.
+MOST_EXCEPTION = 400
 
 _STEP = re.compile(
     r"(?i)\b(?:step|iter(?:ation)?|epoch|it)\b\W{0,3}\[?\d|\d(?:\.\d+)?\s?(?:it/s|s/it)|\bloss\b\W{0,3}\d|%\|"
 )
+# An exception's name and message at the beginning of a line. A script printed it without its traceback.
+_EXCEPTION_LINE = re.compile(
+    r"^(?:\[rank(\d+)\]:\s?)?"
+    r"((?:[A-Za-z_]\w*\.)*(?:[A-Z]\w*(?:Error|Exception|Interrupt|Failure)|Exception): .+)"
+)
+_NUMBER = re.compile(r"\d+(?:\.\d+)?")
 _SIGNAL_NUMBER = re.compile(r"signal (\d+)(?: \(\w+\))?")
 _TORCHRUN_REPORT = re.compile(r"^Root Cause \(first observed failure\):")
 _TORCHRUN_RANK = re.compile(r"^\s+rank\s+: (\d+)\s*\(local_rank: \d+\)")
@@ -118,6 +126,8 @@ class JobLog:
         self._report_rank = -1
         self._report_host = ""
         self._in_traceback = False
+        # The newest line that may be an exception without a traceback.
+        self._exception_line: LogError | None = None
         self.last_lines: list[str] = []
 
     def begin_file(self, rank: int = -1) -> None:
@@ -157,6 +167,10 @@ class JobLog:
         listener.hear(self._heard[key] / LINES_PER_SECOND, text)
         orders = self._orders[key]
         orders += [self._order] * (len(listener.errors) - len(orders))
+        if match := _EXCEPTION_LINE.match(text):
+            printed_by = int(match[1]) if match[1] else rank
+            error = Error(0.0, printed_by, match[2][:MOST_EXCEPTION])
+            self._exception_line = LogError(error, self._order, printed_by, line.node)
         if _STEP.search(text):
             self._steps[key] = [*self._steps.get(key, [])[1 - STEPS_AFTER_SURVIVED :], self._order]
 
@@ -206,6 +220,28 @@ class JobLog:
         """Return the lines about ends, in their order."""
         return self._ends.ends
 
+    def is_settled(self) -> bool:
+        """Return whether a launcher confirms the end of a rank that printed an error of its own before.
+
+        Lines between the beginning and the end of the log, which were not read, do not change the diagnosis.
+        """
+        ended = self._ended_first(self.ends())
+        for log_error in self.errors():
+            error = log_error.error
+            if (
+                error.is_consequence
+                or error.survived
+                or is_timeout(error)
+                or error.lost_peer
+                or _is_report(error)
+            ):
+                continue
+            if log_error.rank == self._first_rank >= 0:
+                return True
+            if ended and log_error.order < ended.order and log_error.rank in (-1, *ended.ranks):
+                return True
+        return False
+
     def diagnose(self) -> Diagnosis:
         """Return the diagnosis of all lines that were read."""
         errors, ends = self.errors(), self.ends()
@@ -233,7 +269,15 @@ class JobLog:
             who = ranks_in_words([first.rank]) if first.rank >= 0 else "a rank"
             sentence = f"{who} only noticed the end of another one; the log does not hold what failed first"
             return Diagnosis(Verdict.UNDETERMINED, sentence, (), (), (first.error.message,), _NOTHING_REMEDY)
+        if unended := self._unended():
+            return _of_unended(unended)
         lines = tuple(f"last line: {line}" for line in self.last_lines[-3:])
+        last = self._exception_line
+        if last and sum(step > last.order for steps in self._steps.values() for step in steps) == 0:
+            diagnosis = self._of_errors([last], [last], ends)
+            return replace(
+                diagnosis, evidence=(*diagnosis.evidence, "it has no traceback in the log", *lines)
+            )
         return Diagnosis(Verdict.UNDETERMINED, "there is no error in it", (), (), lines, _NOTHING_REMEDY)
 
     def _of_errors(
@@ -244,18 +288,22 @@ class JobLog:
         first = min(root or own, key=lambda log_error: (log_error.error.lost_peer, log_error.order))
         first, hint = _exception_after(first, own)
         error = first.error
-        same = {
-            log_error.rank: log_error
-            for log_error in reversed(own)
-            if log_error.error.text == error.text
-            and log_error.error.frame == error.frame
-            and log_error.rank >= 0
-        }
-        ranks: tuple[int, ...] = tuple(sorted(same))
+        same = [
+            log_error
+            for log_error in own
+            if log_error.error.frame == error.frame
+            and (log_error.error.text == error.text or (not root and _is_alike(log_error.error, error)))
+        ]
+        ranks: tuple[int, ...] = tuple(sorted({log_error.rank for log_error in same if log_error.rank >= 0}))
         node = first.node
         if not ranks:
             ended = self._ended_first(ends)
             ranks, node = (ended.ranks, ended.node) if ended else ((), node)
+            alike = [end for end in ends if ended and (end.kind, end.words) == (ended.kind, ended.words)]
+            if len(same) > 1 and len(alike) > 1:
+                # The error was printed several times, and several ranks ended alike.
+                ranks = tuple(sorted({rank for end in alike for rank in end.ranks}))
+                node = ""
         culprits = tuple(
             Culprit(rank, self._node_of(rank, ends) or (node if len(ranks) == 1 else ""), error.message)
             for rank in ranks[:MOST_CULPRITS]
@@ -275,6 +323,14 @@ class JobLog:
         remedy = foreign(row) if row else _own_remedy(error)
         verdict = row.verdict if row else Verdict.CRASHED
         return Diagnosis(verdict, sentence, culprits, (), tuple(dict.fromkeys(evidence)), remedy)
+
+    def _unended(self) -> list[LogError]:
+        """Return the tracebacks in which the log ends."""
+        return [
+            LogError(error, self._order, error.inner if error.inner >= 0 else self._marks[key][0])
+            for key, listener in self._listeners.items()
+            for error in listener.unended()
+        ]
 
     def _of_timeouts(self, errors: Sequence[LogError]) -> Diagnosis:
         """Return the diagnosis of collectives that timed out, by the rules for runs that have ended."""
@@ -353,6 +409,18 @@ class JobLog:
         return next((end.node for end in ends if rank in end.ranks), "")
 
 
+def _of_unended(unended: Sequence[LogError]) -> Diagnosis:
+    """Return the diagnosis of a log that ends inside of a traceback."""
+    culprits = tuple(
+        Culprit(log_error.rank, log_error.node, log_error.error.message)
+        for log_error in unended[:MOST_CULPRITS]
+        if log_error.rank >= 0
+    )
+    who = ranks_in_words([culprit.rank for culprit in culprits]) if culprits else "a rank"
+    sentence = f"{who} failed: the log ends in {unended[0].error.message}"
+    return Diagnosis(Verdict.CRASHED, sentence, culprits, (), (), _NOTHING_REMEDY)
+
+
 def foreign(row: KnownError) -> str:
     """Return the remedy of a known error, in words for a job that clusterrun did not start."""
     remedy = row.remedy
@@ -365,6 +433,13 @@ def _with_name(match: re.Match[str]) -> str:
     with suppress(ValueError):
         return f"signal {match[1]} ({signal.Signals(int(match[1])).name})"
     return match[0]
+
+
+def _is_alike(error: Error, other: Error) -> bool:
+    """Return whether messages differ in numbers only, or mean the same known error."""
+    if error.row is not None:
+        return error.row is other.row
+    return _NUMBER.sub("", error.text) == _NUMBER.sub("", other.text)
 
 
 def _is_report(error: Error) -> bool:

@@ -16,9 +16,10 @@ MOST_STATES = 3
 _ESCAPES = re.compile(
     r"\x1b\[[0-9;?]*[A-Za-z]|\x1b\][^\x07\x1b]*(?:\x07|\x1b\\)|[\x00-\x08\x0b\x0c\x0e-\x1a\x1c-\x1f\x7f]"
 )
+# deepspeed's lines begin with a time and a level, which tell them from the lines of a traceback.
 _TIME = re.compile(
-    r"^\[?\d{4}-\d\d-\d\d[T ]\d\d:\d\d:\d\d(?:[.,]\d+)?(?:Z|[+-]\d\d:?\d\d)?\]?:? ?"
-    r"(?!\[(?:INFO|ERROR|WARNING)\])"
+    r"^(?!\[[\d:., -]+\] \[(?:INFO|ERROR|WARNING)\])"
+    r"\[?\d{4}-\d\d-\d\d[T ]\d\d:\d\d:\d\d(?:[.,]\d+)?(?:Z|[+-]\d\d:?\d\d)?\]?:? ?"
 )
 _MPIRUN = re.compile(
     r"^(?:\w{3} \w{3} +\d+ \d\d:\d\d:\d\d \d{4})?\[(?:\d+,)?(\d+)\](?:\[[\w.-]+:\d+\])?<std(?:out|err)>:\s?"

@@ -192,6 +192,11 @@ class ErrorListener:
         if child:
             self._child_failed(at, *child)
 
+    def unended(self) -> list[Error]:
+        """Return the tracebacks that have begun and lack their exception, with their innermost frames."""
+        errors = (reader.unended() for reader in self._readers.values())
+        return [error for error in errors if error]
+
     def _child_failed(self, at: float, inner: int, text: str) -> None:
         """The launcher reports which of its ranks failed first, unless that rank printed its error itself."""
         if any(error.inner == inner for error in self.errors):
@@ -308,6 +313,12 @@ class _Reader:
             self._hear_open(at, text)
         elif not self._continues(text):
             self._hear_other(at, text)
+
+    def unended(self) -> Error | None:
+        """Return the traceback whose exception was not read; None without one."""
+        if not self._open or not self._frame:
+            return None
+        return replace(self._error(0.0, "a traceback without its exception"), frame=self._frame)
 
     def _hear_untraced(self, at: float, text: str) -> None:
         """Add the output before a hint at hidden tracebacks as an error, unless an error was just read."""

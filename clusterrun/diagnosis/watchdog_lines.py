@@ -65,8 +65,10 @@ class WatchdogLines:
             elif _STUCK.search(text):
                 stuck.add(rank)
         self.stuck, self.absent = tuple(sorted(stuck)), tuple(sorted(absent))
+        # A log may lack the line that names the group of a call. With one group there is no doubt.
+        only_group = next(iter(groups.values())) if len(set(groups.values())) == 1 else ""
         self.calls = [
-            Call(rank, groups.get((rank, number), ""), number, operation)
+            Call(rank, groups.get((rank, number), only_group), number, operation)
             for (rank, number), operation in sorted(calls.items())
         ]
 

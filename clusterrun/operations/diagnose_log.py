@@ -37,10 +37,11 @@ SCAN_SECONDS = 60.0
 MOST_FILES = 4096
 MOST_ERRORS = 64
 # In the middle of a long file only lines with one of these are read, and the lines around them.
+# Each needle costs one pass over the file. ``: error: `` is in all errors of srun and slurmstepd.
 _NEEDLES = (
-    *(b"Traceback (most recent call", b"Error: ", b"Watchdog caught", b"srun: error", b"slurmstepd"),
-    *(b"Root Cause (first", b"ut of memory", b"ut Of Memory", b"oom_kill", b"oom-kill", b"exited on signal"),
-    *(b"return code = ", b"terminate called after", b"Fatal Python error"),
+    *(b"Traceback (most recent call", b"Error: ", b": error: ", b"Watchdog caught", b"Root Cause (first"),
+    *(b"ut of memory", b"exited on signal", b"return code = ", b"terminate called after"),
+    b"Fatal Python error",
 )
 # Elsewhere any line that may belong to an error is read, and the lines around it.
 _MAYBE = re.compile(
@@ -91,12 +92,10 @@ def diagnose_logs(names: Sequence[str], stdin: BinaryIO, clock: Callable[[], flo
 
     Raise ``BadInput`` if none of them can be read.
     """
-    log, reader = JobLog(), _BoundedReader(clock)
-    files, problems = _read_all(log, reader, expanded(names), stdin)
+    log, files, notes = _read_all(expanded(names), clock, stdin)
     if not files:
-        raise BadInput("; ".join(problems), "name log files that exist, a glob in quotes, or - for stdin")
-    diagnosis = log.diagnose()
-    notes = [*problems, *_not_read(files), *reader.notes()]
+        raise BadInput("; ".join(notes), "name log files that exist, a glob in quotes, or - for stdin")
+    diagnosis = _limited(log.diagnose(), files)
     diagnosis = replace(diagnosis, evidence=(*diagnosis.evidence, *notes))
     errors = log.errors()
     return LogReport(tuple(files), diagnosis, tuple(errors[:MOST_ERRORS]), max(0, len(errors) - MOST_ERRORS))
@@ -107,25 +106,41 @@ def diagnose_ended_job(context: Context, job: ForeignJob) -> Diagnosis:
 
     Raise ``NoSuchRun`` if none of them is on this machine.
     """
-    log, reader = JobLog(), _BoundedReader(context.clock.monotonic)
     names = context.client().output_files(job)
     paths = [path for name in names for path in ([name] if os.path.isfile(name) else sorted(glob.glob(name)))]
-    files, problems = _read_all(log, reader, dict.fromkeys(paths))
+    log, files, read_notes = _read_all(list(dict.fromkeys(paths)), context.clock.monotonic)
     if not files:
         error = not_a_run(context, job)
         where = ", ".join(names) or "its name is not known"
-        why = "; ".join(problems) or f"its output is not on this machine ({where})"
+        why = "; ".join(read_notes) or f"its output is not on this machine ({where})"
         remedy = f"clusterrun diagnose --log FILE reads it where it is\n{error.remedy}"
         raise NoSuchRun(f"job {job.job_id} has ended as {job.word}, and {why}", remedy)
     log.job_ended(job.word, job.nodelist)
-    diagnosis = log.diagnose()
+    diagnosis = _limited(log.diagnose(), files)
     read = ", ".join(file.path for file in files)
     notes = [f"Slurm's state of job {job.job_id} is {job.word}; read: {read}"]
-    notes += [*problems, *_not_read(files), *reader.notes()]
+    notes += read_notes
     return replace(diagnosis, evidence=tuple(dict.fromkeys((*diagnosis.evidence, *notes))))
 
 
 def _read_all(
+    paths: Sequence[str], clock: Callable[[], float], stdin: BinaryIO | None = None
+) -> tuple[JobLog, list[ReadFile], list[str]]:
+    """Read files. Return what they say, the files that could be read, and notes about the rest.
+
+    The middle of long files is searched only if their beginnings and ends do not settle what failed first.
+    """
+    if all(map(os.path.isfile, paths)):
+        log, reader = JobLog(), _BoundedReader(clock, skips_middle=True)
+        files, problems = _read_each(log, reader, paths)
+        if log.is_settled() or not any(file.skipped for file in files):
+            return log, files, [*problems, *_not_read(files)]
+    log, reader = JobLog(), _BoundedReader(clock)
+    files, problems = _read_each(log, reader, paths, stdin)
+    return log, files, [*problems, *_not_read(files), *reader.notes()]
+
+
+def _read_each(
     log: JobLog, reader: _BoundedReader, paths: Iterable[str], stdin: BinaryIO | None = None
 ) -> tuple[list[ReadFile], list[str]]:
     """Read files into ``log``. Return those that could be read, and why others could not."""
@@ -175,9 +190,9 @@ def expanded(names: Sequence[str]) -> list[str]:
 class _BoundedReader:
     """Reads the beginning and the end of a file whole, and the middle around places that look like errors."""
 
-    def __init__(self, clock: Callable[[], float]) -> None:
+    def __init__(self, clock: Callable[[], float], skips_middle: bool = False) -> None:
         self._clock = clock
-        self._until = clock() + SCAN_SECONDS
+        self._until = clock() + (0.0 if skips_middle else SCAN_SECONDS)
         self._around = MOST_AROUND
         self._unread_places = 0
 
@@ -297,9 +312,19 @@ def _chunk(file: BinaryIO) -> bytes:
     return b"".join(parts)
 
 
+def _limited(diagnosis: Diagnosis, files: Sequence[ReadFile]) -> Diagnosis:
+    """Return a diagnosis without an error that names the limits of what was read."""
+    skipped = sum(file.skipped for file in files)
+    if diagnosis.verdict is not Verdict.UNDETERMINED or not skipped:
+        return diagnosis
+    remedy = f"search the rest in parts: tail -c 4G FILE | clusterrun diagnose --log -; {diagnosis.remedy}"
+    return replace(diagnosis, said=f"{diagnosis.said}, but {gibibytes(skipped)} were not read", remedy=remedy)
+
+
 def _not_read(files: Sequence[ReadFile]) -> Iterator[str]:
     for file in files:
         if file.scanned or file.skipped:
             text = f"{file.path} has {gibibytes(file.size)}: its beginning and end were read"
-            text += f", {gibibytes(file.scanned)} between them were only searched for errors"
+            if file.scanned:
+                text += f", {gibibytes(file.scanned)} between them were only searched for errors"
             yield text + (f", {gibibytes(file.skipped)} were not read" if file.skipped else "")

@@ -305,6 +305,18 @@ EXPECTED = {
         "pytorch/pytorch#64926", (1,), ("RuntimeError: stream ended early",), "main.py:51", (), False
     ),
     "hostile-bytes": Answer("-", (2,), ("ValueError: bad",), "b.py:3", (), True),
+    "exception-without-traceback": Answer("-", (), ("ValueError: x",), "", (), False),
+    "deepspeed-lines-behind-exception": Answer(
+        "-", (1,), ("AssertionError: Check batch",), "64 != 4 * 4 * 2, at zero3.py:51", (), False
+    ),
+    "watchdog-one-call-behind": Answer("-", (7,), ("collective 4470",), "", (), False),
+    "cut-off-in-traceback": Answer("-", (3,), ("the log ends in a traceback",), "fsdp.py:97", (), False),
+    "oom-two-of-four-ranks": Answer("-", (1, 3), ("CUDA out of memory",), "blocks.py:44", ("dgx07",), False),
+    "same-error-every-task": Answer("-", (0, 1), ("No module named 'flash_attn'",), "train.py:3", (), False),
+    "exception-group": Answer("-", (), ("FileNotFoundError",), "fetch.py:18", (), False),
+    "bar-before-traceback": Answer("-", (), ("RuntimeError: The size of tensor a",), "vae.py:22", (), False),
+    "errors-named-in-passing": Answer("-", (), ("no error",), "", (), False),
+    "logger-exception": Answer("-", (), ("PytorchStreamWriter failed",), "ckpt.py:52", (), False),
     "quota": Answer("espnet/espnet#1185", (), ("Disk quota exceeded",), "trainer.py:412", (), False),
 }
 

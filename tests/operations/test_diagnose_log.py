@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import itertools
 import os
 from pathlib import Path
 from typing import Any
@@ -48,14 +49,41 @@ def test_an_error_anywhere_in_a_long_log_is_found(tmp_path: Path, place: int, by
 
 
 @pytest.mark.usefixtures("small_chunks")
+@pytest.mark.parametrize(
+    ("last", "is_read"),
+    [
+        ("srun: error: n1: task 2: Exited with exit code 1\n", False),
+        ("srun: error: n1: task 5: Exited with exit code 1\n", True),
+        ("", True),
+    ],
+)
+def test_the_middle_is_left_out_if_a_launcher_confirms_the_error_at_the_end(
+    tmp_path: Path, last: str, is_read: bool
+) -> None:
+    path = tmp_path / "a.out"
+    path.write_text(STEP * 5000 + ERROR + last)
+    (file,) = (report := read(str(path))).files
+    assert (file.scanned > 0, file.skipped == 0) == (is_read, is_read)
+    assert "KeyError: 'x', at train.py:5 (main)" in report.diagnosis.said
+
+
+@pytest.mark.usefixtures("small_chunks")
 def test_what_time_does_not_allow_is_left_out_and_said(tmp_path: Path) -> None:
     path = tmp_path / "a.log"
     path.write_text(STEP * 5000 + ERROR)
-    report = read(str(path), seconds=[0.0, 1000.0])
+    report = read(str(path), seconds=itertools.count(0, 1000))
     (file,) = report.files
     assert file.skipped > 0 and file.read + file.scanned + file.skipped == file.size
     assert any("were not read" in line for line in report.diagnosis.evidence)
     assert [culprit.rank for culprit in report.diagnosis.culprits] == [2]
+
+
+@pytest.mark.usefixtures("small_chunks")
+def test_no_error_is_not_claimed_of_what_was_not_read(tmp_path: Path) -> None:
+    path = tmp_path / "a.log"
+    path.write_text(STEP * 5000)
+    report = read(str(path), seconds=itertools.count(0, 1000))
+    assert "no error" in report.diagnosis.said and "were not read" in report.diagnosis.said
 
 
 @pytest.mark.usefixtures("small_chunks")
