@@ -76,6 +76,21 @@ class NodeDials:
 
 
 @frozen
+class InterfaceDials:
+    """One node dialled others at the addresses of another interface than the one in use."""
+
+    task: DialTask
+    answer: DialAnswer
+
+
+@frozen
+class EarlierInterfaces:
+    """The interfaces that an earlier check chose for NCCL."""
+
+    names: tuple[str, ...]
+
+
+@frozen
 class PortSweep:
     """Nodes dialled a comb of closed ports twice."""
 

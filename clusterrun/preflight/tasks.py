@@ -124,6 +124,7 @@ class DialTask(Task):
     closed: bool = False  # the ports have no listener; a refusal counts as an answer
     # The UDP ports have no listener. Large packets get lost if only small datagrams are refused.
     sizes: bool = False
+    interface: str = ""  # the addresses are those of this interface; '' if it is the one in use
 
 
 @frozen

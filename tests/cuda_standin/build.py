@@ -86,7 +86,7 @@ def build(torch: Path, work: Path) -> None:
     if cuda is None:
         raise SystemExit(f"{torch} is no CUDA build")
     requirements = importlib.metadata.requires("torch") or []
-    pattern = r"nvidia-nccl\S*==(\d+)\.(\d+)\.(\d+)"
+    pattern = r"nvidia-nccl\S* ?\(?==(\d+)\.(\d+)\.(\d+)"
     nccl = next(match.groups() for text in requirements if (match := re.match(pattern, text)))
     defines = (
         f"-DCUDA_VERSION={int(cuda[1]) * 1000 + int(cuda[2]) * 10}",

@@ -9,6 +9,7 @@ from clusterrun.model.preflight_report import Finding, Grade
 from clusterrun.preflight.majority import some_of, vote
 from clusterrun.preflight.session.explanation import NodeFinding
 from clusterrun.preflight.session.state import NodeState
+from clusterrun.preflight.tasks import Interface
 from clusterrun.preflight.thresholds import MINORITY
 
 # A file or a name server answers much faster. A name server that does not answer costs five seconds.
@@ -150,21 +151,32 @@ def common_interface(nodes: Sequence[NodeState]) -> str:
     return used.pop() if len(used) == 1 else ""
 
 
+def speeds_of_common(nodes: Sequence[NodeState]) -> dict[str, int]:
+    """Return the networks that all nodes have by name, in kernel order, with the lowest speed in Mb/s.
+
+    The speed is 0 if a node does not know it. Bridges, virtual interfaces and the loopback are no networks.
+    An interface with the same address on several nodes is none either.
+    """
+    speeds: dict[str, list[int]] = {}
+    addresses: dict[str, set[str]] = {}
+    for node in nodes:
+        first: dict[str, Interface] = {}
+        for interface in node.listening.interfaces:
+            if interface.kind in _NETWORKS and ":" not in interface.address:
+                first.setdefault(interface.name, interface)
+        for name, interface in first.items():
+            speeds.setdefault(name, []).append(interface.megabits)
+            addresses.setdefault(name, set()).add(interface.address)
+    return {name: min(values) for name, values in speeds.items() if len(addresses[name]) == len(nodes)}
+
+
 def faster_interface(nodes: Sequence[NodeState]) -> tuple[str, int, int]:
     """Return (name, speed, speed of the interface in use) of the fastest interface that all nodes have.
 
     It must be at least twice as fast as the interface in use; otherwise the name is ''. Speeds are those of
     the slowest node in Mb/s; 0 if unknown.
     """
-    speeds: dict[str, list[int]] = {}
-    for node in nodes:
-        speed_by_name: dict[str, int] = {}
-        for interface in node.listening.interfaces:
-            if interface.kind in _NETWORKS and ":" not in interface.address and interface.megabits:
-                speed_by_name[interface.name] = interface.megabits
-        for name, megabits in speed_by_name.items():
-            speeds.setdefault(name, []).append(megabits)
-    common = {name: min(values) for name, values in speeds.items() if len(values) == len(nodes)}
+    common = {name: megabits for name, megabits in speeds_of_common(nodes).items() if megabits}
     used = common.get(common_interface(nodes), 0)
     best = max(common, key=lambda name: (common[name], name), default="")
     return (best, common[best], used) if used and common[best] >= 2 * used else ("", 0, used)

@@ -9,7 +9,7 @@ from clusterrun.diagnosis.known_errors import meaning
 from clusterrun.diagnosis.verdict import Verdict
 from clusterrun.model.frozen import replace
 from clusterrun.preflight.observations import BURN, DEVICE, HALF, PAIR, PEERS, PRODUCT, SET, TABLE, GroupTest
-from clusterrun.preflight.session import expected_bandwidth
+from clusterrun.preflight.session import expected_bandwidth, socket_interfaces
 from clusterrun.preflight.session.requests import Request
 from clusterrun.preflight.session.state import SessionState
 from clusterrun.preflight.tasks import CPU_WAIT, GroupMember, GroupResult, GroupTask, member_texts
@@ -144,12 +144,15 @@ class GroupTests:
         return max((node.load_seconds for node in self.state.present()), default=0.0)
 
     def _interface(self, node: int) -> str:
-        """Return the interface for gloo and NCCL; '' if the user chose it."""
+        """Return the interface for gloo, or the interfaces for NCCL with commas; '' if the user chose."""
         if node not in self._interfaces:
             environment = dict(self.state.orders.environment)
             is_chosen = _OWN_INTERFACE.get(self.state.backend, "") in environment
             used = self.state.nodes[node].interface
-            self._interfaces[node] = used.name if used is not None and not is_chosen else ""
+            names: tuple[str, ...] = (used.name,) if used is not None and not is_chosen else ()
+            if names and self.state.backend == "nccl":
+                names = socket_interfaces.chosen(self.state) or names
+            self._interfaces[node] = ",".join(names)
         return self._interfaces[node]
 
     def take(self, request: Request, result: GroupResult) -> None:

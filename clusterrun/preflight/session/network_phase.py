@@ -22,8 +22,8 @@ def rounds(state: SessionState) -> Iterator[tuple[type, ...]]:
 
     In a small set every node dials all others, since a bad link outside the ring stops the whole set too.
     """
-    plan = _plan(state)
-    return _dial(state, "control round", plan, plan)
+    targets = plan(state)
+    return _dial(state, "control round", targets, targets)
 
 
 def around(state: SessionState, nodes: Collection[int]) -> Iterator[tuple[type, ...]]:
@@ -62,17 +62,18 @@ def _dial(state: SessionState, label: str, plan: Plan, namers: Collection[int]) 
 Plan = dict[int, dict[int, tuple[int, ...]]]
 
 
-def _plan(state: SessionState) -> Plan:
+def plan(state: SessionState) -> Plan:
+    """Return the dials of the first round: the ring, and all nodes of a small set or rank 0 with all."""
     listeners = state.listeners()
-    plan: Plan = {node.node: {} for node in listeners} if len(listeners) > 1 else {}
-    for place, node in enumerate(listeners if plan else ()):
+    targets: Plan = {node.node: {} for node in listeners} if len(listeners) > 1 else {}
+    for place, node in enumerate(listeners if targets else ()):
         for other in (listeners[place - 1], listeners[(place + 1) % len(listeners)]):
-            plan[node.node][other.node] = other.listening.ports
+            targets[node.node][other.node] = other.listening.ports
     for place, node in enumerate(listeners):
         for other in listeners[place + 1 :] if len(listeners) <= FEW or place == 0 else ():
-            plan[node.node].setdefault(other.node, _some(other, place))
-            plan[other.node].setdefault(node.node, _some(node, place))
-    return plan
+            targets[node.node].setdefault(other.node, _some(other, place))
+            targets[other.node].setdefault(node.node, _some(node, place))
+    return targets
 
 
 def _plan_around(state: SessionState, nodes: Collection[int]) -> Plan:

@@ -7,8 +7,8 @@ from collections.abc import Generator, Mapping, Sequence
 from clusterrun.model import contract
 from clusterrun.model.orders import Level
 from clusterrun.model.preflight_report import Grade, Report
-from clusterrun.preflight.observations import EarlierLink, NodeGone
-from clusterrun.preflight.session import absent_nodes, local_phase, network_phase
+from clusterrun.preflight.observations import EarlierInterfaces, EarlierLink, NodeGone
+from clusterrun.preflight.session import absent_nodes, local_phase, network_phase, socket_interfaces
 from clusterrun.preflight.session.collective_phase import PairRounds, WholeSet
 from clusterrun.preflight.session.report import explain
 from clusterrun.preflight.session.state import NodeState, SessionState
@@ -28,7 +28,7 @@ def in_order(nodes: Mapping[int, NodeState], after: Report | None) -> list[NodeS
 
 
 def recall(state: SessionState, report: Report, suspects: Sequence[int]) -> None:
-    """Take over the excluded nodes and the bad links of the last check."""
+    """Take over the excluded nodes, the bad links and NCCL's interfaces of the last check."""
     for node_report in report.nodes:
         number = state.numbers.get(node_report.node)
         if number is not None and node_report.role == "excluded" and number not in suspects:
@@ -39,6 +39,9 @@ def recall(state: SessionState, report: Report, suspects: Sequence[int]) -> None
     for link in report.links:
         if link.verdict is Grade.FAIL and {link.a, link.b} <= state.numbers.keys():
             state.observe(EarlierLink(link))
+    names = dict(report.environment).get(socket_interfaces.VARIABLE, "").lstrip("=")
+    if names:
+        state.observe(EarlierInterfaces(tuple(names.split(","))))
 
 
 def rounds(

@@ -13,6 +13,7 @@ from clusterrun.preflight.session import (
     connection_findings,
     pair_findings,
     presence_findings,
+    socket_interfaces,
 )
 from clusterrun.preflight.session.consistency import common_interface, faster_interface
 from clusterrun.preflight.session.explanation import Explanation
@@ -151,12 +152,17 @@ def conclude(state: SessionState) -> SessionOutcome:
             state.notice(notice)
     for was, now in choice.swaps:
         state.notice(f"{state.nodes[now].name} takes the place of {state.nodes[was].name}")
-    # The user chooses, since a faster interface may not join the nodes and was not tested.
-    name, fast, slow = faster_interface([state.nodes[node] for node in choice.nodes])
-    if len(choice.nodes) > 1 and name and "GLOO_SOCKET_IFNAME" not in dict(state.orders.environment):
+    members = [state.nodes[node] for node in choice.nodes]
+    sockets = socket_interfaces.chosen(state)
+    if sockets and sockets != (common_interface(members),):
+        state.notice(f"NCCL's sockets use {', '.join(sockets)}, on which all nodes reach each other")
+    # gloo keeps the interface in use: the user chooses, since a faster one may not join the nodes.
+    name, fast, slow = faster_interface(members)
+    if len(members) > 1 and name and "GLOO_SOCKET_IFNAME" not in dict(state.orders.environment):
+        also_nccl = f" --env NCCL_SOCKET_IFNAME=={name}" if name not in sockets else ""
         state.notice(
             f"every node has {name} with {fast / 1000:g} Gb/s, the interface in use has {slow / 1000:g}: "
-            f"if it joins the nodes, --env GLOO_SOCKET_IFNAME={name} --env NCCL_SOCKET_IFNAME=={name}"
+            f"if it joins the nodes, --env GLOO_SOCKET_IFNAME={name}{also_nccl}"
         )
     parted = () if choice.whole else choice.parted
     alone = state.names(node for node in parted if node not in explanation.elsewhere())
@@ -179,7 +185,9 @@ def _report(explanation: Explanation, together: tuple[Finding, ...], fit: bool) 
     grades += [link.verdict for link in links if {link.a, link.b} <= set(world)]
     grades += [Grade.WARN] * bool(choice.swaps) + [finding.verdict for finding in together]
     interface = common_interface(members)
-    chosen = {"GLOO_SOCKET_IFNAME": interface, "NCCL_SOCKET_IFNAME": exactly(interface)} if interface else {}
+    sockets = socket_interfaces.chosen(state) or (interface,)
+    environment = {"GLOO_SOCKET_IFNAME": interface, socket_interfaces.VARIABLE: exactly(",".join(sockets))}
+    users = dict(orders.environment) if interface else environment
     reports, excluded = [], []
     for number, node in state.nodes.items():
         is_unfit = explanation.is_unfit(number)
@@ -207,7 +215,7 @@ def _report(explanation: Explanation, together: tuple[Finding, ...], fit: bool) 
         quantities=state.quantities.report([node.name for node in state.nodes.values()]),
         table=state.quantities.table(),
         notices=tuple(state.notices),
-        environment=tuple(item for item in chosen.items() if item[0] not in dict(orders.environment)),
+        environment=tuple(item for item in environment.items() if item[0] not in users),
     )
 
 

@@ -23,6 +23,7 @@ from clusterrun.preflight.observations import (
     CONTROL,
     PRODUCT,
     CheckFault,
+    InterfaceDials,
     NodeDials,
     NodeTraffic,
     Unanswered,
@@ -35,6 +36,7 @@ from clusterrun.preflight.session import (
     measure_phase,
     port_sweep,
     recheck,
+    socket_interfaces,
 )
 from clusterrun.preflight.session.group_tests import GroupTests
 from clusterrun.preflight.session.presence_findings import look_at
@@ -225,6 +227,7 @@ class Session:
             yield from port_sweep.rounds_between(state)
             yield from loss_phase.read(state)
             return
+        yield from socket_interfaces.rounds(state)
         yield from collective_phase.products(state, self._group_tests)
         if state.orders.preflight.level is Level.FULL or state.orders.preflight.all_pairs:
             yield from self._pairs.rounds()
@@ -298,6 +301,8 @@ def _take(state: SessionState, group_tests: GroupTests, request: Request, value:
         node.local = value
     elif isinstance(value, tasks.ListenAnswer):
         node.listening = value
+    elif isinstance(value, tasks.DialAnswer) and isinstance(task, tasks.DialTask) and task.interface:
+        state.observe(InterfaceDials(task, value))
     elif isinstance(value, tasks.DialAnswer) and isinstance(task, tasks.DialTask):
         node.resolved.update(value.resolved)
         if not state.excuse([node.node], request.asked_at):

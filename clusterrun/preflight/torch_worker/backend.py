@@ -27,11 +27,15 @@ class OutOfTime(Exception):
 def variables(backend: str, interface: str, users: Mapping[str, str]) -> dict[str, str]:
     """Return the variables that a test sets. An empty value unsets a variable.
 
-    The test sets the interface unless the user did. NCCL prints the chosen network to stdout. The watchdog of
-    torch writes no dumps, and its waits do not block. torch 2.6 and 2.7.0 with ``device_id`` would run NCCL
-    without blocking, which hangs healthy nodes occasionally (pytorch#153960).
+    The test sets the interface unless the user did; NCCL may get several with commas. NCCL prints the chosen
+    network to stdout. The watchdog of torch writes no dumps, and its waits do not block. torch 2.6 and 2.7.0
+    with ``device_id`` would run NCCL without blocking, which hangs healthy nodes occasionally
+    (pytorch#153960).
     """
-    both = {"GLOO_SOCKET_IFNAME": interface, "NCCL_SOCKET_IFNAME": exactly(interface)}
+    both = {
+        "GLOO_SOCKET_IFNAME": interface.partition(",")[0],
+        "NCCL_SOCKET_IFNAME": exactly(interface),
+    }
     named = both if interface else {}
     chosen = {name: value for name, value in named.items() if name not in users}
     if backend == GLOO:
