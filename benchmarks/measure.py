@@ -12,6 +12,8 @@ from pathlib import Path
 
 # What is measured is the launch; the pre-flight has figures of its own and says so to each run.
 os.environ.setdefault("CLUSTERRUN_PREFLIGHT", "off")
+# Installed programs have compiled modules. A checkout compiles its own at the first, uncounted start.
+os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
 
 Side = Callable[[], float]
 """Does the thing once, and returns what it took (mostly seconds)."""

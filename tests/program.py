@@ -14,4 +14,4 @@ _FOLDER = tempfile.TemporaryDirectory(prefix="clusterrun-program-")
 @cache
 def packed_once() -> Path:
     """Where it lies until this process ends: to pack it takes most of a second of a processor."""
-    return agent_program(_FOLDER.name)
+    return Path(agent_program(_FOLDER.name))

@@ -391,7 +391,7 @@ def program_for_nodes(context: Context) -> str:
 
     cache = os.path.join(context.store.home, "cache")
     try:
-        return str(agent_program(cache))
+        return agent_program(cache)
     except OSError as error:
         raise refusal(cache, error) from error
 

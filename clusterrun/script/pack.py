@@ -11,8 +11,8 @@ import hashlib
 import importlib.util
 import io
 import marshal
+import os
 from collections.abc import Iterator
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 from clusterrun.atomic_file import write_whole
@@ -47,30 +47,38 @@ _EPOCH = (1980, 1, 1, 0, 0, 0)
 _UNCHECKED_HASH = (1).to_bytes(4, "little")
 
 
-def agent_program(cache: str) -> Path:
+def agent_program(cache: str) -> str:
     """Return the path of the packed program below ``cache``, and create it if it is missing.
 
     Its name contains a hash of its content, so it never changes.
     """
-    sources = dict(_sources(Path(__file__).resolve().parents[1]))
+    sources = dict(_sources(os.path.dirname(os.path.dirname(os.path.abspath(__file__)))))
     digest = hashlib.sha256(contract.BYTECODE_TAG)
     for name, source in sources.items():
         digest.update(f"{name} {len(source)}\n".encode())
         digest.update(source)
-    path = Path(cache) / f"agent-{digest.hexdigest()[:16]}.pyz"
-    if not path.exists():
-        path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-        write_whole(str(path), packed(sources))
+    path = os.path.join(cache, f"agent-{digest.hexdigest()[:16]}.pyz")
+    if not os.path.exists(path):
+        os.makedirs(cache, mode=0o700, exist_ok=True)
+        write_whole(path, packed(sources))
     return path
 
 
-def _sources(package: Path) -> Iterator[tuple[str, bytes]]:
+def _sources(package: str) -> Iterator[tuple[str, bytes]]:
     """Yield every source file of the program with its name in the archive, in order."""
-    yield _START, (package / _MAIN).read_bytes()
-    yield "clusterrun/__init__.py", (package / "__init__.py").read_bytes()
+    yield _START, _content(os.path.join(package, _MAIN))
+    yield "clusterrun/__init__.py", _content(os.path.join(package, "__init__.py"))
     for part in _PACKAGES:
-        for path in [package / part] if part.endswith(".py") else sorted((package / part).rglob("*.py")):
-            yield f"clusterrun/{path.relative_to(package).as_posix()}", path.read_bytes()
+        path = os.path.join(package, part)
+        walk = os.walk(path) if os.path.isdir(path) else [(package, [], [part])]
+        sources = [os.path.join(folder, name) for folder, _, names in walk for name in names]
+        for source in sorted(source for source in sources if source.endswith(".py")):
+            yield f"clusterrun/{os.path.relpath(source, package)}", _content(source)
+
+
+def _content(path: str) -> bytes:
+    with open(path, "rb") as file:
+        return file.read()
 
 
 def packed(sources: dict[str, bytes]) -> bytes:

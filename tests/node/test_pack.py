@@ -21,7 +21,7 @@ def run(python: str, *arguments: str) -> subprocess.CompletedProcess[str]:
 
 @pytest.fixture(scope="module")
 def program(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return agent_program(str(tmp_path_factory.mktemp("cache")))
+    return Path(agent_program(str(tmp_path_factory.mktemp("cache"))))
 
 
 @pytest.mark.parametrize("python", pythons())
@@ -89,10 +89,10 @@ def test_what_is_loaded_late_is_there_when_the_program_was_deleted(program: Path
 
 
 def test_the_same_sources_give_the_same_bytes_and_are_packed_once(program: Path, tmp_path: Path) -> None:
-    other = agent_program(str(tmp_path / "other"))
+    other = Path(agent_program(str(tmp_path / "other")))
     assert (other.name, other.read_bytes()) == (program.name, program.read_bytes())
     before = program.stat().st_mtime_ns
-    assert agent_program(str(program.parent)) == program and program.stat().st_mtime_ns == before
+    assert agent_program(str(program.parent)) == str(program) and program.stat().st_mtime_ns == before
     assert [path.name for path in program.parent.iterdir()] == [program.name]
     assert oct(program.stat().st_mode & 0o777) == "0o600"
 
@@ -113,6 +113,6 @@ def test_an_old_python_is_told_so_in_plain_words(tmp_path: Path) -> None:
 def test_threads_that_pack_at_the_same_time_leave_one_whole_program(tmp_path: Path) -> None:
     with ThreadPoolExecutor(4) as crowd:
         paths = set(crowd.map(lambda _: agent_program(str(tmp_path)), range(4)))
-    (path,) = paths
+    path = Path(*paths)
     assert zipfile.ZipFile(path).testzip() is None
     assert [result.name for result in tmp_path.iterdir()] == [path.name]
