@@ -1,4 +1,4 @@
-"""A make-believe cluster whose pairs can be tested: what is broken in it is known, and luck is seeded."""
+"""Simulate a cluster with known faults in nodes and links. The random numbers are seeded."""
 
 from __future__ import annotations
 
@@ -14,35 +14,31 @@ Link = frozenset[int]
 
 @dataclass
 class PairWorld:
-    """What is true, and how a test of two nodes goes there.
+    """The faults of a cluster. ``test`` returns the outcome of a test of two of its nodes.
 
-    A test fails if a node (but for the chance `lucky`) or the link between the two is broken, else with
-    the chance `flakes`.
-    Its rate is the slowest of the three speeds, times luck: normal around 1 with `jitter`, never above
-    three deviations; with the chance `dips` it is halved for once. Racks hold `rack` nodes (0: there
-    is one), and `across` is the share of its rate that a link between two of them has. `silent` nodes
-    are gone: their tests tell nothing.
+    The rate of a test is the lowest speed of the two nodes and their link, times a random factor.
     """
 
     seed: int
-    broken: frozenset[int] = frozenset()
-    cut: frozenset[Link] = frozenset()
+    broken: frozenset[int] = frozenset()  # nodes whose tests fail
+    cut: frozenset[Link] = frozenset()  # links whose tests fail
+    # Shares of the full rate; 1 for nodes and links without an entry.
     speeds: Mapping[int, float] = field(default_factory=dict)
     link_speeds: Mapping[Link, float] = field(default_factory=dict)
-    flakes: float = 0.0
-    jitter: float = 0.0
-    dips: float = 0.0
-    silent: frozenset[int] = frozenset()
-    lucky: float = 0.0
-    rack: int = 0
-    across: float = 1.0
-    full: float = 100.0
+    flakes: float = 0.0  # chance that a test of healthy nodes fails
+    jitter: float = 0.0  # standard deviation of the rate, cut off at three of it above 1
+    dips: float = 0.0  # chance that the rate of one test is halved
+    silent: frozenset[int] = frozenset()  # nodes that do not answer
+    lucky: float = 0.0  # chance that a test of a broken node passes
+    rack: int = 0  # nodes per rack; 0: all nodes are in one rack
+    across: float = 1.0  # share of the rate between two racks
+    full: float = 100.0  # GB/s
 
     def __post_init__(self) -> None:
         self._luck = random.Random(self.seed)
 
     def test(self, a: int, b: int) -> GroupTest:
-        """One test of the pair."""
+        """Return the outcome of one test of the pair."""
         link = frozenset((a, b))
         if self.silent & link:
             return GroupTest((a, b), None)
@@ -60,7 +56,7 @@ class PairWorld:
 def searched(
     world: PairWorld, nodes: int | Sequence[int], spares: int = 0, **options: object
 ) -> SearchResult:
-    """Return what the search says of that world; nodes are numbered from 0, spares after them."""
+    """Return the result of the search in that world. Nodes are numbered from 0, spares after them."""
     return ended_search(world, nodes, spares, **options).result()
 
 
@@ -74,24 +70,27 @@ def ended_search(world: PairWorld, nodes: int | Sequence[int], spares: int = 0, 
 
 
 def link(a: int, b: int) -> Link:
-    """A link of the world."""
+    """Return the link between two nodes."""
     return frozenset((a, b))
 
 
-def exact(world: PairWorld, said: SearchResult) -> bool:
-    """Whether just what is broken is blamed, nothing is left open, and all else is certified or untested."""
-    links = {frozenset((one.a, one.b)) for one in said.bad_links}
+def exact(world: PairWorld, result: SearchResult) -> bool:
+    """Return whether the search blames all faults, nothing else, and leaves nothing undetermined."""
+    links = {frozenset((pair.a, pair.b)) for pair in result.bad_links}
     return (
-        set(said.bad) == world.broken
+        set(result.bad) == world.broken
         and links == world.cut
-        and not said.undetermined
-        and not said.undetermined_links
-        and not world.broken & set(said.certified)
+        and not result.undetermined
+        and not result.undetermined_links
+        and not world.broken & set(result.certified)
     )
 
 
 def neighbours_then_fastest(world: PairWorld, count: int) -> set[int]:
-    """DLRover's rule: pairs in rank order, then the fastest with the slowest; bad is who failed twice."""
+    """Return the nodes that DLRover's rule blames: those that failed twice.
+
+    It tests neighbours in rank order first, then the fastest with the slowest.
+    """
     seconds: dict[int, float] = {}
     failed: set[int] = set()
     for group in _threes(range(count)):
@@ -108,7 +107,7 @@ def neighbours_then_fastest(world: PairWorld, count: int) -> set[int]:
 
 
 def _threes(order: Iterable[int]) -> list[list[int]]:
-    """Two and two; an odd last one joins the group before it."""
+    """Return groups of two nodes. An odd last node joins the group before it."""
     nodes = list(order)
     groups = [nodes[at : at + 2] for at in range(0, len(nodes), 2)]
     if len(groups) > 1 and len(groups[-1]) == 1:
@@ -117,7 +116,7 @@ def _threes(order: Iterable[int]) -> list[list[int]]:
 
 
 def _group(world: PairWorld, group: Sequence[int]) -> bool:
-    """Whether a test of two or three nodes passes: one chance of a flake, every link counts."""
+    """Return whether a test of two or three nodes passes. It fails by chance at most once."""
     links = [frozenset((a, b)) for at, a in enumerate(group) for b in group[at + 1 :]]
-    whole = not world.broken & set(group) and not any(one in world.cut for one in links)
-    return whole and world._luck.random() >= world.flakes
+    is_healthy = not world.broken & set(group) and not any(link in world.cut for link in links)
+    return is_healthy and world._luck.random() >= world.flakes

@@ -1,4 +1,4 @@
-"""Make-believe clusters behind trees of switches whose uplinks are cut or slow, and what is true of them."""
+"""Simulate clusters behind trees of switches whose uplinks are cut or slow."""
 
 from __future__ import annotations
 
@@ -16,71 +16,67 @@ SHARES = (0.5, 0.25, 0.1)
 
 @dataclass
 class TreeWorld(PairWorld):
-    """A world whose nodes hang on switches: ``places`` are those above each node, the topmost first.
+    """A world whose nodes are connected by a tree of switches."""
 
-    ``uplinks`` are shares of the full rate that the link above a switch lets through; 0 where it is cut.
-    """
-
+    # The switches above each node, the topmost first.
     places: Mapping[int, Place] = field(default_factory=dict)
+    # Share of the full rate of the link above a switch; 0 if it is cut, 1 for other switches.
     uplinks: Mapping[Place, float] = field(default_factory=dict)
 
     def share(self, a: int, b: int) -> float:
-        """The share of the full rate that all switches between two nodes let through."""
-        one, other = self.places[a], self.places[b]
+        """Return the share of the full rate between two nodes."""
+        first, second = self.places[a], self.places[b]
         common = 0
-        while common < len(one) and one[common] == other[common]:
+        while common < len(first) and first[common] == second[common]:
             common += 1
-        way = [place[:depth] for place in (one, other) for depth in range(common + 1, len(one) + 1)]
+        way = [place[:depth] for place in (first, second) for depth in range(common + 1, len(first) + 1)]
         return min((self.uplinks.get(switch, 1.0) for switch in way), default=1.0)
 
     def test(self, a: int, b: int) -> GroupTest:
-        said = super().test(a, b)
-        through = self.share(a, b)
-        if said.passed and not through:
+        test = super().test(a, b)
+        share = self.share(a, b)
+        if test.passed and not share:
             return GroupTest((a, b), False)
-        return GroupTest((a, b), said.passed, said.rate * through) if said.rate else said
+        return GroupTest((a, b), test.passed, test.rate * share) if test.rate else test
 
     def groups(self, least: float) -> list[tuple[int, ...]]:
-        """Who of the healthy reach each other with at least that share, the largest group first."""
-        found: list[list[int]] = []
-        for node in (one for one in self.places if one not in self.broken):
-            mine = next((group for group in found if self.share(node, group[0]) >= least), None)
-            if mine is None:
-                found.append([node])
+        """Return the groups of healthy nodes with at least that share between them, the largest first."""
+        groups: list[list[int]] = []
+        for node in self.places:
+            if node in self.broken:
+                continue
+            group = next((group for group in groups if self.share(node, group[0]) >= least), None)
+            if group is None:
+                groups.append([node])
             else:
-                mine.append(node)
-        return sorted(map(tuple, found), key=lambda one: (-len(one), one))
+                group.append(node)
+        return sorted(map(tuple, groups), key=lambda group: (-len(group), group))
 
 
 @dataclass(frozen=True)
 class Tree:
-    """A kind of such worlds; what is left open is drawn.
+    """A kind of tree worlds. ``world`` draws the rest at random."""
 
-    ``levels`` of switches; ``shares`` of the uplinks that are wrong, of which there are ``wrong`` at most.
-    ``broken`` nodes are inside groups that stay groups without them. ``shuffled``: the order of nodes tells
-    nothing of their switches.
-    """
-
-    levels: int
-    shares: Sequence[float] = (0.0,)
-    wrong: int = 1
-    broken: int = 0
+    levels: int  # levels of switches and nodes
+    shares: Sequence[float] = (0.0,)  # possible shares of a faulty uplink
+    wrong: int = 1  # most faulty uplinks
+    broken: int = 0  # broken nodes
     flakes: float = 0.0
     jitter: float = 0.0
-    shuffled: bool = False
-    alone: bool = False
-    most: int = 64
+    shuffled: bool = False  # the order of nodes does not follow the switches
+    alone: bool = False  # one group has a single node
+    most: int = 64  # nodes
 
     def world(self, seed: int) -> TreeWorld:
-        """One of them; nodes are numbered from 0."""
+        """Return a world of this kind. Nodes are numbered from 0."""
         luck = random.Random(f"{self}{seed}")
         while True:
             world = self._drawn(luck, seed)
             sizes = [len(group) for group in world.groups(1e-9)]
             fast = [len(group) for group in world.groups(1.0)]
-            apart = sizes if 0.0 in self.shares else fast
-            single = 1 in apart or 1 in fast
-            if len(apart) > 1 and apart[0] > 2 and single == self.alone:
+            expected = sizes if 0.0 in self.shares else fast
+            single = 1 in expected or 1 in fast
+            if len(expected) > 1 and expected[0] > 2 and single == self.alone:
                 return world
 
     def _drawn(self, luck: random.Random, seed: int) -> TreeWorld:
@@ -103,31 +99,31 @@ class Tree:
         )
 
 
-def judged(world: TreeWorld, said: SearchResult) -> tuple[bool, bool]:
-    """Whether all is told as it is, and whether anything healthy was blamed or told apart.
+def judged(world: TreeWorld, result: SearchResult) -> tuple[bool, bool]:
+    """Return whether the result is exact, and whether it blames or separates healthy nodes.
 
-    A node that is the only one of its group is blamed itself, as one whose own link is cut or slow.
+    A node that is alone in its group is blamed itself, because its own link is cut or slow.
     """
     parts, paces = world.groups(1e-9), world.groups(1.0)
     single = {part[0] for part in parts if len(part) == 1} if len(parts) > 1 else set()
     slow = {pace[0] for pace in paces if len(pace) == 1} - single
-    bad, cut, late = set(said.bad), set(said.bad_links), set(said.slow)
-    wrong = bool(bad - world.broken - single or cut or late - slow or said.slow_links)
-    wrong = wrong or _split(said.parts, parts) or _split(said.slow_parts, paces)
-    told = bad == world.broken | single and late == slow
-    told = told and not said.undetermined and not said.undetermined_links
-    told = told and set(said.parts) == _many(parts)
+    bad, cut, late = set(result.bad), set(result.bad_links), set(result.slow)
+    wrong = bool(bad - world.broken - single or cut or late - slow or result.slow_links)
+    wrong = wrong or _split(result.parts, parts) or _split(result.slow_parts, paces)
+    exact = bad == world.broken | single and late == slow
+    exact = exact and not result.undetermined and not result.undetermined_links
+    exact = exact and set(result.parts) == _many(parts)
     within = [_many([pace for pace in paces if set(pace) <= set(part)]) for part in parts]
-    return told and set(said.slow_parts) == set().union(*within) and not wrong, wrong
+    return exact and set(result.slow_parts) == set().union(*within) and not wrong, wrong
 
 
 def _many(groups: Sequence[tuple[int, ...]]) -> set[tuple[int, ...]]:
-    """The groups of two and more, where there are several of them."""
-    found = {group for group in groups if len(group) > 1}
-    return found if len(found) > 1 else set()
+    """Return the groups of two and more nodes; none if there is only one."""
+    large = {group for group in groups if len(group) > 1}
+    return large if len(large) > 1 else set()
 
 
-def _split(said: Sequence[tuple[int, ...]], true: Sequence[tuple[int, ...]]) -> bool:
-    """Whether nodes of one group were told apart."""
-    place = {node: at for at, group in enumerate(said) for node in group}
-    return any(len({place[node] for node in group if node in place}) > 1 for group in true)
+def _split(reported: Sequence[tuple[int, ...]], actual: Sequence[tuple[int, ...]]) -> bool:
+    """Return whether the report separates nodes of one group."""
+    place = {node: at for at, group in enumerate(reported) for node in group}
+    return any(len({place[node] for node in group if node in place}) > 1 for group in actual)

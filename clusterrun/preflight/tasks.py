@@ -31,7 +31,7 @@ class RunNeeds:
     run_dir: str
     home: str
     cwd: str
-    python: str  # the ranks' interpreter; '' if the ranks are no Python program
+    python: str  # the ranks' interpreter; '' if the ranks are not a Python program
     gpus: int  # per node
     ranks: int  # per node
     cpus_per_rank: int

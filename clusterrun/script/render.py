@@ -15,25 +15,25 @@ from clusterrun.script import quoting
 SHIPPED = "job.sbatch.j2"
 # Variables of a template, with their text in the manual.
 VARIABLES = {
-    "directives": "the options for sbatch, `--key=value` each; the filter `sbatch` makes lines of them",
-    "setup": "the lines of `--setup`; the filter `checked` ends the job where one fails, `lines` does not",
-    "python": "the Python that runs coordinator and agents, and ranks where the setup brings no other",
-    "agent": "the node-side program, one file",
-    "run_dir": "the run directory",
-    "job_output": "the file for what the batch script prints",
-    "run_id": "the run id",
-    "name": "the name of the run",
-    "cwd": "the directory where the ranks run",
-    "command": "the command as typed, a list",
-    "nodes": "how many nodes",
-    "gpus": "GPUs on each node",
-    "ranks_per_node": "ranks on each node",
+    "directives": "options of sbatch, each as `--key=value`; the filter `sbatch` writes `#SBATCH` lines",
+    "setup": "lines of `--setup`; the filter `checked` ends the job if a line fails, `lines` does not",
+    "python": "Python for coordinator and agents, and for ranks unless the setup provides another",
+    "agent": "path of the program for the nodes",
+    "run_dir": "run directory",
+    "job_output": "output file of the batch script",
+    "run_id": "run id",
+    "name": "name of the run",
+    "cwd": "working directory of the ranks",
+    "command": "command as typed, a list",
+    "nodes": "number of nodes",
+    "gpus": "GPUs per node",
+    "ranks_per_node": "ranks per node",
 }
 _HELP = "clusterrun help templates lists the variables and filters that a template may use"
 
 
-class _Done(str):
-    """Text that needs no more quoting."""
+class _Quoted(str):
+    """Text that is quoted already."""
 
 
 def render(values: Mapping[str, quoting.Value], template: str = "") -> str:
@@ -59,7 +59,7 @@ def render(values: Mapping[str, quoting.Value], template: str = "") -> str:
 def _environment(places: list[str]) -> jinja2.Environment:
     environment = jinja2.Environment(
         loader=jinja2.FileSystemLoader([*places, shipped.folder("templates")]),
-        finalize=lambda value: value if isinstance(value, _Done) else _apply("quoted", value),
+        finalize=lambda value: value if isinstance(value, _Quoted) else _apply("quoted", value),
         undefined=jinja2.StrictUndefined,
         trim_blocks=True,
         lstrip_blocks=True,
@@ -72,7 +72,7 @@ def _environment(places: list[str]) -> jinja2.Environment:
     return environment
 
 
-def _apply(rule: str, value: Any) -> _Done:
+def _apply(rule: str, value: Any) -> _Quoted:
     if isinstance(value, jinja2.Undefined):
         str(value)  # raises an error with the variable's name
-    return _Done(quoting.RULES[rule](value))
+    return _Quoted(quoting.RULES[rule](value))

@@ -1,16 +1,18 @@
-"""The other half of the stand-in for `nvidia-smi`: the document that `-q -x` prints; reads no file itself.
+"""Write the XML document of `nvidia-smi -q -x`, for the stand-in of `nvidia-smi`.
 
-Tags and their order are those of driver 550 (nvsmi_device_v12.dtd); what nobody reads is left out.
+Tags and their order are those of driver 550 (nvsmi_device_v12.dtd). Tags that no program reads are left out.
 """
 
 from __future__ import annotations
 
 import time
 from collections.abc import Mapping, Sequence
+from xml.etree.ElementTree import Element, SubElement, indent, tostring
 
 SRAM = ("sram_correctable", "sram_uncorrectable_parity", "sram_uncorrectable_secded")
 
-# Tag below `gpu` → a field of the query and its unit, or the very text; `?` is a number as No and Yes.
+# Tags below `gpu`, each with the field of the query and its unit, or with its text.
+# A value with the unit `?` is written as Yes or No.
 FIELDS = {
     "product_name": "name",
     "product_architecture": "Hopper",
@@ -77,51 +79,31 @@ FIELDS = {
 
 
 def log(driver: str, cuda: str, gpus: Sequence[Mapping[str, object]]) -> str:
-    """The document for `gpus`, each by its query fields."""
-    head = [
-        '<?xml version="1.0" ?>',
-        '<!DOCTYPE nvidia_smi_log SYSTEM "nvsmi_device_v12.dtd">',
-        "<nvidia_smi_log>",
-        f"\t<timestamp>{time.strftime('%a %b %e %H:%M:%S %Y')}</timestamp>",
-        f"\t<driver_version>{driver}</driver_version>",
-        f"\t<cuda_version>{cuda}</cuda_version>",
-        f"\t<attached_gpus>{len(gpus)}</attached_gpus>",
-    ]
-    return "\n".join([*head, *(line for gpu in gpus for line in _gpu(gpu)), "</nvidia_smi_log>"])
+    """Return the document for `gpus`. Each GPU is a mapping of query fields to values."""
+    document = Element("nvidia_smi_log")
+    SubElement(document, "timestamp").text = time.strftime("%a %b %e %H:%M:%S %Y")
+    SubElement(document, "driver_version").text = driver
+    SubElement(document, "cuda_version").text = cuda
+    SubElement(document, "attached_gpus").text = str(len(gpus))
+    for values in gpus:
+        gpu = SubElement(document, "gpu", id=str(values["pci.bus_id"]))
+        for path, field in FIELDS.items():
+            *above, tag = path.split("/")
+            parent = gpu
+            for name in above:
+                element = parent.find(name)
+                parent = SubElement(parent, name) if element is None else element
+            SubElement(parent, tag).text = _field_text(field, values)
+    indent(document, "\t")
+    text = tostring(document, encoding="unicode", short_empty_elements=False)
+    return f'<?xml version="1.0" ?>\n<!DOCTYPE nvidia_smi_log SYSTEM "nvsmi_device_v12.dtd">\n{text}'
 
 
-def _gpu(values: Mapping[str, object]) -> list[str]:
-    lines = [f'\t<gpu id="{values["pci.bus_id"]}">']
-    inside: list[str] = []
-    for path, field in FIELDS.items():
-        *above, tag = path.split("/")
-        common = _shared(inside, above)
-        lines += [_tabs(depth) + f"</{inside[depth]}>" for depth in reversed(range(common, len(inside)))]
-        lines += [_tabs(depth) + f"<{above[depth]}>" for depth in range(common, len(above))]
-        inside = above
-        lines.append(f"{_tabs(len(above))}<{tag}>{_said(field, values)}</{tag}>")
-    return [
-        *lines,
-        *(_tabs(depth) + f"</{inside[depth]}>" for depth in reversed(range(len(inside)))),
-        "\t</gpu>",
-    ]
-
-
-def _said(field: str, values: Mapping[str, object]) -> str:
+def _field_text(field: str, values: Mapping[str, object]) -> str:
     name, _, unit = field.partition(" ")
     value = str(values.get(name, name))
     if unit == "?":
         return "Yes" if value not in ("0", "N/A") else "No"
-    return value + (unit if unit == "x" else " " + unit if unit else "")
-
-
-def _shared(first: list[str], second: list[str]) -> int:
-    """How many tags both begin with."""
-    for depth, (name, other) in enumerate(zip(first, second)):
-        if name != other:
-            return depth
-    return min(len(first), len(second))
-
-
-def _tabs(depth: int) -> str:
-    return "\t" * (depth + 2)
+    if unit == "x":
+        return value + unit
+    return f"{value} {unit}".rstrip()

@@ -103,39 +103,47 @@ def complaints(printed: str) -> list[str]:
 
 
 def _gpu(gpu: Element) -> dict[str, Any]:
-    texts = {name: _first(_text(gpu, path) for path in paths) for name, paths in _TEXTS.items()}
-    plain = ((element.text or "").strip().strip("[]") for element in gpu.iter())
-    texts["gone"] = _first(value_text for value_text in plain if value_text in GONE)
-    numbers = {name: _first(_number(gpu, path) for path in paths) for name, paths in _NUMBERS.items()}
-    return {
-        **{name: value for name, value in {**texts, **numbers}.items() if value is not None and value != ""},
-        # The driver of 570 and newer says None if the GPU needs no recovery. Older drivers have no such tag.
-        "recovered": (gpu.findtext("gpu_recovery_action") or "").strip() == "None",
-        "instances": len(gpu.findall("mig_devices/mig_device")),
-        "slowed": [
-            reason for reason in _SLOW if "Active" in (_text(gpu, path + reason) for path in _REASONS)
-        ],
-        "idle": "Active" in (_text(gpu, path + _IDLE) for path in _REASONS),
-        "uncorrected": _sum(gpu, "ecc_errors/volatile", _UNCORRECTED)
-        + sum(_number(element, ".") or 0.0 for element in gpu.findall(_INSTANCE_ERRORS)),
-        "corrected": _sum(gpu, "ecc_errors/volatile", _CORRECTED),
-        "processes": [
-            {
-                "pid": _number(process, "pid"),
-                "kind": _text(process, "type"),
-                "command": _text(process, "process_name"),
-                "used": _number(process, "used_memory"),
-            }
-            for process in gpu.findall("processes/process_info")[:_MOST_PROCESSES]
-        ],
-    }
+    """Return the readings of one GPU. Texts and numbers that the driver does not report are left out."""
+    readings: dict[str, Any] = {}
+    for name, paths in _TEXTS.items():
+        readings[name] = _first(_text(gpu, path) for path in paths)
+    for name, paths in _NUMBERS.items():
+        readings[name] = _first(_number(gpu, path) for path in paths)
+    all_texts = [(element.text or "").strip().strip("[]") for element in gpu.iter()]
+    readings["gone"] = _first(text for text in all_texts if text in GONE)
+    readings = {name: value for name, value in readings.items() if value is not None}
+
+    # The driver of 570 and newer says None if the GPU needs no recovery. Older drivers have no such tag.
+    readings["recovered"] = (gpu.findtext("gpu_recovery_action") or "").strip() == "None"
+    readings["instances"] = len(gpu.findall("mig_devices/mig_device"))
+    readings["slowed"] = [reason for reason in _SLOW if _is_active(gpu, reason)]
+    readings["idle"] = _is_active(gpu, _IDLE)
+    of_instances = sum(_number(element, ".") or 0.0 for element in gpu.findall(_INSTANCE_ERRORS))
+    readings["uncorrected"] = _errors(gpu, _UNCORRECTED) + of_instances
+    readings["corrected"] = _errors(gpu, _CORRECTED)
+    readings["processes"] = [
+        {
+            "pid": _number(process, "pid"),
+            "kind": _text(process, "type"),
+            "command": _text(process, "process_name"),
+            "used": _number(process, "used_memory"),
+        }
+        for process in gpu.findall("processes/process_info")[:_MOST_PROCESSES]
+    ]
+    return readings
 
 
-def _sum(gpu: Element, path: str, names: tuple[str, ...]) -> float:
-    return sum(_number(gpu, f"{path}/{name}") or 0.0 for name in names)
+def _is_active(gpu: Element, reason: str) -> bool:
+    """Return whether ``reason`` lowers the clocks now."""
+    return "Active" in [_text(gpu, path + reason) for path in _REASONS]
+
+
+def _errors(gpu: Element, names: tuple[str, ...]) -> float:
+    return sum(_number(gpu, f"ecc_errors/volatile/{name}") or 0.0 for name in names)
 
 
 def _first(values: Any) -> Any:
+    """Return the first value that the driver reports; None if there is none."""
     return next((value for value in values if value not in (None, "")), None)
 
 

@@ -82,33 +82,27 @@ def hurry(state: SessionState, kind: type) -> None:
 
 
 def choose_backend(state: SessionState) -> None:
-    orders = state.orders
+    """Choose the backend of most torch workers for the collectives, and note why it is not NCCL."""
+    orders, present = state.orders, state.present()
     if not orders.preflight.python:
-        state.notice("no collective was tested: the ranks are no Python program")
+        state.notice("no collective was tested: the ranks are not a Python program")
         return
-    ready = {
-        node.name: node.torch_worker
-        for node in state.present()
-        if node.torch_worker is not None and node.torch_worker.up
-    }
-    backends = [worker.backend for worker in ready.values()]
-    if not backends:
-        whys = [
-            node.first_torch_worker.why for node in state.present() if node.first_torch_worker is not None
-        ]
-        why = whys[0] if whys else "no answer"
-        state.notice(f"no collective was tested: no node can import torch ({why})")
+    workers = {node.name: node.torch_worker for node in present if node.torch_worker is not None}
+    ready = [worker for worker in workers.values() if worker.up]
+    if not ready:
+        reasons = [node.first_torch_worker.why for node in present if node.first_torch_worker is not None]
+        reason = reasons[0] if reasons else "no answer"
+        state.notice(f"no collective was tested: no node can import torch ({reason})")
         return
+    backends = [worker.backend for worker in ready]
     state.backend = max(sorted(set(backends)), key=backends.count)
-    # NCCL takes one rank per GPU. Fewer GPUs than ranks are no fault if the user requested no number.
-    device_counts = {
-        node.name: node.torch_worker.devices for node in state.present() if node.torch_worker is not None
-    }
-    fewest = min(device_counts, key=lambda name: device_counts[name])
-    if state.backend == "nccl" and not orders.gpus_per_node and device_counts[fewest] < orders.ranks_per_node:
+    # NCCL needs one GPU per rank. Fewer GPUs than ranks are no fault if the user requested no number.
+    fewest = min(workers, key=lambda name: workers[name].devices)
+    devices = workers[fewest].devices
+    if state.backend == "nccl" and not orders.gpus_per_node and devices < orders.ranks_per_node:
         state.backend = "gloo"
-        gpus = f"{fewest} has {device_counts[fewest]} GPUs for {orders.ranks_per_node} ranks"
+        gpus = f"{fewest} has {devices} GPUs for {orders.ranks_per_node} ranks"
         state.notice(f"collectives were tested with gloo: {gpus}")
-    why = next((worker.why for worker in ready.values() if worker.why), "")
-    if state.backend == "gloo" and orders.gpus_per_node and why:
-        state.notice(f"collectives were tested with gloo: {why}")
+    reason = next((worker.why for worker in ready if worker.why), "")
+    if state.backend == "gloo" and orders.gpus_per_node and reason:
+        state.notice(f"collectives were tested with gloo: {reason}")

@@ -487,7 +487,7 @@ def test_a_name_that_most_resolve_wrongly_is_the_fault_of_its_entry():
 def test_ranks_that_are_no_python_program_are_tested_without_collectives():
     outcome = examined(orders(3, python=""))
     assert (outcome.fit, outcome.report.verdict, outcome.report.backend) == (True, Grade.UNDETERMINED, "")
-    assert outcome.report.notices == ("no collective was tested: the ranks are no Python program",)
+    assert outcome.report.notices == ("no collective was tested: the ranks are not a Python program",)
 
 
 def test_where_no_node_has_torch_that_is_a_notice_and_no_failure():
