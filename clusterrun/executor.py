@@ -214,7 +214,10 @@ class ClusterrunExecutor(core.Executor):
         options = {name: value for name, value in self.parameters.items() if name != "at_most"}
         calls = list(delayed_submissions)
         name = options.pop("name", None) or _name(calls[0])
-        command = (*ENTRY, *_beside_script())
+        # The user's script may import modules from its own folder, so ranks look there too.
+        main = getattr(sys.modules.get("__main__"), "__file__", None)
+        folder = os.path.dirname(os.path.abspath(main)) if main else ""
+        command = (*ENTRY, folder) if folder and sys.path[0] == folder != os.getcwd() else ENTRY
         spec = spec_of(command, os.getcwd(), {**options, "name": name}, self._context.environ)
         if spec.min_nodes:
             raise BadInput(f"nodes={spec.nodes_asked!r}: a job has one result for each rank", "give nodes=4")
@@ -255,13 +258,6 @@ class ClusterrunExecutor(core.Executor):
                 message = f"{len(calls)} calls of {_name(call)} are about {size:.3g} GiB with their arguments"
                 raise NotSubmitted(message, "pass paths, not data; or raise executor.max_pickle_size_gb")
         return contents
-
-
-def _beside_script() -> list[str]:
-    """The folder of the user's script, where its own modules lie: ranks look there too."""
-    main = getattr(sys.modules.get("__main__"), "__file__", None)
-    folder = os.path.dirname(os.path.abspath(main)) if main else ""
-    return [folder] if folder and sys.path[0] == folder != os.getcwd() else []
 
 
 def _name(call: Any) -> str:

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 
 from clusterrun.api import Run, find, launch
 from clusterrun.bench import study_results as book
-from clusterrun.bench.reading import SpeedLine, notices, report
+from clusterrun.bench.reading import notices, report
 from clusterrun.bench.shape import spec_of
 from clusterrun.bench.study import Cell, StudySubject
 from clusterrun.bench.study_results import AllReduceTiming, MachineInfo, Measured, StudyResults
@@ -121,7 +121,9 @@ class Runner:
         self.spent += measured.wall
         if status.state is not State.COMPLETED:
             return replace(measured, report=None, failed=why(run, status))
-        self._tell(f"  {_pace(measured.report)}; {measured.seconds:.1f} s")
+        line = measured.report
+        pace = f"{line.steps_per_second:g} steps per second" if line else NO_RATE_REPORTED
+        self._tell(f"  {pace}; {measured.seconds:.1f} s")
         return measured
 
     def _tell_once(self, sentence: str) -> None:
@@ -184,13 +186,11 @@ def rank0_output(context: Context, run_id: str) -> str:
     if not numbers:
         return ""
     logs = paths.attempt(numbers[-1])
-    return "\n".join(_ends_of((logs.err(0), logs.out(0))))
-
-
-def _ends_of(files: Iterable[str]) -> Iterator[str]:
-    for file in files:
+    texts = []
+    for file in (logs.err(0), logs.out(0)):
         start = max(0, size_of(file) - OUTPUT_TAIL_BYTES)
-        yield read_at(file, start, OUTPUT_TAIL_BYTES).decode("utf-8", "replace")
+        texts.append(read_at(file, start, OUTPUT_TAIL_BYTES).decode("utf-8", "replace"))
+    return "\n".join(texts)
 
 
 def _trained(context: Context, status: RunStatus) -> float:
@@ -209,10 +209,6 @@ def why(run: Run, status: RunStatus) -> str:
     )
     parts = [status.state.value, *(word for word in (reason, last) if word)]
     return f"{': '.join(parts)} ({run.run_id})"
-
-
-def _pace(line: SpeedLine | None) -> str:
-    return f"{line.steps_per_second:g} steps per second" if line else NO_RATE_REPORTED
 
 
 def probe_results(text: str, machine: MachineInfo) -> MachineInfo:

@@ -21,7 +21,8 @@ LONGEST = 16
 def draw_sweep(results: SweepResults, title: str, path: str) -> None:
     """Draw the result that ``results`` are sorted by to ``path``. Raise ``BadInput``."""
     check(path)
-    good = [result for result in results.results if _is_finite(_result(result, results.by))]
+    values = [(result, _result(result, results.by)) for result in results.results]
+    good = [result for result, value in values if is_number(value) and math.isfinite(value)]
     if not good:
         raise BadInput(f"no run of {title} has reported a number", "clusterrun.training.report(loss=…)")
     from matplotlib.backends.backend_agg import FigureCanvasAgg
@@ -72,10 +73,6 @@ def _is_wide(values: Sequence[float]) -> bool:
 
 def _result(result: SweepResult, by: str) -> Any:
     return dict(result.reported).get(by)
-
-
-def _is_finite(value: Any) -> bool:
-    return is_number(value) and math.isfinite(value)
 
 
 def _short(word: str) -> str:

@@ -123,11 +123,8 @@ class Lifecycle(RunPart):
             if isinstance(outcome, TooFewNodes) and not self._restart.may_follow(outcome.failure_event):
                 outcome = self.formation.form_without(now)
                 continue
-            self._end_stage(outcome)
+            self.stage = NEXT[self.stage][type(outcome)]
             outcome = _BEGIN[self.stage](self, now, outcome)
-
-    def _end_stage(self, outcome: Outcome | EpochClaimed) -> None:
-        self.stage = NEXT[self.stage][type(outcome)]
 
     def _must_wait(self, end: RunOutcome) -> bool:
         """Return whether ``end`` must wait for the meaning of a signal, which may have caused it."""

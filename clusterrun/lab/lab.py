@@ -184,7 +184,8 @@ class Lab:
         Kinds and details are those of `clusterrun lab fault`. Raises ``BadInput`` for what cannot be
         meant, ``LabError`` for what this machine cannot do.
         """
-        pairs = tuple((key, _word(value)) for key, value in details.items() if value is not False)
+        settings = {key: value for key, value in details.items() if value is not False}
+        pairs = tuple((key, "yes" if value is True else str(value)) for key, value in settings.items())
         with self._changing() as site:
             return order.apply(site, Fault(kind, host, pairs))
 
@@ -270,7 +271,3 @@ def _refuse_inside() -> None:
     """Refuse to start or end a lab on a host of one: it would take live labs for leftovers of dead ones."""
     if around := lab_around():
         raise BadInput(*outside_of(around))
-
-
-def _word(value: str | int | bool) -> str:
-    return "yes" if value is True else str(value)

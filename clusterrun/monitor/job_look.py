@@ -161,7 +161,8 @@ class JobLooker:
             return SpiedProcess()
         text, problem = spy_dump(program, pid, options, seconds)
         if problem and proc.look(pid):
-            self._problems.setdefault(refusal(pid) if _is_denied(problem) else f"py-spy: {problem}")
+            is_denied = any(phrase in problem.lower() for phrase in _DENIED)
+            self._problems.setdefault(refusal(pid) if is_denied else f"py-spy: {problem}")
         return read_spied(text) if text else SpiedProcess()
 
     def _with_spawned(self, ranks: Sequence[RankProcess]) -> list[RankProcess]:
@@ -339,10 +340,6 @@ def loads_torch(pid: int) -> bool:
     """Return whether a process has loaded torch's library."""
     maps = within_limit(lambda: proc.content(f"/proc/{pid}/maps"), b"")
     return b"libtorch" in maps
-
-
-def _is_denied(problem: str) -> bool:
-    return any(phrase in problem.lower() for phrase in _DENIED)
 
 
 def refusal(pid: int) -> str:

@@ -54,14 +54,10 @@ def site_offer(context: Context, user: str) -> SiteOffer:
         gpus = client.gpus()
     except ClusterrunError:
         gpus = ()
-    return SiteOffer(partitions, gpus, _accounts(user), _modules())
-
-
-def _accounts(user: str) -> tuple[str, ...]:
     query = ("sacctmgr", "--noheader", "--parsable2", "show")
     default = _lines((*query, "user", user, "format=DefaultAccount"), _ACCOUNTS_SECONDS)
     all_accounts = _lines((*query, "associations", f"user={user}", "format=Account"), _ACCOUNTS_SECONDS)
-    return tuple(dict.fromkeys((*default, *all_accounts)))
+    return SiteOffer(partitions, gpus, tuple(dict.fromkeys((*default, *all_accounts))), _modules())
 
 
 def _modules() -> tuple[str, ...]:
@@ -96,17 +92,14 @@ def configuration_text(offer: SiteOffer, partition: str, account: str, setup: st
     ]
     for row in offer.partitions:
         name = json.dumps(row.name)
-        lines += ["", f"# {_about(row)}", f"[profile.{name}]", f"partition = {name}"]
+        nodes = "1 node" if row.nodes == 1 else f"{row.nodes} nodes"
+        gpus = f", {row.gpus} GPUs" if row.gpus else ""
+        size = f"{row.cpus} CPUs, {row.memory // 1024} GiB{gpus}"
+        about = f"{nodes} of up to {size}; time limit {row.time_limit}".replace("\n", " ")
+        lines += ["", f"# {about}", f"[profile.{name}]", f"partition = {name}"]
         if row.gpus:
             lines.append(f"gpus = {json.dumps(_gpus(row, offer.gpus))}")
     return "\n".join(lines) + "\n"
-
-
-def _about(offer: PartitionOffer) -> str:
-    nodes = "1 node" if offer.nodes == 1 else f"{offer.nodes} nodes"
-    gpus = f", {offer.gpus} GPUs" if offer.gpus else ""
-    size = f"{offer.cpus} CPUs, {offer.memory // 1024} GiB{gpus}"
-    return f"{nodes} of up to {size}; time limit {offer.time_limit}".replace("\n", " ")
 
 
 def _gpus(offer: PartitionOffer, rows: Iterable[GpuRow]) -> str:

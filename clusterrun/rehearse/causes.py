@@ -145,22 +145,16 @@ def judge(
         mistaken = file_of_another_rank(fault_run, head)
         if mistaken:
             return (mistaken, *notice)
-        return (*_differences(reference, fault_run, at, differing), *notice)
+        opening = f"resumed at step {at}; step {differing[0].step} differs: "
+        count = counted(reference, fault_run.restarted, at) if differing[0].part == "data" else (0, 0)
+        findings = [
+            _what_differs(difference, opening if not i else "", fault_run, count, at)
+            for i, difference in enumerate(differing)
+        ]
+        return (*findings, *notice)
     apart = _spread(first, second, last, at) if differs and second else (False, "")
     unheard = (finding for finding in notice if finding.level is not Severity.OK)
     return (_equal(fault_run, at, not differs, notice, apart), *unheard)
-
-
-def _differences(
-    reference: Reference, fault_run: FaultRun, at: int, differing: Sequence[FirstDifference]
-) -> list[Discovery]:
-    """Return the finding of each difference, in the order of time."""
-    head = f"resumed at step {at}; step {differing[0].step} differs: "
-    count = counted(reference, fault_run.restarted, at) if differing[0].part == "data" else (0, 0)
-    return [
-        _what_differs(difference, head if not i else "", fault_run, count, at)
-        for i, difference in enumerate(differing)
-    ]
 
 
 def _rounded(first: Start, fault_run: FaultRun, at: int, difference: FirstDifference) -> Discovery:

@@ -77,19 +77,15 @@ def _session(
             if relay.greeting:
                 tell(f"nothing listens there yet ({relay.greeting}): every connection tries anew")
             relay.listen(listener)
-            _carry(relay, remote_port, tell)
+            refusal = ""
+            while not relay.over:
+                relay.turn(TURN_SECONDS)
+                if relay.refused != refusal:
+                    refusal = relay.refused
+                    tell(f"a connection to {remote_port} was not made: {refusal}")
     except KeyboardInterrupt:
         interrupted = True
     finally:
         relay.close()
         code = process.end(END_SECONDS)
     return None if interrupted else code
-
-
-def _carry(relay: Relay, remote_port: RemotePort, tell: Callable[[str], None]) -> None:
-    refusal = ""
-    while not relay.over:
-        relay.turn(TURN_SECONDS)
-        if relay.refused != refusal:
-            refusal = relay.refused
-            tell(f"a connection to {remote_port} was not made: {refusal}")

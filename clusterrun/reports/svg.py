@@ -122,7 +122,10 @@ def matrix(rates: Rates) -> Markup:
     drawn = (
         _paths(squares_by_cell, rates, cell)
         if len(squares_by_cell) > MOST_TITLES
-        else _rects(squares_by_cell, rates, cell)
+        else joined(
+            _rect(row * cell, column * cell, cell, square, rates)
+            for (row, column), square in sorted(squares_by_cell.items(), key=lambda item: item[0])
+        )
     )
     inside = tag("g", drawn, transform=f"translate({margin} {margin})")
     picture = tag(
@@ -141,13 +144,6 @@ def matrix(rates: Rates) -> Markup:
 
 def nodes_in_a_square(rates: Rates) -> int:
     return math.ceil(len(rates.nodes) / MOST_SQUARES)
-
-
-def _rects(squares: Mapping[tuple[int, int], Square], rates: Rates, cell: float) -> Markup:
-    rects = []
-    for row, column in sorted(squares):
-        rects.append(_rect(row * cell, column * cell, cell, squares[row, column], rates))
-    return joined(rects)
 
 
 def _rect(y: float, x: float, cell: float, square: Square, rates: Rates) -> Markup:

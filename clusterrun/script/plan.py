@@ -186,7 +186,11 @@ def _slurm(spec: JobSpec, run_id: str, token: str, run_dir: str, site: MachineFa
     planned = Plan(run_id, token, run_dir, spec, script, argv, orders)
     overridden = sbatch_options.overridden(spec.sbatch, "--sbatch")
     overridden += sbatch_options.overridden(spec.srun, "--srun")
-    notices = (*sbatch_options.replaced(spec), *overridden, *_short_kill_wait(spec, site))
+    notices = (*sbatch_options.replaced(spec), *overridden)
+    granted = _kill_wait(spec, site)
+    if granted < spec.kill_wait:
+        problem = f"--kill-wait {spec.kill_wait} s: Slurm kills {site.kill_wait:g} s after SIGTERM (KillWait)"
+        notices += (f"{problem}, so ranks get {granted:g} s when Slurm ends the job",)
     return replace(planned, notices=notices, cpus=_cpus(spec, site))
 
 
@@ -320,15 +324,6 @@ def _kill_wait(spec: JobSpec, site: MachineFacts) -> float:
     margin = min(MOST_KILL_MARGIN_SECONDS, max(LEAST_KILL_MARGIN_SECONDS, site.kill_wait / 10))
     most = max(LEAST_KILL_WAIT_SECONDS, site.kill_wait - margin)
     return min(float(spec.kill_wait), most) if spec.kill_wait else most
-
-
-def _short_kill_wait(spec: JobSpec, site: MachineFacts) -> tuple[str, ...]:
-    """Return a notice if Slurm gives less time than ``--kill-wait``."""
-    granted = _kill_wait(spec, site)
-    if granted >= spec.kill_wait:
-        return ()
-    problem = f"--kill-wait {spec.kill_wait} s: Slurm kills {site.kill_wait:g} s after SIGTERM (KillWait)"
-    return (f"{problem}, so ranks get {granted:g} s when Slurm ends the job",)
 
 
 def _local(spec: JobSpec, run_id: str, token: str, run_dir: str, site: MachineFacts) -> Plan:

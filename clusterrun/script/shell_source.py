@@ -41,10 +41,10 @@ class ShellWord:
 
     def is_open(self, value: str) -> bool:
         """Return whether ``value``, one of its words, is known only when the script runs."""
-        return "$" in value or "`" in value or (self.values == (self.text,) and self._has_special())
-
-    def _has_special(self) -> bool:
-        return self.text[:1] not in "'\"" and any(mark in self.text for mark in _SPECIAL)
+        if "$" in value or "`" in value:
+            return True
+        is_quoted = self.text[:1] in "'\""
+        return self.values == (self.text,) and not is_quoted and any(mark in self.text for mark in _SPECIAL)
 
     def source(self, value: str) -> str:
         """Return the shell's text for ``value``, one of its words."""
@@ -172,7 +172,9 @@ class ShellSource:
         nodes = list(_below(root))
         for name in self._names(nodes, sets=True):
             counts[name] = counts.get(name, 0) + 1
-        read_in = {self._text(word) for node in nodes for word in _read_words(self, node)}
+        # The words of a ``read`` are variables that it sets.
+        reads = [node for node in nodes if node.type == "command" and self._text(node).startswith("read")]
+        read_in = {self._text(word) for node in reads for word in node.named_children[1:]}
         for node in nodes:
             if node.type == "for_statement":
                 variable = node.child_by_field_name("variable")
@@ -271,12 +273,6 @@ def _reads(value: Constant, names: frozenset[str]) -> bool:
     """Return whether ``value`` depends on one of these variables, or on a command."""
     text = value if isinstance(value, str) else " ".join(value)
     return bool(_COMMAND.search(text)) or any(name in names for name in _NAME.findall(text))
-
-
-def _read_words(source: ShellSource, node: tree_sitter.Node) -> Iterator[tree_sitter.Node]:
-    """Yield the words of a ``read``, which sets the variables that they name."""
-    if node.type == "command" and source._text(node).startswith("read"):
-        yield from node.named_children[1:]
 
 
 def _is_unconditional(node: tree_sitter.Node) -> bool:

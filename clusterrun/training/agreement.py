@@ -61,7 +61,9 @@ def start_max_over_ranks(*numbers: int) -> Maximum:
         return Maximum(max_over_ranks(*numbers))
     # Copies to and from pageable memory would wait for the GPU.
     own = torch.tensor(numbers, dtype=torch.int64).pin_memory()
-    with accelerator.stream(_stream_of(accelerator, where)):
+    if str(where) not in _streams:
+        _streams[str(where)] = accelerator.Stream(where)
+    with accelerator.stream(_streams[str(where)]):
         tensor = own.to(where, non_blocking=True)
         distributed.all_reduce(tensor, op=distributed.ReduceOp.MAX)
         copy = torch.empty_like(own).pin_memory()
@@ -72,12 +74,6 @@ def start_max_over_ranks(*numbers: int) -> Maximum:
 
 
 _streams: dict[str, Any] = {}
-
-
-def _stream_of(accelerator: Any, where: Any) -> Any:
-    if str(where) not in _streams:
-        _streams[str(where)] = accelerator.Stream(where)
-    return _streams[str(where)]
 
 
 def max_over_ranks(*numbers: int) -> tuple[int, ...]:

@@ -101,10 +101,11 @@ class _Supervisor:
                 return self._code or 0
             self._dead_since, self._dead = steady(), self._pid
             again = self._again()
-            say(
-                f"clusterrun: the coordinator {_describe_end(self._code)}"
-                + (", another one is begun" * again)
-            )
+            if self._code is not None and self._code < 0:
+                end = f"was killed by {signal.Signals(-self._code).name}"
+            else:
+                end = f"ended with code {self._code} before the run did"
+            say(f"clusterrun: the coordinator {end}" + ", another one is begun" * again)
             for pid in _children_of(os.getpid()):  # not reaped yet, so the process ids are still valid
                 os.kill(pid, signal.SIGTERM)
                 os.kill(pid, signal.SIGCONT)
@@ -205,9 +206,3 @@ def _children_of(pid: int) -> list[int]:
             return [int(word) for word in file.read().split()]
     except OSError:
         return []
-
-
-def _describe_end(code: int | None) -> str:
-    if code is not None and code < 0:
-        return f"was killed by {signal.Signals(-code).name}"
-    return f"ended with code {code} before the run did"

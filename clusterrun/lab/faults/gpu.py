@@ -37,7 +37,9 @@ def write_gpus(site: LabSite, host: str, faults: list[Fault]) -> None:
     log: list[tuple[float, str]] = []
     for fault in faults:
         index = fault.get("index") or "0"
-        document.update(_whole_host(fault))
+        document.update({key: True for key in ("hang", "driver") if fault.get(key)})
+        if fault.get("count"):
+            document["count"] = int(fault.get("count"))
         document["each"].setdefault(index, {}).update(_one_gpu(fault))
         if fault.get("xid"):
             log.append((float(fault.get("at")), _xid_line(int(index), int(fault.get("xid")))))
@@ -53,13 +55,6 @@ def _records(log: list[tuple[float, str]]) -> Iterator[str]:
     start = time.time() - time.clock_gettime(time.CLOCK_BOOTTIME)
     for number, (at, text) in enumerate(log, 1):
         yield f"3,{number},{int((at - start) * 1e6)},-;{text}\n"
-
-
-def _whole_host(fault: Fault) -> dict[str, object]:
-    document: dict[str, object] = {key: True for key in ("hang", "driver") if fault.get(key)}
-    if fault.get("count"):
-        document["count"] = int(fault.get("count"))
-    return document
 
 
 def _one_gpu(fault: Fault) -> dict[str, object]:

@@ -55,7 +55,8 @@ def _write_hosts(site: LabSite, host: str, new: Fault | None, but: Fault | None 
     target = f"{site.state.root}/etc/hosts"
     if not faults and new is None:
         site.on_outside_root(host, "umount", target)
-    elif not _is_mounted(site, host, "/etc/hosts"):
+    # The mounts as seen from that host's own root.
+    elif " /etc/hosts " not in Path(f"/proc/{site.first(host)}/mounts").read_text():
         site.on_outside_root(host, "mount", "--bind", str(own), target)
 
 
@@ -75,11 +76,6 @@ def _own_file(site: LabSite, host: str, name: str) -> Path:
     folder = site.place.host(host)
     folder.mkdir(parents=True, exist_ok=True)
     return folder / name
-
-
-def _is_mounted(site: LabSite, host: str, target: str) -> bool:
-    table = Path(f"/proc/{site.first(host)}/mounts").read_text()
-    return f" {target} " in table  # as seen from that host's own root
 
 
 # --- clock ----------------------------------------------------------------------------------------
