@@ -14,6 +14,8 @@ settings.register_profile("any machine", deadline=None)
 settings.load_profile("any machine")
 # The nodes are checked where a test is about that, and asks for it.
 os.environ["CLUSTERRUN_PREFLIGHT"] = "off"
+# Programs that tests start compile the package once. Otherwise each start costs 100 ms more.
+os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
 # A suite that was started in the background has Ctrl-C ignored, and so would all that it starts.
 signal.signal(signal.SIGINT, signal.default_int_handler)
 
