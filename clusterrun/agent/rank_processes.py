@@ -33,7 +33,6 @@ from clusterrun.runtime.network import interface_of
 from clusterrun.runtime.processes import ProcessEnd, Program, ended_children, start_all
 from clusterrun.runtime.run_files import GrowthIndex, in_words, may_pass, no_room, open_log
 
-_SWEEP_SECONDS = 3.0
 _REAP_SECONDS, _REAP_PAUSE = 0.5, 0.002
 _LOCAL_RANK = "LOCAL_RANK"
 
@@ -296,7 +295,7 @@ class RankProcesses:
         def find() -> list[proc.Process]:
             return everywhere(target, self._sessions) if flown else below(os.getpid())
 
-        stuck = sweep(find, lambda: ended.extend(self.reap(wall)), _SWEEP_SECONDS)
+        stuck = sweep(find, lambda: ended.extend(self.reap(wall)), contract.TEARDOWN_SECONDS)
         # A process whose first thread has ended looks like a zombie. It can be reaped when all threads ended.
         until = steady() + _REAP_SECONDS
         while self._ranks and not stuck and steady() < until:

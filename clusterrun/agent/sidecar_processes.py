@@ -26,7 +26,6 @@ from clusterrun.runtime.processes import NotStarted, ProcessEnd, Program, start_
 from clusterrun.runtime.run_files import log_or_nothing
 from clusterrun.runtime.stderr import say
 
-_KILL_SECONDS = 3.0
 LONGEST_LINE = 1_000_000
 _MOST_UNREAD = 4 * 1024 * 1024
 _READ = 64 * 1024
@@ -238,12 +237,12 @@ class SidecarProcesses:
             self.happened(SidecarEnded(sidecar.epoch, name, f"the {name} {why}"))
 
     def end(self, name: str) -> None:
-        """Kill the sidecar and all processes that it started. Return when they have ended, or after 3 s."""
+        """Kill the sidecar and all processes that it started. Return when they ended, but not too late."""
         sidecar = self._living.pop(name, None)
         if sidecar is None:
             return
         sidecar.close()
-        for process in sweep(lambda: _kin(sidecar.pid, name), self.reap, _KILL_SECONDS):
+        for process in sweep(lambda: _kin(sidecar.pid, name), self.reap, contract.TEARDOWN_SECONDS):
             say(f"{self._place.name}: process {process} of the {name} cannot be killed")
 
     def end_all(self) -> None:

@@ -105,6 +105,9 @@ LOST_SECONDS = 12.0
 # Upper bound on the kill after a lease expires. Lease and kill take far less than SlurmdTimeout and the
 # requeue delay.
 KILL_SECONDS = 3.0
+# Time for killed processes to end before others start. A driver needs seconds to take the contexts of eight
+# GPUs apart, and a GPU that accepts one process is busy until then. The agent sends no heartbeat meanwhile.
+TEARDOWN_SECONDS = LOST_SECONDS / 2
 # A node that was stopped while its lease expired stops its ranks and asks for this long. Then it kills
 # them. The nodes of a suspended job are resumed one after the other.
 AWAKE_SECONDS = 10.0

@@ -24,6 +24,7 @@ from clusterrun.preflight.checks import (
     shared_memory,
     torch,
     versions,
+    xgmi,
     xid,
 )
 
@@ -64,6 +65,7 @@ if TYPE_CHECKING:
 CHECKS: tuple[Check, ...] = (
     gpus,
     amd_gpus,
+    xgmi,
     intel_gpus,
     xid,
     nvlink,
@@ -108,7 +110,7 @@ def names(request: RunNeeds) -> tuple[str, ...]:
     return tuple(check.NAME for check in CHECKS if check not in skipped)
 
 
-_OF_GPUS: tuple[Check, ...] = (gpus, amd_gpus, intel_gpus, xid, nvlink, dcgm)
+_OF_GPUS: tuple[Check, ...] = (gpus, amd_gpus, xgmi, intel_gpus, xid, nvlink, dcgm)
 
 
 def check_named(name: str) -> Check | None:

@@ -11,11 +11,14 @@ from typing import Any
 import pytest
 
 from clusterrun import proc
+from clusterrun.agent import sidecar_processes
 from clusterrun.agent.rank_environment import AgentPlace
 from clusterrun.agent.sidecar_processes import SidecarProcesses
+from clusterrun.model import contract
 from clusterrun.model.paths import RunPaths
 from clusterrun.model.world import Lineage
 from clusterrun.protocol.messages import AskSidecar, SidecarEnded, SidecarSaid
+from clusterrun.runtime import kill_tree
 from clusterrun.runtime.event_loop import EventLoop, steady
 from clusterrun.runtime.processes import ended_children
 from tests.coordinator.tapes import ORDERS
@@ -206,6 +209,39 @@ def test_an_end_takes_everything_below_with_it_and_says_nothing(stage: Stage) ->
     stage.sidecars.end("examiner")
     assert stage.mine() == []
     assert stage.events == [said(1, "")]
+
+
+class FakeTime:
+    """Time that passes only in ``sleep``."""
+
+    def __init__(self) -> None:
+        self.now = 0.0
+
+    def monotonic(self) -> float:
+        return self.now
+
+    def sleep(self, seconds: float) -> None:
+        self.now += seconds
+
+
+@pytest.mark.parametrize(("seconds", "waited"), [(5.0, True), (600.0, False)])
+def test_an_end_waits_while_the_driver_of_a_gpu_ends_a_process(
+    stage: Stage, monkeypatch: pytest.MonkeyPatch, seconds: float, waited: bool
+) -> None:
+    stage.ask(1, "echo x")
+    stage.answers(1)
+    fake_time, find = FakeTime(), sidecar_processes._kin
+    killed: list[proc.Process] = []
+
+    def kin(pid: int, name: str) -> list[proc.Process]:
+        killed[:] = find(pid, name) or killed
+        return killed if fake_time.now < seconds else []
+
+    monkeypatch.setattr(kill_tree, "time", fake_time)
+    monkeypatch.setattr(sidecar_processes, "_kin", kin)
+    stage.sidecars.end("examiner")
+    assert (fake_time.now >= seconds) == waited
+    assert fake_time.now < contract.LOST_SECONDS - contract.HEARTBEAT_SECONDS
 
 
 def test_one_sidecar_s_end_leaves_the_other_alone(stage: Stage) -> None:

@@ -21,7 +21,7 @@ NAME = "amd-gpus"
 LIMIT = 15.0
 _SLOW = "time amd-smi metric, or time rocm-smi, on a node: its Python may lie on a slow file system"
 LATE, LATE_EVERYWHERE = unanswered(NAME, "amd-smi (rocm-smi, where there is none)", LIMIT, "amdgpu", _SLOW)
-_DEVICE = "/dev/kfd"
+DEVICE = "/dev/kfd"
 _VISIBLE = ("ROCR_VISIBLE_DEVICES", "HIP_VISIBLE_DEVICES", "CUDA_VISIBLE_DEVICES")
 _BUSY = (
     "a process outlived its job: amd-smi process, or rocm-smi --showpids, on the node; "
@@ -29,12 +29,16 @@ _BUSY = (
 )
 _MISSING = 127
 _MIB = 1 << 20
-_ECC = "drain the node and reset the GPU (amd-smi reset --gpureset) or reboot; if it comes again, replace it"
+# The total counts the errors of xGMI links too: amd-smi calls their block XGMI_WAFL.
+_ECC = (
+    "amd-smi metric --ecc-blocks names the part: UMC is memory, XGMI_WAFL a link between GPUs; "
+    "drain the node and reset the GPU (amd-smi reset --gpureset) or reboot; if it comes again, replace it"
+)
 
 
 def probe(request: RunNeeds) -> object:
     """Return what amd-smi or rocm-smi reports of each GPU. Run neither without the AMD compute driver."""
-    if not os.path.exists(_DEVICE):
+    if not os.path.exists(DEVICE):
         return {"found": False}
     program, read = "amd-smi", of_text
     reply = answer(program, "metric", "--mem-usage", "--ecc", "--json", seconds=LIMIT)
@@ -104,9 +108,7 @@ def judge(request: RunNeeds, readings: Readings) -> Findings:
                 continue
             errors = number(gpu, "uncorrected") or 0.0
             if errors > 0:
-                message = (
-                    f"GPU {index}: {errors:.0f} uncorrected memory errors since the driver's start (limit 0)"
-                )
+                message = f"GPU {index}: {errors:.0f} uncorrected errors since the driver's start (limit 0)"
                 yield node, Finding(NAME, Grade.FAIL, message, _ECC)
             grade, message = memory_in_use(gpu, limits)
             if grade is not Grade.PASS:

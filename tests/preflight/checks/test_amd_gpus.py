@@ -89,7 +89,7 @@ def test_the_older_program_is_asked_where_there_is_no_other(monkeypatch):
         return ProgramAnswer(0 if remote else 127, json.dumps({"card0": rocm_smi()}) if remote else "", "")
 
     monkeypatch.setattr(amd_gpus, "answer", answer)
-    monkeypatch.setattr(amd_gpus, "_DEVICE", "/dev/null")
+    monkeypatch.setattr(amd_gpus, "DEVICE", "/dev/null")
     message = amd_gpus.probe(asked())
     assert asked_for[1:] == [("rocm-smi", "--showmeminfo", "vram", "--json")]
     assert (message["gpus"], message["code"]) == ([CARD], 0)
@@ -108,7 +108,7 @@ def reading(count: int = 8, given: list[str] | None = None, **of_gpu_3: Any) -> 
         (
             reading(uncorrected=2.0),
             FAIL,
-            "GPU 3: 2 uncorrected memory errors since the driver's start (limit 0)",
+            "GPU 3: 2 uncorrected errors since the driver's start (limit 0)",
         ),
         (reading(used=68000.0), FAIL, "GPU 3: 68000 of 196592 MiB in use (35%, limit 30%)"),
         (reading(used=5000.0), WARN, "GPU 3: 5000 of 196592 MiB in use (3%, limit 2%)"),

@@ -360,7 +360,7 @@ def test_slow_links_and_errors_of_links_are_warnings():
 def test_nothing_is_said_of_gpus_where_none_were_asked_for():
     from clusterrun.preflight.registry import names
 
-    of_gpus = {"gpus", "amd-gpus", "intel-gpus", "xid", "nvlink", "dcgm"}
+    of_gpus = {"gpus", "amd-gpus", "xgmi", "intel-gpus", "xid", "nvlink", "dcgm"}
     assert set(names(ASKED)) - set(names(asked(gpus=0))) == of_gpus
 
 
