@@ -98,7 +98,7 @@ RESTART_BUGS = (
     Mutant(
         "a loss during a check ends the run",
         "coordinator/preflight_gate",
-        "if self._lost and not outcome.fit:",
+        "if self._lost and not outcome.fit and not self._orders.preflight.alone:",
         "if False:",
     ),
     Mutant(
@@ -134,8 +134,8 @@ RESTART_BUGS = (
     Mutant(
         "the loss of the launcher is held against the ranks",
         "coordinator/restart_policy",
-        "_NOT_OF_RANKS = (FailureKind.NODE, FailureKind.LAUNCHER)",
-        "_NOT_OF_RANKS = (FailureKind.NODE,)",
+        "_NOT_OF_RANKS = (FailureKind.NODE, FailureKind.OVERLOAD, FailureKind.LAUNCHER)",
+        "_NOT_OF_RANKS = (FailureKind.NODE, FailureKind.OVERLOAD)",
     ),
     Mutant(
         "a pause never ends",

@@ -50,10 +50,10 @@ def reason_of(status: RunStatus, now: float) -> str:
 
 CAUSES = (
     *("", "first", "failure", "node", "hang", "port", "coordinator", "preemption", "time-limit"),
-    *("requeue", "unfit"),
+    *("requeue", "unfit", "overload"),
 )
 DECISIONS = (
-    *("", "failure", "node", "hang", "port", "budget", "no-progress"),
+    *("", "failure", "node", "hang", "port", "overload", "budget", "no-progress"),
     *("own-text", "usage", "environment", "gpu-memory", "hardware", "network", "same-error"),
 )
 FAILURE = View(

@@ -439,7 +439,7 @@ class LiveAttempt(RunPart):
             if not self.outcomes.is_gone(member.place):
                 note = f"{member.name} did not say that its ranks are gone: waiting for its lease"
                 self._actions += [Note(note), DropLink(member.link)]
-                self._membership.lose(member)
+                self._membership.lose(member, now)
                 member.silent = True
                 self.outcomes.lost(member.place, self._membership.dead_by(member))
         return self._check_over(now)

@@ -156,7 +156,7 @@ class Coordinator:
             # The agent may never have learned that it was welcome. It or another agent may try again.
             self._membership.vacate(member)
         else:
-            self._membership.lose(member)
+            self._membership.lose(member, now)
             self._lifecycle.lost(now, member, why)
 
     def _on_message(self, now: Now, event: events.MessageCame) -> None:

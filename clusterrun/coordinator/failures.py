@@ -20,6 +20,7 @@ class FailureKind(enum.Enum):
     RANK = "a rank failed"
     COLLISION = "rank 0 found its port in use"
     NODE = "a node was lost"
+    OVERLOAD = "a node was lost, or a limit expired, on an overloaded machine before ranks started"
     START = "ranks could not be started"
     LAUNCHER = "agents did not come, or ended with what had started them"
     HANG = "nothing moved any more"

@@ -184,7 +184,9 @@ class Lifecycle(RunPart):
             self._overdue_at = None
             name = self._membership.world[0].name
             message = f"{name} named no port within {RESERVE_SECONDS:g} s"
-            self.follow(now, no_ranks(now, FailureKind.START, name, message))
+            since, first = now.steady - RESERVE_SECONDS, self._membership.world[0].node
+            kind = self._unless_overloaded(now, FailureKind.START, since, [first])
+            self.follow(now, no_ranks(now, kind, name, message))
         if self.stage is RunStage.GATHERING_AGENTS:
             self.follow(now, self.formation.tick(now))
         if self.stage is RunStage.DECIDING:
@@ -274,7 +276,9 @@ class Lifecycle(RunPart):
     def lost(self, now: Now, member: Member, why: str) -> None:
         """Handle the loss of an agent; ``member`` has already left the membership."""
         message = f"{member.name} (node {member.node}) was lost: {why}{self._membership.launcher_words}"
-        failure_event = failures.of_node(FailureKind.NODE, member.name, member.heard_wall, message)
+        forming = self.stage in (RunStage.GATHERING_AGENTS, RunStage.RESERVING)
+        kind = FailureKind.OVERLOAD if forming and member.is_excused else FailureKind.NODE
+        failure_event = failures.of_node(kind, member.name, member.heard_wall, message)
         if self.stage is RunStage.SHUTTING_DOWN:
             self._shutdown.check(now)
         elif self.stage is RunStage.GATHERING_AGENTS:

@@ -6,7 +6,6 @@ from collections.abc import Iterable, Sequence
 
 from clusterrun.coordinator.run_part import RunPart, Shared
 from clusterrun.model import contract
-from clusterrun.runtime.machine_events import Now
 from clusterrun.slurm_text.srun_messages import ended_on, unreached
 
 
@@ -51,12 +50,6 @@ class LostNodes(RunPart):
             self._out.setdefault(node, why)
         self._state_keeper.exclude((name,))
 
-    def leave_out_unless_overloaded(self, now: Now, name: str, why: str) -> None:
-        """Exclude a node that was lost, unless an overload explains that its heartbeats were late."""
-        since = now.steady - self._membership.timeouts.lease
-        if not self._membership.excuse(self._numbers([name]), since, now):
-            self.leave_out(name, why)
-
     def before(self, inherited: Sequence[str]) -> dict[int, str]:
         """Return the nodes that the first launch leaves out, and why.
 
@@ -82,8 +75,8 @@ class LostNodes(RunPart):
         """Return the nodes that the next launch of agents leaves out, and why.
 
         Silent nodes are left out, earliest first, as long as enough nodes remain. A node is not silent if
-        the launcher reports the end of its agent. If all agents or the launcher ended, that says nothing
-        about the nodes.
+        the launcher reports the end of its agent, or if an overload explains the silence. If all agents or
+        the launcher ended, that says nothing about the nodes.
         """
         unusable = self._gone()
         lost = [
@@ -147,8 +140,10 @@ class LostNodes(RunPart):
         """Return whether ``node`` fell silent. ``telling``: a missing agent is the node's own fault."""
         member = self._membership.members[node]
         name = self._membership.name_of(node)
-        if (member is not None and member.silent) or name in unreached(self._launcher_output):
+        if name in unreached(self._launcher_output):
             return True
+        if member is not None and (member.silent or member.is_excused):
+            return not member.is_excused
         ended = member is not None and (self._local or ended_on(name, self._launcher_output))
         return telling and not ended
 

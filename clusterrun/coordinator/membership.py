@@ -19,7 +19,7 @@ class Member:
 
     ``node`` is its number in the allocation. ``place`` is its index among the nodes that train, -1 if it
     does not train. ``present``: a heartbeat showed that it knows that it is welcome. ``silent``: it was not
-    heard any more, although its link did not end.
+    heard any more, although its link did not end. ``is_excused``: an overload explains that it was lost.
     """
 
     def __init__(self, link: int, hello: Hello, now: Now) -> None:
@@ -28,7 +28,7 @@ class Member:
         self.heard = now.steady
         self.heard_wall = now.wall
         self.acked: float | None = None
-        self.present = self.lost = self.silent = False
+        self.present = self.lost = self.silent = self.is_excused = False
         self.place = -1
 
     @property
@@ -131,10 +131,11 @@ class Membership:
         member.present = True
         self.present += 1
 
-    def lose(self, member: Member) -> None:
+    def lose(self, member: Member, now: Now) -> None:
         """Mark a member as lost, because its link ended. Its ranks may live until its lease ends."""
         del self.by_link[member.link]
         member.lost = True
+        member.is_excused = self.excuse([member.node], now.steady - self.timeouts.lease, now)
 
     @property
     def complete(self) -> bool:

@@ -76,7 +76,9 @@ class PreflightGate(RunPart):
             member for member in self._membership.taken() if member.here and member.node not in missing
         ]
         nodes = [SessionNode(member.node, member.name, member.hello.address) for member in present]
-        nodes += [SessionNode(node, name, absent=why) for node, name, why in absent]
+        for node, name, why in absent:
+            lost = self._membership.members[node]
+            nodes.append(SessionNode(node, name, absent=why, is_excused=bool(lost and lost.is_excused)))
         short = ShortCheck(suspects, self._report, network) if self._report else None
         self._brief = short is not None
         self._missing = list(missing.values()) if self._brief else []
@@ -110,11 +112,10 @@ class PreflightGate(RunPart):
         self._lost = self._lost or failure_event
         self._missing.append(member.name)
         examination, why = self._examination, failure_event.failure.why
-        return (
-            self._go_on(now, examination, examination.lost(now.steady, member.node, why))
-            if examination
-            else None
-        )
+        if examination is None:
+            return None
+        asks = examination.lost(now.steady, member.node, why, member.is_excused)
+        return self._go_on(now, examination, asks)
 
     def _go_on(self, now: Now, examination: Session, asks: Iterable[AskWorker]) -> Outcome | None:
         for ask in asks:
@@ -145,7 +146,7 @@ class PreflightGate(RunPart):
         # A lost node may come back. It was lost, but nothing shows that it is unfit.
         self._state_keeper.exclude(self._unfit_of(outcome))
         self._examined = outcome
-        if self._lost and not outcome.fit:
+        if self._lost and not outcome.fit and not self._orders.preflight.alone:
             return TooFewNodes(self._lost)
         return self.decide(now)
 
@@ -218,6 +219,9 @@ def _causes(report: Report) -> str:
     causes = [f"{node.node} is unfit{_why(node)}" for node in report.nodes if node.verdict is Grade.FAIL]
     causes += [f"{_way(link)}: {link.said}" for link in report.links if link.verdict is Grade.FAIL]
     causes += [report.set_said] if report.set_said and not causes else []
+    if not causes:
+        unknown = [node for node in report.nodes if node.role == "excluded" and node.findings]
+        causes = [f"{node.node} could not be judged: {node.findings[0].said}" for node in unknown]
     more = [f"{len(causes) - _MOST_NAMED} more"] if len(causes) > _MOST_NAMED else []
     return "; ".join([*causes[:_MOST_NAMED], *more]) or "the nodes are not fit to train together"
 

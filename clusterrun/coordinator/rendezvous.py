@@ -208,7 +208,7 @@ class Rendezvous(RunPart):
             self._end_launcher(now)
             return None
         late = self._named(self._membership.missing())
-        message = f"{late} of {self._nodes} did not join within {self._join_seconds:g} s"
+        message = f"{late} of {self._nodes} did not join within {now.steady - self._began:.0f} s"
         return no_ranks(now, FailureKind.LAUNCHER, "", f"{message}; what the launcher said is in job.out")
 
     def _gathered(self, now: Now) -> Outcome | None:
@@ -335,7 +335,7 @@ class Rendezvous(RunPart):
         else:
             name = self._membership.name_of(lost[0])
             message = f"{name} (node {lost[0]}) was lost and did not come back: {message}"
-        return no_ranks(now, FailureKind.NODE, name, message)
+        return no_ranks(now, self._unless_overloaded(now, FailureKind.NODE, self._began, lost), name, message)
 
     def _none_beside(self, now: Now, code: int, message: str) -> Outcome | None:
         """Handle the end of the launch for missing nodes: no further node will come.
@@ -373,9 +373,10 @@ class Rendezvous(RunPart):
         hoped = self._unfulfilled()
         node, name, why = next((row for row in absent if row[0] in hoped), absent[0])
         self._due_at = None
+        kind = self._unless_overloaded(now, FailureKind.NODE, self._began, [node])
         if len(hoped) > 1:
-            return no_ranks(now, FailureKind.NODE, "", f"{self._named(hoped)} did not come back: {why}")
-        return no_ranks(now, FailureKind.NODE, name, f"{name} (node {node}) did not come back: {why}")
+            return no_ranks(now, kind, "", f"{self._named(hoped)} did not come back: {why}")
+        return no_ranks(now, kind, name, f"{name} (node {node}) did not come back: {why}")
 
     def _unfulfilled(self) -> list[int]:
         missing = {*self._membership.missing(), *self.left}

@@ -27,15 +27,18 @@ CAUSE_SECONDS = 2.0
 # Causes of attempts that ``max_restarts`` pays for.
 CHARGED = ("failure", "node", "hang", "coordinator")
 LONGEST_PAUSE = 60.0
-FREE_PORT_RETRIES = 3
+FREE_PORT_RETRIES, FREE_OVERLOAD_RETRIES = 3, 3
 # Restarts that are not charged to ``max_restarts``: the cause of the next attempt, how many a run has, and
 # the reason in words. A failure of such a kind does not make its node suspect.
-FREE_RESTARTS = {FailureKind.COLLISION: ("port", FREE_PORT_RETRIES, "with another port")}
+FREE_RESTARTS = {
+    FailureKind.COLLISION: ("port", FREE_PORT_RETRIES, "with another port"),
+    FailureKind.OVERLOAD: ("overload", FREE_OVERLOAD_RETRIES, "once more, after an overload"),
+}
 
 COMPLETED = RunOutcome(State.COMPLETED, "every rank exited 0", 0)
 SUPERSEDED = RunOutcome(State.FAILED, "another coordinator took the run over", 1)
-_CAUSES = {FailureKind.NODE: "node", FailureKind.HANG: "hang"}
-_NOT_OF_RANKS = (FailureKind.NODE, FailureKind.LAUNCHER)
+_CAUSES = {FailureKind.NODE: "node", FailureKind.OVERLOAD: "node", FailureKind.HANG: "hang"}
+_NOT_OF_RANKS = (FailureKind.NODE, FailureKind.OVERLOAD, FailureKind.LAUNCHER)
 _DAY = 86400
 _NOWHERE = (-1, -1)
 
@@ -285,7 +288,8 @@ def end_with(failure_event: FailureEvent, stuck: Sequence[str] = ()) -> RunOutco
     The exit code is the rank's own code, 128 + n for signal n, and 1 if no rank failed.
     """
     unkilled = f"; still there, not to be killed: {', '.join(stuck)}" if stuck else ""
-    state = State.NODE_FAIL if failure_event.kind is FailureKind.NODE else State.FAILED
+    is_loss = failure_event.kind in (FailureKind.NODE, FailureKind.OVERLOAD)
+    state = State.NODE_FAIL if is_loss else State.FAILED
     code = failure_event.failure.code
     return RunOutcome(state, failure_event.failure.why + unkilled, 128 - code if code < 0 else code or 1)
 

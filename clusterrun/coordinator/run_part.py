@@ -39,6 +39,12 @@ class RunPart:
     def _send(self, member: Member, message: ToAgent) -> None:
         self._actions.append(Send(member.link, message))
 
+    def _unless_overloaded(
+        self, now: Now, kind: FailureKind, since: float, nodes: Iterable[int] = ()
+    ) -> FailureKind:
+        """Return ``kind``, or OVERLOAD if an overload of this machine or of ``nodes`` explains the wait."""
+        return FailureKind.OVERLOAD if self._membership.excuse(nodes, since, now) else kind
+
     def _dismiss(self, members: Iterable[Member]) -> None:
         for member in members:
             self._send(member, Farewell())

@@ -146,9 +146,10 @@ class WorldFormation(RunPart):
             return self._form(now, outcome.world)
         if isinstance(outcome, RunOver):
             self._active = None
-        elif isinstance(outcome, NoRanks) and self._requeues and outcome.failure_event.failure.node:
-            failure = outcome.failure_event.failure
-            self.lost_nodes.leave_out_unless_overloaded(now, failure.node, failure.why)
+        elif isinstance(outcome, NoRanks) and self._requeues:
+            failure, kind = outcome.failure_event.failure, outcome.failure_event.kind
+            if failure.node and kind is not FailureKind.OVERLOAD:
+                self.lost_nodes.leave_out(failure.node, failure.why)
         return outcome
 
     def form_without(self, now: Now) -> Outcome | None:

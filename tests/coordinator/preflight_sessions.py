@@ -73,11 +73,14 @@ class Simple:
         self._look()
         return []
 
-    def lost(self, now: float, node: int, why: str) -> list[Ask]:
+    def lost(self, now: float, node: int, why: str, is_excused: bool = False) -> list[Ask]:
         self._waiting.pop(node, None)
         self._faults[node] = why
         self._look()
         return []
+
+    def overloaded(self, now: float, node: int | None, seconds: float) -> None:
+        """It has no limits that an overload excuses."""
 
     def tick(self, now: float) -> list[Ask]:
         if now >= self._until:

@@ -40,6 +40,7 @@ from clusterrun.protocol.messages import (
     Beat,
     EndSidecar,
     Farewell,
+    NodeOverloaded,
     PortReserved,
     RankExited,
     RanksGone,
@@ -441,6 +442,57 @@ def test_a_node_of_the_world_that_is_lost_before_ranks_start_ends_the_run_by_nam
     tape = swapped()
     state = tape.state(2.1, AgentLeft(2, "reset"))
     assert (state.state, state.reason) == (State.NODE_FAIL, "n2 (node 2) was lost: reset")
+
+
+OVERLOADED = MessageCame(2, NodeOverloaded(5.0))
+
+
+def overloaded(**orders: Any) -> Tape:
+    """Node 2 has reported an overload. It is needed, since node 0 is ill."""
+    tape = under_way(**orders)
+    tape.at(1.5, OVERLOADED)
+    return tape
+
+
+@pytest.mark.parametrize("requeue", [False, True])
+@pytest.mark.parametrize("is_checked", [True, False])
+def test_a_node_that_is_lost_before_ranks_start_while_it_is_overloaded_costs_no_restart(
+    is_checked: bool, requeue: bool
+) -> None:
+    tape = overloaded()
+    if is_checked:
+        tape.at(2.0, answer(0, ILL), answer(1), AgentLeft(2, "reset"))
+    else:
+        tape.at(2.0, answer(0, ILL), answer(1), answer(2))
+        tape.at(2.1, AgentLeft(2, "reset"))
+    state = tape.state(2.2)
+    assert state.phase is Phase.RESTARTING
+    assert state.reason == "once more, after an overload: n2 (node 2) was lost: reset"
+    assert state.excluded == ("n0",)
+    tape.at(2.3, EpochClaimed(1))
+    assert tape.state(4.0).attempts[-1].cause == "overload"
+
+
+def test_a_run_is_made_anew_three_times_at_most_after_overloads() -> None:
+    before = tuple(Attempt(n, "", (), WALL, WALL, "NODE_FAIL", cause="overload") for n in range(3))
+    tape = overloaded(claimed=EpochClaimed(3, before, True))
+    state = tape.state(2.0, answer(0, ILL, 3), answer(1, WELL, 3), AgentLeft(2, "reset"))
+    assert (state.state, len(state.attempts)) == (State.FAILED, 4)
+
+
+def test_a_check_alone_is_not_made_again_after_an_overload() -> None:
+    tape = overloaded(alone=True)
+    state = tape.state(2.0, answer(0), answer(1, ILL), AgentLeft(2, "reset"))
+    assert (state.state, len(state.attempts)) == (State.FAILED, 1)
+
+
+def test_a_node_that_is_lost_while_it_trains_and_is_overloaded_is_charged() -> None:
+    tape = swapped()
+    tape.at(2.1, MessageCame(1, PortReserved(0, 29000)))
+    tape.at(2.2, MessageCame(1, RanksStarted(0)), MessageCame(2, RanksStarted(0)), OVERLOADED)
+    tape.at(3.0, AgentLeft(2, "reset"))
+    tape.at(60.0, MessageCame(1, RanksGone(0)), Tick())
+    assert tape.state(61.0).state is State.NODE_FAIL
 
 
 # --- too few ---

@@ -206,7 +206,8 @@ class Cluster:
                     self.machine.overloaded(self.now - self.lag, what[1], 5.0)
                     self.put(5.0, what)
                 elif what[0] == "lost":
-                    self.take(self.machine.lost(self.now - self.lag, what[1], self.faults.lost_why))
+                    why, is_excused = self.faults.lost_why, what[1] in self.faults.overloaded
+                    self.take(self.machine.lost(self.now - self.lag, what[1], why, is_excused))
                 elif what[1] not in self.lost:
                     wall = WALL + self.now - START
                     self.take(self.machine.answered(self.now - self.lag, *what[1:], wall))

@@ -141,7 +141,8 @@ def _of_absent(
         small = _small_only(state, node)
         message += "; large packets to it get lost" if small else ""
         remedy = _MTU.format(node.name) if small else look_at(node.absent, lives=True)
-        explanation.explain_gone(node.node, Grade.FAIL, message, remedy)
+        grade = Grade.UNDETERMINED if node.is_excused else Grade.FAIL
+        explanation.explain_gone(node.node, grade, message, remedy)
         return []
     if trouble is None:
         message += ": it was not examined"
@@ -231,9 +232,14 @@ def of_silent(explanation: Explanation) -> None:
 
 
 def lost_nodes(state: SessionState) -> dict[int, float]:
-    """Return the nodes whose agents were lost during the check, with the time; steady clock."""
+    """Return the nodes whose agents were lost during the check, with the time; steady clock.
+
+    Nodes that an overload excuses are not among them.
+    """
     lost = {observation.node: observation.at for observation in state.log.of(NodeGone) if observation.is_lost}
-    return {node: lost[node] for node in state.nodes if node in lost}
+    return {
+        number: lost[number] for number, node in state.nodes.items() if number in lost and not node.is_excused
+    }
 
 
 def large_packet_troubles(state: SessionState) -> dict[int, ConnectTrouble]:

@@ -195,11 +195,17 @@ def _report(explanation: Explanation, together: tuple[Finding, ...], fit: bool) 
         reports.append(NodeReport(node.name, explanation.verdict(number), role, explanation.findings(number)))
         if is_unfit and number not in explanation.excused:
             excluded.append(node.name)
+    if not fit:
+        grades = [*(node.verdict for node in reports), *(link.verdict for link in links)]
+        grades += [finding.verdict for finding in together]
+        # Without a fault only nodes that an overload excuses are missing.
+        is_undecided = Grade.FAIL not in grades and any(node.is_excused for node in state.nodes.values())
+        grades = [Grade.UNDETERMINED if is_undecided else Grade.FAIL]
     return Report(
         run_id=orders.run_id,
         cluster=orders.preflight.cluster,
         level=str(orders.preflight.level),
-        verdict=worst(tuple(grades)) if fit else Grade.FAIL,
+        verdict=worst(tuple(grades)),
         at=state.wall_at(state.now),
         seconds=round(state.now - state.began, 3),
         budget=orders.preflight.budget,

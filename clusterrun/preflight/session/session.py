@@ -42,7 +42,7 @@ from clusterrun.preflight.session.group_tests import GroupTests
 from clusterrun.preflight.session.presence_findings import look_at
 from clusterrun.preflight.session.report import SessionOutcome, conclude, explain
 from clusterrun.preflight.session.requests import AskWorker, Request
-from clusterrun.preflight.session.state import NodeState, SessionState
+from clusterrun.preflight.session.state import OVERLOADED, NodeState, SessionState
 from clusterrun.preflight.thresholds import ANSWER_SECONDS
 from clusterrun.runtime.machine_events import OVERSLEPT_SECONDS
 
@@ -59,7 +59,6 @@ _TASK_TITLES = {
 }
 # The first late answer of a node gets this share of the remaining time, within these limits in seconds.
 _LONGEST_LATE, _LATE_SHARE = 30.0, 0.25
-_OVERLOADED = "; it is overloaded"
 _SILENT = "look at the node and at the log of its examiner in the run directory"
 
 
@@ -71,6 +70,7 @@ class SessionNode:
     name: str
     address: str = ""
     absent: str | None = None  # why its agent did not join; None if it joined
+    is_excused: bool = False  # an overload explains that its agent was lost
 
 
 @frozen
@@ -112,6 +112,7 @@ class Session:
         for node in nodes:
             if node.absent is not None:
                 states[node.node].absent = node.absent
+                states[node.node].is_excused = node.is_excused
                 remedy = look_at(node.absent, lives=False)
                 state.mark_gone(states[node.node], "agent", node.absent, remedy)
         self._group_tests = GroupTests(state)
@@ -170,11 +171,13 @@ class Session:
         if subject is not None:
             subject.overloads.add(now, seconds)
 
-    def lost(self, now: float, node: int, why: str) -> list[AskWorker]:
+    def lost(self, now: float, node: int, why: str, is_excused: bool = False) -> list[AskWorker]:
+        """Handle the loss of an agent or examiner. ``is_excused``: an overload explains it."""
         self._state.now = max(now, self._state.now)
         node_state = self._state.nodes.get(node)
         if node_state is None or node_state.gone or self.outcome is not None:
             return []
+        node_state.is_excused = is_excused
         self._gone(node, "agent", f"was lost during the check: {why}", is_lost=True)
         return self._proceed()
 
@@ -281,7 +284,7 @@ class Session:
             title = f"{state.label} ({fold([state.nodes[node].name for node in test.nodes])}): {test.why}"
             open_titles.update(dict.fromkeys(test.nodes, title))
         for node, title in open_titles.items():
-            state.observe(Unanswered(node, title + _OVERLOADED * (node in overloaded)))
+            state.observe(Unanswered(node, title + OVERLOADED * (node in overloaded)))
         state.end_round(CONTROL)
         self._conclude()
 

@@ -19,6 +19,8 @@ from clusterrun.preflight.thresholds import limits_of
 
 # The batch script, and with it the coordinator, runs on the first node of the allocation.
 HOST = 0
+# Added to the reason of what an overload of a node, or of the coordinator's machine, explains.
+OVERLOADED = "; it or the first node was overloaded"
 # Replaces the answer of a node that did not report its ports.
 NOT_HEARD = tasks.ListenAnswer((), (), 0, 0.0)
 
@@ -29,6 +31,7 @@ class NodeState:
     def __init__(self, node: int, name: str, address: str) -> None:
         self.node, self.name, self.address = node, name, address
         self.gone = ""  # why it gets no more requests; '' while it gets them
+        self.is_excused = False  # an overload explains that its agent was lost
         self.absent = ""  # why its agent never joined; '' if it joined
         self.overloads = Overloads()
         self.late_until: float | None = None  # end of the wait for its first late answer; steady clock
@@ -183,10 +186,11 @@ class SessionState:
         self.explanation = None
 
     def mark_gone(self, node: NodeState, check: str, why: str, remedy: str, is_lost: bool = False) -> None:
-        """Mark a node as lost or silent. It gets no more requests."""
+        """Mark a node as lost or silent. It gets no more requests. An excused node is not blamed."""
         if not node.gone:
-            node.gone = why
-            finding = Finding(check, Grade.FAIL, why, remedy)
+            node.gone = why + OVERLOADED * node.is_excused
+            grade = Grade.UNDETERMINED if node.is_excused else Grade.FAIL
+            finding = Finding(check, grade, node.gone, remedy)
             self.observe(NodeGone(node.node, (finding,), self.now, is_lost))
 
     def end_round(self, kind: str) -> None:

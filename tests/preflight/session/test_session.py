@@ -79,6 +79,25 @@ def test_an_overloaded_coordinator_blames_nobody_and_a_proven_fault_is_blamed_al
         assert blamed(examined(orders(6, budget=180.0), Faults(overloaded=set(range(6)), **fault))) == {2}
 
 
+@pytest.mark.parametrize("task", ["ListenTask", "DialTask", "product", "set"])
+@pytest.mark.parametrize("lost", [{2}, {2, 3}])
+def test_a_node_that_is_lost_while_it_is_overloaded_is_not_blamed(lost: set[int], task: str) -> None:
+    """The others train, or too few are left: neither is a fault of these nodes."""
+    lost_in = dict.fromkeys(lost, task)
+    for spares, fit in ((2, True), (0, False)):
+        outcome = examined(orders(6, spares), Faults(lost_in=lost_in, overloaded=lost))
+        failed = [node.node for node in outcome.report.nodes if node.verdict is Grade.FAIL]
+        assert (outcome.fit, failed, outcome.excluded) == (fit, [], ())
+        assert (bad_links(outcome), outcome.report.set_said) == (set(), "")
+        assert outcome.report.verdict is (Grade.WARN if fit else Grade.UNDETERMINED)
+        reasons = {
+            node.node: node.findings[0].said for node in outcome.report.nodes if node.role == "excluded"
+        }
+        assert reasons.keys() == {name(node) for node in lost}
+        assert all("was overloaded" in reason for reason in reasons.values())
+    assert blamed(examined(orders(6), Faults(lost_in=lost_in))) == lost
+
+
 NODE_FAULTS = {
     "absent": Faults(absent={2}),
     "frozen": Faults(frozen={2}),
