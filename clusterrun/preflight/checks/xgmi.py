@@ -14,7 +14,7 @@ from clusterrun.preflight.thresholds import MINORITY
 from clusterrun.preflight.untrusted import entries, text
 
 NAME = "xgmi"
-LIMIT = 32.0
+LIMIT = 15.0
 LATE = Finding(
     NAME,
     Grade.UNDETERMINED,
@@ -22,7 +22,7 @@ LATE = Finding(
     "time amd-smi xgmi on the node: does it answer?",
 )
 LATE_WITH = amd_gpus.NAME
-_SECONDS = 15.0
+_SECONDS = 7.0
 # ROCm 7.1 and later, and ROCm 6.3 to 7.0.
 _TABLES = ("--source-status", "--link-status")
 # ``GPU0   0000:08:00.0  U  U  U  U  D  U  D  X``: up, down, disabled.
@@ -62,7 +62,7 @@ def judge(request: RunNeeds, readings: Readings) -> Findings:
         if entries(reading)
     }
     if len(links) >= MINORITY:
-        numbers = sorted({gpu for counts in links.values() for gpu in counts}, key=int)
+        numbers = dict.fromkeys(gpu for counts in links.values() for gpu in counts)
         columns = {
             gpu: {node: counts[gpu] for node, counts in links.items() if gpu in counts} for gpu in numbers
         }
