@@ -1,9 +1,11 @@
 """How often `diagnose JOB` names the culprit of a job that clusterrun did not start, and never a wrong one.
 
-    python -m benchmarks.bench_foreign_jobs [LAUNCHER] [CASE …] | size [NODES]
+    python -m benchmarks.bench_foreign_jobs [first|second] [LAUNCHER] [CASE …] | size [NODES]
 
-Jobs of four ranks on two nodes of a lab hang in `hanging_script.py`, under torchrun, srun, mpirun, accelerate
-and Lightning (accelerate and lightning must be importable; a launcher that is missing is left out and named).
+Jobs of four ranks on two nodes of a lab hang, under torchrun, srun, mpirun, accelerate, Lightning and
+imitations of DeepSpeed's and Ray's launchers (accelerate and lightning must be importable; a launcher that is
+missing is left out and named). The first set is in `hanging_script.py`, the second in `hanging_set_2.py`.
+Three jobs run at a time.
 ``RECORD=FOLDER`` keeps the looks of all nodes, as the tests read them. ``size`` measures the time for 64
 nodes of 8 ranks. Its ranks pretend: Python without torch that waits in a file of torch's name, because 512
 real ones do not fit into one machine.
@@ -18,6 +20,7 @@ import shutil
 import sys
 import tempfile
 import time
+from concurrent.futures import ThreadPoolExecutor, as_completed
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -26,6 +29,7 @@ from clusterrun.lab.spec import LabSpec
 
 ROOT = Path(__file__).resolve().parents[1]
 SCRIPT = ROOT / "benchmarks" / "hanging_script.py"
+SECOND = ROOT / "benchmarks" / "hanging_set_2.py"
 LIGHTNING = ROOT / "benchmarks" / "hanging_lightning.py"
 PATIENCE = 240.0
 # Seconds from the hang to the look: as long as a user needs to notice it.
@@ -99,7 +103,60 @@ PER_LAUNCHER = {
     "lightning": ("sleeps_in_step", "sleeps_in_validation", "other_batches"),
     "lightning_alone": ("sleeps_in_step",),
 }
-LIGHTNING_CASES = {"sleeps_in_step": (1,), "sleeps_in_validation": (0,), "other_batches": (3,)}
+LIGHTNING_CASES = {
+    "sleeps_in_step": (1,),
+    "sleeps_in_validation": (0,),
+    "other_batches": (3,),
+    "callback_waits_for_program": (0,),
+    "fewer_batches": (2,),
+}
+SECOND_CASES: dict[str, tuple[int, ...]] = {
+    "locks_in_opposite_order": (2,),
+    "worker_opens_fifo": (0,),
+    "gathers_where_others_reduce": (3,),
+    "ends_before_group": (2,),
+    "writes_fifo": (1,),
+    "pair_or_world": (1,),
+    "matches_for_ever": (1,),
+    "key_of_rank_0": (0,),
+    "full_pipe": (2,),
+    "saves_to_fifo": (3,),
+    "downloads": (0,),
+    "holds_interpreter": (2,),
+    "pool_of_forks": (3,),
+    "asks_to_overwrite": (0,),
+    "event_of_thread": (1,),
+    "saves_slowly": NOBODY,
+    "pipeline": NOBODY,
+    "all_wait_for_data": NOBODY,
+    "two_and_two": (1, 2),
+}
+SECOND_PER_LAUNCHER = {
+    "torchrun": (
+        "locks_in_opposite_order",
+        "gathers_where_others_reduce",
+        "pair_or_world",
+        "pool_of_forks",
+        "saves_slowly",
+        "event_of_thread",
+    ),
+    "srun": (
+        "worker_opens_fifo",
+        "ends_before_group",
+        "matches_for_ever",
+        "full_pipe",
+        "pipeline",
+        "key_of_rank_0",
+    ),
+    "accelerate": ("asks_to_overwrite", "two_and_two"),
+    "mpirun": ("downloads", "holds_interpreter"),
+    "spawn": ("writes_fifo",),
+    "deepspeed": ("saves_to_fifo",),
+    "ray": ("full_pipe", "all_wait_for_data"),
+    "lightning": ("callback_waits_for_program", "fewer_batches"),
+}
+EXPECTED = {**CASES, **LIGHTNING_CASES, **SECOND_CASES}
+AT_A_TIME = 3
 
 
 @dataclass(frozen=True)
@@ -120,7 +177,8 @@ class Outcome:
 
 def command(launcher: str, case: str, port: int) -> str:
     python, bin_folder = sys.executable, os.path.dirname(sys.executable)
-    script = f"{SCRIPT} {case}"
+    path = SECOND if case in SECOND_CASES else SCRIPT
+    script = f"{path} {case}"
     head = "head=$(scontrol show hostnames $SLURM_JOB_NODELIST | head -1)\n"
     torchrun = f"--nnodes 2 --nproc-per-node 2 --rdzv-backend c10d --rdzv-id x --rdzv-endpoint $head:{port}"
     export = f"export MASTER_ADDR=$head MASTER_PORT={port}\n"
@@ -139,7 +197,9 @@ def command(launcher: str, case: str, port: int) -> str:
         return f"{head}export head\nsrun --ntasks=2 --ntasks-per-node=1 bash -c '{inner}'"
     if launcher == "spawn":
         spawn = SCRIPT.with_name("hanging_spawn.py")
-        return f"{head}{export}srun --ntasks=2 --ntasks-per-node=1 {python} {spawn} {case}"
+        return f"{head}{export}srun --ntasks=2 --ntasks-per-node=1 {python} {spawn} {path.stem} {case}"
+    if launcher in ("deepspeed", "ray"):
+        return f"{head}{export}srun --ntasks=2 --ntasks-per-node=1 {python} {SECOND} --{launcher} {case}"
     if launcher == "lightning":
         return f"{head}srun --ntasks=4 --ntasks-per-node=2 {python} {LIGHTNING} {case} 2"
     inner = f"NODE_RANK=$SLURM_NODEID SLURM_JOB_NAME=bash {python} {LIGHTNING} {case} 2"
@@ -180,7 +240,7 @@ def trial(lab: Lab, launcher: str, case: str, folder: Path, port: int) -> Outcom
             timeout=120,
         )
         seconds = time.monotonic() - began
-        expected = {**CASES, **LIGHTNING_CASES}[case]
+        expected = EXPECTED[case]
         if done.code != 0:
             return Outcome(launcher, case, expected, (-9,), seconds, done.err.strip()[-300:])
         document = json.loads(done.out)
@@ -265,24 +325,36 @@ def main() -> None:
     if words[:1] == ["size"]:
         size(int(words[1]) if words[1:] else 64)
         return
-    launchers = [word for word in words if word in PER_LAUNCHER] or list(PER_LAUNCHER)
-    cases = [word for word in words if word not in PER_LAUNCHER]
+    sets = {"first": PER_LAUNCHER, "second": SECOND_PER_LAUNCHER}
+    jobs: list[tuple[str, str]] = []
+    for name, cases_by_launcher in sets.items():
+        if not (sets.keys() & words) or name in words:
+            jobs += [(launcher, case) for launcher, cases in cases_by_launcher.items() for case in cases]
+    launchers = {launcher for launcher, _ in jobs}
+    for launcher in sorted(launchers):
+        if not available(launcher):
+            print(f"{launcher} is not installed: its cases are left out", flush=True)
+    words = [word for word in words if word not in sets]
+    if named := launchers & {*words}:
+        jobs = [(launcher, case) for launcher, case in jobs if launcher in named]
+    if cases := {*words} - launchers:
+        jobs = [(launcher, case) for launcher, case in jobs if case in cases]
     outcomes: list[Outcome] = []
     name = f"foreign-{os.getpid()}"
     lab = Lab(name)
     with tempfile.TemporaryDirectory() as folder:
-        lab.up(LabSpec(name=name, nodes=2, gpus=0, cpus=8))
+        lab.up(LabSpec(name=name, nodes=2 * AT_A_TIME, gpus=0, cpus=8))
         try:
-            port = 21_000
-            for launcher in launchers:
-                if not available(launcher):
-                    print(f"{launcher} is not installed: its cases are left out", flush=True)
-                    continue
-                for case in [case for case in PER_LAUNCHER[launcher] if not cases or case in cases]:
-                    port += 7
-                    outcome = trial(lab, launcher, case, Path(folder), port)
+            with ThreadPoolExecutor(AT_A_TIME) as pool:
+                trials = [
+                    pool.submit(trial, lab, launcher, case, Path(folder), 21_000 + 7 * number)
+                    for number, (launcher, case) in enumerate(jobs)
+                    if available(launcher)
+                ]
+                for future in as_completed(trials):
+                    outcome = future.result()
                     outcomes.append(outcome)
-                    what = f"{outcome.launcher:16} {outcome.case:22} {outcome.verdict:7}"
+                    what = f"{outcome.launcher:16} {outcome.case:26} {outcome.verdict:7}"
                     print(f"{what} {outcome.seconds:5.1f} s  {outcome.said}", flush=True)
         finally:
             lab.down()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import subprocess
 import sys
 import time
 
@@ -10,6 +11,22 @@ import lightning
 import torch
 
 LONG = 100_000.0
+
+
+class Report(lightning.Callback):
+    """Draws a picture with a program after the validation, without a word to the other ranks."""
+
+    def on_validation_end(self, trainer: lightning.Trainer, module: lightning.LightningModule) -> None:
+        if trainer.global_rank == 0:
+            subprocess.run(["sleep", str(LONG)], check=False)
+
+
+class Items(torch.utils.data.IterableDataset):
+    """Rank 2 has eight batches and the others have twelve."""
+
+    def __iter__(self):
+        rank = int(os.environ["SLURM_PROCID"])
+        return iter(torch.ones(16 if rank == 2 else 24, 8))
 
 
 class Model(lightning.LightningModule):
@@ -43,13 +60,16 @@ class Model(lightning.LightningModule):
 
 def main() -> None:
     torch.set_num_threads(1)
-    loader = torch.utils.data.DataLoader(torch.ones(64, 8), batch_size=2)
+    items = Items() if sys.argv[1] == "fewer_batches" else torch.ones(64, 8)
+    loader = torch.utils.data.DataLoader(items, batch_size=2)
+    callbacks = [Report()] if sys.argv[1] == "callback_waits_for_program" else []
     trainer = lightning.Trainer(
         accelerator="cpu",
         devices=int(sys.argv[2]),
         num_nodes=2,
         strategy="ddp",
         max_epochs=3,
+        callbacks=callbacks,
         num_sanity_val_steps=0,
         logger=False,
         enable_checkpointing=False,

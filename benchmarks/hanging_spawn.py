@@ -1,7 +1,8 @@
-"""Two ranks of each node by ``torch.multiprocessing.spawn``, which hang in a case of `hanging_script.py`."""
+"""Two ranks of each node by ``torch.multiprocessing.spawn``: ``hanging_spawn.py MODULE CASE``."""
 
 from __future__ import annotations
 
+import importlib
 import os
 import sys
 
@@ -13,11 +14,10 @@ EACH = 2
 
 
 def train(index: int) -> None:
-    import hanging_script
-
     rank = int(os.environ["SLURM_NODEID"]) * EACH + index
     os.environ.update(RANK=str(rank), WORLD_SIZE=str(2 * EACH))
-    hanging_script.main()
+    module = sys.argv.pop(1)
+    importlib.import_module(module).main()
 
 
 if __name__ == "__main__":
