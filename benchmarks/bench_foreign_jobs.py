@@ -2,9 +2,9 @@
 
     python -m benchmarks.bench_foreign_jobs [first|second] [LAUNCHER] [CASE …] | size [NODES]
 
-Jobs of four ranks on two nodes of a lab hang, under torchrun, srun, mpirun, accelerate, Lightning and
-imitations of DeepSpeed's and Ray's launchers (accelerate and lightning must be importable; a launcher that is
-missing is left out and named). The first set is in `hanging_script.py`, the second in `hanging_set_2.py`.
+Jobs of four ranks on two nodes of a lab hang, under torchrun, srun, mpirun, accelerate, Lightning, Ray and an
+imitation of DeepSpeed's launcher. accelerate, lightning and ray must be importable. A launcher that is missing
+is left out and named. The first set is in `hanging_script.py`, the second in `hanging_set_2.py`.
 Three jobs run at a time.
 ``RECORD=FOLDER`` keeps the looks of all nodes, as the tests read them. ``size`` measures the time for 64
 nodes of 8 ranks. Its ranks pretend: Python without torch that waits in a file of torch's name, because 512
@@ -114,7 +114,7 @@ SECOND_CASES: dict[str, tuple[int, ...]] = {
     "locks_in_opposite_order": (2,),
     "worker_opens_fifo": (0,),
     "gathers_where_others_reduce": (3,),
-    "ends_before_group": (2,),
+    "ends_before_key": (2,),
     "writes_fifo": (1,),
     "pair_or_world": (1,),
     "matches_for_ever": (1,),
@@ -142,7 +142,7 @@ SECOND_PER_LAUNCHER = {
     ),
     "srun": (
         "worker_opens_fifo",
-        "ends_before_group",
+        "ends_before_key",
         "matches_for_ever",
         "full_pipe",
         "pipeline",
@@ -167,6 +167,7 @@ class Outcome:
     blamed: tuple[int, ...]
     seconds: float
     said: str
+    evidence: tuple[str, ...] = ()
 
     @property
     def verdict(self) -> str:
@@ -198,8 +199,15 @@ def command(launcher: str, case: str, port: int) -> str:
     if launcher == "spawn":
         spawn = SCRIPT.with_name("hanging_spawn.py")
         return f"{head}{export}srun --ntasks=2 --ntasks-per-node=1 {python} {spawn} {path.stem} {case}"
-    if launcher in ("deepspeed", "ray"):
-        return f"{head}{export}srun --ntasks=2 --ntasks-per-node=1 {python} {SECOND} --{launcher} {case}"
+    if launcher == "deepspeed":
+        return f"{head}{export}srun --ntasks=2 --ntasks-per-node=1 {python} {SECOND} --deepspeed {case}"
+    if launcher == "ray":
+        start = f"{bin_folder}/ray start --num-cpus=2 --disable-usage-stats --block"
+        first = f"srun --nodes=1 --ntasks=1 --nodelist=$head --overlap {start} --head --port={port}"
+        first += " --include-dashboard=false --temp-dir=$MARKS/ray"
+        second = f"srun --nodes=1 --ntasks=1 --exclude=$head --overlap {start} --address=$head:{port}"
+        train = f"{python} {SECOND.with_name('hanging_ray.py')} {case} {port + 3}"
+        return f"{head}{first} &\nsleep 20\n{second} &\nsleep 10\n{train}"
     if launcher == "lightning":
         return f"{head}srun --ntasks=4 --ntasks-per-node=2 {python} {LIGHTNING} {case} 2"
     inner = f"NODE_RANK=$SLURM_NODEID SLURM_JOB_NAME=bash {python} {LIGHTNING} {case} 2"
@@ -249,9 +257,8 @@ def trial(lab: Lab, launcher: str, case: str, folder: Path, port: int) -> Outcom
             seen = lab.exec([sys.executable, "-c", RECORDER, answer], timeout=120).out
             Path(recordings, f"{launcher}-{case}.json").write_text(seen)
         blamed = tuple(culprit["rank"] for culprit in document["culprits"])
-        return Outcome(
-            launcher, case, expected, blamed, seconds, f"{document['verdict']}: {document['said']}"
-        )
+        said = f"{document['verdict']}: {document['said']}"
+        return Outcome(launcher, case, expected, blamed, seconds, said, tuple(document["evidence"]))
     finally:
         lab.exec(["scancel", "--quiet", answer])
 
@@ -313,10 +320,10 @@ def size(nodes: int) -> None:
 def available(launcher: str) -> bool:
     if launcher == "mpirun":
         return shutil.which("mpirun") is not None
-    module = {"accelerate": "accelerate", "lightning": "lightning", "lightning_alone": "lightning"}.get(
-        launcher
-    )
-    return module is None or importlib.util.find_spec(module) is not None
+    module = {"lightning_alone": "lightning"}.get(launcher, launcher)
+    if launcher not in ("accelerate", "lightning", "lightning_alone", "ray"):
+        return True
+    return importlib.util.find_spec(module) is not None
 
 
 def main() -> None:
@@ -356,6 +363,8 @@ def main() -> None:
                     outcomes.append(outcome)
                     what = f"{outcome.launcher:16} {outcome.case:26} {outcome.verdict:7}"
                     print(f"{what} {outcome.seconds:5.1f} s  {outcome.said}", flush=True)
+                    if outcome.verdict != "right":
+                        print(*(f"    {line}" for line in outcome.evidence), sep="\n", flush=True)
         finally:
             lab.down()
     counts = {

@@ -3,8 +3,7 @@
     torchrun … hanging_set_2.py CASE
 
 Each function is a case of four ranks. `bench_foreign_jobs.py` holds the expected answers, which were written
-before the first run. A case that must wait outside of the main thread or behind a launcher of its own is
-started by the functions at the end.
+before the first run.
 """
 
 from __future__ import annotations
@@ -119,11 +118,16 @@ def gathers_where_others_reduce(rank: int) -> None:
     dist.barrier()
 
 
-def ends_before_group(rank: int) -> None:
-    """Rank 2 finds no work for itself and leaves without an error. The others make a group."""
+def ends_before_key(rank: int) -> None:
+    """Rank 2 finds no work for itself and leaves without an error. The others wait for its key."""
     if rank == 2:
         os._exit(0)
-    dist.new_group([0, 1, 3])
+    store = dist.distributed_c10d._get_default_store()
+    store.set_timeout(datetime.timedelta(seconds=LONG))
+    for other in range(dist.get_world_size()):
+        if other == rank:
+            store.set(f"ready-{rank}", "1")
+        store.get(f"ready-{other}")
 
 
 def writes_fifo(rank: int) -> None:
@@ -276,37 +280,7 @@ def run(case: str) -> None:
     globals()[case](rank)
 
 
-# --- launchers of their own ---
-
-
-def trains_in_thread(case: str) -> None:
-    """As a worker of Ray: no variable numbers it, and a thread trains while the main thread serves."""
-    thread = threading.Thread(target=run, args=(case,), name="training")
-    thread.start()
-    serve = threading.Condition()
-    with serve:
-        serve.wait()
-
-
-def starts_like_ray(case: str) -> None:
-    """Start two workers on this node, as the raylet of a node does. They learn their rank by a message."""
-    names = ("RANK", "WORLD_SIZE", "LOCAL_RANK")
-    environment = {name: value for name, value in os.environ.items() if name not in names}
-    node = int(os.environ["SLURM_NODEID"])
-    for name in [name for name in environment if name.startswith("SLURM_PROCID")]:
-        del environment[name]
-    workers = [
-        subprocess.Popen(
-            [sys.executable, __file__, "--worker", case], env=environment, stdin=subprocess.PIPE, text=True
-        )
-        for _ in range(2)
-    ]
-    for local, worker in enumerate(workers):
-        assert worker.stdin
-        worker.stdin.write(f"{2 * node + local} 4\n")
-        worker.stdin.flush()
-    for worker in workers:
-        worker.wait()
+# --- a launcher of its own ---
 
 
 def starts_like_deepspeed(case: str) -> None:
@@ -324,12 +298,7 @@ def starts_like_deepspeed(case: str) -> None:
 
 def main() -> None:
     word, *rest = sys.argv[1:]
-    if word == "--ray":
-        starts_like_ray(rest[0])
-    elif word == "--worker":
-        os.environ["RANK"], os.environ["WORLD_SIZE"] = sys.stdin.readline().split()
-        trains_in_thread(rest[0])
-    elif word == "--deepspeed":
+    if word == "--deepspeed":
         starts_like_deepspeed(rest[0])
     else:
         run(word)

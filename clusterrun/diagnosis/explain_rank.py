@@ -6,13 +6,11 @@ from collections.abc import Iterable
 
 from clusterrun.diagnosis.calls import STOPPED
 from clusterrun.diagnosis.evidence import ChildProcess, RankSnapshot
-from clusterrun.diagnosis.stacks import Doing, location, short
+from clusterrun.diagnosis.stacks import Doing, location, script_has_ended, short
 from clusterrun.model.frozen import frozen
 
 MOST_THREADS = 2
 _FINDER = "<frozen importlib"
-# The outermost frame of a main thread until its script has ended.
-_SCRIPT = (" <module>", " _run_module_as_main")
 WAIT_REMEDY = "what does that line wait for: a file, a lock, another process, the network?"
 
 
@@ -66,7 +64,7 @@ def _of_user_code(rank: RankSnapshot) -> Reason:
         sleeps = f"it sleeps in {process.waits_in}" if process.waits_in else "it sleeps"
         status = f"clusterrun exec --rank {rank.rank} -- cat /proc/{process.pid}/status"
         return Reason(f"{sleeps} and shows no Python stack", f"look at it on {rank.node}: {status}")
-    if has_ended(rank):
+    if script_has_ended(rank.stacks.main):
         held = f"; it is{where}" if code.frame else ""
         why = f"its script has ended, and its process has not{held}{_others(rank)}"
         remedy = "a thread that is no daemon, or an atexit function, holds it: end it before the script ends"
@@ -110,11 +108,6 @@ def _child(child: ChildProcess) -> str:
     states = {"T": "is stopped", "t": "is held by a debugger", "D": "waits for a disk", "R": "runs"}
     where = f" in {child.waits_in}" if child.state == "D" and child.waits_in else ""
     return f"worker {child.pid} {states.get(child.state, 'waits')}{where}{at(child.stack)}"
-
-
-def has_ended(rank: RankSnapshot) -> bool:
-    """Return whether the script of a rank has ended, and something holds its process."""
-    return bool(rank.stacks.main) and not rank.stacks.main[-1].endswith(_SCRIPT)
 
 
 def _others(rank: RankSnapshot) -> str:

@@ -30,12 +30,14 @@ class JobWorld:
 
     counters: variables of the script that count steps, by rank
     changed: ranks that came to another place during the look
+    is_numbered: a variable of the processes numbers the ranks
     """
 
     ranks: tuple[RankSnapshot, ...]
     size: int
     counters: tuple[tuple[int, tuple[str, ...]], ...] = ()
     changed: tuple[int, ...] = ()
+    is_numbered: bool = True
 
 
 class JobHistory:
@@ -130,7 +132,9 @@ def _world(ranks: Sequence[SeenRank], nodes: Sequence[str], is_complete: bool) -
         snapshots.append(RankSnapshot(number, node, ProcessSample(0, ""), quiet=math.inf))
     counters = tuple((numbers[id(rank)], rank.counters) for rank in order)
     changed = tuple(numbers[id(rank)] for rank in order if rank.changed)
-    return JobWorld(tuple(sorted(snapshots, key=lambda rank: rank.rank)), size, counters, changed)
+    is_numbered = len(ranks) < 2 or any(rank.name.rank >= 0 for rank in ranks)
+    ordered = tuple(sorted(snapshots, key=lambda rank: rank.rank))
+    return JobWorld(ordered, size, counters, changed, is_numbered)
 
 
 def _home(rank: int, size: int, nodes: Sequence[str], homes: Mapping[int, str]) -> str:
@@ -171,6 +175,9 @@ def judge_world(world: JobWorld, history: JobHistory, mute: Sequence[tuple[str, 
     judgement = decide(of_snapshot(snapshot))
     diagnosis = judgement.diagnosis
     evidence = (*diagnosis.evidence, *_differing_counters(counters), *_without_stacks(world))
+    if not world.is_numbered:
+        pids = ", ".join(f"rank {rank.rank} is process {rank.process.pid}" for rank in world.ranks[:MOST])
+        evidence += (f"no variable numbers these ranks; they are counted by node and process: {pids}",)
     judgement = replace(judgement, diagnosis=replace(diagnosis, evidence=evidence))
     return replace(judgement, certain=False, later=PATIENCE) if is_early else judgement
 

@@ -19,13 +19,16 @@ from clusterrun.diagnosis.stacks import (
     ThreadPlace,
     frame_of,
     is_library,
+    joins_thread,
     location,
+    script_has_ended,
     shortened,
 )
 from clusterrun.model.frozen import Any, frozen
 
 MOST_NATIVE = 12
 MOST_COUNTERS = 4
+_TOGETHER = (Doing.COLLECTIVE, Doing.RENDEZVOUS)
 _SPAWN = "/torch/multiprocessing/spawn.py"
 _ROOTS = {
     **dict.fromkeys(("broadcast", "broadcast_object_list", "scatter", "scatter_object_list"), "src"),
@@ -42,8 +45,9 @@ _COUNTERS = re.compile(
 
 @frozen
 class SpiedProcess:
-    """The stacks of a process and the calls of its main thread.
+    """The stacks of a process and the calls of its main thread, or of the thread that trains in its place.
 
+    thread: the number of the thread that trains; 0: it is the main thread
     native: functions of libraries that the main thread's innermost Python frame has called, innermost first
     threads: the other threads that run user code
     counters: ``NAME=NUMBER`` of variables that count steps, innermost first
@@ -57,6 +61,7 @@ class SpiedProcess:
     request: GroupRequest = GroupRequest()
     counters: tuple[str, ...] = ()
     spawned: int = -1
+    thread: int = 0
 
 
 def read_spied(text: str) -> SpiedProcess:
@@ -68,23 +73,47 @@ def read_spied(text: str) -> SpiedProcess:
         others = [thread for thread in threads if thread is not main]
         if main is None:
             return SpiedProcess(threads=_threads(others))
-        frames = [frame for frame in main["frames"] if not _is_native(frame)]
-        inner = (
-            [str(frame["name"]) for frame in main["frames"][: main["frames"].index(frames[0])]]
-            if frames
-            else []
-        )
+        trainer = _trainer(main, others)
+        others = [thread for thread in threads if thread is not trainer]
+        frames = _python_frames(trainer)
+        inner = []
+        if frames:
+            inner = [str(frame["name"]) for frame in trainer["frames"][: trainer["frames"].index(frames[0])]]
+        stack = _stack(frames)
+        if trainer is not main:  # the main thread's outermost frame shows that its script still runs
+            stack += _stack(_python_frames(main)[-1:])
         return SpiedProcess(
-            main=_stack(frames),
+            main=stack,
             native=tuple(name[:MOST_CHARACTERS] for name in inner if not name.startswith("0x"))[:MOST_NATIVE],
             threads=_threads(others),
             call=_call(frames),
             request=_request(frames),
             counters=_counters(frames),
             spawned=_spawned(frames),
+            thread=0 if trainer is main else int(trainer["os_thread_id"]),
         )
     except (ValueError, LookupError, TypeError, AttributeError, RecursionError):
         return SpiedProcess()
+
+
+def _trainer(main: Mapping[str, Any], others: Sequence[Mapping[str, Any]]) -> Mapping[str, Any]:
+    """Return the thread that trains: the main thread, unless it only serves a library or joins another one.
+
+    The worker of Ray is such a process: its main thread runs no code of the user's.
+    """
+    stack = _stack(_python_frames(main))
+    stacks = [(_stack(_python_frames(thread)), thread) for thread in others]
+    training = [thread for other, thread in stacks if not all(map(is_library, other))]
+    together = [
+        thread for other, thread in stacks if thread in training and location(other).doing in _TOGETHER
+    ]
+    if stack and not script_has_ended(stack) and all(map(is_library, stack)):
+        return (together or training or [main])[0]
+    return together[0] if len(together) == 1 and joins_thread(stack) else main
+
+
+def _python_frames(thread: Mapping[str, Any]) -> list[Mapping[str, Any]]:
+    return [frame for frame in thread["frames"] if not _is_native(frame)]
 
 
 def _is_native(frame: Mapping[str, Any]) -> bool:
@@ -101,7 +130,7 @@ def _stack(frames: Sequence[Mapping[str, Any]]) -> tuple[str, ...]:
 def _threads(threads: Sequence[Mapping[str, Any]]) -> tuple[ThreadPlace, ...]:
     places = []
     for thread in threads:
-        stack = _stack([frame for frame in thread["frames"] if not _is_native(frame)])
+        stack = _stack(_python_frames(thread))
         own = [frame for frame in stack if not is_library(frame)]
         place = location(stack)
         if own:

@@ -21,9 +21,13 @@ IMPORT_FRAMES = 12
 
 _THREAD = re.compile(r"(?:Current t|T)hread 0x([0-9a-f]+)\b.*\(most recent call first\):")
 _FRAME = re.compile(r'  File "(.*)", line (\d+|\?\?\?) in (.*)')
+# The outermost frame of a main thread until its script has ended.
+_SCRIPT = (" <module>", " _run_module_as_main")
 _LIBRARY = re.compile(
     r"/(?:site|dist)-packages/|/lib(?:64)?/python\d|/lib/pypy|^<|\.zip/|/prelude/clusterrun_"
 )
+# Python's own library, in which a thread that waits makes no call of torch.
+_PYTHONS_OWN = re.compile(r"/lib(?:64)?/python\d[\d.]*/(?!site-packages/|dist-packages/)")
 _LINE = re.compile(r".*?:\d+(?= |$)", re.DOTALL)
 _RENDEZVOUS = ("init_process_group", "rendezvous", "_store_based_barrier", "new_group", "create_c10d_store")
 # Functions that make a group. The outermost of these frames is the user's call.
@@ -123,12 +127,22 @@ def is_library(frame: str) -> bool:
     return _LIBRARY.search(frame) is not None
 
 
+def is_in_python(stack: tuple[str, ...]) -> bool:
+    """Return whether a thread is in Python's own library, so that it is in no native code of torch."""
+    return bool(stack) and _PYTHONS_OWN.search(line_of(stack[0])) is not None
+
+
 def is_out_of_data(stack: tuple[str, ...]) -> bool:
     """Return whether a rank has no data left and follows the others' collectives (torch's ``Join``)."""
     return any(
         "/torch/distributed/algorithms/join.py" in frame and function_of(frame) == "__exit__"
         for frame in stack
     )
+
+
+def script_has_ended(stack: tuple[str, ...]) -> bool:
+    """Return whether the script of a main thread with this stack has ended."""
+    return bool(stack) and not stack[-1].endswith(_SCRIPT)
 
 
 def short(frame: str) -> str:
@@ -226,6 +240,12 @@ def joins_processes(stack: tuple[str, ...]) -> bool:
     """Return whether a process waits for processes that it started (``mp.spawn``, ``multiprocessing``)."""
     inner = next((depth for depth, frame in enumerate(stack) if not is_library(frame)), len(stack))
     return any("/multiprocessing/" in frame for frame in stack[:inner])
+
+
+def joins_thread(stack: tuple[str, ...]) -> bool:
+    """Return whether a thread waits for the end of another one, or for its result."""
+    inner = [frame for frame in stack[:4] if "/threading.py:" in frame or "/concurrent/futures/" in frame]
+    return any(function_of(frame) in ("join", "result") for frame in inner)
 
 
 def works_for_a_loader(stack: tuple[str, ...]) -> bool:

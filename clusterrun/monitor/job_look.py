@@ -20,7 +20,7 @@ from clusterrun import proc
 from clusterrun.diagnosis.evidence import ChildProcess, ProcessSample, PythonStacks, RankSnapshot
 from clusterrun.diagnosis.job_looks import JobLook, SeenLauncher, SeenRank
 from clusterrun.diagnosis.spied_process import SpiedProcess, read_spied
-from clusterrun.diagnosis.stacks import Doing, in_data_loader, joins_processes, location
+from clusterrun.diagnosis.stacks import Doing, in_data_loader, is_in_python, joins_processes, location
 from clusterrun.model.document import encode_set
 from clusterrun.model.frozen import frozen, replace
 from clusterrun.model.usage import GpuUse
@@ -64,10 +64,11 @@ _DENIED = ("permission denied", "operation not permitted")
 class Moment:
     """A rank at the beginning of the look, or at its end, before py-spy may stop it.
 
-    state, waits_in: the kernel's letter, '' if the process is gone; the kernel function that it sleeps in
+    state, waits_in: of the thread that trains: the kernel's letter, '' if it is gone; the kernel function
+        that it sleeps in
     used: processor seconds of its process tree
-    switches, ran_at: of its main thread: how often it left a processor, and when it last ran on one, in
-        seconds of the kernel's clock; -1: unknown
+    switches, ran_at: of the thread that trains: how often it left a processor, and when it last ran on one,
+        in seconds of the kernel's clock; -1: unknown
     output: where its standard output stood
     """
 
@@ -101,15 +102,18 @@ class JobLooker:
         began = time.monotonic()
         before = {rank.pid: _moment(rank.pid) for rank in ranks}
         first = self._spied([rank.pid for rank in ranks], _NONBLOCKING)
+        threads = {pid: spied.thread for pid, spied in first.items() if spied.thread}
+        before.update((pid, _moment(pid, thread)) for pid, thread in threads.items())
+        first.update(self._spied(list(threads), _NONBLOCKING))
         time.sleep(max(0.0, began + seconds - time.monotonic()))
         length = time.monotonic() - began
-        after = {rank.pid: _moment(rank.pid) for rank in ranks}
+        after = {rank.pid: _moment(rank.pid, threads.get(rank.pid, 0)) for rank in ranks}
         still = [pid for pid in before if _is_still(before[pid], after[pid])]
         moving = [rank.pid for rank in ranks if rank.pid not in still]
         second = self._spied(moving, _NONBLOCKING)
         # A rank that spins while it waits for its GPU stays in one place. Only native frames show that.
         spinning = [pid for pid in moving if _is_same(first[pid], second[pid]) and uses_gpu(pid)]
-        unclear = [pid for pid in (*still, *spinning) if location(first[pid].main).doing is Doing.USER]
+        unclear = [pid for pid in (*still, *spinning) if _may_be_in_torch(first[pid].main)]
         native = self._spied(unclear, _NATIVE)
         second.update((pid, spied) for pid, spied in native.items() if spied.main)
         observed = []
@@ -226,7 +230,7 @@ class JobLooker:
         waits = location(first.main).doing in (Doing.COLLECTIVE, Doing.RENDEZVOUS)
         is_still = _is_still(before, after)
         changed = not is_still and not _is_same(first, last)
-        is_unclear = is_still and not last.native and location(last.main).doing is Doing.USER
+        is_unclear = is_still and not last.native and _may_be_in_torch(last.main)
         snapshot = RankSnapshot(
             rank=rank.name.rank,
             node=self._node,
@@ -279,18 +283,26 @@ def _is_same(first: SpiedProcess, second: SpiedProcess) -> bool:
     return bool(first.main) and (first.main, first.counters) == (second.main, second.counters)
 
 
+def _may_be_in_torch(stack: tuple[str, ...]) -> bool:
+    """Return whether a thread in user code may wait in native code, which its Python frames do not show."""
+    return location(stack).doing is Doing.USER and not is_in_python(stack)
+
+
 def uses_gpu(pid: int) -> bool:
     return any(path.startswith(("/dev/nvidia", "/dev/kfd")) for path in proc.descriptors(pid).values())
 
 
-def _moment(pid: int) -> Moment:
-    process = proc.look(pid)
+def _moment(pid: int, thread: int = 0) -> Moment:
+    """Return the present state of ``thread`` of a process, by default of its main thread."""
+    thread = thread or pid
+    # /proc shows a thread as well, if its number is known.
+    process = proc.look(thread) or proc.look(pid)
     return Moment(
         state=process.state if process else "",
-        waits_in=proc.waiting_in(pid),
+        waits_in=proc.waiting_in(thread),
         used=used(pid),
-        switches=switches(pid),
-        ran_at=last_ran(pid),
+        switches=switches(thread),
+        ran_at=last_ran(thread),
         files=proc.written_files(pid),
         output=output(pid),
     )

@@ -41,6 +41,9 @@ _PYTHON = re.compile(r"python[\d.]*|pypy[\d.]*")
 # Variables of processes that clusterrun has started beside the ranks.
 _BESIDE = frozenset((contract.BESIDE_VARIABLE, contract.RANK_PID_VARIABLE))
 _DAEMONS = frozenset(("slurmstepd",))
+# Ray tells its workers their ranks by messages.
+_RAY = frozenset(("ray", "raylet"))
+UNNUMBERED = RankName("", -1, 0)
 
 
 @frozen
@@ -164,22 +167,34 @@ def sorted_out(processes: Sequence[JobProcess], loads_torch: Callable[[int], boo
     for process in processes:
         children.setdefault(process.process.parent, []).append(process)
     heads = [process for process in processes if _is_head(process, by_pid.get(process.process.parent))]
-    numbered = {process.pid for process in heads if _number(process)}
+    below_by_pid = {head.pid: _below(head, children) for head in heads}
+    numbered = {head.pid for head in heads if _number(head)}
+    for head in heads:
+        if head.pid in numbered or not head.is_python or head.launcher or not loads_torch(head.pid):
+            continue
+        # The script has set RANK itself, so that the programs that it starts have it as well.
+        for process in below_by_pid[head.pid]:
+            if process.pid in numbered and not loads_torch(
+                (_first_python((process, *_below(process, children))) or process).pid
+            ):
+                numbered.remove(process.pid)
+                heads = [other for other in heads if other is not process]
     names: dict[int, RankName] = {}
     for head in heads:
-        below = _below(head, children)
+        below = below_by_pid[head.pid]
         if any(process.pid in numbered for process in below):
             continue  # it started the ranks
-        trainer = _trainer(head, below)
-        name = _number(head) or _slurm_number(head)
-        if name and not trainer.launcher:
-            names[trainer.pid] = name
+        trainers = _trainers(head, below, loads_torch)
+        name = _number(head) or _slurm_number(head) or UNNUMBERED
+        if len(trainers) > 1 or head.launcher in _RAY:
+            name = UNNUMBERED
+        names.update((trainer.pid, name) for trainer in trainers if not trainer.launcher)
     names.update(_of_lightning(processes, by_pid))
     if not names:
-        candidates = [p for p in processes if p.is_python and not p.launcher and not _is_helper(p)]
-        candidates = [process for process in candidates if loads_torch(process.pid)]
-        pids = {process.pid for process in candidates}
-        names = {p.pid: RankName("", -1, 0) for p in candidates if p.process.parent not in pids}
+        candidates: Sequence[JobProcess] = processes
+        if raylets := [process for process in processes if process.launcher == "raylet"]:
+            candidates = [process for raylet in raylets for process in _below(raylet, children)]
+        names = {process.pid: UNNUMBERED for process in _with_torch(candidates, loads_torch)}
     ranks = []
     for pid, name in names.items():
         process = by_pid[pid]
@@ -240,11 +255,29 @@ def _below(process: JobProcess, children: Mapping[int, Sequence[JobProcess]]) ->
     return below
 
 
-def _trainer(head: JobProcess, below: Sequence[JobProcess]) -> JobProcess:
-    """Return the process that trains: the head itself, or the first Python below a shell or a wrapper."""
-    if head.is_python and not head.launcher:
-        return head
-    return next((p for p in below if p.is_python and not p.launcher and not _is_helper(p)), head)
+def _trainers(
+    head: JobProcess, below: Sequence[JobProcess], loads_torch: Callable[[int], bool]
+) -> list[JobProcess]:
+    """Return the processes that train: those that have loaded torch, else the first Python.
+
+    Any program may be a wrapper or a launcher. It may start several ranks on its node.
+    """
+    if head.is_python and not head.launcher and not any(process.is_python for process in below):
+        return [head]
+    first = _first_python((head, *below))
+    return _with_torch((head, *below), loads_torch) or [first or head]
+
+
+def _with_torch(processes: Sequence[JobProcess], loads_torch: Callable[[int], bool]) -> list[JobProcess]:
+    """Return the outermost processes that have loaded torch, without launchers and helpers."""
+    python = [p for p in processes if p.is_python and not p.launcher and not _is_helper(p)]
+    candidates = [process for process in python if loads_torch(process.pid)]
+    pids = {process.pid for process in candidates}
+    return [process for process in candidates if process.process.parent not in pids]
+
+
+def _first_python(processes: Iterable[JobProcess]) -> JobProcess | None:
+    return next((p for p in processes if p.is_python and not p.launcher and not _is_helper(p)), None)
 
 
 def _is_helper(process: JobProcess) -> bool:

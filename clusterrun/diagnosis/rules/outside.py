@@ -7,10 +7,10 @@ from __future__ import annotations
 
 from clusterrun.diagnosis.calls import STOPPED, CallTable
 from clusterrun.diagnosis.evidence import START_PATIENCE, ChildProcess, PythonStacks, RankSnapshot
-from clusterrun.diagnosis.explain_rank import WAIT_REMEDY, has_ended, reason
+from clusterrun.diagnosis.explain_rank import WAIT_REMEDY, reason
 from clusterrun.diagnosis.explain_rank import at as at_line
 from clusterrun.diagnosis.hypothesis import Hypothesis
-from clusterrun.diagnosis.stacks import Doing, joins_processes, location, works_for_a_loader
+from clusterrun.diagnosis.stacks import Doing, joins_processes, location, script_has_ended, works_for_a_loader
 from clusterrun.diagnosis.verdict import Culprit, Diagnosis, Verdict, ranks_in_words
 from clusterrun.diagnosis.vote import RankVote
 from clusterrun.diagnosis.wording import MOST_LINES, reasons, verb_s
@@ -38,7 +38,7 @@ def rule(table: CallTable) -> list[Hypothesis]:
     living = table.living
     if not living:
         return [Hypothesis("outlived" if table.stalled >= START_PATIENCE else "ending", CERTAINTY)]
-    if all(has_ended(rank) for rank in living):
+    if all(script_has_ended(rank.stacks.main) for rank in living):
         culprits = tuple(rank.rank for rank in living)
         return [Hypothesis("never arrived", CERTAINTY, culprits, {"late_too": ()})]
     if all(_stands_for_others(rank) for rank in living):
