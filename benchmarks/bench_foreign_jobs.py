@@ -2,9 +2,9 @@
 
     python -m benchmarks.bench_foreign_jobs [first|second] [LAUNCHER] [CASE …] | size [NODES]
 
-Jobs of four ranks on two nodes of a lab hang, under torchrun, srun, mpirun, accelerate, Lightning, Ray and an
-imitation of DeepSpeed's launcher. accelerate, lightning and ray must be importable. A launcher that is missing
-is left out and named. The first set is in `hanging_script.py`, the second in `hanging_set_2.py`.
+Jobs of four ranks on two nodes of a lab hang, under torchrun, srun, mpirun, accelerate, Lightning, Ray and
+an imitation of DeepSpeed's launcher. accelerate, lightning and ray must be importable. A launcher that is
+missing is left out and named. The first set is in `hanging_script.py`, the second in `hanging_set_2.py`.
 Three jobs run at a time.
 ``RECORD=FOLDER`` keeps the looks of all nodes, as the tests read them. ``size`` measures the time for 64
 nodes of 8 ranks. Its ranks pretend: Python without torch that waits in a file of torch's name, because 512

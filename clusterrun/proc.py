@@ -174,7 +174,12 @@ def ancestors(pid: int) -> list[int]:
 
 def environment(pid: int) -> dict[str, str]:
     """Return the environment ``pid`` was started with; empty if it may not be read or was overwritten."""
-    pairs = (item.partition(b"=") for item in content(f"/proc/{pid}/environ").split(b"\0"))
+    return variables(content(f"/proc/{pid}/environ"))
+
+
+def variables(environ: bytes) -> dict[str, str]:
+    """Return the variables in the content of a file ``environ``."""
+    pairs = (item.partition(b"=") for item in environ.split(b"\0"))
     return {os.fsdecode(name): os.fsdecode(value) for name, sign, value in pairs if sign}
 
 

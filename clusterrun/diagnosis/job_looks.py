@@ -19,6 +19,7 @@ class RankName:
     parent: the process that started it
     task: its number among the tasks of its step; -1: unknown
     spawned: its index among the processes of ``torch.multiprocessing.spawn``; -1: it is none of them
+    own: the number that a variable of its script shows; -1: none
     """
 
     variable: str
@@ -29,6 +30,7 @@ class RankName:
     parent: int = 0
     task: int = -1
     spawned: int = -1
+    own: int = -1
 
 
 @frozen

@@ -114,6 +114,10 @@ def _by_task(ranks: Sequence[SeenRank]) -> list[SeenRank]:
 
 
 def _world(ranks: Sequence[SeenRank], nodes: Sequence[str], is_complete: bool) -> JobWorld:
+    is_numbered = any(rank.name.rank >= 0 for rank in ranks)
+    if not is_numbered and {rank.name.own for rank in ranks} == {*range(len(ranks))}:
+        is_numbered = True
+        ranks = [replace(rank, name=replace(rank.name, rank=rank.name.own)) for rank in ranks]
     place = {node: number for number, node in enumerate(nodes)}
     order = sorted(ranks, key=lambda rank: (place[rank.snapshot.node], rank.snapshot.process.pid))
     free = iter(number for number in range(len(order)) if number not in {rank.name.rank for rank in order})
@@ -132,7 +136,6 @@ def _world(ranks: Sequence[SeenRank], nodes: Sequence[str], is_complete: bool) -
         snapshots.append(RankSnapshot(number, node, ProcessSample(0, ""), quiet=math.inf))
     counters = tuple((numbers[id(rank)], rank.counters) for rank in order)
     changed = tuple(numbers[id(rank)] for rank in order if rank.changed)
-    is_numbered = len(ranks) < 2 or any(rank.name.rank >= 0 for rank in ranks)
     ordered = tuple(sorted(snapshots, key=lambda rank: rank.rank))
     return JobWorld(ordered, size, counters, changed, is_numbered)
 
@@ -175,7 +178,7 @@ def judge_world(world: JobWorld, history: JobHistory, mute: Sequence[tuple[str, 
     judgement = decide(of_snapshot(snapshot))
     diagnosis = judgement.diagnosis
     evidence = (*diagnosis.evidence, *_differing_counters(counters), *_without_stacks(world))
-    if not world.is_numbered:
+    if not world.is_numbered and len(world.ranks) > 1:
         pids = ", ".join(f"rank {rank.rank} is process {rank.process.pid}" for rank in world.ranks[:MOST])
         evidence += (f"no variable numbers these ranks; they are counted by node and process: {pids}",)
     judgement = replace(judgement, diagnosis=replace(diagnosis, evidence=evidence))

@@ -37,6 +37,7 @@ _ROOTS = {
 _PEERS = {"send": "dst", "recv": "src"}
 _NUMBER = re.compile(r"-?\d{1,9}")
 _RANKS = re.compile(r"[\[(](\d+(?:, \d+)*)[\])]")
+_RANK_VARIABLES = ("global_rank", "world_rank", "rank")
 # Variables of the user's code that count steps.
 _COUNTERS = re.compile(
     r"(?:global_|local_|train_)?(?:step|iter|iteration|batch|epoch|i)(?:_(?:idx|index|num))?|it"
@@ -48,6 +49,7 @@ class SpiedProcess:
     """The stacks of a process and the calls of its main thread, or of the thread that trains in its place.
 
     thread: the number of the thread that trains; 0: it is the main thread
+    rank: the value of a variable of the script that is named like a rank; -1: it has none
     native: functions of libraries that the main thread's innermost Python frame has called, innermost first
     threads: the other threads that run user code
     counters: ``NAME=NUMBER`` of variables that count steps, innermost first
@@ -62,6 +64,7 @@ class SpiedProcess:
     counters: tuple[str, ...] = ()
     spawned: int = -1
     thread: int = 0
+    rank: int = -1
 
 
 def read_spied(text: str) -> SpiedProcess:
@@ -91,6 +94,7 @@ def read_spied(text: str) -> SpiedProcess:
             counters=_counters(frames),
             spawned=_spawned(frames),
             thread=0 if trainer is main else int(trainer["os_thread_id"]),
+            rank=_rank(frames),
         )
     except (ValueError, LookupError, TypeError, AttributeError, RecursionError):
         return SpiedProcess()
@@ -197,6 +201,16 @@ def _request(frames: Sequence[Mapping[str, Any]]) -> GroupRequest:
     if not inside:
         return GroupRequest()
     return GroupRequest(world=world, asks=asks, store=store, makes=makes)
+
+
+def _rank(frames: Sequence[Mapping[str, Any]]) -> int:
+    for frame in frames:
+        if not is_library(_stack([frame])[0]):
+            values = _local_values(frame)
+            numbers = [_number(values[name]) for name in _RANK_VARIABLES if name in values]
+            if numbers:
+                return numbers[0]
+    return -1
 
 
 def _counters(frames: Sequence[Mapping[str, Any]]) -> tuple[str, ...]:

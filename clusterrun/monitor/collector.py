@@ -10,8 +10,6 @@ from contextlib import suppress
 
 from clusterrun import proc
 from clusterrun.diagnosis.evidence import (
-    Backlog,
-    ChildProcess,
     Collected,
     LookOptions,
     ProcessSample,
@@ -23,6 +21,7 @@ from clusterrun.model.document import encode
 from clusterrun.model.frozen import Any, frozen, replace
 from clusterrun.model.paths import AttemptPaths
 from clusterrun.monitor.external_tools import RAS_ADDRESS, RAS_SINCE, RAS_VARIABLE, nccl_ras, spy
+from clusterrun.monitor.process_sample import read_sample, used
 from clusterrun.monitor.rank_channels import (
     RankChannel,
     StackReply,
@@ -35,7 +34,6 @@ from clusterrun.monitor.rank_channels import (
     stacks,
 )
 
-MOST_CHILDREN = 64
 MOST_FORKS_ASKED = 2
 # py-spy takes about a second for each process. No process is queried after this time.
 SPY_SECONDS = 3.0
@@ -43,9 +41,6 @@ SPY_SECONDS = 3.0
 RECORDS_SECONDS = 2.0
 NO_ANSWER = "no answer in time"
 MOST_BYTES = 800_000
-# One retransmission is normal. Retransmissions on a path that is cut continue.
-LEAST_RETRIES = 2
-MOST_PEERS = 16
 # Stacks taken during a look, to find where a slow rank spends its time. Each takes a rank about 1 ms.
 SAMPLES = 5
 # More ranks of a node are not sampled, since each sample reads all descriptors of its rank.
@@ -152,22 +147,14 @@ class Look:
         if moment is None:
             ended = ProcessSample(first.pid, "")
             return RankSnapshot(rank, self._node, ended, quiet=quiet(self._paths, rank))
-        addresses, backlog = connections(first.pid)
-        holder, lock = proc.awaited_lock(first.pid)
-        file, grown = most_grown(first.files, proc.written_files(first.pid))
-        process = ProcessSample(
-            pid=first.pid,
-            state=moment.state,
-            waits_in=proc.waiting_in(first.pid),
-            busy=round(busy, 3),
-            seconds=round(self._seconds, 3),
-            children=self._children(first, stacks.main),
-            addresses=addresses,
-            backlog=backlog,
-            lock=lock,
-            lock_holder=holder,
-            file=file,
-            written=round(grown / self._seconds),
+        process = read_sample(
+            first.pid,
+            moment.state,
+            proc.waiting_in(first.pid),
+            busy,
+            self._seconds,
+            (first.files, proc.written_files(first.pid)),
+            lambda pids: self._stacks_of_workers(first, stacks.main, pids),
         )
         call, request, tasks = calls(answer)
         return RankSnapshot(
@@ -193,22 +180,14 @@ class Look:
             problem=str(answer.get("problem", "" if answer or not first.channel else NO_ANSWER)),
         )
 
-    def _children(self, first: First, stack: tuple[str, ...]) -> tuple[ChildProcess, ...]:
-        moments = [moment for moment in map(proc.look, proc.below(first.pid, MOST_CHILDREN)) if moment]
-        stacks_by_pid: dict[int, tuple[str, ...]] = {}
-        if first.channel is not None and in_data_loader(stack):
-            running = [moment.pid for moment in moments if not moment.stopped]
-            stacks_by_pid = {pid: stack_of_fork(first.channel, pid) for pid in running[:MOST_FORKS_ASKED]}
-        return tuple(
-            ChildProcess(
-                child.pid,
-                child.name,
-                child.state,
-                proc.waiting_in(child.pid),
-                stacks_by_pid.get(child.pid, ()),
-            )
-            for child in moments
-        )
+    @staticmethod
+    def _stacks_of_workers(
+        first: First, stack: tuple[str, ...], pids: Sequence[int]
+    ) -> dict[int, tuple[str, ...]]:
+        """Return the stacks of some data-loader workers among the children ``pids`` of a rank."""
+        if first.channel is None or not in_data_loader(stack):
+            return {}
+        return {pid: stack_of_fork(first.channel, pid) for pid in pids[:MOST_FORKS_ASKED]}
 
     def _spied(self, ranks: list[RankSnapshot]) -> list[RankSnapshot]:
         """Add py-spy's stacks to ranks that gave none, and to the processes that these ranks join."""
@@ -242,39 +221,6 @@ def rank_processes(pids: Mapping[int, int]) -> dict[int, tuple[int, RankChannel 
         if not inside:
             ranks[rank] = (pid, None)
     return dict(sorted(ranks.items()))
-
-
-def connections(pid: int) -> tuple[tuple[str, ...], tuple[Backlog, ...]]:
-    """Return the local TCP addresses of ``pid``, and the peers that do not acknowledge its data."""
-    sockets = proc.sockets(pid)
-    backlogs: dict[str, Backlog] = {}
-    own: set[str] = set()
-    for table in ("tcp", "tcp6") if sockets else ():
-        for line in proc.content(f"/proc/{pid}/net/{table}").decode("ascii", "replace").split("\n")[1:]:
-            cells = line.split()
-            if len(cells) <= 9 or cells[9] not in sockets:
-                continue
-            own.add(proc.address(cells[1].partition(":")[0]))
-            waiting, retries = int(cells[4].partition(":")[0], 16), int(cells[6], 16)
-            if waiting and retries >= LEAST_RETRIES:
-                peer = proc.address(cells[2].partition(":")[0])
-                before = backlogs.get(peer, Backlog(peer, 0, 0))
-                backlogs[peer] = Backlog(peer, before.waiting + waiting, max(before.retries, retries))
-    owed = sorted(backlogs.values(), key=lambda backlog: (-backlog.retries, -backlog.waiting, backlog.peer))
-    return tuple(sorted(own))[:MOST_PEERS], tuple(owed[:MOST_PEERS])
-
-
-def most_grown(before: Mapping[str, int], after: Mapping[str, int]) -> tuple[str, int]:
-    """Return the file that grew most and by how many bytes. All bytes of a new file count."""
-    grown = {path: size - before.get(path, 0) for path, size in after.items()}
-    path = max(grown, key=lambda path: grown[path], default="")
-    return (path, grown[path]) if path and grown[path] > 0 else ("", 0)
-
-
-def used(pid: int) -> float:
-    """Return the processor seconds of a process and of its descendants."""
-    moments = [proc.look(process) for process in (pid, *proc.below(pid, MOST_CHILDREN))]
-    return sum(moment.seconds for moment in moments if moment)
 
 
 def begun(answer: Mapping[str, Any]) -> tuple[int, ...]:

@@ -11,8 +11,9 @@ from clusterrun.model.document import encode
 from clusterrun.model.frozen import Any
 from clusterrun.model.paths import AttemptPaths
 from clusterrun.model.usage import GpuUse
-from clusterrun.monitor.collector import begun, output, rank_processes, used
+from clusterrun.monitor.collector import begun, output, rank_processes
 from clusterrun.monitor.oom import killed
+from clusterrun.monitor.process_sample import used
 from clusterrun.monitor.rank_channels import channel, channels, facts, groups
 
 LEAST_PERIOD = 1.0

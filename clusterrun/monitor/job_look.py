@@ -17,14 +17,13 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 
 from clusterrun import proc
-from clusterrun.diagnosis.evidence import ChildProcess, ProcessSample, PythonStacks, RankSnapshot
+from clusterrun.diagnosis.evidence import ProcessSample, PythonStacks, RankSnapshot
 from clusterrun.diagnosis.job_looks import JobLook, SeenLauncher, SeenRank
 from clusterrun.diagnosis.spied_process import SpiedProcess, read_spied
 from clusterrun.diagnosis.stacks import Doing, in_data_loader, is_in_python, joins_processes, location
 from clusterrun.model.document import encode_set
 from clusterrun.model.frozen import frozen, replace
 from clusterrun.model.usage import GpuUse
-from clusterrun.monitor.collector import connections, most_grown, used
 from clusterrun.monitor.external_tools import GPU_PROGRAM, find_program, spy_dump, spy_program
 from clusterrun.monitor.gpu_reader import GpuWatch
 from clusterrun.monitor.job_processes import (
@@ -35,6 +34,7 @@ from clusterrun.monitor.job_processes import (
     sorted_out,
     within_limit,
 )
+from clusterrun.monitor.process_sample import read_sample, used
 from clusterrun.monitor.sampling import count, use_between
 
 # Seconds for one answer of py-spy, which usually takes 0.02 s, or 0.2 s with native frames.
@@ -42,7 +42,6 @@ SPY_SECONDS = 8.0
 # All stacks of a node are read within this time.
 ALL_SPIES_SECONDS = 12.0
 MOST_SPIES = 16
-MOST_CHILDREN = 64
 MOST_WORKERS = 2
 # A line of srun's output of up to 1,024 bytes is not mixed with lines of other nodes.
 LINE = 900
@@ -202,28 +201,21 @@ class JobLooker:
         pid, (first, last) = rank.pid, stacks
         if not after.state:
             return SeenRank(rank.name, RankSnapshot(rank.name.rank, self._node, ProcessSample(pid, "")))
-        addresses, backlog = connections(pid)
-        holder, lock = proc.awaited_lock(pid)
-        file, grown = most_grown(before.files, after.files)
         idle = -1.0
         if after.ran_at >= 0:
             idle = max(0.0, kernel_time() - after.ran_at)
-        sample = ProcessSample(
-            pid=pid,
-            state=after.state,
-            waits_in=after.waits_in,
-            busy=round((after.used - before.used) / seconds, 3),
-            seconds=round(seconds, 3),
-            children=self._children(pid, last.main),
-            addresses=addresses,
-            backlog=backlog,
-            lock=lock,
-            lock_holder=holder,
-            file=file,
-            written=round(grown / seconds),
-            idle=round(idle, 1),
-            switches=after.switches,
+        busy = (after.used - before.used) / seconds
+        files = (before.files, after.files)
+        sample = read_sample(
+            pid,
+            after.state,
+            after.waits_in,
+            busy,
+            seconds,
+            files,
+            lambda pids: self._stacks_of_workers(last.main, pids),
         )
+        sample = replace(sample, idle=round(idle, 1), switches=after.switches)
         request = last.request
         if location(last.main).doing is Doing.RENDEZVOUS and not request.store and rank.name.address:
             request = replace(request, store=rank.name.address)
@@ -246,24 +238,14 @@ class JobLooker:
             moved=waits and changed,
             problem=NO_NATIVE if is_unclear else "",
         )
-        return SeenRank(rank.name, snapshot, last.counters, changed)
+        return SeenRank(replace(rank.name, own=last.rank), snapshot, last.counters, changed)
 
-    def _children(self, pid: int, stack: tuple[str, ...]) -> tuple[ChildProcess, ...]:
-        moments = [moment for moment in map(proc.look, proc.below(pid, MOST_CHILDREN)) if moment]
-        stacks: dict[int, SpiedProcess] = {}
-        if in_data_loader(stack):
-            running = [moment.pid for moment in moments if not moment.stopped]
-            stacks = self._spied(running[:MOST_WORKERS], _NONBLOCKING)
-        return tuple(
-            ChildProcess(
-                child.pid,
-                child.name,
-                child.state,
-                proc.waiting_in(child.pid),
-                stacks[child.pid].main if child.pid in stacks else (),
-            )
-            for child in moments
-        )
+    def _stacks_of_workers(self, stack: tuple[str, ...], pids: Sequence[int]) -> dict[int, tuple[str, ...]]:
+        """Return the stacks of some data-loader workers among the children ``pids`` of a rank."""
+        if not in_data_loader(stack):
+            return {}
+        spied = self._spied(pids[:MOST_WORKERS], _NONBLOCKING)
+        return {pid: process.main for pid, process in spied.items()}
 
     def _launcher(self, process: JobProcess, has_ranks: bool) -> SeenLauncher:
         stack: tuple[str, ...] = ()

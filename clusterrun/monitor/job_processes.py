@@ -10,6 +10,7 @@ import os
 import re
 import threading
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import suppress
 
 from clusterrun import proc
 from clusterrun.diagnosis.job_looks import RankName
@@ -111,36 +112,33 @@ def of_job(job_id: str, own_step: str, node: str) -> list[JobProcess]:
 
     The control group names the job of a process. Without control groups of Slurm the environment does.
     """
-    processes = []
-    for pid in proc.pids():
-        groups = proc.content(f"/proc/{pid}/cgroup")
-        match = _JOB.search(groups)
-        if match and match[1].decode() != job_id:
-            continue
+    mark = f"SLURM_JOB_ID={job_id}".encode()
+    processes: list[JobProcess] = []
+
+    def examine(pid: int, environ: bytes) -> None:
+        match = _JOB.search(proc.content(f"/proc/{pid}/cgroup"))
+        if match[1].decode() != job_id if match else mark not in environ.split(b"\0"):
+            return
         process = proc.look(pid)
         if process is None or process.name in _DAEMONS:
-            continue
-        environment = within_limit(lambda pid=pid: proc.environment(pid), {})  # type: ignore[misc]
-        if not match and environment.get("SLURM_JOB_ID") != job_id:
-            continue
+            return
+        environment = proc.variables(environ)
         if environment.get("SLURMD_NODENAME", node) != node or not _BESIDE.isdisjoint(environment):
-            continue
+            return
         step = environment.get("SLURM_STEP_ID", "")
         if match and match[2] and not environment:
             step = match[2].decode()
         if step and step == own_step:
-            continue
+            return
         arguments = proc.content(f"/proc/{pid}/cmdline") if environment else b""
-        processes.append(
-            JobProcess(
-                process,
-                environment,
-                tuple(os.fsdecode(word) for word in arguments.split(b"\0")[:-1]),
-                _program(pid) or process.name,
-                step,
-                bool(environment),
-            )
-        )
+        words = tuple(os.fsdecode(word) for word in arguments.split(b"\0")[:-1])
+        program = _program(pid) or process.name
+        processes.append(JobProcess(process, environment, words, program, step, bool(environment)))
+
+    pids = proc.pids()
+    environs = read_each(pids, lambda pid: proc.content(f"/proc/{pid}/environ"))
+    for pid in pids:
+        examine(pid, environs.get(pid, b""))
     return processes
 
 
@@ -160,6 +158,29 @@ def within_limit(read: Callable[[], Any], otherwise: Any, seconds: float = READ_
     return result[0] if result else otherwise
 
 
+def read_each(
+    keys: Iterable[int], read: Callable[[int], bytes], seconds: float = READ_SECONDS
+) -> dict[int, bytes]:
+    """Return the result of ``read`` for each key. A key is left out if its result takes longer than that."""
+    results: dict[int, bytes] = {}
+    waiting = list(reversed(list(keys)))
+
+    def work() -> None:
+        with suppress(IndexError):  # another thread has taken the last key
+            while True:
+                key = waiting.pop()
+                results[key] = read(key)
+
+    while waiting:
+        thread = threading.Thread(target=work, daemon=True)
+        thread.start()
+        count = -1
+        while thread.is_alive() and count < len(results):
+            count = len(results)
+            thread.join(seconds)
+    return results
+
+
 def sorted_out(processes: Sequence[JobProcess], loads_torch: Callable[[int], bool]) -> JobProcesses:
     """Tell the ranks from launchers, shells, data-loader workers and other helpers."""
     by_pid = {process.pid: process for process in processes}
@@ -169,16 +190,13 @@ def sorted_out(processes: Sequence[JobProcess], loads_torch: Callable[[int], boo
     heads = [process for process in processes if _is_head(process, by_pid.get(process.process.parent))]
     below_by_pid = {head.pid: _below(head, children) for head in heads}
     numbered = {head.pid for head in heads if _number(head)}
-    for head in heads:
-        if head.pid in numbered or not head.is_python or head.launcher or not loads_torch(head.pid):
-            continue
-        # The script has set RANK itself, so that the programs that it starts have it as well.
-        for process in below_by_pid[head.pid]:
-            if process.pid in numbered and not loads_torch(
-                (_first_python((process, *_below(process, children))) or process).pid
-            ):
-                numbered.remove(process.pid)
-                heads = [other for other in heads if other is not process]
+    for head in [head for head in heads if head.pid in numbered]:
+        # A script that sets RANK by itself hands it to the programs that it starts.
+        above = [process for process in _above(head, by_pid) if process.is_python and not process.launcher]
+        trainer = _first_python((head, *below_by_pid[head.pid])) or head
+        if any(loads_torch(process.pid) for process in above) and not loads_torch(trainer.pid):
+            numbered.remove(head.pid)
+            heads.remove(head)
     names: dict[int, RankName] = {}
     for head in heads:
         below = below_by_pid[head.pid]
@@ -253,6 +271,16 @@ def _below(process: JobProcess, children: Mapping[int, Sequence[JobProcess]]) ->
         below += nearest
         waiting += [child.pid for child in nearest]
     return below
+
+
+def _above(process: JobProcess, by_pid: Mapping[int, JobProcess]) -> list[JobProcess]:
+    """Return the ancestors of a process in the job, nearest first."""
+    above: list[JobProcess] = []
+    parent = by_pid.get(process.process.parent)
+    while parent is not None and parent not in above:
+        above.append(parent)
+        parent = by_pid.get(parent.process.parent)
+    return above
 
 
 def _trainers(

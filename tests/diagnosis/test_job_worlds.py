@@ -8,7 +8,7 @@ import pytest
 
 from clusterrun.diagnosis.evidence import GroupRequest, MainCall, ProcessSample, PythonStacks, RankSnapshot
 from clusterrun.diagnosis.job_looks import JobLook, RankName, SeenLauncher, SeenRank
-from clusterrun.diagnosis.job_worlds import JobHistory, diagnose_looks, worlds_of
+from clusterrun.diagnosis.job_worlds import JobHistory, JobWorld, diagnose_looks, worlds_of
 from clusterrun.diagnosis.verdict import Diagnosis, Verdict
 from clusterrun.model.frozen import replace
 from tests.diagnosis.ranks import ALL_REDUCE, BARRIER, LOOP, MEETING, NOW, RECV
@@ -276,6 +276,23 @@ def test_ranks_without_any_number_are_numbered_by_node_and_process() -> None:
         (1, "n0", 107),
         (2, "n1", 105),
     ]
+
+
+def test_ranks_without_any_number_have_that_of_a_variable_of_their_script_if_all_show_one() -> None:
+    def world(*own: int) -> JobWorld:
+        nameless = {"variable": "", "rank": -1, "size": 0}
+        ranks = [seen(number, name={**nameless, "own": shown}) for number, shown in enumerate(own)]
+        return worlds_of(looks(*ranks), True)[0]
+
+    assert [rank.process.pid for rank in world(2, 0, 1).ranks] == [101, 102, 100]
+    assert [rank.process.pid for rank in world(2, 0, 2).ranks] == [100, 101, 102]
+    assert (world(2, 0, 1).is_numbered, world(2, 0, -1).is_numbered) == (True, False)
+
+
+def test_ranks_that_were_only_counted_are_listed_with_their_processes() -> None:
+    nameless = {"variable": "", "rank": -1, "size": 0}
+    found = verdict(seen(0, name=nameless), seen(1, name=nameless), seen(2, name=nameless, stack=LOOP))
+    assert any("rank 2 is process 102" in line for line in found.evidence)
 
 
 def test_a_rank_that_makes_a_larger_group_than_there_are_ranks_is_named() -> None:

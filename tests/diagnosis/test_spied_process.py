@@ -9,7 +9,7 @@ import pytest
 
 from clusterrun.diagnosis.evidence import GroupRequest, MainCall
 from clusterrun.diagnosis.spied_process import SpiedProcess, read_spied
-from clusterrun.diagnosis.stacks import BACKWARD, GPU_WAIT, Doing, location
+from clusterrun.diagnosis.stacks import BACKWARD, GPU_WAIT, Doing, is_in_python, location, script_has_ended
 
 TORCH = "/venv/lib/python3.11/site-packages/torch"
 C10D = f"{TORCH}/distributed/distributed_c10d.py"
@@ -140,3 +140,54 @@ def test_native_frames_show_a_wait_in_a_line_of_the_user(functions: tuple[str, .
 
 def test_other_native_frames_decide_nothing() -> None:
     assert location(LINE, ("clock_nanosleep", "time_sleep")).doing is Doing.USER
+
+
+# --- the thread that trains ---
+
+SERVES = (
+    frame("main_loop", "/venv/lib/python3.11/site-packages/ray/_private/worker.py", 990),
+    frame("<module>", "/venv/lib/python3.11/site-packages/ray/_private/workers/default_worker.py", 321),
+)
+THREADS = "/usr/lib/python3.11/threading.py"
+TRAINS = [
+    frame("all_reduce", C10D, 3252),
+    frame("loop", "/home/me/train.py", 12, rank="2"),
+    frame("run", THREADS, 975),
+]
+WAITS = [frame("refresh", "/home/me/train.py", 90), frame("run", THREADS, 975)]
+JOINS = (frame("join", THREADS, 1119), frame("<module>", "/home/me/train.py", 30))
+LOCKED = (frame("step", "/home/me/train.py", 60), frame("<module>", "/home/me/train.py", 30))
+ENDS = (frame("_shutdown", THREADS, 1560),)
+
+
+@pytest.mark.parametrize(
+    ("main", "others", "place"),
+    [
+        (SERVES, (WAITS, TRAINS), (9, Doing.COLLECTIVE, "train.py:12 (loop)")),
+        (SERVES, (WAITS,), (8, Doing.USER, "train.py:90 (refresh)")),
+        (SERVES, (), (0, Doing.USER, "")),
+        (JOINS, (TRAINS,), (8, Doing.COLLECTIVE, "train.py:12 (loop)")),
+        (JOINS, (WAITS,), (0, Doing.USER, "train.py:30")),
+        (JOINS, (TRAINS, TRAINS), (0, Doing.USER, "train.py:30")),
+        (LOCKED, (TRAINS,), (0, Doing.USER, "train.py:60 (step)")),
+        (ENDS, (WAITS,), (0, Doing.USER, "")),
+    ],
+)
+def test_a_thread_speaks_for_a_main_thread_that_only_serves_or_joins_it(
+    main: tuple[dict[str, Any], ...], others: tuple[list[dict[str, Any]], ...], place: tuple[int, Doing, str]
+) -> None:
+    seen = spied(*main, others=others)
+    where = location(seen.main)
+    assert (seen.thread, where.doing, where.line) == place
+    assert script_has_ended(seen.main) == (main == ENDS)
+
+
+def test_a_variable_of_the_script_shows_the_number_of_a_rank() -> None:
+    assert spied(*SERVES, others=(TRAINS,)).rank == 2
+    assert spied(*LOCKED).rank == -1
+
+
+def test_a_thread_in_pythons_own_library_is_in_no_native_code_of_torch() -> None:
+    assert is_in_python(spied(*JOINS).main)
+    assert not is_in_python(spied(*LOCKED).main)
+    assert not is_in_python(spied(*SERVES).main)

@@ -117,3 +117,34 @@ def test_accelerate_and_deepspeed_are_launchers_by_their_modules() -> None:
     module = process(72, 1, ("python", "-m", "torch.distributed.run", "train.py"))
     names = [launcher.launcher for launcher in (accelerate, deepspeed, module)]
     assert names == ["accelerate", "deepspeed", "torchrun"]
+
+
+def test_a_program_that_a_rank_started_is_no_rank_though_the_script_has_set_its_number() -> None:
+    task = {**STEP, "SLURM_PROCID": "1"}
+    program = process(81, 80, ("sh", "-c", "yes"), "sh", RANK="1", WORLD_SIZE="2", **task)
+    assert ranks(process(80, 1, **task), program, torch=(80,)) == [(80, "SLURM_PROCID", 1, 2)]
+    plot = process(82, 80, ("python", "plot.py"), RANK="1", WORLD_SIZE="2", **task)
+    assert ranks(process(80, 1, **task), plot, torch=(80,)) == [(80, "SLURM_PROCID", 1, 2)]
+
+
+def test_a_python_that_starts_python_with_numbers_is_a_launcher() -> None:
+    task = {**STEP, "SLURM_PROCID": "1"}
+    started = [process(pid, 85, RANK=str(pid - 84), WORLD_SIZE="4", **task) for pid in (86, 87)]
+    expected = [(86, "RANK", 2, 4), (87, "RANK", 3, 4)]
+    assert ranks(process(85, 1, **task), *started, torch=(85, 86, 87)) == expected
+    assert ranks(process(85, 1, **task), *started) == expected
+
+
+def test_workers_of_ray_have_the_number_of_no_task_and_its_driver_is_no_rank() -> None:
+    task = {**STEP, "SLURM_PROCID": "1"}
+    start = process(90, 1, ("/venv/bin/python", "/venv/bin/ray", "start", "--block"), **task)
+    raylet = process(91, 90, ("/venv/ray/raylet",), "raylet", **task)
+    agent = process(92, 91, ("/venv/bin/python", "agent.py"), **task)
+    workers = [process(pid, 91, ("ray::Worker",), **task) for pid in (93, 94)]
+    program = process(95, 93, ("sh", "-c", "yes"), "sh", RANK="2", **task)
+    started = (start, raylet, agent, *workers, program)
+    assert ranks(*started, torch=(93, 94)) == [(93, "", -1, 0), (94, "", -1, 0)]
+    driver = process(96, 1, SLURM_JOB_ID="7")
+    own = [process(97, 1, ("/venv/ray/raylet",), "raylet"), process(98, 97, ("ray::Worker",))]
+    assert ranks(driver, *own, torch=(96, 98)) == [(98, "", -1, 0)]
+    assert ranks(driver, own[0], torch=(96,)) == []

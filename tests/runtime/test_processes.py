@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 
 from clusterrun import proc
 from clusterrun.model.frozen import replace
-from clusterrun.monitor.collector import most_grown
+from clusterrun.monitor.process_sample import most_grown
 from clusterrun.runtime import commands
 from clusterrun.runtime.kill_tree import KillTarget, below, marked, send, sweep
 from clusterrun.runtime.processes import NotStarted, ProcessEnd, Program, ended_children, start_all

@@ -1,0 +1,86 @@
+"""Read what the kernel shows of one rank's process: state, children, sockets, locks and files."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+
+from clusterrun import proc
+from clusterrun.diagnosis.evidence import Backlog, ChildProcess, ProcessSample
+
+MOST_CHILDREN = 64
+# One retransmission is normal. Retransmissions on a path that is cut continue.
+LEAST_RETRIES = 2
+MOST_PEERS = 16
+
+
+def read_sample(
+    pid: int,
+    state: str,
+    waits_in: str,
+    busy: float,
+    seconds: float,
+    files: tuple[Mapping[str, int], Mapping[str, int]],
+    stacks_of: Callable[[Sequence[int]], Mapping[int, tuple[str, ...]]],
+) -> ProcessSample:
+    """Return the sample of a process that was observed for ``seconds`` and kept ``busy`` processors busy.
+
+    ``files`` are the sizes of the files that it writes, at the beginning and at the end. ``stacks_of``
+    returns the stacks of some of the children that are not stopped.
+    """
+    addresses, backlog = connections(pid)
+    holder, lock = proc.awaited_lock(pid)
+    file, grown = most_grown(*files)
+    children = [child for child in map(proc.look, proc.below(pid, MOST_CHILDREN)) if child]
+    stacks = stacks_of([child.pid for child in children if not child.stopped])
+    return ProcessSample(
+        pid=pid,
+        state=state,
+        waits_in=waits_in,
+        busy=round(busy, 3),
+        seconds=round(seconds, 3),
+        children=tuple(
+            ChildProcess(
+                child.pid, child.name, child.state, proc.waiting_in(child.pid), stacks.get(child.pid, ())
+            )
+            for child in children
+        ),
+        addresses=addresses,
+        backlog=backlog,
+        lock=lock,
+        lock_holder=holder,
+        file=file,
+        written=round(grown / seconds),
+    )
+
+
+def connections(pid: int) -> tuple[tuple[str, ...], tuple[Backlog, ...]]:
+    """Return the local TCP addresses of ``pid``, and the peers that do not acknowledge its data."""
+    sockets = proc.sockets(pid)
+    backlogs: dict[str, Backlog] = {}
+    own: set[str] = set()
+    for table in ("tcp", "tcp6") if sockets else ():
+        for line in proc.content(f"/proc/{pid}/net/{table}").decode("ascii", "replace").split("\n")[1:]:
+            cells = line.split()
+            if len(cells) <= 9 or cells[9] not in sockets:
+                continue
+            own.add(proc.address(cells[1].partition(":")[0]))
+            waiting, retries = int(cells[4].partition(":")[0], 16), int(cells[6], 16)
+            if waiting and retries >= LEAST_RETRIES:
+                peer = proc.address(cells[2].partition(":")[0])
+                before = backlogs.get(peer, Backlog(peer, 0, 0))
+                backlogs[peer] = Backlog(peer, before.waiting + waiting, max(before.retries, retries))
+    owed = sorted(backlogs.values(), key=lambda backlog: (-backlog.retries, -backlog.waiting, backlog.peer))
+    return tuple(sorted(own))[:MOST_PEERS], tuple(owed[:MOST_PEERS])
+
+
+def most_grown(before: Mapping[str, int], after: Mapping[str, int]) -> tuple[str, int]:
+    """Return the file that grew most and by how many bytes. All bytes of a new file count."""
+    grown = {path: size - before.get(path, 0) for path, size in after.items()}
+    path = max(grown, key=lambda path: grown[path], default="")
+    return (path, grown[path]) if path and grown[path] > 0 else ("", 0)
+
+
+def used(pid: int) -> float:
+    """Return the processor seconds of a process and of its descendants."""
+    moments = [proc.look(process) for process in (pid, *proc.below(pid, MOST_CHILDREN))]
+    return sum(moment.seconds for moment in moments if moment)
