@@ -72,21 +72,7 @@ ATTEMPT = View(
     ViewField(
         "cause",
         "Why it was made, as one word.",
-        one_of(
-            (
-                "",
-                "first",
-                "failure",
-                "node",
-                "hang",
-                "port",
-                "coordinator",
-                "preemption",
-                "time-limit",
-                "requeue",
-                "unfit",
-            )
-        ),
+        one_of(CAUSES),
     ),
     ViewField("reason", "Why it was made, as a sentence."),
     ViewField("nodes", "The nodes that train, in rank order.", many(TEXT, "A node.")),
