@@ -74,6 +74,7 @@ def submit(
     no_progress: int | None = None,
     hang_after: float | str | timedelta | None = None,
     on_hang: Literal["report", "restart", "kill"] | None = None,
+    notify: str | Iterable[str] | None = None,
     on_event: str | None = None,
     after: Run | str | Iterable[Run | str] | None = None,
 ) -> Run:
@@ -150,6 +151,7 @@ def submit(
             (default: 10m)
         on_hang: When a run hangs: report the cause, restart all ranks, or end the run. One of
             "report", "restart", "kill". (default: report)
+        notify: Send a message at failure, hang and end: slack://…, https://…, mailto:….
         on_event: Shell line that gets each event of the run as JSON on its stdin.
         after: Start when these runs have succeeded.
     """

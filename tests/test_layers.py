@@ -22,6 +22,7 @@ LAYERS = {
     "proc": (SHARED, 1.2),
     "slurm_text": (SHARED, 1.3),
     "container_runtimes": (SHARED, 1.4),
+    "notify": (SHARED, 1.5),
     "diagnosis": (SHARED, 1.5),
     "runtime": (NODES, 1.6),
     "preflight": (NODES, 2),
@@ -103,6 +104,7 @@ ONE_IMPORTER = {
         "preflight/node/forked_call.py",
         "preflight/probes/run_program.py",
         "monitor/external_tools.py",
+        "notify/deliver.py",
         "lab/",
     ),
 }

@@ -89,7 +89,8 @@ def scaling(
         picture.check(plot)
     values = settled(submission, profile)
     context = Context()
-    spec = to_spec(("study",), {**values, **defaults(SIZED_BY_CELLS)}, preflight="off")
+    # A study starts many runs, and nobody wants a message about each.
+    spec = to_spec(("study",), {**values, **defaults((*SIZED_BY_CELLS, "notify"))}, preflight="off")
     study = prepared(context, spec, script, command_line, submission)
     if submission["dry_run"]:
         return study.print_plan(submission["as_json"])

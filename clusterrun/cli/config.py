@@ -14,6 +14,7 @@ from clusterrun.config import profiles, settings
 from clusterrun.config.settings import Setting
 from clusterrun.model import option_table
 from clusterrun.model.contract import HOME_VARIABLE
+from clusterrun.notify.notify_address import shortened
 from clusterrun.reports.view import TEXT, View, ViewField, any_of, many
 
 
@@ -45,7 +46,11 @@ def show(profile: str | None, as_json: bool) -> None:
     """
     chosen = HOME_VARIABLE if os.environ.get(HOME_VARIABLE) else settings.DEFAULT
     home = Setting("home", settings.home(os.environ), chosen)
-    options = [*settled({}, profile, quiet=True).values(), home]
+    values = settled({}, profile, quiet=True)
+    urls = values["notify"].value
+    if isinstance(urls, tuple):  # they hold secrets
+        values["notify"] = Setting("notify", tuple(map(shortened, urls)), values["notify"].origin)
+    options = [*values.values(), home]
     files = profiles.files(os.getcwd(), os.environ)
     if as_json:
         print(json.dumps(CONFIGURATION.document({"options": options, "files": files})))

@@ -25,6 +25,7 @@ from clusterrun.cli.submit_view import SUBMISSION
 from clusterrun.cli.sweep_view import RESULTS, STARTED, SWEEPS
 from clusterrun.cli.top import TOP
 from clusterrun.model.states import State
+from clusterrun.notify.event_message import EVENTS
 from clusterrun.rehearse.rehearsal_report import REHEARSAL
 from clusterrun.reports.json_document import REPORT
 from clusterrun.reports.view import INTEGER, NUMBER, TEXT, View, ViewField, many, one_of, optional, schema
@@ -36,14 +37,14 @@ EVENT = View(
     ViewField(
         "event",
         "What happened.",
-        one_of(("started", "restarted", "failed", "ended")),
+        one_of(EVENTS),
     ),
     ViewField("run_id", "The run."),
     ViewField("name", "Its name."),
     ViewField("job_id", "The job."),
     ViewField("attempt", "The attempt.", INTEGER),
     ViewField("state", "The run's state.", one_of(State)),
-    ViewField("reason", "As in `status`."),
+    ViewField("reason", "As in `status`; of a hang, the diagnosis; of a restart, why it was started."),
     ViewField("nodes", "The nodes that train.", many(TEXT, "A node.")),
     ViewField(
         "failure",
@@ -54,9 +55,13 @@ EVENT = View(
                 ViewField("rank", "The rank; null if a node failed.", optional(INTEGER)),
                 ViewField("node", "The node."),
                 ViewField("why", "The failure as a sentence."),
+                ViewField("error", "The error that it printed, else its last line; '' without one."),
+                ViewField("place", "The innermost line of your code in its traceback; '' if there is none."),
             )
         ),
     ),
+    ViewField("exit_code", "The exit code of the job; null until the run has ended.", optional(INTEGER)),
+    ViewField("started_at", "When the run started, in seconds since the epoch.", optional(NUMBER)),
     ViewField("run_dir", "The run directory."),
     ViewField("at", "Seconds since the epoch.", NUMBER),
 )

@@ -164,7 +164,11 @@ DETAILS = View(
     _line(
         "warning",
         lambda details: "\n".join(
-            (*(details.state.warnings if details.state else ()), *details.trained_alone)
+            (
+                *(details.state.warnings if details.state else ()),
+                *details.trained_alone,
+                *details.undelivered,
+            )
         ),
     ),
     _line("files", lambda details: details.status.run_dir),

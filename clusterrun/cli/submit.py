@@ -22,6 +22,7 @@ from clusterrun.model.contract import ExitCode
 from clusterrun.model.document import encode
 from clusterrun.model.frozen import fields
 from clusterrun.model.spec import Cluster, JobSpec
+from clusterrun.notify.notify_address import shortened
 
 if TYPE_CHECKING:
     from click.shell_completion import CompletionItem
@@ -216,7 +217,12 @@ def _description(spec: JobSpec) -> str:
 
 
 def _planned(plan: Plan) -> dict[str, Any]:
-    survival = {"max_restarts": plan.orders.max_restarts, **fields(plan.orders.survival)}
+    notify = [shortened(url) for url in plan.orders.survival.notify]
+    survival = {
+        "max_restarts": plan.orders.max_restarts,
+        **fields(plan.orders.survival),
+        "notify": notify,
+    }
     python = fields(plan.orders.interpreter)
     container = {"container": encode(plan.orders.container)} if plan.orders.container.image else {}
     return {"python": python, "script": plan.script, "argv": plan.argv, "survival": survival, **container}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import sys
 
 import click
 
@@ -15,8 +16,10 @@ from clusterrun.model.record import RunStatus
 from clusterrun.model.states import State
 from clusterrun.operations.context import Context
 from clusterrun.operations.list_runs import runs_named
+from clusterrun.operations.notify_of_end import notify_of_end
 from clusterrun.operations.wait import RunWait
 from clusterrun.runs.sweep_records import Sweeps
+from clusterrun.script.checks import check_notify
 
 # If more runs than this are awaited, details are printed only for those that failed.
 MANY = 3
@@ -24,8 +27,15 @@ MANY = 3
 
 @click.command()
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON document, as status does.")
+@click.option(
+    "--notify",
+    "urls",
+    multiple=True,
+    metavar="URL",
+    help="Send a message from here as each RUN ends: slack://…, https://…, mailto:….",
+)
 @click.argument("names", metavar="[RUN]...", nargs=-1, shell_complete=runs)
-def wait(names: tuple[str, ...], as_json: bool) -> int:
+def wait(names: tuple[str, ...], as_json: bool, urls: tuple[str, ...]) -> int:
     """Wait until every RUN has ended; exit 0 if all ended well, else 1 (3: its nodes were unfit).
 
     A run that can never start, as Slurm says, is not waited for: exit 1, with the reason. Ctrl-C
@@ -35,7 +45,9 @@ def wait(names: tuple[str, ...], as_json: bool) -> int:
     Examples:
       clusterrun wait
       clusterrun wait last
+      clusterrun wait last --notify mailto:ada@example.org
     """
+    check_notify(urls, sys.executable)
     context = Context(tell=say)
     ids = runs_named(context, names or ("last",))
     ended: list[RunStatus] = []
@@ -43,6 +55,8 @@ def wait(names: tuple[str, ...], as_json: bool) -> int:
         for run_id in ids:
             status = RunWait(context, run_id, say).wait(None)
             ended.append(status)
+            for line in notify_of_end(context, status, urls):
+                say(line)
             if not as_json:
                 put(f"{status.run_id} {status.state.value}")
             if len(ids) <= MANY or status.state is not State.COMPLETED:

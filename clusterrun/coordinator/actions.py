@@ -133,11 +133,12 @@ class Requeue(Action):
 
 @frozen
 class Announce(Action):
-    """Run the user's own program for ``event``."""
+    """Tell the user's own program and the user's addresses of ``event``."""
 
     event: str
     state: RunState  # the run at that moment
     at: float  # wall clock, seconds
+    reason: str = ""  # '': that of ``state``
 
 
 @frozen

@@ -73,7 +73,7 @@ class Coordinator:
         self._state_keeper = RunStateKeeper(orders.run_id, host, pid, timeouts, job_id, python)
         shared = Shared(orders, self._membership, self._state_keeper, self._actions)
         self._lifecycle = Lifecycle(shared, collaborators)
-        self._notifications = Notifications() if orders.survival.on_event else None
+        self._notifications = Notifications() if orders.survival.announces else None
 
     def on(self, now: Now, event: Event) -> list[Action]:
         if self._finished:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from clusterrun.coordinator.actions import SaveBeside
+from clusterrun.coordinator.actions import Announce, SaveBeside
 from clusterrun.coordinator.attempt import LiveAttempt
 from clusterrun.coordinator.events import ClientAsked
 from clusterrun.coordinator.failures import FailureKind, RunOutcome
@@ -13,6 +13,7 @@ from clusterrun.coordinator.run_part import EndAsked, RunPart, Shared
 from clusterrun.model import contract
 from clusterrun.model.states import State
 from clusterrun.monitor.hang_detector import AskObserver, EndAttempt, HangDetector, Save, TakeBack, Warn
+from clusterrun.notify.event_message import HUNG
 from clusterrun.protocol.messages import AskSidecar, SidecarEnded, SidecarSaid
 from clusterrun.runtime.machine_events import Now
 
@@ -58,6 +59,8 @@ class HangMonitor(RunPart):
             elif isinstance(order, Warn):
                 self._note(order.text)
                 self._state_keeper.warn(order.text)
+                if order.hangs and self._orders.survival.announces:
+                    self._actions.append(Announce(HUNG, self._state_keeper.state, now.wall, order.text))
             elif isinstance(order, TakeBack):
                 if self._state_keeper.take_back(order.beginning) and order.text:
                     self._note(order.text)

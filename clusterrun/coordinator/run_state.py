@@ -8,13 +8,13 @@ from clusterrun.model import contract
 from clusterrun.model.frozen import replace
 from clusterrun.model.record import Attempt, Failure, RunState
 from clusterrun.model.states import Phase, State
+from clusterrun.notify.event_message import ENDED, FAILED, RESTARTED, STARTED
 from clusterrun.protocol.bootstrap import Timeouts
 from clusterrun.runtime.machine_events import Now
 
 # Least time between two writes. The last write does not wait.
 GAP_SECONDS = 0.2
 MOST_WARNINGS = 20
-STARTED, RESTARTED, FAILED, ENDED = "started", "restarted", "failed", "ended"
 # Messages that arrived while the coordinator was suspended are read within this time after it.
 _READING_SECONDS = 1.0
 
@@ -173,16 +173,21 @@ class Notifications:
         self._ended = False
 
     def news(self, now: Now, state: RunState) -> list[Announce]:
-        events = []
+        announced = []
         if state.phase is Phase.TRAINING and self._started < state.epoch:
             self._started = state.epoch
             earlier = state.attempts[:-1]
-            events.append(RESTARTED if any(attempt.nodes for attempt in earlier) else STARTED)
+            is_restart = any(attempt.nodes for attempt in earlier)
+            announced.append(
+                Announce(RESTARTED, state, now.wall, state.attempts[-1].reason)
+                if is_restart
+                else Announce(STARTED, state, now.wall)
+            )
         newest = state.attempts[-1] if state.attempts else None
         if newest and newest.failure and newest.outcome and self._failed < newest.epoch:
             self._failed = newest.epoch
-            events.append(FAILED)
+            announced.append(Announce(FAILED, state, now.wall))
         if state.state.ended and not self._ended:
             self._ended = True
-            events.append(ENDED)
-        return [Announce(event, state, now.wall) for event in events]
+            announced.append(Announce(ENDED, state, now.wall))
+        return announced

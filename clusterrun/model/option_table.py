@@ -317,6 +317,12 @@ _OUTPUT = _of(
     "output",
     _switch("follow -f", "Show what the ranks print, until the run has ended.", common=True),
     _switch("wait", "Return when the run has ended, with its exit code."),
+    _list(
+        "notify",
+        "Send a message at failure, hang and end: slack://…, https://…, mailto:….",
+        "URL",
+        common=True,
+    ),
     _text("on-event", "Shell line that gets each event of the run as JSON on its stdin.", "CMD"),
 )
 # Options of ``submit`` alone that a configuration file may set.

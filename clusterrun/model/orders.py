@@ -74,7 +74,13 @@ class Survival:
     max_time_limits: int = 0  # limit on time limits that the run survives
     no_progress: int = 3  # failed attempts in a row without progress that end the run; 0: no limit
     on_event: str = ""  # shell command that receives the events of the run
+    notify: tuple[str, ...] = ()  # addresses that get messages about the run; they hold secrets
     signal: int = 0  # number of the user's signal before the end of a job (``--sbatch signal=…``); 0: none
+
+    @property
+    def announces(self) -> bool:
+        """Whether anybody is told of the events of the run."""
+        return bool(self.on_event or self.notify)
 
 
 @frozen

@@ -30,6 +30,7 @@ Scripts of users rely on the layout. Each file has one writer:
         progress.json           the newest step and checkpoint, if the script reports them   (rank 0)
         results.json            results that the script reported   (rank 0)
         hooks.log               output of the commands of --on-event   (the coordinator)
+        notify.log              messages of --notify that were not delivered   (the coordinator)
         node-0001.examiner.log  output of the examiner of node 1; .observer.log: of its observer;
                                 .container.log: of the program that starts the container of its ranks
         node-0001.samples       usage of node 1 and its ranks, a line of JSON each 10 s   (the observer)
@@ -106,6 +107,7 @@ class AttemptPaths:
     progress = _Below("progress.json")
     results = _Below("results.json")
     hooks_log = _Below("hooks.log")
+    notify_log = _Below("notify.log")
 
     out = _numbered("{:05d}.out")
     err = _numbered("{:05d}.err")

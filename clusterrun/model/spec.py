@@ -87,6 +87,7 @@ class JobSpec:
     kill_wait: int = 0  # seconds from SIGTERM to SIGKILL when the run is ended
     no_progress: int = 3
     on_event: str = ""  # shell line
+    notify: tuple[str, ...] = ()  # addresses of messages; in the record of a run, their shortened forms
     after: tuple[str, ...] = ()
     spares: int = 0
     preflight: str = ""  # value of a ``Level``; '': full if several nodes train, else quick

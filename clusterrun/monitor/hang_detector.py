@@ -77,6 +77,7 @@ class Warn:
     """Log ``text`` and add it to the warnings of the run."""
 
     text: str
+    hangs: bool = False  # it says that the run hangs
 
 
 @frozen
@@ -455,5 +456,5 @@ class HangDetector:
         if early or nothing or not acts:
             repeated = nothing and self._reported
             self._reported = True
-            return [] if repeated else [Warn(why)]
+            return [] if repeated else [Warn(why, hangs=True)]
         return [EndAttempt(self._watch.on_hang, why)]  # the coordinator reports the reason

@@ -21,7 +21,7 @@ _USAGE = """\
 usage: agent.pyz coordinate RUN_DIR | agent RUN_DIR
 beside an agent: examine RUN_DIR NAME | observe RUN_DIR NODE NAME | warm 0|1
 in a container: fork-ranks | within FOLDER -- COMMAND...
-beside a coordinator: launcher-links PROCESS NODES
+beside a coordinator: launcher-links PROCESS NODES | notify
 beside a job: beside RUN_DIR NODE RANK -- [COMMAND...]
 in a step of a job that clusterrun did not start: look JOB SECONDS PATH | use JOB SECONDS PATH
     | beside-job JOB PROCESS -- [COMMAND...]"""
@@ -145,6 +145,20 @@ def launcher_links(process: str, names: str) -> int:
     return launcher_links.main(int(process), expand(names))
 
 
+def notify() -> int:
+    """Send the messages that the standard input holds. Print a line for each that was not delivered."""
+    import json
+
+    from clusterrun.notify.deliver import deliver_all
+
+    with open(0, "rb", closefd=False) as file:
+        parcel = json.load(file)
+    undelivered = deliver_all(parcel["urls"], parcel["event"], dict(os.environ), parcel["seconds"])
+    for line in undelivered:
+        print(line, flush=True)
+    return contract.ExitCode.FAILED if undelivered else contract.ExitCode.DONE
+
+
 def serve_torch(gpus: str) -> int:
     """Run the torch worker, with torch imported; runs under the ranks' Python, in their environment."""
     from clusterrun.preflight.torch_worker import torch_server
@@ -220,6 +234,7 @@ _ENTRIES: dict[str, tuple[Callable[..., int], int]] = {
     "observe": (observe, 3),
     "warm": (serve_torch, 1),
     "launcher-links": (launcher_links, 2),
+    "notify": (notify, 0),
     "beside": (exec_beside_ranks, 3),
     "look": (look_at_job, 3),
     "use": (use_of_job, 3),

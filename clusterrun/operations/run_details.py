@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import TypeVar
 
 from clusterrun.logs.attempt_logs import attempts
@@ -15,8 +15,10 @@ from clusterrun.operations.context import Context
 from clusterrun.operations.end_report import end_report
 from clusterrun.reports.efficiency import EndReport
 from clusterrun.runs import usage_files
+from clusterrun.system import text_of
 
 T = TypeVar("T")
+MOST_UNDELIVERED = 5
 
 
 @frozen
@@ -32,6 +34,7 @@ class RunDetails:
     used: str  # a sentence on how a live run uses its nodes
     log_folder: str  # the logs of the newest attempt, or why they cannot be read
     trained_alone: tuple[str, ...]  # warnings about ranks that formed no group
+    undelivered: tuple[str, ...]  # the newest sentences about messages that were not delivered
 
 
 def run_details(context: Context, status: RunStatus) -> RunDetails:
@@ -58,7 +61,19 @@ def run_details(context: Context, status: RunStatus) -> RunDetails:
         used,
         _log_folder(context, status.run_id),
         trained_alone,
+        tuple(_undelivered(context, status.run_id))[-MOST_UNDELIVERED:],
     )
+
+
+def _undelivered(context: Context, run_id: str) -> Iterator[str]:
+    """Yield the lines of ``notify.log`` of every attempt, oldest first."""
+    paths = context.store.paths(run_id)
+    try:
+        epochs = attempts(paths.attempts)
+    except ClusterrunError:
+        return
+    for epoch in epochs:
+        yield from text_of(paths.attempt(epoch).notify_log).splitlines()
 
 
 def _readable(read: Callable[[str], T | None], run_id: str) -> T | None:

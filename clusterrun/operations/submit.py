@@ -19,6 +19,7 @@ from clusterrun.model.record import RunRecord
 from clusterrun.model.run_words import default_name
 from clusterrun.model.spec import Cluster, JobSpec
 from clusterrun.model.states import State
+from clusterrun.notify.notify_address import shortened
 from clusterrun.operations.context import Context, Tell
 from clusterrun.operations.copied_paths import missing, moved
 from clusterrun.operations.node_history import keep_off
@@ -368,13 +369,15 @@ def _record(planned: Plan, context: Context) -> RunRecord:
     """Return the record of a planned run."""
     names = [name for name, _ in planned.spec.environment if name not in contract.CODE_VARIABLES]
     environment = tuple((name, "") for name in names)
+    notify = tuple(map(shortened, planned.spec.notify))
     return RunRecord(
         run_id=planned.run_id,
         name=planned.spec.name,
         cluster=planned.spec.cluster.value,
         token=planned.token,
-        # Users look at the record and share it. Only the orders hold the values of the variables.
-        spec=replace(planned.spec, environment=environment),
+        # Users look at the record and share it. Only the orders hold the values of the
+        # variables, and the addresses of messages.
+        spec=replace(planned.spec, environment=environment, notify=notify),
         submitted_at=context.clock.now(),
         host=os.uname().nodename,
         slurm=context.client().identity() if planned.spec.cluster is Cluster.SLURM else "",

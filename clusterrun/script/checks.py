@@ -8,13 +8,14 @@ import re
 import shlex
 import shutil
 import sys
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from types import MappingProxyType
 
 from clusterrun import system
 from clusterrun.model.errors import BadInput
 from clusterrun.model.paths import RunPaths
 from clusterrun.model.spec import Cluster
+from clusterrun.notify.notify_address import ACCEPTED, APPRISE, read_address, shortened
 from clusterrun.script import quoting
 from clusterrun.script.command_words import check_files, near_file
 from clusterrun.script.containers import ANSWER_SECONDS, LEAST_PYTHON, QUESTION, Run, answered, check_image
@@ -31,6 +32,7 @@ def check(
         raise BadInput(f"{cwd!r} is not a directory", "ranks run in the directory where submit is called")
     check_setup(plan.spec.setup)
     check_input(plan)
+    check_notify(plan.spec.notify, plan.spec.python, run)
     contained = bool(plan.orders.container.image)  # ranks do not use the host's programs
     if plan.spec.alone:
         if contained:
@@ -71,6 +73,33 @@ def check_input(plan: Plan) -> None:
         raise BadInput(
             f"--input {spec.input!r} is not a file that can be read", "name a file, or - for a pipe"
         )
+
+
+# Exits with code 3 without apprise, 4 if it does not understand an address.
+_APPRISE = """
+import sys
+try:
+    import apprise
+except ImportError:
+    sys.exit(3)
+sys.exit(0 if all(apprise.Apprise().add(url) for url in sys.stdin.read().split()) else 4)
+"""
+
+
+def check_notify(urls: Sequence[str], python: str, run: Run = system.run) -> None:
+    """Refuse addresses that ``python``, which sends the messages, does not understand."""
+    for_apprise = [url for url in urls if read_address(url).kind == APPRISE]
+    if not for_apprise:
+        return
+    names = ", ".join(map(shortened, for_apprise))
+    try:
+        code = run((python, "-I", "-c", _APPRISE), ANSWER_SECONDS, "\n".join(for_apprise)).code
+    except (system.ProgramMissing, system.ProgramTimeout, PermissionError):
+        code = 3
+    if code == 4:
+        raise BadInput(f"--notify {names}: apprise does not understand this address", ACCEPTED)
+    if code:
+        raise BadInput(f"--notify {names} needs the package apprise in {python}", ACCEPTED)
 
 
 def check_setup(setup: tuple[str, ...]) -> None:

@@ -29,6 +29,7 @@ _PACKAGES = (
     "slurm_text",
     "container_runtimes.py",
     "diagnosis",
+    "notify",
     "runtime",
     "protocol",
     "preflight",

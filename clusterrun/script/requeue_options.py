@@ -11,6 +11,7 @@ from clusterrun.model.errors import BadInput
 from clusterrun.model.frozen import replace
 from clusterrun.model.orders import Survival
 from clusterrun.model.spec import JobSpec
+from clusterrun.notify.notify_address import shortened
 from clusterrun.script.sbatch_options import Option, excluding, passed
 
 # Slurm counts time limits in minutes, and checks them at that interval.
@@ -72,7 +73,7 @@ def sbatch_words(spec: JobSpec) -> tuple[Option, ...]:
 def orders(spec: JobSpec, argv: Sequence[str]) -> Survival:
     """Return the orders for the coordinator. ``argv`` queued the run, or is empty without a scheduler."""
     own = _users_signal(spec)
-    survival = Survival(no_progress=spec.no_progress, on_event=spec.on_event)
+    survival = Survival(no_progress=spec.no_progress, on_event=spec.on_event, notify=spec.notify)
     if argv and own:
         survival = replace(survival, signal=own[0], notice=float(own[1]))
     if not argv or not spec.goes_on:
@@ -136,6 +137,8 @@ def described(spec: JobSpec) -> tuple[str, ...]:
     if spec.min_nodes and spec.goes_on:
         world = "asks for all of them again" if spec.elastic else "has as many nodes as the first"
         lines.append(f"starts on {spec.nodes_asked} nodes; each job that continues the run {world}")
+    if spec.notify:
+        lines.append(f"messages go to {', '.join(map(shortened, spec.notify))}")
     if spec.on_event:
         lines.append(f"at each event: /bin/sh -c {spec.on_event!r}")
     return tuple(lines)

@@ -1,10 +1,15 @@
-"""Runs the user's own program for each event of a run, one after the other; decides nothing."""
+"""Tells the user of each event of a run: by a program of the user's, and by messages; decides nothing.
+
+The program gets one event after the other. Messages are sent at once, each batch by a process of its own. A
+server that does not answer delays neither the coordinator nor the next message.
+"""
 
 from __future__ import annotations
 
 import json
 import os
 import signal
+import sys
 from collections import deque
 from collections.abc import Callable, Mapping
 
@@ -12,6 +17,7 @@ from clusterrun.coordinator.actions import Announce
 from clusterrun.model.frozen import Any
 from clusterrun.model.orders import Orders
 from clusterrun.model.paths import RunPaths
+from clusterrun.notify.event_message import ENDED, event_document, is_for_people
 from clusterrun.runtime.commands import CommandRunner
 from clusterrun.runtime.event_loop import EventLoop
 from clusterrun.runtime.processes import NotStarted, Program
@@ -21,11 +27,15 @@ from clusterrun.slurm_text.job_row import own_id
 LIMIT_SECONDS = 60.0
 # Waiting events get this long after the end of the run.
 LAST_SECONDS = 10.0
+# A message may take this long. At the end of the run the limit is shorter than ``LAST_SECONDS``.
+MESSAGE_SECONDS, LAST_MESSAGE_SECONDS = 20.0, 8.0
+# The process that sends messages gives up by itself; it is killed this much later.
+_KILL_AFTER_SECONDS = 5.0
 _MOST_WAITING = 1000
 
 
 class EventHook:
-    """Runs the program. ``environment`` is the job's. A failure of the program is noted and ends no run."""
+    """Starts the processes. ``environment`` is the job's. A failure of one is noted and ends no run."""
 
     def __init__(
         self,
@@ -43,35 +53,69 @@ class EventHook:
         self._runs = False
 
     def announce(self, order: Announce) -> None:
+        if self._orders.survival.notify and is_for_people(order.event, order.state):
+            self._send_messages(order)
         if self._orders.survival.on_event:
             self._waiting.append(order)
             self._next()
 
+    def _send_messages(self, order: Announce) -> None:
+        seconds = LAST_MESSAGE_SECONDS if order.event == ENDED else MESSAGE_SECONDS
+        # The addresses hold secrets: only the standard input carries them.
+        parcel = {"urls": self._orders.survival.notify, "seconds": seconds, "event": self._document(order)}
+        argv = (sys.executable, "-I", self._paths.agent, "notify")
+        log = self._paths.attempt(order.state.epoch).notify_log
+
+        def ended(code: int, late: bool) -> None:
+            if late or code:
+                self._note(f"a message about {order.event!r} was not delivered; see {os.path.basename(log)}")
+
+        try:
+            self._start(argv, parcel, "/", log, seconds + _KILL_AFTER_SECONDS, ended)
+        except (NotStarted, OSError) as error:
+            self._note(f"the program that sends messages could not be started: {error}")
+
     def _next(self) -> None:
         while self._waiting and not self._runs:
+            order = self._waiting.popleft()
+            argv = ("/bin/sh", "-c", self._orders.survival.on_event)
+            cwd = self._orders.cwd if os.path.isdir(self._orders.cwd) else "/"
+            log = self._paths.attempt(order.state.epoch).hooks_log
             try:
-                self._start(self._waiting.popleft())
+                self._start(argv, self._document(order), cwd, log, LIMIT_SECONDS, self._ended)
                 self._runs = True
             except (NotStarted, OSError) as error:
                 self._note(f"the program for events could not be started: {error}")
 
-    def _start(self, order: Announce) -> None:
-        facts = os.memfd_create("event")
+    def _document(self, order: Announce) -> dict[str, Any]:
+        name, run_dir = self._orders.run_name, self._paths.run_dir
+        return event_document(
+            order.event, order.state, name, self._job_id, run_dir, order.at, reason=order.reason
+        )
+
+    def _start(
+        self,
+        argv: tuple[str, ...],
+        document: dict[str, Any],
+        cwd: str,
+        log_path: str,
+        seconds: float,
+        ended: Callable[[int, bool], None],
+    ) -> None:
+        """Start a program with ``document`` as its standard input."""
+        stdin = os.memfd_create("event")
         log = -1
         try:
-            text = json.dumps(facts_of(order, self._orders.run_name, self._paths.run_dir, self._job_id))
-            with open(facts, "wb", closefd=False) as file:
-                file.write(text.encode() + b"\n")
-            os.lseek(facts, 0, os.SEEK_SET)
-            log = log_or_nothing(self._paths.attempt(order.state.epoch).hooks_log)
-            argv = ("/bin/sh", "-c", self._orders.survival.on_event)
-            cwd = self._orders.cwd if os.path.isdir(self._orders.cwd) else "/"
-            program = Program(argv, self._environment, cwd, facts, log, log, death_signal=signal.SIGKILL)
-            self._commands.start(program, LIMIT_SECONDS, self._ended)
+            with open(stdin, "wb", closefd=False) as file:
+                file.write(json.dumps(document).encode() + b"\n")
+            os.lseek(stdin, 0, os.SEEK_SET)
+            log = log_or_nothing(log_path)
+            program = Program(argv, self._environment, cwd, stdin, log, log, death_signal=signal.SIGKILL)
+            self._commands.start(program, seconds, ended)
         finally:
-            for fd in (facts, log):
-                if fd >= 0:
-                    os.close(fd)
+            for descriptor in (stdin, log):
+                if descriptor >= 0:
+                    os.close(descriptor)
 
     def _ended(self, code: int, late: bool) -> None:
         if late:
@@ -84,23 +128,3 @@ class EventHook:
     def finish(self) -> None:
         self._loop.after(LAST_SECONDS, self._waiting.clear)
         self._commands.finish(LAST_SECONDS)
-
-
-def facts_of(order: Announce, name: str, run_dir: str, job_id: str) -> dict[str, Any]:
-    """Return the document for the program's standard input. Times are seconds since the epoch."""
-    state = order.state
-    attempt = state.attempts[-1] if state.attempts else None
-    failure = attempt.failure if attempt else None
-    return {
-        "event": order.event,
-        "run_id": state.run_id,
-        "name": name,
-        "job_id": job_id,
-        "attempt": state.epoch,
-        "state": state.state.value,
-        "reason": state.reason,
-        "nodes": attempt.nodes if attempt else (),
-        "failure": {"rank": failure.rank, "node": failure.node, "why": failure.why} if failure else None,
-        "run_dir": run_dir,
-        "at": order.at,
-    }

@@ -1,0 +1,1 @@
+"""Messages to people about a run: addresses, texts, delivery. Client and nodes use it."""
