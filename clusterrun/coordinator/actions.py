@@ -139,6 +139,7 @@ class Announce(Action):
     state: RunState  # the run at that moment
     at: float  # wall clock, seconds
     reason: str = ""  # '': that of ``state``
+    is_handover: bool = False  # a restart by another job or coordinator than the last attempt's
 
 
 @frozen

@@ -175,14 +175,13 @@ class Notifications:
     def news(self, now: Now, state: RunState) -> list[Announce]:
         announced = []
         if state.phase is Phase.TRAINING and self._started < state.epoch:
+            is_first_here = self._started < 0 and self._failed < 0
             self._started = state.epoch
-            earlier = state.attempts[:-1]
-            is_restart = any(attempt.nodes for attempt in earlier)
-            announced.append(
-                Announce(RESTARTED, state, now.wall, state.attempts[-1].reason)
-                if is_restart
-                else Announce(STARTED, state, now.wall)
-            )
+            *earlier, current = state.attempts
+            if any(attempt.nodes for attempt in earlier):
+                announced.append(Announce(RESTARTED, state, now.wall, current.reason, is_first_here))
+            else:
+                announced.append(Announce(STARTED, state, now.wall))
         newest = state.attempts[-1] if state.attempts else None
         if newest and newest.failure and newest.outcome and self._failed < newest.epoch:
             self._failed = newest.epoch

@@ -70,8 +70,11 @@ def deliver_all(
         thread.join(max(0.0, until - time.monotonic()))
     for address in addresses:
         if reason := reasons.get(address.target, f"no answer within {seconds:g} s"):
-            hidden = visible(reason.replace(address.target, address.shortened))
-            sentences.append(f"the message {document['event']!r} did not reach {address.shortened}: {hidden}")
+            # A library may repeat the URL in its error.
+            hidden = reason if address.kind == MAIL else reason.replace(address.target, address.shortened)
+            sentences.append(
+                f"the message {document['event']!r} did not reach {address.shortened}: {visible(hidden)}"
+            )
     return sentences
 
 

@@ -31,17 +31,15 @@ class EventMessage:
         return "\n".join((self.subject, *self.lines))
 
 
-def is_for_people(event: str, state: RunState) -> bool:
+def is_for_people(event: str, state: RunState, is_handover: bool = False) -> bool:
     """Return whether ``--notify`` sends a message about ``event``.
 
-    A failure that ends the run is part of the message about the end. A restart is reported if another job
-    continues the run.
+    A failure that ends the run is part of the message about the end. A restart is reported only after a
+    handover: the message about a failure has reported all others.
     """
     if event == FAILED:
         return state.state is State.RUNNING
-    if event == RESTARTED:
-        return any(attempt.outcome == State.PENDING.value for attempt in state.attempts[-2:-1])
-    return event in (HUNG, ENDED)
+    return is_handover if event == RESTARTED else event in (HUNG, ENDED)
 
 
 def event_document(
@@ -110,7 +108,8 @@ def message_of(document: dict[str, Any]) -> EventMessage:
 
 
 def _next_command(document: dict[str, Any]) -> str:
-    if document["exit_code"] == ExitCode.UNFIT:
+    failure = document["failure"]
+    if document["exit_code"] == ExitCode.UNFIT and (failure is None or failure["rank"] < 0):
         return "report"
     calm = (State.COMPLETED.value, State.CANCELLED.value)
     if document["event"] == HUNG or (document["event"] == ENDED and document["state"] not in calm):

@@ -1,4 +1,4 @@
-"""The commands for `--on-event` as the documents show them, against servers on this machine."""
+"""`--notify` and `--on-event` as the documents show them, with servers on this machine."""
 
 from __future__ import annotations
 
@@ -7,169 +7,147 @@ import email.policy
 import json
 import re
 import shlex
-import shutil
-import socketserver
-import subprocess
-import threading
+import stat
 import time
 from collections.abc import Iterator
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from tests.cli.conftest import ROOT, CommandLine
+from tests.notify.servers import mail_server, web_server
 
 PAGE = (ROOT / "docs/notifications.md").read_text(encoding="utf-8")
-LINES = re.findall(r"```sh\n(clusterrun submit --on-event .*)\n```", PAGE)
-(MAIL,) = re.findall(r"```python\n(.*?)```", PAGE, re.DOTALL)
-WEBHOOK, SLACK, SLACK_WITH_JQ, BY_MAIL = LINES
-HOSTILE = 'rank 0 said "$(touch pwned)" `touch pwned` \' <!channel> & \\n\nBcc: eve@example.org é €'
-EVENT = {
-    "event": "failed",
-    "run_id": "20261120-074500-k3f9-train",
-    "name": "train\nBcc: eve@example.org",
-    "job_id": "4711",
-    "attempt": 0,
-    "state": "RUNNING",
-    "reason": HOSTILE,
-    "nodes": ["n0001"],
-    "failure": None,
-    "run_dir": "/home/ada/.clusterrun/runs/20261120-074500-k3f9-train",
-    "at": 1800000000.0,
-}
-
-
-class Posts(BaseHTTPRequestHandler):
-    """Keeps what was posted, with its path and kind."""
-
-    def do_POST(self) -> None:
-        body = self.rfile.read(int(self.headers["Content-Length"]))
-        self.server.seen.append((self.path, self.headers["Content-Type"], json.loads(body)))  # type: ignore[attr-defined]
-        self.send_response(200)
-        self.end_headers()
-
-    def log_message(self, *_: object) -> None:
-        pass
-
-
-class Mails(socketserver.StreamRequestHandler):
-    """As much of SMTP as it takes to be given a mail."""
-
-    def handle(self) -> None:
-        self.say("220 here")
-        while line := self.rfile.readline().strip():
-            word = line.split()[0].upper()
-            if word == b"DATA":
-                self.say("354 go on")
-                data = b"".join(iter(self.rfile.readline, b".\r\n"))
-                self.server.seen.append(data)  # type: ignore[attr-defined]
-            self.say("221 bye" if word == b"QUIT" else "250 ok")
-
-    def say(self, text: str) -> None:
-        self.wfile.write(f"{text}\r\n".encode())
-
-
-def serving(server: Any) -> Iterator[Any]:
-    server.seen, server.daemon_threads = [], True
-    thread = threading.Thread(target=server.serve_forever, daemon=True)
-    thread.start()
-    yield server
-    server.shutdown()
-    server.server_close()
-    thread.join(30)
+LINES = re.findall(r"^    (clusterrun submit --notify .*)$", PAGE, re.MULTILINE)
+SLACK, WEBHOOK, MAIL = LINES
+HOSTILE_NAME = "train $(touch pwned) <!channel>"
 
 
 @pytest.fixture
 def web() -> Iterator[Any]:
-    yield from serving(ThreadingHTTPServer(("127.0.0.1", 0), Posts))
+    with web_server() as server:
+        yield server
 
 
 @pytest.fixture
 def smtp() -> Iterator[Any]:
-    yield from serving(socketserver.ThreadingTCPServer(("127.0.0.1", 0), Mails))
-
-
-@pytest.fixture
-def home(clusterrun: CommandLine, web: Any, smtp: Any) -> CommandLine:
-    """A user who has the files that the page tells of."""
-    folder = Path(clusterrun.environment["HOME"], ".config/clusterrun")
-    folder.mkdir(parents=True)
-    for name in ("webhook", "slack"):
-        (folder / name).write_text(f'url = "http://127.0.0.1:{web.server_port}/{name}?key=x"\n')
-    (folder / "mail.py").write_text(MAIL)
-    for path in folder.iterdir():
-        path.chmod(0o600)
-    clusterrun.environment["SMTP_SERVER"] = f"127.0.0.1:{smtp.server_address[1]}"
-    return clusterrun
-
-
-def needs(line: str) -> None:
-    for program in ("curl", "jq"):
-        if f"{program} " in line and shutil.which(program) is None:
-            pytest.skip(f"this machine has no {program}")
-
-
-def told(home: CommandLine, line: str) -> None:
-    """Run the shell line of ``line`` as the coordinator does, with a hostile event."""
-    needs(line)
-    command = shlex.split(line)[3]
-    result = subprocess.run(
-        ["/bin/sh", "-c", command],
-        input=json.dumps(EVENT).encode() + b"\n",
-        cwd=home.folder,
-        env=home.environment,
-        capture_output=True,
-        timeout=60,
-        check=False,
-    )
-    assert (result.returncode, result.stderr) == (0, b"")
-    assert not (home.folder / "pwned").exists()
-
-
-def test_a_webhook_gets_the_event_as_it_is(home: CommandLine, web: Any) -> None:
-    told(home, WEBHOOK)
-    assert web.seen == [("/webhook?key=x", "application/json", EVENT)]
-
-
-@pytest.mark.parametrize("line", [SLACK, SLACK_WITH_JQ], ids=["python", "jq"])
-def test_slack_gets_a_text_that_calls_nobody(home: CommandLine, web: Any, line: str) -> None:
-    told(home, line)
-    output = HOSTILE.replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;")
-    text = f"{EVENT['name']} failed: RUNNING, attempt 0. {output}"
-    assert web.seen == [("/slack?key=x", "application/json", {"text": text})]
-
-
-def test_a_mail_has_no_header_that_a_rank_has_written(home: CommandLine, smtp: Any) -> None:
-    told(home, BY_MAIL)
-    (data,) = smtp.seen
-    message = email.message_from_bytes(data, policy=email.policy.default)
-    assert (message["To"], message["Bcc"]) == ("ada@example.org", None)
-    assert message["Subject"] == "train Bcc: eve@example.org failed: RUNNING"
-    assert json.loads(message.get_content()) == EVENT
+    with mail_server() as server:
+        yield server
 
 
 def until(observed: list[Any], count: int) -> list[Any]:
-    """What a server was given: a run has ended before its last event is told."""
+    """Return what a server received: a run has ended before its last message is sent."""
     end = time.monotonic() + 60
     while len(observed) < count and time.monotonic() < end:
         time.sleep(0.05)
     return observed
 
 
-def test_a_run_tells_all_that_happens_to_it(home: CommandLine, web: Any) -> None:
-    needs(WEBHOOK)
-    arguments = ("--wait", "--ranks-per-node", "2", "--max-restarts", "1", "train.py", "fail")
-    result = home(*shlex.split(WEBHOOK)[1:-1], *arguments)
+def of_the_page(line: str, url: str) -> list[str]:
+    """Return the arguments of a line of the page, with another address and without its script."""
+    words = shlex.split(line)[1:-1]
+    words[words.index("--notify") + 1] = url
+    return words
+
+
+def test_a_run_sends_its_failures_and_its_end_and_keeps_the_address_secret(
+    clusterrun: CommandLine, web: Any
+) -> None:
+    url = f"http://127.0.0.1:{web.server_port}/hook?key=s3cret"
+    arguments = ("--ranks-per-node", "2", "--max-restarts", "1", "--name", HOSTILE_NAME, "train.py", "fail")
+    result = clusterrun(*of_the_page(WEBHOOK, url), "--json", "--wait", *arguments)
     assert result.code == 1, result
-    bodies = [body for _, _, body in until(web.seen, 5)]
-    assert [body["event"] for body in bodies] == ["started", "failed", "restarted", "failed", "ended"]
-    assert bodies[-1]["state"] == "FAILED" and bodies[1]["failure"]["rank"] == 1
+    posts = until(web.seen, 2)
+    assert [path for path, _, _ in posts] == ["/hook?key=s3cret"] * 2
+    failed, ended = (body for _, _, body in posts)
+    assert (failed["event"], failed["failure"]["rank"], failed["state"]) == ("failed", 1, "RUNNING")
+    assert (ended["event"], ended["state"], ended["exit_code"]) == ("ended", "FAILED", 7)
+    first, *_, last = ended["text"].split("\n")
+    run_id = json.loads(result.out)["run_id"]
+    assert (first, last) == (f"{HOSTILE_NAME} has ended: FAILED", f"next: clusterrun diagnose {run_id}")
+    assert not (clusterrun.folder / "pwned").exists()
+    run_dir = Path(json.loads(result.out)["run_dir"])
+    holders = {path.name for path in run_dir.rglob("*") if path.is_file() and b"s3cret" in path.read_bytes()}
+    assert holders == {"orders.json"}
+    assert stat.S_IMODE((run_dir / "orders.json").stat().st_mode) == 0o600
+    for arguments in (("status", run_id), ("status", "--json", run_id), ("report", run_id)):
+        answer = clusterrun(*arguments)
+        assert "s3cret" not in answer.out + answer.err
+    assert f"--notify 'http://127.0.0.1:{web.server_port}/…'" in clusterrun("status", run_id).out
 
 
-def test_a_run_sends_a_mail_when_it_has_ended(home: CommandLine, smtp: Any) -> None:
-    result = home(*shlex.split(BY_MAIL)[1:-1], "--wait", "train.py")
+def test_a_run_sends_a_mail_when_it_has_ended(clusterrun: CommandLine, smtp: Any) -> None:
+    server = f"127.0.0.1:{smtp.server_address[1]}"
+    result = clusterrun(*of_the_page(MAIL, f"mailto:ada@example.org?smtp={server}"), "--wait", "train.py")
     assert result.code == 0, result
     (data,) = until(smtp.seen, 1)
-    assert email.message_from_bytes(data)["Subject"] == "train ended: COMPLETED"
+    mail = email.message_from_bytes(data, policy=email.policy.default)
+    assert mail["Subject"] == "[clusterrun] train has ended: COMPLETED"
+    assert mail.get_content().rstrip().split("\n")[-1].startswith("next: clusterrun status ")
+
+
+def test_a_message_that_is_not_delivered_costs_a_line_in_the_status(clusterrun: CommandLine) -> None:
+    result = clusterrun(*of_the_page(WEBHOOK, "http://127.0.0.1:1/s3cret"), "--wait", "train.py")
+    assert result.code == 0, result
+    line = "the message 'ended' did not reach http://127.0.0.1:1/…: Connection refused"
+    end = time.monotonic() + 60
+    while line not in (answer := clusterrun("status", "last").out) and time.monotonic() < end:
+        time.sleep(0.05)
+    assert f"warning    {line}" in answer and "COMPLETED" in answer
+
+
+def test_wait_sends_the_message_from_this_machine(clusterrun: CommandLine, web: Any) -> None:
+    url = f"http://127.0.0.1:{web.server_port}/hook"
+    assert clusterrun("submit", "--wait", "--ranks-per-node", "2", "train.py", "fail").code == 1
+    assert clusterrun("wait", "last", "--notify", url).code == 1
+    ((_, _, body),) = web.seen
+    assert (body["event"], body["state"], body["failure"]["rank"]) == ("ended", "FAILED", 1)
+    answer = clusterrun("wait", "last", "--notify", "http://127.0.0.1:1/x")
+    assert (answer.code, "did not reach http://127.0.0.1:1/…" in answer.err) == (1, True)
+
+
+@pytest.mark.parametrize("verb", ["submit", "sweep", "wait"])
+@pytest.mark.parametrize(
+    ("url", "problem"),
+    [
+        ("ftp://example.org/s3cret", "needs the package apprise in"),
+        ("hooks.slack.com/services/s3cret", "is no address"),
+        ("mailto:ada", "is no mail address"),
+    ],
+)
+def test_an_unknown_address_is_refused_before_anything_happens(
+    clusterrun: CommandLine, verb: str, url: str, problem: str
+) -> None:
+    words = {"submit": ("train.py",), "sweep": ("--set", "a=1,2", "train.py", "{a}"), "wait": ()}[verb]
+    result = clusterrun(verb, "--notify", url, *words)
+    assert (result.code, problem in result.err, "slack://" in result.err) == (2, True, True), result
+    assert "s3cret" not in result.err
+    assert not list(Path(clusterrun.environment["CLUSTERRUN_HOME"]).glob("runs/*"))
+
+
+def test_addresses_of_the_configuration_are_used_and_shown_without_their_secret(
+    clusterrun: CommandLine,
+) -> None:
+    page = "".join(re.findall(r"```toml\n(.*?)```", PAGE, re.DOTALL))
+    folder = Path(clusterrun.environment["HOME"], ".config/clusterrun")
+    folder.mkdir(parents=True)
+    (folder / "config.toml").write_text(page)
+    shown = clusterrun("config", "show", "--profile", "watched").out
+    assert "mailto:ada@example.org, slack://…" in shown and "T0001" not in shown
+    result = clusterrun("submit", "--dry-run", "--json", "--profile", "watched", "train.py")
+    assert json.loads(result.out)["survival"]["notify"] == ["mailto:ada@example.org", "slack://…"]
+    assert "T0001" not in result.out + result.err
+
+
+def test_a_program_gets_every_event(clusterrun: CommandLine) -> None:
+    (line,) = re.findall(r"^    (clusterrun submit --on-event .*)$", PAGE, re.MULTILINE)
+    arguments = ("--wait", "--ranks-per-node", "2", "--max-restarts", "1", "train.py", "fail")
+    result = clusterrun(*shlex.split(line)[1:-1], *arguments)
+    assert result.code == 1, result
+    file = Path(clusterrun.environment["HOME"], "events.jsonl")
+    end = time.monotonic() + 60
+    while file.read_text().count("\n") < 5 and time.monotonic() < end:
+        time.sleep(0.05)
+    events = [json.loads(text)["event"] for text in file.read_text().splitlines()]
+    assert events == ["started", "failed", "restarted", "failed", "ended"]

@@ -42,12 +42,12 @@ STATE = RunState(
 class Told:
     """A run whose user is told by ``command``."""
 
-    def __init__(self, folder: Path, command: str) -> None:
+    def __init__(self, folder: Path, command: str, notify: tuple[str, ...] = ()) -> None:
         self.paths = RunPaths(str(folder))
         claim_attempt(self.paths, 0)
         self.notes: list[str] = []
         self.loop = EventLoop()
-        orders = replace(ORDERS, survival=Survival(on_event=command))
+        orders = replace(ORDERS, survival=Survival(on_event=command, notify=notify))
         environment = {"PATH": os.defpath, "SLURM_JOB_ID": "7", "MINE": "x"}
         self.hooks = EventHook(self.loop, orders, self.paths, environment, self.notes.append)
         self.loop.every(0.02, self.reap)
@@ -83,7 +83,15 @@ def test_the_facts_stand_on_standard_input_as_json(tmp_path: Path) -> None:
         "state": "FAILED",
         "reason": "rank 3 on n1 exited with code 1",
         "nodes": ["n0", "n1"],
-        "failure": {"rank": 3, "node": "n1", "why": "rank 3 on n1 exited with code 1"},
+        "failure": {
+            "rank": 3,
+            "node": "n1",
+            "why": "rank 3 on n1 exited with code 1",
+            "error": "last words",
+            "place": "",
+        },
+        "exit_code": None,
+        "started_at": None,
         "run_dir": str(tmp_path),
         "at": 5.0,
     }
@@ -141,6 +149,34 @@ def test_a_program_that_fails_costs_a_note(tmp_path: Path) -> None:
     message.tells("ended")
     message.hooks.finish()
     assert message.notes == ["the program for events exited with code 3; see hooks.log"]
+
+
+def test_addresses_are_on_no_command_line_and_a_silent_server_delays_no_other_message(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The program for nodes is a stand-in here that records how it was started, and then waits."""
+    monkeypatch.setattr(module, "LAST_SECONDS", 0.3)
+    message = Told(tmp_path, "", notify=("slack://T0/B0/s3cret",))
+    seen = tmp_path / "seen"
+    Path(message.paths.agent).write_text(
+        "import json, os, sys, time\n"
+        "line = open('/proc/self/cmdline').read()\n"
+        f"with open({str(seen)!r}, 'a') as file:\n"
+        "    file.write(json.dumps([line, os.environ.get('MINE'), json.load(sys.stdin)]) + '\\n')\n"
+        "time.sleep(100)\n"
+    )
+    message.tells("failed", "ended")
+    message.waits_until(lambda: seen.exists() and seen.read_text().count("\n") == 1)
+    message.tells("ended")
+    message.waits_until(lambda: seen.read_text().count("\n") == 2)
+    message.hooks.finish()
+    for line in seen.read_text().splitlines():
+        command_line, mine, parcel = json.loads(line)
+        assert "s3cret" not in command_line and mine == "x"
+        assert (parcel["urls"], parcel["seconds"]) == (["slack://T0/B0/s3cret"], 8.0)
+        assert (parcel["event"]["event"], parcel["event"]["state"]) == ("ended", "FAILED")
+    assert message.notes == ["a message about 'ended' was not delivered; see notify.log"] * 2
+    assert Path(message.paths.attempt(0).notify_log).stat().st_mode & 0o777 == 0o600
 
 
 def test_without_an_order_nothing_is_run(tmp_path: Path) -> None:

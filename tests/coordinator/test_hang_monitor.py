@@ -8,8 +8,11 @@ from typing import Any
 import pytest
 
 from clusterrun.coordinator import hang_monitor
+from clusterrun.coordinator.actions import Announce
 from clusterrun.coordinator.run_part import Shared
 from clusterrun.coordinator.run_state import RunStateKeeper
+from clusterrun.model.frozen import replace
+from clusterrun.model.orders import Survival
 from clusterrun.monitor.hang_detector import TakeBack, Warn
 from clusterrun.protocol.bootstrap import Timeouts
 from clusterrun.runtime.machine_events import Note, Now
@@ -42,3 +45,17 @@ def test_a_warning_that_holds_no_more_is_dropped_and_noted_once(monkeypatch: pyt
     watching.tick(NOW)
     assert state_keeper.state.warnings == ("out of memory on n2",)
     assert noted[2:] == [Note("they train together now")]
+
+
+def test_a_hang_is_announced_with_its_diagnosis_if_somebody_listens(monkeypatch: pytest.MonkeyPatch) -> None:
+    warnings = [Warn("out of memory on n2"), Warn("nothing has moved for 600 s", hangs=True)]
+    for survival, expected in ((Survival(), []), (Survival(notify=("mailto:a@b.org",)), ["hung"])):
+        state_keeper, actions = RunStateKeeper("r", "n1", 7, Timeouts(), "41"), []
+        monkeypatch.setattr(hang_monitor, "HangDetector", lambda *known: Says(warnings))
+        live: Any = SimpleNamespace(epoch=0)
+        membership: Any = SimpleNamespace(world=())
+        shared = Shared(replace(ORDERS, survival=survival), membership, state_keeper, actions)
+        hang_monitor.HangMonitor(shared, live, NOW).tick(NOW)
+        announced = [action for action in actions if isinstance(action, Announce)]
+        assert [action.event for action in announced] == expected
+        assert all(action.reason == "nothing has moved for 600 s" for action in announced)

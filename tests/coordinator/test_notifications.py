@@ -45,6 +45,20 @@ def test_a_run_that_waits_to_go_on_has_not_ended() -> None:
     assert heard(replace(BEGINS, state=State.PENDING, phase=Phase.QUEUED)) == [()]
 
 
-def test_ranks_of_a_later_job_were_restarted() -> None:
-    earlier = replace(FIRST, outcome="TIMEOUT")
-    assert heard(replace(TRAINS, epoch=1, attempts=(earlier, replace(FIRST, epoch=1)))) == [("restarted",)]
+def restarts(*states: RunState) -> list[tuple[str, bool]]:
+    notifications = Notifications()
+    events = [event for state in states for event in notifications.news(Now(1.0, 2.0), state)]
+    return [(event.reason, event.is_handover) for event in events if event.event == "restarted"]
+
+
+def test_ranks_of_a_later_job_were_restarted_by_a_handover() -> None:
+    earlier, later = replace(FIRST, outcome="TIMEOUT"), replace(FIRST, epoch=1, reason="time limit")
+    state = replace(TRAINS, epoch=1, attempts=(earlier, later))
+    assert heard(state) == [("restarted",)]
+    assert restarts(state) == [("time limit", True)]
+
+
+def test_a_restart_after_a_failure_here_is_no_handover() -> None:
+    assert restarts(TRAINS, RESTARTS, TRAINS_AGAIN) == [("first start", False)]
+    before_training = replace(BEGINS, attempts=(FAILED,))
+    assert restarts(before_training, TRAINS_AGAIN) == [("first start", False)]

@@ -173,7 +173,7 @@ def test_a_run_that_stands_still_is_looked_at_once_by_itself() -> None:
     why = "it waits in user code at train.py:33 (work)"
     assert list(saved(actions)) == ["diagnosis.json"]
     told = f"nothing has moved for 61 s: rank 1 on n0 never came to all_reduce (11 of group 0): {why}"
-    assert others(actions) == [Warn(told)]
+    assert others(actions) == [Warn(told, hangs=True)]
     assert (one.wakes_at(), one.tick(500.0, WALL)) == (None, [])
 
 
@@ -268,7 +268,7 @@ def test_a_stall_in_which_nothing_is_wrong_is_reported_and_ends_nothing() -> Non
     one.tick(61.0, WALL)
     busy = [rank(n, stack=LOOP, busy=1.0) for n in range(4)]
     actions = answer(one, 62.0, 0, 1, *busy[:2]) + answer(one, 62.0, 2, 1, *busy[2:])
-    assert others(actions) == [Warn("nothing has moved for 61 s: ranks 0-3 compute")]
+    assert others(actions) == [Warn("nothing has moved for 61 s: ranks 0-3 compute", hangs=True)]
 
 
 def test_every_kind_of_movement_puts_the_stall_off() -> None:
@@ -511,7 +511,9 @@ def test_ranks_that_compute_after_a_short_hang_after_are_warned_about_after_a_mi
     assert one.wakes_at() == 61.0
     all_same(one, 60.0)
     assert one.tick(61.5, WALL + 61.5)
-    assert others(computing(one, 62.5, 2)) == [Warn("nothing has moved for 62 s: ranks 0-3 compute")]
+    assert others(computing(one, 62.5, 2)) == [
+        Warn("nothing has moved for 62 s: ranks 0-3 compute", hangs=True)
+    ]
 
 
 def test_a_collective_that_was_begun_since_the_last_digest_is_movement() -> None:

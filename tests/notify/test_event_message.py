@@ -124,18 +124,15 @@ def test_a_run_id_is_quoted_for_the_shell() -> None:
 
 
 def test_people_hear_of_what_changes_the_fate_of_a_run() -> None:
-    handed_over = replace(ATTEMPT, outcome=State.PENDING.value)
-    continued = replace(RUNNING, attempts=(handed_over, replace(ATTEMPT, epoch=1)))
-    again = replace(RUNNING, attempts=(ATTEMPT, replace(ATTEMPT, epoch=1)))
     assert [
-        is_for_people(event, state)
-        for event, state in (
-            (STARTED, RUNNING),
-            (FAILED, RUNNING),
-            (FAILED, FAILED_RUN),  # the message about the end says it
-            (RESTARTED, again),  # the message about the failure has said it
-            (RESTARTED, continued),
-            (HUNG, RUNNING),
-            (ENDED, FAILED_RUN),
+        is_for_people(event, state, is_handover)
+        for event, state, is_handover in (
+            (STARTED, RUNNING, False),
+            (FAILED, RUNNING, False),
+            (FAILED, FAILED_RUN, False),  # the message about the end says it
+            (RESTARTED, RUNNING, False),  # the message about the failure has said it
+            (RESTARTED, RUNNING, True),
+            (HUNG, RUNNING, False),
+            (ENDED, FAILED_RUN, False),
         )
     ] == [False, True, False, False, True, True, True]

@@ -53,7 +53,7 @@ class EventHook:
         self._runs = False
 
     def announce(self, order: Announce) -> None:
-        if self._orders.survival.notify and is_for_people(order.event, order.state):
+        if self._orders.survival.notify and is_for_people(order.event, order.state, order.is_handover):
             self._send_messages(order)
         if self._orders.survival.on_event:
             self._waiting.append(order)
