@@ -12,7 +12,7 @@ import click
 
 from clusterrun.cli.error_output import ErrorOptions, hints_for, open_missing_streams, run_reporting_errors
 from clusterrun.cli.lazy_group import HOST, CommandEntry, LazyGroup
-from clusterrun.cli.process_list import hide_env_values
+from clusterrun.cli.process_list import hide_secret_values
 from clusterrun.model import contract
 
 COMPLETION_VARIABLE = "_CLUSTERRUN_COMPLETE"
@@ -125,7 +125,7 @@ def root() -> None:
 def main(args: list[str] | None = None) -> int:
     """Run the command line ``args`` and return its exit code; without ``args`` end the process with it."""
     if args is None:
-        hide_env_values()
+        hide_secret_values()
         open_missing_streams()
     if typed_at := os.environ.pop(contract.TYPED_AT_VARIABLE, ""):  # over SSH, from another machine
         from clusterrun.remote.far_end import supervise_child

@@ -1,19 +1,20 @@
-"""Hides the values of ``--env KEY=VALUE`` from the process list while a command runs."""
+"""Hides the values of ``--env KEY=VALUE`` and ``--notify URL`` from the process list while a command runs."""
 
 from __future__ import annotations
 
 import sys
 from collections.abc import Iterator
 
-_OPTION = b"--env"
+# Options whose value is secret after the first such character.
+_SECRET_AFTER = {b"--env": b"=", b"--notify": b":"}
 
 
-def hide_env_values() -> None:
+def hide_secret_values() -> None:
     """Overwrite the values in this process's own command line, which all users of the machine can read.
 
     It does nothing on a system that does not allow it. Until it is called, the values are visible.
     """
-    if not any(word.startswith("--env") for word in sys.argv):
+    if not any(word.startswith(("--env", "--notify")) for word in sys.argv):
         return
     import ctypes  # most commands do without
 
@@ -33,14 +34,18 @@ def hide_env_values() -> None:
 
 
 def _values(command_line: bytes) -> Iterator[tuple[int, int]]:
-    """Yield place and length of the value in each ``--env KEY=VALUE`` and ``--env=KEY=VALUE``."""
-    place, is_value = 0, False
+    """Yield place and length of the secret in each ``--option VALUE`` and ``--option=VALUE``."""
+    place, sign = 0, b""
     for word in command_line.split(b"\0"):
-        prefix = b"" if is_value else _OPTION + b"="
-        if is_value or word.startswith(prefix):
-            key = word[len(prefix) :].partition(b"=")[0]
-            start = len(prefix) + len(key) + 1
+        option, equals, _ = word.partition(b"=")
+        prefix = 0
+        if not sign and equals and option in _SECRET_AFTER:
+            sign, prefix = _SECRET_AFTER[option], len(option) + 1
+        if sign:
+            start = prefix + len(word[prefix:].partition(sign)[0]) + 1
             if start < len(word):
                 yield place + start, len(word) - start
-        is_value = word == _OPTION
+            sign = b""
+        else:
+            sign = _SECRET_AFTER.get(word, b"")
         place += len(word) + 1

@@ -321,7 +321,6 @@ _OUTPUT = _of(
         "notify",
         "Send a message at failure, hang and end: slack://…, https://…, mailto:….",
         "URL",
-        common=True,
     ),
     _text("on-event", "Shell line that gets each event of the run as JSON on its stdin.", "CMD"),
 )

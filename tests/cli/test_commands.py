@@ -553,8 +553,10 @@ def test_a_report_of_a_run_that_was_not_checked_is_bad_input(
     assert ended("report").code == 0
 
 
-def test_a_value_of_env_is_not_in_the_process_list_while_submit_waits(clusterrun: CommandLine) -> None:
-    arguments = ("--env", "TOKEN=hunter2", "--env=OTHER=hunter3", "--env", "HOME", "train.py", "wait")
+def test_a_secret_value_is_not_in_the_process_list_while_submit_waits(clusterrun: CommandLine) -> None:
+    addresses = ("--notify", "http://127.0.0.1:1/hunter4", "--notify=http://127.0.0.1:1/hunter5")
+    variables = ("--env", "TOKEN=hunter2", "--env=OTHER=hunter3", "--env", "HOME")
+    arguments = (*addresses, *variables, "train.py", "wait")
     process = clusterrun.start("submit", "--wait", "--json", *arguments)
     try:
         assert process.stdout is not None
@@ -565,6 +567,7 @@ def test_a_value_of_env_is_not_in_the_process_list_while_submit_waits(clusterrun
             next(word for word in output if word.startswith(b"--env=")),
             output[-4],
         ] == [b"TOKEN=*******", b"--env=OTHER=*******", b"HOME"]
+        assert b"http:" + b"*" * 21 in output and b"--notify=http:" + b"*" * 21 in output
         orders = json.loads(Path(document["run_dir"], "orders.json").read_text())
         assert ["TOKEN", "hunter2"] in orders["environment"]
         assert ["OTHER", "hunter3"] in orders["environment"]
