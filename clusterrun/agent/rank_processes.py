@@ -9,7 +9,6 @@ from collections.abc import Callable, Mapping
 
 from clusterrun import proc
 from clusterrun.agent import rank_environment
-from clusterrun.agent.log_tail import with_last_words
 from clusterrun.agent.rank_environment import AgentPlace
 from clusterrun.model import contract
 from clusterrun.model.errors import ClusterrunError
@@ -260,6 +259,8 @@ class RankProcesses:
 
     def _with_words(self, end: RankExited, wall: float) -> RankExited:
         """Add a failed rank's last output, and causes that it cannot report: out of memory, a full disk."""
+        from clusterrun.agent.log_tail import with_last_words  # loaded after a failure, not with the agent
+
         paths = self._paths.attempt(self._epoch)
         self.note_growth(wall)
         grown = self._index.grown if self._index else {}

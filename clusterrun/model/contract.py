@@ -129,6 +129,8 @@ TAIL_LINES = 20
 JOIN_SECONDS = 120.0
 # Largest factor on a limit for an overloaded machine: 10 minutes with ``JOIN_SECONDS``.
 OVERLOAD_FACTOR = 5.0
+# A machine that was overloaded for this share of a wait may be the reason that the wait took so long.
+OVERLOAD_SHARE = 0.25
 # Placeholders in the arguments that requeue a run: the bad nodes, and the job to wait for.
 EXCLUDED_PLACE, DEPENDENCY_PLACE = "{excluded}", "{dependency}"
 # Part of the reason of an end. The number of seconds follows.

@@ -9,8 +9,6 @@ from __future__ import annotations
 
 from clusterrun.model import contract
 
-# A machine that was overloaded for this share of a wait may be the reason that the wait took so long.
-SHARE = 0.25
 # Seconds. A machine reports its overload with its heartbeat, so that an overload lasts at least until the
 # next one.
 REPORT_SECONDS = contract.HEARTBEAT_SECONDS
@@ -43,4 +41,4 @@ class Overloads:
 
 def is_excused(overloaded: float, waited: float) -> bool:
     """Return whether a wait of ``waited`` seconds proves nothing, ``overloaded`` of them with overload."""
-    return overloaded >= SHARE * waited
+    return overloaded >= contract.OVERLOAD_SHARE * waited

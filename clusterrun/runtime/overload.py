@@ -5,9 +5,13 @@ from __future__ import annotations
 import os
 import re
 
-from clusterrun.model.overloads import SHARE, Overloads
+from clusterrun.model import contract
 from clusterrun.proc import content, seconds_without_processor
 from clusterrun.runtime.event_loop import steady
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from clusterrun.model.overloads import Overloads
 
 # Above this, a process gets less than a sixteenth of a processor. The shortest limits, of 5 s, leave time for
 # 0.3 s of work then.
@@ -43,7 +47,7 @@ class OverloadMeter:
         now, waited = steady(), seconds_without_processor(os.getpid())
         passed, without = now - self._at, waited - self._waited
         self._at, self._waited = now, waited
-        return passed if without > SHARE * passed or is_overloaded() else 0.0
+        return passed if without > contract.OVERLOAD_SHARE * passed or is_overloaded() else 0.0
 
 
 class PatientLimit:
@@ -51,13 +55,18 @@ class PatientLimit:
 
     def __init__(self, seconds: float) -> None:
         self._began, self._seconds = steady(), seconds
-        self._meter, self._overloads = OverloadMeter(), Overloads()
+        self._meter = OverloadMeter()
+        self._overloads: Overloads | None = None
 
     def expires_within(self, seconds: float) -> bool:
         """Return whether the limit expires in that time, as far as that is known now."""
         now, overloaded = steady(), self._meter.seconds()
         if overloaded:
+            from clusterrun.model.overloads import Overloads  # few agents need it
+
+            self._overloads = self._overloads or Overloads()
             self._overloads.add(now, overloaded)
         at = now + seconds
-        is_over = at > self._began + self._seconds
-        return is_over and not self._overloads.extend(self._began, self._seconds, at)
+        if at <= self._began + self._seconds:
+            return False
+        return self._overloads is None or not self._overloads.extend(self._began, self._seconds, at)
