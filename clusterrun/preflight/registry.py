@@ -27,6 +27,7 @@ from clusterrun.preflight.checks import (
     xgmi,
     xid,
 )
+from clusterrun.preflight.untrusted import rows, text
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -131,6 +132,7 @@ def findings(
     findings_by_node: dict[str, list[Finding]] = {}
     taken = tuple(_taken(answers, read))
     _name_by_uuid(read[gpus.NAME], warm)
+    _note_recovered(read.get(xid.NAME, {}), read.get(gpus.NAME, {}))
     for node, finding in (*taken, *_judged(request, read)):
         findings_by_node.setdefault(node, []).append(finding)
     return {node: tuple(node_findings) for node, node_findings in findings_by_node.items()}
@@ -180,6 +182,14 @@ def _name_by_uuid(readings: dict[str, object], warm: Mapping[str, TorchStarted])
         uuids = {gpu.get("uuid") for gpu in reading.get("gpus") or () if isinstance(gpu, dict)}
         if uuids >= set(started.uuids):  # not so for MIG instances
             reading["given"] = list(started.uuids)
+
+
+def _note_recovered(xid_readings: Mapping[str, object], gpu_readings: Mapping[str, object]) -> None:
+    """Add the PCI addresses of the GPUs that need no recovery now, so that their older errors are over."""
+    for node, reading in xid_readings.items():
+        if isinstance(reading, dict):
+            gpu_rows = rows(gpu_readings.get(node), "gpus")
+            reading["recovered"] = [text(gpu, "bus") for gpu in gpu_rows if gpu.get("recovered") is True]
 
 
 def _judged(request: RunNeeds, read: Mapping[str, dict[str, object]]) -> Iterator[tuple[str, Finding]]:

@@ -20,7 +20,7 @@ pytestmark = [pytest.mark.lab, pytest.mark.slow]
 
 # The nodes share the processors of this machine, so a check takes longer than on a cluster.
 BUDGET = ("--preflight-budget", "280")
-LIMIT = 400.0
+LIMIT = 700.0
 
 
 @pytest.fixture(scope="module")
@@ -58,14 +58,49 @@ def test_sound_nodes_pass_the_full_check_by_nccl(on_gpus: Site) -> None:
     assert report["verdict"] in ("pass", "warn"), report
 
 
-@pytest.mark.parametrize(
-    "fault",
-    ["wrong-sum", "init-error", "hang-init", "never-arrives", "hang", "remote-error", "gpu-busy", "ecc"],
-)
+# What the check reports of a fault of n0003; '' if it only knows that others waited for the node.
+FAULTS = {
+    "wrong-sum": "sum",
+    "init-error": "out of memory",
+    "hang-init": "",
+    "never-arrives": "",
+    "hang": "",
+    "remote-error": "remote process",
+    "async-error": "internal error",
+    "gpu-busy": "busy or unavailable",
+    "ecc": "ECC",
+    "illegal-address": "illegal memory access",
+    "fabric-not-ready": "",
+}
+
+
+@pytest.mark.parametrize("fault", FAULTS)
 def test_a_fault_names_its_node_or_is_undetermined(on_gpus: Site, fault: str) -> None:
     report = check(on_gpus, "--nodes", "3", "--gpus", "1", CUDA_STANDIN_FAULTS=f"{fault}@n0003")
     names = blamed(report).nodes
+    findings = [entry for node in report["nodes"].values() for entry in node["findings"]]
+    said = [entry["said"] for entry in findings if entry["verdict"] != "pass"]
     assert names == {"n0003"} or (not names and report["verdict"] == "undetermined"), report
+    assert any(FAULTS[fault] in text for text in said), report
+
+
+@pytest.mark.parametrize("fault", ["slow-driver=8", "slow-kernels=33"])
+def test_slow_sound_nodes_are_not_blamed(on_gpus: Site, fault: str) -> None:
+    report = check(on_gpus, "--nodes", "2", "--gpus", "1", CUDA_STANDIN_FAULTS=fault)
+    assert blamed(report).nodes == set(), report
+    assert report["verdict"] in ("pass", "warn", "undetermined"), report
+
+
+def test_a_node_whose_collectives_begin_late_is_slow_or_undetermined(on_gpus: Site) -> None:
+    report = check(on_gpus, "--nodes", "3", "--gpus", "1", CUDA_STANDIN_FAULTS="slow@n0003=0.3")
+    unfit = {
+        node
+        for node, entry in report["nodes"].items()
+        for finding in entry["findings"]
+        if finding["check"] in ("bandwidth", "pair") and finding["verdict"] in ("warn", "fail")
+    }
+    assert unfit <= {"n0003"}, report
+    assert unfit or report["verdict"] in ("warn", "undetermined"), report
 
 
 def test_a_slow_gpu_is_named(on_gpus: Site) -> None:

@@ -85,6 +85,43 @@ def test_collectives_of_nccl_are_read_from_its_own_recorder(witness: Callable[..
     assert [record.sequence for record in records({"records": space["flight"](1)})] == [2]
 
 
+@pytest.mark.parametrize(
+    ("library", "function"),
+    [
+        ("/usr/lib/libcuda.so.580.159.04", "cuThreadExchangeStreamCaptureMode"),
+        ("/opt/rocm/lib/libamdhip64.so.7", "hipThreadExchangeStreamCaptureMode"),
+        ("/usr/lib/libcuda.so.1", ""),
+    ],
+)
+def test_records_are_asked_for_in_a_thread_that_ends_no_capture_of_a_graph(
+    witness: Callable[..., dict[str, Any]],
+    monkeypatch: pytest.MonkeyPatch,
+    tmp_path: Path,
+    library: str,
+    function: str,
+) -> None:
+    modes: list[int] = []
+    order: list[str] = []
+
+    def relax(mode: Any) -> None:
+        modes.append(mode._obj.value)
+        order.append("relax")
+
+    def recorder(collectives: bool, active: bool) -> str:
+        order.append("dump")
+        return dump(entry("0", "nccl:all_reduce", 1))(collectives, active)
+
+    maps = tmp_path / "maps"
+    maps.write_text(f"7f00-7f01 r-xp 00000000 08:01 7 {library}\n7f02-7f03 rw-p 00000000 00:00 0\n")
+    loaded = SimpleNamespace(**({function: relax} if function else {}))
+    monkeypatch.setattr(ctypes, "CDLL", lambda path: loaded if path == library else None)
+    space = witness({"0": "nccl"}, _dump_nccl_trace_json=recorder)
+    space["open"] = {"/proc/self/maps": maps.open()}.__getitem__
+    assert [record["collective_seq_id"] for record in space["flight"](16)] == [1]
+    # cuda.h: CU_STREAM_CAPTURE_MODE_RELAXED is 2.
+    assert (modes, order) == (([2], ["relax", "dump"]) if function else ([], ["dump"]))
+
+
 def test_a_group_of_two_backends_counts_each_for_itself(witness: Callable[..., dict[str, Any]]) -> None:
     space = witness(
         {"0": "cpu:gloo,cuda:nccl", "1": "gloo"},

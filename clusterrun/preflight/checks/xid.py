@@ -14,7 +14,7 @@ from clusterrun.model.limits import chosen
 from clusterrun.model.preflight_report import Finding, Grade
 from clusterrun.preflight.probes import kernel_log
 from clusterrun.preflight.tasks import Findings, Readings, RunNeeds
-from clusterrun.preflight.untrusted import number, rows, text
+from clusterrun.preflight.untrusted import number, rows, strings, text
 
 NAME = "xid"
 LIMIT = 10.0
@@ -135,12 +135,21 @@ def judge(request: RunNeeds, readings: Readings) -> Findings:
             kind, meaning = min(map(_class, counted), key=lambda row_class: order.index(row_class[0]))
             if not kind or (kind == MONITOR and ago > fresh):
                 continue
-            bad = ours and (kind == REBOOT or (kind == RESET and ago <= fresh))
+            # The driver of 570 and newer says that the GPU needs no reset: it had one, or a program failed.
+            is_over = kind == RESET and _is_recovered(device, reading)
+            bad = ours and not is_over and (kind == REBOOT or (kind == RESET and ago <= fresh))
             again = f", {len(device_rows)} times" if len(device_rows) > 1 else ""
             message = f"{xid} of {device}: {meaning} ({_age(ago)} ago{again})"
+            message += "; the driver asks for no recovery now" if is_over else ""
             own_remedy = "" if kind == MONITOR else OWN_REMEDIES.get(int(number(counted[0], "xid") or 0), "")
             remedy = _SWITCH_REMEDY if xid.startswith("S") else own_remedy or REMEDIES[kind]
             yield node, Finding(NAME, Grade.FAIL if bad else Grade.WARN, message, remedy)
+
+
+def _is_recovered(device: str, reading: object) -> bool:
+    """Return whether the driver asks for no recovery of this GPU. Its log shortens the PCI domain."""
+    kind, _, bus = device.partition(" ")
+    return kind == "GPU" and any(name[4:].startswith(bus.lower()) for name in strings(reading, "recovered"))
 
 
 def _by_device(reading: object) -> dict[tuple[str, str], list[dict[str, object]]]:

@@ -115,6 +115,7 @@ def _gpu(gpu: Element) -> dict[str, Any]:
 
     # The driver of 570 and newer says None if the GPU needs no recovery. Older drivers have no such tag.
     readings["recovered"] = (gpu.findtext("gpu_recovery_action") or "").strip() == "None"
+    readings["bus"] = gpu.get("id", "").lower()
     readings["instances"] = len(gpu.findall("mig_devices/mig_device"))
     readings["slowed"] = [reason for reason in _SLOW if _is_active(gpu, reason)]
     readings["idle"] = _is_active(gpu, _IDLE)

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import pytest
 
+from clusterrun.model.preflight_report import Grade
+from clusterrun.preflight import registry
 from clusterrun.preflight.checks import xid
-from clusterrun.preflight.probes import kernel_log
-from tests.preflight.checks.values import FAIL, WARN, asked, blamed, nodes, verdicts
+from clusterrun.preflight.probes import kernel_log, nvidia_smi
+from tests.preflight.checks.values import FAIL, WARN, answer, asked, blamed, nodes, verdicts
 
 LINE_79 = "NVRM: Xid (PCI:0000:9b:00): 79, pid='<unknown>', name=<unknown>, GPU has fallen off the bus."
 LINE_31 = "NVRM: Xid (PCI:0000:1b:00): 31, pid=2837, name=python, Ch 00000008, intr 00000000. MMU Fault"
@@ -163,6 +165,30 @@ def test_lines_of_the_journal_are_read_where_the_log_itself_is_closed():
 @pytest.mark.parametrize("number", [46, 155, 156])
 def test_errors_that_nvidia_answers_with_a_reset_are_unfit(number: int):
     assert blamed(xid, nodes(2, reading(), bad=reading((number, 60)))) == {"bad": FAIL}
+
+
+@pytest.mark.parametrize(
+    ("number", "recovery", "grade"),
+    [
+        (109, "None", WARN),  # mostly a program's fault: open-gpu-kernel-modules#1243
+        (46, "None", WARN),
+        (46, "Reset", FAIL),
+        (46, "N/A", FAIL),
+        (79, "None", FAIL),
+    ],
+)
+def test_an_error_before_a_reset_is_a_warning_if_the_driver_asks_for_no_recovery(
+    number: int, recovery: str, grade: Grade
+) -> None:
+    xml = "<nvidia_smi_log>" + "".join(
+        f'<gpu id="00000000:{bus}:00.0"><gpu_recovery_action>{action}</gpu_recovery_action></gpu>'
+        for bus, action in (("9B", recovery), ("1B", "None" if recovery == "Reset" else "Reset"))
+    )
+    gpu_reading = {"found": True, **nvidia_smi.gpus(f"{xml}</nvidia_smi_log>")}
+    findings = registry.findings(
+        asked(gpus=2), {"n1": answer(gpus=gpu_reading, xid={**reading((number, 60)), "installed": 2})}, {}, {}
+    )
+    assert [entry.verdict for entry in findings["n1"] if entry.check == xid.NAME] == [grade]
 
 
 NEEDS = "GPU recovery action changed from 0x{} (…) to 0x{} (…)"
