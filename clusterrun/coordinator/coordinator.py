@@ -231,7 +231,7 @@ class Coordinator:
             self._lifecycle.live.signal(event.number)
         self._signal(now, event.number, "the coordinator got")
 
-    def _signal(self, now: Now, number: int, who: str, some: bool = False) -> None:
+    def _signal(self, now: Now, number: int, who: str, some: bool | None = None) -> None:
         lifecycle = self._lifecycle
         if number in contract.TERMINATE_SIGNALS:
             reason = f"{who} {signal.Signals(number).name}"
@@ -247,13 +247,14 @@ class Coordinator:
 
     def _part_with_signalled(self, now: Now) -> None:
         """Release the agents that got a signal although the job goes on: their nodes count as lost."""
-        if not self._lifecycle.termination.stray:
-            return
-        self._lifecycle.termination.stray = False
-        for link, name in self._signalled.items():
-            if member := self._membership.by_link.get(link):
-                self._break(now, member, f"its agent got {name}, and the scheduler does not end the job")
-        self._signalled.clear()
+        termination = self._lifecycle.termination
+        if termination.stray:
+            termination.stray = False
+            for link, name in self._signalled.items():
+                if member := self._membership.by_link.get(link):
+                    self._break(now, member, f"its agent got {name}, and the scheduler does not end the job")
+        if not termination.undecided:
+            self._signalled.clear()
 
     def _on_cancel(self, now: Now, event: events.CancelAsked) -> None:
         wish = RunOutcome(State.CANCELLED, "cancelled by request", contract.ExitCode.INTERRUPTED)

@@ -63,6 +63,7 @@ class _SignalQuestion:
     number: int  # of the signal
     by_clock: bool = False  # no signal came, but the notice was due
     some: bool = False  # only some agents got it, so it may not be a request to end the run
+    interrupts_ranks: bool = False  # an INT to the agents alone: ``scancel -s INT``, which is for the ranks
 
 
 class Termination(RunPart):
@@ -196,21 +197,28 @@ class Termination(RunPart):
         elif number == contract.NOTICE_SIGNAL:
             self._notify(now, BY_HAND, 0.0, live)
 
-    def terminated(self, now: Now, wish: RunOutcome, number: int, some: bool = False) -> EndAsked | None:
+    def terminated(
+        self, now: Now, wish: RunOutcome, number: int, some: bool | None = None
+    ) -> EndAsked | None:
         """Handle a TERM or INT that this process or an agent got; ``wish`` is the end that it requests.
 
-        ``some``: only some of the agents got it, and not this process.
+        ``some``: whether only some of the agents got it; None if this process got it.
         """
         if self._over:
             return None
+        interrupts_ranks = some is not None and number == signal.SIGINT
         if self._question is not None and self.undecided:
+            if not interrupts_ranks:
+                self._question = replace(self._question, interrupts_ranks=False)
             if self._question.some and not some:
                 self._question = replace(self._question, wish=wish, some=False)
             return None
         if not self._job_id:
             return EndAsked(wish)
         self.stray = False
-        self._question = _SignalQuestion(wish, now.steady, number, some=some)
+        self._question = _SignalQuestion(
+            wish, now.steady, number, some=bool(some), interrupts_ranks=interrupts_ranks
+        )
         self._ask()
         return None
 
@@ -246,6 +254,9 @@ class Termination(RunPart):
             if self._until is not None or not (self._survival.requeue or is_own):
                 return None
             return self._notify(now, TIME_LIMIT, self._seconds_left(now, TIME_LIMIT), live)[1]
+        if question.interrupts_ranks and not (why or question.some) and live is not None:
+            live.continue_after(now, question.number)
+            return None
         seconds = self._seconds_left(now, why)
         if sudden:
             seconds = SUDDEN_SECONDS if self._survival.requeue else 0.0

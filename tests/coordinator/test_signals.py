@@ -201,12 +201,21 @@ def make_room() -> None:
 
 
 def term_to_steps() -> None:
-    for number in contract.TERMINATE_SIGNALS:
-        tape = run()
-        tape.at(50.0, *steps(number))
-        assert sent(tape.does(50.1, JobTold("", WALL + 900.0))) == END
-        ends(tape, 55.0, 0, stopped=True)
-        assert tape.saved.state is State.CANCELLED
+    tape = run()
+    tape.at(50.0, *steps(signal.SIGTERM))
+    assert sent(tape.does(50.1, JobTold("", WALL + 900.0))) == END
+    ends(tape, 55.0, 0, stopped=True)
+    assert tape.saved.state is State.CANCELLED
+
+
+def interrupt_to_steps() -> None:
+    tape = run()
+    for moment in (50.0, 60.0):
+        tape.at(moment, *steps(signal.SIGINT))
+        assert sent(tape.does(moment + 0.1, JobTold("", WALL + 900.0))) == passed(signal.SIGINT)
+        assert tape.saved.state is State.RUNNING
+    ends(tape, 65.0, 0)
+    assert tape.saved.state is State.COMPLETED
 
 
 def term_to_one_agent() -> None:
@@ -259,7 +268,8 @@ ROWS = {
     "`scancel -s USR1 JOB`": sent_to_steps,
     "`scancel -b -s USR1 JOB`, `-f`": sent_to_batch,
     "`scancel -s USR2 JOB`": make_room,
-    "`scancel -s TERM JOB`, `-s INT`": term_to_steps,
+    "`scancel -s TERM JOB`": term_to_steps,
+    "`scancel -s INT JOB`": interrupt_to_steps,
     "TERM or INT to one agent": term_to_one_agent,
     "TERM or INT without Slurm, Ctrl-C in `clusterrun run`": term_without_slurm,
     "HUP without Slurm": terminal_lost,

@@ -116,10 +116,15 @@ def test_signals_and_saves_are_those_of_plain_slurm(runs: Runs) -> None:
     assert runs.state("signalled")[0] == "RUNNING"
     runs.scancel("plain-signalled", "-s", "USR1")
     until(lambda: "SIGUSR1" in runs.printed("plain-signalled"), 60)
+    # INT ends ranks that want to end, and no others.
+    for case in ("signalled", "plain-signalled"):
+        runs.scancel(case, "-s", "INT")
 
     # A save of 25 s completes wherever plain Slurm completes it.
     saved = [f"{whose}-{case}" for case in ("cancelled", "preempted", "limit") for whose in ("plain", "our")]
-    until(lambda: all("saved" in runs.printed(case) for case in (*saved, "requeued")), ENDS)
+    saved += ["signalled", "plain-signalled", "requeued"]
+    until(lambda: all("saved" in runs.printed(case) for case in saved), ENDS)
+    until(lambda: runs.state("signalled")[0] == "COMPLETED", 60)
     until(lambda: runs.state("our-limit")[0] == "TIMEOUT", 60)
     ends = {case: runs.state(f"our-{case}")[0] for case in ("cancelled", "preempted")}
     assert ends == {"cancelled": "CANCELLED", "preempted": "COMPLETED"}
