@@ -37,6 +37,18 @@ _ASSIGNMENT = re.compile(r"([A-Za-z_]\w*)=(.*)", re.ASCII | re.DOTALL)
 _TRAP = re.compile(r"(?:^|[;&|{]\s*)trap\s+(?:--\s+)?(?!-(?:\s|[lp])|''|\"\")\S")
 _SOURCED = re.compile(r"(?:^|[;&|{(]\s*)(?:source|\.|bash|sh)\s+([^\s;&|<>()]+)")
 _PYTHON = re.compile(r"python[\d.]*", re.ASCII)
+# Commands of a shell that prepare it for the commands after them. Some systems have programs of the names in
+# the first group, which have no effect.
+_WITHOUT_EFFECT = ("source", ".", "export", "cd", "alias", "ulimit", "umask", "unset")
+_SETUP_COMMANDS = (*_WITHOUT_EFFECT, "pushd", "module", "ml", "declare", "set", "shopt")
+_ACTIVATORS = ("conda", "mamba", "micromamba")
+# Other commands and keywords that only a shell runs.
+_SHELL_COMMANDS = (
+    *("eval", "exec", "trap", "wait", "builtin", "command", "let", "local", "read", "return", "shift"),
+    *("for", "while", "until", "if", "case", "function", "select", "{", "(", "!", "[[", "time", "coproc"),
+)
+_CONNECTORS = ("&&", ";", "||")
+_SHELL_OPERATORS = (*_CONNECTORS, "|", "|&", "&", ">", ">>", "<", "2>", "&>", "2>&1", "1>&2", ">&2")
 # Long options of Python whose value is the next word.
 _VALUED = ("--check-hash-based-pycs",)
 NEAR = 0.65
@@ -51,10 +63,10 @@ except SyntaxError as error:
 
 
 def check_words(spec: JobSpec, verb: str = "submit") -> tuple[str, ...]:
-    """Return warnings about characters that a word processor puts in the place of - and quotes.
+    """Return warnings about characters that a word processor puts in the place of - and quotes, and others.
 
-    Raises ``BadInput`` if the first word cannot be a program: it sets a variable, or begins with such a
-    character.
+    The others concern operators and traps, which need a shell. Raises ``BadInput`` if the first word cannot
+    be a program: it sets a variable, it is a command of the shell, or it begins with such a character.
     """
     first = spec.command[0]
     if not os.path.exists(os.path.join(spec.cwd, first)):
@@ -74,7 +86,8 @@ def check_words(spec: JobSpec, verb: str = "submit") -> tuple[str, ...]:
                 f"{first!r} has a dash, quote or space that no keyboard types ({typographic_marks(first)})"
             )
             raise BadInput(problem, f"type it anew: {' '.join(arguments)}")
-    sentences = []
+    _check_shell_command(spec, verb)
+    sentences = _warn_of_operators(spec.command)
     options = (spec.name, spec.partition, spec.account, *spec.sbatch, *spec.srun)
     for word in (*spec.command[1:], *spec.setup, *options):
         marks = typographic_marks(word)
@@ -89,6 +102,37 @@ def check_words(spec: JobSpec, verb: str = "submit") -> tuple[str, ...]:
         if _TRAP.search(line)
     ]
     return tuple(sentences)
+
+
+def _check_shell_command(spec: JobSpec, verb: str) -> None:
+    """Refuse a command that only a shell can run, with the line to type instead."""
+    first, second = (*spec.command, "")[:2]
+    activates = os.path.basename(first) in _ACTIVATORS and second in ("activate", "deactivate")
+    prepares = activates or first in _SETUP_COMMANDS
+    is_certain = activates or first in _WITHOUT_EFFECT
+    if not (prepares or first in _SHELL_COMMANDS) or (not is_certain and shutil.which(first)):
+        return
+    meant = replace(spec, command=("bash", "-c", " ".join(spec.command)))
+    remedy = "a shell can run it"
+    if prepares:
+        end = next((place for place, word in enumerate(spec.command) if word in _CONNECTORS), None)
+        rest = spec.command[end + 1 :] if end is not None else ()
+        setup = (*spec.setup, shlex.join(spec.command[:end]))
+        meant = replace(spec, command=rest or ("COMMAND",), setup=setup)
+        remedy = "it belongs before the command"
+    line = submit_again.line(meant, verb, with_values=True)
+    raise BadInput(f"{first!r} is a command of the shell, not a program", f"{remedy}: {line}")
+
+
+def _warn_of_operators(command: Sequence[str]) -> list[str]:
+    operators = [word for word in command[1:] if word in _SHELL_OPERATORS]
+    if not operators or os.path.basename(command[0]) in SHELLS:
+        return []
+    texts = [word if word in _SHELL_OPERATORS else shlex.quote(word) for word in command]
+    if command[0] == "-m" or command[0].endswith(".py"):
+        texts.insert(0, "python")
+    line = f"bash -c {shlex.quote(' '.join(texts))}"
+    return [f"{command[0]} gets {operators[0]!r} as an argument, because no shell reads it; with one: {line}"]
 
 
 def _is_typographic(word: str) -> bool:

@@ -237,3 +237,39 @@ def test_a_near_name_is_offered(folder: Path, missing: str, near: str) -> None:
 def test_a_script_that_lies_one_folder_deeper_is_offered(folder: Path) -> None:
     (folder / "train.py").unlink()
     assert near_file(str(folder / "train.py"), str(folder)) == "did you mean pkg/train.py?"
+
+
+@pytest.mark.parametrize(
+    ("typed", "line"),
+    [
+        ("source env.sh", "--setup 'source env.sh' COMMAND"),
+        ("cd sub '&&' python t.py --x 1", "--setup 'cd sub' python t.py --x 1"),
+        ("module load cuda ';' train.py", "--setup 'module load cuda' train.py"),
+        ("export 'A=b c'", """--setup 'export '"'"'A=b c'"'"'' COMMAND"""),
+        ("conda activate my", "--setup 'conda activate my' COMMAND"),
+        ("for i in 1 2", "bash -c 'for i in 1 2'"),
+    ],
+)
+def test_a_command_of_the_shell_is_refused_with_the_line_to_type(folder, monkeypatch, typed, line):
+    monkeypatch.setenv("PATH", "/bin:/usr/bin")
+    seen, remedy = refusal(folder, typed)
+    assert seen.endswith("is a command of the shell, not a program")
+    assert remedy.endswith(f": clusterrun submit {line}")
+
+
+def test_a_program_that_has_the_name_of_a_shell_command_runs(folder, monkeypatch):
+    (folder / "bin").mkdir()
+    (folder / "bin/time").write_text("#!/bin/sh\n")
+    (folder / "bin/time").chmod(0o755)
+    monkeypatch.setenv("PATH", f"{folder}/bin")
+    assert check_words(spec(folder, "time train.py")) == ()
+
+
+@pytest.mark.parametrize("operator", ["&&", "|", ">", "2>&1", "&"])
+def test_an_operator_that_no_shell_reads_is_reported(folder, operator):
+    (notice,) = check_words(spec(folder, f"train.py '{operator}' 'a b'"))
+    assert notice == (
+        f"train.py gets {operator!r} as an argument, because no shell reads it; "
+        f"""with one: bash -c 'python train.py {operator} '"'"'a b'"'"''"""
+    )
+    assert check_words(spec(folder, f"bash run.sh '{operator}'")) == ()
