@@ -33,7 +33,6 @@ from clusterrun.script.command_words import check_words
 from clusterrun.script.containers import runtimes_here
 from clusterrun.script.environment import dropped, not_obeyed, scrubbed
 from clusterrun.script.nested_launchers import check_command
-from clusterrun.script.own_output import opens_own_output
 from clusterrun.script.plan import (
     MachineFacts,
     Plan,
@@ -41,6 +40,7 @@ from clusterrun.script.plan import (
     plan,
     sbatch_arguments,
 )
+from clusterrun.script.script_texts import opens_own_output, requeues_itself
 from clusterrun.slurm import node_calendar, partition_limits, submit_once
 from clusterrun.slurm.client import SlurmClient
 from clusterrun.slurm.queries import PartitionOffer
@@ -77,6 +77,8 @@ class SubmitFacts:
             verb = "run" if self.site.allocation else "submit"
             notices += check_words(self.spec, verb)
             notices += check_command(self.spec, planned.spec.cluster is Cluster.SLURM, verb)
+            if planned.spec.cluster is Cluster.SLURM and not self.site.allocation:
+                notices += requeues_itself(planned.spec)
         notices += check(planned, environ=environ)
         partition_limits.check(planned.spec, _partitions(self.offered))
         if not planned.spec.alone:

@@ -1,4 +1,4 @@
-"""Finds commands that open their own standard output or error stream by name (``> /dev/stderr``)."""
+"""Reads the scripts that COMMAND runs, and finds what needs an option of clusterrun. Runs no code of them."""
 
 from __future__ import annotations
 
@@ -10,6 +10,9 @@ from clusterrun.model.spec import JobSpec
 
 # gawk and mawk handle these names themselves. For all other programs the kernel opens the file.
 _NAMES = re.compile(r"/dev/std(?:out|err)\b|/dev/fd/[12]\b|/proc/(?:self|\$\$|\$\{?BASHPID\}?)/fd/[12]\b")
+# ``scontrol requeue 7``, ``["scontrol", "requeue", job]``.
+_REQUEUES = re.compile(r"""\bscontrol[\s"',\[\]()]{1,9}requeue\b""")
+_LIGHTNING = re.compile(r"^\s*(?:from|import)\s+(?:pytorch_)?lightning\b", re.MULTILINE)
 _PATH = re.compile(r"[\w.+-]*[/.][\w./+-]*")
 _MAX_SIZE = 1024 * 1024
 _MAX_FILES = 64
@@ -18,27 +21,51 @@ _MAX_WORDS = 500
 
 
 def opens_own_output(spec: JobSpec) -> bool:
-    """Return whether the command or a script that it runs opens its own output by name.
+    """Return whether the command or a script of it opens its own output by name: ``> /dev/stderr``."""
+    return any(_NAMES.search(text) for _, text in _texts(spec))
+
+
+def requeues_itself(spec: JobSpec) -> tuple[str, ...]:
+    """Return a notice if a script lets Slurm queue its job again, and the run cannot continue in it."""
+    if spec.goes_on:
+        return ()
+    keys = [entry.removeprefix("--").partition("=")[0] for entry in (*spec.sbatch, *spec.srun)]
+    signals_ranks = "signal" in keys
+    for name, text in (("", "\n".join(spec.setup)), *_texts(spec)):
+        if _REQUEUES.search(text):
+            return (
+                f"{name or 'the command'} lets Slurm queue its job again (scontrol requeue), "
+                "and Slurm refuses that without --requeue: add --requeue",
+            )
+        if signals_ranks and _LIGHTNING.search(text):
+            return (
+                f"{name}: at that signal Lightning saves and queues its job again only below plain srun: "
+                "add --requeue, and the callback of clusterrun help training",
+            )
+    return ()
+
+
+def _texts(spec: JobSpec) -> Iterator[tuple[str, str]]:
+    """Yield the command (without a name), then the name and the text of each script that it runs.
 
     Scripts that a shell script names are read too. Modules that Python imports are not.
     """
-    if _NAMES.search("\n".join(spec.command)):
-        return True
+    yield "", "\n".join(spec.command)
     waiting = list(_command_files(spec.command))
     read_paths: set[str] = set()
     read = 0
     while waiting and len(read_paths) < _MAX_WORDS and read < _MAX_FILES:
-        path = os.path.join(spec.cwd, waiting.pop())
+        name = waiting.pop()
+        path = os.path.join(spec.cwd, name)
         if path in read_paths:
             continue
         read_paths.add(path)
         text = _text(path)
         read += bool(text)
-        if _NAMES.search(text):
-            return True
+        if text:
+            yield name, text
         if not path.endswith(".py"):
             waiting += _PATH.findall(text)
-    return False
 
 
 def _command_files(command: Sequence[str]) -> Iterator[str]:

@@ -1,13 +1,14 @@
-"""The law of commands that open their own output by name: found in the command and in the scripts it runs."""
+"""The scripts of COMMAND are read: names of their own output, and a requeue that Slurm would refuse."""
 
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from clusterrun.model.spec import JobSpec
-from clusterrun.script.own_output import opens_own_output
+from clusterrun.script.script_texts import opens_own_output, requeues_itself
 
 
 @pytest.mark.parametrize("line", [
@@ -52,3 +53,30 @@ def test_a_script_with_very_many_words_costs_few_looks(
     monkeypatch.setattr("os.path.isfile", lambda path: looks.append(path) or path.endswith("run.sh"))
     assert not opens_own_output(JobSpec(("./run.sh",), cwd=str(tmp_path)))
     assert len(looks) == 500
+
+
+@pytest.mark.parametrize(
+    ("text", "options", "notice"),
+    [
+        ('subprocess.run(["scontrol", "requeue", job])', {}, "scontrol requeue"),
+        ("os.system(f'scontrol requeue {job}')", {}, "scontrol requeue"),
+        ("os.system(f'scontrol requeue {job}')", {"requeue": True}, ""),
+        ("os.system('scontrol show job; echo requeue')", {}, ""),
+        ("import lightning as L", {"sbatch": ("signal=SIGUSR1@90",)}, "Lightning saves"),
+        ("from pytorch_lightning import Trainer", {"sbatch": ("signal=B:USR1@90",)}, "Lightning saves"),
+        ("import lightning as L", {}, ""),
+        ("import lightning as L", {"sbatch": ("signal=SIGUSR1@90",), "requeue": True}, ""),
+    ],
+)
+def test_a_script_that_requeues_its_job_needs_requeue(
+    tmp_path: Path, text: str, options: dict[str, Any], notice: str
+) -> None:
+    (tmp_path / "t.py").write_text(f"import os\n{text}\n")
+    for command in (("t.py",), ("bash", "-c", "exec python t.py --x 1")):
+        notices = requeues_itself(JobSpec(command, str(tmp_path), **options))
+        assert [notice in text and "--requeue" in text for text in notices] == [True] * bool(notice)
+
+
+def test_setup_lines_are_read_for_a_requeue(tmp_path: Path) -> None:
+    spec = JobSpec(("t.py",), str(tmp_path), setup=("f() { scontrol requeue $SLURM_JOB_ID; }",))
+    assert len(requeues_itself(spec)) == 1
