@@ -107,6 +107,9 @@ def submit_facts(spec: JobSpec, context: Context, allocation: str = "") -> Submi
     spec, avoided = _without_unfit_nodes(spec, context, site, offered)
     site, shared = _sharing_cpus(spec, context, site, offered)
     few = _few_ports(spec, context) if site.slurm else ()
+    srun_options = [sbatch_options.word(option) for option in sbatch_options.passed(spec.srun, "--srun")]
+    if site.slurm and srun_options and (message := context.client().misread_by_srun(srun_options)):
+        raise BadInput(f"srun refuses --srun {' --srun '.join(spec.srun)}: {message}", "see man srun")
     return SubmitFacts(spec, site, (*whole, *avoided, *shared), few, offered)
 
 

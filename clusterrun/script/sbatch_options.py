@@ -63,12 +63,14 @@ def _read_entry(entry: str, option: str) -> Option:
     if _UNPRINTABLE.search(value):
         raise BadInput(f"{option} {entry!r} has a control character", "leave it out")
     if option == "--sbatch":
-        key = full_name(key)
+        key = refused = full_name(key)
         remedy = OPTIONS[key].refused if key in OPTIONS else ""
     else:
-        remedy = SRUN_REFUSED.get(key, "")
+        # The table refuses an option, or one value of it.
+        refused = f"{key}={value}" if f"{key}={value}" in SRUN_REFUSED else key
+        remedy = SRUN_REFUSED.get(refused, "")
     if remedy:
-        raise BadInput(f"{option} {key} cannot be passed on", remedy)
+        raise BadInput(f"{option} {refused} cannot be passed on", remedy)
     return key, value
 
 

@@ -137,6 +137,8 @@ SRUN_REFUSED = {
     },
     "bcast": "a Python is not a single file: copy an environment to the nodes with --setup (sbcast, tar)",
     "export": "use --env KEY=VALUE: all other variables are exported anyway",
+    # The value 1 is what clusterrun does.
+    "kill-on-bad-exit=0": "a rank that fails ends the others: a command that must not end them exits with 0",
     "label": "clusterrun logs heads each line with its rank",
     "multi-prog": "every node starts the same agent",
     "pty": "a batch job has no terminal: use clusterrun shell",

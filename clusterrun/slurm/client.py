@@ -317,6 +317,17 @@ class SlurmClient:
             return error.seen
         return sbatch_errors.words(completed.err) or f"exit code {completed.code}" if completed.code else ""
 
+    def misread_by_srun(self, options: Sequence[str]) -> str:
+        """Return srun's message about an option that it does not know or cannot read; '' if there is none.
+
+        srun reads the options before it shows its help, and starts nothing.
+        """
+        try:
+            completed = self._run(("srun", *options, "--help"), NAME_SECONDS, env=self._inherited)
+        except (system.ProgramMissing, system.ProgramTimeout):
+            return ""
+        return sbatch_errors.words(completed.err) if completed.code else ""
+
     def cancel(self, job_ids: Sequence[str]) -> None:
         """Cancel jobs. A job that has already ended is not an error. Raises as ``jobs`` does."""
         if not job_ids:

@@ -96,7 +96,10 @@ REFUSALS = (
     Refusal("invalid feature", "see what there is: sinfo -o '%P %f'"),
     Refusal("reservation", "see what there is: scontrol show reservation"),
     Refusal("invalid node name", "see what there is: sinfo -N"),
-    Refusal("dependency", "Slurm may have forgotten the run named by --after: submit without it"),
+    Refusal(
+        "dependency",
+        "--sbatch dependency takes Slurm's job ids, and --after runs; Slurm forgets jobs that ended long ago",
+    ),
     Refusal("group not permitted", "name another partition with --partition", offer=True),
     Refusal("access/permission denied", "ask the site's staff whether this user may submit"),
     Refusal("user id", "ask the site's staff whether this user may submit"),

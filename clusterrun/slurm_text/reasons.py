@@ -24,8 +24,8 @@ _RELEASE = "scontrol release JOB releases it"
 REASONS = (
     JobReason("Resources", "waits for nodes to become free"),
     JobReason("Priority", "waits: jobs with a higher priority are ahead"),
-    JobReason("Dependency", "waits for the run named by --after"),
-    JobReason("DependencyNeverSatisfied", "the run named by --after failed", "clusterrun cancel JOB", True),
+    JobReason("Dependency", "waits for the job that it depends on"),
+    JobReason("DependencyNeverSatisfied", "the job that it depends on failed", "clusterrun cancel JOB", True),
     JobReason("BeginTime", "waits for its begin time (after a requeue: Slurm's delay of about two minutes)"),
     JobReason("JobHeldUser", "is held by its owner", _RELEASE),
     JobReason("JobHeldAdmin", "is held by an administrator, or was requeued too often", _ASK),

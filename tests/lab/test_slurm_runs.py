@@ -202,7 +202,7 @@ def test_a_template_of_ones_own_and_options_passed_on_make_the_run_they_describe
 def test_a_run_waits_for_the_one_it_is_to_follow(on_slurm: Site) -> None:
     first = on_slurm.submit("--sbatch", "hold", "tell.py")
     second = on_slurm.submit("--after", first["run_id"], "tell.py")
-    assert on_slurm.status(second["run_id"])["reason"].startswith("waits for the run named by --after")
+    assert on_slurm.status(second["run_id"])["reason"].startswith("waits for the job that it depends on")
     assert on_slurm.lab.exec(["scontrol", "release", first["job_id"]]).code == 0
     assert on_slurm.run("wait", first["run_id"], second["run_id"]).code == 0
 

@@ -134,7 +134,7 @@ NEVER = "DependencyNeverSatisfied"
     [
         (
             {"row": row("PENDING", reason=NEVER)},
-            "will never start: the run named by --after failed (clusterrun cancel 41)",
+            "will never start: the job that it depends on failed (clusterrun cancel 41)",
             True,
         ),
         (
@@ -142,7 +142,7 @@ NEVER = "DependencyNeverSatisfied"
             "will never start: a (r1) was FAILED",
             True,
         ),
-        ({"row": row("CANCELLED", reason=NEVER)}, "never started: the run named by --after failed", False),
+        ({"row": row("CANCELLED", reason=NEVER)}, "never started: the job that it depends on failed", False),
         (
             {"row": row("CANCELLED", reason=NEVER), "before": "a (r1) was FAILED"},
             "never started: a (r1) was FAILED",

@@ -139,6 +139,16 @@ def test_slurm_is_not_here_without_its_programs_or_without_a_configuration(tmp_p
     )
 
 
+def test_srun_reads_options_before_its_help_and_starts_nothing() -> None:
+    programs = StandInPrograms((0, "Usage: srun\n", ""))
+    assert SlurmClient({"PATH": "/bin"}, programs).misread_by_srun(["--overlap"]) == ""
+    assert programs.asked == [("srun", "--overlap", "--help")]
+    unknown = "srun: unrecognized option '--nosuch'\nTry \"srun --help\" for more information\n"
+    assert (
+        client((255, "", unknown)).misread_by_srun(["--nosuch"]).startswith("unrecognized option '--nosuch'")
+    )
+
+
 def test_slurm_says_what_could_never_start_and_queues_nothing() -> None:
     programs = StandInPrograms((0, "", "sbatch: Job 9 to start at 2027-01-01T00:00:00 using 16 processors\n"))
     slurm = SlurmClient({"PATH": "/bin"}, programs)
