@@ -111,6 +111,12 @@ def _axis(text: str) -> tuple[str, list[str]]:
     texts = rows[0] if rows else []
     if not texts or "" in texts:
         raise BadInput(f"--set {text!r} has a point without a value", f"--set {name}=0.1,0.01")
+    for value in texts if len(texts) > 1 else ():
+        if any(value.count(left) != value.count(right) for left, right in ("()", "[]", "{}")):
+            remedy = (
+                f"several values: --set {name}=0.1,0.01; one value that has a comma: --set '{name}=\"[1,2]\"'"
+            )
+            raise BadInput(f"--set {text!r}: a comma inside brackets separates values too", remedy)
     return name, texts
 
 
