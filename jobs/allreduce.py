@@ -1,10 +1,10 @@
-"""How fast the ranks of a run sum a tensor, and on what they run; knows no training and no clusterrun.
+"""Measure the all-reduce of the ranks of a run, and print their hardware.
 
     clusterrun submit --nodes 2 --gpus 8 jobs/allreduce.py --groups 2,4,8,16
 
-Rank 0 prints one line, ``all-reduce {…}``: for the first so many ranks of each group the seconds of
-an all-reduce without data to speak of (``latency``) and the bytes per second that each rank sends
-(``bandwidth``, as nccl-tests' bus bandwidth: 2 (n - 1) / n of the data, over the time).
+Rank 0 prints one line, ``all-reduce {…}``, with two values for each group of the first n ranks: the
+seconds of a very small all-reduce (``latency``), and the bytes per second that each rank sends
+(``bandwidth``; like the bus bandwidth of nccl-tests: 2 (n - 1) / n of the data per time).
 """
 
 from __future__ import annotations
@@ -23,13 +23,13 @@ import torch.distributed as dist
 
 from ranks import World, joined, place
 
+# Bytes of a message whose time is only latency.
 SMALL = 1024
-"""Bytes of a message whose time is all latency."""
 LEAST_LATENCY = 1e-7
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
-    """Measure each group in turn, the others waiting, and print what came out."""
+    """Measure one group after the other and print the results."""
     options = parse(arguments)
     world = place(os.environ, options.device)
     with joined(world):
@@ -40,7 +40,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
 
 
 def parse(arguments: Sequence[str] | None) -> argparse.Namespace:
-    """The options; a wrong one ends the process with code 2."""
+    """Return the options. A wrong option ends the process with code 2."""
     reader = argparse.ArgumentParser(description="Measure all-reduce among the ranks of a run.")
     reader.add_argument("--groups", default="2", metavar="N,…", help="numbers of ranks to measure with")
     reader.add_argument("--megabytes", type=float, default=16.0, help="size of the large message")
@@ -50,7 +50,7 @@ def parse(arguments: Sequence[str] | None) -> argparse.Namespace:
 
 
 def measured(world: World, size: int, options: argparse.Namespace) -> dict[str, float]:
-    """Latency and bandwidth of the first ``size`` ranks; on the other ranks zeros."""
+    """Return latency and bandwidth of the first ``size`` ranks. The values of other ranks mean nothing."""
     group = dist.new_group(list(range(size)))
     small = large = 0.0
     bulk = int(options.megabytes * 2**20)
@@ -64,7 +64,7 @@ def measured(world: World, size: int, options: argparse.Namespace) -> dict[str, 
 
 
 def seconds(world: World, group: dist.ProcessGroup, size: int, rounds: int) -> float:
-    """The median time of an all-reduce of ``size`` bytes, after one that warms up."""
+    """Return the median time of an all-reduce of ``size`` bytes, after one warm-up."""
     tensor = torch.ones(size // 4, device=world.device)
     taken = []
     for _ in range(rounds + 1):
@@ -77,14 +77,14 @@ def seconds(world: World, group: dist.ProcessGroup, size: int, rounds: int) -> f
 
 
 def now(world: World) -> float:
-    """Seconds, once the device has done what it was asked."""
+    """Wait for the device. Return the time in seconds."""
     if world.device.type == "cuda":
         torch.cuda.synchronize(world.device)
     return time.perf_counter()
 
 
 def surroundings(world: World) -> dict[str, object]:
-    """On what this rank computes."""
+    """Return the hardware and software of this rank."""
     on_gpu = world.device.type == "cuda"
     return {
         "device": torch.cuda.get_device_name(world.device) if on_gpu else "cpu",
@@ -96,7 +96,7 @@ def surroundings(world: World) -> dict[str, object]:
 
 
 def processor() -> str:
-    """The name of the processor, as Linux has it."""
+    """Return the name of the processor."""
     try:
         lines = Path("/proc/cpuinfo").read_text().splitlines()
     except OSError:

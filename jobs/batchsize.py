@@ -1,4 +1,4 @@
-"""The global batch of a run: as asked, as its checkpoint had it, or the largest that fits; knows no loop."""
+"""Choose the global batch: the requested size, the size of the checkpoint, or the largest that fits."""
 
 from __future__ import annotations
 
@@ -21,21 +21,21 @@ MOMENTUM = 0.9
 
 
 class Attempt:
-    """Steps on a copy of the network, which leave the network and its training as they were."""
+    """Training steps on a copy of the network."""
 
     def __init__(self, network: nn.Module, samples: Samples, precision: Precision) -> None:
         self.network, self.samples, self.precision = network, samples, precision
         self.copy: nn.Module | None = None
 
     def prepare(self) -> None:
-        """Make the copy, and all that a step needs whatever its batch: gradients and momenta."""
+        """Make the copy and everything that does not depend on the batch: gradients and momenta."""
         self.copy = copy.deepcopy(self.network)
         self.optimizer = torch.optim.SGD(self.copy.parameters(), lr=0.0, momentum=MOMENTUM)
         self.scaler = self.precision.scaler()
         self(1)
 
     def __call__(self, size: int) -> None:
-        """One step on so many samples."""
+        """Run one step on ``size`` samples."""
         assert self.copy is not None, "prepare() comes first"
         chosen = torch.arange(size) % len(self.samples)
         inputs, targets = (tensor.to(self.precision.device) for tensor in self.samples.at(chosen))
@@ -50,29 +50,29 @@ class Attempt:
 def batch_size(
     options: argparse.Namespace, world: World, gpus: int, attempt: Attempt, order: dict[str, int] | None
 ) -> int:
-    """Samples per step over all ranks, the same number on each rank.
+    """Return the samples per step over all ranks, the same number on each rank.
 
-    ``gpus`` are those that a rank spreads its batch over; ``order`` is what the checkpoint to
-    resume from says. Raises RuntimeError when it says something else than the options do, or when
-    not even one sample fits.
+    ``gpus``: GPUs over which a rank spreads its batch. ``order``: batch size and seed of the checkpoint.
+    Raises RuntimeError if the checkpoint contradicts the options, or if not even one sample fits.
     """
-    asked = options.batch_size
+    requested = options.batch_size
     if order is not None:
-        wanted = {"batch_size": order["batch_size"] if asked == AUTO else asked, "seed": options.seed}
-        if wanted != order:
+        size = order["batch_size"] if requested == AUTO else requested
+        own = {"batch_size": size, "seed": options.seed}
+        if own != order:
             raise RuntimeError(
-                f"the checkpoint was made with {order}, this run has {wanted}: "
+                f"the checkpoint was made with {order}, this run has {own}: "
                 "the order of the samples would differ; resume with the same, or name another "
                 "--checkpoint-dir"
             )
         return order["batch_size"]
-    if asked != AUTO:
-        return int(asked)
+    if requested != AUTO:
+        return int(requested)
     return fitting_batch(world, gpus * options.accumulate, attempt, options.memory_limit)
 
 
 def fitting_batch(world: World, pieces: int, attempt: Attempt, limit: int | None) -> int:
-    """The largest global batch whose ``pieces`` on each rank fit, one after the other, on every rank."""
+    """Return the largest global batch that fits on every rank if each rank processes ``pieces`` in turn."""
     began, samples = time.perf_counter(), len(attempt.samples)
     every = pieces * world.size
     attempt.prepare()
@@ -88,10 +88,10 @@ def fitting_batch(world: World, pieces: int, attempt: Attempt, limit: int | None
             f"not even one sample per rank fits into {fits.room}: take a smaller model, --amp bf16, "
             "or --strategy fsdp with a --batch-size in numbers"
         )
-    found = min(least * every, samples)
+    batch = min(least * every, samples)
     say(
         world,
-        f"batch size auto: {found} ({least} per rank and micro-batch × {every}, {samples} samples in all), "
+        f"batch size auto: {batch} ({least} per rank and micro-batch × {every}, {samples} samples in all), "
         f"found in {fits.tries} tries, {time.perf_counter() - began:.1f} s, within {fits.room} per rank",
     )
-    return found
+    return batch

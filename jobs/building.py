@@ -1,4 +1,4 @@
-"""Puts together what a step needs: model, optimizer, batches, precision; knows no loop."""
+"""Build model, optimizer, batches and precision."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from tasks import Task
 
 @dataclass(frozen=True)
 class Trainer:
-    """What a step needs, put together once."""
+    """Everything that a training step needs."""
 
     world: World
     task: Task
@@ -35,28 +35,28 @@ class Trainer:
 
     @property
     def seed(self) -> int:
-        """Of weights, order and every rank's random numbers."""
+        """Return the seed of weights, order and random numbers."""
         return self.batches.seed
 
     @property
     def network(self) -> nn.Module:
-        """The model without what spreads it over ranks."""
+        """Return the model without its wrapper for several devices."""
         return bare(self.model)
 
     @property
     def order(self) -> dict[str, int]:
-        """What the order of the samples hangs on: it must be the same when a run is resumed."""
+        """Return the values that determine the order of samples. A resumed run must have the same."""
         return {"batch_size": self.batches.batch, "seed": self.batches.seed}
 
     def state(self) -> dict[str, Any]:
-        """What a resumed run needs, but for the step; every rank must ask for it."""
+        """Return the state for a checkpoint, without the step. Every rank must call it."""
         return {**whole_state(self.model, self.optimizer), "scaler": self.scaler.state_dict()}
 
 
 def build(
     options: argparse.Namespace, world: World, choice: Choice, task: Task, start: dict[str, Any] | None
 ) -> Trainer:
-    """The model, spread as chosen, and its optimizer, as they were at the checkpoint if there is one."""
+    """Return a trainer for the chosen strategy, with the state of the checkpoint ``start``."""
     precision = Precision(options.amp, world.device)
     torch.manual_seed(options.seed)
     network = task.network().to(world.device, getattr(torch, options.dtype))
@@ -80,7 +80,7 @@ def build(
 def notices(
     options: argparse.Namespace, choice: Choice, precision: Precision, model: nn.Module
 ) -> Iterator[str]:
-    """Compile the model if asked, and tell which of the options will not do here what one hopes for."""
+    """Compile the model if requested. Yield a notice for each option without the expected effect."""
     of_ddp = options.find_unused or options.bucket_mb != BUCKET_MB
     if of_ddp and choice.runs_as != "ddp":
         yield f"--bucket-mb and --find-unused are for DDP, and this run is {choice.runs_as}: no effect"

@@ -1,4 +1,4 @@
-"""Which rank sees which sample in which step, and the workers that load them; knows no model, no group."""
+"""Assign the samples of each step to ranks, and load them."""
 
 from __future__ import annotations
 
@@ -13,25 +13,25 @@ from seeds import seed_rank
 
 
 class Samples(Protocol):
-    """A set of samples that fits in memory: inputs and targets by index."""
+    """A set of samples in memory, with inputs and targets by index."""
 
     def __len__(self) -> int: ...
 
     def at(self, indices: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-        """The inputs and the targets at these indices, on the CPU."""
+        """Return inputs and targets at these indices, on the CPU."""
 
     def varied(self, inputs: torch.Tensor) -> torch.Tensor:
-        """The inputs as augmentation changes them, drawn from this process's random numbers."""
+        """Return augmented inputs, with random numbers of this process."""
 
 
 @dataclass(frozen=True)
 class GlobalBatches:
-    """The order in which all ranks together walk through the samples, and each rank's part of it.
+    """The order of the samples, and each rank's part of a batch.
 
-    An epoch's order depends on seed and epoch alone, so every rank knows it without asking, and
-    a batch holds the same samples at any world size. Within an epoch every sample goes to exactly
-    one rank, once: there is no padding. The parts of a batch differ by at most one sample, and a
-    part can be empty when a batch has fewer samples than there are ranks.
+    The order of an epoch depends only on seed and epoch. Every rank computes it by itself, and a batch
+    has the same samples at any world size. Within an epoch exactly one rank gets each sample, without
+    padding. The parts of a batch differ by at most one sample. A part is empty if a batch has fewer
+    samples than there are ranks.
     """
 
     samples: int
@@ -44,16 +44,16 @@ class GlobalBatches:
 
     @property
     def per_epoch(self) -> int:
-        """Steps that an epoch takes: the same number on every rank."""
+        """Return the steps of an epoch, the same number on every rank."""
         return -(-self.samples // self.batch)
 
     def order(self, epoch: int) -> torch.Tensor:
-        """All indices, shuffled for this epoch."""
+        """Return all indices, shuffled for this epoch."""
         generator = torch.Generator().manual_seed(self.seed * 1_000_003 + epoch)
         return torch.randperm(self.samples, generator=generator)
 
     def steps(self, first: int, last: int) -> Iterator[tuple[int, torch.Tensor]]:
-        """Each step from ``first`` up to ``last`` (not included), with the indices of its global batch."""
+        """Yield each step from ``first`` to ``last`` - 1 with the indices of its global batch."""
         order = torch.empty(0, dtype=torch.long)
         for step in range(first, last):
             epoch, place = divmod(step, self.per_epoch)
@@ -63,7 +63,7 @@ class GlobalBatches:
 
 
 def part(batch: torch.Tensor, rank: int, size: int) -> torch.Tensor:
-    """The indices of a global batch that this rank takes."""
+    """Return the indices of a global batch for this rank."""
     return batch[rank::size]
 
 
@@ -72,25 +72,24 @@ class Dealt:
     """This rank's part of a step's global batch."""
 
     step: int
-    total: int
-    """Samples in the global batch, over all ranks."""
+    total: int  # samples in the global batch, over all ranks
     inputs: torch.Tensor
     targets: torch.Tensor
 
     def split(self, pieces: int, device: torch.device) -> Iterator[tuple[torch.Tensor, torch.Tensor]]:
-        """As many micro-batches, one after another on the device; the last ones can be empty."""
+        """Yield this many micro-batches on the device. The last ones may be empty."""
         both = zip(self.inputs.tensor_split(pieces), self.targets.tensor_split(pieces))
         for inputs, targets in both:
             yield inputs.to(device, non_blocking=True), targets.to(device, non_blocking=True)
 
     def pin_memory(self) -> Dealt:
-        """The same in memory that a GPU copies from by itself; the loader calls it by this name."""
+        """Return a copy in pinned memory. The DataLoader calls this method."""
         return Dealt(self.step, self.total, self.inputs.pin_memory(), self.targets.pin_memory())
 
 
 @dataclass(frozen=True)
 class Dealer(Dataset[Dealt]):
-    """Loads one rank's part of a batch; it may run in a worker process."""
+    """Load one rank's part of a batch. It may run in a worker process."""
 
     samples: Samples
     seed: int
@@ -99,10 +98,10 @@ class Dealer(Dataset[Dealt]):
     vary: bool
 
     def __getitem__(self, key: tuple[int, torch.Tensor]) -> Dealt:
-        """The part of the batch with these step and indices.
+        """Return the part of the batch with this step and these indices.
 
-        The random numbers hang on the step, not on the worker that happens to load it: so any
-        number of workers loads the same, also in a run that is resumed.
+        The random numbers depend on the step, not on the worker. So every number of workers loads the
+        same samples, also in a resumed run.
         """
         step, batch = key
         inputs, targets = self.samples.at(part(batch, self.rank, self.size))
@@ -115,8 +114,8 @@ class Dealer(Dataset[Dealt]):
 def loaded(
     dealer: Dealer, steps: Iterable[tuple[int, torch.Tensor]], workers: int, pinned: bool
 ) -> Iterable[Dealt]:
-    """Every step's part, in order, loaded by so many worker processes (0: by this one)."""
-    # PyTorch's types want a Sampler; what it needs is to walk through the keys once.
+    """Return the parts of all steps in order, loaded by ``workers`` processes; 0: by this process."""
+    # The type hint demands a Sampler. The DataLoader only iterates over the keys.
     sampler: Any = steps
     parts: Iterable[Dealt] = DataLoader(
         dealer, batch_size=None, sampler=sampler, num_workers=workers, pin_memory=pinned

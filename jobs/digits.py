@@ -1,4 +1,4 @@
-"""The handwritten digits as tensors; knows no model and no process group."""
+"""Load the handwritten digits as tensors."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ FILE = Path(__file__).resolve().parent / "data" / "digits.csv.gz"
 SIDE = 8
 CLASSES = 10
 BRIGHTEST = 16
+# Every fifth image is used for the accuracy only.
 HELD_OUT = 5
-"""Every fifth image is kept for the accuracy and never trained on."""
 
 
 @dataclass(frozen=True)
@@ -24,26 +24,25 @@ class Digits:
 
     images: torch.Tensor
     labels: torch.Tensor
-    enlarged: int = 1
-    """Each pixel becomes a square of so many by so many, when it is asked for."""
+    enlarged: int = 1  # side of the square that each pixel becomes
 
     def __len__(self) -> int:
         return len(self.labels)
 
     def at(self, indices: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-        """The images and labels at these indices."""
+        """Return images and labels at these indices."""
         images = self.images[indices]
         for side in (2, 3):
             images = images.repeat_interleave(self.enlarged, side)
         return images, self.labels[indices]
 
     def varied(self, images: torch.Tensor) -> torch.Tensor:
-        """Each image moved by up to one (enlarged) pixel."""
+        """Return each image, shifted by up to one (enlarged) pixel."""
         return shifted(images, self.enlarged)
 
 
 def load(dtype: torch.dtype = torch.float32, enlarged: int = 1, file: Path = FILE) -> tuple[Digits, Digits]:
-    """Training and held-out images, the same on every rank."""
+    """Return training and held-out images, the same on every rank."""
     with gzip.open(file, "rt", newline="") as lines:
         rows = torch.tensor([[float(cell) for cell in row] for row in csv.reader(lines)], dtype=dtype)
     images = (rows[:, :-1] / BRIGHTEST).reshape(-1, 1, SIDE, SIDE)
@@ -56,7 +55,7 @@ def load(dtype: torch.dtype = torch.float32, enlarged: int = 1, file: Path = FIL
 
 
 def shifted(images: torch.Tensor, far: int) -> torch.Tensor:
-    """Each image moved by up to so many pixels in each direction, as this process's random numbers say."""
+    """Return each image, shifted at random by up to ``far`` pixels in each direction."""
     side = images.shape[-1]
     rows, columns = torch.randint(0, 2 * far + 1, (2, len(images), 1, 1, 1))
     along = torch.arange(side)

@@ -1,4 +1,4 @@
-"""The largest batch that fits, found by trying; knows no task, no data and no ranks."""
+"""Find the largest batch that fits in memory, by trial."""
 
 from __future__ import annotations
 
@@ -9,19 +9,19 @@ import torch
 
 import memory
 
+# The search ends if the largest size that fits is within 1/16 of the smallest that does not.
 FINE = 16
-"""The search ends when what is known to fit is within this part of what is known not to."""
+# Share of the limit that a trial on a CPU may use. In a training the C library keeps memory between steps.
 MARGIN = 0.8
-"""A CPU trial may take this much of the room: in a training, the C library keeps memory from step to step."""
+# Trains one step on this many samples, on a copy.
 Trial = Callable[[int], None]
-"""Trains one step on so many samples, on something that is thrown away after."""
 
 
 def largest(fits: Callable[[int], bool], ceiling: int) -> int:
-    """The largest size up to ``ceiling`` that fits, within 1/16; 0 when not even 1 does.
+    """Return the largest size up to ``ceiling`` that fits, within 1/16; 0 if not even 1 fits.
 
-    Doubled until it does not fit, then the gap is halved: so it never asks for more than twice
-    what fits, and about ``2 log2`` of it times.
+    The size is doubled until it does not fit, then the gap is halved. So no trial exceeds twice the size
+    that fits, and there are about ``2 log2(size)`` trials.
     """
     good, bad = 0, ceiling + 1
     size = 1
@@ -39,17 +39,15 @@ def largest(fits: Callable[[int], bool], ceiling: int) -> int:
 
 @dataclass
 class OnCPU:
-    """Whether a batch fits into a limit of memory, told before the kernel would end the process.
+    """Decides whether a batch fits into a limit of memory, before the kernel kills the process.
 
-    A size is tried only when what the last one took says that it will fit: what a step takes grows
-    with the batch in proportion.
+    Memory grows in proportion to the batch. So a size is only tried if the last trial predicts that it fits.
     """
 
     trial: Trial
-    limit: int
-    """Bytes that the process may hold in all."""
+    limit: int  # bytes of the whole process
+    # Bytes that do not depend on the batch.
     base: int = field(default_factory=memory.resident)
-    """Bytes that it holds whatever the batch."""
     size: int = 0
     took: int = 0
     tries: int = 0
@@ -65,13 +63,13 @@ class OnCPU:
 
     @property
     def room(self) -> str:
-        """What it had to fit into, for a reader."""
+        """Return a description of the limit."""
         return f"{self.limit / 2**20:.0f} MiB of memory"
 
 
 @dataclass
 class OnGPU:
-    """Whether a batch fits into the GPU's memory: it is tried, and PyTorch says so when it does not."""
+    """Decides whether a batch fits into the GPU's memory, by trying it."""
 
     trial: Trial
     tries: int = 0
@@ -89,6 +87,6 @@ class OnGPU:
 
     @property
     def room(self) -> str:
-        """What it had to fit into, for a reader."""
+        """Return a description of the limit."""
         _, total = torch.cuda.mem_get_info()
         return f"{total / 2**20:.0f} MiB of GPU memory"

@@ -1,9 +1,9 @@
-"""Proves the way from devices to a hang on the GPUs of a run; knows no clusterrun.
+"""Test devices, collectives, training and a hang on the GPUs of a run.
 
     clusterrun check --selftest-gpu
 
-Rank 0 prints lines ``selftest NAME {…}``: ``devices`` (what torch and the driver's program say), ``sums``
-(all-reduces whose result is known), ``rates`` (bus bandwidth by bytes, in GB/s), ``training`` (a short run of
+Rank 0 prints lines ``selftest NAME {…}``: ``devices`` (from torch and the driver's program), ``sums``
+(all-reduces with a known result), ``rates`` (bus bandwidth by bytes, in GB/s), ``training`` (a short run of
 DDP), ``stall`` (the last rank stops on purpose, and the others wait for it).
 """
 
@@ -35,15 +35,15 @@ PRIVATE = re.compile(
 IDENTITY = re.compile(
     r"(?i)(\"[^\"]*(?:serial|uuid|unique.?id)[^\"]*\"\s*:\s*)\"[^\"]*\"|((?:GPU|MIG)-)[0-9a-f][0-9a-f-]{7,}"
 )
+# Most ranks whose sums bfloat16 represents exactly (it is exact up to 256).
 MOST_EXACT = 32
-"""Ranks up to which bfloat16, exact below 257, can hold the sums."""
+# No larger message is tried after one that takes longer.
 MOST_SECONDS = 0.05
-"""For one message: a larger one is not tried where that takes longer."""
 LONGEST_STALL = 600.0
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
-    """Every part in turn; the stall comes last and is ended from outside."""
+    """Run every part in turn. The stall is the last, and it is ended from outside."""
     argparse.ArgumentParser(description="Prove the way on GPUs.").parse_args(arguments)
     world = place(os.environ, "auto")
     tell(world, "devices", devices(world))
@@ -59,13 +59,13 @@ def main(arguments: Sequence[str] | None = None) -> None:
 
 
 def tell(world: World, name: str, values: object) -> None:
-    """One line of rank 0."""
+    """Print a line on rank 0 only."""
     if world.leads:
         print(f"selftest {name} {json.dumps(values)}", flush=True)
 
 
 def devices(world: World) -> dict[str, object]:
-    """What torch sees on this node, and what the driver's own program says of it."""
+    """Return the GPUs of this node, from torch and from the driver's program."""
     gpus = torch.cuda.device_count()
     return {
         "device": world.device.type,
@@ -76,66 +76,67 @@ def devices(world: World) -> dict[str, object]:
         "nccl": ".".join(map(str, torch.cuda.nccl.version())) if gpus and dist.is_nccl_available() else "",
         "names": [torch.cuda.get_device_name(number) for number in range(gpus)],
         "visible": {name: os.environ[name] for name in os.environ if name.endswith("VISIBLE_DEVICES")},
-        "listing": {argv[0]: said for argv in LISTINGS if (said := listing(argv))},
+        "listing": {argv[0]: text for argv in LISTINGS if (text := listing(argv))},
     }
 
 
 def listing(argv: Sequence[str]) -> str:
-    """What the program prints, but for what identifies a device or its users; empty where it is not here."""
+    """Return the program's output without anything that identifies a device or user; '' if it is missing."""
     try:
-        done = subprocess.run(argv, stdin=subprocess.DEVNULL, capture_output=True, timeout=60, text=True)
+        result = subprocess.run(argv, stdin=subprocess.DEVNULL, capture_output=True, timeout=60, text=True)
     except subprocess.TimeoutExpired:
         return "no answer within 60 s"
     except OSError:
         return ""
-    said = PRIVATE.sub("", done.stdout if done.returncode == 0 else done.stderr or done.stdout)
-    return IDENTITY.sub(lambda match: f'{match[1]}"-"' if match[1] else f"{match[2]}-", said)
+    output = result.stdout if result.returncode == 0 else result.stderr or result.stdout
+    text = PRIVATE.sub("", output)
+    return IDENTITY.sub(lambda match: f'{match[1]}"-"' if match[1] else f"{match[2]}-", text)
 
 
 def ones(world: World, size: int) -> torch.Tensor:
-    """So many bytes of ones on this rank's device."""
+    """Return ``size`` bytes of ones on this rank's device."""
     return torch.ones(size // 4, device=world.device)
 
 
 def finished(world: World) -> None:
-    """Wait for what was queued on the device."""
+    """Wait until the device has finished."""
     if world.device.type == "cuda":
         torch.cuda.synchronize(world.device)
 
 
 def wrong_sums(world: World) -> list[str]:
-    """All-reduces of integers whose sum every rank can compute: which types were wrong, on which rank."""
+    """Sum integers of several types. Return which types were wrong on which rank."""
     wrong = []
     place = torch.arange(4096, dtype=torch.int64) % 7
     right = place * world.size + sum(rank % 3 for rank in range(world.size))
     for kind in (torch.int64, torch.float32, torch.bfloat16):
         if kind is torch.bfloat16 and world.size > MOST_EXACT:
             continue
-        found = (place + world.rank % 3).to(kind).to(world.device)
-        dist.all_reduce(found)
-        bad = torch.tensor([int(not torch.equal(found.cpu(), right.to(kind)))]).to(world.device)
+        sums = (place + world.rank % 3).to(kind).to(world.device)
+        dist.all_reduce(sums)
+        bad = torch.tensor([int(not torch.equal(sums.cpu(), right.to(kind)))]).to(world.device)
         of_ranks = [torch.zeros_like(bad) for _ in range(world.size)]
         dist.all_gather(of_ranks, bad)
         name = str(kind).removeprefix("torch.")
-        wrong += [f"{name} on rank {rank}" for rank, one in enumerate(of_ranks) if one.item()]
+        wrong += [f"{name} on rank {rank}" for rank, is_wrong in enumerate(of_ranks) if is_wrong.item()]
     return wrong
 
 
 def rates(world: World) -> dict[str, float]:
-    """Bus bandwidth in GB/s by size, up to what a slow network sums in time; 0 on a rank that is alone."""
-    found: dict[str, float] = {}
+    """Return the bus bandwidth in GB/s by size, 0 for a single rank. Stop at a size that takes too long."""
+    rate_by_size: dict[str, float] = {}
     for size in SIZES:
         taken = seconds(world, size)
-        found[str(size)] = round(2 * (world.size - 1) / world.size * size / taken / 1e9, 3)
+        rate_by_size[str(size)] = round(2 * (world.size - 1) / world.size * size / taken / 1e9, 3)
         slowest = torch.tensor([taken], dtype=torch.float64).to(world.device)
         dist.all_reduce(slowest, dist.ReduceOp.MAX)
         if slowest.item() > MOST_SECONDS:
             break
-    return found
+    return rate_by_size
 
 
 def seconds(world: World, size: int) -> float:
-    """The median time of an all-reduce of ``size`` bytes, after two that warm up."""
+    """Return the median time of an all-reduce of ``size`` bytes, after two warm-ups."""
     tensor, taken = ones(world, size), []
     for _ in range(ROUNDS + 2):
         finished(world)
@@ -148,7 +149,7 @@ def seconds(world: World, size: int) -> float:
 
 
 def trained(world: World) -> dict[str, object]:
-    """A short run of DDP: first and last loss, seconds a step, whether all ranks have the same weights."""
+    """Train for a few steps with DDP. Return losses, seconds per step, and whether all weights are equal."""
     torch.manual_seed(world.rank)  # DDP makes the weights equal
     layers = (torch.nn.Linear(256, 1024), torch.nn.ReLU(), torch.nn.Linear(1024, 1))
     model = DistributedDataParallel(torch.nn.Sequential(*layers).to(world.device))
@@ -175,7 +176,7 @@ def trained(world: World) -> dict[str, object]:
 
 
 def stalls_on_purpose() -> None:
-    """Where the last rank stands when somebody looks for it."""
+    """Hang. A diagnosis must find the last rank in this function."""
     time.sleep(LONGEST_STALL)
 
 

@@ -1,4 +1,4 @@
-"""How much memory this rank may use, and what a piece of work took at most; knows no model."""
+"""Find the memory limit of this rank, and measure the peak of some work."""
 
 from __future__ import annotations
 
@@ -7,23 +7,23 @@ import re
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
+# Share of the free memory that ranks may use. Other programs need the rest.
 SHARE = 0.8
-"""Of the memory that is free, this much is given out: what else the machine does needs some too."""
 UNITS = {"": 1, "K": 2**10, "M": 2**20, "G": 2**30, "T": 2**40}
+# Resets the peak resident size if it is written to clear_refs (proc(5)).
 PEAK_RESET = "5"
-"""Written to clear_refs, it makes the kernel forget the highest resident size so far (proc(5))."""
 
 
 def size(text: str) -> int:
-    """Bytes from ``800M``, ``1.5G`` or a plain number; ValueError for anything else."""
-    found = re.fullmatch(r"(\d+(?:\.\d+)?)([KMGT]?)(?:i?B)?", text.strip(), re.IGNORECASE)
-    if not found:
-        raise ValueError(f"{text!r} is no size: write it as 800M or 1.5G")
-    return int(float(found[1]) * UNITS[found[2].upper()])
+    """Return the bytes of ``800M``, ``1.5G`` or a plain number. Raise ValueError for other text."""
+    match = re.fullmatch(r"(\d+(?:\.\d+)?)([KMGT]?)(?:i?B)?", text.strip(), re.IGNORECASE)
+    if not match:
+        raise ValueError(f"{text!r} is not a size: write it as 800M or 1.5G")
+    return int(float(match[1]) * UNITS[match[2].upper()])
 
 
 def limit(local_ranks: int, proc: Path = Path("/proc"), cgroups: Path = Path("/sys/fs/cgroup")) -> int:
-    """Bytes that this process may hold in all: what it holds now and its share of what is free."""
+    """Return the bytes that this process may use: its present use and its share of the free memory."""
     free = [number(proc / "meminfo", "MemAvailable:") * 1024]
     for most, held in group_files(proc, cgroups):
         if most.exists() and (text := most.read_text().strip()) != "max":
@@ -32,10 +32,9 @@ def limit(local_ranks: int, proc: Path = Path("/proc"), cgroups: Path = Path("/s
 
 
 def group_files(proc: Path, cgroups: Path) -> Iterator[tuple[Path, Path]]:
-    """The files with the limit and the use of each control group that this process is in, innermost first.
+    """Yield the files with limit and use of each control group of this process, innermost first.
 
-    A limit may stand at any level, and Slurm uses the first version of control groups as well as
-    the second.
+    Any level may have a limit. Slurm uses both versions of control groups.
     """
     for line in (proc / "self/cgroup").read_text(encoding="ascii").splitlines():
         _, controllers, path = line.split(":", 2)
@@ -52,12 +51,12 @@ def group_files(proc: Path, cgroups: Path) -> Iterator[tuple[Path, Path]]:
 
 
 def resident(proc: Path = Path("/proc")) -> int:
-    """Bytes that this process holds now."""
+    """Return the bytes that this process uses now."""
     return number(proc / "self/status", "VmRSS:") * 1024
 
 
 def peak_of(work: Callable[[], None], proc: Path = Path("/proc")) -> int:
-    """Bytes that this process held at most while the work was done."""
+    """Run ``work``. Return the peak memory of this process in bytes."""
     trim()
     (proc / "self/clear_refs").write_text(PEAK_RESET)
     work()
@@ -65,15 +64,15 @@ def peak_of(work: Callable[[], None], proc: Path = Path("/proc")) -> int:
 
 
 def trim() -> None:
-    """Give back to the kernel what the C library keeps for later; glibc can, others need not."""
+    """Return unused memory of the C library to the kernel, if it is glibc."""
     give_back = getattr(ctypes.CDLL(None), "malloc_trim", None)
     if give_back:
         give_back(0)
 
 
 def number(file: Path, name: str) -> int:
-    """The number behind a name, in a file of the kernel's."""
+    """Return the number after ``name`` in a file of the kernel."""
     for line in file.read_text(encoding="ascii").splitlines():
         if line.startswith(name):
             return int(line.split()[1])
-    raise RuntimeError(f"{file} does not say {name}: give a --batch-size in numbers")
+    raise RuntimeError(f"{file} has no line {name}: give a --batch-size in numbers")

@@ -1,4 +1,4 @@
-"""The networks, in torch alone: a small CNN, a residual network, a small GPT; knows no data, no ranks."""
+"""Define the networks: a small CNN, a residual network and a small GPT."""
 
 from __future__ import annotations
 
@@ -31,33 +31,33 @@ class SmallCNN(nn.Module):
 
 
 def norm(channels: int) -> nn.Module:
-    """Normalised within each sample: batch statistics would differ with the number of ranks."""
+    """Return a normalisation within each sample. Batch statistics would depend on the number of ranks."""
     return nn.GroupNorm(GROUPS, channels)
 
 
 class Residual(nn.Module):
-    """Two convolutions and a way around them; the first one may halve the image."""
+    """Two convolutions and a shortcut. The first convolution may halve the image."""
 
-    def __init__(self, came: int, channels: int, stride: int) -> None:
+    def __init__(self, inputs: int, channels: int, stride: int) -> None:
         super().__init__()
         self.straight = nn.Sequential(
-            nn.Conv2d(came, channels, 3, stride, padding=1, bias=False),
+            nn.Conv2d(inputs, channels, 3, stride, padding=1, bias=False),
             norm(channels),
             nn.ReLU(),
             nn.Conv2d(channels, channels, 3, padding=1, bias=False),
             norm(channels),
         )
-        # Each residual starts as the way around it (Goyal et al., 2017): deep networks begin calmly.
+        # Each block starts as its shortcut, so that deep networks start stably (Goyal et al., 2017).
         nn.init.zeros_(self.straight[-1].weight)
-        same = came == channels and stride == 1
+        same = inputs == channels and stride == 1
         self.around = (
             nn.Identity()
             if same
-            else nn.Sequential(nn.Conv2d(came, channels, 1, stride, bias=False), norm(channels))
+            else nn.Sequential(nn.Conv2d(inputs, channels, 1, stride, bias=False), norm(channels))
         )
 
     def forward(self, images: torch.Tensor) -> torch.Tensor:
-        """(samples, came, side, side) → (samples, channels, side / stride, side / stride)."""
+        """(samples, inputs, side, side) → (samples, channels, side / stride, side / stride)."""
         return relu(self.straight(images) + self.around(images))
 
 
@@ -68,9 +68,9 @@ class ResNet(nn.Module):
         super().__init__()
         self.stem = nn.Sequential(nn.Conv2d(1, width, 3, padding=1, bias=False), norm(width), nn.ReLU())
         widths = [width, width, 2 * width, 2 * width, 4 * width, 4 * width, 8 * width, 8 * width]
-        came = [width, *widths]
+        inputs = [width, *widths]
         self.blocks = nn.ModuleList(
-            Residual(before, after, 1 if before == after else 2) for before, after in zip(came, widths)
+            Residual(before, after, 1 if before == after else 2) for before, after in zip(inputs, widths)
         )
         self.head = nn.Linear(widths[-1], classes)
 
@@ -83,28 +83,28 @@ class ResNet(nn.Module):
 
 
 class Block(nn.Module):
-    """Attention to what came before, then a small network for each character."""
+    """Attention to the characters before, then a small network for each character."""
 
     def __init__(self, width: int, heads: int, dropout: float) -> None:
         super().__init__()
         self.heads = heads
         self.before_attention, self.before_layers = nn.LayerNorm(width), nn.LayerNorm(width)
-        self.asked, self.mixed = nn.Linear(width, 3 * width), nn.Linear(width, width)
+        self.projection, self.mixed = nn.Linear(width, 3 * width), nn.Linear(width, width)
         self.layers = nn.Sequential(nn.Linear(width, 4 * width), nn.GELU(), nn.Linear(4 * width, width))
         self.dropout = nn.Dropout(dropout)
 
-    def forward(self, seen: torch.Tensor) -> torch.Tensor:
+    def forward(self, values: torch.Tensor) -> torch.Tensor:
         """(samples, characters, width) → the same shape."""
-        seen = seen + self.dropout(self.attended(self.before_attention(seen)))
-        return seen + self.dropout(self.layers(self.before_layers(seen)))
+        values = values + self.dropout(self.attended(self.before_attention(values)))
+        return values + self.dropout(self.layers(self.before_layers(values)))
 
-    def attended(self, seen: torch.Tensor) -> torch.Tensor:
-        """Causal self-attention, of several heads."""
-        samples, characters, width = seen.shape
-        split = self.asked(seen).view(samples, characters, 3, self.heads, width // self.heads)
+    def attended(self, values: torch.Tensor) -> torch.Tensor:
+        """Return the causal self-attention of several heads."""
+        samples, characters, width = values.shape
+        split = self.projection(values).view(samples, characters, 3, self.heads, width // self.heads)
         query, key, value = split.permute(2, 0, 3, 1, 4)
-        found = scaled_dot_product_attention(query, key, value, is_causal=True)
-        return self.mixed(found.transpose(1, 2).reshape(samples, characters, width))
+        attention = scaled_dot_product_attention(query, key, value, is_causal=True)
+        return self.mixed(attention.transpose(1, 2).reshape(samples, characters, width))
 
 
 class GPT(nn.Module):
@@ -121,7 +121,7 @@ class GPT(nn.Module):
     def forward(self, characters: torch.Tensor) -> torch.Tensor:
         """(samples, characters) numbers → (samples, characters, alphabet) scores for the next one."""
         places = torch.arange(characters.shape[1], device=characters.device)
-        seen = self.characters(characters) + self.places(places)
+        values = self.characters(characters) + self.places(places)
         for block in self.blocks:
-            seen = block(seen)
-        return self.head(self.norm(seen))
+            values = block(values)
+        return self.head(self.norm(values))

@@ -1,4 +1,4 @@
-"""Steps per second after the warm-up, and the line that says it; knows no model and no data."""
+"""Measure the steps per second after the warm-up, and write the line that reports them."""
 
 from __future__ import annotations
 
@@ -13,12 +13,11 @@ class Moment:
     """A point in time, on two clocks, in seconds."""
 
     wall: float
-    cpu: float
-    """What this process has computed so far: less than the other where it waited, or others had the cores."""
+    cpu: float  # CPU time of this process
 
     @staticmethod
     def now(device: torch.device) -> Moment:
-        """The moment when all that was asked of the device is done."""
+        """Wait for the device. Return the present moment."""
         if device.type == "cuda":
             torch.cuda.synchronize(device)
         return Moment(time.perf_counter(), time.process_time())
@@ -26,11 +25,10 @@ class Moment:
 
 @dataclass
 class Pace:
-    """The clock of a run; a step counts when the device has done it."""
+    """The clock of a run. A step counts when the device has finished it."""
 
     device: torch.device
-    warm_up: int
-    """Steps that do not count: they fill caches, compile, and build DDP's buckets."""
+    warm_up: int  # steps that do not count: they fill caches, compile and build the buckets of DDP
     steps: int = 0
     samples: int = 0
 
@@ -38,7 +36,7 @@ class Pace:
         self.first = self.began = self.ended = Moment.now(self.device)
 
     def stepped(self, samples: int) -> None:
-        """A step over so many samples, of all ranks, was taken."""
+        """Count a step with ``samples`` samples over all ranks."""
         if self.warm_up:
             self.warm_up -= 1
             if not self.warm_up:
@@ -48,16 +46,16 @@ class Pace:
         self.samples += samples
 
     def stop(self) -> None:
-        """No step follows."""
+        """Stop the clock after the last step."""
         self.ended = Moment.now(self.device)
 
     @property
     def whole(self) -> float:
-        """Seconds that the run took, warm-up and all."""
+        """Return the seconds of the run, including the warm-up."""
         return self.ended.wall - self.first.wall
 
     def line(self, unit: str, per_sample: int, **facts: object) -> str:
-        """``throughput`` and ``name=value`` pairs, for programs and readers alike."""
+        """Return ``throughput`` and ``name=value`` pairs, for programs and people."""
         seconds = self.ended.wall - self.began.wall
         samples = self.samples / seconds
         pairs = {

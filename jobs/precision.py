@@ -1,4 +1,4 @@
-"""Mixed precision: what is computed in 16 bits, and the scaler that keeps small gradients; knows no model."""
+"""Mixed precision: the context for 16-bit computation, and the scaler for small gradients."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ import torch
 
 SHORT = {"bf16": torch.bfloat16, "fp16": torch.float16}
 MODES = (*SHORT, "off")
+# Flags in /proc/cpuinfo. A processor without them is not faster with 16 bits.
 CPU_INSTRUCTIONS = {"bf16": ("avx512_bf16", "amx_bf16"), "fp16": ("avx512_fp16", "amx_fp16")}
-"""Words of /proc/cpuinfo: what a processor must have to be faster with fewer bits."""
+# NVIDIA GPUs compute in bf16 from this major compute capability on.
 BF16_SINCE = 8
-"""The major compute capability from which NVIDIA GPUs compute in bf16."""
 
 
 @dataclass(frozen=True)
@@ -24,26 +24,26 @@ class Precision:
     device: torch.device
 
     def cast(self) -> contextlib.AbstractContextManager[object]:
-        """Inside, matrix products and convolutions take 16-bit copies of their operands."""
+        """Return a context in which matrix products and convolutions use 16-bit operands."""
         if self.mode == "off":
             return contextlib.nullcontext()
         cast: contextlib.AbstractContextManager[object] = torch.autocast(self.device.type, SHORT[self.mode])
         return cast
 
     def scaler(self) -> torch.amp.GradScaler:
-        """Scales the loss for fp16, whose smallest numbers are too large for gradients; else does nothing."""
+        """Return the scaler of the loss. It acts only for fp16, which cannot represent small gradients."""
         return torch.amp.GradScaler(self.device.type, enabled=self.mode == "fp16")
 
     def notice(self) -> str:
-        """Why it will not be faster here; empty when it may be."""
+        """Return why the mode is probably not faster on this device; '' if it may be."""
         if self.mode == "off":
             return ""
         lacking = missing_on_gpu(self) if self.device.type == "cuda" else missing_on_cpu(self.mode)
-        return lacking and f"--amp {self.mode} works here, but {lacking}: it may well be slower than off"
+        return lacking and f"--amp {self.mode} works, but {lacking}: it may be slower than off"
 
 
 def missing_on_gpu(precision: Precision) -> str:
-    """What the GPU lacks for it."""
+    """Return what the GPU lacks for the mode; '' if nothing."""
     major, minor = torch.cuda.get_device_capability(precision.device)
     if precision.mode == "fp16" or major >= BF16_SINCE:
         return ""
@@ -51,9 +51,9 @@ def missing_on_gpu(precision: Precision) -> str:
 
 
 def missing_on_cpu(mode: str, cpuinfo: Path = Path("/proc/cpuinfo")) -> str:
-    """What the processor lacks for it, by the kernel's list of what it can; empty where there is no list."""
+    """Return what the processor lacks for the mode; '' if nothing, or if its flags are unknown."""
     if not cpuinfo.exists():
         return ""
-    able = set(cpuinfo.read_text(encoding="utf-8").split())
+    flags = set(cpuinfo.read_text(encoding="utf-8").split())
     needed = CPU_INSTRUCTIONS[mode]
-    return "" if able & set(needed) else f"this processor has no {mode} instructions ({' or '.join(needed)})"
+    return "" if flags & set(needed) else f"this processor has no {mode} instructions ({' or '.join(needed)})"

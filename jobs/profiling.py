@@ -1,4 +1,4 @@
-"""What the time of a step goes into: traces of chosen ranks, and a summary of each; knows no model."""
+"""Record traces of chosen ranks, and print a summary of each."""
 
 from __future__ import annotations
 
@@ -14,34 +14,34 @@ from torch.profiler import ProfilerActivity, profile, schedule
 
 from ranks import World
 
+# Steps that are skipped at the start, and steps that are recorded after them.
 SKIPPED, STEPS = 5, 10
-"""The first steps are not like the others; then so many are recorded, or as many as there are."""
 MOST = 5
+# Names of communication on CPU and GPU begin with these.
 COMMUNICATION = ("gloo:", "nccl:", "ncclDevKernel", "ncclKernel")
-"""How the names of what carries gradients begin, on CPU and GPU."""
 Span = tuple[float, float]
 
 
 @dataclass
 class Profile:
-    """A rank's recording; one that was not chosen records nothing."""
+    """The recording of a rank. A rank that is not chosen records nothing."""
 
     summary: list[str] = field(default_factory=list)
     recorder: Any = None
 
     def stepped(self) -> None:
-        """A step was taken."""
+        """Count a step."""
         if self.recorder:
             self.recorder.step()
 
 
 @contextlib.contextmanager
 def profiled(ranks: Container[int], folder: Path, world: World, steps: int) -> Iterator[Profile]:
-    """Record some of the steps if this rank is chosen, write the trace, and print what it says at the end."""
+    """Record some steps if this rank is chosen. Write the trace and print its summary at the end."""
     if world.rank not in ranks or steps < 1:
         yield Profile()
         return
-    found = Profile()
+    recording = Profile()
     skipped = min(SKIPPED, max(0, steps - 2) // 2)
     recorded = max(1, min(STEPS, steps - skipped - 1))
     plan = schedule(wait=skipped, warmup=min(1, steps - 1), active=recorded, repeat=1)
@@ -50,18 +50,18 @@ def profiled(ranks: Container[int], folder: Path, world: World, steps: int) -> I
 
     def finished(recorder: Any) -> None:
         path = written(recorder, folder, world.rank)
-        found.summary = [f"profile of rank {world.rank}: {path}", *summary(recorder, recorded, on_gpu)]
+        recording.summary = [f"profile of rank {world.rank}: {path}", *summary(recorder, recorded, on_gpu)]
 
-    with profile(activities=kinds, schedule=plan, on_trace_ready=finished) as found.recorder:
-        yield found
-    print("\n".join(found.summary), flush=True)
+    with profile(activities=kinds, schedule=plan, on_trace_ready=finished) as recording.recorder:
+        yield recording
+    print("\n".join(recording.summary), flush=True)
 
 
 def written(recorder: Any, folder: Path, rank: int) -> Path:
-    """The trace on disk, for chrome://tracing or Perfetto; a reader finds all of it or nothing."""
+    """Write the trace for chrome://tracing or Perfetto, whole or not at all. Return its path."""
     folder.mkdir(parents=True, exist_ok=True)
     path = folder / f"trace-rank{rank}.json.gz"
-    # The name's end tells PyTorch to compress.
+    # PyTorch compresses the file because of its suffix.
     unfinished = folder / f".{os.getpid()}.{path.name}"
     recorder.export_chrome_trace(str(unfinished))
     os.replace(unfinished, path)
@@ -69,7 +69,7 @@ def written(recorder: Any, folder: Path, rank: int) -> Path:
 
 
 def summary(recorder: Any, steps: int, on_gpu: bool) -> list[str]:
-    """The operations that took most of their own, and the share of time in communication."""
+    """Return lines with the most expensive operations and the share of time in communication."""
     own = "self_device_time_total" if on_gpu else "self_cpu_time_total"
     rows = [row for row in recorder.key_averages() if not row.key.startswith("ProfilerStep")]
     whole = sum(getattr(row, own) for row in rows) or 1.0
@@ -93,17 +93,17 @@ def summary(recorder: Any, steps: int, on_gpu: bool) -> list[str]:
 
 
 def span(event: Any) -> Span:
-    """When an event began and ended, in microseconds."""
+    """Return start and end of an event in microseconds."""
     return event.time_range.start, event.time_range.end
 
 
 def carries(name: str) -> bool:
-    """Whether an event of this name is a collective at work."""
+    """Return whether an event of this name is communication."""
     return name.startswith(COMMUNICATION)
 
 
 def share(spans: Iterable[Span], windows: list[Span]) -> float:
-    """How much of the windows lies under at least one span; spans may overlap, windows do not."""
+    """Return the share of the windows that spans cover. Spans may overlap, windows may not."""
     covered, reached = 0.0, float("-inf")
     for begin, end in sorted(spans):
         begin = max(begin, reached)
@@ -114,7 +114,7 @@ def share(spans: Iterable[Span], windows: list[Span]) -> float:
 
 
 def ranks_named(text: str) -> Container[int]:
-    """Rank numbers from ``0,4-7`` or ``all``; ValueError for anything else."""
+    """Return the rank numbers of ``0,4-7`` or ``all``. Raise ValueError for other text."""
     if text == "all":
         return range(sys.maxsize)
     numbers: set[int] = set()
@@ -124,7 +124,7 @@ def ranks_named(text: str) -> Container[int]:
     return frozenset(numbers)
 
 
-def folder(asked: Path | None) -> Path:
-    """Where traces go: as asked, else into the run directory that the launcher names, else here."""
+def folder(requested: Path | None) -> Path:
+    """Return the folder of traces: the requested one, or one in the run directory or working directory."""
     run = os.environ.get("CLUSTERRUN_RUN_DIR")
-    return asked or (Path(run) / "traces" if run else Path("traces"))
+    return requested or (Path(run) / "traces" if run else Path("traces"))

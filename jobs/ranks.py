@@ -1,4 +1,4 @@
-"""A process's place among the ranks, from what torchrun sets; its device and its group; knows no model."""
+"""Find this process's rank, device and process group, from the variables that torchrun sets."""
 
 from __future__ import annotations
 
@@ -18,30 +18,29 @@ NEEDED = ("RANK", "LOCAL_RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")
 
 @dataclass(frozen=True)
 class World:
-    """Where this rank stands, and on what it computes."""
+    """The place of this rank among the ranks, and its device."""
 
     rank: int
     local_rank: int
     size: int
     local_size: int
     device: torch.device
-    grouped: bool
-    """Whether there is a process group; a rank that no launcher started mostly does without."""
+    grouped: bool  # there is a process group; usually not without a launcher
 
     @property
     def leads(self) -> bool:
-        """Whether this rank speaks for all: it prints the progress and writes the checkpoints."""
+        """Return whether this rank prints the progress and writes the checkpoints."""
         return self.rank == 0
 
     @property
     def backend(self) -> str:
-        """The library that carries the gradients, for a reader."""
+        """Return the name of the library that sends the gradients."""
         if not self.grouped:
             return "none"
         return "nccl" if self.device.type == "cuda" else "gloo"
 
     def in_group(self) -> World:
-        """The same with a process group, be it of one."""
+        """Return the same place with a process group, even for a single rank."""
         return replace(self, grouped=True)
 
     def __str__(self) -> str:
@@ -53,9 +52,9 @@ class World:
 
 
 def place(environment: Mapping[str, str], kind: str) -> World:
-    """Read the place from the environment; ``kind`` is ``auto``, ``cpu`` or ``cuda``.
+    """Return the place from the environment. ``kind`` is ``auto``, ``cpu`` or ``cuda``.
 
-    Raises RuntimeError when the environment is half set, or the device asked for is not there.
+    Raises RuntimeError if variables are missing, or if the requested device does not exist.
     """
     missing = [name for name in NEEDED if not environment.get(name)]
     if missing and ("RANK" in environment or "WORLD_SIZE" in environment):
@@ -71,9 +70,9 @@ def place(environment: Mapping[str, str], kind: str) -> World:
 
 
 def pick_device(kind: str, local_rank: int, visible: str | None = None) -> torch.device:
-    """The GPU of this local rank where there is one and it is wanted, else the CPU.
+    """Return the GPU of this local rank, or the CPU if there are no GPUs or ``kind`` is ``cpu``.
 
-    ``visible`` is ``CUDA_VISIBLE_DEVICES``: empty it means no GPU, which HIP does not obey.
+    ``visible`` is ``CUDA_VISIBLE_DEVICES``. If it is empty no GPU is used; HIP ignores that by itself.
     """
     hidden = kind == "auto" and visible == ""
     gpus = 0 if kind == "cpu" or hidden else torch.cuda.device_count()
@@ -89,14 +88,14 @@ def pick_device(kind: str, local_rank: int, visible: str | None = None) -> torch
 
 
 def share_cores(world: World, environment: Mapping[str, str]) -> None:
-    """One thread per rank where several ranks share the cores, unless the user chose."""
+    """Use one thread per rank if several ranks share the cores and OMP_NUM_THREADS is not set."""
     if world.local_size > 1 and "OMP_NUM_THREADS" not in environment:
         torch.set_num_threads(1)
 
 
 @contextlib.contextmanager
 def joined(world: World) -> Iterator[None]:
-    """Join the group of all ranks, if there is to be one, and leave it at the end."""
+    """Join the group of all ranks if there is one. Leave it at the end."""
     share_cores(world, os.environ)
     if not world.grouped:
         yield
@@ -114,15 +113,15 @@ def joined(world: World) -> Iterator[None]:
         device_id=world.device if on_gpu else None,
     )
     yield
-    # Not after a failure: leaving NCCL in good order can wait for ranks that are gone.
-    # What DDP leaves in circles holds the group, and gloo's threads abort the process (about 1 in
-    # 30 exits) when they outlive the interpreter: so it is let go first.
+    # Not after a failure: NCCL may wait here for ranks that have ended.
+    # Reference cycles of DDP hold the group. Threads of gloo that outlive the interpreter abort the
+    # process (about 1 exit in 30), so the cycles are collected first.
     gc.collect()
     dist.destroy_process_group()
 
 
 def meeting(environment: Mapping[str, str]) -> dist.Store:
-    """Where the ranks find each other; a rank that no launcher started finds itself there."""
+    """Return the store of all ranks, or a store of its own for a rank without a launcher."""
     if "RANK" not in environment:
         return dist.HashStore()
     store, _, _ = next(rendezvous("env://"))
@@ -130,20 +129,20 @@ def meeting(environment: Mapping[str, str]) -> dist.Store:
 
 
 def agree_on_device(world: World, store: dist.Store) -> None:
-    """Refuse a world of GPU and CPU ranks: it would wait for itself for ever instead of training."""
+    """Raise RuntimeError if some ranks use GPUs and some CPUs: they would wait for each other forever."""
     if world.leads:
         store.set("device", world.device.type)
     leader = store.get("device").decode()
     if leader != world.device.type:
-        mine = f"rank {world.rank} on {socket.gethostname()}"
+        this_rank = f"rank {world.rank} on {socket.gethostname()}"
         raise RuntimeError(
-            f"rank 0 computes on {leader}, but {mine} on {world.device.type}: "
-            "look why the nodes differ, or train with --device cpu"
+            f"rank 0 computes on {leader}, but {this_rank} on {world.device.type}: "
+            "find out why the nodes differ, or train with --device cpu"
         )
 
 
 def sum_over_ranks(world: World, *numbers: float) -> tuple[float, ...]:
-    """Each number, summed over all ranks."""
+    """Return the sum of each number over all ranks."""
     total = torch.tensor(numbers, dtype=torch.float64, device=world.device)
     if world.grouped:
         dist.all_reduce(total)
@@ -151,7 +150,7 @@ def sum_over_ranks(world: World, *numbers: float) -> tuple[float, ...]:
 
 
 def least_over_ranks(world: World, number: int) -> int:
-    """The smallest of the ranks' numbers."""
+    """Return the smallest number of all ranks."""
     least = torch.tensor(number, device=world.device)
     if world.grouped:
         dist.all_reduce(least, dist.ReduceOp.MIN)
@@ -159,6 +158,6 @@ def least_over_ranks(world: World, number: int) -> int:
 
 
 def say(world: World, line: str) -> None:
-    """One line for all ranks, from rank 0."""
+    """Print a line on rank 0 only."""
     if world.leads:
         print(line, flush=True)

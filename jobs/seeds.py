@@ -1,4 +1,4 @@
-"""Random states: one stream per rank and step, the same from run to run; knows no model and no group."""
+"""Seed random numbers per rank and step, so that runs are reproducible."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ import torch
 
 
 def seed_rank(seed: int, rank: int, step: int, purpose: str = "step") -> None:
-    """Give this rank its own random numbers for this step: Python's, PyTorch's and, if loaded, NumPy's.
+    """Seed Python, PyTorch and, if it is loaded, NumPy for this rank and step.
 
-    They depend on nothing else, so a resumed run draws what an uninterrupted one would have drawn.
+    A resumed run draws the same numbers as an uninterrupted one.
     """
-    # The string is hashed by SHA-512 inside random.seed: neighbours get unrelated streams.
+    # random.seed hashes the text by SHA-512, so that similar seeds have unrelated numbers.
     random.seed(f"{seed}/{rank}/{step}/{purpose}")
     torch.manual_seed(random.getrandbits(63))
     numpy = sys.modules.get("numpy")
@@ -23,9 +23,9 @@ def seed_rank(seed: int, rank: int, step: int, purpose: str = "step") -> None:
 
 
 def repeat_exactly() -> None:
-    """Let PyTorch take only algorithms that give the same bits in every run; it refuses the others.
+    """Let PyTorch use only reproducible algorithms. It raises an error for others.
 
-    Call it before the first work on a GPU: cuBLAS reads its variable then.
+    Call it before the first work on a GPU, because cuBLAS reads its variable then.
     """
     os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
     torch.use_deterministic_algorithms(True)

@@ -1,4 +1,4 @@
-"""How a model is spread over devices and ranks, and why one way was taken; knows no task and no data."""
+"""Choose a strategy, and distribute a model over devices and ranks."""
 
 from __future__ import annotations
 
@@ -20,24 +20,23 @@ STRATEGIES = ("single", "dp", "ddp", "ddp-spawn", "fsdp")
 
 @dataclass(frozen=True)
 class Choice:
-    """The strategy that was asked for, and the one that this machine runs in its place."""
+    """The requested strategy and the strategy that runs."""
 
     asked: str
     runs_as: str
-    gpus: int = 0
-    """The GPUs that one process spreads its batch over: of DataParallel, else 0."""
+    gpus: int = 0  # GPUs of one process under DataParallel, else 0
     notice: str = ""
 
     @property
     def needs_group(self) -> bool:
-        """Whether its ranks speak to each other, be it only one that speaks to itself."""
+        """Return whether the strategy needs a process group, even for a single rank."""
         return self.runs_as in ("ddp", "fsdp")
 
 
 def chosen(asked: str, world: World, gpus: int) -> Choice:
-    """What runs for the strategy asked for (none: what suits the world), on a machine with so many GPUs.
+    """Return the choice for a requested strategy on a machine with ``gpus`` GPUs; '' means the default.
 
-    Raises RuntimeError for what the world cannot run.
+    Raises RuntimeError if the world cannot run it.
     """
     if not asked:
         name = "ddp" if world.size > 1 else "single"
@@ -45,7 +44,7 @@ def chosen(asked: str, world: World, gpus: int) -> Choice:
     if asked in ("single", "dp") and world.size > 1:
         raise RuntimeError(
             f"--strategy {asked} trains in one process, and a launcher started {world.size} ranks: "
-            "each would train the same alone; start one rank, or take --strategy ddp"
+            "each would train the same alone; start one rank, or use --strategy ddp"
         )
     if asked == "ddp-spawn":
         return Choice(asked, "ddp")
@@ -61,7 +60,7 @@ def chosen(asked: str, world: World, gpus: int) -> Choice:
 def spread(
     model: nn.Module, world: World, choice: Choice, bucket_mb: float = 25.0, find_unused: bool = False
 ) -> nn.Module:
-    """The model on its devices, spread as chosen; bucket size (MiB) and unused parameters are DDP's."""
+    """Return the model, distributed as chosen. Bucket size (MiB) and unused parameters are for DDP."""
     if choice.runs_as == "dp":
         return DataParallel(model, device_ids=list(range(choice.gpus)))
     if choice.runs_as == "ddp":
@@ -72,9 +71,9 @@ def spread(
 
 
 def sharded(model: nn.Module, world: World) -> nn.Module:
-    """The model with each parameter cut into one piece per rank (FSDP2).
+    """Return the model with each parameter split over the ranks (FSDP2).
 
-    Every one of its blocks is put together right before it computes, and let go after.
+    Each block is gathered before it computes and released after it.
     """
     fully_shard = sharding()
     mesh = torch.distributed.init_device_mesh(world.device.type, (world.size,))
@@ -87,24 +86,24 @@ def sharded(model: nn.Module, world: World) -> nn.Module:
 
 
 def sharding() -> Callable[..., Any]:
-    """PyTorch's ``fully_shard``; raises RuntimeError where there is none."""
+    """Return ``fully_shard`` of PyTorch. Raise RuntimeError if it does not exist."""
     try:
         from torch.distributed.fsdp import fully_shard
     except ImportError:
         try:
-            # Its first home, in torch 2.4 and 2.5.
+            # Its place in torch 2.4 and 2.5.
             from torch.distributed._composable.fsdp import fully_shard
         except ImportError:
             raise RuntimeError(
                 f"--strategy fsdp needs fully_shard, and torch {torch.__version__} has none: "
-                "install torch 2.4 or newer, or take --strategy ddp"
+                "install torch 2.4 or newer, or use --strategy ddp"
             ) from None
     return fully_shard  # type: ignore[no-any-return]
 
 
 @contextlib.contextmanager
 def gradients_kept(model: nn.Module, kept: bool) -> Iterator[None]:
-    """Inside, gradients add up on this rank and are not sent, if ``kept``: they go with the last piece."""
+    """Return a context that accumulates gradients without sending them if ``kept``."""
     if not kept:
         yield
     elif isinstance(model, DistributedDataParallel):
@@ -121,15 +120,15 @@ def gradients_kept(model: nn.Module, kept: bool) -> Iterator[None]:
 
 
 def bare(model: nn.Module) -> nn.Module:
-    """The network itself, without what spreads it over ranks."""
+    """Return the network without its wrapper."""
     spreads = isinstance(model, DistributedDataParallel | DataParallel)
     return model.module if spreads else model
 
 
 def whole_state(model: nn.Module, optimizer: torch.optim.Optimizer) -> dict[str, Any]:
-    """Model and optimizer as one process would hold them: a checkpoint fits any strategy and world size.
+    """Return the state of model and optimizer for a checkpoint of any strategy and world size.
 
-    Under FSDP the pieces are gathered, so every rank must call it.
+    Every rank must call it, because FSDP gathers the parts.
     """
     return {
         "model": gathered(bare(model).state_dict()),
@@ -138,7 +137,7 @@ def whole_state(model: nn.Module, optimizer: torch.optim.Optimizer) -> dict[str,
 
 
 def digest(model: nn.Module) -> str:
-    """16 hexadecimal digits that only the same weights have, bit for bit; every rank must ask for it."""
+    """Return 16 hexadecimal digits of a hash of all weights. Every rank must call it."""
     summed = hashlib.sha256()
     for name, weights in sorted(gathered(bare(model).state_dict()).items()):
         whole = weights.detach().cpu().contiguous()
@@ -147,28 +146,28 @@ def digest(model: nn.Module) -> str:
     return summed.hexdigest()[:16]
 
 
-def gathered(held: Any) -> Any:
-    """The same dicts and lists, with every cut tensor in one piece again."""
-    if isinstance(held, dict):
-        return {name: gathered(value) for name, value in held.items()}
-    return held.full_tensor() if hasattr(held, "full_tensor") else held
+def gathered(value: Any) -> Any:
+    """Return the same dicts with every split tensor gathered."""
+    if isinstance(value, dict):
+        return {name: gathered(item) for name, item in value.items()}
+    return value.full_tensor() if hasattr(value, "full_tensor") else value
 
 
 def restore_optimizer(optimizer: torch.optim.Optimizer, state: dict[str, Any]) -> None:
-    """Load a whole state, cut again as the parameters are cut."""
+    """Load a gathered state, and split it like the parameters."""
     optimizer.load_state_dict(state)
     if any(hasattr(parameter, "full_tensor") for parameter in optimizer.state):
         cut_like_parameters(optimizer)
 
 
 def cut_like_parameters(optimizer: torch.optim.Optimizer) -> None:
-    """Keep of each parameter's state the piece that goes with this rank's piece of the parameter."""
+    """Split each parameter's state like the parameter."""
     try:
         from torch.distributed.tensor import distribute_tensor
     except ImportError:
-        # Its home in torch 2.4.
+        # Its place in torch 2.4.
         from torch.distributed._tensor import distribute_tensor
-    for parameter, held in optimizer.state.items():
-        for name, value in held.items():
+    for parameter, state in optimizer.state.items():
+        for name, value in state.items():
             if torch.is_tensor(value) and value.shape == parameter.shape:
-                held[name] = distribute_tensor(value, parameter.device_mesh, parameter.placements)
+                state[name] = distribute_tensor(value, parameter.device_mesh, parameter.placements)

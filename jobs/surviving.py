@@ -1,8 +1,7 @@
-"""What outlives this process: checkpoints, how far it is, and when to end early; knows no model.
+"""Save checkpoints, report progress, and end early on request.
 
-It asks the training room, `clusterrun.training`, which works under any launcher and under none. It is
-taken from where clusterrun is installed, or from its folder, beside this one or copied into it; where
-there is none, training goes on without checkpoints and without being asked.
+This uses `clusterrun.training`, which works with and without a launcher. The package is imported from an
+installation, or from its folder beside this one or inside it. Without it, training writes no checkpoints.
 """
 
 from __future__ import annotations
@@ -17,13 +16,13 @@ from typing import Any
 from ranks import World, say
 
 HERE = Path(__file__).resolve().parent
+# Copied into this folder; as installed, beside `clusterrun/jobs`; in a checkout.
 COPIES = (HERE / "training", HERE.parent / "training", HERE.parent / "clusterrun" / "training")
-"""Copied into this folder; as installed, beside `clusterrun/jobs`; in a checkout."""
 NAME = "clusterrun_training"
 
 
 def room() -> Any:
-    """The training room, or None."""
+    """Return the package `clusterrun.training`; None if it is missing."""
     try:
         from clusterrun import training
     except ImportError:
@@ -32,7 +31,7 @@ def room() -> Any:
 
 
 def loaded(folder: Path) -> Any:
-    """The package in this folder, under a name of its own."""
+    """Return the package in this folder, imported under its own name."""
     if NAME not in sys.modules:
         spec = importlib.util.spec_from_file_location(
             NAME, folder / "__init__.py", submodule_search_locations=[str(folder)]
@@ -44,7 +43,7 @@ def loaded(folder: Path) -> Any:
 
 
 class Keeper:
-    """Keeps what a later process needs, and hears whether this one is to end."""
+    """Saves checkpoints, and decides when training ends."""
 
     def __init__(self, options: argparse.Namespace, world: World) -> None:
         self._world = world
@@ -53,32 +52,32 @@ class Keeper:
         self.stopped = False
         if options.checkpoint_dir and self._room is None:
             raise RuntimeError(
-                "--checkpoint-dir needs the training room: pip install clusterrun, or copy its folder "
+                "--checkpoint-dir needs clusterrun.training: pip install clusterrun, or copy its folder "
                 f"clusterrun/training into {HERE}"
             )
         self._kept = self._room.Checkpoints(options.checkpoint_dir) if options.checkpoint_dir else None
 
     def resumed(self) -> dict[str, Any] | None:
-        """The state to go on from, if there is one; the same on every rank."""
+        """Return the state to resume from, the same on every rank; None if there is none."""
         state: dict[str, Any] | None = self._kept.latest() if self._kept else None
-        done = (
-            f"resuming after step {state['step']}" if state else "no checkpoint to resume from: starting anew"
-        )
-        say(self._world, done)
+        if state:
+            say(self._world, f"resuming after step {state['step']}")
+        else:
+            say(self._world, "no checkpoint to resume from: starting anew")
         return state
 
     def stepped(self, done: int, last: int, state: Callable[[], dict[str, Any]]) -> None:
-        """A step was taken; every rank gives its pieces of the state where it is to be written.
+        """Report a step, and save a checkpoint if one is due. Every rank must call it.
 
-        ``stopped`` is set where training is to end here: on every rank after the same step.
+        ``stopped`` becomes true if training must end: on every rank after the same step.
         """
         if self._room is None:
             return
         self._room.progress(done)
         if self._kept is None:
-            return  # to end without a checkpoint would lose all
-        wanted = self._room.save_now()
+            return  # ending without a checkpoint would lose the training
+        save = self._room.save_now()
         stop = self._room.should_stop()
-        if wanted or stop or done == last or done % self._every == 0:
+        if save or stop or done == last or done % self._every == 0:
             self._kept.save({**state(), "step": done}, done)
         self.stopped = stop and done < last

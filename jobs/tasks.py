@@ -1,4 +1,4 @@
-"""What can be trained here: a network, its data, and how both are counted; knows no ranks."""
+"""Define the training tasks: network, data, unit and learning rate."""
 
 from __future__ import annotations
 
@@ -14,22 +14,20 @@ import text
 from dealing import Samples
 from models import GPT, ResNet, SmallCNN
 
+# The residual network needs 32 × 32 images.
 ENLARGED = 4
-"""The residual network sees the digits as 32 × 32 images, the size it was made for."""
 
 
 @dataclass(frozen=True)
 class Task:
-    """One of the three, with its data loaded."""
+    """A task with its data loaded."""
 
     network: Callable[[], nn.Module]
     training: Samples
     held_out: Samples
-    unit: str
-    """What a sample is counted in, for a reader: ``images`` or ``tokens``."""
-    per_sample: int
-    lr: float
-    """The learning rate that suits SGD with momentum."""
+    unit: str  # ``images`` or ``tokens``
+    per_sample: int  # units per sample
+    lr: float  # for SGD with momentum
 
 
 def small_cnn(dtype: torch.dtype) -> Task:

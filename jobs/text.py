@@ -1,4 +1,4 @@
-"""The shipped book as windows of characters; knows no model and no process group."""
+"""Load the shipped book as windows of characters."""
 
 from __future__ import annotations
 
@@ -9,36 +9,33 @@ from pathlib import Path
 import torch
 
 FILE = Path(__file__).resolve().parent / "data" / "alice.txt.gz"
-BLOCK = 64
-"""Characters in a window."""
-HELD_OUT = 0.1
-"""The book's end, which is never trained on."""
+BLOCK = 64  # characters in a window
+HELD_OUT = 0.1  # share of the book at its end, used for the accuracy only
 
 
 @dataclass(frozen=True)
 class Windows:
-    """Every stretch of ``block`` characters in ``characters``, given as numbers; a target is the next one."""
+    """Windows of ``block`` characters, as numbers. The targets are the characters that follow."""
 
     characters: torch.Tensor
-    stride: int
-    """Characters from the start of one window to the start of the next."""
+    stride: int  # characters from the start of a window to the start of the next
     block: int = BLOCK
 
     def __len__(self) -> int:
         return (len(self.characters) - self.block - 1) // self.stride + 1
 
     def at(self, indices: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-        """(samples, block) characters, and for each the one that follows it."""
+        """Return (samples, block) characters, and the character after each."""
         places = (indices * self.stride).unsqueeze(1) + torch.arange(self.block)
         return self.characters[places], self.characters[places + 1]
 
     def varied(self, characters: torch.Tensor) -> torch.Tensor:
-        """Text stays as it was written."""
+        """Return the text unchanged."""
         return characters
 
 
 def load(file: Path = FILE) -> tuple[Windows, Windows, int]:
-    """The windows to train on, those held out, and how many different characters there are."""
+    """Return training windows, held-out windows, and the number of different characters."""
     book = gzip.decompress(file.read_bytes()).decode("ascii")
     alphabet = {character: number for number, character in enumerate(sorted(set(book)))}
     numbers = torch.tensor([alphabet[character] for character in book])

@@ -1,13 +1,12 @@
-"""The reference training script: one model, data and loop under every strategy; knows no launcher.
+"""Train one model on one data set with one loop, under any strategy and any launcher.
 
     clusterrun submit --nodes 4 --gpus 8 jobs/train.py --epochs 20     on Slurm, NCCL
     clusterrun submit --nodes 2 --ranks-per-node 2 jobs/train.py       CPU ranks, gloo
     torchrun --nproc-per-node 4 jobs/train.py                          under torch's own launcher
     python jobs/train.py                                               alone
 
-The same seed and global batch give the same training at any number of ranks and under any
-strategy, but for rounding: a step's gradient is the mean over the global batch, however its
-samples are dealt out.
+The same seed and global batch give the same training for every number of ranks and every strategy,
+apart from rounding. The gradient of a step is the mean over the global batch.
 """
 
 from __future__ import annotations
@@ -32,14 +31,14 @@ from strategies import Choice, chosen, digest, gradients_kept
 from surviving import Keeper
 from tasks import TASKS, Task, summed_loss
 
-SPEAK_EVERY = 10
-"""Progress is printed about this many times in a run."""
+# Progress is printed about this many times in a run.
+REPORTS = 10
+# Least and most samples that are evaluated together. In between, as many as a step has.
 EVALUATED = (16, 256)
-"""The accuracy is taken in pieces as large as a step's; at least and at most so many samples."""
 
 
 def step(trainer: Trainer, dealt: Dealt) -> torch.Tensor:
-    """Learn from this rank's part of a global batch; the result is the loss on that part, summed."""
+    """Train on this rank's part of a global batch. Return the sum of its losses."""
     world, model = trainer.world, trainer.model
     seed_rank(trainer.seed, world.rank, dealt.step)
     whole = torch.zeros((), device=world.device)
@@ -49,7 +48,7 @@ def step(trainer: Trainer, dealt: Dealt) -> torch.Tensor:
             with trainer.precision.cast():
                 scores = model(inputs)
             loss = summed_loss(scores, targets)
-            # DDP takes the mean over ranks; parts may differ in size, so the mean over samples is made here.
+            # DDP takes the mean over ranks. Parts may differ in size, so take the mean over samples.
             trainer.scaler.scale(loss * world.size / dealt.total).backward()
         whole += loss.detach()
     trainer.scaler.step(trainer.optimizer)
@@ -60,50 +59,50 @@ def step(trainer: Trainer, dealt: Dealt) -> torch.Tensor:
 def train(
     options: argparse.Namespace, trainer: Trainer, keeper: Keeper, steps: range, profile: profiling.Profile
 ) -> Pace:
-    """Take the steps, keep what must be kept, and say how it goes; ends early where that is wanted."""
+    """Run the steps, save checkpoints and print the progress. End early if clusterrun requests it."""
     first, last = steps.start, steps.stop
-    world, every = trainer.world, max(1, (last - first) // SPEAK_EVERY)
+    world, every = trainer.world, max(1, (last - first) // REPORTS)
     dealer = Dealer(trainer.task.training, options.seed, world.rank, world.size, options.augment)
     pace = Pace(world.device, min(options.warm_up, (last - first) // 2))
-    loss, seen = torch.zeros((), device=world.device), 0
+    loss, samples = torch.zeros((), device=world.device), 0
     batches = trainer.batches.steps(first, last)
     for dealt in loaded(dealer, batches, options.workers, pinned=world.device.type == "cuda"):
         loss += step(trainer, dealt)
-        seen += dealt.total
+        samples += dealt.total
         pace.stepped(dealt.total)
         profile.stepped()
-        done = dealt.step + 1
-        keeper.stepped(done, last, lambda: {**trainer.state(), "order": trainer.order})
+        steps_done = dealt.step + 1
+        keeper.stepped(steps_done, last, lambda: {**trainer.state(), "order": trainer.order})
         if keeper.stopped:
-            say(world, f"stopped after step {done} of {last}: room is wanted")
+            say(world, f"stopped after step {steps_done} of {last}: the job must end")
             break
-        if (done - first) % every == 0 or done == last:
+        if (steps_done - first) % every == 0 or steps_done == last:
             (total,) = sum_over_ranks(world, loss.item())
-            say(world, f"step {done}/{last} loss {total / seen:.4f}")
-            loss, seen = torch.zeros((), device=world.device), 0
+            say(world, f"step {steps_done}/{last} loss {total / samples:.4f}")
+            loss, samples = torch.zeros((), device=world.device), 0
     pace.stop()
     return pace
 
 
 @torch.no_grad()
 def accuracy(trainer: Trainer) -> float:
-    """The share of held-out targets named rightly; every rank looks at its own part of them."""
+    """Return the share of held-out targets that are predicted correctly. Each rank evaluates its part."""
     world, held_out = trainer.world, trainer.task.held_out
     mine = part(torch.arange(len(held_out)), world.rank, world.size)
     least, most = EVALUATED
     together = min(most, max(least, trainer.batches.batch // (world.size * trainer.accumulate)))
-    right = asked = 0
-    # As many rounds on every rank: under FSDP each of them is a step that all take together.
+    right = predicted = 0
+    # Every rank has the same number of rounds, because a forward pass under FSDP needs all ranks.
     for indices in mine.tensor_split(-(-len(held_out) // (world.size * together))):
         inputs, targets = (tensor.to(world.device) for tensor in held_out.at(indices))
         right += trainer.network(inputs).argmax(dim=-1).eq(targets).sum().item()
-        asked += targets.numel()
-    rightly, all_asked = sum_over_ranks(world, right, asked)
-    return rightly / all_asked
+        predicted += targets.numel()
+    total_right, total = sum_over_ranks(world, right, predicted)
+    return total_right / total
 
 
 def run(options: argparse.Namespace, world: World, choice: Choice, task: Task) -> None:
-    """Train, then print how fast it went and how often held-out samples are named rightly."""
+    """Train, then print the speed and the accuracy."""
     keeper = Keeper(options, world)
     start = keeper.resumed() if options.resume else None
     trainer = build(options, world, choice, task, start)
@@ -124,7 +123,7 @@ def run(options: argparse.Namespace, world: World, choice: Choice, task: Task) -
 
 
 def as_rank(options: argparse.Namespace) -> None:
-    """Join the other ranks, say on what this one computes, and run."""
+    """Join the other ranks, print the device of this rank, and run."""
     world = place(os.environ, options.device)
     choice = chosen(options.strategy, world, torch.cuda.device_count())
     world = world.in_group() if choice.needs_group else world
@@ -139,7 +138,7 @@ def as_rank(options: argparse.Namespace) -> None:
 
 @record
 def main(arguments: Sequence[str] | None = None) -> None:
-    """Train as the rank that a launcher made of this process, or start the ranks first."""
+    """Train as a rank. Start the ranks first if the strategy is ``ddp-spawn``."""
     options = command_line.parse(arguments)
     if options.strategy == "ddp-spawn":
         ranks = spawning.how_many(options.ranks, os.environ, options.device)

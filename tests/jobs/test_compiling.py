@@ -52,4 +52,4 @@ def test_a_model_is_compiled_where_there_is_a_compiler(tmp_path):
 def test_without_a_compiler_the_reason_is_said_and_the_model_works_as_it_is(tmp_path):
     message = outcome(tmp_path, PATH=str(tmp_path), CXX="/no/such/compiler")
     assert message.startswith("torch.compile does not work here (")
-    assert message.endswith("): training goes on without it\n")
+    assert message.endswith("): training continues without it\n")

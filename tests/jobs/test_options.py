@@ -16,7 +16,7 @@ import options
         ("--batch-size largest", "invalid"),
         ("--model gpt --augment", "--augment moves images, and gpt reads text"),
         ("--amp bf16 --dtype float64", "--amp bf16 computes in 16 bits"),
-        ("--ranks 4", "--ranks is for --strategy ddp-spawn"),
+        ("--ranks 4", "--ranks needs --strategy ddp-spawn"),
         ("--memory-limit 1G", "--batch-size auto"),
         ("--profile 3-", "invalid"),
     ],

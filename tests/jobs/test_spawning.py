@@ -24,7 +24,7 @@ def test_as_many_ranks_start_as_asked_else_as_the_launcher_says_else_one_per_gpu
     ("surrounding", "message"),
     [
         ({"RANK": "0"}, "start it once per node .*--per-node"),
-        ({"NNODES": "2"}, "knows one node only, and this run has 2: take --strategy ddp"),
+        ({"NNODES": "2"}, "runs on one node, and this run has 2: use --strategy ddp"),
     ],
 )
 def test_where_spawning_cannot_be_the_reason_is_said(surrounding, message):

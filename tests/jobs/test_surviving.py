@@ -1,4 +1,4 @@
-"""Where the training script finds the training room, and what it does without it."""
+"""The training script finds clusterrun.training, and trains without it."""
 
 import sys
 from argparse import Namespace
@@ -42,7 +42,7 @@ def test_without_a_room_it_trains_without_checkpoints_and_refuses_to_promise_the
     keeper.stepped(1, 1, dict)
     assert not keeper.stopped
     with pytest.raises(
-        RuntimeError, match="--checkpoint-dir needs the training room: pip install clusterrun, or"
+        RuntimeError, match=r"--checkpoint-dir needs clusterrun\.training: pip install clusterrun, or"
     ):
         surviving.Keeper(options("there"), ALONE)
 

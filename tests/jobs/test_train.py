@@ -125,7 +125,7 @@ def test_a_run_that_is_interrupted_after_every_step_ends_with_the_very_weights_o
     runs = single if how == "alone" else request.getfixturevalue("interrupted_pair")
     for number in range(STARTS - 1):
         text = runs.out(f"start {number} {how}")
-        assert f"stopped after step {number + 1} of {STARTS}: room is wanted\n" in text
+        assert f"stopped after step {number + 1} of {STARTS}: the job must end\n" in text
         assert "weights" not in text
     last = runs.out(f"start {STARTS - 1} {how}")
     assert f"resuming after step {STARTS - 1}\n" in last
