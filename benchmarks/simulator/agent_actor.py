@@ -147,16 +147,18 @@ class AgentActor(Actor):
 
     def _report_swept(self, action: actions.Sweep) -> None:
         self.sweeps = False
-        left = [process for process in self.node.processes if process.epoch <= action.epoch]
-        self.feed(messages.RanksGone(action.epoch, tuple(f"rank {process.rank} in D" for process in left)))
+        processes = [process for process in self.node.processes if process.epoch <= action.epoch]
+        self.feed(
+            messages.RanksGone(action.epoch, tuple(f"rank {process.rank} in D" for process in processes))
+        )
 
     def _pass_on(self, action: messages.AskSidecar) -> None:
-        found = [c for c in self.node.sidecars if c.agent is self and c.name == action.sidecar]
-        if not found and self.world.scenario.examiner(self.node.index) == "never starts":
-            gone = messages.SidecarEnded(action.epoch, action.sidecar, "no such program")
-            self.world.clock.after(0.01, self.feed, gone)
+        sidecars = [c for c in self.node.sidecars if c.agent is self and c.name == action.sidecar]
+        if not sidecars and self.world.scenario.examiner(self.node.index) == "never starts":
+            event = messages.SidecarEnded(action.epoch, action.sidecar, "no such program")
+            self.world.clock.after(0.01, self.feed, event)
             return
-        sidecar = found[0] if found else Companion(self, action.epoch, action.sidecar)
+        sidecar = sidecars[0] if sidecars else Companion(self, action.epoch, action.sidecar)
         self.world.watch.sidecar_asked(sidecar)
         sidecar.asked(action.number)
 

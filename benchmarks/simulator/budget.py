@@ -1,4 +1,4 @@
-"""What restarts may cost, counted once more with the world's eyes; knows no record and no machine."""
+"""Count restarts independently of the coordinator, from the events of the world."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from clusterrun.coordinator.restart_policy import FREE_PORT_RETRIES
 
 
 class Budget:
-    """One coordinator's: full again whenever a step was told that is above all before."""
+    """The restarts of one coordinator. A step above all earlier ones resets the count."""
 
     def __init__(self, most: int) -> None:
         self.most = most
@@ -15,13 +15,13 @@ class Budget:
         self._highest = -1
 
     def reached(self, step: int) -> None:
-        """A step was told."""
+        """Note a reported step."""
         if step > self._highest:
             self._highest = step
             self._used = 0
 
     def pays(self, collided: bool) -> bool:
-        """One more attempt is made; False where nothing is left to pay for it."""
+        """Charge one more attempt. Return whether the budget allows it."""
         if collided and self._ports < FREE_PORT_RETRIES:
             self._ports += 1
             return True

@@ -97,8 +97,8 @@ class CoordinatorActor(Actor):
         for agent in self.tasks():
             by_link = self.machine._membership.by_link
             member = by_link.get(agent.link.number) if agent.link is not None else None
-            here = agent.alive and member is not None and member.present
-            if here and f"n{agent.node.index}" not in action.without:
+            is_present = agent.alive and member is not None and member.present
+            if is_present and f"n{agent.node.index}" not in action.without:
                 self.world.watch.fail(f"{self.name} launches an agent beside {agent.name}")
         if self.launcher_lives:
             self.older.append(self.launches)
@@ -111,15 +111,15 @@ class CoordinatorActor(Actor):
         self.world.end_launcher(self)
 
     def tasks(self) -> list[AgentActor]:
-        """The agents that the launchers which live now have started."""
+        """Return the agents of all running launchers."""
         return [agent for agent in self.agents if agent.launch in (self.launches, *self.older)]
 
     def newest_tasks(self) -> list[AgentActor]:
-        """Those of the newest launch."""
+        """Return the agents of the newest launch."""
         return [agent for agent in self.agents if agent.launch == self.launches]
 
     def end_launchers(self) -> None:
-        """All of them are gone."""
+        """End all launchers."""
         self.launcher_lives, self.older = False, []
 
     def agent_ended(self) -> None:
@@ -130,8 +130,8 @@ class CoordinatorActor(Actor):
         ended = self.launcher_lives and not self.coming and self.launches not in living
         self.launcher_lives = self.launcher_lives and not ended
         if ended or (before and not self.older and not self.launcher_lives):
-            told = events.LauncherEnded(0, ("all tasks ended",), True, bool(self.older), self.launches)
-            self.world.clock.after(0.05, self.feed, told)
+            event = events.LauncherEnded(0, ("all tasks ended",), True, bool(self.older), self.launches)
+            self.world.clock.after(0.05, self.feed, event)
 
     def _save(self, action: actions.SaveState) -> None:
         self.world.watch.saved(self, action.state)
@@ -187,7 +187,7 @@ class CoordinatorActor(Actor):
             self.world.slurm.requeue(self, action.excluded)
 
     def _nothing(self, action: Any) -> None:
-        """A word for those who watch, a file for those who poll."""
+        """Ignore an action that only informs users."""
 
     def _finish(self, action: actions.Finish) -> None:
         self.exit_code = action.code

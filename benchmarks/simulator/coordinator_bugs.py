@@ -1,4 +1,4 @@
-"""Bugs to plant in the coordinator's machine, each of which the simulator must notice."""
+"""Bugs to plant in the coordinator's state machine. The simulator must detect each of them."""
 
 from __future__ import annotations
 

@@ -17,15 +17,15 @@ if TYPE_CHECKING:
     from .watch import Watch
 
 PROGRAM = ("crash", "collide")
+# Faults that end agents. A run survives them by starting the agents again.
 LOSSES = ("kill agent", "kill launcher", "reset link", "power off")
-"""What ends agents, and is survived by starting them again."""
+# Reason of a job whose predecessor did not report its end.
 LAST_LOST = "the node of the last attempt was lost"
-"""A job that begins and finds that the one before it never said its end."""
 ASKING = ("term coordinator", "term agents", "cancel", "slow sweep")
 
 
 def check_end(watch: Watch, coordinator: CoordinatorActor, epochs: list[int]) -> None:
-    """A coordinator has finished; ``epochs`` are those it claimed."""
+    """Check the end of a coordinator that claimed ``epochs``."""
     if coordinator.launcher_lives or coordinator.older:
         watch.fail(f"{coordinator.name} finishes and leaves its launcher alive")
     if coordinator.told_superseded:
@@ -53,7 +53,7 @@ def check_end(watch: Watch, coordinator: CoordinatorActor, epochs: list[int]) ->
 
 
 def _handed_over(watch: Watch, coordinator: CoordinatorActor, state: RunState) -> None:
-    """Another job goes on: it was queued, without nodes that were named."""
+    """Check that another job is queued, and that it excludes the unfit nodes."""
     if watch.world.slurm is not None:
         if coordinator.exit_code != 0:
             watch.fail(f"{coordinator.name} hands over with exit code {coordinator.exit_code}")
@@ -62,11 +62,11 @@ def _handed_over(watch: Watch, coordinator: CoordinatorActor, state: RunState) -
 
 
 def _told(watch: Watch, epochs: list[int], state: RunState) -> None:
-    """All attempts are told of; what they may cost is looked at when they are made."""
-    told = [attempt.epoch for attempt in state.attempts if attempt.epoch >= epochs[0]] if epochs else []
+    """Check that the state reports all attempts. Their cost is checked when they start."""
+    reported = [attempt.epoch for attempt in state.attempts if attempt.epoch >= epochs[0]] if epochs else []
     # One that was claimed when the run ended in the same moment never began.
-    if told not in (epochs, epochs[:-1]):
-        watch.fail(f"attempts {epochs} were made, {told} are told of")
+    if reported not in (epochs, epochs[:-1]):
+        watch.fail(f"attempts {epochs} were made, {reported} are reported")
 
 
 def _completed(watch: Watch, coordinator: CoordinatorActor, state: RunState) -> None:
@@ -106,11 +106,11 @@ def _unfit(watch: Watch, coordinator: CoordinatorActor, state: RunState) -> None
     late = any(map(scenario.has, ("old epoch", "lost welcome"))) or _came_all_the_same(watch)
     faultless = not set(watch.struck) - set(HARMLESS) and not scenario.slow and not late
     named = set(state.excluded)
-    runs = [one for one in watch.world.coordinators if one.number <= coordinator.number]
-    known = {f"n{index}" for one in runs for index in scenario.unfit([node.index for node in one.hosts])}
-    either = {f"n{index}" for one in runs for index in scenario.unsure([node.index for node in one.hosts])}
-    if not named or (faultless and named - either != known - either):
-        watch.fail(f"{sorted(named)} are called unfit, {sorted(known)} are")
+    runs = [run for run in watch.world.coordinators if run.number <= coordinator.number]
+    unfit = {f"n{index}" for run in runs for index in scenario.unfit([node.index for node in run.hosts])}
+    either = {f"n{index}" for run in runs for index in scenario.unsure([node.index for node in run.hosts])}
+    if not named or (faultless and named - either != unfit - either):
+        watch.fail(f"{sorted(named)} are called unfit, {sorted(unfit)} are")
 
 
 def _node_fail(watch: Watch, coordinator: CoordinatorActor, state: RunState) -> None:
@@ -124,8 +124,10 @@ def _node_fail(watch: Watch, coordinator: CoordinatorActor, state: RunState) -> 
     if trained and failure and failure.node and failure.node not in world:
         watch.fail(f"NODE_FAIL for {state.failure.node}, and {world} trained")
     together, silent, _ = state.reason.partition(" fell silent at the same time")
-    told = {*expand(together.split()[-1])} if silent else set()
-    named = any(f"n{node.index} " in state.reason or told > {f"n{node.index}"} for node in watch.world.nodes)
+    reported_nodes = {*expand(together.split()[-1])} if silent else set()
+    named = any(
+        f"n{node.index} " in state.reason or reported_nodes > {f"n{node.index}"} for node in watch.world.nodes
+    )
     if not named and not (len(watch.world.coordinators) > 1 and LAST_LOST in state.reason):
         watch.fail(f"NODE_FAIL does not name its node: {state.reason}")
 
@@ -150,7 +152,7 @@ def _unexpected(watch: Watch, coordinator: CoordinatorActor, state: RunState) ->
 
 
 def _asked(watch: Watch, state: RunState) -> None:
-    """Where nothing happened but that somebody asked, the run ends for that, and soon."""
+    """Check that a requested end comes soon if there was no other fault."""
     world, scenario = watch.world, watch.world.scenario
     if _only(watch, *ASKING) and world.asked_at is not None:
         before_joining = "before" in state.reason and "had joined" in state.reason
@@ -169,7 +171,7 @@ def _asked(watch: Watch, state: RunState) -> None:
 
 
 def _survives(watch: Watch, state: RunState) -> None:
-    """Whoever has a restart for each thing that is lost, and a node for each node, completes."""
+    """Check that a run completes if it has a restart for each loss and a spare for each lost node."""
     world, scenario = watch.world, watch.world.scenario
     if not _only(watch, *LOSSES) or len(world.coordinators) > 1 or scenario.slow:
         return
@@ -186,9 +188,9 @@ def _survives(watch: Watch, state: RunState) -> None:
 
 
 def _innocent(watch: Watch, state: RunState) -> None:
-    """Where only launchers were killed no node is named for it.
+    """Check that no node is blamed if only launchers were killed.
 
-    One that was lost in its check may be, and one whose agent's end is heard before the launcher's.
+    A node may be blamed that was lost in its check, or whose agent's end arrives before the launcher's.
     """
     scenario = watch.world.scenario
     hampered = scenario.examined or scenario.slow or scenario.has("lost welcome")
@@ -198,7 +200,7 @@ def _innocent(watch: Watch, state: RunState) -> None:
 
 
 def _expected(watch: Watch, state: RunState) -> None:
-    """Where nothing but the program itself went wrong, its end is known beforehand."""
+    """Check the expected end of a run in which only the program failed."""
     scenario = watch.world.scenario
     brief = len(watch.frozen_for) < 2 and sum(watch.frozen_for) < contract.LOST_SECONDS + 0.4
     if not (_only(watch, *PROGRAM) or (_only(watch, "freeze coordinator") and brief and not scenario.slow)):
@@ -213,26 +215,26 @@ def _expected(watch: Watch, state: RunState) -> None:
         if state.state is not State.FAILED or state.exit_code != 3:
             watch.fail(f"with {unfit} unfit the run ended {state.state}: {state.reason}")
         return
-    runs = sorted(watch.world.program.runs.items(), key=lambda one: one[1].start)
+    runs = sorted(watch.world.program.runs.items(), key=lambda run: run[1].start)
     attempts, blamed = foretold(scenario, [watch.world.program.step(*key) for key, _ in runs])
     if any(abs(at - scenario.duration) < 5 for _, at, _ in scenario.crashes.values()):
         return
     if blamed is not None:
         failure = state.failure
-        seen = (state.state, len(state.attempts), failure and (failure.rank, failure.code))
-        if seen != (State.FAILED, attempts, blamed):
-            watch.fail(f"expected {blamed} to fail in attempt {attempts}: {seen} {state.reason}")
+        actual = (state.state, len(state.attempts), failure and (failure.rank, failure.code))
+        if actual != (State.FAILED, attempts, blamed):
+            watch.fail(f"expected {blamed} to fail in attempt {attempts}: {actual} {state.reason}")
         return
     if state.state is not State.COMPLETED or len(state.attempts) != attempts:
         watch.fail(f"a healthy run ended {state.state} after {len(state.attempts)} attempts: {state.reason}")
     # A second agent is dropped, or ended with the launcher while it still connects, as one that is
     # never told that it is welcome.
     more = any(map(scenario.has, ("second agent", "late agent", "lost welcome"))) or scenario.unreachable >= 0
-    # Over a slow network a last word may come after the launcher has ended who was left out, and all others.
+    # Over a slow network the farewell may arrive after the launcher has ended the agents.
     more = more or (scenario.slow > 0 and "mute" in scenario.examiners)
     coordinator = watch.world.coordinators[0]
     for agent in coordinator.agents:
-        # Where a node joined too late the launcher ended all of them, and was started once more.
+        # The launcher ended all agents and was started again if a node joined too late.
         replaced = scenario.slow > 0 and agent.launch < coordinator.launches
         if agent.exit_code not in ((0, 1, 143, None) if more or replaced else (0,)):
             watch.fail(f"{agent.name} exits with {agent.exit_code} at the end of a healthy run")
@@ -242,20 +244,20 @@ def _came_all_the_same(watch: Watch) -> bool:
     """The agent of a node that the launcher cannot reach: it is fit, until the launcher ends all of them."""
     scenario = watch.world.scenario
     never = (scenario.unreachable, scenario.allocated - 1 if scenario.has("no agent") else -1)
-    came = (agent for one in watch.world.coordinators for agent in one.agents if agent.welcomed)
-    return any(agent.index in never for agent in came)
+    welcomed = [agent for run in watch.world.coordinators for agent in run.agents if agent.welcomed]
+    return any(agent.index in never for agent in welcomed)
 
 
 def _came_late(scenario: Scenario, state: RunState) -> bool:
-    """Whose agent came too late for the check is not known to be fit."""
+    """Return whether the run ended because a node joined too late for the check."""
     late = scenario.has("old epoch") or scenario.has("lost welcome") or scenario.slow > 0
     return late and state.exit_code == contract.ExitCode.UNFIT and "did not join" in state.reason
 
 
 def foretold(scenario: Scenario, steps: list[int]) -> tuple[int, tuple[int, int] | None]:
-    """How many attempts there will be, and which rank fails in the last one with which code (or None).
+    """Return the number of attempts, and the rank that fails in the last one with its code (or None).
 
-    ``steps`` is what each start of the ranks reported at its end.
+    ``steps``: the last step that each start of the ranks reported.
     """
     used = ports = row = 0
     highest, charged = -1, False

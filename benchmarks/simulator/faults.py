@@ -59,7 +59,7 @@ def _strike(world: World, fault: str, strike: Callable[[World], None]) -> None:
 
 
 def heal(world: World) -> None:
-    """Links work, what was stopped goes on; what was killed stays dead."""
+    """Repair all links and resume everything that was stopped. Killed processes stay dead."""
     world.healed = True
     world.log("healed")
     for coordinator in world.coordinators:
@@ -141,8 +141,8 @@ def _kill_launcher(world: World) -> None:
         return
     tasks, launch = coordinator.tasks(), coordinator.launches
     coordinator.end_launchers()
-    said = ("srun: error: killed",)
-    world.clock.after(0.05, coordinator.feed, coordinator_events.LauncherEnded(137, said, launch=launch))
+    lines = ("srun: error: killed",)
+    world.clock.after(0.05, coordinator.feed, coordinator_events.LauncherEnded(137, lines, launch=launch))
     if world.fault_chance.random() < 0.5:
         world.watch.struck.append("its tasks")
         for agent in tasks:
@@ -334,7 +334,7 @@ def _mute_takeover(world: World) -> None:
 
 
 def _late_answer(world: World) -> None:
-    """What a node is told comes seconds late, and nothing after it."""
+    """Delay the messages to an agent by seconds, and drop all later ones."""
     agent = _agent(world)
     if agent is not None:
         _sever(world, agent, (DOWN,), 5.5)
@@ -349,7 +349,7 @@ def _mute(world: World) -> None:
 
 
 def _maybe_stop(world: World, agent: AgentActor, after: float) -> None:
-    """Where it is stopped too, its shim alone keeps the lease."""
+    """Perhaps stop the agent too. Then only its shim enforces the lease."""
     if world.fault_chance.random() < 0.6:
         world.clock.after(after, agent.freeze, 1e9)
 

@@ -1,4 +1,4 @@
-"""Bugs to plant in what follows the end of a job, each of which worlds with jobs must notice."""
+"""Bugs to plant in the handling of job ends. Worlds with jobs must detect each of them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The oracles of a run over many jobs: who goes on, how often, and when nobody may; knows no machine."""
+"""Check runs over several jobs: which job continues, how often, and when none may."""
 
 from __future__ import annotations
 
@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from .slurm import Job, Slurm
     from .world import World
 
+# Faults that may keep a coordinator from reporting its end before the scheduler kills its job.
 LOSING = (
     "kill coordinator",
     "freeze coordinator",
@@ -23,17 +24,16 @@ LOSING = (
     "slow sweep",
     "controller away",
 )
-"""What may keep a coordinator from its last word until the scheduler kills all of its job."""
+# The same in a job that is killed within 30 s. The lease of a lost agent lasts as long, and a coordinator
+# that is killed while it hands the job back has no successor before the end.
 TOO_LATE = (
     *("cut link", "cut node", "swizzle", "lasting cut", "late answer", "reset link"),
     *("kill agent", "kill shim", "kill launcher", "supervisor"),
 )
-"""The same in a job that is killed within 30 s: the lease of an agent that is lost meanwhile lasts as long,
-and a coordinator that is killed while it gives the job back has no successor before the end."""
 
 
 class JobWatch:
-    """What has been of jobs; tells violations to the world's watch."""
+    """Follows the jobs of a run, and reports violations to the world's watch."""
 
     def __init__(self, world: World, slurm: Slurm) -> None:
         self._world, self._slurm = world, slurm
@@ -64,7 +64,7 @@ class JobWatch:
             fail(f"rank {process.rank} of job {job.number} starts when that is {job.state}")
         # A run that ended before its first attempt does not say in which job.
         ended = state.attempts[-1:] if state is not None and state.state.ended else ()
-        if state is not None and any(one.job_id != str(job.number) for one in ended):
+        if state is not None and any(attempt.job_id != str(job.number) for attempt in ended):
             fail(f"rank {process.rank} starts in job {job.number} after the run has ended {state.state}")
         if self._cancelled is not None and now != self._cancelled:
             fail(f"rank {process.rank} starts in job {now} after a cancel in job {self._cancelled}")
@@ -84,15 +84,15 @@ class JobWatch:
             self._world.watch.fail(f"the run goes on after {self.goings_on[cause]} times {cause}, not {most}")
 
     def cancelled(self, how: str) -> None:
-        """From now on no other job may train."""
+        """Note that no later job may train."""
         if self._cancelled is None and self._slurm.running.state == "running":
             self._world.log(f"cancelled {how}")
             self._cancelled = self._now()
 
-    def told(self, coordinator: CoordinatorActor, told: events.JobTold, question_at: float) -> None:
-        """A coordinator that was told to end learns why; where its owner wants that, it knows it now.
+    def told(self, coordinator: CoordinatorActor, event: events.JobTold, question_at: float) -> None:
+        """Note the answer to a coordinator that asked why it must end.
 
-        An answer that comes late decides nothing, whoever of its nodes was told to end first.
+        A late answer decides nothing.
         """
         runs = coordinator.alive and not coordinator.frozen and not coordinator.node.frozen
         undecided = coordinator.asked_at is not None and runs
@@ -100,21 +100,21 @@ class JobWatch:
         coordinator.answered_at = self._world.clock.now
         last = coordinator.states[-1].state if coordinator.states else State.RUNNING
         within = coordinator.asked_at is not None and self._world.clock.now <= question_at + 3.4
-        if told.why == "cancelled" and undecided and not decided and within and last is State.RUNNING:
+        if event.why == "cancelled" and undecided and not decided and within and last is State.RUNNING:
             self.cancelled("through the scheduler")
 
     def dropped(self, coordinator: CoordinatorActor, works: bool) -> None:
-        """A coordinator takes the job back that waits; the scheduler may not."""
+        """Note that a coordinator cancels its waiting job. ``works``: the scheduler does it."""
         if not works:
             self._dropped_in_vain = True
             self._cancelled = None if self._cancelled else self._cancelled
 
     def began_in_vain(self, job: Job) -> None:
-        """A job begins and finds the run ended: it should have been taken back."""
+        """Check a job that starts after the end of its run. It should have been cancelled."""
         last = job.after.coordinators[-1] if job.after else None
-        # One that is being queued when the run ends finds that out by itself, as it must anyway.
-        known = last is not None and last.exit_code is not None and last.knows_next
-        if known and not self._dropped_in_vain and not self._lost():
+        # A job that is queued while the run ends detects that by itself.
+        can_know = last is not None and last.exit_code is not None and last.knows_next
+        if can_know and not self._dropped_in_vain and not self._lost():
             self._world.watch.fail(f"job {job.number} was left waiting although the run had ended")
 
     def _lost(self) -> bool:

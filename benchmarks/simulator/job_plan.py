@@ -1,4 +1,4 @@
-"""What a seed draws about the jobs of a run: their time, who ends them, and how its scheduler answers."""
+"""Draw the jobs of a run from a seed: time limits, ends, and answers of the scheduler."""
 
 from __future__ import annotations
 
@@ -7,18 +7,18 @@ from dataclasses import dataclass
 
 from clusterrun.model.orders import Survival
 
+# Faults that worlds with jobs do not have: the scheduler does the same, or the worlds cannot simulate it.
 REPLACED = ("requeue", "stopped takeover", "time limit", "old epoch", "mute disk", "echoes", "mute takeover")
-"""Faults that start, or end, what only a scheduler does here; and what its worlds do not know yet."""
 
 
 @dataclass(frozen=True)
 class Ending:
-    """Who runs at ``at`` is ended, after ``grace`` seconds of a preemption; ``again``: to be requeued."""
+    """The end of the job that runs at a time."""
 
     at: float
     why: str
-    grace: float = 0.0
-    again: bool = False
+    grace: float = 0.0  # seconds of notice before a preemption
+    again: bool = False  # the job is requeued
 
 
 @dataclass(frozen=True)
@@ -34,7 +34,7 @@ class JobPlan:
 
 
 def draw_jobs(chance: random.Random) -> JobPlan:
-    """A run that goes on in other jobs."""
+    """Return the plan of a run that continues in other jobs."""
     survival = Survival(
         requeue=chance.choice(("requeue", "chain")),
         resubmit=("sbatch", "{dependency}", "script.sh"),

@@ -45,12 +45,12 @@ class Node:
             what(*args)
 
     def freeze(self) -> None:
-        """Nothing runs here any more, the shims neither."""
+        """Stop everything on this node, including the shims."""
         if not self.frozen:
             self.frozen, self.frozen_at = True, self.world.clock.now
 
     def thaw(self) -> None:
-        """Everything goes on; shims look at their leases."""
+        """Resume everything. Shims check their leases."""
         if not self.frozen or self.dead:
             return
         self.frozen = False
@@ -65,7 +65,7 @@ class Node:
         self.world.watch.node_thawed()
 
     def power_off(self) -> None:
-        """Nobody hears of it."""
+        """End everything on this node without any message."""
         self.dead = True
         for actor in [*self.agents, *self.coordinators]:
             actor.vanish()
@@ -73,15 +73,15 @@ class Node:
             process.vanish()
         self.sidecars.clear()
 
-    def kill(self, wanted: Any) -> None:
-        """SIGKILL to all processes that ``wanted`` holds for; a stuck one only notes it."""
+    def kill(self, matches: Any) -> None:
+        """Send SIGKILL to all processes for which ``matches`` is true. A stuck process only notes it."""
         killed: dict[Process, bool] = {}
         while True:
-            # What a process leaves behind when it dies is found by the next look, as a sweep does.
-            found = [process for process in self.processes if wanted(process) and process not in killed]
-            if not found:
+            # The next round finds the children that a killed process left.
+            processes = [process for process in self.processes if matches(process) and process not in killed]
+            if not processes:
                 return
-            for process in found:
+            for process in processes:
                 killed[process] = True
                 process.kill()
 
@@ -152,14 +152,14 @@ class Process:
             and how != "vanished"
             and not self.stuck
         ):
-            left = Process(self.agent, self.epoch, self.rank, child=True)
-            left.stopped = self.stopped  # it was there before, and was stopped with the rank
-            if left.finishes:
-                self.node.later(LEFTOVER_SECONDS, left.end, 0, "finished")
+            child = Process(self.agent, self.epoch, self.rank, child=True)
+            child.stopped = self.stopped  # it was there before, and was stopped with the rank
+            if child.finishes:
+                self.node.later(LEFTOVER_SECONDS, child.end, 0, "finished")
         error = self.error if how == "natural" else ""
         place = f"/train.py:{len(error)} main" if error else ""
-        told = RankExited(self.epoch, self.rank, code, collision=self.collides, error=error, place=place)
-        world.clock.after(0.004 * world.process_chance.random(), self.agent.feed, told)
+        event = RankExited(self.epoch, self.rank, code, collision=self.collides, error=error, place=place)
+        world.clock.after(0.004 * world.process_chance.random(), self.agent.feed, event)
         if code != 0 and how == "natural":
             world.program.break_peers(self)
 
@@ -205,14 +205,14 @@ class Companion:
 
     def _say(self, number: int, answer: str) -> None:
         if self.alive:
-            told = SidecarSaid(self.epoch, self.name, number, answer)
-            self.node.world.clock.after(0.001, self.agent.feed, told)
+            event = SidecarSaid(self.epoch, self.name, number, answer)
+            self.node.world.clock.after(0.001, self.agent.feed, event)
 
     def _die(self) -> None:
         if self.alive:
             self.kill()
-            gone = SidecarEnded(self.epoch, self.name, "was killed")
-            self.node.world.clock.after(0.001, self.agent.feed, gone)
+            event = SidecarEnded(self.epoch, self.name, "was killed")
+            self.node.world.clock.after(0.001, self.agent.feed, event)
 
 
 class Shim:
@@ -269,5 +269,5 @@ class Shim:
         if self.alive:
             self.alive = False
             self.agent.die("its shim")
-            # By lineage: another agent of the same run on this node (a second one, dropped) has its own shim.
+            # Another agent of the same run on this node has its own shim.
             self.agent.node.kill(lambda process: process.agent is self.agent)

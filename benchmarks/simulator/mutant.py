@@ -1,4 +1,4 @@
-"""What a planted bug is; plants none."""
+"""Define a planted bug."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from typing import NamedTuple
 
 
 class Mutant(NamedTuple):
-    """``old`` becomes ``new`` in one file; ``old`` must stand there exactly once."""
+    """Replaces ``old`` by ``new`` in one file. The file must contain ``old`` exactly once."""
 
     name: str
     module: str

@@ -1,4 +1,4 @@
-"""Planted bugs: small patches of the machines' source, each of which the simulator must notice."""
+"""Plant bugs: small patches of the state machines. The simulator must detect each of them."""
 
 from __future__ import annotations
 
@@ -84,9 +84,9 @@ def _imports_of(text: str) -> str:
     return re.sub(r"(?m)^( *)from clusterrun\.(\w+) import (\w+(?:, \w+)*)$", _one_by_one, text)
 
 
-def _one_by_one(found: re.Match[str]) -> str:
+def _one_by_one(match: re.Match[str]) -> str:
     """An import of several modules as one line each; the machines are the copies."""
-    indent, folder, names = found.groups()
+    indent, folder, names = match.groups()
     where = {
         name: COPIES if f"{folder}/{name}" in MACHINES else f"clusterrun.{folder}"
         for name in names.split(", ")

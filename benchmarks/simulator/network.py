@@ -14,7 +14,7 @@ UP, DOWN = 0, 1
 
 
 class Closed:
-    """What an end learns when the other one, or the network, ended the connection."""
+    """The event that the other end or the network closed the connection."""
 
     def __init__(self, why: str) -> None:
         self.why = why
@@ -76,7 +76,7 @@ class Link:
             self._clock.after(patience, self._give_up, way)
 
     def heal(self) -> None:
-        """Both directions work again; what was held back goes on its way."""
+        """Repair both directions. Delayed messages are delivered."""
         for way in (UP, DOWN):
             self.cut[way] = False
             self._start(way)

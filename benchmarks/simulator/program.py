@@ -10,8 +10,8 @@ if TYPE_CHECKING:
     from .world import World
 
 
+# Last step of a program that makes no progress. A step takes one second.
 SAME_STEP = 3
-"""Where a program stops that comes no further, in steps; one takes a second."""
 
 
 class EpochRun:
@@ -29,7 +29,7 @@ class EpochRun:
 
 
 class Program:
-    """What ranks do; each start of them is an ``EpochRun``, by coordinator and epoch."""
+    """The user's program. Each start of its ranks is an ``EpochRun``, by coordinator and epoch."""
 
     def __init__(self, world: World) -> None:
         self.runs: dict[tuple[int, int], EpochRun] = {}
@@ -99,7 +99,7 @@ class Program:
 
 
 def reported(mode: str, seconds: int, base: int) -> int:
-    """The step that a program of this kind has come to after so many seconds."""
+    """Return the step that a program of this kind reaches in ``seconds``."""
     if seconds < 1:
         return -1
     return base + seconds if mode == "further" else min(seconds, SAME_STEP)

@@ -1,4 +1,4 @@
-"""Bugs to plant in what follows a failure, each of which the simulator must notice."""
+"""Bugs to plant in the handling of failures. The simulator must detect each of them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a seed draws before anything runs: the size, the user's program, and which faults exist at all."""
+"""Draw a world from a seed: its size, the user's program, and the kinds of faults."""
 
 from __future__ import annotations
 
@@ -48,6 +48,7 @@ FAULTS = (
 )
 """Each world has a few of them (a swarm): all of them at once would make all worlds alike."""
 
+# Dangerous combinations. Every second world has one of them.
 THEMES = (
     ("requeue", "freeze coordinator"),
     ("requeue", "stuck", "crash"),
@@ -81,9 +82,9 @@ THEMES = (
     ("supervisor", "freeze node", "slow network"),
     ("controller away", "kill agent"),
 )
-"""What is known to be dangerous together; every other world has one of these."""
 
 RARE_FAULTS = ("echoes", "mute takeover", "late answer")
+# One world in six has one of these themes in addition, with fixed times, and a spare node.
 RARE_THEMES = (
     ("repeat", "echoes"),
     ("mute takeover",),
@@ -95,7 +96,6 @@ RARE_THEMES = (
     ("kill agent", "kill shim", "cut link"),
     ("freeze node",),
 )
-"""What one world in six has beside all else: little of it is left to luck, and there is a spare node."""
 
 OWN_TEXT = "NameError: name 'optimiser' is not defined"
 ERRORS = ("", OWN_TEXT, "ValueError: bad shard", "KeyError: 'shard'", "ConnectionError: refused")
@@ -175,13 +175,13 @@ class Scenario:
         return self.examiners[index] if self.examined else WELL
 
     def unfit(self, hosts: list[int]) -> set[int]:
-        """Those of ``hosts`` (numbers in the pool) that an examination finds unfit, whatever happens."""
-        found = {index for index in hosts if self.examiner(index) not in FIT} - self.unsure(hosts)
+        """Return the ``hosts`` (numbers in the pool) that the check always finds unfit."""
+        unfit = {index for index in hosts if self.examiner(index) not in FIT} - self.unsure(hosts)
         if self.examined and self.has("no agent"):
-            found.add(hosts[-1])
+            unfit.add(hosts[-1])
         if self.examined and self.one_launcher and self.unreachable >= 0:
-            found.add(hosts[self.unreachable])
-        return found
+            unfit.add(hosts[self.unreachable])
+        return unfit
 
     def unsure(self, hosts: list[int]) -> set[int]:
         """Late examiners in a job that was suspended: by its clock they may have been in time, or not."""
@@ -273,7 +273,7 @@ def _rarity(world: Scenario, chance: random.Random) -> None:
 
 
 def _examination(world: Scenario, chance: random.Random) -> None:
-    """A third of all worlds check their nodes; some of these are ill, or their examiners are."""
+    """Let a third of all worlds check their nodes. Some nodes or examiners are faulty."""
     world.observed = chance.random() < 0.2
     world.spares = chance.choice((0, 0, 0, 1, 1, 2)) if chance.random() < 0.5 else 0
     world.examined = chance.random() < 0.4

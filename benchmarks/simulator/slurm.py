@@ -53,7 +53,7 @@ class Job:
 
 
 class Slurm:
-    """Of all jobs of the run at most one runs at a time."""
+    """The scheduler. At most one job of the run runs at a time."""
 
     def __init__(self, world: World, plan: JobPlan) -> None:
         self.world, self.plan = world, plan
@@ -66,13 +66,13 @@ class Slurm:
     # --- jobs begin ---
 
     def begin(self) -> None:
-        """The first job, and whatever will be done to the one that runs."""
+        """Start the first job, and schedule the planned ends."""
         self._start(self.running)
         for ending in self.plan.endings:
             self.world.clock.at(ending.at, self._when_back, self._strike, ending)
 
     def quiet(self) -> bool:
-        """Nothing runs, and nothing that waits can begin."""
+        """Return whether no job runs and no waiting job can start."""
         return all(job.state == OVER or (job.state == WAITING and not self._nodes(job)) for job in self.jobs)
 
     def _nodes(self, job: Job) -> list[Node]:
@@ -228,12 +228,12 @@ class Slurm:
         coordinator.feed(events.JobTold("unknown"))
 
     def _answer(self, coordinator: CoordinatorActor, seconds: float) -> None:
-        told = self._of(coordinator.job, coordinator.restarts)
+        event = self._of(coordinator.job, coordinator.restarts)
         asked_at = self.world.clock.now - seconds
 
         def deliver() -> None:
-            self.watch.told(coordinator, told, asked_at)
-            coordinator.feed(told)
+            self.watch.told(coordinator, event, asked_at)
+            coordinator.feed(event)
 
         self.world.clock.after(seconds, deliver)
 
@@ -253,11 +253,11 @@ class Slurm:
         def submit() -> None:
             if not coordinator.alive and lost:
                 return
-            told = self._sbatch(coordinator, excluded)
+            event = self._sbatch(coordinator, excluded)
 
             def deliver() -> None:
-                coordinator.knows_next = coordinator.alive and bool(told.job_id)
-                coordinator.feed(told)
+                coordinator.knows_next = coordinator.alive and bool(event.job_id)
+                coordinator.feed(event)
 
             self.world.clock.after(seconds / 2, deliver)
 

@@ -150,7 +150,7 @@ class Watch:
             self.fail(f"somebody changes his place from {before} to {world}")
 
     def _fit(self, agent: AgentActor, world: tuple[str, ...]) -> None:
-        """Where nodes are checked, none that is unfit trains; where not, the first ones do."""
+        """Check that no unfit node trains. Without a check of nodes the first nodes must train."""
         scenario, coordinator = self.world.scenario, agent.coordinator
         if not scenario.examined:
             first = tuple(f"n{node.index}" for node in coordinator.hosts[: scenario.nodes])
@@ -223,9 +223,9 @@ class Watch:
 
     def agent_told(self, agent: AgentActor, message: Any) -> None:
         if isinstance(message, msg.RanksGone):
-            left = [p for p in agent.node.processes if p.agent is agent and p.epoch == message.epoch]
-            if len(left) > len(message.stuck):
-                self.fail(f"{agent.name} says that epoch {message.epoch} is gone, {len(left)} live")
+            alive = [p for p in agent.node.processes if p.agent is agent and p.epoch == message.epoch]
+            if len(alive) > len(message.stuck):
+                self.fail(f"{agent.name} says that epoch {message.epoch} is gone, {len(alive)} live")
 
     def shim_is_dead(self, agent: AgentActor) -> None:
         """Without its shim an agent ends its ranks at once, or once its node runs again."""
@@ -349,7 +349,7 @@ class Watch:
             self.rank_killed(process)
 
     def finished(self, coordinator: CoordinatorActor) -> None:
-        """The end that is told is the end that was."""
+        """Check that the reported end is the actual end."""
         for process in self._running():
             if process.run == coordinator.number and not process.unkillable and not process.child:
                 self.fail(

@@ -220,18 +220,18 @@ class World:
         coordinator.feed(first if after < 0 else coordinator_events.EpochClaimed(epoch))
 
     def _tell_superseded(self, coordinator: CoordinatorActor, epoch: int) -> None:
-        # It looks every two seconds: one that was stopped looks soon after it goes on, not at once.
+        # A coordinator looks every two seconds. After a stop it looks soon, not at once.
         if coordinator.frozen or coordinator.node.frozen:
             self.clock.after(self.fault_chance.uniform(0.5, 2.0), self._tell_superseded, coordinator, epoch)
         elif coordinator.alive:
             coordinator.feed(coordinator_events.Superseded(epoch))
 
     def write_state(self, coordinator: CoordinatorActor, state: RunState) -> None:
-        """What was saved reaches the disk, unless a newer attempt stands there (the runtime looks)."""
-        there = self.state_file
-        if not state.attempts and there is not None:  # the runtime keeps what earlier coordinators wrote
-            state = replace(state, epoch=there.epoch, attempts=there.attempts, started_at=there.started_at)
-        overtaken = there is not None and (there.updated_at, there.state.ended) > (
+        """Write a state to disk, unless the disk has a newer attempt."""
+        stored = self.state_file
+        if not state.attempts and stored is not None:  # the runtime keeps what earlier coordinators wrote
+            state = replace(state, epoch=stored.epoch, attempts=stored.attempts, started_at=stored.started_at)
+        overtaken = stored is not None and (stored.updated_at, stored.state.ended) > (
             state.updated_at,
             state.state.ended,
         )
@@ -245,12 +245,12 @@ class World:
         """srun: one agent per node."""
         missing = self.scenario.allocated - 1 if self.scenario.has("no agent") else -1
         if self.clock.now < self.watch.controller_away_until:
-            words = "srun: error: Unable to confirm allocation for job 3: Unable to contact slurm controller"
+            line = "srun: error: Unable to confirm allocation for job 3: Unable to contact slurm controller"
             coordinator.launcher_lives = False
-            told = coordinator_events.LauncherEnded(
-                1, (words,), True, bool(coordinator.older), coordinator.launches
+            event = coordinator_events.LauncherEnded(
+                1, (line,), True, bool(coordinator.older), coordinator.launches
             )
-            self.clock.after(1.0, coordinator.feed, told)
+            self.clock.after(1.0, coordinator.feed, event)
             return
         for index, node in enumerate(coordinator.hosts):
             if index == missing or f"n{node.index}" in without:
@@ -276,14 +276,14 @@ class World:
         self.watch.struck.append("unreachable")
         for agent in coordinator.newest_tasks():
             agent.feed(agent.slurm_kills)
-        words = f"srun: error: Task launch for StepId=1.0 failed on node n{node.index}: Communication failure"
-        self.clock.after(0.2, self._gave_up, coordinator, launch, words)
+        line = f"srun: error: Task launch for StepId=1.0 failed on node n{node.index}: Communication failure"
+        self.clock.after(0.2, self._gave_up, coordinator, launch, line)
 
-    def _gave_up(self, coordinator: CoordinatorActor, launch: int, words: str) -> None:
+    def _gave_up(self, coordinator: CoordinatorActor, launch: int, line: str) -> None:
         # The runtime tells no end of one launcher while another one lives.
         if coordinator.launches == launch:
             others = bool(coordinator.older)
-            coordinator.feed(coordinator_events.LauncherEnded(233, (words,), True, others, launch))
+            coordinator.feed(coordinator_events.LauncherEnded(233, (line,), True, others, launch))
 
     def _start_agent(self, coordinator: CoordinatorActor, index: int, node: Node, launch: int) -> None:
         coordinator.coming -= 1
@@ -319,7 +319,7 @@ class World:
         self.clock.after(CONNECT_SECONDS, self._connect_again, agent, link)
 
     def agent_of(self, link: int) -> AgentActor | None:
-        """Who holds the other end of ``link``; None where it has turned to another one."""
+        """Return the agent at the other end of ``link``; None if the agent uses another link now."""
         agent = self._links[link]
         return agent if agent.link is not None and agent.link.number == link else None
 
@@ -361,14 +361,14 @@ class World:
             agent.feed(agent_events.Told(payload))
 
     def end_launcher(self, coordinator: CoordinatorActor) -> None:
-        """srun is told to end: it ends the tasks it can reach."""
+        """End srun, which ends the tasks that it can reach."""
         for agent in coordinator.tasks():
             self.clock.after(0.1, agent.feed, machine_events.SignalCame(signal.SIGTERM))
             self.clock.after(2.0, agent.feed, agent.slurm_kills)
         if coordinator.launcher_lives or coordinator.older:
             coordinator.end_launchers()
-            told = coordinator_events.LauncherEnded(143, (), launch=coordinator.launches)
-            self.clock.after(2.5, coordinator.feed, told)
+            event = coordinator_events.LauncherEnded(143, (), launch=coordinator.launches)
+            self.clock.after(2.5, coordinator.feed, event)
 
     def ask_for_end(self) -> None:
         """Somebody asks the run to end, now or within seconds."""
