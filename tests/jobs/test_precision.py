@@ -42,7 +42,7 @@ def test_a_processor_without_the_instructions_is_said_from_a_fake_list_of_flags(
         (
             "bf16",
             (7, 5),
-            "--amp bf16 works here, but this GPU (compute capability 7.5) has no bf16 units: "
+            "--amp bf16 works, but this GPU (compute capability 7.5) has no bf16 units: "
             "it may be slower than off",
         ),
         ("off", (7, 5), ""),
