@@ -133,7 +133,9 @@ def build(torch: Path, work: Path) -> None:
         print(f"{soname}: {kind}, {count} functions, {len(absent)} not supported")
 
     include = (f"-I{torch / 'include'}", f"-I{torch / 'include/torch/csrc/api/include'}")
-    abi = f"-D_GLIBCXX_USE_CXX11_ABI={int('cxx11' in torch_symbols(lib / 'libc10.so'))}"
+    # A function that returns a string shows with which of both string classes torch was compiled.
+    is_new = "_ZN3c108toStringB5cxx11ERKNS_12OperatorNameE" in torch_symbols(lib / "libtorch_cpu.so")
+    abi = f"-D_GLIBCXX_USE_CXX11_ABI={int(is_new)}"
     kernels = FOLDER / "cpu_kernels.cpp"
     flags = ("-w", abi, *include, "-shared", f"-L{lib}", "-Wl,--no-as-needed")
     output_of(*CXX, *flags, kernels, "-ltorch_cpu", "-lc10", "-o", work / KERNELS)

@@ -232,6 +232,12 @@ def test_what_holds_clocks_down_is_named(reasons, verdict, message):
     assert verdicts(CLOCKS, nodes(2, reading(), bad=ill)) == [("bad", verdict, message)]
 
 
+def test_one_sample_of_an_idle_gpu_is_a_warning() -> None:
+    ill = reading(slowed=["hw_slowdown"], temperature=31, idle=True)
+    message = "GPU 3: the hardware slows the clocks (hw_slowdown, 31 °C)"
+    assert verdicts(CLOCKS, nodes(2, reading(), bad=ill)) == [("bad", WARN, message)]
+
+
 def test_a_power_limit_below_the_others_is_a_warning():
     capped = reading(watts_most=500)
     assert verdicts(CLOCKS, nodes(3, reading(), bad=capped)) == [

@@ -34,7 +34,8 @@ def test_a_limit_of_the_user_for_files_blames_no_folder(tmp_path: Path) -> None:
         "import json, resource; resource.setrlimit(resource.RLIMIT_FSIZE, (1024, 1024)); "
         "from clusterrun.preflight.checks import folders; print(json.dumps(folders.written({!r})))"
     )
-    argv = [sys.executable, "-c", code.format(str(tmp_path))]
+    # Python would write cut bytecode files under such a limit, and later programs could not read them.
+    argv = [sys.executable, "-B", "-c", code.format(str(tmp_path))]
     result = subprocess.run(argv, capture_output=True, text=True, check=True, timeout=60)
     reading = json.loads(result.stdout)
     assert "error" not in reading and reading["same"] is True

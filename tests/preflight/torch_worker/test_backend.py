@@ -79,6 +79,28 @@ def test_a_gpu_that_does_not_finish_is_waited_for_until_its_time_with_a_fake_eve
         side.settle(time.monotonic() + 0.01)
 
 
+def test_a_step_takes_the_time_of_the_gpus_own_clock_with_a_fake_event(monkeypatch):
+    gpu = {"milliseconds": 0.0}
+
+    class TimedEvent(Event):
+        def __init__(self, enable_timing: bool = False) -> None:
+            super().__init__(looks=3)
+
+        def record(self) -> None:
+            self.at = gpu["milliseconds"]
+
+        def elapsed_time(self, last: TimedEvent) -> float:
+            return last.at - self.at
+
+    def step() -> None:
+        gpu["milliseconds"] += 0.25
+        time.sleep(0.005)  # the host is slower
+
+    monkeypatch.setattr(torch.cuda, "Event", TimedEvent)
+    side = OnGpu.__new__(OnGpu)
+    assert side.timed(step, time.monotonic() + 100) == pytest.approx(0.00025)
+
+
 def test_a_rank_takes_the_gpu_of_its_number_with_a_fake_torch(monkeypatch):
     taken: list[int] = []
     monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
