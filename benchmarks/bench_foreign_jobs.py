@@ -148,6 +148,7 @@ SECOND_PER_LAUNCHER = {
         "pipeline",
         "key_of_rank_0",
     ),
+    "srun_server": ("pair_or_world", "gathers_where_others_reduce", "locks_in_opposite_order"),
     "accelerate": ("asks_to_overwrite", "two_and_two"),
     "mpirun": ("downloads", "holds_interpreter"),
     "spawn": ("writes_fifo",),
@@ -187,6 +188,9 @@ def command(launcher: str, case: str, port: int) -> str:
         return f"{head}srun --ntasks=2 --ntasks-per-node=1 {bin_folder}/torchrun {torchrun} {script}"
     if launcher == "srun":
         return f"{head}{export}srun --ntasks=4 --ntasks-per-node=2 --kill-on-bad-exit=0 {python} {script}"
+    if launcher == "srun_server":  # torch's worker server in each rank
+        inner = f"TORCH_WORKER_SERVER_SOCKET=$MARKS/$SLURM_PROCID exec {python} {script}"
+        return f"{head}{export}srun --ntasks=4 --ntasks-per-node=2 bash -c '{inner}'"
     if launcher == "mpirun":
         names = "-x MASTER_ADDR -x MASTER_PORT -x MARKS -x PATH"
         options = "--allow-run-as-root --oversubscribe -np 4 --npernode 2 --mca btl tcp,self --mca pml ob1"
@@ -306,13 +310,19 @@ def size(nodes: int) -> None:
             while len(list(Path(folder).glob("up-*"))) < 8 * nodes and time.monotonic() < until:
                 time.sleep(1)
             time.sleep(NOTICED)
-            for _ in range(3):
+            for _ in range(5):
+                began = time.monotonic()
+                beside = ["srun", f"--jobid={job}", "--overlap", f"--nodes={nodes}", f"--ntasks={nodes}"]
+                lab.exec([*beside, "--ntasks-per-node=1", "--cpu-bind=none", "true"], timeout=180)
+                plain = time.monotonic() - began
                 began = time.monotonic()
                 ask = ["env", f"CLUSTERRUN_HOME={folder}/home", sys.executable, "-m", "clusterrun.cli.main"]
                 done = lab.exec([*ask, "diagnose", job], timeout=180)
                 seconds = time.monotonic() - began
                 said = (done.out or done.err).partition("\n")[0]
-                print(f"{nodes} nodes × 8 ranks: {seconds:.1f} s (goal 10 s)  {said}", flush=True)
+                load = os.getloadavg()[0]
+                figures = f"{seconds:.1f} s (goal 10 s), srun of true {plain:.1f} s, load {load:.0f}"
+                print(f"{nodes} nodes × 8 ranks: {figures}  {said}", flush=True)
         finally:
             lab.down()
 

@@ -19,9 +19,11 @@ import sys
 import threading
 import time
 import urllib.request
+from contextlib import nullcontext
 
 import torch
 import torch.distributed as dist
+from torch.distributed.elastic.control_plane import worker_main
 
 LONG = 100_000.0
 RANK_NAMES = ("RANK", "OMPI_COMM_WORLD_RANK", "SLURM_PROCID")
@@ -276,8 +278,9 @@ def two_and_two(rank: int) -> None:
 
 def run(case: str) -> None:
     rank, size = first_of(RANK_NAMES), first_of(SIZE_NAMES)
-    begin(rank, size)
-    globals()[case](rank)
+    with worker_main() if "TORCH_WORKER_SERVER_SOCKET" in os.environ else nullcontext():
+        begin(rank, size)
+        globals()[case](rank)
 
 
 # --- a launcher of its own ---

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 import stat
+import time
 
 from clusterrun.model.frozen import frozen
 
@@ -58,6 +59,14 @@ def look(pid: int) -> Process | None:
     """Return the process as it is now; None if it has ended."""
     process = read(pid)
     return None if process is None or process.state in GONE_STATES else process
+
+
+def started_at(pid: int) -> float:
+    """Return when the process started, in seconds since the epoch; 0.0 if it has ended."""
+    process = look(pid)
+    if process is None:
+        return 0.0
+    return time.time() - time.clock_gettime(time.CLOCK_BOOTTIME) + process.started / TICKS
 
 
 def seconds_without_processor(pid: int) -> float:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 
 from clusterrun.diagnosis.stacks import StackLocation, ThreadPlace, location
-from clusterrun.model.frozen import frozen
+from clusterrun.model.frozen import Any, frozen
 
 # Processors. A rank that uses less waits for something.
 BUSY = 0.5
@@ -51,6 +51,13 @@ class Record:
     at: float
     begun: int = 0
     by_thread: bool = False
+
+
+def text_of_sizes(value: Any) -> str:
+    """Return sizes and types in readable form: ``[4, 2]``, ``Float``. Long lists are cut."""
+    items = value if isinstance(value, list) else []
+    text = ", ".join(str(item) for item in items[:8])
+    return text + (f", and {len(items) - 8} more" if len(items) > 8 else "")
 
 
 @frozen

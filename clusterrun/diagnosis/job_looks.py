@@ -6,6 +6,8 @@ from clusterrun.diagnosis.evidence import RankSnapshot
 from clusterrun.model.frozen import frozen
 from clusterrun.model.usage import GpuUse
 
+NOT_INSTALLED = "py-spy is not installed there"
+
 
 @frozen
 class RankName:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 
-from clusterrun.diagnosis.calls import PATIENCE, of_snapshot
+from clusterrun.diagnosis.calls import PATIENCE, STOPPED, of_snapshot
 from clusterrun.diagnosis.decide import Judgement, decide
 from clusterrun.diagnosis.evidence import JobSnapshot, ProcessSample, RankSnapshot
 from clusterrun.diagnosis.job_looks import JobLook, SeenLauncher, SeenRank
@@ -172,12 +172,18 @@ def judge_world(world: JobWorld, history: JobHistory, mute: Sequence[tuple[str, 
     ranks = tuple(rank for rank in world.ranks if rank.state or not is_early)
     if not waiting:  # nobody waits for the others, so each rank that gets on shows progress
         ranks = tuple(replace(rank, moved=rank.moved or rank.rank in world.changed) for rank in ranks)
+    answering = [rank for rank in ranks if rank.state and rank.state not in STOPPED]
+    has_records = bool(answering) and all(rank.groups for rank in answering)
+    if not has_records:
+        ranks = tuple(replace(rank, groups=(), records=(), answered=False) for rank in ranks)
     snapshot = JobSnapshot(
-        seen=ranks, size=world.size, mute=tuple(mute), since_begun=since_begun, by_stacks=True
+        seen=ranks, size=world.size, mute=tuple(mute), since_begun=since_begun, by_stacks=not has_records
     )
     judgement = decide(of_snapshot(snapshot))
     diagnosis = judgement.diagnosis
     evidence = (*diagnosis.evidence, *_differing_counters(counters), *_without_stacks(world))
+    if has_records:
+        evidence += ("torch's own flight records of these ranks show their calls",)
     if not world.is_numbered and len(world.ranks) > 1:
         pids = ", ".join(f"rank {rank.rank} is process {rank.process.pid}" for rank in world.ranks[:MOST])
         evidence += (f"no variable numbers these ranks; they are counted by node and process: {pids}",)
@@ -208,7 +214,8 @@ def _without_stacks(world: JobWorld) -> Iterable[str]:
         ago = ""
         if process.idle >= process.seconds:
             ago = ", did not run for a minute" if process.idle >= 60 else ", did not run during the look"
-        kind = f"state {process.state}{where}, {busy:g} processors{ago}"
+        sockets = f", TCP sockets on {', '.join(process.addresses[:2])}" if process.addresses else ""
+        kind = f"state {process.state}{where}, {busy:g} processors{ago}{sockets}"
         kinds.setdefault(kind, []).append(rank.rank)
     for kind, ranks in list(kinds.items())[:MOST]:
         yield f"{ranks_in_words(ranks)}: {_NO_STACK}; {kind}"

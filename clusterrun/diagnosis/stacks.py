@@ -175,6 +175,11 @@ def of_faulthandler(text: str, main: str) -> tuple[str, ...]:
     return _threads(text).get(main.lstrip("0"), ())
 
 
+def of_faulthandlers_last(text: str) -> tuple[str, ...]:
+    """Return the stack of the last thread in faulthandler's output, which is the main thread's."""
+    return next(reversed(_threads(text).values()), ())
+
+
 def other_threads(text: str, main: str) -> tuple[ThreadPlace, ...]:
     """Return the threads beside ``main`` that run user code, or are in a collective."""
     places = []

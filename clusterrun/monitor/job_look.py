@@ -17,10 +17,18 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 
 from clusterrun import proc
-from clusterrun.diagnosis.evidence import ProcessSample, PythonStacks, RankSnapshot
-from clusterrun.diagnosis.job_looks import JobLook, SeenLauncher, SeenRank
+from clusterrun.diagnosis.evidence import LookOptions, ProcessSample, PythonStacks, RankSnapshot
+from clusterrun.diagnosis.flight_dump import groups_and_records
+from clusterrun.diagnosis.job_looks import NOT_INSTALLED, JobLook, SeenLauncher, SeenRank
 from clusterrun.diagnosis.spied_process import SpiedProcess, read_spied
-from clusterrun.diagnosis.stacks import Doing, in_data_loader, is_in_python, joins_processes, location
+from clusterrun.diagnosis.stacks import (
+    Doing,
+    in_data_loader,
+    is_in_python,
+    joins_processes,
+    location,
+    of_faulthandlers_last,
+)
 from clusterrun.model.document import encode_set
 from clusterrun.model.frozen import frozen, replace
 from clusterrun.model.usage import GpuUse
@@ -36,6 +44,7 @@ from clusterrun.monitor.job_processes import (
 )
 from clusterrun.monitor.process_sample import read_sample, used
 from clusterrun.monitor.sampling import count, use_between
+from clusterrun.monitor.torch_dumps import flight_dumps, server_stack
 
 # Seconds for one answer of py-spy, which usually takes 0.02 s, or 0.2 s with native frames.
 SPY_SECONDS = 8.0
@@ -52,11 +61,26 @@ FIRST_USE_SECONDS = 1.0
 MOST_USE_SECONDS = 6 * 3600.0
 # Without native frames, a rank that waits for others in C++ looks as if it were in user code.
 NO_NATIVE = "its native frames could not be read"
+# Kernel functions in which no collective sleeps for a second: the end of a program, a pipe, a FIFO without
+# another end, a lock of a file, a terminal, a connection, a sleep.
+_NOT_OF_TORCH = (
+    *("do_wait", "pipe_", "anon_pipe_", "wait_for_partner", "fifo_open", "flock_", "posix_lock", "fcntl_"),
+    *("n_tty_read", "inet_csk_accept", "inet_csk_wait_for_connect", "hrtimer_nanosleep", "do_nanosleep"),
+    *("common_nsleep", "sigsuspend", "do_sigtimedwait", "__do_sys_pause"),
+)
 GPU_DEVICES = ("/dev/nvidiactl", "/dev/kfd")
 _NONBLOCKING = ("--nonblocking", "--locals")
 _NATIVE = ("--native", "--locals")
 _SCOPE = "/proc/sys/kernel/yama/ptrace_scope"
+# Who may read the stacks of a process, for each value of the setting that restricts it.
+_SCOPES = {
+    "1": "its ancestors or root only: an administrator sets it to 0",
+    "2": "root only: an administrator sets it to 0",
+    "3": "nobody until the node starts again",
+}
 _DENIED = ("permission denied", "operation not permitted")
+# py-spy's message if it may not stop a process, and the value of Seccomp in /proc/PID/status with a filter.
+_NO_TRACES, _FILTERED = "Failed to get stack traces", "2"
 
 
 @frozen
@@ -87,6 +111,7 @@ class JobLooker:
         self._node, self._path = node, path
         self._processes: JobProcesses = sorted_out(of_job(job_id, own_step, node), loads_torch)
         self._problems: dict[str, None] = {}
+        self._problem_by_pid: dict[int, str] = {}
         self._until = time.monotonic() + ALL_SPIES_SECONDS
 
     def look(self, seconds: float) -> JobLook:
@@ -112,13 +137,31 @@ class JobLooker:
         second = self._spied(moving, _NONBLOCKING)
         # A rank that spins while it waits for its GPU stays in one place. Only native frames show that.
         spinning = [pid for pid in moving if _is_same(first[pid], second[pid]) and uses_gpu(pid)]
-        unclear = [pid for pid in (*still, *spinning) if _may_be_in_torch(first[pid].main)]
+        unclear = [
+            *(pid for pid in still if _may_be_in_torch(first[pid].main, after[pid].waits_in)),
+            *(pid for pid in spinning if _may_be_in_torch(first[pid].main, "")),
+        ]
         native = self._spied(unclear, _NATIVE)
         second.update((pid, spied) for pid, spied in native.items() if spied.main)
+        for rank in ranks:
+            if not second.get(rank.pid, first[rank.pid]).main and (text := server_stack(rank)):
+                second[rank.pid] = SpiedProcess(main=of_faulthandlers_last(text))
+        dumps = flight_dumps(
+            [
+                rank
+                for rank in ranks
+                if rank.pid in still or _is_same(first[rank.pid], second.get(rank.pid, first[rank.pid]))
+            ]
+        )
         observed = []
         for rank in ranks:
             stacks = first[rank.pid], second.get(rank.pid, first[rank.pid])
-            observed.append(self._seen(rank, stacks, before[rank.pid], after[rank.pid], length))
+            seen = self._seen(rank, stacks, before[rank.pid], after[rank.pid], length)
+            groups, records = groups_and_records(
+                dumps.get(rank.pid, {}), rank.name.size, LookOptions().records
+            )
+            snapshot = replace(seen.snapshot, groups=groups, records=records, answered=bool(groups))
+            observed.append(replace(seen, snapshot=snapshot))
         launchers = tuple(self._launcher(process, bool(observed)) for process in self._processes.launchers)
         if self._processes.unreadable:
             count = self._processes.unreadable
@@ -160,13 +203,16 @@ class JobLooker:
             return SpiedProcess()
         program = spy_program(pid, self._path)
         if not program:
-            self._problems.setdefault("py-spy is not installed there")
+            self._note(pid, NOT_INSTALLED)
             return SpiedProcess()
         text, problem = spy_dump(program, pid, options, seconds)
         if problem and proc.look(pid):
-            is_denied = any(phrase in problem.lower() for phrase in _DENIED)
-            self._problems.setdefault(refusal(pid) if is_denied else f"py-spy: {problem}")
+            self._note(pid, refusal(pid) if is_denied(problem, pid) else f"py-spy: {problem}")
         return read_spied(text) if text else SpiedProcess()
+
+    def _note(self, pid: int, problem: str) -> None:
+        self._problems.setdefault(problem)
+        self._problem_by_pid[pid] = problem
 
     def _with_spawned(self, ranks: Sequence[RankProcess]) -> list[RankProcess]:
         """Replace a process that waits for those of ``torch.multiprocessing.spawn`` by these."""
@@ -222,7 +268,10 @@ class JobLooker:
         waits = location(first.main).doing in (Doing.COLLECTIVE, Doing.RENDEZVOUS)
         is_still = _is_still(before, after)
         changed = not is_still and not _is_same(first, last)
-        is_unclear = is_still and not last.native and _may_be_in_torch(last.main)
+        is_unclear = is_still and not last.native and _may_be_in_torch(last.main, after.waits_in)
+        problem = NO_NATIVE if is_unclear else ""
+        if not last.main:
+            problem = self._problem_by_pid.get(pid, "")
         snapshot = RankSnapshot(
             rank=rank.name.rank,
             node=self._node,
@@ -236,7 +285,7 @@ class JobLooker:
             quiet=max(0.0, time.time() - after.output[1]) if after.output[1] else -1.0,
             printed=after.output[0] != before.output[0],
             moved=waits and changed,
-            problem=NO_NATIVE if is_unclear else "",
+            problem=problem,
         )
         return SeenRank(replace(rank.name, own=last.rank), snapshot, last.counters, changed)
 
@@ -265,9 +314,14 @@ def _is_same(first: SpiedProcess, second: SpiedProcess) -> bool:
     return bool(first.main) and (first.main, first.counters) == (second.main, second.counters)
 
 
-def _may_be_in_torch(stack: tuple[str, ...]) -> bool:
-    """Return whether a thread in user code may wait in native code, which its Python frames do not show."""
-    return location(stack).doing is Doing.USER and not is_in_python(stack)
+def _may_be_in_torch(stack: tuple[str, ...], waits_in: str) -> bool:
+    """Return whether a thread in user code may wait in native code, which its Python frames do not show.
+
+    ``waits_in`` is the kernel function that it has slept in during the whole look.
+    """
+    if location(stack).doing is not Doing.USER or is_in_python(stack):
+        return False
+    return not waits_in.startswith(_NOT_OF_TORCH)
 
 
 def uses_gpu(pid: int) -> bool:
@@ -336,23 +390,45 @@ def loads_torch(pid: int) -> bool:
     return b"libtorch" in maps
 
 
+def is_denied(problem: str, pid: int) -> bool:
+    """Return whether py-spy may not read or stop a process. It reports that in several ways."""
+    if any(phrase in problem.lower() for phrase in _DENIED):
+        return True
+    if _status(os.getpid()).get("Seccomp") == _FILTERED and problem.startswith(_NO_TRACES):
+        return True
+    try:
+        os.readlink(f"/proc/{pid}/exe")
+    except PermissionError:
+        return True
+    except OSError:
+        pass
+    return False
+
+
 def refusal(pid: int) -> str:
     """Return which setting forbids to read the memory of another process of the same user."""
     scope = proc.text(_SCOPE).strip()
-    if scope not in ("", "0"):
-        return (
-            f"the kernel forbids to read stacks: kernel.yama.ptrace_scope is {scope}; py-spy needs 0, or root"
-        )
+    if scope in _SCOPES:
+        return f"kernel.yama.ptrace_scope is {scope} there, so stacks may be read by {_SCOPES[scope]}"
     with suppress(OSError):
         if os.stat(f"/proc/{pid}").st_uid != os.getuid():
             return "the ranks belong to another user, or have changed their rights: they permit no look"
+    status, own = _status(pid), _status(os.getpid())
+    if int(status.get("CapPrm", "0"), 16) & ~int(own.get("CapPrm", "0"), 16):
+        return "the ranks have more rights than this step, which lacks CAP_SYS_PTRACE (as in a container)"
+    if own.get("Seccomp") == _FILTERED:
+        return "a seccomp filter is active in this step (as in a container), and it forbids ptrace"
+    with suppress(OSError):
         if os.readlink(f"/proc/{pid}/ns/user") != os.readlink("/proc/self/ns/user"):
             return (
                 "the ranks run in a container of another user namespace, which forbids to read their stacks"
             )
-    return (
-        "reading stacks is not permitted there: seccomp of a container, or a security module, forbids ptrace"
-    )
+    return "a security module (SELinux, AppArmor) or a container forbids ptrace there"
+
+
+def _status(pid: int) -> dict[str, str]:
+    lines = proc.text(f"/proc/{pid}/status").splitlines()
+    return {name: value.strip() for name, sign, value in (line.partition(":") for line in lines) if sign}
 
 
 def look_at_job(job_id: str, seconds: float, environment: Mapping[str, str], node: str) -> Iterator[str]:

@@ -16,7 +16,7 @@ from contextlib import suppress
 
 from clusterrun import proc
 from clusterrun.atomic_file import write_whole
-from clusterrun.diagnosis.evidence import Group, GroupRequest, MainCall, PostedOp, Record
+from clusterrun.diagnosis.evidence import Group, GroupRequest, MainCall, PostedOp, Record, text_of_sizes
 from clusterrun.diagnosis.stacks import ThreadPlace, of_faulthandler, other_threads
 from clusterrun.model.frozen import Any, fields, frozen
 from clusterrun.monitor.rank_instrumentation import STACKS_SIGNAL
@@ -265,8 +265,8 @@ def records(answer: Mapping[str, Any]) -> tuple[Record, ...]:
             str(record.get("group", "")),
             int(record.get("collective_seq_id") or 0),
             str(record.get("profiling_name") or "").partition(":")[2],
-            _text(record.get("input_sizes")),
-            _text(record.get("input_dtypes")),
+            text_of_sizes(record.get("input_sizes")),
+            text_of_sizes(record.get("input_dtypes")),
             bool(record.get("retired")) or record.get("state") == "completed",
             int(record.get("at") or 0) / 1e9,
             int(record.get("op_id") or 0),
@@ -274,13 +274,6 @@ def records(answer: Mapping[str, Any]) -> tuple[Record, ...]:
         )
         for record in answer.get("records") or ()
     )
-
-
-def _text(value: Any) -> str:
-    """Return sizes and types in readable form: ``[4, 2]``, ``Float``. Long lists are cut."""
-    items = value if isinstance(value, list) else []
-    text = ", ".join(str(item) for item in items[:8])
-    return text + (f", and {len(items) - 8} more" if len(items) > 8 else "")
 
 
 def keep_last(path: str, pids: Mapping[int, int]) -> None:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from clusterrun.diagnosis.calls import CallTable
 from clusterrun.diagnosis.hypothesis import Hypothesis
+from clusterrun.diagnosis.job_looks import NOT_INSTALLED
 from clusterrun.diagnosis.verdict import Diagnosis, Verdict
 
 # Above the rules that conclude from the absence of collectives, below all rules that read stacks.
@@ -28,8 +29,15 @@ def rule(table: CallTable) -> list[Hypothesis]:
 
 
 def _explain_no_stacks(table: CallTable, hypothesis: Hypothesis) -> Diagnosis:
+    problems = [rank.problem for rank in table.living if rank.problem]
     sentence = f"not enough seen: no Python stack of the {len(table.living)} ranks could be read"
-    remedy = "pip install py-spy beside clusterrun or on the nodes, and permit it to read processes of yours"
+    remedy = "pip install 'clusterrun[spy]', here or in the environment of the ranks, and diagnose again"
+    if problems:
+        problem = max(problems, key=problems.count)
+        sentence += f": {problem}"
+        if problem != NOT_INSTALLED:
+            remedy = "let an administrator change that, or diagnose as root with --user. Without stacks: "
+            remedy += "clusterrun top shows which rank computes"
     return Diagnosis(Verdict.UNDETERMINED, sentence, remedy=remedy)
 
 
