@@ -27,7 +27,7 @@ SERVER = "TORCH_WORKER_SERVER_SOCKET"
 HANDLERS = ("fr_trace_json", "dump_nccl_trace_json")
 SERVER_SECONDS = 2.0
 # torch looks at the pipe once a second.
-PIPE_SECONDS = 4.0
+PIPE_SECONDS = 5.0
 PAUSE = 0.1
 MOST_BYTES = 64 << 20
 

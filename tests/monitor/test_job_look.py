@@ -1,0 +1,109 @@
+"""A look at real processes that look like the ranks of a job, and what forbids to read their stacks."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from clusterrun import proc
+from clusterrun.diagnosis.job_looks import NOT_INSTALLED, JobLook
+from clusterrun.diagnosis.job_worlds import JobHistory, diagnose_looks
+from clusterrun.diagnosis.verdict import Verdict
+from clusterrun.model.document import decode
+from clusterrun.monitor import job_look
+from clusterrun.monitor.job_look import refusal
+
+ROOT = Path(__file__).resolve().parents[2]
+JOB = "990077"
+PATH = os.pathsep.join((os.path.dirname(sys.executable), os.defpath))
+WAITS = """
+import time
+def step():
+    open("up", "w").close()
+    time.sleep(600)
+step()
+"""
+LOOK = """
+import json, sys
+sys.path.insert(0, sys.argv[1])
+from clusterrun.model.document import encode_set
+from clusterrun.monitor.job_look import JobLooker
+print(json.dumps(encode_set(JobLooker(sys.argv[2], "n1", "9", sys.argv[3]).look(0.3))))
+"""
+
+
+@pytest.fixture
+def waits(tmp_path: Path) -> Iterator[int]:
+    """A rank of Python alone that sleeps in ``step``."""
+    names = {"SLURM_JOB_ID": JOB, "SLURM_STEP_ID": "0", "SLURM_PROCID": "0", "SLURM_NTASKS": "1"}
+    names["SLURMD_NODENAME"] = "n1"
+    (tmp_path / "train.py").write_text(WAITS)
+    argv = [sys.executable, "train.py"]
+    with subprocess.Popen(argv, env={**os.environ, **names}, cwd=tmp_path) as rank:
+        until = time.monotonic() + 60
+        while not (tmp_path / "up").exists() and rank.poll() is None and time.monotonic() < until:
+            time.sleep(0.02)
+        time.sleep(0.2)
+        yield rank.pid
+        rank.kill()
+
+
+def look(*before: str, path: str = PATH) -> JobLook:
+    argv = [*before, sys.executable, "-c", LOOK, str(ROOT), JOB, path]
+    answer = subprocess.run(argv, capture_output=True, text=True, timeout=120, check=True)
+    return decode(JobLook, json.loads(answer.stdout))
+
+
+@pytest.mark.skipif(shutil.which("py-spy", path=PATH) is None, reason="py-spy is not installed")
+def test_a_sleeping_rank_is_seen_with_its_line_and_is_not_stopped_for_native_frames(waits: int) -> None:
+    seen = look()
+    (rank,) = seen.ranks
+    stacks = rank.snapshot.stacks
+    assert (rank.snapshot.process.pid, rank.snapshot.location.frame.rpartition(" ")[2]) == (waits, "step")
+    if proc.waiting_in(waits):  # else the kernel does not say where it sleeps
+        assert (stacks.native, rank.snapshot.problem, seen.problems) == ((), "", ())
+
+
+def test_without_py_spy_the_state_is_shown_with_the_command_that_installs_it(
+    waits: int, tmp_path: Path
+) -> None:
+    empty = tmp_path / "python"
+    seen = look(path=str(empty))
+    (rank,) = seen.ranks
+    if rank.snapshot.stacks.main:
+        pytest.skip("py-spy is beside the interpreter")
+    assert rank.snapshot.problem == NOT_INSTALLED
+    diagnosis = diagnose_looks([seen], (), JobHistory()).diagnosis
+    assert (diagnosis.verdict, diagnosis.remedy[:11]) == (Verdict.UNDETERMINED, "pip install")
+
+
+@pytest.mark.skipif(
+    os.geteuid() != 0 or shutil.which("setpriv") is None, reason="it takes root's rights away"
+)
+@pytest.mark.skipif(shutil.which("py-spy", path=PATH) is None, reason="py-spy is not installed")
+def test_a_step_without_the_right_to_look_says_which_and_shows_the_state(waits: int) -> None:
+    rights = ("setpriv", "--bounding-set=-sys_ptrace", "--inh-caps=-sys_ptrace")
+    seen = look(*rights)
+    (problem,) = seen.problems
+    assert "CAP_SYS_PTRACE" in problem
+    diagnosis = diagnose_looks([seen], (), JobHistory()).diagnosis
+    assert diagnosis.verdict is Verdict.UNDETERMINED and problem in diagnosis.said
+    assert any(line.startswith("rank 0: no stack; state S") for line in diagnosis.evidence)
+
+
+@pytest.mark.parametrize(("scope", "who"), [("1", "root only"), ("2", "root only"), ("3", "nobody")])
+def test_the_kernels_setting_is_named_with_those_that_it_permits(
+    scope: str, who: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "scope").write_text(f"{scope}\n")
+    monkeypatch.setattr(job_look, "_SCOPE", str(tmp_path / "scope"))
+    text = refusal(os.getpid())
+    assert f"kernel.yama.ptrace_scope is {scope}" in text and who in text

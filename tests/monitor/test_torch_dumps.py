@@ -1,0 +1,114 @@
+"""Flight records and stacks that torch offers: a file, a pipe that asks for it, and its worker server."""
+
+from __future__ import annotations
+
+import os
+import pickle
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from clusterrun.diagnosis.flight_dump import groups_and_records
+from clusterrun.diagnosis.job_looks import RankName
+from clusterrun.diagnosis.stacks import of_faulthandlers_last
+from clusterrun.monitor import torch_dumps
+from clusterrun.monitor.job_processes import RankProcess
+from clusterrun.monitor.torch_dumps import flight_dumps, server_stack
+
+DUMP = {"entries": [{"process_group": ["0", "default_pg"], "collective_seq_id": 3}]}
+SERVED = """
+import os, time, torch, torch.distributed as dist
+from torch.distributed.elastic.control_plane import worker_main
+def step():
+    open("up", "w").close()
+    time.sleep(600)
+with worker_main():
+    dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
+    dist.all_reduce(torch.ones(3))
+    dist.barrier()
+    step()
+"""
+
+
+def rank(pid: int, **environment: str) -> RankProcess:
+    return RankProcess(RankName("RANK", 0, 1), pid, environment)
+
+
+@pytest.fixture
+def sleeper() -> Iterator[int]:
+    with subprocess.Popen(["sleep", "600"]) as process:
+        yield process.pid
+        process.kill()
+
+
+def test_a_file_that_torch_wrote_since_the_start_of_the_rank_is_read(sleeper: int, tmp_path: Path) -> None:
+    path = tmp_path / "dump-0"
+    path.write_bytes(pickle.dumps(DUMP))
+    os.utime(path, (time.time() + 60, time.time() + 60))
+    asks = rank(sleeper, TORCH_FR_DUMP_TEMP_FILE=f"{tmp_path}/dump-")
+    assert flight_dumps([asks]) == {sleeper: DUMP}
+    os.utime(path, (1.0, 1.0))
+    assert flight_dumps([asks]) == {}
+    assert flight_dumps([rank(sleeper)]) == {}
+
+
+def test_torch_is_asked_by_its_pipe_and_the_file_that_follows_is_read(sleeper: int, tmp_path: Path) -> None:
+    path, pipe = tmp_path / "dump-0", tmp_path / "ask-0.pipe"
+    path.write_bytes(pickle.dumps({**DUMP, "old": True}))
+    os.utime(path, (1.0, 1.0))
+    os.mkfifo(pipe)
+    reader = os.open(pipe, os.O_RDWR)
+
+    def answer() -> None:
+        os.read(reader, 8)
+        path.write_bytes(pickle.dumps(DUMP)[:9])
+        path.write_bytes(pickle.dumps(DUMP))
+
+    thread = threading.Thread(target=answer, daemon=True)
+    thread.start()
+    names = {"TORCH_NCCL_DEBUG_INFO_TEMP_FILE": f"{tmp_path}/dump-"}
+    names["TORCH_NCCL_DEBUG_INFO_PIPE_FILE"] = f"{tmp_path}/ask-"
+    assert flight_dumps([rank(sleeper, **names)]) == {sleeper: DUMP}
+    thread.join()
+    os.close(reader)
+
+
+def test_a_pipe_that_nobody_reads_and_one_that_is_not_answered_delay_nothing_for_ever(
+    sleeper: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(torch_dumps, "PIPE_SECONDS", 0.3)
+    os.mkfifo(tmp_path / "ask-0.pipe")
+    names = {"TORCH_FR_DUMP_TEMP_FILE": f"{tmp_path}/dump-"}
+    names["TORCH_NCCL_DEBUG_INFO_PIPE_FILE"] = f"{tmp_path}/ask-"
+    assert flight_dumps([rank(sleeper, **names)]) == {}
+    reader = os.open(tmp_path / "ask-0.pipe", os.O_RDWR)
+    assert flight_dumps([rank(sleeper, **names)]) == {}
+    os.close(reader)
+
+
+def test_the_worker_server_of_torch_gives_records_and_stacks(tmp_path: Path) -> None:
+    pytest.importorskip("torch.distributed.elastic.control_plane")
+    names = {"TORCH_WORKER_SERVER_SOCKET": str(tmp_path / "socket")}
+    environment = {**os.environ, **names}
+    with subprocess.Popen([sys.executable, "-c", SERVED], env=environment, cwd=tmp_path) as process:
+        try:
+            until = time.monotonic() + 240
+            while not (tmp_path / "up").exists() and process.poll() is None and time.monotonic() < until:
+                time.sleep(0.1)
+            served = rank(process.pid, **names)
+            document = flight_dumps([served])[process.pid]
+            _, records = groups_and_records(document, 1, 9)
+            assert [(record.operation, record.sequence, record.done) for record in records] == [
+                ("all_reduce", 1, True),
+                ("barrier", 2, True),
+            ]
+            stack = of_faulthandlers_last(server_stack(served))
+            assert [frame.rpartition(" ")[2] for frame in stack] == ["step", "<module>"]
+            assert server_stack(rank(os.getpid(), **names)) == ""
+        finally:
+            process.kill()
