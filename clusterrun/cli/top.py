@@ -170,7 +170,7 @@ def _on_terminal(live: LiveUsage | JobUsage, clock: Clock, interval: float, rank
             while live.look():
                 columns, rows = os.get_terminal_size(sys.stdout.fileno())
                 last = _fitted(live, clock.now(), ranks, columns or 80, rows or 24)
-                sys.stdout.write(picture([*last, "", "q ends top, not the run"]))
+                sys.stdout.write(picture([*last, "", "q ends top and nothing else"]))
                 sys.stdout.flush()
                 if keys.wait(interval if live.uses else 0.3):
                     break

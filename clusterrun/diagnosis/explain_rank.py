@@ -79,8 +79,10 @@ def _of_user_code(rank: RankSnapshot) -> Reason:
         ps = f"clusterrun exec --node {rank.node} -- ps -fp {process.lock_holder}"
         return Reason(why, f"what does that process do? {ps}")
     if process.children and any("/subprocess.py:" in frame for frame in rank.stacks.main[:4]):
-        program = f"{process.children[0].name} (process {process.children[0].pid})"
-        return Reason(f"it waits in user code{where}, for {program}", f"why does {program} not end?")
+        child = process.children[0]
+        program = f"{child.name} (process {child.pid})"
+        remedy = f"why does {program} not end? clusterrun exec --node {rank.node} -- ps -fp {child.pid}"
+        return Reason(f"it waits in user code{where}, for {program}", remedy)
     return Reason(f"it waits in user code{where}{_others(rank)}", WAIT_REMEDY)
 
 

@@ -192,9 +192,8 @@ def refusal(context: Context, job: ForeignJob, answer: StepAnswer, nodes: Sequen
             f"Slurm does not permit a step in job {job.job_id}: {message}", "is it a job of yours?"
         )
     if mentions(_OVER) or _has_ended(context, job):
-        return BadInput(
-            f"job {job.job_id} has ended meanwhile", f"sacct -j {job.job_id} says how, and its output why"
-        )
+        remedy = f"clusterrun diagnose {job.job_id} reads its output once it has ended"
+        return BadInput(f"job {job.job_id} has ended meanwhile", remedy)
     if mentions(_NO_OVERLAP):
         why = "this Slurm has no --overlap (it came with 20.11), so no step starts beside the job's own"
     elif mentions(_NO_PLACE):
@@ -212,7 +211,7 @@ def _has_ended(context: Context, job: ForeignJob) -> bool:
         now = context.client().foreign_job(job.job_id)
     except ClusterrunError:
         return False
-    return now is None or now.state.ended
+    return now is None or now.state.ended or "COMPLETING" in now.word
 
 
 def by_ssh(nodes: Sequence[str]) -> str:

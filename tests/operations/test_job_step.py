@@ -114,10 +114,11 @@ def test_the_reason_why_no_step_was_placed_is_told_with_the_way_by_ssh(
         assert "for n in n1 n2; do" in error.remedy and "ssh $n" in error.remedy
 
 
-def test_a_job_that_ends_during_the_look_is_called_ended(tmp_path: Any) -> None:
-    ended = context(tmp_path, replace(JOB, word="COMPLETED"))
-    error = refusal(ended, JOB, StepAnswer("", "", 1), ("n1",))
-    assert error.seen == "job 7 has ended meanwhile"
+@pytest.mark.parametrize("word", ["COMPLETED", "COMPLETING", "CANCELLED by 0"])
+def test_a_job_that_ends_during_the_look_is_called_ended(word: str, tmp_path: Any) -> None:
+    ended = context(tmp_path, replace(JOB, word=word))
+    error = refusal(ended, JOB, StepAnswer("", "srun: error: n1: task 0: Terminated", 1), ("n1",))
+    assert (error.seen, "clusterrun diagnose 7" in error.remedy) == ("job 7 has ended meanwhile", True)
 
 
 def test_nodes_lines_are_put_together_however_they_are_mixed() -> None:
