@@ -13,7 +13,14 @@ from collections.abc import Callable, Iterator, Mapping
 from clusterrun.model.errors import BadInput
 from clusterrun.model.frozen import frozen, replace
 from clusterrun.script.batch_scripts import Conversion, Part, PartOutcome
-from clusterrun.script.directives import Directive, Translated, last_number, read_directives, translate
+from clusterrun.script.directives import (
+    Directive,
+    Translated,
+    last_number,
+    read_directives,
+    task_counts,
+    translate,
+)
 from clusterrun.script.launch_commands import (
     PYTHON,
     SHELLS,
@@ -24,21 +31,18 @@ from clusterrun.script.launch_commands import (
     script_of,
     without_python,
 )
-from clusterrun.script.shell_source import Command, Constant, ShellSource, Statement
+from clusterrun.script.shell_source import (
+    Body,
+    Command,
+    Constant,
+    ShellSource,
+    Statement,
+    is_launcher_text,
+)
+from clusterrun.script.statement_rules import PRINTS, TASK_COUNTS, Facts, rule_for
 
 ARRAY_VARIABLE = "SLURM_ARRAY_TASK_ID"
-# Variables that clusterrun sets in every rank.
-_RENDEZVOUS = {
-    *("MASTER_ADDR", "MASTER_PORT", "WORLD_SIZE", "RANK", "LOCAL_RANK", "NODE_RANK", "NNODES"),
-    *("NPROC_PER_NODE", "LOCAL_WORLD_SIZE", "GROUP_RANK"),
-}
-# Variables of Slurm that count tasks. A job of clusterrun has one task on each node.
-_TASK_COUNTS = {
-    *("SLURM_NTASKS", "SLURM_NPROCS", "SLURM_NTASKS_PER_NODE", "SLURM_TASKS_PER_NODE"),
-    *("SLURM_CPUS_PER_TASK", "SLURM_PROCID", "SLURM_LOCALID"),
-}
-_PRINTS = ("echo", "printf", "date", "hostname", "nvidia-smi", "env", "printenv", "which", "pwd", "whoami")
-_HELPERS = (*_PRINTS, "mkdir", "cp", "rsync", "rm", "ls", "tar", "unzip", "touch", "sleep", "sbcast", "true")
+_HELPERS = (*PRINTS, "mkdir", "cp", "rsync", "rm", "ls", "tar", "unzip", "touch", "sleep", "sbcast", "true")
 # Commands that prepare the shell. The run ends if one of them fails; others may fail, as in the script.
 _PREPARES = (
     *("module", "ml", "source", ".", "conda", "mamba", "micromamba", "cd", "pushd", "spack", "ulimit"),
@@ -53,9 +57,13 @@ _SHELL_COMMANDS = (
 # Modules that are tools, and no training script.
 _TOOLS = ("pip", "venv", "ensurepip", "http.server", "json.tool", "zipfile")
 _TASKS = ("nodes", "ntasks", "ntasks-per-node", "tasks-per-node")
+# The value of a sweep in a word of the command.
+_PLACEHOLDER = re.compile(r"\{([A-Za-z_]\w*)\}", re.ASCII)
+# An argument of a script: ``$1``, ``"$@"``. Awk's own stand in single quotes.
+_POSITIONAL = re.compile(r"\$(?:\{?[1-9@*]|#)(?![^\n]*'[^']*$)")
 _READ = re.compile(r"\$\{?([A-Za-z_]\w*)", re.ASCII)
-# Scripts inside scripts. A deeper one is a program.
-_MOST_DEPTH = 3
+# Blocks inside of blocks, and scripts that start scripts. A deeper one is a program.
+_MOST_DEPTH = 8
 
 
 @frozen
@@ -89,7 +97,9 @@ def convert(text: str, read_file: Callable[[str], str] = lambda path: "") -> Con
     directives = read_directives(text)
     array = {directive.name: directive.value for directive in directives}.get("array", "")
     array = array if _task_list(array) else ""  # reported as not translated
-    script = _Script(text, {ARRAY_VARIABLE: "{task}"} if array else {}, read_file)
+    counts = task_counts(directives)
+    script = _Script(text, {**counts, **({ARRAY_VARIABLE: "{task}"} if array else {})}, read_file)
+    script.setup = [_with_counts(line, counts) for line in script.setup]
     training = script.training
     launch = training.launch if training else LaunchCommand("")
     translated = translate(directives, launch)
@@ -98,7 +108,7 @@ def convert(text: str, read_file: Callable[[str], str] = lambda path: "") -> Con
     parts = [*_directive_parts(directives, translated, array, is_alone), *script.parts]
     reads = set(_READ.findall(" ".join((*script.command, *script.setup))))
     if array:
-        options += _array_options(array, ARRAY_VARIABLE in reads)
+        options += _array_options(array)
         # Points count from 0. An array that does too, in steps of 1, needs no other index.
         if ARRAY_VARIABLE in reads and not re.fullmatch(r"range\(0,\d+\)", _task_list(array)):
             script.setup.insert(0, _array_value(array))
@@ -108,9 +118,10 @@ def convert(text: str, read_file: Callable[[str], str] = lambda path: "") -> Con
         if ("requeue", "") not in options:
             options.append(("requeue", ""))
     options += [("set", f"{name}={values}") for name, values in script.sweeps.items()]
+    options += [("env", f"{name}={{{name}}}") for name in script.sweeps if name in reads]
     if runs_per_node:
         options.append(("per-node", ""))
-    options += launch.options
+    options += [option for option in launch.options if option[0] != "setup"]
     if launch.max_restarts:
         options.append(("max-restarts", str(launch.max_restarts)))
     options += [("env", f"{name}={value}") for name, value in launch.environment]
@@ -121,6 +132,7 @@ def convert(text: str, read_file: Callable[[str], str] = lambda path: "") -> Con
         if directive.name == "chdir" and directive.value != "."
     ]
     options += [("setup", line) for line in script.setup]
+    options += [option for option in launch.options if option[0] == "setup"]
     parts.sort(key=lambda part: part.line)
     verb = "sweep" if array or script.sweeps else "submit"
     return Conversion(verb, tuple(options), script.command, tuple(parts))
@@ -201,12 +213,12 @@ def _task_list(array: str) -> str:
     return ",".join(values)
 
 
-def _array_options(array: str, is_read: bool) -> Iterator[tuple[str, str]]:
+def _array_options(array: str) -> Iterator[tuple[str, str]]:
     yield ("set", f"task={_task_list(array)}")
     if at_most := last_number(array.partition("%")[2]):
         yield ("at-most", str(at_most))
-    if is_read:
-        yield ("env", ARRAY_VARIABLE + "={task}")
+    # A training script may read it too.
+    yield ("env", ARRAY_VARIABLE + "={task}")
 
 
 def _array_value(array: str) -> str:
@@ -218,23 +230,39 @@ def _array_value(array: str) -> str:
     return f"tasks=({values}); {ARRAY_VARIABLE}=${{tasks[{ARRAY_VARIABLE}]}}"
 
 
+def _with_counts(text: str, counts: Mapping[str, str]) -> str:
+    """Return a setup line with the numbers of tasks of the script, which the job has others of."""
+    for name, value in counts.items():
+        text = re.sub(rf"\$(?:{name}\b|\{{{name}\}})", value, text)
+    return text
+
+
 class _Script:
-    """The statements of one script, sorted by what becomes of them."""
+    """The statements of one script, or of a block in it, sorted by what becomes of them."""
 
     def __init__(
         self,
         text: str,
         constants: Mapping[str, Constant],
         read_file: Callable[[str], str],
+        *,
         depth: int = 0,
-        first_line: int = 0,
+        arguments: tuple[str, ...] | None = None,
+        functions: Mapping[str, Body] | None = None,
+        lines_above: int = 0,
+        line_of_all: int = 0,
     ) -> None:
-        self._source = ShellSource(text, constants)
+        """Read ``text``.
+
+        ``lines_above``: lines of the file above a block. ``line_of_all``: the line of the outer script that
+        starts this one; 0 for a block.
+        """
+        self._source = ShellSource(text, constants, arguments, functions, lines_above)
         self._statements = self._source.statements
         self._read_file = read_file
         self._depth = depth
-        # Line of the outer script that starts this one; 0 for the outermost.
-        self._first_line = first_line
+        self._arguments = arguments
+        self._line_of_all = line_of_all
         self.parts: list[Part] = []
         self.setup: list[str] = []
         # Options that statements ask for, such as ``--input``.
@@ -249,84 +277,189 @@ class _Script:
         if self.training:
             end = self.training.place
             self._read_training(self.training)
-        needed = set(_READ.findall(" ".join(self.command)))
+        needed = set(_READ.findall(" ".join((*self.command, *self.setup))))
+        self._read_by_setup |= set(_READ.findall(" ".join(self.setup)))
         before = [tuple(self._before(statement, needed)) for statement in reversed(self._statements[:end])]
-        self.setup[:0] = [line for lines in reversed(before) for line in lines]
+        own_setup = [line for lines in reversed(before) for line in lines]
+        if arguments and any(_POSITIONAL.search(line) for line in (*own_setup, *self.setup)):
+            own_setup.insert(0, f"set -- {' '.join(map(self._setup_word, arguments))}")
+        else:
+            own_setup = [line for line in own_setup if not re.match(r"shift\b", line)]
+        self.setup[:0] = own_setup
         for statement in self._statements[end + 1 :]:
             self._after(statement)
+        if arguments is None:
+            self._report_arguments()
         if self._source.has_errors and not depth:
             reason = "parts of the script are no shell code: bash -n says which"
             self._report(1, text.partition("\n")[0], PartOutcome.UNTRANSLATED, reason)
 
     def _report(self, line: int, text: str, outcome: PartOutcome, reason: str = "") -> None:
-        self.parts.append(Part(self._first_line or line, text, outcome, reason))
+        self.parts.append(Part(self._line_of_all or line, text, outcome, reason))
+
+    def _setup_word(self, value: str) -> str:
+        """Return a word for a setup line, which does not expand the ``{name}`` of a sweep."""
+        for name in _PLACEHOLDER.findall(value):
+            if self._source.constants.get(name) == f"{{{name}}}":
+                return f'"{value}"'.replace(f"{{{name}}}", f"${name}")
+        return shlex.quote(value)
+
+    def _report_arguments(self) -> None:
+        """Report the statements that read arguments of the batch script: the line has none."""
+        for statement in self._statements:
+            is_function = statement.kind == "function_definition"
+            if not is_function and not statement.bodies and _POSITIONAL.search(statement.text):
+                text = statement.text.partition("\n")[0]
+                reason = "it reads an argument of the batch script: write its value into the line"
+                self._report(statement.line, text, PartOutcome.UNTRANSLATED, reason)
 
     def _find_training(self) -> _Training | None:
         """Return the last command that a launcher starts, else the last Python, else the last program."""
         launched = plain = program = None
         for place, statement in enumerate(self._statements):
+            if statement.kind == "function_definition":
+                continue
             for command in statement.commands:
                 names = command.names
                 launch = launch_in(names, reads_inline=False)
                 if launch and launch.program not in ("sbatch", "salloc"):
-                    inner = self._inner_text(launch.command)
                     is_helper = not launch.command or os.path.basename(launch.command[0]) in _HELPERS
                     is_one_task = launch.total == 1 and launched is not None
-                    if not is_helper and not is_one_task and (not inner or self._trains(inner)):
+                    inner = self._inner(launch.command, statement.line)
+                    if not is_helper and not is_one_task and (inner is None or inner.training):
                         launched = _Training(place, command, launch, True)
-                elif not launch and (_runs_python(names) or self._trains(self._inner_text(names))):
+                    continue
+                inner = self._inner(names, statement.line)
+                if inner and inner.training and inner.training.is_launched:
+                    launched = _Training(place, command, _plain_launch(names), False)
+                elif _runs_python(names) or (inner and inner.training):
                     plain = _Training(place, command, _plain_launch(names), False)
-                elif not launch and statement.is_plain and _is_program(names):
+                elif (statement.is_plain or statement.bodies) and _is_program(names) and names[0][0] != "$":
                     program = _Training(place, command, _plain_launch(names), False)
         return launched or plain or program
 
-    def _inner_text(self, command: tuple[str, ...]) -> str:
-        """Return the text of the shell script that ``command`` runs; '' for other programs."""
+    def _inner(self, command: tuple[str, ...], line: int) -> _Script | None:
+        """Return the shell script or the function that ``command`` runs; None for other programs."""
         if not command or self._depth >= _MOST_DEPTH:
-            return ""
+            return None
+        if function := self._source.functions.get(command[0]):
+            return self._block(function, command[1:])
         text = inline_text(command)
+        arguments: tuple[str, ...]
         if text:
-            return text
-        name = script_of(command, SHELLS)
-        is_shell = name != command[0] or name.endswith((".sh", ".bash", ".slurm", ".sbatch"))
-        return self._read_file(name) if is_shell and name else ""
+            place = command.index(text)
+            arguments = tuple(command[place + 2 :])
+        else:
+            name = script_of(command, SHELLS)
+            is_shell = name != command[0] or name.endswith((".sh", ".bash", ".slurm", ".sbatch"))
+            text = self._read_file(name) if is_shell and name else ""
+            arguments = tuple(command[command.index(name) + 1 :]) if text else ()
+        if not text:
+            return None
+        return _Script(
+            text,
+            self._source.constants,
+            self._read_file,
+            depth=self._depth + 1,
+            arguments=arguments,
+            functions=self._source.functions,
+            line_of_all=self._line_of_all or line,
+        )
 
-    def _trains(self, text: str) -> bool:
-        return bool(text) and self._inner(text, 0).training is not None
-
-    def _inner(self, text: str, line: int) -> _Script:
-        return _Script(text, self._source.constants, self._read_file, self._depth + 1, line)
+    def _block(
+        self,
+        body: Body,
+        arguments: tuple[str, ...] | None,
+        constants: Mapping[str, Constant] | None = None,
+    ) -> _Script:
+        """Return the statements of a function, a loop, a branch or a group."""
+        return _Script(
+            body.text,
+            {**self._source.constants, **(constants or {})},
+            self._read_file,
+            depth=self._depth + 1,
+            arguments=arguments,
+            functions=self._source.functions,
+            lines_above=body.line - 1,
+            line_of_all=self._line_of_all,
+        )
 
     def _read_training(self, training: _Training) -> None:
         statement, launch = self._statements[training.place], training.launch
-        inner_text = self._inner_text(launch.command)
-        inner = self._inner(inner_text, statement.line) if inner_text else None
         self._report(statement.line, statement.text, PartOutcome.COMMAND)
-        if inner and inner.training and inner.training.is_launched:
-            launch = joined(launch, inner.training.launch)
-            self.training = training = replace(training, launch=launch, is_launched=True)
-            self.parts += [part for part in inner.parts if part.outcome is not PartOutcome.COMMAND]
-            self.setup += inner.setup
-            self.options += inner.options
-            self.command = inner.command
+        if self._read_block(statement, training):
+            return
+        inner = self._inner(launch.command, statement.line)
+        is_function = bool(launch.command) and launch.command[0] in self._source.functions
+        if inner and inner.training and (inner.training.is_launched or is_function):
+            if is_function and not training.is_launched:
+                joined_launch = inner.training.launch
+            else:
+                joined_launch = joined(launch, inner.training.launch)
+            launch = joined_launch
+            is_launched = training.is_launched or inner.training.is_launched
+            self.training = training = replace(training, launch=launch, is_launched=is_launched)
+            self._take(inner)
         else:
             self.command = self._command(launch, training.command)
-        for option in launch.untranslated:
-            if "accelerate" not in launch.rank_launcher:
-                reason = f"an option of {launch.rank_launcher or launch.program} alone"
-                self._report(statement.line, option, PartOutcome.UNTRANSLATED, reason)
-        for remark in launch.remarks:
-            self._report(statement.line, launch.program, PartOutcome.NEEDLESS, remark)
-        loop = next((name for name in statement.sets if name in self._source.loops), "")
-        if statement.kind == "for_statement" and loop:
-            self.sweeps[loop] = ",".join(self._source.loops[loop])
-        elif not statement.is_plain and statement.kind != "list":
-            kind = statement.kind.replace("_", " ")
-            reason = f"the command stands in a {kind}, which is not in the line"
+            for option in launch.untranslated:
+                if "accelerate" not in launch.rank_launcher:
+                    reason = f"an option of {launch.rank_launcher or launch.program} alone"
+                    self._report(statement.line, option, PartOutcome.UNTRANSLATED, reason)
+            for remark in launch.remarks:
+                self._report(statement.line, launch.program, PartOutcome.NEEDLESS, remark)
+            for option in launch.outputs:
+                self._report(statement.line, option, PartOutcome.NEEDLESS, "clusterrun logs shows the output")
+        if not statement.is_plain and statement.kind != "list":
+            reason = f"the command stands in {_kind(statement)}, which is not in the line"
             self._report(statement.line, statement.text.partition("\n")[0], PartOutcome.UNTRANSLATED, reason)
         self._beside(statement, training.command)
         for redirection in training.command.redirections:
             self._redirection(statement.line, redirection)
+
+    def _take(self, inner: _Script) -> None:
+        """Take over what another script, or a block, asks for."""
+        self.parts += [part for part in inner.parts if part.outcome is not PartOutcome.COMMAND]
+        self.setup += inner.setup
+        self.options += inner.options
+        self.sweeps.update(inner.sweeps)
+        self.requeues = self.requeues or inner.requeues
+        self.command = inner.command
+
+    def _read_block(self, statement: Statement, training: _Training) -> bool:
+        """Read the block of a loop, a condition or a group in which the command stands.
+
+        Return False if it stands in none.
+        """
+        if not statement.bodies or self._depth >= _MOST_DEPTH:
+            return False
+        loop = {statement.loop: f"{{{statement.loop}}}"} if statement.loop_values else {}
+        blocks = [self._block(body, self._arguments, loop) for body in statement.bodies]
+        blocks = [block for block in blocks if block.training]
+        if not blocks:
+            return False
+        launched = [block for block in blocks if block.training and block.training.is_launched]
+        inner = (launched or blocks)[-1]
+        self._take(inner)
+        if inner.training:
+            self.training = replace(inner.training, place=training.place)
+        title = statement.text.partition("\n")[0]
+        launcher_words = " ".join(inner.training.command.names if inner.training else ())
+        reads = set(_READ.findall(" ".join((*inner.command, *inner.setup))))
+        placeholder = f"{{{statement.loop}}}"
+        if loop and (statement.loop in reads or any(placeholder in word for word in inner.command)):
+            self.sweeps = {statement.loop: ",".join(statement.loop_values), **self.sweeps}
+        elif loop and placeholder in launcher_words:
+            reason = "clusterrun starts the ranks of every node"
+            self._report(statement.line, title, PartOutcome.NEEDLESS, reason)
+        elif statement.kind in ("compound_statement", "subshell"):
+            pass
+        elif statement.kind in ("redirected_statement", "pipeline") and not statement.loop:
+            self._report(statement.line, title, PartOutcome.NEEDLESS, "clusterrun logs shows the output")
+        else:
+            reason = f"the command stands in {_kind(statement)}, which is not in the line"
+            self._report(statement.line, title, PartOutcome.UNTRANSLATED, reason)
+        return True
 
     def _command(self, launch: LaunchCommand, command: Command) -> tuple[str, ...]:
         """Return COMMAND. A shell expands the words that only running the script shows."""
@@ -367,7 +500,7 @@ class _Script:
                 is_behind = True
             elif statement.kind == "pipeline" and is_behind and name in ("tee", "cat", "ts", "stdbuf"):
                 self._report(statement.line, text, PartOutcome.NEEDLESS, "clusterrun logs shows the output")
-            elif is_behind and name in ("exit", "wait", *_PRINTS):
+            elif is_behind and name in ("exit", "wait", *PRINTS):
                 self._report(
                     statement.line, text, PartOutcome.NEEDLESS, "clusterrun reports the end of the run"
                 )
@@ -379,62 +512,73 @@ class _Script:
 
     def _before(self, statement: Statement, needed: set[str]) -> Iterator[str]:
         """Yield the setup lines of a statement before the command. Adds what they read to ``needed``."""
-        names = statement.commands[0].names if statement.commands else ()
-        name = names[0] if names else ""
-        line, text = statement.line, statement.text
-        is_export = statement.kind == "declaration_command"
-        if statement.is_broken:
-            self._report(line, text, PartOutcome.UNTRANSLATED, "it is no complete shell code: see bash -n")
-        elif statement.sets and statement.sets <= _RENDEZVOUS - self._read_by_setup:
-            self._report(line, text, PartOutcome.NEEDLESS, "clusterrun sets it in every rank")
-        elif statement.sets == {"OMP_NUM_THREADS"} and statement.reads & _TASK_COUNTS:
-            self._report(line, text, PartOutcome.NEEDLESS, "clusterrun sets it to the CPUs of a rank")
-        elif statement.kind == "variable_assignment" and not statement.sets & needed:
-            is_constant = statement.sets <= set(self._source.constants)
-            reason = "its value stands where it is read" if is_constant else "only the launcher reads it"
-            self._report(line, text, PartOutcome.NEEDLESS, reason)
-        elif name in ("set", "shopt"):
-            self._report(
-                line,
-                text,
-                PartOutcome.NEEDLESS,
-                "it is for the script's own shell; a failed --setup line ends the run",
-            )
-        elif name == "trap" and "requeue" not in self._source_text(statement):
-            reason = "a signal to the job reaches the ranks: clusterrun help signals"
-            self._report(line, text, PartOutcome.UNTRANSLATED, reason)
-        elif name == "trap" or (statement.kind == "function_definition" and "requeue" in text):
-            self.requeues = True
-            self._report(line, text, PartOutcome.OPTION, "--requeue")
-        elif statement.is_plain and name in _PRINTS and not _writes(statement):
-            self._report(line, text, PartOutcome.NEEDLESS, "it only prints")
-        elif name == "cd" and names[1:2] and names[1].strip('"${}') == "SLURM_SUBMIT_DIR":
-            self._report(line, text, PartOutcome.NEEDLESS, "ranks start where submit is called")
-        elif name in ("sbatch", "exit") or statement.in_background:
-            self._report(line, text, PartOutcome.UNTRANSLATED, _reason_against(name))
-        elif self._launches(statement):
-            reason = "it trains too: submit it as a run of its own, and this one with --after RUN"
-            self._report(line, text, PartOutcome.UNTRANSLATED, reason)
+        facts = self._facts(statement, needed)
+        rule = rule_for(facts)
+        if rule:
+            self.requeues = self.requeues or facts.requeues
+            self._report(statement.line, statement.text, rule.outcome, rule.reason)
+            if facts.name == "shift":
+                yield statement.text
+            return
+        is_function = statement.kind == "function_definition"
+        if is_function and self.training and self._is_training_function(statement):
+            reason = "its statements stand in the line"
+            self._report(statement.line, statement.text, PartOutcome.NEEDLESS, reason)
+            return
+        needed |= statement.reads
+        self._read_by_setup |= statement.reads
+        counts = ", ".join(sorted((statement.reads & TASK_COUNTS) - {*self._source.constants}))
+        reason = f"{counts} has another value: the job has one task per node" if counts else ""
+        self._report(statement.line, statement.text, PartOutcome.SETUP, reason)
+        text = self._setup_text(statement)
+        if statement.kind == "variable_assignment":
+            yield f"export {text}" if "=(" not in text else text
+        elif statement.kind == "declaration_command" or is_function or facts.name in _PREPARES:
+            yield f"export{text[5:]}" if text.startswith("local ") else text
         else:
-            needed |= statement.reads
-            self._read_by_setup |= statement.reads
-            counts = ", ".join(sorted(statement.reads & _TASK_COUNTS))
-            reason = f"{counts} has another value: the job has one task per node" if counts else ""
-            self._report(line, text, PartOutcome.SETUP, reason)
-            if statement.kind == "variable_assignment":
-                yield f"export {text}" if "=(" not in text else text
-            elif is_export or name in _PREPARES or statement.kind == "function_definition":
-                yield text
-            else:
-                yield f"{{ {text}\n}} || :" if "\n" in text else f"{text} || :"
+            yield f"{{ {text}\n}} || :" if "\n" in text else f"{text} || :"
 
-    def _launches(self, statement: Statement) -> bool:
+    def _facts(self, statement: Statement, needed: set[str]) -> Facts:
+        name = statement.commands[0].names[:1] if statement.commands else ()
+        is_trap = name == ("trap",) and "requeue" in self._source_text(statement)
+        is_handler = statement.kind == "function_definition" and "requeue" in statement.text
         launches = [launch_in(command.names, reads_inline=False) for command in statement.commands]
-        return any(
-            launch.command and os.path.basename(launch.command[0]) not in _HELPERS
-            for launch in launches
-            if launch
+        return Facts(
+            statement,
+            is_read=bool(statement.sets & needed),
+            is_read_by_setup=bool(statement.sets & self._read_by_setup),
+            is_constant=statement.sets <= set(self._source.constants),
+            sets_launcher=statement.kind == "declaration_command"
+            and any(
+                is_launcher_text(self._source.constants[name])
+                for name in statement.sets & set(self._source.constants)
+            ),
+            requeues=is_trap or is_handler,
+            launches=statement.kind != "function_definition"
+            and any(
+                launch.command
+                and os.path.basename(launch.command[0]) not in _HELPERS
+                and not _is_one_task(launch)
+                for launch in launches
+                if launch
+            ),
         )
+
+    def _is_training_function(self, statement: Statement) -> bool:
+        """Return whether a function starts the ranks."""
+        name = statement.text.split("(")[0].split()[-1]
+        place = self.training.place if self.training else 0
+        return any(command.names[:1] == (name,) for command in self._statements[place].commands)
+
+    def _setup_text(self, statement: Statement) -> str:
+        """Return the text of a statement. A step of one task needs no srun: setup runs once."""
+        launch = launch_in(statement.commands[0].names, reads_inline=False) if statement.commands else None
+        if not (statement.kind == "command" and launch and launch.command and _is_one_task(launch)):
+            return statement.text
+        words, sources = statement.commands[0].names, statement.commands[0].open_words
+        command = words[len(words) - len(launch.command) :]
+        python = "python " if words[-len(command) - 1 :][:1] and launch.command[0].endswith(".py") else ""
+        return python + " ".join(sources.get(word) or shlex.quote(word) for word in command)
 
     def _source_text(self, statement: Statement) -> str:
         """Return the text of a trap, with the functions that it calls."""
@@ -447,7 +591,7 @@ class _Script:
 
     def _after(self, statement: Statement) -> None:
         names = {command.names[0] for command in statement.commands if command.names}
-        if names <= {"wait", "exit", "set", *_PRINTS}:
+        if names <= {"wait", "exit", "set", *PRINTS}:
             reason = "clusterrun reports the end of the run"
             self._report(statement.line, statement.text, PartOutcome.NEEDLESS, reason)
         else:
@@ -455,16 +599,18 @@ class _Script:
             self._report(statement.line, statement.text, PartOutcome.UNTRANSLATED, reason)
 
 
-def _reason_against(name: str) -> str:
-    if name == "sbatch":
-        return "it queues another job: --requeue continues a run, --after orders several"
-    if name == "exit":
-        return "the script ends here"
-    return "it runs beside the ranks: start it from the training script, or see clusterrun top"
+def _kind(statement: Statement) -> str:
+    """Return the kind of a statement in words."""
+    if statement.kind in ("if_statement", "case_statement"):
+        return "a condition"
+    if statement.loop or statement.kind in ("while_statement", "c_style_for_statement"):
+        return "a loop"
+    return f"a {statement.kind.replace('_', ' ')}"
 
 
-def _writes(statement: Statement) -> bool:
-    return any(command.redirections or "tee" in command.names for command in statement.commands)
+def _is_one_task(launch: LaunchCommand) -> bool:
+    """Return whether srun starts one task, as its options say."""
+    return launch.program == "srun" and launch.total == 1 and launch.per_node <= 1
 
 
 def _is_program(names: tuple[str, ...]) -> bool:

@@ -18,7 +18,6 @@ _NEEDLESS = {
     **dict.fromkeys(("output", "error", "open-mode"), "clusterrun logs shows the output"),
     **dict.fromkeys(("parsable", "quiet", "verbose"), "submit prints the run id alone"),
     "wait": "clusterrun wait waits for the run",
-    "export": "all variables are exported; --env sets others",
 }
 
 
@@ -97,7 +96,8 @@ def translate(directives: Sequence[Directive], launch: LaunchCommand) -> Transla
         options["nodes"] = values["nodes"]
     elif nodes > 1:
         options["nodes"] = str(nodes)
-    if gpus or (launch.per_node and not launch.on_cpus):
+    has_gpu_ranks = launch.per_node or (launch.total and launch.rank_launcher)
+    if gpus or (has_gpu_ranks and not launch.on_cpus):
         kinds = [re.search(r"(\w+):\d+(?:,|$)", values.get(name, "")) for name in _GPUS]
         kind = next((match[1] for match in kinds if match and match[1] != "gpu"), "")
         options["gpus"] = f"{kind}:{ranks}" if kind else str(ranks)
@@ -115,6 +115,15 @@ def translate(directives: Sequence[Directive], launch: LaunchCommand) -> Transla
         ours = "name" if name == "job-name" else name
         if name in _NEEDLESS:
             needless.append((directive, _NEEDLESS[name]))
+        elif name == "export":
+            pairs = [("env", word) for word in value.split(",") if "=" in word]
+            passed_on += pairs
+            if "ALL" not in value.split(","):
+                refused.append(
+                    (directive, "ranks get all your variables: unset those that they must not have")
+                )
+            elif not pairs:
+                needless.append((directive, "all variables are exported"))
         elif name in _SIZES or (name in _GPUS and (name != "gres" or value.startswith("gpu"))):
             continue
         elif ours in CONFIGURABLE:
@@ -126,6 +135,21 @@ def translate(directives: Sequence[Directive], launch: LaunchCommand) -> Transla
         else:
             passed_on.append(("sbatch", f"{name}={value}" if value else name))
     return Translated((*options.items(), *passed_on), tuple(needless), tuple(refused), tasks_per_node, gpus)
+
+
+def task_counts(directives: Sequence[Directive]) -> dict[str, str]:
+    """Return the variables in which Slurm counts the tasks of a batch script, as far as directives say."""
+    values = {directive.name: directive.value for directive in directives}
+    nodes = last_number(values.get("nodes", "")) or 1
+    per_node = last_number(values.get("ntasks-per-node", values.get("tasks-per-node", "")))
+    total = last_number(values.get("ntasks", "")) or nodes * per_node
+    counts = {
+        "SLURM_NTASKS": total,
+        "SLURM_NPROCS": total,
+        "SLURM_NTASKS_PER_NODE": per_node,
+        "SLURM_CPUS_PER_TASK": last_number(values.get("cpus-per-task", "")),
+    }
+    return {name: str(number) for name, number in counts.items() if number}
 
 
 def _gpus_per_node(values: dict[str, str], nodes: int, tasks_per_node: int) -> int:

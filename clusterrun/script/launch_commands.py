@@ -73,6 +73,8 @@ class LaunchCommand:
     untranslated: tuple[str, ...] = ()
     # Facts that the user needs to know about the translation.
     remarks: tuple[str, ...] = ()
+    # Options that say where the output goes, as typed.
+    outputs: tuple[str, ...] = ()
     # Launcher whose processes are ranks, '' if there is none. srun and mpirun start any processes.
     rank_launcher: str = ""
 
@@ -173,6 +175,7 @@ def _launch(program: str, arguments: tuple[str, ...], reads_inline: bool) -> Lau
     environment: list[tuple[str, str]] = []
     ours: list[tuple[str, str]] = []
     untranslated: list[str] = []
+    outputs: list[str] = []
     for typed, name, value, option in options:
         role = option.role
         number = int(match[1]) if (match := _NUMBER.search(value)) else 0
@@ -191,6 +194,12 @@ def _launch(program: str, arguments: tuple[str, ...], reads_inline: bool) -> Lau
             environment.append((role.removeprefix(launcher_options.SETS), value))
         elif role.startswith(launcher_options.OURS):
             ours += [(role.removeprefix(launcher_options.OURS), part) for part in value.split(",")]
+        elif role.startswith(launcher_options.UPPER):
+            environment.append((role.removeprefix(launcher_options.UPPER), value.upper()))
+        elif role == launcher_options.CHDIR:
+            ours.append(("setup", f"cd {value}" if "$" in value else f"cd {shlex.quote(value)}"))
+        elif role == launcher_options.OUTPUT:
+            outputs.append(typed)
         elif role == launcher_options.SRUN:
             ours.append(("srun", f"{name}={value}" if value else name))
         elif role == launcher_options.OWN:
@@ -208,6 +217,7 @@ def _launch(program: str, arguments: tuple[str, ...], reads_inline: bool) -> Lau
         tuple(ours),
         tuple(untranslated),
         (_LOCAL_RANK[program],) if program in _LOCAL_RANK else (),
+        tuple(outputs),
         "" if program in _OF_CPUS else program,
     )
     inner = launch_in(command, reads_inline) if command and not is_module else None
@@ -242,6 +252,7 @@ def joined(outer: LaunchCommand, inner: LaunchCommand) -> LaunchCommand:
         options=(*outer.options, *inner.options),
         untranslated=(*outer.untranslated, *inner.untranslated),
         remarks=(*outer.remarks, *inner.remarks),
+        outputs=(*outer.outputs, *inner.outputs),
         rank_launcher=outer.rank_launcher or inner.rank_launcher,
     )
 

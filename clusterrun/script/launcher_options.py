@@ -29,6 +29,9 @@ VARIABLES = "variables"  # the value is NAME=VALUE,NAME=VALUE
 SETS = "sets "  # followed by the variable that it sets
 OURS = "ours "  # followed by our option
 SRUN = "srun"  # passed on by --srun
+CHDIR = "chdir"  # a setup line changes to it
+OUTPUT = "output"  # it says where the output goes
+UPPER = "upper "  # followed by the variable that it sets, in capitals
 
 
 @frozen
@@ -57,8 +60,9 @@ _TORCHRUN = dict(
         "restarts: max-restarts",
         "module: m* module*",
         "needless: rdzv-backend rdzv-endpoint rdzv-id rdzv-conf standalone* node-rank master-addr "
-        "master-port local-addr start-method use-env* monitor-interval role log-dir logs-specs redirects r "
-        "tee t local-ranks-filter no-python* run-path* event-log-handler",
+        "master-port local-addr start-method use-env* monitor-interval role logs-specs "
+        "local-ranks-filter no-python* run-path* event-log-handler",
+        "output: log-dir redirects r tee t",
     )
 )
 _ACCELERATE = dict(
@@ -69,8 +73,10 @@ _ACCELERATE = dict(
         "module: m* module*",
         "on CPUs: cpu*",
         "needless: machine-rank main-process-ip main-process-port rdzv-backend rdzv-conf multi-gpu* "
-        "monitor-interval role log-dir tee no-python* quiet* q* same-network* main-training-function",
+        "monitor-interval role no-python* quiet* q* same-network* main-training-function",
+        "output: log-dir tee",
         "sets ACCELERATE_MIXED_PRECISION: mixed-precision",
+        "upper ACCELERATE_DYNAMO_BACKEND: dynamo-backend",
         "sets ACCELERATE_GRADIENT_ACCUMULATION_STEPS: gradient-accumulation-steps",
         "sets OMP_NUM_THREADS: num-cpu-threads-per-process",
         "own: use-fsdp* use-deepspeed* use-megatron-lm* use-parallelism-config* tpu* mps* debug* use-xla* "
@@ -120,8 +126,11 @@ _SRUN = {
             "ours mount: container-mounts",
             "own: container-workdir container-name container-save container-env gpus-per-task gpus "
             "pty* container-mount-home* no-container-mount-home* container-remap-root* container-writable* "
-            "ntasks-per-gpu multi-prog* bcast chdir",
-            "needless: output error input label* unbuffered* kill-on-bad-exit quiet* verbose* wait open-mode "
+            "ntasks-per-gpu multi-prog* bcast",
+            "chdir: chdir",
+            "output: output error",
+            "ours input: input",
+            "needless: label* unbuffered* kill-on-bad-exit quiet* verbose* wait open-mode "
             "job-name overlap* exact* exclusive* jobid cpus-per-task cpus-per-gpu mem mem-per-cpu "
             "mem-per-gpu oversubscribe* whole* overcommit* preserve-env* disable-status* nodelist time "
             "partition account",

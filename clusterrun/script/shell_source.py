@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import shlex
 from collections.abc import Iterator, Mapping
 from typing import Union
 
@@ -20,12 +21,34 @@ _SPECIAL = "*?[~{"
 # Replaces a dollar sign that the shell does not expand. ``$`` in a value is an open expansion.
 _DOLLAR = "\ue024"
 _NAME = re.compile(r"\$\{?([A-Za-z_]\w*)", re.ASCII)
+_ASSIGNED = re.compile(r"\b([A-Za-z_]\w*)\+?=", re.ASCII)
 # A command whose output is part of a value; ``$((`` is arithmetic.
 _COMMAND = re.compile(r"\$\((?!\()|`")
 # A word of an unquoted value. The shell does not split inside an expansion.
-_SPLIT = re.compile(r"(?:\$\(\(.*?\)\)|\$\{[^}]*\}|\S)+", re.DOTALL)
+_SPLIT = re.compile(r"(?:\$\(\(.*?\)\)|\$\([^()]*\)|`[^`]*`|\$\{[^}]*\}|\S)+", re.DOTALL)
+# A part of a launcher's command line.
+_LAUNCHER = re.compile(
+    r"torchrun|torch\.distributed|accelerate launch|deepspeed |--n(?:proc|nodes)|--rdzv"
+    r"|--node[-_]rank|--master[-_]"
+)
+# ``${@:2}``: the arguments from the second one.
+_REST = re.compile(r"[@*]:([1-9])")
 # ``{1..5}``, ``$(seq 5)``, ``$(seq 1 5)``.
 _SEQUENCE = re.compile(r"\{(\d+)\.\.(\d+)\}|\$\(seq (?:(\d+) )?(\d+)\)", re.ASCII)
+# Statements with blocks inside, and the token at which a block begins.
+_OPENINGS = {
+    "compound_statement": "{",
+    "subshell": "(",
+    "do_group": "do",
+    "if_statement": "then",
+    "elif_clause": "then",
+    "else_clause": "else",
+    "case_item": ")",
+}
+_WITH_BODIES = (
+    *("for_statement", "c_style_for_statement", "while_statement", "if_statement", "case_statement"),
+    *("compound_statement", "subshell", "pipeline", "redirected_statement", "function_definition"),
+)
 # Value of a variable: a text, or the elements of an array.
 Constant = Union[str, "tuple[str, ...]"]
 
@@ -41,10 +64,10 @@ class ShellWord:
 
     def is_open(self, value: str) -> bool:
         """Return whether ``value``, one of its words, is known only when the script runs."""
-        if "$" in value or "`" in value:
-            return True
-        is_quoted = self.text[:1] in "'\""
-        return self.values == (self.text,) and not is_quoted and any(mark in self.text for mark in _SPECIAL)
+        return "$" in value or "`" in value or (self.values == (self.text,) and self._has_special())
+
+    def _has_special(self) -> bool:
+        return self.text[:1] not in "'\"" and any(mark in self.text for mark in _SPECIAL)
 
     def source(self, value: str) -> str:
         """Return the shell's text for ``value``, one of its words."""
@@ -76,6 +99,15 @@ class Command:
 
 
 @frozen
+class Body:
+    """A block of statements inside of a statement: of a loop, a branch, a group or a function."""
+
+    # Line of its first statement.
+    line: int
+    text: str
+
+
+@frozen
 class Statement:
     """A statement on the top level of a script."""
 
@@ -94,24 +126,45 @@ class Statement:
     reads: frozenset[str]
     # Whether its shell code is incomplete.
     is_broken: bool
+    # The blocks of a loop, a condition or a group, in their order; () for other statements.
+    bodies: tuple[Body, ...] = ()
+    # The variable of a loop over a list, and its values; () if they are known only when the script runs.
+    loop: str = ""
+    loop_values: tuple[str, ...] = ()
 
     @property
     def is_plain(self) -> bool:
         """Return whether each of its commands runs once: outside of loops, conditions and functions."""
-        return self.kind in ("command", "redirected_statement", "pipeline")
+        return self.kind in ("command", "redirected_statement", "pipeline") and not self.bodies
 
 
 class ShellSource:
     """The statements of a shell script."""
 
-    def __init__(self, text: str, constants: Mapping[str, Constant] | None = None) -> None:
-        """``constants``: values of variables that the script does not set itself."""
+    def __init__(
+        self,
+        text: str,
+        constants: Mapping[str, Constant] | None = None,
+        arguments: tuple[str, ...] | None = None,
+        functions: Mapping[str, Body] | None = None,
+        lines_above: int = 0,
+    ) -> None:
+        """Parse ``text``.
+
+        ``constants``: values of variables that the script does not set itself. ``arguments``: those of the
+        script; None if they are known only when it runs. ``functions``: those that were defined before it.
+        ``lines_above``: lines of the file above ``text``.
+        """
+        self._lines_above = lines_above
         self._bytes = text.replace("\r\n", "\n").encode("utf-8", "replace")
         root = _PARSER.parse(self._bytes).root_node
         self.has_errors = root.has_error
-        # Values of the variable of each loop over a list, by its name.
-        self.loops: dict[str, tuple[str, ...]] = {}
-        self.constants = {**(constants or {}), **dict(self._constants(root, constants or {}))}
+        self.arguments = arguments
+        self.functions: dict[str, Body] = dict(functions or {})
+        # The variables whose value is known, at the place that was read last.
+        self.constants: dict[str, Constant] = dict(constants or {})
+        # Where each variable is set for the last time. A value that reads it before changes with it.
+        self._last_set = self._places_of_last_set(root)
         self.statements = tuple(self._statements(root))
 
     def _text(self, node: tree_sitter.Node) -> str:
@@ -123,16 +176,128 @@ class ShellSource:
                 continue
             inner = list(_below(node))
             behind = node.next_sibling
+            sets = frozenset(self._names(inner, sets=True))
+            before = self.constants
+            if node.type in _WITH_BODIES:
+                # A loop may run again after it has set these.
+                self.constants = {name: value for name, value in before.items() if name not in sets}
+            loop, loop_values = self._loop(self._block(node))
+            if loop_values:
+                self.constants[loop] = f"{{{loop}}}"
+            is_function = node.type == "function_definition"
             yield Statement(
-                node.start_point[0] + 1,
+                self._lines_above + node.start_point[0] + 1,
                 self._text(node),
                 node.type,
                 tuple(self._commands(node)),
                 behind is not None and behind.type == "&",
-                frozenset(self._names(inner, sets=True)),
+                sets,
                 frozenset(self._names(inner, sets=False)),
                 node.has_error,
+                () if is_function else tuple(self._bodies(self._block(node))),
+                loop,
+                loop_values,
             )
+            self.constants = dict(before)
+            self._follow(node, inner, sets)
+
+    def _follow(self, node: tree_sitter.Node, inner: list[tree_sitter.Node], sets: frozenset[str]) -> None:
+        """Note the values of variables after a statement."""
+        if node.type == "function_definition":
+            name_node, body = node.child_by_field_name("name"), node.child_by_field_name("body")
+            if name_node and body:
+                self.functions.update((self._text(name_node), block) for block in self._bodies(body))
+            return
+        forgotten = {*sets, *(self._text(word) for part in inner for word in _read_words(self, part))}
+        if node.type in ("variable_assignment", "declaration_command", "variable_assignments"):
+            assignments = [part for part in inner if part.type == "variable_assignment"]
+            for assignment in assignments:
+                name, value = self._assigned(assignment)
+                forgotten.discard(name)
+                if value is None:
+                    forgotten.add(name)
+                else:
+                    self.constants[name] = value
+            if not assignments:
+                forgotten = set()  # ``export NAME`` keeps its value
+        if node.type == "unset_command":
+            forgotten |= {self._text(part) for part in inner if part.type == "variable_name"}
+        if node.type == "command" and self._text(node).split()[0] == "shift" and self.arguments is not None:
+            number = self._text(node).split()[1:] or ["1"]
+            self.arguments = self.arguments[int(number[0]) if number[0].isdecimal() else 1 :]
+        if node.type == "command" and (function := self.functions.get(self._text(node).split()[0])):
+            forgotten |= set(_ASSIGNED.findall(function.text))
+        for name in forgotten:
+            self.constants.pop(name, None)
+
+    def _assigned(self, node: tree_sitter.Node) -> tuple[str, Constant | None]:
+        """Return the variable that an assignment sets, and its value; None if it is not known."""
+        name_node, value_node = node.child_by_field_name("name"), node.child_by_field_name("value")
+        name = self._text(name_node) if name_node else ""
+        value: Constant | None
+        if value_node is None:
+            value = ""
+        elif value_node.type == "array":
+            children = [child for child in value_node.named_children if child.type != "comment"]
+            elements = [self._values(child, self.constants) for child in children]
+            value = tuple(part for values in elements for part in values)
+        elif value_node.type in ("command_substitution", "arithmetic_expansion"):
+            value = None
+        else:
+            value = self._values(value_node, self.constants, splits=False)[0]
+        if value is not None and any(child.type == "+=" for child in node.children):
+            before = self.constants.get(name)
+            if isinstance(before, tuple) and isinstance(value, tuple):
+                value = (*before, *value)
+            else:
+                value = before + value if isinstance(before, str) and isinstance(value, str) else None
+        changing = frozenset(name for name, place in self._last_set.items() if place >= node.start_byte)
+        is_known = value is not None and name.isidentifier() and not _reads(value, changing)
+        return name, value if is_known else None
+
+    def _places_of_last_set(self, root: tree_sitter.Node) -> dict[str, int]:
+        """Return the place at which each variable is set, or read from a file, for the last time."""
+        places: dict[str, int] = {}
+        for statement in root.children:
+            # A function may run at any time.
+            is_function = statement.type == "function_definition"
+            for node in _below(statement):
+                names = [*self._names([node], sets=True), *map(self._text, _read_words(self, node))]
+                for name in names:
+                    place = len(self._bytes) if is_function else node.start_byte
+                    places[name] = max(places.get(name, 0), place)
+        return places
+
+    def _block(self, node: tree_sitter.Node) -> tree_sitter.Node:
+        """Return the loop, condition or group whose output a statement redirects, or the statement."""
+        while node.type in ("redirected_statement", "pipeline") and node.named_children:
+            blocks = [child for child in node.named_children if child.type in _WITH_BODIES]
+            node = blocks[0] if blocks else node.named_children[0]
+        return node
+
+    def _bodies(self, node: tree_sitter.Node) -> Iterator[Body]:
+        """Yield the blocks of a loop, a condition or a group."""
+        opening = _OPENINGS.get(node.type, "")
+        block: list[tree_sitter.Node] = []
+        is_open = False
+        for child in node.children:
+            if child.type in ("do_group", "else_clause", "elif_clause", "case_item"):
+                if block:
+                    yield self._body(block)
+                block, is_open = [], False
+                yield from self._bodies(child)
+            elif child.type in ("fi", "done", "}", ";;") or (child.type == ")" and node.type == "subshell"):
+                is_open = False
+            elif is_open:
+                block.append(child)
+            elif child.type == opening:
+                is_open = True
+        if block:
+            yield self._body(block)
+
+    def _body(self, block: list[tree_sitter.Node]) -> Body:
+        text = self._bytes[block[0].start_byte : block[-1].end_byte].decode("utf-8", "replace")
+        return Body(self._lines_above + block[0].start_point[0] + 1, text)
 
     def _names(self, nodes: list[tree_sitter.Node], sets: bool) -> Iterator[str]:
         for node in nodes:
@@ -156,49 +321,24 @@ class ShellSource:
                 redirections += [child for child in node.parent.children if child.type.endswith("redirect")]
             words = [child for child in node.named_children if not child.type.endswith("redirect")]
             yield Command(
-                tuple(ShellWord(self._text(word), self._values(word, self.constants)) for word in words),
+                _evaluated(
+                    [ShellWord(self._text(word), self._values(word, self.constants)) for word in words]
+                ),
                 tuple(self._text(redirection) for redirection in redirections),
             )
             return
         for child in node.named_children:
             yield from self._commands(child)
 
-    def _constants(
-        self, root: tree_sitter.Node, outer: Mapping[str, Constant]
-    ) -> Iterator[tuple[str, Constant]]:
-        """Yield the variables that have one known value in the whole script."""
-        constants: dict[str, Constant] = dict(outer)
-        counts: dict[str, int] = {}
-        nodes = list(_below(root))
-        for name in self._names(nodes, sets=True):
-            counts[name] = counts.get(name, 0) + 1
-        # The words of a ``read`` are variables that it sets.
-        reads = [node for node in nodes if node.type == "command" and self._text(node).startswith("read")]
-        read_in = {self._text(word) for node in reads for word in node.named_children[1:]}
-        for node in nodes:
-            if node.type == "for_statement":
-                variable = node.child_by_field_name("variable")
-                name = self._text(variable) if variable else ""
-                values = self._loop_values(node, constants)
-                if values and counts.get(name) == 1:
-                    self.loops[name] = values
-                    constants[name] = f"{{{name}}}"
-            if node.type != "variable_assignment":
-                continue
-            name_node, value_node = node.child_by_field_name("name"), node.child_by_field_name("value")
-            name = self._text(name_node) if name_node else ""
-            if counts.get(name) != 1 or name in read_in or not _is_unconditional(node):
-                continue
-            if value_node is None:
-                constants[name] = ""
-            elif value_node.type == "array":
-                elements = [self._values(child, constants) for child in value_node.named_children]
-                constants[name] = tuple(part for values in elements for part in values)
-            elif value_node.type not in ("command_substitution", "arithmetic_expansion"):
-                constants[name] = self._values(value_node, constants, splits=False)[0]
-        # A value that reads a variable which the script sets again changes with it.
-        changing = frozenset(name for name, count in counts.items() if count > 1) | read_in
-        yield from ((name, value) for name, value in constants.items() if not _reads(value, changing))
+    def _loop(self, node: tree_sitter.Node) -> tuple[str, tuple[str, ...]]:
+        """Return the variable of a loop over a list, and its values.
+
+        No values: they are known only when the script runs, or ``node`` is something else.
+        """
+        if node.type != "for_statement":
+            return "", ()
+        variable = node.child_by_field_name("variable")
+        return (self._text(variable) if variable else ""), self._loop_values(node, self.constants)
 
     def _loop_values(self, node: tree_sitter.Node, constants: Mapping[str, Constant]) -> tuple[str, ...]:
         """Return the values of a loop's variable; () if they are known only when the script runs."""
@@ -249,8 +389,10 @@ class ShellSource:
             is_whole = expansion.start_byte == place and expansion.end_byte == node.end_byte - 1
             if isinstance(part, tuple) and len(expansions) == 1 and is_whole:
                 return part
-            value += self._between(place, expansion.start_byte)
-            value += part if isinstance(part, str) else self._text(expansion)
+            # The grammar counts white space before an expansion as a part of it.
+            source = self._text(expansion)
+            value += self._between(place, expansion.start_byte) + source[: len(source) - len(source.lstrip())]
+            value += part if isinstance(part, str) else source.lstrip()
             place = expansion.end_byte
         return (value + self._between(place, node.end_byte - 1),)
 
@@ -263,23 +405,62 @@ class ShellSource:
         """Return the value of ``$NAME``, ``${NAME}`` or ``${NAME[@]}``; None if it is not known."""
         if node.type not in ("simple_expansion", "expansion"):
             return None
-        text = self._text(node).strip("${}")
+        text = self._text(node).strip()
+        text = text[2:-1] if text.startswith("${") else text[1:]
+        if (match := _REST.fullmatch(text)) and self.arguments is not None:
+            return self.arguments[int(match[1]) - 1 :]
+        text, separator, default = text.partition(":-") if ":-" in text else text.partition("-")
+        if default[:1] == default[-1:] == '"':
+            default = default[1:-1]
         name = text.removesuffix("[@]").removesuffix("[*]")
+        is_list = name != text or name in ("@", "*")
         value = constants.get(name)
-        return value if isinstance(value, tuple) == (name != text) else None
+        if self.arguments is not None and (name.isdecimal() or name in ("@", "*")):
+            place = int(name) - 1 if name.isdecimal() else 0
+            value = self.arguments if is_list else "".join(self.arguments[place : place + 1])
+        if separator and name.isdecimal() and self.arguments is None:
+            value = ""  # the line has no arguments of the batch script
+        if separator and value in ("", ()) and not set(default) & set("$`'\"\\"):
+            return default
+        return value if isinstance(value, tuple) == is_list else None
+
+
+def _evaluated(words: list[ShellWord]) -> tuple[ShellWord, ...]:
+    """Return the words of a command. ``eval`` reads its words once more."""
+    if not words or words[0].values != ("eval",) or len(words) < 2:
+        return tuple(words)
+    text = " ".join(value for word in words[1:] for value in word.values)
+    if text.startswith(("$", "`")):
+        return tuple(words)
+    try:
+        values = shlex.split(text)
+    except ValueError:
+        return tuple(words)
+    return tuple(
+        ShellWord(f'"{value}"' if "$" in value else shlex.quote(value), (value,)) for value in values
+    )
+
+
+def is_launcher_text(value: Constant) -> bool:
+    """Return whether ``value`` holds a part of a launcher's command line."""
+    return bool(_LAUNCHER.search(value if isinstance(value, str) else " ".join(value)))
 
 
 def _reads(value: Constant, names: frozenset[str]) -> bool:
-    """Return whether ``value`` depends on one of these variables, or on a command."""
+    """Return whether ``value`` depends on one of these variables, or on a command.
+
+    A command in the options of a launcher, such as one that prints the first node, does not matter: ranks
+    do not see it.
+    """
     text = value if isinstance(value, str) else " ".join(value)
-    return bool(_COMMAND.search(text)) or any(name in names for name in _NAME.findall(text))
+    has_command = bool(_COMMAND.search(text)) and not is_launcher_text(text)
+    return has_command or any(name in names for name in _NAME.findall(text))
 
 
-def _is_unconditional(node: tree_sitter.Node) -> bool:
-    parent = node.parent
-    while parent is not None and parent.type in ("declaration_command", "variable_assignments"):
-        parent = parent.parent
-    return parent is None or parent.type == "program"
+def _read_words(source: ShellSource, node: tree_sitter.Node) -> Iterator[tree_sitter.Node]:
+    """Yield the words of a ``read``, which sets the variables that they name."""
+    if node.type == "command" and source._text(node).startswith("read"):
+        yield from node.named_children[1:]
 
 
 def _below(node: tree_sitter.Node) -> Iterator[tree_sitter.Node]:

@@ -83,9 +83,12 @@ def test_a_script_becomes_a_line(lines: str, line: str) -> None:
     [
         (
             "#SBATCH -a 0-3%2\npython t.py $SLURM_ARRAY_TASK_ID",
-            "--set 'task=range(0,4)' --at-most 2 t.py '{task}'",
+            "--set 'task=range(0,4)' --at-most 2 --env 'SLURM_ARRAY_TASK_ID={task}' t.py '{task}'",
         ),
-        ("#SBATCH -a 1,4-5\npython t.py $SLURM_ARRAY_TASK_ID", "--set task=1,4,5 t.py '{task}'"),
+        (
+            "#SBATCH -a 1,4-5\npython t.py $SLURM_ARRAY_TASK_ID",
+            "--set task=1,4,5 --env 'SLURM_ARRAY_TASK_ID={task}' t.py '{task}'",
+        ),
         ("for lr in 0.1 1; do python t.py $lr; done", "--set lr=0.1,1 t.py '{lr}'"),
         ("for i in {1..3}; do srun python t.py $i; done", "--set i=1,2,3 t.py '{i}'"),
     ],
@@ -180,6 +183,89 @@ def test_the_example_of_the_page_becomes_the_line_of_the_page() -> None:
 )
 def test_idioms_of_public_scripts_become_a_line(lines: str, line: str) -> None:
     assert typed(converted(lines)) == f"submit {line}"
+
+
+@pytest.mark.parametrize(
+    ("lines", "line"),
+    [
+        ('go() {\n srun python t.py "$@"\n}\ngo -x "a b"', "submit t.py -x 'a b'"),
+        ('go() {\n local o=$1\n srun python t.py $o "${@:2}"\n}\ngo 1 2', "submit t.py 1 2"),
+        (
+            "go() {\n mkdir $1\n srun python t.py\n}\ngo d",
+            "submit --setup 'set -- d' --setup 'mkdir $1 || :' t.py",
+        ),
+        ("{\n export A=1\n python t.py\n} > log", "submit --setup 'export A=1' t.py"),
+        ("(cd src && srun python t.py)", "submit --setup 'cd src' t.py"),
+        ("A=1\nA+=' 2'\nA=\"$A 3\"\nsrun python t.py $A", "submit t.py 1 2 3"),
+        ("O=''\nO+=' -x'\nC=\"torchrun --nproc_per_node 2 t.py ${O}\"\neval ${C}", "submit --gpus 2 t.py -x"),
+        ('A=1\nB=2\nsrun python t.py "$A ${B} ${A}"', "submit t.py '1 2 1'"),
+        ("A=(1 # one\n 2)\nsrun python t.py ${A[@]}", "submit t.py 1 2"),
+        ("A=${1:-x}\nsrun python t.py $A", "submit t.py x"),
+        (
+            "#SBATCH -n4 -N2 -c3\nsrun python t.py $SLURM_NTASKS $SLURM_CPUS_PER_TASK",
+            "submit --nodes 2 --ranks-per-node 2 --cpus-per-rank 3 t.py 4 3",
+        ),
+        (
+            "#SBATCH -n4\nexport T=$SLURM_NTASKS\nsrun python t.py",
+            "submit --ranks-per-node 4 --setup 'export T=4' t.py",
+        ),
+        ("#SBATCH --export=ALL,A=1\nsrun python t.py", "submit --env A=1 t.py"),
+        ("srun -N1 -n1 python prepare.py\nsrun python t.py", "submit --setup 'python prepare.py || :' t.py"),
+        ("srun --chdir=src python t.py", "submit --setup 'cd src' t.py"),
+        (
+            "accelerate launch --num_processes 2 --dynamo_backend no t.py",
+            "submit --gpus 2 --env ACCELERATE_DYNAMO_BACKEND=NO t.py",
+        ),
+        (
+            "for a in 1 2; do for b in x y; do python t.py $a $b; done; done",
+            "sweep --set a=1,2 --set b=x,y t.py '{a}' '{b}'",
+        ),
+        (
+            "for a in 1 2; do\n o=out/$a\n mkdir $o\n python t.py $o\ndone",
+            "sweep --set a=1,2 --env 'a={a}' --setup 'export o=out/$a' --setup 'mkdir $o || :' "
+            "t.py 'out/{a}'",
+        ),
+        (
+            "for i in 0 1; do srun torchrun --nnodes 2 --node_rank $i --nproc_per_node 2 t.py & done\nwait",
+            "submit --nodes 2 --gpus 2 t.py",
+        ),
+        (
+            'if [ $X ]; then A=1; else A=2; fi\nC="python t.py $A"\n$C',
+            "submit --setup 'if [ $X ]; then A=1; else A=2; fi || :' bash -c 'exec python t.py $A'",
+        ),
+    ],
+)
+def test_blocks_functions_and_values_are_followed(lines: str, line: str) -> None:
+    assert typed(converted(lines)) == line
+
+
+def test_arguments_of_a_script_that_the_command_starts_are_followed() -> None:
+    script = "C=$1\nshift\nexport A=$C\nmkdir $1\ntorchrun --nproc_per_node 2 t.py --config $C $@\n"
+    conversion = converted("srun bash run.sh base.yaml -x", run_sh=script)
+    setup = [line for name, line in conversion.options if name == "setup"]
+    assert conversion.command == ("t.py", "--config", "base.yaml", "-x")
+    assert setup == ["set -- base.yaml -x", "export C=$1", "shift", "export A=$C", "mkdir $1 || :"]
+
+
+@pytest.mark.parametrize(
+    ("lines", "line"),
+    [
+        ("srun python t.py $1", 2),
+        ("#SBATCH --export=NONE\nsrun python t.py", 2),
+        ("C=$(pick)\n$C\nsrun python t.py", 3),
+        ("until srun python t.py; do sleep 1; done", 2),
+        ("for f in *.yaml; do python t.py $f; done", 2),
+    ],
+)
+def test_what_only_a_run_of_the_script_shows_is_named(lines: str, line: int) -> None:
+    assert [part.line for part in converted(lines).untranslated] == [line]
+
+
+def test_a_block_keeps_the_line_numbers_of_the_file() -> None:
+    conversion = converted("f() {\n local a=$1\n python t.py $a\n}\nfor s in 1 2; do\n f $s\ndone")
+    assert [(part.line, part.outcome) for part in conversion.parts if part.text.startswith("local")] == [
+        (3, PartOutcome.NEEDLESS)
+    ]
 
 
 def test_broken_shell_code_is_named_and_not_kept() -> None:

@@ -1,0 +1,171 @@
+"""Decides what becomes of a statement of a batch script that stands before the command. A table of rules."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from clusterrun.model.frozen import frozen
+from clusterrun.script.batch_scripts import PartOutcome
+from clusterrun.script.shell_source import Statement
+
+# Variables that clusterrun sets in every rank.
+RENDEZVOUS = {
+    *("MASTER_ADDR", "MASTER_PORT", "WORLD_SIZE", "RANK", "LOCAL_RANK", "NODE_RANK", "NNODES"),
+    *("NPROC_PER_NODE", "LOCAL_WORLD_SIZE", "GROUP_RANK"),
+}
+# Variables of Slurm that count tasks. A job of clusterrun has one task on each node.
+TASK_COUNTS = {
+    *("SLURM_NTASKS", "SLURM_NPROCS", "SLURM_NTASKS_PER_NODE", "SLURM_TASKS_PER_NODE"),
+    *("SLURM_CPUS_PER_TASK", "SLURM_PROCID", "SLURM_LOCALID"),
+}
+PRINTS = ("echo", "printf", "date", "hostname", "nvidia-smi", "env", "printenv", "which", "pwd", "whoami")
+
+
+@frozen
+class Facts:
+    """A statement, and how the rest of the script uses it."""
+
+    statement: Statement
+    # Whether the command, or a setup line behind it, reads a variable that it sets.
+    is_read: bool
+    # Whether a setup line behind it does.
+    is_read_by_setup: bool
+    # Whether the value of each variable that it sets is known, and stands in the line.
+    is_constant: bool
+    # Whether the value of a variable that it sets is a part of a launcher's command line.
+    sets_launcher: bool
+    # Whether it prepares the requeue of the job.
+    requeues: bool
+    # Whether it starts processes through a launcher, more than one task on one node.
+    launches: bool
+
+    @property
+    def words(self) -> tuple[str, ...]:
+        commands = self.statement.commands
+        is_block = bool(self.statement.bodies) or self.statement.kind == "function_definition"
+        return commands[0].names if commands and not is_block else ()
+
+    @property
+    def is_assignment(self) -> bool:
+        """Return whether it sets variables of its shell alone."""
+        return self.statement.kind == "variable_assignment" or self.statement.text.startswith("local ")
+
+    @property
+    def name(self) -> str:
+        return self.words[0] if self.words else ""
+
+    @property
+    def argument(self) -> str:
+        return self.words[1] if len(self.words) > 1 else ""
+
+    @property
+    def writes(self) -> bool:
+        """Return whether a command of it writes to a file."""
+        return any(
+            command.redirections or "tee" in command.names or "eval" in command.names
+            for command in self.statement.commands
+        )
+
+
+@frozen
+class Rule:
+    """One row of the table."""
+
+    applies: Callable[[Facts], bool]
+    outcome: PartOutcome
+    # The reason that a user reads.
+    reason: str
+
+
+_NEEDLESS, _UNTRANSLATED = PartOutcome.NEEDLESS, PartOutcome.UNTRANSLATED
+
+# The first rule that applies decides. A statement that no rule applies to becomes a setup line.
+RULES = (
+    Rule(lambda facts: facts.statement.is_broken, _UNTRANSLATED, "it is no complete shell code: see bash -n"),
+    Rule(
+        lambda facts: (
+            bool(facts.statement.sets) and facts.statement.sets <= RENDEZVOUS and not facts.is_read_by_setup
+        ),
+        _NEEDLESS,
+        "clusterrun sets it in every rank",
+    ),
+    Rule(
+        lambda facts: (
+            facts.statement.sets == {"OMP_NUM_THREADS"} and bool(facts.statement.reads & TASK_COUNTS)
+        ),
+        _NEEDLESS,
+        "clusterrun sets it to the CPUs of a rank",
+    ),
+    Rule(
+        lambda facts: facts.is_assignment and not facts.is_read and facts.is_constant,
+        _NEEDLESS,
+        "its value stands where it is read",
+    ),
+    Rule(
+        lambda facts: not facts.is_read and (facts.is_assignment or facts.sets_launcher),
+        _NEEDLESS,
+        "only the launcher reads it",
+    ),
+    Rule(
+        lambda facts: facts.is_assignment and "=(" in facts.statement.text and not facts.is_read_by_setup,
+        _NEEDLESS,
+        "it stands in the command",
+    ),
+    Rule(
+        lambda facts: facts.name in ("set", "shopt"),
+        _NEEDLESS,
+        "it is for the script's own shell; a failed --setup line ends the run",
+    ),
+    Rule(lambda facts: facts.requeues, PartOutcome.OPTION, "--requeue"),
+    Rule(
+        lambda facts: facts.name == "trap",
+        _UNTRANSLATED,
+        "a signal to the job reaches the ranks: clusterrun help signals",
+    ),
+    Rule(
+        lambda facts: facts.statement.is_plain and facts.name in PRINTS and not facts.writes,
+        _NEEDLESS,
+        "it only prints",
+    ),
+    Rule(
+        lambda facts: facts.name == "cd" and facts.argument.strip('"${}') == "SLURM_SUBMIT_DIR",
+        _NEEDLESS,
+        "ranks start where submit is called",
+    ),
+    Rule(
+        lambda facts: facts.name == "shift",
+        _NEEDLESS,
+        "the arguments behind it stand where they are read",
+    ),
+    Rule(
+        lambda facts: facts.name == "sbatch",
+        _UNTRANSLATED,
+        "it queues another job: --requeue continues a run, --after orders several",
+    ),
+    Rule(lambda facts: facts.name == "exit", _UNTRANSLATED, "the script ends here"),
+    Rule(
+        lambda facts: facts.statement.in_background,
+        _UNTRANSLATED,
+        "it runs beside the ranks: start it from the training script, or see clusterrun top",
+    ),
+    Rule(
+        lambda facts: facts.launches,
+        _UNTRANSLATED,
+        "it trains too: submit it as a run of its own, and this one with --after RUN",
+    ),
+    # ``eval "$(conda shell.bash hook)"`` prepares the shell.
+    Rule(
+        lambda facts: (
+            facts.statement.is_plain
+            and (facts.name if facts.name != "eval" else facts.argument).startswith("$")
+            and not facts.argument.startswith("$(")
+        ),
+        _UNTRANSLATED,
+        "its command is known only when the script runs: give it as COMMAND, or as a --setup line",
+    ),
+)
+
+
+def rule_for(facts: Facts) -> Rule | None:
+    """Return the first rule that applies; None: the statement becomes a setup line."""
+    return next((rule for rule in RULES if rule.applies(facts)), None)
