@@ -1,6 +1,7 @@
 """Computes the points of a sweep from ``--set`` and from files, and applies them to a command.
 
-A point gives each name a text. It replaces ``{name}`` in the command and in values of ``--env``.
+A point gives each name a text. It replaces ``{name}`` in the command and in values of ``--env``. In a
+``--setup`` line it does so as one quoted word.
 """
 
 from __future__ import annotations
@@ -10,6 +11,7 @@ import itertools
 import math
 import os
 import re
+import shlex
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
@@ -24,6 +26,8 @@ EACH = "each point is a run with files of its own: sweep over parts of them in t
 Point = tuple[tuple[str, str], ...]
 _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_.-]*", re.ASCII)
 _PLACE = re.compile(r"\{([A-Za-z_][A-Za-z0-9_.-]*)\}", re.ASCII)
+# In a shell's line, ``${name}`` is a variable.
+_PLACE_IN_SHELL = re.compile(r"(?<!\$)" + _PLACE.pattern, re.ASCII)
 # Searches write a span of numbers in this way. Its comma would make two meaningless values of it.
 _SPAN = re.compile(r"(uniform|log|int)\([^()]*\)", re.ASCII)
 _NUMBER = r"\s*(-?\d{1,9})\s*"
@@ -176,21 +180,29 @@ def _tables(content: str, path: str) -> list[dict[str, Any]]:
 
 
 def at(spec: JobSpec, point: Iterable[tuple[str, str]], name: str) -> JobSpec:
+    """Return the run of one point."""
     values = dict(point)
 
     def filled(text: str) -> str:
         return _PLACE.sub(lambda match: values.get(match[1], match[0]), text)
 
+    def filled_shell(line: str) -> str:
+        quoted = {name: shlex.quote(value) for name, value in values.items()}
+        return _PLACE_IN_SHELL.sub(lambda match: quoted.get(match[1], match[0]), line)
+
     environment = tuple((key, filled(value)) for key, value in spec.environment)
-    return replace(spec, name=name, command=tuple(map(filled, spec.command)), environment=environment)
+    setup = tuple(map(filled_shell, spec.setup))
+    command = tuple(map(filled, spec.command))
+    return replace(spec, name=name, command=command, environment=environment, setup=setup)
 
 
 def check_places(spec: JobSpec, point: Point) -> None:
     """Refuse a name without a place in the command, and a place with a misspelt name. Raises ``BadInput``."""
     texts = (*spec.command, *(value for _, value in spec.environment))
     places = {match for text in texts for match in _PLACE.findall(text)}
+    in_setup = {match for line in spec.setup for match in _PLACE_IN_SHELL.findall(line)}
     names = [name for name, _ in point]
-    if idle := [name for name in names if name not in places]:
+    if idle := [name for name in names if name not in places | in_setup]:
         problem = f"{', '.join(idle)} stands nowhere in the command: all its runs would be the same"
         place = f"{{{idle[0]}}}"
         raise BadInput(problem, f"write {place} where its value goes: train.py --{idle[0]} '{place}'")

@@ -38,6 +38,7 @@ from clusterrun.script.shell_source import (
     ShellSource,
     Statement,
     is_launcher_text,
+    plain_text,
 )
 from clusterrun.script.statement_rules import PRINTS, TASK_COUNTS, Facts, rule_for
 
@@ -108,17 +109,21 @@ def convert(text: str, read_file: Callable[[str], str] = lambda path: "") -> Con
     parts = [*_directive_parts(directives, translated, array, is_alone), *script.parts]
     reads = set(_READ.findall(" ".join((*script.command, *script.setup))))
     if array:
-        options += _array_options(array)
-        # Points count from 0. An array that does too, in steps of 1, needs no other index.
-        if ARRAY_VARIABLE in reads and not re.fullmatch(r"range\(0,\d+\)", _task_list(array)):
-            script.setup.insert(0, _array_value(array))
+        options.append(("set", f"task={_task_list(array)}"))
+        if at_most := last_number(array.partition("%")[2]):
+            options.append(("at-most", str(at_most)))
     if script.requeues:
         # The script's handler of the signal requeues the job, and the ranks have none.
         options = [pair for pair in options if not (pair[0] == "sbatch" and pair[1].startswith("signal="))]
         if ("requeue", "") not in options:
             options.append(("requeue", ""))
     options += [("set", f"{name}={values}") for name, values in script.sweeps.items()]
-    options += [("env", f"{name}={{{name}}}") for name in script.sweeps if name in reads]
+    in_setup = set(_READ.findall(" ".join(script.setup)))
+    # A training script may read the index of an array, whether the batch script does or not.
+    variables = [(ARRAY_VARIABLE, "{task}")] if array else []
+    variables += [(name, f"{{{name}}}") for name in script.sweeps if name in reads]
+    options += [("env", f"{name}={value}") for name, value in variables if name not in in_setup]
+    script.setup[:0] = [f"export {name}={value}" for name, value in variables if name in in_setup]
     if runs_per_node:
         options.append(("per-node", ""))
     options += [option for option in launch.options if option[0] != "setup"]
@@ -213,23 +218,6 @@ def _task_list(array: str) -> str:
     return ",".join(values)
 
 
-def _array_options(array: str) -> Iterator[tuple[str, str]]:
-    yield ("set", f"task={_task_list(array)}")
-    if at_most := last_number(array.partition("%")[2]):
-        yield ("at-most", str(at_most))
-    # A training script may read it too.
-    yield ("env", ARRAY_VARIABLE + "={task}")
-
-
-def _array_value(array: str) -> str:
-    """Return the setup line that gives the job the index that the script's array has for it."""
-    if match := re.fullmatch(r"range\((\d+),\d+(?:,(\d+))?\)", _task_list(array)):
-        step = f" * {match[2]}" if match[2] else ""
-        return f"{ARRAY_VARIABLE}=$(({match[1]} + {ARRAY_VARIABLE}{step}))"
-    values = _task_list(array).replace(",", " ")
-    return f"tasks=({values}); {ARRAY_VARIABLE}=${{tasks[{ARRAY_VARIABLE}]}}"
-
-
 def _with_counts(text: str, counts: Mapping[str, str]) -> str:
     """Return a setup line with the numbers of tasks of the script, which the job has others of."""
     for name, value in counts.items():
@@ -302,7 +290,7 @@ class _Script:
         for name in _PLACEHOLDER.findall(value):
             if self._source.constants.get(name) == f"{{{name}}}":
                 return f'"{value}"'.replace(f"{{{name}}}", f"${name}")
-        return shlex.quote(value)
+        return shlex.quote(plain_text(value))
 
     def _report_arguments(self) -> None:
         """Report the statements that read arguments of the batch script: the line has none."""
@@ -325,11 +313,11 @@ class _Script:
                 if launch and launch.program not in ("sbatch", "salloc"):
                     is_helper = not launch.command or os.path.basename(launch.command[0]) in _HELPERS
                     is_one_task = launch.total == 1 and launched is not None
-                    inner = self._inner(launch.command, statement.line)
+                    inner = self._inner(launch.command, command, statement.line)
                     if not is_helper and not is_one_task and (inner is None or inner.training):
                         launched = _Training(place, command, launch, True)
                     continue
-                inner = self._inner(names, statement.line)
+                inner = self._inner(names, command, statement.line)
                 if inner and inner.training and inner.training.is_launched:
                     launched = _Training(place, command, _plain_launch(names), False)
                 elif _runs_python(names) or (inner and inner.training):
@@ -338,24 +326,25 @@ class _Script:
                     program = _Training(place, command, _plain_launch(names), False)
         return launched or plain or program
 
-    def _inner(self, command: tuple[str, ...], line: int) -> _Script | None:
-        """Return the shell script or the function that ``command`` runs; None for other programs."""
-        if not command or self._depth >= _MOST_DEPTH:
+    def _inner(self, words: tuple[str, ...], command: Command, line: int) -> _Script | None:
+        """Return the shell script or the function that ``words`` run; None for other programs.
+
+        ``words`` are the last ones of ``command``.
+        """
+        if not words or self._depth >= _MOST_DEPTH:
             return None
-        if function := self._source.functions.get(command[0]):
-            return self._block(function, command[1:])
-        text = inline_text(command)
-        arguments: tuple[str, ...]
-        if text:
-            place = command.index(text)
-            arguments = tuple(command[place + 2 :])
-        else:
-            name = script_of(command, SHELLS)
-            is_shell = name != command[0] or name.endswith((".sh", ".bash", ".slurm", ".sbatch"))
+        if function := self._source.functions.get(words[0]):
+            return self._block(function, command.last_values(len(words) - 1))
+        text = inline_text(words)
+        place = words.index(text) + 1 if text else 0  # the word behind the text is its name
+        if not text:
+            name = script_of(words, SHELLS)
+            is_shell = name != words[0] or name.endswith((".sh", ".bash", ".slurm", ".sbatch"))
             text = self._read_file(name) if is_shell and name else ""
-            arguments = tuple(command[command.index(name) + 1 :]) if text else ()
+            place = words.index(name) if text else 0
         if not text:
             return None
+        arguments = command.last_values(max(0, len(words) - place - 1))
         return _Script(
             text,
             self._source.constants,
@@ -389,7 +378,7 @@ class _Script:
         self._report(statement.line, statement.text, PartOutcome.COMMAND)
         if self._read_block(statement, training):
             return
-        inner = self._inner(launch.command, statement.line)
+        inner = self._inner(launch.command, training.command, statement.line)
         is_function = bool(launch.command) and launch.command[0] in self._source.functions
         if inner and inner.training and (inner.training.is_launched or is_function):
             if is_function and not training.is_launched:
@@ -525,6 +514,7 @@ class _Script:
             reason = "its statements stand in the line"
             self._report(statement.line, statement.text, PartOutcome.NEEDLESS, reason)
             return
+        is_read = statement.sets & needed
         needed |= statement.reads
         self._read_by_setup |= statement.reads
         counts = ", ".join(sorted((statement.reads & TASK_COUNTS) - {*self._source.constants}))
@@ -537,6 +527,9 @@ class _Script:
             yield f"export{text[5:]}" if text.startswith("local ") else text
         else:
             yield f"{{ {text}\n}} || :" if "\n" in text else f"{text} || :"
+            # The shell of a rank needs what a condition or a loop sets.
+            if is_read:
+                yield f"export {' '.join(sorted(is_read))}"
 
     def _facts(self, statement: Statement, needed: set[str]) -> Facts:
         name = statement.commands[0].names[:1] if statement.commands else ()

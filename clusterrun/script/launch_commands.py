@@ -204,6 +204,9 @@ def _launch(program: str, arguments: tuple[str, ...], reads_inline: bool) -> Lau
             ours.append(("srun", f"{name}={value}" if value else name))
         elif role == launcher_options.OWN:
             untranslated.append(typed)
+    remarks = [_LOCAL_RANK[program]] if program in _LOCAL_RANK else []
+    if is_cpu and max(numbers[launcher_options.TOTAL], numbers[launcher_options.PER_NODE]) > 1:
+        remarks.append("with --cpu and without MPI, accelerate starts one process; the line starts all")
     launch = LaunchCommand(
         program,
         numbers[launcher_options.NODES],
@@ -216,7 +219,7 @@ def _launch(program: str, arguments: tuple[str, ...], reads_inline: bool) -> Lau
         overlaps,
         tuple(ours),
         tuple(untranslated),
-        (_LOCAL_RANK[program],) if program in _LOCAL_RANK else (),
+        tuple(remarks),
         tuple(outputs),
         "" if program in _OF_CPUS else program,
     )

@@ -85,13 +85,18 @@ class Command:
     @property
     def names(self) -> tuple[str, ...]:
         """Return the words as plain text, with their open expansions."""
-        return tuple(value.replace(_DOLLAR, "$") for word in self.words for value in word.values)
+        return tuple(plain_text(value) for word in self.words for value in word.values)
+
+    def last_values(self, number: int) -> tuple[str, ...]:
+        """Return the last words, in which a dollar sign that the shell does not expand is marked."""
+        values = [value for word in self.words for value in word.values]
+        return tuple(values[len(values) - number :])
 
     @property
     def open_words(self) -> dict[str, str]:
         """Return the shell's text by name, for each of ``names`` that is known only when the script runs."""
         return {
-            value.replace(_DOLLAR, "$"): word.source(value).replace(_DOLLAR, "\\$")
+            plain_text(value): word.source(value).replace(_DOLLAR, "\\$")
             for word in self.words
             for value in word.values
             if word.is_open(value)
@@ -439,6 +444,11 @@ def _evaluated(words: list[ShellWord]) -> tuple[ShellWord, ...]:
     return tuple(
         ShellWord(f'"{value}"' if "$" in value else shlex.quote(value), (value,)) for value in values
     )
+
+
+def plain_text(value: str) -> str:
+    """Return a value without the marks of dollar signs that the shell does not expand."""
+    return value.replace(_DOLLAR, "$")
 
 
 def is_launcher_text(value: Constant) -> bool:

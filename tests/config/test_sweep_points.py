@@ -147,3 +147,12 @@ def test_whatever_is_written_is_points_or_words(name: str, values: str) -> None:
 def test_a_span_of_numbers_is_refused() -> None:
     with pytest.raises(BadInput, match="a sweep needs each value"):
         points(["lr=log(1e-5,0.1)"])
+
+
+def test_a_setup_line_gets_the_value_as_one_word() -> None:
+    spec = JobSpec(command=("t.py",), cwd="/w", setup=("a={a}; echo ${a} {b}",))
+    created = at(spec, (("a", "x $(id)"),), "t.0")
+    assert created.setup == ("a='x $(id)'; echo ${a} {b}",)
+    check_places(spec, (("a", "1"), ("b", "2")))
+    with pytest.raises(BadInput):
+        check_places(JobSpec(command=("t.py",), cwd="/w", setup=("echo ${a}",)), (("a", "1"),))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 import shlex
 import sys
@@ -194,3 +195,102 @@ def test_gpus_that_were_forgotten_on_a_gpu_partition_are_named_in_one_line(proje
     assert len(lines) == 1
     assert "nodes of partition debug have up to 8 GPUs" in lines[0]
     assert "asks for none" not in outputs[1]
+
+
+# Each rank appends one line: its arguments, directory, array index and the variables T_….
+RECORD = """import json, os, sys
+tagged = {name: value for name, value in os.environ.items() if name.startswith("T_") and name != "T_RECORDS"}
+index = os.environ["SLURM_ARRAY_TASK_ID"] if "--task" in sys.argv else ""
+record = json.dumps([sys.argv[1:], os.path.basename(os.getcwd()), index, sorted(tagged.items())])
+with open(os.environ["T_RECORDS"], "a") as file:
+    file.write(record + "\\n")
+"""
+CONVERTED = {
+    "head-node": """#SBATCH --nodes=2
+#SBATCH --ntasks-per-node=1
+#SBATCH --gpus-per-node=2
+#SBATCH --output=%x-%j.txt
+set -euo pipefail
+nodes=( $(scontrol show hostnames "$SLURM_JOB_NODELIST") )
+head_node=${nodes[0]}
+export T_A="a b"
+ARGS="--lr 0.1"
+ARGS+=" --name x"
+srun torchrun --nnodes $SLURM_NNODES --nproc_per_node 2 --rdzv_id 7 --rdzv_backend c10d \\
+    --rdzv_endpoint $head_node:29511 record.py $ARGS
+""",
+    "function": """#SBATCH -N 2 --ntasks-per-node=2
+prepare() { mkdir -p "$1"; }
+train() {
+    local folder=$1
+    export T_FOLDER=$folder
+    cd "$folder"
+    srun python ../record.py "${@:2}"
+}
+prepare out
+train out --note "two words" '$HOME'
+""",
+    "array": """#SBATCH --array=1-2
+value=$(sed -n "${SLURM_ARRAY_TASK_ID}p" values.txt)
+python record.py --value $value --task $SLURM_ARRAY_TASK_ID
+""",
+    "loops": """#SBATCH -N 1
+for seed in 1 2; do
+    export T_OUT=run-$seed
+    srun python record.py --seed $seed
+done
+""",
+    "module": """#SBATCH -N 1 -n 2 -c 2 --export=ALL,T_C=3
+module load cuda/12
+source activate.sh
+cat > made.txt <<EOF
+tasks: $SLURM_NTASKS
+EOF
+export T_MADE="$(cat made.txt)"
+srun --chdir=out python ../record.py $SLURM_NTASKS $SLURM_CPUS_PER_TASK
+""",
+    "script": """#SBATCH -N 2 --ntasks-per-node=1
+export MASTER_ADDR=$(scontrol show hostnames $SLURM_JOB_NODELIST | head -n 1)
+srun bash launch.sh base.yaml
+""",
+}
+LAUNCH = """torchrun --nnodes $SLURM_NNODES --node_rank $SLURM_NODEID --nproc_per_node 2 \\
+    --master_addr $MASTER_ADDR --master_port 29522 record.py --config $1
+"""
+
+
+def test_a_converted_line_does_what_the_batch_script_does(lab: Lab, tmp_path: Path) -> None:
+    """Each script runs under sbatch, and as the line that convert prints; both record the same."""
+    local = site(lab, tmp_path)
+    (local.project / "out").mkdir()
+    files = {
+        "record.py": RECORD,
+        "activate.sh": "export T_VENV=on\n",
+        "values.txt": "0.5\n0.25\n",
+        "launch.sh": LAUNCH,
+    }
+    for name, text in files.items():
+        (local.project / name).write_text(text)
+    module = 'module() { export T_MODULES="$*"; }; export -f module; '
+    path = f"export PATH={Path(sys.executable).parent}:$PATH CLUSTERRUN_PREFLIGHT=off; "
+    plain_lines, our_lines = [], []
+    for name, text in CONVERTED.items():
+        (local.project / f"{name}.sbatch").write_text(f"#!/bin/bash\n{text}")
+        line = local.run("convert", f"{name}.sbatch")
+        assert line.code == 0, line.err
+        plain_lines.append(f"T_RECORDS={tmp_path}/{name}.plain sbatch --wait {name}.sbatch &")
+        our_lines.append(f"export T_RECORDS={tmp_path}/{name}.ours; {line.out.strip()}")
+    for lines in ([*plain_lines, "wait"], our_lines):
+        result = lab.exec(
+            ["bash", "-c", "\n".join((module + path, *lines))],
+            cwd=str(local.project),
+            env={"CLUSTERRUN_HOME": str(local.home)},
+            timeout=240,
+        )
+        assert result.code == 0, result.err
+    run_ids = [run["run_id"] for run in json.loads(local.run("status", "--json").out)["runs"]]
+    assert local.run("wait", *run_ids, limit=240).code == 0
+    for name in CONVERTED:
+        plain_records = sorted((tmp_path / f"{name}.plain").read_text().splitlines())
+        our_records = sorted((tmp_path / f"{name}.ours").read_text().splitlines())
+        assert (name, our_records) == (name, plain_records)
