@@ -1,4 +1,4 @@
-"""`make bench`: runs every bench_*.py, one process each, or those (or parts) named; knows no figure."""
+"""Run benchmarks for `make bench`: every bench_*.py in a process of its own, or those that are named."""
 
 from __future__ import annotations
 
@@ -14,32 +14,32 @@ LIMIT = 1800
 
 
 def main(names: list[str]) -> int:
-    """Run them one after another; the number of those that failed is the exit code."""
-    known = [script.stem.removeprefix("bench_") for script in sorted(HERE.glob("bench_*.py"))]
-    if names and names[0] not in known:
-        print(f"no such figure: {names[0]}; there are: {', '.join(known)}", file=sys.stderr)
+    """Run the benchmarks one after another. Return the number of failed ones."""
+    benchmarks = [script.stem.removeprefix("bench_") for script in sorted(HERE.glob("bench_*.py"))]
+    if names and names[0] not in benchmarks:
+        print(f"no such figure: {names[0]}; there are: {', '.join(benchmarks)}", file=sys.stderr)
         return 2
     print(
         f"{os.cpu_count()} cores, Linux {platform.release()}, Python {platform.python_version()}", flush=True
     )
-    return sum(run(name, parts) for name, parts in asked(names or known, known).items())
+    return sum(run(name, parts) for name, parts in parts_by_name(names or benchmarks, benchmarks).items())
 
 
-def asked(words: list[str], known: list[str]) -> dict[str, list[str]]:
-    """Each benchmark that is named, with its own words after it: ``launch empty submit``."""
-    found: dict[str, list[str]] = {}
+def parts_by_name(arguments: list[str], benchmarks: list[str]) -> dict[str, list[str]]:
+    """Return each named benchmark with the arguments after it: ``launch empty submit``."""
+    parts: dict[str, list[str]] = {}
     name = ""
-    for word in words:
-        if word in known:
-            name = word
-            found[name] = []
+    for argument in arguments:
+        if argument in benchmarks:
+            name = argument
+            parts[name] = []
         else:
-            found[name].append(word)
-    return found
+            parts[name].append(argument)
+    return parts
 
 
 def run(name: str, parts: list[str]) -> bool:
-    """Whether it failed; what it prints goes straight through."""
+    """Run a benchmark. Return whether it failed."""
     print(f"\n== {' '.join([name, *parts])}", flush=True)
     began = time.perf_counter()
     command = [sys.executable, "-m", f"benchmarks.bench_{name}", *parts]

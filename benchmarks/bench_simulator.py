@@ -1,4 +1,4 @@
-"""The simulator: laws broken over many seeds of both kinds, seeds an hour, replays, planted bugs found."""
+"""Run many simulated worlds: violations, worlds per hour, replays, and planted bugs that are detected."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ from benchmarks.simulator.world import World
 
 SEEDS = 5_000
 GOAL_SEEDS = 20_000
+# Share of the worlds in which a scheduler starts and ends the jobs of the run.
 JOBS_SHARE = 0.4
-"""Of all seeds: worlds in which a scheduler starts and ends the jobs of the run."""
+# One seed in this many runs again and must have the same history.
 REPLAYED = 50
-"""One seed in so many is run once more, and must have the same history."""
-TOLD = 1_000
-"""After so many seeds it is said how it goes."""
+# Progress is printed after this many seeds.
+REPORTED = 1_000
 SEEDS_FOR_A_MUTANT = 15_000
 GOAL_FOUND = 0.95
 
@@ -26,7 +26,7 @@ NO_END = ("never ends", "is left on node", "go on for ever", "nobody goes on")
 
 
 class Count:
-    """What was found so far, by kind of law."""
+    """The violations so far, by kind of law."""
 
     def __init__(self) -> None:
         self.seeds = self.replayed = self.differ = 0
@@ -34,7 +34,7 @@ class Count:
         self.broken: dict[str, list[str]] = {"two epochs alive": [], "no end": [], "other": []}
 
     def run(self, seed: int, jobs: bool) -> None:
-        """One world; now and then once more, which is not counted as time of a seed."""
+        """Run a world. Replay some worlds; that time is not counted."""
         began = time.process_time()
         world = World(seed, jobs=jobs)
         violations = world.run().violations
@@ -48,8 +48,8 @@ class Count:
             self.replayed += 1
             self.differ += world.clock.fingerprint() != again.clock.fingerprint()
 
-    def told(self) -> str:
-        """One line."""
+    def line(self) -> str:
+        """Return one line about all worlds so far."""
         an_hour = self.seeds / self.seconds * 3600 if self.seconds else 0.0
         laws = ", ".join(f"{kind} {len(seeds)} {seeds or ''}".rstrip() for kind, seeds in self.broken.items())
         same = f"{self.replayed - self.differ} of {self.replayed} replayed with the same hash"
@@ -57,7 +57,7 @@ class Count:
 
     @property
     def passed(self) -> bool:
-        """Nothing was broken, and the goal is met."""
+        """Return whether no law was broken and the goal for the speed is met."""
         met = self.seconds == 0 or self.seeds / self.seconds * 3600 >= GOAL_SEEDS
         return met and not self.differ and not any(self.broken.values())
 
@@ -69,21 +69,21 @@ def _kind(text: str) -> str:
 
 
 def seeds(count: int, first: int) -> bool:
-    """Run so many worlds of the machines as they are, of both kinds in turn; whether all is well."""
-    found = Count()
+    """Run this many worlds of both kinds without a planted bug. Return whether all passed."""
+    total = Count()
     numbers = {False: first, True: first}
     for _ in range(count):
-        jobs = numbers[True] - first < JOBS_SHARE * found.seeds
-        found.run(numbers[jobs], jobs)
+        jobs = numbers[True] - first < JOBS_SHARE * total.seeds
+        total.run(numbers[jobs], jobs)
         numbers[jobs] += 1
-        if found.seeds % TOLD == 0:
-            print(f"  {found.told()}", flush=True)
-    print(f"{numbers[False] - first} single, {numbers[True] - first} over many jobs: {found.told()}")
-    return found.passed
+        if total.seeds % REPORTED == 0:
+            print(f"  {total.line()}", flush=True)
+    print(f"{numbers[False] - first} single, {numbers[True] - first} over many jobs: {total.line()}")
+    return total.passed
 
 
 def first_found(machines: tuple[Any, Any]) -> str | None:
-    """The first seed that notices the bug in ``machines``; every third one is of a run over many jobs."""
+    """Return the first seed that detects the bug in ``machines``. Every third world has several jobs."""
     for seed in range(SEEDS_FOR_A_MUTANT):
         if _noticed(machines, seed, jobs=False):
             return f"seed {seed}"
@@ -93,26 +93,26 @@ def first_found(machines: tuple[Any, Any]) -> str | None:
 
 
 def _noticed(machines: tuple[Any, Any], seed: int, jobs: bool) -> bool:
-    """A law is broken with the bug, and not without it."""
+    """Return whether a law is broken with the bug and not without it."""
     broken = World(seed, machines, jobs=jobs).run().violations
     return bool(broken) and not World(seed, jobs=jobs).run().violations
 
 
 def mutants() -> bool:
-    """Whether enough of the planted bugs are found."""
+    """Return whether enough of the planted bugs are detected."""
     bugs = MUTANTS + JOB_BUGS
-    found = 0
+    detected = 0
     for mutant in bugs:
         seed = first_found(build(mutant))
-        found += seed is not None
+        detected += seed is not None
         print(f"  {seed or 'MISSED':>11}  {mutant.name}", flush=True)
-    share = found / len(bugs)
-    print(f"{found} of {len(bugs)} planted bugs found: {share:.0%} (goal {GOAL_FOUND:.0%})")
+    share = detected / len(bugs)
+    print(f"{detected} of {len(bugs)} planted bugs found: {share:.0%} (goal {GOAL_FOUND:.0%})")
     return share >= GOAL_FOUND
 
 
 def main(arguments: list[str]) -> int:
-    """``seeds [N [FIRST]]`` or ``mutants`` or both."""
+    """Run ``seeds [N [FIRST]]``, ``mutants``, or both."""
     count = int(arguments[1]) if len(arguments) > 1 else SEEDS
     first = int(arguments[2]) if len(arguments) > 2 else 0
     passed = True

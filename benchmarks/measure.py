@@ -1,4 +1,4 @@
-"""How figures are made: both sides in turn in one run, then medians, spread and ratio; knows no figure."""
+"""Measure several sides in turn in one run, and print medians, spread and ratio."""
 
 from __future__ import annotations
 
@@ -10,18 +10,18 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-# What is measured is the launch; the pre-flight has figures of its own and says so to each run.
+# Benchmarks measure the launch. The pre-flight check has its own figures.
 os.environ.setdefault("CLUSTERRUN_PREFLIGHT", "off")
 # Installed programs have compiled modules. A checkout compiles its own at the first, uncounted start.
 os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
 
+# Runs once and returns the measured value, mostly in seconds.
 Side = Callable[[], float]
-"""Does the thing once, and returns what it took (mostly seconds)."""
 
 
 @dataclass(frozen=True)
 class Measured:
-    """What one side took, each time."""
+    """The values of one side."""
 
     name: str
     values: tuple[float, ...]
@@ -32,7 +32,7 @@ class Measured:
 
     @property
     def spread(self) -> float:
-        """The middle half's width as a share of the median: above 0.2 the machine was too busy."""
+        """Return the interquartile range as a share of the median. Above 0.2 the machine was too busy."""
         if len(self.values) < 3 or not self.median:
             return 0.0
         low, _, high = statistics.quantiles(self.values, n=4)
@@ -40,24 +40,23 @@ class Measured:
 
 
 def in_turn(sides: Mapping[str, Side], rounds: int, warm: int = 1) -> tuple[Measured, ...]:
-    """Run all sides once per round, each round beginning with another one.
+    """Run all sides once per round. Each round begins with another side.
 
-    In turn, so that what else the machine does falls on all of them; the first `warm` rounds, which
-    fill caches, do not count.
+    So other work on the machine affects all sides. The first `warm` rounds fill caches and do not count.
     """
     names = list(sides)
-    taken: dict[str, list[float]] = {name: [] for name in names}
+    values: dict[str, list[float]] = {name: [] for name in names}
     for number in range(warm + rounds):
         turn = number % len(names)
         for name in names[turn:] + names[:turn]:
             value = sides[name]()
             if number >= warm:
-                taken[name].append(value)
-    return tuple(Measured(name, tuple(values)) for name, values in taken.items())
+                values[name].append(value)
+    return tuple(Measured(name, tuple(measured)) for name, measured in values.items())
 
 
 def process(command: Sequence[str], limit: float = 120.0, **options: object) -> Side:
-    """A side that runs the command and takes the seconds from its start to its end; a failure is an error."""
+    """Return a side that runs the command and measures its seconds. Raise RuntimeError if it fails."""
 
     def once() -> float:
         began = time.perf_counter()
@@ -73,17 +72,17 @@ def process(command: Sequence[str], limit: float = 120.0, **options: object) -> 
 def table(
     title: str, measured: Sequence[Measured], goal: str = "", scale: float = 1e3, unit: str = "ms"
 ) -> str:
-    """A table of medians, each with its ratio to the last one, against which it is measured."""
+    """Return a table of medians, each with its ratio to the median of the last side."""
     against = measured[-1].median
     rows = [
         (
-            one.name,
-            f"{one.median * scale:.1f} {unit}",
-            f"{one.spread:.0%}",
-            f"{one.median / against:.2f} ×" if against else "–",
-            str(len(one.values)),
+            side.name,
+            f"{side.median * scale:.1f} {unit}",
+            f"{side.spread:.0%}",
+            f"{side.median / against:.2f} ×" if against else "–",
+            str(len(side.values)),
         )
-        for one in measured
+        for side in measured
     ]
     heads = ("", "median", "spread", "ratio", "runs")
     widths = [max(len(row[column]) for row in [heads, *rows]) for column in range(len(heads))]
@@ -95,13 +94,13 @@ def table(
 
 
 def cpu_seconds(pid: int) -> float:
-    """Processor time a process has used, user and system, from /proc."""
+    """Return the CPU time of a process in seconds, user and system."""
     fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
     return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
 
 
 def resident_mebibytes(pid: int) -> float:
-    """Memory of a process that is its own (its proportional share), in MiB."""
+    """Return the proportional share of memory (Pss) of a process in MiB."""
     for line in Path(f"/proc/{pid}/smaps_rollup").read_text().splitlines():
         if line.startswith("Pss:"):
             return int(line.split()[1]) / 1024

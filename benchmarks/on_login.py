@@ -1,4 +1,4 @@
-"""Figures that are made where users type: on the login host of a lab that lasts as long as they take."""
+"""Run a benchmark on the login host of a lab."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ CLUSTERRUN = str(Path(sys.executable).parent / "clusterrun")
 
 
 def on_login(name: str, measure: Callable[[], None]) -> None:
-    """Bring up a lab of 4 nodes, ``measure`` on its login host, take it down.
+    """Start a lab of 4 nodes, run the benchmark ``name`` on its login host, end the lab.
 
-    ``name`` is the benchmark's, which is started once more in there.
+    On the login host this function calls ``measure``.
     """
     if os.environ.get(INSIDE):
         measure()

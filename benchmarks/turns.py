@@ -1,9 +1,9 @@
-"""Ranks that train a few steps whenever they are told to: launched several times, for turns.
+"""Train a few steps on request, so that several launches can be measured in turn.
 
     turns.py SOCKET NAME STEPS [options of train.py]
 
-Rank 0 says NAME to SOCKET; for each line that comes back all ranks take STEPS steps, and rank 0 answers
-with the seconds these took: on the wall, and of CPU time of all ranks.
+Rank 0 sends NAME to SOCKET. For each line that it receives all ranks run STEPS steps, and rank 0 answers
+with the seconds of wall time, and of CPU time of all ranks.
 """
 
 from __future__ import annotations
@@ -34,8 +34,8 @@ def main() -> None:
         serve(options, world, int(steps), connect(path, name) if world.leads else None)
 
 
-def serve(options: Any, world: Any, steps: int, told: TextIO | None) -> None:
-    """Train in turns until no more are wanted."""
+def serve(options: Any, world: Any, steps: int, requests: TextIO | None) -> None:
+    """Train on each request until the connection ends."""
     from building import build
     from dealing import Dealer
     from strategies import chosen
@@ -56,28 +56,28 @@ def serve(options: Any, world: Any, steps: int, told: TextIO | None) -> None:
         return seconds, taken.item()
 
     take(WARM)
-    while wanted(told):
+    while requested(requests):
         seconds, own = take(steps)
-        if told:
-            told.write(f"{seconds} {own}\n")
-            told.flush()
+        if requests:
+            requests.write(f"{seconds} {own}\n")
+            requests.flush()
 
 
-def wanted(told: TextIO | None) -> bool:
-    """Whether rank 0 was told to take another turn; the same on all ranks."""
-    go = torch.tensor([int(bool(told.readline())) if told else 0])
+def requested(requests: TextIO | None) -> bool:
+    """Wait for a request to rank 0. Return on all ranks whether there is one."""
+    go = torch.tensor([int(bool(requests.readline())) if requests else 0])
     dist.broadcast(go, 0)
     return bool(go.item())
 
 
 def connect(path: str, name: str) -> TextIO:
-    """A line of words to the one who says when."""
+    """Connect to the benchmark and send the name of this launch."""
     link = socket.socket(socket.AF_UNIX)
     link.connect(path)
-    told = link.makefile("rw")
-    told.write(f"{name}\n")
-    told.flush()
-    return told
+    requests = link.makefile("rw")
+    requests.write(f"{name}\n")
+    requests.flush()
+    return requests
 
 
 if __name__ == "__main__":
