@@ -56,7 +56,7 @@ class Tape:
         self.reported = (-1, -1)
 
     def at(self, time: float, *events: Any) -> list[Any]:
-        """What the machine does at ``time``; without events it is shown that time passed."""
+        """Return the actions at ``time`` for these events, or for the passing of time."""
         out: list[Any] = []
         for event in events or (Tick(),):
             out += self._on(time, event)
@@ -103,7 +103,7 @@ def agent(processes: int = 2, acknowledged: bool = True) -> Tape:
 
 
 def hello(node: int, pid: int = 1, epoch: int = -1) -> Hello:
-    """What the agent of ``node`` says first."""
+    """Return the first message of the agent of ``node``."""
     return Hello(node, f"n{node}", f"10.0.0.{node + 1}", pid, "3.9", epoch)
 
 
@@ -139,12 +139,12 @@ def training(**changes: Any) -> Tape:
 
 
 def told(actions: list[Any]) -> list[Any]:
-    """What an agent tells the coordinator."""
+    """Return the messages of an agent to the coordinator."""
     return [action.message for action in actions if isinstance(action, Tell)]
 
 
 def sent(actions: list[Any]) -> list[tuple[int, Any]]:
-    """What a coordinator sends, by link."""
+    """Return the messages of a coordinator, each with its link."""
     return [(action.link, action.message) for action in actions if isinstance(action, Send)]
 
 

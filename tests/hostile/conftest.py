@@ -63,7 +63,7 @@ class Person:
         return self.submits("--wait", *arguments, **how)
 
     def status(self, run: Path) -> dict[str, Any]:
-        """What ``status --json`` says of a run."""
+        """Return the run in ``status --json``."""
         result = self.types("status", "--json", run.name)
         actual: dict[str, Any] = json.loads(result.out)["runs"][0]
         return actual

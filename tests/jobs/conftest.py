@@ -37,19 +37,19 @@ class Runs:
     ended: dict
 
     def out(self, name: str, rank: int = 0) -> str:
-        """What a rank printed in a run that ended well."""
+        """Return the output of a rank in a run that succeeded."""
         result = self.ended[name][rank]
         assert result.code == 0, result.err
         return result.out
 
     def refused(self, name: str) -> list[str]:
-        """What the ranks said in a run that ended with an error on each of them."""
+        """Return the errors of all ranks in a run that failed on every rank."""
         assert [entry.code for entry in self.ended[name]] == [1] * len(self.ended[name])
         return [entry.err for entry in self.ended[name]]
 
 
 def interrupted(at: Path, how: str) -> dict[str, tuple[str, ...]]:
-    """An undisturbed run, and one that is told to make room after each of its steps."""
+    """Return an undisturbed run, and one that must end after each of its steps."""
     run = at / f"run {how}"
     (run / "attempts" / "000").mkdir(parents=True)
     (run / "attempts" / "000" / "notice.json").write_text('{"why": "time-limit"}')
@@ -132,7 +132,7 @@ def pair(tmp_path_factory):
 
 @pytest.fixture(scope="session")
 def interrupted_pair(tmp_path_factory):
-    """The runs on two ranks that are told to make room."""
+    """Return the runs on two ranks that must end early."""
     from tests.jobs.launch import runs
 
     folder = tmp_path_factory.mktemp("interrupted")

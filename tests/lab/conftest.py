@@ -1,4 +1,4 @@
-"""What holds after every test with a lab: no fault in force, no process left behind."""
+"""Check after every test with a lab that it left no fault and no process."""
 
 from __future__ import annotations
 

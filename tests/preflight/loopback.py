@@ -48,7 +48,7 @@ class Node:
         self.stdin.flush()
 
     def ask(self, number: int, task: Any) -> Any:
-        """The answer to ``task``, which must be the next thing that is said."""
+        """Return the answer to ``task``. It must be the next message."""
         self.tell(number, tasks.message_text(task))
         return self.hear(number, task)
 

@@ -36,95 +36,92 @@ from clusterrun.preflight.tasks import (
 
 PORTS = tuple(33000 + 3500 * part for part in range(8))
 RATE = 1.0
+# Share of the full rate. A slower test waits for the network, not for busy machines.
 BUSY = 0.05
-"""Of the full rate: what is slower waits for the network, however busy its machines are."""
 WALL = 1.8e9
 START = 1000.0
 
 
 @dataclass
 class Faults:
-    """What is wrong; nodes by number, links as (from, to) for packets that vanish."""
+    """The faults of a simulated check. Nodes are numbers, links of lost packets are (from, to)."""
 
     absent: set[int] = field(default_factory=set)
+    # Nodes that run, but whose agent did not join, and the reason.
     agentless: set[int] = field(default_factory=set)
-    """They live, and their agent did not join."""
     why: str = "its agent did not join"
+    # Nodes that drop their packets to nodes without an agent.
     drops: set[int] = field(default_factory=set)
-    """They drop what they send to nodes whose agent did not join."""
+    # Nodes on which no examiner can be started from elsewhere.
     pythonless: set[int] = field(default_factory=set)
-    """No examiner can be started on them from elsewhere."""
+    # Seconds for which the coordinator is suspended after the first answer. They do not count.
     stood_still: float = 0.0
-    """Seconds for which the coordinator is suspended after the first answer. They do not count."""
+    # Nodes whose examiner never answers.
     frozen: set[int] = field(default_factory=set)
-    """Their examiner never says anything."""
+    # Nodes whose agent is lost at the first request of this task, or of this kind of group test.
     lost_in: dict[int, str] = field(default_factory=dict)
-    """Their agent is lost when they are first asked this: a task's name, or the kind of a group's test."""
     lost_why: str = "no heartbeat for 12 s"
+    # Lost nodes whose machine still answers.
     stopped: set[int] = field(default_factory=set)
-    """Of those that are lost, they whose machine still answers."""
     cut: set[tuple[int, int]] = field(default_factory=set)
+    # Unreachable ports (by place) of a node.
     blocked: dict[int, set[int]] = field(default_factory=dict)
-    """Ports (by place) of a node that nobody reaches."""
+    # Nodes and links with which collectives hang. The links can be dialled.
     broken: set[int] = field(default_factory=set)
-    """Collectives with them hang."""
     broken_links: set[frozenset[int]] = field(default_factory=set)
-    """Collectives over them hang, though they can be dialled."""
     corrupt: set[int] = field(default_factory=set)
+    # Nodes whose GPU reports an ECC error in every test with others, which then hang.
     damaged: set[int] = field(default_factory=set)
-    """Their GPU reports an ECC error in every test with others, which then wait in vain."""
+    # Nodes whose agents report an overload with every heartbeat. Ranks of failed tests waited there.
     overloaded: set[int] = field(default_factory=set)
-    """Their agents report an overload with every heartbeat, and ranks of failed tests waited there."""
     slow: dict[int, float] = field(default_factory=dict)
+    # The machines do other work as well.
     busy: bool = False
-    """Its machines do other work as well."""
     slow_links: dict[frozenset[int], float] = field(default_factory=dict)
     no_torch: set[int] = field(default_factory=set)
+    # Nodes whose torch worker dies in every test of a group.
     crashes: set[int] = field(default_factory=set)
-    """Their torch worker dies in every test of a group."""
+    # How often a node's torch worker dies in a matrix product.
     dies_alone: dict[int, int] = field(default_factory=dict)
-    """So many times their torch worker dies in a matrix product."""
     clocks: dict[int, float] = field(default_factory=dict)
+    # For a node: the addresses to which it resolves the names of other nodes.
     hosts: dict[int, dict[int, str]] = field(default_factory=dict)
-    """What a viewer resolves another's name to."""
+    # Nodes that only small packets reach. They are lost, but their machines answer a dial.
     small_mtu: set[int] = field(default_factory=set)
-    """Only small packets pass; lost for that, their machines still answer who dials them."""
     full_shm: set[int] = field(default_factory=set)
     late_checks: set[int] = field(default_factory=set)
+    # For a node: the task ('': any), how many of its answers are late, and by how many seconds.
     late: dict[int, tuple[str, int, float]] = field(default_factory=dict)
-    """A node, what it is asked ('': anything), how many answers to that are late, and by how many seconds."""
     nonsense: set[int] = field(default_factory=set)
+    # Port ranges of a node that are unreachable, and (``shut_out``) that it cannot reach elsewhere.
+    # One pair test in four fails by that.
     shut: dict[int, list[tuple[int, int]]] = field(default_factory=dict)
-    """Ranges of ports of a node that nobody reaches, and (``shut_out``) that it reaches nowhere: one test of
-    a pair in four fails by that."""
     shut_out: dict[int, list[tuple[int, int]]] = field(default_factory=dict)
+    # Share of the connections to a node that a limit drops. One pair test in four fails by that.
     limits: dict[int, float] = field(default_factory=dict)
-    """The share of connections to a node that a limit drops: one test of a pair in four fails by that."""
+    # Share of packets that are lost: from a node, in one direction, from all nodes.
     loses: dict[int, float] = field(default_factory=dict)
-    """The share of what a node sends that is lost."""
     lossy: dict[tuple[int, int], float] = field(default_factory=dict)
-    """The same of what goes one way."""
     noise: float = 0.0
-    """The same of all that anybody sends."""
     flaps: set[int] = field(default_factory=set)
     set_only: bool = False
+    # For a node: the smallest size of groups with it that hang.
     in_groups: dict[int, int] = field(default_factory=dict)
-    """A node, and the size of groups from which on collectives with it hang."""
+    # Groups between which the network is partitioned: collectives hang. With ``silent`` nothing passes.
     parts: tuple[set[int], ...] = ()
-    """Between these groups the network is partitioned: collectives hang; with ``silent`` nothing passes."""
+    # The number of group tests that start before the partition.
     later: int = 0
-    """So many tests of groups are begun before they are apart."""
     silent: bool = False
+    # Connections between the groups to closed ports and to ports of collectives vanish.
     shut_between: bool = False
-    """Connections to closed ports and to those of collectives vanish between them, others do not."""
+    # Ports (by place) that do not answer between the groups.
     ports_between: frozenset[int] = frozenset()
-    """Ports (by place) that do not answer between them."""
+    # Range of ports that no connection between the groups reaches.
     range_between: tuple[int, int] = (0, 0)
-    """The range of ports that no connection between them reaches, as far as closed ones tell."""
+    # Not 0: the groups are not partitioned, but slow with each other by this factor.
     uplink: float = 0.0
-    """Where it is not 0, the parts are not partitioned, but slow with each other by that factor."""
+    # Nodes that share a narrow link: slow together, fast in pairs.
     crowded: frozenset[int] = frozenset()
-    """These share what is too narrow for them all: slow together, fast in pairs."""
 
 
 def name(node: int) -> str:
@@ -175,8 +172,8 @@ class Cluster:
             WALL,
             short=ShortCheck(**occasion) if occasion else None,
         )
+        # The tasks and the kinds of group tests that were requested, each with its node.
         self.kinds: set[tuple[str, int]] = set()
-        """What was asked of whom: the name of a task, or the kind of a group's test, and the node."""
         self.events: list[tuple[float, int, tuple[Any, ...]]] = []
         self.number = 0
         self.asked = 0

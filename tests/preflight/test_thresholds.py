@@ -1,4 +1,4 @@
-"""Where slow begins, and who is beyond it."""
+"""The thresholds for slow nodes."""
 
 from __future__ import annotations
 

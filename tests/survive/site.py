@@ -28,15 +28,15 @@ ROOT = Path(__file__).resolve().parents[2]
 TRAINER = Path(trainer.__file__)
 CANARY = "canary-5f3a9c"
 """Stands in the environment of every run: nothing that is written or printed may show it."""
+# Seconds within which every run ends after any fault.
 LIMIT = 240.0
-"""Seconds within which every run ends, whatever was done to it."""
 SAMPLE = 0.5
+# For labs with many runs: on a busy machine Slurm would otherwise mark healthy nodes as down.
 PATIENT = (("SlurmdTimeout", "30"),)
-"""For a lab where much goes on at once: on a busy machine Slurm else takes healthy nodes for lost ones."""
 
 
 class Broken(AssertionError):
-    """A law that does not hold, with what was seen."""
+    """A law that was broken, with the observation."""
 
 
 def until(true: Callable[[], Any], what: str, limit: float = 90.0) -> Any:
@@ -96,12 +96,12 @@ class Site:
 
 @dataclass(frozen=True)
 class Training:
-    """How large a training is: ``ranks`` in all, so many steps, seconds each, a checkpoint every so often."""
+    """The size of a training."""
 
     ranks: int = 4
     steps: int = 40
-    seconds: float = 0.2
-    every: int = 5
+    seconds: float = 0.2  # per step
+    every: int = 5  # steps between checkpoints
     more: tuple[str, ...] = ()
 
     @property
@@ -127,14 +127,14 @@ class Run:
 
     @property
     def state(self) -> RunState | None:
-        """What the coordinator says; None before its first word."""
+        """Return the coordinator's state; None if there is none yet."""
         try:
             return decode(RunState, json.loads((self.folder / "state.json").read_text()))
         except FileNotFoundError:
             return None
 
     def status(self) -> dict[str, Any]:
-        """What ``status --json`` says."""
+        """Return the run in ``status --json``."""
         result = self.site.types("status", "--json", self.folder.name)
         (actual,) = json.loads(result.out)["runs"]
         return dict(actual)
@@ -149,7 +149,7 @@ class Run:
         return max((int(path.name) for path in self.folder.glob("attempts/*")), default=-1)
 
     def outputs(self) -> str:
-        """What the ranks printed, all attempts."""
+        """Return the output of the ranks of all attempts."""
         return "\n".join(p.read_text(errors="replace") for p in sorted(self.folder.glob("attempts/*/*.out")))
 
     def trains(self, step: int = 8, attempt: int = 0, limit: float = 120.0) -> None:
@@ -176,7 +176,7 @@ class Run:
         return f"{state.state.value}/{state.phase.value}: {state.reason!r} {lineage}"
 
     def job_output(self) -> str:
-        """What its coordinators and agents said on their own."""
+        """Return the output of its coordinators and agents."""
         return (self.folder / "job.out").read_text(errors="replace")
 
     # --- its processes ---
@@ -241,7 +241,7 @@ class Run:
             raise Broken(f"not {expected}: {self.told()}\n{message[-2000:]}")
 
     def laws(self, budget: int = 20) -> None:
-        """What holds of every run at its end, by the numbers of the matrix; raises ``Broken``."""
+        """Check the laws that hold at the end of every run. Raise ``Broken``."""
         remaining = self.leftovers()
         secrets = [str(p) for p in self._files() if p.name != "orders.json" and CANARY in _text(p)]
         attempts = self.state.attempts if self.state else ()
@@ -256,7 +256,7 @@ class Run:
             raise Broken(f"{self.folder.name}: {result}; {self.told()}")
 
     def leftovers(self, limit: float = 60.0) -> list[str]:
-        """What is left of it on any host, once it has had some seconds to go."""
+        """Return the processes, jobs and files that remain of the run after ``limit`` seconds."""
         with contextlib.suppress(Broken):
             until(lambda: not self._left(), "nothing is left", limit)
         return self._left()
@@ -295,10 +295,10 @@ def _json(path: Path) -> dict[str, Any]:
 
 
 class Patrol:
-    """Looks at all runs of a lab twice a second: of which attempt ranks live, and what the state says.
+    """Checks all runs of a lab twice a second: the attempts of live ranks, and the state.
 
-    A node that thaws has its old ranks for a moment, until its shim has killed them: who still lives
-    half a second later broke the law.
+    A resumed node has its old ranks until its shim has killed them. Ranks that live half a second later break
+    the law.
     """
 
     def __init__(self, lab: Lab) -> None:
@@ -329,7 +329,7 @@ class Patrol:
                 now = self._ranks()
             except OSError:  # a host was switched off meanwhile
                 continue
-            # What lives at one look may be passing away while the next attempt starts; at two it is not.
+            # Ranks of one look may be ending while the next attempt starts. Ranks of two looks are not.
             lasting = [key for key in now if now[key] & before.get(key, set())]
             for name in {name for name, _ in lasting}:
                 alive = sorted(attempt for expected_names, attempt in lasting if expected_names == name)
