@@ -20,7 +20,7 @@ def skipped(stats: dict[str, list[pytest.TestReport]]) -> str:
 
 
 def saved(stats: dict[str, list[pytest.TestReport]]) -> str:
-    """Who failed, was run once more, and passed then: the run goes on, and nobody can overlook it."""
+    """Return a line with the tests that passed only when they ran again."""
     failed = {report.nodeid for kind in ("failed", "error") for report in stats.get(kind, ())}
     again = dict.fromkeys(report.nodeid for report in stats.get("rerun", ()))
     names = [name for name in again if name not in failed]

@@ -89,9 +89,9 @@ def standing() -> list[Lab]:
 
 
 def leftovers(lab: Lab, seconds: float = 30.0) -> list[str]:
-    """What still runs on the lab's hosts besides its own daemons ``seconds`` after a test; killed then.
+    """Return the processes that a test left on the lab's hosts, and kill them.
 
-    Ending jobs may take their time, so the limit is waited for, but not longer than needed.
+    Processes may take up to ``seconds`` to end.
     """
     result: list[LabProcess] = []
 
@@ -143,7 +143,7 @@ def pytest_runtest_makereport(item: pytest.Item) -> Generator[None, pytest.TestR
 
 
 def strangers(lab: Lab) -> list[LabProcess]:
-    """What runs on the lab's hosts besides its own daemons."""
+    """Return the processes on the lab's hosts, except its own daemons."""
     return [p for p in lab.processes() if p.host != CONTROLLER and not p.is_daemon]
 
 

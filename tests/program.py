@@ -13,5 +13,5 @@ _FOLDER = tempfile.TemporaryDirectory(prefix="clusterrun-program-")
 
 @cache
 def packed_once() -> Path:
-    """Where it lies until this process ends: to pack it takes most of a second of a processor."""
+    """Return the packed program. Packing takes most of a second, so this process packs it once."""
     return Path(agent_program(_FOLDER.name))

@@ -53,10 +53,10 @@ class Far:
     folder: Path
     port: int = 0
     options: Sequence[str] = ()
+    # A command that runs the rest of its arguments on the login host: the laptop's programs and sshd.
     front: Sequence[str] = ()
-    """Words that run what follows on the cluster's login host, laptop and sshd alike."""
+    # More variables of a session on the cluster.
     variables: dict[str, str] = field(default_factory=dict)
-    """What else a session there has in its environment."""
     server: subprocess.Popen[bytes] | None = None
     environment: dict[str, str] = field(default_factory=dict)
 
@@ -89,7 +89,7 @@ class Far:
         (self.folder / "ssh_config").write_text("\n".join((*lines, *expected_names)) + "\n")
 
     def configure(self, text: str) -> None:
-        """What the laptop's own configuration file says."""
+        """Write the configuration file of the laptop."""
         path = self.folder / "laptop" / ".config" / "clusterrun" / "config.toml"
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(text)
@@ -186,7 +186,7 @@ class Far:
 
     @contextlib.contextmanager
     def started(self, *arguments: str, cwd: Path | None = None) -> Iterator[subprocess.Popen[str]]:
-        """A command of the laptop that goes on, in a process group of its own."""
+        """Start a command on the laptop in a process group of its own. Yield its process."""
         process = subprocess.Popen(
             (*self.front, *CLUSTERRUN, "--host", "cluster", *arguments),
             env=self.environment,

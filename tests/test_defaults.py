@@ -1,4 +1,4 @@
-"""What holds when nobody says: the option table says it, and every other place says the same."""
+"""The option table holds the defaults, and every other place has the same ones."""
 
 from __future__ import annotations
 

@@ -124,6 +124,8 @@ A pre-flight check runs in a process of its own, and the environment may be what
 `local/start_run.py` is among them because submitit reads its variables from this very process.
 """
 
+# Modules that rename files without ``atomic_file``, each with its reason. ``agent/orphaned_job.py`` renames
+# in a shell, because the folder may be on a server that does not answer.
 RENAMES = {
     "atomic_file.py": "the one way to write a file whole",
     "training/files.py": "a checkpoint streams, and the checksum of what was streamed is its name",
@@ -131,13 +133,9 @@ RENAMES = {
     "lab/roots.py": "a folder that was filled",
     "runs/removal.py": "a folder that is about to be removed",
 }
-"""Where something gets its final name, and why it is not written by ``atomic_file``.
 
-``agent/orphaned_job.py`` renames too, in a shell of its own: the folder may be on a server that is away.
-"""
-
+# Modules that users import from.
 PUBLIC = ("__init__.py", "training/__init__.py")
-"""What users import from: here stand their names."""
 
 
 @dataclass(frozen=True)
@@ -212,7 +210,7 @@ def allowed(package: str, used: str) -> bool:
 
 
 def findings(modules: list[Module], look: Callable[[Module], object]) -> dict[str, object]:
-    """What looking at each module found, by its place; modules with nothing to say are left out."""
+    """Return the findings of ``look`` by module. Modules without a finding are left out."""
     results = {module.place: look(module) for module in modules}
     return {place: what for place, what in results.items() if what}
 

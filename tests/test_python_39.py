@@ -18,8 +18,8 @@ SHIPPED = sorted(
     path for name in ("clusterrun", "hydra_plugins", "jobs") for path in (ROOT / name).rglob("*.py")
 )
 TYPES = {"None", "str", "int", "float", "bool", "bytes", "tuple", "list", "dict", "set", "object", "Path"}
+# Newer names of the standard library. No name of this package is the same.
 NEWER = {"pairwise", "aiter", "anext", "bit_count", "file_digest", "assert_never", "StrEnum", "batched"}
-"""What came to the standard library later, by names that nothing of ours has."""
 WITHOUT_ALL = """
 import importlib, importlib.machinery, sys, types
 
@@ -87,7 +87,7 @@ def evaluated(tree: ast.Module) -> Iterator[ast.AST]:
 
 
 def too_new(node: ast.AST) -> str:
-    """What of ``node`` Python 3.9 does not know."""
+    """Return the syntax or function in ``node`` that Python 3.9 lacks; '' if there is none."""
     if isinstance(node, ast.BinOp) and isinstance(node.op, ast.BitOr):
         arguments = {ast.unparse(side) for side in (node.left, node.right)}
         return f"a union that is evaluated: {ast.unparse(node)}" if arguments & TYPES else ""

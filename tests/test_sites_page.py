@@ -1,4 +1,4 @@
-"""What docs/sites.md says of its tests: each that it names exists."""
+"""Every test that docs/sites.md names exists."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a start loads: every TAB is a start of the command line, and 1,250 agents start at once."""
+"""Modules that are loaded at a start: every TAB starts the command line, and 1,250 agents start at once."""
 
 from __future__ import annotations
 
@@ -16,16 +16,16 @@ HEAVY = {
     *("torch", "numpy", "jinja2", "submitit", "rich", "psutil", "asyncio", "cloudpickle"),
     *("mcp", "pydantic", "hydra", "omegaconf", "matplotlib"),
 }
+# Modules that an agent does not load. Each costs milliseconds, and 1,250 agents start at once.
 HEAVY_ON_NODES = HEAVY | {
     *("subprocess", "threading", "multiprocessing", "concurrent.futures", "ssl", "logging", "tempfile"),
     *("typing", "dataclasses", "inspect", "pathlib", "argparse", "shutil", "random", "datetime", "email"),
 }
-"""What an agent does without: each costs milliseconds, at 1,250 starts at once."""
 REPORT = "import sys, atexit; atexit.register(lambda: print(*sys.modules, sep='\\n', file=sys.stderr)); "
 
 
 def loaded(code: str, home: Path, *flags: str, python: str = sys.executable, **variables: str) -> set[str]:
-    """The modules that are loaded when the code has run."""
+    """Run the code. Return the loaded modules."""
     environment = {
         "PATH": os.defpath,
         "HOME": str(home),
@@ -138,8 +138,8 @@ ON_THE_WAY_TO_RANKS = (
 """What an agent of a run without a pre-flight has loaded when its ranks start, with all that these load."""
 MOST_MODULES = 53
 MOST_BYTES = 240_000
+# Modules that only other programs of the nodes load.
 FOR_OTHERS = {"zipfile", "zlib", "importlib.util"}
-"""What an agent loaded once, or what other programs of the nodes load."""
 
 
 def test_on_the_way_to_its_ranks_an_agent_loads_little(tmp_path):

@@ -1,4 +1,4 @@
-"""What is built is what is in the folders: nothing forgotten, nothing by the way."""
+"""The wheel and the source archive contain the files of the folders, and no others."""
 
 from __future__ import annotations
 

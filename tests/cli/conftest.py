@@ -33,7 +33,7 @@ if "fail" in sys.argv and rank == 1:
 
 @dataclass(frozen=True)
 class Said:
-    """What a command printed and its exit code."""
+    """The output and the exit code of a command."""
 
     code: int
     out: str
