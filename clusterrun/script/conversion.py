@@ -61,7 +61,9 @@ _TASKS = ("nodes", "ntasks", "ntasks-per-node", "tasks-per-node")
 # The value of a sweep in a word of the command.
 _PLACEHOLDER = re.compile(r"\{([A-Za-z_]\w*)\}", re.ASCII)
 # An argument of a script: ``$1``, ``"$@"``. Awk's own stand in single quotes.
-_POSITIONAL = re.compile(r"\$(?:\{?[1-9@*]|#)(?![^\n]*'[^']*$)")
+_POSITIONAL = re.compile(r"\$(?:\{?[1-9@*]|#)(?![^\n]*'[^']*$)|\bgetopts ")
+# ``${NAME:=default}`` sets a variable.
+_DEFAULTED = re.compile(r"\$\{([A-Za-z_]\w*):?=", re.ASCII)
 _READ = re.compile(r"\$\{?([A-Za-z_]\w*)", re.ASCII)
 # Blocks inside of blocks, and scripts that start scripts. A deeper one is a program.
 _MOST_DEPTH = 8
@@ -129,7 +131,9 @@ def convert(text: str, read_file: Callable[[str], str] = lambda path: "") -> Con
     options += [option for option in launch.options if option[0] != "setup"]
     if launch.max_restarts:
         options.append(("max-restarts", str(launch.max_restarts)))
-    options += [("env", f"{name}={value}") for name, value in launch.environment]
+    # The script's variables are known in its setup lines, and not where the line is typed.
+    options += [("env", f"{name}={value}") for name, value in launch.environment if "$" not in value]
+    script.setup += [f'export {name}="{value}"' for name, value in launch.environment if "$" in value]
     options += script.options
     script.setup[:0] = [
         f"cd {shlex.quote(directive.value)}"
@@ -171,7 +175,10 @@ def _sizes(translated: Translated, training: _Training | None) -> tuple[list[tup
 def _accelerate(launch: LaunchCommand) -> str:
     """Return the shell's text that starts accelerate once per node, with the options that only it knows."""
     words = [word for option in launch.untranslated for word in shlex.split(option)]
-    own_options = " ".join(f'"{word}"' if "$" in word else shlex.quote(word) for word in words)
+    texts = [
+        word if word.startswith("$") else f'"{word}"' if "$" in word else shlex.quote(word) for word in words
+    ]
+    own_options = " ".join(texts)
     multi = "" if re.search(r"--(use|config)[_-]", own_options) else " --multi_gpu"
     return (
         f"accelerate launch {own_options}{multi} --num_machines $NNODES --num_processes "
@@ -294,9 +301,10 @@ class _Script:
 
     def _report_arguments(self) -> None:
         """Report the statements that read arguments of the batch script: the line has none."""
-        for statement in self._statements:
+        for place, statement in enumerate(self._statements):
             is_function = statement.kind == "function_definition"
-            if not is_function and not statement.bodies and _POSITIONAL.search(statement.text):
+            is_inner = bool(statement.bodies) and self.training is not None and place == self.training.place
+            if not is_function and not is_inner and _POSITIONAL.search(statement.text):
                 text = statement.text.partition("\n")[0]
                 reason = "it reads an argument of the batch script: write its value into the line"
                 self._report(statement.line, text, PartOutcome.UNTRANSLATED, reason)
@@ -394,17 +402,28 @@ class _Script:
             for option in launch.untranslated:
                 if "accelerate" not in launch.rank_launcher:
                     reason = f"an option of {launch.rank_launcher or launch.program} alone"
+                    if option.startswith("$"):
+                        reason = f"options of {launch.program} that only running the script shows"
                     self._report(statement.line, option, PartOutcome.UNTRANSLATED, reason)
             for remark in launch.remarks:
                 self._report(statement.line, launch.program, PartOutcome.NEEDLESS, remark)
             for option in launch.outputs:
                 self._report(statement.line, option, PartOutcome.NEEDLESS, "clusterrun logs shows the output")
+        self._report_open_options(statement, launch)
         if not statement.is_plain and statement.kind != "list":
             reason = f"the command stands in {_kind(statement)}, which is not in the line"
             self._report(statement.line, statement.text.partition("\n")[0], PartOutcome.UNTRANSLATED, reason)
         self._beside(statement, training.command)
         for redirection in training.command.redirections:
             self._redirection(statement.line, redirection)
+
+    def _report_open_options(self, statement: Statement, launch: LaunchCommand) -> None:
+        """Report options whose value the script computes: the line is typed before it runs."""
+        own = {name for other in self._statements for name in (*other.sets, *_DEFAULTED.findall(other.text))}
+        for name, value in launch.options:
+            if name != "setup" and own & set(_READ.findall(value)):
+                reason = f"--{name} reads a variable of the script: write its value into the line"
+                self._report(statement.line, value, PartOutcome.UNTRANSLATED, reason)
 
     def _take(self, inner: _Script) -> None:
         """Take over what another script, or a block, asks for."""

@@ -33,6 +33,8 @@ _WRAPPERS = (
     *("uv", "poetry", "pdm", "pixi", "conda", "mamba", "micromamba", "hatch", "pipenv"),
     *("singularity", "apptainer", "shifter", "podman-hpc", "podman", "docker", "charliecloud", "ch-run"),
 )
+# Wrappers that start a command only with ``run`` or ``exec``.
+_BUILDERS = ("podman-hpc", "podman", "docker")
 PYTHON = re.compile(r"python[\d.]*", re.ASCII)
 _ASSIGNMENT = re.compile(r"[A-Za-z_]\w*\+?=", re.ASCII)
 _REDIRECTION = re.compile(r"\d*[<>&]+.*")
@@ -109,7 +111,8 @@ def launch_in(arguments: Sequence[str], reads_inline: bool = True) -> LaunchComm
             variable, _, value = word.partition("=")
             environment.append((variable, value))
         elif name in _WRAPPERS:
-            end = _launcher_behind(arguments, place + 1)
+            is_build = name in _BUILDERS and not {"run", "exec"} & set(arguments[place + 1 : place + 3])
+            end = None if is_build else _launcher_behind(arguments, place + 1)
             if end is None:
                 return None
             wrapper += arguments[place:end]
@@ -272,8 +275,14 @@ def _split(
     options: list[tuple[str, str, str, LauncherOption]] = []
     is_module = False
     place = 0
-    while place < len(arguments) and arguments[place].startswith("-") and arguments[place] != "-":
+    while place < len(arguments) and arguments[place] != "-":
         word = arguments[place]
+        if _is_open_option(arguments, place, program):
+            options.append((word, word, "", LauncherOption(0, launcher_options.OWN)))
+            place += 1
+            continue
+        if not word.startswith("-"):
+            break
         place += 1
         if word == "--":
             break
@@ -293,6 +302,19 @@ def _split(
             continue
         options.append((shlex.join((word, *words)), name, value or " ".join(words), option))
     return options, arguments[place:], is_module
+
+
+def _is_open_option(arguments: Sequence[str], place: int, program: str) -> bool:
+    """Return whether a variable stands for options of ``program``: a program or a script follows it."""
+    if not re.match(r"\$\{?\w+(?:\[[@*]\])?\}?$", arguments[place], re.ASCII):
+        return False
+    if re.search(r"(?i)python|script", arguments[place]):
+        return False
+    for word in arguments[place + 1 :]:
+        name = os.path.basename(word)
+        if word == "-m" or word.endswith((".py", ".sh")) or PYTHON.fullmatch(name) or name in PROGRAMS:
+            return True
+    return False
 
 
 def _is_value(word: str, program: str) -> bool:

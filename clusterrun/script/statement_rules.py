@@ -48,7 +48,8 @@ class Facts:
     @property
     def is_assignment(self) -> bool:
         """Return whether it sets variables of its shell alone."""
-        return self.statement.kind == "variable_assignment" or self.statement.text.startswith("local ")
+        is_local = self.statement.text.startswith(("local ", "declare -a ", "declare -A "))
+        return self.statement.kind == "variable_assignment" or is_local
 
     @property
     def name(self) -> str:

@@ -163,6 +163,7 @@ def test_the_example_of_the_page_becomes_the_line_of_the_page() -> None:
             "--setup 'export NNODES=2' --setup 'export X=$((NNODES * 8))' bash -c 'exec python t.py $X'",
         ),
         ("C='python t.py'\neval $C", "t.py"),
+        ("docker build -t deepspeed -f f .", "docker build -t deepspeed -f f ."),
         ("printenv | sort\nsrun python t.py", "t.py"),
         ("srun - python t.py", "- python t.py"),
     ],
@@ -238,6 +239,9 @@ def test_arguments_of_a_script_that_the_command_starts_are_followed() -> None:
     ("lines", "line"),
     [
         ("srun python t.py $1", 2),
+        ("while [ $# -gt 0 ]; do\n case $1 in a) A=$2;; esac\n shift\ndone\nsrun python t.py", 2),
+        (': "${I:=x}"\nsrun --container-image $I python t.py', 3),
+        ("A=$(f)\nsrun $A -l torchrun --nproc_per_node 2 t.py", 3),
         ("#SBATCH --export=NONE\nsrun python t.py", 2),
         ("C=$(pick)\n$C\nsrun python t.py", 3),
         ("until srun python t.py; do sleep 1; done", 2),
