@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import resource
 import statistics
 import subprocess
 import time
@@ -65,6 +66,18 @@ def process(command: Sequence[str], limit: float = 120.0, **options: object) -> 
         if run.returncode:
             raise RuntimeError(f"{list(command)} ended with {run.returncode}:\n{run.stdout}{run.stderr}")
         return seconds
+
+    return once
+
+
+def cpu_of(side: Side) -> Side:
+    """Return a side that measures the CPU seconds of the processes that ``side`` runs."""
+
+    def once() -> float:
+        before = resource.getrusage(resource.RUSAGE_CHILDREN)
+        side()
+        after = resource.getrusage(resource.RUSAGE_CHILDREN)
+        return after.ru_utime - before.ru_utime + after.ru_stime - before.ru_stime
 
     return once
 
