@@ -417,13 +417,14 @@ def take(snapshot: Snapshot, target: str, record: str) -> None:
                 shutil.copy2(path, copy, follow_symlinks=False)
         except OSError as error:
             raise refusal(copy, error) from error
-    for repository in ("", *snapshot.repositories) if snapshot.commit else ():
+    has_repository = bool(snapshot.commit) or os.path.lexists(os.path.join(snapshot.root, ".git"))
+    for repository in ("", *snapshot.repositories) if has_repository else ():
         _make_repository(snapshot, repository, os.path.join(target, repository))
     write_whole(record, note(snapshot))
 
 
 def _make_repository(snapshot: Snapshot, folder: str, copy: str) -> None:
-    """Make ``copy`` a repository at the commit of the original, with its branches and tags.
+    """Make ``copy`` a repository at the commit of the original, with its branches, tags and staged changes.
 
     It reads the objects of the original. A copy from another machine knows its commit and no object. A git
     that is missing, or too old for this, leaves the copy as it is.
@@ -443,7 +444,7 @@ def _make_repository(snapshot: Snapshot, folder: str, copy: str) -> None:
         exclude = "".join(f"/{os.path.relpath(name, folder or '.')}\n" for name in linked)
         write_whole(os.path.join(git, "info", "exclude"), exclude)
         write_whole(os.path.join(git, "HEAD"), f"{commit}\n" if commit else "ref: refs/heads/main\n")
-        if not has_objects or not commit:
+        if not has_objects:
             return
         objects = os.path.join(original, _git(original, "rev-parse", "--git-path", "objects").rstrip("\n"))
         write_whole(os.path.join(git, "objects", "info", "alternates"), f"{objects}\n")
@@ -451,7 +452,15 @@ def _make_repository(snapshot: Snapshot, folder: str, copy: str) -> None:
         write_whole(os.path.join(git, "packed-refs"), references)
         if branch := _git(original, "symbolic-ref", "--quiet", "HEAD", absent=1):
             write_whole(os.path.join(git, "HEAD"), f"ref: {branch}")
-        _git(copy, "read-tree", "HEAD")
+        index = os.path.join(original, _git(original, "rev-parse", "--git-path", "index").rstrip("\n"))
+        try:
+            shutil.copyfile(index, os.path.join(git, "index"))
+            _git(copy, "ls-files")
+        except (OSError, BadInput):  # nothing was staged yet, or the index has parts in other files
+            if os.path.lexists(os.path.join(git, "index")):
+                os.unlink(os.path.join(git, "index"))
+            if commit:
+                _git(copy, "read-tree", "HEAD")
         _git(copy, "update-index", "-q", "--refresh", absent=1)
         for name in filter(None, _git(copy, "ls-files", "-z").split("\0")):
             link, place = os.path.join(original, name), os.path.join(copy, name)

@@ -268,6 +268,19 @@ def test_git_tells_in_the_copy_what_it_tells_in_the_original(nested: Path, tmp_p
     assert output(copy, "status", "--porcelain") == "M package/__init__.py"
 
 
+@pytest.mark.parametrize("has_commit", [True, False])
+def test_staged_changes_are_staged_in_the_copy_too(project: Path, tmp_path: Path, has_commit: bool) -> None:
+    if not has_commit:
+        git(project, "update-ref", "-d", "HEAD")
+    git(project, "add", "train.py", "link.py")
+    if has_commit:
+        git(project, "mv", "sub/model.py", "sub/net.py")
+    copy = tmp_path / "copy"
+    take(look(str(project)), str(copy), str(tmp_path / "note"))
+    for question in (["status", "--porcelain", "--branch"], ["diff", "--cached"], ["diff"]):
+        assert output(copy, *question) == output(project, *question), question
+
+
 @pytest.mark.parametrize("change", ["edited", "new"])
 def test_uncommitted_changes_make_it_dirty(nested: Path, change: str) -> None:
     (nested / ("package/__init__.py" if change == "edited" else "new.py")).write_text("")
