@@ -34,7 +34,7 @@ for second in range(int(sys.argv[1])):
 print("saved", flush=True)
 """
 ENDS = 300.0
-NODES = 12
+NODES = 13
 
 
 class Runs:
@@ -101,6 +101,7 @@ def test_signals_and_saves_are_those_of_plain_slurm(runs: Runs) -> None:
     runs.ours("term", "--time", "2", "--requeue", "--sbatch", "signal=B:TERM@60", seconds=5)
     runs.plain("plain-signalled", below=("timeout", "900"))
     runs.ours("signalled", below=("timeout", "900"))
+    runs.plain("plain-interrupted")
     runs.ours("cut", seconds=120)
     until(lambda: all("up" in runs.printed(case) for case in runs.jobs), 180)
 
@@ -116,13 +117,13 @@ def test_signals_and_saves_are_those_of_plain_slurm(runs: Runs) -> None:
     assert runs.state("signalled")[0] == "RUNNING"
     runs.scancel("plain-signalled", "-s", "USR1")
     until(lambda: "SIGUSR1" in runs.printed("plain-signalled"), 60)
-    # INT ends ranks that want to end, and no others.
-    for case in ("signalled", "plain-signalled"):
+    # INT ends a rank only if the rank ends by itself.
+    for case in ("signalled", "plain-interrupted"):
         runs.scancel(case, "-s", "INT")
 
     # A save of 25 s completes wherever plain Slurm completes it.
     saved = [f"{whose}-{case}" for case in ("cancelled", "preempted", "limit") for whose in ("plain", "our")]
-    saved += ["signalled", "plain-signalled", "requeued"]
+    saved += ["signalled", "plain-interrupted", "requeued"]
     until(lambda: all("saved" in runs.printed(case) for case in saved), ENDS)
     until(lambda: runs.state("signalled")[0] == "COMPLETED", 60)
     until(lambda: runs.state("our-limit")[0] == "TIMEOUT", 60)
