@@ -16,7 +16,7 @@ from clusterrun.cli.log_diagnosis import CULPRIT, log_document
 from clusterrun.cli.shell_complete import runs
 from clusterrun.diagnosis.hypothesis import certainty_in_words
 from clusterrun.diagnosis.stacks import is_library, line_of, short
-from clusterrun.diagnosis.verdict import Diagnosis, Stacks, unfolded
+from clusterrun.diagnosis.verdict import Diagnosis, Stacks, Verdict, unfolded
 from clusterrun.model.contract import ExitCode
 from clusterrun.model.duration import parse
 from clusterrun.model.errors import BadInput
@@ -146,7 +146,7 @@ def lines(diagnosis: Diagnosis) -> list[str]:
         place = f"rank {culprit.rank} on {culprit.node}" if culprit.rank >= 0 else culprit.node
         culprits.append(f"{place}: {culprit.why}")
     lines_shown += _part(f"culprit{many}", culprits)
-    certainty = certainty_in_words(diagnosis.certainty)
+    certainty = certainty_in_words(diagnosis.certainty, diagnosis.verdict is Verdict.CRASHED)
     lines_shown += _part("certainty", [certainty] if certainty and culprits else [])
     lines_shown += _part("evidence", list(diagnosis.evidence))
     lines_shown += _part("stacks", [line for group in diagnosis.groups for line in _stack(group)])

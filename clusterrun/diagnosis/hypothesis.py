@@ -8,7 +8,7 @@ culprits are reported as "either … or", and nobody is blamed. The anchors:
 100  the kernel says so: a process is stopped, or has ended
  90  progress was observed while the ranks were watched
  80  data of several ranks contradict each other: they cannot all be right
- 60  a rank is absent, and the others wait for it
+ 60  a rank is absent, and the others wait for it; or a rank printed an error before the others
  45  derived from the source text, or from what the ranks did before
  20  nothing is left but the network, or something outside of torch
 
@@ -41,18 +41,24 @@ class Hypothesis:
     later: float = 0.0
 
 
+_ABSENT = "a rank is absent, and the others wait for it"
+_FIRST_ERROR = "a rank printed an error before the others"
 # The least number of each step of the scale, with what it rests on.
 _SCALE = (
     (100, "the kernel reports it"),
     (90, "ranks were seen to move"),
     (75, "data of several ranks contradict each other"),
-    (56, "a rank is absent, and the others wait for it"),
+    (56, _ABSENT),
     (30, "derived from stacks, source text or habits"),
     (1, "little is known"),
 )
 
 
-def certainty_in_words(certainty: int) -> str:
-    """Return ``60 of 100: a rank is absent, and the others wait for it``; '' for 0, which is unknown."""
+def certainty_in_words(certainty: int, has_crashed: bool = False) -> str:
+    """Return ``60 of 100: a rank is absent, and the others wait for it``; '' for 0, which is unknown.
+
+    ``has_crashed``: the verdict is about ranks that ended with an error.
+    """
     basis = next((basis for least, basis in _SCALE if certainty >= least), "")
+    basis = _FIRST_ERROR if has_crashed and basis == _ABSENT else basis
     return f"{certainty} of 100: {basis}" if basis else ""

@@ -137,6 +137,7 @@ def test_a_failed_run_is_explained_by_its_first_error(clusterrun: CommandLine) -
     assert ended.code == 1
     assert "  why     rank 1 on local-1 failed first\n" in ended.err
     assert "          rank 1: ValueError: the data are bad, at train.py:7 (step)\n" in ended.err
+    assert "60 of 100: a rank printed an error before the others\n" in clusterrun("diagnose").out
     document = json.loads(clusterrun("diagnose", "--json").out)
     assert {**document, "run_id": ""} == {
         "run_id": "",
