@@ -32,22 +32,25 @@ CONVERSION = View(
 )
 
 
-@click.command()
+@click.command(context_settings={"ignore_unknown_options": True})
 @click.argument("script", **FILE)
+@click.argument("arguments", nargs=-1, type=click.UNPROCESSED)
 @click.option("--write", is_flag=True, help="Write the options to a new clusterrun.toml in this folder.")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON document.")
-def convert(script: str, write: bool, as_json: bool) -> None:
+def convert(script: str, arguments: tuple[str, ...], write: bool, as_json: bool) -> None:
     """Print the submit line that does what a batch script does.
 
     SCRIPT is a file with #SBATCH lines; - reads standard input. Its lines become options, COMMAND and
     --setup lines. stderr names every other line with the reason. Nothing is run, and nothing is queued.
+    ARGUMENTS are those of the script, as behind sbatch SCRIPT.
 
     \b
     Examples:
       clusterrun convert job.sbatch
       clusterrun convert --write job.sbatch
+      clusterrun convert job.sbatch --lr 0.1
     """
-    conversion = convert_file(script)
+    conversion = convert_file(script, arguments)
     path = ""
     if write:
         path, conversion = write_configuration(conversion, os.getcwd())

@@ -18,8 +18,11 @@ MOST_TEXT = 1 << 20
 _OF_THE_COMMAND = ("name", "per-node", "input", "nodelist", "exclude")
 
 
-def convert_file(path: str) -> Conversion:
-    """Return the conversion of the batch script at ``path``; ``-``: standard input. Raises ``BadInput``."""
+def convert_file(path: str, arguments: tuple[str, ...] = ()) -> Conversion:
+    """Return the conversion of the batch script at ``path``; ``-``: standard input. Raises ``BadInput``.
+
+    Without ``arguments`` the arguments of the script count as unknown.
+    """
     try:
         from clusterrun.script.conversion import convert
     except ImportError as error:
@@ -33,7 +36,7 @@ def convert_file(path: str) -> Conversion:
         raise BadInput(
             f"{path} cannot be read as a batch script", "name a text file, or - for standard input"
         )
-    return convert(text, lambda name: _read(os.path.join(folder, name)) or "")
+    return convert(text, lambda name: _read(os.path.join(folder, name)) or "", arguments or None)
 
 
 def _read(path: str) -> str | None:

@@ -82,11 +82,15 @@ class _Training:
     is_launched: bool
 
 
-def convert(text: str, read_file: Callable[[str], str] = lambda path: "") -> Conversion:
+def convert(
+    text: str,
+    read_file: Callable[[str], str] = lambda path: "",
+    arguments: tuple[str, ...] | None = None,
+) -> Conversion:
     """Return the conversion of the batch script ``text``.
 
-    ``read_file`` returns the text of a script that it starts, or ''. Raises ``BadInput`` if ``text`` is no
-    shell script.
+    ``read_file`` returns the text of a script that it starts, or ''. ``arguments`` are those of the batch
+    script; None if they are not known. Raises ``BadInput`` if ``text`` is no shell script.
     """
     text = text.replace("\r\n", "\n")
     shebang = text.partition("\n")[0]
@@ -101,7 +105,8 @@ def convert(text: str, read_file: Callable[[str], str] = lambda path: "") -> Con
     array = {directive.name: directive.value for directive in directives}.get("array", "")
     array = array if _task_list(array) else ""  # reported as not translated
     counts = task_counts(directives)
-    script = _Script(text, {**counts, **({ARRAY_VARIABLE: "{task}"} if array else {})}, read_file)
+    constants = {**counts, **({ARRAY_VARIABLE: "{task}"} if array else {})}
+    script = _Script(text, constants, read_file, arguments=arguments)
     script.setup = [_with_counts(line, counts) for line in script.setup]
     training = script.training
     launch = training.launch if training else LaunchCommand("")
@@ -306,7 +311,7 @@ class _Script:
             is_inner = bool(statement.bodies) and self.training is not None and place == self.training.place
             if not is_function and not is_inner and _POSITIONAL.search(statement.text):
                 text = statement.text.partition("\n")[0]
-                reason = "it reads an argument of the batch script: write its value into the line"
+                reason = "it reads an argument of the batch script: clusterrun convert SCRIPT ARGUMENTS"
                 self._report(statement.line, text, PartOutcome.UNTRANSLATED, reason)
 
     def _find_training(self) -> _Training | None:
@@ -486,7 +491,8 @@ class _Script:
             for statement in self._statements
             if "=(" in statement.text and statement.sets & reads
         ]
-        return ("bash", "-c", "\n".join((*arrays, f"exec {text}")))
+        shell = ("bash", "-c", "\n".join((*arrays, f"exec {text}")))
+        return (*shell, "bash", *self._arguments) if self._arguments and _POSITIONAL.search(text) else shell
 
     def _redirection(self, line: int, text: str) -> None:
         if text.startswith("<<"):

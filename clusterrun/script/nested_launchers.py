@@ -13,6 +13,7 @@ import os
 import re
 from collections.abc import Iterable, Iterator
 
+from clusterrun.model.errors import BadInput
 from clusterrun.model.spec import JobSpec
 from clusterrun.script import batch_scripts, launch_commands
 from clusterrun.script.batch_scripts import Conversion, Part, PartOutcome
@@ -47,12 +48,12 @@ def check_command(spec: JobSpec, on_slurm: bool, verb: str = "submit") -> tuple[
     launch = launch_in(spec.command)
     if launch and launch.is_scheduler and not launch.overlaps and (on_slurm or many):
         if launch.program == "sbatch" and (name := _shell_batch_script(launch.command, spec.cwd)):
-            raise batch_scripts.refuse(spec, name, _conversion(name, spec.cwd), verb)
+            raise _refusal(spec, name, launch.command, verb)
         raise launch_commands.refuse(spec, launch, many, verb)
     if launch and not launch.is_scheduler and not spec.per_node and (many or not launch.starts_one):
         raise launch_commands.refuse(spec, launch, many, verb)
     if name := _shell_batch_script(spec.command, spec.cwd):
-        raise batch_scripts.refuse(spec, name, _conversion(name, spec.cwd), verb)
+        raise _refusal(spec, name, spec.command, verb)
     if conversion := _python_batch_script(spec):
         name = _python_script(spec.command, spec.cwd)[0]
         notice = batch_scripts.notice(spec, name, conversion, verb)
@@ -74,7 +75,14 @@ def _shell_batch_script(command: tuple[str, ...], cwd: str) -> str:
     return name if read_directives(_text(name, cwd)) else ""
 
 
-def _conversion(name: str, cwd: str) -> Conversion:
+def _refusal(spec: JobSpec, name: str, command: tuple[str, ...], verb: str) -> BadInput:
+    """Return the refusal of the batch script ``name``, which ``command`` runs with its arguments."""
+    arguments = command[command.index(name) + 1 :]
+    conversion = _conversion(name, spec.cwd, arguments)
+    return batch_scripts.refuse(spec, (name, *arguments), conversion, verb)
+
+
+def _conversion(name: str, cwd: str, arguments: tuple[str, ...]) -> Conversion:
     text = _text(name, cwd)
     try:
         from clusterrun.script.conversion import convert  # loads a parser
@@ -82,7 +90,7 @@ def _conversion(name: str, cwd: str) -> Conversion:
         launches = [launch for _, launch in shell_launches(text) if launch.command]
         launch = launches[-1] if launches else LaunchCommand("")
         return _of_directives(read_directives(text), launch)
-    return convert(text, lambda path: _text(path, cwd))
+    return convert(text, lambda path: _text(path, cwd), arguments)
 
 
 def _of_directives(directives: tuple[Directive, ...], launch: LaunchCommand) -> Conversion:

@@ -249,7 +249,8 @@ class ShellSource:
         elif value_node.type in ("command_substitution", "arithmetic_expansion"):
             value = None
         else:
-            value = self._values(value_node, self.constants, splits=False)[0]
+            # The shell joins the words of a list.
+            value = " ".join(self._values(value_node, self.constants, splits=False))
         if value is not None and any(child.type == "+=" for child in node.children):
             before = self.constants.get(name)
             if isinstance(before, tuple) and isinstance(value, tuple):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 
 from clusterrun.model.frozen import frozen
@@ -78,6 +79,9 @@ class Rule:
     reason: str
 
 
+_SIGNALS_OF_A_TRAP = re.compile(
+    r"\b(?:SIG)?(?:TERM|INT|USR[12]|HUP|QUIT|ALRM|CONT)\b|\s(?:1|2|3|10|12|14|15)\b"
+)
 _NEEDLESS, _UNTRANSLATED = PartOutcome.NEEDLESS, PartOutcome.UNTRANSLATED
 
 # The first rule that applies decides. A statement that no rule applies to becomes a setup line.
@@ -118,6 +122,11 @@ RULES = (
         "it is for the script's own shell; a failed --setup line ends the run",
     ),
     Rule(lambda facts: facts.requeues, PartOutcome.OPTION, "--requeue"),
+    Rule(
+        lambda facts: facts.name == "trap" and not _SIGNALS_OF_A_TRAP.search(facts.statement.text),
+        _UNTRANSLATED,
+        "the script's own shell runs it at its end: do it in the training script, or after clusterrun wait",
+    ),
     Rule(
         lambda facts: facts.name == "trap",
         _UNTRANSLATED,

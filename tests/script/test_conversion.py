@@ -263,3 +263,32 @@ def test_broken_shell_code_is_named_and_not_kept() -> None:
     conversion = converted("echo 'an open quote\nsrun python t.py")
     assert not [name for name, _ in conversion.options if name == "setup"]
     assert conversion.untranslated
+
+
+@pytest.mark.parametrize(
+    ("lines", "arguments", "line"),
+    [
+        ('srun python t.py "$1" --lr $2', ("a b", "3"), "submit t.py 'a b' --lr 3"),
+        ('srun python t.py "$@"', ("--name", "a b"), "submit t.py --name 'a b'"),
+        ('NAME=${1:-x}\nsrun python t.py "$NAME"', (), "submit t.py x"),
+        ('NAME=${1:-x}\nsrun python t.py "$NAME"', ("my run",), "submit t.py 'my run'"),
+        ("srun python t.py $#", ("3",), """submit bash -c 'exec python t.py $#' bash 3"""),
+        ('ALL="${@:2}"\nsrun python t.py $ALL', ("a", "b", "c"), "submit t.py b c"),
+        ('ALL="$@"\nsrun python t.py $ALL', (), "submit t.py"),
+        ("srun bash run.sh $1", ("3",), "submit t.py --x 3"),
+    ],
+)  # fmt: skip
+def test_arguments_of_the_batch_script_are_in_the_line(
+    lines: str, arguments: tuple[str, ...], line: str
+) -> None:
+    def read_file(path: str) -> str:
+        return 'torchrun t.py --x "$1"\n' if path == "run.sh" else ""
+
+    conversion = convert(f"#!/bin/bash\n#SBATCH -t 5\n{lines}\n", read_file, arguments)
+    assert typed(conversion) == line.replace("submit ", "submit --time 5 ")
+    assert not conversion.untranslated
+
+
+def test_a_trap_at_the_end_of_the_shell_is_not_taken_for_a_signal() -> None:
+    parts = converted("#SBATCH -t 5\ntrap cleanup EXIT\ntrap stop EXIT TERM\nsrun python t.py").untranslated
+    assert ["the script's own shell runs it" in part.reason for part in parts] == [True, False]
