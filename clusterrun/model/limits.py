@@ -28,7 +28,7 @@ LIMITS = (
     Limit(
         "set_floor", 0.0, "GB/s", "a lower rate of the whole set is a failure; 0: from the table of hardware"
     ),
-    Limit("noise", 0.02, "share", "share of the tests that may fail by chance"),
+    Limit("noise", 0.02, "chance", "chance that a test fails though nothing is wrong"),
     Limit("false_blame", 0.001, "chance", "accepted chance that a healthy node or link is blamed"),
     Limit("loss_warn", 0.01, "share", "TCP segments in one direction that were sent again: warning"),
     Limit("loss_fail", 0.03, "share", "TCP segments in one direction that were sent again: unfit"),
@@ -63,5 +63,7 @@ def chosen(overrides: Iterable[tuple[str, float]]) -> dict[str, float]:
             raise ValueError(f"no limit is named {name}; there are: {', '.join(numbers)}")
         if not 0 <= number < float("inf"):
             raise ValueError(f"limit {name} must be a number from 0 on, not {number}")
+        if BY_NAME[name].unit == "chance" and not 0 < number < 1:
+            raise ValueError(f"limit {name} is a chance: it must lie between 0 and 1, not {number}")
         numbers[name] = number
     return numbers

@@ -26,7 +26,6 @@ class Preflight:
     all_pairs: bool = False
     table: bool = False  # measure collectives by size, and the bandwidth of each GPU
     burn: float = 0.0  # seconds of load on the GPUs while their clocks are read
-    confirm: int = 3
     limits: tuple[tuple[str, float], ...] = ()  # numbers by name
     cluster: str = ""
     findings: str = ""  # folder that keeps findings of this cluster; '' if none are kept

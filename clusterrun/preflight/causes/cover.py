@@ -1,11 +1,15 @@
 """Choose the cheapest set of causes that explains what failed, and measure how far each cause leads.
 
-The currency is the nat, a natural logarithm of a probability. A cause has a price: the logarithm of its
-rarity. A failure that no cause explains costs ``log(1 / noise)``: a test failed by chance. A test that
-passed in spite of a cause costs ``log(1 / (1 - rate))``: the cause makes tests fail at that rate.
+The currency is the nat: the negative natural logarithm of a probability. So costs of independent events add
+up. An explanation costs the prices of its causes, and the observations that its causes leave to chance.
 
-The saving of a cause is the cost of the failures that it explains, less its price and the passes in spite
-of it. The lead of a cause is the cost of the best explanation without it, less that of the best with it.
+- A cause has a *price*: its rarity (`Prices`).
+- A failure that no cause explains costs ``log(1 / noise)``: the test failed by chance.
+- A pass in spite of a cause that makes tests fail at a ``rate`` costs ``log(1 / (1 - rate))``.
+
+The *saving* of a cause is the cost of the failures that it explains, less its price and the passes in spite
+of it. The *lead* of a cause is the cost of the best explanation without it, less that of the best with it. A
+lead of ``n`` nats means that the cause is ``e ** n`` times as likely as the best alternative.
 """
 
 from __future__ import annotations
@@ -15,12 +19,39 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 
 from clusterrun.model.frozen import Any
+from clusterrun.preflight.thresholds import Thresholds
 
-# A cause must be 20 times as likely as the best other cause. Chance must lie further behind (`false_blame`).
-LIKELIER = math.log(20)
+# A cut, or one side of a node, is about three times as rare as a node that fails altogether.
+RARER = 1.0
+# One check in a hundred meets a bad link. So two bad links are no cheap excuse for the node between them.
+RARE_LINK = math.log(100)
 
 Cause = Any  # a hashable value that names the cause
 Scope = Any  # a hashable value that names what was tested: a link or a way
+
+
+def sure(limits: Thresholds) -> float:
+    """Return the lead over chance, in nats, that blame requires."""
+    return math.log(1 / limits.false_blame)
+
+
+class Prices:
+    """The prices of causes among ``count`` nodes, and the leads that blame requires; in nats.
+
+    ``node``: a faulty node. It may be any of them, or none. So more nodes do not
+    raise the chance of a wrong name.
+    ``part``: one side of a node, or a group that is cut off.
+    ``link``: a bad link. It may be at any node, too.
+    ``sure``: the lead over chance. ``likelier``: the lead over every other cause. Another cause may seem as
+    good by luck, which is as likely as that there is one more cause: a part or a link.
+    """
+
+    def __init__(self, count: int, limits: Thresholds) -> None:
+        self.sure = sure(limits)
+        self.node = math.log(count + 1)
+        self.part = self.node + RARER
+        self.link = max(RARE_LINK, self.node)
+        self.likelier = min(self.part, RARE_LINK)
 
 
 class Cover:

@@ -7,8 +7,8 @@ from collections import Counter
 from collections.abc import Iterable, Sequence
 
 from clusterrun.model.frozen import frozen
-from clusterrun.preflight.causes.cover import LIKELIER
-from clusterrun.preflight.causes.ways import Parts, Way, WayCause, WayTest, explain
+from clusterrun.preflight.causes.cover import RARER, sure
+from clusterrun.preflight.causes.ways import UNEXPLAINED, Parts, Way, WayCause, WayTest, explain
 from clusterrun.preflight.observations import Log, NodeTraffic
 from clusterrun.preflight.thresholds import Thresholds
 
@@ -16,14 +16,10 @@ from clusterrun.preflight.thresholds import Thresholds
 TIMES_USUAL = 5
 # If one way loses three times more than the way back, the way back resends for lost confirmations only.
 LOPSIDED = 3
-# Fewer resent segments do not tell which of the two ways loses more.
+# Fewer resent segments do not tell which of the two ways loses more: 8 against 2 are one chance in ten.
 FEWEST_RESENT = 8
-# A way with fewer segments says nothing about its loss.
-FEWEST_SENT = 50
 # A cause is reported if chance at the normal level lies this far behind.
-SURE = math.log(1 / Thresholds().false_blame)
-# A message that stalls for seconds while the kernel resends happens once in 10^9 messages of a sound network.
-NATS_OF_A_STALL = math.log(1e9)
+SURE = sure(Thresholds())
 
 
 @frozen
@@ -50,12 +46,15 @@ class LossyWay:
 def loss_nats(sent: int, resent: int, limit: float) -> float:
     """Return by how many nats a share of loss from ``limit`` on explains the counts better than normal loss.
 
-    Both are binomial: ``resent`` of ``sent`` at the measured share, or at a fifth of the limit.
+    Both are binomial: ``resent`` of ``sent`` at the share ``q`` that was measured, and at least at the limit;
+    or at a share ``p``, the limit divided by `TIMES_USUAL`. The logarithm of the ratio of the likelihoods is
+    ``resent * log(q / p) + (sent - resent) * log((1 - q) / (1 - p))``.
     """
     if not sent or not 0 < limit < 1:
         return 0.0
-    lossy, usual = min(max(resent / sent, limit), 0.999), limit / TIMES_USUAL
-    return resent * math.log(lossy / usual) + (sent - resent) * math.log((1 - lossy) / (1 - usual))
+    lossy, usual = max(resent / sent, limit), limit / TIMES_USUAL
+    nats = resent * math.log(lossy / usual)
+    return nats + (sent - resent) * math.log((1 - lossy) / (1 - usual)) if resent < sent else nats
 
 
 @frozen
@@ -100,7 +99,7 @@ def usual_share(ways: Sequence[LossyWay], more: int = 0) -> float:
 
     ``more`` segments are added to the resent segments, since small numbers vary by chance.
     """
-    shares = sorted((way.resent + more) / way.sent for way in ways if way.sent >= FEWEST_SENT)
+    shares = sorted((way.resent + more) / way.sent for way in ways if way.sent)
     nodes = {node for way in ways for node in way.ends}
     return shares[len(shares) // 4] if shares and len(nodes) > 2 else 0.0
 
@@ -121,7 +120,7 @@ def explain_losses(ways: Sequence[LossyWay], least_share: float) -> tuple[list[L
     def nats(ends: Sequence[Way]) -> float:
         counts = [by_ends[pair] for pair in ends]
         sent, resent = sum(way.sent for way in counts), sum(way.resent for way in counts)
-        return loss_nats(sent, resent, limit) + NATS_OF_A_STALL * sum(stalls[pair] for pair in ends)
+        return loss_nats(sent, resent, limit) + UNEXPLAINED * sum(stalls[pair] for pair in ends)
 
     nats_of_way = {way.ends: nats([way.ends]) for way in ways}
     lossy = {ends for ends, value in nats_of_way.items() if value > 0}
@@ -129,9 +128,10 @@ def explain_losses(ways: Sequence[LossyWay], least_share: float) -> tuple[list[L
     for way in ways:
         back = by_ends.get(way.ends[::-1])
         is_echo = way.ends in lossy and way.ends[::-1] in lossy and way.is_echo_of(back)
-        if not is_echo and (way.sent >= FEWEST_SENT or way.ends in lossy):
+        if not is_echo:
+            # A way joins its ends to a group if normal loss is clearly the better explanation.
             failed = frozenset({1} if way.ends in lossy else ())
-            tests.append(WayTest(way.a, way.b, frozenset({1}), failed, nats_of_way[way.ends] < -LIKELIER))
+            tests.append(WayTest(way.a, way.b, frozenset({1}), failed, nats_of_way[way.ends] < -RARER))
     causes, parts = explain(tests, nats)
     troubles = [_trouble(cause, by_ends) for cause in causes if cause.lead >= SURE]
     return [trouble for trouble in troubles if trouble.share >= limit or trouble.stalls], parts

@@ -7,7 +7,7 @@ strongest rival disagree. The search ends when nothing is left to decide, or whe
 from __future__ import annotations
 
 import math
-from collections import Counter, deque
+from collections import Counter, deque, namedtuple
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from itertools import combinations
 
@@ -16,24 +16,20 @@ from clusterrun.model.preflight_report import Grade
 from clusterrun.preflight.causes.pairs import Answers, Cause, Link, PairExplanation
 from clusterrun.preflight.causes.rates import Distance, LinkDistance, PairRates, TimedPair, same_distance
 from clusterrun.preflight.observations import GroupTest, Pair, pair
-from clusterrun.preflight.thresholds import FEW_NODES, Thresholds
+from clusterrun.preflight.thresholds import FEW_NODES, WITNESSES, Thresholds
 
 Nodes = tuple[int, ...]
 
-# The limit of rounds beyond the plan, as a multiple of `confirm`.
-ROUNDS_PER_CONFIRM = 4
-# In a set of at most this size, rounds without any pass are repeated twice as often: one pair may be sound.
-SMALL_SET = 4
+# The limit of rounds beyond the plan. The simulated worlds need 9 at most in 99 of 100 cases.
+MOST_ROUNDS = 12
+# The limit of these as long as nothing passed. Then repeats tell little.
+MOST_BLIND_ROUNDS = 3
 # A pair is not tested more often: its repeats decide nothing then.
 MOST_TRIES = 9
-# Two groups that may be a single group are compared by this many tests in a round.
-TESTS_ACROSS = 4
-# A pair in a group that may be cut off is tested until it passed this often: then not all nodes are faulty.
-PASSES_INSIDE = 2
-# A spare that takes a node's place has been tested with as many others as that node.
-TESTS_OF_A_SPARE = 2
-# A node that never met a fast partner is tested this often before its rate counts.
-TESTS_OF_A_LAGGARD = 4
+# A node that left this many tests unanswered is not tested any more.
+MOST_UNANSWERED = 6
+# The tests of a round that compare two groups, and the tests of a node before its rate counts.
+TESTS_OF_A_DOUBT = 4
 
 
 def ring_rounds(nodes: Sequence[int]) -> tuple[tuple[Pair, ...], ...]:
@@ -132,19 +128,21 @@ class Round:
         return not (fewest and is_new_busy) and self.put(node, best)
 
 
+# ``link``: its ends, the smaller number first. ``is_retest``: another test asked for it.
+AnsweredTest = namedtuple("AnsweredTest", ["outcome", "link", "is_good", "is_retest"])
+
+
 class Search:
     """Asks for rounds of disjoint pairs and explains their outcomes; bounded in rounds.
 
     ``nodes``: in the order of the training ring. ``spares``: serve as partners, and are tested if that costs
-    no round or if they may replace a node. ``confirm``: 3 is usual; evidence and rounds grow with it.
-    ``distance``: of a link, the levels of switches that it crosses.
+    no round or if they may replace a node. ``distance``: of a link, the levels of switches that it crosses.
     """
 
     def __init__(
         self,
         nodes: Sequence[int],
         spares: Sequence[int] = (),
-        confirm: int = 3,
         all_pairs: bool = False,
         limits: Thresholds = Thresholds(),  # noqa: B008
         distance: Distance = same_distance,
@@ -154,52 +152,38 @@ class Search:
         if len(set(members)) < len(members):
             raise ValueError("a node stands twice among those to be searched")
         self._all_pairs, self._limits, self._distance = all_pairs, limits, distance
-        self._confirm = max(confirm, 1)
-        noise = limits.noise if 0 < limits.noise < 1 else 0.02
-        false_blame = limits.false_blame if 0 < limits.false_blame < 1 else 0.001
-        self._sure = math.log(1 / false_blame) * self._confirm / 3
         self._present = dict.fromkeys(members)
         self._planned = deque(all_rounds(members) if all_pairs else ring_rounds(self._ring))
-        self._works = Answers(noise)
-        self._wrong: Counter[Link] = Counter()
-        self._failures: list[Link] = []
-        self._timed: list[TimedPair] = []
+        self._rounds, self._rounds_left, self._blind_rounds_left = 0, MOST_ROUNDS, MOST_BLIND_ROUNDS
+        # The tests of the round, with whether another test asked for each.
+        self._pending: dict[Link, bool] | None = None
+        self._log: list[AnsweredTest] = []
+        # Views of the log that grow with it.
+        self._works = Answers(limits.noise)
         self._tries: Counter[Link] = Counter()  # by both orders of two nodes
-        self._tests: Counter[int] = Counter()
-        self._answered: Counter[int] = Counter()
-        self._mute: Counter[int] = Counter()
-        self._pending: tuple[Pair, ...] | None = None
-        self._plan_of_round: frozenset[Link] = frozenset()
+        self._unanswered: Counter[int] = Counter()
+        # Explanations of the log as it is; None if it grew since.
         self._explained: PairExplanation | None = None
         self._speeds: tuple[PairRates, list[PairExplanation]] | None = None
-        self._rounds = 0
-        self._rounds_left = ROUNDS_PER_CONFIRM * self._confirm
-        self._blind_left = self._confirm * (2 if len(members) <= SMALL_SET else 1)
 
     # --- observations ---
 
     def take(self, outcomes: Sequence[GroupTest]) -> None:
         """Append the outcomes of the round. A missing one is inconclusive, others are ignored."""
-        pending, self._pending = self._pending or (), None
+        pending, self._pending = self._pending or {}, None
         self._rounds += bool(pending)
         by_pair = {tuple(sorted(outcome.nodes)): outcome for outcome in outcomes}
         answers: list[tuple[Link, bool, bool]] = []
         self._speeds = None
-        for ends in pending:
+        for ends, is_retest in pending.items():
             self._tries.update((ends, ends[::-1]))
-            self._tests.update(ends)
             outcome = by_pair.get(ends)
             if outcome is None or outcome.passed is None:
-                self._mute.update(ends)
+                self._unanswered.update(ends)
                 continue
-            is_retest, is_good = ends not in self._plan_of_round, outcome.is_good
-            self._answered.update(ends)
+            is_good = outcome.is_good
+            self._log.append(AnsweredTest(outcome, ends, is_good, is_retest))
             answers.append((ends, is_good, is_retest))
-            if not is_good:
-                self._failures.append(ends)
-                self._wrong[ends] += bool(outcome.wrong)
-            elif outcome.rate is not None and math.isfinite(outcome.rate):
-                self._timed.append(TimedPair(ends, outcome.rate, is_retest, outcome.starved))
             if not is_good or not self._all_pairs or not self._planned:
                 self._explained = None
         self._works.note(answers)
@@ -209,21 +193,27 @@ class Search:
         self._present.pop(node, None)
         self._explained = self._speeds = None
         if self._pending:
-            self._pending = tuple(ends for ends in self._pending if node not in ends)
+            self._pending = {ends: is_retest for ends, is_retest in self._pending.items() if node not in ends}
 
     # --- explanations ---
 
     def _explain(self) -> PairExplanation:
         if self._explained is None:
-            self._explained = PairExplanation(self._works, list(self._present), self._sure)
+            self._explained = PairExplanation(self._works, list(self._present), self._limits)
         return self._explained
 
     def _explain_speeds(self) -> tuple[PairRates, list[PairExplanation]]:
         """Explain which nodes and links are slow, within each part of the network."""
         if self._speeds is None:
-            rates = PairRates(self._timed, self._limits, self._distance)
+            timed = [
+                TimedPair(test.link, test.outcome.rate, test.is_retest, test.outcome.starved)
+                for test in self._log
+                if test.is_good and test.outcome.rate is not None and math.isfinite(test.outcome.rate)
+            ]
+            rates = PairRates(timed, self._limits, self._distance)
             parts = self._explain().parts() if rates.answers.poor else []
-            self._speeds = rates, [PairExplanation(rates.answers, part, self._sure) for part in parts]
+            speeds = [PairExplanation(rates.answers, part, self._limits) for part in parts]
+            self._speeds = rates, speeds
         return self._speeds
 
     # --- the next round ---
@@ -232,77 +222,75 @@ class Search:
         """Return the pairs to test at once, disjoint; () if the search has ended. Repeated calls agree."""
         if self._pending is None:
             self._pending = self._choose()
-        return self._pending
+        return tuple(Pair(*ends) for ends in self._pending)
 
-    def _choose(self) -> tuple[Pair, ...]:
+    def _choose(self) -> dict[Link, bool]:
+        """Choose the tests of the next round, with whether another test asked for each."""
         works = self._explain()
-        bad = {*works.faulty, *works.unsteady}
-        free = [node for node in self._present if node not in bad and self._mute[node] < 2 * self._confirm]
         is_blind = not works.groups  # nothing passed yet: repeats of a pair tell little
-        tests = Round(free, self._tries, self._tests, self._confirm if is_blind else MOST_TRIES)
+        bad = {*works.faulty, *works.unsteady}
+        free = [
+            node for node in self._present if node not in bad and self._unanswered[node] < MOST_UNANSWERED
+        ]
+        tests = Round(free, self._tries, self._works.tests, MOST_BLIND_ROUNDS if is_blind else MOST_TRIES)
         while self._planned:
-            plan = self._planned.popleft()
-            planned = [ends for ends in plan if tests.put(*ends)]
-            self._plan_of_round = frozenset(planned)
-            if planned:
-                if not self._all_pairs:
-                    self._fill(tests, works)
-                return tuple(Pair(*ends) for ends in tests.links)
-        self._plan_of_round = frozenset()
-        if self._rounds_left and (self._blind_left or not is_blind):
+            planned = [ends for ends in self._planned.popleft() if tests.put(*ends)]
+            if not planned:
+                continue
+            # The free nodes of a ring round: test spares in the first two rounds, and retest in the third.
+            if not self._all_pairs and self._rounds < 2:
+                for spare in self._spares:
+                    tests.meet(spare, self._spares)
+            elif not self._all_pairs:
+                self._ask(tests, works)
+            return {ends: ends not in planned for ends in tests.links}
+        if self._rounds_left and (self._blind_rounds_left or not is_blind):
             self._rounds_left -= 1
-            self._blind_left -= is_blind
+            self._blind_rounds_left -= is_blind
             self._ask(tests, works)
-        return tuple(Pair(*ends) for ends in tests.links)
-
-    def _fill(self, tests: Round, works: PairExplanation) -> None:
-        """Use the free nodes of a ring round: test spares in the first two, and retest in the third."""
-        if self._rounds < 2:
-            for spare in self._spares:
-                tests.meet(spare, self._spares)
-        else:
-            self._ask(tests, works)
+        return dict.fromkeys(tests.links, True)
 
     def _ask(self, tests: Round, works: PairExplanation) -> None:
-        _ask(works, tests)
-        silent = [
-            node for node in self._ring if node not in works.place and not works.answers.failed_with.get(node)
-        ]
-        for node in silent if len(self._ring) > 1 else ():
-            tests.meet(node, works.place or self._present)
-        # Test the spares that may have to replace a node and were tested less than it was.
-        bad = {*works.faulty, *works.unsteady}
-        places = len(works.undetermined) + sum(node in bad for node in self._ring)
+        """Fill a round with the tests that decide something. Earlier questions get the free nodes first."""
+        place, bad = works.place, {*works.faulty, *works.unsteady}
+        # Which cause explains what failed?
+        decide(works, tests)
+        # Does a node work that never gave an answer?
+        for node in self._ring if len(self._ring) > 1 else ():
+            if node not in place and not works.answers.failed_with.get(node):
+                tests.meet(node, place or self._present)
+        # Does a spare work with the neighbours of the node that it may replace?
+        leaving = {*bad, *works.undetermined}
         spares = [spare for spare in self._spares if spare in self._present and spare not in bad]
-        spares.sort(key=lambda spare: (spare not in works.place, spare in works.answers.failed_with))
-        for spare in [spare for spare in spares[:places] if self._answered[spare] < TESTS_OF_A_SPARE]:
-            tests.meet(spare, self._neighbours(works) + list(works.place) or list(self._present))
+        spares.sort(key=lambda spare: (spare not in place, spare in works.answers.failed_with))
+        needed = len(works.undetermined) + sum(node in bad for node in self._ring)
+        neighbours = [
+            other
+            for a, b in zip(self._ring, self._ring[1:] + self._ring[:1])
+            for node, other in ((a, b), (b, a))
+            if node in leaving and other in place and other not in leaving
+        ]
+        for spare in spares[:needed]:
+            if self._works.tests[spare] < WITNESSES:
+                tests.meet(spare, [*dict.fromkeys(neighbours), *place] or list(self._present))
         if self._planned:
             return
+        # Which cause explains what was slow? Is a node slow that never met a fast partner?
         rates, speeds = self._explain_speeds()
         for speed in speeds:
-            _ask(speed, tests)
+            decide(speed, tests)
         for part in works.parts() if rates.of_node else ():
             leaders = [node for node in rates.leaders() if node in part]
             for node in rates.behind():
-                if node in part and self._answered[node] < TESTS_OF_A_LAGGARD:
+                if node in part and self._works.tests[node] < TESTS_OF_A_DOUBT:
                     tests.meet(node, leaders)
-
-        if len(self._present) <= FEW_NODES and works.bad_links():
-            # Test the ends of a bad link with all others: a second bad link would fail the next check.
-            ends = dict.fromkeys(node for bad_link in works.bad_links() for node in bad_link)
-            for node in (*ends, *tests.free) if ends else ():
-                if node in works.place and (node in ends or tests.links):
-                    group = works.groups[works.place[node]]
-                    tests.meet(node, [other for other in group if not self._tries[node, other]])
-
-    def _neighbours(self, works: PairExplanation) -> list[int]:
-        """Return the proven neighbours of nodes that may be replaced. Their spares will talk to them."""
-        leaving = {*works.faulty, *works.unsteady, *works.undetermined}
-        neighbours = []
-        for a, b in zip(self._ring, self._ring[1:] + self._ring[:1]):
-            neighbours += [other for node, other in ((a, b), (b, a)) if node in leaving]
-        return [node for node in dict.fromkeys(neighbours) if node in works.place]
+        # Has an end of a bad link another bad link? It would fail the next check.
+        bad_links = works.bad_links() if len(self._present) <= FEW_NODES else []
+        ends = dict.fromkeys(node for bad_link in bad_links for node in bad_link)
+        for node in (*ends, *tests.free) if ends else ():
+            if node in place and (node in ends or tests.links):
+                group = works.groups[place[node]]
+                tests.meet(node, [other for other in group if not self._tries[node, other]])
 
     # --- the result ---
 
@@ -356,20 +344,23 @@ class Search:
         )
 
     def _of_node(self, node: int, kind: str, grade: Grade) -> Evidence:
-        failures = [ends for ends in self._failures if node in ends]
-        partners = [b if a == node else a for a, b in failures]
+        failed = [test for test in self._log if node in test.link and not test.is_good]
         if kind == "broken":  # failures with bad partners do not count
-            proven = self._works.passes
-            failures = [ends for ends, partner in zip(failures, partners) if proven[partner]]
-            partners = [partner for partner in partners if proven[partner]]
-        wrong = sum(self._wrong[ends] for ends in set(failures))
-        tests = len(failures) + self._works.passes[node]
-        return Evidence((node,), kind, grade, tests, len(failures), wrong, tuple(dict.fromkeys(partners)))
+            failed = [test for test in failed if self._works.passes[_partner(test.link, node)]]
+        partners = dict.fromkeys(_partner(test.link, node) for test in failed)
+        wrong = sum(bool(test.outcome.wrong) for test in failed)
+        tests = len(failed) + self._works.passes[node]
+        return Evidence((node,), kind, grade, tests, len(failed), wrong, tuple(partners))
 
     def _of_link(self, ends: Link, kind: str, grade: Grade) -> Evidence:
         failed = self._works.poor[ends]
         tests = failed + self._works.good[ends]
-        return Evidence(tuple(ends), kind, grade, tests, failed, self._wrong[ends])
+        wrong = sum(bool(test.outcome.wrong) for test in self._log if test.link == ends)
+        return Evidence(tuple(ends), kind, grade, tests, failed, wrong)
+
+
+def _partner(ends: Link, node: int) -> int:
+    return ends[ends[0] == node]
 
 
 def _slow(rates: PairRates, nodes: Sequence[int]) -> Evidence:
@@ -402,22 +393,27 @@ def _attached(rates: PairRates, parts: Sequence[Nodes]) -> Iterator[Nodes]:
         yield tuple(sorted(node for node, at in place.items() if at == number))
 
 
-def _ask(explanation: PairExplanation, tests: Round) -> None:
-    """Fill a round with the tests on which causes and their strongest rivals disagree."""
-    groups, place, sure = explanation.groups, explanation.place, explanation.sure
-    beats_chance = explanation.beats_chance
-    for cause, lead in explanation.leads.items():
-        # Are the members of the group faulty instead?
-        if cause.kind == "cut" and lead < sure and beats_chance[cause]:
+def decide(explanation: PairExplanation, tests: Round) -> None:
+    """Add to a round the tests on which causes and their strongest rivals disagree.
+
+    | in doubt | strongest rival | the test that tells them apart |
+    |---|---|---|
+    | a cut around a group | all nodes of the group are faulty | a pair of the group passes again |
+    | two groups | they are a single group | several pairs across |
+    | a suspect | it belongs to a group | it meets a member of the group |
+    | an unsteady node | its links are bad | it meets the others of its group |
+    | a bad link | one of its ends is unsteady | its ends meet the others of their group |
+    | a failure in a group | chance | the pair is repeated |
+    """
+    groups, place, margins = explanation.groups, explanation.place, explanation.margins
+    for cause, margin in margins.items():
+        if cause.kind == "cut" and margin < 0 and cause in explanation.beats_chance:
             for ends in combinations(groups[cause.members[0]], 2):
-                if explanation.answers.good[ends] < PASSES_INSIDE:
+                if explanation.answers.good[ends] < WITNESSES:
                     tests.put(*ends)
-    no_chance = {cause for cause, is_no_chance in beats_chance.items() if is_no_chance}
-    # Are two groups a single group?
-    numbers = range(len(groups) if explanation.answers.poor else 0)
-    for a, b in combinations(numbers, 2):
-        if not explanation.are_apart(a, b, no_chance):
-            missing_tests = TESTS_ACROSS
+    for a, b in combinations(range(len(groups) if explanation.answers.poor else 0), 2):
+        if not explanation.are_apart(a, b, explanation.beats_chance):
+            missing_tests = TESTS_OF_A_DOUBT
             for node in groups[b]:
                 if missing_tests and tests.meet(node, groups[a]):
                     missing_tests -= 1
@@ -426,14 +422,13 @@ def _ask(explanation: PairExplanation, tests: Round) -> None:
     )
     for node in suspects:
         for rival in explanation.rivals[node]:
-            if rival.lead < sure and tests.meet(node, rival.partners):
+            if rival.lead < explanation.prices.sure and tests.meet(node, rival.partners):
                 break
-    for cause, lead in explanation.leads.items():
-        if cause.kind == "unsteady" and lead < sure:
+    for cause, margin in margins.items():
+        if cause.kind == "unsteady" and margin < 0:
             tests.meet(cause.members[0], groups[place[cause.members[0]]])
     for ends in explanation.undetermined_links():
-        # Is one of its ends unsteady instead?
-        if beats_chance.get(Cause("link", ends)):
+        if Cause("link", ends) in explanation.beats_chance:
             for node in sorted(ends, key=tests.tests.__getitem__):
                 tests.meet(node, [other for other in groups[place[node]] if other not in ends])
         elif place[ends[0]] == place[ends[1]]:

@@ -10,8 +10,9 @@ import math
 from collections.abc import Mapping
 
 from clusterrun.model.frozen import frozen
-from clusterrun.preflight.causes.cover import LIKELIER
+from clusterrun.preflight.causes.cover import sure
 from clusterrun.preflight.causes.ways import Way, WayTest, explain
+from clusterrun.preflight.thresholds import Thresholds
 
 # The usual range of ephemeral ports, and the step between two dialled ports.
 LOW, HIGH, STEP = 32768, 60999, 64
@@ -52,7 +53,7 @@ def silent_range(ports: frozenset[int]) -> tuple[int, int] | None:
     if not longest:
         return None
     saving = len(longest) * math.log(len(COMB) / len(ports)) - RANGE_PRICE
-    return (longest[0], longest[-1]) if saving >= LIKELIER else None
+    return (longest[0], longest[-1]) if saving >= sure(Thresholds()) else None
 
 
 def blocked(silent: Silent) -> list[Blocked]:

@@ -18,18 +18,15 @@ from collections.abc import Callable, Iterable, Sequence
 
 from clusterrun.model.frozen import frozen
 from clusterrun.preflight.causes.components import Components
-from clusterrun.preflight.causes.cover import LIKELIER, Cover
-from clusterrun.preflight.thresholds import WITNESSES
+from clusterrun.preflight.causes.cover import RARER, Cover, Prices
+from clusterrun.preflight.thresholds import WITNESSES, Thresholds
 
 Way = tuple[int, int]
 Parts = tuple[tuple[int, ...], ...]
 
-# Nats beyond log(nodes). One side of a node, a cut or a link is rarer than a node that is down.
-PRICES = {"all": 0.0, "in": 1.0, "out": 1.0, "cut": 1.0, "way": 2.5, "link": 3.0}
-# A node that fails on all its ways, but on no item in common, is rarer by a factor of seven.
-PRICE_OF_VAGUENESS = 2.0
-# A way is tried on several ports and twice. If it fails, chance does not explain that: a millionth.
-UNEXPLAINED = math.log(1e6)
+# Chance does not explain a way that failed on several ports, twice, nor a message that stalled for seconds
+# while the kernel repeated it: one in a million.
+UNEXPLAINED = math.log(1e9)
 
 
 @frozen
@@ -69,7 +66,7 @@ class _Explanation:
     def __init__(self, tests: Sequence[WayTest], nats: Callable[[Sequence[Way]], float] | None) -> None:
         self.nats = nats
         self.failed = {test.ends: test for test in tests if test.failed}
-        self.size = math.log(max(2, len({node for test in tests for node in test.ends})))
+        self.prices = Prices(len({node for test in tests for node in test.ends}), Thresholds())
         self.groups: list[tuple[int, ...]] = []
         self.explains: dict[WayCause, list[Way]] = {}
         if self.failed:
@@ -96,8 +93,10 @@ class _Explanation:
             self._add_node("out", node, out)
             if any(test.failed for test in into) and any(test.failed for test in out):
                 self._add_node("all", node, into + out)
+        # Ways stand before links: of two causes that save the same, the first one is chosen.
+        for ends in self.failed:
+            self.explains[WayCause("way", ends)] = [ends]
         for a, b in self.failed:
-            self.explains[WayCause("way", (a, b))] = [(a, b)]
             both = [ends for ends in ((a, b), (b, a)) if ends in self.failed]
             self.explains.setdefault(WayCause("link", (min(a, b), max(a, b))), both)
         counted = [test.ends for test in tests] if self.nats else list(self.failed)
@@ -139,11 +138,16 @@ class _Explanation:
             # A firewall that drops a range of ports also drops answers to it: each way loses other items.
             self.explains[WayCause(kind, (node,))] = [test.ends for test in tests]
 
+    def _price(self, cause: WayCause) -> float:
+        prices = self.prices
+        price = {"all": prices.node, "way": prices.link, "link": prices.link}.get(cause.kind, prices.part)
+        # A node that fails on all its ways, but on no item in common, is rarer.
+        is_vague = len(cause.nodes) == 1 and cause.kind != "cut" and not cause.items
+        return price + RARER * is_vague
+
     def _saving(self, cause: WayCause, explained: Counter[Way]) -> float:
         ways = [ends for ends in self.explains[cause] if not explained[ends]]
-        nats = self.nats(ways) if self.nats else len(ways) * UNEXPLAINED
-        is_vague = cause.kind in ("all", "in", "out") and not cause.items
-        return nats - PRICES[cause.kind] - self.size - (PRICE_OF_VAGUENESS if is_vague else 0.0)
+        return (self.nats(ways) if self.nats else len(ways) * UNEXPLAINED) - self._price(cause)
 
     def result(self) -> tuple[list[WayCause], Parts]:
         """Exclude nodes and cuts that do not lead over their rivals. Links explain what they leave."""
@@ -154,7 +158,7 @@ class _Explanation:
             doubtful = [
                 cause
                 for cause, (_, over_rivals) in leads.items()
-                if cause.kind not in ("link", "way") and over_rivals < LIKELIER
+                if cause.kind not in ("link", "way") and over_rivals < self.prices.likelier
             ]
             if not doubtful:
                 break

@@ -77,7 +77,7 @@ class PairRounds:
         orders = state.orders.preflight
         limits = for_backend(state.limits, state.backend)
         distance = distances({node: state.nodes[node].listening.topology for node in able})
-        search = Search(ring, spares, orders.confirm, self.every, limits, distance)
+        search = Search(ring, spares, self.every, limits, distance)
         state.pair_searches.append(search)
         reserved = min(MOST_SET_SECONDS, max(LEAST_SET_SECONDS, SET_SHARE * orders.budget), orders.budget / 2)
         has_failed = False
@@ -228,7 +228,7 @@ class WholeSet:
     def _parts(self, failed: GroupTest) -> Waits:
         """Search the nodes that make the set fail."""
         state = self._state
-        search = GroupSearch(failed.nodes)
+        search = GroupSearch(failed.nodes, state.limits)
         state.group_searches.append((failed, search))
         while len(failed.nodes) > 2 and state.seconds_left > self._group_tests.limit(HALF, len(failed.nodes)):
             groups = search.next_round()

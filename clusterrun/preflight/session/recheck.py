@@ -13,7 +13,7 @@ from clusterrun.preflight.session.collective_phase import PairRounds, WholeSet
 from clusterrun.preflight.session.report import explain
 from clusterrun.preflight.session.state import NodeState, SessionState
 from clusterrun.preflight.tasks import ListenTask, LocalTask, StartTorch
-from clusterrun.preflight.thresholds import START_SECONDS
+from clusterrun.preflight.thresholds import START_SECONDS, WITNESSES
 
 # Reasons of a loss. A shared cause is searched if several nodes are lost.
 _LOST = (contract.AGENT_LOST, contract.NOT_BACK)
@@ -111,7 +111,7 @@ def _members(state: SessionState, suspects: Sequence[int], examined: Sequence[in
     """Return the tested nodes, and as partners their neighbours in the ring, near ones first."""
     explanation = explain(state)
     ring = explanation.choice().nodes
-    needed = max(state.orders.preflight.confirm, 2 * len(suspects))
+    needed = WITNESSES * len(suspects) + 1  # one more, since a partner may be at fault itself
     at = [place for place, node in enumerate(ring) if node in suspects]
     steps = (step * way for step in range(1, len(ring)) for way in (1, -1))
     near = [ring[(place + step) % len(ring)] for step in steps for place in at]

@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from benchmarks.group_world import GroupWorld, judged, nodes_world, other_world, searched
-from clusterrun.preflight.causes.groups import PAIR, GroupSearch, most_rounds
+from clusterrun.preflight.causes.groups import MOST_ROUNDS, PAIR, GroupSearch
 from clusterrun.preflight.observations import GroupTest
 from tests.preflight.simulated import Faults, bad_links, blamed, examined, orders
 
@@ -76,7 +76,7 @@ def test_whatever_it_is_told_it_ends_in_time_and_its_groups_are_sound(count, ans
         assert min(map(len, groups)) > PAIR
         search.take([GroupTest(group, luck.choice(answers)) for group in groups])
         rounds += 1
-        assert rounds <= most_rounds(count)
+        assert rounds <= MOST_ROUNDS
     assert not {*search.result().bad} & {*search.result().apart}
 
 

@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 
 from benchmarks.bench_preflight_search import MOST_ROUNDS, Mix, cut_link, faulty_sets, healthy, wrongly
 from benchmarks.pair_world import PairWorld, exact, link, searched
+from clusterrun.preflight.causes import pair_search
 from clusterrun.preflight.causes.pair_search import Search
 from clusterrun.preflight.observations import GroupTest
 
@@ -42,19 +43,18 @@ def driven(search, answers, drop=()):
 @given(
     nodes=st.integers(0, 20),
     spares=st.integers(0, 4),
-    confirm=st.integers(0, 4),
     every=st.booleans(),
     answers=ANSWERS,
     drop=st.lists(st.tuples(st.integers(1, 8), st.integers(0, 24)), max_size=3),
 )
 def test_whatever_it_is_told_it_ends_and_its_pairs_and_verdicts_are_sound(
-    nodes, spares, confirm, every, answers, drop
+    nodes, spares, every, answers, drop
 ):
     members = range(nodes + spares)
-    search = Search(members[:nodes], members[nodes:], confirm, every)
+    search = Search(members[:nodes], members[nodes:], every)
     rounds = driven(search, answers, drop)
     planned = nodes + spares if every else 3
-    assert len(rounds) <= planned + 4 * max(confirm, 1)
+    assert len(rounds) <= planned + pair_search.MOST_ROUNDS
     for pairs in rounds:
         tested = [node for named_link in pairs for node in named_link]
         assert len(set(tested)) == len(tested)
