@@ -156,12 +156,12 @@ class JobLooker:
         observed = []
         for rank in ranks:
             stacks = first[rank.pid], second.get(rank.pid, first[rank.pid])
-            seen = self._seen(rank, stacks, before[rank.pid], after[rank.pid], length)
+            rank_look = self._seen(rank, stacks, before[rank.pid], after[rank.pid], length)
             groups, records = groups_and_records(
                 dumps.get(rank.pid, {}), rank.name.size, LookOptions().records
             )
-            snapshot = replace(seen.snapshot, groups=groups, records=records, answered=bool(groups))
-            observed.append(replace(seen, snapshot=snapshot))
+            snapshot = replace(rank_look.snapshot, groups=groups, records=records, answered=bool(groups))
+            observed.append(replace(rank_look, snapshot=snapshot))
         launchers = tuple(self._launcher(process, bool(observed)) for process in self._processes.launchers)
         if self._processes.unreadable:
             count = self._processes.unreadable

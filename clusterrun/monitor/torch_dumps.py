@@ -46,13 +46,13 @@ def flight_dumps(ranks: Sequence[RankProcess]) -> dict[int, dict[str, Any]]:
                 if document := _of_file(path, proc.started_at(rank.pid)):
                     dumps[rank.pid] = document
     until = time.monotonic() + PIPE_SECONDS
-    asked = [rank for rank in ranks if rank.pid in before]
-    while asked and time.monotonic() < until:
+    pending = [rank for rank in ranks if rank.pid in before]
+    while pending and time.monotonic() < until:
         time.sleep(PAUSE)
-        for rank in [rank for rank in asked if _written(_file(rank)) != before[rank.pid]]:
+        for rank in [rank for rank in pending if _written(_file(rank)) != before[rank.pid]]:
             if document := _of_file(_file(rank)):  # else it is not whole yet
                 dumps[rank.pid] = document
-                asked.remove(rank)
+                pending.remove(rank)
     return dumps
 
 
