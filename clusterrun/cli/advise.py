@@ -64,10 +64,10 @@ ADVICE = View(
 )
 @click.option("--precision", type=click.Choice(("fp32", "amp", "bf16")), default="amp", show_default=True)
 @click.option("--activations", metavar="SIZE", help="Memory of the activations of one GPU's batch.")
-@click.option("--bandwidth", metavar="GB/s", help="What each GPU can send while all do.")
-@click.option("--step-time", metavar="SECONDS", help="A step of one GPU, with its own batch.")
+@click.option("--bandwidth", metavar="GB/s", help="Bandwidth of each GPU while all GPUs send.")
+@click.option("--step-time", metavar="SECONDS", help="Time of a step of one GPU.")
 @click.option(
-    "--from", "measured", metavar="NAME", help="Use what bench scaling measured: a study's name or file."
+    "--from", "measured", metavar="NAME", help="Use the results of bench scaling: name or file of a study."
 )
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON document.")
 def advise(as_json: bool, **options: Any) -> None:

@@ -35,25 +35,33 @@ def bench() -> None:
 @bench.command(context_settings={"allow_interspersed_args": False})
 @click.option("--script", **FILE, help="The script to measure.  [default: the shipped train.py]")
 @click.option("--worlds", metavar="1,2,…", help="World sizes.  [default: 1, 2, 4, … as the machine has]")
-@click.option("--strategies", metavar="NAME,…", help="Of train.py: single, dp, ddp, ddp-spawn, fsdp.")
 @click.option(
-    "--strong", "growth", flag_value="strong", default="strong", help="The same work for every world."
+    "--strategies", metavar="NAME,…", help="Strategies of train.py: single, dp, ddp, ddp-spawn, fsdp."
 )
-@click.option("--weak", "growth", flag_value="weak", help="The same work for every rank.")
+@click.option(
+    "--strong",
+    "growth",
+    flag_value="strong",
+    default="strong",
+    help="The work of a world is always the same.",
+)
+@click.option("--weak", "growth", flag_value="weak", help="The work of a rank is always the same.")
 @click.option(
     "--repeats", type=click.IntRange(1), default=3, show_default=True, help="Runs of each configuration."
 )
 @click.option(
-    "--parameters", metavar="N", help="Parameters of the model, where the script does not report them."
+    "--parameters", metavar="N", help="Parameters of the model, if the script does not report them."
 )
 @click.option(
-    "--oversubscribe", is_flag=True, help="Do not ask before more ranks than cores are started here."
+    "--oversubscribe",
+    is_flag=True,
+    help="Do not ask before this machine starts more ranks than it has cores.",
 )
 @click.option("--no-probe", is_flag=True, help="Leave out the short job that measures all-reduce.")
-@click.option("--name", "study", metavar="NAME", help="Name of the study, under which it is kept.")
-@click.option("--fresh", is_flag=True, help="Throw away what an earlier call measured.")
+@click.option("--name", "study", metavar="NAME", help="Name of the study.")
+@click.option("--fresh", is_flag=True, help="Discard the results of earlier calls.")
 @click.option("--plot", **FILE, help="Draw the speed-up: .png or .svg (needs matplotlib).")
-@click.option("--dry-run", is_flag=True, help="Print what would be run; touch nothing.")
+@click.option("--dry-run", is_flag=True, help="Print the planned runs; start nothing.")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON document.")
 @options(option for option in option_table.RESOURCES if option.name not in SIZED_BY_CELLS)
 @profile_option

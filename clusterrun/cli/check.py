@@ -89,11 +89,11 @@ class CheckCommand(GroupedCommand):
 @_common(
     "--selftest-gpu",
     is_flag=True,
-    help="Prove the whole way on GPUs in two minutes, and write a file for a report.",
+    help="Test everything on GPUs in two minutes, and write a file for a report.",
 )
-@_file("--selftest-file", help="Where --selftest-gpu writes; otherwise here, named by its run.")
-@_more("--anonymous", is_flag=True, help="With --selftest-gpu: no names of nodes and users in the file.")
-@_file("--read", help="Show what is not as expected in a file of --selftest-gpu.")
+@_file("--selftest-file", help="File of --selftest-gpu.  [default: here, named by its run]")
+@_more("--anonymous", is_flag=True, help="With --selftest-gpu: leave out the names of nodes and users.")
+@_file("--read", help="Show the unexpected results in a file of --selftest-gpu.")
 @_common("--export", is_flag=True, help="In a job: print the result as shell lines for eval.")
 @_common("--new-job", is_flag=True, help="In a job: queue a job of its own for the check.")
 @dry_run_option

@@ -29,10 +29,16 @@ SHOWN = 5
 
 @click.command()
 @click.option("--older-than", "age", metavar="TIME", help="Runs that ended before: 30d, 12h, 2026-11-20.")
-@click.option("--state", **STATE, help="Only runs that ended so: failed,timeout.")
-@click.option("--larger-than", "size", metavar="SIZE", help="Only runs whose removal frees this: 500M, 10G.")
-@click.option("--keep", type=click.IntRange(min=0), default=0, metavar="N", help="Keep the N newest of them.")
-@click.option("--dry-run", is_flag=True, help="Show what would go and what that frees; remove nothing.")
+@click.option("--state", **STATE, help="Only runs in these states: failed,timeout.")
+@click.option(
+    "--larger-than", "size", metavar="SIZE", help="Only runs whose removal frees at least this: 500M, 10G."
+)
+@click.option(
+    "--keep", type=click.IntRange(min=0), default=0, metavar="N", help="Keep the N newest of these runs."
+)
+@click.option(
+    "--dry-run", is_flag=True, help="Show the runs and the space that this would free; remove nothing."
+)
 @click.option("-y", "--yes", is_flag=True, help="Do not ask.")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON document.")
 @click.argument("names", metavar="[RUN]...", nargs=-1, shell_complete=runs)

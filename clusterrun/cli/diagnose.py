@@ -74,7 +74,7 @@ DIAGNOSIS = View(
 
 
 @click.command()
-@click.option("--json", "as_json", is_flag=True, help="One JSON document.")
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON document.")
 @click.option("--limit", metavar="TIME", help=f"How long a live run may take to answer ({LIMIT:.0f}s).")
 @click.option("--user", default="", metavar="NAME", help="Root: look at a Slurm job of this user.")
 @click.option(

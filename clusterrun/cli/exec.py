@@ -16,8 +16,10 @@ from clusterrun.operations.find_run import find_run_or_job
 from clusterrun.operations.job_step import step_environment
 from clusterrun.script.environment import scrubbed
 
-_NODE = click.option("--node", default="", metavar="N", help="On this node: its name or its number.")
-_RANK = click.option("--rank", type=click.IntRange(min=0), metavar="R", help="Where rank R runs, as it runs.")
+_NODE = click.option("--node", default="", metavar="N", help="On this node (name or number).")
+_RANK = click.option(
+    "--rank", type=click.IntRange(min=0), metavar="R", help="On the node of rank R, in its environment."
+)
 
 
 class AfterDashes(click.Command):

@@ -35,8 +35,8 @@ FORWARD = View(
 
 
 @click.command()
-@click.option("--node", default="", metavar="N", help="Of this node: its name or its number.")
-@click.option("--rank", type=click.IntRange(min=0), metavar="R", help="Of the node where rank R runs.")
+@click.option("--node", default="", metavar="N", help="A port of this node (name or number).")
+@click.option("--rank", type=click.IntRange(min=0), metavar="R", help="A port of the node of rank R.")
 @click.option(
     "--local", type=_PORT, metavar="PORT", help="The port on your own machine.  [default: the same]"
 )

@@ -24,7 +24,7 @@ from clusterrun.reports.view import INTEGER, TEXT, Kind, View, ViewField, by_nam
 
 HELP = {"help_option_names": ["-h", "--help"]}
 NAME = click.Option(
-    ["--name"], default="lab", show_default=True, help="Name of the lab; several may be up at once."
+    ["--name"], default="lab", show_default=True, help="Name of the lab. Several labs may be up."
 )
 HOST, PATH = click.Argument(["host"]), click.Argument(["path"])
 
@@ -83,14 +83,16 @@ def lab() -> None:
 
 
 @lab.command(context_settings=HELP, params=[NAME])
-@click.option("--nodes", default=4, show_default=True, help="How many nodes.")
-@click.option("--gpus", default=8, show_default=True, help="GPUs of each node.")
-@click.option("--cpus", default=16, show_default=True, help="CPUs of each node, as Slurm is told.")
+@click.option("--nodes", default=4, show_default=True, help="Number of nodes.")
+@click.option("--gpus", default=8, show_default=True, help="GPUs per node.")
+@click.option("--cpus", default=16, show_default=True, help="CPUs per node in slurm.conf.")
 @choice("--proctrack", Proctrack, "How Slurm tracks a job's processes; each way misses others.")
 @choice("--preempt", Preempt, "What a job in partition `urgent` does to one in `debug`.")
-@click.option("--accounting", is_flag=True, help="With slurmdbd and MariaDB, so that sacct answers.")
-@click.option("--slurm", default="", metavar="VERSION", help="Another release, as in 24.11: see `lab root`.")
-@click.option("--set", "settings", multiple=True, metavar="KEY=VALUE", help="Any line of slurm.conf.")
+@click.option("--accounting", is_flag=True, help="Start slurmdbd and MariaDB, which sacct needs.")
+@click.option(
+    "--slurm", default="", metavar="VERSION", help="Another release of Slurm, such as 24.11; see `lab root`."
+)
+@click.option("--set", "settings", multiple=True, metavar="KEY=VALUE", help="A line of slurm.conf.")
 def up(name: str, settings: tuple[str, ...], **sizes: Any) -> None:
     """Start a lab; returns when every node is idle.
 
@@ -117,7 +119,7 @@ def _pair(setting: str) -> tuple[str, str]:
 
 @lab.command(context_settings=HELP, params=[NAME])
 def down(name: str) -> None:
-    """End a lab, or what a crash or a reboot left of one. Safe at any time.
+    """End a lab, also after a crash or a reboot. Safe at any time.
 
     \b
     Examples:
@@ -128,10 +130,10 @@ def down(name: str) -> None:
 
 
 @lab.command(context_settings=HELP)
-@click.option("--name", default="", help="One lab only; otherwise all that are up.")
-@click.option("--json", "as_json", is_flag=True, help="One JSON document on stdout.")
+@click.option("--name", default="", help="Only this lab.  [default: all that are up]")
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON document.")
 def status(name: str, as_json: bool) -> None:
-    """Show labs: their nodes as Slurm sees them, and the faults in force.
+    """Show labs: the states of their nodes, and the faults in force.
 
     \b
     Examples:
@@ -183,7 +185,7 @@ def _text(lab: Lab, state: LabState, states: dict[str, str]) -> list[str]:
 
 @lab.command("exec", context_settings={**HELP, "ignore_unknown_options": True}, params=[NAME])
 @click.option("--host", default=LOGIN, show_default=True, help="login, ctl or a node.")
-@click.option("--user", default="", help="Run as this user: every lab has alice and bob.")
+@click.option("--user", default="", help="Run as this user. Every lab has alice and bob.")
 @click.argument(
     "argv", nargs=-1, required=True, type=click.UNPROCESSED, metavar="-- CMD...", shell_complete=files
 )
@@ -205,8 +207,8 @@ def exec_(name: str, host: str, user: str, argv: tuple[str, ...]) -> None:
 
 
 @lab.command(context_settings=HELP)
-@click.option("--accounting", is_flag=True, help="Also what `lab up --accounting` needs.")
-@click.option("--roots", "with_roots", is_flag=True, help="Also what `lab root make` needs.")
+@click.option("--accounting", is_flag=True, help="Also the packages for `lab up --accounting`.")
+@click.option("--roots", "with_roots", is_flag=True, help="Also the packages for `lab root make`.")
 @click.option("--dry-run", is_flag=True, help="Only print the commands.")
 def install(accounting: bool, with_roots: bool, dry_run: bool) -> None:
     """Install the distribution's packages that a lab needs (Debian and Ubuntu).
@@ -226,7 +228,7 @@ def install(accounting: bool, with_roots: bool, dry_run: bool) -> None:
 
 @lab.group(context_settings=HELP)
 def root() -> None:
-    """Other releases of Slurm, each in a folder of its own with the distribution it came in.
+    """Other releases of Slurm, each in a folder with its own distribution.
 
     \b
     Examples:
@@ -237,7 +239,7 @@ def root() -> None:
 
 @root.command("make", context_settings=HELP)
 @click.argument("suite", type=click.Choice(tuple(roots.SUITES)))
-@click.option("--mirror", default="", help="Where its packages are fetched (default: as debootstrap has it).")
+@click.option("--mirror", default="", help="Mirror of the packages (default: that of debootstrap).")
 def make_root(suite: str, mirror: str) -> None:
     """Fetch a Debian suite with its Slurm into the cache (about 300 MB, under a minute).
 

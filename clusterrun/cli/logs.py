@@ -29,11 +29,11 @@ from clusterrun.operations.logs import LogRequest, RunLogs
     "--stream", type=click.Choice(["out", "err", "both"]), default="both", help="Only stdout or stderr."
 )
 @click.option("--tail", type=click.IntRange(min=0), metavar="N", help="Only the last N lines of each stream.")
-@click.option("--fold", is_flag=True, help="Show a line that many ranks print once, with the ranks.")
-@click.option("--grep", metavar="PATTERN", help="Only lines in which this regular expression is found.")
-@click.option("--since", "begun", metavar="TIME", help="Only what was printed since then: 10m, a date.")
+@click.option("--fold", is_flag=True, help="Show a line of many ranks once, with the ranks.")
+@click.option("--grep", metavar="PATTERN", help="Only lines that match this regular expression.")
+@click.option("--since", "begun", metavar="TIME", help="Only lines since then: 10m, a date.")
 @click.option("--attempt", type=click.IntRange(min=0), metavar="K", help="Attempt K instead of the newest.")
-@click.option("--raw", "as_is", is_flag=True, help="The bytes as they are, without headings.")
+@click.option("--raw", "as_is", is_flag=True, help="Print the original bytes, without headings.")
 @click.argument("run", default="last", shell_complete=runs)
 def logs(
     run: str,

@@ -31,7 +31,7 @@ An error says what was seen and what to do about it. The resource clusterrun://s
 
 
 @click.command("mcp")
-@click.option("--allow-changes", is_flag=True, help="Let it submit and cancel too; without, it only reads.")
+@click.option("--allow-changes", is_flag=True, help="Also submit and cancel. Without this it only reads.")
 def serve(allow_changes: bool) -> None:
     """Serve the commands as tools of the Model Context Protocol, over standard input and output.
 

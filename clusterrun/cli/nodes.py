@@ -52,9 +52,9 @@ NODES = View(
 
 
 @click.command()
-@click.option("--cluster", metavar="NAME", help="Nodes of this cluster.  [default: the one here]")
+@click.option("--cluster", metavar="NAME", help="Nodes of this cluster.  [default: the present one]")
 @click.option("--since", default="30d", metavar="TIME", show_default=True, help="How far back to look.")
-@click.option("--forget", "forgotten", metavar="NODES", help="Forget what was found on these nodes.")
+@click.option("--forget", "forgotten", metavar="NODES", help="Forget the findings of these nodes.")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON document.")
 def nodes(cluster: str | None, since: str, forgotten: str | None, as_json: bool) -> None:
     """Show the nodes and links that checks found unfit or warned about, the most frequent first.

@@ -42,23 +42,29 @@ STYLES = {"ok": "green", "note": "yellow", "FAIL": "red", "unknown": "magenta"}
 
 @click.command(cls=OptionsThenProgram, context_settings={"allow_interspersed_args": False})
 @click.option("--nodes", type=click.IntRange(1), default=2, show_default=True, help="Simulated nodes.")
-@click.option("--ranks-per-node", type=click.IntRange(1), default=2, show_default=True, help="Ranks on each.")
-@click.option("--gpus", type=click.IntRange(0), default=0, help="GPUs per node, where there are some here.")
+@click.option(
+    "--ranks-per-node", type=click.IntRange(1), default=2, show_default=True, help="Ranks per node."
+)
+@click.option("--gpus", type=click.IntRange(0), default=0, help="GPUs per node, if this machine has any.")
 @click.option(
     "--cluster",
     type=click.Choice(["local", "slurm"]),
     default="local",
     show_default=True,
-    help="This machine, or one allocation of Slurm's: this shell's, or a new one.",
+    help="This machine, or an allocation of Slurm: that of this shell, or a new one.",
 )
 @click.option(
     "--steps",
     type=click.IntRange(4),
     help="Optimizer steps of a run.  [default: until the fourth checkpoint, at least 20]",
 )
-@click.option("--budget", metavar="TIME", default="15m", show_default=True, help="All is ended after it.")
-@click.option("--notice", metavar="TIME", default="120s", show_default=True, help="Of the time limit.")
-@click.option("--faults", metavar="NAME,…", default="", help="Only these; --list-faults names them.")
+@click.option(
+    "--budget", metavar="TIME", default="15m", show_default=True, help="Time limit of the whole rehearsal."
+)
+@click.option(
+    "--notice", metavar="TIME", default="120s", show_default=True, help="Notice before the time limit."
+)
+@click.option("--faults", metavar="NAME,…", default="", help="Only these faults; see --list-faults.")
 @click.option("--elastic", is_flag=True, help="Also continue with one node fewer, and with one more.")
 @click.option("--env", metavar="NAME=VALUE", multiple=True, help="A variable for the ranks.")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON document.")
@@ -67,7 +73,7 @@ STYLES = {"ok": "green", "note": "yellow", "FAIL": "red", "unknown": "magenta"}
 @click.option(
     "--keep", metavar="FOLDER", shell_complete=files, help="Keep copies and runs in this new folder."
 )
-@click.option("--list-faults", is_flag=True, help="Say what is done to a script, and end.")
+@click.option("--list-faults", is_flag=True, help="Print the faults, and end.")
 @click.argument("command", nargs=-1, type=click.UNPROCESSED, shell_complete=files)
 def rehearse(
     command: tuple[str, ...], budget: str, notice: str, faults: str, list_faults: bool, **options: Any

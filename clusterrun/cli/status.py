@@ -18,13 +18,11 @@ from clusterrun.operations.list_runs import EVERYTHING, Filter, RunList, since, 
 
 @click.command()
 @click.option("--all", "everything", is_flag=True, help="All runs, not only the live and newest ones.")
-@click.option("--all-jobs", is_flag=True, help="All your Slurm jobs, those of other launchers too.")
+@click.option("--all-jobs", is_flag=True, help="All your Slurm jobs, also those of other launchers.")
 @click.option("--state", **STATE, help="Only runs in these: failed,timeout; live; ended.")
-@click.option("--name", metavar="PATTERN", help="Only runs of that name; * and ? stand for anything.")
+@click.option("--name", metavar="PATTERN", help="Only runs of that name; * and ? are wildcards.")
 @click.option("--since", "begun", metavar="TIME", help="Only runs submitted since then: 1d, 90m, 2026-11-20.")
-@click.option(
-    "-w", "--watch", "live", is_flag=True, help="Keep showing them, until the named runs have ended."
-)
+@click.option("-w", "--watch", "live", is_flag=True, help="Refresh until the named runs have ended.")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON document.")
 @click.argument("names", metavar="[RUN]...", nargs=-1, shell_complete=runs)
 def status(

@@ -64,7 +64,7 @@ def _read(option: Option) -> Callable[..., Any]:
 
 
 _gres = grouped(
-    "--gres", metavar="gpu:[TYPE:]G", help="The same as --gpus, as sbatch writes it.", group="resources"
+    "--gres", metavar="gpu:[TYPE:]G", help="GPUs per node, in the form of sbatch.", group="resources"
 )
 
 
@@ -75,9 +75,7 @@ profile_option = grouped(
     help="Take options from [profile.NAME].",
     group="environment",
 )
-dry_run_option = grouped(
-    "--dry-run", is_flag=True, help="Print what would be done; touch nothing.", common=True
-)
+dry_run_option = grouped("--dry-run", is_flag=True, help="Print the submission; submit nothing.", common=True)
 
 
 def settled(options: dict[str, Any], profile: str | None, quiet: bool = False) -> dict[str, Setting]:

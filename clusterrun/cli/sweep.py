@@ -66,7 +66,7 @@ def sweep() -> None:
 @_common(
     "--points", "file", **FILE, default="", help="A .csv or .toml file with a point in each row or [[point]]."
 )
-@_common("--at-most", type=click.IntRange(min=1), metavar="K", help="So many runs at once.")
+@_common("--at-most", type=click.IntRange(min=1), metavar="K", help="Most runs at the same time.")
 @options(option_table.RESOURCES)
 @profile_option
 @options(option_table.PREFLIGHT)
@@ -157,7 +157,7 @@ def _named(context: Context, word: str) -> SweepRecord:
 @sweep.command()
 @click.option("--by", metavar="NAME", default="", help="Sort by this result.  [default: the first]")
 @click.option("--max", "largest", is_flag=True, help="The largest is the best.")
-@click.option("--plot", **FILE, default="", help="Draw it: FILE is .png or .svg.")
+@click.option("--plot", **FILE, default="", help="Draw the results; FILE is .png or .svg.")
 @click.option("--csv", "as_csv", is_flag=True, help="Print CSV.")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON document.")
 @click.argument("word", metavar="[SWEEP]", default="last", shell_complete=sweeps)
@@ -194,7 +194,7 @@ def results(word: str, by: str, largest: bool, plot: str, as_csv: bool, as_json:
 
 
 @sweep.command()
-@click.option("--failed", is_flag=True, help="Those whose runs failed or were ended.")
+@click.option("--failed", is_flag=True, help="The points whose runs failed or were ended.")
 @click.argument("word", metavar="[SWEEP]", default="last", shell_complete=sweeps)
 def retry(word: str, failed: bool) -> int:
     """Queue points of SWEEP again; the runs that they had stay, to be read.

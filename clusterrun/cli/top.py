@@ -94,10 +94,10 @@ TOP = View(
 
 @click.command()
 @click.option("--interval", type=click.FloatRange(min=0.5), default=2.0, show_default=True, metavar="SECONDS")
-@click.option("--once", is_flag=True, help="Show it once and end.")
-@click.option("--ranks/--no-ranks", default=None, help="Each rank and GPU too (by default where they fit).")
+@click.option("--once", is_flag=True, help="Print once and end.")
+@click.option("--ranks/--no-ranks", default=None, help="Show each rank and GPU (default: if they fit).")
 @click.option("--node", default="", metavar="NAME", help="Only this node.")
-@click.option("--json", "as_json", is_flag=True, help="One JSON document a line, each interval.")
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON document per line and interval.")
 @click.argument("run", default="last", shell_complete=runs)
 def top(run: str, interval: float, once: bool, ranks: bool | None, node: str, as_json: bool) -> None:
     """Show what RUN uses of its nodes, ranks and GPUs, until it ends or you type q.
