@@ -185,11 +185,13 @@ class Far:
         return self.run("--host", "cluster", *arguments, **named)
 
     @contextlib.contextmanager
-    def started(self, *arguments: str, cwd: Path | None = None) -> Iterator[subprocess.Popen[str]]:
+    def started(
+        self, *arguments: str, cwd: Path | None = None, variables: dict[str, str] | None = None
+    ) -> Iterator[subprocess.Popen[str]]:
         """Start a command on the laptop in a process group of its own. Yield its process."""
         process = subprocess.Popen(
             (*self.front, *CLUSTERRUN, "--host", "cluster", *arguments),
-            env=self.environment,
+            env={**self.environment, **(variables or {})},
             cwd=cwd or self.folder / "laptop",
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import sys
 import threading
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
@@ -271,6 +272,11 @@ def _site(spec: JobSpec, context: Context) -> MachineFacts:
         message = f"Slurm cannot be used here: {why}"
         raise SchedulerError(message, "run this where Slurm is, or use --cluster local")
     is_local = spec.cluster is Cluster.LOCAL or bool(why)
+    if is_local and not sys.platform.startswith("linux"):
+        message = f"ranks run on Linux, and this machine has {os.uname().sysname}"
+        raise BadInput(
+            message, "use your cluster from here: clusterrun --host NAME …; see clusterrun help remote"
+        )
     name = Cluster.LOCAL.value if is_local else context.client().cluster_name()
     named = spec.python and not spec.container
     python, why_python, about = (spec.python, "", "") if named else ranks_python(context.environ)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -66,6 +67,55 @@ def test_a_one_time_code_is_typed_once_for_all_commands(cluster):
     assert cluster.there("logs", "--raw").stdout.count("on n0") == 2
     assert cluster.logins == before + 1
     assert list(cluster.codes.iterdir()) == []
+
+
+STAND_IN = Path(__file__).parents[1] / "remote" / "macos_stand_in"
+FAILS = """import os, sys, time
+print("rank", os.environ["RANK"], flush=True)
+if "stay" in sys.argv:
+    time.sleep(600)
+if os.environ["RANK"] == "1":
+    raise RuntimeError("shapes differ")
+"""
+
+
+def test_the_commands_of_a_laptop_work_on_a_stand_in_for_macos(cluster):
+    """The laptop's Python lacks what only Linux has, and finds no programs but ssh and git."""
+    programs = cluster.folder / "programs"
+    programs.mkdir()
+    into_the_lab = [word for word in cluster.front if "/" not in word and shutil.which(word)]
+    for name in {"git", "env", "sh", *into_the_lab}:
+        (programs / name).symlink_to(shutil.which(name))
+    project = cluster.codes.parent / "project"
+    (project / "train.py").write_text(FAILS)
+    mac = {"PATH": f"{cluster.folder}/bin:{programs}", "PYTHONPATH": str(STAND_IN)}
+    (cluster.codes / "112358").touch()
+    answers = [(r"[Pp]assword:", "112358\n")]
+    code, observed = cluster.terminal("--host", "cluster", answers=answers, **mac)
+    assert (code, "the connection to cluster is open" in observed) == (0, True), observed
+
+    def typed(*arguments: str, code: int = 0) -> str:
+        result = cluster.there(*arguments, **mac)
+        assert result.returncode == code, (arguments, result)
+        return result.stdout
+
+    options = ("--nodes", "2", "--preflight", "off")
+    failed = json.loads(typed("submit", *options, "--json", "train.py"))["run_id"]
+    typed("wait", failed, code=1)
+    assert "rank 1" in typed("logs", "--raw", failed) and "FAILED" in typed("status", failed)
+    diagnosis = json.loads(typed("diagnose", "--json", failed))
+    assert [culprit["rank"] for culprit in diagnosis["culprits"]] == [1]
+    stays = typed("submit", *options, "train.py", "stay").strip()
+    with cluster.started("logs", "-f", "--raw", stays, variables=mac) as logs:
+        assert logs.stdout.readline().startswith("rank ")
+    assert '"run_id"' in typed("top", "--once", "--json", stays)
+    assert typed("exec", stays, "--", "echo", "beside").strip() == "beside"
+    typed("cancel", stays)
+    typed("check", "--nodes", "2", "--level", "quick", "--html", "report.html", "--preflight-budget", "30s")
+    assert "<html" in (project / "report.html").read_text()
+    sweep = ("--set", "word=stay,go", "--dry-run", "--preflight", "off", "train.py", "{word}")
+    assert typed("sweep", *sweep).count("word=") == 2
+    assert "GPU" in typed("gpus")
 
 
 def test_a_code_that_was_used_is_refused_in_plain_words(cluster, tmp_path):
