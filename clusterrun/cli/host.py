@@ -33,7 +33,7 @@ FETCHED = {
     "bench scaling": ("--plot",),
     "sweep results": ("--plot",),
 }
-INPUT_COMMANDS = ("alloc", "exec", "mcp", "run", "shell")
+INPUT_COMMANDS = ("alloc", "exec", "run", "shell")
 READABLE = 0o644
 FETCH_SECONDS, LOOK_SECONDS = 600.0, 15.0
 NOT_FOUND = 127
@@ -45,6 +45,8 @@ def run_on_cluster(name: str, command_line: list[str], command_of: CommandOf) ->
 
     An empty command line only opens the connection, for the commands that follow.
     """
+    if command_line[:1] == ["mcp"]:
+        return _serve_here(name, command_line, command_of)
     sent = _parsed(command_line, command_of)  # refuse a wrong command line before ssh asks for a password
     read = profiles.load(os.getcwd(), os.environ)
     terminal = sys.stdin.isatty() and sys.stderr.isatty()
@@ -77,6 +79,17 @@ def run_on_cluster(name: str, command_line: list[str], command_of: CommandOf) ->
     if fetched:
         return _fetching(connection, command_line, folder, fetched, _own(command_line, command_of))
     return _session(connection, shlex.join(command_line), folder)
+
+
+def _serve_here(name: str, command_line: list[str], command_of: CommandOf) -> int:
+    """Serve tools from this machine, each of which runs on the cluster ``name``.
+
+    A submission sends the code of a folder on this machine. The cluster needs no package for the protocol.
+    """
+    serve = command_of("mcp")
+    assert serve
+    os.environ[contract.HOST_VARIABLE] = name
+    return serve.main(command_line[1:], "clusterrun mcp", standalone_mode=False) or ExitCode.DONE
 
 
 def _parsed(command_line: list[str], command_of: CommandOf) -> dict[str, object]:

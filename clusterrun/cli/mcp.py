@@ -36,11 +36,13 @@ def serve(allow_changes: bool) -> None:
     """Serve the commands as tools of the Model Context Protocol, over standard input and output.
 
     A program that assists you starts it: submit (shown first), status, logs, diagnose, report, cancel.
+    With --host the server runs here, and its tools work on that cluster.
 
     \b
     Examples:
       clusterrun mcp
       clusterrun mcp --allow-changes
+      clusterrun --host cluster mcp
     """
     from clusterrun.cli.help import skill
 
@@ -130,7 +132,8 @@ class Tools:
         if confirm:
             return self._confirmed(confirm)
         command_line = list(arguments or ())
-        preview = self._call(["submit", "--dry-run", "--json", *command_line], directory)
+        # With --host it may send much code first.
+        preview = self._call(["submit", "--dry-run", "--json", *command_line], directory, SUBMIT_LIMIT)
         if self.allowed and not preview["exit_code"]:
             token = secrets.token_hex(8)
             self._shown[token] = (command_line, directory)

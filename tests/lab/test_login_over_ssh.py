@@ -2,17 +2,25 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
+import re
 import shutil
 import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from clusterrun.lab.spec import LOGIN
 from tests.sshd_fixture import LIMIT, Far, free_port
+
+if sys.version_info >= (3, 11):
+    import tomllib
+else:
+    import tomli as tomllib
 
 PAM = """auth requisite pam_exec.so quiet expose_authtok {check}
 auth required pam_permit.so
@@ -116,6 +124,63 @@ def test_the_commands_of_a_laptop_work_on_a_stand_in_for_macos(cluster):
     sweep = ("--set", "word=stay,go", "--dry-run", "--preflight", "off", "train.py", "{word}")
     assert typed("sweep", *sweep).count("word=") == 2
     assert "GPU" in typed("gpus")
+
+
+PAGE = (Path(__file__).parents[2] / "docs" / "assistants.md").read_text(encoding="utf-8")
+
+
+def configured_servers(page: str) -> list[tuple[str, list[str]]]:
+    """Return command and arguments of every server that the page's examples configure."""
+    tables = [json.loads(text) for text in re.findall(r"```json\n(.*?)```", page, re.DOTALL)]
+    tables += [tomllib.loads(text) for text in re.findall(r"```toml\n(.*?)```", page, re.DOTALL)]
+    servers = [server for table in tables for entries in table.values() for server in entries.values()]
+    return [(server["command"], server["args"]) for server in servers]
+
+
+def test_each_example_of_the_page_configures_the_same_two_servers() -> None:
+    servers = configured_servers(PAGE)
+    assert len(servers) == 6 and {command for command, _ in servers} == {"clusterrun"}
+    assert {tuple(arguments) for _, arguments in servers} == {("mcp",), ("--host", "cluster", "mcp")}
+
+
+def test_an_assistant_on_a_laptop_works_on_the_cluster(cluster) -> None:
+    """The server runs on the laptop, as the page configures it; only the laptop needs the package mcp."""
+    pytest.importorskip("mcp.server.mcpserver", reason="mcp 2 is not installed", exc_type=ImportError)
+    import mcp
+
+    (cluster.codes.parent / "project" / "train.py").write_text(FAILS)
+    arguments = next(words for _, words in configured_servers(PAGE) if "--host" in words)
+    command, *front = (*cluster.front, sys.executable, "-m", "clusterrun", *arguments, "--allow-changes")
+    server = mcp.StdioServerParameters(command=command, args=front, env=cluster.environment)
+
+    async def talk() -> None:
+        async with mcp.Client(server) as client:
+
+            async def call(name: str, **given: object) -> Any:
+                result = await client.call_tool(name, given)
+                return result.content[0].text if result.is_error else result.structured_content
+
+            assert "clusterrun --host cluster" in await call("status")  # nobody has logged in
+            (cluster.codes / "314159").touch()
+            answers = [(r"[Pp]assword:", "314159\n")]
+            code, observed = await asyncio.to_thread(cluster.terminal, "--host", "cluster", answers=answers)
+            assert code == 0, observed
+            assert "there is no argument 'rank'" in await call("logs", rank="1")
+            words = ["--nodes", "2", "--preflight", "off", "train.py"]
+            shown = await call("submit", arguments=words)
+            assert "coordinate" in shown["output"]["script"], shown
+            sent = await call("submit", confirm=shown["confirm"])
+            run_id = sent["output"]["run_id"]
+            waited = await asyncio.to_thread(cluster.there, "wait", run_id)
+            assert waited.returncode == 1, waited
+            (run,) = (await call("status", runs=[run_id]))["output"]["runs"]
+            assert (run["cluster"], run["state"]) == ("slurm", "FAILED")
+            diagnosis = (await call("diagnose", run=run_id))["output"]
+            assert [culprit["rank"] for culprit in diagnosis["culprits"]] == [1]
+            assert "shapes differ" in (await call("logs", run=run_id, ranks="1"))["output"]
+            assert "there is no run 'nobody'" in await call("cancel", runs=["nobody"])
+
+    asyncio.run(asyncio.wait_for(talk(), 3 * LIMIT))
 
 
 def test_a_code_that_was_used_is_refused_in_plain_words(cluster, tmp_path):
