@@ -491,8 +491,9 @@ class _Script:
             for statement in self._statements
             if "=(" in statement.text and statement.sets & reads
         ]
-        shell = ("bash", "-c", "\n".join((*arrays, f"exec {text}")))
-        return (*shell, "bash", *self._arguments) if self._arguments and _POSITIONAL.search(text) else shell
+        code = "\n".join((*arrays, f"exec {text}"))
+        arguments = ("bash", *self._arguments) if self._arguments and _POSITIONAL.search(code) else ()
+        return ("bash", "-c", code, *arguments)
 
     def _redirection(self, line: int, text: str) -> None:
         if text.startswith("<<"):

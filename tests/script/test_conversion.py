@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shlex
+import subprocess
 from pathlib import Path
 
 import pytest
@@ -292,3 +293,13 @@ def test_arguments_of_the_batch_script_are_in_the_line(
 def test_a_trap_at_the_end_of_the_shell_is_not_taken_for_a_signal() -> None:
     parts = converted("#SBATCH -t 5\ntrap cleanup EXIT\ntrap stop EXIT TERM\nsrun python t.py").untranslated
     assert ["the script's own shell runs it" in part.reason for part in parts] == [True, False]
+
+
+def test_a_loop_over_the_arguments_gets_them_in_the_command_too() -> None:
+    loop = 'while [[ $# -gt 0 ]]; do\n  REST+=("$1"); shift\ndone'
+    text = f'#!/bin/bash\n#SBATCH -t 5\n{loop}\nsrun python t.py "${{REST[@]}}"\n'
+    command = convert(text, arguments=("x", "y z")).command
+    assert command[:2] == ("bash", "-c") and command[3:] == ("bash", "x", "y z")
+    code = command[2].replace("exec python t.py", "printf '%s|'")
+    shell = subprocess.run(["bash", "-c", code, *command[3:]], capture_output=True, text=True, check=True)
+    assert shell.stdout == "x|y z|"
