@@ -93,9 +93,9 @@ def submit(
         cpus_per_rank: CPU cores per rank. (default: the GPU's share, else 1)
         mem: Memory per node: 64G. (default: the partition's)
         time: Time limit: 90m, 2h, 1d12h, D-HH:MM:SS, or minutes. (default: the partition's)
-        time_min: Start where less than --time is left before other jobs, but at least so much.
+        time_min: Least time with which the job may start if other jobs leave less than --time.
             (default: --time)
-        spares: More nodes, to take the place of unfit ones before ranks start.
+        spares: More nodes, which replace unfit ones before ranks start.
         partition: Slurm partition. (default: the cluster's)
         account: Slurm account. (default: your default one)
         qos: Slurm quality of service. (default: the account's)
@@ -107,7 +107,7 @@ def submit(
         sbatch: Any other sbatch option: nice=10.
         srun: Any other srun option: cpu-bind=cores.
         template: Your own sbatch template. (default: the shipped one)
-        cluster: Where to run; auto: Slurm where its programs are, else this machine. One of "auto",
+        cluster: Where to run; auto: on Slurm if its programs are installed, else here. One of "auto",
             "slurm", "local". (default: auto)
         setup: Shell line to run first: 'module load cuda'.
         env: Variable for ranks; KEY alone: as in this shell.
@@ -115,42 +115,41 @@ def submit(
             environment's, else ours)
         container: Container image that ranks run in. (default: none)
         mount: With --container: a folder to mount there.
-        container_runtime: What starts it: pyxis, apptainer, charliecloud, podman or slurm. One of
+        container_runtime: Container runtime: pyxis, apptainer, charliecloud, podman or slurm. One of
             "pyxis", "apptainer", "charliecloud", "podman", "slurm". (default: what is here and takes
             the image)
         preflight_budget: Time that the pre-flight check may take. (default: 60s)
-        preflight_limit: A limit of the pre-flight check, as clusterrun help preflight names them.
-        check_command: A check of your own: a shell command for every node; not 0: unfit, its last
-            line says why.
-        avoid_bad: Exclude nodes that were lately found unfit.
-        bad_since: How old a finding may be to count for --avoid-bad. (default: 7d)
+        preflight_limit: A limit of the pre-flight check; see clusterrun help preflight.
+        check_command: Your own check, a shell command on every node. If it fails its last line is the
+            reason.
+        avoid_bad: Exclude nodes that were unfit lately.
+        bad_since: Age up to which a finding counts for --avoid-bad. (default: 7d)
         per_node: Start COMMAND once per node, not once per rank.
         numa_binding: Bind each rank to processors near its GPU, as torchrun --numa-binding does. One
             of "node", "socket", "exclusive", "core-complex". (default: no binding)
         elastic: With --nodes MIN-MAX: each job of the run may have more or fewer.
         snapshot: Copy the code into the run directory, and run the copy in that directory.
-        snapshot_include: With --snapshot: copy PATH too, which git ignores (a link where it is
-            large).
-        input: Standard input of each rank; -: what this command gets. (default: empty)
+        snapshot_include: With --snapshot: also copy PATH, which git ignores (a link if it is large).
+        input: Standard input of each rank; -: that of this command. (default: empty)
         preflight: Check the nodes first: full, quick or off. One of "full", "quick", "off". (default:
             full for several nodes, else quick)
-        on_unfit: With too few fit nodes: end, or queue the run again without the unfit ones. One of
+        on_unfit: If too few nodes are fit: end, or queue the run again without the unfit ones. One of
             "fail", "resubmit". (default: fail)
-        max_restarts: Restarts after failures that got no further. (default: 0; 3 with --spares or
+        max_restarts: Restarts after failures without progress. (default: 0; 3 with --spares or
             --requeue)
         requeue: Continue in a new job after time limit or preemption.
         requeue_by: How to continue: Slurm queues the job again, or the next one is queued when this
             one starts. One of "requeue", "chain". (default: requeue)
-        max_preemptions: With --requeue: how many preemptions are survived. (default: 20)
-        max_time_limits: With --requeue: how many time limits are survived. (default: 20)
+        max_preemptions: With --requeue: most preemptions. (default: 20)
+        max_time_limits: With --requeue: most time limits. (default: 20)
         notice: With --requeue: time from the notice to the end of the job. (default: 120s)
         kill_wait: At the end of the run: time from SIGTERM to SIGKILL, in which ranks can save.
             (default: Slurm's KillWait, less a margin; 30s in local runs)
-        no_progress: End after K failed attempts in a row that got no further; 0: never. (default: 3)
-        hang_after: Time without any progress that counts as a hang; off: hangs are not looked for.
-            (default: 10m)
-        on_hang: When a run hangs: report the cause, restart all ranks, or end the run. One of
-            "report", "restart", "kill". (default: report)
+        no_progress: End after K failed attempts in a row without progress; 0: never. (default: 3)
+        hang_after: Time without progress that counts as a hang; off: no detection of hangs. (default:
+            10m)
+        on_hang: If a run hangs: report the cause, restart all ranks, or end the run. One of "report",
+            "restart", "kill". (default: report)
         notify: Send a message at failure, hang and end: slack://…, https://…, mailto:….
         on_event: Shell line that gets each event of the run as JSON on its stdin.
         after: Start when these runs have succeeded.
@@ -209,9 +208,9 @@ def check(
         cpus_per_rank: CPU cores per rank. (default: the GPU's share, else 1)
         mem: Memory per node: 64G. (default: the partition's)
         time: Time limit: 90m, 2h, 1d12h, D-HH:MM:SS, or minutes. (default: the partition's)
-        time_min: Start where less than --time is left before other jobs, but at least so much.
+        time_min: Least time with which the job may start if other jobs leave less than --time.
             (default: --time)
-        spares: More nodes, to take the place of unfit ones before ranks start.
+        spares: More nodes, which replace unfit ones before ranks start.
         partition: Slurm partition. (default: the cluster's)
         account: Slurm account. (default: your default one)
         qos: Slurm quality of service. (default: the account's)
@@ -223,7 +222,7 @@ def check(
         sbatch: Any other sbatch option: nice=10.
         srun: Any other srun option: cpu-bind=cores.
         template: Your own sbatch template. (default: the shipped one)
-        cluster: Where to run; auto: Slurm where its programs are, else this machine. One of "auto",
+        cluster: Where to run; auto: on Slurm if its programs are installed, else here. One of "auto",
             "slurm", "local". (default: auto)
         setup: Shell line to run first: 'module load cuda'.
         env: Variable for ranks; KEY alone: as in this shell.
@@ -231,15 +230,15 @@ def check(
             environment's, else ours)
         container: Container image that ranks run in. (default: none)
         mount: With --container: a folder to mount there.
-        container_runtime: What starts it: pyxis, apptainer, charliecloud, podman or slurm. One of
+        container_runtime: Container runtime: pyxis, apptainer, charliecloud, podman or slurm. One of
             "pyxis", "apptainer", "charliecloud", "podman", "slurm". (default: what is here and takes
             the image)
         preflight_budget: Time that the pre-flight check may take. (default: 60s)
-        preflight_limit: A limit of the pre-flight check, as clusterrun help preflight names them.
-        check_command: A check of your own: a shell command for every node; not 0: unfit, its last
-            line says why.
-        avoid_bad: Exclude nodes that were lately found unfit.
-        bad_since: How old a finding may be to count for --avoid-bad. (default: 7d)
+        preflight_limit: A limit of the pre-flight check; see clusterrun help preflight.
+        check_command: Your own check, a shell command on every node. If it fails its last line is the
+            reason.
+        avoid_bad: Exclude nodes that were unfit lately.
+        bad_since: Age up to which a finding counts for --avoid-bad. (default: 7d)
         preflight: Check the nodes first: full, quick or off. One of "full", "quick", "off". (default:
             full for several nodes, else quick)
         all_pairs: Test every pair of nodes: as many rounds as nodes.

@@ -150,12 +150,12 @@ _SIZE = (
     ),
     _sbatch(
         "time-min",
-        "Start where less than --time is left before other jobs, but at least so much.",
+        "Least time with which the job may start if other jobs leave less than --time.",
         "TIME",
         "time",
         otherwise="--time",
     ),
-    _number("spares", "More nodes, to take the place of unfit ones before ranks start.", "K"),
+    _number("spares", "More nodes, which replace unfit ones before ranks start.", "K"),
 )
 _SLURM = _of(
     "slurm",
@@ -181,7 +181,7 @@ _SLURM = _of(
     ),
     _choice(
         "cluster",
-        "Where to run; auto: Slurm where its programs are, else this machine.",
+        "Where to run; auto: on Slurm if its programs are installed, else here.",
         ("auto", "slurm", "local"),
         "auto",
         queued=True,
@@ -201,7 +201,7 @@ _ENVIRONMENT = _of(
     _list("mount", "With --container: a folder to mount there.", "SRC[:DST[:ro]]"),
     _choice(
         "container-runtime",
-        "What starts it: pyxis, apptainer, charliecloud, podman or slurm.",
+        "Container runtime: pyxis, apptainer, charliecloud, podman or slurm.",
         RUNTIMES,
         metavar="NAME",
         otherwise="what is here and takes the image",
@@ -215,16 +215,16 @@ PREFLIGHT = _of(
     _seconds("preflight-budget", "Time that the pre-flight check may take.", "60s"),
     _list(
         "preflight-limit",
-        "A limit of the pre-flight check, as clusterrun help preflight names them.",
+        "A limit of the pre-flight check; see clusterrun help preflight.",
         "NAME=NUMBER",
     ),
     _list(
         "check-command",
-        "A check of your own: a shell command for every node; not 0: unfit, its last line says why.",
+        "Your own check, a shell command on every node. If it fails its last line is the reason.",
         "CMD",
     ),
-    _switch("avoid-bad", "Exclude nodes that were lately found unfit.", queued=True, here=IGNORED),
-    _seconds("bad-since", "How old a finding may be to count for --avoid-bad.", "7d", queued=True),
+    _switch("avoid-bad", "Exclude nodes that were unfit lately.", queued=True, here=IGNORED),
+    _seconds("bad-since", "Age up to which a finding counts for --avoid-bad.", "7d", queued=True),
 )
 
 _FORM = (
@@ -243,10 +243,10 @@ _CODE = _of(
     _switch("snapshot", "Copy the code into the run directory, and run the copy in that directory."),
     _list(
         "snapshot-include",
-        "With --snapshot: copy PATH too, which git ignores (a link where it is large).",
+        "With --snapshot: also copy PATH, which git ignores (a link if it is large).",
         "PATH",
     ),
-    _text("input", "Standard input of each rank; -: what this command gets.", "FILE", otherwise="empty"),
+    _text("input", "Standard input of each rank; -: that of this command.", "FILE", otherwise="empty"),
 )
 _CHECK = _of(
     "check",
@@ -260,7 +260,7 @@ _CHECK = _of(
     ),
     _choice(
         "on-unfit",
-        "With too few fit nodes: end, or queue the run again without the unfit ones.",
+        "If too few nodes are fit: end, or queue the run again without the unfit ones.",
         ("fail", "resubmit"),
         "fail",
         queued=True,
@@ -271,7 +271,7 @@ _RESTARTS = _of(
     "restarts",
     _number(
         "max-restarts",
-        "Restarts after failures that got no further.",
+        "Restarts after failures without progress.",
         "N",
         -1,
         common=True,
@@ -291,8 +291,8 @@ _RESTARTS = _of(
         otherwise="requeue",
         queued=True,
     ),
-    _number("max-preemptions", "With --requeue: how many preemptions are survived.", "N", 20, queued=True),
-    _number("max-time-limits", "With --requeue: how many time limits are survived.", "N", 20, queued=True),
+    _number("max-preemptions", "With --requeue: most preemptions.", "N", 20, queued=True),
+    _number("max-time-limits", "With --requeue: most time limits.", "N", 20, queued=True),
     _seconds(
         "notice", "With --requeue: time from the notice to the end of the job.", "120s", least=30, queued=True
     ),
@@ -302,13 +302,11 @@ _RESTARTS = _of(
         "",
         otherwise="Slurm's KillWait, less a margin; 30s in local runs",
     ),
-    _number("no-progress", "End after K failed attempts in a row that got no further; 0: never.", "K", 3),
-    _seconds(
-        "hang-after", "Time without any progress that counts as a hang; off: hangs are not looked for.", "10m"
-    ),
+    _number("no-progress", "End after K failed attempts in a row without progress; 0: never.", "K", 3),
+    _seconds("hang-after", "Time without progress that counts as a hang; off: no detection of hangs.", "10m"),
     _choice(
         "on-hang",
-        "When a run hangs: report the cause, restart all ranks, or end the run.",
+        "If a run hangs: report the cause, restart all ranks, or end the run.",
         ("report", "restart", "kill"),
         "report",
     ),
@@ -330,7 +328,7 @@ SUBMISSION = (*_FORM, *_CODE, *_CHECK, *_RESTARTS, *_OUTPUT)
 EVERY = (*RESOURCES, *PREFLIGHT, *SUBMISSION)
 
 TRUST = _list(
-    "trust", "Configuration files, or folders of them, to read though another user may write them.", "PATH"
+    "trust", "Configuration files (or folders) to read although other users may write them.", "PATH"
 )
 
 # Settings of a site that are no option of a command.
