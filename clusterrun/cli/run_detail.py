@@ -8,6 +8,7 @@ from collections.abc import Callable, Sequence
 from clusterrun.cli import end_report
 from clusterrun.cli.follow_run import failure_lines
 from clusterrun.cli.main import COMMANDS
+from clusterrun.cli.status_view import DECISIONS
 from clusterrun.cli.terminal import local_time, size_words
 from clusterrun.model.duration import clock_time, spoken
 from clusterrun.model.hostlist import fold
@@ -96,7 +97,9 @@ def _lines(attempt: Attempt, check: str, has_several_jobs: bool, newest_failure:
     lines += [f"  reached    {reached}"] if reached else []
     if attempt.failure:
         lines += [f"  first failure, {local_time(attempt.failure.at)}: {attempt.failure.why}"]
-        lines += [f"  decision   {attempt.decision}"] if attempt.decision else []
+        meaning = DECISIONS.get(attempt.decision, "")
+        decision = f"{attempt.decision}: {meaning}" if meaning else attempt.decision
+        lines += [f"  decision   {decision}"] if decision else []
         lines += failure_lines(attempt) if newest_failure else []
     return lines
 

@@ -52,10 +52,24 @@ CAUSES = (
     *("", "first", "failure", "node", "hang", "port", "coordinator", "preemption", "time-limit"),
     *("requeue", "unfit", "overload"),
 )
-DECISIONS = (
-    *("", "failure", "node", "hang", "port", "overload", "budget", "no-progress"),
-    *("own-text", "usage", "environment", "gpu-memory", "hardware", "network", "same-error"),
-)
+# The rules about restarts, each with its evidence and what follows.
+DECISIONS = {
+    "": "",
+    "failure": "it may not recur: restart",
+    "node": "a node was lost: restart, with a spare if there is one",
+    "hang": "nothing moved: restart",
+    "port": "the port was taken: restart with another one",
+    "overload": "a node was lost before ranks started, under overload: restart",
+    "budget": "--max-restarts is used up: the run ends",
+    "no-progress": "--no-progress is used up: the run ends",
+    "own-text": "the script's own text is wrong, on every node: the run ends",
+    "usage": "the script refuses its arguments: the run ends",
+    "environment": "a module or a program is missing on every node: the run ends",
+    "gpu-memory": "the same batch needs the same memory: the run ends",
+    "hardware": "a fault of a GPU, a link or a driver: restart without the node",
+    "network": "NCCL lost a peer: restart, after a check of the node's links",
+    "same-error": "the same error as in the attempt before, without progress: the run ends",
+}
 FAILURE = View(
     "Its first failure.",
     ViewField("rank", "The rank; null if a node failed.", COUNT),

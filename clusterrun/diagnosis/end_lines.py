@@ -47,6 +47,9 @@ _OOM = re.compile(
     r"(?i)slurmstepd\S*: error: Detected \d+ oom[-_]kill event|exceeded (?:job|step) memory limit"
 )
 _NODE_FAILURE = re.compile(r"srun: error: Node failure on (\S+)")
+_NO_STEP = re.compile(
+    r"^srun: (?:error|fatal): (Unable to (?:create step|confirm allocation|allocate resources).*|Invalid .*)"
+)
 _EXECVE = re.compile(r"slurmstepd\S*: error: execve\(\): (.*)")
 _CONTAINER = re.compile(r"slurmstepd\S*: error: pyxis: (.*)")
 _SHELL = re.compile(
@@ -109,6 +112,8 @@ class EndLines:
             return EndLine(EndKind.MEMORY, "Slurm killed a process because memory ran out", line)
         if match := _NODE_FAILURE.search(text):
             return EndLine(EndKind.NODE, f"node {match[1]} failed", line, node=match[1])
+        if match := _NO_STEP.match(line):
+            return EndLine(EndKind.START, f"srun could not start the ranks: {match[1]}", line)
         if match := _EXECVE.search(text):
             return EndLine(EndKind.START, f"the command could not be started: {match[1]}", line)
         if match := _CONTAINER.search(text):

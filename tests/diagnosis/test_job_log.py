@@ -315,6 +315,11 @@ EXPECTED = {
     "same-error-every-task": Answer("-", (0, 1), ("No module named 'flash_attn'",), "train.py:3", (), False),
     "exception-group": Answer("-", (), ("FileNotFoundError",), "fetch.py:18", (), False),
     "bar-before-traceback": Answer("-", (), ("RuntimeError: The size of tensor a",), "vae.py:22", (), False),
+    "srun-starts-no-step": Answer(
+        "-", (), ("srun could not start the ranks", "Requested node configuration"), "", (), False
+    ),
+    "pool-worker-exception": Answer("-", (), ("KeyError: '\\u2603'",), "tok.py:14", (), True),
+    "node-failure-and-peers": Answer("-", (), ("gpu-088",), "", ("gpu-088",), True),
     "errors-named-in-passing": Answer("-", (), ("no error",), "", (), False),
     "logger-exception": Answer("-", (), ("PytorchStreamWriter failed",), "ckpt.py:52", (), False),
     "quota": Answer("espnet/espnet#1185", (), ("Disk quota exceeded",), "trainer.py:412", (), False),
@@ -329,9 +334,9 @@ def diagnosed(text: str) -> Diagnosis:
     return log.diagnose()
 
 
-def test_every_log_has_an_answer_and_fifteen_were_held_back() -> None:
+def test_every_log_has_an_answer_and_some_were_held_back() -> None:
     assert {path.stem for path in LOGS.iterdir()} == {*EXPECTED}
-    assert len(EXPECTED) >= 60 and sum(answer.held for answer in EXPECTED.values()) == 15
+    assert len(EXPECTED) >= 60 and sum(answer.held for answer in EXPECTED.values()) == 17
 
 
 @pytest.mark.parametrize("name", EXPECTED)
