@@ -38,7 +38,9 @@ def init(is_silent: bool) -> None:
     partition = _answer(asks, "Partition", offer.default_partition, names)
     account = _answer(asks, "Account", next(iter(offer.accounts), ""), offer.accounts)
     modules = [f"module load {name}" for name in offer.modules]
-    setup = _answer(asks, "Line that prepares the nodes (module load …, source …; Enter: none)", "", modules)
+    setup = _answer(
+        asks, "Line that prepares the nodes (module load …, source …; Enter: none)", "", modules, is_free=True
+    )
     text = configuration_text(offer, partition, account, setup)
     try:
         with open(path, "x", encoding="utf-8") as file:
@@ -48,10 +50,18 @@ def init(is_silent: bool) -> None:
     say(f"written: {path}", "next: clusterrun submit --dry-run train.py")
 
 
-def _answer(asks: bool, question: str, default: str, choices: Sequence[str]) -> str:
-    """Return what the user types, or ``default`` if nothing can be asked."""
+def _answer(asks: bool, question: str, default: str, choices: Sequence[str], is_free: bool = False) -> str:
+    """Return what the user types, or ``default`` if nothing can be asked.
+
+    ``is_free``: the user may type something that is none of ``choices``.
+    """
     if not asks:
         return default
     if choices:
         say(f"{question}: {', '.join(choices)}")
-    return str(click.prompt(question, default=default, show_default=bool(default), err=True)).strip()
+    while True:
+        typed = click.prompt(question, default=default, show_default=bool(default), err=True)
+        answer = str(typed).strip()
+        if is_free or not choices or answer in choices:
+            return answer
+        say(f"{answer!r} is none of them: {', '.join(choices)}")

@@ -263,8 +263,11 @@ def test_a_converted_line_does_what_the_batch_script_does(lab: Lab, tmp_path: Pa
     """Each script runs under sbatch, and as the line that convert prints; both record the same."""
     local = site(lab, tmp_path)
     (local.project / "out").mkdir()
+    page = (Path(__file__).parents[2] / "docs/coming-over.md").read_text(encoding="utf-8")
+    scripts = {**CONVERTED, "page": page.split("```bash\n")[1].split("```")[0]}
     files = {
         "record.py": RECORD,
+        "train.py": RECORD,
         "activate.sh": "export T_VENV=on\n",
         "values.txt": "0.5\n0.25\n",
         "launch.sh": LAUNCH,
@@ -274,7 +277,7 @@ def test_a_converted_line_does_what_the_batch_script_does(lab: Lab, tmp_path: Pa
     module = 'module() { export T_MODULES="$*"; }; export -f module; '
     path = f"export PATH={Path(sys.executable).parent}:$PATH CLUSTERRUN_PREFLIGHT=off; "
     plain_lines, our_lines = [], []
-    for name, text in CONVERTED.items():
+    for name, text in scripts.items():
         (local.project / f"{name}.sbatch").write_text(f"#!/bin/bash\n{text}")
         line = local.run("convert", f"{name}.sbatch")
         assert line.code == 0, line.err
@@ -290,7 +293,7 @@ def test_a_converted_line_does_what_the_batch_script_does(lab: Lab, tmp_path: Pa
         assert result.code == 0, result.err
     run_ids = [run["run_id"] for run in json.loads(local.run("status", "--json").out)["runs"]]
     assert local.run("wait", *run_ids, limit=240).code == 0
-    for name in CONVERTED:
+    for name in scripts:
         plain_records = sorted((tmp_path / f"{name}.plain").read_text().splitlines())
         our_records = sorted((tmp_path / f"{name}.ours").read_text().splitlines())
         assert (name, our_records) == (name, plain_records)

@@ -150,6 +150,15 @@ def test_the_example_of_the_page_becomes_the_line_of_the_page() -> None:
     assert " ".join(convert(script).words()) == line
 
 
+@pytest.mark.parametrize("launcher", ["srun python", "accelerate launch"])
+def test_the_rows_of_the_page_say_what_convert_prints(launcher: str) -> None:
+    page = (Path(__file__).parents[2] / "docs/coming-over.md").read_text(encoding="utf-8")
+    (row,) = (row for row in page.split("\n") if row.startswith(f"| `{launcher}"))
+    before, after = row.split("`")[1::2]
+    directives = "#SBATCH -N2 --ntasks-per-node=4 --gpus-per-node=4\n" if launcher == "srun python" else ""
+    assert " ".join(converted(directives + before).words()) == after
+
+
 @pytest.mark.parametrize(
     ("lines", "line"),
     [

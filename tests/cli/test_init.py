@@ -1,0 +1,26 @@
+"""`clusterrun init` writes what the user chose, and asks again for a partition that the site lacks."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import click
+import pytest
+
+from clusterrun.cli.main import main
+from clusterrun.operations import new_configuration
+from tests.operations.test_new_configuration import OFFER
+
+
+def test_a_name_that_the_site_lacks_is_asked_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(new_configuration, "site_offer", lambda context, user: OFFER)
+    for stream in (sys.stdin, sys.stderr):
+        monkeypatch.setattr(stream, "isatty", lambda: True, raising=False)
+    answers = iter(["nonsense", "cpu", "labor", "lab", "module load my-own"])
+    monkeypatch.setattr(click, "prompt", lambda *arguments, **options: next(answers))
+    assert main(["init"]) == 0
+    text = (tmp_path / "clusterrun.toml").read_text()
+    assert 'partition = "cpu"\naccount = "lab"' in text
+    assert "module load my-own" in text and "nonsense" not in text and not list(answers)
