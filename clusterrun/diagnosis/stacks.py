@@ -40,9 +40,9 @@ _NATIVE_WAITS = re.compile(r"c10d::|gloo::|\bnccl[A-Z]|\bP?MPI_[A-Z]|\b(?:ompi|o
 _NATIVE_REDUCER = "c10d::Reducer"
 _NATIVE_STORE = re.compile(r"c10d::(?:TCPStore|PrefixStore|FileStore|HashStore|Store|detail::TCPClient)\b")
 _NATIVE_GPU = re.compile(r"\b(?:cuda|cu|hip)(?:Stream|Device|Event|Ctx)Synchronize|\b(?:cuda|hip)Memcpy")
-GPU_WAIT = "a wait for its GPU"
+GPU_WAIT = "a GPU call"
 BACKWARD = "the backward pass"
-STORE_WAIT = "a wait for the store"
+STORE_WAIT = "a store call (get or wait)"
 SOME_WAIT = "a collective"
 
 

@@ -13,6 +13,7 @@ from clusterrun.diagnosis.job_looks import JobLook
 from clusterrun.diagnosis.job_worlds import JobHistory, diagnose_looks, worlds_of
 from clusterrun.diagnosis.verdict import Culprit, Diagnosis
 from clusterrun.model.frozen import replace
+from clusterrun.model.hostlist import fold
 from clusterrun.operations.context import Context, Tell, quiet
 from clusterrun.operations.job_step import (
     check_live,
@@ -46,13 +47,14 @@ def diagnose_job(
     looker = LookStep(context, job, nodes, user)
     clock, history = context.clock, JobHistory()
     until = clock.monotonic() + limit
+    tell(f"looking at {fold(nodes)}, where job {job.job_id} runs")
     judgement = looker.judge(FIRST_LOOK, limit, history)
     while not judgement.certain:
         seconds_left = until - clock.monotonic()
         pause = max(0.0, min(judgement.later - LONG_LOOK, MOST_PAUSE, seconds_left - 2 * LONG_LOOK))
         if seconds_left < 2 * LONG_LOOK:
             break
-        tell(f"a rank may still go on by itself: looking again, for at most {seconds_left:.0f} s")
+        tell(f"so far: {judgement.diagnosis.said}; looking again, for at most {seconds_left:.0f} s")
         clock.sleep(pause)
         judgement = looker.judge(LONG_LOOK, until - clock.monotonic(), history)
     diagnosis = replace(judgement.diagnosis, at=clock.now())

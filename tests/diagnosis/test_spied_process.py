@@ -9,7 +9,15 @@ import pytest
 
 from clusterrun.diagnosis.evidence import GroupRequest, MainCall
 from clusterrun.diagnosis.spied_process import SpiedProcess, read_spied
-from clusterrun.diagnosis.stacks import BACKWARD, GPU_WAIT, Doing, is_in_python, location, script_has_ended
+from clusterrun.diagnosis.stacks import (
+    BACKWARD,
+    GPU_WAIT,
+    STORE_WAIT,
+    Doing,
+    is_in_python,
+    location,
+    script_has_ended,
+)
 
 TORCH = "/venv/lib/python3.11/site-packages/torch"
 C10D = f"{TORCH}/distributed/distributed_c10d.py"
@@ -124,7 +132,7 @@ LINE = ("/home/me/train.py:9 step",)
     ("functions", "operation"),
     [
         (("pthread_cond_wait", "c10d::Work::wait", "c10d::Reducer::finalize_backward"), BACKWARD),
-        (("poll", "c10d::TCPStore::doWait", "c10d::TCPStore::wait"), "a wait for the store"),
+        (("poll", "c10d::TCPStore::doWait", "c10d::TCPStore::wait"), STORE_WAIT),
         (("gloo::transport::tcp::UnboundBuffer::waitSend",), "a collective"),
         (("opal_progress", "PMPI_Allreduce"), "a collective"),
         # An H200 with torch 2.11.0+cu130: ``item()``, ``torch.cuda.synchronize()`` and ``cpu()``.

@@ -1,7 +1,7 @@
 """Every rank waits for the others, and their stacks show different calls. There is no other evidence.
 
 The fewer ranks are odd if all calls are of the default group. One rank is odd against all others in one call
-of any group: a group without it would not wait. A send, a receive or a wait for the store has two ends, so
+of any group: a group without it would not wait. A send, a receive or a store call has two ends, so
 nobody is blamed for these.
 """
 
@@ -15,7 +15,7 @@ from clusterrun.diagnosis.vote import RankVote
 from clusterrun.diagnosis.wording import MORE_IS_SEEN, MOST_LINES, blame, verb_s
 
 CERTAINTY = 55
-# A wait for the store, and one whose native frames do not tell a collective from a receive.
+# A store call, and a wait whose native frames do not tell a collective from a receive.
 TWO_ENDED = (STORE_WAIT, SOME_WAIT)
 
 
