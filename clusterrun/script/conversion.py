@@ -66,7 +66,7 @@ _POSITIONAL = re.compile(r"\$(?:\{?[1-9@*]|#)(?![^\n]*'[^']*$)|\bgetopts ")
 _DEFAULTED = re.compile(r"\$\{([A-Za-z_]\w*):?=", re.ASCII)
 _READ = re.compile(r"\$\{?([A-Za-z_]\w*)", re.ASCII)
 # Blocks inside of blocks, and scripts that start scripts. A deeper one is a program.
-_MOST_DEPTH = 8
+_MOST_DEPTH = 6
 
 
 @frozen
@@ -195,24 +195,23 @@ def _accelerate(launch: LaunchCommand) -> str:
 def _directive_parts(
     directives: tuple[Directive, ...], translated: Translated, array: str, is_alone: bool
 ) -> Iterator[Part]:
-    needless = dict(translated.needless)
-    refused = dict(translated.refused)
+    """Yield what becomes of each ``#SBATCH`` option."""
+    needless, refused = dict(translated.needless), dict(translated.refused)
     for directive in directives:
+        is_array = directive.name == "array" and array
+        outcome, reason = PartOutcome.OPTION, ""
         if directive in needless:
-            yield Part(directive.line, directive.text, PartOutcome.NEEDLESS, needless[directive])
+            outcome, reason = PartOutcome.NEEDLESS, needless[directive]
         elif is_alone and directive.name in _TASKS and last_number(directive.value) > 1:
+            outcome = PartOutcome.NEEDLESS
             reason = "without srun the command runs once, on the first node"
-            yield Part(directive.line, directive.text, PartOutcome.NEEDLESS, reason)
         elif directive.name == "chdir" and directive.value == ".":
-            yield Part(
-                directive.line, directive.text, PartOutcome.NEEDLESS, "ranks start where submit is called"
-            )
+            outcome, reason = PartOutcome.NEEDLESS, "ranks start where submit is called"
         elif directive.name == "chdir":
-            yield Part(directive.line, directive.text, PartOutcome.SETUP)
-        elif directive in refused and not (directive.name == "array" and array):
-            yield Part(directive.line, directive.text, PartOutcome.UNTRANSLATED, refused[directive])
-        else:
-            yield Part(directive.line, directive.text, PartOutcome.OPTION)
+            outcome = PartOutcome.SETUP
+        elif directive in refused and not is_array:
+            outcome, reason = PartOutcome.UNTRANSLATED, refused[directive]
+        yield Part(directive.line, directive.text, outcome, reason)
 
 
 def _task_list(array: str) -> str:
@@ -347,7 +346,9 @@ class _Script:
         if not words or self._depth >= _MOST_DEPTH:
             return None
         if function := self._source.functions.get(words[0]):
-            return self._block(function, command.last_values(len(words) - 1))
+            # A function that calls itself is not followed.
+            others = {name: body for name, body in self._source.functions.items() if name != words[0]}
+            return self._block(function, command.last_values(len(words) - 1), functions=others)
         text = inline_text(words)
         place = words.index(text) + 1 if text else 0  # the word behind the text is its name
         if not text:
@@ -373,6 +374,7 @@ class _Script:
         body: Body,
         arguments: tuple[str, ...] | None,
         constants: Mapping[str, Constant] | None = None,
+        functions: Mapping[str, Body] | None = None,
     ) -> _Script:
         """Return the statements of a function, a loop, a branch or a group."""
         return _Script(
@@ -381,7 +383,7 @@ class _Script:
             self._read_file,
             depth=self._depth + 1,
             arguments=arguments,
-            functions=self._source.functions,
+            functions=self._source.functions if functions is None else functions,
             lines_above=body.line - 1,
             line_of_all=self._line_of_all,
         )

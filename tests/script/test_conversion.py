@@ -269,6 +269,12 @@ def test_a_block_keeps_the_line_numbers_of_the_file() -> None:
     ]
 
 
+def test_functions_that_call_themselves_and_each_other_end() -> None:
+    calls = "; ".join(f"f{number}" for number in range(4))
+    functions = "\n".join(f"f{number}() {{ {calls}; }}" for number in range(4))
+    assert converted(f"{functions}\nf0\nsrun python t.py").command == ("t.py",)
+
+
 def test_broken_shell_code_is_named_and_not_kept() -> None:
     conversion = converted("echo 'an open quote\nsrun python t.py")
     assert not [name for name, _ in conversion.options if name == "setup"]
