@@ -11,22 +11,12 @@ from collections.abc import Sequence
 
 from clusterrun.rehearse.checkpoint_damage import loaded_in_part, no_step_taken, read_in_part
 from clusterrun.rehearse.discoveries import Cause, Discovery, FaultRun, Severity, unknown
+from clusterrun.rehearse.first_difference import PARTS, SAME_LOSS, FirstDifference, differences
 from clusterrun.rehearse.rank_files import file_of_another_rank
 from clusterrun.rehearse.rank_trace import Start
 from clusterrun.rehearse.resumed_step import left_out, weights_of_no_step, wrong_step
-from clusterrun.rehearse.resumption import (
-    LOST_GRADIENT,
-    OTHERS,
-    PARTS,
-    SAME_LOSS,
-    FirstDifference,
-    Reference,
-    counted,
-    differences,
-    moves,
-    reference,
-    resumed,
-)
+from clusterrun.rehearse.resumption import Reference, changes_weights, reference, resumed
+from clusterrun.rehearse.sample_order import LOST_GRADIENT, OTHERS, counted
 
 # Largest difference, as a share, between losses that began equal but for rounding.
 CLOSE = 0.05
@@ -110,7 +100,7 @@ def judge(
     if not any(rank.before for rank in last.ranks.values()):
         return (_came_to_its_end(start) if _complete(fault_run) else no_step_taken(fault_run),)
     notice = _notice_met(reference, fault_run)
-    if not moves(first):
+    if not changes_weights(first):
         return (unknown("no step changes the weights: from which step a restart goes on cannot be seen"),)
     steps = resumed(reference, last)
     wrong = wrong_step(fault_run, reference, steps)

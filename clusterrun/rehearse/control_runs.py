@@ -8,9 +8,10 @@ from collections.abc import Sequence
 from clusterrun.model.record import RunStatus
 from clusterrun.model.states import State
 from clusterrun.rehearse.discoveries import Cause, Discovery, unknown
+from clusterrun.rehearse.first_difference import PARTS, FirstDifference, differences
 from clusterrun.rehearse.rank_files import two_writers
 from clusterrun.rehearse.rank_trace import SavedFile, Start, pattern
-from clusterrun.rehearse.resumption import PARTS, FirstDifference, differences, reference
+from clusterrun.rehearse.resumption import reference
 
 # Report checkpoints that are never removed from this many of one kind on.
 MANY_KEPT = 4

@@ -24,7 +24,8 @@ from clusterrun.rehearse.file_copies import twin_kinds
 from clusterrun.rehearse.rank_files import two_writers
 from clusterrun.rehearse.rank_trace import RankTrace, SavedFile, Start, Step, parsed, pattern
 from clusterrun.rehearse.rehearsal import Result, combined, unstruck
-from clusterrun.rehearse.resumption import counted, joined, reference, resumed
+from clusterrun.rehearse.resumption import joined, reference, resumed
+from clusterrun.rehearse.sample_order import counted
 
 LAST, SAVED, KILLED = 30, 10, 13
 PATH = "/data/checkpoints/step-{}.pt"
