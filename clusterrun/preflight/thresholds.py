@@ -19,10 +19,12 @@ WITNESSES = 2
 MINORITY = 3
 # In a set of at most this size every node meets all others: 120 pairs, in 15 rounds.
 FEW_NODES = 16
-# The kernel repeats a lost SYN after 1 and 3 seconds.
+# Extra looks are given to at most this many nodes.
+MOST_EXTRA = 8
+# The whole set, and a late answer, get this share of the budget.
+BUDGET_SHARE = 0.25
+# The kernel repeats a lost SYN after 1 and 3 seconds. A closed port refuses at once.
 DIAL_SECONDS = 5.0
-# A closed port of a machine that lives refuses at once.
-KNOCK_SECONDS = 4.0
 # An answer may arrive this long after the limit of its task. Then the node is silent.
 ANSWER_SECONDS = 10.0
 # The limit for the start of a process on a node: a file system may be slow.

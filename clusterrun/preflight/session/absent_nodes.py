@@ -18,7 +18,7 @@ from clusterrun.preflight.thresholds import (
     ANSWER_SECONDS,
     DIAL_SECONDS,
     FEW_NODES,
-    KNOCK_SECONDS,
+    MOST_EXTRA,
     START_SECONDS,
 )
 from clusterrun.slurm_text.srun_messages import BESIDE_SECONDS, step_on
@@ -26,9 +26,6 @@ from clusterrun.slurm_text.srun_messages import BESIDE_SECONDS, step_on
 # Few services listen on these ports. A live machine refuses the connection, which proves both directions.
 # Each port is dialled from another source port, so that some dials pass if a range of ports is blocked.
 _PORTS = tuple(range(1, 25))
-_MOST_THROUGH = 4
-_LOCAL_SECONDS = 18.0
-_THROUGH_SLACK_SECONDS = 6.0
 
 
 def rounds(state: SessionState) -> Iterator[tuple[type, ...]]:
@@ -68,8 +65,8 @@ def _knock(state: SessionState, nodes: list[NodeState]) -> bool:
         )
         if targets:
             has_requests = True
-            task = DialTask(state.nonce, witness.node, targets, (), KNOCK_SECONDS, sizes=True)
-            state.ask(witness.node, task, KNOCK_SECONDS + ANSWER_SECONDS)
+            task = DialTask(state.nonce, witness.node, targets, (), DIAL_SECONDS, sizes=True)
+            state.ask(witness.node, task, DIAL_SECONDS + ANSWER_SECONDS)
     return has_requests
 
 
@@ -80,8 +77,8 @@ def _names(state: SessionState, missing: list[NodeState]) -> Iterator[tuple[type
         return
     witnesses = [node for node in state.present()[:FEW_NODES] if not node.resolved.keys() & {*names}]
     for witness in witnesses:
-        task = DialTask(state.nonce, witness.node, (), names, KNOCK_SECONDS)
-        state.ask(witness.node, task, KNOCK_SECONDS + ANSWER_SECONDS)
+        task = DialTask(state.nonce, witness.node, (), names, DIAL_SECONDS)
+        state.ask(witness.node, task, DIAL_SECONDS + ANSWER_SECONDS)
     if witnesses:
         yield (DialTask,)
 
@@ -91,7 +88,7 @@ def _names(state: SessionState, missing: list[NodeState]) -> Iterator[tuple[type
 
 def rounds_through(state: SessionState, nodes: Sequence[NodeState]) -> Iterator[tuple[type, ...]]:
     """Start an examiner on each node, run its local checks, and let it and the coordinator's node dial."""
-    reachable = (node for node in nodes[:_MOST_THROUGH] if _relay(state, node) is not None)
+    reachable = (node for node in nodes[:MOST_EXTRA] if _relay(state, node) is not None)
     examined = [node for node in reachable if examiner_on(state.orders.launch, node.name)]
     if not examined or HOST not in [node.node for node in state.present()]:
         return
@@ -110,12 +107,12 @@ def rounds_through(state: SessionState, nodes: Sequence[NodeState]) -> Iterator[
 
 def _ask(state: SessionState, node: NodeState) -> None:
     host = state.nodes[HOST]
-    _through(state, node, LocalTask(state.needs, registry.names(state.needs)), _LOCAL_SECONDS)
+    _through(state, node, LocalTask(state.needs, registry.names(state.needs)), START_SECONDS)
     task = DialTask(state.nonce, node.node, (host.target(host.listening.ports),), (), DIAL_SECONDS)
-    _through(state, node, task, DIAL_SECONDS + _THROUGH_SLACK_SECONDS)
+    _through(state, node, task, DIAL_SECONDS + ANSWER_SECONDS)
     address = next(iter(state.addresses_of(node.name)), "")
     task = DialTask(state.nonce, host.node, (node.target(node.listening.ports, address),), (), DIAL_SECONDS)
-    state.ask(host.node, task, DIAL_SECONDS + _THROUGH_SLACK_SECONDS)
+    state.ask(host.node, task, DIAL_SECONDS + ANSWER_SECONDS)
 
 
 def _through(state: SessionState, node: NodeState, task: Task | None, seconds: float) -> None:
@@ -123,7 +120,7 @@ def _through(state: SessionState, node: NodeState, task: Task | None, seconds: f
     if relay is not None:
         body = tasks.message_text(task) if task is not None else ""
         request = ThroughTask(node.name, examiner_on(state.orders.launch, node.name), body, seconds)
-        state.ask(relay, request, seconds + _THROUGH_SLACK_SECONDS)
+        state.ask(relay, request, seconds + ANSWER_SECONDS)
 
 
 def _relay(state: SessionState, node: NodeState) -> int | None:

@@ -15,19 +15,15 @@ from clusterrun.preflight.session.group_tests import GroupTests
 from clusterrun.preflight.session.report import explain
 from clusterrun.preflight.session.state import SessionState
 from clusterrun.preflight.tasks import StartTorch
-from clusterrun.preflight.thresholds import START_SECONDS, for_backend
+from clusterrun.preflight.thresholds import BUDGET_SHARE, START_SECONDS, for_backend
 
 Waits = Iterator[tuple[type, ...]]
 
-# The share of the budget that is reserved for the whole set, within these limits in seconds.
-LEAST_SET_SECONDS = 6.0
+# At most this many seconds of the budget are reserved for the whole set.
 MOST_SET_SECONDS = 15.0
-SET_SHARE = 0.25
 _PRODUCTS_AGAIN = 2
 _MOST_SETS = 4
 _ENDED = "the budget ended the pair rounds before all was known; --preflight-budget gives more"
-# All nodes of a ring of this size are neighbours.
-_RING = 3
 
 
 # --- products ---
@@ -79,7 +75,7 @@ class PairRounds:
         distance = distances({node: state.nodes[node].listening.topology for node in able})
         search = Search(ring, spares, self.every, limits, distance)
         state.pair_searches.append(search)
-        reserved = min(MOST_SET_SECONDS, max(LEAST_SET_SECONDS, SET_SHARE * orders.budget), orders.budget / 2)
+        reserved = min(MOST_SET_SECONDS, BUDGET_SHARE * orders.budget)
         has_failed = False
         while state.seconds_left > reserved:
             yield from restart_torch_workers(state)
@@ -174,7 +170,7 @@ class WholeSet:
     def _halves_differ(self, nodes: tuple[int, ...]) -> Generator[tuple[type, ...], None, bool]:
         """Test both halves of the set and return whether one is slower than the other."""
         state, middle = self._state, len(nodes) // 2
-        if len(nodes) < 2 * SMALLEST_PART or state.seconds_left < LEAST_SET_SECONDS:
+        if len(nodes) < 2 * SMALLEST_PART or state.seconds_left < self._group_tests.limit(HALF, middle):
             return False
         halves = (nodes[:middle], nodes[middle:])
         tests = yield from self._group_tests.run("parts of the set: 2", HALF, halves)
@@ -222,7 +218,9 @@ class WholeSet:
         if not self._state.pair_searches:
             yield self._pairs.rounds()
         yield network_phase.everyone(self._state)
-        if not self._pairs.every and count > _RING and self._group_tests.has_time_for(count):
+        # In the ring, each node met two others.
+        has_untested = count - 1 > 2 and not self._pairs.every
+        if has_untested and self._group_tests.has_time_for(count):
             yield PairRounds(self._group_tests, every=True).rounds()
 
     def _parts(self, failed: GroupTest) -> Waits:

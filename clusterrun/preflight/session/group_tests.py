@@ -13,6 +13,7 @@ from clusterrun.preflight.session import expected_bandwidth, socket_interfaces
 from clusterrun.preflight.session.requests import Request
 from clusterrun.preflight.session.state import SessionState
 from clusterrun.preflight.tasks import CPU_WAIT, GroupMember, GroupResult, GroupTask, member_texts
+from clusterrun.preflight.thresholds import ANSWER_SECONDS
 from clusterrun.preflight.torch_worker.error_text import most_telling
 
 # Tests of single nodes.
@@ -22,21 +23,16 @@ _LONG = {TABLE: 60.0, DEVICE: 20.0, PEERS: 40.0, BURN: 20.0}
 USUAL_MEGABYTES = 4.0
 # A message that waited for processors for this share of its time has the rate of busy machines.
 STARVED = 0.6
-# This size fills the ways between GPUs. Over gloo a small message suffices, and costs other traffic less.
-_PAIR_MEGABYTES = 256.0
 # The largest messages of a table, with NCCL and with gloo.
 _TABLE_MEGABYTES = {"nccl": expected_bandwidth.LARGE_MEGABYTES, "gloo": 4.2}
-# An examiner reports a late test by itself. It is silent if it does not within this time after the limit.
-SLACK_SECONDS = 8.0
 # The limit of the first test with NCCL, which loads its kernels.
 _LONGEST_LIMIT = 30.0
 # Replaces that limit if NCCL loads its kernels slowly: on a DGX B200 it takes 55 s (nccl#1646).
 _PATIENT_LIMIT = 120.0
 _LIMIT = 12.0
 _LEAST_LIMIT = 8.0
-_SECONDS_PER_NODE = 0.02
-# NCCL needs half a minute to form a group of a thousand GPUs.
-_SECONDS_PER_GPU = 0.03
+# NCCL needs half a minute to form a group of a thousand GPUs; gloo as long for a thousand nodes.
+_SECONDS_PER_RANK = 0.03
 _OWN_INTERFACE = {"nccl": "NCCL_SOCKET_IFNAME", "gloo": "GLOO_SOCKET_IFNAME"}
 
 
@@ -104,14 +100,17 @@ class GroupTests:
             backend=state.backend,
         )
         texts = member_texts(task, [self._interface(node) for node in nodes])
-        state.ask_each(dict(zip(nodes, texts)), task, task.limit + SLACK_SECONDS)
+        state.ask_each(dict(zip(nodes, texts)), task, task.limit + ANSWER_SECONDS)
 
     def _megabytes(self, kind: str, nodes: tuple[int, ...]) -> float:
         if kind == TABLE:
             return _TABLE_MEGABYTES[self.state.backend]
         if self.state.backend != "nccl" or kind in _ALONE:
             return USUAL_MEGABYTES
-        return _PAIR_MEGABYTES if kind == PAIR else expected_bandwidth.megabytes(self.state, nodes)
+        # This size fills the ways between GPUs. Over gloo a small message costs other traffic less.
+        if kind == PAIR:
+            return expected_bandwidth.SET_MEGABYTES
+        return expected_bandwidth.megabytes(self.state, nodes)
 
     def limit(self, kind: str, nodes: int) -> float:
         """Return the limit in seconds: a multiple of what passed tests took.
@@ -131,7 +130,7 @@ class GroupTests:
             limit = min(self._longest, max(_LEAST_LIMIT, 4 * statistics.median(took) + 2))
         else:
             limit = self._longest + self._load_seconds() if nccl else _LIMIT
-        forming = (_SECONDS_PER_NODE + (_SECONDS_PER_GPU * state.ranks if nccl else 0.0)) * nodes
+        forming = _SECONDS_PER_RANK * (state.ranks if nccl else 1) * nodes
         extra = _LONG.get(kind, 0.0) + (state.orders.preflight.burn if kind == BURN else 0.0)
         return limit + forming + extra
 

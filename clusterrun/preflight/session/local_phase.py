@@ -10,17 +10,15 @@ from clusterrun.preflight.session import absent_nodes, loss_phase, network_phase
 from clusterrun.preflight.session.requests import AskWorker
 from clusterrun.preflight.session.state import SessionState
 from clusterrun.preflight.tasks import ListenTask, LocalTask, StartTorch
-from clusterrun.preflight.thresholds import START_SECONDS
+from clusterrun.preflight.thresholds import ANSWER_SECONDS, START_SECONDS
 
 # After half of the answers, the other nodes get this long, or ``PATIENCE`` times the time of that half.
-LEAST_PATIENCE = {ListenTask: 10.0, LocalTask: 20.0, StartTorch: 20.0}
-# Replaces these limits on nodes with GPUs. A node without persistence mode loads its driver for each program.
-DRIVER_PATIENCE = 40.0
-# The first rounds may extend the budget by this, if all nodes load their drivers slowly.
+LEAST_PATIENCE = {ListenTask: ANSWER_SECONDS, LocalTask: START_SECONDS, StartTorch: START_SECONDS}
+# Replaces these limits on nodes with GPUs, and extends the budget of the first rounds if all of them load
+# their drivers slowly. Without persistence mode each program loads the driver again.
 DRIVER_SECONDS = 45.0
 USUAL_SECONDS = 15.0
 PATIENCE = 4.0
-LOCAL_SLACK_SECONDS = 6.0
 
 
 def rounds(state: SessionState) -> Iterator[tuple[type, ...]]:
@@ -55,7 +53,7 @@ def rounds(state: SessionState) -> Iterator[tuple[type, ...]]:
 def start_local_checks(state: SessionState, node: int) -> None:
     checks = registry.names(state.needs)
     limits = [check.LIMIT for check in map(registry.check_named, checks) if check is not None]
-    state.ask(node, LocalTask(state.needs, checks), max(limits, default=0.0) + LOCAL_SLACK_SECONDS)
+    state.ask(node, LocalTask(state.needs, checks), max(limits, default=0.0) + ANSWER_SECONDS)
 
 
 def start_torch_worker(state: SessionState, node: int) -> None:
@@ -69,15 +67,15 @@ def hurry(state: SessionState, kind: type) -> None:
     open_count, batch_size = state.requests.count(kind), state.requests.batch(kind)
     if not batch_size // 2 - 1 <= open_count <= batch_size // 2:
         return
-    least = DRIVER_PATIENCE if state.needs.gpus and kind is not ListenTask else LEAST_PATIENCE[kind]
+    least = DRIVER_SECONDS if state.needs.gpus and kind is not ListenTask else LEAST_PATIENCE[kind]
     for request in state.requests.of_kind(kind):
         patience = max(least, PATIENCE * (state.now - request.asked_at))
         if isinstance(request.task, LocalTask):
-            if patience >= request.seconds - LOCAL_SLACK_SECONDS:
+            if patience >= request.seconds - ANSWER_SECONDS:
                 continue  # Each check has a limit of its own.
             sooner = tasks.message_text(replace(request.task, limit=patience))
             state.asks.append(AskWorker(request.node, request.number, sooner))
-            patience += LOCAL_SLACK_SECONDS
+            patience += ANSWER_SECONDS
         state.requests.hurry(request, request.asked_at + patience)
 
 

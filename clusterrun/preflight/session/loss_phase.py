@@ -9,17 +9,17 @@ from clusterrun.preflight.observations import LOSS
 from clusterrun.preflight.session.report import explain
 from clusterrun.preflight.session.state import SessionState
 from clusterrun.preflight.tasks import ExchangeTask, Target
-from clusterrun.preflight.thresholds import ANSWER_SECONDS, FEW_NODES, limit
+from clusterrun.preflight.thresholds import ANSWER_SECONDS, FEW_NODES, MOST_EXTRA, limit
 
-# Every pair of few nodes exchanges ten messages per second. Larger sets test
-# ring neighbours, opposite nodes, and at most this many slow dials per node.
-_MOST_HINTS = 8
 # The exchange lasts this much longer if some packets were lost, but too few to report.
 MORE_SECONDS = 6.0
 
 
 def begin(state: SessionState) -> Iterator[tuple[type, ...]]:
-    """Start the exchange: between neighbours in the ring, opposite nodes, and ends of slow dials."""
+    """Start the exchange of ten messages per second: between all pairs of few nodes.
+
+    Larger sets exchange them between neighbours in the ring, opposite nodes, and the ends of slow dials.
+    """
     listeners = state.listeners()
     partners: dict[int, dict[int, None]] = {node.node: {} for node in listeners}
     for place, node in enumerate(listeners if len(listeners) > 1 else ()):
@@ -30,7 +30,7 @@ def begin(state: SessionState) -> Iterator[tuple[type, ...]]:
                 partners[node.node][partner] = None
     for (a, b), way in state.dials.ways.items():
         hinted = (way.slow or way.missed) and {a, b} <= partners.keys()
-        if hinted and a not in partners[b] and len(partners[a]) < _MOST_HINTS:
+        if hinted and a not in partners[b] and len(partners[a]) < MOST_EXTRA:
             partners[a][b] = None
     bad_links = explain(state).bad_links
     for node in listeners:

@@ -10,13 +10,12 @@ from clusterrun.preflight.observations import GroupTest, PortSweep
 from clusterrun.preflight.session.report import explain
 from clusterrun.preflight.session.state import SessionState
 from clusterrun.preflight.tasks import DialTask, Target
-from clusterrun.preflight.thresholds import ANSWER_SECONDS, KNOCK_SECONDS, WITNESSES
+from clusterrun.preflight.thresholds import ANSWER_SECONDS, DIAL_SECONDS, MOST_EXTRA, WITNESSES
 
 # A lost answer is not a blocked port: silent ports are dialled twice.
 ROUNDS = 2
 # The time that must be left for a sweep.
-SECONDS = ROUNDS * KNOCK_SECONDS + ANSWER_SECONDS
-_MOST_SUSPECTS = 6
+SECONDS = ROUNDS * DIAL_SECONDS + ANSWER_SECONDS
 
 
 def rounds(state: SessionState) -> Iterator[tuple[type, ...]]:
@@ -65,7 +64,7 @@ def _suspects(state: SessionState) -> list[int]:
     ways += [list(test.nodes) for test in state.failed_tests() if len(test.nodes) == 2]
     listeners = {node.node for node in state.listeners()}
     doubted = [node for ends in ways if listeners.issuperset(ends) for node in ends]
-    return sorted(dict.fromkeys(doubted), key=lambda node: -doubted.count(node))[:_MOST_SUSPECTS]
+    return sorted(dict.fromkeys(doubted), key=lambda node: -doubted.count(node))[:MOST_EXTRA]
 
 
 def _ways(state: SessionState, suspects: list[int]) -> list[tuple[int, int]]:
@@ -111,5 +110,5 @@ def _ask(state: SessionState, ways: Mapping[tuple[int, int], frozenset[int]]) ->
                 # looking like a blocked range of destination ports.
                 shuffled = tuple(sorted(ports, key=lambda port: port * 40503 % 65537))
                 targets.append(Target(target.node, target.name, target.address, shuffled, 0))
-        task = DialTask("", a, tuple(targets), (), KNOCK_SECONDS, closed=True)
-        state.ask(a, task, KNOCK_SECONDS + ANSWER_SECONDS)
+        task = DialTask("", a, tuple(targets), (), DIAL_SECONDS, closed=True)
+        state.ask(a, task, DIAL_SECONDS + ANSWER_SECONDS)

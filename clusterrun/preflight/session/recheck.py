@@ -17,8 +17,6 @@ from clusterrun.preflight.thresholds import START_SECONDS, WITNESSES
 
 # Reasons of a loss. A shared cause is searched if several nodes are lost.
 _LOST = (contract.AGENT_LOST, contract.NOT_BACK)
-# Additional spares to test, since a spare may be unfit itself.
-SPARES_MORE = 1
 
 
 def in_order(nodes: Mapping[int, NodeState], after: Report | None) -> list[NodeState]:
@@ -93,7 +91,7 @@ def _spares(state: SessionState, suspects: Sequence[int]) -> list[int]:
     places, idle = nodes[: state.orders.nodes], nodes[state.orders.nodes :]
     needed = sum(node in suspects or bool(state.nodes[node].gone) for node in places)
     free = [node for node in idle if not state.nodes[node].gone and node not in suspects]
-    return free[: needed + SPARES_MORE] if needed else []
+    return free[: needed + 1] if needed else []  # one more, since a spare may be unfit itself
 
 
 def _tests_wanted(state: SessionState, suspects: Sequence[int], network: bool) -> bool:

@@ -43,7 +43,7 @@ from clusterrun.preflight.session.presence_findings import look_at
 from clusterrun.preflight.session.report import SessionOutcome, conclude, explain
 from clusterrun.preflight.session.requests import AskWorker, Request
 from clusterrun.preflight.session.state import OVERLOADED, NodeState, SessionState
-from clusterrun.preflight.thresholds import ANSWER_SECONDS
+from clusterrun.preflight.thresholds import ANSWER_SECONDS, BUDGET_SHARE
 from clusterrun.runtime.machine_events import OVERSLEPT_SECONDS
 
 __all__ = ["AskWorker", "Session", "SessionNode", "SessionOutcome"]
@@ -57,8 +57,8 @@ _TASK_TITLES = {
     tasks.ThroughTask: "a look through it at another node",
     tasks.ExchangeTask: "an exchange of messages",
 }
-# The first late answer of a node gets this share of the remaining time, within these limits in seconds.
-_LONGEST_LATE, _LATE_SHARE = 30.0, 0.25
+# The longest wait for the first late answer of a node, in seconds.
+_LONGEST_LATE = 30.0
 _SILENT = "look at the node and at the log of its examiner in the run directory"
 
 
@@ -204,7 +204,7 @@ class Session:
         """Prolong the first late request of a node. Its later requests must be answered in time."""
         state, node = self._state, self._state.nodes[request.node]
         if node.late_until is None:
-            wait = min(_LONGEST_LATE, max(ANSWER_SECONDS, _LATE_SHARE * state.seconds_left))
+            wait = min(_LONGEST_LATE, max(ANSWER_SECONDS, BUDGET_SHARE * state.seconds_left))
             node.late_until = state.now + min(wait, state.seconds_left)
         if state.now < node.late_until:
             state.requests.prolong(request, node.late_until)
