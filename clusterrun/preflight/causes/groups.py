@@ -23,7 +23,7 @@ from itertools import accumulate
 from clusterrun.model.frozen import frozen
 from clusterrun.preflight.causes.cover import sure
 from clusterrun.preflight.observations import GroupTest
-from clusterrun.preflight.thresholds import Thresholds
+from clusterrun.preflight.thresholds import FEW_NODES, Thresholds
 
 Group = frozenset[int]
 
@@ -336,10 +336,10 @@ class GroupSearch:
 
 
 def _sizes(largest: int) -> list[int]:
-    """Return the sizes that a test may have, the largest first, in steps of a sixteenth."""
+    """Return the sizes that a test may have, the largest first: every one up to twice `FEW_NODES`."""
     sizes = []
     size = largest
     while size > PAIR:
         sizes.append(size)
-        size -= max(1, size // 16)
+        size -= max(1, size // FEW_NODES)
     return sizes

@@ -22,12 +22,9 @@ Nodes = tuple[int, ...]
 
 # The limit of rounds beyond the plan. The simulated worlds need 9 at most in 99 of 100 cases.
 MOST_ROUNDS = 12
-# The limit of these as long as nothing passed. Then repeats tell little.
+# The limit of these as long as nothing passed. Then repeats tell little. A node that left twice as many tests
+# unanswered is not tested any more.
 MOST_BLIND_ROUNDS = 3
-# A pair is not tested more often: its repeats decide nothing then.
-MOST_TRIES = 9
-# A node that left this many tests unanswered is not tested any more.
-MOST_UNANSWERED = 6
 # The tests of a round that compare two groups, and the tests of a node before its rate counts.
 TESTS_OF_A_DOUBT = 4
 
@@ -93,9 +90,7 @@ class SearchResult:
 class Round:
     """A round of disjoint tests as it grows; ``free``: the nodes without a partner in it."""
 
-    def __init__(
-        self, free: Iterable[int], tries: Counter[Link], tests: Counter[int], most: int = MOST_TRIES
-    ) -> None:
+    def __init__(self, free: Iterable[int], tries: Counter[Link], tests: Counter[int], most: int) -> None:
         self.free, self.tries, self.tests, self.most = dict.fromkeys(free), tries, tests, most
         self.links: list[Link] = []
 
@@ -230,9 +225,11 @@ class Search:
         is_blind = not works.groups  # nothing passed yet: repeats of a pair tell little
         bad = {*works.faulty, *works.unsteady}
         free = [
-            node for node in self._present if node not in bad and self._unanswered[node] < MOST_UNANSWERED
+            node
+            for node in self._present
+            if node not in bad and self._unanswered[node] < 2 * MOST_BLIND_ROUNDS
         ]
-        tests = Round(free, self._tries, self._works.tests, MOST_BLIND_ROUNDS if is_blind else MOST_TRIES)
+        tests = Round(free, self._tries, self._works.tests, MOST_BLIND_ROUNDS if is_blind else MOST_ROUNDS)
         while self._planned:
             planned = [ends for ends in self._planned.popleft() if tests.put(*ends)]
             if not planned:

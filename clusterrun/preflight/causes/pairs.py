@@ -228,8 +228,8 @@ class PairExplanation:
         that failed ``t`` tests with this one failed by chance (``e ** t``) if it is in the group, and surely
         if not. So the likelihood of these failures is
         ``(product of (1 + e ** t) / 2 - 2 ** -n) / (1 - 2 ** -n)``, and 1 if the node is faulty. Two other
-        suspects that failed with each other are both in the group with a chance of a quarter: each such pair
-        has the likelihood ``(3 + e) / 4``.
+        suspects that failed with each other are both in the group with a chance of ``1 / 2 ** 2``: each such
+        pair has the likelihood ``1 - (1 - e) / 2 ** 2``.
         """
         answers, prices = self.answers, self.prices
         if not self.groups:  # nothing passed, so nothing tells which end is to blame
@@ -249,9 +249,9 @@ class PairExplanation:
                 yield Rival(failures_by_group[number] + membership - prices.node, group)
         others = len(doubted) - 1
         if others:
-            none = 0.5**others
+            none = 2.0**-others
             likelihood = max((likelihood - none) / (1 - none), sys.float_info.min)
-            elsewhere = (pairs - pairs_with_it) * math.log(4 / (3 + self.noise))
+            elsewhere = -(pairs - pairs_with_it) * math.log(1 - (1 - self.noise) / 2**2)
             yield Rival(RARE_HIDDEN - math.log(likelihood) + elsewhere, sorted(doubted))
 
     # --- results ---

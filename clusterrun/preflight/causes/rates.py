@@ -10,9 +10,6 @@ from clusterrun.preflight.thresholds import NORMAL, SlowLine, Thresholds, line, 
 
 Distance = Callable[[Link], int]
 
-# PairRates dip more often than tests fail.
-LEAST_NOISE = 0.05
-
 
 def same_distance(link: Link) -> int:
     """Return 0: nothing is known of the switches, so all links are of one kind."""
@@ -114,7 +111,7 @@ class PairRates:
         noise = NORMAL * median_of(gaps) if gaps else 0.0
         drawn = line(self._usual.values(), limits, limits.pair_floor, noise)
         self.line = drawn or SlowLine(0.0, 0.0, 0.0)
-        self.answers = Answers(max(limits.noise, LEAST_NOISE))
+        self.answers = Answers(limits.noise)
         answers = []
         for test, rate in zip(tests, rates):
             # A rate between the two lines says nothing.

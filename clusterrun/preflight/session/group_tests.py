@@ -18,8 +18,8 @@ from clusterrun.preflight.torch_worker.error_text import most_telling
 
 # Tests of single nodes.
 _ALONE = (PRODUCT, DEVICE, PEERS, BURN)
-# Seconds for a test that measures more than bandwidth in one size.
-_LONG = {TABLE: 60.0, DEVICE: 20.0, PEERS: 40.0, BURN: 20.0}
+# Additional seconds for a test that measures more than bandwidth in one size.
+_LONG_SECONDS = 60.0
 USUAL_MEGABYTES = 4.0
 # A message that waited for processors for this share of its time has the rate of busy machines.
 STARVED = 0.6
@@ -129,18 +129,11 @@ class GroupTests:
         if took:
             limit = min(self._longest, max(_LEAST_LIMIT, 4 * statistics.median(took) + 2))
         else:
-            limit = self._longest + self._load_seconds() if nccl else _LIMIT
+            limit = self._longest + state.load_seconds if nccl else _LIMIT
         forming = _SECONDS_PER_RANK * (state.ranks if nccl else 1) * nodes
-        extra = _LONG.get(kind, 0.0) + (state.orders.preflight.burn if kind == BURN else 0.0)
+        extra = _LONG_SECONDS if kind in (TABLE, DEVICE, PEERS, BURN) else 0.0
+        extra += state.orders.preflight.burn if kind == BURN else 0.0
         return limit + forming + extra
-
-    def _load_seconds(self) -> float:
-        """Return how long torch and the driver took to load in the local round, on the slowest present node.
-
-        A process of a test loads the same driver and libraries again. Without persistence mode the driver
-        takes up to half a minute (Azure/AgentBaker#2897), and a slow file system delays cuBLAS.
-        """
-        return max((node.load_seconds for node in self.state.present()), default=0.0)
 
     def _interface(self, node: int) -> str:
         """Return the interface for gloo, or the interfaces for NCCL with commas; '' if the user chose."""

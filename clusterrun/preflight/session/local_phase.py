@@ -44,9 +44,8 @@ def rounds(state: SessionState) -> Iterator[tuple[type, ...]]:
     yield (StartTorch,)
     state.end_at -= extra - min(extra, max(0.0, state.now - state.began - USUAL_SECONDS))
     # The first test loads driver and libraries once more.
-    load_seconds = max((node.load_seconds for node in state.present()), default=0.0)
-    if state.needs.gpus and load_seconds > USUAL_SECONDS:
-        state.end_at += min(DRIVER_SECONDS, load_seconds)
+    if state.needs.gpus and state.load_seconds > USUAL_SECONDS:
+        state.end_at += min(DRIVER_SECONDS, state.load_seconds)
     choose_backend(state)
 
 

@@ -13,8 +13,6 @@ from clusterrun.preflight.thresholds import ANSWER_SECONDS, DIAL_SECONDS, FEW_NO
 # In a set of at most this size every node dials and resolves all others. In a larger set it resolves only the
 # nodes that it dials.
 FEW = 96
-# From this number of links with silent ports on, every node of a small set dials all ports of all others.
-_SHUT_LINKS = 3
 
 
 def rounds(state: SessionState) -> Iterator[tuple[type, ...]]:
@@ -106,8 +104,9 @@ def _again(state: SessionState) -> Plan:
     for way in failing:
         _both_ways(plan, listeners[way.a], listeners[way.b])
     shut = {frozenset((way.a, way.b)) for way in failing if not way.is_dead and way.bad}
-    if len(shut) >= _SHUT_LINKS and len(listeners) <= FEW_NODES:
-        # Only some nodes dialled the ports that others do not reach.
+    if len(shut) > WITNESSES and len(listeners) <= FEW_NODES:
+        # More links have silent ports than two nodes explain. Only some nodes dialled these ports, so every
+        # node of a small set dials all ports of all others.
         for a, b in combinations(listeners.values(), 2):
             _both_ways(plan, a, b)
     troubled = dict.fromkeys(node for way in failing for node in (way.a, way.b))

@@ -223,6 +223,15 @@ class SessionState:
     def present(self) -> list[NodeState]:
         return [node for node in self.nodes.values() if not node.gone]
 
+    @property
+    def load_seconds(self) -> float:
+        """Return how long torch and the driver took to load in the local round, on the slowest present node.
+
+        A process of a test loads the same driver and libraries again. Without persistence mode the driver
+        takes up to half a minute (Azure/AgentBaker#2897), and a slow file system delays cuBLAS.
+        """
+        return max((node.load_seconds for node in self.present()), default=0.0)
+
     def listeners(self) -> list[NodeState]:
         """Return the present nodes that reported their ports."""
         return [node for node in self.present() if node.listens]
