@@ -27,8 +27,8 @@ from collections.abc import Collection, Iterable, Iterator, Sequence
 from itertools import combinations
 
 from clusterrun.preflight.causes.components import Components
-from clusterrun.preflight.causes.cover import Cover, Prices
-from clusterrun.preflight.thresholds import Thresholds
+from clusterrun.preflight.causes.cover import RARER, Cover, Prices
+from clusterrun.preflight.thresholds import WITNESSES, Thresholds
 
 Link = tuple[int, int]
 
@@ -81,10 +81,10 @@ class Answers:
     def noise(self) -> float:
         """Estimate the chance ``e`` that a test fails though nothing is wrong.
 
-        Links that failed and passed show it: ``lucky`` failures in ``lucky`` and all passed tests. Each node
-        counts once, so that an unsteady node is not taken for chance. The expected noise is a prior that
-        weighs as one failure in ``1 / noise`` tests. The estimate is the posterior mean,
-        ``(1 + lucky) / (1 / noise + tests)``, and never less than expected.
+        Links that failed and passed show it: ``lucky`` failures among these and all passed tests. Each node
+        counts once, so that an unsteady node is not taken for chance. By Laplace's rule the share is
+        ``(1 + lucky) / (1 + tests)``. It counts if it exceeds the expected noise and more than `WITNESSES`
+        links show it.
         """
         counted: set[int] = set()
         for ends in self.poor:
@@ -92,7 +92,8 @@ class Answers:
                 counted.update(ends)
         lucky = len(counted) // 2
         tests = lucky + sum(self.good.values())
-        return max(self._expected_noise, (1 + lucky) / (1 / self._expected_noise + tests))
+        measured = (1 + lucky) / (1 + tests) if lucky > WITNESSES else 0.0
+        return max(self._expected_noise, measured)
 
 
 # ``kind``: unsteady (a node), link or cut. ``members``: (node,); both ends; (number of the group,).
@@ -293,12 +294,12 @@ class PairExplanation:
         return [ends for ends in self.failed if not explained[ends] and ends not in self.answers.good]
 
     def maybe_unsteady(self) -> list[int]:
-        """Return proven nodes that failed more than once, and that chance explains not much better."""
+        """Return proven nodes that failed more than once, and that chance explains hardly better."""
         explained = self.explained()
         nodes = []
         for cause, links in self.explains.items():
             is_open = cause.kind == "unsteady" and cause not in self.blamed
             failed_often = sum(self.failed[ends] for ends in links) > 1
-            if is_open and failed_often and self._saving(cause, explained) > -self.prices.likelier:
+            if is_open and failed_often and self._saving(cause, explained) > -RARER:
                 nodes.append(cause.members[0])
         return nodes
