@@ -17,8 +17,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 
 from clusterrun import proc
-from clusterrun.diagnosis.evidence import LookOptions, ProcessSample, PythonStacks, RankSnapshot
-from clusterrun.diagnosis.flight_dump import groups_and_records
+from clusterrun.diagnosis.evidence import ProcessSample, PythonStacks, RankSnapshot
 from clusterrun.diagnosis.job_looks import NOT_INSTALLED, JobLook, SeenLauncher, SeenRank
 from clusterrun.diagnosis.spied_process import SpiedProcess, read_spied
 from clusterrun.diagnosis.stacks import (
@@ -27,14 +26,13 @@ from clusterrun.diagnosis.stacks import (
     is_in_python,
     joins_processes,
     location,
-    of_faulthandlers_last,
 )
 from clusterrun.model.document import encode_set
 from clusterrun.model.frozen import frozen, replace
 from clusterrun.model.usage import GpuUse
 from clusterrun.monitor.external_tools import GPU_PROGRAM, find_program, spy_dump, spy_program
-from clusterrun.monitor.gpu_reader import GpuWatch
 from clusterrun.monitor.job_processes import (
+    OFFERS,
     JobProcess,
     JobProcesses,
     RankProcess,
@@ -44,7 +42,6 @@ from clusterrun.monitor.job_processes import (
 )
 from clusterrun.monitor.process_sample import read_sample, used
 from clusterrun.monitor.sampling import count, use_between
-from clusterrun.monitor.torch_dumps import flight_dumps, server_stack
 
 # Seconds for one answer of py-spy, which usually takes 0.02 s, or 0.2 s with native frames.
 SPY_SECONDS = 8.0
@@ -119,6 +116,8 @@ class JobLooker:
         clock = time.time()
         gpus: tuple[GpuUse, ...] = ()
         if any(map(os.path.exists, GPU_DEVICES)) or find_program(GPU_PROGRAM, self._path.split(os.pathsep)):
+            from clusterrun.monitor.gpu_reader import GpuWatch  # most looks of jobs need no such module
+
             gpu_watch = GpuWatch(self._path)  # it forks, so it comes before any thread
             gpus = gpu_watch.look()
             gpu_watch.close()
@@ -143,25 +142,25 @@ class JobLooker:
         ]
         native = self._spied(unclear, _NATIVE)
         second.update((pid, spied) for pid, spied in native.items() if spied.main)
-        for rank in ranks:
-            if not second.get(rank.pid, first[rank.pid]).main and (text := server_stack(rank)):
-                second[rank.pid] = SpiedProcess(main=of_faulthandlers_last(text))
-        dumps = flight_dumps(
-            [
-                rank
-                for rank in ranks
-                if rank.pid in still or _is_same(first[rank.pid], second.get(rank.pid, first[rank.pid]))
-            ]
-        )
+        settled = [
+            rank
+            for rank in ranks
+            if rank.pid in still or _is_same(first[rank.pid], second.get(rank.pid, first[rank.pid]))
+        ]
         observed = []
+        offers = any(OFFERS & rank.environment.keys() for rank in ranks)
+        if offers:
+            from clusterrun.monitor.torch_dumps import stacks_of_servers
+
+            mute = [rank for rank in ranks if not second.get(rank.pid, first[rank.pid]).main]
+            second.update((pid, SpiedProcess(main=stack)) for pid, stack in stacks_of_servers(mute).items())
         for rank in ranks:
             stacks = first[rank.pid], second.get(rank.pid, first[rank.pid])
-            rank_look = self._seen(rank, stacks, before[rank.pid], after[rank.pid], length)
-            groups, records = groups_and_records(
-                dumps.get(rank.pid, {}), rank.name.size, LookOptions().records
-            )
-            snapshot = replace(rank_look.snapshot, groups=groups, records=records, answered=bool(groups))
-            observed.append(replace(rank_look, snapshot=snapshot))
+            observed.append(self._seen(rank, stacks, before[rank.pid], after[rank.pid], length))
+        if offers:
+            from clusterrun.monitor.torch_dumps import with_flight_records
+
+            observed = with_flight_records(observed, settled)
         launchers = tuple(self._launcher(process, bool(observed)) for process in self._processes.launchers)
         if self._processes.unreadable:
             count = self._processes.unreadable
@@ -440,6 +439,8 @@ def look_at_job(job_id: str, seconds: float, environment: Mapping[str, str], nod
 
 def use_of_job(job_id: str, every: float, environment: Mapping[str, str], node: str) -> Iterator[str]:
     """Yield the lines that carry how the job uses this node, again and again, until no rank is left."""
+    from clusterrun.monitor.gpu_reader import GpuWatch
+
     gpus = GpuWatch(environment.get("PATH", os.defpath))
     gpus.look()  # it forks, so it comes before any thread
     ranks = sorted_out(of_job(job_id, environment.get("SLURM_STEP_ID", ""), node), loads_torch).ranks

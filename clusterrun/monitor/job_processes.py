@@ -28,6 +28,11 @@ _NUMBERS = (
     ("PMIX_RANK", "PMIX_SIZE"),
     ("PMI_RANK", "PMI_SIZE"),
 )
+# The variables by which a job lets torch write its flight records, or answer questions.
+FILES = ("TORCH_FR_DUMP_TEMP_FILE", "TORCH_NCCL_DEBUG_INFO_TEMP_FILE")
+PIPE = "TORCH_NCCL_DEBUG_INFO_PIPE_FILE"
+SERVER = "TORCH_WORKER_SERVER_SOCKET"
+OFFERS = frozenset((*FILES, PIPE, SERVER))
 SLURM_TASK, SLURM_TASKS = "SLURM_PROCID", "SLURM_NTASKS"
 LOCAL_RANK = "LOCAL_RANK"
 _LAUNCHERS = frozenset(
@@ -113,10 +118,12 @@ def of_job(job_id: str, own_step: str, node: str) -> list[JobProcess]:
     The control group names the job of a process. Without control groups of Slurm the environment does.
     """
     mark = f"SLURM_JOB_ID={job_id}".encode()
+    # This process is in the control group of its own step, if Slurm makes any.
+    has_groups = _JOB.search(proc.content("/proc/self/cgroup")) is not None
     processes: list[JobProcess] = []
 
     def examine(pid: int, environ: bytes) -> None:
-        match = _JOB.search(proc.content(f"/proc/{pid}/cgroup"))
+        match = _JOB.search(proc.content(f"/proc/{pid}/cgroup")) if has_groups else None
         if match[1].decode() != job_id if match else mark not in environ.split(b"\0"):
             return
         process = proc.look(pid)

@@ -16,13 +16,13 @@ from collections.abc import Sequence
 from contextlib import suppress
 
 from clusterrun import proc
-from clusterrun.diagnosis.flight_dump import read_dump
-from clusterrun.model.frozen import Any
-from clusterrun.monitor.job_processes import RankProcess
+from clusterrun.diagnosis.evidence import LookOptions
+from clusterrun.diagnosis.flight_dump import groups_and_records, read_dump
+from clusterrun.diagnosis.job_looks import SeenRank
+from clusterrun.diagnosis.stacks import of_faulthandlers_last
+from clusterrun.model.frozen import Any, replace
+from clusterrun.monitor.job_processes import FILES, PIPE, SERVER, RankProcess
 
-FILES = ("TORCH_FR_DUMP_TEMP_FILE", "TORCH_NCCL_DEBUG_INFO_TEMP_FILE")
-PIPE = "TORCH_NCCL_DEBUG_INFO_PIPE_FILE"
-SERVER = "TORCH_WORKER_SERVER_SOCKET"
 # The server keeps the records of gloo and those of NCCL apart.
 HANDLERS = ("fr_trace_json", "dump_nccl_trace_json")
 SERVER_SECONDS = 2.0
@@ -54,6 +54,18 @@ def flight_dumps(ranks: Sequence[RankProcess]) -> dict[int, dict[str, Any]]:
                 dumps[rank.pid] = document
                 pending.remove(rank)
     return dumps
+
+
+def with_flight_records(seen: Sequence[SeenRank], settled: Sequence[RankProcess]) -> list[SeenRank]:
+    """Return ``seen`` with the flight records of the ranks in ``settled`` that offer them."""
+    dumps = flight_dumps(settled)
+    ranks = []
+    for rank in seen:
+        document = dumps.get(rank.snapshot.process.pid, {})
+        groups, records = groups_and_records(document, rank.name.size, LookOptions().records)
+        snapshot = replace(rank.snapshot, groups=groups, records=records, answered=bool(groups))
+        ranks.append(replace(rank, snapshot=snapshot))
+    return ranks
 
 
 def _file(rank: RankProcess) -> str:
@@ -154,6 +166,8 @@ def ask_server(rank: RankProcess, handler: str) -> bytes:
     return body if b" 200 " in head.split(b"\r\n")[0] else b""
 
 
-def server_stack(rank: RankProcess) -> str:
-    """Return the stacks that a rank's worker server prints, as faulthandler's text; '' without a server."""
-    return ask_server(rank, "dump_traceback").decode("utf-8", "replace") if has_server(rank) else ""
+def stacks_of_servers(ranks: Sequence[RankProcess]) -> dict[int, tuple[str, ...]]:
+    """Return the main threads' stacks that worker servers give, by process."""
+    texts = {rank.pid: ask_server(rank, "dump_traceback") for rank in ranks if has_server(rank)}
+    stacks = {pid: of_faulthandlers_last(text.decode("utf-8", "replace")) for pid, text in texts.items()}
+    return {pid: stack for pid, stack in stacks.items() if stack}

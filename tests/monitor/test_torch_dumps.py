@@ -15,10 +15,9 @@ import pytest
 
 from clusterrun.diagnosis.flight_dump import groups_and_records
 from clusterrun.diagnosis.job_looks import RankName
-from clusterrun.diagnosis.stacks import of_faulthandlers_last
 from clusterrun.monitor import torch_dumps
 from clusterrun.monitor.job_processes import RankProcess
-from clusterrun.monitor.torch_dumps import flight_dumps, server_stack
+from clusterrun.monitor.torch_dumps import flight_dumps, stacks_of_servers
 
 DUMP = {"entries": [{"process_group": ["0", "default_pg"], "collective_seq_id": 3}]}
 SERVED = """
@@ -107,8 +106,8 @@ def test_the_worker_server_of_torch_gives_records_and_stacks(tmp_path: Path) -> 
                 ("all_reduce", 1, True),
                 ("barrier", 2, True),
             ]
-            stack = of_faulthandlers_last(server_stack(served))
+            stack = stacks_of_servers([served])[process.pid]
             assert [frame.rpartition(" ")[2] for frame in stack] == ["step", "<module>"]
-            assert server_stack(rank(os.getpid(), **names)) == ""
+            assert stacks_of_servers([rank(os.getpid(), **names)]) == {}
         finally:
             process.kill()
