@@ -175,10 +175,13 @@ def _details(plan: Plan) -> Iterator[str]:
 
 def _submit(spec: JobSpec, context: Context, as_json: bool, follow: bool, wait: bool) -> int:
     from clusterrun.operations.submit import send
+    from clusterrun.script.environment import not_obeyed
 
     record, dropped = send(spec, context, say, standard_input.files(spec))
     if dropped:
         say(f"not passed to the job, because they would change it: {', '.join(dropped)}")
+        if unused := not_obeyed(context.environ, spec):
+            say(unused)
     _announce(record, context, as_json, follow)
     if not (follow or wait):
         return ExitCode.DONE

@@ -19,6 +19,17 @@ _WISHES = {
     "SBATCH_RESERVATION": "reservation",
     "SBATCH_CONSTRAINT": "constraint",
     "SBATCH_TIMELIMIT": "time",
+    "SBATCH_JOB_NAME": "name",
+}
+# Variables that set an option of sbatch that clusterrun passes on.
+_PASSED_ON = {
+    "SBATCH_SIGNAL": "signal",
+    "SBATCH_EXCLUSIVE": "exclusive",
+    "SBATCH_DEPENDENCY": "dependency",
+    "SBATCH_MEM_PER_CPU": "mem-per-cpu",
+    "SBATCH_MEM_PER_GPU": "mem-per-gpu",
+    "SBATCH_HINT": "hint",
+    "SBATCH_WCKEY": "wckey",
 }
 
 
@@ -42,9 +53,9 @@ def dropped(environment: Mapping[str, str]) -> tuple[str, ...]:
 
 
 def not_obeyed(environment: Mapping[str, str], spec: JobSpec) -> str:
-    """Return a line with the sbatch variables of the shell that clusterrun ignores.
+    """Return a line with the options for the sbatch variables of the shell that clusterrun ignores.
 
-    It is for a refused job; '' if there are none.
+    '' if there are none, or if the user has given each option.
     """
     from shlex import quote
 
@@ -52,6 +63,12 @@ def not_obeyed(environment: Mapping[str, str], spec: JobSpec) -> str:
         f"--{option} {quote(environment[name])}": name
         for name, option in _WISHES.items()
         if environment.get(name) and not getattr(spec, option)
+    }
+    given = {entry.removeprefix("--").partition("=")[0] for entry in spec.sbatch}
+    wishes |= {
+        f"--sbatch {quote(f'{option}={environment[name]}')}": name
+        for name, option in _PASSED_ON.items()
+        if environment.get(name) and option not in given
     }
     if not wishes:
         return ""

@@ -30,6 +30,11 @@ SHELL = {
             "SBATCH_PARTITION of this shell is not used: --partition gpu",
         ),
         (SHELL, JobSpec(("x.py",), "/p", account="mine", partition="big"), ""),
+        (
+            {"SBATCH_SIGNAL": "B:USR1@60", "SBATCH_EXCLUSIVE": "user"},
+            JobSpec(("x.py",), "/p", sbatch=("exclusive",)),
+            "SBATCH_SIGNAL of this shell is not used: --sbatch signal=B:USR1@60",
+        ),
         ({"PATH": "/bin"}, JobSpec(("x.py",), "/p"), ""),
     ],
 )
