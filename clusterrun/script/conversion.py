@@ -105,6 +105,7 @@ def convert(
     array = {directive.name: directive.value for directive in directives}.get("array", "")
     array = array if _task_list(array) else ""  # reported as not translated
     counts = task_counts(directives)
+    counts.update(_array_counts(array))
     constants = {**counts, **({ARRAY_VARIABLE: "{task}"} if array else {})}
     script = _Script(text, constants, read_file, arguments=arguments)
     script.setup = [_with_counts(line, counts) for line in script.setup]
@@ -128,6 +129,8 @@ def convert(
     in_setup = set(_READ.findall(" ".join(script.setup)))
     # A training script may read the index of an array, whether the batch script does or not.
     variables = [(ARRAY_VARIABLE, "{task}")] if array else []
+    scripts = " ".join(read_file(word) for word in script.command if word.endswith(".py"))
+    variables += [(name, value) for name, value in _array_counts(array).items() if name in scripts]
     variables += [(name, f"{{{name}}}") for name in script.sweeps if name in reads]
     options += [("env", f"{name}={value}") for name, value in variables if name not in in_setup]
     script.setup[:0] = [f"export {name}={value}" for name, value in variables if name in in_setup]
@@ -227,6 +230,21 @@ def _task_list(array: str) -> str:
             return ""
         values += map(str, range(int(match[1]), int(match[2] or match[1]) + 1))
     return ",".join(values)
+
+
+def _array_counts(array: str) -> dict[str, str]:
+    """Return Slurm's variables about the array. The array of a sweep counts from 0, in steps of 1."""
+    task_list = _task_list(array)
+    if match := re.fullmatch(r"range\((\d+),(\d+)(?:,(\d+))?\)", task_list):
+        tasks = list(range(int(match[1]), int(match[2]), int(match[3] or 1)))
+        step = match[3] or "1"
+    else:
+        tasks = [int(task) for task in task_list.split(",") if task]
+        step = "1"
+    if not tasks:
+        return {}
+    values = {"MIN": min(tasks), "MAX": max(tasks), "COUNT": len(tasks), "STEP": step}
+    return {f"SLURM_ARRAY_TASK_{name}": str(value) for name, value in values.items()}
 
 
 def _with_counts(text: str, counts: Mapping[str, str]) -> str:

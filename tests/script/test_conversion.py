@@ -318,3 +318,20 @@ def test_a_loop_over_the_arguments_gets_them_in_the_command_too() -> None:
     code = command[2].replace("exec python t.py", "printf '%s|'")
     shell = subprocess.run(["bash", "-c", code, *command[3:]], capture_output=True, text=True, check=True)
     assert shell.stdout == "x|y z|"
+
+
+@pytest.mark.parametrize(
+    ("array", "least", "most", "step", "count"),
+    [("1-3", 1, 3, 1, 3), ("0-8:4%2", 0, 8, 4, 3), ("7,2", 2, 7, 1, 2)],
+)
+def test_the_bounds_of_an_array_are_those_of_the_batch_script(
+    array: str, least: int, most: int, step: int, count: int
+) -> None:
+    bounds = {"MIN": least, "MAX": most, "STEP": step, "COUNT": count}
+    words = " ".join(f"$SLURM_ARRAY_TASK_{name}" for name in bounds)
+    text = f"#!/bin/bash\n#SBATCH --array={array}\nsrun python t.py {words}\n"
+    assert convert(text).command == ("t.py", *map(str, bounds.values()))
+    reads = "int(os.environ['SLURM_ARRAY_TASK_MAX'])"
+    options = convert(text, lambda path: reads if path == "t.py" else "").options
+    environment = [value for name, value in options if name == "env"]
+    assert environment == ["SLURM_ARRAY_TASK_ID={task}", f"SLURM_ARRAY_TASK_MAX={most}"]
