@@ -50,7 +50,9 @@ def departs(table: CallTable, wait: Call) -> bool | None:
     history = table.history[wait.rank]
     turns = _turns(history)
     if wait.sequence:
-        index = next((index for index, call in enumerate(history) if _is_same(call, wait)), 0)
+        index = next(
+            (index for index, call in enumerate(history) if (call.key, call.at) == (wait.key, wait.at)), 0
+        )
         now, turns = turns[index], turns[:index]
         past = _past(turns, now.before)
         if len(past) < HABIT or now.sends < 0 or not any(turn.call == now.call for turn in turns):
@@ -80,10 +82,6 @@ def departures(table: CallTable, wait: Call) -> tuple[Departure, ...] | None:
         if now.call not in calls:
             return (Departure(now.before, now.call, tuple(dict.fromkeys(calls))),)
     return ()
-
-
-def _is_same(call: Call, wait: Call) -> bool:
-    return call.key == wait.key and call.at == wait.at
 
 
 def _past(turns: list[_Turn], before: tuple[str, str]) -> list[_Turn]:

@@ -117,12 +117,8 @@ def _trainer(main: Mapping[str, Any], others: Sequence[Mapping[str, Any]]) -> Ma
 
 
 def _python_frames(thread: Mapping[str, Any]) -> list[Mapping[str, Any]]:
-    return [frame for frame in thread["frames"] if not _is_native(frame)]
-
-
-def _is_native(frame: Mapping[str, Any]) -> bool:
-    """Return whether a frame is of a library. It has a line if the library has debug information."""
-    return frame.get("module") is not None
+    # A frame of a library has a module, and a line too if the library has debug information.
+    return [frame for frame in thread["frames"] if frame.get("module") is None]
 
 
 def _stack(frames: Sequence[Mapping[str, Any]]) -> tuple[str, ...]:

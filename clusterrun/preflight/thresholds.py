@@ -27,6 +27,8 @@ BUDGET_SHARE = 0.25
 DIAL_SECONDS = 5.0
 # An answer may arrive this long after the limit of its task. Then the node is silent.
 ANSWER_SECONDS = 10.0
+# A node may take this many times as long as others took.
+PATIENCE = 4.0
 # The limit for the start of a process on a node: a file system may be slow.
 START_SECONDS = 20.0
 

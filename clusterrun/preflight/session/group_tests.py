@@ -13,7 +13,7 @@ from clusterrun.preflight.session import expected_bandwidth, socket_interfaces
 from clusterrun.preflight.session.requests import Request
 from clusterrun.preflight.session.state import SessionState
 from clusterrun.preflight.tasks import CPU_WAIT, GroupMember, GroupResult, GroupTask, member_texts
-from clusterrun.preflight.thresholds import ANSWER_SECONDS
+from clusterrun.preflight.thresholds import ANSWER_SECONDS, PATIENCE
 from clusterrun.preflight.torch_worker.error_text import most_telling
 
 # Tests of single nodes.
@@ -127,7 +127,7 @@ class GroupTests:
         if nccl and self._longest > _LONGEST_LIMIT:
             took = []  # Other tests do not predict a test that loads kernels.
         if took:
-            limit = min(self._longest, max(_LEAST_LIMIT, 4 * statistics.median(took) + 2))
+            limit = min(self._longest, max(_LEAST_LIMIT, PATIENCE * statistics.median(took) + 2))
         else:
             limit = self._longest + state.load_seconds if nccl else _LIMIT
         forming = _SECONDS_PER_RANK * (state.ranks if nccl else 1) * nodes

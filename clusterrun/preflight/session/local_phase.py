@@ -10,7 +10,7 @@ from clusterrun.preflight.session import absent_nodes, loss_phase, network_phase
 from clusterrun.preflight.session.requests import AskWorker
 from clusterrun.preflight.session.state import SessionState
 from clusterrun.preflight.tasks import ListenTask, LocalTask, StartTorch
-from clusterrun.preflight.thresholds import ANSWER_SECONDS, START_SECONDS
+from clusterrun.preflight.thresholds import ANSWER_SECONDS, PATIENCE, START_SECONDS
 
 # After half of the answers, the other nodes get this long, or ``PATIENCE`` times the time of that half.
 LEAST_PATIENCE = {ListenTask: ANSWER_SECONDS, LocalTask: START_SECONDS, StartTorch: START_SECONDS}
@@ -18,7 +18,6 @@ LEAST_PATIENCE = {ListenTask: ANSWER_SECONDS, LocalTask: START_SECONDS, StartTor
 # their drivers slowly. Without persistence mode each program loads the driver again.
 DRIVER_SECONDS = 45.0
 USUAL_SECONDS = 15.0
-PATIENCE = 4.0
 
 
 def rounds(state: SessionState) -> Iterator[tuple[type, ...]]:
