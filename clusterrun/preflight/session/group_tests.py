@@ -221,10 +221,15 @@ class GroupTests:
 
 
 def _is_proof(failed: GroupResult) -> bool:
-    """Return whether a failure proves a fault in spite of an overload: a wrong sum or broken hardware."""
+    """Return whether a failure proves a fault in spite of an overload.
+
+    A wrong sum, broken hardware of the node and a lack of memory do. A link may only be slow.
+    """
     known_error = meaning(failed.why)
-    is_broken = known_error is not None and known_error.hardware and known_error.verdict is not Verdict.LINK
-    return bool(failed.wrong) or is_broken
+    if failed.wrong or known_error is None:
+        return bool(failed.wrong)
+    is_broken = known_error.hardware and known_error.verdict is not Verdict.LINK
+    return is_broken or known_error.verdict is Verdict.OUT_OF_MEMORY
 
 
 def _ways(answers: dict[int, GroupResult]) -> tuple[tuple[int, float], ...]:
