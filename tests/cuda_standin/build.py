@@ -78,6 +78,11 @@ def wanted(libraries: list[Path]) -> tuple[dict[str, set[str]], dict[str, str]]:
             functions[soname].add(name)
             if version:
                 versions[soname] = version
+    # torch looks these up by name when it first needs one of them.
+    for library in libraries:
+        if library.name == "libc10_cuda.so":
+            names = re.findall(rb"\0(cu[A-Z]\w+)(?=\0)", library.read_bytes())
+            functions["libcuda.so.1"] |= {name.decode() for name in names}
     return functions, versions
 
 
