@@ -28,41 +28,47 @@ ROW = View(
         header="GPU",
         cell=lambda row, now: row.gpu_type or "gpu",
     ),
-    ViewField("free", "GPUs that no job has.", INTEGER, header="FREE"),
+    ViewField("free", "GPUs that no job has, on nodes with a free processor.", INTEGER, header="FREE"),
     ViewField("total", "All GPUs.", INTEGER, header="OF"),
     ViewField("free_nodes", "Nodes whose GPUs are all free.", INTEGER, header="FREE NODES"),
     ViewField("most_on_node", "The most free GPUs on one node.", INTEGER, header="MOST ON A NODE", spare=1),
-    ViewField("unusable", "GPUs of nodes on which Slurm starts no job.", INTEGER, header="OUT", spare=2),
+    ViewField("unusable", "GPUs on which Slurm starts no job now.", INTEGER, header="OUT", spare=2),
     ViewField(
         "next_at",
-        "When a job with such GPUs ends at the latest; null if no end is known.",
+        "When a job on a node with such GPUs ends at the latest; null if no end is known.",
         optional(TIME),
         header="NEXT FREE",
         cell=_next,
     ),
-    ViewField("next_gpus", "How many GPUs of its node are taken.", INTEGER),
+    ViewField("next_gpus", "How many GPUs of its node are not free.", INTEGER),
 )
 FREE_GPUS = View("The output of `gpus --json`.", ViewField("gpus", "Rows by partition and type.", many(ROW)))
 
 
 @click.command()
+@click.option("--partition", "-p", default="", metavar="NAME", help="Only this partition.")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON document.")
-def gpus(as_json: bool) -> None:
+def gpus(partition: str, as_json: bool) -> None:
     """Show the free GPUs by partition and type, and when the next become free.
 
-    NEXT FREE is the first time limit of a job on a node with such GPUs; jobs may end sooner.
+    FREE counts GPUs that a job can get now. OUT counts those of nodes that are drained, down or
+    reserved, and of closed partitions. NEXT FREE is the first time limit of a job on a node with such
+    GPUs; jobs may end sooner.
 
     \b
     Examples:
       clusterrun gpus
+      clusterrun gpus --partition gpu
     """
     from clusterrun.operations.context import Context
 
     context = Context()
-    rows, now = free_gpus(context), context.clock.now()
+    rows, now = free_gpus(context, partition), context.clock.now()
     if as_json:
         print(json.dumps(FREE_GPUS.document({"gpus": rows})))
         return
     show(ROW, rows, now)
     if not rows:
         say("Slurm counts no GPUs on this cluster: clusterrun help frameworks tells how to use such GPUs")
+    else:
+        say("when a run of yours would start: clusterrun plan --nodes 2 --gpus 8")

@@ -4,12 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from clusterrun.model.errors import SchedulerError
+from clusterrun.model.errors import BadInput, SchedulerError
 from clusterrun.model.frozen import frozen
 from clusterrun.model.hostlist import expand
 from clusterrun.operations.context import Context
 from clusterrun.slurm.node_calendar import is_usable
 from clusterrun.slurm.queries import GpuRow, QueueRow
+
+# Beginning of the state of a node whose processors are all taken.
+FULL = "alloc"
 
 
 @frozen
@@ -20,24 +23,33 @@ class FreeGpus:
     gpu_type: str  # '': the site names none
     total: int
     free: int
-    # GPUs of nodes on which Slurm starts no job: drained, down, reserved.
+    # GPUs on which Slurm starts no job: the node is drained, down or reserved, or the partition is closed.
     unusable: int
     # Nodes whose GPUs are all free.
     free_nodes: int
     # Most free GPUs on one node.
     most_on_node: int
-    # When a job with GPUs ends next at its time limit, in seconds since the epoch; None: no end is known.
+    # When a job ends next at its time limit on a node without all GPUs free; None: no end is known.
     next_at: float | None
-    # GPUs of the node where that job ends.
+    # GPUs of that node that are not free now.
     next_gpus: int
 
 
-def free_gpus(context: Context) -> tuple[FreeGpus, ...]:
-    """Return a row for each partition and type of GPU. Raises ``SchedulerError``."""
+def free_gpus(context: Context, partition: str = "") -> tuple[FreeGpus, ...]:
+    """Return a row for each partition and type of GPU. ``partition``: only this one.
+
+    Raises ``SchedulerError``, and ``BadInput`` for a partition without GPUs.
+    """
     client = context.client()
     if why := client.why_not():
         raise SchedulerError(f"Slurm cannot be used here: {why}", "run this where Slurm is")
-    return summed(client.gpus(), client.queue(), context.clock.now())
+    rows = summed(client.gpus(), client.queue(), context.clock.now())
+    chosen = tuple(row for row in rows if partition in ("", row.partition))
+    if rows and not chosen:
+        names = ", ".join(dict.fromkeys(row.partition for row in rows))
+        message = f"no partition {partition!r} has GPUs that you may see"
+        raise BadInput(message, f"partitions with GPUs: {names}")
+    return chosen
 
 
 def summed(gpus: Iterable[GpuRow], queue: Iterable[QueueRow], now: float) -> tuple[FreeGpus, ...]:
@@ -50,9 +62,12 @@ def summed(gpus: Iterable[GpuRow], queue: Iterable[QueueRow], now: float) -> tup
 
 
 def _sum(partition: str, kind: str, nodes: list[GpuRow], ends: dict[str, float]) -> FreeGpus:
-    usable = [node for node in nodes if is_usable(node.state)]
-    free = {node.node: max(0, node.total - node.used) for node in usable}
-    busy = [node for node in usable if node.used and node.node in ends]
+    usable = [node for node in nodes if node.is_open and is_usable(node.state)]
+    # A job needs a processor too: jobs without GPUs may hold all processors of a node.
+    free = {
+        node.node: 0 if node.state.startswith(FULL) else max(0, node.total - node.used) for node in usable
+    }
+    busy = [node for node in usable if free[node.node] < node.total and node.node in ends]
     following = min(busy, key=lambda node: ends[node.node], default=None)
     return FreeGpus(
         partition,
@@ -60,10 +75,10 @@ def _sum(partition: str, kind: str, nodes: list[GpuRow], ends: dict[str, float])
         total=sum(node.total for node in nodes),
         free=sum(free.values()),
         unusable=sum(node.total for node in nodes if node not in usable),
-        free_nodes=sum(not node.used for node in usable),
+        free_nodes=sum(free[node.node] == node.total for node in usable),
         most_on_node=max(free.values(), default=0),
         next_at=ends[following.node] if following else None,
-        next_gpus=following.used if following else 0,
+        next_gpus=following.total - free[following.node] if following else 0,
     )
 
 

@@ -114,6 +114,7 @@ class GpuRow:
     gpu_type: str  # '': the site names none
     total: int
     used: int
+    is_open: bool = True  # Slurm starts jobs in the partition
 
 
 def text(cell: str) -> str:
@@ -221,7 +222,7 @@ NODES = (
 
 
 # sinfo pads each column to its width, and knows the used GPUs only by this long format.
-_GPU_COLUMNS = ("NodeHost", "Partition", "StateLong", "Gres", "GresUsed")
+_GPU_COLUMNS = ("NodeHost", "Partition", "StateLong", "Gres", "GresUsed", "Available")
 _GPU_WIDTH = 200
 
 
@@ -234,13 +235,16 @@ def read_gpus(out: str) -> tuple[GpuRow, ...]:
     """Return a row for each node, partition and type of GPU. A node without GPUs has none."""
     rows = []
     for line in out.splitlines():
-        cells = [line[start : start + _GPU_WIDTH].strip() for start in range(0, 5 * _GPU_WIDTH, _GPU_WIDTH)]
-        node, partition, state, gres, used = cells
+        starts = range(0, len(_GPU_COLUMNS) * _GPU_WIDTH, _GPU_WIDTH)
+        node, partition, state, gres, used, available = (
+            line[start : start + _GPU_WIDTH].strip() for start in starts
+        )
         used_by_type = gpus_by_type(used)
         for kind, total in gpus_by_type(gres).items():
             # Slurm may count the used GPUs without their type.
             count = used_by_type.get(kind, used_by_type.get("", 0) if len(gpus_by_type(gres)) == 1 else 0)
-            rows.append(GpuRow(node, partition.rstrip("*"), state, kind, total, count))
+            is_open = available == "up"
+            rows.append(GpuRow(node, partition.rstrip("*"), state, kind, total, count, is_open))
     return tuple(rows)
 
 
