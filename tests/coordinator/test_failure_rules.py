@@ -179,4 +179,5 @@ def test_each_rule_has_a_word_of_its_own_that_the_schema_lists() -> None:
 
     words = [rule.word for rule in RULES]
     assert len(words) == len({*words}) and {*words} <= {*DECISIONS}
+    assert all(DECISIONS[word] for word in words)
     assert {rule.consequence for rule in RULES} == {*FailureConsequence}
