@@ -50,12 +50,14 @@ class Trial:
 
     state: of the run, or its verdict if it is a check
     blamed: the nodes and links that failed the check, each with the reason
+    message: the last lines of the command's error output
     """
 
     name: str
     seconds: float
     state: str
     blamed: tuple[str, ...] = ()
+    message: str = ""
 
     @property
     def is_wrong(self) -> bool:
@@ -63,7 +65,8 @@ class Trial:
 
     def __str__(self) -> str:
         blamed = f", blames {'; '.join(self.blamed)}" if self.blamed else ""
-        return f"{self.name} {self.state} in {self.seconds:.0f} s{blamed}"
+        message = f" ({self.message})" if self.is_wrong else ""
+        return f"{self.name} {self.state} in {self.seconds:.0f} s{blamed}{message}"
 
 
 def main() -> None:
@@ -133,26 +136,27 @@ def one_round(lab: Lab, home: Path, script: Path, loops: int) -> list[Trial]:
         ends = list(people.map(lambda name: end_of(lab, home, name, commands[name]), commands))
     plain = home / "plain.out"
     ranks = len(plain.read_text().splitlines()) if plain.exists() else 0
-    (code, seconds), *others = ends
+    (code, seconds, message), *others = ends
     state = "COMPLETED" if code == 0 and ranks == NODES else f"ended with {code} after {ranks} ranks"
-    trials = [Trial("plain", seconds, state)]
+    trials = [Trial("plain", seconds, state, message=message)]
     trials += [judged(lab, home, name, *end) for name, end in zip(RUNS, others, strict=True)]
     lab.exec(("scancel", "--user", str(os.geteuid())))
     lab.wait_idle(120.0)
     return trials
 
 
-def end_of(lab: Lab, home: Path, name: str, command: Sequence[str]) -> tuple[int, float]:
-    """Return the exit code of a command on the login host (-1: it did not end), and its seconds."""
+def end_of(lab: Lab, home: Path, name: str, command: Sequence[str]) -> tuple[int, float, str]:
+    """Return the exit code of a command on the login host (-1: it is late), its seconds and its errors."""
     began = time.monotonic()
     try:
-        code = lab.exec(command, timeout=LIMIT, env=environment(home / name), cwd=home).code
-    except ProgramTimeout:
-        code = -1
-    return code, time.monotonic() - began
+        completed = lab.exec(command, timeout=LIMIT, env=environment(home / name), cwd=home)
+        code, message = completed.code, " / ".join(completed.err.splitlines()[-6:])
+    except ProgramTimeout as error:
+        code, message = -1, error.seen
+    return code, time.monotonic() - began, message
 
 
-def judged(lab: Lab, home: Path, name: str, code: int, seconds: float) -> Trial:
+def judged(lab: Lab, home: Path, name: str, code: int, seconds: float, message: str) -> Trial:
     """Return what a command did, from its report and its status."""
     status = answer_of(lab, home / name, "status", "last")
     report = answer_of(lab, home / name, "report", "last")
@@ -167,7 +171,7 @@ def judged(lab: Lab, home: Path, name: str, code: int, seconds: float) -> Trial:
         for finding in findings
         if finding["verdict"] == "fail"
     )
-    return Trial(name, seconds, state, blamed)
+    return Trial(name, seconds, state, blamed, message)
 
 
 def answer_of(lab: Lab, home: Path, *words: str) -> dict[str, Any]:

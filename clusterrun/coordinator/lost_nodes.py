@@ -6,6 +6,7 @@ from collections.abc import Iterable, Sequence
 
 from clusterrun.coordinator.run_part import RunPart, Shared
 from clusterrun.model import contract
+from clusterrun.runtime.machine_events import Now
 from clusterrun.slurm_text.srun_messages import ended_on, unreached
 
 
@@ -123,6 +124,21 @@ class LostNodes(RunPart):
         nodes = [node for node in range(self._membership.size) if node not in present]
         why = {node: why_by_node.get(node) or self._out.get(node) or contract.AGENT_LOST for node in nodes}
         return [(node, self._membership.name_of(node), why[node]) for node in nodes]
+
+    def excused(self, now: Now, since: float) -> set[int]:
+        """Return the absent nodes of which an overload explains that they did not join, or were lost.
+
+        ``since``: when agents were launched. A node that was excluded before is not among them.
+        """
+        excused = set()
+        for node in {*range(self._membership.size)} - {*self._here(), *self._gone()}:
+            member = self._membership.members[node]
+            was_lost = member is not None and member.lost
+            if (member and was_lost and member.is_excused) or (
+                not was_lost and self._membership.excuse([node], since, now)
+            ):
+                excused.add(node)
+        return excused
 
     def _gone(self) -> dict[int, str]:
         excluded = self._numbers(self._state_keeper.excluded_here)

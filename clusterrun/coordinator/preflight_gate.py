@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 
 from clusterrun.coordinator.actions import Resubmit, SaveReport
 from clusterrun.coordinator.events import Resubmitted
@@ -64,9 +64,17 @@ class PreflightGate(RunPart):
         return self._report is not None
 
     def begin(
-        self, now: Now, absent: Sequence[tuple[int, str, str]], suspects: Sequence[int], network: bool
+        self,
+        now: Now,
+        absent: Sequence[tuple[int, str, str]],
+        excused: Collection[int],
+        suspects: Sequence[int],
+        network: bool,
     ) -> Outcome | None:
-        """Examine all present nodes, later only ``suspects``, and their links if ``network`` is set."""
+        """Examine all present nodes, later only ``suspects``, and their links if ``network`` is set.
+
+        ``excused``: the absent nodes that an overload excuses.
+        """
         from clusterrun.preflight.session.session import SessionNode, ShortCheck  # only if one was ordered
 
         self._lost = self._examined = None
@@ -77,8 +85,7 @@ class PreflightGate(RunPart):
         ]
         nodes = [SessionNode(member.node, member.name, member.hello.address) for member in present]
         for node, name, why in absent:
-            lost = self._membership.members[node]
-            nodes.append(SessionNode(node, name, absent=why, is_excused=bool(lost and lost.is_excused)))
+            nodes.append(SessionNode(node, name, absent=why, is_excused=node in excused))
         short = ShortCheck(suspects, self._report, network) if self._report else None
         self._brief = short is not None
         self._missing = list(missing.values()) if self._brief else []

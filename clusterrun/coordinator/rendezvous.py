@@ -52,7 +52,7 @@ class Rendezvous(RunPart):
         self.does_without = does_without  # shorten the wait for late nodes after half of the nodes joined
         self._relaunch = bool(self._orders.launch)
         self._least = 0
-        self._began = self._ending_since = 0.0
+        self.began = self._ending_since = 0.0
         self._half = self._ending = self._is_patient = False
         self._due_at: float | None = None
         self._look_at: float | None = None
@@ -98,7 +98,7 @@ class Rendezvous(RunPart):
         self._dismiss(self._membership.retain(without) if beside else self._membership.clear())
         if beside and self._membership.present:  # present agents wait for the agents of other nodes
             self.ended_others = False
-            self._began = now.steady
+            self.began = now.steady
             if self._complete:
                 return self._gathered(now)
             self._launch(now)
@@ -116,7 +116,7 @@ class Rendezvous(RunPart):
         self._actions.append(EndLauncher())
 
     def _launch(self, now: Now) -> None:
-        self._began = now.steady
+        self.began = now.steady
         self._half = self._ending = False
         self._linked_after = None
         looks = self._relaunch and self.does_without and self._membership.names_known
@@ -158,8 +158,8 @@ class Rendezvous(RunPart):
         """Shorten the wait for the others after half of the nodes joined, in proportion to their time."""
         if self.does_without and not self._half and 2 * self._here >= self._nodes:
             self._half = True
-            patience = max(PATIENCE_FACTOR * (now.steady - self._began), LEAST_PATIENCE)
-            self._due_at = min(self._began + patience, self._began + self._join_seconds)
+            patience = max(PATIENCE_FACTOR * (now.steady - self.began), LEAST_PATIENCE)
+            self._due_at = min(self.began + patience, self.began + self._join_seconds)
 
     def _hasten(self, now: Now) -> None:
         """End the wait soon if the launcher has explained the absence of all missing nodes."""
@@ -175,7 +175,7 @@ class Rendezvous(RunPart):
             return self._membership.extend((), self._ending_since, RELAUNCH_SECONDS, now)
         if self._complete or (self._launcher_output and not self._unnamed()):
             return False
-        extends = self._membership.extend((), self._began, self._join_seconds, now)
+        extends = self._membership.extend((), self.began, self._join_seconds, now)
         if extends and not self._is_patient:
             self._is_patient = True
             self._note("this machine is overloaded: agents get more time to join")
@@ -208,7 +208,7 @@ class Rendezvous(RunPart):
             self._end_launcher(now)
             return None
         late = self._named(self._membership.missing())
-        message = f"{late} of {self._nodes} did not join within {now.steady - self._began:.0f} s"
+        message = f"{late} of {self._nodes} did not join within {now.steady - self.began:.0f} s"
         return no_ranks(now, FailureKind.LAUNCHER, "", f"{message}; what the launcher said is in job.out")
 
     def _gathered(self, now: Now) -> Outcome | None:
@@ -243,7 +243,7 @@ class Rendezvous(RunPart):
             return
         expected = [node for node in self._membership.missing() if node not in self._without]
         without = [node for node in expected if self._membership.name_of(node) not in names]
-        took = now.steady - self._began
+        took = now.steady - self.began
         lonely = settled and tuple(names) == (self._membership.name_of(0),) and len(without) > 1
         if not without or (2 * len(without) > len(expected) and not lonely):
             return
@@ -251,7 +251,7 @@ class Rendezvous(RunPart):
             self._linked_after = took
         patience = max(PATIENCE_FACTOR * self._linked_after, LEAST_LINK_PATIENCE)
         patience = LONELY_PATIENCE if lonely else patience
-        if took >= patience and not self._membership.extend((), self._began, patience, now):
+        if took >= patience and not self._membership.extend((), self.began, patience, now):
             others = f"as the {len(expected) - len(without)} other nodes did"
             reason = f"it {contract.NO_CONNECTION} to {self._membership.name_of(0)} within {took:.0f} s, "
             reason += "and no other node did" if lonely else others
@@ -335,7 +335,7 @@ class Rendezvous(RunPart):
         else:
             name = self._membership.name_of(lost[0])
             message = f"{name} (node {lost[0]}) was lost and did not come back: {message}"
-        return no_ranks(now, self._unless_overloaded(now, FailureKind.NODE, self._began, lost), name, message)
+        return no_ranks(now, self._unless_overloaded(now, FailureKind.NODE, self.began, lost), name, message)
 
     def _none_beside(self, now: Now, code: int, message: str) -> Outcome | None:
         """Handle the end of the launch for missing nodes: no further node will come.
@@ -373,7 +373,7 @@ class Rendezvous(RunPart):
         hoped = self._unfulfilled()
         node, name, why = next((row for row in absent if row[0] in hoped), absent[0])
         self._due_at = None
-        kind = self._unless_overloaded(now, FailureKind.NODE, self._began, [node])
+        kind = self._unless_overloaded(now, FailureKind.NODE, self.began, [node])
         if len(hoped) > 1:
             return no_ranks(now, kind, "", f"{self._named(hoped)} did not come back: {why}")
         return no_ranks(now, kind, name, f"{name} (node {node}) did not come back: {why}")
@@ -393,7 +393,7 @@ class Rendezvous(RunPart):
             return f"its agent was lost before the others had joined: {self.left[node]}"
         lines, seconds = (
             words_on(self._membership.name_of(node), self._launcher_output),
-            now.steady - self._began,
+            now.steady - self.began,
         )
         return f"its agent did not join within {seconds:.0f} s" + (f" ({' / '.join(lines)})" if lines else "")
 

@@ -165,7 +165,8 @@ class WorldFormation(RunPart):
             return self._form(now, self.lost_nodes.world())
         self._active = self._gate
         absent = self.lost_nodes.absent(missing)
-        return self._follow(now, self._gate.begin(now, absent, suspects, network))
+        excused = self.lost_nodes.excused(now, self._rendezvous.began)
+        return self._follow(now, self._gate.begin(now, absent, excused, suspects, network))
 
     def _form(self, now: Now, world: Sequence[int]) -> Outcome:
         self._active = None

@@ -25,6 +25,7 @@ from clusterrun.coordinator.events import (
     LauncherEnded,
     LauncherReached,
     MessageCame,
+    Overloaded,
     Resubmitted,
     Superseded,
 )
@@ -204,6 +205,26 @@ def test_once_half_are_there_the_others_get_three_times_as_long_and_15_s_at_leas
         join(tape, joined, nodes=2)
         assert tape.does(until - 0.01) == []
         assert tape.does(until) == asked(0, 1)
+
+
+@pytest.mark.parametrize("is_overloaded", [False, True])
+def test_the_check_is_told_which_absent_nodes_an_overload_excuses(is_overloaded: bool) -> None:
+    checked: list[Any] = []
+
+    def examine(orders: Any, nodes: Any, *rest: Any) -> Simple:
+        checked.extend(nodes)
+        return Simple(orders, nodes, *rest)
+
+    orders = replace(ORDERS, nodes=3, preflight=Preflight(Level.FULL))
+    tape = Tape(Coordinator(orders, "login", 42, collaborators=Collaborators(examine, names=NAMES[:3])))
+    tape.at(0.0)
+    tape.at(0.0, EpochClaimed(0))
+    join(tape, 1.0, nodes=2)
+    tape.at(1.5, *[Overloaded(1.5)] * is_overloaded)
+    tape.at(2.0, LauncherEnded(1, ("srun: error: n2: task 2: Exited with exit code 1",), whole=False))
+    tape.at(4.0)
+    excused = [(node.name, node.is_excused) for node in checked]
+    assert excused == [("n0", False), ("n1", False), ("n2", is_overloaded)]
 
 
 def test_the_absent_are_named_by_name_with_what_the_launcher_said_of_them() -> None:

@@ -166,7 +166,10 @@ class Cluster:
             requested,
             [
                 *(SessionNode(node, name(node), address(node)) for node in remote),
-                *(SessionNode(node, name(node), absent=faults.why) for node in missing),
+                *(
+                    SessionNode(node, name(node), absent=faults.why, is_excused=0 in faults.overloaded)
+                    for node in missing
+                ),
             ],
             START,
             WALL,

@@ -92,7 +92,7 @@ def of_slow(state: SessionState, parts: Parts, inside: float, between: float) ->
 def _offer(state: SessionState, present: Sequence[int], others: Sequence[int]) -> str:
     """Return the offer to train on the nodes that reach each other. The others may be several parts."""
     offer = f"these work together: {alone(state, present)}"
-    if len(others) > len(present):
+    if len(others) > 1:
         offer += f"; the others may be several parts: clusterrun check {alone(state, others)}"
     return offer
 

@@ -70,7 +70,7 @@ class SessionNode:
     name: str
     address: str = ""
     absent: str | None = None  # why its agent did not join; None if it joined
-    is_excused: bool = False  # an overload explains that its agent was lost
+    is_excused: bool = False  # an overload explains that its agent is absent
 
 
 @frozen
