@@ -20,10 +20,24 @@ RUNNABLE_PER_PROCESSOR = 16.0
 STALLED_PERCENT = 50.0
 
 
+def is_crowded() -> bool:
+    """Return whether too many processes of this machine want a processor now."""
+    load = re.match(rb"\S+ \S+ \S+ (\d+)/", content("/proc/loadavg"))
+    return load is not None and int(load[1]) > RUNNABLE_PER_PROCESSOR * (os.cpu_count() or 1)
+
+
+def explains_wait(without: float, waited: float) -> bool:
+    """Return whether a wait of a process of this machine proves nothing.
+
+    ``without``: how long of ``waited`` the process had no processor, in seconds. On a crowded machine it may
+    also have waited for a lock that another process without a processor holds.
+    """
+    return without >= contract.OVERLOAD_SHARE * waited or is_crowded()
+
+
 def is_overloaded() -> bool:
     """Return whether the processors, the memory or the disks of this machine are overloaded now."""
-    load = re.match(rb"\S+ \S+ \S+ (\d+)/", content("/proc/loadavg"))
-    if load and int(load[1]) > RUNNABLE_PER_PROCESSOR * (os.cpu_count() or 1):
+    if is_crowded():
         return True
     for resource in ("memory", "io"):
         stalled = re.search(rb"^full avg10=([\d.]+)", content(f"/proc/pressure/{resource}"), re.MULTILINE)

@@ -141,6 +141,7 @@ class Search:
         all_pairs: bool = False,
         limits: Thresholds = Thresholds(),  # noqa: B008
         distance: Distance = same_distance,
+        bad_links: Iterable[Link] = (),
     ) -> None:
         self._ring, self._spares = list(nodes), list(spares)
         members = self._ring + self._spares
@@ -160,6 +161,11 @@ class Search:
         # Explanations of the log as it is; None if it grew since.
         self._explained: PairExplanation | None = None
         self._speeds: tuple[PairRates, list[PairExplanation]] | None = None
+
+    def avoid(self, bad_links: Iterable[Link]) -> None:
+        """Do not test these broken links: a failure would count against their nodes."""
+        for a, b in bad_links:
+            self._tries[a, b] = self._tries[b, a] = MOST_TRIES
 
     # --- observations ---
 

@@ -14,12 +14,12 @@ from contextlib import suppress
 from functools import partial
 
 from clusterrun.model.frozen import Any, replace
-from clusterrun.model.overloads import is_excused
 from clusterrun.preflight import registry
 from clusterrun.preflight.node.dialer import Dialer
 from clusterrun.preflight.node.forked_call import ForkedCall, call
 from clusterrun.preflight.node.listener import READ, Watch
 from clusterrun.preflight.tasks import DialAnswer, DialTask, LocalAnswer, LocalTask, ProbeReading
+from clusterrun.runtime.overload import explains_wait
 
 # The state of a running child in its description. It had work to do and at most waited for a processor.
 _RUNS = "(R"
@@ -113,7 +113,7 @@ class RunningChecks:
 
 def _reading(name: str, child: WatchedChild) -> ProbeReading:
     seconds = round(child.seconds, 3)
-    if child.late and is_excused(child.starved, seconds):
+    if child.late and explains_wait(child.starved, seconds):
         why = f"no answer within {seconds:.0f} s, of which it waited {child.starved:.0f} s for a processor"
         return ProbeReading(name, "", seconds, f"{why}: this node is overloaded")
     if child.late:

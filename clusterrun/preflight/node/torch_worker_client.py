@@ -12,11 +12,11 @@ from clusterrun.model import contract
 from clusterrun.model.document import BadDocument, decode, encode
 from clusterrun.model.errors import ClusterrunError
 from clusterrun.model.frozen import frozen
-from clusterrun.model.overloads import is_excused
 from clusterrun.model.paths import RunPaths
 from clusterrun.preflight.node.forked_call import ForkedCall, execute
 from clusterrun.preflight.node.listener import READ
 from clusterrun.preflight.tasks import Answer, GroupResult, GroupTask, StartTorch, TorchStarted
+from clusterrun.runtime.overload import explains_wait
 
 Say = Callable[[int, Answer], None]
 
@@ -140,7 +140,7 @@ class TorchWorkerClient:
         tests, self._tests = self._tests, {}
         for test, open_test in tests.items():
             seconds = time.monotonic() - open_test.began
-            starved = late and is_excused(without - open_test.without, seconds)
+            starved = late and explains_wait(without - open_test.without, seconds)
             self._say(open_test.number, _unmade(test, why, late, starved))
 
 

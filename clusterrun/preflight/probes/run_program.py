@@ -6,8 +6,8 @@ import json
 
 from clusterrun.model import contract
 from clusterrun.model.frozen import frozen
-from clusterrun.model.overloads import is_excused
 from clusterrun.proc import seconds_without_processor
+from clusterrun.runtime.overload import explains_wait
 
 _MOST = 8 * 1024 * 1024
 
@@ -43,7 +43,7 @@ def answer(*argv: str, seconds: float, cwd: str | None = None) -> ProgramAnswer:
             return ProgramAnswer(process.returncode, _text(out), _text(err))
         except subprocess.TimeoutExpired:
             before, waited = waited, seconds_without_processor(process.pid)
-        if not is_excused(waited - before, seconds):
+        if not explains_wait(waited - before, seconds):
             break
     process.kill()
     process.wait()

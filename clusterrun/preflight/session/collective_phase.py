@@ -64,7 +64,7 @@ class PairRounds:
         state = self.state
         yield from restart_torch_workers(state)
         explanation = explain(state)
-        elsewhere, bad_links = explanation.elsewhere(), explanation.bad_links
+        elsewhere = explanation.elsewhere()
         able = [node for node in explanation.able() if node not in elsewhere]
         ring = [node for node in explanation.choice().nodes if node in able]
         if len(able) < 2:
@@ -74,6 +74,7 @@ class PairRounds:
         limits = for_backend(state.limits, state.backend)
         distance = distances({node: state.nodes[node].listening.topology for node in able})
         search = Search(ring, spares, self.every, limits, distance)
+        search.avoid((min(ends), max(ends)) for ends in explanation.bad_links)
         state.pair_searches.append(search)
         reserved = min(MOST_SET_SECONDS, BUDGET_SHARE * orders.budget)
         has_failed = False
@@ -83,13 +84,10 @@ class PairRounds:
             pairs = search.next_round()
             if not pairs:
                 break
-            broken = [pair for pair in pairs if frozenset(pair) in bad_links]
             label = f"tests of pairs, round {state.rounds + 1}"
-            tests = yield from self.group_tests.run(
-                label, PAIR, [pair for pair in pairs if pair not in broken]
-            )
+            tests = yield from self.group_tests.run(label, PAIR, pairs)
             state.rounds += 1
-            search.take([*tests, *(GroupTest(pair, False) for pair in broken)])
+            search.take(tests)
             has_failed = has_failed or any(test.passed is False for test in tests)
             if has_failed and state.swept_after < 0 and state.seconds_left < reserved + port_sweep.SECONDS:
                 yield from port_sweep.rounds(state)  # blocked ports may be why the tests take so long

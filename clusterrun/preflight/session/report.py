@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from clusterrun.model.document import encode
 from clusterrun.model.frozen import frozen
+from clusterrun.model.hostlist import fold
 from clusterrun.model.preflight_report import Finding, Grade, Measurement, NodeReport, Report, worst
 from clusterrun.model.world import exactly
 from clusterrun.preflight import registry
@@ -12,6 +13,7 @@ from clusterrun.preflight.session import (
     burn_findings,
     connection_findings,
     pair_findings,
+    partition_findings,
     presence_findings,
     socket_interfaces,
 )
@@ -165,9 +167,10 @@ def conclude(state: SessionState) -> SessionOutcome:
             f"if it joins the nodes, --env GLOO_SOCKET_IFNAME={name}{also_nccl}"
         )
     parted = () if choice.whole else choice.parted
-    alone = state.names(node for node in parted if node not in explanation.elsewhere())
-    if alone:
-        state.notice(f"the other nodes work together without {alone}: --exclude {alone}")
+    if not explanation.elsewhere().issuperset(parted):
+        left_out = fold(sorted(state.nodes[node].name for node in parted))
+        offer = partition_findings.alone(state, choice.nodes)
+        state.notice(f"no link between the nodes without {left_out} is broken: {offer}")
     report = _report(explanation, together, fit)
     # Another attempt excludes the smaller group: the nodes that joined, or the nodes that they do not reach.
     joined, others = [node.node for node in state.present()], explanation.unreached

@@ -17,8 +17,20 @@ from clusterrun.preflight.node import forked_call
 from clusterrun.preflight.node.task_runner import RunningChecks
 from clusterrun.preflight.probes import run_program
 from clusterrun.preflight.tasks import LocalAnswer, LocalTask, RunNeeds
+from clusterrun.runtime import overload
 
 NEEDS = RunNeeds("r", "/", "", "/", "", 0, 1, 1)
+
+
+@pytest.fixture(autouse=True)
+def idle(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The machine of the test may be busy."""
+    monkeypatch.setattr(overload, "is_crowded", lambda: False)
+
+
+@pytest.fixture
+def crowded(idle: None, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(overload, "is_crowded", lambda: True)
 
 
 @pytest.fixture
@@ -52,6 +64,13 @@ def test_a_check_that_hangs_is_a_verdict(late: LocalAnswer) -> None:
 def test_a_check_that_waited_for_a_processor_is_none(starved: None, late: LocalAnswer) -> None:
     ((grade, message),) = grades(late)
     assert grade is Grade.UNDETERMINED and "this node is overloaded" in message
+
+
+def test_a_check_that_waited_for_a_lock_on_a_crowded_machine_is_none(
+    crowded: None, late: LocalAnswer
+) -> None:
+    """Seen under 800 processes: it slept on a lock of the kernel, whose holder had no processor."""
+    assert [grade for grade, _ in grades(late)] == [Grade.UNDETERMINED]
 
 
 def test_an_answer_that_waits_to_be_read_at_the_limit_was_given_in_time(

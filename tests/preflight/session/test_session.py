@@ -373,6 +373,17 @@ def test_a_link_to_the_coordinators_node_is_not_blamed_where_that_node_is_cut_of
     ]
 
 
+@pytest.mark.parametrize("parts", [({1, 2}, {3, 4}, {5}), ({1, 2}, {3, 4}, {5, 6}), ({1, 2, 3}, {4, 5})])
+def test_parts_that_only_the_coordinators_node_reaches_are_not_blamed(parts: tuple[set[int], ...]) -> None:
+    """Every broken link is reported, no node, and an offer of nodes between which no link is broken."""
+    pairs = [(a, b) for part, other in itertools.combinations(parts, 2) for a in part for b in other]
+    cut = {way for a, b in pairs for way in ((a, b), (b, a))}
+    outcome = examined(orders(1 + sum(map(len, parts))), Faults(cut=cut))
+    assert (blamed(outcome), len(bad_links(outcome)), outcome.fit) == (set(), len(pairs), False)
+    offered = [0, *sorted(max(parts, key=len))]
+    assert f"--nodes {len(offered)} --nodelist {fold(map(name, offered))}" in "".join(outcome.report.notices)
+
+
 @pytest.mark.parametrize("when", ["DialTask", "pair", "set"])
 @pytest.mark.parametrize(
     ("nodes", "spares", "lost"), [(8, 0, {3, 4, 5, 6, 7}), (8, 2, {1, 2}), (5, 0, {3, 4})]
