@@ -165,7 +165,7 @@ class Search:
     def avoid(self, bad_links: Iterable[Link]) -> None:
         """Do not test these broken links: a failure would count against their nodes."""
         for a, b in bad_links:
-            self._tries[a, b] = self._tries[b, a] = MOST_TRIES
+            self._tries[a, b] = self._tries[b, a] = MOST_ROUNDS
 
     # --- observations ---
 
