@@ -253,7 +253,7 @@ class Coordinator:
             for link, name in self._signalled.items():
                 if member := self._membership.by_link.get(link):
                     self._break(now, member, f"its agent got {name}, and the scheduler does not end the job")
-        if not termination.undecided:
+        if self._signalled and not termination.undecided:
             self._signalled.clear()
 
     def _on_cancel(self, now: Now, event: events.CancelAsked) -> None:
