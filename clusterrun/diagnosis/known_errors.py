@@ -315,6 +315,12 @@ ROWS: tuple[KnownError, ...] = (
         shared=True,
     ),
     KnownError(
+        r"PytorchStreamWriter failed writing|inline_container\.cc.*unexpected pos",
+        "torch could not write a file: the disk is full, a quota is used up, or the file system failed",
+        "df -h and the quota of the folder, on that node (clusterrun exec -- df -h)",
+        shared=True,
+    ),
+    KnownError(
         r"Too many open files|Errno 24|received 0 items of ancdata",
         "the limit on open files is reached, often by data-loader workers",
         'ulimit -n in --setup, fewer workers, or torch.multiprocessing.set_sharing_strategy("file_system")',

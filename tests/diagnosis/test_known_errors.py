@@ -103,6 +103,12 @@ GLOO = "RuntimeError: [/pytorch/third_party/gloo/gloo/transport/tcp/pair.cc:553]
             "a disk is full",
         ),
         (
+            "RuntimeError: [enforce fail at inline_container.cc:778] . PytorchStreamWriter failed writing file "
+            "data/17: file write failed",
+            Verdict.CRASHED,
+            "torch could not write a file",
+        ),
+        (
             "misc/shmutils.cc:72 NCCL WARN Error: failed to extend /dev/shm/nccl-abc to 9637892 bytes "
             "(No space left on device)",
             Verdict.OUT_OF_MEMORY,
