@@ -107,7 +107,7 @@ def convert(
     counts = task_counts(directives)
     counts.update(_array_counts(array))
     constants = {**counts, **({ARRAY_VARIABLE: "{task}"} if array else {})}
-    script = _Script(text, constants, read_file, arguments=arguments)
+    script = _Script(ShellSource(text, constants, arguments), read_file, arguments)
     script.setup = [_with_counts(line, counts) for line in script.setup]
     training = script.training
     launch = training.launch if training else LaunchCommand("")
@@ -259,22 +259,19 @@ class _Script:
 
     def __init__(
         self,
-        text: str,
-        constants: Mapping[str, Constant],
+        source: ShellSource,
         read_file: Callable[[str], str],
+        arguments: tuple[str, ...] | None,
         *,
         depth: int = 0,
-        arguments: tuple[str, ...] | None = None,
-        functions: Mapping[str, Body] | None = None,
-        lines_above: int = 0,
         line_of_all: int = 0,
     ) -> None:
-        """Read ``text``.
+        """Sort the statements of ``source``.
 
-        ``lines_above``: lines of the file above a block. ``line_of_all``: the line of the outer script that
-        starts this one; 0 for a block.
+        ``arguments``: those of the script before a ``shift``; None if they are known only when it runs.
+        ``line_of_all``: the line of the outer script that starts this one; 0 for a block.
         """
-        self._source = ShellSource(text, constants, arguments, functions, lines_above)
+        self._source = source
         self._statements = self._source.statements
         self._read_file = read_file
         self._depth = depth
@@ -309,7 +306,7 @@ class _Script:
             self._report_arguments()
         if self._source.has_errors and not depth:
             reason = "parts of the script are no shell code: bash -n says which"
-            self._report(1, text.partition("\n")[0], PartOutcome.UNTRANSLATED, reason)
+            self._report(1, source.first_line, PartOutcome.UNTRANSLATED, reason)
 
     def _report(self, line: int, text: str, outcome: PartOutcome, reason: str = "") -> None:
         self.parts.append(Part(self._line_of_all or line, text, outcome, reason))
@@ -377,15 +374,9 @@ class _Script:
         if not text:
             return None
         arguments = command.last_values(max(0, len(words) - place - 1))
-        return _Script(
-            text,
-            self._source.constants,
-            self._read_file,
-            depth=self._depth + 1,
-            arguments=arguments,
-            functions=self._source.functions,
-            line_of_all=self._line_of_all or line,
-        )
+        source = ShellSource(text, self._source.constants, arguments, self._source.functions)
+        line_of_all = self._line_of_all or line
+        return _Script(source, self._read_file, arguments, depth=self._depth + 1, line_of_all=line_of_all)
 
     def _block(
         self,
@@ -395,15 +386,15 @@ class _Script:
         functions: Mapping[str, Body] | None = None,
     ) -> _Script:
         """Return the statements of a function, a loop, a branch or a group."""
-        return _Script(
+        source = ShellSource(
             body.text,
             {**self._source.constants, **(constants or {})},
-            self._read_file,
-            depth=self._depth + 1,
-            arguments=arguments,
-            functions=self._source.functions if functions is None else functions,
+            arguments,
+            self._source.functions if functions is None else functions,
             lines_above=body.line - 1,
-            line_of_all=self._line_of_all,
+        )
+        return _Script(
+            source, self._read_file, arguments, depth=self._depth + 1, line_of_all=self._line_of_all
         )
 
     def _read_training(self, training: _Training) -> None:

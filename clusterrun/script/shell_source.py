@@ -172,6 +172,10 @@ class ShellSource:
         self._last_set = self._places_of_last_set(root)
         self.statements = tuple(self._statements(root))
 
+    @property
+    def first_line(self) -> str:
+        return self._bytes.partition(b"\n")[0].decode("utf-8", "replace")
+
     def _text(self, node: tree_sitter.Node) -> str:
         return self._bytes[node.start_byte : node.end_byte].decode("utf-8", "replace")
 

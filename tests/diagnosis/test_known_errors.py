@@ -103,8 +103,8 @@ GLOO = "RuntimeError: [/pytorch/third_party/gloo/gloo/transport/tcp/pair.cc:553]
             "a disk is full",
         ),
         (
-            "RuntimeError: [enforce fail at inline_container.cc:778] . PytorchStreamWriter failed writing file "
-            "data/17: file write failed",
+            "RuntimeError: [enforce fail at inline_container.cc:778] . PytorchStreamWriter failed writing "
+            "file data/17: file write failed",
             Verdict.CRASHED,
             "torch could not write a file",
         ),
