@@ -80,7 +80,7 @@ def machines(one_lab: tuple[Lab, Path], tmp_path: Path) -> Iterator[Machines]:
 def test_six_nodes_with_a_fault_of_their_own_are_each_named_for_it(machines: Machines) -> None:
     lab = machines.lab
     lab.fault("gpu", "n0002", count=7)
-    lab.fault("gpu", "n0003", xid=48, index=3)
+    lab.fault("gpu", "n0003", xid=48, ecc=1, index=3)  # the driver asks for a reset
     lab.fault("gpu", "n0004", ecc=5)
     lab.fault("read-only", "n0005", path=str(machines.site.home))
     lab.fault("disk-full", "n0006", path="/dev/shm")
@@ -89,7 +89,7 @@ def test_six_nodes_with_a_fault_of_their_own_are_each_named_for_it(machines: Mac
         3,
         {
             "n0002": {"gpus": "fail"},
-            "n0003": {"xid": "fail"},
+            "n0003": {"gpu-errors": "fail", "xid": "fail"},
             "n0004": {"gpu-errors": "fail"},
             "n0005": {"run-directory": "fail"},
             "n0006": {"shared-memory": "fail"},
