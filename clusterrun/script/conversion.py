@@ -96,7 +96,7 @@ def convert(
     shebang = text.partition("\n")[0]
     if "\0" in text:
         raise BadInput("the file is not a text", "name a batch script")
-    if shebang.startswith("#!") and "sh" not in shebang:
+    if shebang.startswith("#!") and not any(os.path.basename(word) in SHELLS for word in shebang[2:].split()):
         raise BadInput(
             f"the script is written for {shebang[2:].strip()}, not for a shell",
             "submit it as it is: clusterrun submit [OPTIONS] SCRIPT, with its #SBATCH options as options",

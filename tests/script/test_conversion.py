@@ -132,7 +132,9 @@ def test_what_has_no_translation_is_named(lines: str, text: str) -> None:
     assert [part.text for part in converted(lines).untranslated if part.text.startswith(text)]
 
 
-@pytest.mark.parametrize("text", ["#!/usr/bin/perl\nprint 1;\n", "\x7fELF\0"])
+@pytest.mark.parametrize(
+    "text", ["#!/usr/bin/perl\nprint 1;\n", "#!/home/josh/env/bin/python\nx = 1\n", "\x7fELF\0"]
+)
 def test_a_script_of_another_language_is_refused(text: str) -> None:
     with pytest.raises(BadInput):
         convert(text)
