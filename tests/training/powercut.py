@@ -93,7 +93,12 @@ class Disk:
         names = [value for value in completed if value[0] in ("rename", "unlink")]
         loose = [value for value in completed[settled + 1 :] if value[0] in ("rename", "unlink")]
         contents = {name: content for kind, name, content in completed if kind == "write"}
-        synced = {name for kind, name, _ in completed if kind == "sync"}
+        synced: set[str] = set()
+        for kind, name, _ in completed:  # a later write is not durable before the next sync
+            if kind == "write":
+                synced.discard(name)
+            elif kind == "sync":
+                synced.add(name)
         for retained in itertools.product((True, False), repeat=len(loose)):
             lost = [value for value, stays in zip(loose, retained, strict=True) if not stays]
             for share in (0.0, 0.5, 1.0):
