@@ -24,10 +24,8 @@ LIMITS = (
     Limit("slow_gloo", 0.75, "share", "replaces both if gloo compares nodes without GPUs"),
     Limit("z", 4.0, "deviations", "a slow value is also this many robust deviations below the median"),
     Limit("few", 5, "values", "fewer values than this have no usable deviation"),
-    Limit("pair_floor", 0.0, "GB/s", "a lower rate of a pair, or of the median pair, is a failure; 0: none"),
-    Limit(
-        "set_floor", 0.0, "GB/s", "a lower rate of the whole set is a failure; 0: from the table of hardware"
-    ),
+    Limit("pair_floor", 0.0, "GB/s", "a pair below it is slow; a lower median: warning; 0: none"),
+    Limit("set_floor", 0.0, "GB/s", "a lower rate of the whole set: warning; 0: from the table of hardware"),
     Limit("noise", 0.02, "chance", "chance that a test fails though nothing is wrong"),
     Limit("false_blame", 0.001, "chance", "accepted chance that a healthy node or link is blamed"),
     Limit("loss_warn", 0.01, "share", "TCP segments in one direction that were sent again: warning"),

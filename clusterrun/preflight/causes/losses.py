@@ -18,8 +18,6 @@ TIMES_USUAL = 5
 LOPSIDED = 3
 # Fewer resent segments do not tell which of the two ways loses more: 8 against 2 are one chance in ten.
 FEWEST_RESENT = 8
-# A cause is reported if chance at the normal level lies this far behind.
-SURE = sure(Thresholds())
 
 
 @frozen
@@ -104,8 +102,15 @@ def usual_share(ways: Sequence[LossyWay], more: int = 0) -> float:
     return shares[len(shares) // 4] if shares and len(nodes) > 2 else 0.0
 
 
-def explain_losses(ways: Sequence[LossyWay], least_share: float) -> tuple[list[LossTrouble], Parts]:
-    """Return the nodes, then the links that lose packets, and the parts between which all ways do."""
+def explain_losses(
+    ways: Sequence[LossyWay],
+    least_share: float,
+    limits: Thresholds = Thresholds(),  # noqa: B008
+) -> tuple[list[LossTrouble], Parts]:
+    """Return the nodes, then the links that lose packets, and the parts between which all ways do.
+
+    A cause is reported if it leads over chance at the normal level as far as blame requires.
+    """
     limit = max(least_share, TIMES_USUAL * usual_share(ways, more=1))
     by_ends = {way.ends: way for way in ways}
     stalls: Counter[Way] = Counter()
@@ -133,7 +138,7 @@ def explain_losses(ways: Sequence[LossyWay], least_share: float) -> tuple[list[L
             failed = frozenset({1} if way.ends in lossy else ())
             tests.append(WayTest(way.a, way.b, frozenset({1}), failed, nats_of_way[way.ends] < -RARER))
     causes, parts = explain(tests, nats)
-    troubles = [_trouble(cause, by_ends) for cause in causes if cause.lead >= SURE]
+    troubles = [_trouble(cause, by_ends) for cause in causes if cause.lead >= sure(limits)]
     return [trouble for trouble in troubles if trouble.share >= limit or trouble.stalls], parts
 
 

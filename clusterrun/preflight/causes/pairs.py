@@ -82,8 +82,8 @@ class Answers:
         """Estimate the chance ``e`` that a test fails though nothing is wrong.
 
         Links that failed and passed show it: ``lucky`` failures among these and all passed tests. Each node
-        counts once, so that an unsteady node is not taken for chance. By Laplace's rule the share is
-        ``(1 + lucky) / (1 + tests)``. It counts if it exceeds the expected noise and more than `WITNESSES`
+        counts once, so that an unsteady node is not taken for chance. One more failure is assumed: the share
+        is ``(1 + lucky) / (1 + tests)``. It counts if it exceeds the expected noise and more than `WITNESSES`
         links show it.
         """
         counted: set[int] = set()

@@ -36,7 +36,10 @@ class Blocked:
     share: float = 1.0  # of the ports that were dialled, how many are silent
 
 
-def silent_range(ports: frozenset[int]) -> tuple[int, int] | None:
+def silent_range(
+    ports: frozenset[int],
+    limits: Thresholds = Thresholds(),  # noqa: B008
+) -> tuple[int, int] | None:
     """Return the range that explains the silent ports of a comb better than chance; None if none does.
 
     If every port is silent with the same chance ``p``, a run of ``n`` silent ports has the chance ``p ** n``.
@@ -53,22 +56,29 @@ def silent_range(ports: frozenset[int]) -> tuple[int, int] | None:
     if not longest:
         return None
     saving = len(longest) * math.log(len(COMB) / len(ports)) - RANGE_PRICE
-    return (longest[0], longest[-1]) if saving >= sure(Thresholds()) else None
+    return (longest[0], longest[-1]) if saving >= sure(limits) else None
 
 
-def blocked(silent: Silent) -> list[Blocked]:
+def blocked(
+    silent: Silent,
+    limits: Thresholds = Thresholds(),  # noqa: B008
+) -> list[Blocked]:
     """Return the blocked ranges and the limits on connections: nodes first, then links."""
+    ranges = {ends: silent_range(ports, limits) for ends, ports in silent.items()}
     tests, limited = [], []
     for (a, b), ports in silent.items():
-        span = silent_range(ports)
+        span = ranges[a, b]
         members = frozenset(port for port in ports if span and span[0] <= port <= span[1])
         tests.append(WayTest(a, b, frozenset(COMB), members))
         is_limited = span is None and len(ports) >= LIMIT_SHARE * len(COMB)
         limited.append(WayTest(a, b, frozenset({1}), frozenset({1} if is_limited else ())))
-    return _causes(tests, silent, is_limit=False) + _causes(limited, silent, is_limit=True)
+    return _causes(tests, silent, ranges) + _causes(limited, silent, {})
 
 
-def _causes(tests: list[WayTest], silent: Silent, is_limit: bool) -> list[Blocked]:
+def _causes(
+    tests: list[WayTest], silent: Silent, ranges: Mapping[Way, tuple[int, int] | None]
+) -> list[Blocked]:
+    """Return the causes of failed ways. ``ranges`` is empty if the failures are limits on connections."""
     causes, _ = explain(tests)
     failed = {test.ends: test.failed for test in tests}
     nodes, links = [], []
@@ -78,11 +88,11 @@ def _causes(tests: list[WayTest], silent: Silent, is_limit: bool) -> list[Blocke
             (node,) = cause.nodes
             others = {end for ends in cause.ways for end in ends if end != node}
             shut = cause.items or frozenset().union(*(failed[ends] for ends in cause.ways))
-            first, last = (0, 0) if is_limit else (min(shut), max(shut))
+            first, last = (min(shut), max(shut)) if ranges else (0, 0)
             inward = cause.kind != "out"
             nodes.append(Blocked(cause.nodes, first, last, inward, tuple(sorted(others)), share))
         else:
             for ends in cause.ways:
-                first, last = (0, 0) if is_limit else silent_range(silent[ends]) or (0, 0)
+                first, last = ranges.get(ends) or (0, 0)
                 links.append(Blocked(ends, first, last, True, share=share))
     return nodes + links

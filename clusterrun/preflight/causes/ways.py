@@ -25,7 +25,7 @@ Way = tuple[int, int]
 Parts = tuple[tuple[int, ...], ...]
 
 # Chance does not explain a way that failed on several ports, twice, nor a message that stalled for seconds
-# while the kernel repeated it: one in a million.
+# while the kernel repeated it: one in a billion.
 UNEXPLAINED = math.log(1e9)
 
 

@@ -39,7 +39,7 @@ def of_sweep(explanation: Explanation) -> None:
     """Report blocked ports by the newest sweep."""
     state = explanation.state
     for sweep in state.log.of(PortSweep)[-1:]:
-        causes = blocked(sweep.silent)
+        causes = blocked(sweep.silent, state.limits)
         for cause in causes:
             if len(cause.nodes) == 1:
                 explanation.blocked.add(cause.nodes[0])
@@ -80,7 +80,7 @@ def of_losses(explanation: Explanation) -> None:
     if end is None:
         return
     ways, least = losses.lossy_ways(state.log, end.present), limit(state.needs.limits, "loss_warn")
-    troubles, parts = losses.explain_losses(ways, least)
+    troubles, parts = losses.explain_losses(ways, least, state.limits)
     for trouble in troubles:
         if trouble.side:
             finding = _of_lossy_node(state, trouble)

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Sequence
 
 from clusterrun.model.frozen import frozen
 from clusterrun.model.hostlist import fold
-from clusterrun.model.preflight_report import Finding, Grade, LinkReport, worst
+from clusterrun.model.preflight_report import WORST_FIRST, Finding, Grade, LinkReport, worst
 from clusterrun.preflight.session.node_selection import Choice, choose
 from clusterrun.preflight.session.state import SessionState
 
@@ -106,13 +106,18 @@ class Explanation:
 
     @property
     def links(self) -> tuple[LinkReport, ...]:
-        """Return the links with findings, each once. A node at fault may explain those of its links."""
-        by_ends: dict[frozenset[str], LinkReport] = {}
+        """Return the links with findings, each once, with its worst one.
+
+        A node at fault may explain those of its links.
+        """
+        by_ends: dict[frozenset[str], list[LinkReport]] = {}
         for link, of_pairs in self._links:
             explaining = self.blocked | self.cut_off | (self.lossy if of_pairs else set())
             if explaining.isdisjoint((self.state.numbers[link.a], self.state.numbers[link.b])):
-                by_ends.setdefault(frozenset((link.a, link.b)), link)
-        return tuple(by_ends.values())
+                by_ends.setdefault(frozenset((link.a, link.b)), []).append(link)
+        return tuple(
+            min(links, key=lambda link: WORST_FIRST.index(link.verdict)) for links in by_ends.values()
+        )
 
     def parts(self) -> Parts:
         """Return the parts of a partitioned network by the first finding; () if it is not partitioned."""

@@ -36,7 +36,7 @@ def rounds_between(state: SessionState) -> Iterator[tuple[type, ...]]:
     )
     if not ways or state.seconds_left < SECONDS:
         return
-    for cause in blocked((yield from _sweep(state, ways))):
+    for cause in blocked((yield from _sweep(state, ways)), state.limits):
         a, b = (state.nodes[node].name for node in cause.nodes)
         if cause.first:
             ports = f"TCP ports from about {cause.first} to {cause.last}"

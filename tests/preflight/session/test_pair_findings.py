@@ -59,6 +59,14 @@ def test_a_failed_pair_is_not_reported_beside_an_end_that_loses_packets(lossy, e
     assert {(link.a, link.b) for link in explanation.links} == {(name(a), name(b)) for a, b in ends}
 
 
+def test_a_link_has_the_worst_verdict_of_all_searches():
+    explanation = Explanation(state_of(5))
+    verdicts = (Grade.UNDETERMINED, Grade.FAIL, Grade.UNDETERMINED)
+    links = [LinkReport(name(2), name(4), "both", verdict, "") for verdict in verdicts]
+    explanation.add_links(links, of_pairs=True)
+    assert [link.verdict for link in explanation.links] == [Grade.FAIL]
+
+
 def test_a_spare_replaces_a_node_with_a_warning_of_its_speed():
     node_states = [NodeState(node, name(node), f"10.0.0.{node}") for node in range(4)]
     explanation = Explanation(SessionState(orders(3, 1), node_states, 0.0, 0.0, "/r"))
