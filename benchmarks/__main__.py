@@ -1,4 +1,4 @@
-"""Run benchmarks for `make bench`: every bench_*.py in a process of its own, or those that are named."""
+"""Run the named benchmarks, or all for `make bench`. Each bench_*.py has a process of its own."""
 
 from __future__ import annotations
 

@@ -82,7 +82,7 @@ def run_on_cluster(name: str, command_line: list[str], command_of: CommandOf) ->
 
 
 def _serve_here(name: str, command_line: list[str], command_of: CommandOf) -> int:
-    """Serve tools from this machine, each of which runs on the cluster ``name``.
+    """Serve tools from this machine. Each tool runs on the cluster ``name``.
 
     A submission sends the code of a folder on this machine. The cluster needs no package for the protocol.
     """

@@ -82,7 +82,7 @@ def _session(
                 relay.turn(TURN_SECONDS)
                 if relay.refused != refusal:
                     refusal = relay.refused
-                    tell(f"a connection to {remote_port} was not made: {refusal}")
+                    tell(f"could not connect to {remote_port}: {refusal}")
     except KeyboardInterrupt:
         interrupted = True
     finally:

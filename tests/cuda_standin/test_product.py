@@ -79,9 +79,9 @@ def test_a_fault_names_its_node_or_is_undetermined(on_gpus: Site, fault: str) ->
     report = check(on_gpus, "--nodes", "3", "--gpus", "1", CUDA_STANDIN_FAULTS=f"{fault}@n0003")
     names = blamed(report).nodes
     findings = [entry for node in report["nodes"].values() for entry in node["findings"]]
-    said = [entry["said"] for entry in findings if entry["verdict"] != "pass"]
+    messages = [entry["said"] for entry in findings if entry["verdict"] != "pass"]
     assert names == {"n0003"} or (not names and report["verdict"] == "undetermined"), report
-    assert any(FAULTS[fault] in text for text in said), report
+    assert any(FAULTS[fault] in text for text in messages), report
 
 
 @pytest.mark.parametrize("fault", ["slow-driver=8", "slow-kernels=33"])

@@ -103,7 +103,7 @@ def test_a_node_that_is_lost_while_it_is_overloaded_is_not_blamed(lost: set[int]
 def test_a_node_that_does_not_join_an_overloaded_coordinator_is_not_blamed(
     kind: str, absent: set[int]
 ) -> None:
-    """Nothing that an overloaded machine did not hear is the fault of another machine."""
+    """An overloaded machine may miss messages. It blames no other machine for that."""
     everywhere = set(range(6)) - absent
     outcome = examined(orders(6), Faults(overloaded=everywhere, **{kind: absent}))
     failed = [node.node for node in outcome.report.nodes if node.verdict is Grade.FAIL]
