@@ -8,7 +8,7 @@ import signal
 import pytest
 from hypothesis import settings
 
-pytest_plugins = ["tests.lab_fixture", "tests.sshd_fixture", "tests.closing"]
+pytest_plugins = ["tests.lab_fixture", "tests.sshd_fixture", "tests.closing", "tests.notify.servers"]
 # The time of an example depends on the machine.
 settings.register_profile("any machine", deadline=None)
 settings.load_profile("any machine")

@@ -204,9 +204,7 @@ def why(run: Run, status: RunStatus) -> str:
     """One sentence about a run that did not end well."""
     failure = run.failure
     reason = failure.why if failure else status.reason
-    last = (
-        next((line.strip() for line in reversed(failure.last_lines) if line.strip()), "") if failure else ""
-    )
+    last = failure.last_line if failure else ""
     parts = [status.state.value, *(word for word in (reason, last) if word)]
     return f"{': '.join(parts)} ({run.run_id})"
 

@@ -126,17 +126,18 @@ class LostNodes(RunPart):
         return [(node, self._membership.name_of(node), why[node]) for node in nodes]
 
     def excused(self, now: Now, since: float) -> set[int]:
-        """Return the absent nodes of which an overload explains that they did not join, or were lost.
+        """Return the absent nodes that an overload excuses: it explains that they did not join, or were lost.
 
         ``since``: when agents were launched. A node that was excluded before is not among them.
         """
         excused = set()
         for node in {*range(self._membership.size)} - {*self._here(), *self._gone()}:
             member = self._membership.members[node]
-            was_lost = member is not None and member.lost
-            if (member and was_lost and member.is_excused) or (
-                not was_lost and self._membership.excuse([node], since, now)
-            ):
+            if member is not None and member.lost:
+                is_excused = member.is_excused
+            else:
+                is_excused = self._membership.excuse([node], since, now)
+            if is_excused:
                 excused.add(node)
         return excused
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 
 from clusterrun.diagnosis.stacks import StackLocation, ThreadPlace, location
 from clusterrun.model.frozen import Any, frozen
@@ -53,7 +54,22 @@ class Record:
     by_thread: bool = False
 
 
-def text_of_sizes(value: Any) -> str:
+def record_of_entry(entry: Mapping[str, Any], group: str, at: float) -> Record:
+    """Return the record of one entry of torch's flight recorder. ``at``: seconds since the epoch."""
+    return Record(
+        group,
+        int(entry.get("collective_seq_id") or 0),
+        str(entry.get("profiling_name") or "").partition(":")[2],
+        _text_of_sizes(entry.get("input_sizes")),
+        _text_of_sizes(entry.get("input_dtypes")),
+        bool(entry.get("retired")) or entry.get("state") == "completed",
+        at,
+        int(entry.get("op_id") or 0),
+        bool(entry.get("by_thread")),
+    )
+
+
+def _text_of_sizes(value: Any) -> str:
     """Return sizes and types in readable form: ``[4, 2]``, ``Float``. Long lists are cut."""
     items = value if isinstance(value, list) else []
     text = ", ".join(str(item) for item in items[:8])

@@ -11,7 +11,7 @@ import json
 import pickle
 from collections.abc import Mapping
 
-from clusterrun.diagnosis.evidence import Group, Record, text_of_sizes
+from clusterrun.diagnosis.evidence import Group, Record, record_of_entry
 from clusterrun.diagnosis.verdict import folded
 from clusterrun.model.frozen import Any
 
@@ -44,8 +44,7 @@ def groups_and_records(
     groups: dict[str, Group] = {}
     for entry in reversed(entries):
         names = [str(name) for name in entry.get("process_group") or (entry.get("pg_id"),)]
-        name, sequence = names[0], int(entry.get("collective_seq_id") or 0)
-        backend, _, operation = str(entry.get("profiling_name") or "").partition(":")
+        name = names[0]
         if entry.get("is_p2p"):
             continue
         if name not in groups:
@@ -53,23 +52,14 @@ def groups_and_records(
             ranks = _ranks(document, name)
             if is_default and not ranks and world_size:
                 ranks = tuple(range(world_size))
+            sequence = int(entry.get("collective_seq_id") or 0)
+            backend = str(entry.get("profiling_name") or "").partition(":")[0]
             groups[name] = Group(name, len(ranks), sequence, is_default, backend, folded(ranks))
         count[name] = count.get(name, 0) + 1
         if count[name] > most:
             continue
         began = entry.get("time_discovered_started_ns") or entry.get("time_created_ns") or 0
-        records.append(
-            Record(
-                name,
-                sequence,
-                operation,
-                text_of_sizes(entry.get("input_sizes")),
-                text_of_sizes(entry.get("input_dtypes")),
-                bool(entry.get("retired")) or entry.get("state") == "completed",
-                int(began) / 1e9,
-                int(entry.get("op_id") or 0),
-            )
-        )
+        records.append(record_of_entry(entry, name, int(began) / 1e9))
     return tuple(groups.values()), tuple(reversed(records))
 
 

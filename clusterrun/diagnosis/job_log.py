@@ -226,15 +226,9 @@ class JobLog:
         Lines between the beginning and the end of the log, which were not read, do not change the diagnosis.
         """
         ended = self._ended_first(self.ends())
-        for log_error in self.errors():
+        for log_error in _without_reports_and_timeouts(self.errors()):
             error = log_error.error
-            if (
-                error.is_consequence
-                or error.survived
-                or is_timeout(error)
-                or error.lost_peer
-                or _is_report(error)
-            ):
+            if error.is_consequence or error.survived or error.lost_peer:
                 continue
             if log_error.rank == self._first_rank >= 0:
                 return True
@@ -249,15 +243,13 @@ class JobLog:
         own = [log_error for log_error in own if not log_error.error.survived] or own
         ends = [end for end in ends if end.kind is not EndKind.START or self._did_not_go_on(end, errors)]
         own = _without_aftermath(own, ends)
-        printed = [log_error for log_error in own if not _is_report(log_error.error)]
-        timeouts = [log_error for log_error in printed if is_timeout(log_error.error)]
-        others = [log_error for log_error in printed if not is_timeout(log_error.error)]
+        others = _without_reports_and_timeouts(own)
         end = min(ends, key=lambda end: end.kind.value, default=None)
         if others and not (end and end.kind is EndKind.MEMORY and _was_killed(others)):
             return self._of_errors(others, errors, ends)
         if end and end.kind in (EndKind.NODE, EndKind.MEMORY, EndKind.START):
             return self._of_end(end, errors)
-        if timeouts:
+        if any(is_timeout(log_error.error) and not _is_report(log_error.error) for log_error in own):
             return self._of_timeouts(errors)
         reports = [log_error for log_error in own if _is_report(log_error.error)]
         if reports and not (end and end.kind is EndKind.SIGNAL):
@@ -440,6 +432,11 @@ def _is_alike(error: Error, other: Error) -> bool:
     if error.row is not None:
         return error.row is other.row
     return _NUMBER.sub("", error.text) == _NUMBER.sub("", other.text)
+
+
+def _without_reports_and_timeouts(errors: Sequence[LogError]) -> list[LogError]:
+    """Return the errors that ranks printed, without launchers' reports and timeouts of collectives."""
+    return [entry for entry in errors if not (_is_report(entry.error) or is_timeout(entry.error))]
 
 
 def _is_report(error: Error) -> bool:

@@ -59,6 +59,11 @@ class Failure:
     error: str = ""  # the error that ended the rank, as printed; '' if it printed none
     place: str = ""  # the innermost line of the user's code in its traceback, ``/home/me/train.py:12 main``
 
+    @property
+    def last_line(self) -> str:
+        """Return the last line that the rank printed; '' if it printed none."""
+        return next((line.strip() for line in reversed(self.last_lines) if line.strip()), "")
+
 
 @frozen
 class Attempt:

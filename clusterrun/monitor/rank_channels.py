@@ -16,7 +16,7 @@ from contextlib import suppress
 
 from clusterrun import proc
 from clusterrun.atomic_file import write_whole
-from clusterrun.diagnosis.evidence import Group, GroupRequest, MainCall, PostedOp, Record, text_of_sizes
+from clusterrun.diagnosis.evidence import Group, GroupRequest, MainCall, PostedOp, Record, record_of_entry
 from clusterrun.diagnosis.stacks import ThreadPlace, of_faulthandler, other_threads
 from clusterrun.model.frozen import Any, fields, frozen
 from clusterrun.monitor.rank_instrumentation import STACKS_SIGNAL
@@ -261,17 +261,7 @@ def calls(answer: Mapping[str, Any]) -> tuple[MainCall, GroupRequest, tuple[str,
 
 def records(answer: Mapping[str, Any]) -> tuple[Record, ...]:
     return tuple(
-        Record(
-            str(record.get("group", "")),
-            int(record.get("collective_seq_id") or 0),
-            str(record.get("profiling_name") or "").partition(":")[2],
-            text_of_sizes(record.get("input_sizes")),
-            text_of_sizes(record.get("input_dtypes")),
-            bool(record.get("retired")) or record.get("state") == "completed",
-            int(record.get("at") or 0) / 1e9,
-            int(record.get("op_id") or 0),
-            bool(record.get("by_thread")),
-        )
+        record_of_entry(record, str(record.get("group", "")), int(record.get("at") or 0) / 1e9)
         for record in answer.get("records") or ()
     )
 

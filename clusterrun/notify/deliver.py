@@ -15,7 +15,7 @@ from urllib.parse import unquote, urlsplit, urlunsplit
 
 from clusterrun.model.contract import VERSION
 from clusterrun.model.errors import ClusterrunError
-from clusterrun.model.frozen import Any
+from clusterrun.model.frozen import Any, frozen
 from clusterrun.model.visible import visible
 from clusterrun.notify.event_message import EventMessage, message_of
 from clusterrun.notify.notify_address import APPRISE, MAIL, SLACK, NotifyAddress, read_address
@@ -33,6 +33,16 @@ class Undelivered(Exception):
     """A message was not delivered. The text is the reason."""
 
 
+@frozen
+class _Parcel:
+    """A message with all that its delivery to an address may need. ``seconds``: the limit."""
+
+    message: EventMessage
+    document: dict[str, Any]
+    environ: Mapping[str, str]
+    seconds: float
+
+
 def deliver_all(
     urls: Sequence[str],
     document: dict[str, Any],
@@ -43,7 +53,7 @@ def deliver_all(
 
     Return a sentence for each address that did not accept it within ``seconds``.
     """
-    message = message_of(document)
+    parcel = _Parcel(message_of(document), document, environ, seconds)
     addresses: list[NotifyAddress] = []
     sentences: list[str] = []
     reasons: dict[str, str] = {}
@@ -55,7 +65,7 @@ def deliver_all(
 
     def deliver(address: NotifyAddress) -> None:
         try:
-            _WAYS.get(address.kind, _to_web)(address, message, document, environ, seconds)
+            _WAYS.get(address.kind, _to_web)(address, parcel)
             reasons[address.target] = ""
         except Undelivered as error:
             reasons[address.target] = str(error)
@@ -78,13 +88,7 @@ def deliver_all(
     return sentences
 
 
-def _to_web(
-    address: NotifyAddress,
-    message: EventMessage,
-    document: dict[str, Any],
-    environ: Mapping[str, str],
-    seconds: float,
-) -> None:
+def _to_web(address: NotifyAddress, parcel: _Parcel) -> None:
     import urllib.error
     import urllib.request
 
@@ -95,7 +99,7 @@ def _to_web(
             return None
 
     parts = urlsplit(address.target)
-    body = _web_body(address.kind, parts.hostname or "", message, document)
+    body = _web_body(address.kind, parts.hostname or "", parcel)
     headers = {"Content-Type": "application/json", "User-Agent": f"clusterrun/{VERSION}"}
     user, at, host = parts.netloc.rpartition("@")
     if at:
@@ -103,7 +107,7 @@ def _to_web(
     url = urlunsplit(parts._replace(netloc=host, fragment=""))
     request = urllib.request.Request(url, json.dumps(body).encode(), headers, method="POST")
     try:
-        with urllib.request.build_opener(NoRedirect).open(request, timeout=seconds) as answer:
+        with urllib.request.build_opener(NoRedirect).open(request, timeout=parcel.seconds) as answer:
             answer.read(1)
     except urllib.error.HTTPError as error:
         detail = " ".join(error.read(4 * _LONGEST_ANSWER).decode("utf-8", "replace").split())
@@ -111,17 +115,17 @@ def _to_web(
         detail = moved if 300 <= error.code < 400 else f" ({detail[:_LONGEST_ANSWER]})" if detail else ""
         raise Undelivered(f"the server answered {error.code}{detail}") from error
     except OSError as error:
-        raise Undelivered(_reason(getattr(error, "reason", error), seconds)) from error
+        raise Undelivered(_reason(getattr(error, "reason", error), parcel.seconds)) from error
 
 
-def _web_body(kind: str, host: str, message: EventMessage, document: dict[str, Any]) -> dict[str, Any]:
+def _web_body(kind: str, host: str, parcel: _Parcel) -> dict[str, Any]:
     """Return the JSON that a server expects. A text of Slack or Discord must call nobody."""
     if kind == SLACK:
-        text = message.text.replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;")
+        text = parcel.message.text.replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;")
         return {"text": text}
     if host in _DISCORD:
-        return {"content": message.text[:_LONGEST_DISCORD], "allowed_mentions": {"parse": []}}
-    return {"text": message.text, **_clean(document)}
+        return {"content": parcel.message.text[:_LONGEST_DISCORD], "allowed_mentions": {"parse": []}}
+    return {"text": parcel.message.text, **_clean(parcel.document)}
 
 
 def _clean(value: Any) -> Any:
@@ -133,13 +137,7 @@ def _clean(value: Any) -> Any:
     return [_clean(item) for item in value] if isinstance(value, (list, tuple)) else value
 
 
-def _to_mailbox(
-    address: NotifyAddress,
-    message: EventMessage,
-    document: dict[str, Any],
-    environ: Mapping[str, str],
-    seconds: float,
-) -> None:
+def _to_mailbox(address: NotifyAddress, parcel: _Parcel) -> None:
     import smtplib
     from email.message import EmailMessage
     from email.utils import formatdate
@@ -147,17 +145,17 @@ def _to_mailbox(
     mail = EmailMessage()
     mail["To"] = address.target
     mail["From"] = address.sender or address.target.partition(",")[0]
-    mail["Subject"] = f"[clusterrun] {message.subject}"
+    mail["Subject"] = f"[clusterrun] {parcel.message.subject}"
     mail["Date"] = formatdate()
-    mail.set_content("\n".join((message.subject, "", *message.lines)) + "\n")
-    server = address.server or environ.get(SMTP_VARIABLE, "")
-    folders = os.pathsep.join((environ.get("PATH", os.defpath), *_SENDMAIL_FOLDERS))
+    mail.set_content("\n".join((parcel.message.subject, "", *parcel.message.lines)) + "\n")
+    server = address.server or parcel.environ.get(SMTP_VARIABLE, "")
+    folders = os.pathsep.join((parcel.environ.get("PATH", os.defpath), *_SENDMAIL_FOLDERS))
     sendmail = shutil.which("sendmail", path=folders)
     if sendmail and not server:
         argv = [sendmail, "-t", "-oi"]
         try:
             completed = subprocess.run(
-                argv, input=bytes(mail), capture_output=True, timeout=seconds, check=False
+                argv, input=bytes(mail), capture_output=True, timeout=parcel.seconds, check=False
             )
         except (OSError, subprocess.TimeoutExpired) as error:
             raise Undelivered(f"{sendmail}: {error}") from error
@@ -167,7 +165,7 @@ def _to_mailbox(
         return
     try:
         with smtplib.SMTP(
-            server or "localhost", local_hostname=os.uname().nodename, timeout=seconds
+            server or "localhost", local_hostname=os.uname().nodename, timeout=parcel.seconds
         ) as connection:
             connection.ehlo()
             if connection.has_extn("starttls"):
@@ -177,19 +175,13 @@ def _to_mailbox(
         refused = error.recipients
     except (OSError, smtplib.SMTPException) as error:
         prefix = "" if server else "this node has no sendmail, and its mail server: "
-        raise Undelivered(prefix + _reason(error, seconds)) from error
+        raise Undelivered(prefix + _reason(error, parcel.seconds)) from error
     for receiver, (code, answer) in refused.items():
         detail = answer.decode("utf-8", "replace")[:_LONGEST_ANSWER]
         raise Undelivered(f"the mail server refused {receiver}: {code} {detail}")
 
 
-def _through_apprise(
-    address: NotifyAddress,
-    message: EventMessage,
-    document: dict[str, Any],
-    environ: Mapping[str, str],
-    seconds: float,
-) -> None:
+def _through_apprise(address: NotifyAddress, parcel: _Parcel) -> None:
     try:
         import apprise
     except ImportError as error:
@@ -197,7 +189,7 @@ def _through_apprise(
     sender = apprise.Apprise()
     if not sender.add(address.target):
         raise Undelivered("apprise does not understand the address")
-    if not sender.notify(title=message.subject, body="\n".join(message.lines)):
+    if not sender.notify(title=parcel.message.subject, body="\n".join(parcel.message.lines)):
         raise Undelivered("apprise could not send it")
 
 

@@ -72,7 +72,7 @@ def _failure(attempt: Attempt | None) -> dict[str, Any] | None:
         "rank": failure.rank,
         "node": failure.node,
         "why": failure.why,
-        "error": failure.error or next((line for line in reversed(failure.last_lines) if line.strip()), ""),
+        "error": failure.error or failure.last_line,
         "place": failure.place,
     }
 

@@ -24,7 +24,7 @@ from clusterrun.model.nearest import nearest
 from clusterrun.model.spec import JobSpec
 from clusterrun.script import submit_again
 from clusterrun.script.containers import ANSWER_SECONDS, LEAST_PYTHON, Run
-from clusterrun.script.launch_commands import SHELLS, script_of
+from clusterrun.script.launch_commands import ACTIVATORS, SETUP_COMMANDS, SHELLS, WITHOUT_EFFECT, script_of
 
 _DASHES = "\u2010\u2011\u2012\u2013\u2014\u2015\u2212\ufe58\ufe63\uff0d"
 _QUOTES = "\u2018\u2019\u201a\u201b\u201c\u201d\u201e\u201f"
@@ -37,11 +37,7 @@ _ASSIGNMENT = re.compile(r"([A-Za-z_]\w*)=(.*)", re.ASCII | re.DOTALL)
 _TRAP = re.compile(r"(?:^|[;&|{]\s*)trap\s+(?:--\s+)?(?!-(?:\s|[lp])|''|\"\")\S")
 _SOURCED = re.compile(r"(?:^|[;&|{(]\s*)(?:source|\.|bash|sh)\s+([^\s;&|<>()]+)")
 _PYTHON = re.compile(r"python[\d.]*", re.ASCII)
-# Commands of a shell that prepare it for the commands after them. Some systems have programs of the names in
-# the first group, which have no effect.
-_WITHOUT_EFFECT = ("source", ".", "export", "cd", "alias", "ulimit", "umask", "unset")
-_SETUP_COMMANDS = (*_WITHOUT_EFFECT, "pushd", "module", "ml", "declare", "set", "shopt")
-_ACTIVATORS = ("conda", "mamba", "micromamba")
+_PREPARES = (*SETUP_COMMANDS, "declare", "set", "shopt")
 # Other commands and keywords that only a shell runs.
 _SHELL_COMMANDS = (
     *("eval", "exec", "trap", "wait", "builtin", "command", "let", "local", "read", "return", "shift"),
@@ -107,9 +103,9 @@ def check_words(spec: JobSpec, verb: str = "submit") -> tuple[str, ...]:
 def _check_shell_command(spec: JobSpec, verb: str) -> None:
     """Refuse a command that only a shell can run, with the line to type instead."""
     first, second = (*spec.command, "")[:2]
-    activates = os.path.basename(first) in _ACTIVATORS and second in ("activate", "deactivate")
-    prepares = activates or first in _SETUP_COMMANDS
-    is_certain = activates or first in _WITHOUT_EFFECT
+    activates = os.path.basename(first) in ACTIVATORS and second in ("activate", "deactivate")
+    prepares = activates or first in _PREPARES
+    is_certain = activates or first in WITHOUT_EFFECT
     if not (prepares or first in _SHELL_COMMANDS) or (not is_certain and shutil.which(first)):
         return
     meant = replace(spec, command=("bash", "-c", " ".join(spec.command)))

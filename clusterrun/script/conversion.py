@@ -22,7 +22,9 @@ from clusterrun.script.directives import (
     translate,
 )
 from clusterrun.script.launch_commands import (
+    ACTIVATORS,
     PYTHON,
+    SETUP_COMMANDS,
     SHELLS,
     LaunchCommand,
     inline_text,
@@ -45,10 +47,7 @@ from clusterrun.script.statement_rules import PRINTS, TASK_COUNTS, Facts, rule_f
 ARRAY_VARIABLE = "SLURM_ARRAY_TASK_ID"
 _HELPERS = (*PRINTS, "mkdir", "cp", "rsync", "rm", "ls", "tar", "unzip", "touch", "sleep", "sbcast", "true")
 # Commands that prepare the shell. The run ends if one of them fails; others may fail, as in the script.
-_PREPARES = (
-    *("module", "ml", "source", ".", "conda", "mamba", "micromamba", "cd", "pushd", "spack", "ulimit"),
-    *("export", "unset", "umask", "alias"),
-)
+_PREPARES = (*SETUP_COMMANDS, *ACTIVATORS, "spack")
 # Commands of a script that are no program to run.
 _SHELL_COMMANDS = (
     *("set", "shopt", "trap", "exit", "wait", "kill", "eval", "read", "[", "[[", "test", "local", "return"),

@@ -22,6 +22,11 @@ _SUBCOMMAND = {"accelerate": "launch", "colossalai": "run"}
 MODULES = ("torch.distributed.run", "torch.distributed.launch", "accelerate.commands.launch")
 SCHEDULERS = ("srun", "sbatch", "salloc")
 SHELLS = ("bash", "sh", "zsh", "dash", "ksh")
+# Commands that prepare the shell for the commands after them. Some systems have programs of the names in the
+# first group, which have no effect.
+WITHOUT_EFFECT = ("source", ".", "export", "cd", "alias", "ulimit", "umask", "unset")
+SETUP_COMMANDS = (*WITHOUT_EFFECT, "pushd", "module", "ml")
+ACTIVATORS = ("conda", "mamba", "micromamba")
 # Words before a command that every rank can do without.
 _NEEDLESS_BEFORE = (
     *("env", "time", "nohup", "setsid", "exec", "command", "builtin", "eval"),

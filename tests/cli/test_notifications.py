@@ -9,31 +9,17 @@ import re
 import shlex
 import stat
 import time
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from tests.cli.conftest import ROOT, CommandLine
-from tests.notify.servers import mail_server, web_server
 
 PAGE = (ROOT / "docs/notifications.md").read_text(encoding="utf-8")
 LINES = re.findall(r"^    (clusterrun submit --notify .*)$", PAGE, re.MULTILINE)
 SLACK, WEBHOOK, MAIL = LINES
 HOSTILE_NAME = "train $(touch pwned) <!channel>"
-
-
-@pytest.fixture
-def web() -> Iterator[Any]:
-    with web_server() as server:
-        yield server
-
-
-@pytest.fixture
-def smtp() -> Iterator[Any]:
-    with mail_server() as server:
-        yield server
 
 
 def until(observed: list[Any], count: int) -> list[Any]:

@@ -1,4 +1,4 @@
-"""A web server and a mail server on this machine that record what they receive."""
+"""Fixtures: a web server and a mail server on this machine that record what they receive."""
 
 from __future__ import annotations
 
@@ -9,6 +9,8 @@ import threading
 from collections.abc import Iterator
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
+
+import pytest
 
 # A path that begins with one of these gets this answer.
 ANSWERS = {"/refused": 403, "/moved": 302, "/broken": 500}
@@ -70,13 +72,13 @@ def serving(server: Any) -> Iterator[Any]:
         thread.join(30)
 
 
-@contextlib.contextmanager
-def web_server() -> Iterator[Any]:
+@pytest.fixture
+def web() -> Iterator[Any]:
     with serving(ThreadingHTTPServer(("127.0.0.1", 0), Posts)) as server:
         yield server
 
 
-@contextlib.contextmanager
-def mail_server() -> Iterator[Any]:
+@pytest.fixture
+def smtp() -> Iterator[Any]:
     with serving(socketserver.ThreadingTCPServer(("127.0.0.1", 0), Mails)) as server:
         yield server

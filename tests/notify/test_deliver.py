@@ -8,7 +8,6 @@ import json
 import os
 import subprocess
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -19,25 +18,12 @@ from clusterrun.notify import deliver, notify_address
 from clusterrun.notify.deliver import deliver_all
 from clusterrun.notify.event_message import ENDED, event_document, message_of
 from clusterrun.script.pack import agent_program
-from tests.notify.servers import mail_server, web_server
 from tests.notify.test_event_message import FAILED_RUN
 
 HOSTILE = "<!channel> & @everyone \udcff é"
 DOCUMENT = event_document(ENDED, replace(FAILED_RUN, reason=HOSTILE), "train", "47", "/runs/r-1", 3760.0)
 TEXT = message_of(DOCUMENT).text
 BARE = {"PATH": "/nonexistent"}
-
-
-@pytest.fixture
-def web() -> Iterator[Any]:
-    with web_server() as server:
-        yield server
-
-
-@pytest.fixture
-def smtp() -> Iterator[Any]:
-    with mail_server() as server:
-        yield server
 
 
 def test_a_web_server_gets_the_event_and_its_text(web: Any) -> None:
