@@ -90,6 +90,11 @@ class LaunchCommand:
         return self.program in SCHEDULERS
 
     @property
+    def keeps_accelerate(self) -> bool:
+        """Return whether accelerate has to start the ranks, because only it knows some of its options."""
+        return bool(self.untranslated) and "accelerate" in self.rank_launcher
+
+    @property
     def starts_one(self) -> bool:
         """Return whether it starts a single process, according to its options."""
         return max(self.nodes, self.per_node, self.total, 1) == 1

@@ -71,6 +71,14 @@ def test_what_is_not_translated_or_not_needed_has_a_reason(path: Path) -> None:
             "--gpus 2 --setup 'source e.sh' t.py",
         ),
         ('L="torchrun --nproc_per_node 2"\nsrun bash -c "$L t.py"', "--gpus 2 t.py"),
+        ("bash -c 'srun --ntasks-per-node=4 python t.py'", "--ranks-per-node 4 t.py"),
+        ("f() {\n torchrun --nproc_per_node 2 t.py\n}\nA=1 f", "--gpus 2 --env A=1 t.py"),
+        (
+            "accelerate launch --config_file a.yaml t.py",
+            "--per-node bash -c 'exec accelerate launch --config_file a.yaml --num_machines $NNODES "
+            "--num_processes $((NNODES * NPROC_PER_NODE)) --machine_rank $NODE_RANK "
+            "--main_process_ip $MASTER_ADDR --main_process_port $MASTER_PORT t.py'",
+        ),
         ("trap 'scontrol requeue $SLURM_JOB_ID' USR1\nsrun python t.py &\nwait", "--requeue t.py"),
         ("python - <<E\n1\nE\nsrun python t.py", "--setup '{ python - <<E\n1\nE\n} || :' t.py"),
     ],
@@ -294,6 +302,11 @@ def test_broken_shell_code_is_named_and_not_kept() -> None:
         ('ALL="${@:2}"\nsrun python t.py $ALL', ("a", "b", "c"), "submit t.py b c"),
         ('ALL="$@"\nsrun python t.py $ALL', (), "submit t.py"),
         ("srun bash run.sh $1", ("3",), "submit t.py --x 3"),
+        (
+            'shift\nfor s in 1 2; do\n python t.py $s "$@"\ndone',
+            ("a", "b"),
+            "sweep --time 5 --set s=1,2 t.py '{s}' b",
+        ),
     ],
 )  # fmt: skip
 def test_arguments_of_the_batch_script_are_in_the_line(

@@ -1,0 +1,578 @@
+"""Reads the statements of a batch script: the command that trains, its setup, what has no translation.
+
+A script, a script that it starts, a function and a block of statements are all read to one ``Reading``.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import shlex
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from enum import IntEnum
+
+from clusterrun.model.frozen import frozen, replace
+from clusterrun.script.batch_scripts import Part, PartOutcome
+from clusterrun.script.launch_commands import (
+    ACTIVATORS,
+    PYTHON,
+    SETUP_COMMANDS,
+    SHELLS,
+    LaunchCommand,
+    inline_text,
+    joined,
+    launch_in,
+    script_of,
+    without_python,
+)
+from clusterrun.script.shell_source import (
+    Body,
+    Command,
+    Constant,
+    ShellSource,
+    Statement,
+    is_launcher_text,
+    plain_text,
+)
+from clusterrun.script.statement_rules import PRINTS, TASK_COUNTS, Facts, rule_for
+
+_HELPERS = (*PRINTS, "mkdir", "cp", "rsync", "rm", "ls", "tar", "unzip", "touch", "sleep", "sbcast", "true")
+# Commands that prepare the shell. The run ends if one of them fails; others may fail, as in the script.
+_PREPARES = (*SETUP_COMMANDS, *ACTIVATORS, "spack")
+# Commands of a script that are no program to run.
+_SHELL_COMMANDS = (
+    *("set", "shopt", "trap", "exit", "wait", "kill", "eval", "read", "[", "[[", "test", "local", "return"),
+    *("sbatch", "scontrol", "squeue", "sacct", "scancel", "git", "pip", "pip3", "tee", "cat", "grep", "sed"),
+    *("awk", "find", "ln", "mv", "chmod", "wget", "curl", "ray", "jupyter", "seff", "nvcc", "make", "cmake"),
+)
+# Modules that are tools, and no training script.
+_TOOLS = ("pip", "venv", "ensurepip", "http.server", "json.tool", "zipfile")
+# The value of a sweep in a word of the command.
+_PLACEHOLDER = re.compile(r"\{([A-Za-z_]\w*)\}", re.ASCII)
+# An argument of a script: ``$1``, ``"$@"``. Awk's own stand in single quotes.
+_POSITIONAL = re.compile(r"\$(?:\{?[1-9@*]|#)(?![^\n]*'[^']*$)|\bgetopts ")
+# ``${NAME:=default}`` sets a variable.
+_DEFAULTED = re.compile(r"\$\{([A-Za-z_]\w*):?=", re.ASCII)
+_READ = re.compile(r"\$\{?([A-Za-z_]\w*)", re.ASCII)
+# Blocks inside of blocks, and scripts that start scripts. A deeper one is a program.
+_MOST_DEPTH = 6
+_IN_LOGS = "clusterrun logs shows the output"
+_END_IS_REPORTED = "clusterrun reports the end of the run"
+
+
+class TrainingKind(IntEnum):
+    """How a script starts a command. The last command of the highest kind is the one that trains."""
+
+    PROGRAM = 1
+    PYTHON = 2
+    # A launcher starts it: it has several processes.
+    LAUNCHED = 3
+
+
+@frozen
+class Training:
+    """The command of a script that trains."""
+
+    kind: TrainingKind
+    command: Command
+    # A launcher that starts nothing but the command, if there is no other.
+    launch: LaunchCommand
+
+
+@frozen
+class Reading:
+    """What the statements of a script, or of a part of it, ask for."""
+
+    training: Training | None = None
+    # COMMAND of submit; () if nothing trains.
+    command: tuple[str, ...] = ()
+    setup: tuple[str, ...] = ()
+    # Options that statements ask for, such as ``--input``.
+    options: tuple[tuple[str, str], ...] = ()
+    # (variable, values) of each loop around the command, the outer one first.
+    sweeps: tuple[tuple[str, str], ...] = ()
+    # Whether it prepares the requeue of the job.
+    requeues: bool = False
+    parts: tuple[Part, ...] = ()
+
+
+@frozen
+class _Scope:
+    """The statements that are read, and what surrounds them."""
+
+    source: ShellSource
+    read_file: Callable[[str], str]
+    # Those of the script before a ``shift``; None if they are known only when it runs.
+    arguments: tuple[str, ...] | None
+    depth: int = 0
+
+
+@frozen
+class _Candidate:
+    """A command that may be the one that trains."""
+
+    statement: Statement
+    training: Training
+    # The block in which it stands, or the script or function that it runs; None for a program.
+    inner: Reading | None
+    is_block: bool = False
+
+
+def variables_read(lines: Sequence[str]) -> set[str]:
+    """Return the variables that shell code reads."""
+    return set(_READ.findall(" ".join(lines)))
+
+
+def read_script(
+    source: ShellSource, read_file: Callable[[str], str], arguments: tuple[str, ...] | None
+) -> Reading:
+    """Return what the script ``source`` asks for.
+
+    ``read_file`` returns the text of a script that it starts, or ''. ``arguments``: those of the script; None
+    if they are known only when it runs.
+    """
+    reading = _read(_Scope(source, read_file, arguments))
+    if not source.has_errors:
+        return reading
+    reason = "parts of the script are no shell code: bash -n says which"
+    part = Part(1, source.first_line, PartOutcome.UNTRANSLATED, reason)
+    return replace(reading, parts=(*reading.parts, part))
+
+
+def _read(scope: _Scope) -> Reading:
+    statements = scope.source.statements
+    training: _Candidate | None = None
+    for candidate in _candidates(scope):
+        kind, is_one_task = candidate.training.kind, candidate.training.launch.total == 1
+        best_kind = training.training.kind if training else TrainingKind.PROGRAM
+        if kind >= best_kind and not (is_one_task and best_kind is TrainingKind.LAUNCHED):
+            training = candidate
+    if training is None:
+        place, of_training = len(statements), Reading()
+    elif training.is_block and training.inner:
+        place, of_training = statements.index(training.statement), _block_reading(training, training.inner)
+    else:
+        place, of_training = statements.index(training.statement), _command_reading(scope, training)
+    before = _read_before(scope, statements[:place], training, of_training)
+    setup = (*before.setup, *of_training.setup)
+    if scope.arguments and any(_POSITIONAL.search(line) for line in setup):
+        words = [_setup_word(value, scope.source.constants) for value in scope.arguments]
+        setup = (f"set -- {' '.join(words)}", *setup)
+    else:
+        own_setup = [line for line in before.setup if not re.match(r"shift\b", line)]
+        setup = (*own_setup, *of_training.setup)
+    parts = [*of_training.parts, *before.parts, *map(_part_after, statements[place + 1 :])]
+    for statement in statements if scope.arguments is None else ():
+        is_inner = bool(statement.bodies) and training is not None and statement is training.statement
+        is_function = statement.kind == "function_definition"
+        if not is_function and not is_inner and _POSITIONAL.search(statement.text):
+            reason = "it reads an argument of the batch script: clusterrun convert SCRIPT ARGUMENTS"
+            parts.append(
+                Part(statement.line, statement.text.partition("\n")[0], PartOutcome.UNTRANSLATED, reason)
+            )
+    requeues = before.requeues or of_training.requeues
+    return replace(of_training, setup=setup, requeues=requeues, parts=tuple(parts))
+
+
+# --- which command trains ---
+
+
+def _candidates(scope: _Scope) -> Iterator[_Candidate]:
+    """Yield the commands that may train, in their order."""
+    for statement in scope.source.statements:
+        if statement.kind == "function_definition":
+            continue
+        block = _block_that_trains(scope, statement)
+        if block and block.training:
+            yield _Candidate(statement, block.training, block, is_block=True)
+            continue
+        for command in statement.commands:
+            names = command.names
+            launch = launch_in(names, reads_inline=False)
+            kind: TrainingKind | None = None
+            if launch and launch.program not in ("sbatch", "salloc"):
+                inner = _started(scope, launch.command, command, statement.line)
+                is_helper = not launch.command or os.path.basename(launch.command[0]) in _HELPERS
+                if not is_helper and (inner is None or inner.training):
+                    kind = TrainingKind.LAUNCHED
+            else:
+                launch = _plain_launch(names)
+                inner = _started(scope, launch.command, command, statement.line)
+                if inner and inner.training:
+                    kind = max(inner.training.kind, TrainingKind.PYTHON)
+                elif _runs_python(names):
+                    kind = TrainingKind.PYTHON
+                elif (statement.is_plain or statement.bodies) and _is_program(names):
+                    kind = TrainingKind.PROGRAM
+            if kind:
+                yield _Candidate(statement, Training(kind, command, launch), inner)
+
+
+def _block_that_trains(scope: _Scope, statement: Statement) -> Reading | None:
+    """Return the block of a loop, a condition or a group in which a command trains; None if there is none."""
+    if scope.depth >= _MOST_DEPTH:
+        return None
+    loop = {statement.loop: f"{{{statement.loop}}}"} if statement.loop_values else {}
+    blocks = [_block(scope, body, scope.source.arguments, constants=loop) for body in statement.bodies]
+    blocks = [block for block in blocks if block.training]
+    return max(reversed(blocks), key=_kind_of_training, default=None)
+
+
+def _kind_of_training(reading: Reading) -> TrainingKind:
+    return reading.training.kind if reading.training else TrainingKind.PROGRAM
+
+
+def _started(scope: _Scope, words: tuple[str, ...], command: Command, line: int) -> Reading | None:
+    """Return what the shell script or the function asks for that ``words`` run; None for other programs.
+
+    ``words`` are the last ones of ``command``. All parts of another script get ``line``.
+    """
+    if not words or scope.depth >= _MOST_DEPTH:
+        return None
+    if function := scope.source.functions.get(words[0]):
+        # A function that calls itself is not followed.
+        others = {name: body for name, body in scope.source.functions.items() if name != words[0]}
+        return _block(scope, function, command.last_values(len(words) - 1), functions=others)
+    text = inline_text(words)
+    place = words.index(text) + 1 if text else 0  # the word behind the text is its name
+    if not text:
+        name = script_of(words, SHELLS)
+        is_shell = name != words[0] or name.endswith((".sh", ".bash", ".slurm", ".sbatch"))
+        text = scope.read_file(name) if is_shell and name else ""
+        place = words.index(name) if text else 0
+    if not text:
+        return None
+    arguments = command.last_values(max(0, len(words) - place - 1))
+    source = ShellSource(text, scope.source.constants, arguments, scope.source.functions)
+    reading = _read(replace(scope, source=source, arguments=arguments, depth=scope.depth + 1))
+    return replace(reading, parts=tuple(replace(part, line=line) for part in reading.parts))
+
+
+def _block(
+    scope: _Scope,
+    body: Body,
+    arguments: tuple[str, ...] | None,
+    constants: Mapping[str, Constant] | None = None,
+    functions: Mapping[str, Body] | None = None,
+) -> Reading:
+    """Return what the statements of a function, a loop, a branch or a group ask for."""
+    source = ShellSource(
+        body.text,
+        {**scope.source.constants, **(constants or {})},
+        arguments,
+        scope.source.functions if functions is None else functions,
+        lines_above=body.line - 1,
+    )
+    return _read(replace(scope, source=source, arguments=arguments, depth=scope.depth + 1))
+
+
+def _plain_launch(names: tuple[str, ...]) -> LaunchCommand:
+    """Return a launch of one process by ``names``, without a launcher."""
+    environment: list[tuple[str, str]] = []
+    words = list(names)
+    while words and re.match(r"[A-Za-z_]\w*=", words[0]):
+        name, _, value = words.pop(0).partition("=")
+        environment.append((name, value))
+    while words and words[0] in ("time", "nohup", "exec", "command", "eval"):
+        words.pop(0)
+    return LaunchCommand("", command=without_python(tuple(words)), environment=tuple(environment))
+
+
+def _runs_python(names: tuple[str, ...]) -> bool:
+    """Return whether the command runs a Python script or module, possibly behind a wrapper."""
+    for place, name in enumerate(names):
+        if PYTHON.fullmatch(os.path.basename(name)):
+            script = without_python(names[place:])
+            if script[0] == "-m":
+                return script[1] not in _TOOLS
+            return script[0].endswith(".py")
+    return bool(names) and names[0].endswith(".py")
+
+
+def _is_program(names: tuple[str, ...]) -> bool:
+    return (
+        bool(names)
+        and not names[0].startswith("$")
+        and names[0] not in (*_HELPERS, *_PREPARES, *_SHELL_COMMANDS)
+    )
+
+
+# --- the statement with the command ---
+
+
+def _block_reading(candidate: _Candidate, inner: Reading) -> Reading:
+    """Return what the block ``inner`` asks for, in a loop, a condition or a group."""
+    statement = candidate.statement
+    title = statement.text.partition("\n")[0]
+    placeholder = f"{{{statement.loop}}}"
+    sweeps = inner.sweeps
+    outcome, reason = (
+        PartOutcome.UNTRANSLATED,
+        f"the command stands in {_kind(statement)}, which is not in the line",
+    )
+    reads = variables_read((*inner.command, *inner.setup))
+    if statement.loop_values and (
+        statement.loop in reads or any(placeholder in word for word in inner.command)
+    ):
+        sweeps = ((statement.loop, ",".join(statement.loop_values)), *sweeps)
+        reason = ""
+    elif statement.loop_values and placeholder in " ".join(candidate.training.command.names):
+        outcome, reason = PartOutcome.NEEDLESS, "clusterrun starts the ranks of every node"
+    elif statement.kind in ("compound_statement", "subshell"):
+        reason = ""
+    elif statement.kind in ("redirected_statement", "pipeline") and not statement.loop:
+        outcome, reason = PartOutcome.NEEDLESS, _IN_LOGS
+    parts = _around(statement, inner)
+    if reason:
+        parts += (Part(statement.line, title, outcome, reason),)
+    return replace(inner, sweeps=sweeps, parts=parts)
+
+
+def _around(statement: Statement, inner: Reading | None) -> tuple[Part, ...]:
+    """Return the part of a statement with the command, and those of what it contains or runs."""
+    inner_parts = inner.parts if inner else ()
+    others = [part for part in inner_parts if part.outcome is not PartOutcome.COMMAND]
+    return (Part(statement.line, statement.text, PartOutcome.COMMAND), *others)
+
+
+def _command_reading(scope: _Scope, candidate: _Candidate) -> Reading:
+    """Return what a statement asks for whose command trains."""
+    statement, training, launch = candidate.statement, candidate.training, candidate.training.launch
+    line = statement.line
+    inner = candidate.inner
+    is_function = bool(launch.command) and launch.command[0] in scope.source.functions
+    is_followed = inner and inner.training and (inner.training.kind is TrainingKind.LAUNCHED or is_function)
+    if inner and inner.training and is_followed:
+        # A command without a launcher adds its variables alone.
+        environment = (*launch.environment, *inner.training.launch.environment)
+        launch = (
+            joined(launch, inner.training.launch)
+            if launch.program
+            else replace(inner.training.launch, environment=environment)
+        )
+        reading = replace(inner, parts=_around(statement, inner))
+    else:
+        parts = list(_around(statement, None))
+        for option in () if launch.keeps_accelerate else launch.untranslated:
+            reason = f"an option of {launch.rank_launcher or launch.program} alone"
+            if option.startswith("$"):
+                reason = f"options of {launch.program} that only running the script shows"
+            parts.append(Part(line, option, PartOutcome.UNTRANSLATED, reason))
+        parts += [Part(line, launch.program, PartOutcome.NEEDLESS, remark) for remark in launch.remarks]
+        parts += [Part(line, option, PartOutcome.NEEDLESS, _IN_LOGS) for option in launch.outputs]
+        reading = Reading(command=_command(scope, launch, training.command), parts=tuple(parts))
+    parts, setup, options = list(reading.parts), list(reading.setup), list(reading.options)
+    # The line is typed before the script computes its variables.
+    own = {
+        name for other in scope.source.statements for name in (*other.sets, *_DEFAULTED.findall(other.text))
+    }
+    for name, value in launch.options:
+        if name != "setup" and own & variables_read([value]):
+            reason = f"--{name} reads a variable of the script: write its value into the line"
+            parts.append(Part(line, value, PartOutcome.UNTRANSLATED, reason))
+    if not statement.is_plain and statement.kind != "list":
+        reason = f"the command stands in {_kind(statement)}, which is not in the line"
+        parts.append(Part(line, statement.text.partition("\n")[0], PartOutcome.UNTRANSLATED, reason))
+    for part in _other_commands(statement, training.command):
+        parts.append(part)
+        if part.outcome is PartOutcome.SETUP:
+            setup.append(part.text)
+    for text in training.command.redirections:
+        if text.startswith("<<"):
+            reason = "put it into a file and give --input FILE"
+            parts.append(Part(line, text.partition("\n")[0], PartOutcome.UNTRANSLATED, reason))
+        elif text.startswith("<"):
+            options.append(("input", shlex.split(text[1:])[0] if text[1:].strip() else ""))
+            parts.append(Part(line, text, PartOutcome.OPTION))
+        else:
+            parts.append(Part(line, text, PartOutcome.NEEDLESS, _IN_LOGS))
+    return replace(
+        reading,
+        training=replace(training, launch=launch),
+        setup=tuple(setup),
+        options=tuple(options),
+        parts=tuple(parts),
+    )
+
+
+def _command(scope: _Scope, launch: LaunchCommand, command: Command) -> tuple[str, ...]:
+    """Return COMMAND. A shell expands the words that only running the script shows."""
+    words = [word for word in launch.command if word not in ("$@", "$*")]
+    launcher = _accelerate(launch) if launch.keeps_accelerate else ""
+    if not launcher and not any(word in command.open_words for word in words):
+        return tuple(words)
+    texts = [command.open_words.get(word) or shlex.quote(word) for word in words]
+    is_script = bool(words) and (words[0] == "-m" or words[0].endswith(".py"))
+    # A launcher of ranks starts a Python script, whatever its name.
+    is_script = is_script or bool(launch.rank_launcher and words[0] in command.open_words)
+    text = " ".join((launcher or ("python" if is_script else ""), *texts)).strip()
+    reads = variables_read([text])
+    arrays = [
+        statement.text
+        for statement in scope.source.statements
+        if "=(" in statement.text and statement.sets & reads
+    ]
+    code = "\n".join((*arrays, f"exec {text}"))
+    arguments = ("bash", *scope.arguments) if scope.arguments and _POSITIONAL.search(code) else ()
+    return ("bash", "-c", code, *arguments)
+
+
+def _accelerate(launch: LaunchCommand) -> str:
+    """Return the shell's text that starts accelerate once per node, with the options that only it knows."""
+    words = [word for option in launch.untranslated for word in shlex.split(option)]
+    texts = [
+        word if word.startswith("$") else f'"{word}"' if "$" in word else shlex.quote(word) for word in words
+    ]
+    own_options = " ".join(texts)
+    multi = "" if re.search(r"--(use|config)[_-]", own_options) else " --multi_gpu"
+    return (
+        f"accelerate launch {own_options}{multi} --num_machines $NNODES --num_processes "
+        "$((NNODES * NPROC_PER_NODE)) --machine_rank $NODE_RANK --main_process_ip $MASTER_ADDR "
+        "--main_process_port $MASTER_PORT"
+    )
+
+
+def _other_commands(statement: Statement, training: Command) -> Iterator[Part]:
+    """Yield what becomes of the other commands of the statement that trains."""
+    is_behind = False
+    for command in statement.commands:
+        text = " ".join(word.text for word in command.words)
+        name = command.names[0] if command.names else ""
+        if command is training:
+            is_behind = True
+        elif statement.kind == "pipeline" and is_behind and name in ("tee", "cat", "ts", "stdbuf"):
+            yield Part(statement.line, text, PartOutcome.NEEDLESS, _IN_LOGS)
+        elif is_behind and name in ("exit", "wait", *PRINTS):
+            yield Part(statement.line, text, PartOutcome.NEEDLESS, _END_IS_REPORTED)
+        elif not is_behind and (name in _PREPARES or statement.kind == "list"):
+            yield Part(statement.line, text, PartOutcome.SETUP)
+        elif statement.is_plain or statement.kind == "list":
+            yield Part(statement.line, text, PartOutcome.UNTRANSLATED, "it stands beside the command")
+
+
+def _kind(statement: Statement) -> str:
+    """Return the kind of a statement in words."""
+    if statement.kind in ("if_statement", "case_statement"):
+        return "a condition"
+    if statement.loop or statement.kind in ("while_statement", "c_style_for_statement"):
+        return "a loop"
+    return f"a {statement.kind.replace('_', ' ')}"
+
+
+# --- the statements before and after it ---
+
+
+def _read_before(
+    scope: _Scope, statements: Sequence[Statement], training: _Candidate | None, of_training: Reading
+) -> Reading:
+    """Return the setup lines of the statements before the command.
+
+    They are read backwards, because a line is needed if a later one reads the variables that it sets.
+    """
+    needed = variables_read((*of_training.command, *of_training.setup))
+    read_by_setup = variables_read(of_training.setup)
+    commands = training.statement.commands if training else ()
+    called = {name for command in commands for name in _plain_launch(command.names).command[:1]}
+    setup: list[str] = []
+    parts: list[Part] = []
+    requeues = False
+    for statement in reversed(statements):
+        facts = _facts(scope, statement, needed, read_by_setup)
+        rule = rule_for(facts)
+        lines: list[str] = []
+        if rule:
+            requeues = requeues or facts.requeues
+            outcome, reason = rule.outcome, rule.reason
+            if facts.name == "shift":
+                lines = [statement.text]
+        elif statement.kind == "function_definition" and _function_name(statement) in called:
+            outcome, reason = PartOutcome.NEEDLESS, "its statements stand in the line"
+        else:
+            counts = ", ".join(sorted((statement.reads & TASK_COUNTS) - {*scope.source.constants}))
+            reason = f"{counts} has another value: the job has one task per node" if counts else ""
+            outcome = PartOutcome.SETUP
+            lines = _setup_lines(facts, sorted(statement.sets & needed))
+            needed |= statement.reads
+            read_by_setup |= statement.reads
+        parts.insert(0, Part(statement.line, statement.text, outcome, reason))
+        setup[:0] = lines
+    return Reading(setup=tuple(setup), requeues=requeues, parts=tuple(parts))
+
+
+def _setup_lines(facts: Facts, read_variables: list[str]) -> list[str]:
+    """Return the setup lines of a statement. ``read_variables``: what it sets and a later line reads."""
+    statement = facts.statement
+    text = _setup_text(statement)
+    if statement.kind == "variable_assignment":
+        return [f"export {text}" if "=(" not in text else text]
+    if statement.kind in ("declaration_command", "function_definition") or facts.name in _PREPARES:
+        return [f"export{text[5:]}" if text.startswith("local ") else text]
+    lines = [f"{{ {text}\n}} || :" if "\n" in text else f"{text} || :"]
+    # The shell of a rank needs what a condition or a loop sets.
+    return [*lines, f"export {' '.join(read_variables)}"] if read_variables else lines
+
+
+def _setup_text(statement: Statement) -> str:
+    """Return the text of a statement. A step of one task needs no srun: setup runs once."""
+    launch = launch_in(statement.commands[0].names, reads_inline=False) if statement.commands else None
+    if not (statement.kind == "command" and launch and launch.command and _is_one_task(launch)):
+        return statement.text
+    words, sources = statement.commands[0].names, statement.commands[0].open_words
+    command = words[len(words) - len(launch.command) :]
+    python = "python " if words[-len(command) - 1 :][:1] and launch.command[0].endswith(".py") else ""
+    return python + " ".join(sources.get(word) or shlex.quote(word) for word in command)
+
+
+def _setup_word(value: str, constants: Mapping[str, Constant]) -> str:
+    """Return a word for a setup line, which does not expand the ``{name}`` of a sweep."""
+    for name in _PLACEHOLDER.findall(value):
+        if constants.get(name) == f"{{{name}}}":
+            return f'"{value}"'.replace(f"{{{name}}}", f"${name}")
+    return shlex.quote(plain_text(value))
+
+
+def _facts(scope: _Scope, statement: Statement, needed: set[str], read_by_setup: set[str]) -> Facts:
+    constants = scope.source.constants
+    is_function = statement.kind == "function_definition"
+    names = statement.commands[0].names[:1] if statement.commands else ()
+    text = statement.text
+    if names == ("trap",):
+        # A trap does what the functions do that it calls.
+        functions = [other for other in scope.source.statements if other.kind == "function_definition"]
+        text += "".join(other.text for other in functions if _function_name(other) in statement.text)
+    launches = [launch_in(command.names, reads_inline=False) for command in statement.commands]
+    return Facts(
+        statement,
+        is_read=bool(statement.sets & needed),
+        is_read_by_setup=bool(statement.sets & read_by_setup),
+        is_constant=statement.sets <= set(constants),
+        sets_launcher=statement.kind == "declaration_command"
+        and any(is_launcher_text(constants[name]) for name in statement.sets & set(constants)),
+        requeues=(names == ("trap",) or is_function) and "requeue" in text,
+        launches=not is_function
+        and any(
+            launch.command
+            and os.path.basename(launch.command[0]) not in _HELPERS
+            and not _is_one_task(launch)
+            for launch in launches
+            if launch
+        ),
+    )
+
+
+def _function_name(statement: Statement) -> str:
+    return statement.text.split("(")[0].split()[-1]
+
+
+def _is_one_task(launch: LaunchCommand) -> bool:
+    """Return whether srun starts one task, as its options say."""
+    return launch.program == "srun" and launch.total == 1 and launch.per_node <= 1
+
+
+def _part_after(statement: Statement) -> Part:
+    """Return what becomes of a statement behind the command."""
+    names = {command.names[0] for command in statement.commands if command.names}
+    if names <= {"wait", "exit", "set", *PRINTS}:
+        return Part(statement.line, statement.text, PartOutcome.NEEDLESS, _END_IS_REPORTED)
+    reason = "it runs after the ranks: a run of its own with --after RUN, or clusterrun wait RUN && …"
+    return Part(statement.line, statement.text, PartOutcome.UNTRANSLATED, reason)
