@@ -54,19 +54,28 @@ class Record:
     by_thread: bool = False
 
 
-def record_of_entry(entry: Mapping[str, Any], group: str, at: float) -> Record:
-    """Return the record of one entry of torch's flight recorder. ``at``: seconds since the epoch."""
+def record_of_entry(entry: Mapping[str, Any], group: str) -> Record:
+    """Return the record of one entry of torch's flight recorder. Damaged fields count as absent."""
+    began = entry.get("at") or entry.get("time_discovered_started_ns") or entry.get("time_created_ns")
     return Record(
         group,
-        int(entry.get("collective_seq_id") or 0),
+        whole_number(entry.get("collective_seq_id")),
         str(entry.get("profiling_name") or "").partition(":")[2],
         _text_of_sizes(entry.get("input_sizes")),
         _text_of_sizes(entry.get("input_dtypes")),
         bool(entry.get("retired")) or entry.get("state") == "completed",
-        at,
-        int(entry.get("op_id") or 0),
+        whole_number(began) / 1e9,
+        whole_number(entry.get("op_id")),
         bool(entry.get("by_thread")),
     )
+
+
+def whole_number(value: object) -> int:
+    """Return a number of a file or an answer that may be damaged; 0 if it is none."""
+    try:
+        return int(str(value))
+    except ValueError:
+        return 0
 
 
 def _text_of_sizes(value: Any) -> str:

@@ -9,9 +9,10 @@ from __future__ import annotations
 import io
 import json
 import pickle
+import re
 from collections.abc import Mapping
 
-from clusterrun.diagnosis.evidence import Group, Record, record_of_entry
+from clusterrun.diagnosis.evidence import Group, Record, record_of_entry, whole_number
 from clusterrun.diagnosis.verdict import folded
 from clusterrun.model.frozen import Any
 
@@ -43,8 +44,9 @@ def groups_and_records(
     count: dict[str, int] = {}
     groups: dict[str, Group] = {}
     for entry in reversed(entries):
-        names = [str(name) for name in entry.get("process_group") or (entry.get("pg_id"),)]
-        name = names[0]
+        names = entry.get("process_group")
+        names = list(map(str, names)) if isinstance(names, (list, tuple)) else []
+        name = names[0] if names else str(entry.get("pg_id"))
         if entry.get("is_p2p"):
             continue
         if name not in groups:
@@ -52,19 +54,18 @@ def groups_and_records(
             ranks = _ranks(document, name)
             if is_default and not ranks and world_size:
                 ranks = tuple(range(world_size))
-            sequence = int(entry.get("collective_seq_id") or 0)
+            sequence = whole_number(entry.get("collective_seq_id"))
             backend = str(entry.get("profiling_name") or "").partition(":")[0]
             groups[name] = Group(name, len(ranks), sequence, is_default, backend, folded(ranks))
         count[name] = count.get(name, 0) + 1
-        if count[name] > most:
-            continue
-        began = entry.get("time_discovered_started_ns") or entry.get("time_created_ns") or 0
-        records.append(record_of_entry(entry, name, int(began) / 1e9))
+        if count[name] <= most:
+            records.append(record_of_entry(entry, name))
     return tuple(groups.values()), tuple(reversed(records))
 
 
 def _ranks(document: Mapping[str, Any], name: str) -> tuple[int, ...]:
     """Return the members of a group; () if they are unknown, as those of gloo are."""
-    group = (document.get("pg_config") or {}).get(name) or {}
-    words = str(group.get("ranks", "")).strip("[]").replace(",", " ").split()
-    return tuple(int(word) for word in words if word.isdecimal())
+    groups = document.get("pg_config")
+    group = groups.get(name) if isinstance(groups, dict) else None
+    text = str(group.get("ranks", "")) if isinstance(group, dict) else ""
+    return tuple(int(word) for word in re.findall(r"\d+", text))

@@ -261,8 +261,7 @@ def calls(answer: Mapping[str, Any]) -> tuple[MainCall, GroupRequest, tuple[str,
 
 def records(answer: Mapping[str, Any]) -> tuple[Record, ...]:
     return tuple(
-        record_of_entry(record, str(record.get("group", "")), int(record.get("at") or 0) / 1e9)
-        for record in answer.get("records") or ()
+        record_of_entry(record, str(record.get("group", ""))) for record in answer.get("records") or ()
     )
 
 

@@ -9,7 +9,14 @@ from collections.abc import Iterable, Iterator
 from typing import Any
 
 from clusterrun.atomic_file import end_of
-from clusterrun.diagnosis.evidence import Group, MainCall, ProcessSample, PythonStacks, RankSnapshot, Record
+from clusterrun.diagnosis.evidence import (
+    Group,
+    MainCall,
+    ProcessSample,
+    PythonStacks,
+    RankSnapshot,
+    record_of_entry,
+)
 from clusterrun.diagnosis.printed_errors import Error, heard, last_complaint
 from clusterrun.diagnosis.remains import Remains
 from clusterrun.diagnosis.stacks import ThreadPlace
@@ -170,7 +177,7 @@ def _snapshot(
             Group(str(group["name"]), int(str(group["size"])), ranks=str(group.get("ranks", "")))
             for group in content.get("groups", ())
         ),
-        records=tuple(_record(record) for record in content.get("records", ())),
+        records=tuple(record_of_entry(entry, str(entry["group"])) for entry in content.get("records", ())),
         call=MainCall(
             function=str(call.get("function", "")),
             rooted=str(call.get("rooted", "")),
@@ -188,21 +195,6 @@ def last_records(final: Iterable[RankSnapshot], still: Iterable[RankSnapshot]) -
     snapshots = {snapshot.rank: snapshot for snapshot in still if snapshot.records}
     snapshots.update((snapshot.rank, snapshot) for snapshot in final)
     return tuple(snapshot for _, snapshot in sorted(snapshots.items()))
-
-
-def _record(entry: dict[str, object]) -> Record:
-    """Return a collective from its entry in the file of a rank."""
-    sizes, types = entry.get("input_sizes") or (), entry.get("input_dtypes") or ()
-    return Record(
-        str(entry["group"]),
-        int(str(entry["collective_seq_id"])),
-        str(entry["profiling_name"]).partition(":")[2],
-        ", ".join(map(str, sizes)) if isinstance(sizes, list) else "",
-        ", ".join(map(str, types)) if isinstance(types, list) else "",
-        bool(entry.get("retired")),
-        int(str(entry.get("at") or 0)) / 1e9,
-        by_thread=bool(entry.get("by_thread")),
-    )
 
 
 def _left_early(heard: tuple[Error, ...]) -> Iterator[str]:

@@ -15,7 +15,6 @@ from clusterrun.model.frozen import frozen
 _PARSER = tree_sitter.Parser(tree_sitter.Language(tree_sitter_bash.language()))
 # Types of nodes of the syntax tree that are words of a command.
 _EXPANSIONS = ("simple_expansion", "expansion", "command_substitution", "arithmetic_expansion")
-_LITERALS = ("word", "number", "string", "raw_string", "concatenation", "string_content", "command_name")
 # Characters of an unquoted word that the shell expands.
 _SPECIAL = "*?[~{"
 # Replaces a dollar sign that the shell does not expand. ``$`` in a value is an open expansion.

@@ -72,3 +72,24 @@ def test_what_is_no_dump_or_names_a_class_is_not_read(
 ) -> None:
     assert read_dump(data) == {}
     assert capsys.readouterr().out == ""
+
+
+@pytest.mark.parametrize(
+    "damage",
+    [
+        {"collective_seq_id": "x", "op_id": [1], "time_created_ns": "soon"},
+        {"collective_seq_id": None, "op_id": 1.5, "time_created_ns": {}},
+    ],
+)
+def test_damaged_fields_of_an_entry_count_as_absent(damage: dict[str, Any]) -> None:
+    document = {"pg_config": [], "entries": [entry(1, "nccl:barrier", **damage), entry(2, "nccl:barrier")]}
+    _, (damaged, whole) = groups_and_records(document, 4, 9)
+    assert (damaged.operation, damaged.sequence, damaged.at, damaged.begun) == ("barrier", 0, 0.0, 0)
+    assert (whole.operation, whole.sequence, whole.begun) == ("barrier", 2, 2)
+
+
+@pytest.mark.parametrize("config", [None, [], {"7": []}, {"7": {"ranks": None}}])
+def test_a_group_without_readable_members_is_kept(config: Any) -> None:
+    document = {"pg_config": config, "entries": [entry(1, "nccl:barrier", (), pg_id=7)]}
+    groups, _ = groups_and_records(document, 4, 9)
+    assert groups == (Group("7", 0, 1, False, "nccl", ""),)
