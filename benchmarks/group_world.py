@@ -76,7 +76,7 @@ def judged(world: GroupWorld, result: GroupsResult) -> str:
     return "undecided" if faulty or single or result.bad else "exact"
 
 
-def nodes_world(seed: int, count: int, bad: int, flakes: float = 0.0) -> GroupWorld:
+def nodes_world(bad: int, seed: int, count: int, flakes: float = 0.0) -> GroupWorld:
     """Return a world with ``bad`` faulty nodes. Each fails in groups of a size between 3 and 9 and larger."""
     luck = random.Random(f"{seed} {count} {bad}")
     chosen = luck.sample(range(count), bad)
@@ -85,7 +85,7 @@ def nodes_world(seed: int, count: int, bad: int, flakes: float = 0.0) -> GroupWo
     )
 
 
-def other_world(seed: int, count: int, kind: str, flakes: float = 0.0) -> GroupWorld:
+def other_world(kind: str, seed: int, count: int, flakes: float = 0.0) -> GroupWorld:
     """Return a world without a faulty node: ``healthy``, ``size``, ``conflict``, ``crowd`` or ``uplink``."""
     luck = random.Random(f"{seed} {count} {kind}")
     world = GroupWorld(count, seed, flakes=flakes, size=luck.randint(3, min(9, count)))

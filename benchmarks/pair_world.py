@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from clusterrun.preflight.causes.pair_search import Search, SearchResult
@@ -74,49 +74,63 @@ def link(a: int, b: int) -> Link:
     return frozenset((a, b))
 
 
-def exact(world: PairWorld, result: SearchResult) -> bool:
-    """Return whether the search blames all faults, nothing else, and leaves nothing undetermined."""
-    links = {frozenset((pair.a, pair.b)) for pair in result.bad_links}
-    return (
-        set(result.bad) == world.broken
-        and links == world.cut
-        and not result.undetermined
-        and not result.undetermined_links
-        and not world.broken & set(result.certified)
-    )
+def judged(world: PairWorld, result: SearchResult) -> tuple[bool, bool]:
+    """Return whether the search blames all faults and nothing else; whether it blames something healthy."""
+    nodes = {*result.bad, *result.slow}
+    links = {link(*ends) for ends in (*result.bad_links, *result.slow_links)}
+    faulty, faulty_links = world.broken | {*world.speeds}, world.cut | {*world.link_speeds}
+    is_open = result.undetermined or result.undetermined_links or world.broken & {*result.certified}
+    is_wrong = bool(nodes - faulty or links - faulty_links)
+    return (nodes, links) == (faulty, faulty_links) and not is_open, is_wrong
 
 
-def neighbours_then_fastest(world: PairWorld, count: int) -> set[int]:
-    """Return the nodes that DLRover's rule blames: those that failed twice.
+@dataclass(frozen=True)
+class Mix:
+    """A kind of world with several faults."""
 
-    It tests neighbours in rank order first, then the fastest with the slowest.
-    """
-    seconds: dict[int, float] = {}
-    failed: set[int] = set()
-    for group in _threes(range(count)):
-        good = _group(world, group)
-        for node in group:
-            seconds[node] = 1.0 + world._luck.random() if good else 3600.0
-        failed |= set() if good else set(group)
-    if not failed:
-        return set()
-    order = sorted(range(count), key=seconds.__getitem__)
-    ends = [order[at // 2] if at % 2 == 0 else order[-1 - at // 2] for at in range(count)]
-    again = {node for group in _threes(ends) if not _group(world, group) for node in group}
-    return failed & again
+    nodes: int
+    broken: int = 0
+    cut: int = 0
+    slow: int = 0
+    slow_links: int = 0
+    flakes: float = 0.02
+    jitter: float = 0.02
+    dips: float = 0.0
+    factor: float = 0.5
+    every: bool = False  # all pairs are tested
+    lucky: float = 0.0
 
+    def world(self, seed: int) -> PairWorld:
+        """Return a world of this kind. Faulty links are links of the ring between healthy nodes."""
+        luck = random.Random(f"{self}{seed}")
+        drawn = luck.sample(range(self.nodes), self.broken + self.slow)
+        ring = [(at, (at + 1) % self.nodes) for at in range(self.nodes)]
+        sound = [ends for ends in ring if not set(ends) & set(drawn)]
+        chosen = luck.sample(sound, min(len(sound), self.cut + self.slow_links))
+        return PairWorld(
+            seed,
+            broken=frozenset(drawn[: self.broken]),
+            cut=frozenset(link(*ends) for ends in chosen[: self.cut]),
+            speeds=dict.fromkeys(drawn[self.broken :], self.factor),
+            link_speeds={link(*ends): self.factor for ends in chosen[self.cut :]},
+            flakes=self.flakes,
+            jitter=self.jitter,
+            dips=self.dips,
+            lucky=self.lucky,
+        )
 
-def _threes(order: Iterable[int]) -> list[list[int]]:
-    """Return groups of two nodes. An odd last node joins the group before it."""
-    nodes = list(order)
-    groups = [nodes[at : at + 2] for at in range(0, len(nodes), 2)]
-    if len(groups) > 1 and len(groups[-1]) == 1:
-        groups[-2] += groups.pop()
-    return groups
+    def judged(self, seed: int) -> tuple[bool, bool, int]:
+        """Search in one world. Return whether the result is exact, whether it is wrong, and the rounds."""
+        world = self.world(seed)
+        result = searched(world, self.nodes, all_pairs=self.every)
+        return (*judged(world, result), result.rounds)
 
-
-def _group(world: PairWorld, group: Sequence[int]) -> bool:
-    """Return whether a test of two or three nodes passes. It fails by chance at most once."""
-    links = [frozenset((a, b)) for at, a in enumerate(group) for b in group[at + 1 :]]
-    is_healthy = not world.broken & set(group) and not any(link in world.cut for link in links)
-    return is_healthy and world._luck.random() >= world.flakes
+    def __str__(self) -> str:
+        counts = ((self.broken, "faulty"), (self.cut, "cut links"), (self.slow, f"slow to {self.factor:.0%}"))
+        counts = (*counts, (self.slow_links, "slow links"))
+        faults = ", ".join(f"{count} {name}" for count, name in counts if count) or "healthy"
+        passes = f", faulty nodes pass {self.lucky:.0%}" if self.lucky else ""
+        dips = f", {self.dips:.0%} of tests half as fast" if self.dips else ""
+        every = ", all pairs" if self.every else ""
+        chance = f"{self.flakes:.0%} chance, rates vary by {self.jitter:.0%}"
+        return f"{self.nodes} nodes: {faults}; {chance}{dips}{passes}{every}"

@@ -100,7 +100,7 @@ class PairRates:
             node: max(_upper_third(rates), _upper_third(planned.get(node, rates)))
             for node, rates in self.of_node.items()
         }
-        fastest = sorted(self._usual.values())[-(len(self._usual) + 3) // 4 :]
+        fastest = sorted(self._usual.values())[-((len(self._usual) + 3) // 4) :]
         self._far = fastest[0] * (1 - limits.slow_few) if fastest else 0.0
         # The standard deviation of a measurement: how much a test differs from the usual rates of its nodes.
         first = [(test, rate) for test, rate in zip(tests, rates) if not test.is_retest]

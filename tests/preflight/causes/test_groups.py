@@ -2,53 +2,16 @@
 
 from __future__ import annotations
 
-import itertools
 import random
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from benchmarks.group_world import GroupWorld, judged, nodes_world, other_world, searched
+from benchmarks.group_world import GroupWorld, searched
 from clusterrun.preflight.causes.groups import MOST_ROUNDS, PAIR, GroupSearch
 from clusterrun.preflight.observations import GroupTest
 from tests.preflight.simulated import Faults, bad_links, blamed, examined, orders
-
-COUNTS = (6, 7, 8, 10, 12, 16, 24, 32, 48, 64)
-SEEDS = range(1000, 1010)
-
-
-def judgements(make, flakes):
-    """How each world of a family was told."""
-    worlds = [make(seed, count, flakes) for count, seed in itertools.product(COUNTS, SEEDS)]
-    return [(world, judged(world, searched(world))) for world in worlds]
-
-
-@pytest.mark.parametrize("flakes", [0.0, 0.01, 0.02])
-def test_a_node_that_fails_only_in_larger_groups_is_named(flakes):
-    observed = judgements(lambda seed, count, flakes: nodes_world(seed, count, 1, flakes), flakes)
-    assert {how for _, how in observed} <= {"exact", "undecided"}
-    assert sum(how == "exact" for _, how in observed) >= 0.98 * len(observed)
-
-
-@pytest.mark.parametrize("flakes", [0.0, 0.01, 0.02])
-def test_of_two_such_nodes_none_is_taken_for_another_and_both_are_named_where_many_nodes_are_well(flakes):
-    observed = judgements(lambda seed, count, flakes: nodes_world(seed, count, 2, flakes), flakes)
-    assert "wrong" not in {how for _, how in observed}
-    among_many = [how for world, how in observed if world.count >= 24]
-    assert sum(how in ("exact", "set") for how in among_many) >= 0.95 * len(among_many)
-    # Of larger groups one of the two is in each: what they do differs from no fault of the set.
-    few = [
-        how for world, how in observed if world.count <= 12 and max(world.nodes.values()) <= world.count - 2
-    ]
-    assert sum(how in ("exact", "set") for how in few) >= 0.75 * len(few)
-
-
-@pytest.mark.parametrize("flakes", [0.0, 0.01, 0.02])
-@pytest.mark.parametrize("kind", ["healthy", "size", "conflict", "crowd", "uplink"])
-def test_where_no_node_is_to_blame_none_is_blamed(kind, flakes):
-    observed = judgements(lambda seed, count, flakes: other_world(seed, count, kind, flakes), flakes)
-    assert [world for world, how in observed if how == "wrong"] == []
 
 
 def test_the_nodes_of_one_switch_may_be_well_and_are_told_together_and_not_blamed():
