@@ -14,7 +14,7 @@ from clusterrun.model.frozen import frozen
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterator
 
 TICKS = os.sysconf("SC_CLK_TCK")
 # A zombie has ended, and its parent has not collected it.
@@ -272,6 +272,21 @@ def _locked(pid: int, identity: str) -> str:
 
 def sockets(pid: int) -> set[str]:
     return {target[8:-1] for target in descriptors(pid).values() if target.startswith("socket:[")}
+
+
+def tcp_table(pid: int) -> Iterator[list[str]]:
+    """Yield the cells of each TCP socket in the network namespace of ``pid``: /proc/PID/net/tcp, and tcp6."""
+    for table in ("tcp", "tcp6"):
+        for line in content(f"/proc/{pid}/net/{table}").decode("ascii", "replace").split("\n")[1:]:
+            cells = line.split()
+            if len(cells) > 9:
+                yield cells
+
+
+def listeners(pid: int) -> dict[str, tuple[str, int]]:
+    """Return address and port of all listening TCP sockets that ``pid`` can reach, by inode."""
+    places = {cells[9]: cells[1].partition(":") for cells in tcp_table(pid) if cells[3] == "0A"}
+    return {inode: (address(digits), int(port, 16)) for inode, (digits, _, port) in places.items()}
 
 
 def address(digits: str) -> str:

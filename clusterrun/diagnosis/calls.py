@@ -115,7 +115,7 @@ class CallTable:
     def __init__(self, ranks: Iterable[RankSnapshot], snapshot: JobSnapshot, end: Remains | None) -> None:
         self.ranks = tuple(sorted(ranks, key=lambda rank: rank.rank))
         self.by_rank = {rank.rank: rank for rank in self.ranks}
-        self.size, self.mute, self.ras = snapshot.size, snapshot.mute, snapshot.ras
+        self.size, self.mute = snapshot.size, snapshot.mute
         self.offsets = dict(snapshot.offsets)
         self.stalled, self.since_begun = snapshot.stalled, snapshot.since_begun
         self.by_stacks = snapshot.by_stacks

@@ -294,13 +294,11 @@ class Collected:
     """The snapshots of one node's ranks.
 
     clock: the node's wall clock when it was asked
-    ras: lines of NCCL's own report
     """
 
     node: str
     clock: float
     ranks: tuple[RankSnapshot, ...]
-    ras: tuple[str, ...] = ()
 
 
 @frozen
@@ -312,7 +310,6 @@ class JobSnapshot:
     offsets: each node's clock minus the coordinator's, in seconds
     stalled: seconds without movement as watched from outside; 0: nobody watched, or something moved
     since_begun: seconds since a rank was last seen to begin a call or join a group; infinite: nobody watched
-    ras: lines of NCCL's own report
     by_stacks: the ranks report nothing of themselves, as in a job that clusterrun did not start: stacks
         alone show their calls
     """
@@ -323,7 +320,6 @@ class JobSnapshot:
     offsets: tuple[tuple[str, float], ...] = ()
     stalled: float = 0.0
     since_begun: float = math.inf
-    ras: tuple[str, ...] = ()
     by_stacks: bool = False
 
     @property

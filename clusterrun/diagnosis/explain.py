@@ -130,7 +130,6 @@ def circumstances(table: CallTable) -> Iterator[str]:
     silent = [rank.rank for rank in table.living if not rank.answered and rank.state not in STOPPED]
     if silent and not table.by_stacks:
         yield f"{ranks_in_words(silent)} did not report groups (no Python, no prelude, or too busy)"
-    yield from (f"ncclras: {line}" for line in table.ras)
     beyond = [rank for _, ranks in _by_stack(table)[MOST_GROUPS:] for rank in ranks]
     if beyond:
         yield f"{MOST_GROUPS} stacks are shown: that of {ranks_in_words(beyond)} is not"

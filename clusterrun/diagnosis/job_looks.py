@@ -66,6 +66,7 @@ class JobLook:
     clock: its wall clock when it began
     processes: processes of the job on it
     problems: why stacks or variables could not be read, in sentences
+    ras: ranks in which NCCL's RAS service listens
     """
 
     node: str
@@ -75,3 +76,4 @@ class JobLook:
     gpus: tuple[GpuUse, ...] = ()
     processes: int = 0
     problems: tuple[str, ...] = ()
+    ras: int = 0

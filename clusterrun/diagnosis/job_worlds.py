@@ -21,6 +21,10 @@ from clusterrun.model.frozen import frozen, replace
 
 TOGETHER = (Doing.COLLECTIVE, Doing.RENDEZVOUS)
 MOST = 8
+RAS_IS_NOT_ASKED = (
+    "NCCL's RAS service listens in the ranks. It is not asked, because a request can crash a rank that makes "
+    "a communicator (NVIDIA/nccl#2346). At your own risk: ncclras --verbose, on a node of the job"
+)
 _NO_STACK = "no stack"
 
 
@@ -248,6 +252,8 @@ def diagnose_looks(
         )
         diagnosis = _alone(worlds, diagnosis)
     evidence = (*diagnosis.evidence, *others, *_circumstances(looks, ()))
+    if diagnosis.verdict is Verdict.UNDETERMINED and any(look.ras for look in looks):
+        evidence += (RAS_IS_NOT_ASKED,)
     certain = all(judgement.certain for judgement in judgements)
     later = max(judgement.later for judgement in judgements)
     return Judgement(replace(diagnosis, evidence=evidence), certain, later)

@@ -20,7 +20,7 @@ from clusterrun.diagnosis.stacks import Doing, in_data_loader, joins_processes, 
 from clusterrun.model.document import encode
 from clusterrun.model.frozen import Any, frozen, replace
 from clusterrun.model.paths import AttemptPaths
-from clusterrun.monitor.external_tools import RAS_ADDRESS, RAS_SINCE, RAS_VARIABLE, nccl_ras, spy
+from clusterrun.monitor.external_tools import spy
 from clusterrun.monitor.process_sample import read_sample, used
 from clusterrun.monitor.rank_channels import (
     RankChannel,
@@ -60,19 +60,6 @@ class First:
     files: Mapping[str, int]  # sizes of the files that it writes, by path
 
 
-def pid_for_ras(ranks: Sequence[RankSnapshot], answers: Mapping[int, Mapping[str, Any]]) -> int:
-    """Return a rank whose NCCL may be asked for its report; 0 if there is none.
-
-    NCCL is asked only if no rank of the node moves, and only if its version is known to survive the request.
-    ``answers`` holds what each rank told of itself, by process.
-    """
-    users = [rank for rank in ranks if any("nccl" in group.backend for group in rank.groups)]
-    versions = [tuple(answers.get(rank.process.pid, {}).get("nccl") or ()) for rank in users]
-    if not users or min(versions) < RAS_SINCE or any(rank.moved for rank in ranks):
-        return 0
-    return users[0].process.pid
-
-
 class Look:
     """The look at one node's ranks. ``pids`` are the processes that the agent started, by rank."""
 
@@ -101,9 +88,7 @@ class Look:
             self._snapshot(first, answers.get(first.pid, {}), replies.get(first.pid, StackReply(())), cores)
             for first, cores in zip(before, busy)
         ]
-        pid = pid_for_ras(ranks, answers)
-        ras = nccl_ras(proc.environment(pid).get(RAS_VARIABLE) or RAS_ADDRESS) if pid else ()
-        return Collected(self._node, clock, tuple(self._spied(ranks)), ras)
+        return Collected(self._node, clock, tuple(self._spied(ranks)))
 
     def _sample(self, before: list[First], until: float) -> None:
         """Wait until ``until``. Note meanwhile which places outside of collectives the main threads reach."""

@@ -1,9 +1,8 @@
-"""Queries py-spy, nvidia-smi and NCCL's RAS service for the observer, within a time limit."""
+"""Queries py-spy and nvidia-smi for the observer, within a time limit."""
 
 from __future__ import annotations
 
 import os
-import time
 from collections.abc import Sequence
 
 from clusterrun.diagnosis.stacks import of_py_spy
@@ -13,17 +12,6 @@ ANSWER_SECONDS = 5.0
 NAME = "py-spy"
 GPU_PROGRAM = "nvidia-smi"
 GPU_FIELDS = "index,utilization.gpu,memory.used,memory.total,power.draw,temperature.gpu,uuid"
-RAS_VARIABLE = "NCCL_RAS_ADDR"
-RAS_ADDRESS = "localhost:28028"
-# NCCL's own client sends this (src/ras/client.cc). Its wheels lack that client. The timeout for its peers
-# is 3 s.
-RAS_QUESTIONS = b"CLIENT PROTOCOL 2\nTIMEOUT 3\nVERBOSE STATUS\n"
-_RAS_GREETING = b"SERVER PROTOCOL "
-# Before this version a request may crash ranks (NVIDIA/nccl#1669 in 2.26.2, #1718 in 2.26.5) or report the
-# wrong ranks as missing (#1762 in 2.27.3).
-RAS_SINCE = (2, 29, 2)
-RAS_SECTIONS = ("Communicators", "Errors", "Warnings")
-MOST_LINES, MOST_CHARACTERS, MOST_BYTES = 30, 200, 1 << 20
 MEBIBYTE = 1 << 20
 
 
@@ -80,44 +68,6 @@ def nvidia_smi(path: str) -> tuple[GpuUse, ...]:
         return ()
     rows = _output_of([program, f"--query-gpu={GPU_FIELDS}", "--format=csv,noheader,nounits"]).splitlines()
     return tuple(gpu for gpu in map(gpu_of_row, rows) if gpu)
-
-
-def nccl_ras(address: str = RAS_ADDRESS) -> tuple[str, ...]:
-    """Return what NCCL's service on this node reports of communicators, errors and warnings.
-
-    The first line is NCCL's version. The sections that describe the job are left out. Return () if no service
-    answers.
-    """
-    import socket  # only where ranks use NCCL
-
-    host, _, port = address.rpartition(":")
-    until = time.monotonic() + ANSWER_SECONDS
-    answer = b""
-    try:
-        with socket.create_connection((host.strip("[]"), int(port)), ANSWER_SECONDS) as peer:
-            peer.sendall(RAS_QUESTIONS)
-            while len(answer) < MOST_BYTES and time.monotonic() < until:
-                peer.settimeout(max(0.01, until - time.monotonic()))
-                data = peer.recv(1 << 16)
-                if not data:
-                    break
-                answer += data
-    except (OSError, ValueError, OverflowError):
-        pass  # no service, or another one: the text received so far decides
-    if not answer.startswith(_RAS_GREETING):
-        return ()
-    text = answer.decode("utf-8", "replace")
-    lines = [line.strip() for line in text.splitlines()[2:] if line.strip()]  # the third answer
-    report = lines[:1]
-    is_wanted = False
-    for line, next_line in zip(lines, [*lines[1:], ""]):
-        if set(line) == {"="}:
-            continue
-        if set(next_line) == {"="}:
-            is_wanted = line.startswith(RAS_SECTIONS)
-        elif is_wanted:
-            report.append(line[:MOST_CHARACTERS])
-    return tuple(report[:MOST_LINES])
 
 
 def gpu_of_row(row: str) -> GpuUse | None:

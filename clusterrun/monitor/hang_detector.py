@@ -146,7 +146,6 @@ class Collection:
             offsets=tuple((answer.node, answer.clock - self._wall) for answer in answers),
             stalled=stalled,
             since_begun=since_begun,
-            ras=next((answer.ras for answer in answers if answer.ras), ()),
         )
 
 

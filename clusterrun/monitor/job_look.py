@@ -32,7 +32,6 @@ from clusterrun.model.frozen import frozen, replace
 from clusterrun.model.usage import GpuUse
 from clusterrun.monitor.external_tools import GPU_PROGRAM, find_program, spy_dump, spy_program
 from clusterrun.monitor.job_processes import (
-    OFFERS,
     JobProcess,
     JobProcesses,
     RankProcess,
@@ -42,6 +41,7 @@ from clusterrun.monitor.job_processes import (
 )
 from clusterrun.monitor.process_sample import read_sample, used
 from clusterrun.monitor.sampling import count, use_between
+from clusterrun.monitor.torch_dumps import servers_of, stacks_of_servers, with_flight_records
 
 # Seconds for one answer of py-spy, which usually takes 0.02 s, or 0.2 s with native frames.
 SPY_SECONDS = 8.0
@@ -65,6 +65,7 @@ _NOT_OF_TORCH = (
     *("n_tty_read", "inet_csk_accept", "inet_csk_wait_for_connect", "hrtimer_nanosleep", "do_nanosleep"),
     *("common_nsleep", "sigsuspend", "do_sigtimedwait", "__do_sys_pause"),
 )
+RAS_VARIABLE, RAS_ADDRESS = "NCCL_RAS_ADDR", "localhost:28028"
 GPU_DEVICES = ("/dev/nvidiactl", "/dev/kfd")
 _NONBLOCKING = ("--nonblocking", "--locals")
 _NATIVE = ("--native", "--locals")
@@ -148,19 +149,13 @@ class JobLooker:
             if rank.pid in still or _is_same(first[rank.pid], second.get(rank.pid, first[rank.pid]))
         ]
         observed = []
-        offers = any(OFFERS & rank.environment.keys() for rank in ranks)
-        if offers:
-            from clusterrun.monitor.torch_dumps import stacks_of_servers
-
-            mute = [rank for rank in ranks if not second.get(rank.pid, first[rank.pid]).main]
-            second.update((pid, SpiedProcess(main=stack)) for pid, stack in stacks_of_servers(mute).items())
+        servers = servers_of(ranks)
+        mute = {pid: servers[pid] for pid in servers if not second.get(pid, first[pid]).main}
+        second.update((pid, SpiedProcess(main=stack)) for pid, stack in stacks_of_servers(mute).items())
         for rank in ranks:
             stacks = first[rank.pid], second.get(rank.pid, first[rank.pid])
             observed.append(self._seen(rank, stacks, before[rank.pid], after[rank.pid], length))
-        if offers:
-            from clusterrun.monitor.torch_dumps import with_flight_records
-
-            observed = with_flight_records(observed, settled)
+        observed = with_flight_records(observed, settled, servers)
         launchers = tuple(self._launcher(process, bool(observed)) for process in self._processes.launchers)
         if self._processes.unreadable:
             count = self._processes.unreadable
@@ -173,6 +168,7 @@ class JobLooker:
             gpus,
             self._processes.count,
             tuple(self._problems),
+            sum(map(has_ras, ranks)),
         )
 
     def _spied(self, pids: Sequence[int], options: Sequence[str]) -> dict[int, SpiedProcess]:
@@ -325,6 +321,15 @@ def _may_be_in_torch(stack: tuple[str, ...], waits_in: str) -> bool:
 
 def uses_gpu(pid: int) -> bool:
     return any(path.startswith(("/dev/nvidia", "/dev/kfd")) for path in proc.descriptors(pid).values())
+
+
+def has_ras(rank: RankProcess) -> bool:
+    """Return whether NCCL's RAS service listens in a rank."""
+    port = rank.environment.get(RAS_VARIABLE, RAS_ADDRESS).rpartition(":")[2]
+    own = proc.sockets(rank.pid)
+    return any(
+        inode in own and str(number) == port for inode, (_, number) in proc.listeners(rank.pid).items()
+    )
 
 
 def _moment(pid: int, thread: int = 0) -> Moment:

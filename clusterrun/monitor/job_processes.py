@@ -28,11 +28,6 @@ _NUMBERS = (
     ("PMIX_RANK", "PMIX_SIZE"),
     ("PMI_RANK", "PMI_SIZE"),
 )
-# The variables by which a job lets torch write its flight records, or answer questions.
-FILES = ("TORCH_FR_DUMP_TEMP_FILE", "TORCH_NCCL_DEBUG_INFO_TEMP_FILE")
-PIPE = "TORCH_NCCL_DEBUG_INFO_PIPE_FILE"
-SERVER = "TORCH_WORKER_SERVER_SOCKET"
-OFFERS = frozenset((*FILES, PIPE, SERVER))
 SLURM_TASK, SLURM_TASKS = "SLURM_PROCID", "SLURM_NTASKS"
 LOCAL_RANK = "LOCAL_RANK"
 _LAUNCHERS = frozenset(

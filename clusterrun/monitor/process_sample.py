@@ -58,17 +58,15 @@ def connections(pid: int) -> tuple[tuple[str, ...], tuple[Backlog, ...]]:
     sockets = proc.sockets(pid)
     backlogs: dict[str, Backlog] = {}
     own: set[str] = set()
-    for table in ("tcp", "tcp6") if sockets else ():
-        for line in proc.content(f"/proc/{pid}/net/{table}").decode("ascii", "replace").split("\n")[1:]:
-            cells = line.split()
-            if len(cells) <= 9 or cells[9] not in sockets:
-                continue
-            own.add(proc.address(cells[1].partition(":")[0]))
-            waiting, retries = int(cells[4].partition(":")[0], 16), int(cells[6], 16)
-            if waiting and retries >= LEAST_RETRIES:
-                peer = proc.address(cells[2].partition(":")[0])
-                before = backlogs.get(peer, Backlog(peer, 0, 0))
-                backlogs[peer] = Backlog(peer, before.waiting + waiting, max(before.retries, retries))
+    for cells in proc.tcp_table(pid) if sockets else ():
+        if cells[9] not in sockets:
+            continue
+        own.add(proc.address(cells[1].partition(":")[0]))
+        waiting, retries = int(cells[4].partition(":")[0], 16), int(cells[6], 16)
+        if waiting and retries >= LEAST_RETRIES:
+            peer = proc.address(cells[2].partition(":")[0])
+            before = backlogs.get(peer, Backlog(peer, 0, 0))
+            backlogs[peer] = Backlog(peer, before.waiting + waiting, max(before.retries, retries))
     owed = sorted(backlogs.values(), key=lambda backlog: (-backlog.retries, -backlog.waiting, backlog.peer))
     return tuple(sorted(own))[:MOST_PEERS], tuple(owed[:MOST_PEERS])
 

@@ -2,8 +2,8 @@
 
 torch writes its flight records into a file when a collective times out (``TORCH_FR_DUMP_TEMP_FILE``) or when
 somebody writes into a pipe (``TORCH_NCCL_DEBUG_INFO_PIPE_FILE``). Its worker server answers on a socket
-(``TORCH_WORKER_SERVER_SOCKET``). A rank whose Python place changes is not asked: a query of its events can
-end the capture of a CUDA graph.
+(``TORCH_WORKER_SERVER_SOCKET``), or on a TCP port (``torch.distributed.debug``). A rank whose Python place
+changes is not asked: a query of its events can end the capture of a CUDA graph.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ import os
 import socket
 import stat
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 
 from clusterrun import proc
@@ -21,8 +21,18 @@ from clusterrun.diagnosis.flight_dump import groups_and_records, read_dump
 from clusterrun.diagnosis.job_looks import SeenRank
 from clusterrun.diagnosis.stacks import of_faulthandlers_last
 from clusterrun.model.frozen import Any, replace
-from clusterrun.monitor.job_processes import FILES, PIPE, SERVER, RankProcess
+from clusterrun.monitor.job_processes import RankProcess
 
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Union
+
+    # Of a worker server: the path of a socket, or host and port.
+    Address = Union[str, tuple[str, int]]
+
+FILES = ("TORCH_FR_DUMP_TEMP_FILE", "TORCH_NCCL_DEBUG_INFO_TEMP_FILE")
+PIPE = "TORCH_NCCL_DEBUG_INFO_PIPE_FILE"
+SERVER, SERVER_THREAD = "TORCH_WORKER_SERVER_SOCKET", "pt_workerserver"
 # The server keeps the records of gloo and those of NCCL apart.
 HANDLERS = ("fr_trace_json", "dump_nccl_trace_json")
 SERVER_SECONDS = 2.0
@@ -32,12 +42,14 @@ PAUSE = 0.1
 MOST_BYTES = 64 << 20
 
 
-def flight_dumps(ranks: Sequence[RankProcess]) -> dict[int, dict[str, Any]]:
+def flight_dumps(
+    ranks: Sequence[RankProcess], servers: Mapping[int, Address] = {}
+) -> dict[int, dict[str, Any]]:
     """Return the flight records of the ranks that offer them, by process."""
     dumps: dict[int, dict[str, Any]] = {}
     before: dict[int, float] = {}
     for rank in ranks:
-        if document := _of_server(rank):
+        if rank.pid in servers and (document := _of_server(servers[rank.pid])):
             dumps[rank.pid] = document
         elif path := _file(rank):
             before[rank.pid] = _written(path)
@@ -56,9 +68,11 @@ def flight_dumps(ranks: Sequence[RankProcess]) -> dict[int, dict[str, Any]]:
     return dumps
 
 
-def with_flight_records(seen: Sequence[SeenRank], settled: Sequence[RankProcess]) -> list[SeenRank]:
+def with_flight_records(
+    seen: Sequence[SeenRank], settled: Sequence[RankProcess], servers: Mapping[int, Address]
+) -> list[SeenRank]:
     """Return ``seen`` with the flight records of the ranks in ``settled`` that offer them."""
-    dumps = flight_dumps(settled)
+    dumps = flight_dumps(settled, servers)
     ranks = []
     for rank in seen:
         document = dumps.get(rank.snapshot.process.pid, {})
@@ -115,23 +129,47 @@ def _ask_by_pipe(rank: RankProcess) -> bool:
 # --- torch's worker server ---
 
 
-def has_server(rank: RankProcess) -> bool:
-    """Return whether this rank itself listens on the socket that its variables name.
+def servers_of(ranks: Sequence[RankProcess]) -> dict[int, Address]:
+    """Return the address of each rank's own worker server, by process."""
+    addresses = {rank.pid: _unix_server(rank) or _tcp_server(rank.pid) for rank in ranks}
+    return {pid: address for pid, address in addresses.items() if address}
+
+
+def _unix_server(rank: RankProcess) -> str:
+    """Return the path of the socket that the rank's variables name, if the rank itself listens on it.
 
     Ranks with one variable may all name the socket of the first of them.
     """
     name = rank.environment.get(SERVER, "")
     if not name:
-        return False
+        return ""
     own = proc.sockets(rank.pid)
     lines = proc.content(f"/proc/{rank.pid}/net/unix").decode("utf-8", "replace").split("\n")[1:]
-    return any(cells[6] in own for line in lines if len(cells := line.split()) > 7 and cells[7] == name)
+    is_own = any(cells[6] in own for line in lines if len(cells := line.split()) > 7 and cells[7] == name)
+    return _path(rank, name) if is_own else ""
 
 
-def _of_server(rank: RankProcess) -> dict[str, Any]:
-    if not has_server(rank):
-        return {}
-    documents = [read_dump(ask_server(rank, handler)) for handler in HANDLERS]
+def _tcp_server(pid: int) -> tuple[str, int] | None:
+    """Return where torch's debug server listens in a process: a thread of that name waits in ``accept``.
+
+    The first argument of that call is the socket. It does not count if this process cannot reach it, or if
+    another socket shares its port (SO_REUSEPORT) and might answer.
+    """
+    for thread in proc.listed(f"/proc/{pid}/task"):
+        folder = f"/proc/{pid}/task/{thread}"
+        if proc.text(f"{folder}/comm").strip() != SERVER_THREAD:
+            continue
+        call = proc.text(f"{folder}/syscall").split()
+        target = proc.descriptors(pid).get(int(call[1], 16), "") if len(call) > 1 else ""
+        places = proc.listeners(os.getpid())
+        place = places.get(target.removeprefix("socket:[").removesuffix("]"))
+        if place and [port for _, port in places.values()].count(place[1]) == 1:
+            return ("localhost" if place[0] in ("::", "0.0.0.0") else place[0]), place[1]
+    return None
+
+
+def _of_server(server: Address) -> dict[str, Any]:
+    documents = [read_dump(ask_server(server, handler)) for handler in HANDLERS]
     documents = [document for document in documents if document]
     if not documents:
         return {}
@@ -142,14 +180,12 @@ def _of_server(rank: RankProcess) -> dict[str, Any]:
     return {**documents[0], "entries": entries, "pg_config": config}
 
 
-def ask_server(rank: RankProcess, handler: str) -> bytes:
-    """Return the answer of a rank's worker server; empty if there is none in time."""
+def ask_server(server: Address, handler: str) -> bytes:
+    """Return the answer of a worker server; empty if there is none in time."""
     until = time.monotonic() + SERVER_SECONDS
     answer = b""
     try:
-        with socket.socket(socket.AF_UNIX) as peer:
-            peer.settimeout(SERVER_SECONDS)
-            peer.connect(_path(rank, rank.environment[SERVER]))
+        with _connected(server) as peer:
             request = (
                 f"POST /handler/{handler}?includestacktraces=false HTTP/1.0\r\nContent-Length: 0\r\n\r\n"
             )
@@ -166,8 +202,21 @@ def ask_server(rank: RankProcess, handler: str) -> bytes:
     return body if b" 200 " in head.split(b"\r\n")[0] else b""
 
 
-def stacks_of_servers(ranks: Sequence[RankProcess]) -> dict[int, tuple[str, ...]]:
+def _connected(server: Address) -> socket.socket:
+    if not isinstance(server, str):
+        return socket.create_connection(server, SERVER_SECONDS)
+    peer = socket.socket(socket.AF_UNIX)
+    peer.settimeout(SERVER_SECONDS)
+    try:
+        peer.connect(server)
+    except OSError:
+        peer.close()
+        raise
+    return peer
+
+
+def stacks_of_servers(servers: Mapping[int, Address]) -> dict[int, tuple[str, ...]]:
     """Return the main threads' stacks that worker servers give, by process."""
-    texts = {rank.pid: ask_server(rank, "dump_traceback") for rank in ranks if has_server(rank)}
+    texts = {pid: ask_server(server, "dump_traceback") for pid, server in servers.items()}
     stacks = {pid: of_faulthandlers_last(text.decode("utf-8", "replace")) for pid, text in texts.items()}
     return {pid: stack for pid, stack in stacks.items() if stack}

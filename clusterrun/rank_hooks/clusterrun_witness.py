@@ -151,7 +151,6 @@ def state_json(number: int, records: int, size: int = 0) -> str:
     state = {"ask": number, "torch": True, "groups": groups(c10d, records > 0)}
     if records:
         state["records"] = flight(records)
-        state["nccl"] = nccl_version()
         near = calls_near(sys._current_frames().get(MAIN_THREAD))
         roots, keys = ([text[1:] for text in near if text[0] == kind][:MOST_ROOTS] for kind in "RK")
         state["call"] = {
@@ -324,14 +323,6 @@ def spans(numbers: list[int]) -> str:
             parts.append([number, number])
     text = ",".join(str(a) if a == b else f"{a}-{b}" for a, b in parts)
     return text if len(text) <= MOST_RANKS else ""
-
-
-def nccl_version() -> list[int]:
-    """Return the version of the NCCL that torch uses, ``[2, 29, 2]``; empty without NCCL."""
-    try:
-        return list(sys.modules["torch"].cuda.nccl.version()[:3])
-    except (AttributeError, KeyError):  # a build of torch for CPUs
-        return []
 
 
 def relax_stream_capture() -> None:

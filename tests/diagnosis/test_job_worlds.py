@@ -8,7 +8,13 @@ import pytest
 
 from clusterrun.diagnosis.evidence import GroupRequest, MainCall, ProcessSample, PythonStacks, RankSnapshot
 from clusterrun.diagnosis.job_looks import JobLook, RankName, SeenLauncher, SeenRank
-from clusterrun.diagnosis.job_worlds import JobHistory, JobWorld, diagnose_looks, worlds_of
+from clusterrun.diagnosis.job_worlds import (
+    RAS_IS_NOT_ASKED,
+    JobHistory,
+    JobWorld,
+    diagnose_looks,
+    worlds_of,
+)
 from clusterrun.diagnosis.verdict import Diagnosis, Verdict
 from clusterrun.model.frozen import replace
 from tests.diagnosis.ranks import ALL_REDUCE, BARRIER, LOOP, MEETING, NOW, RECV
@@ -228,6 +234,13 @@ def test_without_stacks_the_states_are_shown_and_nobody_is_blamed() -> None:
     assert found.said == "not enough seen: no Python stack of the 4 ranks could be read"
     (line,) = [line for line in found.evidence if "no stack" in line]
     assert line == "ranks 0-3: no stack; state S in futex, 0 processors, did not run during the look"
+
+
+def test_the_service_of_nccl_that_is_not_asked_is_named_if_nothing_else_decides() -> None:
+    stuck = [seen(rank, size=2) for rank in range(2)]
+    late = [seen(0, size=2), seen(1, size=2, stack=LOOP)]
+    evidence = [diagnose_looks(looks(*ranks, ras=2), (), JobHistory()).diagnosis for ranks in (stuck, late)]
+    assert [RAS_IS_NOT_ASKED in diagnosis.evidence for diagnosis in evidence] == [True, False]
 
 
 def test_without_stacks_a_rank_that_has_no_process_is_named() -> None:

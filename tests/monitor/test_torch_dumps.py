@@ -9,24 +9,30 @@ import sys
 import threading
 import time
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
+from socket import AF_INET6, create_server
 
 import pytest
 
 from clusterrun.diagnosis.flight_dump import groups_and_records
 from clusterrun.diagnosis.job_looks import RankName
 from clusterrun.monitor import torch_dumps
+from clusterrun.monitor.job_look import has_ras
 from clusterrun.monitor.job_processes import RankProcess
-from clusterrun.monitor.torch_dumps import flight_dumps, stacks_of_servers
+from clusterrun.monitor.torch_dumps import flight_dumps, servers_of, stacks_of_servers
 
 DUMP = {"entries": [{"process_group": ["0", "default_pg"], "collective_seq_id": 3}]}
 SERVED = """
 import os, time, torch, torch.distributed as dist
+from torch._C._distributed_c10d import _WorkerServer
 from torch.distributed.elastic.control_plane import worker_main
 def step():
     open("up", "w").close()
     time.sleep(600)
 with worker_main():
+    if "PORT" in os.environ:  # as torch.distributed.debug.start_debug_server does it
+        servers = [_WorkerServer("::", int(os.environ["PORT"])) for _ in range(int(os.environ["SERVERS"]))]
     dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
     dist.all_reduce(torch.ones(3))
     dist.barrier()
@@ -90,24 +96,47 @@ def test_a_pipe_that_nobody_reads_and_one_that_is_not_answered_delay_nothing_for
     os.close(reader)
 
 
-def test_the_worker_server_of_torch_gives_records_and_stacks(tmp_path: Path) -> None:
+@contextmanager
+def served(folder: Path, **names: str) -> Iterator[RankProcess]:
+    """A rank of torch that sleeps in ``step``."""
     pytest.importorskip("torch.distributed.elastic.control_plane")
-    names = {"TORCH_WORKER_SERVER_SOCKET": str(tmp_path / "socket")}
     environment = {**os.environ, **names}
-    with subprocess.Popen([sys.executable, "-c", SERVED], env=environment, cwd=tmp_path) as process:
+    with subprocess.Popen([sys.executable, "-c", SERVED], env=environment, cwd=folder) as process:
         try:
             until = time.monotonic() + 240
-            while not (tmp_path / "up").exists() and process.poll() is None and time.monotonic() < until:
+            while not (folder / "up").exists() and process.poll() is None and time.monotonic() < until:
                 time.sleep(0.1)
-            served = rank(process.pid, **names)
-            document = flight_dumps([served])[process.pid]
-            _, records = groups_and_records(document, 1, 9)
-            assert [(record.operation, record.sequence, record.done) for record in records] == [
-                ("all_reduce", 1, True),
-                ("barrier", 2, True),
-            ]
-            stack = stacks_of_servers([served])[process.pid]
-            assert [frame.rpartition(" ")[2] for frame in stack] == ["step", "<module>"]
-            assert stacks_of_servers([rank(os.getpid(), **names)]) == {}
+            yield rank(process.pid, **names)
         finally:
             process.kill()
+
+
+@pytest.mark.parametrize("is_tcp", [False, True])
+def test_the_worker_server_of_torch_gives_records_and_stacks(is_tcp: bool, tmp_path: Path) -> None:
+    socket = {"TORCH_WORKER_SERVER_SOCKET": str(tmp_path / "socket")}
+    with served(tmp_path, **({"PORT": "0", "SERVERS": "1"} if is_tcp else socket)) as process:
+        servers = servers_of([process])
+        document = flight_dumps([process], servers)[process.pid]
+        _, records = groups_and_records(document, 1, 9)
+        assert [(record.operation, record.sequence, record.done) for record in records] == [
+            ("all_reduce", 1, True),
+            ("barrier", 2, True),
+        ]
+        stack = stacks_of_servers(servers)[process.pid]
+        assert [frame.rpartition(" ")[2] for frame in stack] == ["step", "<module>"]
+        assert servers_of([rank(os.getpid(), **socket)]) == {}
+
+
+def test_a_server_whose_port_two_sockets_share_is_not_asked(tmp_path: Path) -> None:
+    with create_server(("::", 0), family=AF_INET6) as free:
+        port = str(free.getsockname()[1])
+    with served(tmp_path, PORT=port, SERVERS="2") as process:
+        assert (tmp_path / "up").exists()
+        assert servers_of([process]) == {}
+
+
+def test_a_rank_in_which_the_ras_service_of_nccl_listens_is_counted() -> None:
+    with create_server(("127.0.0.1", 0)) as service:
+        address = f"localhost:{service.getsockname()[1]}"
+        assert has_ras(rank(os.getpid(), NCCL_RAS_ADDR=address))
+        assert not has_ras(rank(os.getpid()))
