@@ -167,7 +167,7 @@ class Outcome:
     expected: tuple[int, ...]
     blamed: tuple[int, ...]
     seconds: float
-    said: str
+    message: str
     evidence: tuple[str, ...] = ()
 
     @property
@@ -372,7 +372,7 @@ def main() -> None:
                     outcome = future.result()
                     outcomes.append(outcome)
                     what = f"{outcome.launcher:16} {outcome.case:26} {outcome.verdict:7}"
-                    print(f"{what} {outcome.seconds:5.1f} s  {outcome.said}", flush=True)
+                    print(f"{what} {outcome.seconds:5.1f} s  {outcome.message}", flush=True)
                     if outcome.verdict != "right":
                         print(*(f"    {line}" for line in outcome.evidence), sep="\n", flush=True)
         finally:

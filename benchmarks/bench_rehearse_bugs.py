@@ -74,7 +74,7 @@ def main() -> None:
         if not found[patch]:
             for result in results:
                 for one in result.findings:
-                    print(f"       {result.title}: {one.said}", flush=True)
+                    print(f"       {result.title}: {one.message}", flush=True)
     for name, group in (
         ("bugs rightly named", (*BUGS, *NOISY_BUGS)),
         ("correct scripts not accused", CORRECT),

@@ -76,7 +76,7 @@ def measure(spec: JobSpec, context: Context, tell: Tell) -> dict[str, Any]:
     hang = {**encode(diagnosis), "verdict": diagnosis.verdict.value}
     values_by_name["hang" if "stall" in values_by_name else "failed"] = hang
     if "stall" not in values_by_name and "ended" not in values_by_name and spec.world_size > 1:
-        values_by_name["ended"] = diagnosis.said
+        values_by_name["ended"] = diagnosis.message
     return values_by_name
 
 

@@ -17,7 +17,10 @@ from clusterrun.reports.view import BOOLEAN, INTEGER, NUMBER, TEXT, Kind, View, 
 ADVICE = View(
     "The output of `bench advise --json`.",
     ViewField(
-        "asked", "The question, with all numbers that were filled in.", Kind({"type": "object"}, encode)
+        "question",
+        "The question, with all numbers that were filled in.",
+        Kind({"type": "object"}, encode),
+        former="asked",
     ),
     ViewField("take", "The strategy to take; empty where nothing fits."),
     ViewField("because", "Why."),
@@ -87,7 +90,7 @@ def advise(as_json: bool, **options: Any) -> None:
     question = _question(options)
     advice = answer(question)
     if as_json:
-        print(json.dumps(ADVICE.document({"asked": question, **fields(advice)})))
+        print(json.dumps(ADVICE.document({"question": question, **fields(advice)})))
     else:
         _show(question, advice)
 

@@ -153,7 +153,7 @@ def _document(context: Context, planned: CleanPlan, removed: Removed, dry_run: b
         "dry_run": dry_run,
         "frees_bytes": planned.frees if dry_run else removed.freed,
         "removed": planned.going if dry_run else removed.runs,
-        "kept": [{"run_id": run_id, "why": why} for run_id, why in planned.kept],
+        "not_removed": [{"run_id": run_id, "why": why} for run_id, why in planned.kept],
         "failures": [error.seen for error in removed.failures],
     }
     return CLEAN.document(members)
@@ -198,7 +198,7 @@ CLEAN = View(
     ViewField("frees_bytes", "The size that was freed, or would be.", INTEGER),
     ViewField("removed", "The runs that are gone, or would be; the largest first.", many(REMOVED)),
     ViewField(
-        "kept",
+        "not_removed",
         "Requested runs that stay.",
         many(
             View(
@@ -207,6 +207,7 @@ CLEAN = View(
                 ViewField("why", "Why it stays."),
             )
         ),
+        former="kept",
     ),
     ViewField(
         "failures",

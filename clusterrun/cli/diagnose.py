@@ -41,7 +41,7 @@ DIAGNOSIS = View(
         "One of the [verdicts](diagnose.md#the-verdicts).",
         read=lambda document: document["verdict"].value,
     ),
-    ViewField("said", "The verdict as a sentence."),
+    ViewField("message", "The verdict as a sentence.", former="said"),
     ViewField(
         "culprits",
         "Empty if nothing is blamed.",
@@ -139,7 +139,7 @@ def document(run_id: str, diagnosis: Diagnosis) -> dict[str, object]:
 
 
 def lines(diagnosis: Diagnosis) -> list[str]:
-    lines_shown = [f"{diagnosis.verdict.value}: {diagnosis.said}"]
+    lines_shown = [f"{diagnosis.verdict.value}: {diagnosis.message}"]
     many = "s" if len(diagnosis.culprits) > 1 else ""
     culprits = []
     for culprit in diagnosis.culprits:

@@ -137,7 +137,7 @@ def _explain(context: Context, status: RunStatus) -> None:
         return  # the run directory says no more than the status does
     if diagnosis.verdict in (Verdict.NOTHING, Verdict.NOT_RUNNING):
         return
-    say(f"  why     {diagnosis.said}")
+    say(f"  why     {diagnosis.message}")
     for line in diagnosis.evidence[:EVIDENCE_LINES]:
         say(f"          {line}")
     if diagnosis.remedy:

@@ -59,7 +59,7 @@ LOG_DIAGNOSIS = View(
     "The output of `diagnose --log --json`.",
     ViewField("files", "The files, in the order in which they were read.", many(LOG_FILE)),
     ViewField("verdict", "One of the [verdicts](diagnose.md#the-verdicts)."),
-    ViewField("said", "The verdict as a sentence."),
+    ViewField("message", "The verdict as a sentence.", former="said"),
     ViewField("culprits", "Empty if nothing is blamed.", many(CULPRIT)),
     ViewField("errors", "At most 64 errors, in the order of the lines.", many(LOG_ERROR)),
     ViewField("more_errors", "Errors beyond these.", INTEGER),

@@ -40,7 +40,7 @@ OFFENDER = View(
         "The worst of the newest report.",
         FINDING,
         header="LAST FINDING",
-        cell=lambda offender, now: f"{offender.finding.check}: {offender.finding.said}",
+        cell=lambda offender, now: f"{offender.finding.check}: {offender.finding.message}",
     ),
 )
 NODES = View(

@@ -267,7 +267,7 @@ def _show(result: Result) -> None:
     for place, finding in enumerate(result.findings):
         title = result.title if place == 0 else ""
         level = painted(finding.level.value, STYLES[finding.level.value]) if colour else finding.level.value
-        lines = folded(finding.said, width - TITLE - 8)
+        lines = folded(finding.message, width - TITLE - 8)
         lines[-1] += f"  {level}"
         for number, line in enumerate(lines):
             head = "" if number else title

@@ -81,7 +81,12 @@ NODE_USE = View(
     ViewField("sent", "Bytes per second, all networks.", NUMBER),
     ViewField("ranks", "Its ranks.", many(RANK_USE), is_required=False),
     ViewField("gpus", "Its GPUs.", many(GPU_USE), is_required=False),
-    ViewField("gpus_said", "The reason why `gpus` is empty although the node has GPUs.", is_required=False),
+    ViewField(
+        "gpus_reason",
+        "Why `gpus` is empty although the node has GPUs.",
+        is_required=False,
+        former="gpus_said",
+    ),
     ViewField("whole", "Means since the ranks were started.", optional(MEANS), is_required=False),
 )
 TOP = View(
@@ -227,7 +232,7 @@ def _node(use: NodeUse, now: float) -> tuple[str, ...]:
         f"{sized(use.memory)}/{sized(use.memory_total)}",
         f"{sized(use.received)}/s",
         f"{sized(use.sent)}/s",
-        f"{sum(busy) / len(busy):.0f} %" if busy else visible(use.gpus_said),
+        f"{sum(busy) / len(busy):.0f} %" if busy else visible(use.gpus_reason),
         f"{sized(held)}/{sized(total)}" if total else "",
         _sum([gpu.watts for gpu in use.gpus]),
         f"{max(gpu.celsius for gpu in use.gpus):.0f}" if use.gpus else "",

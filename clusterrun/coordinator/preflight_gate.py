@@ -224,17 +224,17 @@ def _alone(report: Report) -> RunOutcome:
 
 def _causes(report: Report) -> str:
     causes = [f"{node.node} is unfit{_why(node)}" for node in report.nodes if node.verdict is Grade.FAIL]
-    causes += [f"{_way(link)}: {link.said}" for link in report.links if link.verdict is Grade.FAIL]
-    causes += [report.set_said] if report.set_said and not causes else []
+    causes += [f"{_way(link)}: {link.message}" for link in report.links if link.verdict is Grade.FAIL]
+    causes += [report.set_message] if report.set_message and not causes else []
     if not causes:
         unknown = [node for node in report.nodes if node.role == "excluded" and node.findings]
-        causes = [f"{node.node} could not be judged: {node.findings[0].said}" for node in unknown]
+        causes = [f"{node.node} could not be judged: {node.findings[0].message}" for node in unknown]
     more = [f"{len(causes) - _MOST_NAMED} more"] if len(causes) > _MOST_NAMED else []
     return "; ".join([*causes[:_MOST_NAMED], *more]) or "the nodes are not fit to train together"
 
 
 def _why(node: NodeReport) -> str:
-    message = next((finding.said for finding in node.findings if finding.verdict is Grade.FAIL), "")
+    message = next((finding.message for finding in node.findings if finding.verdict is Grade.FAIL), "")
     return f": {message}" if message else ""
 
 

@@ -113,7 +113,7 @@ def either(table: CallTable, hypotheses: Sequence[Hypothesis]) -> Diagnosis:
     """Return the diagnosis of equally certain hypotheses with different culprits. It blames no rank."""
     diagnoses = [explain(table, hypothesis) for hypothesis in hypotheses]
     verdicts = {diagnosis.verdict for diagnosis in diagnoses}
-    sentence = "either " + ", or ".join(diagnosis.said for diagnosis in diagnoses)
+    sentence = "either " + ", or ".join(diagnosis.message for diagnosis in diagnoses)
     evidence = tuple(dict.fromkeys(line for diagnosis in diagnoses for line in diagnosis.evidence))
     remedy = "; or: ".join(dict.fromkeys(diagnosis.remedy for diagnosis in diagnoses if diagnosis.remedy))
     verdict = verdicts.pop() if len(verdicts) == 1 else Verdict.UNDETERMINED

@@ -51,10 +51,10 @@ def with_stacks(table: CallTable, diagnosis: Diagnosis) -> Diagnosis:
     culprits = tuple(
         replace(culprit, why=culprit.why + lines.get(culprit.rank, "")) for culprit in diagnosis.culprits
     )
-    sentence = diagnosis.said
+    sentence = diagnosis.message
     if len(culprits) == 1:
         sentence = f"{sentence.partition(diagnosis.culprits[0].why)[0].rstrip(': ')}: {culprits[0].why}"
-    return replace(diagnosis, said=sentence, culprits=culprits, remedy=reason(awaited[0]).remedy)
+    return replace(diagnosis, message=sentence, culprits=culprits, remedy=reason(awaited[0]).remedy)
 
 
 def with_consequences(run: Remains, diagnosis: Diagnosis) -> Diagnosis:

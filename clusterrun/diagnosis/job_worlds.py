@@ -244,7 +244,7 @@ def diagnose_looks(
     others = []
     for place in order[1 : 1 + MOST]:
         other = judgements[place].diagnosis
-        others.append(f"{_named(worlds[place])}: {other.verdict.value}, {other.said}")
+        others.append(f"{_named(worlds[place])}: {other.verdict.value}, {other.message}")
     diagnosis = worst.diagnosis
     if len(worlds) > 1:
         others.insert(
@@ -282,7 +282,7 @@ def _alone(worlds: Sequence[JobWorld], diagnosis: Diagnosis) -> Diagnosis:
     ranks = "1 rank" if size == 1 else f"{size} ranks"
     sentence = f"each of {len(nodes)} nodes has a world of its own, of {ranks}: none waits for another node"
     remedy = "if they should train together, give every node the same --nnodes, MASTER_ADDR and MASTER_PORT"
-    return replace(diagnosis, verdict=Verdict.ALONE, said=sentence, remedy=remedy)
+    return replace(diagnosis, verdict=Verdict.ALONE, message=sentence, remedy=remedy)
 
 
 def _circumstances(looks: Sequence[JobLook], mute: Sequence[tuple[str, str]]) -> Iterable[str]:

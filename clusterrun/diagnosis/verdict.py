@@ -51,7 +51,7 @@ class Stacks:
 class Diagnosis:
     """The cause of a hang or a failure, and the remedy.
 
-    said: the verdict as a sentence
+    message: the verdict as a sentence
     culprits: the ranks or nodes to blame
     groups: the stacks of running ranks
     at: when it was made, in seconds since the epoch
@@ -59,7 +59,7 @@ class Diagnosis:
     """
 
     verdict: Verdict
-    said: str
+    message: str
     culprits: tuple[Culprit, ...] = ()
     groups: tuple[Stacks, ...] = ()
     evidence: tuple[str, ...] = ()
@@ -67,6 +67,7 @@ class Diagnosis:
     at: float = 0.0
     certainty: int = 0
     format: int = contract.FORMAT
+    FORMER_NAMES = {"message": "said"}
 
 
 def ranks_in_words(ranks: Iterable[int], noun: str = "rank") -> str:

@@ -22,6 +22,9 @@ class BadDocument(ClusterrunError):
 
 
 MUST_UNDERSTAND = "must_understand"
+# A class attribute: by the name of a field, the name that it had in the release before. Documents have both
+# names for one release, so that older programs read newer documents and the other way round.
+FORMER_NAMES = "FORMER_NAMES"
 _AS_IT_IS = frozenset((str, int, float, bool, type(None)))
 
 
@@ -56,10 +59,14 @@ def _encoded(value: object, chosen: Callable[[object], dict[str, Any]]) -> Any:
         return value
     if isinstance(value, (tuple, list)):
         return [_encoded(item, chosen) for item in value]
-    return {
+    document = {
         name: item if item.__class__ in _AS_IT_IS else _encoded(item, chosen)
         for name, item in chosen(value).items()
     }
+    for name, former in getattr(value, FORMER_NAMES, {}).items():
+        if name in document:
+            document[former] = document[name]
+    return document
 
 
 class _Wrong(Exception):
@@ -90,6 +97,9 @@ def decode(cls: type[T], data: Any, where: str = "") -> T:
 def _object(cls: type[T], data: Any) -> T:
     if not isinstance(data, dict):
         raise _Wrong(f"expected an object, found {_shown(data)}")
+    for name, former in getattr(cls, FORMER_NAMES, {}).items():
+        if former in data:
+            data = {name: data[former], **data}
     readers = _READERS.get(cls) or _readers(cls)
     unknown = data.keys() - readers.keys()
     if unknown:

@@ -30,8 +30,9 @@ class Finding:
 
     check: str
     verdict: Grade
-    said: str  # the problem, with its number and limit
+    message: str  # the problem, with its number and limit
     remedy: str = ""
+    FORMER_NAMES = {"message": "said"}
 
 
 @frozen
@@ -52,8 +53,9 @@ class LinkReport:
     b: str
     direction: str  # ``a->b``, ``b->a`` or ``both`` (of the fields' names)
     verdict: Grade
-    said: str
+    message: str
     remedy: str = ""
+    FORMER_NAMES = {"message": "said"}
 
 
 @frozen
@@ -66,7 +68,8 @@ class Measurement:
     outcome: str  # ``passed``, ``failed`` or ``void`` (undecided: a partner was lost)
     seconds: float
     gigabytes_per_second: float | None = None  # bus bandwidth; null if nothing was timed
-    said: str = ""
+    message: str = ""
+    FORMER_NAMES = {"message": "said"}
 
 
 @frozen
@@ -109,7 +112,7 @@ class Report:
     excluded: tuple[str, ...]  # nodes found unfit
     nodes: tuple[NodeReport, ...]
     links: tuple[LinkReport, ...] = ()
-    set_said: str = ""  # A problem of all nodes together, if no node and no link is at fault
+    set_message: str = ""  # A problem of all nodes together, if no node and no link is at fault
     tests: tuple[Measurement, ...] = ()
     notices: tuple[str, ...] = ()
     # Defaults of the ranks for variables that the user did not set
@@ -117,3 +120,4 @@ class Report:
     quantities: tuple[Quantity, ...] = ()
     table: tuple[TableRow, ...] = ()
     format: int = contract.FORMAT
+    FORMER_NAMES = {"set_message": "set_said"}

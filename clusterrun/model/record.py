@@ -92,8 +92,9 @@ class LeftBehind:
     node: str
     at: float  # wall clock
     why: str = ""  # the agent's knowledge about the coordinator
-    done: bool = False  # whether it has released the job; otherwise it waits to do so
+    released: bool = False  # whether it has released the job; otherwise it waits to do so
     format: int = contract.FORMAT
+    FORMER_NAMES = {"released": "done"}
 
 
 @frozen

@@ -79,8 +79,9 @@ class NodeUse:
     sent: float  # bytes per second over all networks
     ranks: tuple[RankUse, ...] = ()
     gpus: tuple[GpuUse, ...] = ()
-    gpus_said: str = ""  # why ``gpus`` is empty on a node with GPUs
+    gpus_reason: str = ""  # why ``gpus`` is empty on a node with GPUs
     whole: UsageMean | None = None  # means since the start of the ranks
+    FORMER_NAMES = {"gpus_reason": "gpus_said"}
 
 
 def merged(uses: Sequence[NodeUse]) -> NodeUse:

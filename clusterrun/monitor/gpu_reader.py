@@ -28,7 +28,7 @@ class GpuWatch:
     def __init__(
         self, path: str, names: frozenset[str] | None = None, open_look: Callable[[str], Look] | None = None
     ) -> None:
-        self.said = ""
+        self.reason = ""
         self._path, self._names = path, names
         self._open_look = open_look or best_look
         self._pid = 0
@@ -38,7 +38,7 @@ class GpuWatch:
     def look(self) -> tuple[GpuUse, ...]:
         """Return the use of the GPUs; () if there are none or the driver fails.
 
-        ``said`` then has the reason.
+        ``reason`` then has the reason.
         """
         if self._names == frozenset() or time.monotonic() < self._not_before:
             return ()
@@ -50,7 +50,7 @@ class GpuWatch:
         if gpus is None:
             self._give_up(f"the GPUs' driver gave no answer within {LATE_SECONDS:g} s")
             return ()
-        self.said = ""
+        self.reason = ""
         if self._names is None:
             return gpus
         numbers, beginnings = self._names, tuple(self._names)
@@ -83,7 +83,7 @@ class GpuWatch:
         return tuple(decode(GpuUse, document) for document in json.loads(data))
 
     def _give_up(self, why: str) -> None:
-        self.said, self._not_before = why, time.monotonic() + AGAIN_SECONDS
+        self.reason, self._not_before = why, time.monotonic() + AGAIN_SECONDS
         self.close()
 
     def _start(self) -> None:

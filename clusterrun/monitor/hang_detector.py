@@ -439,7 +439,7 @@ class HangDetector:
         return True
 
     def _consequences(self, diagnosis: Diagnosis, stalled: float, later: float) -> list[HangDetectorAction]:
-        why = f"nothing has moved for {stalled:.0f} s: {diagnosis.said}"
+        why = f"nothing has moved for {stalled:.0f} s: {diagnosis.message}"
         acts = self._watch.on_hang != "report"
         nothing = diagnosis.verdict is Verdict.NOTHING
         # Ranks that compute while they start, with a short --hang-after.

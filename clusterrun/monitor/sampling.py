@@ -79,7 +79,7 @@ def use_between(node: str, before: Counted, after: Counted, gpus: GpuWatch) -> N
         sent=round(max(0, after.sent - before.sent) / seconds),
         ranks=ranks_between(before, after),
         gpus=gpus.look(),
-        gpus_said=gpus.said,
+        gpus_reason=gpus.reason,
     )
 
 

@@ -41,7 +41,7 @@ def diagnose(context: Context, run_id: str, limit: float = LIMIT, tell: Tell = q
     state = context.store.state(run_id)
     if status.state.ended:
         return of_ended(context, status, state)
-    halted = status.reason.startswith(tuple(job_states.read(word).said for word in job_states.HALTED))
+    halted = status.reason.startswith(tuple(job_states.read(word).meaning for word in job_states.HALTED))
     if state is None or state.phase is not Phase.TRAINING or status.state is State.PENDING or halted:
         return _not_yet(status)
     return _DiagnosisRequest(context, status, state, tell).answer(limit)
@@ -56,7 +56,7 @@ def of_ended(context: Context, status: RunStatus, state: RunState | None) -> Dia
     diagnosis = decide_end(evidence)
     if hang is None or hang.verdict is Verdict.NOTHING or status.state is State.COMPLETED:
         return diagnosis
-    told_by_hang = hang.said in (status.reason or "") or ended_by_timeout(evidence)
+    told_by_hang = hang.message in (status.reason or "") or ended_by_timeout(evidence)
     failure = state.failure if state else None
     by_rank = (failure is not None and failure.rank >= 0) or any(
         culprit.rank >= 0 for culprit in diagnosis.culprits

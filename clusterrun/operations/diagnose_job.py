@@ -54,7 +54,7 @@ def diagnose_job(
         pause = max(0.0, min(judgement.later - LONG_LOOK, MOST_PAUSE, seconds_left - 2 * LONG_LOOK))
         if seconds_left < 2 * LONG_LOOK:
             break
-        tell(f"so far: {judgement.diagnosis.said}; looking again, for at most {seconds_left:.0f} s")
+        tell(f"so far: {judgement.diagnosis.message}; looking again, for at most {seconds_left:.0f} s")
         clock.sleep(pause)
         judgement = looker.judge(LONG_LOOK, until - clock.monotonic(), history)
     diagnosis = replace(judgement.diagnosis, at=clock.now())
@@ -141,4 +141,6 @@ def _naming_the_job(diagnosis: Diagnosis, job: ForeignJob) -> Diagnosis:
     culprits = tuple(
         Culprit(culprit.rank, culprit.node, named(culprit.why)) for culprit in diagnosis.culprits
     )
-    return replace(diagnosis, said=named(diagnosis.said), culprits=culprits, remedy=named(diagnosis.remedy))
+    return replace(
+        diagnosis, message=named(diagnosis.message), culprits=culprits, remedy=named(diagnosis.remedy)
+    )

@@ -318,7 +318,9 @@ def _limited(diagnosis: Diagnosis, files: Sequence[ReadFile]) -> Diagnosis:
     if diagnosis.verdict is not Verdict.UNDETERMINED or not skipped:
         return diagnosis
     remedy = f"search the rest in parts: tail -c 4G FILE | clusterrun diagnose --log -; {diagnosis.remedy}"
-    return replace(diagnosis, said=f"{diagnosis.said}, but {gibibytes(skipped)} were not read", remedy=remedy)
+    return replace(
+        diagnosis, message=f"{diagnosis.message}, but {gibibytes(skipped)} were not read", remedy=remedy
+    )
 
 
 def _not_read(files: Sequence[ReadFile]) -> Iterator[str]:

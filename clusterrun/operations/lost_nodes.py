@@ -51,7 +51,7 @@ def describe_silent_run(
         mine = None  # it is about another job, or older than the silence
     if mine is None and not out and silent < BEGUN_AGAIN_SECONDS:
         return lost  # it may still be started again on its node
-    if mine is not None and mine.done:
+    if mine is not None and mine.released:
         return "; ".join(part for part in (lost, f"{mine.node} gave the job back: {mine.why}") if part)
     report = f"{mine.node} reported {spoken(max(0.0, now - mine.at))} ago: {mine.why}" if mine else ""
     agents = report or "no agent has reported that it gives the job back"
@@ -66,7 +66,7 @@ def describe_silent_run(
 
 def given_back(state: RunState | None, last_message: LeftBehind | None, row: JobRow) -> str:
     """Return why an agent ended this job after its coordinator died; '' if none did."""
-    if last_message is None or not last_message.done or last_message.job_id != row.job_id:
+    if last_message is None or not last_message.released or last_message.job_id != row.job_id:
         return ""
     if state is not None and state.updated_at > last_message.at:
         return ""  # the coordinator has written since

@@ -48,7 +48,7 @@ def links(memory: NodeRecords) -> list[Offender]:
         findings_by_link: dict[str, list[Finding]] = {}
         for link in report.links:
             ends = sorted((link.a, link.b))
-            finding = Finding("link", link.verdict, link.said, link.remedy)
+            finding = Finding("link", link.verdict, link.message, link.remedy)
             if report.at > max(forgotten_at(memory, end) for end in ends):
                 findings_by_link.setdefault(" - ".join(ends), []).append(finding)
         for name, held in findings_by_link.items():
@@ -122,7 +122,7 @@ def keep_off(
 def _why(offender: Offender, now: float) -> str:
     times = f"{offender.fails} times, last " if offender.fails > 1 else ""
     age = spoken(max(0.0, now - offender.last))
-    return f"unfit {times}{age} ago ({offender.finding.check}: {offender.finding.said})"
+    return f"unfit {times}{age} ago ({offender.finding.check}: {offender.finding.message})"
 
 
 def unknown(names: Iterable[str], memory: NodeRecords) -> list[str]:

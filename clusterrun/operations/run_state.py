@@ -171,7 +171,7 @@ def _slurm(evidence: RunEvidence) -> _Verdict:
 
 def halted(row: JobRow) -> str:
     """Return why a job that the scheduler has stopped is silent, and the command that lets it continue."""
-    return f"{job_states.read(row.word).said}: scontrol resume {row.job_id}, or ask the site's staff"
+    return f"{job_states.read(row.word).meaning}: scontrol resume {row.job_id}, or ask the site's staff"
 
 
 def _why_queued(row: JobRow, state: RunState | None, now: float) -> str:
@@ -193,13 +193,13 @@ def _waiting(row: JobRow, now: float) -> str:
     reason = explain(row.reason)
     help_ = f" ({reason.remedy.replace('JOB', row.job_id)})" if reason.remedy or reason.never else ""
     if reason.never:
-        return f"{WILL_NEVER}: {reason.said}{help_}"
+        return f"{WILL_NEVER}: {reason.meaning}{help_}"
     is_estimated = row.start is not None and now < row.start < now + GUESSED_SECONDS
     start = row.start or 0.0
     until = (
         f"; Slurm expects to start it about {moment(start)}, in {spoken(start - now)}" if is_estimated else ""
     )
-    return (reason.said or row.explained) + help_ + until
+    return (reason.meaning or row.explained) + help_ + until
 
 
 def _started_since(evidence: RunEvidence) -> bool:
@@ -233,7 +233,9 @@ def _ended_by_row(evidence: RunEvidence, row: JobRow) -> _Verdict:
     if nodes or given_back:
         return _Verdict(State.NODE_FAIL, Phase.ENDED, _joined(nodes, given_back), row.end)
     if row.state is State.CANCELLED:
-        by_slurm = f"never started: {evidence.before or explain(NEVER).said}" if row.reason == NEVER else ""
+        by_slurm = (
+            f"never started: {evidence.before or explain(NEVER).meaning}" if row.reason == NEVER else ""
+        )
         unasked = CANCELLED_UNASKED if evidence.state or not row.nodelist else CANCELLED_AT_START
         why = reason_of_run or by_slurm or unasked
         return _Verdict(State.CANCELLED, Phase.ENDED, why, row.end)

@@ -160,7 +160,7 @@ def _taken(
         for node, reading in check_readings:
             if reading.late:
                 reason = f" ({reading.why})" if reading.why else ""
-                message = check.LATE.said + reason
+                message = check.LATE.message + reason
                 yield node, Finding(check.NAME, check.LATE.verdict, message, check.LATE.remedy)
                 continue
             try:

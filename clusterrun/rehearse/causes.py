@@ -99,7 +99,7 @@ def judge(
     if wrong and wrong.cause is Cause.PARAMETERS and (path := read_in_part(fault_run)):
         return (loaded_in_part(path, fault_run),)
     if wrong and not fault_run.elastic:
-        return (file_of_another_rank(fault_run, wrong.said) or wrong,)
+        return (file_of_another_rank(fault_run, wrong.message) or wrong,)
     if wrong:
         return (wrong,)
     resumed_at = next(step for step in steps.values() if step is not None)

@@ -60,10 +60,10 @@ SEVERITIES = {
 
 @frozen
 class Discovery:
-    """One finding: its cause, what happened (``said``), what to write instead, and places in the script."""
+    """One finding: its cause, what happened, what to write instead, and places in the script."""
 
     cause: Cause
-    said: str
+    message: str
     remedy: str = ""
     lines: tuple[str, ...] = ()
     step: int = 0

@@ -436,8 +436,8 @@ def combined(fault: FaultCase, cases: Sequence[FaultCase], results: Sequence[Res
     findings = []
     for key, finding in first_findings.items():
         others = ", ".join(dict.fromkeys(targets[key][1:]))
-        message = f"{finding.said}; the same with {others}" if others else finding.said
-        findings.append(replace(finding, said=message))
+        message = f"{finding.message}; the same with {others}" if others else finding.message
+        findings.append(replace(finding, message=message))
     seconds = sum(result.seconds for result in results)
     return Result(fault.name, fault.title, tuple(findings), seconds, worst.curves)
 

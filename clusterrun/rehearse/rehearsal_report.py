@@ -26,7 +26,7 @@ _FINDING = View(
     "One finding.",
     ViewField("level", "How bad it is.", _LEVEL),
     ViewField("cause", "Its name, empty where all is well."),
-    ViewField("said", "What was seen."),
+    ViewField("message", "What was seen.", former="said"),
     ViewField("remedy", "What to write instead, where that is known."),
     ViewField("lines", "Places in the script, `train.py:88`.", many(TEXT)),
     ViewField("step", "The step that differs first, or after which it continued; 0 for neither.", INTEGER),
@@ -84,7 +84,7 @@ def junit(results: Sequence[Result], name: str) -> str:
         lines.append(f'<testcase classname="rehearse" name={title} time="{result.seconds:.1f}">')
         kind = {Severity.FAIL: "failure", Severity.UNKNOWN: "error"}.get(result.level)
         body = escape("\n".join(map(visible, words(result.findings))))
-        first = quoteattr(visible(result.findings[0].said if result.findings else ""))
+        first = quoteattr(visible(result.findings[0].message if result.findings else ""))
         text = f"<{kind} message={first}>{body}</{kind}>" if kind else f"<system-out>{body}</system-out>"
         lines += [text, "</testcase>"]
     return "\n".join([*lines, "</testsuite>", ""])
@@ -93,7 +93,7 @@ def junit(results: Sequence[Result], name: str) -> str:
 def words(findings: Sequence[Discovery]) -> Iterator[str]:
     """Yield the lines of every finding: what happened, places in the script, what to write instead."""
     for finding in findings:
-        yield finding.said
+        yield finding.message
         if finding.lines:
             yield f"  {', '.join(finding.lines)}"
         if finding.remedy:

@@ -27,7 +27,7 @@ class NodeBlame:
     title: str  # names the subject
     grade: Grade
     word: str  # grade and role, '' if the subject is all nodes
-    said: tuple[Finding, ...]  # worst first; a finding of a node names its check
+    findings: tuple[Finding, ...]  # worst first; a finding of a node names its check
 
 
 def between(link: LinkReport) -> str:
@@ -69,11 +69,11 @@ def _nodes(report: Report) -> Iterator[NodeBlame]:
 def _links(report: Report, ends: Callable[[LinkReport], str]) -> Iterator[NodeBlame]:
     for link in report.links:
         if link.verdict is not Grade.PASS:
-            finding = Finding("", link.verdict, link.said, link.remedy)
+            finding = Finding("", link.verdict, link.message, link.remedy)
             yield NodeBlame(f"link {ends(link)}", link.verdict, link.verdict.value, (finding,))
 
 
 def _set(report: Report) -> Iterator[NodeBlame]:
-    if report.set_said:
+    if report.set_message:
         grade = report.verdict if report.verdict is not Grade.PASS else Grade.WARN
-        yield NodeBlame("all nodes together", grade, "", (Finding("", grade, report.set_said),))
+        yield NodeBlame("all nodes together", grade, "", (Finding("", grade, report.set_message),))

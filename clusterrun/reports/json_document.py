@@ -18,7 +18,7 @@ FINDING = View(
     "What a check found.",
     ViewField("check", "The check."),
     ViewField("verdict", "`fail` makes the node unfit.", one_of(Grade)),
-    ViewField("said", "What was seen, with the number and its limit."),
+    ViewField("message", "What was seen, with the number and its limit.", former="said"),
     ViewField("remedy", "What to do about it."),
 )
 NODE = View(
@@ -50,7 +50,7 @@ REPORT = View(
                 ViewField("b", "The other end."),
                 ViewField("direction", "The direction of the finding."),
                 ViewField("verdict", "The verdict on this link.", one_of(Grade)),
-                ViewField("said", "What was seen."),
+                ViewField("message", "What was seen.", former="said"),
                 ViewField("remedy", "What to do about it."),
             )
         ),
@@ -102,7 +102,7 @@ REPORT = View(
     ViewField(
         "set",
         "The finding about all nodes together; empty if there is none.",
-        read=lambda report: report.set_said,
+        read=lambda report: report.set_message,
     ),
     ViewField("notices", "Remarks on the check.", many(TEXT, "A sentence.")),
 )

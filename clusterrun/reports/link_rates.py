@@ -20,7 +20,7 @@ class LinkRate:
     passed: int  # tests by outcome
     failed: int
     void: int
-    said: str = ""  # finding of the report about the link, '' if there is none
+    message: str = ""  # finding of the report about the link, '' if there is none
 
 
 @frozen
@@ -79,7 +79,7 @@ def rates(report: Report) -> Rates:
         elif test.test == "product" and len(test.nodes) == 1 and test.outcome == "passed":
             products.setdefault(test.nodes[0], []).append(test)
     finding_by_link = {
-        _ends((link.a, link.b), position): link.said for link in report.links if link.a != link.b
+        _ends((link.a, link.b), position): link.message for link in report.links if link.a != link.b
     }
     links = {
         ends: _link(pairs.get(ends, []), finding_by_link.get(ends, "")) for ends in (*pairs, *finding_by_link)

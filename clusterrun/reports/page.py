@@ -107,7 +107,7 @@ def _test(test: Measurement) -> tuple[Content, ...]:
     if len(test.nodes) > 4:
         names += f" … ({len(test.nodes)})"
     rate = _rate(test.gigabytes_per_second)
-    return test.round, test.test, names, test.outcome, f"{test.seconds:.2f}", rate, test.said[:300]
+    return test.round, test.test, names, test.outcome, f"{test.seconds:.2f}", rate, test.message[:300]
 
 
 def _rate(rate: float | None) -> str:

@@ -23,7 +23,7 @@ def lines(document: dict[str, Any]) -> list[str]:
     marks = {Grade.PASS: "ok", Grade.WARN: "WARN", Grade.FAIL: "FAIL", Grade.UNDETERMINED: "unknown"}
     listing = []
     for finding in ranked:
-        listing.append(f"{marks[finding.verdict]:<8}{finding.check}: {finding.said}")
+        listing.append(f"{marks[finding.verdict]:<8}{finding.check}: {finding.message}")
         listing += [f"        -> {finding.remedy}"] if finding.remedy else []
     odd = sum(finding.verdict is not Grade.PASS for finding in results)
     head = f"{odd} of {len(results)} findings are not as expected" if odd else "all is as expected"
@@ -79,8 +79,13 @@ def _check(document: dict[str, Any]) -> Iterator[Finding]:
         yield Finding("check", Grade.FAIL, message, "; ".join(report["notices"])[:300])
     for name, node in report["nodes"].items():
         for finding in node["findings"]:
-            message = f"{name}: {finding['check']}: {finding['said']}"
+            message = f"{name}: {finding['check']}: {_message(finding)}"
             yield Finding("check", Grade(finding["verdict"]), message, finding["remedy"])
+
+
+def _message(entry: dict[str, Any]) -> str:
+    """Return the message of a finding or of a diagnosis. Older files have it as ``said``."""
+    return str(entry["message"] if "message" in entry else entry["said"])
 
 
 def _sums(document: dict[str, Any]) -> Iterator[Finding]:
@@ -104,7 +109,7 @@ def _rates(document: dict[str, Any]) -> Iterator[Finding]:
     checked = max((test["gigabytes_per_second"] or 0.0 for test in tests), default=0.0)
     message = f"bus bandwidth {listing}; the check measured {checked:.4g}"
     findings_of_all = document["check"]["nodes"].get("", {"findings": []})["findings"]
-    limits = [finding["said"] for finding in findings_of_all if "limit" in finding["said"]]
+    limits = [message for message in map(_message, findings_of_all) if "limit" in message]
     if highest <= 0:
         remedy = "set NCCL_DEBUG=INFO to see the transport that NCCL chooses"
         yield Finding("bandwidth", Grade.FAIL, message, remedy)
@@ -139,16 +144,16 @@ def _hang(document: dict[str, Any]) -> Iterator[Finding]:
     after = f"{seconds:.0f} s after rank {stalled} stopped on purpose"
     if named != [stalled]:
         verdict = f"named rank {', '.join(map(str, named))}" if named else "named no rank"
-        message = f"the diagnosis {after} {verdict}: {diagnosis['said']}"
+        message = f"the diagnosis {after} {verdict}: {_message(diagnosis)}"
         yield Finding("hang", Grade.FAIL, message, "please report it with this file")
         return
-    yield Finding("hang", Grade.PASS, f"{after} it was named: {diagnosis['said']}")
+    yield Finding("hang", Grade.PASS, f"{after} it was named: {_message(diagnosis)}")
     if STALLED_AT in json.dumps([diagnosis["groups"], diagnosis["culprits"]]):
         yield Finding("stacks", Grade.PASS, "the stalled rank's stack names the line where it stood")
     else:
         remedy = "ptrace may be forbidden: py-spy dump --pid on a node"
         yield Finding("stacks", Grade.WARN, "no stack shows where the stalled rank stood", remedy)
-    if _NUMBERED.search(json.dumps([diagnosis["said"], diagnosis["evidence"]])):
+    if _NUMBERED.search(json.dumps([_message(diagnosis), diagnosis["evidence"]])):
         yield Finding("flight records", Grade.PASS, "the collective was told by its number")
     else:
         message = "no collective was told by its number: torch's flight records could not be read"

@@ -68,7 +68,7 @@ def colour_of(link: LinkRate, rates: Rates) -> str:
     """Return the colour of a link. A link that never passed is bad, whatever its rate."""
     if link.passed:
         return band(rates.share(link.rate))
-    return FAILED if link.failed or link.said else VOID
+    return FAILED if link.failed or link.message else VOID
 
 
 def said_of(a: str, b: str, link: LinkRate, rates: Rates) -> str:
@@ -83,8 +83,8 @@ def said_of(a: str, b: str, link: LinkRate, rates: Rates) -> str:
         )
     elif link.void:
         parts.append("told nothing")
-    if link.said:
-        parts.append(link.said)
+    if link.message:
+        parts.append(link.message)
     return f"{a} – {b}: {', '.join(parts)}"
 
 
@@ -103,7 +103,7 @@ def squares(rates: Rates, names: Sequence[str], each: int) -> dict[tuple[int, in
 def _badness(link: LinkRate, rates: Rates) -> float:
     """Return how bad a link is. A square shows the link with the largest value."""
     if not link.passed:
-        return 1e9 if link.failed or link.said else -1.0
+        return 1e9 if link.failed or link.message else -1.0
     return 1 / max(rates.share(link.rate) or 1.0, 1e-6)
 
 

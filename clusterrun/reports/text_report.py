@@ -58,8 +58,8 @@ def _reasons(report: Report) -> Iterator[str]:
     unsure = [link for link in report.links if link.verdict is Grade.UNDETERMINED]
     if unsure:
         yield "; ".join(f"the link {_between(link)} could not be judged" for link in unsure[:3])
-    if report.set_said:
-        yield report.set_said
+    if report.set_message:
+        yield report.set_message
     if unknown := _named(report, Grade.UNDETERMINED):
         yield f"{fold(unknown)} could not be judged"
     if warned := _named(report, Grade.WARN):
@@ -72,7 +72,7 @@ def _fit(report: Report, failed: int) -> Iterator[str]:
     if failed or unknown:
         if count > failed + unknown:
             yield f"{count - failed - unknown} of {count} nodes are fit"
-    elif report.set_said and not report.links:
+    elif report.set_message and not report.links:
         yield "no node and no link is to blame"
     elif any(link.verdict is Grade.FAIL for link in report.links):
         yield "every node works, but not all of them together"
@@ -107,10 +107,10 @@ def _title(blame: NodeBlame) -> str:
 
 def _shown(blame: NodeBlame, width: int) -> Iterator[ReportLine]:
     yield from _wrapped([_title(blame)], width, "", blame.grade)
-    for finding in blame.said:
+    for finding in blame.findings:
         mark = "" if finding.verdict is Grade.FAIL else f" ({finding.verdict.value})"
         check = f"{finding.check}{mark}: " if finding.check else ""
-        yield from _wrapped([f"{check}{finding.said}"], width, "  ")
+        yield from _wrapped([f"{check}{finding.message}"], width, "  ")
         if finding.remedy:
             yield from _wrapped([f"-> {finding.remedy}"], width, "     ")
 
@@ -120,7 +120,7 @@ def explained(tests: Iterable[Measurement]) -> list[tuple[str, str]]:
 
     Unknown messages are omitted, and so are those of a rank that only lost its connection to another rank.
     """
-    messages = dict.fromkeys(test.said for test in tests if test.outcome == "failed" and test.said)
+    messages = dict.fromkeys(test.message for test in tests if test.outcome == "failed" and test.message)
     message_by_error = {
         row: message for message in messages if (row := meaning(message)) and not row.consequence
     }

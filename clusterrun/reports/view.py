@@ -96,6 +96,7 @@ class ViewField:
         None  # returns the style of the column's text on a terminal with colours
     )
     is_required: bool = True  # False: the member may be missing
+    former: str = ""  # the member's name in the release before; the document has both names for one release
 
     def value(self, of: Any) -> Any:
         if self.read is not None:
@@ -118,6 +119,14 @@ class View(Kind):
         properties = {
             field.name: {**field.kind.schema, "description": field.doc} for field in members if field.kind
         }
+        for field in fields:
+            if field.former and field.kind:
+                description = f"The former name of `{field.name}`. The next release omits it."
+                properties[field.former] = {
+                    **field.kind.schema,
+                    "description": description,
+                    "deprecated": True,
+                }
         required = [field.name for field in members if field.is_required]
         schema = {"type": "object", "description": doc, "properties": properties, "required": required}
         super().__init__(schema, self.document)
@@ -131,6 +140,8 @@ class View(Kind):
             member = field.value(value)
             if member is not ABSENT:
                 document[field.name] = field.kind.encode(member)
+                if field.former:
+                    document[field.former] = document[field.name]
             elif field.is_required:
                 raise KeyError(field.name)
         return document

@@ -57,7 +57,7 @@ class SubmitAnswer:
     """The result of one ``sbatch``."""
 
     kind: SbatchAnswer
-    said: str  # Slurm's message; of a queued job its warning, or ''
+    message: str  # Slurm's message; of a queued job its warning, or ''
     job_id: str = ""  # empty if Slurm gave none
 
 

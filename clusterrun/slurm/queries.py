@@ -64,7 +64,7 @@ class JobRow:
     @property
     def explained(self) -> str:
         """The meaning of ``reason`` or ``word`` for users; '' if they need no explanation."""
-        return reasons.explain(self.reason).said or job_states.read(self.word).said
+        return reasons.explain(self.reason).meaning or job_states.read(self.word).meaning
 
 
 @frozen

@@ -37,25 +37,25 @@ def send(
     """
     answer = _asked(slurm, argv, cwd, log)
     if answer.kind is SbatchAnswer.QUEUED:
-        if answer.said:
+        if answer.message:
             # A site's rules answer here too (job_submit plugins).
-            log(f"sbatch warns: {answer.said}")
+            log(f"sbatch warns: {answer.message}")
         return answer.job_id
     if answer.kind is SbatchAnswer.OPEN:
-        log(f"Slurm gave no clear answer ({answer.said}): searching the queue for the job")
-        return _look(slurm, token, answer.said, clock, log)
+        log(f"Slurm gave no clear answer ({answer.message}): searching the queue for the job")
+        return _look(slurm, token, answer.message, clock, log)
     if answer.kind is SbatchAnswer.ABSENT:
         remedy = "try again in a while; `scontrol ping` says whether the controller is up."
         remedy += " To run on this machine instead: --cluster local"
-        raise SchedulerError(f"Slurm does not answer, nothing was queued: {answer.said}", remedy)
-    row = sbatch_errors.refusal(answer.said)
+        raise SchedulerError(f"Slurm does not answer, nothing was queued: {answer.message}", remedy)
+    row = sbatch_errors.refusal(answer.message)
     if row is None or not row.sure:
         with suppress(SchedulerError):
             if job_id := slurm.find(token):
                 return job_id
     remedy = row.remedy if row else "see man sbatch, or ask the site's staff"
     offer = _offer(slurm, partition) if row and row.offer else ""
-    raise SchedulerError(f"Slurm refused the job: {answer.said}", "\n".join(filter(None, (remedy, offer))))
+    raise SchedulerError(f"Slurm refused the job: {answer.message}", "\n".join(filter(None, (remedy, offer))))
 
 
 def _asked(slurm: SlurmClient, argv: Sequence[str], cwd: str, log: Log) -> SubmitAnswer:

@@ -13,7 +13,7 @@ class JobState:
     full: str  # Slurm's long word
     short: str  # Slurm's short code
     state: State  # state of the run
-    said: str = ""  # sentence for users
+    meaning: str = ""  # sentence for users
 
 
 _KEEPS_NODES = "it keeps its nodes, and continues when it is resumed"

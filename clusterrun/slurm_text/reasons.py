@@ -12,7 +12,7 @@ class JobReason:
     """One reason of Slurm."""
 
     word: str
-    said: str  # meaning for users
+    meaning: str  # meaning for users
     remedy: str = ""  # empty if only waiting helps
     # The job can never start as it is, whatever happens to other jobs and nodes.
     never: bool = False
@@ -114,7 +114,7 @@ def explain(word: str) -> JobReason:
     if head in _TABLE and details:
         row = _TABLE[head]
         detail = re.sub(_BRACKETED, r": \1", details[0])
-        return JobReason(text, f"{row.said} ({detail})", row.remedy, row.never)
+        return JobReason(text, f"{row.meaning} ({detail})", row.remedy, row.never)
     match = re.fullmatch(_LIMIT, text)
     return _limit(match) if match else JobReason(text, f"Slurm says: {text}")
 

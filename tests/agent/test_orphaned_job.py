@@ -229,7 +229,7 @@ def test_a_job_that_nobody_coordinates_is_given_back_though_the_scheduler_misses
     assert (f"refuses port {port}" in text) is expected_names
     remaining = read_document(LeftBehind, str(tmp_path / "run" / "left.json"))
     assert remaining is not None
-    assert (remaining.job_id, remaining.node, remaining.done) == ("14", "n0002", True)
+    assert (remaining.job_id, remaining.node, remaining.released) == ("14", "n0002", True)
     assert remaining.why in text
     assert (tmp_path / "run" / "left.json").stat().st_mode & 0o777 == 0o600
 

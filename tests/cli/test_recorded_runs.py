@@ -9,6 +9,11 @@ from typing import Any
 
 import pytest
 
+from clusterrun.diagnosis.verdict import Diagnosis, Verdict
+from clusterrun.model.document import decode, encode
+from clusterrun.model.preflight_report import Finding, Grade, Report
+from clusterrun.model.record import LeftBehind
+from clusterrun.model.usage import NodeUse
 from tests.cli.conftest import ROOT, CommandLine
 
 RECORDED = ROOT / "tests" / "recorded" / "runs"
@@ -82,6 +87,45 @@ def test_a_run_of_another_version_is_shown_as_ever(
 def test_the_failure_and_the_check_of_a_recorded_run_are_told(context: CommandLine) -> None:
     assert "ValueError: loss is NaN at step 3" in context("status", Path(FAILED).name).out
     assert json.loads(context("report", "--json", Path(CHECKED).name).out)["verdict"] == "pass"
+
+
+@pytest.mark.parametrize("has_new_names", [False, True], ids=["recorded", "written now"])
+def test_a_report_is_read_under_the_old_and_the_new_names_of_fields(
+    context: CommandLine, has_new_names: bool
+) -> None:
+    path = directory(context, CHECKED) / "attempts/000/preflight.json"
+    recorded = json.loads(path.read_text())
+    finding = {"check": "xid", "verdict": "fail", "said": "Xid 79 of GPU 3", "remedy": ""}
+    recorded["nodes"][0]["findings"] = [finding]
+    recorded["set_said"] = "the network drops packets"
+    if has_new_names:
+        recorded = encode(decode(Report, recorded))
+        assert recorded["nodes"][0]["findings"] == [
+            {**finding, "message": finding["said"]}
+        ]  # for older readers
+        assert (recorded["set_said"], recorded["set_message"]) == ("the network drops packets",) * 2
+    path.write_text(json.dumps(recorded))
+    report = json.loads(context("report", "--json", Path(CHECKED).name).out)
+    (result,) = next(node["findings"] for node in report["nodes"].values() if node["findings"])
+    assert (result["message"], result["said"]) == ("Xid 79 of GPU 3",) * 2
+    assert report["set"] == "the network drops packets"
+    assert "Xid 79 of GPU 3" in context("report", Path(CHECKED).name).out
+
+
+def test_only_the_new_name_of_a_field_is_needed() -> None:
+    for value in (
+        Finding("xid", Grade.FAIL, "Xid 79"),
+        Diagnosis(Verdict.NOTHING, "all ranks compute"),
+        NodeUse("n1", 1.0, 1.0, 1.0, 2, 3, 4, 0.0, 0.0, gpus_reason="no driver"),
+        LeftBehind("41", "n1", 1.0, released=True),
+    ):
+        ((name, former),) = value.FORMER_NAMES.items()
+        document = encode(value)
+        assert document[name] == document[former]
+        for omitted in (name, former):
+            assert (
+                decode(type(value), {key: item for key, item in document.items() if key != omitted}) == value
+            )
 
 
 def test_a_field_that_changes_the_meaning_is_named_and_not_guessed_at(context: CommandLine) -> None:

@@ -175,7 +175,7 @@ def test_ranks_that_wait_for_each_other_in_two_groups_are_a_mismatch_of_which_no
     )
     result = verdict(first, second)
     assert (result.verdict, result.culprits) == (Verdict.MISMATCH, ()), "either may be the one that is wrong"
-    assert "wait for each other in different groups" in result.said
+    assert "wait for each other in different groups" in result.message
 
 
 @pytest.mark.parametrize(
@@ -213,7 +213,7 @@ def test_all_in_one_collective_that_does_not_end_is_a_link_named_by_the_ends_tha
         waiter(n, node=f"n{n}", addresses=(f"10.0.0.{n + 1}",), backlog=debts.get(n, ())) for n in range(4)
     ]
     result = verdict(*observed)
-    assert (result.verdict, result.said, blamed(result)) == (
+    assert (result.verdict, result.message, blamed(result)) == (
         Verdict.LINK,
         "all ranks have begun all_reduce, and it does not end: the link between n1 and n2 is broken",
         [
@@ -280,7 +280,7 @@ def test_ranks_that_move_with_results_of_different_sizes_are_told(
     diagnosis = verdict(*seen)
     assert [culprit.rank for culprit in diagnosis.culprits] == culprits
     assert diagnosis.verdict is (Verdict.MISMATCH if culprits else Verdict.NOTHING)
-    assert ("goes on with wrong results" in diagnosis.said) == bool(culprits)
+    assert ("goes on with wrong results" in diagnosis.message) == bool(culprits)
 
 
 @pytest.mark.parametrize("operation", ["all_gather", "all_to_all"])
@@ -311,7 +311,7 @@ def test_a_rank_that_prints_while_the_others_wait_works() -> None:
 def test_whom_the_others_wait_for_is_told_with_its_line_while_it_prints() -> None:
     """A rank that asks for something again and again, and says so, is not blamed; nor is it hidden."""
     result = verdict(waiter(0), waiter(1), waiter(2), rank(3, stack=LOOP, printed=True, quiet=0.0))
-    assert (result.verdict, result.said) == (
+    assert (result.verdict, result.message) == (
         Verdict.NOTHING,
         "the others wait for rank 3, still printing",
     )
@@ -328,7 +328,7 @@ BELOW = ("/home/me/train.py:12 <module>",)
 
 def test_all_waiting_in_one_line_outside_of_collectives_have_no_culprit() -> None:
     result = verdict(*(rank(n, stack=LOOP) for n in range(3)))
-    assert (result.verdict, result.said, result.culprits) == (
+    assert (result.verdict, result.message, result.culprits) == (
         Verdict.WAITING,
         "all 3 ranks wait outside of collectives, all at train.py:33 (work)",
         (),
@@ -350,7 +350,7 @@ def test_of_ranks_that_wait_outside_of_collectives_the_one_that_stands_apart_is_
     result = verdict(*(rank(number, stack=stack) for number, stack in enumerate(stacks)))
     assert (result.verdict, result.culprits) == (Verdict.WAITING, ())
     message = f"{apart}. Either they wait for it, or it waits for them" if apart else ""
-    assert result.said == f"all {len(stacks)} ranks wait outside of collectives{message}"
+    assert result.message == f"all {len(stacks)} ranks wait outside of collectives{message}"
 
 
 def test_ranks_that_compute_outside_of_collectives_are_well() -> None:
@@ -391,7 +391,7 @@ def test_nothing_seen_is_undetermined() -> None:
 
 def test_of_several_that_are_stopped_each_is_named_with_its_remedy_and_who_else_is_late() -> None:
     result = verdict(waiter(0), rank(1, state="T"), rank(2, state="T"), rank(3, stack=LOOP))
-    assert result.said == (
+    assert result.message == (
         "ranks 1-2 never came to all_reduce (11 of group 0): rank 1 is stopped (SIGSTOP), the others too"
     )
     assert blamed(result) == [(1, "n0", "it is stopped (SIGSTOP)"), (2, "n1", "it is stopped (SIGSTOP)")]
@@ -443,7 +443,7 @@ def test_a_rank_that_has_only_sent_so_far_has_not_come_to_the_first_collective()
 def test_of_several_that_have_not_come_each_is_told_with_its_own_reason() -> None:
     other = ("/home/me/train.py:50 warm", "/home/me/train.py:60 <module>")
     result = verdict(waiter(0), rank(1, stack=LOOP), waiter(2), rank(3, stack=other), stalled=60.0)
-    assert result.said == (
+    assert result.message == (
         "ranks 1 and 3 never came to all_reduce (11 of group 0): "
         "rank 1 waits in user code at train.py:33 (work); rank 3 waits in user code at train.py:50 (warm)"
     )
@@ -451,10 +451,12 @@ def test_of_several_that_have_not_come_each_is_told_with_its_own_reason() -> Non
 
 def test_of_ranks_that_wait_outside_of_collectives_those_that_have_ended_are_told_apart() -> None:
     result = verdict(rank(0, stack=LOOP), rank(1, state=""), rank(2, stack=LOOP), rank(3, stack=LOOP))
-    assert result.said == "all 3 ranks that are left wait outside of collectives, all at train.py:33 (work)"
+    assert (
+        result.message == "all 3 ranks that are left wait outside of collectives, all at train.py:33 (work)"
+    )
     assert result.evidence[-1] == "rank 1 has ended"
     alone = verdict(rank(0, stack=LOOP), *(rank(number, state="") for number in (1, 2, 3)))
-    assert alone.said == ("rank 0, the only one left, waits outside of collectives, at train.py:33 (work)")
+    assert alone.message == ("rank 0, the only one left, waits outside of collectives, at train.py:33 (work)")
 
 
 # --- calls that are left out, worlds that do not fit, what no record tells ---
@@ -479,7 +481,7 @@ def test_who_skips_a_subgroups_barrier_and_goes_on_is_named_not_who_waits_in_it(
         result = verdict(*observed)
         if few == 2:  # one of two left it out, or the other one made it too often
             assert (result.verdict, result.culprits) == (Verdict.MISMATCH, ())
-            assert f"either rank {skips} left out barrier of group 1" in result.said
+            assert f"either rank {skips} left out barrier of group 1" in result.message
             continue
         assert (result.verdict, [culprit.rank for culprit in result.culprits]) == (Verdict.MISMATCH, [skips])
         assert "has not called barrier of group 1" in result.culprits[0].why
@@ -494,12 +496,12 @@ def test_who_does_not_come_to_answer_a_send_is_named_and_of_who_went_on_both_sid
     waits = rank(0, stack=ALL_REDUCE, call=call, peer=1)
     went_on = verdict(waits, waiter(1), waiter(2), waiter(3))
     assert (went_on.verdict, went_on.culprits) == (Verdict.MISMATCH, ())
-    assert f"either rank 1 left out {half}, or rank 0 made a call too many" in went_on.said
+    assert f"either rank 1 left out {half}, or rank 0 made a call too many" in went_on.message
     sleeps = verdict(waits, rank(1, stack=LOOP), waiter(2), waiter(3))
     assert (sleeps.verdict, [culprit.rank for culprit in sleeps.culprits]) == (Verdict.NEVER_ARRIVED, [1])
-    assert sleeps.said.startswith("rank 1 on n0 never came to all_reduce (11 of group 0): ")
+    assert sleeps.message.startswith("rank 1 on n0 never came to all_reduce (11 of group 0): ")
     alone = verdict(waits, rank(1, stack=LOOP), stalled=60.0)
-    assert alone.said.startswith(f"rank 1 on n0 never called {half}: ")
+    assert alone.message.startswith(f"rank 1 on n0 never called {half}: ")
 
 
 def test_a_send_that_its_receiver_waits_for_blames_neither() -> None:
@@ -525,7 +527,7 @@ def test_a_send_and_its_recv_that_name_different_tags_are_told(tags: tuple[int, 
         assert (result.verdict, result.culprits) == (Verdict.UNDETERMINED, ())
         return
     assert (result.verdict, [culprit.rank for culprit in result.culprits]) == (Verdict.MISMATCH, [0, 1])
-    assert result.said == f"rank 0 sends with tag {tags[0]} what rank 1 wants with tag {tags[1]}"
+    assert result.message == f"rank 0 sends with tag {tags[0]} what rank 1 wants with tag {tags[1]}"
 
 
 @pytest.mark.parametrize(
@@ -601,7 +603,7 @@ def test_without_records_the_groups_own_counts_tell_who_is_behind(behind: int) -
 def test_a_stall_of_ranks_that_may_spin_is_never_called_nothing_wrong() -> None:
     result = verdict(*(on_gpus(n, 12) for n in range(4)), stalled=300.0)
     assert (result.verdict, result.culprits) == (Verdict.UNDETERMINED, ())
-    assert "it computes, or waits for its GPU" in result.said
+    assert "it computes, or waits for its GPU" in result.message
 
 
 def at_barrier(
@@ -715,7 +717,7 @@ def of_pipeline(number: int, sent: int, **changes: Any) -> RankSnapshot:
 def test_of_two_that_send_each_other_in_turns_both_sides_of_what_is_not_answered_are_told() -> None:
     result = verdict(of_pipeline(0, 0), of_pipeline(1, 7, call="wait"), of_pipeline(2, 6), stalled=60.0)
     assert (result.verdict, result.culprits) == (Verdict.MISMATCH, ())
-    assert result.said == (
+    assert result.message == (
         "rank 1 waits in a send or receive at train.py:12 for rank 2, in all_reduce at train.py:11 (step): "
         "either rank 2 left out the other half of a send or receive, or rank 1 made a call too many; "
         "the records do not show which"
@@ -725,7 +727,7 @@ def test_of_two_that_send_each_other_in_turns_both_sides_of_what_is_not_answered
 def test_of_several_ranks_that_send_none_is_blamed_for_a_receive_that_nobody_answers() -> None:
     result = verdict(of_pipeline(0, 3), of_pipeline(1, 7, call="wait"), of_pipeline(2, 6), stalled=60.0)
     assert (result.verdict, result.culprits) == (Verdict.UNDETERMINED, ())
-    assert result.said == "rank 1 waits for a send or receive that is not answered at train.py:12"
+    assert result.message == "rank 1 waits for a send or receive that is not answered at train.py:12"
 
 
 @pytest.mark.parametrize(
@@ -779,7 +781,7 @@ def test_ranks_that_name_different_roots_of_one_collective_are_told(
     observed = [in_broadcast(number, root) for number, root in enumerate(roots)]
     result = verdict(*observed, stalled=60.0)
     assert (result.verdict, [culprit.rank for culprit in result.culprits]) == (Verdict.MISMATCH, wrong)
-    assert result.said.endswith("nothing shows which is right") is not bool(wrong)
+    assert result.message.endswith("nothing shows which is right") is not bool(wrong)
     assert all(
         f"it names rank {roots[culprit.rank]} as the root" in culprit.why for culprit in result.culprits
     )
@@ -829,7 +831,7 @@ def test_of_two_roots_the_one_that_variables_of_those_who_have_gone_on_name_is_r
 @pytest.mark.parametrize("roots", [(0, 0, 0, 0), (0, -1, 0, -1), (None, None, 1, None)])
 def test_ranks_of_one_root_or_an_unknown_one_are_blamed_for_none(roots: tuple[int | None, ...]) -> None:
     observed = [in_broadcast(number, root) for number, root in enumerate(roots)]
-    assert "root of" not in verdict(*observed, stalled=60.0).said
+    assert "root of" not in verdict(*observed, stalled=60.0).message
 
 
 @pytest.mark.parametrize(
@@ -867,9 +869,9 @@ def test_of_a_rank_without_a_stack_the_processes_that_it_started_are_told() -> N
         "/home/me/train.py:9 <module>",
     )
     same = rank(0, 1, records=(), groups=(), answered=False, children=spawned, stack=joins)
-    assert verdict(same, stalled=60.0).said == result.said
+    assert verdict(same, stalled=60.0).message == result.message
     alone = verdict(rank(0, 1, records=(), groups=(), stack=LOOP), stalled=60.0)
-    assert alone.said == "rank 0 waits outside of collectives, at train.py:33 (work)"
+    assert alone.message == "rank 0 waits outside of collectives, at train.py:33 (work)"
 
 
 @pytest.mark.parametrize(("busy", "stalled", "named"), [(0.6, 12.0, []), (0.6, 70.0, [1]), (0.0, 12.0, [1])])

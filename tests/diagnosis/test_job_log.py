@@ -344,7 +344,7 @@ def test_the_first_failure_of_a_log_is_named(name: str) -> None:
     answer = EXPECTED[name]
     diagnosis = diagnosed((LOGS / f"{name}.txt").read_bytes().decode("utf-8", "replace"))
     whys = [culprit.why for culprit in diagnosis.culprits]
-    text = "\n".join((diagnosis.said, *whys, *diagnosis.evidence, diagnosis.remedy))
+    text = "\n".join((diagnosis.message, *whys, *diagnosis.evidence, diagnosis.remedy))
     assert tuple(culprit.rank for culprit in diagnosis.culprits if culprit.rank >= 0) == answer.ranks
     missing = [
         words
@@ -352,9 +352,9 @@ def test_the_first_failure_of_a_log_is_named(name: str) -> None:
         if not re.search("|".join(map(re.escape, words.split("|"))), text, re.IGNORECASE)
     ]
     assert missing == []
-    assert answer.place in diagnosis.said
+    assert answer.place in diagnosis.message
     nodes = {culprit.node for culprit in diagnosis.culprits}
-    assert [node for node in answer.nodes if node not in nodes and node not in diagnosis.said] == []
+    assert [node for node in answer.nodes if node not in nodes and node not in diagnosis.message] == []
 
 
 @pytest.mark.parametrize(
@@ -368,7 +368,7 @@ def test_marks_in_front_of_lines_do_not_hide_an_error(mark: str) -> None:
         "KeyError: 'x'",
     ]
     diagnosis = diagnosed("\n".join(mark + line for line in lines))
-    assert "KeyError: 'x', at b.py:7 (go)" in diagnosis.said
+    assert "KeyError: 'x', at b.py:7 (go)" in diagnosis.message
     is_rank = mark in ("3: ", " 3: ", "[rank3]: ", "[1,3]<stderr>:")
     assert [culprit.rank for culprit in diagnosis.culprits] == ([3] if is_rank else [])
 
@@ -407,21 +407,21 @@ INTERRUPTED = [
 )
 def test_errors_of_ranks_that_were_ended_with_the_job_are_not_its_cause(lines: list[str]) -> None:
     diagnosis = diagnosed("\n".join(lines))
-    assert (diagnosis.said, diagnosis.culprits) == ("Slurm ended the job at its time limit", ())
+    assert (diagnosis.message, diagnosis.culprits) == ("Slurm ended the job at its time limit", ())
 
 
 def test_a_missing_command_is_not_the_cause_if_the_script_went_on() -> None:
     missing = "/var/spool/slurmd/job7/slurm_script: line 3: nvidia-smi: command not found"
-    assert "nvidia-smi" in diagnosed(missing).said
-    assert "time limit" in diagnosed("\n".join([missing, "step 1 loss 2.0", TIME_LIMIT])).said
+    assert "nvidia-smi" in diagnosed(missing).message
+    assert "time limit" in diagnosed("\n".join([missing, "step 1 loss 2.0", TIME_LIMIT])).message
 
 
 def test_a_log_of_consequences_blames_nobody() -> None:
     diagnosis = diagnosed("[rank4]: RuntimeError: [pair.cc:534] Connection closed by peer [10.0.0.1]:80")
     assert (diagnosis.verdict, diagnosis.culprits) == (Verdict.UNDETERMINED, ())
-    assert "rank 4 only noticed" in diagnosis.said
+    assert "rank 4 only noticed" in diagnosis.message
 
 
 def test_an_empty_log_says_what_would_help() -> None:
     diagnosis = diagnosed("")
-    assert diagnosis.said == "there is no error in it" and "sacct -j JOB" in diagnosis.remedy
+    assert diagnosis.message == "there is no error in it" and "sacct -j JOB" in diagnosis.remedy

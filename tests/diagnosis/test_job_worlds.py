@@ -116,7 +116,7 @@ def test_a_rank_without_a_process_is_named_with_the_node_it_belongs_to() -> None
 def test_ranks_on_a_node_that_did_not_answer_are_not_called_ended_but_the_node_is_named() -> None:
     found = verdict(seen(0), seen(1), mute=(("n1", "within 21 s"),))
     assert blamed(found) == [(-1, "n1")]
-    assert found.said == "the others wait for ranks 2-3; n1 did not answer"
+    assert found.message == "the others wait for ranks 2-3; n1 did not answer"
     late = verdict(seen(0), seen(1, stack=LOOP), mute=(("n1", "within 21 s"),))
     assert (blamed(late), "no answer from n1: within 21 s" in late.evidence) == ([(1, "n0")], True)
 
@@ -155,7 +155,7 @@ def test_ranks_that_began_another_call_since_the_last_look_move() -> None:
     second = [seen(0, idle=1.0, switches=60, size=3), seen(1, idle=1.0, switches=60, size=3)]
     judgement = diagnose_looks(looks(*second, late), (), history)
     assert (judgement.diagnosis.verdict, judgement.diagnosis.culprits) == (Verdict.NOTHING, ())
-    assert judgement.diagnosis.said == "the ranks are making progress"
+    assert judgement.diagnosis.message == "the ranks are making progress"
 
 
 def test_ranks_that_are_twice_found_in_one_line_and_run_between_are_looked_at_again() -> None:
@@ -169,7 +169,7 @@ def test_ranks_that_are_twice_found_in_one_line_and_run_between_are_looked_at_ag
 
 def test_ranks_that_are_never_seen_in_a_collective_and_get_on_do_not_hang() -> None:
     ranks = [replace(seen(rank, stack=LOOP, idle=0.0), changed=rank == 2) for rank in range(4)]
-    assert verdict(*ranks).said == "the ranks are making progress"
+    assert verdict(*ranks).message == "the ranks are making progress"
 
 
 def test_a_rank_whose_native_frames_are_unknown_is_not_blamed() -> None:
@@ -180,7 +180,7 @@ def test_a_rank_whose_native_frames_are_unknown_is_not_blamed() -> None:
     unclear = replace(unclear, snapshot=replace(unclear.snapshot, problem="its native frames"))
     found = verdict(*waiting, unclear)
     assert (found.verdict, found.culprits) == (Verdict.UNDETERMINED, ())
-    assert found.said.endswith("and it does not end; where rank 2 waits is unknown")
+    assert found.message.endswith("and it does not end; where rank 2 waits is unknown")
 
 
 # --- different calls ---
@@ -215,13 +215,13 @@ def test_the_one_rank_in_another_call_of_all_ranks_is_odd(call: MainCall) -> Non
 def test_nobody_is_blamed_where_stacks_do_not_decide(ranks: tuple[SeenRank, ...]) -> None:
     found = verdict(*ranks)
     assert (found.verdict, found.culprits) == (Verdict.MISMATCH, ())
-    assert "stacks alone do not show which of them is wrong" in found.said
+    assert "stacks alone do not show which of them is wrong" in found.message
 
 
 def test_all_ranks_in_one_call_are_not_enough_to_name_anybody() -> None:
     found = verdict(*(seen(rank, counters=(f"step={7 + (rank == 2)}",)) for rank in range(4)))
     assert (found.verdict, found.culprits) == (Verdict.UNDETERMINED, ())
-    assert found.said.startswith("not enough seen: all ranks wait in all_reduce at train.py:11 (step)")
+    assert found.message.startswith("not enough seen: all ranks wait in all_reduce at train.py:11 (step)")
     assert "ranks 0-1 and 3: step=7; rank 2: step=8" in found.evidence
 
 
@@ -231,7 +231,7 @@ def test_all_ranks_in_one_call_are_not_enough_to_name_anybody() -> None:
 def test_without_stacks_the_states_are_shown_and_nobody_is_blamed() -> None:
     found = verdict(*(seen(rank, stack=(), waits_in="futex") for rank in range(4)))
     assert (found.verdict, found.culprits) == (Verdict.UNDETERMINED, ())
-    assert found.said == "not enough seen: no Python stack of the 4 ranks could be read"
+    assert found.message == "not enough seen: no Python stack of the 4 ranks could be read"
     (line,) = [line for line in found.evidence if "no stack" in line]
     assert line == "ranks 0-3: no stack; state S in futex, 0 processors, did not run during the look"
 
@@ -271,7 +271,7 @@ def test_nodes_with_a_world_each_train_alone() -> None:
         for rank in (0, 1)
     ]
     found = verdict(*ranks)
-    assert (found.verdict, found.said[:27]) == (Verdict.ALONE, "each of 2 nodes has a world")
+    assert (found.verdict, found.message[:27]) == (Verdict.ALONE, "each of 2 nodes has a world")
 
 
 def test_a_rank_variable_that_all_ranks_share_gives_way_to_the_number_of_the_task() -> None:
@@ -325,14 +325,14 @@ def test_launchers_that_wait_for_each_other_are_named_with_the_nodes_that_lack_o
     look = [JobLook("n0", NOW, launchers=(torchrun,), processes=3), JobLook("n1", NOW, processes=1)]
     found = diagnose_looks(look, (), JobHistory()).diagnosis
     assert (found.verdict, blamed(found)) == (Verdict.NEVER_ARRIVED, [(-1, "n1")])
-    assert found.said == "torchrun on n0 waits for other nodes, and has started no rank"
+    assert found.message == "torchrun on n0 waits for other nodes, and has started no rank"
     assert found.evidence == ("torchrun on n0 is at dynamic_rendezvous.py:1 (x)",)
 
 
 def test_a_job_without_ranks_says_so() -> None:
     found = diagnose_looks([JobLook("n0", NOW, processes=3)], (), JobHistory()).diagnosis
     assert (found.verdict, found.culprits) == (Verdict.UNDETERMINED, ())
-    assert found.said == "the job has 3 processes, and none of them is known to be a rank"
+    assert found.message == "the job has 3 processes, and none of them is known to be a rank"
 
 
 def test_problems_of_nodes_and_gpus_are_shown() -> None:

@@ -63,9 +63,9 @@ def test_of_a_recv_that_nobody_answers_who_departs_from_its_custom_is_named_or_b
             "(step): it came too early, or once too often"
         )
     elif odd == [0]:
-        assert "it is in barrier at train.py:20 (step) and has not called send to rank 1" in result.said
+        assert "it is in barrier at train.py:20 (step) and has not called send to rank 1" in result.message
     else:
-        assert "either rank 0 left out send to rank 1, or rank 1 made a call too many" in result.said
+        assert "either rank 0 left out send to rank 1, or rank 1 made a call too many" in result.message
 
 
 @pytest.mark.parametrize(("retained", "numbered"), [(slice(1, None), True), (slice(None), False)])
@@ -117,7 +117,7 @@ def test_of_lists_that_no_variable_holds_the_one_whose_number_departs_is_named(
 ) -> None:
     result = verdict(*(of_line(number, count, steps) for number, count in enumerate(now)))
     assert [culprit.rank for culprit in result.culprits] == odd
-    assert "rank 3 waits for a send or receive that is not answered" in result.said
+    assert "rank 3 waits for a send or receive that is not answered" in result.message
     if not odd:
         assert result.verdict is Verdict.UNDETERMINED
         assert "shown here where a variable holds it" in result.remedy
@@ -152,7 +152,7 @@ def test_who_takes_a_subgroup_before_the_call_of_all_departs_from_its_own_order(
         trains(3, "013", step + "s"),
     )
     assert (result.verdict, [culprit.rank for culprit in result.culprits]) == (Verdict.MISMATCH, [3])
-    assert "for ranks 0-1, in all_reduce at train.py:11 (step)" in result.said
+    assert "for ranks 0-1, in all_reduce at train.py:11 (step)" in result.message
 
 
 @pytest.mark.parametrize("some", ["01", "012", "123"])
@@ -253,9 +253,9 @@ def test_who_waits_for_a_rank_that_never_sends_while_another_one_waits_for_it_na
     calls: list[tuple[list[int], int] | tuple[list[int], int, str, int]], named: list[int]
 ) -> None:
     result = verdict(*(of_four(number, *how) for number, how in enumerate(calls)))
-    messages = [culprit.rank for culprit in result.culprits if "names another rank" in result.said]
+    messages = [culprit.rank for culprit in result.culprits if "names another rank" in result.message]
     assert messages == named
-    assert named == [] or "which has never sent or received; rank 1 waits for it in" in result.said
+    assert named == [] or "which has never sent or received; rank 1 waits for it in" in result.message
 
 
 # --- keys of a store that a rank did not set ---
@@ -273,7 +273,7 @@ def keyed(number: int, key: str = "e2/shard3", own: str = "", **changes: object)
 def test_the_only_rank_whose_lines_set_a_key_that_all_wait_for_is_named() -> None:
     result = verdict(*map(keyed, range(4)))
     assert (result.verdict, [culprit.rank for culprit in result.culprits]) == (Verdict.MISMATCH, [3])
-    assert result.said == (
+    assert result.message == (
         "ranks 0-3 wait for a key of the store that rank 3 on n1 sets: "
         "it has not set the key e2/shard3 of the store, which train.py:15 sets"
     )
@@ -283,7 +283,7 @@ def test_the_only_rank_whose_lines_set_a_key_that_all_wait_for_is_named() -> Non
     ]
     ended = verdict(keyed(0), *others)
     assert [culprit.rank for culprit in ended.culprits] == [3]
-    assert "though it has gone on at train.py:20 (step)" in ended.said
+    assert "though it has gone on at train.py:20 (step)" in ended.message
 
 
 def test_whoever_waits_for_a_key_is_not_taken_to_set_it_where_another_one_is() -> None:
@@ -358,4 +358,6 @@ def test_of_ranks_in_several_groups_the_one_that_left_its_order_is_named() -> No
     since = ["rcr", "rc", "cc", "r"]
     result = verdict(*(mesh(number, list("rcrcrcrcrcrc" + since[number])) for number in range(4)))
     assert (result.verdict, [culprit.rank for culprit in result.culprits]) == (Verdict.MISMATCH, [2])
-    assert "it called all_reduce of group c0 after all_reduce of group c0, where it had always" in result.said
+    assert (
+        "it called all_reduce of group c0 after all_reduce of group c0, where it had always" in result.message
+    )

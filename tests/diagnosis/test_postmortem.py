@@ -169,7 +169,7 @@ def test_where_all_ranks_of_a_run_or_of_some_nodes_say_the_same_none_is_singled_
     missing = "ModuleNotFoundError: No module named 'apex'"
     errors = [error for n in who for error in heard(n, *traceback(n, missing))]
     result = explain(replace(left(*errors), nodes=tuple(nodes)))
-    assert (result.said.partition(": ")[0], [entry.rank for entry in result.culprits]) == (message, named)
+    assert (result.message.partition(": ")[0], [entry.rank for entry in result.culprits]) == (message, named)
     assert any(line.endswith("printed the same") for line in result.evidence)
 
 
@@ -218,7 +218,7 @@ def test_a_rank_that_fails_before_one_is_killed_is_the_culprit() -> None:
 
 def test_where_no_rank_says_why_the_state_does() -> None:
     result = explain(left(failure=failure(1)))
-    assert (result.verdict, result.said, result.evidence) == (
+    assert (result.verdict, result.message, result.evidence) == (
         Verdict.CRASHED,
         "rank 1 on n1 exited with code 1",
         ("rank 1 printed nothing",),
@@ -239,7 +239,7 @@ def test_without_an_error_the_last_that_was_printed_is_told(
     lines: tuple[str, ...], message: str, evidence: str
 ) -> None:
     result = explain(left(failure=replace(failure(1), last_lines=lines)))
-    assert (result.said, result.evidence) == (f"rank 1 on n1 exited with code 1{message}", (evidence,))
+    assert (result.message, result.evidence) == (f"rank 1 on n1 exited with code 1{message}", (evidence,))
 
 
 @pytest.mark.parametrize(
@@ -251,7 +251,7 @@ def test_who_exited_0_while_others_waited_is_the_culprit_or_the_few_who_went_on(
     last = replace(failure(2), noticed=True, ended=ended, peer="n3")
     result = explain(left(*heard(2, *traceback(2, PEER)), failure=last))
     assert [entry.rank for entry in result.culprits] == culprits
-    assert "ended with exit code 0 before the others" in result.said
+    assert "ended with exit code 0 before the others" in result.message
     assert "its message names an address of n3" in result.evidence
 
 
@@ -270,10 +270,10 @@ def test_who_is_the_first_to_write_to_a_file_system_is_no_culprit_but_its_node(f
         Verdict.CRASHED,
         [(-1, "n1")],
     )
-    assert result.said == f"{cause} on n1: rank 1 met it first"
+    assert result.message == f"{cause} on n1: rank 1 met it first"
     assert result.culprits[0].why == f"{cause}; rank 1 printed: {full}, at train.py:9 (step)"
     several = explain(left(*first, *heard(3, *traceback(3, full), at=101.0)))
-    assert (several.said, several.culprits) == (f"{cause} that n1, n3 use: rank 1 met it first", ())
+    assert (several.message, several.culprits) == (f"{cause} that n1, n3 use: rank 1 met it first", ())
     assert "rank 3 printed the same" in several.evidence
 
 
@@ -299,7 +299,7 @@ def test_of_those_that_exited_0_only_who_was_in_the_group_that_failed_is_named()
     observed = (of_mesh(0, "0-1", "0,2", "2"), of_mesh(2, "2-3", "0,2", "1"))
     result = explain(replace(remains, last=observed))
     assert [entry.rank for entry in result.culprits] == [3]
-    assert result.said == "rank 3 ended with exit code 0 before the others"
+    assert result.message == "rank 3 ended with exit code 0 before the others"
     assert result.evidence[:2] == (
         "ranks 1 and 3 ended with exit code 0, then rank 2 on n2 failed",
         "of these, rank 3 alone was in the groups in which the others failed",
@@ -404,7 +404,7 @@ def below(text: str) -> Remains:
 )
 def test_below_a_launcher_the_rank_is_named_else_the_node(text: str, message: str, evidence: str) -> None:
     result = explain(below(text))
-    assert (result.said, result.evidence[0]) == (message, evidence)
+    assert (result.message, result.evidence[0]) == (message, evidence)
 
 
 def test_a_run_that_ended_well_has_nothing_wrong() -> None:
@@ -415,12 +415,16 @@ def test_a_run_that_ended_well_has_nothing_wrong() -> None:
 def test_a_run_whose_ranks_trained_alone_is_told_although_it_ended_well() -> None:
     message = "ranks 0-3 never joined the others: each trained a copy of its own"
     result = explain(left(state=State.COMPLETED, failure=None, notes=(f"training alone: {message}",)))
-    assert (result.verdict, result.said) == (Verdict.ALONE, message)
+    assert (result.verdict, result.message) == (Verdict.ALONE, message)
 
 
 def test_a_run_that_was_cancelled_has_no_culprit() -> None:
     result = explain(left(state=State.CANCELLED, reason="cancelled by request", failure=None))
-    assert (result.verdict, result.said, result.culprits) == (Verdict.NOT_RUNNING, "cancelled by request", ())
+    assert (result.verdict, result.message, result.culprits) == (
+        Verdict.NOT_RUNNING,
+        "cancelled by request",
+        (),
+    )
 
 
 # --- ranks that did not agree ---
@@ -504,7 +508,7 @@ def test_who_aborted_is_not_named_where_others_called_what_it_expected_and_none_
     aborted = f"  {ABORTED}".replace("1000 vs 4.", "24 vs 16.")
     result = explain(left(*heard(0, aborted), failure=failure(0, -6), last=(last(3, "[4]"),)))
     assert (result.verdict, result.culprits) == (Verdict.MISMATCH, ())
-    assert result.said == (
+    assert result.message == (
         "rank 0 on n0 was sent more than it expected: the records do not show by whom; "
         "ranks 1-2 left no record of what they called"
     )
@@ -518,7 +522,7 @@ def test_where_pairs_of_ranks_have_sizes_of_their_own_nobody_is_blamed_for_one()
     lasts = (replace(last(2, ""), records=(sent,)), replace(last(3, ""), records=(sent,)))
     result = explain(left(*heard(0, f"  {ABORTED}"), failure=failure(0, -6), last=lasts))
     assert (result.verdict, result.culprits) == (Verdict.MISMATCH, ())
-    assert result.said.startswith("rank 0 on n0 was sent more than it expected in all_to_all")
+    assert result.message.startswith("rank 0 on n0 was sent more than it expected in all_to_all")
 
 
 DENIED = "PermissionError: store refused the write"
@@ -660,7 +664,7 @@ def test_of_two_ranks_of_a_group_whose_sizes_differ_both_are_told_and_ranks_of_o
     aborted = heard(2, f"  {ABORTED}".replace("1000 vs 4", "48 vs 32"))
     result = explain(left(*aborted, failure=failure(2, -6), last=(apart, mate)))
     assert (result.verdict, result.culprits) == (Verdict.MISMATCH, ())
-    assert result.said == (
+    assert result.message == (
         "rank 2 on n2 was sent more than it expected; rank 3 called all_reduce of [6, 8] Float: "
         "the records do not show which of them is wrong"
     )
@@ -670,7 +674,7 @@ def test_a_rank_that_ended_well_did_not_end_of_what_it_had_printed() -> None:
     """It skipped a bad row, made fewer steps than the others, and left with exit code 0."""
     ended = replace(failure(0), noticed=True, ended="2")
     result = explain(left(*heard(2, *traceback(2, BAD)), *heard(0, *traceback(0, PEER)), failure=ended))
-    assert (result.said, [(c.rank, c.why) for c in result.culprits]) == (
+    assert (result.message, [(c.rank, c.why) for c in result.culprits]) == (
         "rank 2 ended with exit code 0 before the others",
         [(2, "it ended with exit code 0 while others waited for it")],
     )
@@ -704,7 +708,7 @@ def test_without_any_record_who_was_sent_too_much_is_told_and_not_blamed() -> No
     dumped = ("Fatal Python error: Aborted", '  File "/home/me/train.py", line 14 in stage')
     result = explain(left(*heard(1, f"  {ABORTED}", *dumped), failure=failure(1, -6)))
     assert (result.verdict, result.culprits) == (Verdict.MISMATCH, ())
-    assert result.said == (
+    assert result.message == (
         "rank 1 on n1 was sent more than it expected at train.py:14 (stage): the records do not show "
         "whether it or the sender is wrong"
     )
@@ -725,7 +729,7 @@ def test_what_is_larger_than_all_recorded_calls_was_sent_by_itself_and_nobody_is
     records = tuple(small(number) for number in (0, 1, 3))
     result = explain(left(*heard(2, text, *dumped), failure=failure(2, -6), last=records))
     assert (result.verdict, [entry.rank for entry in result.culprits]) == (Verdict.MISMATCH, odd)
-    assert ("was sent more than it expected at train.py:14 (stage)" in result.said) is (not odd)
+    assert ("was sent more than it expected at train.py:14 (stage)" in result.message) is (not odd)
 
 
 TAKEN = (
@@ -740,7 +744,7 @@ def test_a_rank_that_opens_the_store_of_rank_0_says_perhaps_that_it_is_that(
 ) -> None:
     result = explain(left(*heard(rank, *traceback(rank, TAKEN)), failure=failure(rank)))
     assert (result.verdict, [entry.rank for entry in result.culprits]) == (verdict, [rank])
-    assert ("says perhaps that it is rank 0" in result.said) is (rank == 2)
+    assert ("says perhaps that it is rank 0" in result.message) is (rank == 2)
 
 
 NO_KERNELS = ["Traceback (most recent call last):", "ModuleNotFoundError: No module named 'kernels'"]
@@ -766,10 +770,10 @@ def test_a_broken_connection_of_the_rank_that_failed_first_is_its_own() -> None:
     end = replace(failure(1), last_lines=tuple(RESET))
     result = explain(left(*heard(1, *RESET), failure=end))
     assert result.culprits[0].why == f"exited with code 1; {RESET[2]}, at train.py:5 (fetch)"
-    assert result.said.endswith("a connection of it broke, and no rank had failed before it")
+    assert result.message.endswith("a connection of it broke, and no rank had failed before it")
     assert "only noticed" not in result.remedy
     elsewhere = explain(left(*heard(1, *RESET), failure=replace(end, peer="n2")))
-    assert "a peer of this rank ended" in elsewhere.said
+    assert "a peer of this rank ended" in elsewhere.message
 
 
 WORKER = "RuntimeError: DataLoader worker (pid 1984) exited unexpectedly with exit code 7. Details are lost"
@@ -791,7 +795,7 @@ def test_what_is_no_connection_of_the_rank_that_failed_first_is_not_called_one(
     result = explain(
         left(*heard(1, *traceback(1, last)), *heard(3, *traceback(3, PEER), at=100.9), failure=end)
     )
-    assert (cause in result.said, remedy in result.remedy) == (True, True)
+    assert (cause in result.message, remedy in result.remedy) == (True, True)
     assert [entry.rank for entry in result.culprits] == [1]
     assert last in result.culprits[0].why
 
@@ -851,7 +855,7 @@ def test_who_did_not_come_to_the_meeting_is_named_and_never_who_waited(
     errors = [heard(rank, *traceback(rank, WAITED if rank else UNMET)) for rank in message]
     result = explain(left(*(entry for of_rank in errors for entry in of_rank), failure=failure(0)))
     assert (result.verdict, [entry.rank for entry in result.culprits]) == (Verdict.NEVER_ARRIVED, silent)
-    assert "3 of 4 came" in result.said
+    assert "3 of 4 came" in result.message
 
 
 def test_of_models_with_other_parameters_the_odd_one_is_named_and_of_two_none() -> None:
@@ -864,10 +868,10 @@ def test_of_models_with_other_parameters_the_odd_one_is_named_and_of_two_none() 
     most = (*differs(0, 4, 3, 6), *differs(2, 4, 3, 6), *differs(3, 6, 0, 4))
     result = explain(left(*most, failure=failure(2)))
     assert (result.verdict, [entry.rank for entry in result.culprits]) == (Verdict.MISMATCH, [3])
-    assert result.said.endswith("ranks 0 and 2 have 4; rank 3 has 6")
+    assert result.message.endswith("ranks 0 and 2 have 4; rank 3 has 6")
     result = explain(left(*differs(2, 4, 3, 6), failure=failure(2)))
     assert result.culprits == ()
-    assert result.said.endswith("rank 2 has 4; rank 3 has 6")
+    assert result.message.endswith("rank 2 has 4; rank 3 has 6")
 
 
 def test_a_monitored_barrier_names_who_did_not_come_whoever_prints_first() -> None:
@@ -951,7 +955,7 @@ def watched(code: int, *lines: str, stands: tuple[str, ...] = LOOP, since: float
 def test_a_watchdog_of_the_scripts_own_is_not_to_blame_for_the_hang_that_it_noticed(arguments: str) -> None:
     result = watched(9, arguments)
     assert (result.verdict, [entry.rank for entry in result.culprits]) == (Verdict.NEVER_ARRIVED, [3])
-    assert result.said == (
+    assert result.message == (
         "rank 3 never came to all_reduce (9 of group 0), in which others had waited 7 s when rank 0 on n0 "
         "ended the run: it waits in user code at train.py:33 (work)"
     )
@@ -1016,18 +1020,18 @@ def test_of_ranks_that_a_timer_ends_the_one_that_was_in_no_collective_is_named()
     result = explain(left(*(entry for of_rank in stood for entry in of_rank)))
     assert (result.verdict, [entry.rank for entry in result.culprits]) == (Verdict.NEVER_ARRIVED, [2])
     crashed = explain(left(*stood[2], *stood[3], *heard(1, *traceback(1, BAD))))
-    assert crashed.said == "rank 1 on n1 failed first", "a timer that only tells where a rank is ends none"
+    assert crashed.message == "rank 1 on n1 failed first", "a timer that only tells where a rank is ends none"
 
 
 def test_an_exception_whose_exit_code_a_pipe_has_lost_is_told_of_a_run_that_ended_well() -> None:
     errors = (*heard(2, *traceback(2, BAD)), *heard(1, *traceback(1, PEER), at=101.0))
     result = explain(left(*errors, state=State.COMPLETED, failure=None))
-    assert result.said == "the run ended with exit code 0, though rank 2 on n2 failed first"
+    assert result.message == "the run ended with exit code 0, though rank 2 on n2 failed first"
     assert ([entry.rank for entry in result.culprits], "pipefail" in result.remedy) == ([2], True)
     assert explain(left(state=State.COMPLETED, failure=None)).verdict is Verdict.NOTHING
 
 
 def test_the_code_of_a_time_limit_in_the_wrapper_is_explained() -> None:
-    assert explain(left(failure=failure(1, 124))).said.startswith(
+    assert explain(left(failure=failure(1, 124))).message.startswith(
         "rank 1 on n1 exited with code 124: so does "
     )

@@ -178,7 +178,7 @@ def test_a_recorded_failure_is_told_by_its_own_words_and_place(name: str) -> Non
     ranks, arguments, others = EXPECTED[name]
     result = judged(RECORDED[name])
     message = "\n".join(
-        (result.said, *(culprit.why for culprit in result.culprits), *result.evidence, result.remedy)
+        (result.message, *(culprit.why for culprit in result.culprits), *result.evidence, result.remedy)
     )
     assert [culprit.rank for culprit in result.culprits] == list(ranks)
     assert [word for word in arguments if word not in message] == []

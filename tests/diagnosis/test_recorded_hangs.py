@@ -118,7 +118,7 @@ def test_of_two_ranks_with_splits_that_do_not_fit_neither_is_blamed() -> None:
     entry, other = exchanged(2, 2, 2, 2, 0, 2, 2, 2, 2), exchanged(3, 2, 2, 2, 2, 2, 2, 2, 2)
     result = ended({1: (100.0, ABORTED)}, entry, other, failed=1, code=-6)
     assert (result.verdict, culprits(result)) == (Verdict.MISMATCH, [])
-    assert "rank 2 sends 0 rows to rank 3, which expects 2" in result.said
+    assert "rank 2 sends 0 rows to rank 3, which expects 2" in result.message
 
 
 def test_the_root_that_brings_a_shorter_list_is_named_not_the_memory_that_the_others_ask_for() -> None:
@@ -161,7 +161,7 @@ def test_of_lists_of_different_length_the_odd_one_is_named_and_the_root_is_told(
     ]
     result = ended(dict.fromkeys(aborted, (100.0, SHORT)), *remaining, failed=aborted[0], code=-6)
     assert (result.verdict, culprits(result)) == (Verdict.MISMATCH, odd)
-    assert "its root is rank 0" in result.said
+    assert "its root is rank 0" in result.message
 
 
 def test_an_error_of_the_script_is_not_put_down_to_a_call_in_its_handler() -> None:

@@ -75,7 +75,7 @@ def test_of_any_look_some_rule_decides_and_blames_only_ranks_that_were_seen(
 ) -> None:
     observed = data.draw(ranks(size))
     result = decide(case(*observed, stalled=stalled)).diagnosis
-    assert result.said
+    assert result.message
     assert {culprit.rank for culprit in result.culprits} <= {-1, *range(size)}
     assert not result.culprits or result.verdict is not Verdict.NOTHING
 
@@ -105,7 +105,7 @@ def test_of_any_end_some_rule_decides(
         for number, line in enumerate(printed)
     ]
     failure = Failure(failed[0], "n0", failed[1], 101.0, "it ended", ended=ended) if failed else None
-    assert decide_end(Remains(state, "", failure, heard(pieces), ("n0", "n0", "n1"))).said
+    assert decide_end(Remains(state, "", failure, heard(pieces), ("n0", "n0", "n1"))).message
 
 
 def test_equally_certain_hypotheses_with_other_culprits_are_both_told_and_blame_nobody(
@@ -120,8 +120,8 @@ def test_equally_certain_hypotheses_with_other_culprits_are_both_told_and_blame_
     monkeypatch.setattr(decisions, "RULES", (late(0), late(1)))
     result = decide(case(rank(0, stack=LOOP), rank(1, stack=LOADER), stalled=60.0)).diagnosis
     assert (result.verdict, result.culprits) == (Verdict.NEVER_ARRIVED, ())
-    assert result.said.startswith("either rank 0 on n0")
-    assert ", or rank 1 on n0" in result.said
+    assert result.message.startswith("either rank 0 on n0")
+    assert ", or rank 1 on n0" in result.message
 
 
 @pytest.mark.parametrize(

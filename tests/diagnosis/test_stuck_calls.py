@@ -53,7 +53,7 @@ def test_without_a_pattern_the_one_that_fits_neither_of_two_is_named() -> None:
 def test_of_two_whose_lists_do_not_fit_neither_is_named_and_both_are_told() -> None:
     result = verdict(waiter(0), ring(1, to=2), ring(2), waiter(3))
     assert (result.verdict, result.culprits) == (Verdict.UNDETERMINED, ())
-    assert result.said == (
+    assert result.message == (
         "rank 2 waits for a recv from rank 1, which has posted no other half of it: "
         "the list of one of ranks 1-2 is wrong"
     )
@@ -67,13 +67,13 @@ def test_of_two_whose_lists_do_not_fit_neither_is_named_and_both_are_told() -> N
 def test_who_is_in_another_turn_may_have_answered_before(behind: int) -> None:
     result = verdict(ring(0), ring(1, to=2, before=behind), ring(2), waiter(3))
     assert not any("post" in culprit.why for culprit in result.culprits)
-    assert "posted" not in result.said
+    assert "posted" not in result.message
 
 
 def test_lists_that_fit_blame_nobody() -> None:
     result = verdict(*(ring(number) for number in range(SIZE)))
     assert (result.verdict, result.culprits) == (Verdict.UNDETERMINED, ())
-    assert result.said == "ranks 0-3 wait for a send or receive that is not answered at train.py:16 (ring)"
+    assert result.message == "ranks 0-3 wait for a send or receive that is not answered at train.py:16 (ring)"
 
 
 def test_a_rank_that_has_not_come_is_named_whatever_the_others_posted() -> None:
@@ -92,20 +92,20 @@ def test_ranks_that_all_send_first_are_named_and_none_that_waits_for_them(call: 
     result = verdict(waiter(0, stack=BARRIER), end(1, call, 2), end(2, call, 1), waiter(3, stack=BARRIER))
     assert (result.verdict, [culprit.rank for culprit in result.culprits]) == (Verdict.MISMATCH, [1, 2])
     first, second = ("send", "receive") if call == "send" else ("receive", "send")
-    assert f"each {first}s before it {second}s" in result.said
+    assert f"each {first}s before it {second}s" in result.message
 
 
 def test_a_ring_in_which_every_rank_sends_first_names_no_single_one() -> None:
     result = verdict(*(end(number, "send", (number + 1) % SIZE) for number in range(SIZE)))
     assert (result.verdict, result.culprits) == (Verdict.MISMATCH, ())
-    assert "each sends before it receives" in result.said
+    assert "each sends before it receives" in result.message
 
 
 def test_a_circle_of_sends_and_receives_is_told_and_nobody_blamed() -> None:
     """A pipeline whose last rank receives from another one than sends to it."""
     result = verdict(end(0, "send", 1), end(1, "send", 2), end(2, "send", 3), end(3, "recv", 1, line=7))
     assert (result.verdict, result.culprits) == (Verdict.MISMATCH, ())
-    assert "rank 2 sends to rank 3 at train.py:8 (swap), rank 3 receives from rank 1" in result.said
+    assert "rank 2 sends to rank 3 at train.py:8 (swap), rank 3 receives from rank 1" in result.message
     assert len(result.evidence) == 5
 
 

@@ -58,7 +58,7 @@ def test_addresses_of_which_none_is_known_to_be_wrong_blame_nobody(stores: tuple
 
 def test_of_equal_halves_both_addresses_are_told() -> None:
     result = verdict(*(meets(number, (HERE, THERE)[number // 2]) for number in range(4)))
-    assert result.said.endswith(f"ranks 0-1 at {HERE}; ranks 2-3 at {THERE}")
+    assert result.message.endswith(f"ranks 0-1 at {HERE}; ranks 2-3 at {THERE}")
 
 
 def test_an_address_is_not_judged_while_somebody_else_has_not_come() -> None:
@@ -104,9 +104,9 @@ def test_of_several_that_may_set_a_key_those_are_told_who_wait_for_it() -> None:
     wait = rank(3, call="store", stack=("/home/me/train.py:7 ready", "/home/me/train.py:9 <module>"))
     result = verdict(waiter(0), waiter(1), waiter(2), wait)
     assert [culprit.rank for culprit in result.culprits] == [3]
-    assert "it waits for a key of the store at train.py:7 (ready)" in result.said
+    assert "it waits for a key of the store at train.py:7 (ready)" in result.message
     expected_names = verdict(waiter(0), waiter(1), waiter(2), changed(wait, key="seed/3"))
-    assert "it waits for the key seed/3 of the store at train.py:7 (ready)" in expected_names.said
+    assert "it waits for the key seed/3 of the store at train.py:7 (ready)" in expected_names.message
 
 
 def test_ranks_that_all_wait_for_a_key_blame_nobody() -> None:
@@ -168,13 +168,13 @@ def test_the_rank_that_has_passed_a_group_without_making_it_is_named() -> None:
     others[2] = makes(3, "1,3", made=2)
     result = verdict(others[0], others[1], waiter(2, made=3), others[2])
     assert (result.verdict, [culprit.rank for culprit in result.culprits]) == (Verdict.MISMATCH, [2])
-    assert "it made no group 1 with itself in it" in result.said
+    assert "it made no group 1 with itself in it" in result.message
 
 
 def test_of_two_ranks_that_contradict_each_other_both_are_told_and_none_is_blamed() -> None:
     result = verdict(makes(0, "0,2", "1=0-1", made=3), makes(1, "2-3", "1=1-2", made=3))
     assert (result.verdict, result.culprits) == (Verdict.MISMATCH, ())
-    assert result.said.endswith("group 1 of rank 0 has ranks 0-1, that of rank 1 ranks 1-2")
+    assert result.message.endswith("group 1 of rank 0 has ranks 0-1, that of rank 1 ranks 1-2")
 
 
 @pytest.mark.parametrize("destroyed", [(), (2,), (0, 3)])
@@ -202,7 +202,7 @@ def test_of_ranks_in_new_group_and_others_in_a_collective_the_few_are_named(
     assert [culprit.rank for culprit in result.culprits] == named
     assert result.remedy
     if not named:
-        assert result.said == (
+        assert result.message == (
             "ranks 0-1 wait in new_group at train.py:14 (groups) for ranks 2-3, and they are in all_reduce "
             "at train.py:11 (step): nothing shows which of the two is wrong"
         )
@@ -223,5 +223,5 @@ def test_a_rank_of_which_nothing_is_left_is_told_where_all_others_meet_for_the_w
     """It had ended with exit code 0, below a pipe, before anybody looked."""
     observed = [changed(meets(number), world=world, started=world) for number in (0, 2, 3)]
     result = decide(case(*observed, size=4, stalled=60.0, mute=mute)).diagnosis
-    assert ("for rank 1 as well, which had already ended" in result.said) is message
+    assert ("for rank 1 as well, which had already ended" in result.message) is message
     assert result.culprits == ()

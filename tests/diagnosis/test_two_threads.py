@@ -37,8 +37,8 @@ def test_a_thread_in_the_main_threads_group_is_named_with_its_line(
     observed = [trains(number, number in threads, recorded) for number in range(4)]
     result = decide(case(*observed, stalled=60.0)).diagnosis
     assert (result.verdict, result.culprits) == (Verdict.MISMATCH, ())
-    assert "another thread called all_reduce at train.py:9 (metrics)" in result.said
-    assert "the main thread uses at train.py:12" in result.said
+    assert "another thread called all_reduce at train.py:9 (metrics)" in result.message
+    assert "the main thread uses at train.py:12" in result.message
     assert "dist.new_group()" in result.remedy
 
 
@@ -78,7 +78,7 @@ def test_after_an_abort_the_records_of_both_threads_name_the_group() -> None:
     remaining = Remains(State.FAILED, "", failure, errors, ("n0", "n0", "n1", "n1"), last=(last,))
     result = decide_end(remaining)
     assert (result.verdict, result.culprits) == (Verdict.MISMATCH, ())
-    assert "another thread called all_reduce at train.py:9 (metrics) in group 0" in result.said
+    assert "another thread called all_reduce at train.py:9 (metrics) in group 0" in result.message
 
 
 ABORTED = """terminate called after throwing an instance of 'gloo::EnforceNotMet'
@@ -118,21 +118,21 @@ def test_the_stacks_of_ranks_that_aborted_show_both_threads_if_no_rank_left_a_re
     """Recorded of two ranks that abort at once."""
     result = aborts()
     assert (result.verdict, result.culprits) == (Verdict.MISMATCH, ())
-    assert "another thread made calls at train.py:10 (metrics)" in result.said
-    assert "the main thread made its own at train.py:14" in result.said
+    assert "another thread made calls at train.py:10 (metrics)" in result.message
+    assert "the main thread made its own at train.py:14" in result.message
     assert "dist.new_group()" in result.remedy
 
 
 def test_the_only_recorded_group_is_the_one_of_both_threads_of_a_rank_that_aborted() -> None:
     by_main = bare(2, "n1", "", records=history(5), groups=(Group("0", 4, ranks="0-3"),))
-    assert "(metrics) in group 0, which the main thread uses at train.py:14" in aborts(by_main).said
+    assert "(metrics) in group 0, which the main thread uses at train.py:14" in aborts(by_main).message
 
 
 def test_the_stacks_of_ranks_that_aborted_prove_nothing_if_there_are_several_groups() -> None:
     """The other thread may have a group of its own, and the main thread's call may be wrong."""
     groups = (Group("0", 4, ranks="0-3"), Group("1", 4, ranks="0-3"))
     by_main = bare(2, "n1", "", records=history(5), groups=groups)
-    assert not aborts(by_main).said.startswith("two threads")
+    assert not aborts(by_main).message.startswith("two threads")
 
 
 def test_a_thread_of_a_rank_that_aborted_is_no_second_one_if_the_main_thread_waits_for_it() -> None:
@@ -141,4 +141,4 @@ def test_a_thread_of_a_rank_that_aborted_is_no_second_one_if_the_main_thread_wai
         "queue.py",
     )
     printed = ABORTED.replace(main, f'{waits}", line 171 in get\n  File "/home/me/train.py", line 14')
-    assert not aborts(printed=printed).said.startswith("two threads")
+    assert not aborts(printed=printed).message.startswith("two threads")

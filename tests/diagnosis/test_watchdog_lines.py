@@ -140,7 +140,7 @@ def test_of_a_group_whose_members_are_not_known_nobody_else_is_named(
 def test_of_several_that_may_have_been_ended_before_they_printed_nobody_is_named(release: str) -> None:
     result = explained(8, {rank: watchdog(release, rank) for rank in range(5)})
     assert named(result) == (Verdict.NEVER_ARRIVED, [])
-    assert "does not show which rank did not come" in result.said
+    assert "does not show which rank did not come" in result.message
 
 
 def test_a_rank_that_raised_before_the_others_timed_out_is_named() -> None:
@@ -260,7 +260,7 @@ def test_the_silent_rank_is_named_with_the_line_where_it_stood_when_it_was_told_
     assert named(result) == (Verdict.NEVER_ARRIVED, [silent])
     where = "when it was asked to end, it was at train.py:4 (wait_for_license)"
     assert result.culprits[0].why.endswith(where)
-    assert result.said.endswith(where)
+    assert result.message.endswith(where)
     assert result.remedy.startswith("what does that line wait for")
 
 

@@ -163,7 +163,7 @@ def test_ranks_that_all_wait_for_a_file_have_no_culprit(theatre: Theatre) -> Non
     theatre.free()
     assert named(result) == (Verdict.WAITING, [])
     # On a crowded machine one may be caught between two waits: their lines are not always one.
-    assert result.said.startswith("all 4 ranks wait outside of collectives")
+    assert result.message.startswith("all 4 ranks wait outside of collectives")
 
 
 def test_the_rank_at_a_third_of_the_speed_is_slow_and_ranks_of_one_speed_are_well(theatre: Theatre) -> None:

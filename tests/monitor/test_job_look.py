@@ -95,7 +95,7 @@ def test_a_step_without_the_right_to_look_says_which_and_shows_the_state(waits: 
     (problem,) = seen.problems
     assert "CAP_SYS_PTRACE" in problem
     diagnosis = diagnose_looks([seen], (), JobHistory()).diagnosis
-    assert diagnosis.verdict is Verdict.UNDETERMINED and problem in diagnosis.said
+    assert diagnosis.verdict is Verdict.UNDETERMINED and problem in diagnosis.message
     assert any(line.startswith("rank 0: no stack; state S") for line in diagnosis.evidence)
 
 

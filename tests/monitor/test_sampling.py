@@ -37,7 +37,7 @@ def lines(path: str) -> list[NodeUse]:
 class NoGpus:
     """A driver is not what these tests are about."""
 
-    said = ""
+    reason = ""
 
     def look(self) -> tuple[GpuUse, ...]:
         return ()
@@ -156,13 +156,13 @@ def test_a_driver_that_hangs_is_left_alone_after_a_while_and_said(monkeypatch: p
     monkeypatch.setattr("clusterrun.monitor.gpu_reader.LATE_SECONDS", 0.2)
     watch = GpuWatch("", None, lambda path: lambda: time.sleep(600) or ())
     assert watch.look() == ()
-    assert watch.said == "the GPUs' driver gave no answer within 0.2 s"
+    assert watch.reason == "the GPUs' driver gave no answer within 0.2 s"
     assert watch.look() == ()  # at once: it is not asked again yet
 
 
 def test_a_driver_that_crashes_costs_its_own_process_only():
     watch = GpuWatch("", None, lambda path: lambda: os._exit(9))
-    assert (watch.look(), "has ended" in watch.said) == ((), True)
+    assert (watch.look(), "has ended" in watch.reason) == ((), True)
 
 
 @pytest.mark.parametrize(
@@ -183,7 +183,7 @@ def test_only_the_gpus_of_the_job_are_looked_at(devices: str | None, observed: l
     both = (replace(GPU, uuid="GPU-1a30-44"), GpuUse(1, 1.0, 1.0, 1.0, 1.0, 1.0, "GPU-2b40-55"))
     watch = GpuWatch("", visible_to(devices), lambda path: lambda: both)
     try:
-        assert ([gpu.index for gpu in watch.look()], watch.said) == (observed, "")
+        assert ([gpu.index for gpu in watch.look()], watch.reason) == (observed, "")
     finally:
         watch.close()
 

@@ -42,7 +42,7 @@ def test_an_error_anywhere_in_a_long_log_is_found(tmp_path: Path, place: int, by
     path.write_text(text)
     report = read(str(path)) if by == "file" else read("-", stdin=text.encode())
     assert [culprit.rank for culprit in report.diagnosis.culprits] == [2]
-    assert "KeyError: 'x', at train.py:5 (main)" in report.diagnosis.said
+    assert "KeyError: 'x', at train.py:5 (main)" in report.diagnosis.message
     (file,) = report.files
     assert (file.size, file.skipped) == (len(text), 0) and file.scanned > len(text) / 2
     assert any("between them were only searched for errors" in line for line in report.diagnosis.evidence)
@@ -64,7 +64,7 @@ def test_the_middle_is_left_out_if_a_launcher_confirms_the_error_at_the_end(
     path.write_text(STEP * 5000 + ERROR + last)
     (file,) = (report := read(str(path))).files
     assert (file.scanned > 0, file.skipped == 0) == (is_read, is_read)
-    assert "KeyError: 'x', at train.py:5 (main)" in report.diagnosis.said
+    assert "KeyError: 'x', at train.py:5 (main)" in report.diagnosis.message
 
 
 @pytest.mark.usefixtures("small_chunks")
@@ -83,7 +83,7 @@ def test_no_error_is_not_claimed_of_what_was_not_read(tmp_path: Path) -> None:
     path = tmp_path / "a.log"
     path.write_text(STEP * 5000)
     report = read(str(path), seconds=itertools.count(0, 1000))
-    assert "no error" in report.diagnosis.said and "were not read" in report.diagnosis.said
+    assert "no error" in report.diagnosis.message and "were not read" in report.diagnosis.message
 
 
 @pytest.mark.usefixtures("small_chunks")
@@ -123,4 +123,4 @@ def test_nothing_to_read_is_bad_input(tmp_path: Path) -> None:
 def test_hostile_bytes_do_no_harm(tmp_path: Path) -> None:
     path = tmp_path / "a.out"
     path.write_bytes(bytes(range(256)) * 40 + b"\r" * 5000 + b"\x1b[31m" + ERROR.encode() + b"\xff\x00" * 100)
-    assert "KeyError: 'x'" in read(str(path)).diagnosis.said
+    assert "KeyError: 'x'" in read(str(path)).diagnosis.message

@@ -50,7 +50,7 @@ def test_a_node_is_known_by_how_often_and_when_it_was_unfit_and_its_last_finding
 def test_a_link_is_one_whichever_way_it_was_cut_and_a_repair_of_one_end_counts() -> None:
     cut = replace(CUT, a="n0002", b="n0001")
     records = memory(replace(FOUND, at=AT - DAY), replace(FOUND, run_id="later", links=(cut, CUT)))
-    link = Finding("link", Grade.FAIL, CUT.said, CUT.remedy)
+    link = Finding("link", Grade.FAIL, CUT.message, CUT.remedy)
     assert links(records) == [Offender("n0001 - n0002", 2, 0, AT - DAY, AT, "later", link)]
     assert links(replace(records, forgotten=(("n0002", AT),))) == []
 

@@ -55,7 +55,7 @@ def test_a_late_answer_is_said_in_the_checks_own_words(check):
     late = LocalAnswer(
         (ProbeReading(check.NAME, "", check.LIMIT, late=True, why="waits in rpc_wait_bit_killable"),)
     )
-    message = f"{check.LATE.said} (waits in rpc_wait_bit_killable)"
+    message = f"{check.LATE.message} (waits in rpc_wait_bit_killable)"
     assert registry.findings(ASKED, {"n1": late}, {}, {}) == {
         "n1": (Finding(check.NAME, check.LATE.verdict, message, check.LATE.remedy),)
     }
@@ -79,7 +79,7 @@ def test_every_probe_reads_this_machine_and_its_judge_takes_it(check, tmp_path):
     current = asked(run_dir=str(tmp_path), home=str(tmp_path), cwd=str(tmp_path), gpus=0, ranks=1)
     reading = json.loads(json.dumps(check.probe(current), allow_nan=False))
     results = [entry for _, entry in check.judge(current, {"n1": reading, "n2": reading})]
-    assert [entry.said for entry in results if entry.verdict == FAIL] == [], (
+    assert [entry.message for entry in results if entry.verdict == FAIL] == [], (
         "this machine itself is unfit by it"
     )
 
@@ -140,7 +140,7 @@ def test_no_reading_whatever_brings_a_judge_down(check, data):
     readings = data.draw(st.dictionaries(st.sampled_from(["n1", "n2", "n3", "n4"]), alike(check), max_size=4))
     result = list(check.judge(ASKED, readings))
     assert {node for node, _ in result} <= {*readings, ""}
-    assert all(len(entry.said) < 1500 and entry.said.isprintable() for _, entry in result)
+    assert all(len(entry.message) < 1500 and entry.message.isprintable() for _, entry in result)
 
 
 @given(JSON, st.sampled_from(["a", ""]))

@@ -194,7 +194,7 @@ def averaged(first: int, last: int, **changed: Any) -> Start:
 def test_weights_that_the_script_changes_after_a_step_are_of_that_step_on_every_rank() -> None:
     observed = FaultRun("kill", (averaged(0, KILLED, saves=(saved(SAVED),)), averaged(SAVED, LAST)), KILLED)
     (entry,) = causes.judge(averaged(0, LAST), "", observed)
-    assert (entry.level, entry.step) == (Severity.OK, SAVED), entry.said
+    assert (entry.level, entry.step) == (Severity.OK, SAVED), entry.message
     (entry,) = causes.judge(CONTROL, "", replace(observed, lives=(BEFORE, averaged(SAVED, LAST))))
     assert entry.cause.value == "parameters-not-restored"
 
@@ -216,10 +216,10 @@ def test_weights_under_names_that_the_model_lacks_are_not_loaded(first: int) -> 
     last = with_calls(started(7, 2000 + SAVED) if first else life(0, LAST, loads=READ), partial=partial)
     observed = FaultRun("kill", (BEFORE, last), KILLED)
     (entry,) = causes.judge(CONTROL, "", observed)
-    assert entry.cause.value == "parameters-not-restored" and "strict=False) at train.py:26" in entry.said
+    assert entry.cause.value == "parameters-not-restored" and "strict=False) at train.py:26" in entry.message
     begun = Start({rank: replace(each, partial=partial) for rank, each in BEFORE.ranks.items()})
     (entry,) = causes.judge(CONTROL, "", replace(observed, lives=(begun, last)))
-    assert "strict=False" not in entry.said  # so it begins each time
+    assert "strict=False" not in entry.message  # so it begins each time
 
 
 def test_a_scheduler_of_a_later_step_beside_the_first_weights_accuses_the_weights() -> None:
@@ -231,7 +231,7 @@ def test_a_scheduler_of_a_later_step_beside_the_first_weights_accuses_the_weight
     assert entry.cause.value in ("never-resumed", "parameters-not-restored")
     lone = replace(cut, lives=(life(0, KILLED), last), damaged=())
     (entry,) = causes.judge(CONTROL, "", lone)
-    assert entry.cause.value == "parameters-not-restored" and "those of step 0" in entry.said
+    assert entry.cause.value == "parameters-not-restored" and "those of step 0" in entry.message
 
 
 def drawn_by_hand(*calls: tuple[str, str, str]) -> Start:
@@ -251,7 +251,7 @@ def test_a_state_that_was_set_and_drawn_from_before_the_step_is_told_as_such() -
     last = with_calls(with_random(parameters=1, torch=1), ("torch", "set", "train.py:5"))
     (entry,) = causes.judge(CONTROL, "", FaultRun("kill", (BEFORE, last), KILLED))
     assert entry.cause.value == "random-state-not-restored"
-    assert "it was set at train.py:5" in entry.said and "validation" in entry.remedy
+    assert "it was set at train.py:5" in entry.message and "validation" in entry.remedy
 
 
 def with_target(first: int, last: int, **changed: Any) -> Start:
@@ -277,7 +277,7 @@ def test_a_copy_of_the_weights_of_which_the_loss_is_computed_is_named(changed: A
     before = Start({0: replace(with_target(0, KILLED).ranks[0], saves=(saved(SAVED),))})
     observed = FaultRun("kill", (before, with_target(SAVED, LAST, **changed)), KILLED)
     (entry, *_) = causes.judge(with_target(0, LAST), "", observed)
-    assert entry.cause.value == cause, entry.said
+    assert entry.cause.value == cause, entry.message
 
 
 @pytest.mark.parametrize(
@@ -292,7 +292,7 @@ def test_what_nothing_explains_is_told_with_what_to_look_at(loss: float, message
         }
     )
     (entry,) = causes.judge(CONTROL, "", FaultRun("kill", (BEFORE, last), KILLED))
-    assert entry.cause.value == "undetermined" and message in entry.said and remedy in entry.remedy
+    assert entry.cause.value == "undetermined" and message in entry.message and remedy in entry.remedy
 
 
 def test_a_rate_that_is_right_at_first_hangs_on_counters() -> None:
@@ -307,7 +307,7 @@ def test_a_rate_that_is_right_at_first_hangs_on_counters() -> None:
 
     observed = FaultRun("kill", (plain(BEFORE), plain(after(), late=True)), KILLED)
     (one,) = causes.judge(plain(CONTROL), "", observed)
-    assert one.cause.value == "learning-rate-not-restored" and "right before this step" in one.said
+    assert one.cause.value == "learning-rate-not-restored" and "right before this step" in one.message
     assert "counters" in one.remedy
 
 
@@ -464,7 +464,7 @@ def test_every_optimizer_is_looked_at(second: tuple[int, int] | None, cause: str
     wrong = {"second": second} if second else {}
     observed = FaultRun("kill", (in_turns(0, KILLED), in_turns(SAVED, LAST, **wrong)), KILLED)
     (entry, *_) = causes.judge(in_turns(0, LAST), "", observed)
-    assert (entry.cause.value, arguments in entry.said) == (cause, True), entry.said
+    assert (entry.cause.value, arguments in entry.message) == (cause, True), entry.message
 
 
 def test_an_optimizer_that_takes_the_place_of_another_is_known_again() -> None:
@@ -478,7 +478,7 @@ def test_an_optimizer_that_takes_the_place_of_another_is_known_again() -> None:
 
     observed = FaultRun("kill", (phases(0, KILLED), phases(SAVED, LAST)), KILLED)
     (entry,) = causes.judge(phases(0, LAST), "", observed)
-    assert (entry.level, entry.step) == (Severity.OK, SAVED), entry.said
+    assert (entry.level, entry.step) == (Severity.OK, SAVED), entry.message
 
 
 def files_of(n: int, name: str, **changed: Any) -> SavedFile:
@@ -505,14 +505,14 @@ def test_a_newer_checkpoint_counts_where_it_is_whole_and_of_the_same_kind(
     message = life(0, KILLED, 1, saves=(*first, *saves))
     last = life(5, LAST, 1, loads=((first[0].path, "train.py:75"),))
     (entry,) = causes.judge(life(0, LAST, 1), "", FaultRun("kill", (message, last), KILLED, damaged=damaged))
-    assert entry.cause.value == found, entry.said
+    assert entry.cause.value == found, entry.message
 
 
 def test_an_old_checkpoint_that_is_removed_before_the_new_one_is_whole_loses_all() -> None:
     message = life(0, KILLED, 1, saves=(saved(5, gone=True),))
     observed = FaultRun("mid-save", (message, life(0, LAST, 1)), KILLED, damaged=(PATH.format(10),))
     (entry,) = causes.judge(life(0, LAST, 1), "", observed)
-    assert (entry.cause.value, entry.said) == (
+    assert (entry.cause.value, entry.message) == (
         "torn-checkpoint-loaded",
         "step-5.pt was removed before step-10.pt was whole: all work is lost",
     )
@@ -531,7 +531,7 @@ def test_a_script_that_trains_on_with_part_of_a_file_is_told_so(last: Start) -> 
     """As torch's distributed checkpoints load: in place, tensor by tensor, until one cannot be read."""
     observed = FaultRun("mid-save", (BEFORE, last), KILLED, damaged=(PATH.format(SAVED),))
     (entry,) = causes.judge(CONTROL, "", observed)
-    assert (entry.cause.value, "trains on with what it read" in entry.said) == (
+    assert (entry.cause.value, "trains on with what it read" in entry.message) == (
         "torn-checkpoint-loaded",
         True,
     )
@@ -556,10 +556,10 @@ def cut_last(fault: str, **changed: Any) -> FaultRun:
 @pytest.mark.parametrize("fault", ["mid-save", "disk-full", "damaged"])
 def test_a_cut_file_that_every_restart_reads_fails_though_a_copy_of_it_is_whole(fault: str) -> None:
     (entry,) = causes.judge(CONTROL, "", cut_last(fault))
-    assert (entry.cause, "step-10.pt is whole" in entry.said) == (Cause.TORN, True), entry.said
+    assert (entry.cause, "step-10.pt is whole" in entry.message) == (Cause.TORN, True), entry.message
     (entry,) = causes.judge(CONTROL, "", cut_last(fault, twins=()))
     assert entry.cause is (Cause.ONLY_ONE if fault == "damaged" else Cause.TORN)
-    assert "step-10.pt" not in entry.said  # nothing shows that it holds the same
+    assert "step-10.pt" not in entry.message  # nothing shows that it holds the same
 
 
 def test_each_kind_of_file_of_a_save_is_damaged_in_turn() -> None:
@@ -584,7 +584,7 @@ def test_each_kind_of_file_of_a_save_is_damaged_in_turn() -> None:
         Result("mid-save", "", (finding,), 1.0) for finding in (Discovery(Cause.NONE, "well"), TORN, TORN)
     ]
     whole = combined(fault, cases_of(fault, plan), rows)
-    assert (whole.level, [entry.said for entry in whole.findings], whole.seconds) == (
+    assert (whole.level, [entry.message for entry in whole.findings], whole.seconds) == (
         Severity.FAIL,
         ["cut; the same with best.pt"],
         3.0,
@@ -687,8 +687,8 @@ def ranks_of_nodes(reads: tuple[int, ...]) -> FaultRun:
 def test_ranks_that_read_the_file_of_another_rank_are_named_with_it() -> None:
     (entry,) = causes.judge(life(0, LAST, 4), "", ranks_of_nodes((0, 1, 0, 1)))
     assert entry.cause is Cause.OTHER_RANK and "LOCAL_RANK" in entry.remedy
-    assert "rank 2 read rank0.pt, which rank 0 wrote, not its own rank2.pt" in entry.said
-    assert "rank 3 read rank1.pt" in entry.said and "rank 1 read" not in entry.said
+    assert "rank 2 read rank0.pt, which rank 0 wrote, not its own rank2.pt" in entry.message
+    assert "rank 3 read rank1.pt" in entry.message and "rank 1 read" not in entry.message
     (entry, *_) = causes.judge(life(0, LAST, 4), "", ranks_of_nodes((0, 1, 2, 3)))
     assert entry.cause is not Cause.OTHER_RANK
 
@@ -699,7 +699,7 @@ def test_two_ranks_that_move_one_temporary_file_are_two_writers() -> None:
     first = trace(0, LAST, 0, saves=(saved(5, path="/c/last.pt", temp="/c/last.tmp"),))
     finding = two_writers(Start({0: first, 1: replace(trace(0, 5, 1), lost=lost)}))
     assert finding is not None and finding.cause is Cause.TWO_WRITERS
-    assert "ranks 0 and 1 write the same file last.pt as last.tmp at step 5" in finding.said
+    assert "ranks 0 and 1 write the same file last.pt as last.tmp at step 5" in finding.message
     assert two_writers(Start({0: first, 1: trace(0, LAST, 1)})) is None
     empty = replace(first, saves=(replace(first.saves[0], size=0),))
     result = control_runs.files(Start({0: empty, 1: replace(trace(0, 5, 1), lost=lost)}))
@@ -739,7 +739,7 @@ def test_the_remedy_for_an_older_checkpoint_fits_the_file_that_was_read(
 def test_a_rank_that_is_new_is_not_asked_for_its_step() -> None:
     observed = FaultRun("more", (BEFORE, life(SAVED, LAST, 3, loads=READ)), KILLED, elastic=True)
     (entry,) = causes.judge(CONTROL, "", observed)
-    assert (entry.level, entry.said) == (Severity.OK, f"resumed at step {SAVED} on 3 ranks")
+    assert (entry.level, entry.message) == (Severity.OK, f"resumed at step {SAVED} on 3 ranks")
 
 
 def test_averages_beside_other_weights_are_not_accused() -> None:
@@ -776,14 +776,14 @@ def test_a_save_cut_off_before_the_first_whole_one_accuses_no_loading() -> None:
     )
     observed = FaultRun("mid-save", (message, life(0, LAST, 1)), KILLED)
     (entry,) = causes.judge(life(0, LAST, 1), "", observed)
-    assert entry.cause.value == "", entry.said
+    assert entry.cause.value == "", entry.message
 
 
 def test_a_learning_rate_that_no_scheduler_sets_is_put_down_to_the_script() -> None:
     (entry,) = causes.judge(
         CONTROL, "", FaultRun("kill", (BEFORE, after(rates=[[9.0]], schedulers=[], parameters=1)), KILLED)
     )
-    assert entry.cause.value == "learning-rate-not-restored" and "no scheduler of torch's" in entry.said
+    assert entry.cause.value == "learning-rate-not-restored" and "no scheduler of torch's" in entry.message
     assert "number of the step that was loaded" in entry.remedy
     beside = after(rates=[[0.1, 0.0]], parameters=1)
     control, before = ((after(rates=[[0.1, 0.5]])), BEFORE)
@@ -803,7 +803,7 @@ def test_a_learning_rate_that_no_scheduler_sets_is_put_down_to_the_script() -> N
         {r: replace(entry, steps=expected_names.ranks[r].steps[:KILLED]) for r, entry in before.ranks.items()}
     )
     (entry,) = causes.judge(expected_names, "", FaultRun("kill", (message, beside), KILLED))
-    assert "is as it was, but momentum, betas or weight decay is 0.0 instead of 0.5" in entry.said
+    assert "is as it was, but momentum, betas or weight decay is 0.0 instead of 0.5" in entry.message
 
 
 def test_samples_whose_gradient_was_accumulated_before_the_checkpoint_are_lost() -> None:
@@ -813,7 +813,7 @@ def test_samples_whose_gradient_was_accumulated_before_the_checkpoint_are_lost()
         for rank, entry in right.ranks.items()
     }
     (entry,) = causes.judge(CONTROL, "", FaultRun("kill", (BEFORE, Start(ranks)), KILLED))
-    assert entry.cause.value == "data-order-not-restored" and "only the last 2 of 4 samples" in entry.said
+    assert entry.cause.value == "data-order-not-restored" and "only the last 2 of 4 samples" in entry.message
     assert "optimizer.step()" in entry.remedy
 
 
@@ -872,7 +872,7 @@ def test_random_numbers_that_nobody_draws_are_others_in_each_process() -> None:
     past = Start({rank: replace(entry, steps=entry.steps[:SAVED]) for rank, entry in own.items()})
     last = after(parameters=1, random={"python": 9, "torch": 1})
     verdict = causes.judge(CONTROL, "", FaultRun("after-save", (past, last), SAVED))
-    assert "(torch)" in verdict[0].said and "python" not in verdict[0].said
+    assert "(torch)" in verdict[0].message and "python" not in verdict[0].message
 
 
 def test_repeated_and_left_out_samples_are_counted() -> None:
@@ -974,7 +974,7 @@ def test_two_runs_that_differ_say_where() -> None:
     (first, *_) = control_runs.control(CONTROL, other)
     assert (first.level, first.cause.value, first.step) == (Severity.NOTE, "not-deterministic", 7)
 
-    assert "from step 7 on, rank 0: the arithmetic (samples and random numbers are the same" in first.said
+    assert "from step 7 on, rank 0: the arithmetic (samples and random numbers are the same" in first.message
 
 
 def noisy(right: Start, apart: float) -> Start:
@@ -1016,7 +1016,7 @@ def test_where_undisturbed_runs_differ_losses_are_compared_by_their_spread(
 ) -> None:
     observed = FaultRun("kill", (BEFORE, noisy(after(), restart)), KILLED)
     (entry,) = causes.judge(CONTROL, "parameters", observed, noisy(CONTROL, second))
-    assert (entry.level.value, arguments in entry.said) == (level, True), entry.said
+    assert (entry.level.value, arguments in entry.message) == (level, True), entry.message
 
 
 def test_too_few_losses_say_nothing_of_a_spread() -> None:
@@ -1024,7 +1024,7 @@ def test_too_few_losses_say_nothing_of_a_spread() -> None:
     (entry,) = causes.judge(
         CONTROL, "parameters", FaultRun("kill", (BEFORE, noisy(short, 9.0)), KILLED), noisy(CONTROL, 0.01)
     )
-    assert (entry.level.value, "losses" in entry.said) == ("ok", False), entry.said
+    assert (entry.level.value, "losses" in entry.message) == ("ok", False), entry.message
 
 
 def changed_at_7(one: Step) -> Step:
@@ -1064,7 +1064,7 @@ def test_where_no_step_changes_the_weights_nothing_is_said_of_resuming() -> None
     last = Start({0: trace(SAVED, LAST), 1: trace(SAVED, LAST - 1, 1)})
     observed = FaultRun("kill", (unmoved(BEFORE, *every), unmoved(last, *every)), KILLED)
     (entry,) = causes.judge(unmoved(CONTROL, *every), "", observed)
-    assert entry.level is Severity.UNKNOWN and "no step changes the weights" in entry.said
+    assert entry.level is Severity.UNKNOWN and "no step changes the weights" in entry.message
 
 
 def epochs(first: int, last: int, skip: int = 0) -> RankTrace:
@@ -1098,7 +1098,7 @@ def test_a_loader_that_is_a_batch_ahead_is_followed_into_the_next_epoch(
     control, before = Start({0: epochs(0, LAST)}), Start({0: epochs(0, KILLED)})
     observed = FaultRun("kill", (before, Start({0: epochs(at, LAST, skip)})), KILLED)
     (entry, *_) = causes.judge(control, differs, observed)
-    assert (entry.level.value, entry.cause.value) == found, entry.said
+    assert (entry.level.value, entry.cause.value) == found, entry.message
 
 
 @pytest.mark.parametrize("fault, damaged", [("mid-save", True), ("preemption", False)])
@@ -1109,7 +1109,7 @@ def test_a_folder_that_was_not_written_to_its_end_is_named(fault: str, damaged: 
     error = ("train.py:23", "FileNotFoundError", "no file: 'out/checkpoint-10/trainer_state.json'")
     last = Start({0: replace(CRASHED.ranks[0], loads=(), error=error)})
     (entry,) = causes.judge(CONTROL, "", FaultRun(fault, (message, last), KILLED, damaged=(path,) * damaged))
-    assert entry.cause.value == "torn-checkpoint-loaded" and "checkpoint-10 is unfinished" in entry.said
+    assert entry.cause.value == "torn-checkpoint-loaded" and "checkpoint-10 is unfinished" in entry.message
 
 
 def test_the_remedy_fits_where_the_samples_come_from() -> None:

@@ -94,11 +94,11 @@ def test_a_script_that_never_steps_is_told_so() -> None:
         Patch("no GPU", (("def main():\n", "def main():\n    raise RuntimeError('No CUDA GPUs')\n"),))
     )
     (entry,) = control.findings
-    assert (entry.cause.value, entry.said.partition(" at ")[0]) == (
+    assert (entry.cause.value, entry.message.partition(" at ")[0]) == (
         "no-steps",
         "the script ends before its first step",
     )
-    assert "RuntimeError: No CUDA GPUs" in entry.said
+    assert "RuntimeError: No CUDA GPUs" in entry.message
     assert "--gpus" in entry.remedy
 
 
@@ -151,11 +151,11 @@ def test_a_script_that_loads_something_first_is_told_to_do_so_once(tmp_path: Pat
 
 
 def test_what_a_budget_ends_is_told_by_its_pace() -> None:
-    assert too_slow(Start({}), 40.0).said == "no optimizer step within --budget 40 s"
+    assert too_slow(Start({}), 40.0).message == "no optimizer step within --budget 40 s"
     from tests.rehearse.test_causes import life
 
     slow = too_slow(life(0, 5), 40.0)  # a step a second
-    assert slow.said == "5 steps of 1 s and 0 checkpoints within --budget 40 s: too few"
+    assert slow.message == "5 steps of 1 s and 0 checkpoints within --budget 40 s: too few"
     assert "--steps" in slow.remedy
 
 

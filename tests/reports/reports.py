@@ -61,7 +61,7 @@ FOUND = Report(
     ),
     links=(CUT,),
     tests=(
-        Measurement("pair", 0, ("n0001", "n0002"), "failed", 8.0, said="Connection closed by peer"),
+        Measurement("pair", 0, ("n0001", "n0002"), "failed", 8.0, message="Connection closed by peer"),
         Measurement("pair", 0, ("n0003", "n0004"), "failed", 8.0),
         Measurement("pair", 1, ("n0001", "n0004"), "passed", 0.5, 20.0),
         Measurement("pair", 2, ("n0001", "n0005"), "passed", 0.5, 22.0),

@@ -240,7 +240,7 @@ def test_no_text_of_a_report_can_drive_the_page(names, message, remedy, cluster,
         links=links,
         tests=tests,
         notices=(notice,),
-        set_said=remedy,
+        set_message=remedy,
     )
     text = page(report)
     text.encode()

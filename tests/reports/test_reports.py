@@ -62,7 +62,7 @@ def test_of_healthy_nodes_there_is_little_to_say() -> None:
             "WARN: n1 has a warning; all 2 nodes are fit",
         ),
         (
-            replace(HEALTHY, verdict=Grade.FAIL, set_said="all together are at 1 of 10 GB/s"),
+            replace(HEALTHY, verdict=Grade.FAIL, set_message="all together are at 1 of 10 GB/s"),
             "FAIL: all together are at 1 of 10 GB/s; no node and no link is to blame",
         ),
         (
@@ -113,12 +113,12 @@ def test_lines_keep_to_the_width_and_foreign_text_cannot_forge_one(width: int) -
 
 def test_what_failed_tests_said_is_told_once_with_its_meaning() -> None:
     text = "Got completion from peer 10.0.0.2 with status=12 opcode=0 len=0 vendor err 129"
-    test = Measurement("pair", 0, ("a", "b"), "failed", 1.0, said=text)
+    test = Measurement("pair", 0, ("a", "b"), "failed", 1.0, message=text)
     others = [
         replace(test, nodes=("c", "d")),
-        replace(test, said="Connection closed by peer"),
-        replace(test, said="never heard of"),
-        replace(test, outcome="passed", said="Bootstrap : no socket interface found"),
+        replace(test, message="Connection closed by peer"),
+        replace(test, message="never heard of"),
+        replace(test, outcome="passed", message="Bootstrap : no socket interface found"),
     ]
     assert [message for message, _ in explained((test, *others))] == [text]
     notice = lines(replace(HEALTHY, tests=(test,)), 200)
@@ -137,10 +137,17 @@ def test_the_document_has_what_scripts_rely_on() -> None:
             {
                 "check": "gpu errors",
                 "verdict": "fail",
+                "message": "GPU 3: Xid 79, fallen off the bus",
                 "said": "GPU 3: Xid 79, fallen off the bus",
                 "remedy": "reboot the node",
             },
-            {"check": "pair", "verdict": "fail", "said": PAIRS.said, "remedy": "look at its network"},
+            {
+                "check": "pair",
+                "verdict": "fail",
+                "message": PAIRS.message,
+                "said": PAIRS.message,
+                "remedy": "look at its network",
+            },
         ],
     }
     assert result["links"] == [
@@ -149,6 +156,7 @@ def test_the_document_has_what_scripts_rely_on() -> None:
             "b": "n0002",
             "direction": "a->b",
             "verdict": "fail",
+            "message": "nothing arrives: 3 of 3 tests",
             "said": "nothing arrives: 3 of 3 tests",
             "remedy": "cable and port",
         }
@@ -211,7 +219,7 @@ def test_a_finding_that_several_nodes_share_is_reported_once() -> None:
     driver = Finding("driver", Grade.WARN, "persistence mode is off", "nvidia-smi -pm 1")
     nodes = (node("n1", driver), node("n2", driver), node("n3", driver, PAIRS), node("n4"))
     blames = blamed(replace(HEALTHY, verdict=Grade.FAIL, nodes=nodes))
-    assert [(blame.title, blame.grade, blame.said) for blame in blames] == [
+    assert [(blame.title, blame.grade, blame.findings) for blame in blames] == [
         ("n3", Grade.FAIL, (PAIRS,)),
         ("n[1-3]", Grade.WARN, (driver,)),
     ]

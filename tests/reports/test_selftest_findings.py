@@ -85,7 +85,13 @@ FINDING = {"check": "xid", "verdict": "fail", "said": "Xid 79 of GPU 3", "remedy
         ("hang.culprits", [{"rank": 0}], "hang", Grade.FAIL, "named rank 0"),
         ("hang.culprits", [], "hang", Grade.FAIL, "named no rank"),
         ("hang.culprits", [{"rank": 1, "why": "it waits"}], "stacks", Grade.WARN, "no stack shows"),
-        ("hang.said", "rank 1 stands", "flight records", Grade.WARN, "no collective was told by its number"),
+        (
+            "hang.message",
+            "rank 1 stands",
+            "flight records",
+            Grade.WARN,
+            "no collective was told by its number",
+        ),
         ("hang", None, "hang", Grade.UNDETERMINED, "was not reached"),
         ("check", None, "check", Grade.UNDETERMINED, "was not reached"),
         ("rates", {}, "bandwidth", Grade.UNDETERMINED, "was not reached"),
@@ -99,7 +105,7 @@ def test_what_is_not_as_expected_is_said_with_its_part(path, value, part, worst,
         if finding.verdict is not Grade.PASS and finding.check == part
     ]
     assert grade(document) is worst
-    assert message in "; ".join(finding.said for finding in odd)
+    assert message in "; ".join(finding.message for finding in odd)
 
 
 def test_one_gpu_has_nothing_to_reduce_with_and_no_other_rank_that_waits():
@@ -111,4 +117,4 @@ def test_one_gpu_has_nothing_to_reduce_with_and_no_other_rank_that_waits():
 @pytest.mark.parametrize("document", [{}, {"check": []}, {"devices": 3, "gpus": "x"}, {"hang": {"at": {}}}])
 def test_a_damaged_file_is_told_as_what_was_not_reached(document):
     assert grade(document) is Grade.UNDETERMINED
-    assert all("was not reached" in finding.said for finding in findings(document))
+    assert all("was not reached" in finding.message for finding in findings(document))

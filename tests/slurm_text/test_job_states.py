@@ -109,7 +109,7 @@ def test_a_reason_is_a_sentence_with_a_remedy_and_an_unknown_one_is_shown_as_it_
     word: str, message: str, remedy: str
 ) -> None:
     result = reasons.explain(word)
-    assert (result.said, result.remedy) == (message, remedy)
+    assert (result.meaning, result.remedy) == (message, remedy)
 
 
 @pytest.mark.parametrize(

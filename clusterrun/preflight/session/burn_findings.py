@@ -13,7 +13,7 @@ NAME = "burn"
 def judge(request: RunNeeds, readings: Readings) -> Findings:
     """Judge matrix products as ``product`` does, and fail if the hardware lowers the clocks under load."""
     for node, finding in product.judge(request, readings):
-        message = f"under load: {finding.said}"
+        message = f"under load: {finding.message}"
         yield node, Finding(NAME, finding.verdict, message, finding.remedy)
     for node, reading in readings.items():
         slowed: dict[str, list[str]] = {}

@@ -31,7 +31,7 @@ def recall(state: SessionState, report: Report, suspects: Sequence[int]) -> None
         number = state.numbers.get(node_report.node)
         if number is not None and node_report.role == "excluded" and number not in suspects:
             node = state.nodes[number]
-            failed = [finding.said for finding in node_report.findings if finding.verdict is Grade.FAIL]
+            failed = [finding.message for finding in node_report.findings if finding.verdict is Grade.FAIL]
             node.absent, node.gone = "", failed[0] if failed else "it was found unfit before"
             state.observe(NodeGone(number, node_report.findings, state.now))
     for link in report.links:

@@ -219,7 +219,7 @@ def _report(explanation: Explanation, together: tuple[Finding, ...], fit: bool) 
         excluded=tuple(excluded),
         nodes=tuple(reports),
         links=links,
-        set_said="; ".join(map(_message_with_remedy, together)),
+        set_message="; ".join(map(_message_with_remedy, together)),
         tests=tuple(_measurement(state, test) for test in state.log.of(GroupTest)),
         quantities=state.quantities.report([node.name for node in state.nodes.values()]),
         table=state.quantities.table(),
@@ -236,11 +236,11 @@ def _measurement(state: SessionState, test: GroupTest) -> Measurement:
         outcome={True: "passed", False: "failed", None: "void"}[test.passed],
         seconds=round(test.seconds, 3),
         gigabytes_per_second=test.rate,
-        said=test.wrong or test.why,
+        message=test.wrong or test.why,
     )
 
 
 def _message_with_remedy(finding: Finding) -> str:
     """Return the message of a finding, and its remedy if the finding keeps the run from training."""
-    remedy = finding.remedy if finding.verdict is Grade.FAIL and finding.remedy not in finding.said else ""
-    return f"{finding.said} -> {remedy}" if remedy else finding.said
+    remedy = finding.remedy if finding.verdict is Grade.FAIL and finding.remedy not in finding.message else ""
+    return f"{finding.message} -> {remedy}" if remedy else finding.message

@@ -66,7 +66,7 @@ def test_the_check_names_it_and_the_others_train_where_there_is_a_spare(seed):
     assert (blamed(outcome), bad_links(outcome)) == ({bad}, set())
     assert outcome.excluded == (f"n{bad:04d}",)
     assert outcome.fit == bool(spares)
-    (message,) = [finding.said for finding in report.nodes[bad].findings]
+    (message,) = [finding.message for finding in report.nodes[bad].findings]
     assert "nodes and more fail with it, whichever others they hold" in message
 
 
@@ -76,18 +76,18 @@ def test_without_the_time_to_name_it_the_check_says_so_and_does_not_pass():
         assert not outcome.fit
         assert blamed(outcome) in (set(), {7})
         if not blamed(outcome):
-            assert "--preflight-budget gives more time" in outcome.report.set_said
+            assert "--preflight-budget gives more time" in outcome.report.set_message
 
 
 def test_two_that_may_hang_on_one_switch_are_left_out_and_not_blamed():
     outcome = examined(orders(14, 2, budget=600.0), Faults(in_groups={2: 4, 9: 4}))
     assert (outcome.fit, blamed(outcome)) == (True, set())
     assert not {2, 9} & set(outcome.world)
-    assert "or what connects them to the others" in outcome.report.set_said
+    assert "or what connects them to the others" in outcome.report.set_message
 
 
 def test_with_too_few_others_the_command_that_trains_without_them_is_said():
     outcome = examined(orders(12, budget=600.0), Faults(in_groups={2: 4, 9: 4}))
     assert (outcome.fit, blamed(outcome)) == (False, set())
-    assert "--nodes 10 --nodelist n[0000-0001,0003-0008,0010-0011]" in outcome.report.set_said
+    assert "--nodes 10 --nodelist n[0000-0001,0003-0008,0010-0011]" in outcome.report.set_message
     assert outcome.excluded == ("n0002", "n0009")

@@ -47,15 +47,15 @@ def test_a_parted_network_blames_no_node_and_the_largest_part_is_offered(split, 
     largest = max(split, key=lambda part: (len(part), 0 in part))
     assert not outcome.fit
     assert (blamed(outcome), bad_links(outcome), report.excluded) == (set(), set(), ())
-    assert "the network is partitioned between" in report.set_said
-    assert f"--nodes {len(largest)} --nodelist n[" in report.set_said
+    assert "the network is partitioned between" in report.set_message
+    assert f"--nodes {len(largest)} --nodelist n[" in report.set_message
     assert set(outcome.world) == largest or len({len(part) for part in split}) < len(split)
     assert len(outcome.excluded) == 8 - len(outcome.world)
 
 
 def test_a_quick_check_tells_a_parted_network_as_well():
     outcome = examined(orders(8, level=Level.QUICK), Faults(parts=SPLITS[1]))
-    assert "the network is partitioned between" in outcome.report.set_said
+    assert "the network is partitioned between" in outcome.report.set_message
     assert blamed(outcome) == set()
 
 
@@ -71,13 +71,13 @@ def test_a_bad_node_inside_a_part_is_the_only_one_that_is_blamed():
     outcome = examined(orders(8, budget=200.0), Faults(parts=SPLITS[0], broken={5}))
     assert blamed(outcome) == {5}
     assert outcome.report.excluded == ("n0005",)
-    assert "the network is partitioned between" in outcome.report.set_said
+    assert "the network is partitioned between" in outcome.report.set_message
 
 
 def test_several_nodes_that_answer_nobody_may_be_parted_and_are_not_remembered():
     outcome = examined(orders(8), Faults(absent={4, 5, 6, 7}))
     report = outcome.report
-    assert "the network is partitioned between them, or those are down" in report.set_said
+    assert "the network is partitioned between them, or those are down" in report.set_message
     assert report.excluded == ()
     assert {node.verdict.value for node in report.nodes[4:]} == {"undetermined"}
     assert outcome.excluded == ("n0004", "n0005", "n0006", "n0007"), "another try leaves them out"
@@ -87,7 +87,7 @@ def test_a_slow_uplink_is_told_as_one_and_all_train():
     outcome = examined(orders(8), Faults(parts=SPLITS[0], uplink=0.1))
     assert outcome.fit
     assert (blamed(outcome), bad_links(outcome)) == (set(), set())
-    assert "the network is slow between n[0000-0003] and n[0004-0007]" in outcome.report.set_said
+    assert "the network is slow between n[0000-0003] and n[0004-0007]" in outcome.report.set_message
 
 
 @pytest.mark.parametrize("split", SPLITS[:3])
@@ -98,7 +98,7 @@ def test_rates_of_machines_that_are_busy_with_other_work_blame_no_node_and_no_ne
             faults = Faults(parts=split, uplink=0.1, busy=busy)
             outcome = examined(orders(sum(map(len, split))), faults, seed)
             assert (outcome.fit, blamed(outcome), bad_links(outcome)) == (True, set(), set()), seed
-            message.add((busy, "slow" in outcome.report.set_said))
+            message.add((busy, "slow" in outcome.report.set_message))
     assert (False, True) in message
     assert (True, True) not in message
 

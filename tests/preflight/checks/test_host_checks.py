@@ -135,7 +135,7 @@ def test_locked_memory_matters_only_to_ranks_with_gpus_on_several_nodes():
 def test_a_run_directory_that_cannot_be_used_is_unfit_and_the_error_has_its_name(error, step, message):
     ill = {"path": "/p", "step": step, "error": error, "why": "why"}
     ((node, finding),) = folders.RUN_DIRECTORY.judge(ASKED, nodes(2, room(same=True), bad=ill))
-    assert (node, finding.verdict, finding.said) == ("bad", FAIL, message)
+    assert (node, finding.verdict, finding.message) == ("bad", FAIL, message)
     assert finding.remedy
 
 

@@ -33,8 +33,10 @@ def verdicts(
 ) -> list[tuple[str, Grade, str]]:
     """(node, verdict, what is said) in the order of the findings."""
     result = list(check.judge(provided, readings))
-    assert all(isinstance(entry, Finding) and entry.check == check.NAME and entry.said for _, entry in result)
-    return [(node, entry.verdict, entry.said) for node, entry in result]
+    assert all(
+        isinstance(entry, Finding) and entry.check == check.NAME and entry.message for _, entry in result
+    )
+    return [(node, entry.verdict, entry.message) for node, entry in result]
 
 
 def blamed(check: Any, readings: dict[str, Any], given: RunNeeds = ASKED) -> dict[str, Grade]:

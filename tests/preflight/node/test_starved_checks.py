@@ -54,7 +54,7 @@ def starved(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def grades(answer: LocalAnswer) -> list[tuple[Grade, str]]:
     result = registry.findings(NEEDS, {"n1": answer}, {}, {})
-    return [(finding.verdict, finding.said) for finding in result["n1"]]
+    return [(finding.verdict, finding.message) for finding in result["n1"]]
 
 
 def test_a_check_that_hangs_is_a_verdict(late: LocalAnswer) -> None:

@@ -115,7 +115,9 @@ def reading(source: str, condition: Any) -> dict[str, Any]:
 def failures(readings: dict[str, dict[str, Any]], gpus: int) -> list[str]:
     answers = {node: answer(gpus=value) for node, value in readings.items()}
     findings = registry.findings(asked(gpus=gpus, ranks=gpus), answers, {}, {})
-    return [finding.said for of_node in findings.values() for finding in of_node if finding.verdict is FAIL]
+    return [
+        finding.message for of_node in findings.values() for finding in of_node if finding.verdict is FAIL
+    ]
 
 
 def devices(source: str) -> int:
@@ -178,7 +180,9 @@ def test_no_healthy_ports_fail_alone_or_beside_a_node_with_other_adapters(source
 
 
 def failed(findings: dict[str, Any]) -> list[str]:
-    return [finding.said for of_node in findings.values() for finding in of_node if finding.verdict is FAIL]
+    return [
+        finding.message for of_node in findings.values() for finding in of_node if finding.verdict is FAIL
+    ]
 
 
 @pytest.mark.parametrize("recording", public("nccl"), ids=lambda recording: recording["source"])

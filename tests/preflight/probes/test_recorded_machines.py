@@ -148,13 +148,13 @@ def test_a_machine_that_somebody_published_is_read_and_nothing_is_held_against_i
     assert (read["driver"], read["cuda"]) == (version, cuda)
     reading = {"n1": {"found": True, "code": 0, "given": [], **read}}
     messages = [
-        (entry.verdict, entry.said)
+        (entry.verdict, entry.message)
         for check in CHECKS
         for _, entry in check.judge(asked(gpus=devices), reading)
     ]
     assert messages == message
     more = [entry for _, entry in gpus.judge(asked(gpus=devices + 1), reading)]
-    assert [entry.said for entry in more] == [f"the driver sees {devices} of {devices + 1} GPUs"]
+    assert [entry.message for entry in more] == [f"the driver sees {devices} of {devices + 1} GPUs"]
 
 
 JOINED = {"fabric/state": "Completed", "fabric/status": "Success"}
@@ -185,14 +185,14 @@ FABRICS = [
 def test_the_fabric_of_a_machine_that_somebody_reported_is_judged_as_it_was(source, tags, message):
     read = nvidia_smi.gpus(document("580.1", "13.0", {"product_name": "NVIDIA GB200", **tags}))
     result = FABRIC.judge(asked(), {"n1": {"found": True, "given": [], **read}})
-    assert [(fabric.verdict, fabric.said) for _, fabric in result] == message
+    assert [(fabric.verdict, fabric.message) for _, fabric in result] == message
 
 
 def test_errors_of_an_instance_are_errors_of_its_gpu():
     (ill,) = nvidia_smi.gpus(document("510.47.03", "11.6", A100_MIG, ("0", "2")))["gpus"]
     assert ill["uncorrected"] == 2.0
     (_, result), *_ = ERRORS.judge(asked(), {"n1": {"found": True, "given": [], "gpus": [ill]}})
-    assert (result.verdict, result.said) == (
+    assert (result.verdict, result.message) == (
         Grade.FAIL,
         "GPU 0: 2 uncorrected memory errors since the driver's start (limit 0)",
     )
@@ -241,7 +241,7 @@ def of_file(name: str) -> str:
 def findings(read, gpus_of_job, **more):
     reading = {"n1": {"found": True, "code": 0, "given": [], **read, **more}}
     return [
-        (entry.verdict, entry.said)
+        (entry.verdict, entry.message)
         for check in CHECKS
         for _, entry in check.judge(asked(gpus=gpus_of_job), reading)
     ]
@@ -301,7 +301,7 @@ NOT_LISTED = [
 def test_what_nvidia_smi_says_where_it_lists_nothing_has_a_remedy_of_its_own(message, remedy):
     ((_, result),) = gpus.judge(asked(), {"n1": {"found": True, "code": 9, "given": [], "said": message}})
     assert result.verdict == FAIL
-    assert result.said == f"nvidia-smi: {message}".replace("\n", " ")
+    assert result.message == f"nvidia-smi: {message}".replace("\n", " ")
     assert remedy in result.remedy
 
 
@@ -334,4 +334,4 @@ def test_a_node_without_ecc_among_nodes_that_have_it_is_told():
     odd = {**readings, "n4": {"found": True, "given": [], **node("Disabled")}}
     ((name, result),) = DRIVER.judge(asked(), odd)
     assert (name, result.verdict) == ("n4", WARN)
-    assert result.said == "ECC of the GPUs' memory is Disabled; it is Enabled on 3 of 4 nodes"
+    assert result.message == "ECC of the GPUs' memory is Disabled; it is Enabled on 3 of 4 nodes"

@@ -32,7 +32,7 @@ def case(nodes: int, rate: str = "", backend: str = "nccl", floor: float = 0.0) 
 
 def said(made: SessionState, rate: float) -> list[str]:
     trial = GroupTest(tuple(made.nodes), True, rate, kind=SET)
-    return [one.finding.said for one in expected_bandwidth.of_set(made, trial)]
+    return [one.finding.message for one in expected_bandwidth.of_set(made, trial)]
 
 
 @pytest.mark.parametrize(

@@ -92,8 +92,8 @@ def checked_with(asked: Orders, **faults: object) -> Report:
 
 
 def said(report: Report) -> list[tuple[str, str]]:
-    of_nodes = [(node.node, finding.said) for node in report.nodes for finding in node.findings]
-    return of_nodes + [(f"{link.a} {link.b}", link.said) for link in report.links]
+    of_nodes = [(node.node, finding.message) for node in report.nodes for finding in node.findings]
+    return of_nodes + [(f"{link.a} {link.b}", link.message) for link in report.links]
 
 
 @pytest.mark.parametrize("nodes", [1, 2, 4, 64])
@@ -206,7 +206,7 @@ def test_products_that_are_late_on_all_nodes_are_one_warning(nodes):
     readings = {f"n{node}": {"late": True, "passed": False, "seconds": 75.0} for node in range(nodes)}
     ((node, finding),) = product.judge(asked(gpus=GPUS), readings)
     assert (node, finding.verdict) == ("", Grade.WARN)
-    assert finding.said == "a matrix product was not done after 75 s on any node"
+    assert finding.message == "a matrix product was not done after 75 s on any node"
 
 
 def test_a_product_that_is_late_on_one_node_fails_it():

@@ -33,7 +33,7 @@ def test_pairs_that_are_all_slower_than_the_floor_blame_no_node(floor, count):
     assert len(explanation.network) == count
     for finding in explanation.together():
         assert finding.verdict is Grade.WARN
-        assert "100 GB/s" in finding.said and "200" in finding.said
+        assert "100 GB/s" in finding.message and "200" in finding.message
 
 
 def test_a_node_below_the_floor_is_named_if_the_others_are_above_it():

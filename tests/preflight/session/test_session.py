@@ -88,10 +88,10 @@ def test_a_node_that_is_lost_while_it_is_overloaded_is_not_blamed(lost: set[int]
         outcome = examined(orders(6, spares), Faults(lost_in=lost_in, overloaded=lost))
         failed = [node.node for node in outcome.report.nodes if node.verdict is Grade.FAIL]
         assert (outcome.fit, failed, outcome.excluded) == (fit, [], ())
-        assert (bad_links(outcome), outcome.report.set_said) == (set(), "")
+        assert (bad_links(outcome), outcome.report.set_message) == (set(), "")
         assert outcome.report.verdict is (Grade.WARN if fit else Grade.UNDETERMINED)
         reasons = {
-            node.node: node.findings[0].said for node in outcome.report.nodes if node.role == "excluded"
+            node.node: node.findings[0].message for node in outcome.report.nodes if node.role == "excluded"
         }
         assert reasons.keys() == {name(node) for node in lost}
         assert all("was overloaded" in reason for reason in reasons.values())
@@ -178,7 +178,7 @@ def test_a_slow_node_is_named_with_its_number_and_replaced(share):
     assert (blamed(outcome), bad_links(outcome), outcome.world) == ({5}, set(), (0, 1, 2, 3, 4, 8, 6, 7))
     (result,) = outcome.report.nodes[5].findings
     assert (result.check, result.verdict) == ("bandwidth", Grade.FAIL)
-    assert "GB/s" in result.said and "of the median" in result.said
+    assert "GB/s" in result.message and "of the median" in result.message
 
 
 @pytest.mark.parametrize("share", [0.02, 0.15])
@@ -201,7 +201,9 @@ def test_the_parts_of_a_set_below_its_floor_are_named_where_pairs_and_nodes_are_
     requested = orders(8, limits=(("set_floor", 0.5),), budget=200.0)
     outcome = examined(requested, Faults(crowded=frozenset({4, 5, 6, 7})))
     assert (outcome.fit, blamed(outcome), outcome.report.verdict) == (True, set(), Grade.WARN)
-    assert "n0004, n0005, n0006, n0007 are slow together, twice (limit 0.5 GB/s)" in outcome.report.set_said
+    assert (
+        "n0004, n0005, n0006, n0007 are slow together, twice (limit 0.5 GB/s)" in outcome.report.set_message
+    )
 
 
 def test_a_slow_link_is_named_and_both_its_nodes_are_cleared():
@@ -247,7 +249,7 @@ def test_loss_that_is_alike_everywhere_blames_no_node_and_no_link(nodes, noise):
     for seed in range(5):
         outcome = examined(orders(nodes), Faults(noise=noise), seed)
         assert (outcome.fit, blamed(outcome), bad_links(outcome)) == (True, set(), set())
-        assert ("has to be sent again" in outcome.report.set_said) == (noise >= 0.05)
+        assert ("has to be sent again" in outcome.report.set_message) == (noise >= 0.05)
 
 
 @pytest.mark.parametrize("seed", range(12))
@@ -264,7 +266,7 @@ def test_a_narrow_range_of_blocked_ports_is_named_with_its_node_and_direction(no
         first = ill.findings[0]
         assert (ill.node, first.check, report.links) == (name(2), "ports", ())
         arguments = "its TCP ports from about 40" if inward else "it reaches TCP ports from about 40"
-        assert first.said.startswith(arguments)
+        assert first.message.startswith(arguments)
 
 
 @pytest.mark.parametrize("share", [0.5, 0.9, 1.0])
@@ -277,7 +279,7 @@ def test_a_limit_on_connections_is_reported_as_that_and_not_as_a_range_of_ports(
         (unfit,) = [node for node in report.nodes if node.verdict is Grade.FAIL]
         first = unfit.findings[0]
         assert (unfit.node, first.check, report.links) == (name(2), "ports", ())
-        assert "whichever port" in first.said
+        assert "whichever port" in first.message
         assert "connlimit" in first.remedy
 
 
@@ -311,7 +313,7 @@ def test_a_question_that_fails_is_reported_and_the_others_are_answered(monkeypat
     monkeypatch.setattr(report, "QUESTIONS", (fails, *report.QUESTIONS))
     outcome = examined(orders(4, 1), Faults(broken={2}))
     assert (blamed(outcome), outcome.world) == ({2}, (0, 1, 4, 3))
-    assert "the check itself failed: KeyError: 'n7'" in outcome.report.set_said
+    assert "the check itself failed: KeyError: 'n7'" in outcome.report.set_message
     assert outcome.report.verdict is Grade.UNDETERMINED
 
 
@@ -335,7 +337,7 @@ def test_a_node_without_an_agent_whose_machine_answers_everybody_is_unfit_and_th
     outcome = examined(orders(4, 1), Faults(agentless={2}))
     assert (blamed(outcome), bad_links(outcome), outcome.excluded) == ({2}, set(), (name(2),))
     (result,) = outcome.report.nodes[2].findings
-    assert (result.verdict, "the machine itself answers n0000, n0001, n0003, n0004" in result.said) == (
+    assert (result.verdict, "the machine itself answers n0000, n0001, n0003, n0004" in result.message) == (
         Grade.FAIL,
         True,
     )
@@ -351,7 +353,7 @@ def test_a_node_that_only_the_coordinators_does_not_reach_is_cleared_and_the_lin
     assert (bad_links(outcome), blamed(outcome), outcome.excluded) == ({way}, set(), (name(2),))
     assert (outcome.fit, outcome.world) == (True, (0, 1, 4, 3))
     (result,) = outcome.report.nodes[2].findings
-    assert "it is left out for this link alone" in result.said
+    assert "it is left out for this link alone" in result.message
 
 
 def test_where_all_others_fall_silent_at_once_the_coordinators_node_is_cut_off_and_they_are_not_blamed():
@@ -359,7 +361,7 @@ def test_where_all_others_fall_silent_at_once_the_coordinators_node_is_cut_off_a
     assert (outcome.fit, outcome.excluded) == (False, (name(0),))
     assert [entry.verdict for entry in outcome.report.nodes] == [Grade.FAIL, *[Grade.UNDETERMINED] * 3]
     (result,) = outcome.report.nodes[0].findings
-    assert result.said == "3 nodes fell silent at the same time, and it reaches no other: it is cut off"
+    assert result.message == "3 nodes fell silent at the same time, and it reaches no other: it is cut off"
 
 
 def test_a_link_to_the_coordinators_node_is_not_blamed_where_that_node_is_cut_off_from_all():
@@ -393,10 +395,10 @@ def test_several_that_fall_silent_at_once_are_down_or_cut_off_and_none_is_blamed
     local = [node for node in range(nodes + spares) if node not in lost]
     assert blamed(outcome) == lost
     assert {outcome.report.nodes[node].verdict for node in lost} == {Grade.UNDETERMINED}
-    assert f"{fold(map(name, lost))} answer none of {fold(map(name, local))}" in outcome.report.set_said
+    assert f"{fold(map(name, lost))} answer none of {fold(map(name, local))}" in outcome.report.set_message
     for some in (local, sorted(lost)):
-        assert f"--nodes {len(some)} --nodelist {fold(map(name, some))}" in outcome.report.set_said
-    assert "may be several parts: clusterrun check --nodes" in outcome.report.set_said
+        assert f"--nodes {len(some)} --nodelist {fold(map(name, some))}" in outcome.report.set_message
+    assert "may be several parts: clusterrun check --nodes" in outcome.report.set_message
     assert (outcome.fit, outcome.report.excluded) == (len(local) >= nodes, ())
 
 
@@ -412,7 +414,7 @@ def test_where_most_nodes_do_not_answer_none_of_them_is_blamed(nodes, late):
     outcome = examined(orders(nodes), Faults(frozen=late))
     assert {outcome.report.nodes[node].verdict for node in late} == {Grade.UNDETERMINED}
     assert (outcome.fit, outcome.report.excluded, blamed(outcome)) == (False, (), late)
-    assert f"{len(late)} of {nodes} nodes did not answer in time" in outcome.report.set_said
+    assert f"{len(late)} of {nodes} nodes did not answer in time" in outcome.report.set_message
 
 
 def test_of_two_nodes_the_one_that_falls_silent_is_blamed():
@@ -504,7 +506,7 @@ def test_between_two_nodes_nobody_can_be_named_without_a_third():
     alone = examined(orders(2), Faults(broken={1}))
     assert (alone.fit, alone.excluded) == (False, ())
     assert {entry.verdict for entry in alone.report.nodes} == {Grade.UNDETERMINED}
-    assert "which of them is at fault cannot be told" in alone.report.set_said
+    assert "which of them is at fault cannot be told" in alone.report.set_message
     third = examined(orders(2, 1), Faults(broken={1}))
     assert (third.fit, third.world, blamed(third)) == (True, (0, 2), {1})
 
@@ -519,7 +521,7 @@ def test_a_coordinator_that_stood_still_finds_no_clock_wrong(seconds: float) -> 
 def test_two_clocks_that_differ_name_neither_and_do_not_stop_the_run():
     outcome = examined(orders(2), Faults(clocks={1: 90.0}))
     assert (outcome.fit, blamed(outcome), outcome.report.verdict) == (True, set(), Grade.WARN)
-    assert "differ by 90" in outcome.report.set_said
+    assert "differ by 90" in outcome.report.set_message
 
 
 def test_a_name_that_most_resolve_wrongly_is_the_fault_of_its_entry():
@@ -564,7 +566,7 @@ def test_a_pass_means_that_nodes_passed_a_test_together(nodes, budget, faults):
 def test_a_set_that_fails_though_all_its_parts_work_blames_no_node():
     outcome = examined(orders(8, budget=200.0), Faults(set_only=True))
     assert (outcome.fit, blamed(outcome), bad_links(outcome), outcome.excluded) == (False, set(), set(), ())
-    assert "the set, not a single node" in outcome.report.set_said
+    assert "the set, not a single node" in outcome.report.set_message
 
 
 UNREACHED = "its agent did not join (srun: error: Task launch failed: Communication connection failure)"
@@ -582,7 +584,7 @@ UNHEARD = "it opened no connection to n0000 within 60 s, and no other node did"
 def test_a_firewall_on_the_first_node_is_named_with_its_direction_and_nobody_else(nodes, more, message):
     report = examined(orders(nodes, 0), Faults(agentless=set(range(1, nodes)), **more)).report
     (result,) = [entry for entry in report.nodes[0].findings if entry.verdict is Grade.FAIL]
-    assert (result.check, result.said.startswith(message)) == ("connections", True)
+    assert (result.check, result.message.startswith(message)) == ("connections", True)
     assert report.excluded == ("n0000",)
     assert {entry.verdict for entry in report.nodes[1:]} == {Grade.UNDETERMINED}
 
@@ -664,7 +666,7 @@ def test_a_fault_of_the_check_itself_keeps_no_run_from_training(monkeypatch):
     monkeypatch.setattr("clusterrun.preflight.session.collective_phase.products", broken)
     outcome = examined(orders(3))
     assert (outcome.fit, outcome.world, outcome.report.verdict) == (True, (0, 1, 2), Grade.UNDETERMINED)
-    assert outcome.report.set_said.startswith("the check itself failed: KeyError")
+    assert outcome.report.set_message.startswith("the check itself failed: KeyError")
 
 
 def test_progress_tells_what_is_open_and_what_is_left():
@@ -737,7 +739,7 @@ def test_a_network_that_is_parted_after_the_ring_was_tested_is_no_fault_of_a_nod
     faults = Faults(parts=parts, shut_between=True, later=8)
     outcome = examined(orders(8, budget=300.0), faults)
     assert (blamed(outcome), bad_links(outcome), outcome.fit) == (set(), set(), False)
-    assert "the network is partitioned between" in outcome.report.set_said
+    assert "the network is partitioned between" in outcome.report.set_message
 
 
 @pytest.mark.parametrize("seed", range(40))
@@ -749,14 +751,14 @@ def test_a_network_parted_for_collectives_alone_is_told_as_parted_whoever_sweeps
     sides = (set(order[:cut]), set(order[cut:]))
     outcome = examined(orders(nodes, budget=180.0), Faults(parts=sides, shut_between=True), seed)
     assert (blamed(outcome), bad_links(outcome), outcome.fit) == (set(), set(), False)
-    assert "the network is partitioned between" in outcome.report.set_said
+    assert "the network is partitioned between" in outcome.report.set_message
 
 
 def test_a_node_that_gets_only_small_packets_and_did_not_join_is_named_with_that_cause():
     zero = "its agent did not join (srun: error: Zero Bytes were transmitted or received)"
     outcome = examined(orders(5), Faults(agentless={2}, small_mtu={2}, why=zero))
     (result,) = outcome.report.nodes[2].findings
-    assert (result.verdict, "large packets to it get lost" in result.said) == (Grade.FAIL, True)
+    assert (result.verdict, "large packets to it get lost" in result.message) == (Grade.FAIL, True)
     assert "the MTU of n0002" in result.remedy
     assert blamed(outcome) == {2}
 
@@ -773,7 +775,7 @@ def test_several_nodes_that_get_only_small_packets_are_parted_from_the_rest_and_
         set(),
         False,
     )
-    assert "large packets from" in outcome.report.set_said
+    assert "large packets from" in outcome.report.set_message
     assert outcome.report.excluded == ()
     best = max(set(range(nodes)) - small, small, key=len)
     assert set(outcome.excluded) == {name(node) for node in set(range(nodes)) - best}
@@ -787,7 +789,7 @@ def test_packets_lost_between_two_halves_are_told_of_the_network_and_of_no_link(
     outcome = examined(orders(8), Faults(lossy=lossy), seed=cut)
     assert (blamed(outcome), bad_links(outcome)) == (set(), set())
     assert f"the network loses packets between {fold(name(node) for node in sorted(sides[cut < 4]))}" in (
-        outcome.report.set_said
+        outcome.report.set_message
     )
     assert outcome.fit is (share < 0.03)
 
@@ -804,14 +806,14 @@ def test_nodes_that_fall_silent_for_lost_large_packets_are_told_as_that(lost):
     if len(lost) == 1:
         assert "large packets do not get through" in str(outcome.report.nodes[2].findings)
     else:
-        assert "large packets between" in outcome.report.set_said
+        assert "large packets between" in outcome.report.set_message
 
 
 def test_a_node_whose_name_leads_where_nothing_answers_is_told_with_that_address():
     hosts = {viewer: {2: "10.9.9.9"} for viewer in (0, 1, 3)}
     outcome = examined(orders(4), Faults(absent={2}, hosts=hosts))
     (result,) = outcome.report.nodes[2].findings
-    assert (result.verdict, "nothing answers at 10.9.9.9, to which its name leads" in result.said) == (
+    assert (result.verdict, "nothing answers at 10.9.9.9, to which its name leads" in result.message) == (
         Grade.FAIL,
         True,
     )
@@ -826,7 +828,7 @@ def test_several_that_did_not_join_for_no_known_reason_are_not_to_blame_and_one_
         at: value.verdict for at, value in enumerate(outcome.report.nodes) if value.verdict is not Grade.PASS
     }
     assert (verdicts, outcome.fit, outcome.excluded) == (dict.fromkeys(away, Grade.UNDETERMINED), False, ())
-    assert "a firewall between them" in outcome.report.set_said
+    assert "a firewall between them" in outcome.report.set_message
     expected_names = examined(orders(7), Faults(agentless=away, why=f"{why} (srun: error: no such file)"))
     assert {expected_names.report.nodes[node].verdict for node in away} == {Grade.FAIL}
     alone = examined(orders(7), Faults(agentless={3}, why=why))
@@ -859,7 +861,7 @@ def test_ports_that_do_not_answer_between_two_groups_part_the_network_and_blame_
         set(),
         False,
     )
-    assert "some TCP ports do not answer between them" in outcome.report.set_said
+    assert "some TCP ports do not answer between them" in outcome.report.set_message
 
 
 @pytest.mark.parametrize("sides", [({0, 1, 2}, {3, 4, 5, 6}), ({0, 3, 5}, {1, 2, 4}, {6, 7})])

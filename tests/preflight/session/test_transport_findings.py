@@ -19,7 +19,7 @@ def said(state, *transports: str) -> list[tuple[int | None, str]]:
     test = GroupTest(tuple(state.nodes), True, 300.0, kind=SET, transports=tuple(enumerate(transports)))
     findings = list(transport_findings.of_set(state, test))
     assert all(node_finding.finding.verdict is Grade.WARN for node_finding in findings)
-    return [(node_finding.node, node_finding.finding.said) for node_finding in findings]
+    return [(node_finding.node, node_finding.finding.message) for node_finding in findings]
 
 
 def test_sockets_are_a_warning_only_where_every_node_has_infiniband():

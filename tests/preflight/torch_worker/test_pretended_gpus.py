@@ -137,7 +137,7 @@ def test_pretended_drivers_that_are_slow_are_waited_for_and_one_that_hangs_is_na
     assert outcome.fit == (not ill and not alone)
     assert outcome.report.seconds <= 60 + 45
     if ill and nodes > 1:
-        results = {finding.check: finding.said for finding in outcome.report.nodes[0].findings}
+        results = {finding.check: finding.message for finding in outcome.report.nodes[0].findings}
         assert results["gpus"].startswith("nvidia-smi gave no answer")
 
 
