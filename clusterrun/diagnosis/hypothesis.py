@@ -1,18 +1,6 @@
 """The result of a rule: a possible cause, the ranks to blame, and how certain the rule is; pure.
 
-Certainty
----------
-A rule declares one number between 0 and 100. The highest wins (``decide.py``). Equal numbers with different
-culprits are reported as "either … or", and nobody is blamed. The anchors:
-
-100  the kernel says so: a process is stopped, or has ended
- 90  progress was observed while the ranks were watched
- 80  data of several ranks contradict each other: they cannot all be right
- 60  a rank is absent, and the others wait for it; or a rank printed an error before the others
- 45  derived from the source text, or from what the ranks did before
- 20  nothing is left but the network, or something outside of torch
-
-A rule between two anchors says in its file what could fool it.
+A rule declares its certainty, a number between 0 and 100. CONTRIBUTING.md has the scale.
 """
 
 from __future__ import annotations

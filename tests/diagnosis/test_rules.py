@@ -36,6 +36,15 @@ def test_a_rule_is_listed_and_declares_its_certainty_and_what_fools_it(name: str
     assert module.__doc__
 
 
+def test_each_kind_of_hypothesis_is_explained_by_one_rule() -> None:
+    modules = [importlib.import_module(f"{rules.__name__}.{name}") for name in NAMES]
+    tables = [
+        getattr(module, name, {}) for module in modules for name in ("EXPLANATIONS", "END_EXPLANATIONS")
+    ]
+    kinds = [kind for table in tables for kind in table]
+    assert sorted(kinds) == sorted(set(kinds))
+
+
 STACKS = st.sampled_from([ALL_REDUCE, BARRIER, LOADER, LOOP, MEETING, ()])
 CALLS = st.sampled_from(["", "send", "recv", "wait", "store"])
 
