@@ -106,13 +106,13 @@ def _in_new_group(table: CallTable, late: Sequence[RankSnapshot]) -> list[Hypoth
     return [Hypothesis("not in new_group", CERTAINTY, culprits, facts)]
 
 
-def _explain_may_come(table: CallTable, hypothesis: Hypothesis) -> Diagnosis:
+def explain_may_come(table: CallTable, hypothesis: Hypothesis) -> Diagnosis:
     late = hypothesis.facts["late"]
     sentence = f"the others wait for {ranks_in_words(late)}, which may yet come"
     return Diagnosis(Verdict.NOTHING, sentence, evidence=(*waited(table), *reasons(table, late)))
 
 
-def _explain_never_arrived(table: CallTable, hypothesis: Hypothesis) -> Diagnosis:
+def explain_never_arrived(table: CallTable, hypothesis: Hypothesis) -> Diagnosis:
     ranks = [table.of(rank) for rank in hypothesis.culprits]
     whys = {rank.rank: reason(rank).why for rank in ranks}
     on = f" on {ranks[0].node}" if len({rank.node for rank in ranks}) == 1 else ""
@@ -161,7 +161,7 @@ def _meant_for_some(table: CallTable, ranks: Sequence[RankSnapshot]) -> list[str
     return [f"or is {where} called by {ranks_in_words(inside)} only, where every rank must call it?"]
 
 
-def _explain_silent_node(table: CallTable, hypothesis: Hypothesis) -> Diagnosis:
+def explain_silent_node(table: CallTable, hypothesis: Hypothesis) -> Diagnosis:
     culprits = tuple(Culprit(-1, node, why) for node, why in table.mute)
     nodes = ", ".join(node for node, _ in table.mute)
     sentence = f"the others wait for {ranks_in_words(hypothesis.facts['missing'])}; {nodes} did not answer"
@@ -169,7 +169,7 @@ def _explain_silent_node(table: CallTable, hypothesis: Hypothesis) -> Diagnosis:
     return Diagnosis(Verdict.NEVER_ARRIVED, sentence, culprits, (), waited(table), remedy)
 
 
-def _explain_not_in_new_group(table: CallTable, hypothesis: Hypothesis) -> Diagnosis:
+def explain_not_in_new_group(table: CallTable, hypothesis: Hypothesis) -> Diagnosis:
     making, inside = hypothesis.facts["making"], hypothesis.facts["inside"]
     meets = table.location(making[0]).operation
     operation = table.wait_by_rank[inside[0]].operation
@@ -188,8 +188,8 @@ def _explain_not_in_new_group(table: CallTable, hypothesis: Hypothesis) -> Diagn
 
 
 EXPLANATIONS = {
-    "may come": _explain_may_come,
-    "never arrived": _explain_never_arrived,
-    "node is silent": _explain_silent_node,
-    "not in new_group": _explain_not_in_new_group,
+    "may come": explain_may_come,
+    "never arrived": explain_never_arrived,
+    "node is silent": explain_silent_node,
+    "not in new_group": explain_not_in_new_group,
 }

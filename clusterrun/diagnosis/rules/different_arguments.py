@@ -134,7 +134,7 @@ def _tags(table: CallTable) -> list[Hypothesis]:
     return []
 
 
-def _explain_different_roots(table: CallTable, hypothesis: Hypothesis) -> Diagnosis:
+def explain_different_roots(table: CallTable, hypothesis: Hypothesis) -> Diagnosis:
     sides: list[tuple[int, list[int]]] = hypothesis.facts["sides"]
     call = table.wait_by_rank[sides[0][1][0]]
     lines = [
@@ -151,7 +151,7 @@ def _explain_different_roots(table: CallTable, hypothesis: Hypothesis) -> Diagno
     return blame(table, Verdict.MISMATCH, sentence, whys, remedy)
 
 
-def _explain_different_tags(table: CallTable, hypothesis: Hypothesis) -> Diagnosis:
+def explain_different_tags(table: CallTable, hypothesis: Hypothesis) -> Diagnosis:
     sender, receiver = map(table.of, hypothesis.culprits)
     sent, expected = sender.call.tag, receiver.call.tag
     sentence = f"rank {sender.rank} sends with tag {sent} what rank {receiver.rank} wants with tag {expected}"
@@ -161,7 +161,7 @@ def _explain_different_tags(table: CallTable, hypothesis: Hypothesis) -> Diagnos
     return blame(table, Verdict.MISMATCH, sentence, {sender.rank: sends_it, receiver.rank: receives}, remedy)
 
 
-def _explain_different_splits(table: CallTable, hypothesis: Hypothesis) -> Diagnosis:
+def explain_different_splits(table: CallTable, hypothesis: Hypothesis) -> Diagnosis:
     (sender, receiver), splits = hypothesis.facts["pair"], hypothesis.facts["splits"]
     sent, expected = splits[sender][receiver], splits[receiver][table.size + sender]
     sentence = (
@@ -178,7 +178,7 @@ def _explain_different_splits(table: CallTable, hypothesis: Hypothesis) -> Diagn
     return blame(table, Verdict.MISMATCH, sentence, whys, remedy, lines)
 
 
-def _explain_different_lists(table: CallTable, run: Remains, hypothesis: Hypothesis) -> Diagnosis:
+def explain_different_lists(table: CallTable, run: Remains, hypothesis: Hypothesis) -> Diagnosis:
     sides, root = hypothesis.facts["sides"], hypothesis.facts["root"]
     lines = []
     for length, ranks in sides:
@@ -198,11 +198,11 @@ def _explain_different_lists(table: CallTable, run: Remains, hypothesis: Hypothe
 
 
 EXPLANATIONS = {
-    "different roots": _explain_different_roots,
-    "different tags": _explain_different_tags,
-    "different splits": _explain_different_splits,
+    "different roots": explain_different_roots,
+    "different tags": explain_different_tags,
+    "different splits": explain_different_splits,
 }
 
 END_EXPLANATIONS = {
-    "different lists": _explain_different_lists,
+    "different lists": explain_different_lists,
 }

@@ -45,7 +45,7 @@ def _is_of_all(table: CallTable, wait: Call) -> bool:
     return wait.peer < 0 and (rank.call.is_of_all or rank.location.doing is Doing.RENDEZVOUS)
 
 
-def _explain_different_places(table: CallTable, hypothesis: Hypothesis) -> Diagnosis:
+def explain_different_places(table: CallTable, hypothesis: Hypothesis) -> Diagnosis:
     sides: list[tuple[Call, tuple[int, ...]]] = hypothesis.facts["sides"]
     lines = []
     for call, ranks in sides[:MOST_LINES]:
@@ -68,4 +68,4 @@ def _explain_different_places(table: CallTable, hypothesis: Hypothesis) -> Diagn
     return blame(table, Verdict.MISMATCH, sentence, whys, f"{remedy}. {MORE_IS_SEEN}")
 
 
-EXPLANATIONS = {"different places": _explain_different_places}
+EXPLANATIONS = {"different places": explain_different_places}

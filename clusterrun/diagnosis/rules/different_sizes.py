@@ -191,7 +191,7 @@ def _line(table: CallTable, rank: int, call: Call | None = None) -> str:
     return f" at {short(frames[-1])}" if frames and frames[-1] else ""
 
 
-def _explain_different_calls(table: CallTable, run: Remains, hypothesis: Hypothesis) -> Diagnosis:
+def explain_different_calls(table: CallTable, run: Remains, hypothesis: Hypothesis) -> Diagnosis:
     root, sides = hypothesis.facts["root"], hypothesis.facts["sides"]
     lines = [f"{ranks_in_words(ranks)} called {call.arguments}" for call, ranks in sides]
     number = f"collective {sides[0][0].sequence} of its group"
@@ -208,7 +208,7 @@ def _explain_different_calls(table: CallTable, run: Remains, hypothesis: Hypothe
     return mismatch(run, root, sentence, whys, remedy, [*lines, f"rank {root.rank}: {root.message}"])
 
 
-def _explain_smaller(table: CallTable, run: Remains, hypothesis: Hypothesis) -> Diagnosis:
+def explain_smaller(table: CallTable, run: Remains, hypothesis: Hypothesis) -> Diagnosis:
     root, called, together = (hypothesis.facts[name] for name in ("root", "called", "together"))
     what = f"{called.operation} of {called.sizes} {called.types}" if called else ""
     others = f"the others' {what}" if what else "what the others called"
@@ -230,7 +230,7 @@ def _width(pairs: Sequence[tuple[int, int]]) -> str:
     return f" ({part} the bytes: a type of {part} the width, or a smaller shape)"
 
 
-def _explain_sent_too_much(table: CallTable, run: Remains, hypothesis: Hypothesis) -> Diagnosis:
+def explain_sent_too_much(table: CallTable, run: Remains, hypothesis: Hypothesis) -> Diagnosis:
     """A rank aborted, and nothing shows whether it, the sender or a third rank is wrong."""
     root, called = hypothesis.facts["root"], hypothesis.facts.get("called")
     together, agreeing = hypothesis.facts.get("together", ()), hypothesis.facts.get("agreeing", ())
@@ -261,7 +261,7 @@ def _explain_sent_too_much(table: CallTable, run: Remains, hypothesis: Hypothesi
     return mismatch(run, root, sentence, whys, remedy, evidence)
 
 
-def _explain_changed_its_size(table: CallTable, run: Remains, hypothesis: Hypothesis) -> Diagnosis:
+def explain_changed_its_size(table: CallTable, run: Remains, hypothesis: Hypothesis) -> Diagnosis:
     root, call, usual = (hypothesis.facts[name] for name in ("root", "call", "usual"))
     why = f"it called {call.arguments}, collective {call.sequence} "
     why += f"of its group, where the others called it of {usual}, as it had before"
@@ -269,7 +269,7 @@ def _explain_changed_its_size(table: CallTable, run: Remains, hypothesis: Hypoth
     return mismatch(run, root, sentence, {call.rank: why})
 
 
-def _explain_stood_elsewhere(table: CallTable, run: Remains, hypothesis: Hypothesis) -> Diagnosis:
+def explain_stood_elsewhere(table: CallTable, run: Remains, hypothesis: Hypothesis) -> Diagnosis:
     root, odd_line, usual_line, calls = (
         hypothesis.facts[name] for name in ("root", "there", "here", "calls")
     )
@@ -281,9 +281,9 @@ def _explain_stood_elsewhere(table: CallTable, run: Remains, hypothesis: Hypothe
 
 
 END_EXPLANATIONS = {
-    "different calls at the end": _explain_different_calls,
-    "called something smaller": _explain_smaller,
-    "sent too much": _explain_sent_too_much,
-    "changed its size": _explain_changed_its_size,
-    "stood elsewhere": _explain_stood_elsewhere,
+    "different calls at the end": explain_different_calls,
+    "called something smaller": explain_smaller,
+    "sent too much": explain_sent_too_much,
+    "changed its size": explain_changed_its_size,
+    "stood elsewhere": explain_stood_elsewhere,
 }

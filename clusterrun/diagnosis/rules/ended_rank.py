@@ -82,7 +82,7 @@ def _who_left(table: CallTable, run: Remains) -> int:
     return outside[0] if row and row.consequence and len(outside) == 1 and closed else -1
 
 
-def _explain_early_end(table: CallTable, run: Remains, hypothesis: Hypothesis) -> Diagnosis:
+def explain_early_end(table: CallTable, run: Remains, hypothesis: Hypothesis) -> Diagnosis:
     ended, together, failure = hypothesis.facts["ended"], hypothesis.facts["together"], run.failure
     early = ranks_in_words(ended, run.noun)
     odd = hypothesis.culprits
@@ -110,7 +110,7 @@ def _explain_early_end(table: CallTable, run: Remains, hypothesis: Hypothesis) -
     return Diagnosis(Verdict.CRASHED, sentence, culprits[:MOST_CULPRITS], (), tuple(evidence), remedy)
 
 
-def _explain_left_the_group(table: CallTable, run: Remains, hypothesis: Hypothesis) -> Diagnosis:
+def explain_left_the_group(table: CallTable, run: Remains, hypothesis: Hypothesis) -> Diagnosis:
     (rank,) = hypothesis.culprits
     at = table.line(rank)
     why = f"it closed its connections and lived on; when it was asked to end, it was at {at}"
@@ -126,10 +126,10 @@ def _culprit_of(run: Remains, failure: Failure) -> Culprit:
     return Culprit(-1 if run.per_node else failure.rank, failure.node, failure.why.removeprefix(f"{who} "))
 
 
-def _explain_killed_for_memory(table: CallTable, run: Remains, hypothesis: Hypothesis) -> Diagnosis:
+def explain_killed_for_memory(table: CallTable, run: Remains, hypothesis: Hypothesis) -> Diagnosis:
     failure = run.failure
     if not failure:
-        return _explain_no_failure(table, run, hypothesis)
+        return explain_no_failure(table, run, hypothesis)
     who = run.who(failure.rank) if failure.rank >= 0 else failure.node
     evidence = (failure.why, *run.memory_notes)
     sentence = f"{who} was killed because memory ran out"
@@ -138,11 +138,11 @@ def _explain_killed_for_memory(table: CallTable, run: Remains, hypothesis: Hypot
     )
 
 
-def _explain_ended_rank(table: CallTable, run: Remains, hypothesis: Hypothesis) -> Diagnosis:
+def explain_ended_rank(table: CallTable, run: Remains, hypothesis: Hypothesis) -> Diagnosis:
     """A rank or a node that failed, with what it printed last."""
     failure = run.failure
     if not failure:
-        return _explain_no_failure(table, run, hypothesis)
+        return explain_no_failure(table, run, hypothesis)
     culprit = _culprit_of(run, failure)
     if failure.rank < 0:
         return Diagnosis(Verdict.CRASHED, failure.why, (culprit,), (), (), _node_remedy(failure))
@@ -191,7 +191,7 @@ def _node_remedy(failure: Failure) -> str:
     return "job.out in the run directory holds what the launcher said; --srun adds an option to it"
 
 
-def _explain_no_failure(table: CallTable, run: Remains, hypothesis: Hypothesis) -> Diagnosis:
+def explain_no_failure(table: CallTable, run: Remains, hypothesis: Hypothesis) -> Diagnosis:
     prefix = f"{Verdict.ALONE.value}: "
     alone = [note[len(prefix) :] for note in run.notes if note.startswith(prefix)]
     if alone:
@@ -204,9 +204,9 @@ def _explain_no_failure(table: CallTable, run: Remains, hypothesis: Hypothesis) 
 
 
 END_EXPLANATIONS = {
-    "early end": _explain_early_end,
-    "left the group": _explain_left_the_group,
-    "killed for memory": _explain_killed_for_memory,
-    "ended rank": _explain_ended_rank,
-    "no failure": _explain_no_failure,
+    "early end": explain_early_end,
+    "left the group": explain_left_the_group,
+    "killed for memory": explain_killed_for_memory,
+    "ended rank": explain_ended_rank,
+    "no failure": explain_no_failure,
 }

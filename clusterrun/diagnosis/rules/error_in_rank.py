@@ -55,7 +55,7 @@ def _everywhere(run: Remains, root: Error, same: list[Error]) -> list[Error]:
     return [error for _, error in sorted(errors.items())] if is_whole else []
 
 
-def _explain_error_in_rank(table: CallTable, run: Remains, hypothesis: Hypothesis) -> Diagnosis:
+def explain_error_in_rank(table: CallTable, run: Remains, hypothesis: Hypothesis) -> Diagnosis:
     root: Error = hypothesis.facts["root"]
     everywhere: list[Error] = hypothesis.facts["everywhere"]
     cause = f": {root.row.cause}" if root.row else ""
@@ -72,7 +72,7 @@ def _explain_error_in_rank(table: CallTable, run: Remains, hypothesis: Hypothesi
     return _of_error(run, hypothesis, sentence, culprits[:MOST_CULPRITS])
 
 
-def _explain_file_system(table: CallTable, run: Remains, hypothesis: Hypothesis) -> Diagnosis:
+def explain_file_system(table: CallTable, run: Remains, hypothesis: Hypothesis) -> Diagnosis:
     """The node is to blame, or what several nodes share; no rank is."""
     root: Error = hypothesis.facts["root"]
     cause = root.row.cause if root.row else ""
@@ -113,6 +113,6 @@ def _of_error(
 
 
 END_EXPLANATIONS = {
-    "error in rank": _explain_error_in_rank,
-    "file system": _explain_file_system,
+    "error in rank": explain_error_in_rank,
+    "file system": explain_file_system,
 }

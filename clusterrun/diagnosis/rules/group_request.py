@@ -119,7 +119,7 @@ def _contradicts(
     return is_made_now and other.rank in unfolded(members) and other.request.made > int(name)
 
 
-def _explain_other_world(table: CallTable, hypothesis: Hypothesis) -> Diagnosis:
+def explain_other_world(table: CallTable, hypothesis: Hypothesis) -> Diagnosis:
     worlds = hypothesis.facts["worlds"]
     whys = {}
     for rank in hypothesis.culprits:
@@ -137,7 +137,7 @@ def _explain_other_world(table: CallTable, hypothesis: Hypothesis) -> Diagnosis:
     return blame(table, Verdict.MISMATCH, sentence, whys, remedy, ())
 
 
-def _explain_other_rank(table: CallTable, hypothesis: Hypothesis) -> Diagnosis:
+def explain_other_rank(table: CallTable, hypothesis: Hypothesis) -> Diagnosis:
     whys = {}
     for rank in hypothesis.culprits:
         asks = table.of(rank).request.asks
@@ -157,7 +157,7 @@ def _is_at(table: CallTable, rank: int) -> str:
     return f"; it is at {line}" if line else ""
 
 
-def _explain_other_store(table: CallTable, hypothesis: Hypothesis) -> Diagnosis:
+def explain_other_store(table: CallTable, hypothesis: Hypothesis) -> Diagnosis:
     sides = hypothesis.facts["sides"]
     (where, _), *others = sides
     whys = {
@@ -173,7 +173,7 @@ def _explain_other_store(table: CallTable, hypothesis: Hypothesis) -> Diagnosis:
     return blame(table, verdict, sentence, whys, remedy, ())
 
 
-def _explain_other_groups(table: CallTable, hypothesis: Hypothesis) -> Diagnosis:
+def explain_other_groups(table: CallTable, hypothesis: Hypothesis) -> Diagnosis:
     contradictions, groups = hypothesis.facts["contradictions"], hypothesis.facts["groups"]
     remedy = "let every rank call new_group for all groups, its own or not, in the same order"
     if not hypothesis.culprits:
@@ -207,8 +207,8 @@ def _members(ranks: str) -> str:
 
 
 EXPLANATIONS = {
-    "other world": _explain_other_world,
-    "other rank": _explain_other_rank,
-    "other store": _explain_other_store,
-    "other groups": _explain_other_groups,
+    "other world": explain_other_world,
+    "other rank": explain_other_rank,
+    "other store": explain_other_store,
+    "other groups": explain_other_groups,
 }

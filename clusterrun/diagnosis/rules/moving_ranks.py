@@ -55,7 +55,7 @@ def _passed_with_different_sizes(table: CallTable) -> list[tuple[Call, tuple[int
     return min(differing, key=lambda sides: min(call.at for call, _ in sides), default=[])
 
 
-def _explain_progress(table: CallTable, hypothesis: Hypothesis) -> Diagnosis:
+def explain_progress(table: CallTable, hypothesis: Hypothesis) -> Diagnosis:
     printing = hypothesis.facts["printing"]
     if printing:
         sentence = f"the others wait for {ranks_in_words(printing)}, still printing"
@@ -72,7 +72,7 @@ def _explain_progress(table: CallTable, hypothesis: Hypothesis) -> Diagnosis:
     return Diagnosis(Verdict.NOTHING, "the ranks are making progress", evidence=evidence)
 
 
-def _explain_slow_rank(table: CallTable, hypothesis: Hypothesis) -> Diagnosis:
+def explain_slow_rank(table: CallTable, hypothesis: Hypothesis) -> Diagnosis:
     slow = hypothesis.facts["straggler"]
     rank = table.of(slow.rank)
     sentence = f"the others wait for rank {slow.rank} on {rank.node} {slow.share * 100:.0f} % of the time"
@@ -88,7 +88,7 @@ def _explain_slow_rank(table: CallTable, hypothesis: Hypothesis) -> Diagnosis:
     return blame(table, Verdict.SLOW, sentence, {slow.rank: why}, remedy, [last])
 
 
-def _explain_sizes_passed(table: CallTable, hypothesis: Hypothesis) -> Diagnosis:
+def explain_sizes_passed(table: CallTable, hypothesis: Hypothesis) -> Diagnosis:
     sides: list[tuple[Call, tuple[int, ...]]] = hypothesis.facts["sides"]
     lines = [f"{ranks_in_words(ranks)} called {call.arguments}" for call, ranks in sides]
     sentence = f"the run goes on with wrong results: {', '.join(lines)} in one collective, and none waits"
@@ -103,7 +103,7 @@ def _explain_sizes_passed(table: CallTable, hypothesis: Hypothesis) -> Diagnosis
 
 
 EXPLANATIONS = {
-    "different sizes passed": _explain_sizes_passed,
-    "progress": _explain_progress,
-    "slow rank": _explain_slow_rank,
+    "different sizes passed": explain_sizes_passed,
+    "progress": explain_progress,
+    "slow rank": explain_slow_rank,
 }

@@ -28,7 +28,7 @@ def rule(table: CallTable) -> list[Hypothesis]:
     return [Hypothesis("no stacks", CERTAINTY)]
 
 
-def _explain_no_stacks(table: CallTable, hypothesis: Hypothesis) -> Diagnosis:
+def explain_no_stacks(table: CallTable, hypothesis: Hypothesis) -> Diagnosis:
     problems = [rank.problem for rank in table.living if rank.problem]
     sentence = f"not enough seen: no Python stack of the {len(table.living)} ranks could be read"
     remedy = "pip install 'clusterrun[spy]', here or in the environment of the ranks, and diagnose again"
@@ -41,4 +41,4 @@ def _explain_no_stacks(table: CallTable, hypothesis: Hypothesis) -> Diagnosis:
     return Diagnosis(Verdict.UNDETERMINED, sentence, remedy=remedy)
 
 
-EXPLANATIONS = {"no stacks": _explain_no_stacks}
+EXPLANATIONS = {"no stacks": explain_no_stacks}

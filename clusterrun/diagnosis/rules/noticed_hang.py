@@ -101,7 +101,7 @@ def _awaited_in(table: CallTable, late: RankSnapshot, failed: int) -> Call | Non
     return min(after, key=lambda call: call.at, default=None)
 
 
-def _explain_noticed_hang(table: CallTable, run: Remains, hypothesis: Hypothesis) -> Diagnosis:
+def explain_noticed_hang(table: CallTable, run: Remains, hypothesis: Hypothesis) -> Diagnosis:
     call, failure = hypothesis.facts["call"], run.failure
     reasons = {rank: reason(table.of(rank)) for rank in hypothesis.culprits}
     first = reasons[hypothesis.culprits[0]]
@@ -114,7 +114,7 @@ def _explain_noticed_hang(table: CallTable, run: Remains, hypothesis: Hypothesis
     return Diagnosis(Verdict.NEVER_ARRIVED, sentence, culprits, (), evidence, first.remedy)
 
 
-def _explain_timer(table: CallTable, run: Remains, hypothesis: Hypothesis) -> Diagnosis:
+def explain_timer(table: CallTable, run: Remains, hypothesis: Hypothesis) -> Diagnosis:
     timers = hypothesis.facts["timers"]
     elsewhere = "it was elsewhere when a timer of the script ended it"
     culprits = run.culprits({rank: f"{elsewhere}: {timers[rank].message}" for rank in hypothesis.culprits})
@@ -124,6 +124,6 @@ def _explain_timer(table: CallTable, run: Remains, hypothesis: Hypothesis) -> Di
 
 
 END_EXPLANATIONS = {
-    "noticed hang": _explain_noticed_hang,
-    "timer of the script": _explain_timer,
+    "noticed hang": explain_noticed_hang,
+    "timer of the script": explain_timer,
 }

@@ -78,7 +78,7 @@ def _below(living: list[RankSnapshot]) -> list[Hypothesis]:
     return [Hypothesis("late process", CERTAINTY, facts={"inside": inside, "late": late})]
 
 
-def _explain_met_in_vain(table: CallTable, hypothesis: Hypothesis) -> Diagnosis:
+def explain_met_in_vain(table: CallTable, hypothesis: Hypothesis) -> Diagnosis:
     place = table.ranks[0].location
     sentence = f"all ranks seen wait in {place.operation} at {place.line}"
     absent = sorted({*range(table.size)}.difference(table.by_rank))
@@ -97,13 +97,13 @@ def _explain_met_in_vain(table: CallTable, hypothesis: Hypothesis) -> Diagnosis:
     return Diagnosis(verdict if table.is_long_still else Verdict.NOTHING, sentence, remedy=remedy)
 
 
-def _explain_computing(table: CallTable, hypothesis: Hypothesis) -> Diagnosis:
+def explain_computing(table: CallTable, hypothesis: Hypothesis) -> Diagnosis:
     ranks = hypothesis.facts["busy"]
     verb = "computes" if len(ranks) == 1 else "compute"
     return Diagnosis(Verdict.NOTHING, f"{ranks_in_words(ranks)} {verb}")
 
 
-def _explain_busy_without_progress(table: CallTable, hypothesis: Hypothesis) -> Diagnosis:
+def explain_busy_without_progress(table: CallTable, hypothesis: Hypothesis) -> Diagnosis:
     busy = hypothesis.facts["busy"]
     sentence = (
         f"{ranks_in_words(busy)} keep{verb_s(busy)} a processor busy, but no rank has begun a collective "
@@ -114,19 +114,19 @@ def _explain_busy_without_progress(table: CallTable, hypothesis: Hypothesis) -> 
     return Diagnosis(Verdict.UNDETERMINED, sentence, (), (), (*reasons(table, busy), records), remedy)
 
 
-def _explain_nothing_seen(table: CallTable, hypothesis: Hypothesis) -> Diagnosis:
+def explain_nothing_seen(table: CallTable, hypothesis: Hypothesis) -> Diagnosis:
     return Diagnosis(Verdict.UNDETERMINED, "no rank was seen")
 
 
-def _explain_pause(table: CallTable, hypothesis: Hypothesis) -> Diagnosis:
+def explain_pause(table: CallTable, hypothesis: Hypothesis) -> Diagnosis:
     return Diagnosis(Verdict.NOTHING, "the ranks pause outside of collectives")
 
 
-def _explain_ending(table: CallTable, hypothesis: Hypothesis) -> Diagnosis:
+def explain_ending(table: CallTable, hypothesis: Hypothesis) -> Diagnosis:
     return Diagnosis(Verdict.NOTHING, _all_ended(table))
 
 
-def _explain_outlived(table: CallTable, hypothesis: Hypothesis) -> Diagnosis:
+def explain_outlived(table: CallTable, hypothesis: Hypothesis) -> Diagnosis:
     nodes = ", ".join(sorted({rank.node for rank in table.ranks})[:MOST_LINES])
     remedy = f"what does the launcher wait for? clusterrun exec --node NODE -- ps -ef, on {nodes}"
     return Diagnosis(Verdict.WAITING, _all_ended(table), remedy=remedy)
@@ -136,7 +136,7 @@ def _all_ended(table: CallTable) -> str:
     return f"all {len(table.ranks)} ranks have ended, and what started them has not"
 
 
-def _explain_waiting_outside(table: CallTable, hypothesis: Hypothesis) -> Diagnosis:
+def explain_waiting_outside(table: CallTable, hypothesis: Hypothesis) -> Diagnosis:
     living = table.living
     ended = [rank.rank for rank in table.ranks if not rank.state]
     lines = {rank.location.line for rank in living} - {""}
@@ -159,7 +159,7 @@ def _explain_waiting_outside(table: CallTable, hypothesis: Hypothesis) -> Diagno
     return Diagnosis(Verdict.WAITING, sentence, (), (), tuple(evidence), reason(living[0]).remedy)
 
 
-def _explain_late_process(table: CallTable, hypothesis: Hypothesis) -> Diagnosis:
+def explain_late_process(table: CallTable, hypothesis: Hypothesis) -> Diagnosis:
     inside, late = hypothesis.facts["inside"], hypothesis.facts["late"]
     culprits = tuple(
         Culprit(-1, rank.node, f"its process {child.pid} {_does(rank, child)}")
@@ -180,7 +180,7 @@ def _does(rank: RankSnapshot, child: ChildProcess) -> str:
     return reason(same).why.partition(" ")[2]
 
 
-def _explain_unknown_processes(table: CallTable, hypothesis: Hypothesis) -> Diagnosis:
+def explain_unknown_processes(table: CallTable, hypothesis: Hypothesis) -> Diagnosis:
     living = table.living
     who = ranks_in_words(rank.rank for rank in living)
     sentence = f"{who} wait{verb_s(living)} for processes whose stacks cannot be read"
@@ -196,14 +196,14 @@ def _explain_unknown_processes(table: CallTable, hypothesis: Hypothesis) -> Diag
 
 
 EXPLANATIONS = {
-    "met in vain": _explain_met_in_vain,
-    "computing": _explain_computing,
-    "busy without progress": _explain_busy_without_progress,
-    "nothing seen": _explain_nothing_seen,
-    "pause": _explain_pause,
-    "ending": _explain_ending,
-    "outlived": _explain_outlived,
-    "waiting outside": _explain_waiting_outside,
-    "late process": _explain_late_process,
-    "unknown processes": _explain_unknown_processes,
+    "met in vain": explain_met_in_vain,
+    "computing": explain_computing,
+    "busy without progress": explain_busy_without_progress,
+    "nothing seen": explain_nothing_seen,
+    "pause": explain_pause,
+    "ending": explain_ending,
+    "outlived": explain_outlived,
+    "waiting outside": explain_waiting_outside,
+    "late process": explain_late_process,
+    "unknown processes": explain_unknown_processes,
 }

@@ -117,9 +117,7 @@ def _waited_until(hypothesis: Hypothesis) -> tuple[str, ...]:
     )
 
 
-def _explain_timed_out_in_different_calls(
-    table: CallTable, run: Remains, hypothesis: Hypothesis
-) -> Diagnosis:
+def explain_timed_out_in_different_calls(table: CallTable, run: Remains, hypothesis: Hypothesis) -> Diagnosis:
     sides, where = hypothesis.facts["sides"], _where(hypothesis)
     whys = {
         rank: f"it called {call} as {where}"
@@ -149,7 +147,7 @@ def _diagnose_absent(
     return Diagnosis(Verdict.NEVER_ARRIVED, sentence, culprits, (), evidence, remedy)
 
 
-def _explain_absent_at_time_out(table: CallTable, run: Remains, hypothesis: Hypothesis) -> Diagnosis:
+def explain_absent_at_time_out(table: CallTable, run: Remains, hypothesis: Hypothesis) -> Diagnosis:
     begun, low, where = hypothesis.facts["begun"], hypothesis.facts["low"], _where(hypothesis)
     whys = {}
     for rank in hypothesis.culprits:
@@ -163,7 +161,7 @@ def _explain_absent_at_time_out(table: CallTable, run: Remains, hypothesis: Hypo
     return _diagnose_absent(run, whys, did, _waited_until(hypothesis))
 
 
-def _explain_timed_out(table: CallTable, run: Remains, hypothesis: Hypothesis) -> Diagnosis:
+def explain_timed_out(table: CallTable, run: Remains, hypothesis: Hypothesis) -> Diagnosis:
     everybody = hypothesis.facts["everybody"]
     call = hypothesis.facts["sides"][0][0]
     who = ranks_in_words(hypothesis.facts["waiting"])
@@ -176,7 +174,7 @@ def _explain_timed_out(table: CallTable, run: Remains, hypothesis: Hypothesis) -
     return Diagnosis(Verdict.NEVER_ARRIVED, sentence, (), (), _waited_until(hypothesis), _LOGS_REMEDY)
 
 
-def _explain_stuck_watchdog(table: CallTable, run: Remains, hypothesis: Hypothesis) -> Diagnosis:
+def explain_stuck_watchdog(table: CallTable, run: Remains, hypothesis: Hypothesis) -> Diagnosis:
     why = "the watchdog thread of its NCCL was stuck: a call of CUDA or NCCL does not return"
     remedy = "nvidia-smi and dmesg on that node (Xid); does a thread hold Python's lock in a call of CUDA?"
     if hypothesis.culprits:
@@ -187,7 +185,7 @@ def _explain_stuck_watchdog(table: CallTable, run: Remains, hypothesis: Hypothes
     return Diagnosis(Verdict.UNDETERMINED, sentence, (), (), (), remedy)
 
 
-def _explain_gloo_timed_out(table: CallTable, run: Remains, hypothesis: Hypothesis) -> Diagnosis:
+def explain_gloo_timed_out(table: CallTable, run: Remains, hypothesis: Hypothesis) -> Diagnosis:
     waiting = ranks_in_words(hypothesis.facts["waiting"])
     evidence = (f"{waiting} waited in a collective until it timed out",)
     whys = {
@@ -204,12 +202,12 @@ def _explain_gloo_timed_out(table: CallTable, run: Remains, hypothesis: Hypothes
 
 
 END_EXPLANATIONS = {
-    "timed out in different calls": _explain_timed_out_in_different_calls,
-    "absent at time-out": _explain_absent_at_time_out,
-    "timed out": _explain_timed_out,
-    "stuck watchdog": _explain_stuck_watchdog,
-    "absent from barrier": _explain_gloo_timed_out,
-    "silent at time-out": _explain_gloo_timed_out,
-    "outside at time-out": _explain_gloo_timed_out,
-    "gloo timed out": _explain_gloo_timed_out,
+    "timed out in different calls": explain_timed_out_in_different_calls,
+    "absent at time-out": explain_absent_at_time_out,
+    "timed out": explain_timed_out,
+    "stuck watchdog": explain_stuck_watchdog,
+    "absent from barrier": explain_gloo_timed_out,
+    "silent at time-out": explain_gloo_timed_out,
+    "outside at time-out": explain_gloo_timed_out,
+    "gloo timed out": explain_gloo_timed_out,
 }

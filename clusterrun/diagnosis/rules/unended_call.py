@@ -43,13 +43,13 @@ def _is_over_tcp(table: CallTable, wait: Call) -> bool:
     return bool(groups) and all(group.backend == "gloo" for group in groups)
 
 
-def _explain_may_end(table: CallTable, hypothesis: Hypothesis) -> Diagnosis:
+def explain_may_end(table: CallTable, hypothesis: Hypothesis) -> Diagnosis:
     return Diagnosis(
         Verdict.NOTHING, "all ranks are in a collective that may yet end", evidence=waited(table)
     )
 
 
-def _explain_unanswered(table: CallTable, hypothesis: Hypothesis) -> Diagnosis:
+def explain_unanswered(table: CallTable, hypothesis: Hypothesis) -> Diagnosis:
     ranks = [wait.rank for wait in hypothesis.facts["stuck"]]
     sentence = f"{ranks_in_words(ranks)} wait{verb_s(ranks)} for {HALF} that is not answered"
     sentence += at_place(table, *ranks)
@@ -73,7 +73,7 @@ def _explain_unanswered(table: CallTable, hypothesis: Hypothesis) -> Diagnosis:
     return blame(table, Verdict.UNDETERMINED, sentence, {}, remedy, evidence)
 
 
-def _explain_unended(table: CallTable, hypothesis: Hypothesis) -> Diagnosis:
+def explain_unended(table: CallTable, hypothesis: Hypothesis) -> Diagnosis:
     stuck: list[Call] = hypothesis.facts["stuck"]
     operation = min(stuck, key=lambda wait: wait.at).operation
     if table.by_stacks and not table.owed:
@@ -113,7 +113,7 @@ def _explain_unended(table: CallTable, hypothesis: Hypothesis) -> Diagnosis:
 
 
 EXPLANATIONS = {
-    "may end": _explain_may_end,
-    "unanswered": _explain_unanswered,
-    "unended": _explain_unended,
+    "may end": explain_may_end,
+    "unanswered": explain_unanswered,
+    "unended": explain_unended,
 }

@@ -41,7 +41,7 @@ def rule(table: CallTable) -> list[Hypothesis]:
     return [Hypothesis("unmet", CERTAINTY, silent if is_known else (), facts)]
 
 
-def _explain_second_server(table: CallTable, run: Remains, hypothesis: Hypothesis) -> Diagnosis:
+def explain_second_server(table: CallTable, run: Remains, hypothesis: Hypothesis) -> Diagnosis:
     root: Error = hypothesis.facts["root"]
     at = f" at {short(root.frame)}" if root.frame else ""
     why = f"it opens the store of all ranks, as rank 0 alone does{at}, and its port is taken"
@@ -51,7 +51,7 @@ def _explain_second_server(table: CallTable, run: Remains, hypothesis: Hypothesi
     return mismatch(run, root, sentence, {root.rank: why}, remedy, [f"{run.name(root.rank)}: {root.message}"])
 
 
-def _explain_unmet(table: CallTable, run: Remains, hypothesis: Hypothesis) -> Diagnosis:
+def explain_unmet(table: CallTable, run: Remains, hypothesis: Hypothesis) -> Diagnosis:
     root, arrived, size = (hypothesis.facts[name] for name in ("root", "came", "size"))
     counts = f": {arrived} of {size} came" if size else ""
     sentence = f"ranks did not meet in init_process_group{counts}"
@@ -63,6 +63,6 @@ def _explain_unmet(table: CallTable, run: Remains, hypothesis: Hypothesis) -> Di
 
 
 END_EXPLANATIONS = {
-    "second server": _explain_second_server,
-    "unmet": _explain_unmet,
+    "second server": explain_second_server,
+    "unmet": explain_unmet,
 }
