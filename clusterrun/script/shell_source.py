@@ -63,10 +63,8 @@ class ShellWord:
 
     def is_open(self, value: str) -> bool:
         """Return whether ``value``, one of its words, is known only when the script runs."""
-        return "$" in value or "`" in value or (self.values == (self.text,) and self._has_special())
-
-    def _has_special(self) -> bool:
-        return self.text[:1] not in "'\"" and any(mark in self.text for mark in _SPECIAL)
+        is_pattern = self.text[:1] not in "'\"" and any(mark in self.text for mark in _SPECIAL)
+        return "$" in value or "`" in value or (self.values == (self.text,) and is_pattern)
 
     def source(self, value: str) -> str:
         """Return the shell's text for ``value``, one of its words."""
@@ -247,13 +245,13 @@ class ShellSource:
             value = ""
         elif value_node.type == "array":
             children = [child for child in value_node.named_children if child.type != "comment"]
-            elements = [self._values(child, self.constants) for child in children]
+            elements = [self._values(child) for child in children]
             value = tuple(part for values in elements for part in values)
         elif value_node.type in ("command_substitution", "arithmetic_expansion"):
             value = None
         else:
             # The shell joins the words of a list.
-            value = " ".join(self._values(value_node, self.constants, splits=False))
+            value = " ".join(self._values(value_node, splits=False))
         if value is not None and any(child.type == "+=" for child in node.children):
             before = self.constants.get(name)
             if isinstance(before, tuple) and isinstance(value, tuple):
@@ -330,9 +328,7 @@ class ShellSource:
                 redirections += [child for child in node.parent.children if child.type.endswith("redirect")]
             words = [child for child in node.named_children if not child.type.endswith("redirect")]
             yield Command(
-                _evaluated(
-                    [ShellWord(self._text(word), self._values(word, self.constants)) for word in words]
-                ),
+                _evaluated([ShellWord(self._text(word), self._values(word)) for word in words]),
                 tuple(self._text(redirection) for redirection in redirections),
             )
             return
@@ -347,10 +343,6 @@ class ShellSource:
         if node.type != "for_statement":
             return "", ()
         variable = node.child_by_field_name("variable")
-        return (self._text(variable) if variable else ""), self._loop_values(node, self.constants)
-
-    def _loop_values(self, node: tree_sitter.Node, constants: Mapping[str, Constant]) -> tuple[str, ...]:
-        """Return the values of a loop's variable; () if they are known only when the script runs."""
         values: list[str] = []
         for child in node.children_by_field_name("value"):
             text = self._text(child)
@@ -358,43 +350,41 @@ class ShellSource:
                 first, last = int(match[1] or match[3] or 1), int(match[2] or match[4])
                 values += map(str, range(first, last + 1))
             else:
-                values += self._values(child, constants)
+                values += self._values(child)
         is_open = any("$" in value or "," in value or set(_SPECIAL) & set(value) for value in values)
-        return () if is_open else tuple(values)
+        return (self._text(variable) if variable else ""), () if is_open else tuple(values)
 
-    def _values(
-        self, node: tree_sitter.Node, constants: Mapping[str, Constant], splits: bool = True
-    ) -> tuple[str, ...]:
+    def _values(self, node: tree_sitter.Node, splits: bool = True) -> tuple[str, ...]:
         """Return the words that ``node`` becomes. ``splits``: the shell splits unquoted values at spaces."""
         text = self._text(node)
         if node.type == "variable_assignment":
             name, _, _ = text.partition("=")
             value_node = node.child_by_field_name("value")
-            values = self._values(value_node, constants, splits=False) if value_node else ("",)
+            values = self._values(value_node, splits=False) if value_node else ("",)
             return (f"{name}={values[0]}",) if len(values) == 1 else (text,)
         if node.type == "raw_string":
             return (text[1:-1].replace("$", _DOLLAR),)
         if node.type == "string":
-            return self._string(node, constants)
+            return self._string(node)
         if node.type in ("word", "number"):
             return (_unescaped(text),)
         if node.type == "command_name" and node.named_children:
-            return self._values(node.named_children[0], constants)
+            return self._values(node.named_children[0])
         if node.type in ("simple_expansion", "expansion"):
-            value = self._constant(node, constants)
+            value = self._constant(node)
             if value is None or isinstance(value, tuple):
                 return (text,) if value is None else value
             return tuple(_SPLIT.findall(value)) if splits else (value,)
         if node.type == "concatenation":
-            parts = [self._values(child, constants, splits=False) for child in node.named_children]
+            parts = [self._values(child, splits=False) for child in node.named_children]
             return ("".join(part[0] for part in parts),) if all(len(part) == 1 for part in parts) else (text,)
         return (text,)
 
-    def _string(self, node: tree_sitter.Node, constants: Mapping[str, Constant]) -> tuple[str, ...]:
+    def _string(self, node: tree_sitter.Node) -> tuple[str, ...]:
         expansions = [child for child in node.named_children if child.type in _EXPANSIONS]
         value, place = "", node.start_byte + 1
         for expansion in expansions:
-            part = self._constant(expansion, constants)
+            part = self._constant(expansion)
             is_whole = expansion.start_byte == place and expansion.end_byte == node.end_byte - 1
             if isinstance(part, tuple) and len(expansions) == 1 and is_whole:
                 return part
@@ -410,7 +400,7 @@ class ShellSource:
         text = self._bytes[start:end].decode("utf-8", "replace").replace("\\\n", "")
         return _unescaped(text, '"\\$`')
 
-    def _constant(self, node: tree_sitter.Node, constants: Mapping[str, Constant]) -> Constant | None:
+    def _constant(self, node: tree_sitter.Node) -> Constant | None:
         """Return the value of ``$NAME``, ``${NAME}`` or ``${NAME[@]}``; None if it is not known."""
         if node.type not in ("simple_expansion", "expansion"):
             return None
@@ -423,7 +413,7 @@ class ShellSource:
             default = default[1:-1]
         name = text.removesuffix("[@]").removesuffix("[*]")
         is_list = name != text or name in ("@", "*")
-        value = constants.get(name)
+        value = self.constants.get(name)
         if self.arguments is not None and (name.isdecimal() or name in ("@", "*")):
             place = int(name) - 1 if name.isdecimal() else 0
             value = self.arguments if is_list else "".join(self.arguments[place : place + 1])
