@@ -261,7 +261,12 @@ class JobLog:
             who = ranks_in_words([first.rank]) if first.rank >= 0 else "a rank"
             sentence = f"{who} only noticed the end of another one; the log does not hold what failed first"
             return Diagnosis(Verdict.UNDETERMINED, sentence, (), (), (first.error.message,), _NOTHING_REMEDY)
-        if unended := self._unended():
+        unended = [
+            LogError(error, self._order, error.inner if error.inner >= 0 else self._marks[key][0])
+            for key, listener in self._listeners.items()
+            for error in listener.unended()
+        ]
+        if unended:
             return _of_unended(unended)
         lines = tuple(f"last line: {line}" for line in self.last_lines[-3:])
         last = self._exception_line
@@ -296,8 +301,10 @@ class JobLog:
                 # The error was printed several times, and several ranks ended alike.
                 ranks = tuple(sorted({rank for end in alike for rank in end.ranks}))
                 node = ""
+        node_of_ended = {rank: end.node for end in reversed(ends) for rank in end.ranks}
+        places = {rank: self._nodes.get(rank) or node_of_ended.get(rank, "") for rank in ranks}
         culprits = tuple(
-            Culprit(rank, self._node_of(rank, ends) or (node if len(ranks) == 1 else ""), error.message)
+            Culprit(rank, places[rank] or (node if len(ranks) == 1 else ""), error.message)
             for rank in ranks[:MOST_CULPRITS]
         )
         if not culprits and node:
@@ -310,19 +317,18 @@ class JobLog:
         row = error.row or (hint.error.row if hint else None)
         evidence = [f"cause: {row.cause}"] if row else []
         evidence += [hint.error.text] if hint else []
-        evidence += _consequence(errors)
+        consequence = next(
+            (log_error for log_error in errors if log_error.error.is_consequence and log_error.rank >= 0),
+            None,
+        )
+        if consequence:
+            printed = consequence.error.text[:160]
+            evidence.append(f"a consequence: rank {consequence.rank} printed {printed}")
         evidence += [end.line for end in ends[:3]]
-        remedy = foreign(row) if row else _own_remedy(error)
+        where = error.frame.partition(" ")[0] if error.frame else "what that rank printed before"
+        remedy = foreign(row) if row else f"look at {where}; the error is the program's own"
         verdict = row.verdict if row else Verdict.CRASHED
         return Diagnosis(verdict, sentence, culprits, (), tuple(dict.fromkeys(evidence)), remedy)
-
-    def _unended(self) -> list[LogError]:
-        """Return the tracebacks in which the log ends."""
-        return [
-            LogError(error, self._order, error.inner if error.inner >= 0 else self._marks[key][0])
-            for key, listener in self._listeners.items()
-            for error in listener.unended()
-        ]
 
     def _of_timeouts(self, errors: Sequence[LogError]) -> Diagnosis:
         """Return the diagnosis of collectives that timed out, by the rules for runs that have ended."""
@@ -394,11 +400,6 @@ class JobLog:
         """Return the first end of named ranks that another rank did not cause."""
         kinds = (EndKind.EXIT, EndKind.SIGNAL, EndKind.MEMORY)
         return next((end for end in ends if end.ranks and end.kind in kinds), None)
-
-    def _node_of(self, rank: int, ends: Sequence[EndLine]) -> str:
-        if node := self._nodes.get(rank, ""):
-            return node
-        return next((end.node for end in ends if rank in end.ranks), "")
 
 
 def _of_unended(unended: Sequence[LogError]) -> Diagnosis:
@@ -473,21 +474,3 @@ def _was_killed(errors: Sequence[LogError]) -> bool:
         re.search(r"is killed by signal: Killed|exited unexpectedly", log_error.error.text)
         for log_error in errors
     )
-
-
-def _consequence(errors: Sequence[LogError]) -> list[str]:
-    """Return one example of an error that followed from the first one."""
-    consequences = [
-        log_error for log_error in errors if log_error.error.is_consequence and log_error.rank >= 0
-    ]
-    if not consequences:
-        return []
-    example = consequences[0]
-    return [f"a consequence: rank {example.rank} printed {example.error.text[:160]}"]
-
-
-def _own_remedy(error: Error) -> str:
-    where = (
-        f"look at {error.frame.partition(' ')[0]}" if error.frame else "look at what that rank printed before"
-    )
-    return f"{where}; the error is the program's own"

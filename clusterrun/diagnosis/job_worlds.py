@@ -239,7 +239,12 @@ def diagnose_looks(
         evidence = (*diagnosis.evidence, *_circumstances(looks, mute))
         return Judgement(replace(diagnosis, evidence=evidence))
     judgements = [judge_world(world, history, mute) for world in worlds]
-    order = sorted(range(len(worlds)), key=lambda place: _gravity(judgements[place].diagnosis))
+    is_harmless = [
+        judgement.diagnosis.verdict in (Verdict.NOTHING, Verdict.NOT_RUNNING) for judgement in judgements
+    ]
+    order = sorted(
+        range(len(worlds)), key=lambda place: (not judgements[place].diagnosis.culprits, is_harmless[place])
+    )
     worst = judgements[order[0]]
     others = []
     for place in order[1 : 1 + MOST]:
@@ -257,12 +262,6 @@ def diagnose_looks(
     certain = all(judgement.certain for judgement in judgements)
     later = max(judgement.later for judgement in judgements)
     return Judgement(replace(diagnosis, evidence=evidence), certain, later)
-
-
-def _gravity(diagnosis: Diagnosis) -> int:
-    if diagnosis.culprits:
-        return 0
-    return 2 if diagnosis.verdict in (Verdict.NOTHING, Verdict.NOT_RUNNING) else 1
 
 
 def _named(world: JobWorld) -> str:

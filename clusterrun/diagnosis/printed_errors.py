@@ -190,15 +190,15 @@ class ErrorListener:
         reader.hear(at, line[prefix.end() :] if prefix else line)
         child = self._launcher.hear(line) if self._launcher and not mark else None
         if child:
-            self._child_failed(at, *child)
+            self._add_report(at, *child)
 
     def unended(self) -> list[Error]:
         """Return the tracebacks that have begun and lack their exception, with their innermost frames."""
         errors = (reader.unended() for reader in self._readers.values())
         return [error for error in errors if error]
 
-    def _child_failed(self, at: float, inner: int, text: str) -> None:
-        """The launcher reports which of its ranks failed first, unless that rank printed its error itself."""
+    def _add_report(self, at: float, inner: int, text: str) -> None:
+        """Add the launcher's report of the rank that failed first, unless that rank printed its error."""
         if any(error.inner == inner for error in self.errors):
             return
         for number, error in enumerate(self.errors):
@@ -438,9 +438,18 @@ class _Reader:
         link, self._link = self._link, ""
         reported = error.origin >= 0 and last is not None and last.origin < 0 and at - last.at <= SAME_DUMP
         if last and not link and (reported or _WRAPS.search(last.text)):
-            self._errors[self._last] = _unwrapped(last, error)
+            # An exception of another process, with its own message and place.
+            worker = _WORKER.search(last.text)
+            more = f", in {worker[1]}" if worker else last.more
+            row, frame = error.row or last.row, error.frame or last.frame
+            self._errors[self._last] = replace(error, at=last.at, row=row, frame=frame, more=more)
         elif last and link:
-            self._errors[self._last] = _chained(last, error, link)
+            # The final exception of a chain is a consequence if the one before it is.
+            row = _of_chain(last.row, error.row)
+            chained = replace(error, at=last.at, row=row, more=f"; {link}: {last.message}")
+            if last.text == error.text:  # another process printed it first
+                chained = replace(last, row=row)
+            self._errors[self._last] = chained
         else:
             self._append(error)
         self._continued = MOST_CONTINUED
@@ -546,23 +555,7 @@ def _untraced_message(lines: Iterable[str]) -> str:
     return text
 
 
-def _chained(before: Error, error: Error, link: str) -> Error:
-    """Return the final exception of a chain. It is a consequence if the one before it is."""
-    row = _of_chain(before.row, error.row)
-    if before.text == error.text:  # the same one, told by another process first
-        return replace(before, row=row)
-    return replace(error, at=before.at, row=row, more=f"; {link}: {before.message}")
-
-
 def _of_chain(before: KnownError | None, error: KnownError | None) -> KnownError | None:
     if before is not None and before.consequence:
         return before
     return error if error is not None and not error.consequence else before
-
-
-def _unwrapped(wrapper: Error, error: Error) -> Error:
-    """Return an exception of another process with its own message and place."""
-    worker = _WORKER.search(wrapper.text)
-    more = f", in {worker[1]}" if worker else wrapper.more
-    row, frame = error.row or wrapper.row, error.frame or wrapper.frame
-    return replace(error, at=wrapper.at, row=row, frame=frame, more=more)

@@ -23,9 +23,13 @@ TOGETHER = (Doing.COLLECTIVE, Doing.RENDEZVOUS)
 def rule(table: CallTable) -> list[Hypothesis]:
     if table.end:
         return []
-    late = [rank for rank in late_ranks(table) if not rank.writes]
+    late = late_ranks(table)
+    if not late and table.mute and (missing := table.awaited.difference(table.by_rank)):
+        # All that wait, wait for ranks of nodes that did not answer.
+        return [Hypothesis("node is silent", CERTAINTY, facts={"missing": tuple(sorted(missing))})]
+    late = [rank for rank in late if not rank.writes]
     if not late:
-        return _unseen(table) if not late_ranks(table) else []
+        return []
     culprits = tuple(rank.rank for rank in late)
     later = table.blameless_for(_patience(table, late))
     if table.stalled and all(_begins(table, rank) and rank.works and rank.groups for rank in late):
@@ -39,25 +43,23 @@ def late_ranks(table: CallTable) -> list[RankSnapshot]:
     """The ranks that others wait for, without those that only follow from another late rank."""
     missing = roots(table.waits)
     late = [rank for rank in table.ranks if rank.rank in missing]
-    if not missing and not table.by_stacks:
-        late = _outside_of_all(table)
+    if not missing and not table.by_stacks and not table.calls:
+        # Without records: the ranks outside, while others are in a collective or a rendezvous.
+        inside = {rank.rank for rank in table.ranks if rank.location.doing in TOGETHER} | set(
+            table.wait_by_rank
+        )
+        late = [rank for rank in table.ranks if inside and rank.rank not in inside]
     outside = [rank for rank in late if rank.location.doing is not Doing.COLLECTIVE]
     # A rank that makes a group of some of them waits as well.
     alone = [rank for rank in outside if not rank.default or rank.location.doing is not Doing.RENDEZVOUS]
     return alone or outside or late
 
 
-def _outside_of_all(table: CallTable) -> list[RankSnapshot]:
-    """Without records: the ranks outside while others are in a collective or a rendezvous."""
-    inside = set(table.wait_by_rank)
-    inside |= {rank.rank for rank in table.ranks if rank.location.doing in TOGETHER}
-    outside = [rank for rank in table.ranks if rank.rank not in inside]
-    return outside if inside and not table.calls and len(outside) < len(table.ranks) else []
-
-
 def _patience(table: CallTable, late: Sequence[RankSnapshot]) -> float:
     """Seconds without movement before ``late`` are blamed. A rank in another call gets less."""
-    if all(_begins(table, rank) or _prepares(rank) for rank in late):
+    # A rank that has answered, is in no group and joins none still prepares.
+    preparing = [rank.answered and not rank.groups and rank.location.doing is Doing.USER for rank in late]
+    if all(prepares or _begins(table, rank) for prepares, rank in zip(preparing, late)):
         return START_PATIENCE
     works = any(rank.location.doing not in TOGETHER for rank in late)
     return table.patience(late) if works else max(PATIENCE, USUAL * table.longest_pause)
@@ -74,21 +76,6 @@ def _begins(table: CallTable, rank: RankSnapshot) -> bool:
         waiting = [table.location(wait.rank).doing for wait in table.waits]
         has_group = any(doing is not Doing.RENDEZVOUS for doing in waiting)
     return (rank.location.doing is Doing.IMPORT and is_first) or (rank.works and not has_group)
-
-
-def _prepares(rank: RankSnapshot) -> bool:
-    """Whether it answered that it is in no group yet, and does something else than join one."""
-    return rank.answered and not rank.groups and rank.location.doing is Doing.USER
-
-
-def _unseen(table: CallTable) -> list[Hypothesis]:
-    """All that wait, wait for ranks of nodes that did not answer."""
-    missing = tuple(sorted(table.awaited.difference(table.by_rank)))
-    return (
-        [Hypothesis("node is silent", CERTAINTY, facts={"missing": missing})]
-        if table.mute and missing
-        else []
-    )
 
 
 def _in_new_group(table: CallTable, late: Sequence[RankSnapshot]) -> list[Hypothesis]:

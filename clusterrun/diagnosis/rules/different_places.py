@@ -32,17 +32,15 @@ def rule(table: CallTable) -> list[Hypothesis]:
     if vote.is_unanimous or any(waits[rank].operation == GPU_WAIT for rank in living):
         return []
     sides = [(waits[ranks[0]], ranks) for _, ranks in vote.sides]
-    is_known = all(_is_of_all(table, waits[rank]) for rank in living)
+    # Calls that are known to take all ranks.
+    is_known = all(
+        waits[rank.rank].peer < 0 and (rank.call.is_of_all or rank.location.doing is Doing.RENDEZVOUS)
+        for rank in table.living
+    )
     lone = vote.lone()
     if lone >= 0 and all(waits[rank].peer < 0 for rank in living):
         is_known = waits[lone].operation not in TWO_ENDED
     return [Hypothesis("different places", CERTAINTY, vote.odd if is_known else (), {"sides": sides})]
-
-
-def _is_of_all(table: CallTable, wait: Call) -> bool:
-    """Whether a call is known to take all ranks."""
-    rank = table.of(wait.rank)
-    return wait.peer < 0 and (rank.call.is_of_all or rank.location.doing is Doing.RENDEZVOUS)
 
 
 def explain_different_places(table: CallTable, hypothesis: Hypothesis) -> Diagnosis:

@@ -15,7 +15,6 @@ from clusterrun.diagnosis.calls import EQUAL_SIZES, Call, CallTable
 from clusterrun.diagnosis.evidence import RankSnapshot
 from clusterrun.diagnosis.first_error import first_error
 from clusterrun.diagnosis.hypothesis import Hypothesis
-from clusterrun.diagnosis.printed_errors import Error
 from clusterrun.diagnosis.remains import Remains
 from clusterrun.diagnosis.rules.different_collective import different_calls
 from clusterrun.diagnosis.stacks import short
@@ -44,8 +43,10 @@ def rule(table: CallTable) -> list[Hypothesis]:
     if not run or run.state is State.COMPLETED or not root:
         return []
     sides = different_calls(table)
-    is_mismatch = bool(root.row) and root.row is not None and root.row.verdict is Verdict.MISMATCH
-    if not is_mismatch and not (sides and _failed_in_call(table, root)):
+    is_mismatch = root.row is not None and root.row.verdict is Verdict.MISMATCH
+    rank = table.by_rank.get(root.rank)
+    is_raised_in_call = rank is not None and rank.call.function != ""
+    if not is_mismatch and not (sides and is_raised_in_call):
         return []
     aborted = {error.rank for error in run.errors if SIZES.search(error.text)}
     facts = {"root": root, "aborted": tuple(sorted(aborted))}
@@ -57,12 +58,6 @@ def rule(table: CallTable) -> list[Hypothesis]:
     whole = [(call, tuple(sorted(smaller)) if call is smallest[0] else ranks) for call, ranks in sides]
     culprits = RankVote({rank: call.comparable for call, ranks in whole for rank in ranks}).suspects
     return [Hypothesis("different calls at the end", CERTAINTY, culprits, {**facts, "sides": whole})]
-
-
-def _failed_in_call(table: CallTable, root: Error) -> bool:
-    """Whether the first error was raised within a call of torch.distributed."""
-    rank = table.by_rank.get(root.rank)
-    return rank is not None and rank.call.function != ""
 
 
 def _records_agree(table: CallTable, facts: dict[str, Any]) -> list[Hypothesis]:

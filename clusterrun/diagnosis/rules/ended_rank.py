@@ -10,7 +10,7 @@ import signal
 from clusterrun.diagnosis.calls import CallTable
 from clusterrun.diagnosis.first_error import first_error, was_killed
 from clusterrun.diagnosis.hypothesis import Hypothesis
-from clusterrun.diagnosis.known_errors import PEERS_REMEDY, KnownError, meaning
+from clusterrun.diagnosis.known_errors import PEERS_REMEDY, meaning
 from clusterrun.diagnosis.printed_errors import OURS, last_message
 from clusterrun.diagnosis.remains import Remains
 from clusterrun.diagnosis.rules.timed_out import outside_of_calls
@@ -155,7 +155,8 @@ def explain_ended_rank(table: CallTable, run: Remains, hypothesis: Hypothesis) -
     own = [error for error in run.errors if error.rank == failure.rank]
     row = meaning(last)
     if row and row.consequence and not failure.peer and not was_killed(run):
-        row = _of_broken_connection(row)
+        if row.remedy == PEERS_REMEDY:  # no rank failed before, so the other end need not be a rank
+            row = replace(row, cause=_BROKEN, remedy=_BROKEN_REMEDY)
         if own:
             culprit = replace(culprit, why=f"{culprit.why}; {own[0].message}")
     cause = last if is_ours else row.cause if row else _CODES.get(failure.code, "")
@@ -174,13 +175,6 @@ def explain_ended_rank(table: CallTable, run: Remains, hypothesis: Hypothesis) -
         culprit = replace(culprit, why=f"{culprit.why}; {how}{cut(last)}")
     remedy = row.remedy if row else remedy
     return Diagnosis(Verdict.CRASHED, sentence, (culprit,), (), tuple(evidence), remedy)
-
-
-def _of_broken_connection(row: KnownError) -> KnownError:
-    """No rank failed before: what the rank lost need not be another rank."""
-    if row.remedy != PEERS_REMEDY:
-        return row
-    return replace(row, cause=_BROKEN, remedy=_BROKEN_REMEDY)
 
 
 def _node_remedy(failure: Failure) -> str:

@@ -141,19 +141,16 @@ def explain(table: CallTable, hypothesis: Hypothesis) -> Diagnosis:
 def _why_odd(table: CallTable, odd: Call, inside: Sequence[Call], departed: Sequence[Call]) -> str:
     if odd in departed:
         wait = [wait for wait in inside if odd.rank in wait.missing][-1]
-        return f"it is in {odd.operation}{at_place(table, odd.rank)} and {_not_done(table, wait)}"
+        waiting = f"rank {wait.rank} waits for"
+        not_done = f"not called {other_half(wait)}, in which {waiting} it"
+        if wait.operation == KEY:
+            key = table.of(wait.rank).call.key
+            not_done = f"not set {f'the key {key}' if key else 'the key'} of the store that {waiting}"
+        doing = f"it is in {odd.operation}{at_place(table, odd.rank)}"
+        return f"{doing} and has {not_done}{at_place(table, wait.rank)}"
     place = f"{departed[0].operation}{at_place(table, *(wait.rank for wait in departed))}"
     why = f"it waits in {odd.named}{at_place(table, odd.rank)} for {ranks_in_words(odd.missing)}, in {place}"
     return f"{why}: it came too early, or once too often"
-
-
-def _not_done(table: CallTable, wait: Call) -> str:
-    where = at_place(table, wait.rank)
-    if wait.operation == KEY:
-        key = table.of(wait.rank).call.key
-        named = f"the key {key}" if key else "the key"
-        return f"has not set {named} of the store that rank {wait.rank} waits for{where}"
-    return f"has not called {other_half(wait)}, in which rank {wait.rank} waits for it{where}"
 
 
 def _either_side(table: CallTable, inside: Sequence[Call], departed: Sequence[Call]) -> Diagnosis:
