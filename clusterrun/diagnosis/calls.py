@@ -245,7 +245,8 @@ class CallTable:
             )
             if len(setting) == 1:
                 return Call(rank.rank, "", 0, KEY, line=line, missing=setting)
-        if self.by_stacks:
+        holder = self._lock_holder(rank)
+        if self.by_stacks and not holder:
             return self._wait_by_stack(rank)
         if inside:
             oldest = _of_record(rank, min(inside, key=lambda record: record.at))
@@ -255,7 +256,6 @@ class CallTable:
                 frames = [thread.frame for thread in rank.stacks.threads if thread.operation]
                 line = short(frames[0]) if frames else ""
             return replace(oldest, line=line, root=root, missing=behind)
-        holder = self._lock_holder(rank)
         return Call(rank.rank, "", 0, LOCK, line=line, missing=holder) if holder else None
 
     def _wait_by_stack(self, rank: RankSnapshot) -> Call | None:

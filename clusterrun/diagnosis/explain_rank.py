@@ -6,7 +6,7 @@ from collections.abc import Iterable
 
 from clusterrun.diagnosis.calls import STOPPED
 from clusterrun.diagnosis.evidence import ChildProcess, RankSnapshot
-from clusterrun.diagnosis.stacks import Doing, location, script_has_ended, short
+from clusterrun.diagnosis.stacks import Doing, location, polls_for_lock_file, script_has_ended, short
 from clusterrun.model.frozen import frozen
 
 MOST_THREADS = 2
@@ -78,6 +78,12 @@ def _of_user_code(rank: RankSnapshot) -> Reason:
         why += f"which process {process.lock_holder} of its node holds"
         ps = f"clusterrun exec --node {rank.node} -- ps -fp {process.lock_holder}"
         return Reason(why, f"what does that process do? {ps}")
+    if polls_for_lock_file(rank.stacks.main):
+        remedy = (
+            "does the process that made that file still run? If not, remove the file. torch keeps that of an "
+        )
+        remedy += "extension as ~/.cache/torch_extensions/*/*/lock"
+        return Reason(f"it waits until a lock file is gone{where}", remedy)
     if process.children and any("/subprocess.py:" in frame for frame in rank.stacks.main[:4]):
         child = process.children[0]
         program = f"{child.name} (process {child.pid})"

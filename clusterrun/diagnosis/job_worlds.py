@@ -14,7 +14,7 @@ from clusterrun.diagnosis.decide import Judgement, decide
 from clusterrun.diagnosis.evidence import JobSnapshot, ProcessSample, RankSnapshot
 from clusterrun.diagnosis.job_looks import JobLook, SeenLauncher, SeenRank
 from clusterrun.diagnosis.rules import absent_rank
-from clusterrun.diagnosis.stacks import Doing, short
+from clusterrun.diagnosis.stacks import Doing, polls_for_lock_file, short
 from clusterrun.diagnosis.verdict import Culprit, Diagnosis, Verdict, ranks_in_words
 from clusterrun.diagnosis.vote import RankVote
 from clusterrun.model.frozen import frozen, replace
@@ -168,7 +168,8 @@ def judge_world(world: JobWorld, history: JobHistory, mute: Sequence[tuple[str, 
     telling = waiting if len(polling) == len(waiting) else [rank for rank in waiting if rank not in polling]
     telling = telling or [rank for rank in world.ranks if rank.state]
     since_begun = min((still[rank.rank] for rank in telling), default=math.inf)
-    if not waiting and any(-1 < rank.process.idle < rank.process.seconds for rank in telling):
+    by_chance = [rank for rank in telling if not polls_for_lock_file(rank.stacks.main)]
+    if not waiting and any(-1 < rank.process.idle < rank.process.seconds for rank in by_chance):
         since_begun = 0.0  # it ran during the look: found in one line by chance, or it polls there
     # A rank may have ended a moment ago, as the others are about to.
     ended = [rank for rank in world.ranks if not rank.state]
@@ -191,6 +192,15 @@ def judge_world(world: JobWorld, history: JobHistory, mute: Sequence[tuple[str, 
     if not world.is_numbered and len(world.ranks) > 1:
         pids = ", ".join(f"rank {rank.rank} is process {rank.process.pid}" for rank in world.ranks[:MOST])
         evidence += (f"no variable numbers these ranks; they are counted by node and process: {pids}",)
+        pid_by_rank = {rank.rank: rank.process.pid for rank in world.ranks}
+        for culprit in diagnosis.culprits:
+            if culprit.rank in pid_by_rank:
+                process, rank = (
+                    f"process {pid_by_rank[culprit.rank]}",
+                    f"rank {culprit.rank} on {culprit.node}",
+                )
+                process += f" on {culprit.node} (counted as rank {culprit.rank})"
+                diagnosis = replace(diagnosis, message=diagnosis.message.replace(rank, process))
     judgement = replace(judgement, diagnosis=replace(diagnosis, evidence=evidence))
     return replace(judgement, certain=False, later=PATIENCE) if is_early else judgement
 

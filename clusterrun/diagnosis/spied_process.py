@@ -130,12 +130,15 @@ def _stack(frames: Sequence[Mapping[str, Any]]) -> tuple[str, ...]:
 def _threads(threads: Sequence[Mapping[str, Any]]) -> tuple[ThreadPlace, ...]:
     places = []
     for thread in threads:
-        stack = _stack(_python_frames(thread))
+        frames = _python_frames(thread)
+        stack = _stack(frames)
         own = [frame for frame in stack if not is_library(frame)]
         place = location(stack)
         if own:
             operation = place.operation if place.doing is Doing.COLLECTIVE else ""
-            places.append(ThreadPlace(own[-1], own[0], operation))
+            places.append(
+                ThreadPlace(own[-1], own[0], operation, bool(operation) and _call(frames).is_of_all)
+            )
     places.sort(key=lambda place: not place.operation)
     return tuple(dict.fromkeys(places))[:MOST_THREADS]
 

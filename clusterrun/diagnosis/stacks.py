@@ -6,6 +6,7 @@ A stack is a tuple of frames ``FILE:LINE FUNCTION``, innermost first.
 from __future__ import annotations
 
 import enum
+import itertools
 import json
 import re
 from collections.abc import Sequence
@@ -79,11 +80,13 @@ class ThreadPlace:
         torch itself, the outermost frame of torch
     frame: the innermost frame of the user's code
     operation: the collective that it waits in; '' if it waits in none
+    is_of_all: that collective is known to take all ranks
     """
 
     entry: str
     frame: str
     operation: str = ""
+    is_of_all: bool = False
 
 
 @lru_cache(maxsize=4096)
@@ -245,6 +248,12 @@ def joins_processes(stack: tuple[str, ...]) -> bool:
     """Return whether a process waits for processes that it started (``mp.spawn``, ``multiprocessing``)."""
     inner = next((depth for depth, frame in enumerate(stack) if not is_library(frame)), len(stack))
     return any("/multiprocessing/" in frame for frame in stack[:inner])
+
+
+def polls_for_lock_file(stack: tuple[str, ...]) -> bool:
+    """Return whether a thread waits in a library's loop until another process removes a lock file."""
+    inner = itertools.takewhile(is_library, stack)
+    return any("/torch/utils/file_baton.py:" in frame or "/filelock/" in frame for frame in inner)
 
 
 def joins_thread(stack: tuple[str, ...]) -> bool:

@@ -171,7 +171,11 @@ def _snapshot(
         node=nodes[rank] if rank < len(nodes) else "",
         process=ProcessSample(0, state),
         stacks=PythonStacks(
-            stack, threads=tuple(ThreadPlace(*map(str, thread)) for thread in content.get("threads", ()))
+            stack,
+            threads=tuple(
+                ThreadPlace(str(entry), str(frame), str(operation))
+                for entry, frame, operation in content.get("threads", ())
+            ),
         ),
         groups=tuple(
             Group(str(group["name"]), int(str(group["size"])), ranks=str(group.get("ranks", "")))

@@ -15,6 +15,7 @@ from clusterrun.diagnosis.job_worlds import (
     diagnose_looks,
     worlds_of,
 )
+from clusterrun.diagnosis.stacks import ThreadPlace
 from clusterrun.diagnosis.verdict import Diagnosis, Verdict
 from clusterrun.model.frozen import replace
 from tests.diagnosis.ranks import ALL_REDUCE, BARRIER, LOOP, MEETING, NOW, RECV
@@ -35,6 +36,7 @@ def seen(
     call: MainCall = EVERYBODY,
     counters: tuple[str, ...] = (),
     moved: bool = False,
+    threads: tuple[ThreadPlace, ...] = (),
     **process: Any,
 ) -> SeenRank:
     """Return a rank whose main thread has not run for 40 s."""
@@ -43,7 +45,7 @@ def seen(
         rank,
         node,
         ProcessSample(pid=100 + rank, **sample),
-        PythonStacks(stack, "py-spy" if stack else "", native=native),
+        PythonStacks(stack, "py-spy" if stack else "", threads, native=native),
         call=call,
         clock=NOW,
         quiet=-1.0,
@@ -183,16 +185,40 @@ def test_a_rank_whose_native_frames_are_unknown_is_not_blamed() -> None:
     assert found.message.endswith("and it does not end; where rank 2 waits is unknown")
 
 
+def test_ranks_that_all_poll_for_a_lock_file_wait_unless_one_is_elsewhere() -> None:
+    """A build of an extension that was killed leaves its lock file."""
+    stack = ("/venv/lib/python3.11/site-packages/torch/utils/file_baton.py:50 FileBaton.wait", *LOOP)
+    history = JobHistory()
+    ranks = [seen(rank, stack=stack, idle=0.0, size=3) for rank in range(3)]
+    later = [replace(rank, snapshot=replace(rank.snapshot, clock=NOW + 30)) for rank in ranks]
+    for build, expected in (
+        (ranks[2], Verdict.WAITING),
+        (seen(2, stack=LOOP, idle=0.0, size=3), Verdict.NOTHING),
+    ):
+        clock = replace(build, snapshot=replace(build.snapshot, clock=NOW + 30))
+        diagnose_looks(looks(*ranks[:2], build), (), history)
+        found = diagnose_looks(looks(*later[:2], clock), (), history).diagnosis
+        assert (found.verdict, found.culprits) == (expected, ())
+
+
+def test_the_holder_of_a_lock_that_waits_for_the_others_is_named() -> None:
+    waits = [seen(rank, stack=LOOP, lock_holder=100, lock="/scratch/cache.lock") for rank in (1, 2, 3)]
+    found = verdict(seen(0, stack=BARRIER), *waits)
+    assert (found.verdict, blamed(found)) == (Verdict.MISMATCH, [(0, "n0")])
+    assert "it holds the lock of /scratch/cache.lock that ranks 1-3 wait for" in found.message
+
+
 # --- different calls ---
 
 
 LINE = ("/home/me/train.py:50 <module>",)
 STORE = ("poll", "c10d::TCPStore::wait")
+BROADCAST = (ALL_REDUCE[0].replace("all_reduce", "broadcast"), "/home/me/train.py:52 step")
 
 
 @pytest.mark.parametrize("call", [EVERYBODY, MainCall()])
 def test_the_one_rank_in_another_call_of_all_ranks_is_odd(call: MainCall) -> None:
-    found = verdict(*(seen(rank, call=call) for rank in range(3)), seen(3, stack=BARRIER, call=call))
+    found = verdict(*(seen(rank, call=call) for rank in range(3)), seen(3, stack=BARRIER))
     assert (found.verdict, blamed(found)) == (Verdict.MISMATCH, [(3, "n0")])
     assert found.culprits[0].why.startswith("it waits in barrier at train.py:20 (step), where ranks 0-2 wait")
 
@@ -204,13 +230,26 @@ def test_the_one_rank_in_another_call_of_all_ranks_is_odd(call: MainCall) -> Non
         (seen(0), seen(1), seen(2, stack=BARRIER, call=MainCall()), seen(3, stack=BARRIER, call=MainCall())),
         (
             *(seen(rank, stack=BARRIER) for rank in range(3)),
-            seen(3, stack=LINE, native=("c10d::Work::wait",)),
+            seen(3, stack=LINE, native=("c10d::Work::wait",), call=MainCall()),
         ),
-        (*(seen(rank, stack=BARRIER) for rank in range(3)), seen(3, stack=LINE, native=STORE)),
+        (
+            *(seen(rank, stack=BARRIER) for rank in range(3)),
+            seen(3, stack=LINE, native=STORE, call=MainCall()),
+        ),
         (seen(0, stack=BARRIER), seen(1, stack=BARRIER), seen(2, stack=BARRIER))
         + (seen(3, stack=RECV, call=MainCall("recv", "recv", 0)),),
+        (*(seen(rank, stack=BARRIER) for rank in range(3)), seen(3, call=MainCall())),
+        (seen(0), seen(1, stack=BARRIER), seen(2, stack=BROADCAST), seen(3, stack=BROADCAST)),
     ],
-    ids=["two of each", "a group is unknown", "a work", "the store", "a receive"],
+    ids=[
+        "two of each",
+        "a group is unknown",
+        "a work",
+        "the store",
+        "a receive",
+        "a subgroup",
+        "three calls",
+    ],
 )
 def test_nobody_is_blamed_where_stacks_do_not_decide(ranks: tuple[SeenRank, ...]) -> None:
     found = verdict(*ranks)
@@ -223,6 +262,24 @@ def test_all_ranks_in_one_call_are_not_enough_to_name_anybody() -> None:
     assert (found.verdict, found.culprits) == (Verdict.UNDETERMINED, ())
     assert found.message.startswith("not enough seen: all ranks wait in all_reduce at train.py:11 (step)")
     assert "ranks 0-1 and 3: step=7; rank 2: step=8" in found.evidence
+
+
+def test_two_threads_in_calls_of_all_ranks_are_named_unless_a_rank_is_absent() -> None:
+    watcher = ThreadPlace("/home/me/train.py:60 watch", "/home/me/train.py:63 watch", "all_gather", True)
+    both = [seen(rank, threads=(watcher,)) for rank in range(2)]
+    found = verdict(*both, seen(2), seen(3))
+    assert (found.verdict, found.culprits) == (Verdict.MISMATCH, ())
+    assert found.message.startswith("two threads use one process group: another thread called all_gather at ")
+    assert blamed(verdict(*both, seen(2), seen(3, stack=LOOP))) == [(3, "n0")]
+    of_own_group = (replace(watcher, is_of_all=False),)
+    found = verdict(*(seen(rank, threads=of_own_group) for rank in range(4)))
+    assert found.verdict is Verdict.UNDETERMINED
+
+
+def test_no_rank_is_left_to_set_a_key_for_which_all_wait() -> None:
+    found = verdict(*(seen(rank, stack=LINE, native=STORE) for rank in range(4)))
+    assert (found.verdict, found.culprits) == (Verdict.MISMATCH, ())
+    assert found.message.startswith("all ranks wait for a key of the store at train.py:50")
 
 
 # --- without stacks ---

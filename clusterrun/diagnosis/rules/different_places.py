@@ -1,22 +1,22 @@
 """Every rank waits for the others, and their stacks show different calls. There is no other evidence.
 
-The fewer ranks are odd if all calls are of the default group. One rank is odd against all others in one call
-of any group: a group without it would not wait. A send, a receive or a store call has two ends, so
-nobody is blamed for these.
+The fewer ranks are odd if they are in one call, the others in another, and both are of the default group.
+Ranks in a third call may have left a broadcast early. One rank in a call of all ranks is odd against all
+others in one call of any group: a group without it would not wait. If it is in a call of a smaller group, a
+member that left that call out may be odd instead. A send, a receive or a store call has two ends, so nobody
+is blamed for these.
 """
 
 from __future__ import annotations
 
-from clusterrun.diagnosis.calls import Call, CallTable
+from clusterrun.diagnosis.calls import LOCK, Call, CallTable
 from clusterrun.diagnosis.hypothesis import Hypothesis
-from clusterrun.diagnosis.stacks import GPU_WAIT, SOME_WAIT, STORE_WAIT, Doing
+from clusterrun.diagnosis.stacks import BACKWARD, GPU_WAIT, Doing
 from clusterrun.diagnosis.verdict import Diagnosis, Verdict, ranks_in_words
 from clusterrun.diagnosis.vote import RankVote
 from clusterrun.diagnosis.wording import MORE_IS_SEEN, MOST_LINES, blame, verb_s
 
 CERTAINTY = 55
-# A store call, and a wait whose native frames do not tell a collective from a receive.
-TWO_ENDED = (STORE_WAIT, SOME_WAIT)
 
 
 def rule(table: CallTable) -> list[Hypothesis]:
@@ -29,17 +29,19 @@ def rule(table: CallTable) -> list[Hypothesis]:
     if table.awaited.difference(table.by_rank):
         return []  # ranks of nodes that did not answer
     vote = RankVote({rank: (waits[rank].operation, waits[rank].line) for rank in living})
-    if vote.is_unanimous or any(waits[rank].operation == GPU_WAIT for rank in living):
+    if vote.is_unanimous or any(waits[rank].operation in (GPU_WAIT, LOCK) for rank in living):
         return []
     sides = [(waits[ranks[0]], ranks) for _, ranks in vote.sides]
-    # Calls that are known to take all ranks.
-    is_known = all(
-        waits[rank.rank].peer < 0 and (rank.call.is_of_all or rank.location.doing is Doing.RENDEZVOUS)
+    known_of_all = {
+        rank.rank
         for rank in table.living
-    )
+        if waits[rank.rank].peer < 0
+        if rank.call.is_of_all or rank.location.doing is Doing.RENDEZVOUS
+    }
+    is_known = len(sides) == 2 and len(known_of_all) == len(living)
     lone = vote.lone()
     if lone >= 0 and all(waits[rank].peer < 0 for rank in living):
-        is_known = waits[lone].operation not in TWO_ENDED
+        is_known = lone in known_of_all or waits[lone].operation == BACKWARD
     return [Hypothesis("different places", CERTAINTY, vote.odd if is_known else (), {"sides": sides})]
 
 

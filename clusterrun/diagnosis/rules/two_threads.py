@@ -3,6 +3,7 @@
 torch records which thread began a call. Without that (torch before 2.9) the stacks show it. A thread that
 takes turns with the main thread under a lock, in a job that hangs for another reason, looks the same. So does
 a thread with a group of its own, in a rank that aborted for another reason before any rank left a record.
+If stacks are all that is known, both calls must be of the default group, and no rank may be absent.
 """
 
 from __future__ import annotations
@@ -18,10 +19,12 @@ from clusterrun.diagnosis.wording import at_place, waited
 
 # Above different calls: these follow from it.
 CERTAINTY = 85
-# The same if only the stacks of ranks that aborted show both threads.
+# The same if only stacks show both threads.
 CERTAINTY_OF_STACKS = 81
 # The newest records of a group in which an ended run must show both threads.
 NEWEST = 8
+# The name that torch gives to the group of all ranks.
+DEFAULT_GROUP = "0"
 
 
 def rule(table: CallTable) -> list[Hypothesis]:
@@ -33,12 +36,20 @@ def rule(table: CallTable) -> list[Hypothesis]:
     snapshots = [table.by_rank[rank] for rank in ranks if rank in table.by_rank]
     threads = [thread for rank in snapshots for thread in rank.stacks.threads if thread.operation]
     facts = {"ranks": ranks, "group": group, "thread": threads[0] if threads else None}
-    certainty = CERTAINTY if group else CERTAINTY_OF_STACKS
+    certainty = CERTAINTY if group and not table.by_stacks else CERTAINTY_OF_STACKS
     return [Hypothesis("two threads", certainty, facts=facts)]
 
 
 def _shared_now(table: CallTable) -> dict[str, list[int]]:
     """The groups in whose open calls both main threads and other threads are, and the ranks of the others."""
+    if table.by_stacks:
+        shared = [
+            rank.rank
+            for rank in table.ranks
+            if rank.location.doing is Doing.COLLECTIVE and rank.call.is_of_all
+            if any(thread.is_of_all for thread in rank.stacks.threads)
+        ]
+        return {DEFAULT_GROUP: shared} if shared and table.is_long_still and not table.awaited else {}
     ranks_by_group: dict[str, list[int]] = {}
     used_by_main = set()
     is_recorded = any(call.by_thread for call in table.calls)

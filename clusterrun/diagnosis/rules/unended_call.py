@@ -8,6 +8,7 @@ from __future__ import annotations
 from clusterrun.diagnosis.calls import HALF, Call, CallTable, sends
 from clusterrun.diagnosis.habits import departs
 from clusterrun.diagnosis.hypothesis import Hypothesis
+from clusterrun.diagnosis.stacks import STORE_WAIT
 from clusterrun.diagnosis.verdict import Culprit, Diagnosis, Verdict, ranks_in_words
 from clusterrun.diagnosis.vote import one_only
 from clusterrun.diagnosis.wording import MORE_IS_SEEN, MOST_LINES, at_place, blame, verb_s, waited
@@ -81,6 +82,12 @@ def explain_unended(table: CallTable, hypothesis: Hypothesis) -> Diagnosis:
         where = f" at {lines.pop()}" if len(lines) == 1 else ""
         unknown = sorted({rank.rank for rank in table.living}.difference(table.wait_by_rank))
         who = ranks_in_words(table.wait_by_rank) if unknown else "all ranks"
+        if not unknown and {wait.operation for wait in stuck} == {STORE_WAIT}:
+            sentence = f"all ranks wait for a key of the store{where}, so no rank is left that sets it"
+            remedy = (
+                "which line sets that key, and on which rank? It was not run: an if around it, or another key"
+            )
+            return Diagnosis(Verdict.MISMATCH, sentence, (), (), waited(table), remedy)
         sentence = f"not enough seen: {who} wait in {operation}{where}, and it does not end"
         sentence += f"; where {ranks_in_words(unknown)} wait{verb_s(unknown)} is unknown" if unknown else ""
         remedy = (
