@@ -22,7 +22,7 @@ from clusterrun.remote.client_there import forget, prefix
 from clusterrun.remote.connection import NotConnected, SharedConnection, connect
 from clusterrun.remote.login_shell import GONE, HOME, command, place, runs
 from clusterrun.runs.private_files import write_whole
-from clusterrun.script.input_readers import reads_input
+from clusterrun.script.interpreter_calls import reads_input
 
 CommandOf = Callable[[str], "click.Command | None"]
 # Options that name a file that the command writes. The file is copied to this machine.

@@ -15,7 +15,7 @@ from clusterrun.model.errors import BadInput
 from clusterrun.model.frozen import replace
 from clusterrun.model.paths import RunPaths
 from clusterrun.model.spec import JobSpec
-from clusterrun.script.input_readers import reads_input
+from clusterrun.script.interpreter_calls import reads_input
 
 INHERITED = "-"
 # A pipe that nobody writes to never ends: a cron job or a CI runner may leave one.

@@ -13,7 +13,7 @@ from clusterrun.model.errors import BadInput
 from clusterrun.model.frozen import replace
 from clusterrun.model.spec import JobSpec
 from clusterrun.runs.code_snapshot import Snapshot
-from clusterrun.script.launch_commands import SHELLS, inline_text, script_of
+from clusterrun.script.interpreter_calls import inline_text, shell_script
 
 _RUNNERS = ("source", ".", "bash", "sh", "exec")
 # Bytes. A longer script is a program that is not written for this run.
@@ -98,7 +98,7 @@ def _live_paths(spec: JobSpec, snapshot: Snapshot, shown_cwd: str) -> Iterator[s
     """
     texts = [(f"--setup {line!r}", line) for line in spec.setup]
     texts.append(("the shell line", inline_text(spec.command)))
-    script = script_of(spec.command, SHELLS)
+    script = shell_script(spec.command)
     read = set()
     for argument in dict.fromkeys(spec.command):
         path = os.path.join(spec.cwd, argument)

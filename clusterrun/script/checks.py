@@ -19,7 +19,7 @@ from clusterrun.notify.notify_address import ACCEPTED, APPRISE, read_address, sh
 from clusterrun.script import quoting
 from clusterrun.script.command_words import check_files, near_file
 from clusterrun.script.containers import ANSWER_SECONDS, LEAST_PYTHON, QUESTION, Run, answered, check_image
-from clusterrun.script.input_readers import reads_input
+from clusterrun.script.interpreter_calls import reads_input
 from clusterrun.script.plan import Plan
 
 

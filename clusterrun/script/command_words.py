@@ -24,7 +24,8 @@ from clusterrun.model.nearest import nearest
 from clusterrun.model.spec import JobSpec
 from clusterrun.script import submit_again
 from clusterrun.script.containers import ANSWER_SECONDS, LEAST_PYTHON, Run
-from clusterrun.script.launch_commands import ACTIVATORS, SETUP_COMMANDS, SHELLS, WITHOUT_EFFECT, script_of
+from clusterrun.script.interpreter_calls import SHELLS, interpreter_call
+from clusterrun.script.launch_commands import ACTIVATORS, SETUP_COMMANDS, WITHOUT_EFFECT
 
 _DASHES = "\u2010\u2011\u2012\u2013\u2014\u2015\u2212\ufe58\ufe63\uff0d"
 _QUOTES = "\u2018\u2019\u201a\u201b\u201c\u201d\u201e\u201f"
@@ -36,7 +37,6 @@ _ASSIGNMENT = re.compile(r"([A-Za-z_]\w*)=(.*)", re.ASCII | re.DOTALL)
 # A trap that runs commands. One with '' or - as its action only changes what a signal does.
 _TRAP = re.compile(r"(?:^|[;&|{]\s*)trap\s+(?:--\s+)?(?!-(?:\s|[lp])|''|\"\")\S")
 _SOURCED = re.compile(r"(?:^|[;&|{(]\s*)(?:source|\.|bash|sh)\s+([^\s;&|<>()]+)")
-_PYTHON = re.compile(r"python[\d.]*", re.ASCII)
 _PREPARES = (*SETUP_COMMANDS, "declare", "set", "shopt")
 # Other commands and keywords that only a shell runs.
 _SHELL_COMMANDS = (
@@ -45,8 +45,6 @@ _SHELL_COMMANDS = (
 )
 _CONNECTORS = ("&&", ";", "||")
 _SHELL_OPERATORS = (*_CONNECTORS, "|", "|&", "&", ">", ">>", "<", "2>", "&>", "2>&1", "1>&2", ">&2")
-# Long options of Python whose value is the next word.
-_VALUED = ("--check-hash-based-pycs",)
 NEAR = 0.65
 # Bytes. A larger file is probably data, and takes long to compile.
 MAX_SOURCE = 2 << 20
@@ -170,14 +168,12 @@ def check_files(spec: JobSpec, contained: bool, run: Run = system.run) -> tuple[
         return _check_module(spec, contained)
     is_sure = not (spec.setup or contained)
     name = argument = command[0]
-    is_shell = os.path.basename(name) in SHELLS
-    if _PYTHON.fullmatch(os.path.basename(name)):
-        argument = _python_argument(command)
-        if argument.startswith("-m "):
-            module = ("-m", *argument.split(" ", 1)[1:])
-            return _check_module(replace(spec, command=module), contained)
-    elif is_shell:
-        argument = script_of(command, SHELLS)
+    call = interpreter_call(command)
+    is_shell = call is not None and not call.is_python
+    if call and call.module:
+        return _check_module(replace(spec, command=("-m", call.module)), contained)
+    if call:
+        argument = call.script
     if not argument:
         return ()
     path = os.path.normpath(os.path.join(cwd, argument))
@@ -196,35 +192,6 @@ def check_files(spec: JobSpec, contained: bool, run: Run = system.run) -> tuple[
         return _check_first_line(path, argument, is_shell_argument=argument != name)
     python = spec.python if name.endswith(".py") else name
     return _check_syntax(path, argument, python, is_sure, run) if is_python else ()
-
-
-def _python_argument(command: Sequence[str]) -> str:
-    """Return the program that Python runs: a path, or ``-m MODULE``.
-
-    '' for ``-c``, standard input, or no argument.
-    """
-    arguments = list(command[1:])
-    while arguments:
-        word = arguments.pop(0)
-        if not word.startswith("-"):
-            return word
-        if word == "-":
-            return ""
-        if word.startswith("--"):
-            arguments = arguments[1:] if word in _VALUED else arguments
-            continue
-        # Letters may be combined (-um MODULE), and a value may follow its letter directly (-Xdev).
-        match = re.search("[cmWX]", word)
-        if not match:
-            continue
-        value = word[match.end() :]
-        if match[0] == "c":
-            return ""
-        if not value and arguments:
-            value = arguments.pop(0)
-        if match[0] == "m":
-            return f"-m {value}" if value else ""
-    return ""
 
 
 def _check_module(spec: JobSpec, contained: bool) -> tuple[str, ...]:

@@ -21,7 +21,8 @@ from clusterrun.script.directives import (
     task_counts,
     translate,
 )
-from clusterrun.script.launch_commands import SHELLS, LaunchCommand
+from clusterrun.script.interpreter_calls import SHELLS
+from clusterrun.script.launch_commands import LaunchCommand
 from clusterrun.script.script_reading import TrainingKind, read_script, variables_read
 from clusterrun.script.shell_source import ShellSource
 

@@ -12,6 +12,7 @@ from clusterrun.model.frozen import frozen, replace
 from clusterrun.model.option_table import CONFIGURABLE
 from clusterrun.model.spec import UNSAID, JobSpec
 from clusterrun.script import launcher_options, submit_again
+from clusterrun.script.interpreter_calls import PYTHON, inline_text, interpreter_call
 from clusterrun.script.launcher_options import LauncherOption
 
 PROGRAMS = (
@@ -21,7 +22,6 @@ PROGRAMS = (
 _SUBCOMMAND = {"accelerate": "launch", "colossalai": "run"}
 MODULES = ("torch.distributed.run", "torch.distributed.launch", "accelerate.commands.launch")
 SCHEDULERS = ("srun", "sbatch", "salloc")
-SHELLS = ("bash", "sh", "zsh", "dash", "ksh")
 # Commands that prepare the shell for the commands after them. Some systems have programs of the names in the
 # first group, which have no effect.
 WITHOUT_EFFECT = ("source", ".", "export", "cd", "alias", "ulimit", "umask", "unset")
@@ -40,7 +40,6 @@ _WRAPPERS = (
 )
 # Wrappers that start a command only with ``run`` or ``exec``.
 _BUILDERS = ("podman-hpc", "podman", "docker")
-PYTHON = re.compile(r"python[\d.]*", re.ASCII)
 _ASSIGNMENT = re.compile(r"[A-Za-z_]\w*\+?=", re.ASCII)
 _REDIRECTION = re.compile(r"\d*[<>&]+.*")
 _NUMBER = re.compile(r"(?:^|:)(\d+)$", re.ASCII)
@@ -162,19 +161,10 @@ def _launch_at(arguments: tuple[str, ...], place: int, reads_inline: bool = True
         if subcommand in ("", *rest[:1]):
             return _launch(name, rest[1:] if subcommand else rest, reads_inline)
         return None
-    module, behind = _module(arguments[place:])
-    return _launch(f"python -m {module}", behind, reads_inline) if module in MODULES else None
-
-
-def _module(arguments: tuple[str, ...]) -> tuple[str, tuple[str, ...]]:
-    """Return the module of ``python -u -m MODULE`` or ``-m MODULE``, and the words behind it.
-
-    '' and no words for other commands.
-    """
-    rest = arguments[1:] if PYTHON.fullmatch(os.path.basename(arguments[0])) else arguments
-    while rest and rest[0].startswith("-") and rest[0] not in ("-m", "-c"):
-        rest = rest[2:] if rest[0] in ("-W", "-X") else rest[1:]
-    return (rest[1], rest[2:]) if len(rest) > 1 and rest[0] == "-m" else ("", ())
+    call = interpreter_call(("python", *arguments[place:]) if name == "-m" else arguments[place:])
+    if call and call.module in MODULES:
+        return _launch(f"python -m {call.module}", call.arguments, reads_inline)
+    return None
 
 
 def _launch(program: str, arguments: tuple[str, ...], reads_inline: bool) -> LaunchCommand:
@@ -243,14 +233,16 @@ def _launch(program: str, arguments: tuple[str, ...], reads_inline: bool) -> Lau
 
 
 def without_python(command: tuple[str, ...]) -> tuple[str, ...]:
-    """Return ``train.py …`` for ``python -u train.py …``, and ``-m pkg …`` for ``python -m pkg …``."""
-    if not command or not PYTHON.fullmatch(os.path.basename(command[0])):
+    """Return ``train.py …`` for ``python -u train.py …``, and ``-m pkg …`` for ``python -m pkg …``.
+
+    A command with other options of Python is kept: the ranks' Python gets ``-u`` alone.
+    """
+    call = interpreter_call(command)
+    if not call or not call.is_python or set(call.options) - {"-u"}:
         return command
-    module, behind = _module(command)
-    if module:
-        return ("-m", module, *behind)
-    script = next((place for place, word in enumerate(command) if place and not word.startswith("-")), 0)
-    return command[script:] if script and command[script].endswith(".py") else command
+    if call.module:
+        return ("-m", call.module, *call.arguments)
+    return (call.script, *call.arguments) if call.script.endswith(".py") else command
 
 
 def joined(outer: LaunchCommand, inner: LaunchCommand) -> LaunchCommand:
@@ -332,35 +324,6 @@ def _is_value(word: str, program: str) -> bool:
     is_command = bool(word.endswith((".py", ".sh")) or PYTHON.fullmatch(os.path.basename(word)))
     is_command = is_command or os.path.basename(word) in PROGRAMS
     return not (word.startswith("-") or is_command or (program in _OF_CPUS and "/" in word))
-
-
-def inline_text(command: Sequence[str]) -> str:
-    """Return the text of ``bash -c TEXT``; '' for other commands."""
-    if not command or os.path.basename(command[0]) not in SHELLS:
-        return ""
-    for option, word in zip(command[1:], command[2:]):
-        if re.fullmatch(r"-\w*c\w*", option):
-            return word
-    return ""
-
-
-def script_of(command: Sequence[str], shells: Sequence[str]) -> str:
-    """Return the file that a shell runs for ``command``: ``job.sh``, ``bash -x job.sh``.
-
-    '' for ``-c`` and ``-s``.
-    """
-    if os.path.basename(command[0]) not in shells:
-        return command[0]
-    arguments = list(command[1:])
-    while arguments and arguments[0][:1] in ("-", "+"):
-        if set("cs") & set(arguments[0]) and not arguments[0].startswith("--"):
-            return ""
-        arguments = (
-            arguments[2:]
-            if arguments[0] in ("-o", "+o", "-O", "+O", "--rcfile", "--init-file")
-            else arguments[1:]
-        )
-    return arguments[0] if arguments else ""
 
 
 def shell_launches(text: str) -> Iterator[tuple[int, LaunchCommand]]:

@@ -18,15 +18,13 @@ from clusterrun.model.spec import JobSpec
 from clusterrun.script import batch_scripts, launch_commands
 from clusterrun.script.batch_scripts import Conversion, Part, PartOutcome
 from clusterrun.script.directives import Directive, read_directives, translate
+from clusterrun.script.interpreter_calls import inline_text, interpreter_call, shell_script
 from clusterrun.script.launch_commands import (
     MODULES,
     PROGRAMS,
-    PYTHON,
     SCHEDULERS,
-    SHELLS,
     LaunchCommand,
     launch_in,
-    script_of,
     shell_launches,
 )
 from clusterrun.script.python_launches import python_launches
@@ -69,7 +67,7 @@ def check_command(spec: JobSpec, on_slurm: bool, verb: str = "submit") -> tuple[
 
 def _shell_batch_script(command: tuple[str, ...], cwd: str) -> str:
     """Return the batch script that ``command`` runs by a shell; '' for other commands."""
-    name = script_of(command, SHELLS) if command and not _python_script(command, cwd) else ""
+    name = shell_script(command) if command and not _python_script(command, cwd) else ""
     if not name or name == "-m" or name.endswith(".py"):
         return ""
     return name if read_directives(_text(name, cwd)) else ""
@@ -123,13 +121,9 @@ def _python_batch_script(spec: JobSpec) -> Conversion | None:
 
 def _python_script(command: tuple[str, ...], cwd: str) -> tuple[str, ...]:
     """Return the Python script that ``command`` runs, and its arguments; () for other commands."""
-    arguments = command
-    if command and PYTHON.fullmatch(os.path.basename(command[0])):
-        arguments = command[1:]
-        while arguments and arguments[0].startswith("-") and arguments[0] not in ("-m", "-c", "-"):
-            arguments = arguments[2:] if arguments[0] in ("-W", "-X") else arguments[1:]
-        is_python = bool(arguments) and not arguments[0].startswith("-")
-        return arguments if is_python else ()
+    call = interpreter_call(command)
+    if call and call.is_python:
+        return (call.script, *call.arguments) if call.script else ()
     if not command or command[0] == "-m":
         return ()
     first_line = "" if command[0].endswith(".py") else _text(command[0], cwd).partition("\n")[0]
@@ -161,9 +155,9 @@ def _text(name: str, cwd: str) -> str:
 
 def _in_script(spec: JobSpec, on_slurm: bool, many: bool, verb: str) -> Iterator[str]:
     """Yield a warning for each launcher that the script or the shell line of COMMAND starts."""
-    inline = launch_commands.inline_text(spec.command)
+    inline = inline_text(spec.command)
     python = _python_script(spec.command, spec.cwd)
-    name = python[0] if python else script_of(spec.command, SHELLS)
+    name = python[0] if python else shell_script(spec.command)
     text = inline or (_text(name, spec.cwd) if name and name != "-m" else "")
     is_shell = bool(inline) or name != spec.command[0]
     is_shell = is_shell or (text.startswith("#!") and "sh" in text.partition("\n")[0])

@@ -9,7 +9,8 @@ from collections.abc import Iterator
 from typing import Union
 
 from clusterrun.model.frozen import replace
-from clusterrun.script.launch_commands import LaunchCommand, inline_text, launch_in, shell_launches
+from clusterrun.script.interpreter_calls import inline_text
+from clusterrun.script.launch_commands import LaunchCommand, launch_in, shell_launches
 
 # Stands for a part of a command that only running the script shows.
 UNKNOWN = "…"

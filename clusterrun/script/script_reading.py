@@ -13,16 +13,13 @@ from enum import IntEnum
 
 from clusterrun.model.frozen import frozen, replace
 from clusterrun.script.batch_scripts import Part, PartOutcome
+from clusterrun.script.interpreter_calls import inline_text, interpreter_call, shell_script
 from clusterrun.script.launch_commands import (
     ACTIVATORS,
-    PYTHON,
     SETUP_COMMANDS,
-    SHELLS,
     LaunchCommand,
-    inline_text,
     joined,
     launch_in,
-    script_of,
     without_python,
 )
 from clusterrun.script.shell_source import (
@@ -236,7 +233,7 @@ def _started(scope: _Scope, words: tuple[str, ...], command: Command, line: int)
     text = inline_text(words)
     place = words.index(text) + 1 if text else 0  # the word behind the text is its name
     if not text:
-        name = script_of(words, SHELLS)
+        name = shell_script(words)
         is_shell = name != words[0] or name.endswith((".sh", ".bash", ".slurm", ".sbatch"))
         text = scope.read_file(name) if is_shell and name else ""
         place = words.index(name) if text else 0
@@ -280,12 +277,10 @@ def _plain_launch(names: tuple[str, ...]) -> LaunchCommand:
 
 def _runs_python(names: tuple[str, ...]) -> bool:
     """Return whether the command runs a Python script or module, possibly behind a wrapper."""
-    for place, name in enumerate(names):
-        if PYTHON.fullmatch(os.path.basename(name)):
-            script = without_python(names[place:])
-            if script[0] == "-m":
-                return script[1] not in _TOOLS
-            return script[0].endswith(".py")
+    for place in range(len(names)):
+        call = interpreter_call(names[place:])
+        if call and call.is_python:
+            return call.script.endswith(".py") or (bool(call.module) and call.module not in _TOOLS)
     return bool(names) and names[0].endswith(".py")
 
 

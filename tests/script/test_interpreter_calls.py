@@ -11,7 +11,8 @@ from clusterrun.model.errors import BadInput
 from clusterrun.model.frozen import replace
 from clusterrun.model.spec import JobSpec
 from clusterrun.script import checks
-from clusterrun.script.input_readers import reads_input
+from clusterrun.script.interpreter_calls import InterpreterCall, interpreter_call, reads_input
+from clusterrun.script.launch_commands import without_python
 from clusterrun.script.plan import MachineFacts, plan
 
 
@@ -32,6 +33,26 @@ def test_a_command_without_a_program_of_its_own_reads_it_from_standard_input(lin
 ])  # fmt: skip
 def test_other_commands_do_not(line: str) -> None:
     assert not reads_input(shlex.split(line))
+
+
+@pytest.mark.parametrize(("line", "call"), [
+    ("python -uX dev -m pkg -x", InterpreterCall(True, ("-uX", "dev"), module="pkg", arguments=("-x",))),
+    ("python -mpkg", InterpreterCall(True, module="pkg")),
+    ("python3 -c pass -m", InterpreterCall(True, code="pass", arguments=("-m",))),
+    ("bash -o posix run.sh -c", InterpreterCall(False, ("-o", "posix"), script="run.sh", arguments=("-c",))),
+    ("bash -lc true x", InterpreterCall(False, code="true", arguments=("x",))),
+])  # fmt: skip
+def test_the_program_of_an_interpreter_is_its_first_word_that_no_option_takes(
+    line: str, call: InterpreterCall
+) -> None:
+    assert interpreter_call(shlex.split(line)) == call
+
+
+@pytest.mark.parametrize(("line", "command"), [
+    ("python -u t.py -O", "t.py -O"), ("python -m pkg", "-m pkg"), ("python -O t.py", "python -O t.py"),
+])  # fmt: skip
+def test_an_option_of_python_is_not_dropped(line: str, command: str) -> None:
+    assert without_python(tuple(line.split())) == tuple(command.split())
 
 
 def test_what_ranks_would_read_in_vain_is_refused_before_the_queue(tmp_path: Path) -> None:

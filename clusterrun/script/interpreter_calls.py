@@ -1,0 +1,95 @@
+"""Reads the command lines of Python and of shells: which program they run, or that they read it as input."""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Sequence
+
+from clusterrun.model.frozen import frozen
+
+PYTHON = re.compile(r"python[\d.]*", re.ASCII)
+SHELLS = ("bash", "sh", "zsh", "dash", "ksh")
+_OTHER = re.compile(r"perl|ruby|node|julia|lua")
+# Long options whose value is the next word.
+_VALUED = ("--rcfile", "--init-file", "--check-hash-based-pycs")
+_INFORMATION = ("-h", "-V", "-VV", "--help", "--version")
+_INPUT_FILES = ("/dev/stdin", "/dev/fd/0", "/proc/self/fd/0")
+# The first letter of a word of options that has a value, or that brings the program.
+_PYTHON_LETTER, _SHELL_LETTER = re.compile("[WXcm]"), re.compile("[oOcs]")
+
+
+@frozen
+class InterpreterCall:
+    """What a Python or a shell runs. At most one of ``code``, ``module`` and ``script`` is set."""
+
+    is_python: bool
+    # Options before the program, with their values.
+    options: tuple[str, ...] = ()
+    code: str = ""
+    module: str = ""
+    script: str = ""
+    # Words behind the program.
+    arguments: tuple[str, ...] = ()
+    # Whether it takes the program from standard input.
+    reads_input: bool = False
+
+
+def interpreter_call(command: Sequence[str]) -> InterpreterCall | None:
+    """Return what ``command`` runs if it is a Python or a shell; None for other commands."""
+    words = tuple(command)
+    name = os.path.basename(words[0]) if words else ""
+    is_python = PYTHON.fullmatch(name) is not None
+    if not is_python and name not in SHELLS:
+        return None
+    place = 1
+    while place < len(words) and words[place][0:1] in ("-", "+") and words[place] not in ("-", "--"):
+        word = words[place]
+        place += 1
+        if word in _INFORMATION:
+            return InterpreterCall(is_python, words[1:])
+        if word.startswith("--"):
+            place += word in _VALUED
+            continue
+        letter = (_PYTHON_LETTER if is_python else _SHELL_LETTER).search(word)
+        if not letter:
+            continue
+        options = words[1 : place - 1]
+        # A value may follow the letter of a Python directly: ``-mpdb``, ``-Xdev``.
+        value = word[letter.end() :] if is_python else ""
+        if letter[0] == "s":
+            return InterpreterCall(is_python, words[1:place], arguments=words[place:], reads_input=True)
+        if not value:
+            value = words[place] if place < len(words) else ""
+            place += 1
+        if letter[0] == "c":
+            return InterpreterCall(is_python, options, code=value, arguments=words[place:])
+        if letter[0] == "m":
+            return InterpreterCall(is_python, options, module=value, arguments=words[place:])
+    options = words[1:place]
+    place += words[place : place + 1] == ("--",)
+    if words[place : place + 1] in ((), ("-",)):
+        return InterpreterCall(is_python, options, arguments=words[place + 1 :], reads_input=True)
+    return InterpreterCall(is_python, options, script=words[place], arguments=words[place + 1 :])
+
+
+def reads_input(command: Sequence[str]) -> bool:
+    """Return whether ``command`` takes its program from standard input, or names that as a file."""
+    if any(word in _INPUT_FILES for word in command[1:]):
+        return True
+    call = interpreter_call(command)
+    if call:
+        return call.reads_input
+    return bool(_OTHER.fullmatch(os.path.basename(command[0]))) and tuple(command[1:2]) in ((), ("-",))
+
+
+def inline_text(command: Sequence[str]) -> str:
+    """Return the text of ``bash -c TEXT``; '' for other commands."""
+    call = interpreter_call(command)
+    return call.code if call and not call.is_python else ""
+
+
+def shell_script(command: Sequence[str]) -> str:
+    """Return the file of ``job.sh`` or ``bash -x job.sh``; '' for ``bash -c`` and ``bash -s``."""
+    call = interpreter_call(command)
+    return command[0] if not call or call.is_python else call.script
