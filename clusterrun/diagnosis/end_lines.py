@@ -59,8 +59,8 @@ _SHELL = re.compile(
 _SHELL_KILLED = re.compile(
     r"line \d+: +\d+ (Killed|Segmentation fault|Aborted|Bus error|Illegal instruction)\b"
 )
-_DEEPSPEED = re.compile(r"sigkill_handler\] .*?(?:--local_rank=(\d+).*)? exits with return code = (-?\d+)")
-_DEEPSPEED_RANK = re.compile(r"--local_rank=(\d+)")
+# The command in that line is always that of the last rank, whichever rank failed.
+_DEEPSPEED = re.compile(r"sigkill_handler\] .* exits with return code = (-?\d+)")
 _MPI_SIGNAL = re.compile(r"process rank (\d+) with PID \d+ on node (\S+) exited on (signal \d+ \(.*?\))")
 _MPI_NAME = re.compile(r"^\s*Process name: \[\[\d+,\d+\],(\d+)\]")
 _MPI_CODE = re.compile(r"^\s*Exit code: +(\d+)")
@@ -127,11 +127,10 @@ class EndLines:
         if match := _SHELL_KILLED.search(text):
             return EndLine(EndKind.SIGNAL, f"a program of the batch script ended: {match[1]}", line)
         if match := _DEEPSPEED.search(text):
-            rank = _DEEPSPEED_RANK.search(text)
-            code = int(match[2])
+            code = int(match[1])
             words = f"exited with code {code}" if code >= 0 else f"was killed by signal {-code}"
             kind = EndKind.EXIT if code >= 0 else EndKind.SIGNAL
-            return EndLine(kind, words, line, (int(rank[1]),) if rank else ())
+            return EndLine(kind, f"a rank of deepspeed {words}", line)
         if match := _MPI_SIGNAL.search(text):
             return EndLine(EndKind.SIGNAL, f"was ended by {match[3]}", line, (int(match[1]),), match[2])
         if match := _MPI_NAME.match(text):

@@ -41,6 +41,8 @@ _EXCEPTION_LINE = re.compile(
     r"^(?:\[rank(\d+)\]:\s?)?"
     r"((?:[A-Za-z_]\w*\.)*(?:[A-Z]\w*(?:Error|Exception|Interrupt|Failure)|Exception): .+)"
 )
+# A rank that prints this after an error has survived it.
+_FINISHED = re.compile(r"(?i)\b(?:training|run|job|fit)\b[^.]{0,20}\b(?:finished|completed?|done)\b")
 _NUMBER = re.compile(r"\d+(?:\.\d+)?")
 _SIGNAL_NUMBER = re.compile(r"signal (\d+)(?: \(\w+\))?")
 _TORCHRUN_REPORT = re.compile(r"^Root Cause \(first observed failure\):")
@@ -171,7 +173,9 @@ class JobLog:
             printed_by = int(match[1]) if match[1] else rank
             error = Error(0.0, printed_by, match[2][:MOST_EXCEPTION])
             self._exception_line = LogError(error, self._order, printed_by, line.node)
-        if _STEP.search(text):
+        if _FINISHED.search(text):
+            self._steps[key] = [self._order] * STEPS_AFTER_SURVIVED
+        elif _STEP.search(text):
             self._steps[key] = [*self._steps.get(key, [])[1 - STEPS_AFTER_SURVIVED :], self._order]
 
     def _hear_report(self, text: str) -> bool:
@@ -240,7 +244,13 @@ class JobLog:
         """Return the diagnosis of all lines that were read."""
         errors, ends = self.errors(), self.ends()
         own = [log_error for log_error in errors if not log_error.error.is_consequence]
-        own = [log_error for log_error in own if not log_error.error.survived] or own
+        survived = [log_error for log_error in own if log_error.error.survived]
+        if survived and survived == errors and not ends:
+            sentence = (
+                f"there is no error in it that ended a rank: after {survived[-1].error.message}, it went on"
+            )
+            return Diagnosis(Verdict.UNDETERMINED, sentence, remedy=_NOTHING_REMEDY)
+        own = [log_error for log_error in own if log_error not in survived] or own
         ends = [end for end in ends if end.kind is not EndKind.START or self._did_not_go_on(end, errors)]
         own = _without_aftermath(own, ends)
         others = _without_reports_and_timeouts(own)

@@ -29,9 +29,11 @@ _TEE = re.compile(r"^\[(?!rank\d)[A-Za-z_]\w*?\d+\]:\s?")
 _LABEL = re.compile(r"^\s{0,6}(\d{1,6}): ?")
 _PID = re.compile(r"^\[\d{3,}\] (?=\[rank\d)")
 _HOST = re.compile(r"^([A-Za-z][\w.-]*\d[\w.-]*): ")
-_STARTS_ERROR = re.compile(r'^(?:\[rank\d+\]:\s*)?(?:Traceback \(most recent call last\)|  File "|\[[EW] )')
+_STARTS_ERROR = re.compile(
+    r'^(?:\[rank\d+\]:\s*)?(?:Traceback \(most recent call last\)|  File "|Fatal Python error: |\[[EW] )'
+)
 # A traceback that follows a progress bar on the same line.
-_INNER_HEADER = re.compile(r"(?<=\S)(?=Traceback \(most recent call last\))")
+_INNER_HEADER = re.compile(r"(?<=\S)(?=(?:\[rank\d+\]:\s)?Traceback \(most recent call last\))")
 
 
 @frozen

@@ -463,7 +463,8 @@ class _Reader:
         if not text.strip():
             return True
         wrapper = text.startswith("-- Process ")
-        goes_on = (text[0].isspace() or announces) and any(map(str.isalnum, text))
+        is_bar = "%|" in text
+        goes_on = (text[0].isspace() or announces) and any(map(str.isalnum, text)) and not is_bar
         if wrapper or _WRAPS.search(last.text) or not goes_on:
             self._continued = 0
             if wrapper:

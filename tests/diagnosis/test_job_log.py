@@ -140,7 +140,7 @@ EXPECTED = {
         ("gpu315",),
         True,
     ),
-    "deepspeed-sigkill": Answer("deepspeedai/DeepSpeed#3232", (1,), ("signal 9|SIGKILL|-9",), "", (), False),
+    "deepspeed-sigkill": Answer("deepspeedai/DeepSpeed#3232", (), ("signal 9|SIGKILL|-9",), "", (), False),
     "deepspeed-exception": Answer(
         "deepspeedai/DeepSpeed#1581",
         (),
@@ -150,7 +150,7 @@ EXPECTED = {
         False,
     ),
     "deepspeed-bus-error": Answer(
-        "deepspeedai/DeepSpeed#4000", (1,), ("shared memory|-7|SIGBUS",), "", (), False
+        "deepspeedai/DeepSpeed#4000", (), ("shared memory|-7|SIGBUS",), "", (), False
     ),
     "mpirun-exception-tagged": Answer(
         "horovod/horovod#2097", (1,), ("ValueError: negative learning rate",), "hvd_train.py:52", (), False
@@ -307,8 +307,17 @@ EXPECTED = {
     "hostile-bytes": Answer("-", (2,), ("ValueError: bad",), "b.py:3", (), True),
     "exception-without-traceback": Answer("-", (), ("ValueError: x",), "", (), False),
     "deepspeed-lines-behind-exception": Answer(
-        "-", (1,), ("AssertionError: Check batch",), "64 != 4 * 4 * 2, at zero3.py:51", (), False
+        "-", (), ("AssertionError: Check batch",), "64 != 4 * 4 * 2, at zero3.py:51", (), False
     ),
+    "lightning-survived-then-behind-bar": Answer(
+        "-", (1,), ("ValueError: Expected argument",), "model.py:210", ("gn12",), False
+    ),
+    "deepspeed-oom-kill": Answer("-", (), ("memory ran out",), "", (), False),
+    "bar-behind-message": Answer(
+        "-", (), ("is expected), at|is expected)., at",), "run_clm.py:612", (), False
+    ),
+    "segfault-labelled-stack": Answer("-", (3,), ("Segmentation fault",), "fused.py:88", ("node07",), False),
+    "handled-then-finished": Answer("-", (), ("no error",), "", (), False),
     "watchdog-one-call-behind": Answer("-", (7,), ("collective 4470",), "", (), False),
     "cut-off-in-traceback": Answer("-", (3,), ("the log ends in a traceback",), "fsdp.py:97", (), False),
     "oom-two-of-four-ranks": Answer("-", (1, 3), ("CUDA out of memory",), "blocks.py:44", ("dgx07",), False),
