@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 from typing import Any
 
@@ -90,7 +89,7 @@ def advise(as_json: bool, **options: Any) -> None:
     question = _question(options)
     advice = answer(question)
     if as_json:
-        print(json.dumps(ADVICE.document({"question": question, **fields(advice)})))
+        print(ADVICE.json({"question": question, **fields(advice)}))
     else:
         _show(question, advice)
 

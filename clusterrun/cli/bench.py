@@ -132,14 +132,14 @@ def _accepts_crowding(crowded: str) -> bool:
 
 def _show(study: Any, as_json: bool, plot: str | None) -> int:
     from clusterrun.bench.plot import draw
-    from clusterrun.cli import bench_table
+    from clusterrun.cli import bench_study
 
     table = study.table()
     if as_json:
-        print(json.dumps(bench_table.document(study, table)))
+        print(json.dumps(bench_study.document(study, table)))
     else:
-        bench_table.show(study, table)
+        bench_study.show(study, table)
     if plot:
-        draw(table, bench_table.title(study), bench_table.caption(study, table), plot)
+        draw(table, bench_study.title(study), bench_study.caption(study, table), plot)
         say(f"drawn: {os.path.abspath(plot)}")
     return ExitCode.FAILED if any(row.failed for row in table.rows) else ExitCode.DONE

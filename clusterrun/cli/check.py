@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import shlex
+from collections.abc import Callable, Mapping
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -14,6 +15,7 @@ from clusterrun.cli.error_output import put as put_text
 from clusterrun.cli.error_output import say
 from clusterrun.cli.grouped_help import GroupedCommand, grouped
 from clusterrun.cli.report import await_report, outputs, put
+from clusterrun.cli.run import ALLOCATION_OPTIONS, interrupt_at_signals, of_the_allocation, refuse_job_options
 from clusterrun.cli.shell_complete import FILE
 from clusterrun.cli.submit import dry
 from clusterrun.cli.submit_options import defaults, dry_run_option, options, profile_option, settled, to_spec
@@ -27,10 +29,13 @@ from clusterrun.model.hostlist import fold
 from clusterrun.model.preflight_report import Grade, Report
 from clusterrun.model.spec import JobSpec
 from clusterrun.model.visible import visible
+from clusterrun.operations.context import Context
+from clusterrun.operations.interactive import begin, end, planned
 from clusterrun.reports import selftest_findings
 
 if TYPE_CHECKING:
     from click.shell_completion import CompletionItem
+
 
 MOST_BYTES = 64 << 20
 # Time limit of the job beyond the budget, for agents to start and end. Short jobs start sooner.
@@ -157,8 +162,6 @@ def check(
     seconds = _burn_seconds(burn)
     context, values = Context(), settled(submission, profile)
     if context.environ.get("SLURM_JOB_ID") and not (new_job or selftest_gpu):
-        from clusterrun.cli.check_in_job import check_nodes_of_job
-
         spec_of = partial(_spec, level=level, all_pairs=all_pairs, table=table, burn=seconds)
         report = check_nodes_of_job(submission, values, spec_of, context, dry_run)
         if report is None:
@@ -257,3 +260,34 @@ def _show_selftest(selftest: dict[str, Any]) -> int:
     print("\n".join(visible(line) for line in selftest_findings.lines(selftest)))
     grade = selftest_findings.grade(selftest)
     return {Grade.FAIL: ExitCode.UNFIT, Grade.UNDETERMINED: ExitCode.FAILED}.get(grade, ExitCode.DONE)
+
+
+_REMEDY = "give --new-job for a job of its own"
+
+
+def check_nodes_of_job(
+    submission: Mapping[str, Any],
+    values: dict[str, Setting],
+    spec_of: Callable[[dict[str, Setting]], JobSpec],
+    context: Context,
+    dry_run: bool,
+) -> Report | None:
+    """Check the nodes of this job, and return the report; None if there is none, or with ``dry_run``.
+
+    Raises ``BadInput`` for options of a job that is to be queued.
+    """
+    refuse_job_options(submission, "check", _REMEDY)
+    explicit = {name for name in ALLOCATION_OPTIONS if submission.get(name) is not None} | {"preflight"}
+    spec = replace(spec_of(of_the_allocation(values, explicit)), time=0)
+    if dry_run:
+        drafted, allocation = planned(spec, explicit, context)
+        say(f"would check {drafted.plan.spec.nodelist} of job {allocation.job_id}")
+        return None
+    interrupt_at_signals()
+    record = begin(spec, explicit, context, say)
+    say(f"checks {record.spec.nodelist} of job {record.job_id}: {record.run_id}")
+    try:
+        return await_report(context, record.run_id)
+    except KeyboardInterrupt:
+        end(record, context)
+        raise

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import json
 import re
 import sys
-from typing import Any
 
 import click
 
@@ -80,7 +78,7 @@ def clean(
         return ExitCode.FAILED
     removed = Removed() if dry_run else remove(context, planned, say)
     if as_json:
-        print(json.dumps(_document(context, planned, removed, dry_run)))
+        print(_document(context, planned, removed, dry_run))
     elif (dry_run or yes) and (rows := planned.going if dry_run else removed.runs):
         show(REMOVED, rows, context.clock.now())
     _tell(context, planned, removed, dry_run, default)
@@ -144,7 +142,7 @@ def _holds(context: Context, planned: CleanPlan, removed: Removed) -> str:
     return f"{context.store.home} holds {held} in {_runs(planned.runs - len(removed.gone))}{more}"
 
 
-def _document(context: Context, planned: CleanPlan, removed: Removed, dry_run: bool) -> dict[str, Any]:
+def _document(context: Context, planned: CleanPlan, removed: Removed, dry_run: bool) -> str:
     members = {
         "home": context.store.home,
         "holds_bytes": planned.holds - removed.left_by,
@@ -156,7 +154,7 @@ def _document(context: Context, planned: CleanPlan, removed: Removed, dry_run: b
         "not_removed": [{"run_id": run_id, "why": why} for run_id, why in planned.kept],
         "failures": [error.seen for error in removed.failures],
     }
-    return CLEAN.document(members)
+    return CLEAN.json(members)
 
 
 REMOVED = View(

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 
 import click
@@ -53,7 +52,7 @@ def show(profile: str | None, as_json: bool) -> None:
     options = [*values.values(), home]
     files = profiles.files(os.getcwd(), os.environ)
     if as_json:
-        print(json.dumps(CONFIGURATION.document({"options": options, "files": files})))
+        print(CONFIGURATION.json({"options": options, "files": files}))
         return
     show_table(OPTION, options)
     say("files read: " + (", ".join(files) or "none"))

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 
 import click
@@ -55,7 +54,7 @@ def convert(script: str, arguments: tuple[str, ...], write: bool, as_json: bool)
     if write:
         path, conversion = write_configuration(conversion, os.getcwd())
     if as_json:
-        put(json.dumps(CONVERSION.document(conversion)))
+        put(CONVERSION.json(conversion))
         return
     put(_folded(conversion.words()))
     if path:

@@ -1,21 +1,30 @@
-"""Follows a run to its end and prints how it ended."""
+"""Shows the progress of a run, follows it to its end, and prints how it ended and what it used."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import os
+import re
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, nullcontext
 
 from clusterrun.cli.error_output import say
+from clusterrun.cli.terminal import coloured
 from clusterrun.diagnosis.verdict import Verdict
 from clusterrun.model.contract import ExitCode
 from clusterrun.model.duration import spoken
 from clusterrun.model.errors import ClusterrunError
 from clusterrun.model.hostlist import fold
-from clusterrun.model.orders import Level
+from clusterrun.model.orders import Level, Preflight
 from clusterrun.model.preflight_report import Grade
 from clusterrun.model.record import Attempt, RunRecord, RunStatus
-from clusterrun.model.states import State
-from clusterrun.operations.context import Context
+from clusterrun.model.size import gibibytes
+from clusterrun.model.states import Phase, State
+from clusterrun.model.visible import visible
+from clusterrun.operations.context import Context, quiet
 from clusterrun.operations.report import report_of, unfit
+from clusterrun.operations.wait import RunWait
+from clusterrun.reports.efficiency import EndReport
 
 LAST_LINES = 10
 EVIDENCE_LINES = 3
@@ -59,7 +68,6 @@ def exit_code(status: RunStatus) -> ExitCode:
 
 
 def _stay_for_check(context: Context, run_id: str) -> RunStatus:
-    from clusterrun.cli.progress import past_preflight, show_until
     from clusterrun.reports.text_report import headline
 
     status = show_until(context, run_id, past_preflight)
@@ -98,10 +106,9 @@ def print_end(context: Context, status: RunStatus) -> None:
 
 
 def print_usage(context: Context, status: RunStatus) -> None:
-    from clusterrun.cli import end_report
-    from clusterrun.operations.end_report import end_report as gathered
+    from clusterrun.operations.end_report import end_report
 
-    for head, text in end_report.lines(gathered(context, status)):
+    for head, text in end_report_lines(end_report(context, status)):
         say(f"  {head:<7} {text}")
 
 
@@ -187,3 +194,146 @@ def _print_job_output(context: Context, status: RunStatus) -> None:
         )
     if printed:
         say("\n".join([f"  the end of {path}:", *(f"    {line}" for line in printed)]))
+
+
+Show = Callable[[RunStatus], None]
+LOOK_SECONDS = 0.1
+# The end of a check's progress text: the time left in its budget.
+LEFT = re.compile(r",? *(\d+(?:\.\d+)?) s left")
+BEFORE_TRAINING = (Phase.QUEUED, Phase.STARTING, Phase.PREFLIGHT)
+
+
+def ended(status: RunStatus) -> bool:
+    return status.state.ended
+
+
+def past_preflight(status: RunStatus) -> bool:
+    return status.state.ended or status.phase not in BEFORE_TRAINING
+
+
+def show_until(context: Context, run_id: str, over: Callable[[RunStatus], bool]) -> RunStatus:
+    """Show the progress of a run until ``over`` returns True for its status. Ctrl-C is not caught."""
+    live = sys.stderr.isatty() and os.environ.get("TERM") != "dumb"
+    watch = RunWait(context, run_id, quiet if live else say, logs_are_shown=True)
+    budget = context.store.read(run_id).spec.preflight_budget or Preflight().budget
+    with _display(float(budget)) if live else nullcontext(lambda status: None) as show:
+        while not (over(status := watch.look()) or watch.in_vain):
+            show(status)
+            context.clock.sleep(LOOK_SECONDS)
+    return status
+
+
+@contextmanager
+def _display(budget: float) -> Iterator[Show]:
+    from rich.console import Console
+    from rich.progress import BarColumn, Progress, SpinnerColumn, TextColumn
+    from rich.table import Column
+
+    console = Console(stderr=True, no_color=not coloured(sys.stderr), highlight=False)
+    columns = (
+        SpinnerColumn(),
+        TextColumn("{task.fields[phase]}", markup=False),
+        BarColumn(bar_width=20),
+        TextColumn("{task.fields[left]}", markup=False),
+        TextColumn(
+            "{task.description}", markup=False, table_column=Column(no_wrap=True, overflow="ellipsis")
+        ),
+    )
+    with Progress(*columns, console=console, transient=True) as progress:
+        task = progress.add_task("", total=None, phase="", left="")
+
+        def show(status: RunStatus) -> None:
+            time_left = LEFT.search(status.reason)
+            progress.update(
+                task,
+                description=visible(LEFT.sub("", status.reason)),
+                total=budget if time_left else None,
+                completed=max(0.0, budget - float(time_left[1])) if time_left else 0,
+                phase=status.phase.value,
+                left=f"{time_left[1]} s left" if time_left else "",
+            )
+
+        yield show
+
+
+NO_STEPS = "not measured: the script does not report its steps (clusterrun.training.progress)"
+NO_CHECKPOINTS = (
+    "not measured: it is not known which steps were repeated, for the script reports no checkpoints"
+)
+KWH = 3.6e6
+
+
+def end_report_lines(report: EndReport | None) -> list[tuple[str, str]]:
+    if report is None:
+        return []
+    rows = (
+        ("time", _time(report)),
+        ("goodput", _goodput(report)),
+        ("GPUs", _gpus(report)),
+        ("CPUs", _cpus(report)),
+        ("memory", _memory(report)),
+        ("energy", _energy(report)),
+        ("enough", " ".join(report.smaller) + " would have been enough" if report.smaller else ""),
+    )
+    return [(head, text) for head, text in rows if text]
+
+
+def _time(report: EndReport) -> str:
+    nodes = f" on {report.nodes} nodes" if report.nodes > 1 else ""
+    parts = [("check", report.check), ("start", report.start), ("between attempts", report.between)]
+    spent = [f"{name} {spoken(seconds)}" for name, seconds in parts if seconds and seconds >= 0.5]
+    spent += [f"ranks {spoken(report.ranks)}"] if report.ranks is not None else []
+    details = f": {', '.join(spent)}" if spent else ""
+    return f"queue {spoken(report.queue)}, allocated {spoken(report.allocated)}{nodes}{details}"
+
+
+def _goodput(report: EndReport) -> str:
+    if report.ranks is None and report.steps is None:
+        return "not measured"
+    if report.steps is None:
+        return NO_STEPS
+    if report.goodput is None or report.counted is None:
+        return NO_CHECKPOINTS
+    text = (
+        f"{100 * report.goodput:.0f} % of the allocated time: {spoken(report.counted)} in steps that counted"
+    )
+    lost = report.steps - report.counted
+    return text + (f", {spoken(lost)} in steps that were lost" if lost >= 0.5 else "")
+
+
+def _gpus(report: EndReport) -> str:
+    if report.gpu_busy_mean is None:
+        return ""
+    parts = [f"{100 * report.gpu_busy_mean:.0f} % busy on average"]
+    if report.gpu_busy_most is not None:
+        parts += [f"{100 * report.gpu_busy_most:.0f} % at most"]
+    if report.gpu_memory_most is not None:
+        parts += [f"memory {100 * report.gpu_memory_most:.0f} % full at most"]
+    if report.gpus_idle:
+        parts += [f"{report.gpus_idle} of {report.gpus} never busy"]
+    return ", ".join(parts)
+
+
+def _cpus(report: EndReport) -> str:
+    if report.cores_mean is None:
+        return ""
+    request = f", of {report.cores_asked} asked for" if report.cores_asked else ""
+    most = f", {report.cores_most:.1f} at most" if report.cores_most is not None else ""
+    return f"{report.cores_mean:.1f} cores of a node on average{most}{request}"
+
+
+def _memory(report: EndReport) -> str:
+    if report.memory_most is None:
+        return ""
+    request = f", of {gibibytes(report.memory_asked)} asked for" if report.memory_asked else ""
+    return f"{gibibytes(report.memory_most)} of a node at most{request}"
+
+
+def _energy(report: EndReport) -> str:
+    parts = []
+    if report.gpu_joules is not None:
+        parts += [f"{report.gpu_joules / KWH:.3g} kWh by the GPUs, as they say"]
+    if report.node_joules is not None:
+        each = f"s ({report.node_joules / report.nodes / KWH:.3g} kWh each)" if report.nodes > 1 else ""
+        parts += [f"{report.node_joules / KWH:.3g} kWh by the node{each}, as Slurm measured"]
+    return "; ".join(parts)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import socket
 from functools import partial
 
@@ -67,7 +66,7 @@ def forward(
         return system.attended(argv, scrubbed(context.environ), lives, LOOK_SECONDS)
     address = node_port(context, chosen, place, port, say)
     if as_json:
-        print(json.dumps(FORWARD.document({**fields(address), "local": local or port})))
+        print(FORWARD.json({**fields(address), "local": local or port}))
         return ExitCode.DONE
     print(f"{address.node}:{port}")
     hint = f"on your own machine: clusterrun --host NAME forward {address.run_id} {port}"

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import json
-
 import click
 
 from clusterrun.cli.error_output import say
@@ -65,7 +63,7 @@ def gpus(partition: str, as_json: bool) -> None:
     context = Context()
     rows, now = free_gpus(context, partition), context.clock.now()
     if as_json:
-        print(json.dumps(FREE_GPUS.document({"gpus": rows})))
+        print(FREE_GPUS.json({"gpus": rows}))
         return
     show(ROW, rows, now)
     if not rows:

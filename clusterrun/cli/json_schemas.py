@@ -9,20 +9,19 @@ import json
 import os
 
 from clusterrun.cli.advise import ADVICE
-from clusterrun.cli.bench_table import STUDY
+from clusterrun.cli.bench_study import STUDY
 from clusterrun.cli.clean import CLEAN
 from clusterrun.cli.config import CONFIGURATION
 from clusterrun.cli.convert import CONVERSION
-from clusterrun.cli.diagnose import DIAGNOSIS
+from clusterrun.cli.diagnose import DIAGNOSIS, LOG_DIAGNOSIS
 from clusterrun.cli.forward import FORWARD
 from clusterrun.cli.free_gpus import FREE_GPUS
 from clusterrun.cli.lab import LAB_STATUS
-from clusterrun.cli.log_diagnosis import LOG_DIAGNOSIS
 from clusterrun.cli.nodes import NODES
 from clusterrun.cli.queue_forecast import PLAN
 from clusterrun.cli.status_view import ALL_JOBS, STATUS
-from clusterrun.cli.submit_view import SUBMISSION
-from clusterrun.cli.sweep_view import RESULTS, STARTED, SWEEPS
+from clusterrun.cli.submit import SUBMISSION
+from clusterrun.cli.sweep import RESULTS, STARTED, SWEEPS
 from clusterrun.cli.top import TOP
 from clusterrun.model.states import State
 from clusterrun.notify.event_message import EVENTS

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import enum
-import json
 import os
 import shlex
 from collections.abc import Callable
@@ -151,7 +150,7 @@ def status(name: str, as_json: bool) -> None:
             reason = error.seen if isinstance(error, ClusterrunError) else str(error)
             say(f"the lab {lab.name!r} is broken: {reason}; end it: {command(lab.name, 'down')}")
     if as_json:
-        click.echo(json.dumps(LAB_STATUS.document({"labs": [_document(*row) for row in rows]})))
+        click.echo(LAB_STATUS.json({"labs": [_document(*row) for row in rows]}))
         return
     if not labs and (around := lab_around()):
         raise BadInput(*outside_of(around))

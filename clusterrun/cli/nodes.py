@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 
 import click
@@ -76,7 +75,7 @@ def nodes(cluster: str | None, since: str, forgotten: str | None, as_json: bool)
         say(f"left out: {sentence}")
     unfit_nodes, unfit_links = offenders(records), links(records)
     if as_json:
-        print(json.dumps(NODES.document({"cluster": name, "nodes": unfit_nodes, "links": unfit_links})))
+        print(NODES.json({"cluster": name, "nodes": unfit_nodes, "links": unfit_links}))
     elif unfit_nodes or unfit_links:
         show(OFFENDER, unfit_nodes + unfit_links, now)
     else:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -43,7 +42,7 @@ def plan(command: tuple[str, ...], as_json: bool, profile: str | None, **submiss
     spec = to_spec(command or ("train.py",), settled(submission, profile, quiet=as_json))
     shapes, now = forecasts(spec, context), context.clock.now()
     if as_json:
-        print(json.dumps(PLAN.document({"asked_at": now, "shapes": shapes})))
+        print(PLAN.json({"asked_at": now, "shapes": shapes}))
         return
     show(SHAPE, shapes, now)
     say(*dict.fromkeys(sentence for forecast in shapes for sentence in _doubts(forecast)))

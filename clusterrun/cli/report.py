@@ -95,8 +95,7 @@ def painted(report: Report) -> list[str]:
 
 def await_report(context: Any, run_id: str) -> Report | None:
     """Return the report when the run ends. If there is none, print how the run ended and return None."""
-    from clusterrun.cli.follow_run import print_end
-    from clusterrun.cli.progress import ended, show_until
+    from clusterrun.cli.follow_run import ended, print_end, show_until
     from clusterrun.operations.report import NoReport, report_of
 
     status = show_until(context, run_id, ended)

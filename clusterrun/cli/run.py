@@ -114,12 +114,17 @@ def _run(spec: JobSpec, explicit: set[str], context: Context) -> int:
     from clusterrun.cli.follow_run import follow_to_end
     from clusterrun.operations.interactive import begin
 
-    for number in (signal.SIGTERM, signal.SIGHUP):
-        if signal.getsignal(number) is not signal.SIG_IGN:  # nohup
-            signal.signal(number, signal.default_int_handler)
+    interrupt_at_signals()
     record = begin(spec, explicit, context, say, standard_input.files(spec))
     say(f"run {record.run_id}\n{_description(record.spec, record.job_id)}; Ctrl-C ends the run, not the job")
     return follow_to_end(context, record, True, partial(_interrupted, context, record))
+
+
+def interrupt_at_signals() -> None:
+    """End as Ctrl-C does at SIGTERM and SIGHUP. nohup ignores SIGHUP, and that stays."""
+    for number in (signal.SIGTERM, signal.SIGHUP):
+        if signal.getsignal(number) is not signal.SIG_IGN:
+            signal.signal(number, signal.default_int_handler)
 
 
 def _interrupted(context: Context, record: RunRecord, *_: str) -> int:

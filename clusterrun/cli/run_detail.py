@@ -5,8 +5,7 @@ from __future__ import annotations
 import shlex
 from collections.abc import Callable, Sequence
 
-from clusterrun.cli import end_report
-from clusterrun.cli.follow_run import failure_lines
+from clusterrun.cli.follow_run import end_report_lines, failure_lines
 from clusterrun.cli.main import COMMANDS
 from clusterrun.cli.status_view import DECISIONS
 from clusterrun.cli.terminal import local_time, size_words
@@ -26,7 +25,7 @@ def show(context: Context, status: RunStatus) -> None:
     details = run_details(context, status)
     attempts = details.state.attempts if details.state else ()
     lines = DETAILS.details(details, context.clock.now())
-    if rows := end_report.lines(details.end_report):
+    if rows := end_report_lines(details.end_report):
         lines += ["", "end report", *(f"  {head:<10} {text}" for head, text in rows)]
     checks = {attempt.epoch: check for attempt, check in zip(attempts, details.checks)}
     lines += lineage(attempts, lambda epoch: checks[epoch])

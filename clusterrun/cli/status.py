@@ -83,7 +83,7 @@ def _show_all_jobs(as_json: bool) -> int:
     jobs = all_jobs(context, say)
     if as_json:
         document = {"jobs": [{**fields(job), "run": fields(job.run) if job.run else None} for job in jobs]}
-        print(json.dumps(status_view.ALL_JOBS.document(document)))
+        print(status_view.ALL_JOBS.json(document))
     elif jobs:
         status_view.show_jobs(jobs, context.clock.now())
     else:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import shlex
 from collections.abc import Iterator
@@ -18,11 +17,13 @@ from clusterrun.cli.submit_options import dry_run_option, options, profile_optio
 from clusterrun.cli.terminal import size_words
 from clusterrun.config import settings
 from clusterrun.model import option_table
+from clusterrun.model.container import RUNTIMES
 from clusterrun.model.contract import ExitCode
 from clusterrun.model.document import encode
 from clusterrun.model.frozen import fields
 from clusterrun.model.spec import Cluster, JobSpec
 from clusterrun.notify.notify_address import shortened
+from clusterrun.reports.view import BOOLEAN, OBJECT, TEXT, View, ViewField, many, one_of
 
 if TYPE_CHECKING:
     from click.shell_completion import CompletionItem
@@ -148,10 +149,8 @@ def dry(spec: JobSpec, context: Context, as_json: bool) -> int:
     plan = preview.plan
     say(*dict.fromkeys(preview.notices))
     if as_json:
-        from clusterrun.cli.submit_view import SUBMISSION
-
         document = _document(plan.run_id, "", plan.run_dir, plan.spec)
-        print(json.dumps(SUBMISSION.document({**document, **_planned(plan)})))
+        print(SUBMISSION.json({**document, **_planned(plan)}))
         return ExitCode.DONE
     say(f"would submit {_description(plan.spec)}\nrun directory {plan.run_dir}", *_details(plan))
     say(f"would run {shlex.join(plan.argv)}\nwith this script:")
@@ -196,10 +195,8 @@ def _announce(record: RunRecord, context: Context, as_json: bool, follow: bool) 
         say(f"run {record.run_id}")  # stdout is for what the ranks print
     say(f"submitted {_description(record.spec)}: {kind} {record.job_id}")
     if as_json:
-        from clusterrun.cli.submit_view import SUBMISSION
-
         run_dir = context.store.paths(record.run_id).run_dir
-        put(json.dumps(SUBMISSION.document(_document(record.run_id, record.job_id, run_dir, record.spec))))
+        put(SUBMISSION.json(_document(record.run_id, record.job_id, run_dir, record.spec)))
     elif not follow:
         put(record.run_id)
     if follow:
@@ -240,3 +237,55 @@ def _document(run_id: str, job_id: str, run_dir: str, spec: JobSpec) -> dict[str
         "run_dir": run_dir,
         "command": list(spec.command),
     }
+
+
+PYTHON = View(
+    "The ranks' interpreter.",
+    ViewField("path", "Its path; empty where the job finds it."),
+    ViewField("why", "The reason for the choice."),
+    ViewField("by_setup", "The job looks for it after the lines of `--setup`.", BOOLEAN),
+    ViewField("before", "`PATH` is compared with this one.", is_required=False),
+)
+CONTAINER = View(
+    "The container of the ranks.",
+    ViewField("image", "The image: a path, or a name."),
+    ViewField("runtime", "The program that starts it.", one_of(RUNTIMES)),
+    ViewField(
+        "mounts",
+        "All mounts, also those that clusterrun adds.",
+        many(
+            View(
+                "One mount.",
+                ViewField("source", "A path of the host."),
+                ViewField("target", "The path inside."),
+                ViewField("read_only", "It cannot be written inside.", BOOLEAN),
+            )
+        ),
+    ),
+)
+SUBMISSION = View(
+    "The output of `submit --json`, also with `--dry-run`.",
+    ViewField("run_id", "The run, as every other command takes it."),
+    ViewField("job_id", "Slurm's job, or the process of a local run; empty in a dry run."),
+    ViewField("name", "The run's name."),
+    ViewField("cluster", "The scheduler of the run.", one_of((Cluster.SLURM, Cluster.LOCAL))),
+    ViewField("run_dir", "The run directory."),
+    ViewField("command", "COMMAND as it was typed.", many(TEXT, "One word.")),
+    ViewField("python", "`--dry-run` only. The ranks' interpreter.", PYTHON, is_required=False),
+    ViewField("script", "`--dry-run` only. The batch script; empty for a local run.", is_required=False),
+    ViewField(
+        "argv",
+        "`--dry-run` only. The command that would submit it.",
+        many(TEXT, "One word."),
+        is_required=False,
+    ),
+    ViewField(
+        "survival", "`--dry-run` only. The budgets of restarts, as they will hold.", OBJECT, is_required=False
+    ),
+    ViewField(
+        "container",
+        "`--dry-run` with `--container` only. The container of the ranks.",
+        CONTAINER,
+        is_required=False,
+    ),
+)

@@ -17,14 +17,75 @@ from clusterrun.cli.lazy_group import meant
 from clusterrun.cli.shell_complete import FILE, files, sweeps
 from clusterrun.cli.submit import Submit
 from clusterrun.cli.submit_options import dry_run_option, options, profile_option, settled, to_spec
-from clusterrun.cli.sweep_view import RESULTS, STARTED, SWEEP, SWEEPS
 from clusterrun.cli.terminal import show, table
 from clusterrun.config import settings
 from clusterrun.model import option_table
 from clusterrun.model.contract import ExitCode
 from clusterrun.model.errors import NoSuchRun
 from clusterrun.operations.context import Context
+from clusterrun.reports.view import (
+    INTEGER,
+    TEXT,
+    TIME,
+    View,
+    ViewField,
+    any_of,
+    by_name,
+    many,
+    one_of,
+    optional,
+)
 from clusterrun.runs.sweep_records import SweepRecord, Sweeps
+
+SWEEP = View(
+    "A sweep.",
+    ViewField("sweep_id", "The sweep.", header="SWEEP"),
+    ViewField("name", "Its name."),
+    ViewField("submitted_at", "When it was begun.", TIME),
+    ViewField("age", kind=None, header="AGE"),
+    ViewField("points", "How many points it has.", INTEGER, header="POINTS"),
+    ViewField("runs", "How many of its runs are in which state, in words.", header="RUNS"),
+)
+SWEEPS = View(
+    "The output of `sweep list --json`.", ViewField("sweeps", "The sweeps, newest first.", many(SWEEP))
+)
+POINT = View(
+    "A point.",
+    ViewField("run_id", "The run of the point; null: not queued.", optional(TEXT)),
+    ViewField("point", "Each name of the sweep with its value.", by_name(TEXT)),
+)
+STARTED = View(
+    "The output of `sweep --json` once its points are queued.",
+    ViewField("sweep_id", "The sweep."),
+    ViewField("name", "Its name."),
+    ViewField("job_id", "The newest array; empty without Slurm."),
+    ViewField("points", "The points, in their order.", many(POINT)),
+)
+RESULT = View(
+    "A point.",
+    ViewField("name", "The name of the run."),
+    ViewField("run_id", "The run; null: not queued.", optional(TEXT)),
+    ViewField("state", "Its state, or REMOVED, or NOT QUEUED."),
+    ViewField("point", "Each name of the sweep with its value.", by_name(TEXT)),
+    ViewField(
+        "reported",
+        "The results of the run; null for a number that is not finite.",
+        by_name(any_of("string", "number", "boolean", "null")),
+    ),
+    ViewField("reason", "Why the run is in that state; empty if it completed."),
+)
+RESULTS = View(
+    "What `sweep results --json` prints, best first.",
+    ViewField("sweep_id", "The sweep."),
+    ViewField("by", "The result that the runs are sorted by; empty: none was reported."),
+    ViewField(
+        "best",
+        "Which value of it comes first.",
+        one_of(("smallest", "largest")),
+    ),
+    ViewField("results", "The points, best first.", many(RESULT)),
+)
+
 
 _WITHOUT = ("follow", "wait")
 _common = partial(grouped, group="resources", common=True)
@@ -137,7 +198,7 @@ def _announce(record: SweepRecord, as_json: bool) -> int:
     if as_json:
         rows = [{"run_id": point.run_id or None, "point": dict(point.values)} for point in record.points]
         members = {"sweep_id": record.sweep_id, "name": record.name, "job_id": record.job_id}
-        put(json.dumps(STARTED.document({**members, "points": rows})))
+        put(STARTED.json({**members, "points": rows}))
     else:
         put(record.sweep_id)
     for verb, line in (("look", "status"), ("results", "sweep results"), ("cancel", "cancel")):
@@ -186,7 +247,7 @@ def results(word: str, by: str, largest: bool, plot: str, as_csv: bool, as_json:
         draw_sweep(points, record.name, plot)
         say(f"drawn: {plot}")
     if as_json:
-        print(json.dumps(RESULTS.document(points.document()), allow_nan=False))
+        print(RESULTS.json(points.document()))
     elif as_csv:
         csv.writer(sys.stdout, lineterminator="\n").writerows([points.heads, *points.rows()])
     else:
@@ -261,7 +322,7 @@ def show_all(as_json: bool) -> None:
         about = {"sweep_id": record.sweep_id, "name": record.name, "submitted_at": record.submitted_at}
         rows.append({**about, "age": age(record, now), "points": points, "runs": runs})
     if as_json:
-        print(json.dumps(SWEEPS.document({"sweeps": rows})))
+        print(SWEEPS.json({"sweeps": rows}))
     elif rows:
         show(SWEEP, rows)
     else:

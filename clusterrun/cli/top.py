@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import sys
 from collections.abc import Callable, Sequence
@@ -165,7 +164,7 @@ def _text(live: LiveUsage | JobUsage, now: float, ranks: bool) -> str:
 
 
 def _document(live: LiveUsage | JobUsage, now: float) -> str:
-    return json.dumps(TOP.document({"run_id": live.run_id, "at": now, "nodes": live.uses}))
+    return TOP.json({"run_id": live.run_id, "at": now, "nodes": live.uses})
 
 
 def _on_terminal(live: LiveUsage | JobUsage, clock: Clock, interval: float, ranks: bool | None) -> None:

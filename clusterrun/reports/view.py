@@ -6,6 +6,7 @@ A ``View`` lists the fields of a value. A field with a ``header`` is a column of
 
 from __future__ import annotations
 
+import json
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 
@@ -145,6 +146,10 @@ class View(Kind):
             elif field.is_required:
                 raise KeyError(field.name)
         return document
+
+    def json(self, value: Any) -> str:
+        """Return the JSON document as text."""
+        return json.dumps(self.document(value))
 
     def cells(self, values: Iterable[Any], now: float = 0.0) -> list[list[str]]:
         """Return the rows of the table. The first row holds the headers."""

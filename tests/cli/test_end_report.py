@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 
-from clusterrun.cli.end_report import lines
+from clusterrun.cli.follow_run import end_report_lines as lines
 from clusterrun.model.frozen import replace
 from clusterrun.reports.efficiency import EndReport
 from tests.cli.conftest import CommandLine

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from clusterrun.cli.end_report import lines
+from clusterrun.cli.follow_run import end_report_lines as lines
 from clusterrun.model.frozen import replace
 from clusterrun.model.record import Attempt, RunRecord
 from clusterrun.model.spec import Cluster, JobSpec
