@@ -106,7 +106,7 @@ def print_end(context: Context, status: RunStatus) -> None:
 
 
 def print_usage(context: Context, status: RunStatus) -> None:
-    from clusterrun.operations.end_report import end_report
+    from clusterrun.operations.run_details import end_report
 
     for head, text in end_report_lines(end_report(context, status)):
         say(f"  {head:<7} {text}")

@@ -271,7 +271,7 @@ def document(statuses: Iterable[RunStatus], context: Context | None = None) -> d
 
 def _details(context: Context, status: RunStatus) -> dict[str, Any]:
     from clusterrun.logs.tracker_links import tracker_links
-    from clusterrun.operations.end_report import end_report
+    from clusterrun.operations.run_details import end_report
 
     try:
         state = context.store.state(status.run_id)

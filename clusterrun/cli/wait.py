@@ -16,8 +16,7 @@ from clusterrun.model.record import RunStatus
 from clusterrun.model.states import State
 from clusterrun.operations.context import Context
 from clusterrun.operations.list_runs import runs_named
-from clusterrun.operations.notify_of_end import notify_of_end
-from clusterrun.operations.wait import RunWait
+from clusterrun.operations.wait import RunWait, notify_of_end
 from clusterrun.runs.sweep_records import Sweeps
 from clusterrun.script.checks import check_notify
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from clusterrun.model.errors import SchedulerError
 from clusterrun.model.frozen import frozen
 from clusterrun.model.record import RunStatus
 from clusterrun.model.states import State
@@ -35,9 +34,7 @@ class JobLine:
 
 def all_jobs(context: Context, tell: Tell = quiet) -> tuple[JobLine, ...]:
     """Return the jobs that have not ended, the newest first. Raise ``SchedulerError`` without Slurm."""
-    if why := context.client().why_not():
-        raise SchedulerError(f"Slurm cannot be used here: {why}", "run this where Slurm is")
-    rows = [row for row in context.client().jobs() if not row.state.ended]
+    rows = [row for row in context.slurm().jobs() if not row.state.ended]
     present = set(context.store.ids())
     run_by_job = {row.job_id: run_of_comment(row.comment) for row in rows}
     ids = list(dict.fromkeys(run_id for run_id in run_by_job.values() if run_id in present))

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from clusterrun import system
 from clusterrun.config import settings
 from clusterrun.model import option_table
-from clusterrun.model.errors import ClusterrunError
+from clusterrun.model.errors import ClusterrunError, SchedulerError
 from clusterrun.model.record import RunRecord
 from clusterrun.runs.store import Store
 from clusterrun.slurm.client import SlurmClient
@@ -51,6 +51,12 @@ class Context:
     def client(self) -> SlurmClient:
         self._client = self._client or SlurmClient(self.environ, clock=self.clock)
         return self._client
+
+    def slurm(self) -> SlurmClient:
+        """Return the client of Slurm. Raise ``SchedulerError`` if Slurm cannot be used here."""
+        if why := self.client().why_not():
+            raise SchedulerError(f"Slurm cannot be used here: {why}", "run this where Slurm is")
+        return self.client()
 
     def jobs(self) -> SharedJobs:
         """Return this user's jobs. Commands that run at about the same time share one query."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from clusterrun.model.errors import BadInput, SchedulerError
+from clusterrun.model.errors import BadInput
 from clusterrun.model.frozen import frozen
 from clusterrun.model.hostlist import expand
 from clusterrun.operations.context import Context
@@ -40,9 +40,7 @@ def free_gpus(context: Context, partition: str = "") -> tuple[FreeGpus, ...]:
 
     Raises ``SchedulerError``, and ``BadInput`` for a partition without GPUs.
     """
-    client = context.client()
-    if why := client.why_not():
-        raise SchedulerError(f"Slurm cannot be used here: {why}", "run this where Slurm is")
+    client = context.slurm()
     rows = summed(client.gpus(), client.queue(), context.clock.now())
     chosen = tuple(row for row in rows if partition in ("", row.partition))
     if rows and not chosen:

@@ -44,9 +44,7 @@ class SiteOffer:
 
 def site_offer(context: Context, user: str) -> SiteOffer:
     """Ask Slurm and the module command. Raises ``SchedulerError`` without Slurm or partitions."""
-    client = context.client()
-    if why := client.why_not():
-        raise SchedulerError(f"Slurm cannot be used here: {why}", "run this where Slurm is")
+    client = context.slurm()
     partitions = tuple(offer for offer in client.partitions() if offer.available == "up")
     if not partitions:
         raise SchedulerError("no partition is up for you", "see sinfo")

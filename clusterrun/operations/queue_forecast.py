@@ -13,7 +13,7 @@ from contextlib import suppress
 from statistics import median
 
 from clusterrun.model.document import BadDocument, decode, encode
-from clusterrun.model.errors import BadInput, ClusterrunError, SchedulerError
+from clusterrun.model.errors import BadInput, ClusterrunError
 from clusterrun.model.frozen import frozen, replace
 from clusterrun.model.record import RunRecord
 from clusterrun.model.spec import Cluster, JobSpec
@@ -73,11 +73,9 @@ class SizeForecast:
 
 def forecasts(spec: JobSpec, context: Context) -> list[SizeForecast]:
     """Return a forecast for the size of ``spec`` and for smaller sizes."""
-    if why := context.client().why_not():
-        raise SchedulerError(f"Slurm cannot be used here: {why}", "run this where Slurm is")
+    client, now = context.slurm(), context.clock.now()
     if spec.cluster is Cluster.LOCAL:
         raise BadInput("a run on this machine starts at once: there is no queue", "leave --cluster local out")
-    client, now = context.client(), context.clock.now()
     offers, nodes, queue = client.partitions(), client.nodes(), client.queue()
     runs, earlier = list(_runs(context)), _remembered(context)
     results, fresh = [], []

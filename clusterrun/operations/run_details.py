@@ -1,20 +1,24 @@
-"""Collect the facts about one run: its options, its course, and its files."""
+"""Collect the facts about one run: options, course, files, and how it used its time and resources."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Sequence
+from contextlib import suppress
 from typing import TypeVar
 
 from clusterrun.logs.attempt_logs import attempts
 from clusterrun.logs.tracker_links import TrackerLink, tracker_links
 from clusterrun.model.errors import ClusterrunError
-from clusterrun.model.frozen import frozen
-from clusterrun.model.record import RunRecord, RunState, RunStatus
+from clusterrun.model.frozen import frozen, replace
+from clusterrun.model.record import Attempt, RunRecord, RunState, RunStatus
+from clusterrun.model.spec import Cluster
 from clusterrun.model.states import State
 from clusterrun.operations.context import Context
-from clusterrun.operations.end_report import end_report
-from clusterrun.reports.efficiency import EndReport
+from clusterrun.operations.job_matching import SKEW_SECONDS
+from clusterrun.operations.run_files import formed
+from clusterrun.reports.efficiency import EndReport, MeasuredAttempt, ProgressMarks, account
 from clusterrun.runs import usage_files
+from clusterrun.runs.run_documents import read_document
 from clusterrun.system import text_of
 
 T = TypeVar("T")
@@ -51,6 +55,14 @@ def run_details(context: Context, status: RunStatus) -> RunDetails:
         from clusterrun.operations.postmortem_input import left_alone  # it imports the whole diagnosis
 
         trained_alone = left_alone(paths, state)
+    undelivered: list[str] = []
+    log_folder = ""
+    try:
+        for epoch in attempts(paths.attempts):
+            log_folder = paths.attempt(epoch).folder
+            undelivered += text_of(paths.attempt(epoch).notify_log).splitlines()
+    except ClusterrunError as error:
+        log_folder = error.seen
     return RunDetails(
         status,
         record,
@@ -59,21 +71,10 @@ def run_details(context: Context, status: RunStatus) -> RunDetails:
         tuple(tracker_links(paths)),
         end_report(context, status),
         used,
-        _log_folder(context, status.run_id),
+        log_folder,
         trained_alone,
-        tuple(_undelivered(context, status.run_id))[-MOST_UNDELIVERED:],
+        tuple(undelivered[-MOST_UNDELIVERED:]),
     )
-
-
-def _undelivered(context: Context, run_id: str) -> Iterator[str]:
-    """Yield the lines of ``notify.log`` of every attempt, oldest first."""
-    paths = context.store.paths(run_id)
-    try:
-        epochs = attempts(paths.attempts)
-    except ClusterrunError:
-        return
-    for epoch in epochs:
-        yield from text_of(paths.attempt(epoch).notify_log).splitlines()
 
 
 def _readable(read: Callable[[str], T | None], run_id: str) -> T | None:
@@ -94,11 +95,48 @@ def _check(context: Context, run_id: str, epoch: int) -> str:
     return headline(report) if report else ""
 
 
-def _log_folder(context: Context, run_id: str) -> str:
-    """Return the folder of the newest attempt's logs, or why the attempts cannot be read."""
-    paths = context.store.paths(run_id)
+# Seconds to read the samples of all nodes and attempts. A sample that is read later counts as not measured.
+READ_SECONDS = 5.0
+
+
+def end_report(context: Context, status: RunStatus) -> EndReport | None:
+    """Return how a run used its time and resources; None if it lives or never began."""
+    if not status.state.ended:
+        return None
     try:
-        epochs = attempts(paths.attempts)
-    except ClusterrunError as error:
-        return error.seen
-    return paths.attempt(epochs[-1]).folder if epochs else ""
+        record, state = context.store.read(status.run_id), context.store.state(status.run_id)
+    except ClusterrunError:
+        return None
+    if state is None or not state.attempts:
+        return None
+    record = replace(record, spec=formed(record.spec, state))
+    until, ended_at = context.clock.monotonic() + READ_SECONDS, status.ended_at or state.updated_at
+    nodes = record.spec.nodes + record.spec.spares
+    measured = [_measured(context, status.run_id, attempt, nodes, until) for attempt in state.attempts]
+    report = account(record, status.state, ended_at, measured)
+    return replace(report, node_joules=_joules(context, record, state.attempts, ended_at))
+
+
+def _joules(context: Context, record: RunRecord, attempts: Sequence[Attempt], ended_at: float) -> int | None:
+    """Return the energy that Slurm measured for the run's jobs, in joules.
+
+    None if Slurm measures none, or if the jobs belong to another cluster.
+    """
+    if record.cluster != Cluster.SLURM.value or context.other_cluster(record):
+        return None
+    jobs = sorted({attempt.job_id for attempt in attempts if attempt.job_id})
+    return context.client().energy(jobs, record.submitted_at - SKEW_SECONDS, ended_at + SKEW_SECONDS)
+
+
+def _measured(context: Context, run_id: str, attempt: Attempt, nodes: int, until: float) -> MeasuredAttempt:
+    """Return an attempt with its measurements; without them if the time ``until`` has passed."""
+    if context.clock.monotonic() > until:
+        return MeasuredAttempt(attempt)
+    report, marks = None, None
+    paths = context.store.paths(run_id).attempt(attempt.epoch)
+    with suppress(ClusterrunError):
+        report = context.store.report(run_id, attempt.epoch)
+    with suppress(ClusterrunError):
+        marks = read_document(ProgressMarks, paths.progress)
+    seconds = report.seconds if report else 0.0
+    return MeasuredAttempt(attempt, seconds, usage_files.newest(paths, nodes), marks)

@@ -71,6 +71,9 @@ class SubmitFacts:
     of_launch: tuple[str, ...]  # notices about a launch by srun
     offered: Offered | None  # None if no scheduler is queried
 
+    def partitions(self) -> tuple[PartitionOffer, ...]:
+        return self.offered.partitions() if self.offered else ()
+
     def check(self, planned: Plan, environ: Mapping[str, str]) -> tuple[str, ...]:
         """Return the notices about a plan from these facts. Raise ``BadInput`` if it can never run."""
         notices = (*self.notices, *self.of_launch, *about_python(planned, self.site))
@@ -81,9 +84,9 @@ class SubmitFacts:
             if planned.spec.cluster is Cluster.SLURM and not self.site.allocation:
                 notices += requeues_itself(planned.spec)
         notices += check(planned, environ=environ)
-        partition_limits.check(planned.spec, _partitions(self.offered))
+        partition_limits.check(planned.spec, self.partitions())
         if not planned.spec.alone:
-            notices += partition_limits.forgotten_gpus(planned.spec, _partitions(self.offered))
+            notices += partition_limits.forgotten_gpus(planned.spec, self.partitions())
         return notices
 
 
@@ -143,7 +146,7 @@ def allocation_argv(
     """
     spec = replace(spec, cluster=Cluster.SLURM, name=spec.name or "interactive")
     facts = submit_facts(spec, context)
-    partition_limits.check(facts.spec, _partitions(facts.offered))
+    partition_limits.check(facts.spec, facts.partitions())
     options = sbatch_options.job_options(facts.spec, "", RunPaths(spec.cwd), (), facts.site.cpus_per_gpu)
     arguments = [sbatch_options.word((key, value)) for key, value in options if key not in OF_A_SCRIPT]
     return ("salloc", *arguments, *command), facts.notices
@@ -165,10 +168,6 @@ class Offered:
         """Return all offers; none without an answer in time."""
         self._thread.join(OFFER_SECONDS)
         return self._partitions
-
-
-def _partitions(offered: Offered | None) -> tuple[PartitionOffer, ...]:
-    return offered.partitions() if offered else ()
 
 
 def _whole_nodes(spec: JobSpec, context: Context) -> tuple[JobSpec, tuple[str, ...]]:
@@ -216,7 +215,7 @@ def _sharing_cpus(
     Slurm is asked whether it could start such a job. No list of nodes shows cores that are kept for the
     system (CoreSpecCount), limits of a partition, or memory that is counted by CPU.
     """
-    partitions = _partitions(offered) if sbatch_options.shares_cpus(spec) else ()
+    partitions = offered.partitions() if offered and sbatch_options.shares_cpus(spec) else ()
     share = partition_limits.cpus_per_gpu(spec, partitions)
     if share < 2:
         return site, ()
@@ -417,7 +416,7 @@ def queue(planned: Plan, record: RunRecord, context: Context, tell: Tell) -> str
             from clusterrun.local.start_run import start
 
             return start(planned, scrubbed(context.environ))
-        return queued(planned, context, tell)
+        return sent(planned.argv, planned.spec, planned.token, context, tell)
     except SchedulerUnreachable:
         raise  # the job may be queued: the record stays, and its token identifies the job
     except (SchedulerError, BadInput) as error:
@@ -426,11 +425,6 @@ def queue(planned: Plan, record: RunRecord, context: Context, tell: Tell) -> str
         if unused and isinstance(error, SchedulerError):
             error.remedy = "\n".join(filter(None, (error.remedy, unused)))
         raise
-
-
-def queued(planned: Plan, context: Context, tell: Tell) -> str:
-    """Return the number of the job that Slurm accepted. Raise the errors of ``submit_once.send``."""
-    return sent(planned.argv, planned.spec, planned.token, context, tell)
 
 
 def sent(argv: Sequence[str], spec: JobSpec, token: str, context: Context, tell: Tell) -> str:

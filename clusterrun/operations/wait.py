@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
+from contextlib import suppress
 
 from clusterrun.model.duration import spoken
+from clusterrun.model.errors import ClusterrunError
 from clusterrun.model.frozen import replace
-from clusterrun.model.record import RunStatus
+from clusterrun.model.record import RunState, RunStatus
 from clusterrun.model.spec import Cluster
 from clusterrun.model.states import Phase, State
 from clusterrun.operations.context import Context, Tell
@@ -114,3 +117,22 @@ class RunWait:
                 break
             clock.sleep(pause)
         return self.look()
+
+
+def notify_of_end(context: Context, status: RunStatus, urls: Sequence[str]) -> list[str]:
+    """Tell ``urls`` that a run has ended or can never start. Return a sentence for each failed delivery."""
+    if not urls:
+        return []
+    from clusterrun.notify.deliver import deliver_all  # few waits send messages
+    from clusterrun.notify.event_message import CANNOT_START, ENDED, event_document
+
+    state = None
+    with suppress(ClusterrunError):  # the status knows enough
+        state = context.store.state(status.run_id)
+    state = state or RunState(status.run_id, status.attempt, status.state, status.phase, "", "", 0, 0.0)
+    names = ("state", "reason", "exit_code", "started_at")
+    state = replace(state, **{name: getattr(status, name) for name in names})
+    event = ENDED if status.state.ended else CANNOT_START
+    at = status.ended_at or context.clock.now()
+    document = event_document(event, state, status.name, status.job_id, status.run_dir, at)
+    return deliver_all(urls, document, context.environ)
