@@ -167,7 +167,6 @@ REMOVED = View(
         one_of(state for state in State if state.ended),
         lambda ended: ended.status.state,
         header="STATE",
-        cell=lambda ended, now: ended.status.state.value,
     ),
     ViewField(
         "ended_at",

@@ -56,16 +56,12 @@ def convert(script: str, arguments: tuple[str, ...], write: bool, as_json: bool)
     if as_json:
         put(CONVERSION.json(conversion))
         return
-    put(_folded(conversion.words()))
+    line = " ".join(conversion.words())
+    # A long line has an option in each row.
+    put(line if len(line) <= _WIDTH else " \\\n    ".join(conversion.words()))
     if path:
         say(f"{path} has the other options")
     _report(conversion)
-
-
-def _folded(words: list[str]) -> str:
-    """Return the line to type. A long one has an option in each row."""
-    line = " ".join(words)
-    return line if len(line) <= _WIDTH else " \\\n    ".join(words)
 
 
 def _report(conversion: Conversion) -> None:

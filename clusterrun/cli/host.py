@@ -46,7 +46,12 @@ def run_on_cluster(name: str, command_line: list[str], command_of: CommandOf) ->
     An empty command line only opens the connection, for the commands that follow.
     """
     if command_line[:1] == ["mcp"]:
-        return _serve_here(name, command_line, command_of)
+        # The server runs here, and each tool on the cluster. A submission sends the code of a folder on this
+        # machine, and the cluster needs no package for the protocol.
+        serve = command_of("mcp")
+        assert serve
+        os.environ[contract.HOST_VARIABLE] = name
+        return serve.main(command_line[1:], "clusterrun mcp", standalone_mode=False) or ExitCode.DONE
     sent = _parsed(command_line, command_of)  # refuse a wrong command line before ssh asks for a password
     read = profiles.load(os.getcwd(), os.environ)
     terminal = sys.stdin.isatty() and sys.stderr.isatty()
@@ -79,17 +84,6 @@ def run_on_cluster(name: str, command_line: list[str], command_of: CommandOf) ->
     if fetched:
         return _fetching(connection, command_line, folder, fetched, _own(command_line, command_of))
     return _session(connection, shlex.join(command_line), folder)
-
-
-def _serve_here(name: str, command_line: list[str], command_of: CommandOf) -> int:
-    """Serve tools from this machine. Each tool runs on the cluster ``name``.
-
-    A submission sends the code of a folder on this machine. The cluster needs no package for the protocol.
-    """
-    serve = command_of("mcp")
-    assert serve
-    os.environ[contract.HOST_VARIABLE] = name
-    return serve.main(command_line[1:], "clusterrun mcp", standalone_mode=False) or ExitCode.DONE
 
 
 def _parsed(command_line: list[str], command_of: CommandOf) -> dict[str, object]:

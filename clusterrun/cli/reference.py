@@ -98,35 +98,27 @@ def _command(names: tuple[str, ...]) -> Iterator[str]:
     yield from ("", "```", *lines, "```") if lines else ()
 
 
-def _command_options(names: str) -> Iterator[str]:
-    yield from _rows(_options_of(command_of(*names.split())))
+def _variables(_: str) -> list[str]:
+    options = option_table.CONFIGURABLE.values()
+    kinds = [" | ".join(option.choices) or option.kind for option in options]
+    rows = [(f"`{option.name}`", f"`{option.variable}`", kind) for option, kind in zip(options, kinds)]
+    return _table(("key", "variable", "kind"), rows)
 
 
-def _variables(_: str) -> Iterator[str]:
-    yield from ("| key | variable | kind |", "|---|---|---|")
-    for option in option_table.CONFIGURABLE.values():
-        kind = " \\| ".join(option.choices) or option.kind
-        yield f"| `{option.name}` | `{option.variable}` | {kind} |"
+def _limits(_: str) -> list[str]:
+    rows = [(f"`{limit.name}`", f"{limit.default:g} {limit.unit}", limit.meaning) for limit in LIMITS]
+    return _table(("name", "default", ""), rows)
 
 
-def _limits(_: str) -> Iterator[str]:
-    yield from ("| name | default | |", "|---|---|---|")
-    for limit in LIMITS:
-        yield f"| `{limit.name}` | {limit.default:g} {limit.unit} | {_cell(limit.meaning)} |"
-
-
-def _metrics(_: str) -> Iterator[str]:
-    yield from ("| metric | |", "|---|---|")
-    for name, description, _samples in METRICS:
-        yield f"| `{PREFIX}{name}` | {_cell(description)} |"
-
-
-def _template_variables(_: str) -> Iterator[str]:
+def _template_variables(_: str) -> list[str]:
     from clusterrun.script.render import VARIABLES  # imports jinja2, which only this table needs
 
-    yield from ("| name | value |", "|---|---|")
-    for name, meaning in VARIABLES.items():
-        yield f"| `{name}` | {_cell(meaning)} |"
+    return _table(("name", "value"), [(f"`{name}`", meaning) for name, meaning in VARIABLES.items()])
+
+
+def _table(heads: tuple[str, ...], rows: Iterable[tuple[str, ...]]) -> list[str]:
+    lines = [f"| {' | '.join(map(_cell, row))} |" for row in rows]
+    return [f"| {' | '.join(heads)} |".replace("  ", " "), "|---" * len(heads) + "|", *lines]
 
 
 def _schema(name: str) -> Iterator[str]:
@@ -171,10 +163,10 @@ def _cell(text: str) -> str:
 _TABLES = {
     "options": _options,
     "commands": _commands,
-    "command_options": _command_options,
+    "command_options": lambda names: _rows(_options_of(command_of(*names.split()))),
     "variables": _variables,
     "limits": _limits,
-    "metrics": _metrics,
+    "metrics": lambda _: _table(("metric", ""), [(f"`{PREFIX}{name}`", text) for name, text, _ in METRICS]),
     "template_variables": _template_variables,
     "schema": _schema,
 }

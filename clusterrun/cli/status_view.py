@@ -170,15 +170,12 @@ RUN = View(
         "`UNKNOWN` never means ended.",
         one_of(State),
         header="STATE",
-        cell=lambda status, now: status.state.value,
-        style=_style,
     ),
     ViewField(
         "phase",
         "The current phase.",
         one_of(Phase),
         header="PHASE",
-        cell=lambda status, now: status.phase.value,
         spare=1,
     ),
     ViewField("reason", "Why it waits, how it ended, or what is odd, as a sentence."),
@@ -218,10 +215,6 @@ RUN = View(
 )
 
 
-def _job_time(job: JobLine, now: float) -> str:
-    return spoken(max(0.0, now - job.started_at)) if job.started_at else ""
-
-
 def _job_detail(job: JobLine, now: float) -> str:
     """Return the phase and the reason of a run, or where the job runs, or why it waits."""
     if job.run:
@@ -233,14 +226,20 @@ JOB = View(
     "A Slurm job of this user.",
     ViewField("job_id", "The job, or an array that waits.", header="JOB"),
     ViewField("name", "Its name.", header="NAME", cell=lambda job, now: visible(job.name)),
-    ViewField("state", "Its state.", one_of(State), header="STATE", cell=lambda job, now: job.state.value),
+    ViewField("state", "Its state.", one_of(State), header="STATE"),
     ViewField("nodes", "How many nodes it has or waits for.", INTEGER, header="NODES"),
     ViewField("nodelist", "Its nodes, folded as Slurm does; empty while it waits."),
     ViewField("started_at", "When it started.", MOMENT),
     ViewField("ends_at", "When its time limit ends it.", MOMENT),
     ViewField("reason", "Why it waits."),
     ViewField("run", "The run that it is; null if clusterrun did not start it.", optional(RUN)),
-    ViewField("time", kind=None, header="TIME", cell=_job_time, spare=2),
+    ViewField(
+        "time",
+        kind=None,
+        header="TIME",
+        cell=lambda job, now: spoken(max(0.0, now - job.started_at)) if job.started_at else "",
+        spare=2,
+    ),
     ViewField(
         "run_id", kind=None, header="RUN", cell=lambda job, now: job.run.run_id if job.run else "", spare=1
     ),

@@ -183,7 +183,11 @@ def _keep(keeper: Request, report: int, ready: int) -> NoReturn:
 def _start_keeper(keeper: Request, report: int) -> None:
     """Make the lab's outer namespaces, in which this process's later children live."""
     if keeper["map_user"]:
-        _map_user(*keeper["map_user"])
+        inner, user, group = keeper["map_user"]
+        _unshare(NEW_USER)
+        _write("/proc/self/setgroups", "deny")
+        _write("/proc/self/uid_map", f"{inner} {user} 1")
+        _write("/proc/self/gid_map", f"{inner} {group} 1")
     _unshare(NEW_REST | NEW_PROCESSES)
     _mount("none", "/", flags=RECURSIVE | PRIVATE)
     end, ready = os.pipe()
@@ -193,13 +197,6 @@ def _start_keeper(keeper: Request, report: int) -> None:
     if os.read(end, 1) != b"1":
         raise SystemExit(1)
     os.close(end)
-
-
-def _map_user(inner: int, user: int, group: int) -> None:
-    _unshare(NEW_USER)
-    _write("/proc/self/setgroups", "deny")
-    _write("/proc/self/uid_map", f"{inner} {user} 1")
-    _write("/proc/self/gid_map", f"{inner} {group} 1")
 
 
 def _link(host: Request, gateway: str) -> None:

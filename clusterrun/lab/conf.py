@@ -148,7 +148,7 @@ def cgroup_conf(spec: LabSpec, version: str, unified: bool) -> str:
     return "\n".join(lines) + "\n"
 
 
-def slurmdbd_conf(spec: LabSpec, place: LabPlace) -> str:
+def slurmdbd_conf(place: LabPlace) -> str:
     """Return the accounting daemon's configuration. Its database is the lab's own, over a socket file."""
     return "\n".join(
         (

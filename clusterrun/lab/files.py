@@ -57,7 +57,7 @@ def _slurm_files(place: LabPlace, state: LabState) -> None:
     (place.conf / "gres.conf").write_text(conf.gres_conf(spec, place))
     (place.conf / "cgroup.conf").write_text(conf.cgroup_conf(spec, version, needs.unified_cgroups()))
     if spec.accounting:
-        (place.conf / "slurmdbd.conf").write_text(conf.slurmdbd_conf(spec, place))
+        (place.conf / "slurmdbd.conf").write_text(conf.slurmdbd_conf(place))
         (place.conf / "slurmdbd.conf").chmod(0o600)
 
 

@@ -119,9 +119,11 @@ class Lab:
         ``collected``: also wait until `ps` does not even show a dead process of it any more.
         """
         _refuse_inside()
-        keepers = self._keepers()
-        existed = bool(keepers) or self.place.folder.exists()
         state = read_state(self.place)
+        keepers = set(namespaces.stray_keepers(self.place))
+        if state is not None and alive(state):
+            keepers.add(state.keeper)
+        existed = bool(keepers) or self.place.folder.exists()
         waiting = waiting_outside(namespaces.first_processes(self.place))
         for keeper in keepers:
             namespaces.end(keeper, waiting)
@@ -131,13 +133,6 @@ class Lab:
         for keeper in keepers if collected else ():
             namespaces.await_collection(keeper)
         return existed
-
-    def _keepers(self) -> set[int]:
-        state = read_state(self.place)
-        keepers = set(namespaces.stray_keepers(self.place))
-        if state is not None and alive(state):
-            keepers.add(state.keeper)
-        return keepers
 
     # --- programs on its hosts ---
 

@@ -38,71 +38,23 @@ def boot_id() -> str:
     return Path("/proc/sys/kernel/random/boot_id").read_text().strip()
 
 
-@dataclass(frozen=True)
 class LabPlace:
     """The paths of one lab's folder."""
 
-    folder: Path
-
-    @property
-    def name(self) -> str:
-        """The lab's name."""
-        return self.folder.name
-
-    @property
-    def state(self) -> Path:
-        """The state of the lab (JSON)."""
-        return self.folder / "state.json"
-
-    @property
-    def conf(self) -> Path:
-        """Slurm's configuration files, readable by all."""
-        return self.folder / "conf"
-
-    @property
-    def slurm_conf(self) -> Path:
-        """The value of SLURM_CONF."""
-        return self.conf / "slurm.conf"
-
-    @property
-    def etc(self) -> Path:
-        """The files that are mounted over /etc on every host."""
-        return self.folder / "etc"
-
-    @property
-    def mounts(self) -> Path:
-        """A mount point whose mounts only the lab sees."""
-        return self.folder / "mounts"
-
-    @property
-    def programs(self) -> Path:
-        """The stand-ins (nvidia-smi, dmesg), first on every host's PATH."""
-        return self.folder / "bin"
-
-    @property
-    def devices(self) -> Path:
-        """The files that stand for GPUs."""
-        return self.folder / "dev"
-
-    @property
-    def log(self) -> Path:
-        """Every daemon's log."""
-        return self.folder / "log"
-
-    @property
-    def run(self) -> Path:
-        """Sockets and pid files."""
-        return self.folder / "run"
-
-    @property
-    def spool(self) -> Path:
-        """Slurm's own state, a folder per daemon."""
-        return self.folder / "spool"
-
-    @property
-    def homes(self) -> Path:
-        """Home directories of the lab's ordinary users."""
-        return self.folder / "home"
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.name = folder.name  # of the lab
+        self.state = folder / "state.json"
+        self.conf = folder / "conf"  # Slurm's configuration files, readable by all
+        self.slurm_conf = self.conf / "slurm.conf"  # the value of SLURM_CONF
+        self.etc = folder / "etc"  # files that are mounted over /etc on every host
+        self.mounts = folder / "mounts"  # a mount point whose mounts only the lab sees
+        self.programs = folder / "bin"  # the stand-ins (nvidia-smi, dmesg), first on every host's PATH
+        self.devices = folder / "dev"  # the files that stand for GPUs
+        self.log = folder / "log"  # every daemon's log
+        self.run = folder / "run"  # sockets and pid files
+        self.spool = folder / "spool"  # Slurm's own state, a folder per daemon
+        self.homes = folder / "home"  # home directories of the lab's ordinary users
 
     def host(self, name: str) -> Path:
         """The files of one host alone (its GPUs' state, its kernel log, its faults' files)."""

@@ -81,7 +81,10 @@ def make(suite: str, mirror: str, say: Callable[[str], None]) -> str:
     final = cache() / suite
     if (final / VERSION_FILE).exists():
         return (final / VERSION_FILE).read_text().strip()
-    _check_can_fetch()
+    if os.geteuid() != 0:
+        raise LabError("a suite is fetched by root", "run it with sudo")
+    if program("debootstrap") is None:
+        raise LabError("there is no debootstrap", "clusterrun lab install --roots")
     part = cache() / f"{suite}.part"
     shutil.rmtree(part, ignore_errors=True)
     part.parent.mkdir(parents=True, exist_ok=True)
@@ -104,13 +107,6 @@ def make(suite: str, mirror: str, say: Callable[[str], None]) -> str:
         shutil.rmtree(part, ignore_errors=True)
         raise
     return version
-
-
-def _check_can_fetch() -> None:
-    if os.geteuid() != 0:
-        raise LabError("a suite is fetched by root", "run it with sudo")
-    if program("debootstrap") is None:
-        raise LabError("there is no debootstrap", "clusterrun lab install --roots")
 
 
 def _debootstrap(suite: str, folder: Path, mirror: str) -> None:

@@ -76,7 +76,10 @@ class SweepResults:
                 "run_id": result.run_id or None,
                 "state": result.state,
                 "point": dict(result.point),
-                "reported": {name: _json_value(value) for name, value in result.reported},
+                "reported": {
+                    name: None if isinstance(value, float) and not math.isfinite(value) else value
+                    for name, value in result.reported
+                },
                 "reason": result.reason,
             }
             for result in self.results
@@ -142,10 +145,6 @@ def _plain(values: dict[str, Value]) -> dict[str, Value]:
 def is_number(value: Value) -> bool:
     """Return whether runs can be sorted by ``value``. NaN sorts last."""
     return isinstance(value, (int, float)) and not isinstance(value, bool)
-
-
-def _json_value(value: Value) -> Value:
-    return None if isinstance(value, float) and not math.isfinite(value) else value
 
 
 def _place(value: Value, largest: bool) -> tuple[bool, float]:

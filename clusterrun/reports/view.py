@@ -93,9 +93,6 @@ class ViewField:
         None  # returns the column's text from the value and the current time
     )
     spare: int = 0  # a narrow terminal omits the smallest number first; 0: never omitted
-    style: Callable[[Any], str] | None = (
-        None  # returns the style of the column's text on a terminal with colours
-    )
     is_required: bool = True  # False: the member may be missing
     former: str = ""  # the member's name in the release before; the document has both names for one release
 

@@ -91,10 +91,6 @@ def _drain(site: LabSite, fault: Fault) -> Fault:
     return fault
 
 
-def _resume(site: LabSite, fault: Fault) -> None:
-    _scontrol(site, "update", f"nodename={fault.host}", "state=resume")
-
-
 def _scontrol(site: LabSite, *arguments: str) -> None:
     answer = site.ask("scontrol", *arguments)
     if answer.code != 0:
@@ -113,19 +109,21 @@ def _controller_runs(site: LabSite) -> bool:
     return any(p.name == "slurmctld" for p in processes({CONTROLLER: site.first(CONTROLLER)}))
 
 
-def _start_controller(site: LabSite, fault: Fault) -> None:
-    daemons.start_controller(site.place, site.state)
-
-
 KINDS = (
     FaultType("freeze", frozenset({"process"}), _freeze, _thaw, lives_in_host=True),
     FaultType("kill", frozenset({"process"}), _kill, _switch_on),
-    FaultType("drain", frozenset({"reason"}), _drain, _resume, alone=True),
+    FaultType(
+        "drain",
+        frozenset({"reason"}),
+        _drain,
+        lambda site, fault: _scontrol(site, "update", f"nodename={fault.host}", "state=resume"),
+        alone=True,
+    ),
     FaultType(
         "controller",
         frozenset(),
         _stop_controller,
-        _start_controller,
+        lambda site, fault: daemons.start_controller(site.place, site.state),
         needs_host=False,
         host=CONTROLLER,
         alone=True,

@@ -37,10 +37,6 @@ def _wrong_name(site: LabSite, fault: Fault) -> Fault:
     return fault
 
 
-def _right_name(site: LabSite, fault: Fault) -> None:
-    _write_hosts(site, fault.host, None, but=fault)
-
-
 def _write_hosts(site: LabSite, host: str, new: Fault | None, but: Fault | None = None) -> None:
     """Write /etc/hosts again, for one host or (no host) for all, with every such fault still in force."""
     layout = site.state.layout
@@ -174,7 +170,12 @@ def _unlock(site: LabSite, fault: Fault) -> None:
 
 KINDS = (
     FaultType(
-        "name", frozenset({"name", "address"}), _wrong_name, _right_name, needs_host=False, lives_in_host=True
+        "name",
+        frozenset({"name", "address"}),
+        _wrong_name,
+        lambda site, fault: _write_hosts(site, fault.host, None, but=fault),
+        needs_host=False,
+        lives_in_host=True,
     ),
     FaultType("clock", frozenset({"offset"}), _wrong_clock, _right_clock, alone=True, lives_in_host=True),
     FaultType("disk-full", frozenset({"path"}), _fill, _empty, lives_in_host=True),
