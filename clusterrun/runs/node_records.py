@@ -8,8 +8,8 @@ has the time (seconds since the epoch) before which findings are ignored.
 from __future__ import annotations
 
 import os
+import re
 from contextlib import suppress
-from urllib.parse import quote
 
 from clusterrun.model.errors import ClusterrunError
 from clusterrun.model.frozen import frozen
@@ -42,7 +42,11 @@ def findings_folder(home: str, cluster: str) -> str:
 
 def _safe(name: str) -> str:
     """Return a file name for ``name``. Different names have different file names."""
-    text = quote(name, safe="", errors="surrogateescape")
+    # As urllib.parse.quote, whose import costs each submission 2 ms.
+    escaped = re.sub(
+        rb"[^A-Za-z0-9_.~-]", lambda match: b"%%%02X" % match[0][0], name.encode("utf-8", "surrogateescape")
+    )
+    text = escaped.decode()
     return text.replace(".", "%2E") if set(text) <= {"."} else text
 
 
