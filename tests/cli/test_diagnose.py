@@ -71,6 +71,7 @@ def test_a_live_run_is_looked_into_and_leaves_no_question_behind(clusterrun: Com
     assert list(document) == [
         "run_id",
         "verdict",
+        "message",
         "said",
         "culprits",
         "groups",
@@ -142,6 +143,7 @@ def test_a_failed_run_is_explained_by_its_first_error(clusterrun: CommandLine) -
     assert {**document, "run_id": ""} == {
         "run_id": "",
         "verdict": "crashed",
+        "message": "rank 1 on local-1 failed first",
         "said": "rank 1 on local-1 failed first",
         "culprits": [
             {"rank": 1, "node": "local-1", "why": "ValueError: the data are bad, at train.py:7 (step)"}
