@@ -360,12 +360,12 @@ class Digest:
     """The pulses of one node.
 
     killed: processes that the kernel ended for lack of memory since the node's observer began
-    inner_ranks: for each process that a rank has started and that is a rank itself, the rank that started it
-        and the process's own ``RANK``
+    inner_ranks: for each process that a rank has started and that is a rank itself, the rank that started
+        it, the process's own ``RANK``, and its ``MASTER_ADDR:MASTER_PORT``
     gpus_work: every GPU that was busy since the start of the ranks reads memory or draws power; None: unknown
     """
 
     ranks: tuple[Pulse, ...]
     killed: int = 0
-    inner_ranks: tuple[tuple[int, int], ...] = ()
+    inner_ranks: tuple[tuple[int, int, str], ...] = ()
     gpus_work: bool | None = None

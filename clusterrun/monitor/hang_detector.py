@@ -165,7 +165,7 @@ class HangDetector:
         independent = dict(orders.environment).get(contract.INDEPENDENT_VARIABLE) == "1"
         self._together = Together(1 if independent else self._size, now)
         self._watches_inner_worlds = not (independent or self._per_node)
-        self._inner_worlds = InnerWorlds(self._size)
+        self._inner_worlds = InnerWorlds()
         self._pulses: dict[tuple[int, int], tuple[float, Pulse]] = {}
         self._heard_at: dict[int, float] = dict.fromkeys(self._nodes, now)
         # When all GPUs of a node were last seen at work.

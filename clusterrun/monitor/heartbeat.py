@@ -12,6 +12,7 @@ from clusterrun.model.frozen import Any
 from clusterrun.model.paths import AttemptPaths
 from clusterrun.model.usage import GpuUse
 from clusterrun.monitor.collector import begun, output, rank_processes
+from clusterrun.monitor.job_processes import read_each
 from clusterrun.monitor.oom import killed
 from clusterrun.monitor.process_sample import used
 from clusterrun.monitor.rank_channels import channel, channels, facts, groups
@@ -41,14 +42,15 @@ class Digests:
         self._killed = killed()
         self._search_at: float | None = None
         self._search_until = 0.0
-        self._inner_ranks: tuple[tuple[int, int], ...] = ()
+        self._inner_ranks: tuple[tuple[int, int, str], ...] = ()
+        self._addresses: dict[int, str] = {}
 
     def started(self, now: float, paths: AttemptPaths, pids: Mapping[int, int]) -> None:
         self._paths, self._pids, self._used_gpus = paths, pids, set()
         first = sorted({*EAGER, self._period})
         self._times = [now + seconds for seconds in first if seconds <= self._period]
         self._search_at, self._search_until = now + SEARCH_PERIOD if pids else None, now + SEARCH_SECONDS
-        self._inner_ranks = ()
+        self._inner_ranks, self._addresses = (), {}
 
     def wakes_at(self) -> float | None:
         times = [*self._times[:1], *([] if self._search_at is None else [self._search_at])]
@@ -70,8 +72,8 @@ class Digests:
     def _search(self, now: float) -> bool:
         """Search ranks below the ranks while launchers start, and return whether there are new ones."""
         launchers = {rank: pid for rank, pid in self._pids.items() if channel(pid) is None and proc.look(pid)}
-        before, self._inner_ranks = self._inner_ranks, _inner_ranks(launchers)
-        idle_launchers = {*launchers} - {starter for starter, _ in self._inner_ranks}
+        before, self._inner_ranks = self._inner_ranks, self._ranks_below(launchers)
+        idle_launchers = {*launchers} - {starter for starter, _, _ in self._inner_ranks}
         goes_on = bool(idle_launchers) and now + SEARCH_PERIOD <= self._search_until
         self._search_at = now + SEARCH_PERIOD if goes_on else None
         return bool({*self._inner_ranks} - {*before})
@@ -96,7 +98,21 @@ class Digests:
         rank_pids = {pid for pid, _ in ranks.values()}
         launchers = {rank: pid for rank, pid in self._pids.items() if pid not in rank_pids}
         gpus_work = self._gpus_work() if asks else None
-        return Digest(tuple(pulses), max(0, killed() - self._killed), _inner_ranks(launchers), gpus_work)
+        inner_ranks = self._ranks_below(launchers)
+        return Digest(tuple(pulses), max(0, killed() - self._killed), inner_ranks, gpus_work)
+
+    def _ranks_below(self, launchers: Mapping[int, int]) -> tuple[tuple[int, int, str], ...]:
+        """Return (rank, ``RANK`` of a rank below it, address where that one meets the others).
+
+        ``launchers`` maps ranks to processes. The variables of a process are read once, within a limit.
+        """
+        below = [(starter, inner) for starter, pid in launchers.items() for inner in channels(pid)]
+        new = [inner.pid for _, inner in below if inner.pid not in self._addresses]
+        environs = read_each(new, lambda pid: proc.content(f"/proc/{pid}/environ")) if new else {}
+        for pid in new:
+            variables = proc.variables(environs.get(pid, b""))
+            self._addresses[pid] = f"{variables.get('MASTER_ADDR', '')}:{variables.get('MASTER_PORT', '')}"
+        return tuple((starter, inner.rank, self._addresses[inner.pid]) for starter, inner in below)
 
     def _gpus_work(self) -> bool | None:
         """Return whether all GPUs work that were busy since the start of the ranks; None if unknown."""
@@ -104,11 +120,6 @@ class Digests:
         self._used_gpus |= {gpu.index for gpu in gpus if gpu.busy > 0}
         works = [gpu.works for gpu in gpus if gpu.index in self._used_gpus]
         return None if None in works or not works else all(works)
-
-
-def _inner_ranks(launchers: Mapping[int, int]) -> tuple[tuple[int, int], ...]:
-    """Return (rank, ``RANK`` of a rank below it) for each launcher. ``launchers`` maps ranks to processes."""
-    return tuple((rank, below.rank) for rank, pid in launchers.items() for below in channels(pid))
 
 
 def _pulse(

@@ -31,9 +31,11 @@ FILES = {
     "no_first_line": "echo hello\n",
     # As torchrun does it: a world of two below each rank.
     "launch.sh": """#!/bin/bash
-for RANK in 0 1; do
-    export RANK
-    {python} -c 'import time; time.sleep(600)' &
+for MASTER_PORT in 1 2; do
+    for RANK in 0 1; do
+        export RANK MASTER_PORT
+        {python} -c 'import time; time.sleep(600)' &
+    done
 done
 wait
 """,
@@ -176,9 +178,9 @@ def test_the_table_has_every_option_that_this_sbatch_names(project: Site) -> Non
 
 
 def test_a_launcher_in_a_shell_script_is_warned_of_and_seen_while_it_runs(project: Site) -> None:
-    """Plain ``srun`` starts the same two worlds, and says nothing."""
-    answer = project.submit("--nodes", "2", "--preflight", "off", "./launch.sh")
-    until(lambda: "training alone: at least 2 of 2 ranks" in project.status(answer["run_id"])["reason"])
+    """The rank starts two. Plain ``srun`` starts the same two worlds, and says nothing."""
+    answer = project.submit("--preflight", "off", "./launch.sh")
+    until(lambda: "make at least 2 worlds" in project.status(answer["run_id"])["reason"])
     project.run("cancel", answer["run_id"])
     (project.project / "run.sh").write_text("#!/bin/bash\ntorchrun --nproc_per_node 2 train.py\n")
     result = project.run("submit", "--nodes", "2", "--dry-run", "bash", "run.sh")

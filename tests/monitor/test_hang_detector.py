@@ -446,7 +446,7 @@ def test_launchers_that_number_the_ranks_of_each_node_alike_hide_no_group() -> N
     assert "the ranks form several groups, the largest has 2 of 4 ranks" in said.text
 
 
-def launched(one: HangDetector, at: float, *inner_ranks: tuple[int, int]) -> list[Any]:
+def launched(one: HangDetector, at: float, *inner_ranks: tuple[int, int, str]) -> list[Any]:
     """A digest of the first node: the pulses of two ranks of a world of four, and what is below whom."""
     pulses = (pulse(0, size=0, begun=-1, seconds=at), pulse(1, size=0, begun=-1, seconds=at))
     body = json.dumps({"digest": encode(Digest(pulses, 0, inner_ranks))})
@@ -456,22 +456,31 @@ def launched(one: HangDetector, at: float, *inner_ranks: tuple[int, int]) -> lis
 def test_a_launcher_below_every_rank_is_reported_once_and_is_not_taken_back() -> None:
     one = detector()
     launched(one, 2.0)
-    (warning,) = launched(one, 5.0, (0, 0), (0, 1), (0, 2), (0, 3), (1, 0), (1, 1), (1, 2), (1, 3))
+    (warning,) = launched(one, 5.0, *((starter, inner, "a:1") for starter in (0, 1) for inner in range(4)))
     assert isinstance(warning, Warn)
-    assert warning.text.startswith("training alone: at least 2 of 4 ranks start a launcher")
+    assert warning.text.startswith("training alone: launchers inside the ranks (torchrun, ")
     # Each world has the size of the run: by their groups they look like one.
     assert all_same(one, 10.0, begun=50) == []
     assert one.over(20.0, WALL, True) == []
 
 
+def test_two_launchers_below_one_rank_are_reported() -> None:
+    (warning,) = launched(detector(), 5.0, (0, 0, "a:1"), (0, 1, "a:1"), (0, 0, "a:2"), (0, 1, "a:2"))
+    assert "make at least 2 worlds" in warning.text
+
+
 @pytest.mark.parametrize(
     "inner_ranks",
     [
-        ((0, 0), (1, 1)),  # a shell script around the Python of each rank
-        ((0, 0), (0, 1), (1, 2), (1, 3)),  # a launcher below each rank, all joined in one world
+        ((0, 0, "a:1"), (1, 1, "a:1")),  # a shell script around the Python of each rank
+        ((0, 0, "a:1"), (0, 0, "a:1")),  # a shell script that starts a second Python beside it
+        # A launcher below each rank, all joined in one world.
+        ((0, 0, "a:1"), (0, 1, "a:1"), (1, 2, "a:1"), (1, 3, "a:1")),
     ],
 )
-def test_children_of_one_world_are_no_worlds_of_their_own(inner_ranks: tuple[tuple[int, int], ...]) -> None:
+def test_children_of_one_world_are_no_worlds_of_their_own(
+    inner_ranks: tuple[tuple[int, int, str], ...],
+) -> None:
     one = detector()
     assert [launched(one, at, *inner_ranks) for at in (5.0, 10.0)] == [[], []]
 
@@ -480,7 +489,7 @@ def test_children_of_one_world_are_no_worlds_of_their_own(inner_ranks: tuple[tup
 def test_worlds_that_are_meant_are_not_reported_as_launchers_in_ranks(wish: dict[str, Any]) -> None:
     orders = Orders("r", "r", 2, 2, 0, 1, ("x",), "/", watch=WatchOrders(on=True, hang_seconds=60.0), **wish)
     one = HangDetector(orders, 0, NODES, 0.0, WALL)
-    assert launched(one, 5.0, (0, 0), (1, 0)) == []
+    assert launched(one, 5.0, (0, 0, "a:1"), (1, 0, "a:1")) == []
 
 
 def test_a_hang_below_launchers_that_start_more_ranks_than_we_know_of_is_seen() -> None:
