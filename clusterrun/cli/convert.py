@@ -67,7 +67,11 @@ def convert(script: str, arguments: tuple[str, ...], write: bool, as_json: bool)
 def _report(conversion: Conversion) -> None:
     if not conversion.command:
         say("no command that trains was found: put it in the place of COMMAND")
-    notes = [part for part in conversion.parts if part.outcome is PartOutcome.SETUP and part.reason]
+    notes = [
+        part
+        for part in conversion.parts
+        if part.outcome in (PartOutcome.SETUP, PartOutcome.OPTION) and part.reason
+    ]
     needless = [part for part in conversion.parts if part.outcome is PartOutcome.NEEDLESS]
     for title, parts in (
         ("not translated", conversion.untranslated),

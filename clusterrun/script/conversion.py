@@ -26,6 +26,8 @@ from clusterrun.script.launch_commands import LaunchCommand
 from clusterrun.script.script_reading import TrainingKind, read_script, variables_read
 from clusterrun.script.shell_source import ShellSource
 
+# Directives that separate the parts of a heterogeneous job.
+_SEPARATE = ("hetjob", "packjob")
 _TASKS = ("nodes", "ntasks", "ntasks-per-node", "tasks-per-node")
 
 
@@ -68,6 +70,13 @@ def convert(
     counts = {**task_counts(directives), **dict(array.counts)}
     reading = read_script(ShellSource(text, {**counts, **index}, arguments), read_file, arguments)
     launch = reading.training.launch if reading.training else LaunchCommand("")
+    separate = {directive.name: directive.line for directive in directives if directive.name in _SEPARATE}
+    if separate or ":" in launch.command or any("multi-prog" in option for option in launch.untranslated):
+        where = "".join(f" (line {line}: #SBATCH {name})" for name, line in separate.items())
+        raise BadInput(
+            f"the script starts several programs as one job{where}",
+            "clusterrun starts one program in all ranks: let it choose its part by RANK, or submit each part",
+        )
 
     # Plan.
     translated = translate(directives, launch)
@@ -95,6 +104,8 @@ def convert(
         options = [pair for pair in options if not (pair[0] == "sbatch" and pair[1].startswith("signal="))]
         options += [("requeue", "")] if ("requeue", "") not in options else []
     options += [("set", f"{name}={values}") for name, values in reading.sweeps]
+    if reading.sweeps and not array.values and not reading.in_background:
+        options.append(("at-most", "1"))
     options += [("env", f"{name}={value}") for name, value in variables if name not in read_in_setup]
     if runs_per_node:
         options.append(("per-node", ""))

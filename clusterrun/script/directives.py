@@ -124,6 +124,10 @@ def translate(directives: Sequence[Directive], launch: LaunchCommand) -> Transla
                 )
             elif not pairs:
                 needless.append((directive, "all variables are exported"))
+        elif name == "ntasks" and tasks_per_node * nodes not in (0, last_number(value)):
+            refused.append(
+                (directive, f"each of the {nodes} nodes starts {tasks_per_node} of them: choose a multiple")
+            )
         elif name in _SIZES or (name in _GPUS and (name != "gres" or value.startswith("gpu"))):
             continue
         elif ours in CONFIGURABLE:

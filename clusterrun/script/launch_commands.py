@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import os
 import re
 import shlex
@@ -131,6 +132,12 @@ def launch_in(arguments: Sequence[str], reads_inline: bool = True) -> LaunchComm
             return None
         place += 1
     return None
+
+
+def without_prefix(command: tuple[str, ...]) -> tuple[str, ...]:
+    """Return ``command`` without ``env``, ``nohup`` and the like, and without assignments, in front of it."""
+    words = itertools.dropwhile(lambda word: word in _NEEDLESS_BEFORE or _ASSIGNMENT.match(word), command)
+    return tuple(words)
 
 
 def _launcher_behind(arguments: tuple[str, ...], start: int) -> int | None:

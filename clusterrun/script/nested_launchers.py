@@ -26,6 +26,7 @@ from clusterrun.script.launch_commands import (
     LaunchCommand,
     launch_in,
     shell_launches,
+    without_prefix,
 )
 from clusterrun.script.python_launches import python_launches
 
@@ -67,6 +68,7 @@ def check_command(spec: JobSpec, on_slurm: bool, verb: str = "submit") -> tuple[
 
 def _shell_batch_script(command: tuple[str, ...], cwd: str) -> str:
     """Return the batch script that ``command`` runs by a shell; '' for other commands."""
+    command = without_prefix(command)
     name = shell_script(command) if command and not _python_script(command, cwd) else ""
     if not name or name == "-m" or name.endswith(".py"):
         return ""

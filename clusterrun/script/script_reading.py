@@ -31,7 +31,7 @@ from clusterrun.script.shell_source import (
     is_launcher_text,
     plain_text,
 )
-from clusterrun.script.statement_rules import PRINTS, TASK_COUNTS, Facts, rule_for
+from clusterrun.script.statement_rules import ALLEXPORT, PRINTS, TASK_COUNTS, Facts, rule_for
 
 _HELPERS = (*PRINTS, "mkdir", "cp", "rsync", "rm", "ls", "tar", "unzip", "touch", "sleep", "sbcast", "true")
 # Commands that prepare the shell. The run ends if one of them fails; others may fail, as in the script.
@@ -53,6 +53,8 @@ _DEFAULTED = re.compile(r"\$\{([A-Za-z_]\w*):?=", re.ASCII)
 _READ = re.compile(r"\$\{?([A-Za-z_]\w*)", re.ASCII)
 # Blocks inside of blocks, and scripts that start scripts. A deeper one is a program.
 _MOST_DEPTH = 6
+_NODE_NAMES = ("-w", "--nodelist")
+_RUNS_OF_A_LOOP = "each is a run of its own, one after another; one that fails does not end the others"
 _IN_LOGS = "clusterrun logs shows the output"
 _END_IS_REPORTED = "clusterrun reports the end of the run"
 
@@ -88,6 +90,8 @@ class Reading:
     options: tuple[tuple[str, str], ...] = ()
     # (variable, values) of each loop around the command, the outer one first.
     sweeps: tuple[tuple[str, str], ...] = ()
+    # Whether the script goes on while the command runs.
+    in_background: bool = False
     # Whether it prepares the requeue of the job.
     requeues: bool = False
     parts: tuple[Part, ...] = ()
@@ -310,8 +314,8 @@ def _block_reading(candidate: _Candidate, inner: Reading) -> Reading:
         statement.loop in reads or any(placeholder in word for word in inner.command)
     ):
         sweeps = ((statement.loop, ",".join(statement.loop_values)), *sweeps)
-        reason = ""
-    elif statement.loop_values and placeholder in " ".join(candidate.training.command.names):
+        outcome, reason = PartOutcome.OPTION, "" if inner.in_background else _RUNS_OF_A_LOOP
+    elif _is_of_every_node(candidate, placeholder):
         outcome, reason = PartOutcome.NEEDLESS, "clusterrun starts the ranks of every node"
     elif statement.kind in ("compound_statement", "subshell"):
         reason = ""
@@ -321,6 +325,16 @@ def _block_reading(candidate: _Candidate, inner: Reading) -> Reading:
     if reason:
         parts += (Part(statement.line, title, outcome, reason),)
     return replace(inner, sweeps=sweeps, parts=parts)
+
+
+def _is_of_every_node(candidate: _Candidate, placeholder: str) -> bool:
+    """Return whether the launcher in a loop reads the number, or the name, of a node."""
+    words = candidate.training.command.names
+    if candidate.statement.loop_values and placeholder in " ".join(words):
+        return True
+    name = next((words[place + 1] for place, word in enumerate(words[:-1]) if word in _NODE_NAMES), "")
+    name = next((word for word in words if word.startswith(("--nodelist=$", "-w$"))), name)
+    return bool(candidate.training.launch.rank_launcher) and "$" in name
 
 
 def _around(statement: Statement, inner: Reading | None) -> tuple[Part, ...]:
@@ -377,13 +391,15 @@ def _command_reading(scope: _Scope, candidate: _Candidate) -> Reading:
             reason = "put it into a file and give --input FILE"
             parts.append(Part(line, text.partition("\n")[0], PartOutcome.UNTRANSLATED, reason))
         elif text.startswith("<"):
-            options.append(("input", shlex.split(text[1:])[0] if text[1:].strip() else ""))
+            file = ("input", shlex.split(text[1:])[0] if text[1:].strip() else "")
+            options += [file] if file not in launch.options else []
             parts.append(Part(line, text, PartOutcome.OPTION))
         else:
             parts.append(Part(line, text, PartOutcome.NEEDLESS, _IN_LOGS))
     return replace(
         reading,
         training=replace(training, launch=launch),
+        in_background=reading.in_background or statement.in_background,
         setup=tuple(setup),
         options=tuple(options),
         parts=tuple(parts),
@@ -471,8 +487,10 @@ def _read_before(
     setup: list[str] = []
     parts: list[Part] = []
     requeues = False
+    exported = [statement for statement in statements if _is_exported(statement, statements)]
     for statement in reversed(statements):
         facts = _facts(scope, statement, needed, read_by_setup)
+        facts = replace(facts, is_exported=statement in exported)
         rule = rule_for(facts)
         lines: list[str] = []
         if rule:
@@ -490,15 +508,35 @@ def _read_before(
             needed |= statement.reads
             read_by_setup |= statement.reads
         parts.insert(0, Part(statement.line, statement.text, outcome, reason))
+        if facts.requeues and statement.kind == "function_definition":
+            parts += _parts_of_handler(scope, statement)
         setup[:0] = lines
     return Reading(setup=tuple(setup), requeues=requeues, parts=tuple(parts))
+
+
+def _is_exported(statement: Statement, statements: Sequence[Statement]) -> bool:
+    """Return whether ``set -a`` exports the variables that a statement sets."""
+    before = [ALLEXPORT.match(other.text) for other in statements if other.line <= statement.line]
+    switches = [match for match in before if match]
+    return bool(switches) and switches[-1][1] == "-"
+
+
+def _parts_of_handler(scope: _Scope, function: Statement) -> Iterator[Part]:
+    """Yield what a signal's handler does beside the requeue of the job."""
+    body = scope.source.functions.get(_function_name(function))
+    source = ShellSource(body.text, lines_above=body.line - 1) if body else None
+    for statement in source.statements if source else ():
+        names = {command.names[0] for command in statement.commands if command.names}
+        if not names <= {"scontrol", "exit", "wait", "kill", "sleep", "trap", "return", *PRINTS}:
+            reason = "the handler of a signal runs it: do it in the training script (clusterrun help signals)"
+            yield Part(statement.line, statement.text, PartOutcome.UNTRANSLATED, reason)
 
 
 def _setup_lines(facts: Facts, read_variables: list[str]) -> list[str]:
     """Return the setup lines of a statement. ``read_variables``: what it sets and a later line reads."""
     statement = facts.statement
     text = _setup_text(statement)
-    if statement.kind == "variable_assignment":
+    if statement.kind == "variable_assignment" or (facts.is_exported and facts.is_assignment):
         return [f"export {text}" if "=(" not in text else text]
     if statement.kind in ("declaration_command", "function_definition") or facts.name in _PREPARES:
         return [f"export{text[5:]}" if text.startswith("local ") else text]

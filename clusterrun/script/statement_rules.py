@@ -39,6 +39,8 @@ class Facts:
     requeues: bool
     # Whether it starts processes through a launcher, more than one task on one node.
     launches: bool
+    # Whether ``set -a`` exports the variables that it sets.
+    is_exported: bool = False
 
     @property
     def words(self) -> tuple[str, ...]:
@@ -49,6 +51,8 @@ class Facts:
     @property
     def is_assignment(self) -> bool:
         """Return whether it sets variables of its shell alone."""
+        if self.is_exported:
+            return False
         is_local = self.statement.text.startswith(("local ", "declare -a ", "declare -A "))
         return self.statement.kind == "variable_assignment" or is_local
 
@@ -82,6 +86,7 @@ class Rule:
 _SIGNALS_OF_A_TRAP = re.compile(
     r"\b(?:SIG)?(?:TERM|INT|USR[12]|HUP|QUIT|ALRM|CONT)\b|\s(?:1|2|3|10|12|14|15)\b"
 )
+ALLEXPORT = re.compile(r"set\s+([-+])(?:a\b|o\s+allexport)")
 _NEEDLESS, _UNTRANSLATED = PartOutcome.NEEDLESS, PartOutcome.UNTRANSLATED
 
 # The first rule that applies decides. A statement that no rule applies to becomes a setup line.
@@ -117,11 +122,16 @@ RULES = (
         "it stands in the command",
     ),
     Rule(
-        lambda facts: facts.name in ("set", "shopt"),
+        lambda facts: facts.name in ("set", "shopt") and not ALLEXPORT.match(facts.statement.text),
         _NEEDLESS,
         "it is for the script's own shell; a failed --setup line ends the run",
     ),
-    Rule(lambda facts: facts.requeues, PartOutcome.OPTION, "--requeue"),
+    Rule(lambda facts: facts.requeues, PartOutcome.OPTION, ""),
+    Rule(
+        lambda facts: ".deepspeed_env" in facts.statement.text,
+        _UNTRANSLATED,
+        "deepspeed's launcher reads that file: give each line of it as --env NAME=VALUE",
+    ),
     Rule(
         lambda facts: facts.name == "trap" and not _SIGNALS_OF_A_TRAP.search(facts.statement.text),
         _UNTRANSLATED,

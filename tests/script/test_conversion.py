@@ -80,6 +80,11 @@ def test_what_is_not_translated_or_not_needed_has_a_reason(path: Path) -> None:
             "--main_process_ip $MASTER_ADDR --main_process_port $MASTER_PORT t.py'",
         ),
         ("trap 'scontrol requeue $SLURM_JOB_ID' USR1\nsrun python t.py &\nwait", "--requeue t.py"),
+        (
+            "set -a\n. ./e\nX=1\nset +a\nY=1\nsrun python t.py",
+            "--setup 'set -a || :' --setup '. ./e' --setup 'export X=1' --setup 'set +a || :' t.py",
+        ),
+        ("srun --input=in.txt python t.py < in.txt", "--input in.txt t.py"),
         ("python - <<E\n1\nE\nsrun python t.py", "--setup '{ python - <<E\n1\nE\n} || :' t.py"),
     ],
 )
@@ -98,8 +103,9 @@ def test_a_script_becomes_a_line(lines: str, line: str) -> None:
             "#SBATCH -a 1,4-5\npython t.py $SLURM_ARRAY_TASK_ID",
             "--set task=1,4,5 --env 'SLURM_ARRAY_TASK_ID={task}' t.py '{task}'",
         ),
-        ("for lr in 0.1 1; do python t.py $lr; done", "--set lr=0.1,1 t.py '{lr}'"),
-        ("for i in {1..3}; do srun python t.py $i; done", "--set i=1,2,3 t.py '{i}'"),
+        ("for lr in 0.1 1; do python t.py $lr; done", "--set lr=0.1,1 --at-most 1 t.py '{lr}'"),
+        ("for i in {1..3}; do srun python t.py $i; done", "--set i=1,2,3 --at-most 1 t.py '{i}'"),
+        ("for i in 1 2; do srun python t.py $i & done\nwait", "--set i=1,2 t.py '{i}'"),
     ],
 )
 def test_an_array_or_a_loop_becomes_a_sweep(lines: str, line: str) -> None:
@@ -225,12 +231,12 @@ def test_idioms_of_public_scripts_become_a_line(lines: str, line: str) -> None:
         ),
         (
             "for a in 1 2; do for b in x y; do python t.py $a $b; done; done",
-            "sweep --set a=1,2 --set b=x,y t.py '{a}' '{b}'",
+            "sweep --set a=1,2 --set b=x,y --at-most 1 t.py '{a}' '{b}'",
         ),
         (
             "for a in 1 2; do\n o=out/$a\n mkdir $o\n python t.py $o\ndone",
-            "sweep --set a=1,2 --setup 'export a={a}' --setup 'export o=out/$a' --setup 'mkdir $o || :' "
-            "t.py 'out/{a}'",
+            "sweep --set a=1,2 --at-most 1 --setup 'export a={a}' --setup 'export o=out/$a' --setup "
+            "'mkdir $o || :' t.py 'out/{a}'",
         ),
         (
             "for i in 0 1; do srun torchrun --nnodes 2 --node_rank $i --nproc_per_node 2 t.py & done\nwait",
@@ -265,11 +271,33 @@ def test_arguments_of_a_script_that_the_command_starts_are_followed() -> None:
         ("#SBATCH --export=NONE\nsrun python t.py", 2),
         ("C=$(pick)\n$C\nsrun python t.py", 3),
         ("until srun python t.py; do sleep 1; done", 2),
+        ("#SBATCH -N 2 -n 3\nsrun python t.py", 2),
+        ("echo A=1 >> ~/.deepspeed_env\ndeepspeed --num_gpus 2 t.py", 2),
+        ("h() {\n touch x\n scontrol requeue $SLURM_JOB_ID\n}\ntrap h USR1\nsrun python t.py &\nwait", 3),
         ("for f in *.yaml; do python t.py $f; done", 2),
     ],
 )
 def test_what_only_a_run_of_the_script_shows_is_named(lines: str, line: int) -> None:
     assert [part.line for part in converted(lines).untranslated] == [line]
+
+
+@pytest.mark.parametrize(
+    "lines",
+    [
+        "#SBATCH -N 1\n#SBATCH hetjob\n#SBATCH -N 2\nsrun python t.py",
+        "srun python ps.py : python t.py",
+        "srun --multi-prog roles.conf",
+    ],
+)
+def test_a_job_of_several_programs_has_no_line(lines: str) -> None:
+    with pytest.raises(BadInput, match="several programs as one job"):
+        converted(lines)
+
+
+def test_a_loop_over_nodes_is_the_launcher_of_every_node() -> None:
+    loop = "for ((i = 0; i < 2; i++)); do\n srun -n1 -w ${nodes[$i]} torchrun --nproc_per_node 2 t.py &\ndone"
+    conversion = converted(f"#SBATCH -N 2\nnodes=($(scontrol show hostnames))\n{loop}\nwait")
+    assert (typed(conversion), conversion.untranslated) == ("submit --nodes 2 --gpus 2 t.py", ())
 
 
 def test_a_block_keeps_the_line_numbers_of_the_file() -> None:
@@ -305,7 +333,7 @@ def test_broken_shell_code_is_named_and_not_kept() -> None:
         (
             'shift\nfor s in 1 2; do\n python t.py $s "$@"\ndone',
             ("a", "b"),
-            "sweep --time 5 --set s=1,2 t.py '{s}' b",
+            "sweep --time 5 --set s=1,2 --at-most 1 t.py '{s}' b",
         ),
     ],
 )  # fmt: skip

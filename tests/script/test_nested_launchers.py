@@ -173,6 +173,7 @@ srun torchrun \
         "job.sbatch",
         "./job.sbatch",
         "bash job.sbatch",
+        "env A=1 nohup bash job.sbatch",
         "sh -x ./job.sbatch",
         "/bin/bash -o pipefail job.sbatch",
     ],
