@@ -59,18 +59,18 @@ class ContainerRuntime:
     host_path: bool = False
 
 
-def _apptainer(container: Container, node: NodeDevices) -> tuple[str, ...]:
+def apptainer(container: Container, node: NodeDevices) -> tuple[str, ...]:
     flags = [*(["--nv"] if node.nvidia else []), *(["--rocm"] if node.amd else [])]
     binds = [word for mount in container.mounts for word in ("--bind", _bind(mount))]
     return ("exec", *flags, *binds, "--pwd", "/", container.image)
 
 
-def _charliecloud(container: Container, node: NodeDevices) -> tuple[str, ...]:
+def charliecloud(container: Container, node: NodeDevices) -> tuple[str, ...]:
     binds = [f"--bind={mount.source}:{mount.target}" for mount in container.mounts]
     return (*(["--set-env"] if node.image_environment else []), *binds, container.image, "--")
 
 
-def _podman(container: Container, node: NodeDevices) -> tuple[str, ...]:
+def podman(container: Container, node: NodeDevices) -> tuple[str, ...]:
     flags = ["--rm", "--interactive", "--network=host", "--ipc=host", "--pid=host", "--ulimit=host"]
     flags += ["--security-opt=label=disable", "--log-driver=none", "--env-host"]
     flags += ["--entrypoint=", "--workdir=/"]
@@ -82,7 +82,7 @@ def _podman(container: Container, node: NodeDevices) -> tuple[str, ...]:
     return ("run", *flags, *binds, *(["--rootfs"] if node.image_is_folder else []), container.image)
 
 
-def _pyxis(container: Container, node: NodeDevices) -> tuple[str, ...]:
+def pyxis(container: Container, node: NodeDevices) -> tuple[str, ...]:
     binds = ",".join(map(_bind, container.mounts))
     return (f"container-image={container.image}", f"container-mounts={binds}")
 
@@ -93,12 +93,12 @@ def _bind(mount: Mount) -> str:
 
 # In the order of the default choice. ``slurm`` is used only on request.
 TABLE = {
-    "pyxis": ContainerRuntime((), ("squashfs", "name"), _pyxis, ":,"),
+    "pyxis": ContainerRuntime((), ("squashfs", "name"), pyxis, ":,"),
     "apptainer": ContainerRuntime(
-        ("apptainer", "singularity"), ("sif", "squashfs", "folder", "url"), _apptainer, ":,\\", host_path=True
+        ("apptainer", "singularity"), ("sif", "squashfs", "folder", "url"), apptainer, ":,\\", host_path=True
     ),
-    "charliecloud": ContainerRuntime(("ch-run",), ("folder", "squashfs"), _charliecloud, read_only=False),
-    "podman": ContainerRuntime(("podman-hpc", "podman"), ("name", "folder"), _podman),
+    "charliecloud": ContainerRuntime(("ch-run",), ("folder", "squashfs"), charliecloud, read_only=False),
+    "podman": ContainerRuntime(("podman-hpc", "podman"), ("name", "folder"), podman),
     "slurm": ContainerRuntime((), (), lambda container, _: (f"container={container.image}",), mounts=False),
 }
 

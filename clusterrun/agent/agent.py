@@ -139,7 +139,7 @@ class Agent:
 
     # --- the coordinator, the lease, the time ---
 
-    def _on_welcomed(self, now: Now, event: Welcomed) -> None:
+    def on_welcomed(self, now: Now, event: Welcomed) -> None:
         self._linked = True
         # The shim gets a deadline at once; ranks still wait for an acknowledged beat (law 2).
         self._actions.append(RenewLease(self._lease.welcome(now.steady)))
@@ -149,7 +149,7 @@ class Agent:
         self._actions.append(Tell(self._lease.beat(now.steady)))
         self._beat_at = now.steady + self._timeouts.heartbeat
 
-    def _on_ack(self, now: Now, ack: messages.Ack) -> None:
+    def on_ack(self, now: Now, ack: messages.Ack) -> None:
         if self._lease.acknowledged(now.steady, ack) and self._lease.ends_at is not None:
             self._actions.append(RenewLease(self._lease.ends_at))
             if self._answer_by is not None and self._lease.ends_at - self._early > self._answer_by:
@@ -158,11 +158,11 @@ class Agent:
                 if order is not None:
                     self._start_ranks(now, order)
 
-    def _on_message(self, now: Now, event: Told) -> None:
+    def on_message(self, now: Now, event: Told) -> None:
         if self._linked:
             _MESSAGES[type(event.message)](self, now, event.message)
 
-    def _on_standstill(self, now: Now, event: StoodStill) -> None:
+    def on_standstill(self, now: Now, event: StoodStill) -> None:
         """Ask the coordinator for a new lease, because the silence was nobody's fault."""
         if not self._linked or self._leaving is not None:
             return
@@ -171,7 +171,7 @@ class Agent:
             self._answer_by = now.steady + ASK_SECONDS
         self._beat(now)
 
-    def _on_tick(self, now: Now, event: Tick) -> None:
+    def on_tick(self, now: Now, event: Tick) -> None:
         ends_at = self._ends_at()
         if ends_at is not None and now.steady >= ends_at:
             self._actions.append(Note("the lease runs out: no heartbeat was acknowledged in time"))
@@ -200,14 +200,14 @@ class Agent:
             self._sidecars.dismiss(contract.EXAMINER)
         self._ranks.start(order, self._objection(now))
 
-    def _on_ranks_gone(self, now: Now, event: messages.RanksGone) -> None:
+    def on_ranks_gone(self, now: Now, event: messages.RanksGone) -> None:
         cleaning = self._ranks.stage is RankStage.CLEANING
         if cleaning and self._answer_by is not None:
             self._cleaned = event  # held like an order to start
             return
         self._ranks.swept(event, self._objection(now) if cleaning else "")
 
-    def _on_ranks_started(self, now: Now, event: messages.RanksStarted) -> None:
+    def on_ranks_started(self, now: Now, event: messages.RanksStarted) -> None:
         self._ranks.spawned(now, event)
         if self._observed and self._ranks.stage is RankStage.RUNNING and event.epoch == self._ranks.epoch:
             self._observe_at = now.steady + OBSERVE_AFTER_SECONDS
@@ -220,7 +220,7 @@ class Agent:
         self._decide_at = None
         self._ranks.stop(now, order)
 
-    def _on_signal(self, now: Now, event: SignalCame) -> None:
+    def on_signal(self, now: Now, event: SignalCame) -> None:
         self._actions.append(Tell(messages.SignalSeen(event.number)))
         if event.number != contract.NOTICE_SIGNAL:
             self._ranks.pass_on(now, event.number, ordered=False)
@@ -244,7 +244,7 @@ class Agent:
             self._ranks.got_signal = False
             self._ranks.pass_on(now, order.number, ordered=True)
 
-    def _on_disconnected(self, now: Now, event: Disconnected) -> None:
+    def on_disconnected(self, now: Now, event: Disconnected) -> None:
         self._linked = False
         self._actions.append(Note("lost the coordinator: " + event.why))
         self.orphaned = self.orphaned or self._leaving is None
@@ -256,11 +256,11 @@ class Agent:
         self._ranks.end(now, self._grace)
         self._ranks.shorten_grace(now, min(now.steady + self._grace, ends_at))
 
-    def _on_shim_lost(self, now: Now, event: ShimLost) -> None:
+    def on_shim_lost(self, now: Now, event: ShimLost) -> None:
         self._actions.append(Note("the shim is gone, and with it what enforces the lease"))
         self._leave_at_once(now, 1)
 
-    def _on_farewell(self, now: Now, message: messages.Farewell) -> None:
+    def on_farewell(self, now: Now, message: messages.Farewell) -> None:
         self._leave_at_once(now, 0)
 
     def _leave_at_once(self, now: Now, code: int) -> None:
@@ -273,30 +273,30 @@ class Agent:
 
 
 _EVENTS: dict[type, Callable[[Agent, Now, Any], None]] = {
-    Tick: Agent._on_tick,
-    Welcomed: Agent._on_welcomed,
-    Told: Agent._on_message,
-    Disconnected: Agent._on_disconnected,
-    ShimLost: Agent._on_shim_lost,
-    SignalCame: Agent._on_signal,
+    Tick: Agent.on_tick,
+    Welcomed: Agent.on_welcomed,
+    Told: Agent.on_message,
+    Disconnected: Agent.on_disconnected,
+    ShimLost: Agent.on_shim_lost,
+    SignalCame: Agent.on_signal,
     messages.PortReserved: lambda self, now, event: self._ranks.port.held(event),
-    messages.RanksStarted: Agent._on_ranks_started,
+    messages.RanksStarted: Agent.on_ranks_started,
     messages.StartFailed: lambda self, now, event: self._ranks.spawn_failed(event),
     messages.RankExited: lambda self, now, event: self._ranks.ended(now, event),
     messages.SignalTaken: lambda self, now, event: self._ranks.on_signal_taken(event),
     LeftoversEnded: lambda self, now, event: self._ranks.on_leftovers_ended(event),
-    messages.RanksGone: Agent._on_ranks_gone,
+    messages.RanksGone: Agent.on_ranks_gone,
     messages.SidecarSaid: lambda self, now, event: self._sidecars.spoke(event),
     messages.SidecarEnded: lambda self, now, event: self._sidecars.gone(event),
-    StoodStill: Agent._on_standstill,
+    StoodStill: Agent.on_standstill,
 }
 _MESSAGES: dict[type, Callable[[Agent, Now, Any], None]] = {
-    messages.Ack: Agent._on_ack,
+    messages.Ack: Agent.on_ack,
     messages.ReservePort: lambda self, now, order: self._ranks.port.reserve(order, self._ranks.seen),
     messages.StartRanks: Agent._start_ranks,
     messages.StopRanks: Agent._stop_ranks,
     messages.SignalRanks: Agent._signal_ranks,
     messages.AskSidecar: lambda self, now, order: self._sidecars.ask(order, self._ends),
     messages.EndSidecar: lambda self, now, order: self._sidecars.end(order),
-    messages.Farewell: Agent._on_farewell,
+    messages.Farewell: Agent.on_farewell,
 }

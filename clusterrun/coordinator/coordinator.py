@@ -100,7 +100,7 @@ class Coordinator:
         wakes_at = earliest(self._sweep_at, self._lifecycle.wakes_at(), self._state_keeper.due_at)
         return None if wakes_at is None else wakes_at + self._standstills
 
-    def _on_tick(self, now: Now, event: Tick) -> None:
+    def on_tick(self, now: Now, event: Tick) -> None:
         if not self._began:
             self._began = True
             self._lifecycle.begin(now)
@@ -108,7 +108,7 @@ class Coordinator:
         self._lifecycle.tick(now)
         self._part_with_signalled(now)
 
-    def _on_standstill(self, now: Now, event: StoodStill) -> None:
+    def on_standstill(self, now: Now, event: StoodStill) -> None:
         self._state_keeper.was_late(now, event.seconds)
         self._lifecycle.termination.look_again(now)
 
@@ -135,7 +135,7 @@ class Coordinator:
 
     # --- agents ---
 
-    def _on_joined(self, now: Now, event: events.AgentJoined) -> None:
+    def on_joined(self, now: Now, event: events.AgentJoined) -> None:
         hello = event.hello
         if not self._lifecycle.formation.welcomes(hello.node):
             note = f"{hello.name} (node {hello.node}) joined too late, or is not needed"
@@ -147,7 +147,7 @@ class Coordinator:
             note = f"node {hello.node} is taken, or unknown: a second agent for it was dropped"
             self._actions += [Note(note), DropLink(dropped)]
 
-    def _on_left(self, now: Now, event: events.AgentLeft) -> None:
+    def on_left(self, now: Now, event: events.AgentLeft) -> None:
         if member := self._membership.by_link.get(event.link):
             self._lose(now, member, event.why)
 
@@ -159,7 +159,7 @@ class Coordinator:
             self._membership.lose(member, now)
             self._lifecycle.lost(now, member, why)
 
-    def _on_message(self, now: Now, event: events.MessageCame) -> None:
+    def on_message(self, now: Now, event: events.MessageCame) -> None:
         member = self._membership.by_link.get(event.link)
         if member is None:
             return
@@ -187,7 +187,7 @@ class Coordinator:
         elif message.epoch == self._lifecycle.epoch:
             self._report(now, member, message)
 
-    def _on_overloaded(self, now: Now, event: events.Overloaded) -> None:
+    def on_overloaded(self, now: Now, event: events.Overloaded) -> None:
         self._membership.overloaded(None, now, event.seconds)
         self._lifecycle.formation.overloaded(now, None, event.seconds)
 
@@ -221,11 +221,11 @@ class Coordinator:
 
     # --- requests ---
 
-    def _on_client_request(self, now: Now, event: events.ClientAsked) -> None:
+    def on_client_request(self, now: Now, event: events.ClientAsked) -> None:
         if self._lifecycle.watching is not None:
             self._lifecycle.heed(now, self._lifecycle.watching.asked(now, event))
 
-    def _on_own_signal(self, now: Now, event: SignalCame) -> None:
+    def on_own_signal(self, now: Now, event: SignalCame) -> None:
         is_terminals = event.number == signal.SIGHUP and not self._is_batch_job
         if event.number in contract.USERS_SIGNALS and not is_terminals and self._lifecycle.live is not None:
             self._lifecycle.live.signal(event.number)
@@ -240,7 +240,7 @@ class Coordinator:
         else:
             lifecycle.termination.noticed(now, lifecycle.live, number)
 
-    def _on_job_answer(self, now: Now, event: events.JobTold) -> None:
+    def on_job_answer(self, now: Now, event: events.JobTold) -> None:
         lifecycle = self._lifecycle
         lifecycle.heed(now, lifecycle.termination.on_job_answer(now, event, lifecycle.live))
         self._part_with_signalled(now)
@@ -256,7 +256,7 @@ class Coordinator:
         if self._signalled and not termination.undecided:
             self._signalled.clear()
 
-    def _on_cancel(self, now: Now, event: events.CancelAsked) -> None:
+    def on_cancel(self, now: Now, event: events.CancelAsked) -> None:
         wish = RunOutcome(State.CANCELLED, "cancelled by request", contract.ExitCode.INTERRUPTED)
         if event.kill_wait is not None:
             self._lifecycle.kill_wait = event.kill_wait
@@ -265,7 +265,7 @@ class Coordinator:
         self._lifecycle.termination.requeue.cancel(now, wish)
         self._lifecycle.ask(now, wish)
 
-    def _on_supervisor_gone(self, now: Now, event: events.SupervisorGone) -> None:
+    def on_supervisor_gone(self, now: Now, event: events.SupervisorGone) -> None:
         reason = "the first process of the batch step was killed, and with it the job"
         self._lifecycle.termination.abandoned = True
         self._lifecycle.ask(now, RunOutcome(State.NODE_FAIL, reason, contract.ExitCode.FAILED))
@@ -273,13 +273,13 @@ class Coordinator:
 
 # The handler of each event.
 _HANDLERS: dict[type, Callable[[Coordinator, Now, Any], None]] = {
-    Tick: Coordinator._on_tick,
-    events.AgentJoined: Coordinator._on_joined,
-    events.Overloaded: Coordinator._on_overloaded,
-    events.AgentLeft: Coordinator._on_left,
-    events.MessageCame: Coordinator._on_message,
-    SignalCame: Coordinator._on_own_signal,
-    events.CancelAsked: Coordinator._on_cancel,
+    Tick: Coordinator.on_tick,
+    events.AgentJoined: Coordinator.on_joined,
+    events.Overloaded: Coordinator.on_overloaded,
+    events.AgentLeft: Coordinator.on_left,
+    events.MessageCame: Coordinator.on_message,
+    SignalCame: Coordinator.on_own_signal,
+    events.CancelAsked: Coordinator.on_cancel,
     events.LauncherEnded: lambda self, now, event: self._lifecycle.launcher_ended(now, event),
     events.LauncherReached: lambda self, now, event: self._lifecycle.formation.launcher_reached(now, event),
     events.Superseded: lambda self, now, event: self._lifecycle.supersede(now, event.epoch),
@@ -289,10 +289,10 @@ _HANDLERS: dict[type, Callable[[Coordinator, Now, Any], None]] = {
         now, self._lifecycle.formation.resubmitted(now, event)
     ),
     events.Progressed: lambda self, now, event: self._lifecycle.progressed(now, event),
-    events.SupervisorGone: Coordinator._on_supervisor_gone,
-    events.JobTold: Coordinator._on_job_answer,
+    events.SupervisorGone: Coordinator.on_supervisor_gone,
+    events.JobTold: Coordinator.on_job_answer,
     events.NextQueued: lambda self, now, event: self._lifecycle.termination.queued(now, event),
     events.HandedOver: lambda self, now, event: self._lifecycle.termination.requeue.handed_over(now, event),
-    events.ClientAsked: Coordinator._on_client_request,
-    StoodStill: Coordinator._on_standstill,
+    events.ClientAsked: Coordinator.on_client_request,
+    StoodStill: Coordinator.on_standstill,
 }

@@ -111,20 +111,20 @@ class FailureJudgement:
     reason: str
 
 
-def _own_text(evidence: FailureEvidence) -> str:
+def own_text(evidence: FailureEvidence) -> str:
     """The script itself is wrong. It is the same on every node and in every attempt."""
     error = evidence.failure.error
     is_own = evidence.error_class in _OWN_TEXT and _NONE not in error and not _OF_A_MODULE.match(error)
     return f"{_placed(evidence.failure)} before the first step" if is_own and evidence.made_no_step else ""
 
 
-def _usage(evidence: FailureEvidence) -> str:
+def usage(evidence: FailureEvidence) -> str:
     failure = evidence.failure
     is_usage = failure.code == _USAGE_CODE and _USAGE.search(failure.error) is not None
     return f"its arguments are refused: {failure.error}" if is_usage else ""
 
 
-def _environment(evidence: FailureEvidence) -> str:
+def environment(evidence: FailureEvidence) -> str:
     """A module or a program is missing. On one node of several, another node may have it."""
     failure = evidence.failure
     is_module = evidence.error_class in _OF_THE_ENVIRONMENT or _OF_A_MODULE.match(failure.error) is not None
@@ -150,20 +150,20 @@ def _gpu_memory(evidence: FailureEvidence) -> str:
     return "a GPU ran out of memory, without progress: " + (what_fits(memory) or GPU_MEMORY.remedy)
 
 
-def _hardware(evidence: FailureEvidence) -> str:
+def hardware(evidence: FailureEvidence) -> str:
     from clusterrun.diagnosis.known_errors import meaning
 
     row = meaning(evidence.failure.error)
     return row.cause if row is not None and row.hardware else ""
 
 
-def _network(evidence: FailureEvidence) -> str:
+def network(evidence: FailureEvidence) -> str:
     return (
         "NCCL reports an error of the system or of a peer" if _NETWORK.search(evidence.failure.error) else ""
     )
 
 
-def _same_error(evidence: FailureEvidence) -> str:
+def same_error(evidence: FailureEvidence) -> str:
     """The same exception at the same line ended two attempts in a row."""
     from clusterrun.diagnosis.known_errors import meaning
 
@@ -182,13 +182,13 @@ def _same_error(evidence: FailureEvidence) -> str:
 
 # The first rule that applies decides. If none does, the run is restarted while its budgets last.
 RULES = (
-    FailureRule("own-text", FailureConsequence.END, _own_text),
-    FailureRule("usage", FailureConsequence.END, _usage),
-    FailureRule("environment", FailureConsequence.END, _environment),
+    FailureRule("own-text", FailureConsequence.END, own_text),
+    FailureRule("usage", FailureConsequence.END, usage),
+    FailureRule("environment", FailureConsequence.END, environment),
     FailureRule("gpu-memory", FailureConsequence.END, _gpu_memory),
-    FailureRule("hardware", FailureConsequence.SWAP, _hardware),
-    FailureRule("network", FailureConsequence.CHECK_LINKS, _network),
-    FailureRule("same-error", FailureConsequence.END, _same_error),
+    FailureRule("hardware", FailureConsequence.SWAP, hardware),
+    FailureRule("network", FailureConsequence.CHECK_LINKS, network),
+    FailureRule("same-error", FailureConsequence.END, same_error),
 )
 
 

@@ -35,7 +35,7 @@ def _some(site: LabSite, fault: Fault) -> tuple[LabProcess, ...]:
     return matching
 
 
-def _freeze(site: LabSite, fault: Fault) -> Fault:
+def freeze(site: LabSite, fault: Fault) -> Fault:
     if not fault.get("process"):
         stop_all(fault.host, site.first(fault.host))
         return fault
@@ -44,7 +44,7 @@ def _freeze(site: LabSite, fault: Fault) -> Fault:
     return with_details(fault, stopped=",".join(str(p.inner) for p in stopped))
 
 
-def _thaw(site: LabSite, fault: Fault) -> None:
+def thaw(site: LabSite, fault: Fault) -> None:
     frozen = processes({fault.host: site.first(fault.host)})
     if fault.get("process"):
         stopped = fault.get("stopped").split(",")
@@ -63,7 +63,7 @@ def _thaw(site: LabSite, fault: Fault) -> None:
     wait_for(all_run, END_SECONDS)
 
 
-def _kill(site: LabSite, fault: Fault) -> Fault:
+def kill(site: LabSite, fault: Fault) -> Fault:
     if fault.get("process"):
         send(_some(site, fault), signal.SIGKILL)
         return fault
@@ -74,7 +74,7 @@ def _kill(site: LabSite, fault: Fault) -> Fault:
     return fault
 
 
-def _switch_on(site: LabSite, fault: Fault) -> None:
+def switch_on(site: LabSite, fault: Fault) -> None:
     if not fault.get("process"):
         site.state = build.boot_node(site.place, site.state, site.node(fault.host))
         return
@@ -85,7 +85,7 @@ def _switch_on(site: LabSite, fault: Fault) -> None:
         daemons.start_controller(site.place, site.state)
 
 
-def _drain(site: LabSite, fault: Fault) -> Fault:
+def drain(site: LabSite, fault: Fault) -> Fault:
     reason = fault.get("reason") or "drained by the lab"
     _scontrol(site, "update", f"nodename={site.node(fault.host).name}", "state=drain", f"reason={reason}")
     return fault
@@ -97,7 +97,7 @@ def _scontrol(site: LabSite, *arguments: str) -> None:
         raise LabError(f"scontrol {' '.join(arguments)}: {answer.err.strip() or answer.out.strip()}")
 
 
-def _stop_controller(site: LabSite, fault: Fault) -> Fault:
+def stop_controller(site: LabSite, fault: Fault) -> Fault:
     daemons_found = chosen(processes({CONTROLLER: site.first(CONTROLLER)}), "slurmctld")
     send(daemons_found, signal.SIGTERM)
     if not wait_for(lambda: not _controller_runs(site), END_SECONDS):
@@ -110,19 +110,19 @@ def _controller_runs(site: LabSite) -> bool:
 
 
 KINDS = (
-    FaultType("freeze", frozenset({"process"}), _freeze, _thaw, lives_in_host=True),
-    FaultType("kill", frozenset({"process"}), _kill, _switch_on),
+    FaultType("freeze", frozenset({"process"}), freeze, thaw, lives_in_host=True),
+    FaultType("kill", frozenset({"process"}), kill, switch_on),
     FaultType(
         "drain",
         frozenset({"reason"}),
-        _drain,
+        drain,
         lambda site, fault: _scontrol(site, "update", f"nodename={fault.host}", "state=resume"),
         alone=True,
     ),
     FaultType(
         "controller",
         frozenset(),
-        _stop_controller,
+        stop_controller,
         lambda site, fault: daemons.start_controller(site.place, site.state),
         needs_host=False,
         host=CONTROLLER,

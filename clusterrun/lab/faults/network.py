@@ -23,7 +23,7 @@ QUEUE_MS = 100
 QUEUE_PACKETS = 100
 
 
-def _cut(site: LabSite, fault: Fault) -> Fault:
+def cut(site: LabSite, fault: Fault) -> Fault:
     number = str(_free_rule(site))
     for offset, selector in enumerate(_selectors(site, fault)):
         site.router("ip", "rule", "add", "pref", str(int(number) + offset), *selector, "blackhole")
@@ -62,7 +62,7 @@ def _port(port: str) -> list[list[str]]:
     return [["ipproto", "tcp", "dport", port]]
 
 
-def _undo_cut(site: LabSite, fault: Fault) -> None:
+def undo_cut(site: LabSite, fault: Fault) -> None:
     for offset in range(len(_selectors(site, fault))):
         site.router("ip", "rule", "del", "pref", str(int(fault.get("rule")) + offset))
 
@@ -85,7 +85,7 @@ def _refuse_beside(site: LabSite, fault: Fault, kind: str) -> None:
             raise BadInput(f"{other} is in force", "end it first: lab fault heal")
 
 
-def _slow(site: LabSite, fault: Fault) -> Fault:
+def slow(site: LabSite, fault: Fault) -> Fault:
     rate, burst = _rate(fault)
     for kind in ("slow-link", "lose", "firewall"):
         _refuse_beside(site, fault, kind)
@@ -95,7 +95,7 @@ def _slow(site: LabSite, fault: Fault) -> Fault:
     return fault
 
 
-def _undo_slow(site: LabSite, fault: Fault) -> None:
+def undo_slow(site: LabSite, fault: Fault) -> None:
     site.router("tc", "qdisc", "del", "dev", site.host(fault.host).link, "root")
     site.on_outside_root(fault.host, "tc", "qdisc", "del", "dev", "eth0", "root")
 
@@ -103,7 +103,7 @@ def _undo_slow(site: LabSite, fault: Fault) -> None:
 # --- one pair ---
 
 
-def _slow_link(site: LabSite, fault: Fault) -> Fault:
+def slow_link(site: LabSite, fault: Fault) -> Fault:
     if fault.host == fault.get("to"):
         raise BadInput(f"{fault.host} has no link to itself", "--to names another host")
     site.first(fault.get("to"))
@@ -138,7 +138,7 @@ def _pairs_at(site: LabSite, cable: str, but: Fault | None = None) -> list[Fault
     return [fault for fault in pairs if cable in {way[0] for way in _ways(site, fault)}]
 
 
-def _undo_slow_link(site: LabSite, fault: Fault) -> None:
+def undo_slow_link(site: LabSite, fault: Fault) -> None:
     number = int(fault.get("number"))
     for cable, _ in _ways(site, fault):
         # The cable of a host that was switched off is gone, and all that lay on it.
@@ -163,7 +163,7 @@ _PROTOCOL, _DESTINATION, _TCP_FLAGS = _IP + 9, _IP + 16, _IP + 33
 _TCP, _SYN, _SYN_ACK = 6, 0x02, 0x12
 
 
-def _lose(site: LabSite, fault: Fault) -> Fault:
+def lose(site: LabSite, fault: Fault) -> Fault:
     """Packets that a host sends are lost at random; ``netem`` does this too, but few kernels have it."""
     word = fault.get("share")
     share = int(word) if word.isdigit() else 0
@@ -172,7 +172,7 @@ def _lose(site: LabSite, fault: Fault) -> Fault:
     return _drop(site, fault, [(_LOAD_WORD, _RANDOM, None), (_ABOVE, (1 << 32) // 100 * share, False)])
 
 
-def _firewall(site: LabSite, fault: Fault) -> Fault:
+def firewall(site: LabSite, fault: Fault) -> Fault:
     """Drop the first packets of connections that a host opens. Its answers pass."""
     first = [(_LOAD_BYTE, _TCP_FLAGS, None), (_AND, _SYN_ACK, None), (_EQUALS, _SYN, True)]
     return _drop(site, fault, [(_LOAD_BYTE, _PROTOCOL, None), (_EQUALS, _TCP, True), *first])
@@ -215,7 +215,7 @@ def _on_cable(site: LabSite, fault: Fault, what: str, how: str, *arguments: str)
     site.on_outside_root(fault.host, "tc", what, how, "dev", "eth0", *arguments)
 
 
-def _undo_drop(site: LabSite, fault: Fault) -> None:
+def undo_drop(site: LabSite, fault: Fault) -> None:
     if _droppers(site, fault):
         _on_cable(site, fault, "filter", "del", "parent", "1:", "protocol", "ip", "pref", fault.get("number"))
     else:
@@ -232,7 +232,7 @@ done
 """
 
 
-def _flap(site: LabSite, fault: Fault) -> Fault:
+def flap(site: LabSite, fault: Fault) -> Fault:
     """Cut the host off for some seconds, again and again."""
     down, every = fault.get("down"), fault.get("every")
     if not (down.isdigit() and every.isdigit() and 0 < int(down) < int(every)):
@@ -245,7 +245,7 @@ def _flap(site: LabSite, fault: Fault) -> Fault:
     return with_details(fault, rule=number, process=process)
 
 
-def _undo_flap(site: LabSite, fault: Fault) -> None:
+def undo_flap(site: LabSite, fault: Fault) -> None:
     number = int(fault.get("rule"))
     site.router("sh", "-c", 'kill -9 "-$0"', fault.get("process"))
     for rule in (number, number + 1):
@@ -254,10 +254,10 @@ def _undo_flap(site: LabSite, fault: Fault) -> None:
 
 
 KINDS = (
-    FaultType("cut", frozenset({"to", "port", "both"}), _cut, _undo_cut),
-    FaultType("slow-link", frozenset({"to", "rate"}), _slow_link, _undo_slow_link),
-    FaultType("slow", frozenset({"rate"}), _slow, _undo_slow, alone=True, lives_in_host=True),
-    FaultType("lose", frozenset({"to", "share"}), _lose, _undo_drop, lives_in_host=True),
-    FaultType("firewall", frozenset({"to"}), _firewall, _undo_drop, lives_in_host=True),
-    FaultType("flap", frozenset({"down", "every"}), _flap, _undo_flap, alone=True),
+    FaultType("cut", frozenset({"to", "port", "both"}), cut, undo_cut),
+    FaultType("slow-link", frozenset({"to", "rate"}), slow_link, undo_slow_link),
+    FaultType("slow", frozenset({"rate"}), slow, undo_slow, alone=True, lives_in_host=True),
+    FaultType("lose", frozenset({"to", "share"}), lose, undo_drop, lives_in_host=True),
+    FaultType("firewall", frozenset({"to"}), firewall, undo_drop, lives_in_host=True),
+    FaultType("flap", frozenset({"down", "every"}), flap, undo_flap, alone=True),
 )

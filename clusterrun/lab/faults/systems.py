@@ -25,7 +25,7 @@ LIBRARY = "libfaketimeMT.so.1"
 # --- name -----------------------------------------------------------------------------------------
 
 
-def _wrong_name(site: LabSite, fault: Fault) -> Fault:
+def wrong_name(site: LabSite, fault: Fault) -> Fault:
     site.host(fault.get("name"))
     try:
         ipaddress.IPv4Address(fault.get("address"))
@@ -77,7 +77,7 @@ def _own_file(site: LabSite, host: str, name: str) -> Path:
 # --- clock ----------------------------------------------------------------------------------------
 
 
-def _wrong_clock(site: LabSite, fault: Fault) -> Fault:
+def wrong_clock(site: LabSite, fault: Fault) -> Fault:
     match = OFFSET.fullmatch(fault.get("offset"))
     if match is None:
         raise BadInput(f"--offset {fault.get('offset')!r} is not a duration", "write it as in 90s, -10m, +1h")
@@ -101,7 +101,7 @@ def _library(site: LabSite) -> str:
     return "/" + str(libraries[0].relative_to(root))
 
 
-def _right_clock(site: LabSite, fault: Fault) -> None:
+def right_clock(site: LabSite, fault: Fault) -> None:
     for name in ("ld.so.preload", "faketimerc"):
         site.on_outside_root(fault.host, "umount", f"{site.state.root}/etc/{name}")
     _restart_slurmd(site, fault.host)
@@ -121,7 +121,7 @@ def _restart_slurmd(site: LabSite, host: str) -> None:
 # --- disk -----------------------------------------------------------------------------------------
 
 
-def _fill(site: LabSite, fault: Fault) -> Fault:
+def fill(site: LabSite, fault: Fault) -> Fault:
     target = fault.get("path")
     _check_folder(site, fault.host, target)
     number = 1 + sum(f.kind == "disk-full" and f.host == fault.host for f in site.state.faults)
@@ -148,7 +148,7 @@ def _check_folder(site: LabSite, host: str, target: str) -> None:
         raise BadInput(f"{target!r} is not a full path", "begin it with /")
 
 
-def _empty(site: LabSite, fault: Fault) -> None:
+def empty(site: LabSite, fault: Fault) -> None:
     for target in (f"{site.state.root}{fault.get('path')}", fault.get("disk")):
         site.on_outside_root(fault.host, "umount", "--lazy", target)
 
@@ -156,7 +156,7 @@ def _empty(site: LabSite, fault: Fault) -> None:
 # --- read-only ------------------------------------------------------------------------------------
 
 
-def _lock(site: LabSite, fault: Fault) -> Fault:
+def lock(site: LabSite, fault: Fault) -> Fault:
     _check_folder(site, fault.host, fault.get("path"))
     inside = f"{site.state.root}{fault.get('path')}"
     site.on_outside_root(fault.host, "mount", "--bind", inside, inside)
@@ -164,7 +164,7 @@ def _lock(site: LabSite, fault: Fault) -> Fault:
     return fault
 
 
-def _unlock(site: LabSite, fault: Fault) -> None:
+def unlock(site: LabSite, fault: Fault) -> None:
     site.on_outside_root(fault.host, "umount", "--lazy", f"{site.state.root}{fault.get('path')}")
 
 
@@ -172,12 +172,12 @@ KINDS = (
     FaultType(
         "name",
         frozenset({"name", "address"}),
-        _wrong_name,
+        wrong_name,
         lambda site, fault: _write_hosts(site, fault.host, None, but=fault),
         needs_host=False,
         lives_in_host=True,
     ),
-    FaultType("clock", frozenset({"offset"}), _wrong_clock, _right_clock, alone=True, lives_in_host=True),
-    FaultType("disk-full", frozenset({"path"}), _fill, _empty, lives_in_host=True),
-    FaultType("read-only", frozenset({"path"}), _lock, _unlock, lives_in_host=True),
+    FaultType("clock", frozenset({"offset"}), wrong_clock, right_clock, alone=True, lives_in_host=True),
+    FaultType("disk-full", frozenset({"path"}), fill, empty, lives_in_host=True),
+    FaultType("read-only", frozenset({"path"}), lock, unlock, lives_in_host=True),
 )
