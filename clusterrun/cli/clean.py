@@ -82,7 +82,7 @@ def clean(
     elif (dry_run or yes) and (rows := planned.going if dry_run else removed.runs):
         show(REMOVED, rows, context.clock.now())
     _tell(context, planned, removed, dry_run, default)
-    refused = any(run_id in named for run_id, _ in planned.kept)
+    refused = any(run_id in named for run_id, _ in planned.not_removed)
     return ExitCode.FAILED if removed.failures or refused else ExitCode.DONE
 
 
@@ -107,17 +107,17 @@ def _user_agrees(planned: CleanPlan, as_json: bool, context: Context) -> bool:
 
 
 def _tell(context: Context, planned: CleanPlan, removed: Removed, dry_run: bool, default: str) -> None:
-    for run_id, why in planned.kept[:SHOWN]:
+    for run_id, why in planned.not_removed[:SHOWN]:
         say(f"{run_id} stays: {why}")
-    if len(planned.kept) > SHOWN:
-        say(f"{len(planned.kept) - SHOWN} more stay: clusterrun status --all says how they are")
+    if len(planned.not_removed) > SHOWN:
+        say(f"{len(planned.not_removed) - SHOWN} more stay: clusterrun status --all says how they are")
     if removed.finished:
         say(f"finished the removal of {_runs(len(removed.finished))} that an earlier clean had begun")
     elif planned.leftovers and dry_run:
         say(f"would finish the removal of {_runs(len(planned.leftovers))} that an earlier clean had begun")
     fitting = f"no run ended more than {default} ago" if default else "no run matches"
     if not planned.going:
-        say("nothing to remove" + ("" if planned.kept else f": {fitting}"))
+        say("nothing to remove" + ("" if planned.not_removed else f": {fitting}"))
     elif dry_run:
         say(f"would remove {_runs(len(planned.going))} ({_freed(planned.frees, planned.going)})")
     else:
@@ -139,19 +139,19 @@ def _freed(count: int, going: tuple[Ended, ...]) -> str:
 def _holds(context: Context, planned: CleanPlan, removed: Removed) -> str:
     more = f"; {planned.unmeasured} folders could not be measured" if planned.unmeasured else ""
     held = ("at least " if planned.unmeasured else "") + sized(planned.holds - removed.left_by)
-    return f"{context.store.home} holds {held} in {_runs(planned.runs - len(removed.gone))}{more}"
+    return f"{context.store.home} holds {held} in {_runs(planned.runs - len(removed.absent))}{more}"
 
 
 def _document(context: Context, planned: CleanPlan, removed: Removed, dry_run: bool) -> str:
     members = {
         "home": context.store.home,
         "holds_bytes": planned.holds - removed.left_by,
-        "runs": planned.runs - len(removed.gone),
+        "runs": planned.runs - len(removed.absent),
         "unmeasured": planned.unmeasured,
         "dry_run": dry_run,
         "frees_bytes": planned.frees if dry_run else removed.freed,
         "removed": planned.going if dry_run else removed.runs,
-        "not_removed": [{"run_id": run_id, "why": why} for run_id, why in planned.kept],
+        "not_removed": [{"run_id": run_id, "why": why} for run_id, why in planned.not_removed],
         "failures": [error.seen for error in removed.failures],
     }
     return CLEAN.json(members)

@@ -116,7 +116,7 @@ def _axis(text: str) -> tuple[str, list[str]]:
     if not texts or "" in texts:
         raise BadInput(f"--set {text!r} has a point without a value", f"--set {name}=0.1,0.01")
     for value in texts if len(texts) > 1 else ():
-        if any(value.count(left) != value.count(right) for left, right in ("()", "[]", "{}")):
+        if any(value.count(opening) != value.count(closing) for opening, closing in ("()", "[]", "{}")):
             remedy = (
                 f"several values: --set {name}=0.1,0.01; one value that has a comma: --set '{name}=\"[1,2]\"'"
             )

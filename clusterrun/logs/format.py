@@ -89,10 +89,10 @@ def headed(pieces: Iterable[Piece], headings: Headings) -> Iterator[bytes]:
 def lines(data: bytes, colours: bool = False) -> list[str]:
     """Return the lines in ``data`` as a terminal shows them in the end, without harmful characters."""
     ended = data[:-1] if data.endswith(b"\n") else data
-    return [shown(line, colours) for line in ended.split(b"\n")]
+    return [last_state(line, colours) for line in ended.split(b"\n")]
 
 
-def shown(line: bytes, colours: bool = False) -> str:
+def last_state(line: bytes, colours: bool = False) -> str:
     """Return one line as a terminal shows it in the end, without harmful characters."""
     return visible(_left_over(line).decode("utf-8", "surrogateescape"), colours)
 
@@ -108,7 +108,7 @@ def _left_over(line: bytes) -> bytes:
 
 def plain(line: bytes) -> str:
     """Return one line without its end and without colours."""
-    return shown(line.removesuffix(b"\n"))
+    return last_state(line.removesuffix(b"\n"))
 
 
 def raw(pieces: Iterable[Piece]) -> Iterator[bytes]:

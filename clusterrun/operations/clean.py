@@ -62,7 +62,7 @@ class CleanPlan:
     """The runs to remove, and what the home holds."""
 
     going: tuple[Ended, ...]  # the runs to remove, largest first
-    kept: tuple[tuple[str, str], ...]  # the chosen runs that must stay, each with the reason
+    not_removed: tuple[tuple[str, str], ...]  # the chosen runs that must stay, each with the reason
     leftovers: tuple[tuple[str, int], ...]  # folders that an earlier removal has left, with their bytes
     runs: int  # number of runs in the home
     holds: int  # bytes of the home
@@ -77,7 +77,7 @@ class Removed:
     runs: tuple[Ended, ...] = ()  # the runs that this call removed
     finished: tuple[tuple[str, int], ...] = ()  # leftovers of an earlier removal that are removed now
     failures: tuple[ClusterrunError, ...] = ()
-    gone: tuple[Ended, ...] = ()  # all planned runs that no longer exist, whoever removed them
+    absent: tuple[Ended, ...] = ()  # all planned runs that no longer exist, whoever removed them
 
     @property
     def freed(self) -> int:
@@ -87,7 +87,7 @@ class Removed:
     @property
     def left_by(self) -> int:
         """Return by how many bytes the home has shrunk."""
-        return _freed(self.gone) + sum(size for _, size in self.finished)
+        return _freed(self.absent) + sum(size for _, size in self.finished)
 
 
 def plan(context: Context, choice: CleanChoice, tell: Tell) -> CleanPlan:
@@ -117,7 +117,7 @@ def plan(context: Context, choice: CleanChoice, tell: Tell) -> CleanPlan:
     going = [run for run in chosen if run.status.run_id not in dict(staying)]
     return CleanPlan(
         going=tuple(sorted(going, key=lambda run: -1 if run.frees is None else run.frees, reverse=True)),
-        kept=tuple(staying),
+        not_removed=tuple(staying),
         leftovers=tuple(
             (path, disk_usage.freed(sizes[path]) if path in sizes else 0)
             for path in removal.leftovers(context.store.runs)

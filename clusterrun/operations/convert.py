@@ -73,7 +73,8 @@ def write_configuration(conversion: Conversion, folder: str) -> tuple[str, Conve
         if kind == "list":
             lines += [f"{name} = [", *(f"    {_quoted(text)}," for text in texts), "]"]
         else:
-            lines.append(f"{name} = {'true' if kind == 'switch' else _quoted(texts[-1])}")
+            value = "true" if kind == "switch" else _quoted(texts[-1])
+            lines.append(f"{name} = {value}")
     text = "\n".join(lines) + "\n"
     path = os.path.join(folder, PROJECT_FILE)
     try:

@@ -59,7 +59,7 @@ class RunEvidence:
     elsewhere: str = ""  # another cluster that holds the run's jobs; the silence of this one means nothing
     script_error: str = ""  # the reason that the batch script printed for its own end
     before: str = ""  # how the run ended that this run waits for in vain
-    left: LeftBehind | None = None  # the newest message of agents whose coordinator is dead
+    message: LeftBehind | None = None  # the newest message of agents whose coordinator is dead
     damaged: bool = False  # whether a state exists that cannot be read
 
     @property
@@ -229,7 +229,7 @@ def _ended_by_row(evidence: RunEvidence, row: JobRow) -> _Verdict:
     if evidence.cancel_asked:
         return _Verdict(State.CANCELLED, Phase.ENDED, _cancel_reason(evidence.state), row.end)
     nodes = lost_nodes.describe_lost_nodes(evidence.state, row)
-    given_back = lost_nodes.given_back(evidence.state, evidence.left, row)
+    given_back = lost_nodes.given_back(evidence.state, evidence.message, row)
     if nodes or given_back:
         return _Verdict(State.NODE_FAIL, Phase.ENDED, _joined(nodes, given_back), row.end)
     if row.state is State.CANCELLED:
@@ -308,7 +308,7 @@ def _running(evidence: RunEvidence, restarted: bool) -> _Verdict:
     row = evidence.row if evidence.answered else None
 
     def silent(state: RunState | None, age: float) -> str:
-        goes_on, last_message = evidence.record.spec.goes_on, evidence.left
+        goes_on, last_message = evidence.record.spec.goes_on, evidence.message
         return (
             lost_nodes.describe_silent_run(state, row, last_message, age, evidence.now, goes_on)
             if row

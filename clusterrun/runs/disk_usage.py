@@ -19,7 +19,7 @@ class LinkedFile:
 
     size: int  # bytes
     names: int  # number of all its names
-    here: int  # number of its names in the measured folder
+    names_below: int  # number of its names in the measured folder
 
 
 @frozen
@@ -41,14 +41,14 @@ def together(parts: Iterable[Usage]) -> Usage:
     for part in parts:
         own, whole = own + part.own, whole and part.whole
         for key, file in part.linked.items():
-            names_below = file.here + (linked[key].here if key in linked else 0)
+            names_below = file.names_below + (linked[key].names_below if key in linked else 0)
             linked[key] = LinkedFile(file.size, file.names, names_below)
     return Usage(own, linked, whole)
 
 
 def freed(usage: Usage) -> int:
     """Return the bytes that a removal frees. A file with a name elsewhere stays."""
-    return usage.own + sum(file.size for file in usage.linked.values() if file.here >= file.names)
+    return usage.own + sum(file.size for file in usage.linked.values() if file.names_below >= file.names)
 
 
 def measure(folders: Mapping[str, str], limit: float) -> dict[str, Usage]:
@@ -97,7 +97,7 @@ def _usage(top: str, late: threading.Event) -> Usage:
                 waiting.append(entry.path)
             elif about.st_nlink > 1:
                 key = (about.st_dev, about.st_ino)
-                names_below = 1 + (linked[key].here if key in linked else 0)
+                names_below = 1 + (linked[key].names_below if key in linked else 0)
                 linked[key] = LinkedFile(about.st_blocks * BLOCK, about.st_nlink, names_below)
                 continue
             own += about.st_blocks * BLOCK

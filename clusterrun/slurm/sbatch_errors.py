@@ -21,7 +21,7 @@ class SbatchAnswer(enum.Enum):
 class Refusal:
     """A refusal recognized by its text."""
 
-    words: str  # part of Slurm's message, in lower case
+    phrase: str  # part of Slurm's message, in lower case
     remedy: str
     offer: bool = False  # list the partition's limits with it
     sure: bool = True  # no job is queued
@@ -151,7 +151,7 @@ def _of_the_site(before: str) -> bool:
 
 def refusal(err: str) -> Refusal | None:
     message = err.lower()
-    return next((row for row in REFUSALS if row.words in message), None)
+    return next((row for row in REFUSALS if row.phrase in message), None)
 
 
 def words(err: str) -> str:

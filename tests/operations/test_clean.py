@@ -37,7 +37,7 @@ def going(planned: CleanPlan) -> list[str]:
 def test_age_counts_from_the_end(context: Context) -> None:
     old, young = ended(context, days=40), ended(context, days=20)
     planned = plan(context, CleanChoice(before=NOW - 30 * 86400), quiet)
-    assert (going(planned), planned.kept) == ([old], ())
+    assert (going(planned), planned.not_removed) == ([old], ())
     assert [run.status.run_id for run in remove(context, planned, quiet).runs] == [old]
     assert context.store.ids() == [young]
     assert os.listdir(context.store.live) == []
@@ -70,7 +70,7 @@ def test_a_run_that_lives_stays(context: Context, slurm: Slurm, named: bool) -> 
     planned = plan(context, CleanChoice(named=(live,) if named else ()), quiet)
     assert going(planned) == []
     if named:
-        assert planned.kept == ((live, f"it is RUNNING: clusterrun cancel {live} ends it"),)
+        assert planned.not_removed == ((live, f"it is RUNNING: clusterrun cancel {live} ends it"),)
 
 
 def test_a_run_of_unknown_state_stays_and_says_why(context: Context, slurm: Slurm) -> None:
@@ -78,14 +78,17 @@ def test_a_run_of_unknown_state_stays_and_says_why(context: Context, slurm: Slur
     lost = add(context, "41", NOW - 90 * 86400, state(updated_at=NOW - 90 * 86400))
     Path(context.store.paths(damaged := ended(context, days=90)).record).write_text("{")
     planned = plan(context, CleanChoice(), quiet)
-    assert (going(planned), sorted(run_id for run_id, _ in planned.kept)) == ([], sorted([lost, damaged]))
+    assert (going(planned), sorted(run_id for run_id, _ in planned.not_removed)) == (
+        [],
+        sorted([lost, damaged]),
+    )
 
 
 def test_a_run_of_which_a_job_still_waits_stays(context: Context, slurm: Slurm) -> None:
     chained = ended(context, State.FAILED, days=2)
     slurm.rows = [row("PENDING", job_id="10001")]
     planned = plan(context, CleanChoice(), quiet)
-    assert planned.kept == ((chained, "its job 10001 is PENDING"),)
+    assert planned.not_removed == ((chained, "its job 10001 is PENDING"),)
 
 
 def test_an_end_that_slurm_does_not_confirm_counts_after_a_day(
@@ -93,7 +96,7 @@ def test_an_end_that_slurm_does_not_confirm_counts_after_a_day(
 ) -> None:
     slurm.down = True
     only = ended(context, State.FAILED, days=0.1)
-    (staying,) = plan(context, CleanChoice(), quiet).kept
+    (staying,) = plan(context, CleanChoice(), quiet).not_removed
     assert staying == (only, "Slurm did not confirm its end, and its last heartbeat is less than a day old")
     clock.time += SURE_SECONDS
     assert going(plan(context, CleanChoice(), quiet)) == [only]
@@ -101,7 +104,7 @@ def test_an_end_that_slurm_does_not_confirm_counts_after_a_day(
 
 def test_a_run_of_another_cluster_stays_for_a_day(context: Context, clock: HandClock) -> None:
     only = ended(context, State.FAILED, days=0.1, slurm="there@ctl2")
-    (staying,) = plan(context, CleanChoice(), quiet).kept
+    (staying,) = plan(context, CleanChoice(), quiet).not_removed
     assert staying == (
         only,
         "its jobs are on the cluster there, and its last heartbeat is less than a day old",
@@ -117,7 +120,7 @@ def test_a_local_run_whose_coordinator_still_ends_stays(context: Context) -> Non
     alive = ended(context, days=2, cluster="local", host=os.uname().nodename)
     record = Path(context.store.paths(alive).record)
     record.write_text(record.read_text().replace('"9999"', f'"{own_process}"'))
-    assert plan(context, CleanChoice(), quiet).kept == ((alive, "its coordinator still runs"),)
+    assert plan(context, CleanChoice(), quiet).not_removed == ((alive, "its coordinator still runs"),)
 
 
 def test_a_run_that_lives_again_when_the_question_is_answered_stays(context: Context, slurm: Slurm) -> None:
@@ -149,6 +152,6 @@ def test_what_another_clean_removed_meanwhile_is_not_held_any_more(context: Cont
     context.store.remove(first)
     removed = remove(context, planned, quiet)
     assert [run.status.run_id for run in removed.runs] == [second]
-    assert (len(removed.gone), removed.left_by) == (2, planned.frees)
+    assert (len(removed.absent), removed.left_by) == (2, planned.frees)
     assert planned.holds - removed.left_by >= 9000
     assert plan(context, CleanChoice(), quiet).holds >= 9000

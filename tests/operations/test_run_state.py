@@ -218,11 +218,15 @@ def test_a_status_holds_all_that_is_known_of_an_ended_run() -> None:
             "no heartbeat from its coordinator for 1 min 40 s",
         ),
         (
-            {"row": row(start=NOW - 900), "state": state(**OLD), "left": WAITS},
+            {"row": row(start=NOW - 900), "state": state(**OLD), "message": WAITS},
             "6 min 40 s; n1 reported 1 min ago: it waits; to end it, type scancel 41",
         ),
         (
-            {"row": row(start=NOW - 900), "state": state(**OLD), "left": replace(WAITS, at=NOW - 500)},
+            {
+                "row": row(start=NOW - 900),
+                "state": state(**OLD),
+                "message": replace(WAITS, at=NOW - 500),
+            },
             "6 min 40 s; no agent has reported that it gives the job back; where",
         ),
         (
@@ -230,7 +234,11 @@ def test_a_status_holds_all_that_is_known_of_an_ended_run() -> None:
             "logs): to start it again, type scontrol requeue 41; to end it, type scancel 41",
         ),
         (
-            {"row": row(start=NOW - 900), "state": state(**OLD), "left": replace(WAITS, released=True)},
+            {
+                "row": row(start=NOW - 900),
+                "state": state(**OLD),
+                "message": replace(WAITS, released=True),
+            },
             "no heartbeat from its coordinator for 6 min 40 s; n1 gave the job back: it waits",
         ),
         ({"row": row(start=NOW - 60)}, "the coordinator has sent no heartbeat yet"),
@@ -239,7 +247,7 @@ def test_a_status_holds_all_that_is_known_of_an_ended_run() -> None:
             "the coordinator has sent no heartbeat yet, in 15 min; no agent has reported that it gives the",
         ),
         (
-            {"row": row("CANCELLED"), "state": state(**OLD), "left": replace(WAITS, released=True)},
+            {"row": row("CANCELLED"), "state": state(**OLD), "message": replace(WAITS, released=True)},
             "n1 ended the job, whose coordinator was gone: it waits",
         ),
         (

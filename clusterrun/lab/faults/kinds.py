@@ -13,13 +13,13 @@ from clusterrun.lab.site import LabSite
 class FaultType:
     """``apply`` injects it and returns the fault as it is to be recorded; ``heal`` undoes exactly that.
 
-    ``words`` are the details that it takes; ``needs_host`` whether one must be named, else it is on
+    ``details`` are those that it takes; ``needs_host`` whether one must be named, else it is on
     ``host``; ``alone``: a host has one of it at most; ``lives_in_host``: it ends by itself when that
     host is switched off.
     """
 
     name: str
-    words: frozenset[str]
+    details: frozenset[str]
     apply: Callable[[LabSite, Fault], Fault]
     heal: Callable[[LabSite, Fault], None]
     needs_host: bool = True

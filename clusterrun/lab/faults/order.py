@@ -32,8 +32,8 @@ def _checked(site: LabSite, fault: Fault) -> FaultType:
     kind = KINDS.get(fault.kind)
     if kind is None:
         raise BadInput(f"there is no fault {fault.kind!r}", f"there are {', '.join(KINDS)}")
-    if unknown := [key for key, _ in fault.details if key not in kind.words]:
-        raise BadInput(f"the fault {kind.name!r} takes no {unknown[0]!r}", f"it takes {sorted(kind.words)}")
+    if unknown := [key for key, _ in fault.details if key not in kind.details]:
+        raise BadInput(f"the fault {kind.name!r} takes no {unknown[0]!r}", f"it takes {sorted(kind.details)}")
     if kind.needs_host or fault.host:
         site.host(fault.host)
         site.first(fault.host)
