@@ -85,8 +85,8 @@ class Far:
             f"Port {self.port}",
             f"IdentityFile {self.folder}/laptop.id",
         )
-        expected_names = (f"UserKnownHostsFile {self.folder}/known_hosts", "IdentitiesOnly yes", *more)
-        (self.folder / "ssh_config").write_text("\n".join((*lines, *expected_names)) + "\n")
+        options = (f"UserKnownHostsFile {self.folder}/known_hosts", "IdentitiesOnly yes", *more)
+        (self.folder / "ssh_config").write_text("\n".join((*lines, *options)) + "\n")
 
     def configure(self, text: str) -> None:
         """Write the configuration file of the laptop."""
@@ -137,8 +137,8 @@ class Far:
         )
         self.server = subprocess.Popen(arguments)
         wait_until(self._listens)
-        with (self.folder / "known_hosts").open("w") as expected_names:
-            expected_names.write(f"[127.0.0.1]:{self.port} {(self.folder / 'host.key.pub').read_text()}")
+        with (self.folder / "known_hosts").open("w") as file:
+            file.write(f"[127.0.0.1]:{self.port} {(self.folder / 'host.key.pub').read_text()}")
 
     def _listens(self) -> bool:
         log = self.folder / "sshd.log"

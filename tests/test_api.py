@@ -276,14 +276,14 @@ def test_the_page_on_python_names_only_what_there_is() -> None:
         for keyword in call.keywords
         if ast.unparse(call.func).startswith("clusterrun.") and ".run(" not in ast.unparse(call.func)
     ]
-    expected_names = {
+    parameters = {
         name: set(inspect.signature(getattr(clusterrun, name)).parameters)
         for name in ("submit", "check", "sweep", "Executor")
     }
     for name in ("sweep", "Executor"):  # they take those of a submission too
-        expected_names[name] |= expected_names["submit"]
+        parameters[name] |= parameters["submit"]
     assert len(keywords) > 5
-    wrong = [(name, key) for name, key in keywords if key not in expected_names[name.partition(".")[2]]]
+    wrong = [(name, key) for name, key in keywords if key not in parameters[name.partition(".")[2]]]
     assert wrong == [("clusterrun.submit", "node")], "the page shows one mistake, and its answer"
     names = {name for name in re.findall(r"`(?:clusterrun\.)?run\.(\w+)", page) if name != "clusterrun"}
     assert [name for name in names if not hasattr(clusterrun.Run, name) and name != "run_id"] == []

@@ -358,13 +358,13 @@ def test_nothing_but_the_standard_library_and_the_named_libraries_is_imported():
             "clusterrun_rehearsal",
             "sitecustomize",
         }  # by the names that a rank's Python finds them by
-        expected_names = {"clusterrun", "typing_extensions", newer, *preludes, *sys.stdlib_module_names}
+        allowed = {"clusterrun", "typing_extensions", newer, *preludes, *sys.stdlib_module_names}
         bare = module.package in ON_NODES and not module.place.startswith(
             ("preflight/torch_worker/", "training/")
         )
         libraries = set() if bare else set(ONE_IMPORTER)
         libraries |= {"apprise"} if module.place == "notify/deliver.py" else set()  # if it is installed
-        return {name.split(".")[0] for name in module.imports} - expected_names - libraries
+        return {name.split(".")[0] for name in module.imports} - allowed - libraries
 
     assert findings(in_package(), unknown) == {}
 

@@ -216,17 +216,17 @@ def unseen(folder: Path, word: str, seconds: float, port: object) -> tuple[subpr
 
 
 @pytest.mark.parametrize("word, deed", [("requeue", "scontrol requeue 14"), ("end", "scancel 14")])
-@pytest.mark.parametrize("expected_names", [True, False])
+@pytest.mark.parametrize("is_port_known", [True, False])
 def test_a_job_that_nobody_coordinates_is_given_back_though_the_scheduler_misses_nothing(
-    tmp_path: Path, word: str, deed: str, expected_names: bool
+    tmp_path: Path, word: str, deed: str, is_port_known: bool
 ) -> None:
-    port = a_port_that_refuses() if expected_names else ""
+    port = a_port_that_refuses() if is_port_known else ""
     process, called = unseen(tmp_path, word, 0.5, port)
     text = process.communicate(timeout=60)[1].decode()
     assert process.returncode == 0
     assert [line for line in called.read_text().splitlines() if "squeue" not in line] == [deed]
     assert "job 14 is given back: no coordinator has written anything for" in text
-    assert (f"refuses port {port}" in text) is expected_names
+    assert (f"refuses port {port}" in text) is is_port_known
     remaining = read_document(LeftBehind, str(tmp_path / "run" / "left.json"))
     assert remaining is not None
     assert (remaining.job_id, remaining.node, remaining.released) == ("14", "n0002", True)

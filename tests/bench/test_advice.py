@@ -10,8 +10,8 @@ from clusterrun.model.errors import BadInput
 
 
 def question(parameters: float = 1e9, **changes: object) -> AdviceQuestion:
-    expected_names = {"optimizer": "adam", "precision": "fp32", "memory": 80e9}
-    return AdviceQuestion(parameters, **{**expected_names, **changes})  # type: ignore[arg-type]
+    defaults = {"optimizer": "adam", "precision": "fp32", "memory": 80e9}
+    return AdviceQuestion(parameters, **{**defaults, **changes})  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize(
@@ -50,11 +50,9 @@ def test_a_step_waits_for_what_its_backward_pass_cannot_hide():
     assert last.efficiency == pytest.approx(2 / 3)
 
 
-@pytest.mark.parametrize(
-    ("expected_names", "asks"), [({}, "--bandwidth"), ({"bandwidth": 1e9}, "--step-time")]
-)
-def test_what_is_missing_for_an_expectation_is_asked_for(expected_names, asks):
-    advice = advise(question(**expected_names))
+@pytest.mark.parametrize(("values", "asks"), [({}, "--bandwidth"), ({"bandwidth": 1e9}, "--step-time")])
+def test_what_is_missing_for_an_expectation_is_asked_for(values, asks):
+    advice = advise(question(**values))
     assert advice.expected == () and asks in " ".join(advice.lines)
 
 

@@ -141,7 +141,7 @@ def test_every_command_line_in_the_documents_is_understood(document: Path) -> No
             assert command is not None, line
         if isinstance(command, SweepGroup):
             command = command.commands["start"]  # the word that may be left out
-        expected_names = (
+        known_options = (
             options(command) | {"--help", "--help-all", "-h", "-f", "-m", "--version", "--", "\\"}
             if command
             else set()
@@ -149,7 +149,7 @@ def test_every_command_line_in_the_documents_is_understood(document: Path) -> No
         own = arguments[
             : next((n for n, word in enumerate(arguments) if not word.startswith("-")), len(arguments))
         ]
-        assert [word for word in own if word.partition("=")[0] not in expected_names] == [], line
+        assert [word for word in own if word.partition("=")[0] not in known_options] == [], line
 
 
 @pytest.mark.parametrize(
@@ -165,10 +165,10 @@ def test_an_example_is_understood_to_its_last_option(example: Example) -> None:
     ]
     if arguments[:1] == ["--host"]:
         arguments = arguments[2:] or ["--version"]  # there as here; without a command it opens the connection
-    expected_names: click.Command = root
-    while isinstance(expected_names, click.Group) and arguments and not arguments[0].startswith("-"):
-        below = expected_names.get_command(click.Context(expected_names), arguments.pop(0))
+    command: click.Command = root
+    while isinstance(command, click.Group) and arguments and not arguments[0].startswith("-"):
+        below = command.get_command(click.Context(command), arguments.pop(0))
         assert below is not None, example.line
-        expected_names = below
+        command = below
     if "--version" not in arguments:
-        expected_names.make_context(expected_names.name, arguments)
+        command.make_context(command.name, arguments)

@@ -153,8 +153,8 @@ def test_no_column_is_lost_to_a_long_reason_which_stands_below_where_there_is_no
 ) -> None:
     output = re.sub(r"\x1b\[[0-9;]*m", "", on_terminal(three, "status", columns=columns)).splitlines()
     heads = output[0].split()
-    expected_names = [field.header for field in RUN.columns]
-    assert heads == [head for head in expected_names if head in heads] and max(map(len, output)) <= columns
+    headers = [field.header for field in RUN.columns]
+    assert heads == [head for head in headers if head in heads] and max(map(len, output)) <= columns
     assert {"RUN", "STATE"} <= {*heads} and ("REASON" in heads) == (columns > 80)
     whole = " ".join(line.strip() for line in output)
     row = re.compile(r"\d{8}-\d{6}-\w{4}-old-train  1\.1  FAILED .*  4×8 .* 9 s\b")
@@ -179,8 +179,8 @@ def test_a_narrow_terminal_is_told_which_columns_it_does_not_show(three: Command
     output = on_terminal(three, "status", columns=60, errors=True, NO_COLOR="1").splitlines()
     left_out = re.fullmatch(r"no room for (.*): a wider terminal shows more", output[-1])
     assert left_out
-    expected_names = {field.header for field in RUN.columns} - {"REASON"}
-    assert {*left_out[1].split(", ")} == expected_names - {*output[0].split()}
+    headers = {field.header for field in RUN.columns} - {"REASON"}
+    assert {*left_out[1].split(", ")} == headers - {*output[0].split()}
 
 
 def test_the_table_says_when_a_run_failed(clusterrun: CommandLine) -> None:

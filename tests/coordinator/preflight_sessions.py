@@ -95,8 +95,8 @@ class Simple:
         self.progress = f"{len(self._waiting)} nodes are still asked"
         if not self._waiting and self.outcome is None:
             fit = [node for node in sorted(self._names) if node not in self._faults]
-            expected_names = len(self._places) == self._orders.nodes
-            world = self._kept(fit) if expected_names else tuple(fit[: self._orders.nodes])
+            is_complete = len(self._places) == self._orders.nodes
+            world = self._kept(fit) if is_complete else tuple(fit[: self._orders.nodes])
             nodes = tuple(self._report_of(node, world) for node in sorted(self._names))
             enough = len(world) == self._orders.nodes
             excluded = tuple(self._names[node] for node in sorted(self._faults))

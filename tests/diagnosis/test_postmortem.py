@@ -462,8 +462,8 @@ def test_who_alone_brings_another_size_than_all_ever_did_is_named_where_sizes_ma
 ) -> None:
     """As seen of an all_to_all_single with other splits on one rank: whom it sent too much aborts."""
     errors = heard(0, f"  {ABORTED}".replace("1000 vs 4", "16 vs 8"))
-    expected_names = tuple(exchanges(rank, *sizes) for rank, sizes in brought.items())
-    result = explain(left(*errors, failure=failure(0, -6), last=expected_names))
+    snapshots = tuple(exchanges(rank, *sizes) for rank, sizes in brought.items())
+    result = explain(left(*errors, failure=failure(0, -6), last=snapshots))
     assert (result.verdict, [entry.rank for entry in result.culprits]) == (Verdict.MISMATCH, named)
     assert all("where the others called it of [8] Float" in entry.why for entry in result.culprits)
 

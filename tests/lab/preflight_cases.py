@@ -134,9 +134,9 @@ def state(answer: dict[str, Any]) -> dict[str, Any]:
 
 
 def _doing(site: Site, answer: dict[str, Any]) -> str:
-    expected_names = state(answer)
-    assert expected_names.get("phase") not in ("training", "ended"), expected_names
-    return str(expected_names.get("reason", "")) if expected_names.get("phase") == "preflight" else ""
+    run_state = state(answer)
+    assert run_state.get("phase") not in ("training", "ended"), run_state
+    return str(run_state.get("reason", "")) if run_state.get("phase") == "preflight" else ""
 
 
 def ended(site: Site, answer: dict[str, Any]) -> dict[str, Any]:

@@ -350,8 +350,8 @@ def test_a_job_that_gets_the_number_of_an_older_run_is_not_taken_for_its_job(acc
     number = older["job_id"]
     until(lambda: len(list(filter(None, local.outputs(older).values()))) == 4)
     state = Path(older["run_dir"], "state.json")
-    expected_names = json.loads(state.read_text())
-    assert (expected_names["state"], lab.exec(["scancel", number]).code) == ("RUNNING", 0)
+    state_json = json.loads(state.read_text())
+    assert (state_json["state"], lab.exec(["scancel", number]).code) == ("RUNNING", 0)
     others: set[str] = set()
     while len(others) < 2:
         result = lab.exec(["sbatch", "--parsable", "--hold", "-o/dev/null", "--wrap=true"])
@@ -359,7 +359,7 @@ def test_a_job_that_gets_the_number_of_an_older_run_is_not_taken_for_its_job(acc
             assert lab.exec(["scancel", number]).code == 0
         others |= {taken} - {"", number}
     until(lambda: number not in lab.exec(["squeue", "-ho%i", "-tall"]).out.split(), 180)
-    state.write_text(json.dumps({**expected_names, "updated_at": expected_names["updated_at"] - 86400}))
+    state.write_text(json.dumps({**state_json, "updated_at": state_json["updated_at"] - 86400}))
     remote = Site(lab, local.home.with_name("another home"), local.project)
     newer = remote.submit(*stay)
     assert newer["job_id"] == number

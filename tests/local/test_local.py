@@ -195,8 +195,8 @@ def test_gpus_are_those_a_program_started_here_would_see(
     tmp_path: Path, run: Callable[..., system.Completed], visible: str | None, count: int
 ) -> None:
     (tmp_path / "nvidia-smi").touch(0o755)
-    expected_names = {"PATH": str(tmp_path), **({} if visible is None else {"CUDA_VISIBLE_DEVICES": visible})}
-    assert gpus.count_gpus(expected_names, run, str(tmp_path), places=()) == count
+    environment = {"PATH": str(tmp_path), **({} if visible is None else {"CUDA_VISIBLE_DEVICES": visible})}
+    assert gpus.count_gpus(environment, run, str(tmp_path), places=()) == count
 
 
 def test_without_nvidia_smi_the_drivers_folder_is_counted(tmp_path: Path) -> None:

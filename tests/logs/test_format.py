@@ -21,10 +21,10 @@ def test_every_line_is_headed_by_node_rank_and_stream() -> None:
 
 
 def test_a_node_whose_name_is_not_known_yet_goes_by_its_number() -> None:
-    expected_names: list[str] = []
-    headings = Headings(lambda: tuple(expected_names), 1, 2)
+    node_names: list[str] = []
+    headings = Headings(lambda: tuple(node_names), 1, 2)
     before = headings.of(1, "out")
-    expected_names += ["a", "b"]
+    node_names += ["a", "b"]
     until = time.monotonic() + 40  # it asks again, but not for every line
     while (after := headings.of(1, "out")) == before and time.monotonic() < until:
         time.sleep(0.005)

@@ -110,12 +110,12 @@ def test_a_damaged_document_is_refused_by_the_name_of_the_field(
 
 @given(st.dictionaries(st.text(min_size=1), st.none() | st.integers() | st.lists(st.text())))
 def test_fields_that_only_a_newer_version_knows_are_ignored(more: dict[str, object]) -> None:
-    expected_names = encode(STATE)
+    state_json = encode(STATE)
     ours = {*fields(STATE), *fields(STATE.attempts[0]), "must_understand"}
     more = {name: value for name, value in more.items() if name not in ours}
-    attempts = [{**attempt, **more} for attempt in expected_names["attempts"]]
-    assert decode(RunState, {**more, **expected_names, "attempts": attempts}) == STATE
-    assert decode(RunState, {**more, **expected_names, "must_understand": ["epoch"]}) == STATE
+    attempts = [{**attempt, **more} for attempt in state_json["attempts"]]
+    assert decode(RunState, {**more, **state_json, "attempts": attempts}) == STATE
+    assert decode(RunState, {**more, **state_json, "must_understand": ["epoch"]}) == STATE
 
 
 def test_fields_that_have_their_defaults_need_not_be_written() -> None:

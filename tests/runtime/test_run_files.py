@@ -326,11 +326,9 @@ def test_a_disk_without_room_is_told_from_one_with_room(
 ) -> None:
     assert run_files.no_room(paths.run_dir) == ""
     assert run_files.no_room(paths.run_dir + "/gone") == "No such file or directory"
-    expected_names = os.statvfs(paths.run_dir)
+    real_disk = os.statvfs(paths.run_dir)
     for free in ({"f_bavail": 0}, {"f_favail": 0, "f_files": 9}):
-        values = {
-            name: getattr(expected_names, name) for name in ("f_bavail", "f_frsize", "f_files", "f_favail")
-        }
+        values = {name: getattr(real_disk, name) for name in ("f_bavail", "f_frsize", "f_files", "f_favail")}
         disk = types.SimpleNamespace(**{**values, **free})
         monkeypatch.setattr(run_files.os, "statvfs", lambda _, disk=disk: disk)
         assert run_files.no_room(paths.run_dir) == "No space left on device"

@@ -92,16 +92,16 @@ def test_another_cluster_is_asked_for_itself(
 def test_a_controller_that_is_down_is_asked_ever_more_seldom_and_its_last_answer_stays(
     shared: SharedJobs, controller: Controller, clock: HandClock
 ) -> None:
-    expected_names = shared.jobs()
+    answer = shared.jobs()
     controller.down, requested = True, []
     for _ in range(200):
         clock.time += 1
         before = controller.asked
         news = shared.jobs()
         assert (news.rows, news.at, bool(news.failure)) == (
-            expected_names.rows,
-            expected_names.at,
-            clock.time > expected_names.at + 2,
+            answer.rows,
+            answer.at,
+            clock.time > answer.at + 2,
         )
         requested += [clock.time] * (controller.asked - before)
     pauses = [later - value for value, later in pairwise(requested)]

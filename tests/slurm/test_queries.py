@@ -229,8 +229,8 @@ def test_a_wrong_number_of_cells_is_an_error_that_shows_the_line(out: str) -> No
 
 def cells(fields: tuple[Field, ...], mark: str, number: int, name: str, comment: str) -> str:
     """A row as Slurm prints it, with a name and a comment that somebody chose."""
-    expected_names = {"job_id": str(number), "name": name, "comment": comment}
-    return mark.join(expected_names.get(field.name, "5") for field in fields) + "\n"
+    values = {"job_id": str(number), "name": name, "comment": comment}
+    return mark.join(values.get(field.name, "5") for field in fields) + "\n"
 
 
 HOSTILE = st.text(st.sampled_from("a1|[]<>\n\r\x1b %\\\"'") | st.characters(codec="utf-8"), max_size=30)

@@ -332,7 +332,7 @@ class Patrol:
             # Ranks of one look may be ending while the next attempt starts. Ranks of two looks are not.
             lasting = [key for key in now if now[key] & before.get(key, set())]
             for name in {name for name, _ in lasting}:
-                alive = sorted(attempt for expected_names, attempt in lasting if expected_names == name)
+                alive = sorted(attempt for run_name, attempt in lasting if run_name == name)
                 if len(alive) > 1 and name in self._runs:
                     self._runs[name].twins.append(f"ranks of attempts {alive}")
             before = now

@@ -283,7 +283,7 @@ ALLOWED = {
 
 @pytest.mark.parametrize(
     ("action", "number"),
-    [(action, number) for action, expected_names in CATALOGUE.items() for number in expected_names],
+    [(action, number) for action, numbers in CATALOGUE.items() for number in numbers],
 )
 def test_every_number_of_nvidias_catalogue_has_the_class_of_its_action(action, number):
     assert xid.CLASSES.get(number, ("",))[0] in ALLOWED.get(action, {"", xid.MONITOR})

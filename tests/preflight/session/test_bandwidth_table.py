@@ -62,8 +62,8 @@ MACHINES = [
 def test_no_machine_that_somebody_measured_is_below_the_floor_of_its_kind(
     gpu, gpus, gigabits, nodes, rate, source
 ):
-    expected_names = expected_bandwidth.row(gpu, gpus, gigabits, nodes)
-    assert expected_names is None or expected_names.floor <= rate, (expected_names, source)
+    expectation = expected_bandwidth.row(gpu, gpus, gigabits, nodes)
+    assert expectation is None or expectation.floor <= rate, (expectation, source)
 
 
 @pytest.mark.parametrize("gpu", ["NVIDIA H100 PCIe", "NVIDIA A100-PCIE-40GB", "NVIDIA A100 80GB PCIe"])
