@@ -72,50 +72,31 @@ def test_a_fault_between_two_groups_is_one_between_each_two_of_them(lab, argumen
 
 @pytest.mark.lab
 @pytest.mark.parametrize(
-    "arguments",
-    [
-        ("freeze", "n0002"),
-        ("kill", "n0002"),
-        ("drain", "n0002", "--reason", "bad cable"),
-        ("controller", "stop"),
-        ("slow", "n0002", "--rate", "50mbit"),
-        ("gpu", "n0002", "--count", "0"),
-        ("gpu", "n0002", "--hang"),
-        ("name", "n0001=10.9.9.9"),
-        ("name", "n0001=10.9.9.9", "--host", "n0002"),
-        ("disk-full", "n0002", "/tmp"),
-    ],
-)
-def test_every_fault_can_be_typed_and_healed(lab, arguments: tuple[str, ...]) -> None:
-    code, _, message = typed("fault", *arguments, "--name", lab.name)
-    assert (code, message.startswith("in force: "), len(lab.faults)) == (0, True, 1)
-    assert typed("fault", "heal", "--name", lab.name)[0] == 0
-    assert lab.wait_idle(90)
-
-
-@pytest.mark.lab
-@pytest.mark.parametrize(
     ("fault", "undo"),
     [
-        (("freeze", "n0002"), ("thaw", "n0002")),
-        (("drain", "n0002"), ("resume", "n0002")),
-        (("controller", "stop"), ("controller", "start")),
+        ("freeze n0002", "thaw n0002"),
+        ("kill n0002", "heal"),
+        ("drain n0002 --reason bad-cable", "resume n0002"),
+        ("controller stop", "controller start"),
+        ("slow n0002 --rate 50mbit", "heal"),
+        ("gpu n0002 --count 0", "heal"),
+        ("gpu n0002 --hang", "heal"),
+        ("name n0001=10.9.9.9", "heal"),
+        ("name n0001=10.9.9.9 --host n0002", "heal"),
+        ("disk-full n0002 /tmp", "heal"),
     ],
 )
-def test_what_has_an_opposite_is_undone_by_it(lab, fault: tuple, undo: tuple) -> None:
-    typed("fault", *fault, "--name", lab.name)
-    assert lab.faults
-    assert typed("fault", *undo, "--name", lab.name)[2].startswith("healed: ")
-    assert lab.faults == ()
-    assert lab.wait_idle(90)
+def test_every_fault_can_be_typed_and_undone(lab, fault: str, undo: str) -> None:
+    code, _, message = typed("fault", *fault.split(), "--name", lab.name)
+    assert (code, message.startswith("in force: "), len(lab.faults)) == (0, True, 1)
+    assert typed("fault", *undo.split(), "--name", lab.name)[2].startswith("healed: ")
+    assert lab.faults == () and lab.wait_idle(90)
 
 
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
         (("up", "--nodes", "0"), "--nodes must not be 0"),
-        (("up", "--nodes", "100000"), "GiB of memory"),
-        (("up", "--name", "no host name"), "cannot be the name of a lab"),
         (("up", "--set", "KillWait"), "is not a setting"),
         (("exec", "--name", "nonesuch", "--", "true"), "no lab named 'nonesuch' is up"),
         (("status", "--name", "nonesuch"), "clusterrun lab up --name nonesuch"),

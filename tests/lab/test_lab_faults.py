@@ -102,32 +102,63 @@ def pings(lab: Lab, one: str, other: str) -> bool:
         return got.result().code == 0
 
 
-def test_a_cut_host_reaches_nobody_and_nobody_reaches_it_until_healed(lab: Lab) -> None:
-    with serving(lab, "n0002", 7001), serving(lab, "n0001", 7001):
-        lab.fault("cut", "n0002")
-        assert wait_for(
-            lambda: (
-                [reaches(lab, "n0001", "n0002", 7001), reaches(lab, "n0002", "n0001", 7001)] == [False, False]
-            ),
-            LIMIT,
-        )
-        lab.heal("n0002")
-        assert wait_for(
-            lambda: (
-                [reaches(lab, "n0001", "n0002", 7001), reaches(lab, "n0002", "n0001", 7001)] == [True, True]
-            ),
-            LIMIT,
-        )
-
-
-def test_a_one_way_cut_swallows_one_direction_only(lab: Lab) -> None:
-    lab.fault("cut", "n0002", to="n0003")
-    assert wait_for(
-        lambda: [pings(lab, "n0002", "n0003"), pings(lab, "n0003", "n0002")] == [False, True], LIMIT
-    )
-    assert wait_for(lambda: pings(lab, "n0002", "n0004"), LIMIT)
+@pytest.mark.parametrize(
+    ("details", "lost", "delivered"),
+    [
+        ({}, [("n0002", "n0001"), ("n0001", "n0002")], [("n0001", "n0003")]),
+        ({"to": "n0003"}, [("n0002", "n0003")], [("n0003", "n0002"), ("n0002", "n0004")]),
+        ({"to": "n0003", "both": True}, [("n0002", "n0003"), ("n0003", "n0002")], [("n0002", "n0004")]),
+    ],
+)
+def test_a_cut_of_n0002_swallows_what_goes_these_ways_until_it_is_healed(
+    lab: Lab, details: dict[str, str | bool], lost: list[tuple[str, str]], delivered: list[tuple[str, str]]
+) -> None:
+    lab.fault("cut", "n0002", **details)
+    expected = [False] * len(lost) + [True] * len(delivered)
+    assert wait_for(lambda: [pings(lab, *way) for way in (*lost, *delivered)] == expected, LIMIT)
+    with pytest.raises(BadInput, match="is in force already"):
+        lab.fault("cut", "n0002", **details)
     lab.heal()
-    assert wait_for(lambda: pings(lab, "n0002", "n0003"), LIMIT)
+    assert wait_for(lambda: all(pings(lab, *way) for way in lost), LIMIT)
+
+
+SERVER, OTHER_PORT = ("n0003", 7101), ("n0003", 7112)
+
+
+@pytest.mark.parametrize(
+    ("kind", "host", "details", "closed", "still_open"),
+    [
+        (
+            "cut",
+            "n0002",
+            {"to": "n0003", "port": 7101},
+            [("n0002", *SERVER)],
+            [("n0002", *OTHER_PORT), ("n0001", *SERVER)],
+        ),
+        (
+            "cut",
+            "n0003",
+            {"port": "7100-7110"},
+            [("n0002", *SERVER), ("n0003", "n0001", 7101)],
+            [("n0002", *OTHER_PORT), ("n0002", "n0001", 7101)],
+        ),
+        ("freeze", "n0003", {"process": " 7101 "}, [("n0002", *SERVER)], [("n0002", *OTHER_PORT)]),
+    ],
+)
+def test_a_fault_of_one_port_leaves_the_others_open(
+    lab: Lab,
+    kind: str,
+    host: str,
+    details: dict[str, str | int],
+    closed: list[tuple[str, str, int]],
+    still_open: list[tuple[str, str, int]],
+) -> None:
+    with serving(lab, *SERVER), serving(lab, *OTHER_PORT), serving(lab, "n0001", 7101):
+        lab.fault(kind, host, **details)
+        expected = [False] * len(closed) + [True] * len(still_open)
+        assert wait_for(lambda: [reaches(lab, *way) for way in (*closed, *still_open)] == expected, LIMIT)
+        lab.heal()
+        assert wait_for(lambda: all(reaches(lab, *way) for way in closed), LIMIT)
 
 
 COUNT = """
@@ -196,51 +227,6 @@ def test_a_flapping_host_comes_and_goes_until_it_is_healed(lab: Lab) -> None:
     assert not [entry for entry in lab.processes() if "ip rule add" in entry.command]
 
 
-@pytest.mark.parametrize(
-    ("kind", "details"),
-    [("lose", {"share": "0"}), ("lose", {"share": "100"}), ("flap", {"down": "4", "every": "4"})],
-)
-def test_a_share_or_a_time_that_cannot_be_is_refused(lab: Lab, kind: str, details: dict[str, str]) -> None:
-    with pytest.raises(BadInput):
-        lab.fault(kind, "n0002", **details)
-
-
-def test_a_cut_both_ways_swallows_both_directions_of_that_pair(lab: Lab) -> None:
-    lab.fault("cut", "n0002", to="n0003", both=True)
-    assert wait_for(
-        lambda: [pings(lab, "n0002", "n0003"), pings(lab, "n0003", "n0002")] == [False, False], LIMIT
-    )
-    lab.heal()
-    assert wait_for(
-        lambda: [pings(lab, "n0002", "n0003"), pings(lab, "n0003", "n0002")] == [True, True], LIMIT
-    )
-
-
-def test_a_cut_port_leaves_the_other_ports_open(lab: Lab) -> None:
-    with serving(lab, "n0003", 7002), serving(lab, "n0003", 7003):
-        lab.fault("cut", "n0002", to="n0003", port=7002)
-        assert wait_for(
-            lambda: [reaches(lab, "n0002", "n0003", port) for port in (7002, 7003)] == [False, True], LIMIT
-        )
-        assert wait_for(lambda: reaches(lab, "n0001", "n0003", 7002), LIMIT)
-        lab.heal()
-        assert wait_for(lambda: reaches(lab, "n0002", "n0003", 7002), LIMIT)
-
-
-def test_a_cut_range_of_ports_swallows_these_both_ways_and_no_others(lab: Lab) -> None:
-    with serving(lab, "n0003", 7101), serving(lab, "n0003", 7112), serving(lab, "n0001", 7101):
-        lab.fault("cut", "n0003", port="7100-7110")
-        assert wait_for(
-            lambda: [reaches(lab, "n0002", "n0003", port) for port in (7101, 7112)] == [False, True], LIMIT
-        )
-        assert wait_for(
-            lambda: [reaches(lab, caller, "n0001", 7101) for caller in ("n0003", "n0002")] == [False, True],
-            LIMIT,
-        )
-        lab.heal()
-        assert wait_for(lambda: reaches(lab, "n0002", "n0003", 7101), LIMIT)
-
-
 def test_a_slow_link_slows_that_pair_both_ways_and_nobody_else(lab: Lab) -> None:
     size = 1_000_000
     pairs = (("n0001", "n0003"), ("n0003", "n0001"), ("n0002", "n0003"), ("n0001", "n0002"))
@@ -301,24 +287,6 @@ def test_a_host_whose_cable_was_left_behind_is_switched_on_again(lab: Lab) -> No
     assert (lab.faults, lab.wait_idle(90)) == ((), True)
 
 
-def test_a_job_meets_the_fault_too(lab: Lab) -> None:
-    ask = ["srun", "-w", "n0002", sys.executable, "-c", CALL, "n0003", "7010", "0.5"]
-    with serving(lab, "n0003", 7010):
-        lab.fault("cut", "n0003", to="n0002")
-        cut = lab.exec(ask)
-        lab.heal()
-        healed = lab.exec(ask)
-    assert ("timed out" in cut.err, cut.code, healed.code) == (True, 1, 0)
-
-
-def test_a_connection_that_stands_is_cut_too(lab: Lab) -> None:
-    with serving(lab, "n0003", 7004, size=400_000_000):
-        lab.fault("slow", "n0003", rate="8mbit")
-        lab.fault("cut", "n0003", to="n0002")
-        assert call(lab, "n0002", "n0003", 7004, 1.0) is None
-        lab.heal()
-
-
 def test_a_slow_host_gets_and_sends_at_the_rate_named(lab: Lab) -> None:
     size = 4_000_000
     with serving(lab, "n0003", 7005, size), serving(lab, "n0001", 7005, size):
@@ -370,16 +338,6 @@ def test_a_program_of_exec_goes_on_when_its_host_is_thawed(lab: Lab) -> None:
 def stat_of(process: int) -> str:
     with open(f"/proc/{process}/stat") as file:
         return file.read().rpartition(")")[2].split()[0]
-
-
-def test_one_process_can_be_frozen_alone(lab: Lab) -> None:
-    with serving(lab, "n0004", 7007), serving(lab, "n0004", 7008):
-        lab.fault("freeze", "n0004", process=" 7007 ")
-        assert wait_for(
-            lambda: [reaches(lab, "n0001", "n0004", port) for port in (7007, 7008)] == [False, True], LIMIT
-        )
-        lab.heal()
-        assert wait_for(lambda: reaches(lab, "n0001", "n0004", 7007), LIMIT)
 
 
 def test_a_killed_host_loses_every_process_and_boots_again(lab: Lab) -> None:
@@ -569,6 +527,9 @@ def test_faults_in_force_are_listed_and_one_can_be_healed_alone(lab: Lab) -> Non
         ("cut", "n0001", {"to": "n0002", "port": 99999}, "is not a port"),
         ("cut", "n0001", {"port": "7-5"}, "is not a port"),
         ("cut", "n0001", {"port": "7-8-9"}, "is not a port"),
+        ("lose", "n0002", {"share": "0"}, "is not a share"),
+        ("lose", "n0002", {"share": "100"}, "is not a share"),
+        ("flap", "n0002", {"down": "4", "every": "4"}, "--every"),
         ("slow", "n0001", {"rate": "fast"}, "is not a rate"),
         ("slow-link", "n0001", {"to": "n0002", "rate": "fast"}, "is not a rate"),
         ("slow-link", "n0001", {"to": "n0001", "rate": "5mbit"}, "has no link to itself"),
@@ -589,10 +550,3 @@ def test_a_fault_that_cannot_be_meant_is_refused(lab: Lab, kind, host, details, 
     with pytest.raises(BadInput, match=message):
         lab.fault(kind, host, **details)
     assert lab.faults == ()
-
-
-def test_a_fault_in_force_is_not_given_twice(lab: Lab) -> None:
-    lab.fault("cut", "n0001", to="n0002")
-    with pytest.raises(BadInput, match="is in force already"):
-        lab.fault("cut", "n0001", to="n0002")
-    lab.heal()

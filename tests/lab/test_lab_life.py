@@ -16,7 +16,7 @@ import pytest
 from clusterrun.lab.lab import Lab, alive
 from clusterrun.lab.namespaces import LabError, is_stopped, started_at, stray_keepers, wait_for
 from clusterrun.lab.place import labs_home, read_state, write_state
-from clusterrun.lab.spec import LabSpec
+from clusterrun.lab.spec import LabSpec, Proctrack
 from clusterrun.model.errors import BadInput
 from tests.lab_fixture import MakeLab, mend
 
@@ -56,9 +56,13 @@ def read(path: Path) -> str:
         return ""
 
 
-def test_down_leaves_nothing(own: Lab) -> None:
+@pytest.mark.parametrize("proctrack", [Proctrack.LINUXPROC, Proctrack.CGROUP])
+def test_down_leaves_nothing(own: Lab, proctrack: Proctrack) -> None:
+    if proctrack is Proctrack.CGROUP and not os.path.isdir("/sys/fs/cgroup/freezer"):
+        pytest.skip("no freezer of cgroup version 1 here")
     before = machine(own.name)
-    own.up(spec(own))
+    own.up(replace(spec(own), proctrack=proctrack))
+    assert bool(machine(own.name)["cgroups"]) is (proctrack is Proctrack.CGROUP)
     own.exec(["sbatch", "--output=/dev/null", "--wrap", "sleep 100"])
     own.exec(["sh", "-c", "setsid sleep 1000 >/dev/null 2>&1 &"], host="n0002")
     own.fault("disk-full", "n0001", path="/tmp")
@@ -70,23 +74,11 @@ def test_down_leaves_nothing(own: Lab) -> None:
 
 
 @pytest.mark.slow
-def test_twenty_ups_and_downs_leave_the_machine_as_it_was(own: Lab) -> None:
+def test_many_ups_and_downs_leave_the_machine_as_it_was(own: Lab) -> None:
     before = machine(own.name)
-    for _ in range(20):
+    for _ in range(8):
         own.up(spec(own, nodes=4))
         own.down()
-    assert machine(own.name) == before
-
-
-def test_cgroups_go_with_the_lab(own: Lab) -> None:
-    if not os.path.isdir("/sys/fs/cgroup/freezer"):
-        pytest.skip("no freezer of cgroup version 1 here")
-    from clusterrun.lab.spec import Proctrack
-
-    before = machine(own.name)
-    own.up(replace(spec(own), proctrack=Proctrack.CGROUP))
-    assert machine(own.name)["cgroups"]
-    own.down()
     assert machine(own.name) == before
 
 

@@ -9,7 +9,6 @@ import sys
 import pytest
 
 from clusterrun.lab.lab import Lab
-from clusterrun.lab.spec import LabSpec
 from clusterrun.model.errors import BadInput
 
 pytestmark = pytest.mark.lab
@@ -90,11 +89,6 @@ def test_an_ordinary_user_submits_and_another_one_looks_on(lab: Lab) -> None:
 def test_a_user_that_does_not_exist_is_refused(lab: Lab) -> None:
     with pytest.raises(BadInput, match="there is no user 'carol'"):
         lab.exec(["true"], user="carol")
-
-
-def test_up_says_that_it_is_up_already(lab: Lab) -> None:
-    with pytest.raises(BadInput, match="is already up"):
-        Lab(lab.name).up(LabSpec(name=lab.name))
 
 
 def test_a_host_that_does_not_exist_is_named(lab: Lab) -> None:

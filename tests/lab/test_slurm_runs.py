@@ -199,14 +199,6 @@ def test_a_template_of_ones_own_and_options_passed_on_make_the_run_they_describe
     assert re.fullmatch(rf"clusterrun:{answer['run_id']}:[0-9a-f]{{16}} mine", comment)
 
 
-def test_a_run_waits_for_the_one_it_is_to_follow(on_slurm: Site) -> None:
-    first = on_slurm.submit("--sbatch", "hold", "tell.py")
-    second = on_slurm.submit("--after", first["run_id"], "tell.py")
-    assert on_slurm.status(second["run_id"])["reason"].startswith("waits for the job that it depends on")
-    assert on_slurm.lab.exec(["scontrol", "release", first["job_id"]]).code == 0
-    assert on_slurm.run("wait", first["run_id"], second["run_id"]).code == 0
-
-
 def test_a_run_whose_predecessor_failed_is_cancelled_and_says_which_one(on_slurm: Site) -> None:
     first = on_slurm.submit("--sbatch", "hold", "--name", "first", "tell.py")
     second = on_slurm.submit("--after", "first", "--name", "second", "tell.py")
@@ -397,27 +389,18 @@ def test_nothing_is_left_of_a_cancelled_run_under_each_way_of_tracking_processes
 ) -> None:
     lab = make_lab(nodes=2, gpus=2, proctrack=proctrack)
     local = site(lab, tmp_path)
-    for number, phase in enumerate(("starting", "training")):
+    for ended_by, phase in (("cancel", "starting"), ("cancel", "training"), ("scancel", "training")):
         answer = local.submit("--nodes", "2", "--gpus", "2", "stay.py", "--stubborn")
         if phase == "training":
             until(lambda answer=answer: list(local.outputs(answer).values()) == ["here\n"] * 4)
-        assert local.run("cancel", answer["run_id"]).code == 0
-        assert (number, local.status(answer["run_id"])["state"], leftovers(lab)) == (number, "CANCELLED", [])
+        if ended_by == "cancel":
+            assert local.run("cancel", answer["run_id"]).code == 0
+        else:
+            assert lab.exec(["scancel", answer["job_id"]]).code == 0
+            assert local.run("wait", answer["run_id"]).code == 1
+        state = local.status(answer["run_id"])["state"]
+        assert (ended_by, phase, state, leftovers(lab)) == (ended_by, phase, "CANCELLED", [])
     assert lab.exec(["sinfo", "--noheader", "--format=%T"]).out.split() == ["idle"]
-    lab.down()
-
-
-@pytest.mark.parametrize("proctrack", ["linuxproc", "pgid", "cgroup"])
-def test_nothing_is_left_of_a_run_that_scancel_ended_behind_our_back(
-    make_lab: MakeLab, tmp_path: Path, proctrack: str
-) -> None:
-    lab = make_lab(nodes=2, gpus=2, proctrack=proctrack)
-    local = site(lab, tmp_path)
-    answer = local.submit("--nodes", "2", "--gpus", "2", "stay.py")
-    until(lambda: list(local.outputs(answer).values()) == ["here\n"] * 4)
-    assert lab.exec(["scancel", answer["job_id"]]).code == 0
-    assert local.run("wait", answer["run_id"]).code == 1
-    assert (local.status(answer["run_id"])["state"], leftovers(lab)) == ("CANCELLED", [])
     lab.down()
 
 
