@@ -32,8 +32,8 @@ def verdict(*observed: RankSnapshot, **changes: object) -> Diagnosis:
     return decide(case(*observed, **changes)).diagnosis
 
 
-def blamed(found: Diagnosis) -> list[tuple[int, str, str]]:
-    return [(culprit.rank, culprit.node, culprit.why) for culprit in found.culprits]
+def blamed(diagnosis: Diagnosis) -> list[tuple[int, str, str]]:
+    return [(culprit.rank, culprit.node, culprit.why) for culprit in diagnosis.culprits]
 
 
 def test_a_rank_that_never_came_is_told_whole() -> None:
@@ -273,11 +273,11 @@ def test_ranks_that_move_with_results_of_different_sizes_are_told(
     sizes: list[str], culprits: list[int]
 ) -> None:
     size = len(sizes)
-    seen = []
+    snapshots = []
     for number, own in enumerate(sizes):
         calls = (*history(7), record(8, sizes=own), *history(10)[8:])
-        seen.append(rank(number, size, records=calls, moved=True))
-    diagnosis = verdict(*seen)
+        snapshots.append(rank(number, size, records=calls, moved=True))
+    diagnosis = verdict(*snapshots)
     assert [culprit.rank for culprit in diagnosis.culprits] == culprits
     assert diagnosis.verdict is (Verdict.MISMATCH if culprits else Verdict.NOTHING)
     assert ("goes on with wrong results" in diagnosis.message) == bool(culprits)

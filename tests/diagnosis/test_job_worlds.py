@@ -26,7 +26,7 @@ ELASTIC = (
 )
 
 
-def seen(
+def sampled(
     rank: int,
     node: str = "n0",
     stack: tuple[str, ...] = ALL_REDUCE,
@@ -75,15 +75,21 @@ def blamed(diagnosis: Diagnosis) -> list[tuple[int, str]]:
 
 
 def test_the_rank_outside_of_the_collective_is_named_with_its_line_and_certainty() -> None:
-    found = verdict(seen(0), seen(1), seen(2, "n1"), seen(3, "n1", LOOP))
-    assert (found.verdict, blamed(found), found.certainty) == (Verdict.NEVER_ARRIVED, [(3, "n1")], 60)
-    assert found.culprits[0].why == "it waits in user code at train.py:33 (work)"
-    assert found.evidence == ("ranks 0-2 have waited 40 s in all_reduce at train.py:11 (step), for rank 3",)
+    diagnosis = verdict(sampled(0), sampled(1), sampled(2, "n1"), sampled(3, "n1", LOOP))
+    assert (diagnosis.verdict, blamed(diagnosis), diagnosis.certainty) == (
+        Verdict.NEVER_ARRIVED,
+        [(3, "n1")],
+        60,
+    )
+    assert diagnosis.culprits[0].why == "it waits in user code at train.py:33 (work)"
+    assert diagnosis.evidence == (
+        "ranks 0-2 have waited 40 s in all_reduce at train.py:11 (step), for rank 3",
+    )
 
 
 def test_a_rank_that_is_not_late_for_long_may_yet_come() -> None:
     judgement = diagnose_looks(
-        looks(seen(0, idle=3.0, size=2), seen(1, stack=LOOP, size=2)), (), JobHistory()
+        looks(sampled(0, idle=3.0, size=2), sampled(1, stack=LOOP, size=2)), (), JobHistory()
     )
     assert (judgement.certain, judgement.diagnosis.culprits) == (False, ())
     assert judgement.diagnosis.verdict is Verdict.NOTHING
@@ -92,7 +98,7 @@ def test_a_rank_that_is_not_late_for_long_may_yet_come() -> None:
 def test_a_rank_that_polls_is_blamed_once_it_was_seen_in_one_place_for_long() -> None:
     """Waiting ranks that run now and then have no time since which they wait: the looks give one."""
     history = JobHistory()
-    ranks = (*(seen(rank, idle=0.0, size=3) for rank in (0, 1)), seen(2, stack=LOOP, size=3))
+    ranks = (*(sampled(rank, idle=0.0, size=3) for rank in (0, 1)), sampled(2, stack=LOOP, size=3))
     first = diagnose_looks(looks(*ranks), (), history)
     later = [SeenRank(rank.name, replace(rank.snapshot, clock=NOW + 30), rank.counters) for rank in ranks]
     second = diagnose_looks(looks(*later), (), history)
@@ -103,23 +109,23 @@ def test_a_rank_that_polls_is_blamed_once_it_was_seen_in_one_place_for_long() ->
 @pytest.mark.parametrize("state", ["T", "t"])
 @pytest.mark.parametrize("stack", [(), LOOP, ALL_REDUCE])
 def test_a_stopped_rank_is_named_wherever_it_was_stopped(state: str, stack: tuple[str, ...]) -> None:
-    found = verdict(seen(0), seen(1, stack=stack, state=state), seen(2), seen(3))
-    assert (blamed(found), found.certainty) == ([(1, "n0")], 100)
-    assert found.evidence[0].startswith("ranks 0 and 2-3 have waited 40 s in all_reduce")
+    diagnosis = verdict(sampled(0), sampled(1, stack=stack, state=state), sampled(2), sampled(3))
+    assert (blamed(diagnosis), diagnosis.certainty) == ([(1, "n0")], 100)
+    assert diagnosis.evidence[0].startswith("ranks 0 and 2-3 have waited 40 s in all_reduce")
 
 
 def test_a_rank_without_a_process_is_named_with_the_node_it_belongs_to() -> None:
-    found = verdict(seen(0), seen(1), seen(3, "n1"))
-    assert (found.verdict, blamed(found)) == (Verdict.NEVER_ARRIVED, [(2, "n1")])
-    assert found.culprits[0].why == "it has no process: it has ended, or was never started"
-    assert found.certainty == 70
+    diagnosis = verdict(sampled(0), sampled(1), sampled(3, "n1"))
+    assert (diagnosis.verdict, blamed(diagnosis)) == (Verdict.NEVER_ARRIVED, [(2, "n1")])
+    assert diagnosis.culprits[0].why == "it has no process: it has ended, or was never started"
+    assert diagnosis.certainty == 70
 
 
 def test_ranks_on_a_node_that_did_not_answer_are_not_called_ended_but_the_node_is_named() -> None:
-    found = verdict(seen(0), seen(1), mute=(("n1", "within 21 s"),))
-    assert blamed(found) == [(-1, "n1")]
-    assert found.message == "the others wait for ranks 2-3; n1 did not answer"
-    late = verdict(seen(0), seen(1, stack=LOOP), mute=(("n1", "within 21 s"),))
+    diagnosis = verdict(sampled(0), sampled(1), mute=(("n1", "within 21 s"),))
+    assert blamed(diagnosis) == [(-1, "n1")]
+    assert diagnosis.message == "the others wait for ranks 2-3; n1 did not answer"
+    late = verdict(sampled(0), sampled(1, stack=LOOP), mute=(("n1", "within 21 s"),))
     assert (blamed(late), "no answer from n1: within 21 s" in late.evidence) == ([(1, "n0")], True)
 
 
@@ -129,39 +135,39 @@ def test_ranks_in_the_backward_pass_wait_by_their_native_frames() -> None:
         "/venv/lib/python3.11/site-packages/torch/autograd/graph.py:1 _engine_run_backward",
         "/home/me/train.py:7 x",
     )
-    waiting = [seen(rank, stack=line, native=backward) for rank in range(3)]
-    found = verdict(*waiting, seen(3, stack=LOOP))
-    assert blamed(found) == [(3, "n0")]
-    assert "in the backward pass at train.py:7 (x), for rank 3" in found.evidence[0]
+    waiting = [sampled(rank, stack=line, native=backward) for rank in range(3)]
+    diagnosis = verdict(*waiting, sampled(3, stack=LOOP))
+    assert blamed(diagnosis) == [(3, "n0")]
+    assert "in the backward pass at train.py:7 (x), for rank 3" in diagnosis.evidence[0]
 
 
 def test_ranks_that_wait_for_their_gpu_wait_for_the_rank_that_does_not() -> None:
     line = ("/home/me/train.py:7 x",)
-    waiting = [seen(rank, stack=line, native=("cudaStreamSynchronize",), busy=1.0) for rank in range(3)]
-    assert blamed(verdict(*waiting, seen(3, stack=LOOP))) == [(3, "n0")]
+    waiting = [sampled(rank, stack=line, native=("cudaStreamSynchronize",), busy=1.0) for rank in range(3)]
+    assert blamed(verdict(*waiting, sampled(3, stack=LOOP))) == [(3, "n0")]
 
 
 def test_ranks_that_move_do_not_hang() -> None:
-    moves = seen(0, idle=0.0, moved=True, size=3)
-    for others in ([], [seen(2, stack=LOOP, size=3)]):
-        found = verdict(moves, seen(1, idle=0.0, stack=LOOP, size=3), *others)
-        assert (found.verdict, found.culprits) == (Verdict.NOTHING, ())
+    moves = sampled(0, idle=0.0, moved=True, size=3)
+    for others in ([], [sampled(2, stack=LOOP, size=3)]):
+        diagnosis = verdict(moves, sampled(1, idle=0.0, stack=LOOP, size=3), *others)
+        assert (diagnosis.verdict, diagnosis.culprits) == (Verdict.NOTHING, ())
 
 
 def test_ranks_that_began_another_call_since_the_last_look_move() -> None:
     """Each waits for a rank that takes three seconds in turn. No single look shows that they get on."""
     history = JobHistory()
-    first = [seen(0, idle=2.0, switches=40, size=3), seen(1, idle=2.0, switches=40, size=3)]
-    late = seen(2, stack=LOOP, size=3)
+    first = [sampled(0, idle=2.0, switches=40, size=3), sampled(1, idle=2.0, switches=40, size=3)]
+    late = sampled(2, stack=LOOP, size=3)
     assert not diagnose_looks(looks(*first, late), (), history).certain
-    second = [seen(0, idle=1.0, switches=60, size=3), seen(1, idle=1.0, switches=60, size=3)]
+    second = [sampled(0, idle=1.0, switches=60, size=3), sampled(1, idle=1.0, switches=60, size=3)]
     judgement = diagnose_looks(looks(*second, late), (), history)
     assert (judgement.diagnosis.verdict, judgement.diagnosis.culprits) == (Verdict.NOTHING, ())
     assert judgement.diagnosis.message == "the ranks are making progress"
 
 
 def test_ranks_that_are_twice_found_in_one_line_and_run_between_are_looked_at_again() -> None:
-    ranks = [seen(rank, stack=LOOP, idle=0.0) for rank in range(4)]
+    ranks = [sampled(rank, stack=LOOP, idle=0.0) for rank in range(4)]
     history = JobHistory()
     for clock in (NOW, NOW + 60):
         later = [replace(rank, snapshot=replace(rank.snapshot, clock=clock)) for rank in ranks]
@@ -170,42 +176,42 @@ def test_ranks_that_are_twice_found_in_one_line_and_run_between_are_looked_at_ag
 
 
 def test_ranks_that_are_never_seen_in_a_collective_and_get_on_do_not_hang() -> None:
-    ranks = [replace(seen(rank, stack=LOOP, idle=0.0), changed=rank == 2) for rank in range(4)]
+    ranks = [replace(sampled(rank, stack=LOOP, idle=0.0), changed=rank == 2) for rank in range(4)]
     assert verdict(*ranks).message == "the ranks are making progress"
 
 
 def test_a_rank_whose_native_frames_are_unknown_is_not_blamed() -> None:
     """It may wait for the others in C++, as they do."""
     line = ("/home/me/train.py:7 x",)
-    waiting = [seen(rank, stack=line, native=("c10d::Reducer::finalize",)) for rank in (0, 1, 3)]
-    unclear = seen(2, stack=line)
+    waiting = [sampled(rank, stack=line, native=("c10d::Reducer::finalize",)) for rank in (0, 1, 3)]
+    unclear = sampled(2, stack=line)
     unclear = replace(unclear, snapshot=replace(unclear.snapshot, problem="its native frames"))
-    found = verdict(*waiting, unclear)
-    assert (found.verdict, found.culprits) == (Verdict.UNDETERMINED, ())
-    assert found.message.endswith("and it does not end; where rank 2 waits is unknown")
+    diagnosis = verdict(*waiting, unclear)
+    assert (diagnosis.verdict, diagnosis.culprits) == (Verdict.UNDETERMINED, ())
+    assert diagnosis.message.endswith("and it does not end; where rank 2 waits is unknown")
 
 
 def test_ranks_that_all_poll_for_a_lock_file_wait_unless_one_is_elsewhere() -> None:
     """A build of an extension that was killed leaves its lock file."""
     stack = ("/venv/lib/python3.11/site-packages/torch/utils/file_baton.py:50 FileBaton.wait", *LOOP)
     history = JobHistory()
-    ranks = [seen(rank, stack=stack, idle=0.0, size=3) for rank in range(3)]
+    ranks = [sampled(rank, stack=stack, idle=0.0, size=3) for rank in range(3)]
     later = [replace(rank, snapshot=replace(rank.snapshot, clock=NOW + 30)) for rank in ranks]
     for build, expected in (
         (ranks[2], Verdict.WAITING),
-        (seen(2, stack=LOOP, idle=0.0, size=3), Verdict.NOTHING),
+        (sampled(2, stack=LOOP, idle=0.0, size=3), Verdict.NOTHING),
     ):
         clock = replace(build, snapshot=replace(build.snapshot, clock=NOW + 30))
         diagnose_looks(looks(*ranks[:2], build), (), history)
-        found = diagnose_looks(looks(*later[:2], clock), (), history).diagnosis
-        assert (found.verdict, found.culprits) == (expected, ())
+        diagnosis = diagnose_looks(looks(*later[:2], clock), (), history).diagnosis
+        assert (diagnosis.verdict, diagnosis.culprits) == (expected, ())
 
 
 def test_the_holder_of_a_lock_that_waits_for_the_others_is_named() -> None:
-    waits = [seen(rank, stack=LOOP, lock_holder=100, lock="/scratch/cache.lock") for rank in (1, 2, 3)]
-    found = verdict(seen(0, stack=BARRIER), *waits)
-    assert (found.verdict, blamed(found)) == (Verdict.MISMATCH, [(0, "n0")])
-    assert "it holds the lock of /scratch/cache.lock that ranks 1-3 wait for" in found.message
+    waits = [sampled(rank, stack=LOOP, lock_holder=100, lock="/scratch/cache.lock") for rank in (1, 2, 3)]
+    diagnosis = verdict(sampled(0, stack=BARRIER), *waits)
+    assert (diagnosis.verdict, blamed(diagnosis)) == (Verdict.MISMATCH, [(0, "n0")])
+    assert "it holds the lock of /scratch/cache.lock that ranks 1-3 wait for" in diagnosis.message
 
 
 # --- different calls ---
@@ -218,28 +224,35 @@ BROADCAST = (ALL_REDUCE[0].replace("all_reduce", "broadcast"), "/home/me/train.p
 
 @pytest.mark.parametrize("call", [EVERYBODY, MainCall()])
 def test_the_one_rank_in_another_call_of_all_ranks_is_odd(call: MainCall) -> None:
-    found = verdict(*(seen(rank, call=call) for rank in range(3)), seen(3, stack=BARRIER))
-    assert (found.verdict, blamed(found)) == (Verdict.MISMATCH, [(3, "n0")])
-    assert found.culprits[0].why.startswith("it waits in barrier at train.py:20 (step), where ranks 0-2 wait")
+    diagnosis = verdict(*(sampled(rank, call=call) for rank in range(3)), sampled(3, stack=BARRIER))
+    assert (diagnosis.verdict, blamed(diagnosis)) == (Verdict.MISMATCH, [(3, "n0")])
+    assert diagnosis.culprits[0].why.startswith(
+        "it waits in barrier at train.py:20 (step), where ranks 0-2 wait"
+    )
 
 
 @pytest.mark.parametrize(
     "ranks",
     [
-        (seen(0), seen(1), seen(2, stack=BARRIER), seen(3, stack=BARRIER)),
-        (seen(0), seen(1), seen(2, stack=BARRIER, call=MainCall()), seen(3, stack=BARRIER, call=MainCall())),
+        (sampled(0), sampled(1), sampled(2, stack=BARRIER), sampled(3, stack=BARRIER)),
         (
-            *(seen(rank, stack=BARRIER) for rank in range(3)),
-            seen(3, stack=LINE, native=("c10d::Work::wait",), call=MainCall()),
+            sampled(0),
+            sampled(1),
+            sampled(2, stack=BARRIER, call=MainCall()),
+            sampled(3, stack=BARRIER, call=MainCall()),
         ),
         (
-            *(seen(rank, stack=BARRIER) for rank in range(3)),
-            seen(3, stack=LINE, native=STORE, call=MainCall()),
+            *(sampled(rank, stack=BARRIER) for rank in range(3)),
+            sampled(3, stack=LINE, native=("c10d::Work::wait",), call=MainCall()),
         ),
-        (seen(0, stack=BARRIER), seen(1, stack=BARRIER), seen(2, stack=BARRIER))
-        + (seen(3, stack=RECV, call=MainCall("recv", "recv", 0)),),
-        (*(seen(rank, stack=BARRIER) for rank in range(3)), seen(3, call=MainCall())),
-        (seen(0), seen(1, stack=BARRIER), seen(2, stack=BROADCAST), seen(3, stack=BROADCAST)),
+        (
+            *(sampled(rank, stack=BARRIER) for rank in range(3)),
+            sampled(3, stack=LINE, native=STORE, call=MainCall()),
+        ),
+        (sampled(0, stack=BARRIER), sampled(1, stack=BARRIER), sampled(2, stack=BARRIER))
+        + (sampled(3, stack=RECV, call=MainCall("recv", "recv", 0)),),
+        (*(sampled(rank, stack=BARRIER) for rank in range(3)), sampled(3, call=MainCall())),
+        (sampled(0), sampled(1, stack=BARRIER), sampled(2, stack=BROADCAST), sampled(3, stack=BROADCAST)),
     ],
     ids=[
         "two of each",
@@ -252,94 +265,98 @@ def test_the_one_rank_in_another_call_of_all_ranks_is_odd(call: MainCall) -> Non
     ],
 )
 def test_nobody_is_blamed_where_stacks_do_not_decide(ranks: tuple[SeenRank, ...]) -> None:
-    found = verdict(*ranks)
-    assert (found.verdict, found.culprits) == (Verdict.MISMATCH, ())
-    assert "stacks alone do not show which of them is wrong" in found.message
+    diagnosis = verdict(*ranks)
+    assert (diagnosis.verdict, diagnosis.culprits) == (Verdict.MISMATCH, ())
+    assert "stacks alone do not show which of them is wrong" in diagnosis.message
 
 
 def test_all_ranks_in_one_call_are_not_enough_to_name_anybody() -> None:
-    found = verdict(*(seen(rank, counters=(f"step={7 + (rank == 2)}",)) for rank in range(4)))
-    assert (found.verdict, found.culprits) == (Verdict.UNDETERMINED, ())
-    assert found.message.startswith("not enough seen: all ranks wait in all_reduce at train.py:11 (step)")
-    assert "ranks 0-1 and 3: step=7; rank 2: step=8" in found.evidence
+    diagnosis = verdict(*(sampled(rank, counters=(f"step={7 + (rank == 2)}",)) for rank in range(4)))
+    assert (diagnosis.verdict, diagnosis.culprits) == (Verdict.UNDETERMINED, ())
+    assert diagnosis.message.startswith("not enough seen: all ranks wait in all_reduce at train.py:11 (step)")
+    assert "ranks 0-1 and 3: step=7; rank 2: step=8" in diagnosis.evidence
 
 
 def test_two_threads_in_calls_of_all_ranks_are_named_unless_a_rank_is_absent() -> None:
     watcher = ThreadPlace("/home/me/train.py:60 watch", "/home/me/train.py:63 watch", "all_gather", True)
-    both = [seen(rank, threads=(watcher,)) for rank in range(2)]
-    found = verdict(*both, seen(2), seen(3))
-    assert (found.verdict, found.culprits) == (Verdict.MISMATCH, ())
-    assert found.message.startswith("two threads use one process group: another thread called all_gather at ")
-    assert blamed(verdict(*both, seen(2), seen(3, stack=LOOP))) == [(3, "n0")]
+    both = [sampled(rank, threads=(watcher,)) for rank in range(2)]
+    diagnosis = verdict(*both, sampled(2), sampled(3))
+    assert (diagnosis.verdict, diagnosis.culprits) == (Verdict.MISMATCH, ())
+    assert diagnosis.message.startswith(
+        "two threads use one process group: another thread called all_gather at "
+    )
+    assert blamed(verdict(*both, sampled(2), sampled(3, stack=LOOP))) == [(3, "n0")]
     of_own_group = (replace(watcher, is_of_all=False),)
-    found = verdict(*(seen(rank, threads=of_own_group) for rank in range(4)))
-    assert found.verdict is Verdict.UNDETERMINED
+    diagnosis = verdict(*(sampled(rank, threads=of_own_group) for rank in range(4)))
+    assert diagnosis.verdict is Verdict.UNDETERMINED
 
 
 def test_no_rank_is_left_to_set_a_key_for_which_all_wait() -> None:
-    found = verdict(*(seen(rank, stack=LINE, native=STORE) for rank in range(4)))
-    assert (found.verdict, found.culprits) == (Verdict.MISMATCH, ())
-    assert found.message.startswith("all ranks wait for a key of the store at train.py:50")
+    diagnosis = verdict(*(sampled(rank, stack=LINE, native=STORE) for rank in range(4)))
+    assert (diagnosis.verdict, diagnosis.culprits) == (Verdict.MISMATCH, ())
+    assert diagnosis.message.startswith("all ranks wait for a key of the store at train.py:50")
 
 
 # --- without stacks ---
 
 
 def test_without_stacks_the_states_are_shown_and_nobody_is_blamed() -> None:
-    found = verdict(*(seen(rank, stack=(), waits_in="futex") for rank in range(4)))
-    assert (found.verdict, found.culprits) == (Verdict.UNDETERMINED, ())
-    assert found.message == "not enough seen: no Python stack of the 4 ranks could be read"
-    (line,) = [line for line in found.evidence if "no stack" in line]
+    diagnosis = verdict(*(sampled(rank, stack=(), waits_in="futex") for rank in range(4)))
+    assert (diagnosis.verdict, diagnosis.culprits) == (Verdict.UNDETERMINED, ())
+    assert diagnosis.message == "not enough seen: no Python stack of the 4 ranks could be read"
+    (line,) = [line for line in diagnosis.evidence if "no stack" in line]
     assert line == "ranks 0-3: no stack; state S in futex, 0 processors, did not run during the look"
 
 
 def test_the_service_of_nccl_that_is_not_asked_is_named_if_nothing_else_decides() -> None:
-    stuck = [seen(rank, size=2) for rank in range(2)]
-    late = [seen(0, size=2), seen(1, size=2, stack=LOOP)]
+    stuck = [sampled(rank, size=2) for rank in range(2)]
+    late = [sampled(0, size=2), sampled(1, size=2, stack=LOOP)]
     evidence = [diagnose_looks(looks(*ranks, ras=2), (), JobHistory()).diagnosis for ranks in (stuck, late)]
     assert [RAS_IS_NOT_ASKED in diagnosis.evidence for diagnosis in evidence] == [True, False]
 
 
 def test_without_stacks_a_rank_that_has_no_process_is_named() -> None:
-    found = verdict(seen(0, stack=()), seen(1, stack=()), seen(3, "n1", stack=()))
-    assert blamed(found) == [(2, "n1")]
+    diagnosis = verdict(sampled(0, stack=()), sampled(1, stack=()), sampled(3, "n1", stack=()))
+    assert blamed(diagnosis) == [(2, "n1")]
 
 
 # --- worlds ---
 
 
 def test_ranks_with_equal_numbers_are_of_different_worlds() -> None:
-    first = [seen(rank, size=2, name={"step": "0"}) for rank in (0, 1)]
-    second = [seen(rank, "n1", size=2, name={"step": "1"}, stack=(ALL_REDUCE, LOOP)[rank]) for rank in (0, 1)]
+    first = [sampled(rank, size=2, name={"step": "0"}) for rank in (0, 1)]
+    second = [
+        sampled(rank, "n1", size=2, name={"step": "1"}, stack=(ALL_REDUCE, LOOP)[rank]) for rank in (0, 1)
+    ]
     worlds = worlds_of(looks(*first, *second), True)
     assert [[(rank.rank, rank.node) for rank in world.ranks] for world in worlds] == [
         [(0, "n0"), (1, "n0")],
         [(0, "n1"), (1, "n1")],
     ]
-    found = verdict(*first, *second)
-    assert blamed(found) == [(1, "n1")]
-    assert "the job has 2 worlds of ranks; this is that of 2 ranks on n1" in found.evidence
+    diagnosis = verdict(*first, *second)
+    assert blamed(diagnosis) == [(1, "n1")]
+    assert "the job has 2 worlds of ranks; this is that of 2 ranks on n1" in diagnosis.evidence
 
 
 def test_nodes_with_a_world_each_train_alone() -> None:
     ranks = [
-        seen(rank, node, size=2, name={"address": f"{node}:1"}, idle=0.0, moved=True)
+        sampled(rank, node, size=2, name={"address": f"{node}:1"}, idle=0.0, moved=True)
         for node in ("n0", "n1")
         for rank in (0, 1)
     ]
-    found = verdict(*ranks)
-    assert (found.verdict, found.message[:27]) == (Verdict.ALONE, "each of 2 nodes has a world")
+    diagnosis = verdict(*ranks)
+    assert (diagnosis.verdict, diagnosis.message[:27]) == (Verdict.ALONE, "each of 2 nodes has a world")
 
 
 def test_a_rank_variable_that_all_ranks_share_gives_way_to_the_number_of_the_task() -> None:
-    ranks = [seen(0, f"n{task}", size=1, name={"task": task}) for task in range(3)]
+    ranks = [sampled(0, f"n{task}", size=1, name={"task": task}) for task in range(3)]
     (world,) = worlds_of(looks(*ranks), True)
     assert [(rank.rank, rank.node) for rank in world.ranks] == [(0, "n0"), (1, "n1"), (2, "n2")]
 
 
 def test_ranks_without_any_number_are_numbered_by_node_and_process() -> None:
     nameless = {"variable": "", "rank": -1, "size": 0}
-    ranks = [seen(number, node, name=nameless) for number, node in ((7, "n0"), (3, "n0"), (5, "n1"))]
+    ranks = [sampled(number, node, name=nameless) for number, node in ((7, "n0"), (3, "n0"), (5, "n1"))]
     (world,) = worlds_of(looks(*ranks), True)
     assert [(rank.rank, rank.node, rank.process.pid) for rank in world.ranks] == [
         (0, "n0", 103),
@@ -351,7 +368,7 @@ def test_ranks_without_any_number_are_numbered_by_node_and_process() -> None:
 def test_ranks_without_any_number_have_that_of_a_variable_of_their_script_if_all_show_one() -> None:
     def world(*own: int) -> JobWorld:
         nameless = {"variable": "", "rank": -1, "size": 0}
-        ranks = [seen(number, name={**nameless, "own": shown}) for number, shown in enumerate(own)]
+        ranks = [sampled(number, name={**nameless, "own": shown}) for number, shown in enumerate(own)]
         return worlds_of(looks(*ranks), True)[0]
 
     assert [rank.process.pid for rank in world(2, 0, 1).ranks] == [101, 102, 100]
@@ -361,14 +378,16 @@ def test_ranks_without_any_number_have_that_of_a_variable_of_their_script_if_all
 
 def test_ranks_that_were_only_counted_are_listed_with_their_processes() -> None:
     nameless = {"variable": "", "rank": -1, "size": 0}
-    found = verdict(seen(0, name=nameless), seen(1, name=nameless), seen(2, name=nameless, stack=LOOP))
-    assert any("rank 2 is process 102" in line for line in found.evidence)
+    diagnosis = verdict(
+        sampled(0, name=nameless), sampled(1, name=nameless), sampled(2, name=nameless, stack=LOOP)
+    )
+    assert any("rank 2 is process 102" in line for line in diagnosis.evidence)
 
 
 def test_a_rank_that_makes_a_larger_group_than_there_are_ranks_is_named() -> None:
     ranks = []
     for number in range(4):
-        rank = seen(number, stack=MEETING)
+        rank = sampled(number, stack=MEETING)
         request = GroupRequest(world=5 if number == 3 else 4, asks=number, store="n0:29500")
         ranks.append(SeenRank(rank.name, replace(rank.snapshot, request=request)))
     assert blamed(verdict(*ranks)) == [(3, "n0")]
@@ -380,20 +399,20 @@ def test_a_rank_that_makes_a_larger_group_than_there_are_ranks_is_named() -> Non
 def test_launchers_that_wait_for_each_other_are_named_with_the_nodes_that_lack_one() -> None:
     torchrun = SeenLauncher("torchrun", 5, "S", ELASTIC)
     look = [JobLook("n0", NOW, launchers=(torchrun,), processes=3), JobLook("n1", NOW, processes=1)]
-    found = diagnose_looks(look, (), JobHistory()).diagnosis
-    assert (found.verdict, blamed(found)) == (Verdict.NEVER_ARRIVED, [(-1, "n1")])
-    assert found.message == "torchrun on n0 waits for other nodes, and has started no rank"
-    assert found.evidence == ("torchrun on n0 is at dynamic_rendezvous.py:1 (x)",)
+    diagnosis = diagnose_looks(look, (), JobHistory()).diagnosis
+    assert (diagnosis.verdict, blamed(diagnosis)) == (Verdict.NEVER_ARRIVED, [(-1, "n1")])
+    assert diagnosis.message == "torchrun on n0 waits for other nodes, and has started no rank"
+    assert diagnosis.evidence == ("torchrun on n0 is at dynamic_rendezvous.py:1 (x)",)
 
 
 def test_a_job_without_ranks_says_so() -> None:
-    found = diagnose_looks([JobLook("n0", NOW, processes=3)], (), JobHistory()).diagnosis
-    assert (found.verdict, found.culprits) == (Verdict.UNDETERMINED, ())
-    assert found.message == "the job has 3 processes, and none of them is known to be a rank"
+    diagnosis = diagnose_looks([JobLook("n0", NOW, processes=3)], (), JobHistory()).diagnosis
+    assert (diagnosis.verdict, diagnosis.culprits) == (Verdict.UNDETERMINED, ())
+    assert diagnosis.message == "the job has 3 processes, and none of them is known to be a rank"
 
 
 def test_problems_of_nodes_and_gpus_are_shown() -> None:
-    found = diagnose_looks(
-        looks(seen(0, size=1), problems=("py-spy is not installed there",)), (), JobHistory()
+    diagnosis = diagnose_looks(
+        looks(sampled(0, size=1), problems=("py-spy is not installed there",)), (), JobHistory()
     )
-    assert "n0: py-spy is not installed there" in found.diagnosis.evidence
+    assert "n0: py-spy is not installed there" in diagnosis.diagnosis.evidence

@@ -105,8 +105,8 @@ def test_of_several_that_may_set_a_key_those_are_told_who_wait_for_it() -> None:
     result = verdict(waiter(0), waiter(1), waiter(2), wait)
     assert [culprit.rank for culprit in result.culprits] == [3]
     assert "it waits for a key of the store at train.py:7 (ready)" in result.message
-    expected_names = verdict(waiter(0), waiter(1), waiter(2), changed(wait, key="seed/3"))
-    assert "it waits for the key seed/3 of the store at train.py:7 (ready)" in expected_names.message
+    with_key = verdict(waiter(0), waiter(1), waiter(2), changed(wait, key="seed/3"))
+    assert "it waits for the key seed/3 of the store at train.py:7 (ready)" in with_key.message
 
 
 def test_ranks_that_all_wait_for_a_key_blame_nobody() -> None:
@@ -126,14 +126,12 @@ PAIRS = (((0, 1), (2, 3)), ((0, 2), (1, 3)))
 
 def makes(number: int, ranks: str, *before: str, made: int = 0) -> RankSnapshot:
     """A rank that is making a group of ``ranks``, after those of ``before``, each ``NAME=RANKS``."""
-    expected_names = tuple(
-        Group(entry.partition("=")[0], 2, 0, ranks=entry.partition("=")[2]) for entry in before
-    )
+    groups = tuple(Group(entry.partition("=")[0], 2, 0, ranks=entry.partition("=")[2]) for entry in before)
     world = Group("0", 4, 10, True, "gloo", "0-3")
     name = str(made or len(before) + 1)
     return rank(
         number,
-        groups=(world, *expected_names),
+        groups=(world, *groups),
         stack=NEW_GROUP,
         makes=(name, ranks),
         made=int(name) + 1,

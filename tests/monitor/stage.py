@@ -175,11 +175,11 @@ class Stage:
         """The diagnosis of that name, once it is there."""
         path = Path(self.paths.beside(f"{name}.json"))
 
-        def there() -> bool:
+        def is_saved() -> bool:
             self.turn()
             return path.exists()
 
-        until(there, f"{name}.json; {self.words()}")
+        until(is_saved, f"{name}.json; {self.words()}")
         return decode(Diagnosis, json.loads(path.read_text()))
 
     def end(self) -> None:

@@ -110,8 +110,8 @@ def theatre(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Theatre]:
         yield Theatre(stage)
 
 
-def named(found: Diagnosis) -> tuple[Verdict, list[tuple[int, str]]]:
-    return found.verdict, [(culprit.rank, culprit.node) for culprit in found.culprits]
+def named(diagnosis: Diagnosis) -> tuple[Verdict, list[tuple[int, str]]]:
+    return diagnosis.verdict, [(culprit.rank, culprit.node) for culprit in diagnosis.culprits]
 
 
 def test_a_rank_that_is_stopped_in_a_collective_is_named(theatre: Theatre) -> None:

@@ -21,7 +21,7 @@ NODES = [(0, "n0"), (2, "n2")]
 """The second node of the world is the third of the allocation."""
 
 
-def detector(hang: float = 60.0, on_hang: str = "report") -> HangDetector:
+def make_detector(hang: float = 60.0, on_hang: str = "report") -> HangDetector:
     watch = WatchOrders(on=True, hang_seconds=hang, on_hang=on_hang)
     return HangDetector(Orders("r", "r", 2, 2, 0, 1, ("x",), "/", watch=watch), 0, NODES, 0.0, WALL)
 
@@ -31,27 +31,27 @@ def pulse(number: int, **changes: Any) -> Pulse:
     return Pulse(number, 100 + number, **{"state": "S", **values, **changes})
 
 
-def digest(one: HangDetector, at: float, node: int, *pulses: Pulse, killed: int = 0) -> list[Any]:
+def digest(detector: HangDetector, at: float, node: int, *pulses: Pulse, killed: int = 0) -> list[Any]:
     body = json.dumps({"digest": encode(Digest(pulses, killed))})
-    return one.on_answer(at, WALL + at, node, 0, body)
+    return detector.on_answer(at, WALL + at, node, 0, body)
 
 
-def all_same(one: HangDetector, at: float, **changes: Any) -> list[Any]:
+def all_same(detector: HangDetector, at: float, **changes: Any) -> list[Any]:
     """Both nodes say that nothing has changed, but for ``changes`` of every rank."""
-    first = digest(one, at, 0, pulse(0, **changes), pulse(1, **changes))
-    return first + digest(one, at, 2, pulse(2, **changes), pulse(3, **changes))
+    first = digest(detector, at, 0, pulse(0, **changes), pulse(1, **changes))
+    return first + digest(detector, at, 2, pulse(2, **changes), pulse(3, **changes))
 
 
-def answer(one: HangDetector, at: float, node: int, number: int, *observed: RankSnapshot) -> list[Any]:
+def answer(detector: HangDetector, at: float, node: int, number: int, *observed: RankSnapshot) -> list[Any]:
     body = json.dumps({"collected": encode(Collected(f"n{node}", WALL + at, observed))})
-    return one.on_answer(at, WALL + at, node, number, body)
+    return detector.on_answer(at, WALL + at, node, number, body)
 
 
-def hangs(one: HangDetector, at: float, number: int) -> list[Any]:
+def hangs(detector: HangDetector, at: float, number: int) -> list[Any]:
     """Rank 1 sleeps in a line of its own, the others wait for it."""
     sleeping = rank(1, stack=LOOP)
-    first = answer(one, at, 0, number, waiter(0, node="n0"), sleeping)
-    return first + answer(one, at, 2, number, waiter(2, node="n2"), waiter(3, node="n2"))
+    first = answer(detector, at, 0, number, waiter(0, node="n0"), sleeping)
+    return first + answer(detector, at, 2, number, waiter(2, node="n2"), waiter(3, node="n2"))
 
 
 def saved(actions: list[Any]) -> dict[str, Diagnosis]:
@@ -63,118 +63,120 @@ def others(actions: list[Any]) -> list[Any]:
     return [action for action in actions if not isinstance(action, Save)]
 
 
-def quiet_until(one: HangDetector, end: float) -> None:
+def quiet_until(detector: HangDetector, end: float) -> None:
     """Digests that say nothing new, every ten seconds."""
     at = 10.0
     while at < end:
-        assert all_same(one, at) == []
-        assert one.tick(at, WALL + at) == []
+        assert all_same(detector, at) == []
+        assert detector.tick(at, WALL + at) == []
         at += 10.0
 
 
 def test_what_may_yet_come_is_looked_at_again_when_it_would_be_too_late_and_others_who_ask_wait() -> None:
     """Rank 1 saves for three seconds so far: after ten seconds that would be a hang."""
-    one = detector()
-    one.on_request(1.0, WALL, "diagnose-1", "{}")
+    detector = make_detector()
+    detector.on_request(1.0, WALL, "diagnose-1", "{}")
 
     def looks(at: float, number: int, waited: float) -> list[Any]:
-        def seen(n: int) -> RankSnapshot:
+        def snapshot(n: int) -> RankSnapshot:
             records = tuple(record(k, done=k < 11, at=NOW - waited - 11 + k) for k in range(1, 12))
             of_waiter = waiter(n, node=f"n{n // 2 * 2}", records=records)
             return of_waiter if n != 1 else rank(1, records=records[:-1], stack=LOOP)
 
-        return answer(one, at, 0, number, seen(0), seen(1)) + answer(one, at, 2, number, seen(2), seen(3))
+        return answer(detector, at, 0, number, snapshot(0), snapshot(1)) + answer(
+            detector, at, 2, number, snapshot(2), snapshot(3)
+        )
 
     assert looks(2.0, 1, 3.0) == []
-    assert one.wakes_at() == pytest.approx(3.5)
-    assert one.on_request(3.0, WALL, "diagnose-2", "{}") == []
-    assert one.tick(3.2, WALL) == []
-    asks = one.tick(3.5, WALL)
+    assert detector.wakes_at() == pytest.approx(3.5)
+    assert detector.on_request(3.0, WALL, "diagnose-2", "{}") == []
+    assert detector.tick(3.2, WALL) == []
+    asks = detector.tick(3.5, WALL)
     assert [(ask.node, ask.number) for ask in asks] == [(0, 2), (2, 2)]
     named = saved(looks(9.5, 2, 10.5))
-    assert {name: [c.rank for c in found.culprits] for name, found in named.items()} == {
+    assert {name: [c.rank for c in diagnosis.culprits] for name, diagnosis in named.items()} == {
         "diagnose-1.json": [1],
         "diagnose-2.json": [1],
     }
 
 
 def test_a_rank_that_computes_and_never_answers_does_not_hide_a_hang_of_the_group_that_it_is_in() -> None:
-    for size, told in ((4, True), (0, False)):
-        one, at = detector(hang=30.0), 0.0
-        while not one.tick(at, WALL + at) and at < 100.0:
+    for size, is_reported in ((4, True), (0, False)):
+        detector, at = make_detector(hang=30.0), 0.0
+        while not detector.tick(at, WALL + at) and at < 100.0:
             busy = pulse(0, seconds=at, answered=False, torch=False, size=0, begun=-1)
-            digest(one, at, 0, busy, pulse(1, size=size, begun=5 if size else -1))
-            digest(one, at, 2, *(pulse(rank, size=size, begun=5 if size else -1) for rank in (2, 3)))
+            digest(detector, at, 0, busy, pulse(1, size=size, begun=5 if size else -1))
+            digest(detector, at, 2, *(pulse(rank, size=size, begun=5 if size else -1) for rank in (2, 3)))
             at += 5.0
-        assert (at <= 40.0) is told
+        assert (at <= 40.0) is is_reported
 
 
 def test_a_question_is_put_to_every_node_and_answered_when_all_have_looked() -> None:
-    one = detector()
-    asks = one.on_request(1.0, WALL, "diagnose-1", "{}")
+    detector = make_detector()
+    asks = detector.on_request(1.0, WALL, "diagnose-1", "{}")
     assert [(ask.node, ask.number, "collect" in json.loads(ask.body)) for ask in asks] == [
         (0, 1, True),
         (2, 1, True),
     ]
-    found = saved(hangs(one, 2.0, 1))
-    assert list(found) == ["diagnose-1.json"]
-    assert found["diagnose-1.json"].verdict is Verdict.NEVER_ARRIVED
-    assert found["diagnose-1.json"].at == WALL + 2.0
+    diagnoses = saved(hangs(detector, 2.0, 1))
+    assert list(diagnoses) == ["diagnose-1.json"]
+    assert diagnoses["diagnose-1.json"].verdict is Verdict.NEVER_ARRIVED
+    assert diagnoses["diagnose-1.json"].at == WALL + 2.0
 
 
 def test_questions_that_come_meanwhile_get_the_same_answer() -> None:
-    one = detector()
-    one.on_request(1.0, WALL, "a", "{}")
-    assert one.on_request(1.5, WALL, "b", "{}") == []
-    assert sorted(saved(hangs(one, 2.0, 1))) == ["a.json", "b.json"]
+    detector = make_detector()
+    detector.on_request(1.0, WALL, "a", "{}")
+    assert detector.on_request(1.5, WALL, "b", "{}") == []
+    assert sorted(saved(hangs(detector, 2.0, 1))) == ["a.json", "b.json"]
 
 
 def test_a_node_that_does_not_answer_in_time_is_named() -> None:
-    one = detector()
-    one.on_request(1.0, WALL, "a", "{}")
-    assert answer(one, 2.0, 0, 1, waiter(0, node="n0"), waiter(1, node="n0")) == []
-    wakes_at = one.wakes_at()
+    detector = make_detector()
+    detector.on_request(1.0, WALL, "a", "{}")
+    assert answer(detector, 2.0, 0, 1, waiter(0, node="n0"), waiter(1, node="n0")) == []
+    wakes_at = detector.wakes_at()
     assert wakes_at == 12.0
-    assert one.tick(11.9, WALL) == []
-    found = saved(one.tick(wakes_at, WALL))["a.json"]
-    assert [(c.node, c.why) for c in found.culprits] == [("n2", "no answer within 11 s")]
+    assert detector.tick(11.9, WALL) == []
+    diagnosis = saved(detector.tick(wakes_at, WALL))["a.json"]
+    assert [(c.node, c.why) for c in diagnosis.culprits] == [("n2", "no answer within 11 s")]
 
 
 def test_a_node_whose_observer_is_lost_is_not_waited_for() -> None:
-    one = detector()
-    one.on_request(1.0, WALL, "a", "{}")
-    answer(one, 2.0, 0, 1, waiter(0, node="n0"), waiter(1, node="n0"))
-    found = saved(one.lost(3.0, WALL, 2, "it was killed"))["a.json"]
-    assert [(c.node, c.why) for c in found.culprits] == [("n2", "it was killed")]
-    assert saved(one.on_request(4.0, WALL, "b", "{}")) == {}, "the other node is asked"
-    one.lost(5.0, WALL, 0, "killed too")
-    assert saved(one.on_request(6.0, WALL, "c", "{}"))["c.json"].verdict is Verdict.UNDETERMINED
+    detector = make_detector()
+    detector.on_request(1.0, WALL, "a", "{}")
+    answer(detector, 2.0, 0, 1, waiter(0, node="n0"), waiter(1, node="n0"))
+    diagnosis = saved(detector.lost(3.0, WALL, 2, "it was killed"))["a.json"]
+    assert [(c.node, c.why) for c in diagnosis.culprits] == [("n2", "it was killed")]
+    assert saved(detector.on_request(4.0, WALL, "b", "{}")) == {}, "the other node is asked"
+    detector.lost(5.0, WALL, 0, "killed too")
+    assert saved(detector.on_request(6.0, WALL, "c", "{}"))["c.json"].verdict is Verdict.UNDETERMINED
 
 
 def test_what_may_still_come_is_looked_at_once_more_and_longer() -> None:
-    one = detector()
-    one.on_request(1.0, WALL, "a", "{}")
+    detector = make_detector()
+    detector.on_request(1.0, WALL, "a", "{}")
     pausing = [rank(n, stack=LOOP, quiet=0.5, records=()) for n in range(4)]
-    again = answer(one, 2.0, 0, 1, *pausing[:2]) + answer(one, 2.0, 2, 1, *pausing[2:])
+    again = answer(detector, 2.0, 0, 1, *pausing[:2]) + answer(detector, 2.0, 2, 1, *pausing[2:])
     assert [(type(ask), ask.number) for ask in again] == [(AskObserver, 2), (AskObserver, 2)]
     assert json.loads(again[0].body)["collect"]["seconds"] > 5.0
-    assert answer(one, 2.5, 0, 1, *pausing[:2]) == [], "an answer to the first question is too late"
-    last = answer(one, 8.0, 0, 2, *pausing[:2]) + answer(one, 8.0, 2, 2, *pausing[2:])
+    assert answer(detector, 2.5, 0, 1, *pausing[:2]) == [], "an answer to the first question is too late"
+    last = answer(detector, 8.0, 0, 2, *pausing[:2]) + answer(detector, 8.0, 2, 2, *pausing[2:])
     assert saved(last)["a.json"].verdict is Verdict.NOTHING
 
 
 def test_a_run_that_stands_still_is_looked_at_once_by_itself() -> None:
-    one = detector(60.0)
-    all_same(one, 1.0)
-    quiet_until(one, 61.0)
-    asks = one.tick(61.0, WALL + 61)
+    detector = make_detector(60.0)
+    all_same(detector, 1.0)
+    quiet_until(detector, 61.0)
+    asks = detector.tick(61.0, WALL + 61)
     assert [type(ask) for ask in asks] == [AskObserver, AskObserver]
-    actions = hangs(one, 62.0, 1)
+    actions = hangs(detector, 62.0, 1)
     why = "it waits in user code at train.py:33 (work)"
     assert list(saved(actions)) == ["diagnosis.json"]
-    told = f"nothing has moved for 61 s: rank 1 on n0 never came to all_reduce (11 of group 0): {why}"
-    assert others(actions) == [Warn(told, hangs=True)]
-    assert (one.wakes_at(), one.tick(500.0, WALL)) == (None, [])
+    message = f"nothing has moved for 61 s: rank 1 on n0 never came to all_reduce (11 of group 0): {why}"
+    assert others(actions) == [Warn(message, hangs=True)]
+    assert (detector.wakes_at(), detector.tick(500.0, WALL)) == (None, [])
 
 
 @pytest.mark.parametrize(
@@ -189,202 +191,205 @@ def test_a_run_that_stands_still_is_looked_at_once_by_itself() -> None:
 def test_a_hang_is_called_at_half_of_the_smallest_time_out_of_the_groups(
     hang: float, timeouts: tuple[float, float], due: float
 ) -> None:
-    one = detector(hang)
-    digest(one, 1.0, 0, pulse(0, timeout=timeouts[0]), pulse(1, timeout=timeouts[1]))
-    digest(one, 1.0, 2, pulse(2), pulse(3))
-    assert one.wakes_at() == 1.0 + due
+    detector = make_detector(hang)
+    digest(detector, 1.0, 0, pulse(0, timeout=timeouts[0]), pulse(1, timeout=timeouts[1]))
+    digest(detector, 1.0, 2, pulse(2), pulse(3))
+    assert detector.wakes_at() == 1.0 + due
 
 
 def of_timeout(seconds: float, looks: tuple[RankSnapshot, ...]) -> list[RankSnapshot]:
     """The same ranks in a group that ends them after ``seconds``."""
-    return [replace(one, groups=tuple(replace(g, timeout=seconds) for g in one.groups)) for one in looks]
+    return [
+        replace(detector, groups=tuple(replace(g, timeout=seconds) for g in detector.groups))
+        for detector in looks
+    ]
 
 
 LOOPS = (waiter(0, node="n0"), rank(1, stack=LOOP, busy=1.0), waiter(2, node="n2"), waiter(3, node="n2"))
 
 
-def looked_at(one: HangDetector, at: float, number: int, timeout: float) -> list[Any]:
-    seen = of_timeout(timeout, LOOPS)
-    return answer(one, at, 0, number, *seen[:2]) + answer(one, at, 2, number, *seen[2:])
+def looked_at(detector: HangDetector, at: float, number: int, timeout: float) -> list[Any]:
+    snapshots = of_timeout(timeout, LOOPS)
+    return answer(detector, at, 0, number, *snapshots[:2]) + answer(detector, at, 2, number, *snapshots[2:])
 
 
 @pytest.mark.parametrize("on_hang", ["report", "restart", "kill"])
 def test_a_hang_that_is_called_early_is_acted_on_when_it_was_ordered(on_hang: str) -> None:
-    one = detector(60.0, on_hang)
-    all_same(one, 1.0, timeout=60.0)
-    assert [type(ask) for ask in one.tick(31.0, WALL)] == [AskObserver, AskObserver]
-    early = looked_at(one, 32.0, 1, 60.0)
+    detector = make_detector(60.0, on_hang)
+    all_same(detector, 1.0, timeout=60.0)
+    assert [type(ask) for ask in detector.tick(31.0, WALL)] == [AskObserver, AskObserver]
+    early = looked_at(detector, 32.0, 1, 60.0)
     assert saved(early)["diagnosis.json"].culprits[0].rank == 1
     assert [type(action) for action in others(early)] == [Warn]
     if on_hang == "report":
-        assert one.wakes_at() is None
+        assert detector.wakes_at() is None
         return
-    assert one.wakes_at() == 61.0
-    assert all_same(one, 55.0, timeout=60.0) == []
-    assert [type(ask) for ask in one.tick(61.0, WALL)] == [AskObserver, AskObserver]
-    (wish,) = others(looked_at(one, 62.0, 2, 60.0))
+    assert detector.wakes_at() == 61.0
+    assert all_same(detector, 55.0, timeout=60.0) == []
+    assert [type(ask) for ask in detector.tick(61.0, WALL)] == [AskObserver, AskObserver]
+    (wish,) = others(looked_at(detector, 62.0, 2, 60.0))
     assert (type(wish), wish.what) == (EndAttempt, on_hang)
-    assert one.wakes_at() is None
+    assert detector.wakes_at() is None
 
 
 def test_the_time_out_of_a_group_that_nobody_waits_in_calls_no_hang() -> None:
     """One small group has a short time-out; the ranks wait in the one of all, whose time-out is longer."""
-    one = detector(600.0)
-    all_same(one, 1.0, timeout=20.0)
-    one.tick(11.0, WALL)
-    assert looked_at(one, 12.0, 1, 100.0) == []
-    assert one.wakes_at() == 51.0
-    assert all_same(one, 45.0, timeout=20.0) == []
-    one.tick(51.0, WALL)
-    assert list(saved(looked_at(one, 52.0, 2, 100.0))) == ["diagnosis.json"]
+    detector = make_detector(600.0)
+    all_same(detector, 1.0, timeout=20.0)
+    detector.tick(11.0, WALL)
+    assert looked_at(detector, 12.0, 1, 100.0) == []
+    assert detector.wakes_at() == 51.0
+    assert all_same(detector, 45.0, timeout=20.0) == []
+    detector.tick(51.0, WALL)
+    assert list(saved(looked_at(detector, 52.0, 2, 100.0))) == ["diagnosis.json"]
 
 
 def test_observers_that_fall_silent_after_an_early_call_are_asked_no_more_often_than_before() -> None:
-    one = detector(60.0, "kill")
-    all_same(one, 1.0, timeout=60.0)
-    one.tick(31.0, WALL)
-    looked_at(one, 32.0, 1, 60.0)
-    assert one.tick(61.0, WALL) == []
-    wakes_at = one.wakes_at()
+    detector = make_detector(60.0, "kill")
+    all_same(detector, 1.0, timeout=60.0)
+    detector.tick(31.0, WALL)
+    looked_at(detector, 32.0, 1, 60.0)
+    assert detector.tick(61.0, WALL) == []
+    wakes_at = detector.wakes_at()
     assert wakes_at is not None
     assert wakes_at > 61.0
 
 
 def test_restart_and_kill_are_wished_for_where_they_were_ordered() -> None:
     for on_hang in ("restart", "kill"):
-        one = detector(60.0, on_hang)
-        all_same(one, 1.0)
-        quiet_until(one, 61.0)
-        one.tick(61.0, WALL)
-        (wish,) = others(hangs(one, 62.0, 1))
+        detector = make_detector(60.0, on_hang)
+        all_same(detector, 1.0)
+        quiet_until(detector, 61.0)
+        detector.tick(61.0, WALL)
+        (wish,) = others(hangs(detector, 62.0, 1))
         assert (type(wish), wish.what) == (EndAttempt, on_hang)
         assert wish.why.startswith("nothing has moved for 61 s: rank 1 on n0 never came to all_reduce")
 
 
 def test_a_stall_in_which_nothing_is_wrong_is_reported_and_ends_nothing() -> None:
-    one = detector(60.0, "kill")
-    all_same(one, 1.0)
-    quiet_until(one, 61.0)
-    one.tick(61.0, WALL)
+    detector = make_detector(60.0, "kill")
+    all_same(detector, 1.0)
+    quiet_until(detector, 61.0)
+    detector.tick(61.0, WALL)
     busy = [rank(n, stack=LOOP, busy=1.0) for n in range(4)]
-    actions = answer(one, 62.0, 0, 1, *busy[:2]) + answer(one, 62.0, 2, 1, *busy[2:])
+    actions = answer(detector, 62.0, 0, 1, *busy[:2]) + answer(detector, 62.0, 2, 1, *busy[2:])
     assert others(actions) == [Warn("nothing has moved for 61 s: ranks 0-3 compute", hangs=True)]
 
 
 def test_every_kind_of_movement_puts_the_stall_off() -> None:
     for changes in ({"output": 11}, {"begun": 6}, {"size": 0, "begun": -1}):
-        one = detector(60.0)
-        all_same(one, 1.0)
-        all_same(one, 50.0, **changes)
-        assert one.wakes_at() == 110.0, changes
+        detector = make_detector(60.0)
+        all_same(detector, 1.0)
+        all_same(detector, 50.0, **changes)
+        assert detector.wakes_at() == 110.0, changes
 
 
 def test_computing_counts_only_where_nobody_counts_collectives() -> None:
-    one = detector(60.0)
-    all_same(one, 1.0)
-    all_same(one, 50.0, seconds=50.0)
-    assert one.wakes_at() == 61.0
-    alone = detector(60.0)
+    detector = make_detector(60.0)
+    all_same(detector, 1.0)
+    all_same(detector, 50.0, seconds=50.0)
+    assert detector.wakes_at() == 61.0
+    alone = make_detector(60.0)
     all_same(alone, 1.0, size=0, begun=-1)
     all_same(alone, 50.0, size=0, begun=-1, seconds=50.0)
     assert alone.wakes_at() == 110.0
 
 
 def test_a_rank_that_falls_silent_has_not_moved() -> None:
-    one = detector(60.0)
-    all_same(one, 1.0)
-    all_same(one, 50.0, answered=False, torch=False, size=0, begun=-1)
-    assert one.wakes_at() == 61.0
+    detector = make_detector(60.0)
+    all_same(detector, 1.0)
+    all_same(detector, 50.0, answered=False, torch=False, size=0, begun=-1)
+    assert detector.wakes_at() == 61.0
 
 
 def test_a_rank_that_ends_has_moved() -> None:
-    one = detector(60.0)
-    all_same(one, 1.0)
-    digest(one, 50.0, 0, pulse(0), pulse(1, state=""))
-    assert one.wakes_at() == 110.0
+    detector = make_detector(60.0)
+    all_same(detector, 1.0)
+    digest(detector, 50.0, 0, pulse(0), pulse(1, state=""))
+    assert detector.wakes_at() == 110.0
 
 
 def test_what_goes_on_while_it_is_looked_at_does_not_hang() -> None:
-    one = detector(60.0, "kill")
-    all_same(one, 1.0)
-    quiet_until(one, 61.0)
-    one.tick(61.0, WALL)
-    all_same(one, 61.5, begun=6)
-    assert hangs(one, 62.0, 1) == []
-    assert one.wakes_at() == 121.5
+    detector = make_detector(60.0, "kill")
+    all_same(detector, 1.0)
+    quiet_until(detector, 61.0)
+    detector.tick(61.0, WALL)
+    all_same(detector, 61.5, begun=6)
+    assert hangs(detector, 62.0, 1) == []
+    assert detector.wakes_at() == 121.5
 
 
 def test_what_hung_and_goes_on_is_told_and_may_hang_again() -> None:
-    one = detector(60.0)
-    all_same(one, 1.0)
-    quiet_until(one, 61.0)
-    one.tick(61.0, WALL)
-    hangs(one, 62.0, 1)
-    assert all_same(one, 100.0, begun=6) == [Warn("the ranks that hung continue")]
-    assert one.wakes_at() == 160.0
+    detector = make_detector(60.0)
+    all_same(detector, 1.0)
+    quiet_until(detector, 61.0)
+    detector.tick(61.0, WALL)
+    hangs(detector, 62.0, 1)
+    assert all_same(detector, 100.0, begun=6) == [Warn("the ranks that hung continue")]
+    assert detector.wakes_at() == 160.0
 
 
 def test_ranks_that_are_ended_in_their_hang_have_not_gone_on() -> None:
     for on_hang in ("report", "restart"):
-        one = detector(60.0, on_hang)
-        all_same(one, 1.0)
-        quiet_until(one, 61.0)
-        one.tick(61.0, WALL)
-        hangs(one, 62.0, 1)
-        assert all_same(one, 63.0, state="") == []
+        detector = make_detector(60.0, on_hang)
+        all_same(detector, 1.0)
+        quiet_until(detector, 61.0)
+        detector.tick(61.0, WALL)
+        hangs(detector, 62.0, 1)
+        assert all_same(detector, 63.0, state="") == []
 
 
 def test_observers_that_are_silent_are_no_stall() -> None:
-    one = detector(60.0)
-    all_same(one, 1.0)
-    assert one.tick(61.0, WALL) == []
-    assert one.wakes_at() == 121.0
+    detector = make_detector(60.0)
+    all_same(detector, 1.0)
+    assert detector.tick(61.0, WALL) == []
+    assert detector.wakes_at() == 121.0
 
 
 def test_before_the_observers_come_nothing_stalls_and_it_is_looked_at_once_a_limit() -> None:
-    one = detector(8.0)
-    assert (one.wakes_at(), one.tick(8.0, WALL), one.wakes_at()) == (8.0, [], 16.0)
+    detector = make_detector(8.0)
+    assert (detector.wakes_at(), detector.tick(8.0, WALL), detector.wakes_at()) == (8.0, [], 16.0)
 
 
 def test_without_a_limit_nothing_hangs_by_itself() -> None:
-    one = detector(0.0)
-    all_same(one, 1.0)
-    assert (one.wakes_at(), one.tick(10_000.0, WALL)) == (None, [])
+    detector = make_detector(0.0)
+    all_same(detector, 1.0)
+    assert (detector.wakes_at(), detector.tick(10_000.0, WALL)) == (None, [])
 
 
 def test_a_node_that_ran_out_of_memory_is_told_once() -> None:
-    one = detector()
-    all_same(one, 1.0)
-    told = [Warn("out of memory on n2: the kernel ended a process there")]
-    assert digest(one, 5.0, 2, pulse(2), killed=1) == told
-    assert digest(one, 6.0, 2, pulse(2), killed=1) == []
+    detector = make_detector()
+    all_same(detector, 1.0)
+    warnings = [Warn("out of memory on n2: the kernel ended a process there")]
+    assert digest(detector, 5.0, 2, pulse(2), killed=1) == warnings
+    assert digest(detector, 6.0, 2, pulse(2), killed=1) == []
 
 
 def test_words_that_cannot_be_read_end_nothing() -> None:
-    one = detector()
+    detector = make_detector()
     for body in ("", "[]", "{}", '{"digest": 3}', '{"digest": {"ranks": [{}]}}', "\0", "[" * 100_000):
-        assert all(isinstance(action, Warn) for action in one.on_answer(1.0, WALL, 0, 0, body))
-    one.on_request(1.0, WALL, "a", "{}")
-    assert one.on_answer(1.5, WALL, 0, 1, '{"collected": {"node": 3}}')[0].text.startswith(
+        assert all(isinstance(action, Warn) for action in detector.on_answer(1.0, WALL, 0, 0, body))
+    detector.on_request(1.0, WALL, "a", "{}")
+    assert detector.on_answer(1.5, WALL, 0, 1, '{"collected": {"node": 3}}')[0].text.startswith(
         "the observer on n0"
     )
-    assert list(saved(hangs(one, 2.0, 1))) == ["a.json"]
+    assert list(saved(hangs(detector, 2.0, 1))) == ["a.json"]
 
 
 def test_a_question_for_samples_goes_to_the_observers_as_it_is() -> None:
-    assert detector().on_request(1.0, WALL, "top-1", '{"sample": {}}') == [
+    assert make_detector().on_request(1.0, WALL, "top-1", '{"sample": {}}') == [
         AskObserver(0, 0, '{"sample": {}}'),
         AskObserver(2, 0, '{"sample": {}}'),
     ]
 
 
 def test_ranks_that_train_alone_are_told_while_they_run_and_at_the_end_at_the_latest() -> None:
-    one = detector()
-    all_same(one, 2.0, size=1, begun=3)
-    told = all_same(one, 5.0, size=1, begun=4)
-    assert [type(action) for action in told] == [Warn]
-    assert one.over(9.0, WALL, True) == []
-    short = detector()
+    detector = make_detector()
+    all_same(detector, 2.0, size=1, begun=3)
+    actions = all_same(detector, 5.0, size=1, begun=4)
+    assert [type(action) for action in actions] == [Warn]
+    assert detector.over(9.0, WALL, True) == []
+    short = make_detector()
     all_same(short, 2.0, size=1, begun=3)
     digest(short, 4.0, 0, pulse(0, state="", alone=True, size=1))
     assert short.over(5.0, WALL, False) == []
@@ -393,79 +398,81 @@ def test_ranks_that_train_alone_are_told_while_they_run_and_at_the_end_at_the_la
     ]
 
 
-def prepares(one: HangDetector, until: float) -> list[Any]:
+def prepares(detector: HangDetector, until: float) -> list[Any]:
     """Ranks that compute in no group, every ten seconds."""
-    told = []
+    actions = []
     for step in range(1, int(until / 10) + 1):
-        told += all_same(one, 10.0 * step, size=0, begun=0, seconds=10.0 * step, output=step)
-    return told
+        actions += all_same(detector, 10.0 * step, size=0, begun=0, seconds=10.0 * step, output=step)
+    return actions
 
 
 def test_the_warning_that_ranks_train_alone_is_taken_back_when_they_form_one_group() -> None:
-    one = detector(600.0)
-    (told,) = prepares(one, 200.0)
-    assert told.text.startswith("training alone: 4 ranks work, and none has called init_process_group")
-    taken = all_same(one, 210.0, begun=50)
+    detector = make_detector(600.0)
+    (warning,) = prepares(detector, 200.0)
+    assert warning.text.startswith("training alone: 4 ranks work, and none has called init_process_group")
+    taken = all_same(detector, 210.0, begun=50)
     assert [(type(action), action.beginning) for action in taken] == [(TakeBack, "training alone")]
-    assert all_same(one, 220.0, begun=60) == []
-    assert one.over(230.0, WALL, True) == []
+    assert all_same(detector, 220.0, begun=60) == []
+    assert detector.over(230.0, WALL, True) == []
 
 
 def test_one_warning_stands_at_a_time_the_more_exact_one() -> None:
-    one = detector(600.0)
-    prepares(one, 120.0)
-    all_same(one, 130.0, size=1, begun=3)
-    took, told = all_same(one, 140.0, size=1, begun=4)
+    detector = make_detector(600.0)
+    prepares(detector, 120.0)
+    all_same(detector, 130.0, size=1, begun=3)
+    took, warning = all_same(detector, 140.0, size=1, begun=4)
     assert took == TakeBack("training alone", "")
-    assert told.text.startswith("training alone: each rank is in a group of its own")
-    digest(one, 150.0, 0, pulse(0, state="", alone=True, size=1))
-    assert one.over(160.0, WALL, True) == []
+    assert warning.text.startswith("training alone: each rank is in a group of its own")
+    digest(detector, 150.0, 0, pulse(0, state="", alone=True, size=1))
+    assert detector.over(160.0, WALL, True) == []
 
 
 def test_ranks_that_are_independent_by_design_are_not_warned_about() -> None:
     watch = WatchOrders(on=True, hang_seconds=600.0)
-    said = (("CLUSTERRUN_INDEPENDENT", "1"),)
-    orders = Orders("r", "r", 2, 2, 0, 1, ("x",), "/", environment=said, watch=watch)
-    one = HangDetector(orders, 0, NODES, 0.0, WALL)
-    assert prepares(one, 200.0) == []
-    assert one.over(210.0, WALL, True) == []
+    environment = (("CLUSTERRUN_INDEPENDENT", "1"),)
+    orders = Orders("r", "r", 2, 2, 0, 1, ("x",), "/", environment=environment, watch=watch)
+    detector = HangDetector(orders, 0, NODES, 0.0, WALL)
+    assert prepares(detector, 200.0) == []
+    assert detector.over(210.0, WALL, True) == []
 
 
 def test_launchers_that_number_the_ranks_of_each_node_alike_hide_no_group() -> None:
     """``torchrun --standalone`` on each of two nodes: two worlds of two, both with ranks 0 and 1."""
     watch = WatchOrders(on=True, hang_seconds=600.0)
-    one = HangDetector(
+    detector = HangDetector(
         Orders("r", "r", 2, 2, 0, 1, ("x",), "/", per_node=True, watch=watch), 0, NODES, 0.0, WALL
     )
-    told = []
+    actions = []
     for at in (5.0, 10.0, 15.0):
         for place, node in enumerate((0, 2)):
             both = [Pulse(n, 10 * place + n, "S", at, 1, True, True, 2, int(at)) for n in (0, 1)]
-            told += digest(one, at, node, *both)
-    (said,) = told
-    assert "the ranks form several groups, the largest has 2 of 4 ranks" in said.text
+            actions += digest(detector, at, node, *both)
+    (warning,) = actions
+    assert "the ranks form several groups, the largest has 2 of 4 ranks" in warning.text
 
 
-def launched(one: HangDetector, at: float, *inner_ranks: tuple[int, int, str]) -> list[Any]:
+def launched(detector: HangDetector, at: float, *inner_ranks: tuple[int, int, str]) -> list[Any]:
     """A digest of the first node: the pulses of two ranks of a world of four, and what is below whom."""
     pulses = (pulse(0, size=0, begun=-1, seconds=at), pulse(1, size=0, begun=-1, seconds=at))
     body = json.dumps({"digest": encode(Digest(pulses, 0, inner_ranks))})
-    return one.on_answer(at, WALL + at, 0, 0, body)
+    return detector.on_answer(at, WALL + at, 0, 0, body)
 
 
 def test_a_launcher_below_every_rank_is_reported_once_and_is_not_taken_back() -> None:
-    one = detector()
-    launched(one, 2.0)
-    (warning,) = launched(one, 5.0, *((starter, inner, "a:1") for starter in (0, 1) for inner in range(4)))
+    detector = make_detector()
+    launched(detector, 2.0)
+    (warning,) = launched(
+        detector, 5.0, *((starter, inner, "a:1") for starter in (0, 1) for inner in range(4))
+    )
     assert isinstance(warning, Warn)
     assert warning.text.startswith("training alone: launchers inside the ranks (torchrun, ")
     # Each world has the size of the run: by their groups they look like one.
-    assert all_same(one, 10.0, begun=50) == []
-    assert one.over(20.0, WALL, True) == []
+    assert all_same(detector, 10.0, begun=50) == []
+    assert detector.over(20.0, WALL, True) == []
 
 
 def test_two_launchers_below_one_rank_are_reported() -> None:
-    (warning,) = launched(detector(), 5.0, (0, 0, "a:1"), (0, 1, "a:1"), (0, 0, "a:2"), (0, 1, "a:2"))
+    (warning,) = launched(make_detector(), 5.0, (0, 0, "a:1"), (0, 1, "a:1"), (0, 0, "a:2"), (0, 1, "a:2"))
     assert "make at least 2 worlds" in warning.text
 
 
@@ -481,112 +488,114 @@ def test_two_launchers_below_one_rank_are_reported() -> None:
 def test_children_of_one_world_are_no_worlds_of_their_own(
     inner_ranks: tuple[tuple[int, int, str], ...],
 ) -> None:
-    one = detector()
-    assert [launched(one, at, *inner_ranks) for at in (5.0, 10.0)] == [[], []]
+    detector = make_detector()
+    assert [launched(detector, at, *inner_ranks) for at in (5.0, 10.0)] == [[], []]
 
 
 @pytest.mark.parametrize("wish", [{"per_node": True}, {"environment": (("CLUSTERRUN_INDEPENDENT", "1"),)}])
 def test_worlds_that_are_meant_are_not_reported_as_launchers_in_ranks(wish: dict[str, Any]) -> None:
     orders = Orders("r", "r", 2, 2, 0, 1, ("x",), "/", watch=WatchOrders(on=True, hang_seconds=60.0), **wish)
-    one = HangDetector(orders, 0, NODES, 0.0, WALL)
-    assert launched(one, 5.0, (0, 0, "a:1"), (1, 0, "a:1")) == []
+    detector = HangDetector(orders, 0, NODES, 0.0, WALL)
+    assert launched(detector, 5.0, (0, 0, "a:1"), (1, 0, "a:1")) == []
 
 
 def test_a_hang_below_launchers_that_start_more_ranks_than_we_know_of_is_seen() -> None:
     """Two ranks below the launcher of each node, one known: the second of each is another process."""
     watch = WatchOrders(on=True, hang_seconds=60.0, on_hang="report")
-    one = HangDetector(
+    detector = HangDetector(
         Orders("r", "r", 2, 1, 0, 1, ("x",), "/", per_node=True, watch=watch), 0, NODES, 0.0, WALL
     )
     for at in range(10, 90, 10):
-        digest(one, at, 0, pulse(0), pulse(1))
-        digest(one, at, 2, pulse(2), pulse(3))
-    assert one.tick(80.0, WALL + 80.0) != []
+        digest(detector, at, 0, pulse(0), pulse(1))
+        digest(detector, at, 2, pulse(2), pulse(3))
+    assert detector.tick(80.0, WALL + 80.0) != []
 
 
-def computing(one: HangDetector, at: float, number: int) -> list[Any]:
+def computing(detector: HangDetector, at: float, number: int) -> list[Any]:
     """All ranks are in their group and compute."""
-    seen = [rank(n, node=f"n{n // 2 * 2}", stack=LOOP, busy=0.9) for n in range(4)]
-    return answer(one, at, 0, number, *seen[:2]) + answer(one, at, 2, number, *seen[2:])
+    snapshots = [rank(n, node=f"n{n // 2 * 2}", stack=LOOP, busy=0.9) for n in range(4)]
+    return answer(detector, at, 0, number, *snapshots[:2]) + answer(detector, at, 2, number, *snapshots[2:])
 
 
 def test_ranks_that_compute_after_a_short_hang_after_are_warned_about_after_a_minute_only() -> None:
     """Warming up in the group, or compiling: nothing is printed, and nothing hangs."""
-    one = detector(10.0, "kill")
-    all_same(one, 1.0)
-    all_same(one, 9.0)
-    assert one.tick(11.5, WALL + 11.5)
-    assert others(computing(one, 12.5, 1)) == []
-    assert one.wakes_at() == 61.0
-    all_same(one, 60.0)
-    assert one.tick(61.5, WALL + 61.5)
-    assert others(computing(one, 62.5, 2)) == [
+    detector = make_detector(10.0, "kill")
+    all_same(detector, 1.0)
+    all_same(detector, 9.0)
+    assert detector.tick(11.5, WALL + 11.5)
+    assert others(computing(detector, 12.5, 1)) == []
+    assert detector.wakes_at() == 61.0
+    all_same(detector, 60.0)
+    assert detector.tick(61.5, WALL + 61.5)
+    assert others(computing(detector, 62.5, 2)) == [
         Warn("nothing has moved for 62 s: ranks 0-3 compute", hangs=True)
     ]
 
 
 def test_a_collective_that_was_begun_since_the_last_digest_is_movement() -> None:
     """Seen under load: "nothing has moved for 11 s" of ranks that had been in a collective for one second."""
-    one = detector(10.0, "kill")
-    all_same(one, 1.0)
-    all_same(one, 9.0)
-    assert one.tick(11.5, WALL + 11.5)
+    detector = make_detector(10.0, "kill")
+    all_same(detector, 1.0)
+    all_same(detector, 9.0)
+    assert detector.tick(11.5, WALL + 11.5)
 
-    def seen(n: int) -> RankSnapshot:
+    def snapshot(n: int) -> RankSnapshot:
         begun = (record(1, done=False, at=WALL + 11.0),)
         late = rank(1, begun=0, stack=LOOP)
         return late if n == 1 else waiter(n, node=f"n{n // 2 * 2}", records=begun)
 
-    actions = answer(one, 11.5, 0, 1, seen(0), seen(1)) + answer(one, 11.5, 2, 1, seen(2), seen(3))
+    actions = answer(detector, 11.5, 0, 1, snapshot(0), snapshot(1)) + answer(
+        detector, 11.5, 2, 1, snapshot(2), snapshot(3)
+    )
     assert actions == []
-    assert one.wakes_at() == 21.0
+    assert detector.wakes_at() == 21.0
 
 
-def of_server(one: HangDetector, at: float, **changes: Any) -> dict[str, Diagnosis]:
+def of_server(detector: HangDetector, at: float, **changes: Any) -> dict[str, Diagnosis]:
     """Somebody asks: rank 0 receives from any rank, the others pause; of neither there are records."""
-    one.on_request(at, WALL + at, "diagnose-1", "{}")
-    seen = [rank(0, begun=0, stack=RECV), *(rank(number, begun=0, stack=LOOP) for number in (1, 2, 3))]
-    seen = [replace(one, node=f"n{one.rank // 2 * 2}", **changes) for one in seen]
-    answer(one, at + 1, 0, 1, *seen[:2])
-    return saved(answer(one, at + 1, 2, 1, *seen[2:]))
+    detector.on_request(at, WALL + at, "diagnose-1", "{}")
+    snapshots = [rank(0, begun=0, stack=RECV), *(rank(number, begun=0, stack=LOOP) for number in (1, 2, 3))]
+    snapshots = [replace(snapshot, node=f"n{snapshot.rank // 2 * 2}", **changes) for snapshot in snapshots]
+    answer(detector, at + 1, 0, 1, *snapshots[:2])
+    return saved(answer(detector, at + 1, 2, 1, *snapshots[2:]))
 
 
 @pytest.mark.parametrize("news", [{"begun": 6}, {"begun": 5, "size": 3}])
 def test_what_ranks_begin_beside_what_is_recorded_puts_blame_off(news: dict[str, int]) -> None:
     """Sends and receives have no records: when they were last begun only the digests tell."""
 
-    def asked(at: float) -> dict[str, Diagnosis]:
-        one = detector()
-        all_same(one, 1.0)
-        all_same(one, 20.0, **news)
-        return of_server(one, at)
+    def ask(at: float) -> dict[str, Diagnosis]:
+        detector = make_detector()
+        all_same(detector, 1.0)
+        all_same(detector, 20.0, **news)
+        return of_server(detector, at)
 
-    assert asked(22.0) == {}  # looked at again, when it would be too long
-    assert [one.rank for one in asked(40.0)["diagnose-1.json"].culprits] == [1, 2, 3]
+    assert ask(22.0) == {}  # looked at again, when it would be too long
+    assert [culprit.rank for culprit in ask(40.0)["diagnose-1.json"].culprits] == [1, 2, 3]
 
 
 @pytest.mark.parametrize("before", [{"size": 0, "begun": -1}, {"begun": 5}])
 def test_what_no_digest_has_told_yet_was_begun_since_the_last_one(before: dict[str, int]) -> None:
     """The ranks have just made their group, or sent something, and the next digest is still to come."""
-    one = detector()
-    all_same(one, 20.0, **before)
-    assert of_server(one, 34.0, groups=(Group("0", 4, 7, True, "gloo", "0-3"),)) == {}
+    detector = make_detector()
+    all_same(detector, 20.0, **before)
+    assert of_server(detector, 34.0, groups=(Group("0", 4, 7, True, "gloo", "0-3"),)) == {}
 
 
 @pytest.mark.parametrize("digests", [0, 1])
 def test_ranks_that_no_two_digests_tell_of_may_have_begun_since_they_are_watched(digests: int) -> None:
     """Seen: when the ranks had just met and not sent anything yet; nothing had been printed."""
-    one = detector()
+    detector = make_detector()
     for _ in range(digests):
-        all_same(one, 4.0, begun=0)
-    assert of_server(one, 19.0, groups=(Group("0", 4, 0, True, "gloo", "0-3"),)) == {}
+        all_same(detector, 4.0, begun=0)
+    assert of_server(detector, 19.0, groups=(Group("0", 4, 0, True, "gloo", "0-3"),)) == {}
 
 
-def stalled(one: HangDetector) -> list[Any]:
+def stalled(detector: HangDetector) -> list[Any]:
     """Nothing has moved for a minute, as digests tell: both nodes are asked."""
-    all_same(one, 0.0)
-    quiet_until(one, 60.0)
-    return one.tick(60.0, WALL + 60.0)
+    all_same(detector, 0.0)
+    quiet_until(detector, 60.0)
+    return detector.tick(60.0, WALL + 60.0)
 
 
 @pytest.mark.parametrize(
@@ -594,45 +603,47 @@ def stalled(one: HangDetector) -> list[Any]:
     [({"state": ""}, False), ({"groups": (Group("0", 4, 5, True, "gloo", "0-3"),)}, True)],
 )
 def test_a_rank_that_has_ended_since_the_last_digest_has_moved(now: dict[str, Any], hung: bool) -> None:
-    one = detector(on_hang="kill")
-    (ask, *_) = stalled(one)
+    detector = make_detector(on_hang="kill")
+    (ask, *_) = stalled(detector)
     sleeping = rank(1, stack=LOOP, **now)
-    first = answer(one, 61.0, 0, ask.number, waiter(0, node="n0"), sleeping)
-    then = answer(one, 61.0, 2, ask.number, waiter(2, node="n2"), waiter(3, node="n2"))
+    first = answer(detector, 61.0, 0, ask.number, waiter(0, node="n0"), sleeping)
+    then = answer(detector, 61.0, 2, ask.number, waiter(2, node="n2"), waiter(3, node="n2"))
     assert any(isinstance(action, EndAttempt) for action in first + then) is hung
 
 
 def test_ranks_that_have_all_ended_below_a_launcher_that_has_not_are_no_hang_for_a_minute() -> None:
-    gone = {"state": "", "groups": (), "records": (), "answered": False}
-    seen = [
-        [rank(number, node=node, **gone) for number in numbers]
+    ended = {"state": "", "groups": (), "records": (), "answered": False}
+    snapshots = [
+        [rank(number, node=node, **ended) for number in numbers]
         for node, numbers in (("n0", (0, 1)), ("n2", (2, 3)))
     ]
     for hang, ends in ((10.0, False), (70.0, True)):
-        one, at = detector(hang=hang, on_hang="kill"), 0.0
-        while not (asks := one.tick(at, WALL + at)):
-            all_same(one, at, state="")
+        detector, at = make_detector(hang=hang, on_hang="kill"), 0.0
+        while not (asks := detector.tick(at, WALL + at)):
+            all_same(detector, at, state="")
             at += 2.0
-        acts = answer(one, at, 0, asks[0].number, *seen[0]) + answer(one, at, 2, asks[0].number, *seen[1])
+        acts = answer(detector, at, 0, asks[0].number, *snapshots[0]) + answer(
+            detector, at, 2, asks[0].number, *snapshots[1]
+        )
         assert any(isinstance(action, EndAttempt) for action in acts) is ends
 
 
 def test_who_works_or_sleeps_before_it_has_joined_any_group_is_not_blamed_in_the_first_minute() -> None:
     for quiet, named in ((20.0, []), (70.0, [1])):
-        one = detector()
-        one.on_request(quiet, WALL + quiet, "diagnose-1", "{}")
+        detector = make_detector()
+        detector.on_request(quiet, WALL + quiet, "diagnose-1", "{}")
         fresh = {"groups": (), "records": (), "stack": LOOP, "quiet": quiet}
         meets = {"groups": (), "records": (), "stack": MEETING, "quiet": quiet}
         at, actions = quiet, list[Any]()
         for number in range(1, 5):
-            actions = answer(one, at, 0, number, rank(0, node="n0", **meets), rank(1, **fresh))
-            actions += answer(one, at, 2, number, *(rank(n, node="n2", **meets) for n in (2, 3)))
+            actions = answer(detector, at, 0, number, rank(0, node="n0", **meets), rank(1, **fresh))
+            actions += answer(detector, at, 2, number, *(rank(n, node="n2", **meets) for n in (2, 3)))
             if saved(actions):
                 break
-            at = one.wakes_at() or at
-            one.tick(at, WALL + at)
-        (found,) = saved(actions).values()
-        assert [culprit.rank for culprit in found.culprits] == named
+            at = detector.wakes_at() or at
+            detector.tick(at, WALL + at)
+        (diagnosis,) = saved(actions).values()
+        assert [culprit.rank for culprit in diagnosis.culprits] == named
 
 
 @pytest.mark.parametrize(("answers", "verdict"), [(True, Verdict.NOTHING), (False, Verdict.UNDETERMINED)])
@@ -640,28 +651,30 @@ def test_ranks_that_come_up_slowly_and_have_printed_nothing_for_long_are_no_hang
     answers: bool, verdict: Verdict
 ) -> None:
     """On a crowded node three still make the group, one is in it; the look itself gets no answer of them."""
-    one, at = detector(), 0.0
+    detector, at = make_detector(), 0.0
     while at < 30.0:
-        all_same(one, at, answered=answers, torch=False, size=0, begun=-1, seconds=1.0 + 0.2 * at)
+        all_same(detector, at, answered=answers, torch=False, size=0, begun=-1, seconds=1.0 + 0.2 * at)
         at += 2.0
-    one.on_request(30.0, WALL + 30.0, "diagnose-1", "{}")
+    detector.on_request(30.0, WALL + 30.0, "diagnose-1", "{}")
     mute = {"groups": (), "records": (), "answered": False, "quiet": 30.0}
-    seen = [rank(n, node="n0" if n < 2 else "n2", stack=MEETING, **mute) for n in range(4)]
+    snapshots = [rank(n, node="n0" if n < 2 else "n2", stack=MEETING, **mute) for n in range(4)]
     actions = []
     for number in range(1, 5):
-        actions = answer(one, 31.0, 0, number, *seen[:2]) + answer(one, 31.0, 2, number, *seen[2:])
+        actions = answer(detector, 31.0, 0, number, *snapshots[:2]) + answer(
+            detector, 31.0, 2, number, *snapshots[2:]
+        )
         if saved(actions):
             break
-    (found,) = saved(actions).values()
-    assert (found.verdict, found.culprits) == (verdict, ())
+    (diagnosis,) = saved(actions).values()
+    assert (diagnosis.verdict, diagnosis.culprits) == (verdict, ())
 
 
-def graph_replays(detector: HangDetector, at: float, *works: bool | None) -> None:
+def graph_replays(make_detector: HangDetector, at: float, *works: bool | None) -> None:
     """Digests of nodes that begin no collective. ``works``: whether the GPUs of each node work."""
     for (node, _), gpus_work in zip(NODES, works, strict=True):
         pulses = tuple(pulse(2 * (node // 2) + local) for local in range(2))
         body = json.dumps({"digest": encode(Digest(pulses, gpus_work=gpus_work))})
-        detector.on_answer(at, WALL + at, node, 0, body)
+        make_detector.on_answer(at, WALL + at, node, 0, body)
 
 
 @pytest.mark.parametrize(
@@ -675,7 +688,7 @@ def graph_replays(detector: HangDetector, at: float, *works: bool | None) -> Non
     ],
 )
 def test_ranks_that_begin_nothing_hang_unless_the_gpus_of_all_nodes_work(works, looks) -> None:
-    watched = detector(60.0)
+    watched = make_detector(60.0)
     for at in range(10, 120, 10):
         graph_replays(watched, float(at), *works)
         if watched.tick(float(at), WALL + at):
@@ -685,7 +698,7 @@ def test_ranks_that_begin_nothing_hang_unless_the_gpus_of_all_nodes_work(works, 
 
 
 def test_a_run_whose_gpus_stop_working_hangs_from_then_on() -> None:
-    watched = detector(60.0)
+    watched = make_detector(60.0)
     for at in range(10, 130, 10):
         graph_replays(watched, float(at), True, True)
         assert watched.tick(float(at), WALL + at) == []

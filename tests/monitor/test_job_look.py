@@ -64,24 +64,24 @@ def look(*before: str, path: str = PATH) -> JobLook:
 
 @pytest.mark.skipif(shutil.which("py-spy", path=PATH) is None, reason="py-spy is not installed")
 def test_a_sleeping_rank_is_seen_with_its_line_and_is_not_stopped_for_native_frames(waits: int) -> None:
-    seen = look()
-    (rank,) = seen.ranks
+    result = look()
+    (rank,) = result.ranks
     stacks = rank.snapshot.stacks
     assert (rank.snapshot.process.pid, rank.snapshot.location.frame.rpartition(" ")[2]) == (waits, "step")
     if proc.waiting_in(waits):  # else the kernel does not say where it sleeps
-        assert (stacks.native, rank.snapshot.problem, seen.problems) == ((), "", ())
+        assert (stacks.native, rank.snapshot.problem, result.problems) == ((), "", ())
 
 
 def test_without_py_spy_the_state_is_shown_with_the_command_that_installs_it(
     waits: int, tmp_path: Path
 ) -> None:
     empty = tmp_path / "python"
-    seen = look(path=str(empty))
-    (rank,) = seen.ranks
+    result = look(path=str(empty))
+    (rank,) = result.ranks
     if rank.snapshot.stacks.main:
         pytest.skip("py-spy is beside the interpreter")
     assert rank.snapshot.problem == NOT_INSTALLED
-    diagnosis = diagnose_looks([seen], (), JobHistory()).diagnosis
+    diagnosis = diagnose_looks([result], (), JobHistory()).diagnosis
     assert (diagnosis.verdict, diagnosis.remedy[:11]) == (Verdict.UNDETERMINED, "pip install")
 
 
@@ -91,10 +91,10 @@ def test_without_py_spy_the_state_is_shown_with_the_command_that_installs_it(
 @pytest.mark.skipif(shutil.which("py-spy", path=PATH) is None, reason="py-spy is not installed")
 def test_a_step_without_the_right_to_look_says_which_and_shows_the_state(waits: int) -> None:
     rights = ("setpriv", "--bounding-set=-sys_ptrace", "--inh-caps=-sys_ptrace")
-    seen = look(*rights)
-    (problem,) = seen.problems
+    result = look(*rights)
+    (problem,) = result.problems
     assert "CAP_SYS_PTRACE" in problem
-    diagnosis = diagnose_looks([seen], (), JobHistory()).diagnosis
+    diagnosis = diagnose_looks([result], (), JobHistory()).diagnosis
     assert diagnosis.verdict is Verdict.UNDETERMINED and problem in diagnosis.message
     assert any(line.startswith("rank 0: no stack; state S") for line in diagnosis.evidence)
 

@@ -91,24 +91,26 @@ def test_ranks_of_mpi_have_its_numbers_and_not_those_of_the_step_that_started_it
     task = {**STEP, "SLURM_PROCID": "1"}
     mpi = {**task, "OMPI_COMM_WORLD_SIZE": "4"}
     daemon = process(40, 1, ("orted", "-mca"), "orted", **task)
-    seen = ranks(
+    result = ranks(
         daemon,
         process(41, 40, OMPI_COMM_WORLD_RANK="2", **mpi),
         process(42, 40, OMPI_COMM_WORLD_RANK="3", **mpi),
     )
-    assert seen == [(41, "OMPI_COMM_WORLD_RANK", 2, 4), (42, "OMPI_COMM_WORLD_RANK", 3, 4)]
+    assert result == [(41, "OMPI_COMM_WORLD_RANK", 2, 4), (42, "OMPI_COMM_WORLD_RANK", 3, 4)]
 
 
 def test_lightnings_own_ranks_are_numbered_by_node_and_place() -> None:
     own = {"NODE_RANK": "1", "WORLD_SIZE": "4"}
-    seen = ranks(process(50, 1), process(51, 50, LOCAL_RANK="1", **own), torch=(50, 51))
-    assert sorted(seen) == [(50, "LOCAL_RANK", 2, 4), (51, "LOCAL_RANK", 3, 4)]
+    result = ranks(process(50, 1), process(51, 50, LOCAL_RANK="1", **own), torch=(50, 51))
+    assert sorted(result) == [(50, "LOCAL_RANK", 2, 4), (51, "LOCAL_RANK", 3, 4)]
 
 
 def test_without_any_variable_the_outermost_processes_with_torch_are_ranks() -> None:
     ray = process(60, 1, ("raylet",), "raylet")
-    seen = ranks(ray, process(61, 60), process(62, 60), process(63, 62), process(64, 60), torch=(61, 62, 63))
-    assert seen == [(61, "", -1, 0), (62, "", -1, 0)]
+    result = ranks(
+        ray, process(61, 60), process(62, 60), process(63, 62), process(64, 60), torch=(61, 62, 63)
+    )
+    assert result == [(61, "", -1, 0), (62, "", -1, 0)]
 
 
 def test_accelerate_and_deepspeed_are_launchers_by_their_modules() -> None:

@@ -787,7 +787,7 @@ def test_a_learning_rate_that_no_scheduler_sets_is_put_down_to_the_script() -> N
     assert "number of the step that was loaded" in entry.remedy
     beside = after(rates=[[0.1, 0.0]], parameters=1)
     control, before = ((after(rates=[[0.1, 0.5]])), BEFORE)
-    expected_names = Start(
+    whole_run = Start(
         {
             r: replace(
                 entry,
@@ -796,13 +796,13 @@ def test_a_learning_rate_that_no_scheduler_sets_is_put_down_to_the_script() -> N
             for r, entry in control.ranks.items()
         }
     )
-    expected_names = Start(
-        {r: replace(entry, before=CONTROL.ranks[r].before) for r, entry in expected_names.ranks.items()}
+    whole_run = Start(
+        {r: replace(entry, before=CONTROL.ranks[r].before) for r, entry in whole_run.ranks.items()}
     )
     message = Start(
-        {r: replace(entry, steps=expected_names.ranks[r].steps[:KILLED]) for r, entry in before.ranks.items()}
+        {r: replace(entry, steps=whole_run.ranks[r].steps[:KILLED]) for r, entry in before.ranks.items()}
     )
-    (entry,) = causes.judge(expected_names, "", FaultRun("kill", (message, beside), KILLED))
+    (entry,) = causes.judge(whole_run, "", FaultRun("kill", (message, beside), KILLED))
     assert "is as it was, but momentum, betas or weight decay is 0.0 instead of 0.5" in entry.message
 
 
@@ -876,9 +876,9 @@ def test_random_numbers_that_nobody_draws_are_others_in_each_process() -> None:
 
 
 def test_repeated_and_left_out_samples_are_counted() -> None:
-    expected_names = reference(CONTROL, BEFORE)
-    assert counted(expected_names, shifted(-2), SAVED) == (16, 16)
-    assert counted(expected_names, after(), SAVED) == (0, 0)
+    uninterrupted = reference(CONTROL, BEFORE)
+    assert counted(uninterrupted, shifted(-2), SAVED) == (16, 16)
+    assert counted(uninterrupted, after(), SAVED) == (0, 0)
 
 
 CRASHED = Start({0: replace(trace(0, 0), before={}, loads=READ, error=("train.py:75", "EOFError", "cut"))})
@@ -1032,9 +1032,9 @@ def changed_at_7(one: Step) -> Step:
 
 
 def test_weights_tell_after_how_many_steps_a_rank_goes_on() -> None:
-    expected_names = reference(CONTROL)
-    assert [resumed(expected_names, life(n, LAST, 1)) for n in (0, 1, 17)] == [{0: 0}, {0: 1}, {0: 17}]
-    assert resumed(expected_names, life(3, LAST, 1, before={0: (5, 5)})) == {0: None}
+    uninterrupted = reference(CONTROL)
+    assert [resumed(uninterrupted, life(n, LAST, 1)) for n in (0, 1, 17)] == [{0: 0}, {0: 1}, {0: 17}]
+    assert resumed(uninterrupted, life(3, LAST, 1, before={0: (5, 5)})) == {0: None}
 
 
 def unmoved(one: Start, *still: int) -> Start:

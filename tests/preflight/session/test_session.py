@@ -829,8 +829,8 @@ def test_several_that_did_not_join_for_no_known_reason_are_not_to_blame_and_one_
     }
     assert (verdicts, outcome.fit, outcome.excluded) == (dict.fromkeys(away, Grade.UNDETERMINED), False, ())
     assert "a firewall between them" in outcome.report.set_message
-    expected_names = examined(orders(7), Faults(agentless=away, why=f"{why} (srun: error: no such file)"))
-    assert {expected_names.report.nodes[node].verdict for node in away} == {Grade.FAIL}
+    result = examined(orders(7), Faults(agentless=away, why=f"{why} (srun: error: no such file)"))
+    assert {result.report.nodes[node].verdict for node in away} == {Grade.FAIL}
     alone = examined(orders(7), Faults(agentless={3}, why=why))
     assert (blamed(alone), alone.report.nodes[3].verdict) == ({3}, Grade.FAIL)
     remedies = " ".join(value.remedy for value in alone.report.nodes[3].findings)
