@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import signal
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -40,8 +41,12 @@ def run_dir(context: CommandLine) -> Path:
     return runs / sorted(os.listdir(runs))[-1]
 
 
-def live(context: CommandLine) -> Path:
-    """A run of two ranks that wait, once both are up."""
+@pytest.fixture(scope="module")
+def waiting(
+    make_context: Callable[[Path], CommandLine], tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[CommandLine]:
+    """A run of two ranks that wait, shared by tests that look at it."""
+    context = make_context(tmp_path_factory.mktemp("waiting"))
     script(context)
     context("submit", "--nodes", "2", "--ranks-per-node", "1", "train.py")
     folder = run_dir(context)
@@ -54,57 +59,41 @@ def live(context: CommandLine) -> Path:
         60,
     )
     until(lambda: json.loads((folder / "state.json").read_text())["phase"] == "training", "the state", 60)
-    return folder
-
-
-def await_rest(context: CommandLine) -> None:
-    """Two looks see a rank move that has said "up" and is on its way into its sleep."""
+    # A rank that has printed "up" still moves until it sleeps.
     until(lambda: json.loads(context("diagnose", "--json").out)["verdict"] == "all wait", "their rest", 60)
+    yield context
+    context("cancel", "last")
 
 
-def test_a_live_run_is_looked_into_and_leaves_no_question_behind(clusterrun: CommandLine) -> None:
-    folder = live(clusterrun)
-    await_rest(clusterrun)
-    result = clusterrun("diagnose", "--json")
+def test_a_live_run_is_looked_into_and_leaves_no_question_behind(waiting: CommandLine) -> None:
+    folder = run_dir(waiting)
+    result = waiting("diagnose", "--json")
     document = json.loads(result.out)
     assert result.code == 0, result
-    assert list(document) == [
-        "run_id",
-        "verdict",
-        "message",
-        "said",
-        "culprits",
-        "groups",
-        "certainty",
-        "evidence",
-        "remedy",
-    ]
     assert (document["verdict"], document["culprits"]) == ("all wait", [])
-    assert document["said"] == "all 2 ranks wait outside of collectives, all at train.py:12 (step)"
+    message = "all 2 ranks wait outside of collectives, all at train.py:12 (step)"
+    assert document["message"] == document["said"] == message
     (group,) = document["groups"]
     assert group["ranks"] == [0, 1]
-    assert group["stack"][0] == f"{clusterrun.folder}/train.py:12 step"
+    assert group["stack"][0] == f"{waiting.folder}/train.py:12 step"
     assert (os.listdir(folder / "asks"), list((folder / "attempts/000").glob("diagnose*"))) == ([], [])
 
 
-def test_the_text_shows_the_verdict_first_and_the_users_own_lines(clusterrun: CommandLine) -> None:
-    live(clusterrun)
-    await_rest(clusterrun)
-    lines = clusterrun("diagnose").out.split("\n")
+def test_the_text_shows_the_verdict_first_and_the_users_own_lines(waiting: CommandLine) -> None:
+    lines = waiting("diagnose").out.split("\n")
     assert lines[0] == "all wait: all 2 ranks wait outside of collectives, all at train.py:12 (step)"
     assert lines[1:3] == ["", "evidence"]
     assert '      train.py:12 (step)   time.sleep(0 if "end" in sys.argv else 600)' in lines
     assert "  2 ranks: 0-1" in lines
 
 
-def test_a_rank_that_is_stopped_is_named_by_its_node(clusterrun: CommandLine) -> None:
-    live(clusterrun)
-    document = json.loads(clusterrun("diagnose", "--json").out)
-    assert document["culprits"] == []
-    stopped = [int(p) for p in os.listdir("/proc") if p.isdigit() and _is_rank(p, "1", clusterrun)]
-    assert len(stopped) == 1
-    os.kill(stopped[0], signal.SIGSTOP)
-    document = json.loads(clusterrun("diagnose", "--json").out)
+def test_a_rank_that_is_stopped_is_named_by_its_node(waiting: CommandLine) -> None:
+    (stopped,) = [int(p) for p in os.listdir("/proc") if p.isdigit() and _is_rank(p, "1", waiting)]
+    os.kill(stopped, signal.SIGSTOP)
+    try:
+        document = json.loads(waiting("diagnose", "--json").out)
+    finally:
+        os.kill(stopped, signal.SIGCONT)
     assert document["culprits"] == [{"rank": 1, "node": "local-1", "why": "it is stopped (SIGSTOP)"}]
 
 
@@ -118,12 +107,12 @@ def _is_rank(pid: str, rank: str, context: CommandLine) -> bool:
     return f"RANK={rank}".encode() in environ and home in environ and b"train.py" in argv
 
 
-def test_a_coordinator_that_does_not_answer_is_said_to(clusterrun: CommandLine) -> None:
-    folder = live(clusterrun)
+def test_a_coordinator_that_does_not_answer_is_said_to(waiting: CommandLine) -> None:
+    folder = run_dir(waiting)
     pid = json.loads((folder / "state.json").read_text())["pid"]
     os.kill(pid, signal.SIGSTOP)
     try:
-        result = clusterrun("diagnose", "--limit", "3s")
+        result = waiting("diagnose", "--limit", "3s")
     finally:
         os.kill(pid, signal.SIGCONT)
     assert result.code == 0
@@ -140,19 +129,10 @@ def test_a_failed_run_is_explained_by_its_first_error(clusterrun: CommandLine) -
     assert "          rank 1: ValueError: the data are bad, at train.py:7 (step)\n" in ended.err
     assert "60 of 100: a rank printed an error before the others\n" in clusterrun("diagnose").out
     document = json.loads(clusterrun("diagnose", "--json").out)
-    assert {**document, "run_id": ""} == {
-        "run_id": "",
-        "verdict": "crashed",
-        "message": "rank 1 on local-1 failed first",
-        "said": "rank 1 on local-1 failed first",
-        "culprits": [
-            {"rank": 1, "node": "local-1", "why": "ValueError: the data are bad, at train.py:7 (step)"}
-        ],
-        "groups": [],
-        "certainty": 60,
-        "evidence": ["rank 1: ValueError: the data are bad, at train.py:7 (step)"],
-        "remedy": "clusterrun logs --rank 1 shows all that it printed",
-    }
+    why = "ValueError: the data are bad, at train.py:7 (step)"
+    assert (document["verdict"], document["certainty"]) == ("crashed", 60)
+    assert document["culprits"] == [{"rank": 1, "node": "local-1", "why": why}]
+    assert document["evidence"] == [f"rank 1: {why}"]
 
 
 @pytest.mark.parametrize(
@@ -162,11 +142,6 @@ def test_a_failed_run_is_explained_by_its_first_error(clusterrun: CommandLine) -
         (
             "print('early', file=sys.stderr, flush=True); time.sleep(2); print('no data'); sys.exit(5)",
             "rank 1 printed last: no data",
-        ),
-        ("exec('def f(:')", "rank 1: SyntaxError: invalid syntax, at train.py:3"),
-        (
-            "import argparse; argparse.ArgumentParser('train').parse_args(['--lr', '1'])",
-            "rank 1: train: error: unrecognized arguments: --lr 1",
         ),
         (
             "b = KeyError('lr'); raise ValueError('no rate') from b",
@@ -209,13 +184,6 @@ def test_a_known_message_is_explained_with_its_remedy_at_the_end(clusterrun: Com
     ended = clusterrun("submit", "--ranks-per-node", "2", "--wait", "train.py", "missing")
     assert "a package is missing in the ranks' Python" in ended.err
     assert "  remedy  install it there" in ended.err
-
-
-def test_a_rank_that_was_killed_is_the_culprit(clusterrun: CommandLine) -> None:
-    script(clusterrun)
-    clusterrun("submit", "--nodes", "2", "--ranks-per-node", "1", "--wait", "train.py", "kill")
-    document = json.loads(clusterrun("diagnose", "--json").out)
-    assert (document["verdict"], [entry["rank"] for entry in document["culprits"]]) == ("crashed", [1])
 
 
 def test_a_run_that_ended_well_has_nothing_wrong(ended: CommandLine) -> None:

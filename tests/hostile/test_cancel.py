@@ -32,11 +32,15 @@ def user(tmp_path: Path, site: Lab) -> Iterator[Person]:
     assert site.wait_idle(90), site.node_states()
 
 
-def gone(user: Person, run: Path) -> None:
-    """Cancel, and see that then nothing lives and Slurm has forgotten the job."""
+def gone(user: Person, run: Path, by: str = "cancel") -> None:
+    """Cancel, or scancel, and see that then nothing lives and Slurm has forgotten the job."""
     assert user.lab
-    result = user.types("cancel", run.name)
-    assert result.code == 0, result.err
+    if by == "scancel":
+        assert user.lab.exec(["scancel", user.status(run)["job_id"]]).code == 0
+        assert user.types("wait", run.name).code == 1
+    else:
+        result = user.types("cancel", run.name)
+        assert result.code == 0, result.err
     assert user.reaches(run, "CANCELLED")["phase"] == "ended"
     assert leftovers(user.lab, 60.0) == []
     assert user.lab.wait_idle(90), (user.lab.exec(["squeue"]).out, (run / "job.out").read_text())
@@ -44,12 +48,12 @@ def gone(user: Person, run: Path) -> None:
 
 
 @pytest.mark.lab
-@pytest.mark.parametrize("how", ["", "stop"])
-def test_nothing_is_left_of_a_run_that_trained(user: Person, how: str) -> None:
+@pytest.mark.parametrize(("how", "by"), [("", "cancel"), ("stop", "cancel"), ("", "scancel")])
+def test_nothing_is_left_of_a_run_that_trained(user: Person, how: str, by: str) -> None:
     run = user.submits("--nodes", "2", "--ranks-per-node", "2", "family.py", how)
     user.up(run, 4)
     until(lambda: len(marked(run)) >= 4 * 5, "the families of all ranks")
-    gone(user, run)
+    gone(user, run, by)
 
 
 @pytest.mark.lab

@@ -38,36 +38,5 @@ def test_each_proctrack_leaves_its_own_processes_behind(
     site.down()
 
 
-def state_of(site: Lab, job: str) -> str:
-    return site.exec(["squeue", "-h", "-t", "all", "-j", job, "-o", "%T"]).out.strip()
-
-
-@pytest.mark.parametrize(("mode", "then"), [("requeue", "PENDING"), ("cancel", "PREEMPTED")])
-def test_a_job_in_urgent_takes_the_node_of_one_in_debug(make_lab: MakeLab, mode: str, then: str) -> None:
-    site = make_lab(nodes=1, gpus=0, preempt=mode)
-    low = site.exec(
-        ["sbatch", "--parsable", "--exclusive", "--output=/dev/null", "--wrap", "sleep 600"]
-    ).out.strip()
-    assert wait_for(lambda: state_of(site, low) == "RUNNING", 60)
-    result = site.exec(["srun", "-p", "urgent", "--exclusive", "hostname"], timeout=60)
-    assert (result.out, state_of(site, low)) == ("n0001\n", then)
-    site.down()
-
-
-@pytest.mark.slow
-def test_with_accounting_sacct_answers(make_lab: MakeLab) -> None:
-    site = make_lab(nodes=2, accounting=True)
-    site.exec(["srun", "-N2", "-J", "counted", "true"])
-    requested = ["sacct", "-n", "-X", "-P", "-o", "JobName,State,ExitCode"]
-    assert wait_for(lambda: site.exec(requested).out.strip() == "counted|COMPLETED|0:0", 60, 0.2)
-    site.down()
-
-
 def test_without_accounting_sacct_says_that_there_is_none(lab: Lab) -> None:
     assert "accounting storage is disabled" in lab.exec(["sacct"]).err
-
-
-def test_any_line_of_slurm_conf_can_be_set(make_lab: MakeLab) -> None:
-    site = make_lab(nodes=1, gpus=0, settings={"KillWait": "33"})
-    assert "33 sec" in site.exec(["sh", "-c", "scontrol show config | grep KillWait"]).out
-    site.down()

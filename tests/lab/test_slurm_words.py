@@ -9,13 +9,11 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from clusterrun.lab.lab import Lab
-from clusterrun.model.errors import SchedulerError
 from clusterrun.model.states import State
 from clusterrun.script import quoting
-from clusterrun.slurm import submit_once
 from clusterrun.slurm.client import SlurmClient
 from clusterrun.slurm.queries import JobRow, PartitionOffer
-from clusterrun.system import Completed, RealClock
+from clusterrun.system import Completed
 
 pytestmark = pytest.mark.lab
 
@@ -117,28 +115,3 @@ def test_sbatch_reads_every_directive_as_it_was_meant(
     actual = row(slurm, result.out.strip())
     lab.exec(["scancel", actual.job_id])
     assert (actual.name, actual.comment) == (name, f"c{comment}")
-
-
-@pytest.mark.parametrize(
-    "options, message, remedy",
-    [
-        (("--partition=debgu",), "Invalid partition name specified", "did you mean 'debug'?"),
-        (("--gpus-per-node=16",), "Requested node configuration is not available", "up to 8 GPUs"),
-        (("--mem=900G",), "Memory specification can not be satisfied", "62 GiB each"),
-        (("--constraint=nope",), "Invalid feature specification", "sinfo -o '%P %f'"),
-        (("--reservation=nope",), "Requested reservation is invalid", "scontrol show reservation"),
-        (("--nodelist=nope",), "Invalid node name specified", "sinfo -N"),
-        (("--frobnicate=1",), "unrecognized option '--frobnicate=1'", "man sbatch"),
-        (("--time=never",), "Invalid --time specification", "change --time"),
-    ],
-)
-def test_a_refusal_is_told_in_slurms_words_with_a_remedy_and_queues_nothing(
-    slurm: SlurmClient, options: tuple[str, ...], message: str, remedy: str
-) -> None:
-    partition = "debgu" if "debgu" in options[0] else ""
-    token = f"refused {options[0]}"
-    argv = ("sbatch", "--parsable", f"--comment={token}", *options, "--wrap", "true")
-    with pytest.raises(SchedulerError) as caught:
-        submit_once.send(slurm, argv, "/tmp", token, partition, RealClock(), lambda line: None)
-    assert (message in caught.value.seen, remedy in caught.value.remedy) == (True, True), str(caught.value)
-    assert slurm.find(token) == ""
