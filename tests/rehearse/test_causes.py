@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -71,6 +72,22 @@ def life(first: int, last: int, ranks: int = 2, **changed: Any) -> Start:
     return Start({rank: trace(first, last, rank, **changed) for rank in range(ranks)})
 
 
+def with_ranks(start: Start, **changed: Any) -> Start:
+    """The same life, with fields of every rank changed."""
+    return Start({rank: replace(entry, **changed) for rank, entry in start.ranks.items()})
+
+
+def with_steps(start: Start, change: Callable[[Step, int], Step] | None = None, **changed: Any) -> Start:
+    """The same life, with every step as ``change(step, rank)`` returns it, or with these fields."""
+    change = change or (lambda step, rank: replace(step, **changed))
+    return Start(
+        {
+            rank: replace(entry, steps=tuple(change(each, rank) for each in entry.steps))
+            for rank, entry in start.ranks.items()
+        }
+    )
+
+
 CONTROL = life(0, LAST)
 BEFORE = life(0, KILLED, saves=(saved(5), saved(SAVED)))
 READ = ((PATH.format(SAVED), "train.py:75"),)
@@ -78,44 +95,30 @@ READ = ((PATH.format(SAVED), "train.py:75"),)
 
 def after(first: int = SAVED, **changed: Any) -> Start:
     """The restarted ranks, with fields of every step changed."""
-    right = life(first, LAST, loads=READ)
-    ranks = {
-        rank: replace(entry, steps=tuple(replace(each, **changed) for each in entry.steps))
-        for rank, entry in right.ranks.items()
-    }
-    return Start(ranks)
+    return with_steps(life(first, LAST, loads=READ), **changed)
 
 
 def shifted(by: int) -> Start:
     """Every restarted step gets the samples of another one."""
-    right = after()
-    ranks = {
-        rank: replace(
-            entry,
-            steps=tuple(
-                replace(s, rows=step(s.n + SAVED + by, rank).rows, parameters=1) for s in entry.steps
-            ),
-        )
-        for rank, entry in right.ranks.items()
-    }
-    return Start(ranks)
+    return with_steps(
+        after(), lambda s, rank: replace(s, rows=step(s.n + SAVED + by, rank).rows, parameters=1)
+    )
 
 
 def started(parameters: int, state: int, loads: Any = READ, first: int = SAVED) -> Start:
     """Restarted ranks that begin with other weights or another state."""
-    right = life(first, LAST, loads=loads)
-    steps = tuple(replace(entry, parameters=1) for entry in right.ranks[0].steps)
-    return Start(
-        {
-            rank: replace(entry, before={0: (parameters, state)}, steps=steps)
-            for rank, entry in right.ranks.items()
-        }
-    )
+    right = life(first, LAST, loads=loads, before={0: (parameters, state)})
+    return with_steps(right, parameters=1)
 
 
 def judged(last: Start, fault: str = "kill", differs: str = "", **more: Any) -> list[tuple[str, str]]:
     observed = FaultRun(fault, (BEFORE, last), KILLED, **more)
     return [(entry.level.value, entry.cause.value) for entry in causes.judge(CONTROL, differs, observed)]
+
+
+def first_finding(last: Start, before: Start = BEFORE, control: Start = CONTROL) -> Discovery:
+    """What is said first of a restart after a kill."""
+    return causes.judge(control, "", FaultRun("kill", (before, last), KILLED))[0]
 
 
 @pytest.mark.parametrize(
@@ -142,15 +145,10 @@ def test_the_cause_is_what_differs_first(last: Start, found: list[tuple[str, str
 
 def with_random(parameters: int = 0, **states: int) -> Start:
     """Restarted ranks with other states of random numbers, the weights other ones too where that is said."""
-    right = after()
-    ranks = {}
-    for rank, entry in right.ranks.items():
-        steps = tuple(
-            replace(s, random={**s.random, **states}, parameters=parameters or s.parameters)
-            for s in entry.steps
-        )
-        ranks[rank] = replace(entry, steps=steps)
-    return Start(ranks)
+    return with_steps(
+        after(),
+        lambda s, rank: replace(s, random={**s.random, **states}, parameters=parameters or s.parameters),
+    )
 
 
 @pytest.mark.parametrize(
@@ -159,7 +157,7 @@ def with_random(parameters: int = 0, **states: int) -> Start:
         after(parameters=1),
         with_random(parameters=1, python=1),  # a generator that nobody draws from explains nothing
         started(7, 99, ()),  # the weights are of no step, and no file was seen read
-        Start({rank: replace(entry, before={}, steps=()) for rank, entry in after().ranks.items()}),
+        with_ranks(after(), before={}, steps=()),
         life(SAVED, SAVED, loads=READ),
     ],
 )
@@ -207,7 +205,7 @@ def test_what_a_script_changed_is_read_and_joined() -> None:
 
 
 def with_calls(last: Start, *calls: tuple[str, str, str], **changed: Any) -> Start:
-    return Start({rank: replace(entry, calls=calls, **changed) for rank, entry in last.ranks.items()})
+    return with_ranks(last, calls=calls, **changed)
 
 
 @pytest.mark.parametrize("first", [SAVED, 0])
@@ -217,15 +215,14 @@ def test_weights_under_names_that_the_model_lacks_are_not_loaded(first: int) -> 
     observed = FaultRun("kill", (BEFORE, last), KILLED)
     (entry,) = causes.judge(CONTROL, "", observed)
     assert entry.cause.value == "parameters-not-restored" and "strict=False) at train.py:26" in entry.message
-    begun = Start({rank: replace(each, partial=partial) for rank, each in BEFORE.ranks.items()})
+    begun = with_ranks(BEFORE, partial=partial)
     (entry,) = causes.judge(CONTROL, "", replace(observed, lives=(begun, last)))
     assert "strict=False" not in entry.message  # so it begins each time
 
 
 def test_a_scheduler_of_a_later_step_beside_the_first_weights_accuses_the_weights() -> None:
     last = life(0, LAST, loads=READ, calls=(("scheduler", "load_state_dict", "train.py:28"),))
-    steps = tuple(replace(entry, rates=[[9.0]], parameters=1) for entry in last.ranks[0].steps)
-    last = Start({rank: replace(entry, steps=steps) for rank, entry in last.ranks.items()})
+    last = with_steps(last, rates=[[9.0]], parameters=1)
     cut = FaultRun("disk-full", (BEFORE, last), KILLED, damaged=(PATH.format(5), PATH.format(SAVED)))
     (entry, *_) = causes.judge(CONTROL, "", replace(cut, damaged=()))
     assert entry.cause.value in ("never-resumed", "parameters-not-restored")
@@ -249,7 +246,7 @@ def test_a_generator_whose_state_was_set_is_not_blamed_for_other_samples() -> No
 
 def test_a_state_that_was_set_and_drawn_from_before_the_step_is_told_as_such() -> None:
     last = with_calls(with_random(parameters=1, torch=1), ("torch", "set", "train.py:5"))
-    (entry,) = causes.judge(CONTROL, "", FaultRun("kill", (BEFORE, last), KILLED))
+    entry = first_finding(last)
     assert entry.cause.value == "random-state-not-restored"
     assert "it was set at train.py:5" in entry.message and "validation" in entry.remedy
 
@@ -285,13 +282,8 @@ def test_a_copy_of_the_weights_of_which_the_loss_is_computed_is_named(changed: A
     [(0.0, "the loss is the same", "gradients"), (5.0, "the loss is 5 instead of", "a hidden state")],
 )
 def test_what_nothing_explains_is_told_with_what_to_look_at(loss: float, message: str, remedy: str) -> None:
-    last = Start(
-        {
-            r: replace(t, steps=tuple(replace(s, loss=loss or s.loss) for s in t.steps))
-            for r, t in after(parameters=1).ranks.items()
-        }
-    )
-    (entry,) = causes.judge(CONTROL, "", FaultRun("kill", (BEFORE, last), KILLED))
+    last = with_steps(after(parameters=1), lambda s, rank: replace(s, loss=loss or s.loss))
+    entry = first_finding(last)
     assert entry.cause.value == "undetermined" and message in entry.message and remedy in entry.remedy
 
 
@@ -421,12 +413,7 @@ def test_what_ranks_do_to_themselves_comes_in_one_start_after_the_other() -> Non
 )
 def test_the_sum_of_more_than_two_ranks_may_differ_by_rounding(changed: dict[str, Any], found: str) -> None:
     control, before = life(0, LAST, 4), life(0, KILLED, 4, saves=(saved(SAVED),))
-    right = life(SAVED, LAST, 4, loads=READ)
-    ranks = {
-        rank: replace(entry, steps=tuple(replace(each, **changed) for each in entry.steps))
-        for rank, entry in right.ranks.items()
-    }
-    (first, *_) = causes.judge(control, "", FaultRun("kill", (before, Start(ranks)), KILLED))
+    first = first_finding(with_steps(life(SAVED, LAST, 4, loads=READ), **changed), before, control)
     assert first.level.value == found, first
 
 
@@ -745,7 +732,7 @@ def test_a_rank_that_is_new_is_not_asked_for_its_step() -> None:
 def test_averages_beside_other_weights_are_not_accused() -> None:
     """Copies that an optimizer's own step makes, as DeepSpeed's, differ wherever the weights do."""
     last = after(averages=(1,), parameters=1)
-    (entry,) = causes.judge(CONTROL, "", FaultRun("kill", (BEFORE, last), KILLED))
+    entry = first_finding(last)
     assert entry.level is Severity.UNKNOWN
 
 
@@ -780,9 +767,7 @@ def test_a_save_cut_off_before_the_first_whole_one_accuses_no_loading() -> None:
 
 
 def test_a_learning_rate_that_no_scheduler_sets_is_put_down_to_the_script() -> None:
-    (entry,) = causes.judge(
-        CONTROL, "", FaultRun("kill", (BEFORE, after(rates=[[9.0]], schedulers=[], parameters=1)), KILLED)
-    )
+    entry = first_finding(after(rates=[[9.0]], schedulers=[], parameters=1))
     assert entry.cause.value == "learning-rate-not-restored" and "no scheduler of torch's" in entry.message
     assert "number of the step that was loaded" in entry.remedy
     beside = after(rates=[[0.1, 0.0]], parameters=1)
@@ -812,7 +797,7 @@ def test_samples_whose_gradient_was_accumulated_before_the_checkpoint_are_lost()
         rank: replace(entry, steps=(replace(entry.steps[0], rows=entry.steps[0].rows[2:]), *entry.steps[1:]))
         for rank, entry in right.ranks.items()
     }
-    (entry,) = causes.judge(CONTROL, "", FaultRun("kill", (BEFORE, Start(ranks)), KILLED))
+    entry = first_finding(Start(ranks))
     assert entry.cause.value == "data-order-not-restored" and "only the last 2 of 4 samples" in entry.message
     assert "optimizer.step()" in entry.remedy
 
@@ -833,18 +818,12 @@ def test_what_goes_on_from_rounded_weights_is_not_compared_by_bits(
 
     def parted(first: int, last: int, **more: Any) -> Start:
         right = life(first, last, 4, loads=READ)
-        ranks = {
-            rank: replace(
-                entry, steps=tuple(replace(s, parameters=s.parameters + 7, **more) for s in entry.steps)
-            )
-            for rank, entry in right.ranks.items()
-        }
-        return Start(ranks)
+        return with_steps(right, lambda s, rank: replace(s, parameters=s.parameters + 7, **more))
 
     control = life(0, LAST, 4)
     past = joined(control, (life(0, KILLED, 4, saves=(saved(SAVED),)), parted(SAVED, 20)))
     last = parted(20, LAST, **{"loss": 1e-4, **changed})
-    last = Start({r: replace(entry, before={0: (1027, 2020)}) for r, entry in last.ranks.items()})
+    last = with_ranks(last, before={0: (1027, 2020)})
     (first, *_) = causes.judge(control, "", FaultRun("preemption", (past, last), 20))
     assert first.level.value == found, first
 
@@ -864,12 +843,8 @@ def test_a_file_beside_the_one_that_is_cut_off_may_be_what_it_went_on_with() -> 
 
 def test_random_numbers_that_nobody_draws_are_others_in_each_process() -> None:
     """The fault comes right after the save: the next step is known from the control's process alone."""
-    ranks = BEFORE.ranks.items()
-    own = {
-        r: replace(entry, steps=tuple(replace(s, random={**s.random, "python": 7}) for s in entry.steps))
-        for r, entry in ranks
-    }
-    past = Start({rank: replace(entry, steps=entry.steps[:SAVED]) for rank, entry in own.items()})
+    own = with_steps(BEFORE, lambda s, rank: replace(s, random={**s.random, "python": 7}))
+    past = Start({rank: replace(entry, steps=entry.steps[:SAVED]) for rank, entry in own.ranks.items()})
     last = after(parameters=1, random={"python": 9, "torch": 1})
     verdict = causes.judge(CONTROL, "", FaultRun("after-save", (past, last), SAVED))
     assert "(torch)" in verdict[0].message and "python" not in verdict[0].message
@@ -979,21 +954,14 @@ def test_two_runs_that_differ_say_where() -> None:
 
 def noisy(right: Start, apart: float) -> Start:
     """The same run with other losses and weights, as arithmetic that does not repeat itself gives."""
-    ranks = {
-        rank: replace(
-            entry,
-            steps=tuple(
-                replace(
-                    s,
-                    loss=s.loss and s.loss + apart * (-1) ** s.n,
-                    parameters=s.parameters + int(apart * 1e6),
-                )
-                for s in entry.steps
-            ),
-        )
-        for rank, entry in right.ranks.items()
-    }
-    return Start(ranks)
+    return with_steps(
+        right,
+        lambda s, rank: replace(
+            s,
+            loss=s.loss and s.loss + apart * (-1) ** s.n,
+            parameters=s.parameters + int(apart * 1e6),
+        ),
+    )
 
 
 @pytest.mark.parametrize(
@@ -1114,13 +1082,8 @@ def test_a_folder_that_was_not_written_to_its_end_is_named(fault: str, damaged: 
 
 def test_the_remedy_fits_where_the_samples_come_from() -> None:
     def remedy(batches: Any) -> str:
-        last = Start(
-            {
-                rank: replace(entry, steps=tuple(replace(s, batches=batches) for s in entry.steps))
-                for rank, entry in shifted(-2).ranks.items()
-            }
-        )
-        (entry,) = causes.judge(CONTROL, "", FaultRun("kill", (BEFORE, last), KILLED))
+        last = with_steps(shifted(-2), batches=batches)
+        entry = first_finding(last)
         assert entry.cause.value == "data-order-not-restored"
         return entry.remedy
 
@@ -1133,8 +1096,8 @@ def test_the_remedy_fits_where_the_samples_come_from() -> None:
 
 def test_only_reads_of_what_the_script_wrote_are_named() -> None:
     loads = (("/data/meta.pkl", "train.py:5"), *READ)
-    last = Start({rank: replace(entry, loads=loads) for rank, entry in shifted(-2).ranks.items()})
-    (entry,) = causes.judge(CONTROL, "", FaultRun("kill", (BEFORE, last), KILLED))
+    last = with_ranks(shifted(-2), loads=loads)
+    entry = first_finding(last)
     assert [line for line in entry.lines if "reads" in line] == ["train.py:75 reads it"]
 
 
