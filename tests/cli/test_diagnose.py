@@ -143,10 +143,6 @@ def test_a_failed_run_is_explained_by_its_first_error(clusterrun: CommandLine) -
             "print('early', file=sys.stderr, flush=True); time.sleep(2); print('no data'); sys.exit(5)",
             "rank 1 printed last: no data",
         ),
-        (
-            "b = KeyError('lr'); raise ValueError('no rate') from b",
-            "ValueError: no rate, at train.py:3; its cause: KeyError: 'lr'",
-        ),
     ],
 )
 def test_whatever_a_rank_prints_of_its_end_is_told(ends: str, message: str, clusterrun: CommandLine) -> None:

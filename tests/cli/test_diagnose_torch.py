@@ -45,20 +45,6 @@ LEAVES = (
     BEGIN
     + "if rank == 1: sys.exit(0)\nfor step in range(100): dist.all_reduce(torch.ones(4)); time.sleep(0.05)\n"
 )
-LOADS = (
-    BEGIN
-    + """
-class Items(torch.utils.data.Dataset):
-    def __len__(self):
-        return 64
-    def __getitem__(self, i):
-        if rank == 1 and i == 9:
-            raise ValueError("sample 9 has no label")
-        return torch.ones(2)
-for batch in torch.utils.data.DataLoader(Items(), batch_size=4, num_workers=2):
-    dist.all_reduce(batch.sum())
-"""
-)
 
 
 def test_a_rank_that_exits_0_while_others_wait_is_named_and_not_they(clusterrun: CommandLine) -> None:
@@ -66,13 +52,6 @@ def test_a_rank_that_exits_0_while_others_wait_is_named_and_not_they(clusterrun:
     assert "  rank 1 ended with exit code 0 before the others; then rank 0 on local-0 exited with" in result
     document = json.loads(clusterrun("diagnose", "--json").out)
     assert [(culprit["rank"], culprit["node"]) for culprit in document["culprits"]] == [(1, "local-1")]
-
-
-def test_an_error_of_a_data_loaders_worker_is_told_by_its_own_words_and_line(clusterrun: CommandLine) -> None:
-    run(clusterrun, LOADS, "train.py")
-    document = json.loads(clusterrun("diagnose", "--json").out)
-    why = "ValueError: sample 9 has no label, at train.py:15 (__getitem__), in DataLoader worker process 0"
-    assert [(culprit["rank"], culprit["why"]) for culprit in document["culprits"]] == [(1, why)]
 
 
 def test_below_a_launcher_the_rank_that_failed_is_named(clusterrun: CommandLine) -> None:

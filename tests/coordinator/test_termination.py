@@ -282,13 +282,6 @@ def test_what_a_term_means_is_asked_for_and_decides(means, state, outcome):
     assert (tape.saved.state, tape.saved.attempts[-1].outcome) == (state, outcome)
 
 
-def test_a_job_that_is_being_killed_leaves_its_ranks_a_moment_to_save():
-    tape = training(end_at=9_000.0)
-    tape.at(50.0, TERM)
-    assert tape.does(50.1, JobTold("preemption")) == [WriteNotice(0, "preemption", WALL + 52.1), *TOLD]
-    assert tape.does(52.1) == STOPPED
-
-
 def test_when_the_scheduler_does_not_answer_a_term_at_the_limit_is_the_limit():
     tape = training(end_at=100.0)
     tape.at(38.0, JobTold("unknown"))
