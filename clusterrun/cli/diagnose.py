@@ -14,6 +14,7 @@ import click
 
 from clusterrun.cli.error_output import say
 from clusterrun.cli.shell_complete import runs
+from clusterrun.cli.terminal import renew_line
 from clusterrun.diagnosis.hypothesis import certainty_in_words
 from clusterrun.diagnosis.stacks import function_of, is_library, line_of, short
 from clusterrun.diagnosis.verdict import Diagnosis, Stacks, Verdict, unfolded
@@ -180,7 +181,7 @@ def diagnose(
     elif target.state.ended:
         from clusterrun.operations.diagnose_log import diagnose_ended_job
 
-        name, diagnosis = target.job_id, diagnose_ended_job(context, target)
+        name, diagnosis = target.job_id, diagnose_ended_job(context, target, renew_line)
     else:
         from clusterrun.operations.diagnose_job import diagnose_job  # only jobs of others need it
 
@@ -195,7 +196,7 @@ def diagnose(
 def _of_logs(names: Sequence[str], as_json: bool) -> int:
     from clusterrun.operations.diagnose_log import diagnose_logs  # only for logs of any job
 
-    report = diagnose_logs(names, sys.stdin.buffer, time.monotonic)
+    report = diagnose_logs(names, sys.stdin.buffer, time.monotonic, renew_line)
     if as_json:
         print(json.dumps(log_document(report), indent=1))
     else:

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import os
 import re
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, nullcontext
 
 from clusterrun.cli.error_output import say
-from clusterrun.cli.terminal import coloured
+from clusterrun.cli.terminal import coloured, has_live_line
 from clusterrun.diagnosis.verdict import Verdict
 from clusterrun.model.contract import ExitCode
 from clusterrun.model.duration import spoken
@@ -213,7 +212,7 @@ def past_preflight(status: RunStatus) -> bool:
 
 def show_until(context: Context, run_id: str, over: Callable[[RunStatus], bool]) -> RunStatus:
     """Show the progress of a run until ``over`` returns True for its status. Ctrl-C is not caught."""
-    live = sys.stderr.isatty() and os.environ.get("TERM") != "dumb"
+    live = has_live_line()
     watch = RunWait(context, run_id, quiet if live else say, logs_are_shown=True)
     budget = context.store.read(run_id).spec.preflight_budget or Preflight().budget
     with _display(float(budget)) if live else nullcontext(lambda status: None) as show:

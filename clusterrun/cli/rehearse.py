@@ -19,7 +19,7 @@ import click
 from clusterrun.cli.error_output import say
 from clusterrun.cli.shell_complete import FILE, files
 from clusterrun.cli.submit import OptionsThenProgram
-from clusterrun.cli.terminal import coloured, folded, painted
+from clusterrun.cli.terminal import coloured, folded, has_live_line, painted, renew_line
 from clusterrun.model import duration
 from clusterrun.model.contract import ExitCode
 from clusterrun.model.errors import BadInput
@@ -34,7 +34,6 @@ TITLE = 18
 # Seconds between two updates of the progress line on a terminal, and between two lines elsewhere.
 RENEW_SECONDS, LINE_SECONDS = 1.0, 30.0
 JOIN_SECONDS = 5.0
-CLEAR = "\r\x1b[K"
 # Time limit of an allocation beyond the budget, for its start and its end.
 MORE_SECONDS = 300
 STYLES = {"ok": "green", "note": "yellow", "FAIL": "red", "unknown": "magenta"}
@@ -136,7 +135,7 @@ class ProgressLine:
 
     def __init__(self) -> None:
         self._lock = threading.RLock()
-        self._is_live = sys.stderr.isatty() and os.environ.get("TERM") != "dumb"
+        self._is_live = has_live_line()
 
     @contextmanager
     def showing(self, describe: Callable[[], str]) -> Iterator[None]:
@@ -152,9 +151,7 @@ class ProgressLine:
                     if ended.is_set():
                         return
                     if self._is_live:
-                        width = shutil.get_terminal_size((110, 24)).columns
-                        sys.stderr.write(f"{CLEAR}{text[: width - 1]}")
-                        sys.stderr.flush()
+                        renew_line(text)
                     else:
                         say(text)
 
@@ -172,9 +169,7 @@ class ProgressLine:
     def hidden(self) -> Iterator[None]:
         """Remove the line while something else is printed."""
         with self._lock:
-            if self._is_live:
-                sys.stderr.write(CLEAR)
-                sys.stderr.flush()
+            renew_line("")
             yield
 
     def say(self, *lines: str) -> None:

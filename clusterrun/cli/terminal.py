@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 import sys
 import time
 from collections.abc import Collection, Iterable, Mapping, Sequence
@@ -22,6 +23,22 @@ GAP = 2
 
 def coloured(stream: TextIO) -> bool:
     return stream.isatty() and not os.environ.get("NO_COLOR") and os.environ.get("TERM") != "dumb"
+
+
+CLEAR = "\r\x1b[K"
+
+
+def has_live_line() -> bool:
+    """Return whether a line on stderr can be replaced."""
+    return sys.stderr.isatty() and os.environ.get("TERM") != "dumb"
+
+
+def renew_line(text: str) -> None:
+    """Replace the line on stderr by ``text``; '' removes it. Print nothing where no line can be replaced."""
+    if has_live_line():
+        width = shutil.get_terminal_size((110, 24)).columns
+        sys.stderr.write(f"{CLEAR}{visible(text)[: width - 1]}")
+        sys.stderr.flush()
 
 
 COLOURS = {"bold": 1, "red": 31, "green": 32, "yellow": 33, "magenta": 35}

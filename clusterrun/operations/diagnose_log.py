@@ -15,7 +15,7 @@ from clusterrun.diagnosis.verdict import Diagnosis, Verdict
 from clusterrun.model.errors import BadInput, NoSuchRun
 from clusterrun.model.frozen import frozen, replace
 from clusterrun.model.size import gibibytes
-from clusterrun.operations.context import Context
+from clusterrun.operations.context import Context, Tell, quiet
 from clusterrun.operations.find_run import not_a_run
 from clusterrun.slurm.foreign_job import ForeignJob
 
@@ -34,6 +34,8 @@ LAST = 8192
 MOST_PLACES = 256
 # Seconds for the middle of all files. Then the rest of the middle is skipped.
 SCAN_SECONDS = 60.0
+# Seconds between two messages about the search.
+TELL_SECONDS = 1.0
 MOST_FILES = 4096
 MOST_ERRORS = 64
 # In the middle of a long file only lines with one of these are read, and the lines around them.
@@ -87,12 +89,15 @@ class LogReport:
         return bool(self.errors) or self.diagnosis.verdict is not Verdict.UNDETERMINED
 
 
-def diagnose_logs(names: Sequence[str], stdin: BinaryIO, clock: Callable[[], float]) -> LogReport:
+def diagnose_logs(
+    names: Sequence[str], stdin: BinaryIO, clock: Callable[[], float], tell: Tell = quiet
+) -> LogReport:
     """Return the diagnosis of log files, globs, directories, or ``-`` for stdin.
 
-    Raise ``BadInput`` if none of them can be read.
+    ``tell`` gets what is searched, once a second, and '' at the end. Raise ``BadInput`` if no file can be
+    read.
     """
-    log, files, notes = _read_all(expanded(names), clock, stdin)
+    log, files, notes = _read_all(expanded(names), clock, tell, stdin)
     if not files:
         raise BadInput("; ".join(notes), "name log files that exist, a glob in quotes, or - for stdin")
     diagnosis = _limited(log.diagnose(), files)
@@ -101,14 +106,14 @@ def diagnose_logs(names: Sequence[str], stdin: BinaryIO, clock: Callable[[], flo
     return LogReport(tuple(files), diagnosis, tuple(errors[:MOST_ERRORS]), max(0, len(errors) - MOST_ERRORS))
 
 
-def diagnose_ended_job(context: Context, job: ForeignJob) -> Diagnosis:
-    """Return the diagnosis of a job that has ended, from its output files.
+def diagnose_ended_job(context: Context, job: ForeignJob, tell: Tell = quiet) -> Diagnosis:
+    """Return the diagnosis of a job that has ended, from its output files. ``tell``: as for other logs.
 
     Raise ``NoSuchRun`` if none of them is on this machine.
     """
     names = context.client().output_files(job)
     paths = [path for name in names for path in ([name] if os.path.isfile(name) else sorted(glob.glob(name)))]
-    log, files, read_notes = _read_all(list(dict.fromkeys(paths)), context.clock.monotonic)
+    log, files, read_notes = _read_all(list(dict.fromkeys(paths)), context.clock.monotonic, tell)
     if not files:
         error = not_a_run(context, job)
         where = ", ".join(names) or "its name is not known"
@@ -124,19 +129,20 @@ def diagnose_ended_job(context: Context, job: ForeignJob) -> Diagnosis:
 
 
 def _read_all(
-    paths: Sequence[str], clock: Callable[[], float], stdin: BinaryIO | None = None
+    paths: Sequence[str], clock: Callable[[], float], tell: Tell, stdin: BinaryIO | None = None
 ) -> tuple[JobLog, list[ReadFile], list[str]]:
     """Read files. Return what they say, the files that could be read, and notes about the rest.
 
     The middle of long files is searched only if their beginnings and ends do not settle what failed first.
     """
     if all(map(os.path.isfile, paths)):
-        log, reader = JobLog(), _BoundedReader(clock, skips_middle=True)
+        log, reader = JobLog(), _BoundedReader(clock, tell, skips_middle=True)
         files, problems = _read_each(log, reader, paths)
         if log.is_settled() or not any(file.skipped for file in files):
             return log, files, [*problems, *_not_read(files)]
-    log, reader = JobLog(), _BoundedReader(clock)
+    log, reader = JobLog(), _BoundedReader(clock, tell)
     files, problems = _read_each(log, reader, paths, stdin)
+    tell("")
     return log, files, [*problems, *_not_read(files), *reader.notes()]
 
 
@@ -190,9 +196,11 @@ def expanded(names: Sequence[str]) -> list[str]:
 class _BoundedReader:
     """Reads the beginning and the end of a file whole, and the middle around places that look like errors."""
 
-    def __init__(self, clock: Callable[[], float], skips_middle: bool = False) -> None:
-        self._clock = clock
-        self._until = clock() + (0.0 if skips_middle else SCAN_SECONDS)
+    def __init__(self, clock: Callable[[], float], tell: Tell, skips_middle: bool = False) -> None:
+        self._clock, self._tell = clock, tell
+        now = clock()
+        self._until = now + (0.0 if skips_middle else SCAN_SECONDS)
+        self._tell_at = now + TELL_SECONDS
         self._around = MOST_AROUND
         self._unread_places = 0
 
@@ -222,7 +230,11 @@ class _BoundedReader:
             if count <= 2 * WHOLE_CHUNKS:
                 self._read_closely(lines, oldest)
                 read += len(oldest)
-            elif self._clock() < self._until:
+            elif (now := self._clock()) < self._until:
+                if now >= self._tell_at:
+                    self._tell_at = now + TELL_SECONDS
+                    of_all = f" of {gibibytes(size)}" if is_seekable else ""
+                    self._tell(f"searching {path}: {gibibytes(total)}{of_all}")
                 self._search(lines, oldest)
                 scanned += len(oldest)
             elif is_seekable and size - total > WHOLE_CHUNKS * CHUNK:

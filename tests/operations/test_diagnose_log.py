@@ -19,7 +19,8 @@ ERROR = """[rank2]: Traceback (most recent call last):
 [rank2]:     go()
 [rank2]: KeyError: 'x'
 """
-STEP = "step 1 of 100 done\n"
+# No line about a step: after an error that would mean that its rank went on.
+LINE = "line 1 of 100 read\n"
 
 
 @pytest.fixture
@@ -34,10 +35,20 @@ def read(*names: str, seconds: Any = None, stdin: bytes = b"") -> LogReport:
 
 
 @pytest.mark.usefixtures("small_chunks")
+def test_a_long_search_is_reported_once_a_second_and_at_its_end(tmp_path: Path) -> None:
+    path, messages = tmp_path / "slurm-1.out", list[str]()
+    path.write_text(LINE * 3000)
+    seconds = itertools.count(0.0, 0.5)
+    (file,) = diagnose_logs([str(path)], io.BytesIO(), lambda: next(seconds), messages.append).files
+    assert len(messages) == round(file.scanned / diagnose_log.CHUNK) // 2 + 1 and messages[-1] == ""
+    assert all(message.startswith(f"searching {path}: ") for message in messages[:-1])
+
+
+@pytest.mark.usefixtures("small_chunks")
 @pytest.mark.parametrize("place", [0, 300, 1500, 2990])
 @pytest.mark.parametrize("by", ["file", "stdin"])
 def test_an_error_anywhere_in_a_long_log_is_found(tmp_path: Path, place: int, by: str) -> None:
-    text = STEP * place + ERROR + STEP * (3000 - place)
+    text = LINE * place + ERROR + LINE * (3000 - place)
     path = tmp_path / "slurm-1.out"
     path.write_text(text)
     report = read(str(path)) if by == "file" else read("-", stdin=text.encode())
@@ -61,7 +72,7 @@ def test_the_middle_is_left_out_if_a_launcher_confirms_the_error_at_the_end(
     tmp_path: Path, last: str, is_read: bool
 ) -> None:
     path = tmp_path / "a.out"
-    path.write_text(STEP * 5000 + ERROR + last)
+    path.write_text(LINE * 5000 + ERROR + last)
     (file,) = (report := read(str(path))).files
     assert (file.scanned > 0, file.skipped == 0) == (is_read, is_read)
     assert "KeyError: 'x', at train.py:5 (main)" in report.diagnosis.message
@@ -70,7 +81,7 @@ def test_the_middle_is_left_out_if_a_launcher_confirms_the_error_at_the_end(
 @pytest.mark.usefixtures("small_chunks")
 def test_what_time_does_not_allow_is_left_out_and_said(tmp_path: Path) -> None:
     path = tmp_path / "a.log"
-    path.write_text(STEP * 5000 + ERROR)
+    path.write_text(LINE * 5000 + ERROR)
     report = read(str(path), seconds=itertools.count(0, 1000))
     (file,) = report.files
     assert file.skipped > 0 and file.read + file.scanned + file.skipped == file.size
@@ -81,7 +92,7 @@ def test_what_time_does_not_allow_is_left_out_and_said(tmp_path: Path) -> None:
 @pytest.mark.usefixtures("small_chunks")
 def test_no_error_is_not_claimed_of_what_was_not_read(tmp_path: Path) -> None:
     path = tmp_path / "a.log"
-    path.write_text(STEP * 5000)
+    path.write_text(LINE * 5000)
     report = read(str(path), seconds=itertools.count(0, 1000))
     assert "no error" in report.diagnosis.message and "were not read" in report.diagnosis.message
 
@@ -103,7 +114,7 @@ def test_a_log_full_of_errors_is_read_within_its_bounds(
 def test_several_files_globs_and_directories(tmp_path: Path) -> None:
     (tmp_path / "logs").mkdir()
     for rank in (0, 2):
-        (tmp_path / "logs" / f"rank{rank}.log").write_text(ERROR.replace("[rank2]: ", "") if rank else STEP)
+        (tmp_path / "logs" / f"rank{rank}.log").write_text(ERROR.replace("[rank2]: ", "") if rank else LINE)
     os.symlink(tmp_path / "logs" / "rank0.log", tmp_path / "same.log")
     names = (str(tmp_path / "logs"), str(tmp_path / "logs" / "*.log"), str(tmp_path / "same.log"))
     assert len(expanded(names)) == 2

@@ -9,8 +9,9 @@ from typing import Any
 
 import pytest
 
-from clusterrun.cli import rehearse
-from clusterrun.cli.rehearse import CLEAR, ProgressLine
+from clusterrun.cli import rehearse, terminal
+from clusterrun.cli.rehearse import ProgressLine
+from clusterrun.cli.terminal import CLEAR
 from clusterrun.model.paths import RunPaths
 from clusterrun.model.spec import JobSpec
 from clusterrun.rehearse.rehearsed_runs import RehearsedRuns
@@ -24,8 +25,9 @@ def test_a_line_says_what_runs_until_the_end(
 ) -> None:
     monkeypatch.setattr(rehearse, "LINE_SECONDS", 0.01)
     monkeypatch.setattr(rehearse, "RENEW_SECONDS", 0.01)
+    for module in (rehearse, terminal):
+        monkeypatch.setattr(module, "has_live_line", lambda: is_live)
     line, described_twice, calls = ProgressLine(), threading.Event(), []
-    line._is_live = is_live
 
     def describe() -> str:
         calls.append(1)
