@@ -78,6 +78,6 @@ def test_nothing_is_left_on_this_machine(person: Person) -> None:
     for how in ("", "stop"):
         run = person.submits("--nodes", "2", "--ranks-per-node", "2", "family.py", how)
         person.up(run, 4)
-        assert person.types("cancel", run.name).code == 0
+        assert person.types("cancel", "--kill-wait", "3s", run.name).code == 0
         assert person.reaches(run, "CANCELLED")["phase"] == "ended"
         assert marked(run) == []

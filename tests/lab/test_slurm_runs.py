@@ -349,22 +349,25 @@ def test_shell_scripts_print_under_clusterrun_what_they_print_under_plain_srun(
     lab: Lab, tmp_path: Path
 ) -> None:
     on_slurm = site(lab, tmp_path)
+    plain_lines, run_ids, folders = [], {}, {}
     for number, (name, text) in enumerate(SCRIPTS.items()):
         script = on_slurm.project / f"script{number}.sh"
         script.write_text(f"#!/bin/bash\n{text}\n")
         script.chmod(0o755)
-        batch = on_slurm.project / "plain.sbatch"
-        output = on_slurm.project / f"plain{number}.out"
-        files = f"-o {output.name}.%t -e {output.name}.%t" if name == "a name from the run" else ""
-        batch.write_text(f"#!/bin/bash\nsrun -n1 {files} ./{script.name}\n")
-        lab.exec(["sbatch", "--wait", "-o", str(output), str(batch)], cwd=str(on_slurm.project), timeout=120)
-        printed = "".join(path.read_text() for path in on_slurm.project.glob(f"{output.name}*"))
+        # Plain srun has one file for both streams, except where the ranks open it by a name from the run.
+        files = f"-o plain{number}.out.%t -e plain{number}.out.%t" if name == "a name from the run" else ""
+        plain_lines.append(f"sbatch --wait -o plain{number}.out --wrap 'srun -n1 {files} ./{script.name}' &")
+        answer = on_slurm.submit("--preflight", "off", f"./{script.name}")
+        run_ids[name], folders[name] = answer["run_id"], Path(answer["run_dir"], "attempts/000")
+    batch = ["bash", "-c", "\n".join((*plain_lines, "wait"))]
+    assert lab.exec(batch, cwd=str(on_slurm.project), timeout=240).code == 0
+    for number, name in enumerate(SCRIPTS):
+        printed = "".join(path.read_text() for path in on_slurm.project.glob(f"plain{number}.out*"))
         plain = [line for line in printed.splitlines() if not line.startswith("srun: ")]
-        result = on_slurm.run("submit", "--wait", "--json", "--preflight", "off", f"./{script.name}")
-        assert result.code == (1 if "failure" in name else 0), result.err
-        folder = Path(json.loads(result.out)["run_dir"], "attempts/000")
-        ours = "".join((folder / f"00000.{stream}").read_text() for stream in ("out", "err")).splitlines()
-        assert sorted(line for line in ours if "log was emptied" not in line) == sorted(plain), name
+        assert on_slurm.run("wait", run_ids[name]).code == (1 if "failure" in name else 0)
+        ours = "".join((folders[name] / f"00000.{stream}").read_text() for stream in ("out", "err"))
+        lines = [line for line in ours.splitlines() if "log was emptied" not in line]
+        assert sorted(lines) == sorted(plain), name
 
 
 def test_a_shells_functions_setup_lines_and_input_mean_what_they_mean_under_plain_sbatch(
