@@ -101,8 +101,11 @@ def convert(
         options.append(("at-most", str(array.limit)))
     if reading.requeues:
         # The script's handler of the signal requeues the job, and the ranks have none.
-        options = [pair for pair in options if not (pair[0] == "sbatch" and pair[1].startswith("signal="))]
+        signals = [pair for pair in options if pair[0] == "sbatch" and pair[1].startswith("signal=")]
+        options = [pair for pair in options if pair not in signals]
         options += [("requeue", "")] if ("requeue", "") not in options else []
+        seconds = [re.search(r"@(\d+)$", value) for _, value in signals]
+        options += [("notice", f"{max(30, int(match[1]))}s") for match in seconds if match]
     options += [("set", f"{name}={values}") for name, values in reading.sweeps]
     if reading.sweeps and not array.values and not reading.in_background:
         options.append(("at-most", "1"))

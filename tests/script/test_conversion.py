@@ -84,6 +84,10 @@ def test_what_is_not_translated_or_not_needed_has_a_reason(path: Path) -> None:
             "set -a\n. ./e\nX=1\nset +a\nY=1\nsrun python t.py",
             "--setup 'set -a || :' --setup '. ./e' --setup 'export X=1' --setup 'set +a || :' t.py",
         ),
+        (
+            "#SBATCH --signal=B:USR1@300\ntrap 'scontrol requeue $SLURM_JOB_ID' USR1\nsrun python t.py",
+            "--requeue --notice 300s t.py",
+        ),
         ("srun --input=in.txt python t.py < in.txt", "--input in.txt t.py"),
         ("python - <<E\n1\nE\nsrun python t.py", "--setup '{ python - <<E\n1\nE\n} || :' t.py"),
     ],
