@@ -52,6 +52,8 @@ _NO_STEP = re.compile(
 )
 _EXECVE = re.compile(r"slurmstepd\S*: error: execve\(\): (.*)")
 _CONTAINER = re.compile(r"slurmstepd\S*: error: pyxis: (.*)")
+# apptainer and singularity fill the level of a message up to nine characters.
+_IMAGE = re.compile(r"^FATAL:   (\S.*)")
 _SHELL = re.compile(
     r"^\S*(?:slurm_script|bash|sh)\S*: (?:line )?\d+: "
     r"(\S+: (?:command not found|not found|No such file or directory|Permission denied))$"
@@ -122,6 +124,8 @@ class EndLines:
             words = (inner or self._container)[-1 if inner else 0]
             self.ends = [end for end in self.ends if "container" not in end.words]
             return EndLine(EndKind.START, f"the container could not be started: {words}", line)
+        if match := _IMAGE.match(line):
+            return EndLine(EndKind.START, f"the container could not be started: {match[1]}", line)
         if match := _SHELL.match(line):
             return EndLine(EndKind.START, f"the batch script failed: {match[1]}", line)
         if match := _SHELL_KILLED.search(text):

@@ -60,13 +60,15 @@ ROWS: tuple[KnownError, ...] = (
     # --- memory ---
     GPU_MEMORY,
     KnownError(
-        r"DefaultCPUAllocator: (?:can't|not enough)|\bMemoryError\b|Cannot allocate memory|std::bad_alloc",
+        r"DefaultCPUAllocator: (?:can't|not enough)|\b_?(?:Array)?MemoryError\b|Cannot allocate memory"
+        r"|std::bad_alloc",
         "this process could get no more of the machine's memory",
         "ask for more with --mem, use fewer data-loader workers, or a smaller batch",
         Verdict.OUT_OF_MEMORY,
     ),
     KnownError(
-        r"(?i:oom[-_ ]kill|out of memory: killed|exceeded (?:job )?memory limit)",
+        r"(?i:oom[-_ ]kill|out of memory: killed|killed due to the node running low on memory"
+        r"|exceeded (?:job )?memory limit)",
         "the kernel ended a process because memory ran out",
         "ask for more with --mem, use fewer data-loader workers, or a smaller batch",
         Verdict.OUT_OF_MEMORY,

@@ -318,6 +318,10 @@ EXPECTED = {
     ),
     "segfault-labelled-stack": Answer("-", (3,), ("Segmentation fault",), "fused.py:88", ("node07",), False),
     "handled-then-finished": Answer("-", (), ("no error",), "", (), False),
+    "apptainer-no-image": Answer(
+        "-", (0,), ("container could not be started: could not open image",), "", ("a1",), False
+    ),
+    "ray-worker-killed": Answer("-", (), ("low on memory",), "drive.py:12", (), False),
     "watchdog-one-call-behind": Answer("-", (7,), ("collective 4470",), "", (), False),
     "cut-off-in-traceback": Answer("-", (3,), ("the log ends in a traceback",), "fsdp.py:97", (), False),
     "oom-two-of-four-ranks": Answer("-", (1, 3), ("CUDA out of memory",), "blocks.py:44", ("dgx07",), False),

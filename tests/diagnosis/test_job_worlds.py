@@ -292,7 +292,9 @@ def test_two_threads_in_calls_of_all_ranks_are_named_unless_a_rank_is_absent() -
 
 
 def test_no_rank_is_left_to_set_a_key_for_which_all_wait() -> None:
-    diagnosis = verdict(*(sampled(rank, stack=LINE, native=STORE) for rank in range(4)))
+    unread = sampled(3, stack=LINE)
+    unread = replace(unread, snapshot=replace(unread.snapshot, problem="its native frames"))
+    diagnosis = verdict(*(sampled(rank, stack=LINE, native=STORE) for rank in range(3)), unread)
     assert (diagnosis.verdict, diagnosis.culprits) == (Verdict.MISMATCH, ())
     assert diagnosis.message.startswith("all ranks wait for a key of the store at train.py:50")
 

@@ -79,10 +79,11 @@ def explain_unended(table: CallTable, hypothesis: Hypothesis) -> Diagnosis:
     operation = min(stuck, key=lambda wait: wait.at).operation
     if table.by_stacks and not table.owed:
         lines = {wait.line for wait in stuck}
+        are_together = {rank.location.line for rank in table.living} == lines
         where = f" at {lines.pop()}" if len(lines) == 1 else ""
         unknown = sorted({rank.rank for rank in table.living}.difference(table.wait_by_rank))
         who = ranks_in_words(table.wait_by_rank) if unknown else "all ranks"
-        if not unknown and {wait.operation for wait in stuck} == {STORE_WAIT}:
+        if are_together and {wait.operation for wait in stuck} == {STORE_WAIT}:
             sentence = f"all ranks wait for a key of the store{where}, so no rank is left that sets it"
             remedy = (
                 "which line sets that key, and on which rank? It was not run: an if around it, or another key"
