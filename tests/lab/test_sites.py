@@ -88,6 +88,7 @@ def cancelled(here: Site, *options: str, requeued: list[str] | None = None) -> N
         until(lambda: all(attempt["nodes"] for attempt in here.status(answer["run_id"])["attempts"]))
         attempts = here.status(answer["run_id"])["attempts"]
         assert [attempt["nodes"] for attempt in attempts] == [requeued] * 2
+        assert [attempt["cause"] for attempt in attempts] == ["first", "requeue"]
     assert here.run("cancel", answer["run_id"]).code == 0
     assert (here.status(answer["run_id"])["state"], leftovers(here.lab)) == ("CANCELLED", [])
 
