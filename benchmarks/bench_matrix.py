@@ -1,9 +1,9 @@
-"""Phase × fault × victim: a cover of all pairs, each a training that must end as an undisturbed one.
+"""Phase × fault × victim: cells that cover all pairs. Each training must end like an undisturbed one.
 
     python -m benchmarks.bench_matrix [FIRST [COUNT]] | [CELL …]
 
-What is asked of every run are the laws I1 to I7, not what it says; how often the end of an attempt names the
-node that was struck, and what happened to it, is counted. The cover is the same each time.
+Every run must fulfil the laws I1 to I7. The benchmark also counts how often the end of an attempt names the
+struck node and the cause. The cells are the same each time.
 """
 
 from __future__ import annotations
@@ -31,9 +31,10 @@ from tests.survive.site import PATIENT, Run, Site, Training, until
 
 AT_ONCE, SIZE = 5, 6
 OPTIONS = ("--max-restarts", "8", "--requeue")
+# Only the observer notices a rank that stays stopped.
 HANGS = ("--hang-after", "15s", "--on-hang", "restart")
-"""Only the observer sees that a rank which is stopped for good does nothing."""
 TRAINING = Training(ranks=3, steps=30, more=("slow=1",))
+# Patterns of a named cause, by the beginning of the fault's name. All other faults make a node silent.
 CAUSES = {
     "killed": r"SIGKILL|was lost|loss of|ended with",
     "wrong clock": r"credential expired|clock",
@@ -42,41 +43,38 @@ CAUSES = {
     "home": r"No space left|script could not start",
     "read-only": r"Read-only file system|script could not start",
 }
-"""What is said of the cause, by how a fault's name begins; of all others: that a node was not heard."""
 SILENT = r"lost|loss|nothing has moved|did not join|could not be reached|onnection failure"
+# A full disk of the lab belongs to one host, so others do not see a folder that is made on it. A shared disk
+# would show it or refuse it. Ends with this message are not counted.
 ARTIFICE = r"cannot be opened: No such file or directory"
-"""A full disk of the lab is one host's own: others do not see a folder made there, as on a shared disk they
-would (or it were refused). What they say of that is not counted."""
 
 
 @dataclass
-class Told:
-    """What the ends of attempts say, of those that something which was done to the run brought about."""
+class Reports:
+    """The ends of attempts that the fault caused: their texts, and how many name the node and the cause."""
 
-    words: list[str] = field(default_factory=list)
+    texts: list[str] = field(default_factory=list)
     node: int = 0
     cause: int = 0
     missed: bool = False
 
-    def hear(self, words: str, cell: Cell, hosts: tuple[str, ...]) -> None:
-        """One more end."""
+    def hear(self, text: str, cell: Cell, hosts: tuple[str, ...]) -> None:
+        """Count the text of one end."""
         cause = next((c for name, c in CAUSES.items() if cell.fault.startswith(name)), SILENT)
-        self.words.append(words)
-        # A launcher is no node: where it was struck, its own name says what.
-        self.node += any(
-            name in words for name in (*hosts, *(["launcher", "srun"] * (cell.victim == "srun")))
-        )
-        self.cause += bool(re.search(cause, words))
+        self.texts.append(text)
+        # A launcher is no node. If it was struck, its name counts.
+        self.node += any(name in text for name in (*hosts, *(["launcher", "srun"] * (cell.victim == "srun"))))
+        self.cause += bool(re.search(cause, text))
 
 
-Seen = dict[Cell, Told]
+ReportsByCell = dict[Cell, Reports]
 
 
 # --- one cell -------------------------------------------------------------------------------------
 
 
-def play(cell: Cell, seen: Seen) -> Callable[[Ground], None]:
-    """The run of a cell; what the ends of its attempts say goes to ``seen``."""
+def play(cell: Cell, reports_by_cell: ReportsByCell) -> Callable[[Ground], None]:
+    """Return a function that runs a cell and puts the reports of its attempts into ``reports_by_cell``."""
 
     def run(ground: Ground) -> None:
         name = str(cell).replace(" ", "").replace("×", "-")
@@ -86,30 +84,31 @@ def play(cell: Cell, seen: Seen) -> Callable[[Ground], None]:
             before, hosts = ended(training, cell), ()
             with contextlib.suppress(Missed):
                 hosts = strike(ground, training, cell, healing)
-            seen[cell] = Told(missed=not hosts)
+            reports_by_cell[cell] = Reports(missed=not hosts)
             try:
-                if not startless(training, cell, hosts, seen[cell]):
+                if not startless(training, cell, hosts, reports_by_cell[cell]):
                     completed(training, budget=20)
             finally:
-                told(training, cell, hosts, before, seen[cell])
+                read_reports(training, cell, hosts, before, reports_by_cell[cell])
 
     return run
 
 
-def startless(run: Run, cell: Cell, hosts: tuple[str, ...], found: Told) -> bool:
-    """A job of whose script Slurm cannot open the output on its first node: it has failed, and says where."""
-    there = cell.phase in WAITING and cell.victim == "coordinator"
-    if not there or not cell.fault.startswith(("home", "read-only")):
+def startless(run: Run, cell: Cell, hosts: tuple[str, ...], reports: Reports) -> bool:
+    """Return whether Slurm could not open the job's output on its first node, so that the job failed."""
+    is_waiting = cell.phase in WAITING and cell.victim == "coordinator"
+    if not is_waiting or not cell.fault.startswith(("home", "read-only")):
         return False
-    if (said := run.ends())["state"] != "FAILED":
+    status = run.ends()
+    if status["state"] != "FAILED":
         return False
     run.laws()
-    found.hear(said["reason"], cell, hosts)
+    reports.hear(status["reason"], cell, hosts)
     return True
 
 
 def options(cell: Cell) -> Iterator[str]:
-    """What the run of a cell is asked for besides."""
+    """Yield the options of a cell."""
     yield from ("--spares", "2" if cell.phase == "swap" else "1")
     if (cell.fault, cell.victim) == ("stopped for good", "rank"):
         yield from HANGS
@@ -120,7 +119,7 @@ def options(cell: Cell) -> Iterator[str]:
 
 
 def reach(ground: Ground, run: Run, phase: str) -> None:
-    """Wait for the phase."""
+    """Bring the run to the phase."""
     if phase == "queued":
         return
     if phase == "starting":
@@ -139,43 +138,43 @@ def reach(ground: Ground, run: Run, phase: str) -> None:
 
 
 def requeued(ground: Ground, run: Run) -> None:
-    """Between two jobs: nothing of the first runs any more, and the second waits."""
+    """Requeue the job. Return when the first has ended and the second waits."""
     job = run.status()["job_id"]
     ground.slurm("scontrol", "requeue", job)
     until(lambda: ground.slurm("squeue", "-h", "-o", "%T", "-j", job).strip() == "PENDING", "the queue")
 
 
+# Actions that bring a run to these phases.
 AGAIN: dict[str, Callable[[Ground, Run], object]] = {
     "restart": lambda ground, run: run.kill("rank"),
     "swap": lambda ground, run: ground.site.lab.fault("kill", run.nodes()[1]),
 }
-"""What brings these phases about."""
 
 
 def ended(run: Run, cell: Cell) -> int:
-    """How many attempts were over when the run was struck; in the queue all are, whoever says so later."""
+    """Return how many attempts were over when the run was struck; in the queue all are."""
     attempts = run.state.attempts if run.state else ()
     return sum(bool(attempt.outcome) or cell.phase in WAITING for attempt in attempts)
 
 
-def told(run: Run, cell: Cell, hosts: tuple[str, ...], first: int, found: Told) -> None:
-    """What was said of the attempts from ``first`` on, as far as they failed, goes to ``found``.
+def read_reports(run: Run, cell: Cell, hosts: tuple[str, ...], first: int, reports: Reports) -> None:
+    """Add the texts of failed attempts from ``first`` on to ``reports``.
 
-    Those before it had ended when the run was struck: what made them end is not what the cell did. The
-    reason of the next attempt counts too: of a coordinator that is gone nobody else tells.
+    Earlier attempts ended before the run was struck. The reason of the next attempt counts too, because a
+    coordinator that is gone reports nothing.
     """
     attempts = run.state.attempts if run.state else ()
     for attempt, following in itertools.zip_longest(attempts[first:], attempts[first + 1 :]):
         if attempt.outcome not in ("", "COMPLETED", "PENDING"):
             failure, after = attempt.failure, following.reason if following else ""
-            said = (failure.node, failure.why, *failure.last_lines, failure.traceback) if failure else ()
-            words = " ".join((*said, "|", attempt.outcome, after))
-            if not (cell.fault.startswith("home") and re.search(ARTIFICE, words)):
-                found.hear(words, cell, hosts)
+            texts = (failure.node, failure.why, *failure.last_lines, failure.traceback) if failure else ()
+            text = " ".join((*texts, "|", attempt.outcome, after))
+            if not (cell.fault.startswith("home") and re.search(ARTIFICE, text)):
+                reports.hear(text, cell, hosts)
 
 
 def main() -> None:
-    """All cells, or COUNT of them from FIRST on, or those named; exit code 1 if any law was broken."""
+    """Run all cells, COUNT of them from FIRST on, or the named ones. Exit code 1 if a law was broken."""
     words = sys.argv[1:]
     if all(word.isdigit() for word in words):
         first, count = (*map(int, words), *(0, 1000)[len(words) :])
@@ -185,22 +184,22 @@ def main() -> None:
     lab = Lab(f"matrix-{os.getpid()}")
     lab.up(LabSpec(name=lab.name, nodes=AT_ONCE * SIZE, gpus=0, settings=PATIENT))
     site = Site(lab, Path(tempfile.mkdtemp(prefix="matrix-")))
-    seen: Seen = {}
+    reports_by_cell: ReportsByCell = {}
     try:
-        broken = list(played(Grounds(site, SIZE, AT_ONCE), cells, seen))
+        broken = list(played(Grounds(site, SIZE, AT_ONCE), cells, reports_by_cell))
     finally:
         site.patrol.stop()
         lab.down()
-    report(len(cells), len(broken), seen)
+    report(len(cells), len(broken), reports_by_cell)
     raise SystemExit(1 if broken else 0)
 
 
-def report(cells: int, broken: int, seen: Seen) -> None:
-    """The figures."""
+def report(cells: int, broken: int, reports_by_cell: ReportsByCell) -> None:
+    """Print the figures."""
     outcomes = Counter(ends=0, node=0, cause=0)
-    for one in seen.values():
-        outcomes.update(ends=len(one.words), node=one.node, cause=one.cause)
-    missed = sum(one.missed for one in seen.values())
+    for reports in reports_by_cell.values():
+        outcomes.update(ends=len(reports.texts), node=reports.node, cause=reports.cause)
+    missed = sum(reports.missed for reports in reports_by_cell.values())
     print(f"{cells} cells of {len(cover())}: {broken} broken, {missed} not struck in time    goal: 0")
     for what in ("node", "cause"):
         share = outcomes[what] / outcomes["ends"] if outcomes["ends"] else 1.0
@@ -210,22 +209,22 @@ def report(cells: int, broken: int, seen: Seen) -> None:
     print(end="", flush=True)
 
 
-def played(grounds: Grounds, cells: list[Cell], seen: Seen) -> Iterator[str]:
-    """What was broken, cell by cell; each is told as it ends."""
+def played(grounds: Grounds, cells: list[Cell], reports_by_cell: ReportsByCell) -> Iterator[str]:
+    """Run the cells and print each result. Yield what was broken."""
 
-    def one(cell: Cell) -> str:
+    def play_cell(cell: Cell) -> str:
         began = time.monotonic()
-        wrong = grounds.run(play(cell, seen))
-        said = seen.get(cell, Told())
-        names = f"{len(said.words)} failures, {said.node} name the node, {said.cause} the cause"
-        names += "; it ended before it was struck" * said.missed
-        print(f"{time.monotonic() - began:6.1f} s  {cell}: {wrong[:1500] or 'ok'}; {names}", flush=True)
-        if said.words and min(said.node, said.cause) < len(said.words):
-            print("".join(f"            {words[:600]!r}\n" for words in said.words), end="", flush=True)
-        return wrong
+        broken_law = grounds.run(play(cell, reports_by_cell))
+        reports = reports_by_cell.get(cell, Reports())
+        names = f"{len(reports.texts)} failures, {reports.node} name the node, {reports.cause} the cause"
+        names += "; it ended before it was struck" * reports.missed
+        print(f"{time.monotonic() - began:6.1f} s  {cell}: {broken_law[:1500] or 'ok'}; {names}", flush=True)
+        if reports.texts and min(reports.node, reports.cause) < len(reports.texts):
+            print("".join(f"            {text[:600]!r}\n" for text in reports.texts), end="", flush=True)
+        return broken_law
 
     with ThreadPoolExecutor(AT_ONCE) as people:
-        yield from filter(None, people.map(one, cells))
+        yield from filter(None, people.map(play_cell, cells))
 
 
 if __name__ == "__main__":

@@ -2,9 +2,9 @@
 
     python -m benchmarks.bench_syscalls [COMMAND …]
 
-On the login host of a lab, with strace: a first run tells which calls touch the home; then the command
-runs once for each of them, which fails. No answer may be a traceback, no run may be lost or damaged, and no
-job may be in the queue that no run on disk leads to.
+It needs strace, and runs on the login host of a lab. A first run lists the calls that touch the home. Then
+the command runs once per call, and that call fails. No answer may be a traceback, no run may be lost or
+damaged, and every job in the queue must belong to a run on disk.
 """
 
 from __future__ import annotations
@@ -36,8 +36,8 @@ CALLS = (
     "link,linkat,symlink,unlink,unlinkat,rmdir,chmod,fchmod,fchmodat,newfstatat,stat,lstat,fstat,statx,"
     "getdents64,close,ftruncate,access,faccessat,faccessat2,readlink"
 )
+# Calls that fail if a disk is full or a quota is used up.
 WRITES = ("openat", "write", "fsync", "rename", "mkdir", "mkdirat", "link", "linkat", "close", "fchmod")
-"""A full disk, or a quota that is used up, shows itself in these."""
 PROGRAM = [sys.executable, "-m", "clusterrun"]
 SCRIPT = "import sys\nprint('hello', file=sys.stderr)\nsys.exit(len(sys.argv) > 1)\n"
 LIMIT = 120.0
@@ -46,7 +46,7 @@ CODES = range(8)
 
 @dataclass
 class Site:
-    """A lab's login host with a home of runs; ``kept`` is what it is put back to before each run."""
+    """A lab's login host with a home of runs. Before each run the home becomes a copy of ``template``."""
 
     lab: Lab
     folder: Path
@@ -57,33 +57,34 @@ class Site:
         return self.folder / "home"
 
     @property
-    def kept(self) -> Path:
-        return self.folder / "kept"
+    def template(self) -> Path:
+        return self.folder / "template"
 
     def run(self, *argv: str) -> Completed:
         environment = {"CLUSTERRUN_HOME": str(self.home), "NO_COLOR": "1", "CLUSTERRUN_PREFLIGHT": "off"}
         environment |= {"PYTHONPATH": os.getcwd(), "PYTHONHASHSEED": "0", "PYTHONDONTWRITEBYTECODE": "1"}
         return self.lab.exec(argv, env=environment, cwd=str(self.folder / "work"), timeout=LIMIT)
 
-    def say(self, *words: str) -> Completed:
-        done = self.run(*PROGRAM, *words)
-        if done.code not in CODES:
-            raise RuntimeError(f"{words} ended with {done.code}: {done.err}")
-        return done
+    def answer(self, *arguments: str) -> Completed:
+        """Return the answer of a command. Raises ``RuntimeError`` for an unknown exit code."""
+        completed = self.run(*PROGRAM, *arguments)
+        if completed.code not in CODES:
+            raise RuntimeError(f"{arguments} ended with {completed.code}: {completed.err}")
+        return completed
 
     def restore(self) -> None:
         for process in self.lab.processes():
             if process.host == LOGIN and not process.is_daemon:
                 with contextlib.suppress(ProcessLookupError):
-                    os.kill(process.process, signal.SIGKILL)  # a run that was started here
+                    os.kill(process.process, signal.SIGKILL)  # a run on the login host
         while self.home.exists():
             shutil.rmtree(self.home, ignore_errors=True)
-        shutil.copytree(self.kept, self.home, symlinks=True)
+        shutil.copytree(self.template, self.home, symlinks=True)
 
 
 def main() -> None:
-    """All commands, or those whose names begin with one of the arguments."""
-    wanted = sys.argv[1:]
+    """Test all commands, or those whose names begin with one of the arguments."""
+    prefixes = sys.argv[1:]
     if shutil.which("strace") is None:
         raise SystemExit("this needs strace")
     folder = Path(tempfile.mkdtemp(prefix="syscalls-"))
@@ -91,10 +92,10 @@ def main() -> None:
     lab.up(LabSpec(name=lab.name, nodes=1, gpus=1))
     site, outcomes, began = Site(lab, folder), Counter[str](), time.monotonic()
     try:
-        runs = furnish(site)
-        for name, words in commands(runs).items():
-            if not wanted or any(name.startswith(start) for start in wanted):
-                count = sweep(site, name, words)
+        runs = make_runs(site)
+        for name, arguments in commands(runs).items():
+            if not prefixes or any(name.startswith(start) for start in prefixes):
+                count = sweep(site, name, arguments)
                 outcomes[name] = count
                 print(f"{time.monotonic() - began:5.0f} s  {name}: {count} faults", flush=True)
     finally:
@@ -107,24 +108,25 @@ def main() -> None:
     raise SystemExit(1 if site.trouble else 0)
 
 
-def furnish(site: Site) -> dict[str, str]:
-    """Runs of every kind, kept as a template."""
+def make_runs(site: Site) -> dict[str, str]:
+    """Make runs of every kind, the template of the home. Return their ids by name."""
     (site.folder / "work").mkdir()
     (site.folder / "work/x.py").write_text(SCRIPT)
-    runs = {}
-    for name, more in (("well", ()), ("ill", ("fail",))):
-        site.say("submit", "--cluster", "local", "--name", name, "--wait", "x.py", *more)
-        site.say("submit", "--cluster", "slurm", "--gpus", "0", "--name", f"s{name}", "--wait", "x.py", *more)
-    site.say("check", "--cluster", "local", "--preflight", "quick", "--wait")
-    site.say("submit", "--cluster", "slurm", "--gpus", "0", "--name", "live", "--sbatch", "hold", "x.py")
-    listed = json.loads(site.say("status", "--json").out)["runs"]
+    for name, arguments in (("well", ()), ("ill", ("fail",))):
+        site.answer("submit", "--cluster", "local", "--name", name, "--wait", "x.py", *arguments)
+        site.answer(
+            "submit", "--cluster", "slurm", "--gpus", "0", "--name", f"s{name}", "--wait", "x.py", *arguments
+        )
+    site.answer("check", "--cluster", "local", "--preflight", "quick", "--wait")
+    site.answer("submit", "--cluster", "slurm", "--gpus", "0", "--name", "live", "--sbatch", "hold", "x.py")
+    listed = json.loads(site.answer("status", "--json").out)["runs"]
     runs = {row["name"]: row["run_id"] for row in listed}
-    site.home.rename(site.kept)
+    site.home.rename(site.template)
     return runs
 
 
 def commands(runs: dict[str, str]) -> dict[str, tuple[str, ...]]:
-    """Every command of the context that touches the home, by a name."""
+    """Return every command that touches the home, by name."""
     slurm = ("--cluster", "slurm", "--gpus", "0", "--sbatch", "hold")
     well, ill, live = runs["swell"], runs["ill"], runs["live"]
     return {
@@ -154,34 +156,36 @@ def commands(runs: dict[str, str]) -> dict[str, tuple[str, ...]]:
     }
 
 
-def sweep(site: Site, name: str, words: Sequence[str]) -> int:
-    """One command with each of its calls failing once; the number of runs."""
+def sweep(site: Site, name: str, arguments: Sequence[str]) -> int:
+    """Run a command once per call that touches the home. Return the number of runs."""
     count = 0
-    hits = touching(site, words)
+    hits = calls_on_home(site, arguments)
     for call, number in hits:
         for error in ("EIO", "ENOSPC") if call in WRITES else ("EIO",):
-            once(site, name, words, (call, number, error))
+            run_with_fault(site, name, arguments, (call, number, error))
             count += 1
     return count
 
 
-def traced(site: Site, words: Sequence[str], inject: Sequence[str] = ()) -> tuple[Completed, str]:
-    """The command under strace, its main thread alone, and what strace saw."""
+def run_under_strace(
+    site: Site, arguments: Sequence[str], inject: Sequence[str] = ()
+) -> tuple[Completed, str]:
+    """Run a command under strace, its main thread alone. Return its answer and the trace."""
     log = site.folder / "trace"
     argv = ["strace", "-qq", "-y", "-s", "200", "-o", str(log), "-e", f"trace={CALLS}", *inject]
-    done = site.run(*argv, *PROGRAM, *words)
-    return done, log.read_text(errors="replace")
+    completed = site.run(*argv, *PROGRAM, *arguments)
+    return completed, log.read_text(errors="replace")
 
 
-def touching(site: Site, words: Sequence[str]) -> list[tuple[str, int]]:
-    """Which calls touch the home, each by its name and its number among the calls of that name."""
+def calls_on_home(site: Site, arguments: Sequence[str]) -> list[tuple[str, int]]:
+    """Return the calls that touch the home: name, and number among the calls of that name."""
     site.restore()
-    done, seen = traced(site, words)
-    if done.code not in CODES or "Traceback" in done.err:
-        raise RuntimeError(f"{words} ended with {done.code}: {done.err}")
-    forget_jobs(site, words)
+    completed, trace = run_under_strace(site, arguments)
+    if completed.code not in CODES or "Traceback" in completed.err:
+        raise RuntimeError(f"{arguments} ended with {completed.code}: {completed.err}")
+    cancel_jobs(site, arguments)
     numbers, hits = Counter[str](), []
-    for line in seen.splitlines():
+    for line in trace.splitlines():
         if match := re.match(r"(\w+)\(", line):
             numbers[match[1]] += 1
             if str(site.home) in line:
@@ -189,46 +193,46 @@ def touching(site: Site, words: Sequence[str]) -> list[tuple[str, int]]:
     return hits
 
 
-def once(site: Site, name: str, words: Sequence[str], fault: tuple[str, int, str]) -> None:
-    """Run the command with one call failing, and note what must not be."""
+def run_with_fault(site: Site, name: str, arguments: Sequence[str], fault: tuple[str, int, str]) -> None:
+    """Run a command in which one call fails, and note what is wrong."""
     call, number, error = fault
     site.restore()
-    done, seen = traced(site, words, ("-e", f"inject={call}:error={error}:when={number}"))
-    struck = next((line for line in seen.splitlines() if "(INJECTED)" in line), "")
-    if str(site.home) not in struck:
-        forget_jobs(site, words)
-        return  # the order of calls was another one this time
-    wrong = [*verdict(done), *lost(site, words, done)]
-    site.trouble += [f"{name}: {struck[:300]}\n    {what}" for what in wrong]
-    if wrong:
+    completed, trace = run_under_strace(site, arguments, ("-e", f"inject={call}:error={error}:when={number}"))
+    failed_call = next((line for line in trace.splitlines() if "(INJECTED)" in line), "")
+    if str(site.home) not in failed_call:
+        cancel_jobs(site, arguments)
+        return  # the order of calls differs between runs
+    problems = [*verdict(completed), *lost_runs(site, arguments, completed)]
+    site.trouble += [f"{name}: {failed_call[:300]}\n    {problem}" for problem in problems]
+    if problems:
         print(site.trouble[-1], flush=True)
-    forget_jobs(site, words)
+    cancel_jobs(site, arguments)
 
 
-def verdict(done: Completed) -> Iterator[str]:
-    """What is wrong with an answer."""
-    if "Traceback" in done.err or "this is a bug" in done.err:
-        yield f"a traceback: {done.err[-1500:]}"
-    if done.code not in CODES:
-        yield f"it ended with {done.code}: {done.err[-300:]}"
-    if done.code not in (0, 1) and "error: " not in done.err:
-        yield f"code {done.code} without a reason: {done.err[-300:]}"
+def verdict(completed: Completed) -> Iterator[str]:
+    """Yield what is wrong with an answer."""
+    if "Traceback" in completed.err or "this is a bug" in completed.err:
+        yield f"a traceback: {completed.err[-1500:]}"
+    if completed.code not in CODES:
+        yield f"it ended with {completed.code}: {completed.err[-300:]}"
+    if completed.code not in (0, 1) and "error: " not in completed.err:
+        yield f"code {completed.code} without a reason: {completed.err[-300:]}"
 
 
-def lost(site: Site, words: Sequence[str], done: Completed) -> Iterator[str]:
-    """Runs of before that can no longer be read, and jobs that no run leads to."""
-    before, now = Store(str(site.kept)), Store(str(site.home))
+def lost_runs(site: Site, arguments: Sequence[str], completed: Completed) -> Iterator[str]:
+    """Yield runs of the template that are unreadable or changed, and jobs without a run."""
+    before, now = Store(str(site.template)), Store(str(site.home))
     for run_id in before.ids():
         for part in (recorded, ended, state):
             try:
-                was, is_now = part(before, run_id), part(now, run_id)
+                value_before, value = part(before, run_id), part(now, run_id)
             except ClusterrunError as error:
                 yield f"the run {run_id} is lost: {error.seen}"
                 continue
-            if was is not None and is_now != was and part is not ended:
-                yield f"the run {run_id} has changed: {was} → {is_now}"
-    if words[0] in ("submit", "check") and "slurm" in words:
-        yield from unclaimed(site, now, done)
+            if value_before is not None and value != value_before and part is not ended:
+                yield f"the run {run_id} has changed: {value_before} → {value}"
+    if arguments[0] in ("submit", "check") and "slurm" in arguments:
+        yield from jobs_without_run(site, now, completed)
 
 
 def recorded(store: Store, run_id: str) -> object:
@@ -243,8 +247,8 @@ def state(store: Store, run_id: str) -> object:
     return store.state(run_id)
 
 
-def unclaimed(site: Site, now: Store, done: Completed) -> Iterator[str]:
-    """Jobs of submissions that no record on disk leads to; a run that was told and is not there."""
+def jobs_without_run(site: Site, now: Store, completed: Completed) -> Iterator[str]:
+    """Yield jobs that belong to no run on disk, and a reported run that does not exist."""
     tokens = {}
     for run_id in now.ids():
         try:
@@ -254,36 +258,40 @@ def unclaimed(site: Site, now: Store, done: Completed) -> Iterator[str]:
     for row in SlurmClient({}, OnLogin(site.lab), user=0).jobs():
         if not row.state.ended and row.comment.rpartition(":")[2] not in tokens:
             yield f"job {row.job_id} belongs to no run on disk: {row.comment}"
-    if done.code == 0 and done.out.startswith("{") and json.loads(done.out)["run_id"] not in tokens.values():
-        yield f"the run that was told is not there: {done.out}"
+    if (
+        completed.code == 0
+        and completed.out.startswith("{")
+        and json.loads(completed.out)["run_id"] not in tokens.values()
+    ):
+        yield f"the reported run does not exist: {completed.out}"
 
 
-def forget_jobs(site: Site, words: Sequence[str]) -> None:
-    """End the jobs that a command made, and let the held one stand that the template tells of."""
-    if words[0] == "cancel":
+def cancel_jobs(site: Site, arguments: Sequence[str]) -> None:
+    """Cancel the jobs of a command. The held job of the template stays."""
+    if arguments[0] == "cancel":
         restart_live(site)
-    if words[0] not in ("submit", "check") or "slurm" not in words:
+    if arguments[0] not in ("submit", "check") or "slurm" not in arguments:
         return
-    live = Store(str(site.kept))
-    keep = {live.read(run_id).job_id for run_id in live.ids()}
+    live = Store(str(site.template))
+    template_jobs = {live.read(run_id).job_id for run_id in live.ids()}
     rows = SlurmClient({}, OnLogin(site.lab), user=0).jobs()
-    jobs = [row.job_id for row in rows if row.job_id not in keep and not row.state.ended]
+    jobs = [row.job_id for row in rows if row.job_id not in template_jobs and not row.state.ended]
     if jobs:
         site.lab.exec(["scancel", *jobs])
 
 
 def restart_live(site: Site) -> None:
-    """Another held job for the live run, where the last one has been ended."""
-    kept = Store(str(site.kept))
-    (live,) = [run_id for run_id in kept.ids() if run_id.endswith("-live")]
-    record = kept.read(live)
+    """Queue another held job for the live run if its job has ended."""
+    template = Store(str(site.template))
+    (live,) = [run_id for run_id in template.ids() if run_id.endswith("-live")]
+    record = template.read(live)
     rows = SlurmClient({}, OnLogin(site.lab), user=0).jobs()
     if any(row.job_id == record.job_id and not row.state.ended for row in rows):
         return
     comment = f"--comment=clusterrun:{live}:{record.token}"
-    done = site.lab.exec(["sbatch", "--parsable", "--hold", comment, "-J", "live", "--wrap", "true"])
-    path = Path(kept.paths(live).record)
-    path.write_text(path.read_text().replace(f'"{record.job_id}"', f'"{done.out.strip()}"'))
+    completed = site.lab.exec(["sbatch", "--parsable", "--hold", comment, "-J", "live", "--wrap", "true"])
+    path = Path(template.paths(live).record)
+    path.write_text(path.read_text().replace(f'"{record.job_id}"', f'"{completed.out.strip()}"'))
 
 
 if __name__ == "__main__":

@@ -1,10 +1,10 @@
-"""Trainings, and something that breaks every few seconds; then everything heals, and all must end.
+"""Run trainings while something breaks every few seconds. Then everything heals, and all of them must end.
 
     python -m benchmarks.soak --minutes 60 --seed 1
 
-Prints each fault as it strikes and each run as it ends. At the end: which of the laws I1 to I7 were broken
-and how often, whether every training ended with the weights of an undisturbed one, and what is left on the
-machine. The same seed draws the same runs and the same faults.
+It prints each fault and the end of each run. At the end it prints how often each of the laws I1 to I7 was
+broken, whether every training ended with the weights of an undisturbed one, and which processes and files
+remain on the machine. The same seed draws the same runs and the same faults.
 """
 
 from __future__ import annotations
@@ -30,15 +30,15 @@ from clusterrun.model.errors import ClusterrunError
 from tests.survive.site import PATIENT, Broken, Run, Site, Training, until
 
 AT_ONCE, NODES = 2, 12
+# Mean seconds between two faults.
 PAUSE = 12.0
-"""Mean seconds between two faults."""
+# Seconds that a run may take after the last fault.
 LAST = 420.0
-"""Seconds that a run may take once nothing breaks any more."""
 
 
 @dataclass
 class Findings:
-    """What the soak saw."""
+    """Counts of runs and faults, broken laws, and failures that name a struck node."""
 
     runs: Counter[str] = field(default_factory=Counter)
     faults: Counter[str] = field(default_factory=Counter)
@@ -48,11 +48,11 @@ class Findings:
 
 
 class Soak:
-    """One soak: a lab, its runs, and who disturbs them."""
+    """One soak: a lab, its runs, and the thread that disturbs them."""
 
     def __init__(self, lab: Lab, folder: Path, seed: int, seconds: float) -> None:
         self.site = Site(lab, folder)
-        self.found = Findings()
+        self.findings = Findings()
         self.struck: list[tuple[float, str]] = []
         self._chance = random.Random(f"{seed}:faults")
         self._draws = random.Random(f"{seed}:runs")
@@ -62,8 +62,8 @@ class Soak:
         self._numbers = iter(range(1_000_000))
         self._lock = threading.Lock()
 
-    def whole(self) -> Findings:
-        """All of it."""
+    def run(self) -> Findings:
+        """Run and disturb trainings until the time is up. Return what happened."""
         disturber = threading.Thread(target=self._disturb)
         disturber.start()
         with ThreadPoolExecutor(AT_ONCE) as people:
@@ -71,7 +71,7 @@ class Soak:
                 people.submit(self._trainings)
         disturber.join()
         self.site.patrol.stop()
-        return self.found
+        return self.findings
 
     # --- the runs ---
 
@@ -80,7 +80,7 @@ class Soak:
             try:
                 self._training()
             except (Broken, ClusterrunError, AssertionError, OSError) as error:
-                self.found.broken.append(f"{type(error).__name__}: {error}")
+                self.findings.broken.append(f"{type(error).__name__}: {error}")
                 say(f"BROKEN {error}")
 
     def _training(self) -> None:
@@ -99,7 +99,7 @@ class Soak:
             self._alive.remove(run)
 
     def _submitted(self, name: str, options: list[str], training: Training) -> Run:
-        """A submission that is refused because the controller is away is made again."""
+        """Submit a training. Repeat the submission while the controller is away."""
         budget = ("--max-restarts", "40", "--no-progress", "0")
         while True:
             try:
@@ -112,29 +112,29 @@ class Soak:
 
     def _end(self, run: Run) -> None:
         limit = max(0.0, self._until - time.monotonic()) + LAST
-        said = run.ends(limit)
-        # Who was stopped when the run ended goes on, and ends, once that is over.
+        status = run.ends(limit)
+        # A process that is still stopped continues, and ends, when its fault is over.
         until(lambda: self._striking is not run, f"nothing is done to {run.folder.name} any more", LAST)
-        self.found.runs[said["state"]] += 1
+        self.findings.runs[status["state"]] += 1
         self._blame(run)
-        say(f"{run.folder.name} {said['state']}: {run.told()[:600]}")
-        if said["state"] != "COMPLETED":
-            raise Broken(f"{run.folder.name} is {said['state']}: {said['reason']}; {run.told()}")
+        say(f"{run.folder.name} {status['state']}: {run.told()[:600]}")
+        if status["state"] != "COMPLETED":
+            raise Broken(f"{run.folder.name} is {status['state']}: {status['reason']}; {run.told()}")
         run.same_weights()
         run.laws(budget=60)
 
     def _blame(self, run: Run) -> None:
-        """How many of its failures name a node that something was done to (I5)."""
+        """Count the failures of a run, and those that name a struck node (I5)."""
         attempts = run.state.attempts if run.state else ()
         for attempt in attempts:
             if attempt.failure and attempt.outcome in ("FAILED", "NODE_FAIL"):
                 hit = {
                     host for at, host in self.struck if attempt.failure.at - 90 < at < attempt.failure.at + 5
                 }
-                named = attempt.failure.node in hit or any(host in attempt.failure.why for host in hit)
-                self.found.failures += 1
-                self.found.blamed += named
-                if not named:
+                is_named = attempt.failure.node in hit or any(host in attempt.failure.why for host in hit)
+                self.findings.failures += 1
+                self.findings.blamed += is_named
+                if not is_named:
                     say(f"I5? {run.folder.name} attempt {attempt.epoch}: {attempt.failure}; struck: {hit}")
 
     # --- the faults ---
@@ -164,74 +164,75 @@ class Soak:
             return
         words = [*host.split(), *(["launcher"] if kind == "srun killed" else [])]
         self.struck += [(when, word) for when in (at, time.time()) for word in words]
-        self.found.faults[kind] += 1
+        self.findings.faults[kind] += 1
         say(f"   {kind} {host} ({what.run.folder.name})")
 
 
 def say(line: str) -> None:
-    """A line with the time of day."""
+    """Print a line with the time of day."""
     print(f"{time.strftime('%H:%M:%S')} {line}", flush=True)
 
 
 def left_on_the_machine(before: set[str]) -> list[str]:
-    """Processes and files of any run that were not there before."""
+    """Return processes and files of runs that did not exist before."""
     return sorted(traces() - before)
 
 
 def traces() -> set[str]:
-    """What a run could leave on this machine: processes by their command, files in memory and in /tmp."""
-    found = {
+    """Return processes by their command, and files in memory and /tmp, that a run may have left."""
+    traces = {
         f"process {pid}: {line}" for pid, line in _commands() if "agent.pyz" in line or "trainer.py" in line
     }
     for folder in ("/tmp", "/dev/shm"):
-        found |= {str(path) for path in Path(folder).glob("*clusterrun*")}
-    return found
+        traces |= {str(path) for path in Path(folder).glob("*clusterrun*")}
+    return traces
 
 
 def _commands() -> list[tuple[str, str]]:
-    found = []
+    commands: list[tuple[str, str]] = []
     for path in Path("/proc").glob("[0-9]*/cmdline"):
         try:
-            found.append((path.parent.name, path.read_bytes().replace(b"\0", b" ").decode(errors="replace")))
+            commands.append(
+                (path.parent.name, path.read_bytes().replace(b"\0", b" ").decode(errors="replace"))
+            )
         except OSError:
             continue
-    return [(pid, line) for pid, line in found if "soak-" in line]
+    return [(pid, line) for pid, line in commands if "soak-" in line]
 
 
 def main() -> None:
-    """Exit code 1 if any law was broken."""
+    """Run a soak. Exit code 1 if a law was broken."""
     parser = argparse.ArgumentParser()
     parser.add_argument("--minutes", type=float, default=5.0)
     parser.add_argument("--seed", type=int, default=1)
-    asked = parser.parse_args()
+    arguments = parser.parse_args()
     before = traces()
     folder = Path(tempfile.mkdtemp(prefix="soak-"))
     lab = Lab(f"soak-{os.getpid()}")
     lab.up(LabSpec(name=lab.name, nodes=NODES, gpus=0, preempt=Preempt.REQUEUE, settings=PATIENT))
     try:
-        found = Soak(lab, folder, asked.seed, 60 * asked.minutes).whole()
-        left = left_on_the_machine(before)
+        findings = Soak(lab, folder, arguments.seed, 60 * arguments.minutes).run()
+        remains = left_on_the_machine(before)
     finally:
         lab.down()
-    report(asked.minutes, asked.seed, found, left)
-    if not found.broken:
+    report(arguments.minutes, arguments.seed, findings, remains)
+    if not findings.broken:
         shutil.rmtree(folder)
-    raise SystemExit(1 if found.broken or left else 0)
+    raise SystemExit(1 if findings.broken or remains else 0)
 
 
-def report(minutes: float, seed: int, found: Findings, left: list[str]) -> None:
-    """The figures of a soak."""
-    laws = Counter(
-        law for one in found.broken for law in ("I1", "I2", "I3", "I4", "I5", "I6", "I7") if law in one
-    )
-    print(f"\n{minutes:g} minutes, seed {seed}: {sum(found.faults.values())} faults {dict(found.faults)}")
-    print(f"runs: {dict(found.runs)}; broken: {len(found.broken)} {dict(laws)}    goal: 0")
-    print("\n".join(f"  {one[:1000]}" for one in found.broken))
-    share = found.blamed / found.failures if found.failures else 1.0
+def report(minutes: float, seed: int, findings: Findings, remains: list[str]) -> None:
+    """Print the figures of a soak."""
+    names = ("I1", "I2", "I3", "I4", "I5", "I6", "I7")
+    laws = Counter(law for message in findings.broken for law in names if law in message)
     print(
-        f"failures that name a node something was done to: {found.blamed} of {found.failures} ({share:.0%})"
+        f"\n{minutes:g} minutes, seed {seed}: {sum(findings.faults.values())} faults {dict(findings.faults)}"
     )
-    print(f"left on the machine: {left or 'nothing'}", flush=True)
+    print(f"runs: {dict(findings.runs)}; broken: {len(findings.broken)} {dict(laws)}    goal: 0")
+    print("\n".join(f"  {message[:1000]}" for message in findings.broken))
+    share = findings.blamed / findings.failures if findings.failures else 1.0
+    print(f"failures that name a struck node: {findings.blamed} of {findings.failures} ({share:.0%})")
+    print(f"left on the machine: {remains or 'nothing'}", flush=True)
 
 
 if __name__ == "__main__":

@@ -40,7 +40,7 @@ def with_gpus(spec: JobSpec, context: Context) -> JobSpec:
     else:
         offer = None if spec.gpus else partition_limits.target_partition(spec, context.client().partitions())
         available = spec.gpus or (offer.gpus if offer else 0)
-        where = "Slurm tells of none in that partition"
+        where = "Slurm reports none in that partition"
     requested = spec.gpus or available
     if 0 < requested <= available:
         return replace(spec, gpus=requested)

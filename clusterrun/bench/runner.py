@@ -218,4 +218,4 @@ def probe_results(text: str, machine: MachineInfo) -> MachineInfo:
                 AllReduceTiming(g["ranks"], g["latency"], g["bandwidth"]) for g in answer.pop("groups")
             )
             return replace(machine, groups=groups, **answer)
-    return replace(machine, failed="the short job said nothing")
+    return replace(machine, failed="the short job printed nothing")

@@ -63,7 +63,7 @@ _REMEDIES = {
     EndKind.EXIT: "see what that rank printed last; srun -l and torchrun --tee 3 mark lines with the rank",
     EndKind.TIME_LIMIT: "ask for more with --time, or save checkpoints and continue in the next job",
     EndKind.PREEMPTED: "submit with --requeue and load the newest checkpoint",
-    EndKind.CANCELLED: "sacct -j JOB -o State,End shows when; somebody, or a script, called scancel",
+    EndKind.CANCELLED: "sacct -j JOB -o State,End shows when; a person or a script called scancel",
     EndKind.ENDED_BY_OTHERS: "see the ranks that ended first",
 }
 _OF_STATES = {

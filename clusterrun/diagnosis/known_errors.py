@@ -32,7 +32,7 @@ CONSEQUENCES = (
     (r"Connection closed by (?:remote )?peer", "a peer of this rank ended or was ended"),
     (r"Read error \[.*Connection reset by peer", "a peer of this rank ended or was ended"),
     (r"Connection reset by peer", "a peer of this rank ended or was ended"),
-    (r"Broken pipe", "whoever read from this process had ended"),
+    (r"Broken pipe", "the process that read its output had ended"),
     (r"(?:socketProgress|recvBytes).*(?:closed|reset)", "a peer of this rank ended or was ended"),
     (r"ncclRemoteError|remote process (?:has )?exited", "a peer of this rank ended or was ended"),
     (r"[Ll]ast enqueued (?:\w+ )?work: -?\d+", "a collective timed out, here or in another rank"),
@@ -137,7 +137,7 @@ ROWS: tuple[KnownError, ...] = (
     KnownError(
         r"Found no NVIDIA driver|no CUDA-capable device|No CUDA GPUs are available|cudaErrorNoDevice",
         "this rank sees no GPU",
-        "ask for them with --gpus N; with --gpus 0 a script has to choose the CPU by itself",
+        "ask for them with --gpus N; with --gpus 0 the script must choose the CPU",
     ),
     KnownError(
         r"NVIDIA driver on your system is too old|CUDA driver version is insufficient",
@@ -163,7 +163,7 @@ ROWS: tuple[KnownError, ...] = (
     KnownError(
         r"\bIMEX\b|MNNVL.*(?i:fail|not (?:available|working|supported))",
         "NVLink between nodes (MNNVL) does not work: its service, IMEX, is not running or has another domain",
-        "nvidia-imex-ctl -N on a node shows the domain; --env NCCL_MNNVL_ENABLE=0 to go on over the network",
+        "nvidia-imex-ctl -N on a node shows the domain; --env NCCL_MNNVL_ENABLE=0 uses the network instead",
     ),
     KnownError(
         r"Driver/library version mismatch",
@@ -219,7 +219,7 @@ ROWS: tuple[KnownError, ...] = (
     KnownError(
         r"Failed to bind NVLink SHARP",
         "NVLink SHARP cannot be used: the Fabric Manager or an NVSwitch is in a bad state",
-        "--env NCCL_NVLS_ENABLE=0 to go on; the administrator restarts nvidia-fabricmanager",
+        "--env NCCL_NVLS_ENABLE=0 avoids it; the administrator restarts nvidia-fabricmanager",
         hardware=True,
     ),
     KnownError(
@@ -269,7 +269,7 @@ ROWS: tuple[KnownError, ...] = (
         r"client socket has timed out|timed out after \d+ms while waiting|connect\(\) timed out"
         r"|TCP client failed to connect|Timed out after \d+ seconds waiting for clients",
         "ranks did not meet: a rank did not start or is late, or rank 0 cannot be reached",
-        "see which rank said nothing (clusterrun logs --tail 5); clusterrun check tests the way to rank 0",
+        "see which rank printed nothing (clusterrun logs --tail 5); clusterrun check tests the way to rank 0",
         Verdict.NEVER_ARRIVED,
     ),
     KnownError(
@@ -288,7 +288,7 @@ ROWS: tuple[KnownError, ...] = (
         r"|Timed out waiting \d+ms for (?:recv|send) operation|monitoredBarrier.*(?:timed out|did not)"
         r"|failed to pass monitoredBarrier|watchdog got stuck for \d+ ?seconds|Heartbeat monitor timed out",
         "a collective did not end in time: a rank did not join it, or a link is down",
-        "clusterrun diagnose while it hangs names the rank; --hang-after makes that happen by itself",
+        "clusterrun diagnose while it hangs names the rank; --hang-after does so automatically",
         Verdict.NEVER_ARRIVED,
     ),
     # --- files and programs ---
@@ -366,7 +366,7 @@ ROWS: tuple[KnownError, ...] = (
     KnownError(
         r"DataLoader worker \(pid.*is killed by signal: Killed",
         "a worker of the data-loader was killed by signal 9",
-        "nothing there says that memory ran out: was it a kill -9? dmesg on the node tells",
+        "nothing there says that memory ran out: was it a kill -9? dmesg on the node shows it",
     ),
     KnownError(
         r"EOFError: EOF when reading a line|\bBdbQuit\b",

@@ -64,7 +64,7 @@ class Together:
         if not warning and self._left and self._largest < self._size:
             ranks = ranks_in_words(self._left)
             some = "" if len(self._left) == self._size else "at least "
-            warning = f"{ALONE}: {some}{ranks} ended without ever having joined the others{SILENCE}"
+            warning = f"{ALONE}: {some}{ranks} ended without joining the others{SILENCE}"
         if not warning and now - self._began >= NO_GROUP_AT_END:
             warning = self._no_group(now, NO_GROUP_AT_END)
         return self._news(warning) if self._size > 1 else ""

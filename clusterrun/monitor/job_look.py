@@ -74,7 +74,7 @@ _SCOPE = "/proc/sys/kernel/yama/ptrace_scope"
 _SCOPES = {
     "1": "its ancestors or root only: an administrator sets it to 0",
     "2": "root only: an administrator sets it to 0",
-    "3": "nobody until the node starts again",
+    "3": "no process until the node restarts",
 }
 _DENIED = ("permission denied", "operation not permitted")
 # py-spy's message if it may not stop a process, and the value of Seccomp in /proc/PID/status with a filter.

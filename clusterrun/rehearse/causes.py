@@ -39,7 +39,7 @@ OF_MODELS = {
     ),
 }
 SKIP_BATCHES = (
-    "go on in the middle of the epoch: sampler.set_epoch(epoch), then skip the batches that"
+    "continue in the middle of the epoch: sampler.set_epoch(epoch), then skip the batches that"
     " were used (itertools.islice, torchdata's StatefulDataLoader), shuffled by seed and epoch alone"
 )
 OWN_ROWS = (
@@ -91,7 +91,7 @@ def judge(
     if not any(rank.before for rank in restart.ranks.values()):
         return (ended_early(start) if has_finished(fault_run) else no_step_taken(fault_run),)
     if not changes_weights(first):
-        return (unknown("no step changes the weights: from which step a restart goes on cannot be seen"),)
+        return (unknown("no step changes the weights: the step from which a restart continues is unknown"),)
 
     reference = reference or expected(first, differs, start)
     steps = resumed(reference, restart)
@@ -282,7 +282,7 @@ def _unsaved(difference: FirstDifference, head: str, fault_run: FaultRun, is_lat
         remedy = "save the state_dict() of every optimizer, and load each after it is made"
     elif difference.part == "rates" and not any(step.schedulers for step in steps):
         message = f"{what} {rank}: no scheduler of torch's sets it"
-        remedy = "after optimizer.load_state_dict(…), set none of it anew; compute what changes while "
+        remedy = "after optimizer.load_state_dict(…), do not set them again; compute what changes while "
         remedy += "training from the number of the step that was loaded"
         if is_late:
             message += ", and it was right before this step"

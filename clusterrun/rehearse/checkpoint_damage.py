@@ -56,7 +56,7 @@ def cut_off(
         return Discovery(Cause.TORN, message, remedy + BOTH, (*lines, *fault_run.writes(path)))
     if fault_run.fault == "damaged":
         message = f"{name} is the only checkpoint: with it damaged, {then}"
-        remedy = "keep two checkpoints, and load the older one where the newer is damaged"
+        remedy = "keep two checkpoints, and load the older one if the newer is damaged"
         return Discovery(Cause.ONLY_ONE, message, remedy, fault_run.writes(path))
     message = f"{name} was overwritten in place and is cut off; {then}: all work is lost"
     remedy = "write to a temporary name in the same folder, then os.replace(temporary, final)"

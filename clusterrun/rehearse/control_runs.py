@@ -124,7 +124,9 @@ def no_steps(life: Start, status: RunStatus) -> tuple[str, str]:
         gpus = "CUDA" in message or "cuda" in message or "NCCL" in message
         remedy = "rehearse it with --gpus where there are some, or tell it to use the CPU" if gpus else ""
         if kind in NO_NETWORK:
-            remedy = "what it downloads must lie here before: load it once, and give the script its path"
+            remedy = (
+                "the download must exist before the rehearsal: load it once, and give the script its path"
+            )
         when = f"after {life.last} steps" if life.last else "before its first step"
         return f"the script ends {when}{place}: {kind}: {first}", remedy
     if not life.ranks:
@@ -135,7 +137,7 @@ def no_steps(life: Start, status: RunStatus) -> tuple[str, str]:
         return f"the script ends before its first step: {status.reason}", remedy
     message = "no step of a torch optimizer was seen: what this script computes cannot be compared"
     remedy = "it must train with an optimizer of torch's in the processes that clusterrun starts"
-    return message, f"{remedy} (--ranks-per-node): ranks that the script starts by itself are not seen"
+    return message, f"{remedy} (--ranks-per-node): ranks that the script starts are not observed"
 
 
 def too_slow(life: Start, budget: float) -> Discovery:

@@ -48,8 +48,8 @@ FAULTS = (
     ),
     FaultCase("after-save", "killed after save", "a rank is killed right after a checkpoint"),
     FaultCase("node", "lost node", "all processes of the last node are killed, its agent too"),
-    FaultCase("time-limit", "time limit", "the run is told that its time is up, with --notice"),
-    FaultCase("preemption", "preemption", f"the run is told to make room within {SHORT_NOTICE:g} s"),
+    FaultCase("time-limit", "time limit", "the run gets notice that its time is up, with --notice"),
+    FaultCase("preemption", "preemption", f"the run gets notice to make room within {SHORT_NOTICE:g} s"),
     FaultCase(
         "disk-full",
         "disk full",
@@ -63,8 +63,8 @@ FAULTS = (
     FaultCase("twice", "killed twice", "a rank is killed, and again soon after the restart"),
 )
 ELASTIC = (
-    FaultCase("fewer", "one node fewer", "the run is ended, and goes on with one node fewer"),
-    FaultCase("more", "one node more", "the run is ended, and goes on with one node more"),
+    FaultCase("fewer", "one node fewer", "the run is ended, and continues with one node fewer"),
+    FaultCase("more", "one node more", "the run is ended, and continues with one node more"),
 )
 
 

@@ -53,7 +53,7 @@ class AllocationRuns(RehearsedRuns):
         if len(own_allocation.nodes) < nodes:
             raise BadInput(
                 f"{nodes} nodes are requested; job {own_allocation.job_id} has {len(own_allocation.nodes)}",
-                "give a smaller --nodes, or leave the allocation: rehearse asks for one by itself",
+                "give a smaller --nodes, or leave the allocation: rehearse requests an allocation of its own",
             )
 
     def _launch(self, spec: JobSpec) -> Run:

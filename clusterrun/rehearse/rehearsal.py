@@ -165,7 +165,7 @@ class Rehearsal:
                 )
         for name, size in made(self._runs.spec.cwd, os.path.join(self._runs.folder, "control-1"), first):
             notice = f"the script makes {name} of {control_runs.amount(size)} in its working directory"
-            self._tell(f"{notice}, and so does each run: quicker if it lies here before")
+            self._tell(f"{notice}, and so does each run: it is quicker if that exists before")
         plan = schedule(first, self._steps or first.last, os.path.join(self._runs.folder, "control-1"))
         limit = 0 if plan.natural else plan.steps
         again = self._runs.begin("control-2", self._runs.copy("control-2"), {"steps": limit}, restarts=0)

@@ -122,7 +122,7 @@ def _never(newest: SavedFile, fault_run: FaultRun, lines: tuple[str, ...]) -> Di
     if lines and not last.called("model", "load_state_dict"):
         remedy = "call model.load_state_dict(checkpoint[…]) after loading"
     elif lines:
-        remedy = "load the checkpoint after the last thing that sets the weights anew"
+        remedy = "load the checkpoint after the last line that sets the weights"
     else:
         remedy = "at the start of the script: if a checkpoint exists, load it"
     message = f"never resumed: the restarted script begins at step 0; {read}"

@@ -149,14 +149,14 @@ def _hang(document: dict[str, Any]) -> Iterator[Finding]:
         return
     yield Finding("hang", Grade.PASS, f"{after} it was named: {_message(diagnosis)}")
     if STALLED_AT in json.dumps([diagnosis["groups"], diagnosis["culprits"]]):
-        yield Finding("stacks", Grade.PASS, "the stalled rank's stack names the line where it stood")
+        yield Finding("stacks", Grade.PASS, "the stalled rank's stack names its line")
     else:
         remedy = "ptrace may be forbidden: py-spy dump --pid on a node"
-        yield Finding("stacks", Grade.WARN, "no stack shows where the stalled rank stood", remedy)
+        yield Finding("stacks", Grade.WARN, "no stack shows the line of the stalled rank", remedy)
     if _NUMBERED.search(json.dumps([_message(diagnosis), diagnosis["evidence"]])):
-        yield Finding("flight records", Grade.PASS, "the collective was told by its number")
+        yield Finding("flight records", Grade.PASS, "the collective was identified by its number")
     else:
-        message = "no collective was told by its number: torch's flight records could not be read"
+        message = "no collective was identified by its number: torch's flight records could not be read"
         yield Finding("flight records", Grade.WARN, message, "TORCH_FR_BUFFER_SIZE must not be 0")
 
 

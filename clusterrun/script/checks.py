@@ -43,9 +43,8 @@ def check(
     script = script_of(plan)
     changes_directory = any(re.search(r"(?:^|[\s;&|(])(?:cd|pushd)\s", text) for text in plan.spec.setup)
     if script and not os.path.exists(script) and changes_directory:
-        return (
-            f"{plan.spec.command[0]} is not in this directory: it must be where the --setup lines change to",
-        )
+        missing = f"{plan.spec.command[0]} is not in this directory"
+        return (f"{missing}: it must be in the folder that the --setup lines change to",)
     if script and not (contained and os.path.isabs(plan.spec.command[0])):
         check_script(script, cwd)
     notices = check_files(plan.spec, contained, run)

@@ -120,7 +120,7 @@ def translate(directives: Sequence[Directive], launch: LaunchCommand) -> Transla
             passed_on += pairs
             if "ALL" not in value.split(","):
                 refused.append(
-                    (directive, "ranks get all your variables: unset those that they must not have")
+                    (directive, "ranks get all your variables: unset unwanted ones in a --setup line")
                 )
             elif not pairs:
                 needless.append((directive, "all variables are exported"))

@@ -177,7 +177,7 @@ def _in_script(spec: JobSpec, on_slurm: bool, many: bool, verb: str) -> Iterator
         if launch.is_scheduler and on_slurm and not launch.overlaps:
             yield f"{where} calls {launch.program} inside the job of this run, whose nodes are in use{remedy}"
         elif not launch.is_scheduler and many:
-            each = f"{where} starts {launch.program}, which starts ranks by itself, in every rank"
+            each = f"{where} starts {launch.program}, which starts ranks of its own, in every rank"
             yield f"{each}{remedy or ': start it once per node with --per-node'}"
 
 
@@ -195,7 +195,7 @@ def in_python(name: str, source: str) -> Iterator[str]:
             for sentence in _of_call(node):
                 yield f"{name}, {sentence}"
         elif isinstance(node, ast.If) and _leaves_without_gpus(node):
-            leaves = f"{name}, line {node.lineno} leaves the script where it sees too few GPUs"
+            leaves = f"{name}, line {node.lineno} leaves the script if it sees too few GPUs"
             yield f"{leaves}: a rank sees the GPUs of its node, and with --gpus 0 none"
 
 
@@ -206,7 +206,7 @@ def _of_call(call: ast.Call) -> Iterator[str]:
     # ``mp.spawn`` and ``torch.multiprocessing.spawn``, not the ``spawn`` of another module.
     is_multiprocessing = module in ("", "mp") or module.endswith(("multiprocessing", "xmp"))
     if last in STARTERS and (last != "spawn" or is_multiprocessing):
-        calls = f"line {call.lineno} calls {name}(): it starts ranks by itself, in every rank"
+        calls = f"line {call.lineno} calls {name}(): it starts ranks of its own in every rank"
         yield f"{calls}: call what it starts, or start the script once per node with --per-node"
 
 

@@ -307,7 +307,7 @@ def _block_reading(candidate: _Candidate, inner: Reading) -> Reading:
     sweeps = inner.sweeps
     outcome, reason = (
         PartOutcome.UNTRANSLATED,
-        f"the command stands in {_kind(statement)}, which is not in the line",
+        f"the command is in {_kind(statement)}, which is not in the line",
     )
     reads = variables_read((*inner.command, *inner.setup))
     if statement.loop_values and (
@@ -380,7 +380,7 @@ def _command_reading(scope: _Scope, candidate: _Candidate) -> Reading:
             reason = f"--{name} reads a variable of the script: write its value into the line"
             parts.append(Part(line, value, PartOutcome.UNTRANSLATED, reason))
     if not statement.is_plain and statement.kind != "list":
-        reason = f"the command stands in {_kind(statement)}, which is not in the line"
+        reason = f"the command is in {_kind(statement)}, which is not in the line"
         parts.append(Part(line, statement.text.partition("\n")[0], PartOutcome.UNTRANSLATED, reason))
     for part in _other_commands(statement, training.command):
         parts.append(part)
@@ -458,7 +458,7 @@ def _other_commands(statement: Statement, training: Command) -> Iterator[Part]:
         elif not is_behind and (name in _PREPARES or statement.kind == "list"):
             yield Part(statement.line, text, PartOutcome.SETUP)
         elif statement.is_plain or statement.kind == "list":
-            yield Part(statement.line, text, PartOutcome.UNTRANSLATED, "it stands beside the command")
+            yield Part(statement.line, text, PartOutcome.UNTRANSLATED, "it is another command of that line")
 
 
 def _kind(statement: Statement) -> str:
@@ -499,7 +499,7 @@ def _read_before(
             if facts.name == "shift":
                 lines = [statement.text]
         elif statement.kind == "function_definition" and _function_name(statement) in called:
-            outcome, reason = PartOutcome.NEEDLESS, "its statements stand in the line"
+            outcome, reason = PartOutcome.NEEDLESS, "its statements are in the line"
         else:
             counts = ", ".join(sorted((statement.reads & TASK_COUNTS) - {*scope.source.constants}))
             reason = f"{counts} has another value: the job has one task per node" if counts else ""

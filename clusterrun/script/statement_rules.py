@@ -109,7 +109,7 @@ RULES = (
     Rule(
         lambda facts: facts.is_assignment and not facts.is_read and facts.is_constant,
         _NEEDLESS,
-        "its value stands where it is read",
+        "its value is in the line",
     ),
     Rule(
         lambda facts: not facts.is_read and (facts.is_assignment or facts.sets_launcher),
@@ -119,7 +119,7 @@ RULES = (
     Rule(
         lambda facts: facts.is_assignment and "=(" in facts.statement.text and not facts.is_read_by_setup,
         _NEEDLESS,
-        "it stands in the command",
+        "it is in the command",
     ),
     Rule(
         lambda facts: facts.name in ("set", "shopt") and not ALLEXPORT.match(facts.statement.text),
@@ -155,7 +155,7 @@ RULES = (
     Rule(
         lambda facts: facts.name == "shift",
         _NEEDLESS,
-        "the arguments behind it stand where they are read",
+        "the arguments after it are in the line",
     ),
     Rule(
         lambda facts: facts.name == "sbatch",

@@ -280,7 +280,7 @@ def test_ranks_that_move_with_results_of_different_sizes_are_told(
     diagnosis = verdict(*snapshots)
     assert [culprit.rank for culprit in diagnosis.culprits] == culprits
     assert diagnosis.verdict is (Verdict.MISMATCH if culprits else Verdict.NOTHING)
-    assert ("goes on with wrong results" in diagnosis.message) == bool(culprits)
+    assert ("continues with wrong results" in diagnosis.message) == bool(culprits)
 
 
 @pytest.mark.parametrize("operation", ["all_gather", "all_to_all"])

@@ -120,7 +120,7 @@ def test_of_lists_that_no_variable_holds_the_one_whose_number_departs_is_named(
     assert "rank 3 waits for a send or receive that is not answered" in result.message
     if not odd:
         assert result.verdict is Verdict.UNDETERMINED
-        assert "shown here where a variable holds it" in result.remedy
+        assert "is shown if a variable holds it" in result.remedy
 
 
 # --- collectives of a group of some ranks, and of all ---
@@ -283,7 +283,7 @@ def test_the_only_rank_whose_lines_set_a_key_that_all_wait_for_is_named() -> Non
     ]
     ended = verdict(keyed(0), *others)
     assert [culprit.rank for culprit in ended.culprits] == [3]
-    assert "though it has gone on at train.py:20 (step)" in ended.message
+    assert "though it has continued at train.py:20 (step)" in ended.message
 
 
 def test_whoever_waits_for_a_key_is_not_taken_to_set_it_where_another_one_is() -> None:
@@ -294,7 +294,7 @@ def test_whoever_waits_for_a_key_is_not_taken_to_set_it_where_another_one_is() -
     result = verdict(ended, *(keyed(number, "ready", "ready") for number in range(1, 4)))
     assert (result.verdict, [culprit.rank for culprit in result.culprits]) == (Verdict.MISMATCH, [0])
     assert result.culprits[0].why == (
-        "it has not set the key ready of the store, which train.py:15 sets, though it has gone on at "
+        "it has not set the key ready of the store, which train.py:15 sets, though it has continued at "
         "train.py:20 (step)"
     )
 

@@ -207,7 +207,7 @@ def test_only_a_node_that_failed_is_to_be_left_out(node: str, remedy: str) -> No
 
 def test_of_a_job_that_slurm_ended_while_srun_began_the_prolog_is_to_be_looked_at() -> None:
     ended = Failure(-1, "", 1, 101.0, "the launcher ended with code 1: srun: error: Slurm job 2 has expired")
-    assert "sinfo -R shows such a node" in explain(left(failure=ended)).remedy
+    assert "sinfo -R shows a node whose prolog failed" in explain(left(failure=ended)).remedy
 
 
 def test_a_rank_that_fails_before_one_is_killed_is_the_culprit() -> None:
@@ -465,7 +465,7 @@ def test_who_alone_brings_another_size_than_all_ever_did_is_named_where_sizes_ma
     snapshots = tuple(exchanges(rank, *sizes) for rank, sizes in brought.items())
     result = explain(left(*errors, failure=failure(0, -6), last=snapshots))
     assert (result.verdict, [entry.rank for entry in result.culprits]) == (Verdict.MISMATCH, named)
-    assert all("where the others called it of [8] Float" in entry.why for entry in result.culprits)
+    assert all("and the others called it of [8] Float" in entry.why for entry in result.culprits)
 
 
 def test_of_ranks_that_aborted_on_more_than_they_expected_and_records_the_odd_one_is_found() -> None:
@@ -509,7 +509,7 @@ def test_who_aborted_is_not_named_where_others_called_what_it_expected_and_none_
     result = explain(left(*heard(0, aborted), failure=failure(0, -6), last=(last(3, "[4]"),)))
     assert (result.verdict, result.culprits) == (Verdict.MISMATCH, ())
     assert result.message == (
-        "rank 0 on n0 was sent more than it expected: the records do not show by whom; "
+        "rank 0 on n0 was sent more than it expected: the records do not show the sender; "
         "ranks 1-2 left no record of what they called"
     )
     assert (

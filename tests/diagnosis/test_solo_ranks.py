@@ -81,7 +81,7 @@ def test_a_short_run_is_told_at_its_end_by_what_its_ranks_left() -> None:
     together = Together(2, 0.0)
     assert together.heard(5.0, pulses(5.0, 2, alone=True, state="")) == ""
     assert together.over(6.0) == (
-        "training alone: ranks 0-1 ended without ever having joined the others"
+        "training alone: ranks 0-1 ended without joining the others"
         "; --env CLUSTERRUN_INDEPENDENT=1 where ranks are meant to be independent"
     )
 

@@ -594,6 +594,6 @@ def test_a_job_whose_prolog_fails_says_where_to_look(make_lab: MakeLab, tmp_path
     goes_on = lab.state.slurm_version.startswith(
         "20.11"
     )  # it drains the node and starts the job all the same
-    is_equal = "sinfo -R shows such a node" in result.err
+    is_equal = "sinfo -R shows a node whose prolog failed" in result.err
     assert (result.code, is_equal) == ((0, False) if goes_on else (1, True)), result.err
     lab.down()

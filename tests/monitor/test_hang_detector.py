@@ -394,7 +394,7 @@ def test_ranks_that_train_alone_are_told_while_they_run_and_at_the_end_at_the_la
     digest(short, 4.0, 0, pulse(0, state="", alone=True, size=1))
     assert short.over(5.0, WALL, False) == []
     assert short.over(5.0, WALL, True) == [
-        Warn(f"training alone: at least rank 0 ended without ever having joined the others{SILENCE}")
+        Warn(f"training alone: at least rank 0 ended without joining the others{SILENCE}")
     ]
 
 

@@ -90,7 +90,7 @@ FINDING = {"check": "xid", "verdict": "fail", "said": "Xid 79 of GPU 3", "remedy
             "rank 1 stands",
             "flight records",
             Grade.WARN,
-            "no collective was told by its number",
+            "no collective was identified by its number",
         ),
         ("hang", None, "hang", Grade.UNDETERMINED, "was not reached"),
         ("check", None, "check", Grade.UNDETERMINED, "was not reached"),

@@ -87,7 +87,7 @@ def test_setup_lines_that_are_complete_together_are_taken(tmp_path: Path, setup:
 
 
 def test_a_script_where_the_setup_lines_lead_is_not_looked_for_here(tmp_path: Path) -> None:
-    message = "train.py is not in this directory: it must be where the --setup lines change to"
+    message = "train.py is not in this directory: it must be in the folder that the --setup lines change to"
     assert checks.check(of(tmp_path, "train.py", setup=("cd sub",))) == (message,)
     with pytest.raises(BadInput, match="there is no script"):
         checks.check(of(tmp_path, "train.py", setup=("export A=cdrom",)))

@@ -237,7 +237,7 @@ def explain_sent_too_much(table: CallTable, run: Remains, hypothesis: Hypothesis
         alike = hypothesis.facts["alike"]
         others = [rank for rank in range(len(run.nodes)) if rank not in agreeing]
         who = ranks_in_words(others) if others else "another rank"
-        sentence += f"{_line(table, root.rank)}: the records do not show by whom; {who} left no record of "
+        sentence += f"{_line(table, root.rank)}: the records do not show the sender; {who} left no record of "
         sentence += "what they called" if len(others) > 1 else "what it called"
         evidence.insert(0, f"of that size is {alike.arguments}, which is in the records that are left")
     elif together:
@@ -259,7 +259,7 @@ def explain_sent_too_much(table: CallTable, run: Remains, hypothesis: Hypothesis
 def explain_changed_its_size(table: CallTable, run: Remains, hypothesis: Hypothesis) -> Diagnosis:
     root, call, usual = (hypothesis.facts[name] for name in ("root", "call", "usual"))
     why = f"it called {call.arguments}, collective {call.sequence} "
-    why += f"of its group, where the others called it of {usual}, as it had before"
+    why += f"of its group, and the others called it of {usual}, as it had before"
     sentence = f"rank {call.rank} on {run.node(call.rank)} did not bring what the others expected: {why}"
     return mismatch(run, root, sentence, {call.rank: why})
 

@@ -181,8 +181,8 @@ def _node_remedy(failure: Failure) -> str:
     if failure.node:
         return "clusterrun report shows what the pre-flight check found; --exclude leaves a node out"
     if "has expired" in failure.why:  # srun's message about a job that has ended
-        return "Slurm ended the job; where a node's prolog failed, sinfo -R shows such a node"
-    return "job.out in the run directory holds what the launcher said; --srun adds an option to it"
+        return "Slurm ended the job; sinfo -R shows a node whose prolog failed"
+    return "job.out in the run directory holds the launcher's message; --srun adds an option to it"
 
 
 def explain_no_failure(table: CallTable, run: Remains, hypothesis: Hypothesis) -> Diagnosis:

@@ -91,7 +91,7 @@ def explain_slow_rank(table: CallTable, hypothesis: Hypothesis) -> Diagnosis:
 def explain_sizes_passed(table: CallTable, hypothesis: Hypothesis) -> Diagnosis:
     sides: list[tuple[Call, tuple[int, ...]]] = hypothesis.facts["sides"]
     lines = [f"{ranks_in_words(ranks)} called {call.arguments}" for call, ranks in sides]
-    sentence = f"the run goes on with wrong results: {', '.join(lines)} in one collective, and none waits"
+    sentence = f"the run continues with wrong results: {', '.join(lines)} in one collective, and none waits"
     whys = {}
     for rank in hypothesis.culprits:
         mine = next(call for call, ranks in sides if rank in ranks)

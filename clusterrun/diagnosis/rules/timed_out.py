@@ -22,7 +22,7 @@ from clusterrun.model.states import State
 CERTAINTY = 85
 _LOGS_REMEDY = (
     "clusterrun logs --rank N shows what it did last; clusterrun diagnose while it hangs, or a --hang-after "
-    "below the group's time-out, says where it stands"
+    "below the group's time-out, shows its line"
 )
 INSIDE = (Doing.COLLECTIVE, Doing.RENDEZVOUS, Doing.UNKNOWN)
 

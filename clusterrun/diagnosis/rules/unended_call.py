@@ -70,7 +70,7 @@ def explain_unanswered(table: CallTable, hypothesis: Hypothesis) -> Diagnosis:
     if counts:
         evidence.append(f"begun were sends and receives: {', '.join(counts)}")
     if not any(table.of(rank).call.posts for rank in ranks):
-        remedy += " The list given to batch_isend_irecv is shown here where a variable holds it"
+        remedy += " The list for batch_isend_irecv is shown if a variable holds it"
     return blame(table, Verdict.UNDETERMINED, sentence, {}, remedy, evidence)
 
 

@@ -43,7 +43,7 @@ def explain(table: CallTable, hypothesis: Hypothesis) -> Diagnosis:
         why = f"it has not set {key_text}, which {short(line)} sets"
         why += f" under '{under}', which does not hold there" if under else ""
         gone_on = table.of(setter).call.name != "store"
-        whys[setter] = f"{why}, though it has gone on{at_place(table, setter)}" if gone_on else why
+        whys[setter] = f"{why}, though it has continued{at_place(table, setter)}" if gone_on else why
     who, why = first_culprit(table, whys)
     sentence = (
         f"{ranks_in_words(waiting)} wait{verb_s(waiting)} for a key of the store that {who} sets: {why}"
