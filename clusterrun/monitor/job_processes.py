@@ -113,13 +113,14 @@ def of_job(job_id: str, own_step: str, node: str) -> list[JobProcess]:
     The control group names the job of a process. Without control groups of Slurm the environment does.
     """
     mark = f"SLURM_JOB_ID={job_id}".encode()
-    # This process is in the control group of its own step, if Slurm makes any.
-    has_groups = _JOB.search(proc.content("/proc/self/cgroup")) is not None
+    # This process is in the control group of its own step, if Slurm makes any. In a heterogeneous job that
+    # has the number of the component, and the variable that of the whole job.
+    own_group = _JOB.search(proc.content("/proc/self/cgroup"))
     processes: list[JobProcess] = []
 
     def examine(pid: int, environ: bytes) -> None:
-        match = _JOB.search(proc.content(f"/proc/{pid}/cgroup")) if has_groups else None
-        if match[1].decode() != job_id if match else mark not in environ.split(b"\0"):
+        match = _JOB.search(proc.content(f"/proc/{pid}/cgroup")) if own_group else None
+        if match[1] != own_group[1] if match and own_group else mark not in environ.split(b"\0"):
             return
         process = proc.look(pid)
         if process is None or process.name in _DAEMONS:

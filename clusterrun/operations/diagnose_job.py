@@ -17,6 +17,7 @@ from clusterrun.model.hostlist import fold
 from clusterrun.operations.context import Context, Tell, quiet
 from clusterrun.operations.job_step import (
     check_live,
+    input_argv,
     looks_in,
     program_argv,
     refusal,
@@ -85,12 +86,13 @@ class LookStep:
     def look(self, seconds: float, limit: float) -> tuple[list[JobLook], list[tuple[str, str]]]:
         """Return the looks of the nodes that answered, and the nodes that did not, with the reason."""
         arguments = ("look", self._job.number, f"{seconds:g}", self._spy)
-        step = step_argv(self._context, self._job, self._nodes)
+        is_other_user = self._user not in ("", user_name())
+        program = input_argv(*arguments) if is_other_user else program_argv(self._program, *arguments)
+        argv = step_argv(self._context, self._job, self._nodes, program)
         allowed = max(2 * seconds, min(limit, seconds + ANSWER_SECONDS))
-        if self._user and self._user != user_name():
-            answer = run_step_of(self._context, self._user, step, self._program, arguments, allowed)
+        if is_other_user:
+            answer = run_step_of(self._context, self._user, argv, self._program, allowed)
         else:
-            argv = (*step, *program_argv(self._program, *arguments))
             answer = run_step(self._context, argv, allowed)
         looks = looks_in(answer.out, JobLook)
         if not looks:

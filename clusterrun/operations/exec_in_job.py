@@ -60,9 +60,8 @@ def exec_beside_job(
             raise BadInput(f"job {job.job_id} has no rank {wish.rank}", f"its ranks are {listing}")
         node, pid = ranks[wish.rank]
     stream = "--pty" if terminal else "--unbuffered"
-    step = job_step.step_argv(context, job, (node,), (stream,))
     program = job_step.program_argv(program_for_nodes(context), "beside-job", job.number, str(pid))
-    return (*step, *program, "--", *command)
+    return job_step.step_argv(context, job, (node,), (*program, "--", *command), (stream,))
 
 
 def to_node(context: Context, record: RunRecord, node: str, terminal: bool) -> tuple[str, ...]:

@@ -23,6 +23,7 @@ from clusterrun.model.states import State
 from clusterrun.operations.context import Context
 from clusterrun.script.environment import scrubbed
 from clusterrun.slurm.foreign_job import ForeignJob
+from clusterrun.slurm_text.reasons import explain
 
 T = TypeVar("T")
 # How a line begins that carries a value of a node.
@@ -88,32 +89,44 @@ def check_live(job: ForeignJob, user: str = "") -> tuple[str, ...]:
         raise BadInput(f"job {job.job_id} is of {owner}: only root may look at it", f"ask {owner}, or root")
     if job.state is not State.RUNNING or not job.nodelist:
         remedy = f"scontrol show job {job.job_id} says more"
-        raise BadInput(f"job {job.job_id} ({job.name!r}) does not run now: it is {job.word}", remedy)
+        meaning = explain(job.reason).meaning if job.state is State.PENDING else ""
+        why = f": it {meaning}" if meaning else ""
+        raise BadInput(f"job {job.job_id} ({job.name!r}) does not run now: it is {job.word}{why}", remedy)
     return expand(job.nodelist)
 
 
 def step_argv(
-    context: Context, job: ForeignJob, nodes: Sequence[str], options: Sequence[str] = (), gpus: bool = True
+    context: Context,
+    job: ForeignJob,
+    nodes: Sequence[str],
+    program: Sequence[str],
+    options: Sequence[str] = (),
 ) -> tuple[str, ...]:
-    """Return the srun arguments that run one task on each of ``nodes`` beside the job's ranks."""
-    count = str(len(nodes))
-    share = () if gpus and context.client().shares_gpus() else ("--gres=none",)
-    return (
-        "srun",
-        f"--jobid={job.number or job.job_id}",
-        "--overlap",
-        f"--immediate={IMMEDIATE_SECONDS}",
-        f"--nodelist={','.join(nodes)}",
-        f"--nodes={count}",
-        f"--ntasks={count}",
-        "--ntasks-per-node=1",
-        "--cpu-bind=none",
-        "--mpi=none",
-        "--export=ALL",
-        "--quiet",
-        *share,
-        *options,
-    )
+    """Return the srun arguments that run ``program`` once on each of ``nodes`` beside the job's ranks."""
+    share = () if context.client().shares_gpus() else ("--gres=none",)
+    argv = ["srun", f"--jobid={job.number or job.job_id}"]
+    for group, nodelist in enumerate(job.het_nodelists or (job.nodelist,)):
+        members = [node for node in nodes if node in expand(nodelist)] if nodelist else []
+        if not members:
+            continue
+        argv += [
+            *([":"] if len(argv) > 2 else []),
+            *([f"--het-group={group}"] if job.het_nodelists else []),
+            "--overlap",
+            f"--immediate={IMMEDIATE_SECONDS}",
+            f"--nodelist={','.join(members)}",
+            f"--nodes={len(members)}",
+            f"--ntasks={len(members)}",
+            "--ntasks-per-node=1",
+            "--cpu-bind=none",
+            "--mpi=none",
+            "--export=ALL",
+            "--quiet",
+            *share,
+            *options,
+            *program,
+        ]
+    return tuple(argv)
 
 
 def program_argv(program: str, *arguments: str) -> tuple[str, ...]:
@@ -132,20 +145,18 @@ def run_step(context: Context, argv: Sequence[str], seconds: float) -> StepAnswe
     return _answer(lambda: system.run(argv, seconds, env=step_environment(context)))
 
 
-def run_step_of(
-    context: Context, user: str, step: Sequence[str], program: str, arguments: Sequence[str], seconds: float
-) -> StepAnswer:
-    """Run the program for nodes in a step as another user, who may not read files of this one.
-
-    The program is the step's input, and each task keeps it in a temporary file.
-    """
+def input_argv(*arguments: str) -> tuple[str, ...]:
+    """Return the arguments that run the program for nodes from standard input, in a temporary file."""
     script = 'f=$(mktemp) && cat >"$f" || exit 1; p="$1"; shift; [ -x "$p" ] || p=python3; '
     script += '"$p" -I -S "$f" "$@" </dev/null; c=$?; rm -f "$f"; exit $c'
-    argv = ("runuser", "-u", user, "--", *step, "/bin/sh", "-c", script, "clusterrun", sys.executable)
+    return ("/bin/sh", "-c", script, "clusterrun", sys.executable, *arguments)
+
+
+def run_step_of(context: Context, user: str, argv: Sequence[str], program: str, seconds: float) -> StepAnswer:
+    """Run a step of ``input_argv`` as another user, who may not read files of this one."""
+    whole = ("runuser", "-u", user, "--", *argv)
     with open(program, "rb") as file:
-        return _answer(
-            lambda: system.run((*argv, *arguments), seconds, stdin=file, env=step_environment(context))
-        )
+        return _answer(lambda: system.run(whole, seconds, stdin=file, env=step_environment(context)))
 
 
 def _answer(run: Callable[[], system.Completed]) -> StepAnswer:

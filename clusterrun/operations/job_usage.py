@@ -35,7 +35,7 @@ class JobUsage:
         program = program_argv(
             program_for_nodes(context), "use", job.number, f"{every:g}", spy_folder(context)
         )
-        argv = (*step_argv(context, job, self._nodes), *program)
+        argv = step_argv(context, job, self._nodes, program)
         self._step = Piped(argv, env=step_environment(context))
         self._text = ""
         self._has_ended = False

@@ -135,8 +135,9 @@ class SlurmClient:
 
         job_record = self._tried(foreign_job.show_argv(job_id))
         if job_record.code == 0 and (job := foreign_job.read_shown(job_id, job_record.out)):
-            return job
-        if "invalid job id" not in job_record.err.lower():
+            # scontrol shows the other components of a heterogeneous job with the first one only.
+            return job if job.het_leader in ("", job.number) else self.foreign_job(job.het_leader)
+        if not re.search(r"(?i)invalid job id|job \S+ not found", job_record.err + job_record.out):
             raise _failure("scontrol", job_record.err)
         recorded = self._tried(foreign_job.accounting_argv(job_id))
         return foreign_job.read_accounting(job_id, recorded.out) if recorded.code == 0 else None

@@ -16,6 +16,8 @@ _NAME = re.compile(r"^JobId=\S+ (?:.* )?JobName=(.*)$", re.MULTILINE)
 
 _NUMBER = re.compile(r"JobId=(\d+)")
 _TASK = re.compile(r"JobId=\d+ ArrayJobId=(\d+) ArrayTaskId=(\d+) ")
+_HET = re.compile(r"JobId=\d+ HetJobId=(\d+) ")
+_NODES = re.compile(r"^ +NodeList=([^\s(]+)", re.MULTILINE)
 _RUNS = re.compile(r"^ +JobState=RUNNING\b", re.MULTILINE)
 
 
@@ -25,6 +27,8 @@ class ForeignJob:
 
     number: its plain number; that of a task of an array differs from ``job_id`` (``41_7``)
     running_tasks: of an array named as a whole, the tasks that run; () for any other job
+    het_nodelists: the nodes of each component of a heterogeneous job; () for any other job
+    het_leader: number of the first component of a heterogeneous job
     """
 
     job_id: str
@@ -38,6 +42,8 @@ class ForeignJob:
     number: str = ""
     running_tasks: tuple[str, ...] = ()
     error_output: str = ""  # path of the file for its standard error
+    het_nodelists: tuple[str, ...] = ()
+    het_leader: str = ""
 
     @property
     def state(self) -> State:
@@ -62,18 +68,23 @@ def read_shown(job_id: str, out: str) -> ForeignJob | None:
     name, word = _NAME.search(first), value("JobState")
     if name is None or not word:
         return None
+    leader = _HET.match(first.strip())
+    components = [block for block in blocks if leader and _HET.match(block.strip())]
+    nodelists = tuple(match[1] if (match := _NODES.search(block)) else "" for block in components)
     return ForeignJob(
         job_id,
         name[1],
         value("UserId").partition("(")[0],
         word,
-        value("NodeList"),
+        ",".join(filter(None, nodelists)) or value("NodeList"),
         value("Reason"),
         value("StdOut", ".*"),
         value("Comment", ".*").strip(),
         number[1] if (number := _NUMBER.match(first.strip())) else "",
         tuple(tasks) if len(tasks) > 1 else (),
         value("StdErr", ".*"),
+        nodelists,
+        leader[1] if leader else "",
     )
 
 

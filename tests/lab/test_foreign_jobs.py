@@ -41,6 +41,29 @@ step(7)
 """
 
 
+HETEROGENEOUS = """#!/bin/bash
+#SBATCH --ntasks=1 --output=out
+#SBATCH hetjob
+#SBATCH --ntasks=2
+srun --het-group=0,1 sleep 600
+"""
+
+
+def test_all_components_of_a_heterogeneous_job_are_entered(on_slurm: Site) -> None:
+    """The second component has the next job number, but only the first one's number places a step."""
+    (on_slurm.project / "het.sh").write_text(HETEROGENEOUS)
+    job = on_slurm.lab.exec(["sbatch", "--parsable", "het.sh"], cwd=str(on_slurm.project)).out.strip()
+    number = "echo $SLURM_PROCID $(hostname)"
+    try:
+        until(lambda: "sleep" in on_slurm.lab.exec(["squeue", "-hs", "-j", job, "-o", "%j"]).out)
+        done = on_slurm.run("exec", str(int(job) + 1), "--rank", "2", "--", "sh", "-c", number)
+        rank, node = done.out.split()
+        nodes = on_slurm.lab.exec(["squeue", "-h", "-j", job, "-o", "%N"]).out.split()
+        assert (rank, node) == ("2", nodes[-1]), done.err
+    finally:
+        on_slurm.lab.exec(["scancel", job])
+
+
 def test_a_job_that_clusterrun_did_not_start_is_diagnosed_shown_and_entered(on_slurm: Site) -> None:
     module = on_slurm.project / "site-packages" / "torch" / "distributed" / "distributed_c10d.py"
     module.parent.mkdir(parents=True)

@@ -19,7 +19,7 @@ from clusterrun.operations import diagnose_job as diagnosing
 from clusterrun.operations import job_step
 from clusterrun.operations.context import Context
 from clusterrun.operations.find_run import find_run_or_job
-from clusterrun.operations.job_step import NotPlaced, StepAnswer, check_live, looks_in, refusal
+from clusterrun.operations.job_step import NotPlaced, StepAnswer, check_live, looks_in, refusal, step_argv
 from clusterrun.slurm.foreign_job import ForeignJob
 
 JOB = ForeignJob("7", "mine", "alice", "RUNNING", "n[1-3]", number="7")
@@ -63,6 +63,11 @@ def test_a_job_of_mine_that_runs_has_its_nodes() -> None:
         ({"user": "bob"}, "bob", "job 7 is of bob: only root may look at it"),
         ({"user": "bob"}, "carol", "job 7 is of bob, not of carol"),
         ({"word": "PENDING", "nodelist": ""}, "", "job 7 ('mine') does not run now: it is PENDING"),
+        (
+            {"word": "PENDING", "reason": "Resources"},
+            "",
+            "job 7 ('mine') does not run now: it is PENDING: it waits for nodes to become free",
+        ),
         ({"running_tasks": ("7_1", "7_2")}, "", "7 is an array, and several of its tasks run"),
     ],
 )
@@ -119,6 +124,15 @@ def test_a_job_that_ends_during_the_look_is_called_ended(word: str, tmp_path: An
     ended = context(tmp_path, replace(JOB, word=word))
     error = refusal(ended, JOB, StepAnswer("", "srun: error: n1: task 0: Terminated", 1), ("n1",))
     assert (error.seen, "clusterrun diagnose 7" in error.remedy) == ("job 7 has ended meanwhile", True)
+
+
+def test_a_step_in_a_heterogeneous_job_has_a_part_for_each_component(tmp_path: Any) -> None:
+    job = replace(JOB, nodelist="n[1-2],n7", het_nodelists=("n[1-2]", "", "n7"))
+    argv = step_argv(context(tmp_path), job, ("n1", "n2", "n7"), ("look", "7"))
+    words = [word for word in argv if word in (":", "look", "7") or word.startswith(("--het", "--nodelist"))]
+    first, last = ["--het-group=0", "--nodelist=n1,n2"], ["--het-group=2", "--nodelist=n7"]
+    assert words == [*first, "look", "7", ":", *last, "look", "7"]
+    assert ":" not in step_argv(context(tmp_path), job, ("n7",), ("look", "7"))
 
 
 def test_nodes_lines_are_put_together_however_they_are_mixed() -> None:

@@ -41,6 +41,32 @@ def test_a_job_is_read_as_scontrol_shows_it() -> None:
     assert read_shown("38", "No jobs in the system\n") is None
 
 
+HETEROGENEOUS = """\
+JobId=2 HetJobId=2 HetJobOffset=0 JobName=het
+   UserId=alice(1000) GroupId=alice(1000) MCS_label=N/A
+   JobState=RUNNING Reason=None Dependency=(null)
+   ReqNodeList=(null) ExcNodeList=(null)
+   NodeList=n[1-2]
+
+JobId=3 HetJobId=2 HetJobOffset=1 JobName=het
+   UserId=alice(1000) GroupId=alice(1000) MCS_label=N/A
+   JobState=PENDING Reason=None Dependency=(null)
+   NodeList=(null)
+
+JobId=4 HetJobId=2 HetJobOffset=2 JobName=het
+   UserId=alice(1000) GroupId=alice(1000) MCS_label=N/A
+   JobState=RUNNING Reason=None Dependency=(null)
+   NodeList=n7
+"""
+
+
+def test_a_heterogeneous_job_has_the_nodes_of_all_its_components() -> None:
+    job = read_shown("2", HETEROGENEOUS)
+    assert job and (job.number, job.nodelist, job.het_nodelists) == ("2", "n[1-2],n7", ("n[1-2]", "", "n7"))
+    component = read_shown("3", HETEROGENEOUS.split("\n\n")[1])
+    assert component and (component.number, component.het_leader) == ("3", "2")
+
+
 ARRAY = """\
 JobId=41 ArrayJobId=41 ArrayTaskId=2-9 JobName=x
    UserId=alice(1000) GroupId=alice(1000) MCS_label=N/A
