@@ -7,6 +7,7 @@ from typing import Any
 
 import click
 
+from clusterrun.cli.shell_complete import json_option
 from clusterrun.cli.terminal import table
 from clusterrun.model.document import encode
 from clusterrun.model.errors import BadInput
@@ -71,7 +72,7 @@ ADVICE = View(
 @click.option(
     "--from", "measured", metavar="NAME", help="Use the results of bench scaling: name or file of a study."
 )
-@click.option("--json", "as_json", is_flag=True, help="Print one JSON document.")
+@json_option
 def advise(as_json: bool, **options: Any) -> None:
     """Estimate whether single, ddp or fsdp fits a model, and how it scales, with the arithmetic.
 

@@ -12,7 +12,7 @@ import click
 
 from clusterrun.cli.advise import advise
 from clusterrun.cli.error_output import confirmed, say
-from clusterrun.cli.shell_complete import FILE, files
+from clusterrun.cli.shell_complete import FILE, files, json_option
 from clusterrun.cli.submit_options import defaults, options, profile_option, settled, to_spec
 from clusterrun.model import option_table
 from clusterrun.model.contract import ExitCode
@@ -62,7 +62,7 @@ def bench() -> None:
 @click.option("--fresh", is_flag=True, help="Discard the results of earlier calls.")
 @click.option("--plot", **FILE, help="Draw the speed-up: .png or .svg (needs matplotlib).")
 @click.option("--dry-run", is_flag=True, help="Print the planned runs; start nothing.")
-@click.option("--json", "as_json", is_flag=True, help="Print one JSON document.")
+@json_option
 @options(option for option in option_table.RESOURCES if option.name not in SIZED_BY_CELLS)
 @profile_option
 @click.argument(

@@ -8,7 +8,7 @@ import sys
 import click
 
 from clusterrun.cli.error_output import confirmed, say
-from clusterrun.cli.shell_complete import STATE, runs
+from clusterrun.cli.shell_complete import STATE, json_option, runs
 from clusterrun.cli.terminal import show
 from clusterrun.model.contract import ExitCode
 from clusterrun.model.duration import parse, spoken
@@ -38,7 +38,7 @@ SHOWN = 5
     "--dry-run", is_flag=True, help="Show the runs and the space that this would free; remove nothing."
 )
 @click.option("-y", "--yes", is_flag=True, help="Do not ask.")
-@click.option("--json", "as_json", is_flag=True, help="Print one JSON document.")
+@json_option
 @click.argument("names", metavar="[RUN]...", nargs=-1, shell_complete=runs)
 def clean(
     names: tuple[str, ...],

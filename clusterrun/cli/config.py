@@ -7,6 +7,7 @@ import os
 import click
 
 from clusterrun.cli.error_output import say
+from clusterrun.cli.shell_complete import json_option
 from clusterrun.cli.submit_options import profile_option, settled
 from clusterrun.cli.terminal import show as show_table
 from clusterrun.config import profiles, settings
@@ -34,7 +35,7 @@ def config() -> None:
 
 @config.command()
 @profile_option
-@click.option("--json", "as_json", is_flag=True, help="Print one JSON document.")
+@json_option
 def show(profile: str | None, as_json: bool) -> None:
     """Print each option's value and where it came from; "default" where nobody gave one.
 

@@ -7,7 +7,7 @@ import os
 import click
 
 from clusterrun.cli.error_output import put, say
-from clusterrun.cli.shell_complete import FILE
+from clusterrun.cli.shell_complete import FILE, json_option
 from clusterrun.operations.convert import convert_file, write_configuration
 from clusterrun.reports.view import INTEGER, View, ViewField, many, one_of
 from clusterrun.script.batch_scripts import Conversion, PartOutcome
@@ -35,7 +35,7 @@ CONVERSION = View(
 @click.argument("script", **FILE)
 @click.argument("arguments", nargs=-1, type=click.UNPROCESSED)
 @click.option("--write", is_flag=True, help="Write the options to a new clusterrun.toml in this folder.")
-@click.option("--json", "as_json", is_flag=True, help="Print one JSON document.")
+@json_option
 def convert(script: str, arguments: tuple[str, ...], write: bool, as_json: bool) -> None:
     """Print the submit line that does what a batch script does.
 

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 import click
 
 from clusterrun.cli.error_output import say
-from clusterrun.cli.shell_complete import runs
+from clusterrun.cli.shell_complete import json_option, runs
 from clusterrun.cli.terminal import renew_line
 from clusterrun.diagnosis.hypothesis import certainty_in_words
 from clusterrun.diagnosis.stacks import function_of, is_library, line_of, short
@@ -144,7 +144,7 @@ DIAGNOSIS = View(
 
 
 @click.command()
-@click.option("--json", "as_json", is_flag=True, help="Print one JSON document.")
+@json_option
 @click.option("--limit", metavar="TIME", help=f"How long a live run may take to answer ({LIMIT:.0f}s).")
 @click.option("--user", default="", metavar="NAME", help="Root: look at a Slurm job of this user.")
 @click.option(

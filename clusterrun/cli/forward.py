@@ -10,7 +10,7 @@ import click
 from clusterrun import system
 from clusterrun.cli.error_output import say
 from clusterrun.cli.exec import target
-from clusterrun.cli.shell_complete import runs
+from clusterrun.cli.shell_complete import json_option, runs
 from clusterrun.model.contract import ExitCode
 from clusterrun.model.frozen import fields
 from clusterrun.operations.context import Context
@@ -40,7 +40,7 @@ FORWARD = View(
     "--local", type=_PORT, metavar="PORT", help="The port on your own machine.  [default: the same]"
 )
 @click.option("--relay", is_flag=True, hidden=True)
-@click.option("--json", "as_json", is_flag=True, help="Print one JSON document.")
+@json_option
 @click.argument("run", shell_complete=runs)
 @click.argument("port", type=_PORT)
 def forward(

@@ -5,6 +5,7 @@ from __future__ import annotations
 import click
 
 from clusterrun.cli.error_output import say
+from clusterrun.cli.shell_complete import json_option
 from clusterrun.cli.terminal import show
 from clusterrun.model.duration import spoken
 from clusterrun.operations.free_gpus import FreeGpus, free_gpus
@@ -45,7 +46,7 @@ FREE_GPUS = View("The output of `gpus --json`.", ViewField("gpus", "Rows by part
 
 @click.command()
 @click.option("--partition", "-p", default="", metavar="NAME", help="Only this partition.")
-@click.option("--json", "as_json", is_flag=True, help="Print one JSON document.")
+@json_option
 def gpus(partition: str, as_json: bool) -> None:
     """Show the free GPUs by partition and type, and when the next become free.
 

@@ -12,7 +12,7 @@ from typing import Any
 import click
 
 from clusterrun.cli.error_output import say
-from clusterrun.cli.shell_complete import files
+from clusterrun.cli.shell_complete import files, json_option
 from clusterrun.lab import needs, roots
 from clusterrun.lab.lab import Lab, command, lab_around, labs_up, outside_of
 from clusterrun.lab.place import LabState
@@ -130,7 +130,7 @@ def down(name: str) -> None:
 
 @lab.command(context_settings=HELP)
 @click.option("--name", default="", help="Only this lab.  [default: all that are up]")
-@click.option("--json", "as_json", is_flag=True, help="Print one JSON document.")
+@json_option
 def status(name: str, as_json: bool) -> None:
     """Show labs: the states of their nodes, and the faults in force.
 

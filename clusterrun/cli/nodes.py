@@ -7,6 +7,7 @@ import os
 import click
 
 from clusterrun.cli.error_output import say
+from clusterrun.cli.shell_complete import json_option
 from clusterrun.cli.terminal import show
 from clusterrun.model.duration import parse, spoken
 from clusterrun.model.errors import BadInput
@@ -54,7 +55,7 @@ NODES = View(
 @click.option("--cluster", metavar="NAME", help="Nodes of this cluster.  [default: the present one]")
 @click.option("--since", default="30d", metavar="TIME", show_default=True, help="How far back to look.")
 @click.option("--forget", "forgotten", metavar="NODES", help="Forget the findings of these nodes.")
-@click.option("--json", "as_json", is_flag=True, help="Print one JSON document.")
+@json_option
 def nodes(cluster: str | None, since: str, forgotten: str | None, as_json: bool) -> None:
     """Show the nodes and links that checks found unfit or warned about, the most frequent first.
 

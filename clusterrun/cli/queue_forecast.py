@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from clusterrun.cli.error_output import say
-from clusterrun.cli.shell_complete import files
+from clusterrun.cli.shell_complete import files, json_option
 from clusterrun.cli.submit import Submit
 from clusterrun.cli.submit_options import options, profile_option, settled, to_spec
 from clusterrun.cli.terminal import show
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 @click.command(cls=Submit, context_settings={"allow_interspersed_args": False})
 @options(option_table.EVERY)
 @profile_option
-@click.option("--json", "as_json", is_flag=True, help="Print one JSON document.")
+@json_option
 @click.argument("command", nargs=-1, type=click.UNPROCESSED, shell_complete=files)
 def plan(command: tuple[str, ...], as_json: bool, profile: str | None, **submission: Any) -> None:
     """Show when a run of this size, and of smaller ones, is expected to start; nothing is queued.

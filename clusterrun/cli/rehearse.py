@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, NoReturn
 import click
 
 from clusterrun.cli.error_output import say
-from clusterrun.cli.shell_complete import FILE, files
+from clusterrun.cli.shell_complete import FILE, files, json_option
 from clusterrun.cli.submit import OptionsThenProgram
 from clusterrun.cli.terminal import coloured, folded, has_live_line, painted, renew_line
 from clusterrun.model import duration
@@ -66,7 +66,7 @@ STYLES = {"ok": "green", "note": "yellow", "FAIL": "red", "unknown": "magenta"}
 @click.option("--faults", metavar="NAME,…", default="", help="Only these faults; see --list-faults.")
 @click.option("--elastic", is_flag=True, help="Also continue with one node fewer, and with one more.")
 @click.option("--env", metavar="NAME=VALUE", multiple=True, help="A variable for the ranks.")
-@click.option("--json", "as_json", is_flag=True, help="Print one JSON document.")
+@json_option
 @click.option("--junit", **FILE, help="Write the results for a CI system.")
 @click.option("--html", **FILE, help="Write a page with the curves.")
 @click.option(

@@ -51,6 +51,7 @@ def files(context: click.Context, parameter: click.Parameter, incomplete: str) -
     return [CompletionItem(incomplete, type="file")]
 
 
+json_option = click.option("--json", "as_json", is_flag=True, help="Print one JSON document.")
 # Settings of an option that takes the name of a file.
 FILE: dict[str, Any] = {"metavar": "FILE", "shell_complete": files}
 

@@ -8,12 +8,12 @@ import click
 
 from clusterrun.cli import status_view
 from clusterrun.cli.error_output import say
-from clusterrun.cli.shell_complete import STATE, runs
+from clusterrun.cli.shell_complete import STATE, json_option, runs
 from clusterrun.model.contract import ExitCode
 from clusterrun.model.frozen import fields
 from clusterrun.model.record import RunStatus
 from clusterrun.operations.context import Context
-from clusterrun.operations.list_runs import EVERYTHING, Filter, RunList, since, states
+from clusterrun.operations.list_runs import EVERYTHING, Filter, RunList, folded, since, states
 
 
 @click.command()
@@ -23,7 +23,7 @@ from clusterrun.operations.list_runs import EVERYTHING, Filter, RunList, since, 
 @click.option("--name", metavar="PATTERN", help="Only runs of that name; * and ? are wildcards.")
 @click.option("--since", "begun", metavar="TIME", help="Only runs submitted since then: 1d, 90m, 2026-11-20.")
 @click.option("-w", "--watch", "live", is_flag=True, help="Refresh until the named runs have ended.")
-@click.option("--json", "as_json", is_flag=True, help="Print one JSON document.")
+@json_option
 @click.argument("names", metavar="[RUN]...", nargs=-1, shell_complete=runs)
 def status(
     names: tuple[str, ...],
@@ -94,8 +94,6 @@ def _show_all_jobs(as_json: bool) -> int:
 def _show(context: Context, statuses: list[RunStatus], listing: RunList, chosen: Filter) -> None:
     count = len(statuses)
     if not listing.named and chosen == EVERYTHING and any(status.sweep for status in statuses):
-        from clusterrun.operations.sweep_status import folded  # few have sweeps
-
         statuses = folded(statuses, context.store)
     if statuses:
         status_view.show(statuses, context.clock.now())

@@ -13,8 +13,7 @@ from clusterrun.model.contract import ExitCode
 from clusterrun.model.duration import clock_time
 from clusterrun.model.record import RunStatus
 from clusterrun.operations.context import Context
-from clusterrun.operations.list_runs import RunList
-from clusterrun.operations.sweep_status import folded
+from clusterrun.operations.list_runs import RunList, folded
 from clusterrun.operations.wait import gist
 
 # Seconds between polls of the runs' own files.

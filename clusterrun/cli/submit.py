@@ -12,8 +12,15 @@ import click
 from clusterrun.cli import standard_input
 from clusterrun.cli.error_output import put, say
 from clusterrun.cli.grouped_help import GroupedCommand, grouped
-from clusterrun.cli.shell_complete import files, runs
-from clusterrun.cli.submit_options import dry_run_option, options, profile_option, settled, to_spec
+from clusterrun.cli.shell_complete import files
+from clusterrun.cli.submit_options import (
+    after_option,
+    dry_run_option,
+    options,
+    profile_option,
+    settled,
+    to_spec,
+)
 from clusterrun.cli.terminal import size_words
 from clusterrun.config import settings
 from clusterrun.model import option_table
@@ -85,14 +92,7 @@ def _takes_next(word: str, takes_value: set[str]) -> bool:
 @profile_option
 @options(option_table.PREFLIGHT)
 @options(option_table.SUBMISSION)
-@grouped(
-    "--after",
-    multiple=True,
-    metavar="RUN",
-    shell_complete=runs,
-    help="Start when RUN has succeeded.",
-    group="slurm",
-)
+@after_option
 @dry_run_option
 @grouped("--json", "as_json", is_flag=True, help="Print one JSON document.")
 @click.argument("command", nargs=-1, required=True, type=click.UNPROCESSED, shell_complete=files)

@@ -10,7 +10,7 @@ import click
 
 from clusterrun.cli.error_output import say
 from clusterrun.cli.grouped_help import grouped
-from clusterrun.cli.shell_complete import files, profile_names
+from clusterrun.cli.shell_complete import files, profile_names, runs
 from clusterrun.config import profiles, settings
 from clusterrun.config.settings import Setting, Source
 from clusterrun.model import gpu_request, option_table
@@ -74,6 +74,14 @@ profile_option = grouped(
     shell_complete=profile_names,
     help="Take options from [profile.NAME].",
     group="environment",
+)
+after_option = grouped(
+    "--after",
+    multiple=True,
+    metavar="RUN",
+    shell_complete=runs,
+    help="Start when RUN has succeeded.",
+    group="slurm",
 )
 dry_run_option = grouped("--dry-run", is_flag=True, help="Print the submission; submit nothing.", common=True)
 

@@ -14,9 +14,16 @@ import click
 from clusterrun.cli.error_output import put, say
 from clusterrun.cli.grouped_help import grouped
 from clusterrun.cli.lazy_group import meant
-from clusterrun.cli.shell_complete import FILE, files, sweeps
+from clusterrun.cli.shell_complete import FILE, files, json_option, sweeps
 from clusterrun.cli.submit import Submit
-from clusterrun.cli.submit_options import dry_run_option, options, profile_option, settled, to_spec
+from clusterrun.cli.submit_options import (
+    after_option,
+    dry_run_option,
+    options,
+    profile_option,
+    settled,
+    to_spec,
+)
 from clusterrun.cli.terminal import show, table
 from clusterrun.config import settings
 from clusterrun.model import option_table
@@ -132,7 +139,7 @@ def sweep() -> None:
 @profile_option
 @options(option_table.PREFLIGHT)
 @options(option for option in option_table.SUBMISSION if option.name not in _WITHOUT)
-@grouped("--after", multiple=True, metavar="RUN", help="Start when RUN has succeeded.", group="slurm")
+@after_option
 @dry_run_option
 @grouped("--json", "as_json", is_flag=True, help="Print one JSON document.", common=True)
 @click.argument("command", nargs=-1, required=True, type=click.UNPROCESSED, shell_complete=files)
@@ -220,7 +227,7 @@ def _named(context: Context, word: str) -> SweepRecord:
 @click.option("--max", "largest", is_flag=True, help="The largest is the best.")
 @click.option("--plot", **FILE, default="", help="Draw the results; FILE is .png or .svg.")
 @click.option("--csv", "as_csv", is_flag=True, help="Print CSV.")
-@click.option("--json", "as_json", is_flag=True, help="Print one JSON document.")
+@json_option
 @click.argument("word", metavar="[SWEEP]", default="last", shell_complete=sweeps)
 def results(word: str, by: str, largest: bool, plot: str, as_csv: bool, as_json: bool) -> None:
     """Show what the runs of SWEEP reported, best first: the smallest, or with --max the largest.
@@ -300,7 +307,7 @@ def _queue_rest(context: Context, record: SweepRecord, otherwise: str) -> int:
 
 
 @sweep.command("list")
-@click.option("--json", "as_json", is_flag=True, help="Print one JSON document.")
+@json_option
 def show_all(as_json: bool) -> None:
     """Show the sweeps, newest first.
 
@@ -308,8 +315,8 @@ def show_all(as_json: bool) -> None:
     Examples:
       clusterrun sweep list
     """
+    from clusterrun.operations.list_runs import tally
     from clusterrun.operations.sweep import age
-    from clusterrun.operations.sweep_status import tally
 
     context = Context(tell=say)
     known_sweeps = Sweeps(context.store)
