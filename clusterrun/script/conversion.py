@@ -28,6 +28,8 @@ from clusterrun.script.shell_source import ShellSource
 
 # Directives that separate the parts of a heterogeneous job.
 _SEPARATE = ("hetjob", "packjob")
+# Options of a step that say something else than those of its job, which has more.
+_OF_JOB = ("time", "cpus-per-rank", "partition", "account", "mem")
 _TASKS = ("nodes", "ntasks", "ntasks-per-node", "tasks-per-node")
 
 
@@ -112,7 +114,11 @@ def convert(
     options += [("env", f"{name}={value}") for name, value in variables if name not in read_in_setup]
     if runs_per_node:
         options.append(("per-node", ""))
-    options += [option for option in launch.options if option[0] != "setup"]
+    of_directives = {name for name, _ in options}
+    for name, value in launch.options:
+        is_known = name in of_directives or "$" in value or (name, value) == ("mem", "0")
+        if name != "setup" and not (name in _OF_JOB and is_known):
+            options.append((name, value))
     if launch.max_restarts:
         options.append(("max-restarts", str(launch.max_restarts)))
     # The script's variables are known in its setup lines, and not where the line is typed.

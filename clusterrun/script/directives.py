@@ -90,9 +90,20 @@ def translate(directives: Sequence[Directive], launch: LaunchCommand) -> Transla
     tasks_per_node = last_number(values.get("ntasks-per-node", values.get("tasks-per-node", "")))
     tasks_per_node = tasks_per_node or last_number(values.get("ntasks", "")) // nodes
     gpus = _gpus_per_node(values, nodes, tasks_per_node)
-    ranks = max(gpus, tasks_per_node or launch.total // nodes, launch.per_node)
+    allocated = nodes
+    if launch.program == "srun" and launch.total and not launch.rank_launcher:
+        # A step may take a part of the job.
+        nodes = min(nodes, launch.nodes or nodes, launch.total)
+        tasks_per_node = launch.total // nodes
+    started = tasks_per_node or launch.total // nodes
+    if launch.rank_launcher:
+        started = launch.per_node or launch.total // nodes
+    shares_gpus = 1 < started < gpus
+    ranks = started if shares_gpus else max(gpus, started, launch.per_node)
     options: dict[str, str] = {}
-    if values.get("nodes"):
+    if nodes < allocated:
+        options["nodes"] = str(nodes)
+    elif values.get("nodes"):
         options["nodes"] = values["nodes"]
     elif nodes > 1:
         options["nodes"] = str(nodes)
@@ -127,6 +138,12 @@ def translate(directives: Sequence[Directive], launch: LaunchCommand) -> Transla
         elif name == "ntasks" and tasks_per_node * nodes not in (0, last_number(value)):
             refused.append(
                 (directive, f"each of the {nodes} nodes starts {tasks_per_node} of them: choose a multiple")
+            )
+        elif name == "nodes" and nodes < allocated:
+            refused.append((directive, f"the command runs on {nodes} of them"))
+        elif shares_gpus and name in _GPUS:
+            refused.append(
+                (directive, f"the command has {started} ranks on a node: one GPU each is in the line")
             )
         elif name in _SIZES or (name in _GPUS and (name != "gres" or value.startswith("gpu"))):
             continue

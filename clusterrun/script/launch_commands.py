@@ -7,10 +7,12 @@ import os
 import re
 import shlex
 from collections.abc import Iterator, Sequence
+from contextlib import suppress
 
+from clusterrun.model import duration
 from clusterrun.model.errors import BadInput
 from clusterrun.model.frozen import frozen, replace
-from clusterrun.model.option_table import CONFIGURABLE
+from clusterrun.model.option_table import CONFIGURABLE, DURATIONS
 from clusterrun.model.spec import UNSAID, JobSpec
 from clusterrun.script import launcher_options, submit_again
 from clusterrun.script.interpreter_calls import PYTHON, inline_text, interpreter_call
@@ -203,7 +205,9 @@ def _launch(program: str, arguments: tuple[str, ...], reads_inline: bool) -> Lau
         elif role.startswith(launcher_options.SETS):
             environment.append((role.removeprefix(launcher_options.SETS), value))
         elif role.startswith(launcher_options.OURS):
-            ours += [(role.removeprefix(launcher_options.OURS), part) for part in value.split(",")]
+            ours_name = role.removeprefix(launcher_options.OURS)
+            is_list = CONFIGURABLE[ours_name].kind == "list"
+            ours += [(ours_name, part) for part in (value.split(",") if is_list else [value])]
         elif role.startswith(launcher_options.UPPER):
             environment.append((role.removeprefix(launcher_options.UPPER), value.upper()))
         elif role == launcher_options.CHDIR:
@@ -385,7 +389,10 @@ def instead(spec: JobSpec, launch: LaunchCommand, verb: str = "submit") -> str:
         if option.kind == "list":
             sized = replace(sized, **{option.field: (*typed, value)})
         elif typed in ("", (), 0, False):
-            sized = replace(sized, **{option.field: value})
+            with suppress(BadInput, ValueError):
+                is_time = option.kind in DURATIONS
+                read = int if option.kind == "number" else duration.parse if is_time else str
+                sized = replace(sized, **{option.field: read(value)})
     if launch.max_restarts and spec.max_restarts == UNSAID:
         sized = replace(sized, max_restarts=launch.max_restarts)
     return submit_again.line(sized, verb, with_values=True)

@@ -130,10 +130,14 @@ _SRUN = {
             "chdir: chdir",
             "output: output error",
             "ours input: input",
+            "ours cpus-per-rank: cpus-per-task",
+            "ours time: time",
+            "ours partition: partition",
+            "ours account: account",
+            "ours mem: mem",
             "needless: label* unbuffered* kill-on-bad-exit quiet* verbose* wait open-mode "
-            "job-name overlap* exact* exclusive* jobid cpus-per-task cpus-per-gpu mem mem-per-cpu "
-            "mem-per-gpu oversubscribe* whole* overcommit* preserve-env* disable-status* nodelist time "
-            "partition account",
+            "job-name overlap* exact* exclusive* jobid cpus-per-gpu mem-per-cpu "
+            "mem-per-gpu oversubscribe* whole* overcommit* preserve-env* disable-status* nodelist",
             "srun: cpu-bind mem-bind gpu-bind distribution hint mpi network accel-bind*",
         )
     ),

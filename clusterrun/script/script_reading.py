@@ -51,6 +51,7 @@ _POSITIONAL = re.compile(r"\$(?:\{?[1-9@*]|#)(?![^\n]*'[^']*$)|\bgetopts ")
 # ``${NAME:=default}`` sets a variable.
 _DEFAULTED = re.compile(r"\$\{([A-Za-z_]\w*):?=", re.ASCII)
 _READ = re.compile(r"\$\{?([A-Za-z_]\w*)", re.ASCII)
+_LOOP = re.compile(r"(?:for|while|until)\b")
 # Blocks inside of blocks, and scripts that start scripts. A deeper one is a program.
 _MOST_DEPTH = 6
 _NODE_NAMES = ("-w", "--nodelist")
@@ -319,7 +320,7 @@ def _block_reading(candidate: _Candidate, inner: Reading) -> Reading:
         outcome, reason = PartOutcome.NEEDLESS, "clusterrun starts the ranks of every node"
     elif statement.kind in ("compound_statement", "subshell"):
         reason = ""
-    elif statement.kind in ("redirected_statement", "pipeline") and not statement.loop:
+    elif statement.kind in ("redirected_statement", "pipeline") and not _LOOP.match(statement.text):
         outcome, reason = PartOutcome.NEEDLESS, _IN_LOGS
     parts = _around(statement, inner)
     if reason:
@@ -413,6 +414,9 @@ def _command(scope: _Scope, launch: LaunchCommand, command: Command) -> tuple[st
     if not launcher and not any(word in command.open_words for word in words):
         return tuple(words)
     texts = [command.open_words.get(word) or shlex.quote(word) for word in words]
+    if any(name == "setup" and line.startswith("cd ") for name, line in launch.options):
+        # The script's shell expands it before srun changes the directory.
+        texts = [re.sub(r"\$PWD\b|\$\{PWD\}", "$SLURM_SUBMIT_DIR", text) for text in texts]
     is_script = bool(words) and (words[0] == "-m" or words[0].endswith(".py"))
     # A launcher of ranks starts a Python script, whatever its name.
     is_script = is_script or bool(launch.rank_launcher and words[0] in command.open_words)
@@ -465,7 +469,7 @@ def _kind(statement: Statement) -> str:
     """Return the kind of a statement in words."""
     if statement.kind in ("if_statement", "case_statement"):
         return "a condition"
-    if statement.loop or statement.kind in ("while_statement", "c_style_for_statement"):
+    if _LOOP.match(statement.text):
         return "a loop"
     return f"a {statement.kind.replace('_', ' ')}"
 

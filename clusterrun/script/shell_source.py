@@ -326,9 +326,20 @@ class ShellSource:
             redirections = [child for child in node.children if child.type.endswith("redirect")]
             if node.parent is not None and node.parent.type == "redirected_statement":
                 redirections += [child for child in node.parent.children if child.type.endswith("redirect")]
-            words = [child for child in node.named_children if not child.type.endswith("redirect")]
+            words: list[ShellWord] = []
+            end = -1
+            for child in node.named_children:
+                if child.type.endswith("redirect"):
+                    continue
+                word = ShellWord(self._text(child), self._values(child))
+                if child.start_byte == end:
+                    # The grammar splits ``a/$b-$c`` behind its first dollar sign.
+                    text = words.pop().text + word.text
+                    word = ShellWord(text, (text,))
+                words.append(word)
+                end = child.end_byte
             yield Command(
-                _evaluated([ShellWord(self._text(word), self._values(word)) for word in words]),
+                _evaluated(words),
                 tuple(self._text(redirection) for redirection in redirections),
             )
             return

@@ -88,6 +88,15 @@ def test_what_is_not_translated_or_not_needed_has_a_reason(path: Path) -> None:
             "#SBATCH --signal=B:USR1@300\ntrap 'scontrol requeue $SLURM_JOB_ID' USR1\nsrun python t.py",
             "--requeue --notice 300s t.py",
         ),
+        (
+            "m=$(f)\ns=$(g)\npython t.py r/$SLURM_JOB_ID/$m-$s",
+            "--setup 'export m=$(f)' --setup 'export s=$(g)' "
+            "bash -c 'exec python t.py r/$SLURM_JOB_ID/$m-$s'",
+        ),
+        (
+            "srun --chdir=/tmp -c 2 -t 5 python $PWD/t.py",
+            "--cpus-per-rank 2 --time 5 --setup 'cd /tmp' bash -c 'exec python $SLURM_SUBMIT_DIR/t.py'",
+        ),
         ("srun --input=in.txt python t.py < in.txt", "--input in.txt t.py"),
         ("python - <<E\n1\nE\nsrun python t.py", "--setup '{ python - <<E\n1\nE\n} || :' t.py"),
     ],
@@ -275,6 +284,9 @@ def test_arguments_of_a_script_that_the_command_starts_are_followed() -> None:
         ("#SBATCH --export=NONE\nsrun python t.py", 2),
         ("C=$(pick)\n$C\nsrun python t.py", 3),
         ("until srun python t.py; do sleep 1; done", 2),
+        ("while read -r lr; do srun python t.py $lr; done < grid.txt", 2),
+        ("#SBATCH -N 2 --ntasks-per-node=2\nsrun -N1 -n2 python t.py", 2),
+        ("#SBATCH -N 1 --gpus=4\ntorchrun --nproc_per_node 2 t.py", 2),
         ("#SBATCH -N 2 -n 3\nsrun python t.py", 2),
         ("echo A=1 >> ~/.deepspeed_env\ndeepspeed --num_gpus 2 t.py", 2),
         ("h() {\n touch x\n scontrol requeue $SLURM_JOB_ID\n}\ntrap h USR1\nsrun python t.py &\nwait", 3),

@@ -38,7 +38,7 @@ def refusal(asked: JobSpec, on_slurm: bool = True, verb: str = "submit") -> tupl
         ("srun -N2 -n 8 python3 -u train.py --lr 1", "--nodes 2 --ranks-per-node 4 train.py --lr 1"),
         ("srun -N 2 --gres=gpu:a100:4 --ntasks-per-node=4 python -m pkg.t", "--nodes 2 --gpus 4 -m pkg.t"),
         ("srun --nodes=2 torchrun --nproc_per_node 8 train.py --n 3", "--nodes 2 --gpus 8 train.py --n 3"),
-        ("srun --partition debug ./prog --nodes 9", "./prog --nodes 9"),
+        ("srun --partition debug ./prog --nodes 9", "--partition debug ./prog --nodes 9"),
         ("mpirun -np 4 ./prog -x", "--ranks-per-node 4 ./prog -x"),
         ("mpiexec -n 4 --map-by node python train.py", "--ranks-per-node 4 train.py"),
         ("accelerate launch --num_machines 2 --num_processes 8 train.py", "--nodes 2 --gpus 4 train.py"),
