@@ -8,73 +8,20 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 
+from clusterrun.diagnosis import rule_modules
 from clusterrun.diagnosis.calls import STOPPED, CallTable
 from clusterrun.diagnosis.explain_end import with_consequences, with_printed, with_stacks
 from clusterrun.diagnosis.hypothesis import Hypothesis
 from clusterrun.diagnosis.remains import Remains
-from clusterrun.diagnosis.rules import (
-    absent_rank,
-    circle,
-    different_arguments,
-    different_collective,
-    different_model,
-    different_places,
-    different_sizes,
-    ended_rank,
-    error_in_rank,
-    group_request,
-    held_lock,
-    left_out_call,
-    moving_ranks,
-    no_stacks,
-    noticed_hang,
-    order_of_groups,
-    outside,
-    posted_ops,
-    stopped_rank,
-    timed_out,
-    two_threads,
-    unended_call,
-    unmet,
-    unset_key,
-    writing_rank,
-    wrong_peer,
-)
+from clusterrun.diagnosis.rules import noticed_hang, timed_out
 from clusterrun.diagnosis.stacks import is_library
 from clusterrun.diagnosis.verdict import Diagnosis, Stacks, Verdict, folded, ranks_in_words
 from clusterrun.diagnosis.vote import RankVote
 from clusterrun.model.frozen import replace
 
 MOST_GROUPS = 16
-# Every rule. Their order decides nothing.
-_MODULES = (
-    absent_rank,
-    circle,
-    different_arguments,
-    different_collective,
-    different_model,
-    different_places,
-    different_sizes,
-    ended_rank,
-    error_in_rank,
-    group_request,
-    held_lock,
-    left_out_call,
-    moving_ranks,
-    no_stacks,
-    noticed_hang,
-    order_of_groups,
-    outside,
-    posted_ops,
-    stopped_rank,
-    timed_out,
-    two_threads,
-    unended_call,
-    unmet,
-    unset_key,
-    writing_rank,
-    wrong_peer,
-)
+_MODULES = [module for module in vars(rule_modules).values() if hasattr(module, "rule")]
+# Their order decides nothing.
 RULES: tuple[Callable[[CallTable], list[Hypothesis]], ...] = tuple(module.rule for module in _MODULES)
 # The explanation of each kind of hypothesis, about running ranks and about an ended run.
 _EXPLANATIONS: dict[str, Callable[[CallTable, Hypothesis], Diagnosis]] = {}
