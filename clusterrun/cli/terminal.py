@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import shutil
 import sys
 import time
 from collections.abc import Collection, Iterable, Mapping, Sequence
@@ -34,8 +33,10 @@ def has_live_line() -> bool:
 
 
 def renew_line(text: str) -> None:
-    """Replace the line on stderr by ``text``; '' removes it. Print nothing where no line can be replaced."""
+    """Replace the line on stderr by ``text``; '' removes it. Print nothing if no line can be replaced."""
     if has_live_line():
+        import shutil  # slow to import, and only a live line needs it
+
         width = shutil.get_terminal_size((110, 24)).columns
         sys.stderr.write(f"{CLEAR}{visible(text)[: width - 1]}")
         sys.stderr.flush()
