@@ -41,6 +41,11 @@ def run_dir(context: CommandLine) -> Path:
     return runs / sorted(os.listdir(runs))[-1]
 
 
+def await_rest(context: CommandLine) -> None:
+    """Wait until both ranks sleep: one that has printed "up" still moves."""
+    until(lambda: json.loads(context("diagnose", "--json").out)["verdict"] == "all wait", "their rest", 60)
+
+
 @pytest.fixture(scope="module")
 def waiting(
     make_context: Callable[[Path], CommandLine], tmp_path_factory: pytest.TempPathFactory
@@ -59,8 +64,7 @@ def waiting(
         60,
     )
     until(lambda: json.loads((folder / "state.json").read_text())["phase"] == "training", "the state", 60)
-    # A rank that has printed "up" still moves until it sleeps.
-    until(lambda: json.loads(context("diagnose", "--json").out)["verdict"] == "all wait", "their rest", 60)
+    await_rest(context)
     yield context
     context("cancel", "last")
 
