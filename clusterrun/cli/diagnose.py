@@ -32,6 +32,7 @@ from clusterrun.reports.view import BOOLEAN, INTEGER, TEXT, View, ViewField, any
 if TYPE_CHECKING:
     from clusterrun.diagnosis.job_log import LogError
     from clusterrun.operations.diagnose_log import LogReport
+    from clusterrun.slurm.foreign_job import ForeignJob
 
 
 CULPRIT = View(
@@ -178,19 +179,28 @@ def diagnose(
     target = find_run_or_job(context, names[0] if names else "last", say)
     if isinstance(target, str):
         name, diagnosis = target, diagnosed(context, target, seconds, say)
-    elif target.state.ended:
-        from clusterrun.operations.diagnose_log import diagnose_ended_job
-
-        name, diagnosis = target.job_id, diagnose_ended_job(context, target, renew_line)
     else:
-        from clusterrun.operations.diagnose_job import diagnose_job  # only jobs of others need it
-
-        name, diagnosis = target.job_id, diagnose_job(context, target, seconds, say, user)
+        name, diagnosis = target.job_id, _of_job(context, target, seconds, user)
     if as_json:
         print(json.dumps(document(name, diagnosis), indent=1))
     else:
         print("\n".join(visible(line) for line in lines(diagnosis)))
     return ExitCode.DONE
+
+
+def _of_job(context: Context, job: ForeignJob, seconds: float, user: str) -> Diagnosis:
+    """Return the diagnosis of a job that clusterrun did not start. It may end during the look."""
+    from clusterrun.operations.diagnose_job import diagnose_job  # only jobs of others need these
+    from clusterrun.operations.diagnose_log import diagnose_ended_job
+    from clusterrun.operations.job_step import JobEnded
+
+    if not job.state.ended:
+        try:
+            return diagnose_job(context, job, seconds, say, user)
+        except JobEnded as error:
+            say(f"{error.seen}: this is what its output says")
+            job = context.client().foreign_job(job.job_id) or job
+    return diagnose_ended_job(context, job, renew_line)
 
 
 def _of_logs(names: Sequence[str], as_json: bool) -> int:

@@ -56,6 +56,10 @@ class StepAnswer:
     late: bool = False
 
 
+class JobEnded(BadInput):
+    """The job has ended since it was found."""
+
+
 class NotPlaced(SchedulerError):
     """Slurm cannot place a step beside the job."""
 
@@ -83,16 +87,20 @@ def check_live(job: ForeignJob, user: str = "") -> tuple[str, ...]:
     if user and user != owner:
         raise BadInput(f"job {job.job_id} is of {owner}, not of {user}", f"give --user {owner}, or none")
     if owner != me and not user:
-        remedy = f"{owner} can do it; root can with --user {owner}"
+        remedy = f"{owner} can do it; root can type: clusterrun diagnose --user {owner} {job.job_id}"
         raise BadInput(f"job {job.job_id} ({job.name!r}) is of {owner}, and you are {me}", remedy)
     if owner != me and os.geteuid() != 0:
         raise BadInput(f"job {job.job_id} is of {owner}: only root may look at it", f"ask {owner}, or root")
     if job.state is not State.RUNNING or not job.nodelist:
-        remedy = f"scontrol show job {job.job_id} says more"
+        remedy = _reads_output(job) if job.state.ended else f"scontrol show job {job.job_id} says more"
         meaning = explain(job.reason).meaning if job.state is State.PENDING else ""
         why = f": it {meaning}" if meaning else ""
         raise BadInput(f"job {job.job_id} ({job.name!r}) does not run now: it is {job.word}{why}", remedy)
     return expand(job.nodelist)
+
+
+def _reads_output(job: ForeignJob) -> str:
+    return f"clusterrun diagnose {job.job_id} reads its output"
 
 
 def step_argv(
@@ -203,8 +211,7 @@ def refusal(context: Context, job: ForeignJob, answer: StepAnswer, nodes: Sequen
             f"Slurm does not permit a step in job {job.job_id}: {message}", "is it a job of yours?"
         )
     if mentions(_OVER) or _has_ended(context, job):
-        remedy = f"clusterrun diagnose {job.job_id} reads its output once it has ended"
-        return BadInput(f"job {job.job_id} has ended meanwhile", remedy)
+        return JobEnded(f"job {job.job_id} has ended meanwhile", _reads_output(job))
     if mentions(_NO_OVERLAP):
         why = "this Slurm has no --overlap (it came with 20.11), so no step starts beside the job's own"
     elif mentions(_NO_PLACE):

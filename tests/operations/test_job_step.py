@@ -19,7 +19,15 @@ from clusterrun.operations import diagnose_job as diagnosing
 from clusterrun.operations import job_step
 from clusterrun.operations.context import Context
 from clusterrun.operations.find_run import find_run_or_job
-from clusterrun.operations.job_step import NotPlaced, StepAnswer, check_live, looks_in, refusal, step_argv
+from clusterrun.operations.job_step import (
+    JobEnded,
+    NotPlaced,
+    StepAnswer,
+    check_live,
+    looks_in,
+    refusal,
+    step_argv,
+)
 from clusterrun.slurm.foreign_job import ForeignJob
 
 JOB = ForeignJob("7", "mine", "alice", "RUNNING", "n[1-3]", number="7")
@@ -104,7 +112,7 @@ def test_root_may_look_at_a_job_of_the_user_it_names(monkeypatch: pytest.MonkeyP
         ("srun: error: Unable to create step: Access/permission denied", BadInput, "does not permit"),
         (
             "srun: error: Unable to create step for job 7: Job/step already completing",
-            BadInput,
+            JobEnded,
             "ended meanwhile",
         ),
         ("srun: error: something new", NotPlaced, "failed: something new"),
