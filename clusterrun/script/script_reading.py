@@ -51,6 +51,9 @@ _POSITIONAL = re.compile(r"\$(?:\{?[1-9@*]|#)(?![^\n]*'[^']*$)|\bgetopts ")
 # ``${NAME:=default}`` sets a variable.
 _DEFAULTED = re.compile(r"\$\{([A-Za-z_]\w*):?=", re.ASCII)
 _READ = re.compile(r"\$\{?([A-Za-z_]\w*)", re.ASCII)
+# The name of the variable for a word of the command that the script evaluates once, before its number.
+_ARGUMENT = "ARGUMENT_"
+_VARIES = re.compile(r"\$\((?!\()|`|\$\{?RANDOM\b|\$\$")
 _LOOP = re.compile(r"(?:for|while|until)\b")
 # Blocks inside of blocks, and scripts that start scripts. A deeper one is a program.
 _MOST_DEPTH = 6
@@ -107,6 +110,8 @@ class _Scope:
     # Those of the script before a ``shift``; None if they are known only when it runs.
     arguments: tuple[str, ...] | None
     depth: int = 0
+    # Whether a launcher starts them, so that each rank or node runs them.
+    in_ranks: bool = False
 
 
 @frozen
@@ -193,7 +198,8 @@ def _candidates(scope: _Scope) -> Iterator[_Candidate]:
             launch = launch_in(names, reads_inline=False)
             kind: TrainingKind | None = None
             if launch and launch.program not in ("sbatch", "salloc"):
-                inner = _started(scope, launch.command, command, statement.line)
+                in_ranks = replace(scope, in_ranks=True)
+                inner = _started(in_ranks, launch.command, command, statement.line)
                 is_helper = not launch.command or os.path.basename(launch.command[0]) in _HELPERS
                 if not is_helper and (inner is None or inner.training):
                     kind = TrainingKind.LAUNCHED
@@ -370,7 +376,12 @@ def _command_reading(scope: _Scope, candidate: _Candidate) -> Reading:
             parts.append(Part(line, option, PartOutcome.UNTRANSLATED, reason))
         parts += [Part(line, launch.program, PartOutcome.NEEDLESS, remark) for remark in launch.remarks]
         parts += [Part(line, option, PartOutcome.NEEDLESS, _IN_LOGS) for option in launch.outputs]
-        reading = Reading(command=_command(scope, launch, training.command), parts=tuple(parts))
+        once = _evaluated_once(scope, launch, training.command)
+        reading = Reading(
+            command=_command(scope, launch, training.command, once),
+            setup=tuple(f"export {_ARGUMENT}{place}={text}" for place, text in enumerate(once.values(), 1)),
+            parts=tuple(parts),
+        )
     parts, setup, options = list(reading.parts), list(reading.setup), list(reading.options)
     # The line is typed before the script computes its variables.
     own = {
@@ -407,13 +418,30 @@ def _command_reading(scope: _Scope, candidate: _Candidate) -> Reading:
     )
 
 
-def _command(scope: _Scope, launch: LaunchCommand, command: Command) -> tuple[str, ...]:
-    """Return COMMAND. A shell expands the words that only running the script shows."""
+def _evaluated_once(scope: _Scope, launch: LaunchCommand, command: Command) -> dict[str, str]:
+    """Return the shell's text of the words of COMMAND that differ each time a shell evaluates them.
+
+    The script evaluates them once, for all ranks.
+    """
+    texts = {} if scope.in_ranks else command.open_words
+    return {word: texts[word] for word in launch.command if _VARIES.search(texts.get(word, ""))}
+
+
+def _command(
+    scope: _Scope, launch: LaunchCommand, command: Command, once: Mapping[str, str]
+) -> tuple[str, ...]:
+    """Return COMMAND. A shell expands the words that only running the script shows.
+
+    ``once``: words whose values setup lines compute.
+    """
     words = [word for word in launch.command if word not in ("$@", "$*")]
     launcher = _accelerate(launch) if launch.keeps_accelerate else ""
     if not launcher and not any(word in command.open_words for word in words):
         return tuple(words)
-    texts = [command.open_words.get(word) or shlex.quote(word) for word in words]
+    sources = dict(command.open_words)
+    for place, (word, text) in enumerate(once.items(), 1):
+        sources[word] = f'"${_ARGUMENT}{place}"' if '"' in text else f"${_ARGUMENT}{place}"
+    texts = [sources.get(word) or shlex.quote(word) for word in words]
     if any(name == "setup" and line.startswith("cd ") for name, line in launch.options):
         # The script's shell expands it before srun changes the directory.
         texts = [re.sub(r"\$PWD\b|\$\{PWD\}", "$SLURM_SUBMIT_DIR", text) for text in texts]

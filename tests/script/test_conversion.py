@@ -97,6 +97,12 @@ def test_what_is_not_translated_or_not_needed_has_a_reason(path: Path) -> None:
             "srun --chdir=/tmp -c 2 -t 5 python $PWD/t.py",
             "--cpus-per-rank 2 --time 5 --setup 'cd /tmp' bash -c 'exec python $SLURM_SUBMIT_DIR/t.py'",
         ),
+        (
+            'srun python t.py "$(hostname)" --s=$RANDOM',
+            "--setup 'export ARGUMENT_1=\"$(hostname)\"' --setup 'export ARGUMENT_2=--s=$RANDOM' "
+            "bash -c 'exec python t.py \"$ARGUMENT_1\" $ARGUMENT_2'",
+        ),
+        ("srun bash -c 'python t.py $(hostname)'", "bash -c 'python t.py $(hostname)'"),
         ("srun --input=in.txt python t.py < in.txt", "--input in.txt t.py"),
         ("python - <<E\n1\nE\nsrun python t.py", "--setup '{ python - <<E\n1\nE\n} || :' t.py"),
     ],
