@@ -22,9 +22,8 @@ class BadDocument(ClusterrunError):
 
 
 MUST_UNDERSTAND = "must_understand"
-# A class attribute: by the name of a field, the name that it had in the release before. Documents have both
-# names for one release, so that older programs read newer documents and the other way round.
-FORMER_NAMES = "FORMER_NAMES"
+# A class attribute: the former name of a field by its name. For one release documents have both.
+FORMER = "FORMER_NAMES"
 _AS_IT_IS = frozenset((str, int, float, bool, type(None)))
 
 
@@ -63,7 +62,7 @@ def _encoded(value: object, chosen: Callable[[object], dict[str, Any]]) -> Any:
         name: item if item.__class__ in _AS_IT_IS else _encoded(item, chosen)
         for name, item in chosen(value).items()
     }
-    for name, former in getattr(value, FORMER_NAMES, {}).items():
+    for name, former in getattr(value, FORMER, {}).items():
         if name in document:
             document[former] = document[name]
     return document
@@ -97,7 +96,7 @@ def decode(cls: type[T], data: Any, where: str = "") -> T:
 def _object(cls: type[T], data: Any) -> T:
     if not isinstance(data, dict):
         raise _Wrong(f"expected an object, found {_shown(data)}")
-    for name, former in getattr(cls, FORMER_NAMES, {}).items():
+    for name, former in getattr(cls, FORMER, {}).items():
         if former in data:
             data = {name: data[former], **data}
     readers = _READERS.get(cls) or _readers(cls)

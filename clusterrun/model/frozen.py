@@ -40,6 +40,8 @@ else:
         cls.__eq__ = _equal
         cls.__hash__ = _hash
         cls.__repr__ = _repr
+        for name, former in getattr(cls, "FORMER_NAMES", {}).items():
+            setattr(cls, former, property(lambda self, name=name: getattr(self, name)))
         return cls
 
 
