@@ -86,10 +86,15 @@ def build_table(
     """Return the table of ``cells``. ``per_node``: devices on each node (0: all on one)."""
     growth = Growth(results.growth)
     runs = {cell: [run for run in results.runs if run.cell == cell and not run.under_way] for cell in cells}
-    unit = _unit([run for runs_of_cell in runs.values() for run in runs_of_cell if not run.failed])
+    reports = [run.report for runs_of_cell in runs.values() for run in runs_of_cell if run.report]
+    good = [run for runs_of_cell in runs.values() for run in runs_of_cell if run.report and not run.failed]
+    # All runs that reported can be compared in this unit of work.
+    unit = "runs/s"
+    if good:
+        counts_samples = all(run.report and run.report.samples_per_second for run in good)
+        unit = "samples/s" if counts_samples else "steps/s"
     paced = [_paced(cell, runs[cell], unit, growth) for cell in cells]
     base = next((cell_rates for cell_rates in paced if cell_rates.rates), None)
-    reports = [run.report for runs_of_cell in runs.values() for run in runs_of_cell if run.report]
     size = parameters or max((report.parameters for report in reports), default=0)
     prediction = Prediction(results.probed, growth, base, size, per_node, threads)
     rows = tuple(_row(cell_rates, base, per_node, prediction) for cell_rates in paced)
@@ -99,14 +104,6 @@ def build_table(
     work = 1.0 if unit == "runs/s" else base.rate * steps / base.steps
     timed = tuple(_timed(row, work) for row in rows)
     return Table(timed, base.cell, unit, steps, size, prediction.step, results.probed)
-
-
-def _unit(good: list[Measured]) -> str:
-    """Return the unit of work in which all runs that reported can be compared."""
-    reports = [run.report for run in good if run.report]
-    if not reports:
-        return "runs/s"
-    return "samples/s" if all(run.samples_per_second for run in reports) else "steps/s"
 
 
 def _paced(cell: Cell, runs: list[Measured], unit: str, growth: Growth) -> CellRates:

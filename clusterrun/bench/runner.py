@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
+from contextlib import suppress
 
 from clusterrun.api import Run, find, launch
 from clusterrun.bench import study_results as book
@@ -60,13 +61,12 @@ class Runner:
 
     def left(self, cells: tuple[Cell, ...], repeats: int) -> list[tuple[Cell, int]]:
         """Return the runs that are still to be measured, in order."""
-        return [
-            (cell, number) for cell, number in in_turn(cells, repeats) if not self._is_measured(cell, number)
-        ]
-
-    def _is_measured(self, cell: Cell, number: int) -> bool:
-        run = self.results.run(cell, number)
-        return run is not None and not run.under_way and not run.failed
+        remaining = []
+        for cell, number in in_turn(cells, repeats):
+            run = self.results.run(cell, number)
+            if run is None or run.under_way or run.failed:
+                remaining.append((cell, number))
+        return remaining
 
     def check(self, cells: tuple[Cell, ...], repeats: int) -> None:
         """Raise ``BadInput`` where not one cell can run: that is a mistake of the command, not of a cell."""
@@ -83,7 +83,11 @@ class Runner:
             raise first
 
     def _measured(self, cell: Cell, number: int) -> Measured:
-        run = self._under_way(cell, number)
+        run: Run | None = None
+        earlier = self.results.run(cell, number)
+        if earlier and earlier.under_way:
+            with suppress(NoSuchRun):  # an interrupted call left it behind
+                run = find(earlier.run_id, self._context)
         try:
             if run is None:
                 run = launch(spec_of(self._subject, cell), self._context, self._tell_once)
@@ -91,20 +95,10 @@ class Runner:
             else:
                 self._tell(f"  going on with {run.run_id}, which was under way")
         except SchedulerUnreachable:
-            raise  # it is not known whether it was queued: nothing good comes of asking for more
+            raise  # it may be queued, so no other run is requested
         except (BadInput, SchedulerError) as error:
             return self._note(Measured(cell, number, "", failed=error.seen))
         return self._note(self._ended(cell, number, run))
-
-    def _under_way(self, cell: Cell, number: int) -> Run | None:
-        """The run that an interrupted call left behind, if it is still known."""
-        earlier = self.results.run(cell, number)
-        if earlier is None or not earlier.under_way:
-            return None
-        try:
-            return find(earlier.run_id, self._context)
-        except NoSuchRun:
-            return None
 
     def _ended(self, cell: Cell, number: int, run: Run) -> Measured:
         status = self._awaited(run)

@@ -35,7 +35,9 @@ def draw_sweep(results: SweepResults, title: str, path: str) -> None:
     for axes, name in zip(panels, names):
         _panel(axes, good, name, results.by)
     panels[0].set_ylabel(results.by)
-    best = " ".join(f"{name}={_short(value)}" for name, value in good[0].point)
+    point = [(name, value, _number(value)) for name, value in good[0].point]
+    texts = [f"{name}={value[:LONGEST]}" if math.isnan(n) else f"{name}={n:.4g}" for name, value, n in point]
+    best = " ".join(texts)
     figure.suptitle(
         f"{title}: {len(good)} of {len(results.results)} runs; best: {best}", fontsize=9, wrap=True
     )
@@ -73,10 +75,6 @@ def _is_wide(values: Sequence[float]) -> bool:
 
 def _result(result: SweepResult, by: str) -> Any:
     return dict(result.reported).get(by)
-
-
-def _short(word: str) -> str:
-    return word[:LONGEST] if math.isnan(_number(word)) else f"{_number(word):.4g}"
 
 
 def _number(word: str) -> float:

@@ -25,7 +25,10 @@ def no_step_taken(fault_run: FaultRun) -> Discovery:
     first_line = text.splitlines()[0][:160] if text else ""
     reason = f"{kind}: {first_line}" if kind else "no step"
     newest = fault_run.lives[0].saves[-1:] if kind == "FileNotFoundError" else ()
-    folder = _unfinished((*fault_run.damaged, *(save.path for save in newest)), text)
+    # An unfinished checkpoint folder that the exception's text names.
+    paths = (*fault_run.damaged, *(save.path for save in newest))
+    names = [os.path.basename(os.path.dirname(path)) for path in paths]
+    folder = next((name for name in names if re.search(r"\d", name) and name in text), "")
     raises = (f"{line} raises it",) if line else ()
     if not torn and folder:
         message = (
@@ -84,12 +87,6 @@ def loaded_in_part(path: str, fault_run: FaultRun) -> Discovery:
     remedy = "write each checkpoint under a name of its own, which it gets once it is whole; where loading "
     remedy += "fails, load an older one whole, or end"
     return Discovery(Cause.TORN, message, remedy, (*fault_run.reads([path]), *fault_run.writes(path)))
-
-
-def _unfinished(damaged: Sequence[str], text: str) -> str:
-    """Return the name of an unfinished checkpoint folder that the exception's text names; else ''."""
-    names = (os.path.basename(os.path.dirname(path)) for path in damaged)
-    return next((name for name in names if re.search(r"\d", name) and name in text), "")
 
 
 def _whole_copy(fault_run: FaultRun) -> SavedFile | None:

@@ -108,19 +108,16 @@ def page(results: Sequence[Result], command: str) -> str:
         command=command,
         grade="pass" if well(results) else "fail",
         good=sum(result.level in (Severity.OK, Severity.NOTE) for result in results),
-        results=[(result, _curves_of(result, control)) for result in results],
+        results=[(result, joined(_curves(result, control))) for result in results],
         classes=CLASS,
     )
 
 
-def _curves_of(result: Result, control: tuple[tuple[int, tuple[float, ...]], ...]) -> Markup:
-    failed = (finding.step for finding in result.findings if finding.level is Severity.FAIL and finding.step)
-    curves = result.curves if result.name == "control" else [*control, *result.curves]
-    return joined(_curves(curves, next(failed, 0)))
-
-
-def _curves(curves: Sequence[tuple[int, tuple[float, ...]]], step: int) -> list[Markup]:
+def _curves(result: Result, control: tuple[tuple[int, tuple[float, ...]], ...]) -> list[Markup]:
     """Draw the losses over the steps, the control first, and mark the first step that differs."""
+    curves = result.curves if result.name == "control" else (*control, *result.curves)
+    failed = (finding.step for finding in result.findings if finding.level is Severity.FAIL)
+    step = next(filter(None, failed), 0)
     finite = [loss for _, losses in curves for loss in losses if math.isfinite(loss)]
     if not finite:
         return []

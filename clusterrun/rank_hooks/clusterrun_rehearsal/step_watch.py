@@ -48,14 +48,7 @@ class RankPlan:
 
     def begins_with(self, parameters: int) -> None:
         """Convert the plan's steps, which count from the start of the run, to those of this start."""
-        steps_done = self._steps_before().get(parameters, 0)
-        if self.limit:
-            self.limit = max(1, self.limit - steps_done)
-        for strike in self._strikes:
-            strike["step"] -= steps_done
-
-    def _steps_before(self) -> dict[int, int]:
-        """Return the step of the run by the parameters after it, from the traces of earlier starts."""
+        # The traces of earlier starts show the step of the run by the parameters after it.
         starts = [os.path.join(run, name) for run in self._past for name in sorted(os.listdir(run))]
         attempts = os.path.dirname(self.folder)
         starts += [os.path.join(attempts, f"{number:03d}") for number in range(self._attempt)]
@@ -68,7 +61,11 @@ class RankPlan:
                     begin = step_by_parameters.get(line["p"], 0)
                 elif line["t"] in ("step", "moved"):
                     step_by_parameters[line["p"]] = begin + line["n"]
-        return step_by_parameters
+        steps_done = step_by_parameters.get(parameters, 0)
+        if self.limit:
+            self.limit = max(1, self.limit - steps_done)
+        for strike in self._strikes:
+            strike["step"] -= steps_done
 
 
 class StepWatch:
@@ -107,12 +104,7 @@ class StepWatch:
         self._files.settle()
         if is_known:
             self._look_again(optimizer)
-        self._strike_between()
-        if not is_known:
-            self._first_step_of(optimizer)
-
-    def _strike_between(self) -> None:
-        """Carry out the plan between two steps, after most of a step's time."""
+        # Carry out the plan between two steps, after most of a step's time.
         step, hold, kill = self._trace.step, self._hold, self._kill
         if hold and step == hold["step"]:
             self._wait_for(lambda: os.path.exists(f"{self._plan.folder}/rehearsal.go"), "hold", HOLD_SECONDS)
@@ -120,15 +112,15 @@ class StepWatch:
             self._die()
         if self._plan.limit and step >= self._plan.limit:
             self._end_at_limit()
-
-    def _first_step_of(self, optimizer: Any) -> None:
-        first = not self._optimizers.all
+        if is_known:
+            return
+        is_first = not self._optimizers.all
         key = self._optimizers.add(optimizer)
         parameters, state = self._optimizers.checksums(optimizer)
         self._parameters[key] = parameters
         shared = self._optimizers.shares(optimizer)
         self._trace.tell("before", o=key, p=parameters, s=state, shared=shared, line=script_line())
-        if first:
+        if is_first:
             self._plan.begins_with(parameters)
 
     def _look_again(self, optimizer: Any) -> None:
