@@ -216,10 +216,10 @@ RUN = View(
 
 
 def _job_detail(job: JobLine, now: float) -> str:
-    """Return the phase and the reason of a run, or where the job runs, or why it waits."""
+    """Return the phase and the reason of a run, or where the job runs and what holds it up."""
     if job.run:
         return "; ".join(filter(None, (job.run.phase.value, reason_of(job.run, now))))
-    return f"on {job.nodelist}" if job.nodelist else job.reason
+    return "; ".join(filter(None, (f"on {job.nodelist}" if job.nodelist else "", job.reason)))
 
 
 JOB = View(
@@ -231,7 +231,7 @@ JOB = View(
     ViewField("nodelist", "Its nodes, folded as Slurm does; empty while it waits."),
     ViewField("started_at", "When it started.", MOMENT),
     ViewField("ends_at", "When its time limit ends it.", MOMENT),
-    ViewField("reason", "Why it waits."),
+    ViewField("reason", "Why it waits, or what holds it up."),
     ViewField("run", "The run that it is; null if clusterrun did not start it.", optional(RUN)),
     ViewField(
         "time",

@@ -17,7 +17,7 @@ class JobLine:
     job_id: an array that waits is one job (``41_[3-9]``)
     nodes: 0 if Slurm does not report it
     started_at, ends_at: seconds since the epoch; the start and the end by its time limit; None: unknown
-    reason: why it waits, in words
+    reason: why it waits, or what holds it up, in words
     run: the status of the run that it is; None if clusterrun did not start it
     """
 
@@ -47,5 +47,4 @@ def _line(row: JobRow, run: RunStatus | None) -> JobLine:
     is_waiting = row.state is State.PENDING
     start = None if is_waiting else row.start
     end = None if is_waiting else row.end
-    reason = row.explained if is_waiting or not row.nodelist else ""
-    return JobLine(row.job_id, row.name, row.state, row.nodes, row.nodelist, start, end, reason, run)
+    return JobLine(row.job_id, row.name, row.state, row.nodes, row.nodelist, start, end, row.explained, run)

@@ -23,6 +23,7 @@ from clusterrun.model.states import State
 from clusterrun.operations.context import Context
 from clusterrun.script.environment import scrubbed
 from clusterrun.slurm.foreign_job import ForeignJob
+from clusterrun.slurm_text import job_states
 from clusterrun.slurm_text.reasons import explain
 
 T = TypeVar("T")
@@ -91,10 +92,11 @@ def check_live(job: ForeignJob, user: str = "") -> tuple[str, ...]:
         raise BadInput(f"job {job.job_id} ({job.name!r}) is of {owner}, and you are {me}", remedy)
     if owner != me and os.geteuid() != 0:
         raise BadInput(f"job {job.job_id} is of {owner}: only root may look at it", f"ask {owner}, or root")
-    if job.state is not State.RUNNING or not job.nodelist:
+    if job.state is not State.RUNNING or job.word in job_states.HALTED or not job.nodelist:
         remedy = _reads_output(job) if job.state.ended else f"scontrol show job {job.job_id} says more"
         meaning = explain(job.reason).meaning if job.state is State.PENDING else ""
-        why = f": it {meaning}" if meaning else ""
+        meaning = meaning or job_states.read(job.word).meaning
+        why = f" ({meaning})" if meaning else ""
         raise BadInput(f"job {job.job_id} ({job.name!r}) does not run now: it is {job.word}{why}", remedy)
     return expand(job.nodelist)
 

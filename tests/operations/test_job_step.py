@@ -74,7 +74,13 @@ def test_a_job_of_mine_that_runs_has_its_nodes() -> None:
         (
             {"word": "PENDING", "reason": "Resources"},
             "",
-            "job 7 ('mine') does not run now: it is PENDING: it waits for nodes to become free",
+            "job 7 ('mine') does not run now: it is PENDING (waits for nodes to become free)",
+        ),
+        (
+            {"word": "SUSPENDED"},
+            "",
+            "job 7 ('mine') does not run now: it is SUSPENDED (suspended by Slurm: it keeps its nodes, and "
+            "continues when it is resumed)",
         ),
         ({"running_tasks": ("7_1", "7_2")}, "", "7 is an array, and several of its tasks run"),
     ],
