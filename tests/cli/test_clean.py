@@ -25,7 +25,7 @@ def home(context: CommandLine) -> Path:
     return Path(context.environment["CLUSTERRUN_HOME"])
 
 
-def left(context: CommandLine) -> list[str]:
+def runs_present(context: CommandLine) -> list[str]:
     return sorted(path.name for path in (home(context) / "runs").iterdir())
 
 
@@ -58,16 +58,16 @@ def test_a_dry_run_lists_what_would_go_and_removes_nothing(clusterrun: CommandLi
     assert row.split()[:2] == [old, "FAILED"]
     assert re.search(r"would remove 1 run \(2\.\d MiB\)", result.err)
     assert re.search(rf"{re.escape(str(home(clusterrun)))} holds 2\.\d MiB in 2 runs", result.err)
-    assert left(clusterrun) == sorted([old, young])
+    assert runs_present(clusterrun) == sorted([old, young])
 
 
 def test_a_script_says_yes_or_is_refused(clusterrun: CommandLine) -> None:
     old, young = add(clusterrun, 45), add(clusterrun, 5)
     requested = clusterrun("clean", "--older-than", "30d")
-    assert (requested.code, left(clusterrun)) == (2, sorted([old, young]))
+    assert (requested.code, runs_present(clusterrun)) == (2, sorted([old, young]))
     assert "cannot ask here" in requested.err and "--yes" in requested.err
     result = clusterrun("clean", "--older-than", "30d", "--yes")
-    assert (result.code, left(clusterrun)) == (0, [young])
+    assert (result.code, runs_present(clusterrun)) == (0, [young])
     assert "removed 1 run (" in result.err and f"{home(clusterrun)} holds" in result.err
     again = clusterrun("clean", "--older-than", "30d")
     assert (again.code, "no run matches" in again.err, "holds" in again.err) == (0, True, True), again
@@ -76,9 +76,9 @@ def test_a_script_says_yes_or_is_refused(clusterrun: CommandLine) -> None:
 def test_a_bare_number_is_days_and_0_is_every_run_that_has_ended(clusterrun: CommandLine) -> None:
     old, young = add(clusterrun, 4), add(clusterrun, 2)
     assert clusterrun("clean", "--older-than", "3", "--yes").code == 0
-    assert (left(clusterrun), old == young) == ([young], False)
+    assert (runs_present(clusterrun), old == young) == ([young], False)
     assert clusterrun("clean", "--older-than", "0", "--yes").code == 0
-    assert left(clusterrun) == []
+    assert runs_present(clusterrun) == []
 
 
 @pytest.mark.parametrize(("answer", "code"), [("y", 0), ("n", 1), ("", 1)])
@@ -101,7 +101,7 @@ def test_on_a_terminal_it_asks(clusterrun: CommandLine, answer: str, code: int) 
     assert process.wait(60) == code
     os.close(ours)
     assert b"Remove 1 run (" in observed and old.encode() in observed
-    assert left(clusterrun) == ([] if answer == "y" else [old])
+    assert runs_present(clusterrun) == ([] if answer == "y" else [old])
 
 
 def test_json_says_what_went_and_what_the_home_holds(clusterrun: CommandLine) -> None:
@@ -123,12 +123,12 @@ def test_size_keep_and_names_choose(clusterrun: CommandLine) -> None:
         add(clusterrun, 2),
     )
     assert clusterrun("clean", "--larger-than", "2M", "--yes").code == 0
-    assert left(clusterrun) == sorted(small)
+    assert runs_present(clusterrun) == sorted(small)
     assert clusterrun("clean", "--keep", "2", "--yes").code == 0
-    assert left(clusterrun) == sorted(small[1:])
+    assert runs_present(clusterrun) == sorted(small[1:])
     assert clusterrun("clean", small[1], "--yes").code == 0
-    assert left(clusterrun) == [small[2]]
-    assert large not in left(clusterrun)
+    assert runs_present(clusterrun) == [small[2]]
+    assert large not in runs_present(clusterrun)
 
 
 @pytest.mark.parametrize(
@@ -145,13 +145,13 @@ def test_what_cannot_be_meant_is_refused(
 ) -> None:
     run_id = add(clusterrun, 45)
     result = clusterrun("clean", "--yes", *args)
-    assert (result.code, message in result.err, left(clusterrun)) == (2, True, [run_id]), result.err
+    assert (result.code, message in result.err, runs_present(clusterrun)) == (2, True, [run_id]), result.err
 
 
 def test_a_run_that_lives_is_not_removed(live: CommandLine) -> None:
     result = live("clean", "stays", "--yes")
     assert (result.code, "it is RUNNING: clusterrun cancel" in result.err) == (1, True), result.err
-    assert len(left(live)) == 1
+    assert len(runs_present(live)) == 1
 
 
 def test_a_folder_that_cannot_be_removed_is_named(clusterrun: CommandLine, tmp_path: Path) -> None:
@@ -171,4 +171,8 @@ def test_a_folder_that_cannot_be_removed_is_named(clusterrun: CommandLine, tmp_p
         subprocess.run(["umount", str(aside if aside.exists() else place)], check=True)
     assert clusterrun("status").out == ""
     again = clusterrun("clean")
-    assert (again.code, "finished the removal of 1 run" in again.err, left(clusterrun)) == (0, True, [])
+    assert (again.code, "finished the removal of 1 run" in again.err, runs_present(clusterrun)) == (
+        0,
+        True,
+        [],
+    )

@@ -16,22 +16,24 @@ LOGS = Path(__file__).resolve().parents[1] / "recorded" / "foreign-logs"
 
 
 def test_the_first_failure_is_printed(clusterrun: CommandLine) -> None:
-    done = clusterrun("diagnose", "--log", str(LOGS / "torchrun-value-error.txt"))
-    assert done.code == 0
-    assert done.out.startswith(
+    result = clusterrun("diagnose", "--log", str(LOGS / "torchrun-value-error.txt"))
+    assert result.code == 0
+    assert result.out.startswith(
         "crashed: rank 3 on gpu07 failed first: ValueError: expected 512 tokens, got 513"
     )
 
 
 def test_a_log_without_an_error_has_an_exit_code_of_its_own(clusterrun: CommandLine) -> None:
-    done = clusterrun("diagnose", "--log", str(LOGS / "no-error-finished.txt"))
-    assert done.code == 1 and "there is no error in it" in done.out and "saved to out/model.pt" in done.out
+    result = clusterrun("diagnose", "--log", str(LOGS / "no-error-finished.txt"))
+    assert (
+        result.code == 1 and "there is no error in it" in result.out and "saved to out/model.pt" in result.out
+    )
 
 
 def test_the_json_fits_its_schema_and_names_file_and_line(clusterrun: CommandLine) -> None:
     jsonschema = pytest.importorskip("jsonschema", reason="jsonschema is of the extra dev")
-    done = clusterrun("diagnose", "--json", "--log", str(LOGS / "mpirun-exception-tagged.txt"))
-    document = json.loads(done.out)
+    result = clusterrun("diagnose", "--json", "--log", str(LOGS / "mpirun-exception-tagged.txt"))
+    document = json.loads(result.out)
     jsonschema.validate(document, json.loads(json_schemas.text("diagnose-log")))
     assert [(error["rank"], error["file"], error["line"]) for error in document["errors"]] == [
         (1, "/home/p/hvd_train.py", 52)
@@ -41,8 +43,8 @@ def test_the_json_fits_its_schema_and_names_file_and_line(clusterrun: CommandLin
 def test_stdin_is_read(tmp_path: Path) -> None:
     program = [sys.executable, "-m", "clusterrun", "diagnose", "--log", "-"]
     with open(LOGS / "srun-oom-kill.txt", "rb") as file:
-        done = subprocess.run(program, stdin=file, capture_output=True, timeout=120, cwd=tmp_path)
-    assert done.returncode == 0 and done.stdout.startswith(b"out of memory: ranks 1-3 on nid001277")
+        result = subprocess.run(program, stdin=file, capture_output=True, timeout=120, cwd=tmp_path)
+    assert result.returncode == 0 and result.stdout.startswith(b"out of memory: ranks 1-3 on nid001277")
 
 
 def test_wrong_words_are_refused(clusterrun: CommandLine) -> None:

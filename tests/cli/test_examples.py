@@ -31,14 +31,14 @@ def commands(
     command: click.Command, path: tuple[str, ...] = (), but: tuple[str, ...] = NOT_HERE
 ) -> dict[tuple[str, ...], click.Command]:
     """Every command below ``command`` by its words, without those named in ``but``."""
-    found = {path: command}
+    commands_by_path = {path: command}
     if isinstance(command, click.Group):
         context = click.Context(command)
         for name in command.list_commands(context):
             below = command.get_command(context, name)
             if below is not None and name not in but:
-                found |= commands(below, (*path, name), but)
-    return found
+                commands_by_path |= commands(below, (*path, name), but)
+    return commands_by_path
 
 
 def examples() -> list[str]:
@@ -57,42 +57,42 @@ def test_every_command_has_help_and_examples(path: tuple[str, ...], ended: Comma
 
 @pytest.mark.parametrize("line", examples())
 def test_an_example_does_what_it_says(line: str, ended: CommandLine) -> None:
-    words = shlex.split(line)[1:]
+    arguments = shlex.split(line)[1:]
     for word, module, package, extra in EXTRAS:
-        if word in words:
+        if word in arguments:
             why = f"{package} is not installed: pip install 'clusterrun[{extra}]'"
             pytest.importorskip(module, reason=why, exc_type=ImportError)
-    if words[0] == "--host":
-        words = words[2:]  # there, as here
-    if words[0] in ("submit", "check", "alloc") and words[1:2] not in (["report"], ["nodes"]):
-        words.insert(1, "--dry-run")
-    elif words[0] == "rehearse":
-        words.insert(1, "--list-faults")
-    elif words[0] == "sweep" and words[1] not in OF_A_SWEEP:
+    if arguments[0] == "--host":
+        arguments = arguments[2:]  # there, as here
+    if arguments[0] in ("submit", "check", "alloc") and arguments[1:2] not in (["report"], ["nodes"]):
+        arguments.insert(1, "--dry-run")
+    elif arguments[0] == "rehearse":
+        arguments.insert(1, "--list-faults")
+    elif arguments[0] == "sweep" and arguments[1] not in OF_A_SWEEP:
         (ended.folder / "points.csv").write_text("lr\n0.1\n")
-        words[1:1] = ["start", "--dry-run"]
-    elif words[0] == "convert":
+        arguments[1:1] = ["start", "--dry-run"]
+    elif arguments[0] == "convert":
         (ended.folder / "job.sbatch").write_text("#!/bin/bash\n#SBATCH -N 2\nsrun python train.py\n")
-    elif "--log" in words:
+    elif "--log" in arguments:
         (ended.folder / "slurm-4711.out").write_text(TRACEBACK)
-    elif words[:2] == ["bench", "scaling"]:
-        words.insert(2, "--dry-run")
-    done = ended(*words)
-    if words[0] == "sweep" and words[1] in OF_A_SWEEP:
-        assert (done.code, "no sweep" in done.out + done.err) in ((0, True), (5, True)), done
-    elif words[0] in BESIDE:
-        assert (done.code, "has ended (COMPLETED)" in done.err) == (2, True), done
-    elif words == ["diagnose", "4711"]:
-        assert (done.code, "there is no run '4711'" in done.err) == (5, True), done
-    elif words[0] in ("alloc", "plan", "gpus") or "--all-jobs" in words:
-        assert (done.code, "Slurm cannot be used here" in done.err) == (4, True), done
-    elif words[0] == "init":
-        exists = "exists and is not replaced" in done.err  # another example writes one
-        assert (done.code, exists) in ((2, True), (4, False)), done
-    elif words[0] in IN_AN_ALLOCATION:
-        assert (done.code, "this shell is in no allocation" in done.err) == (2, True), done
+    elif arguments[:2] == ["bench", "scaling"]:
+        arguments.insert(2, "--dry-run")
+    result = ended(*arguments)
+    if arguments[0] == "sweep" and arguments[1] in OF_A_SWEEP:
+        assert (result.code, "no sweep" in result.out + result.err) in ((0, True), (5, True)), result
+    elif arguments[0] in BESIDE:
+        assert (result.code, "has ended (COMPLETED)" in result.err) == (2, True), result
+    elif arguments == ["diagnose", "4711"]:
+        assert (result.code, "there is no run '4711'" in result.err) == (5, True), result
+    elif arguments[0] in ("alloc", "plan", "gpus") or "--all-jobs" in arguments:
+        assert (result.code, "Slurm cannot be used here" in result.err) == (4, True), result
+    elif arguments[0] == "init":
+        exists = "exists and is not replaced" in result.err  # another example writes one
+        assert (result.code, exists) in ((2, True), (4, False)), result
+    elif arguments[0] in IN_AN_ALLOCATION:
+        assert (result.code, "this shell is in no allocation" in result.err) == (2, True), result
     else:
-        assert done.code == 0, done
+        assert result.code == 0, result
 
 
 @pytest.mark.parametrize("name", [name for name in COMMANDS if name not in NOT_HERE])
@@ -105,7 +105,7 @@ def test_every_command_of_the_lab_has_examples_that_it_understands() -> None:
     for path, command in every.items():
         lines = re.findall(r"(?m)^ +(?:sudo )?clusterrun (lab .*)", command.help or "")
         assert lines or path[:1] != ("lab",), path
-        for words in map(shlex.split, lines):
-            known = max((p for p in every if tuple(words[: len(p)]) == p), key=len)
-            assert not isinstance(every[known], click.Group), words
-            every[known].make_context(" ".join(known), words[len(known) :])
+        for arguments in map(shlex.split, lines):
+            path = max((p for p in every if tuple(arguments[: len(p)]) == p), key=len)
+            assert not isinstance(every[path], click.Group), arguments
+            every[path].make_context(" ".join(path), arguments[len(path) :])

@@ -38,14 +38,14 @@ def test_a_configuration_for_submit_says_nothing_of_the_allocation_and_all_of_th
     file = Source(
         "clusterrun.toml", (("nodes", 8), ("partition", "gpu"), ("env", ("A=1",)), ("follow", False))
     )
-    found = of_the_allocation(settle([Source("command line", (("gpus", 2),)), file]), {"gpus"})
-    values = {name: found[name].value for name in ("nodes", "partition", "env", "gpus", "follow")}
+    settings = of_the_allocation(settle([Source("command line", (("gpus", 2),)), file]), {"gpus"})
+    values = {name: settings[name].value for name in ("nodes", "partition", "env", "gpus", "follow")}
     assert values == {"nodes": 1, "partition": "", "env": ("A=1",), "gpus": 2, "follow": False}
 
 
 def test_the_help_shows_no_option_that_is_refused(clusterrun: CommandLine) -> None:
     text = clusterrun("run", "--help-all").out
-    options = {one.name: one for one in run.params if isinstance(one, click.Option)}
+    options = {option.name: option for option in run.params if isinstance(option, click.Option)}
     assert all(name.replace("-", "_") in options for name in QUEUED_OPTIONS)
     assert [name for name in QUEUED_OPTIONS if f"--{name} " in text] == []
     assert all(f"--{name} " in text for name in ("nodes", "gpus", "preflight", "max-restarts", "env"))
@@ -64,10 +64,10 @@ def test_alloc_is_salloc_with_the_options_that_sbatch_would_get(tmp_path: Path) 
         "SLURM_JOB_ID": "41",
         "CLUSTERRUN_SETUP": "x",
     }
-    words = ["alloc", "--nodes", "2", "--gpus", "h100:8", "--cpus-per-rank", "3", "-t", "2h", "-p", "gpu"]
-    words += ["--sbatch", "comment=mine", "--sbatch", "nice=10", "sh", "-c", "echo $x"]
-    done = subprocess.run(
-        [sys.executable, "-m", "clusterrun", *words],
+    arguments = ["alloc", "--nodes", "2", "--gpus", "h100:8", "--cpus-per-rank", "3", "-t", "2h", "-p", "gpu"]
+    arguments += ["--sbatch", "comment=mine", "--sbatch", "nice=10", "sh", "-c", "echo $x"]
+    result = subprocess.run(
+        [sys.executable, "-m", "clusterrun", *arguments],
         env=environment,
         cwd=tmp_path,
         capture_output=True,
@@ -75,7 +75,7 @@ def test_alloc_is_salloc_with_the_options_that_sbatch_would_get(tmp_path: Path) 
         timeout=60,
         check=False,
     )
-    assert (done.returncode, done.stdout.splitlines()) == (
+    assert (result.returncode, result.stdout.splitlines()) == (
         7,
         [
             *("--job-name=interactive", f"--chdir={tmp_path}", "--nodes=2", "--ntasks-per-node=1"),

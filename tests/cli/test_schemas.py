@@ -39,7 +39,7 @@ def problems(name: str, document: Any, strict: bool = True) -> list[str]:
     return [f"{entry.json_path}: {entry.message}" for entry in result]
 
 
-def said(completed: Said, code: int = 0) -> Any:
+def printed_json(completed: Said, code: int = 0) -> Any:
     assert completed.code == code, completed
     return json.loads(completed.out)
 
@@ -84,19 +84,19 @@ def test_a_schema_is_one_and_describes_each_of_its_fields(path: Path) -> None:
 
 
 def test_what_looks_at_runs(ended: CommandLine) -> None:
-    assert problems("status", said(ended("status", "--json"))) == []
-    assert problems("status", said(ended("status", "--json", "last"))) == []
-    assert problems("status", said(ended("wait", "--json", "last"))) == []
+    assert problems("status", printed_json(ended("status", "--json"))) == []
+    assert problems("status", printed_json(ended("status", "--json", "last"))) == []
+    assert problems("status", printed_json(ended("wait", "--json", "last"))) == []
     assert problems("report", json.loads(ended("report", "--json").out)) == []
-    assert problems("diagnose", said(ended("diagnose", "--json"))) == []
-    assert problems("clean", said(ended("clean", "--json", "--dry-run", "--keep", "0"))) == []
-    assert problems("clean", said(ended("clean", "--json", "--dry-run", "last"))) == []
+    assert problems("diagnose", printed_json(ended("diagnose", "--json"))) == []
+    assert problems("clean", printed_json(ended("clean", "--json", "--dry-run", "--keep", "0"))) == []
+    assert problems("clean", printed_json(ended("clean", "--json", "--dry-run", "last"))) == []
 
 
 def test_what_looks_at_a_live_run(live: CommandLine) -> None:
-    assert problems("status", said(live("status", "--json", "last"))) == []
-    assert problems("top", said(live("top", "--json", "--once"))) == []
-    assert problems("diagnose", said(live("diagnose", "--json", "--limit", "20s"))) == []
+    assert problems("status", printed_json(live("status", "--json", "last"))) == []
+    assert problems("top", printed_json(live("top", "--json", "--once"))) == []
+    assert problems("diagnose", printed_json(live("diagnose", "--json", "--limit", "20s"))) == []
 
 
 def test_what_a_failed_run_leaves(clusterrun: CommandLine) -> None:
@@ -104,24 +104,24 @@ def test_what_a_failed_run_leaves(clusterrun: CommandLine) -> None:
     result = clusterrun(*arguments, "train.py", "fail")
     assert result.code == 1, result
     assert problems("submit", json.loads(result.out)) == []
-    document = said(clusterrun("status", "--json", "last"))
+    document = printed_json(clusterrun("status", "--json", "last"))
     assert document["runs"][0]["attempts"][0]["failure"]["rank"] == 1
     assert problems("status", document) == []
-    assert problems("diagnose", said(clusterrun("diagnose", "--json"))) == []
+    assert problems("diagnose", printed_json(clusterrun("diagnose", "--json"))) == []
     events = [json.loads(line) for line in (clusterrun.folder / "events").read_text().splitlines()]
     assert [event["event"] for event in events] == ["started", "failed", "ended"]
     assert [problem for event in events for problem in problems("event", event)] == []
 
 
 def test_what_touches_nothing(clusterrun: CommandLine) -> None:
-    assert problems("submit", said(clusterrun("submit", "--dry-run", "--json", "train.py"))) == []
+    assert problems("submit", printed_json(clusterrun("submit", "--dry-run", "--json", "train.py"))) == []
     contained = ("--container", "a/b:1", "--container-runtime", "podman", "train.py")
-    answer = said(clusterrun("submit", "--dry-run", "--json", *contained))
+    answer = printed_json(clusterrun("submit", "--dry-run", "--json", *contained))
     assert problems("submit", answer) == [] != answer["container"]["mounts"]
-    assert problems("config", said(clusterrun("config", "show", "--json"))) == []
+    assert problems("config", printed_json(clusterrun("config", "show", "--json"))) == []
     advice = ("--parameters", "7B", "--nodes", "2", "--bandwidth", "25", "--step-time", "0.9")
-    assert problems("advise", said(clusterrun("advise", *advice, "--json"))) == []
-    assert problems("lab-status", said(clusterrun("lab", "status", "--json"))) == []
+    assert problems("advise", printed_json(clusterrun("advise", *advice, "--json"))) == []
+    assert problems("lab-status", printed_json(clusterrun("lab", "status", "--json"))) == []
 
 
 def test_the_nodes_that_were_unfit(ended: CommandLine) -> None:
@@ -131,7 +131,7 @@ def test_the_nodes_that_were_unfit(ended: CommandLine) -> None:
     folder = Path(ended.environment["CLUSTERRUN_HOME"], "findings", "local")
     folder.mkdir(parents=True, exist_ok=True, mode=0o700)
     (folder / f"{FOUND.run_id}.json").write_text(json.dumps(encode(FOUND)))
-    document = said(ended("nodes", "--json", "--cluster", "local", "--since", "3650d"))
+    document = printed_json(ended("nodes", "--json", "--cluster", "local", "--since", "3650d"))
     assert document["nodes"]
     assert problems("nodes", document) == []
 
@@ -149,7 +149,7 @@ def test_a_study(clusterrun: CommandLine) -> None:
     script = clusterrun.folder / "paced.py"
     script.write_text("print('steps_per_second=12.5 samples_per_second=100 steps=10')\n")
     result = clusterrun("bench", "scaling", "--no-probe", "--worlds", "1", "--json", "paced.py")
-    assert problems("bench", said(result)) == []
+    assert problems("bench", printed_json(result)) == []
 
 
 def test_a_field_that_is_missing_or_of_another_kind_is_found() -> None:

@@ -45,7 +45,7 @@ def environ(tmp_path: Path) -> dict[str, str]:
     return {"XDG_CONFIG_HOME": str(tmp_path / "xdg")}
 
 
-def found(
+def settled(
     tmp_path: Path, environ: dict[str, str], profile: str = "", **said: settings.Value
 ) -> dict[str, Setting]:
     line = Source("command line", tuple(said.items()))
@@ -54,7 +54,7 @@ def found(
 
 
 def test_the_strongest_source_decides_and_is_named(tmp_path: Path, environ: dict[str, str]) -> None:
-    values = found(tmp_path, {**environ, "CLUSTERRUN_QOS": "mine", "CLUSTERRUN_NODES": "7"}, "big", nodes=9)
+    values = settled(tmp_path, {**environ, "CLUSTERRUN_QOS": "mine", "CLUSTERRUN_NODES": "7"}, "big", nodes=9)
     project, user = tmp_path / "project/clusterrun.toml", tmp_path / "xdg/clusterrun/config.toml"
     output = {
         name: (values[name].value, values[name].origin)
@@ -73,11 +73,13 @@ def test_the_strongest_source_decides_and_is_named(tmp_path: Path, environ: dict
 def test_a_profile_is_stronger_than_defaults(
     tmp_path: Path, environ: dict[str, str], weaker: str, nodes: int
 ) -> None:
-    assert found(tmp_path, environ, weaker)["nodes"].value == nodes
+    assert settled(tmp_path, environ, weaker)["nodes"].value == nodes
 
 
 def test_lists_add_up_from_the_weakest_to_the_strongest(tmp_path: Path, environ: dict[str, str]) -> None:
-    values = found(tmp_path, {**environ, "CLUSTERRUN_SETUP": "export A=1\nexport B=2"}, setup=("echo last",))
+    values = settled(
+        tmp_path, {**environ, "CLUSTERRUN_SETUP": "export A=1\nexport B=2"}, setup=("echo last",)
+    )
     assert values["setup"].value == (
         "module load user",
         "module load project",
@@ -121,7 +123,7 @@ def test_a_profile_that_is_nowhere_is_refused(
     tmp_path: Path, environ: dict[str, str], profile: str, remedy: str
 ) -> None:
     with pytest.raises(BadInput) as refused:
-        found(tmp_path, environ, profile)
+        settled(tmp_path, environ, profile)
     assert (refused.value.seen, refused.value.remedy) == (f"there is no profile {profile!r}", remedy)
 
 

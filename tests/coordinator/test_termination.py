@@ -120,7 +120,7 @@ def over(tape: Job, time: float, code: int = 0, progress: Progressed | None = No
     return tape.does(time, MessageCame(0, RanksGone(0)), MessageCame(1, RanksGone(0)))
 
 
-def gone(tape: Job, time: float) -> list[Any]:
+def left_by_all(tape: Job, time: float) -> list[Any]:
     """Agents and launcher leave; what is done when nothing else is left."""
     return tape.does(time, AgentLeft(0, ""), AgentLeft(1, ""), LauncherEnded(0))
 
@@ -150,7 +150,7 @@ def test_at_a_notice_ranks_are_told_until_when_and_are_ended_then():
         f"{LIMIT}; the run goes on when it is started again",
     )
     assert (state.attempts[-1].outcome, state.attempts[-1].failure) == ("TIMEOUT", None)
-    assert gone(tape, 78.5) == [Requeue(())]
+    assert left_by_all(tape, 78.5) == [Requeue(())]
     assert tape.does(79.0, HandedOver()) == [Finish(0)]
 
 
@@ -350,7 +350,7 @@ def test_a_job_that_the_scheduler_requeues_by_itself_is_only_left():
     tape.at(50.0, TERM)
     tape.at(50.1, JobTold("requeue", requeued=True))
     over(tape, 51.0, -15)
-    assert gone(tape, 51.5) == [Finish(0)]
+    assert left_by_all(tape, 51.5) == [Finish(0)]
 
 
 # --- who goes on ---
@@ -363,13 +363,13 @@ def test_the_next_job_of_a_chain_waits_from_the_start_and_is_kept_off_bad_nodes(
     tape.at(50.1, JobTold("", WALL + 100.0))
     over(tape, 55.0, 0, Progressed(0, 5, 5, True))
     assert tape.saved.reason == f"{LIMIT}; the run goes on in job 8"
-    assert gone(tape, 55.5) == [ExcludeNext(("n9",)), Finish(0)]
+    assert left_by_all(tape, 55.5) == [ExcludeNext(("n9",)), Finish(0)]
 
 
 def test_a_run_that_ends_takes_the_waiting_job_back():
     tape = training(CHAIN)
     over(tape, 55.0)
-    assert gone(tape, 55.5) == [DropNext(), Finish(0)]
+    assert left_by_all(tape, 55.5) == [DropNext(), Finish(0)]
 
 
 def test_a_cancelled_run_takes_the_waiting_job_back_at_once():
@@ -402,7 +402,7 @@ def test_a_next_job_that_could_not_be_queued_is_tried_again_and_at_last():
     tape.at(70.1, JobTold("preemption"))
     tape.at(72.1)
     over(tape, 72.2, -15)
-    assert gone(tape, 72.5) == [QueueNext(())]
+    assert left_by_all(tape, 72.5) == [QueueNext(())]
     assert tape.does(73.0, NextQueued("", "away")) == [Finish(1)]
     assert (tape.saved.state, tape.saved.reason) == (
         State.PREEMPTED,
@@ -412,14 +412,14 @@ def test_a_next_job_that_could_not_be_queued_is_tried_again_and_at_last():
 
 def test_where_a_requeue_is_refused_another_job_is_queued():
     tape = stopped_by_the_limit()
-    assert gone(tape, 97.5) == [Requeue(())]
+    assert left_by_all(tape, 97.5) == [Requeue(())]
     assert tape.does(98.0, HandedOver("it is disabled")) == [QueueNext(())]
     assert tape.does(99.0, NextQueued("9")) == [Finish(0)]
 
 
 def test_a_scheduler_that_never_answers_keeps_no_job_alive():
     tape = stopped_by_the_limit()
-    gone(tape, 97.5)
+    left_by_all(tape, 97.5)
     assert tape.does(247.5) == [Finish(143)]
     assert (tape.saved.state, tape.saved.reason) == (
         State.TIMEOUT,
@@ -430,7 +430,7 @@ def test_a_scheduler_that_never_answers_keeps_no_job_alive():
 def test_a_controller_that_is_away_at_the_end_of_a_job_is_waited_for():
     away = HandedOver("the program exited with code 1: Unable to contact slurm controller (connect failure)")
     tape = stopped_by_the_limit()
-    assert gone(tape, 97.5) == [Requeue(())]
+    assert left_by_all(tape, 97.5) == [Requeue(())]
     assert tape.does(98.0, away) == []
     assert tape.does(99.0) == [Requeue(())]
     assert tape.does(99.5, away) == []
@@ -485,7 +485,7 @@ def test_a_coordinator_that_was_superseded_touches_no_job_that_waits():
     tape = training(CHAIN)
     tape.at(50.0, Superseded(1))
     over(tape, 51.0, -15)
-    assert gone(tape, 51.5) == [Finish(1)]
+    assert left_by_all(tape, 51.5) == [Finish(1)]
 
 
 # --- an owner who ends a run that was to go on ---
@@ -514,7 +514,7 @@ def test_a_cancel_while_ranks_end_for_the_time_limit_ends_the_run(cancel: tuple[
     assert DropNext() in tape.does(78.0, *cancel)
     over(tape, 79.0, -15)
     assert (tape.saved.state, tape.saved.attempts[-1].outcome) == (State.CANCELLED, "TIMEOUT")
-    assert gone(tape, 79.5)[-1] == Finish(tape.saved.exit_code)
+    assert left_by_all(tape, 79.5)[-1] == Finish(tape.saved.exit_code)
 
 
 @pytest.mark.parametrize("survival", [REQUEUE, CHAIN])
@@ -523,12 +523,12 @@ def test_a_cancel_after_the_handing_over_was_told_takes_it_back(survival: Surviv
     assert tape.saved.state is State.PENDING
     assert tape.does(97.1, CancelAsked()) == ([DropNext()] if survival is CHAIN else [])
     assert (tape.saved.state, tape.saved.reason) == (State.CANCELLED, "cancelled by request")
-    assert gone(tape, 97.5) == [Finish(130)]
+    assert left_by_all(tape, 97.5) == [Finish(130)]
 
 
 def test_a_cancel_while_the_controller_is_away_waits_for_it_no_longer():
     tape = stopped_by_the_limit()
-    gone(tape, 97.5)
+    left_by_all(tape, 97.5)
     tape.at(98.0, HandedOver("the program exited with code 1: Unable to contact slurm controller"))
     assert tape.does(98.5, CancelAsked()) == [Finish(130)]
     assert tape.saved.state is State.CANCELLED
@@ -536,7 +536,7 @@ def test_a_cancel_while_the_controller_is_away_waits_for_it_no_longer():
 
 def test_a_cancel_while_the_job_is_given_back_queues_no_other_one():
     tape = stopped_by_the_limit()
-    assert gone(tape, 97.5) == [Requeue(())]
+    assert left_by_all(tape, 97.5) == [Requeue(())]
     assert tape.does(98.0, CancelAsked()) == []
     assert tape.does(98.5, HandedOver("it is disabled")) == [Finish(130)]
     assert tape.saved.state is State.CANCELLED
@@ -559,7 +559,7 @@ def test_after_a_killed_coordinator_only_the_lease_of_its_agents_is_waited_for()
 # --- a signal to some agents only ---
 
 
-def seen(number: int, *nodes: int) -> list[MessageCame]:
+def signalled(number: int, *nodes: int) -> list[MessageCame]:
     return [MessageCame(node, SignalSeen(number)) for node in nodes]
 
 
@@ -567,7 +567,7 @@ def seen(number: int, *nodes: int) -> list[MessageCame]:
 @pytest.mark.parametrize("message", [JobTold("", WALL + 9_000.0), JobTold("unknown"), None])
 def test_a_signal_to_one_agent_alone_costs_its_node_and_ends_no_run(number, message):
     tape = training(end_at=9_000.0, max_restarts=1)
-    assert tape.does(50.0, *seen(number, 1)) == [AskJob()]
+    assert tape.does(50.0, *signalled(number, 1)) == [AskJob()]
     time = 50.1 if message else 53.5
     assert tape.does(time, *([message] if message else [])) == [DropLink(1)]
     assert [a for a in tape.does(time + 0.3) if isinstance(a, Send)] == FAILED[:1]
@@ -584,7 +584,7 @@ def test_a_signal_to_one_agent_alone_costs_its_node_and_ends_no_run(number, mess
 @pytest.mark.parametrize(
     ("number", "more"),
     [
-        (signal.SIGTERM, seen(signal.SIGTERM, 0)),
+        (signal.SIGTERM, signalled(signal.SIGTERM, 0)),
         (signal.SIGTERM, [SignalCame(signal.SIGTERM)]),
         (signal.SIGINT, [SignalCame(signal.SIGINT)]),
     ],
@@ -592,7 +592,7 @@ def test_a_signal_to_one_agent_alone_costs_its_node_and_ends_no_run(number, mess
 @pytest.mark.parametrize("before_the_answer", [True, False])
 def test_a_signal_to_all_agents_or_to_the_coordinator_too_still_cancels(number, more, before_the_answer):
     tape = training(end_at=9_000.0, max_restarts=1)
-    tape.at(50.0, *seen(number, 1), *(more if before_the_answer else []))
+    tape.at(50.0, *signalled(number, 1), *(more if before_the_answer else []))
     tape.at(50.1, JobTold("", WALL + 9_000.0))
     if not before_the_answer:
         tape.at(50.2, *more)
@@ -606,7 +606,7 @@ def test_a_signal_to_all_agents_or_to_the_coordinator_too_still_cancels(number, 
 def test_a_signal_to_one_agent_of_a_job_that_is_being_ended_means_what_the_scheduler_says():
     for message, state in ((JobTold("cancelled"), State.CANCELLED), (JobTold("time-limit"), State.PENDING)):
         tape = training(end_at=9_000.0, max_restarts=1)
-        tape.at(50.0, *seen(signal.SIGTERM, 1))
+        tape.at(50.0, *signalled(signal.SIGTERM, 1))
         tape.at(50.1, message)
         tape.at(53.0)
         over(tape, 54.0, -15)

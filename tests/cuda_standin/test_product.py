@@ -38,16 +38,16 @@ def on_gpus(gpu_lab: Lab, tmp_path: Path) -> Iterator[Site]:
 
 
 def check(site: Site, *options: str, **variables: str) -> dict[str, Any]:
-    done = site.run("check", *options, *BUDGET, "--json", limit=LIMIT, **variables)
-    assert done.code in (0, 3), done.err
-    report: dict[str, Any] = json.loads(done.out)
+    result = site.run("check", *options, *BUDGET, "--json", limit=LIMIT, **variables)
+    assert result.code in (0, 3), result.err
+    report: dict[str, Any] = json.loads(result.out)
     return report
 
 
 def diagnosis(site: Site, run_id: str) -> dict[str, Any]:
-    done = site.run("diagnose", "--json", run_id)
-    assert done.code == 0, done.err
-    answer: dict[str, Any] = json.loads(done.out)
+    result = site.run("diagnose", "--json", run_id)
+    assert result.code == 0, result.err
+    answer: dict[str, Any] = json.loads(result.out)
     return answer
 
 
@@ -117,8 +117,8 @@ def test_a_slow_gpu_is_named(on_gpus: Site) -> None:
 def test_the_selftest_passes(on_gpus: Site) -> None:
     file = on_gpus.project / "selftest.json"
     options = ("--selftest-gpu", "--nodes", "1", "--gpus", "2", "--selftest-file", str(file))
-    done = on_gpus.run("check", *options, limit=LIMIT)
-    assert done.code == 0, done.out + done.err
+    result = on_gpus.run("check", *options, limit=LIMIT)
+    assert result.code == 0, result.out + result.err
     assert json.loads(file.read_text())["check"]["backend"] == "nccl"
 
 
@@ -126,8 +126,8 @@ def test_the_selftest_passes(on_gpus: Site) -> None:
 def test_the_job_of_the_examples_trains_on_gpus(on_gpus: Site, strategy: str) -> None:
     script = str(FOLDER.parents[1] / "jobs" / "train.py")
     run = on_gpus.submit("--nodes", "2", "--gpus", "1", script, "--strategy", strategy, "--steps", "10")
-    done = on_gpus.run("wait", run["run_id"], limit=LIMIT)
-    assert done.code == 0, on_gpus.outputs(run)
+    result = on_gpus.run("wait", run["run_id"], limit=LIMIT)
+    assert result.code == 0, on_gpus.outputs(run)
     assert "cuda" in on_gpus.outputs(run)[0]
 
 

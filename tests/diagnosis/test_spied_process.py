@@ -46,7 +46,7 @@ STEP = frame("step", "/home/me/train.py", 9, i="5", t="<Tensor at 0x7f>", lr="0.
 
 
 def test_a_collective_shows_its_place_the_steps_of_the_script_and_native_frames() -> None:
-    seen = spied(
+    stacks = spied(
         native("0x7f08b1899f16", "/lib/libc.so.6"),
         native("pthread_cond_wait", "/lib/libc.so.6"),
         native("c10d::Work::wait"),
@@ -61,10 +61,10 @@ def test_a_collective_shows_its_place_the_steps_of_the_script_and_native_frames(
         frame("train", "/home/me/train.py", 20, epoch="2"),
         native("0x7f08b183b24a", "/lib/libc.so.6"),
     )
-    assert (seen.main[-1], len(seen.main)) == ("/home/me/train.py:20 train", 4)
-    assert seen.native == ("pthread_cond_wait", "c10d::Work::wait", "fcntl_flock_impl")
-    assert (seen.counters, seen.call) == (("i=5", "epoch=2"), MainCall(is_of_all=True))
-    assert location(seen.main).operation == "all_reduce"
+    assert (stacks.main[-1], len(stacks.main)) == ("/home/me/train.py:20 train", 4)
+    assert stacks.native == ("pthread_cond_wait", "c10d::Work::wait", "fcntl_flock_impl")
+    assert (stacks.counters, stacks.call) == (("i=5", "epoch=2"), MainCall(is_of_all=True))
+    assert location(stacks.main).operation == "all_reduce"
 
 
 @pytest.mark.parametrize(
@@ -95,7 +95,7 @@ def test_sends_and_roots_are_read_from_torchs_variables(
 
 def test_a_rank_that_makes_the_group_shows_world_rank_and_store() -> None:
     rendezvous = f"{TORCH}/distributed/rendezvous.py"
-    seen = spied(
+    stacks = spied(
         native("c10d::TCPStore::waitForWorkers"),
         frame("_create_c10d_store", rendezvous, 199, hostname='"n1"', port="29500", rank="0", world_size="3"),
         frame("_env_rendezvous_handler", rendezvous, 280),
@@ -103,13 +103,13 @@ def test_a_rank_that_makes_the_group_shows_world_rank_and_store() -> None:
         wrapper('("gloo")'),
         frame("<module>", "/home/me/train.py", 5),
     )
-    assert seen.request == GroupRequest(world=3, asks=0, store="n1:29500")
-    assert location(seen.main).doing is Doing.RENDEZVOUS
+    assert stacks.request == GroupRequest(world=3, asks=0, store="n1:29500")
+    assert location(stacks.main).doing is Doing.RENDEZVOUS
 
 
 def test_the_index_of_a_spawned_process_is_read() -> None:
-    seen = spied(STEP, frame("_wrap", f"{TORCH}/multiprocessing/spawn.py", 90, i="1"))
-    assert (seen.spawned, spied(STEP).spawned) == (1, -1)
+    stacks = spied(STEP, frame("_wrap", f"{TORCH}/multiprocessing/spawn.py", 90, i="1"))
+    assert (stacks.spawned, spied(STEP).spawned) == (1, -1)
 
 
 def test_a_thread_of_the_user_is_seen_beside_the_main_thread() -> None:
@@ -184,10 +184,10 @@ ENDS = (frame("_shutdown", THREADS, 1560),)
 def test_a_thread_speaks_for_a_main_thread_that_only_serves_or_joins_it(
     main: tuple[dict[str, Any], ...], others: tuple[list[dict[str, Any]], ...], place: tuple[int, Doing, str]
 ) -> None:
-    seen = spied(*main, others=others)
-    where = location(seen.main)
-    assert (seen.thread, where.doing, where.line) == place
-    assert script_has_ended(seen.main) == (main == ENDS)
+    stacks = spied(*main, others=others)
+    where = location(stacks.main)
+    assert (stacks.thread, where.doing, where.line) == place
+    assert script_has_ended(stacks.main) == (main == ENDS)
 
 
 def test_a_variable_of_the_script_shows_the_number_of_a_rank() -> None:

@@ -68,8 +68,8 @@ def explained(size: int, lines: dict[int, list[str]], failed: int = 0) -> Diagno
     return explain(Remains(State.FAILED, "", failure, tuple(errors), nodes))
 
 
-def named(found: Diagnosis) -> tuple[Verdict, list[int]]:
-    return found.verdict, [culprit.rank for culprit in found.culprits]
+def named(diagnosis: Diagnosis) -> tuple[Verdict, list[int]]:
+    return diagnosis.verdict, [culprit.rank for culprit in diagnosis.culprits]
 
 
 @pytest.mark.parametrize("release", RELEASES)
@@ -209,12 +209,12 @@ def test_launchers_of_one_node_each_are_never_named_for_their_ranks(odd: int, ra
 
 
 def test_an_end_by_a_time_out_is_told_from_other_ends() -> None:
-    def left(*lines: str) -> Remains:
+    def remains(*lines: str) -> Remains:
         return Remains(State.FAILED, "", None, tuple(heard(0, list(lines))), ("n0", "n1"))
 
-    assert ended_by_timeout(left(*watchdog("2.5", 0)))
-    assert not ended_by_timeout(left("Traceback (most recent call last):", "ValueError: no"))
-    assert not ended_by_timeout(left())
+    assert ended_by_timeout(remains(*watchdog("2.5", 0)))
+    assert not ended_by_timeout(remains("Traceback (most recent call last):", "ValueError: no"))
+    assert not ended_by_timeout(remains())
 
 
 TORCH = "/venv/lib/python3.11/site-packages/torch/distributed/distributed_c10d.py"

@@ -52,23 +52,23 @@ def test_the_agents_run_behind_the_options_of_pyxis(make_lab: MakeLab, tmp_path:
     lab.down()
 
 
-def starts_again_and_lets_commands_in(here: Site, image: Path, runtime: str) -> None:
-    (here.project / "show.py").write_text(SHOW)
-    (here.project / "sleep.py").write_text(STAY)
+def starts_again_and_lets_commands_in(lab_site: Site, image: Path, runtime: str) -> None:
+    (lab_site.project / "show.py").write_text(SHOW)
+    (lab_site.project / "sleep.py").write_text(STAY)
     arguments = ["--nodes", "2", "--ranks-per-node", "2", "--preflight", "off", "--container", str(image)]
     arguments += ["--container-runtime", runtime, "--python", python(), "--max-restarts", "1"]
     arguments += [word for mount in mounts() for word in ("--mount", mount)]
-    answer = here.submit(*arguments, "--env", "MINE=a b'$x", "show.py")
-    assert here.run("wait", answer["run_id"]).code == 0, Path(answer["run_dir"], "job.out").read_text()
-    results = [json.loads(text) for text in here.outputs(answer, attempt=1).values()]
+    answer = lab_site.submit(*arguments, "--env", "MINE=a b'$x", "show.py")
+    assert lab_site.run("wait", answer["run_id"]).code == 0, Path(answer["run_dir"], "job.out").read_text()
+    results = [json.loads(text) for text in lab_site.outputs(answer, attempt=1).values()]
     assert sorted(mount[0] for mount in results) == ["0", "1", "2", "3"]
-    assert [(mount[1], mount[3:]) for mount in results] == [(True, [str(here.project), "a b'$x"])] * 4
+    assert [(mount[1], mount[3:]) for mount in results] == [(True, [str(lab_site.project), "a b'$x"])] * 4
     spaces = [mount[2] for mount in sorted(results)]
     assert spaces[0] == spaces[1] != spaces[2] == spaces[3], "one container per node"
 
-    answer = here.submit(*arguments, "sleep.py")
-    until(lambda: list(here.outputs(answer).values()) == ["up\n"] * 4)
-    result = here.run("exec", "--rank", "3", "--", "/bin/sh", "-c", "ls /IMAGE; echo $RANK; pwd")
-    assert result.out == f"/IMAGE\n3\n{here.project}\n", result.err
-    assert here.run("cancel", answer["run_id"]).code == 0
-    here.run("wait", answer["run_id"])
+    answer = lab_site.submit(*arguments, "sleep.py")
+    until(lambda: list(lab_site.outputs(answer).values()) == ["up\n"] * 4)
+    result = lab_site.run("exec", "--rank", "3", "--", "/bin/sh", "-c", "ls /IMAGE; echo $RANK; pwd")
+    assert result.out == f"/IMAGE\n3\n{lab_site.project}\n", result.err
+    assert lab_site.run("cancel", answer["run_id"]).code == 0
+    lab_site.run("wait", answer["run_id"])

@@ -29,8 +29,8 @@ def on_the_way(folder: Path) -> bool:
     return [path.read_text() for path in folder.glob("attempts/000/*.out")] == ["on the way\n"] * 3
 
 
-def diagnosed(here: Site, run_id: str) -> dict[str, object]:
-    result = here.run("diagnose", "--json", run_id)
+def diagnosed(lab_site: Site, run_id: str) -> dict[str, object]:
+    result = lab_site.run("diagnose", "--json", run_id)
     assert result.code == 0, result.err
     actual: dict[str, object] = json.loads(result.out)
     return actual

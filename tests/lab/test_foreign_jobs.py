@@ -74,22 +74,22 @@ def test_a_job_that_clusterrun_did_not_start_is_diagnosed_shown_and_entered(on_s
     job = on_slurm.lab.exec(["sbatch", *options, "--wrap", script], cwd=str(on_slurm.project)).out.strip()
     try:
         until(lambda: len(list(on_slurm.project.glob("up-*"))) == 4)
-        done = on_slurm.run("diagnose", "--json", job)
-        assert done.code == 0, done.err
-        found = json.loads(done.out)
-        (culprit,) = found["culprits"]
+        result = on_slurm.run("diagnose", "--json", job)
+        assert result.code == 0, result.err
+        diagnosis = json.loads(result.out)
+        (culprit,) = diagnosis["culprits"]
         node = on_slurm.run(
             "exec", job, "--rank", "3", "--", "sh", "-c", "echo $SLURM_PROCID $(hostname) $PWD"
         )
         number, host, folder = node.out.strip().split(" ", 2)
         assert (number, folder) == ("3", str(on_slurm.project)), node.err
-        assert (found["verdict"], culprit["rank"], culprit["node"]) == ("rank never arrived", 3, host)
+        assert (diagnosis["verdict"], culprit["rank"], culprit["node"]) == ("rank never arrived", 3, host)
         assert culprit["why"] == "it waits in user code at train.py:8 (step)"
-        assert found["evidence"][0].startswith("ranks 0-2 have waited ")
+        assert diagnosis["evidence"][0].startswith("ranks 0-2 have waited ")
 
         document = json.loads(on_slurm.run("top", "--once", "--json", job).out)
-        shown = [(rank["rank"], use["node"] == host) for use in document["nodes"] for rank in use["ranks"]]
-        assert shown == [(0, False), (1, False), (2, True), (3, True)]
+        ranks = [(rank["rank"], use["node"] == host) for use in document["nodes"] for rank in use["ranks"]]
+        assert ranks == [(0, False), (1, False), (2, True), (3, True)]
         jobs = json.loads(on_slurm.run("status", "--all-jobs", "--json").out)["jobs"]
         assert [(line["name"], line["state"], line["run"]) for line in jobs if line["job_id"] == job] == [
             ("own", "RUNNING", None)

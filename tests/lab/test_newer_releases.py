@@ -22,13 +22,13 @@ def since(release: str) -> None:
         pytest.skip(f"Slurm {release} brought it, this is {local}")
 
 
-def exec_beside(here: Site) -> None:
+def exec_beside(lab_site: Site) -> None:
     """A step beside a run that trains; then all of it is ended."""
-    answer = here.submit(*SIZE, "--python", SYSTEM_PYTHON, "--preflight", "off", "work.py", "stay")
-    until(lambda: len(list(filter(None, here.outputs(answer).values()))) == 4)
-    result = here.run("exec", "--rank", "3", "--", "sh", "-c", 'echo "$RANK"')
+    answer = lab_site.submit(*SIZE, "--python", SYSTEM_PYTHON, "--preflight", "off", "work.py", "stay")
+    until(lambda: len(list(filter(None, lab_site.outputs(answer).values()))) == 4)
+    result = lab_site.run("exec", "--rank", "3", "--", "sh", "-c", 'echo "$RANK"')
     assert (result.code, result.out) == (0, "3\n"), result
-    assert here.run("cancel", answer["run_id"]).code == 0
+    assert lab_site.run("cancel", answer["run_id"]).code == 0
 
 
 def test_a_run_works_where_the_job_begins_its_steps_itself(make_lab: MakeLab, tmp_path: Path) -> None:

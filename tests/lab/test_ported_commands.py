@@ -51,17 +51,17 @@ def project(lab: Lab, tmp_path: Path) -> Site:
     return local
 
 
-def plain(here: Site, *arguments: str) -> tuple[int, str, str]:
-    result = here.lab.exec(["sbatch", *arguments], cwd=str(here.project))
+def plain(lab_site: Site, *arguments: str) -> tuple[int, str, str]:
+    result = lab_site.lab.exec(["sbatch", *arguments], cwd=str(lab_site.project))
     return result.code, result.out, result.err
 
 
-def queued(here: Site) -> str:
-    return here.lab.exec(["squeue", "--noheader", "--format=%i"]).out
+def queued(lab_site: Site) -> str:
+    return lab_site.lab.exec(["squeue", "--noheader", "--format=%i"]).out
 
 
-def runs(here: Site) -> list[str]:
-    folder = here.home / "runs"
+def runs(lab_site: Site) -> list[str]:
+    folder = lab_site.home / "runs"
     return [path.name for path in folder.iterdir()] if folder.exists() else []
 
 
@@ -152,8 +152,8 @@ COMPARED = (
 )
 
 
-def fields(here: Site, job_id: str) -> dict[str, str]:
-    output = here.lab.exec(["scontrol", "--oneliner", "show", "job", job_id]).out
+def fields(lab_site: Site, job_id: str) -> dict[str, str]:
+    output = lab_site.lab.exec(["scontrol", "--oneliner", "show", "job", job_id]).out
     pairs = [word.partition("=")[::2] for word in output.split()]
     return {name: value for name, value in pairs if name in COMPARED}
 

@@ -33,9 +33,9 @@ def on_slurm(four: Lab, tmp_path: Path) -> Site:
     return site(four, tmp_path)
 
 
-def nodes_of_ranks(here: Site, answer: dict[str, Any], attempt: int = 0) -> list[str]:
+def nodes_of_ranks(lab_site: Site, answer: dict[str, Any], attempt: int = 0) -> list[str]:
     """On which node each rank was, by what the ranks themselves saw."""
-    message = here.outputs(answer, attempt)
+    message = lab_site.outputs(answer, attempt)
     return [json.loads(message[rank])["environ"]["CLUSTERRUN_NODE_NAME"] for rank in sorted(message)]
 
 

@@ -40,8 +40,8 @@ NODES = 13
 class Runs:
     """Runs of clusterrun and plain jobs side by side, each on a node of its own."""
 
-    def __init__(self, here: Site) -> None:
-        self.here = here
+    def __init__(self, lab_site: Site) -> None:
+        self.here = lab_site
         self.jobs: dict[str, str] = {}
         self._nodes = (f"n{number:04d}" for number in range(1, NODES + 1))
         self.node: dict[str, str] = {}
@@ -52,15 +52,15 @@ class Runs:
         node = self.node[name] = next(self._nodes)
         command = shlex.join(["srun", *below, sys.executable, "-u", "saver.py", str(SAVES_FOR)])
         argv = ["sbatch", "--parsable", f"--nodelist={node}", f"--output={name}.txt", *options]
-        done = self.here.lab.exec([*argv, f"--wrap={command}"], cwd=str(self.here.project))
-        assert done.code == 0, done.err
-        self.jobs[name] = done.out.strip()
+        result = self.here.lab.exec([*argv, f"--wrap={command}"], cwd=str(self.here.project))
+        assert result.code == 0, result.err
+        self.jobs[name] = result.out.strip()
 
     def ours(self, name: str, *options: str, seconds: int = SAVES_FOR, below: tuple[str, ...] = ()) -> None:
         node = self.node[name] = next(self._nodes)
-        words = ("--preflight", "off", "--name", name, "--nodelist", node, *options)
+        arguments = ("--preflight", "off", "--name", name, "--nodelist", node, *options)
         command = (*below, sys.executable, "-u") if below else ()
-        answer = self.here.submit(*words, *command, "saver.py", str(seconds))
+        answer = self.here.submit(*arguments, *command, "saver.py", str(seconds))
         self.jobs[name], self._run_ids[name] = answer["job_id"], answer["run_id"]
         self._folders[name] = Path(answer["run_dir"]) / "attempts"
 
@@ -78,17 +78,17 @@ class Runs:
         return status["state"], status["reason"]
 
     def scancel(self, name: str, *options: str) -> None:
-        done = self.here.lab.exec(["scancel", *options, self.jobs[name]])
-        assert done.code == 0, done.err
+        result = self.here.lab.exec(["scancel", *options, self.jobs[name]])
+        assert result.code == 0, result.err
 
 
 @pytest.fixture
 def runs(make_lab: MakeLab, tmp_path: Path) -> Runs:
     lab = make_lab(nodes=NODES, gpus=0, cpus=2, preempt="cancel", settings={"KillWait": "30"})
     assert lab.exec(["scontrol", "update", "PartitionName=debug", "GraceTime=40"]).code == 0
-    here = site(lab, tmp_path)
-    (here.project / "saver.py").write_text(SAVER)
-    return Runs(here)
+    lab_site = site(lab, tmp_path)
+    (lab_site.project / "saver.py").write_text(SAVER)
+    return Runs(lab_site)
 
 
 def test_signals_and_saves_are_those_of_plain_slurm(runs: Runs) -> None:

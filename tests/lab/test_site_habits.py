@@ -99,11 +99,11 @@ def trained(habits: Site) -> Trained:
     return Trained(habits)
 
 
-def training(here: Site, **shell: str) -> dict[str, Any]:
+def training(lab_site: Site, **shell: str) -> dict[str, Any]:
     """A run whose four ranks have said that they train, and whose state, written beside that, says so."""
-    answer = here.submit(*STAY, **shell)
-    until(lambda: len(list(filter(None, here.outputs(answer).values()))) == 4)
-    until(lambda: here.status(answer["run_id"])["phase"] == "training")
+    answer = lab_site.submit(*STAY, **shell)
+    until(lambda: len(list(filter(None, lab_site.outputs(answer).values()))) == 4)
+    until(lambda: lab_site.status(answer["run_id"])["phase"] == "training")
     return answer
 
 

@@ -45,8 +45,8 @@ SYSTEM_PYTHON = "/usr/bin/python3"
 class Trained:
     """A run of 2 × 2 ranks on a site: checked, failed once, restarted in place and done; and what it left."""
 
-    def __init__(self, here: Site, *options: str) -> None:
-        self.here = here
+    def __init__(self, lab_site: Site, *options: str) -> None:
+        self.here = lab_site
         arguments = (
             *SIZE,
             "--python",
@@ -57,10 +57,12 @@ class Trained:
             "1",
             *options,
         )
-        self.answer = here.submit(*arguments, "work.py", "fail")
-        self.waited = here.run("wait", self.answer["run_id"], limit=240)
-        self.status = here.status(self.answer["run_id"])
-        self.ranks = {rank: json.loads(text) for rank, text in here.outputs(self.answer, 1).items() if text}
+        self.answer = lab_site.submit(*arguments, "work.py", "fail")
+        self.waited = lab_site.run("wait", self.answer["run_id"], limit=240)
+        self.status = lab_site.status(self.answer["run_id"])
+        self.ranks = {
+            rank: json.loads(text) for rank, text in lab_site.outputs(self.answer, 1).items() if text
+        }
 
     def check(self) -> None:
         """The law of every site on which a run works."""
@@ -77,20 +79,22 @@ class Trained:
         assert (logs.code, logs.out.count('"WORLD_SIZE": "4"')) == (0, 4), logs.err
 
 
-def cancelled(here: Site, *options: str, requeued: list[str] | None = None) -> None:
+def cancelled(lab_site: Site, *options: str, requeued: list[str] | None = None) -> None:
     """A run that trains is cancelled, and nothing is left of it; ``requeued``: on these nodes, once more."""
-    answer = here.submit(*SIZE, "--python", SYSTEM_PYTHON, "--preflight", "off", *options, "work.py", "stay")
-    until(lambda: len(list(filter(None, here.outputs(answer).values()))) == 4)
+    answer = lab_site.submit(
+        *SIZE, "--python", SYSTEM_PYTHON, "--preflight", "off", *options, "work.py", "stay"
+    )
+    until(lambda: len(list(filter(None, lab_site.outputs(answer).values()))) == 4)
     if requeued:
-        assert here.lab.exec(["scontrol", "requeue", answer["job_id"]]).code == 0
-        until(lambda: len(list(filter(None, here.outputs(answer, 1).values()))) == 4, 120)
+        assert lab_site.lab.exec(["scontrol", "requeue", answer["job_id"]]).code == 0
+        until(lambda: len(list(filter(None, lab_site.outputs(answer, 1).values()))) == 4, 120)
         # The state is saved up to some seconds after the ranks have begun.
-        until(lambda: all(attempt["nodes"] for attempt in here.status(answer["run_id"])["attempts"]))
-        attempts = here.status(answer["run_id"])["attempts"]
+        until(lambda: all(attempt["nodes"] for attempt in lab_site.status(answer["run_id"])["attempts"]))
+        attempts = lab_site.status(answer["run_id"])["attempts"]
         assert [attempt["nodes"] for attempt in attempts] == [requeued] * 2
         assert [attempt["cause"] for attempt in attempts] == ["first", "requeue"]
-    assert here.run("cancel", answer["run_id"]).code == 0
-    assert (here.status(answer["run_id"])["state"], leftovers(here.lab)) == ("CANCELLED", [])
+    assert lab_site.run("cancel", answer["run_id"]).code == 0
+    assert (lab_site.status(answer["run_id"])["state"], leftovers(lab_site.lab)) == ("CANCELLED", [])
 
 
 def project(lab: Lab, folder: Path) -> Site:
@@ -237,10 +241,10 @@ REFUSED = {
 """What the administrator sets on the partition and takes back, what is asked, Slurm's words, the remedy."""
 
 
-def refused(here: Site, options: tuple[str, ...], arguments: str, remedy: str) -> None:
-    runs = here.home / "runs"
+def refused(lab_site: Site, options: tuple[str, ...], arguments: str, remedy: str) -> None:
+    runs = lab_site.home / "runs"
     before = sorted(runs.iterdir()) if runs.is_dir() else []
-    result = here.run("submit", *SIZE, *options, "work.py")
+    result = lab_site.run("submit", *SIZE, *options, "work.py")
     assert (result.code, arguments in result.err, remedy in result.err) == (4, True, True), result.err
     assert "searching the queue" not in result.err
     assert sorted(runs.iterdir()) == before

@@ -29,7 +29,7 @@ print(package and package.VALUE, os.path.abspath(__file__), git.stdout.strip(), 
 
 
 @pytest.fixture
-def here(lab: Lab, tmp_path: Path) -> Site:
+def lab_site(lab: Lab, tmp_path: Path) -> Site:
     local = site(lab, tmp_path)
     root = local.project
     for name, text in {
@@ -56,9 +56,9 @@ def here(lab: Lab, tmp_path: Path) -> Site:
     ],
 )
 def test_a_run_finds_in_the_copy_what_srun_finds_in_the_original(
-    here: Site, options: list[str], command: list[str], imported: str
+    lab_site: Site, options: list[str], command: list[str], imported: str
 ) -> None:
-    root = here.project
+    root = lab_site.project
     if imported == "editable":
         (packages,) = root.glob(".venv/lib/python3*/site-packages")
         (packages / "__editable__.package.pth").write_text(f"{root}\n")
@@ -66,18 +66,18 @@ def test_a_run_finds_in_the_copy_what_srun_finds_in_the_original(
     script = shlex.quote(f"{root}/scripts/train.py")
     python = ".venv/bin/python" if options else "python3"
     plain = ["sbatch", "--wait", "--output=plain.out", f"--wrap=srun {python} {script}"]
-    assert here.lab.exec(plain, cwd=str(root), env=shell).code == 0
+    assert lab_site.lab.exec(plain, cwd=str(root), env=shell).code == 0
     value, path, commit = (root / "plain.out").read_text().strip().split("|")
     assert (value, path) == ("submitted" if imported else "None", f"{root}/scripts/train.py")
     (root / "plain.out").unlink()
 
     arguments = [word.format(project=root) for word in command]
-    answer = here.submit(
+    answer = lab_site.submit(
         "--preflight", "off", "--snapshot", "--sbatch", "hold", *options, *arguments, **shell
     )
     (root / "package/__init__.py").write_text("VALUE = 'edited later'\n")
     shutil.rmtree(root / "scripts")
-    here.lab.exec(["scontrol", "release", answer["job_id"]])
-    assert here.run("wait", answer["run_id"]).code == 0
+    lab_site.lab.exec(["scontrol", "release", answer["job_id"]])
+    assert lab_site.run("wait", answer["run_id"]).code == 0
     copy = os.path.join(answer["run_dir"], "snapshot")
-    assert here.outputs(answer)[0].strip().split("|") == [value, f"{copy}/scripts/train.py", commit]
+    assert lab_site.outputs(answer)[0].strip().split("|") == [value, f"{copy}/scripts/train.py", commit]

@@ -20,8 +20,8 @@ def other(make_lab: MakeLab) -> Lab:
     return make_lab(nodes=1, gpus=0)
 
 
-def seen(here: Site, run_id: str) -> tuple[str, str]:
-    status = here.status(run_id)
+def state_of(lab_site: Site, run_id: str) -> tuple[str, str]:
+    status = lab_site.status(run_id)
     return status["state"], status["reason"]
 
 
@@ -34,18 +34,18 @@ def test_a_run_of_one_cluster_is_not_ended_by_the_other_and_is_cancelled_from_bo
     queued = on_a.submit("--nodes", "1", "--sbatch", "begin=now+1hour", "stay.py")
     of_b = on_b.submit("--nodes", "1", "stay.py")  # its job has the number of one over there
     assert on_b.status(of_b["job_id"])["run_id"] == of_b["run_id"]
-    until(lambda: seen(on_a, live["run_id"])[0] == "RUNNING")
-    assert seen(on_b, live["run_id"])[0] == "RUNNING"
-    state, reason = seen(on_b, queued["run_id"])
+    until(lambda: state_of(on_a, live["run_id"])[0] == "RUNNING")
+    assert state_of(on_b, live["run_id"])[0] == "RUNNING"
+    state, reason = state_of(on_b, queued["run_id"])
     assert (state, f"on the cluster {lab.state.spec.cluster}" in reason) == ("UNKNOWN", True)
     on_b.run("status", "--state", "ended")
     assert not list(Path(on_a.home, "runs").glob("*/ended.json"))
-    assert [seen(on_a, entry["run_id"])[0] for entry in (live, queued)] == ["RUNNING", "PENDING"]
+    assert [state_of(on_a, entry["run_id"])[0] for entry in (live, queued)] == ["RUNNING", "PENDING"]
 
     refused = on_b.run("cancel", queued["run_id"])
     assert refused.code == 4 and "its jobs are on the cluster" in refused.err
     assert on_b.run("cancel", live["run_id"]).code == 0  # its coordinator hears the word
-    assert seen(on_a, live["run_id"])[0] == "CANCELLED"
+    assert state_of(on_a, live["run_id"])[0] == "CANCELLED"
     for local, run in ((on_a, queued), (on_b, of_b)):
         assert local.run("cancel", run["run_id"]).code == 0
         assert json.loads(local.run("status", "--json", run["run_id"]).out)["runs"][0]["state"] == "CANCELLED"

@@ -60,7 +60,7 @@ def start() -> Iterator[Start]:
         process.communicate(timeout=60)
 
 
-def said(argv: list[str], environment: dict[str, str], cwd: str = "/") -> tuple[str, str]:
+def printed(argv: list[str], environment: dict[str, str], cwd: str = "/") -> tuple[str, str]:
     """What a program printed on stdout and stderr; it must end well."""
     result = subprocess.run(
         argv, env=environment, cwd=cwd, capture_output=True, text=True, timeout=60, check=True
@@ -70,12 +70,12 @@ def said(argv: list[str], environment: dict[str, str], cwd: str = "/") -> tuple[
 
 @pytest.mark.parametrize("python", pythons())
 def test_a_rank_sees_nothing_of_the_prelude(python: str, folder: str) -> None:
-    assert said([python, "-c", SAY], instrumented(RANK, folder)) == ("None None\n[] []", "")
+    assert printed([python, "-c", SAY], instrumented(RANK, folder)) == ("None None\n[] []", "")
 
 
 def test_the_users_own_path_stays_as_it_was(folder: str, tmp_path: Path) -> None:
     mine = f"{tmp_path}:{tmp_path / 'other'}"
-    out, err = said([sys.executable, "-c", SAY], instrumented({**RANK, "PYTHONPATH": mine}, folder))
+    out, err = printed([sys.executable, "-c", SAY], instrumented({**RANK, "PYTHONPATH": mine}, folder))
     assert (out.split("\n")[0], err) == (f"{mine} None", "")
 
 
@@ -181,7 +181,7 @@ def test_a_sitecustomize_behind_it_is_loaded_as_ever(folder: str, tmp_path: Path
     (tmp_path / "site/sitecustomize.py").write_text("import sys\nsys.theirs = __name__\n")
     environment = instrumented({**RANK, "PYTHONPATH": str(tmp_path / "site")}, folder)
     code = "import sys; print(sys.theirs, sys.modules['sitecustomize'].__file__)"
-    assert said([sys.executable, "-c", code], environment) == (
+    assert printed([sys.executable, "-c", code], environment) == (
         f"sitecustomize {tmp_path / 'site/sitecustomize.py'}",
         "",
     )
@@ -191,27 +191,30 @@ def test_a_sitecustomize_behind_it_that_fails_is_reported_as_ever(folder: str, t
     (tmp_path / "site").mkdir()
     (tmp_path / "site/sitecustomize.py").write_text("raise ValueError('theirs')\n")
     environment = {**RANK, "PYTHONPATH": str(tmp_path / "site")}
-    alone = said([sys.executable, "-c", "print('goes on')"], environment)
-    assert said([sys.executable, "-c", "print('goes on')"], instrumented(environment, folder)) == alone
+    alone = printed([sys.executable, "-c", "print('goes on')"], environment)
+    assert printed([sys.executable, "-c", "print('goes on')"], instrumented(environment, folder)) == alone
     assert "ValueError: theirs" in alone[1]
 
 
 @pytest.mark.parametrize("number", ["", "nonsense", "0", "9", "99999"])
 def test_a_signal_that_cannot_be_breaks_no_script(number: str, folder: str) -> None:
     environment = {**instrumented(RANK, folder), "CLUSTERRUN_PRELUDE": number}
-    assert said([sys.executable, "-c", "print('goes on')"], environment) == ("goes on", "")
+    assert printed([sys.executable, "-c", "print('goes on')"], environment) == ("goes on", "")
 
 
 def test_a_prelude_that_cannot_be_read_breaks_no_script(folder: str) -> None:
     Path(folder, "clusterrun_prelude.py").write_text("this is no python (")
-    assert said([sys.executable, "-c", "print('goes on')"], instrumented(RANK, folder)) == ("goes on", "")
+    assert printed([sys.executable, "-c", "print('goes on')"], instrumented(RANK, folder)) == ("goes on", "")
 
 
 def test_a_file_of_the_users_that_bears_a_name_of_ours_is_not_touched(folder: str, tmp_path: Path) -> None:
     """The thread imports nothing: a json.py beside the script would be the user's."""
     (tmp_path / "json.py").write_text("raise SystemExit('imported')\n")
     (tmp_path / "train.py").write_text("print('goes on')\n")
-    assert said([sys.executable, str(tmp_path / "train.py")], instrumented(RANK, folder)) == ("goes on", "")
+    assert printed([sys.executable, str(tmp_path / "train.py")], instrumented(RANK, folder)) == (
+        "goes on",
+        "",
+    )
 
 
 def test_nobody_is_signalled_who_would_die_of_it(folder: str, start: Start) -> None:
@@ -252,7 +255,7 @@ def test_the_files_are_their_owners_alone(folder: str) -> None:
 
 def test_ranks_of_the_coordinators_python_compile_nothing(folder: str) -> None:
     """To compile the prelude takes longer than all else that it does."""
-    _, message = said([sys.executable, "-v", "-c", ""], instrumented(RANK, folder))
+    _, message = printed([sys.executable, "-v", "-c", ""], instrumented(RANK, folder))
     compiled = [
         line for line in message.split("\n") if line.startswith("# code object from") and folder in line
     ]
@@ -269,7 +272,7 @@ def bytecode(folder: str, name: str) -> str:
 def test_bytecode_that_is_damaged_is_compiled_again(folder: str) -> None:
     for name in COMPILED:
         Path(bytecode(folder, name)).write_bytes(b"no bytecode")
-    assert said([sys.executable, "-c", SAY], instrumented(RANK, folder)) == ("None None\n[] []", "")
+    assert printed([sys.executable, "-c", SAY], instrumented(RANK, folder)) == ("None None\n[] []", "")
 
 
 @pytest.mark.parametrize(
@@ -315,7 +318,7 @@ def test_torch_keeps_records_by_the_names_of_its_release_and_what_the_user_set_s
     (tmp_path / "site/torch").mkdir(parents=True)
     (tmp_path / "site/torch/version.py").write_text(f"__all__ = []\n__version__ = '{version}'\n")
     environment = {**RANK, "CLUSTERRUN_RUN_DIR": "/run", "PYTHONPATH": str(tmp_path / "site"), **provided}
-    out, _ = said(
+    out, _ = printed(
         [sys.executable, "-S", "-c", "import sitecustomize; " + RECORDS], instrumented(environment, folder)
     )
     expected = {"TORCH_NCCL_DUMP_ON_TIMEOUT": "1", **provided}
@@ -422,7 +425,7 @@ def test_a_rank_imports_the_copy_of_its_code_whatever_names_the_original(
         (packages / "__editable__.project.pth").write_text(install)
     name = "module" if way == "finder of a module" else "package"
     code = f"import os, {name}, lost; print({name}.__file__, lost.__file__, os.environ['PYTHONPATH'])"
-    out, err = said([str(venv / "bin/python"), "-c", code], instrumented(environment, folder))
+    out, err = printed([str(venv / "bin/python"), "-c", code], instrumented(environment, folder))
     file = copy / "src" / ("module.py" if name == "module" else "package/__init__.py")
     search_path = environment["PYTHONPATH"].replace(f"{original}/src", f"{copy}/src")
     assert (out, err) == (f"{file} {original}/only_there/lost.py {search_path}", "")

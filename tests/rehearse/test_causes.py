@@ -122,7 +122,7 @@ def first_finding(last: Start, before: Start = BEFORE, control: Start = CONTROL)
 
 
 @pytest.mark.parametrize(
-    "last, found",
+    "last, expected",
     [
         (after(), [("ok", "")]),
         (life(0, LAST), [("FAIL", "never-resumed")]),
@@ -139,8 +139,8 @@ def first_finding(last: Start, before: Start = BEFORE, control: Start = CONTROL)
         (shifted(2), [("FAIL", "data-order-not-restored")]),
     ],
 )
-def test_the_cause_is_what_differs_first(last: Start, found: list[tuple[str, str]]) -> None:
-    assert judged(last) == found
+def test_the_cause_is_what_differs_first(last: Start, expected: list[tuple[str, str]]) -> None:
+    assert judged(last) == expected
 
 
 def with_random(parameters: int = 0, **states: int) -> Start:
@@ -288,19 +288,19 @@ def test_what_nothing_explains_is_told_with_what_to_look_at(loss: float, message
 
 
 def test_a_rate_that_is_right_at_first_hangs_on_counters() -> None:
-    def plain(one: Start, late: bool = False) -> Start:
+    def plain(start: Start, late: bool = False) -> Start:
         """No scheduler of torch's; the rate of later steps is another one where that is said."""
         ranks = {}
-        for rank, right in one.ranks.items():
+        for rank, right in start.ranks.items():
             steps = [replace(each, schedulers=[]) for each in right.steps]
             steps[3:] = [replace(each, rates=[[9.0]], parameters=1) if late else each for each in steps[3:]]
             ranks[rank] = replace(right, steps=tuple(steps))
         return Start(ranks)
 
     observed = FaultRun("kill", (plain(BEFORE), plain(after(), late=True)), KILLED)
-    (one,) = causes.judge(plain(CONTROL), "", observed)
-    assert one.cause.value == "learning-rate-not-restored" and "right before this step" in one.message
-    assert "counters" in one.remedy
+    (start,) = causes.judge(plain(CONTROL), "", observed)
+    assert start.cause.value == "learning-rate-not-restored" and "right before this step" in start.message
+    assert "counters" in start.remedy
 
 
 def test_runs_that_differ_by_themselves_are_compared_with_their_own_past() -> None:
@@ -402,7 +402,7 @@ def test_what_ranks_do_to_themselves_comes_in_one_start_after_the_other() -> Non
 
 
 @pytest.mark.parametrize(
-    "changed, found",
+    "changed, expected",
     [
         ({"parameters": 1}, "ok"),  # the forward was the same: the sum of four gradients has no one order
         ({"parameters": 1, "loss": 0.5}, "unknown"),
@@ -411,10 +411,12 @@ def test_what_ranks_do_to_themselves_comes_in_one_start_after_the_other() -> Non
         ({"parameters": 1, "random": {"torch": 1, "python": 5}, "loss": 0.5}, "FAIL"),
     ],
 )
-def test_the_sum_of_more_than_two_ranks_may_differ_by_rounding(changed: dict[str, Any], found: str) -> None:
+def test_the_sum_of_more_than_two_ranks_may_differ_by_rounding(
+    changed: dict[str, Any], expected: str
+) -> None:
     control, before = life(0, LAST, 4), life(0, KILLED, 4, saves=(saved(SAVED),))
     first = first_finding(with_steps(life(SAVED, LAST, 4, loads=READ), **changed), before, control)
-    assert first.level.value == found, first
+    assert first.level.value == expected, first
 
 
 def in_turns(first: int, last: int, **wrong: tuple[int, int]) -> Start:
@@ -473,7 +475,7 @@ def files_of(n: int, name: str, **changed: Any) -> SavedFile:
 
 
 @pytest.mark.parametrize(
-    "saves, damaged, found",
+    "saves, damaged, expected",
     [
         ((files_of(10, "rank0.pt"), files_of(10, "rank1.pt")), ("/data/sets/00010/rank0.pt",), ""),
         ((saved(10, path="/data/a.pt", temp=""), saved(10, path="/data/b.pt")), ("/data/a.pt",), ""),
@@ -484,7 +486,7 @@ def files_of(n: int, name: str, **changed: Any) -> SavedFile:
     ],
 )
 def test_a_newer_checkpoint_counts_where_it_is_whole_and_of_the_same_kind(
-    saves: tuple[SavedFile, ...], damaged: tuple[str, ...], found: str
+    saves: tuple[SavedFile, ...], damaged: tuple[str, ...], expected: str
 ) -> None:
     """One that was read is of step 5: in a folder for each, or under a name of its own."""
     best = saved(5, path="/data/best.pt", temp="/data/.part/a.pt")
@@ -492,7 +494,7 @@ def test_a_newer_checkpoint_counts_where_it_is_whole_and_of_the_same_kind(
     message = life(0, KILLED, 1, saves=(*first, *saves))
     last = life(5, LAST, 1, loads=((first[0].path, "train.py:75"),))
     (entry,) = causes.judge(life(0, LAST, 1), "", FaultRun("kill", (message, last), KILLED, damaged=damaged))
-    assert entry.cause.value == found, entry.message
+    assert entry.cause.value == expected, entry.message
 
 
 def test_an_old_checkpoint_that_is_removed_before_the_new_one_is_whole_loses_all() -> None:
@@ -614,7 +616,7 @@ def test_a_file_that_is_written_in_place_beside_a_checkpoint_is_cut_off_too() ->
 
 
 @pytest.mark.parametrize(
-    "restart, found",
+    "restart, expected",
     [
         (life(SAVED, LAST, loads=((META, ""), *READ)), ("ok", "")),
         (life(5, LAST, loads=((META, ""), (PATH.format(5), ""))), ("ok", "")),
@@ -628,10 +630,10 @@ def test_a_file_that_is_written_in_place_beside_a_checkpoint_is_cut_off_too() ->
     ],
 )
 def test_a_cut_companion_of_a_whole_checkpoint_must_not_end_or_begin_anew(
-    restart: Start, found: tuple[str, str]
+    restart: Start, expected: tuple[str, str]
 ) -> None:
     cut = {"damaged": (META,), "damaged_step": SAVED, "of_companion": True}
-    assert judged(restart, "mid-save", **cut) == [found]
+    assert judged(restart, "mid-save", **cut) == [expected]
 
 
 def test_kinds_of_files_with_the_same_content_are_found(tmp_path: Path) -> None:
@@ -803,7 +805,7 @@ def test_samples_whose_gradient_was_accumulated_before_the_checkpoint_are_lost()
 
 
 @pytest.mark.parametrize(
-    "changed, found",
+    "changed, expected",
     [
         ({}, "ok"),
         ({"loss": 0.9}, "unknown"),
@@ -812,7 +814,7 @@ def test_samples_whose_gradient_was_accumulated_before_the_checkpoint_are_lost()
     ],
 )
 def test_what_goes_on_from_rounded_weights_is_not_compared_by_bits(
-    changed: dict[str, Any], found: str
+    changed: dict[str, Any], expected: str
 ) -> None:
     """As after a notice: no start has taken the steps after that save, and the control has other weights."""
 
@@ -825,7 +827,7 @@ def test_what_goes_on_from_rounded_weights_is_not_compared_by_bits(
     last = parted(20, LAST, **{"loss": 1e-4, **changed})
     last = with_ranks(last, before={0: (1027, 2020)})
     (first, *_) = causes.judge(control, "", FaultRun("preemption", (past, last), 20))
-    assert first.level.value == found, first
+    assert first.level.value == expected, first
 
 
 def test_a_file_beside_the_one_that_is_cut_off_may_be_what_it_went_on_with() -> None:
@@ -860,7 +862,7 @@ CRASHED = Start({0: replace(trace(0, 0), before={}, loads=READ, error=("train.py
 
 
 @pytest.mark.parametrize(
-    "fault, damaged, found",
+    "fault, damaged, expected",
     [
         ("kill", (), ("FAIL", "restart-fails")),
         ("mid-save", (PATH.format(SAVED),), ("FAIL", "torn-checkpoint-loaded")),
@@ -869,13 +871,13 @@ CRASHED = Start({0: replace(trace(0, 0), before={}, loads=READ, error=("train.py
     ],
 )
 def test_a_restart_that_raises_is_put_down_to_what_it_read(
-    fault: str, damaged: tuple[str, ...], found: tuple[str, str]
+    fault: str, damaged: tuple[str, ...], expected: tuple[str, str]
 ) -> None:
-    assert judged(CRASHED, fault, damaged=damaged) == [found]
+    assert judged(CRASHED, fault, damaged=damaged) == [expected]
 
 
 @pytest.mark.parametrize(
-    "end, damaged, found",
+    "end, damaged, expected",
     [
         ("exit", (PATH.format(SAVED),), ("FAIL", "torn-checkpoint-loaded")),
         ("exit", (), ("unknown", "undetermined")),
@@ -883,15 +885,15 @@ def test_a_restart_that_raises_is_put_down_to_what_it_read(
     ],
 )
 def test_a_restart_whose_exception_a_library_caught_is_put_down_to_what_it_read(
-    end: str, damaged: tuple[str, ...], found: tuple[str, str]
+    end: str, damaged: tuple[str, ...], expected: tuple[str, str]
 ) -> None:
     """As under hydra, which prints the exception and ends with exit code 1."""
     caught = Start({0: replace(CRASHED.ranks[0], error=("", "", ""), end=end)})
-    assert judged(caught, "mid-save", damaged=damaged) == [found]
+    assert judged(caught, "mid-save", damaged=damaged) == [expected]
 
 
 @pytest.mark.parametrize(
-    "first, hears, took, found",
+    "first, hears, took, expected",
     [
         (KILLED, True, 1.2, ("ok", "")),
         (KILLED, True, None, ("ok", "")),
@@ -901,14 +903,14 @@ def test_a_restart_whose_exception_a_library_caught_is_put_down_to_what_it_read(
     ],
 )
 def test_a_notice_is_judged_by_what_was_lost(
-    first: int, hears: bool, took: float | None, found: tuple[str, str]
+    first: int, hears: bool, took: float | None, expected: tuple[str, str]
 ) -> None:
     steps = tuple(step(n, hears=hears) for n in range(1, KILLED + 1))
     message = Start({0: replace(trace(0, KILLED), steps=steps, saves=(saved(5), saved(SAVED)))})
     observed = FaultRun(
         "time-limit", (message, life(first, LAST, 1, loads=READ)), KILLED, until=120.0, took=took
     )
-    assert found in [
+    assert expected in [
         (entry.level.value, entry.cause.value) for entry in causes.judge(life(0, LAST, 1), "", observed)
     ]
 
@@ -922,26 +924,26 @@ def test_what_a_restart_does_not_load_is_not_put_down_to_the_notice() -> None:
 
 
 def test_the_control_tells_how_checkpoints_are_written() -> None:
-    def found(*saves: SavedFile) -> list[str]:
+    def expected(*saves: SavedFile) -> list[str]:
         entry = life(0, LAST, 1, saves=saves)
         return [each.cause.value for each in control_runs.control(entry, entry)]
 
-    assert found() == ["", "no-checkpoint"]
-    assert found(saved(5), saved(10), saved(15)) == [""]
-    assert found(saved(5), saved(10), saved(15), saved(20)) == ["", "never-dropped"]
-    assert found(saved(5, temp=""), saved(5, 1, temp="")) == ["", "two-writers"]
-    assert found(saved(5, path="/a/0.pt", temp=""), saved(5, 1, path="/a/1.pt", temp="")) == [""]
+    assert expected() == ["", "no-checkpoint"]
+    assert expected(saved(5), saved(10), saved(15)) == [""]
+    assert expected(saved(5), saved(10), saved(15), saved(20)) == ["", "never-dropped"]
+    assert expected(saved(5, temp=""), saved(5, 1, temp="")) == ["", "two-writers"]
+    assert expected(saved(5, path="/a/0.pt", temp=""), saved(5, 1, path="/a/1.pt", temp="")) == [""]
 
 
 def test_checkpoints_in_a_folder_that_is_removed_are_dropped() -> None:
     saves = tuple(saved(n, path=f"/a/checkpoint-{n}/optimizer.pt", temp="") for n in (5, 10, 15, 20))
 
-    def found(*removes: str) -> list[str]:
+    def expected(*removes: str) -> list[str]:
         entry = life(0, LAST, 1, saves=saves, removes=removes)
         return [each.cause.value for each in control_runs.control(entry, entry)]
 
-    assert found("/a/checkpoint-5") == [""]
-    assert found("/a/checkpoint-50") == ["", "never-dropped"]
+    assert expected("/a/checkpoint-5") == [""]
+    assert expected("/a/checkpoint-50") == ["", "never-dropped"]
 
 
 def test_two_runs_that_differ_say_where() -> None:
@@ -995,8 +997,8 @@ def test_too_few_losses_say_nothing_of_a_spread() -> None:
     assert (entry.level.value, "losses" in entry.message) == ("ok", False), entry.message
 
 
-def changed_at_7(one: Step) -> Step:
-    return replace(one, parameters=1) if one.n >= 7 else one
+def changed_at_7(start: Step) -> Step:
+    return replace(start, parameters=1) if start.n >= 7 else start
 
 
 def test_weights_tell_after_how_many_steps_a_rank_goes_on() -> None:
@@ -1005,7 +1007,7 @@ def test_weights_tell_after_how_many_steps_a_rank_goes_on() -> None:
     assert resumed(uninterrupted, life(3, LAST, 1, before={0: (5, 5)})) == {0: None}
 
 
-def unmoved(one: Start, *still: int) -> Start:
+def unmoved(start: Start, *still: int) -> Start:
     """The same life, where the steps with these numbers (counted from the first start) change no weights."""
 
     def kept(trace: RankTrace) -> RankTrace:
@@ -1014,7 +1016,7 @@ def unmoved(one: Start, *still: int) -> Start:
         steps = tuple(replace(s, parameters=1000 + went[first + s.n], state=0) for s in trace.steps)
         return replace(trace, before={0: (1000 + went[first], 0)}, steps=steps)
 
-    return Start({rank: kept(trace) for rank, trace in one.ranks.items()})
+    return Start({rank: kept(trace) for rank, trace in start.ranks.items()})
 
 
 @pytest.mark.parametrize("still", [(1,), (SAVED + 1,), (SAVED,), (SAVED + 1, SAVED + 2)])
@@ -1057,16 +1059,16 @@ def epochs(first: int, last: int, skip: int = 0) -> RankTrace:
 
 
 @pytest.mark.parametrize("differs", ["", "parameters"])
-@pytest.mark.parametrize("skip, found", [(0, ("ok", "")), (-3, ("FAIL", "data-order-not-restored"))])
+@pytest.mark.parametrize("skip, expected", [(0, ("ok", "")), (-3, ("FAIL", "data-order-not-restored"))])
 @pytest.mark.parametrize("at", [8, 9, 10, 11])
 def test_a_loader_that_is_a_batch_ahead_is_followed_into_the_next_epoch(
-    at: int, skip: int, found: tuple[str, str], differs: str
+    at: int, skip: int, expected: tuple[str, str], differs: str
 ) -> None:
     """As Accelerate's, which asks for a batch more than it gives: but not at the end of an epoch."""
     control, before = Start({0: epochs(0, LAST)}), Start({0: epochs(0, KILLED)})
     observed = FaultRun("kill", (before, Start({0: epochs(at, LAST, skip)})), KILLED)
     (entry, *_) = causes.judge(control, differs, observed)
-    assert (entry.level.value, entry.cause.value) == found, entry.message
+    assert (entry.level.value, entry.cause.value) == expected, entry.message
 
 
 @pytest.mark.parametrize("fault, damaged", [("mid-save", True), ("preemption", False)])
@@ -1136,12 +1138,12 @@ def test_a_line_that_was_cut_off_is_left_out_of_a_trace() -> None:
 
 
 @pytest.mark.parametrize(
-    "one, other",
+    "path, other",
     [
         ("/a/step-10.pt", "/a/step-200.pt"),
         ("/a/step-5.a0.3fe1c09b52d4aa07.pt", "/a/step-60.a1.000000009b52d4ff.pt"),
         ("/a/epoch_3/model.pt", "/a/epoch_12/model.pt"),
     ],
 )
-def test_checkpoints_of_one_kind_differ_in_numbers_only(one: str, other: str) -> None:
-    assert pattern(one) == pattern(other) != pattern("/a/best.pt")
+def test_checkpoints_of_one_kind_differ_in_numbers_only(path: str, other: str) -> None:
+    assert pattern(path) == pattern(other) != pattern("/a/best.pt")

@@ -45,7 +45,7 @@ def marks(
     return ProgressMarks(step, checkpoint, at, first, first_at, saved_at)
 
 
-def found(*attempts: MeasuredAttempt, state: State = State.COMPLETED, **changes: Any) -> EndReport:
+def report_of(*attempts: MeasuredAttempt, state: State = State.COMPLETED, **changes: Any) -> EndReport:
     record = replace(RECORD, spec=replace(SPEC, **changes))
     return account(record, state, attempts[-1].attempt.ended_at or 0.0, attempts)
 
@@ -60,7 +60,7 @@ SECOND = MeasuredAttempt(
 
 
 def test_the_time_of_a_run_adds_up() -> None:
-    report = found(FIRST, SECOND)
+    report = report_of(FIRST, SECOND)
     assert (report.queue, report.allocated, report.check, report.between) == (100.0, 1020.0, 45.0, 10.0)
     assert (report.ranks, report.start) == (440.0 + 500.0, 1020.0 - 10.0 - 45.0 - 940.0)
     assert report.steps == 420.0 + 470.0
@@ -70,7 +70,7 @@ def test_the_time_of_a_run_adds_up() -> None:
 
 def test_the_time_between_two_jobs_is_spent_in_the_queue() -> None:
     second = replace(SECOND, attempt=replace(SECOND.attempt, job_id="42"))
-    report = found(FIRST, second)
+    report = report_of(FIRST, second)
     assert (report.queue, report.between, report.allocated) == (110.0, 0.0, 1010.0)
 
 
@@ -115,14 +115,14 @@ def test_the_time_between_two_jobs_is_spent_in_the_queue() -> None:
 def test_only_steps_that_nobody_had_to_repeat_count(
     first: ProgressMarks | None, second: ProgressMarks | None, state: State, counted: float | None
 ) -> None:
-    report = found(replace(FIRST, marks=first), replace(SECOND, marks=second), state=state)
+    report = report_of(replace(FIRST, marks=first), replace(SECOND, marks=second), state=state)
     assert report.counted == counted
     assert (report.goodput is None) is (counted is None)
 
 
 def test_use_is_that_of_all_nodes_and_attempts() -> None:
     quiet = replace(WHOLE, seconds=100.0, cores=1.0, busy=0.0, most_cores=2.0, joules=-1.0)
-    report = found(replace(FIRST, uses=(use(whole=quiet), use("n1", whole=None))), SECOND)
+    report = report_of(replace(FIRST, uses=(use(whole=quiet), use("n1", whole=None))), SECOND)
     assert report.cores_mean == pytest.approx((100.0 + 2 * 5400.0) / 1900.0)
     assert (report.cores_most, report.cores_asked) == (11.5, 32)
     assert (report.memory_most, report.memory_asked) == (6.5 * 2**30, 64 << 30)
@@ -131,18 +131,18 @@ def test_use_is_that_of_all_nodes_and_attempts() -> None:
 
 
 def test_what_would_have_been_enough_is_said_of_runs_that_ended_well() -> None:
-    assert found(FIRST, SECOND).smaller == ("--cpus-per-rank 3", "--mem 9G", "--time 22m")
+    assert report_of(FIRST, SECOND).smaller == ("--cpus-per-rank 3", "--mem 9G", "--time 22m")
     idle = (use(whole=replace(WHOLE, idle=4)),)
-    without = found(replace(FIRST, uses=idle), replace(SECOND, uses=idle))
+    without = report_of(replace(FIRST, uses=idle), replace(SECOND, uses=idle))
     assert "--gpus 0 --ranks-per-node 4" in without.smaller
-    assert found(FIRST, SECOND, state=State.FAILED).smaller == ()
-    assert found(FIRST, SECOND, cpus_per_rank=3, mem="10G", time=1500, gpus=0).smaller == ()
+    assert report_of(FIRST, SECOND, state=State.FAILED).smaller == ()
+    assert report_of(FIRST, SECOND, cpus_per_rank=3, mem="10G", time=1500, gpus=0).smaller == ()
     short = replace(SECOND, attempt=attempt(0, 1100.0, 1100.0, 1120.0), marks=None)
-    assert found(short).smaller == ()
+    assert report_of(short).smaller == ()
 
 
 def test_what_nobody_measured_is_not_said() -> None:
-    report = found(MeasuredAttempt(attempt(0, 100.0, None, 600.0)))
+    report = report_of(MeasuredAttempt(attempt(0, 100.0, None, 600.0)))
     message = dict(lines(report))
     assert message == {"time": "queue 1 min 40 s, allocated 8 min 20 s on 2 nodes", "goodput": "not measured"}
     assert {report.start, report.ranks, report.cores_mean, report.memory_most, report.gpus} == {None}
@@ -150,11 +150,11 @@ def test_what_nobody_measured_is_not_said() -> None:
 
 def test_an_attempt_that_nobody_saw_end_ended_as_it_was_last_seen() -> None:
     lost = replace(FIRST, attempt=replace(FIRST.attempt, ended_at=None), uses=(use(at=580.0),))
-    assert found(lost, SECOND).between == 30.0
+    assert report_of(lost, SECOND).between == 30.0
 
 
 def test_simulated_nodes_of_one_machine_have_the_same_gpus() -> None:
-    report = found(FIRST, cluster=Cluster.LOCAL)
+    report = report_of(FIRST, cluster=Cluster.LOCAL)
     assert (report.gpus, report.gpus_idle, report.gpu_joules) == (4, 2, 3.6e6)
 
 
