@@ -29,10 +29,9 @@ from clusterrun.script.launch_commands import (
     without_prefix,
 )
 from clusterrun.script.python_launches import python_launches
+from clusterrun.script.script_texts import text_of_script
 
 STARTERS = ("spawn", "start_processes", "elastic_launch", "notebook_launcher", "launch_agent")
-# Characters. A longer file is a program, or data.
-MAX_SCRIPT = 1 << 18
 _GPUS = re.compile(r"device_count|gpu_count|num_gpus|n_gpus", re.IGNORECASE)
 _LEAVES = ("exit", "sys.exit", "os._exit", "quit")
 
@@ -72,7 +71,7 @@ def _shell_batch_script(command: tuple[str, ...], cwd: str) -> str:
     name = shell_script(command) if command and not _python_script(command, cwd) else ""
     if not name or name == "-m" or name.endswith(".py"):
         return ""
-    return name if read_directives(_text(name, cwd)) else ""
+    return name if read_directives(text_of_script(os.path.join(cwd, name))) else ""
 
 
 def _refusal(spec: JobSpec, name: str, command: tuple[str, ...], verb: str) -> BadInput:
@@ -83,14 +82,14 @@ def _refusal(spec: JobSpec, name: str, command: tuple[str, ...], verb: str) -> B
 
 
 def _conversion(name: str, cwd: str, arguments: tuple[str, ...]) -> Conversion:
-    text = _text(name, cwd)
+    text = text_of_script(os.path.join(cwd, name))
     try:
         from clusterrun.script.conversion import convert  # loads a parser
     except ImportError:  # the extra ``convert`` is absent
         launches = [launch for _, launch in shell_launches(text) if launch.command]
         launch = launches[-1] if launches else LaunchCommand("")
         return _of_directives(read_directives(text), launch)
-    return convert(text, lambda path: _text(path, cwd), arguments)
+    return convert(text, lambda path: text_of_script(os.path.join(cwd, path)), arguments)
 
 
 def _of_directives(directives: tuple[Directive, ...], launch: LaunchCommand) -> Conversion:
@@ -109,7 +108,7 @@ def _python_batch_script(spec: JobSpec) -> Conversion | None:
     Its command is the training script that it starts, or the script itself if it starts none.
     """
     python = _python_script(spec.command, spec.cwd)
-    source = _text(python[0], spec.cwd) if python else ""
+    source = text_of_script(os.path.join(spec.cwd, python[0])) if python else ""
     directives = read_directives(source)
     if not directives:
         return None
@@ -128,9 +127,10 @@ def _python_script(command: tuple[str, ...], cwd: str) -> tuple[str, ...]:
         return (call.script, *call.arguments) if call.script else ()
     if not command or command[0] == "-m":
         return ()
-    first_line = "" if command[0].endswith(".py") else _text(command[0], cwd).partition("\n")[0]
-    is_python = command[0].endswith(".py") or (first_line.startswith("#!") and "python" in first_line)
-    return command if is_python else ()
+    if command[0].endswith(".py"):
+        return command
+    first_line = text_of_script(os.path.join(cwd, command[0])).partition("\n")[0]
+    return command if first_line.startswith("#!") and "python" in first_line else ()
 
 
 def _python_launches(source: str) -> tuple[tuple[int, LaunchCommand], ...]:
@@ -142,25 +142,12 @@ def _python_launches(source: str) -> tuple[tuple[int, LaunchCommand], ...]:
         return ()
 
 
-def _text(name: str, cwd: str) -> str:
-    """Return the text of a script; '' for other files, such as a compiled program."""
-    path = os.path.join(cwd, name)
-    if not os.path.isfile(path):
-        return ""
-    try:
-        with open(path, encoding="utf-8", errors="replace") as file:
-            text = file.read(MAX_SCRIPT)
-    except OSError:
-        return ""
-    return "" if "\0" in text else text
-
-
 def _in_script(spec: JobSpec, on_slurm: bool, many: bool, verb: str) -> Iterator[str]:
     """Yield a warning for each launcher that the script or the shell line of COMMAND starts."""
     inline = inline_text(spec.command)
     python = _python_script(spec.command, spec.cwd)
     name = python[0] if python else shell_script(spec.command)
-    text = inline or (_text(name, spec.cwd) if name and name != "-m" else "")
+    text = inline or (text_of_script(os.path.join(spec.cwd, name)) if name and name != "-m" else "")
     is_shell = bool(inline) or name != spec.command[0]
     is_shell = is_shell or (text.startswith("#!") and "sh" in text.partition("\n")[0])
     launches: Iterable[tuple[int, LaunchCommand]] = ()

@@ -60,7 +60,7 @@ def _texts(spec: JobSpec) -> Iterator[tuple[str, str]]:
         if path in read_paths:
             continue
         read_paths.add(path)
-        text = _text(path)
+        text = text_of_script(path)
         read += bool(text)
         if text:
             yield name, text
@@ -80,7 +80,7 @@ def _command_files(command: Sequence[str]) -> Iterator[str]:
             yield from _PATH.findall(word)
 
 
-def _text(path: str) -> str:
+def text_of_script(path: str) -> str:
     """Return the content of a text file; '' for anything else and for a large file."""
     if not os.path.isfile(path):
         return ""
