@@ -21,7 +21,7 @@ _PYTHON_LETTER, _SHELL_LETTER = re.compile("[WXcm]"), re.compile("[oOcs]")
 
 @frozen
 class InterpreterCall:
-    """What a Python or a shell runs. At most one of ``code``, ``module`` and ``script`` is set."""
+    """The program that a Python or a shell runs: at most one of ``code``, ``module`` and ``script``."""
 
     is_python: bool
     # Options before the program, with their values.
@@ -37,40 +37,40 @@ class InterpreterCall:
 
 def interpreter_call(command: Sequence[str]) -> InterpreterCall | None:
     """Return what ``command`` runs if it is a Python or a shell; None for other commands."""
-    words = tuple(command)
-    name = os.path.basename(words[0]) if words else ""
+    command = tuple(command)
+    name = os.path.basename(command[0]) if command else ""
     is_python = PYTHON.fullmatch(name) is not None
     if not is_python and name not in SHELLS:
         return None
     place = 1
-    while place < len(words) and words[place][0:1] in ("-", "+") and words[place] not in ("-", "--"):
-        word = words[place]
+    while place < len(command) and command[place][0:1] in ("-", "+") and command[place] not in ("-", "--"):
+        word = command[place]
         place += 1
         if word in _INFORMATION:
-            return InterpreterCall(is_python, words[1:])
+            return InterpreterCall(is_python, command[1:])
         if word.startswith("--"):
             place += word in _VALUED
             continue
         letter = (_PYTHON_LETTER if is_python else _SHELL_LETTER).search(word)
         if not letter:
             continue
-        options = words[1 : place - 1]
+        options = command[1 : place - 1]
         # A value may follow the letter of a Python directly: ``-mpdb``, ``-Xdev``.
         value = word[letter.end() :] if is_python else ""
         if letter[0] == "s":
-            return InterpreterCall(is_python, words[1:place], arguments=words[place:], reads_input=True)
+            return InterpreterCall(is_python, command[1:place], arguments=command[place:], reads_input=True)
         if not value:
-            value = words[place] if place < len(words) else ""
+            value = command[place] if place < len(command) else ""
             place += 1
         if letter[0] == "c":
-            return InterpreterCall(is_python, options, code=value, arguments=words[place:])
+            return InterpreterCall(is_python, options, code=value, arguments=command[place:])
         if letter[0] == "m":
-            return InterpreterCall(is_python, options, module=value, arguments=words[place:])
-    options = words[1:place]
-    place += words[place : place + 1] == ("--",)
-    if words[place : place + 1] in ((), ("-",)):
-        return InterpreterCall(is_python, options, arguments=words[place + 1 :], reads_input=True)
-    return InterpreterCall(is_python, options, script=words[place], arguments=words[place + 1 :])
+            return InterpreterCall(is_python, options, module=value, arguments=command[place:])
+    options = command[1:place]
+    place += command[place : place + 1] == ("--",)
+    if command[place : place + 1] in ((), ("-",)):
+        return InterpreterCall(is_python, options, arguments=command[place + 1 :], reads_input=True)
+    return InterpreterCall(is_python, options, script=command[place], arguments=command[place + 1 :])
 
 
 def reads_input(command: Sequence[str]) -> bool:

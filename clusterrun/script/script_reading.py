@@ -84,7 +84,7 @@ class Training:
 
 @frozen
 class Reading:
-    """What the statements of a script, or of a part of it, ask for."""
+    """The options, setup lines and command that a script, or a part of it, asks for."""
 
     training: Training | None = None
     # COMMAND of submit; () if nothing trains.
