@@ -158,8 +158,10 @@ class JobLooker:
         observed = with_flight_records(observed, settled, servers)
         launchers = tuple(self._launcher(process, bool(observed)) for process in self._processes.launchers)
         if self._processes.unreadable:
-            count = self._processes.unreadable
-            self._problems.setdefault(f"the variables of {count} processes cannot be read")
+            pids = self._processes.unreadable
+            self._problems.setdefault(
+                f"the variables of {len(pids)} processes cannot be read: {refusal(pids[0])}"
+            )
         return JobLook(
             self._node,
             clock,
@@ -411,12 +413,12 @@ def is_denied(problem: str, pid: int) -> bool:
 
 def refusal(pid: int) -> str:
     """Return which setting forbids to read the memory of another process of the same user."""
+    with suppress(OSError):
+        if os.stat(f"/proc/{pid}/environ").st_uid != os.getuid():
+            return "the ranks belong to another user, or have changed their rights: they permit no look"
     scope = proc.text(_SCOPE).strip()
     if scope in _SCOPES:
         return f"kernel.yama.ptrace_scope is {scope} there, so stacks may be read by {_SCOPES[scope]}"
-    with suppress(OSError):
-        if os.stat(f"/proc/{pid}").st_uid != os.getuid():
-            return "the ranks belong to another user, or have changed their rights: they permit no look"
     status, own = _status(pid), _status(os.getpid())
     if int(status.get("CapPrm", "0"), 16) & ~int(own.get("CapPrm", "0"), 16):
         return "the ranks have more rights than this step, which lacks CAP_SYS_PTRACE (as in a container)"

@@ -99,12 +99,15 @@ class RankProcess:
 
 @frozen
 class JobProcesses:
-    """The ranks of a job on this node, the launchers, and how many processes it has in all."""
+    """The ranks of a job on this node, the launchers, and how many processes it has in all.
+
+    unreadable: processes whose variables could not be read
+    """
 
     ranks: tuple[RankProcess, ...]
     launchers: tuple[JobProcess, ...]
     count: int
-    unreadable: int = 0
+    unreadable: tuple[int, ...] = ()
 
 
 def of_job(job_id: str, own_step: str, node: str) -> list[JobProcess]:
@@ -232,7 +235,7 @@ def sorted_out(processes: Sequence[JobProcess], loads_torch: Callable[[int], boo
         )
         ranks.append(RankProcess(placed, pid, environment))
     launchers = [process for process in processes if process.launcher and process.pid not in names]
-    unreadable = sum(not process.is_complete for process in processes)
+    unreadable = tuple(process.pid for process in processes if not process.is_complete)
     return JobProcesses(tuple(ranks), tuple(_outermost(launchers, by_pid)), len(processes), unreadable)
 
 

@@ -99,7 +99,20 @@ def test_a_step_without_the_right_to_look_says_which_and_shows_the_state(waits: 
     assert any(line.startswith("rank 0: no stack; state S") for line in diagnosis.evidence)
 
 
-@pytest.mark.parametrize(("scope", "who"), [("1", "root only"), ("2", "root only"), ("3", "nobody")])
+@pytest.mark.skipif(os.geteuid() != 0 or shutil.which("setpriv") is None, reason="it takes another user")
+def test_a_rank_of_another_user_is_called_so() -> None:
+    with subprocess.Popen(
+        ["setpriv", "--reuid=65534", "--clear-groups", "cat"], stdin=subprocess.PIPE
+    ) as rank:
+        until = time.monotonic() + 60
+        while proc.environment(rank.pid) and os.stat(f"/proc/{rank.pid}").st_uid == 0:
+            assert time.monotonic() < until
+            time.sleep(0.01)
+        assert "belong to another user" in refusal(rank.pid)
+        rank.kill()
+
+
+@pytest.mark.parametrize(("scope", "who"), [("1", "root only"), ("2", "root only"), ("3", "no process")])
 def test_the_kernels_setting_is_named_with_those_that_it_permits(
     scope: str, who: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
