@@ -97,14 +97,14 @@ def _notes(conversion: Conversion) -> list[str]:
 def line(spec: JobSpec, conversion: Conversion, verb: str) -> str:
     """Return the line for ``conversion``. Options of ``spec``, typed before COMMAND, take precedence."""
     plain = JobSpec(spec.command, spec.cwd)
-    words: list[str] = []
+    options: list[str] = []
     for name, value in conversion.options:
         option = CONFIGURABLE.get(name)
         if option and option.kind != "list" and getattr(spec, option.field) != getattr(plain, option.field):
             continue  # typed before COMMAND
-        words.append(f"--{name} {_quoted(name, value)}".rstrip())
-    words.append(shlex.join(conversion.command or ("COMMAND",)))
+        options.append(f"--{name} {_quoted(name, value)}".rstrip())
+    command = shlex.join(conversion.command or ("COMMAND",))
     if conversion.verb == "sweep" and verb == "submit":
         verb = "sweep"
     typed = submit_again.line(replace(spec, command=("COMMAND",)), verb, with_values=True)
-    return f"{typed.removesuffix(' COMMAND')} {' '.join(words)}"
+    return f"{typed.removesuffix(' COMMAND')} {' '.join((*options, command))}"

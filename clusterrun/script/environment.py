@@ -64,11 +64,11 @@ def not_obeyed(environment: Mapping[str, str], spec: JobSpec) -> str:
         for name, option in _WISHES.items()
         if environment.get(name) and not getattr(spec, option)
     }
-    given = {entry.removeprefix("--").partition("=")[0] for entry in spec.sbatch}
+    options_set = {entry.removeprefix("--").partition("=")[0] for entry in spec.sbatch}
     wishes |= {
         f"--sbatch {quote(f'{option}={environment[name]}')}": name
         for name, option in _PASSED_ON.items()
-        if environment.get(name) and option not in given
+        if environment.get(name) and option not in options_set
     }
     if not wishes:
         return ""

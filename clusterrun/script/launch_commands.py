@@ -138,8 +138,8 @@ def launch_in(arguments: Sequence[str], reads_inline: bool = True) -> LaunchComm
 
 def without_prefix(command: tuple[str, ...]) -> tuple[str, ...]:
     """Return ``command`` without ``env``, ``nohup`` and the like, and without assignments, in front of it."""
-    words = itertools.dropwhile(lambda word: word in _NEEDLESS_BEFORE or _ASSIGNMENT.match(word), command)
-    return tuple(words)
+    rest = itertools.dropwhile(lambda word: word in _NEEDLESS_BEFORE or _ASSIGNMENT.match(word), command)
+    return tuple(rest)
 
 
 def _launcher_behind(arguments: tuple[str, ...], start: int) -> int | None:
@@ -308,12 +308,12 @@ def _split(
             near = [full_name for full_name in table if full_name.startswith(name)]
             is_value = place < len(arguments) and _is_value(arguments[place], program)
             option = table[near[0]] if len(near) == 1 else LauncherOption(int(is_value), launcher_options.OWN)
-        words = () if equals else arguments[place : place + option.values]
-        place += len(words)
+        values = () if equals else arguments[place : place + option.values]
+        place += len(values)
         if option.role == launcher_options.MODULE:
             is_module = True
             continue
-        options.append((shlex.join((word, *words)), name, value or " ".join(words), option))
+        options.append((shlex.join((word, *values)), name, value or " ".join(values), option))
     return options, arguments[place:], is_module
 
 

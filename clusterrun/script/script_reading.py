@@ -163,8 +163,8 @@ def _read(scope: _Scope) -> Reading:
     before = _read_before(scope, statements[:place], training, of_training)
     setup = (*before.setup, *of_training.setup)
     if scope.arguments and any(_POSITIONAL.search(line) for line in setup):
-        words = [_setup_word(value, scope.source.constants) for value in scope.arguments]
-        setup = (f"set -- {' '.join(words)}", *setup)
+        shell_words = [_setup_word(value, scope.source.constants) for value in scope.arguments]
+        setup = (f"set -- {' '.join(shell_words)}", *setup)
     else:
         own_setup = [line for line in before.setup if not re.match(r"shift\b", line)]
         setup = (*own_setup, *of_training.setup)
@@ -230,27 +230,27 @@ def _kind_of_training(reading: Reading) -> TrainingKind:
     return reading.training.kind if reading.training else TrainingKind.PROGRAM
 
 
-def _started(scope: _Scope, words: tuple[str, ...], command: Command, line: int) -> Reading | None:
-    """Return what the shell script or the function asks for that ``words`` run; None for other programs.
+def _started(scope: _Scope, shell_words: tuple[str, ...], command: Command, line: int) -> Reading | None:
+    """Return what the script or function that ``shell_words`` run asks for; None for other programs.
 
-    ``words`` are the last ones of ``command``. All parts of another script get ``line``.
+    ``shell_words`` are the last ones of ``command``. All parts of another script get ``line``.
     """
-    if not words or scope.depth >= _MOST_DEPTH:
+    if not shell_words or scope.depth >= _MOST_DEPTH:
         return None
-    if function := scope.source.functions.get(words[0]):
+    if function := scope.source.functions.get(shell_words[0]):
         # A function that calls itself is not followed.
-        others = {name: body for name, body in scope.source.functions.items() if name != words[0]}
-        return _block(scope, function, command.last_values(len(words) - 1), functions=others)
-    text = inline_text(words)
-    place = words.index(text) + 1 if text else 0  # the word behind the text is its name
+        others = {name: body for name, body in scope.source.functions.items() if name != shell_words[0]}
+        return _block(scope, function, command.last_values(len(shell_words) - 1), functions=others)
+    text = inline_text(shell_words)
+    place = shell_words.index(text) + 1 if text else 0  # the word behind the text is its name
     if not text:
-        name = shell_script(words)
-        is_shell = name != words[0] or name.endswith((".sh", ".bash", ".slurm", ".sbatch"))
+        name = shell_script(shell_words)
+        is_shell = name != shell_words[0] or name.endswith((".sh", ".bash", ".slurm", ".sbatch"))
         text = scope.read_file(name) if is_shell and name else ""
-        place = words.index(name) if text else 0
+        place = shell_words.index(name) if text else 0
     if not text:
         return None
-    arguments = command.last_values(max(0, len(words) - place - 1))
+    arguments = command.last_values(max(0, len(shell_words) - place - 1))
     source = ShellSource(text, scope.source.constants, arguments, scope.source.functions)
     reading = _read(replace(scope, source=source, arguments=arguments, depth=scope.depth + 1))
     return replace(reading, parts=tuple(replace(part, line=line) for part in reading.parts))
@@ -277,13 +277,13 @@ def _block(
 def _plain_launch(names: tuple[str, ...]) -> LaunchCommand:
     """Return a launch of one process by ``names``, without a launcher."""
     environment: list[tuple[str, str]] = []
-    words = list(names)
-    while words and re.match(r"[A-Za-z_]\w*=", words[0]):
-        name, _, value = words.pop(0).partition("=")
+    shell_words = list(names)
+    while shell_words and re.match(r"[A-Za-z_]\w*=", shell_words[0]):
+        name, _, value = shell_words.pop(0).partition("=")
         environment.append((name, value))
-    while words and words[0] in ("time", "nohup", "exec", "command", "eval"):
-        words.pop(0)
-    return LaunchCommand("", command=without_python(tuple(words)), environment=tuple(environment))
+    while shell_words and shell_words[0] in ("time", "nohup", "exec", "command", "eval"):
+        shell_words.pop(0)
+    return LaunchCommand("", command=without_python(tuple(shell_words)), environment=tuple(environment))
 
 
 def _runs_python(names: tuple[str, ...]) -> bool:
@@ -336,11 +336,13 @@ def _block_reading(candidate: _Candidate, inner: Reading) -> Reading:
 
 def _is_of_every_node(candidate: _Candidate, placeholder: str) -> bool:
     """Return whether the launcher in a loop reads the number, or the name, of a node."""
-    words = candidate.training.command.names
-    if candidate.statement.loop_values and placeholder in " ".join(words):
+    shell_words = candidate.training.command.names
+    if candidate.statement.loop_values and placeholder in " ".join(shell_words):
         return True
-    name = next((words[place + 1] for place, word in enumerate(words[:-1]) if word in _NODE_NAMES), "")
-    name = next((word for word in words if word.startswith(("--nodelist=$", "-w$"))), name)
+    name = next(
+        (shell_words[place + 1] for place, word in enumerate(shell_words[:-1]) if word in _NODE_NAMES), ""
+    )
+    name = next((word for word in shell_words if word.startswith(("--nodelist=$", "-w$"))), name)
     return bool(candidate.training.launch.rank_launcher) and "$" in name
 
 
@@ -434,20 +436,20 @@ def _command(
 
     ``once``: words whose values setup lines compute.
     """
-    words = [word for word in launch.command if word not in ("$@", "$*")]
+    shell_words = [word for word in launch.command if word not in ("$@", "$*")]
     launcher = _accelerate(launch) if launch.keeps_accelerate else ""
-    if not launcher and not any(word in command.open_words for word in words):
-        return tuple(words)
+    if not launcher and not any(word in command.open_words for word in shell_words):
+        return tuple(shell_words)
     sources = dict(command.open_words)
     for place, (word, text) in enumerate(once.items(), 1):
         sources[word] = f'"${_ARGUMENT}{place}"' if '"' in text else f"${_ARGUMENT}{place}"
-    texts = [sources.get(word) or shlex.quote(word) for word in words]
+    texts = [sources.get(word) or shlex.quote(word) for word in shell_words]
     if any(name == "setup" and line.startswith("cd ") for name, line in launch.options):
         # The script's shell expands it before srun changes the directory.
         texts = [re.sub(r"\$PWD\b|\$\{PWD\}", "$SLURM_SUBMIT_DIR", text) for text in texts]
-    is_script = bool(words) and (words[0] == "-m" or words[0].endswith(".py"))
+    is_script = bool(shell_words) and (shell_words[0] == "-m" or shell_words[0].endswith(".py"))
     # A launcher of ranks starts a Python script, whatever its name.
-    is_script = is_script or bool(launch.rank_launcher and words[0] in command.open_words)
+    is_script = is_script or bool(launch.rank_launcher and shell_words[0] in command.open_words)
     text = " ".join((launcher or ("python" if is_script else ""), *texts)).strip()
     reads = variables_read([text])
     arrays = [
@@ -462,9 +464,10 @@ def _command(
 
 def _accelerate(launch: LaunchCommand) -> str:
     """Return the shell's text that starts accelerate once per node, with the options that only it knows."""
-    words = [word for option in launch.untranslated for word in shlex.split(option)]
+    shell_words = [word for option in launch.untranslated for word in shlex.split(option)]
     texts = [
-        word if word.startswith("$") else f'"{word}"' if "$" in word else shlex.quote(word) for word in words
+        word if word.startswith("$") else f'"{word}"' if "$" in word else shlex.quote(word)
+        for word in shell_words
     ]
     own_options = " ".join(texts)
     multi = "" if re.search(r"--(use|config)[_-]", own_options) else " --multi_gpu"
@@ -582,9 +585,9 @@ def _setup_text(statement: Statement) -> str:
     launch = launch_in(statement.commands[0].names, reads_inline=False) if statement.commands else None
     if not (statement.kind == "command" and launch and launch.command and _is_one_task(launch)):
         return statement.text
-    words, sources = statement.commands[0].names, statement.commands[0].open_words
-    command = words[len(words) - len(launch.command) :]
-    python = "python " if words[-len(command) - 1 :][:1] and launch.command[0].endswith(".py") else ""
+    shell_words, sources = statement.commands[0].names, statement.commands[0].open_words
+    command = shell_words[len(shell_words) - len(launch.command) :]
+    python = "python " if shell_words[-len(command) - 1 :][:1] and launch.command[0].endswith(".py") else ""
     return python + " ".join(sources.get(word) or shlex.quote(word) for word in command)
 
 

@@ -326,7 +326,7 @@ class ShellSource:
             redirections = [child for child in node.children if child.type.endswith("redirect")]
             if node.parent is not None and node.parent.type == "redirected_statement":
                 redirections += [child for child in node.parent.children if child.type.endswith("redirect")]
-            words: list[ShellWord] = []
+            shell_words: list[ShellWord] = []
             end = -1
             for child in node.named_children:
                 if child.type.endswith("redirect"):
@@ -334,12 +334,12 @@ class ShellSource:
                 word = ShellWord(self._text(child), self._values(child))
                 if child.start_byte == end:
                     # The grammar splits ``a/$b-$c`` behind its first dollar sign.
-                    text = words.pop().text + word.text
+                    text = shell_words.pop().text + word.text
                     word = ShellWord(text, (text,))
-                words.append(word)
+                shell_words.append(word)
                 end = child.end_byte
             yield Command(
-                _evaluated(words),
+                _evaluated(shell_words),
                 tuple(self._text(redirection) for redirection in redirections),
             )
             return
@@ -435,17 +435,17 @@ class ShellSource:
         return value if isinstance(value, tuple) == is_list else None
 
 
-def _evaluated(words: list[ShellWord]) -> tuple[ShellWord, ...]:
+def _evaluated(shell_words: list[ShellWord]) -> tuple[ShellWord, ...]:
     """Return the words of a command. ``eval`` reads its words once more."""
-    if not words or words[0].values != ("eval",) or len(words) < 2:
-        return tuple(words)
-    text = " ".join(value for word in words[1:] for value in word.values)
+    if not shell_words or shell_words[0].values != ("eval",) or len(shell_words) < 2:
+        return tuple(shell_words)
+    text = " ".join(value for word in shell_words[1:] for value in word.values)
     if text.startswith(("$", "`")):
-        return tuple(words)
+        return tuple(shell_words)
     try:
         values = shlex.split(text)
     except ValueError:
-        return tuple(words)
+        return tuple(shell_words)
     return tuple(
         ShellWord(f'"{value}"' if "$" in value else shlex.quote(value), (value,)) for value in values
     )
