@@ -21,6 +21,10 @@ from clusterrun.model.frozen import frozen, replace
 
 TOGETHER = (Doing.COLLECTIVE, Doing.RENDEZVOUS)
 MOST = 8
+# Switches a second above which a thread polls, and the share of a processor.
+POLLS, BUSY = 100.0, 0.2
+# Seconds by which the clocks of two looks, and the times at which a thread ran, may differ.
+SLACK = 0.5
 RAS_IS_NOT_ASKED = (
     "NCCL's RAS service listens in the ranks. It is not asked, because a request can crash a rank that makes "
     "a communicator (NVIDIA/nccl#2346). At your own risk: ncclras --verbose, on a node of the job"
@@ -49,20 +53,23 @@ class JobHistory:
 
     def __init__(self) -> None:
         self._since: dict[tuple[str, int], tuple[float, object]] = {}
-        self._switches: dict[tuple[str, int], int] = {}
+        # The clock and the switches at the newest look, of ranks in a collective.
+        self._looks: dict[tuple[str, int], tuple[float, int]] = {}
 
     def with_movement(self, rank: RankSnapshot) -> RankSnapshot:
         """Return ``rank`` as moved if it has left the collective in which an earlier look saw it.
 
-        The main thread of a rank sleeps in such a call, and no look stops it there.
+        The main thread of a rank sleeps in such a call, and at most a look wakes it. Some libraries poll.
         """
         process, key = rank.process, (rank.node, rank.process.pid)
-        before = self._switches.pop(key, -1)
-        if rank.location.doing is Doing.COLLECTIVE and not rank.stacks.native and process.switches >= 0:
-            if process.idle >= process.seconds:
-                self._switches[key] = process.switches
-            return replace(rank, moved=rank.moved or -1 < before < process.switches)
-        return rank
+        clock, switches = self._looks.pop(key, (rank.clock, process.switches))
+        if rank.location.doing is not Doing.COLLECTIVE or process.switches < 0 or process.idle < 0:
+            return rank
+        self._looks[key] = (rank.clock, process.switches)
+        seconds, more = rank.clock - clock, process.switches - switches
+        if process.busy > BUSY or more > POLLS * max(1.0, seconds):
+            return rank
+        return replace(rank, moved=rank.moved or (more > 0 and process.idle < seconds - SLACK))
 
     def still_for(self, rank: RankSnapshot, counters: Sequence[str]) -> float:
         """Return for how many seconds a rank has been in one place, as far as that was seen."""
@@ -244,7 +251,9 @@ def diagnose_looks(
     others as evidence.
     """
     worlds = worlds_of(looks, not mute)
-    if not worlds:
+    has_stacks = any(rank.snapshot.stacks.main for look in looks for rank in look.ranks)
+    # A task of srun without Python may be the shell that starts torchrun later.
+    if not worlds or (not has_stacks and any(map(_meets, looks))):
         diagnosis = _without_ranks(looks, mute)
         evidence = (*diagnosis.evidence, *_circumstances(looks, mute))
         return Judgement(replace(diagnosis, evidence=evidence))
@@ -318,13 +327,20 @@ def _nodes(nodes: Sequence[str]) -> str:
     return ", ".join(nodes[:MOST]) + (f" and {len(nodes) - MOST} more" if len(nodes) > MOST else "")
 
 
+def _meets(look: JobLook) -> SeenLauncher | None:
+    """Return the launcher of a node that waits for those of other nodes; None without one."""
+    waiting = (
+        launcher for launcher in look.launchers if any("rendezvous" in frame for frame in launcher.stack)
+    )
+    return next(waiting, None)
+
+
 def _without_ranks(looks: Sequence[JobLook], mute: Sequence[tuple[str, str]]) -> Diagnosis:
     """Return the diagnosis of a job in which no rank runs: its launchers may wait for each other."""
     meeting: dict[str, SeenLauncher] = {}
     for look in looks:
-        for launcher in look.launchers:
-            if any("/elastic/rendezvous/" in frame or "rendezvous" in frame for frame in launcher.stack):
-                meeting[look.node] = launcher
+        if launcher := _meets(look):
+            meeting[look.node] = launcher
     if meeting:
         first = next(iter(meeting.values()))
         absent = [look.node for look in looks if look.node not in meeting]

@@ -161,6 +161,7 @@ def test_ranks_that_began_another_call_since_the_last_look_move() -> None:
     late = sampled(2, stack=LOOP, size=3)
     assert not diagnose_looks(looks(*first, late), (), history).certain
     second = [sampled(0, idle=1.0, switches=60, size=3), sampled(1, idle=1.0, switches=60, size=3)]
+    second = [replace(rank, snapshot=replace(rank.snapshot, clock=NOW + 6)) for rank in second]
     judgement = diagnose_looks(looks(*second, late), (), history)
     assert (judgement.diagnosis.verdict, judgement.diagnosis.culprits) == (Verdict.NOTHING, ())
     assert judgement.diagnosis.message == "the ranks are making progress"
@@ -212,6 +213,25 @@ def test_the_holder_of_a_lock_that_waits_for_the_others_is_named() -> None:
     diagnosis = verdict(sampled(0, stack=BARRIER), *waits)
     assert (diagnosis.verdict, blamed(diagnosis)) == (Verdict.MISMATCH, [(0, "n0")])
     assert "it holds the lock of /scratch/cache.lock that ranks 1-3 wait for" in diagnosis.message
+
+
+@pytest.mark.parametrize(("switches", "is_blamed"), [(3, False), (5000, True)])
+@pytest.mark.parametrize("native", [(), ("c10d::Reducer::finalize",)])
+def test_a_slow_rank_of_a_job_that_steps_is_not_blamed(
+    switches: int, is_blamed: bool, native: tuple[str, ...]
+) -> None:
+    """All looks find the ranks in the same lines. A rank that polls in its call has many more switches."""
+    history = JobHistory()
+    for number in range(8):
+        counts = {"idle": 0.4, "switches": 100 + number * switches}
+        stack = LINE if native else ALL_REDUCE
+        ranks = [sampled(rank, stack=stack, native=native, **counts) for rank in range(3)] + [
+            sampled(3, stack=LOOP, idle=0.2)
+        ]
+        clock = NOW + 6 * number
+        late = [replace(rank, snapshot=replace(rank.snapshot, clock=clock)) for rank in ranks]
+        diagnosis = diagnose_looks(looks(*late), (), history).diagnosis
+    assert bool(diagnosis.culprits) == is_blamed
 
 
 # --- different calls ---
@@ -400,11 +420,16 @@ def test_a_rank_that_makes_a_larger_group_than_there_are_ranks_is_named() -> Non
 
 def test_launchers_that_wait_for_each_other_are_named_with_the_nodes_that_lack_one() -> None:
     torchrun = SeenLauncher("torchrun", 5, "S", ELASTIC)
-    look = [JobLook("n0", NOW, launchers=(torchrun,), processes=3), JobLook("n1", NOW, processes=1)]
-    diagnosis = diagnose_looks(look, (), JobHistory()).diagnosis
-    assert (diagnosis.verdict, blamed(diagnosis)) == (Verdict.NEVER_ARRIVED, [(-1, "n1")])
+    shell = sampled(1, "n1", stack=(), size=2)
+    for ranks in ((), (shell,)):  # a shell that will start torchrun has the number of a task
+        look = [
+            JobLook("n0", NOW, launchers=(torchrun,), processes=3),
+            JobLook("n1", NOW, ranks, processes=1),
+        ]
+        diagnosis = diagnose_looks(look, (), JobHistory()).diagnosis
+        assert (diagnosis.verdict, blamed(diagnosis)) == (Verdict.NEVER_ARRIVED, [(-1, "n1")])
     assert diagnosis.message == "torchrun on n0 waits for other nodes, and has started no rank"
-    assert diagnosis.evidence == ("torchrun on n0 is at dynamic_rendezvous.py:1 (x)",)
+    assert diagnosis.evidence[0] == "torchrun on n0 is at dynamic_rendezvous.py:1 (x)"
 
 
 def test_a_job_without_ranks_says_so() -> None:
