@@ -45,8 +45,14 @@ class OptionsThenProgram(click.Command):
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
         """Mark the beginning of a command that starts with ``-m``, which is not an option of ours."""
-        place = _module_at(self, args)
-        return super().parse_args(ctx, args if place is None else [*args[:place], "--", *args[place:]])
+        options = [option for option in self.params if isinstance(option, click.Option)]
+        takes_value = {name for option in options if not option.is_flag for name in option.opts}
+        place = 0
+        while args[place : place + 1] not in ([], ["--"], ["-m"]) and args[place].startswith("-"):
+            place += 2 if _takes_next(args[place], takes_value) else 1
+        if args[place : place + 1] == ["-m"]:
+            args = [*args[:place], "--", *args[place:]]
+        return super().parse_args(ctx, args)
 
     def get_params(self, ctx: click.Context) -> list[click.Parameter]:
         """Return our parameters. Completion within the user's command only sees that command."""
@@ -64,19 +70,6 @@ class OptionsThenProgram(click.Command):
 
 class Submit(OptionsThenProgram, GroupedCommand):
     """A command with all options of a submission, followed by the user's command."""
-
-
-def _module_at(command: click.Command, args: list[str]) -> int | None:
-    """Return the index of a ``-m`` among the options of ``command`` in ``args``, None if there is none."""
-    takes_value = {
-        name for p in command.params if isinstance(p, click.Option) and not p.is_flag for name in p.opts
-    }
-    place = 0
-    while place < len(args) and args[place].startswith("-") and args[place] != "--":
-        if args[place] == "-m":
-            return place
-        place += 2 if _takes_next(args[place], takes_value) else 1
-    return None
 
 
 def _takes_next(word: str, takes_value: set[str]) -> bool:
@@ -128,7 +121,22 @@ def submit(
     spec, context = to_spec(command, values, after), Context()
     warn_misplaced(spec, "submit")
     spec = standard_input.with_input(spec)
-    return dry(spec, context, as_json) if dry_run else _submit(spec, context, as_json, follow, wait)
+    if dry_run:
+        return dry(spec, context, as_json)
+    from clusterrun.operations.submit import send
+    from clusterrun.script.environment import not_obeyed
+
+    record, dropped = send(spec, context, say, standard_input.files(spec))
+    if dropped:
+        say(f"not passed to the job, because they would change it: {', '.join(dropped)}")
+        if unused := not_obeyed(context.environ, spec):
+            say(unused)
+    _announce(record, context, as_json, follow)
+    if not (follow or wait):
+        return ExitCode.DONE
+    from clusterrun.cli.follow_run import follow_to_end
+
+    return follow_to_end(context, record, follow)
 
 
 def warn_misplaced(spec: JobSpec, verb: str) -> None:
@@ -170,23 +178,6 @@ def _details(plan: Plan) -> Iterator[str]:
     if plan.cpus:
         yield f"CPUs per rank: {plan.cpus}"
     yield from described(plan.spec)
-
-
-def _submit(spec: JobSpec, context: Context, as_json: bool, follow: bool, wait: bool) -> int:
-    from clusterrun.operations.submit import send
-    from clusterrun.script.environment import not_obeyed
-
-    record, dropped = send(spec, context, say, standard_input.files(spec))
-    if dropped:
-        say(f"not passed to the job, because they would change it: {', '.join(dropped)}")
-        if unused := not_obeyed(context.environ, spec):
-            say(unused)
-    _announce(record, context, as_json, follow)
-    if not (follow or wait):
-        return ExitCode.DONE
-    from clusterrun.cli.follow_run import follow_to_end
-
-    return follow_to_end(context, record, follow)
 
 
 def _announce(record: RunRecord, context: Context, as_json: bool, follow: bool) -> None:

@@ -37,7 +37,17 @@ def settle(sources: Iterable[Source]) -> dict[str, Setting]:
     ``sources`` are strongest first; lists add up, weakest first.
     """
     strongest = list(sources)
-    settings = {option.name: _settled(option, strongest) for option in CONFIGURABLE.values()}
+    values_by_origin = [(source.origin, dict(source.values)) for source in strongest]
+    settings = {}
+    for name, option in CONFIGURABLE.items():
+        values = [(chosen[name], origin) for origin, chosen in values_by_origin if name in chosen]
+        if not values:
+            settings[name] = Setting(name, option.default, DEFAULT)
+        elif option.kind != "list":
+            settings[name] = Setting(name, *values[0])
+        else:
+            items = tuple(item for value, _ in reversed(values) if isinstance(value, tuple) for item in value)
+            settings[name] = Setting(name, items, " + ".join(origin for _, origin in reversed(values)))
     _check_no_requeue(settings["requeue"], strongest)
     return {**settings, **_requeue_implied(settings, [source.origin for source in strongest])}
 
@@ -81,16 +91,6 @@ def _requeue_implied(settings: Mapping[str, Setting], origins: list[str]) -> dic
     if no < way:
         return {"requeue-by": Setting("requeue-by", "", whether.origin)}
     return {"requeue": Setting("requeue", True, how.origin)}
-
-
-def _settled(option: Option, sources: list[Source]) -> Setting:
-    values = [(dict(s.values)[option.name], s.origin) for s in sources if option.name in dict(s.values)]
-    if not values:
-        return Setting(option.name, option.default, DEFAULT)
-    if option.kind != "list":
-        return Setting(option.name, values[0][0], values[0][1])
-    items = tuple(item for value, _ in reversed(values) if isinstance(value, tuple) for item in value)
-    return Setting(option.name, items, " + ".join(origin for _, origin in reversed(values)))
 
 
 def from_environment(environ: Mapping[str, str]) -> list[Source]:

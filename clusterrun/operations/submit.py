@@ -108,7 +108,12 @@ def submit_facts(spec: JobSpec, context: Context, allocation: str = "") -> Submi
     spec = replace(spec, after=tuple(_job_ids(spec.after, context)))
     offered = Offered(context) if site.slurm and not allocation else None
     spec, whole = _whole_nodes(spec, context) if offered else (spec, ())
-    spec, avoided = _without_unfit_nodes(spec, context, site, offered)
+    avoided: tuple[str, ...] = ()
+    if spec.avoid_bad and offered:
+        now = context.clock.now()
+        records = recall(findings_folder(context.store.home, site.cluster), now - spec.bad_since)
+        target = partition_limits.target_partition(spec, offered.partitions())
+        spec, avoided = keep_off(spec, records, now, target.nodes if target else 0)
     site, shared = _sharing_cpus(spec, context, site, offered)
     few = _few_ports(spec, context) if site.slurm else ()
     srun_options = [sbatch_options.word(option) for option in sbatch_options.passed(spec.srun, "--srun")]
@@ -193,18 +198,6 @@ def _few_ports(spec: JobSpec, context: Context) -> tuple[str, ...]:
         f"SrunPortRange of slurm.conf has {ports} ports, and srun over {spec.nodes} nodes opens {needed}: "
         "a launch may fail for want of ports; Slurm's manual advises 1,000 and more (ask its administrators)",
     )
-
-
-def _without_unfit_nodes(
-    spec: JobSpec, context: Context, site: MachineFacts, offered: Offered | None
-) -> tuple[JobSpec, tuple[str, ...]]:
-    """Return ``spec`` without the nodes that were unfit lately if --avoid-bad is set, and notices."""
-    if not spec.avoid_bad or offered is None:
-        return spec, ()
-    now = context.clock.now()
-    records = recall(findings_folder(context.store.home, site.cluster), now - spec.bad_since)
-    target = partition_limits.target_partition(spec, offered.partitions())
-    return keep_off(spec, records, now, target.nodes if target else 0)
 
 
 def _sharing_cpus(
