@@ -82,8 +82,8 @@ AGENT_BUGS = (
     Mutant(
         "the loss of the shim is ignored",
         "agent/agent",
-        "        self._leave_at_once(now, 1)\n\n    def _on_farewell",
-        "\n    def _on_farewell",
+        "        self._leave_at_once(now, 1)\n\n    def on_farewell",
+        "\n    def on_farewell",
     ),
     Mutant(
         "the port is given back when ranks start",
