@@ -147,10 +147,10 @@ def _read_array(text: str) -> _Array:
         values = f"range({start},{end},{step})" if step > 1 else f"range({start},{end})"
     else:
         for part in indices.split(","):
-            match = re.fullmatch(r"(\d+)(?:-(\d+))?", part)
+            match = re.fullmatch(r"(\d+)(?:-(\d+)(?::([1-9]\d*))?)?", part)
             if not match:
                 return _Array()
-            tasks += range(int(match[1]), int(match[2] or match[1]) + 1)
+            tasks += range(int(match[1]), int(match[2] or match[1]) + 1, int(match[3] or 1))
         values = ",".join(map(str, tasks))
     if not tasks:
         return _Array()

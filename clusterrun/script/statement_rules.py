@@ -94,6 +94,13 @@ RULES = (
     Rule(lambda facts: facts.statement.is_broken, _UNTRANSLATED, "it is no complete shell code: see bash -n"),
     Rule(
         lambda facts: (
+            facts.name == "sbatch" or re.search(r"(?:\$\(|`) *sbatch\b", facts.statement.text) is not None
+        ),
+        _UNTRANSLATED,
+        "it queues another job: --requeue continues a run, --after orders several",
+    ),
+    Rule(
+        lambda facts: (
             bool(facts.statement.sets) and facts.statement.sets <= RENDEZVOUS and not facts.is_read_by_setup
         ),
         _NEEDLESS,
@@ -156,11 +163,6 @@ RULES = (
         lambda facts: facts.name == "shift",
         _NEEDLESS,
         "the arguments after it are in the line",
-    ),
-    Rule(
-        lambda facts: facts.name == "sbatch",
-        _UNTRANSLATED,
-        "it queues another job: --requeue continues a run, --after orders several",
     ),
     Rule(lambda facts: facts.name == "exit", _UNTRANSLATED, "the script ends here"),
     Rule(

@@ -119,8 +119,8 @@ def test_a_script_becomes_a_line(lines: str, line: str) -> None:
             "--set 'task=range(0,4)' --at-most 2 --env 'SLURM_ARRAY_TASK_ID={task}' t.py '{task}'",
         ),
         (
-            "#SBATCH -a 1,4-5\npython t.py $SLURM_ARRAY_TASK_ID",
-            "--set task=1,4,5 --env 'SLURM_ARRAY_TASK_ID={task}' t.py '{task}'",
+            "#SBATCH -a 1,4-8:4\npython t.py $SLURM_ARRAY_TASK_ID",
+            "--set task=1,4,8 --env 'SLURM_ARRAY_TASK_ID={task}' t.py '{task}'",
         ),
         ("for lr in 0.1 1; do python t.py $lr; done", "--set lr=0.1,1 --at-most 1 t.py '{lr}'"),
         ("for i in {1..3}; do srun python t.py $i; done", "--set i=1,2,3 --at-most 1 t.py '{i}'"),
@@ -290,6 +290,7 @@ def test_arguments_of_a_script_that_the_command_starts_are_followed() -> None:
         ("#SBATCH --export=NONE\nsrun python t.py", 2),
         ("C=$(pick)\n$C\nsrun python t.py", 3),
         ("until srun python t.py; do sleep 1; done", 2),
+        ("id=$(sbatch --parsable a.sbatch)\nsrun python t.py", 2),
         ("while read -r lr; do srun python t.py $lr; done < grid.txt", 2),
         ("#SBATCH -N 2 --ntasks-per-node=2\nsrun -N1 -n2 python t.py", 2),
         ("#SBATCH -N 1 --gpus=4\ntorchrun --nproc_per_node 2 t.py", 2),
