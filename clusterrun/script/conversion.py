@@ -11,7 +11,7 @@ import shlex
 from collections.abc import Callable, Iterator
 
 from clusterrun.model.errors import BadInput
-from clusterrun.model.frozen import frozen
+from clusterrun.model.frozen import frozen, replace
 from clusterrun.script.batch_scripts import Conversion, Part, PartOutcome
 from clusterrun.script.directives import (
     Directive,
@@ -23,7 +23,7 @@ from clusterrun.script.directives import (
 )
 from clusterrun.script.interpreter_calls import SHELLS
 from clusterrun.script.launch_commands import LaunchCommand
-from clusterrun.script.script_reading import TrainingKind, read_script, variables_read
+from clusterrun.script.script_reading import Reading, TrainingKind, read_script, variables_read
 from clusterrun.script.shell_source import ShellSource
 
 # Directives that separate the parts of a heterogeneous job.
@@ -43,6 +43,28 @@ class _Array:
     limit: int = 0
     # Slurm's variables about the array. The array of a sweep counts from 0, in steps of 1.
     counts: tuple[tuple[str, str], ...] = ()
+
+    @property
+    def index(self) -> dict[str, str]:
+        return {"SLURM_ARRAY_TASK_ID": "{task}"} if self.values else {}
+
+
+@frozen
+class _Script:
+    """A batch script, as it was read."""
+
+    directives: tuple[Directive, ...]
+    array: _Array
+    reading: Reading
+    # Empty if no command trains.
+    launch: LaunchCommand
+    translated: Translated
+
+    @property
+    def is_single(self) -> bool:
+        """Return whether its command runs once, without a launcher."""
+        training = self.reading.training
+        return training is not None and training.kind is not TrainingKind.LAUNCHED
 
 
 def convert(
@@ -64,13 +86,26 @@ def convert(
             f"the script is written for {shebang[2:].strip()}, not for a shell",
             "submit it as it is: clusterrun submit [OPTIONS] SCRIPT, with its #SBATCH options as options",
         )
+    script = _read(text, read_file, arguments)
+    variables = _variables(script, read_file)
+    options = (*_options(script, variables), *(("setup", line) for line in _setup(script, variables)))
+    parts = sorted((*_directive_parts(script), *script.reading.parts), key=lambda part: part.line)
+    verb = "sweep" if script.array.values or script.reading.sweeps else "submit"
+    return Conversion(verb, options, script.reading.command, tuple(parts))
 
-    # Read.
+
+def _read(text: str, read_file: Callable[[str], str], arguments: tuple[str, ...] | None) -> _Script:
+    """Read the directives and the statements. Raises ``BadInput`` for a job of several programs."""
     directives = read_directives(text)
     array = _read_array({directive.name: directive.value for directive in directives}.get("array", ""))
-    index = {"SLURM_ARRAY_TASK_ID": "{task}"} if array.values else {}
     counts = {**task_counts(directives), **dict(array.counts)}
-    reading = read_script(ShellSource(text, {**counts, **index}, arguments), read_file, arguments)
+    source = ShellSource(text, {**counts, **array.index}, arguments)
+    reading = read_script(source, read_file, arguments)
+    # The job has other numbers of tasks than the script.
+    setup = reading.setup
+    for name, value in counts.items():
+        setup = tuple(re.sub(rf"\$(?:{name}\b|\{{{name}\}})", value, line) for line in setup)
+    reading = replace(reading, setup=setup)
     launch = reading.training.launch if reading.training else LaunchCommand("")
     separate = {directive.name: directive.line for directive in directives if directive.name in _SEPARATE}
     if separate or ":" in launch.command or any("multi-prog" in option for option in launch.untranslated):
@@ -79,23 +114,26 @@ def convert(
             f"the script starts several programs as one job{where}",
             "clusterrun starts one program in all ranks: let it choose its part by RANK, or submit each part",
         )
+    return _Script(directives, array, reading, launch, translate(directives, launch))
 
-    # Plan.
-    translated = translate(directives, launch)
-    is_single = reading.training is not None and reading.training.kind is not TrainingKind.LAUNCHED
-    sizes, runs_per_node = _sizes(translated, launch if reading.training else None, is_single)
-    lines = [_with_counts(line, counts) for line in reading.setup]
-    read_in_setup = variables_read(lines)
-    read_anywhere = variables_read((*reading.command, *reading.setup))
+
+def _variables(script: _Script, read_file: Callable[[str], str]) -> list[tuple[str, str]]:
+    """Return the variables of a sweep or an array that the ranks or the setup lines read."""
+    reading = script.reading
+    names = variables_read((*reading.command, *reading.setup))
     # A training script may read the index of an array, whether the batch script does or not.
     programs = " ".join(read_file(word) for word in reading.command if word.endswith(".py"))
-    variables = [
-        *index.items(),
-        *((name, value) for name, value in array.counts if name in programs),
-        *((name, f"{{{name}}}") for name, _ in reading.sweeps if name in read_anywhere),
+    return [
+        *script.array.index.items(),
+        *((name, value) for name, value in script.array.counts if name in programs),
+        *((name, f"{{{name}}}") for name, _ in reading.sweeps if name in names),
     ]
 
-    # Print.
+
+def _options(script: _Script, variables: list[tuple[str, str]]) -> list[tuple[str, str]]:
+    """Return the options of the line, without the setup lines."""
+    array, reading, launch = script.array, script.reading, script.launch
+    sizes, runs_per_node = _sizes(script)
     options = [*sizes]
     if array.values:
         options.append(("set", f"task={array.values}"))
@@ -111,7 +149,8 @@ def convert(
     options += [("set", f"{name}={values}") for name, values in reading.sweeps]
     if reading.sweeps and not array.values and not reading.in_background:
         options.append(("at-most", "1"))
-    options += [("env", f"{name}={value}") for name, value in variables if name not in read_in_setup]
+    in_setup = variables_read(reading.setup)
+    options += [("env", f"{name}={value}") for name, value in variables if name not in in_setup]
     if runs_per_node:
         options.append(("per-node", ""))
     of_directives = {name for name, _ in options}
@@ -123,17 +162,21 @@ def convert(
         options.append(("max-restarts", str(launch.max_restarts)))
     # The script's variables are known in its setup lines, and not where the line is typed.
     options += [("env", f"{name}={value}") for name, value in launch.environment if "$" not in value]
-    options += reading.options
-    folders = [directive.value for directive in directives if directive.name == "chdir"]
-    setup = [f"cd {shlex.quote(folder)}" for folder in folders if folder != "."]
-    setup += [f"export {name}={value}" for name, value in variables if name in read_in_setup]
-    setup += lines
-    setup += [f'export {name}="{value}"' for name, value in launch.environment if "$" in value]
-    options += [("setup", line) for line in setup]
-    options += [option for option in launch.options if option[0] == "setup"]
-    parts = [*_directive_parts(directives, translated, bool(array.values), is_single), *reading.parts]
-    verb = "sweep" if array.values or reading.sweeps else "submit"
-    return Conversion(verb, tuple(options), reading.command, tuple(sorted(parts, key=lambda part: part.line)))
+    return [*options, *reading.options]
+
+
+def _setup(script: _Script, variables: list[tuple[str, str]]) -> list[str]:
+    """Return the setup lines in their order."""
+    launch, setup = script.launch, script.reading.setup
+    in_setup = variables_read(setup)
+    folders = [directive.value for directive in script.directives if directive.name == "chdir"]
+    return [
+        *(f"cd {shlex.quote(folder)}" for folder in folders if folder != "."),
+        *(f"export {name}={value}" for name, value in variables if name in in_setup),
+        *setup,
+        *(f'export {name}="{value}"' for name, value in launch.environment if "$" in value),
+        *(value for name, value in launch.options if name == "setup"),
+    ]
 
 
 def _read_array(text: str) -> _Array:
@@ -159,54 +202,42 @@ def _read_array(text: str) -> _Array:
     return _Array(values, last_number(limit), named)
 
 
-def _sizes(
-    translated: Translated, launch: LaunchCommand | None, is_single: bool
-) -> tuple[list[tuple[str, str]], bool]:
+def _sizes(script: _Script) -> tuple[list[tuple[str, str]], bool]:
     """Return the options, and whether COMMAND runs once per node.
 
     A program that a script starts once per node, beside several GPUs, starts its own processes there.
-    ``launch``: None if no command trains. ``is_single``: the command runs once, without a launcher.
     """
-    options = list(translated.options)
-    if launch is None:
+    options, launch = list(script.translated.options), script.launch
+    if script.reading.training is None:
         return options, False
     if launch.keeps_accelerate:
         return options, True
     if launch.per_node or launch.rank_launcher or (launch.total and not launch.is_scheduler):
         return options, False
-    if is_single:
+    if script.is_single:
         options = [option for option in options if option[0] != "nodes"]
-    tasks = 1 if is_single else max(translated.tasks_per_node, 1)
-    if tasks == 1 and translated.gpus_per_node > 1:
+    tasks = 1 if script.is_single else max(script.translated.tasks_per_node, 1)
+    if tasks == 1 and script.translated.gpus_per_node > 1:
         return options, True
-    if is_single:
+    if script.is_single:
         options = [option for option in options if option[0] != "ranks-per-node"]
     return options, False
 
 
-def _directive_parts(
-    directives: tuple[Directive, ...], translated: Translated, is_array: bool, is_single: bool
-) -> Iterator[Part]:
+def _directive_parts(script: _Script) -> Iterator[Part]:
     """Yield what becomes of each ``#SBATCH`` option."""
-    needless, refused = dict(translated.needless), dict(translated.refused)
-    for directive in directives:
+    needless, refused = dict(script.translated.needless), dict(script.translated.refused)
+    for directive in script.directives:
         outcome, reason = PartOutcome.OPTION, ""
         if directive in needless:
             outcome, reason = PartOutcome.NEEDLESS, needless[directive]
-        elif is_single and directive.name in _TASKS and last_number(directive.value) > 1:
+        elif script.is_single and directive.name in _TASKS and last_number(directive.value) > 1:
             outcome = PartOutcome.NEEDLESS
             reason = "without srun the command runs once, on the first node"
         elif directive.name == "chdir" and directive.value == ".":
             outcome, reason = PartOutcome.NEEDLESS, "ranks start where submit is called"
         elif directive.name == "chdir":
             outcome = PartOutcome.SETUP
-        elif directive in refused and not (directive.name == "array" and is_array):
+        elif directive in refused and not (directive.name == "array" and script.array.values):
             outcome, reason = PartOutcome.UNTRANSLATED, refused[directive]
         yield Part(directive.line, directive.text, outcome, reason)
-
-
-def _with_counts(text: str, counts: dict[str, str]) -> str:
-    """Return a setup line with the numbers of tasks of the script, which the job has others of."""
-    for name, value in counts.items():
-        text = re.sub(rf"\$(?:{name}\b|\{{{name}\}})", value, text)
-    return text
