@@ -14,7 +14,7 @@ from clusterrun.diagnosis.decide import Judgement, decide
 from clusterrun.diagnosis.evidence import JobSnapshot, ProcessSample, RankSnapshot
 from clusterrun.diagnosis.job_looks import JobLook, SeenLauncher, SeenRank
 from clusterrun.diagnosis.rules import absent_rank
-from clusterrun.diagnosis.stacks import Doing, polls_for_lock_file, short
+from clusterrun.diagnosis.stacks import Doing, polls_for_lock_file, script_has_ended, short
 from clusterrun.diagnosis.verdict import Culprit, Diagnosis, Verdict, ranks_in_words
 from clusterrun.diagnosis.vote import RankVote
 from clusterrun.model.frozen import frozen, replace
@@ -175,7 +175,12 @@ def judge_world(world: JobWorld, history: JobHistory, mute: Sequence[tuple[str, 
     telling = waiting if len(polling) == len(waiting) else [rank for rank in waiting if rank not in polling]
     telling = telling or [rank for rank in world.ranks if rank.state]
     since_begun = min((still[rank.rank] for rank in telling), default=math.inf)
-    by_chance = [rank for rank in telling if not polls_for_lock_file(rank.stacks.main)]
+    stacks = {rank.rank: rank.stacks.main for rank in telling}
+    by_chance = [
+        rank
+        for rank in telling
+        if not (polls_for_lock_file(stacks[rank.rank]) or script_has_ended(stacks[rank.rank]))
+    ]
     if not waiting and any(-1 < rank.process.idle < rank.process.seconds for rank in by_chance):
         since_begun = 0.0  # it ran during the look: found in one line by chance, or it polls there
     # A rank may have ended a moment ago, as the others are about to.

@@ -234,6 +234,17 @@ def test_a_slow_rank_of_a_job_that_steps_is_not_blamed(
     assert bool(diagnosis.culprits) == is_blamed
 
 
+def test_a_rank_that_polls_after_the_end_of_its_script_is_named_by_the_second_look() -> None:
+    stack = ("/home/me/train.py:9 flush",)  # an atexit function
+    history = JobHistory()
+    for clock in (NOW, NOW + 30):
+        rank = sampled(0, stack=stack, idle=0.0, size=2)
+        rank = replace(rank, snapshot=replace(rank.snapshot, clock=clock))
+        diagnosis = diagnose_looks(looks(rank), (), history).diagnosis
+    assert (diagnosis.verdict, blamed(diagnosis)) == (Verdict.NEVER_ARRIVED, [(0, "n0")])
+    assert "its script has ended, and its process has not" in diagnosis.message
+
+
 # --- different calls ---
 
 
