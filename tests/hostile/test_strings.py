@@ -68,7 +68,7 @@ CORPUS = (
     *("@{quoted:cwd}@", "{% raw %}", "{1..3}", "packjob", "hetjob", "x" * 3000, "NaN", "null", '{"a": 1}'),
 )
 PIECES = (*CORPUS, *map(chr, range(1, 256)), "a", "b", " ")
-SEEDS = (1, 2, 3)
+SEEDS = (1, 2)
 
 
 def strings(seed: int, count: int) -> list[str]:

@@ -149,17 +149,29 @@ def reader(cluster: Lab, tmp_path_factory: pytest.TempPathFactory) -> Reader:
     return typing
 
 
-def lines() -> list[object]:
-    message = {(entry.document, entry.line): entry for entry in every() if not entry.why_not}
-    return [pytest.param(entry.line, id=f"{entry.document}:{entry.number}") for entry in message.values()]
+def is_beside(line: str) -> bool:
+    return shlex.split(line, comments=True)[1] in BESIDE
+
+
+def lines() -> list[Example]:
+    """Every example that is run, once."""
+    by_line: dict[str, Example] = {}
+    for entry in every():
+        if not entry.why_not:
+            by_line.setdefault(entry.line, entry)
+    return list(by_line.values())
+
+
+def alone() -> list[object]:
+    examples = [entry for entry in lines() if not is_beside(entry.line)]
+    return [pytest.param(entry.line, id=f"{entry.document}:{entry.number}") for entry in examples]
 
 
 @pytest.mark.lab
 @pytest.mark.slow
-@pytest.mark.parametrize("line", lines())
+@pytest.mark.parametrize("line", alone())
 def test_an_example_does_what_it_says(line: str, reader: Reader) -> None:
     tokens = shlex.split(line, comments=True)
-    home = "other" if tokens[1] in BESIDE else "home"
     if tokens[1] == "submit" and "--dry-run" not in tokens:
         dry = "--dry-run" if any(word.startswith("jobs/") for word in tokens) else "--wait"
         line = line.replace("submit", f"submit {dry}", 1)
@@ -169,11 +181,20 @@ def test_an_example_does_what_it_says(line: str, reader: Reader) -> None:
         line = line.replace("scaling", "scaling --dry-run --oversubscribe", 1)
     elif tokens[1] == "report":
         leave_report(CommandLine(reader.folder, {"CLUSTERRUN_HOME": str(reader.folder / "home")}), FOUND)
-    elif tokens[1] == "top" and "--once" not in tokens:
-        line = f"timeout --preserve-status --signal INT 8 {line}"
-    if home == "other":
-        reader.stays()
-    result = reader.type(line, home)
-    if home == "other":
-        reader.type("clusterrun cancel stays", home)
+    result = reader.type(line)
     assert result.code == 0, (line, result.out[-2000:], result.err[-2000:])
+
+
+@pytest.mark.lab
+@pytest.mark.slow
+def test_examples_that_want_a_live_run_do_what_they_say(reader: Reader) -> None:
+    examples = [entry.line for entry in lines() if is_beside(entry.line)]
+    assert len(examples) > 5
+    reader.stays()
+    for line in examples:
+        tokens = shlex.split(line, comments=True)
+        if tokens[1] == "top" and "--once" not in tokens:
+            line = f"timeout --preserve-status --signal INT 8 {line}"
+        result = reader.type(line, "other")
+        assert result.code == 0, (line, result.out[-2000:], result.err[-2000:])
+    reader.type("clusterrun cancel stays", "other")

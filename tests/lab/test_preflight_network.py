@@ -27,7 +27,6 @@ HERE = (
     "slow link of a pair",
     "node frozen during the check",
     "own name is 127.0.1.1",
-    "2 nodes, one corrupts, a spare",
     "three of twelve",
 )
 """The others are run by hand: python -m benchmarks.bench_preflight_faults."""
