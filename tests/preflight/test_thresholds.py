@@ -10,7 +10,7 @@ from clusterrun.model import limits as table
 from clusterrun.model.frozen import fields, replace
 from clusterrun.model.preflight_report import Grade
 from clusterrun.preflight.thresholds import (
-    Thresholds,
+    DEFAULTS,
     for_backend,
     limit,
     limits_of,
@@ -19,7 +19,7 @@ from clusterrun.preflight.thresholds import (
     outliers,
 )
 
-LIMITS = Thresholds()
+LIMITS = DEFAULTS
 rates = st.floats(0.001, 1e6)
 
 

@@ -36,18 +36,17 @@ def sure(limits: Thresholds) -> float:
 
 
 class Prices:
-    """The prices of causes among ``count`` nodes, and the leads that blame requires; in nats.
+    """The prices of causes among ``count`` nodes, and a lead that blame requires; in nats.
 
     ``node``: a faulty node. It may be any of them, or none. So more nodes do not
     raise the chance of a wrong name.
     ``part``: one side of a node, or a group that is cut off.
     ``link``: a bad link. It may be at any node, too.
-    ``sure``: the lead over chance. ``likelier``: the lead over every other cause. Another cause may seem as
+    ``likelier``: the lead over every other cause. Another cause may seem as
     good by luck, which is as likely as that there is one more cause: a part or a link.
     """
 
-    def __init__(self, count: int, limits: Thresholds) -> None:
-        self.sure = sure(limits)
+    def __init__(self, count: int) -> None:
         self.node = math.log(count + 1)
         self.part = self.node + RARER
         self.link = max(RARE_LINK, self.node)

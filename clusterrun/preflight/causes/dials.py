@@ -7,6 +7,7 @@ from collections.abc import Iterable
 from clusterrun.model.frozen import frozen
 from clusterrun.preflight.causes.ways import Parts, Way, WayCause, WayTest, explain
 from clusterrun.preflight.tasks import DialAnswer, DialTask
+from clusterrun.preflight.thresholds import SLOW_ANSWER_SECONDS
 
 # The item of a way test that stands for large packets. The other items are TCP ports.
 LARGE = 0
@@ -66,10 +67,6 @@ class ConnectTrouble:
     why: str = ""
 
 
-# A slower connection needed a second attempt: Linux repeats a SYN after one second.
-SLOW_CONNECT_SECONDS = 0.9
-
-
 class Dials:
     """All dials of a check."""
 
@@ -88,7 +85,7 @@ class Dials:
             way.large = dialled.large or (way.large and way.rounds > 0)
             way.rounds += 1
             way.missed = way.missed or bool(dialled.silent)
-            way.slow = way.slow or dialled.slowest >= SLOW_CONNECT_SECONDS
+            way.slow = way.slow or dialled.slowest >= SLOW_ANSWER_SECONDS
             way.tried |= ports
             way.refused.update(dialled.refused)
             way.good |= ports - {*dialled.silent, *dialled.refused}

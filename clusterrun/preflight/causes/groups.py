@@ -1,6 +1,6 @@
 """Find nodes that make only larger groups fail: one threshold per node.
 
-**Observations.** For each group of nodes, how many of its tests passed and failed. All pairs passed.
+**Observations.** For each group of nodes, how many of its tests passed and failed. All pairs passed before.
 
 **Model.** A node makes groups of ``k`` nodes and more fail. Its threshold ``k`` is unknown, and mostly larger
 than the set. ``P(k) ~ 1 / k ** 2``, so the chance of a threshold above ``w`` and up to ``s`` is in proportion
@@ -23,16 +23,16 @@ from itertools import accumulate
 from clusterrun.model.frozen import frozen
 from clusterrun.preflight.causes.cover import sure
 from clusterrun.preflight.observations import GroupTest
-from clusterrun.preflight.thresholds import FEW_NODES, Thresholds
+from clusterrun.preflight.thresholds import (
+    DEFAULTS,
+    FEW_NODES,
+    MOST_ROUNDS,
+    SMALLEST_GROUP,
+    WITNESSES,
+    Thresholds,
+)
 
 Group = frozenset[int]
-
-# All pairs of nodes were tested before this search begins.
-PAIR = 2
-# The limit of rounds. Simulated sets of 6 to 64 nodes need 61 at most.
-MOST_ROUNDS = 60
-# The search ends after this many rounds without news: larger groups never pass, or nodes fail together.
-MOST_BARREN = 12
 
 
 @frozen
@@ -59,7 +59,7 @@ class GroupExplanation:
     ) -> None:
         self.nodes, self.failed, self.passed = nodes, failed, passed
         self.nats_of_failure, self.sure = math.log(1 / limits.noise), sure(limits)
-        self.works = dict.fromkeys(nodes, PAIR)
+        self.works = dict.fromkeys(nodes, SMALLEST_GROUP)
         for group in passed:
             for node in group:
                 self.works[node] = max(self.works[node], len(group))
@@ -78,7 +78,7 @@ class GroupExplanation:
 
     def is_no_chance(self, failures: int) -> bool:
         """Return whether so many failures exceed chance by what blame requires, for any of the nodes."""
-        return self.nats_of_failure * failures >= self.sure + math.log(max(PAIR, len(self.nodes)))
+        return self.nats_of_failure * failures >= self.sure + math.log(max(SMALLEST_GROUP, len(self.nodes)))
 
     def culprit(self, groups: Sequence[Group]) -> int | None:
         """Return the only node that explains these failures, if they are too many for chance; else None.
@@ -137,7 +137,7 @@ class GroupExplanation:
 class GroupSearch:
     """Asks for rounds of disjoint groups. Begin it after all nodes failed together, though no pair does."""
 
-    def __init__(self, nodes: Sequence[int], limits: Thresholds = Thresholds()) -> None:  # noqa: B008
+    def __init__(self, nodes: Sequence[int], limits: Thresholds = DEFAULTS) -> None:
         self._order, self._limits = tuple(nodes), limits
         # The log: tests by group.
         self._failed: Counter[Group] = Counter({frozenset(nodes): 1})
@@ -186,14 +186,14 @@ class GroupSearch:
     def next_round(self) -> tuple[tuple[int, ...], ...]:
         """Return the groups to test at once, disjoint; () if the search has ended. Repeated calls agree."""
         if self._pending is None:
-            is_over = self._rounds >= MOST_ROUNDS or self._barren > MOST_BARREN
+            is_over = self._barren > MOST_ROUNDS
             self._pending = () if is_over else tuple(map(self._in_order, self._choose()))
         return self._pending
 
     def _choose(self) -> list[Group]:
         explanation, failed = self._explanation, self._failed
         rest, failing = explanation.rest, explanation.failing
-        if len(rest) <= PAIR:
+        if len(rest) <= SMALLEST_GROUP:
             return []
         if not failing:
             return list(self._compare_guilty()) if rest in self._passed else [rest]
@@ -204,7 +204,8 @@ class GroupSearch:
         culprit = explanation.culprit(failing)
         if culprit is not None and not explanation.is_no_chance(failed[rest - {culprit}] + 1):
             return [rest - {culprit}]  # if the others pass together, it is guilty
-        if self._barren > PAIR and not frozenset.intersection(*failing):  # at least two nodes are at fault
+        # At least two nodes are at fault if none is in all groups that failed.
+        if self._barren > WITNESSES and not frozenset.intersection(*failing):
             pairs = explanation.explaining_pairs()
             if not pairs:
                 return []  # no two nodes explain all failures: the set is at fault
@@ -221,7 +222,7 @@ class GroupSearch:
                     free -= test | set(explanation.suspects(group))
         idle = [node for node in min(failing, key=len) if node not in frozenset().union(*groups)]
         works = explanation.works
-        if len(idle) > PAIR and len(groups) == 1 and len(idle) > min(works[node] for node in idle):
+        if len(idle) > SMALLEST_GROUP and len(groups) == 1 and len(idle) > min(works[node] for node in idle):
             groups.append(frozenset(idle))
         return groups
 
@@ -246,7 +247,7 @@ class GroupSearch:
         all_suspects, failing = explanation.suspects(group), explanation.failing
         suspects = [node for node in all_suspects if node in free]
         weakest = min(works[node] for node in group)
-        is_maybe_chance = self._failed[group] == 1 and weakest > PAIR and 2 * weakest >= len(group)
+        is_maybe_chance = self._failed[group] == 1 and weakest > SMALLEST_GROUP and 2 * weakest >= len(group)
         if not suspects or is_maybe_chance:
             return group if group <= set(free) else None
         if len(all_suspects) == 1:
@@ -316,7 +317,11 @@ class GroupSearch:
             degree = Counter(node for ends in pairs if ends & out for node in ends - out)
             out.add(min(rest - out, key=lambda node: (-degree[node], node)))
         test = rest - out
-        return test if len(test) > PAIR and test not in self._failed and test not in self._passed else None
+        return (
+            test
+            if len(test) > SMALLEST_GROUP and test not in self._failed and test not in self._passed
+            else None
+        )
 
     def _compare_guilty(self) -> Iterator[Group]:
         """Yield smaller groups with one guilty node each, until their thresholds differ."""
@@ -339,7 +344,7 @@ def _sizes(largest: int) -> list[int]:
     """Return the sizes that a test may have, the largest first: every one up to twice `FEW_NODES`."""
     sizes = []
     size = largest
-    while size > PAIR:
+    while size > SMALLEST_GROUP:
         sizes.append(size)
         size -= max(1, size // FEW_NODES)
     return sizes

@@ -10,7 +10,7 @@ from clusterrun.model.frozen import frozen
 from clusterrun.preflight.causes.cover import RARER, sure
 from clusterrun.preflight.causes.ways import UNEXPLAINED, Parts, Way, WayCause, WayTest, explain
 from clusterrun.preflight.observations import Log, NodeTraffic
-from clusterrun.preflight.thresholds import Thresholds
+from clusterrun.preflight.thresholds import DEFAULTS, Thresholds
 
 # Loss that most ways have is this network's normal level. A way is lossy from five times that level on.
 TIMES_USUAL = 5
@@ -105,7 +105,7 @@ def usual_share(ways: Sequence[LossyWay], more: int = 0) -> float:
 def explain_losses(
     ways: Sequence[LossyWay],
     least_share: float,
-    limits: Thresholds = Thresholds(),  # noqa: B008
+    limits: Thresholds = DEFAULTS,
 ) -> tuple[list[LossTrouble], Parts]:
     """Return the nodes, then the links that lose packets, and the parts between which all ways do.
 

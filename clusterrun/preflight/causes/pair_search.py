@@ -16,15 +16,17 @@ from clusterrun.model.preflight_report import Grade
 from clusterrun.preflight.causes.pairs import Answers, Cause, Link, PairExplanation
 from clusterrun.preflight.causes.rates import Distance, LinkDistance, PairRates, TimedPair, same_distance
 from clusterrun.preflight.observations import GroupTest, Pair, pair
-from clusterrun.preflight.thresholds import FEW_NODES, WITNESSES, Thresholds
+from clusterrun.preflight.thresholds import (
+    DEFAULTS,
+    FEW_NODES,
+    MOST_ROUNDS,
+    MOST_TRIES,
+    WITNESSES,
+    Thresholds,
+)
 
 Nodes = tuple[int, ...]
 
-# The limit of rounds beyond the plan. The simulated worlds need 9 at most in 99 of 100 cases.
-MOST_ROUNDS = 12
-# The limit of these as long as nothing passed. Then repeats tell little. A node that left twice as many tests
-# unanswered is not tested any more.
-MOST_BLIND_ROUNDS = 3
 # The tests of a round that compare two groups, and the tests of a node before its rate counts.
 TESTS_OF_A_DOUBT = 4
 
@@ -139,7 +141,7 @@ class Search:
         nodes: Sequence[int],
         spares: Sequence[int] = (),
         all_pairs: bool = False,
-        limits: Thresholds = Thresholds(),  # noqa: B008
+        limits: Thresholds = DEFAULTS,
         distance: Distance = same_distance,
         bad_links: Iterable[Link] = (),
     ) -> None:
@@ -150,7 +152,7 @@ class Search:
         self._all_pairs, self._limits, self._distance = all_pairs, limits, distance
         self._present = dict.fromkeys(members)
         self._planned = deque(all_rounds(members) if all_pairs else ring_rounds(self._ring))
-        self._rounds, self._rounds_left, self._blind_rounds_left = 0, MOST_ROUNDS, MOST_BLIND_ROUNDS
+        self._rounds, self._rounds_left, self._blind_rounds_left = 0, MOST_ROUNDS, MOST_TRIES
         # The tests of the round, with whether another test asked for each.
         self._pending: dict[Link, bool] | None = None
         self._log: list[AnsweredTest] = []
@@ -230,12 +232,8 @@ class Search:
         works = self._explain()
         is_blind = not works.groups  # nothing passed yet: repeats of a pair tell little
         bad = {*works.faulty, *works.unsteady}
-        free = [
-            node
-            for node in self._present
-            if node not in bad and self._unanswered[node] < 2 * MOST_BLIND_ROUNDS
-        ]
-        tests = Round(free, self._tries, self._works.tests, MOST_BLIND_ROUNDS if is_blind else MOST_ROUNDS)
+        free = [node for node in self._present if node not in bad and self._unanswered[node] < 2 * MOST_TRIES]
+        tests = Round(free, self._tries, self._works.tests, MOST_TRIES if is_blind else MOST_ROUNDS)
         while self._planned:
             planned = [ends for ends in self._planned.popleft() if tests.put(*ends)]
             if not planned:
@@ -425,7 +423,7 @@ def decide(explanation: PairExplanation, tests: Round) -> None:
     )
     for node in suspects:
         for rival in explanation.rivals[node]:
-            if rival.lead < explanation.prices.sure and tests.meet(node, rival.partners):
+            if rival.lead < explanation.sure and tests.meet(node, rival.partners):
                 break
     for cause, margin in margins.items():
         if cause.kind == "unsteady" and margin < 0:

@@ -13,7 +13,7 @@ and a pass in spite of the cause costs the same: `PairExplanation.failure`.
 *suspect*: it never passed. The failures of suspects and those between groups are explained one after the
 other, since nothing that is proven depends on a suspect.
 
-**Decision.** A cause is blamed if chance lies `Prices.sure` nats behind, and every other cause lies
+**Decision.** A cause is blamed if chance lies `cover.sure` nats behind, and every other cause lies
 `Prices.likelier` behind. The price of a node contains ``log(nodes)``. So no order of tests makes any
 healthy node guilty more often than ``false_blame``, provided that the noise is not underrated.
 """
@@ -27,7 +27,7 @@ from collections.abc import Collection, Iterable, Iterator, Sequence
 from itertools import combinations
 
 from clusterrun.preflight.causes.components import Components
-from clusterrun.preflight.causes.cover import RARER, Cover, Prices
+from clusterrun.preflight.causes.cover import RARER, Cover, Prices, sure
 from clusterrun.preflight.thresholds import WITNESSES, Thresholds
 
 Link = tuple[int, int]
@@ -117,7 +117,7 @@ class PairExplanation:
 
     def __init__(self, answers: Answers, nodes: Sequence[int], limits: Thresholds) -> None:
         self.answers, self.nodes = answers, nodes
-        self.prices, self.noise = Prices(len(nodes), limits), answers.noise()
+        self.prices, self.sure, self.noise = Prices(len(nodes)), sure(limits), answers.noise()
         self.failure = math.log((1 - self.noise) / self.noise)
         self.groups = answers.groups(nodes)
         self.place = {node: number for number, group in enumerate(self.groups) for node in group}
@@ -188,7 +188,7 @@ class PairExplanation:
         prices, cover = self.prices, Cover(self.explains, self._saving)
         for cause in cover.chosen:
             over_chance, over_causes = cover.leads(cause)
-            if over_chance >= prices.sure:
+            if over_chance >= self.sure:
                 self.beats_chance.add(cause)
             if cause.kind == "cut":
                 # All nodes of the group may be faulty instead. Then the tests in it passed by luck.
@@ -196,7 +196,7 @@ class PairExplanation:
                 lucky_passes = sum(self.answers.passes[node] for node in group) / 2
                 all_faulty = len(group) * prices.link + lucky_passes * self.failure
                 over_causes = min(over_causes, all_faulty - prices.part)
-            self.margins[cause] = min(over_chance - prices.sure, over_causes - prices.likelier)
+            self.margins[cause] = min(over_chance - self.sure, over_causes - prices.likelier)
 
     # --- suspects: the lead over every rival in closed form ---
 
@@ -211,7 +211,7 @@ class PairExplanation:
                 before = self.rivals.get(node)
                 if before is None or rivals[0].lead >= before[0].lead:
                     self.rivals[node] = rivals
-            newly = {node for node in doubted if self.rivals[node][0].lead >= self.prices.sure}
+            newly = {node for node in doubted if self.rivals[node][0].lead >= self.sure}
             self.faulty += [node for node in self.undetermined if node in newly]
             self.undetermined = [node for node in self.undetermined if node not in newly]
 
@@ -267,7 +267,7 @@ class PairExplanation:
             return False
         links = self._between.get((a, b), ())
         nats = sum(min(self.failed[ends] * self.failure, self.prices.link) for ends in links)
-        return nats - self._borders(links) >= self.prices.sure + math.log(len(self.groups) / 2)
+        return nats - self._borders(links) >= self.sure + math.log(len(self.groups) / 2)
 
     def parts(self) -> list[tuple[int, ...]]:
         """Return the parts of the network: the groups, joined unless a blamed cut separates them."""

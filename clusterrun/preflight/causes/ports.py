@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from clusterrun.model.frozen import frozen
 from clusterrun.preflight.causes.cover import sure
 from clusterrun.preflight.causes.ways import Way, WayTest, explain
-from clusterrun.preflight.thresholds import Thresholds
+from clusterrun.preflight.thresholds import DEFAULTS, Thresholds
 
 # The usual range of ephemeral ports, and the step between two dialled ports.
 LOW, HIGH, STEP = 32768, 60999, 64
@@ -38,7 +38,7 @@ class Blocked:
 
 def silent_range(
     ports: frozenset[int],
-    limits: Thresholds = Thresholds(),  # noqa: B008
+    limits: Thresholds = DEFAULTS,
 ) -> tuple[int, int] | None:
     """Return the range that explains the silent ports of a comb better than chance; None if none does.
 
@@ -61,7 +61,7 @@ def silent_range(
 
 def blocked(
     silent: Silent,
-    limits: Thresholds = Thresholds(),  # noqa: B008
+    limits: Thresholds = DEFAULTS,
 ) -> list[Blocked]:
     """Return the blocked ranges and the limits on connections: nodes first, then links."""
     ranges = {ends: silent_range(ports, limits) for ends, ports in silent.items()}

@@ -5,11 +5,9 @@ from __future__ import annotations
 from collections.abc import Generator
 
 from clusterrun.preflight.observations import GroupTest
+from clusterrun.preflight.thresholds import SMALLEST_GROUP
 
 Nodes = tuple[int, ...]
-
-# A collective of one node says nothing of the network.
-SMALLEST_PART = 2
 
 
 def slow_parts(
@@ -28,7 +26,7 @@ def slow_parts(
         explained = {parent for half, parent in parent_of.items() if is_well.get(half) is not True}
         smallest += [parent for parent in dict.fromkeys(parent_of.values()) if parent not in explained]
         slow = [half for half in parent_of if is_well.get(half) is False]
-        smallest += [half for half in slow if len(half) <= SMALLEST_PART]
+        smallest += [half for half in slow if len(half) <= SMALLEST_GROUP]
         parent_of = {half: group for group in slow for half in _halves(group)}
     if nodes in smallest or not smallest:
         return ()
@@ -47,7 +45,7 @@ def _judge(outcomes: list[GroupTest], floor: float) -> dict[Nodes, bool]:
 
 def _halves(group: Nodes) -> tuple[Nodes, ...]:
     """Return both halves of a group that are large enough for a collective."""
-    if len(group) <= SMALLEST_PART:
+    if len(group) <= SMALLEST_GROUP:
         return ()
     middle = (len(group) + 1) // 2
-    return tuple(half for half in (group[:middle], group[middle:]) if len(half) >= SMALLEST_PART)
+    return tuple(half for half in (group[:middle], group[middle:]) if len(half) >= SMALLEST_GROUP)

@@ -19,7 +19,7 @@ from collections.abc import Callable, Iterable, Sequence
 from clusterrun.model.frozen import frozen
 from clusterrun.preflight.causes.components import Components
 from clusterrun.preflight.causes.cover import RARER, Cover, Prices
-from clusterrun.preflight.thresholds import WITNESSES, Thresholds
+from clusterrun.preflight.thresholds import WITNESSES
 
 Way = tuple[int, int]
 Parts = tuple[tuple[int, ...], ...]
@@ -66,7 +66,7 @@ class _Explanation:
     def __init__(self, tests: Sequence[WayTest], nats: Callable[[Sequence[Way]], float] | None) -> None:
         self.nats = nats
         self.failed = {test.ends: test for test in tests if test.failed}
-        self.prices = Prices(len({node for test in tests for node in test.ends}), Thresholds())
+        self.prices = Prices(len({node for test in tests for node in test.ends}))
         self.groups: list[tuple[int, ...]] = []
         self.explains: dict[WayCause, list[Way]] = {}
         if self.failed:

@@ -18,7 +18,6 @@ from clusterrun.preflight.thresholds import (
     ANSWER_SECONDS,
     DIAL_SECONDS,
     FEW_NODES,
-    MOST_EXTRA,
     START_SECONDS,
 )
 from clusterrun.slurm_text.srun_messages import BESIDE_SECONDS, step_on
@@ -88,7 +87,7 @@ def _names(state: SessionState, missing: list[NodeState]) -> Iterator[tuple[type
 
 def rounds_through(state: SessionState, nodes: Sequence[NodeState]) -> Iterator[tuple[type, ...]]:
     """Start an examiner on each node, run its local checks, and let it and the coordinator's node dial."""
-    reachable = (node for node in nodes[:MOST_EXTRA] if _relay(state, node) is not None)
+    reachable = (node for node in nodes[:FEW_NODES] if _relay(state, node) is not None)
     examined = [node for node in reachable if examiner_on(state.orders.launch, node.name)]
     if not examined or HOST not in [node.node for node in state.present()]:
         return

@@ -8,21 +8,23 @@ from clusterrun.preflight import registry
 from clusterrun.preflight.causes.groups import GroupSearch
 from clusterrun.preflight.causes.pair_search import Search
 from clusterrun.preflight.causes.rates import distances
-from clusterrun.preflight.causes.slow_parts import SMALLEST_PART, slow_parts
+from clusterrun.preflight.causes.slow_parts import slow_parts
 from clusterrun.preflight.observations import HALF, PAIR, PRODUCT, SET, GroupTest, SlowGroup
 from clusterrun.preflight.session import expected_bandwidth, network_phase, port_sweep
 from clusterrun.preflight.session.group_tests import GroupTests
 from clusterrun.preflight.session.report import explain
 from clusterrun.preflight.session.state import SessionState
 from clusterrun.preflight.tasks import StartTorch
-from clusterrun.preflight.thresholds import BUDGET_SHARE, START_SECONDS, for_backend
+from clusterrun.preflight.thresholds import (
+    BUDGET_SHARE,
+    MOST_TRIES,
+    SMALLEST_GROUP,
+    START_SECONDS,
+    for_backend,
+)
 
 Waits = Iterator[tuple[type, ...]]
 
-# At most this many seconds of the budget are reserved for the whole set.
-MOST_SET_SECONDS = 15.0
-_PRODUCTS_AGAIN = 2
-_MOST_SETS = 4
 _ENDED = "the budget ended the pair rounds before all was known; --preflight-budget gives more"
 
 
@@ -32,7 +34,7 @@ _ENDED = "the budget ended the pair rounds before all was known; --preflight-bud
 def products(state: SessionState, group_tests: GroupTests) -> Waits:
     """Run a matrix product on all nodes in parallel. Repeat slow and lost products while other nodes rest."""
     untested = explain(state).able()
-    for _ in range(1 + _PRODUCTS_AGAIN):
+    for _ in range(MOST_TRIES):
         if not untested:
             break
         yield from group_tests.run("matrix products", PRODUCT, [(node,) for node in untested])
@@ -76,7 +78,7 @@ class PairRounds:
         search = Search(ring, spares, self.every, limits, distance)
         search.avoid((min(ends), max(ends)) for ends in explanation.bad_links)
         state.pair_searches.append(search)
-        reserved = min(MOST_SET_SECONDS, BUDGET_SHARE * orders.budget)
+        reserved = min(self.group_tests.limit(SET, len(ring)), BUDGET_SHARE * orders.budget)
         has_failed = False
         while state.seconds_left > reserved:
             yield from restart_torch_workers(state)
@@ -125,7 +127,7 @@ class WholeSet:
     def rounds(self) -> Waits:
         """Test the chosen nodes. If the test fails, search the cause and test the nodes that remain."""
         state = self._state
-        for _ in range(_MOST_SETS):
+        for _ in range(MOST_TRIES):
             yield from restart_torch_workers(state)
             nodes = self._nodes()
             if not nodes or state.seconds_left < 1.0:
@@ -168,7 +170,7 @@ class WholeSet:
     def _halves_differ(self, nodes: tuple[int, ...]) -> Generator[tuple[type, ...], None, bool]:
         """Test both halves of the set and return whether one is slower than the other."""
         state, middle = self._state, len(nodes) // 2
-        if len(nodes) < 2 * SMALLEST_PART or state.seconds_left < self._group_tests.limit(HALF, middle):
+        if len(nodes) < 2 * SMALLEST_GROUP or state.seconds_left < self._group_tests.limit(HALF, middle):
             return False
         halves = (nodes[:middle], nodes[middle:])
         tests = yield from self._group_tests.run("parts of the set: 2", HALF, halves)

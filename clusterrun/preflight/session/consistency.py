@@ -10,10 +10,8 @@ from clusterrun.preflight.majority import some_of, vote
 from clusterrun.preflight.session.explanation import NodeFinding
 from clusterrun.preflight.session.state import NodeState
 from clusterrun.preflight.tasks import Interface
-from clusterrun.preflight.thresholds import MINORITY
+from clusterrun.preflight.thresholds import MINORITY, SLOW_ANSWER_SECONDS
 
-# A file or a name server answers much faster. A name server that does not answer costs five seconds.
-LATE_NAME_SECONDS = 1.0
 _RESOLVER = (
     "look at the servers of names in /etc/resolv.conf: one that does not answer costs seconds each time"
 )
@@ -75,7 +73,7 @@ def _of_names(node: int | None, message: str, remedy: str, grade: Grade = Grade.
 
 def late_names(nodes: Collection[NodeState]) -> Iterator[NodeFinding]:
     """Warn about nodes that resolve names slowly. If most nodes do, yield one finding for all nodes."""
-    late = [node for node in nodes if node.resolve_seconds >= LATE_NAME_SECONDS]
+    late = [node for node in nodes if node.resolve_seconds >= SLOW_ANSWER_SECONDS]
     together = len(nodes) > 1 and 2 * len(late) > len(nodes)
     for node in late[:1] if together else late:
         where = f" on {len(late)} of {len(nodes)} nodes" if together else ""

@@ -13,24 +13,20 @@ from clusterrun.preflight.session import expected_bandwidth, socket_interfaces
 from clusterrun.preflight.session.requests import Request
 from clusterrun.preflight.session.state import SessionState
 from clusterrun.preflight.tasks import CPU_WAIT, GroupMember, GroupResult, GroupTask, member_texts
-from clusterrun.preflight.thresholds import ANSWER_SECONDS, PATIENCE
+from clusterrun.preflight.thresholds import ANSWER_SECONDS, LONGEST_SECONDS, PATIENCE
 from clusterrun.preflight.torch_worker.error_text import most_telling
 
 # Tests of single nodes.
 _ALONE = (PRODUCT, DEVICE, PEERS, BURN)
 # Additional seconds for a test that measures more than bandwidth in one size.
 _LONG_SECONDS = 60.0
-USUAL_MEGABYTES = 4.0
+USUAL_MEGABYTES = 4.2
 # A message that waited for processors for this share of its time has the rate of busy machines.
 STARVED = 0.6
 # The largest messages of a table, with NCCL and with gloo.
-_TABLE_MEGABYTES = {"nccl": expected_bandwidth.LARGE_MEGABYTES, "gloo": 4.2}
-# The limit of the first test with NCCL, which loads its kernels.
-_LONGEST_LIMIT = 30.0
-# Replaces that limit if NCCL loads its kernels slowly: on a DGX B200 it takes 55 s (nccl#1646).
+_TABLE_MEGABYTES = {"nccl": expected_bandwidth.LARGE_MEGABYTES, "gloo": USUAL_MEGABYTES}
+# Replaces the limit of the first test if NCCL loads kernels slowly: on a DGX B200 it takes 55 s (nccl#1646).
 _PATIENT_LIMIT = 120.0
-_LIMIT = 12.0
-_LEAST_LIMIT = 8.0
 # NCCL needs half a minute to form a group of a thousand GPUs; gloo as long for a thousand nodes.
 _SECONDS_PER_RANK = 0.03
 _OWN_INTERFACE = {"nccl": "NCCL_SOCKET_IFNAME", "gloo": "GLOO_SOCKET_IFNAME"}
@@ -46,21 +42,21 @@ class GroupTests:
         self._open: dict[int, tuple[str, tuple[int, ...], float, dict[int, GroupResult]]] = {}
         self._took: dict[str, list[float]] = {}  # seconds of tests that passed, by kind
         self._interfaces: dict[int, str] = {}
-        self._longest = _LONGEST_LIMIT
+        self._longest = LONGEST_SECONDS
         self._hasty = True  # False if the running tests got more than the usual time
 
     def has_time_for(self, rounds: int) -> bool:
         """Return whether ``rounds`` rounds and some failures fit into half of the remaining time."""
         took = self._took.get(PAIR) or self._took.get(SET)
-        usual = statistics.median(took) if took else _LIMIT
-        return usual * rounds + 2 * _LEAST_LIMIT < self.state.seconds_left / 2
+        usual = statistics.median(took) if took else ANSWER_SECONDS
+        return usual * rounds + 2 * ANSWER_SECONDS < self.state.seconds_left / 2
 
     def run(
         self, label: str, kind: str, groups: Sequence[tuple[int, ...]]
     ) -> Generator[tuple[type, ...], None, list[GroupTest]]:
         """Test disjoint groups in parallel, wait for all of them, and return the outcomes in their order."""
         self.state.label = label
-        self._hasty = self._longest == _LONGEST_LIMIT
+        self._hasty = self._longest == LONGEST_SECONDS
         for nodes in groups:
             self._begin(kind, nodes)
         if groups:
@@ -124,12 +120,12 @@ class GroupTests:
             if nccl
             else [seconds for times in self._took.values() for seconds in times]
         )
-        if nccl and self._longest > _LONGEST_LIMIT:
+        if nccl and self._longest > LONGEST_SECONDS:
             took = []  # Other tests do not predict a test that loads kernels.
         if took:
-            limit = min(self._longest, max(_LEAST_LIMIT, PATIENCE * statistics.median(took) + 2))
+            limit = min(self._longest, max(ANSWER_SECONDS, PATIENCE * statistics.median(took) + 2))
         else:
-            limit = self._longest + state.load_seconds if nccl else _LIMIT
+            limit = self._longest + state.load_seconds if nccl else ANSWER_SECONDS
         forming = _SECONDS_PER_RANK * (state.ranks if nccl else 1) * nodes
         extra = _LONG_SECONDS if kind in (TABLE, DEVICE, PEERS, BURN) else 0.0
         extra += state.orders.preflight.burn if kind == BURN else 0.0
@@ -210,11 +206,11 @@ class GroupTests:
     def _be_patient(self, slow: list[str]) -> None:
         """Raise the limits for slow loading of NCCL kernels, which blames no node. The tests are repeated."""
         state = self.state
-        if self._longest == _LONGEST_LIMIT:
+        if self._longest == LONGEST_SECONDS:
             self._longest = _PATIENT_LIMIT
             state.end_at += 2 * _PATIENT_LIMIT  # for a test of pairs and one of the whole set
             state.notice(
-                f"NCCL takes longer than {_LONGEST_LIMIT:g} s to load its kernels ({slow[0]}): tests were "
+                f"NCCL takes longer than {LONGEST_SECONDS:g} s to load its kernels ({slow[0]}): tests were "
                 f"repeated with {_PATIENT_LIMIT:g} s. Does every start compile them? NCCL_DEBUG=INFO says so "
                 "in Init timings (kernels); a torch built for these GPUs does not"
             )

@@ -17,7 +17,6 @@ LEAST_PATIENCE = {ListenTask: ANSWER_SECONDS, LocalTask: START_SECONDS, StartTor
 # Replaces these limits on nodes with GPUs, and extends the budget of the first rounds if all of them load
 # their drivers slowly. Without persistence mode each program loads the driver again.
 DRIVER_SECONDS = 45.0
-USUAL_SECONDS = 15.0
 
 
 def rounds(state: SessionState) -> Iterator[tuple[type, ...]]:
@@ -41,9 +40,9 @@ def rounds(state: SessionState) -> Iterator[tuple[type, ...]]:
     yield (LocalTask,)
     state.label = "torch is being imported"
     yield (StartTorch,)
-    state.end_at -= extra - min(extra, max(0.0, state.now - state.began - USUAL_SECONDS))
+    state.end_at -= extra - min(extra, max(0.0, state.now - state.began - START_SECONDS))
     # The first test loads driver and libraries once more.
-    if state.needs.gpus and state.load_seconds > USUAL_SECONDS:
+    if state.needs.gpus and state.load_seconds > START_SECONDS:
         state.end_at += min(DRIVER_SECONDS, state.load_seconds)
     choose_backend(state)
 

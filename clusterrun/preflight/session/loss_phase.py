@@ -9,10 +9,7 @@ from clusterrun.preflight.observations import LOSS
 from clusterrun.preflight.session.report import explain
 from clusterrun.preflight.session.state import SessionState
 from clusterrun.preflight.tasks import ExchangeTask, Target
-from clusterrun.preflight.thresholds import ANSWER_SECONDS, FEW_NODES, MOST_EXTRA, limit
-
-# The exchange lasts this much longer if some packets were lost, but too few to report.
-MORE_SECONDS = 6.0
+from clusterrun.preflight.thresholds import ANSWER_SECONDS, DIAL_SECONDS, FEW_NODES, limit
 
 
 def begin(state: SessionState) -> Iterator[tuple[type, ...]]:
@@ -30,7 +27,7 @@ def begin(state: SessionState) -> Iterator[tuple[type, ...]]:
                 partners[node.node][partner] = None
     for (a, b), way in state.dials.ways.items():
         hinted = (way.slow or way.missed) and {a, b} <= partners.keys()
-        if hinted and a not in partners[b] and len(partners[a]) < MOST_EXTRA:
+        if hinted and a not in partners[b] and len(partners[a]) < FEW_NODES:
             partners[a][b] = None
     bad_links = explain(state).bad_links
     for node in listeners:
@@ -53,9 +50,9 @@ def read(state: SessionState) -> Iterator[tuple[type, ...]]:
     least = limit(state.needs.limits, "loss_warn")
     ways = lossy_ways(state.log, (node.node for node in state.present()))
     is_odd = any(way.stalls or (way.share >= least and way.resent >= FEWEST_RESENT / 2) for way in ways)
-    if is_odd and state.seconds_left > MORE_SECONDS + ANSWER_SECONDS:
+    if is_odd and state.seconds_left > DIAL_SECONDS + ANSWER_SECONDS:
         state.label = "a longer look at messages that had to be sent again"
-        yield from _ask(state, MORE_SECONDS)
+        yield from _ask(state, DIAL_SECONDS)
     state.end_round(LOSS)
 
 

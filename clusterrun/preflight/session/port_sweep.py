@@ -10,7 +10,7 @@ from clusterrun.preflight.observations import GroupTest, PortSweep
 from clusterrun.preflight.session.report import explain
 from clusterrun.preflight.session.state import SessionState
 from clusterrun.preflight.tasks import DialTask, Target
-from clusterrun.preflight.thresholds import ANSWER_SECONDS, DIAL_SECONDS, MOST_EXTRA, WITNESSES
+from clusterrun.preflight.thresholds import ANSWER_SECONDS, DIAL_SECONDS, FEW_NODES, WITNESSES
 
 # A lost answer is not a blocked port: silent ports are dialled twice.
 ROUNDS = 2
@@ -64,7 +64,7 @@ def _suspects(state: SessionState) -> list[int]:
     ways += [list(test.nodes) for test in state.failed_tests() if len(test.nodes) == 2]
     listeners = {node.node for node in state.listeners()}
     doubted = [node for ends in ways if listeners.issuperset(ends) for node in ends]
-    return sorted(dict.fromkeys(doubted), key=lambda node: -doubted.count(node))[:MOST_EXTRA]
+    return sorted(dict.fromkeys(doubted), key=lambda node: -doubted.count(node))[:FEW_NODES]
 
 
 def _ways(state: SessionState, suspects: list[int]) -> list[tuple[int, int]]:

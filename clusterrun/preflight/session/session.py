@@ -17,7 +17,6 @@ from clusterrun.model.hostlist import fold
 from clusterrun.model.orders import Level, Orders
 from clusterrun.model.preflight_report import Grade, Report
 from clusterrun.preflight import tasks
-from clusterrun.preflight.causes.dials import SLOW_CONNECT_SECONDS
 from clusterrun.preflight.observations import (
     BURN,
     CONTROL,
@@ -43,7 +42,12 @@ from clusterrun.preflight.session.presence_findings import look_at
 from clusterrun.preflight.session.report import SessionOutcome, conclude, explain
 from clusterrun.preflight.session.requests import AskWorker, Request
 from clusterrun.preflight.session.state import OVERLOADED, NodeState, SessionState
-from clusterrun.preflight.thresholds import ANSWER_SECONDS, BUDGET_SHARE
+from clusterrun.preflight.thresholds import (
+    ANSWER_SECONDS,
+    BUDGET_SHARE,
+    LONGEST_SECONDS,
+    SLOW_ANSWER_SECONDS,
+)
 from clusterrun.runtime.machine_events import OVERSLEPT_SECONDS
 
 __all__ = ["AskWorker", "Session", "SessionNode", "SessionOutcome"]
@@ -57,8 +61,6 @@ _TASK_TITLES = {
     tasks.ThroughTask: "a look through it at another node",
     tasks.ExchangeTask: "an exchange of messages",
 }
-# The longest wait for the first late answer of a node, in seconds.
-_LONGEST_LATE = 30.0
 _SILENT = "look at the node and at the log of its examiner in the run directory"
 
 
@@ -204,7 +206,7 @@ class Session:
         """Prolong the first late request of a node. Its later requests must be answered in time."""
         state, node = self._state, self._state.nodes[request.node]
         if node.late_until is None:
-            wait = min(_LONGEST_LATE, max(ANSWER_SECONDS, BUDGET_SHARE * state.seconds_left))
+            wait = min(LONGEST_SECONDS, max(ANSWER_SECONDS, BUDGET_SHARE * state.seconds_left))
             node.late_until = state.now + min(wait, state.seconds_left)
         if state.now < node.late_until:
             state.requests.prolong(request, node.late_until)
@@ -342,7 +344,7 @@ def _without_late_dials(state: SessionState, request: Request, answer: tasks.Dia
     """Return the answer without dials that got no answer because of an overload at either end."""
     dialled = []
     for way in answer.dialled:
-        is_late = way.silent or not way.large or way.slowest >= SLOW_CONNECT_SECONDS
+        is_late = way.silent or not way.large or way.slowest >= SLOW_ANSWER_SECONDS
         if not is_late or way.refused or not state.excuse([request.node, way.node], request.asked_at):
             dialled.append(way)
     return replace(answer, dialled=tuple(dialled))

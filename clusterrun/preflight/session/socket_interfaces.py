@@ -10,13 +10,9 @@ from clusterrun.preflight.session.consistency import common_interface, speeds_of
 from clusterrun.preflight.session.expected_bandwidth import active_ports
 from clusterrun.preflight.session.state import NodeState, SessionState
 from clusterrun.preflight.tasks import DialTask
-from clusterrun.preflight.thresholds import ANSWER_SECONDS
+from clusterrun.preflight.thresholds import ANSWER_SECONDS, DIAL_SECONDS
 
 VARIABLE = "NCCL_SOCKET_IFNAME"
-# Seconds to dial over one interface. An interface that needs longer is not used.
-_DIAL_SECONDS = 3.0
-# NCCL uses no more interfaces.
-_MOST = 16
 
 
 def rounds(state: SessionState) -> Iterator[tuple[type, ...]]:
@@ -31,16 +27,16 @@ def rounds(state: SessionState) -> Iterator[tuple[type, ...]]:
         return
     used, speeds = common_interface(nodes), speeds_of_common(nodes)
     candidates = [name for name in speeds if name != used and speeds[name] >= speeds.get(used, 0)]
-    for name in candidates[: _MOST - 1] if used in speeds else ():
-        if state.seconds_left < 3 * _DIAL_SECONDS:
+    for name in candidates if used in speeds else ():
+        if state.seconds_left < 3 * DIAL_SECONDS:
             return
         for node, targets in network_phase.plan(state).items():
             goals = tuple(
                 state.nodes[other].target(ports, _address(state.nodes[other], name))
                 for other, ports in targets.items()
             )
-            task = DialTask(state.nonce, node, goals, (), _DIAL_SECONDS, interface=name)
-            state.ask(node, task, _DIAL_SECONDS + ANSWER_SECONDS)
+            task = DialTask(state.nonce, node, goals, (), DIAL_SECONDS, interface=name)
+            state.ask(node, task, DIAL_SECONDS + ANSWER_SECONDS)
         state.label = f"dials over {name}"
         yield (DialTask,)
 

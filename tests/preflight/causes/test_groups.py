@@ -9,8 +9,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from benchmarks.group_world import GroupWorld, searched
-from clusterrun.preflight.causes.groups import MOST_ROUNDS, PAIR, GroupSearch
+from clusterrun.preflight.causes.groups import GroupSearch
 from clusterrun.preflight.observations import GroupTest
+from clusterrun.preflight.thresholds import MOST_ROUNDS, SMALLEST_GROUP
 from tests.preflight.simulated import Faults, bad_links, blamed, examined, orders
 
 
@@ -36,7 +37,7 @@ def test_whatever_it_is_told_it_ends_in_time_and_its_groups_are_sound(count, ans
         assert groups == search.next_round(), "asked twice, it says the same"
         messages = [node for group in groups for node in group]
         assert len(set(messages)) == len(messages), "groups of a round are disjoint"
-        assert min(map(len, groups)) > PAIR
+        assert min(map(len, groups)) > SMALLEST_GROUP
         search.take([GroupTest(group, luck.choice(answers)) for group in groups])
         rounds += 1
         assert rounds <= MOST_ROUNDS

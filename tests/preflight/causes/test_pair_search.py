@@ -12,7 +12,7 @@ from clusterrun.model.frozen import replace
 from clusterrun.model.preflight_report import Grade
 from clusterrun.preflight.causes.pair_search import Evidence, Search
 from clusterrun.preflight.observations import GroupTest, Pair
-from clusterrun.preflight.thresholds import Thresholds, for_backend
+from clusterrun.preflight.thresholds import DEFAULTS, for_backend
 
 
 def tape(world, nodes, spares=0, **options):
@@ -298,7 +298,7 @@ def test_one_slow_test_is_no_slow_link():
 @pytest.mark.parametrize("backend", ["gloo", "nccl"])
 @pytest.mark.parametrize("jitter", [0.02, 0.1, 0.2, 0.35])
 def test_nothing_is_called_slow_that_reached_the_limit_once(backend, jitter):
-    limits = for_backend(Thresholds(), backend)
+    limits = for_backend(DEFAULTS, backend)
     for seed in range(40):
         luck = random.Random(seed)
         slow = {link(1, 2): luck.choice((1.0, 0.6, 0.3))}
@@ -321,7 +321,7 @@ def test_a_link_that_is_fast_enough_once_is_not_slow_however_often_it_was_slow()
 
 def test_where_all_are_slow_alike_nobody_is():
     world = PairWorld(1, full=3.0)
-    message = searched(world, 8, limits=Thresholds(pair_floor=50.0))
+    message = searched(world, 8, limits=replace(DEFAULTS, pair_floor=50.0))
     assert (message.slow, message.slow_links, message.median) == ((), (), 3.0)
 
 

@@ -7,7 +7,7 @@ import random
 import pytest
 
 from clusterrun.preflight.causes.rails import slow_rails
-from clusterrun.preflight.thresholds import Thresholds
+from clusterrun.preflight.thresholds import DEFAULTS
 
 RAILS = 8
 
@@ -32,32 +32,32 @@ def named(found) -> set[tuple[int, int, bool]]:
 
 @pytest.mark.parametrize("nodes", [3, 4, 8, 64])
 def test_a_rail_at_half_speed_is_named_with_its_node(nodes):
-    found = slow_rails(rates(nodes, {(1, 3): 0.5}), Thresholds())
+    found = slow_rails(rates(nodes, {(1, 3): 0.5}), DEFAULTS)
     assert named(found) == {(1, 3, True), (1, 3, False)}
     assert all(rail.partner is None for rail in found)
 
 
 @pytest.mark.parametrize("nodes", [3, 4, 64])
 def test_a_rail_that_is_slow_in_one_direction_is_named_with_its_direction(nodes):
-    found = slow_rails(rates(nodes, {(2, 7): 0.5}, sends_only=True), Thresholds())
+    found = slow_rails(rates(nodes, {(2, 7): 0.5}, sends_only=True), DEFAULTS)
     assert named(found) == {(2, 7, True)}
 
 
 def test_two_nodes_cannot_tell_which_end_of_a_rail_is_slow():
-    found = slow_rails(rates(2, {(1, 3): 0.5}), Thresholds())
+    found = slow_rails(rates(2, {(1, 3): 0.5}), DEFAULTS)
     assert {(rail.node, rail.partner, rail.rail) for rail in found} == {(0, 1, 3), (1, 0, 3)}
 
 
 @pytest.mark.parametrize("nodes", [1, 2, 3, 4, 8, 64])
 def test_healthy_rails_are_not_named(nodes):
-    assert slow_rails(rates(nodes, {}), Thresholds()) == []
+    assert slow_rails(rates(nodes, {}), DEFAULTS) == []
 
 
 def test_a_node_of_which_all_rails_are_slow_has_no_slow_rail():
     slow = {(1, rail): 0.5 for rail in range(RAILS)}
-    assert named(slow_rails(rates(8, slow), Thresholds())) == set()
+    assert named(slow_rails(rates(8, slow), DEFAULTS)) == set()
 
 
 def test_a_node_with_one_gpu_has_no_rails():
     one_rail = {key: rate for key, rate in rates(4, {(1, 0): 0.3}).items() if key[2] == 0}
-    assert slow_rails(one_rail, Thresholds()) == []
+    assert slow_rails(one_rail, DEFAULTS) == []

@@ -15,8 +15,8 @@ from clusterrun.preflight.node import dialer
 from clusterrun.preflight.node import listener as listener_module
 from clusterrun.preflight.node.dialer import ENOUGH, Dialer, Sizes
 from clusterrun.preflight.node.task_runner import RunningDial
-from clusterrun.preflight.session.consistency import LATE_NAME_SECONDS
 from clusterrun.preflight.tasks import Dialled, DialTask, Target
+from clusterrun.preflight.thresholds import SLOW_ANSWER_SECONDS
 
 HERE = "127.0.0.1"
 
@@ -68,7 +68,7 @@ def test_a_resolver_that_does_not_answer_is_told_by_the_seconds_for_each_name(mo
             for key, events in selector.select(max(0.0, entry.due_at() - time.monotonic())):
                 key.data(events)
     answer = entry.answer()
-    assert (len(answer.resolved), answer.resolve_seconds >= LATE_NAME_SECONDS) == (
+    assert (len(answer.resolved), answer.resolve_seconds >= SLOW_ANSWER_SECONDS) == (
         (0, True) if late else (3, False)
     )
 

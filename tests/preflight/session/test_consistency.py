@@ -160,7 +160,7 @@ def test_of_nodes_that_said_nothing_no_interface_is_named():
 @pytest.mark.parametrize(
     ("naming", "text"),
     [
-        ((0.0, 0.001, 0.4, 0.9), set()),
+        ((0.0, 0.001, 0.4, 0.8), set()),
         ((0.0, 0.001, 4.0, 0.0), {2}),
         ((2.5, 0.001, 4.0, 0.0), {0, 2}),
         ((2.5, 2.5, 4.0, 0.0), {None}),
