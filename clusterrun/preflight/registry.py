@@ -18,6 +18,7 @@ from clusterrun.preflight.checks import (
     host_memory,
     infiniband,
     intel_gpus,
+    names,
     nvlink,
     product,
     resource_limits,
@@ -31,26 +32,34 @@ from clusterrun.preflight.untrusted import rows, text
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
+    from collections.abc import Iterable, Iterator, Mapping
     from typing import Protocol
 
     from clusterrun.preflight.tasks import GroupResult, LocalAnswer, ProbeReading, RunNeeds, TorchStarted
 
+    # A node, all nodes together (''), or a way from one node to another.
+    Place = str | tuple[str, str]
+
     class Judge(Protocol):
-        """Judge the readings of all nodes at once. The node name '' in a finding means all nodes together."""
+        """Judge the readings of all nodes at once.
+
+        A finding belongs to the node of that name, to all nodes together (''), or to the way from one node to
+        another: (name, name).
+        """
 
         @property
         def NAME(self) -> str: ...  # noqa: N802
 
         def judge(
             self, request: RunNeeds, readings: Mapping[str, object]
-        ) -> Iterator[tuple[str, Finding]]: ...
+        ) -> Iterator[tuple[Place, Finding]]: ...
 
     class Check(Judge, Protocol):
         """A judge with a probe of its own. ``LIMIT`` is in seconds. ``LATE`` is the finding beyond it.
 
         The optional ``LATE_EVERYWHERE`` replaces ``LATE`` if several nodes, and all of them, were late.
         The optional ``LATE_WITH`` names an earlier check. ``LATE`` is omitted if that check was late too.
+        The optional ``BETWEEN_NODES`` runs the check after the nodes opened ports, and gives it ``peers``.
         """
 
         @property
@@ -83,6 +92,7 @@ CHECKS: tuple[Check, ...] = (
     environment,
     versions,
     check_command,
+    names,
 )
 
 # Judges of an existing reading. ``OF`` names it: a check, ``torch`` or ``product``.
@@ -101,14 +111,19 @@ SECONDARY_JUDGES: tuple[Judge, ...] = (
 ALL = ""
 
 
-def names(request: RunNeeds) -> tuple[str, ...]:
-    """Return the names of the checks for this run, as in ``LocalTask.checks``."""
+def check_names(request: RunNeeds, between_nodes: bool = False) -> tuple[str, ...]:
+    """Return the names of the checks of each node for this run, or of the checks between nodes."""
     skipped: list[Check] = []
     if not request.gpus:
         skipped += _OF_GPUS
     if not request.check_commands:
         skipped.append(check_command)
+    skipped += [check for check in CHECKS if hasattr(check, "BETWEEN_NODES") != between_nodes]
     return tuple(check.NAME for check in CHECKS if check not in skipped)
+
+
+def limits(checks: Iterable[str]) -> list[float]:
+    return [check.LIMIT for check in CHECKS if check.NAME in checks]
 
 
 _OF_GPUS: tuple[Check, ...] = (gpus, amd_gpus, xgmi, intel_gpus, xid, nvlink, dcgm)
@@ -123,19 +138,19 @@ def findings(
     answers: Mapping[str, LocalAnswer],
     warm: Mapping[str, TorchStarted],
     products: Mapping[str, GroupResult],
-) -> dict[str, tuple[Finding, ...]]:
-    """Return the findings by node name ('' for all nodes together) from all answers so far."""
+) -> dict[Place, tuple[Finding, ...]]:
+    """Return the findings by place from all answers so far."""
     read: dict[str, dict[str, object]] = {
         "torch": {node: encode(started) for node, started in warm.items()},
         "product": {node: encode(result) for node, result in products.items()},
     }
-    findings_by_node: dict[str, list[Finding]] = {}
     taken = tuple(_taken(answers, read))
     _name_by_uuid(read[gpus.NAME], warm)
     _note_recovered(read.get(xid.NAME, {}), read.get(gpus.NAME, {}))
-    for node, finding in (*taken, *_judged(request, read)):
-        findings_by_node.setdefault(node, []).append(finding)
-    return {node: tuple(node_findings) for node, node_findings in findings_by_node.items()}
+    findings_by_place: dict[Place, list[Finding]] = {}
+    for place, finding in (*taken, *_judged(request, read)):
+        findings_by_place.setdefault(place, []).append(finding)
+    return {place: tuple(of_place) for place, of_place in findings_by_place.items()}
 
 
 def _taken(
@@ -192,7 +207,7 @@ def _note_recovered(xid_readings: Mapping[str, object], gpu_readings: Mapping[st
             reading["recovered"] = [text(gpu, "bus") for gpu in gpu_rows if gpu.get("recovered") is True]
 
 
-def _judged(request: RunNeeds, read: Mapping[str, dict[str, object]]) -> Iterator[tuple[str, Finding]]:
+def _judged(request: RunNeeds, read: Mapping[str, dict[str, object]]) -> Iterator[tuple[Place, Finding]]:
     for judge in (*CHECKS, *SECONDARY_JUDGES):
         readings = read.get(getattr(judge, "OF", judge.NAME), {})
         try:

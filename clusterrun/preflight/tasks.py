@@ -16,11 +16,22 @@ Findings = Iterator[tuple[str, Finding]]
 
 
 class Task:
-    """A task for an examiner."""
+    """A task for an examiner. ``TITLE`` names it in messages."""
+
+    TITLE = ""
 
 
 class Answer:
     """The answer to a task."""
+
+
+@frozen
+class Target:
+    node: int
+    name: str
+    address: str
+    ports: tuple[int, ...]
+    udp_port: int
 
 
 @frozen
@@ -37,15 +48,29 @@ class RunNeeds:
     cpus_per_rank: int
     limits: tuple[tuple[str, float], ...] = ()  # the user's limits by name, see ``limits.py``
     check_commands: tuple[str, ...] = ()  # the user's shell commands that check a node
+    # For probes of checks between nodes: this node first, then the others to test; '' is an unknown address.
+    # For judges: all nodes that opened ports.
+    peers: tuple[Target, ...] = ()
+    overloaded: tuple[str, ...] = ()  # for judges: nodes on which measured times prove nothing
 
 
 @frozen
 class LocalTask(Task):
     """Make checks at the same time, each within its own limit."""
 
+    TITLE = "local checks"
     asked: RunNeeds
     checks: tuple[str, ...]  # names
     limit: float = 0.0  # seconds; shortens the limits of checks that are already running
+
+
+@frozen
+class PeerTask(Task):
+    """Make checks between nodes. Their probes read ``asked.peers``."""
+
+    TITLE = "checks between nodes"
+    asked: RunNeeds
+    checks: tuple[str, ...]  # names
 
 
 @frozen
@@ -68,6 +93,7 @@ class LocalAnswer(Answer):
 class StartTorch(Task):
     """Start the torch worker with the ranks' interpreter, and replace a running one."""
 
+    TITLE = "the import of torch"
     python: str
     cwd: str  # the ranks' working directory
     gpus: bool = True  # the worker may look for GPUs; else tests use gloo
@@ -78,6 +104,7 @@ class StartTorch(Task):
 class ListenTask(Task):
     """Open the ports that other nodes dial."""
 
+    TITLE = "the opening of ports"
     nonce: str  # hex; a connecting node must present it
 
 
@@ -104,22 +131,13 @@ class ListenAnswer(Answer):
 
 
 @frozen
-class Target:
-    node: int
-    name: str
-    address: str
-    ports: tuple[int, ...]
-    udp_port: int
-
-
-@frozen
 class DialTask(Task):
-    """Resolve names, dial targets, and report whose datagrams arrived."""
+    """Dial targets, and report whose datagrams arrived."""
 
+    TITLE = "dialling"
     nonce: str
     node: int
     targets: tuple[Target, ...]
-    names: tuple[str, ...]  # of all nodes
     limit: float  # seconds
     closed: bool = False  # the ports have no listener; a refusal counts as an answer
     # The UDP ports have no listener. Large packets get lost if only small datagrams are refused.
@@ -143,18 +161,16 @@ class Dialled:
 
 @frozen
 class DialAnswer(Answer):
-    resolved: tuple[tuple[str, str], ...]  # (name, addresses separated by a space, or '')
     dialled: tuple[Dialled, ...]
     heard: tuple[int, ...]  # nodes whose datagrams arrived
     wall: float = 0.0  # this node's clock at the time of the answer
-    # Mean seconds to resolve a name. A name that is unresolved at the limit counts with its time so far.
-    resolve_seconds: float = 0.0
 
 
 @frozen
 class ExchangeTask(Task):
     """Exchange messages with the targets, and answer ``seconds`` later."""
 
+    TITLE = "an exchange of messages"
     nonce: str
     node: int
     targets: tuple[Target, ...]  # empty: the targets of an earlier task
@@ -183,6 +199,7 @@ class ExchangeAnswer(Answer):
 class ThroughTask(Task):
     """Have an examiner on a node that no agent reached do a task."""
 
+    TITLE = "a look through it at another node"
     name: str  # the node
     argv: tuple[str, ...]  # starts the examiner if none runs there
     body: str  # text of the task; '' ends the examiner
@@ -206,6 +223,7 @@ class GroupMember:
 class GroupTask(Task):
     """Test a group of nodes with collectives. All members get the same task except for ``place``."""
 
+    TITLE = "a collective test"
     test: int  # unique within an examination; names the store's keys
     # ``pair``, ``set``, ``table`` (collectives by size) or, on one node, ``product`` (a matrix product),
     # ``burn`` (matrix products for ``seconds``), ``device`` (bandwidth of each GPU), ``peers`` (of pairs).
@@ -276,6 +294,7 @@ class TorchStarted(Answer):
 
 ANSWER_OF: dict[type[Task], type[Answer]] = {
     LocalTask: LocalAnswer,
+    PeerTask: LocalAnswer,
     ListenTask: ListenAnswer,
     DialTask: DialAnswer,
     StartTorch: TorchStarted,

@@ -27,6 +27,7 @@ from clusterrun.preflight.tasks import (
     ListenTask,
     LocalAnswer,
     LocalTask,
+    PeerTask,
     ProbeReading,
     StartTorch,
     ThroughAnswer,
@@ -253,6 +254,11 @@ class Cluster:
         faults, chance = self.faults, self.chance
         if isinstance(task, LocalTask):
             return (12.0 if node in faults.late_checks else 0.5 + chance.random()), self.readings(node, task)
+        if isinstance(task, PeerTask):
+            views = faults.hosts.get(node, {})
+            resolved = {peer.name: views.get(peer.node, address(peer.node)) for peer in task.asked.peers}
+            reading = {"resolved": resolved, "seconds": 0.001, "own": [address(node)]}
+            return 0.05, LocalAnswer((ProbeReading("names", json.dumps(reading), 0.1),))
         if isinstance(task, ListenTask):
             delay = 0.3 + chance.random()
             wall = self.wall(node, delay - 0.001)
@@ -355,10 +361,8 @@ class Cluster:
             for other in range(self.total)
             if other != node and other not in faults.frozen | self.lost and self.passes(other, node)
         )
-        views = faults.hosts.get(node, {})
-        resolved = tuple((entry, views.get(int(entry[1:]), address(int(entry[1:])))) for entry in task.names)
         delay = 0.05 if well else task.limit
-        return delay, DialAnswer(resolved, tuple(dialled), heard, self.wall(node, delay - 0.001))
+        return delay, DialAnswer(tuple(dialled), heard, self.wall(node, delay - 0.001))
 
     def sweep(self, node: int, task: DialTask) -> tuple[float, DialAnswer]:
         """Closed ports refuse, but those behind a firewall."""
@@ -377,7 +381,7 @@ class Cluster:
             refused = tuple(port for port in target.ports if port not in silent)
             results.append(Dialled(target.node, refused, silent, True, 0.0))
         delay = task.limit if any(entry.silent for entry in results) else 0.1
-        return delay, DialAnswer((), tuple(results), ())
+        return delay, DialAnswer(tuple(results), ())
 
     def gather(self, ask: AskWorker, task: GroupTask) -> None:
         """A test goes when every member that will ever come has come."""

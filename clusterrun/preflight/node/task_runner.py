@@ -7,22 +7,17 @@ from __future__ import annotations
 
 import json
 import select
-import socket
 import time
 from collections.abc import Callable
-from contextlib import suppress
 from functools import partial
 
-from clusterrun.model.frozen import Any, replace
+from clusterrun.model.frozen import replace
 from clusterrun.preflight import registry
 from clusterrun.preflight.node.dialer import Dialer
 from clusterrun.preflight.node.forked_call import ForkedCall, call
 from clusterrun.preflight.node.listener import READ, Watch
-from clusterrun.preflight.tasks import DialAnswer, DialTask, LocalAnswer, LocalTask, ProbeReading
+from clusterrun.preflight.tasks import DialAnswer, DialTask, LocalAnswer, LocalTask, PeerTask, ProbeReading
 from clusterrun.runtime.overload import explains_wait
-
-# The state of a running child in its description. It had work to do and at most waited for a processor.
-_RUNS = "(R"
 
 
 class WatchedChild:
@@ -70,9 +65,11 @@ class WatchedChild:
 
 
 class RunningChecks:
-    """Run all checks of a ``LocalTask`` at the same time, each in a child within its own limit."""
+    """Run all checks of a task at the same time, each in a child within its own limit."""
 
-    def __init__(self, task: LocalTask, run_dir: str, home: str, watch: Callable[..., None]) -> None:
+    def __init__(
+        self, task: LocalTask | PeerTask, run_dir: str, home: str, watch: Callable[..., None]
+    ) -> None:
         self._asked = replace(task.asked, run_dir=run_dir, home=home)
         self._readings: list[ProbeReading] = []
         self._children: dict[str, WatchedChild] = {}
@@ -126,52 +123,17 @@ def _reading(name: str, child: WatchedChild) -> ProbeReading:
 
 
 class RunningDial:
-    """Execute one ``DialTask``. A child resolves names, since a resolver may hang beyond any limit."""
+    """Execute one ``DialTask``."""
 
     def __init__(self, task: DialTask, heard: set[int], watch: Watch) -> None:
-        self._heard, self._limit = heard, task.limit
-        self._dialler = Dialer(task, watch)
-        self._names: list[WatchedChild] = []
-        names = task.names
-        if names:
-            with suppress(OSError):  # The checks report that no process can be started.
-                self._names.append(WatchedChild(call(lambda: map(_resolved, names), task.limit), watch))
+        self._heard, self._dialler = heard, Dialer(task, watch)
 
     def due_at(self) -> float:
         return self._dialler.due_at()
 
     def tick(self) -> bool:
         self._dialler.tick()
-        for child in self._names:
-            child.tick()
-        return self._dialler.is_done and all(child.over for child in self._names)
+        return self._dialler.is_done
 
     def answer(self) -> DialAnswer:
-        resolutions: list[list[Any]] = []
-        for child in self._names:
-            values = [line.get("value") for line in child.lines]
-            resolutions += [value for value in values if isinstance(value, list)]
-        resolved = tuple((str(name), str(addresses)) for name, addresses, _ in resolutions)
-        taken = [float(seconds) for *_, seconds in resolutions]
-        for child in self._names:
-            child.call.code()
-            # A running child lacked a processor, which is no fault of the resolver.
-            if child.late and _RUNS not in child.doing:
-                taken.append(self._limit - sum(taken))
-        mean = round(sum(taken) / max(1, len(taken)), 3)
-        return DialAnswer(resolved, self._dialler.dialled(), tuple(sorted(self._heard)), time.time(), mean)
-
-    def end(self) -> None:
-        for child in self._names:
-            child.end()
-
-
-def _resolved(name: str) -> tuple[str, str, float]:
-    """Return a name, its addresses separated by spaces ('' if it cannot be resolved), and the seconds."""
-    began = time.monotonic()
-    try:
-        records = socket.getaddrinfo(name, None, type=socket.SOCK_STREAM)
-    except (OSError, UnicodeError):
-        records = []
-    addresses = dict.fromkeys(str(entry[4][0]) for entry in records)
-    return name, " ".join(addresses), round(time.monotonic() - began, 3)
+        return DialAnswer(self._dialler.dialled(), tuple(sorted(self._heard)), time.time())

@@ -65,7 +65,7 @@ class Worker:
                     key.data(events)
             self._tick()
         for running in self._running.values():
-            if isinstance(running, (RunningChecks, RunningDial)):  # Others hold no process.
+            if isinstance(running, RunningChecks):  # Others hold no process.
                 running.end()
         self._torch_worker.end()
         self._remotes.end()
@@ -116,7 +116,7 @@ class Worker:
         running = self._running.get(number)
         if isinstance(running, RunningChecks) and isinstance(task, tasks.LocalTask):
             running.hurry(task.limit)
-        elif isinstance(task, tasks.LocalTask):
+        elif isinstance(task, (tasks.LocalTask, tasks.PeerTask)):
             if task.asked.gpus and self._gpu_driver is None:
                 with suppress(OSError):  # The checks report that no process can be started.
                     self._gpu_driver = hold_driver()

@@ -6,6 +6,7 @@ from collections.abc import Iterator, Sequence
 
 from clusterrun.preflight import registry, tasks
 from clusterrun.preflight.observations import ABSENT
+from clusterrun.preflight.session import network_phase
 from clusterrun.preflight.session.presence_findings import (
     answers,
     large_packet_troubles,
@@ -13,7 +14,7 @@ from clusterrun.preflight.session.presence_findings import (
     lost_together,
 )
 from clusterrun.preflight.session.state import HOST, NodeState, SessionState
-from clusterrun.preflight.tasks import DialTask, ListenTask, LocalTask, Target, Task, ThroughTask
+from clusterrun.preflight.tasks import DialTask, ListenTask, LocalTask, PeerTask, Target, Task, ThroughTask
 from clusterrun.preflight.thresholds import (
     ANSWER_SECONDS,
     DIAL_SECONDS,
@@ -64,22 +65,21 @@ def _knock(state: SessionState, nodes: list[NodeState]) -> bool:
         )
         if targets:
             has_requests = True
-            task = DialTask(state.nonce, witness.node, targets, (), DIAL_SECONDS, sizes=True)
+            task = DialTask(state.nonce, witness.node, targets, DIAL_SECONDS, sizes=True)
             state.ask(witness.node, task, DIAL_SECONDS + ANSWER_SECONDS)
     return has_requests
 
 
 def _names(state: SessionState, missing: list[NodeState]) -> Iterator[tuple[type, ...]]:
     """Look up the names of missing nodes on nodes that did not do so in the control round."""
-    names = tuple(node.name for node in missing)
+    names = {node.name for node in missing}
     if not names or not state.orders.launch:
         return
-    witnesses = [node for node in state.present()[:FEW_NODES] if not node.resolved.keys() & {*names}]
+    witnesses = [node for node in state.present()[:FEW_NODES] if not node.resolved.keys() & names]
     for witness in witnesses:
-        task = DialTask(state.nonce, witness.node, (), names, DIAL_SECONDS)
-        state.ask(witness.node, task, DIAL_SECONDS + ANSWER_SECONDS)
+        network_phase.ask_checks(state, witness.node, [node.node for node in missing])
     if witnesses:
-        yield (DialTask,)
+        yield (PeerTask,)
 
 
 # --- examine nodes that the coordinator's node does not reach, through a node that reaches them ---
@@ -106,11 +106,11 @@ def rounds_through(state: SessionState, nodes: Sequence[NodeState]) -> Iterator[
 
 def _ask(state: SessionState, node: NodeState) -> None:
     host = state.nodes[HOST]
-    _through(state, node, LocalTask(state.needs, registry.names(state.needs)), START_SECONDS)
-    task = DialTask(state.nonce, node.node, (host.target(host.listening.ports),), (), DIAL_SECONDS)
+    _through(state, node, LocalTask(state.needs, registry.check_names(state.needs)), START_SECONDS)
+    task = DialTask(state.nonce, node.node, (host.target(host.listening.ports),), DIAL_SECONDS)
     _through(state, node, task, DIAL_SECONDS + ANSWER_SECONDS)
     address = next(iter(state.addresses_of(node.name)), "")
-    task = DialTask(state.nonce, host.node, (node.target(node.listening.ports, address),), (), DIAL_SECONDS)
+    task = DialTask(state.nonce, host.node, (node.target(node.listening.ports, address),), DIAL_SECONDS)
     state.ask(host.node, task, DIAL_SECONDS + ANSWER_SECONDS)
 
 

@@ -135,7 +135,7 @@ def _grade(state: SessionState, trouble: LossTrouble, stalls: int) -> Grade:
 
 
 def of_dials(explanation: Explanation) -> None:
-    """Report which connections fail, and nodes whose names, clocks or interfaces differ."""
+    """Report which connections fail, and nodes whose clocks or interfaces differ."""
     state = explanation.state
     end = state.log.last_round(CONTROL)
     if end is None:
@@ -152,9 +152,6 @@ def of_dials(explanation: Explanation) -> None:
             explanation.add_links([link_of(state, trouble)])
             explanation.bad_links.add(frozenset(trouble.nodes))
     listeners = [node for node in state.nodes.values() if node.listens and not node.absent]
-    views = {node.node: node.resolved for node in listeners if node.resolved}
-    explanation.add_all(consistency.names(views, {node.name: node for node in listeners}))
-    explanation.add_all(consistency.late_names(listeners))
     clock_limits = (limit(state.needs.limits, name) for name in ("clock_warn", "clock_fail"))
     explanation.add_all(consistency.clocks(listeners, *clock_limits))
     explanation.add_all(consistency.interfaces(listeners))

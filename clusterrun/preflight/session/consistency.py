@@ -1,88 +1,19 @@
-"""Compare names, clocks and network interfaces of the nodes, and report the nodes that differ."""
+"""Compare clocks and network interfaces of the nodes, and report the nodes that differ."""
 
 from __future__ import annotations
 
 import statistics
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 
 from clusterrun.model.preflight_report import Finding, Grade
 from clusterrun.preflight.majority import some_of, vote
 from clusterrun.preflight.session.explanation import NodeFinding
 from clusterrun.preflight.session.state import NodeState
 from clusterrun.preflight.tasks import Interface
-from clusterrun.preflight.thresholds import MINORITY, SLOW_ANSWER_SECONDS
+from clusterrun.preflight.thresholds import MINORITY
 
-_RESOLVER = (
-    "look at the servers of names in /etc/resolv.conf: one that does not answer costs seconds each time"
-)
 _TIME_SERVICE = "start its time service: chronyc tracking; chronyc makestep"
 _NETWORKS = ("device", "infiniband")
-
-
-# --- names ---
-
-
-def names(views: Mapping[int, Mapping[str, str]], nodes: Mapping[str, NodeState]) -> Iterator[NodeFinding]:
-    """Report names that resolve to wrong addresses.
-
-    ``views`` holds the addresses of each name by viewer, with spaces between; '' if it does not resolve. The
-    entry of a name is at fault if most viewers resolve it wrongly; otherwise the viewers are. Names that no
-    node resolves are Slurm's own (NodeName is no host name there), and no connection uses them.
-    """
-    if not any(addresses for view in views.values() for addresses in view.values()):
-        return
-    wrong: dict[int, list[str]] = {}
-    lacking: dict[int, list[str]] = {}
-    for name, owner in nodes.items():
-        resolved = {viewer: view[name] for viewer, view in views.items() if name in view}
-        own_addresses = (interface.address for interface in owner.listening.interfaces)
-        right = {owner.address, *(address for address in own_addresses if not _is_loopback(address))}
-        bad = {
-            viewer: addresses
-            for viewer, addresses in resolved.items()
-            if (addresses.split() or [""])[0] not in right
-        }
-        bad_elsewhere = {viewer: addresses for viewer, addresses in bad.items() if viewer != owner.node}
-        if len(resolved) >= MINORITY and 2 * len(bad_elsewhere) > len(resolved):
-            addresses = next(iter(bad_elsewhere.values()))
-            what = f"resolves to {addresses.split()[0]}" if addresses else "cannot be resolved"
-            where = f"on {len(bad_elsewhere)} of {len(resolved)} nodes; its address is {owner.address}"
-            remedy = f"mend the entry of {name} in DNS or /etc/hosts"
-            yield _of_names(owner.node, f"the name {name} {what} {where}", remedy)
-            continue
-        for viewer, addresses in bad.items():
-            if viewer == owner.node and _is_loopback(addresses):
-                first = addresses.split()[0]
-                own = f"its own name {name} resolves to {first}: what binds to it cannot be reached by others"
-                yield _of_names(viewer, own, f"take {name} out of the line of {first} in /etc/hosts")
-            elif addresses:
-                answer = f"{name} as {addresses.split()[0]}, which is not its address"
-                wrong.setdefault(viewer, []).append(answer)
-            else:
-                lacking.setdefault(viewer, []).append(name)
-    mend, add = "mend /etc/hosts or the resolver of this node", "add them to /etc/hosts or DNS"
-    for viewer, answers in wrong.items():
-        yield _of_names(viewer, f"resolves {some_of(answers)}", mend, Grade.FAIL)
-    for viewer, unresolved in lacking.items():
-        yield _of_names(viewer, f"cannot resolve {some_of(unresolved)}", add)
-
-
-def _of_names(node: int | None, message: str, remedy: str, grade: Grade = Grade.WARN) -> NodeFinding:
-    return NodeFinding(node, Finding("names", grade, message, remedy))
-
-
-def late_names(nodes: Collection[NodeState]) -> Iterator[NodeFinding]:
-    """Warn about nodes that resolve names slowly. If most nodes do, yield one finding for all nodes."""
-    late = [node for node in nodes if node.resolve_seconds >= SLOW_ANSWER_SECONDS]
-    together = len(nodes) > 1 and 2 * len(late) > len(nodes)
-    for node in late[:1] if together else late:
-        where = f" on {len(late)} of {len(nodes)} nodes" if together else ""
-        message = f"it takes {node.resolve_seconds:.1f} s to resolve a name{where}"
-        yield _of_names(None if together else node.node, message, _RESOLVER)
-
-
-def _is_loopback(addresses: str) -> bool:
-    return addresses.startswith(("127.", "::1"))
 
 
 # --- clocks ---

@@ -48,9 +48,8 @@ def rounds(state: SessionState) -> Iterator[tuple[type, ...]]:
 
 
 def start_local_checks(state: SessionState, node: int) -> None:
-    checks = registry.names(state.needs)
-    limits = [check.LIMIT for check in map(registry.check_named, checks) if check is not None]
-    state.ask(node, LocalTask(state.needs, checks), max(limits, default=0.0) + ANSWER_SECONDS)
+    checks = registry.check_names(state.needs)
+    state.ask(node, LocalTask(state.needs, checks), max(registry.limits(checks)) + ANSWER_SECONDS)
 
 
 def start_torch_worker(state: SessionState, node: int) -> None:

@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterable, Iterator
 from itertools import combinations
 
+from clusterrun.model.frozen import replace
+from clusterrun.preflight import registry
 from clusterrun.preflight.observations import CONTROL
 from clusterrun.preflight.session.state import NodeState, SessionState
-from clusterrun.preflight.tasks import DialTask
+from clusterrun.preflight.tasks import DialTask, PeerTask
 from clusterrun.preflight.thresholds import ANSWER_SECONDS, DIAL_SECONDS, FEW_NODES, WITNESSES
 
-# In a set of at most this size every node dials and resolves all others. In a larger set it resolves only the
-# nodes that it dials.
+# In a set of at most this size every node dials all others.
 FEW = 96
 
 
@@ -41,17 +42,21 @@ def everyone(state: SessionState) -> Iterator[tuple[type, ...]]:
     yield from _dial(state, "everybody dials everybody", plan, ())
 
 
-def _dial(state: SessionState, label: str, plan: Plan, namers: Collection[int]) -> Iterator[tuple[type, ...]]:
-    """Dial by this plan, and repeat the dials without an answer. ``namers`` also resolve names."""
+def _dial(
+    state: SessionState, label: str, plan: Plan, testers: Collection[int]
+) -> Iterator[tuple[type, ...]]:
+    """Dial by this plan, and repeat failed dials. ``testers`` also make checks between nodes."""
     if not plan:
         return
     state.label = label
-    _ask(state, plan, namers if state.orders.launch else ())  # without srun all nodes are one machine
-    yield (DialTask,)
+    _ask(state, plan)
+    if state.orders.launch:  # without srun all nodes are one machine
+        _ask_peers(state, plan, testers)
+    yield (DialTask, PeerTask)
     again = _again(state)
     if again and state.seconds_left >= DIAL_SECONDS:
         state.label = "control round, again where something did not answer"
-        _ask(state, again, ())
+        _ask(state, again)
         yield (DialTask,)
     state.end_round(CONTROL)
 
@@ -123,12 +128,27 @@ def _both_ways(plan: Plan, node: NodeState, other: NodeState) -> None:
     plan.setdefault(other.node, {})[node.node] = node.listening.ports
 
 
-def _ask(state: SessionState, plan: Plan, namers: Collection[int]) -> None:
-    listeners = [node_state.name for node_state in state.nodes.values() if node_state.listens]
-    absent = [node_state.name for node_state in state.nodes.values() if node_state.absent]
+def _ask(state: SessionState, plan: Plan) -> None:
     for node, targets in plan.items():
-        near = [state.nodes[other].name for other in (node, *targets)]
-        names = (*(listeners if len(listeners) <= FEW else near), *absent) if node in namers else ()
         goals = tuple(state.nodes[other].target(ports) for other, ports in targets.items())
-        task = DialTask(state.nonce, node, goals, names, DIAL_SECONDS)
+        task = DialTask(state.nonce, node, goals, DIAL_SECONDS)
         state.ask(node, task, DIAL_SECONDS + ANSWER_SECONDS)
+
+
+def _ask_peers(state: SessionState, plan: Plan, testers: Collection[int]) -> None:
+    """Ask for checks of few nodes with all others, of many nodes with those that they dial."""
+    listeners = [node.node for node in state.listeners()]
+    absent = [node.node for node in state.nodes.values() if node.absent]
+    for node, targets in plan.items():
+        near = listeners if len(listeners) <= FEW else targets
+        others = [other for other in (*near, *absent) if other != node]
+        if node in testers:
+            ask_checks(state, node, others)
+
+
+def ask_checks(state: SessionState, node: int, others: Iterable[int]) -> None:
+    """Ask a node for its checks with others."""
+    peers = tuple(state.nodes[peer].target(state.nodes[peer].listening.ports) for peer in (node, *others))
+    checks = registry.check_names(state.needs, between_nodes=True)
+    seconds = max(registry.limits(checks)) + ANSWER_SECONDS
+    state.ask(node, PeerTask(replace(state.needs, peers=peers), checks), seconds)

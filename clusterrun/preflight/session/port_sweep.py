@@ -110,5 +110,5 @@ def _ask(state: SessionState, ways: Mapping[tuple[int, int], frozenset[int]]) ->
                 # looking like a blocked range of destination ports.
                 shuffled = tuple(sorted(ports, key=lambda port: port * 40503 % 65537))
                 targets.append(Target(target.node, target.name, target.address, shuffled, 0))
-        task = DialTask("", a, tuple(targets), (), DIAL_SECONDS, closed=True)
+        task = DialTask("", a, tuple(targets), DIAL_SECONDS, closed=True)
         state.ask(a, task, DIAL_SECONDS + ANSWER_SECONDS)

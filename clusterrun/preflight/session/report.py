@@ -3,9 +3,17 @@
 from __future__ import annotations
 
 from clusterrun.model.document import encode
-from clusterrun.model.frozen import frozen
+from clusterrun.model.frozen import frozen, replace
 from clusterrun.model.hostlist import fold
-from clusterrun.model.preflight_report import Finding, Grade, Measurement, NodeReport, Report, worst
+from clusterrun.model.preflight_report import (
+    Finding,
+    Grade,
+    LinkReport,
+    Measurement,
+    NodeReport,
+    Report,
+    worst,
+)
 from clusterrun.model.world import exactly
 from clusterrun.preflight import registry
 from clusterrun.preflight.observations import PRODUCT, SET, CheckFault, GroupTest, Unanswered
@@ -63,9 +71,18 @@ def _of_local_checks(explanation: Explanation) -> None:
             workers[node.name] = node.first_torch_worker
         if node.product is not None:
             products[node.name] = node.product
-    for name, findings in registry.findings(state.needs, local, workers, products).items():
+    listeners = [node for node in state.nodes.values() if node.listens and not node.absent]
+    overloaded = (node.name for node in listeners if state.excuse([node.node], state.began))
+    needs = replace(
+        state.needs, peers=tuple(node.target(()) for node in listeners), overloaded=tuple(overloaded)
+    )
+    for place, findings in registry.findings(needs, local, workers, products).items():
         for finding in findings:
-            explanation.add(state.numbers.get(name), finding)
+            if isinstance(place, str):
+                explanation.add(state.numbers.get(place), finding)
+            else:
+                link = LinkReport(*place, "a->b", finding.verdict, finding.said, finding.remedy)
+                explanation.add_links([link])
 
 
 def _of_long_load(explanation: Explanation) -> None:

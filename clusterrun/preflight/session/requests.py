@@ -69,7 +69,7 @@ class Requests:
         return self._batches[kind]
 
     def of_kind(self, kind: type) -> list[Request]:
-        return [request for request in self._open.values() if isinstance(request.task, kind)]
+        return [request for request in self._open.values() if type(request.task) is kind]
 
     def close(self, node: int, number: int) -> Request | None:
         request = self._open.get(number)

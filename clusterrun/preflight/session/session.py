@@ -52,15 +52,6 @@ from clusterrun.runtime.machine_events import OVERSLEPT_SECONDS
 
 __all__ = ["AskWorker", "Session", "SessionNode", "SessionOutcome"]
 
-_TASK_TITLES = {
-    tasks.LocalTask: "local checks",
-    tasks.ListenTask: "the opening of ports",
-    tasks.DialTask: "dialling",
-    tasks.StartTorch: "the import of torch",
-    tasks.GroupTask: "a collective test",
-    tasks.ThroughTask: "a look through it at another node",
-    tasks.ExchangeTask: "an exchange of messages",
-}
 _SILENT = "look at the node and at the log of its examiner in the run directory"
 
 
@@ -162,9 +153,7 @@ class Session:
         try:
             _take(self._state, self._group_tests, request, tasks.answer(request.task, body))
         except BadDocument as error:
-            self._gone(
-                node, "examiner", f"answered {_TASK_TITLES[type(request.task)]} with nonsense: {error}"
-            )
+            self._gone(node, "examiner", f"answered {request.task.TITLE} with nonsense: {error}")
         return self._proceed()
 
     def overloaded(self, now: float, node: int | None, seconds: float) -> None:
@@ -197,8 +186,7 @@ class Session:
             if state.excuse([request.node], request.asked_at):
                 state.requests.prolong(request, state.end_at)
             elif not self._waits_once(request):
-                title = _TASK_TITLES[type(request.task)]
-                why = f"did not answer: {title} took longer than {request.seconds:.0f} s"
+                why = f"did not answer: {request.task.TITLE} took longer than {request.seconds:.0f} s"
                 self._gone(request.node, "examiner", why)
         return self._proceed()
 
@@ -277,9 +265,9 @@ class Session:
         state = self._state
         open_titles: dict[int, str] = {}
         overloaded = set()
-        for kind, title in _TASK_TITLES.items():
-            for request in state.requests.of_kind(kind):
-                open_titles.setdefault(request.node, title)
+        for task_type in tasks.ANSWER_OF:
+            for request in state.requests.of_kind(task_type):
+                open_titles.setdefault(request.node, task_type.TITLE)
                 if state.excuse([request.node], request.asked_at):
                     overloaded.add(request.node)
         for test in self._group_tests.cut():
@@ -303,15 +291,12 @@ def _take(state: SessionState, group_tests: GroupTests, request: Request, value:
     if isinstance(value, (tasks.ListenAnswer, tasks.DialAnswer)) and value.wall:
         node.bound_clock(value.wall, state.wall_at(request.asked_at), state.wall_now)
     if isinstance(value, tasks.LocalAnswer):
-        node.local = value
+        node.record_readings(value)
     elif isinstance(value, tasks.ListenAnswer):
         node.listening = value
     elif isinstance(value, tasks.DialAnswer) and isinstance(task, tasks.DialTask) and task.interface:
         state.observe(InterfaceDials(task, value))
     elif isinstance(value, tasks.DialAnswer) and isinstance(task, tasks.DialTask):
-        node.resolved.update(value.resolved)
-        if not state.excuse([node.node], request.asked_at):
-            node.resolve_seconds = max(node.resolve_seconds, value.resolve_seconds)
         if task.closed:
             state.swept.update({(node.node, way.node): frozenset(way.silent) for way in value.dialled})
         else:

@@ -35,7 +35,7 @@ def rounds(state: SessionState) -> Iterator[tuple[type, ...]]:
                 state.nodes[other].target(ports, _address(state.nodes[other], name))
                 for other, ports in targets.items()
             )
-            task = DialTask(state.nonce, node, goals, (), DIAL_SECONDS, interface=name)
+            task = DialTask(state.nonce, node, goals, DIAL_SECONDS, interface=name)
             state.ask(node, task, DIAL_SECONDS + ANSWER_SECONDS)
         state.label = f"dials over {name}"
         yield (DialTask,)

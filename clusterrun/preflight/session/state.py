@@ -12,6 +12,7 @@ from clusterrun.preflight import tasks
 from clusterrun.preflight.causes.dials import DialledWay, Dials
 from clusterrun.preflight.causes.groups import GroupSearch
 from clusterrun.preflight.causes.pair_search import Search
+from clusterrun.preflight.checks import names
 from clusterrun.preflight.observations import GroupTest, Log, NodeDials, NodeGone, RoundEnd
 from clusterrun.preflight.session.quantities import Quantities
 from clusterrun.preflight.session.requests import AskWorker, Requests
@@ -40,7 +41,6 @@ class NodeState:
         # Bounds of how far its clock is ahead of the coordinator's; seconds.
         self.earliest, self.latest = float("-inf"), float("inf")
         self.resolved: dict[str, str] = {}  # by name, its addresses with spaces between; '' if unknown
-        self.resolve_seconds = 0.0  # the slowest look-up of a name
         self.torch_worker: tasks.TorchStarted | None = None
         self.first_torch_worker: tasks.TorchStarted | None = None
         self.ports: list[int] = []  # free ports on which it can lead a group test
@@ -81,6 +81,14 @@ class NodeState:
     def bound_clock(self, wall: float, earliest: float, latest: float) -> None:
         """Narrow the bounds of its clock. It read ``wall`` between these times of the coordinator's clock."""
         self.earliest, self.latest = max(self.earliest, wall - latest), min(self.latest, wall - earliest)
+
+    def record_readings(self, answer: tasks.LocalAnswer) -> None:
+        """Record the readings of checks. A new reading of a check replaces the old one."""
+        readings = {reading.check: reading for reading in (self.local.readings if self.local else ())}
+        readings.update((reading.check, reading) for reading in answer.readings)
+        self.local = tasks.LocalAnswer(tuple(readings.values()))
+        if names.NAME in readings:
+            self.resolved.update(names.resolved(readings[names.NAME]))
 
     def record_torch_worker(self, answer: tasks.TorchStarted) -> None:
         self.torch_worker = answer

@@ -26,14 +26,14 @@ def crossings(
     for _ in range(rounds):
         for node in range(nodes):
             others = [other for other in range(nodes) if other != node]
-            task = DialTask("x", node, tuple(Target(o, "", "", PORTS, 9) for o in others), (), 5.0)
+            task = DialTask("x", node, tuple(Target(o, "", "", PORTS, 9) for o in others), 5.0)
             dialled = []
             for other in others:
                 dead = (node, other) in cut or (other, node) in cut
                 silent = PORTS if dead else tuple(sorted((blocked or {}).get(other, ())))
                 dialled.append(Dialled(other, (), silent, not {node, other} & small, 0.1))
             heard = tuple(other for other in others if datagrams and (other, node) not in cut)
-            result.take(task, DialAnswer((), tuple(dialled), heard))
+            result.take(task, DialAnswer(tuple(dialled), heard))
     return result
 
 
@@ -82,10 +82,10 @@ def test_ports_that_nobody_reaches_are_named_with_their_node():
 def test_a_port_that_one_other_does_not_reach_is_the_links():
     result = crossings(4)
     silent = Dialled(2, (), (3,), True, 0.1)
-    result.take(DialTask("x", 1, (Target(2, "", "", (3,), 9),), (), 5.0), DialAnswer((), (silent,), ()))
+    result.take(DialTask("x", 1, (Target(2, "", "", (3,), 9),), 5.0), DialAnswer((silent,), ()))
     assert result.explain(range(4))[0] == ()  # it answered once: what answered once is good
     fresh = Dials()
-    fresh.take(DialTask("x", 1, (Target(2, "", "", PORTS, 9),), (), 5.0), DialAnswer((), (silent,), ()))
+    fresh.take(DialTask("x", 1, (Target(2, "", "", PORTS, 9),), 5.0), DialAnswer((silent,), ()))
     (entry,) = fresh.explain(range(4))[0]
     assert (entry.kind, entry.nodes, entry.ports, entry.both) == ("ports", (1, 2), (3,), False)
 
@@ -138,7 +138,7 @@ def behind_a_blocked_range(nodes: int, seed: int) -> Dials:
                 silent = tuple(port for port in ports if blocked and (port > 1 or chance.random() > 0.29))
                 targets.append(Target(other, "", "", ports, 9))
                 dialled.append(Dialled(other, (), silent, True, 0.1))
-            result.take(DialTask("x", node, tuple(targets), (), 5.0), DialAnswer((), tuple(dialled), ()))
+            result.take(DialTask("x", node, tuple(targets), 5.0), DialAnswer(tuple(dialled), ()))
     return result
 
 
@@ -160,5 +160,5 @@ def test_a_node_whose_ways_all_fail_on_other_ports_is_to_blame_and_none_of_its_l
                 bad = silent.get((node, other), ())
                 targets.append(Target(other, "", "", (34000, 36000, *bad), 9))
                 dialled.append(Dialled(other, (), bad, True, 0.1))
-        result.take(DialTask("x", node, tuple(targets), (), 5.0), DialAnswer((), tuple(dialled), ()))
+        result.take(DialTask("x", node, tuple(targets), 5.0), DialAnswer(tuple(dialled), ()))
     assert summary(result, 4) == [("ports", (1,), False)]

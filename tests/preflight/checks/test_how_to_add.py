@@ -54,7 +54,7 @@ def test_the_tables_name_every_check_with_its_limit_or_what_it_judges():
 
 
 def test_the_check_of_the_document_is_asked_for_and_reads_this_machine(scratch: ModuleType):
-    assert scratch.NAME in registry.names(ASKED)
+    assert scratch.NAME in registry.check_names(ASKED)
     assert registry.check_named("scratch") is scratch
     reading = json.loads(json.dumps(scratch.probe(ASKED)))
     assert set(reading) == {"free"}

@@ -53,7 +53,7 @@ def test_a_node_is_asked_through_another_and_its_examiner_ends_when_it_is_sent_a
     (remote,) = children(one.process.pid)
     local = one.ask(2, ListenTask(NONCE))
     target = Target(1, "n1", "127.0.0.1", local.ports, local.udp_port)
-    dial = DialTask(NONCE, 2, (target,), (), 30.0)
+    dial = DialTask(NONCE, 2, (target,), 30.0)
     met = tasks.answer(dial, one.ask(3, through(argv, tasks.message_text(dial))).body)
     assert (met.dialled[0].silent, met.dialled[0].refused, met.dialled[0].large) == ((), (), True)
     assert children(one.process.pid) == [remote], "it is started once"

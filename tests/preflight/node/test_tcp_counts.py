@@ -131,7 +131,7 @@ def test_calls_that_stay_silent_were_dropped_here_where_the_machine_dropped_as_m
         )
         watched = []
         entry = dialer.Dialer(
-            DialTask("c0ffee", 0, targets, (), 0.0, closed=True), lambda *what: watched.append(what)
+            DialTask("c0ffee", 0, targets, 0.0, closed=True), lambda *what: watched.append(what)
         )
         calls = {sock: call for sock, events, call in watched if events}
         for sock in select.select([], list(calls), [], 0.2)[1]:

@@ -31,7 +31,7 @@ def test_a_healthy_suspect_goes_on_training_where_it_was_and_nobody_imports_torc
     outcome, requested = short(orders(8, level=level), suspects)
     assert (outcome.fit, outcome.world, outcome.report.verdict) == (True, tuple(range(8)), Grade.PASS)
     assert {node for what, node in requested if what == "LocalTask"} == set(suspects)
-    assert {what for what, _ in requested} == {"ListenTask", "LocalTask", "DialTask"}
+    assert {what for what, _ in requested} == {"ListenTask", "LocalTask", "DialTask", "PeerTask"}
     assert outcome.report.seconds < 3
     assert f"a short check: of {', '.join(map(name, suspects))} alone" in outcome.report.notices
 
