@@ -247,7 +247,7 @@ def test_a_package_imports_from_lower_layers_of_its_own_side_only():
 
 
 # The folders inside a package, lowest first. A folder imports from lower folders and from files beside them.
-FOLDERS = {"preflight": ("probes", "checks", "node", "torch_worker", "causes", "session")}
+FOLDERS = {"preflight": ("probes", "causes", "checks", "node", "torch_worker", "session")}
 
 
 def test_a_folder_of_a_package_imports_from_lower_folders_only():

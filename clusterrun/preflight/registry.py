@@ -32,27 +32,26 @@ from clusterrun.preflight.untrusted import rows, text
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Mapping
+    from collections.abc import Iterable, Mapping
     from typing import Protocol
 
-    from clusterrun.preflight.tasks import GroupResult, LocalAnswer, ProbeReading, RunNeeds, TorchStarted
-
-    # A node, all nodes together (''), or a way from one node to another.
-    Place = str | tuple[str, str]
+    from clusterrun.model.frozen import Any
+    from clusterrun.preflight.tasks import (
+        Findings,
+        GroupResult,
+        LocalAnswer,
+        ProbeReading,
+        RunNeeds,
+        TorchStarted,
+    )
 
     class Judge(Protocol):
-        """Judge the readings of all nodes at once.
-
-        A finding belongs to the node of that name, to all nodes together (''), or to the way from one node to
-        another: (name, name).
-        """
+        """Judge the readings of all nodes at once. ``tasks.Findings`` explains the result."""
 
         @property
         def NAME(self) -> str: ...  # noqa: N802
 
-        def judge(
-            self, request: RunNeeds, readings: Mapping[str, object]
-        ) -> Iterator[tuple[Place, Finding]]: ...
+        def judge(self, request: RunNeeds, readings: Mapping[str, object]) -> Findings: ...
 
     class Check(Judge, Protocol):
         """A judge with a probe of its own. ``LIMIT`` is in seconds. ``LATE`` is the finding beyond it.
@@ -138,8 +137,8 @@ def findings(
     answers: Mapping[str, LocalAnswer],
     warm: Mapping[str, TorchStarted],
     products: Mapping[str, GroupResult],
-) -> dict[Place, tuple[Finding, ...]]:
-    """Return the findings by place from all answers so far."""
+) -> dict[Any, tuple[Finding, ...]]:
+    """Return the findings by place (as in ``tasks.Findings``) from all answers so far."""
     read: dict[str, dict[str, object]] = {
         "torch": {node: encode(started) for node, started in warm.items()},
         "product": {node: encode(result) for node, result in products.items()},
@@ -147,15 +146,13 @@ def findings(
     taken = tuple(_taken(answers, read))
     _name_by_uuid(read[gpus.NAME], warm)
     _note_recovered(read.get(xid.NAME, {}), read.get(gpus.NAME, {}))
-    findings_by_place: dict[Place, list[Finding]] = {}
+    findings_by_place: dict[Any, list[Finding]] = {}
     for place, finding in (*taken, *_judged(request, read)):
         findings_by_place.setdefault(place, []).append(finding)
     return {place: tuple(of_place) for place, of_place in findings_by_place.items()}
 
 
-def _taken(
-    answers: Mapping[str, LocalAnswer], read: dict[str, dict[str, object]]
-) -> Iterator[tuple[str, Finding]]:
+def _taken(answers: Mapping[str, LocalAnswer], read: dict[str, dict[str, object]]) -> Findings:
     """Store the values of readings in ``read``. Yield a finding for each reading without a value."""
     late: set[tuple[str, str]] = set()
     for check in CHECKS:
@@ -207,7 +204,7 @@ def _note_recovered(xid_readings: Mapping[str, object], gpu_readings: Mapping[st
             reading["recovered"] = [text(gpu, "bus") for gpu in gpu_rows if gpu.get("recovered") is True]
 
 
-def _judged(request: RunNeeds, read: Mapping[str, dict[str, object]]) -> Iterator[tuple[Place, Finding]]:
+def _judged(request: RunNeeds, read: Mapping[str, dict[str, object]]) -> Findings:
     for judge in (*CHECKS, *SECONDARY_JUDGES):
         readings = read.get(getattr(judge, "OF", judge.NAME), {})
         try:

@@ -11,8 +11,9 @@ from clusterrun.model.preflight_report import Finding
 
 # Readings of a probe, by node name.
 Readings = Mapping[str, Any]
-# (node name, finding). The name '' stands for all nodes together.
-Findings = Iterator[tuple[str, Finding]]
+# (place, finding). The place is the name of a node, '' for all nodes together, or (name, name) for the way
+# from one node to another.
+Findings = Iterator[tuple[Any, Finding]]
 
 
 class Task:

@@ -255,7 +255,7 @@ class Search:
         """Fill a round with the tests that decide something. Earlier questions get the free nodes first."""
         place, bad = works.place, {*works.faulty, *works.unsteady}
         # Which cause explains what failed?
-        decide(works, tests)
+        ask_rivals(works, tests)
         # Does a node work that never gave an answer?
         for node in self._ring if len(self._ring) > 1 else ():
             if node not in place and not works.answers.failed_with.get(node):
@@ -279,7 +279,7 @@ class Search:
         # Which cause explains what was slow? Is a node slow that never met a fast partner?
         rates, speeds = self._explain_speeds()
         for speed in speeds:
-            decide(speed, tests)
+            ask_rivals(speed, tests)
         for part in works.parts() if rates.of_node else ():
             leaders = [node for node in rates.leaders() if node in part]
             for node in rates.behind():
@@ -394,17 +394,10 @@ def _attached(rates: PairRates, parts: Sequence[Nodes]) -> Iterator[Nodes]:
         yield tuple(sorted(node for node, at in place.items() if at == number))
 
 
-def decide(explanation: PairExplanation, tests: Round) -> None:
+def ask_rivals(explanation: PairExplanation, tests: Round) -> None:
     """Add to a round the tests on which causes and their strongest rivals disagree.
 
-    | in doubt | strongest rival | the test that tells them apart |
-    |---|---|---|
-    | a cut around a group | all nodes of the group are faulty | a pair of the group passes again |
-    | two groups | they are a single group | several pairs across |
-    | a suspect | it belongs to a group | it meets a member of the group |
-    | an unsteady node | its links are bad | it meets the others of its group |
-    | a bad link | one of its ends is unsteady | its ends meet the others of their group |
-    | a failure in a group | chance | the pair is repeated |
+    ``docs/locating.md`` has the table of doubts, rivals and tests. The loops below follow its rows.
     """
     groups, place, margins = explanation.groups, explanation.place, explanation.margins
     for cause, margin in margins.items():

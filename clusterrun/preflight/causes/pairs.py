@@ -81,18 +81,18 @@ class Answers:
     def noise(self) -> float:
         """Estimate the chance ``e`` that a test fails though nothing is wrong.
 
-        Links that failed and passed show it: ``lucky`` failures among these and all passed tests. Each node
+        Links that failed and passed show it: ``chance_failures`` among these and all passed tests. Each node
         counts once, so that an unsteady node is not taken for chance. One more failure is assumed: the share
-        is ``(1 + lucky) / (1 + tests)``. It counts if it exceeds the expected noise and more than `WITNESSES`
-        links show it.
+        is ``(1 + chance_failures) / (1 + tests)``. It counts if it exceeds the expected noise and more than
+        `WITNESSES` links show it.
         """
         counted: set[int] = set()
         for ends in self.poor:
             if ends in self.good and counted.isdisjoint(ends):
                 counted.update(ends)
-        lucky = len(counted) // 2
-        tests = lucky + sum(self.good.values())
-        measured = (1 + lucky) / (1 + tests) if lucky > WITNESSES else 0.0
+        chance_failures = len(counted) // 2
+        tests = chance_failures + sum(self.good.values())
+        measured = (1 + chance_failures) / (1 + tests) if chance_failures > WITNESSES else 0.0
         return max(self._expected_noise, measured)
 
 
@@ -193,8 +193,8 @@ class PairExplanation:
             if cause.kind == "cut":
                 # All nodes of the group may be faulty instead. Then the tests in it passed by luck.
                 group = self.groups[cause.members[0]]
-                lucky_passes = sum(self.answers.passes[node] for node in group) / 2
-                all_faulty = len(group) * prices.link + lucky_passes * self.failure
+                chance_passes = sum(self.answers.passes[node] for node in group) / 2
+                all_faulty = len(group) * prices.link + chance_passes * self.failure
                 over_causes = min(over_causes, all_faulty - prices.part)
             self.margins[cause] = min(over_chance - self.sure, over_causes - prices.likelier)
 

@@ -136,7 +136,7 @@ class WholeSet:
             if test.passed is None:
                 continue
             before = explain(state).choice().world
-            yield from self._hasten(test) if test.passed else self._look(test)
+            yield from self._find_slow(test) if test.passed else self._find_cause(test)
             passed = any(test.passed for test in state.log.of(GroupTest) if test.kind == SET)
             if explain(state).choice().world == before or (passed and not test.passed):
                 return
@@ -150,7 +150,7 @@ class WholeSet:
         (test,) = yield from self._group_tests.run(f"the whole set of {len(nodes)}", SET, [nodes])
         return test
 
-    def _hasten(self, test: GroupTest) -> Waits:
+    def _find_slow(self, test: GroupTest) -> Waits:
         """Search slow nodes with tests of pairs, unless they ran. Then search slow parts of a slow set."""
         state = self._state
         pairs_were_timed = bool(state.pair_searches)
@@ -161,7 +161,7 @@ class WholeSet:
         if not pairs_were_timed:
             yield from self._pairs.rounds()
         if explain(state).choice().world == before and self._is_below_floor(test):
-            yield from self._slow_parts(test.nodes)
+            yield from self._find_slow_groups(test.nodes)
 
     def _is_below_floor(self, test: GroupTest) -> bool:
         floor, _ = expected_bandwidth.floor_of(self._state, test.nodes)
@@ -178,7 +178,7 @@ class WholeSet:
         limits = for_backend(state.limits, state.backend)
         return len(rates) == len(tests) and min(rates) < max(rates) * (1 - limits.slow_few)
 
-    def _slow_parts(self, nodes: tuple[int, ...]) -> Waits:
+    def _find_slow_groups(self, nodes: tuple[int, ...]) -> Waits:
         """Report the parts of the set below the floor: test halves, then the halves of slow halves."""
         state = self._state
         floor, _ = expected_bandwidth.floor_of(state, nodes)
@@ -194,7 +194,7 @@ class WholeSet:
         for group in slow_groups:
             state.observe(SlowGroup(group, floor))
 
-    def _look(self, failed: GroupTest) -> Waits:
+    def _find_cause(self, failed: GroupTest) -> Waits:
         """Search why the whole set failed: test untested links, then the set once more, then its parts."""
         state = self._state
         for rounds in self._searches(failed):
@@ -208,7 +208,7 @@ class WholeSet:
         if again.passed:
             state.notice(f"the whole set failed once ({failed.wrong or failed.why}) and passed when repeated")
         elif again.passed is False:
-            yield from self._parts(again)
+            yield from self._find_nodes(again)
 
     def _searches(self, failed: GroupTest) -> Iterator[Waits]:
         """Yield the searches for a faulty node or link, in their order."""
@@ -223,7 +223,7 @@ class WholeSet:
         if has_untested and self._group_tests.has_time_for(count):
             yield PairRounds(self._group_tests, every=True).rounds()
 
-    def _parts(self, failed: GroupTest) -> Waits:
+    def _find_nodes(self, failed: GroupTest) -> Waits:
         """Search the nodes that make the set fail."""
         state = self._state
         search = GroupSearch(failed.nodes, state.limits)

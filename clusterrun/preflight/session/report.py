@@ -81,7 +81,8 @@ def _of_local_checks(explanation: Explanation) -> None:
             if isinstance(place, str):
                 explanation.add(state.numbers.get(place), finding)
             else:
-                link = LinkReport(*place, "a->b", finding.verdict, finding.said, finding.remedy)
+                a, b = place
+                link = LinkReport(a, b, "a->b", finding.verdict, finding.said, finding.remedy)
                 explanation.add_links([link])
 
 

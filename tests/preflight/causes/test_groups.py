@@ -16,13 +16,13 @@ from tests.preflight.simulated import Faults, bad_links, blamed, examined, order
 
 
 def test_the_nodes_of_one_switch_may_be_well_and_are_told_together_and_not_blamed():
-    message = searched(GroupWorld(16, across=frozenset({3, 9}), size=5))
-    assert (message.bad, message.apart) == ((), (3, 9))
+    result = searched(GroupWorld(16, across=frozenset({3, 9}), size=5))
+    assert (result.bad, result.apart) == ((), (3, 9))
 
 
 def test_two_nodes_that_fail_from_different_sizes_on_are_no_switch():
-    message = searched(GroupWorld(16, nodes={3: 4, 9: 8}))
-    assert (set(message.bad), message.apart) == ({3, 9}, ())
+    result = searched(GroupWorld(16, nodes={3: 4, 9: 8}))
+    assert (set(result.bad), result.apart) == ({3, 9}, ())
 
 
 @settings(max_examples=150)
@@ -35,8 +35,8 @@ def test_whatever_it_is_told_it_ends_in_time_and_its_groups_are_sound(count, ans
     rounds = 0
     while groups := search.next_round():
         assert groups == search.next_round(), "asked twice, it says the same"
-        messages = [node for group in groups for node in group]
-        assert len(set(messages)) == len(messages), "groups of a round are disjoint"
+        tested = [node for group in groups for node in group]
+        assert len(set(tested)) == len(tested), "groups of a round are disjoint"
         assert min(map(len, groups)) > SMALLEST_GROUP
         search.take([GroupTest(group, luck.choice(answers)) for group in groups])
         rounds += 1

@@ -13,11 +13,11 @@ from clusterrun.preflight.observations import GroupTest
 ANSWERS = st.lists(st.one_of(st.none(), st.booleans(), st.floats(0.0, 200.0)), min_size=1, max_size=400)
 
 
-def outcome(pair, message):
+def outcome(pair, answer):
     """What a drawn answer means: nothing, failed, passed, or passed with a rate."""
-    if isinstance(message, float):
-        return GroupTest(pair, True, message)
-    return GroupTest(pair, message)
+    if isinstance(answer, float):
+        return GroupTest(pair, True, answer)
+    return GroupTest(pair, answer)
 
 
 def driven(search, answers, drop=()):
@@ -56,20 +56,20 @@ def test_whatever_it_is_told_it_ends_and_its_pairs_and_verdicts_are_sound(
         tested = [node for named_link in pairs for node in named_link]
         assert len(set(tested)) == len(tested)
         assert set(tested) <= set(members)
-    message = search.result()
+    result = search.result()
     ended = {node for _, node in drop}
-    verdicts = [*message.bad, *message.undetermined, *message.certified]
+    verdicts = [*result.bad, *result.undetermined, *result.certified]
     assert len(set(verdicts)) == len(verdicts)
-    assert set(message.slow) <= set(message.certified)
-    named_links = [*message.bad_links, *message.undetermined_links]
+    assert set(result.slow) <= set(result.certified)
+    named_links = [*result.bad_links, *result.undetermined_links]
     assert len(set(named_links)) == len(named_links)
     ends = {node for named_link in named_links for node in named_link}
-    assert ends <= set(message.certified), "a link is blamed where both its ends work"
-    messages = [
-        named_link.nodes for named_link in message.evidence if named_link.kind in ("broken", "undetermined")
+    assert ends <= set(result.certified), "a link is blamed where both its ends work"
+    blamed = [
+        named_link.nodes for named_link in result.evidence if named_link.kind in ("broken", "undetermined")
     ]
-    assert sorted(messages) == sorted(
-        [*((node,) for node in (*message.bad, *message.undetermined)), *named_links]
+    assert sorted(blamed) == sorted(
+        [*((node,) for node in (*result.bad, *result.undetermined)), *named_links]
     )
     if rounds and len(rounds) > max((at for at, _ in drop), default=0):
         assert not ended & {node for named_link in rounds[-1] for node in named_link}
@@ -85,19 +85,19 @@ def test_without_chance_nothing_healthy_is_blamed_however_many_are_broken(nodes,
     couples = [link(a, b) for a, b in zip(order[::2], order[1::2], strict=False)]
     cut = data.draw(st.sets(st.sampled_from(couples)))
     world = PairWorld(1, broken=frozenset(broken), cut=frozenset(cut))
-    message = searched(world, nodes, spares=data.draw(st.integers(0, 2)))
-    assert set(message.bad) <= broken
-    assert {link(*entry) for entry in message.bad_links} <= cut
-    assert not broken & set(message.certified)
+    result = searched(world, nodes, spares=data.draw(st.integers(0, 2)))
+    assert set(result.bad) <= broken
+    assert {link(*entry) for entry in result.bad_links} <= cut
+    assert not broken & set(result.certified)
 
 
 @settings(max_examples=60)
 @given(nodes=st.integers(4, 130), data=st.data())
 def test_up_to_a_third_broken_blames_nobody_else_and_certifies_none_of_them(nodes, data):
     broken = data.draw(st.sets(st.integers(0, nodes - 1), max_size=nodes // 3))
-    message = searched(PairWorld(1, broken=frozenset(broken)), nodes)
-    assert set(message.bad) <= broken <= {*message.bad, *message.undetermined}
-    assert not message.bad_links
+    result = searched(PairWorld(1, broken=frozenset(broken)), nodes)
+    assert set(result.bad) <= broken <= {*result.bad, *result.undetermined}
+    assert not result.bad_links
 
 
 @settings(max_examples=60)
@@ -114,5 +114,5 @@ def test_no_retest_meets_a_partner_again_while_there_is_a_certified_one_it_has_n
                 assert others <= {frozenset(observed) for observed in met}
         outcomes = [world.test(*entry) for entry in pairs]
         met |= set(pairs)
-        certified |= {node for message in outcomes if message.passed for node in message.nodes}
+        certified |= {node for test in outcomes if test.passed for node in test.nodes}
         search.take(outcomes)

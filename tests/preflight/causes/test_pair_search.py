@@ -26,34 +26,34 @@ def tape(world, nodes, spares=0, **options):
 
 
 def test_a_healthy_ring_is_certified_in_its_matchings():
-    rounds, message = tape(PairWorld(1), 4)
+    rounds, result = tape(PairWorld(1), 4)
     assert rounds == [(Pair(0, 1), Pair(2, 3)), (Pair(1, 2), Pair(0, 3))]
-    assert message.evidence == ()
-    assert (message.certified, message.bad, message.bad_links, message.undetermined) == (
+    assert result.evidence == ()
+    assert (result.certified, result.bad, result.bad_links, result.undetermined) == (
         (0, 1, 2, 3),
         (),
         (),
         (),
     )
-    assert (message.slow, message.slow_links, message.rounds, message.median) == ((), (), 2, 100.0)
+    assert (result.slow, result.slow_links, result.rounds, result.median) == ((), (), 2, 100.0)
 
 
 def test_a_bad_node_is_named_after_failures_with_three_certified_partners():
-    rounds, message = tape(PairWorld(1, broken=frozenset({2})), 6)
+    rounds, result = tape(PairWorld(1, broken=frozenset({2})), 6)
     assert len(rounds) == 3
-    assert (message.bad, message.certified, message.bad_links) == ((2,), (0, 1, 3, 4, 5), ())
-    (why,) = message.evidence
+    assert (result.bad, result.certified, result.bad_links) == ((2,), (0, 1, 3, 4, 5), ())
+    (why,) = result.evidence
     assert why.against[:2] == (3, 1)
     assert why == Evidence((2,), "broken", Grade.FAIL, tests=3, failed=3, against=why.against)
     assert len(set(why.against)) == 3
 
 
 def test_a_bad_link_is_named_after_three_failures_and_both_ends_are_certified():
-    rounds, message = tape(PairWorld(1, cut=frozenset({link(2, 3)})), 6)
+    rounds, result = tape(PairWorld(1, cut=frozenset({link(2, 3)})), 6)
     again = [[pair for pair in pairs if {2, 3} & {*pair}] for pairs in rounds[2:]]
     assert again[:2] == [[Pair(2, 3)], [Pair(2, 3)]]
-    assert (message.bad, message.bad_links, message.certified) == ((), (Pair(2, 3),), (0, 1, 2, 3, 4, 5))
-    assert message.evidence == (Evidence((2, 3), "broken", Grade.FAIL, tests=3, failed=3),)
+    assert (result.bad, result.bad_links, result.certified) == ((), (Pair(2, 3),), (0, 1, 2, 3, 4, 5))
+    assert result.evidence == (Evidence((2, 3), "broken", Grade.FAIL, tests=3, failed=3),)
 
 
 class Moody(PairWorld):
@@ -66,10 +66,10 @@ class Moody(PairWorld):
 
 @pytest.mark.parametrize(("nodes", "tests"), [(6, 5), (12, 5), (64, 5)])
 def test_a_node_that_passed_once_and_fails_with_all_others_is_bad_and_no_link_is_blamed(nodes, tests):
-    _, message = tape(Moody(1), nodes)
-    assert (message.bad, message.bad_links, message.undetermined_links) == ((0,), (), ())
-    assert message.certified == tuple(range(1, nodes))
-    (why,) = message.evidence
+    _, result = tape(Moody(1), nodes)
+    assert (result.bad, result.bad_links, result.undetermined_links) == ((0,), (), ())
+    assert result.certified == tuple(range(1, nodes))
+    (why,) = result.evidence
     assert (why.nodes, why.kind, why.tests >= tests, why.tests - why.failed) == ((0,), "broken", True, 1)
 
 
@@ -94,10 +94,10 @@ def test_nothing_is_known_of_outcomes_that_were_not_asked_for():
 
 
 def test_of_two_nodes_that_fail_without_a_third_neither_is_blamed():
-    rounds, message = tape(PairWorld(1, broken=frozenset({0})), 2)
-    assert (message.bad, message.undetermined, message.certified) == ((), (0, 1), ())
+    rounds, result = tape(PairWorld(1, broken=frozenset({0})), 2)
+    assert (result.bad, result.undetermined, result.certified) == ((), (0, 1), ())
     assert rounds == [(Pair(0, 1),)] * 3
-    assert {entry.nodes: (entry.kind, entry.grade, entry.failed) for entry in message.evidence} == {
+    assert {entry.nodes: (entry.kind, entry.grade, entry.failed) for entry in result.evidence} == {
         (0,): ("undetermined", Grade.UNDETERMINED, 3),
         (1,): ("undetermined", Grade.UNDETERMINED, 3),
     }
@@ -134,16 +134,16 @@ def test_two_nodes_that_failed_once_by_chance_are_certified_by_the_repeat():
 )
 def test_small_sets_with_and_without_spares_are_solved_exactly(nodes, spares, broken):
     world = PairWorld(1, broken=frozenset(broken))
-    message = searched(world, nodes, spares)
-    assert not set(message.bad) - broken
-    assert not broken & set(message.certified)
-    assert not message.bad_links
-    assert broken - set(message.bad) <= set(range(nodes, nodes + spares)), "only a spare may be left open"
+    result = searched(world, nodes, spares)
+    assert not set(result.bad) - broken
+    assert not broken & set(result.certified)
+    assert not result.bad_links
+    assert broken - set(result.bad) <= set(range(nodes, nodes + spares)), "only a spare may be left open"
 
 
 def test_where_nothing_passes_no_node_is_blamed_and_it_ends_soon():
-    rounds, message = tape(PairWorld(1, broken=frozenset(range(40))), 40)
-    assert (message.bad, message.certified, message.undetermined) == ((), (), tuple(range(40)))
+    rounds, result = tape(PairWorld(1, broken=frozenset(range(40))), 40)
+    assert (result.bad, result.certified, result.undetermined) == ((), (), tuple(range(40)))
     assert len(rounds) == 5
 
 
@@ -169,9 +169,9 @@ def test_with_one_link_cut_one_flake_does_not_make_a_node_bad():
 
 def test_a_node_with_two_cut_links_works_and_both_links_are_named():
     world = PairWorld(1, cut=frozenset({link(3, 4), link(4, 5)}))
-    message = searched(world, 8)
-    assert judged(world, message) == (True, False)
-    assert 4 in message.certified
+    result = searched(world, 8)
+    assert judged(world, result) == (True, False)
+    assert 4 in result.certified
 
 
 def test_a_node_that_corrupts_sums_is_bad_however_its_tests_ended():
@@ -194,8 +194,8 @@ def test_a_test_whose_partner_was_lost_tells_nothing_and_the_other_is_tested_aga
     search.take([GroupTest(pair, True) for pair in retest])
     while pairs := search.next_round():
         search.take([GroupTest(pair, True) for pair in pairs])
-    message = search.result()
-    assert (message.certified, message.bad, message.undetermined, message.bad_links) == (
+    result = search.result()
+    assert (result.certified, result.bad, result.undetermined, result.bad_links) == (
         (0, 2, 3),
         (),
         (),
@@ -222,61 +222,61 @@ def test_one_node_alone_needs_no_pair():
 
 
 def test_idle_spares_are_tested_in_the_rounds_of_the_ring_at_no_cost():
-    rounds, message = tape(PairWorld(1), 4, spares=2)
+    rounds, result = tape(PairWorld(1), 4, spares=2)
     assert len(rounds) == 2
-    assert message.certified == (0, 1, 2, 3, 4, 5)
+    assert result.certified == (0, 1, 2, 3, 4, 5)
 
 
 def test_a_spare_that_may_take_a_place_is_tested_with_the_neighbours_of_that_place():
-    rounds, message = tape(PairWorld(1, broken=frozenset({3})), 8, spares=1)
+    rounds, result = tape(PairWorld(1, broken=frozenset({3})), 8, spares=1)
     tested_with = [pair.a for pairs in rounds for pair in pairs if 8 in pair]
-    assert 8 in message.certified
+    assert 8 in result.certified
     assert {2, 4} <= {*tested_with}
 
 
 def test_a_spare_is_not_tested_where_nobody_needs_it_and_it_would_take_a_round():
-    rounds, message = tape(PairWorld(1), 4, spares=1)
+    rounds, result = tape(PairWorld(1), 4, spares=1)
     assert len(rounds) == 2
-    assert 4 not in message.certified
+    assert 4 not in result.certified
 
 
 def test_all_pairs_names_a_link_outside_the_ring():
     world = PairWorld(1, cut=frozenset({link(1, 5)}))
-    rounds, message = tape(world, 8, all_pairs=True)
+    rounds, result = tape(world, 8, all_pairs=True)
     assert {pair for pairs in rounds for pair in pairs} == {
         Pair(a, b) for a, b in itertools.combinations(range(8), 2)
     }
-    assert judged(world, message) == (True, False)
+    assert judged(world, result) == (True, False)
     assert len(rounds) == 7 + 2
     assert tape(world, 8)[1].bad_links == ()
 
 
 def test_all_pairs_stops_testing_a_node_that_is_known_to_be_bad():
-    rounds, message = tape(PairWorld(1, broken=frozenset({5})), 16, all_pairs=True)
-    assert message.bad == (5,)
+    rounds, result = tape(PairWorld(1, broken=frozenset({5})), 16, all_pairs=True)
+    assert result.bad == (5,)
     assert sum(5 in pair for pairs in rounds for pair in pairs) < 8
 
 
 def test_a_slow_node_is_slow_with_every_partner():
-    message = searched(PairWorld(1, speeds={3: 0.4}), 8)
-    assert (message.bad, message.slow, message.slow_links, message.median) == ((), (3,), (), 100.0)
-    (why,) = message.evidence
+    result = searched(PairWorld(1, speeds={3: 0.4}), 8)
+    assert (result.bad, result.slow, result.slow_links, result.median) == ((), (3,), (), 100.0)
+    (why,) = result.evidence
     assert (why.nodes, why.kind, why.grade, why.rate, why.limit) == ((3,), "slow", Grade.FAIL, 40.0, 90.0)
     assert why.failed == why.tests >= 4
     assert len(why.against) >= 3
 
 
 def test_a_slow_link_is_slow_with_one_partner_only():
-    message = searched(PairWorld(1, link_speeds={link(3, 4): 0.8}), 8)
-    assert (message.bad, message.slow, message.slow_links) == ((), (), (Pair(3, 4),))
-    (why,) = message.evidence
+    result = searched(PairWorld(1, link_speeds={link(3, 4): 0.8}), 8)
+    assert (result.bad, result.slow, result.slow_links) == ((), (), (Pair(3, 4),))
+    (why,) = result.evidence
     assert (why.nodes, why.grade, why.rate, why.median) == ((3, 4), Grade.WARN, 80.0, 100.0)
 
 
 @pytest.mark.parametrize("nodes", [3, 4, 5, 6, 7])
 def test_a_slow_node_among_few_is_told_from_its_partners(nodes):
-    message = searched(PairWorld(1, speeds={1: 0.5}), nodes)
-    assert (message.slow, message.slow_links) == ((1,), ())
+    result = searched(PairWorld(1, speeds={1: 0.5}), nodes)
+    assert (result.slow, result.slow_links) == ((1,), ())
 
 
 def test_a_third_slow_is_not_taken_for_the_measure():
@@ -301,12 +301,12 @@ def test_nothing_is_called_slow_that_reached_the_limit_once(backend, jitter):
     limits = for_backend(DEFAULTS, backend)
     for seed in range(40):
         luck = random.Random(seed)
-        slow = {link(1, 2): luck.choice((1.0, 0.6, 0.3))}
-        world = PairWorld(seed, jitter=jitter, dips=luck.choice((0.0, 0.1, 0.3)), link_speeds=slow)
+        link_speeds = {link(1, 2): luck.choice((1.0, 0.6, 0.3))}
+        world = PairWorld(seed, jitter=jitter, dips=luck.choice((0.0, 0.1, 0.3)), link_speeds=link_speeds)
         for every in (False, True):
-            message = searched(world, luck.choice((4, 6, 8, 12)), limits=limits, all_pairs=every)
-            messages = [entry for entry in message.evidence if entry.kind == "slow"]
-            assert all(entry.rate < entry.limit for entry in messages), (seed, messages)
+            result = searched(world, luck.choice((4, 6, 8, 12)), limits=limits, all_pairs=every)
+            slow = [entry for entry in result.evidence if entry.kind == "slow"]
+            assert all(entry.rate < entry.limit for entry in slow), (seed, slow)
 
 
 def test_a_link_that_is_fast_enough_once_is_not_slow_however_often_it_was_slow():
@@ -321,8 +321,8 @@ def test_a_link_that_is_fast_enough_once_is_not_slow_however_often_it_was_slow()
 
 def test_where_all_are_slow_alike_nobody_is():
     world = PairWorld(1, full=3.0)
-    message = searched(world, 8, limits=replace(DEFAULTS, pair_floor=50.0))
-    assert (message.slow, message.slow_links, message.median) == ((), (), 3.0)
+    result = searched(world, 8, limits=replace(DEFAULTS, pair_floor=50.0))
+    assert (result.slow, result.slow_links, result.median) == ((), (), 3.0)
 
 
 def test_rates_that_are_no_numbers_are_left_out():
@@ -336,14 +336,14 @@ def test_the_result_may_be_asked_before_the_end():
     search = Search(range(4))
     search.next_round()
     search.take([GroupTest((0, 1), False), GroupTest((2, 3), True)])
-    message = search.result()
-    assert (message.undetermined, message.certified, message.rounds) == ((0, 1), (2, 3), 1)
+    result = search.result()
+    assert (result.undetermined, result.certified, result.rounds) == ((0, 1), (2, 3), 1)
 
 
 def test_a_node_whose_tests_keep_telling_nothing_is_given_up_and_not_blamed():
-    rounds, message = tape(PairWorld(1, silent=frozenset({3})), 12)
-    assert (message.bad, message.undetermined, message.bad_links) == ((), (), ())
-    assert set(range(12)) - set(message.certified) == {3}
+    rounds, result = tape(PairWorld(1, silent=frozenset({3})), 12)
+    assert (result.bad, result.undetermined, result.bad_links) == ((), (), ())
+    assert set(range(12)) - set(result.certified) == {3}
     assert sum(3 in pair for pairs in rounds for pair in pairs) == 6
 
 

@@ -35,8 +35,8 @@ def test_groups_of_neighbours_that_do_not_reach_each_other_are_parts(sizes):
 @pytest.mark.parametrize("count", [4, 7, 16, 33])
 def test_bad_nodes_are_no_part_for_they_fail_with_each_other(count):
     for broken in ({0, 1}, {1, 3}, {0, count - 1}):
-        message = searched(PairWorld(1, broken=frozenset(broken)), count)
-        assert (set(message.bad), message.parts) == (broken, ())
+        result = searched(PairWorld(1, broken=frozenset(broken)), count)
+        assert (set(result.bad), result.parts) == (broken, ())
 
 
 @pytest.mark.parametrize("split", SPLITS)
@@ -92,15 +92,15 @@ def test_a_slow_uplink_is_told_as_one_and_all_train():
 
 @pytest.mark.parametrize("split", SPLITS[:3])
 def test_rates_of_machines_that_are_busy_with_other_work_blame_no_node_and_no_network(split):
-    message = set()
+    told_slow = set()
     for seed in range(3):
         for busy in (False, True):
             faults = Faults(parts=split, uplink=0.1, busy=busy)
             outcome = examined(orders(sum(map(len, split))), faults, seed)
             assert (outcome.fit, blamed(outcome), bad_links(outcome)) == (True, set(), set()), seed
-            message.add((busy, "slow" in outcome.report.set_message))
-    assert (False, True) in message
-    assert (True, True) not in message
+            told_slow.add((busy, "slow" in outcome.report.set_message))
+    assert (False, True) in told_slow
+    assert (True, True) not in told_slow
 
 
 def test_a_slow_node_is_named_among_machines_that_are_busy_with_other_work():

@@ -46,19 +46,19 @@ def racks(nodes: int, size: int = 4):
 def test_links_between_racks_that_are_slower_alike_are_not_slow(nodes, across):
     for seed in range(20):
         world = PairWorld(seed, jitter=0.02, rack=4, across=across)
-        message = searched(world, nodes, distance=racks(nodes))
-        assert (message.slow, message.slow_links) == ((), ())
-        assert [kind.levels for kind in message.kinds] == [0, 1]
-        assert [kind.factor > 1 for kind in message.kinds] == [False, True]
+        result = searched(world, nodes, distance=racks(nodes))
+        assert (result.slow, result.slow_links) == ((), ())
+        assert [kind.levels for kind in result.kinds] == [0, 1]
+        assert [kind.factor > 1 for kind in result.kinds] == [False, True]
 
 
 @pytest.mark.parametrize(("nodes", "bad"), [(16, (3, 4)), (64, (3, 4)), (16, (5, 6)), (64, (13, 14))])
 def test_a_link_that_is_slower_than_its_like_is_named_between_racks_and_within(nodes, bad):
     for seed in range(20):
         world = PairWorld(seed, jitter=0.02, rack=4, across=0.5, link_speeds={link(*bad): 0.4})
-        message = searched(world, nodes, distance=racks(nodes))
-        assert (message.slow, message.slow_links) == ((), (Pair(*bad),))
-        (result,) = [entry for entry in message.evidence if entry.nodes == bad]
+        search_result = searched(world, nodes, distance=racks(nodes))
+        assert (search_result.slow, search_result.slow_links) == ((), (Pair(*bad),))
+        (result,) = [entry for entry in search_result.evidence if entry.nodes == bad]
         usual = 50.0 if bad == (3, 4) else 100.0
         assert result.rate == pytest.approx(0.4 * usual, rel=0.1)
         assert result.median == pytest.approx(usual, rel=0.1)
@@ -69,11 +69,11 @@ def test_a_link_that_is_slower_than_its_like_is_named_between_racks_and_within(n
 def test_a_slow_node_at_the_edge_of_its_rack_or_within_is_named(nodes, bad):
     for seed in range(20):
         world = PairWorld(seed, jitter=0.02, rack=4, across=0.5, speeds={bad: 0.4})
-        message = searched(world, nodes, distance=racks(nodes))
-        assert (message.slow, message.slow_links) == ((bad,), ())
+        result = searched(world, nodes, distance=racks(nodes))
+        assert (result.slow, result.slow_links) == ((bad,), ())
 
 
 def test_without_a_word_of_the_switches_the_network_is_called_slow_between_racks():
-    message = searched(PairWorld(1, jitter=0.02, rack=8, across=0.5), 16)
-    assert message.slow_parts == (tuple(range(8)), tuple(range(8, 16)))
-    assert (message.slow, message.slow_links) == ((), ())
+    result = searched(PairWorld(1, jitter=0.02, rack=8, across=0.5), 16)
+    assert result.slow_parts == (tuple(range(8)), tuple(range(8, 16)))
+    assert (result.slow, result.slow_links) == ((), ())

@@ -21,10 +21,10 @@ def bisected(nodes, slow):
         groups = next(search)
         while True:
             rounds += 1
-            message = [node for group in groups for node in group]
-            assert len(set(message)) == len(message), "groups of a round are disjoint"
-            messages = [(group, slow(group)) for group in groups]
-            groups = search.send([outcome(group, value) for group, value in messages])
+            tested = [node for group in groups for node in group]
+            assert len(set(tested)) == len(tested), "groups of a round are disjoint"
+            outcomes = [(group, slow(group)) for group in groups]
+            groups = search.send([outcome(group, value) for group, value in outcomes])
     except StopIteration as end:
         return end.value, rounds
 
@@ -91,6 +91,6 @@ def test_it_ends_in_time_and_names_a_part_that_holds_the_fault(count, data):
 
 @given(st.integers(3, 64), st.lists(st.sampled_from([True, False, None]), min_size=300, max_size=300))
 def test_it_ends_in_time_whatever_it_is_told(count, luck):
-    message = iter(luck)
-    _, rounds = bisected(range(count), lambda group: GroupTest(group, next(message)))
+    answers = iter(luck)
+    _, rounds = bisected(range(count), lambda group: GroupTest(group, next(answers)))
     assert rounds <= math.ceil(math.log2(count))

@@ -6,14 +6,17 @@ import importlib.util
 import json
 import os
 import re
+from collections.abc import Iterator
 from pathlib import Path
-from types import ModuleType
+from types import ModuleType, SimpleNamespace
 
 import pytest
 
-from clusterrun.model.preflight_report import Finding
+from clusterrun.model.preflight_report import Finding, LinkReport
 from clusterrun.preflight import registry
+from clusterrun.preflight.tasks import LocalAnswer, PeerTask, ProbeReading
 from tests.preflight.checks.values import ASKED, FAIL, UNDETERMINED, WARN, answer
+from tests.preflight.simulated import Cluster, Faults, orders
 
 ROOT = Path(__file__).resolve().parents[3]
 TEXT = (ROOT / "docs" / "checks.md").read_text(encoding="utf-8")
@@ -81,10 +84,34 @@ def test_the_check_of_the_document_names_nodes(scratch: ModuleType):
 
 
 def test_a_note_of_the_document_holds_an_exception_makes_a_check_undetermined(scratch: ModuleType):
-    from clusterrun.preflight.tasks import LocalAnswer, ProbeReading
-
     raised = LocalAnswer((ProbeReading("scratch", "", 0.0, why="OSError: [Errno 5] Input/output error"),))
     message = "could not be read: OSError: [Errno 5] Input/output error"
     assert registry.findings(ASKED, {"n1": raised}, {}, {}) == {
         "n1": (Finding("scratch", UNDETERMINED, message, ""),)
     }
+
+
+class Detour(Cluster):
+    """Packets from node 3 to node 4 take another way, which a check between nodes measures."""
+
+    def answer(self, node: int, task: object) -> tuple[float, object]:
+        delay, answer = super().answer(node, task)
+        if isinstance(task, PeerTask):
+            assert task.checks == ("names", "detour")
+            hops = {peer.name: 1 + ((node, peer.node) == (3, 4)) for peer in task.asked.peers[1:]}
+            answer = LocalAnswer((*answer.readings, ProbeReading("detour", json.dumps(hops), 0.1)))
+        return delay, answer
+
+
+def test_a_check_between_nodes_reports_a_link_with_its_direction(monkeypatch: pytest.MonkeyPatch):
+    def judge(request: object, readings: dict[str, dict[str, int]]) -> Iterator[tuple[object, Finding]]:
+        for name, hops in readings.items():
+            for other in hops:
+                if hops[other] > 1:
+                    yield (name, other), Finding("detour", WARN, "two hops", "look at the routes")
+
+    check = SimpleNamespace(NAME="detour", BETWEEN_NODES=True, LIMIT=1.0, judge=judge)
+    monkeypatch.setattr(registry, "CHECKS", (*registry.CHECKS, check))
+    outcome = Detour(orders(8), Faults()).outcome()
+    link = LinkReport("n0003", "n0004", "a->b", WARN, "two hops", "look at the routes")
+    assert (outcome.fit, outcome.report.links) == (True, (link,))
