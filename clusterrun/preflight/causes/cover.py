@@ -21,8 +21,6 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from clusterrun.model.frozen import Any
 from clusterrun.preflight.thresholds import Thresholds
 
-# A cut, or one side of a node, is about three times as rare as a node that fails altogether.
-RARER = 1.0
 # One check in a hundred meets a bad link. So two bad links are no cheap excuse for the node between them.
 RARE_LINK = math.log(100)
 
@@ -36,21 +34,17 @@ def sure(limits: Thresholds) -> float:
 
 
 class Prices:
-    """The prices of causes among ``count`` nodes, and a lead that blame requires; in nats.
+    """The prices of causes among ``count`` nodes, in nats.
 
-    ``node``: a faulty node. It may be any of them, or none. So more nodes do not
-    raise the chance of a wrong name.
-    ``part``: one side of a node, or a group that is cut off.
+    ``node``: a faulty node, or a group that is cut off. It may be any of them, or none. So more nodes do not
+    raise the chance of a wrong name. Blame also requires this lead over every other cause: another cause
+    seems as good by luck as often as there is one more faulty node.
     ``link``: a bad link. It may be at any node, too.
-    ``likelier``: the lead over every other cause. Another cause may seem as
-    good by luck, which is as likely as that there is one more cause: a part or a link.
     """
 
     def __init__(self, count: int) -> None:
         self.node = math.log(count + 1)
-        self.part = self.node + RARER
         self.link = max(RARE_LINK, self.node)
-        self.likelier = min(self.part, RARE_LINK)
 
 
 class Cover:

@@ -7,8 +7,8 @@ from collections import Counter
 from collections.abc import Iterable, Sequence
 
 from clusterrun.model.frozen import frozen
-from clusterrun.preflight.causes.cover import RARER, sure
-from clusterrun.preflight.causes.ways import UNEXPLAINED, Parts, Way, WayCause, WayTest, explain
+from clusterrun.preflight.causes.cover import sure
+from clusterrun.preflight.causes.ways import RARER, UNEXPLAINED, Parts, Way, WayCause, WayTest, explain
 from clusterrun.preflight.observations import Log, NodeTraffic
 from clusterrun.preflight.thresholds import DEFAULTS, Thresholds
 

@@ -14,7 +14,7 @@ and a pass in spite of the cause costs the same: `PairExplanation.failure`.
 other, since nothing that is proven depends on a suspect.
 
 **Decision.** A cause is blamed if chance lies `cover.sure` nats behind, and every other cause lies
-`Prices.likelier` behind. The price of a node contains ``log(nodes)``. So no order of tests makes any
+`Prices.node` behind. The price of a node contains ``log(nodes)``. So no order of tests makes any
 healthy node guilty more often than ``false_blame``, provided that the noise is not underrated.
 """
 
@@ -27,7 +27,7 @@ from collections.abc import Collection, Iterable, Iterator, Sequence
 from itertools import combinations
 
 from clusterrun.preflight.causes.components import Components
-from clusterrun.preflight.causes.cover import RARER, Cover, Prices, sure
+from clusterrun.preflight.causes.cover import Cover, Prices, sure
 from clusterrun.preflight.thresholds import WITNESSES, Thresholds
 
 Link = tuple[int, int]
@@ -165,7 +165,7 @@ class PairExplanation:
         links = [ends for ends in self.explains[cause] if not explained[ends]]
         failures = sum(self.failed[ends] for ends in links)
         if cause.kind == "cut":  # nothing passed through a cut, or it would be no border of a group
-            return failures * self.failure - self._borders(links) - self.prices.part
+            return failures * self.failure - self._borders(links) - self.prices.node
         if cause.kind == "link":
             return (failures - self.answers.good[cause.members]) * self.failure - self.prices.link
         passes = self.answers.passes[cause.members[0]]
@@ -195,8 +195,8 @@ class PairExplanation:
                 group = self.groups[cause.members[0]]
                 chance_passes = sum(self.answers.passes[node] for node in group) / 2
                 all_faulty = len(group) * prices.link + chance_passes * self.failure
-                over_causes = min(over_causes, all_faulty - prices.part)
-            self.margins[cause] = min(over_chance - self.sure, over_causes - prices.likelier)
+                over_causes = min(over_causes, all_faulty - prices.node)
+            self.margins[cause] = min(over_chance - self.sure, over_causes - prices.node)
 
     # --- suspects: the lead over every rival in closed form ---
 
@@ -300,6 +300,6 @@ class PairExplanation:
         for cause, links in self.explains.items():
             is_open = cause.kind == "unsteady" and cause not in self.blamed
             failed_often = sum(self.failed[ends] for ends in links) > 1
-            if is_open and failed_often and self._saving(cause, explained) > -RARER:
+            if is_open and failed_often and self._saving(cause, explained) > 0:
                 nodes.append(cause.members[0])
         return nodes

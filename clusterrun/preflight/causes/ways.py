@@ -18,12 +18,15 @@ from collections.abc import Callable, Iterable, Sequence
 
 from clusterrun.model.frozen import frozen
 from clusterrun.preflight.causes.components import Components
-from clusterrun.preflight.causes.cover import RARER, Cover, Prices
+from clusterrun.preflight.causes.cover import Cover, Prices
 from clusterrun.preflight.thresholds import WITNESSES
 
 Way = tuple[int, int]
 Parts = tuple[tuple[int, ...], ...]
 
+# One side of a node, or a cut, is about three times as rare as a node that fails altogether. So is a node
+# that fails on all its ways, but on no item in common.
+RARER = 1.0
 # Chance does not explain a way that failed on several ports, twice, nor a message that stalled for seconds
 # while the kernel repeated it: one in a billion.
 UNEXPLAINED = math.log(1e9)
@@ -139,11 +142,10 @@ class _Explanation:
             self.explains[WayCause(kind, (node,))] = [test.ends for test in tests]
 
     def _price(self, cause: WayCause) -> float:
-        prices = self.prices
-        price = {"all": prices.node, "way": prices.link, "link": prices.link}.get(cause.kind, prices.part)
-        # A node that fails on all its ways, but on no item in common, is rarer.
-        is_vague = len(cause.nodes) == 1 and cause.kind != "cut" and not cause.items
-        return price + RARER * is_vague
+        if cause.kind in ("way", "link"):
+            return self.prices.link
+        is_vague = cause.kind != "cut" and not cause.items
+        return self.prices.node + RARER * (cause.kind != "all") + RARER * is_vague
 
     def _saving(self, cause: WayCause, explained: Counter[Way]) -> float:
         ways = [ends for ends in self.explains[cause] if not explained[ends]]
@@ -158,7 +160,7 @@ class _Explanation:
             doubtful = [
                 cause
                 for cause, (_, over_rivals) in leads.items()
-                if cause.kind not in ("link", "way") and over_rivals < self.prices.likelier
+                if cause.kind not in ("link", "way") and over_rivals < self.prices.node
             ]
             if not doubtful:
                 break

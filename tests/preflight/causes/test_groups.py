@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from benchmarks.group_world import GroupWorld, searched
 from clusterrun.preflight.causes.groups import GroupSearch
 from clusterrun.preflight.observations import GroupTest
-from clusterrun.preflight.thresholds import MOST_ROUNDS, SMALLEST_GROUP
+from clusterrun.preflight.thresholds import SMALLEST_GROUP
 from tests.preflight.simulated import Faults, bad_links, blamed, examined, orders
 
 
@@ -40,7 +40,7 @@ def test_whatever_it_is_told_it_ends_in_time_and_its_groups_are_sound(count, ans
         assert min(map(len, groups)) > SMALLEST_GROUP
         search.take([GroupTest(group, luck.choice(answers)) for group in groups])
         rounds += 1
-        assert rounds <= MOST_ROUNDS
+        assert rounds < 400, "a search without news ends after a few rounds"
     assert not {*search.result().bad} & {*search.result().apart}
 
 
