@@ -82,7 +82,7 @@ def _of_local_checks(explanation: Explanation) -> None:
                 explanation.add(state.numbers.get(place), finding)
             else:
                 a, b = place
-                link = LinkReport(a, b, "a->b", finding.verdict, finding.said, finding.remedy)
+                link = LinkReport(a, b, "a->b", finding.verdict, finding.message, finding.remedy)
                 explanation.add_links([link])
 
 
