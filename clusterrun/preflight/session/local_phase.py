@@ -49,7 +49,9 @@ def rounds(state: SessionState) -> Iterator[tuple[type, ...]]:
 
 def start_local_checks(state: SessionState, node: int) -> None:
     checks = registry.check_names(state.needs)
-    state.ask(node, LocalTask(state.needs, checks), max(registry.limits(checks)) + ANSWER_SECONDS)
+    state.ask(
+        node, LocalTask(state.needs, checks), max(registry.limits(checks), default=0.0) + ANSWER_SECONDS
+    )
 
 
 def start_torch_worker(state: SessionState, node: int) -> None:

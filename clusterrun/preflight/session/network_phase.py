@@ -150,5 +150,5 @@ def ask_checks(state: SessionState, node: int, others: Iterable[int]) -> None:
     """Ask a node for its checks with others."""
     peers = tuple(state.nodes[peer].target(state.nodes[peer].listening.ports) for peer in (node, *others))
     checks = registry.check_names(state.needs, between_nodes=True)
-    seconds = max(registry.limits(checks)) + ANSWER_SECONDS
+    seconds = max(registry.limits(checks), default=0.0) + ANSWER_SECONDS
     state.ask(node, PeerTask(replace(state.needs, peers=peers), checks), seconds)

@@ -40,5 +40,5 @@ def test_exit_code_and_last_line_are_the_finding(
 
 
 def test_it_is_made_only_where_a_command_was_given() -> None:
-    assert "check-command" not in registry.names(asked())
-    assert "check-command" in registry.names(asked(check_commands=("true",)))
+    assert "check-command" not in registry.check_names(asked())
+    assert "check-command" in registry.check_names(asked(check_commands=("true",)))

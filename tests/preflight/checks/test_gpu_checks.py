@@ -364,10 +364,10 @@ def test_slow_links_and_errors_of_links_are_warnings():
 
 
 def test_nothing_is_said_of_gpus_where_none_were_asked_for():
-    from clusterrun.preflight.registry import names
+    from clusterrun.preflight.registry import check_names
 
     of_gpus = {"gpus", "amd-gpus", "xgmi", "intel-gpus", "xid", "nvlink", "dcgm"}
-    assert set(names(ASKED)) - set(names(asked(gpus=0))) == of_gpus
+    assert set(check_names(ASKED)) - set(check_names(asked(gpus=0))) == of_gpus
 
 
 def test_gpus_that_a_cgroup_closes_are_not_the_jobs_and_are_counted_apart() -> None:
