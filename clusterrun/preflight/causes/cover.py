@@ -37,14 +37,16 @@ class Prices:
     """The prices of causes among ``count`` nodes, in nats.
 
     ``node``: a faulty node, or a group that is cut off. It may be any of them, or none. So more nodes do not
-    raise the chance of a wrong name. Blame also requires this lead over every other cause: another cause
-    seems as good by luck as often as there is one more faulty node.
+    raise the chance of a wrong name.
     ``link``: a bad link. It may be at any node, too.
+    ``rival``: the lead over every other cause that blame requires. Another cause seems as good by luck as
+    often as a check meets one cause more: a faulty node, or a bad link.
     """
 
     def __init__(self, count: int) -> None:
         self.node = math.log(count + 1)
         self.link = max(RARE_LINK, self.node)
+        self.rival = min(RARE_LINK, self.node)
 
 
 class Cover:

@@ -14,7 +14,7 @@ and a pass in spite of the cause costs the same: `PairExplanation.failure`.
 other, since nothing that is proven depends on a suspect.
 
 **Decision.** A cause is blamed if chance lies `cover.sure` nats behind, and every other cause lies
-`Prices.node` behind. The price of a node contains ``log(nodes)``. So no order of tests makes any
+`Prices.rival` behind. The price of a node contains ``log(nodes)``. So no order of tests makes any
 healthy node guilty more often than ``false_blame``, provided that the noise is not underrated.
 """
 
@@ -196,7 +196,7 @@ class PairExplanation:
                 chance_passes = sum(self.answers.passes[node] for node in group) / 2
                 all_faulty = len(group) * prices.link + chance_passes * self.failure
                 over_causes = min(over_causes, all_faulty - prices.node)
-            self.margins[cause] = min(over_chance - self.sure, over_causes - prices.node)
+            self.margins[cause] = min(over_chance - self.sure, over_causes - prices.rival)
 
     # --- suspects: the lead over every rival in closed form ---
 

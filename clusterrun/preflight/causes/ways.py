@@ -160,7 +160,7 @@ class _Explanation:
             doubtful = [
                 cause
                 for cause, (_, over_rivals) in leads.items()
-                if cause.kind not in ("link", "way") and over_rivals < self.prices.node
+                if cause.kind not in ("link", "way") and over_rivals < self.prices.rival
             ]
             if not doubtful:
                 break
