@@ -58,7 +58,7 @@ class AdviceQuestion:
 
 @frozen
 class Fit:
-    """Bytes that one GPU needs under a strategy, and the lines that show how they come about."""
+    """Bytes that one GPU needs under a strategy, and the lines that show how they are computed."""
 
     strategy: str
     needs: float

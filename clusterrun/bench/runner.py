@@ -127,7 +127,7 @@ class Runner:
             self._tell(sentence)
 
     def _awaited(self, run: Run) -> RunStatus:
-        """The end of ``run``; what keeps it queued is said, that it trains is not."""
+        """The end of ``run``; the reason why it is queued is printed; that it trains is not."""
         return RunWait(self._context, run.run_id, self._tell, logs_are_shown=True).wait(None)
 
     def _note(self, run: Measured) -> Measured:

@@ -11,7 +11,7 @@ from clusterrun.bench.plot import check
 from clusterrun.model.errors import BadInput
 from clusterrun.operations.sweep_results import SweepResult, SweepResults, is_number
 
-# An axis is logarithmic where its largest value is at least so many times its smallest.
+# An axis is logarithmic if its largest value is at least this many times its smallest.
 WIDE = 50.0
 MOST_PANELS = 6
 # Characters of a value that are shown.

@@ -102,7 +102,7 @@ class Digests:
         return Digest(tuple(pulses), max(0, killed() - self._killed), inner_ranks, gpus_work)
 
     def _ranks_below(self, launchers: Mapping[int, int]) -> tuple[tuple[int, int, str], ...]:
-        """Return (rank, ``RANK`` of a rank below it, address where that one meets the others).
+        """Return (rank, ``RANK`` of a rank below it, address at which that rank meets the others).
 
         ``launchers`` maps ranks to processes. The variables of a process are read once, within a limit.
         """

@@ -70,7 +70,7 @@ GPU_DEVICES = ("/dev/nvidiactl", "/dev/kfd")
 _NONBLOCKING = ("--nonblocking", "--locals")
 _NATIVE = ("--native", "--locals")
 _SCOPE = "/proc/sys/kernel/yama/ptrace_scope"
-# Who may read the stacks of a process, for each value of the setting that restricts it.
+# The users that may read the stacks of a process, for each value of the setting that restricts it.
 _SCOPES = {
     "1": "its ancestors or root only: an administrator sets it to 0",
     "2": "root only: an administrator sets it to 0",

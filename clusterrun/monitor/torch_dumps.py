@@ -27,7 +27,7 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Union
 
-    # Of a worker server: the path of a socket, or host and port.
+    # The address of a worker server: the path of a socket, or host and port.
     Address = Union[str, tuple[str, int]]
 
 FILES = ("TORCH_FR_DUMP_TEMP_FILE", "TORCH_NCCL_DEBUG_INFO_TEMP_FILE")

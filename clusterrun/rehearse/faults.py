@@ -1,4 +1,4 @@
-"""Plan the faults of a rehearsal: when each is injected, and by whom; pure."""
+"""Plan the faults of a rehearsal: when each is injected, and by which process; pure."""
 
 from __future__ import annotations
 

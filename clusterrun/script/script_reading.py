@@ -94,7 +94,7 @@ class Reading:
     options: tuple[tuple[str, str], ...] = ()
     # (variable, values) of each loop around the command, the outer one first.
     sweeps: tuple[tuple[str, str], ...] = ()
-    # Whether the script goes on while the command runs.
+    # Whether the script continues while the command runs.
     in_background: bool = False
     # Whether it prepares the requeue of the job.
     requeues: bool = False

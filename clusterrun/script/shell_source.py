@@ -165,7 +165,7 @@ class ShellSource:
         self.functions: dict[str, Body] = dict(functions or {})
         # The variables whose value is known, at the place that was read last.
         self.constants: dict[str, Constant] = dict(constants or {})
-        # Where each variable is set for the last time. A value that reads it before changes with it.
+        # The place of the last assignment of each variable. A value that reads it before changes with it.
         self._last_set = self._places_of_last_set(root)
         self.statements = tuple(self._statements(root))
 

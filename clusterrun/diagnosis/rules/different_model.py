@@ -52,6 +52,4 @@ def explain(table: CallTable, run: Remains, hypothesis: Hypothesis) -> Diagnosis
     return mismatch(run, hypothesis.facts["root"], sentence, whys)
 
 
-END_EXPLANATIONS = {
-    "different models": explain,
-}
+END_EXPLANATIONS = {"different models": explain}

@@ -61,7 +61,7 @@ def rule(table: CallTable) -> list[Hypothesis]:
 
 
 def _records_agree(table: CallTable, facts: dict[str, Any]) -> list[Hypothesis]:
-    """All records that are left agree: what was sent, and by whom?"""
+    """All records that are left agree: find what was sent, and the sender."""
     run, aborted = table.end, facts["aborted"]
     if not run:
         return []

@@ -48,7 +48,7 @@ def _is_wider(table: CallTable, wider_call: Call, narrower_call: Call) -> bool:
 
 
 def _odd(table: CallTable, inside: list[Call], departed: list[Call]) -> list[Call]:
-    """Return the odd side: the ranks in the call, or those that have gone on; [] if nothing decides it."""
+    """Return the odd side: the ranks in the call, or those that have continued; [] if nothing decides it."""
     inside_departs = {departs(table, wait) for wait in inside}
     departed_departs = {departs(table, wait) for wait in departed}
     if (inside_departs, departed_departs) == ({True}, {False}):
@@ -164,6 +164,4 @@ def _either_side(table: CallTable, inside: Sequence[Call], departed: Sequence[Ca
     return blame(table, Verdict.MISMATCH, sentence, {}, remedy)
 
 
-EXPLANATIONS = {
-    "left out call": explain,
-}
+EXPLANATIONS = {"left out call": explain}

@@ -52,6 +52,4 @@ def _of_group(call: tuple[str, str]) -> str:
     return f"{call[1]} of group {call[0]}"
 
 
-EXPLANATIONS = {
-    "order of groups": explain,
-}
+EXPLANATIONS = {"order of groups": explain}

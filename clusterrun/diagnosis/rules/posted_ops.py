@@ -94,6 +94,4 @@ def explain(table: CallTable, hypothesis: Hypothesis) -> Diagnosis:
     return blame(table, Verdict.MISMATCH, sentence, {odd: why}, remedy, evidence)
 
 
-EXPLANATIONS = {
-    "posted operations": explain,
-}
+EXPLANATIONS = {"posted operations": explain}

@@ -52,6 +52,4 @@ def explain(table: CallTable, hypothesis: Hypothesis) -> Diagnosis:
     return blame(table, Verdict.MISMATCH, sentence, whys, remedy)
 
 
-EXPLANATIONS = {
-    "unset key": explain,
-}
+EXPLANATIONS = {"unset key": explain}

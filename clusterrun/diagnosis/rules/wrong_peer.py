@@ -42,6 +42,4 @@ def explain(table: CallTable, hypothesis: Hypothesis) -> Diagnosis:
     return blame(table, Verdict.MISMATCH, sentence, {wait.rank: why}, remedy)
 
 
-EXPLANATIONS = {
-    "wrong peer": explain,
-}
+EXPLANATIONS = {"wrong peer": explain}
