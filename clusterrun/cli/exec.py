@@ -97,7 +97,7 @@ def _become(run: str, node: str, rank: int | None, command: tuple[str, ...], ter
         argv = exec_argv(context, run_or_job, place, command, terminal, say)
         environment = scrubbed(context.environ)
     else:
-        argv = exec_beside_job(context, run_or_job, place, command, terminal)
+        argv = exec_beside_job(context, run_or_job, place, command, terminal, say)
         environment = step_environment(context)
     for stream in (sys.stdout, sys.stderr):
         stream.flush()

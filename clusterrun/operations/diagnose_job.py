@@ -62,12 +62,15 @@ def diagnose_job(
     return _naming_the_job(diagnosis, job)
 
 
-def ranks_of(context: Context, job: ForeignJob, nodes: Sequence[str]) -> dict[int, tuple[str, int]]:
-    """Return the node and the process of each rank of the job's largest world."""
+def ranks_of(context: Context, job: ForeignJob, nodes: Sequence[str]) -> dict[int, list[tuple[str, int]]]:
+    """Return node and process of each rank in each of the job's worlds, the largest world first."""
     looks, mute = LookStep(context, job, nodes, "").look(0.0, ANSWER_SECONDS)
-    worlds = worlds_of(looks, not mute)
-    ranks = worlds[0].ranks if worlds else ()
-    return {rank.rank: (rank.node, rank.process.pid) for rank in ranks if rank.state}
+    places: dict[int, list[tuple[str, int]]] = {}
+    for world in worlds_of(looks, not mute):
+        for rank in world.ranks:
+            if rank.state:
+                places.setdefault(rank.rank, []).append((rank.node, rank.process.pid))
+    return places
 
 
 class LookStep:

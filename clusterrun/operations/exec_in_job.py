@@ -43,7 +43,7 @@ def exec_argv(
 
 
 def exec_beside_job(
-    context: Context, job: ForeignJob, wish: ExecTarget, command: tuple[str, ...], terminal: bool
+    context: Context, job: ForeignJob, wish: ExecTarget, command: tuple[str, ...], terminal: bool, tell: Tell
 ) -> tuple[str, ...]:
     """Return the arguments that run ``command`` next to a job that clusterrun did not start.
 
@@ -58,7 +58,10 @@ def exec_beside_job(
         if wish.rank not in ranks:
             listing = ", ".join(map(str, sorted(ranks))) or "none"
             raise BadInput(f"job {job.job_id} has no rank {wish.rank}", f"its ranks are {listing}")
-        node, pid = ranks[wish.rank]
+        (node, pid), *others = ranks[wish.rank]
+        if others:
+            places = ", ".join(f"process {other} on {home}" for home, other in others[:8])
+            tell(f"several worlds have a rank {wish.rank}: process {pid} on {node} is chosen, not {places}")
     stream = "--pty" if terminal else "--unbuffered"
     program = job_step.program_argv(program_for_nodes(context), "beside-job", job.number, str(pid))
     return job_step.step_argv(context, job, (node,), (*program, "--", *command), (stream,))

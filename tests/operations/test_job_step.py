@@ -18,6 +18,7 @@ from clusterrun.monitor.job_look import LINE, lines_of
 from clusterrun.operations import diagnose_job as diagnosing
 from clusterrun.operations import job_step
 from clusterrun.operations.context import Context
+from clusterrun.operations.exec_in_job import ExecTarget, exec_beside_job
 from clusterrun.operations.find_run import find_run_or_job
 from clusterrun.operations.job_step import (
     JobEnded,
@@ -147,6 +148,17 @@ def test_a_step_in_a_heterogeneous_job_has_a_part_for_each_component(tmp_path: A
     first, last = ["--het-group=0", "--nodelist=n1,n2"], ["--het-group=2", "--nodelist=n7"]
     assert words == [*first, "look", "7", ":", *last, "look", "7"]
     assert ":" not in step_argv(context(tmp_path), job, ("n7",), ("look", "7"))
+
+
+def test_the_world_of_a_rank_is_named_if_several_have_its_number(
+    tmp_path: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(diagnosing, "ranks_of", lambda *words: {1: [("n2", 5), ("n3", 6)], 2: [("n3", 7)]})
+    messages: list[str] = []
+    for rank, node in ((2, "n3"), (1, "n2")):
+        argv = exec_beside_job(context(tmp_path), JOB, ExecTarget(rank), ("true",), False, messages.append)
+        assert f"--nodelist={node}" in argv
+    assert messages == ["several worlds have a rank 1: process 5 on n2 is chosen, not process 6 on n3"]
 
 
 def test_nodes_lines_are_put_together_however_they_are_mixed() -> None:
