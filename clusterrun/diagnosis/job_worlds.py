@@ -21,6 +21,8 @@ from clusterrun.model.frozen import frozen, replace
 
 TOGETHER = (Doing.COLLECTIVE, Doing.RENDEZVOUS)
 MOST = 8
+# Seconds in which all looks together find ranks that run now and then in the same lines.
+WHOLE_LOOK = 20.0
 # Switches a second above which a thread polls, and the share of a processor.
 POLLS, BUSY = 100.0, 0.2
 # Seconds by which the clocks of two looks, and the times at which a thread ran, may differ.
@@ -181,8 +183,11 @@ def judge_world(world: JobWorld, history: JobHistory, mute: Sequence[tuple[str, 
         for rank in telling
         if not (polls_for_lock_file(stacks[rank.rank]) or script_has_ended(stacks[rank.rank]))
     ]
-    if not waiting and any(-1 < rank.process.idle < rank.process.seconds for rank in by_chance):
-        since_begun = 0.0  # it ran during the look: found in one line by chance, or it polls there
+    # They ran during the look: found in one line by chance, or they poll there.
+    run_there = not waiting and any(-1 < rank.process.idle < rank.process.seconds for rank in by_chance)
+    seconds_there = since_begun
+    if run_there:
+        since_begun = 0.0
     # A rank may have ended a moment ago, as the others are about to.
     ended = [rank for rank in world.ranks if not rank.state]
     is_early = bool(ended) and since_begun < PATIENCE
@@ -198,6 +203,12 @@ def judge_world(world: JobWorld, history: JobHistory, mute: Sequence[tuple[str, 
     )
     judgement = decide(of_snapshot(snapshot))
     diagnosis = judgement.diagnosis
+    is_pause = diagnosis.verdict is Verdict.NOTHING and not any(rank.moved or rank.works for rank in ranks)
+    if run_there and is_pause and seconds_there >= WHOLE_LOOK:
+        message = f"not enough seen: for {seconds_there:.0f} s each look found the ranks in the same lines"
+        message += ", outside of collectives: they poll there, or pause between steps"
+        remedy = "does their output grow? If not, what do these lines wait for?"
+        diagnosis = replace(diagnosis, verdict=Verdict.UNDETERMINED, message=message, remedy=remedy)
     evidence = (*diagnosis.evidence, *_differing_counters(counters), *_without_stacks(world))
     if has_records:
         evidence += ("torch's own flight records of these ranks show their calls",)

@@ -170,10 +170,11 @@ def test_ranks_that_began_another_call_since_the_last_look_move() -> None:
 def test_ranks_that_are_twice_found_in_one_line_and_run_between_are_looked_at_again() -> None:
     ranks = [sampled(rank, stack=LOOP, idle=0.0) for rank in range(4)]
     history = JobHistory()
-    for clock in (NOW, NOW + 60):
+    for clock, expected in ((NOW, Verdict.NOTHING), (NOW + 60, Verdict.UNDETERMINED)):
         later = [replace(rank, snapshot=replace(rank.snapshot, clock=clock)) for rank in ranks]
         judgement = diagnose_looks(looks(*later), (), history)
-        assert (judgement.certain, judgement.diagnosis.verdict) == (False, Verdict.NOTHING)
+        assert (judgement.certain, judgement.diagnosis.verdict) == (False, expected)
+        assert judgement.diagnosis.culprits == ()
 
 
 def test_ranks_that_are_never_seen_in_a_collective_and_get_on_do_not_hang() -> None:
@@ -200,7 +201,7 @@ def test_ranks_that_all_poll_for_a_lock_file_wait_unless_one_is_elsewhere() -> N
     later = [replace(rank, snapshot=replace(rank.snapshot, clock=NOW + 30)) for rank in ranks]
     for build, expected in (
         (ranks[2], Verdict.WAITING),
-        (sampled(2, stack=LOOP, idle=0.0, size=3), Verdict.NOTHING),
+        (sampled(2, stack=LOOP, idle=0.0, size=3), Verdict.UNDETERMINED),
     ):
         clock = replace(build, snapshot=replace(build.snapshot, clock=NOW + 30))
         diagnose_looks(looks(*ranks[:2], build), (), history)
