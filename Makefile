@@ -53,7 +53,7 @@ test-submitit: $(VENV)/.installed-dev
 
 # TORCH=2.6.0 picks another version of torch. In a virtual environment of its own, below build/.
 test-cuda-standin:
-	$(MAKE) -C tests/cuda_standin test PYTHON='$(PYTHON)' PYTEST_ARGS='$(PYTEST_ARGS)'
+	$(MAKE) -C tests/cuda_standin test PYTHON='$(PYTHON)'
 
 unit: $(VENV)/.installed-dev
 	$(BIN)/python -m pytest -m 'not lab and not slow' $(UNIT) $(PYTEST_ARGS)
