@@ -84,7 +84,7 @@ class SearchResult:
     rounds: int
     median: float | None  # of what the nodes reach, in GB/s
     evidence: tuple[Evidence, ...]
-    kinds: tuple[LinkDistance, ...] = ()  # of links that were timed
+    levels: tuple[LinkDistance, ...] = ()  # of links that were timed
     parts: tuple[Nodes, ...] = ()  # of a partitioned network, the largest first; () if it is not
     slow_parts: tuple[Nodes, ...] = ()  # groups that are fast inside and slow with each other
 
@@ -339,7 +339,7 @@ class Search:
             rounds=self._rounds,
             median=rates.line.median if rates.of_node else None,
             evidence=evidence,
-            kinds=tuple(rates.kinds.values()),
+            levels=tuple(rates.levels.values()),
             parts=parts if len(parts) > 1 else (),
             slow_parts=slow_parts,
         )
@@ -365,7 +365,7 @@ def _partner(ends: Link, node: int) -> int:
 
 
 def _slow(rates: PairRates, nodes: Sequence[int]) -> Evidence:
-    """Describe a slow node or link. The rates of a link are those of its own kind again."""
+    """Describe a slow node or link. The rates of a link are those of its own level again."""
     answers, factor = rates.answers, 1.0
     against: Nodes = ()
     if len(nodes) == 1:

@@ -12,7 +12,7 @@ Distance = Callable[[Link], int]
 
 
 def same_distance(link: Link) -> int:
-    """Return 0: nothing is known of the switches, so all links are of one kind."""
+    """Return 0: nothing is known of the switches, so all links are of one level."""
     return 0
 
 
@@ -39,23 +39,23 @@ class LinkDistance:
     levels: int  # of switches that the links cross
     links: int  # how many were timed
     median: float  # of their best rates, in GB/s
-    factor: float  # makes the rates comparable with those of the fastest kind; 1 if it is as fast
+    factor: float  # makes the rates comparable with those of the fastest level; 1 if it is as fast
 
 
-def kinds_of(best: Mapping[Link, float], distance: Distance, slower: float) -> dict[int, LinkDistance]:
-    """Return the kinds of links by level; ``slower``: a kind that much below the fastest has a factor."""
+def link_levels(best: Mapping[Link, float], distance: Distance, slower: float) -> dict[int, LinkDistance]:
+    """Return the links by level; ``slower``: a level that much below the fastest has a factor."""
     rates: dict[int, list[float]] = {}
     for link, rate in best.items():
         rates.setdefault(distance(link), []).append(rate)
     medians = {level: median_of(values) for level, values in rates.items()}
     fastest = max(medians.values(), default=0.0)
-    kinds = {}
+    result = {}
     for level in sorted(medians):
         median = medians[level]
         is_slower = 0 < median < fastest * (1 - slower)
         factor = fastest / median if is_slower else 1.0
-        kinds[level] = LinkDistance(level, len(rates[level]), median, factor)
-    return kinds
+        result[level] = LinkDistance(level, len(rates[level]), median, factor)
+    return result
 
 
 @frozen
@@ -73,8 +73,8 @@ class PairRates:
     some rates of a node. The best rate of all would grow with the number of tests. Retests of a slow node do
     not count against its partners.
 
-    Links over more switches may all be slower. Their rates are multiplied by the factor of their kind: a link
-    is compared with its like.
+    Links over more switches may all be slower. Their rates are multiplied by the factor of their level, so
+    that a link is compared with links of its level.
     """
 
     def __init__(
@@ -85,7 +85,7 @@ class PairRates:
         best: dict[Link, float] = {}
         for test in tests:
             best[test.link] = max(test.rate, best.get(test.link, 0.0))
-        self.kinds = kinds_of(best, distance, limits.slow_warn)
+        self.levels = link_levels(best, distance, limits.slow_warn)
         self.of_node: dict[int, list[float]] = {}
         self.of_link: dict[Link, list[float]] = {}
         planned: dict[int, list[float]] = {}
@@ -121,7 +121,7 @@ class PairRates:
         self.answers.note(answers)
 
     def factor(self, link: Link) -> float:
-        return self.kinds[self._distance(link)].factor
+        return self.levels[self._distance(link)].factor
 
     def is_slow(self, nodes: Sequence[int]) -> bool:
         """Return whether no test of the node or link reached the slow line."""

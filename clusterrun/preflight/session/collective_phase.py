@@ -8,7 +8,7 @@ from clusterrun.preflight import registry
 from clusterrun.preflight.causes.groups import GroupSearch
 from clusterrun.preflight.causes.pair_search import Search
 from clusterrun.preflight.causes.rates import distances
-from clusterrun.preflight.causes.slow_parts import slow_parts
+from clusterrun.preflight.causes.slow_groups import slow_groups
 from clusterrun.preflight.observations import HALF, PAIR, PRODUCT, SET, GroupTest, SlowGroup
 from clusterrun.preflight.session import expected_bandwidth, network_phase, port_sweep
 from clusterrun.preflight.session.group_tests import GroupTests
@@ -151,7 +151,7 @@ class WholeSet:
         return test
 
     def _find_slow(self, test: GroupTest) -> Waits:
-        """Search slow nodes with tests of pairs, unless they ran. Then search slow parts of a slow set."""
+        """Search slow nodes with tests of pairs, unless they ran. Then search slow groups of a slow set."""
         state = self._state
         pairs_were_timed = bool(state.pair_searches)
         below = self._is_below_floor(test)
@@ -179,19 +179,19 @@ class WholeSet:
         return len(rates) == len(tests) and min(rates) < max(rates) * (1 - limits.slow_few)
 
     def _find_slow_groups(self, nodes: tuple[int, ...]) -> Waits:
-        """Report the parts of the set below the floor: test halves, then the halves of slow halves."""
+        """Report the groups of the set below the floor: test halves, then the halves of slow halves."""
         state = self._state
         floor, _ = expected_bandwidth.floor_of(state, nodes)
-        search = slow_parts(nodes, floor)
-        slow_groups: tuple[tuple[int, ...], ...] = ()
+        search = slow_groups(nodes, floor)
+        groups_below: tuple[tuple[int, ...], ...] = ()
         try:
             groups = next(search)
             while state.seconds_left > 1.0:
                 label = f"parts of the set: {len(groups)}"
                 groups = search.send((yield from self._group_tests.run(label, HALF, groups)))
         except StopIteration as end:
-            slow_groups = end.value
-        for group in slow_groups:
+            groups_below = end.value
+        for group in groups_below:
             state.observe(SlowGroup(group, floor))
 
     def _find_cause(self, failed: GroupTest) -> Waits:

@@ -66,7 +66,7 @@ def hurry(state: SessionState, kind: type) -> None:
     if not batch_size // 2 - 1 <= open_count <= batch_size // 2:
         return
     least = DRIVER_SECONDS if state.needs.gpus and kind is not ListenTask else LEAST_PATIENCE[kind]
-    for request in state.requests.of_kind(kind):
+    for request in state.requests.of_type(kind):
         patience = max(least, PATIENCE * (state.now - request.asked_at))
         if isinstance(request.task, LocalTask):
             if patience >= request.seconds - ANSWER_SECONDS:

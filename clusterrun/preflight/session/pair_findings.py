@@ -104,18 +104,18 @@ def of_pairs(explanation: Explanation) -> None:
 
 
 def notices(state: SessionState, result: SearchResult) -> Iterator[str]:
-    """Yield notices that blame nobody: links that failed at times, and slower kinds of links."""
+    """Yield notices that blame nobody: links that failed at times, and slower levels of links."""
     for evidence in result.evidence:
         if evidence.kind == "flaky":
             names = state.names(evidence.nodes)
             yield f"{names}: {evidence.failed} of {evidence.tests} tests failed, the others passed"
-    fastest = max((kind.median for kind in result.kinds), default=0.0)
-    for kind in result.kinds:
-        if kind.factor > 1:
-            plural = "s" if kind.levels > 1 else ""
-            alone = "; there is only one, so whether it is slow cannot be told" if kind.links == 1 else ""
+    fastest = max((level.median for level in result.levels), default=0.0)
+    for level in result.levels:
+        if level.factor > 1:
+            plural = "s" if level.levels > 1 else ""
+            alone = "; there is only one, so whether it is slow cannot be told" if level.links == 1 else ""
             yield (
-                f"the links over {kind.levels} level{plural} of switches reach {kind.median:.3g} GB/s, "
+                f"the links over {level.levels} level{plural} of switches reach {level.median:.3g} GB/s, "
                 f"the fastest kind {fastest:.3g}: compared with their like{alone}"
             )
 

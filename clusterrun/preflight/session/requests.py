@@ -49,27 +49,27 @@ class Requests:
 
     def ask(self, now: float, text_by_node: Mapping[int, str], task: Task, seconds: float) -> list[AskWorker]:
         """Open a request to each node, with its own text of ``task``."""
-        asks, kind = [], type(task)
+        asks, task_type = [], type(task)
         for node, text in text_by_node.items():
             self._last += 1
             self._put(Request(self._last, node, task, now, now + seconds))
-            self._batches[kind] = self._batches[kind] + 1 if self._counts[kind] else 1
-            self._counts[kind] += 1
+            self._batches[task_type] = self._batches[task_type] + 1 if self._counts[task_type] else 1
+            self._counts[task_type] += 1
             asks.append(AskWorker(node, self._last, text))
         return asks
 
-    def waits_for(self, kinds: Iterable[type]) -> bool:
-        return any(map(self.count, kinds))
+    def waits_for(self, task_types: Iterable[type]) -> bool:
+        return any(map(self.count, task_types))
 
-    def count(self, kind: type) -> int:
-        return self._counts[kind]
+    def count(self, task_type: type) -> int:
+        return self._counts[task_type]
 
-    def batch(self, kind: type) -> int:
-        """Return how many requests of a kind were opened since none of it was open."""
-        return self._batches[kind]
+    def batch(self, task_type: type) -> int:
+        """Return how many requests of a type were opened since none of it was open."""
+        return self._batches[task_type]
 
-    def of_kind(self, kind: type) -> list[Request]:
-        return [request for request in self._open.values() if type(request.task) is kind]
+    def of_type(self, task_type: type) -> list[Request]:
+        return [request for request in self._open.values() if type(request.task) is task_type]
 
     def close(self, node: int, number: int) -> Request | None:
         request = self._open.get(number)

@@ -266,7 +266,7 @@ class Session:
         open_titles: dict[int, str] = {}
         overloaded = set()
         for task_type in tasks.ANSWER_OF:
-            for request in state.requests.of_kind(task_type):
+            for request in state.requests.of_type(task_type):
                 open_titles.setdefault(request.node, task_type.TITLE)
                 if state.excuse([request.node], request.asked_at):
                     overloaded.add(request.node)

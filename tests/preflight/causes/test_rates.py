@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from benchmarks.pair_world import PairWorld, link, searched
-from clusterrun.preflight.causes.rates import LinkDistance, distances, kinds_of, same_distance
+from clusterrun.preflight.causes.rates import LinkDistance, distances, link_levels, same_distance
 from clusterrun.preflight.observations import Pair
 
 
@@ -28,12 +28,12 @@ def test_two_nodes_are_as_far_apart_as_they_must_go_up_to_meet(one, other, apart
 
 def test_a_kind_that_is_as_fast_as_the_others_is_left_as_it_is():
     best = {Pair(0, 1): 100.0, Pair(1, 2): 95.0, Pair(2, 3): 50.0}
-    assert kinds_of(best, lambda ends: ends[0], 0.1) == {
+    assert link_levels(best, lambda ends: ends[0], 0.1) == {
         0: LinkDistance(0, 1, 100.0, 1.0),
         1: LinkDistance(1, 1, 95.0, 1.0),
         2: LinkDistance(2, 1, 50.0, 2.0),
     }
-    assert kinds_of({}, same_distance, 0.1) == {}
+    assert link_levels({}, same_distance, 0.1) == {}
 
 
 def racks(nodes: int, size: int = 4):
@@ -48,8 +48,8 @@ def test_links_between_racks_that_are_slower_alike_are_not_slow(nodes, across):
         world = PairWorld(seed, jitter=0.02, rack=4, across=across)
         result = searched(world, nodes, distance=racks(nodes))
         assert (result.slow, result.slow_links) == ((), ())
-        assert [kind.levels for kind in result.kinds] == [0, 1]
-        assert [kind.factor > 1 for kind in result.kinds] == [False, True]
+        assert [level.levels for level in result.levels] == [0, 1]
+        assert [level.factor > 1 for level in result.levels] == [False, True]
 
 
 @pytest.mark.parametrize(("nodes", "bad"), [(16, (3, 4)), (64, (3, 4)), (16, (5, 6)), (64, (13, 14))])

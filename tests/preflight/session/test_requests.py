@@ -32,7 +32,7 @@ def test_what_is_overdue_is_closed_in_the_order_of_limits():
 def test_a_question_can_be_hurried_and_never_be_given_more():
     questions = Requests()
     questions.ask(0.0, {0: ""}, LISTEN, 9.0)
-    (entry,) = questions.of_kind(ListenTask)
+    (entry,) = questions.of_type(ListenTask)
     questions.hurry(entry, 20.0)
     assert questions.due_at() == 9.0
     questions.hurry(entry, 4.0)

@@ -1,4 +1,4 @@
-"""Find the smallest parts of a set that are as slow as the whole."""
+"""Find the smallest groups of a set that are as slow as the whole."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from clusterrun.preflight.thresholds import SMALLEST_GROUP
 Nodes = tuple[int, ...]
 
 
-def slow_parts(
+def slow_groups(
     nodes: Nodes, floor: float
 ) -> Generator[tuple[Nodes, ...], list[GroupTest], tuple[Nodes, ...]]:
     """Halve a set that is slower than ``floor`` (GB/s), in at most ceil(log2 N) rounds.

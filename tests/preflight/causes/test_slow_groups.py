@@ -1,4 +1,4 @@
-"""The smallest parts of a set that are as slow as the whole."""
+"""The smallest groups of a set that are as slow as the whole."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from clusterrun.preflight.causes.slow_parts import slow_parts
+from clusterrun.preflight.causes.slow_groups import slow_groups
 from clusterrun.preflight.observations import GroupTest
 
 FLOOR = 80.0
@@ -16,7 +16,7 @@ FLOOR = 80.0
 
 def bisected(nodes, slow):
     """What is named and after how many rounds; `slow(group)` says how a group goes, or is its outcome."""
-    search, rounds = slow_parts(tuple(nodes), FLOOR), 0
+    search, rounds = slow_groups(tuple(nodes), FLOOR), 0
     try:
         groups = next(search)
         while True:
@@ -68,7 +68,7 @@ def test_what_goes_away_when_it_is_repeated_names_nobody():
 
 def test_a_group_that_told_nothing_or_is_missing_clears_nobody():
     assert bisected(range(8), lambda group: GroupTest(group, None)) == ((), 1)
-    search = slow_parts((0, 1, 2, 3), FLOOR)
+    search = slow_groups((0, 1, 2, 3), FLOOR)
     next(search)
     with pytest.raises(StopIteration) as end:
         search.send([GroupTest((0, 3), False)])
