@@ -203,7 +203,9 @@ def judge_world(world: JobWorld, history: JobHistory, mute: Sequence[tuple[str, 
     )
     judgement = decide(of_snapshot(snapshot))
     diagnosis = judgement.diagnosis
-    is_pause = diagnosis.verdict is Verdict.NOTHING and not any(rank.moved or rank.works for rank in ranks)
+    is_pause = diagnosis.verdict is Verdict.NOTHING and not any(
+        rank.moved or rank.works or rank.state == "R" for rank in ranks
+    )
     if run_there and is_pause and seconds_there >= WHOLE_LOOK:
         message = f"not enough seen: for {seconds_there:.0f} s each look found the ranks in the same lines"
         message += ", outside of collectives: they poll there, or pause between steps"
