@@ -20,6 +20,7 @@ from clusterrun.protocol.messages import (
     RankExited,
     RanksGone,
     RanksStarted,
+    SignalRanks,
     SignalTaken,
     StartFailed,
     StartRanks,
@@ -166,15 +167,34 @@ class RankProcesses:
             own = rank_environment.for_rank(self._base, o, order, rank, lineage, error_file, interface)
         return self._instrumented(own)
 
-    def signal(self, number: int) -> SignalTaken:
-        """Signal the processes that catch ``number``, as plain srun does: ranks, and the programs below them.
+    def signal(self, order: SignalRanks) -> SignalTaken:
+        """Signal the processes that catch the signal, as plain srun does: ranks, and the programs below them.
+
+        With ``to_all`` a rank in which no process catches it gets it too, as with plain srun. TERM is an
+        exception: the coordinator orders the end of such ranks. With ``--requeue`` the signal is a notice of
+        the end, which must not end a rank.
+        """
+        number, catching, others = order.number, [], []
+        for rank in self._processes:
+            own = self._catching(rank, number)
+            catching += own
+            others += [] if own else [rank]
+        if number == signal.SIGTERM:
+            self._term(catching)
+        else:
+            ending = others if order.to_all and not self._orders.survival.requeue else []
+            for process in (*catching, *ending):
+                send(process, number)
+        return SignalTaken(self._epoch, number, len(catching))
+
+    def _catching(self, rank: proc.Process, number: int) -> list[proc.Process]:
+        """Return the processes of a rank that catch the signal and may get it.
 
         A program with a handler decides for the programs that it started. A shell, and a program without a
         handler such as ``timeout`` or ``time``, does not, so the signal goes to the programs below it. A
         launcher per node passes TERM and INT on to its ranks by itself.
         """
-        catching: list[proc.Process] = []
-        pending = list(self._processes)
+        catching, pending = [], [rank]
         while pending:
             process = pending.pop()
             has_handler = proc.catches(process.pid, number)
@@ -183,16 +203,12 @@ class RankProcesses:
             if not has_handler or proc.is_shell(process.pid):
                 pending += _programs_of(process, number)
         if self.per_node and number not in contract.TERMINATE_SIGNALS:
-            launchers = {process.pid for process in (*self._processes, *catching)}
+            launchers = {process.pid for process in (rank, *catching)}
             for process in [child for pid in launchers for child in proc.children(pid)]:
                 is_rank = process.pid not in launchers and _LOCAL_RANK in proc.environment(process.pid)
                 if is_rank and proc.catches(process.pid, number):
                     catching.append(process)
-        if number == signal.SIGTERM:
-            self._term(catching)
-        for process in catching if number != signal.SIGTERM else ():
-            send(process, number)
-        return SignalTaken(self._epoch, number, len(catching))
+        return catching
 
     def terminate(self, rest: bool) -> None:
         """Send TERM to the rank processes; with ``rest`` only to processes that ``signal`` did not signal.

@@ -173,7 +173,7 @@ class Ranks:
             self._sweep()
 
     def pass_on(self, now: Now, number: int, ordered: bool) -> None:
-        """Pass a signal to the ranks that catch it, once if both Slurm and the coordinator send it.
+        """Pass a signal to the ranks, once if both Slurm and the coordinator send it.
 
         ``ordered``: the coordinator sent it, not Slurm.
         """
@@ -190,7 +190,7 @@ class Ranks:
         self._passed[number] = (now.steady, ordered)
         if number == signal.SIGTERM:
             self._termed_at = now.steady
-        self._actions.append(messages.SignalRanks(self.epoch, number))
+        self._actions.append(messages.SignalRanks(self.epoch, number, to_all=not ordered))
 
     def on_signal_taken(self, event: messages.SignalTaken) -> None:
         self._actions.append(Tell(event))

@@ -219,7 +219,7 @@ class AgentService:
         look()
 
     def _signal_ranks(self, order: messages.SignalRanks) -> None:
-        self._driver.happened(self._rank_processes.signal(order.number))
+        self._driver.happened(self._rank_processes.signal(order))
 
     def _await_leftovers(self, order: actions.AwaitLeftovers) -> None:
         self._sidecars.end_all()

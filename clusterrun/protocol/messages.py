@@ -45,10 +45,15 @@ class StopRanks(ToAgent):
 
 @frozen
 class SignalRanks(ToAgent):
-    """Pass a signal (by number) to the rank processes of ``epoch`` that catch it, not to their children."""
+    """Pass a signal (by number) to the processes of the ranks of ``epoch`` that catch it.
+
+    ``to_all``: Slurm sent it to the job's steps. A rank without a process that catches it gets it too, and
+    the signal may end that rank.
+    """
 
     epoch: int
     number: int
+    to_all: bool = False
 
 
 @frozen

@@ -87,7 +87,7 @@ def convert(
             "submit it as it is: clusterrun submit [OPTIONS] SCRIPT, with its #SBATCH options as options",
         )
     script = _read(text, read_file, arguments)
-    variables = _variables(script, read_file)
+    variables = _variables(script)
     options = (*_options(script, variables), *(("setup", line) for line in _setup(script, variables)))
     parts = sorted((*_directive_parts(script), *script.reading.parts), key=lambda part: part.line)
     verb = "sweep" if script.array.values or script.reading.sweeps else "submit"
@@ -117,15 +117,15 @@ def _read(text: str, read_file: Callable[[str], str], arguments: tuple[str, ...]
     return _Script(directives, array, reading, launch, translate(directives, launch))
 
 
-def _variables(script: _Script, read_file: Callable[[str], str]) -> list[tuple[str, str]]:
+def _variables(script: _Script) -> list[tuple[str, str]]:
     """Return the variables of a sweep or an array that the ranks or the setup lines read."""
     reading = script.reading
     names = variables_read((*reading.command, *reading.setup))
-    # A training script may read the index of an array, whether the batch script does or not.
-    programs = " ".join(read_file(word) for word in reading.command if word.endswith(".py"))
+    # A training script, or a module of it, may read the index and the bounds of the array. Slurm's own bounds
+    # are those of the sweep.
     return [
         *script.array.index.items(),
-        *((name, value) for name, value in script.array.counts if name in programs),
+        *script.array.counts,
         *((name, f"{{{name}}}") for name, _ in reading.sweeps if name in names),
     ]
 

@@ -45,6 +45,7 @@ class MachineFacts:
     inside: Container = Container()  # the container of the ranks
     allocation: str = ""  # the user's job in which the run starts; '': a job is queued
     opens_own_output: bool = False  # the command opens ``/dev/stdout`` or ``/dev/stderr`` by name
+    requeues_itself: bool = False  # the command calls ``scontrol requeue``
     kill_wait: float = contract.KILL_WAIT_SECONDS  # seconds from SIGTERM to SIGKILL when Slurm ends a job
 
 
@@ -171,7 +172,7 @@ def comment(run_id: str, token: str) -> str:
 
 def sbatch_arguments(spec: JobSpec, run_id: str, token: str, run_dir: str, site: MachineFacts) -> list[str]:
     job_comment, paths = comment(run_id, token), RunPaths(run_dir)
-    ending = requeue_options.sbatch_words(spec)
+    ending = requeue_options.sbatch_words(spec, site.requeues_itself)
     options = sbatch_options.job_options(spec, job_comment, paths, ending, site.cpus_per_gpu)
     return [sbatch_options.word(option) for option in options]
 

@@ -64,9 +64,13 @@ def _value_of_signal(spec: JobSpec) -> str:
     return dict(passed(spec.sbatch, "--sbatch")).get("signal", "")
 
 
-def sbatch_words(spec: JobSpec) -> tuple[Option, ...]:
-    """Return the sbatch options for requeue (not in a chain, where the next job waits) and for the notice."""
-    requeue = ("requeue" if spec.goes_on == "requeue" else "no-requeue", "")
+def sbatch_words(spec: JobSpec, requeues_itself: bool = False) -> tuple[Option, ...]:
+    """Return the sbatch options for requeue (not in a chain, where the next job waits) and for the notice.
+
+    ``requeues_itself``: the command calls ``scontrol requeue``. Slurm refuses it if the job may not be requeued.
+    """
+    may_requeue = spec.goes_on == "requeue" or (requeues_itself and not spec.goes_on)
+    requeue = ("requeue" if may_requeue else "no-requeue", "")
     return (requeue, ("signal", f"B:USR2@{spec.notice}")) if spec.goes_on else (requeue,)
 
 

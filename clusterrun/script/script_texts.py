@@ -13,6 +13,7 @@ _NAMES = re.compile(r"/dev/std(?:out|err)\b|/dev/fd/[12]\b|/proc/(?:self|\$\$|\$
 # ``scontrol requeue 7``, ``["scontrol", "requeue", job]``.
 _REQUEUES = re.compile(r"""\bscontrol[\s"',\[\]()]{1,9}requeue\b""")
 _LIGHTNING = re.compile(r"^\s*(?:from|import)\s+(?:pytorch_)?lightning\b", re.MULTILINE)
+_LIGHTNING_REQUEUES = re.compile(r"\bSLURMEnvironment\((?!.*auto_requeue\s*=\s*False)")
 _PATH = re.compile(r"[\w.+-]*[/.][\w./+-]*")
 _MAX_SIZE = 1024 * 1024
 _MAX_FILES = 64
@@ -25,22 +26,22 @@ def opens_own_output(spec: JobSpec) -> bool:
     return any(_NAMES.search(text) for _, text in _texts(spec))
 
 
-def requeues_itself(spec: JobSpec) -> tuple[str, ...]:
-    """Return a notice if a script lets Slurm queue its job again, and the run cannot continue in it."""
-    if spec.goes_on:
-        return ()
+def requeues_itself(spec: JobSpec) -> bool:
+    """Return whether a script lets Slurm queue its job again, which Slurm refuses for other runs."""
+    if any(map(_REQUEUES.search, spec.setup)):
+        return True
+    return any(_REQUEUES.search(text) or _LIGHTNING_REQUEUES.search(text) for _, text in _texts(spec))
+
+
+def lightning_notices(spec: JobSpec) -> tuple[str, ...]:
+    """Return a notice if Lightning will not react to the signal of ``--sbatch signal``."""
     keys = [entry.removeprefix("--").partition("=")[0] for entry in (*spec.sbatch, *spec.srun)]
-    signals_ranks = "signal" in keys
-    for name, text in (("", "\n".join(spec.setup)), *_texts(spec)):
-        if _REQUEUES.search(text):
+    for name, text in _texts(spec) if "signal" in keys and not spec.goes_on else ():
+        if _LIGHTNING.search(text) and not _LIGHTNING_REQUEUES.search(text):
             return (
-                f"{name or 'the command'} lets Slurm queue its job again (scontrol requeue), "
-                "and Slurm refuses that without --requeue: add --requeue",
-            )
-        if signals_ranks and _LIGHTNING.search(text):
-            return (
-                f"{name}: at that signal Lightning saves and queues its job again only below plain srun: "
-                "add --requeue, and the callback of clusterrun help training",
+                f"{name}: at that signal Lightning saves and queues its job again only if it is told of Slurm: "
+                "give its Trainer plugins=[SLURMEnvironment()], or add --requeue and the callback of "
+                "clusterrun help training",
             )
     return ()
 

@@ -40,7 +40,7 @@ from clusterrun.runtime.machine_events import SignalCame, StoodStill
 from tests.coordinator.tapes import MEETING, WALL, WORLD, Tape, agent, start, told
 
 TERM = TerminateRanks(0)
-PASSED = SignalRanks(0, signal.SIGTERM)
+PASSED = SignalRanks(0, signal.SIGTERM, to_all=True)
 
 
 def running() -> Tape:
@@ -291,17 +291,18 @@ def test_every_signal_of_slurm_reaches_the_ranks_at_once_but_our_notice() -> Non
         assert acted[0] == Tell(SignalSeen(number))
         passed[number] = acted[1:]
     assert passed.pop(contract.NOTICE_SIGNAL) == []
-    assert passed == {number: [SignalRanks(0, number)] for number in passed}
+    assert passed == {number: [SignalRanks(0, number, to_all=True)] for number in passed}
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGUSR1])
 def test_a_signal_that_comes_from_slurm_and_through_the_coordinator_is_one_signal(number: int) -> None:
     ordered, own = Told(SignalRanks(0, number)), SignalCame(number)
+    of_slurm = SignalRanks(0, number, to_all=True)
     for first, second in ((ordered, own), (own, ordered)):
         tape = running()
-        assert SignalRanks(0, number) in tape.does(2.0, first)
-        assert SignalRanks(0, number) not in tape.does(3.0, second)
-        assert SignalRanks(0, number) in tape.does(3.1, own)  # Slurm sent it twice
+        passed = tape.does(2.0, first), tape.does(3.0, second), tape.does(3.1, own)  # Slurm sent it twice
+        passed = [[action for action in actions if isinstance(action, SignalRanks)] for actions in passed]
+        assert passed == [[SignalRanks(0, number)] if first is ordered else [of_slurm], [], [of_slurm]]
 
 
 def test_the_grace_counts_from_slurms_own_term_and_no_rank_gets_a_second_one() -> None:

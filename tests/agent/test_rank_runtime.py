@@ -20,6 +20,7 @@ from clusterrun import proc
 from clusterrun.agent.rank_environment import hidden_gpus
 from clusterrun.model.record import Failure
 from clusterrun.model.states import Phase, State
+from clusterrun.model.orders import Survival
 from clusterrun.model.world import Lineage, Meeting, World, node_environment, rank_environment
 from clusterrun.protocol.bootstrap import Timeouts
 from clusterrun.runtime.network import held_port
@@ -398,8 +399,11 @@ def test_a_notice_reaches_the_ranks_that_catch_it_and_no_other_process(make: Mak
     assert run.state().state is State.COMPLETED
 
 
-def test_a_signal_of_the_users_to_a_job_step_is_for_ranks_that_catch_it_and_ends_nobody(make: Make) -> None:
-    run = make([sys.executable, "-c", NOTICED.replace("SIGUSR2", "SIGUSR1")])
+@pytest.mark.parametrize("requeue", ["", "chain"])
+def test_a_signal_to_a_job_step_ends_ranks_that_do_not_catch_it_unless_it_is_a_notice(
+    make: Make, requeue: str
+) -> None:
+    run = make([sys.executable, "-c", NOTICED.replace("SIGUSR2", "SIGUSR1")], survival=Survival(requeue=requeue))
     run.start(QUICK)
     run.running(4)
     below = proc.descendants(run.coordinator.pid)
@@ -410,10 +414,12 @@ def test_a_signal_of_the_users_to_a_job_step_is_for_ranks_that_catch_it_and_ends
     # Shim and agent both pass it on, as Slurm signals both: a rank may hear of it twice before it has ended.
     heard = (b"up\nnoticed\n", b"up\nnoticed\nnoticed\n")
     until(lambda: run.output(0) in heard and run.output(2) in heard, "two ranks that heard of it")
-    (run.folder / "go").touch()
-    assert run.wait() == 0
+    if requeue:
+        (run.folder / "go").touch()
+    run.wait()
     assert [run.output(rank) for rank in (1, 3)] == [b"up\n"] * 2
-    assert (len(tasks) >= 2, run.state().state) == (True, State.COMPLETED)
+    assert (len(tasks) >= 2, run.state().state) == (True, State.COMPLETED if requeue else State.FAILED)
+    assert requeue or "SIGUSR1" in run.state().reason
 
 
 def test_what_a_rank_leaves_behind_is_ended_also_when_it_hides(make: Make) -> None:

@@ -199,11 +199,12 @@ def test_gpus_that_were_forgotten_on_a_gpu_partition_are_named_in_one_line(proje
     assert "asks for none" not in outputs[1]
 
 
-# Each rank appends one line: its arguments, directory, array index and the variables T_….
+# Each rank appends one line: its arguments, directory, the index and bounds of the array, and the variables T_….
 RECORD = """import json, os, sys
 tagged = {name: value for name, value in os.environ.items() if name.startswith("T_") and name != "T_RECORDS"}
-index = os.environ["SLURM_ARRAY_TASK_ID"] if "--task" in sys.argv else ""
-record = json.dumps([sys.argv[1:], os.path.basename(os.getcwd()), index, sorted(tagged.items())])
+names = ("ID", "MIN", "MAX", "STEP", "COUNT") if "--task" in sys.argv else ()
+array = [os.environ["SLURM_ARRAY_TASK_" + name] for name in names]
+record = json.dumps([sys.argv[1:], os.path.basename(os.getcwd()), array, sorted(tagged.items())])
 with open(os.environ["T_RECORDS"], "a") as file:
     file.write(record + "\\n")
 """
@@ -232,7 +233,7 @@ train() {
 prepare out
 train out --note "two words" '$HOME'
 """,
-    "array": """#SBATCH --array=1-2
+    "array": """#SBATCH --array=1-3:2
 value=$(sed -n "${SLURM_ARRAY_TASK_ID}p" values.txt)
 python record.py --value $value --task $SLURM_ARRAY_TASK_ID
 """,
@@ -271,7 +272,7 @@ def test_a_converted_line_does_what_the_batch_script_does(lab: Lab, tmp_path: Pa
         "record.py": RECORD,
         "train.py": RECORD,
         "activate.sh": "export T_VENV=on\n",
-        "values.txt": "0.5\n0.25\n",
+        "values.txt": "0.5\n0.25\n0.125\n",
         "launch.sh": LAUNCH,
     }
     for name, text in files.items():

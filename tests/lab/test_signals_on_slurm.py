@@ -34,7 +34,14 @@ for second in range(int(sys.argv[1])):
 print("saved", flush=True)
 """
 ENDS = 300.0
-NODES = 13
+NODES = 17
+# A rank without a handler, and one that lets Slurm queue its job again, once.
+NO_HANDLER = ("bash", "-c", "echo up; sleep 900; :")
+REQUEUES = (
+    "bash",
+    "-c",
+    '[ "${SLURM_RESTART_COUNT:-0}" != 0 ] && echo saved && exit; scontrol requeue $SLURM_JOB_ID; sleep 900',
+)
 
 
 class Runs:
@@ -77,6 +84,10 @@ class Runs:
         status = self.here.status(self._run_ids[name])
         return status["state"], status["reason"]
 
+    def shown(self, name: str) -> str:
+        """What scontrol shows of the job."""
+        return self.here.lab.exec(["scontrol", "show", "job", self.jobs[name]]).out
+
     def scancel(self, name: str, *options: str) -> None:
         result = self.here.lab.exec(["scancel", *options, self.jobs[name]])
         assert result.code == 0, result.err
@@ -103,10 +114,17 @@ def test_signals_and_saves_are_those_of_plain_slurm(runs: Runs) -> None:
     runs.ours("signalled", below=("timeout", "900"))
     runs.plain("plain-interrupted")
     runs.ours("cut", seconds=120)
+    runs.plain("plain-no-handler", below=NO_HANDLER)
+    runs.ours("no-handler", below=NO_HANDLER)
     until(lambda: all("up" in runs.printed(case) for case in runs.jobs), 180)
 
+    runs.plain("plain-requeues", below=REQUEUES)
+    runs.ours("requeues", below=REQUEUES)
     for case in ("plain-cancelled", "our-cancelled", "cut"):
         runs.scancel(case)
+    # A signal to the steps ends a rank without a handler.
+    for case in ("plain-no-handler", "no-handler"):
+        runs.scancel(case, "-s", "USR1")
     for case in ("plain-preempted", "our-preempted", "requeued"):
         argv = ["sbatch", "--partition=urgent", f"--nodelist={runs.node[case]}", "--exclusive", "--wrap=true"]
         assert runs.here.lab.exec(argv, cwd=str(runs.here.project)).code == 0
@@ -126,6 +144,11 @@ def test_signals_and_saves_are_those_of_plain_slurm(runs: Runs) -> None:
     saved += ["signalled", "plain-interrupted", "requeued"]
     until(lambda: all("saved" in runs.printed(case) for case in saved), ENDS)
     until(lambda: runs.state("signalled")[0] == "COMPLETED", 60)
+    until(lambda: runs.state("no-handler")[0] == "FAILED", 60)
+    assert "SIGUSR1" in runs.state("no-handler")[1]
+    until(lambda: "JobState=FAILED" in runs.shown("plain-no-handler"), 60)
+    until(lambda: runs.printed("plain-requeues") == ["saved"] == runs.printed("requeues", 1), 120)
+    until(lambda: runs.state("requeues")[0] == "COMPLETED", 60)
     until(lambda: runs.state("our-limit")[0] == "TIMEOUT", 60)
     ends = {case: runs.state(f"our-{case}")[0] for case in ("cancelled", "preempted")}
     assert ends == {"cancelled": "CANCELLED", "preempted": "COMPLETED"}

@@ -116,11 +116,15 @@ def test_a_script_becomes_a_line(lines: str, line: str) -> None:
     [
         (
             "#SBATCH -a 0-3%2\npython t.py $SLURM_ARRAY_TASK_ID",
-            "--set 'task=range(0,4)' --at-most 2 --env 'SLURM_ARRAY_TASK_ID={task}' t.py '{task}'",
+            "--set 'task=range(0,4)' --at-most 2 --env 'SLURM_ARRAY_TASK_ID={task}' "
+            "--env SLURM_ARRAY_TASK_MIN=0 --env SLURM_ARRAY_TASK_MAX=3 --env SLURM_ARRAY_TASK_COUNT=4 "
+            "--env SLURM_ARRAY_TASK_STEP=1 t.py '{task}'",
         ),
         (
             "#SBATCH -a 1,4-8:4\npython t.py $SLURM_ARRAY_TASK_ID",
-            "--set task=1,4,8 --env 'SLURM_ARRAY_TASK_ID={task}' t.py '{task}'",
+            "--set task=1,4,8 --env 'SLURM_ARRAY_TASK_ID={task}' "
+            "--env SLURM_ARRAY_TASK_MIN=1 --env SLURM_ARRAY_TASK_MAX=8 --env SLURM_ARRAY_TASK_COUNT=3 "
+            "--env SLURM_ARRAY_TASK_STEP=1 t.py '{task}'",
         ),
         ("for lr in 0.1 1; do python t.py $lr; done", "--set lr=0.1,1 --at-most 1 t.py '{lr}'"),
         ("for i in {1..3}; do srun python t.py $i; done", "--set i=1,2,3 --at-most 1 t.py '{i}'"),
@@ -134,7 +138,9 @@ def test_an_array_or_a_loop_becomes_a_sweep(lines: str, line: str) -> None:
 def test_setup_lines_of_an_array_see_the_index_of_the_script() -> None:
     lines = "#SBATCH -a 1-9:2\nC=$(sed -n ${SLURM_ARRAY_TASK_ID}p l)\npython t.py $C"
     assert typed(converted(lines)) == (
-        "sweep --set 'task=range(1,10,2)' --setup 'export SLURM_ARRAY_TASK_ID={task}' "
+        "sweep --set 'task=range(1,10,2)' --env SLURM_ARRAY_TASK_MIN=1 --env SLURM_ARRAY_TASK_MAX=9 "
+        "--env SLURM_ARRAY_TASK_COUNT=5 --env SLURM_ARRAY_TASK_STEP=2 "
+        "--setup 'export SLURM_ARRAY_TASK_ID={task}' "
         "--setup 'export C=$(sed -n ${SLURM_ARRAY_TASK_ID}p l)' bash -c 'exec python t.py $C'"
     )
 
@@ -396,8 +402,8 @@ def test_the_bounds_of_an_array_are_those_of_the_batch_script(
     bounds = {"MIN": least, "MAX": most, "STEP": step, "COUNT": count}
     words = " ".join(f"$SLURM_ARRAY_TASK_{name}" for name in bounds)
     text = f"#!/bin/bash\n#SBATCH --array={array}\nsrun python t.py {words}\n"
-    assert convert(text).command == ("t.py", *map(str, bounds.values()))
-    reads = "int(os.environ['SLURM_ARRAY_TASK_MAX'])"
-    options = convert(text, lambda path: reads if path == "t.py" else "").options
-    environment = [value for name, value in options if name == "env"]
-    assert environment == ["SLURM_ARRAY_TASK_ID={task}", f"SLURM_ARRAY_TASK_MAX={most}"]
+    conversion = convert(text)
+    assert conversion.command == ("t.py", *map(str, bounds.values()))
+    environment = dict(value.split("=") for name, value in conversion.options if name == "env")
+    expected = {f"SLURM_ARRAY_TASK_{name}": str(bound) for name, bound in bounds.items()}
+    assert environment == {"SLURM_ARRAY_TASK_ID": "{task}", **expected}

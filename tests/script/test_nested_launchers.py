@@ -189,6 +189,8 @@ def test_a_batch_script_as_the_command_is_refused_with_the_line_that_asks_for_th
         assert line == (
             "clusterrun sweep --nodes 2 --gpus a100:4 --cpus-per-rank 8 --name big --time 1-00:00:00 "
             "--requeue --sbatch mail-type=END --set 'task=range(0,4)' --env 'SLURM_ARRAY_TASK_ID={task}' "
+            "--env SLURM_ARRAY_TASK_MIN=0 --env SLURM_ARRAY_TASK_MAX=3 --env SLURM_ARRAY_TASK_COUNT=4 "
+            "--env SLURM_ARRAY_TASK_STEP=1 "
             "--setup 'module load cuda' bash -c 'exec python train.py --lr $LR'"
         )
 

@@ -23,9 +23,16 @@ SBATCH = ("sbatch", "--parsable")
 NO_DEPENDENCY = ("--dependency=", "{dependency}")
 
 
-def planned(slurm: bool = True, kill_wait_of_slurm: float = 30.0, **wish: Any) -> Plan:
+def planned(
+    slurm: bool = True, kill_wait_of_slurm: float = 30.0, requeues_itself: bool = False, **wish: Any
+) -> Plan:
     spec = spec_of(("train.py",), "/", {"preflight": "full", **wish})
-    facts = MachineFacts(slurm=slurm, python="/usr/bin/python3", kill_wait=kill_wait_of_slurm)
+    facts = MachineFacts(
+        slurm=slurm,
+        python="/usr/bin/python3",
+        kill_wait=kill_wait_of_slurm,
+        requeues_itself=requeues_itself,
+    )
     return plan(spec, "r", "t", RUN_DIR, facts)
 
 
@@ -69,6 +76,9 @@ def test_failures_are_survived_where_that_was_asked_for_or_there_is_a_way(
         ({"requeue_by": "chain", "sbatch": ("no-requeue",)}, ["signal=B:USR2@120", "no-requeue"]),
         ({"sbatch": ("signal=USR1@60",)}, ["no-requeue", "signal=USR1@60"]),
         ({"sbatch": ("requeue=expedite",)}, ["signal=B:USR2@120", "requeue=expedite"]),
+        ({"requeues_itself": True}, ["requeue"]),
+        ({"requeues_itself": True, "sbatch": ("no-requeue",)}, ["no-requeue"]),
+        ({"requeues_itself": True, "requeue_by": "chain"}, ["no-requeue", "signal=B:USR2@120"]),
     ],
 )
 def test_slurm_is_told_whether_to_queue_the_job_again_and_when_to_give_notice(

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
 
 import pytest
 
+from clusterrun.model.frozen import replace
 from clusterrun.model.spec import JobSpec
-from clusterrun.script.script_texts import opens_own_output, requeues_itself
+from clusterrun.script.script_texts import lightning_notices, opens_own_output, requeues_itself
 
 
 @pytest.mark.parametrize("line", [
@@ -56,27 +56,28 @@ def test_a_script_with_very_many_words_costs_few_looks(
 
 
 @pytest.mark.parametrize(
-    ("text", "options", "notice"),
+    ("text", "requeues", "has_notice"),
     [
-        ('subprocess.run(["scontrol", "requeue", job])', {}, "scontrol requeue"),
-        ("os.system(f'scontrol requeue {job}')", {}, "scontrol requeue"),
-        ("os.system(f'scontrol requeue {job}')", {"requeue": True}, ""),
-        ("os.system('scontrol show job; echo requeue')", {}, ""),
-        ("import lightning as L", {"sbatch": ("signal=SIGUSR1@90",)}, "Lightning saves"),
-        ("from pytorch_lightning import Trainer", {"sbatch": ("signal=B:USR1@90",)}, "Lightning saves"),
-        ("import lightning as L", {}, ""),
-        ("import lightning as L", {"sbatch": ("signal=SIGUSR1@90",), "requeue": True}, ""),
+        ('subprocess.run(["scontrol", "requeue", job])', True, False),
+        ("os.system(f'scontrol requeue {job}')", True, False),
+        ("os.system('scontrol show job; echo requeue')", False, False),
+        ("import lightning as L", False, True),
+        ("from pytorch_lightning import Trainer", False, True),
+        ("import lightning as L\nL.Trainer(plugins=[SLURMEnvironment()])", True, False),
+        ("import lightning as L\nL.Trainer(plugins=[SLURMEnvironment(auto_requeue=False)])", False, True),
     ],
 )
-def test_a_script_that_requeues_its_job_needs_requeue(
-    tmp_path: Path, text: str, options: dict[str, Any], notice: str
+def test_a_script_that_requeues_its_job_is_known_and_lightning_needs_a_plugin(
+    tmp_path: Path, text: str, requeues: bool, has_notice: bool
 ) -> None:
     (tmp_path / "t.py").write_text(f"import os\n{text}\n")
     for command in (("t.py",), ("bash", "-c", "exec python t.py --x 1")):
-        notices = requeues_itself(JobSpec(command, str(tmp_path), **options))
-        assert [notice in text and "--requeue" in text for text in notices] == [True] * bool(notice)
+        spec = JobSpec(command, str(tmp_path))
+        assert (requeues_itself(spec), lightning_notices(spec)) == (requeues, ())
+        signalled = replace(spec, sbatch=("signal=SIGUSR1@90",))
+        assert ["SLURMEnvironment" in notice for notice in lightning_notices(signalled)] == [True] * has_notice
+        assert lightning_notices(replace(signalled, requeue=True)) == ()
 
 
 def test_setup_lines_are_read_for_a_requeue(tmp_path: Path) -> None:
-    spec = JobSpec(("t.py",), str(tmp_path), setup=("f() { scontrol requeue $SLURM_JOB_ID; }",))
-    assert len(requeues_itself(spec)) == 1
+    assert requeues_itself(JobSpec(("t.py",), str(tmp_path), setup=("f() { scontrol requeue $SLURM_JOB_ID; }",)))
