@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import namedtuple
 from collections.abc import Iterable, Mapping, Sequence
+from types import MappingProxyType
 
 from clusterrun.model.frozen import frozen
 from clusterrun.model.preflight_report import Finding, LinkReport
@@ -92,9 +93,11 @@ class EarlierInterfaces:
 
 @frozen
 class PortSweep:
-    """Nodes dialled a comb of closed ports twice."""
+    """Nodes dialled a comb of closed ports, and held ``needed`` connections open at once, both twice."""
 
     silent: Mapping[tuple[int, int], frozenset[int]]  # by (dialling, dialled) node: ports without an answer
+    unheld: Mapping[tuple[int, int], int] = MappingProxyType({})  # connections without an answer
+    needed: int = 0  # 0: no connections were held
 
 
 @frozen

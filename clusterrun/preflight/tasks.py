@@ -141,6 +141,7 @@ class DialTask(Task):
     targets: tuple[Target, ...]
     limit: float  # seconds
     closed: bool = False  # the ports have no listener; a refusal counts as an answer
+    hold: bool = False  # keep all connections open until the last one is; a port may be dialled several times
     # The UDP ports have no listener. Large packets get lost if only small datagrams are refused.
     sizes: bool = False
     interface: str = ""  # the addresses are those of this interface; '' if it is the one in use

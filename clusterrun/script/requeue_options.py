@@ -67,7 +67,7 @@ def _value_of_signal(spec: JobSpec) -> str:
 def sbatch_words(spec: JobSpec, requeues_itself: bool = False) -> tuple[Option, ...]:
     """Return the sbatch options for requeue (not in a chain, where the next job waits) and for the notice.
 
-    ``requeues_itself``: the command calls ``scontrol requeue``. Slurm refuses it if the job may not be requeued.
+    ``requeues_itself``: the command calls ``scontrol requeue``, which Slurm refuses with ``--no-requeue``.
     """
     may_requeue = spec.goes_on == "requeue" or (requeues_itself and not spec.goes_on)
     requeue = ("requeue" if may_requeue else "no-requeue", "")

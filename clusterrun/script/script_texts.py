@@ -39,7 +39,7 @@ def lightning_notices(spec: JobSpec) -> tuple[str, ...]:
     for name, text in _texts(spec) if "signal" in keys and not spec.goes_on else ():
         if _LIGHTNING.search(text) and not _LIGHTNING_REQUEUES.search(text):
             return (
-                f"{name}: at that signal Lightning saves and queues its job again only if it is told of Slurm: "
+                f"{name}: at that signal Lightning saves and queues its job again only below plain srun: "
                 "give its Trainer plugins=[SLURMEnvironment()], or add --requeue and the callback of "
                 "clusterrun help training",
             )

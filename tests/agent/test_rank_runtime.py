@@ -18,9 +18,9 @@ import pytest
 
 from clusterrun import proc
 from clusterrun.agent.rank_environment import hidden_gpus
+from clusterrun.model.orders import Survival
 from clusterrun.model.record import Failure
 from clusterrun.model.states import Phase, State
-from clusterrun.model.orders import Survival
 from clusterrun.model.world import Lineage, Meeting, World, node_environment, rank_environment
 from clusterrun.protocol.bootstrap import Timeouts
 from clusterrun.runtime.network import held_port
@@ -403,7 +403,9 @@ def test_a_notice_reaches_the_ranks_that_catch_it_and_no_other_process(make: Mak
 def test_a_signal_to_a_job_step_ends_ranks_that_do_not_catch_it_unless_it_is_a_notice(
     make: Make, requeue: str
 ) -> None:
-    run = make([sys.executable, "-c", NOTICED.replace("SIGUSR2", "SIGUSR1")], survival=Survival(requeue=requeue))
+    run = make(
+        [sys.executable, "-c", NOTICED.replace("SIGUSR2", "SIGUSR1")], survival=Survival(requeue=requeue)
+    )
     run.start(QUICK)
     run.running(4)
     below = proc.descendants(run.coordinator.pid)

@@ -199,7 +199,7 @@ def test_gpus_that_were_forgotten_on_a_gpu_partition_are_named_in_one_line(proje
     assert "asks for none" not in outputs[1]
 
 
-# Each rank appends one line: its arguments, directory, the index and bounds of the array, and the variables T_….
+# Each rank appends one line: its arguments, directory, index and bounds of the array, and variables T_….
 RECORD = """import json, os, sys
 tagged = {name: value for name, value in os.environ.items() if name.startswith("T_") and name != "T_RECORDS"}
 names = ("ID", "MIN", "MAX", "STEP", "COUNT") if "--task" in sys.argv else ()

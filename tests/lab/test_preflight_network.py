@@ -21,7 +21,6 @@ HERE = (
     "node dies during the check",
     "one-way cut",
     "one-way cut, to the coordinator's node",
-    "connections that a node begins are dropped",
     "a node loses what it sends",
     "slow network of a node",
     "slow link of a pair",
@@ -84,3 +83,21 @@ def test_a_firewall_on_the_first_node_is_named_with_its_direction(
         hosts.on_outside_root(first, "iptables", "-F")
     assert case.exact(result), (result.status["reason"], result.said)
     assert message in result.said
+
+
+def test_a_limit_on_open_connections_is_named_as_that_if_the_job_would_exceed_it(on_slurm: Site) -> None:
+    """Closed ports do not show it: a refused connection ends at once."""
+    third = node(3)
+    hosts = LabSite(on_slurm.lab.place, on_slurm.lab.state)
+    rule = ("-p", "tcp", "--syn", "-m", "connlimit", "--connlimit-above", "6", "-j", "DROP")
+
+    def strike(lab: Lab, site: Site) -> None:
+        hosts.on_outside_root(third, "iptables", "-A", "INPUT", *rule)
+
+    try:
+        case = Case("limit", 4, strike, blame([third]), words=("--ranks-per-node", "4"))
+        result = play(case, on_slurm, BUDGET)
+    finally:
+        hosts.on_outside_root(third, "iptables", "-F")
+    assert case.exact(result), (result.status["reason"], result.said)
+    assert "of 12 TCP connections at a time" in result.said

@@ -11,6 +11,7 @@ from typing import Any
 
 from clusterrun.model.orders import Level, Orders, Preflight
 from clusterrun.preflight import tasks
+from clusterrun.preflight.causes.ports import needed_connections
 from clusterrun.preflight.session.session import AskWorker, Session, SessionNode, SessionOutcome, ShortCheck
 from clusterrun.preflight.tasks import (
     CPU_WAIT,
@@ -100,6 +101,8 @@ class Faults:
     shut_out: dict[int, list[tuple[int, int]]] = field(default_factory=dict)
     # Share of the connections to a node that a limit drops. One pair test in four fails by that.
     limits: dict[int, float] = field(default_factory=dict)
+    # Most connections that one node may hold open to a node. Pair tests with more ranks fail.
+    open_limits: dict[int, int] = field(default_factory=dict)
     # Share of packets that are lost: from a node, in one direction, from all nodes.
     loses: dict[int, float] = field(default_factory=dict)
     lossy: dict[tuple[int, int], float] = field(default_factory=dict)
@@ -340,6 +343,12 @@ class Cluster:
         dialled = []
         if task.closed:
             return self.sweep(node, task)
+        if task.hold:
+            for target in task.targets:
+                most = faults.open_limits.get(target.node, len(target.ports))
+                alive = self.passes(node, target.node) and self.passes(target.node, node)
+                dialled.append(Dialled(target.node, (), target.ports[most * alive :], True, 0.001))
+            return task.limit, DialAnswer((), tuple(dialled), ())
         for target in task.targets:
             alive = self.passes(node, target.node) and self.passes(target.node, node)
             knocks = target.ports[0] < PORTS[0]
@@ -402,6 +411,9 @@ class Cluster:
         )
         hangs = hangs or (
             bool(nodes & {*faults.shut, *faults.shut_out, *faults.limits}) and chance.random() < 0.25
+        )
+        hangs = hangs or any(
+            needed_connections(task.ranks) > faults.open_limits.get(node, 1000) for node in nodes
         )
         hangs = hangs or (faults.set_only and len(nodes) > 4)
         hangs = hangs or any(len(nodes) >= faults.in_groups.get(node, len(nodes) + 1) for node in nodes)

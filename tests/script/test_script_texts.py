@@ -75,9 +75,13 @@ def test_a_script_that_requeues_its_job_is_known_and_lightning_needs_a_plugin(
         spec = JobSpec(command, str(tmp_path))
         assert (requeues_itself(spec), lightning_notices(spec)) == (requeues, ())
         signalled = replace(spec, sbatch=("signal=SIGUSR1@90",))
-        assert ["SLURMEnvironment" in notice for notice in lightning_notices(signalled)] == [True] * has_notice
+        assert ["SLURMEnvironment" in notice for notice in lightning_notices(signalled)] == [
+            True
+        ] * has_notice
         assert lightning_notices(replace(signalled, requeue=True)) == ()
 
 
 def test_setup_lines_are_read_for_a_requeue(tmp_path: Path) -> None:
-    assert requeues_itself(JobSpec(("t.py",), str(tmp_path), setup=("f() { scontrol requeue $SLURM_JOB_ID; }",)))
+    assert requeues_itself(
+        JobSpec(("t.py",), str(tmp_path), setup=("f() { scontrol requeue $SLURM_JOB_ID; }",))
+    )

@@ -1,13 +1,15 @@
 """Explain a sweep of ports: a range that a firewall drops, or a limit on the number of connections.
 
 A comb of ports is dialled on which nothing listens. A closed port refuses the connection, so only dropped
-packets leave a port silent.
+packets leave a port silent. A refused connection ends at once. A limit on open connections shows only if as
+many are held open as a job opens.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Mapping
+from types import MappingProxyType
 
 from clusterrun.model.frozen import frozen
 from clusterrun.preflight.causes.cover import sure
@@ -22,6 +24,9 @@ RANGE_PRICE = math.log(len(COMB) * (len(COMB) + 1) / 2)
 # A share of scattered silent ports above this is no chance: something limits connections.
 LIMIT_SHARE = 0.1
 
+# A node has about a thousand descriptors for all connections that others hold to it.
+MOST_CONNECTIONS = 256
+
 # The ports of the comb that never answered, by (dialling, dialled) node.
 Silent = Mapping[Way, frozenset[int]]
 
@@ -34,6 +39,17 @@ class Blocked:
     inward: bool  # the ports of the node itself; False: the ports that it dials elsewhere
     others: tuple[int, ...] = ()  # the nodes that met it
     share: float = 1.0  # of the ports that were dialled, how many are silent
+    unheld: int = 0  # of the connections that were held open at once, how many got no answer
+
+
+def needed_connections(ranks: int) -> int:
+    """Return how many connections a job holds open from one node to another, with ``ranks`` per node.
+
+    Each rank has one to the store of rank 0. gloo connects each rank with all ranks of the other node; about
+    half of these are opened from either side. NCCL opens no fewer if it uses sockets and each GPU has the two
+    channels that are usual.
+    """
+    return min(ranks + (ranks * ranks + 1) // 2, MOST_CONNECTIONS)
 
 
 def silent_range(
@@ -62,21 +78,28 @@ def silent_range(
 def blocked(
     silent: Silent,
     limits: Thresholds = DEFAULTS,
+    unheld: Mapping[Way, int] = MappingProxyType({}),
 ) -> list[Blocked]:
-    """Return the blocked ranges and the limits on connections: nodes first, then links."""
+    """Return the blocked ranges and the limits on connections: nodes first, then links.
+
+    ``unheld``: by way, how many of the connections that were held open at once got no answer.
+    """
     ranges = {ends: silent_range(ports, limits) for ends, ports in silent.items()}
     tests, limited = [], []
     for (a, b), ports in silent.items():
         span = ranges[a, b]
         members = frozenset(port for port in ports if span and span[0] <= port <= span[1])
         tests.append(WayTest(a, b, frozenset(COMB), members))
-        is_limited = span is None and len(ports) >= LIMIT_SHARE * len(COMB)
+        is_limited = span is None and (len(ports) >= LIMIT_SHARE * len(COMB) or unheld.get((a, b), 0) > 0)
         limited.append(WayTest(a, b, frozenset({1}), frozenset({1} if is_limited else ())))
-    return _causes(tests, silent, ranges) + _causes(limited, silent, {})
+    return _causes(tests, silent, ranges) + _causes(limited, silent, {}, unheld)
 
 
 def _causes(
-    tests: list[WayTest], silent: Silent, ranges: Mapping[Way, tuple[int, int] | None]
+    tests: list[WayTest],
+    silent: Silent,
+    ranges: Mapping[Way, tuple[int, int] | None],
+    unheld: Mapping[Way, int] = MappingProxyType({}),
 ) -> list[Blocked]:
     """Return the causes of failed ways. ``ranges`` is empty if the failures are limits on connections."""
     causes, _ = explain(tests)
@@ -90,9 +113,10 @@ def _causes(
             shut = cause.items or frozenset().union(*(failed[ends] for ends in cause.ways))
             first, last = (min(shut), max(shut)) if ranges else (0, 0)
             inward = cause.kind != "out"
-            nodes.append(Blocked(cause.nodes, first, last, inward, tuple(sorted(others)), share))
+            most = max(unheld.get(ends, 0) for ends in cause.ways)
+            nodes.append(Blocked(cause.nodes, first, last, inward, tuple(sorted(others)), share, most))
         else:
             for ends in cause.ways:
                 first, last = ranges.get(ends) or (0, 0)
-                links.append(Blocked(ends, first, last, True, share=share))
+                links.append(Blocked(ends, first, last, True, share=share, unheld=unheld.get(ends, 0)))
     return nodes + links

@@ -31,13 +31,21 @@ class Dialer:
         self._began = time.monotonic()
         self._dropped_before = dropped_again()
         self._hello = greeting(task.nonce, task.node)
+        is_large = not (task.closed or task.hold)
         self._calls = [
-            (target, [_Call(target, port, not place, task.closed) for place, port in enumerate(target.ports)])
+            (
+                target,
+                [
+                    _Call(target, port, is_large and not place, task.closed)
+                    for place, port in enumerate(target.ports)
+                ],
+            )
             for target in task.targets
         ]
         in_turn = zip_longest(*(calls for _, calls in self._calls))
         self._waiting = deque(call for calls in in_turn for call in calls if call is not None)
         self._open: dict[socket.socket, _Call] = {}
+        self._held: list[socket.socket] = []
         self._sent = 0
         sized = task.targets if task.sizes else ()
         self._sizes = {target.node: Sizes(target.address, target.udp_port) for target in sized}
@@ -77,8 +85,8 @@ class Dialer:
         # The kernel sends each silent call again after a second.
         dropped = 0 < silent <= dropped_again() - self._dropped_before
         lost = [node for node, probe in self._sizes.items() if probe.lost]
-        for size in self._sizes.values():
-            size.close()
+        for probe in (*self._sizes.values(), *self._held):
+            probe.close()
         return tuple(
             _summed(target, calls, dropped, target.node not in lost) for target, calls in self._calls
         )
@@ -104,7 +112,12 @@ class Dialer:
             over = call.advance(sock, self._hello)
         except OSError as error:
             call.code, over = error.errno or errno.EIO, True
-        if over:
+        if over and self._task.hold and call.welcome:
+            self._open.pop(sock)
+            self._watch(sock, 0, lambda _: None)
+            self._held.append(sock)
+            self._dial_next()
+        elif over:
             self._close(sock)
             self._dial_next()
         else:
@@ -123,7 +136,7 @@ class _Call:
     """
 
     def __init__(self, target: Target, port: int, large: bool, closed: bool = False) -> None:
-        self.target, self.port, self.large, self.closed = target, port, large and not closed, closed
+        self.target, self.port, self.large, self.closed = target, port, large, closed
         self.began = 0.0
         self.code = 0
         self.connected = self.welcome = self.returned = False

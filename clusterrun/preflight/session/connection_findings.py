@@ -39,21 +39,19 @@ def of_sweep(explanation: Explanation) -> None:
     """Report blocked ports by the newest sweep."""
     state = explanation.state
     for sweep in state.log.of(PortSweep)[-1:]:
-        causes = blocked(sweep.silent, state.limits)
-        for cause in causes:
+        for cause in blocked(sweep.silent, state.limits, sweep.unheld):
             if len(cause.nodes) == 1:
                 explanation.blocked.add(cause.nodes[0])
-                explanation.add(cause.nodes[0], _of_blocked_node(state, cause))
+                explanation.add(cause.nodes[0], _of_blocked_node(state, cause, sweep.needed))
             else:
-                explanation.add_links([_of_blocked_link(state, cause)])
+                explanation.add_links([_of_blocked_link(state, cause, sweep.needed)])
 
 
-def _of_blocked_node(state: SessionState, cause: Blocked) -> Finding:
+def _of_blocked_node(state: SessionState, cause: Blocked, needed: int) -> Finding:
     others, name = state.names(cause.others), state.names(cause.nodes)
     if not cause.first:
         ways = f"that {others} begin to it" if cause.inward else f"that it begins to {others}"
-        message = f"{cause.share:.0%} of the TCP connections {ways} get no answer, whichever port: {_LIMITED}"
-        return Finding("ports", Grade.FAIL, message, _LIMIT.format(name))
+        return Finding("ports", Grade.FAIL, _limited(cause, ways, needed), _LIMIT.format(name))
     ports = f"TCP ports from about {cause.first} to {cause.last}"
     message = (
         f"its {ports} answer nobody ({others})" if cause.inward else f"it reaches {ports} nowhere ({others})"
@@ -61,14 +59,20 @@ def _of_blocked_node(state: SessionState, cause: Blocked) -> Finding:
     return Finding("ports", Grade.FAIL, message, _OPEN.format(name))
 
 
-def _of_blocked_link(state: SessionState, cause: Blocked) -> LinkReport:
+def _of_blocked_link(state: SessionState, cause: Blocked, needed: int) -> LinkReport:
     a, b = (state.nodes[node].name for node in cause.nodes)
     if not cause.first:
-        connections = f"{cause.share:.0%} of the TCP connections from {a} to {b}"
-        message = f"{connections} get no answer, whichever port: {_LIMITED}"
+        message = _limited(cause, f"from {a} to {b}", needed)
         return LinkReport(a, b, "a->b", Grade.FAIL, message, _LIMIT.format(f"{a} and {b}"))
     message = f"TCP ports of {b} from about {cause.first} to {cause.last} do not answer {a}"
     return LinkReport(a, b, "a->b", Grade.FAIL, message, _OPEN.format(f"{a} and {b}"))
+
+
+def _limited(cause: Blocked, ways: str, needed: int) -> str:
+    if cause.unheld:
+        answered = needed - cause.unheld
+        return f"of {needed} TCP connections at a time {ways}, {answered} get an answer: {_LIMITED}"
+    return f"{cause.share:.0%} of the TCP connections {ways} get no answer, whichever port: {_LIMITED}"
 
 
 # --- lost packets ---

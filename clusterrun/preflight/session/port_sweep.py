@@ -1,11 +1,12 @@
-"""The port sweep: dial a comb of closed ports if a dial or a pair test failed."""
+"""The sweep after a failed dial or pair test: dial a comb of closed ports, then hold connections open."""
 
 from __future__ import annotations
 
 from collections.abc import Generator, Iterator, Mapping
+from itertools import cycle, islice
 
 from clusterrun.preflight.causes.components import Components
-from clusterrun.preflight.causes.ports import COMB, Silent, blocked
+from clusterrun.preflight.causes.ports import COMB, Silent, blocked, needed_connections
 from clusterrun.preflight.observations import GroupTest, PortSweep
 from clusterrun.preflight.session.report import explain
 from clusterrun.preflight.session.state import SessionState
@@ -24,7 +25,13 @@ def rounds(state: SessionState) -> Iterator[tuple[type, ...]]:
     ways = _ways(state, _suspects(state)) if hints != state.swept_after else []
     state.swept_after = hints
     if ways and state.seconds_left >= SECONDS:
-        state.observe(PortSweep((yield from _sweep(state, ways))))
+        silent = yield from _sweep(state, ways)
+        needed = needed_connections(state.ranks)
+        # A limit on open connections explains a failure that no port explains.
+        if blocked(silent, state.limits) or state.seconds_left < SECONDS:
+            state.observe(PortSweep(silent))
+        else:
+            state.observe(PortSweep(silent, (yield from _hold(state, ways, needed)), needed))
 
 
 def rounds_between(state: SessionState) -> Iterator[tuple[type, ...]]:
@@ -54,8 +61,31 @@ def _sweep(state: SessionState, ways: list[tuple[int, int]]) -> Generator[tuple[
         _ask(state, open_ways)
         yield (DialTask,)
         # A node that did not answer says nothing about ports.
-        silent = {way: ports & state.swept.get(way, frozenset()) for way, ports in silent.items()}
+        silent = {way: ports.intersection(state.swept.get(way, ())) for way, ports in silent.items()}
     return silent
+
+
+def _hold(
+    state: SessionState, ways: list[tuple[int, int]], needed: int
+) -> Generator[tuple[type, ...], None, Mapping[tuple[int, int], int]]:
+    """Hold ``needed`` connections open on each way. Return how many got no answer, if any did not."""
+    unheld = dict.fromkeys(ways, needed)
+    for _ in range(ROUNDS):
+        state.label = "connections that are open at once"
+        state.swept.clear()
+        targets: dict[int, list[Target]] = {}
+        for a, b in unheld:
+            ports = tuple(islice(cycle(state.nodes[b].listening.ports), needed))
+            targets.setdefault(a, []).append(state.nodes[b].target(ports))
+        for a, own in targets.items():
+            task = DialTask(state.nonce, a, tuple(own), (), DIAL_SECONDS, hold=True)
+            state.ask(a, task, DIAL_SECONDS + ANSWER_SECONDS)
+        if not unheld:
+            break
+        yield (DialTask,)
+        counts = {way: min(count, len(state.swept.get(way, ()))) for way, count in unheld.items()}
+        unheld = {way: count for way, count in counts.items() if count}
+    return unheld
 
 
 def _suspects(state: SessionState) -> list[int]:

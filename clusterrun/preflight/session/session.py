@@ -297,10 +297,11 @@ def _take(state: SessionState, group_tests: GroupTests, request: Request, value:
     elif isinstance(value, tasks.DialAnswer) and isinstance(task, tasks.DialTask) and task.interface:
         state.observe(InterfaceDials(task, value))
     elif isinstance(value, tasks.DialAnswer) and isinstance(task, tasks.DialTask):
-        if task.closed:
-            state.swept.update({(node.node, way.node): frozenset(way.silent) for way in value.dialled})
+        value = _without_late_dials(state, request, value)
+        if task.closed or task.hold:
+            state.swept.update({(node.node, way.node): way.silent for way in value.dialled})
         else:
-            state.observe(NodeDials(task, _without_late_dials(state, request, value)))
+            state.observe(NodeDials(task, value))
     elif isinstance(value, tasks.ExchangeAnswer):
         state.observe(NodeTraffic(node.node, value))
     elif isinstance(value, tasks.TorchStarted):

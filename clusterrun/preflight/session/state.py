@@ -126,7 +126,8 @@ class SessionState:
         self.group_searches: list[tuple[GroupTest, GroupSearch]] = []  # each with the test that failed
         self.watched: list[int] = []
         self.swept_after = -1
-        self.swept: dict[tuple[int, int], frozenset[int]] = {}
+        # By (dialling, dialled) node: the ports without an answer in a round of a sweep.
+        self.swept: dict[tuple[int, int], tuple[int, ...]] = {}
         self.quantities = Quantities()
         self.notices: list[str] = []
         self.label = "local round"

@@ -7,7 +7,7 @@ import random
 
 import pytest
 
-from clusterrun.preflight.causes.ports import COMB, HIGH, LOW, STEP, blocked
+from clusterrun.preflight.causes.ports import COMB, HIGH, LOW, STEP, blocked, needed_connections
 
 RUN = 3
 
@@ -65,6 +65,15 @@ def test_a_limit_on_connections_is_no_range_of_ports(seed, share):
     (cause,) = blocked(silent)
     assert (cause.nodes, cause.first, cause.last, cause.inward) == ((2,), 0, 0, True)
     assert cause.share == pytest.approx(share, abs=0.06)
+
+
+def test_connections_that_cannot_be_held_open_are_a_limit_of_the_node_or_of_the_link():
+    silent = dict.fromkeys(itertools.permutations(range(4), 2), frozenset())
+    (cause,) = blocked(silent, unheld={(0, 2): 20, (1, 2): 25, (3, 2): 20})
+    assert (cause.nodes, cause.first, cause.inward, cause.unheld) == ((2,), 0, True, 25)
+    (cause,) = blocked(silent, unheld={(0, 2): 20})
+    assert (cause.nodes, cause.first, cause.unheld) == ((0, 2), 0, 20)
+    assert [needed_connections(ranks) for ranks in (1, 2, 8, 64)] == [2, 4, 40, 256]
 
 
 @pytest.mark.parametrize("seed", range(10))

@@ -14,6 +14,7 @@ import pytest
 from clusterrun.preflight.node import dialer
 from clusterrun.preflight.node import listener as listener_module
 from clusterrun.preflight.node.dialer import ENOUGH, Dialer, Sizes
+from clusterrun.preflight.node.listener import Listener
 from clusterrun.preflight.tasks import Dialled, DialTask, Target
 
 HERE = "127.0.0.1"
@@ -69,6 +70,23 @@ def test_in_a_sweep_a_port_that_was_not_dialled_is_not_called_silent(monkeypatch
     assert (silent.silent, silent.refused) == ((mute,), ())
     assert live.silent == ()
     assert set(live.refused) == (set() if places == 1 else {shut})
+
+
+def test_held_connections_stay_open_until_all_of_them_are():
+    with selectors.DefaultSelector() as selector:
+        listener = Listener("secret", watching(selector))
+        target = Target(1, "n1", HERE, listener.ports[:2] * 3, 0)
+        entry = Dialer(DialTask("secret", 0, (target,), (), 60.0, hold=True), watching(selector))
+        while not entry.is_done:
+            for key, events in selector.select(max(0.0, entry.due_at() - time.monotonic())):
+                key.data(events)
+            entry.tick()
+        for _ in range(3):  # a closed connection would leave here
+            for key, events in selector.select(0):
+                key.data(events)
+        assert len(listener._guests) == 6
+        assert [way.silent for way in entry.dialled()] == [()]
+        listener.close()
 
 
 def test_large_packets_that_a_machine_refuses_have_arrived():

@@ -12,7 +12,7 @@ from clusterrun.model.frozen import replace
 from clusterrun.model.hostlist import fold
 from clusterrun.model.orders import Level
 from clusterrun.model.preflight_report import Finding, Grade, LinkReport
-from clusterrun.preflight.causes.ports import COMB
+from clusterrun.preflight.causes.ports import COMB, needed_connections
 from clusterrun.preflight.observations import EarlierLink, NodeGone, PortSweep, Unanswered
 from clusterrun.preflight.session import report
 from clusterrun.preflight.session.report import explain
@@ -281,6 +281,25 @@ def test_a_limit_on_connections_is_reported_as_that_and_not_as_a_range_of_ports(
         assert (unfit.node, first.check, report.links) == (name(2), "ports", ())
         assert "whichever port" in first.message
         assert "connlimit" in first.remedy
+
+
+@pytest.mark.parametrize(("ranks", "most", "answered"), [(4, 6, 6), (8, 3, 3), (8, 20, 20), (8, 39, 39)])
+def test_a_limit_on_open_connections_below_what_the_job_opens_is_named_as_that(ranks, most, answered):
+    requested = replace(orders(5, 1, budget=120.0), ranks_per_node=ranks)
+    report = examined(requested, Faults(open_limits={2: most})).report
+    (unfit,) = [node for node in report.nodes if node.verdict is Grade.FAIL]
+    (finding,) = unfit.findings
+    assert (unfit.node, finding.check, report.links) == (name(2), "ports", ())
+    assert f"of {needed_connections(ranks)} TCP connections at a time" in finding.said
+    assert f"{answered} get an answer" in finding.said
+    assert "connlimit" in finding.remedy
+
+
+def test_a_limit_above_what_the_job_opens_passes_and_a_broken_node_is_not_called_limited():
+    requested = replace(orders(5, 1, budget=120.0), ranks_per_node=8)
+    assert examined(requested, Faults(open_limits={2: needed_connections(8)})).report.verdict is Grade.PASS
+    findings = examined(requested, Faults(broken={2})).report.nodes[2].findings
+    assert [finding.check for finding in findings if finding.verdict is Grade.FAIL] == ["pair"]
 
 
 def test_a_node_without_gpus_gets_no_remedy_for_gpus():
