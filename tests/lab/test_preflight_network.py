@@ -89,7 +89,7 @@ def test_a_limit_on_open_connections_is_named_as_that_if_the_job_would_exceed_it
     """Closed ports do not show it: a refused connection ends at once."""
     third = node(3)
     hosts = LabSite(on_slurm.lab.place, on_slurm.lab.state)
-    rule = ("-p", "tcp", "--syn", "-m", "connlimit", "--connlimit-above", "6", "-j", "DROP")
+    rule = ("-p", "tcp", "--syn", "-m", "connlimit", "--connlimit-above", "15", "-j", "DROP")
 
     def strike(lab: Lab, site: Site) -> None:
         hosts.on_outside_root(third, "iptables", "-A", "INPUT", *rule)
@@ -100,4 +100,4 @@ def test_a_limit_on_open_connections_is_named_as_that_if_the_job_would_exceed_it
     finally:
         hosts.on_outside_root(third, "iptables", "-F")
     assert case.exact(result), (result.status["reason"], result.said)
-    assert "of 12 TCP connections at a time" in result.said
+    assert "of 20 TCP connections at a time" in result.said

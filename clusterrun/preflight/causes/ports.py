@@ -25,7 +25,7 @@ RANGE_PRICE = math.log(len(COMB) * (len(COMB) + 1) / 2)
 LIMIT_SHARE = 0.1
 
 # A node has about a thousand descriptors for all connections that others hold to it.
-MOST_CONNECTIONS = 256
+MOST_CONNECTIONS = 128
 
 # The ports of the comb that never answered, by (dialling, dialled) node.
 Silent = Mapping[Way, frozenset[int]]
@@ -43,13 +43,12 @@ class Blocked:
 
 
 def needed_connections(ranks: int) -> int:
-    """Return how many connections a job holds open from one node to another, with ``ranks`` per node.
+    """Return how many connections a job may hold open from one node to another, with ``ranks`` per node.
 
-    Each rank has one to the store of rank 0. gloo connects each rank with all ranks of the other node; about
-    half of these are opened from either side. NCCL opens no fewer if it uses sockets and each GPU has the two
-    channels that are usual.
+    Each rank has one to the store of rank 0. gloo connects each rank with all ranks of the other node. Chance
+    decides which side opens a connection. NCCL opens fewer.
     """
-    return min(ranks + (ranks * ranks + 1) // 2, MOST_CONNECTIONS)
+    return min(ranks + ranks * ranks, MOST_CONNECTIONS)
 
 
 def silent_range(

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 from clusterrun.model.frozen import replace
 from clusterrun.preflight import registry, tasks
-from clusterrun.preflight.session import absent_nodes, loss_phase, network_phase
+from clusterrun.preflight.session import absent_nodes, loss_phase, network_phase, port_sweep
 from clusterrun.preflight.session.requests import AskWorker
 from clusterrun.preflight.session.state import SessionState
 from clusterrun.preflight.tasks import ListenTask, LocalTask, StartTorch
@@ -35,6 +35,7 @@ def rounds(state: SessionState) -> Iterator[tuple[type, ...]]:
     yield (ListenTask,)
     yield from network_phase.rounds(state)
     yield from absent_nodes.rounds(state)
+    yield from port_sweep.hold_ring(state)
     yield from loss_phase.begin(state)
     state.label = "local round"
     yield (LocalTask,)

@@ -81,12 +81,14 @@ def of_pairs(explanation: Explanation) -> None:
     for search in state.pair_searches:
         result = search.result()
         for evidence in result.evidence:
+            # Blocked ports explain tests that failed, but no wrong sum and no low rate.
+            explained = () if evidence.wrong or evidence.kind == "slow" else explanation.blocked
             if evidence.kind == "flaky":
                 continue
-            if len(evidence.nodes) == 1:
+            if len(evidence.nodes) == 1 and evidence.nodes[0] not in explained:
                 finding = _of_node(state, evidence, tests)
                 explanation.add(evidence.nodes[0], finding)
-            else:
+            elif len(evidence.nodes) == 2:
                 explanation.add_links([_of_link(state, evidence, tests)], of_pairs=True)
         median, floor = result.median, state.limits.pair_floor
         if median is not None and median < floor:

@@ -34,6 +34,24 @@ def rounds(state: SessionState) -> Iterator[tuple[type, ...]]:
             state.observe(PortSweep(silent, (yield from _hold(state, ways, needed)), needed))
 
 
+def hold_ring(state: SessionState) -> Iterator[tuple[type, ...]]:
+    """Hold the connections of a job along the ring, and sweep around nodes that limit them.
+
+    The connections of ranks on GPUs depend on NCCL's network. They are held only if a test of a pair failed.
+    """
+    listeners, needed = state.listeners(), needed_connections(state.ranks)
+    ring = [(node.node, listeners[place - 1].node) for place, node in enumerate(listeners)]
+    ways = [ends for ends in ring if ends in state.dials.ways and state.dials.ways[ends].works]
+    # The control round opened as many connections as there are ports.
+    is_tested = not ways or needed <= len(listeners[0].listening.ports)
+    if state.has_gpus or is_tested or state.seconds_left < SECONDS:
+        return
+    unheld = yield from _hold(state, ways, needed)
+    if unheld:
+        state.observe(PortSweep(dict.fromkeys(ways, frozenset()), unheld, needed))
+        yield from rounds(state)
+
+
 def rounds_between(state: SessionState) -> Iterator[tuple[type, ...]]:
     """Report the range of ports that do not answer between two parts of the network."""
     place = {node: number for number, part in enumerate(explain(state).dial_parts) for node in part}
@@ -84,14 +102,19 @@ def _hold(
             break
         yield (DialTask,)
         counts = {way: min(count, len(state.swept.get(way, ()))) for way, count in unheld.items()}
-        unheld = {way: count for way, count in counts.items() if count}
+        # A way without any answer is cut, which is no limit.
+        unheld = {way: count for way, count in counts.items() if 0 < count < needed}
     return unheld
 
 
 def _suspects(state: SessionState) -> list[int]:
-    """Return the ends of ways with silent ports and of failed pair tests, most doubted first."""
+    """Return the ends of ways that limit connections or have silent ports, and of failed pair tests.
+
+    The most doubted ones come first.
+    """
     ways = [list(ends) for ends, way in state.dials.ways.items() if way.missed and not way.is_dead]
     ways += [list(test.nodes) for test in state.failed_tests() if len(test.nodes) == 2]
+    ways += [list(ends) for sweep in state.log.of(PortSweep)[-1:] for ends in sweep.unheld]
     listeners = {node.node for node in state.listeners()}
     doubted = [node for ends in ways if listeners.issuperset(ends) for node in ends]
     return sorted(dict.fromkeys(doubted), key=lambda node: -doubted.count(node))[:FEW_NODES]

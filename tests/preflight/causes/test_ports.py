@@ -73,7 +73,7 @@ def test_connections_that_cannot_be_held_open_are_a_limit_of_the_node_or_of_the_
     assert (cause.nodes, cause.first, cause.inward, cause.unheld) == ((2,), 0, True, 25)
     (cause,) = blocked(silent, unheld={(0, 2): 20})
     assert (cause.nodes, cause.first, cause.unheld) == ((0, 2), 0, 20)
-    assert [needed_connections(ranks) for ranks in (1, 2, 8, 64)] == [2, 4, 40, 256]
+    assert [needed_connections(ranks) for ranks in (1, 2, 8, 64)] == [2, 6, 72, 128]
 
 
 @pytest.mark.parametrize("seed", range(10))
