@@ -25,7 +25,7 @@ class Member:
     def __init__(self, link: int, hello: Hello, now: Now) -> None:
         self.link, self.hello = link, hello
         self.node, self.name = hello.node, hello.name
-        self.heard = now.steady
+        self.joined = self.heard = now.steady
         self.heard_wall = now.wall
         self.acked: float | None = None
         self.present = self.lost = self.silent = self.is_excused = False
@@ -135,7 +135,9 @@ class Membership:
         """Mark a member as lost, because its link ended. Its ranks may live until its lease ends."""
         del self.by_link[member.link]
         member.lost = True
-        member.is_excused = self.excuse([member.node], now.steady - self.timeouts.lease, now)
+        # Nothing is known of the time before it joined.
+        since = max(member.joined, now.steady - self.timeouts.lease)
+        member.is_excused = self.excuse([member.node], since, now)
 
     @property
     def complete(self) -> bool:

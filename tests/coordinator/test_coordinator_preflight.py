@@ -465,7 +465,7 @@ def test_a_node_of_the_world_that_is_lost_before_ranks_start_ends_the_run_by_nam
     assert (state.state, state.reason) == (State.NODE_FAIL, "n2 (node 2) was lost: reset")
 
 
-OVERLOADED = MessageCame(2, NodeOverloaded(5.0))
+OVERLOADED = MessageCame(2, NodeOverloaded(1.5))
 
 
 def overloaded(**orders: Any) -> Tape:
