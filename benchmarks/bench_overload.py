@@ -1,6 +1,7 @@
 """Checks and runs on an overloaded lab, beside plain Slurm: no node is blamed, no run ends worse.
 
 python -m benchmarks overload [ROUNDS [LOOPS …]]
+python -m benchmarks overload lose [LOOPS]    # kill an agent during the check: the run starts it again
 
 The lab, the commands and the busy loops share a control group with a small part of the processors, so that
 other work on this machine is not disturbed. It needs root.
@@ -29,6 +30,8 @@ from clusterrun.system import ProgramTimeout
 ROOT = Path(__file__).resolve().parents[1]
 CGROUPS = Path("/sys/fs/cgroup")
 ROUNDS, LOOPS = 5, (400, 800)
+# More than 16 running processes per processor are an overload.
+LOST_LOOPS = (100,)
 NODES = 4
 # Every process of the lab gets nine times the share of a busy loop. With equal shares one `import torch`
 # takes half an hour under 800 loops.
@@ -71,8 +74,9 @@ class Trial:
 
 def main() -> None:
     """Print each trial; exit code 1 if a node was blamed, or a run ended worse than plain Slurm."""
-    rounds = int(sys.argv[1]) if len(sys.argv) > 1 else ROUNDS
-    numbers = [int(word) for word in sys.argv[2:]] or LOOPS
+    loses = sys.argv[1:2] == ["lose"]
+    rounds = int(sys.argv[1]) if len(sys.argv) > 1 and not loses else ROUNDS
+    numbers = [int(word) for word in sys.argv[2:]] or (LOST_LOOPS if loses else LOOPS)
     lab = Lab(f"overload-{os.getpid()}")
     folder = Path(tempfile.mkdtemp(prefix="overload-"))
     (folder / "train.py").write_text(PROGRAM)
@@ -81,6 +85,9 @@ def main() -> None:
         # Slurm itself must not take an overloaded node for a lost one.
         lab.up(LabSpec(name=lab.name, nodes=NODES, gpus=0, settings=(("SlurmdTimeout", "3000"),)))
         try:
+            if loses:
+                with busy_loops(numbers[0]):
+                    raise SystemExit(0 if lose_an_agent(lab, folder) else 1)
             for number in range(rounds):
                 for loops in numbers:
                     results = one_round(lab, folder / f"{number}-{loops}", folder / "train.py", loops)
@@ -143,6 +150,31 @@ def one_round(lab: Lab, home: Path, script: Path, loops: int) -> list[Trial]:
     lab.exec(("scancel", "--user", str(os.geteuid())))
     lab.wait_idle(120.0)
     return trials
+
+
+def lose_an_agent(lab: Lab, home: Path) -> bool:
+    """Kill the agent of one node during the check. Return whether the run blames no node and completes."""
+    command = [sys.executable, "-m", "clusterrun", *RUNS["submit"]]
+    with ThreadPoolExecutor(1) as person:
+        run = person.submit(end_of, lab, home, "lost", command)
+        began, killed, reasons = time.monotonic(), 0, [""]
+        while not run.done() and time.monotonic() < began + LIMIT:
+            state = next((home / "lost/runs").glob("*/state.json"), None)
+            seen = json.loads(state.read_text()) if state else {}
+            reason = f"{seen.get('phase')}: {seen.get('reason')}".partition(", waiting")[0]
+            if reason != reasons[-1]:
+                reasons.append(reason)
+                print(f"{time.monotonic() - began:5.0f} s  {reason}", flush=True)
+            if not killed and reason.startswith("preflight: control round"):
+                agents = [entry for entry in lab.processes() if ".pyz agent " in entry.command]
+                for agent in agents:
+                    if agent.host == "n0003":
+                        os.kill(agent.process, signal.SIGKILL)
+                        killed += 1
+            time.sleep(0.2)
+        trial = judged(lab, home, "lost", *run.result())
+    print(trial)
+    return killed > 0 and not trial.is_wrong and any("after an overload" in reason for reason in reasons)
 
 
 def end_of(lab: Lab, home: Path, name: str, command: Sequence[str]) -> tuple[int, float, str]:
