@@ -85,8 +85,10 @@ class Dialer:
         # The kernel sends each silent call again after a second.
         dropped = 0 < silent <= dropped_again() - self._dropped_before
         lost = [node for node, probe in self._sizes.items() if probe.lost]
-        for probe in (*self._sizes.values(), *self._held):
+        for probe in self._sizes.values():
             probe.close()
+        for sock in self._held:
+            sock.close()
         return tuple(
             _summed(target, calls, dropped, target.node not in lost) for target, calls in self._calls
         )

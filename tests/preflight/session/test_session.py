@@ -291,8 +291,8 @@ def test_a_limit_on_open_connections_below_what_the_job_opens_is_named_as_that(r
     (unfit,) = [node for node in report.nodes if node.verdict is Grade.FAIL]
     (finding,) = unfit.findings
     assert (unfit.node, finding.check, report.links) == (name(2), "ports", ())
-    assert f"of {needed_connections(ranks)} TCP connections at a time" in finding.said
-    assert f"{most} get an answer" in finding.said
+    assert f"of {needed_connections(ranks)} TCP connections at a time" in finding.message
+    assert f"{most} get an answer" in finding.message
     assert "connlimit" in finding.remedy
 
 
