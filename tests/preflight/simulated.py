@@ -348,7 +348,7 @@ class Cluster:
                 most = faults.open_limits.get(target.node, len(target.ports))
                 alive = self.passes(node, target.node) and self.passes(target.node, node)
                 dialled.append(Dialled(target.node, (), target.ports[most * alive :], True, 0.001))
-            return task.limit, DialAnswer((), tuple(dialled), ())
+            return task.limit, DialAnswer(tuple(dialled), ())
         for target in task.targets:
             alive = self.passes(node, target.node) and self.passes(target.node, node)
             knocks = target.ports[0] < PORTS[0]

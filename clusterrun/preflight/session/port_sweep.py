@@ -96,7 +96,7 @@ def _hold(
             ports = tuple(islice(cycle(state.nodes[b].listening.ports), needed))
             targets.setdefault(a, []).append(state.nodes[b].target(ports))
         for a, own in targets.items():
-            task = DialTask(state.nonce, a, tuple(own), (), DIAL_SECONDS, hold=True)
+            task = DialTask(state.nonce, a, tuple(own), DIAL_SECONDS, hold=True)
             state.ask(a, task, DIAL_SECONDS + ANSWER_SECONDS)
         if not unheld:
             break

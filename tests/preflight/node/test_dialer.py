@@ -76,7 +76,7 @@ def test_held_connections_stay_open_until_all_of_them_are():
     with selectors.DefaultSelector() as selector:
         listener = Listener("secret", watching(selector))
         target = Target(1, "n1", HERE, listener.ports[:2] * 3, 0)
-        entry = Dialer(DialTask("secret", 0, (target,), (), 60.0, hold=True), watching(selector))
+        entry = Dialer(DialTask("secret", 0, (target,), 60.0, hold=True), watching(selector))
         while not entry.is_done:
             for key, events in selector.select(max(0.0, entry.due_at() - time.monotonic())):
                 key.data(events)
