@@ -86,7 +86,8 @@ class LogReport:
 
     @property
     def has_failure(self) -> bool:
-        return bool(self.errors) or self.diagnosis.verdict is not Verdict.UNDETERMINED
+        has_error = any(not log_error.error.survived for log_error in self.errors)
+        return has_error or self.diagnosis.verdict is not Verdict.UNDETERMINED
 
 
 def diagnose_logs(

@@ -28,6 +28,8 @@ def test_a_log_without_an_error_has_an_exit_code_of_its_own(clusterrun: CommandL
     assert (
         result.code == 1 and "there is no error in it" in result.out and "saved to out/model.pt" in result.out
     )
+    survived = clusterrun("diagnose", "--log", str(LOGS / "handled-then-finished.txt"))
+    assert (survived.code, "ended a rank" in survived.out) == (1, True)
 
 
 def test_the_json_fits_its_schema_and_names_file_and_line(clusterrun: CommandLine) -> None:
