@@ -31,7 +31,8 @@ def rounds(state: SessionState) -> Iterator[tuple[type, ...]]:
         if blocked(silent, state.limits) or state.seconds_left < SECONDS:
             state.observe(PortSweep(silent))
         else:
-            state.observe(PortSweep(silent, (yield from _hold(state, ways, needed)), needed))
+            unheld = yield from _hold(state, ways, needed)
+            state.observe(PortSweep({way: silent[way] for way in unheld}, unheld, needed))
 
 
 def hold_ring(state: SessionState) -> Iterator[tuple[type, ...]]:
@@ -47,8 +48,8 @@ def hold_ring(state: SessionState) -> Iterator[tuple[type, ...]]:
     if state.has_gpus or is_tested or state.seconds_left < SECONDS:
         return
     unheld = yield from _hold(state, ways, needed)
-    if unheld:
-        state.observe(PortSweep(dict.fromkeys(ways, frozenset()), unheld, needed))
+    if any(unheld.values()):
+        state.observe(PortSweep(dict.fromkeys(unheld, frozenset()), unheld, needed))
         yield from rounds(state)
 
 
@@ -86,24 +87,31 @@ def _sweep(state: SessionState, ways: list[tuple[int, int]]) -> Generator[tuple[
 def _hold(
     state: SessionState, ways: list[tuple[int, int]], needed: int
 ) -> Generator[tuple[type, ...], None, Mapping[tuple[int, int], int]]:
-    """Hold ``needed`` connections open on each way. Return how many got no answer, if any did not."""
-    unheld = dict.fromkeys(ways, needed)
+    """Hold ``needed`` connections open on each way. Return how many got no answer, twice.
+
+    A way is left out if nothing is known of it: it gave no answer at all, or an overload excuses it.
+    """
+    unheld: dict[tuple[int, int], int] = {}
+    limited = ways
     for _ in range(ROUNDS):
         state.label = "connections that are open at once"
         state.swept.clear()
         targets: dict[int, list[Target]] = {}
-        for a, b in unheld:
+        for a, b in limited:
             ports = tuple(islice(cycle(state.nodes[b].listening.ports), needed))
             targets.setdefault(a, []).append(state.nodes[b].target(ports))
         for a, own in targets.items():
             task = DialTask(state.nonce, a, tuple(own), DIAL_SECONDS, hold=True)
             state.ask(a, task, DIAL_SECONDS + ANSWER_SECONDS)
-        if not unheld:
+        if not limited:
             break
         yield (DialTask,)
-        counts = {way: min(count, len(state.swept.get(way, ()))) for way, count in unheld.items()}
-        # A way without any answer is cut, which is no limit.
-        unheld = {way: count for way, count in counts.items() if 0 < count < needed}
+        for way in limited:
+            count = len(state.swept.get(way, range(needed)))
+            unheld[way] = min(count, unheld.get(way, needed))
+            if count == needed:
+                del unheld[way]
+        limited = [way for way, count in unheld.items() if count]
     return unheld
 
 
@@ -114,7 +122,9 @@ def _suspects(state: SessionState) -> list[int]:
     """
     ways = [list(ends) for ends, way in state.dials.ways.items() if way.missed and not way.is_dead]
     ways += [list(test.nodes) for test in state.failed_tests() if len(test.nodes) == 2]
-    ways += [list(ends) for sweep in state.log.of(PortSweep)[-1:] for ends in sweep.unheld]
+    ways += [
+        list(ends) for sweep in state.log.of(PortSweep)[-1:] for ends in sweep.unheld if sweep.unheld[ends]
+    ]
     listeners = {node.node for node in state.listeners()}
     doubted = [node for ends in ways if listeners.issuperset(ends) for node in ends]
     return sorted(dict.fromkeys(doubted), key=lambda node: -doubted.count(node))[:FEW_NODES]
