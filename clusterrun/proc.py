@@ -199,8 +199,13 @@ def waiting_in(pid: int) -> str:
 
 def catches(pid: int, number: int) -> bool:
     """Return whether ``pid`` has a handler for the signal. Without one the signal may end it."""
-    for line in content(f"/proc/{pid}/status").split(b"\n"):
-        if line.startswith(b"SigCgt:"):
+    return in_mask(f"/proc/{pid}/status", b"SigCgt:", number)
+
+
+def in_mask(status: str, field: bytes, number: int) -> bool:
+    """Return whether a signal is in a mask of the file ``status`` of a process or thread."""
+    for line in content(status).split(b"\n"):
+        if line.startswith(field):
             return bool(int(line.split()[1], 16) >> (number - 1) & 1)
     return False
 

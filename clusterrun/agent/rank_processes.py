@@ -168,60 +168,58 @@ class RankProcesses:
         return self._instrumented(own)
 
     def signal(self, order: SignalRanks) -> SignalTaken:
-        """Signal the processes that catch the signal, as plain srun does: ranks, and the programs below them.
+        """Signal the processes that heed the signal, as plain srun does: ranks, and the programs below them.
 
-        With ``to_all`` a rank in which no process catches it gets it too, as with plain srun. TERM is an
+        With ``to_all`` a rank in which no process heeds it gets it too, as with plain srun. TERM is an
         exception: the coordinator orders the end of such ranks. With ``--requeue`` the signal is a notice of
         the end, which must not end a rank.
         """
-        number, catching, others = order.number, [], []
+        number, heeding, others = order.number, [], []
         for rank in self._processes:
-            own = self._catching(rank, number)
-            catching += own
+            own = self._heeding(rank, number)
+            heeding += own
             others += [] if own else [rank]
         if number == signal.SIGTERM:
-            self._term(catching)
+            self._term(heeding)
         else:
             ending = others if order.to_all and not self._orders.survival.requeue else []
-            for process in (*catching, *ending):
+            for process in (*heeding, *ending):
                 send(process, number)
-        return SignalTaken(self._epoch, number, len(catching))
+        return SignalTaken(self._epoch, number, len(heeding))
 
-    def _catching(self, rank: proc.Process, number: int) -> list[proc.Process]:
-        """Return the processes of a rank that catch the signal and may get it.
+    def _heeding(self, rank: proc.Process, number: int) -> list[proc.Process]:
+        """Return the processes of a rank that heed the signal and may get it.
 
-        A program with a handler decides for the programs that it started. A shell, and a program without a
-        handler such as ``timeout`` or ``time``, does not, so the signal goes to the programs below it. A
-        launcher per node passes TERM and INT on to its ranks by itself.
+        A launcher per node passes TERM and INT on to its ranks by itself.
         """
-        catching, pending = [], [rank]
-        while pending:
-            process = pending.pop()
-            has_handler = proc.catches(process.pid, number)
-            if has_handler:
-                catching.append(process)
-            if not has_handler or proc.is_shell(process.pid):
-                pending += _programs_of(process, number)
+        from clusterrun.agent.rank_signals import heeding_below, heeds  # loaded with the first signal
+
+        heeding = heeding_below(rank, number)
         if self.per_node and number not in contract.TERMINATE_SIGNALS:
-            launchers = {process.pid for process in (rank, *catching)}
+            launchers = {process.pid for process in (rank, *heeding)}
             for process in [child for pid in launchers for child in proc.children(pid)]:
                 is_rank = process.pid not in launchers and _LOCAL_RANK in proc.environment(process.pid)
-                if is_rank and proc.catches(process.pid, number):
-                    catching.append(process)
-        return catching
+                if is_rank and heeds(process.pid, number):
+                    heeding.append(process)
+        return heeding
 
     def terminate(self, rest: bool) -> None:
         """Send TERM to the rank processes; with ``rest`` only to processes that ``signal`` did not signal.
 
         Filters of a rank's output get none: they end with the processes that write to them.
         """
+        heeding = [process for rank in self._processes for process in self._heeding(rank, signal.SIGTERM)]
         programs = [
             process
             for process in self._shell_programs()
             if proc.catches(process.pid, signal.SIGTERM) or not proc.reads_pipe(process.pid)
         ]
-        processes = [*self._processes, *programs]
-        self._term([process for process in processes if not rest or process.pid not in self._termed])
+        processes = {
+            process.pid: process
+            for process in (*self._processes, *programs, *heeding)
+            if not rest or process.pid not in self._termed
+        }
+        self._term(list(processes.values()))
 
     def has_termed(self, pid: int) -> bool:
         """Return whether the process got a TERM in this attempt."""
@@ -305,8 +303,7 @@ class RankProcesses:
         """Kill all processes of this run up to ``epoch`` on this node. Return the ends of ranks first."""
         ended: list[ToCoordinator] = []
         target = KillTarget(self._orders.run_id, epoch, self._place.name)
-        living = [process.pid for process in self._processes if process.pid in self._termed]
-        self._saving = frozenset(pid for pid in living if proc.catches(pid, signal.SIGTERM))
+        self._saving = frozenset(process.pid for process in self._processes if self._is_saving(process.pid))
         flown = epoch not in self._started or not self._whole_lineage
 
         def find() -> list[proc.Process]:
@@ -322,6 +319,15 @@ class RankProcesses:
         self._close_index()
         return [*ended, RanksGone(epoch, stuck)]
 
+    def _is_saving(self, pid: int) -> bool:
+        """Return whether a rank, or a program below it, got a TERM that it handles, and still runs."""
+        termed = self._termed & {pid, *(process.pid for process in below(pid))}
+        if not termed:
+            return False
+        from clusterrun.agent.rank_signals import heeds  # loaded with the first signal
+
+        return any(heeds(termed_pid, signal.SIGTERM) for termed_pid in termed)
+
     def _close_index(self) -> None:
         if self._index:
             self._index.close()
@@ -330,23 +336,6 @@ class RankProcesses:
     def distrust_lineage(self) -> None:
         """From now on find leftover processes by the run's mark too, not by their parents alone."""
         self._whole_lineage = False
-
-
-def _programs_of(process: proc.Process, number: int) -> list[proc.Process]:
-    """Return the programs that ``process`` started and that may get the signal.
-
-    Python also starts helpers. Copies of itself, and services that are neither shells nor Python, are no
-    programs. TERM passes to shells only: data-loader workers handle it, and would leave their rank behind.
-    """
-    started = proc.children(process.pid)
-    if not proc.is_python(process.pid):
-        return started
-    programs = []
-    for child in started:
-        is_script = proc.is_python(child.pid) and not proc.is_copy(child.pid, process.pid)
-        if proc.is_shell(child.pid) or (is_script and number != signal.SIGTERM):
-            programs.append(child)
-    return programs
 
 
 def _memory_kills() -> int:

@@ -12,6 +12,7 @@ A request is a line ``NUMBER RECORDS``. The answer is one line of JSON with that
 The files of ``WITNESS`` next to this file compute it. A rank reads them only on its first request.
 """
 
+import _signal  # type: ignore[import-not-found, unused-ignore]
 import _thread
 import atexit
 import faulthandler
@@ -65,7 +66,10 @@ def begin(prelude_folder: str) -> None:
     stacks = os.memfd_create(f"clusterrun.stacks.{rank}.{pid}.{_thread.get_ident():x}")
     faulthandler.register(number, file=stacks, all_threads=True, chain=False)
     size = int(os.environ.get("WORLD_SIZE", "1"))
+    # The thread takes no signal. A script may block its signals in all of its threads, and call sigwait.
+    mask = _signal.pthread_sigmask(_signal.SIG_BLOCK, _signal.valid_signals() - {number})
     _thread.start_new_thread(answer, (requests, facts, prelude_folder, size))
+    _signal.pthread_sigmask(_signal.SIG_SETMASK, mask)
     if not faulthandler.is_enabled():
         faulthandler.enable()  # a rank that aborts in a library then prints the user's line
     name = f"{folder}/{int(rank):05d}.farewell.json"

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import os
+import signal
 import threading
 import time
 from collections.abc import Callable, Mapping
@@ -75,6 +76,8 @@ class MessageWriter:
             self._idle.wait(patience)
 
     def _serve(self) -> None:
+        # A script may block its signals in all of its threads, and call sigwait.
+        signal.pthread_sigmask(signal.SIG_BLOCK, signal.valid_signals())
         while not self._closing:
             self._wake.wait(EVERY)
             self._wake.clear()

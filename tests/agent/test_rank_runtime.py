@@ -293,6 +293,49 @@ def test_the_program_of_a_shell_script_gets_signals_and_its_own_children_get_non
     assert run.left() == []
 
 
+WAITS_FOR_SIGNALS = """
+import signal, sys
+signals = {signal.SIGUSR2, signal.SIGTERM}
+signal.pthread_sigmask(signal.SIG_BLOCK, signals)
+print("up", flush=True)
+while True:
+    number = signal.sigwait(signals)
+    print("got", signal.Signals(number).name, flush=True)
+    if number == signal.SIGTERM:
+        sys.exit()
+"""
+IGNORES_SIGNALS = """
+import os, signal
+for number in (signal.SIGUSR2, signal.SIGTERM):
+    signal.signal(number, signal.SIG_IGN)
+if os.fork():
+    os.wait()
+    print("parent", flush=True)
+    os._exit(0)
+os.setsid()
+"""
+
+
+@pytest.mark.parametrize(
+    "script, after",
+    [(WAITS_FOR_SIGNALS, b""), (IGNORES_SIGNALS + SAVES.replace('"worker"', '"-c"'), b"parent\n")],
+)
+def test_a_program_that_waits_for_signals_and_one_below_a_program_that_ignores_them_get_them(
+    make: Make, script: str, after: bytes
+) -> None:
+    run = make([sys.executable, "-c", script], nodes=1, ranks=1)
+    run.start(QUICK)
+    run.running(1)
+    until(lambda: run.output(0) == b"up\n", "the program")
+    run.coordinator.send_signal(signal.SIGUSR2)
+    until(lambda: b"SIGUSR2" in run.output(0), "the program that heard of it")
+    run.coordinator.send_signal(signal.SIGTERM)
+    run.wait()
+    lines = run.output(0).replace(b"-c ", b"")
+    assert lines == b"up\ngot SIGUSR2\ngot SIGTERM\n" + after
+    assert run.left() == []
+
+
 def test_each_rank_reads_its_whole_input_from_the_beginning(make: Make, tmp_path: Path) -> None:
     (tmp_path / "input").write_text("one\ntwo\n")
     run = make(["/bin/cat"], input=f"{tmp_path}/input")

@@ -33,6 +33,9 @@ for second in range(int(sys.argv[1])):
     time.sleep(1)
 print("saved", flush=True)
 """
+IGNORES = "import signal, subprocess, sys; signal.signal(signal.SIGTERM, signal.SIG_IGN); "
+IGNORES += "sys.exit(subprocess.call(sys.argv[1:]))"
+"""A program that leaves SIGTERM to the programs below it."""
 ENDS = 300.0
 NODES = 17
 # A rank without a handler, and one that lets Slurm queue its job again, once.
@@ -105,8 +108,9 @@ def runs(make_lab: MakeLab, tmp_path: Path) -> Runs:
 def test_signals_and_saves_are_those_of_plain_slurm(runs: Runs) -> None:
     """All cases at once, because a time limit of Slurm takes a minute and more."""
     for case, options in (("limit", ["--time=1"]), ("cancelled", []), ("preempted", [])):
-        runs.plain(f"plain-{case}", *options)
-        runs.ours(f"our-{case}", *options)
+        below = (sys.executable, "-c", IGNORES) if case == "limit" else ()
+        runs.plain(f"plain-{case}", *options, below=below)
+        runs.ours(f"our-{case}", *options, below=below)
     runs.ours("requeued", "--requeue", "--time", "1h")
     runs.ours("told", "--time", "2", "--sbatch", "signal=B:USR1@60")
     runs.ours("term", "--time", "2", "--requeue", "--sbatch", "signal=B:TERM@60", seconds=5)

@@ -13,6 +13,7 @@ from typing import Any
 
 import pytest
 
+from clusterrun.agent import rank_signals
 from clusterrun.monitor.rank_channels import (
     RankChannel,
     StackReply,
@@ -89,6 +90,24 @@ def test_a_rank_opens_its_doors_and_answers(folder: str, start: Start) -> None:
     assert facts([result], 5, 0, 30.0) == {process.pid: {"ask": 5, "torch": False}}
     assert stacks([result], 30.0) == {process.pid: StackReply(("<string>:1 <module>",))}
     assert facts([result], 6, 8, 30.0) == {process.pid: {"ask": 6, "torch": False}}
+
+
+def test_a_script_that_waits_for_signals_in_a_thread_gets_them_all(folder: str, start: Start) -> None:
+    """It blocks them in its own threads. Another thread that does not would be ended by them."""
+    waits = (
+        "import signal; signals = {signal.SIGUSR1, signal.SIGTERM};"
+        " signal.pthread_sigmask(signal.SIG_BLOCK, signals); print('up', flush=True);"
+        " [signal.sigwait(signals) for _ in signals]; print('both')"
+    )
+    process = start([sys.executable, "-c", waits], instrumented(RANK, folder))
+    assert process.stdout is not None
+    assert process.stdout.readline() == "up\n"
+    assert rank_signals.heeds(process.pid, signal.SIGUSR1) and not rank_signals.heeds(
+        process.pid, signal.SIGHUP
+    )
+    process.send_signal(signal.SIGUSR1)
+    process.send_signal(signal.SIGTERM)
+    assert process.stdout.readline() == "both\n"
 
 
 @pytest.mark.parametrize("python", pythons())
