@@ -214,6 +214,7 @@ class LiveAttempt(RunPart):
         self._grace = orders.grace
         self._launcher: FailureEvent | None = None
         self._launcher_until = 0.0
+        self._unasked: FailureEvent | None = None
         # All ranks exited 0, and nodes may wait for leftover processes.
         self._is_finishing = False
 
@@ -351,8 +352,8 @@ class LiveAttempt(RunPart):
         unexplained = not well and not self.outcomes.awaits_verdict(member.place)
         if unexplained and self.stage is not AttemptStage.STOPPING and not self.outcomes.failure_events:
             why = f"{member.name} (node {member.node}) ended its ranks unasked; its agent says why in job.out"
-            failure_event = failures.of_node(FailureKind.NODE, member.name, now.wall, why)
-            self._failure_event(now, self._by_launcher(now) or failure_event)
+            self._unasked = failures.of_node(FailureKind.NODE, member.name, now.wall, why)
+            self._failure_event(now, self._by_launcher(now) or self._unasked)
         return self._check_over(now)
 
     def lost(self, now: Now, member: Member, failure_event: FailureEvent) -> AttemptOver | None:
@@ -371,6 +372,8 @@ class LiveAttempt(RunPart):
         message = f"{message}, and the agents with it"
         self._launcher = failures.of_node(FailureKind.LAUNCHER, "", now.wall, message)
         self._launcher_until = now.steady + LAUNCHER_SECONDS
+        if self.stage is not AttemptStage.STOPPING and self.outcomes.failure_events == [self._unasked]:
+            self.outcomes.failure_events = [self._launcher]
 
     def _by_launcher(self, now: Now) -> FailureEvent | None:
         return self._launcher if now.steady <= self._launcher_until else None

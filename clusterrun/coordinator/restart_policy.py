@@ -272,14 +272,17 @@ def _clock(wall: float) -> str:
 
 
 def killed_while_saving(end: RunOutcome, over: AttemptOver) -> RunOutcome:
-    """Return ``end`` with the ranks that were killed in their TERM handler, if the end came from outside."""
-    if end.state not in (State.CANCELLED, State.TIMEOUT, State.PREEMPTED):
-        return end
+    """Return ``end`` with the ranks that handled TERM and were killed.
+
+    After a failure they may have hung in a collective instead of saving.
+    """
     from clusterrun.diagnosis.verdict import ranks_in_words  # at the end of an attempt, not before
 
     were = "was" if len(over.saving) == 1 else "were"
-    killed = f"{ranks_in_words(over.saving)} {were} {contract.KILLED_WHILE_SAVING} {over.grace:g} s"
-    return replace(end, reason=f"{end.reason}; {killed}")
+    killed = f"{were} {contract.KILLED_WHILE_SAVING}"
+    if end.state not in (State.CANCELLED, State.TIMEOUT, State.PREEMPTED):
+        killed = f"handled SIGTERM and {were} killed after"
+    return replace(end, reason=f"{end.reason}; {ranks_in_words(over.saving)} {killed} {over.grace:g} s")
 
 
 def end_with(failure_event: FailureEvent, stuck: Sequence[str] = ()) -> RunOutcome:

@@ -111,8 +111,8 @@ TEARDOWN_SECONDS = LOST_SECONDS / 2
 # A node that was stopped while its lease expired stops its ranks and asks for this long. Then it kills
 # them. The nodes of a suspended job are resumed one after the other.
 AWAKE_SECONDS = 10.0
-# From TERM (and CONT) to KILL of the other ranks after a rank failed. They often hang in a collective, and
-# a restart waits for their end.
+# From TERM (and CONT) to KILL of the other ranks after a rank failed, in a run with restarts. They often hang
+# in a collective, and a restart waits for their end.
 GRACE_SECONDS = 8.0
 # From TERM to KILL when a run is ended. It equals Slurm's default of ``KillWait``. Local runs use it too.
 KILL_WAIT_SECONDS = 30.0

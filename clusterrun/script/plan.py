@@ -286,6 +286,7 @@ def _orders(
     spec: JobSpec, run_id: str, site: MachineFacts, launch: tuple[str, ...] = (), argv: tuple[str, ...] = ()
 ) -> Orders:
     spec = replace(spec, python=site.python) if site.inside.image else spec
+    kill_wait = _kill_wait(spec, site) if launch else float(spec.kill_wait or contract.KILL_WAIT_SECONDS)
     return Orders(
         run_id=run_id,
         run_name=spec.name,
@@ -307,7 +308,9 @@ def _orders(
         watch=WatchOrders(on=not spec.alone, hang_seconds=float(spec.hang_after), on_hang=spec.on_hang),
         survival=requeue_options.orders(spec, argv),
         time_limit=0.0 if launch else float(spec.time),
-        kill_wait=_kill_wait(spec, site) if launch else float(spec.kill_wait or contract.KILL_WAIT_SECONDS),
+        # A restart waits for ranks that hang in a collective. Without restarts they have time to save.
+        grace=contract.GRACE_SECONDS if spec.restarts else max(contract.GRACE_SECONDS, kill_wait),
+        kill_wait=kill_wait,
         interpreter=ranks_python(spec, site),
         node_gpus=spec.gpus_from_node and bool(launch),
         container=site.inside,

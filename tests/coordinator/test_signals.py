@@ -11,7 +11,7 @@ import pytest
 
 from clusterrun.coordinator.actions import AskJob, DropLink, Send
 from clusterrun.coordinator.coordinator import Coordinator
-from clusterrun.coordinator.events import CancelAsked, EpochClaimed, JobTold, MessageCame
+from clusterrun.coordinator.events import CancelAsked, EpochClaimed, JobTold, LauncherEnded, MessageCame
 from clusterrun.coordinator.lifecycle import Collaborators
 from clusterrun.model import contract
 from clusterrun.model.frozen import replace
@@ -208,6 +208,17 @@ def term_to_steps() -> None:
     assert tape.saved.state is State.CANCELLED
 
 
+def cancelled_step() -> None:
+    """Slurm kills the agents. That is no fault of their nodes."""
+    tape = run()
+    output = ("slurmstepd-n1: error: *** STEP 7.0 ON n1 CANCELLED AT 2026-11-26T10:06:53 ***",)
+    tape.at(50.0, MessageCame(1, RanksGone(0)), LauncherEnded(137, output))
+    tape.at(50.3)
+    ends(tape, 51.0, -9, stopped=True)
+    message = f"the launcher ended with code 137: {output[0]}, and the agents with it"
+    assert (tape.saved.state, tape.saved.reason) == (State.FAILED, message)
+
+
 def interrupt_to_steps() -> None:
     tape = run()
     for moment in (50.0, 60.0):
@@ -269,6 +280,7 @@ ROWS = {
     "`scancel -b -s USR1 JOB`, `-f`": sent_to_batch,
     "`scancel -s USR2 JOB`": make_room,
     "`scancel -s TERM JOB`": term_to_steps,
+    "`scancel JOB.STEP` of the agents": cancelled_step,
     "`scancel -s INT JOB`": interrupt_to_steps,
     "TERM or INT to one agent": term_to_one_agent,
     "TERM or INT without Slurm, Ctrl-C in `clusterrun run`": term_without_slurm,
@@ -279,6 +291,16 @@ ROWS = {
 @pytest.mark.parametrize("row", ROWS)
 def test_a_signal_means_what_its_row_says(row: str) -> None:
     ROWS[row]()
+
+
+def test_ranks_that_handle_term_and_are_killed_after_a_failure_are_reported() -> None:
+    """They may have hung in a collective, so nothing is said of saving."""
+    tape = run(Survival())
+    tape.at(50.0, MessageCame(0, RankExited(0, 0, 1, WALL + 50.0)))
+    tape.at(50.3)
+    ends(tape, 60.0, -9, stopped=True, saving=True)
+    assert tape.saved.state is State.FAILED
+    assert tape.saved.reason.endswith("; ranks 1-3 handled SIGTERM and were killed after 8 s")
 
 
 def test_the_page_has_these_rows() -> None:

@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from clusterrun import shipped
+from clusterrun.model import contract
 from clusterrun.model.errors import BadInput, SchedulerError
 from clusterrun.model.frozen import replace
 from clusterrun.model.option_table import CONFIGURABLE, Option
@@ -149,6 +150,7 @@ def test_the_orders_are_exact_and_start_one_agent_on_each_node() -> None:
         max_restarts=2,
         preflight=Preflight(Level.FULL, python=PYTHON),
         watch=WatchOrders(on=True),
+        grace=contract.GRACE_SECONDS,
         kill_wait=27.0,
         survival=Survival(
             "requeue",

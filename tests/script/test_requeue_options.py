@@ -225,6 +225,16 @@ def test_ranks_have_what_slurm_gives_less_a_margin(
     assert sum("KillWait" in notice for notice in created.notices) == notices
 
 
+@pytest.mark.parametrize(
+    "by_slurm, wish, seconds",
+    [(30.0, {}, 27.0), (0.0, {}, 8.0), (30.0, {"max_restarts": 1}, 8.0), (30.0, {"spares": 1}, 8.0)],
+)
+def test_after_a_failure_ranks_have_as_long_unless_a_restart_waits(
+    by_slurm: float, wish: dict[str, Any], seconds: float
+) -> None:
+    assert planned(kill_wait_of_slurm=by_slurm, **wish).orders.grace == seconds
+
+
 def test_on_this_machine_a_run_ends_with_its_only_job() -> None:
     created = planned(slurm=False, requeue=True, on_event="x")
     assert (created.orders.survival, created.spec.goes_on) == (Survival(on_event="x"), "")
