@@ -53,6 +53,7 @@ class Snapshot:
     links: tuple[str, ...] = ()  # too large to copy: the copy has a link to the original
     environments: tuple[str, ...] = ()  # Python environments: the copy has a link to the original
     outside: tuple[tuple[str, str], ...] = ()  # links to something that is not copied: name, absolute target
+    special: tuple[str, ...] = ()  # pipes, sockets and devices, which cannot be copied
     ignored: Data = Data()
     lacks_git: bool = False  # a repository, on a machine without git: the whole folder is copied
 
@@ -77,6 +78,8 @@ class Snapshot:
             names = _some([f"{name} → {target}" for name, target in self.outside])
             count = _count(len(self.outside), "link")
             yield f"not in the copy: the target of {count} ({_size(size)}; {names}): {_LIVE}"
+        if self.special:
+            yield f"not in the copy: {_some(self.special)}: not a file (a pipe, a socket or a device)"
         if self.ignored.files:
             data = self.ignored
             count = f"{MOST} files or more" if data.files >= MOST else _count(data.files, "file")
@@ -342,7 +345,7 @@ def _copied(snapshot: Snapshot, names: Iterable[str]) -> Snapshot:
 
     Raise ``TooMuch`` if the files are more than code.
     """
-    files = list(snapshot.files)
+    files, special = list(snapshot.files), list(snapshot.special)
     size = snapshot.size
     for name in names:
         path = os.path.join(snapshot.root, name)
@@ -352,6 +355,9 @@ def _copied(snapshot: Snapshot, names: Iterable[str]) -> Snapshot:
             continue  # git still lists a file that was deleted
         if stat.S_ISDIR(status.st_mode):
             continue
+        if not stat.S_ISREG(status.st_mode) and not stat.S_ISLNK(status.st_mode):
+            special.append(name)
+            continue
         files.append(name)
         size += status.st_size
         if size > LIMIT or len(files) > MOST:
@@ -359,7 +365,7 @@ def _copied(snapshot: Snapshot, names: Iterable[str]) -> Snapshot:
             message = f"below {snapshot.root} there are {limits}: that is more than code"
             remedy = "keep data out (git: .gitignore), submit from a smaller folder, or use --no-snapshot"
             raise TooMuch(message, remedy)
-    return replace(snapshot, files=tuple(files), size=size)
+    return replace(snapshot, files=tuple(files), special=tuple(special), size=size)
 
 
 def _links_outside(snapshot: Snapshot) -> tuple[tuple[str, str], ...]:
@@ -417,10 +423,33 @@ def take(snapshot: Snapshot, target: str, record: str) -> None:
                 shutil.copy2(path, copy, follow_symlinks=False)
         except OSError as error:
             raise refusal(copy, error) from error
+    try:
+        _make_empty_folders(snapshot.root, target)
+    except OSError as error:
+        raise refusal(target, error) from error
     has_repository = bool(snapshot.commit) or os.path.lexists(os.path.join(snapshot.root, ".git"))
     for repository in ("", *snapshot.repositories) if has_repository else ():
         _make_repository(snapshot, repository, os.path.join(target, repository))
     write_whole(record, note(snapshot))
+
+
+def _make_empty_folders(root: str, target: str) -> None:
+    """Make the folders of which no file was copied, because ranks may write into them.
+
+    A folder that holds files is made without its own folders: it may be a tree of data.
+    """
+    made = set()
+    for folder, folders, names in os.walk(root):
+        copy = os.path.join(target, os.path.relpath(folder, root))
+        if copy in made and names:
+            folders.clear()
+        for name in list(folders):
+            path = os.path.join(copy, name)
+            if name in _NEVER or os.path.islink(path) or os.path.islink(os.path.join(folder, name)):
+                folders.remove(name)
+            elif not os.path.exists(path):
+                os.mkdir(path)
+                made.add(path)
 
 
 def _make_repository(snapshot: Snapshot, folder: str, copy: str) -> None:

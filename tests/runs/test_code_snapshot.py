@@ -35,7 +35,8 @@ def project(tmp_path: Path) -> Path:
     git(root, "commit", "-qm", "first")
     (root / "train.py").write_text("changed\n")
     (root / "new é\n.py").write_text("new\n")
-    (root / "data").write_text("ignored")
+    (root / "data").mkdir()
+    (root / "data/large").write_text("ignored")
     (root / "gone.py").unlink()
     (root / "link.py").symlink_to("train.py")
     (root / "train.py").chmod(0o755)
@@ -56,6 +57,11 @@ def test_uncommitted_changes_are_in_it_and_ignored_files_are_not(project: Path, 
         "sub/model.py": "2\n",
         "train.py": "changed\n",
     }
+    assert sorted(path.name for path in (tmp_path / "copy").iterdir() if path.is_dir()) == [
+        ".git",
+        "data",
+        "sub",
+    ]
     assert os.readlink(tmp_path / "copy/link.py") == "train.py"
     assert stat.S_IMODE((tmp_path / "copy/train.py").stat().st_mode) == 0o755
 
@@ -73,10 +79,15 @@ def test_without_git_the_whole_folder_is_taken(tmp_path: Path) -> None:
     (root / "sub/a.py").write_text("a")
     (root / "sub/__pycache__/a.pyc").write_text("x")
     (root / "sub/loop").symlink_to("..")
+    os.mkfifo(root / "pipe")
+    (root / "logs/new").mkdir(parents=True)
     snapshot = look(str(root))
     take(snapshot, str(tmp_path / "copy"), str(tmp_path / "note"))
     assert (snapshot.files, snapshot.commit) == (("sub/a.py", "sub/loop"), "")
     assert os.readlink(tmp_path / "copy/sub/loop") == ".."
+    assert snapshot.special == ("pipe",)
+    assert list((tmp_path / "copy/logs").rglob("*")) == [tmp_path / "copy/logs/new"]
+    assert "not in the copy: pipe: not a file" in str(snapshot)
 
 
 @pytest.mark.parametrize("limit", [{"LIMIT": 1 << 20}, {"MOST": 2}])
@@ -336,7 +347,7 @@ def test_a_repository_on_a_machine_without_git_is_copied_whole_and_that_is_said(
     (tmp_path / "bin/env").symlink_to("/usr/bin/env")
     monkeypatch.setenv("PATH", str(tmp_path / "bin"))
     snapshot = look(str(project))
-    assert snapshot.lacks_git and "data" in snapshot.files
+    assert snapshot.lacks_git and "data/large" in snapshot.files
     assert any("no git" in line for line in snapshot.lines())
 
 
