@@ -31,7 +31,20 @@ def line(spec: JobSpec, verb: str = "submit", with_values: bool = False) -> str:
     else:
         arguments += spec.command
     directory_change = "" if spec.snapshot or spec.cwd == os.getcwd() else f"cd {shlex.quote(spec.cwd)} && "
-    return directory_change + shlex.join(arguments)
+    return directory_change + " ".join(map(_quoted, arguments))
+
+
+def _quoted(word: str) -> str:
+    """Return the word quoted for bash, in characters that every terminal shows."""
+    if word.replace("\n", "").isprintable():
+        return shlex.quote(word)
+    escaped = [
+        character
+        if character.isprintable() and character not in "\\'"
+        else "".join(f"\\x{byte:02x}" for byte in os.fsencode(character))
+        for character in word
+    ]
+    return f"$'{''.join(escaped)}'"
 
 
 def _by_itself(name: str, spec: JobSpec) -> bool:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import shlex
+import subprocess
 import sys
 from pathlib import Path
 from typing import Any
@@ -101,3 +102,12 @@ def test_a_secret_is_not_shown_and_a_check_is_a_check() -> None:
     check = JobSpec(("check",), HERE, nodes=4, alone=True, preflight="quick", all_pairs=True, burn=60)
     assert line(check).endswith(" && clusterrun check --nodes 4 --level quick --all-pairs --burn 60s")
     assert line(JobSpec(("check",), HERE, alone=True, table=True)).endswith(" check --table")
+
+
+def test_bytes_and_control_characters_are_written_so_that_bash_reads_them() -> None:
+    words = ("echo", "caf\udce9", "it's\ta \\", "two\nlines")
+    typed = line(JobSpec(words, os.getcwd())).removeprefix("clusterrun submit ")
+    assert typed.replace("\n", "").isprintable()
+    argv = ["bash", "-c", f"printf '%s\\0' {typed}"]
+    printed = subprocess.run(argv, capture_output=True, check=True, timeout=60).stdout
+    assert printed.decode("utf-8", "surrogateescape").split("\0")[:-1] == list(words)
