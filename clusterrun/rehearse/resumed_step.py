@@ -32,7 +32,7 @@ def wrong_step(
         message = f"ranks resume at different steps: {places}"
         return Discovery(Cause.RANKS_DISAGREE, message, remedy, lines)
     (at,) = values
-    if newest is None and at == 0 and fault_run.damaged:
+    if newest is None and at == 0 and (fault_run.damaged or fault_run.fault in ("mid-save", "disk-full")):
         return _all_lost(fault_run)
     if at is None or newest is None or at >= newest.step:
         return None
@@ -99,20 +99,24 @@ def _of_no_step(
 
 
 def _all_lost(fault_run: FaultRun) -> Discovery | None:
-    """Return the finding for a script that begins again without its only file; None if nothing was lost."""
-    path = fault_run.damaged[-1]
+    """Return the finding for a script that begins again without its only file; None if nothing was lost.
+
+    No file is damaged if the fault struck a temporary file.
+    """
+    damaged = fault_run.damaged
     then = "training begins at step 0"
-    if fault_run.fault == "damaged" or fault_run.of_companion:
-        return cut_off(fault_run, path, then)
+    if damaged and (fault_run.fault == "damaged" or fault_run.of_companion):
+        return cut_off(fault_run, damaged[-1], then)
     older = [save for save in fault_run.lives[0].saves if save.step < fault_run.struck_at]
-    if not any(save.path in fault_run.damaged or save.gone for save in older):
+    lost = [save for save in older if save.path in damaged or save.gone]
+    if not lost or not (damaged or len(lost) == len(older)):
         return None
-    if not any(save.path in fault_run.damaged for save in older):
-        names = [os.path.basename(name) for name in (older[-1].path, path)]
-        message = f"{names[0]} was removed before {names[1]} was whole: all work is lost"
+    if not any(save.path in damaged for save in older):
+        new = os.path.basename(damaged[-1]) if damaged else "the next checkpoint"
+        message = f"{os.path.basename(older[-1].path)} was removed before {new} was whole: all work is lost"
         remedy = "remove the old checkpoint only once the new one has its final name (os.replace)"
         return Discovery(Cause.TORN, message, remedy, fault_run.writes())
-    return cut_off(fault_run, path, then)
+    return cut_off(fault_run, damaged[-1], then)
 
 
 def _never(newest: SavedFile, fault_run: FaultRun, lines: tuple[str, ...]) -> Discovery:

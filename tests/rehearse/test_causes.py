@@ -497,13 +497,17 @@ def test_a_newer_checkpoint_counts_where_it_is_whole_and_of_the_same_kind(
     assert entry.cause.value == expected, entry.message
 
 
-def test_an_old_checkpoint_that_is_removed_before_the_new_one_is_whole_loses_all() -> None:
+@pytest.mark.parametrize("damaged, new", [((PATH.format(10),), "step-10.pt"), ((), "the next checkpoint")])
+def test_an_old_checkpoint_that_is_removed_before_the_new_one_is_whole_loses_all(
+    damaged: tuple[str, ...], new: str
+) -> None:
+    """The new one is cut off under its name, or under a temporary one."""
     message = life(0, KILLED, 1, saves=(saved(5, gone=True),))
-    observed = FaultRun("mid-save", (message, life(0, LAST, 1)), KILLED, damaged=(PATH.format(10),))
+    observed = FaultRun("mid-save", (message, life(0, LAST, 1)), KILLED, damaged=damaged)
     (entry,) = causes.judge(life(0, LAST, 1), "", observed)
     assert (entry.cause.value, entry.message) == (
         "torn-checkpoint-loaded",
-        "step-5.pt was removed before step-10.pt was whole: all work is lost",
+        f"step-5.pt was removed before {new} was whole: all work is lost",
     )
     line = (
         '{"t": "%s", "n": 5, "path": "/5", "temp": "", "size": 1, "secs": 0, "line": "", "nth": 1, "sure": 1}'
