@@ -14,7 +14,7 @@ _NAMES = re.compile(r"/dev/std(?:out|err)\b|/dev/fd/[12]\b|/proc/(?:self|\$\$|\$
 _REQUEUES = re.compile(r"""\bscontrol[\s"',\[\]()]{1,9}requeue\b""")
 _LIGHTNING = re.compile(r"^\s*(?:from|import)\s+(?:pytorch_)?lightning\b", re.MULTILINE)
 _LIGHTNING_REQUEUES = re.compile(r"\bSLURMEnvironment\((?!.*auto_requeue\s*=\s*False)")
-_PATH = re.compile(r"[\w.+-]*[/.][\w./+-]*")
+_WORD = re.compile(r"[\w./+-]+")
 _MAX_SIZE = 1024 * 1024
 _MAX_FILES = 64
 # Limit on arguments that are looked up as files. A network file system may need a millisecond for each.
@@ -66,7 +66,7 @@ def _texts(spec: JobSpec) -> Iterator[tuple[str, str]]:
         if text:
             yield name, text
         if not path.endswith(".py"):
-            waiting += _PATH.findall(text)
+            waiting += _paths(text)
 
 
 def _command_files(command: Sequence[str]) -> Iterator[str]:
@@ -78,7 +78,11 @@ def _command_files(command: Sequence[str]) -> Iterator[str]:
         else:
             # One argument may contain several words, as in ``bash -c './run.sh --lr 1'``.
             yield word
-            yield from _PATH.findall(word)
+            yield from _paths(word)
+
+
+def _paths(text: str) -> Iterator[str]:
+    return (word for word in _WORD.findall(text) if "/" in word or "." in word)
 
 
 def text_of_script(path: str) -> str:

@@ -37,6 +37,14 @@ def test_other_commands_write_straight_to_their_logs(tmp_path: Path, line: str) 
     assert not opens_own_output(JobSpec(("./run.sh",), cwd=str(tmp_path)))
 
 
+def test_a_long_argument_is_read_once(tmp_path: Path) -> None:
+    """A pattern that tries each of its characters as a beginning takes hours."""
+    (tmp_path / "run.sh").write_text("echo > /dev/stdout\n")
+    long_word = "y" * 2_000_000
+    for last, expected in (("x", False), ("./run.sh", True)):
+        assert opens_own_output(JobSpec(("./t", long_word, last), cwd=str(tmp_path))) is expected
+
+
 def test_the_file_of_a_module_is_read(tmp_path: Path) -> None:
     (tmp_path / "package").mkdir()
     (tmp_path / "package/train.py").write_text("open('/dev/stderr', 'w')\n")
