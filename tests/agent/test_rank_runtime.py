@@ -422,9 +422,8 @@ if rank % 2 == 0:
     signal.signal(signal.SIGUSR2, noticed)
 if os.fork() == 0:
     signal.signal(signal.SIGUSR2, lambda *_: print("child", flush=True))
-    while True:
-        time.sleep(0.05)
-print("up", flush=True)
+else:
+    print("up", flush=True)
 while not os.path.exists(os.environ["CLUSTERRUN_RUN_DIR"] + "/go"):
     time.sleep(0.05)
 """
