@@ -34,7 +34,6 @@ from clusterrun.runtime.processes import ProcessEnd, Program, ended_children, st
 from clusterrun.runtime.run_files import GrowthIndex, in_words, may_pass, no_room, open_log
 
 _REAP_SECONDS, _REAP_PAUSE = 0.5, 0.002
-_LOCAL_RANK = "LOCAL_RANK"
 
 
 class RankProcesses:
@@ -174,9 +173,11 @@ class RankProcesses:
         exception: the coordinator orders the end of such ranks. With ``--requeue`` the signal is a notice of
         the end, which must not end a rank.
         """
+        from clusterrun.agent.rank_signals import heeding_below  # loaded with the first signal
+
         number, heeding, others = order.number, [], []
         for rank in self._processes:
-            own = self._heeding(rank, number)
+            own = heeding_below(rank, number, self.per_node)
             heeding += own
             others += [] if own else [rank]
         if number == signal.SIGTERM:
@@ -187,31 +188,20 @@ class RankProcesses:
                 send(process, number)
         return SignalTaken(self._epoch, number, len(heeding))
 
-    def _heeding(self, rank: proc.Process, number: int) -> list[proc.Process]:
-        """Return the processes of a rank that heed the signal and may get it.
-
-        A launcher per node passes TERM and INT on to its ranks by itself.
-        """
-        from clusterrun.agent.rank_signals import heeding_below, heeds  # loaded with the first signal
-
-        heeding = heeding_below(rank, number)
-        if self.per_node and number not in contract.TERMINATE_SIGNALS:
-            launchers = {process.pid for process in (rank, *heeding)}
-            for process in [child for pid in launchers for child in proc.children(pid)]:
-                is_rank = process.pid not in launchers and _LOCAL_RANK in proc.environment(process.pid)
-                if is_rank and heeds(process.pid, number):
-                    heeding.append(process)
-        return heeding
-
     def terminate(self, rest: bool) -> None:
         """Send TERM to the rank processes; with ``rest`` only to processes that ``signal`` did not signal.
 
         Filters of a rank's output get none: they end with the processes that write to them.
         """
-        heeding = [process for rank in self._processes for process in self._heeding(rank, signal.SIGTERM)]
+        from clusterrun.agent.rank_signals import (
+            heeding_below,
+            shell_programs,
+        )  # loaded with the first signal
+
+        heeding = [process for rank in self._processes for process in heeding_below(rank, signal.SIGTERM)]
         programs = [
             process
-            for process in self._shell_programs()
+            for process in shell_programs(self._processes)
             if proc.catches(process.pid, signal.SIGTERM) or not proc.reads_pipe(process.pid)
         ]
         processes = {
@@ -235,19 +225,6 @@ class RankProcesses:
             self._termed.add(process.pid)
             send(process, signal.SIGTERM)
             send(process, signal.SIGCONT)
-
-    def _shell_programs(self) -> list[proc.Process]:
-        """Return the programs that ranks started which are shell scripts, as plain srun signals them.
-
-        Processes that other programs start, such as data-loader workers, are not among them.
-        """
-        programs: list[proc.Process] = []
-        shells = [process.pid for process in self._processes if proc.is_shell(process.pid)]
-        while shells:
-            started = proc.children(shells.pop())
-            programs += started
-            shells += [process.pid for process in started if proc.is_shell(process.pid)]
-        return programs
 
     def reap(self, wall: float) -> list[ToCoordinator]:
         """Reap all children, and return the ends of ranks among them, with their last output."""

@@ -5,18 +5,21 @@ from __future__ import annotations
 import os
 import signal
 import sys
+from collections.abc import Sequence
 
 from clusterrun import proc
+from clusterrun.model import contract
 
 # The number of the system call rt_sigtimedwait.
 _SIGTIMEDWAIT = {"x86_64": b"128", "aarch64": b"137"}
 
 
-def heeding_below(rank: proc.Process, number: int) -> list[proc.Process]:
+def heeding_below(rank: proc.Process, number: int, per_node: bool = False) -> list[proc.Process]:
     """Return the rank if it heeds a signal, and the programs below it that do.
 
     A program with a handler decides for the programs that it started. A shell, and a program without a
-    handler such as ``timeout`` or ``time``, does not, so the programs below it are searched.
+    handler such as ``timeout`` or ``time``, does not, so the programs below it are searched. A launcher
+    (``per_node``) passes TERM and INT on to its ranks by itself.
     """
     heeding: list[proc.Process] = []
     pending = [rank]
@@ -27,7 +30,27 @@ def heeding_below(rank: proc.Process, number: int) -> list[proc.Process]:
             heeding.append(process)
         if not is_heeding or proc.is_shell(process.pid):
             pending += _programs_of(process, number)
+    if per_node and number not in contract.TERMINATE_SIGNALS:
+        launchers = {process.pid for process in (rank, *heeding)}
+        for process in [child for pid in launchers for child in proc.children(pid)]:
+            is_rank = process.pid not in launchers and "LOCAL_RANK" in proc.environment(process.pid)
+            if is_rank and heeds(process.pid, number):
+                heeding.append(process)
     return heeding
+
+
+def shell_programs(ranks: Sequence[proc.Process]) -> list[proc.Process]:
+    """Return the programs that ranks started which are shell scripts, as plain srun signals them.
+
+    Processes that other programs start, such as data-loader workers, are not among them.
+    """
+    programs: list[proc.Process] = []
+    shells = [process.pid for process in ranks if proc.is_shell(process.pid)]
+    while shells:
+        started = proc.children(shells.pop())
+        programs += started
+        shells += [process.pid for process in started if proc.is_shell(process.pid)]
+    return programs
 
 
 def heeds(pid: int, number: int) -> bool:
