@@ -223,8 +223,9 @@ def lines(diagnosis: Diagnosis) -> list[str]:
     many = "s" if len(diagnosis.culprits) > 1 else ""
     culprits = []
     for culprit in diagnosis.culprits:
-        place = f"rank {culprit.rank} on {culprit.node}" if culprit.rank >= 0 else culprit.node
-        culprits.append(f"{place}: {culprit.why}")
+        rank = f"rank {culprit.rank}" if culprit.rank >= 0 else ""
+        place = " on ".join(filter(None, (rank, culprit.node)))
+        culprits.append(": ".join(filter(None, (place, culprit.why))))
     lines_shown += _part(f"culprit{many}", culprits)
     certainty = certainty_in_words(diagnosis.certainty, diagnosis.verdict is Verdict.CRASHED)
     lines_shown += _part("certainty", [certainty] if certainty and culprits else [])

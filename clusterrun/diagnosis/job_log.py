@@ -216,7 +216,8 @@ class JobLog:
                     continue
                 after = sum(step > order for step in steps)
                 own_rank = error.inner if error.inner >= 0 else rank
-                error = replace(error, rank=own_rank, inner=-1, survived=after >= STEPS_AFTER_SURVIVED)
+                survived = after >= STEPS_AFTER_SURVIVED and not error.ends
+                error = replace(error, rank=own_rank, inner=-1, survived=survived)
                 errors.append(LogError(error, order, own_rank, node or self._nodes.get(own_rank, "")))
         return sorted(errors, key=lambda log_error: log_error.order)
 

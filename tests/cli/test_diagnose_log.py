@@ -23,6 +23,11 @@ def test_the_first_failure_is_printed(clusterrun: CommandLine) -> None:
     )
 
 
+def test_a_culprit_whose_node_is_unknown_is_printed_without_one(clusterrun: CommandLine) -> None:
+    result = clusterrun("diagnose", "--log", str(LOGS / "others-step-on-after-the-end.txt"))
+    assert "\n  rank 2: KeyError" in result.out
+
+
 def test_a_log_without_an_error_has_an_exit_code_of_its_own(clusterrun: CommandLine) -> None:
     result = clusterrun("diagnose", "--log", str(LOGS / "no-error-finished.txt"))
     assert (

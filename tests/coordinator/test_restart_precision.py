@@ -70,6 +70,7 @@ LOGS_THAT_RECUR = {
     *("bar-before-traceback", "deepspeed-lines-behind-exception", "exception-group", "oom-two-of-four-ranks"),
     *("exception-without-traceback", "same-error-every-task", "pool-worker-exception"),
     *("lightning-survived-then-behind-bar", "bar-behind-message", "ray-worker-killed", "apptainer-no-image"),
+    "others-step-on-after-the-end",
 }
 
 NOT_ENDED = {

@@ -318,6 +318,7 @@ EXPECTED = {
     ),
     "segfault-labelled-stack": Answer("-", (3,), ("Segmentation fault",), "fused.py:88", ("node07",), False),
     "handled-then-finished": Answer("-", (), ("no error",), "", (), False),
+    "others-step-on-after-the-end": Answer("-", (2,), ("KeyError",), "train.py:20", (), False),
     "apptainer-no-image": Answer(
         "-", (0,), ("container could not be started: could not open image",), "", ("a1",), False
     ),

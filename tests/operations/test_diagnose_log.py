@@ -19,8 +19,7 @@ ERROR = """[rank2]: Traceback (most recent call last):
 [rank2]:     go()
 [rank2]: KeyError: 'x'
 """
-# No line about a step: after an error that would mean that its rank went on.
-LINE = "line 1 of 100 read\n"
+LINE = "step 1 of 100: loss\n"
 
 
 @pytest.fixture
