@@ -59,8 +59,9 @@ class GroupTests:
         """Test disjoint groups in parallel, wait for all of them, and return the outcomes in their order."""
         self.state.label = label
         self._hasty = self._longest == LONGEST_SECONDS
+        ranks = self.state.ranks
         for nodes in groups:
-            self._begin(kind, nodes)
+            self._begin(kind, nodes, ranks)
         if groups:
             yield (GroupTask,)
         outcomes = [self._outcome(*open_test) for open_test in self._open.values()]
@@ -72,7 +73,7 @@ class GroupTests:
         self._open.clear()
         return tests
 
-    def _begin(self, kind: str, nodes: tuple[int, ...]) -> None:
+    def _begin(self, kind: str, nodes: tuple[int, ...], ranks: int) -> None:
         state = self.state
         self._last += 1
         node_states = state.nodes
@@ -89,7 +90,7 @@ class GroupTests:
             kind=SET if kind == HALF else kind,
             members=members,
             place=0,
-            ranks=state.ranks,
+            ranks=ranks,
             port=port,
             interface="",
             limit=self.limit(kind, len(nodes)),
