@@ -160,8 +160,8 @@ def lose_an_agent(lab: Lab, home: Path) -> bool:
         began, killed, reasons = time.monotonic(), 0, [""]
         while not run.done() and time.monotonic() < began + LIMIT:
             state = next((home / "lost/runs").glob("*/state.json"), None)
-            seen = json.loads(state.read_text()) if state else {}
-            reason = f"{seen.get('phase')}: {seen.get('reason')}".partition(", waiting")[0]
+            run_state = json.loads(state.read_text()) if state else {}
+            reason = f"{run_state.get('phase')}: {run_state.get('reason')}".partition(", waiting")[0]
             if reason != reasons[-1]:
                 reasons.append(reason)
                 print(f"{time.monotonic() - began:5.0f} s  {reason}", flush=True)

@@ -110,8 +110,8 @@ def _groups(make: Callable[[int, int, float], GroupWorld]) -> Iterator[Callable[
 def _group(make: Callable[[int, int, float], GroupWorld], seed: int, count: int, flakes: float) -> Judged:
     world = make(seed, count, flakes)
     result = group_world.searched(world)
-    told = group_world.judged(world, result)
-    return told in ("exact", "set"), told == "wrong", result.rounds
+    verdict = group_world.judged(world, result)
+    return verdict in ("exact", "set"), verdict == "wrong", result.rounds
 
 
 SLOW = (0.5, 0.25, 0.1)

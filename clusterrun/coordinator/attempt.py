@@ -214,6 +214,7 @@ class LiveAttempt(RunPart):
         self._grace = orders.grace
         self._launcher: FailureEvent | None = None
         self._launcher_until = 0.0
+        # A node ended its ranks unasked, and nothing else has failed yet. The launcher's end explains it.
         self._unasked: FailureEvent | None = None
         # All ranks exited 0, and nodes may wait for leftover processes.
         self._is_finishing = False

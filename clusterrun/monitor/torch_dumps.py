@@ -69,17 +69,17 @@ def flight_dumps(
 
 
 def with_flight_records(
-    seen: Sequence[SeenRank], settled: Sequence[RankProcess], servers: Mapping[int, Address]
+    ranks: Sequence[SeenRank], settled: Sequence[RankProcess], servers: Mapping[int, Address]
 ) -> list[SeenRank]:
-    """Return ``seen`` with the flight records of the ranks in ``settled`` that offer them."""
+    """Return ``ranks`` with the flight records of the ranks in ``settled`` that offer them."""
     dumps = flight_dumps(settled, servers)
-    ranks = []
-    for rank in seen:
+    with_records = []
+    for rank in ranks:
         document = dumps.get(rank.snapshot.process.pid, {})
         groups, records = groups_and_records(document, rank.name.size, LookOptions().records)
         snapshot = replace(rank.snapshot, groups=groups, records=records, answered=bool(groups))
-        ranks.append(replace(rank, snapshot=snapshot))
-    return ranks
+        with_records.append(replace(rank, snapshot=snapshot))
+    return with_records
 
 
 def _file(rank: RankProcess) -> str:

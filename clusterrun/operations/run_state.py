@@ -194,8 +194,7 @@ def _waiting(row: JobRow, now: float) -> str:
     help_ = f" ({reason.remedy.replace('JOB', row.job_id)})" if reason.remedy or reason.never else ""
     if reason.never:
         return f"{WILL_NEVER}: {reason.meaning}{help_}"
-    is_held = reason.meaning.startswith("is held")
-    is_estimated = not is_held and row.start is not None and now < row.start < now + GUESSED_SECONDS
+    is_estimated = not reason.held and row.start is not None and now < row.start < now + GUESSED_SECONDS
     start = row.start or 0.0
     until = (
         f"; Slurm expects to start it about {moment(start)}, in {spoken(start - now)}" if is_estimated else ""

@@ -438,10 +438,10 @@ def _make_empty_folders(root: str, target: str) -> None:
 
     A folder that holds files is made without its own folders: it may be a tree of data.
     """
-    made = set()
+    new_folders = set()
     for folder, folders, names in os.walk(root):
         copy = os.path.join(target, os.path.relpath(folder, root))
-        if copy in made and names:
+        if copy in new_folders and names:
             folders.clear()
         for name in list(folders):
             path = os.path.join(copy, name)
@@ -449,7 +449,7 @@ def _make_empty_folders(root: str, target: str) -> None:
                 folders.remove(name)
             elif not os.path.exists(path):
                 os.mkdir(path)
-                made.add(path)
+                new_folders.add(path)
 
 
 def _make_repository(snapshot: Snapshot, folder: str, copy: str) -> None:

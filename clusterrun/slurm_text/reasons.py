@@ -16,6 +16,8 @@ class JobReason:
     remedy: str = ""  # empty if only waiting helps
     # The job can never start as it is, whatever happens to other jobs and nodes.
     never: bool = False
+    # The job waits until somebody releases it: Slurm's estimate of its start means nothing.
+    held: bool = False
 
 
 _ASK = "ask the site's staff"
@@ -27,13 +29,17 @@ REASONS = (
     JobReason("Dependency", "waits for the job that it depends on"),
     JobReason("DependencyNeverSatisfied", "the job that it depends on failed", "clusterrun cancel JOB", True),
     JobReason("BeginTime", "waits for its begin time (after a requeue: Slurm's delay of about two minutes)"),
-    JobReason("JobHeldUser", "is held by its owner", _RELEASE),
-    JobReason("JobHeldAdmin", "is held by an administrator, or was requeued too often", _ASK),
-    JobReason("JobHoldMaxRequeue", "is held: it was requeued too often", _RELEASE),
-    JobReason("SystemFailure", "is held after a failure of Slurm or a node", _RELEASE),
-    JobReason("launch failed requeued held", "is held: it could not be started on a node", _RELEASE),
-    JobReason("launch_failed_requeued_held", "is held: it could not be started on a node", _RELEASE),
-    JobReason("job requeued in held state", "is held after a requeue", _RELEASE),
+    JobReason("JobHeldUser", "is held by its owner", _RELEASE, held=True),
+    JobReason("JobHeldAdmin", "is held by an administrator, or was requeued too often", _ASK, held=True),
+    JobReason("JobHoldMaxRequeue", "is held: it was requeued too often", _RELEASE, held=True),
+    JobReason("SystemFailure", "is held after a failure of Slurm or a node", _RELEASE, held=True),
+    JobReason(
+        "launch failed requeued held", "is held: it could not be started on a node", _RELEASE, held=True
+    ),
+    JobReason(
+        "launch_failed_requeued_held", "is held: it could not be started on a node", _RELEASE, held=True
+    ),
+    JobReason("job requeued in held state", "is held after a requeue", _RELEASE, held=True),
     JobReason(
         "PartitionConfig",
         "it asks for more than the partition has",
@@ -114,7 +120,7 @@ def explain(word: str) -> JobReason:
     if head in _TABLE and details:
         row = _TABLE[head]
         detail = re.sub(_BRACKETED, r": \1", details[0])
-        return JobReason(text, f"{row.meaning} ({detail})", row.remedy, row.never)
+        return JobReason(text, f"{row.meaning} ({detail})", row.remedy, row.never, row.held)
     match = re.fullmatch(_LIMIT, text)
     return _limit(match) if match else JobReason(text, f"Slurm says: {text}")
 

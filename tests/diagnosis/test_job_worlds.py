@@ -402,7 +402,7 @@ def test_ranks_without_any_number_are_numbered_by_node_and_process() -> None:
 def test_ranks_without_any_number_have_that_of_a_variable_of_their_script_if_all_show_one() -> None:
     def world(*own: int) -> JobWorld:
         nameless = {"variable": "", "rank": -1, "size": 0}
-        ranks = [sampled(number, name={**nameless, "own": shown}) for number, shown in enumerate(own)]
+        ranks = [sampled(number, name={**nameless, "own": value}) for number, value in enumerate(own)]
         return worlds_of(looks(*ranks), True)[0]
 
     assert [rank.process.pid for rank in world(2, 0, 1).ranks] == [101, 102, 100]

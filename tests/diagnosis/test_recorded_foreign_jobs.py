@@ -24,8 +24,8 @@ def test_the_rank_to_blame_is_named_and_never_another(name: str) -> None:
     history = JobHistory()
     first = diagnose_looks(looks, (), history).diagnosis
     assert {culprit.rank for culprit in first.culprits} <= set(JOBS[name]["culprits"]), first.message
-    found = diagnose_looks([_later(look, 30.0) for look in looks], (), history).diagnosis
-    assert [culprit.rank for culprit in found.culprits] == JOBS[name]["culprits"], found.message
+    diagnosis = diagnose_looks([_later(look, 30.0) for look in looks], (), history).diagnosis
+    assert [culprit.rank for culprit in diagnosis.culprits] == JOBS[name]["culprits"], diagnosis.message
 
 
 def _later(look: JobLook, seconds: float) -> JobLook:

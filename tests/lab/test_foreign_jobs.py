@@ -56,10 +56,10 @@ def test_all_components_of_a_heterogeneous_job_are_entered(on_slurm: Site) -> No
     number = "echo $SLURM_PROCID $(hostname)"
     try:
         until(lambda: "sleep" in on_slurm.lab.exec(["squeue", "-hs", "-j", job, "-o", "%j"]).out)
-        done = on_slurm.run("exec", str(int(job) + 1), "--rank", "2", "--", "sh", "-c", number)
-        rank, node = done.out.split()
+        result = on_slurm.run("exec", str(int(job) + 1), "--rank", "2", "--", "sh", "-c", number)
+        rank, node = result.out.split()
         nodes = on_slurm.lab.exec(["squeue", "-h", "-j", job, "-o", "%N"]).out.split()
-        assert (rank, node) == ("2", nodes[-1]), done.err
+        assert (rank, node) == ("2", nodes[-1]), result.err
     finally:
         on_slurm.lab.exec(["scancel", job])
 

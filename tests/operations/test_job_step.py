@@ -144,16 +144,18 @@ def test_a_job_that_ends_during_the_look_is_called_ended(word: str, tmp_path: An
 def test_a_step_in_a_heterogeneous_job_has_a_part_for_each_component(tmp_path: Any) -> None:
     job = replace(JOB, nodelist="n[1-2],n7", het_nodelists=("n[1-2]", "", "n7"))
     argv = step_argv(context(tmp_path), job, ("n1", "n2", "n7"), ("look", "7"))
-    words = [word for word in argv if word in (":", "look", "7") or word.startswith(("--het", "--nodelist"))]
+    arguments = [
+        word for word in argv if word in (":", "look", "7") or word.startswith(("--het", "--nodelist"))
+    ]
     first, last = ["--het-group=0", "--nodelist=n1,n2"], ["--het-group=2", "--nodelist=n7"]
-    assert words == [*first, "look", "7", ":", *last, "look", "7"]
+    assert arguments == [*first, "look", "7", ":", *last, "look", "7"]
     assert ":" not in step_argv(context(tmp_path), job, ("n7",), ("look", "7"))
 
 
 def test_the_world_of_a_rank_is_named_if_several_have_its_number(
     tmp_path: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(diagnosing, "ranks_of", lambda *words: {1: [("n2", 5), ("n3", 6)], 2: [("n3", 7)]})
+    monkeypatch.setattr(diagnosing, "ranks_of", lambda *_: {1: [("n2", 5), ("n3", 6)], 2: [("n3", 7)]})
     messages: list[str] = []
     for rank, node in ((2, "n3"), (1, "n2")):
         argv = exec_beside_job(context(tmp_path), JOB, ExecTarget(rank), ("true",), False, messages.append)

@@ -105,9 +105,9 @@ def test_a_secret_is_not_shown_and_a_check_is_a_check() -> None:
 
 
 def test_bytes_and_control_characters_are_written_so_that_bash_reads_them() -> None:
-    words = ("echo", "caf\udce9", "it's\ta \\", "two\nlines")
-    typed = line(JobSpec(words, os.getcwd())).removeprefix("clusterrun submit ")
+    command = ("echo", "caf\udce9", "it's\ta \\", "two\nlines")
+    typed = line(JobSpec(command, os.getcwd())).removeprefix("clusterrun submit ")
     assert typed.replace("\n", "").isprintable()
     argv = ["bash", "-c", f"printf '%s\\0' {typed}"]
     printed = subprocess.run(argv, capture_output=True, check=True, timeout=60).stdout
-    assert printed.decode("utf-8", "surrogateescape").split("\0")[:-1] == list(words)
+    assert printed.decode("utf-8", "surrogateescape").split("\0")[:-1] == list(command)

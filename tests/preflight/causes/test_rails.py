@@ -26,26 +26,26 @@ def rates(nodes: int, slow: dict[tuple[int, int], float], sends_only: bool = Fal
     return result
 
 
-def named(found) -> set[tuple[int, int, bool]]:
-    return {(rail.node, rail.rail, rail.is_sending) for rail in found}
+def named(rails) -> set[tuple[int, int, bool]]:
+    return {(rail.node, rail.rail, rail.is_sending) for rail in rails}
 
 
 @pytest.mark.parametrize("nodes", [3, 4, 8, 64])
 def test_a_rail_at_half_speed_is_named_with_its_node(nodes):
-    found = slow_rails(rates(nodes, {(1, 3): 0.5}), DEFAULTS)
-    assert named(found) == {(1, 3, True), (1, 3, False)}
-    assert all(rail.partner is None for rail in found)
+    rails = slow_rails(rates(nodes, {(1, 3): 0.5}), DEFAULTS)
+    assert named(rails) == {(1, 3, True), (1, 3, False)}
+    assert all(rail.partner is None for rail in rails)
 
 
 @pytest.mark.parametrize("nodes", [3, 4, 64])
 def test_a_rail_that_is_slow_in_one_direction_is_named_with_its_direction(nodes):
-    found = slow_rails(rates(nodes, {(2, 7): 0.5}, sends_only=True), DEFAULTS)
-    assert named(found) == {(2, 7, True)}
+    rails = slow_rails(rates(nodes, {(2, 7): 0.5}, sends_only=True), DEFAULTS)
+    assert named(rails) == {(2, 7, True)}
 
 
 def test_two_nodes_cannot_tell_which_end_of_a_rail_is_slow():
-    found = slow_rails(rates(2, {(1, 3): 0.5}), DEFAULTS)
-    assert {(rail.node, rail.partner, rail.rail) for rail in found} == {(0, 1, 3), (1, 0, 3)}
+    rails = slow_rails(rates(2, {(1, 3): 0.5}), DEFAULTS)
+    assert {(rail.node, rail.partner, rail.rail) for rail in rails} == {(0, 1, 3), (1, 0, 3)}
 
 
 @pytest.mark.parametrize("nodes", [1, 2, 3, 4, 8, 64])

@@ -71,8 +71,8 @@ def test_a_node_that_resolves_slowly_is_warned_of_and_most_nodes_together(second
 
 
 def test_names_are_resolved_to_their_addresses():
-    wanted = (Target(0, "localhost", "", (), 0), Target(1, "no.such.name.invalid", "", (), 0))
-    reading = names.probe(asked(peers=wanted))
+    two_names = (Target(0, "localhost", "", (), 0), Target(1, "no.such.name.invalid", "", (), 0))
+    reading = names.probe(asked(peers=two_names))
     assert "127.0.0.1" in reading["resolved"]["localhost"]
     assert reading["resolved"]["no.such.name.invalid"] == ""
 

@@ -22,9 +22,9 @@ def case(nodes: int, rate: str = "", backend: str = "nccl", floor: float = 0.0) 
     asked = replace(orders(nodes, limits=limits), gpus_per_node=8)
     subjects = [NodeState(node, name(node), f"10.0.0.{node}") for node in range(nodes)]
     ports = {f"mlx5_{n}/1": {"state": "4: ACTIVE", "rate": rate} for n in range(8)} if rate else {}
-    for one in subjects:
-        one.local = LocalAnswer((ProbeReading("infiniband", json.dumps(ports), 0.1),))
-        one.record_torch_worker(TorchStarted(True, 1.0, "", backend, 8, (("gpu", H100),)))
+    for subject in subjects:
+        subject.local = LocalAnswer((ProbeReading("infiniband", json.dumps(ports), 0.1),))
+        subject.record_torch_worker(TorchStarted(True, 1.0, "", backend, 8, (("gpu", H100),)))
     made = SessionState(asked, subjects, 0.0, 0.0, "/r")
     made.backend = backend
     return made
@@ -32,7 +32,7 @@ def case(nodes: int, rate: str = "", backend: str = "nccl", floor: float = 0.0) 
 
 def said(made: SessionState, rate: float) -> list[str]:
     trial = GroupTest(tuple(made.nodes), True, rate, kind=SET)
-    return [one.finding.message for one in expected_bandwidth.of_set(made, trial)]
+    return [note.finding.message for note in expected_bandwidth.of_set(made, trial)]
 
 
 @pytest.mark.parametrize(
