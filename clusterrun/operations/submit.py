@@ -41,7 +41,7 @@ from clusterrun.script.plan import (
     plan,
     sbatch_arguments,
 )
-from clusterrun.script.script_texts import lightning_notices, opens_own_output, requeues_itself
+from clusterrun.script.script_texts import lightning_notices, script_habits
 from clusterrun.slurm import node_calendar, partition_limits, submit_once
 from clusterrun.slurm.client import SlurmClient
 from clusterrun.slurm.queries import PartitionOffer
@@ -82,7 +82,7 @@ class SubmitFacts:
             notices += check_words(self.spec, verb)
             notices += check_command(self.spec, planned.spec.cluster is Cluster.SLURM, verb)
             if planned.spec.cluster is Cluster.SLURM and not self.site.allocation:
-                notices += lightning_notices(planned.spec)
+                notices += lightning_notices(planned.spec, self.site.habits.lightning)
         notices += check(planned, environ=environ)
         partition_limits.check(planned.spec, self.partitions())
         if not planned.spec.alone:
@@ -282,8 +282,7 @@ def _site(spec: JobSpec, context: Context) -> MachineFacts:
         cluster=name,
         findings=findings_folder(context.store.home, name),
         runtimes=runtimes_here(context.environ, slurm=not is_local) if spec.container else (),
-        opens_own_output=opens_own_output(spec),
-        requeues_itself=requeues_itself(spec),
+        habits=script_habits(spec),
         kill_wait=contract.KILL_WAIT_SECONDS if is_local else context.client().kill_wait(),
         of_a_cluster=context.client().of_a_cluster(os.uname().nodename) if why else "",
     )

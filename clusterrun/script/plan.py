@@ -17,6 +17,7 @@ from clusterrun.model.paths import RunPaths
 from clusterrun.model.run_words import default_name
 from clusterrun.model.spec import Cluster, JobSpec, OnUnfit
 from clusterrun.script import containers, quoting, requeue_options, sbatch_options
+from clusterrun.script.script_texts import ScriptHabits
 from clusterrun.slurm_text.srun_messages import HELD_SECONDS
 
 NAMED = "named by --python"
@@ -44,8 +45,7 @@ class MachineFacts:
     runtimes: tuple[str, ...] = ()  # container runtimes of this machine
     inside: Container = Container()  # the container of the ranks
     allocation: str = ""  # the user's job in which the run starts; '': a job is queued
-    opens_own_output: bool = False  # the command opens ``/dev/stdout`` or ``/dev/stderr`` by name
-    requeues_itself: bool = False  # the command calls ``scontrol requeue``
+    habits: ScriptHabits = ScriptHabits()  # of the command's scripts
     kill_wait: float = contract.KILL_WAIT_SECONDS  # seconds from SIGTERM to SIGKILL when Slurm ends a job
 
 
@@ -172,7 +172,7 @@ def comment(run_id: str, token: str) -> str:
 
 def sbatch_arguments(spec: JobSpec, run_id: str, token: str, run_dir: str, site: MachineFacts) -> list[str]:
     job_comment, paths = comment(run_id, token), RunPaths(run_dir)
-    ending = requeue_options.sbatch_words(spec, site.requeues_itself)
+    ending = requeue_options.sbatch_words(spec, site.habits.requeues_itself)
     options = sbatch_options.job_options(spec, job_comment, paths, ending, site.cpus_per_gpu)
     return [sbatch_options.word(option) for option in options]
 
@@ -315,7 +315,7 @@ def _orders(
         node_gpus=spec.gpus_from_node and bool(launch),
         container=site.inside,
         input=spec.input,
-        pipes_output=site.opens_own_output,
+        pipes_output=site.habits.opens_own_output,
         hide_gpus=not sbatch_options.asks_for_gpus(spec) if launch else not spec.gpus,
     )
 

@@ -6,6 +6,7 @@ import os
 import re
 from collections.abc import Iterator, Sequence
 
+from clusterrun.model.frozen import frozen
 from clusterrun.model.spec import JobSpec
 
 # gawk and mawk handle these names themselves. For all other programs the kernel opens the file.
@@ -21,29 +22,39 @@ _MAX_FILES = 64
 _MAX_WORDS = 500
 
 
-def opens_own_output(spec: JobSpec) -> bool:
-    """Return whether the command or a script of it opens its own output by name: ``> /dev/stderr``."""
-    return any(_NAMES.search(text) for _, text in _texts(spec))
+@frozen
+class ScriptHabits:
+    """Calls in the scripts of a command that the job must be prepared for."""
+
+    opens_own_output: bool = False  # by its name: ``> /dev/stderr``
+    requeues_itself: bool = False  # calls ``scontrol requeue``, which Slurm refuses for other runs
+    lightning: str = ""  # a script whose Lightning does not react to the signal of ``--sbatch signal``
 
 
-def requeues_itself(spec: JobSpec) -> bool:
-    """Return whether a script lets Slurm queue its job again, which Slurm refuses for other runs."""
-    if any(map(_REQUEUES.search, spec.setup)):
-        return True
-    return any(_REQUEUES.search(text) or _LIGHTNING_REQUEUES.search(text) for _, text in _texts(spec))
+def script_habits(spec: JobSpec) -> ScriptHabits:
+    """Read the command and its scripts once."""
+    habits = ScriptHabits(requeues_itself=any(map(_REQUEUES.search, spec.setup)))
+    for name, text in _texts(spec):
+        has_plugin = bool(_LIGHTNING_REQUEUES.search(text))
+        is_silent = bool(_LIGHTNING.search(text)) and not has_plugin
+        habits = ScriptHabits(
+            opens_own_output=habits.opens_own_output or bool(_NAMES.search(text)),
+            requeues_itself=habits.requeues_itself or has_plugin or bool(_REQUEUES.search(text)),
+            lightning=habits.lightning or (name if is_silent else ""),
+        )
+    return habits
 
 
-def lightning_notices(spec: JobSpec) -> tuple[str, ...]:
-    """Return a notice if Lightning will not react to the signal of ``--sbatch signal``."""
+def lightning_notices(spec: JobSpec, name: str) -> tuple[str, ...]:
+    """Return a notice if the job gets a signal and Lightning in the script ``name`` will not react to it."""
     keys = [entry.removeprefix("--").partition("=")[0] for entry in (*spec.sbatch, *spec.srun)]
-    for name, text in _texts(spec) if "signal" in keys and not spec.goes_on else ():
-        if _LIGHTNING.search(text) and not _LIGHTNING_REQUEUES.search(text):
-            return (
-                f"{name}: at that signal Lightning saves and queues its job again only below plain srun: "
-                "give its Trainer plugins=[SLURMEnvironment()], or add --requeue and the callback of "
-                "clusterrun help training",
-            )
-    return ()
+    if not name or "signal" not in keys or spec.goes_on:
+        return ()
+    return (
+        f"{name}: at that signal Lightning saves and queues its job again only below plain srun: "
+        "give its Trainer plugins=[SLURMEnvironment()], or add --requeue and the callback of "
+        "clusterrun help training",
+    )
 
 
 def _texts(spec: JobSpec) -> Iterator[tuple[str, str]]:

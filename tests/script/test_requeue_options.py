@@ -16,6 +16,7 @@ from clusterrun.model.orders import Survival
 from clusterrun.model.spec import JobSpec
 from clusterrun.script.plan import MachineFacts, Plan, plan
 from clusterrun.script.requeue_options import described
+from clusterrun.script.script_texts import ScriptHabits
 
 RUN_DIR = "/runs/r"
 SCRIPT = f"{RUN_DIR}/script.sh"
@@ -31,7 +32,7 @@ def planned(
         slurm=slurm,
         python="/usr/bin/python3",
         kill_wait=kill_wait_of_slurm,
-        requeues_itself=requeues_itself,
+        habits=ScriptHabits(requeues_itself=requeues_itself),
     )
     return plan(spec, "r", "t", RUN_DIR, facts)
 

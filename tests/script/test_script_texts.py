@@ -8,7 +8,7 @@ import pytest
 
 from clusterrun.model.frozen import replace
 from clusterrun.model.spec import JobSpec
-from clusterrun.script.script_texts import lightning_notices, opens_own_output, requeues_itself
+from clusterrun.script.script_texts import lightning_notices, script_habits
 
 
 @pytest.mark.parametrize("line", [
@@ -26,7 +26,7 @@ def test_a_name_of_the_own_output_is_found(tmp_path: Path, line: str) -> None:
     (tmp_path / "helper.py").write_text("open('/dev/stderr', 'w').write('x')\n")
     (tmp_path / "run.sh").write_text(f"#!/bin/sh\n{line}\n")
     for command in (("./run.sh",), ("bash", "-e", "run.sh"), ("sh", "-c", line), ("sh", "-c", "./run.sh 1")):
-        assert opens_own_output(JobSpec(command, cwd=str(tmp_path)))
+        assert script_habits(JobSpec(command, cwd=str(tmp_path))).opens_own_output
 
 
 @pytest.mark.parametrize("line", ["echo two >&2", "exec 2>/dev/null", "echo 3 > /dev/stdoutx", "./loop.sh"])
@@ -34,7 +34,7 @@ def test_other_commands_write_straight_to_their_logs(tmp_path: Path, line: str) 
     (tmp_path / "loop.sh").write_text("./loop.sh; ./run.sh; ./binary\n")
     (tmp_path / "binary").write_bytes(b"\0/dev/stderr")
     (tmp_path / "run.sh").write_text(f"#!/bin/sh\n{line}\n")
-    assert not opens_own_output(JobSpec(("./run.sh",), cwd=str(tmp_path)))
+    assert not script_habits(JobSpec(("./run.sh",), cwd=str(tmp_path))).opens_own_output
 
 
 def test_a_long_argument_is_read_once(tmp_path: Path) -> None:
@@ -42,15 +42,17 @@ def test_a_long_argument_is_read_once(tmp_path: Path) -> None:
     (tmp_path / "run.sh").write_text("echo > /dev/stdout\n")
     long_word = "y" * 2_000_000
     for last, expected in (("x", False), ("./run.sh", True)):
-        assert opens_own_output(JobSpec(("./t", long_word, last), cwd=str(tmp_path))) is expected
+        assert (
+            script_habits(JobSpec(("./t", long_word, last), cwd=str(tmp_path))).opens_own_output is expected
+        )
 
 
 def test_the_file_of_a_module_is_read(tmp_path: Path) -> None:
     (tmp_path / "package").mkdir()
     (tmp_path / "package/train.py").write_text("open('/dev/stderr', 'w')\n")
-    assert opens_own_output(JobSpec(("-m", "package.train"), cwd=str(tmp_path)))
-    assert opens_own_output(JobSpec(("python", "-u", "-m", "package.train"), cwd=str(tmp_path)))
-    assert not opens_own_output(JobSpec(("-m", "package"), cwd=str(tmp_path)))
+    assert script_habits(JobSpec(("-m", "package.train"), cwd=str(tmp_path))).opens_own_output
+    assert script_habits(JobSpec(("python", "-u", "-m", "package.train"), cwd=str(tmp_path))).opens_own_output
+    assert not script_habits(JobSpec(("-m", "package"), cwd=str(tmp_path))).opens_own_output
 
 
 def test_a_script_with_very_many_words_costs_few_looks(
@@ -59,7 +61,7 @@ def test_a_script_with_very_many_words_costs_few_looks(
     (tmp_path / "run.sh").write_text("\n".join(f"./part{number}.sh" for number in range(10_000)))
     looks: list[str] = []
     monkeypatch.setattr("os.path.isfile", lambda path: looks.append(path) or path.endswith("run.sh"))
-    assert not opens_own_output(JobSpec(("./run.sh",), cwd=str(tmp_path)))
+    assert not script_habits(JobSpec(("./run.sh",), cwd=str(tmp_path))).opens_own_output
     assert len(looks) == 500
 
 
@@ -81,15 +83,15 @@ def test_a_script_that_requeues_its_job_is_known_and_lightning_needs_a_plugin(
     (tmp_path / "t.py").write_text(f"import os\n{text}\n")
     for command in (("t.py",), ("bash", "-c", "exec python t.py --x 1")):
         spec = JobSpec(command, str(tmp_path))
-        assert (requeues_itself(spec), lightning_notices(spec)) == (requeues, ())
+        habits = script_habits(spec)
+        assert (habits.requeues_itself, bool(habits.lightning)) == (requeues, has_notice)
         signalled = replace(spec, sbatch=("signal=SIGUSR1@90",))
-        assert ["SLURMEnvironment" in notice for notice in lightning_notices(signalled)] == [
-            True
-        ] * has_notice
-        assert lightning_notices(replace(signalled, requeue=True)) == ()
+        notices = lightning_notices(signalled, habits.lightning)
+        assert ["SLURMEnvironment" in notice for notice in notices] == [True] * has_notice
+        for other in (spec, replace(signalled, requeue=True)):
+            assert lightning_notices(other, habits.lightning) == ()
 
 
 def test_setup_lines_are_read_for_a_requeue(tmp_path: Path) -> None:
-    assert requeues_itself(
-        JobSpec(("t.py",), str(tmp_path), setup=("f() { scontrol requeue $SLURM_JOB_ID; }",))
-    )
+    setup = ("f() { scontrol requeue $SLURM_JOB_ID; }",)
+    assert script_habits(JobSpec(("t.py",), str(tmp_path), setup=setup)).requeues_itself
