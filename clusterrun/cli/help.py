@@ -17,7 +17,13 @@ from clusterrun.model.errors import BadInput
 from clusterrun.shipped import folder
 
 # Pages that became a part of another one, by their old name.
-_MERGED = {"my-job-hangs": "diagnose", "my-node-died": "survive", "pair-tests": "locating", "soak": "lab"}
+_MERGED = {
+    "my-job-hangs": "diagnose",
+    "my-node-died": "survive",
+    "pair-tests": "locating",
+    "soak": "lab",
+    "watching": "status-and-logs",
+}
 _NOT_FOR_A_TERMINAL = re.compile(r"^```\{toctree\}.*?^```\n|^!\[.*?\]\(.*?\)\n", re.MULTILINE | re.DOTALL)
 
 
