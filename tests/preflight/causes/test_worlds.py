@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import json
+
 import pytest
 
-from benchmarks.bench_preflight_search import Row, rows
+from benchmarks.bench_preflight_search import GOALS, SAMPLE, Figures, Row, rows
 
 
 @pytest.mark.parametrize("row", list(rows()), ids=lambda row: row.name)
 def test_the_goals_of_a_kind_of_world_are_reached(row: Row) -> None:
-    line, missed = row.run(step=8)
-    assert missed == [], line
+    figures, (_, goal) = Figures.of(row.run(SAMPLE)), json.loads(GOALS.read_text(encoding="utf-8"))[row.name]
+    assert figures.missed(goal) == [], (figures, goal)
