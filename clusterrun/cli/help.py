@@ -23,6 +23,7 @@ _MERGED = {
     "pair-tests": "locating",
     "soak": "lab",
     "watching": "status-and-logs",
+    "jobs": "guide",
 }
 _NOT_FOR_A_TERMINAL = re.compile(r"^```\{toctree\}.*?^```\n|^!\[.*?\]\(.*?\)\n", re.MULTILINE | re.DOTALL)
 
