@@ -66,6 +66,7 @@ _DEEPSPEED = re.compile(r"sigkill_handler\] .* exits with return code = (-?\d+)"
 _MPI_SIGNAL = re.compile(r"process rank (\d+) with PID \d+ on node (\S+) exited on (signal \d+ \(.*?\))")
 _MPI_NAME = re.compile(r"^\s*Process name: \[\[\d+,\d+\],(\d+)\]")
 _MPI_CODE = re.compile(r"^\s*Exit code: +(\d+)")
+WHOLE_JOB = (EndKind.NODE, EndKind.TIME_LIMIT, EndKind.PREEMPTED, EndKind.CANCELLED)
 _ENDED = ("Terminated", "Killed")
 _SIGNALS = re.compile(
     r"(?i)segmentation fault|aborted|illegal instruction|bus error|floating point|core dumped|killed|trap"
@@ -83,16 +84,30 @@ class EndLines:
 
     def __init__(self) -> None:
         self.ends: list[EndLine] = []
+        # The order of the last line that Slurm ended the whole job; 0 without one.
+        self.whole_job_ended = 0
         self._mpi_rank = -1
         self._is_terminating = False
+        # Whether Slurm ended the job for a reason of its own: ranks that end after that are no cause.
+        self._is_job_ended = False
         self._container: list[str] = []
 
     def hear(self, order: int, text: str) -> bool:
         """Read one line. Return whether it is about an end."""
         end = self._read(text)
-        if end:
-            self.ends.append(replace(end, order=order))
-        return end is not None
+        if end is None:
+            return False
+        if end.kind in WHOLE_JOB:
+            self.whole_job_ended = order
+        elif self._is_job_ended and end.kind in (EndKind.SIGNAL, EndKind.EXIT):
+            end = replace(end, kind=EndKind.ENDED_BY_OTHERS)
+        self.ends.append(replace(end, order=order))
+        return True
+
+    def forget(self, order: int) -> None:
+        """Forget the ends behind ``order``: the job began again."""
+        self.ends = [end for end in self.ends if end.order <= order]
+        self.whole_job_ended, self._is_terminating, self._is_job_ended = 0, False, False
 
     def _read(self, text: str) -> EndLine | None:
         line = text.strip()
@@ -109,6 +124,7 @@ class EndLines:
             )
             if kind is EndKind.CANCELLED and self.ends:
                 kind = EndKind.ENDED_BY_OTHERS
+            self._is_job_ended = self._is_job_ended or bool(cause)
             return EndLine(kind, _WORDS.get(kind, "the job was cancelled (scancel)"), line)
         if _OOM.search(text):
             return EndLine(EndKind.MEMORY, "Slurm killed a process because memory ran out", line)

@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from contextlib import suppress
 
 from clusterrun.diagnosis.decide import decide_end
-from clusterrun.diagnosis.end_lines import EndKind, EndLine, EndLines
+from clusterrun.diagnosis.end_lines import WHOLE_JOB, EndKind, EndLine, EndLines
 from clusterrun.diagnosis.known_errors import KnownError
 from clusterrun.diagnosis.log_lines import LineSplitter, LogLine
 from clusterrun.diagnosis.printed_errors import Error, ErrorListener, is_timer
@@ -32,6 +32,10 @@ MOST_CULPRITS = 16
 MOST_LAST_LINES = 5
 # Characters of an exception without a traceback.
 MOST_EXCEPTION = 400
+# Lines at the beginning of a file by which another attempt of the job is recognized.
+HEAD_LINES = 10
+# Letters that such a line has at least.
+HEAD_LETTERS = 8
 
 _STEP = re.compile(
     r"(?i)\b(?:step|iter(?:ation)?|epoch|it)\b\W{0,3}\[?\d|\d(?:\.\d+)?\s?(?:it/s|s/it)|\bloss\b\W{0,3}\d|%\|"
@@ -44,6 +48,7 @@ _EXCEPTION_LINE = re.compile(
 # A rank that prints this after an error has survived it.
 _FINISHED = re.compile(r"(?i)\b(?:training|run|job|fit)\b[^.]{0,20}\b(?:finished|completed?|done)\b")
 _NUMBER = re.compile(r"\d+(?:\.\d+)?")
+_NO_LETTERS = re.compile(r"[\W\d_]+")
 _SIGNAL_NUMBER = re.compile(r"signal (\d+)(?: \(\w+\))?")
 _TORCHRUN_REPORT = re.compile(r"^Root Cause \(first observed failure\):")
 _TORCHRUN_RANK = re.compile(r"^\s+rank\s+: (\d+)\s*\(local_rank: \d+\)")
@@ -82,12 +87,28 @@ _STATE_WORDS = {
     EndKind.PREEMPTED: "the job was preempted: its nodes were given to another job",
     EndKind.CANCELLED: "the job was cancelled (scancel)",
 }
-_WHOLE_JOB = (EndKind.NODE, EndKind.TIME_LIMIT, EndKind.PREEMPTED, EndKind.CANCELLED)
 # Exceptions that a signal from outside raises.
 _ASKED_TO_END = re.compile(r"(?:\w+\.)*(?:KeyboardInterrupt|SIGTERMException|SignalException)\b")
 _VERDICTS = {EndKind.MEMORY: Verdict.OUT_OF_MEMORY}
 _FOREIGN = (
     (re.compile(r"--env (\w+=)"), r"export \1"),
+    (re.compile(r"clusterrun exec -- "), "ssh NODE "),
+    (re.compile(r"clusterrun logs --rank (\S+) shows what it did last"), r"see the end of rank \1's log"),
+    (
+        re.compile(
+            r"clusterrun diagnose while it hangs, or a --hang-after below .* time-out, shows its line"
+        ),
+        "clusterrun diagnose JOB while it hangs shows its line",
+    ),
+    (
+        re.compile(r"clusterrun diagnose while it hangs names the rank; --hang-after does so automatically"),
+        "clusterrun diagnose JOB while it hangs names the rank",
+    ),
+    (
+        re.compile(r"leave MASTER_PORT to clusterrun, which finds a free one"),
+        "choose another port for each job, such as $((20000 + SLURM_JOB_ID % 20000))",
+    ),
+    (re.compile(r"where submit was called; with --snapshot .*"), "where sbatch was called"),
     (re.compile(r"clusterrun logs --tail 5"), "the end of every rank's log"),
     (re.compile(r"\(--exclude\)"), "(sbatch --exclude)"),
 )
@@ -107,21 +128,56 @@ class LogError:
     node: str = ""
 
 
+@frozen
+class _Place:
+    """Where an error stands: its place among all lines, and the rank and node in front of its line."""
+
+    order: int
+    rank: int
+    node: str
+
+
+class _Process:
+    """The lines of one process: its errors, each with its place, and its steps."""
+
+    def __init__(self, rank: int) -> None:
+        self.listener = ErrorListener(rank, launcher=True)
+        self.places: list[_Place] = []
+        self.lines = 0
+        # The orders of its newest lines about steps.
+        self.steps: list[int] = []
+
+    def hear(self, text: str, place: _Place) -> None:
+        """Read one line."""
+        before = self.listener.errors[-1:]
+        self.lines += 1
+        self.listener.hear(self.lines / LINES_PER_SECOND, text)
+        self.places += [place] * (len(self.listener.errors) - len(self.places))
+        if self.listener.errors[-1:] != before and place.rank >= 0:
+            # The line belongs to the newest error: a driver of Ray prints which worker it is of.
+            self.places[-1] = replace(place, order=self.places[-1].order)
+        if _FINISHED.search(text):
+            self.steps = [place.order] * STEPS_AFTER_SURVIVED
+        elif _STEP.search(text):
+            self.steps = [*self.steps[1 - STEPS_AFTER_SURVIVED :], place.order]
+
+
 class JobLog:
     """Reads the lines of one job's log files, and diagnoses them."""
 
     def __init__(self) -> None:
         self._splitter = LineSplitter()
         self._ends = EndLines()
-        self._listeners: dict[tuple[int, str], ErrorListener] = {}
-        self._orders: dict[tuple[int, str], list[int]] = {}
-        self._heard: dict[tuple[int, str], int] = {}
-        self._marks: dict[tuple[int, str], tuple[int, str]] = {}
-        # The orders of lines about steps, by process. Only the newest ones of each are needed.
-        self._steps: dict[tuple[int, str], list[int]] = {}
+        # By file and by what stands in front of their lines.
+        self._processes: dict[tuple[int, str], _Process] = {}
         self._order = 0
         self._file = 0
+        # The order of the last line before the file.
+        self._file_begins = 0
         self._file_rank = -1
+        # The first lines of the file, without numbers, and whether each of them stands only once in it.
+        self._head: dict[str, bool] = {}
+        self._attempts = 1
         self._nodes: dict[int, str] = {}
         self._first_rank = -1
         self._in_report = False
@@ -135,8 +191,10 @@ class JobLog:
     def begin_file(self, rank: int = -1) -> None:
         """Begin another file; ``rank`` if its name holds one."""
         self._file += 1
+        self._file_begins = self._order
         self._file_rank = rank
         self._splitter = LineSplitter()
+        self._head = {}
         self._in_report = self._in_traceback = False
 
     def hear(self, line: str) -> None:
@@ -151,6 +209,7 @@ class JobLog:
             self.last_lines = [*self.last_lines[1 - MOST_LAST_LINES :], text.strip()[:300]]
         if self._ends.hear(self._order, text):
             return
+        self._hear_head(text)
         rank = line.rank if line.rank >= 0 else self._file_rank
         source = line.source
         if rank >= 0 and line.node:
@@ -160,23 +219,34 @@ class JobLog:
             rank, source = self._report_rank, f"report {self._report_rank}"
             text = _TORCHRUN_TRACEBACK.sub("", text)
             text = text[2:] if text.startswith("  ") else text
-        key = (self._file, source)
-        listener = self._listeners.get(key)
-        if listener is None:
-            listener = self._listeners[key] = ErrorListener(rank, launcher=True)
-            self._orders[key], self._heard[key], self._marks[key] = [], 0, (rank, line.node)
-        self._heard[key] += 1
-        listener.hear(self._heard[key] / LINES_PER_SECOND, text)
-        orders = self._orders[key]
-        orders += [self._order] * (len(listener.errors) - len(orders))
+        process = self._processes.get((self._file, source))
+        if process is None:
+            process = self._processes[self._file, source] = _Process(rank)
+        process.hear(text, _Place(self._order, rank, line.node))
         if match := _EXCEPTION_LINE.match(text):
             printed_by = int(match[1]) if match[1] else rank
             error = Error(0.0, printed_by, match[2][:MOST_EXCEPTION])
             self._exception_line = LogError(error, self._order, printed_by, line.node)
-        if _FINISHED.search(text):
-            self._steps[key] = [self._order] * STEPS_AFTER_SURVIVED
-        elif _STEP.search(text):
-            self._steps[key] = [*self._steps.get(key, [])[1 - STEPS_AFTER_SURVIVED :], self._order]
+
+    def _hear_head(self, text: str) -> None:
+        """Recognize another attempt of the job: the log begins again after Slurm ended the job."""
+        words = _NO_LETTERS.sub(" ", text)
+        if len(words) < HEAD_LETTERS or _STEP.search(text):
+            return
+        if words in self._head:
+            is_ended = self._ends.whole_job_ended > self._file_begins
+            if is_ended and self._head[words]:
+                self._attempts += 1
+                self._head = {words: True}
+                self._ends.forget(self._file_begins)
+                self._processes = {
+                    key: process for key, process in self._processes.items() if key[0] != self._file
+                }
+                self._first_rank, self._exception_line = -1, None
+            elif not is_ended:
+                self._head[words] = False
+        elif len(self._head) < HEAD_LINES:
+            self._head[words] = True
 
     def _hear_report(self, text: str) -> bool:
         """Read torchrun's report. Return whether the line belongs to the traceback in it."""
@@ -208,17 +278,15 @@ class JobLog:
     def errors(self) -> list[LogError]:
         """Return all errors in the order of their lines. Timers of scripts are left out."""
         errors = []
-        for key, listener in self._listeners.items():
-            rank, node = self._marks[key]
-            steps = self._steps.get(key, [])
-            for error, order in zip(listener.errors, self._orders[key]):
+        for process in self._processes.values():
+            for error, place in zip(process.listener.errors, process.places):
                 if is_timer(error):
                     continue
-                after = sum(step > order for step in steps)
-                own_rank = error.inner if error.inner >= 0 else rank
+                after = sum(step > place.order for step in process.steps)
+                rank = error.inner if error.inner >= 0 else place.rank
                 survived = after >= STEPS_AFTER_SURVIVED and not error.ends
-                error = replace(error, rank=own_rank, inner=-1, survived=survived)
-                errors.append(LogError(error, order, own_rank, node or self._nodes.get(own_rank, "")))
+                error = replace(error, rank=rank, inner=-1, survived=survived)
+                errors.append(LogError(error, place.order, rank, place.node or self._nodes.get(rank, "")))
         return sorted(errors, key=lambda log_error: log_error.order)
 
     def ends(self) -> list[EndLine]:
@@ -242,7 +310,14 @@ class JobLog:
         return False
 
     def diagnose(self) -> Diagnosis:
-        """Return the diagnosis of all lines that were read."""
+        """Return the diagnosis of all lines that were read, or of the last attempt of several."""
+        diagnosis = self._diagnose()
+        if self._attempts == 1:
+            return diagnosis
+        note = f"the log holds {self._attempts} attempts of the job: this is the last one's end"
+        return replace(diagnosis, evidence=(*diagnosis.evidence, note))
+
+    def _diagnose(self) -> Diagnosis:
         errors, ends = self.errors(), self.ends()
         own = [log_error for log_error in errors if not log_error.error.is_consequence]
         survived = [log_error for log_error in own if log_error.error.survived]
@@ -273,15 +348,15 @@ class JobLog:
             sentence = f"{who} only noticed the end of another one; the log does not hold what failed first"
             return Diagnosis(Verdict.UNDETERMINED, sentence, (), (), (first.error.message,), _NOTHING_REMEDY)
         unended = [
-            LogError(error, self._order, error.inner if error.inner >= 0 else self._marks[key][0])
-            for key, listener in self._listeners.items()
-            for error in listener.unended()
+            LogError(error, self._order, error.inner if error.inner >= 0 else error.rank)
+            for process in self._processes.values()
+            for error in process.listener.unended()
         ]
         if unended:
             return _of_unended(unended)
         lines = tuple(f"last line: {line}" for line in self.last_lines[-3:])
         last = self._exception_line
-        if last and sum(step > last.order for steps in self._steps.values() for step in steps) == 0:
+        if last and not self._has_steps_after(last.order):
             diagnosis = self._of_errors([last], [last], ends)
             return replace(
                 diagnosis, evidence=(*diagnosis.evidence, "it has no traceback in the log", *lines)
@@ -305,10 +380,10 @@ class JobLog:
         ranks: tuple[int, ...] = tuple(sorted({log_error.rank for log_error in same if log_error.rank >= 0}))
         node = first.node
         if not ranks:
-            ended = self._ended_first(ends)
-            ranks, node = (ended.ranks, ended.node) if ended else ((), node)
+            ended = self._ended_first([end for end in ends if not node or end.node in ("", node)])
+            ranks, node = (ended.ranks, ended.node or node) if ended else ((), node)
             alike = [end for end in ends if ended and (end.kind, end.words) == (ended.kind, ended.words)]
-            if len(same) > 1 and len(alike) > 1:
+            if len(same) > 1 and len(alike) > 1 and not first.node:
                 # The error was printed several times, and several ranks ended alike.
                 ranks = tuple(sorted({rank for end in alike for rank in end.ranks}))
                 node = ""
@@ -325,7 +400,7 @@ class JobLog:
         sentence = (
             f"{who}{on} failed first: {error.message}" if len(ranks) < 2 else f"{who} failed: {error.message}"
         )
-        row = error.row or (hint.error.row if hint else None)
+        row = hint.error.row if hint else error.row
         evidence = [f"cause: {row.cause}"] if row else []
         evidence += [hint.error.text] if hint else []
         consequence = next(
@@ -404,8 +479,12 @@ class JobLog:
 
     def _did_not_go_on(self, end: EndLine, errors: Sequence[LogError]) -> bool:
         """Return whether nothing ran after a command that could not be started."""
-        has_steps = any(step > end.order for steps in self._steps.values() for step in steps)
-        return not has_steps and not any(log_error.order > end.order for log_error in errors)
+        return not self._has_steps_after(end.order) and not any(
+            log_error.order > end.order for log_error in errors
+        )
+
+    def _has_steps_after(self, order: int) -> bool:
+        return any(step > order for process in self._processes.values() for step in process.steps)
 
     def _ended_first(self, ends: Sequence[EndLine]) -> EndLine | None:
         """Return the first end of named ranks that another rank did not cause."""
@@ -458,6 +537,10 @@ def _is_report(error: Error) -> bool:
 
 def _exception_after(first: LogError, own: Sequence[LogError]) -> tuple[LogError, LogError | None]:
     """Return the exception that a library's message without a place led to, and that message."""
+    if first.error.frame and "device-side assert" in first.error.text:
+        # The kernel printed its assertion before, without a mark of its rank.
+        assertions = [log_error for log_error in own if " Assertion `" in log_error.error.text]
+        return first, next(iter(assertions), None)
     if first.error.frame or first.error.row is None:
         return first, None
     for log_error in own:
@@ -469,7 +552,7 @@ def _exception_after(first: LogError, own: Sequence[LogError]) -> tuple[LogError
 
 def _without_aftermath(own: Sequence[LogError], ends: Sequence[EndLine]) -> list[LogError]:
     """Leave out errors of processes that were ended with the whole job."""
-    job_ended = min((end.order for end in ends if end.kind in _WHOLE_JOB and end.order), default=0)
+    job_ended = min((end.order for end in ends if end.kind in WHOLE_JOB and end.order), default=0)
     if not job_ended:
         return list(own)
     return [

@@ -212,6 +212,11 @@ ROWS: tuple[KnownError, ...] = (
         hardware=True,
     ),
     KnownError(
+        r" Assertion `.*(?:srcIndex|index >= -sizes|idx_dim|ind >=? ?0|t >= 0|cur_target).*failed",
+        "an index is outside of its table: a token beyond the vocabulary, or a label beyond the classes",
+        "compare the largest token or label with that size; --env CUDA_LAUNCH_BLOCKING=1 shows the true line",
+    ),
+    KnownError(
         r"illegal memory access|device-side assert|CUBLAS_STATUS|CUDNN_STATUS|CUDA error:",
         "a kernel failed on the GPU; the line that is shown may be a later one",
         "run once with --env CUDA_LAUNCH_BLOCKING=1 to see the true line",
@@ -252,6 +257,18 @@ ROWS: tuple[KnownError, ...] = (
         r"no socket interface found|neither AF_INET\(2\) nor AF_INET6\(10\)",
         "NCCL_SOCKET_IFNAME names an interface that this node does not have",
         "leave NCCL_SOCKET_IFNAME unset: clusterrun chooses an interface for each node",
+    ),
+    KnownError(
+        r"We couldn't connect to 'https://huggingface\.co|LocalEntryNotFoundError|OfflineModeIsEnabled"
+        r"|host='huggingface\.co'.*Max retries exceeded|Max retries exceeded.*host='huggingface\.co'",
+        "this node does not reach huggingface.co, and the model or data set is not in its cache",
+        "download it on a login node into a shared HF_HOME (hf download), and set --env HF_HUB_OFFLINE=1",
+    ),
+    KnownError(
+        r"wandb\.(?:\w+\.)*\w*(?:CommError|UsageError|AuthenticationError)"
+        r"|wandb: ERROR .*(?:permission|api_key)",
+        "wandb could not begin a run: it has no key, no rights to the project, or no way to its server",
+        "wandb login on a login node; --env WANDB_MODE=offline trains without it",
     ),
     KnownError(
         r"Unable to find address for: |Unable to resolve hostname|Name or service not known"

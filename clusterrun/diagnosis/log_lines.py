@@ -25,6 +25,10 @@ _MPIRUN = re.compile(
     r"^(?:\w{3} \w{3} +\d+ \d\d:\d\d:\d\d \d{4})?\[(?:\d+,)?(\d+)\](?:\[[\w.-]+:\d+\])?<std(?:out|err)>:\s?"
 )
 _RAY = re.compile(r"^\x1b?\(\w+ pid=(\d+)(?:, ip=([\w.:]+))?\)\s?")
+# Ray's list of workers, and a task of one in the traceback that the driver prints.
+_RAY_WORKER = re.compile(r"ip=([\w.:]+), pid=(\d+)\) world_rank=(\d+)")
+_RAY_TASK = re.compile(r"ray::\S+ ?\(pid=(\d+), ip=([\w.:]+)")
+_NCCL = re.compile(r"^([A-Za-z][\w.-]*):\d+:\d+ \[\d+\] (?:\S+ )?NCCL ")
 _TEE = re.compile(r"^\[(?!rank\d)[A-Za-z_]\w*?\d+\]:\s?")
 _LABEL = re.compile(r"^\s{0,6}(\d{1,6}): ?")
 _PID = re.compile(r"^\[\d{3,}\] (?=\[rank\d)")
@@ -60,6 +64,10 @@ class LineSplitter:
     def __init__(self) -> None:
         self._is_labelled = False
         self._hosts: set[str] = set()
+        # Ranks of Ray's workers, by address and process.
+        self._ray_ranks: dict[tuple[str, str], int] = {}
+        # Rank and address of the worker whose traceback the driver prints.
+        self._ray_task = (-1, "")
 
     def split(self, line: str) -> list[LogLine]:
         """Return the states of one line, each without its marks."""
@@ -74,13 +82,24 @@ class LineSplitter:
             rank, text = int(mark[1]), text[mark.end() :]
         elif mark := _RAY.match(text):
             source, node, text = mark[1], mark[2] or "", text[mark.end() :]
+            rank = self._ray_ranks.get((node, source), -1)
         elif mark := self._label(text):
             rank, text = int(mark[1]), text[mark.end() :]
         elif mark := self._host(text):
             node, text = mark[1], text[mark.end() :]
         text = _TIME.sub("", text, count=1)
         text = _PID.sub("", _TEE.sub("", text, count=1), count=1)
+        if worker := _RAY_WORKER.search(text):
+            self._ray_ranks[worker[1], worker[2]] = int(worker[3])
+        elif task := _RAY_TASK.search(text):
+            self._ray_task = (self._ray_ranks.get((task[2], task[1]), -1), task[2])
+        elif not text:
+            self._ray_task = (-1, "")
+        if not node and (reporter := _NCCL.match(text)):
+            node = reporter[1]
         source = source or (str(rank) if rank >= 0 else node)
+        if not source:
+            rank, node = self._ray_task
         return [LogLine(part, source, rank, node) for part in _INNER_HEADER.split(text)]
 
     def _label(self, text: str) -> re.Match[str] | None:

@@ -26,6 +26,7 @@ _FRAME = re.compile(r'  File "(.*)", line (\d+|\?\?\?) in (.*)')
 _SCRIPT = (" <module>", " _run_module_as_main")
 _LIBRARY = re.compile(
     r"/(?:site|dist)-packages/|/lib(?:64)?/python\d|/lib/pypy|^<|\.zip/|/prelude/clusterrun_"
+    r"|/bin/(?:torchrun|accelerate|deepspeed|horovodrun|ray):"
 )
 # Python's own library, in which a thread that waits makes no call of torch.
 _PYTHONS_OWN = re.compile(r"/lib(?:64)?/python\d[\d.]*/(?!site-packages/|dist-packages/)")

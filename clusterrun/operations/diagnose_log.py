@@ -14,7 +14,7 @@ from clusterrun.diagnosis.job_log import JobLog, LogError
 from clusterrun.diagnosis.verdict import Diagnosis, Verdict
 from clusterrun.model.errors import BadInput, NoSuchRun
 from clusterrun.model.frozen import frozen, replace
-from clusterrun.model.size import gibibytes
+from clusterrun.model.size import sized
 from clusterrun.operations.context import Context, Tell, quiet
 from clusterrun.operations.find_run import not_a_run
 from clusterrun.slurm.foreign_job import ForeignJob
@@ -234,8 +234,8 @@ class _BoundedReader:
             elif (now := self._clock()) < self._until:
                 if now >= self._tell_at:
                     self._tell_at = now + TELL_SECONDS
-                    of_all = f" of {gibibytes(size)}" if is_seekable else ""
-                    self._tell(f"searching {path}: {gibibytes(total)}{of_all}")
+                    of_all = f" of {sized(size)}" if is_seekable else ""
+                    self._tell(f"searching {path}: {sized(total)}{of_all}")
                 self._search(lines, oldest)
                 scanned += len(oldest)
             elif is_seekable and size - total > WHOLE_CHUNKS * CHUNK:
@@ -332,14 +332,14 @@ def _limited(diagnosis: Diagnosis, files: Sequence[ReadFile]) -> Diagnosis:
         return diagnosis
     remedy = f"search the rest in parts: tail -c 4G FILE | clusterrun diagnose --log -; {diagnosis.remedy}"
     return replace(
-        diagnosis, message=f"{diagnosis.message}, but {gibibytes(skipped)} were not read", remedy=remedy
+        diagnosis, message=f"{diagnosis.message}, but {sized(skipped)} were not read", remedy=remedy
     )
 
 
 def _not_read(files: Sequence[ReadFile]) -> Iterator[str]:
     for file in files:
         if file.scanned or file.skipped:
-            text = f"{file.path} has {gibibytes(file.size)}: its beginning and end were read"
+            text = f"{file.path} has {sized(file.size)}: its beginning and end were read"
             if file.scanned:
-                text += f", {gibibytes(file.scanned)} between them were only searched for errors"
-            yield text + (f", {gibibytes(file.skipped)} were not read" if file.skipped else "")
+                text += f", {sized(file.scanned)} between them were only searched for errors"
+            yield text + (f", {sized(file.skipped)} were not read" if file.skipped else "")

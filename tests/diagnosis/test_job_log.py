@@ -337,6 +337,76 @@ EXPECTED = {
     "errors-named-in-passing": Answer("-", (), ("no error",), "", (), False),
     "logger-exception": Answer("-", (), ("PytorchStreamWriter failed",), "ckpt.py:52", (), False),
     "quota": Answer("espnet/espnet#1185", (), ("Disk quota exceeded",), "trainer.py:412", (), False),
+    "srun-labelled-missing-shard": Answer(
+        "-", (5,), ("FileNotFoundError",), "shards.py:66", ("tcn413",), False
+    ),
+    "torchrun-oom-and-second-agent": Answer("-", (3,), ("CUDA out of memory",), "blocks.py:91", (), False),
+    "lightning-zombies-behind-bar": Answer(
+        "Nixtla/neuralforecast#1291", (2,), ("KeyError: 'TS_0417'",), "tomo_data.py:143", (), False
+    ),
+    "accelerate-no-pad-token": Answer(
+        "-", (2,), ("ValueError: Asking to pad",), "run_sft.py:240", ("a100-07",), False
+    ),
+    "deepspeed-oom-in-batch-step": Answer(
+        "deepspeedai/DeepSpeed#3232", (), ("memory ran out", "--mem"), "", (), False
+    ),
+    "watchdog-one-rank-silent": Answer("NVIDIA/Megatron-LM#1207", (4,), ("ALLREDUCE", "8211"), "", (), False),
+    "megatron-index-assertion": Answer(
+        "-",
+        (1,),
+        ("device-side assert", "vocabulary"),
+        "language_model_embedding.py:118",
+        ("dgx-a07",),
+        False,
+    ),
+    "hydra-target-in-all-ranks": Answer("-", (0, 1, 2, 3), ("modes_y",), "launch.py:57", ("r05n12",), False),
+    "ray-train-by-the-driver": Answer(
+        "ray-project/ray#53123", (1,), ("ZeroDivisionError",), "ray_fit.py:74", ("10.4.0.18",), False
+    ),
+    "node-failure-long-run": Answer("-", (), ("node hgx-b14 failed",), "", ("hgx-b14",), False),
+    "preempted-short": Answer("-", (), ("preempted", "--requeue"), "", (), False),
+    "time-limit-and-own-handler": Answer("-", (), ("time limit", "--time"), "", (), False),
+    "segfault-two-threads": Answer("-", (2,), ("Segmentation fault",), "pdbset.py:58", ("cn78",), False),
+    "bus-error-chain-in-container": Answer(
+        "NVIDIA/Megatron-LM#878",
+        (0,),
+        ("Bus error", "--shm-size"),
+        "engine_pretrain.py:39",
+        ("dgx09",),
+        False,
+    ),
+    "driver-too-old-warned-first": Answer(
+        "-", (4,), ("driver on your system is too old",), "train.py:19", ("v100-3",), False
+    ),
+    "port-taken-torchrun-static": Answer(
+        "-", (0,), ("ddress already in use", "another port"), "", ("g11",), False
+    ),
+    "quota-while-handling": Answer("-", (0,), ("Disk quota exceeded",), "callbacks.py:27", ("ac-05",), False),
+    "stale-file-handle": Answer(
+        "huggingface/transformers#9732", (7,), ("Stale file handle",), "ckpt.py:112", ("cnode07",), False
+    ),
+    "no-error-cache-miss": Answer("-", (), ("went on",), "", (), False),
+    "no-error-words-of-errors": Answer("-", (), ("no error in it",), "", (), False),
+    "two-attempts-appended": Answer(
+        "-", (0, 1), ("KeyError: 'optim'", "2 attempts"), "train.py:77", (), False
+    ),
+    "rich-traceback-frames": Answer(
+        "-", (3,), ("shapes cannot be multiplied",), "spectro.py:31", ("bee02",), False
+    ),
+    "wandb-permission": Answer("-", (0,), ("403", "WANDB_MODE=offline"), "train_sat.py:61", ("sat1",), False),
+    "hub-not-reached": Answer(
+        "-", (0, 1), ("couldn't connect", "HF_HUB_OFFLINE"), "sft.py:29", ("nid005012",), False
+    ),
+    "ib-completion-of-one-node": Answer("NVIDIA/nccl#1405", (10,), ("NET/IB",), "", ("n17",), False),
+    "logger-marks-and-nan": Answer("-", (9,), ("FloatingPointError",), "trainer.py:418", ("cgpu04",), False),
+    "glibc-of-extension": Answer("-", (1,), ("GLIBC_2.29",), "train.py:5", ("gpua042",), False),
+    "ddp-unused-parameters": Answer(
+        "-", (1,), ("finished reduction", "find_unused_parameters"), "ddp_moe.py:99", ("w3",), False
+    ),
+    "mpirun-floating-point": Answer("-", (6,), ("signal 8",), "", ("compute-0-3",), False),
+    "labelled-between-retries": Answer(
+        "-", (11,), ("BoundsCheckError",), "aurora_ft.py:290", ("x3005c0s13b0n0",), False
+    ),
 }
 
 
