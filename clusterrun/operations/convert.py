@@ -36,7 +36,7 @@ def convert_file(path: str, arguments: tuple[str, ...] = ()) -> Conversion:
         raise BadInput(
             f"{path} cannot be read as a batch script", "name a text file, or - for standard input"
         )
-    return convert(text, lambda name: _read(os.path.join(folder, name)) or "", arguments or None)
+    return convert(text, lambda name: _read(os.path.join(folder, name)) or "", arguments or None, path)
 
 
 def _read(path: str) -> str | None:

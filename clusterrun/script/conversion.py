@@ -30,6 +30,7 @@ from clusterrun.script.shell_source import ShellSource
 _SEPARATE = ("hetjob", "packjob")
 # Options of a step that say something else than those of its job, which has more.
 _OF_JOB = ("time", "cpus-per-rank", "partition", "account", "mem")
+_VISIBLE = re.compile(r"\bCUDA_VISIBLE_DEVICES=(\S*)")
 _TASKS = ("nodes", "ntasks", "ntasks-per-node", "tasks-per-node")
 
 
@@ -71,6 +72,7 @@ def convert(
     text: str,
     read_file: Callable[[str], str] = lambda path: "",
     arguments: tuple[str, ...] | None = None,
+    path: str = "SCRIPT",
 ) -> Conversion:
     """Return the conversion of the batch script ``text``.
 
@@ -81,17 +83,41 @@ def convert(
     shebang = text.partition("\n")[0]
     if "\0" in text:
         raise BadInput("the file is not a text", "name a batch script")
-    if shebang.startswith("#!") and not any(os.path.basename(word) in SHELLS for word in shebang[2:].split()):
-        raise BadInput(
-            f"the script is written for {shebang[2:].strip()}, not for a shell",
-            "submit it as it is: clusterrun submit [OPTIONS] SCRIPT, with its #SBATCH options as options",
-        )
-    script = _read(text, read_file, arguments)
+    interpreter = shebang[2:].split() if shebang.startswith("#!") else ["sh"]
+    if not set(SHELLS) & set(map(os.path.basename, interpreter)):
+        return _of_other_language(text, [word for word in interpreter if word[:1] != "-"], path)
+    script = _with_own_gpus(_read(text, read_file, arguments))
     variables = _variables(script)
     options = (*_options(script, variables), *(("setup", line) for line in _setup(script, variables)))
     parts = sorted((*_directive_parts(script), *script.reading.parts), key=lambda part: part.line)
     verb = "sweep" if script.array.values or script.reading.sweeps else "submit"
     return Conversion(verb, options, script.reading.command, tuple(parts))
+
+
+def _of_other_language(text: str, interpreter: list[str], path: str) -> Conversion:
+    """Return the conversion of a script for ``interpreter``: its options, and itself as COMMAND.
+
+    Raises ``BadInput`` for a shell whose language ``convert`` does not read.
+    """
+    program = interpreter[-1]
+    directives = read_directives(text)
+    translated = translate(directives, LaunchCommand(""))
+    needless, refused = dict(translated.needless), dict(translated.refused)
+    reason = "each rank runs it: if it calls srun, give what that starts"
+    parts = [Part(1, f"#!{program}", PartOutcome.OPTION, reason)]
+    for directive in directives:
+        outcome = PartOutcome.NEEDLESS if directive in needless else PartOutcome.OPTION
+        outcome = PartOutcome.UNTRANSLATED if directive in refused else outcome
+        reason = refused.get(directive) or needless.get(directive, "")
+        parts.append(Part(directive.line, directive.text, outcome, reason))
+    conversion = Conversion("submit", translated.options, (program, path), tuple(parts))
+    if program.endswith(("csh", "fish")):
+        line = " ".join(replace(conversion, command=()).words())
+        raise BadInput(
+            f"the script is written for {program}, and convert reads the language of bash and sh",
+            f"write it for bash, or give its program and setup lines to: {line}",
+        )
+    return conversion
 
 
 def _read(text: str, read_file: Callable[[str], str], arguments: tuple[str, ...] | None) -> _Script:
@@ -115,6 +141,33 @@ def _read(text: str, read_file: Callable[[str], str], arguments: tuple[str, ...]
             "clusterrun starts one program in all ranks: let it choose its part by RANK, or submit each part",
         )
     return _Script(directives, array, reading, launch, translate(directives, launch))
+
+
+def _with_own_gpus(script: _Script) -> _Script:
+    """Return ``script`` with as many GPUs for each run of a sweep as a process of its loop sees.
+
+    The loop starts processes at the same time, and gives each its own GPUs of the node.
+    """
+    reading, launch, translated = script.reading, script.launch, script.translated
+    environment = [f"{name}={value}" for name, value in launch.environment]
+    visible = _VISIBLE.search("\n".join((*reading.setup, *environment)))
+    if not (reading.sweeps and reading.in_background and visible and reading.training):
+        return script
+    gpus = visible[1].count(",") + 1
+    options = []
+    for name, value in translated.options:
+        kind, colon, _ = value.rpartition(":")
+        options.append((name, f"{kind}{colon}{gpus}" if name == "gpus" else value))
+    line = next(part.line for part in reading.parts if part.outcome is PartOutcome.COMMAND)
+    part = Part(line, visible[0], PartOutcome.NEEDLESS, "each run has GPUs of its own")
+    setup = tuple(text for text in reading.setup if not _VISIBLE.search(text))
+    kept = tuple(pair for pair in launch.environment if pair[0] != "CUDA_VISIBLE_DEVICES")
+    return replace(
+        script,
+        reading=replace(reading, setup=setup, parts=(*reading.parts, part)),
+        launch=replace(launch, environment=kept),
+        translated=replace(translated, options=tuple(options), gpus_per_node=gpus),
+    )
 
 
 def _variables(script: _Script) -> list[tuple[str, str]]:
@@ -210,7 +263,7 @@ def _sizes(script: _Script) -> tuple[list[tuple[str, str]], bool]:
     options, launch = list(script.translated.options), script.launch
     if script.reading.training is None:
         return options, False
-    if launch.keeps_accelerate:
+    if launch.keeps_accelerate or launch.is_isolated:
         return options, True
     if launch.per_node or launch.rank_launcher or (launch.total and not launch.is_scheduler):
         return options, False

@@ -41,10 +41,12 @@ _WRAPPERS = (
     *("uv", "poetry", "pdm", "pixi", "conda", "mamba", "micromamba", "hatch", "pipenv"),
     *("singularity", "apptainer", "shifter", "podman-hpc", "podman", "docker", "charliecloud", "ch-run"),
 )
-# Wrappers that start a command only with ``run`` or ``exec``.
+# Wrappers that start a command only with ``run`` or ``exec``. Their container lacks the ranks' variables.
 _BUILDERS = ("podman-hpc", "podman", "docker")
 _ASSIGNMENT = re.compile(r"[A-Za-z_]\w*\+?=", re.ASCII)
 _REDIRECTION = re.compile(r"\d*[<>&]+.*")
+# Names of variables for the program that a launcher starts.
+_OF_SCRIPTS = re.compile(r"(?i)python|script|main\b|prog(?:ram)?\b|(?:entry|train_file)")
 _NUMBER = re.compile(r"(?:^|:)(\d+)$", re.ASCII)
 # Launchers whose processes have no GPU unless an option requests it.
 _OF_CPUS = ("srun", "mpirun", "mpiexec", "orterun")
@@ -84,6 +86,10 @@ class LaunchCommand:
     remarks: tuple[str, ...] = ()
     # Options that say where the output goes, as typed.
     outputs: tuple[str, ...] = ()
+    # Options of a step that no rank needs, as typed.
+    needless: tuple[str, ...] = ()
+    # Whether it runs in a container that lacks the variables of ranks: ``command`` holds the launcher.
+    is_isolated: bool = False
     # Launcher whose processes are ranks, '' if there is none. srun and mpirun start any processes.
     rank_launcher: str = ""
 
@@ -114,6 +120,10 @@ def launch_in(arguments: Sequence[str], reads_inline: bool = True) -> LaunchComm
     place = 0
     while place < len(arguments):
         launch = _launch_at(arguments, place, reads_inline)
+        if launch and set(map(os.path.basename, wrapper)) & set(_BUILDERS):
+            whole = LaunchCommand(launch.program, command=arguments[place - len(wrapper) :], is_isolated=True)
+            sizes = {"nodes": launch.nodes, "per_node": launch.per_node, "total": launch.total}
+            return replace(whole, **sizes, environment=tuple(environment))
         if launch:
             command = _wrapped(wrapper, launch.command)
             return replace(launch, command=command, environment=(*environment, *launch.environment))
@@ -123,8 +133,7 @@ def launch_in(arguments: Sequence[str], reads_inline: bool = True) -> LaunchComm
             variable, _, value = word.partition("=")
             environment.append((variable, value))
         elif name in _WRAPPERS:
-            is_build = name in _BUILDERS and not {"run", "exec"} & set(arguments[place + 1 : place + 3])
-            end = None if is_build else _launcher_behind(arguments, place + 1)
+            end = None if is_image_command(arguments[place:]) else _launcher_behind(arguments, place + 1)
             if end is None:
                 return None
             wrapper += arguments[place:end]
@@ -134,6 +143,14 @@ def launch_in(arguments: Sequence[str], reads_inline: bool = True) -> LaunchComm
             return None
         place += 1
     return None
+
+
+def is_image_command(command: Sequence[str]) -> bool:
+    """Return whether ``command`` fetches or builds an image of a container: ``docker pull``."""
+    name = os.path.basename(command[0]) if command else ""
+    if name in ("singularity", "apptainer", "enroot"):
+        return command[1:2] in [(word,) for word in ("pull", "build", "import", "create")]
+    return name in _BUILDERS and not {"run", "exec"} & set(command[1:3])
 
 
 def without_prefix(command: tuple[str, ...]) -> tuple[str, ...]:
@@ -188,6 +205,7 @@ def _launch(program: str, arguments: tuple[str, ...], reads_inline: bool) -> Lau
     ours: list[tuple[str, str]] = []
     untranslated: list[str] = []
     outputs: list[str] = []
+    needless: list[str] = []
     for typed, name, value, option in options:
         role = option.role
         number = int(match[1]) if (match := _NUMBER.search(value)) else 0
@@ -218,7 +236,11 @@ def _launch(program: str, arguments: tuple[str, ...], reads_inline: bool) -> Lau
             ours.append(("srun", f"{name}={value}" if value else name))
         elif role == launcher_options.OWN:
             untranslated.append(typed)
+        elif role == launcher_options.NEEDLESS and program in _OF_CPUS:
+            needless.append(typed)
     remarks = [_LOCAL_RANK[program]] if program in _LOCAL_RANK else []
+    if program in ("mpirun", "mpiexec", "orterun", "horovodrun"):
+        remarks.append("a program that calls MPI (mpi4py, Horovod) sees one process: let it read RANK")
     if is_cpu and max(numbers[launcher_options.TOTAL], numbers[launcher_options.PER_NODE]) > 1:
         remarks.append("with --cpu and without MPI, accelerate starts one process; the line starts all")
     launch = LaunchCommand(
@@ -235,7 +257,8 @@ def _launch(program: str, arguments: tuple[str, ...], reads_inline: bool) -> Lau
         tuple(untranslated),
         tuple(remarks),
         tuple(outputs),
-        "" if program in _OF_CPUS else program,
+        tuple(needless),
+        rank_launcher="" if program in _OF_CPUS else program,
     )
     inner = launch_in(command, reads_inline) if command and not is_module else None
     if inner is None and reads_inline:
@@ -272,7 +295,9 @@ def joined(outer: LaunchCommand, inner: LaunchCommand) -> LaunchCommand:
         untranslated=(*outer.untranslated, *inner.untranslated),
         remarks=(*outer.remarks, *inner.remarks),
         outputs=(*outer.outputs, *inner.outputs),
+        needless=(*outer.needless, *inner.needless),
         rank_launcher=outer.rank_launcher or inner.rank_launcher,
+        is_isolated=inner.is_isolated,
     )
 
 
@@ -321,9 +346,11 @@ def _is_open_option(arguments: Sequence[str], place: int, program: str) -> bool:
     """Return whether a variable stands for options of ``program``: a program or a script follows it."""
     if not re.match(r"\$\{?\w+(?:\[[@*]\])?\}?$", arguments[place], re.ASCII):
         return False
-    if re.search(r"(?i)python|script", arguments[place]):
+    if _OF_SCRIPTS.search(arguments[place]):
         return False
     for word in arguments[place + 1 :]:
+        if word.startswith("$") and _OF_SCRIPTS.search(word):
+            return True
         name = os.path.basename(word)
         if word == "-m" or word.endswith((".py", ".sh")) or PYTHON.fullmatch(name) or name in PROGRAMS:
             return True
@@ -379,6 +406,8 @@ def instead(spec: JobSpec, launch: LaunchCommand, verb: str = "submit") -> str:
     nodes = launch.nodes if spec.nodes == 1 and launch.nodes else spec.nodes
     environment = (*spec.environment, *launch.environment)
     sized = replace(spec, nodes=nodes, command=launch.command, environment=environment)
+    if launch.is_isolated:
+        sized = replace(sized, per_node=True)
     per_node = launch.per_node or launch.total // nodes
     if per_node and not (spec.gpus or spec.ranks_per_node):
         field = "ranks_per_node" if launch.on_cpus else "gpus"

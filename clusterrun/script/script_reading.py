@@ -18,6 +18,7 @@ from clusterrun.script.launch_commands import (
     ACTIVATORS,
     SETUP_COMMANDS,
     LaunchCommand,
+    is_image_command,
     joined,
     launch_in,
     without_python,
@@ -59,6 +60,8 @@ _LOOP = re.compile(r"(?:for|while|until)\b")
 _MOST_DEPTH = 6
 _NODE_NAMES = ("-w", "--nodelist")
 _RUNS_OF_A_LOOP = "each is a run of its own, one after another; one that fails does not end the others"
+_OF_STEP = "clusterrun starts the ranks in a step of its own"
+_RUNS_AT_ONCE = "each is a run of its own, and asks for all CPUs and memory of the line"
 _IN_LOGS = "clusterrun logs shows the output"
 _END_IS_REPORTED = "clusterrun reports the end of the run"
 
@@ -200,8 +203,7 @@ def _candidates(scope: _Scope) -> Iterator[_Candidate]:
             if launch and launch.program not in ("sbatch", "salloc"):
                 in_ranks = replace(scope, in_ranks=True)
                 inner = _started(in_ranks, launch.command, command, statement.line)
-                is_helper = not launch.command or os.path.basename(launch.command[0]) in _HELPERS
-                if not is_helper and (inner is None or inner.training):
+                if not _is_helper(launch) and (inner is None or inner.training):
                     kind = TrainingKind.LAUNCHED
             else:
                 launch = _plain_launch(names)
@@ -321,7 +323,7 @@ def _block_reading(candidate: _Candidate, inner: Reading) -> Reading:
         statement.loop in reads or any(placeholder in word for word in inner.command)
     ):
         sweeps = ((statement.loop, ",".join(statement.loop_values)), *sweeps)
-        outcome, reason = PartOutcome.OPTION, "" if inner.in_background else _RUNS_OF_A_LOOP
+        outcome, reason = PartOutcome.OPTION, _RUNS_AT_ONCE if inner.in_background else _RUNS_OF_A_LOOP
     elif _is_of_every_node(candidate, placeholder):
         outcome, reason = PartOutcome.NEEDLESS, "clusterrun starts the ranks of every node"
     elif statement.kind in ("compound_statement", "subshell"):
@@ -376,8 +378,10 @@ def _command_reading(scope: _Scope, candidate: _Candidate) -> Reading:
             if option.startswith("$"):
                 reason = f"options of {launch.program} that only running the script shows"
             parts.append(Part(line, option, PartOutcome.UNTRANSLATED, reason))
-        parts += [Part(line, launch.program, PartOutcome.NEEDLESS, remark) for remark in launch.remarks]
+        parts += [Part(line, launch.program, PartOutcome.OPTION, remark) for remark in launch.remarks]
         parts += [Part(line, option, PartOutcome.NEEDLESS, _IN_LOGS) for option in launch.outputs]
+        if launch.needless:
+            parts.append(Part(line, " ".join(launch.needless), PartOutcome.NEEDLESS, _OF_STEP))
         once = _evaluated_once(scope, launch, training.command)
         reading = Reading(
             command=_command(scope, launch, training.command, once),
@@ -618,14 +622,14 @@ def _facts(scope: _Scope, statement: Statement, needed: set[str], read_by_setup:
         and any(is_launcher_text(constants[name]) for name in statement.sets & set(constants)),
         requeues=(names == ("trap",) or is_function) and "requeue" in text,
         launches=not is_function
-        and any(
-            launch.command
-            and os.path.basename(launch.command[0]) not in _HELPERS
-            and not _is_one_task(launch)
-            for launch in launches
-            if launch
-        ),
+        and any(not (_is_helper(launch) or _is_one_task(launch)) for launch in launches if launch),
     )
+
+
+def _is_helper(launch: LaunchCommand) -> bool:
+    """Return whether a launcher starts no program that trains."""
+    command = launch.command
+    return not command or os.path.basename(command[0]) in _HELPERS or is_image_command(command)
 
 
 def _function_name(statement: Statement) -> str:

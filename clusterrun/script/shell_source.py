@@ -21,8 +21,8 @@ _SPECIAL = "*?[~{"
 _DOLLAR = "\ue024"
 _NAME = re.compile(r"\$\{?([A-Za-z_]\w*)", re.ASCII)
 _ASSIGNED = re.compile(r"\b([A-Za-z_]\w*)\+?=", re.ASCII)
-# A command whose output is part of a value; ``$((`` is arithmetic.
-_COMMAND = re.compile(r"\$\((?!\()|`")
+# A command whose output, or a process whose number or result, is part of a value; ``$((`` is arithmetic.
+_COMMAND = re.compile(r"\$\((?!\()|`|\$[!?]")
 # A word of an unquoted value. The shell does not split inside an expansion.
 _SPLIT = re.compile(r"(?:\$\(\(.*?\)\)|\$\([^()]*\)|`[^`]*`|\$\{[^}]*\}|\S)+", re.DOTALL)
 # A part of a launcher's command line.
@@ -182,7 +182,8 @@ class ShellSource:
                 continue
             inner = list(_below(node))
             behind = node.next_sibling
-            sets = frozenset(self._names(inner, sets=True))
+            document = self._document(node)
+            sets = frozenset((*self._names(inner, sets=True), *(document[:1] if document else ())))
             before = self.constants
             if node.type in _WITH_BODIES:
                 # A loop may run again after it has set these.
@@ -226,6 +227,9 @@ class ShellSource:
                     self.constants[name] = value
             if not assignments:
                 forgotten = set()  # ``export NAME`` keeps its value
+        if (document := self._document(node)) and not self._changes(document[1], node):
+            forgotten.discard(document[0])
+            self.constants[document[0]] = document[1]
         if node.type == "unset_command":
             forgotten |= {self._text(part) for part in inner if part.type == "variable_name"}
         if node.type == "command" and self._text(node).split()[0] == "shift" and self.arguments is not None:
@@ -247,6 +251,8 @@ class ShellSource:
             children = [child for child in value_node.named_children if child.type != "comment"]
             elements = [self._values(child) for child in children]
             value = tuple(part for values in elements for part in values)
+        elif document := self._printed_document(value_node):
+            value = document[1]
         elif value_node.type in ("command_substitution", "arithmetic_expansion"):
             value = None
         else:
@@ -258,9 +264,48 @@ class ShellSource:
                 value = (*before, *value)
             else:
                 value = before + value if isinstance(before, str) and isinstance(value, str) else None
-        changing = frozenset(name for name, place in self._last_set.items() if place >= node.start_byte)
-        is_known = value is not None and name.isidentifier() and not _reads(value, changing)
+        is_known = value is not None and name.isidentifier() and not self._changes(value, node)
         return name, value if is_known else None
+
+    def _changes(self, value: Constant, node: tree_sitter.Node) -> bool:
+        """Return whether ``value`` reads the output of a command, a process or a variable that ``node`` or a
+        later statement sets."""
+        changing = frozenset(name for name, place in self._last_set.items() if place >= node.start_byte)
+        return _reads(value, changing)
+
+    def _printed_document(self, node: tree_sitter.Node) -> tuple[str, str] | None:
+        """Return ``cat`` and the text of a value ``$(cat <<EOF …)``; None for other values."""
+        if node.type == "string" and len(node.named_children) == 1 and self._text(node)[1:3] == "$(":
+            node = node.named_children[0]
+        if node.type != "command_substitution" or len(node.named_children) != 1:
+            return None
+        document = self._document(node.named_children[0])
+        return document if document and document[0] == "cat" else None
+
+    def _document(self, node: tree_sitter.Node) -> tuple[str, str] | None:
+        """Return the variable that ``read -d '' NAME <<EOF`` sets, or ``cat``, and the text of the document.
+
+        None: ``node`` is something else.
+        """
+        if node.type != "redirected_statement" or len(node.named_children) != 2:
+            return None
+        command, document = node.named_children
+        texts = self._text(command).split()
+        is_read = texts[0] == "read" and any(re.fullmatch(r"-r?d", text) for text in texts)
+        if document.type != "heredoc_redirect" or not (is_read or texts == ["cat"]):
+            return None
+        parts = {child.type: child for child in document.named_children}
+        if not {"heredoc_start", "heredoc_body"} <= set(parts):
+            return None
+        body, is_raw = parts["heredoc_body"], set(self._text(parts["heredoc_start"])) & set("'\"\\")
+        text = self._text(body)
+        if is_raw:
+            text = text.replace("$", _DOLLAR)
+        else:
+            text = self._expanded(body, body.start_byte, body.end_byte)
+        if self._text(document).startswith("<<-"):
+            text = re.sub(r"(?m)^\t+", "", text)
+        return texts[-1], text.rstrip("\n")
 
     def _places_of_last_set(self, root: tree_sitter.Node) -> dict[str, int]:
         """Return the place at which each variable is set, or read from a file, for the last time."""
@@ -393,18 +438,28 @@ class ShellSource:
 
     def _string(self, node: tree_sitter.Node) -> tuple[str, ...]:
         expansions = [child for child in node.named_children if child.type in _EXPANSIONS]
-        value, place = "", node.start_byte + 1
-        for expansion in expansions:
-            part = self._constant(expansion)
-            is_whole = expansion.start_byte == place and expansion.end_byte == node.end_byte - 1
-            if isinstance(part, tuple) and len(expansions) == 1 and is_whole:
+        if (
+            len(expansions) == 1
+            and expansions[0].end_byte - expansions[0].start_byte == len(node.text or "") - 2
+        ):
+            part = self._constant(expansions[0])
+            if isinstance(part, tuple):
                 return part
+        return (self._expanded(node, node.start_byte + 1, node.end_byte - 1),)
+
+    def _expanded(self, node: tree_sitter.Node, start: int, end: int) -> str:
+        """Return the text between two places of ``node``, with the values of the variables in it."""
+        value, place = "", start
+        for expansion in node.named_children:
+            if expansion.type not in _EXPANSIONS:
+                continue
+            part = self._constant(expansion)
             # The grammar counts white space before an expansion as a part of it.
             source = self._text(expansion)
             value += self._between(place, expansion.start_byte) + source[: len(source) - len(source.lstrip())]
             value += part if isinstance(part, str) else source.lstrip()
             place = expansion.end_byte
-        return (value + self._between(place, node.end_byte - 1),)
+        return value + self._between(place, end)
 
     def _between(self, start: int, end: int) -> str:
         """Return the text between two places of a string in double quotes."""

@@ -54,7 +54,16 @@ class Facts:
         if self.is_exported:
             return False
         is_local = self.statement.text.startswith(("local ", "declare -a ", "declare -A "))
-        return self.statement.kind == "variable_assignment" or is_local
+        is_document = self.statement.kind == "redirected_statement" and self.name == "read"
+        return self.statement.kind == "variable_assignment" or is_local or is_document or self._only_sets
+
+    @property
+    def _only_sets(self) -> bool:
+        """Return whether it is a condition or a loop that does nothing but set variables of its shell."""
+        statement = self.statement
+        names = {command.names[0] for command in statement.commands if command.names}
+        is_block = bool(statement.bodies and statement.sets)
+        return is_block and names <= {"test", "true", ":", *PRINTS} and not _EXPORTS.search(statement.text)
 
     @property
     def name(self) -> str:
@@ -86,6 +95,7 @@ class Rule:
 _SIGNALS_OF_A_TRAP = re.compile(
     r"\b(?:SIG)?(?:TERM|INT|USR[12]|HUP|QUIT|ALRM|CONT)\b|\s(?:1|2|3|10|12|14|15)\b"
 )
+_EXPORTS = re.compile(r"\b(?:export|declare|typeset|readonly|local)\b")
 ALLEXPORT = re.compile(r"set\s+([-+])(?:a\b|o\s+allexport)")
 _NEEDLESS, _UNTRANSLATED = PartOutcome.NEEDLESS, PartOutcome.UNTRANSLATED
 
@@ -116,12 +126,12 @@ RULES = (
     Rule(
         lambda facts: facts.is_assignment and not facts.is_read and facts.is_constant,
         _NEEDLESS,
-        "its value is in the line",
+        "its value is in the line, as far as it is needed",
     ),
     Rule(
         lambda facts: not facts.is_read and (facts.is_assignment or facts.sets_launcher),
         _NEEDLESS,
-        "only the launcher reads it",
+        "nothing that is in the line reads it",
     ),
     Rule(
         lambda facts: facts.is_assignment and "=(" in facts.statement.text and not facts.is_read_by_setup,
@@ -173,7 +183,7 @@ RULES = (
     Rule(
         lambda facts: facts.launches,
         _UNTRANSLATED,
-        "it trains too: submit it as a run of its own, and this one with --after RUN",
+        "it starts ranks or tasks too: submit it as a run of its own, and this one with --after RUN",
     ),
     # ``eval "$(conda shell.bash hook)"`` prepares the shell.
     Rule(

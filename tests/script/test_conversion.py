@@ -129,6 +129,10 @@ def test_a_script_becomes_a_line(lines: str, line: str) -> None:
         ("for lr in 0.1 1; do python t.py $lr; done", "--set lr=0.1,1 --at-most 1 t.py '{lr}'"),
         ("for i in {1..3}; do srun python t.py $i; done", "--set i=1,2,3 --at-most 1 t.py '{i}'"),
         ("for i in 1 2; do srun python t.py $i & done\nwait", "--set i=1,2 t.py '{i}'"),
+        (
+            "#SBATCH --gres=gpu:a100:2\nfor i in 0 1; do CUDA_VISIBLE_DEVICES=$i python t.py $i & done\nwait",
+            "--gpus a100:1 --set i=0,1 t.py '{i}'",
+        ),
     ],
 )
 def test_an_array_or_a_loop_becomes_a_sweep(lines: str, line: str) -> None:
@@ -156,6 +160,7 @@ def test_a_script_that_the_command_starts_is_read_too() -> None:
         ("#SBATCH --uid=7\nsrun python t.py", "#SBATCH --uid=7"),
         ("#SBATCH --array=$N\nsrun python t.py", "#SBATCH --array=$N"),
         ("srun python t.py\npython evaluate.py", "python evaluate.py"),
+        ("if a; then R=$(f); fi\ntorchrun $R $MAIN -x", "$R"),
         ("if [ $X ]; then srun python t.py; fi", "if [ $X ]; then srun python t.py; fi"),
         ("srun python a.py\nsrun python t.py", "srun python a.py"),
         ("tensorboard --logdir x &\nsrun python t.py", "tensorboard --logdir x"),
@@ -171,12 +176,20 @@ def test_what_has_no_translation_is_named(lines: str, text: str) -> None:
     assert [part.text for part in converted(lines).untranslated if part.text.startswith(text)]
 
 
-@pytest.mark.parametrize(
-    "text", ["#!/usr/bin/perl\nprint 1;\n", "#!/home/josh/env/bin/python\nx = 1\n", "\x7fELF\0"]
-)
-def test_a_script_of_another_language_is_refused(text: str) -> None:
+def test_a_script_of_another_language_is_the_command() -> None:
+    text = "#!/home/josh/env/bin/python\n#SBATCH --gres=gpu:2 --uid=7\nx = 1\n"
+    conversion = convert(text, path="job.py")
+    assert typed(conversion) == "submit --gpus 2 /home/josh/env/bin/python job.py"
+    assert [part.text for part in conversion.untranslated] == ["#SBATCH --uid=7"]
+    assert typed(convert("#!/usr/bin/env -S perl -w\nprint 1;\n")) == "submit perl SCRIPT"
+
+
+def test_a_script_of_a_shell_that_is_not_read_is_refused_with_its_options() -> None:
+    with pytest.raises(BadInput) as caught:
+        convert("#!/bin/tcsh\n#SBATCH -N2 -t 5\nsrun python t.py\n")
+    assert "clusterrun submit --nodes 2 --time 5 COMMAND" in caught.value.remedy
     with pytest.raises(BadInput):
-        convert(text)
+        convert("\x7fELF\0")
 
 
 def test_the_line_is_one_shell_command() -> None:
@@ -215,6 +228,20 @@ def test_the_rows_of_the_page_say_what_convert_prints(launcher: str) -> None:
         ),
         ("C='python t.py'\neval $C", "t.py"),
         ("docker build -t deepspeed -f f .", "docker build -t deepspeed -f f ."),
+        (
+            "#SBATCH -N2 --gres=gpu:4\nsrun docker pull i\nsrun docker run i torchrun --nproc 4 t.py",
+            "--nodes 2 --gpus 4 --per-node --setup 'srun docker pull i || :' "
+            "docker run i torchrun --nproc 4 t.py",
+        ),
+        (
+            "read -r -d '' c <<E\ncd /x \\\n&& A=1 python t.py\nE\nsrun -n2 bash -c \"${c}\"",
+            "--ranks-per-node 2 bash -c 'cd /x && A=1 python t.py'",
+        ),
+        ("O=$(cat <<E\n-x 1\nE\n)\nsrun python t.py $O", "t.py -x 1"),
+        (
+            "if [ a ]; then R='--standalone'; else R=$(f); fi\nSCRIPT=$(g)\ntorchrun $R $SCRIPT -x",
+            "--setup 'export SCRIPT=$(g)' bash -c 'exec python $SCRIPT -x'",
+        ),
         ("printenv | sort\nsrun python t.py", "t.py"),
         ("srun - python t.py", "- python t.py"),
     ],
