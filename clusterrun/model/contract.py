@@ -82,8 +82,16 @@ MARKER_VARIABLE = "CLUSTERRUN_STEP"
 # The plan of a rehearsed run, for its ranks.
 REHEARSAL_VARIABLE = "CLUSTERRUN_REHEARSAL"
 
+# Git sets them for its hooks. They lead git to that repository, wherever it runs.
+GIT_VARIABLES = (
+    *("GIT_DIR", "GIT_WORK_TREE", "GIT_INDEX_FILE", "GIT_PREFIX", "GIT_COMMON_DIR"),
+    *("GIT_OBJECT_DIRECTORY", "GIT_ALTERNATE_OBJECT_DIRECTORIES"),
+)
 # Inherited variables that would change a new submission. They are dropped before sbatch, with a notice.
-SCRUBBED_PREFIXES = ("SLURM_", "SBATCH_", "SRUN_", "PMIX_", "PMI_", "PET_", "TORCHELASTIC_")
+SCRUBBED_PREFIXES = (
+    *("SLURM_", "SBATCH_", "SRUN_", "PMIX_", "PMI_", "PET_", "TORCHELASTIC_"),
+    *GIT_VARIABLES,
+)
 
 KEPT_VARIABLES = ("SLURM_CONF", "SLURM_CONF_SERVER")
 

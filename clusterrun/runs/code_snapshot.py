@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import glob
 import os
 import stat
 from collections.abc import Iterable, Iterator, Sequence
+from contextlib import suppress
 
 from clusterrun import system
+from clusterrun.model import contract
 from clusterrun.model.errors import BadInput
 from clusterrun.model.frozen import frozen, replace
 from clusterrun.runs.private_files import new_folder, refusal, write_whole
@@ -32,8 +35,7 @@ class Data:
 
     files: int = 0
     size: int = 0
-    largest: str = ""
-    largest_size: int = 0
+    names: tuple[str, ...] = ()  # ignored files, then ignored folders with a slash
 
 
 @frozen
@@ -83,9 +85,8 @@ class Snapshot:
         if self.ignored.files:
             data = self.ignored
             count = f"{MOST} files or more" if data.files >= MOST else _count(data.files, "file")
-            largest = f"the largest is {data.largest}, {_size(data.largest_size)}"
             yield (
-                f"not in the copy: {count} that git ignores ({_size(data.size)}; {largest}):"
+                f"not in the copy: {count} that git ignores ({_size(data.size)}; {_some(data.names)}):"
                 " no relative path leads to them; --snapshot-include PATH takes them along"
             )
 
@@ -174,15 +175,23 @@ def look(cwd: str, include: Iterable[str] = ()) -> Snapshot:
         return _whole_folder(cwd)
     snapshot = _with_repository(Snapshot(top, (), 0), "")
     ignored = _ignored(top)
+    for entry in ignored:  # setuptools keeps the links of a strict editable install in an ignored folder
+        included += glob.glob(os.path.join(glob.escape(os.path.join(top, entry)), "__editable__.*"))
     chosen = [entry for path in included for entry in _ignored_below(os.path.relpath(path, top), ignored)]
     for entry in dict.fromkeys(chosen):
         snapshot = _with_ignored(snapshot, entry)
-    modules = [entry for entry in ignored if entry.endswith(_MODULES) and not _is_noise(entry)]
-    snapshot = _copied(snapshot, [entry for entry in modules if entry not in chosen])
-    chosen += modules
     environments = [
         entry for entry in ignored if _is_environment(os.path.join(top, entry)) and entry not in chosen
     ]
+    code = [  # modules, and links: a copied link leads to the data of the original
+        entry
+        for entry in ignored
+        if (entry.endswith(_MODULES) or os.path.islink(os.path.join(top, entry)))
+        and not _is_noise(entry)
+        and entry not in environments
+    ]
+    snapshot = _copied(snapshot, [entry for entry in code if entry not in chosen])
+    chosen += code
     return replace(
         snapshot,
         commit=_commit(top),
@@ -214,7 +223,9 @@ def _git(folder: str, *args: str, absent: int = 0) -> str:
 
     Raise ``BadInput`` or ``ProgramMissing``.
     """
-    result = system.run(("env", "LC_ALL=C", "GIT_OPTIONAL_LOCKS=0", "git", *args), GIT_SECONDS, cwd=folder)
+    without = [option for name in contract.GIT_VARIABLES for option in ("-u", name)]
+    argv = ("env", *without, "LC_ALL=C", "GIT_OPTIONAL_LOCKS=0", "git", *args)
+    result = system.run(argv, GIT_SECONDS, cwd=folder)
     if result.code == 127:
         raise system.ProgramMissing("the program 'git' was not found")
     if result.code not in (0, absent):
@@ -298,32 +309,31 @@ def _with_ignored(snapshot: Snapshot, entry: str) -> Snapshot:
 
 def _weigh_ignored(root: str, ignored: Iterable[str], chosen: Sequence[str]) -> Data:
     """Return the ignored files that ranks may miss, except caches, environments and hidden files."""
-    data = Data()
-    for name in _ignored_data(root, ignored):
-        if any(_is_within(name, entry) for entry in chosen):
-            continue
-        try:
-            size = os.lstat(os.path.join(root, name)).st_size
-        except OSError:
-            size = 0
-        data = replace(data, files=data.files + 1, size=data.size + size)
-        if size >= data.largest_size:
-            data = replace(data, largest=name, largest_size=size)
-        if data.files >= MOST:
-            break
-    return data
-
-
-def _ignored_data(root: str, ignored: Iterable[str]) -> Iterator[str]:
-    """Yield the ignored files, except caches, environments and hidden files."""
+    files, size = 0, 0
+    names: list[str] = []
     for entry in ignored:
-        path = os.path.join(root, entry)
-        if _is_noise(entry) or _is_environment(path):
-            continue
-        if not os.path.isdir(path):
-            yield entry
-        else:
-            yield from (os.path.join(entry, name) for name in _walk(path) if not _is_noise(name))
+        before = files
+        for name in _ignored_data(root, entry):
+            if files >= MOST:
+                break
+            if not any(_is_within(name, included) for included in chosen):
+                files += 1
+                with suppress(OSError):
+                    size += os.lstat(os.path.join(root, name)).st_size
+        if files > before:
+            names.append(entry + "/" if os.path.isdir(os.path.join(root, entry)) else entry)
+    return Data(files, size, tuple(sorted(names, key=lambda name: name.endswith("/"))))
+
+
+def _ignored_data(root: str, entry: str) -> Iterator[str]:
+    """Yield the files of an ignored file or folder, except caches, environments and hidden files."""
+    path = os.path.join(root, entry)
+    if _is_noise(entry) or _is_environment(path):
+        return
+    if not os.path.isdir(path):
+        yield entry
+    else:
+        yield from (os.path.join(entry, name) for name in _walk(path) if not _is_noise(name))
 
 
 def _is_environment(path: str) -> bool:
@@ -331,9 +341,11 @@ def _is_environment(path: str) -> bool:
 
 
 def _is_noise(name: str) -> bool:
-    parts = name.split("/")
-    hidden = any(part.startswith(".") or part in _NEVER or part.endswith(".egg-info") for part in parts)
-    return hidden or name.endswith(".pyc")
+    for part in name.split("/"):
+        is_hidden = part.startswith(".") and not part.startswith(".env")  # python-dotenv and direnv read .env*
+        if is_hidden or part in _NEVER or part.endswith(".egg-info"):
+            return True
+    return name.endswith(".pyc")
 
 
 class TooMuch(BadInput):

@@ -141,15 +141,52 @@ def with_data(tmp_path: Path) -> Path:
 CODE = {".gitignore", "train.py", "data/small/prepare.py"}
 
 
-def test_what_git_ignores_is_counted_and_the_largest_is_named(with_data: Path) -> None:
+def test_what_git_ignores_is_counted_and_named_files_first(with_data: Path) -> None:
     snapshot = look(str(with_data))
     assert set(snapshot.files) == CODE
     assert list(snapshot.lines())[1:] == [
         "not in the copy: the Python environment env: "
         "ranks use the original, so later changes there reach them",
-        "not in the copy: 4 files that git ignores (10.0 MB; the largest is data/big/train.bin, 5.0 MB): "
+        "not in the copy: 4 files that git ignores "
+        "(10.0 MB; data/small/meta.pkl, data/small/train.bin, data/big/ and 1 more): "
         "no relative path leads to them; --snapshot-include PATH takes them along",
     ]
+    (with_data / ".gitignore").write_text(".env\ndata/\nout/\n.cache/\n")
+    (with_data / ".env").write_text("TOKEN=1\n")
+    assert look(str(with_data)).ignored.names == (".env", "data/", "out/")
+
+
+def test_an_ignored_link_is_a_link_in_the_copy(with_data: Path, tmp_path: Path) -> None:
+    (tmp_path / "scratch").mkdir()
+    (with_data / "inputs").symlink_to("../scratch")
+    with (with_data / ".gitignore").open("a") as file:
+        file.write("inputs\n")
+    snapshot = look(str(with_data))
+    take(snapshot, str(tmp_path / "copy"), str(tmp_path / "note"))
+    assert os.readlink(tmp_path / "copy/inputs") == str(tmp_path / "scratch")
+    assert f"inputs → {tmp_path}/scratch" in str(snapshot) and snapshot.ignored.files == 4
+
+
+def test_the_links_of_a_strict_editable_install_lead_into_the_copy(with_data: Path, tmp_path: Path) -> None:
+    package = with_data / "out/__editable__.pkg-0.1/pkg"
+    package.mkdir(parents=True)
+    (package / "__init__.py").symlink_to(with_data / "train.py")
+    take(look(str(with_data)), str(tmp_path / "copy"), str(tmp_path / "note"))
+    assert os.readlink(tmp_path / "copy/out/__editable__.pkg-0.1/pkg/__init__.py") == str(
+        tmp_path / "copy/train.py"
+    )
+
+
+def test_a_hook_of_git_copies_its_folder_and_leaves_its_repository_alone(
+    project: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    git(tmp_path, "init", "-q", "other")
+    for name, value in {"GIT_DIR": "", "GIT_WORK_TREE": "", "GIT_INDEX_FILE": "/index"}.items():
+        monkeypatch.setenv(name, f"{tmp_path}/other{'/.git' if name == 'GIT_DIR' else value}")
+    snapshot = look(str(project))
+    take(snapshot, str(tmp_path / "copy"), str(tmp_path / "note"))
+    assert "train.py" in snapshot.files and (tmp_path / "copy/.git/HEAD").is_file()
+    assert not (tmp_path / "other/index").exists()
 
 
 @pytest.mark.parametrize(
