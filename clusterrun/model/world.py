@@ -102,6 +102,12 @@ def rank_environment(
     }
 
 
+def own_variables() -> frozenset[str]:
+    """Return the names of ``rank_environment``, which no ``--env`` can set."""
+    lineage = Lineage("", "", "", 0, 0)
+    return frozenset(rank_environment(World(("",), 1), 0, Meeting("", 0), lineage, ""))
+
+
 def node_environment(world: World, node: int, meeting: Meeting, lineage: Lineage) -> dict[str, str]:
     """Return the variables of a launcher that starts the ranks of a node itself (``--per-node``)."""
     return {

@@ -342,7 +342,8 @@ def _is_environment(path: str) -> bool:
 
 def _is_noise(name: str) -> bool:
     for part in name.split("/"):
-        is_hidden = part.startswith(".") and not part.startswith(".env")  # python-dotenv and direnv read .env*
+        # python-dotenv and direnv read .env and .envrc.
+        is_hidden = part.startswith(".") and not part.startswith(".env")
         if is_hidden or part in _NEVER or part.endswith(".egg-info"):
             return True
     return name.endswith(".pyc")

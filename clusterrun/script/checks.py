@@ -14,7 +14,8 @@ from types import MappingProxyType
 from clusterrun import system
 from clusterrun.model.errors import BadInput
 from clusterrun.model.paths import RunPaths
-from clusterrun.model.spec import Cluster
+from clusterrun.model.spec import Cluster, JobSpec
+from clusterrun.model.world import own_variables
 from clusterrun.notify.notify_address import ACCEPTED, APPRISE, read_address, shortened
 from clusterrun.script import quoting
 from clusterrun.script.command_words import check_files, near_file
@@ -31,6 +32,8 @@ def check(
     if not os.path.isdir(cwd):
         raise BadInput(f"{cwd!r} is not a directory", "ranks run in the directory where submit is called")
     check_setup(plan.spec.setup)
+    check_activation(plan.spec.setup, environ)
+    check_environment(plan.spec)
     check_input(plan)
     check_notify(plan.spec.notify, plan.spec.python, run)
     contained = bool(plan.orders.container.image)  # ranks do not use the host's programs
@@ -117,6 +120,41 @@ def check_setup(setup: tuple[str, ...]) -> None:
                 "close what a line leaves open: a quote, a bracket, a here-document, a backslash at its end"
             )
             raise BadInput(problem, remedy)
+
+
+# Commands that may define the shell function ``conda``.
+_DEFINES = re.compile(r"(?:^|[\s;&|({])(?:source|\.|eval|module|ml)\s")
+_ACTIVATES = re.compile(r"(?:^|[;&|({]\s*)(conda|mamba|micromamba) activate\b")
+
+
+def check_activation(setup: tuple[str, ...], environ: Mapping[str, str]) -> None:
+    """Refuse ``conda activate`` if no line before it defines that shell function.
+
+    The function is in the user's interactive shell only, and a batch script does not read ``~/.bashrc``.
+    """
+    before = ""
+    for line in setup:
+        activation = _ACTIVATES.search(line)
+        before += line[: activation.start()] if activation else line + "\n"
+        if not activation:
+            continue
+        program = activation[1]
+        if _DEFINES.search(before) or "BASH_ENV" in environ or f"BASH_FUNC_{program}%%" in environ:
+            return
+        conda = environ.get("CONDA_EXE") or shutil.which("conda", path=environ.get("PATH", os.defpath))
+        prefix = os.path.dirname(os.path.dirname(os.path.realpath(conda))) if conda else "~/miniforge3"
+        hook = f'eval "$({program} shell hook --shell bash)"'
+        definition = f"source {prefix}/etc/profile.d/conda.sh" if program == "conda" else hook
+        message = f"--setup {line!r}: the batch script has no shell function {program}"
+        remedy = f"put a line before it that defines it: --setup {shlex.quote(definition)}"
+        raise BadInput(message, remedy)
+
+
+def check_environment(spec: JobSpec) -> None:
+    """Refuse ``--env`` for a variable that clusterrun sets in every rank."""
+    for name in sorted(own_variables() & dict(spec.environment).keys()):
+        remedy = f"leave it out, or change it in each rank: submit env {name}=VALUE COMMAND"
+        raise BadInput(f"--env {name} would have no effect: clusterrun sets it in every rank", remedy)
 
 
 def script_of(plan: Plan) -> str:

@@ -6,7 +6,7 @@ import itertools
 import os
 import re
 import shlex
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 
 from clusterrun.model import duration
@@ -44,6 +44,7 @@ _WRAPPERS = (
 # Wrappers that start a command only with ``run`` or ``exec``. Their container lacks the ranks' variables.
 _BUILDERS = ("podman-hpc", "podman", "docker")
 _ASSIGNMENT = re.compile(r"[A-Za-z_]\w*\+?=", re.ASCII)
+_VARIABLE = re.compile(r"\$(?:\{(\w+)\}|([A-Za-z_]\w*))", re.ASCII)
 _REDIRECTION = re.compile(r"\d*[<>&]+.*")
 # Names of variables for the program that a launcher starts.
 _OF_SCRIPTS = re.compile(r"(?i)python|script|main\b|prog(?:ram)?\b|(?:entry|train_file)")
@@ -365,19 +366,39 @@ def _is_value(word: str, program: str) -> bool:
 
 
 def shell_launches(text: str) -> Iterator[tuple[int, LaunchCommand]]:
-    """Yield the line number and the launcher of each command in a shell script that starts one."""
+    """Yield the line number and the launcher of each command in a shell script that starts one.
+
+    A word that is a variable counts as its value if an earlier line sets it.
+    """
     lines = text.replace("\r", "").split("\n")
     joined, first = "", 1
+    values: dict[str, str] = {}
     for number, line in enumerate(lines, 1):
         joined, first = (joined + line, first) if joined else (line, number)
         if joined.endswith("\\"):
             joined = joined[:-1] + " "
             continue
         for command in _commands(joined):
-            if launch := launch_in(command):
+            words = list(_with_values(command, values))
+            assignments = words[1:] if words[:1] in (["export"], ["readonly"], ["local"]) else words
+            if assignments and all(map(_ASSIGNMENT.match, assignments)):
+                for name, _, value in (word.partition("=") for word in assignments):
+                    before = values.get(name[:-1], "") if name.endswith("+") else ""
+                    values[name.rstrip("+")] = before + value
+            elif launch := launch_in(words):
                 yield first, launch
                 break
         joined = ""
+
+
+def _with_values(words: Iterable[str], values: Mapping[str, str]) -> Iterator[str]:
+    """Yield ``words`` with the values of their variables. A word that is a variable may become several."""
+    for word in words:
+        value = _VARIABLE.sub(lambda match: values.get(match[1] or match[2], match[0]), word)
+        if value != word and _VARIABLE.fullmatch(word):
+            yield from value.split()
+        else:
+            yield value
 
 
 def _commands(line: str) -> Iterator[list[str]]:

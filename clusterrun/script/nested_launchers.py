@@ -28,6 +28,7 @@ from clusterrun.script.launch_commands import (
     shell_launches,
     without_prefix,
 )
+from clusterrun.script.makefiles import make_recipe
 from clusterrun.script.python_launches import python_launches
 from clusterrun.script.script_texts import text_of_script
 
@@ -148,6 +149,9 @@ def _in_script(spec: JobSpec, on_slurm: bool, many: bool, verb: str) -> Iterator
     python = _python_script(spec.command, spec.cwd)
     name = python[0] if python else shell_script(spec.command)
     text = inline or (text_of_script(os.path.join(spec.cwd, name)) if name and name != "-m" else "")
+    makefile, recipe = make_recipe(spec.command, spec.cwd)
+    if makefile:
+        name, text = makefile, recipe
     is_shell = bool(inline) or name != spec.command[0]
     is_shell = is_shell or (text.startswith("#!") and "sh" in text.partition("\n")[0])
     launches: Iterable[tuple[int, LaunchCommand]] = ()

@@ -15,6 +15,7 @@ _NAMES = re.compile(r"/dev/std(?:out|err)\b|/dev/fd/[12]\b|/proc/(?:self|\$\$|\$
 _REQUEUES = re.compile(r"""\bscontrol[\s"',\[\]()]{1,9}requeue\b""")
 _LIGHTNING = re.compile(r"^\s*(?:from|import)\s+(?:pytorch_)?lightning\b", re.MULTILINE)
 _LIGHTNING_REQUEUES = re.compile(r"\bSLURMEnvironment\((?!.*auto_requeue\s*=\s*False)")
+MAKEFILES = ("GNUmakefile", "makefile", "Makefile")
 _WORD = re.compile(r"[\w./+-]+")
 _MAX_SIZE = 1024 * 1024
 _MAX_FILES = 64
@@ -82,6 +83,8 @@ def _texts(spec: JobSpec) -> Iterator[tuple[str, str]]:
 
 def _command_files(command: Sequence[str]) -> Iterator[str]:
     """Yield the words that may be files; for ``-m MODULE`` the files that Python would run."""
+    if os.path.basename(command[0]) == "make":
+        yield from MAKEFILES
     for option, word in zip(("", *command), command):
         if option == "-m":
             yield word.replace(".", "/") + ".py"

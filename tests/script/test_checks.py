@@ -10,6 +10,7 @@ import pytest
 
 from clusterrun import system
 from clusterrun.model.errors import BadInput
+from clusterrun.model.frozen import replace
 from clusterrun.model.spec import JobSpec
 from clusterrun.script import checks
 from clusterrun.script.plan import MachineFacts, Plan, plan
@@ -84,6 +85,34 @@ def test_setup_lines_that_would_swallow_what_follows_are_refused(
 ])  # fmt: skip
 def test_setup_lines_that_are_complete_together_are_taken(tmp_path: Path, setup: tuple[str, ...]) -> None:
     assert checks.check(of(tmp_path, "true", setup=setup)) == ()
+
+
+def test_conda_activate_needs_a_line_that_defines_conda(tmp_path: Path) -> None:
+    def remedy(*setup: str, **environ: str) -> str:
+        try:
+            checks.check(of(tmp_path, "true", setup=setup), environ=environ)
+        except BadInput as refusal:
+            return refusal.remedy.partition("--setup ")[2]
+        return ""
+
+    assert (
+        remedy("cd /", "conda activate x", CONDA_EXE="/c/bin/conda") == "'source /c/etc/profile.d/conda.sh'"
+    )
+    assert remedy("cd / && micromamba activate x") == """'eval "$(micromamba shell hook --shell bash)"'"""
+    for defines in ("source ~/c.sh", ". ~/c.sh", 'eval "$(conda shell.bash hook)"', "module load conda"):
+        assert remedy(defines, "conda activate x") == remedy(f"{defines} && conda activate x") == ""
+    assert remedy("conda activate x", BASH_ENV="~/c.sh") == remedy("echo conda activate") == ""
+
+
+def test_a_variable_that_clusterrun_sets_cannot_be_set(tmp_path: Path) -> None:
+    def check(name: str) -> None:
+        planned = of(tmp_path, "true")
+        checks.check(replace(planned, spec=replace(planned.spec, environment=((name, "1"),))))
+
+    check("NCCL_DEBUG")
+    for name in ("MASTER_PORT", "RANK", "CLUSTERRUN_RUN_ID"):
+        with pytest.raises(BadInput, match=f"--env {name} would have no effect"):
+            check(name)
 
 
 def test_a_script_where_the_setup_lines_lead_is_not_looked_for_here(tmp_path: Path) -> None:

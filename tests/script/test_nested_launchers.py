@@ -262,6 +262,30 @@ def test_a_warning_has_the_line_to_type(tmp_path: Path, monkeypatch: pytest.Monk
         assert warning.endswith(": instead clusterrun submit --nodes 2 --gpus 2 w.py")
 
 
+def test_a_launcher_in_a_variable_or_in_the_recipe_of_a_makefile_is_warned_of(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "run.sh").write_text(
+        'ARGS="--nproc_per_node=2"\nexport A=1\nL="torchrun $ARGS"\nL+=" t.py"\n$L ${A} --x $B\n'
+    )
+    (tmp_path / "Makefile").write_text(
+        "LAUNCH ?= torchrun --nproc_per_node=2\nall: data train\n\ntrain: data ; @:\n"
+        "\t@$(LAUNCH) t.py --lr $$LR\ndata:\n\tcurl x\ntest:\n\tpytest\n"
+    )
+    instead = "instead clusterrun submit --gpus 2"
+    for command, where in (
+        (("bash", "run.sh"), f"run.sh, line 5 starts torchrun.*{instead} t.py 1 --x"),
+        (("make",), f"Makefile, line 5 starts torchrun.*{instead} t.py --lr"),
+        (("make", "-j2", "-C", ".", "train"), "/Makefile, line 5 starts torchrun"),
+        (("make", "train", "LAUNCH=deepspeed"), "Makefile, line 5 starts deepspeed"),
+    ):
+        (warning,) = check_command(spec(tmp_path, *command, gpus=2), True)
+        assert re.search(where, warning)
+    assert check_command(spec(tmp_path, "make", "test", gpus=2), True) == ()
+    assert check_command(spec(tmp_path, "make", "train", "LAUNCH=python", gpus=2), True) == ()
+
+
 def test_a_program_that_is_no_text_is_not_read(tmp_path: Path) -> None:
     (tmp_path / "prog").write_bytes(b"\x7fELF\0\n#SBATCH -N 2\ntorchrun w.py\n")
     assert check_command(spec(tmp_path, "./prog", nodes=2), True) == ()
