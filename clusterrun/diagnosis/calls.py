@@ -109,6 +109,7 @@ class CallTable:
     stalled: seconds without movement as watched from outside; 0: nobody watched, or something moved
     since_begun: seconds since a rank was last seen to begin a call or join a group
     by_stacks: the ranks report nothing of themselves; their stacks alone show their calls
+    outside: of each look in which ranks waited for others, its clock and the ranks they waited for
     end: the remains of an ended run; None while it runs
     """
 
@@ -118,7 +119,7 @@ class CallTable:
         self.size, self.mute = snapshot.size, snapshot.mute
         self.offsets = dict(snapshot.offsets)
         self.stalled, self.since_begun = snapshot.stalled, snapshot.since_begun
-        self.by_stacks = snapshot.by_stacks
+        self.by_stacks, self.outside = snapshot.by_stacks, snapshot.outside
         self.end = end
         self._behind_by_call: dict[tuple[str, str, int], tuple[int, ...]] = {}
 

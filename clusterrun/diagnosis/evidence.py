@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 
-from clusterrun.diagnosis.stacks import StackLocation, ThreadPlace, location
+from clusterrun.diagnosis.stacks import BACKWARD, Doing, StackLocation, ThreadPlace, is_in_backward, location
 from clusterrun.model.frozen import Any, frozen
 
 # Processors. A rank that uses less waits for something.
@@ -142,6 +142,7 @@ class ProcessSample:
     seconds: length of the look
     addresses: IP addresses that it speaks from
     lock, lock_holder: the file whose lock it waits for ('': unknown) and the process that holds it (0: none)
+    lock_older: if it waits until ``lock`` is removed: seconds by which that file is older than the process
     file, written: the file that grew most during the look, and by how many bytes per second
     idle: seconds since its main thread last ran; -1: unknown
     switches: how often its main thread has left a processor; -1: unknown
@@ -157,6 +158,7 @@ class ProcessSample:
     backlog: tuple[Backlog, ...] = ()
     lock: str = ""
     lock_holder: int = 0
+    lock_older: float = 0.0
     file: str = ""
     written: float = 0.0
     idle: float = -1.0
@@ -265,8 +267,17 @@ class RankSnapshot:
 
     @property
     def location(self) -> StackLocation:
-        """Return the location of the main thread."""
-        return location(self.stacks.main, self.stacks.native)
+        """Return the location of the main thread.
+
+        A rank whose processes sleep in the backward pass waits for others there, if native frames could not
+        be read. Another thread of the user's may be a hook of the pass, and wait for something else.
+        """
+        place = location(self.stacks.main, self.stacks.native)
+        process, stacks = self.process, self.stacks
+        sleeps = 0 < process.seconds <= process.idle and process.busy < CROWDED
+        if sleeps and not (stacks.native or stacks.threads) and is_in_backward(stacks.main):
+            return StackLocation(Doing.COLLECTIVE, place.frame, BACKWARD)
+        return place
 
     @property
     def works(self) -> bool:
@@ -312,6 +323,7 @@ class JobSnapshot:
     since_begun: seconds since a rank was last seen to begin a call or join a group; infinite: nobody watched
     by_stacks: the ranks report nothing of themselves, as in a job that clusterrun did not start: stacks
         alone show their calls
+    outside: of each look so far in which ranks waited for others, its clock and the ranks they waited for
     """
 
     seen: tuple[RankSnapshot, ...]
@@ -321,6 +333,7 @@ class JobSnapshot:
     stalled: float = 0.0
     since_begun: float = math.inf
     by_stacks: bool = False
+    outside: tuple[tuple[float, tuple[int, ...]], ...] = ()
 
     @property
     def newest(self) -> float:

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Iterable
 
 from clusterrun.diagnosis.calls import STOPPED
 from clusterrun.diagnosis.evidence import ChildProcess, RankSnapshot
 from clusterrun.diagnosis.stacks import Doing, location, polls_for_lock_file, script_has_ended, short
+from clusterrun.model.duration import spoken
 from clusterrun.model.frozen import frozen
 
 MOST_THREADS = 2
@@ -79,11 +81,14 @@ def _of_user_code(rank: RankSnapshot) -> Reason:
         ps = f"clusterrun exec --node {rank.node} -- ps -fp {process.lock_holder}"
         return Reason(why, f"what does that process do? {ps}")
     if polls_for_lock_file(rank.stacks.main):
-        remedy = (
-            "does the process that made that file still run? If not, remove the file. torch keeps that of an "
-        )
-        remedy += "extension as ~/.cache/torch_extensions/*/*/lock"
-        return Reason(f"it waits until a lock file is gone{where}", remedy)
+        remedy = "does the process that made that file still run? If not, remove the file"
+        if not process.lock:
+            remedy += ". torch keeps that of an extension as ~/.cache/torch_extensions/*/*/lock"
+            return Reason(f"it waits until a lock file is gone{where}", remedy)
+        why = f"it waits until the lock file {process.lock} is gone{where}"
+        if process.lock_older > 0:
+            why += f", which is {spoken(process.lock_older)} older than this process"
+        return Reason(why, f"{remedy}: rm {shlex.quote(process.lock)}")
     if process.children and any("/subprocess.py:" in frame for frame in rank.stacks.main[:4]):
         child = process.children[0]
         program = f"{child.name} (process {child.pid})"

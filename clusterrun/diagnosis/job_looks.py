@@ -20,6 +20,7 @@ class RankName:
     address: ``MASTER_ADDR:MASTER_PORT``
     parent: the process that started it
     task: its number among the tasks of its step; -1: unknown
+    layout: how many tasks of its step each node has, as Slurm writes it: ``3,1`` or ``2(x4)``
     spawned: its index among the processes of ``torch.multiprocessing.spawn``; -1: it is none of them
     own: the number that a variable of its script shows; -1: none
     """
@@ -31,6 +32,7 @@ class RankName:
     address: str = ""
     parent: int = 0
     task: int = -1
+    layout: str = ""
     spawned: int = -1
     own: int = -1
 
@@ -51,12 +53,16 @@ class SeenRank:
 
 @frozen
 class SeenLauncher:
-    """A launcher: its program, state, and its main thread's stack if it has started no rank."""
+    """A launcher: its program, state, and its main thread's stack if it has started no rank.
+
+    nodes: the fewest nodes that it starts ranks on, by its arguments; 0: unknown
+    """
 
     name: str
     pid: int
     state: str
     stack: tuple[str, ...] = ()
+    nodes: int = 0
 
 
 @frozen

@@ -7,6 +7,7 @@ are of different worlds.
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 
 from clusterrun.diagnosis.calls import PATIENCE, STOPPED, of_snapshot
@@ -32,6 +33,8 @@ RAS_IS_NOT_ASKED = (
     "a communicator (NVIDIA/nccl#2346). At your own risk: ncclras --verbose, on a node of the job"
 )
 _NO_STACK = "no stack"
+# How many tasks of a step a node has, and so many nodes after it.
+_TASKS = re.compile(r"(\d+)(?:\(x(\d+)\))?")
 
 
 @frozen
@@ -57,6 +60,8 @@ class JobHistory:
         self._since: dict[tuple[str, int], tuple[float, object]] = {}
         # The clock and the switches at the newest look, of ranks in a collective.
         self._looks: dict[tuple[str, int], tuple[float, int]] = {}
+        # The clocks of looks in which ranks of a world waited for others, and those others.
+        self._outside: dict[frozenset[tuple[str, int]], tuple[tuple[float, tuple[int, ...]], ...]] = {}
 
     def with_movement(self, rank: RankSnapshot) -> RankSnapshot:
         """Return ``rank`` as moved if it has left the collective in which an earlier look saw it.
@@ -72,6 +77,15 @@ class JobHistory:
         if process.busy > BUSY or more > POLLS * max(1.0, seconds):
             return rank
         return replace(rank, moved=rank.moved or (more > 0 and process.idle < seconds - SLACK))
+
+    def outside(self, ranks: Sequence[RankSnapshot]) -> tuple[tuple[float, tuple[int, ...]], ...]:
+        """Return the clock of each look at a world in which ranks waited for others, and those others."""
+        key = frozenset((rank.node, rank.process.pid) for rank in ranks)
+        late = tuple(rank.rank for rank in ranks if rank.location.doing not in TOGETHER)
+        looks = self._outside.get(key, ())
+        if 0 < len(late) < len(ranks):
+            looks = self._outside[key] = (*looks, (max(rank.clock for rank in ranks), late))
+        return looks
 
     def still_for(self, rank: RankSnapshot, counters: Sequence[str]) -> float:
         """Return for how many seconds a rank has been in one place, as far as that was seen."""
@@ -143,9 +157,11 @@ def _world(ranks: Sequence[SeenRank], nodes: Sequence[str], is_complete: bool) -
         quiet = snapshot.quiet if snapshot.quiet >= 0 else math.inf
         snapshots.append(replace(snapshot, rank=numbers[id(rank)], request=request, quiet=quiet))
     missing = sorted({*range(size)}.difference(numbers.values())) if is_complete else []
-    homes = {snapshot.rank: snapshot.node for snapshot in snapshots}
+    are_tasks = all(numbers[id(rank)] == rank.name.task for rank in order)
+    homes = _homes(size, nodes, order[0].name.layout if are_tasks else "")
+    is_placed = len(homes) == size and all(homes[rank.rank] == rank.node for rank in snapshots)
     for number in missing:
-        node = _home(number, size, nodes, homes)
+        node = homes[number] if is_placed else ""
         snapshots.append(RankSnapshot(number, node, ProcessSample(0, ""), quiet=math.inf))
     counters = tuple((numbers[id(rank)], rank.counters) for rank in order)
     changed = tuple(numbers[id(rank)] for rank in order if rank.changed)
@@ -153,13 +169,14 @@ def _world(ranks: Sequence[SeenRank], nodes: Sequence[str], is_complete: bool) -
     return JobWorld(ordered, size, counters, changed, is_numbered)
 
 
-def _home(rank: int, size: int, nodes: Sequence[str], homes: Mapping[int, str]) -> str:
-    """Return the node of a rank that has no process, if all others are placed in blocks; else ''."""
-    if not nodes or size % len(nodes):
-        return ""
-    each = size // len(nodes)
-    in_blocks = all(nodes[number // each] == node for number, node in homes.items())
-    return nodes[rank // each] if in_blocks else ""
+def _homes(size: int, nodes: Sequence[str], layout: str) -> list[str]:
+    """Return the node of each rank of a world in blocks: as in ``layout``, or equal ones without it."""
+    counts = [
+        int(count)
+        for count, times in _TASKS.findall(layout or f"{size // len(nodes)}(x{len(nodes)})")
+        for _ in range(int(times or 1))
+    ]
+    return [node for node, count in zip(nodes, counts) for _ in range(count)]
 
 
 def judge_world(world: JobWorld, history: JobHistory, mute: Sequence[tuple[str, str]] = ()) -> Judgement:
@@ -199,7 +216,12 @@ def judge_world(world: JobWorld, history: JobHistory, mute: Sequence[tuple[str, 
     if not has_records:
         ranks = tuple(replace(rank, groups=(), records=(), answered=False) for rank in ranks)
     snapshot = JobSnapshot(
-        seen=ranks, size=world.size, mute=tuple(mute), since_begun=since_begun, by_stacks=not has_records
+        seen=ranks,
+        size=world.size,
+        mute=tuple(mute),
+        since_begun=since_begun,
+        by_stacks=not has_records,
+        outside=history.outside(world.ranks),
     )
     judgement = decide(of_snapshot(snapshot))
     diagnosis = judgement.diagnosis
@@ -218,14 +240,15 @@ def judge_world(world: JobWorld, history: JobHistory, mute: Sequence[tuple[str, 
         pids = ", ".join(f"rank {rank.rank} is process {rank.process.pid}" for rank in world.ranks[:MOST])
         evidence += (f"no variable numbers these ranks; they are counted by node and process: {pids}",)
         pid_by_rank = {rank.rank: rank.process.pid for rank in world.ranks}
+        culprits, message = [], diagnosis.message
         for culprit in diagnosis.culprits:
             if culprit.rank in pid_by_rank:
-                process, rank = (
-                    f"process {pid_by_rank[culprit.rank]}",
-                    f"rank {culprit.rank} on {culprit.node}",
-                )
-                process += f" on {culprit.node} (counted as rank {culprit.rank})"
-                diagnosis = replace(diagnosis, message=diagnosis.message.replace(rank, process))
+                process, rank = pid_by_rank[culprit.rank], f"rank {culprit.rank} on {culprit.node}"
+                counted = f"process {process} on {culprit.node} (counted as rank {culprit.rank})"
+                message = message.replace(rank, counted)
+                culprit = replace(culprit, why=f"process {process}: {culprit.why}")
+            culprits.append(culprit)
+        diagnosis = replace(diagnosis, message=message, culprits=tuple(culprits))
     judgement = replace(judgement, diagnosis=replace(diagnosis, evidence=evidence))
     return replace(judgement, certain=False, later=PATIENCE) if is_early else judgement
 
@@ -362,6 +385,7 @@ def _without_ranks(looks: Sequence[JobLook], mute: Sequence[tuple[str, str]]) ->
     if meeting:
         first = next(iter(meeting.values()))
         absent = [look.node for look in looks if look.node not in meeting]
+        count = len(looks) + len(mute)
         sentence = f"{first.name} on {_nodes(list(meeting))} waits for other nodes, and has started no rank"
         culprits = tuple(Culprit(-1, node, f"no {first.name} waits there") for node in absent)
         remedy = (
@@ -370,6 +394,10 @@ def _without_ranks(looks: Sequence[JobLook], mute: Sequence[tuple[str, str]]) ->
         remedy += " endpoint; the endpoint's port must be reachable from every node"
         frame = next(frame for frame in first.stack if "rendezvous" in frame)
         evidence = (f"{first.name} on {next(iter(meeting))} is at {short(frame)}",)
+        if first.nodes > count:
+            sentence += f": it waits for {first.nodes} nodes, and the job has {count}"
+            remedy = "give it the number of nodes of the job: --nnodes $SLURM_NNODES"
+            return Diagnosis(Verdict.NEVER_ARRIVED, sentence, (), (), evidence, remedy)
         if not absent or mute:
             return Diagnosis(Verdict.UNDETERMINED, sentence, (), (), evidence, remedy)
         certainty = absent_rank.CERTAINTY

@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Mapping, Sequence
+from types import MappingProxyType
 
 from clusterrun.diagnosis.evidence import GroupRequest, MainCall
 from clusterrun.diagnosis.stacks import (
@@ -21,6 +22,7 @@ from clusterrun.diagnosis.stacks import (
     is_library,
     joins_thread,
     location,
+    polls_for_lock_file,
     script_has_ended,
     shortened,
 )
@@ -53,6 +55,7 @@ class SpiedProcess:
     native: functions of libraries that the main thread's innermost Python frame has called, innermost first
     threads: the other threads that run user code
     counters: ``NAME=NUMBER`` of variables that count steps, innermost first
+    lock: the lock file of a build of a torch extension, whose end the main thread waits for; '' if it does not
     spawned: the process's index among those of ``torch.multiprocessing.spawn``; -1: it is none of them
     """
 
@@ -65,12 +68,18 @@ class SpiedProcess:
     spawned: int = -1
     thread: int = 0
     rank: int = -1
+    lock: str = ""
 
 
-def read_spied(text: str) -> SpiedProcess:
-    """Return what py-spy's JSON shows; an empty value if it is damaged."""
+def read_spied(text: str, numbers: Mapping[int, int] = MappingProxyType({})) -> SpiedProcess:
+    """Return what py-spy's JSON shows; an empty value if it is damaged.
+
+    A process in a PID namespace of its own numbers its threads by that. ``numbers`` translates these.
+    """
     try:
         threads = [thread for thread in json.loads(text) if thread["frames"]]
+        for thread in threads:
+            thread["os_thread_id"] = numbers.get(thread["os_thread_id"], thread["os_thread_id"])
         # A main thread has the process's number. It has a name only if Python has loaded threads.
         main = next((thread for thread in threads if thread["os_thread_id"] == thread["pid"]), None)
         others = [thread for thread in threads if thread is not main]
@@ -95,6 +104,7 @@ def read_spied(text: str) -> SpiedProcess:
             spawned=_spawned(frames),
             thread=0 if trainer is main else int(trainer["os_thread_id"]),
             rank=_rank(frames),
+            lock=_lock(frames) if polls_for_lock_file(stack) else "",
         )
     except (ValueError, LookupError, TypeError, AttributeError, RecursionError):
         return SpiedProcess()
@@ -210,6 +220,14 @@ def _rank(frames: Sequence[Mapping[str, Any]]) -> int:
             if numbers:
                 return numbers[0]
     return -1
+
+
+def _lock(frames: Sequence[Mapping[str, Any]]) -> str:
+    for frame in frames:
+        folder = re.fullmatch(r"(['\"])(/.*)\1", _local_values(frame).get("build_directory", ""))
+        if folder and not folder[2].endswith("..."):
+            return f"{folder[2]}/lock"
+    return ""
 
 
 def _counters(frames: Sequence[Mapping[str, Any]]) -> tuple[str, ...]:

@@ -136,6 +136,13 @@ def is_in_python(stack: tuple[str, ...]) -> bool:
     return bool(stack) and _PYTHONS_OWN.search(line_of(stack[0])) is not None
 
 
+def is_in_backward(stack: tuple[str, ...]) -> bool:
+    """Return whether a thread is in the native part of autograd."""
+    return (
+        bool(stack) and re.search(r"/torch/autograd/graph.py:\d+ _engine_run_backward$", stack[0]) is not None
+    )
+
+
 def is_out_of_data(stack: tuple[str, ...]) -> bool:
     """Return whether a rank has no data left and follows the others' collectives (torch's ``Join``)."""
     return any(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Mapping, Sequence
 
 from clusterrun.diagnosis.calls import RECENT, CallTable
@@ -31,7 +32,10 @@ FAR_SECONDS = 0.03
 
 @frozen
 class Straggler:
-    """``rank`` came last to ``last`` of ``of`` collectives. The others waited ``share`` of ``seconds``."""
+    """``rank`` came last to ``last`` of ``of`` collectives. The others waited ``share`` of ``seconds``.
+
+    If only stacks show the calls, these are looks, in which the others waited for it alone.
+    """
 
     rank: int
     last: int
@@ -45,6 +49,8 @@ def find_straggler(table: CallTable) -> Straggler | None:
 
     Ranks without data do not count: they wait for the others on purpose (torch's ``Join``).
     """
+    if table.by_stacks:
+        return _by_looks(table)
     ranks = [rank for rank in table.ranks if not is_out_of_data(rank.stacks.main)]
     groups = {(group.name, group.ranks) for rank in ranks for group in rank.groups if group.size > 1}
     stragglers = [_in_group(table, ranks, name, span) for name, span in sorted(groups)]
@@ -53,6 +59,15 @@ def find_straggler(table: CallTable) -> Straggler | None:
         key=lambda straggler: straggler.share,
         default=None,
     )
+
+
+def _by_looks(table: CallTable) -> Straggler | None:
+    alone = Counter(ranks[0] for _, ranks in table.outside if len(ranks) == 1)
+    for rank, count in alone.most_common(1):
+        if count >= max(LEAST_WAITS, LAST_SHARE * len(table.outside)):
+            seconds = table.outside[-1][0] - table.outside[0][0]
+            return Straggler(rank, count, len(table.outside), count / len(table.outside), seconds)
+    return None
 
 
 def _in_group(table: CallTable, ranks: Sequence[RankSnapshot], name: str, span: str) -> Straggler | None:

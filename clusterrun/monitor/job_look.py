@@ -205,7 +205,7 @@ class JobLooker:
         text, problem = spy_dump(program, pid, options, seconds)
         if problem and proc.look(pid):
             self._note(pid, refusal(pid) if is_denied(problem, pid) else f"py-spy: {problem}")
-        return read_spied(text) if text else SpiedProcess()
+        return read_spied(text, thread_numbers(pid)) if text else SpiedProcess()
 
     def _note(self, pid: int, problem: str) -> None:
         self._problems.setdefault(problem)
@@ -259,6 +259,9 @@ class JobLooker:
             lambda pids: self._stacks_of_workers(last.main, pids),
         )
         sample = replace(sample, idle=round(idle, 1), switches=after.switches)
+        lock = within_limit(lambda: os.stat(last.lock), None) if last.lock else None
+        if lock is not None:
+            sample = replace(sample, lock=last.lock, lock_older=round(proc.started_at(pid) - lock.st_mtime))
         request = last.request
         if location(last.main).doing is Doing.RENDEZVOUS and not request.store and rank.name.address:
             request = replace(request, store=rank.name.address)
@@ -266,9 +269,6 @@ class JobLooker:
         is_still = _is_still(before, after)
         changed = not is_still and not _is_same(first, last)
         is_unclear = is_still and not last.native and _may_be_in_torch(last.main, after.waits_in)
-        problem = NO_NATIVE if is_unclear else ""
-        if not last.main:
-            problem = self._problem_by_pid.get(pid, "")
         snapshot = RankSnapshot(
             rank=rank.name.rank,
             node=self._node,
@@ -282,8 +282,11 @@ class JobLooker:
             quiet=max(0.0, time.time() - after.output[1]) if after.output[1] else -1.0,
             printed=after.output[0] != before.output[0],
             moved=waits and changed,
-            problem=problem,
         )
+        if not last.main:
+            snapshot = replace(snapshot, problem=self._problem_by_pid.get(pid, ""))
+        elif is_unclear and snapshot.location.doing is Doing.USER:
+            snapshot = replace(snapshot, problem=NO_NATIVE)
         return SeenRank(replace(rank.name, own=last.rank), snapshot, last.counters, changed)
 
     def _stacks_of_workers(self, stack: tuple[str, ...], pids: Sequence[int]) -> dict[int, tuple[str, ...]]:
@@ -298,7 +301,8 @@ class JobLooker:
         if process.is_python and not has_ranks:
             stack = self._spy(process.pid, _NONBLOCKING).main
         state = proc.look(process.pid)
-        return SeenLauncher(process.launcher, process.pid, state.state if state else "", stack)
+        letter = state.state if state else ""
+        return SeenLauncher(process.launcher, process.pid, letter, stack, process.least_nodes)
 
 
 def _is_still(before: Moment, after: Moment) -> bool:
@@ -355,6 +359,19 @@ def switches(pid: int) -> int:
     lines = proc.content(f"/proc/{pid}/task/{pid}/status").split(b"\n")
     counts = [int(line.split()[1]) for line in lines if b"voluntary_ctxt_switches:" in line]
     return sum(counts) if counts else -1
+
+
+def thread_numbers(pid: int) -> dict[int, int]:
+    """Return the numbers of a process's threads by those that they have in its own PID namespace."""
+    if len(_status(pid).get("NSpid", "").split()) < 2:
+        return {}
+    numbers = {}
+    with suppress(OSError):
+        for thread in map(int, os.listdir(f"/proc/{pid}/task")):
+            inner = _status(thread).get("NSpid", "").split()
+            if inner:
+                numbers[int(inner[-1])] = thread
+    return numbers
 
 
 def last_ran(pid: int) -> float:

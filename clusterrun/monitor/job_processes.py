@@ -37,6 +37,7 @@ _LAUNCHERS = frozenset(
 _LAUNCHER_MODULES = re.compile(
     r"torch\.distributed\.(?:run|launch)|accelerate\.commands\.\w+|deepspeed\.launcher\.\w+|lightning\.fabric\.cli"
 )
+_NODES = re.compile(r"\0--(?:nnodes|num[_-]machines)[=\0](\d+)")
 _HELPERS = re.compile(r"multiprocessing\.(?:resource_tracker|forkserver)|torch/_inductor/compile_worker")
 _PYTHON = re.compile(r"python[\d.]*|pypy[\d.]*")
 # Variables of processes that clusterrun has started beside the ranks.
@@ -84,8 +85,12 @@ class JobProcess:
         return self.program if self.program in _LAUNCHERS else ""
 
     @property
-    def is_shell(self) -> bool:
-        return self.program in proc.SHELLS
+    def least_nodes(self) -> int:
+        """The fewest nodes that a launcher starts ranks on; 0: unknown."""
+        match = _NODES.search("\0".join(self.arguments))
+        return max(
+            0, _digits(match[1] if match else self.environment.get("PET_NNODES", "").partition(":")[0])
+        )
 
 
 @frozen
@@ -232,6 +237,7 @@ def sorted_out(processes: Sequence[JobProcess], loads_torch: Callable[[int], boo
             parent=process.process.parent,
             # The ranks of torchrun are numbered by it. Others may have a RANK that nobody uses.
             task=task.rank if task and "TORCHELASTIC_RUN_ID" not in environment else -1,
+            layout=environment.get("SLURM_STEP_TASKS_PER_NODE", ""),
         )
         ranks.append(RankProcess(placed, pid, environment))
     launchers = [process for process in processes if process.launcher and process.pid not in names]

@@ -15,10 +15,10 @@ from clusterrun.diagnosis.job_worlds import (
     diagnose_looks,
     worlds_of,
 )
-from clusterrun.diagnosis.stacks import ThreadPlace
+from clusterrun.diagnosis.stacks import Doing, ThreadPlace
 from clusterrun.diagnosis.verdict import Diagnosis, Verdict
 from clusterrun.model.frozen import replace
-from tests.diagnosis.ranks import ALL_REDUCE, BARRIER, LOOP, MEETING, NOW, RECV
+from tests.diagnosis.ranks import ALL_REDUCE, BARRIER, LIBRARY, LOOP, MEETING, NOW, RECV
 
 EVERYBODY = MainCall(is_of_all=True)
 ELASTIC = (
@@ -121,6 +121,17 @@ def test_a_rank_without_a_process_is_named_with_the_node_it_belongs_to() -> None
     assert diagnosis.certainty == 70
 
 
+@pytest.mark.parametrize(("layout", "node"), [("3,1", "n0"), ("2(x2)", "n1"), ("1,3", "")])
+def test_a_rank_without_a_process_belongs_to_the_node_that_the_layout_of_the_step_gives_it(
+    layout: str, node: str
+) -> None:
+    ranks = [
+        sampled(rank, home, name={"task": rank, "layout": layout})
+        for rank, home in ((0, "n0"), (1, "n0"), (3, "n1"))
+    ]
+    assert blamed(verdict(*ranks)) == [(2, node)]
+
+
 def test_ranks_on_a_node_that_did_not_answer_are_not_called_ended_but_the_node_is_named() -> None:
     diagnosis = verdict(sampled(0), sampled(1), mute=(("n1", "within 21 s"),))
     assert blamed(diagnosis) == [(-1, "n1")]
@@ -182,6 +193,17 @@ def test_ranks_that_are_never_seen_in_a_collective_and_get_on_do_not_hang() -> N
     assert verdict(*ranks).message == "the ranks are making progress"
 
 
+def test_ranks_that_sleep_in_the_backward_pass_wait_there_if_their_native_frames_are_unknown() -> None:
+    stack = (f"{LIBRARY}/torch/autograd/graph.py:979 _engine_run_backward", "/home/me/train.py:7 x")
+    hook = (ThreadPlace("/home/me/train.py:60 hook", "/home/me/train.py:61 hook"),)
+    assert blamed(verdict(*(sampled(rank, stack=stack) for rank in range(3)), sampled(3, stack=LOOP))) == [
+        (3, "n0")
+    ]
+    unknown: tuple[dict[str, Any], ...] = ({"threads": hook}, {"busy": 0.9}, {"idle": 0.5})
+    for facts in unknown:
+        assert sampled(0, stack=stack, **facts).snapshot.location.doing is Doing.USER
+
+
 def test_a_rank_whose_native_frames_are_unknown_is_not_blamed() -> None:
     """It may wait for the others in C++, as they do."""
     line = ("/home/me/train.py:7 x",)
@@ -209,6 +231,17 @@ def test_ranks_that_all_poll_for_a_lock_file_wait_unless_one_is_elsewhere() -> N
         assert (diagnosis.verdict, diagnosis.culprits) == (expected, ())
 
 
+def test_a_lock_file_that_is_older_than_the_ranks_is_named_with_its_age() -> None:
+    stack = ("/venv/lib/python3.11/site-packages/torch/utils/file_baton.py:50 FileBaton.wait", *LOOP)
+    lock = {"lock": "/cache/my ops/lock", "lock_older": 7200.0}
+    diagnosis = verdict(*(sampled(rank, stack=stack, **lock) for rank in range(4)))
+    assert (diagnosis.verdict, diagnosis.culprits) == (Verdict.WAITING, ())
+    assert "lock file /cache/my ops/lock is gone at train.py:33 (work), which is 2 h older" in str(
+        diagnosis.evidence
+    )
+    assert diagnosis.remedy.endswith("rm '/cache/my ops/lock'")
+
+
 def test_the_holder_of_a_lock_that_waits_for_the_others_is_named() -> None:
     waits = [sampled(rank, stack=LOOP, lock_holder=100, lock="/scratch/cache.lock") for rank in (1, 2, 3)]
     diagnosis = verdict(sampled(0, stack=BARRIER), *waits)
@@ -216,14 +249,14 @@ def test_the_holder_of_a_lock_that_waits_for_the_others_is_named() -> None:
     assert "it holds the lock of /scratch/cache.lock that ranks 1-3 wait for" in diagnosis.message
 
 
-@pytest.mark.parametrize(("switches", "is_blamed"), [(3, False), (5000, True)])
+@pytest.mark.parametrize(("switches", "expected"), [(3, Verdict.SLOW), (5000, Verdict.NEVER_ARRIVED)])
 @pytest.mark.parametrize("native", [(), ("c10d::Reducer::finalize",)])
-def test_a_slow_rank_of_a_job_that_steps_is_not_blamed(
-    switches: int, is_blamed: bool, native: tuple[str, ...]
+def test_a_rank_that_all_looks_find_late_is_slow_if_the_job_steps(
+    switches: int, expected: Verdict, native: tuple[str, ...]
 ) -> None:
     """All looks find the ranks in the same lines. A rank that polls in its call has many more switches."""
     history = JobHistory()
-    for number in range(8):
+    for number in range(5):
         counts = {"idle": 0.4, "switches": 100 + number * switches}
         stack = LINE if native else ALL_REDUCE
         ranks = [sampled(rank, stack=stack, native=native, **counts) for rank in range(3)] + [
@@ -232,7 +265,19 @@ def test_a_slow_rank_of_a_job_that_steps_is_not_blamed(
         clock = NOW + 6 * number
         late = [replace(rank, snapshot=replace(rank.snapshot, clock=clock)) for rank in ranks]
         diagnosis = diagnose_looks(looks(*late), (), history).diagnosis
-    assert bool(diagnosis.culprits) == is_blamed
+    assert (diagnosis.verdict, blamed(diagnosis)) == (expected, [(3, "n0")])
+
+
+def test_ranks_that_are_late_in_turn_are_not_slow() -> None:
+    history = JobHistory()
+    for number in range(8):
+        counts = {"idle": 0.4, "switches": 100 + number * 3}
+        ranks = [
+            sampled(rank, stack=LOOP if rank == number % 4 else ALL_REDUCE, **counts) for rank in range(4)
+        ]
+        late = [replace(rank, snapshot=replace(rank.snapshot, clock=NOW + 6 * number)) for rank in ranks]
+        diagnosis = diagnose_looks(looks(*late), (), history).diagnosis
+    assert diagnosis.culprits == ()
 
 
 def test_a_rank_that_polls_after_the_end_of_its_script_is_named_by_the_second_look() -> None:
@@ -281,6 +326,10 @@ def test_the_one_rank_in_another_call_of_all_ranks_is_odd(call: MainCall) -> Non
             *(sampled(rank, stack=BARRIER) for rank in range(3)),
             sampled(3, stack=LINE, native=STORE, call=MainCall()),
         ),
+        (
+            *(sampled(rank, stack=LINE, native=STORE, call=MainCall()) for rank in range(3)),
+            sampled(3, stack=BARRIER),
+        ),
         (sampled(0, stack=BARRIER), sampled(1, stack=BARRIER), sampled(2, stack=BARRIER))
         + (sampled(3, stack=RECV, call=MainCall("recv", "recv", 0)),),
         (*(sampled(rank, stack=BARRIER) for rank in range(3)), sampled(3, call=MainCall())),
@@ -291,6 +340,7 @@ def test_the_one_rank_in_another_call_of_all_ranks_is_odd(call: MainCall) -> Non
         "a group is unknown",
         "a work",
         "the store",
+        "one past the store",
         "a receive",
         "a subgroup",
         "three calls",
@@ -416,6 +466,7 @@ def test_ranks_that_were_only_counted_are_listed_with_their_processes() -> None:
         sampled(0, name=nameless), sampled(1, name=nameless), sampled(2, name=nameless, stack=LOOP)
     )
     assert any("rank 2 is process 102" in line for line in diagnosis.evidence)
+    assert diagnosis.culprits[0].why.startswith("process 102: it waits in user code")
 
 
 def test_a_rank_that_makes_a_larger_group_than_there_are_ranks_is_named() -> None:
@@ -442,6 +493,14 @@ def test_launchers_that_wait_for_each_other_are_named_with_the_nodes_that_lack_o
         assert (diagnosis.verdict, blamed(diagnosis)) == (Verdict.NEVER_ARRIVED, [(-1, "n1")])
     assert diagnosis.message == "torchrun on n0 waits for other nodes, and has started no rank"
     assert diagnosis.evidence[0] == "torchrun on n0 is at dynamic_rendezvous.py:1 (x)"
+
+
+def test_launchers_that_wait_for_more_nodes_than_the_job_has_say_so() -> None:
+    torchrun = SeenLauncher("torchrun", 5, "S", ELASTIC, nodes=3)
+    look = [JobLook(node, NOW, launchers=(torchrun,), processes=3) for node in ("n0", "n1")]
+    diagnosis = diagnose_looks(look, (), JobHistory()).diagnosis
+    assert (diagnosis.verdict, diagnosis.culprits) == (Verdict.NEVER_ARRIVED, ())
+    assert diagnosis.message.endswith("it waits for 3 nodes, and the job has 2")
 
 
 def test_a_job_without_ranks_says_so() -> None:

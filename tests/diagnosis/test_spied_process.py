@@ -199,3 +199,15 @@ def test_a_thread_in_pythons_own_library_is_in_no_native_code_of_torch() -> None
     assert is_in_python(spied(*JOINS).main)
     assert not is_in_python(spied(*LOCKED).main)
     assert not is_in_python(spied(*SERVES).main)
+
+
+def test_the_lock_file_of_a_build_is_that_of_its_folder() -> None:
+    waits = frame("FileBaton.wait", f"{TORCH}/utils/file_baton.py", 50, self="<FileBaton at 0x7f>")
+    builds = frame("_jit_compile", f"{TORCH}/utils/cpp_extension.py", 2400, build_directory="'/cache/ops'")
+    assert spied(waits, builds, STEP).lock == "/cache/ops/lock"
+    assert spied(builds, STEP).lock == ""
+
+
+def test_threads_are_numbered_by_the_namespace_of_their_process() -> None:
+    text = json.dumps([{"pid": 7, "os_thread_id": 1, "frames": [STEP]}])
+    assert (read_spied(text).main, read_spied(text, {1: 7}).counters) == ((), ("i=5",))

@@ -40,20 +40,23 @@ print(json.dumps(encode_set(JobLooker(sys.argv[2], "n1", "9", sys.argv[3]).look(
 """
 
 
-@pytest.fixture
-def waits(tmp_path: Path) -> Iterator[int]:
-    """A rank of Python alone that sleeps in ``step``."""
+@pytest.fixture(params=[()])
+def waits(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[int]:
+    """A rank of Python alone that sleeps in ``step``, started by the parameter."""
     names = {"SLURM_JOB_ID": JOB, "SLURM_STEP_ID": "0", "SLURM_PROCID": "0", "SLURM_NTASKS": "1"}
     names["SLURMD_NODENAME"] = "n1"
     (tmp_path / "train.py").write_text(WAITS)
-    argv = [sys.executable, "train.py"]
+    argv = [*request.param, sys.executable, "train.py"]
     with subprocess.Popen(argv, env={**os.environ, **names}, cwd=tmp_path) as rank:
         until = time.monotonic() + 60
         while not (tmp_path / "up").exists() and rank.poll() is None and time.monotonic() < until:
             time.sleep(0.02)
         time.sleep(0.2)
-        yield rank.pid
+        yield next(iter(proc.below(rank.pid, 1)), rank.pid)
         rank.kill()
+
+
+NAMESPACE = ("unshare", "--pid", "--fork", "--kill-child")
 
 
 def look(*before: str, path: str = PATH) -> JobLook:
@@ -62,6 +65,11 @@ def look(*before: str, path: str = PATH) -> JobLook:
     return decode(JobLook, json.loads(answer.stdout))
 
 
+@pytest.mark.parametrize(
+    "waits",
+    [(), pytest.param(NAMESPACE, marks=pytest.mark.skipif(os.geteuid() != 0, reason="it makes a namespace"))],
+    indirect=True,
+)
 @pytest.mark.skipif(shutil.which("py-spy", path=PATH) is None, reason="py-spy is not installed")
 def test_a_sleeping_rank_is_seen_with_its_line_and_is_not_stopped_for_native_frames(waits: int) -> None:
     result = look()

@@ -61,7 +61,8 @@ def test_below_torchrun_the_workers_are_ranks_and_neither_it_nor_their_data_load
         lambda pid: False,
     )
     assert named(result) == [(11, "RANK", 2, 4), (12, "RANK", 3, 4)]
-    assert [(launcher.pid, launcher.launcher) for launcher in result.launchers] == [(10, "torchrun")]
+    (launcher,) = result.launchers
+    assert (launcher.pid, launcher.launcher, launcher.least_nodes) == (10, "torchrun", 2)
     assert [(rank.name.address, rank.name.step, rank.name.task) for rank in result.ranks] == [
         ("n1:29500", "0", -1)
     ] * 2

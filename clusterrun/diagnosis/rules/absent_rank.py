@@ -102,7 +102,8 @@ def explain_may_come(table: CallTable, hypothesis: Hypothesis) -> Diagnosis:
 def explain_never_arrived(table: CallTable, hypothesis: Hypothesis) -> Diagnosis:
     ranks = [table.of(rank) for rank in hypothesis.culprits]
     whys = {rank.rank: reason(rank).why for rank in ranks}
-    on = f" on {ranks[0].node}" if len({rank.node for rank in ranks}) == 1 else ""
+    nodes = {rank.node for rank in ranks}
+    on = f" on {ranks[0].node}" if len(nodes) == 1 and ranks[0].node else ""
     waits = [wait for wait in table.waits if ranks[0].rank in wait.missing]
     did = f" hold{verb_s(ranks)} the others up"
     if waits:

@@ -4,14 +4,14 @@ The fewer ranks are odd if they are in one call, the others in another, and both
 Ranks in a third call may have left a broadcast early. One rank in a call of all ranks is odd against all
 others in one call of any group: a group without it would not wait. If it is in a call of a smaller group, a
 member that left that call out may be odd instead. A send, a receive or a store call has two ends, so nobody
-is blamed for these.
+is blamed if any rank is in one.
 """
 
 from __future__ import annotations
 
 from clusterrun.diagnosis.calls import LOCK, Call, CallTable
 from clusterrun.diagnosis.hypothesis import Hypothesis
-from clusterrun.diagnosis.stacks import BACKWARD, GPU_WAIT, Doing
+from clusterrun.diagnosis.stacks import BACKWARD, GPU_WAIT, STORE_WAIT, Doing
 from clusterrun.diagnosis.verdict import Diagnosis, Verdict, ranks_in_words
 from clusterrun.diagnosis.vote import RankVote
 from clusterrun.diagnosis.wording import MORE_IS_SEEN, MOST_LINES, blame, verb_s
@@ -40,8 +40,10 @@ def rule(table: CallTable) -> list[Hypothesis]:
     }
     is_known = len(sides) == 2 and len(known_of_all) == len(living)
     lone = vote.lone()
-    if lone >= 0 and all(waits[rank].peer < 0 for rank in living):
+    if lone >= 0:
         is_known = lone in known_of_all or waits[lone].operation == BACKWARD
+    if any(call.peer >= 0 or call.operation == STORE_WAIT for call, _ in sides):
+        is_known = False
     return [Hypothesis("different places", CERTAINTY, vote.odd if is_known else (), {"sides": sides})]
 
 
@@ -63,9 +65,12 @@ def explain_different_places(table: CallTable, hypothesis: Hypothesis) -> Diagno
     if not whys:
         sentence += ": stacks alone do not show which of them is wrong"
     remedy = (
-        "let every rank call the same collectives in the same order: compare the conditions of these lines"
+        "let every rank call the same collectives in the same order: compare the conditions of these lines."
     )
-    return blame(table, Verdict.MISMATCH, sentence, whys, f"{remedy}. {MORE_IS_SEEN}")
+    stored = [call.line for call, _ in sides if call.operation == STORE_WAIT]
+    if stored:
+        remedy = f"which rank sets the key that {stored[0]} waits for, under which name and condition?"
+    return blame(table, Verdict.MISMATCH, sentence, whys, f"{remedy} {MORE_IS_SEEN}")
 
 
 EXPLANATIONS = {"different places": explain_different_places}

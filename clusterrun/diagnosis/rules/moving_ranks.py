@@ -12,7 +12,7 @@ from clusterrun.diagnosis.stacks import short
 from clusterrun.diagnosis.stragglers import find_straggler
 from clusterrun.diagnosis.verdict import Diagnosis, Verdict, ranks_in_words
 from clusterrun.diagnosis.vote import RankVote
-from clusterrun.diagnosis.wording import blame, reasons, waited
+from clusterrun.diagnosis.wording import at_place, blame, reasons, waited
 
 CERTAINTY = 90
 # Every rank must bring the same number of elements to these. NCCL does not compare them.
@@ -77,6 +77,8 @@ def explain_slow_rank(table: CallTable, hypothesis: Hypothesis) -> Diagnosis:
     rank = table.of(slow.rank)
     sentence = f"the others wait for rank {slow.rank} on {rank.node} {slow.share * 100:.0f} % of the time"
     last = f"it came last to {slow.last} of the last {slow.of} that were waited for"
+    if table.by_stacks:
+        last = f"{slow.last} of {slow.of} looks found the others waiting for it{at_place(table, slow.rank)}"
     last += f", within {slow.seconds:.1f} s"
     why = f"it is slow: {last}"
     samples = rank.stacks.samples
