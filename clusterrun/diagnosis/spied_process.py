@@ -55,7 +55,7 @@ class SpiedProcess:
     native: functions of libraries that the main thread's innermost Python frame has called, innermost first
     threads: the other threads that run user code
     counters: ``NAME=NUMBER`` of variables that count steps, innermost first
-    lock: the lock file of a build of a torch extension, whose end the main thread waits for; '' if it does not
+    lock: the lock file of a torch extension's build, which the main thread waits for; '' if it does not
     spawned: the process's index among those of ``torch.multiprocessing.spawn``; -1: it is none of them
     """
 

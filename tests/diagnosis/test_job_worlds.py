@@ -240,6 +240,8 @@ def test_a_lock_file_that_is_older_than_the_ranks_is_named_with_its_age() -> Non
         diagnosis.evidence
     )
     assert diagnosis.remedy.endswith("rm '/cache/my ops/lock'")
+    builds = verdict(*(sampled(rank, stack=stack, **lock) for rank in range(3)), sampled(3, stack=LOOP))
+    assert (builds.verdict, "rm" in builds.remedy.split()) == (Verdict.WAITING, False)
 
 
 def test_the_holder_of_a_lock_that_waits_for_the_others_is_named() -> None:

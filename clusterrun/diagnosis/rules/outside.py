@@ -10,7 +10,14 @@ from clusterrun.diagnosis.evidence import START_PATIENCE, ChildProcess, PythonSt
 from clusterrun.diagnosis.explain_rank import WAIT_REMEDY, reason
 from clusterrun.diagnosis.explain_rank import at as at_line
 from clusterrun.diagnosis.hypothesis import Hypothesis
-from clusterrun.diagnosis.stacks import Doing, joins_processes, location, script_has_ended, works_for_a_loader
+from clusterrun.diagnosis.stacks import (
+    Doing,
+    joins_processes,
+    location,
+    polls_for_lock_file,
+    script_has_ended,
+    works_for_a_loader,
+)
 from clusterrun.diagnosis.verdict import Culprit, Diagnosis, Verdict, ranks_in_words
 from clusterrun.diagnosis.vote import RankVote
 from clusterrun.diagnosis.wording import MOST_LINES, reasons, verb_s
@@ -156,7 +163,9 @@ def explain_waiting_outside(table: CallTable, hypothesis: Hypothesis) -> Diagnos
     if ended:
         have = "has" if len(ended) == 1 else "have"
         evidence.append(f"{ranks_in_words(ended)} {have} ended")
-    return Diagnosis(Verdict.WAITING, sentence, (), (), tuple(evidence), reason(living[0]).remedy)
+    # A rank that builds an extension lets the others wait for its lock file.
+    first = min(living, key=lambda rank: polls_for_lock_file(rank.stacks.main))
+    return Diagnosis(Verdict.WAITING, sentence, (), (), tuple(evidence), reason(first).remedy)
 
 
 def explain_late_process(table: CallTable, hypothesis: Hypothesis) -> Diagnosis:
