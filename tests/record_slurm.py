@@ -33,7 +33,7 @@ JOBS = {
     "later": (("--begin=now+1hour",), "true"),
     "refused": (("--gpus-per-node=99", "--comment=clusterrun:s:refused"), "true"),
 }
-"""Every job by its name: its options, and what it runs. What Slurm refuses stands in its queue too."""
+"""The options and the command of each job, by its name. A refused job is in Slurm's queue too."""
 ENDED = ("two\nlines", "failed", "sig")
 LIMIT = 120.0
 
@@ -109,7 +109,7 @@ def until(what: str, true: Callable[[], bool]) -> None:
 
 
 def ask(lab: Lab, *argv: str) -> str:
-    """What a program of Slurm prints on the login host."""
+    """Return the output of a program of Slurm on the login host."""
     result = lab.exec(list(argv), env=dict(QUERY_ENVIRONMENT))
     if result.code:
         raise SystemExit(f"{argv[0]} failed: {result.err}")

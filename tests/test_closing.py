@@ -36,7 +36,7 @@ def first_time(name):
 
 @pytest.fixture(scope="module")
 def second_chance() -> list[str]:
-    """What ``.ci/run`` gives to pytest, by ``make test``."""
+    """Return the arguments that ``.ci/run`` passes to pytest by ``make test``."""
     (test,) = [
         line for line in (ROOT / ".ci" / "run").read_text().splitlines() if line.startswith("make test")
     ]

@@ -43,7 +43,7 @@ app()
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
-    """What hydra's suites ask of a launcher's author: its name, and options for all their runs."""
+    """Give hydra's suites the launcher's name and options for all their runs."""
     names = metafunc.fixturenames
     if "launcher_name" in names:
         is_batched = metafunc.cls is TestHydrasBatchedSweeperSuite

@@ -118,7 +118,7 @@ ENTRY_POINTS = (
     "training/",
     "rank_hooks/",
 )
-"""Where a process starts, or a user's own program comes in: there the environment may be read.
+"""Modules at which a process or a user's program starts. They may read the environment.
 
 A pre-flight check runs in a process of its own, and the environment may be what it examines.
 `local/start_run.py` is among them because submitit reads its variables from this very process.

@@ -135,7 +135,7 @@ ON_THE_WAY_TO_RANKS = (
     "monitor.rank_instrumentation",
     "monitor.oom",
 )
-"""What an agent of a run without a pre-flight has loaded when its ranks start, with all that these load."""
+"""Modules that an agent has loaded when its ranks start in a run without a pre-flight, with their imports."""
 MOST_MODULES = 53
 MOST_BYTES = 245_000
 # Modules that only other programs of the nodes load.

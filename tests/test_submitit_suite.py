@@ -39,14 +39,14 @@ NOT_OURS = {
 
 
 class OnThisMachine(ClusterrunExecutor):
-    """What submitit's tests make in place of its local executor."""
+    """Replaces the local executor in submitit's tests."""
 
     def __init__(self, folder: str | Path, **more: Any) -> None:
         super().__init__(folder, cluster="local", preflight="off", **more)
 
 
 class ByOneWord(AutoExecutor):
-    """What they make in place of the executor that takes its plug-in by name."""
+    """Replaces the executor that takes its plug-in by name in submitit's tests."""
 
     def __init__(self, folder: str | Path, cluster: str) -> None:
         super().__init__(folder, cluster="clusterrun")

@@ -266,7 +266,7 @@ def test_a_port_for_a_start_that_never_came_is_given_back() -> None:
 
 
 def acknowledged(tape: Tape, first: int, last: int) -> list[Any]:
-    """What the agent does in these seconds while every heartbeat is acknowledged."""
+    """Return the agent's actions in these seconds; every heartbeat is acknowledged."""
     out: list[Any] = []
     for second in range(first, last + 1):
         acted = tape.does(float(second))

@@ -1,4 +1,4 @@
-"""What an agent makes of the scheduler's word once its coordinator is gone: Slurm 20.11 to 26.05."""
+"""An agent that lost its coordinator acts on the scheduler's answer: Slurm 20.11 to 26.05."""
 
 from __future__ import annotations
 
@@ -203,7 +203,7 @@ BLIND = (
 
 
 def unseen(folder: Path, word: str, seconds: float, port: object) -> tuple[subprocess.Popen[bytes], Path]:
-    """An agent left behind in a job of which the scheduler missed nothing; the run's state is in ``run``."""
+    """Start an agent without a coordinator in a job that still runs. ``run`` holds the run's state."""
     state = f"$([ -e {folder}/done ] && echo COMPLETING || echo RUNNING)"
     called = stand_ins(folder, f'echo "{state}|None|0|0|n0001|n[0001-0002]|"')
     run = folder / "run"

@@ -169,7 +169,7 @@ def state_of(pid: int) -> str:
 
 @contextmanager
 def slept_through_its_lease(folder: Path, awake: float) -> Iterator[tuple[subprocess.Popen[str], int]]:
-    """A shim that stood still until its lease was over, and goes on; and its orphan."""
+    """Yield a shim that was stopped until its lease expired and then continued, and the pid of its orphan."""
     path = folder / "slept"
     path.write_text("0")
     with shim(STOPS, awake, SLEEPS_WHEN_TOLD.format(path=str(path))) as process:

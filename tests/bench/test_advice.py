@@ -1,4 +1,4 @@
-"""What fits and what to expect: the sums that every textbook has."""
+"""Memory and speed of a model, by the textbook formulas."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a study asks: configurations, their runs, and when two studies may share results."""
+"""A study has configurations and runs. Two studies share results under conditions."""
 
 from __future__ import annotations
 

@@ -30,7 +30,7 @@ def runs_present(context: CommandLine) -> list[str]:
 
 
 def add(context: CommandLine, days: float, state: str = "FAILED", size: int = 0) -> str:
-    """A recorded run that ended so many days ago."""
+    """Record a run that ended ``days`` ago, and return its id."""
     then = time.time() - days * DAY
     run_id = f"{time.strftime('%Y%m%d-%H%M%S', time.gmtime(then))}-{os.urandom(2).hex()}-train"
     folder = home(context) / "runs" / run_id

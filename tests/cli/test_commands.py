@@ -32,7 +32,7 @@ FIELDS = [
     ),
     *("nodelist", "attempt", "submitted_at", "started_at", "ended_at", "exit_code", "run_dir"),
 ]
-"""What every version has in ``status --json``; what else is there stands in its schema."""
+"""Fields of ``status --json`` that every version has. The schema lists all fields."""
 
 
 def home(context: CommandLine) -> Path:

@@ -29,7 +29,7 @@ dist.all_reduce(torch.ones(4))
 
 
 def run(context: CommandLine, script: str, *options: str) -> str:
-    """Submit ``script`` on two nodes, wait, and return what was said at its end."""
+    """Submit ``script`` on two nodes, wait for its end, and return the output."""
     (context.folder / "train.py").write_text(script)
     return context("submit", "--nodes", "2", "--ranks-per-node", "1", "--wait", *options, limit=LIMIT).err
 

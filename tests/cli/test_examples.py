@@ -16,7 +16,7 @@ NOT_HERE = ("lab",)
 """Its examples start a whole cluster: the lab's own tests run them."""
 
 IN_AN_ALLOCATION = ("run",)
-"""They need an allocation: here it shows that the line is understood, and what is said without one."""
+"""Commands that need an allocation. Their lines are parsed and refused."""
 TRACEBACK = 'Traceback (most recent call last):\n  File "t.py", line 1, in <module>\nValueError: x\n'
 OF_A_SWEEP = ("list", "results", "retry", "continue")
 """Without a sweep it shows that the line is understood."""

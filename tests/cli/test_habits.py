@@ -1,4 +1,4 @@
-"""What people type out of habit: sbatch's short options, GPUs with their type, q in a live display."""
+"""Habits of users: sbatch's short options, GPUs with their type, q in a live display."""
 
 from __future__ import annotations
 

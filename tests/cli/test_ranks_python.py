@@ -17,7 +17,7 @@ TELL = "import os, sys; print(os.path.dirname(os.path.dirname(sys.executable)), 
 
 @pytest.fixture
 def context(clusterrun: CommandLine) -> CommandLine:
-    """With ``tell.py``, which prints the prefix of its Python, and the virtual environment ``my env``."""
+    """A folder with ``tell.py``, which prints its Python's prefix, and a virtual environment ``my env``."""
     (clusterrun.folder / "tell.py").write_text(TELL)
     environment(clusterrun.folder / "my env")
     return clusterrun

@@ -1,4 +1,4 @@
-"""What README and the documents say is what there is."""
+"""README and the documents name commands, options, files and tests that exist."""
 
 from __future__ import annotations
 
@@ -158,7 +158,6 @@ def test_every_command_line_in_the_documents_is_understood(document: Path) -> No
     ids=lambda element: f"{element.document}:{element.number}",
 )
 def test_an_example_is_understood_to_its_last_option(example: Example) -> None:
-    """Those too that no test runs."""
     arguments = shlex.split(example.line, comments=True)[1:]
     arguments = arguments[
         : next((n for n, word in enumerate(arguments) if word in ("&&", "|", ">", ">>")), len(arguments))

@@ -1,4 +1,4 @@
-"""What the commands print as JSON is what docs/schemas says: every field that is there, and no other."""
+"""The JSON of each command has exactly the fields of its schema in docs/schemas."""
 
 from __future__ import annotations
 

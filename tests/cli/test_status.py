@@ -226,7 +226,7 @@ def test_ctrl_c_ends_the_watching_and_says_130_where_an_end_was_awaited(
 
 
 def watched(context: CommandLine, chosen: str, act: Callable[[], None], rows: int = 24) -> tuple[str, int]:
-    """What a terminal gets from ``status --watch`` of a run, ``act`` being done once it shows the run."""
+    """Return output and exit code of ``status --watch``. ``act`` is called when the run is on the screen."""
     ours, theirs = pty.openpty()
     fcntl.ioctl(theirs, termios.TIOCSWINSZ, struct.pack("HHHH", rows, 80, 0, 0))
     process: subprocess.Popen[Any] = subprocess.Popen(

@@ -19,7 +19,7 @@ from tests.cli.conftest import CommandLine
 def on_terminal(
     context: CommandLine, *args: str, columns: int = 120, errors: bool = False, **environment: str
 ) -> str:
-    """What ``clusterrun args`` prints on a terminal of that width, with ``errors`` also on stderr."""
+    """Return the output of ``clusterrun args`` on a terminal; ``errors``: stderr is one too."""
     ours, theirs = pty.openpty()
     fcntl.ioctl(theirs, termios.TIOCSWINSZ, struct.pack("HHHH", 40, columns, 0, 0))
     process = subprocess.Popen(

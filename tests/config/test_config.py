@@ -1,4 +1,4 @@
-"""Where the value of an option comes from: command line, environment, profile, project, user, default."""
+"""Sources of an option's value: command line, environment, profile, project, user, default."""
 
 from __future__ import annotations
 

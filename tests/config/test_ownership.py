@@ -69,7 +69,7 @@ def test_what_somebody_else_can_have_written_is_refused(entries: tuple[Entry, ..
 
 
 def test_no_combination_lets_another_user_change_what_is_read() -> None:
-    """Whoever may write the file, or replace it, is this user, root, or a group of this user alone."""
+    """Only this user, root, or a group of this user alone may write or replace the file."""
     owners = list(itertools.product((ME, OTHER, ROOT), (MINE, TEAM, 0)))
     modes = (0o600, 0o644, 0o664, 0o666, 0o755, 0o775, 0o777, 0o1775, 0o1777, 0o2775)
     for (file_uid, file_gid), (uid, gid) in itertools.product(owners, owners):

@@ -1,4 +1,4 @@
-"""What editors and ``help`` see of the Python functions is the table of options."""
+"""The signatures of the Python functions, as editors and ``help`` show them, equal the table of options."""
 
 from __future__ import annotations
 

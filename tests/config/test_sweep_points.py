@@ -1,4 +1,4 @@
-"""What people write for the points of a sweep, and what they are told where that cannot be meant."""
+"""Notations for the points of a sweep, and the refusals of impossible ones."""
 
 from __future__ import annotations
 

@@ -25,7 +25,7 @@ class Ask:
 
 @frozen
 class Outcome:
-    """What the tower reads of an outcome."""
+    """The fields of an outcome that the coordinator reads."""
 
     fit: bool
     report: Report

@@ -114,7 +114,7 @@ def test_fit_nodes_train_in_the_order_that_was_found_and_the_spare_is_let_alone(
 
 
 def swapped() -> Tape:
-    """Node 0 is ill: nodes 1 and 2 train as places 0 and 1."""
+    """Node 0 is unfit. Nodes 1 and 2 train in places 0 and 1."""
     tape = under_way()
     tape.at(2.0, answer(0, ILL), answer(1), answer(2))
     return tape
@@ -196,7 +196,7 @@ def test_a_restart_keeps_the_world_and_is_not_ruled_out_by_a_lost_spare() -> Non
     assert tape.state(5.0).attempts[-1].nodes == ("n1", "n2")
 
 
-# --- those who do not come, or go ---
+# --- nodes that do not join, or that leave ---
 
 
 def test_once_half_are_there_the_others_get_three_times_as_long_and_15_s_at_least() -> None:
@@ -289,7 +289,7 @@ def test_a_launcher_that_may_still_try_to_reach_somebody_is_ended_before_it_ends
 
 
 def launching(nodes: int = 4) -> Tape:
-    """By srun, and nobody has joined: srun keeps its input back until each node has a connection to it."""
+    """Launch by srun, before any node joins. srun holds its input back until each node is connected."""
     check = Preflight(Level.FULL)
     orders = replace(ORDERS, nodes=nodes - 1, spares=1, preflight=check, launch=("srun", "agent", "/run"))
     names = tuple(f"n{node}" for node in range(nodes))
@@ -469,7 +469,7 @@ OVERLOADED = MessageCame(2, NodeOverloaded(1.5))
 
 
 def overloaded(**orders: Any) -> Tape:
-    """Node 2 has reported an overload. It is needed, since node 0 is ill."""
+    """Node 2 has reported an overload. The run needs it, because node 0 is unfit."""
     tape = under_way(**orders)
     tape.at(1.5, OVERLOADED)
     return tape

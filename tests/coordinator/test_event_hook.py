@@ -40,7 +40,7 @@ STATE = RunState(
 
 
 class Told:
-    """A run whose user is told by ``command``."""
+    """A run with ``command`` as its event hook."""
 
     def __init__(self, folder: Path, command: str, notify: tuple[str, ...] = ()) -> None:
         self.paths = RunPaths(str(folder))
@@ -122,7 +122,7 @@ def test_a_program_that_never_ends_is_killed_with_all_it_started(
 
 
 def living(pids: Path) -> list[str]:
-    """Those of the file that are no zombies."""
+    """Return the processes listed in the file that are not zombies."""
     results = []
     for pid in pids.read_text().split():
         try:

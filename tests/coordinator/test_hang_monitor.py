@@ -1,4 +1,4 @@
-"""What the watch over the ranks says reaches the run's warnings, and leaves them again."""
+"""A finding of the hang monitor appears in the run's warnings, and disappears when it ends."""
 
 from __future__ import annotations
 

@@ -30,7 +30,7 @@ ORDERS = Orders(
 
 
 def began_on(*worlds: tuple[int, bool]) -> RunState:
-    """What a coordinator has left whose attempts had so many nodes, and whether all their ranks ran."""
+    """Return the state after attempts, each given by its number of nodes and whether all ranks ran."""
     attempts = tuple(
         Attempt(number, "", tuple(f"n{node}" for node in range(nodes)), 1.0, ranks_at=2.0 if ran else None)
         for number, (nodes, ran) in enumerate(worlds)

@@ -33,8 +33,8 @@ HOOKS = {
     "coordinator/world_formation.py WorldFormation examine",
     "runtime/machine_driver.py MachineDriver now",
 }
-"""What constructors of the nodes' machines may be called back with: a clock, a log, a queue of events, what
-makes a pre-flight. None of these is a method of the object that holds what is constructed. Only to shrink."""
+"""Callbacks that constructors of the nodes' machines may take: a clock, a log, a queue of events, a maker of
+pre-flights. None is a method of the object that holds the constructed object. The list may only shrink."""
 
 
 def stateful(value: Any) -> bool:
@@ -45,7 +45,7 @@ def stateful(value: Any) -> bool:
 
 
 def held(value: Any) -> Iterator[Any]:
-    """What an object, a container, a bound method or a closure leads to."""
+    """Yield the values that an object, a container, a bound method or a closure refers to."""
     if isinstance(value, dict):
         yield from value.values()
     elif isinstance(value, (list, tuple, set, frozenset)) or type(value).__name__ == "deque":
@@ -99,7 +99,7 @@ def machines(seed: int) -> Iterator[Any]:
 
 
 class Knot:
-    """Two objects, of which the second calls the first back."""
+    """Two objects; the second calls the first back."""
 
     __module__ = "clusterrun.coordinator.tests"
 

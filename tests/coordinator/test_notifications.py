@@ -1,4 +1,4 @@
-"""Which news are told of a run: by how its state changes, each once."""
+"""Each change of a run's state sends its notifications once."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a coordinator that begins makes of the state that the one before it left."""
+"""A new coordinator continues from the state of the previous one."""
 
 from __future__ import annotations
 

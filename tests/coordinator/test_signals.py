@@ -114,7 +114,7 @@ def preemption_at_once() -> None:
 
 
 def preemption_with_users_signal() -> None:
-    """With PreemptParameters=send_user_signal Slurm sends our notice, and no TERM."""
+    """Slurm sends our notice and no TERM if PreemptParameters=send_user_signal."""
     tape = run()
     tape.at(50.0, SignalCame(signal.SIGUSR2))
     acted = sent(tape.does(50.1, JobTold("preemption", WALL + 90.0)))
@@ -209,7 +209,7 @@ def term_to_steps() -> None:
 
 
 def cancelled_step() -> None:
-    """Slurm kills the agents. That is no fault of their nodes."""
+    """Slurm kills the agents. Their nodes are not blamed."""
     tape = run()
     output = ("slurmstepd-n1: error: *** STEP 7.0 ON n1 CANCELLED AT 2026-11-26T10:06:53 ***",)
     tape.at(50.0, MessageCame(1, RanksGone(0)), LauncherEnded(137, output))
@@ -294,7 +294,7 @@ def test_a_signal_means_what_its_row_says(row: str) -> None:
 
 
 def test_ranks_that_handle_term_and_are_killed_after_a_failure_are_reported() -> None:
-    """They may have hung in a collective, so nothing is said of saving."""
+    """They may have hung in a collective, so the end does not mention a save."""
     tape = run(Survival())
     tape.at(50.0, MessageCame(0, RankExited(0, 0, 1, WALL + 50.0)))
     tape.at(50.3)

@@ -1,4 +1,4 @@
-"""What Slurm's answer about a job means; the lines are those of Slurm 22.05, each seen for that cause."""
+"""Slurm's answers about a job are read. The lines were recorded from Slurm 22.05."""
 
 from __future__ import annotations
 

@@ -38,7 +38,7 @@ LENGTH = 4
 
 
 def history(events: tuple[Any, ...]) -> list[Any]:
-    """What happened and what was done, in one list; time goes on by 3 s at each event."""
+    """Return events and actions in one list. Each event comes 3 s after the previous one."""
     machine = agent(processes=1).machine
     all_of_it: list[Any] = []
     for number, event in enumerate(events):

@@ -353,7 +353,7 @@ def test_a_job_that_the_scheduler_requeues_by_itself_is_only_left():
     assert left_by_all(tape, 51.5) == [Finish(0)]
 
 
-# --- who goes on ---
+# --- ranks that continue ---
 
 
 def test_the_next_job_of_a_chain_waits_from_the_start_and_is_kept_off_bad_nodes():

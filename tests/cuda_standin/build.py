@@ -59,7 +59,7 @@ def undefined_in(library: Path) -> list[tuple[str, str]]:
 
 
 def wanted(libraries: list[Path]) -> tuple[dict[str, set[str]], dict[str, str]]:
-    """Return the functions that torch needs by soname, and the symbol version of those that have one."""
+    """Return the functions that torch needs, by soname, and their symbol versions."""
     own = {library.name for library in libraries}
     needed = {name for library in libraries for name in needed_by(library)} - own
     sonames = {stem(name): name for name in needed if name.startswith(OF_NVIDIA)}
@@ -138,7 +138,7 @@ def build(torch: Path, work: Path) -> None:
         print(f"{soname}: {kind}, {count} functions, {len(absent)} not supported")
 
     include = (f"-I{torch / 'include'}", f"-I{torch / 'include/torch/csrc/api/include'}")
-    # A function that returns a string shows with which of both string classes torch was compiled.
+    # The name of a function that returns a string shows the string class that torch was compiled with.
     is_new = "_ZN3c108toStringB5cxx11ERKNS_12OperatorNameE" in torch_symbols(lib / "libtorch_cpu.so")
     abi = f"-D_GLIBCXX_USE_CXX11_ABI={int(is_new)}"
     kernels = FOLDER / "cpu_kernels.cpp"

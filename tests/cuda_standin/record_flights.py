@@ -181,7 +181,7 @@ def extra(rank: int, size: int, device: torch.device) -> Step:
     return after(lambda: dist.all_reduce(tensor), wrong)
 
 
-# By name: the number of ranks and what each does.
+# The number of ranks and the step of each, by name.
 KINDS: dict[str, tuple[int, Callable[[int, int, torch.device], Step]]] = {
     "ddp": (2, ddp),
     "fsdp": (2, fsdp),

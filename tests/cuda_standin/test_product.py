@@ -58,7 +58,7 @@ def test_sound_nodes_pass_the_full_check_by_nccl(on_gpus: Site) -> None:
     assert report["verdict"] in ("pass", "warn"), report
 
 
-# What the check reports of a fault of n0003; '' if it only knows that others waited for the node.
+# The check's report of a fault of n0003; '': it only reports that others waited for the node.
 FAULTS = {
     "wrong-sum": "sum",
     "init-error": "out of memory",

@@ -83,7 +83,7 @@ def changed(observed: RankSnapshot, **changes: Any) -> RankSnapshot:
 
 
 def bare(number: int, node: str, state: str, **changes: Any) -> RankSnapshot:
-    """A rank of which nothing is known but ``changes``."""
+    """A rank with ``changes`` only; all else is unknown."""
     return changed(RankSnapshot(number, node, ProcessSample(0, state)), **changes)
 
 

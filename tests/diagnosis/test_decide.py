@@ -140,7 +140,7 @@ def test_why_a_rank_did_not_come_is_said(missing: RankSnapshot, why: str) -> Non
 
 
 def test_a_rank_that_skipped_a_collective_and_waits_in_a_later_one_of_another_group_is_no_root() -> None:
-    """It waits for the rank that is in no collective: that one is to blame."""
+    """It waits for the rank that is in no collective. That rank is to blame."""
     two = (Group("0", 3, 10, True, "gloo", "0-2"), Group("1", 2, 4, False, "gloo", "1-2"))
     in_first = rank(0, 3, groups=two[:1], records=(*history(9), record(10, done=False)), stack=ALL_REDUCE)
     in_second = rank(
@@ -684,7 +684,7 @@ def test_ranks_that_still_import_or_prepare_data_are_given_a_minute(
 
 
 def test_a_rank_that_an_atexit_function_holds_is_named_though_that_is_the_users() -> None:
-    """Nothing of a script's own frame is left below it; the others have ended, or wait for it."""
+    """Its stack has no frame of the script any more. The other ranks have ended or wait for it."""
     held = rank(1, stack=("/usr/lib/python3.11/queue.py:90 join", "/home/me/train.py:10 drain"))
     why = "its script has ended, and its process has not; it is at train.py:10 (drain)"
     ended = [rank(number, state="", stack=(), answered=False) for number in (0, 2)]

@@ -20,7 +20,7 @@ LOGS = Path(__file__).resolve().parents[1] / "recorded" / "foreign-logs"
 
 
 class Answer(NamedTuple):
-    """What must be said of a log.
+    """The expected answer for a log.
 
     source: the thread whose style it has; ``-``: none
     ranks: the ranks to blame; (): the log does not show which

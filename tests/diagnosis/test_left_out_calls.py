@@ -23,7 +23,7 @@ def verdict(*observed: RankSnapshot) -> Diagnosis:
 def epochs(
     number: int, completed: list[int], now: int, waits: bool, call: str = "recv", peer: int = 0
 ) -> RankSnapshot:
-    """A rank of two that made so many sends or receives before each barrier; it waits in one, or the next."""
+    """One of two ranks, with its sends and receives before each barrier. It waits in a call or a barrier."""
     records, begun = [], 0
     for sequence, count in enumerate(completed, 1):
         begun += count + 1
@@ -70,7 +70,7 @@ def test_of_a_recv_that_nobody_answers_who_departs_from_its_custom_is_named_or_b
 
 @pytest.mark.parametrize(("retained", "numbered"), [(slice(1, None), True), (slice(None), False)])
 def test_what_is_not_in_the_records_is_not_guessed(retained: slice, numbered: bool) -> None:
-    """Of a long run only the newest records are kept; old torch gives no number."""
+    """A long run keeps only its newest records. Old torch gives no number."""
     cut = [
         replace(
             entry,
@@ -221,7 +221,7 @@ def test_of_a_pair_the_one_is_odd_that_does_not_do_as_a_pair_like_it(sibling: in
 
 
 def of_four(number: int, before: list[int], now: int, call: str = "", peer: int = -1) -> RankSnapshot:
-    """A rank of four that made so many sends or receives before each all_reduce, and waits in either."""
+    """One of four ranks, with its sends and receives before each all_reduce. It waits in either call."""
     records, begun = [], 0
     for sequence, count in enumerate([*before, *([] if call else [now])], 1):
         begun += count + 1
@@ -243,9 +243,9 @@ NEVER = ([0, 0, 0], 0)
         ([NEVER, ([1, 1, 1], 1, "recv", 2), ([1, 1, 1], 1, "send", 0), NEVER], [2]),
         # Rank 0 has been met before: it may have left its half out.
         ([([0, 1, 0], 0), ([1, 1, 1], 1, "send", 2), ([1, 2, 1], 1, "recv", 0), NEVER], []),
-        # One more than ever: something new, of which either may be wrong.
+        # More than ever before: the call is new, so either rank may be wrong.
         ([NEVER, ([1, 1, 1], 1, "send", 2), ([1, 1, 1], 2, "recv", 0), NEVER], []),
-        # Nothing of the kind was done before.
+        # No such call was made before.
         ([NEVER, ([], 1, "send", 2), ([], 1, "recv", 0), NEVER], []),
     ],
 )

@@ -1,4 +1,4 @@
-"""What ended a run, from what it left: the first error in time wins, consequences are shown as such."""
+"""The post-mortem names the first error in time, and shows consequences as such."""
 
 from __future__ import annotations
 
@@ -31,7 +31,6 @@ def heard(rank: int, *lines: str, at: float = 100.0) -> tuple[Error, ...]:
 
 
 def traceback(rank: int, last: str, line: int = 9) -> list[str]:
-    """What torch prints when a rank fails."""
     return [
         f"[rank{rank}]: Traceback (most recent call last):",
         f'[rank{rank}]:   File "/home/me/train.py", line {line}, in step',
@@ -377,7 +376,7 @@ Root Cause (first observed failure):
 
 
 def below(text: str) -> Remains:
-    """What two launchers left, of which the second printed ``text``."""
+    """The remains of two launchers. The second printed ``text``."""
     listener = ErrorListener(1, launcher=True)
     for line in text.splitlines():
         listener.hear(100.0, line)
@@ -431,13 +430,13 @@ def test_a_run_that_was_cancelled_has_no_culprit() -> None:
 
 
 def last(rank: int, sizes: str, types: str = "Float") -> RankSnapshot:
-    """What a rank that failed could still leave."""
+    """The remains of a rank that failed."""
     record = Record("0", 6, "all_reduce", sizes, types, True, 100.0)
     return bare(rank, f"n{rank}", "", groups=(Group("0", 4, ranks="0-3"),), records=(record,))
 
 
 def exchanges(rank: int, *sizes: str) -> RankSnapshot:
-    """What a rank has brought to one all_to_all after the other."""
+    """A rank's inputs to successive all_to_all calls."""
     called = last(rank, "").records[0]
     records = tuple(
         replace(called, operation="all_to_all", sequence=number, sizes=size, at=90.0 + number)
@@ -529,7 +528,7 @@ DENIED = "PermissionError: store refused the write"
 
 
 def of_checkpoint(rank: int, *failed: int) -> list[str]:
-    """What torch's checkpoint prints in every rank of those that failed."""
+    """Return the lines that torch's checkpoint prints in every rank about the ranks that failed."""
     keys = ", ".join(map(str, failed))
     parts = [
         line
@@ -614,7 +613,7 @@ def test_what_was_sent_is_told_from_what_was_expected_by_its_parts(
 
 
 def in_call(number: int, operation: str, line: int) -> RankSnapshot:
-    """Where a rank stood when it was told to end."""
+    """A rank's stack when it got SIGTERM."""
     inner = f"/venv/lib/python3.11/site-packages/torch/distributed/distributed_c10d.py:1 {operation}"
     return bare(number, f"n{number}", "S", stack=(inner, f"/home/me/train.py:{line} step"))
 
@@ -626,7 +625,7 @@ def gone_on() -> tuple[RankSnapshot, ...]:
 
 
 def test_who_stood_in_another_line_than_the_one_that_aborted_and_all_others_is_the_odd_one() -> None:
-    """As seen of a step of scaled gradients that one rank skipped: the one that aborted was right."""
+    """One rank skipped a step of scaled gradients. The rank that aborted was right."""
     dumped = ("Fatal Python error: Aborted", '  File "/home/me/train.py", line 20 in step')
     aborted = heard(0, f"  {ABORTED}".replace("1000 vs 4", "136 vs 4"), *dumped)
     noticed = heard(3, *traceback(3, PEER, line=20))
@@ -715,7 +714,7 @@ def test_without_any_record_who_was_sent_too_much_is_told_and_not_blamed() -> No
 
 
 def small(number: int) -> RankSnapshot:
-    """What a rank of a pipeline leaves: it reduced its losses, and sends and receives are not recorded."""
+    """The remains of a rank of a pipeline. It reduced its losses. Sends and receives are not recorded."""
     records = tuple(Record("0", turn, "all_reduce", "[1]", "Float", True, turn) for turn in range(1, 14))
     return bare(number, f"n{number}", "", groups=(Group("0", 4, 13, True, "gloo", "0-3"),), records=records)
 
@@ -926,7 +925,7 @@ def test_a_message_that_ends_in_a_colon_goes_on_in_the_next_line() -> None:
 
 
 def hung(number: int, sequence: int, at: float, stack: tuple[str, ...]) -> RankSnapshot:
-    """A rank that still ran when it was told to end: it has begun so many collectives, the last one then."""
+    """A rank that still ran when it got SIGTERM. It began collective ``sequence`` at ``at``."""
     groups = (Group("0", 4, ranks="0-3"),)
     records = tuple(
         Record("0", n, "all_reduce", "[4]", "Float", n < sequence, at - 0.1 * (sequence - n))
@@ -1000,7 +999,7 @@ def test_who_ends_of_its_own_accord_is_named_itself(
 
 
 def timer(rank: int, *frames: str) -> tuple[Error, ...]:
-    """What ``faulthandler.dump_traceback_later`` prints: a helper thread, then the main thread."""
+    """Return the output of ``faulthandler.dump_traceback_later``: a helper thread, then the main thread."""
     lines = [f'  File "{place}", line {line} in {name}' for place, line, name in map(str.split, frames)]
     helper = '  File "/run/prelude/clusterrun_prelude.py", line 117 in answer'
     head = "Thread 0x00007f0f (most recent call first):"

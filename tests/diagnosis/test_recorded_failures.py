@@ -1,4 +1,4 @@
-"""Runs that failed, as their ranks' output was recorded: who is named, by which words, and who is not."""
+"""Recorded output of failed runs: the ranks that are named, and the reason."""
 
 from __future__ import annotations
 
@@ -152,7 +152,7 @@ EXPECTED: dict[str, tuple[tuple[int, ...], tuple[str, ...], tuple[str, ...]]] = 
     "os_exit0": ((1,), ("rank 1 ended with exit code 0",), ("rank 0 on local-0 failed first",)),
     "pickle_spawn": ((1,), ("ValueError: bad cfg in child", "KeyError: 'cfg'"), ()),
 }
-"""Whose failure it is (-1: a node's), what is said of it, and what must not be said."""
+"""Ranks that failed (-1: a node), texts of the message, and texts that it must not contain."""
 
 
 def errors(case: dict[str, Any]) -> tuple[Error, ...]:

@@ -1,4 +1,4 @@
-"""Ranks that train each alone are told in time, and ranks that train together never are."""
+"""Ranks that train alone are reported in time. Ranks that train together never are."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def pulses(at: float, size: int = 4, **changes: Any) -> list[Pulse]:
 
 
 def told(times: list[float], size: int = 4, **changes: Any) -> list[tuple[float, str]]:
-    """What is said when, for ranks that look like this all the time."""
+    """Return the messages with their times, for ranks that do not change."""
     together = Together(size, 0.0)
     messages = [(at, together.heard(at, pulses(at, size, **changes))) for at in times]
     return [(at, arguments) for at, arguments in messages if arguments]

@@ -1,4 +1,4 @@
-"""What py-spy's stacks, with the variables of torch's frames, show of a rank that reports nothing itself."""
+"""py-spy's stacks with the variables of torch's frames describe a rank without our hook."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What tools print of a stack is read, and where a rank stands is told from it."""
+"""Stacks of several tools are read, and a rank's location is taken from them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Who comes last to the collectives is told only where it is no chance and costs time."""
+"""The rank that arrives last is reported only if this is no chance and costs time."""
 
 from __future__ import annotations
 

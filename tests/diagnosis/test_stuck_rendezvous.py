@@ -140,7 +140,7 @@ def makes(number: int, ranks: str, *before: str, made: int = 0) -> RankSnapshot:
 
 
 def test_the_rank_that_makes_groups_in_another_order_is_named() -> None:
-    """As seen of four ranks of which rank 2 made its groups of data before those of tensors."""
+    """Rank 2 of four made its data groups before its tensor groups."""
     result = verdict(
         makes(0, "0,2", "1=0-1", made=3),
         makes(1, "1,3", "1=0-1", made=4),

@@ -1,4 +1,4 @@
-"""Who did not join a collective that timed out, from the lines of torch 2.3 to 2.13 in worlds of any size."""
+"""The watchdog lines of torch 2.3 to 2.13 show the ranks that did not join a collective, in any world."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def heard(rank: int, lines: list[str], at: float = 100.0) -> list[Error]:
 def watchdog(
     release: str, rank: int, number: int = 78, call: str = "ALLREDUCE", size: int = 80, group: int = 0
 ) -> list[str]:
-    """What a rank prints whose collective ``number`` timed out."""
+    """Return the lines of a rank whose collective ``number`` timed out."""
     form = FORMATS[release]
     values = {"rank": rank, "number": number, "call": call, "size": size, "group": group}
     lines = [form["caught"].format(**values)]
@@ -53,12 +53,12 @@ def watchdog(
 
 
 def signal(release: str, rank: int, begun: int) -> list[str]:
-    """What a rank prints that has begun ``begun`` collectives and heard of another's time-out."""
+    """Return the lines of a rank that began ``begun`` collectives and received another rank's time-out."""
     return [FORMATS[release]["signal"].format(rank=rank, begun=begun, done=begun)]
 
 
 def explained(size: int, lines: dict[int, list[str]], failed: int = 0) -> Diagnosis:
-    """The post-mortem of a world of ``size`` of which each rank printed ``lines``."""
+    """Return the post-mortem of ``size`` ranks, which printed ``lines``."""
     errors = sorted(
         (error for rank, message in lines.items() for error in heard(rank, message, 100.0 + 0.01 * rank)),
         key=lambda entry: (entry.at, entry.rank),
@@ -130,7 +130,7 @@ def test_where_all_have_begun_it_nobody_is_named(release: str) -> None:
 def test_of_a_group_whose_members_are_not_known_nobody_else_is_named(
     release: str, size: int, data: st.DataObject
 ) -> None:
-    """Group 3 is not the one of all ranks: those who print nothing may have nothing to do with it."""
+    """Group 3 is not the group of all ranks. A rank that prints nothing may be no member."""
     printed = data.draw(st.sets(st.integers(0, size - 1), min_size=1, max_size=size - 2))
     result = explained(size, {rank: watchdog(release, rank, group=3) for rank in printed}, min(printed))
     assert named(result) == (Verdict.NEVER_ARRIVED, [])
@@ -228,10 +228,11 @@ CLOSED = "RuntimeError: [gloo/transport/tcp/pair.cc:553] Connection closed by pe
 def stopped(
     size: int, spoke: set[int], stuck: set[int], inner: int = 0, mute: tuple[int, ...] = (), line: str = GLOO
 ) -> Diagnosis:
-    """The post-mortem of ``size`` ranks: ``spoke`` failed with ``line``, the rest were told to end, ``stuck``
-    outside of collectives.
+    """Return the post-mortem of ``size`` ranks. ``spoke`` failed with ``line``; the rest got SIGTERM.
 
-    There is another group of ``inner`` ranks; of ``mute`` no stack was had.
+    stuck: ranks outside of collectives
+    inner: size of another group
+    mute: ranks without a stack
     """
     errors = [
         error for rank in sorted(spoke) for error in heard(rank, ["Traceback (most recent call last):", line])

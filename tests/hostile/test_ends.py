@@ -89,7 +89,7 @@ def test_a_run_whose_directory_is_deleted_ends_when_it_has_not_come_back_for_a_m
     (user.folder / "x.py").write_text(WAITS)
     run = user.submits("--nodes", "2", "x.py")
     user.up(run, 2)
-    # Until nothing is written into it any more by those who have yet to see that it is gone.
+    # Processes that have not noticed the removal may still write into it.
     until(lambda: shutil.rmtree(run, ignore_errors=True) or not run.exists(), "the folder is gone")
     until(lambda: not marked(run), "all ranks ended", 180)
     assert user.types("status", run.name).code == 5

@@ -1,4 +1,4 @@
-"""What is secret stays with its owner: no argument, script, log or other person's eye ever sees it."""
+"""Secrets stay with their owner: no argument, script, log or other user shows them."""
 
 from __future__ import annotations
 

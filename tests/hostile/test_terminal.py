@@ -1,4 +1,4 @@
-"""What ranks print and what other people call their jobs drives no terminal and forges no row."""
+"""Output of ranks and names of other users' jobs cannot control a terminal or forge a row."""
 
 from __future__ import annotations
 

@@ -1,8 +1,8 @@
 """Runs train.py several times in one process, so that torch is imported once.
 
 Its last argument is a JSON list of `[port, arguments]`; port 0 is a run without a launcher. In the
-arguments `{rank}` is the number of this rank; those that begin with `RUN_DIR=` are the run directory
-of a run under clusterrun, in its attempt 0.
+arguments `{rank}` is the number of this rank. `RUN_DIR=FOLDER` sets the run directory of a run under
+clusterrun, in its attempt 0.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ RANK = ("RANK", "LOCAL_RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE", "MASTER_ADDR", "
 
 
 def one(arguments: list[str]) -> dict[str, object]:
-    """What a run printed, and how it ended."""
+    """Return the output of a run and its end."""
     out, err = io.StringIO(), io.StringIO()
     code: object = 0
     with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):

@@ -20,7 +20,7 @@ LIMIT = 900
 
 @dataclass(frozen=True)
 class Ended:
-    """What one rank printed in one run, and how it ended."""
+    """The output of a rank and its end."""
 
     code: int
     out: str

@@ -25,7 +25,7 @@ print(reason or "compiled")
 
 
 def outcome(tmp_path, **environment):
-    """What `compiled` says in a fresh process, where nothing was compiled before."""
+    """Return the answer of `compiled` in a fresh process, before any compilation."""
     surrounding = {
         **outside_a_launcher(),
         "PYTHONPATH": str(TRAIN.parent),

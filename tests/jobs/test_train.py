@@ -51,7 +51,7 @@ def spawned():
 
 @pytest.fixture
 def strategies(single, pair, spawned):
-    """What rank 0 printed under each strategy."""
+    """The output of rank 0 under each strategy."""
     return {
         "single": single.out("single"),
         "dp": single.out("dp"),

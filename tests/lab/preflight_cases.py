@@ -22,7 +22,7 @@ Link = tuple[str, str, str]
 
 @dataclass(frozen=True)
 class Blame:
-    """Who is called unfit: nodes, and links with their direction."""
+    """The nodes and directed links that are reported as unfit."""
 
     nodes: frozenset[str] = frozenset()
     links: frozenset[Link] = frozenset()
@@ -33,7 +33,7 @@ def blame(nodes: Iterable[str] = (), links: Iterable[Link] = ()) -> Blame:
 
 
 def blamed(report: dict[str, Any], grade: str = "fail") -> Blame:
-    """What a report (``report --json``) calls unfit, or of another grade."""
+    """Return the nodes and links of ``grade`` in a report (``report --json``)."""
     nodes = [name for name, node in report.get("nodes", {}).items() if node["verdict"] == grade]
     return blame(nodes, [_link(link) for link in report.get("links", ()) if link["verdict"] == grade])
 
@@ -46,7 +46,7 @@ def _link(link: dict[str, str]) -> Link:
 
 @dataclass(frozen=True)
 class Found:
-    """What came of a case: the report, the run's state and exit code, and the seconds that it took."""
+    """The outcome of a case: the report, the run's state and exit code, and its duration in seconds."""
 
     report: dict[str, Any]
     status: dict[str, Any]
@@ -127,7 +127,7 @@ def report(answer: dict[str, Any], attempt: int = 0) -> dict[str, Any]:
 
 
 def state(answer: dict[str, Any]) -> dict[str, Any]:
-    """What the coordinator says of the run now; empty before its first word."""
+    """Return the coordinator's current state of the run; empty before the first one."""
     path = Path(answer["run_dir"], "state.json")
     result: dict[str, Any] = json.loads(path.read_text()) if path.exists() else {}
     return result
@@ -167,7 +167,7 @@ def both(*strikes: Callable[[Lab, Site], None]) -> Callable[[Lab, Site], None]:
 
 
 def no_python(number: int) -> Callable[[Lab, Site], None]:
-    """The ranks' Python lies in a folder that one node does not see."""
+    """Put the ranks' Python in a folder that one node does not see."""
 
     def strike(lab: Lab, site: Site) -> None:
         folder = site.project / "python"

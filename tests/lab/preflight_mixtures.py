@@ -15,7 +15,7 @@ from tests.lab.test_slurm_runs import Site
 GPUS = 1
 FEWEST, MOST = 8, 12
 COORDINATOR = 1
-"""The first node has the batch script: Slurm itself begins a job again elsewhere where that one is gone."""
+"""The first node runs the batch script. Slurm itself starts the job again elsewhere if that node is lost."""
 CORRUPT = "CLUSTERRUN_TEST_CORRUPT_NODE"
 
 Strike = Callable[[Lab, Site], None]

@@ -1,4 +1,4 @@
-"""What the context says of runs on a real Slurm, also where Slurm is silent, forgets, or knows better."""
+"""The client's status of runs on a real Slurm that is silent, forgets jobs, or has newer facts."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def test_a_run_is_told_in_full_while_it_trains_and_after(on_slurm: Site) -> None
 
 
 def shown(site: Site, run_id: str) -> str:
-    """What is said beside the status of a run that trains; at first Slurm's last answer may still serve."""
+    """Return the notices of the status of a run that trains. Slurm's last answer may serve at first."""
     requested = site.run("status", "--json", run_id)
     (observed,) = json.loads(requested.out)["runs"]
     assert (requested.code, observed["state"], observed["phase"]) == (0, "RUNNING", "training")

@@ -99,7 +99,7 @@ def test_an_example_is_clusterruns_or_says_why_it_is_not_run() -> None:
 
 @dataclass
 class Reader:
-    """Who types the lines of one document: a login host, a project, two homes."""
+    """A user who types the lines of one document: a login host, a project, two homes."""
 
     lab: Lab
     folder: Path

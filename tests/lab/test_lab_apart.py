@@ -28,7 +28,7 @@ sys.exit(3)
 
 
 def at_a_terminal(*argv: str, typed: bytes = b"", limit: float = 60.0) -> tuple[str, str, int]:
-    """What a program shows on a terminal of its own, the name of that, and its exit code."""
+    """Return a program's output on a new terminal, the terminal's name, and the exit code."""
     ours, theirs = pty.openpty()
     fcntl.ioctl(theirs, termios.TIOCSWINSZ, struct.pack("4H", 33, 77, 0, 0))
     name = os.ttyname(theirs)

@@ -36,7 +36,7 @@ def spec(lab: Lab, nodes: int = 2) -> LabSpec:
 
 
 def machine(name: str) -> dict[str, object]:
-    """What a lab of that name could leave on the machine."""
+    """Return everything that a lab of that name could leave on the machine."""
     mine = [p for p in Path("/proc").glob("[0-9]*") if f"/{name}" in read(p / "cmdline")]
     links = subprocess.run(["ip", "-o", "link"], capture_output=True, text=True).stdout.splitlines()
     return {

@@ -1,4 +1,4 @@
-"""What a machine lacks for a lab is named, with what to type about it."""
+"""A missing requirement of a lab is named, with the command that installs it."""
 
 from __future__ import annotations
 

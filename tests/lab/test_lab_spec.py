@@ -1,4 +1,4 @@
-"""What a lab may be asked to be, and the names and addresses that follow."""
+"""The limits of a lab's specification, and the names and addresses that follow from it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a lab that is up is like, looked at from its hosts."""
+"""A running lab, as its hosts show it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What newer releases of Slurm have brought, each where the release has it; docs/sites.md lists it."""
+"""Features of newer releases of Slurm, tested on the releases that have them; docs/sites.md lists them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What people bring along from sbatch and torchrun, beside what plain Slurm does with the same input."""
+"""Commands that users bring from sbatch and torchrun, beside plain Slurm with the same input."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What is wrong with one node by itself is named there, by its own check, and nobody else is blamed."""
+"""A node's own check names the local fault of that node. No other node is blamed."""
 
 from __future__ import annotations
 

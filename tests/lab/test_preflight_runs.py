@@ -1,4 +1,4 @@
-"""What becomes of runs with unfit nodes: swapped, queued again, ended with what to do; on a real Slurm."""
+"""Runs with unfit nodes on a real Slurm: a swap, a requeue, or an end with a remedy."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from tests.lab_fixture import MakeLab
 pytestmark = pytest.mark.lab
 
 UNFIT = ("--env", "CLUSTERRUN_TEST_CORRUPT_NODE=n0002")
-"""Of the nodes of this lab that one computes wrong sums in the check."""
+"""This node of the lab computes wrong sums in the check."""
 BUDGET = ("--preflight", "full", "--preflight-budget", "3m")
 
 

@@ -75,7 +75,7 @@ class Runs:
         self._folders[name] = Path(answer["run_dir"]) / "attempts"
 
     def printed(self, name: str, attempt: int = 0) -> list[str]:
-        """What the rank, or the plain job's task, printed; Slurm's own lines are left out."""
+        """Return the output of the rank, or of the plain job's task, without Slurm's own lines."""
         if name in self._folders:
             files = list((self._folders[name] / f"{attempt:03d}").glob("*.out"))
         else:
@@ -88,7 +88,7 @@ class Runs:
         return status["state"], status["reason"]
 
     def shown(self, name: str) -> str:
-        """What scontrol shows of the job."""
+        """Return scontrol's description of the job."""
         return self.here.lab.exec(["scontrol", "show", "job", self.jobs[name]]).out
 
     def scancel(self, name: str, *options: str) -> None:

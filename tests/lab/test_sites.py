@@ -39,7 +39,7 @@ if "stay" in sys.argv:
 """
 SIZE = ("--nodes", "2", "--gpus", "2")
 SYSTEM_PYTHON = "/usr/bin/python3"
-"""Of the distribution, without torch: what is tried here needs none, and starts sooner."""
+"""The distribution's Python has no torch. These tests need none, and it starts sooner."""
 
 
 class Trained:
@@ -238,7 +238,7 @@ REFUSED = {
         "lower --mem, or leave it out",
     ),
 }
-"""What the administrator sets on the partition and takes back, what is asked, Slurm's words, the remedy."""
+"""The administrator's settings and their reversal, the request, Slurm's message, the remedy."""
 
 
 def refused(lab_site: Site, options: tuple[str, ...], arguments: str, remedy: str) -> None:

@@ -307,7 +307,7 @@ SCRIPTS = {
     "an upload in the background": "(sleep 2; echo uploaded) & echo trained",
     "work at its end": 'trap "(sleep 2; echo synced) &" EXIT; echo trained',
     "its own output by name": "echo 1; echo 2 >/dev/stderr; echo 3 >/dev/stdout; echo 4 | tee /dev/stderr",
-    # Nothing shows this name before the script runs. Plain srun gives each rank a file too, with ``%t``.
+    # This name is unknown before the script runs. Plain srun gives each rank a file too, with ``%t``.
     "a name from the run": "name=/dev/std$(echo err); echo 1 >&2; echo 2 >$name; echo 3 >&2",
 }
 

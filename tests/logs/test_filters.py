@@ -76,7 +76,7 @@ def test_of_a_file_to_which_nothing_was_added_since_then_nothing_is_read(tmp_pat
 
 
 def bars(epochs: int, batches: int) -> bytes:
-    """What two bars of tqdm write, one below the other."""
+    """Return the bytes that two bars of tqdm write, one below the other."""
     parts = []
     for epoch in range(epochs):
         parts.append(b"\router %d" % epoch)

@@ -12,7 +12,7 @@ from clusterrun.model.paths import RunPaths
 
 
 class HandClock:
-    """A clock that moves when it is told to sleep; ``acts`` run one by one, one at each sleep."""
+    """A clock that only ``sleep`` moves. Each sleep runs the next of ``acts``."""
 
     def __init__(self, *acts: Callable[[], object]) -> None:
         self.time = 1000.0

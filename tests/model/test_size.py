@@ -1,4 +1,4 @@
-"""How amounts of memory and disk are told and read."""
+"""Amounts of memory and disk are written and read."""
 
 from __future__ import annotations
 

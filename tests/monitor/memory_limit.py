@@ -13,7 +13,7 @@ ROOT = Path("/sys/fs/cgroup")
 
 
 def _home() -> tuple[Path, dict[str, str]]:
-    """Where this process stands, and which file of a group takes which limit; skips without such groups."""
+    """Return this process's group and the file of each limit. Skip the test without such groups."""
     for line in Path("/proc/self/cgroup").read_text().splitlines():
         _, controllers, path = line.split(":", 2)
         home = ROOT / "memory" / path.lstrip("/")

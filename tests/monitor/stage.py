@@ -66,7 +66,7 @@ class Node:
         self.observer.stdin.flush()
 
     def said(self) -> Iterator[tuple[int, str]]:
-        """What has come since the last time."""
+        """Yield the output since the last call."""
         assert self.observer.stdout is not None
         while select.select([self.observer.stdout], [], [], 0)[0]:
             data = os.read(self.observer.stdout.fileno(), 1 << 16)
@@ -143,7 +143,7 @@ class Stage:
         until(lambda: all(self.printed(rank, word) for rank in range(self.size)), self.words())
 
     def words(self) -> str:
-        """What the ranks complained of, for the failure of a test."""
+        """Return the ranks' error output, for the message of a failed test."""
         return "\n".join(Path(self.paths.err(rank)).read_text()[-2000:] for rank in range(self.size))
 
     def turn(self) -> None:
@@ -183,7 +183,7 @@ class Stage:
         return decode(Diagnosis, json.loads(path.read_text()))
 
     def end(self) -> None:
-        """Nothing is left."""
+        """End all processes."""
         for rank in self.ranks:
             try:
                 os.killpg(rank.pid, signal.SIGKILL)

@@ -15,7 +15,7 @@ def write(path: Path, text: str) -> None:
 
 
 def machine(folder: Path) -> tuple[Path, Path]:
-    """A processor and two parts of a GPU, of which the second has no sensors; the kernel counts them so."""
+    """Make a processor and two partitions of a GPU, as the kernel lists them. The second has no sensors."""
     nodes, drm = folder / "nodes", folder / "drm"
     write(nodes / "0/properties", "cpu_cores_count 96\nsimd_count 0\ndrm_render_minor 0\n")
     write(nodes / "10/properties", "simd_count 304\ndrm_render_minor 136\nunique_id 0\n")

@@ -592,7 +592,7 @@ def test_ranks_that_no_two_digests_tell_of_may_have_begun_since_they_are_watched
 
 
 def stalled(detector: HangDetector) -> list[Any]:
-    """Nothing has moved for a minute, as digests tell: both nodes are asked."""
+    """Digests show no progress for a minute, so both nodes are queried."""
     all_same(detector, 0.0)
     quiet_until(detector, 60.0)
     return detector.tick(60.0, WALL + 60.0)

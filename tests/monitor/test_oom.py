@@ -7,7 +7,7 @@ import pytest
 from clusterrun.monitor import oom
 
 OTHERS = b"low 0\noom 9\noom_kill 9\n"
-"""What a group counts that holds other jobs too."""
+"""The counters of a group that holds other jobs too."""
 OWN = b"oom 1\noom_kill 1\n"
 NONE = b"oom_kill 0\n"
 SLURM = "/system.slice/slurmstepd.scope"

@@ -36,7 +36,7 @@ def test_every_module_of_the_program_can_be_loaded_without_site_packages(python:
     names = [
         name[:-3].replace("/", ".") for name in zipfile.ZipFile(program).namelist() if name.endswith(".py")
     ]
-    # What is warm runs under the ranks' own Python, where torch is.
+    # Modules of the torch worker run under the ranks' own Python, which has torch.
     bare = [name for name in names if not name.endswith("__main__") and ".torch_worker." not in name]
     modules = [name.removesuffix(".__init__") for name in bare]
     result = run(

@@ -1,4 +1,4 @@
-"""Which runs a clean removes: those that have ended for sure, chosen by age, state, size and name."""
+"""A clean removes runs that have surely ended, chosen by age, state, size and name."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def quiet(_: str) -> None:
 
 
 def ended(context: Context, word: State = State.COMPLETED, days: float = 0.0, **changes: object) -> str:
-    """A run that ended so many days ago, as its coordinator said."""
+    """Record a run that ended ``days`` ago by its coordinator's report."""
     then = NOW - days * 86400
     run_state = state(word, ended_at=then, updated_at=then, started_at=then - 60)
     return add(context, "9999", then - 100, run_state, **{"submitted_at": then - 100, **changes})

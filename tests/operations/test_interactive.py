@@ -52,7 +52,7 @@ OLD = state(updated_at=NOW - 400)
         ({"ranks_per_node": 2}, "", {}, (3, 0, "n[0-2]")),
         ({"gpus": 2}, "gpus", {}, (3, 2, "n[0-2]")),
         ({"gpus": 0}, "gpus", {}, (3, 0, "n[0-2]")),
-        # fewer nodes, chosen ones, and those that are left
+        # fewer nodes, chosen nodes, and the remaining nodes
         ({"nodes": 1}, "nodes", {}, (1, 4, "n0")),
         ({"nodes": 1}, "nodes", {"n0": "x"}, (1, 4, "n1")),
         ({"nodelist": "n[2,1]"}, "nodelist", {"n0": "x"}, (2, 4, "n[1-2]")),
@@ -95,7 +95,7 @@ JobId=2 JobName=interactive
    MinCPUsNode=1 MinMemoryNode=0 MinTmpDiskNode=0
    TresPerNode=gres:gpu:2
 """
-"""What scontrol of 22.05 says of a job that runs."""
+"""The description of a running job by scontrol of 22.05."""
 
 
 def test_an_allocation_is_read_as_slurm_tells_it() -> None:

@@ -1,4 +1,4 @@
-"""What is remembered of nodes: who was unfit how often, and which of them a submission keeps off."""
+"""The history of nodes: how often each was unfit, and the nodes that a submission avoids."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ SPEC = JobSpec(("train.py",), cwd="/", nodes=2)
 
 
 def bad(days_ago: float, *names: str, finding: Finding = XID) -> Report:
-    """A report of eight nodes, of which ``names`` have a finding."""
+    """A report of eight nodes; ``names`` have a finding."""
     nodes = tuple(node(f"n{i}", *([finding] if f"n{i}" in names else [])) for i in range(1, 9))
     return replace(HEALTHY, run_id=f"run-{days_ago:g}", at=AT - days_ago * DAY, nodes=nodes)
 

@@ -1,4 +1,4 @@
-"""What ranks left at their end, read back from the files of an attempt."""
+"""The remains of ranks are read from the files of an attempt."""
 
 from __future__ import annotations
 

@@ -34,7 +34,7 @@ class Clock(RealClock):
 
 
 class Client(SlurmClient):
-    """Four nodes, of which one job has two for 20 minutes."""
+    """Four nodes; a job has two of them for 20 minutes."""
 
     def why_not(self) -> str:
         return ""

@@ -1,4 +1,4 @@
-"""One answer to all that was said about a run, also where it does not agree."""
+"""Slurm's answer and the run's own state give one status, also if they contradict each other."""
 
 from __future__ import annotations
 
@@ -64,11 +64,11 @@ def evidence(**changes: Any) -> RunEvidence:
         ({"answered": False, "row": row(), "asked_at": NOW - 600}, (State.UNKNOWN, Phase.QUEUED)),
         ({"row": row("PENDING"), "asked_at": NOW - 5, "state": state()}, (State.RUNNING, Phase.TRAINING)),
         ({"row": row("PENDING"), "asked_at": NOW, "state": state()}, (State.PENDING, Phase.QUEUED)),
-        # the job that goes on without unfit nodes
+        # the job that continues without unfit nodes
         ({"row": row("PENDING"), "state": RESUBMITTED}, (State.PENDING, Phase.QUEUED)),
         ({"row": row(), "state": RESUBMITTED}, (State.RUNNING, Phase.STARTING)),
         ({"answered": False, "state": RESUBMITTED}, (State.UNKNOWN, Phase.QUEUED)),
-        # the job that goes on, the one before it over, and a word that is older than its start
+        # the job that continues after the previous job, and a state that is older than its start
         ({"row": row(start=NOW - 60), "state": state(**OLD)}, (State.RUNNING, Phase.STARTING)),
         ({"row": row("PENDING", job_id="42"), "state": state(**OLD)}, (State.PENDING, Phase.QUEUED)),
         ({"row": row(job_id="42", start=None), "state": BEFORE}, (State.RUNNING, Phase.STARTING)),

@@ -1,4 +1,4 @@
-"""What submit says of Slurm's range of ports before a launch meets its end."""
+"""`submit` warns of a range of ports of Slurm that is too small for the launch."""
 
 from __future__ import annotations
 

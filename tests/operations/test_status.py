@@ -565,7 +565,7 @@ def test_a_coordinator_that_spoke_while_slurm_was_waited_for_in_vain_is_believed
 
 
 class Clusters:
-    """One home and two clusters, A and B: a context on each, both of which see the same runs."""
+    """One home and two clusters, A and B, each with a context. Both contexts see the same runs."""
 
     def __init__(self, home: Path, clock: HandClock) -> None:
         self.clock = clock

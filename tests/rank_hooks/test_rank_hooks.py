@@ -62,7 +62,7 @@ def start() -> Iterator[Start]:
 
 
 def printed(argv: list[str], environment: dict[str, str], cwd: str = "/") -> tuple[str, str]:
-    """What a program printed on stdout and stderr; it must end well."""
+    """Return a program's stdout and stderr. Its exit code must be 0."""
     result = subprocess.run(
         argv, env=environment, cwd=cwd, capture_output=True, text=True, timeout=60, check=True
     )
@@ -248,7 +248,7 @@ def test_nobody_is_signalled_who_would_die_of_it(folder: str, start: Start) -> N
 def test_a_script_that_closes_every_descriptor_is_asked_nothing(
     folder: str, start: Start, tmp_path: Path
 ) -> None:
-    """What it opens then gets our numbers: no stack may be written into a file of the user's."""
+    """The script's next files get our descriptors. No stack may be written into a user's file."""
     mine = tmp_path / "mine"
     code = "import os, time\nos.closerange(3, 64)\n"
     code += f"files = [open({str(mine)!r} + str(n), 'w') for n in range(8)]\n"

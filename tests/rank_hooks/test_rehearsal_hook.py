@@ -1,4 +1,4 @@
-"""What a rank under watch says of files that are written and deleted, by whichever call."""
+"""A watched rank reports files that are written and deleted, by any call."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ def test_a_checkpoint_that_is_deleted_is_seen(tmp_path: Path, remove: str) -> No
 
 
 def watched(folder: Path, does: str, path: Path, number: int = 0, plan: str = "{}") -> Start:
-    """What the ranks' trace says of a program that does this with ``path``."""
+    """Return the ranks' trace of a program that does this with ``path``."""
     attempt = folder / f"{number:03d}"
     attempt.mkdir(parents=True, exist_ok=True)
     arguments = (
@@ -264,7 +264,7 @@ for one in (other, alike, optimizer):
 
 
 def test_what_a_thread_writes_is_of_the_step_whose_state_was_taken(tmp_path: Path) -> None:
-    """It may be given its name steps later; what it writes in place is told once nothing changes it more."""
+    """The file may get its name steps later. A file written in place is reported after its last change."""
     pytest.importorskip("torch")
     does = """
 step()
@@ -365,7 +365,7 @@ def test_a_random_state_that_is_read_where_it_lies_is_what_it_says_when_asked() 
 
 
 def test_a_generator_that_cannot_be_read_in_its_place_is_asked() -> None:
-    """Another one that was put into its place, and one of which nothing is known."""
+    """One generator was put in another's place; the other is of an unknown type."""
     messages = [b"one", b"two", b"three"]
     entry = Generator(lambda: messages.pop(0), lambda owner: (id(owner), 16))
     first, second = object(), object()

@@ -1,4 +1,4 @@
-"""What a rank tells of torch's flight recorders. NCCL's is played: only builds for GPUs have it."""
+"""A rank reports torch's flight records. NCCL's recorder is a fake, because only builds for GPUs have it."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ def witness(monkeypatch: pytest.MonkeyPatch) -> Callable[..., dict[str, Any]]:
 
 
 def asked(space: dict[str, Any]) -> Callable[[], list[str]]:
-    """What a script calls to learn what the witness says of its calls."""
+    """Return a function by which a script gets the witness's report of its calls."""
     return lambda: space["calls_near"](sys._getframe(1))  # type: ignore[no-any-return]
 
 
@@ -416,7 +416,7 @@ def test_a_rank_that_makes_a_group_tells_its_name_and_ranks_and_how_many_it_has_
 
 
 class P2POp(SimpleNamespace):
-    """What torch makes of a send or receive that is begun with others."""
+    """torch's object for a send or receive in a batch."""
 
 
 def isend() -> None:
@@ -442,7 +442,7 @@ def test_what_was_posted_together_is_read_from_the_variables_of_who_waits(
 
 
 class Store:
-    """What torch's store is to the witness: its kind, an address, a store below."""
+    """The parts of torch's store that the witness reads: its kind, an address, an inner store."""
 
     def __init__(self, **has: Any) -> None:
         self.__dict__.update(has)

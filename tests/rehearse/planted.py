@@ -478,7 +478,7 @@ NOISY_BUGS = (
         noisy=True,
     ),
 )
-"""Where bits say nothing, what is loaded is still named, and what spoils losses is not passed over."""
+"""Scripts whose results differ in every run: a wrong load is still named, and bad losses are reported."""
 
 ALL = ("kill", "mid-save", "time-limit", "damaged")
 PLAIN = (

@@ -61,7 +61,7 @@ def saved(n: int, rank: int = 0, **changed: Any) -> SavedFile:
 
 
 def trace(first: int, last: int, rank: int = 0, **changed: Any) -> RankTrace:
-    """A rank that goes on after ``first`` steps and takes those up to ``last``; it counts from 1 again."""
+    """The trace of a rank that continues after step ``first`` up to ``last``, and counts from 1 again."""
     steps = tuple(replace(step(n, rank), n=n - first) for n in range(first + 1, last + 1))
     state = 2000 + first if first else 0
     created = RankTrace(rank, {0: (1000 + first, state)}, steps)
@@ -117,7 +117,7 @@ def judged(last: Start, fault: str = "kill", differs: str = "", **more: Any) -> 
 
 
 def first_finding(last: Start, before: Start = BEFORE, control: Start = CONTROL) -> Discovery:
-    """What is said first of a restart after a kill."""
+    """Return the first finding about a restart after a kill."""
     return causes.judge(control, "", FaultRun("kill", (before, last), KILLED))[0]
 
 
@@ -144,7 +144,7 @@ def test_the_cause_is_what_differs_first(last: Start, expected: list[tuple[str, 
 
 
 def with_random(parameters: int = 0, **states: int) -> Start:
-    """Restarted ranks with other states of random numbers, the weights other ones too where that is said."""
+    """Restarted ranks with other random states, and with other weights if ``parameters`` is set."""
     return with_steps(
         after(),
         lambda s, rank: replace(s, random={**s.random, **states}, parameters=parameters or s.parameters),
@@ -232,7 +232,7 @@ def test_a_scheduler_of_a_later_step_beside_the_first_weights_accuses_the_weight
 
 
 def drawn_by_hand(*calls: tuple[str, str, str]) -> Start:
-    """The samples are others, of those that the control had too, and so is a state that draws them."""
+    """A restart with other samples of the control's data, and with another state of the generator."""
     other = tuple(step(n).rows[0] for n in (3, 7, 11, 15))
     last = after(rows=other, parameters=1, random={"python": 5, "torch": 1})
     return with_calls(last, *calls)
@@ -289,7 +289,7 @@ def test_what_nothing_explains_is_told_with_what_to_look_at(loss: float, message
 
 def test_a_rate_that_is_right_at_first_hangs_on_counters() -> None:
     def plain(start: Start, late: bool = False) -> Start:
-        """No scheduler of torch's; the rate of later steps is another one where that is said."""
+        """Ranks without a scheduler of torch; ``late``: later steps have another rate."""
         ranks = {}
         for rank, right in start.ranks.items():
             steps = [replace(each, schedulers=[]) for each in right.steps]
@@ -763,7 +763,7 @@ def test_the_set_before_is_right_where_a_save_was_cut_off_between_its_files(
 
 
 def test_a_save_cut_off_before_the_first_whole_one_accuses_no_loading() -> None:
-    """Of another file, the weights alone, nobody can say that it should have been read."""
+    """Another file with the weights alone is no proof that it should have been read."""
     message = life(
         0, KILLED, 1, saves=(saved(4, path="/data/best.pt"), saved(6, path="/data/q.tmp", temp=""))
     )

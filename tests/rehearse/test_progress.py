@@ -1,4 +1,4 @@
-"""What `clusterrun rehearse` shows between two rows of its table."""
+"""`clusterrun rehearse` shows its progress between two rows of its table."""
 
 from __future__ import annotations
 

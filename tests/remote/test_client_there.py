@@ -1,4 +1,4 @@
-"""The clusterrun on the cluster: which one is used, how ours gets there, and what is said where it cannot."""
+"""The clusterrun on the cluster: its choice, the copy of ours, and the message if neither is possible."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from clusterrun.remote.client_install import Machine, compatible, refused_there,
 MAJOR, MINOR, LAST = (int(one) for one in VERSION.split("."))
 NEEDS = {"click": ">=3.10", "jinja2": ">=3.7", "submitit": ""}
 BASE = os.path.realpath(sys.executable)
-"""The Python of which the tests' one is a virtual environment."""
+"""The base interpreter of the tests' virtual environment."""
 
 
 @pytest.mark.parametrize(

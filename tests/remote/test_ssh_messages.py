@@ -1,4 +1,4 @@
-"""What ssh said becomes a sentence and the next command; what it said was recorded from OpenSSH 9.2."""
+"""Messages of ssh become a sentence and the next command. They were recorded from OpenSSH 9.2."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Pre-flight reports that several tests start from; made by hand, with everything that one can hold."""
+"""Pre-flight reports, written by hand, that several tests share. They use every field."""
 
 from __future__ import annotations
 

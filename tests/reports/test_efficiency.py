@@ -1,4 +1,4 @@
-"""What became of a run's time and resources, from recorded times and samples; nothing is guessed."""
+"""The use of a run's time and resources is computed from recorded times and samples."""
 
 from __future__ import annotations
 
@@ -81,7 +81,7 @@ def test_the_time_between_two_jobs_is_spent_in_the_queue() -> None:
         (marks(0, 170.0, 400, 590.0, None), marks(400, *LAST), State.COMPLETED, 890.0),
         # It began from the beginning.
         (marks(0, 170.0, 400, 590.0, None), marks(1, *LAST), State.COMPLETED, 470.0),
-        # From which of its steps on, nobody has said.
+        # The step from which it continued is unknown.
         (marks(0, 170.0, 400, 590.0, None), marks(300, *LAST), State.COMPLETED, None),
         # An older checkpoint than the newest was loaded: when that was saved is not known any more.
         (
@@ -90,7 +90,7 @@ def test_the_time_between_two_jobs_is_spent_in_the_queue() -> None:
             State.COMPLETED,
             None,
         ),
-        # Of a run that failed, what was saved counts.
+        # Only saved steps of a failed run count.
         (
             marks(0, 170.0, 400, 590.0, (400, 590.0)),
             marks(400, 640.0, 900, 1110.0, (800, 1010.0)),
@@ -98,7 +98,7 @@ def test_the_time_between_two_jobs_is_spent_in_the_queue() -> None:
             790.0,
         ),
         (marks(0, 170.0, 400, 590.0, (400, 590.0)), marks(400, *LAST), State.FAILED, None),
-        # Nothing is told by a script that only says its step, or by times that cannot be.
+        # A step without a time, or an impossible time, gives no figure.
         (ProgressMarks(step=400, at=590.0), marks(400, *LAST), State.COMPLETED, None),
         (marks(0, 1.0, 400, 590.0, None), marks(400, *LAST), State.COMPLETED, None),
         (

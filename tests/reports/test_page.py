@@ -38,7 +38,7 @@ hostile = st.one_of(
 
 
 class Page(HTMLParser):
-    """What a browser sees: elements that close where they were opened, their attributes, and the text."""
+    """The elements, their attributes and the text as a browser reads them. Each element must be closed."""
 
     def __init__(self, text: str) -> None:
         super().__init__(convert_charrefs=True)
@@ -79,7 +79,7 @@ def pair(a, b, rate=None, outcome="passed", at=0):
 
 
 def of_nodes(count, every=False, seed=1):
-    """A report of so many nodes that tested their ring, or all pairs."""
+    """A report of ``count`` nodes that tested their ring; ``every``: all pairs."""
     luck = random.Random(seed)
     names = [f"n{at:04d}" for at in range(count)]
     ring = [(names[at], names[(at + 1) % count]) for at in range(count if count > 2 else count // 2)]

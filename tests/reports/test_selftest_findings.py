@@ -1,4 +1,4 @@
-"""What the reader of a self-test's file holds against a machine, and what it does not know."""
+"""Findings from a self-test's file, and questions that the file leaves open."""
 
 from __future__ import annotations
 

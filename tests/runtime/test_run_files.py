@@ -211,7 +211,7 @@ def test_an_index_that_cannot_be_written_now_is_written_later(
 
 
 END = partial(RankExited, 0, 0, 1, 0.0)
-"""Of rank 0, with its last lines, its traceback, and whether they are those of a collision."""
+"""The exit of rank 0. Further arguments: last lines, traceback, whether two programs collided."""
 
 
 @pytest.mark.parametrize("out, err, document, arguments", [

@@ -1,4 +1,4 @@
-"""The laws of looking before queueing: what surely fails is refused, what may fail is said."""
+"""Checks before queueing: a sure failure is refused, a possible failure is a notice."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a shell asks of sbatch, where nobody obeys it: told by the option that says it."""
+"""Variables by which a shell sets options of sbatch are not obeyed. A notice names our option."""
 
 from __future__ import annotations
 

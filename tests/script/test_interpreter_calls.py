@@ -1,4 +1,4 @@
-"""The law of standard input: a command that reads its program from there is told from all others."""
+"""Commands that read their program from standard input are recognised."""
 
 from __future__ import annotations
 

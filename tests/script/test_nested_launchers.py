@@ -19,7 +19,7 @@ def spec(folder: Path, *command: str, **wish: Any) -> JobSpec:
 
 
 def refusal(asked: JobSpec, on_slurm: bool = True, verb: str = "submit") -> tuple[str, str]:
-    """What is refused, and the line that is offered."""
+    """Return the message of a refusal and the offered line."""
     with pytest.raises(BadInput) as caught:
         check_command(asked, on_slurm, verb)
     (line,) = re.findall(rf"clusterrun (?:{verb}|sweep) .*", caught.value.remedy)

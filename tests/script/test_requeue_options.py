@@ -1,4 +1,4 @@
-"""What a run will survive: the rules of what nobody said, the words for sbatch, what the nodes are told."""
+"""Options for survival: their defaults, the options of sbatch, the orders for the nodes."""
 
 from __future__ import annotations
 

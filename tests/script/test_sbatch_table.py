@@ -83,7 +83,7 @@ def test_an_option_that_would_do_something_else_is_refused_with_what_to_do(optio
 
 @pytest.mark.parametrize("option", OPTIONS.values(), ids=lambda option: option.name)
 def test_an_option_of_sbatch_that_is_typed_as_ours_gets_an_answer_that_holds(option: SbatchOption) -> None:
-    """Nobody is sent from one refusal to the next."""
+    """The remedy of a refusal is not refused in turn."""
     for typed in (f"--{option.name}", *([f"-{option.short}"] if option.short else [])):
         answer = instead_of(typed)
         assert answer

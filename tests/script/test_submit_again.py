@@ -55,7 +55,7 @@ ALONE = {
     "mount": IMAGE,
     "container_runtime": IMAGE,
 }
-"""What a field needs beside it."""
+"""Other options that a field needs."""
 
 
 def read(typed: str, monkeypatch: pytest.MonkeyPatch, folder: Path) -> JobSpec:

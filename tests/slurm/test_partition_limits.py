@@ -1,4 +1,4 @@
-"""What no partition could ever give is refused before it waits for ever."""
+"""A request that no partition can ever satisfy is refused before it is queued."""
 
 from __future__ import annotations
 

@@ -23,7 +23,7 @@ EVIL = "evil\n99[<GUESS>]1<GUESS>RUNNING\x1b[2J"
 
 @pytest.fixture
 def recorded(monkeypatch: pytest.MonkeyPatch) -> Callable[[str, str], str]:
-    """What a release answered: those columns are read that it was asked for (``make recordings``)."""
+    """Return a release's recorded answer with the requested columns (``make recordings``)."""
 
     def answer(version: str, program: str) -> str:
         columns = columns_of(version)[program]

@@ -1,8 +1,8 @@
-"""What a disk may hold after a crash: records what a program writes, and makes every state that may follow.
+"""Records the writes of a program, and makes every state of the disk that a crash may leave.
 
 The model is what POSIX promises and no more: the content of a file outlives a crash once the file was
-synced, and a name in a folder once that folder was. What was not synced is there, or is not, or (content)
-in part, or as zeros; any subset of it, in any order. Knows nothing of clusterrun.
+synced, and a name in a folder once that folder was. A change that was not
+synced is kept or lost; content may also be kept in part, or be zeros. Any subset in any order is possible.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from unittest import mock
 ROOT = 0
 """The number of the folder that the recording begins with."""
 MOST_AT_ONCE = 8
-"""So many unsynced changes of names are combined in every way; of more, each is left out or made alone."""
+"""Unsynced changes of names up to this number are combined in every way. Others are lost or kept alone."""
 
 
 @dataclass(frozen=True)
@@ -34,7 +34,7 @@ class Entry:
 
 @dataclass(frozen=True)
 class Content:
-    """From here on a file holds this."""
+    """A file gets this content."""
 
     node: int
     data: bytes
@@ -61,7 +61,7 @@ Tree = tuple[tuple[str, bytes | None], ...]
 
 @dataclass
 class Recording:
-    """What was done below ``root``, in order."""
+    """The operations below ``root``, in order."""
 
     root: Path
     ops: list[Op] = field(default_factory=list)
@@ -69,7 +69,7 @@ class Recording:
     _next: Iterator[int] = field(default_factory=lambda: itertools.count(ROOT + 1))
 
     def say(self, word: str) -> None:
-        """Note that somebody was told ``word``: from here on it must hold."""
+        """Note the announcement ``word``. It must hold from now on."""
         self.ops.append(Said(word))
 
     def _inside(self, path: Any) -> bool:
@@ -282,7 +282,7 @@ def _names(entries: list[Entry]) -> dict[tuple[int, str], int]:
 
 
 def _versions(ops: list[Op]) -> dict[int, list[bytes]]:
-    """What each file may hold: what was synced last, or anything of what was written since."""
+    """Return the contents that each file may have: the last synced one, or any written since."""
     result: dict[int, list[bytes]] = {}
     newest: dict[int, bytes] = {}
     for op in ops:

@@ -99,7 +99,7 @@ def agent_of_the_first_node_killed(ground: Ground) -> None:
 
 
 def agent_interrupted(ground: Ground) -> None:
-    """One agent is told to end, in a job that nobody ends: that is the loss of a node, and no cancelling.
+    """One agent gets SIGTERM in a job that nobody cancels: the node is lost.
 
     The others hold GPUs, which Slurm before 22.05 shares with no step of a new agent.
     """
@@ -192,7 +192,7 @@ def first_node_killed_and_requeued(ground: Ground) -> None:
 
 
 def first_node_killed_before_anybody_joined(ground: Ground) -> None:
-    """Nobody but Slurm knows that the run was ever begun."""
+    """Only Slurm knows that the run began."""
     run = ground.submit("unjoined", *RESTARTS, "--requeue")
     until(lambda: run.find("srun"), "srun")
     with ground.site.fault("kill", run.find("coordinate")[0].host):
@@ -277,7 +277,7 @@ def preempted_and_chained(ground: Ground) -> None:
 
 
 def time_limit_twice(ground: Ground, *by: str) -> None:
-    """Two jobs of a minute, of which the last twenty seconds are for the notice, are not enough."""
+    """Two jobs of a minute are not enough. The last twenty seconds of each are for the notice."""
     long = Training(steps=150, seconds=0.7)
     run = ground.submit("limit", "--time", "1", "--notice", "20", "--requeue", *by, training=long)
     completed(run, limit=600)
@@ -355,7 +355,7 @@ def scancel_in_a_restart(ground: Ground) -> None:
 
 
 def suspended(ground: Ground, seconds: float = 30.0) -> None:
-    """`scontrol suspend` for longer than any lease: status says so, no step is made, and then it goes on."""
+    """`scontrol suspend` for longer than any lease: status shows it, no step is taken, the run continues."""
     run = ground.submit("suspended", "--max-restarts", "0", training=Training(steps=80))
     run.trains()
     job = run.status()["job_id"]
@@ -374,7 +374,7 @@ def suspended(ground: Ground, seconds: float = 30.0) -> None:
 
 
 def disk_full_at_a_checkpoint(ground: Ground) -> None:
-    """Some checkpoints are missed; the training goes on, and what was kept before is whole."""
+    """Some checkpoints are missed. The training continues, and older checkpoints are whole."""
     run = ground.submit("full", *RESTARTS, training=Training(steps=60, more=("fill=600000",)))
     run.trains()
     nodes = run.nodes()
@@ -394,7 +394,7 @@ def checkpoint_damaged(ground: Ground) -> None:
 
 
 def file_system_in_trouble(ground: Ground, place: int) -> None:
-    """Nothing can be written in the attempts' folder on one node, or all, while the ranks start again."""
+    """The attempts' folder refuses writes on one node, or on all, while the ranks start again."""
     run = ground.submit(f"trouble{place}", *RESTARTS)
     run.trains()
     nodes = run.nodes()
@@ -485,7 +485,7 @@ FAULTS: dict[str, Fault] = {
         scancel_in_a_restart,
     )
 }
-"""Those that need no lab of their own; what takes longest comes first."""
+"""Faults that need no lab of their own. The longest come first."""
 
 
 class Grounds:
@@ -498,7 +498,7 @@ class Grounds:
         self._some = threading.Condition()
 
     def run(self, fault: Fault) -> str:
-        """What went wrong with a fault, '' where nothing did."""
+        """Return the failure of a fault's test; '' if it passed."""
         with self._some:
             self._some.wait_for(lambda: self._free)
             ground = self._free.pop()

@@ -34,7 +34,7 @@ BY_NUMBER = ("read", "write", "fsync", "fchmod", "fstat", "close", "ftruncate")
 
 @dataclass
 class Refusing:
-    """The call with this number (from 0 on), among those that touch ``folder``, fails with ``error``."""
+    """Call number ``number`` (from 0) of the calls that touch ``folder`` fails with ``error``."""
 
     folder: Path
     number: int

@@ -45,7 +45,7 @@ Outcome = Callable[[str], str]
 def outcome(
     request: pytest.FixtureRequest, make_lab: MakeLab, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[Outcome]:
-    """What went wrong with a fault. All that are wanted have begun; one asked for again runs again."""
+    """Yield the function that returns the failure of a fault. All selected faults start at once."""
     expected = [
         item.callspec.params.get("name") for item in request.session.items if hasattr(item, "callspec")
     ]

@@ -1,4 +1,4 @@
-"""What earlier jobs of a run have left is never overwritten unread, and its last word is not lost."""
+"""Files of a run's earlier jobs are read before they are overwritten, and its last report is kept."""
 
 from __future__ import annotations
 

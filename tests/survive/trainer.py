@@ -36,7 +36,7 @@ class Kept(training.Checkpoints):
 
 
 def dumping(state: Any) -> Any:
-    """What writes the state, padded to the size it should have."""
+    """Return a function that writes the state, padded to its size."""
     return lambda file: file.write(json.dumps(state).encode().ljust(state["fill"]))
 
 
@@ -90,7 +90,7 @@ def _heard(other: socket.socket) -> int:
 
 
 def gradient(rank: int, step: int) -> int:
-    """What a rank adds to a step."""
+    """Return the part of a step that a rank adds."""
     return int.from_bytes(hashlib.blake2b(b"%d %d" % (rank, step), digest_size=4).digest(), "big")
 
 
@@ -100,7 +100,7 @@ def stepped(weights: str, total: int, step: int) -> str:
 
 
 def expected(size: int, steps: int) -> str:
-    """What a training that nobody disturbed ends with."""
+    """Return the final state of an undisturbed training."""
     weights = ""
     for step in range(steps):
         weights = stepped(weights, sum(gradient(rank, step) for rank in range(size)), step)

@@ -18,12 +18,12 @@ SETTLED = 40
 
 
 def several(size: int, folder: str) -> list[dict]:
-    """Start so many ranks on this machine and return what each found."""
+    """Start ``size`` ranks on this machine and return the result of each."""
     return [json.loads(out.splitlines()[-1]) for out in finished(size, __file__, folder)]
 
 
 def finished(size: int, script: str, *arguments: str, cwd: Path = ROOT, **environment: str) -> list[str]:
-    """Run the script on so many ranks; what each printed, once all have ended well."""
+    """Run the script on ``size`` ranks and return their output. All must exit with 0."""
     import torch.distributed as dist
 
     store = dist.TCPStore("127.0.0.1", 0, None, is_master=True, wait_for_workers=False)

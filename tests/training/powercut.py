@@ -15,9 +15,9 @@ from clusterrun.training import files
 
 @dataclass
 class Disk:
-    """Watches the calls by which files are made; call number ``fail_at`` fails with ``code``.
+    """Watches the calls that make files. Call number ``fail_at`` fails with ``code``.
 
-    What is done is noted as (kind, name, more): `write` with the content so far, `sync` of a file or
+    Each call is noted as (kind, name, more): `write` with the content so far, `sync` of a file or
     of the folder (""), `rename`, `unlink`.
     """
 
@@ -76,7 +76,7 @@ class Disk:
         self.done.append(("unlink", os.path.basename(path), None))
 
     def crash_states(self, began: Path) -> Iterator[dict[str, bytes]]:
-        """What may stand in the folder after a power cut: name → content, for every moment and every loss.
+        """Yield every possible folder after a power cut, as name → content.
 
         Renames and removals since the last sync of the folder may have happened or not, each for
         itself; of what was written to a file since its last sync any beginning may be there. A file

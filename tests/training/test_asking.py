@@ -1,4 +1,4 @@
-"""Who asked for what, when the ranks agree on it, and what is said of the progress; no torch."""
+"""Requests of ranks, the agreement of all ranks on them, and reports of progress; without torch."""
 
 from __future__ import annotations
 
@@ -75,7 +75,7 @@ def test_the_newest_attempt_is_the_highest_folder_and_a_run_directory_that_is_aw
 
 
 class LaterMaximum(Maximum):
-    """What a GPU computes: not known when the round begins."""
+    """A maximum computed on a GPU. It is unknown when the round begins."""
 
     is_ready = False
 

@@ -222,7 +222,7 @@ def test_a_newer_attempt_that_begins_during_the_writing_comes_in_time(tmp_path, 
 
 @pytest.fixture(scope="module")
 def ranks(tmp_path_factory):
-    """What each of three ranks found, by the name of the case (see of_gloo.py), and where."""
+    """The results of three ranks by the name of the case (see of_gloo.py), and the folder."""
     folder = tmp_path_factory.mktemp("ranks")
     return folder, several(3, str(folder))
 

@@ -26,7 +26,7 @@ def example(tmp_path_factory) -> Path:
 
 
 def train(example: Path, folder: Path, **environment: str) -> list[tuple[str, ...]]:
-    """What stands in the folder after a start: step and checksum, the newest first."""
+    """Return the checkpoints after a start: step and checksum, the newest first."""
     folder.mkdir(exist_ok=True)
     finished(2, str(example), cwd=folder, **environment)
     names = sorted((path.name for path in (folder / "checkpoints").iterdir()), reverse=True)

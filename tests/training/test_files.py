@@ -19,7 +19,7 @@ LAST_GOOD, NEW = b"the state after step 3" * 40, b"the state after step 4" * 50
 
 
 def permit() -> None:
-    """Nothing is against it."""
+    """Allow it."""
 
 
 def put(folder: Path, step: int, content: bytes = b"weights", attempt: int = 0) -> files.CheckpointFile:
@@ -230,7 +230,7 @@ def test_after_a_crash_at_any_moment_the_newest_whole_one_is_the_last_good_or_th
 
 
 def go_on_after_the_crash(place: Path, keep: int) -> None:
-    """What the next attempt does: look, tidy, write."""
+    """Act as the next attempt: look, tidy, write."""
     damaged = [entry for entry in files.newest_first(str(place)) if files.objection(str(place), entry)]
     files.drop_parts(str(place), 2)
     newer = put(place, 5, b"after the restart", attempt=2)

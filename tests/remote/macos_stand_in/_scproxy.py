@@ -1,4 +1,4 @@
-"""The module with which ``urllib.request`` asks macOS for its proxies: there are none."""
+"""A stand-in for the module by which ``urllib.request`` queries macOS for proxies. It returns none."""
 
 
 def _get_proxy_settings():
