@@ -1,4 +1,4 @@
-"""What the nodes' side costs and how fast it acts: agents at rest, 1,250 joining, kills and a cancel."""
+"""Measure cost and speed of the nodes' side: idle agents, 1,250 joining agents, kills and a cancel."""
 
 from __future__ import annotations
 

@@ -56,7 +56,7 @@ ENVIRONMENT = {"OMP_NUM_THREADS": "1", "CLUSTERRUN_PREFLIGHT": "off"}
 
 
 def commands(path: str) -> dict[str, list[str]]:
-    """What is launched, by name."""
+    """Return the launch commands by name."""
     script = [str(TURNS), path]
     torchrun = [str(BIN / "torchrun"), "--standalone", "--nproc-per-node", "2"]
     ours = [str(BIN / "clusterrun"), "submit", "--cluster", "local", "--ranks-per-node", "2", "--follow"]
@@ -84,7 +84,7 @@ def launched(side: str, command: list[str], home: str) -> Iterator[None]:
 
 
 def connected(listener: socket.socket, count: int) -> dict[str, TextIO]:
-    """Whoever has said its name."""
+    """Accept ``count`` connections and return each with the name that it sends."""
     listener.settimeout(LIMIT)
     found = {}
     for _ in range(count):
@@ -131,7 +131,7 @@ def interval(logs: list[float]) -> tuple[float, float, float]:
 
 
 class Start:
-    """What one start gave: each side's turns, and the share of a core that its launcher took beside them."""
+    """The result of a start: each side's turns, and the share of a core that its launcher used."""
 
     def __init__(self, seconds: float) -> None:
         self.turns: dict[str, list[tuple[float, float]]] = {}

@@ -1,4 +1,4 @@
-"""What the client's commands cost on a real Slurm, beside Slurm's own and a bare submitit."""
+"""Measure the client's commands on a real Slurm, beside Slurm's own commands and a bare submitit."""
 
 from __future__ import annotations
 

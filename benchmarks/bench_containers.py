@@ -1,4 +1,4 @@
-"""What a container adds to the start of ranks: 4 nodes × 2 on a lab, with Charliecloud and without it."""
+"""Measure the start of ranks with Charliecloud and without it: 4 nodes × 2 ranks in a lab."""
 
 from __future__ import annotations
 

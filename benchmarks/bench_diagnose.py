@@ -1,4 +1,4 @@
-"""How fast a hang is named on 8 nodes × 2 ranks, by hand and by itself; what those who watch take."""
+"""Measure how fast a hang on 8 nodes × 2 ranks is named, and the CPU time of the watching processes."""
 
 from __future__ import annotations
 
@@ -71,7 +71,7 @@ def main() -> None:
 
 
 def hang(run: Run) -> None:
-    """Stop a rank, ask, and wait until it is told unasked."""
+    """Stop a rank, diagnose, and wait for the unasked report."""
     run.start()
     outputs = Path(run.paths.attempt(0).folder)
     until(lambda: len(is_up(outputs)) == NODES * RANKS, "all ranks", PATIENCE)
@@ -100,7 +100,7 @@ def rank_process(run: Run, rank: int) -> proc.Process:
 
 
 def named(attempt: Path, name: str) -> str:
-    """Whom a diagnosis blames."""
+    """Return the ranks that a diagnosis blames."""
     found = json.loads((attempt / f"{name}.json").read_text())
     return f"{found['verdict']}: {', '.join(str(one['rank']) for one in found['culprits'])}"
 
@@ -110,7 +110,7 @@ def said(what: str, seconds: float, whom: str, goal: float) -> None:
 
 
 def share(run: Run) -> None:
-    """Of what the ranks of a node take in a minute, how much the processes that watch them take."""
+    """Measure the CPU time of the watching processes as a share of the ranks' CPU time, for a minute."""
     run.start()
     outputs = Path(run.paths.attempt(0).folder)
     until(lambda: len(is_up(outputs)) == 2, "both ranks", PATIENCE)

@@ -34,7 +34,7 @@ ALONE: tuple[tuple[Fault, Preempt, int], ...] = (
     (faults.time_limit_twice, Preempt.OFF, 4),
     (faults.time_limit_twice_chained, Preempt.OFF, 4),
 )
-"""What needs a lab of its own: how it preempts, and of how many nodes."""
+"""Faults that need a lab of their own: its kind of preemption, and its number of nodes."""
 
 
 def main() -> None:
@@ -66,7 +66,7 @@ def on_lab(chosen: dict[str, Fault], preempt: Preempt, nodes: int, size: int) ->
 
 
 def told(grounds: Grounds) -> Callable[[str, Fault], bool]:
-    """What runs a fault and prints its outcome; whether it was broken."""
+    """Return a function that runs a fault, prints its outcome, and returns whether it failed."""
 
     def run(name: str, fault: Fault) -> bool:
         began = time.monotonic()

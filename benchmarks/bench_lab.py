@@ -22,7 +22,7 @@ CALM_SECONDS, CALM_MIB = 20.0, 200.0
 
 @dataclass(frozen=True)
 class Goal:
-    """What is promised for a size, in seconds and GiB; ``rounds``: how often it is measured."""
+    """The limits for a size, in seconds and GiB; ``rounds``: number of measurements."""
 
     nodes: int
     rounds: int
@@ -64,7 +64,7 @@ def once(nodes: int) -> Took:
 
 
 def seconds(action: Callable[[], object]) -> float:
-    """What a call takes."""
+    """Return the duration of a call in seconds."""
     began = time.perf_counter()
     action()
     return time.perf_counter() - began

@@ -1,4 +1,4 @@
-"""What the launch of a run costs: job start to exit, beside bare srun and torchrun in the same allocation."""
+"""Measure a run from job start to exit, beside bare srun and torchrun in the same allocation."""
 
 from __future__ import annotations
 
@@ -113,7 +113,7 @@ def job(lab: Lab, folder: Path, nodes: int, ranks: int) -> None:
 
 
 def coordinate(run: RunPaths) -> tuple[str, ...]:
-    """What the batch script becomes."""
+    """Return the command that replaces the batch script's shell."""
     return (PYTHON, "-I", "-S", run.agent, "coordinate", run.run_dir)
 
 

@@ -1,4 +1,4 @@
-"""`status` with 5,000 runs of which 500 live, beside one bare `squeue`; and what Slurm is asked for it."""
+"""Measure `status` with 500 live runs of 5,000, beside one bare `squeue`, and count its queries of Slurm."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What merging the logs of many ranks costs, beside `cat` of the same files; and following them."""
+"""Measure the merge of many ranks' logs beside `cat` of the same files, and `logs -f`."""
 
 from __future__ import annotations
 
@@ -75,7 +75,7 @@ def memory() -> None:
 
 
 def latency(home: str) -> None:
-    """From a line that one of 64 ranks writes to that line on the pipe of ``logs -f``."""
+    """Measure the time from a line of one of 64 ranks to that line in the output of ``logs -f``."""
     attempt = run_of(home, "follow", FOLLOWED, live=True)
     (attempt / "node-0000.index").touch()
     files = [(attempt / f"{rank:05d}.out").open("ab", buffering=0) for rank in range(FOLLOWED)]

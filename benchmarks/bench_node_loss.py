@@ -44,7 +44,7 @@ def main() -> None:
 
 
 def struck(site: Site, fault: str, turn: int) -> tuple[float, float]:
-    """Seconds until the last node of a training is named as lost, and until the training goes on."""
+    """Return the seconds until the loss of the last node is reported, and until the training continues."""
     run = site.submit("--nodes", str(NODES), "--gpus", "0", "--spares", "1", "--max-restarts", "3",
                       name=f"{fault}{turn}", training=LONG)  # fmt: skip
     run.trains()

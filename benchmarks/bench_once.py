@@ -40,7 +40,7 @@ OURS = "clusterrun:"
 
 @dataclass
 class Tally:
-    """How many submissions of each kind there were, and the names of those that must not be."""
+    """The number of submissions of each kind, and the names of those that violate the law."""
 
     kinds: Counter[str] = field(default_factory=Counter)
     wrong: list[str] = field(default_factory=list)
@@ -105,7 +105,7 @@ def start(lab: Lab, home: str, crowd: str) -> subprocess.Popen[str]:
 
 
 def heard(crowd: subprocess.Popen[str]) -> Iterator[tuple[str, str, str]]:
-    """What a crowd was told; a crowd that ends by itself must have been told all."""
+    """Yield the answers that a crowd got. A crowd that ends by itself must have got all answers."""
     out, _ = crowd.communicate(timeout=900)
     lines = [json.loads(line) for line in out.splitlines() if line.endswith("]")]
     if crowd.returncode != -signal.SIGKILL and (crowd.returncode or len(lines) != EACH):
@@ -174,7 +174,7 @@ def judge(
     kill: bool,
     outcomes: Tally,
 ) -> None:
-    """Compare what was told with the jobs that are there, and with what `status` says now."""
+    """Compare the answers with the jobs that exist, and with the current `status`."""
     jobs, runs = jobs_by_name(lab), runs_by_name(home)
     said = {name: (kind, text) for name, kind, text in answers}
     doubtful = [run for name, run in runs.items() if ("queued", *jobs.get(name, ())) != said.get(name)]
@@ -193,10 +193,10 @@ def judge(
 
 
 def verdict(kind: str, text: str, jobs: list[str], known: tuple[str, str], recorded: bool, kill: bool) -> str:
-    """What became of one submission. A job that nobody knows of is lost, and so is one told and not there.
+    """Return the outcome of a submission. A job without an answer is lost; so is an answer without a job.
 
     ``known`` is the job and the state that ``status`` shows. A slurmctld that is killed forgets jobs which
-    it acknowledged in the last seconds: nobody can keep them, but the run must be told as failed.
+    it acknowledged in the last seconds. Such a run must be reported as failed.
     """
     if len(jobs) > 1:
         return "TWICE"

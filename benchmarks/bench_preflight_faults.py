@@ -39,7 +39,7 @@ class Row:
 
     @property
     def innocents(self) -> set[object]:
-        """Who was blamed wrongly, ever."""
+        """Return the nodes and links that were ever blamed wrongly."""
         right = self.case.named if self.case.grade == "fail" else Blame()
         return {
             one for f in self.found for one in (f.blamed.nodes - right.nodes) | (f.blamed.links - right.links)
@@ -76,7 +76,7 @@ def rows(lab: Lab, cases: list[Case], times: int, healthy: int, budget: str) -> 
 
 
 def prolog(lab: Lab) -> Path:
-    """The script by which a node has variables of its own: files beside it, named like the nodes."""
+    """Return the script that sets a node's variables from the file beside it that has the node's name."""
     return Path(dict(lab.state.spec.settings)["TaskProlog"])
 
 
@@ -92,7 +92,7 @@ def lab_spec(name: str, folder: Path) -> LabSpec:
 
 
 def arguments() -> argparse.Namespace:
-    """What was asked for."""
+    """Return the parsed command line."""
     asked = argparse.ArgumentParser(description=__doc__)
     asked.add_argument("--times", type=int, default=1, help="how often each fault is made")
     asked.add_argument("--healthy", type=int, default=1, help="how often nothing is")

@@ -44,7 +44,7 @@ for turn in range(4):
 dist.barrier()
 dist.destroy_process_group()
 """
-"""What one would write by hand: a checked sum, then a timed all-reduce and a message each way, four times."""
+"""A check as a user would write it: a checked sum, then four times an all-reduce and a message each way."""
 
 
 def one_after_the_other() -> float:

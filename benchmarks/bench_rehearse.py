@@ -1,4 +1,4 @@
-"""What `clusterrun rehearse` costs a step of jobs/train.py that it watches: processor time, in turns.
+"""Measure the CPU time that `clusterrun rehearse` adds to a step of jobs/train.py, in turns.
 
 One rank on one thread, forked from a Python that has loaded torch; a step is the difference of a long and a
 short training, so neither the start nor the first step counts. Processor time is what other work on the

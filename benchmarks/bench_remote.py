@@ -1,4 +1,4 @@
-"""What `--host` adds: `status` over an open connection to an sshd here, beside `status` itself."""
+"""Measure `status --host` over an open connection to a local sshd, beside `status` itself."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What `bench scaling` costs beside its runs: the whole command, against the sum of the runs it made."""
+"""Measure `bench scaling`: the whole command against the sum of its runs."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from pathlib import Path
 
 ROUNDS = 3
 SECONDS = 5
-"""Of each run: short, for a real one takes minutes and the cost of a run is always the same."""
+"""Duration of each run. A real run takes minutes, but its overhead is the same."""
 TRAINING = f"""
 import os, time
 time.sleep({SECONDS})

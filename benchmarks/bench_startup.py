@@ -1,4 +1,4 @@
-"""What a start of the command line costs: every TAB and every `status` pays it."""
+"""Measure the start of the command line. Every TAB and every `status` pays it."""
 
 from __future__ import annotations
 

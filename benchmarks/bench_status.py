@@ -1,4 +1,4 @@
-"""What thousands of old runs cost `status`, `TAB` and finding a run by name: they are listed, not read."""
+"""Measure `status`, `TAB` and the search for a run by name with thousands of old runs, which are not read."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a training step costs under clusterrun and under bare srun: nothing of ours stands between ranks."""
+"""Measure a training step under clusterrun and under bare srun. No part of ours is between the ranks."""
 
 from __future__ import annotations
 

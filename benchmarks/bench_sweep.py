@@ -1,4 +1,4 @@
-"""What a sweep of 1,000 points costs to queue, and how often Slurm is asked, beside a bare array."""
+"""Measure the submission of a sweep of 1,000 points beside a bare array, and count its queries of Slurm."""
 
 from __future__ import annotations
 

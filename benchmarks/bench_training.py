@@ -1,4 +1,4 @@
-"""What the guide's practices and strategies do to the speed of a training, and what a launcher adds to it."""
+"""Measure the speed of a training with the guide's practices and strategies, and a launcher's overhead."""
 
 from __future__ import annotations
 
@@ -70,7 +70,7 @@ def said(printed: str, name: str) -> float:
 
 
 def samples_per_second(printed: str) -> float:
-    """By the clock on the wall."""
+    """Return the speed by wall-clock time."""
     return said(printed, "samples_per_second")
 
 
@@ -82,7 +82,7 @@ def wall_per_cpu_second(printed: str) -> float:
 def here(options: str) -> Side:
     """Trained in this process, so that torch is imported once, by one thread.
 
-    By the process's own clock: what else the machine does takes none of its seconds.
+    The time is CPU time, which other work on the machine does not change.
     """
     import train
 

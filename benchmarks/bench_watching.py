@@ -1,13 +1,13 @@
-"""What it costs a training step that its ranks are watched: in the very same processes, in turns.
+"""Measure the cost of watching for a training step, in turns within the same processes.
 
-Two processes of one program differ by more than the watching costs, by where their memory happens to
-lie, for as long as they live. So one run is watched and not watched in turns: for turns without it the
-observer of the node is stopped, and every rank closes its entries (the sleeping thread ends, the signal is
-given back). What cannot be switched in a living rank is measured by itself: torch's flight recorder,
-which torch has on with and without us. The prelude's few milliseconds at the start are no step's.
+Two processes of one program differ by more than this cost, because their memory lies elsewhere. So one
+run is watched and not watched in turns. In turns without watching, the node's observer is stopped, and
+every rank closes its entries: the sleeping thread ends, and the signal handler is restored. torch's flight
+recorder cannot be switched in a running rank and is measured by itself; torch has it on without us too.
+The prelude's few milliseconds at the start belong to no step.
 
-The looks come every ten seconds: too seldom to be seen, if they cost what they should. So they also come
-ten times as often: a tenth of that is what they cost.
+The observer looks every ten seconds, too rarely for a measurement. So it also looks ten times as often;
+the cost is a tenth of that.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ TURN = {USUAL: 10.0, OFTEN: 2.0}
 STARTS = 3
 STUDENT = {1: 12.71, 2: 4.30, 3: 3.18, 4: 2.78, 5: 2.57, 6: 2.45, 7: 2.36, 8: 2.31, 9: 2.26, 10: 2.23}
 MANY = 2.2
-"""By degrees of freedom, for 95 %; for more than ten a little more than it is."""
+"""Student's t for 95 %, by degrees of freedom. MANY, for more than ten, is slightly too large."""
 RECORDED = """
 import time, torch, torch.distributed as dist
 torch.set_num_threads(1)
@@ -62,7 +62,7 @@ def main() -> None:
 
 
 def compared(every: float) -> list[list[float]]:
-    """By how much a watched step is longer than that of the turn beside it: on the wall, and of CPU time."""
+    """Return the differences between watched and unwatched steps of neighbouring turns: wall and CPU time."""
     with tempfile.TemporaryDirectory() as folder, runs(Path(folder)) as make:
         path = os.path.join(folder, "turns")
         watch = WatchOrders(on=True, sample_seconds=every, hang_seconds=0.0)
@@ -124,7 +124,7 @@ def interval(logs: Sequence[float]) -> tuple[float, float]:
 
 
 def recorder() -> None:
-    """What torch's own flight recorder takes of a collective, in new processes by turns."""
+    """Measure the share of a collective that torch's flight recorder takes, in new processes in turns."""
     found: dict[str, list[float]] = {"0": [], "2000": []}
     for size in ("0", "2000") * STARTS:
         environment = {**os.environ, "TORCH_FR_BUFFER_SIZE": size}

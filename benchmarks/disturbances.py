@@ -1,4 +1,4 @@
-"""What the soak and the matrix do to a run, by name: each strikes, heals, and returns what it hit."""
+"""Disturbances of the soak and the matrix, by name. Each strikes, heals, and returns its target."""
 
 from __future__ import annotations
 
@@ -110,7 +110,7 @@ def preempted(what: Disturbance) -> str:
 
 
 def disk_full(what: Disturbance) -> str:
-    """Where the checkpoints go, on the node of rank 0."""
+    """Fill the file system of the checkpoints on the node of rank 0."""
     node, name = what.run.nodes()[0], what.run.folder.name.split("-", 3)[3]
     folder = what.site.folder / name / "kept"
     with what.site.fault("disk-full", node, path=str(folder)):

@@ -249,7 +249,7 @@ def other_branch(rank: int) -> None:
 
 
 def half_and_half(rank: int) -> None:
-    """Nobody is to blame: two ranks each."""
+    """Two ranks are on each side, so no rank may be blamed."""
     if rank < 2:
         dist.all_reduce(torch.ones(4))
     else:

@@ -1,7 +1,7 @@
 """A rehearsal without the launcher: ranks are forked from a Python that has loaded torch.
 
-The watcher in the ranks, the faults that it carries out, the signals and the verdict are the real ones; only
-what starts the ranks is not. One start takes a second instead of ten, so many scripts can be rehearsed.
+The watcher in the ranks, its faults, the signals and the verdict are real. Only the launcher is replaced.
+A start takes one second instead of ten, so many scripts can be rehearsed.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ MOST_SECONDS = 120.0
 
 
 class Ended:
-    """What a status says here."""
+    """The status of an ended run."""
 
     value = "ENDED"
     state: Any = None
@@ -39,7 +39,7 @@ class Ended:
 
 
 class DirectRun:
-    """One run: a process that starts the ranks, as often as it is told to."""
+    """A run: a process that starts the ranks at each request."""
 
     def __init__(self, pid: int, folder: str) -> None:
         self.pid, self.paths = pid, RunPaths(folder)

@@ -1,4 +1,4 @@
-"""What the fault of a cell does to a run, to whom, and how it is healed; judges nothing."""
+"""Faults of the matrix: the action, its target, and the repair."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from tests.survive.trainer import GREEDY
 Heal = Callable[[], object]
 MEMORY = Path("/sys/fs/cgroup/memory")
 LEFT_BYTES = 256 << 20
-"""What a job may have in memory once it is short: enough for all that a rank does unless it is greedy."""
+"""Memory of a job that is short of it. It suffices for a rank that does not allocate more."""
 LOSS = "0.2"
 KINDS: dict[str, tuple[str, dict[str, str]]] = {
     "cut": ("cut", {}),
@@ -113,7 +113,7 @@ def short_of_files(pid: int) -> Heal:
 
 
 def short_of_memory(run: Run, found: LabProcess) -> Heal:
-    """What runs on its node may have no more than a job that asked for little, and it is greedy."""
+    """Limit the memory on the process's node, and let it allocate too much."""
     group = MEMORY / f"{run.site.lab.name}-{found.process}"
     group.mkdir()
     (group / "memory.limit_in_bytes").write_text(str(LEFT_BYTES))
@@ -178,7 +178,7 @@ def neighbour(run: Run, host: str) -> str:
 
 
 def lossy(ground: Ground, host: str) -> Heal:
-    """Every so many packets to the host are lost, at random."""
+    """Drop a random share of the packets to the host."""
     rule = ("INPUT", "-m", "statistic", "--mode", "random", "--probability", LOSS, "-j", "DROP")
 
     def change(how: str) -> None:

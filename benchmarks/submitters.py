@@ -1,7 +1,7 @@
-"""A crowd that submits from the login host, many at once, and says of each submission what it was told.
+"""A crowd that submits from the login host in parallel and prints the answer to each submission.
 
-One line of JSON each: the name, then what came of it ("queued" with the job's id, "refused" or "open").
-Run by ``bench_once``, which may kill it at any moment: what it had begun then stands in no line.
+Each line is JSON: the name and the outcome ("queued" with the job's id, "refused" or "open").
+``bench_once`` runs it and may kill it at any moment. Unfinished submissions have no line.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ def main(crowd: str, count: int, at_once: int) -> None:
 
 
 def one(name: str, pause: float) -> tuple[str, str, str]:
-    """Submit once; the name, the kind of answer, and the job's id or what was said."""
+    """Submit once. Return the name, the kind of answer, and the job's id or the error."""
     time.sleep(pause)
     try:
         run = api.submit("true", name=name, cluster="slurm", gpus=0, sbatch=("hold",))

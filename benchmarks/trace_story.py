@@ -1,13 +1,13 @@
 """Trace two stories through the machines and count their moves between files: ``-m benchmarks.trace_story``.
 
-``exit``: of a node's two ranks one exits with code 3, the other is ended, the run's end is decided. It begins
-with the end that the agent is told of, and ends where the run's last stage begins.
+``exit``: one of a node's two ranks exits with code 3, the other is ended, the run's end is decided. The
+story begins when the agent gets the exit, and ends when the run's last stage begins.
 
 ``pair``: seven nodes are checked, and one of them is faulty. The answer to a test of a pair ends a round of
 tests, and the next round begins. The story is the round with most moves.
 
-A move is a call from a function of one file of clusterrun to a function of another one; what makes or copies
-a value is none.
+A move is a call from a function of one file of clusterrun to a function of another file. Making or copying
+a value is no move.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ from tests.preflight.simulated import Cluster, Faults, orders
 
 PACKAGE = str(Path(sys.modules[Coordinator.__module__].__file__ or "").parents[1]) + "/"
 NO_MOVES = ("model/frozen.py",)
-"""What makes and copies values."""
+"""Files that make and copy values."""
 LAST = "coordinator/shutdown.py"
 WALL = 1000.0
 ORDERS = Orders("r", "r", 1, 2, 0, 1, ("train",), "/")
@@ -66,7 +66,7 @@ class Trace:
             self.decided = here == LAST
 
     def of(self, work: Callable[[], Any]) -> Any:
-        """What ``work`` returns, traced."""
+        """Trace ``work`` and return its result."""
         sys.setprofile(self)
         try:
             return work()

@@ -1,10 +1,9 @@
-"""Ranks that train whenever they are told to, with or without the entries through which they are watched.
+"""Ranks that train on request, with or without the entries by which they are watched.
 
     watched.py SOCKET
 
-Rank 0 says a word to SOCKET; for each line ``ENTRIES SECONDS`` that comes back all ranks open or close
-their entries, step for about so long, and rank 0 answers with the seconds of a step: on the wall, and of
-CPU time of all ranks.
+Rank 0 sends a line to SOCKET. For each answer ``ENTRIES SECONDS`` all ranks open or close their entries
+and train for about SECONDS. Rank 0 then sends the seconds of a step: wall time, and CPU time of all ranks.
 """
 
 from __future__ import annotations
@@ -29,7 +28,7 @@ FOLDER = "/proc/self/fd"
 
 
 class Doors:
-    """What the prelude opened at the start of this rank; closed and opened again while it lives."""
+    """The entries that the prelude opened at this rank's start. They can be closed and opened again."""
 
     def __init__(self, folder: str) -> None:
         self._folder = folder
@@ -125,7 +124,7 @@ def serve(entries: Doors, told: TextIO | None) -> None:
 
 
 def asked(told: TextIO | None) -> list[float]:
-    """What is wanted: with entries, and for how many seconds; none at the end."""
+    """Return the next request: with entries or not, and the seconds; [] at the end."""
     words = told.readline().split() if told else []
     return [float(word) for word in words] or [0.0, 0.0]
 
