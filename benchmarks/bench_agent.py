@@ -47,8 +47,8 @@ def fakes(folder: str, name: str) -> tuple[str, ...]:
 
 
 def resident(pid: int) -> float:
-    words = Path(f"/proc/{pid}/status").read_text().split("VmHWM:")[1].split()
-    return int(words[0]) / 1024
+    fields = Path(f"/proc/{pid}/status").read_text().split("VmHWM:")[1].split()
+    return int(fields[0]) / 1024
 
 
 def at_rest(run: Run, seconds: float = 30.0) -> None:

@@ -86,34 +86,34 @@ def launched(side: str, command: list[str], home: str) -> Iterator[None]:
 def connected(listener: socket.socket, count: int) -> dict[str, TextIO]:
     """Accept ``count`` connections and return each with the name that it sends."""
     listener.settimeout(LIMIT)
-    found = {}
+    streams = {}
     for _ in range(count):
         link, _ = listener.accept()
         link.settimeout(LIMIT)
-        words = link.makefile("rw")
-        found[words.readline().strip()] = words
-    return found
+        stream = link.makefile("rw")
+        streams[stream.readline().strip()] = stream
+    return streams
 
 
-def turn(words: TextIO) -> tuple[float, float]:
+def turn(stream: TextIO) -> tuple[float, float]:
     """Let one of them take its steps: seconds on the wall, and of CPU time."""
-    words.write("go\n")
-    words.flush()
-    wall, own = words.readline().split()
+    stream.write("go\n")
+    stream.flush()
+    wall, own = stream.readline().split()
     return float(wall), float(own)
 
 
 def beside(side: str) -> dict[int, float]:
     """CPU seconds so far of each process of a launch that is no rank, by its number."""
-    found = {}
+    seconds_by_pid = {}
     for process in psutil.process_iter():
         try:
             environment = process.environ()
             if environment.get(SIDE_VARIABLE) == side and "RANK" not in environment:
-                found[process.pid] = cpu_seconds(process.pid)
+                seconds_by_pid[process.pid] = cpu_seconds(process.pid)
         except (psutil.Error, OSError):
             continue
-    return found
+    return seconds_by_pid
 
 
 def middle(ratios: list[float]) -> float:
@@ -153,10 +153,10 @@ class Start:
             for name in random.sample(list(links), len(links)):
                 self.turns[name].append(turn(links[name]))
         seconds = time.perf_counter() - began
-        for name, words in links.items():
+        for name, stream in links.items():
             spent = {pid: own - before[name].get(pid, 0.0) for pid, own in beside(name).items()}
             self.aside[name] = sum(spent.values()) / seconds
-            words.close()
+            stream.close()
 
     def ratio(self, name: str, clock: int) -> float:
         """How much faster than torchrun in the same rounds; as a logarithm."""

@@ -46,10 +46,10 @@ def start(lab: Lab, folder: Path, options: tuple[str, ...]) -> float:
     size = ("--nodes", str(NODES), "--ranks-per-node", str(RANKS), "--preflight", "off")
     setup = ("--setup", f"date +%s.%N >{began}", "--python", python())
     home = {"CLUSTERRUN_HOME": str(folder / "home"), "NO_COLOR": "1"}
-    words = [PROGRAM, "submit", "--json", "--wait", *size, *setup, *options, "now.py"]
-    done = lab.exec(words, env=home, cwd=str(folder), timeout=120)
-    assert done.code == 0, done.err
-    logs = Path(json.loads(done.out)["run_dir"], "attempts", "000")
+    command = [PROGRAM, "submit", "--json", "--wait", *size, *setup, *options, "now.py"]
+    result = lab.exec(command, env=home, cwd=str(folder), timeout=120)
+    assert result.code == 0, result.err
+    logs = Path(json.loads(result.out)["run_dir"], "attempts", "000")
     ranks = [float(path.read_text()) for path in logs.glob("*.out")]
     assert len(ranks) == NODES * RANKS
     return max(ranks) - float(began.read_text())

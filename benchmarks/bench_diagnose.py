@@ -83,8 +83,10 @@ def hang(run: Run) -> None:
     until((attempt / "diagnose-bench.json").exists, "the answer", PATIENCE)
     said("a rank stopped → named, asked by hand", time.time() - stopped, named(attempt, "diagnose-bench"), 10)
     until((attempt / "diagnosis.json").exists, "the stall", PATIENCE)
-    told = (attempt / "diagnosis.json").stat().st_mtime - stopped - HANG
-    said(f"the same by itself, after the {HANG:g} s of --hang-after", told, named(attempt, "diagnosis"), 30)
+    unasked = (attempt / "diagnosis.json").stat().st_mtime - stopped - HANG
+    said(
+        f"the same by itself, after the {HANG:g} s of --hang-after", unasked, named(attempt, "diagnosis"), 30
+    )
     run.coordinator.send_signal(signal.SIGTERM)
     run.wait(60)
 
@@ -101,12 +103,12 @@ def rank_process(run: Run, rank: int) -> proc.Process:
 
 def named(attempt: Path, name: str) -> str:
     """Return the ranks that a diagnosis blames."""
-    found = json.loads((attempt / f"{name}.json").read_text())
-    return f"{found['verdict']}: {', '.join(str(one['rank']) for one in found['culprits'])}"
+    document = json.loads((attempt / f"{name}.json").read_text())
+    return f"{document['verdict']}: {', '.join(str(culprit['rank']) for culprit in document['culprits'])}"
 
 
-def said(what: str, seconds: float, whom: str, goal: float) -> None:
-    print(f"{what:58} {f'{seconds:.1f} s  ({whom})':38} goal ≤ {goal:g} s", flush=True)
+def said(what: str, seconds: float, culprits: str, goal: float) -> None:
+    print(f"{what:58} {f'{seconds:.1f} s  ({culprits})':38} goal ≤ {goal:g} s", flush=True)
 
 
 def share(run: Run) -> None:
@@ -125,8 +127,8 @@ def share(run: Run) -> None:
         taken = sum(used[pid] for pid in ours if ours[pid] == name)
         print(f"{'processor time of ' + name + ' in a minute':58} {taken:.2f} s", flush=True)
     all_of_us = sum(used[pid] for pid in ours) / theirs
-    words = f"{all_of_us:.2%} of the ranks' {theirs:.0f} s"
-    print(f"{'the three, beside the ranks that they watch':58} {words:38} goal < 1 %", flush=True)
+    figure = f"{all_of_us:.2%} of the ranks' {theirs:.0f} s"
+    print(f"{'the three, beside the ranks that they watch':58} {figure:38} goal < 1 %", flush=True)
     run.coordinator.send_signal(signal.SIGTERM)
     run.wait(PATIENCE)
 
@@ -144,8 +146,8 @@ def family(run: Run) -> list[int]:
 
 def part(pid: int) -> str:
     """Which of ours a process is, by its command line; an agent is its shim's child. '' for others."""
-    words = Path(f"/proc/{pid}/cmdline").read_bytes().decode().split("\0")
-    return next((name for name in OURS if name in words[:8]), "")
+    arguments = Path(f"/proc/{pid}/cmdline").read_bytes().decode().split("\0")
+    return next((name for name in OURS if name in arguments[:8]), "")
 
 
 if __name__ == "__main__":

@@ -39,13 +39,13 @@ ALONE: tuple[tuple[Fault, Preempt, int], ...] = (
 
 def main() -> None:
     """All, or those named; exit code 1 if any ended as it must not."""
-    wanted = sys.argv[1:]
-    shared = {name: fault for name, fault in FAULTS.items() if not wanted or name in wanted}
+    names = sys.argv[1:]
+    shared = {name: fault for name, fault in FAULTS.items() if not names or name in names}
     broken = 0
     if shared:
         broken += on_lab(shared, Preempt.OFF, AT_ONCE * SIZE, SIZE)
     for fault, preempt, nodes in ALONE:
-        if not wanted or fault.__name__ in wanted:
+        if not names or fault.__name__ in names:
             broken += on_lab({fault.__name__: fault}, preempt, nodes, nodes)
     print(f"{broken} ended as they must not    goal: 0", flush=True)
     raise SystemExit(1 if broken else 0)

@@ -238,7 +238,7 @@ def trial(lab: Lab, launcher: str, case: str, folder: Path, port: int) -> Outcom
             time.sleep(0.5)
         time.sleep(NOTICED)
         began = time.monotonic()
-        done = lab.exec(
+        result = lab.exec(
             [
                 "env",
                 f"CLUSTERRUN_HOME={folder}/home",
@@ -253,13 +253,13 @@ def trial(lab: Lab, launcher: str, case: str, folder: Path, port: int) -> Outcom
         )
         seconds = time.monotonic() - began
         expected = EXPECTED[case]
-        if done.code != 0:
-            return Outcome(launcher, case, expected, (-9,), seconds, done.err.strip()[-300:])
-        document = json.loads(done.out)
-        (marks / "diagnosis.json").write_text(done.out)
+        if result.code != 0:
+            return Outcome(launcher, case, expected, (-9,), seconds, result.err.strip()[-300:])
+        document = json.loads(result.out)
+        (marks / "diagnosis.json").write_text(result.out)
         if recordings := os.environ.get("RECORD"):
-            seen = lab.exec([sys.executable, "-c", RECORDER, answer], timeout=120).out
-            Path(recordings, f"{launcher}-{case}.json").write_text(seen)
+            recording = lab.exec([sys.executable, "-c", RECORDER, answer], timeout=120).out
+            Path(recordings, f"{launcher}-{case}.json").write_text(recording)
         blamed = tuple(culprit["rank"] for culprit in document["culprits"])
         said = f"{document['verdict']}: {document['said']}"
         return Outcome(launcher, case, expected, blamed, seconds, said, tuple(document["evidence"]))
@@ -317,12 +317,12 @@ def size(nodes: int) -> None:
                 plain = time.monotonic() - began
                 began = time.monotonic()
                 ask = ["env", f"CLUSTERRUN_HOME={folder}/home", sys.executable, "-m", "clusterrun.cli.main"]
-                done = lab.exec([*ask, "diagnose", job], timeout=180)
+                result = lab.exec([*ask, "diagnose", job], timeout=180)
                 seconds = time.monotonic() - began
-                said = (done.out or done.err).partition("\n")[0]
+                first_line = (result.out or result.err).partition("\n")[0]
                 load = os.getloadavg()[0]
                 figures = f"{seconds:.1f} s (goal 10 s), srun of true {plain:.1f} s, load {load:.0f}"
-                print(f"{nodes} nodes × 8 ranks: {figures}  {said}", flush=True)
+                print(f"{nodes} nodes × 8 ranks: {figures}  {first_line}", flush=True)
         finally:
             lab.down()
 
@@ -338,23 +338,23 @@ def available(launcher: str) -> bool:
 
 def main() -> None:
     """Print a line for each case, and the figures."""
-    words = sys.argv[1:]
-    if words[:1] == ["size"]:
-        size(int(words[1]) if words[1:] else 64)
+    arguments = sys.argv[1:]
+    if arguments[:1] == ["size"]:
+        size(int(arguments[1]) if arguments[1:] else 64)
         return
     sets = {"first": PER_LAUNCHER, "second": SECOND_PER_LAUNCHER}
     jobs: list[tuple[str, str]] = []
     for name, cases_by_launcher in sets.items():
-        if not (sets.keys() & words) or name in words:
+        if not (sets.keys() & arguments) or name in arguments:
             jobs += [(launcher, case) for launcher, cases in cases_by_launcher.items() for case in cases]
     launchers = {launcher for launcher, _ in jobs}
     for launcher in sorted(launchers):
         if not available(launcher):
             print(f"{launcher} is not installed: its cases are left out", flush=True)
-    words = [word for word in words if word not in sets]
-    if named := launchers & {*words}:
+    arguments = [word for word in arguments if word not in sets]
+    if named := launchers & {*arguments}:
         jobs = [(launcher, case) for launcher, case in jobs if launcher in named]
-    if cases := {*words} - launchers:
+    if cases := {*arguments} - launchers:
         jobs = [(launcher, case) for launcher, case in jobs if case in cases]
     outcomes: list[Outcome] = []
     name = f"foreign-{os.getpid()}"

@@ -52,9 +52,9 @@ def once(nodes: int) -> Took:
     up = seconds(lambda: lab.up(LabSpec(name=lab.name, nodes=nodes, gpus=GPUS)))
     try:
         memory = (free - free_mib()) / 1024
-        words = ["srun", f"-N{nodes}", f"--gpus-per-node={GPUS}", "hostname"]
+        command = ["srun", f"-N{nodes}", f"--gpus-per-node={GPUS}", "hostname"]
         began = time.perf_counter()
-        reached = len(set(lab.exec(words, timeout=JOB_SECONDS).out.split()))
+        reached = len(set(lab.exec(command, timeout=JOB_SECONDS).out.split()))
         job = time.perf_counter() - began
     finally:
         down = seconds(lambda: lab.down())
@@ -74,9 +74,10 @@ def met(goal: Goal) -> bool:
     """Measure a size and print the medians; whether all goals were met."""
     rounds = [once(goal.nodes) for _ in range(goal.rounds)]
     up, job, down, memory = (
-        statistics.median(getattr(one, name) for one in rounds) for name in ("up", "job", "down", "memory")
+        statistics.median(getattr(measured, name) for measured in rounds)
+        for name in ("up", "job", "down", "memory")
     )
-    reached = min(one.reached for one in rounds)
+    reached = min(measured.reached for measured in rounds)
     print(
         f"{goal.nodes:>5} nodes × {GPUS}: up {up:.2f} s (goal {goal.up:g}) · srun reached {reached} "
         f"in {job:.2f} s · down {down:.2f} s (goal {goal.down:g}) · {memory:.2f} GiB (goal {goal.memory:g}) "

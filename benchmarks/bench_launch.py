@@ -42,20 +42,20 @@ def main() -> None:
 
 def empty_ranks() -> None:
     """64 nodes × 8 empty Python ranks, against the same processes under bare srun."""
-    found, _ = compare(64, 8, ("empty.py",), 7, bare_srun)
-    print(table("64 nodes × 8 empty Python ranks, start → exit", found, "≤ 1.5 ×"), flush=True)
+    results, _ = compare(64, 8, ("empty.py",), 7, bare_srun)
+    print(table("64 nodes × 8 empty Python ranks, start → exit", results, "≤ 1.5 ×"), flush=True)
 
 
 def against_torchrun() -> None:
     """16 nodes × 8, against torchrun under srun with its own rendezvous."""
-    found, _ = compare(16, 8, ("empty.py",), 3, torchrun_under_srun)
-    print(table("16 nodes × 8 empty Python ranks, start → exit", found, "≤ 0.14 ×"), flush=True)
+    results, _ = compare(16, 8, ("empty.py",), 3, torchrun_under_srun)
+    print(table("16 nodes × 8 empty Python ranks, start → exit", results, "≤ 0.14 ×"), flush=True)
 
 
 def ten_thousand() -> None:
     """1,250 nodes × 8 ranks of `true`: all 10,000 exits must be seen."""
-    found, reasons = compare(1250, 8, ("/bin/true",), 1, bare_srun, warm=0)
-    print(table("1,250 nodes × 8 ranks of `true`", found, "completes, all exits seen", 1, "s"))
+    results, reasons = compare(1250, 8, ("/bin/true",), 1, bare_srun, warm=0)
+    print(table("1,250 nodes × 8 ranks of `true`", results, "completes, all exits seen", 1, "s"))
     print("\n".join(reasons), flush=True)
 
 
@@ -89,7 +89,7 @@ def compare(
         argv = (PYTHON, "-u", *command) if command[0].endswith(".py") else command
         theirs = shlex.join(("timed", rival.__name__, *rival(nodes, ranks, argv)))
         ours = [shlex.join(("timed", "clusterrun", *coordinate(run))) for run in runs]
-        lines = [line for one in ours for line in (one, theirs)]
+        lines = [line for line_of_ours in ours for line in (line_of_ours, theirs)]
         (folder / "job.sh").write_text(TIMED.format(folder=folder, rounds="\n".join(lines)))
         job(lab, folder, nodes, ranks)
         return times(folder / "times", warm), [
@@ -104,12 +104,12 @@ def job(lab: Lab, folder: Path, nodes: int, ranks: int) -> None:
     """One allocation, in which everything is timed."""
     size = (f"--nodes={nodes}", "--ntasks-per-node=1", f"--cpus-per-task={ranks}", f"--gpus-per-node={ranks}")
     argv = ["sbatch", "--wait", "--output=/dev/null", *size, str(folder / "job.sh")]
-    done = lab.exec(argv, timeout=LIMIT)
-    if done.code or (folder / "failed").exists():
-        said = [
+    result = lab.exec(argv, timeout=LIMIT)
+    if result.code or (folder / "failed").exists():
+        errors = [
             (folder / name).read_text()[-2000:] for name in ("failed", "said") if (folder / name).exists()
         ]
-        raise SystemExit("\n".join([done.err, *said]))
+        raise SystemExit("\n".join([result.err, *errors]))
 
 
 def coordinate(run: RunPaths) -> tuple[str, ...]:
@@ -122,8 +122,8 @@ def prepared(folder: Path, number: int, nodes: int, ranks: int, command: tuple[s
     run = RunPaths(str(folder / f"run-{number}"))
     os.mkdir(run.run_dir, 0o700)
     spec = JobSpec(command, cwd=str(folder), nodes=nodes, gpus=ranks, preflight="off")
-    made = plan(spec, f"run-{number}", "token", run.run_dir, MachineFacts(slurm=True, python=PYTHON))
-    Path(run.orders).write_text(json.dumps(encode(made.orders)))
+    planned = plan(spec, f"run-{number}", "token", run.run_dir, MachineFacts(slurm=True, python=PYTHON))
+    Path(run.orders).write_text(json.dumps(encode(planned.orders)))
     shutil.copy(agent_program(str(folder / "cache")), run.agent)
     return run
 

@@ -54,10 +54,10 @@ def measure() -> None:
 
 def queued() -> list[str]:
     """The ids of as many real jobs, all of them held."""
-    done = subprocess.run(
+    result = subprocess.run(
         ["sh", "-c", QUEUE.format(LIVE)], capture_output=True, text=True, timeout=600, check=True
     )
-    return done.stdout.split()
+    return result.stdout.split()
 
 
 def live(store: Store, jobs: list[str]) -> None:
@@ -89,8 +89,8 @@ def afresh(home: str, side: Side) -> Side:
 
 def asked() -> int:
     """How many questions about jobs the controller has answered."""
-    told = subprocess.run(["sdiag"], capture_output=True, text=True, timeout=30, check=True).stdout
-    return sum(map(int, re.findall(r"REQUEST_JOB_(?:INFO|USER_INFO|INFO_SINGLE)\s.*?count:(\d+)", told)))
+    output = subprocess.run(["sdiag"], capture_output=True, text=True, timeout=30, check=True).stdout
+    return sum(map(int, re.findall(r"REQUEST_JOB_(?:INFO|USER_INFO|INFO_SINGLE)\s.*?count:(\d+)", output)))
 
 
 def together(command: list[str], environment: dict[str, str], count: int) -> None:
@@ -99,9 +99,9 @@ def together(command: list[str], environment: dict[str, str], count: int) -> Non
         subprocess.Popen(command, env=environment, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
         for _ in range(count)
     ]
-    for one in running:
-        if one.wait(120):
-            raise RuntimeError(f"{command} ended with {one.returncode}")
+    for client in running:
+        if client.wait(120):
+            raise RuntimeError(f"{command} ended with {client.returncode}")
 
 
 if __name__ == "__main__":

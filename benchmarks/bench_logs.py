@@ -46,9 +46,9 @@ def merging(home: str) -> None:
         "clusterrun logs": process(["/bin/sh", "-c", f"{PROGRAM} logs merge > {home}/out"], env=environment),
         "cat": process(["/bin/sh", "-c", f"cat {attempt}/*.out > {home}/out"], env=environment),
     }
-    found = in_turn(sides, 3)
-    print(table(f"{RANKS} ranks, {MEGABYTES} MB merged by time", found))
-    print(f"that is {MEGABYTES / found[0].median:.0f} MB/s   goal: ≥ 50 MB/s", flush=True)
+    results = in_turn(sides, 3)
+    print(table(f"{RANKS} ranks, {MEGABYTES} MB merged by time", results))
+    print(f"that is {MEGABYTES / results[0].median:.0f} MB/s   goal: ≥ 50 MB/s", flush=True)
 
 
 def tails(home: str) -> None:
@@ -87,10 +87,10 @@ def latency(home: str) -> None:
         writer = threading.Thread(target=write_times, args=(files,))
         writer.start()
         assert follower.stdout is not None
-        found = [time.time() - float(follower.stdout.readline()) for _ in range(LINES * FOLLOWED)]
+        delays = [time.time() - float(follower.stdout.readline()) for _ in range(LINES * FOLLOWED)]
         writer.join()
         follower.terminate()
-    late = sorted(found[FOLLOWED:])
+    late = sorted(delays[FOLLOWED:])
     print(
         f"line written to line shown, {FOLLOWED} ranks: median {statistics.median(late):.3f} s, "
         f"99 % within {late[len(late) * 99 // 100]:.3f} s   goal: median ≤ 0.3 s",

@@ -175,12 +175,12 @@ def read_reports(run: Run, cell: Cell, hosts: tuple[str, ...], first: int, repor
 
 def main() -> None:
     """Run all cells, COUNT of them from FIRST on, or the named ones. Exit code 1 if a law was broken."""
-    words = sys.argv[1:]
-    if all(word.isdigit() for word in words):
-        first, count = (*map(int, words), *(0, 1000)[len(words) :])
+    arguments = sys.argv[1:]
+    if all(word.isdigit() for word in arguments):
+        first, count = (*map(int, arguments), *(0, 1000)[len(arguments) :])
         cells = cover()[first : first + count]
     else:
-        cells = [Cell(*word.split(" × ")) for word in words]
+        cells = [Cell(*word.split(" × ")) for word in arguments]
     lab = Lab(f"matrix-{os.getpid()}")
     lab.up(LabSpec(name=lab.name, nodes=AT_ONCE * SIZE, gpus=0, settings=PATIENT))
     site = Site(lab, Path(tempfile.mkdtemp(prefix="matrix-")))

@@ -35,8 +35,8 @@ def main() -> None:
             seconds = [struck(site, fault, turn) for turn in range(rounds)]
             named, again = (statistics.median(column) for column in zip(*seconds, strict=True))
             missed |= named > NAMED or again > AGAIN
-            words = f"named after {named:.1f} s, training again after {again:.1f} s"
-            print(f"{fault:8} {words}    goals {NAMED:g}, {AGAIN:g} s; all: {seconds}", flush=True)
+            figure = f"named after {named:.1f} s, training again after {again:.1f} s"
+            print(f"{fault:8} {figure}    goals {NAMED:g}, {AGAIN:g} s; all: {seconds}", flush=True)
     finally:
         site.patrol.stop()
         lab.down()
@@ -64,8 +64,8 @@ def struck(site: Site, fault: str, turn: int) -> tuple[float, float]:
 def names(run: Run, node: str) -> bool:
     """The state says whom the run has lost."""
     state = run.state
-    told = (state.reason, *(a.failure.why for a in state.attempts if a.failure)) if state else ()
-    return any(f"{node} (node" in words and "lost" in words for words in told)
+    reasons = (state.reason, *(a.failure.why for a in state.attempts if a.failure)) if state else ()
+    return any(f"{node} (node" in reason and "lost" in reason for reason in reasons)
 
 
 def trains_again(run: Run) -> bool:

@@ -48,8 +48,8 @@ class Tally:
 
 def main() -> None:
     """As many submissions as the first argument says; a line at the end, and exit code 1 if any is wrong."""
-    words = [word for word in sys.argv[1:] if word != "--kill"]
-    count, kill = int(words[0]) if words else COUNT, "--kill" in sys.argv
+    arguments = [word for word in sys.argv[1:] if word != "--kill"]
+    count, kill = int(arguments[0]) if arguments else COUNT, "--kill" in sys.argv
     lab = Lab(f"bench-once-{os.getpid()}")
     lab.up(LabSpec(name=lab.name, nodes=1, gpus=1, settings=SETTINGS))
     chance, outcomes, began = random.Random(count), Tally(), time.monotonic()
@@ -59,9 +59,10 @@ def main() -> None:
             print(f"{time.monotonic() - began:6.0f} s  {told(outcomes)}", flush=True)
     finally:
         lab.down()
-    made = sum(outcomes.kinds.values())
+    submissions = sum(outcomes.kinds.values())
     print(
-        f"{made} submissions in {time.monotonic() - began:.0f} s: {told(outcomes)}    goal: 0 lost, 0 twice"
+        f"{submissions} submissions in {time.monotonic() - began:.0f} s: {told(outcomes)}    "
+        "goal: 0 lost, 0 twice"
     )
     print("\n".join(outcomes.wrong[:20]), end="\n" if outcomes.wrong else "", flush=True)
     raise SystemExit(1 if outcomes.wrong else 0)
@@ -110,7 +111,7 @@ def heard(crowd: subprocess.Popen[str]) -> Iterator[tuple[str, str, str]]:
     lines = [json.loads(line) for line in out.splitlines() if line.endswith("]")]
     if crowd.returncode != -signal.SIGKILL and (crowd.returncode or len(lines) != EACH):
         raise RuntimeError(f"a crowd ended with {crowd.returncode} and {len(lines)} answers")
-    return iter([(name, kind, said) for name, kind, said in lines])
+    return iter([(name, kind, text) for name, kind, text in lines])
 
 
 # --- trouble --------------------------------------------------------------------------------------
@@ -176,23 +177,27 @@ def judge(
 ) -> None:
     """Compare the answers with the jobs that exist, and with the current `status`."""
     jobs, runs = jobs_by_name(lab), runs_by_name(home)
-    said = {name: (kind, text) for name, kind, text in answers}
-    doubtful = [run for name, run in runs.items() if ("queued", *jobs.get(name, ())) != said.get(name)]
-    shown = statuses(lab, home, doubtful)
+    answer_by_name = {name: (kind, text) for name, kind, text in answers}
+    doubtful = [
+        run for name, run in runs.items() if ("queued", *jobs.get(name, ())) != answer_by_name.get(name)
+    ]
+    status_by_name = statuses(lab, home, doubtful)
     for crowd, number in itertools.product(crowds, range(EACH)):
         name = f"{crowd}-{number}"
-        kind, text = said.get(name, ("never begun" if name not in runs else "cut short", ""))
-        found, known = jobs.get(name, []), shown.get(name, ("", ""))
-        outcome = verdict(kind, text, found, known, name in runs, kill)
+        kind, text = answer_by_name.get(name, ("never begun" if name not in runs else "cut short", ""))
+        job_ids, status = jobs.get(name, []), status_by_name.get(name, ("", ""))
+        outcome = verdict(kind, text, job_ids, status, name in runs, kill)
         outcomes.kinds[outcome] += 1
         if outcome in ("LOST", "TWICE"):
-            outcomes.wrong.append(f"{outcome}: {name}: {kind} {text!r}, jobs {found}, status {known!r}")
-    done = lab.exec(["scancel", "--quiet", "--user=root"], timeout=120)
-    if done.code:
-        raise RuntimeError(f"the jobs of a round cannot be ended: {done.err}")
+            outcomes.wrong.append(f"{outcome}: {name}: {kind} {text!r}, jobs {job_ids}, status {status!r}")
+    result = lab.exec(["scancel", "--quiet", "--user=root"], timeout=120)
+    if result.code:
+        raise RuntimeError(f"the jobs of a round cannot be ended: {result.err}")
 
 
-def verdict(kind: str, text: str, jobs: list[str], known: tuple[str, str], recorded: bool, kill: bool) -> str:
+def verdict(
+    kind: str, text: str, jobs: list[str], status: tuple[str, str], recorded: bool, kill: bool
+) -> str:
     """Return the outcome of a submission. A job without an answer is lost; so is an answer without a job.
 
     ``known`` is the job and the state that ``status`` shows. A slurmctld that is killed forgets jobs which
@@ -203,9 +208,9 @@ def verdict(kind: str, text: str, jobs: list[str], known: tuple[str, str], recor
     if kind == "queued":
         if jobs == [text]:
             return "queued"
-        forgotten = kill and not jobs and known == (text, "FAILED")
+        forgotten = kill and not jobs and status == (text, "FAILED")
         return "forgotten by a slurmctld that was killed, and told so" if forgotten else "LOST"
-    if jobs and (not recorded or known[0] != jobs[0]):
+    if jobs and (not recorded or status[0] != jobs[0]):
         return "LOST"
     return f"{kind}, {'found by status' if jobs else 'no job'}"
 
@@ -213,7 +218,7 @@ def verdict(kind: str, text: str, jobs: list[str], known: tuple[str, str], recor
 def jobs_by_name(lab: Lab) -> dict[str, list[str]]:
     """The ids of the jobs in the queue by the name of their run, once the controller answers."""
     slurm = SlurmClient({}, OnLogin(lab), user=0)
-    until, found = time.monotonic() + 60, {}
+    until, job_ids = time.monotonic() + 60, {}
     while True:
         try:
             rows = slurm.jobs()
@@ -224,8 +229,8 @@ def jobs_by_name(lab: Lab) -> dict[str, list[str]]:
             time.sleep(0.2)
     for row in rows:
         if row.comment.startswith(OURS) and not row.state.ended:
-            found.setdefault(name_of(row.comment.split(":")[1]), []).append(row.job_id)
-    return found
+            job_ids.setdefault(name_of(row.comment.split(":")[1]), []).append(row.job_id)
+    return job_ids
 
 
 def runs_by_name(home: str) -> dict[str, str]:
@@ -244,10 +249,10 @@ def statuses(lab: Lab, home: str, runs: Sequence[str]) -> dict[str, tuple[str, s
     if not runs:
         return {}
     environment = {"CLUSTERRUN_HOME": home, "NO_COLOR": "1"}
-    done = lab.exec([*PROGRAM, "status", "--json", *runs], env=environment, timeout=300)
-    if done.code:
-        raise RuntimeError(f"status: {done.err}")
-    return {row["name"]: (row["job_id"], row["state"]) for row in json.loads(done.out)["runs"]}
+    result = lab.exec([*PROGRAM, "status", "--json", *runs], env=environment, timeout=300)
+    if result.code:
+        raise RuntimeError(f"status: {result.err}")
+    return {row["name"]: (row["job_id"], row["state"]) for row in json.loads(result.out)["runs"]}
 
 
 if __name__ == "__main__":

@@ -137,7 +137,7 @@ def one_round(lab: Lab, home: Path, script: Path, loops: int) -> list[Trial]:
     """Run plain Slurm and all commands at once under ``loops`` busy loops. Plain Slurm is the first."""
     home.mkdir()
     (home / "train.py").write_bytes(script.read_bytes())
-    clusterrun = {name: (sys.executable, "-m", "clusterrun", *words) for name, words in RUNS.items()}
+    clusterrun = {name: (sys.executable, "-m", "clusterrun", *arguments) for name, arguments in RUNS.items()}
     commands = {"plain": PLAIN, **clusterrun}
     with busy_loops(loops), ThreadPoolExecutor(len(commands)) as people:
         ends = list(people.map(lambda name: end_of(lab, home, name, commands[name]), commands))
@@ -206,9 +206,9 @@ def judged(lab: Lab, home: Path, name: str, code: int, seconds: float, message: 
     return Trial(name, seconds, state, blamed, message)
 
 
-def answer_of(lab: Lab, home: Path, *words: str) -> dict[str, Any]:
+def answer_of(lab: Lab, home: Path, *arguments: str) -> dict[str, Any]:
     """Return the JSON document of a command; {} if it printed none."""
-    command = (sys.executable, "-m", "clusterrun", *words, "--json")
+    command = (sys.executable, "-m", "clusterrun", *arguments, "--json")
     text = lab.exec(command, timeout=LIMIT, env=environment(home)).out
     return dict(json.loads(text)) if text.strip() else {}
 

@@ -42,7 +42,9 @@ class Row:
         """Return the nodes and links that were ever blamed wrongly."""
         right = self.case.named if self.case.grade == "fail" else Blame()
         return {
-            one for f in self.found for one in (f.blamed.nodes - right.nodes) | (f.blamed.links - right.links)
+            target
+            for f in self.found
+            for target in (f.blamed.nodes - right.nodes) | (f.blamed.links - right.links)
         }
 
     def __str__(self) -> str:
@@ -55,24 +57,24 @@ class Row:
         return line + "".join(f"\n    {f.status['state']}: {f.status['reason']}; {f.said}" for f in inexact)
 
 
-def _name(one: object) -> str:
-    return " ".join((one[0], one[2], one[1])) if isinstance(one, tuple) else str(one)
+def _name(target: object) -> str:
+    return " ".join((target[0], target[2], target[1])) if isinstance(target, tuple) else str(target)
 
 
 def rows(lab: Lab, cases: list[Case], times: int, healthy: int, budget: str) -> Iterator[Row]:
     """Each case in turn; what was broken is healed before the next."""
     for case in cases:
-        found = []
+        outcomes = []
         for _ in range(healthy if case.named == Blame() else times):
             with tempfile.TemporaryDirectory() as folder:
-                found.append(play(case, site(lab, Path(folder)), budget))
+                outcomes.append(play(case, site(lab, Path(folder)), budget))
                 lab.heal()
             for file in prolog(lab).parent.glob("n*"):
                 file.unlink()
             if not lab.wait_idle(120.0):
                 why = lab.exec(["sinfo", "--list-reasons"]).out
                 raise SystemExit(f"after {case.name} the nodes are not idle again:\n{why}")
-        yield Row(case, tuple(found))
+        yield Row(case, tuple(outcomes))
 
 
 def prolog(lab: Lab) -> Path:
@@ -93,35 +95,35 @@ def lab_spec(name: str, folder: Path) -> LabSpec:
 
 def arguments() -> argparse.Namespace:
     """Return the parsed command line."""
-    asked = argparse.ArgumentParser(description=__doc__)
-    asked.add_argument("--times", type=int, default=1, help="how often each fault is made")
-    asked.add_argument("--healthy", type=int, default=1, help="how often nothing is")
-    asked.add_argument("--random", type=int, default=0, help="so many mixtures of faults instead")
-    asked.add_argument("--seed", type=int, default=1, help="the seed of the first mixture")
-    asked.add_argument("--budget", default="60s", help="the time that each check has")
-    asked.add_argument("--lab", default="faults", help="the name of the lab")
-    asked.add_argument("names", nargs="*", help="only cases with one of these in their name")
-    return asked.parse_args()
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--times", type=int, default=1, help="how often each fault is made")
+    parser.add_argument("--healthy", type=int, default=1, help="how often nothing is")
+    parser.add_argument("--random", type=int, default=0, help="so many mixtures of faults instead")
+    parser.add_argument("--seed", type=int, default=1, help="the seed of the first mixture")
+    parser.add_argument("--budget", default="60s", help="the time that each check has")
+    parser.add_argument("--lab", default="faults", help="the name of the lab")
+    parser.add_argument("names", nargs="*", help="only cases with one of these in their name")
+    return parser.parse_args()
 
 
-def chosen(said: argparse.Namespace) -> list[Case]:
+def chosen(options: argparse.Namespace) -> list[Case]:
     """The list, or those of it that were named, or mixtures."""
-    if said.random:
-        seeds = range(said.seed, said.seed + said.random)
+    if options.random:
+        seeds = range(options.seed, options.seed + options.random)
         return [replace(case, name=f"{seed}: {case.name}") for seed in seeds for case in [mixture(seed).case]]
-    return [c for c in CASES if not said.names or any(name in c.name for name in said.names)]
+    return [c for c in CASES if not options.names or any(name in c.name for name in options.names)]
 
 
 def main() -> int:
     """Print a line for each case; the number of cases that were not exact every time is the exit code."""
-    said = arguments()
-    lab = Lab(said.lab)
+    options = arguments()
+    lab = Lab(options.lab)
     with tempfile.TemporaryDirectory() as folder:
-        lab.up(lab_spec(said.lab, Path(folder)))
+        lab.up(lab_spec(options.lab, Path(folder)))
         try:
             print(f"{'fault':<42} {'exact':>9}  {'blamed wrongly':<24} {'check':>6} {'run':>6}")
             inexact = 0
-            for row in rows(lab, chosen(said), said.times, said.healthy, said.budget):
+            for row in rows(lab, chosen(options), options.times, options.healthy, options.budget):
                 print(row, flush=True)
                 inexact += row.exact != len(row.found)
             return inexact

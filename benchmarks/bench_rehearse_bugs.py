@@ -43,7 +43,12 @@ def rehearsed(patch: Patch, whole: bool = False) -> list[Result]:
 
 def named(results: Sequence[Result]) -> list[str]:
     """Every cause that was found, and UNKNOWN."""
-    return [one.cause.value for result in results for one in result.findings if one.level is not Severity.OK]
+    return [
+        finding.cause.value
+        for result in results
+        for finding in result.findings
+        if finding.level is not Severity.OK
+    ]
 
 
 def right(patch: Patch, causes: Sequence[str]) -> bool:
@@ -57,30 +62,30 @@ def right(patch: Patch, causes: Sequence[str]) -> bool:
 
 def main() -> None:
     """Print each script with what was found, then the two figures."""
-    words = [word for word in sys.argv[1:] if word != "--whole"]
-    found = {}
+    names = [word for word in sys.argv[1:] if word != "--whole"]
+    is_right = {}
     for patch in (*BUGS, *NOISY_BUGS, *CORRECT):
-        if words and not any(word in patch.name for word in words):
+        if names and not any(word in patch.name for word in names):
             continue
         began = time.monotonic()
         results = rehearsed(patch, "--whole" in sys.argv)
         causes = named(results)
-        found[patch] = right(patch, causes)
-        mark = "right" if found[patch] else "WRONG"
+        is_right[patch] = right(patch, causes)
+        mark = "right" if is_right[patch] else "WRONG"
         print(
             f"{mark}  {patch.name}: {', '.join(causes) or 'nothing'} ({time.monotonic() - began:.0f} s)",
             flush=True,
         )
-        if not found[patch]:
+        if not is_right[patch]:
             for result in results:
-                for one in result.findings:
-                    print(f"       {result.title}: {one.message}", flush=True)
+                for finding in result.findings:
+                    print(f"       {result.title}: {finding.message}", flush=True)
     for name, group in (
         ("bugs rightly named", (*BUGS, *NOISY_BUGS)),
         ("correct scripts not accused", CORRECT),
     ):
-        asked = [patch for patch in group if patch in found]
-        print(f"{name}: {sum(found[patch] for patch in asked)} of {len(asked)}")
+        selected = [patch for patch in group if patch in is_right]
+        print(f"{name}: {sum(is_right[patch] for patch in selected)} of {len(selected)}")
 
 
 if __name__ == "__main__":

@@ -27,16 +27,16 @@ def main() -> None:
             (master,) = (
                 path for path in (far.folder / "laptop/.clusterrun/ssh").iterdir() if path.is_socket()
             )
-            here = {**os.environ, **far.there_set}
+            environment = {**os.environ, **far.there_set}
             sides = {
                 "clusterrun --host cluster status": process(
                     [*CLUSTERRUN, "--host", "cluster", "status"], env=far.environment
                 ),
-                "clusterrun status": process([*CLUSTERRUN, "status"], env=here),
+                "clusterrun status": process([*CLUSTERRUN, "status"], env=environment),
                 "ssh cluster true": process(
                     ["ssh", "-S", str(master), "-T", "cluster", "true"], env=far.environment
                 ),
-                "python -c pass": process([sys.executable, "-c", "pass"], env=here),
+                "python -c pass": process([sys.executable, "-c", "pass"], env=environment),
             }
             print(table("status over an open connection", in_turn(sides, ROUNDS), "≤ + 150 ms"))
         finally:

@@ -28,10 +28,10 @@ def main() -> None:
     """Some studies of four runs each, one after another."""
     with tempfile.TemporaryDirectory(prefix="clusterrun-bench-") as folder:
         (Path(folder) / "train.py").write_text(TRAINING)
-        found = [study(folder, number) for number in range(ROUNDS)]
-    shares = [whole / runs - 1 for whole, runs in found]
+        studies = [study(folder, number) for number in range(ROUNDS)]
+    shares = [whole / runs - 1 for whole, runs in studies]
     print(f"{ROUNDS} studies of 4 runs of {SECONDS} s")
-    for (whole, runs), share in zip(found, shares, strict=True):
+    for (whole, runs), share in zip(studies, shares, strict=True):
         print(f"  whole command {whole:.2f} s, its runs {runs:.2f} s: {share:.1%} on top")
     print(f"median {statistics.median(shares):.1%}; goal: {GOAL}", flush=True)
 
@@ -40,7 +40,7 @@ def study(folder: str, number: int) -> tuple[float, float]:
     """Seconds of the whole command, and of its runs from their submission to their end."""
     command = ("bench", "scaling", "--no-probe", "--worlds", "1,2", "--repeats", "2", "--oversubscribe")
     began = time.perf_counter()
-    done = subprocess.run(
+    result = subprocess.run(
         [sys.executable, "-m", "clusterrun", *command, "--cluster", "local", "--json", "train.py"],
         cwd=folder,
         env={
@@ -54,9 +54,9 @@ def study(folder: str, number: int) -> tuple[float, float]:
         check=False,
     )
     seconds = time.perf_counter() - began
-    if done.returncode:
-        raise SystemExit(done.stdout + done.stderr)
-    return seconds, json.loads(done.stdout)["seconds"]["runs"]
+    if result.returncode:
+        raise SystemExit(result.stdout + result.stderr)
+    return seconds, json.loads(result.stdout)["seconds"]["runs"]
 
 
 if __name__ == "__main__":

@@ -63,9 +63,9 @@ class Count:
 
 
 def _kind(text: str) -> str:
-    if text.startswith(("rank ", "a rank ", "epochs ")) and any(words in text for words in TWO_ALIVE):
+    if text.startswith(("rank ", "a rank ", "epochs ")) and any(phrase in text for phrase in TWO_ALIVE):
         return "two epochs alive"
-    return "no end" if any(words in text for words in NO_END) else "other"
+    return "no end" if any(phrase in text for phrase in NO_END) else "other"
 
 
 def seeds(count: int, first: int) -> bool:

@@ -29,9 +29,9 @@ def main() -> None:
             home = Path(folder, str(count))
             fill(Store(str(home)), count)
             environment = {"PATH": os.defpath, "HOME": folder, "CLUSTERRUN_HOME": str(home)}
-            for words in (["status"], ["status", "name00001"], ["status", "1"]):
-                name = f"clusterrun {' '.join(words)}, {count} runs"
-                sides[name] = process([program, *words], env=environment)
+            for arguments in (["status"], ["status", "name00001"], ["status", "1"]):
+                name = f"clusterrun {' '.join(arguments)}, {count} runs"
+                sides[name] = process([program, *arguments], env=environment)
         print(table(f"status among {MANY} ended runs", in_turn(sides, ROUNDS), f"near that of {FEW} runs"))
 
 

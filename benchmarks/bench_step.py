@@ -22,11 +22,11 @@ def side(lab: Lab, command: list[str], environment: dict[str, str]) -> Side:
     """A side that trains on the lab, and takes the seconds of a step."""
 
     def once() -> float:
-        done = lab.exec(command, env=environment, timeout=300)
-        told = re.search(r"steps_per_second=([\d.]+)", done.out)
-        if done.code or told is None:
-            raise RuntimeError(f"{command} ended with {done.code}:\n{done.out}{done.err}")
-        return 1 / float(told[1])
+        result = lab.exec(command, env=environment, timeout=300)
+        speed = re.search(r"steps_per_second=([\d.]+)", result.out)
+        if result.code or speed is None:
+            raise RuntimeError(f"{command} ended with {result.code}:\n{result.out}{result.err}")
+        return 1 / float(speed[1])
 
     return once
 

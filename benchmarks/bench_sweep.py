@@ -27,11 +27,11 @@ def main() -> None:
 def measure() -> None:
     """Queue the points, in turn with what it is measured against; count what asks the controller."""
     with tempfile.TemporaryDirectory() as folder:
-        asked = Path(folder, "asked")
+        queries = Path(folder, "asked")
         environment = {
             **os.environ,
             "CLUSTERRUN_HOME": f"{folder}/home",
-            "PATH": _counting(Path(folder), asked),
+            "PATH": _counting(Path(folder), queries),
         }
         sweep = [CLUSTERRUN, "sweep", "--preflight", "off", "--at-most", "4", "--sbatch", "hold"]
         sweep += ["--set", "lr=range(10)", "--set", "seed=range(100)", "true", "{lr}", "{seed}"]
@@ -45,7 +45,7 @@ def measure() -> None:
         }
         print(table(f"{POINTS} points queued, whole process", in_turn(sides, ROUNDS), "≤ 5 s"))
         print(f"processor time of the sweep: {statistics.median(used):.1f} s; load {os.getloadavg()[0]:.0f}")
-        counts = Counter(asked.read_text().split())
+        counts = Counter(queries.read_text().split())
         each = {program: count / counts["sbatch"] for program, count in counts.items()}
         print("for each sweep Slurm was asked by", each)
         subprocess.run(["scancel", "--user", str(os.getuid())], timeout=60, check=True)
@@ -64,12 +64,12 @@ def _using(side: Side, used: list[float]) -> Side:
     return once
 
 
-def _counting(folder: Path, asked: Path) -> str:
+def _counting(folder: Path, queries: Path) -> str:
     """A PATH on which each of Slurm's programs notes that it was called."""
     (folder / "bin").mkdir()
     for program in filter(shutil.which, PROGRAMS):
         path = folder / "bin" / program
-        path.write_text(f'#!/bin/sh\necho {program} >> {asked}\nexec {shutil.which(program)} "$@"\n')
+        path.write_text(f'#!/bin/sh\necho {program} >> {queries}\nexec {shutil.which(program)} "$@"\n')
         path.chmod(0o755)
     return f"{folder}/bin:{os.environ['PATH']}"
 

@@ -63,10 +63,10 @@ LAUNCHED = "--steps 500 --batch-size 64"
 
 def said(printed: str, name: str) -> float:
     """A figure of the throughput line."""
-    found = re.search(rf"\b{name}=([\d.]+)", printed)
-    if not found:
+    match = re.search(rf"\b{name}=([\d.]+)", printed)
+    if not match:
         raise RuntimeError(f"no {name} in a throughput line in:\n{printed}")
-    return float(found[1])
+    return float(match[1])
 
 
 def samples_per_second(printed: str) -> float:
@@ -139,8 +139,8 @@ def show(title: str, measured: tuple[Measured, ...], goal: str = "") -> None:
 
 def main(parts: list[str]) -> None:
     """All of it, or the parts named: practices, strategies, launch."""
-    wanted = parts or ["practices", "strategies", "launch"]
-    if "practices" in wanted:
+    selected = parts or ["practices", "strategies", "launch"]
+    if "practices" in selected:
         import torch
 
         sys.path.insert(0, str(TRAIN.parent))
@@ -148,13 +148,13 @@ def main(parts: list[str]) -> None:
         for title, sides in PRACTICES.items():
             measured = in_turn({name: here(options) for name, options in sides.items()}, ROUNDS, warm=0)
             show(f"{title}, 1 process of 1 thread", measured)
-    if "strategies" in wanted:
+    if "strategies" in selected:
         compare(
             "GPT, 2 ranks of 1 thread, gloo",
             {name: partial(torchrun, options) for name, options in STRATEGIES.items()},
             ROUNDS,
         )
-    if "launch" in wanted:
+    if "launch" in selected:
         with tempfile.TemporaryDirectory() as home:
             sides = {
                 "clusterrun submit --wait": partial(submitted, LAUNCHED, home=home, follow=False),

@@ -73,32 +73,32 @@ def compared(every: float) -> list[list[float]]:
             listener.settimeout(PATIENCE)
             run.start()
             link, _ = listener.accept()
-            with link, link.makefile("rw") as words:
-                words.readline()
-                found = taken(run, words, every)
+            with link, link.makefile("rw") as stream:
+                stream.readline()
+                differences = taken(run, stream, every)
         run.wait(PATIENCE)
-        return found
+        return differences
 
 
-def taken(run: Run, words: TextIO, every: float) -> list[list[float]]:
+def taken(run: Run, stream: TextIO, every: float) -> list[list[float]]:
     """Pairs of turns, the watched one first or last by chance; the first pair only warms up."""
     pairs = []
     observer = until(lambda: observing(run), "the observer", PATIENCE)
     for _ in range(PAIRS[every] + 1):
         order = random.sample((True, False), 2)
-        both = {on: turn(observer, words, on, TURN[every]) for on in order}
+        both = {on: turn(observer, stream, on, TURN[every]) for on in order}
         pairs.append(
             [math.log(watched / plain) for watched, plain in zip(both[True], both[False], strict=True)]
         )
     return [list(column) for column in zip(*pairs[1:], strict=True)]
 
 
-def turn(observer: int, words: TextIO, on: bool, seconds: float) -> tuple[float, float]:
+def turn(observer: int, stream: TextIO, on: bool, seconds: float) -> tuple[float, float]:
     """A turn's seconds per step: on the wall, and of CPU time."""
     os.kill(observer, signal.SIGCONT if on else signal.SIGSTOP)
-    words.write(f"{int(on)} {seconds}\n")
-    words.flush()
-    wall, own = words.readline().split()
+    stream.write(f"{int(on)} {seconds}\n")
+    stream.flush()
+    wall, own = stream.readline().split()
     os.kill(observer, signal.SIGCONT)
     return float(wall), float(own)
 
@@ -111,29 +111,29 @@ def observing(run: Run) -> int:
 def show(what: str, logs: Sequence[Sequence[float]]) -> None:
     for name, ratios in zip(("by the clock", "CPU time of the ranks"), logs, strict=True):
         more, either_way = interval(ratios)
-        words = f"{more:+.2%} ± {either_way:.2%} (95 %, {len(ratios)} pairs)"
-        print(f"{f'{what}: {name}':72} {words:36} goal < 1 %", flush=True)
+        figure = f"{more:+.2%} ± {either_way:.2%} (95 %, {len(ratios)} pairs)"
+        print(f"{f'{what}: {name}':72} {figure:36} goal < 1 %", flush=True)
 
 
 def interval(logs: Sequence[float]) -> tuple[float, float]:
     """The mean without the outer tenths, in which something else ran, and half of its 95 % interval."""
     cut = len(logs) // 10
-    kept = sorted(logs)[cut : len(logs) - cut]
-    spread = statistics.stdev(kept) / math.sqrt(len(kept)) / (1 - 2 * cut / len(logs))
-    return statistics.fmean(kept), STUDENT.get(len(kept) - 1, MANY) * spread
+    middle = sorted(logs)[cut : len(logs) - cut]
+    spread = statistics.stdev(middle) / math.sqrt(len(middle)) / (1 - 2 * cut / len(logs))
+    return statistics.fmean(middle), STUDENT.get(len(middle) - 1, MANY) * spread
 
 
 def recorder() -> None:
     """Measure the share of a collective that torch's flight recorder takes, in new processes in turns."""
-    found: dict[str, list[float]] = {"0": [], "2000": []}
+    microseconds: dict[str, list[float]] = {"0": [], "2000": []}
     for size in ("0", "2000") * STARTS:
         environment = {**os.environ, "TORCH_FR_BUFFER_SIZE": size}
         command = [sys.executable, "-c", RECORDED]
-        done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=PATIENCE)
-        found[size].append(float(done.stdout) * 1e6)
-    without, with_it = (statistics.median(found[size]) for size in ("0", "2000"))
-    words = f"{with_it - without:+.1f} µs of {without:.1f} µs"
-    print(f"{'torch’s recorder, on with and without us: CPU time of a collective':72} {words}", flush=True)
+        result = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=PATIENCE)
+        microseconds[size].append(float(result.stdout) * 1e6)
+    without, with_it = (statistics.median(microseconds[size]) for size in ("0", "2000"))
+    figure = f"{with_it - without:+.1f} µs of {without:.1f} µs"
+    print(f"{'torch’s recorder, on with and without us: CPU time of a collective':72} {figure}", flush=True)
 
 
 if __name__ == "__main__":

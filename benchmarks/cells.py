@@ -89,14 +89,14 @@ def cells() -> list[Cell]:
 
 def cover() -> list[Cell]:
     """Cells in which every two values that can meet do, each victim in as many; the same ones each time."""
-    left = cells()
-    missing = {pair for cell in left for pair in cell.pairs}
+    remaining = cells()
+    missing = {pair for cell in remaining for pair in cell.pairs}
     chosen: list[Cell] = []
     struck: Counter[str] = Counter()
     while missing:
-        best = max(left, key=lambda cell: (len(cell.pairs & missing), -struck[cell.victim]))
+        best = max(remaining, key=lambda cell: (len(cell.pairs & missing), -struck[cell.victim]))
         missing -= best.pairs
         struck[best.victim] += 1
         chosen.append(best)
-        left.remove(best)
+        remaining.remove(best)
     return chosen

@@ -13,9 +13,9 @@ def why_no_charliecloud() -> str:
     """Why no container of Charliecloud's can be started here; '' where one can."""
     if not shutil.which("ch-run"):
         return "Charliecloud is not installed (apt-get install charliecloud)"
-    asked = ["unshare", "--user", "--mount", "true"]
-    said = subprocess.run(asked, capture_output=True, text=True, check=False)
-    return f"no user namespaces here: {said.stderr.strip()}" if said.returncode else ""
+    command = ["unshare", "--user", "--mount", "true"]
+    result = subprocess.run(command, capture_output=True, text=True, check=False)
+    return f"no user namespaces here: {result.stderr.strip()}" if result.returncode else ""
 
 
 def make_image(folder: Path) -> Path:

@@ -52,10 +52,10 @@ def stopped(kind: str) -> Callable[[Disturbance], str]:
     """One process is stopped for a while."""
 
     def strike(what: Disturbance) -> str:
-        found = what.run.find(kind)
-        if not found:
+        processes = what.run.find(kind)
+        if not processes:
             raise Broken(f"no {kind}")
-        victim = what.chance.choice(found)
+        victim = what.chance.choice(processes)
         os.kill(victim.process, signal.SIGSTOP)
         time.sleep(what.seconds())
         with contextlib.suppress(ProcessLookupError):
@@ -94,18 +94,18 @@ def controller_away(what: Disturbance) -> str:
 
 def requeued(what: Disturbance) -> str:
     job = what.run.status()["job_id"]
-    done = what.site.lab.exec(["scontrol", "requeue", job])
-    if done.code:
-        raise Broken(done.err)
+    result = what.site.lab.exec(["scontrol", "requeue", job])
+    if result.code:
+        raise Broken(result.err)
     return what.run.nodes()[0]
 
 
 def preempted(what: Disturbance) -> str:
     size = str(len(what.site.lab.nodes) // 2)
-    words = ["sbatch", "-p", "urgent", f"-N{size}", "--exclusive", "-o", "/dev/null", "--wrap", "sleep 5"]
-    done = what.site.lab.exec(words)
-    if done.code:
-        raise Broken(done.err)
+    command = ["sbatch", "-p", "urgent", f"-N{size}", "--exclusive", "-o", "/dev/null", "--wrap", "sleep 5"]
+    result = what.site.lab.exec(command)
+    if result.code:
+        raise Broken(result.err)
     return "urgent"
 
 

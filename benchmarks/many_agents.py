@@ -62,10 +62,10 @@ class FakeNode:
                 self.loop.modify(self.socket, selectors.EVENT_READ, self)
                 return
             data = self.socket.recv(65536)
-            said = self.end.receive(data) if data else None
+            messages = self.end.receive(data) if data else None
         except (OSError, WireError):
-            said = None
-        if said is None:
+            messages = None
+        if messages is None:
             self.lost()
             return
         output = self.end.take_output()
@@ -74,7 +74,7 @@ class FakeNode:
         if self.end.proven and not self.welcome_at:
             self.welcome_at = time.monotonic()
             self.on(events.Welcomed())
-        for message in said:
+        for message in messages:
             self.on(events.Told(message))
 
     def lost(self) -> None:
@@ -119,7 +119,7 @@ def agents(result: str) -> None:
     loop = selectors.EpollSelector()
     began = time.monotonic()
     nodes = [FakeNode(number, bootstrap, loop) for number in range(bootstrap.agents)]
-    told = False
+    has_printed = False
     while not all(node.gone for node in nodes):
         wakes = [
             node.machine.wakes_at() or steady() + 1 for node in nodes if node.welcome_at and not node.gone
@@ -130,8 +130,8 @@ def agents(result: str) -> None:
         for node in nodes:
             if node.welcome_at and not node.gone and (node.machine.wakes_at() or now + 1) <= now:
                 node.on(machine_events.Tick())
-        if not told and all(node.welcome_at for node in nodes):
-            told = True
+        if not has_printed and all(node.welcome_at for node in nodes):
+            has_printed = True
             seconds = max(node.welcome_at for node in nodes) - began
             again = sum(node.tries - 1 for node in nodes)
             Path(result).write_text(json.dumps({"seconds": seconds, "again": again}))
@@ -146,21 +146,21 @@ def strangers(entry: str, count: int) -> None:
     loop = selectors.EpollSelector()
 
     def come(number: int) -> None:
-        one = socket.socket()
-        one.bind((f"127.2.0.{number % 250 + 1}", 0))
-        one.setblocking(False)
-        one.connect_ex(address)
-        loop.register(one, selectors.EVENT_READ, number)
+        client = socket.socket()
+        client.bind((f"127.2.0.{number % 250 + 1}", 0))
+        client.setblocking(False)
+        client.connect_ex(address)
+        loop.register(client, selectors.EVENT_READ, number)
 
     for number in range(count):
         come(number)
     while True:
         for key, _ in loop.select(0.2):
             try:
-                gone = not key.fileobj.recv(4096)  # type: ignore[union-attr]
+                is_closed = not key.fileobj.recv(4096)  # type: ignore[union-attr]
             except OSError:
-                gone = True
-            if gone:
+                is_closed = True
+            if is_closed:
                 loop.unregister(key.fileobj)
                 key.fileobj.close()  # type: ignore[union-attr]
                 come(key.data)

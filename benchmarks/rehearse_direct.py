@@ -48,9 +48,9 @@ class DirectRun:
 
     def status(self) -> Any:
         """There is no coordinator to ask."""
-        found = Ended()
-        found.state = found
-        return found
+        status = Ended()
+        status.state = status
+        return status
 
 
 class DirectRuns(RehearsedRuns):
@@ -152,18 +152,18 @@ def started(task: Any, orders: str, attempt: int, folder: str, rank: int) -> int
 
 def all_well(ranks: list[int]) -> bool:
     """Wait for all ranks; where one fails, end the others, as an agent does."""
-    left, well = set(ranks), True
+    running, well = set(ranks), True
     until = time.monotonic() + MOST_SECONDS
-    while left and time.monotonic() < until:
-        for pid in list(left):
-            done, status = os.waitpid(pid, os.WNOHANG)
-            if done:
-                left.discard(pid)
+    while running and time.monotonic() < until:
+        for pid in list(running):
+            ended, status = os.waitpid(pid, os.WNOHANG)
+            if ended:
+                running.discard(pid)
                 well = well and status == 0
         if not well:
             break
         time.sleep(0.01)
-    for pid in left:
+    for pid in running:
         os.kill(pid, signal.SIGKILL)
         os.waitpid(pid, 0)
-    return well and not left
+    return well and not running

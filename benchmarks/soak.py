@@ -103,8 +103,8 @@ class Soak:
         budget = ("--max-restarts", "40", "--no-progress", "0")
         while True:
             try:
-                words = ("--nodes", str(training.ranks), "--gpus", "0", *budget, *options)
-                return self.site.submit(*words, name=name, training=training)
+                options_of_run = ("--nodes", str(training.ranks), "--gpus", "0", *budget, *options)
+                return self.site.submit(*options_of_run, name=name, training=training)
             except Broken as error:
                 if "nothing was queued" not in str(error):
                     raise
@@ -155,15 +155,15 @@ class Soak:
                 self._striking = None
         self.site.lab.heal()
 
-    def _strike(self, kind: str, done: Callable[[Disturbance], str], what: Disturbance) -> None:
+    def _strike(self, kind: str, act: Callable[[Disturbance], str], what: Disturbance) -> None:
         at = time.time()
         try:
-            host = done(what)
+            host = act(what)
         except (Broken, ClusterrunError, OSError, AssertionError) as error:
             say(f"   {kind} missed: {str(error)[:120]}")
             return
-        words = [*host.split(), *(["launcher"] if kind == "srun killed" else [])]
-        self.struck += [(when, word) for when in (at, time.time()) for word in words]
+        targets = [*host.split(), *(["launcher"] if kind == "srun killed" else [])]
+        self.struck += [(when, word) for when in (at, time.time()) for word in targets]
         self.findings.faults[kind] += 1
         say(f"   {kind} {host} ({what.run.folder.name})")
 

@@ -38,8 +38,8 @@ class Missed(Exception):
 def strike(ground: Ground, run: Run, cell: Cell, healing: contextlib.ExitStack) -> tuple[str, ...]:
     """Do it, and return the hosts struck; what lasts for a time heals then, the rest at the end."""
     if cell.fault in PROCESS_FAULTS:
-        found = process(run, cell.victim)
-        hosts, heal = (found.host,), process_struck(run, found, cell.fault)
+        victim = process(run, cell.victim)
+        hosts, heal = (victim.host,), process_struck(run, victim, cell.fault)
     else:
         hosts, heal = host_struck(ground, run, cell)
     if cell.phase == "queued":
@@ -74,27 +74,27 @@ def process(run: Run, who: str) -> LabProcess:
 
 def there(run: Run, kind: str) -> Sequence[LabProcess]:
     """All of a kind, once there are any. Raises ``Missed`` where the run ended instead."""
-    found: Sequence[LabProcess] = until(lambda: run.find(kind) or (run.over() and (None,)), kind)
-    if None in found:
+    processes: Sequence[LabProcess] = until(lambda: run.find(kind) or (run.over() and (None,)), kind)
+    if None in processes:
         raise Missed(f"{run.folder.name} ended before it was struck")
-    return found
+    return processes
 
 
-def process_struck(run: Run, found: LabProcess, fault: str) -> Heal:
+def process_struck(run: Run, victim: LabProcess, fault: str) -> Heal:
     """Kill it, stop it or leave it short of something; what lets it go on."""
     if fault == "out of memory":
-        return short_of_memory(run, found)
+        return short_of_memory(run, victim)
     if fault.startswith("no files"):
-        return short_of_files(found.process)
+        return short_of_files(victim.process)
     kill = fault == "killed"
-    send(found, signal.SIGKILL if kill else signal.SIGSTOP)
-    return lambda: None if kill else send(found, signal.SIGCONT)
+    send(victim, signal.SIGKILL if kill else signal.SIGSTOP)
+    return lambda: None if kill else send(victim, signal.SIGCONT)
 
 
-def send(found: LabProcess, number: int) -> None:
+def send(victim: LabProcess, number: int) -> None:
     """Signal it, if it still lives."""
     with contextlib.suppress(ProcessLookupError):
-        os.kill(found.process, number)
+        os.kill(victim.process, number)
 
 
 def short_of_files(pid: int) -> Heal:
@@ -112,16 +112,16 @@ def short_of_files(pid: int) -> Heal:
     return heal
 
 
-def short_of_memory(run: Run, found: LabProcess) -> Heal:
+def short_of_memory(run: Run, victim: LabProcess) -> Heal:
     """Limit the memory on the process's node, and let it allocate too much."""
-    group = MEMORY / f"{run.site.lab.name}-{found.process}"
+    group = MEMORY / f"{run.site.lab.name}-{victim.process}"
     group.mkdir()
     (group / "memory.limit_in_bytes").write_text(str(LEFT_BYTES))
-    for one in run.processes():
-        if one.host == found.host:
+    for process in run.processes():
+        if process.host == victim.host:
             with contextlib.suppress(ProcessLookupError):
-                (group / "cgroup.procs").write_text(str(one.process))
-    send(found, GREEDY)
+                (group / "cgroup.procs").write_text(str(process.process))
+    send(victim, GREEDY)
     return lambda: until(lambda: removed(group), f"{group} is empty")
 
 
@@ -143,9 +143,9 @@ def host_struck(ground: Ground, run: Run, cell: Cell) -> tuple[tuple[str, ...], 
         return (host,), lossy(ground, host)
     if word in ("unheard", "deaf"):
         other = neighbour(run, host)
-        here, there = (host, other) if word == "unheard" else (other, host)
-        lab.fault("cut", here, to=there)
-        return (host, other), lambda: lab.heal(here)
+        sender, receiver = (host, other) if word == "unheard" else (other, host)
+        lab.fault("cut", sender, to=receiver)
+        return (host, other), lambda: lab.heal(sender)
     kind, details = KINDS.get(
         word, ("read-only" if word == "read-only" else "disk-full", {"path": str(run.folder)})
     )
@@ -182,8 +182,8 @@ def lossy(ground: Ground, host: str) -> Heal:
     rule = ("INPUT", "-m", "statistic", "--mode", "random", "--probability", LOSS, "-j", "DROP")
 
     def change(how: str) -> None:
-        done = ground.site.lab.exec(["/usr/sbin/iptables", how, *rule], host=host)
-        assert not done.code, done.err
+        result = ground.site.lab.exec(["/usr/sbin/iptables", how, *rule], host=host)
+        assert not result.code, result.err
 
     change("-A")
     return lambda: change("-D")

@@ -59,11 +59,11 @@ class Trace:
     def __call__(self, frame: Any, event: str, argument: Any) -> None:
         if event != "call" or frame.f_back is None or self.decided:
             return
-        here, before = _file(frame), _file(frame.f_back)
-        self.calls += bool(here)
-        if here and before and here != before and not {here, before} & set(NO_MOVES):
-            self.moves.append((before, here, frame.f_code.co_name))
-            self.decided = here == LAST
+        file, before = _file(frame), _file(frame.f_back)
+        self.calls += bool(file)
+        if file and before and file != before and not {file, before} & set(NO_MOVES):
+            self.moves.append((before, file, frame.f_code.co_name))
+            self.decided = file == LAST
 
     def of(self, work: Callable[[], Any]) -> Any:
         """Trace ``work`` and return its result."""
@@ -94,13 +94,13 @@ def story(trace: Trace) -> None:
     def coordinator_hears(time: float, event: Any) -> list[Any]:
         now = Now(time, WALL + time)
         coordinator.on(now, Tick())  # looks for silence, which is no part of the story
-        done: list[Any] = trace.of(lambda: coordinator.on(now, event))
-        return done
+        actions: list[Any] = trace.of(lambda: coordinator.on(now, event))
+        return actions
 
     def agent_hears(time: float, event: Any) -> list[Any]:
-        said = trace.of(lambda: agent.on(Now(time, WALL + time), event))
-        messages = [one.message for one in said if hasattr(one, "message")]
-        return [one for message in messages for one in coordinator_hears(time, MessageCame(0, message))]
+        actions = trace.of(lambda: agent.on(Now(time, WALL + time), event))
+        messages = [action.message for action in actions if hasattr(action, "message")]
+        return [action for message in messages for action in coordinator_hears(time, MessageCame(0, message))]
 
     agent_hears(1.5, RankExited(0, 1, 3))
     coordinator.on(Now(1.79, WALL + 1.79), Tick())
@@ -111,8 +111,8 @@ def story(trace: Trace) -> None:
         agent_hears(1.8, Told(order))
     agent_hears(1.9, RankExited(0, 0, -15))
     agent_hears(1.9, LeftoversEnded(0))
-    asked = agent_hears(2.0, RanksGone(0))
-    assert [one for one in asked if isinstance(one, ReadProgress)]
+    requests = agent_hears(2.0, RanksGone(0))
+    assert [one for one in requests if isinstance(one, ReadProgress)]
     coordinator_hears(2.0, Progressed(0))
     assert trace.decided
 
@@ -129,11 +129,11 @@ class PairRound(Cluster):
     def _traced(self, now: float, node: int, number: int, body: str, wall: float | None = None) -> list[Any]:
         trace = Trace()
         asks = trace.of(lambda: self._answered(now, node, number, body, wall))
-        asked = [task for task in (tasks.task(ask.body) for ask in asks) if isinstance(task, GroupTask)]
-        begins_round = any(task.kind == "pair" for task in asked)
+        group_tasks = [task for task in (tasks.task(ask.body) for ask in asks) if isinstance(task, GroupTask)]
+        begins_round = any(task.kind == "pair" for task in group_tasks)
         if begins_round and self._is_pair and len(trace.moves) > len(self.longest.moves):
             self.longest = trace
-        self._is_pair = begins_round or (self._is_pair and not asked)
+        self._is_pair = begins_round or (self._is_pair and not group_tasks)
         return list(asks)
 
 
@@ -143,11 +143,11 @@ def main() -> int:
     story(trace)
     check = PairRound()
     check.outcome()
-    for name, told in (("exit", trace), ("pair", check.longest)):
-        for number, (before, here, function) in enumerate(told.moves, 1):
+    for name, story_trace in (("exit", trace), ("pair", check.longest)):
+        for number, (before, here, function) in enumerate(story_trace.moves, 1):
             print(f"{name} {number:4d}  {before:38s} -> {here}: {function}")
-        files = {file for move in told.moves for file in move[:2]}
-        print(f"{name}: {len(told.moves)} moves between {len(files)} files, {told.calls} calls")
+        files = {file for move in story_trace.moves for file in move[:2]}
+        print(f"{name}: {len(story_trace.moves)} moves between {len(files)} files, {story_trace.calls} calls")
     return 0
 
 

@@ -37,14 +37,14 @@ class Doors:
         if not self.open:
             raise SystemExit("this rank has no entries")
 
-    def become(self, wanted: bool) -> None:
-        if wanted and not self.open:
+    def become(self, is_open: bool) -> None:
+        if is_open and not self.open:
             os.environ[self._prelude.SWITCH] = str(int(SIGNAL))
             self._prelude.begin(self._folder)
             assert self._found(), "the entries do not open"
-        elif self.open and not wanted:
+        elif self.open and not is_open:
             self._close()
-        self.open = wanted
+        self.open = is_open
 
     def _found(self) -> dict[int, str]:
         links = {int(name): link(name) for name in os.listdir(FOLDER)}
@@ -52,15 +52,15 @@ class Doors:
 
     def _close(self) -> None:
         faulthandler.unregister(SIGNAL)
-        found = self._found()
-        ask = next(int(t.split(" ")[0].rpartition(".")[2]) for t in found.values() if ".facts." in t)
+        descriptors = self._found()
+        ask = next(int(t.split(" ")[0].rpartition(".")[2]) for t in descriptors.values() if ".facts." in t)
         threads = len(os.listdir("/proc/self/task"))
         os.write(ask, b"\n")  # no question: the thread that would answer ends
         until = time.monotonic() + 10.0
         while len(os.listdir("/proc/self/task")) >= threads and time.monotonic() < until:
             time.sleep(0.001)
         ends = [int(name) for name in os.listdir(FOLDER) if link(name) == link(ask)]
-        for number in (*found, *ends):
+        for number in (*descriptors, *ends):
             os.close(number)
 
 
@@ -107,40 +107,40 @@ class Steps:
         return seconds / count, taken.item() / count
 
 
-def serve(entries: Doors, told: TextIO | None) -> None:
+def serve(entries: Doors, stream: TextIO | None) -> None:
     steps = Steps()
     steps.take(WARM)
     while True:
-        wish = torch.tensor(asked(told))
+        wish = torch.tensor(asked(stream))
         dist.broadcast(wish, 0)
         if wish[1] <= 0:
             return
         entries.become(bool(wish[0]))
         dist.barrier()
         taken = steps.during(float(wish[1]))
-        if told:
-            told.write("{} {}\n".format(*taken))
-            told.flush()
+        if stream:
+            stream.write("{} {}\n".format(*taken))
+            stream.flush()
 
 
-def asked(told: TextIO | None) -> list[float]:
+def asked(stream: TextIO | None) -> list[float]:
     """Return the next request: with entries or not, and the seconds; [] at the end."""
-    words = told.readline().split() if told else []
-    return [float(word) for word in words] or [0.0, 0.0]
+    fields = stream.readline().split() if stream else []
+    return [float(word) for word in fields] or [0.0, 0.0]
 
 
 def main() -> None:
     (path,) = sys.argv[1:]
     torch.set_num_threads(1)
     dist.init_process_group("gloo")
-    told = None
+    stream = None
     if dist.get_rank() == 0:
         line = socket.socket(socket.AF_UNIX)
         line.connect(path)
-        told = line.makefile("rw")
-        told.write("ready\n")
-        told.flush()
-    serve(Doors(os.path.join(os.environ["CLUSTERRUN_RUN_DIR"], "prelude")), told)
+        stream = line.makefile("rw")
+        stream.write("ready\n")
+        stream.flush()
+    serve(Doors(os.path.join(os.environ["CLUSTERRUN_RUN_DIR"], "prelude")), stream)
     dist.destroy_process_group()
 
 

@@ -33,27 +33,27 @@ class Choice:
         return self.runs_as in ("ddp", "fsdp")
 
 
-def chosen(asked: str, world: World, gpus: int) -> Choice:
+def chosen(strategy: str, world: World, gpus: int) -> Choice:
     """Return the choice for a requested strategy on a machine with ``gpus`` GPUs; '' means the default.
 
     Raises RuntimeError if the world cannot run it.
     """
-    if not asked:
+    if not strategy:
         name = "ddp" if world.size > 1 else "single"
         return Choice(name, name)
-    if asked in ("single", "dp") and world.size > 1:
+    if strategy in ("single", "dp") and world.size > 1:
         raise RuntimeError(
-            f"--strategy {asked} trains in one process, and a launcher started {world.size} ranks: "
+            f"--strategy {strategy} trains in one process, and a launcher started {world.size} ranks: "
             "each would train the same alone; start one rank, or use --strategy ddp"
         )
-    if asked == "ddp-spawn":
-        return Choice(asked, "ddp")
-    if asked != "dp":
-        return Choice(asked, asked)
+    if strategy == "ddp-spawn":
+        return Choice(strategy, "ddp")
+    if strategy != "dp":
+        return Choice(strategy, strategy)
     if world.device.type == "cuda" and gpus > 1:
         return Choice("dp", "dp", gpus)
-    seen = f"torch sees {gpus}" if world.device.type == "cuda" or not gpus else "this run is on the CPU"
-    why = f"DataParallel needs 2 GPUs or more in one process, and {seen}: training as single"
+    visible = f"torch sees {gpus}" if world.device.type == "cuda" or not gpus else "this run is on the CPU"
+    why = f"DataParallel needs 2 GPUs or more in one process, and {visible}: training as single"
     return Choice("dp", "single", notice=why)
 
 
@@ -102,9 +102,9 @@ def sharding() -> Callable[..., Any]:
 
 
 @contextlib.contextmanager
-def gradients_kept(model: nn.Module, kept: bool) -> Iterator[None]:
+def gradients_kept(model: nn.Module, is_kept: bool) -> Iterator[None]:
     """Return a context that accumulates gradients without sending them if ``kept``."""
-    if not kept:
+    if not is_kept:
         yield
     elif isinstance(model, DistributedDataParallel):
         with model.no_sync():

@@ -66,18 +66,18 @@ class Keeper:
             say(self._world, "no checkpoint to resume from: starting anew")
         return state
 
-    def stepped(self, done: int, last: int, state: Callable[[], dict[str, Any]]) -> None:
+    def stepped(self, step: int, last: int, state: Callable[[], dict[str, Any]]) -> None:
         """Report a step, and save a checkpoint if one is due. Every rank must call it.
 
         ``stopped`` becomes true if training must end: on every rank after the same step.
         """
         if self._room is None:
             return
-        self._room.progress(done)
+        self._room.progress(step)
         if self._kept is None:
             return  # ending without a checkpoint would lose the training
         save = self._room.save_now()
         stop = self._room.should_stop()
-        if save or stop or done == last or done % self._every == 0:
-            self._kept.save({**state(), "step": done}, done)
-        self.stopped = stop and done < last
+        if save or stop or step == last or step % self._every == 0:
+            self._kept.save({**state(), "step": step}, step)
+        self.stopped = stop and step < last

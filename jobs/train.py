@@ -44,7 +44,7 @@ def step(trainer: Trainer, dealt: Dealt) -> torch.Tensor:
     whole = torch.zeros((), device=world.device)
     trainer.optimizer.zero_grad()
     for number, (inputs, targets) in enumerate(dealt.split(trainer.accumulate, world.device), 1):
-        with gradients_kept(model, kept=number < trainer.accumulate):
+        with gradients_kept(model, is_kept=number < trainer.accumulate):
             with trainer.precision.cast():
                 scores = model(inputs)
             loss = summed_loss(scores, targets)
