@@ -145,7 +145,7 @@ ROWS: tuple[KnownError, ...] = (
         "install the torch wheel for the driver's CUDA version (nvidia-smi shows it), or use other nodes",
     ),
     KnownError(
-        r"no kernel image is available for execution",
+        r"no kernel image is available for execution|invalid device function|hipErrorNoBinaryForGpu",
         "torch was not built for this model of GPU",
         "install a torch wheel that supports it, or ask for other GPUs with --constraint",
     ),
@@ -161,7 +161,7 @@ ROWS: tuple[KnownError, ...] = (
         hardware=True,
     ),
     KnownError(
-        r"\bIMEX\b|MNNVL.*(?i:fail|not (?:available|working|supported))",
+        r"\bIMEX\b|MNNVL.*(?i:fail|not (?:available|working|supported))|Cuda failure (?:800 )?'operation not",
         "NVLink between nodes (MNNVL) does not work: its service, IMEX, is not running or has another domain",
         "nvidia-imex-ctl -N on a node shows the domain; --env NCCL_MNNVL_ENABLE=0 uses the network instead",
     ),
@@ -202,7 +202,7 @@ ROWS: tuple[KnownError, ...] = (
     KnownError(
         r"NET/OFI .*(?i:fail|error|unable|no eligible)",
         "NCCL's plug-in for libfabric (aws-ofi-nccl) does not work here",
-        "fi_info -p efa on the node lists the adapters; the plug-in must fit NCCL's version",
+        "fi_info -p efa lists the adapters (a container needs /dev/infiniband); the plug-in must fit NCCL",
     ),
     KnownError(
         r"NET/IB .*Got async (?:fatal )?event",
@@ -226,6 +226,11 @@ ROWS: tuple[KnownError, ...] = (
         "NVLink SHARP cannot be used: the Fabric Manager or an NVSwitch is in a bad state",
         "--env NCCL_NVLS_ENABLE=0 avoids it; the administrator restarts nvidia-fabricmanager",
         hardware=True,
+    ),
+    KnownError(
+        r"peer access is not supported|failed to open CUDA IPC handle",
+        "two GPUs of the node cannot use each other's memory, or their processes are in separate containers",
+        "nvidia-smi topo -p2p r on the node lists the pairs; --env NCCL_P2P_DISABLE=1 goes through the host",
     ),
     KnownError(
         r"Out of bounds values : \d+ FAILED",

@@ -68,6 +68,13 @@ GLOO = "RuntimeError: [/pytorch/third_party/gloo/gloo/transport/tcp/pair.cc:553]
             "a kernel failed on the GPU",
         ),
         ("RuntimeError: HIP error: an illegal memory access", Verdict.CRASHED, "a kernel failed on the GPU"),
+        ("RuntimeError: HIP error: invalid device function", Verdict.CRASHED, "not built for this model"),
+        (
+            "p2p.cc:238 NCCL WARN failed to open CUDA IPC handle : 217 peer access is not supported",
+            Verdict.CRASHED,
+            "cannot use each other's memory",
+        ),
+        ("NCCL WARN Cuda failure 800 'operation not permitted'", Verdict.CRASHED, "IMEX"),
         ("NCCL WARN NET/OFI Unable to find a protocol", Verdict.CRASHED, "aws-ofi-nccl"),
         (
             "NCCL WARN NET/IB : mlx5_3:1 Got async event : port error",

@@ -44,16 +44,18 @@ def _of_each(
 
 
 def _below_others(readings: Readings, field: str, share: float) -> Iterator[tuple[str, str, str]]:
-    """Yield (node, lowest value, usual value) if the lowest is less than ``share`` of the usual one."""
-    lowest: dict[str, str] = {}
+    """Yield (node, lowest value, usual value) if it is below ``share`` of its model's usual value."""
+    lowest_by_model: dict[str, dict[str, str]] = {}
     for node, reading in readings.items():
-        numbers = [value for _, gpu in gpus.job_gpus(reading) if (value := number(gpu, field))]
-        if numbers:
-            lowest[node] = f"{min(numbers):.0f}"
-    result = vote(lowest)
-    for node in result.outliers:
-        if float(lowest[node]) < share * float(result.majority):
-            yield node, lowest[node], result.majority
+        for _, gpu in gpus.job_gpus(reading):
+            if value := number(gpu, field):
+                lowest = lowest_by_model.setdefault(text(gpu, "name"), {})
+                lowest[node] = f"{min(value, float(lowest.get(node, value))):.0f}"
+    for lowest in lowest_by_model.values():
+        result = vote(lowest)
+        for node in result.outliers:
+            if float(lowest[node]) < share * float(result.majority):
+                yield node, lowest[node], result.majority
 
 
 _SYSTEM = ("nvidia-cuda-mps", "nv-hostengine", "nvidia-persistenced", "dcgm", "Xorg", "gnome-shell")
@@ -63,6 +65,10 @@ _UNSEEN = (
     "NUMA node): nvidia-smi shows processes; training may run out of GPU memory"
 )
 _DESKTOP = "a desktop uses this GPU: training may run out of GPU memory"
+# Memory in use without a process, MiB: the GPU's firmware (open-gpu-kernel-modules#357).
+_FIRMWARE = 512.0
+# The share of a virtual GPU that the hypervisor reserves and the driver reports as used.
+_HYPERVISOR = 0.1
 
 
 def _memory(index: int, gpu: Gpu, limits: Mapping[str, float]) -> Problems:
@@ -71,13 +77,15 @@ def _memory(index: int, gpu: Gpu, limits: Mapping[str, float]) -> Problems:
     Memory without a compute process is no fault of the node. It belongs to a desktop, to a process that this
     container does not see, or to the page cache of a GPU whose memory is a NUMA node.
     """
-    grade, message = gpus.memory_in_use(gpu, limits)
     programs = [
         process
         for process in rows(gpu, "processes")
         if text(process, "kind") != "G" and not any(name in text(process, "command") for name in _SYSTEM)
     ]
-    if not programs and grade is Grade.PASS:
+    grade, message = gpus.memory_in_use(gpu, limits)
+    is_virtual = text(gpu, "virtualization") == "VGPU"
+    reserved = max(_FIRMWARE, _HYPERVISOR * (number(gpu, "memory") or 0.0) if is_virtual else 0.0)
+    if not programs and (grade is Grade.PASS or (number(gpu, "used") or 0.0) <= reserved):
         return
     compute = [process for process in programs if "G" not in text(process, "kind").split("+")]
     amounts = [number(process, "used") for process in compute]
@@ -164,12 +172,14 @@ def _pcie(request: RunNeeds, readings: Readings) -> Findings:
     """
     gpus_by_node = {node: gpus.job_gpus(reading) for node, reading in readings.items()}
     lanes = Counter(
-        (i, number(gpu, "width") or 0.0) for node_gpus in gpus_by_node.values() for i, gpu in node_gpus
+        (text(gpu, "name"), index, number(gpu, "width") or 0.0)
+        for node_gpus in gpus_by_node.values()
+        for index, gpu in node_gpus
     )
     for node, node_gpus in gpus_by_node.items():
         for index, gpu in node_gpus:
             width, most = number(gpu, "width") or 0.0, number(gpu, "width_most") or 0.0
-            if 0 < width < most and _lost(index, width, lanes, node_gpus, len(readings)):
+            if 0 < width < most and _lost(index, gpu, lanes, node_gpus):
                 message = f"GPU {index}: PCIe has {width:.0f} lanes of {most:.0f}"
                 grade = Grade.FAIL if width * 4 <= most else Grade.WARN
                 yield node, Finding("pcie", grade, message, _RESEAT)
@@ -179,17 +189,15 @@ def _pcie(request: RunNeeds, readings: Readings) -> Findings:
 
 
 def _lost(
-    index: int, width: float, lanes: Mapping[tuple[int, float], int], node_gpus: gpus.Numbered, nodes: int
+    index: int, gpu: Gpu, lanes: Mapping[tuple[str, int, float], int], node_gpus: gpus.Numbered
 ) -> bool:
-    """Return whether most GPUs with the same index have more lanes. Few nodes: compare within the node."""
-    if nodes >= _SEVERAL:
-        widths, least = (
-            {lanes_of_gpu: many for (i, lanes_of_gpu), many in lanes.items() if i == index},
-            _LEAST_NODES,
-        )
-    else:
-        widths, least = Counter(number(gpu, "width") or 0.0 for _, gpu in node_gpus), _LEAST_GPUS
-    more = sum(many for lanes_of_gpu, many in widths.items() if lanes_of_gpu > width)
+    """Return whether most GPUs of the same model and index have more lanes. Few nodes: those of the node."""
+    model, width, least = text(gpu, "name"), number(gpu, "width") or 0.0, _LEAST_NODES
+    widths = {key[2]: count for key, count in lanes.items() if key[:2] == (model, index)}
+    if sum(widths.values()) < _SEVERAL:
+        comparable = [other for _, other in node_gpus if text(other, "name") == model]
+        widths, least = Counter(number(other, "width") or 0.0 for other in comparable), _LEAST_GPUS
+    more = sum(count for lanes_of_gpu, count in widths.items() if lanes_of_gpu > width)
     return more >= least and 2 * more > sum(widths.values())
 
 

@@ -143,11 +143,15 @@ def unanswered(name: str, program: str, limit: float, traces: str, remedy: str) 
 def memory_in_use(gpu: Mapping[str, object], limits: Mapping[str, float]) -> tuple[Grade, str]:
     """Return the grade and the description of the GPU memory in use before the job begins."""
     used, whole = number(gpu, "used") or 0.0, number(gpu, "memory") or 0.0
-    share = used / whole if whole else 0.0
+    if not whole:
+        return Grade.PASS, "memory in use"  # The driver of a GPU without memory of its own reports no sizes.
+    share = used / whole
     heavy = share >= limits["gpu_memory_fail"]
     limit = limits["gpu_memory_fail" if heavy else "gpu_memory_warn"]
-    grade = Grade.PASS if share < limits["gpu_memory_warn"] else Grade.FAIL if heavy else Grade.WARN
-    return grade, f"{used:.0f} of {whole:.0f} MiB in use ({share:.0%}, limit {limit:.0%})"
+    message = f"{used:.0f} of {whole:.0f} MiB in use ({share:.0%}"
+    if share < limits["gpu_memory_warn"]:
+        return Grade.PASS, f"{message})"
+    return (Grade.FAIL if heavy else Grade.WARN), f"{message}, limit {limit:.0%})"
 
 
 def names() -> list[str]:

@@ -45,6 +45,8 @@ _TELLING = ("link_downed", "symbol_error", *HW_COUNTERS)
 SAMPLE_SECONDS = 0.3
 _CABLE = "look at the cable and both its ends: ibstat, mlxlink -d DEVICE"
 _WORDS = ("state", "phys_state", "rate", "link_layer")
+# The name ``device/number`` and the link layer.
+Port = tuple[str, str]
 
 
 def probe(request: RunNeeds, folder: str = CLASS) -> object:
@@ -113,23 +115,35 @@ def _counters(path: str) -> dict[str, int]:
 def judge(request: RunNeeds, readings: Readings) -> Findings:
     """Fail if a port is down that is up on most other nodes. Warn of slow ports and of links with errors.
 
+    Ports are the same if they have the same name and link layer. A node with other adapters than most numbers
+    them differently: its down ports are a warning. A node whose cable is in another port of the same rate has
+    all that it needs.
     A port that ranks do not use is a warning at most. Ranks on CPUs use none, ``NCCL_IB_HCA`` may exclude a
     port, and ports for storage are slower than the other ports of their node.
     """
-    have = Counter(name for reading in readings.values() for name in entries(reading))
-    up = Counter(name for reading in readings.values() for name in _up(reading))
-    usual = {name for name, count in have.items() if count > 1 and 2 * up[name] >= count}
+    have = Counter(_port(reading, name) for reading in readings.values() for name in entries(reading))
+    up = Counter(_port(reading, name) for reading in readings.values() for name in _up(reading))
+    usual = {port for port, count in have.items() if count > 1 and 2 * up[port] >= count}
     compute_ports = _compute_ports(readings)
+    layouts = vote({n: str(sorted(_port(r, name) for name in entries(r))) for n, r in readings.items()})
+    counts_by_port: dict[Port, dict[str, int]] = {}
     nodes_with_port_down = set()
     for node, reading in readings.items():
         for name, state in _down(reading, usual):
+            port = _port(reading, name)
+            if port not in counts_by_port:
+                counts_by_port[port] = _counts_of_kind(readings, port)
+            counts = counts_by_port[port]
+            if counts[node] >= statistics.median_high(counts.values()):
+                continue
             message = f"port {name} is {state}, and active on the other nodes"
-            is_needed = name in compute_ports and entries(reading, name).get("used") is not False
-            if is_needed:
+            is_needed = port in compute_ports and entries(reading, name).get("used") is not False
+            if is_needed and node not in layouts.outliers:
                 nodes_with_port_down.add(node)
             # If the port is up on half the nodes, those may have an additional cable.
-            is_usual = 2 * up[name] > have[name]
-            grade = Grade.FAIL if is_needed and is_usual and request.gpus else Grade.WARN
+            is_usual = 2 * up[port] > have[port]
+            has_failed = node in nodes_with_port_down and is_needed and is_usual and request.gpus
+            grade = Grade.FAIL if has_failed else Grade.WARN
             yield node, Finding(NAME, grade, message, _CABLE)
     yield from _few_ports(request, readings, compute_ports, nodes_with_port_down)
     yield from _slow(readings)
@@ -137,7 +151,7 @@ def judge(request: RunNeeds, readings: Readings) -> Findings:
 
 
 def _few_ports(
-    request: RunNeeds, readings: Readings, compute_ports: set[str], nodes_with_port_down: set[str]
+    request: RunNeeds, readings: Readings, compute_ports: set[Port], nodes_with_port_down: set[str]
 ) -> Findings:
     """Report nodes with fewer active compute ports than usual, unless a port of theirs is already reported.
 
@@ -146,7 +160,10 @@ def _few_ports(
     """
     subject = "the number of active InfiniBand or RoCE ports"
     remedy = "an adapter is missing: lspci and ibstat on the node"
-    counts = {node: str(len(compute_ports.intersection(used(reading)))) for node, reading in readings.items()}
+    counts = {
+        node: str(len(compute_ports.intersection(_port(reading, name) for name in used(reading))))
+        for node, reading in readings.items()
+    }
     result = vote(counts)
     kinds = vote({node: _kind(reading) for node, reading in readings.items()})
     for node in result.outliers:
@@ -162,29 +179,46 @@ def _few_ports(
         yield from outlier_findings(NAME, subject, counts, Grade.WARN, remedy)
 
 
+def _port(reading: object, name: str) -> Port:
+    return name, text(reading, name, "link_layer")
+
+
+def _counts_of_kind(readings: Readings, port: Port) -> dict[str, int]:
+    """Return how many active ports of each node have the link layer of ``port`` and at least its rate."""
+    rates_by_node = {
+        node: {_port(reading, name): _gigabits(text(reading, name, "rate")) for name in _up(reading)}
+        for node, reading in readings.items()
+    }
+    lowest = min(rates[port] for rates in rates_by_node.values() if port in rates)
+    return {
+        node: sum(layer == port[1] and rate >= lowest for (_, layer), rate in rates.items())
+        for node, rates in rates_by_node.items()
+    }
+
+
 def _kind(reading: object) -> str:
     """Return the fastest rate of a node's active ports and their link layers: ``400.0 InfiniBand``."""
     layers = sorted({text(reading, name, "link_layer") for name in _up(reading)})
     return f"{max(active(reading), default=0.0)} {' '.join(layers)}"
 
 
-def _compute_ports(readings: Readings) -> set[str]:
+def _compute_ports(readings: Readings) -> set[Port]:
     """Return the ports that are among the fastest of their node wherever they are active: NCCL uses these."""
-    fastest: dict[str, bool] = {}
+    fastest: dict[Port, bool] = {}
     for reading in readings.values():
-        rates = {name: _gigabits(text(reading, name, "rate")) for name in used(reading)}
-        for name, rate in rates.items():
-            fastest[name] = fastest.get(name, False) or rate >= max(rates.values())
-    return {name for name, is_fastest in fastest.items() if is_fastest}
+        rates = {_port(reading, name): _gigabits(text(reading, name, "rate")) for name in used(reading)}
+        for port, rate in rates.items():
+            fastest[port] = fastest.get(port, False) or rate >= max(rates.values())
+    return {port for port, is_fastest in fastest.items() if is_fastest}
 
 
 def _up(reading: object) -> list[str]:
     return [name for name in entries(reading) if "ACTIVE" in text(reading, name, "state")]
 
 
-def _down(reading: object, usual: set[str]) -> list[tuple[str, str]]:
-    """Return (port, state) of the ports in ``usual`` that this node has and that are not active."""
-    names = usual & entries(reading).keys() - set(_up(reading))
+def _down(reading: object, usual: set[Port]) -> list[tuple[str, str]]:
+    """Return (name, state) of the ports in ``usual`` that this node has and that are not active."""
+    names = {name for name in entries(reading) if _port(reading, name) in usual} - set(_up(reading))
     states = ((name, text(reading, name, "state").partition(": ")[2]) for name in entries(reading))
     return [(name, state or "in an unknown state") for name, state in states if name in names]
 

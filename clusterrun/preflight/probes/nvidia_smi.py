@@ -23,6 +23,7 @@ _TEXTS = {
     "compute_mode": ("compute_mode",),
     "clique": ("fabric/cliqueId",),
     "domain": ("fabric/clusterUuid",),
+    "virtualization": ("gpu_virtualization_mode/virtualization_mode",),
     "license": ("vgpu_software_licensed_product/license_status", "grid_licensed_product/license_status"),
     "pages_pending": ("retired_pages/pending_retirement", "retired_pages/pending_blacklist"),
     "rows_pending": ("remapped_rows/remapped_row_pending",),

@@ -86,10 +86,22 @@ def test_memory_in_use_is_told_with_who_has_it(used, processes, verdict, message
 def test_a_program_that_stayed_behind_is_told_however_little_it_holds():
     remaining = reading(used=500, processes=[{"pid": 9, "command": "python", "kind": "C", "used": 498}])
     assert verdicts(MEMORY, {"n1": remaining}) == [
-        ("n1", WARN, "GPU 3: 500 of 81559 MiB in use (1%, limit 2%) by python pid 9 498 MiB")
+        ("n1", WARN, "GPU 3: 500 of 81559 MiB in use (1%) by python pid 9 498 MiB")
     ]
     desktop = reading(used=500, processes=[{"pid": 9, "command": "/usr/bin/firefox", "kind": "G", "used": 9}])
     assert verdicts(MEMORY, {"n1": desktop}) == []
+
+
+def test_memory_that_firmware_and_hypervisor_hold_is_no_finding():
+    assert verdicts(MEMORY, {"n1": reading(memory=8192, used=300)}) == []
+    virtual = {"virtualization": "VGPU", "memory": 40960, "used": 2600}
+    assert verdicts(MEMORY, {"n1": reading(**virtual)}) == []
+    assert blamed(MEMORY, {"n1": reading(**{**virtual, "used": 9000})}) == {"n1": WARN}
+
+
+def test_a_process_on_a_gpu_that_reports_no_sizes_is_named():
+    program = reading(memory=None, used=None, processes=[{"pid": 9, "command": "python", "kind": "C"}])
+    assert verdicts(MEMORY, {"n1": program}) == [("n1", WARN, "GPU 3: memory in use by python pid 9")]
 
 
 @pytest.mark.parametrize(
@@ -162,6 +174,13 @@ def test_lanes_that_all_nodes_lack_are_how_they_are_built():
     narrow = reading(width=8)
     assert verdicts(PCIE, nodes(3, narrow)) == []
     assert verdicts(PCIE, nodes(3, reading(), bad=narrow)) == [("bad", WARN, "GPU 3: PCIe has 8 lanes of 16")]
+
+
+def test_lanes_and_limits_of_another_model_are_not_compared():
+    rows = [gpu(name="Tesla T4", width=8, generation_most=3, watts_most=70) for _ in range(8)]
+    readings = nodes(4, reading(), other={**reading(), "gpus": rows})
+    assert verdicts(PCIE, readings) == []
+    assert verdicts(CLOCKS, readings) == []
 
 
 def one_machine(*widths: int) -> dict[str, Any]:

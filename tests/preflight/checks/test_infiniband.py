@@ -71,6 +71,22 @@ def test_a_port_that_is_up_on_one_of_two_nodes_may_be_an_additional_cable():
     assert blamed(infiniband, nodes(1, ports(), bad=ports(**DOWN))) == {"bad": WARN}
 
 
+def test_a_cable_in_another_port_is_no_finding_and_hides_no_port_that_is_down():
+    spare = {"mlx5_8/1": port(**DOWN)}
+    moved = {**ports(**DOWN), "mlx5_8/1": port()}
+    assert verdicts(infiniband, nodes(3, {**ports(), **spare}, moved=moved)) == []
+    slower = {**ports(), "mlx5_0/1": port(rate="200 Gb/sec (2X NDR)"), **spare}
+    readings = nodes(3, {**ports(), **spare}, bad={**ports(**DOWN), **spare}, slower=slower)
+    assert blamed(infiniband, readings) == {"bad": FAIL, "slower": WARN}
+
+
+def test_a_port_of_a_node_with_other_adapters_is_no_failure():
+    ethernet = {f"mlx5_{i}/1": port(link_layer="Ethernet", **(DOWN if i == 3 else {})) for i in range(8)}
+    assert FAIL not in blamed(infiniband, nodes(3, ports(), other=ethernet)).values()
+    fewer = {name: own for name, own in ports(**DOWN).items() if name in ("mlx5_3/1", "mlx5_4/1")}
+    assert blamed(infiniband, nodes(3, ports(), other={**fewer, "mlx5_9/1": port()})) == {"other": FAIL}
+
+
 def test_a_port_that_nobody_uses_is_no_finding():
     assert verdicts(infiniband, nodes(4, ports(**DOWN))) == []
     assert verdicts(infiniband, {"n1": ports(**DOWN)}) == []
