@@ -41,7 +41,7 @@ class EndLine:
 
 _TASKS = re.compile(r"srun: error: (\S+): tasks? ([\d,-]+): (.*)")
 _CANCELLED = re.compile(
-    r"\*\*\* (?:JOB|STEP) (\S+) ON (\S+) CANCELLED AT \S+(?: DUE TO (.*?))?,? *(?:SEE SLURMCTLD.*)?\*\*\*"
+    r"\*\*\* (JOB|STEP) \S+ ON (\S+) CANCELLED AT \S+(?: DUE TO (.*?))?,? *(?:SEE SLURMCTLD.*)?\*\*\*"
 )
 _OOM = re.compile(
     r"(?i)slurmstepd\S*: error: Detected \d+ oom[-_]kill event|exceeded (?:job|step) memory limit"
@@ -64,6 +64,7 @@ _SHELL_KILLED = re.compile(
 # The command in that line is always that of the last rank, whichever rank failed.
 _DEEPSPEED = re.compile(r"sigkill_handler\] .* exits with return code = (-?\d+)")
 _MPI_SIGNAL = re.compile(r"process rank (\d+) with PID \d+ on node (\S+) exited on (signal \d+ \(.*?\))")
+_MPI_ABORT = re.compile(r"MPI_ABORT was invoked on rank (\d+)")
 _MPI_NAME = re.compile(r"^\s*Process name: \[\[\d+,\d+\],(\d+)\]")
 _MPI_CODE = re.compile(r"^\s*Exit code: +(\d+)")
 WHOLE_JOB = (EndKind.NODE, EndKind.TIME_LIMIT, EndKind.PREEMPTED, EndKind.CANCELLED)
@@ -124,7 +125,9 @@ class EndLines:
             )
             if kind is EndKind.CANCELLED and self.ends:
                 kind = EndKind.ENDED_BY_OTHERS
-            self._is_job_ended = self._is_job_ended or bool(cause)
+            # A failed rank ends a step, and never the job.
+            is_first = kind is not EndKind.ENDED_BY_OTHERS and match[1] == "JOB"
+            self._is_job_ended = self._is_job_ended or bool(cause) or is_first
             return EndLine(kind, _WORDS.get(kind, "the job was cancelled (scancel)"), line)
         if _OOM.search(text):
             return EndLine(EndKind.MEMORY, "Slurm killed a process because memory ran out", line)
@@ -153,6 +156,8 @@ class EndLines:
             return EndLine(kind, f"a rank of deepspeed {words}", line)
         if match := _MPI_SIGNAL.search(text):
             return EndLine(EndKind.SIGNAL, f"was ended by {match[3]}", line, (int(match[1]),), match[2])
+        if match := _MPI_ABORT.search(text):
+            return EndLine(EndKind.EXIT, "called MPI_Abort", line, (int(match[1]),))
         if match := _MPI_NAME.match(text):
             self._mpi_rank = int(match[1])
         elif (match := _MPI_CODE.match(text)) and self._mpi_rank >= 0:

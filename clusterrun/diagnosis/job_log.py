@@ -45,6 +45,8 @@ _EXCEPTION_LINE = re.compile(
     r"^(?:\[rank(\d+)\]:\s?)?"
     r"((?:[A-Za-z_]\w*\.)*(?:[A-Z]\w*(?:Error|Exception|Interrupt|Failure)|Exception): .+)"
 )
+# Errors of a GPU whose cause stands elsewhere in the log.
+_UNEXPLAINED = re.compile(r"(?:CUDA|HIP) error: (?:device-side assert|unspecified launch|unknown)")
 # A rank that prints this after an error has survived it.
 _FINISHED = re.compile(r"(?i)\b(?:training|run|job|fit)\b[^.]{0,20}\b(?:finished|completed?|done)\b")
 _NUMBER = re.compile(r"\d+(?:\.\d+)?")
@@ -143,7 +145,9 @@ class _Process:
     def __init__(self, rank: int) -> None:
         self.listener = ErrorListener(rank, launcher=True)
         self.places: list[_Place] = []
+        self.rank = rank
         self.lines = 0
+        self.last_line = ""
         # The orders of its newest lines about steps.
         self.steps: list[int] = []
 
@@ -151,6 +155,7 @@ class _Process:
         """Read one line."""
         before = self.listener.errors[-1:]
         self.lines += 1
+        self.last_line = text.strip() or self.last_line
         self.listener.hear(self.lines / LINES_PER_SECOND, text)
         self.places += [place] * (len(self.listener.errors) - len(self.places))
         if self.listener.errors[-1:] != before and place.rank >= 0:
@@ -370,6 +375,7 @@ class JobLog:
         root = [log_error for log_error in own if log_error.rank == self._first_rank >= 0]
         first = min(root or own, key=lambda log_error: (log_error.error.lost_peer, log_error.order))
         first, hint = _exception_after(first, own)
+        hint = hint or _explanation(first, errors)
         error = first.error
         same = [
             log_error
@@ -382,6 +388,8 @@ class JobLog:
         if not ranks:
             ended = self._ended_first([end for end in ends if not node or end.node in ("", node)])
             ranks, node = (ended.ranks, ended.node or node) if ended else ((), node)
+            if not ended and self._first_rank >= 0:
+                ranks = (self._first_rank,)
             alike = [end for end in ends if ended and (end.kind, end.words) == (ended.kind, ended.words)]
             if len(same) > 1 and len(alike) > 1 and not first.node:
                 # The error was printed several times, and several ranks ended alike.
@@ -400,7 +408,7 @@ class JobLog:
         sentence = (
             f"{who}{on} failed first: {error.message}" if len(ranks) < 2 else f"{who} failed: {error.message}"
         )
-        row = hint.error.row if hint else error.row
+        row = hint.error.row if hint and not is_timeout(hint.error) else error.row
         evidence = [f"cause: {row.cause}"] if row else []
         evidence += [hint.error.text] if hint else []
         consequence = next(
@@ -425,6 +433,18 @@ class JobLog:
             printed = tuple(replace(log_error.error, rank=0) for log_error in errors)
         diagnosis = decide_end(Remains(State.FAILED, "", None, printed, nodes))
         evidence = (*diagnosis.evidence, *(log_error.error.text for log_error in errors[:1]))
+        with_error = {log_error.rank for log_error in errors}
+        last_lines = {process.rank: process.last_line for process in self._processes.values()}
+        last_lines = {**self._splitter.early, **last_lines}
+        silent = {rank: line for rank, line in last_lines.items() if rank >= 0 and rank not in with_error}
+        if not diagnosis.culprits and 0 < len(silent) < len(with_error):
+            who = ranks_in_words(sorted(silent))
+            sentence = f"{who} printed no error, and the others waited or lost a peer: how did it end?"
+            culprits = tuple(
+                Culprit(rank, self._nodes.get(rank, ""), f"its last line: {silent[rank][:300]}")
+                for rank in sorted(silent)[:MOST_CULPRITS]
+            )
+            diagnosis = replace(diagnosis, message=sentence, culprits=culprits)
         remedy = diagnosis.remedy
         for pattern, replacement in _FOREIGN:
             remedy = pattern.sub(replacement, remedy)
@@ -537,10 +557,6 @@ def _is_report(error: Error) -> bool:
 
 def _exception_after(first: LogError, own: Sequence[LogError]) -> tuple[LogError, LogError | None]:
     """Return the exception that a library's message without a place led to, and that message."""
-    if first.error.frame and "device-side assert" in first.error.text:
-        # The kernel printed its assertion before, without a mark of its rank.
-        assertions = [log_error for log_error in own if " Assertion `" in log_error.error.text]
-        return first, next(iter(assertions), None)
     if first.error.frame or first.error.row is None:
         return first, None
     for log_error in own:
@@ -548,6 +564,23 @@ def _exception_after(first: LogError, own: Sequence[LogError]) -> tuple[LogError
         if is_near and log_error.error.frame and (log_error.rank == first.rank or first.rank < 0):
             return log_error, first
     return first, None
+
+
+def _explanation(first: LogError, errors: Sequence[LogError]) -> LogError | None:
+    """Return the message of a GPU, its driver or a watchdog that explains an error; None without one.
+
+    A kernel's assertion and the driver's report lack the mark of a rank. A watchdog aborts its process.
+    """
+    is_of_gpu = _UNEXPLAINED.search(first.error.text)
+    is_abort = first.error.text.startswith("Fatal Python error: Aborted")
+    for log_error in errors:
+        row, is_marked = log_error.error.row, log_error.rank >= 0
+        if row is None or log_error.error.frame or (is_marked and first.rank not in (-1, log_error.rank)):
+            continue
+        is_report = " Assertion `" in log_error.error.text or (row.hardware and "Xid" in log_error.error.text)
+        if (is_of_gpu and is_report) or (is_abort and is_timeout(log_error.error)):
+            return log_error
+    return None
 
 
 def _without_aftermath(own: Sequence[LogError], ends: Sequence[EndLine]) -> list[LogError]:

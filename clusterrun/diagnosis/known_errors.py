@@ -217,6 +217,12 @@ ROWS: tuple[KnownError, ...] = (
         "compare the largest token or label with that size; --env CUDA_LAUNCH_BLOCKING=1 shows the true line",
     ),
     KnownError(
+        r"^(?:free|malloc|realloc|munmap_chunk)\(\): |^(?:corrupted (?:size|double)|double free or)"
+        r"|\*\*\* stack smashing detected",
+        "a native library damaged the memory of its process",
+        "run once with --env PYTHONFAULTHANDLER=1 to see the line; does a wheel fit this version of torch?",
+    ),
+    KnownError(
         r"illegal memory access|device-side assert|CUBLAS_STATUS|CUDNN_STATUS|CUDA error:",
         "a kernel failed on the GPU; the line that is shown may be a later one",
         "run once with --env CUDA_LAUNCH_BLOCKING=1 to see the true line",

@@ -5,7 +5,9 @@ Marks of launchers, time stamps and colours are removed.
 
 from __future__ import annotations
 
+import json
 import re
+from collections.abc import Mapping
 
 from clusterrun.model.frozen import frozen
 
@@ -29,6 +31,8 @@ _RAY = re.compile(r"^\x1b?\(\w+ pid=(\d+)(?:, ip=([\w.:]+))?\)\s?")
 _RAY_WORKER = re.compile(r"ip=([\w.:]+), pid=(\d+)\) world_rank=(\d+)")
 _RAY_TASK = re.compile(r"ray::\S+ ?\(pid=(\d+), ip=([\w.:]+)")
 _NCCL = re.compile(r"^([A-Za-z][\w.-]*):\d+:\d+ \[\d+\] (?:\S+ )?NCCL ")
+# Names that loggers give to the rank of a record.
+_RANK_KEYS = ("rank", "global_rank", "process_index")
 _TEE = re.compile(r"^\[(?!rank\d)[A-Za-z_]\w*?\d+\]:\s?")
 _LABEL = re.compile(r"^\s{0,6}(\d{1,6}): ?")
 _PID = re.compile(r"^\[\d{3,}\] (?=\[rank\d)")
@@ -63,15 +67,27 @@ class LineSplitter:
 
     def __init__(self) -> None:
         self._is_labelled = False
+        # The last line of each rank before an error showed that numbers in front of lines are ranks.
+        self._early: dict[int, str] = {}
         self._hosts: set[str] = set()
         # Ranks of Ray's workers, by address and process.
         self._ray_ranks: dict[tuple[str, str], int] = {}
         # Rank and address of the worker whose traceback the driver prints.
         self._ray_task = (-1, "")
 
+    @property
+    def early(self) -> Mapping[int, str]:
+        """Return the last line of each rank before the first error; empty without labels."""
+        return self._early if self._is_labelled else {}
+
     def split(self, line: str) -> list[LogLine]:
         """Return the states of one line, each without its marks."""
         line = _ESCAPES.sub("", line)
+        if record := _record(line):
+            ranks = [record.get(key) for key in _RANK_KEYS]
+            rank = next((value for value in ranks if isinstance(value, int)), -1)
+            texts = [value for value in record.values() if isinstance(value, str) and "\n" in value]
+            return [LogLine(_shortened(part), "record", rank) for text in texts for part in text.split("\n")]
         states = [state for state in line.split("\r") if state][-MOST_STATES:] or [""]
         return [line for state in states for line in self._without_marks(_shortened(state))]
 
@@ -106,6 +122,7 @@ class LineSplitter:
         mark = _LABEL.match(text)
         if mark and not self._is_labelled:
             self._is_labelled = _STARTS_ERROR.match(text[mark.end() :]) is not None
+            self._early[int(mark[1])] = text[mark.end() :]
         return mark if self._is_labelled else None
 
     def _host(self, text: str) -> re.Match[str] | None:
@@ -113,6 +130,17 @@ class LineSplitter:
         if mark and mark[1] not in self._hosts and _STARTS_ERROR.match(text[mark.end() :]):
             self._hosts.add(mark[1])
         return mark if mark and mark[1] in self._hosts else None
+
+
+def _record(line: str) -> Mapping[str, object] | None:
+    """Return a line of JSON with a traceback in it; None for other lines."""
+    if not line.lstrip().startswith("{") or "Traceback (most recent call last)" not in line:
+        return None
+    try:
+        record = json.loads(line)
+    except ValueError:
+        return None
+    return record if isinstance(record, dict) else None
 
 
 def _shortened(text: str) -> str:

@@ -407,6 +407,33 @@ EXPECTED = {
     "labelled-between-retries": Answer(
         "-", (11,), ("BoundsCheckError",), "aurora_ft.py:290", ("x3005c0s13b0n0",), False
     ),
+    "torchrun-two-agents-report": Answer(
+        "pytorch/examples#1279", (11,), ("ZeroDivisionError",), "trainer.py:201", ("gn-03.cl",), False
+    ),
+    "state-dict-mismatch-all-ranks": Answer("-", (0, 1, 2, 3), ("size mismatch",), "train.py:188", (), False),
+    "inductor-out-of-resources": Answer("-", (1,), ("OutOfResources",), "run.py:71", ("a6000-2",), False),
+    "ray-worker-out-of-gpu-memory": Answer(
+        "verl-project/verl#597", (), ("CUDA out of memory",), "dp_actor.py:388", ("172.20.4.9",), False
+    ),
+    "lightning-wrong-task-count": Answer(
+        "Lightning-AI/pytorch-lightning#20391", (0, 1, 2, 3), ("devices=4",), "fit.py:40", (), False
+    ),
+    "nemo-sample-too-long": Answer(
+        "-", (13,), ("sample 40121",), "gpt_dataset.py:254", ("pool0-0114",), False
+    ),
+    "mpi-abort-rank": Answer("-", (0,), ("cannot reshape",), "emulator.py:155", (), False),
+    "damaged-memory": Answer("-", (6,), ("invalid pointer", "PYTHONFAULTHANDLER"), "", ("c2-14",), False),
+    "gloo-one-rank-left-early": Answer("-", (3,), ("its last line: bye",), "", (), False),
+    "heartbeat-monitor-abort": Answer(
+        "-", (2,), ("Heartbeat monitor",), "ckpt_utils.py:44", ("mango3",), False
+    ),
+    "xid-in-epilog": Answer(
+        "-", (12,), ("unspecified launch failure", "rebooted"), "loop.py:133", ("frontA12",), False
+    ),
+    "json-records": Answer("-", (5,), ("ShardCorrupt",), "mds.py:120", ("ip-10-3-1-77",), False),
+    "loguru-annotated": Answer("-", (1,), ("JSONDecodeError",), "coco.py:31", ("tesla05",), False),
+    "remote-traceback-of-map": Answer("-", (0,), ("KeyError: 'summary'",), "prep.py:22", (), False),
+    "cancelled-under-torchrun": Answer("-", (), ("scancel",), "", (), False),
 }
 
 
