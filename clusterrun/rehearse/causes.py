@@ -5,6 +5,7 @@ A finding needs a proof in the traces. Without a proof the result is UNKNOWN, ne
 
 from __future__ import annotations
 
+import os
 from collections.abc import Sequence
 
 from clusterrun.rehearse.checkpoint_damage import loaded_in_part, no_step_taken, read_in_part
@@ -59,6 +60,7 @@ RESTORE_RANDOM = (
     "save and restore random.getstate(), numpy.random.get_state(), torch.get_rng_state() (and cuda's)"
     " on every rank; or seed from (seed, rank, step) at each step"
 )
+ONE_SAVE = "write all files of a save into one folder, or into one file, that gets its name when it is whole"
 # Parts that a checkpoint holds. They are equal after a restart even if undisturbed runs differ.
 RESTORED = ("weights", "state", "rates", "scheduler", "data")
 
@@ -188,6 +190,12 @@ def _explain(
     other_file = file_of_another_rank(fault_run, f"{opening}{PARTS[first.part]} (rank {first.rank})")
     if other_file:
         return [other_file]
+    read = {path for path, _ in fault_run.restarted.loaded} & {save.path for save in fault_run.lives[0].saves}
+    if first.other_step and len(read) > 1:
+        names = ", ".join(sorted(map(os.path.basename, read)))
+        message = f"resumed at step {resumed_at} with the optimizer's state of step {first.other_step}: "
+        message += f"files of two saves were loaded together ({names})"
+        return [Discovery(Cause.TORN, message, ONE_SAVE, fault_run.made(), first.step)]
     findings = []
     for difference in differing:
         head = opening if difference is first else f"at step {difference.step} also differs: "

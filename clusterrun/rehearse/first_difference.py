@@ -18,12 +18,16 @@ SAME_LOSS = "the loss is the same"
 
 @frozen
 class FirstDifference:
-    """The first difference: a ``part`` of PARTS, the step, the rank and a ``detail``."""
+    """The first difference: a ``part`` of PARTS, the step, the rank and a ``detail``.
+
+    ``other_step``: the step after which the control had the optimizer's state of the restart, 0 for none.
+    """
 
     part: str
     step: int
     rank: int
     detail: str = ""
+    other_step: int = 0
 
 
 # The names of the parts, in the order in which one part decides the next.
@@ -117,7 +121,10 @@ def _initial_difference(reference: Reference, start: Start, resumed_at: int) -> 
                 return FirstDifference("weights", resumed_at + 1, rank, f"{name} {how}")
             if state != expected[1]:
                 how = "begins anew" if first and state == first[1] else ""
-                return FirstDifference("state", resumed_at + 1, rank, f"{name} {how}".strip())
+                steps = reference.steps[rank].values()
+                same_state = [s.n for s in steps if s.optimizer == optimizer and s.state == state]
+                other_step = max(same_state, default=0)
+                return FirstDifference("state", resumed_at + 1, rank, f"{name} {how}".strip(), other_step)
     return None
 
 

@@ -314,6 +314,19 @@ def test_ranks_that_go_on_after_different_steps_are_named() -> None:
     assert judged(last) == [("FAIL", "ranks-resume-at-different-steps")]
 
 
+def test_the_files_of_two_saves_are_told_from_a_state_that_changed_after_loading() -> None:
+    paths = ("/data/model.pt", "/data/optim.pt")
+    saves = tuple(saved(n, path=path) for n in (5, SAVED) for path in paths)
+    before = life(0, KILLED, saves=saves)
+    loads = tuple((path, "train.py:75") for path in paths)
+    finding = first_finding(started(1000 + SAVED, 2005, loads), before)
+    assert finding.cause is Cause.TORN
+    assert f"resumed at step {SAVED} with the optimizer's state of step 5" in finding.message
+    assert "(model.pt, optim.pt)" in finding.message
+    assert first_finding(started(1000 + SAVED, 2005, loads[:1]), before).cause is Cause.OPTIMIZER
+    assert first_finding(started(1000 + SAVED, 1, loads), before).cause is Cause.OPTIMIZER
+
+
 def test_of_ranks_that_raise_the_first_in_time_is_named() -> None:
     ended = ("train.py:9", "RuntimeError", "Connection closed by peer")
     ranks = {
