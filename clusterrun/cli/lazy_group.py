@@ -18,6 +18,20 @@ if TYPE_CHECKING:
 HOST = "clusterrun.host"
 
 
+# Names that other programs have for a command.
+_OTHER_NAMES = {
+    **dict.fromkeys(("kill", "stop", "scancel", "abort"), "cancel"),
+    **dict.fromkeys(("ps", "ls", "list", "queue", "squeue", "sacct", "jobs", "show"), "status"),
+    **dict.fromkeys(("sbatch", "launch", "start", "torchrun", "python"), "submit"),
+    **dict.fromkeys(("tail", "output", "attach"), "logs"),
+    "ssh": "shell",
+    "srun": "run",
+    "salloc": "alloc",
+    "sinfo": "gpus",
+    "rm": "clean",
+}
+
+
 @frozen
 class CommandEntry:
     """A command that is imported when it is called."""
@@ -77,9 +91,11 @@ class LazyGroup(click.Group):
     ) -> tuple[str | None, click.Command | None, list[str]]:
         """Resolve as click does. Raise ``UsageError`` with the nearest names if the name is unknown."""
         if args and args[0] not in self._entries and not args[0].startswith("-"):
-            raise click.UsageError(
-                f"there is no command {args[0]!r}.{meant(args[0], self.list_commands(ctx))}", ctx
+            name = _OTHER_NAMES.get(args[0], "")
+            hint = (
+                f" Did you mean {name}?" if name in self._entries else meant(args[0], self.list_commands(ctx))
             )
+            raise click.UsageError(f"there is no command {args[0]!r}.{hint}", ctx)
         return super().resolve_command(ctx, args)
 
 

@@ -77,7 +77,10 @@ def logs(
         if len(run_ids) > 1:
             say(f"== {run_id}  {visible(context.store.read(run_id).point)}")
         if not print_pieces(line_filter(reader.so_far(line_filter.exact)), reader, fold, as_is):
-            say(line_filter.in_vain) if line_filter.in_vain else _nothing(context, reader, run_id)
+            if line_filter.in_vain:
+                say(line_filter.in_vain)
+            elif tail != 0:
+                _nothing(context, reader, run_id)
     return ExitCode.DONE
 
 

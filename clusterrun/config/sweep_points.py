@@ -108,6 +108,8 @@ def _axis(text: str) -> tuple[str, list[str]]:
             problem = f"--set {name}: {len(values):,} points are more than {MOST_POINTS:,}"
             raise BadInput(problem, EACH)
         return name, [str(number) for number in values]
+    if listed.strip().startswith("range("):
+        raise BadInput(f"--set {text!r} is no range", "range(5) is 0,1,2,3,4; range(2, 10, 2) is 2,4,6,8")
     try:
         rows = list(csv.reader([listed], strict=True))
     except csv.Error as error:

@@ -100,6 +100,8 @@ def gathered(sweep: SweepRecord, context: Context, by: str, largest: bool, tell:
         if status:
             values = tuple(reported(context.store.paths(point.run_id)).items())
             reason = "" if status.state is State.COMPLETED else status.reason
+            if reason and status.error not in reason:
+                reason = f"{reason}; {status.error}"
             result = replace(result, state=status.state.value, reported=values, reason=reason)
         elif point.run_id:
             result = replace(result, state="REMOVED")

@@ -276,7 +276,7 @@ class Store:
         return [run_id for place, run_id in enumerate(ids) if place < recent or run_id in alive]
 
     def find(self, word: str) -> str:
-        """Return the run that an id, a unique prefix of one, ``last``, a job id or a name means.
+        """Return the run that an id, a unique prefix of one, ``last``, a job id, a name or a folder means.
 
         A step of a job (41.0, 41.batch) means the run of the job.
         A name may have its original form or its form in run ids: ``pkg/train`` or ``pkg_train``.
@@ -287,6 +287,9 @@ class Store:
             return word
         if word == LAST and ids:
             return ids[0]
+        folder, name = os.path.split(os.path.realpath(word))
+        if "/" in word and name in ids and folder == os.path.realpath(self.runs):
+            return name
         if run_of_job := self._by_job(word, ids) or self._by_job(slurm_job(word), ids):
             return run_of_job
         if named := next(self._named(word, ids), ""):

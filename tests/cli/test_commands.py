@@ -284,12 +284,14 @@ def test_followed_to_its_end_a_run_gives_the_code_that_wait_gives(clusterrun: Co
 def test_logs_of_a_run_without_output_says_so(ended: CommandLine) -> None:
     result = ended("logs", "--stream", "err")
     assert "no output: the run has ended, COMPLETED" in result.err
+    assert ended("logs", "--tail", "0").err == ""
 
 
 @pytest.mark.parametrize(
     "args, code, arguments",
     [
         (["sumbit"], 2, "there is no command 'sumbit'. Did you mean submit?"),
+        (["squeue"], 2, "there is no command 'squeue'. Did you mean status?"),
         (["submit", "--node", "2", "train.py"], 2, "Did you mean --nodes"),
         (["submit"], 2, "Missing argument"),
         (["submit", "--gres", "nvme:1", "train.py"], 2, "give --sbatch gres=nvme:1"),

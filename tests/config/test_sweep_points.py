@@ -43,6 +43,7 @@ def test_values_make_every_combination(sets: list[str], found: list[dict[str, st
         (["lr=1", "lr=2"], "lr is given twice"),
         (["lr=[0.1,0.2]"], "a comma inside brackets separates values too"),
         (["lr=range(3, 3)"], "an empty range"),
+        (["lr=range(3"], "is no range"),
         (["lr=range(1, 3, 0)"], "an empty range"),
         (["lr=range(1000000)"], "1,000,000 points are more than 10,000"),
         (["a=range(1000)", "b=range(1000)"], "1,000,000 points are more than 10,000"),

@@ -123,7 +123,8 @@ def test_a_full_disk_leaves_neither_a_half_file_nor_a_temporary_one(
 @pytest.mark.parametrize("word", ["20270115-", "last", "train", "41", "20270115-080000"])
 def test_a_run_is_found_by_id_job_name_start_and_last(home: Store, word: str) -> None:
     chosen = add(home, "train")
-    assert [home.find(chosen), home.find(word)] == [chosen, chosen]
+    folder = home.paths(chosen).run_dir
+    assert {home.find(word) for word in (chosen, word, folder, folder + "/")} == {chosen}
 
 
 def test_a_name_means_the_newest_run_of_that_name(home: Store) -> None:
