@@ -160,7 +160,7 @@ class RestartPolicy(RunPart):
         decision = self._after_ranks(over)
         decision = self._of_shutdown(decision, over) if self._termination.shutdown else decision
         if over.saving and not decision.restart_reason:
-            decision = replace(decision, outcome=killed_while_saving(decision.outcome, over))
+            decision = replace(decision, outcome=killed_after_term(decision.outcome, over))
         if decision.failure_event:
             self._blame(decision.failure_event, decision.judgement)
         return self._follow(now, decision)
@@ -271,7 +271,7 @@ def _clock(wall: float) -> str:
     return f"{minutes // 60:02d}:{minutes % 60:02d}:{seconds:02d} UTC"
 
 
-def killed_while_saving(end: RunOutcome, over: AttemptOver) -> RunOutcome:
+def killed_after_term(end: RunOutcome, over: AttemptOver) -> RunOutcome:
     """Return ``end`` with the ranks that handled TERM and were killed.
 
     After a failure they may have hung in a collective instead of saving.
@@ -279,10 +279,10 @@ def killed_while_saving(end: RunOutcome, over: AttemptOver) -> RunOutcome:
     from clusterrun.diagnosis.verdict import ranks_in_words  # at the end of an attempt, not before
 
     were = "was" if len(over.saving) == 1 else "were"
-    killed = f"{were} {contract.KILLED_WHILE_SAVING}"
-    if end.state not in (State.CANCELLED, State.TIMEOUT, State.PREEMPTED):
-        killed = f"handled SIGTERM and {were} killed after"
-    return replace(end, reason=f"{end.reason}; {ranks_in_words(over.saving)} {killed} {over.grace:g} s")
+    message = f"{ranks_in_words(over.saving)} handled SIGTERM and {were} killed after {over.grace:g} s"
+    if end.state in (State.CANCELLED, State.TIMEOUT, State.PREEMPTED):
+        message = f"{message}, {contract.PERHAPS_SAVING}"
+    return replace(end, reason=f"{end.reason}; {message}")
 
 
 def end_with(failure_event: FailureEvent, stuck: Sequence[str] = ()) -> RunOutcome:

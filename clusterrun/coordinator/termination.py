@@ -50,7 +50,7 @@ _REASONS = {
     TIME_LIMIT: "the job's time limit was reached",
     PREEMPTION: "preempted: the scheduler needs the nodes for another job",
     BY_HAND: "told by a signal to make room",
-    REQUEUE: "the job was put back into the queue by an administrator",
+    REQUEUE: "the job was put back into the queue (scontrol requeue)",
 }
 
 

@@ -376,9 +376,11 @@ class Digest:
     inner_ranks: for each process that a rank has started and that is a rank itself, the rank that started
         it, the process's own ``RANK``, and its ``MASTER_ADDR:MASTER_PORT``
     gpus_work: every GPU that was busy since the start of the ranks reads memory or draws power; None: unknown
+    blocked: the ranks below which an ``srun`` waits for resources that the run itself holds
     """
 
     ranks: tuple[Pulse, ...]
     killed: int = 0
     inner_ranks: tuple[tuple[int, int, str], ...] = ()
     gpus_work: bool | None = None
+    blocked: tuple[int, ...] = ()

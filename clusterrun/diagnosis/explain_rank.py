@@ -13,6 +13,7 @@ from clusterrun.model.frozen import frozen
 
 MOST_THREADS = 2
 _FINDER = "<frozen importlib"
+STEP_REMEDY = "the run holds the resources of its job: start that srun with --overlap, or submit its command"
 WAIT_REMEDY = "what does that line wait for: a file, a lock, another process, the network?"
 
 
@@ -93,6 +94,8 @@ def _of_user_code(rank: RankSnapshot) -> Reason:
         child = process.children[0]
         program = f"{child.name} (process {child.pid})"
         remedy = f"why does {program} not end? clusterrun exec --node {rank.node} -- ps -fp {child.pid}"
+        if child.name == "srun":
+            remedy = f"{STEP_REMEDY}; or does its program not end?"
         return Reason(f"it waits in user code{where}, for {program}", remedy)
     return Reason(f"it waits in user code{where}{_others(rank)}", WAIT_REMEDY)
 

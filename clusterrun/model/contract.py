@@ -141,8 +141,8 @@ OVERLOAD_FACTOR = 5.0
 OVERLOAD_SHARE = 0.25
 # Placeholders in the arguments that requeue a run: the bad nodes, and the job to wait for.
 EXCLUDED_PLACE, DEPENDENCY_PLACE = "{excluded}", "{dependency}"
-# Part of the reason of an end. The number of seconds follows.
-KILLED_WHILE_SAVING = "killed while saving: the handler of SIGTERM was still running after"
+# Part of the reason of an end. Nobody sees whether a rank saves: a handler may only set a flag.
+PERHAPS_SAVING = "perhaps while saving"
 # Limit on how often a run requeues itself without its unfit nodes.
 MOST_RESUBMITS = 3
 # Reason for a node that sent nothing to the program that starts the agents.

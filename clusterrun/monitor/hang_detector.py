@@ -29,8 +29,9 @@ from clusterrun.diagnosis.evidence import (
     Pulse,
     RankSnapshot,
 )
+from clusterrun.diagnosis.explain_rank import STEP_REMEDY
 from clusterrun.diagnosis.solo_ranks import ALONE, Together
-from clusterrun.diagnosis.verdict import Diagnosis, Verdict
+from clusterrun.diagnosis.verdict import Diagnosis, Verdict, ranks_in_words
 from clusterrun.model import contract
 from clusterrun.model.document import BadDocument, decode, encode
 from clusterrun.model.frozen import frozen, replace
@@ -43,6 +44,8 @@ if TYPE_CHECKING:
 
 # The file name of the diagnosis of a stall that the detector itself declared.
 OWN = "diagnosis"
+# The beginning of a warning.
+BLOCKED = "an srun cannot start"
 # An observer is mute after this number of missed digests.
 QUIET_PERIODS = 3.5
 # Seconds. A group whose timeout is shorter than a few digests ends its ranks before the first look.
@@ -172,6 +175,7 @@ class HangDetector:
         self._gpus_worked_at: dict[int, float] = {}
         self._mute: dict[int, str] = {}
         self._killed: dict[int, int] = {}
+        self._blocked: dict[int, tuple[int, ...]] = {}
         self._moved_at = now
         self._begun_at = -math.inf
         self._compared: set[tuple[str, int, int]] = set()
@@ -271,6 +275,7 @@ class HangDetector:
         if digest.killed > self._killed.get(node, 0):
             self._killed[node] = digest.killed
             actions.append(Warn(f"out of memory on {self._nodes[node]}: the kernel ended a process there"))
+        actions += self._on_blocked(node, digest.blocked)
         if self._watches_inner_worlds and (warning := self._inner_worlds.heard(digest.inner_ranks)):
             actions += self._instead(self._together.warning, warning)
         # Ranks of several worlds have the same numbers, so they look like one world.
@@ -282,6 +287,16 @@ class HangDetector:
             news = "the ranks train together now: the earlier warning no longer applies"
             return [*actions, TakeBack(ALONE, news)]
         return actions + self._instead(before, warning)
+
+    def _on_blocked(self, node: int, ranks: tuple[int, ...]) -> list[HangDetectorAction]:
+        """Replace the warning about ranks that wait for a step of their own if the ranks have changed."""
+        before = {rank for blocked in self._blocked.values() for rank in blocked}
+        self._blocked[node] = ranks
+        blocked = {rank for blocked in self._blocked.values() for rank in blocked}
+        if blocked == before:
+            return []
+        warning = f"{BLOCKED} in {ranks_in_words(sorted(blocked))}: {STEP_REMEDY}"
+        return [*([TakeBack(BLOCKED, "")] if before else []), *([Warn(warning)] if blocked else [])]
 
     def _all_gpus_work(self, now: float) -> bool:
         """Return whether the newest digest of every node reports GPUs at work."""

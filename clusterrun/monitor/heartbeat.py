@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 
 from clusterrun import proc
 from clusterrun.diagnosis.evidence import Digest, Pulse
@@ -27,6 +29,8 @@ EAGER = (2.0, 5.0)
 SEARCH_SECONDS = 60.0
 # A launcher inside a rank starts processes soon, and a short run may end before the next digest.
 SEARCH_PERIOD = 1.0
+# Bytes at the end of a rank's log.
+_LOG_END = 4096
 
 
 class Digests:
@@ -99,7 +103,8 @@ class Digests:
         launchers = {rank: pid for rank, pid in self._pids.items() if pid not in rank_pids}
         gpus_work = self._gpus_work() if asks else None
         inner_ranks = self._ranks_below(launchers)
-        return Digest(tuple(pulses), max(0, killed() - self._killed), inner_ranks, gpus_work)
+        blocked = tuple(rank for rank, pid in self._pids.items() if _is_blocked(self._paths, rank, pid))
+        return Digest(tuple(pulses), max(0, killed() - self._killed), inner_ranks, gpus_work, blocked)
 
     def _ranks_below(self, launchers: Mapping[int, int]) -> tuple[tuple[int, int, str], ...]:
         """Return (rank, ``RANK`` of a rank below it, address at which that rank meets the others).
@@ -120,6 +125,16 @@ class Digests:
         self._used_gpus |= {gpu.index for gpu in gpus if gpu.busy > 0}
         works = [gpu.works for gpu in gpus if gpu.index in self._used_gpus]
         return None if None in works or not works else all(works)
+
+
+def _is_blocked(paths: AttemptPaths, rank: int, pid: int) -> bool:
+    """Return whether an ``srun`` below a rank waits for resources of the job, as it prints once."""
+    if not any(process.name == "srun" for process in map(proc.look, proc.below(pid)) if process):
+        return False
+    with suppress(OSError), open(paths.err(rank), "rb") as log:
+        log.seek(max(0, os.fstat(log.fileno()).st_size - _LOG_END))
+        return b"step creation temporarily disabled" in log.read()
+    return False
 
 
 def _pulse(

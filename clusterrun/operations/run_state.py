@@ -353,7 +353,7 @@ def _in_allocation(evidence: RunEvidence) -> _Verdict:
     if state is not None and state.state.ended:
         verdict = _by_state(evidence, state)
         is_asked = request and state.state is State.CANCELLED
-        return replace(verdict, reason=_joined(request, _killed_while_saving(state))) if is_asked else verdict
+        return replace(verdict, reason=_joined(request, _killed_after_term(state))) if is_asked else verdict
     if evidence.fresh or evidence.alive:
         return _running(replace(evidence, row=None), False)
     is_heard = row is not None and (evidence.answered or row.state.ended)
@@ -372,7 +372,7 @@ def _in_allocation(evidence: RunEvidence) -> _Verdict:
 
 def _by_state(evidence: RunEvidence, state: RunState) -> _Verdict:
     is_requested = evidence.cancel_asked and state.state is State.CANCELLED
-    reason = _joined(ASKED, _killed_while_saving(state)) if is_requested else _why(evidence)
+    reason = _joined(ASKED, _killed_after_term(state)) if is_requested else _why(evidence)
     return _Verdict(state.state, Phase.ENDED, reason, state.ended_at or state.updated_at)
 
 
@@ -407,13 +407,13 @@ def _coordinator_reason(evidence: RunEvidence) -> str:
 
 
 def _cancel_reason(state: RunState | None) -> str:
-    return _joined(ASKED, _killed_while_saving(state)) if state else f"{ASKED}, before it started"
+    return _joined(ASKED, _killed_after_term(state)) if state else f"{ASKED}, before it started"
 
 
-def _killed_while_saving(state: RunState) -> str:
-    """Return the coordinator's report of ranks that were killed while saving; '' if there are none."""
+def _killed_after_term(state: RunState) -> str:
+    """Return the coordinator's report of ranks that handled TERM and were killed; '' if there are none."""
     last = state.reason.rpartition("; ")[2]
-    return last if contract.KILLED_WHILE_SAVING in last else ""
+    return last if contract.PERHAPS_SAVING in last else ""
 
 
 def _joined(*parts: str) -> str:

@@ -144,7 +144,7 @@ class RankExited(ToCoordinator):
     stopped: bool = False
     noticed: bool = False  # the rank only noticed the end of another rank, according to its output
     lost_connection: bool = False  # a connection broke, which may be another rank's failure
-    saving: bool = False  # the rank was killed while its TERM handler was running
+    saving: bool = False  # the rank handled TERM and was killed
     error: str = ""  # the error that ended the rank, as printed; '' from agents of older versions
     place: str = ""  # the innermost line of the user's code in its traceback
 

@@ -9,6 +9,7 @@ from collections.abc import Sequence
 from clusterrun.model.contract import DEPENDENCY_PLACE, NOTICE_SIGNAL
 from clusterrun.model.errors import BadInput
 from clusterrun.model.frozen import replace
+from clusterrun.model.option_table import CONFIGURABLE
 from clusterrun.model.orders import Survival
 from clusterrun.model.spec import JobSpec
 from clusterrun.notify.notify_address import shortened
@@ -40,9 +41,12 @@ def settled(spec: JobSpec) -> JobSpec:
             raise BadInput(f"{option}: {again}", "continue in another job: --requeue-by chain")
         spec = replace(spec, requeue_by="chain")
     users_signal = _users_signal(spec)
-    notice = users_signal[1] if users_signal else spec.notice
+    notice = spec.notice
     minutes = -(-(spec.time_min or spec.time) // MINUTE)
-    if minutes and spec.goes_on and not users_signal:
+    if spec.goes_on and users_signal:
+        # The coordinator notifies the ranks by its own clock if the user's signal comes too late for a save.
+        notice = max(users_signal[1], CONFIGURABLE["notice"].least)
+    elif spec.goes_on and minutes:
         # Slurm sends a notice longer than the time limit at the start of the job.
         notice = min(notice, minutes * MINUTE // 2)
     return replace(spec, requeue=bool(spec.requeue_by), notice=notice, max_restarts=spec.restarts)

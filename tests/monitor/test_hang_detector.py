@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from clusterrun.diagnosis.evidence import Collected, Digest, Group, Pulse, RankSnapshot
+from clusterrun.diagnosis.explain_rank import STEP_REMEDY
 from clusterrun.diagnosis.solo_ranks import SILENCE
 from clusterrun.diagnosis.verdict import Diagnosis, Verdict
 from clusterrun.model.document import decode, encode
@@ -363,6 +364,20 @@ def test_a_node_that_ran_out_of_memory_is_told_once() -> None:
     warnings = [Warn("out of memory on n2: the kernel ended a process there")]
     assert digest(detector, 5.0, 2, pulse(2), killed=1) == warnings
     assert digest(detector, 6.0, 2, pulse(2), killed=1) == []
+
+
+def test_ranks_whose_srun_waits_for_the_jobs_own_resources_are_named_until_it_starts() -> None:
+    detector = make_detector()
+    all_same(detector, 1.0)
+
+    def heard(node: int, *blocked: int) -> list[Any]:
+        body = json.dumps({"digest": encode(Digest((pulse(node),), blocked=blocked))})
+        return [getattr(action, "text", "") for action in detector.on_answer(5.0, WALL, node, 0, body)]
+
+    assert heard(0, 0) == [f"an srun cannot start in rank 0: {STEP_REMEDY}"]
+    assert heard(0, 0) == []
+    assert heard(2, 2) == ["", f"an srun cannot start in ranks 0 and 2: {STEP_REMEDY}"]
+    assert (heard(0), heard(2)) == (["", f"an srun cannot start in rank 2: {STEP_REMEDY}"], [""])
 
 
 def test_words_that_cannot_be_read_end_nothing() -> None:

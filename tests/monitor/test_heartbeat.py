@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
+import subprocess
 from pathlib import Path
 
 import pytest
@@ -55,6 +57,22 @@ def test_when_a_rank_ends_what_it_left_is_told_and_nobody_is_asked(
     part.started(0.0, attempt, {3: 1 << 30})
     (body,) = part.ended(1.0)
     assert [(entry["rank"], entry["alone"]) for entry in json.loads(body)["digest"]["ranks"]] == [(3, True)]
+
+
+def test_a_rank_is_blocked_while_an_srun_below_it_lives_that_got_no_resources(tmp_path: Path) -> None:
+    attempt = RunPaths(str(tmp_path)).attempt(0)
+    Path(attempt.err(0)).parent.mkdir(parents=True)
+    Path(attempt.err(0)).write_bytes(b"srun: Job 5 step creation temporarily disabled, retrying\n")
+    part = Digests(10.0)
+    program = tmp_path / "srun"
+    program.symlink_to(shutil.which("sleep") or "")
+    with subprocess.Popen([str(program), "600"]) as srun:
+        try:
+            part.started(0.0, attempt, {0: os.getpid()})
+            assert part.digest(asks=False).blocked == (0,)
+        finally:
+            srun.kill()
+    assert part.digest(asks=False).blocked == ()
 
 
 def test_digests_are_more_frequent_where_a_group_times_out_soon(

@@ -443,7 +443,7 @@ def test_cancel_with_a_time_of_its_own_takes_a_job_that_waits_out_of_the_queue_a
 
 
 def test_an_end_that_cut_a_save_says_so_in_its_reason(context: Context, slurm: Slurm) -> None:
-    message = "rank 0 was killed while saving: the handler of SIGTERM was still running after 27 s"
+    message = "rank 0 handled SIGTERM and was killed after 27 s, perhaps while saving"
     chosen = add(context, run_state=state(State.CANCELLED, reason=f"cancelled by request; {message}"))
     context.store.ask_cancel(chosen)
     slurm.rows = [row("CANCELLED")]

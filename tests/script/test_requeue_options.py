@@ -198,6 +198,15 @@ def test_the_users_own_signal_is_the_notice_and_comes_when_they_say(
     assert (survival.signal, survival.notice) == (number, seconds)
 
 
+@pytest.mark.parametrize("requeue, seconds", [(True, 30), (False, 10)])
+def test_a_late_signal_of_the_user_is_accepted_and_the_ranks_of_a_run_that_goes_on_have_time_to_save(
+    requeue: bool, seconds: int
+) -> None:
+    created = planned(requeue=requeue, sbatch=("signal=B:USR1@10",))
+    assert "#SBATCH --signal=B:USR1@10" in created.script or "signal=B:USR1@10" in " ".join(created.argv)
+    assert (created.orders.survival.signal, created.orders.survival.notice) == (signal.SIGUSR1, seconds)
+
+
 def test_usr2_to_the_batch_step_is_our_own_notice_if_the_run_goes_on() -> None:
     requested = {requeue: planned(requeue=requeue, sbatch=("signal=B:USR2@60",)) for requeue in (True, False)}
     assert requested[True].orders.survival.signal == 0

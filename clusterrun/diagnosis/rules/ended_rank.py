@@ -28,7 +28,19 @@ _BROKEN_REMEDY = (
     "what does that line talk to: a service, a store of files, another rank? "
     "clusterrun check tests the network between the nodes"
 )
-_CODES = {124: "so does timeout(1) when the time that it was given is over"}
+# Cause and remedy by exit code. A shell reports signal n as 128 + n.
+_LIMIT_REMEDY = (
+    "Slurm copies the limits of the shell that submits: raise it there, or add --sbatch propagate=NONE"
+)
+_TOO_LONG = ("its limit of processor time was reached (ulimit -t)", _LIMIT_REMEDY)
+_TOO_LARGE = ("its limit on the size of a file was reached (ulimit -f)", _LIMIT_REMEDY)
+_CODES = {
+    124: ("so does timeout(1) when the time that it was given is over", ""),
+    -signal.SIGXCPU: _TOO_LONG,
+    128 + signal.SIGXCPU: _TOO_LONG,
+    -signal.SIGXFSZ: _TOO_LARGE,
+    128 + signal.SIGXFSZ: _TOO_LARGE,
+}
 _LEFT_REMEDY = "let every rank make the same collectives, and call destroy_process_group after the last one"
 KILLED = (-signal.SIGKILL, 128 + signal.SIGKILL)
 _CLOSED = "Connection closed by peer"
@@ -159,7 +171,8 @@ def explain_ended_rank(table: CallTable, run: Remains, hypothesis: Hypothesis) -
             row = replace(row, cause=_BROKEN, remedy=_BROKEN_REMEDY)
         if own:
             culprit = replace(culprit, why=f"{culprit.why}; {own[0].message}")
-    cause = last if is_ours else row.cause if row else _CODES.get(failure.code, "")
+    cause_of_code, remedy_of_code = _CODES.get(failure.code, ("", ""))
+    cause = last if is_ours else row.cause if row else cause_of_code
     sentence = failure.why + (f": {cause}" if cause else "")
     name = run.name(failure.rank)
     if is_ours:
@@ -173,7 +186,7 @@ def explain_ended_rank(table: CallTable, run: Remains, hypothesis: Hypothesis) -
     if last and not own:
         how = "" if is_ours else "it printed last: "
         culprit = replace(culprit, why=f"{culprit.why}; {how}{cut(last)}")
-    remedy = row.remedy if row else remedy
+    remedy = row.remedy if row else remedy_of_code or remedy
     return Diagnosis(Verdict.CRASHED, sentence, (culprit,), (), tuple(evidence), remedy)
 
 
