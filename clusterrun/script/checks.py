@@ -21,6 +21,7 @@ from clusterrun.script import quoting
 from clusterrun.script.command_words import check_files, near_file
 from clusterrun.script.containers import ANSWER_SECONDS, LEAST_PYTHON, QUESTION, Run, answered, check_image
 from clusterrun.script.interpreter_calls import reads_input
+from clusterrun.script.launch_commands import started_program
 from clusterrun.script.plan import Plan
 
 
@@ -54,6 +55,8 @@ def check(
     torch = bool(script) and wants_torch(script)
     if contained:
         return (*notices, *check_image(plan.spec, plan.orders, torch, environ, run))
+    if not script and not changes_directory:
+        check_executable(started_program(plan.spec.command), cwd)
     if plan.spec.setup:  # its lines may provide the Python and the program on the nodes
         return notices
     if script or plan.spec.command[0] == "-m":
@@ -210,17 +213,22 @@ def check_script(path: str, cwd: str) -> None:
         raise BadInput(f"the script {path!r} cannot be read", f"chmod u+r {shlex.quote(path)}")
 
 
+def check_executable(program: str, cwd: str) -> None:
+    """Refuse the path of a file that is not executable."""
+    path = os.path.normpath(os.path.join(cwd, program))
+    if "/" in program and os.path.isfile(path) and not os.access(path, os.X_OK):
+        problem = f"{path!r} is not executable"
+        raise BadInput(problem, f"chmod u+x {shlex.quote(path)}, or run it by its interpreter")
+
+
 def check_program(program: str, cwd: str, stays_here: bool) -> tuple[str, ...]:
-    """Refuse a program path that is missing or not executable. Warn of a program name that is not on PATH."""
+    """Refuse a program path that is missing. Warn of a program name that is not on PATH."""
     if "/" not in program:
         return _on_path(program, cwd, stays_here)
     path = os.path.normpath(os.path.join(cwd, program))
     if not os.path.isfile(path):
         remedy = near_file(path, cwd) or "give its path relative to the current directory"
         raise BadInput(f"there is no program {path!r}", remedy)
-    if not os.access(path, os.X_OK):
-        problem = f"{path!r} is not executable"
-        raise BadInput(problem, f"chmod u+x {shlex.quote(path)}, or run it by its interpreter")
     return ()
 
 
@@ -228,6 +236,8 @@ def _on_path(program: str, cwd: str, stays_here: bool) -> tuple[str, ...]:
     if shutil.which(program):
         return ()
     near = [name for name in (f"{program}.py", f"./{program}") if os.path.isfile(os.path.join(cwd, name))]
+    if near:
+        check_executable(near[-1], cwd)
     if near or stays_here:
         meant = f"did you mean {near[0]}? " if near else "give its path, "
         problem = f"there is no program {program!r} on PATH"

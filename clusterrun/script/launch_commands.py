@@ -15,7 +15,7 @@ from clusterrun.model.frozen import frozen, replace
 from clusterrun.model.option_table import CONFIGURABLE, DURATIONS
 from clusterrun.model.spec import UNSAID, JobSpec
 from clusterrun.script import launcher_options, submit_again
-from clusterrun.script.interpreter_calls import PYTHON, inline_text, interpreter_call
+from clusterrun.script.interpreter_calls import PYTHON, SHELLS, inline_text, interpreter_call
 from clusterrun.script.launcher_options import LauncherOption
 
 PROGRAMS = (
@@ -36,8 +36,9 @@ _NEEDLESS_BEFORE = (
     *("if", "then", "else", "elif", "do", "while", "until", "!", "{"),
 )
 # Programs that start the command behind their own options: each rank can start them as well.
+_LIMITERS = ("nice", "ionice", "numactl", "taskset", "stdbuf", "timeout", "chrt")
 _WRAPPERS = (
-    *("nice", "ionice", "numactl", "taskset", "stdbuf", "timeout", "chrt", "strace", "nsys", "ncu"),
+    *(*_LIMITERS, "strace", "nsys", "ncu"),
     *("uv", "poetry", "pdm", "pixi", "conda", "mamba", "micromamba", "hatch", "pipenv"),
     *("singularity", "apptainer", "shifter", "podman-hpc", "podman", "docker", "charliecloud", "ch-run"),
 )
@@ -158,6 +159,15 @@ def without_prefix(command: tuple[str, ...]) -> tuple[str, ...]:
     """Return ``command`` without ``env``, ``nohup`` and the like, and without assignments, in front of it."""
     rest = itertools.dropwhile(lambda word: word in _NEEDLESS_BEFORE or _ASSIGNMENT.match(word), command)
     return tuple(rest)
+
+
+def started_program(command: tuple[str, ...]) -> str:
+    """Return the program behind ``env``, ``timeout`` and the like; '' if it is unknown."""
+    words = without_prefix(command)
+    if words and os.path.basename(words[0]) in _LIMITERS:
+        names = (word for word in words[1:] if "/" in word or word in SHELLS or PYTHON.fullmatch(word))
+        return next(names, "")
+    return words[0] if words else ""
 
 
 def _launcher_behind(arguments: tuple[str, ...], start: int) -> int | None:

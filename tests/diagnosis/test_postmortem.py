@@ -1030,7 +1030,15 @@ def test_an_exception_whose_exit_code_a_pipe_has_lost_is_told_of_a_run_that_ende
     assert explain(left(state=State.COMPLETED, failure=None)).verdict is Verdict.NOTHING
 
 
-def test_the_code_of_a_time_limit_in_the_wrapper_is_explained() -> None:
-    assert explain(left(failure=failure(1, 124))).message.startswith(
-        "rank 1 on n1 exited with code 124: so does "
-    )
+@pytest.mark.parametrize(
+    "code, cause, remedy",
+    [
+        (124, "so does timeout(1)", "clusterrun logs"),
+        (-24, "its limit of processor time was reached", "propagate=NONE"),
+        (152, "its limit of processor time was reached", "propagate=NONE"),
+        (-25, "its limit on the size of a file was reached", "propagate=NONE"),
+    ],
+)
+def test_the_code_of_a_limit_is_explained(code: int, cause: str, remedy: str) -> None:
+    result = explain(left(failure=failure(1, code)))
+    assert (cause in result.message, remedy in result.remedy) == (True, True)

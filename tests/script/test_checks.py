@@ -59,6 +59,31 @@ def test_faults_that_can_be_seen_are_told_before_the_queue(tmp_path: Path) -> No
     ]
 
 
+@pytest.mark.parametrize("command, is_refused", [
+    ("prog", True),
+    ("./prog", True),
+    ("env FOO=1 ./prog", True),
+    ("timeout -k 5 10m ./prog", True),
+    ("nohup ./prog", True),
+    ("bash ./prog", False),
+    ("timeout 10m bash ./prog", False),
+    ("nice python ./prog", False),
+    ("cat ./prog", False),
+])  # fmt: skip
+@pytest.mark.parametrize("setup", [(), ("module load x",)])
+def test_a_script_that_is_not_executable_is_refused_also_behind_a_wrapper(
+    tmp_path: Path, command: str, is_refused: bool, setup: tuple[str, ...]
+) -> None:
+    (tmp_path / "prog").touch(0o644)
+    refusal = ""
+    try:
+        checks.check(of(tmp_path, *command.split(), setup=setup))
+    except BadInput as error:
+        refusal = error.remedy
+    is_seen = is_refused and not (setup and command == "prog")  # setup lines may put it on PATH
+    assert ("chmod u+x" in refusal) is is_seen
+
+
 @pytest.mark.parametrize("setup", [
     ("export MSG='it", "true"),
     ('export A="$(date',),
