@@ -49,7 +49,7 @@ PEERS_REMEDY = "look at the rank that failed first; this one only noticed"
 
 GPU_MEMORY = KnownError(
     r"(?:CUDA|HIP) out of memory|torch\.(?:cuda\.)?OutOfMemoryError|(?:CUDA|HIP) error: out of memory"
-    r"|Cuda failure (?:2 )?'out of memory'",
+    r"|(?:Cuda|HIP) failure:? (?:2 )?'out of memory'",
     "a GPU ran out of memory",
     "a smaller batch or activation checkpointing; nvidia-smi shows what else holds memory there",
     Verdict.OUT_OF_MEMORY,
@@ -75,7 +75,8 @@ ROWS: tuple[KnownError, ...] = (
     ),
     KnownError(
         r"unable to (?:mmap|open shared memory|allocate shared memory)|Bus error|SIGBUS"
-        r"|No space left on device.*(?:/dev/shm|nccl-|torch_)|/dev/shm.*No space left",
+        r"|No space left on device.*(?:/dev/shm|nccl-|torch_)|/dev/shm.*No space left"
+        r"|failed to extend /dev/shm|creating shared memory segment /dev/shm",
         "shared memory (/dev/shm) is full: batches of data-loader workers and NCCL pass through it",
         "a container needs --shm-size or --ipc=host; else fewer workers, "
         'or torch.multiprocessing.set_sharing_strategy("file_system")',
@@ -184,6 +185,11 @@ ROWS: tuple[KnownError, ...] = (
         hardware=True,
     ),
     KnownError(
+        r"re-initialize CUDA in forked subprocess|Cuda failure (?:3 )?'initialization error'",
+        "a process used CUDA before it was forked, and the new process cannot use it",
+        'torch.multiprocessing.set_start_method("spawn"), or touch no GPU before the fork',
+    ),
+    KnownError(
         r"(?i:cudaErrorNvlinkUncorrectable|uncorrectable NVLink error)",
         "an NVLink of this node failed",
         "leave the node out (--exclude) and tell the administrator: dmesg there shows the Xid",
@@ -195,7 +201,7 @@ ROWS: tuple[KnownError, ...] = (
         'let other threads work during a capture: torch.cuda.graph(…, capture_error_mode="thread_local")',
     ),
     KnownError(
-        r"Memory access fault by GPU node|\bhipError|HIP error:",
+        r"Memory access fault by GPU node|\bhipError|HIP (?:error|failure):",
         "a kernel failed on the GPU; the line that is shown may be a later one",
         "run once with --env AMD_SERIALIZE_KERNEL=3 to see the true line; dmesg on the node shows faults",
     ),
@@ -288,9 +294,10 @@ ROWS: tuple[KnownError, ...] = (
         "clusterrun check says which; /etc/hosts or DNS must know all nodes",
     ),
     KnownError(
-        r"connectFullMesh failed",
-        "gloo could not connect: a peer has ended, or a name leads to 127.0.1.1 or a wrong interface",
-        "if no other rank failed before: --env GLOO_SOCKET_IFNAME=…, and clusterrun check",
+        r"connectFullMesh failed|socket(?:Start|Poll)Connect: .*(?:failed|exceeded)",
+        "gloo or NCCL could not connect: a peer has ended, or its address is of a wrong interface",
+        "if no other rank failed before: clusterrun check tests the ways; --env GLOO_SOCKET_IFNAME=… or "
+        "NCCL_SOCKET_IFNAME=… names the interface",
         consequence=True,
     ),
     KnownError(

@@ -68,6 +68,18 @@ GLOO = "RuntimeError: [/pytorch/third_party/gloo/gloo/transport/tcp/pair.cc:553]
             "a kernel failed on the GPU",
         ),
         ("RuntimeError: HIP error: an illegal memory access", Verdict.CRASHED, "a kernel failed on the GPU"),
+        ("NCCL WARN HIP failure: 'out of memory'", Verdict.OUT_OF_MEMORY, "a GPU ran out"),
+        ("[FATAL ERROR]: HIP failure: 'invalid device pointer'", Verdict.CRASHED, "a kernel failed"),
+        (
+            "misc/shmutils.cc:112 NCCL WARN Error while creating shared memory segment /dev/shm/nccl-KWfVyt",
+            Verdict.OUT_OF_MEMORY,
+            "shared memory (/dev/shm) is full",
+        ),
+        (
+            "init.cc:263 NCCL WARN Cuda failure 'initialization error'",
+            Verdict.CRASHED,
+            "before it was forked",
+        ),
         ("RuntimeError: HIP error: invalid device function", Verdict.CRASHED, "not built for this model"),
         (
             "p2p.cc:238 NCCL WARN failed to open CUDA IPC handle : 217 peer access is not supported",
@@ -197,6 +209,7 @@ def test_a_known_message_has_a_cause_and_a_remedy(line: str, verdict: Verdict, w
         GLOO + "Connection closed by peer [127.0.0.1]:54462.",
         GLOO + "Read error [127.0.0.1]:8109: Connection reset by peer. This is typically caused by",
         "RuntimeError: Gloo connectFullMesh failed with [../gloo/transport/tcp/pair.cc:144] no error",
+        "socketPollConnect: connect to 10.0.0.2<5> returned Connection refused, exceeded error retry count",
         "torch.distributed.DistBackendError: NCCL error in: x, remote process exited",
         "torch.distributed.elastic.multiprocessing.errors.ChildFailedError: ",
         "torch.distributed.DistNetworkError: failed to recv, got 0 bytes",

@@ -124,6 +124,8 @@ _YES = (
     ("sram_exceeded", Grade.FAIL, "more uncorrected SRAM errors than NVIDIA allows", _REPLACE),
     ("rows_pending", Grade.WARN, "a row of memory waits for a reset to be remapped", _RESET),
     ("pages_pending", Grade.WARN, "a page of memory waits for a reset to be retired", _RESET),
+    ("channel_pending", Grade.WARN, "a channel of memory waits for a reset to be repaired", _RESET),
+    ("tpc_pending", Grade.WARN, "a part of the processor waits for a reset to be repaired", _RESET),
 )
 
 
@@ -305,12 +307,20 @@ def _driver(request: RunNeeds, readings: Readings) -> Findings:
                 message = f"the compute mode of GPU {index} is Prohibited"
                 yield node, Finding("driver", Grade.FAIL, message, _COMPUTE_MODE)
     for what, field, remedy in _EQUAL:
-        values = {}
+        values_by_model: dict[str, dict[str, str]] = {}
         for node, reading in readings.items():
-            kinds = {text(gpu, field) for gpu in rows(reading, "gpus")} - {""}
-            values[node] = text(reading, field) or ", ".join(sorted(kinds))
-        reported = {node: value for node, value in values.items() if value}
-        yield from outlier_findings("driver", what, reported, Grade.WARN, remedy)
+            # Models differ in their defaults of ECC and compute mode.
+            model = _values(reading, "name") if field in ("ecc", "compute_mode") else ""
+            if value := _values(reading, field):
+                values_by_model.setdefault(model, {})[node] = value
+        for values in values_by_model.values():
+            yield from outlier_findings("driver", what, values, Grade.WARN, remedy)
+
+
+def _values(reading: object, field: str) -> str:
+    """Return the value of a node's driver, or the values of its GPUs."""
+    of_gpus = {text(gpu, field) for gpu in rows(reading, "gpus")} - {""}
+    return text(reading, field) or ", ".join(sorted(of_gpus))
 
 
 MEMORY = _of_each("gpu-memory", _memory)

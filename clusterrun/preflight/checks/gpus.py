@@ -45,6 +45,7 @@ _REMEDIES = (
     ("version mismatch", "the driver was updated under jobs: drain the node and reboot it"),
     ("couldn't communicate", _LOAD),
     ("libnvidia-ml.so", _INSTALL),
+    ("NVML: Unknown Error", "in a container: start it again, it lost its devices; else reboot the node"),
     ("No devices were found", "dmesg | grep NVRM on the node says why no GPU started; switch it off and on"),
 )
 

@@ -29,6 +29,8 @@ _TEXTS = {
     "rows_pending": ("remapped_rows/remapped_row_pending",),
     "rows_failed": ("remapped_rows/remapped_row_failure",),
     "sram_exceeded": ("ecc_errors/aggregate/sram_threshold_exceeded",),
+    "channel_pending": ("ecc_errors/channel_repair_pending",),
+    "tpc_pending": ("ecc_errors/tpc_repair_pending",),
     "recovery": ("gpu_recovery_action",),
     "reset": ("gpu_reset_status/reset_required",),
     "fabric": ("fabric/state",),

@@ -140,6 +140,7 @@ def test_the_limits_of_memory_are_the_users():
         ({"sram_exceeded": "Yes"}, FAIL, "GPU 3: more uncorrected SRAM errors than NVIDIA allows"),
         ({"rows_pending": "Yes"}, WARN, "GPU 3: a row of memory waits for a reset to be remapped"),
         ({"pages_pending": "Yes"}, WARN, "GPU 3: a page of memory waits for a reset to be retired"),
+        ({"channel_pending": "Yes"}, WARN, "GPU 3: a channel of memory waits for a reset to be repaired"),
         ({"recovery": "Reboot"}, FAIL, "GPU 3: the driver asks for: Reboot"),
         ({"recovery": "Drain P2P"}, WARN, "GPU 3: the driver asks for: Drain P2P"),
         ({"reset": "Yes"}, FAIL, "GPU 3: the driver asks for: Reset"),
@@ -181,6 +182,12 @@ def test_lanes_and_limits_of_another_model_are_not_compared():
     readings = nodes(4, reading(), other={**reading(), "gpus": rows})
     assert verdicts(PCIE, readings) == []
     assert verdicts(CLOCKS, readings) == []
+    for row in rows:
+        row["ecc"] = "Disabled"
+    for of_node in readings.values():
+        of_node["gpus"] = [{"ecc": "Enabled", **row} for row in of_node["gpus"]]
+    ((node, _, message),) = verdicts(DRIVER, readings)
+    assert (node, "the kind of GPU is Tesla T4" in message) == ("other", True)
 
 
 def one_machine(*widths: int) -> dict[str, Any]:

@@ -289,6 +289,7 @@ NOT_LISTED = [
         "reboot it",
     ),
     ("No devices were found", "no GPU started"),
+    ("Failed to initialize NVML: Unknown Error", "it lost its devices"),
     ("NVIDIA-SMI has failed because it couldn't communicate with the NVIDIA driver.", "modprobe nvidia"),
     ("NVIDIA-SMI couldn't find libnvidia-ml.so library in your system.", "--nv"),
     ("Unable to determine the device handle for GPU0000:1B:00.0: GPU is lost.", "reboot the node"),
