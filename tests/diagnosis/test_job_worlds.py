@@ -354,6 +354,15 @@ def test_nobody_is_blamed_where_stacks_do_not_decide(ranks: tuple[SeenRank, ...]
     assert "stacks alone do not show which of them is wrong" in diagnosis.message
 
 
+def test_the_root_of_a_broadcast_waits_for_the_odd_rank_and_others_have_left_it() -> None:
+    backward = (f"{LIBRARY}/torch/autograd/graph.py:979 _engine_run_backward", "/home/me/train.py:7 x")
+    root = MainCall(function="broadcast", rooted="broadcast", root=0, is_of_all=True)
+    others = [sampled(1, stack=backward), sampled(2, stack=BARRIER), sampled(3, stack=backward)]
+    assert blamed(verdict(sampled(0, stack=BROADCAST, call=root), *others)) == [(2, "n0")]
+    receives = replace(root, root=3)
+    assert blamed(verdict(sampled(0, stack=BROADCAST, call=receives), *others)) == []
+
+
 def test_all_ranks_in_one_call_are_not_enough_to_name_anybody() -> None:
     diagnosis = verdict(*(sampled(rank, counters=(f"step={7 + (rank == 2)}",)) for rank in range(4)))
     assert (diagnosis.verdict, diagnosis.culprits) == (Verdict.UNDETERMINED, ())

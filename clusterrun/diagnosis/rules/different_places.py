@@ -1,13 +1,15 @@
 """Every rank waits for the others, and their stacks show different calls. There is no other evidence.
 
 The fewer ranks are odd if they are in one call, the others in another, and both are of the default group.
-Ranks in a third call may have left a broadcast early. One rank in a call of all ranks is odd against all
-others in one call of any group: a group without it would not wait. If it is in a call of a smaller group, a
-member that left that call out may be odd instead. A send, a receive or a store call has two ends, so nobody
-is blamed if any rank is in one.
+The root of a broadcast waits in it for the odd rank, and others may have left it, so that call does not
+count. One rank in a call of all ranks is odd against all others in one call of any group: a group without it
+would not wait. If it is in a call of a smaller group, a member that left that call out may be odd instead. A
+send, a receive or a store call has two ends, so nobody is blamed if any rank is in one.
 """
 
 from __future__ import annotations
+
+from collections.abc import Sequence
 
 from clusterrun.diagnosis.calls import LOCK, Call, CallTable
 from clusterrun.diagnosis.hypothesis import Hypothesis
@@ -32,19 +34,28 @@ def rule(table: CallTable) -> list[Hypothesis]:
     if vote.is_unanimous or any(waits[rank].operation in (GPU_WAIT, LOCK) for rank in living):
         return []
     sides = [(waits[ranks[0]], ranks) for _, ranks in vote.sides]
-    known_of_all = {
-        rank.rank
-        for rank in table.living
-        if waits[rank.rank].peer < 0
-        if rank.call.is_of_all or rank.location.doing is Doing.RENDEZVOUS
-    }
-    is_known = len(sides) == 2 and len(known_of_all) == len(living)
+    odd: tuple[int, ...] = ()
+    if not any(call.peer >= 0 or call.operation == STORE_WAIT for call, _ in sides):
+        odd = _odd(table, sides)
+        if not odd:
+            odd = _odd(table, [(call, ranks) for call, ranks in sides if call.root not in ranks])
+    return [Hypothesis("different places", CERTAINTY, odd, {"sides": sides})]
+
+
+def _odd(table: CallTable, sides: Sequence[tuple[Call, tuple[int, ...]]]) -> tuple[int, ...]:
+    """Return the ranks that differ from the largest side, if the calls of the sides can be compared."""
+    vote = RankVote({rank: place for place, (_, ranks) in enumerate(sides) for rank in ranks})
+    known_of_all = [
+        rank
+        for _, ranks in sides
+        for rank in ranks
+        if table.of(rank).call.is_of_all or table.location(rank).doing is Doing.RENDEZVOUS
+    ]
+    is_known = len(sides) == 2 and len(known_of_all) == sum(len(ranks) for _, ranks in sides)
     lone = vote.lone()
     if lone >= 0:
-        is_known = lone in known_of_all or waits[lone].operation == BACKWARD
-    if any(call.peer >= 0 or call.operation == STORE_WAIT for call, _ in sides):
-        is_known = False
-    return [Hypothesis("different places", CERTAINTY, vote.odd if is_known else (), {"sides": sides})]
+        is_known = lone in known_of_all or table.wait_by_rank[lone].operation == BACKWARD
+    return vote.odd if is_known else ()
 
 
 def explain_different_places(table: CallTable, hypothesis: Hypothesis) -> Diagnosis:
