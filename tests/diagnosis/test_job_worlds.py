@@ -188,6 +188,13 @@ def test_ranks_that_are_twice_found_in_one_line_and_run_between_are_looked_at_ag
         assert judgement.diagnosis.culprits == ()
 
 
+@pytest.mark.parametrize(("waits_in", "certain"), [("hrtimer_nanosleep", False), ("pipe_read", True)])
+def test_ranks_that_all_sleep_for_some_time_are_looked_at_again(waits_in: str, certain: bool) -> None:
+    ranks = [sampled(rank, stack=LOOP, waits_in=waits_in) for rank in range(4)]
+    judgement = diagnose_looks(looks(*ranks), (), JobHistory())
+    assert (judgement.diagnosis.verdict, judgement.certain) == (Verdict.WAITING, certain)
+
+
 def test_ranks_that_are_never_seen_in_a_collective_and_get_on_do_not_hang() -> None:
     ranks = [replace(sampled(rank, stack=LOOP, idle=0.0), changed=rank == 2) for rank in range(4)]
     assert verdict(*ranks).message == "the ranks are making progress"

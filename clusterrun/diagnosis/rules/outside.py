@@ -52,7 +52,10 @@ def rule(table: CallTable) -> list[Hypothesis]:
         return _below(living)
     alone = RankVote({rank.rank: rank.location.line for rank in living})
     is_known = alone.lone() >= 0 and all(line for line, _ in alone.sides)
-    return [Hypothesis("waiting outside", CERTAINTY, facts={"sides": alone.sides if is_known else []})]
+    # A sleep ends by itself, as hrtimer_nanosleep does: a simulator of a slow step is no hang.
+    sleeps = all("sleep" in rank.process.waits_in for rank in living)
+    facts = {"sides": alone.sides if is_known else []}
+    return [Hypothesis("waiting outside", CERTAINTY, facts=facts, final=not sleeps)]
 
 
 def _stands_for_others(rank: RankSnapshot) -> bool:
