@@ -89,12 +89,15 @@ def translate(directives: Sequence[Directive], launch: LaunchCommand) -> Transla
     nodes = last_number(values.get("nodes", "")) or launch.nodes or 1
     tasks_per_node = last_number(values.get("ntasks-per-node", values.get("tasks-per-node", "")))
     tasks_per_node = tasks_per_node or last_number(values.get("ntasks", "")) // nodes
-    gpus = _gpus_per_node(values, nodes, tasks_per_node)
     allocated = nodes
     if launch.program == "srun" and launch.total and not launch.rank_launcher:
         # A step may take a part of the job.
         nodes = min(nodes, launch.nodes or nodes, launch.total)
         tasks_per_node = launch.total // nodes
+    if launch.gpus_per_task:
+        values = {name: value for name, value in values.items() if name not in _GPUS}
+        values["gpus-per-task"] = str(launch.gpus_per_task)
+    gpus = _gpus_per_node(values, nodes, tasks_per_node)
     started = tasks_per_node or launch.total // nodes
     if launch.rank_launcher:
         started = launch.per_node or launch.total // nodes
@@ -136,9 +139,10 @@ def translate(directives: Sequence[Directive], launch: LaunchCommand) -> Transla
             elif not pairs:
                 needless.append((directive, "all variables are exported"))
         elif name == "ntasks" and tasks_per_node * nodes not in (0, last_number(value)):
-            refused.append(
-                (directive, f"each of the {nodes} nodes starts {tasks_per_node} of them: choose a multiple")
-            )
+            reason = f"each of the {nodes} nodes starts {tasks_per_node} of them: choose a multiple"
+            if launch.program == "srun" and launch.total:
+                reason = f"the command starts {launch.total} of them"
+            refused.append((directive, reason))
         elif name == "nodes" and nodes < allocated:
             refused.append((directive, f"the command runs on {nodes} of them"))
         elif shares_gpus and name in _GPUS:

@@ -42,8 +42,14 @@ _WRAPPERS = (
     *("uv", "poetry", "pdm", "pixi", "conda", "mamba", "micromamba", "hatch", "pipenv"),
     *("singularity", "apptainer", "shifter", "podman-hpc", "podman", "docker", "charliecloud", "ch-run"),
 )
-# Wrappers that start a command only with ``run`` or ``exec``. Their container lacks the ranks' variables.
-_BUILDERS = ("podman-hpc", "podman", "docker")
+# Wrappers whose container lacks the ranks' variables.
+_ISOLATING = ("podman-hpc", "podman", "docker")
+# Words with which a container runtime starts a command.
+_STARTING_VERBS = {
+    **dict.fromkeys(_ISOLATING, ("run", "exec")),
+    **dict.fromkeys(("singularity", "apptainer"), ("run", "exec", "shell")),
+    "enroot": ("start", "exec", "batch"),
+}
 _ASSIGNMENT = re.compile(r"[A-Za-z_]\w*\+?=", re.ASCII)
 _VARIABLE = re.compile(r"\$(?:\{(\w+)\}|([A-Za-z_]\w*))", re.ASCII)
 _REDIRECTION = re.compile(r"\d*[<>&]+.*")
@@ -94,6 +100,8 @@ class LaunchCommand:
     is_isolated: bool = False
     # Launcher whose processes are ranks, '' if there is none. srun and mpirun start any processes.
     rank_launcher: str = ""
+    # GPUs of each process of a step.
+    gpus_per_task: int = 0
 
     @property
     def is_scheduler(self) -> bool:
@@ -122,7 +130,7 @@ def launch_in(arguments: Sequence[str], reads_inline: bool = True) -> LaunchComm
     place = 0
     while place < len(arguments):
         launch = _launch_at(arguments, place, reads_inline)
-        if launch and set(map(os.path.basename, wrapper)) & set(_BUILDERS):
+        if launch and set(map(os.path.basename, wrapper)) & set(_ISOLATING):
             whole = LaunchCommand(launch.program, command=arguments[place - len(wrapper) :], is_isolated=True)
             sizes = {"nodes": launch.nodes, "per_node": launch.per_node, "total": launch.total}
             return replace(whole, **sizes, environment=tuple(environment))
@@ -148,11 +156,9 @@ def launch_in(arguments: Sequence[str], reads_inline: bool = True) -> LaunchComm
 
 
 def is_image_command(command: Sequence[str]) -> bool:
-    """Return whether ``command`` fetches or builds an image of a container: ``docker pull``."""
-    name = os.path.basename(command[0]) if command else ""
-    if name in ("singularity", "apptainer", "enroot"):
-        return command[1:2] in [(word,) for word in ("pull", "build", "import", "create")]
-    return name in _BUILDERS and not {"run", "exec"} & set(command[1:3])
+    """Return whether ``command`` fetches, builds or removes an image of a container: ``docker pull``."""
+    verbs = _STARTING_VERBS.get(os.path.basename(command[0])) if command else None
+    return verbs is not None and not set(verbs) & set(command[1:3])
 
 
 def without_prefix(command: tuple[str, ...]) -> tuple[str, ...]:
@@ -269,6 +275,7 @@ def _launch(program: str, arguments: tuple[str, ...], reads_inline: bool) -> Lau
         tuple(remarks),
         tuple(outputs),
         tuple(needless),
+        gpus_per_task=numbers[launcher_options.GPUS_PER_TASK],
         rank_launcher="" if program in _OF_CPUS else program,
     )
     inner = launch_in(command, reads_inline) if command and not is_module else None

@@ -17,7 +17,8 @@ from clusterrun.script.sbatch_table import SRUN_ALONE, SRUN_REFUSED
 # Roles: how clusterrun reads an option.
 NODES, PER_NODE, TOTAL, GPUS_PER_NODE = "nodes", "per node", "total", "gpus per node"
 RESTARTS = "restarts"
-NUMBERS = (NODES, PER_NODE, TOTAL, RESTARTS)
+GPUS_PER_TASK = "gpus per task"
+NUMBERS = (NODES, PER_NODE, TOTAL, RESTARTS, GPUS_PER_TASK)
 # clusterrun does the same without an option.
 NEEDLESS = "needless"
 # Only the launcher itself can do it.
@@ -124,7 +125,8 @@ _SRUN = {
             "variables: export",
             "ours container: container-image",
             "ours mount: container-mounts",
-            "own: container-workdir container-name container-save container-env gpus-per-task gpus "
+            "gpus per task: gpus-per-task",
+            "own: container-workdir container-name container-save container-env gpus "
             "pty* container-mount-home* no-container-mount-home* container-remap-root* container-writable* "
             "ntasks-per-gpu multi-prog* bcast",
             "chdir: chdir",

@@ -36,7 +36,7 @@ from clusterrun.script.statement_rules import ALLEXPORT, PRINTS, TASK_COUNTS, Fa
 
 _HELPERS = (*PRINTS, "mkdir", "cp", "rsync", "rm", "ls", "tar", "unzip", "touch", "sleep", "sbcast", "true")
 # Commands that prepare the shell. The run ends if one of them fails; others may fail, as in the script.
-_PREPARES = (*SETUP_COMMANDS, *ACTIVATORS, "spack")
+_PREPARES = (*(set(SETUP_COMMANDS) - {"alias", "ulimit", "umask", "unset"}), *ACTIVATORS, "spack")
 # Commands of a script that are no program to run.
 _SHELL_COMMANDS = (
     *("set", "shopt", "trap", "exit", "wait", "kill", "eval", "read", "[", "[[", "test", "local", "return"),
@@ -214,8 +214,20 @@ def _candidates(scope: _Scope) -> Iterator[_Candidate]:
                     kind = TrainingKind.PYTHON
                 elif (statement.is_plain or statement.bodies) and _is_program(names):
                     kind = TrainingKind.PROGRAM
+            if names[:1] == ("ssh",):
+                launch = LaunchCommand("ssh", command=("bash", "-c", _remote_text(names)))
+                inner = _started(replace(scope, in_ranks=True), launch.command, command, statement.line)
+                kind = inner.training.kind if inner and inner.training else None
             if kind:
                 yield _Candidate(statement, Training(kind, command, launch), inner)
+
+
+def _remote_text(names: tuple[str, ...]) -> str:
+    """Return the shell text that ``ssh HOST TEXT`` runs."""
+    place = 1
+    while place < len(names) and names[place].startswith("-"):
+        place += 1 + (names[place][1:] in tuple("bcDEeFIiJLlmOopQRSWw"))
+    return " ".join(names[place + 1 :])
 
 
 def _block_that_trains(scope: _Scope, statement: Statement) -> Reading | None:
@@ -345,6 +357,8 @@ def _is_of_every_node(candidate: _Candidate, placeholder: str) -> bool:
         (shell_words[place + 1] for place, word in enumerate(shell_words[:-1]) if word in _NODE_NAMES), ""
     )
     name = next((word for word in shell_words if word.startswith(("--nodelist=$", "-w$"))), name)
+    if shell_words[0] == "ssh":
+        return "$" in " ".join(shell_words[1:-1])
     return bool(candidate.training.launch.rank_launcher) and "$" in name
 
 
@@ -362,6 +376,16 @@ def _command_reading(scope: _Scope, candidate: _Candidate) -> Reading:
     inner = candidate.inner
     is_function = bool(launch.command) and launch.command[0] in scope.source.functions
     is_followed = inner and inner.training and (inner.training.kind is TrainingKind.LAUNCHED or is_function)
+    parts: list[Part] = []
+    for option in () if launch.keeps_accelerate else launch.untranslated:
+        reason = f"an option of {launch.rank_launcher or launch.program} alone"
+        if option.startswith("$"):
+            reason = f"options of {launch.program} that only running the script shows"
+        parts.append(Part(line, option, PartOutcome.UNTRANSLATED, reason))
+    parts += [Part(line, launch.program, PartOutcome.OPTION, remark) for remark in launch.remarks]
+    parts += [Part(line, option, PartOutcome.NEEDLESS, _IN_LOGS) for option in launch.outputs]
+    if launch.needless:
+        parts.append(Part(line, " ".join(launch.needless), PartOutcome.NEEDLESS, _OF_STEP))
     if inner and inner.training and is_followed:
         # A command without a launcher adds its variables alone.
         environment = (*launch.environment, *inner.training.launch.environment)
@@ -370,23 +394,13 @@ def _command_reading(scope: _Scope, candidate: _Candidate) -> Reading:
             if launch.program
             else replace(inner.training.launch, environment=environment)
         )
-        reading = replace(inner, parts=_around(statement, inner))
+        reading = replace(inner, parts=(*_around(statement, inner), *parts))
     else:
-        parts = list(_around(statement, None))
-        for option in () if launch.keeps_accelerate else launch.untranslated:
-            reason = f"an option of {launch.rank_launcher or launch.program} alone"
-            if option.startswith("$"):
-                reason = f"options of {launch.program} that only running the script shows"
-            parts.append(Part(line, option, PartOutcome.UNTRANSLATED, reason))
-        parts += [Part(line, launch.program, PartOutcome.OPTION, remark) for remark in launch.remarks]
-        parts += [Part(line, option, PartOutcome.NEEDLESS, _IN_LOGS) for option in launch.outputs]
-        if launch.needless:
-            parts.append(Part(line, " ".join(launch.needless), PartOutcome.NEEDLESS, _OF_STEP))
         once = _evaluated_once(scope, launch, training.command)
         reading = Reading(
             command=_command(scope, launch, training.command, once),
             setup=tuple(f"export {_ARGUMENT}{place}={text}" for place, text in enumerate(once.values(), 1)),
-            parts=tuple(parts),
+            parts=(*_around(statement, None), *parts),
         )
     parts, setup, options = list(reading.parts), list(reading.setup), list(reading.options)
     # The line is typed before the script computes its variables.

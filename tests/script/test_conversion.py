@@ -133,6 +133,14 @@ def test_a_script_becomes_a_line(lines: str, line: str) -> None:
             "#SBATCH --gres=gpu:a100:2\nfor i in 0 1; do CUDA_VISIBLE_DEVICES=$i python t.py $i & done\nwait",
             "--gpus a100:1 --set i=0,1 t.py '{i}'",
         ),
+        (
+            "#SBATCH -n4 --gpus-per-task=1\nfor i in 1 2; do srun --exclusive -n1 python t.py $i & done",
+            "--gpus 1 --set i=1,2 t.py '{i}'",
+        ),
+        (
+            "#SBATCH -n4 --gres=gpu:4\nfor i in 1 2; do srun -n1 --gpus-per-task=2 python t.py $i & done",
+            "--gpus 2 --set i=1,2 --per-node t.py '{i}'",
+        ),
     ],
 )
 def test_an_array_or_a_loop_becomes_a_sweep(lines: str, line: str) -> None:
@@ -167,6 +175,7 @@ def test_a_script_that_the_command_starts_is_read_too() -> None:
         ("deepspeed --include a:0 t.py", "--include a:0"),
         ("srun --bcast=x python t.py", "--bcast=x"),
         ("yes | srun python t.py", "yes"),
+        ("srun --bcast=x bash -c 'torchrun --nproc 2 t.py'", "--bcast=x"),
         ("srun python t.py <<E\n1\nE", "<<E"),
         ("sbatch next.sh\nsrun python t.py", "sbatch next.sh"),
         ("trap 'touch x' USR1\nsrun python t.py", "trap 'touch x' USR1"),
@@ -237,6 +246,15 @@ def test_the_rows_of_the_page_say_what_convert_prints(launcher: str) -> None:
             "read -r -d '' c <<E\ncd /x \\\n&& A=1 python t.py\nE\nsrun -n2 bash -c \"${c}\"",
             "--ranks-per-node 2 bash -c 'cd /x && A=1 python t.py'",
         ),
+        (
+            '#SBATCH -N2\nfor n in $(f); do ssh -q $n "cd /x; torchrun --nproc 2 --node_rank=$i t.py" & done',
+            "--nodes 2 --gpus 2 --setup 'cd /x' t.py",
+        ),
+        (
+            "#SBATCH -N2\nsrun enroot import i\nsrun enroot start c ./p\nsrun enroot remove c",
+            "--nodes 2 --setup 'srun enroot import i || :' enroot start c ./p",
+        ),
+        ("ulimit -n 9\nsrun python t.py", "--setup 'ulimit -n 9 || :' t.py"),
         ("O=$(cat <<E\n-x 1\nE\n)\nsrun python t.py $O", "t.py -x 1"),
         (
             "if [ a ]; then R='--standalone'; else R=$(f); fi\nSCRIPT=$(g)\ntorchrun $R $SCRIPT -x",
