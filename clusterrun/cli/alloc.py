@@ -34,10 +34,10 @@ _OPTIONS = tuple(
 @dry_run_option
 @click.argument("command", nargs=-1, type=click.UNPROCESSED, shell_complete=files)
 def alloc(command: tuple[str, ...], dry_run: bool, profile: str | None, **submission: Any) -> None:
-    """Open a shell in an allocation, in which `clusterrun run` starts ranks as often as wanted.
+    """Open a shell in a new allocation, in which `clusterrun run` starts ranks.
 
-    It is salloc underneath: the exit code is the shell's, and the allocation is given back when the shell
-    ends. COMMAND, where there is one, runs in the place of the shell.
+    It calls salloc. The allocation ends with the shell, and the exit code is the shell's. COMMAND runs in
+    place of the shell.
 
     \b
     Examples:

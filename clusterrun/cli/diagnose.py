@@ -155,12 +155,11 @@ DIAGNOSIS = View(
 def diagnose(
     names: tuple[str, ...], as_json: bool, limit: str | None, user: str, logs: tuple[str, ...]
 ) -> int:
-    """Say why RUN hangs or has failed: the culprit rank and node, with the evidence.
+    """Explain why RUN hangs or has failed: the culprit rank and node, with the evidence.
 
     It looks into the ranks of a live run without stopping them. If the run has ended, it reads the records
-    and logs of its ranks. RUN may be the number of any Slurm job of yours, however it was started. If that
-    job has ended, its output files are read. --log finds the first failure in the output of any job: files,
-    quoted globs, directories.
+    and logs of its ranks. RUN may be the number of any Slurm job of yours, however it was started. --log
+    finds the first failure in the output of any job: files, quoted globs, directories.
 
     \b
     Examples:

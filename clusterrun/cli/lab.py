@@ -356,7 +356,7 @@ _PROCESS = _option("--process", "One process only: its id there, its name, or a 
 
 _add(
     "cut",
-    "Let packets of a host vanish: all of them, or those to one host or to some ports.\n\n"
+    "Drop packets of a host: all, or those to one host or to some ports.\n\n"
     "Between two groups of hosts the network is partitioned.",
     (
         "n0002",
@@ -371,22 +371,22 @@ _add(
 )
 _add(
     "slow",
-    "Limit what a host may send and get, with all others or with one.",
+    "Limit a host's traffic, with all others or with one.",
     ("n0003 --rate 50mbit", "n0003 --to n0005 --rate 5mbit", "n[0001-0002] --to n[0003-0006] --rate 5mbit"),
-    _option("--to", "Only what goes between it and this host, both ways."),
+    _option("--to", "Only traffic with this host, both ways."),
     _option("--rate", "For instance 50mbit.", required=True),
     does=_slow,
 )
 _add(
     "lose",
-    "Lose packets that a host sends, at random; those to it arrive.",
+    "Lose packets that a host sends, at random.",
     ("n0003 --share 20", "n0003 --to n0005 --share 10"),
     _option("--to", "Only of what it sends to this host."),
     _option("--share", "Of the packets, in percent.", required=True),
 )
 _add(
     "firewall",
-    "Drop the connections that a host begins; those that others begin work.",
+    "Drop the connections that a host begins.",
     ("n0003", "n0003 --to n0001"),
     _option("--to", "Only of those to this host."),
 )
@@ -399,14 +399,14 @@ _add(
 )
 _add(
     "freeze",
-    "Stop every process of a host (its kernel still accepts connections), or one.",
+    "Stop every process of a host (SIGSTOP), or one.",
     ("n0003", "n0003 --process train.py"),
     _PROCESS,
 )
-_add("thaw", "Let a frozen host, or its frozen processes, go on.", ("n0003",), does=partial(_heal, "freeze"))
+_add("thaw", "Resume a frozen host, or its frozen processes.", ("n0003",), does=partial(_heal, "freeze"))
 _add(
     "kill",
-    "Cut a host's power: every process on it is gone at once; or kill one process.",
+    "Cut a host's power, or kill one process.",
     ("n0004", "n0004 --process slurmd"),
     _PROCESS,
 )
@@ -426,14 +426,14 @@ _add(
 )
 _add(
     "gpu",
-    "Let the GPUs of a node look ill to nvidia-smi and dmesg.",
+    "Simulate faulty GPUs of a node in nvidia-smi and dmesg.",
     ("n0001 --count 7", "n0001 --xid 79 --index 3"),
-    _option("--count", "So many GPUs are left.", type=int),
+    _option("--count", "Number of GPUs that remain.", type=int),
     _option("--hang", "nvidia-smi never answers.", is_flag=True),
     _option("--driver", "nvidia-smi cannot reach the driver.", is_flag=True),
     _option("--xid", "This error is in the kernel log; 79: the GPU is lost.", type=int),
-    _option("--ecc", "So many uncorrected memory errors.", type=int),
-    _option("--remap", "So many memory rows wait for a reset.", type=int),
+    _option("--ecc", "Number of uncorrected memory errors.", type=int),
+    _option("--remap", "Number of memory rows that wait for a reset.", type=int),
     _option("--throttle", "The GPU is too hot and runs slowly.", is_flag=True),
     _option("--index", "Which GPU (0).", type=int),
 )
@@ -447,17 +447,17 @@ _add(
 )
 _add(
     "clock",
-    "Let a host's clock be wrong.",
+    "Set a wrong clock on a host.",
     ("n0003 --offset -10m",),
     _option("--offset", "For instance 90s, -10m, 1h: for programs started from now on.", required=True),
 )
 _add(
     "disk-full",
-    "Let a folder be on a full disk, as one host sees it: readable, but nothing more fits.",
+    "Make a folder full, for one host only.",
     ("n0001 /scratch",),
     PATH,
 )
-_add("read-only", "Let a folder be read-only, as one host sees it.", ("n0003 /scratch",), PATH)
+_add("read-only", "Make a folder read-only, for one host only.", ("n0003 /scratch",), PATH)
 _add(
     "heal",
     "End every fault, or those on one host.",

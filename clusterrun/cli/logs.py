@@ -50,7 +50,7 @@ def logs(
 ) -> int:
     """Show what the ranks of RUN printed, in time order, each line headed by node and rank.
 
-    Followed to its end, a run gives the exit code that `wait` gives.
+    With -f the exit code is that of `clusterrun wait`. Ctrl-C ends only the display.
 
     \b
     Examples:

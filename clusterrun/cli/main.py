@@ -23,7 +23,9 @@ COMMANDS = {
     "logs": CommandEntry("logs", "logs", "Show what the ranks printed.", is_common=True),
     "cancel": CommandEntry("cancel", "cancel", "End runs.", is_common=True),
     "wait": CommandEntry("wait", "wait", "Wait until runs have ended.", is_common=True),
-    "diagnose": CommandEntry("diagnose", "diagnose", "Say why a run hangs or has failed.", is_common=True),
+    "diagnose": CommandEntry(
+        "diagnose", "diagnose", "Explain why a run hangs or has failed.", is_common=True
+    ),
     "check": CommandEntry("check", "check", "Check nodes without training on them.", is_common=True),
     "top": CommandEntry("top", "top", "Show what a run uses of its nodes and GPUs, live.", is_common=True),
     "exec": CommandEntry(
@@ -31,21 +33,19 @@ COMMANDS = {
     ),
     "shell": CommandEntry("exec", "shell", "Open a shell beside a job, on one of its nodes.", is_common=True),
     "sweep": CommandEntry("sweep", "sweep", "Run a script with many values, and compare.", is_common=True),
-    "run": CommandEntry("run", "run", "Start a training script in an allocation of yours.", is_common=True),
-    "alloc": CommandEntry("alloc", "alloc", "Open a shell in an allocation of its own.", is_common=True),
+    "run": CommandEntry("run", "run", "Start a training script in your allocation.", is_common=True),
+    "alloc": CommandEntry("alloc", "alloc", "Open a shell in a new allocation.", is_common=True),
     "lab": CommandEntry("lab", "lab", "A real Slurm cluster on this one machine.", is_common=True),
     "report": CommandEntry("report", "report", "Show what the check of a run found: check report."),
     "nodes": CommandEntry("nodes", "nodes", "Show the nodes that were found unfit before: check nodes."),
     "convert": CommandEntry("convert", "convert", "Print the submit line of a batch script."),
-    "init": CommandEntry("init", "init", "Write a first clusterrun.toml from what the site offers."),
+    "init": CommandEntry("init", "init", "Write a first clusterrun.toml for this site."),
     "gpus": CommandEntry("free_gpus", "gpus", "Show the free GPUs, and the next that become free."),
-    "rehearse": CommandEntry(
-        "rehearse", "rehearse", "Prove on this machine that a script resumes after each fault."
-    ),
+    "rehearse": CommandEntry("rehearse", "rehearse", "Test whether a script resumes after each fault."),
     "plan": CommandEntry("queue_forecast", "plan", "Show when a run of some size is expected to start."),
     "bench": CommandEntry("bench", "bench", "Measure how a script scales, or estimate it."),
-    "forward": CommandEntry("forward", "forward", "Bring a port of a run's node to your own machine."),
-    "clean": CommandEntry("clean", "clean", "Remove old runs and show how much all runs hold."),
+    "forward": CommandEntry("forward", "forward", "Open a port of a run's node on your own machine."),
+    "clean": CommandEntry("clean", "clean", "Remove old runs."),
     "config": CommandEntry("config", "config", "Show the configuration and where it comes from."),
     "help": CommandEntry("help", "show", "Show a page of the documentation."),
     "completion": CommandEntry("completion", "completion", "Print the completion script for a shell."),

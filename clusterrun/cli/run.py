@@ -43,9 +43,9 @@ ALWAYS = ("follow", "wait")
 def run(command: tuple[str, ...], dry_run: bool, profile: str | None, **submission: Any) -> int:
     """Start COMMAND on the nodes of the allocation that this shell is in, and show what its ranks print.
 
-    Inside salloc, an interactive job, or a terminal in a job: nothing is queued, Ctrl-C ends the run and
-    leaves the allocation, and the exit code is that of the run. Without --nodes and --gpus it takes what
-    the allocation has.
+    Use it inside salloc, an interactive job, or a terminal in a job. Nothing is queued. Ctrl-C ends the run
+    and keeps the allocation. The exit code is that of the run. The default is all nodes and GPUs of the
+    allocation.
 
     \b
     Examples:

@@ -37,8 +37,8 @@ def status(
 ) -> int:
     """Show the live and the newest runs, or one RUN in detail.
 
-    A filter looks at all runs. Slurm is asked once for all of them, and its answer serves the
-    next commands too.
+    A filter searches all runs; several filters are combined. `clusterrun status RUN` shows why a run waits
+    or has failed, and the command that submits it again.
 
     \b
     Examples:

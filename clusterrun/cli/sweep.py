@@ -156,9 +156,9 @@ def begin(
 ) -> int:
     """Run COMMAND once for every point; {name} in it, or in a value of --env, stands for a value.
 
-    Each point is a run of its own, called NAME.0, NAME.1, …, with all that a run has. On Slurm they
-    are queued as an array; on this machine this command starts them, one as another ends. The word
-    `start` may be left out. status, logs, wait and cancel take the sweep's name.
+    Each point is a run: NAME.0, NAME.1, …. Slurm queues them as an array; without Slurm this command starts
+    each when processors are free. The word `start` is optional. status, logs, wait and cancel take the
+    sweep's name.
 
     \b
     Examples:

@@ -106,7 +106,6 @@ TOP = View(
 def top(run: str, interval: float, once: bool, ranks: bool | None, node: str, as_json: bool) -> None:
     """Show what RUN uses of its nodes, ranks and GPUs, until it ends or you type q.
 
-    While somebody looks each node takes a sample every interval; otherwise one light one each 10 s.
     RUN may be the number of any running Slurm job of yours.
 
     \b

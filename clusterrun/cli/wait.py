@@ -37,8 +37,8 @@ MANY = 3
 def wait(names: tuple[str, ...], as_json: bool, urls: tuple[str, ...]) -> int:
     """Wait until every RUN has ended; exit 0 if all ended well, else 1 (3: its nodes were unfit).
 
-    A run that can never start, as Slurm says, is not waited for: exit 1, with the reason. Ctrl-C
-    stops only the waiting.
+    If Slurm reports that a run can never start, the exit code is 1 and the reason is shown. Ctrl-C stops
+    only the waiting.
 
     \b
     Examples:
