@@ -16,6 +16,17 @@ _FINDER = "<frozen importlib"
 STEP_REMEDY = "the run holds the resources of its job: start that srun with --overlap, or submit its command"
 WAIT_REMEDY = "what does that line wait for: a file, a lock, another process, the network?"
 
+# Beginnings of the names of kernel functions, and what a thread that sleeps in one waits for.
+_KERNEL_WAITS = {
+    "pipe_write": "to write into a pipe that nobody empties",
+    "pipe_read": "for data from a pipe",
+    "wait_for_partner": "for the other end of a FIFO",
+    "inet_csk_accept": "for a connection from another process",
+    "sk_stream_wait_memory": "for a peer to read what it sends",
+    "do_wait": "for the end of a process that it started",
+    "hrtimer_nanosleep": "in a sleep",
+}
+
 
 @frozen
 class Reason:
@@ -97,7 +108,9 @@ def _of_user_code(rank: RankSnapshot) -> Reason:
         if child.name == "srun":
             remedy = f"{STEP_REMEDY}; or does its program not end?"
         return Reason(f"it waits in user code{where}, for {program}", remedy)
-    return Reason(f"it waits in user code{where}{_others(rank)}", WAIT_REMEDY)
+    sleeps_in = process.waits_in.removeprefix("anon_")
+    waits = next((f", {what}" for name, what in _KERNEL_WAITS.items() if sleeps_in.startswith(name)), "")
+    return Reason(f"it waits in user code{where}{waits}{_others(rank)}", WAIT_REMEDY)
 
 
 def _of_import(rank: RankSnapshot) -> Reason:

@@ -87,6 +87,19 @@ def test_the_rank_outside_of_the_collective_is_named_with_its_line_and_certainty
     )
 
 
+@pytest.mark.parametrize(
+    ("waits_in", "what"),
+    [
+        ("anon_pipe_write", ", to write into a pipe that nobody empties"),
+        ("wait_for_partner", ", for the other end of a FIFO"),
+        ("futex_do_wait", ""),
+    ],
+)
+def test_the_kernel_says_what_a_rank_waits_for(waits_in: str, what: str) -> None:
+    diagnosis = verdict(*map(sampled, range(3)), sampled(3, stack=LOOP, waits_in=waits_in))
+    assert diagnosis.culprits[0].why == f"it waits in user code at train.py:33 (work){what}"
+
+
 def test_a_rank_that_is_not_late_for_long_may_yet_come() -> None:
     judgement = diagnose_looks(
         looks(sampled(0, idle=3.0, size=2), sampled(1, stack=LOOP, size=2)), (), JobHistory()
