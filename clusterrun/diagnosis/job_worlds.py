@@ -64,19 +64,23 @@ class JobHistory:
         self._outside: dict[frozenset[tuple[str, int]], tuple[tuple[float, tuple[int, ...]], ...]] = {}
 
     def with_movement(self, rank: RankSnapshot) -> RankSnapshot:
-        """Return ``rank`` as moved if it has left the collective in which an earlier look saw it.
+        """Return ``rank`` as moved if it has left the collective in which the look before saw it.
 
         The main thread of a rank sleeps in such a call, and at most a look wakes it. Some libraries poll.
         """
         process, key = rank.process, (rank.node, rank.process.pid)
+        doing = rank.location.doing
         clock, switches = self._looks.pop(key, (rank.clock, process.switches))
-        if rank.location.doing is not Doing.COLLECTIVE or process.switches < 0 or process.idle < 0:
+        if process.switches < 0 or process.idle < 0:
             return rank
-        self._looks[key] = (rank.clock, process.switches)
         seconds, more = rank.clock - clock, process.switches - switches
-        if process.busy > BUSY or more > POLLS * max(1.0, seconds):
-            return rank
-        return replace(rank, moved=rank.moved or (more > 0 and process.idle < seconds - SLACK))
+        has_left = more > 0 and process.idle < seconds - SLACK
+        if doing is Doing.COLLECTIVE:
+            self._looks[key] = (rank.clock, process.switches)
+            has_left = has_left and process.busy <= BUSY and more <= POLLS * max(1.0, seconds)
+        else:
+            has_left = has_left and doing in (Doing.USER, Doing.DATA) and not rank.problem
+        return replace(rank, moved=rank.moved or has_left)
 
     def outside(self, ranks: Sequence[RankSnapshot]) -> tuple[tuple[float, tuple[int, ...]], ...]:
         """Return the clock of each look at a world in which ranks waited for others, and those others."""

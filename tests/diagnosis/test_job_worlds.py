@@ -191,6 +191,17 @@ def test_ranks_that_began_another_call_since_the_last_look_move() -> None:
     assert judgement.diagnosis.message == "the ranks are making progress"
 
 
+def test_a_rank_that_is_found_outside_of_the_collective_of_the_look_before_has_moved() -> None:
+    """Each look finds the other rank in the collective."""
+    history = JobHistory()
+    for number, expected in enumerate(("may yet come", "making progress", "making progress")):
+        counts = {"idle": 0.1, "switches": 40 * number}
+        stacks = [LOOP if rank == number % 2 else ALL_REDUCE for rank in range(2)]
+        ranks = [sampled(rank, stack=stack, size=2, **counts) for rank, stack in enumerate(stacks)]
+        late = [replace(rank, snapshot=replace(rank.snapshot, clock=NOW + 6 * number)) for rank in ranks]
+        assert diagnose_looks(looks(*late), (), history).diagnosis.message.endswith(expected)
+
+
 def test_ranks_that_are_twice_found_in_one_line_and_run_between_are_looked_at_again() -> None:
     ranks = [sampled(rank, stack=LOOP, idle=0.0) for rank in range(4)]
     history = JobHistory()
