@@ -17,7 +17,8 @@ Laws
 10. Restarts are charged to a budget that is counted from the record of all attempts. The budget is full
     again if an attempt got further than all before it.
 11. Time in which this process was suspended does not count: no node was silent in it, no limit came
-    nearer. The nodes keep their leases, so a longer time in this process is always safe.
+    nearer. The nodes keep their leases, so a longer time in this process is always safe. The same holds for
+    the time in which the scheduler halted the job without this process (``scancel -s STOP``).
 """
 
 from __future__ import annotations
@@ -32,6 +33,7 @@ from clusterrun.coordinator.lifecycle import Collaborators, Lifecycle, RunStage
 from clusterrun.coordinator.membership import Member, Membership
 from clusterrun.coordinator.run_part import Shared
 from clusterrun.coordinator.run_state import Notifications, RunStateKeeper
+from clusterrun.coordinator.termination import ANSWER_SECONDS
 from clusterrun.model import contract
 from clusterrun.model.frozen import Any
 from clusterrun.model.orders import Orders
@@ -66,6 +68,8 @@ class Coordinator:
         self._finished = self._began = False
         self._standstills = 0.0
         self._sweep_at: float | None = None
+        # When the scheduler was asked whether it halted the job, because all nodes are silent.
+        self._all_silent_at: float | None = None
         self._signalled: dict[int, str] = {}
         self._is_batch_job = bool(orders.launch) and not orders.in_allocation
         self._membership = Membership(orders.allocated, timeouts, collaborators.names)
@@ -123,6 +127,10 @@ class Coordinator:
         timeouts, checked = self._membership.timeouts, self._lifecycle.formation.examines
         limit = timeouts.lease if checked else timeouts.lost
         silent = self._membership.silent(now, limit, timeouts.lease)
+        if len(silent) < len(self._membership.by_link):
+            self._all_silent_at = None
+        elif silent and self._may_be_halted(now):
+            return
         host, cut_off = self._state_keeper.state.host, ""
         if silent and self._membership.hears_none(now, host):
             cut_off = f"; nor of any other node: {host} may itself be cut off"
@@ -132,6 +140,13 @@ class Coordinator:
             self._actions.append(DropLink(member.link))
             member.silent = True
             self._lose(now, member, why)
+
+    def _may_be_halted(self, now: Now) -> bool:
+        """Return whether all nodes may be silent because the scheduler halted the job. Ask it, once."""
+        if self._all_silent_at is None:
+            self._all_silent_at = now.steady
+            return self._lifecycle.termination.ask_if_halted()
+        return now.steady < self._all_silent_at + ANSWER_SECONDS
 
     # --- agents ---
 
@@ -243,6 +258,11 @@ class Coordinator:
     def on_job_answer(self, now: Now, event: events.JobTold) -> None:
         lifecycle = self._lifecycle
         lifecycle.heed(now, lifecycle.termination.on_job_answer(now, event, lifecycle.live))
+        if event.halted and self._all_silent_at is not None:
+            heard = max((member.heard for member in self._membership.by_link.values()), default=now.steady)
+            self._standstills += now.steady - heard
+            self._all_silent_at = None
+            lifecycle.termination.look_again(now)
         self._part_with_signalled(now)
 
     def _part_with_signalled(self, now: Now) -> None:

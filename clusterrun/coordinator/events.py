@@ -100,6 +100,7 @@ class JobTold(Event):
     why: str
     end_at: float | None = None  # when the scheduler ends the job (wall clock, seconds); None: unknown
     requeued: bool = False  # the scheduler queues the job again by itself
+    halted: bool = False  # the scheduler suspended the job, or stopped it by a signal
 
 
 @frozen

@@ -49,7 +49,7 @@ def answer(job: SlurmJob, lines: tuple[str, ...]) -> JobTold:
     if was_preempted or state.full == "PREEMPTED":
         return JobTold(PREEMPTION, _end(job, start, end) if state.full in job_states.HOLDS_NODES else None)
     if state.full in job_states.HOLDS_NODES:
-        return JobTold("", _end(job, start, end))
+        return JobTold("", _end(job, start, end), halted=state.full in job_states.HALTED)
     if state.state is State.UNKNOWN:
         return JobTold(UNKNOWN)
     return JobTold(CANCELLED)

@@ -174,6 +174,12 @@ class Termination(RunPart):
         self._unanswered += 1
         self._actions.append(AskJob())
 
+    def ask_if_halted(self) -> bool:
+        """Ask the scheduler for the job's state. Return False if there is no scheduler."""
+        if self._job_id:
+            self._ask()
+        return bool(self._job_id)
+
     def look_again(self, now: Now) -> None:
         if self._job_id and self._ask_at is not None:
             self._ask_at = min(self._ask_at, now.steady + FIRST_LOOK_SECONDS)

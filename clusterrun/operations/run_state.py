@@ -171,7 +171,10 @@ def _slurm(evidence: RunEvidence) -> _Verdict:
 
 def halted(row: JobRow) -> str:
     """Return why a job that the scheduler has stopped is silent, and the command that lets it continue."""
-    return f"{job_states.read(row.word).meaning}: scontrol resume {row.job_id}, or ask the site's staff"
+    meaning = job_states.read(row.word).meaning
+    if row.word == "STOPPED":
+        return f"{meaning}: scancel -s CONT {row.job_id}"
+    return f"{meaning}: scontrol resume {row.job_id}, or ask the site's staff"
 
 
 def _why_queued(row: JobRow, state: RunState | None, now: float) -> str:

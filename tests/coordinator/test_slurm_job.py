@@ -39,7 +39,8 @@ def test_why_and_when_a_job_is_ended(line: str, means: JobTold) -> None:
     "state", ["CONFIGURING", "RESIZING", "SIGNALING", "STAGE_OUT", "STOPPED", "SUSPENDED"]
 )
 def test_a_job_that_has_its_nodes_is_not_being_ended(state: str) -> None:
-    assert told(f"{state}|None|1795184835|1795188435|0|N/A|") == JobTold("", 1795188435.0)
+    means = JobTold("", 1795188435.0, halted=state in ("STOPPED", "SUSPENDED"))
+    assert told(f"{state}|None|1795184835|1795188435|0|N/A|") == means
 
 
 def test_one_restart_more_is_counted_from_those_before_this_job_began() -> None:

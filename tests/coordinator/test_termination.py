@@ -51,7 +51,7 @@ from clusterrun.protocol.messages import (
     SignalTaken,
     StopRanks,
 )
-from clusterrun.runtime.machine_events import Note, Now, SignalCame
+from clusterrun.runtime.machine_events import Note, Now, SignalCame, Tick
 from tests.coordinator.tapes import ORDERS, WALL, Tape, join, train
 
 ARGV = ("sbatch", "{dependency}", "script.sh")
@@ -611,3 +611,25 @@ def test_a_signal_to_one_agent_of_a_job_that_is_being_ended_means_what_the_sched
         tape.at(53.0)
         over(tape, 54.0, -15)
         assert tape.saved.state is state
+
+
+@pytest.mark.parametrize("is_halted", [True, False])
+def test_nodes_that_are_all_silent_are_lost_unless_slurm_stopped_the_job(is_halted: bool) -> None:
+    tape = training(Survival())
+
+    def silence(begin: float, end: float) -> list[Any]:
+        """Return the actions of half-second ticks. The scheduler answers at once."""
+        actions: list[Any] = []
+        for half in range(int(begin * 2), int(end * 2)):
+            acted = tape.at(half / 2, Tick())
+            if AskJob() in acted:
+                tape.at(half / 2, JobTold("", WALL + 1000.0, halted=is_halted))
+            actions += acted
+        return actions
+
+    acted = silence(5.0, 60.0)
+    assert acted.count(AskJob()) == (4 if is_halted else 1)
+    assert (DropLink(0) in acted, DropLink(1) in acted) == (not is_halted, not is_halted)
+    if is_halted:
+        tape.at(60.0, MessageCame(0, Beat(1)), MessageCame(1, Beat(1)))
+        assert DropLink(0) not in silence(60.5, 71.0)

@@ -255,6 +255,7 @@ def test_a_status_holds_all_that_is_known_of_an_ended_run() -> None:
             "suspended by Slurm: it keeps its nodes, and continues when it is resumed:"
             " scontrol resume 41, or",
         ),
+        ({"row": row("STOPPED", start=NOW - 900), "state": state(**OLD)}, "is resumed: scancel -s CONT 41"),
         ({"answered": False, "state": state(**OLD)}, "the run's last heartbeat is 6 min 40 s old"),
         ({"row": row("CANCELLED"), "cancel_asked": True}, "by clusterrun cancel, before it started"),
         ({"answered": False, "row": row("PENDING"), "asked_at": NOW - 60}, "1 min ago it reported PENDING"),
