@@ -50,6 +50,7 @@ _NODE_FAILURE = re.compile(r"srun: error: Node failure on (\S+)")
 _NO_STEP = re.compile(
     r"^srun: (?:error|fatal): (Unable to (?:create step|confirm allocation|allocate resources).*|Invalid .*)"
 )
+_NO_LAUNCH = re.compile(r"^srun: error: Task launch for \S+ failed on node ([^\s:]+): (.*)")
 _EXECVE = re.compile(r"slurmstepd\S*: error: execve\(\): (.*)")
 _CONTAINER = re.compile(r"slurmstepd\S*: error: pyxis: (.*)")
 # apptainer and singularity fill the level of a message up to nine characters.
@@ -133,6 +134,9 @@ class EndLines:
             return EndLine(EndKind.MEMORY, "Slurm killed a process because memory ran out", line)
         if match := _NODE_FAILURE.search(text):
             return EndLine(EndKind.NODE, f"node {match[1]} failed", line, node=match[1])
+        if match := _NO_LAUNCH.match(line):
+            words = f"node {match[1]} could not start its tasks: {match[2]}"
+            return EndLine(EndKind.NODE, words, line, node=match[1])
         if match := _NO_STEP.match(line):
             return EndLine(EndKind.START, f"srun could not start the ranks: {match[1]}", line)
         if match := _EXECVE.search(text):

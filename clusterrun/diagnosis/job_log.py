@@ -426,25 +426,17 @@ class JobLog:
 
     def _of_timeouts(self, errors: Sequence[LogError]) -> Diagnosis:
         """Return the diagnosis of collectives that timed out, by the rules for runs that have ended."""
-        ranks = [log_error.rank for log_error in errors if log_error.rank >= 0]
+        last_lines = {process.rank: process.last_line for process in self._processes.values()}
+        last_lines = {**self._splitter.early, **last_lines}
+        ranks = [*last_lines, *(log_error.rank for log_error in errors)]
         nodes = tuple(self._nodes.get(rank, "") for rank in range(max(ranks, default=-1) + 1))
         printed = tuple(log_error.error for log_error in errors if log_error.rank >= 0)
         if not printed:
             printed = tuple(replace(log_error.error, rank=0) for log_error in errors)
         diagnosis = decide_end(Remains(State.FAILED, "", None, printed, nodes))
         evidence = (*diagnosis.evidence, *(log_error.error.text for log_error in errors[:1]))
-        with_error = {log_error.rank for log_error in errors}
-        last_lines = {process.rank: process.last_line for process in self._processes.values()}
-        last_lines = {**self._splitter.early, **last_lines}
-        silent = {rank: line for rank, line in last_lines.items() if rank >= 0 and rank not in with_error}
-        if not diagnosis.culprits and 0 < len(silent) < len(with_error):
-            who = ranks_in_words(sorted(silent))
-            sentence = f"{who} printed no error, and the others waited or lost a peer: how did it end?"
-            culprits = tuple(
-                Culprit(rank, self._nodes.get(rank, ""), f"its last line: {silent[rank][:300]}")
-                for rank in sorted(silent)[:MOST_CULPRITS]
-            )
-            diagnosis = replace(diagnosis, message=sentence, culprits=culprits)
+        silent = [culprit.rank for culprit in diagnosis.culprits if last_lines.get(culprit.rank)]
+        evidence += tuple(f"last line of rank {rank}: {last_lines[rank][:300]}" for rank in silent)
         remedy = diagnosis.remedy
         for pattern, replacement in _FOREIGN:
             remedy = pattern.sub(replacement, remedy)
@@ -598,6 +590,6 @@ def _without_aftermath(own: Sequence[LogError], ends: Sequence[EndLine]) -> list
 def _was_killed(errors: Sequence[LogError]) -> bool:
     """Return whether all errors tell of a process that was killed."""
     return all(
-        re.search(r"is killed by signal: Killed|exited unexpectedly", log_error.error.text)
+        re.search(r"killed by signal: Killed|exited unexpectedly|\bSIGKILL\b", log_error.error.text)
         for log_error in errors
     )

@@ -302,7 +302,8 @@ ROWS: tuple[KnownError, ...] = (
     ),
     KnownError(
         r"client socket has timed out|timed out after \d+ms while waiting|connect\(\) timed out"
-        r"|TCP client failed to connect|Timed out after \d+ seconds waiting for clients",
+        r"|TCP client failed to connect|Rendezvous(?:Timeout|Connection)Error"
+        r"|Timed out after \d+ seconds waiting for clients",
         "ranks did not meet: a rank did not start or is late, or rank 0 cannot be reached",
         "see which rank printed nothing (clusterrun logs --tail 5); clusterrun check tests the way to rank 0",
         Verdict.NEVER_ARRIVED,
@@ -361,6 +362,11 @@ ROWS: tuple[KnownError, ...] = (
         r"Too many open files|Errno 24|received 0 items of ancdata",
         "the limit on open files is reached, often by data-loader workers",
         'ulimit -n in --setup, fewer workers, or torch.multiprocessing.set_sharing_strategy("file_system")',
+    ),
+    KnownError(
+        r"unable to lock file",
+        "HDF5 could not lock the file: the file system forbids it, or another process writes the file",
+        "--env HDF5_USE_FILE_LOCKING=FALSE if no process writes it",
     ),
     KnownError(
         r"Resource temporarily unavailable|can't start new thread|fork: retry",

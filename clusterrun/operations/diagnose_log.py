@@ -8,6 +8,7 @@ import re
 import stat
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import suppress
 from typing import BinaryIO
 
 from clusterrun.diagnosis.job_log import JobLog, LogError
@@ -114,6 +115,7 @@ def diagnose_ended_job(context: Context, job: ForeignJob, tell: Tell = quiet) ->
     """
     names = context.client().output_files(job)
     paths = [path for name in names for path in ([name] if os.path.isfile(name) else sorted(glob.glob(name)))]
+    paths += _files_of_steps(paths, job)
     log, files, read_notes = _read_all(list(dict.fromkeys(paths)), context.clock.monotonic, tell)
     if not files:
         error = not_a_run(context, job)
@@ -127,6 +129,17 @@ def diagnose_ended_job(context: Context, job: ForeignJob, tell: Tell = quiet) ->
     notes = [f"Slurm's state of job {job.job_id} is {job.word}; read: {read}"]
     notes += read_notes
     return replace(diagnosis, evidence=tuple(dict.fromkeys((*diagnosis.evidence, *notes))))
+
+
+def _files_of_steps(paths: Sequence[str], job: ForeignJob) -> list[str]:
+    """Return the files beside a job's output that its steps wrote. Its number is in their names."""
+    number = re.compile(rf"(?<!\d)(?:{re.escape(job.number or job.job_id)}|{re.escape(job.job_id)})(?!\d)")
+    files: list[str] = []
+    for folder in dict.fromkeys(map(os.path.dirname, paths)):
+        with suppress(OSError):
+            names = sorted(name for name in os.listdir(folder) if number.search(name))
+            files += [os.path.join(folder, name) for name in names if name.endswith(_LOG_NAMES)]
+    return [path for path in files[:MOST_FILES] if os.path.isfile(path)]
 
 
 def _read_all(

@@ -140,6 +140,13 @@ def _read(text: str, read_file: Callable[[str], str], arguments: tuple[str, ...]
             f"the script starts several programs as one job{where}",
             "clusterrun starts one program in all ranks: let it choose its part by RANK, or submit each part",
         )
+    for statement in source.statements:
+        if re.search(r"\bray start\b", statement.text):
+            raise BadInput(
+                f"the script starts a cluster of Ray (line {statement.line}), and one program that uses it",
+                "clusterrun starts one program in all ranks: keep sbatch for it; "
+                "clusterrun diagnose JOB and top JOB read such a job",
+            )
     return _Script(directives, array, reading, launch, translate(directives, launch))
 
 

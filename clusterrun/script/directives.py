@@ -145,6 +145,13 @@ def translate(directives: Sequence[Directive], launch: LaunchCommand) -> Transla
             refused.append((directive, reason))
         elif name == "nodes" and nodes < allocated:
             refused.append((directive, f"the command runs on {nodes} of them"))
+        elif name == "gpus" and "-" in values.get("nodes", ""):
+            refused.append(
+                (
+                    directive,
+                    f"it counts all GPUs of {values['nodes']} nodes: the line asks for {gpus} on each",
+                )
+            )
         elif shares_gpus and name in _GPUS:
             refused.append(
                 (directive, f"the command has {started} ranks on a node: one GPU each is in the line")

@@ -51,7 +51,8 @@ _PLACEHOLDER = re.compile(r"\{([A-Za-z_]\w*)\}", re.ASCII)
 _POSITIONAL = re.compile(r"\$(?:\{?[1-9@*]|#)(?![^\n]*'[^']*$)|\bgetopts ")
 # ``${NAME:=default}`` sets a variable.
 _DEFAULTED = re.compile(r"\$\{([A-Za-z_]\w*):?=", re.ASCII)
-_READ = re.compile(r"\$\{?([A-Za-z_]\w*)", re.ASCII)
+_READ = re.compile(r"\$\{?[#!]?([A-Za-z_]\w*)", re.ASCII)
+_SETS_ARRAY = re.compile(r"=\(|\b(?:mapfile|readarray)\b")
 # The name of the variable for a word of the command that the script evaluates once, before its number.
 _ARGUMENT = "ARGUMENT_"
 _VARIES = re.compile(r"\$\((?!\()|`|\$\{?RANDOM\b|\$\$")
@@ -338,6 +339,8 @@ def _block_reading(candidate: _Candidate, inner: Reading) -> Reading:
         outcome, reason = PartOutcome.OPTION, _RUNS_AT_ONCE if inner.in_background else _RUNS_OF_A_LOOP
     elif _is_of_every_node(candidate, placeholder):
         outcome, reason = PartOutcome.NEEDLESS, "clusterrun starts the ranks of every node"
+    elif _LOOP.match(statement.text) and re.search(r"&&\s*(?:break|exit)\b", statement.text):
+        reason = "it repeats a run that failed: --max-restarts N does so"
     elif statement.kind in ("compound_statement", "subshell"):
         reason = ""
     elif statement.kind in ("redirected_statement", "pipeline") and not _LOOP.match(statement.text):
@@ -473,7 +476,7 @@ def _command(
     arrays = [
         statement.text
         for statement in scope.source.statements
-        if "=(" in statement.text and statement.sets & reads
+        if _SETS_ARRAY.search(statement.text) and statement.sets & reads
     ]
     code = "\n".join((*arrays, f"exec {text}"))
     arguments = ("bash", *scope.arguments) if scope.arguments and _POSITIONAL.search(code) else ()
@@ -643,6 +646,10 @@ def _facts(scope: _Scope, statement: Statement, needed: set[str], read_by_setup:
 def _is_helper(launch: LaunchCommand) -> bool:
     """Return whether a launcher starts no program that trains."""
     command = launch.command
+    if text := inline_text(command):
+        statements = ShellSource(text).statements
+        names = {inner.names[0] for statement in statements for inner in statement.commands if inner.names}
+        return names <= {*_HELPERS, *_PREPARES, "chmod", "ln", "mv", "find"}
     return not command or os.path.basename(command[0]) in _HELPERS or is_image_command(command)
 
 

@@ -182,8 +182,8 @@ class ShellSource:
                 continue
             inner = list(_below(node))
             behind = node.next_sibling
-            document = self._document(node)
-            sets = frozenset((*self._names(inner, sets=True), *(document[:1] if document else ())))
+            read = (self._text(word) for part in inner for word in _read_words(self, part))
+            sets = frozenset((*self._names(inner, sets=True), *filter(str.isidentifier, read)))
             before = self.constants
             if node.type in _WITH_BODIES:
                 # A loop may run again after it has set these.
@@ -528,8 +528,8 @@ def _reads(value: Constant, names: frozenset[str]) -> bool:
 
 
 def _read_words(source: ShellSource, node: tree_sitter.Node) -> Iterator[tree_sitter.Node]:
-    """Yield the words of a ``read``, which sets the variables that they name."""
-    if node.type == "command" and source._text(node).startswith("read"):
+    """Yield the words of a ``read`` or ``mapfile``, which sets the variables that they name."""
+    if node.type == "command" and source._text(node).startswith(("read", "mapfile")):
         yield from node.named_children[1:]
 
 

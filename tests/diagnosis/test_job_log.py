@@ -423,7 +423,7 @@ EXPECTED = {
     ),
     "mpi-abort-rank": Answer("-", (0,), ("cannot reshape",), "emulator.py:155", (), False),
     "damaged-memory": Answer("-", (6,), ("invalid pointer", "PYTHONFAULTHANDLER"), "", ("c2-14",), False),
-    "gloo-one-rank-left-early": Answer("-", (3,), ("its last line: bye",), "", (), False),
+    "gloo-one-rank-left-early": Answer("-", (3,), ("last line of rank 3: bye",), "", (), False),
     "heartbeat-monitor-abort": Answer(
         "-", (2,), ("Heartbeat monitor",), "ckpt_utils.py:44", ("mango3",), False
     ),
@@ -434,6 +434,29 @@ EXPECTED = {
     "loguru-annotated": Answer("-", (1,), ("JSONDecodeError",), "coco.py:31", ("tesla05",), False),
     "remote-traceback-of-map": Answer("-", (0,), ("KeyError: 'summary'",), "prep.py:22", (), False),
     "cancelled-under-torchrun": Answer("-", (), ("scancel",), "", (), False),
+    "mmengine-old-launcher": Answer("-", (), ("cannot reshape array of size 4",), "dota.py:212", (), False),
+    "illegal-access-in-watchdog": Answer("-", (6,), ("illegal memory access",), "", ("ga30-2",), False),
+    "fairseq-recovered-then-nan": Answer(
+        "-", (1,), ("FloatingPointError",), "dynamic_loss_scaler.py:61", ("clu-11",), False
+    ),
+    "dali-image-format": Answer(
+        "-", (3,), ("Critical error in pipeline",), "main.py:188", ("nid03311",), False
+    ),
+    "webdataset-cut-shard": Answer(
+        "-", (21,), ("unexpected end of data",), "train.py:96", ("andes14",), False
+    ),
+    "hdf5-lock": Answer(
+        "-", (2,), ("unable to lock file", "HDF5_USE_FILE_LOCKING"), "cubes.py:19", ("lv-gpu-2",), False
+    ),
+    "disk-full-two-errors": Answer(
+        "-", (0,), ("No space left", "disk is full"), "io_utils.py:18", ("h8-03",), False
+    ),
+    "rendezvous-never-complete": Answer("-", (0,), ("RendezvousTimeoutError", "did not meet"), "", (), False),
+    "node-starts-no-task": Answer(
+        "ai4d-iasc/trixie#58", (), ("Job credential expired", "--exclude"), "", ("cn131",), False
+    ),
+    "mp-spawn-out-of-memory": Answer("-", (), ("memory ran out", "--mem"), "", (), False),
+    "fabric-not-ready": Answer("-", (0,), ("Error 802", "fabricmanager"), "ppo.py:12", ("hgx-9",), False),
 }
 
 

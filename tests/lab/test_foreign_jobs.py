@@ -96,3 +96,14 @@ def test_a_job_that_clusterrun_did_not_start_is_diagnosed_shown_and_entered(on_s
         ]
     finally:
         on_slurm.lab.exec(["scancel", job])
+
+
+def test_a_job_that_has_ended_is_diagnosed_by_the_files_of_its_steps(on_slurm: Site) -> None:
+    code = 'import os; assert os.environ["SLURM_PROCID"] == "0", "only one"'
+    script = f"srun --output=step-%j-%t.txt {sys.executable} -c '{code}'"
+    options = ("--parsable", "--wait", "--nodes=2", "--ntasks-per-node=1", "--output=batch-%j.txt")
+    job = on_slurm.lab.exec(["sbatch", *options, "--wrap", script], cwd=str(on_slurm.project)).out.strip()
+    result = on_slurm.run("diagnose", "--json", job)
+    diagnosis = json.loads(result.out)
+    assert [culprit["rank"] for culprit in diagnosis["culprits"]] == [1], result.err
+    assert "AssertionError: only one" in diagnosis["culprits"][0]["why"]

@@ -175,6 +175,7 @@ def test_a_script_that_the_command_starts_is_read_too() -> None:
         ("deepspeed --include a:0 t.py", "--include a:0"),
         ("srun --bcast=x python t.py", "--bcast=x"),
         ("yes | srun python t.py", "yes"),
+        ("#SBATCH -N 1-2 --gpus=8\nsrun python t.py", "#SBATCH --gpus=8"),
         ("srun --bcast=x bash -c 'torchrun --nproc 2 t.py'", "--bcast=x"),
         ("srun python t.py <<E\n1\nE", "<<E"),
         ("sbatch next.sh\nsrun python t.py", "sbatch next.sh"),
@@ -191,6 +192,14 @@ def test_a_script_of_another_language_is_the_command() -> None:
     assert typed(conversion) == "submit --gpus 2 /home/josh/env/bin/python job.py"
     assert [part.text for part in conversion.untranslated] == ["#SBATCH --uid=7"]
     assert typed(convert("#!/usr/bin/env -S perl -w\nprint 1;\n")) == "submit perl SCRIPT"
+
+
+def test_a_loop_that_repeats_a_failed_run_and_a_cluster_of_ray_are_named() -> None:
+    parts = converted("for i in 1 2; do srun python t.py && break; done").untranslated
+    assert any("--max-restarts" in part.reason for part in parts)
+    with pytest.raises(BadInput) as caught:
+        converted("srun -n1 ray start --head --block &\nsleep 9\npython t.py")
+    assert "cluster of Ray (line 2)" in str(caught.value)
 
 
 def test_a_script_of_a_shell_that_is_not_read_is_refused_with_its_options() -> None:
@@ -253,6 +262,16 @@ def test_the_rows_of_the_page_say_what_convert_prints(launcher: str) -> None:
         (
             "#SBATCH -N2\nsrun enroot import i\nsrun enroot start c ./p\nsrun enroot remove c",
             "--nodes 2 --setup 'srun enroot import i || :' enroot start c ./p",
+        ),
+        (
+            'D=/x\nsrun -n2 bash -c "mkdir $D && tar -C $D -xf d"\nsrun -n2 python t.py',
+            "--ranks-per-node 2 --setup 'export D=/x' "
+            "--setup 'srun -n2 bash -c \"mkdir $D && tar -C $D -xf d\" || :' t.py",
+        ),
+        (
+            "mapfile -t H < <(f)\nsrun python t.py ${#H[@]}",
+            "--setup 'mapfile -t H < <(f) || :' --setup 'export H' "
+            "bash -c 'mapfile -t H < <(f)\nexec python t.py ${#H[@]}'",
         ),
         ("ulimit -n 9\nsrun python t.py", "--setup 'ulimit -n 9 || :' t.py"),
         ("O=$(cat <<E\n-x 1\nE\n)\nsrun python t.py $O", "t.py -x 1"),
