@@ -30,6 +30,7 @@ from clusterrun.script.shell_source import ShellSource
 _SEPARATE = ("hetjob", "packjob")
 # Options of a step that say something else than those of its job, which has more.
 _OF_JOB = ("time", "cpus-per-rank", "partition", "account", "mem")
+LOGIN = "for file in /etc/profile ~/.bash_profile; do [ ! -r $file ] || . $file; done || :"
 _VISIBLE = re.compile(r"\bCUDA_VISIBLE_DEVICES=(\S*)")
 _TASKS = ("nodes", "ntasks", "ntasks-per-node", "tasks-per-node")
 
@@ -87,6 +88,11 @@ def convert(
     if not set(SHELLS) & set(map(os.path.basename, interpreter)):
         return _of_other_language(text, [word for word in interpreter if word[:1] != "-"], path)
     script = _with_own_gpus(_read(text, read_file, arguments))
+    if any(word == "--login" or re.match(r"-[a-z]*l", word) for word in interpreter):
+        part = Part(1, shebang, PartOutcome.SETUP, "a login shell reads them")
+        reading = script.reading
+        reading = replace(reading, setup=(LOGIN, *reading.setup), parts=(part, *reading.parts))
+        script = replace(script, reading=reading)
     variables = _variables(script)
     options = (*_options(script, variables), *(("setup", line) for line in _setup(script, variables)))
     parts = sorted((*_directive_parts(script), *script.reading.parts), key=lambda part: part.line)

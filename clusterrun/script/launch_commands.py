@@ -255,7 +255,8 @@ def _launch(program: str, arguments: tuple[str, ...], reads_inline: bool) -> Lau
             untranslated.append(typed)
         elif role == launcher_options.NEEDLESS and program in _OF_CPUS:
             needless.append(typed)
-    remarks = [_LOCAL_RANK[program]] if program in _LOCAL_RANK else []
+    passes_rank = program in _LOCAL_RANK and not any(name.startswith("use") for _, name, _, _ in options)
+    remarks = [_LOCAL_RANK[program]] if passes_rank else []
     if program in ("mpirun", "mpiexec", "orterun", "horovodrun"):
         remarks.append("a program that calls MPI (mpi4py, Horovod) sees one process: let it read RANK")
     if is_cpu and max(numbers[launcher_options.TOTAL], numbers[launcher_options.PER_NODE]) > 1:

@@ -37,6 +37,8 @@ from clusterrun.script.statement_rules import ALLEXPORT, PRINTS, TASK_COUNTS, Fa
 _HELPERS = (*PRINTS, "mkdir", "cp", "rsync", "rm", "ls", "tar", "unzip", "touch", "sleep", "sbcast", "true")
 # Commands that prepare the shell. The run ends if one of them fails; others may fail, as in the script.
 _PREPARES = (*(set(SETUP_COMMANDS) - {"alias", "ulimit", "umask", "unset"}), *ACTIVATORS, "spack")
+_ERREXIT = re.compile(r"set\s(?:.*\s)?(?:-[a-z]*e|-o\s+errexit\b)")
+_PROFILE = re.compile(r"(?:bashrc|profile)$")
 # Commands of a script that are no program to run.
 _SHELL_COMMANDS = (
     *("set", "shopt", "trap", "exit", "wait", "kill", "eval", "read", "[", "[[", "test", "local", "return"),
@@ -544,6 +546,7 @@ def _read_before(
     parts: list[Part] = []
     requeues = False
     exported = [statement for statement in statements if _is_exported(statement, statements)]
+    ends_at_errors = any(_ERREXIT.match(statement.text) for statement in statements)
     for statement in reversed(statements):
         facts = _facts(scope, statement, needed, read_by_setup)
         facts = replace(facts, is_exported=statement in exported)
@@ -560,7 +563,7 @@ def _read_before(
             counts = ", ".join(sorted((statement.reads & TASK_COUNTS) - {*scope.source.constants}))
             reason = f"{counts} has another value: the job has one task per node" if counts else ""
             outcome = PartOutcome.SETUP
-            lines = _setup_lines(facts, sorted(statement.sets & needed))
+            lines = _setup_lines(facts, sorted(statement.sets & needed), ends_at_errors)
             needed |= statement.reads
             read_by_setup |= statement.reads
         parts.insert(0, Part(statement.line, statement.text, outcome, reason))
@@ -588,13 +591,21 @@ def _parts_of_handler(scope: _Scope, function: Statement) -> Iterator[Part]:
             yield Part(statement.line, statement.text, PartOutcome.UNTRANSLATED, reason)
 
 
-def _setup_lines(facts: Facts, read_variables: list[str]) -> list[str]:
-    """Return the setup lines of a statement. ``read_variables``: what it sets and a later line reads."""
+def _setup_lines(facts: Facts, read_variables: list[str], ends_at_errors: bool) -> list[str]:
+    """Return the setup lines of a statement.
+
+    ``read_variables``: what it sets and a later line reads. ``ends_at_errors``: whether the script has
+    ``set -e``. Without it a command may fail.
+    """
     statement = facts.statement
     text = _setup_text(statement)
     if statement.kind == "variable_assignment" or (facts.is_exported and facts.is_assignment):
         return [f"export {text}" if "=(" not in text else text]
-    if statement.kind in ("declaration_command", "function_definition") or facts.name in _PREPARES:
+    # The last command of such a file often fails, as in ``[ -f ~/.x ] && . ~/.x``.
+    reads_profile = statement.is_plain and facts.name in ("source", ".") and _PROFILE.search(facts.argument)
+    is_needed = facts.name in _PREPARES and not reads_profile
+    is_definition = statement.kind in ("declaration_command", "function_definition")
+    if is_definition or is_needed or (ends_at_errors and not read_variables):
         return [f"export{text[5:]}" if text.startswith("local ") else text]
     lines = [f"{{ {text}\n}} || :" if "\n" in text else f"{text} || :"]
     # The shell of a rank needs what a condition or a loop sets.
@@ -639,7 +650,7 @@ def _facts(scope: _Scope, statement: Statement, needed: set[str], read_by_setup:
         and any(is_launcher_text(constants[name]) for name in statement.sets & set(constants)),
         requeues=(names == ("trap",) or is_function) and "requeue" in text,
         launches=not is_function
-        and any(not (_is_helper(launch) or _is_one_task(launch)) for launch in launches if launch),
+        and any(not (_is_helper(launch) or _is_small(launch, constants)) for launch in launches if launch),
     )
 
 
@@ -655,6 +666,13 @@ def _is_helper(launch: LaunchCommand) -> bool:
 
 def _function_name(statement: Statement) -> str:
     return statement.text.split("(")[0].split()[-1]
+
+
+def _is_small(launch: LaunchCommand, constants: Mapping[str, Constant]) -> bool:
+    """Return whether srun starts one task, or one on each node and no launcher in it."""
+    per_node = str(launch.per_node or constants.get("SLURM_NTASKS_PER_NODE", ""))
+    is_one_per_node = launch.program == "srun" and not launch.rank_launcher and per_node == "1"
+    return _is_one_task(launch) or (is_one_per_node and not launch.total)
 
 
 def _is_one_task(launch: LaunchCommand) -> bool:

@@ -253,6 +253,8 @@ export T_MADE="$(cat made.txt)"
 srun --chdir=out python ../record.py $SLURM_NTASKS $SLURM_CPUS_PER_TASK
 """,
     "script": """#SBATCH -N 2 --ntasks-per-node=1
+srun bash -c 'touch staged.$SLURM_NODEID'
+export T_STAGED="$(ls -d staged.* | wc -l)"
 export MASTER_ADDR=$(scontrol show hostnames $SLURM_JOB_NODELIST | head -n 1)
 srun bash launch.sh base.yaml
 """,

@@ -10,7 +10,7 @@ import pytest
 
 from clusterrun.model.errors import BadInput
 from clusterrun.script.batch_scripts import Conversion, PartOutcome
-from clusterrun.script.conversion import convert
+from clusterrun.script.conversion import LOGIN, convert
 from clusterrun.script.directives import read_directives
 from clusterrun.script.shell_source import ShellSource
 
@@ -58,6 +58,16 @@ def test_what_is_not_translated_or_not_needed_has_a_reason(path: Path) -> None:
         ("export X='$HOME'\nsrun python t.py '$HOME'", """--setup 'export X='"'"'$HOME'"'"'' t.py '$HOME'"""),
         ("FOO=1 srun python t.py", "--env FOO=1 t.py"),
         ("python prepare.py\nsrun python t.py", "--setup 'python prepare.py || :' t.py"),
+        ("set -ex\npython prepare.py\nsrun python t.py", "--setup 'python prepare.py' t.py"),
+        (". ~/.bashrc\nsource a\nsrun python t.py", "--setup '. ~/.bashrc || :' --setup 'source a' t.py"),
+        (
+            "#SBATCH -N2\nsrun --ntasks-per-node=1 cp d /tmp\nsrun python t.py",
+            "--nodes 2 --setup 'srun --ntasks-per-node=1 cp d /tmp || :' t.py",
+        ),
+        (
+            "#SBATCH -N2\n#SBATCH --ntasks-per-node=1\nsrun ./stage a\nsrun python t.py",
+            "--nodes 2 --setup 'srun ./stage a || :' t.py",
+        ),
         ("cd src && srun python t.py", "--setup 'cd src' t.py"),
         ("srun python t.py < in.txt > out.txt 2>&1", "--input in.txt t.py"),
         ("#SBATCH --gres=gpu:2\npython t.py", "--gpus 2 --per-node t.py"),
@@ -145,6 +155,21 @@ def test_a_script_becomes_a_line(lines: str, line: str) -> None:
 )
 def test_an_array_or_a_loop_becomes_a_sweep(lines: str, line: str) -> None:
     assert typed(converted(lines)) == f"sweep {line}"
+
+
+def test_a_login_shell_reads_its_profiles() -> None:
+    conversion = convert("#!/bin/bash -l\n#SBATCH -N2\nsrun python t.py\n")
+    assert ("setup", LOGIN) in conversion.options and conversion.parts[0].line == 1
+    assert not dict(convert("#!/usr/bin/env bash\nsrun python t.py\n").options)
+
+
+def test_an_option_that_keeps_local_rank_out_of_the_arguments_is_understood() -> None:
+    launch = "python -m torch.distributed.launch {} --nproc_per_node 2 t.py"
+    remarks = [
+        [part.reason for part in converted(launch.format(option)).parts] for option in ("", "--use_env")
+    ]
+    assert any("--local-rank" in reason for reason in remarks[0])
+    assert not any("--local-rank" in reason for reason in remarks[1])
 
 
 def test_setup_lines_of_an_array_see_the_index_of_the_script() -> None:
