@@ -119,7 +119,8 @@ def _tell(context: Context, planned: CleanPlan, removed: Removed, dry_run: bool,
     if not planned.going:
         say("nothing to remove" + ("" if planned.not_removed else f": {fitting}"))
     elif dry_run:
-        say(f"would remove {_runs(len(planned.going))} ({_freed(planned.frees, planned.going)})")
+        total = f"{_runs(len(planned.going))} ({_freed(planned.frees, planned.going)})"
+        say(f"would remove {total} with all they hold, checkpoints too")
     else:
         say(f"removed {_runs(len(removed.runs))} ({_freed(removed.freed, removed.runs)})")
     for error in removed.failures:

@@ -294,7 +294,8 @@ def go_on(word: str) -> int:
 
     context = Context(tell=say)
     record = unqueued(_named(context, word), context, say)
-    return _queue_rest(context, record, "all its points are queued")
+    otherwise = "all its points were queued; a line of clusterrun status RUN starts one again"
+    return _queue_rest(context, record, otherwise)
 
 
 def _queue_rest(context: Context, record: SweepRecord, otherwise: str) -> int:

@@ -490,6 +490,9 @@ def _make_repository(snapshot: Snapshot, folder: str, copy: str) -> None:
             return
         objects = os.path.join(original, _git(original, "rev-parse", "--git-path", "objects").rstrip("\n"))
         write_whole(os.path.join(git, "objects", "info", "alternates"), f"{objects}\n")
+        shallow = os.path.join(original, _git(original, "rev-parse", "--git-path", "shallow").rstrip("\n"))
+        if os.path.exists(shallow):
+            shutil.copyfile(shallow, os.path.join(git, "shallow"))
         references = _git(original, "for-each-ref", "--format=%(objectname) %(refname)")
         write_whole(os.path.join(git, "packed-refs"), references)
         if branch := _git(original, "symbolic-ref", "--quiet", "HEAD", absent=1):

@@ -21,6 +21,7 @@ _WISHES = {
     "SBATCH_TIMELIMIT": "time",
     "SBATCH_JOB_NAME": "name",
 }
+MOST_NAMED = 3
 # Variables that set an option of sbatch that clusterrun passes on.
 _PASSED_ON = {
     "SBATCH_SIGNAL": "signal",
@@ -49,7 +50,14 @@ def scrubbed(environment: Mapping[str, str]) -> dict[str, str]:
 
 
 def dropped(environment: Mapping[str, str]) -> tuple[str, ...]:
-    return tuple(sorted(set(environment) - set(scrubbed(environment))))
+    """Return the names of the variables that ``scrubbed`` leaves out; many of one prefix as ``SLURM_*``."""
+    names = sorted(environment.keys() - scrubbed(environment).keys())
+    shown = []
+    for name in names:
+        prefix = next(prefix for prefix in contract.SCRUBBED_PREFIXES if name.startswith(prefix))
+        several = sum(other.startswith(prefix) for other in names) > MOST_NAMED
+        shown.append(f"{prefix}*" if several else name)
+    return tuple(dict.fromkeys(shown))
 
 
 def not_obeyed(environment: Mapping[str, str], spec: JobSpec) -> str:

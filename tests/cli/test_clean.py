@@ -56,7 +56,7 @@ def test_a_dry_run_lists_what_would_go_and_removes_nothing(clusterrun: CommandLi
     head, row = result.out.splitlines()
     assert (result.code, head.split()) == (0, ["RUN", "STATE", "ENDED", "SIZE"])
     assert row.split()[:2] == [old, "FAILED"]
-    assert re.search(r"would remove 1 run \(2\.\d MiB\)", result.err)
+    assert re.search(r"would remove 1 run \(2\.\d MiB\) with all they hold, checkpoints too", result.err)
     assert re.search(rf"{re.escape(str(home(clusterrun)))} holds 2\.\d MiB in 2 runs", result.err)
     assert runs_present(clusterrun) == sorted([old, young])
 

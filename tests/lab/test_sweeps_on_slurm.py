@@ -115,7 +115,7 @@ def test_points_of_a_client_that_was_killed_before_sbatch_are_queued_once(on_slu
     assert (again.code, "2 runs queued as job" in again.err) == (0, True), again.err
     assert on_slurm.run("wait", "lost").code == 0
     other = on_slurm.run("sweep", "continue", "lost")
-    assert (other.code, "all its points are queued" in other.err) == (0, True), other.err
+    assert (other.code, "all its points were queued" in other.err) == (0, True), other.err
     assert len(list((on_slurm.home / "runs").iterdir())) == 2
 
 

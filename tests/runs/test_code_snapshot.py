@@ -314,6 +314,10 @@ def test_git_tells_in_the_copy_what_it_tells_in_the_original(nested: Path, tmp_p
         assert output(copy, *question) == output(nested, *question), question
     (copy / "package/__init__.py").write_text("")
     assert output(copy, "status", "--porcelain") == "M package/__init__.py"
+    git(nested, "commit", "-q", "--allow-empty", "-m", "second")
+    git(tmp_path, "clone", "-q", "--depth", "1", f"file://{nested}", "shallow")
+    take(look(str(tmp_path / "shallow")), str(tmp_path / "second"), str(tmp_path / "note"))
+    assert output(tmp_path / "second", "log", "--format=%s") == "second"
 
 
 @pytest.mark.parametrize("has_commit", [True, False])

@@ -417,6 +417,8 @@ def test_what_a_job_around_us_left_in_the_environment_is_dropped_but_not_the_way
         "SBATCH_TIME",
         "SLURM_CPU_BIND",
     )
+    of_job = {f"SLURM_{number}": "" for number in range(4)}
+    assert environment_module.dropped({**environment, **of_job})[-2:] == ("SBATCH_TIME", "SLURM_*")
 
 
 @pytest.mark.parametrize(
