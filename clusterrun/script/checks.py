@@ -23,6 +23,7 @@ from clusterrun.script.containers import ANSWER_SECONDS, LEAST_PYTHON, QUESTION,
 from clusterrun.script.interpreter_calls import reads_input
 from clusterrun.script.launch_commands import started_program
 from clusterrun.script.plan import Plan
+from clusterrun.script.script_texts import text_of_script
 
 
 def check(
@@ -130,13 +131,21 @@ _DEFINES = re.compile(r"(?:^|[\s;&|({])(?:source|\.|eval|module|ml)\s")
 _ACTIVATES = re.compile(r"(?:^|[;&|({]\s*)(conda|mamba|micromamba) activate\b")
 
 
+_BASHRC = re.compile(r"(?:source|\.)\s+(?:~|\$HOME|\$\{HOME\})/\.bashrc\b")
+# How a ~/.bashrc ends early in a shell that is not interactive.
+_GUARD = re.compile(r"case \$- in|\$\{?-\}?\s*(?:!=|=~)|-z \"?\$\{?PS1")
+
+
 def check_activation(setup: tuple[str, ...], environ: Mapping[str, str]) -> None:
     """Refuse ``conda activate`` if no line before it defines that shell function.
 
-    The function is in the user's interactive shell only, and a batch script does not read ``~/.bashrc``.
+    The function is in the user's interactive shell only. A batch script does not read ``~/.bashrc``, which
+    often ends early in it.
     """
     before = ""
+    ends_early = _GUARD.search(text_of_script(os.path.join(environ.get("HOME", ""), ".bashrc")))
     for line in setup:
+        line = _BASHRC.sub(":", line) if ends_early else line
         activation = _ACTIVATES.search(line)
         before += line[: activation.start()] if activation else line + "\n"
         if not activation:
@@ -149,6 +158,8 @@ def check_activation(setup: tuple[str, ...], environ: Mapping[str, str]) -> None
         hook = f'eval "$({program} shell hook --shell bash)"'
         definition = f"source {prefix}/etc/profile.d/conda.sh" if program == "conda" else hook
         message = f"--setup {line!r}: the batch script has no shell function {program}"
+        if ends_early and any(map(_BASHRC.search, setup)):
+            message += ": your ~/.bashrc returns early in it"
         remedy = f"put a line before it that defines it: --setup {shlex.quote(definition)}"
         raise BadInput(message, remedy)
 

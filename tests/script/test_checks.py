@@ -126,6 +126,11 @@ def test_conda_activate_needs_a_line_that_defines_conda(tmp_path: Path) -> None:
     assert remedy("cd / && micromamba activate x") == """'eval "$(micromamba shell hook --shell bash)"'"""
     for defines in ("source ~/c.sh", ". ~/c.sh", 'eval "$(conda shell.bash hook)"', "module load conda"):
         assert remedy(defines, "conda activate x") == remedy(f"{defines} && conda activate x") == ""
+    bashrc = ("source ~/.bashrc", "conda activate x")
+    assert remedy(*bashrc, HOME=str(tmp_path)) == ""
+    (tmp_path / ".bashrc").write_text("case $- in\n *i*) ;;\n *) return;;\nesac\n")
+    with pytest.raises(BadInput, match="bashrc returns early in it"):
+        checks.check(of(tmp_path, "true", setup=bashrc), environ={"HOME": str(tmp_path)})
     assert remedy("conda activate x", BASH_ENV="~/c.sh") == remedy("echo conda activate") == ""
 
 
