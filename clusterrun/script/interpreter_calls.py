@@ -92,4 +92,6 @@ def inline_text(command: Sequence[str]) -> str:
 def shell_script(command: Sequence[str]) -> str:
     """Return the file of ``job.sh`` or ``bash -x job.sh``; '' for ``bash -c`` and ``bash -s``."""
     call = interpreter_call(command)
+    if not call and os.path.basename(command[0]) in ("csh", "tcsh", "fish"):
+        return next((word for word in command[1:] if not word.startswith("-")), command[0])
     return command[0] if not call or call.is_python else call.script

@@ -40,10 +40,20 @@ _LIMITERS = ("nice", "ionice", "numactl", "taskset", "stdbuf", "timeout", "chrt"
 _WRAPPERS = (
     *(*_LIMITERS, "strace", "nsys", "ncu"),
     *("uv", "poetry", "pdm", "pixi", "conda", "mamba", "micromamba", "hatch", "pipenv"),
-    *("singularity", "apptainer", "shifter", "podman-hpc", "podman", "docker", "charliecloud", "ch-run"),
+    *(
+        "singularity",
+        "apptainer",
+        "shifter",
+        "podman-hpc",
+        "podman",
+        "docker",
+        "charliecloud",
+        "ch-run",
+        "enroot",
+    ),
 )
 # Wrappers whose container lacks the ranks' variables.
-_ISOLATING = ("podman-hpc", "podman", "docker")
+_ISOLATING = ("podman-hpc", "podman", "docker", "enroot")
 # Words with which a container runtime starts a command.
 _STARTING_VERBS = {
     **dict.fromkeys(_ISOLATING, ("run", "exec")),
@@ -468,7 +478,9 @@ def instead(spec: JobSpec, launch: LaunchCommand, verb: str = "submit") -> str:
 
 def not_in_line(launch: LaunchCommand, separator: str = "\n") -> str:
     """Return what the line of ``instead`` lacks, after ``separator``; '' if it lacks nothing."""
-    lacking = (*launch.untranslated, *launch.remarks)
+    lacking = [*launch.untranslated, *launch.remarks]
+    if launch.per_node and launch.total not in (0, launch.per_node * max(launch.nodes, 1)):
+        lacking.append(f"{launch.program} starts {launch.total} processes")
     return f"{separator}not in that line: {'; '.join(lacking)}" if lacking else ""
 
 

@@ -156,6 +156,9 @@ _BY_PROGRAM = {
     "accelerate": _ACCELERATE,
     "deepspeed": _DEEPSPEED,
     "srun": _SRUN,
+    "sbatch": {
+        name: LauncherOption(1 if option.takes == "required" else 0, OWN) for name, option in SBATCH.items()
+    },
     **dict.fromkeys(("mpirun", "mpiexec", "orterun", "horovodrun"), _MPIRUN),
 }
 

@@ -47,7 +47,7 @@ def check_command(spec: JobSpec, on_slurm: bool, verb: str = "submit") -> tuple[
     launch = launch_in(spec.command)
     if launch and launch.is_scheduler and not launch.overlaps and (on_slurm or many):
         if launch.program == "sbatch" and (name := _shell_batch_script(launch.command, spec.cwd)):
-            raise _refusal(spec, name, launch.command, verb)
+            raise _refusal(spec, name, launch.command, verb, launch.untranslated)
         raise launch_commands.refuse(spec, launch, many, verb)
     if launch and not launch.is_scheduler and not spec.per_node and (many or not launch.starts_one):
         raise launch_commands.refuse(spec, launch, many, verb)
@@ -75,15 +75,26 @@ def _shell_batch_script(command: tuple[str, ...], cwd: str) -> str:
     return name if read_directives(text_of_script(os.path.join(cwd, name))) else ""
 
 
-def _refusal(spec: JobSpec, name: str, command: tuple[str, ...], verb: str) -> BadInput:
-    """Return the refusal of the batch script ``name``, which ``command`` runs with its arguments."""
+def _refusal(
+    spec: JobSpec, name: str, command: tuple[str, ...], verb: str, options: tuple[str, ...] = ()
+) -> BadInput:
+    """Return the refusal of the batch script ``name``, which ``command`` runs with its arguments.
+
+    ``options``: those of the command line of sbatch, which override the script's.
+    """
     arguments = command[command.index(name) + 1 :]
-    conversion = _conversion(name, spec.cwd, arguments)
+    conversion = _conversion(name, spec.cwd, arguments, options)
     return batch_scripts.refuse(spec, (name, *arguments), conversion, verb)
 
 
-def _conversion(name: str, cwd: str, arguments: tuple[str, ...]) -> Conversion:
+def _conversion(name: str, cwd: str, arguments: tuple[str, ...], options: tuple[str, ...]) -> Conversion:
     text = text_of_script(os.path.join(cwd, name))
+    if options:
+        # On the line of the last directive, so that the numbers of lines stay.
+        lines = text.split("\n")
+        last = read_directives(text)[-1].line - 1
+        lines[last] = " ".join((re.sub(r"\s#.*", "", lines[last]), *options))
+        text = "\n".join(lines)
     try:
         from clusterrun.script.conversion import convert  # loads a parser
     except ImportError:  # the extra ``convert`` is absent

@@ -218,6 +218,18 @@ def test_directives_become_options_of_ours(
     assert refusal(spec(tmp_path, "job.sh"))[1] == f"clusterrun submit {line}"
 
 
+def test_options_of_sbatch_override_those_of_the_script(tmp_path: Path) -> None:
+    (tmp_path / "job.sh").write_text("#!/bin/sh\n#SBATCH -N 2 # two\nsrun python t.py\n")
+    line = refusal(spec(tmp_path, "sbatch", "--requeue", "-N", "3", "--time=5", "job.sh"))[1]
+    assert line == "clusterrun submit --nodes 3 --requeue --time 5 t.py"
+
+
+def test_a_batch_script_behind_its_own_shell_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "job").write_text("#!/bin/tcsh\n#SBATCH -N 2\nsrun python t.py\n")
+    with pytest.raises(BadInput):
+        check_command(spec(tmp_path, "tcsh", "-f", "job"), True)
+
+
 def test_a_directive_that_clusterrun_refuses_is_named_with_what_to_do(tmp_path: Path) -> None:
     (tmp_path / "job.sh").write_text(BATCH.replace("--array=0-3", "--uid=7"))
     with pytest.raises(BadInput) as caught:
