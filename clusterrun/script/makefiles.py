@@ -29,7 +29,7 @@ def make_recipe(command: Sequence[str], cwd: str) -> tuple[str, str]:
             names, folder = ([value], folder) if option == "-f" else (names, value)
         elif "=" in word:
             overrides[word.partition("=")[0]] = word.partition("=")[2]
-        elif not word.startswith("-"):
+        elif not word.startswith("-") and not word.isdigit():  # a number is of ``-j 4``
             targets.append(word)
     for name in names:
         text = text_of_script(os.path.join(cwd, folder, name))

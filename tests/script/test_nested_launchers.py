@@ -289,7 +289,7 @@ def test_a_launcher_in_a_variable_or_in_the_recipe_of_a_makefile_is_warned_of(
     for command, where in (
         (("bash", "run.sh"), f"run.sh, line 5 starts torchrun.*{instead} t.py 1 --x"),
         (("make",), f"Makefile, line 5 starts torchrun.*{instead} t.py --lr"),
-        (("make", "-j2", "-C", ".", "train"), "/Makefile, line 5 starts torchrun"),
+        (("make", "-j", "2", "-C", ".", "train"), "/Makefile, line 5 starts torchrun"),
         (("make", "train", "LAUNCH=deepspeed"), "Makefile, line 5 starts deepspeed"),
     ):
         (warning,) = check_command(spec(tmp_path, *command, gpus=2), True)
