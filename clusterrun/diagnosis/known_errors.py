@@ -36,6 +36,7 @@ CONSEQUENCES = (
     (r"(?:socketProgress|recvBytes).*(?:closed|reset)", "a peer of this rank ended or was ended"),
     (r"ncclRemoteError|remote process (?:has )?exited", "a peer of this rank ended or was ended"),
     (r"[Ll]ast enqueued (?:\w+ )?work: -?\d+", "a collective timed out, here or in another rank"),
+    (r"Got completion from peer.*status=(?:5\b|IBV_WC_WR_FLUSH_ERR)", "an RDMA connection had failed before"),
     (r"NCCL communicator was aborted", "another rank failed and the communicator was given up"),
     (r"Process group (?:watchdog )?.*terminated with exception", "a collective failed before"),
     (
@@ -136,7 +137,8 @@ ROWS: tuple[KnownError, ...] = (
         "use LOCAL_RANK, not RANK, as the device; --gpus says how many each node has",
     ),
     KnownError(
-        r"Found no NVIDIA driver|no CUDA-capable device|No CUDA GPUs are available|cudaErrorNoDevice",
+        r"Found no NVIDIA driver|no (?:CUDA|ROCm)-capable device|No (?:CUDA|HIP) GPUs are available"
+        r"|cudaErrorNoDevice|hipErrorNoDevice",
         "this rank sees no GPU",
         "ask for them with --gpus N; with --gpus 0 the script must choose the CPU",
     ),
@@ -211,8 +213,8 @@ ROWS: tuple[KnownError, ...] = (
         "fi_info -p efa lists the adapters (a container needs /dev/infiniband); the plug-in must fit NCCL",
     ),
     KnownError(
-        r"NET/IB .*Got async (?:fatal )?event",
-        "an InfiniBand or RoCE port changed its state while ranks used it",
+        r"NET/IB ?:.*(?:async fatal event|Got async event.*error)",
+        "an InfiniBand or RoCE port, or a connection over it, failed while ranks used it",
         "ibstat and dmesg on that node; clusterrun check finds a port that is down",
         Verdict.LINK,
         hardware=True,
@@ -252,7 +254,13 @@ ROWS: tuple[KnownError, ...] = (
     ),
     # --- network ---
     KnownError(
-        r"Got completion from peer.*status=12|vendor err 129",
+        r"Got completion from peer.*status=(?:4\b|9\b|1[01]\b|IBV_WC_(?:LOC_PROT|REM_\w+)_ERR)",
+        "an RDMA adapter may not access the memory of a GPU: GPUDirect RDMA does not work between two nodes",
+        "--env NCCL_NET_GDR_LEVEL=LOC goes through the host; see nvidia_peermem, iommu=pt and PCIe ACS there",
+        Verdict.LINK,
+    ),
+    KnownError(
+        r"Got completion from peer.*status=(?:1[23]\b|IBV_WC_\w*RETRY_EXC_ERR)|vendor[ _]err[ =]129",
         "an RDMA path does not deliver: wrong GID, a bad cable or port",
         "clusterrun check finds the link; on RoCE try --env NCCL_IB_GID_INDEX=3",
         Verdict.LINK,
@@ -294,7 +302,7 @@ ROWS: tuple[KnownError, ...] = (
         "clusterrun check says which; /etc/hosts or DNS must know all nodes",
     ),
     KnownError(
-        r"connectFullMesh failed|socket(?:Start|Poll)Connect: .*(?:failed|exceeded)",
+        r"connectFullMesh failed|socket(?:Start|Poll)Connect: .*(?:failed|exceeded|returned \d)",
         "gloo or NCCL could not connect: a peer has ended, or its address is of a wrong interface",
         "if no other rank failed before: clusterrun check tests the ways; --env GLOO_SOCKET_IFNAME=… or "
         "NCCL_SOCKET_IFNAME=… names the interface",

@@ -80,6 +80,23 @@ GLOO = "RuntimeError: [/pytorch/third_party/gloo/gloo/transport/tcp/pair.cc:553]
             Verdict.CRASHED,
             "before it was forked",
         ),
+        ("RuntimeError: No HIP GPUs are available", Verdict.CRASHED, "sees no GPU"),
+        (
+            "NCCL WARN NET/IB: Got completion from peer 10.0.0.1<5> with status=IBV_WC_RETRY_EXC_ERR(12) "
+            "opcode=IBV_WC_SEND(0) reqSize=0 vendor_err=129 req_type=Send hca mlx5_5",
+            Verdict.LINK,
+            "does not deliver",
+        ),
+        (
+            "NCCL WARN NET/IB: Got completion from peer 10.0.0.1<4> with status=IBV_WC_REM_ACCESS_ERR(10)",
+            Verdict.LINK,
+            "GPUDirect RDMA",
+        ),
+        (
+            "NCCL WARN NET/IB: x:1 async fatal event on QP: local access violation",
+            Verdict.LINK,
+            "failed while ranks",
+        ),
         ("RuntimeError: HIP error: invalid device function", Verdict.CRASHED, "not built for this model"),
         (
             "p2p.cc:238 NCCL WARN failed to open CUDA IPC handle : 217 peer access is not supported",
@@ -91,7 +108,7 @@ GLOO = "RuntimeError: [/pytorch/third_party/gloo/gloo/transport/tcp/pair.cc:553]
         (
             "NCCL WARN NET/IB : mlx5_3:1 Got async event : port error",
             Verdict.LINK,
-            "changed its state",
+            "failed while ranks used it",
         ),
         (
             "RuntimeError: [enforce fail at alloc_cpu.cpp:127] DefaultCPUAllocator: can't allocate memory",
@@ -209,6 +226,8 @@ def test_a_known_message_has_a_cause_and_a_remedy(line: str, verdict: Verdict, w
         GLOO + "Connection closed by peer [127.0.0.1]:54462.",
         GLOO + "Read error [127.0.0.1]:8109: Connection reset by peer. This is typically caused by",
         "RuntimeError: Gloo connectFullMesh failed with [../gloo/transport/tcp/pair.cc:144] no error",
+        "NCCL WARN NET/IB : Got completion from peer 10.0.0.1<4> with status=5 opcode=1 len=1 vendor err 249",
+        "socketPollConnect: Connect to 10.0.0.4<56849> returned 113(No route to host) errno 115",
         "socketPollConnect: connect to 10.0.0.2<5> returned Connection refused, exceeded error retry count",
         "torch.distributed.DistBackendError: NCCL error in: x, remote process exited",
         "torch.distributed.elastic.multiprocessing.errors.ChildFailedError: ",
