@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import enum
 import re
+import signal
 
 from clusterrun.model.frozen import frozen, replace
 
@@ -19,7 +20,8 @@ class EndKind(enum.Enum):
     TIME_LIMIT = 6
     PREEMPTED = 7
     CANCELLED = 8
-    ENDED_BY_OTHERS = 9
+    REQUEUED = 9
+    ENDED_BY_OTHERS = 10
 
 
 @frozen
@@ -66,18 +68,28 @@ _SHELL_KILLED = re.compile(
 _DEEPSPEED = re.compile(r"sigkill_handler\] .* exits with return code = (-?\d+)")
 _MPI_SIGNAL = re.compile(r"process rank (\d+) with PID \d+ on node (\S+) exited on (signal \d+ \(.*?\))")
 _MPI_ABORT = re.compile(r"MPI_ABORT was invoked on rank (\d+)")
+# Intel MPI and MPICH: the rank on one line, its end on the next.
+_HYDRA_RANK = re.compile(r"^=\s+RANK (\d+) PID \d+ RUNNING AT (\S+)")
+_HYDRA_END = re.compile(r"^=\s+(?:KILLED BY SIGNAL: (\d+ \(.*\))|EXIT (?:CODE|STATUS): (\d+))")
+_EXIT_CODE = re.compile(r"Exited with exit code (\d+)")
 _MPI_NAME = re.compile(r"^\s*Process name: \[\[\d+,\d+\],(\d+)\]")
 _MPI_CODE = re.compile(r"^\s*Exit code: +(\d+)")
-WHOLE_JOB = (EndKind.NODE, EndKind.TIME_LIMIT, EndKind.PREEMPTED, EndKind.CANCELLED)
+WHOLE_JOB = (EndKind.NODE, EndKind.TIME_LIMIT, EndKind.PREEMPTED, EndKind.CANCELLED, EndKind.REQUEUED)
 _ENDED = ("Terminated", "Killed")
 _SIGNALS = re.compile(
     r"(?i)segmentation fault|aborted|illegal instruction|bus error|floating point|core dumped|killed|trap"
 )
-_REASONS = {"TIME LIMIT": EndKind.TIME_LIMIT, "PREEMPTION": EndKind.PREEMPTED, "NODE FAILURE": EndKind.NODE}
+_REASONS = {
+    "TIME LIMIT": EndKind.TIME_LIMIT,
+    "PREEMPTION": EndKind.PREEMPTED,
+    "NODE FAILURE": EndKind.NODE,
+    "JOB REQUEUE": EndKind.REQUEUED,
+}
 _WORDS = {
     EndKind.TIME_LIMIT: "Slurm ended the job at its time limit",
     EndKind.PREEMPTED: "the job was preempted: its nodes were given to another job",
     EndKind.NODE: "a node of the job failed",
+    EndKind.REQUEUED: "the job was requeued: it starts again",
 }
 
 
@@ -88,7 +100,7 @@ class EndLines:
         self.ends: list[EndLine] = []
         # The order of the last line that Slurm ended the whole job; 0 without one.
         self.whole_job_ended = 0
-        self._mpi_rank = -1
+        self._mpi_rank, self._mpi_node = -1, ""
         self._is_terminating = False
         # Whether Slurm ended the job for a reason of its own: ranks that end after that are no cause.
         self._is_job_ended = False
@@ -128,7 +140,7 @@ class EndLines:
                 kind = EndKind.ENDED_BY_OTHERS
             # A failed rank ends a step, and never the job.
             is_first = kind is not EndKind.ENDED_BY_OTHERS and match[1] == "JOB"
-            self._is_job_ended = self._is_job_ended or bool(cause) or is_first
+            self._is_job_ended = self._is_job_ended or kind in _WORDS or is_first
             return EndLine(kind, _WORDS.get(kind, "the job was cancelled (scancel)"), line)
         if _OOM.search(text):
             return EndLine(EndKind.MEMORY, "Slurm killed a process because memory ran out", line)
@@ -162,6 +174,13 @@ class EndLines:
             return EndLine(EndKind.SIGNAL, f"was ended by {match[3]}", line, (int(match[1]),), match[2])
         if match := _MPI_ABORT.search(text):
             return EndLine(EndKind.EXIT, "called MPI_Abort", line, (int(match[1]),))
+        if match := _HYDRA_RANK.match(line):
+            self._mpi_rank, self._mpi_node = int(match[1]), match[2]
+        elif (match := _HYDRA_END.match(line)) and self._mpi_rank >= 0:
+            first, self._mpi_rank = self._mpi_rank, -1
+            words = f"was ended by signal {match[1]}" if match[1] else f"exited with code {match[2]}"
+            kind = EndKind.SIGNAL if match[1] else EndKind.EXIT
+            return EndLine(kind, words, line, (first,), self._mpi_node)
         if match := _MPI_NAME.match(text):
             self._mpi_rank = int(match[1])
         elif (match := _MPI_CODE.match(text)) and self._mpi_rank >= 0:
@@ -169,8 +188,8 @@ class EndLines:
             return EndLine(EndKind.EXIT, f"exited with code {match[1]}", line, (first,))
         return None
 
-    def _of_tasks(self, match: re.Match[str], line: str) -> EndLine:
-        node, ranks, what = match[1], _ranks(match[2]), match[3].strip()
+    def _of_tasks(self, tasks: re.Match[str], line: str) -> EndLine:
+        node, ranks, what = tasks[1], _ranks(tasks[2]), tasks[3].strip()
         if what == "Out Of Memory":
             return EndLine(EndKind.MEMORY, "ran out of the job's memory", line, ranks, node)
         if what.startswith(_ENDED) and self._is_terminating:
@@ -179,6 +198,12 @@ class EndLines:
             return EndLine(EndKind.SIGNAL, f"ended: {what}", line, ranks, node)
         if what.startswith("Terminated"):
             return EndLine(EndKind.ENDED_BY_OTHERS, what, line, ranks, node)
+        code = int(match[1]) if (match := _EXIT_CODE.match(what)) else 0
+        if 128 < code < 160:  # a shell's code for a program that a signal ended
+            number = code - 128
+            is_ended = number == signal.SIGTERM and self._is_terminating
+            kind = EndKind.ENDED_BY_OTHERS if is_ended else EndKind.SIGNAL
+            return EndLine(kind, f"exited with exit code {code}: signal {number}", line, ranks, node)
         return EndLine(EndKind.EXIT, what[:1].lower() + what[1:], line, ranks, node)
 
 

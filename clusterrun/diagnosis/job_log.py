@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import re
 import signal
+from collections import deque
 from collections.abc import Sequence
 from contextlib import suppress
 
@@ -15,7 +16,7 @@ from clusterrun.diagnosis.decide import decide_end
 from clusterrun.diagnosis.end_lines import WHOLE_JOB, EndKind, EndLine, EndLines
 from clusterrun.diagnosis.known_errors import KnownError
 from clusterrun.diagnosis.log_lines import LineSplitter, LogLine
-from clusterrun.diagnosis.printed_errors import Error, ErrorListener, is_timer
+from clusterrun.diagnosis.printed_errors import Error, ErrorListener, is_timer, last_complaint
 from clusterrun.diagnosis.remains import Remains
 from clusterrun.diagnosis.verdict import Culprit, Diagnosis, Verdict, ranks_in_words
 from clusterrun.diagnosis.watchdog_lines import is_timeout
@@ -28,6 +29,8 @@ LINES_PER_SECOND = 20.0
 STEPS_AFTER_SURVIVED = 3
 # Lines from a library's message to the exception that follows from it.
 LINES_TO_EXCEPTION = 60
+# Lines before the end of a rank in which it may say why.
+LINES_BEFORE_END = 20
 MOST_CULPRITS = 16
 MOST_LAST_LINES = 5
 # Characters of an exception without a traceback.
@@ -44,6 +47,10 @@ _STEP = re.compile(
 _EXCEPTION_LINE = re.compile(
     r"^(?:\[rank(\d+)\]:\s?)?"
     r"((?:[A-Za-z_]\w*\.)*(?:[A-Z]\w*(?:Error|Exception|Interrupt|Failure)|Exception): .+)"
+)
+# A module or an environment that a script could not load, in two lines at most.
+_NOT_LOADED = re.compile(
+    r"^(?:Lmod has detected the following error|ERROR: Unable to locate a modulefile|CommandNotFoundError)"
 )
 # Errors of a GPU whose cause stands elsewhere in the log.
 _UNEXPLAINED = re.compile(r"(?:CUDA|HIP) error: (?:device-side assert|unspecified launch|unknown)")
@@ -71,6 +78,7 @@ _REMEDIES = {
     EndKind.TIME_LIMIT: "ask for more with --time, or save checkpoints and continue in the next job",
     EndKind.PREEMPTED: "submit with --requeue and load the newest checkpoint",
     EndKind.CANCELLED: "sacct -j JOB -o State,End shows when; a person or a script called scancel",
+    EndKind.REQUEUED: "squeue -j JOB shows its next start, whose log has the same name, or JOB's own",
     EndKind.ENDED_BY_OTHERS: "see the ranks that ended first",
 }
 _OF_STATES = {
@@ -192,6 +200,12 @@ class JobLog:
         # The newest line that may be an exception without a traceback.
         self._exception_line: LogError | None = None
         self.last_lines: list[str] = []
+        # What the script could not load before its ranks began.
+        self._not_loaded: list[str] = []
+        # The last lines before the newest one about an end.
+        self._recent: deque[str] = deque(maxlen=LINES_BEFORE_END)
+        # What one of them complains about, at the first end of a rank.
+        self._complaint = ""
 
     def begin_file(self, rank: int = -1) -> None:
         """Begin another file; ``rank`` if its name holds one."""
@@ -213,7 +227,11 @@ class JobLog:
         if text.strip():
             self.last_lines = [*self.last_lines[1 - MOST_LAST_LINES :], text.strip()[:300]]
         if self._ends.hear(self._order, text):
+            self._complaint = self._complaint or last_complaint(self._recent)
             return
+        self._recent.append(text)
+        if _NOT_LOADED.match(text) or (len(self._not_loaded) == 1 and self._not_loaded[0].endswith(":")):
+            self._not_loaded = [*self._not_loaded, text.strip()][:2]
         self._hear_head(text)
         rank = line.rank if line.rank >= 0 else self._file_rank
         source = line.source
@@ -317,10 +335,12 @@ class JobLog:
     def diagnose(self) -> Diagnosis:
         """Return the diagnosis of all lines that were read, or of the last attempt of several."""
         diagnosis = self._diagnose()
-        if self._attempts == 1:
-            return diagnosis
-        note = f"the log holds {self._attempts} attempts of the job: this is the last one's end"
-        return replace(diagnosis, evidence=(*diagnosis.evidence, note))
+        notes = []
+        if self._attempts > 1:
+            notes.append(f"the log holds {self._attempts} attempts of the job: this is the last one's end")
+        if self._not_loaded and diagnosis.verdict is Verdict.CRASHED:
+            notes.append(f"before that: {' '.join(self._not_loaded)}")
+        return replace(diagnosis, evidence=(*diagnosis.evidence, *notes))
 
     def _diagnose(self) -> Diagnosis:
         errors, ends = self.errors(), self.ends()
@@ -476,6 +496,8 @@ class JobLog:
                 f"{ranks_in_words(ranks)} on {node}: {words}" if node else f"{ranks_in_words(ranks)} {words}"
             )
         evidence = [other.line for other in ends[:4]]
+        if self._complaint and end.kind in (EndKind.EXIT, EndKind.SIGNAL):
+            sentence += f"; before that: {self._complaint}"
         evidence += [
             f"rank {log_error.rank}: {log_error.error.message}"
             for log_error in errors[:2]

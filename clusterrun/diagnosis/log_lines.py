@@ -38,7 +38,8 @@ _LABEL = re.compile(r"^\s{0,6}(\d{1,6}): ?")
 _PID = re.compile(r"^\[\d{3,}\] (?=\[rank\d)")
 _HOST = re.compile(r"^([A-Za-z][\w.-]*\d[\w.-]*): ")
 _STARTS_ERROR = re.compile(
-    r'^(?:\[rank\d+\]:\s*)?(?:Traceback \(most recent call last\)|  File "|Fatal Python error: |\[[EW] )'
+    r"^(?:\[rank\d+\]:\s*)?"
+    r'(?:Traceback \(most recent call last\)|  File "|Fatal Python error: |\[[EW] |usage: )'
 )
 # A traceback that follows a progress bar on the same line.
 _INNER_HEADER = re.compile(r"(?<=\S)(?=(?:\[rank\d+\]:\s)?Traceback \(most recent call last\))")

@@ -278,11 +278,11 @@ def _sizes(script: _Script) -> tuple[list[tuple[str, str]], bool]:
         return options, False
     if launch.keeps_accelerate or launch.is_isolated:
         return options, True
-    if launch.per_node or launch.rank_launcher or (launch.total and not launch.is_scheduler):
+    if launch.per_node > 1 or launch.rank_launcher or (launch.total and not launch.is_scheduler):
         return options, False
     if script.is_single:
         options = [option for option in options if option[0] != "nodes"]
-    tasks = 1 if script.is_single else max(script.translated.tasks_per_node, 1)
+    tasks = 1 if script.is_single else max(launch.per_node or script.translated.tasks_per_node, 1)
     if tasks == 1 and script.translated.gpus_per_node > 1:
         return options, True
     if script.is_single:

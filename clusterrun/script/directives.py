@@ -94,9 +94,11 @@ def translate(directives: Sequence[Directive], launch: LaunchCommand) -> Transla
         # A step may take a part of the job.
         nodes = min(nodes, launch.nodes or nodes, launch.total)
         tasks_per_node = launch.total // nodes
-    if launch.gpus_per_task:
+    of_step = {"gpus-per-task": launch.gpus_per_task, "gpus-per-node": launch.gpus_per_node}
+    if any(of_step.values()):
         values = {name: value for name, value in values.items() if name not in _GPUS}
-        values["gpus-per-task"] = str(launch.gpus_per_task)
+        values.update((name, str(number)) for name, number in of_step.items() if number)
+    values.update(("cpus-per-task", value) for name, value in launch.options if name == "cpus-per-rank")
     gpus = _gpus_per_node(values, nodes, tasks_per_node)
     started = tasks_per_node or launch.total // nodes
     if launch.rank_launcher:

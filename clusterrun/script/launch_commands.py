@@ -112,6 +112,7 @@ class LaunchCommand:
     rank_launcher: str = ""
     # GPUs of each process of a step.
     gpus_per_task: int = 0
+    gpus_per_node: int = 0
 
     @property
     def is_scheduler(self) -> bool:
@@ -228,6 +229,7 @@ def _launch(program: str, arguments: tuple[str, ...], reads_inline: bool) -> Lau
     numbers = dict.fromkeys(launcher_options.NUMBERS, 0)
     has_gpus = program not in _OF_CPUS
     overlaps = is_cpu = False
+    gpus_per_node = 0
     environment: list[tuple[str, str]] = []
     ours: list[tuple[str, str]] = []
     untranslated: list[str] = []
@@ -238,7 +240,7 @@ def _launch(program: str, arguments: tuple[str, ...], reads_inline: bool) -> Lau
         number = int(match[1]) if (match := _NUMBER.search(value)) else 0
         overlaps = overlaps or name in ("overlap", "jobid")
         if role == launcher_options.GPUS_PER_NODE and (name != "gres" or value.startswith("gpu")):
-            role, has_gpus = launcher_options.PER_NODE, True
+            has_gpus, gpus_per_node = True, number or 1
         has_gpus = has_gpus or name.startswith("gpus")
         if role in numbers:
             numbers[role] = max(numbers[role], number)
@@ -267,7 +269,8 @@ def _launch(program: str, arguments: tuple[str, ...], reads_inline: bool) -> Lau
             needless.append(typed)
     passes_rank = program in _LOCAL_RANK and not any(name.startswith("use") for _, name, _, _ in options)
     remarks = [_LOCAL_RANK[program]] if passes_rank else []
-    if program in ("mpirun", "mpiexec", "orterun", "horovodrun"):
+    calls_mpi = any(option == "srun" and value.startswith("mpi=pmi") for option, value in ours)
+    if calls_mpi or program in ("mpirun", "mpiexec", "orterun", "horovodrun"):
         remarks.append("a program that calls MPI (mpi4py, Horovod) sees one process: let it read RANK")
     if is_cpu and max(numbers[launcher_options.TOTAL], numbers[launcher_options.PER_NODE]) > 1:
         remarks.append("with --cpu and without MPI, accelerate starts one process; the line starts all")
@@ -287,6 +290,7 @@ def _launch(program: str, arguments: tuple[str, ...], reads_inline: bool) -> Lau
         tuple(outputs),
         tuple(needless),
         gpus_per_task=numbers[launcher_options.GPUS_PER_TASK],
+        gpus_per_node=gpus_per_node,
         rank_launcher="" if program in _OF_CPUS else program,
     )
     inner = launch_in(command, reads_inline) if command and not is_module else None
@@ -455,12 +459,14 @@ def instead(spec: JobSpec, launch: LaunchCommand, verb: str = "submit") -> str:
     nodes = launch.nodes if spec.nodes == 1 and launch.nodes else spec.nodes
     environment = (*spec.environment, *launch.environment)
     sized = replace(spec, nodes=nodes, command=launch.command, environment=environment)
-    if launch.is_isolated:
-        sized = replace(sized, per_node=True)
     per_node = launch.per_node or launch.total // nodes
-    if per_node and not (spec.gpus or spec.ranks_per_node):
+    starts_one = per_node == 1 and launch.gpus_per_node > 1 and not launch.rank_launcher
+    if launch.is_isolated or starts_one:
+        sized = replace(sized, per_node=True)
+    ranks = launch.gpus_per_node or per_node
+    if ranks and not (spec.gpus or spec.ranks_per_node):
         field = "ranks_per_node" if launch.on_cpus else "gpus"
-        sized = replace(sized, **{field: per_node})
+        sized = replace(sized, **{field: ranks})
     for name, value in launch.options:
         option = CONFIGURABLE[name]
         typed = getattr(sized, option.field)
@@ -479,7 +485,8 @@ def instead(spec: JobSpec, launch: LaunchCommand, verb: str = "submit") -> str:
 def not_in_line(launch: LaunchCommand, separator: str = "\n") -> str:
     """Return what the line of ``instead`` lacks, after ``separator``; '' if it lacks nothing."""
     lacking = [*launch.untranslated, *launch.remarks]
-    if launch.per_node and launch.total not in (0, launch.per_node * max(launch.nodes, 1)):
+    per_node = launch.per_node or launch.gpus_per_node
+    if per_node and launch.total not in (0, per_node * max(launch.nodes, 1)):
         lacking.append(f"{launch.program} starts {launch.total} processes")
     return f"{separator}not in that line: {'; '.join(lacking)}" if lacking else ""
 

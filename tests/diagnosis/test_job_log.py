@@ -457,6 +457,22 @@ EXPECTED = {
     ),
     "mp-spawn-out-of-memory": Answer("-", (), ("memory ran out", "--mem"), "", (), False),
     "fabric-not-ready": Answer("-", (0,), ("Error 802", "fabricmanager"), "ppo.py:12", ("hgx-9",), False),
+    "message-and-exit-code": Answer(
+        "-", (0,), ("exit code 3", "validation set is empty"), "", ("mk-2",), False
+    ),
+    "argparse-labelled": Answer("-", (0, 1, 2), ("invalid float value",), "", ("q1",), False),
+    "exit-code-of-a-signal": Answer("-", (3,), ("137", "memory ran out"), "", ("k8-gpu-2",), False),
+    "intel-mpi-bad-termination": Answer("-", (5,), ("signal 11",), "", ("i23r02c03s08",), False),
+    "horovodrun-shut-down": Answer("-", (3,), ("bf16 is not supported",), "reduce.py:14", (), False),
+    "module-unknown-then-library": Answer(
+        "-", (0,), ("libcudart", "cuda/13.9"), "train.py:4", ("r1",), False
+    ),
+    "conda-not-configured": Answer(
+        "-", (0, 1), ("No module named 'torch'", "conda activate"), "train.py:1", ("s1",), False
+    ),
+    "requeued-only": Answer("-", (), ("requeued",), "", (), False),
+    "worker-killed-and-oom-step": Answer("-", (1,), ("memory", "--mem"), "", ("gp7",), False),
+    "memory-summary-then-oom": Answer("-", (0,), ("CUDA out of memory",), "vae.py:203", ("nid001",), False),
 }
 
 

@@ -219,6 +219,11 @@ def test_a_script_of_another_language_is_the_command() -> None:
     assert typed(convert("#!/usr/bin/env -S perl -w\nprint 1;\n")) == "submit perl SCRIPT"
 
 
+@pytest.mark.parametrize("line", ["srun --mpi=pmix ./solver", "mpirun -np 4 python t.py"])
+def test_a_program_that_may_call_mpi_is_named(line: str) -> None:
+    assert any("calls MPI" in part.reason for part in converted(line).parts)
+
+
 def test_a_loop_that_repeats_a_failed_run_and_a_cluster_of_ray_are_named() -> None:
     parts = converted("for i in 1 2; do srun python t.py && break; done").untranslated
     assert any("--max-restarts" in part.reason for part in parts)
@@ -297,6 +302,10 @@ def test_the_rows_of_the_page_say_what_convert_prints(launcher: str) -> None:
             "mapfile -t H < <(f)\nsrun python t.py ${#H[@]}",
             "--setup 'mapfile -t H < <(f) || :' --setup 'export H' "
             "bash -c 'mapfile -t H < <(f)\nexec python t.py ${#H[@]}'",
+        ),
+        (
+            "#SBATCH -N2\nsrun --ntasks-per-node=1 --gpus-per-node=4 -c 24 bash l.sh",
+            "--nodes 2 --gpus 4 --cpus-per-rank 6 --per-node bash l.sh",
         ),
         ("ulimit -n 9\nsrun python t.py", "--setup 'ulimit -n 9 || :' t.py"),
         ("O=$(cat <<E\n-x 1\nE\n)\nsrun python t.py $O", "t.py -x 1"),
