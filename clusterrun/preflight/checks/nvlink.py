@@ -32,6 +32,7 @@ _SLOWER = 0.9
 _REMEDY = (
     "dmesg | grep -i -e nvlink -e xid, then reset the GPUs (nvidia-smi -r) or reboot; else replace the GPU"
 )
+_BRIDGED = "unless these are cards without a bridge"
 
 
 def probe(request: RunNeeds) -> object:
@@ -95,14 +96,15 @@ def _judge_model(
     usual = max(counts, key=lambda count: (counts[count], count))
     most_have_links = 2 * counts[usual] > len(gpus_of_model)
     fastest = max((speed for _, _, speeds in gpus_of_model for speed in speeds), default=0.0)
-    without_links = Counter(node for (node, _, _), active in zip(gpus_of_model, active_links) if active == 0)
+    without_links: dict[str, list[str]] = {}
     for (node, row, speeds), active in zip(gpus_of_model, active_links):
-        name = f"GPU {number(row, 'gpu') or 0:.0f}"
-        if active < usual and (active or most_have_links):
-            # Bridges join cards in pairs: an even number of cards without a link may have no bridge.
-            may_lack_bridge = active == 0 and without_links[node] % 2 == 0
-            grade = Grade.WARN if may_lack_bridge else Grade.FAIL
-            yield node, Finding(NAME, grade, f"{name} has {active} active NVLinks, {usual} is usual", _REMEDY)
+        index = f"{number(row, 'gpu') or 0:.0f}"
+        name = f"GPU {index}"
+        if active == 0 and most_have_links and usual:
+            without_links.setdefault(node, []).append(index)
+        elif active < usual and active:
+            message = f"{name} has {active} active NVLinks, {usual} is usual"
+            yield node, Finding(NAME, Grade.FAIL, message, _REMEDY)
         slow = sum(0 < speed < _SLOWER * fastest for speed in speeds)
         if slow and 2 * slow <= len(speeds):
             message = f"{slow} NVLinks of {name} are slower than {fastest:g} GB/s"
@@ -111,6 +113,12 @@ def _judge_model(
         if errors > most_errors:
             message = f"{errors:.0f} NVLink errors of {name} (limit {most_errors:.0f})"
             yield node, Finding(NAME, Grade.WARN, message, _REMEDY)
+    for node, indices in without_links.items():
+        # Bridges join cards in pairs: an even number of cards without a link may have no bridge.
+        may_lack_bridge = len(indices) % 2 == 0
+        message = f"GPU {', '.join(indices)}: no active NVLink, {usual} is usual"
+        remedy = f"{_BRIDGED}: {_REMEDY}" if may_lack_bridge else _REMEDY
+        yield node, Finding(NAME, Grade.WARN if may_lack_bridge else Grade.FAIL, message, remedy)
 
 
 def _speeds(row: Mapping[str, object]) -> list[float]:

@@ -356,7 +356,7 @@ def test_only_links_of_the_jobs_gpus_are_read(monkeypatch, mine, rows):
 def test_a_gpu_whose_links_are_all_inactive_is_unfit_unless_most_have_none():
     none = "NVML: Unable to retrieve NVLink information as all links are inActive\n"  # leptonai/gpud#1085
     assert verdicts(nvlink, {"n1": links(*[HEALTHY_LINKS] * 7, none)}) == [
-        ("n1", FAIL, "GPU 7 has 0 active NVLinks, 18 is usual")
+        ("n1", FAIL, "GPU 7: no active NVLink, 18 is usual")
     ]
     assert verdicts(nvlink, {"n1": links(none, none)}) == []
     assert verdicts(nvlink, {"n1": links(*[HEALTHY_LINKS] * 2, none, none)}) == []
