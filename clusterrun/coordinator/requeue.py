@@ -10,6 +10,7 @@ from clusterrun.coordinator.actions import DropNext, ExcludeNext, Finish, QueueN
 from clusterrun.coordinator.events import HandedOver, NextQueued
 from clusterrun.coordinator.failures import RunOutcome
 from clusterrun.coordinator.run_part import RunPart, Shared
+from clusterrun.model import contract
 from clusterrun.model.frozen import replace
 from clusterrun.model.orders import Survival
 from clusterrun.model.states import State
@@ -117,7 +118,7 @@ class RequeuePolicy(RunPart):
             self._way = self._survival.requeue
         self._end = end
         where = f"in job {self._next}" if self._next and self._way == "chain" else "when it is started again"
-        return RunOutcome(State.PENDING, f"{end.reason}; the run goes on {where}", 0)
+        return RunOutcome(State.PENDING, f"{end.reason}{contract.GOES_ON}{where}", 0)
 
     def leave(self, now: Now, code: int) -> None:
         """Hand the run over and exit with ``code``. Only this process is left."""

@@ -143,6 +143,8 @@ OVERLOAD_SHARE = 0.25
 EXCLUDED_PLACE, DEPENDENCY_PLACE = "{excluded}", "{dependency}"
 # Part of the reason of an end. Nobody sees whether a rank saves: a handler may only set a flag.
 PERHAPS_SAVING = "perhaps while saving"
+# Part of the reason of a run that waits for its next job.
+GOES_ON = "; the run goes on "
 # Limit on how often a run requeues itself without its unfit nodes.
 MOST_RESUBMITS = 3
 # Reason for a node that sent nothing to the program that starts the agents.

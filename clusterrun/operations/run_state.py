@@ -229,23 +229,28 @@ def _older(evidence: RunEvidence, state: RunState, row: JobRow) -> bool:
 def _ended_by_row(evidence: RunEvidence, row: JobRow) -> _Verdict:
     """Return the verdict on a run whose job has ended, and whose coordinator recorded no end."""
     reason_of_run = _did_not(evidence.state) or _why(evidence)
+    # The waiting job of a chain may be cancelled long before the job before it ends.
+    attempts = evidence.state.attempts if evidence.state else ()
+    ended_at = max((at for at in (row.end, *(attempt.ended_at for attempt in attempts)) if at), default=None)
     if evidence.cancel_asked:
-        return _Verdict(State.CANCELLED, Phase.ENDED, _cancel_reason(evidence.state), row.end)
+        return _Verdict(State.CANCELLED, Phase.ENDED, _cancel_reason(evidence.state), ended_at)
     nodes = lost_nodes.describe_lost_nodes(evidence.state, row)
     given_back = lost_nodes.given_back(evidence.state, evidence.message, row)
     if nodes or given_back:
-        return _Verdict(State.NODE_FAIL, Phase.ENDED, _joined(nodes, given_back), row.end)
+        return _Verdict(State.NODE_FAIL, Phase.ENDED, _joined(nodes, given_back), ended_at)
     if row.state is State.CANCELLED:
         by_slurm = (
             f"never started: {evidence.before or explain(NEVER).meaning}" if row.reason == NEVER else ""
         )
         unasked = CANCELLED_UNASKED if evidence.state or not row.nodelist else CANCELLED_AT_START
+        if _did_not(evidence.state):
+            reason_of_run = f"job {row.job_id} was {unasked}; {reason_of_run}"
         why = reason_of_run or by_slurm or unasked
-        return _Verdict(State.CANCELLED, Phase.ENDED, why, row.end)
+        return _Verdict(State.CANCELLED, Phase.ENDED, why, ended_at)
     if row.state is State.COMPLETED and evidence.state is None and not evidence.damaged:
         if evidence.now - (row.end or 0.0) < STALE_SECONDS:  # files of another machine may appear late
             return _Verdict(State.RUNNING, Phase.STARTING, "its job has ended; waiting for its last state")
-        return _Verdict(State.FAILED, Phase.ENDED, evidence.script_error or NEVER_BEGAN, row.end)
+        return _Verdict(State.FAILED, Phase.ENDED, evidence.script_error or NEVER_BEGAN, ended_at)
     on_node = f" on {first}" if (first := lost_nodes.first_of(row)) else ""
     silent = f"{SILENT}{on_node} ({row.explained or row.word}); see job.out"
     if evidence.script_error:
@@ -255,14 +260,15 @@ def _ended_by_row(evidence: RunEvidence, row: JobRow) -> _Verdict:
     if row.state is State.FAILED and reason_of_run and evidence.state and evidence.state.phase.before_ranks:
         reason_of_run = f"{silent}; last message: {reason_of_run}"
     reason = _joined(reason_of_run, silent) if _did_not(evidence.state) else reason_of_run or silent
-    return _Verdict(row.state, Phase.ENDED, reason, row.end)
+    return _Verdict(row.state, Phase.ENDED, reason, ended_at)
 
 
 def _did_not(state: RunState | None) -> str:
     """Return the reason of a run that should have continued, but whose last job has ended; else ''."""
     if state is None or state.state is not State.PENDING:
         return ""
-    return f"it did not continue: {state.reason}" if state.reason else ""
+    reason = state.reason.partition(contract.GOES_ON)[0]
+    return f"it did not continue: {reason}" if reason else ""
 
 
 def _without_row(evidence: RunEvidence) -> _Verdict:

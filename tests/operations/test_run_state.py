@@ -201,7 +201,7 @@ def test_a_status_holds_all_that_is_known_of_an_ended_run() -> None:
         ({"row": row("FAILED", nodelist="n[1-")}, "ended without giving a reason (FAILED); see job.out"),
         (
             {"row": row("FAILED", job_id="42", nodelist="n[0-1]"), "state": HANDED_OVER},
-            "the run goes on in job 42; ended without giving a reason on n0 (FAILED); see job.out",
+            "the time limit was reached; ended without giving a reason on n0 (FAILED); see job.out",
         ),
         (
             {"row": row("FAILED", nodelist="n[0-1]", reason="JobLaunchFailure")},
@@ -275,7 +275,7 @@ def test_a_status_holds_all_that_is_known_of_an_ended_run() -> None:
         ({"row": row("PENDING", reason="BeginTime"), "state": BEFORE}, "queued again: waits for its begin"),
         (
             {"row": row("TIMEOUT"), "state": HANDED_OVER},
-            "its time limit was reached; it did not continue: the time limit was reached; the run goes on",
+            "its time limit was reached; it did not continue: the time limit was reached",
         ),
         (
             {"row": row("CANCELLED", nodelist="n1"), "state": state(**OLD)},
@@ -294,7 +294,11 @@ def test_a_status_holds_all_that_is_known_of_an_ended_run() -> None:
             },
             "6 min 40 s; n0, where it ran, is not a node of the job; no agent has reported that it gives",
         ),
-        ({"row": row("CANCELLED", job_id="42"), "state": HANDED_OVER}, "it did not continue: the time limit"),
+        (
+            {"row": row("CANCELLED", job_id="42"), "state": HANDED_OVER},
+            "job 42 was cancelled, but not by clusterrun cancel; it did not continue: the time limit"
+            " was reached",
+        ),
         ({"row": row(), "state": AGAIN}, f"restart 1 of 3, after {FAILURE.why}"),
         ({"row": row("CANCELLED")}, "nothing was started on them (Slurm does so where a node's prolog fails"),
         ({"row": row("CANCELLED", nodelist="")}, "not by clusterrun cancel"),
