@@ -70,6 +70,18 @@ LOGS_THAT_RECUR = {
     *("bar-before-traceback", "deepspeed-lines-behind-exception", "exception-group", "oom-two-of-four-ranks"),
     *("exception-without-traceback", "same-error-every-task", "pool-worker-exception"),
     *("lightning-survived-then-behind-bar", "bar-behind-message", "ray-worker-killed", "apptainer-no-image"),
+    *("torchrun-oom-and-second-agent", "lightning-zombies-behind-bar", "accelerate-no-pad-token"),
+    *(
+        "ray-train-by-the-driver",
+        "time-limit-and-own-handler",
+        "no-error-cache-miss",
+        "two-attempts-appended",
+    ),
+    *("rich-traceback-frames", "logger-marks-and-nan", "glibc-of-extension", "torchrun-two-agents-report"),
+    *("state-dict-mismatch-all-ranks", "ray-worker-out-of-gpu-memory", "lightning-wrong-task-count"),
+    *("nemo-sample-too-long", "mpi-abort-rank", "loguru-annotated", "remote-traceback-of-map"),
+    *("mmengine-old-launcher", "fairseq-recovered-then-nan", "webdataset-cut-shard", "hdf5-lock"),
+    *("module-unknown-then-library", "conda-not-configured", "memory-summary-then-oom"),
     "others-step-on-after-the-end",
 }
 
