@@ -18,6 +18,9 @@ TIMES_USUAL = 5
 LOPSIDED = 3
 # Fewer resent segments do not tell which of the two ways loses more: 8 against 2 are one chance in ten.
 FEWEST_RESENT = 8
+# Segments of one message of the exchange. They often get lost together, as one packet of a virtual network or
+# in one overflow of a queue, so that they are one observation.
+BURST = 12
 
 
 @frozen
@@ -109,7 +112,8 @@ def explain_losses(
 ) -> tuple[list[LossTrouble], Parts]:
     """Return the nodes, then the links that lose packets, and the parts between which all ways do.
 
-    A cause is reported if it leads over chance at the normal level as far as blame requires.
+    A cause is reported if it leads over chance at the normal level as far as blame requires, and as far over
+    the same loss on all ways without a cause that is more certain.
     """
     limit = max(least_share, TIMES_USUAL * usual_share(ways, more=1))
     by_ends = {way.ends: way for way in ways}
@@ -139,7 +143,31 @@ def explain_losses(
             tests.append(WayTest(way.a, way.b, frozenset({1}), failed, nats_of_way[way.ends] < -RARER))
     causes, parts = explain(tests, nats)
     troubles = [_trouble(cause, by_ends) for cause in causes if cause.lead >= sure(limits)]
-    return [trouble for trouble in troubles if trouble.share >= limit or trouble.stalls], parts
+    certain = [trouble for trouble in troubles if trouble.stalls]
+    candidates = [trouble for trouble in troubles if not trouble.stalls and trouble.share >= limit]
+    equal = [way for way in ways if not any(way in trouble.ways for trouble in certain)]
+    while candidates:
+        differences = [_difference(trouble.ways, equal) for trouble in candidates]
+        if max(differences) < sure(limits):
+            break
+        certain.append(candidates.pop(differences.index(max(differences))))
+        equal = [way for way in equal if way not in certain[-1].ways]
+    return certain, parts
+
+
+def _difference(ways: Sequence[LossyWay], equal: Sequence[LossyWay]) -> float:
+    """Return by how many nats two levels of loss, of ``ways`` and of the others, beat one level for all.
+
+    Two nodes alone have no usual level.
+    """
+    rest = [way for way in equal if way not in ways]
+
+    def nats(counts: Sequence[LossyWay]) -> float:
+        sent, resent = sum(way.sent for way in counts), sum(way.resent for way in counts)
+        parts = (part for part in (resent, sent - resent) if part > 0)
+        return sum(part * math.log(part / sent) for part in parts) / BURST
+
+    return nats(ways) + nats(rest) - nats([*ways, *rest]) if len(rest) > 1 else math.inf
 
 
 def _trouble(cause: WayCause, by_ends: dict[Way, LossyWay]) -> LossTrouble:

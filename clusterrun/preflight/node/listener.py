@@ -56,7 +56,7 @@ class Listener:
 
     @property
     def ports(self) -> tuple[int, ...]:
-        """Return the TCP ports, one in each part of the kernel's range of ephemeral ports."""
+        """Return the TCP ports, in equal steps within the kernel's range of ephemeral ports."""
         return tuple(listener.getsockname()[1] for listener in self._listeners)
 
     @property
@@ -155,20 +155,24 @@ def _greeted(data: bytes, nonce: str) -> tuple[int, bool]:
 
 
 def _spread(count: int) -> list[socket.socket]:
-    """Return up to ``count`` sockets, one per part of the range. Raise ``OSError`` if there is none."""
+    """Return up to ``count`` sockets in equal steps. Raise ``OSError`` if there is none.
+
+    A blocked range that is as wide as a step has one of them.
+    """
     bounds = [int(word) for word in proc.text(_RANGE).split()]
     low, high = bounds if len(bounds) == 2 else _USUAL
-    width = max(1, (high - low) // count)
-    sockets = [_in_part(low, width)]
+    step = max(1, (high - low) // count)
+    first = low + random.randrange(step)
+    sockets = [_near(first)]
     with contextlib.suppress(OSError):
-        sockets.extend(_in_part(low + part * width, width) for part in range(1, count))
+        sockets.extend(_near(first + place * step) for place in range(1, count))
     return sockets
 
 
-def _in_part(low: int, width: int) -> socket.socket:
-    for _ in range(50):
+def _near(port: int) -> socket.socket:
+    for free in range(port, port + 50):
         try:
-            return _bound(socket.SOCK_STREAM, low + random.randrange(width))
+            return _bound(socket.SOCK_STREAM, free)
         except OSError:
             continue
     return _bound(socket.SOCK_STREAM, 0)

@@ -32,8 +32,11 @@ _ENDED = "the budget ended the pair rounds before all was known; --preflight-bud
 
 
 def products(state: SessionState, group_tests: GroupTests) -> Waits:
-    """Run a matrix product on all nodes in parallel. Repeat slow and lost products while other nodes rest."""
-    untested = explain(state).able()
+    """Run a matrix product on all nodes in parallel. Repeat slow and lost products while other nodes rest.
+
+    A slow product makes its node unfit until a repetition is faster.
+    """
+    untested = able = explain(state).able()
     for _ in range(MOST_TRIES):
         if not untested:
             break
@@ -43,8 +46,8 @@ def products(state: SessionState, group_tests: GroupTests) -> Waits:
             node.name: node.product for node in state.nodes.values() if node.product is not None
         }
         slow = registry.slow_products(state.needs, products_by_name)
-        able = (state.nodes[node] for node in explain(state).able())
-        untested = [node.node for node in able if node.name in slow or node.product is None]
+        running = [state.nodes[node] for node in able if state.nodes[node].has_torch]
+        untested = [node.node for node in running if node.name in slow or node.product is None]
     for node_state in state.nodes.values():
         if len(node_state.ends) == 1:
             end = node_state.ends[0]

@@ -104,6 +104,22 @@ def test_a_slow_gpu_of_eight_is_named(nodes):
     assert report.verdict is Grade.WARN
 
 
+class BusyAtFirst(MeasuredGpus):
+    """Other programs slow the first product of node 0."""
+
+    def products(self, node: int) -> tuple[tuple[str, float], ...]:
+        rates, self.slow_gpus = super().products(node), {}
+        return rates
+
+
+@pytest.mark.parametrize("share", [0.6, 0.2])
+def test_a_slow_product_is_measured_again_before_its_node_is_blamed(share):
+    cluster = BusyAtFirst(replace(orders(4), gpus_per_node=GPUS, ranks_per_node=GPUS), Faults())
+    cluster.slow_gpus = {(0, gpu): share for gpu in range(GPUS)}
+    report = cluster.outcome().report
+    assert (said(report), report.verdict) == ([], Grade.PASS)
+
+
 @pytest.mark.parametrize("nodes", [3, 4, 64])
 def test_a_slow_rail_is_named_with_its_node(nodes):
     report = checked(nodes, slow_rails={(1, 3): 0.5})
