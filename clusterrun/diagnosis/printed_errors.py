@@ -62,6 +62,12 @@ _COMPLAINT = re.compile(
 )
 # A warning of Python's, or of a library, which is printed once and hides nothing.
 _NOISE = re.compile(r"\wWarning\b|^\[W\d|NCCL WARN")
+# Lines of an error that the list of errors has, and the numbers in which equal lines of ranks differ.
+_OF_AN_ERROR = re.compile(
+    r"^\[rank\d+\]:|^\s|^[\w.]*(?:Error|Exception)\b|^Fatal Python|^terminate called|Exception in thread "
+)
+_NUMBER = re.compile(r"\d+")
+_PROGRESS_BAR = re.compile(r"^.*%\|[^|]*\|[^\]]*\]")
 # Hydra prints no traceback if it could not call a target, but the error in the lines that follow.
 _ANNOUNCED = "Error executing job with overrides:"
 _LOST_PEER = re.compile(
@@ -154,10 +160,18 @@ def last_message(lines: Sequence[str]) -> str:
     return messages[0].removeprefix(OURS) if messages else ""
 
 
-def last_complaint(lines: Sequence[str]) -> str:
-    """Return the last line that mentions something that went wrong; '' without one."""
-    complaints = (line.strip() for line in reversed(lines) if _COMPLAINT.search(line))
-    return next((line[:MOST] for line in complaints if not _NOISE.search(line)), "")
+def last_complaint(lines: Sequence[str], of_others: Sequence[str] = ()) -> str:
+    """Return the last line that mentions something that went wrong, and that no other rank has printed.
+
+    Return '' without one. Numbers in lines of other ranks may differ.
+    """
+    usual = {_NUMBER.sub("", line.strip()) for line in of_others if _COMPLAINT.search(line)}
+    for line in reversed(lines):
+        line = _PROGRESS_BAR.sub("", line.rpartition("\r")[2])
+        is_noise = _NOISE.search(line) or _OF_AN_ERROR.search(line)
+        if _COMPLAINT.search(line) and not is_noise and _NUMBER.sub("", line.strip()) not in usual:
+            return line.strip()[:MOST]
+    return ""
 
 
 def is_timer(error: Error) -> bool:

@@ -54,6 +54,8 @@ def of_ended(context: Context, status: RunStatus, state: RunState | None) -> Dia
     hang = _read(paths.attempt(newest.epoch), OWN) if newest else None
     evidence = remains(context, status)
     diagnosis = decide_end(evidence)
+    if newest and newest.failure and not evidence.per_node:
+        diagnosis = _with_complaints(diagnosis, paths, newest.epoch)
     if hang is None or hang.verdict is Verdict.NOTHING or status.state is State.COMPLETED:
         return diagnosis
     told_by_hang = hang.message in (status.reason or "") or ended_by_timeout(evidence)
@@ -69,13 +71,24 @@ def of_ended(context: Context, status: RunStatus, state: RunState | None) -> Dia
 
 
 def _with_output(diagnosis: Diagnosis, paths: RunPaths, epoch: int, per_node: bool) -> Diagnosis:
-    """Add the errors that absent ranks printed, and the complaints that they logged."""
-    ranks = frozenset(culprit.rank for culprit in diagnosis.culprits[:MOST_CULPRITS] if culprit.rank >= 0)
-    if diagnosis.verdict is not Verdict.NEVER_ARRIVED or not ranks:
+    """Add the errors that absent ranks printed, and the complaints that culprits logged."""
+    ranks = _blamed(diagnosis)
+    if diagnosis.verdict is Verdict.NEVER_ARRIVED and ranks:
+        printed = errors(paths, epoch, None if per_node else ranks, per_node)
+        diagnosis = with_printed(diagnosis, printed, per_node)
+    return diagnosis if per_node else _with_complaints(diagnosis, paths, epoch)
+
+
+def _with_complaints(diagnosis: Diagnosis, paths: RunPaths, epoch: int) -> Diagnosis:
+    """Add what the ranks that are absent, or in another call, logged of a problem that did not end them."""
+    ranks = _blamed(diagnosis)
+    if diagnosis.verdict not in (Verdict.NEVER_ARRIVED, Verdict.MISMATCH) or not ranks:
         return diagnosis
-    printed = errors(paths, epoch, None if per_node else ranks, per_node)
-    diagnosis = with_printed(diagnosis, printed, per_node)
-    return diagnosis if per_node else with_logged(diagnosis, complaints(paths, epoch, ranks))
+    return with_logged(diagnosis, complaints(paths, epoch, ranks))
+
+
+def _blamed(diagnosis: Diagnosis) -> frozenset[int]:
+    return frozenset(culprit.rank for culprit in diagnosis.culprits[:MOST_CULPRITS] if culprit.rank >= 0)
 
 
 def _read(paths: AttemptPaths, name: str) -> Diagnosis | None:

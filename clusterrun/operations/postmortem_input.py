@@ -33,6 +33,8 @@ TAIL_LINES = 150
 # Lines of the rank that failed first, which may print much after the error.
 TAIL_OF_THE_FIRST = 5000
 MOST_FINAL_RECORDS = 512
+# Ranks that are not blamed, and whose lines show what all ranks print.
+MOST_OTHERS = 2
 MOST_BYTES = 1 << 20
 MOST_OF_A_NODE = 8 << 20
 _FAREWELL = re.compile(r"(\d{5,})\.farewell\.json")
@@ -117,11 +119,13 @@ def errors(
 
 
 def complaints(paths: RunPaths, epoch: int, ranks: frozenset[int]) -> dict[int, str]:
-    """Return the last line of each rank that mentions a problem."""
+    """Return the last line of each rank that mentions a problem and that two other ranks do not have."""
+    others = sorted(set(range(len(ranks) + MOST_OTHERS)) - ranks)[:MOST_OTHERS]
     lines: dict[int, list[str]] = {}
-    for piece in so_far(paths, epoch, LogSelection(ranks, STREAMS), TAIL_LINES):
+    for piece in so_far(paths, epoch, LogSelection(ranks.union(others), STREAMS), TAIL_LINES):
         lines.setdefault(piece.rank, []).extend(piece.data.decode("utf-8", "replace").splitlines())
-    last_lines = {rank: last_complaint(rank_lines) for rank, rank_lines in lines.items()}
+    of_others = [line for rank in others for line in lines.get(rank, ())]
+    last_lines = {rank: last_complaint(lines.get(rank, ()), of_others) for rank in ranks}
     return {rank: line for rank, line in last_lines.items() if line}
 
 

@@ -229,6 +229,15 @@ def test_the_exception_that_hydra_prints_decides_and_not_its_hint() -> None:
         (["step 3", "12:01:02 WARNING reader gave up at record 12: KeyError('label')", "step 4"], 1),
         (["retrying shard 7 (attempt 3)", "loss 0.3"], 0),
         (["x.py:3: UserWarning: this error is known", "step 4"], None),
+        (
+            [
+                "[rank1]: RuntimeError: could not connect",
+                "  raise Failure  # cannot happen",
+                "OSError: failed",
+            ],
+            None,
+        ),
+        (["step 3", "what cannot be pickled is skipped", "Exception in thread sender:"], 1),
         (["no errors so far", "terrorised", "failsafe on"], None),
         ([], None),
     ],
@@ -237,6 +246,16 @@ def test_the_last_line_about_something_that_went_wrong_is_found(
     lines: list[str], complaint: int | None
 ) -> None:
     assert last_complaint(lines) == ("" if complaint is None else lines[complaint])
+
+
+def test_a_complaint_that_other_ranks_have_too_explains_nothing() -> None:
+    lines = ["rank 5: loss is nan at step 7, skipping", "WARNING: failed to import apex, epoch 2"]
+    assert last_complaint(lines, ["WARNING: failed to import apex, epoch 1"]) == lines[0]
+
+
+def test_a_progress_bar_before_a_complaint_is_left_out() -> None:
+    bar = "2%|▏         | 39/2000 [00:01<00:50]\r2%|▏         | 40/2000 [00:01<00:50, 38.47it/s]"
+    assert last_complaint([bar + "ERROR upload failed"]) == "ERROR upload failed"
 
 
 def test_what_a_culprit_logged_is_shown_once() -> None:

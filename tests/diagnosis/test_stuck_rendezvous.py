@@ -7,7 +7,18 @@ import pytest
 from clusterrun.diagnosis.decide import decide
 from clusterrun.diagnosis.evidence import Group, RankSnapshot
 from clusterrun.diagnosis.verdict import Diagnosis, Verdict
-from tests.diagnosis.ranks import LIBRARY, LOOP, MEETING, case, changed, rank, waiter
+from tests.diagnosis.ranks import (
+    ALL_REDUCE,
+    LIBRARY,
+    LOOP,
+    MEETING,
+    case,
+    changed,
+    history,
+    rank,
+    record,
+    waiter,
+)
 
 HERE, THERE = "10.0.0.1:29500", "10.0.0.9:29500"
 OTHER_PORT = "10.0.0.1:29999"
@@ -173,6 +184,25 @@ def test_of_two_ranks_that_contradict_each_other_both_are_told_and_none_is_blame
     result = verdict(makes(0, "0,2", "1=0-1", made=3), makes(1, "2-3", "1=1-2", made=3))
     assert (result.verdict, result.culprits) == (Verdict.MISMATCH, ())
     assert result.message.endswith("group 1 of rank 0 has ranks 0-1, that of rank 1 ranks 1-2")
+
+
+def in_own_group(number: int, ranks: str, backend: str = "gloo") -> RankSnapshot:
+    """A rank that waits in the first call of its group 1, in which all its members are."""
+    groups = (Group("0", 4, 10, True, "gloo", "0-3"), Group("1", 2, 1, False, backend, ranks))
+    call = record(1, done=False, operation="all_gather", group="1")
+    return rank(number, groups=groups, records=(*history(10), call), stack=ALL_REDUCE)
+
+
+def test_ranks_that_made_only_their_own_groups_are_told_of_new_group() -> None:
+    result = verdict(*(in_own_group(n, "0-1" if n < 2 else "2-3") for n in range(4)))
+    assert (result.verdict, result.culprits) == (Verdict.MISMATCH, ())
+    assert result.message.endswith("group 1 of rank 0 has ranks 0-1, that of rank 2 ranks 2-3")
+    assert "every rank call new_group for all groups" in result.remedy
+
+
+def test_the_parts_of_a_group_that_nccl_splits_share_a_number() -> None:
+    result = verdict(*(in_own_group(n, "0-1" if n < 2 else "2-3", "nccl") for n in range(4)))
+    assert "new_group" not in result.remedy
 
 
 @pytest.mark.parametrize("destroyed", [(), (2,), (0, 3)])

@@ -78,9 +78,19 @@ def _is_alias(table: CallTable, address: str, other: str, ranks: Sequence[int]) 
 def _other_groups(table: CallTable) -> list[Hypothesis]:
     """Ranks make other groups than others, or in another order: torch numbers groups as they come.
 
-    The one that contradicts all others is odd, if at least two of these are there.
+    With gloo, ranks also make groups of one number with different members, and then wait in their first call
+    for ever. (The parts of a group that NCCL splits share a number.) The rank that contradicts all others is
+    odd, if there are at least two others.
     """
-    if not table.is_long_still or not any(rank.request.makes for rank in table.ranks):
+    is_making = any(rank.request.makes for rank in table.ranks)
+    stuck = {
+        wait.group
+        for wait in table.waits
+        if not table.awaited and not table.owed
+        for group in table.of(wait.rank).groups
+        if (group.name, group.backend) == (wait.group, "gloo")
+    }
+    if not table.is_long_still or not (is_making or stuck):
         return []
     groups = {rank.rank: _groups_of(rank) for rank in table.ranks}
     contradictions = [
@@ -89,6 +99,7 @@ def _other_groups(table: CallTable) -> list[Hypothesis]:
         for other in table.ranks
         if rank is not other
         for name, members in sorted(groups[rank.rank].items())
+        if is_making or name in stuck
         if _contradicts(other, name, members, groups[other.rank], name in rank.request.makes[:1])
     ]
     if not contradictions:
