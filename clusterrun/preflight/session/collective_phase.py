@@ -46,7 +46,7 @@ def products(state: SessionState, group_tests: GroupTests) -> Waits:
             node.name: node.product for node in state.nodes.values() if node.product is not None
         }
         slow = registry.slow_products(state.needs, products_by_name)
-        running = [state.nodes[node] for node in able if state.nodes[node].has_torch]
+        running = [node for node in state.present() if node.node in able and node.has_torch]
         untested = [node.node for node in running if node.name in slow or node.product is None]
     for node_state in state.nodes.values():
         if len(node_state.ends) == 1:
