@@ -797,6 +797,7 @@ def test_of_two_roots_the_one_that_ranks_in_the_next_call_of_that_line_name_is_r
     ]
     result = verdict(first[0], later[0], first[1], later[1], stalled=60.0)
     assert (result.verdict, [culprit.rank for culprit in result.culprits]) == (Verdict.MISMATCH, [2])
+    assert "ranks 0-1 and 3 name rank 0 at train.py:33 (work); rank 2 names rank 2" in result.message
 
 
 LOOP_LINE = LOOP[0].partition(" ")[0]

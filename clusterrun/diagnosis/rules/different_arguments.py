@@ -84,7 +84,8 @@ def _roots(table: CallTable) -> list[Hypothesis]:
     undecided = len(set(members).difference(*supporters.values()))
     odd = sides[1:] if _are_wrong(sides, supporters, undecided) else []
     culprits = tuple(rank for _, ranks in odd for rank in ranks)
-    return [Hypothesis("different roots", CERTAINTY, culprits, {"sides": sides})]
+    facts = {"sides": sides, "supporters": supporters}
+    return [Hypothesis("different roots", CERTAINTY, culprits, facts)]
 
 
 def _are_wrong(sides: list[tuple[int, list[int]]], supporters: dict[int, set[int]], undecided: int) -> bool:
@@ -137,10 +138,11 @@ def _tags(table: CallTable) -> list[Hypothesis]:
 def explain_different_roots(table: CallTable, hypothesis: Hypothesis) -> Diagnosis:
     sides: list[tuple[int, list[int]]] = hypothesis.facts["sides"]
     call = table.wait_by_rank[sides[0][1][0]]
-    lines = [
-        f"{ranks_in_words(ranks)} name{verb_s(ranks)} rank {root}{at_place(table, *ranks)}"
-        for root, ranks in sides
-    ]
+    lines = []
+    for root, ranks in sides:
+        supporters = hypothesis.facts["supporters"][root]
+        place = at_place(table, *ranks)
+        lines.append(f"{ranks_in_words(supporters)} name{verb_s(supporters)} rank {root}{place}")
     sentence = f"ranks name different roots of {call.title}: {'; '.join(lines)}"
     sentence += "" if hypothesis.culprits else "; nothing shows which is right"
     whys = {}
