@@ -70,6 +70,21 @@ def test_the_line_of_a_slow_rank_is_where_it_is_outside_of_collectives() -> None
     assert "it was at data.py:7 (augment) in 2 of 3 looks" in result.culprits[0].why
 
 
+@pytest.mark.parametrize(("still", "verdict"), [(2.0, Verdict.SLOW), (400.0, Verdict.NOTHING)])
+def test_a_rank_that_saves_slowly_at_every_step_is_slow_also_while_nothing_moves(
+    still: float, verdict: Verdict
+) -> None:
+    def steps(late: float) -> tuple[Any, ...]:
+        return tuple(record(n, at=NOW - still - 90 + 3 * n + late) for n in range(30))
+
+    waits = record(30, done=False, at=NOW - still)
+    others = [rank(n, 3, 30, records=(*steps(0.0), waits), stack=BARRIER) for n in (0, 1)]
+    saves = rank(2, 3, 30, records=steps(2.5), stack=LOOP, file="/ckpt/shard.pt", written=3e5)
+    result = decide(case(*others, saves)).diagnosis
+    assert result.verdict is verdict
+    assert "it writes /ckpt/shard.pt, 0.3 MB/s at train.py:33 (work)" in str(result)
+
+
 # --- threads ---
 
 

@@ -6,6 +6,7 @@ A rank that prints while others wait for it counts as moving, and may print the 
 from __future__ import annotations
 
 from clusterrun.diagnosis.calls import Call, CallTable
+from clusterrun.diagnosis.explain_rank import reason
 from clusterrun.diagnosis.hypothesis import Hypothesis
 from clusterrun.diagnosis.rules.different_sizes import size_in_bytes
 from clusterrun.diagnosis.stacks import short
@@ -26,13 +27,17 @@ def rule(table: CallTable) -> list[Hypothesis]:
         for rank in table.ranks
         if rank.moved or (rank.printed and (not table.waits or rank.rank in awaited))
     ]
-    if table.end or table.stalled or not working:
+    if table.end or table.stalled:
+        return []
+    straggler = find_straggler(table)
+    # No rank moved during the look, because all wait for the slow one, as so often.
+    is_usual = straggler is not None and awaited == {straggler.rank} and not table.is_long_still
+    if not working and not is_usual:
         return []
     sides = _passed_with_different_sizes(table)
     if sides:
         suspects = RankVote({rank: call.shape for call, ranks in sides for rank in ranks}).suspects
         return [Hypothesis("different sizes passed", CERTAINTY, suspects, {"sides": sides})]
-    straggler = find_straggler(table)
     if straggler:
         facts = {"straggler": straggler}
         return [Hypothesis("slow rank", CERTAINTY, (straggler.rank,), facts)]
@@ -86,6 +91,8 @@ def explain_slow_rank(table: CallTable, hypothesis: Hypothesis) -> Diagnosis:
         line = max(samples, key=samples.count)
         looks = f"{samples.count(line)} of {len(samples)} looks"
         why += f"; outside of collectives it was at {short(line)} in {looks}"
+    if rank.writes:
+        why += f"; {reason(rank).why}"
     remedy = "has every rank the same work? if so: clusterrun check compares that node with others"
     return blame(table, Verdict.SLOW, sentence, {slow.rank: why}, remedy, [last])
 
