@@ -40,6 +40,13 @@ class LossyWay:
     def share(self) -> float:
         return self.resent / self.sent if self.sent else 0.0
 
+    @property
+    def is_lossless_between_stalls(self) -> bool:
+        """Whether the kernel sent again during stalls only. A peer that gets no message answers none, so that
+        only one way shows that both were cut for a while.
+        """
+        return 0 < self.resent <= self.stalls * BURST
+
     def is_echo_of(self, back: LossyWay | None) -> bool:
         return back is not None and back.resent >= FEWEST_RESENT and back.share > LOPSIDED * self.share
 
@@ -123,7 +130,7 @@ def explain_losses(
             back = by_ends.get(way.ends[::-1])
             if not way.is_echo_of(back):
                 stalls[way.ends] += way.stalls
-            if back is not None and not back.is_echo_of(way):
+            if back is not None and (way.is_lossless_between_stalls or not back.is_echo_of(way)):
                 stalls[back.ends] += way.stalls
 
     def nats(ends: Sequence[Way]) -> float:

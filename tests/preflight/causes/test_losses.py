@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import random
-from itertools import permutations
+from itertools import combinations, permutations
 
 import pytest
 
@@ -109,6 +109,15 @@ def test_stalls_seen_by_several_are_the_nodes_and_by_one_the_links():
         for trouble in observed
     ]
     assert {frozenset(trouble.nodes) for trouble in troubles(of_link, LEAST)} == {frozenset((2, 3))}
+
+
+def test_a_node_that_is_cut_off_for_seconds_is_named_and_not_its_links():
+    """As seen of 8 nodes: only the node that sends the first message of a pair sends it again."""
+    observed = []
+    for a, b in combinations(range(8), 2):
+        is_cut = 4 in (a, b)
+        observed += [LossyWay(a, b, 1020, 29 * is_cut, 3.1, 3 * is_cut), LossyWay(b, a, 1020, 0, 0.1, 0)]
+    assert named(troubles(observed, LEAST)) == {((4,), "all", False)}
 
 
 def test_what_a_node_says_again_takes_the_place_of_what_it_had_said():
