@@ -42,8 +42,9 @@ class LossyWay:
 
     @property
     def is_lossless_between_stalls(self) -> bool:
-        """Whether the kernel sent again during stalls only. A peer that gets no message answers none, so that
-        only one way shows that both were cut for a while.
+        """Whether the kernel sent again during stalls only.
+
+        A peer that gets no message answers none, so that one way alone shows that both were cut for a while.
         """
         return 0 < self.resent <= self.stalls * BURST
 
