@@ -101,6 +101,10 @@ _STATE_WORDS = {
 _ASKED_TO_END = re.compile(r"(?:\w+\.)*(?:KeyboardInterrupt|SIGTERMException|SignalException)\b")
 _VERDICTS = {EndKind.MEMORY: Verdict.OUT_OF_MEMORY}
 _FOREIGN = (
+    (
+        re.compile(r"leave them unset: clusterrun .*"),
+        "unset them, or name one that every node has (ip -br addr)",
+    ),
     (re.compile(r"--env (\w+=)"), r"export \1"),
     (re.compile(r"clusterrun exec -- "), "ssh NODE "),
     (re.compile(r"clusterrun logs --rank (\S+) shows what it did last"), r"see the end of rank \1's log"),

@@ -77,7 +77,7 @@ ROWS: tuple[KnownError, ...] = (
     KnownError(
         r"unable to (?:mmap|open shared memory|allocate shared memory)|Bus error|SIGBUS"
         r"|No space left on device.*(?:/dev/shm|nccl-|torch_)|/dev/shm.*No space left"
-        r"|failed to extend /dev/shm|creating shared memory segment /dev/shm",
+        r"|posix_fallocate failed|failed to extend /dev/shm|creating shared memory segment /dev/shm",
         "shared memory (/dev/shm) is full: batches of data-loader workers and NCCL pass through it",
         "a container needs --shm-size or --ipc=host; else fewer workers, "
         'or torch.multiprocessing.set_sharing_strategy("file_system")',
@@ -279,9 +279,9 @@ ROWS: tuple[KnownError, ...] = (
         Verdict.LINK,
     ),
     KnownError(
-        r"no socket interface found|neither AF_INET\(2\) nor AF_INET6\(10\)",
-        "NCCL_SOCKET_IFNAME names an interface that this node does not have",
-        "leave NCCL_SOCKET_IFNAME unset: clusterrun chooses an interface for each node",
+        r"no socket interface found|neither AF_INET\(2\) nor AF_INET6\(10\)|ifa != nullptr",
+        "NCCL_SOCKET_IFNAME or GLOO_SOCKET_IFNAME names an interface that this node does not have",
+        "leave them unset: clusterrun chooses an interface for each node",
     ),
     KnownError(
         r"We couldn't connect to 'https://huggingface\.co|LocalEntryNotFoundError|OfflineModeIsEnabled"

@@ -427,6 +427,8 @@ def _command_reading(scope: _Scope, candidate: _Candidate) -> Reading:
         if text.startswith("<<"):
             reason = "put it into a file and give --input FILE"
             parts.append(Part(line, text.partition("\n")[0], PartOutcome.UNTRANSLATED, reason))
+        elif text.startswith("<") and text[1:].strip() == os.devnull:
+            parts.append(Part(line, text, PartOutcome.NEEDLESS, "ranks have no input"))
         elif text.startswith("<"):
             file = ("input", shlex.split(text[1:])[0] if text[1:].strip() else "")
             options += [file] if file not in launch.options else []

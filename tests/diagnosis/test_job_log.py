@@ -473,6 +473,22 @@ EXPECTED = {
     "requeued-only": Answer("-", (), ("requeued",), "", (), False),
     "worker-killed-and-oom-step": Answer("-", (1,), ("memory", "--mem"), "", ("gp7",), False),
     "memory-summary-then-oom": Answer("-", (0,), ("CUDA out of memory",), "vae.py:203", ("nid001",), False),
+    "lightning-validation-bar": Answer("-", (0,), ("IndexError",), "net.py:140", ("v1",), False),
+    "hub-too-many-requests": Answer("-", (5,), ("429",), "prep_train.py:18", ("gadi-2",), False),
+    "deepspeed-batch-sizes": Answer("-", (), ("train_batch_size is not equal",), "finetune.py:88", (), False),
+    "flash-attention-old-gpu": Answer(
+        "-", (0, 1), ("FlashAttention only supports",), "attn.py:55", (), False
+    ),
+    "gloo-no-interface": Answer(
+        "-", (0,), ("Unable to find address", "names an interface"), "gl.py:9", ("e1",), False
+    ),
+    "device-ordinal-second-node": Answer(
+        "-", (4, 5, 6, 7), ("invalid device ordinal", "LOCAL_RANK"), "run.py:14", ("ice-2",), False
+    ),
+    "time-limit-under-torchrun": Answer("-", (), ("time limit",), "", (), False),
+    "nccl-shared-memory-full": Answer("-", (1,), ("/dev/shm",), "train.py:31", ("r10n3",), False),
+    "syntax-of-newer-python": Answer("-", (0, 1, 2), ("SyntaxError",), "train.py:61", (), False),
+    "no-error-lightning-table": Answer("-", (), ("no error in it",), "", (), False),
 }
 
 
