@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterator
 
 from clusterrun.model.errors import BadInput
 from clusterrun.model.frozen import frozen, replace
+from clusterrun.model.world import own_variables
 from clusterrun.script.batch_scripts import Conversion, Part, PartOutcome
 from clusterrun.script.directives import (
     Directive,
@@ -94,8 +95,20 @@ def convert(
         reading = replace(reading, setup=(LOGIN, *reading.setup), parts=(part, *reading.parts))
         script = replace(script, reading=reading)
     variables = _variables(script)
-    options = (*_options(script, variables), *(("setup", line) for line in _setup(script, variables)))
-    parts = sorted((*_directive_parts(script), *script.reading.parts), key=lambda part: part.line)
+    own = {f"{name}=" for name in own_variables()}
+    typed = _options(script, variables)
+    needless = [value for name, value in typed if name == "env" and value[: value.find("=") + 1] in own]
+    options = (
+        *(pair for pair in typed if pair[0] != "env" or pair[1] not in needless),
+        *(("setup", line) for line in _setup(script, variables)),
+    )
+    command_line = next(
+        (part.line for part in script.reading.parts if part.outcome is PartOutcome.COMMAND), 1
+    )
+    reason = "clusterrun sets it in every rank"
+    set_by_us = [Part(command_line, text, PartOutcome.NEEDLESS, reason) for text in needless]
+    all_parts = (*_directive_parts(script), *script.reading.parts, *set_by_us)
+    parts = sorted(all_parts, key=lambda part: part.line)
     verb = "sweep" if script.array.values or script.reading.sweeps else "submit"
     return Conversion(verb, options, script.reading.command, tuple(parts))
 

@@ -14,6 +14,7 @@ from clusterrun.model.errors import BadInput
 from clusterrun.model.frozen import frozen, replace
 from clusterrun.model.option_table import CONFIGURABLE, DURATIONS
 from clusterrun.model.spec import UNSAID, JobSpec
+from clusterrun.model.world import own_variables
 from clusterrun.script import launcher_options, submit_again
 from clusterrun.script.interpreter_calls import PYTHON, SHELLS, inline_text, interpreter_call
 from clusterrun.script.launcher_options import LauncherOption
@@ -457,7 +458,9 @@ def instead(spec: JobSpec, launch: LaunchCommand, verb: str = "submit") -> str:
     if not launch.command:
         return ""
     nodes = launch.nodes if spec.nodes == 1 and launch.nodes else spec.nodes
-    environment = (*spec.environment, *launch.environment)
+    own = own_variables()
+    of_launcher = [pair for pair in launch.environment if pair[0] not in own]
+    environment = (*spec.environment, *of_launcher)
     sized = replace(spec, nodes=nodes, command=launch.command, environment=environment)
     per_node = launch.per_node or launch.total // nodes
     starts_one = per_node == 1 and launch.gpus_per_node > 1 and not launch.rank_launcher

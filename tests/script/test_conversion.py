@@ -308,6 +308,7 @@ def test_the_rows_of_the_page_say_what_convert_prints(launcher: str) -> None:
             "--nodes 2 --gpus 4 --cpus-per-rank 6 --per-node bash l.sh",
         ),
         ("srun python t.py </dev/null", "t.py"),
+        ("srun --export=ALL,MASTER_PORT=1,A=2 python t.py", "--env A=2 t.py"),
         ("ulimit -n 9\nsrun python t.py", "--setup 'ulimit -n 9 || :' t.py"),
         ("O=$(cat <<E\n-x 1\nE\n)\nsrun python t.py $O", "t.py -x 1"),
         (
