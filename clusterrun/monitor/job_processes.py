@@ -224,6 +224,14 @@ def sorted_out(processes: Sequence[JobProcess], loads_torch: Callable[[int], boo
         if raylets := [process for process in processes if process.launcher == "raylet"]:
             candidates = [process for raylet in raylets for process in _below(raylet, children)]
         names = {process.pid: UNNUMBERED for process in _with_torch(candidates, loads_torch)}
+    equal: dict[tuple[RankName, str], list[int]] = {}
+    for pid, name in names.items():
+        equal.setdefault((name, by_pid[pid].step), []).append(pid)
+    for (name, _), pids in equal.items():
+        training = [pid for pid in pids if len(pids) > 1 and name.rank >= 0 and loads_torch(pid)]
+        for pid in pids if training else ():
+            if pid not in training:
+                del names[pid]  # a monitor that a rank's shell has started and left
     ranks = []
     for pid, name in names.items():
         process = by_pid[pid]

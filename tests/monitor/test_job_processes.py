@@ -68,6 +68,15 @@ def test_below_torchrun_the_workers_are_ranks_and_neither_it_nor_their_data_load
     ] * 2
 
 
+def test_a_monitor_that_the_shell_of_a_rank_has_left_behind_is_no_rank() -> None:
+    first, second = ({**STEP, "SLURM_PROCID": number} for number in "01")
+    monitor = process(20, 1, ("python", "monitor.py"), **first)
+    tail = process(21, 1, ("tail", "-f", "log"), "tail", **second)
+    trainers = [process(11, 5, **first), process(12, 6, **second)]
+    assert [rank[0] for rank in ranks(*trainers, monitor, tail, torch=(11, 12))] == [11, 12]
+    assert len(ranks(*trainers, monitor, torch=())) == 3
+
+
 def test_a_launcher_that_has_started_no_rank_is_none_itself() -> None:
     result = sorted_out([process(10, 1, TORCHRUN, **STEP, SLURM_PROCID="0")], lambda pid: True)
     assert (result.ranks, [launcher.launcher for launcher in result.launchers]) == ((), ["torchrun"])
