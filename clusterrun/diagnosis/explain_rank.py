@@ -7,7 +7,14 @@ from collections.abc import Iterable
 
 from clusterrun.diagnosis.calls import STOPPED
 from clusterrun.diagnosis.evidence import ChildProcess, RankSnapshot
-from clusterrun.diagnosis.stacks import Doing, location, polls_for_lock_file, script_has_ended, short
+from clusterrun.diagnosis.stacks import (
+    Doing,
+    frame_of_worker,
+    location,
+    polls_for_lock_file,
+    script_has_ended,
+    short,
+)
 from clusterrun.model.duration import spoken
 from clusterrun.model.frozen import frozen
 
@@ -110,7 +117,9 @@ def _of_user_code(rank: RankSnapshot) -> Reason:
         return Reason(f"it waits in user code{where}, for {program}", remedy)
     sleeps_in = process.waits_in.removeprefix("anon_")
     waits = next((f", {what}" for name, what in _KERNEL_WAITS.items() if sleeps_in.startswith(name)), "")
-    return Reason(f"it waits in user code{where}{waits}{_others(rank)}", WAIT_REMEDY)
+    workers = [(child, frame) for child in process.children if (frame := frame_of_worker(child.stack))]
+    below = "".join(f"; its {_child(child, (frame,))}" for child, frame in workers[:MOST_THREADS])
+    return Reason(f"it waits in user code{where}{waits}{below}{_others(rank)}", WAIT_REMEDY)
 
 
 def _of_import(rank: RankSnapshot) -> Reason:
@@ -128,15 +137,15 @@ def _of_data(rank: RankSnapshot) -> Reason:
     stopped = [child for child in children if child.state in (*STOPPED, "D")]
     text = stopped or [child for child in children if child.stack]
     why = f"it waits for its data-loader{at(rank.stacks.main)}"
-    why += "".join(f"; {_child(child)}" for child in text[:2])
+    why += "".join(f"; {_child(child, child.stack)}" for child in text[:2])
     remedy = "see what the dataset does there: a slow or missing file, a lock, too few workers"
     return Reason(why, remedy, certain=bool(stopped) and stopped[0].state in STOPPED)
 
 
-def _child(child: ChildProcess) -> str:
+def _child(child: ChildProcess, stack: tuple[str, ...]) -> str:
     states = {"T": "is stopped", "t": "is held by a debugger", "D": "waits for a disk", "R": "runs"}
     where = f" in {child.waits_in}" if child.state == "D" and child.waits_in else ""
-    return f"worker {child.pid} {states.get(child.state, 'waits')}{where}{at(child.stack)}"
+    return f"worker {child.pid} {states.get(child.state, 'waits')}{where}{at(stack)}"
 
 
 def _others(rank: RankSnapshot) -> str:

@@ -388,10 +388,15 @@ def _without_ranks(looks: Sequence[JobLook], mute: Sequence[tuple[str, str]]) ->
             meeting[look.node] = launcher
     if meeting:
         first = next(iter(meeting.values()))
-        absent = [look.node for look in looks if look.node not in meeting]
+        absent = [look for look in looks if look.node not in meeting]
         count = len(looks) + len(mute)
         sentence = f"{first.name} on {_nodes(list(meeting))} waits for other nodes, and has started no rank"
-        culprits = tuple(Culprit(-1, node, f"no {first.name} waits there") for node in absent)
+        culprits = []
+        for look in absent:
+            children = [child for rank in look.ranks for child in rank.snapshot.process.children]
+            running = ", ".join(f"{child.name} (process {child.pid})" for child in children[:MOST])
+            why = f"no {first.name} waits there" + (f"; there runs {running}" if running else "")
+            culprits.append(Culprit(-1, look.node, why))
         remedy = (
             "start it once on each node (srun --ntasks-per-node=1), with the same --nnodes and rendezvous"
         )
@@ -405,7 +410,9 @@ def _without_ranks(looks: Sequence[JobLook], mute: Sequence[tuple[str, str]]) ->
         if not absent or mute:
             return Diagnosis(Verdict.UNDETERMINED, sentence, (), (), evidence, remedy)
         certainty = absent_rank.CERTAINTY
-        return Diagnosis(Verdict.NEVER_ARRIVED, sentence, culprits, (), evidence, remedy, certainty=certainty)
+        return Diagnosis(
+            Verdict.NEVER_ARRIVED, sentence, tuple(culprits), (), evidence, remedy, certainty=certainty
+        )
     count = sum(look.processes for look in looks)
     names = sorted({launcher.name for look in looks for launcher in look.launchers})
     running = f"; {', '.join(names)} runs" if names else ""

@@ -258,6 +258,21 @@ def joins_processes(stack: tuple[str, ...]) -> bool:
     return any("/multiprocessing/" in frame for frame in stack[:inner])
 
 
+def reads_of_process(stack: tuple[str, ...]) -> bool:
+    """Return whether a thread reads what another process of ``multiprocessing`` sends."""
+    reads = [frame for frame in stack[:4] if "/multiprocessing/" in frame or "/concurrent/futures/" in frame]
+    return any(function_of(frame) in ("recv", "recv_bytes", "result") for frame in reads)
+
+
+def frame_of_worker(stack: tuple[str, ...]) -> str:
+    """Return the user's innermost frame below the start of a process of ``multiprocessing``; '' without one.
+
+    A fork has the frames of its parent, too.
+    """
+    inner = tuple(itertools.takewhile(lambda frame: "/multiprocessing/process.py:" not in frame, stack))
+    return next((frame for frame in inner if not is_library(frame)), "") if len(inner) < len(stack) else ""
+
+
 def polls_for_lock_file(stack: tuple[str, ...]) -> bool:
     """Return whether a thread waits in a library's loop until another process removes a lock file."""
     inner = itertools.takewhile(is_library, stack)

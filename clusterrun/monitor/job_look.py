@@ -26,6 +26,7 @@ from clusterrun.diagnosis.stacks import (
     is_in_python,
     joins_processes,
     location,
+    reads_of_process,
 )
 from clusterrun.model.document import encode_set
 from clusterrun.model.frozen import frozen, replace
@@ -87,6 +88,8 @@ _SCOPES = {
     "3": "no process until the node restarts",
 }
 _DENIED = ("permission denied", "operation not permitted")
+# py-spy's message about a program that is not Python, as the shell that will start torchrun.
+_NO_PYTHON = "Failed to find python version"
 # py-spy's message if it may not stop a process, and the value of Seccomp in /proc/PID/status with a filter.
 _NO_TRACES, _FILTERED = "Failed to get stack traces", "2"
 
@@ -218,7 +221,8 @@ class JobLooker:
         return read_spied(text, thread_numbers(pid)) if text else SpiedProcess()
 
     def _note(self, pid: int, problem: str) -> None:
-        self._problems.setdefault(problem)
+        if _NO_PYTHON not in problem:
+            self._problems.setdefault(problem)
         self._problem_by_pid[pid] = problem
 
     def _with_spawned(self, ranks: Sequence[RankProcess]) -> list[RankProcess]:
@@ -300,10 +304,13 @@ class JobLooker:
         return SeenRank(replace(rank.name, own=last.rank), snapshot, last.counters, changed)
 
     def _stacks_of_workers(self, stack: tuple[str, ...], pids: Sequence[int]) -> dict[int, tuple[str, ...]]:
-        """Return the stacks of some data-loader workers among the children ``pids`` of a rank."""
-        if not in_data_loader(stack):
+        """Return the stacks of some children ``pids`` of a rank that waits for what they send."""
+        if not in_data_loader(stack) and not reads_of_process(stack):
             return {}
-        spied = self._spied(pids[:MOST_WORKERS], _NONBLOCKING)
+        workers = [pid for pid in pids if proc.is_python(pid) and not proc.children(pid)]
+        running = [pid for pid in workers if (process := proc.look(pid)) and process.state == "R"]
+        workers = list(dict.fromkeys((*running, *workers)))
+        spied = self._spied(workers[:MOST_WORKERS], _NONBLOCKING)
         return {pid: process.main for pid, process in spied.items()}
 
     def _launcher(self, process: JobProcess, has_ranks: bool) -> SeenLauncher:

@@ -6,7 +6,14 @@ from typing import Any
 
 import pytest
 
-from clusterrun.diagnosis.evidence import GroupRequest, MainCall, ProcessSample, PythonStacks, RankSnapshot
+from clusterrun.diagnosis.evidence import (
+    ChildProcess,
+    GroupRequest,
+    MainCall,
+    ProcessSample,
+    PythonStacks,
+    RankSnapshot,
+)
 from clusterrun.diagnosis.job_looks import JobLook, RankName, SeenLauncher, SeenRank
 from clusterrun.diagnosis.job_worlds import (
     RAS_IS_NOT_ASKED,
@@ -15,7 +22,7 @@ from clusterrun.diagnosis.job_worlds import (
     diagnose_looks,
     worlds_of,
 )
-from clusterrun.diagnosis.stacks import Doing, ThreadPlace
+from clusterrun.diagnosis.stacks import Doing, ThreadPlace, reads_of_process
 from clusterrun.diagnosis.verdict import Diagnosis, Verdict
 from clusterrun.model.frozen import replace
 from tests.diagnosis.ranks import ALL_REDUCE, BARRIER, LIBRARY, LOOP, MEETING, NOW, RECV
@@ -98,6 +105,22 @@ def test_the_rank_outside_of_the_collective_is_named_with_its_line_and_certainty
 def test_the_kernel_says_what_a_rank_waits_for(waits_in: str, what: str) -> None:
     diagnosis = verdict(*map(sampled, range(3)), sampled(3, stack=LOOP, waits_in=waits_in))
     assert diagnosis.culprits[0].why == f"it waits in user code at train.py:33 (work){what}"
+
+
+def test_the_process_that_a_rank_waits_for_is_shown_with_its_line() -> None:
+    library = "/usr/lib/python3.11/multiprocessing"
+    works = ("/home/me/env.py:4 physics", f"{library}/process.py:108 run", *LOOP)
+    fork_that_waits = (f"{library}/queues.py:103 get", f"{library}/process.py:108 run", *LOOP)
+    children = tuple(
+        ChildProcess(7 + place, "python", "R", stack=stack)
+        for place, stack in enumerate((fork_that_waits, works))
+    )
+    receives = (f"{library}/connection.py:395 _recv", f"{library}/connection.py:250 recv", *LOOP)
+    assert reads_of_process(receives)
+    diagnosis = verdict(*map(sampled, range(3)), sampled(3, stack=receives, children=children))
+    assert diagnosis.culprits[0].why == (
+        "it waits in user code at train.py:33 (work); its worker 8 runs at env.py:4 (physics)"
+    )
 
 
 def test_a_rank_that_is_not_late_for_long_may_yet_come() -> None:
@@ -525,7 +548,7 @@ def test_a_rank_that_makes_a_larger_group_than_there_are_ranks_is_named() -> Non
 
 def test_launchers_that_wait_for_each_other_are_named_with_the_nodes_that_lack_one() -> None:
     torchrun = SeenLauncher("torchrun", 5, "S", ELASTIC)
-    shell = sampled(1, "n1", stack=(), size=2)
+    shell = sampled(1, "n1", stack=(), size=2, children=(ChildProcess(9, "sleep", "S"),))
     for ranks in ((), (shell,)):  # a shell that will start torchrun has the number of a task
         look = [
             JobLook("n0", NOW, launchers=(torchrun,), processes=3),
@@ -533,6 +556,7 @@ def test_launchers_that_wait_for_each_other_are_named_with_the_nodes_that_lack_o
         ]
         diagnosis = diagnose_looks(look, (), JobHistory()).diagnosis
         assert (diagnosis.verdict, blamed(diagnosis)) == (Verdict.NEVER_ARRIVED, [(-1, "n1")])
+    assert diagnosis.culprits[0].why == "no torchrun waits there; there runs sleep (process 9)"
     assert diagnosis.message == "torchrun on n0 waits for other nodes, and has started no rank"
     assert diagnosis.evidence[0] == "torchrun on n0 is at dynamic_rendezvous.py:1 (x)"
 
