@@ -89,6 +89,7 @@ def explain_unended(table: CallTable, hypothesis: Hypothesis) -> Diagnosis:
                 "which line sets that key, and on which rank? It was not run: an if around it, or another key"
             )
             return Diagnosis(Verdict.MISMATCH, sentence, (), (), waited(table), remedy)
+        operation = " or ".join(dict.fromkeys(wait.operation for wait in stuck))
         sentence = f"not enough seen: {who} wait in {operation}{where}, and it does not end"
         sentence += f"; where {ranks_in_words(unknown)} wait{verb_s(unknown)} is unknown" if unknown else ""
         remedy = (
