@@ -23,6 +23,7 @@ from benchmarks.group_world import GroupWorld
 from benchmarks.pair_world import Mix, PairWorld, searched
 from benchmarks.parted_world import Tree, judged
 from clusterrun.preflight.causes.pair_search import Search
+from clusterrun.preflight.thresholds import DEFAULTS
 
 # Whether the report is exact, whether it blames something healthy, and its rounds.
 Judged = tuple[bool, bool, int]
@@ -203,10 +204,10 @@ def rows() -> Iterator[Row]:
     yield Row("whole checks: none to three faults", map(check_world.world, range(500)))
 
 
-def _seconds(world: PairWorld, count: int, **options: bool) -> float:
+def _seconds(world: PairWorld, count: int) -> float:
     """Return the seconds that the search alone takes."""
     began, tested = time.process_time(), 0.0
-    search = Search(range(count), **options)  # type: ignore[arg-type]
+    search = Search(range(count), DEFAULTS)
     while pairs := search.next_round():
         start = time.process_time()
         tests = [world.test(*pair) for pair in pairs]

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 
 from clusterrun.preflight.causes.groups import GroupSearch, GroupsResult
 from clusterrun.preflight.observations import GroupTest
+from clusterrun.preflight.thresholds import DEFAULTS
 
 
 @dataclass
@@ -49,7 +50,7 @@ class GroupWorld:
 
 def searched(world: GroupWorld) -> GroupsResult:
     """Return the result of the search in a world whose whole set has failed."""
-    search = GroupSearch(range(world.count))
+    search = GroupSearch(range(world.count), DEFAULTS)
     while groups := search.next_round():
         search.take([world.test(group) for group in groups])
     return search.result()

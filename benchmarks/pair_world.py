@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 
 from clusterrun.preflight.causes.pair_search import Search, SearchResult
 from clusterrun.preflight.observations import GroupTest
+from clusterrun.preflight.thresholds import DEFAULTS
 
 Link = frozenset[int]
 
@@ -63,9 +64,11 @@ def searched(
 def ended_search(world: PairWorld, nodes: int | Sequence[int], spares: int = 0, **options: object) -> Search:
     """Return the search after its last round in that world."""
     ring = range(nodes) if isinstance(nodes, int) else nodes
-    search = Search(list(ring), list(range(len(ring), len(ring) + spares)), **options)  # type: ignore[arg-type]
+    limits = options.pop("limits", DEFAULTS)
+    members = list(range(len(ring), len(ring) + spares))
+    search = Search(list(ring), limits, members, **options)  # type: ignore[arg-type]
     while pairs := search.next_round():
-        search.take([world.test(pair.a, pair.b) for pair in pairs])
+        search.take([world.test(*pair) for pair in pairs])
     return search
 
 
@@ -76,10 +79,12 @@ def link(a: int, b: int) -> Link:
 
 def judged(world: PairWorld, result: SearchResult) -> tuple[bool, bool]:
     """Return whether the search blames all faults and nothing else; whether it blames something healthy."""
-    nodes = {*result.bad, *result.slow}
-    links = {link(*ends) for ends in (*result.bad_links, *result.slow_links)}
+    nodes = {*result.nodes("broken"), *result.nodes("slow")}
+    links = {link(*ends) for ends in (*result.links("broken"), *result.links("slow"))}
     faulty, faulty_links = world.broken | {*world.speeds}, world.cut | {*world.link_speeds}
-    is_open = result.undetermined or result.undetermined_links or world.broken & {*result.certified}
+    is_open = (
+        result.nodes("undetermined") or result.links("undetermined") or world.broken & {*result.certified}
+    )
     is_wrong = bool(nodes - faulty or links - faulty_links)
     return (nodes, links) == (faulty, faulty_links) and not is_open, is_wrong
 

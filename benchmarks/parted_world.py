@@ -107,11 +107,11 @@ def judged(world: TreeWorld, result: SearchResult) -> tuple[bool, bool]:
     parts, paces = world.groups(1e-9), world.groups(1.0)
     single = {part[0] for part in parts if len(part) == 1} if len(parts) > 1 else set()
     slow = {pace[0] for pace in paces if len(pace) == 1} - single
-    bad, cut, late = set(result.bad), set(result.bad_links), set(result.slow)
-    wrong = bool(bad - world.broken - single or cut or late - slow or result.slow_links)
+    bad, cut, late = set(result.nodes("broken")), result.links("broken"), set(result.nodes("slow"))
+    wrong = bool(bad - world.broken - single or cut or late - slow or result.links("slow"))
     wrong = wrong or _split(result.parts, parts) or _split(result.slow_parts, paces)
     exact = bad == world.broken | single and late == slow
-    exact = exact and not result.undetermined and not result.undetermined_links
+    exact = exact and not result.nodes("undetermined") and not result.links("undetermined")
     exact = exact and set(result.parts) == _many(parts)
     within = [_many([pace for pace in paces if set(pace) <= set(part)]) for part in parts]
     return exact and set(result.slow_parts) == set().union(*within) and not wrong, wrong

@@ -43,5 +43,5 @@ def judged(flakes: float, kinds: tuple[str, ...], seed: int) -> tuple[bool, bool
         is_bad = any(fails(kind, nodes, way) for kind, nodes in faults)
         passes = [not is_bad and luck.random() >= flakes for _ in range(TRIES)]
         tests.append(WayTest(*way, frozenset({1}), frozenset() if any(passes) else frozenset({1})))
-    causes = {(cause.kind, cause.nodes) for cause in explain(tests)[0] if cause.kind != "cut"}
+    causes = {(cause.fault, cause.nodes) for cause in explain(tests)[0] if cause.fault != "cut"}
     return causes == faults, bool(causes - faults), 1

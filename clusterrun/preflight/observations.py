@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import namedtuple
 from collections.abc import Iterable, Mapping, Sequence
 from types import MappingProxyType
 
@@ -14,23 +13,13 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import TypeVar
 
-    Kind = TypeVar("Kind")
+    Type = TypeVar("Type")
 
 # Kinds of group tests.
 PAIR, SET, HALF, PRODUCT, TABLE = "pair", "set", "half", "product", "table"
 DEVICE, PEERS, BURN = "device", "peers", "burn"
-# Kinds of rounds of connections.
+# Phases of connections.
 CONTROL, ABSENT, LOSS = "control", "absent", "loss"
-
-Pair = namedtuple("Pair", ["a", "b"])
-"""Two nodes that are tested together, the smaller number first. A tuple: 1,250 nodes have 780,000 pairs."""
-
-
-def pair(a: int, b: int) -> Pair:
-    """Return the pair of two different nodes, with the smaller number first."""
-    if a == b:
-        raise ValueError(f"node {a} cannot be paired with itself")
-    return Pair(min(a, b), max(a, b))
 
 
 @frozen
@@ -109,10 +98,10 @@ class NodeTraffic:
 
 
 @frozen
-class RoundEnd:
-    """A round of connections ended. A node that was gone by then explains what failed with it."""
+class PhaseEnd:
+    """A phase of connections ended. A node that was gone by then explains what failed with it."""
 
-    kind: str  # CONTROL, ABSENT or LOSS
+    phase: str  # CONTROL, ABSENT or LOSS
     present: tuple[int, ...]
 
 
@@ -156,11 +145,11 @@ class Log:
         for observation in observations:
             self._by_type.setdefault(type(observation), []).append(observation)
 
-    def of(self, kind: type[Kind]) -> Sequence[Kind]:
+    def of(self, observation_type: type[Type]) -> Sequence[Type]:
         """Return the observations of one type."""
-        return self._by_type.get(kind, ())  # type: ignore[return-value]
+        return self._by_type.get(observation_type, ())  # type: ignore[return-value]
 
-    def last_round(self, kind: str) -> RoundEnd | None:
-        """Return the newest round of this kind; None if none ended."""
-        rounds = [end for end in self.of(RoundEnd) if end.kind == kind]
-        return rounds[-1] if rounds else None
+    def last_end(self, phase: str) -> PhaseEnd | None:
+        """Return the newest end of this phase; None if it did not end."""
+        ends = [end for end in self.of(PhaseEnd) if end.phase == phase]
+        return ends[-1] if ends else None

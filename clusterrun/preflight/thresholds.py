@@ -15,8 +15,9 @@ Key = TypeVar("Key")
 
 # One other node may be at fault itself. Two others decide.
 WITNESSES = 2
-# If more than one node in three differs, neither side is the usual one.
-MINORITY = 3
+# Each node that differs needs two others that agree. If more than one in three differs, neither side is the
+# usual one.
+MINORITY = WITNESSES + 1
 # In a set of at most this size every node meets all others: 120 pairs, in 15 rounds. In a larger set, extra
 # tests are made of at most this many nodes.
 FEW_NODES = 16
@@ -49,10 +50,6 @@ START_SECONDS = 20.0
 
 # The median absolute deviation times this is the standard deviation of normal values.
 NORMAL = 1.4826
-# The median deviation of n normal values may be too small by chance. A factor of 1 + 6/n covers most cases.
-SMALL = 6
-# Below this many times ``few`` values, an outlier inflates the deviation it is compared with.
-MANY_TIMES_FEW = 4
 
 
 @frozen
@@ -123,11 +120,12 @@ def line(
         return None
     median = median_of(numbers)
     few = len(numbers) < limits.few
-    # The robust standard deviation, larger for few values, which may agree by chance.
-    spread = NORMAL * median_of(abs(value - median) for value in numbers) * (1 + SMALL / len(numbers))
+    # The robust standard deviation. The median deviation of few normal values may be too small by chance.
+    spread = NORMAL * median_of(abs(value - median) for value in numbers) * (1 + limits.few / len(numbers))
     deviation = 0.0 if few else max(noise, spread)
     gap = max(median * (limits.slow_few if few else limits.slow_warn), limits.z * deviation)
-    widest = limits.slow_few if len(numbers) < MANY_TIMES_FEW * limits.few else limits.slow_fail
+    # An outlier inflates the deviation of few nodes, with which it is compared.
+    widest = limits.slow_few if len(numbers) <= FEW_NODES else limits.slow_fail
     gap = min(gap, median * max(widest, limits.slow_warn))
     slow = max(median - gap, floor if median >= floor else 0.0)
     return SlowLine(median, slow, max(slow, median - gap / 2))

@@ -33,6 +33,19 @@ def sure(limits: Thresholds) -> float:
     return math.log(1 / limits.false_blame)
 
 
+def excess(tests: int, failures: int, usual: float, least: float) -> float:
+    """Return by how many nats a larger share of failures than ``usual`` explains these tests better.
+
+    Both shares are binomial. The larger one is the share that was measured, and at least ``least``. The
+    logarithm of the ratio of the likelihoods is
+    ``failures * log(larger / usual) + (tests - failures) * log((1 - larger) / (1 - usual))``.
+    """
+    larger = max(failures / tests, least)
+    nats = failures * math.log(larger / usual)
+    passes = tests - failures
+    return nats + passes * math.log((1 - larger) / (1 - usual)) if passes else nats
+
+
 class Prices:
     """The prices of causes among ``count`` nodes, in nats.
 

@@ -57,7 +57,7 @@ class DialledWay:
 
 @frozen
 class ConnectTrouble:
-    kind: str  # dead, ports or large
+    symptom: str  # dead, ports or large
     nodes: tuple[int, ...]  # the node; of a link (a, b): packets from a do not reach b
     rounds: int  # how often it was tried
     ports: tuple[int, ...] = ()  # ports that do not answer; of a node (): others on every way
@@ -109,12 +109,12 @@ class Dials:
         nodes = set(present)
         ways = [way for way in self.ways.values() if way.a in nodes and way.b in nodes]
         causes, parts = explain([way.test() for way in ways])
-        place = {node: number for number, part in enumerate(parts) for node in part}
-        troubles = [self._node(cause) for cause in causes if cause.kind in ("all", "in", "out")]
+        part_of = {node: number for number, part in enumerate(parts) for node in part}
+        troubles = [self._node(cause) for cause in causes if cause.fault in ("all", "in", "out")]
         for cause in causes:
             a, b = cause.nodes[0], cause.nodes[-1]
             # A link between two parts is explained by the partition.
-            if cause.kind in ("link", "way") and (a not in place or place[a] == place.get(b)):
+            if cause.fault in ("link", "way") and (a not in part_of or part_of[a] == part_of.get(b)):
                 troubles.append(self._link([self.ways[ends] for ends in cause.ways]))
         return tuple(troubles), parts
 
@@ -122,21 +122,21 @@ class Dials:
         (node,) = cause.nodes
         ways = [self.ways[ends] for ends in cause.ways]
         others = tuple(sorted({way.a if way.b == node else way.b for way in ways}))
-        kind, ports = "ports", tuple(sorted(cause.items - {LARGE}))
+        symptom, ports = "ports", tuple(sorted(cause.items - {LARGE}))
         if not any(way.good for way in ways):
-            kind, ports = "dead", ()
+            symptom, ports = "dead", ()
         elif cause.items == {LARGE}:
-            kind = "large"
-        side = "in" if kind == "ports" else cause.kind
+            symptom = "large"
+        side = "in" if symptom == "ports" else cause.fault
         rounds = max(way.rounds for way in ways)
         why = next((way.why for way in ways if way.why), "")
-        return ConnectTrouble(kind, (node,), rounds, ports, side, others=others, why=why)
+        return ConnectTrouble(symptom, (node,), rounds, ports, side, others=others, why=why)
 
     def _link(self, ways: list[DialledWay]) -> ConnectTrouble:
         way = max(ways, key=lambda way: (way.is_dead, bool(way.bad)))
-        kind = "dead" if way.is_dead else "ports" if way.bad else "large"
+        symptom = "dead" if way.is_dead else "ports" if way.bad else "large"
         a, b, why = way.a, way.b, way.why
-        both = len(ways) == 2 or kind == "large"
+        both = len(ways) == 2 or symptom == "large"
         if len(ways) == 2 and all(way.is_dead for way in ways):
             # TCP needs both directions. Datagrams tell which of them is cut.
             forth, back = self._datagrams_pass(a, b), self._datagrams_pass(b, a)
@@ -146,7 +146,7 @@ class Dials:
             if forth and back and any(self.heard.values()):
                 why = "datagrams pass: a firewall drops TCP"
         rounds = max(way.rounds for way in ways)
-        return ConnectTrouble(kind, (a, b), rounds, tuple(sorted(way.bad)), both=both, why=why)
+        return ConnectTrouble(symptom, (a, b), rounds, tuple(sorted(way.bad)), both=both, why=why)
 
     def _datagrams_pass(self, a: int, b: int) -> bool:
         """Return whether b heard a. If no node heard any, nothing is known: return True."""

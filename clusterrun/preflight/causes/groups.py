@@ -23,14 +23,7 @@ from itertools import accumulate
 from clusterrun.model.frozen import frozen
 from clusterrun.preflight.causes.cover import sure
 from clusterrun.preflight.observations import GroupTest
-from clusterrun.preflight.thresholds import (
-    DEFAULTS,
-    FEW_NODES,
-    MOST_ROUNDS,
-    SMALLEST_GROUP,
-    WITNESSES,
-    Thresholds,
-)
+from clusterrun.preflight.thresholds import FEW_NODES, MOST_ROUNDS, SMALLEST_GROUP, WITNESSES, Thresholds
 
 Group = frozenset[int]
 
@@ -49,7 +42,7 @@ class GroupsResult:
 class GroupExplanation:
     """The nodes that explain which groups failed.
 
-    ``failed``, ``passed``: tests by group. ``works``: the largest group that passed with a node.
+    ``failed``, ``passed``: tests by group. ``largest_pass``: the largest group that passed with a node.
     ``guilty``: nodes that fail whoever is with them. ``rest``: the other nodes.
     ``failing``: groups of other nodes that failed and never passed.
     """
@@ -59,10 +52,10 @@ class GroupExplanation:
     ) -> None:
         self.nodes, self.failed, self.passed = nodes, failed, passed
         self.nats_of_failure, self.sure = math.log(1 / limits.noise), sure(limits)
-        self.works = dict.fromkeys(nodes, SMALLEST_GROUP)
+        self.largest_pass = dict.fromkeys(nodes, SMALLEST_GROUP)
         for group in passed:
             for node in group:
-                self.works[node] = max(self.works[node], len(group))
+                self.largest_pass[node] = max(self.largest_pass[node], len(group))
         self.guilty: set[int] = set()
         self.rest = nodes
         self.failing = [group for group in failed if group not in passed]
@@ -73,8 +66,8 @@ class GroupExplanation:
 
     def suspects(self, group: Group) -> list[int]:
         """Return the members that never passed in a group of this size, the weakest first."""
-        suspects = [node for node in group if self.works[node] < len(group)]
-        return sorted(suspects, key=lambda node: (self.works[node], node))
+        suspects = [node for node in group if self.largest_pass[node] < len(group)]
+        return sorted(suspects, key=lambda node: (self.largest_pass[node], node))
 
     def is_no_chance(self, failures: int) -> bool:
         """Return whether so many failures exceed chance by what blame requires, for any of the nodes."""
@@ -107,7 +100,7 @@ class GroupExplanation:
 
     def chance(self, node: int, size: int) -> float:
         """Return the prior chance that a node fails in groups of this size, but in none that passed."""
-        return max(0.0, 1 / self.works[node] - 1 / size)
+        return max(0.0, 1 / self.largest_pass[node] - 1 / size)
 
     def threshold(self, node: int) -> int:
         """Return the smallest size in which a guilty node failed twice as the only suspect."""
@@ -115,7 +108,7 @@ class GroupExplanation:
         sizes = []
         for group, times in self.failed.items():
             is_clear = node in group and group.isdisjoint(others) and group not in self.passed
-            if is_clear and all(self.works[other] >= len(group) for other in group - {node}):
+            if is_clear and all(self.largest_pass[other] >= len(group) for other in group - {node}):
                 sizes += [len(group)] * times
         return sorted(sizes)[1] if len(sizes) > 1 else len(self.nodes)
 
@@ -137,7 +130,7 @@ class GroupExplanation:
 class GroupSearch:
     """Asks for rounds of disjoint groups. Begin it after all nodes failed together, though no pair does."""
 
-    def __init__(self, nodes: Sequence[int], limits: Thresholds = DEFAULTS) -> None:
+    def __init__(self, nodes: Sequence[int], limits: Thresholds) -> None:
         self._order, self._limits = tuple(nodes), limits
         # The log: tests by group.
         self._failed: Counter[Group] = Counter({frozenset(nodes): 1})
@@ -158,7 +151,7 @@ class GroupSearch:
             if outcome.nodes in pending and outcome.passed is not None:
                 (self._passed if outcome.is_good else self._failed)[frozenset(outcome.nodes)] += 1
         after = self._explanation = self._explain()
-        has_news = (after.works, after.guilty) != (before.works, before.guilty)
+        has_news = (after.largest_pass, after.guilty) != (before.largest_pass, before.guilty)
         self._barren = 0 if has_news else self._barren + 1
 
     def result(self) -> GroupsResult:
@@ -221,8 +214,8 @@ class GroupSearch:
                     groups.append(test)
                     free -= test | set(explanation.suspects(group))
         idle = [node for node in min(failing, key=len) if node not in frozenset().union(*groups)]
-        works = explanation.works
-        if len(idle) > SMALLEST_GROUP and len(groups) == 1 and len(idle) > min(works[node] for node in idle):
+        weakest = min((explanation.largest_pass[node] for node in idle), default=0)
+        if len(idle) > max(SMALLEST_GROUP, weakest) and len(groups) == 1:
             groups.append(frozenset(idle))
         return groups
 
@@ -243,10 +236,10 @@ class GroupSearch:
         its members whose threshold is at most ``size``. Tests with the likeliest and the unlikeliest nodes
         are compared: with one of the likeliest, with two, and so on.
         """
-        explanation, works = self._explanation, self._explanation.works
+        explanation, largest_pass = self._explanation, self._explanation.largest_pass
         all_suspects, failing = explanation.suspects(group), explanation.failing
         suspects = [node for node in all_suspects if node in free]
-        weakest = min(works[node] for node in group)
+        weakest = min(largest_pass[node] for node in group)
         is_maybe_chance = self._failed[group] == 1 and weakest > SMALLEST_GROUP and 2 * weakest >= len(group)
         if not suspects or is_maybe_chance:
             return group if group <= set(free) else None
@@ -255,7 +248,7 @@ class GroupSearch:
         one_explains = bool(frozenset.intersection(*failing))
         likelihood = {}
         for node in free:
-            if works[node] >= len(group):
+            if largest_pass[node] >= len(group):
                 likelihood[node] = 0.0
             elif one_explains or node in group:
                 misses = sum(self._failed[other] for other in failing if node not in other)
@@ -271,7 +264,7 @@ class GroupSearch:
                     explanation.chance(node, size) / explanation.chance(node, len(group)) if value else 0.0
                 )
                 at_size[node] = value * share
-            able = (node for node in free if node not in likelihood and works[node] >= size)
+            able = (node for node in free if node not in likelihood and largest_pass[node] >= size)
             pool = sorted([*likelihood, *able], key=lambda node: (at_size.get(node, 0.0), uses[node], node))
             likely = [0.0, *accumulate(at_size[node] for node in order)]
             unlikely = [0.0, *accumulate(at_size.get(node, 0.0) for node in pool)]
@@ -294,10 +287,10 @@ class GroupSearch:
         The group is as large as the number of these others allows a choice, and at least one above the
         largest that passed with the suspect.
         """
-        works, uses = self._explanation.works, self._uses()
-        for size in range(len(group), works[node], -1):
-            able = [other for other in free if works[other] >= size and other != node]
-            if len(able) >= 2 * (size - 1) or (size == works[node] + 1 and len(able) >= size - 1):
+        largest_pass, uses = self._explanation.largest_pass, self._uses()
+        for size in range(len(group), largest_pass[node], -1):
+            able = [other for other in free if largest_pass[other] >= size and other != node]
+            if len(able) >= 2 * (size - 1) or (size == largest_pass[node] + 1 and len(able) >= size - 1):
                 together: Counter[int] = Counter()
                 for failed_group, times in self._failed.items():
                     if node in failed_group:
@@ -325,15 +318,15 @@ class GroupSearch:
 
     def _compare_guilty(self) -> Iterator[Group]:
         """Yield smaller groups with one guilty node each, until their thresholds differ."""
-        explanation, works, uses = self._explanation, self._explanation.works, self._uses()
+        explanation, largest_pass, uses = self._explanation, self._explanation.largest_pass, self._uses()
         if len(explanation.guilty) < 2 or explanation.thresholds_differ():
             return
         free = set(explanation.rest)
         for node in sorted(explanation.guilty):
-            low, high = works[node], explanation.threshold(node)
+            low, high = largest_pass[node], explanation.threshold(node)
             if high > low + 1:
                 size = (low + high) // 2
-                able = [other for other in free if works[other] >= size]
+                able = [other for other in free if largest_pass[other] >= size]
                 able.sort(key=lambda other: (uses[other], other))
                 if len(able) >= size - 1:
                     yield frozenset([node, *able[: size - 1]])

@@ -7,17 +7,13 @@ from collections import Counter
 from collections.abc import Iterable, Sequence
 
 from clusterrun.model.frozen import frozen
-from clusterrun.preflight.causes.cover import sure
-from clusterrun.preflight.causes.ways import RARER, UNEXPLAINED, Parts, Way, WayCause, WayTest, explain
+from clusterrun.preflight.causes.cover import excess, sure
+from clusterrun.preflight.causes.ways import UNEXPLAINED, Parts, Way, WayTest, explain
 from clusterrun.preflight.observations import Log, NodeTraffic
-from clusterrun.preflight.thresholds import DEFAULTS, Thresholds
+from clusterrun.preflight.thresholds import MINORITY, Thresholds
 
 # Loss that most ways have is this network's normal level. A way is lossy from five times that level on.
 TIMES_USUAL = 5
-# If one way loses three times more than the way back, the way back resends for lost confirmations only.
-LOPSIDED = 3
-# Fewer resent segments do not tell which of the two ways loses more: 8 against 2 are one chance in ten.
-FEWEST_RESENT = 8
 # Segments of one message of the exchange. They often get lost together, as one packet of a virtual network or
 # in one overflow of a queue, so that they are one observation.
 BURST = 12
@@ -48,22 +44,19 @@ class LossyWay:
         """
         return 0 < self.resent <= self.stalls * BURST
 
-    def is_echo_of(self, back: LossyWay | None) -> bool:
-        return back is not None and back.resent >= FEWEST_RESENT and back.share > LOPSIDED * self.share
+    def is_echo_of(self, back: LossyWay | None, limits: Thresholds) -> bool:
+        """Return whether this way resends only for confirmations that the way back loses.
+
+        Then the way back surely loses `TIMES_USUAL` times as much. One more resent segment is assumed.
+        """
+        if back is None or not back.sent or TIMES_USUAL * (self.resent + 1) >= self.sent:
+            return False
+        return loss_nats(back.sent, back.resent, TIMES_USUAL * (self.resent + 1) / self.sent) >= sure(limits)
 
 
 def loss_nats(sent: int, resent: int, limit: float) -> float:
-    """Return by how many nats a share of loss from ``limit`` on explains the counts better than normal loss.
-
-    Both are binomial: ``resent`` of ``sent`` at the share ``q`` that was measured, and at least at the limit;
-    or at a share ``p``, the limit divided by `TIMES_USUAL`. The logarithm of the ratio of the likelihoods is
-    ``resent * log(q / p) + (sent - resent) * log((1 - q) / (1 - p))``.
-    """
-    if not sent or not 0 < limit < 1:
-        return 0.0
-    lossy, usual = max(resent / sent, limit), limit / TIMES_USUAL
-    nats = resent * math.log(lossy / usual)
-    return nats + (sent - resent) * math.log((1 - lossy) / (1 - usual)) if resent < sent else nats
+    """Return by how many nats loss from ``limit`` on explains the counts better than normal loss."""
+    return excess(sent, resent, limit / TIMES_USUAL, limit) if sent and 0 < limit < 1 else 0.0
 
 
 @frozen
@@ -104,19 +97,17 @@ def lossy_ways(log: Log, present: Iterable[int]) -> list[LossyWay]:
 
 
 def usual_share(ways: Sequence[LossyWay], more: int = 0) -> float:
-    """Return the share that three quarters of the ways lose at least; 0 if there are only two nodes.
+    """Return the share that all but a minority of the ways lose at least; 0 if there are only two nodes.
 
     ``more`` segments are added to the resent segments, since small numbers vary by chance.
     """
     shares = sorted((way.resent + more) / way.sent for way in ways if way.sent)
     nodes = {node for way in ways for node in way.ends}
-    return shares[len(shares) // 4] if shares and len(nodes) > 2 else 0.0
+    return shares[(len(shares) - 1) // MINORITY] if shares and len(nodes) > 2 else 0.0
 
 
 def explain_losses(
-    ways: Sequence[LossyWay],
-    least_share: float,
-    limits: Thresholds = DEFAULTS,
+    ways: Sequence[LossyWay], least_share: float, limits: Thresholds
 ) -> tuple[list[LossTrouble], Parts]:
     """Return the nodes, then the links that lose packets, and the parts between which all ways do.
 
@@ -129,9 +120,9 @@ def explain_losses(
     for way in ways:
         if way.stalls:  # a message needs both ways; blame the one that loses far more
             back = by_ends.get(way.ends[::-1])
-            if not way.is_echo_of(back):
+            if not way.is_echo_of(back, limits):
                 stalls[way.ends] += way.stalls
-            if back is not None and (way.is_lossless_between_stalls or not back.is_echo_of(way)):
+            if back is not None and (way.is_lossless_between_stalls or not back.is_echo_of(way, limits)):
                 stalls[back.ends] += way.stalls
 
     def nats(ends: Sequence[Way]) -> float:
@@ -144,13 +135,23 @@ def explain_losses(
     tests = []
     for way in ways:
         back = by_ends.get(way.ends[::-1])
-        is_echo = way.ends in lossy and way.ends[::-1] in lossy and way.is_echo_of(back)
+        is_echo = way.ends in lossy and way.ends[::-1] in lossy and way.is_echo_of(back, limits)
         if not is_echo:
-            # A way joins its ends to a group if normal loss is clearly the better explanation.
+            # A way joins its ends to a group if normal loss is the better explanation.
             failed = frozenset({1} if way.ends in lossy else ())
-            tests.append(WayTest(way.a, way.b, frozenset({1}), failed, nats_of_way[way.ends] < -RARER))
+            tests.append(WayTest(way.a, way.b, frozenset({1}), failed, nats_of_way[way.ends] < 0))
     causes, parts = explain(tests, nats)
-    troubles = [_trouble(cause, by_ends) for cause in causes if cause.lead >= sure(limits)]
+    troubles = []
+    for cause in causes:
+        counts = tuple(by_ends[ends] for ends in cause.ways)
+        if cause.lead < sure(limits):
+            continue
+        if cause.fault == "cut":
+            troubles.append(LossTrouble((), counts))
+        elif cause.fault in ("link", "way"):
+            troubles.append(LossTrouble(cause.ways[0], counts, both=len(counts) > 1))
+        else:
+            troubles.append(LossTrouble(cause.nodes, counts, cause.fault))
     certain = [trouble for trouble in troubles if trouble.stalls]
     candidates = [trouble for trouble in troubles if not trouble.stalls and trouble.share >= limit]
     equal = [way for way in ways if not any(way in trouble.ways for trouble in certain)]
@@ -176,12 +177,3 @@ def _difference(ways: Sequence[LossyWay], equal: Sequence[LossyWay]) -> float:
         return sum(part * math.log(part / sent) for part in parts) / BURST
 
     return nats(ways) + nats(rest) - nats([*ways, *rest]) if len(rest) > 1 else math.inf
-
-
-def _trouble(cause: WayCause, by_ends: dict[Way, LossyWay]) -> LossTrouble:
-    ways = tuple(by_ends[ends] for ends in cause.ways)
-    if cause.kind == "cut":
-        return LossTrouble((), ways)
-    if cause.kind in ("link", "way"):
-        return LossTrouble(ways[0].ends, ways, both=len(ways) > 1)
-    return LossTrouble(cause.nodes, ways, cause.kind)

@@ -31,6 +31,8 @@ from clusterrun.preflight.causes.cover import Cover, Prices, sure
 from clusterrun.preflight.thresholds import WITNESSES, Thresholds
 
 Link = tuple[int, int]
+# The outcome (a `GroupTest`) of a test. ``is_retest``: another test asked for it.
+PairTest = namedtuple("PairTest", ["link", "outcome", "is_retest"])
 
 # An unsteady node fails four tests of five. A node that fails half of its tests is rather bad luck.
 UNSTEADY_RATE = 0.8
@@ -96,8 +98,8 @@ class Answers:
         return max(self._expected_noise, measured)
 
 
-# ``kind``: unsteady (a node), link or cut. ``members``: (node,); both ends; (number of the group,).
-Cause = namedtuple("Cause", ["kind", "members"])
+# ``fault``: unsteady (a node), link or cut. ``members``: (node,); both ends; (number of the group,).
+Cause = namedtuple("Cause", ["fault", "members"])
 # Another explanation of a suspect's failures. ``lead``: the suspect's lead over it, in nats. ``partners``: a
 # passed test with one of these nodes would prove it.
 Rival = namedtuple("Rival", ["lead", "partners"])
@@ -107,10 +109,10 @@ class PairExplanation:
     """The causes that explain the answers to one question about these nodes.
 
     ``failure``: nats that a cause saves for each failure that it explains, and loses for each pass.
-    ``groups``: nodes that passed together. ``place``: the number of a node's group.
+    ``groups``: nodes that passed together. ``group_of``: the number of a node's group.
     ``failed``: failed tests between proven nodes by link. ``explains``: the links that a cause may explain.
-    ``margins``: the chosen causes, with the nats by which they exceed what blame requires.
-    ``blamed``: those whose margin is not negative. ``beats_chance``: those that lead over chance.
+    ``chosen``: the causes of the cheapest explanation. ``probable``: those of them that lead over chance.
+    ``blamed``: those of these that lead over every other cause, too.
     ``faulty``: suspects that are blamed. ``undetermined``: the other suspects.
     ``rivals``: the other explanations of each suspect, the strongest first.
     """
@@ -120,42 +122,43 @@ class PairExplanation:
         self.prices, self.sure, self.noise = Prices(len(nodes)), sure(limits), answers.noise()
         self.failure = math.log((1 - self.noise) / self.noise)
         self.groups = answers.groups(nodes)
-        self.place = {node: number for number, group in enumerate(self.groups) for node in group}
+        self.group_of = {node: number for number, group in enumerate(self.groups) for node in group}
         self.failed = {
             ends: times
             for ends, times in answers.poor.items()
-            if ends[0] in self.place and ends[1] in self.place
+            if ends[0] in self.group_of and ends[1] in self.group_of
         }
         self.explains: dict[Cause, list[Link]] = defaultdict(list)
         self._between: dict[Link, list[Link]] = defaultdict(list)  # failed links, by two groups
         for ends in self.failed:
-            self._between[link(self.place[ends[0]], self.place[ends[1]])].append(ends)
+            self._between[link(self.group_of[ends[0]], self.group_of[ends[1]])].append(ends)
             for cause in self._causes_of(ends):
                 self.explains[cause].append(ends)
-        self.margins: dict[Cause, float] = {}
-        self.beats_chance: set[Cause] = set()
-        self._blame_proven()
-        self.blamed = [cause for cause, margin in self.margins.items() if margin >= 0]
-        self.unsteady = [cause.members[0] for cause in self.blamed if cause.kind == "unsteady"]
+        self._choose_causes()
+        self.unsteady = [cause.members[0] for cause in self.blamed if cause.fault == "unsteady"]
+        # For each failed link, how many blamed causes explain it.
+        self.explained = Counter(ends for cause in self.blamed for ends in self.explains[cause])
         self.rivals: dict[int, list[Rival]] = {}
         self.faulty: list[int] = []
-        self.undetermined = [node for node in nodes if node in answers.failed_with and node not in self.place]
+        self.undetermined = [
+            node for node in nodes if node in answers.failed_with and node not in self.group_of
+        ]
         self._blame_suspects()
 
     # --- failures between proven nodes: a greedy cover by links, unsteady nodes and cuts ---
 
     def _causes_of(self, ends: Link) -> Iterator[Cause]:
         """Yield every cause that explains a failed test of this link."""
-        is_inside = self.place[ends[0]] == self.place[ends[1]]
-        if not is_inside or len(self.groups[self.place[ends[0]]]) > 2:
+        is_inside = self.group_of[ends[0]] == self.group_of[ends[1]]
+        if not is_inside or len(self.groups[self.group_of[ends[0]]]) > 2:
             # Two nodes that only this link joins are no group if the link is bad.
             yield Cause("link", ends)
         for node in ends:
             yield Cause("unsteady", (node,))
         if not is_inside:
             for node in ends:
-                if self.place[node]:  # the largest group is the one from which others are cut off
-                    yield Cause("cut", (self.place[node],))
+                if self.group_of[node]:  # the largest group is the one from which others are cut off
+                    yield Cause("cut", (self.group_of[node],))
 
     def _saving(self, cause: Cause, explained: Counter[Link]) -> float:
         """Return the nats that a cause saves if the links in ``explained`` have another cause.
@@ -164,9 +167,9 @@ class PairExplanation:
         """
         links = [ends for ends in self.explains[cause] if not explained[ends]]
         failures = sum(self.failed[ends] for ends in links)
-        if cause.kind == "cut":  # nothing passed through a cut, or it would be no border of a group
+        if cause.fault == "cut":  # nothing passed through a cut, or it would be no border of a group
             return failures * self.failure - self._borders(links) - self.prices.node
-        if cause.kind == "link":
+        if cause.fault == "link":
             return (failures - self.answers.good[cause.members]) * self.failure - self.prices.link
         passes = self.answers.passes[cause.members[0]]
         of_failure = math.log(UNSTEADY_RATE / self.noise)
@@ -183,20 +186,25 @@ class PairExplanation:
         planned = sum(self.answers.planned[ends] for ends in links)
         return planned * min(self.failure, self.prices.node)
 
-    def _blame_proven(self) -> None:
-        """Choose the causes of failures between proven nodes, and measure the margin of each."""
-        prices, cover = self.prices, Cover(self.explains, self._saving)
-        for cause in cover.chosen:
-            over_chance, over_causes = cover.leads(cause)
-            if over_chance >= self.sure:
-                self.beats_chance.add(cause)
-            if cause.kind == "cut":
+    def _choose_causes(self) -> None:
+        """Choose the causes of failures between proven nodes, and those to blame."""
+        cover = Cover(self.explains, self._saving)
+        self.chosen = list(cover.chosen)
+        self.probable: set[Cause] = set()
+        self.blamed: list[Cause] = []
+        for cause in self.chosen:
+            over_chance, over_rivals = cover.leads(cause)
+            if over_chance < self.sure:
+                continue
+            self.probable.add(cause)
+            if cause.fault == "cut":
                 # All nodes of the group may be faulty instead. Then the tests in it passed by luck.
                 group = self.groups[cause.members[0]]
                 chance_passes = sum(self.answers.passes[node] for node in group) / 2
-                all_faulty = len(group) * prices.link + chance_passes * self.failure
-                over_causes = min(over_causes, all_faulty - prices.node)
-            self.margins[cause] = min(over_chance - self.sure, over_causes - prices.rival)
+                all_faulty = len(group) * self.prices.link + chance_passes * self.failure
+                over_rivals = min(over_rivals, all_faulty - self.prices.node)
+            if over_rivals >= self.prices.rival:
+                self.blamed.append(cause)
 
     # --- suspects: the lead over every rival in closed form ---
 
@@ -242,11 +250,11 @@ class PairExplanation:
             if other in doubted:
                 likelihood *= (1 + self.noise**times) / 2
                 pairs_with_it += 1
-            elif other in self.place and other not in self.unsteady:
-                failures_by_group[self.place[other]] += min(times * self.failure, prices.link)
+            elif other in self.group_of and other not in self.unsteady:
+                failures_by_group[self.group_of[other]] += min(times * self.failure, prices.link)
         for number, group in enumerate(self.groups):
             if not set(group) <= set(self.unsteady):
-                membership = math.log(len(self.place) / len(group))
+                membership = math.log(len(self.group_of) / len(group))
                 yield Rival(failures_by_group[number] + membership - prices.node, group)
         others = len(doubted) - 1
         if others:
@@ -282,24 +290,19 @@ class PairExplanation:
 
     def bad_links(self) -> list[Link]:
         """Return the links that are blamed."""
-        return [cause.members for cause in self.blamed if cause.kind == "link"]
-
-    def explained(self) -> Counter[Link]:
-        """Count for each failed link the blamed causes that explain it."""
-        return Counter(ends for cause in self.blamed for ends in self.explains[cause])
+        return [cause.members for cause in self.blamed if cause.fault == "link"]
 
     def undetermined_links(self) -> list[Link]:
         """Return the links between proven nodes that never passed and that no blamed cause explains."""
-        explained = self.explained()
-        return [ends for ends in self.failed if not explained[ends] and ends not in self.answers.good]
+        good = self.answers.good
+        return [ends for ends in self.failed if not self.explained[ends] and ends not in good]
 
     def maybe_unsteady(self) -> list[int]:
         """Return proven nodes that failed more than once, and that chance explains hardly better."""
-        explained = self.explained()
         nodes = []
         for cause, links in self.explains.items():
-            is_open = cause.kind == "unsteady" and cause not in self.blamed
+            is_open = cause.fault == "unsteady" and cause not in self.blamed
             failed_often = sum(self.failed[ends] for ends in links) > 1
-            if is_open and failed_often and self._saving(cause, explained) > 0:
+            if is_open and failed_often and self._saving(cause, self.explained) > 0:
                 nodes.append(cause.members[0])
         return nodes

@@ -12,18 +12,12 @@ from collections.abc import Mapping
 from types import MappingProxyType
 
 from clusterrun.model.frozen import frozen
-from clusterrun.preflight.causes.cover import sure
+from clusterrun.preflight.causes.cover import excess, sure
 from clusterrun.preflight.causes.ways import Way, WayTest, explain
-from clusterrun.preflight.thresholds import DEFAULTS, Thresholds
+from clusterrun.preflight.thresholds import Thresholds
 
-# The usual range of ephemeral ports, and the step between two dialled ports.
-LOW, HIGH, STEP = 32768, 60999, 64
-COMB = range(LOW, HIGH + 1, STEP)
-# Nats that a range costs: it may begin and end at any port of the comb.
-RANGE_PRICE = math.log(len(COMB) * (len(COMB) + 1) / 2)
-# A share of scattered silent ports above this is no chance: something limits connections.
-LIMIT_SHARE = 0.1
-
+# The dialled ports: every 64th one of the usual range of ephemeral ports.
+COMB = range(32768, 61000, 64)
 # A node has about a thousand descriptors for all connections that others hold to it.
 MOST_CONNECTIONS = 128
 
@@ -51,10 +45,7 @@ def needed_connections(ranks: int) -> int:
     return min(ranks + ranks * ranks, MOST_CONNECTIONS)
 
 
-def silent_range(
-    ports: frozenset[int],
-    limits: Thresholds = DEFAULTS,
-) -> tuple[int, int] | None:
+def silent_range(ports: frozenset[int], limits: Thresholds) -> tuple[int, int] | None:
     """Return the range that explains the silent ports of a comb better than chance; None if none does.
 
     If every port is silent with the same chance ``p``, a run of ``n`` silent ports has the chance ``p ** n``.
@@ -63,20 +54,22 @@ def silent_range(
     """
     runs: list[list[int]] = []
     for port in sorted(ports):
-        if runs and port - runs[-1][-1] == STEP:
+        if runs and port - runs[-1][-1] == COMB.step:
             runs[-1].append(port)
         else:
             runs.append([port])
     longest = max(runs, key=len, default=[])
     if not longest:
         return None
-    saving = len(longest) * math.log(len(COMB) / len(ports)) - RANGE_PRICE
+    # A range may begin and end at any port of the comb.
+    price = math.log(len(COMB) * (len(COMB) + 1) / 2)
+    saving = len(longest) * math.log(len(COMB) / len(ports)) - price
     return (longest[0], longest[-1]) if saving >= sure(limits) else None
 
 
 def blocked(
     silent: Silent,
-    limits: Thresholds = DEFAULTS,
+    limits: Thresholds,
     unheld: Mapping[Way, int] = MappingProxyType({}),
 ) -> list[Blocked]:
     """Return the blocked ranges and the limits on connections: nodes first, then links.
@@ -89,7 +82,9 @@ def blocked(
         span = ranges[a, b]
         members = frozenset(port for port in ports if span and span[0] <= port <= span[1])
         tests.append(WayTest(a, b, frozenset(COMB), members))
-        is_limited = span is None and (len(ports) >= LIMIT_SHARE * len(COMB) or unheld.get((a, b), 0) > 0)
+        # Scattered silent ports are a limit if chance does not explain them.
+        is_no_chance = excess(len(COMB), len(ports), limits.noise, limits.noise) >= sure(limits)
+        is_limited = span is None and (is_no_chance or unheld.get((a, b), 0) > 0)
         limited.append(WayTest(a, b, frozenset({1}), frozenset({1} if is_limited else ())))
     return _causes(tests, silent, ranges) + _causes(limited, silent, {}, unheld)
 
@@ -111,7 +106,7 @@ def _causes(
             others = {end for ends in cause.ways for end in ends if end != node}
             shut = cause.items or frozenset().union(*(failed[ends] for ends in cause.ways))
             first, last = (min(shut), max(shut)) if ranges else (0, 0)
-            inward = cause.kind != "out"
+            inward = cause.fault != "out"
             most = max(unheld.get(ends, 0) for ends in cause.ways)
             nodes.append(Blocked(cause.nodes, first, last, inward, tuple(sorted(others)), share, most))
         else:

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 
 from clusterrun.model.frozen import frozen
-from clusterrun.preflight.causes.pairs import Answers, Link
-from clusterrun.preflight.thresholds import NORMAL, SlowLine, Thresholds, line, median_of
+from clusterrun.preflight.causes.pairs import Answers, Link, PairTest
+from clusterrun.preflight.thresholds import MINORITY, NORMAL, SlowLine, Thresholds, line, median_of
 
 Distance = Callable[[Link], int]
 
@@ -58,16 +59,8 @@ def link_levels(best: Mapping[Link, float], distance: Distance, slower: float) -
     return result
 
 
-@frozen
-class TimedPair:
-    link: Link
-    rate: float  # in GB/s
-    is_retest: bool  # other tests asked for it
-    starved: bool = False  # its ends waited for processors: the link is at least this fast
-
-
 class PairRates:
-    """All rates, and the line between slow and fast.
+    """The rates of good tests, and the line between slow and fast.
 
     The line is drawn by what each node reaches in a third of its tests. A slow partner or link lowers only
     some rates of a node. The best rate of all would grow with the number of tests. Retests of a slow node do
@@ -78,18 +71,22 @@ class PairRates:
     """
 
     def __init__(
-        self, timed: Iterable[TimedPair], limits: Thresholds, distance: Distance = same_distance
+        self, log: Iterable[PairTest], limits: Thresholds, distance: Distance = same_distance
     ) -> None:
-        tests = list(timed)
+        tests = [
+            test
+            for test in log
+            if test.outcome.is_good and test.outcome.rate is not None and math.isfinite(test.outcome.rate)
+        ]
         self.limits, self._distance = limits, distance
         best: dict[Link, float] = {}
         for test in tests:
-            best[test.link] = max(test.rate, best.get(test.link, 0.0))
+            best[test.link] = max(test.outcome.rate, best.get(test.link, 0.0))
         self.levels = link_levels(best, distance, limits.slow_warn)
         self.of_node: dict[int, list[float]] = {}
         self.of_link: dict[Link, list[float]] = {}
         planned: dict[int, list[float]] = {}
-        rates = [test.rate * self.factor(test.link) for test in tests]
+        rates = [test.outcome.rate * self.factor(test.link) for test in tests]
         for test, rate in zip(tests, rates):
             self.of_link.setdefault(test.link, []).append(rate)
             for node in test.link:
@@ -100,7 +97,7 @@ class PairRates:
             node: max(_upper_third(rates), _upper_third(planned.get(node, rates)))
             for node, rates in self.of_node.items()
         }
-        fastest = sorted(self._usual.values())[-((len(self._usual) + 3) // 4) :]
+        fastest = sorted(self._usual.values())[-((len(self._usual) + MINORITY - 1) // MINORITY) :]
         self._far = fastest[0] * (1 - limits.slow_few) if fastest else 0.0
         # The standard deviation of a measurement: how much a test differs from the usual rates of its nodes.
         first = [(test, rate) for test, rate in zip(tests, rates) if not test.is_retest]
@@ -115,7 +112,7 @@ class PairRates:
         answers = []
         for test, rate in zip(tests, rates):
             # A rate between the two lines says nothing.
-            is_fast, is_slow = rate >= self.line.clear, rate < self.line.slow and not test.starved
+            is_fast, is_slow = rate >= self.line.clear, rate < self.line.slow and not test.outcome.starved
             if is_fast or is_slow:
                 answers.append((test.link, is_fast, test.is_retest))
         self.answers.note(answers)
@@ -129,7 +126,7 @@ class PairRates:
         return max(rates) < self.line.slow
 
     def behind(self) -> list[int]:
-        """Return the nodes far below the fastest quarter. They may only have had slow partners."""
+        """Return the nodes far below the fastest third. They may only have had slow partners."""
         return [node for node, rate in self._usual.items() if rate < self._far]
 
     def leaders(self) -> list[int]:
@@ -140,4 +137,4 @@ class PairRates:
 
 def _upper_third(rates: list[float]) -> float:
     """Return the rate that a third of the tests reach; the best of up to three."""
-    return sorted(rates, reverse=True)[(len(rates) - 1) // 3]
+    return sorted(rates, reverse=True)[(len(rates) - 1) // MINORITY]

@@ -24,9 +24,9 @@ from clusterrun.preflight.thresholds import WITNESSES
 Way = tuple[int, int]
 Parts = tuple[tuple[int, ...], ...]
 
-# One side of a node, or a cut, is about three times as rare as a node that fails altogether. So is a node
-# that fails on all its ways, but on no item in common.
-RARER = 1.0
+# One side of a node is one of three ways to fail: in, out or altogether. A cut, and a node that fails on all
+# its ways but on no item in common, are as rare.
+RARER = math.log(3)
 # Chance does not explain a way that failed on several ports, twice, nor a message that stalled for seconds
 # while the kernel repeated it: one in a billion.
 UNEXPLAINED = math.log(1e9)
@@ -47,7 +47,7 @@ class WayTest:
 
 @frozen
 class WayCause:
-    kind: str  # all, in, out, link, way or cut
+    fault: str  # all, in, out, link, way or cut
     nodes: tuple[int, ...]  # the node; both ends of a link or way; the group that is cut off
     items: frozenset[int] = frozenset()  # of a node: items that fail on all its ways; () if these differ
     ways: tuple[Way, ...] = ()  # the ways that it explains
@@ -108,7 +108,7 @@ class _Explanation:
             crossing = [ends for ends in counted if len(members & {*ends}) == 1]
             self.explains[WayCause("cut", group)] = crossing
 
-    def _add_node(self, kind: str, node: int, tests: Sequence[WayTest]) -> None:
+    def _add_node(self, fault: str, node: int, tests: Sequence[WayTest]) -> None:
         """Add a side of a node as a candidate if an item fails on every way of it that tried the item.
 
         If ``nats`` is set, working ways are evidence against the candidate but do not refute it.
@@ -135,21 +135,19 @@ class _Explanation:
             ]
         partners = {test.a if test.b == node else test.b for test in tests}
         if items and ways:
-            self.explains[WayCause(kind, (node,), items)] = ways
+            self.explains[WayCause(fault, (node,), items)] = ways
         explained = len(ways) if items else 0
         if explained < len(tests) and len(partners) >= WITNESSES and all(test.failed for test in tests):
             # A firewall that drops a range of ports also drops answers to it: each way loses other items.
-            self.explains[WayCause(kind, (node,))] = [test.ends for test in tests]
-
-    def _price(self, cause: WayCause) -> float:
-        if cause.kind in ("way", "link"):
-            return self.prices.link
-        is_vague = cause.kind != "cut" and not cause.items
-        return self.prices.node + RARER * (cause.kind != "all") + RARER * is_vague
+            self.explains[WayCause(fault, (node,))] = [test.ends for test in tests]
 
     def _saving(self, cause: WayCause, explained: Counter[Way]) -> float:
         ways = [ends for ends in self.explains[cause] if not explained[ends]]
-        return (self.nats(ways) if self.nats else len(ways) * UNEXPLAINED) - self._price(cause)
+        nats = self.nats(ways) if self.nats else len(ways) * UNEXPLAINED
+        if cause.fault in ("way", "link"):
+            return nats - self.prices.link
+        is_vague = cause.fault != "cut" and not cause.items
+        return nats - self.prices.node - RARER * (cause.fault != "all") - RARER * is_vague
 
     def result(self) -> tuple[list[WayCause], Parts]:
         """Exclude nodes and cuts that do not lead over their rivals. Links explain what they leave."""
@@ -160,16 +158,16 @@ class _Explanation:
             doubtful = [
                 cause
                 for cause, (_, over_rivals) in leads.items()
-                if cause.kind not in ("link", "way") and over_rivals < self.prices.rival
+                if cause.fault not in ("link", "way") and over_rivals < self.prices.rival
             ]
             if not doubtful:
                 break
             excluded.update(doubtful)
         causes = [
-            WayCause(cause.kind, cause.nodes, cause.items, tuple(self.explains[cause]), over_chance)
+            WayCause(cause.fault, cause.nodes, cause.items, tuple(self.explains[cause]), over_chance)
             for cause, (over_chance, _) in leads.items()
         ]
-        return causes, self._parts({cause.nodes for cause in causes if cause.kind == "cut"})
+        return causes, self._parts({cause.nodes for cause in causes if cause.fault == "cut"})
 
     def _parts(self, cut_off: set[tuple[int, ...]]) -> Parts:
         if not cut_off:

@@ -38,7 +38,7 @@ def crossings(
 
 
 def summary(found: Dials, nodes: int) -> list[tuple[str, tuple[int, ...], bool]]:
-    return [(entry.kind, entry.nodes, entry.both) for entry in found.explain(range(nodes))[0]]
+    return [(entry.symptom, entry.nodes, entry.both) for entry in found.explain(range(nodes))[0]]
 
 
 def all_ways(node: int, nodes: int) -> set[tuple[int, int]]:
@@ -87,7 +87,7 @@ def test_a_port_that_one_other_does_not_reach_is_the_links():
     fresh = Dials()
     fresh.take(DialTask("x", 1, (Target(2, "", "", PORTS, 9),), 5.0), DialAnswer((silent,), ()))
     (entry,) = fresh.explain(range(4))[0]
-    assert (entry.kind, entry.nodes, entry.ports, entry.both) == ("ports", (1, 2), (3,), False)
+    assert (entry.symptom, entry.nodes, entry.ports, entry.both) == ("ports", (1, 2), (3,), False)
 
 
 def test_large_packets_that_one_node_swallows_are_its_fault():

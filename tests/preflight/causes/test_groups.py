@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from benchmarks.group_world import GroupWorld, searched
 from clusterrun.preflight.causes.groups import GroupSearch
 from clusterrun.preflight.observations import GroupTest
-from clusterrun.preflight.thresholds import SMALLEST_GROUP
+from clusterrun.preflight.thresholds import DEFAULTS, SMALLEST_GROUP
 from tests.preflight.simulated import Faults, bad_links, blamed, examined, orders
 
 
@@ -31,7 +31,7 @@ def test_two_nodes_that_fail_from_different_sizes_on_are_no_switch():
     answers=st.lists(st.sampled_from([True, False, None]), min_size=1, max_size=200),
 )
 def test_whatever_it_is_told_it_ends_in_time_and_its_groups_are_sound(count, answers):
-    search, luck = GroupSearch(range(count)), random.Random(count)
+    search, luck = GroupSearch(range(count), DEFAULTS), random.Random(count)
     rounds = 0
     while groups := search.next_round():
         assert groups == search.next_round(), "asked twice, it says the same"
@@ -45,7 +45,7 @@ def test_whatever_it_is_told_it_ends_in_time_and_its_groups_are_sound(count, ans
 
 
 def test_a_wrong_sum_is_a_failure_and_what_was_not_asked_for_is_ignored():
-    search = GroupSearch(range(8))
+    search = GroupSearch(range(8), DEFAULTS)
     search.take([GroupTest((0, 1, 2), False)])
     while groups := search.next_round():
         search.take(

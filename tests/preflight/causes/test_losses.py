@@ -11,13 +11,14 @@ from clusterrun.preflight.causes import losses
 from clusterrun.preflight.causes.losses import BURST, LossyWay, lossy_ways, usual_share
 from clusterrun.preflight.observations import Log, NodeTraffic
 from clusterrun.preflight.tasks import ExchangeAnswer, LinkTraffic
+from clusterrun.preflight.thresholds import DEFAULTS
 
 LEAST = 0.01
 
 
 def troubles(ways, least):
     """The nodes and links that lose packets."""
-    return losses.explain_losses(ways, least)[0]
+    return losses.explain_losses(ways, least, DEFAULTS)[0]
 
 
 def ways(nodes: int, chance: random.Random, out=(), into=(), links=(), share=0.1, noise=0.0, sent=600):

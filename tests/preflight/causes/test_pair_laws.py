@@ -9,6 +9,7 @@ from benchmarks.pair_world import Mix, PairWorld, link, searched
 from clusterrun.preflight.causes import pair_search
 from clusterrun.preflight.causes.pair_search import Search
 from clusterrun.preflight.observations import GroupTest
+from clusterrun.preflight.thresholds import DEFAULTS
 
 ANSWERS = st.lists(st.one_of(st.none(), st.booleans(), st.floats(0.0, 200.0)), min_size=1, max_size=400)
 
@@ -48,7 +49,7 @@ def test_whatever_it_is_told_it_ends_and_its_pairs_and_verdicts_are_sound(
     nodes, spares, every, answers, drop
 ):
     members = range(nodes + spares)
-    search = Search(members[:nodes], members[nodes:], every)
+    search = Search(members[:nodes], DEFAULTS, members[nodes:], every)
     rounds = driven(search, answers, drop)
     planned = nodes + spares if every else 3
     assert len(rounds) <= planned + pair_search.MOST_ROUNDS
@@ -58,18 +59,18 @@ def test_whatever_it_is_told_it_ends_and_its_pairs_and_verdicts_are_sound(
         assert set(tested) <= set(members)
     result = search.result()
     ended = {node for _, node in drop}
-    verdicts = [*result.bad, *result.undetermined, *result.certified]
+    verdicts = [*result.nodes("broken"), *result.nodes("undetermined"), *result.certified]
     assert len(set(verdicts)) == len(verdicts)
-    assert set(result.slow) <= set(result.certified)
-    named_links = [*result.bad_links, *result.undetermined_links]
+    assert set(result.nodes("slow")) <= set(result.certified)
+    named_links = [*result.links("broken"), *result.links("undetermined")]
     assert len(set(named_links)) == len(named_links)
     ends = {node for named_link in named_links for node in named_link}
     assert ends <= set(result.certified), "a link is blamed where both its ends work"
     blamed = [
-        named_link.nodes for named_link in result.evidence if named_link.kind in ("broken", "undetermined")
+        named_link.nodes for named_link in result.evidence if named_link.verdict in ("broken", "undetermined")
     ]
     assert sorted(blamed) == sorted(
-        [*((node,) for node in (*result.bad, *result.undetermined)), *named_links]
+        [*((node,) for node in (*result.nodes("broken"), *result.nodes("undetermined"))), *named_links]
     )
     if rounds and len(rounds) > max((at for at, _ in drop), default=0):
         assert not ended & {node for named_link in rounds[-1] for node in named_link}
@@ -86,8 +87,8 @@ def test_without_chance_nothing_healthy_is_blamed_however_many_are_broken(nodes,
     cut = data.draw(st.sets(st.sampled_from(couples)))
     world = PairWorld(1, broken=frozenset(broken), cut=frozenset(cut))
     result = searched(world, nodes, spares=data.draw(st.integers(0, 2)))
-    assert set(result.bad) <= broken
-    assert {link(*entry) for entry in result.bad_links} <= cut
+    assert set(result.nodes("broken")) <= broken
+    assert {link(*entry) for entry in result.links("broken")} <= cut
     assert not broken & set(result.certified)
 
 
@@ -96,8 +97,8 @@ def test_without_chance_nothing_healthy_is_blamed_however_many_are_broken(nodes,
 def test_up_to_a_third_broken_blames_nobody_else_and_certifies_none_of_them(nodes, data):
     broken = data.draw(st.sets(st.integers(0, nodes - 1), max_size=nodes // 3))
     result = searched(PairWorld(1, broken=frozenset(broken)), nodes)
-    assert set(result.bad) <= broken <= {*result.bad, *result.undetermined}
-    assert not result.bad_links
+    assert set(result.nodes("broken")) <= broken <= {*result.nodes("broken"), *result.nodes("undetermined")}
+    assert not result.links("broken")
 
 
 @settings(max_examples=60)
@@ -105,7 +106,7 @@ def test_up_to_a_third_broken_blames_nobody_else_and_certifies_none_of_them(node
 def test_no_retest_meets_a_partner_again_while_there_is_a_certified_one_it_has_not_met(seed, broken):
     mix = Mix(16, broken=broken, cut=1, flakes=0.01)
     world = mix.world(seed)
-    search, met, certified = Search(range(16)), set(), set()
+    search, met, certified = Search(range(16), DEFAULTS), set(), set()
     while pairs := search.next_round():
         for entry in pairs:
             suspect = [node for node in entry if node not in certified]

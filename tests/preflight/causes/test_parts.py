@@ -36,7 +36,7 @@ def test_groups_of_neighbours_that_do_not_reach_each_other_are_parts(sizes):
 def test_bad_nodes_are_no_part_for_they_fail_with_each_other(count):
     for broken in ({0, 1}, {1, 3}, {0, count - 1}):
         result = searched(PairWorld(1, broken=frozenset(broken)), count)
-        assert (set(result.bad), result.parts) == (broken, ())
+        assert (set(result.nodes("broken")), result.parts) == (broken, ())
 
 
 @pytest.mark.parametrize("split", SPLITS)

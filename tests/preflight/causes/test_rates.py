@@ -6,7 +6,6 @@ import pytest
 
 from benchmarks.pair_world import PairWorld, link, searched
 from clusterrun.preflight.causes.rates import LinkDistance, distances, link_levels, same_distance
-from clusterrun.preflight.observations import Pair
 
 
 @pytest.mark.parametrize(
@@ -27,7 +26,7 @@ def test_two_nodes_are_as_far_apart_as_they_must_go_up_to_meet(one, other, apart
 
 
 def test_a_kind_that_is_as_fast_as_the_others_is_left_as_it_is():
-    best = {Pair(0, 1): 100.0, Pair(1, 2): 95.0, Pair(2, 3): 50.0}
+    best = {(0, 1): 100.0, (1, 2): 95.0, (2, 3): 50.0}
     assert link_levels(best, lambda ends: ends[0], 0.1) == {
         0: LinkDistance(0, 1, 100.0, 1.0),
         1: LinkDistance(1, 1, 95.0, 1.0),
@@ -47,7 +46,7 @@ def test_links_between_racks_that_are_slower_alike_are_not_slow(nodes, across):
     for seed in range(20):
         world = PairWorld(seed, jitter=0.02, rack=4, across=across)
         result = searched(world, nodes, distance=racks(nodes))
-        assert (result.slow, result.slow_links) == ((), ())
+        assert (result.nodes("slow"), result.links("slow")) == ((), ())
         assert [level.levels for level in result.levels] == [0, 1]
         assert [level.factor > 1 for level in result.levels] == [False, True]
 
@@ -57,7 +56,7 @@ def test_a_link_that_is_slower_than_its_like_is_named_between_racks_and_within(n
     for seed in range(20):
         world = PairWorld(seed, jitter=0.02, rack=4, across=0.5, link_speeds={link(*bad): 0.4})
         search_result = searched(world, nodes, distance=racks(nodes))
-        assert (search_result.slow, search_result.slow_links) == ((), (Pair(*bad),))
+        assert (search_result.nodes("slow"), search_result.links("slow")) == ((), (bad,))
         (result,) = [entry for entry in search_result.evidence if entry.nodes == bad]
         usual = 50.0 if bad == (3, 4) else 100.0
         assert result.rate == pytest.approx(0.4 * usual, rel=0.1)
@@ -70,10 +69,10 @@ def test_a_slow_node_at_the_edge_of_its_rack_or_within_is_named(nodes, bad):
     for seed in range(20):
         world = PairWorld(seed, jitter=0.02, rack=4, across=0.5, speeds={bad: 0.4})
         result = searched(world, nodes, distance=racks(nodes))
-        assert (result.slow, result.slow_links) == ((bad,), ())
+        assert (result.nodes("slow"), result.links("slow")) == ((bad,), ())
 
 
 def test_without_a_word_of_the_switches_the_network_is_called_slow_between_racks():
     result = searched(PairWorld(1, jitter=0.02, rack=8, across=0.5), 16)
     assert result.slow_parts == (tuple(range(8)), tuple(range(8, 16)))
-    assert (result.slow, result.slow_links) == ((), ())
+    assert (result.nodes("slow"), result.links("slow")) == ((), ())
