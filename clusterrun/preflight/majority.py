@@ -58,9 +58,13 @@ def outlier_findings(
             usual = f"it is {result.majority} on {supporters} of {len(value_by_node)} nodes"
             yield node, Finding(check, grade, f"{subject} is {value_by_node[node]}; {usual}", remedy)
         return
-    listing = ", ".join(
-        f"{value} on {_folded(nodes)}" for value, nodes in result.nodes_by_value[:MOST_VALUES]
-    )
+    holders = []
+    for value, nodes in result.nodes_by_value[:MOST_VALUES]:
+        names = fold(nodes)
+        if len(names) > MOST_CHARACTERS:
+            names = f"{len(nodes)} nodes"
+        holders.append(f"{value} on {names}")
+    listing = ", ".join(holders)
     mild_grade = grade if grade is Grade.PASS else Grade.WARN
     finding = Finding(check, mild_grade, f"{subject} differs between nodes: {listing}", remedy)
     for node in value_by_node if len(value_by_node) == 2 else [""]:
@@ -71,8 +75,3 @@ def some_of(names: Sequence[str], most: int = 3) -> str:
     """Return a list of names that ends with how many more there are."""
     more = len(names) - most
     return ", ".join(names[:most]) + (f" and {more} more" if more > 0 else "")
-
-
-def _folded(nodes: tuple[str, ...]) -> str:
-    text = fold(nodes)
-    return text if len(text) <= MOST_CHARACTERS else f"{len(nodes)} nodes"

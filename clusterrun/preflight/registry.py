@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import json
+from types import MappingProxyType
 
 from clusterrun.model.document import encode
 from clusterrun.model.preflight_report import Finding, Grade
 from clusterrun.preflight.checks import (
     amd_gpus,
+    burn,
     check_command,
     cpus,
     dcgm,
@@ -94,7 +96,7 @@ CHECKS: tuple[Check, ...] = (
     names,
 )
 
-# Judges of an existing reading. ``OF`` names it: a check, ``torch`` or ``product``.
+# Judges of an existing reading. ``OF`` names it: a check, ``torch``, ``product`` or ``burn``.
 SECONDARY_JUDGES: tuple[Judge, ...] = (
     gpu_health.MEMORY,
     gpu_health.ERRORS,
@@ -104,6 +106,7 @@ SECONDARY_JUDGES: tuple[Judge, ...] = (
     gpu_health.DRIVER,
     torch,
     product,
+    burn,
 )
 
 # The node name in a finding about all nodes together.
@@ -137,11 +140,13 @@ def findings(
     answers: Mapping[str, LocalAnswer],
     warm: Mapping[str, TorchStarted],
     products: Mapping[str, GroupResult],
+    burns: Mapping[str, GroupResult] = MappingProxyType({}),
 ) -> dict[Any, tuple[Finding, ...]]:
     """Return the findings by place (as in ``tasks.Findings``) from all answers so far."""
     read: dict[str, dict[str, object]] = {
         "torch": {node: encode(started) for node, started in warm.items()},
         "product": {node: encode(result) for node, result in products.items()},
+        "burn": {node: encode(result) for node, result in burns.items()},
     }
     taken = tuple(_taken(answers, read))
     _name_by_uuid(read[gpus.NAME], warm)

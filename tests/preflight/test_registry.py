@@ -44,6 +44,7 @@ def test_every_file_is_in_the_list_and_every_name_is_its_files():
     assert {second.OF for second in registry.SECONDARY_JUDGES} <= {c.NAME for c in registry.CHECKS} | {
         "torch",
         "product",
+        "burn",
     }
 
 
@@ -176,7 +177,9 @@ def test_a_judge_that_fails_is_said_and_ends_nothing(monkeypatch: pytest.MonkeyP
         raise ZeroDivisionError("of this test")
 
     monkeypatch.setattr(cpus, "judge", broken)
-    result = registry.findings(ASKED, {"n1": answer(cpus=1, shared_memory={"size": 0, "free": 0})}, {}, {})
+    result = registry.findings(
+        ASKED, {"n1": answer(cpus=1, shared_memory={"size": 0, "free": 0})}, {}, {}, {}
+    )
     assert {
         node: [(entry.check, entry.verdict) for entry in message] for node, message in result.items()
     } == {

@@ -6,7 +6,6 @@ ROCm releases without amd-smi have rocm-smi, which reports no errors.
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
 
 from clusterrun.model.limits import chosen
 from clusterrun.model.preflight_report import Finding, Grade
@@ -67,8 +66,13 @@ def of_text(out: str) -> list[dict[str, float]]:
     }
     readings = []
     for gpu_row in gpu_rows:
-        values = {name: _value(gpu_row, path) for name, path in paths.items()}
-        readings.append({name: value for name, value in values.items() if value is not None})
+        reading = {}
+        for name, path in paths.items():
+            plain = number(gpu_row, *path)
+            value = number(gpu_row, *path, "value") if plain is None else plain
+            if value is not None:
+                reading[name] = value
+        readings.append(reading)
     return readings
 
 
@@ -82,11 +86,6 @@ def of_cards(out: str) -> list[dict[str, float]]:
         texts = {name: str(entries(parsed, card).get(column)) for name, column in columns.items()}
         readings.append({name: int(value) / _MIB for name, value in texts.items() if value.isdecimal()})
     return readings
-
-
-def _value(gpu_row: Mapping[str, object], path: tuple[str, ...]) -> float | None:
-    plain = number(gpu_row, *path)
-    return number(gpu_row, *path, "value") if plain is None else plain
 
 
 def judge(request: RunNeeds, readings: Readings) -> Findings:

@@ -54,9 +54,14 @@ def judge(request: RunNeeds, readings: Readings) -> Findings:
     failed: set[tuple[str, str]] = set()
     for node, reading in readings.items():
         for name in INTERFACES:
-            value = text(reading, "variables", name)
-            why = _useless(name, value, strings(reading, "interfaces"), len(readings))
-            if why:
+            value, interfaces = text(reading, "variables", name), strings(reading, "interfaces")
+            chosen = [interface for interface in interfaces if _chooses(name, value, interface)]
+            why = ""
+            if not chosen:
+                why = f"this node has no such interface (it has {', '.join(interfaces[:8])})"
+            elif chosen == [LOOPBACK] and len(readings) > 1:
+                why = "the loopback reaches no other node"
+            if why and value and interfaces:
                 failed.add((node, name))
                 yield node, Finding(NAME, Grade.FAIL, f"{name}={value}: {why}", _SAME)
     for name in INTERFACES:
@@ -68,16 +73,6 @@ def judge(request: RunNeeds, readings: Readings) -> Findings:
         for node, finding in outlier_findings(NAME, name, values, Grade.WARN, _SAME):
             if (node, name) not in failed:
                 yield node, finding
-
-
-def _useless(name: str, value: str, interfaces: list[str], nodes: int) -> str:
-    """Return why ranks cannot meet on the interfaces that ``value`` selects, or ''."""
-    if not value or not interfaces:
-        return ""
-    chosen = [interface for interface in interfaces if _chooses(name, value, interface)]
-    if not chosen:
-        return f"this node has no such interface (it has {', '.join(interfaces[:8])})"
-    return "the loopback reaches no other node" if chosen == [LOOPBACK] and nodes > 1 else ""
 
 
 def _shared(name: str, readings: Readings, needed: bool) -> Findings:
@@ -100,29 +95,25 @@ def _shared(name: str, readings: Readings, needed: bool) -> Findings:
             key = (candidate, text(addresses, candidate))
             holders.setdefault(key, {})[text(reading, "machine") or node] = node
             first |= {key} if place == 0 or name.startswith("GLOO_") else set()
+    # The remedy names an interface with a distinct address on every node, if there is one.
+    tables = [entries(reading, "addresses") for reading in readings.values()]
+    own = [
+        interface
+        for interface in (tables[0] if tables else ())
+        if interface != LOOPBACK
+        and all(interface in table for table in tables)
+        and len({text(table, interface) for table in tables}) == len(tables)
+    ]
+    remedy = f"unset {name}: clusterrun then sets the interface on which the nodes reach each other"
+    if own:
+        remedy += f"; or set it to one whose address differs on every node: {name}={own[0]}"
     for (interface, address), nodes in holders.items():
         if len(nodes) > 1:
             grade = Grade.FAIL if needed and (interface, address) in first else Grade.WARN
             listing = some_of(sorted(nodes.values()), 4)
             message = f"{name} chooses {interface}, which has the same address {address} on {listing}"
             message += ": a rank that connects to it reaches itself"
-            yield "", Finding(NAME, grade, message, _own(name, readings))
-
-
-def _own(name: str, readings: Readings) -> str:
-    """Return a remedy that names an interface with a distinct address on every node, if there is one."""
-    tables = [entries(reading, "addresses") for reading in readings.values()]
-    common = [
-        interface
-        for interface in tables[0]
-        if interface != LOOPBACK and all(interface in table for table in tables)
-    ]
-    own = [
-        interface for interface in common if len({text(table, interface) for table in tables}) == len(tables)
-    ]
-    leave = f"unset {name}: clusterrun then sets the interface on which the nodes reach each other"
-    choose = f"; or set it to one whose address differs on every node: {name}={own[0]}" if own else ""
-    return leave + choose
+            yield "", Finding(NAME, grade, message, remedy)
 
 
 def _chooses(name: str, value: str, interface: str) -> bool:

@@ -127,7 +127,15 @@ def judge(request: RunNeeds, readings: Readings) -> Findings:
     for node, reading in readings.items():
         # The error may belong to another job's GPU if this job has only some of the machine's GPUs.
         ours = request.gpus >= (number(reading, "installed") or 0)
-        for (xid, device), device_rows in _by_device(reading).items():
+        # The rows by the names of error and device, oldest first.
+        rows_by_device: dict[tuple[str, str], list[dict[str, object]]] = {}
+        for row in rows(reading, "xids"):
+            number_of_error = number(row, "xid")
+            if number_of_error is not None:
+                kind, device = ("SXid", SWITCHES) if text(row, "of") == SWITCHES else ("Xid", "GPU")
+                key = (f"{kind} {number_of_error:.0f}", f"{device} {text(row, 'bus')}")
+                rows_by_device.setdefault(key, []).append(row)
+        for (xid, device), device_rows in rows_by_device.items():
             ago = min(number(row, "ago") or 0.0 for row in device_rows)
             # Only the driver's last request is current.
             counted = device_rows[-1:] if xid == f"Xid {ASKS}" else device_rows
@@ -136,7 +144,10 @@ def judge(request: RunNeeds, readings: Readings) -> Findings:
             if not kind or (kind == MONITOR and ago > fresh):
                 continue
             # The driver of 570 and newer says that the GPU needs no reset: it had one, or a program failed.
-            is_over = kind == RESET and _is_recovered(device, reading)
+            # Its log shortens the PCI domain.
+            part, _, bus = device.partition(" ")
+            recovered = strings(reading, "recovered") if kind == RESET and part == "GPU" else []
+            is_over = any(name[4:].startswith(bus.lower()) for name in recovered)
             bad = ours and not is_over and (kind == REBOOT or (kind == RESET and ago <= fresh))
             again = f", {len(device_rows)} times" if len(device_rows) > 1 else ""
             message = f"{xid} of {device}: {meaning} ({_age(ago)} ago{again})"
@@ -144,23 +155,6 @@ def judge(request: RunNeeds, readings: Readings) -> Findings:
             own_remedy = "" if kind == MONITOR else OWN_REMEDIES.get(int(number(counted[0], "xid") or 0), "")
             remedy = _SWITCH_REMEDY if xid.startswith("S") else own_remedy or REMEDIES[kind]
             yield node, Finding(NAME, Grade.FAIL if bad else Grade.WARN, message, remedy)
-
-
-def _is_recovered(device: str, reading: object) -> bool:
-    """Return whether the driver asks for no recovery of this GPU. Its log shortens the PCI domain."""
-    kind, _, bus = device.partition(" ")
-    return kind == "GPU" and any(name[4:].startswith(bus.lower()) for name in strings(reading, "recovered"))
-
-
-def _by_device(reading: object) -> dict[tuple[str, str], list[dict[str, object]]]:
-    """Return the rows by the names of error and device, oldest first."""
-    rows_by_device: dict[tuple[str, str], list[dict[str, object]]] = {}
-    for row in rows(reading, "xids"):
-        xid = number(row, "xid")
-        if xid is not None:
-            kind, device = ("SXid", SWITCHES) if text(row, "of") == SWITCHES else ("Xid", "GPU")
-            rows_by_device.setdefault((f"{kind} {xid:.0f}", f"{device} {text(row, 'bus')}"), []).append(row)
-    return rows_by_device
 
 
 def _class(row: Mapping[str, object]) -> tuple[str, str]:

@@ -161,18 +161,15 @@ class _Call:
                 self.welcome = True
                 return True
             self.connected, self.unsent = True, hello
-        self._listen(sock)
-        if self.unsent:
-            self.unsent = self.unsent[sock.send(self.unsent) :]
-        return self.welcome and (self.returned or not self.large)
-
-    def _listen(self, sock: socket.socket) -> None:
         self._got += read(sock, LARGE)
         if not self.welcome and self._got.startswith(WELCOME):
             self.welcome = True
             self.seconds = time.monotonic() - self.began
             self.unsent = bytes(LARGE) if self.large else b""
         self.returned = len(self._got) >= len(WELCOME) + LARGE
+        if self.unsent:
+            self.unsent = self.unsent[sock.send(self.unsent) :]
+        return self.welcome and (self.returned or not self.large)
 
 
 def _summed(target: Target, own: list[_Call], dropped: bool, large: bool) -> Dialled:

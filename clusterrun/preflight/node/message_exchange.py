@@ -126,17 +126,14 @@ class _Connection:
             self._connected = True
             if self._unsent:
                 self._unsent = self._unsent[sock.send(self._unsent) :]
-            self._listen(sock)
+            received = len(read(sock, MESSAGE_BYTES))
+            self._awaited -= received
+            if received and self._awaited <= 0:
+                now = time.monotonic()
+                self._counts = self._with_message(now)
+                self._began = None
+                self.next_at = now + PAUSE_SECONDS
         except OSError:
             self.close()
         else:
             self._watch(sock, READ | WRITE if self._unsent else READ, lambda _: self._ready())
-
-    def _listen(self, sock: socket.socket) -> None:
-        received = len(read(sock, MESSAGE_BYTES))
-        self._awaited -= received
-        if received and self._awaited <= 0:
-            now = time.monotonic()
-            self._counts = self._with_message(now)
-            self._began = None
-            self.next_at = now + PAUSE_SECONDS

@@ -59,11 +59,20 @@ class Worker:
         """Serve until the input ends. Then kill everything that was started."""
         self._watch(self._question_fd, selectors.EVENT_READ, lambda _: self._listen())
         while not self._ended:
-            for key, events in self._selector.select(self._seconds()):
+            parts = [*self._running.values(), self._torch_worker, *filter(None, [self._exchange])]
+            due = min(part.due_at() for part in parts)
+            wait = min(_LONGEST_WAIT, max(0.0, due - time.monotonic()))
+            for key, events in self._selector.select(wait):
                 # A callback of this round may have closed it.
                 if self._selector.get_map().get(key.fileobj) is key:
                     key.data(events)
-            self._tick()
+            self._torch_worker.tick()
+            if self._exchange is not None:
+                self._exchange.tick()
+            for number, running in list(self._running.items()):
+                if self._running.get(number) is running and running.tick():
+                    del self._running[number]
+                    self._answer(number, running.answer())
         for running in self._running.values():
             if isinstance(running, RunningChecks):  # Others hold no process.
                 running.end()
@@ -72,20 +81,6 @@ class Worker:
         if self._gpu_driver is not None:
             self._gpu_driver.kill()
         return 0
-
-    def _seconds(self) -> float:
-        parts = [*self._running.values(), self._torch_worker, *filter(None, [self._exchange])]
-        due = min(part.due_at() for part in parts)
-        return min(_LONGEST_WAIT, max(0.0, due - time.monotonic()))
-
-    def _tick(self) -> None:
-        self._torch_worker.tick()
-        if self._exchange is not None:
-            self._exchange.tick()
-        for number, running in list(self._running.items()):
-            if self._running.get(number) is running and running.tick():
-                del self._running[number]
-                self._answer(number, running.answer())
 
     def _watch(self, what: int | socket.socket, events: int, callback: Callable[[int], None]) -> None:
         key = self._selector.get_map().get(what)

@@ -21,9 +21,24 @@ def interfaces() -> tuple[Interface, ...]:
     """Return one entry per address of each active interface, including the loopback."""
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
         addresses = [*_version_4(probe), *_version_6()]
-        return tuple(
-            Interface(name, address, _mtu(probe, name), *_speed_and_kind(name)) for name, address in addresses
-        )
+        interfaces = []
+        for name, address in addresses:
+            try:
+                answer = fcntl.ioctl(probe.fileno(), _SIOCGIFMTU, struct.pack("256s", name.encode()[:15]))
+                mtu = int(struct.unpack("i", answer[16:20])[0])
+            except OSError:
+                mtu = 0
+            folder = f"/sys/class/net/{name}"
+            speed = proc.text(f"{folder}/speed").strip()
+            kind = "device" if os.path.exists(f"{folder}/device") else "virtual"
+            if name == "lo":
+                kind = "loopback"
+            elif proc.text(f"{folder}/type").strip() == _INFINIBAND:
+                kind = "infiniband"
+            elif os.path.isdir(f"{folder}/bridge"):
+                kind = "bridge"
+            interfaces.append(Interface(name, address, mtu, int(speed) if speed.isdigit() else 0, kind))
+        return tuple(interfaces)
 
 
 def _version_4(probe: socket.socket) -> list[tuple[str, str]]:
@@ -45,24 +60,3 @@ def _version_6() -> list[tuple[str, str]]:
         if len(fields) == 6 and fields[3] != "20":
             addresses.append((fields[5], socket.inet_ntop(socket.AF_INET6, bytes.fromhex(fields[0]))))
     return addresses
-
-
-def _mtu(probe: socket.socket, name: str) -> int:
-    try:
-        answer = fcntl.ioctl(probe.fileno(), _SIOCGIFMTU, struct.pack("256s", name.encode()[:15]))
-    except OSError:
-        return 0
-    return int(struct.unpack("i", answer[16:20])[0])
-
-
-def _speed_and_kind(name: str) -> tuple[int, str]:
-    folder = f"/sys/class/net/{name}"
-    word = proc.text(f"{folder}/speed").strip()
-    kind = "device" if os.path.exists(f"{folder}/device") else "virtual"
-    if name == "lo":
-        kind = "loopback"
-    elif proc.text(f"{folder}/type").strip() == _INFINIBAND:
-        kind = "infiniband"
-    elif os.path.isdir(f"{folder}/bridge"):
-        kind = "bridge"
-    return int(word) if word.isdigit() else 0, kind

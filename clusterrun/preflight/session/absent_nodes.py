@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 
 from clusterrun.preflight import registry, tasks
 from clusterrun.preflight.observations import ABSENT
@@ -13,6 +13,7 @@ from clusterrun.preflight.session.presence_findings import (
     lost_nodes,
     lost_together,
 )
+from clusterrun.preflight.session.requests import Waits
 from clusterrun.preflight.session.state import HOST, NodeState, SessionState
 from clusterrun.preflight.tasks import DialTask, ListenTask, LocalTask, PeerTask, Target, Task, ThroughTask
 from clusterrun.preflight.thresholds import (
@@ -28,7 +29,7 @@ from clusterrun.slurm_text.srun_messages import BESIDE_SECONDS, step_on
 _PORTS = tuple(range(1, 25))
 
 
-def rounds(state: SessionState) -> Iterator[tuple[type, ...]]:
+def rounds(state: SessionState) -> Waits:
     """Let the present nodes dial the missing nodes, at the addresses to which their names resolve.
 
     A missing node that answers all nodes except the coordinator's is examined through another node.
@@ -40,10 +41,10 @@ def rounds(state: SessionState) -> Iterator[tuple[type, ...]]:
         yield (DialTask,)
         yield from rounds_through(state, [node for node in missing if answers(state, node)[1] == [HOST]])
     if missing:
-        state.end_round(ABSENT)
+        state.end_phase(ABSENT)
 
 
-def rounds_at_lost(state: SessionState) -> Iterator[tuple[type, ...]]:
+def rounds_at_lost(state: SessionState) -> Waits:
     """Dial nodes that fell silent together during the check. The kernel of a live machine still answers."""
     lost = lost_nodes(state)
     troubles = large_packet_troubles(state) if lost else {}
@@ -70,7 +71,7 @@ def _knock(state: SessionState, nodes: list[NodeState]) -> bool:
     return has_requests
 
 
-def _names(state: SessionState, missing: list[NodeState]) -> Iterator[tuple[type, ...]]:
+def _names(state: SessionState, missing: list[NodeState]) -> Waits:
     """Look up the names of missing nodes on nodes that did not do so in the control round."""
     names = {node.name for node in missing}
     if not names or not state.orders.launch:
@@ -85,7 +86,7 @@ def _names(state: SessionState, missing: list[NodeState]) -> Iterator[tuple[type
 # --- examine nodes that the coordinator's node does not reach, through a node that reaches them ---
 
 
-def rounds_through(state: SessionState, nodes: Sequence[NodeState]) -> Iterator[tuple[type, ...]]:
+def rounds_through(state: SessionState, nodes: Sequence[NodeState]) -> Waits:
     """Start an examiner on each node, run its local checks, and let it and the coordinator's node dial."""
     reachable = (node for node in nodes[:FEW_NODES] if _relay(state, node) is not None)
     examined = [node for node in reachable if examiner_on(state.orders.launch, node.name)]
@@ -124,8 +125,8 @@ def _through(state: SessionState, node: NodeState, task: Task | None, seconds: f
 
 def _relay(state: SessionState, node: NodeState) -> int | None:
     """Return a present node that reaches this node; None if there is none."""
-    heard, _ = answers(state, node)
-    relays = (other.node for other in state.present() if other.node in heard and other.node != HOST)
+    answered, _ = answers(state, node)
+    relays = (other.node for other in state.present() if other.node in answered and other.node != HOST)
     return next(relays, None)
 
 

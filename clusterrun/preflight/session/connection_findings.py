@@ -36,36 +36,30 @@ def of_earlier_check(explanation: Explanation) -> None:
 
 
 def of_sweep(explanation: Explanation) -> None:
-    """Report blocked ports by the newest sweep."""
+    """Report blocked ports, or limits on connections, by the newest sweep."""
     state = explanation.state
     for sweep in state.log.of(PortSweep)[-1:]:
         for cause in blocked(sweep.silent, state.limits, sweep.unheld):
-            if len(cause.nodes) == 1:
-                explanation.blocked.add(cause.nodes[0])
-                explanation.add(cause.nodes[0], _of_blocked_node(state, cause, sweep.needed))
+            ports = f"TCP ports from about {cause.first} to {cause.last}"
+            if len(cause.nodes) == 2:
+                a, b = (state.nodes[node].name for node in cause.nodes)
+                message = f"TCP ports of {b} from about {cause.first} to {cause.last} do not answer {a}"
+                remedy = (_OPEN if cause.first else _LIMIT).format(f"{a} and {b}")
+                if not cause.first:
+                    message = _limited(cause, f"from {a} to {b}", sweep.needed)
+                explanation.add_links([LinkReport(a, b, "a->b", Grade.FAIL, message, remedy)])
+                continue
+            others, name = state.names(cause.others), state.names(cause.nodes)
+            if not cause.first:
+                ways = f"that {others} begin to it" if cause.inward else f"that it begins to {others}"
+                message = _limited(cause, ways, sweep.needed)
+            elif cause.inward:
+                message = f"its {ports} answer nobody ({others})"
             else:
-                explanation.add_links([_of_blocked_link(state, cause, sweep.needed)])
-
-
-def _of_blocked_node(state: SessionState, cause: Blocked, needed: int) -> Finding:
-    others, name = state.names(cause.others), state.names(cause.nodes)
-    if not cause.first:
-        ways = f"that {others} begin to it" if cause.inward else f"that it begins to {others}"
-        return Finding("ports", Grade.FAIL, _limited(cause, ways, needed), _LIMIT.format(name))
-    ports = f"TCP ports from about {cause.first} to {cause.last}"
-    message = (
-        f"its {ports} answer nobody ({others})" if cause.inward else f"it reaches {ports} nowhere ({others})"
-    )
-    return Finding("ports", Grade.FAIL, message, _OPEN.format(name))
-
-
-def _of_blocked_link(state: SessionState, cause: Blocked, needed: int) -> LinkReport:
-    a, b = (state.nodes[node].name for node in cause.nodes)
-    if not cause.first:
-        message = _limited(cause, f"from {a} to {b}", needed)
-        return LinkReport(a, b, "a->b", Grade.FAIL, message, _LIMIT.format(f"{a} and {b}"))
-    message = f"TCP ports of {b} from about {cause.first} to {cause.last} do not answer {a}"
-    return LinkReport(a, b, "a->b", Grade.FAIL, message, _OPEN.format(f"{a} and {b}"))
+                message = f"it reaches {ports} nowhere ({others})"
+            remedy = (_OPEN if cause.first else _LIMIT).format(name)
+            explanation.blocked.add(cause.nodes[0])
+            explanation.add(cause.nodes[0], Finding("ports", Grade.FAIL, message, remedy))
 
 
 def _limited(cause: Blocked, ways: str, needed: int) -> str:
@@ -80,18 +74,29 @@ def _limited(cause: Blocked, ways: str, needed: int) -> str:
 
 def of_losses(explanation: Explanation) -> None:
     state = explanation.state
-    end = state.log.last_round(LOSS)
+    end = state.log.last_end(LOSS)
     if end is None:
         return
     ways, least = losses.lossy_ways(state.log, end.present), limit(state.needs.limits, "loss_warn")
     troubles, parts = losses.explain_losses(ways, least, state.limits)
     for trouble in troubles:
+        counts = _counts(trouble)
         if trouble.side:
-            finding = _of_lossy_node(state, trouble)
-            explanation.add(trouble.nodes[0], finding)
-            if finding.verdict is Grade.FAIL:
-                explanation.lossy.add(trouble.nodes[0])
-    explanation.add_links(_of_lossy_link(state, trouble) for trouble in troubles if len(trouble.nodes) == 2)
+            node = trouble.nodes[0]
+            others = state.names(dict.fromkeys(way.b if way.a == node else way.a for way in trouble.ways))
+            sent, received = f"what it sends to {others}", f"what it gets from {others}"
+            traffic = {"out": sent, "in": received}.get(trouble.side, f"{sent} and gets from them")
+            grade, remedy = _grade(state, trouble, stalls=1), _LOSSY.format(state.names([node]))
+            explanation.add(node, Finding("loss", grade, f"packets of {traffic} get lost: {counts}", remedy))
+            if grade is Grade.FAIL:
+                explanation.lossy.add(node)
+        elif len(trouble.nodes) == 2:
+            a, b = (state.nodes[node].name for node in trouble.nodes)
+            traffic = f"{a} and {b} send each other" if trouble.both else f"{a} sends to {b}"
+            message = f"packets of what {traffic} get lost: {counts}"
+            direction, grade = "both" if trouble.both else "a->b", _grade(state, trouble, stalls=2)
+            remedy = _LOSSY.format(f"{a} and {b}")
+            explanation.add_links([LinkReport(a, b, direction, grade, message, remedy)])
     usual = losses.usual_share(ways)
     if usual >= least:
         message = f"{usual:.1%} or more of what most nodes send each other has to be sent again"
@@ -101,23 +106,6 @@ def of_losses(explanation: Explanation) -> None:
         across = LossTrouble((), tuple(dict.fromkeys(crossing)))
         grade = _grade(state, across, stalls=2)
         explanation.network.append(partition_findings.of_lossy(state, parts, _counts(across), grade))
-
-
-def _of_lossy_node(state: SessionState, trouble: LossTrouble) -> Finding:
-    node = trouble.nodes[0]
-    others = state.names(dict.fromkeys(way.b if way.a == node else way.a for way in trouble.ways))
-    sent, received = f"what it sends to {others}", f"what it gets from {others}"
-    traffic = {"out": sent, "in": received}.get(trouble.side, f"{sent} and gets from them")
-    message = f"packets of {traffic} get lost: {_counts(trouble)}"
-    return Finding("loss", _grade(state, trouble, stalls=1), message, _LOSSY.format(state.names([node])))
-
-
-def _of_lossy_link(state: SessionState, trouble: LossTrouble) -> LinkReport:
-    a, b = (state.nodes[node].name for node in trouble.nodes)
-    traffic = f"{a} and {b} send each other" if trouble.both else f"{a} sends to {b}"
-    message = f"packets of what {traffic} get lost: {_counts(trouble)}"
-    direction, grade = "both" if trouble.both else "a->b", _grade(state, trouble, stalls=2)
-    return LinkReport(a, b, direction, grade, message, _LOSSY.format(f"{a} and {b}"))
 
 
 def _counts(trouble: LossTrouble) -> str:
@@ -141,7 +129,7 @@ def _grade(state: SessionState, trouble: LossTrouble, stalls: int) -> Grade:
 def of_dials(explanation: Explanation) -> None:
     """Report which connections fail, and nodes whose clocks or interfaces differ."""
     state = explanation.state
-    end = state.log.last_round(CONTROL)
+    end = state.log.last_end(CONTROL)
     if end is None:
         return
     troubles, parts = state.dials.explain(end.present)
@@ -179,7 +167,7 @@ def of_trouble(state: SessionState, trouble: ConnectTrouble) -> Finding:
     name = state.nodes[trouble.nodes[0]].name
     others = some_of([state.nodes[node].name for node in trouble.others], 4)
     tries = _TRIES.format(trouble.rounds) + (f"; {trouble.why}" if trouble.why else "")
-    if trouble.kind == "ports":
+    if trouble.symptom == "ports":
         ports = ", ".join(map(str, trouble.ports))
         message = f"TCP ports {ports} answer nobody ({others}; {tries})"
         if not ports:
@@ -187,7 +175,7 @@ def of_trouble(state: SessionState, trouble: ConnectTrouble) -> Finding:
                 f"some TCP connections between it and {others} get no answer, each on other ports ({tries})"
             )
         return Finding("ports", Grade.FAIL, message, _FIREWALL)
-    if trouble.kind == "large":
+    if trouble.symptom == "large":
         message = f"large packets do not get through from and to {others} ({tries}); small ones do"
         return Finding("large-packets", Grade.FAIL, message, _PATH.format(name))
     messages = {
@@ -202,10 +190,10 @@ def of_trouble(state: SessionState, trouble: ConnectTrouble) -> Finding:
 def link_of(state: SessionState, trouble: ConnectTrouble) -> LinkReport:
     a, b = (state.nodes[node].name for node in trouble.nodes)
     tries = _TRIES.format(trouble.rounds) + (f"; {trouble.why}" if trouble.why else "")
-    if trouble.kind == "ports":
+    if trouble.symptom == "ports":
         message = f"TCP ports {', '.join(map(str, trouble.ports))} of {b} do not answer {a} ({tries})"
         remedy = _FIREWALL
-    elif trouble.kind == "large":
+    elif trouble.symptom == "large":
         message, remedy = f"large packets get lost ({tries}); small ones pass", _PATH.format(f"{a} and {b}")
     else:
         message, remedy = f"no connection either way ({tries})", _CABLE.format(f"{a} and {b}")

@@ -159,19 +159,20 @@ class Explanation:
 
     def together(self) -> tuple[Finding, ...]:
         """Return the findings about all nodes together."""
-        return tuple(
-            self._graded(finding) if isinstance(finding, NetworkFinding) else finding
-            for finding in self.network
-        )
-
-    def _graded(self, finding: NetworkFinding) -> Finding:
-        choice, message = self.choice(), finding.message
-        if not choice.whole and finding.if_too_few:
-            part = self.largest_fit_part()
-            names = fold([self.state.nodes[node].name for node in part])
-            message += finding.if_too_few.format(f"--nodes {len(part)} --nodelist {names}")
-        can_train = choice.whole and set(finding.disputed).isdisjoint(choice.nodes)
-        return Finding(finding.check, Grade.WARN if can_train else Grade.FAIL, message, finding.remedy)
+        choice, findings = self.choice(), []
+        for finding in self.network:
+            if isinstance(finding, NetworkFinding):
+                message = finding.message
+                if not choice.whole and finding.if_too_few:
+                    part = self.largest_fit_part()
+                    names = fold([self.state.nodes[node].name for node in part])
+                    message += finding.if_too_few.format(f"--nodes {len(part)} --nodelist {names}")
+                can_train = choice.whole and set(finding.disputed).isdisjoint(choice.nodes)
+                grade = Grade.WARN if can_train else Grade.FAIL
+                findings.append(Finding(finding.check, grade, message, finding.remedy))
+            else:
+                findings.append(finding)
+        return tuple(findings)
 
     def together_has(self, grade: Grade) -> bool:
         return any(finding.verdict is grade for finding in self.together())

@@ -10,6 +10,7 @@ from clusterrun.diagnosis.verdict import Verdict
 from clusterrun.model.frozen import replace
 from clusterrun.preflight.observations import BURN, DEVICE, HALF, PAIR, PEERS, PRODUCT, SET, TABLE, GroupTest
 from clusterrun.preflight.session import expected_bandwidth, socket_interfaces
+from clusterrun.preflight.session.expected_bandwidth import SET_MEGABYTES
 from clusterrun.preflight.session.requests import Request
 from clusterrun.preflight.session.state import SessionState
 from clusterrun.preflight.tasks import CPU_WAIT, GroupMember, GroupResult, GroupTask, member_texts
@@ -26,7 +27,7 @@ STARVED = 0.6
 # The largest messages of a table, with NCCL and with gloo.
 _TABLE_MEGABYTES = {"nccl": expected_bandwidth.LARGE_MEGABYTES, "gloo": USUAL_MEGABYTES}
 # Replaces the limit of the first test if NCCL loads kernels slowly: on a DGX B200 it takes 55 s (nccl#1646).
-_PATIENT_LIMIT = 120.0
+_PATIENT_LIMIT = PATIENCE * LONGEST_SECONDS
 # The least limit after tests passed. A test that hangs takes all of it, and the budget is short.
 _LEAST_LIMIT = 8.0
 # NCCL needs half a minute to form a group of a thousand GPUs; gloo as long for a thousand nodes.
@@ -57,59 +58,47 @@ class GroupTests:
         self, label: str, kind: str, groups: Sequence[tuple[int, ...]]
     ) -> Generator[tuple[type, ...], None, list[GroupTest]]:
         """Test disjoint groups in parallel, wait for all of them, and return the outcomes in their order."""
-        self.state.label = label
+        state = self.state
+        state.label = label
         self._hasty = self._longest == LONGEST_SECONDS
-        ranks = self.state.ranks
         for nodes in groups:
-            self._begin(kind, nodes, ranks)
+            if kind == PAIR:
+                nodes = tuple(sorted(nodes, key=lambda node: not state.nodes[node].ports))
+            self._last += 1
+            self._open[self._last] = (kind, nodes, state.now, {})
+            lead = state.nodes[nodes[0]]
+            megabytes = USUAL_MEGABYTES
+            if kind == TABLE:
+                megabytes = _TABLE_MEGABYTES[state.backend]
+            elif state.backend == "nccl" and kind not in _ALONE:
+                # This size fills the ways between GPUs. Over gloo a small message costs other traffic less.
+                is_pair = kind == PAIR
+                megabytes = SET_MEGABYTES if is_pair else expected_bandwidth.megabytes(state, nodes)
+            task = GroupTask(
+                test=self._last,
+                kind=SET if kind == HALF else kind,
+                members=tuple(GroupMember(n, state.nodes[n].name, state.nodes[n].address) for n in nodes),
+                place=0,
+                ranks=state.ranks,
+                port=lead.ports.pop(0) if lead.ports and kind not in _ALONE else 0,
+                interface="",
+                limit=self.limit(kind, len(nodes)),
+                megabytes=megabytes,
+                seconds=state.orders.preflight.burn if kind == BURN else 0.0,
+                backend=state.backend,
+            )
+            texts = member_texts(task, [self._interface(node) for node in nodes])
+            state.ask_each(dict(zip(nodes, texts)), task, task.limit + ANSWER_SECONDS)
         if groups:
             yield (GroupTask,)
         outcomes = [self._outcome(*open_test) for open_test in self._open.values()]
-        tests = [replace(outcome, round=self.state.rounds) for outcome in outcomes]
-        self.state.observe(*tests)
+        tests = [replace(outcome, round=state.rounds) for outcome in outcomes]
+        state.observe(*tests)
         for test in tests:
             if test.passed:
                 self._took.setdefault(test.kind, []).append(test.seconds)
         self._open.clear()
         return tests
-
-    def _begin(self, kind: str, nodes: tuple[int, ...], ranks: int) -> None:
-        state = self.state
-        self._last += 1
-        node_states = state.nodes
-        if kind == PAIR:
-            nodes = tuple(sorted(nodes, key=lambda node: not node_states[node].ports))
-        self._open[self._last] = (kind, nodes, state.now, {})
-        lead = node_states[nodes[0]]
-        port = lead.ports.pop(0) if lead.ports and kind not in _ALONE else 0
-        members = tuple(
-            GroupMember(node, node_states[node].name, node_states[node].address) for node in nodes
-        )
-        task = GroupTask(
-            test=self._last,
-            kind=SET if kind == HALF else kind,
-            members=members,
-            place=0,
-            ranks=ranks,
-            port=port,
-            interface="",
-            limit=self.limit(kind, len(nodes)),
-            megabytes=self._megabytes(kind, nodes),
-            seconds=state.orders.preflight.burn if kind == BURN else 0.0,
-            backend=state.backend,
-        )
-        texts = member_texts(task, [self._interface(node) for node in nodes])
-        state.ask_each(dict(zip(nodes, texts)), task, task.limit + ANSWER_SECONDS)
-
-    def _megabytes(self, kind: str, nodes: tuple[int, ...]) -> float:
-        if kind == TABLE:
-            return _TABLE_MEGABYTES[self.state.backend]
-        if self.state.backend != "nccl" or kind in _ALONE:
-            return USUAL_MEGABYTES
-        # This size fills the ways between GPUs. Over gloo a small message costs other traffic less.
-        if kind == PAIR:
-            return expected_bandwidth.SET_MEGABYTES
-        return expected_bandwidth.megabytes(self.state, nodes)
 
     def limit(self, kind: str, nodes: int) -> float:
         """Return the limit in seconds: a multiple of what passed tests took.
@@ -181,7 +170,15 @@ class GroupTests:
             return GroupTest(nodes, None, kind=kind, seconds=seconds, why="a member was lost")
         slow = [self.state.nodes[node].name for node, answer in answers.items() if answer.loading]
         if slow and self._hasty:
-            self._be_patient(slow)
+            # Slow loading blames no node: raise the limits once, and repeat the tests.
+            if self._longest == LONGEST_SECONDS:
+                self._longest = _PATIENT_LIMIT
+                self.state.end_at += 2 * _PATIENT_LIMIT  # for a test of pairs and one of the whole set
+                self.state.notice(
+                    f"NCCL takes longer than {LONGEST_SECONDS:g} s to load its kernels ({slow[0]}): tests "
+                    f"were repeated with {_PATIENT_LIMIT:g} s. Does every start compile them? "
+                    "NCCL_DEBUG=INFO says so in Init timings (kernels); a torch built for these GPUs does not"
+                )
             return GroupTest(nodes, None, kind=kind, seconds=seconds, why="NCCL was loading its kernels")
         failed = [answer for answer in answers.values() if not answer.passed]
         starved = [self.state.nodes[node].name for node, answer in answers.items() if answer.starved]
@@ -193,30 +190,26 @@ class GroupTests:
         rates = [rate for answer in answers.values() for name, rate in answer.rates if name == "all_reduce"]
         wrong = [answer.wrong for answer in answers.values() if answer.wrong]
         waited = max((dict(answer.rates).get(CPU_WAIT, 0.0) for answer in answers.values()), default=0.0)
+        # The rate at which a node's messages arrive is the better of what it and its partner measured.
+        ways = []
+        rates_of_node = {node: dict(answer.rates) for node, answer in answers.items()}
+        for node, partner in zip(nodes, nodes[::-1]) if kind == PAIR else ():
+            measured = (rates_of_node[node].get("send"), rates_of_node[partner].get("receive"))
+            valid = [rate for rate in measured if rate is not None]
+            ways += [(node, max(valid))] if valid else []
+        transports = [(node, answer.transport) for node, answer in answers.items() if answer.transport]
         return GroupTest(
             nodes,
-            not failed,
-            (max if kind == PAIR else min)(rates) if rates else None,
-            most_telling(wrong) if wrong else "",
-            waited >= STARVED,
-            kind,
-            seconds,
-            _ways(answers) if kind == PAIR else (),
-            most_telling([answer.why for answer in failed]) if failed else "",
-            tuple((node, answer.transport) for node, answer in answers.items() if answer.transport),
+            passed=not failed,
+            rate=(max if kind == PAIR else min)(rates) if rates else None,
+            wrong=most_telling(wrong) if wrong else "",
+            starved=waited >= STARVED,
+            kind=kind,
+            seconds=seconds,
+            ways=tuple(ways),
+            why=most_telling([answer.why for answer in failed]) if failed else "",
+            transports=tuple(transports),
         )
-
-    def _be_patient(self, slow: list[str]) -> None:
-        """Raise the limits for slow loading of NCCL kernels, which blames no node. The tests are repeated."""
-        state = self.state
-        if self._longest == LONGEST_SECONDS:
-            self._longest = _PATIENT_LIMIT
-            state.end_at += 2 * _PATIENT_LIMIT  # for a test of pairs and one of the whole set
-            state.notice(
-                f"NCCL takes longer than {LONGEST_SECONDS:g} s to load its kernels ({slow[0]}): tests were "
-                f"repeated with {_PATIENT_LIMIT:g} s. Does every start compile them? NCCL_DEBUG=INFO says so "
-                "in Init timings (kernels); a torch built for these GPUs does not"
-            )
 
 
 def _is_proof(failed: GroupResult) -> bool:
@@ -229,15 +222,3 @@ def _is_proof(failed: GroupResult) -> bool:
         return bool(failed.wrong)
     is_broken = known_error.hardware and known_error.verdict is not Verdict.LINK
     return is_broken or known_error.verdict is Verdict.OUT_OF_MEMORY
-
-
-def _ways(answers: dict[int, GroupResult]) -> tuple[tuple[int, float], ...]:
-    """Return (node, rate at which its messages arrive): the better of its own and its partner's rate."""
-    rates = {node: dict(answer.rates) for node, answer in answers.items()}
-    ways = []
-    for node, own in rates.items():
-        partner = next((other for other in rates if other != node), node)
-        measured = [own.get("send"), rates[partner].get("receive")]
-        valid = [rate for rate in measured if rate is not None]
-        ways += [(node, max(valid))] if valid else []
-    return tuple(ways)

@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
 from clusterrun.model.frozen import replace
 from clusterrun.preflight import registry, tasks
 from clusterrun.preflight.session import absent_nodes, loss_phase, network_phase, port_sweep
-from clusterrun.preflight.session.requests import AskWorker
+from clusterrun.preflight.session.requests import AskWorker, Waits
 from clusterrun.preflight.session.state import SessionState
 from clusterrun.preflight.tasks import ListenTask, LocalTask, StartTorch
 from clusterrun.preflight.thresholds import ANSWER_SECONDS, PATIENCE, START_SECONDS
@@ -19,7 +17,7 @@ LEAST_PATIENCE = {ListenTask: ANSWER_SECONDS, LocalTask: START_SECONDS, StartTor
 DRIVER_SECONDS = 45.0
 
 
-def rounds(state: SessionState) -> Iterator[tuple[type, ...]]:
+def rounds(state: SessionState) -> Waits:
     """Run everything that needs no collective.
 
     The time to import torch depends on the file system. A node is blamed only if most others were faster.
@@ -59,15 +57,15 @@ def start_torch_worker(state: SessionState, node: int) -> None:
     state.ask(node, state.torch_task, state.seconds_left)
 
 
-def hurry(state: SessionState, kind: type) -> None:
+def hurry(state: SessionState, task_type: type) -> None:
     """Shorten the limits of the other nodes after half of the nodes answered."""
-    if kind not in LEAST_PATIENCE:
+    if task_type not in LEAST_PATIENCE:
         return
-    open_count, batch_size = state.requests.count(kind), state.requests.batch(kind)
+    open_count, batch_size = state.requests.count(task_type), state.requests.batch(task_type)
     if not batch_size // 2 - 1 <= open_count <= batch_size // 2:
         return
-    least = DRIVER_SECONDS if state.needs.gpus and kind is not ListenTask else LEAST_PATIENCE[kind]
-    for request in state.requests.of_type(kind):
+    least = DRIVER_SECONDS if state.needs.gpus and task_type is not ListenTask else LEAST_PATIENCE[task_type]
+    for request in state.requests.of_type(task_type):
         patience = max(least, PATIENCE * (state.now - request.asked_at))
         if isinstance(request.task, LocalTask):
             if patience >= request.seconds - ANSWER_SECONDS:

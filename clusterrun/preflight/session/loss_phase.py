@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
-from clusterrun.preflight.causes.losses import FEWEST_RESENT, lossy_ways
+from clusterrun.preflight.causes.cover import RARE_LINK
+from clusterrun.preflight.causes.losses import loss_nats, lossy_ways
 from clusterrun.preflight.observations import LOSS
 from clusterrun.preflight.session.report import explain
+from clusterrun.preflight.session.requests import Waits
 from clusterrun.preflight.session.state import SessionState
 from clusterrun.preflight.tasks import ExchangeTask, Target
 from clusterrun.preflight.thresholds import ANSWER_SECONDS, DIAL_SECONDS, FEW_NODES, limit
 
 
-def begin(state: SessionState) -> Iterator[tuple[type, ...]]:
+def begin(state: SessionState) -> Waits:
     """Start the exchange of ten messages per second: between all pairs of few nodes.
 
     Larger sets exchange them between neighbours in the ring, opposite nodes, and the ends of slow dials.
@@ -40,25 +40,25 @@ def begin(state: SessionState) -> Iterator[tuple[type, ...]]:
         if targets:
             task = ExchangeTask(state.nonce, node.node, targets, 0.0)
             state.ask(node.node, task, ANSWER_SECONDS)
-            state.watched.append(node.node)
+            state.exchanging.append(node.node)
     yield (ExchangeTask,)
 
 
-def read(state: SessionState) -> Iterator[tuple[type, ...]]:
+def read(state: SessionState) -> Waits:
     """Read the counts. Read them again some seconds later if they hint at loss without proof."""
     yield from _ask(state, 0.0)
     least = limit(state.needs.limits, "loss_warn")
     ways = lossy_ways(state.log, (node.node for node in state.present()))
-    is_odd = any(way.stalls or (way.share >= least and way.resent >= FEWEST_RESENT / 2) for way in ways)
+    is_odd = any(way.stalls or loss_nats(way.sent, way.resent, least) >= RARE_LINK for way in ways)
     if is_odd and state.seconds_left > DIAL_SECONDS + ANSWER_SECONDS:
         state.label = "a longer look at messages that had to be sent again"
         yield from _ask(state, DIAL_SECONDS)
-    state.end_round(LOSS)
+    state.end_phase(LOSS)
 
 
-def _ask(state: SessionState, seconds: float) -> Iterator[tuple[type, ...]]:
+def _ask(state: SessionState, seconds: float) -> Waits:
     for node in state.present():
-        if node.node in state.watched:
+        if node.node in state.exchanging:
             task = ExchangeTask(state.nonce, node.node, (), seconds)
             state.ask(node.node, task, seconds + ANSWER_SECONDS)
     yield (ExchangeTask,)

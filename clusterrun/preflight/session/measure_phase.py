@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
 from clusterrun.preflight.observations import BURN, DEVICE, PEERS, TABLE
 from clusterrun.preflight.session.group_tests import GroupTests
 from clusterrun.preflight.session.report import explain
+from clusterrun.preflight.session.requests import Waits
 from clusterrun.preflight.session.state import SessionState
 
 
-def rounds(state: SessionState, group_tests: GroupTests) -> Iterator[tuple[type, ...]]:
+def rounds(state: SessionState, group_tests: GroupTests) -> Waits:
     """Measure the nodes that train: each GPU, each pair of GPUs of a node, all nodes together, long load."""
     preflight = state.orders.preflight
     chosen = explain(state).choice().nodes

@@ -2,21 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Iterator
+from collections.abc import Collection, Iterable
 from itertools import combinations
 
 from clusterrun.model.frozen import replace
 from clusterrun.preflight import registry
 from clusterrun.preflight.observations import CONTROL
+from clusterrun.preflight.session.requests import Waits
 from clusterrun.preflight.session.state import NodeState, SessionState
 from clusterrun.preflight.tasks import DialTask, PeerTask
 from clusterrun.preflight.thresholds import ANSWER_SECONDS, DIAL_SECONDS, FEW_NODES, WITNESSES
 
-# In a set of at most this size every node dials all others.
+# In a set of at most this size every node dials all others: 8 ports each are 760 connections, less than the
+# usual limit of 1,024 descriptors.
 FEW = 96
 
 
-def rounds(state: SessionState) -> Iterator[tuple[type, ...]]:
+def rounds(state: SessionState) -> Waits:
     """Dial along the ring and to and from rank 0. Repeat failed dials, also with witnesses.
 
     In a small set every node dials all others, since a bad link outside the ring stops the whole set too.
@@ -25,12 +27,23 @@ def rounds(state: SessionState) -> Iterator[tuple[type, ...]]:
     return _dial(state, "control round", targets, targets)
 
 
-def around(state: SessionState, nodes: Collection[int]) -> Iterator[tuple[type, ...]]:
+def around(state: SessionState, nodes: Collection[int]) -> Waits:
     """Dial between these nodes and the others, which are not in doubt."""
-    return _dial(state, "control round", _plan_around(state, nodes), nodes)
+    listeners = state.listeners()
+    plan: Plan = {}
+    step = max(1, len(listeners) // FEW)
+    for place, node in enumerate(listeners):
+        near = (listeners[place - 1], listeners[(place + 1) % len(listeners)])
+        for at, other in enumerate(listeners if node.node in nodes else ()):
+            if other is not node and other in near:
+                _both_ways(plan, node, other)
+            elif other is not node and at % step == 0:
+                plan.setdefault(node.node, {})[other.node] = _some(other, place)
+                plan.setdefault(other.node, {})[node.node] = _some(node, at)
+    return _dial(state, "control round", plan, nodes)
 
 
-def everyone(state: SessionState) -> Iterator[tuple[type, ...]]:
+def everyone(state: SessionState) -> Waits:
     """Let every node dial all others, unless the first control round did."""
     listeners = state.listeners()
     if len(listeners) <= FEW or state.seconds_left < DIAL_SECONDS:
@@ -42,23 +55,27 @@ def everyone(state: SessionState) -> Iterator[tuple[type, ...]]:
     yield from _dial(state, "everybody dials everybody", plan, ())
 
 
-def _dial(
-    state: SessionState, label: str, plan: Plan, testers: Collection[int]
-) -> Iterator[tuple[type, ...]]:
+def _dial(state: SessionState, label: str, plan: Plan, testers: Collection[int]) -> Waits:
     """Dial by this plan, and repeat failed dials. ``testers`` also make checks between nodes."""
     if not plan:
         return
     state.label = label
     _ask(state, plan)
-    if state.orders.launch:  # without srun all nodes are one machine
-        _ask_peers(state, plan, testers)
+    # Few nodes make checks with all others, many nodes with those that they dial. Without srun all nodes are
+    # one machine.
+    listeners = [node.node for node in state.listeners()]
+    absent = [node.node for node in state.nodes.values() if node.absent]
+    for node, targets in plan.items() if state.orders.launch else ():
+        near = listeners if len(listeners) <= FEW else targets
+        if node in testers:
+            ask_checks(state, node, [other for other in (*near, *absent) if other != node])
     yield (DialTask, PeerTask)
     again = _again(state)
     if again and state.seconds_left >= DIAL_SECONDS:
         state.label = "control round, again where something did not answer"
         _ask(state, again)
         yield (DialTask,)
-    state.end_round(CONTROL)
+    state.end_phase(CONTROL)
 
 
 # The ports to dial, by the dialling node and the dialled node.
@@ -77,21 +94,6 @@ def plan(state: SessionState) -> Plan:
             targets[node.node].setdefault(other.node, _some(other, place))
             targets[other.node].setdefault(node.node, _some(node, place))
     return targets
-
-
-def _plan_around(state: SessionState, nodes: Collection[int]) -> Plan:
-    listeners = state.listeners()
-    plan: Plan = {}
-    step = max(1, len(listeners) // FEW)
-    for place, node in enumerate(listeners):
-        near = (listeners[place - 1], listeners[(place + 1) % len(listeners)])
-        for at, other in enumerate(listeners if node.node in nodes else ()):
-            if other is not node and other in near:
-                _both_ways(plan, node, other)
-            elif other is not node and at % step == 0:
-                plan.setdefault(node.node, {})[other.node] = _some(other, place)
-                plan.setdefault(other.node, {})[node.node] = _some(node, at)
-    return plan
 
 
 def _some(node: NodeState, place: int) -> tuple[int, ...]:
@@ -133,17 +135,6 @@ def _ask(state: SessionState, plan: Plan) -> None:
         goals = tuple(state.nodes[other].target(ports) for other, ports in targets.items())
         task = DialTask(state.nonce, node, goals, DIAL_SECONDS)
         state.ask(node, task, DIAL_SECONDS + ANSWER_SECONDS)
-
-
-def _ask_peers(state: SessionState, plan: Plan, testers: Collection[int]) -> None:
-    """Ask for checks of few nodes with all others, of many nodes with those that they dial."""
-    listeners = [node.node for node in state.listeners()]
-    absent = [node.node for node in state.nodes.values() if node.absent]
-    for node, targets in plan.items():
-        near = listeners if len(listeners) <= FEW else targets
-        others = [other for other in (*near, *absent) if other != node]
-        if node in testers:
-            ask_checks(state, node, others)
 
 
 def ask_checks(state: SessionState, node: int, others: Iterable[int]) -> None:

@@ -12,7 +12,7 @@ class Choice:
     """The nodes that train, and the changes to the plan."""
 
     world: tuple[int | None, ...]  # in rank order; None is a place without a node
-    parted: tuple[int, ...]  # fit nodes that are excluded because of a bad link
+    separated: tuple[int, ...]  # fit nodes that are excluded because of a bad link
     swaps: tuple[tuple[int, int], ...]  # (replaced node, its replacement)
 
     @property
@@ -38,7 +38,7 @@ def choose(
     another part of a partitioned network.
     """
     world: list[int | None] = [None if node in unfit or node in elsewhere else node for node in places]
-    parted = [node for node in places if node in elsewhere] + _part(world, links)
+    separated = [node for node in places if node in elsewhere] + _separate(world, links)
     free = [node for node in spares if node not in unfit and node not in elsewhere]
     free.sort(key=lambda node: node in reluctant)
     for place, node in enumerate(world):
@@ -51,20 +51,20 @@ def choose(
                 world[place] = better
                 free.remove(better)
     swaps = tuple((was, now) for was, now in zip(places, world) if now is not None and now != was)
-    return Choice(tuple(world), tuple(parted), swaps)
+    return Choice(tuple(world), tuple(separated), swaps)
 
 
-def _part(world: list[int | None], links: Collection[tuple[int, int]]) -> list[int]:
+def _separate(world: list[int | None], links: Collection[tuple[int, int]]) -> list[int]:
     """Empty places until no bad link remains, starting with the node that has most bad links."""
-    parted: list[int] = []
+    separated: list[int] = []
     while True:
         inside = [link for link in links if link[0] in world and link[1] in world]
         if not inside:
-            return parted
+            return separated
         ends = [end for link in inside for end in link]
         worst = max(set(ends), key=lambda end: (ends.count(end), world.index(end)))
         world[world.index(worst)] = None
-        parted.append(worst)
+        separated.append(worst)
 
 
 def _take(

@@ -82,8 +82,8 @@ def of_pairs(explanation: Explanation) -> None:
         result = search.result()
         for evidence in result.evidence:
             # Blocked ports explain tests that failed, but no wrong sum and no low rate.
-            explained = () if evidence.wrong or evidence.kind == "slow" else explanation.blocked
-            if evidence.kind == "flaky":
+            explained = () if evidence.wrong or evidence.verdict == "slow" else explanation.blocked
+            if evidence.verdict == "flaky":
                 continue
             if len(evidence.nodes) == 1 and evidence.nodes[0] not in explained:
                 finding = _of_node(state, evidence, tests)
@@ -108,7 +108,7 @@ def of_pairs(explanation: Explanation) -> None:
 def notices(state: SessionState, result: SearchResult) -> Iterator[str]:
     """Yield notices that blame nobody: links that failed at times, and slower levels of links."""
     for evidence in result.evidence:
-        if evidence.kind == "flaky":
+        if evidence.verdict == "flaky":
             names = state.names(evidence.nodes)
             yield f"{names}: {evidence.failed} of {evidence.tests} tests failed, the others passed"
     fastest = max((level.median for level in result.levels), default=0.0)
@@ -123,10 +123,10 @@ def notices(state: SessionState, result: SearchResult) -> Iterator[str]:
 
 
 def _of_node(state: SessionState, evidence: Evidence, tests: PairTests) -> Finding:
-    if evidence.kind == "slow":
+    if evidence.verdict == "slow":
         return Finding("bandwidth", evidence.grade, _slow(evidence), _SLOW_GPU if state.has_gpus else _SLOW)
     why, failed = tests.failure(evidence), f"{evidence.failed} of {evidence.tests} tests failed"
-    if evidence.kind == "undetermined":
+    if evidence.verdict == "undetermined":
         message = f"{failed} ({why}); by whose fault is not known"
         return Finding("pair", Grade.UNDETERMINED, message, _THIRD)
     if evidence.wrong:
@@ -140,13 +140,13 @@ def _of_node(state: SessionState, evidence: Evidence, tests: PairTests) -> Findi
 def _of_link(state: SessionState, evidence: Evidence, tests: PairTests) -> LinkReport:
     a, b = evidence.nodes
     direction, message = "both", f"{evidence.failed} of {evidence.tests} tests failed"
-    if evidence.kind == "slow":
+    if evidence.verdict == "slow":
         if tests.ways.get((b, a), 0.0) < tests.ways.get((a, b), 0.0):
             a, b = b, a
         forward, back = tests.ways.get((a, b)), tests.ways.get((b, a))
         direction = "a->b" if forward and back and forward < back / 2 else "both"
         message = _slow(evidence)
-    elif evidence.kind == "broken":
+    elif evidence.verdict == "broken":
         message += f", both nodes pass with others: {tests.failure(evidence)}"
     else:
         message += "; whether the link or a node is to blame is not known"
@@ -245,7 +245,18 @@ def of_set(explanation: Explanation) -> None:
             explanation.network.append(Finding("set", Grade.FAIL, message, remedy_of(state, why, _THIRD)))
         elif not result.bad and not result.apart:
             is_unfinished = bool(searches[id(test)].next_round())
-            message = _of_set(state, result, why, is_unfinished)
+            message = f"the whole set fails ({why})"
+            if result.passed >= len(result.least):
+                message = f"{state.names(result.least)} fail together, and their pairs do not ({why})"
+            elif not is_unfinished:
+                sizes = (
+                    f"no part of up to {result.passed} nodes does" if result.passed else "its pairs do not"
+                )
+                message += f", {sizes}: it is the set, not a single node"
+            if 0 < len(result.common) < len(result.least):
+                message += f"; {state.names(result.common)} are in all groups that failed"
+            if is_unfinished:
+                message += "; the search for a node was not finished: --preflight-budget gives more time"
             explanation.network.append(Finding("set", Grade.FAIL, message, remedy_of(state, why, _SET)))
     for group in state.log.of(SlowGroup):
         slow = f"are slow together, twice (limit {group.floor:.3g} GB/s); the other parts are not"
@@ -263,16 +274,3 @@ def _sizes(result: GroupsResult) -> str:
 
 def _rest(failed: GroupTest, result: GroupsResult) -> str:
     return f"the other {len(failed.nodes) - len(result.bad) - len(result.apart)} pass together"
-
-
-def _of_set(state: SessionState, search: GroupsResult, why: str, unfinished: bool) -> str:
-    message = f"the whole set fails ({why})"
-    if search.passed >= len(search.least):
-        message = f"{state.names(search.least)} fail together, and their pairs do not ({why})"
-    elif not unfinished:
-        sizes = f"no part of up to {search.passed} nodes does" if search.passed else "its pairs do not"
-        message += f", {sizes}: it is the set, not a single node"
-    if 0 < len(search.common) < len(search.least):
-        message += f"; {state.names(search.common)} are in all groups that failed"
-    more = "; the search for a node was not finished: --preflight-budget gives more time"
-    return message + more * unfinished

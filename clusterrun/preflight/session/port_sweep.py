@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Generator, Iterator, Mapping
+from collections.abc import Generator, Mapping
 from itertools import cycle, islice
 
 from clusterrun.preflight.causes.components import Components
 from clusterrun.preflight.causes.ports import COMB, Silent, blocked, needed_connections
 from clusterrun.preflight.observations import GroupTest, PortSweep
 from clusterrun.preflight.session.report import explain
+from clusterrun.preflight.session.requests import Waits
 from clusterrun.preflight.session.state import SessionState
 from clusterrun.preflight.tasks import DialTask, Target
 from clusterrun.preflight.thresholds import ANSWER_SECONDS, DIAL_SECONDS, FEW_NODES, WITNESSES
@@ -19,11 +20,11 @@ ROUNDS = 2
 SECONDS = ROUNDS * DIAL_SECONDS + ANSWER_SECONDS
 
 
-def rounds(state: SessionState) -> Iterator[tuple[type, ...]]:
+def rounds(state: SessionState) -> Waits:
     """Sweep the ports of suspects, and let suspects sweep the ports of others."""
     hints = len(state.failed_tests())
-    ways = _ways(state, _suspects(state)) if hints != state.swept_after else []
-    state.swept_after = hints
+    ways = _ways(state, _suspects(state)) if hints != state.failures_at_sweep else []
+    state.failures_at_sweep = hints
     if ways and state.seconds_left >= SECONDS:
         silent = yield from _sweep(state, ways)
         needed = needed_connections(state.ranks)
@@ -35,7 +36,7 @@ def rounds(state: SessionState) -> Iterator[tuple[type, ...]]:
             state.observe(PortSweep({way: silent[way] for way in unheld}, unheld, needed))
 
 
-def hold_ring(state: SessionState) -> Iterator[tuple[type, ...]]:
+def hold_ring(state: SessionState) -> Waits:
     """Hold the connections of a job along the ring, and sweep around nodes that limit them.
 
     The connections of ranks on GPUs depend on NCCL's network. They are held only if a test of a pair failed.
@@ -53,7 +54,7 @@ def hold_ring(state: SessionState) -> Iterator[tuple[type, ...]]:
         yield from rounds(state)
 
 
-def rounds_between(state: SessionState) -> Iterator[tuple[type, ...]]:
+def rounds_between(state: SessionState) -> Waits:
     """Report the range of ports that do not answer between two parts of the network."""
     place = {node: number for number, part in enumerate(explain(state).dial_parts) for node in part}
     partly = (ends for ends, way in state.dials.ways.items() if way.good and way.bad)
@@ -76,11 +77,11 @@ def _sweep(state: SessionState, ways: list[tuple[int, int]]) -> Generator[tuple[
         if not open_ways:
             break
         state.label = "a sweep of ports"
-        state.swept.clear()
+        state.silent_ports.clear()
         _ask(state, open_ways)
         yield (DialTask,)
         # A node that did not answer says nothing about ports.
-        silent = {way: ports.intersection(state.swept.get(way, ())) for way, ports in silent.items()}
+        silent = {way: ports.intersection(state.silent_ports.get(way, ())) for way, ports in silent.items()}
     return silent
 
 
@@ -95,7 +96,7 @@ def _hold(
     limited = ways
     for _ in range(ROUNDS):
         state.label = "connections that are open at once"
-        state.swept.clear()
+        state.silent_ports.clear()
         targets: dict[int, list[Target]] = {}
         for a, b in limited:
             ports = tuple(islice(cycle(state.nodes[b].listening.ports), needed))
@@ -107,7 +108,7 @@ def _hold(
             break
         yield (DialTask,)
         for way in limited:
-            count = len(state.swept.get(way, range(needed)))
+            count = len(state.silent_ports.get(way, range(needed)))
             unheld[way] = min(count, unheld.get(way, needed))
             if count == needed:
                 del unheld[way]
@@ -154,7 +155,7 @@ def _ways(state: SessionState, suspects: list[int]) -> list[tuple[int, int]]:
         witnesses = []
         for node in turned:
             trouble = state.dials.between(suspect, node)
-            is_dead = trouble is not None and trouble.kind == "dead"
+            is_dead = trouble is not None and trouble.symptom == "dead"
             is_mate = len(mates[suspect]) <= 1 or node in mates[suspect]
             if node != suspect and not is_dead and is_mate:
                 witnesses.append(node)

@@ -72,7 +72,7 @@ def of_gone(explanation: Explanation) -> None:
 def of_absent(explanation: Explanation) -> None:
     """Report a cause that several absent nodes share once, and every other absent node by itself."""
     state = explanation.state
-    end = state.log.last_round(ABSENT)
+    end = state.log.last_end(ABSENT)
     if end is None:
         return
     absent = [node for node in state.nodes.values() if node.absent]
@@ -118,26 +118,26 @@ def _of_absent(
 ) -> list[LinkReport]:
     """Explain why the agent of a node is missing. Return the link to blame, if any."""
     state = explanation.state
-    heard, deaf = answers(state, node)
-    if not heard and len(present) > 1:
+    answered, unanswered = answers(state, node)
+    if not answered and len(present) > 1:
         addresses = ", ".join(sorted({*state.addresses_of(node.name)}))
-        if addresses and len(deaf) >= WITNESSES:
+        if addresses and len(unanswered) >= WITNESSES:
             message = f"{node.absent}; nothing answers at {addresses}, to which its name leads"
             explanation.explain_gone(node.node, Grade.FAIL, message, _NO_ANSWER + _AND_NAME.format(node.name))
         return []
-    message = node.absent + (f"; the machine itself answers {state.names(heard)}" if heard else "")
-    message += f", but not {state.names(deaf)}" if heard and deaf else ""
+    message = node.absent + (f"; the machine itself answers {state.names(answered)}" if answered else "")
+    message += f", but not {state.names(unanswered)}" if answered and unanswered else ""
     if host_is_suspect:
         explanation.excused.add(node.node)
         message += f"; over {state.nodes[HOST].name}, which may be to blame, it should have joined"
-        remedy = f"let another node be the first; or {look_at(node.absent, lives=bool(heard))}"
+        remedy = f"let another node be the first; or {look_at(node.absent, lives=bool(answered))}"
         explanation.explain_gone(node.node, Grade.UNDETERMINED, message, remedy)
         return []
-    if not heard:
+    if not answered:
         return []
     trouble = state.dials.between(HOST, node.node) if node.listens else None
     # An agent joins over its link to the coordinator's node. Several broken links are less likely.
-    if deaf != [HOST] or (node.listens and trouble is None):
+    if unanswered != [HOST] or (node.listens and trouble is None):
         small = _small_only(state, node)
         message += "; large packets to it get lost" if small else ""
         remedy = _MTU.format(node.name) if small else look_at(node.absent, lives=True)
@@ -167,9 +167,9 @@ def look_at(why: str, lives: bool) -> str:
 def answers(state: SessionState, node: NodeState) -> tuple[list[int], list[int]]:
     """Return the nodes that it answered, and the nodes that dialled it without an answer."""
     ways = state.ways_into(node.node)
-    heard = dict.fromkeys(way.a for way in ways if way.is_answered)
-    deaf = dict.fromkeys(way.a for way in ways if way.a not in heard)
-    return list(heard), list(deaf)
+    answered = dict.fromkeys(way.a for way in ways if way.is_answered)
+    unanswered = dict.fromkeys(way.a for way in ways if way.a not in answered)
+    return list(answered), list(unanswered)
 
 
 def is_kept_away(state: SessionState, node: NodeState) -> bool:
@@ -180,8 +180,8 @@ def is_kept_away(state: SessionState, node: NodeState) -> bool:
 
 def _is_silent(state: SessionState, node: NodeState) -> bool:
     """Return whether several nodes dialled it and none got an answer."""
-    heard, deaf = answers(state, node)
-    return len(deaf) >= WITNESSES and not heard
+    answered, unanswered = answers(state, node)
+    return len(unanswered) >= WITNESSES and not answered
 
 
 def _small_only(state: SessionState, node: NodeState) -> list[int]:
@@ -249,7 +249,7 @@ def large_packet_troubles(state: SessionState) -> dict[int, ConnectTrouble]:
     return {
         trouble.nodes[0]: trouble
         for trouble in state.dials.explain([*present, *lost])[0]
-        if len(trouble.nodes) == 1 and trouble.kind == "large" and trouble.nodes[0] in lost
+        if len(trouble.nodes) == 1 and trouble.symptom == "large" and trouble.nodes[0] in lost
     }
 
 

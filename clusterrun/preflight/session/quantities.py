@@ -47,25 +47,22 @@ class Quantities:
                 _, source, target = rate.split(" ")
                 self._keep(names[node], f"GPU {source} -> GPU {target}", "copy", "GB/s", value)
             elif (":" in rate) == has_parts:
-                self._take_part(task, node, names, rate, value)
-
-    def _take_part(self, task: GroupTask, node: int, names: dict[int, str], rate: str, value: float) -> None:
-        """Take the value of a GPU or a rail, ``memory:3``. The only one of a node has no number."""
-        kind, _, local = rate.partition(":")
-        if kind in _OF_GPU and task.kind in ("product", "burn", "device"):
-            name, unit = _OF_GPU[kind]
-            name += _UNDER_LOAD if task.kind == "burn" else ""
-            # Without GPUs, one product uses all processors of a node.
-            part = f"GPU {local or 0}" if task.backend == "nccl" else "processors"
-            self._keep(names[node], part, name, unit, value, kind in _LOWEST)
-        elif kind in _OF_RAIL and task.kind == "pair" and task.backend == "nccl":
-            name, unit = _OF_RAIL[kind]
-            self._keep(names[node], f"rail {local or 0}", name, unit, value)
-            others = [member.node for member in task.members if member.node != node]
-            for other in others:
-                way = (node, other) if kind == "send" else (other, node)
-                key = (*way, int(local or 0))
-                self.rails[key] = max(value, self.rails.get(key, 0.0))
+                # The only GPU or rail of a node has no number: ``memory`` instead of ``memory:3``.
+                quantity, _, local = rate.partition(":")
+                if quantity in _OF_GPU and task.kind in ("product", "burn", "device"):
+                    name, unit = _OF_GPU[quantity]
+                    name += _UNDER_LOAD if task.kind == "burn" else ""
+                    # Without GPUs, one product uses all processors of a node.
+                    part = f"GPU {local or 0}" if task.backend == "nccl" else "processors"
+                    self._keep(names[node], part, name, unit, value, quantity in _LOWEST)
+                elif quantity in _OF_RAIL and task.kind == "pair" and task.backend == "nccl":
+                    name, unit = _OF_RAIL[quantity]
+                    self._keep(names[node], f"rail {local or 0}", name, unit, value)
+                    for member in task.members:
+                        if member.node != node:
+                            way = (node, member.node) if quantity == "send" else (member.node, node)
+                            rail = (*way, int(local or 0))
+                            self.rails[rail] = max(value, self.rails.get(rail, 0.0))
 
     def _keep(
         self, node: str, part: str, name: str, unit: str, value: float, is_lowest: bool = False

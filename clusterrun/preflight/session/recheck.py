@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Generator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 
 from clusterrun.model import contract
 from clusterrun.model.orders import Level
 from clusterrun.model.preflight_report import Grade, Report
 from clusterrun.preflight.observations import EarlierInterfaces, EarlierLink, NodeGone
 from clusterrun.preflight.session import absent_nodes, local_phase, network_phase, socket_interfaces
-from clusterrun.preflight.session.collective_phase import PairRounds, WholeSet
+from clusterrun.preflight.session.collective_phase import pair_rounds, whole_set
+from clusterrun.preflight.session.group_tests import GroupTests
 from clusterrun.preflight.session.report import explain
+from clusterrun.preflight.session.requests import Waits
 from clusterrun.preflight.session.state import NodeState, SessionState
 from clusterrun.preflight.tasks import ListenTask, LocalTask, StartTorch
 from clusterrun.preflight.thresholds import START_SECONDS, WITNESSES
@@ -42,14 +44,11 @@ def recall(state: SessionState, report: Report, suspects: Sequence[int]) -> None
         state.observe(EarlierInterfaces(tuple(names.split(","))))
 
 
-def rounds(
-    pairs: PairRounds, suspects: Sequence[int], network: bool
-) -> Generator[tuple[type, ...], None, None]:
+def rounds(state: SessionState, group_tests: GroupTests, suspects: Sequence[int], network: bool) -> Waits:
     """Run local checks and dials, and tests of pairs if their result can help.
 
     ``network`` means that the network may be at fault, so that the whole set is tested as well.
     """
-    state = pairs.state
     state.should_test_set = network
     suspects = [member.node for member in state.present() if member.node in suspects]
     examined = [*suspects, *_spares(state, suspects)]
@@ -70,7 +69,12 @@ def rounds(
     yield from network_phase.around(state, examined)
     state.label = "local round"
     yield (LocalTask,)
-    if not _tests_wanted(state, suspects, network):
+    # Tests are worth an import of torch if a spare can replace a fit suspect.
+    options, is_unfit = state.orders.preflight, explain(state).is_unfit
+    has_fit_suspects = not all(map(is_unfit, suspects))
+    helps = options.resubmit or not all(map(is_unfit, _spares(state, suspects)))
+    is_worth = network or (has_fit_suspects and helps and options.level is Level.FULL)
+    if not options.python or not is_worth:
         return
     for node in (
         [member.node for member in state.present()] if network else _members(state, suspects, examined)
@@ -80,9 +84,9 @@ def rounds(
     yield (StartTorch,)
     local_phase.choose_backend(state)
     if state.backend:
-        yield from pairs.rounds()
+        yield from pair_rounds(state, group_tests)
     if state.backend and network:
-        yield from WholeSet(pairs).rounds()
+        yield from whole_set(state, group_tests)
 
 
 def _spares(state: SessionState, suspects: Sequence[int]) -> list[int]:
@@ -92,17 +96,6 @@ def _spares(state: SessionState, suspects: Sequence[int]) -> list[int]:
     needed = sum(node in suspects or bool(state.nodes[node].gone) for node in places)
     free = [node for node in idle if not state.nodes[node].gone and node not in suspects]
     return free[: needed + 1] if needed else []  # one more, since a spare may be unfit itself
-
-
-def _tests_wanted(state: SessionState, suspects: Sequence[int], network: bool) -> bool:
-    """Return whether tests are worth an import of torch: a spare can replace a fit suspect."""
-    options = state.orders.preflight
-    if not options.python or network:
-        return bool(options.python)
-    is_unfit = explain(state).is_unfit
-    has_fit_suspects = not all(map(is_unfit, suspects))
-    helps = options.resubmit or not all(map(is_unfit, _spares(state, suspects)))
-    return bool(has_fit_suspects and helps and options.level is Level.FULL)
 
 
 def _members(state: SessionState, suspects: Sequence[int], examined: Sequence[int]) -> list[int]:

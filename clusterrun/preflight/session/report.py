@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from clusterrun.model.document import encode
 from clusterrun.model.frozen import frozen, replace
 from clusterrun.model.hostlist import fold
 from clusterrun.model.preflight_report import (
@@ -18,7 +17,6 @@ from clusterrun.model.world import exactly
 from clusterrun.preflight import registry
 from clusterrun.preflight.observations import PRODUCT, SET, CheckFault, GroupTest, Unanswered
 from clusterrun.preflight.session import (
-    burn_findings,
     connection_findings,
     pair_findings,
     partition_findings,
@@ -63,7 +61,7 @@ def explain(state: SessionState) -> Explanation:
 
 def _of_local_checks(explanation: Explanation) -> None:
     state = explanation.state
-    local, workers, products = {}, {}, {}
+    local, workers, products, burns = {}, {}, {}, {}
     for node in state.nodes.values():
         if node.local is not None:
             local[node.name] = node.local
@@ -71,12 +69,14 @@ def _of_local_checks(explanation: Explanation) -> None:
             workers[node.name] = node.first_torch_worker
         if node.product is not None:
             products[node.name] = node.product
+        if node.burn is not None:
+            burns[node.name] = node.burn
     listeners = [node for node in state.nodes.values() if node.listens and not node.absent]
     overloaded = (node.name for node in listeners if state.excuse([node.node], state.began))
     needs = replace(
         state.needs, peers=tuple(node.target(()) for node in listeners), overloaded=tuple(overloaded)
     )
-    for place, findings in registry.findings(needs, local, workers, products).items():
+    for place, findings in registry.findings(needs, local, workers, products, burns).items():
         for finding in findings:
             if isinstance(place, str):
                 explanation.add(state.numbers.get(place), finding)
@@ -86,22 +86,13 @@ def _of_local_checks(explanation: Explanation) -> None:
                 explanation.add_links([link])
 
 
-def _of_long_load(explanation: Explanation) -> None:
-    state = explanation.state
-    readings = {node.name: encode(node.burn) for node in state.nodes.values() if node.burn is not None}
-    for name, finding in burn_findings.judge(state.needs, readings):
-        explanation.add(state.numbers.get(name), finding)
-
-
 def _of_budget(explanation: Explanation) -> None:
     ended = f"the budget of {explanation.state.orders.preflight.budget:g} s ended during"
     for unanswered in explanation.state.log.of(Unanswered):
         finding = Finding("budget", Grade.UNDETERMINED, f"{ended} {unanswered.title}", _MORE)
         explanation.add(unanswered.node, finding)
-
-
-def _of_faults(explanation: Explanation) -> None:
-    explanation.network += [_fault(fault.error) for fault in explanation.state.log.of(CheckFault)]
+    for fault in explanation.state.log.of(CheckFault):
+        explanation.network.append(_fault(fault.error))
 
 
 def _fault(error: Exception) -> Finding:
@@ -149,11 +140,9 @@ QUESTIONS = (
     pair_findings.of_rails,
     pair_findings.of_groups,
     pair_findings.of_set,
-    _of_long_load,
     presence_findings.of_late,
     presence_findings.of_kept_away,
     _of_budget,
-    _of_faults,
     _of_missing_tests,
 )
 
@@ -184,16 +173,16 @@ def conclude(state: SessionState) -> SessionOutcome:
             f"every node has {name} with {fast / 1000:g} Gb/s, the interface in use has {slow / 1000:g}: "
             f"if it joins the nodes, --env GLOO_SOCKET_IFNAME={name}{also_nccl}"
         )
-    parted = () if choice.whole else choice.parted
-    if not explanation.elsewhere().issuperset(parted):
-        left_out = fold(sorted(state.nodes[node].name for node in parted))
+    separated = () if choice.whole else choice.separated
+    if not explanation.elsewhere().issuperset(separated):
+        left_out = fold(sorted(state.nodes[node].name for node in separated))
         offer = partition_findings.alone(state, choice.nodes)
         state.notice(f"no link between the nodes without {left_out} is broken: {offer}")
     report = _report(explanation, together, fit)
     # Another attempt excludes the smaller group: the nodes that joined, or the nodes that they do not reach.
     joined, others = [node.node for node in state.present()], explanation.unreached
     fewer = joined if len(others) > len(joined) and not choice.whole else others
-    excluded = dict.fromkeys((*report.excluded, *(state.nodes[node].name for node in (*parted, *fewer))))
+    excluded = dict.fromkeys((*report.excluded, *(state.nodes[node].name for node in (*separated, *fewer))))
     return SessionOutcome(fit, report, choice.nodes, report.environment, tuple(excluded))
 
 
@@ -222,6 +211,22 @@ def _report(explanation: Explanation, together: tuple[Finding, ...], fit: bool) 
         # Without a fault only nodes that an overload excuses are missing.
         is_undecided = Grade.FAIL not in grades and any(node.is_excused for node in state.nodes.values())
         grades = [Grade.UNDETERMINED if is_undecided else Grade.FAIL]
+    messages = []
+    for finding in together:
+        shows_remedy = finding.verdict is Grade.FAIL and finding.remedy not in finding.message
+        messages.append(f"{finding.message} -> {finding.remedy}" if shows_remedy else finding.message)
+    tests = []
+    for test in state.log.of(GroupTest):
+        measurement = Measurement(
+            test=test.kind,
+            round=test.round,
+            nodes=tuple(state.nodes[node].name for node in test.nodes),
+            outcome={True: "passed", False: "failed", None: "void"}[test.passed],
+            seconds=round(test.seconds, 3),
+            gigabytes_per_second=test.rate,
+            message=test.wrong or test.why,
+        )
+        tests.append(measurement)
     return Report(
         run_id=orders.run_id,
         cluster=orders.preflight.cluster,
@@ -237,28 +242,10 @@ def _report(explanation: Explanation, together: tuple[Finding, ...], fit: bool) 
         excluded=tuple(excluded),
         nodes=tuple(reports),
         links=links,
-        set_message="; ".join(map(_message_with_remedy, together)),
-        tests=tuple(_measurement(state, test) for test in state.log.of(GroupTest)),
+        set_message="; ".join(messages),
+        tests=tuple(tests),
         quantities=state.quantities.report([node.name for node in state.nodes.values()]),
         table=state.quantities.table(),
         notices=tuple(state.notices),
         environment=tuple(item for item in environment.items() if item[0] not in users),
     )
-
-
-def _measurement(state: SessionState, test: GroupTest) -> Measurement:
-    return Measurement(
-        test=test.kind,
-        round=test.round,
-        nodes=tuple(state.nodes[node].name for node in test.nodes),
-        outcome={True: "passed", False: "failed", None: "void"}[test.passed],
-        seconds=round(test.seconds, 3),
-        gigabytes_per_second=test.rate,
-        message=test.wrong or test.why,
-    )
-
-
-def _message_with_remedy(finding: Finding) -> str:
-    """Return the message of a finding, and its remedy if the finding keeps the run from training."""
-    remedy = finding.remedy if finding.verdict is Grade.FAIL and finding.remedy not in finding.message else ""
-    return f"{finding.message} -> {remedy}" if remedy else finding.message

@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import heapq
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Generator, Iterable, Mapping
 
 from clusterrun.model.frozen import frozen, replace
 from clusterrun.preflight.tasks import Task
+
+# A phase of a check. It opens requests, and yields the types of tasks whose answers it waits for.
+Waits = Generator[tuple[type, ...], None, None]
 
 
 @frozen

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import math
-from collections.abc import Generator, Sequence
+from collections.abc import Sequence
 from contextlib import suppress
 
 from clusterrun.model.document import BadDocument
@@ -29,7 +29,6 @@ from clusterrun.preflight.observations import (
 )
 from clusterrun.preflight.session import (
     absent_nodes,
-    collective_phase,
     local_phase,
     loss_phase,
     measure_phase,
@@ -37,10 +36,11 @@ from clusterrun.preflight.session import (
     recheck,
     socket_interfaces,
 )
+from clusterrun.preflight.session.collective_phase import pair_rounds, products, whole_set
 from clusterrun.preflight.session.group_tests import GroupTests
 from clusterrun.preflight.session.presence_findings import look_at
 from clusterrun.preflight.session.report import SessionOutcome, conclude, explain
-from clusterrun.preflight.session.requests import AskWorker, Request
+from clusterrun.preflight.session.requests import AskWorker, Request, Waits
 from clusterrun.preflight.session.state import OVERLOADED, NodeState, SessionState
 from clusterrun.preflight.thresholds import (
     ANSWER_SECONDS,
@@ -109,12 +109,11 @@ class Session:
                 remedy = look_at(node.absent, lives=False)
                 state.mark_gone(states[node.node], "agent", node.absent, remedy)
         self._group_tests = GroupTests(state)
-        self._pairs = collective_phase.PairRounds(self._group_tests)
         self._awaited: tuple[type, ...] = ()
         self._naps_until: float | None = None
         if short is not None and after is not None:
             recheck.recall(state, after, short.suspects)
-        again = short and recheck.rounds(self._pairs, short.suspects, short.network)
+        again = short and recheck.rounds(state, self._group_tests, short.suspects, short.network)
         self._course = again or self._rounds()
 
     @property
@@ -177,43 +176,38 @@ class Session:
         self._state.requests.close_all_of(node)
 
     def tick(self, now: float) -> list[AskWorker]:
-        if self.outcome is not None or self._overslept(now):
+        due = self.wakes_at()
+        if due is None:
             return []
+        # If this process overslept, it reads the waiting answers first.
+        if self._naps_until is None and now - due > OVERSLEPT_SECONDS:
+            self._naps_until = now + OVERSLEPT_SECONDS
+        if self._naps_until is not None and now < self._naps_until:
+            return []
+        self._naps_until = None
         state = self._state
         state.now = max(now, state.now)
         # A request that would end after the budget blames no node; `_cut` handles it.
         for request in state.requests.close_overdue(min(state.now, math.nextafter(state.end_at, 0.0))):
             if state.excuse([request.node], request.asked_at):
                 state.requests.prolong(request, state.end_at)
-            elif not self._waits_once(request):
+                continue
+            # Prolong the first late request of a node. Its later requests must be answered in time.
+            node = state.nodes[request.node]
+            if node.late_until is None:
+                wait = min(LONGEST_SECONDS, max(ANSWER_SECONDS, BUDGET_SHARE * state.seconds_left))
+                node.late_until = state.now + min(wait, state.seconds_left)
+            if state.now < node.late_until:
+                state.requests.prolong(request, node.late_until)
+            else:
                 why = f"did not answer: {request.task.TITLE} took longer than {request.seconds:.0f} s"
                 self._gone(request.node, "examiner", why)
         return self._proceed()
 
-    def _waits_once(self, request: Request) -> bool:
-        """Prolong the first late request of a node. Its later requests must be answered in time."""
-        state, node = self._state, self._state.nodes[request.node]
-        if node.late_until is None:
-            wait = min(LONGEST_SECONDS, max(ANSWER_SECONDS, BUDGET_SHARE * state.seconds_left))
-            node.late_until = state.now + min(wait, state.seconds_left)
-        if state.now < node.late_until:
-            state.requests.prolong(request, node.late_until)
-        return state.now < node.late_until
-
-    def _overslept(self, now: float) -> bool:
-        """Return True shortly after this process overslept, so that it reads waiting answers first."""
-        due = self.wakes_at()
-        if self._naps_until is None and due is not None and now - due > OVERSLEPT_SECONDS:
-            self._naps_until = now + OVERSLEPT_SECONDS
-        if self._naps_until is not None and now < self._naps_until:
-            return True
-        self._naps_until = None
-        return False
-
     # --- the sequence of rounds ---
 
-    def _rounds(self) -> Generator[tuple[type, ...], None, None]:
-        state = self._state
+    def _rounds(self) -> Waits:
+        state, tests = self._state, self._group_tests
         yield from local_phase.rounds(state)
         # A fault of all nodes together would make every group test fail.
         if not state.backend or explain(state).together_has(Grade.FAIL):
@@ -221,18 +215,18 @@ class Session:
             yield from loss_phase.read(state)
             return
         yield from socket_interfaces.rounds(state)
-        yield from collective_phase.products(state, self._group_tests)
+        yield from products(state, tests)
         if state.orders.preflight.level is Level.FULL or state.orders.preflight.all_pairs:
-            yield from self._pairs.rounds()
+            yield from pair_rounds(state, tests)
         yield from port_sweep.rounds(state)
         yield from loss_phase.read(state)
-        yield from collective_phase.WholeSet(self._pairs).rounds()
+        yield from whole_set(state, tests)
         before = explain(state).choice().world
         yield from port_sweep.rounds(state)
         yield from loss_phase.read(state)
         if explain(state).choice().world != before:
-            yield from collective_phase.WholeSet(self._pairs).rounds()
-        yield from measure_phase.rounds(state, self._group_tests)
+            yield from whole_set(state, tests)
+        yield from measure_phase.rounds(state, tests)
         yield from absent_nodes.rounds_at_lost(state)
 
     def _proceed(self) -> list[AskWorker]:
@@ -275,7 +269,7 @@ class Session:
             open_titles.update(dict.fromkeys(test.nodes, title))
         for node, title in open_titles.items():
             state.observe(Unanswered(node, title + OVERLOADED * (node in overloaded)))
-        state.end_round(CONTROL)
+        state.end_phase(CONTROL)
         self._conclude()
 
     def _conclude(self) -> None:
@@ -299,7 +293,7 @@ def _take(state: SessionState, group_tests: GroupTests, request: Request, value:
     elif isinstance(value, tasks.DialAnswer) and isinstance(task, tasks.DialTask):
         value = _without_late_dials(state, request, value)
         if task.closed or task.hold:
-            state.swept.update({(node.node, way.node): way.silent for way in value.dialled})
+            state.silent_ports.update({(node.node, way.node): way.silent for way in value.dialled})
         else:
             state.observe(NodeDials(task, value))
     elif isinstance(value, tasks.ExchangeAnswer):

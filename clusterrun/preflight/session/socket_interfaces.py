@@ -2,20 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
 from clusterrun.preflight.observations import EarlierInterfaces, InterfaceDials
 from clusterrun.preflight.session import network_phase
 from clusterrun.preflight.session.consistency import common_interface, speeds_of_common
 from clusterrun.preflight.session.expected_bandwidth import active_ports
-from clusterrun.preflight.session.state import NodeState, SessionState
+from clusterrun.preflight.session.requests import Waits
+from clusterrun.preflight.session.state import SessionState
 from clusterrun.preflight.tasks import DialTask
 from clusterrun.preflight.thresholds import ANSWER_SECONDS, DIAL_SECONDS
 
 VARIABLE = "NCCL_SOCKET_IFNAME"
 
 
-def rounds(state: SessionState) -> Iterator[tuple[type, ...]]:
+def rounds(state: SessionState) -> Waits:
     """Dial over the further interfaces of all nodes, each in the same way as over the one in use.
 
     NCCL with InfiniBand or RoCE sends no data over sockets. A slower interface is not dialled.
@@ -28,14 +27,16 @@ def rounds(state: SessionState) -> Iterator[tuple[type, ...]]:
     used, speeds = common_interface(nodes), speeds_of_common(nodes)
     candidates = [name for name in speeds if name != used and speeds[name] >= speeds.get(used, 0)]
     for name in candidates if used in speeds else ():
-        if state.seconds_left < 3 * DIAL_SECONDS:
+        if state.seconds_left < DIAL_SECONDS + ANSWER_SECONDS:
             return
         for node, targets in network_phase.plan(state).items():
-            goals = tuple(
-                state.nodes[other].target(ports, _address(state.nodes[other], name))
-                for other, ports in targets.items()
-            )
-            task = DialTask(state.nonce, node, goals, DIAL_SECONDS, interface=name)
+            goals = []
+            for other, ports in targets.items():
+                interfaces = state.nodes[other].listening.interfaces
+                addresses = (entry.address for entry in interfaces if entry.name == name)
+                address = next(address for address in addresses if ":" not in address)
+                goals.append(state.nodes[other].target(ports, address))
+            task = DialTask(state.nonce, node, tuple(goals), DIAL_SECONDS, interface=name)
             state.ask(node, task, DIAL_SECONDS + ANSWER_SECONDS)
         state.label = f"dials over {name}"
         yield (DialTask,)
@@ -59,8 +60,3 @@ def chosen(state: SessionState) -> tuple[str, ...]:
     fastest = max(speeds.get(name, 0) for name in working)
     names = speeds if used in speeds else [used]
     return tuple(name for name in names if name in working and speeds.get(name, 0) == fastest)
-
-
-def _address(node: NodeState, name: str) -> str:
-    interfaces = (entry for entry in node.listening.interfaces if entry.name == name)
-    return next(entry.address for entry in interfaces if ":" not in entry.address)

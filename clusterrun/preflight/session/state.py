@@ -13,7 +13,7 @@ from clusterrun.preflight.causes.dials import DialledWay, Dials
 from clusterrun.preflight.causes.groups import GroupSearch
 from clusterrun.preflight.causes.pair_search import Search
 from clusterrun.preflight.checks import names
-from clusterrun.preflight.observations import GroupTest, Log, NodeDials, NodeGone, RoundEnd
+from clusterrun.preflight.observations import GroupTest, Log, NodeDials, NodeGone, PhaseEnd
 from clusterrun.preflight.session.quantities import Quantities
 from clusterrun.preflight.session.requests import AskWorker, Requests
 from clusterrun.preflight.thresholds import limits_of
@@ -124,10 +124,10 @@ class SessionState:
         self.explanation: object = None  # of the log, by `report.explain`; None if the log is longer now
         self.pair_searches: list[Search] = []
         self.group_searches: list[tuple[GroupTest, GroupSearch]] = []  # each with the test that failed
-        self.watched: list[int] = []
-        self.swept_after = -1
-        # By (dialling, dialled) node: the ports without an answer in a round of a sweep.
-        self.swept: dict[tuple[int, int], tuple[int, ...]] = {}
+        self.exchanging: list[int] = []  # nodes that exchange messages
+        self.failures_at_sweep = -1  # failed tests before the last sweep of ports
+        # In the running round of a sweep: ports without an answer, by (dialling, dialled) node.
+        self.silent_ports: dict[tuple[int, int], tuple[int, ...]] = {}
         self.quantities = Quantities()
         self.notices: list[str] = []
         self.label = "local round"
@@ -142,7 +142,18 @@ class SessionState:
             (name, limit) for name, limit in requested if name in BY_NAME and 0 <= limit < float("inf")
         )
         self.limits = limits_of(valid)
-        self.needs = _needs(orders, run_dir, valid)
+        self.needs = tasks.RunNeeds(
+            run_id=orders.run_id,
+            run_dir=run_dir,
+            home="",
+            cwd=orders.cwd,
+            python=orders.preflight.python,
+            gpus=orders.gpus_per_node,
+            ranks=orders.ranks_per_node,
+            cpus_per_rank=orders.cpus_per_rank,
+            limits=valid,
+            check_commands=orders.preflight.check_commands,
+        )
 
     # --- requests ---
 
@@ -202,8 +213,8 @@ class SessionState:
             finding = Finding(check, grade, node.gone, remedy)
             self.observe(NodeGone(node.node, (finding,), self.now, is_lost))
 
-    def end_round(self, kind: str) -> None:
-        self.observe(RoundEnd(kind, tuple(node.node for node in self.present())))
+    def end_phase(self, phase: str) -> None:
+        self.observe(PhaseEnd(phase, tuple(node.node for node in self.present())))
 
     @property
     def dials(self) -> Dials:
@@ -252,18 +263,3 @@ class SessionState:
 
     def names(self, nodes: Iterable[int]) -> str:
         return ", ".join(self.nodes[node].name for node in nodes)
-
-
-def _needs(orders: Orders, run_dir: str, limits: tuple[tuple[str, float], ...]) -> tasks.RunNeeds:
-    return tasks.RunNeeds(
-        run_id=orders.run_id,
-        run_dir=run_dir,
-        home="",
-        cwd=orders.cwd,
-        python=orders.preflight.python,
-        gpus=orders.gpus_per_node,
-        ranks=orders.ranks_per_node,
-        cpus_per_rank=orders.cpus_per_rank,
-        limits=limits,
-        check_commands=orders.preflight.check_commands,
-    )

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 
 from clusterrun.model.preflight_report import Finding, Grade
 from clusterrun.preflight.majority import outlier_findings
@@ -30,29 +30,26 @@ def of_set(state: SessionState, test: GroupTest) -> Iterator[NodeFinding]:
     """Warn about the networks of a working set of several nodes."""
     if len(test.nodes) < 2:
         return
-    networks = {node: _network(transport) for node, transport in test.transports if transport}
+    # The networks without their devices, whose names may differ between nodes: ``NET/IB GDRDMA``.
+    networks: dict[str, str] = {}
+    for node, transport in test.transports:
+        if transport:
+            network, *details = transport.split(" ")
+            direct = [detail for detail in details if detail in (DIRECT, INDIRECT)]
+            networks[state.nodes[node].name] = " ".join([network, *direct])
     ports = [expected_bandwidth.active_ports(state.nodes[node]) for node in test.nodes]
     sockets = [transport for _, transport in test.transports if transport.startswith("NET/Socket")]
     if sockets and all(ports):
         message = f"NCCL uses {sockets[0]}, though every node has active InfiniBand or RoCE ports"
         yield NodeFinding(None, Finding(NAME, Grade.WARN, message, _SOCKETS))
-    by_name = {state.nodes[node].name: network for node, network in networks.items()}
-    findings = list(outlier_findings(NAME, "NCCL's network", by_name, Grade.WARN, _DIFFER))
+    findings = list(outlier_findings(NAME, "NCCL's network", networks, Grade.WARN, _DIFFER))
     for name, finding in findings:
         yield NodeFinding(state.numbers.get(name), finding)
-    if not findings and any(network.endswith(INDIRECT) for network in networks.values()) and _can(state):
+    is_indirect = any(network.endswith(INDIRECT) for network in networks.values())
+    workers = [node.torch_worker for node in state.nodes.values() if node.torch_worker is not None]
+    can_be_direct = not any(
+        _WITHOUT_DIRECT in dict(worker.versions).get("gpu", "").upper() for worker in workers
+    )
+    if not findings and is_indirect and can_be_direct:
         message = "NCCL copies all messages through the memory of the hosts: GPUDirect RDMA is not used"
         yield NodeFinding(None, Finding(NAME, Grade.WARN, message, _NOT_DIRECT))
-
-
-def _network(transport: str) -> str:
-    """Return the network without its devices, whose names may differ between nodes: ``NET/IB GDRDMA``."""
-    parts = transport.split(" ")
-    return " ".join([parts[0], *(part for part in parts[1:] if part in (DIRECT, INDIRECT))])
-
-
-def _can(state: SessionState) -> bool:
-    """Return whether all GPUs can use GPUDirect RDMA."""
-    workers = [node.torch_worker for node in state.nodes.values() if node.torch_worker is not None]
-    versions: list[Mapping[str, str]] = [dict(worker.versions) for worker in workers]
-    return not any(_WITHOUT_DIRECT in names.get("gpu", "").upper() for names in versions)

@@ -138,7 +138,11 @@ class BandwidthTest:
     def _seconds_by_step(self, size: int) -> tuple[dict[str, list[float]], list[float]]:
         """Return the seconds of each step per round, and the processor wait of each all-reduce."""
         content = torch.zeros(size // 4, dtype=torch.float32, device=self._side.device)
-        steps = self._steps(content)
+        steps: dict[str, Callable[[], object]] = {"all_reduce": lambda: dist.all_reduce(content)}
+        if self._peer is not None:
+            # In this rank's order: its send matches its peer's receive.
+            both = [("send", lambda: self._send(content)), ("receive", lambda: self._receive(content))]
+            steps.update(both if self._rank < self._peer else both[::-1])
         began = time.monotonic()
         for step in steps.values():  # Warms up.
             self._side.timed(step, self._until)
@@ -154,14 +158,6 @@ class BandwidthTest:
                 if name == "all_reduce":
                     waited.append(waited_for_processors() - before)
         return taken, waited
-
-    def _steps(self, content: torch.Tensor) -> dict[str, Callable[[], object]]:
-        """Return the steps in this rank's order: its send matches its peer's receive."""
-        steps: dict[str, Callable[[], object]] = {"all_reduce": lambda: dist.all_reduce(content)}
-        both = [("send", lambda: self._send(content)), ("receive", lambda: self._receive(content))]
-        if self._peer is not None:
-            steps.update(both if self._rank < self._peer else both[::-1])
-        return steps
 
     def _size(self, megabytes: float) -> int:
         """Return the bytes per message, a multiple of 4, equal on all ranks."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Iterator
+from functools import partial
 
 import torch
 
@@ -70,12 +71,8 @@ def peer_rates(side: OnCpu | OnGpu, until: float) -> Iterator[tuple[str, float]]
         torch.cuda.set_device(source)
         for target in devices:
             if source != target:
-                step = _copy(buffers[target], buffers[source])
+                step = partial(buffers[target].copy_, buffers[source], non_blocking=True)
                 yield f"peer {source} {target}", _rate(side, step, _PEER_BYTES, until)
-
-
-def _copy(target: torch.Tensor, source: torch.Tensor) -> Callable[[], object]:
-    return lambda: target.copy_(source, non_blocking=True)
 
 
 def _rate(side: OnCpu | OnGpu, step: Callable[[], object], moved: int, until: float) -> float:

@@ -43,8 +43,13 @@ def read(text: bytes) -> RankReport:
 
 def joined(test: int, seconds: float, reports: Sequence[RankReport], transport: str = "") -> GroupResult:
     """Return a node's result from the final reports of its ranks."""
-    differing = _odd(reports)
-    wrong = most_telling(report.wrong for report in reports) or differing
+    usual = _most_common(reports)
+    differing = [
+        str(rank) for rank, report in enumerate(reports) if report.fingerprint != usual and not report.failed
+    ]
+    wrong = most_telling(report.wrong for report in reports)
+    if differing and not wrong:
+        wrong = f"the product of GPU {', '.join(differing)} differs from that of the others"
     why = most_telling(report.why for report in sorted(reports, key=lambda report: report.late))
     failed = [report for report in reports if report.failed]
     return GroupResult(
@@ -55,7 +60,7 @@ def joined(test: int, seconds: float, reports: Sequence[RankReport], transport: 
         rates=_rates(reports),
         wrong=wrong,
         why=why,
-        fingerprint=_most_common(reports),
+        fingerprint=usual,
         late=bool(failed) and all(report.late for report in failed),
         transport=transport,
     )
@@ -80,13 +85,3 @@ def _rates(reports: Sequence[RankReport]) -> tuple[tuple[str, float], ...]:
 
 def _most_common(reports: Sequence[RankReport]) -> str:
     return Counter(report.fingerprint for report in reports).most_common(1)[0][0]
-
-
-def _odd(reports: Sequence[RankReport]) -> str:
-    """Return a message about GPUs whose product differs from most GPUs of the node, or ''."""
-    usual = _most_common(reports)
-    odd: list[str] = []
-    for rank, report in enumerate(reports):
-        if report.fingerprint != usual and not report.failed:
-            odd.append(str(rank))
-    return f"the product of GPU {', '.join(odd)} differs from that of the others" if odd else ""

@@ -123,7 +123,20 @@ class TorchServer:
     def run(self) -> None:
         is_open = True
         while is_open:
-            is_open = self._take_tasks() if self._wait() else True
+            # Wait for an event or the next deadline.
+            poll = select.poll()
+            poll.register(0, select.POLLIN)
+            for test_run in self._test_runs:
+                for pipe in test_run.pipes:
+                    poll.register(pipe, select.POLLIN)
+            due = min((test_run.wakes_at() for test_run in self._test_runs), default=None)
+            limit = None if due is None else max(_SHORTEST_WAIT, due - time.monotonic()) * 1000
+            if any(descriptor == 0 for descriptor, _ in poll.poll(limit)):
+                data = os.read(0, 65536)
+                is_open = bool(data)
+                *lines, self._rest = (self._rest + data).split(b"\n")
+                for line in lines:
+                    self.take(decode(GroupTask, json.loads(line)), time.monotonic())
             self.step(time.monotonic())
 
     def take(self, task: GroupTask, now: float) -> None:
@@ -142,24 +155,6 @@ class TorchServer:
     def kill(self) -> None:
         for test_run in self._test_runs:
             test_run.kill()
-
-    def _wait(self) -> bool:
-        """Wait for an event or the next deadline. Return whether stdin is ready."""
-        poll = select.poll()
-        poll.register(0, select.POLLIN)
-        for test_run in self._test_runs:
-            for pipe in test_run.pipes:
-                poll.register(pipe, select.POLLIN)
-        due = min((test_run.wakes_at() for test_run in self._test_runs), default=None)
-        limit = None if due is None else max(_SHORTEST_WAIT, due - time.monotonic()) * 1000
-        return any(descriptor == 0 for descriptor, _ in poll.poll(limit))
-
-    def _take_tasks(self) -> bool:
-        data = os.read(0, 65536)
-        *lines, self._rest = (self._rest + data).split(b"\n")
-        for line in lines:
-            self.take(decode(GroupTask, json.loads(line)), time.monotonic())
-        return bool(data)
 
     def _begin_waiting(self) -> None:
         """Begin tests in the order of arrival. A GPU may accept only one process (EXCLUSIVE_PROCESS)."""

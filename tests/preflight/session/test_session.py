@@ -683,7 +683,7 @@ def test_a_fault_of_the_check_itself_keeps_no_run_from_training(monkeypatch):
     def broken(*_):
         raise KeyError("a bug, as no real node makes one")
 
-    monkeypatch.setattr("clusterrun.preflight.session.collective_phase.products", broken)
+    monkeypatch.setattr("clusterrun.preflight.session.session.products", broken)
     outcome = examined(orders(3))
     assert (outcome.fit, outcome.world, outcome.report.verdict) == (True, (0, 1, 2), Grade.UNDETERMINED)
     assert outcome.report.set_message.startswith("the check itself failed: KeyError")

@@ -7,7 +7,7 @@ from clusterrun.preflight.checks import gpu_health, product
 from clusterrun.preflight.tasks import Findings, Readings, RunNeeds
 from clusterrun.preflight.untrusted import pairs
 
-NAME = "burn"
+NAME = OF = "burn"
 
 
 def judge(request: RunNeeds, readings: Readings) -> Findings:
