@@ -47,7 +47,8 @@ def diagnose_job(
     nodes = check_live(job, user)
     looker = LookStep(context, job, nodes, user)
     clock, history = context.clock, JobHistory()
-    until = clock.monotonic() + limit
+    began, size = clock.monotonic(), _output_size(job)
+    until = began + limit
     tell(f"looking at {fold(nodes)}, where job {job.job_id} runs")
     judgement = looker.judge(FIRST_LOOK, limit, history)
     while not judgement.certain:
@@ -59,7 +60,18 @@ def diagnose_job(
         clock.sleep(pause)
         judgement = looker.judge(LONG_LOOK, until - clock.monotonic(), history)
     diagnosis = replace(judgement.diagnosis, at=clock.now())
+    grown = _output_size(job) - size
+    if grown > 0 and not diagnosis.culprits:
+        growth = f"{job.output} grew by {grown} bytes within {clock.monotonic() - began:.0f} s"
+        diagnosis = replace(diagnosis, evidence=(*diagnosis.evidence, growth))
     return _naming_the_job(diagnosis, job)
+
+
+def _output_size(job: ForeignJob) -> int:
+    try:
+        return os.path.getsize(job.output)
+    except OSError:
+        return 0
 
 
 def ranks_of(context: Context, job: ForeignJob, nodes: Sequence[str]) -> dict[int, list[tuple[str, int]]]:

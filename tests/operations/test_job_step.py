@@ -193,6 +193,21 @@ def test_nodes_that_did_not_answer_are_reported_with_what_srun_said(
     )
 
 
+def test_an_output_that_grows_during_the_looks_is_evidence(
+    tmp_path: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    job = replace(JOB, output=str(tmp_path / "slurm-7.out"), nodelist="n1")
+
+    def print_and_answer(*words: Any, **options: Any) -> system.Completed:
+        with open(job.output, "a") as file:
+            file.write("step 5\n")
+        return system.Completed(words, 0, "\n".join(lines_of("n1", JobLook("n1", 1.0, processes=4))), "", 1.0)
+
+    monkeypatch.setattr(system, "run", print_and_answer)
+    diagnosis = diagnosing.diagnose_job(context(tmp_path), job, 40.0)
+    assert any(line.startswith(f"{job.output} grew by 7 bytes") for line in diagnosis.evidence)
+
+
 def test_a_word_means_a_run_or_else_a_job_that_clusterrun_did_not_start(tmp_path: Any) -> None:
     assert find_run_or_job(context(tmp_path), "7") == JOB
 
