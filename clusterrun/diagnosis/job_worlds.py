@@ -183,8 +183,13 @@ def _homes(size: int, nodes: Sequence[str], layout: str) -> list[str]:
     return [node for node, count in zip(nodes, counts) for _ in range(count)]
 
 
-def judge_world(world: JobWorld, history: JobHistory, mute: Sequence[tuple[str, str]] = ()) -> Judgement:
-    """Return the diagnosis of a world from one look, and those before it."""
+def judge_world(
+    world: JobWorld, history: JobHistory, mute: Sequence[tuple[str, str]] = (), quiet: float = math.inf
+) -> Judgement:
+    """Return the diagnosis of a world from one look, and those before it.
+
+    ``quiet`` are the seconds since a rank of this world printed; infinite: unknown.
+    """
     counters = dict(world.counters)
     world = replace(world, ranks=tuple(history.with_movement(rank) for rank in world.ranks))
     waiting = [rank for rank in world.ranks if rank.state and rank.location.doing in TOGETHER]
@@ -215,6 +220,11 @@ def judge_world(world: JobWorld, history: JobHistory, mute: Sequence[tuple[str, 
     ranks = tuple(rank for rank in world.ranks if rank.state or not is_early)
     if not waiting:  # nobody waits for the others, so each rank that gets on shows progress
         ranks = tuple(replace(rank, moved=rank.moved or rank.rank in world.changed) for rank in ranks)
+    if quiet < since_begun - PATIENCE:  # a rank at work has printed, because the others wait
+        ranks = tuple(
+            replace(rank, printed=rank.printed or (rank.works and rank.location.doing not in TOGETHER))
+            for rank in ranks
+        )
     answering = [rank for rank in ranks if rank.state and rank.state not in STOPPED]
     has_records = bool(answering) and all(rank.groups for rank in answering)
     if not has_records:
@@ -288,12 +298,15 @@ def _without_stacks(world: JobWorld) -> Iterable[str]:
 
 
 def diagnose_looks(
-    looks: Sequence[JobLook], mute: Sequence[tuple[str, str]], history: JobHistory
+    looks: Sequence[JobLook],
+    mute: Sequence[tuple[str, str]],
+    history: JobHistory,
+    quiet: float = math.inf,
 ) -> Judgement:
     """Return the diagnosis of a job from the looks of its nodes.
 
-    ``mute`` are the nodes that did not answer, with the reason. The world with a fault is reported, and the
-    others as evidence.
+    ``mute`` are the nodes that did not answer, with the reason. ``quiet`` are the seconds since the job's
+    output grew; infinite: unknown. The world with a fault is reported, and the others as evidence.
     """
     worlds = worlds_of(looks, not mute)
     has_stacks = any(rank.snapshot.stacks.main for look in looks for rank in look.ranks)
@@ -302,7 +315,9 @@ def diagnose_looks(
         diagnosis = _without_ranks(looks, mute)
         evidence = (*diagnosis.evidence, *_circumstances(looks, mute))
         return Judgement(replace(diagnosis, evidence=evidence))
-    judgements = [judge_world(world, history, mute) for world in worlds]
+    # Worlds of one job share its output.
+    quiet = quiet if len(worlds) == 1 else math.inf
+    judgements = [judge_world(world, history, mute, quiet) for world in worlds]
     is_harmless = [
         judgement.diagnosis.verdict in (Verdict.NOTHING, Verdict.NOT_RUNNING) for judgement in judgements
     ]

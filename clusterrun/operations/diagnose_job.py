@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 import shutil
 import sys
@@ -47,7 +48,7 @@ def diagnose_job(
     nodes = check_live(job, user)
     looker = LookStep(context, job, nodes, user)
     clock, history = context.clock, JobHistory()
-    began, size = clock.monotonic(), _output_size(job)
+    began, (size, _) = clock.monotonic(), _output(job)
     until = began + limit
     tell(f"looking at {fold(nodes)}, where job {job.job_id} runs")
     judgement = looker.judge(FIRST_LOOK, limit, history)
@@ -60,18 +61,20 @@ def diagnose_job(
         clock.sleep(pause)
         judgement = looker.judge(LONG_LOOK, until - clock.monotonic(), history)
     diagnosis = replace(judgement.diagnosis, at=clock.now())
-    grown = _output_size(job) - size
+    grown = _output(job)[0] - size
     if grown > 0 and not diagnosis.culprits:
         growth = f"{job.output} grew by {grown} bytes within {clock.monotonic() - began:.0f} s"
         diagnosis = replace(diagnosis, evidence=(*diagnosis.evidence, growth))
     return _naming_the_job(diagnosis, job)
 
 
-def _output_size(job: ForeignJob) -> int:
+def _output(job: ForeignJob) -> tuple[int, float]:
+    """Return size and time of the last change of the job's output; zeros if it cannot be read."""
     try:
-        return os.path.getsize(job.output)
+        status = os.stat(job.output)
+        return status.st_size, status.st_mtime
     except OSError:
-        return 0
+        return 0, 0.0
 
 
 def ranks_of(context: Context, job: ForeignJob, nodes: Sequence[str]) -> dict[int, list[tuple[str, int]]]:
@@ -96,7 +99,9 @@ class LookStep:
     def judge(self, seconds: float, limit: float, history: JobHistory) -> Judgement:
         """Look for ``seconds`` and judge. Raise ``ClusterrunError`` if no node answers."""
         looks, mute = self.look(seconds, limit)
-        return diagnose_looks(looks, mute, history)
+        _, changed_at = _output(self._job)
+        quiet = self._context.clock.now() - changed_at if changed_at else math.inf
+        return diagnose_looks(looks, mute, history, quiet)
 
     def look(self, seconds: float, limit: float) -> tuple[list[JobLook], list[tuple[str, str]]]:
         """Return the looks of the nodes that answered, and the nodes that did not, with the reason."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import pytest
@@ -105,6 +106,18 @@ def test_the_rank_outside_of_the_collective_is_named_with_its_line_and_certainty
 def test_the_kernel_says_what_a_rank_waits_for(waits_in: str, what: str) -> None:
     diagnosis = verdict(*map(sampled, range(3)), sampled(3, stack=LOOP, waits_in=waits_in))
     assert diagnosis.culprits[0].why == f"it waits in user code at train.py:33 (work){what}"
+
+
+@pytest.mark.parametrize(("quiet", "blames"), [(3.0, False), (39.0, True), (math.inf, True)])
+def test_a_rank_that_computes_is_not_blamed_if_the_job_prints_while_the_others_wait(
+    quiet: float, blames: bool
+) -> None:
+    ranks = looks(*map(sampled, range(3)), sampled(3, stack=LOOP, busy=1.0, state="R", idle=0.0))
+    diagnosis = diagnose_looks(ranks, (), JobHistory(), quiet).diagnosis
+    assert bool(diagnosis.culprits) == blames
+    assert blames or diagnosis.message == "the others wait for rank 3, still printing"
+    sleeps = looks(*map(sampled, range(3)), sampled(3, stack=LOOP))
+    assert blamed(diagnose_looks(sleeps, (), JobHistory(), quiet).diagnosis) == [(3, "n0")]
 
 
 def test_the_process_that_a_rank_waits_for_is_shown_with_its_line() -> None:
