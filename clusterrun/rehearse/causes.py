@@ -190,12 +190,8 @@ def _explain(
     other_file = file_of_another_rank(fault_run, f"{opening}{PARTS[first.part]} (rank {first.rank})")
     if other_file:
         return [other_file]
-    read = {path for path, _ in fault_run.restarted.loaded} & {save.path for save in fault_run.lives[0].saves}
-    if first.other_step and len(read) > 1:
-        names = ", ".join(sorted(map(os.path.basename, read)))
-        message = f"resumed at step {resumed_at} with the optimizer's state of step {first.other_step}: "
-        message += f"files of two saves were loaded together ({names})"
-        return [Discovery(Cause.TORN, message, ONE_SAVE, fault_run.made(), first.step)]
+    if mixed := _files_of_two_saves(first, fault_run, reference, resumed_at):
+        return [mixed]
     findings = []
     for difference in differing:
         head = opening if difference is first else f"at step {difference.step} also differs: "
@@ -213,6 +209,28 @@ def _explain(
             finding = _undetermined(difference, head, fault_run)
         findings.append(finding)
     return findings
+
+
+def _files_of_two_saves(
+    first: FirstDifference, fault_run: FaultRun, reference: Reference, resumed_at: int
+) -> Discovery | None:
+    """Report a restart that loaded weights of one save with the state or the step counter of another."""
+    life, restart = fault_run.lives[0], fault_run.restarted
+    read = {path for path, _ in restart.loaded} & {save.path for save in (*life.saves, *life.companions)}
+    step, what = first.other_step, "optimizer's state"
+    if first.part == "data" and fault_run.fault in ("mid-save", "disk-full"):
+        what = "samples"
+        for saved_at in sorted({save.step for save in life.saves if save.step < resumed_at}):
+            taken = restart.ranks[first.rank].steps[:2]
+            expected = [reference.at(first.rank, saved_at + number) for number in range(1, len(taken) + 1)]
+            if [step.rows for step in taken] == [step.rows for step in expected if step]:
+                step = saved_at
+    if not step or len(read) < 2:
+        return None
+    names = ", ".join(sorted(map(os.path.basename, read)))
+    message = f"resumed at step {resumed_at} with the {what} of step {step}: "
+    message += f"files of two saves were loaded together ({names})"
+    return Discovery(Cause.TORN, message, ONE_SAVE, fault_run.made(), first.step)
 
 
 def _what(difference: FirstDifference, head: str) -> str:

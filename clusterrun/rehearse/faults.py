@@ -44,7 +44,7 @@ FAULTS = (
         "mid-save",
         "killed in save",
         "the rank that writes a checkpoint is killed when half of a file is written, for each file in turn, "
-        "also for another file that is overwritten in place and that a restart reads",
+        "also for another file of that moment that a restart reads",
     ),
     FaultCase("after-save", "killed after save", "a rank is killed right after a checkpoint"),
     FaultCase("node", "lost node", "all processes of the last node are killed, its agent too"),
@@ -73,8 +73,8 @@ class Schedule:
     """The facts about the control that place the faults: its length, and its saves by step.
 
     ``group``: the save around which faults are placed, counted from 1: the second, where there are two.
-    ``root``: the working directory of the control. ``companions``: other files that were written in place at
-    the steps of these saves.
+    ``root``: the working directory of the control. ``companions``: other files that were written at the steps
+    of these saves.
     """
 
     steps: int

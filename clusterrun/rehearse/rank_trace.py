@@ -142,9 +142,9 @@ class Start:
 
     @property
     def companions(self) -> tuple[SavedFile, ...]:
-        """The other files, such as `meta.json`, that ranks wrote in place. A restart may read them."""
+        """The other files, such as `meta.json`, that ranks wrote. A restart may read them."""
         saves = set(self.saves)
-        others = (save for save in self._written if save not in saves and not save.temp and not save.gone)
+        others = (save for save in self._written if save not in saves and not save.gone)
         return tuple(sorted(others, key=lambda save: (save.step, save.rank)))
 
     @property

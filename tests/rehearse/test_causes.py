@@ -325,6 +325,10 @@ def test_the_files_of_two_saves_are_told_from_a_state_that_changed_after_loading
     assert "(model.pt, optim.pt)" in finding.message
     assert first_finding(started(1000 + SAVED, 2005, loads[:1]), before).cause is Cause.OPTIMIZER
     assert first_finding(started(1000 + SAVED, 1, loads), before).cause is Cause.OPTIMIZER
+    counter = with_ranks(shifted(5 - SAVED), loads=loads)
+    for fault, cause in (("mid-save", Cause.TORN), ("kill", Cause.DATA)):
+        finding = causes.judge(CONTROL, "", FaultRun(fault, (before, counter), KILLED))[0]
+        assert (finding.cause, "samples of step 5" in finding.message) == (cause, cause is Cause.TORN)
 
 
 def test_of_ranks_that_raise_the_first_in_time_is_named() -> None:
@@ -601,8 +605,8 @@ TORN = Discovery(Cause.TORN, "cut")
 META = "/data/checkpoints/meta.json"
 
 
-def test_a_file_that_is_written_in_place_beside_a_checkpoint_is_cut_off_too() -> None:
-    """Not one that is renamed, that lies elsewhere, that is empty, or that is written at other steps."""
+def test_a_file_that_is_written_beside_a_checkpoint_is_cut_off_too() -> None:
+    """Not one that lies elsewhere, that is empty, or that is written at other steps."""
     text = {"sure": False, "text": True, "size": 30, "temp": ""}
     others = [
         saved(n, path=f"/w/{path}", nth=nth, **{**text, **more})
@@ -622,13 +626,13 @@ def test_a_file_that_is_written_in_place_beside_a_checkpoint_is_cut_off_too() ->
     others = [replace(save, path=os.path.normpath(save.path)) for save in others]
     plan = schedule(life(0, LAST, saves=(*checkpoints, *others)), 0, "/w")
     assert [step for step, _ in plan.saves] == [10, 20]
-    assert (plan.targets, plan.companion_kinds) == (("last.pt",), ("meta.json", "raw"))
+    assert (plan.targets, plan.companion_kinds) == (("last.pt",), ("meta.json", "raw", "whole.json"))
     cases = {fault.name: cases_of(fault, plan) for fault in FAULTS}
     of_companions = tuple(case for case in cases["mid-save"] if case.of_companion)
-    assert [case.target for case in of_companions] == ["meta.json", "raw"]
+    assert [case.target for case in of_companions] == ["meta.json", "raw", "whole.json"]
     assert runs_of([*cases["kill"], *cases["mid-save"]], plan)[-1] == of_companions
     assert [case.target for case in cases["damaged"]] == ["last.pt"]
-    ((order,), _) = (placed.orders for placed in schedule_faults(of_companions, plan))
+    (order,), *_ = (placed.orders for placed in schedule_faults(of_companions, plan))
     assert (order["step"], order["file"], order["size"]) == (20, 2, 15)
 
 
