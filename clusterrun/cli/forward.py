@@ -46,7 +46,7 @@ FORWARD = View(
 def forward(
     run: str, port: int, node: str, rank: int | None, local: int | None, relay: bool, as_json: bool
 ) -> int:
-    """Bring PORT of a node of RUN to your own machine: TensorBoard, Jupyter, a server of a rank.
+    """Open PORT of a node of RUN on your own machine: TensorBoard, Jupyter, a server of a rank.
 
     `clusterrun --host NAME forward` opens the port on your machine until Ctrl-C. It also reaches a server
     that listens only on 127.0.0.1 of its node. On the cluster itself, forward prints the address of the

@@ -77,7 +77,7 @@ STYLES = {"ok": "green", "note": "yellow", "FAIL": "red", "unknown": "magenta"}
 def rehearse(
     command: tuple[str, ...], budget: str, notice: str, faults: str, list_faults: bool, **options: Any
 ) -> int:
-    """Prove, on this machine or through Slurm, that a script resumes: run it under each fault, compare.
+    """Test, on this machine or through Slurm, whether a script resumes: run it under each fault, compare.
 
     COMMAND is a script, module or program as in submit, unchanged, with its arguments. It runs twice
     undisturbed, then under each fault, always in copies of this directory. Each difference
