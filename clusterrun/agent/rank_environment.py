@@ -91,13 +91,17 @@ def _without_submitters(base: Mapping[str, str]) -> Mapping[str, str]:
     return {name: value for name, value in base.items() if name not in _WANDB}
 
 
-def _step(base: Mapping[str, str], world: World, task: int, tasks_per_node: int) -> dict[str, str]:
+def _step(
+    base: Mapping[str, str], world: World, task: int, tasks_per_node: int, cpus_per_rank: int
+) -> dict[str, str]:
     """Return Slurm's variables for one process; {} if Slurm did not start this agent."""
     if "SLURM_JOB_ID" not in base:
         return {}
     step = slurm_environment(world, task, tasks_per_node)
     cpus = base.get("SLURM_CPUS_PER_TASK", "")
-    if cpus.isdecimal():  # counted for our single task, which contains all ranks of a node
+    if cpus_per_rank:  # the batch script unsets Slurm's own
+        step["SLURM_CPUS_PER_TASK"] = str(cpus_per_rank * world.ranks_per_node // tasks_per_node)
+    elif cpus.isdecimal():  # counted for our single task, which contains all ranks of a node
         step["SLURM_CPUS_PER_TASK"] = str(max(1, int(cpus) // tasks_per_node))
     return step
 
@@ -136,7 +140,9 @@ def for_rank(
     if orders.gpus_per_node:
         defaults["NCCL_RAS_ADDR"] = ras_address(lineage.run_id)
     frameworks = framework_environment(world, orders.gpus_per_node)
-    job_environment = inherited(own_base, orders, _step(own_base, world, rank, world.ranks_per_node))
+    job_environment = inherited(
+        own_base, orders, _step(own_base, world, rank, world.ranks_per_node, orders.cpus_per_rank)
+    )
     wandb = wandb_environment(job_environment, orders, lineage, rank)
     devices = job_environment.get("CUDA_VISIBLE_DEVICES", "")
     if "MIG-" in devices:
@@ -152,7 +158,7 @@ def for_node(
     """Return the environment of a launcher that is started once per node, without the variables of a rank."""
     own = node_environment(order.world, order.node, order.meeting, lineage)
     foreign = rank_environment(order.world, 0, order.meeting, lineage, "").keys() - own.keys()
-    step = _step(base, order.world, order.node, 1)
+    step = _step(base, order.world, order.node, 1, orders.cpus_per_rank)
     job_environment = {
         name: value for name, value in inherited(base, orders, step).items() if name not in foreign
     }

@@ -382,6 +382,17 @@ ROWS: tuple[KnownError, ...] = (
         "ulimit -u on the node; fewer data-loader workers, a smaller OMP_NUM_THREADS",
     ),
     KnownError(
+        r"most likely due to a circular import",
+        "two modules import each other, or a file has the name of a package",
+        "move one of the imports into the function that needs it, or rename the file",
+    ),
+    KnownError(
+        r"KeyError: '(?:(?:LOCAL_|GROUP_)?RANK|(?:LOCAL_)?WORLD_SIZE|MASTER_(?:ADDR|PORT))'",
+        "the script reads a variable that torchrun sets, and its launcher does not",
+        "clusterrun submit sets it, as torchrun does; below srun: export RANK=$SLURM_PROCID "
+        "LOCAL_RANK=$SLURM_LOCALID WORLD_SIZE=$SLURM_NTASKS",
+    ),
+    KnownError(
         r"ModuleNotFoundError|ImportError: cannot import name",
         "a package is missing in the ranks' Python, or is another version",
         "install it there, name another interpreter with --python, or bring it with --setup 'module load …'",

@@ -20,6 +20,8 @@ _AT_WORK = re.compile(r"\bat (?:\w+ )?work(?: sequence id)?: (\d+)")
 _GLOO = re.compile(r"Timed out waiting \d+ms for (?:recv|send) operation")
 _BARRIER = re.compile(r"Ranks? ([\d, ]+) failed to pass monitoredBarrier")
 _STUCK = re.compile(r"watchdog got stuck for \d+ ?seconds|Heartbeat monitor timed out")
+# Rank 0 of a group sets a key of the store as soon as it joins the group's first collective.
+_UNIQUE_ID = re.compile(r"retrieving ncclUniqueId from \[(\d+)\].*wait timeout")
 _EQUAL_SIZES = ("ALLREDUCE", "BROADCAST", "REDUCE", "ALLGATHER", "_ALLGATHER_BASE", "_REDUCE_SCATTER_BASE")
 # The number of the group that all ranks are in. Of other groups no line lists the members.
 WORLD = "0"
@@ -27,7 +29,7 @@ WORLD = "0"
 
 def is_timeout(error: Error) -> bool:
     """Return whether a rank reports that a collective timed out."""
-    return any(pattern.search(error.text) for pattern in (_CAUGHT, _GLOO, _BARRIER, _STUCK))
+    return any(pattern.search(error.text) for pattern in (_CAUGHT, _GLOO, _BARRIER, _STUCK, _UNIQUE_ID))
 
 
 class WatchdogLines:

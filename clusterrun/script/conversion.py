@@ -150,6 +150,8 @@ def _read(text: str, read_file: Callable[[str], str], arguments: tuple[str, ...]
     setup = reading.setup
     for name, value in counts.items():
         setup = tuple(re.sub(rf"\$(?:{name}\b|\{{{name}\}})", value, line) for line in setup)
+        in_arithmetic = re.compile(rf"(\$\(\([^()]*?)\b{name}\b")
+        setup = tuple(in_arithmetic.sub(rf"\g<1>{value}", line) for line in setup)
     reading = replace(reading, setup=setup)
     launch = reading.training.launch if reading.training else LaunchCommand("")
     separate = {directive.name: directive.line for directive in directives if directive.name in _SEPARATE}

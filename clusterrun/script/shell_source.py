@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import ast
+import operator
 import re
 import shlex
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Union
 
 import tree_sitter
@@ -48,6 +50,15 @@ _WITH_BODIES = (
     *("for_statement", "c_style_for_statement", "while_statement", "if_statement", "case_statement"),
     *("compound_statement", "subshell", "pipeline", "redirected_statement", "function_definition"),
 )
+# A variable in ``$((…))``, with or without its dollar sign.
+_IN_ARITHMETIC = re.compile(r"\$?\{?\b([A-Za-z_]\w*)\}?", re.ASCII)
+_OPERATIONS: dict[type[ast.operator], Callable[[int, int], int]] = {
+    ast.Add: operator.add,
+    ast.Sub: operator.sub,
+    ast.Mult: operator.mul,
+    ast.FloorDiv: operator.floordiv,
+    ast.Mod: operator.mod,
+}
 # Value of a variable: a text, or the elements of an array.
 Constant = Union[str, "tuple[str, ...]"]
 
@@ -253,7 +264,9 @@ class ShellSource:
             value = tuple(part for values in elements for part in values)
         elif document := self._printed_document(value_node):
             value = document[1]
-        elif value_node.type in ("command_substitution", "arithmetic_expansion"):
+        elif value_node.type == "arithmetic_expansion":
+            value = self._computed(value_node)
+        elif value_node.type == "command_substitution":
             value = None
         else:
             # The shell joins the words of a list.
@@ -426,7 +439,7 @@ class ShellSource:
             return (_unescaped(text),)
         if node.type == "command_name" and node.named_children:
             return self._values(node.named_children[0])
-        if node.type in ("simple_expansion", "expansion"):
+        if node.type in ("simple_expansion", "expansion", "arithmetic_expansion"):
             value = self._constant(node)
             if value is None or isinstance(value, tuple):
                 return (text,) if value is None else value
@@ -466,8 +479,23 @@ class ShellSource:
         text = self._bytes[start:end].decode("utf-8", "replace").replace("\\\n", "")
         return _unescaped(text, '"\\$`')
 
+    def _computed(self, node: tree_sitter.Node) -> str | None:
+        """Return the value of ``$((…))`` over numbers that are known; None for another one."""
+        known = {name: value for name, value in self.constants.items() if isinstance(value, str)}
+        text = self._text(node).strip().removeprefix("$((").removesuffix("))")
+        text = _IN_ARITHMETIC.sub(lambda match: known.get(match[1], "?"), text)
+        if not re.fullmatch(r"[\d\s+*/%()-]+", text):
+            return None
+        try:
+            number = _calculated(ast.parse(text.strip().replace("/", "//"), mode="eval").body)
+        except (SyntaxError, ValueError, ArithmeticError):
+            return None
+        return str(number) if number >= 0 else None
+
     def _constant(self, node: tree_sitter.Node) -> Constant | None:
         """Return the value of ``$NAME``, ``${NAME}`` or ``${NAME[@]}``; None if it is not known."""
+        if node.type == "arithmetic_expansion":
+            return self._computed(node)
         if node.type not in ("simple_expansion", "expansion"):
             return None
         text = self._text(node).strip()
@@ -488,6 +516,17 @@ class ShellSource:
         if separator and value in ("", ()) and not set(default) & set("$`'\"\\"):
             return default
         return value if isinstance(value, tuple) == is_list else None
+
+
+def _calculated(node: ast.expr) -> int:
+    """Return the value of an expression of whole numbers. Raises ``ValueError`` for anything else."""
+    if isinstance(node, ast.Constant) and isinstance(node.value, int):
+        return node.value
+    if isinstance(node, ast.BinOp):
+        operation = _OPERATIONS.get(type(node.op))
+        if operation:
+            return operation(_calculated(node.left), _calculated(node.right))
+    raise ValueError("no expression of whole numbers")
 
 
 def _evaluated(shell_words: list[ShellWord]) -> tuple[ShellWord, ...]:

@@ -95,6 +95,9 @@ class Rule:
 _SIGNALS_OF_A_TRAP = re.compile(
     r"\b(?:SIG)?(?:TERM|INT|USR[12]|HUP|QUIT|ALRM|CONT)\b|\s(?:1|2|3|10|12|14|15)\b"
 )
+_CPUS_OF_RANK = re.compile(
+    r"(?:export )?(?:OMP_NUM_THREADS|SRUN_CPUS_PER_TASK)=\"?\$\{?SLURM_CPUS_PER_TASK(?::-\d+)?\}?\"?"
+)
 _EXPORTS = re.compile(r"\b(?:export|declare|typeset|readonly|local)\b")
 ALLEXPORT = re.compile(r"set\s+([-+])(?:a\b|o\s+allexport)")
 _NEEDLESS, _UNTRANSLATED = PartOutcome.NEEDLESS, PartOutcome.UNTRANSLATED
@@ -117,9 +120,7 @@ RULES = (
         "clusterrun sets it in every rank",
     ),
     Rule(
-        lambda facts: (
-            facts.statement.sets == {"OMP_NUM_THREADS"} and bool(facts.statement.reads & TASK_COUNTS)
-        ),
+        lambda facts: bool(_CPUS_OF_RANK.fullmatch(facts.statement.text)),
         _NEEDLESS,
         "clusterrun sets it to the CPUs of a rank",
     ),

@@ -105,7 +105,7 @@ def test_every_process_finds_what_srun_would_set_for_a_task_in_its_place(make: M
             "SLURM_STEP_NUM_NODES": "2",
             "SLURM_STEP_TASKS_PER_NODE": f"{each}(x2)",
             "SLURM_STEP_NODELIST": "local-[0-1]",
-            "SLURM_CPUS_PER_TASK": str(8 // each),
+            "SLURM_CPUS_PER_TASK": str(2 // each),
         }
 
 

@@ -82,7 +82,9 @@ LOGS_THAT_RECUR = {
     *("nemo-sample-too-long", "mpi-abort-rank", "loguru-annotated", "remote-traceback-of-map"),
     *("mmengine-old-launcher", "fairseq-recovered-then-nan", "webdataset-cut-shard", "hdf5-lock"),
     *("module-unknown-then-library", "conda-not-configured", "memory-summary-then-oom"),
-    "others-step-on-after-the-end",
+    *("deepspeed-batch-sizes", "syntax-of-newer-python", "ddp-parameter-counts", "circular-import"),
+    *("first-rank-fails-others-wait", "submitit-exception", "no-local-rank", "recursion-depth"),
+    *("rich-without-bars", "others-step-on-after-the-end"),
 }
 
 NOT_ENDED = {

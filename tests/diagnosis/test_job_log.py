@@ -489,6 +489,20 @@ EXPECTED = {
     "nccl-shared-memory-full": Answer("-", (1,), ("/dev/shm",), "train.py:31", ("r10n3",), False),
     "syntax-of-newer-python": Answer("-", (0, 1, 2), ("SyntaxError",), "train.py:61", (), False),
     "no-error-lightning-table": Answer("-", (), ("no error in it",), "", (), False),
+    "ddp-parameter-counts": Answer("-", (1,), ("DDP expects same model",), "ddp.py:50", ("b2",), False),
+    "circular-import": Answer(
+        "-", (0, 1, 2, 3), ("circular import", "import each other"), "models.py:2", (), False
+    ),
+    "first-rank-fails-others-wait": Answer("-", (0,), ("sentencepiece",), "train.py:7", ("c01",), False),
+    "submitit-exception": Answer("-", (0,), ("Loss is nan",), "main_dino.py:266", ("lr-9",), False),
+    "no-local-rank": Answer(
+        "-", (0, 1), ("KeyError: 'LOCAL_RANK'", "SLURM_LOCALID"), "fsdp_run.py:5", (), False
+    ),
+    "permission-of-cache": Answer("-", (1,), ("Permission denied",), "run.py:22", ("px7",), False),
+    "store-key-of-absent-rank": Answer("-", (0,), ("never came",), "", (), False),
+    "recursion-depth": Answer("-", (0,), ("RecursionError",), "tree.py:12", ("q1",), False),
+    "retries-then-assertion": Answer("-", (6,), ("z has NaN",), "loop.py:140", ("vv2",), False),
+    "rich-without-bars": Answer("-", (3,), ("IndexError",), "sampler.py:30", ("s5",), False),
 }
 
 

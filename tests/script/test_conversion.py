@@ -271,8 +271,8 @@ def test_the_rows_of_the_page_say_what_convert_prints(launcher: str) -> None:
         ),
         ("S=`pwd`/t.py\ntorchrun $S -x", "--setup 'export S=`pwd`/t.py' bash -c 'exec python $S -x'"),
         (
-            "NNODES=2\nX=$((NNODES * 8))\nsrun python t.py $X",
-            "--setup 'export NNODES=2' --setup 'export X=$((NNODES * 8))' bash -c 'exec python t.py $X'",
+            "N=$(f)\nX=$((N * 8))\nsrun python t.py $X",
+            "--setup 'export N=$(f)' --setup 'export X=$((N * 8))' bash -c 'exec python t.py $X'",
         ),
         ("C='python t.py'\neval $C", "t.py"),
         ("docker build -t deepspeed -f f .", "docker build -t deepspeed -f f ."),
@@ -309,6 +309,12 @@ def test_the_rows_of_the_page_say_what_convert_prints(launcher: str) -> None:
         ),
         ("srun python t.py </dev/null", "t.py"),
         ("srun --export=ALL,MASTER_PORT=1,A=2 python t.py", "--env A=2 t.py"),
+        (
+            "#SBATCH -n2 -c4\nexport OMP_NUM_THREADS=$(( SLURM_CPUS_PER_TASK / 2 ))\n"
+            "export SRUN_CPUS_PER_TASK=$SLURM_CPUS_PER_TASK\nW=3\n"
+            "srun python t.py --w=$((SLURM_CPUS_PER_TASK - W))",
+            "--ranks-per-node 2 --cpus-per-rank 4 --setup 'export OMP_NUM_THREADS=$(( 4 / 2 ))' t.py --w=1",
+        ),
         ("ulimit -n 9\nsrun python t.py", "--setup 'ulimit -n 9 || :' t.py"),
         ("O=$(cat <<E\n-x 1\nE\n)\nsrun python t.py $O", "t.py -x 1"),
         (
