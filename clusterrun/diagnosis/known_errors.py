@@ -46,6 +46,10 @@ CONSEQUENCES = (
     ),
     (r"successfully reached monitoredBarrier, but", "another rank did not reach it: rank 0 says which"),
 )
+# Of a limit that the shell sets (``ulimit``).
+LIMIT_REMEDY = (
+    "Slurm copies the limits of the shell that submits: raise it there, or add --sbatch propagate=NONE"
+)
 PEERS_REMEDY = "look at the rank that failed first; this one only noticed"
 
 GPU_MEMORY = KnownError(
@@ -340,6 +344,12 @@ ROWS: tuple[KnownError, ...] = (
         r"No space left on device|Errno 28|ENOSPC",
         "a disk is full",
         "free some space; df -h on the node shows which disk (clusterrun exec -- df -h)",
+        shared=True,
+    ),
+    KnownError(
+        r"File too large|Errno 27\b",
+        "a file reached the limit on its size (ulimit -f)",
+        LIMIT_REMEDY,
         shared=True,
     ),
     KnownError(

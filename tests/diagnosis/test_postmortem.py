@@ -259,6 +259,7 @@ def test_who_exited_0_while_others_waited_is_the_culprit_or_the_few_who_went_on(
     [
         ("OSError: [Errno 28] No space left on device: '/scratch/a'", "a disk is full"),
         ("OSError: [Errno 122] Disk quota exceeded", "a quota is used up"),
+        ("OSError: [Errno 27] File too large", "a file reached the limit on its size (ulimit -f)"),
         ("OSError: [Errno 5] Input/output error", "a disk or a network file system does not deliver"),
     ],
 )

@@ -10,7 +10,7 @@ import signal
 from clusterrun.diagnosis.calls import CallTable
 from clusterrun.diagnosis.first_error import first_error, was_killed
 from clusterrun.diagnosis.hypothesis import Hypothesis
-from clusterrun.diagnosis.known_errors import PEERS_REMEDY, meaning
+from clusterrun.diagnosis.known_errors import LIMIT_REMEDY, PEERS_REMEDY, meaning
 from clusterrun.diagnosis.printed_errors import OURS, last_message
 from clusterrun.diagnosis.remains import Remains
 from clusterrun.diagnosis.rules.timed_out import outside_of_calls
@@ -29,11 +29,8 @@ _BROKEN_REMEDY = (
     "clusterrun check tests the network between the nodes"
 )
 # Cause and remedy by exit code. A shell reports signal n as 128 + n.
-_LIMIT_REMEDY = (
-    "Slurm copies the limits of the shell that submits: raise it there, or add --sbatch propagate=NONE"
-)
-_TOO_LONG = ("its limit of processor time was reached (ulimit -t)", _LIMIT_REMEDY)
-_TOO_LARGE = ("its limit on the size of a file was reached (ulimit -f)", _LIMIT_REMEDY)
+_TOO_LONG = ("its limit of processor time was reached (ulimit -t)", LIMIT_REMEDY)
+_TOO_LARGE = ("its limit on the size of a file was reached (ulimit -f)", LIMIT_REMEDY)
 _CODES = {
     124: ("so does timeout(1) when the time that it was given is over", ""),
     -signal.SIGXCPU: _TOO_LONG,
