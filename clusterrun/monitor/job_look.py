@@ -22,6 +22,7 @@ from clusterrun.diagnosis.job_looks import NOT_INSTALLED, JobLook, SeenLauncher,
 from clusterrun.diagnosis.spied_process import SpiedProcess, read_spied
 from clusterrun.diagnosis.stacks import (
     Doing,
+    frame_of_worker,
     in_data_loader,
     is_in_python,
     joins_processes,
@@ -59,6 +60,7 @@ FIRST_USE_SECONDS = 1.0
 MOST_USE_SECONDS = 6 * 3600.0
 # Without native frames, a rank that waits for others in C++ looks as if it were in user code.
 NO_NATIVE = "its native frames could not be read"
+_TOGETHER = (Doing.COLLECTIVE, Doing.RENDEZVOUS)
 # Kernel functions in which no collective sleeps for a second: the end of a program, a pipe, a FIFO without
 # another end, a lock of a file, a terminal, a connection, a sleep.
 _NOT_OF_TORCH = (
@@ -226,12 +228,16 @@ class JobLooker:
         self._problem_by_pid[pid] = problem
 
     def _with_spawned(self, ranks: Sequence[RankProcess]) -> list[RankProcess]:
-        """Replace a process that waits for those of ``torch.multiprocessing.spawn`` by these."""
+        """Replace a process that waits for ranks that it started by ``multiprocessing`` by these.
+
+        ``torch.multiprocessing.spawn`` numbers them. Others are ranks if one of them is in a collective.
+        """
         result: list[RankProcess] = []
         parents = [rank for rank in ranks if proc.children(rank.pid)]
         stacks = self._spied([rank.pid for rank in parents], _NONBLOCKING)
         for rank in ranks:
             spawned: dict[int, int] = {}
+            spied: dict[int, SpiedProcess] = {}
             if rank.pid in stacks and joins_processes(stacks[rank.pid].main):
                 pids = [child.pid for child in proc.children(rank.pid)]
                 spied = self._spied(pids, _NONBLOCKING)
@@ -243,7 +249,12 @@ class JobLooker:
                 )
                 size = rank.name.size * each if rank.name.variable else 0
                 result.append(RankProcess(replace(name, size=size), pid, rank.environment))
-            if not spawned:
+            meets = {pid for pid, child in spied.items() if location(child.main).doing in _TOGETHER}
+            unnumbered = replace(rank.name, variable="", rank=-1, size=0, task=-1, parent=rank.pid)
+            below = [pid for pid, child in spied.items() if pid in meets or frame_of_worker(child.main)]
+            if not spawned and meets:
+                result += [RankProcess(unnumbered, pid, rank.environment) for pid in below]
+            elif not spawned:
                 result.append(rank)
         return result
 
@@ -279,7 +290,7 @@ class JobLooker:
         request = last.request
         if location(last.main).doing is Doing.RENDEZVOUS and not request.store and rank.name.address:
             request = replace(request, store=rank.name.address)
-        waits = location(first.main).doing in (Doing.COLLECTIVE, Doing.RENDEZVOUS)
+        waits = location(first.main).doing in _TOGETHER
         is_still = _is_still(before, after)
         changed = not is_still and not _is_same(first, last)
         is_unclear = is_still and not last.native and _may_be_in_torch(last.main, after.waits_in)

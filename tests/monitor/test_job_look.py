@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import shutil
+import signal
 import subprocess
 import sys
 import time
@@ -15,7 +16,8 @@ import pytest
 
 from clusterrun import proc
 from clusterrun.diagnosis.job_looks import NOT_INSTALLED, JobLook
-from clusterrun.diagnosis.job_worlds import JobHistory, diagnose_looks
+from clusterrun.diagnosis.job_worlds import JobHistory, diagnose_looks, worlds_of
+from clusterrun.diagnosis.stacks import Doing
 from clusterrun.diagnosis.verdict import Verdict
 from clusterrun.model.document import decode
 from clusterrun.monitor import job_look
@@ -40,19 +42,30 @@ print(json.dumps(encode_set(JobLooker(sys.argv[2], "n1", "9", sys.argv[3]).look(
 """
 
 
+@pytest.fixture
+def script() -> str:
+    return WAITS
+
+
 @pytest.fixture(params=[()])
-def waits(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[int]:
+def waits(request: pytest.FixtureRequest, tmp_path: Path, script: str) -> Iterator[int]:
     """A rank of Python alone that sleeps in ``step``, started by the parameter."""
     names = {"SLURM_JOB_ID": JOB, "SLURM_STEP_ID": "0", "SLURM_PROCID": "0", "SLURM_NTASKS": "1"}
     names["SLURMD_NODENAME"] = "n1"
-    (tmp_path / "train.py").write_text(WAITS)
+    (tmp_path / "train.py").write_text(script)
+    torch = tmp_path / "site-packages" / "torch" / "distributed"
+    torch.mkdir(parents=True)
+    (torch / "distributed_c10d.py").write_text("import time\ndef all_reduce():\n    time.sleep(600)\n")
     argv = [*request.param, sys.executable, "train.py"]
     with subprocess.Popen(argv, env={**os.environ, **names}, cwd=tmp_path) as rank:
         until = time.monotonic() + 60
         while not (tmp_path / "up").exists() and rank.poll() is None and time.monotonic() < until:
             time.sleep(0.02)
         time.sleep(0.2)
-        yield next(iter(proc.below(rank.pid, 1)), rank.pid)
+        pid = next(iter(proc.below(rank.pid, 1)), rank.pid) if request.param else rank.pid
+        yield pid
+        for child in proc.below(pid):
+            os.kill(child, signal.SIGKILL)
         rank.kill()
 
 
@@ -78,6 +91,33 @@ def test_a_sleeping_rank_is_seen_with_its_line_and_is_not_stopped_for_native_fra
     assert (rank.snapshot.process.pid, rank.snapshot.location.frame.rpartition(" ")[2]) == (waits, "step")
     if proc.waiting_in(waits):  # else the kernel does not say where it sleeps
         assert (stacks.native, rank.snapshot.problem, result.problems) == ((), "", ())
+
+
+LAUNCHES = """
+import multiprocessing, sys, time
+sys.path.insert(0, "site-packages/torch/distributed")
+from distributed_c10d import all_reduce
+def train(rank, world):
+    if rank == 0:
+        all_reduce()
+    time.sleep(600)
+processes = [multiprocessing.Process(target=train, args=(rank, 2), daemon=True) for rank in (0, 1)]
+for process in processes: process.start()
+open("up", "w").close()
+for process in processes: process.join()
+"""
+
+
+@pytest.mark.parametrize("script", [LAUNCHES])
+@pytest.mark.skipif(shutil.which("py-spy", path=PATH) is None, reason="py-spy is not installed")
+def test_ranks_that_a_script_starts_by_multiprocessing_are_seen_in_its_place(waits: int) -> None:
+    until = time.monotonic() + 60
+    while time.monotonic() < until:
+        (world,) = worlds_of([look()], True)
+        if len(world.ranks) == 2 and world.ranks[1].location.line:
+            break
+    assert [rank.location.doing for rank in world.ranks] == [Doing.COLLECTIVE, Doing.USER]
+    assert {rank.process.pid for rank in world.ranks} == {child.pid for child in proc.children(waits)}
 
 
 def test_without_py_spy_the_state_is_shown_with_the_command_that_installs_it(
