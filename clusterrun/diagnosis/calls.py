@@ -109,7 +109,7 @@ class CallTable:
     stalled: seconds without movement as watched from outside; 0: nobody watched, or something moved
     since_begun: seconds since a rank was last seen to begin a call or join a group
     by_stacks: the ranks report nothing of themselves; their stacks alone show their calls
-    outside: of each look in which ranks waited for others, its clock and the ranks they waited for
+    outside: of each look that saw ranks move, its clock and the ranks that others waited for
     end: the remains of an ended run; None while it runs
     """
 

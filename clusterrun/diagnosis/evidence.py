@@ -323,7 +323,7 @@ class JobSnapshot:
     since_begun: seconds since a rank was last seen to begin a call or join a group; infinite: nobody watched
     by_stacks: the ranks report nothing of themselves, as in a job that clusterrun did not start: stacks
         alone show their calls
-    outside: of each look so far in which ranks waited for others, its clock and the ranks they waited for
+    outside: of each look so far that saw ranks move, its clock and the ranks that others waited for
     """
 
     seen: tuple[RankSnapshot, ...]

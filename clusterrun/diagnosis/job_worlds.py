@@ -60,7 +60,7 @@ class JobHistory:
         self._since: dict[tuple[str, int], tuple[float, object]] = {}
         # The clock and the switches at the newest look, of ranks in a collective.
         self._looks: dict[tuple[str, int], tuple[float, int]] = {}
-        # The clocks of looks in which ranks of a world waited for others, and those others.
+        # The clocks of looks at a world that moved, and the ranks that others waited for.
         self._outside: dict[frozenset[tuple[str, int]], tuple[tuple[float, tuple[int, ...]], ...]] = {}
 
     def with_movement(self, rank: RankSnapshot) -> RankSnapshot:
@@ -83,11 +83,12 @@ class JobHistory:
         return replace(rank, moved=rank.moved or has_left)
 
     def outside(self, ranks: Sequence[RankSnapshot]) -> tuple[tuple[float, tuple[int, ...]], ...]:
-        """Return the clock of each look at a world in which ranks waited for others, and those others."""
+        """Return the clock of each look at a world that moved, and the ranks that others waited for."""
         key = frozenset((rank.node, rank.process.pid) for rank in ranks)
         late = tuple(rank.rank for rank in ranks if rank.location.doing not in TOGETHER)
         looks = self._outside.get(key, ())
-        if 0 < len(late) < len(ranks):
+        if any(rank.moved for rank in ranks):
+            late = late if len(late) < len(ranks) else ()
             looks = self._outside[key] = (*looks, (max(rank.clock for rank in ranks), late))
         return looks
 

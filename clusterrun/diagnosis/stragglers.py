@@ -19,6 +19,7 @@ LAST_SHARE = 0.85
 # The highest accepted chance that one of equal ranks comes last every time.
 CHANCE = 1e-4
 LEAST_WAITS = 5
+LEAST_LOOKS = 4
 FEW_WAITS = 2
 # Share of the time spent waiting for one rank. Less is the noise of any job.
 WAITED_SHARE = 0.15
@@ -64,7 +65,7 @@ def find_straggler(table: CallTable) -> Straggler | None:
 def _by_looks(table: CallTable) -> Straggler | None:
     alone = Counter(ranks[0] for _, ranks in table.outside if len(ranks) == 1)
     for rank, count in alone.most_common(1):
-        if count >= max(LEAST_WAITS, LAST_SHARE * len(table.outside)):
+        if count >= max(LEAST_LOOKS, LAST_SHARE * len(table.outside)):
             seconds = table.outside[-1][0] - table.outside[0][0]
             return Straggler(rank, count, len(table.outside), count / len(table.outside), seconds)
     return None

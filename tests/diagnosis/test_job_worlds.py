@@ -337,6 +337,18 @@ def test_a_rank_that_all_looks_find_late_is_slow_if_the_job_steps(
     assert (diagnosis.verdict, blamed(diagnosis)) == (expected, [(3, "n0")])
 
 
+def test_a_rank_for_which_the_others_wait_but_once_is_not_slow() -> None:
+    """It prints for a long time. Then all come to the next collective."""
+    history = JobHistory()
+    works = sampled(3, stack=LOOP, busy=1.0, state="R", idle=0.0)
+    for number in range(9):
+        counts = {"idle": 0.4 if number == 8 else 60.0, "switches": 100 + number // 8}
+        ranks = [*(sampled(rank, **counts) for rank in range(3)), works]
+        late = [replace(rank, snapshot=replace(rank.snapshot, clock=NOW + 6 * number)) for rank in ranks]
+        diagnosis = diagnose_looks(looks(*late), (), history, 1.0).diagnosis
+        assert (diagnosis.verdict, diagnosis.culprits) == (Verdict.NOTHING, ())
+
+
 def test_ranks_that_are_late_in_turn_are_not_slow() -> None:
     history = JobHistory()
     for number in range(8):
