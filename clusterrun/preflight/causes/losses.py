@@ -33,10 +33,6 @@ class LossyWay:
         return self.a, self.b
 
     @property
-    def share(self) -> float:
-        return self.resent / self.sent if self.sent else 0.0
-
-    @property
     def is_lossless_between_stalls(self) -> bool:
         """Whether the kernel sent again during stalls only.
 

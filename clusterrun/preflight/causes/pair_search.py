@@ -253,8 +253,6 @@ class Search:
         for spare in spares[:needed]:
             if self._works.tests[spare] < WITNESSES:
                 tests.meet(spare, [*dict.fromkeys(neighbours), *group_of] or list(self._present))
-        if self._planned:
-            return
         # Which cause explains what was slow? Is a node slow that never met a fast partner?
         rates, speeds = self._explain_speeds()
         for speed in speeds:

@@ -28,7 +28,7 @@ Parts = tuple[tuple[int, ...], ...]
 # its ways but on no item in common, are as rare.
 RARER = math.log(3)
 # Chance does not explain a way that failed on several ports, twice, nor a message that stalled for seconds
-# while the kernel repeated it: one in a billion.
+# while the kernel repeated it: one in a billion. Any number above all prices decides the same.
 UNEXPLAINED = math.log(1e9)
 
 
@@ -62,10 +62,10 @@ def explain(
     ``nats``: what these ways cost without a cause, less what they cost with one common cause. If it is None,
     each failed way costs ``UNEXPLAINED``, and a way that works refutes every cause that contains it.
     """
-    return _Explanation(list(tests), nats).result()
+    return WayExplanation(list(tests), nats).result()
 
 
-class _Explanation:
+class WayExplanation:
     def __init__(self, tests: Sequence[WayTest], nats: Callable[[Sequence[Way]], float] | None) -> None:
         self.nats = nats
         self.failed = {test.ends: test for test in tests if test.failed}

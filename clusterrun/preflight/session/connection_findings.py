@@ -10,7 +10,7 @@ from clusterrun.preflight.causes.ports import Blocked, blocked
 from clusterrun.preflight.majority import some_of
 from clusterrun.preflight.observations import CONTROL, LOSS, EarlierLink, PortSweep
 from clusterrun.preflight.session import consistency, partition_findings
-from clusterrun.preflight.session.explanation import Explanation, Parts
+from clusterrun.preflight.session.explanation import Explanation
 from clusterrun.preflight.session.state import HOST, SessionState
 from clusterrun.preflight.thresholds import limit
 
@@ -135,7 +135,18 @@ def of_dials(explanation: Explanation) -> None:
     troubles, parts = state.dials.explain(end.present)
     if parts:
         explanation.dial_parts = parts
-        explanation.network.append(partition_findings.of_parts(state, parts, _observed(state, parts)))
+        part_of = {node: number for number, part in enumerate(parts) for node in part}
+        ways = [way for way in state.dials.ways.values() if {way.a, way.b} <= part_of.keys()]
+        across = [way for way in ways if part_of[way.a] != part_of[way.b]]
+        partly_good = [way for way in across if way.good]
+        if not partly_good:
+            symptom = "no connection"
+        elif any(way.bad for way in partly_good):
+            symptom = "some TCP ports do not answer"
+        else:
+            symptom = "large packets get lost"
+        observed = f"{symptom} between them ({len(across)} ways tried), all is well inside"
+        explanation.network.append(partition_findings.of_parts(state, parts, observed))
     for trouble in troubles:
         if len(trouble.nodes) == 1:
             explanation.add(trouble.nodes[0], of_trouble(state, trouble))
@@ -147,20 +158,6 @@ def of_dials(explanation: Explanation) -> None:
     clock_limits = (limit(state.needs.limits, name) for name in ("clock_warn", "clock_fail"))
     explanation.add_all(consistency.clocks(listeners, *clock_limits))
     explanation.add_all(consistency.interfaces(listeners))
-
-
-def _observed(state: SessionState, parts: Parts) -> str:
-    place = {node: at for at, part in enumerate(parts) for node in part}
-    ways = [way for way in state.dials.ways.values() if {way.a, way.b} <= place.keys()]
-    ways = [way for way in ways if place[way.a] != place[way.b]]
-    partly_good = [way for way in ways if way.good]
-    if not partly_good:
-        kind = "no connection"
-    elif any(way.bad for way in partly_good):
-        kind = "some TCP ports do not answer"
-    else:
-        kind = "large packets get lost"
-    return f"{kind} between them ({len(ways)} ways tried), all is well inside"
 
 
 def of_trouble(state: SessionState, trouble: ConnectTrouble) -> Finding:

@@ -38,7 +38,13 @@ def choose(
     another part of a partitioned network.
     """
     world: list[int | None] = [None if node in unfit or node in elsewhere else node for node in places]
-    separated = [node for node in places if node in elsewhere] + _separate(world, links)
+    separated = [node for node in places if node in elsewhere]
+    # Empty places until no bad link remains, starting with the node that has most bad links.
+    while inside := [link for link in links if link[0] in world and link[1] in world]:
+        ends = [end for link in inside for end in link]
+        worst = max(set(ends), key=lambda end: (ends.count(end), world.index(end)))
+        world[world.index(worst)] = None
+        separated.append(worst)
     free = [node for node in spares if node not in unfit and node not in elsewhere]
     free.sort(key=lambda node: node in reluctant)
     for place, node in enumerate(world):
@@ -52,19 +58,6 @@ def choose(
                 free.remove(better)
     swaps = tuple((was, now) for was, now in zip(places, world) if now is not None and now != was)
     return Choice(tuple(world), tuple(separated), swaps)
-
-
-def _separate(world: list[int | None], links: Collection[tuple[int, int]]) -> list[int]:
-    """Empty places until no bad link remains, starting with the node that has most bad links."""
-    separated: list[int] = []
-    while True:
-        inside = [link for link in links if link[0] in world and link[1] in world]
-        if not inside:
-            return separated
-        ends = [end for link in inside for end in link]
-        worst = max(set(ends), key=lambda end: (ends.count(end), world.index(end)))
-        world[world.index(worst)] = None
-        separated.append(worst)
 
 
 def _take(
