@@ -61,3 +61,12 @@ def test_a_node_of_which_all_rails_are_slow_has_no_slow_rail():
 def test_a_node_with_one_gpu_has_no_rails():
     one_rail = {key: rate for key, rate in rates(4, {(1, 0): 0.3}).items() if key[2] == 0}
     assert slow_rails(one_rail, DEFAULTS) == []
+
+
+def test_the_other_partners_of_the_only_partner_tell_which_end_is_slow():
+    ways = [(0, 1), (1, 0), (1, 2), (2, 1)]
+    sound = {(a, b, rail): 10.0 for a, b in ways for rail in (0, 1)}
+    (sender,) = slow_rails({**sound, (0, 1, 0): 1.0}, DEFAULTS)
+    assert (sender.node, sender.rail, sender.is_sending, sender.partner) == (0, 0, True, None)
+    (receiver,) = slow_rails({**sound, (0, 1, 0): 1.0, (2, 1, 0): 1.0}, DEFAULTS)
+    assert (receiver.node, receiver.rail, receiver.is_sending, receiver.partner) == (1, 0, False, None)

@@ -14,7 +14,7 @@ from clusterrun.model.orders import Level
 from clusterrun.model.preflight_report import Finding, Grade, LinkReport
 from clusterrun.preflight.causes.ports import COMB, needed_connections
 from clusterrun.preflight.observations import EarlierLink, NodeGone, PortSweep, Unanswered
-from clusterrun.preflight.session import report
+from clusterrun.preflight.session import network_phase, report
 from clusterrun.preflight.session.report import explain
 from clusterrun.preflight.session.session import Session, SessionNode
 from tests.preflight.simulated import PORTS, START, Cluster, Faults, bad_links, blamed, examined, name, orders
@@ -897,3 +897,10 @@ def test_the_range_of_ports_that_do_not_answer_between_two_groups_is_told_and_no
     assert len(messages) == 2 and all(
         f"from about {first} to {last} do not answer" in notice for notice in messages
     )
+
+
+def test_a_large_set_dials_everybody_after_it_failed_together():
+    count = network_phase.FEW + 1
+    cluster = Cluster(orders(count, budget=300.0), Faults(set_only=True))
+    cluster.outcome()
+    assert len(cluster.machine._state.dials.ways) == count * (count - 1)
