@@ -37,7 +37,7 @@ IGNORES = "import signal, subprocess, sys; signal.signal(signal.SIGTERM, signal.
 IGNORES += "sys.exit(subprocess.call(sys.argv[1:]))"
 """A program that leaves SIGTERM to the programs below it."""
 ENDS = 300.0
-NODES = 17
+NODES = 19
 # A rank without a handler, and one that lets Slurm queue its job again, once.
 NO_HANDLER = ("bash", "-c", "echo up; sleep 900; :")
 REQUEUES = (
@@ -120,8 +120,12 @@ def test_signals_and_saves_are_those_of_plain_slurm(runs: Runs) -> None:
     runs.ours("cut", seconds=120)
     runs.plain("plain-no-handler", below=NO_HANDLER)
     runs.ours("no-handler", below=NO_HANDLER)
+    runs.plain("plain-stopped")
+    runs.ours("stopped", seconds=0)
     until(lambda: all("up" in runs.printed(case) for case in runs.jobs), 180)
 
+    for case in ("plain-stopped", "stopped"):
+        runs.scancel(case, "-s", "STOP")
     runs.plain("plain-requeues", below=REQUEUES)
     runs.ours("requeues", below=REQUEUES)
     for case in ("plain-cancelled", "our-cancelled", "cut"):
@@ -147,6 +151,13 @@ def test_signals_and_saves_are_those_of_plain_slurm(runs: Runs) -> None:
     saved = [f"{whose}-{case}" for case in ("cancelled", "preempted", "limit") for whose in ("plain", "our")]
     saved += ["signalled", "plain-interrupted", "requeued"]
     until(lambda: all("saved" in runs.printed(case) for case in saved), ENDS)
+    # The saves took longer than a node may be silent.
+    assert runs.state("stopped")[0] == "RUNNING"
+    for case in ("plain-stopped", "stopped"):
+        runs.scancel(case, "-s", "CONT")
+        runs.scancel(case, "-s", "INT")
+    until(lambda: "SIGINT" in runs.printed("plain-stopped"), 60)
+    until(lambda: runs.state("stopped")[0] == "COMPLETED", 60)
     until(lambda: runs.state("signalled")[0] == "COMPLETED", 60)
     until(lambda: runs.state("no-handler")[0] == "FAILED", 60)
     assert "SIGUSR1" in runs.state("no-handler")[1]
