@@ -57,7 +57,9 @@ REASONS = (
     JobReason(
         "PartitionTimeLimit", "it asks for more time than the partition allows", "shorten --time", True
     ),
-    JobReason("ReqNodeNotAvail", "waits for nodes that are down, drained or reserved", "see sinfo -R"),
+    JobReason(
+        "ReqNodeNotAvail", "waits for nodes that are in use, down, drained or reserved", "see sinfo -R"
+    ),
     JobReason("Nodes required for job are DOWN", "waits for nodes that are down or taken", "see sinfo -R"),
     JobReason("NodeDown", "a node it needs is down", "see sinfo -R"),
     JobReason("BadConstraints", "it asks for what no node has", "change --constraint, --gpus or --mem", True),
@@ -100,7 +102,8 @@ REASONS = (
 
 _TABLE = {reason.word: reason for reason in REASONS}
 _NOTHING = ("", "None", "null", "N/A")
-_DETAILS = r"[,:]\s*"
+# scontrol writes a space as _.
+_DETAILS = r"[,:][\s_]*"
 _BRACKETED = r"\(([^()]*)\)$"
 _LIMIT = r"(Assoc|QOS)(Grp|Max|Min)?\w*"
 

@@ -87,7 +87,12 @@ def test_a_word_that_is_not_slurms_is_unknown_and_never_ended(text: str) -> None
         ("PartitionTimeLimit", "it asks for more time than the partition allows", "shorten --time"),
         (
             "ReqNodeNotAvail, UnavailableNodes:n[1-2]",
-            "waits for nodes that are down, drained or reserved (UnavailableNodes:n[1-2])",
+            "waits for nodes that are in use, down, drained or reserved (UnavailableNodes:n[1-2])",
+            "see sinfo -R",
+        ),
+        (
+            "ReqNodeNotAvail,_UnavailableNodes:n1",
+            "waits for nodes that are in use, down, drained or reserved (UnavailableNodes:n1)",
             "see sinfo -R",
         ),
         ("RaisedSignal:9(Killed)", "was ended by a signal (9: Killed)", ""),
