@@ -204,7 +204,8 @@ RECORD = """import json, os, sys
 tagged = {name: value for name, value in os.environ.items() if name.startswith("T_") and name != "T_RECORDS"}
 names = ("ID", "MIN", "MAX", "STEP", "COUNT") if "--task" in sys.argv else ()
 array = [os.environ["SLURM_ARRAY_TASK_" + name] for name in names]
-record = json.dumps([sys.argv[1:], os.path.basename(os.getcwd()), array, sorted(tagged.items())])
+cpus = os.environ.get("SLURM_CPUS_PER_TASK", "")
+record = json.dumps([sys.argv[1:], os.path.basename(os.getcwd()), array, cpus, sorted(tagged.items())])
 with open(os.environ["T_RECORDS"], "a") as file:
     file.write(record + "\\n")
 """
@@ -251,6 +252,13 @@ tasks: $SLURM_NTASKS
 EOF
 export T_MADE="$(cat made.txt)"
 srun --chdir=out python ../record.py $SLURM_NTASKS $SLURM_CPUS_PER_TASK
+""",
+    "document": """#SBATCH -N 2 --ntasks-per-node=2 -c 2
+read -r -d '' command <<EOF
+export T_HALF=$((SLURM_CPUS_PER_TASK / 2)) \\
+&& python record.py --note "two words"
+EOF
+srun -l bash -c "$command"
 """,
     "script": """#SBATCH -N 2 --ntasks-per-node=1
 srun bash -c 'touch staged.$SLURM_NODEID'
