@@ -211,6 +211,7 @@ class Search:
         works = self._explain()
         is_blind = not works.groups  # nothing passed yet: repeats of a pair tell little
         bad = {*works.faulty, *works.unsteady}
+        # Give up a node after this many tests without an answer: its partners may have caused some.
         free = [node for node in self._present if node not in bad and self._unanswered[node] < 2 * MOST_TRIES]
         tests = Round(free, self._tries, self._works.tests, MOST_TRIES if is_blind else MOST_ROUNDS)
         while self._planned:

@@ -58,10 +58,10 @@ class PairTests:
 
     def across(self, parts: Sequence[Sequence[int]]) -> tuple[int, list[float]]:
         """Return how many links between the parts failed, and the rates of the others."""
-        place = {node: number for number, part in enumerate(parts) for node in part}
+        part_of = {node: number for number, part in enumerate(parts) for node in part}
         failed, rates = 0, []
         for nodes, test in self.last.items():
-            if len({place[node] for node in nodes if node in place}) > 1:
+            if len({part_of[node] for node in nodes if node in part_of}) > 1:
                 failed += test.passed is False
                 if test.passed and test.rate is not None:
                     rates.append(test.rate)

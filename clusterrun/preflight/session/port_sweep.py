@@ -56,10 +56,10 @@ def hold_ring(state: SessionState) -> Waits:
 
 def rounds_between(state: SessionState) -> Waits:
     """Report the range of ports that do not answer between two parts of the network."""
-    place = {node: number for number, part in enumerate(explain(state).dial_parts) for node in part}
+    part_of = {node: number for number, part in enumerate(explain(state).dial_parts) for node in part}
     partly = (ends for ends, way in state.dials.ways.items() if way.good and way.bad)
     ways = next(
-        ([ends, ends[::-1]] for ends in partly if len({place.get(node, -1) for node in ends}) > 1), []
+        ([ends, ends[::-1]] for ends in partly if len({part_of.get(node, -1) for node in ends}) > 1), []
     )
     if not ways or state.seconds_left < SECONDS:
         return
