@@ -27,6 +27,7 @@ class RankPart:
     def __init__(self, child: ForkedRank) -> None:
         self.child = child
         self.report = RankReport()
+        self.connected_at: float | None = None  # when its group was formed
 
     def listen(self) -> None:
         """Read its reports. A child that ended without a final report gets one from its output."""
@@ -85,6 +86,8 @@ class GroupTestRun:
         """Read the reports. Return the result once: after all final reports, or at the limit."""
         for part in self._parts:
             part.listen()
+            if part.connected_at is None and part.report.stage not in ("", "store", "group"):
+                part.connected_at = now
         if self._answered_at is not None:
             return None
         if self._failed_at is None and any(part.report.ended and part.report.why for part in self._parts):
@@ -95,10 +98,7 @@ class GroupTestRun:
         return self._result(now)
 
     def _result(self, now: float) -> GroupResult:
-        loading = any(
-            not part.report.ended and part.report.stage == "group" and error_text.loads(part.child.printed())
-            for part in self._parts
-        )
+        loading = any(map(self._lacked_time, self._parts))
         seconds = now - self._began
         for rank, part in enumerate(self._parts):
             who = f"local rank {rank}: " if len(self._parts) > 1 else ""
@@ -115,6 +115,14 @@ class GroupTestRun:
             waits = (part.child.seconds_without_processor() for part in self._parts)
             starved = is_excused(max(waits, default=0.0), seconds)
         return replace(result, loading=loading, starved=starved)
+
+    def _lacked_time(self, part: RankPart) -> bool:
+        """Return whether NCCL loaded its kernels during the whole test, or during most of it."""
+        printed, connected_at = part.child.printed(), part.connected_at
+        if not part.report.ended:
+            return part.report.stage == "group" and error_text.loads(printed)
+        is_late = connected_at is not None and connected_at - self._began > self._task.limit / 2
+        return part.report.late and is_late and "NCCL INFO" in printed
 
     @property
     def leaving(self) -> bool:

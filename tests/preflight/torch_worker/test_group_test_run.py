@@ -269,3 +269,23 @@ def test_a_rank_that_is_killed_before_nccl_connects_was_loading_its_kernels(prin
     assert result is not None
     assert (result.passed, result.late, result.loading) == (False, True, loading)
     assert result.why.endswith("while NCCL loaded its kernels") == loading
+
+
+@pytest.mark.parametrize(
+    ("connected_at", "printed", "loading"),
+    [(109.0, CONNECTS, True), (101.0, CONNECTS, False), (109.0, "Gloo connectFullMesh", False)],
+)
+def test_a_rank_without_time_after_nccl_loaded_its_kernels_is_no_failure(connected_at, printed, loading):
+    trial, *children = started()
+    for child in children:
+        child.log = printed
+        child.say(RankReport("store"), RankReport("group"))
+    trial.look(100.5)
+    for child in children:
+        child.say(RankReport("exact"))
+    trial.look(connected_at)
+    for child in children:
+        child.say(RankReport(ended=True, why="the GPU did not finish the queued work", late=True))
+    result = trial.look(109.5)
+    assert result is not None
+    assert (result.passed, result.late, result.loading) == (False, True, loading)
