@@ -92,7 +92,7 @@ class Collaborators:
 
 
 class Lifecycle(RunPart):
-    """One run's way through its stages. Its orders go to ``actions``."""
+    """One run's way through its stages. It appends its actions to ``actions``."""
 
     def __init__(self, shared: Shared, collaborators: Collaborators) -> None:
         super().__init__(shared)
@@ -153,7 +153,7 @@ class Lifecycle(RunPart):
             return
         self._restart.superseded = True
         self._state_keeper.stop()
-        self._note(f"attempt {epoch} of another coordinator stands in the run directory: ending")
+        self._note(f"another coordinator has claimed attempt {epoch}: this one ends")
         if self.stage is not RunStage.SHUTTING_DOWN:
             self._end_now(now, SUPERSEDED)
 
@@ -299,7 +299,7 @@ class Lifecycle(RunPart):
         output = f": {' / '.join(event.output)}" if event.output else ""
         message = f"the launcher ended with code {event.code}{output}"
         if 0 < event.launch < self._membership.launches:
-            self._note(f"{message}; agents were launched anew before that was heard")
+            self._note(f"{message}; agents were already launched again")
             return
         if event.whole:
             self._membership.launcher_lives = event.others

@@ -217,7 +217,7 @@ class Rendezvous(RunPart):
             return self._too_few(now)
         if now.steady < self.quiet_until:
             self._due_at = self.quiet_until
-            message = "waiting until nothing of an older attempt can live any more"
+            message = "waiting until the leases of an older attempt have ended"
             self._state_keeper.says(Phase.STARTING, message)
             return None
         self._due_at = None
@@ -267,7 +267,7 @@ class Rendezvous(RunPart):
         return again and self._membership.names_known
 
     def _silent(self) -> list[int]:
-        """Return the nodes that the launcher may still try to reach. It may give up all others at last."""
+        """Return the nodes that the launcher may still try to reach. If it fails, it ends all agents."""
         return self._unnamed() if self._may_launch_again else []
 
     def _unnamed(self) -> list[int]:
@@ -395,9 +395,10 @@ class Rendezvous(RunPart):
             words_on(self._membership.name_of(node), self._launcher_output),
             now.steady - self.began,
         )
-        return f"its agent did not join within {seconds:.0f} s" + (f" ({' / '.join(lines)})" if lines else "")
+        reason = f" ({' / '.join(lines)})" if lines else ""
+        return f"{contract.NOT_JOINED} {seconds:.0f} s{reason}"
 
 
 def _kind_of_end(code: int) -> FailureKind:
-    """The kind of failure: only a program that cannot be executed is not worth another launch."""
+    """Return the kind of failure. Another launch does not help a program that cannot be executed."""
     return FailureKind.START if code in _NOT_EXECUTED else FailureKind.LAUNCHER

@@ -149,7 +149,7 @@ class RequeuePolicy(RunPart):
         elif self._wish is not None or (self._ruled and self._way != "chain"):
             self.drop()
         elif not event.job_id:
-            self._state_keeper.warn(f"no job could be queued that goes on after this one: {event.why}")
+            self._state_keeper.warn(f"no job could be queued to continue the run: {event.why}")
 
     def handed_over(self, now: Now, event: HandedOver) -> None:
         if self._overdue_at is None:

@@ -304,7 +304,8 @@ def restarts_used(attempts: Sequence[Attempt]) -> int:
 
 def pause(used: int) -> float:
     """Return the seconds to wait before a restart after ``used`` vain ones: 0, 2, 4, 8 … at most 60."""
-    return min(2.0**used, LONGEST_PAUSE) if used else 0.0
+    # 2.0**used overflows after 1,023 restarts.
+    return min(2.0 ** min(used, 16), LONGEST_PAUSE) if used else 0.0
 
 
 def no_progress_reason(attempts: Sequence[Attempt], most: int) -> str:
@@ -319,7 +320,7 @@ def no_progress_reason(attempts: Sequence[Attempt], most: int) -> str:
         return ""
     failure = fruitless[-1].failure
     why = f", {failure.why}" if failure else ""
-    return f"no progress over {most} attempts: {_ends([a.step for a in fruitless])}{why}"
+    return f"no progress over {most} attempts: {_ends([attempt.step for attempt in fruitless])}{why}"
 
 
 def _since_progress(attempts: Sequence[Attempt]) -> Sequence[Attempt]:

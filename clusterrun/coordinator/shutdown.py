@@ -1,4 +1,4 @@
-"""The end of a run, or of its part in this job: last record, farewells, the launcher, requeue; pure."""
+"""Ends a run, or its part in this job: last record, dismissal of agents, launcher, requeue; pure."""
 
 from __future__ import annotations
 

@@ -151,6 +151,8 @@ MOST_RESUBMITS = 3
 NO_CONNECTION = "opened no connection"
 # Reason for a node that stopped sending without closing its connection.
 NO_HEARTBEAT = "no heartbeat for"
+# Beginning of the reason for a node whose agent never joined. The launcher's message may follow in brackets.
+NOT_JOINED = "its agent did not join within"
 # Reasons for a node whose agent was connected before. The check then looks for a common cause of several
 # such nodes.
 AGENT_LOST, NOT_BACK = "its agent was lost", "it was lost and did not come back"

@@ -60,9 +60,9 @@ class LinkReport:
 
 @frozen
 class Measurement:
-    """One test over two nodes or more."""
+    """One test of one node, or of several nodes together."""
 
-    test: str  # "pair", "set", "half", "control" or "product"
+    test: str  # "pair", "set", "half", "table"; of one node: "product", "device", "peers", "burn"
     round: int  # from 0
     nodes: tuple[str, ...]
     outcome: str  # ``passed``, ``failed`` or ``void`` (undecided: a partner was lost)

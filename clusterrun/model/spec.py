@@ -30,7 +30,7 @@ class OnUnfit(enum.Enum):
 # ``max_restarts`` if the user did not set it: 0, or ``RESTARTS`` if the run can continue in another job.
 UNSAID = -1
 RESTARTS = 3
-# Seconds. sbatch accepts no longer time for ``--signal``.
+# Seconds: the longest time that sbatch accepts for ``--signal``.
 LONGEST_NOTICE = 65535
 
 # Name of a variable that every shell between the user and a rank passes on.
@@ -133,7 +133,7 @@ class JobSpec:
             raise BadInput(problem, remedy)
         if self.min_nodes > self.nodes:
             problem = f"--nodes {self.min_nodes}-{self.nodes}: the least comes first"
-            raise BadInput(problem, "give --nodes 1-4")
+            raise BadInput(problem, f"give --nodes {self.nodes}-{self.min_nodes}")
         if 0 < self.time < self.time_min:
             raise BadInput("--time-min is longer than --time", "give a --time-min below --time")
         if not self.container and (self.mount or self.container_runtime):

@@ -27,7 +27,7 @@ from clusterrun.slurm_text import job_states
 from clusterrun.slurm_text.reasons import explain
 
 T = TypeVar("T")
-# How a line begins that carries a value of a node.
+# The start of each line with a value of a node.
 MARK = "clusterrun-look "
 # Seconds for Slurm to grant the step. It shares the job's resources, so it waits for no other step.
 IMMEDIATE_SECONDS = 10
@@ -146,7 +146,7 @@ def program_argv(program: str, *arguments: str) -> tuple[str, ...]:
 
 
 def step_environment(context: Context) -> dict[str, str]:
-    """Return the environment of a step beside a job. Its processes are marked as none of the job's own."""
+    """Return the environment of a step beside a job. A mark tells its processes from the job's own."""
     return {**scrubbed(context.environ), contract.BESIDE_VARIABLE: "1"}
 
 

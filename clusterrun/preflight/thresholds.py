@@ -21,17 +21,17 @@ MINORITY = WITNESSES + 1
 # In a set of at most this size every node meets all others: 120 pairs, in 15 rounds. In a larger set, extra
 # tests are made of at most this many nodes.
 FEW_NODES = 16
-# A collective of one node says nothing of the network.
+# A collective of one node does not test the network.
 SMALLEST_GROUP = 2
 # Three failures of a bad link are no chance: at a noise of 2 % they cost 3 * 3.9 nats, more than the price of
 # the link and the lead that blame requires (4.6 + 6.9). More repeats of the same test tell little.
 MOST_TRIES = 3
-# The limit of rounds of a search beyond its plan, or in sequence without news. In the simulated worlds, 99 of
+# The limit of rounds of a search beyond its plan, or in a row without news. In the simulated worlds, 99 of
 # 100 searches of pairs need 9.
 MOST_ROUNDS = 12
 # The whole set, and a late answer, get this share of the budget.
 BUDGET_SHARE = 0.25
-# The kernel repeats a lost packet of a connection that begins after 1 and 3 seconds. A closed port refuses at
+# The kernel repeats the lost first packet of a connection after 1 and 3 seconds. A closed port refuses at
 # once.
 DIAL_SECONDS = 5.0
 # A slower answer needed a second attempt, since the kernel and resolvers repeat after one second or later.

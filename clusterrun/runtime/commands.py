@@ -17,7 +17,7 @@ from clusterrun.runtime.kill_tree import below, send
 from clusterrun.runtime.processes import NotStarted, ProcessEnd, Program, start_all
 from clusterrun.slurm_text.controller_away import NO_ANSWER
 
-_MOST_SAID = 64 * 1024
+_OUTPUT_BYTES = 64 * 1024
 _MOST_SHOWN = 500
 
 
@@ -57,7 +57,7 @@ class CommandRunner:
         null = os.open(os.devnull, os.O_RDONLY | os.O_CLOEXEC)
         own = (*self._environment.items(), *more)
         try:
-            # A program that asks why the job is being ended must not be ended as a part of the job.
+            # A program may ask why the job ends. It must survive the signal that ends the job.
             program = Program(
                 argv, own, "/", null, output_writer, output_writer, signal.SIGKILL, ignores_term=True
             )
@@ -114,7 +114,7 @@ def _kill(pid: int) -> None:
     # It is not reaped yet, so the number is still valid.
     try:
         os.killpg(pid, signal.SIGKILL)
-    except ProcessLookupError:  # It did not come so far as to lead a session, for want of a processor.
+    except ProcessLookupError:  # It has not started its own session yet.
         os.kill(pid, signal.SIGKILL)
 
 
@@ -127,7 +127,7 @@ def _done(code: int, late: bool, lines: tuple[str, ...]) -> CommandDone:
 def _all_of(descriptor: int) -> tuple[str, ...]:
     os.set_blocking(descriptor, False)
     try:
-        return tuple(os.read(descriptor, _MOST_SAID).decode("utf-8", "backslashreplace").split("\n"))
+        return tuple(os.read(descriptor, _OUTPUT_BYTES).decode("utf-8", "backslashreplace").split("\n"))
     except BlockingIOError:
         return ()
     finally:

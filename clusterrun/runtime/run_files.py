@@ -1,6 +1,6 @@
 """Reads and writes the files of a run directory, atomically and for their owner only; decides nothing.
 
-Every descriptor is opened without following a link. Only their owner sees the files, whatever the umask.
+No file is written through a symbolic link. Only their owner can read the files, whatever the umask.
 """
 
 from __future__ import annotations

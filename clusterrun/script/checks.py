@@ -285,7 +285,9 @@ def ranks_python(environ: Mapping[str, str]) -> tuple[str, str, str]:
     """
     python = shutil.which("python", path=environ.get("PATH", os.defpath)) or ""
     for name in ("VIRTUAL_ENV", "CONDA_PREFIX"):
-        prefix = os.path.normpath(environ.get(name) or "/")
+        if not environ.get(name):
+            continue
+        prefix = os.path.normpath(environ[name])
         if os.path.dirname(python) != os.path.join(prefix, "bin") or os.path.samefile(prefix, sys.prefix):
             continue
         if _torch_beside_us() and not glob.glob(os.path.join(prefix, "lib/python3*/site-packages/torch")):

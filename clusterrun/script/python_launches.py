@@ -54,7 +54,7 @@ class _Reader:
     def __init__(self, tree: ast.Module) -> None:
         self._modules: dict[str, str] = {}
         self._variables: dict[str, _Value] = {}
-        # Functions of the script that start a process with what a caller passes.
+        # Functions of the script that start the command that a caller passes.
         self._own_starters: set[str] = set()
         for node in ast.walk(tree):
             if isinstance(node, ast.Import):
@@ -174,9 +174,9 @@ def _split(text: _Value) -> _Value:
         return None
 
 
-def _sum(first: _Value, right: _Value) -> _Value:
+def _sum(first: _Value, second: _Value) -> _Value:
     if isinstance(first, tuple):
-        return (*first, *(right if isinstance(right, tuple) else (UNKNOWN,)))
+        return (*first, *(second if isinstance(second, tuple) else (UNKNOWN,)))
     if isinstance(first, str):
-        return first + (right if isinstance(right, str) else UNKNOWN)
+        return first + (second if isinstance(second, str) else UNKNOWN)
     return None

@@ -144,11 +144,13 @@ def test_a_run_that_ends_waits_for_its_program_no_longer_than_said(
     assert time.monotonic() - began < 60
 
 
-def test_a_program_that_fails_costs_a_note(tmp_path: Path) -> None:
-    message = Told(tmp_path, "exit 3")
+@pytest.mark.parametrize(("command", "end"), [("exit 3", "code 3"), ("kill -SEGV $$", "SIGSEGV")])
+def test_a_program_that_fails_costs_a_note(tmp_path: Path, command: str, end: str) -> None:
+    message = Told(tmp_path, command)
     message.tells("ended")
     message.hooks.finish()
-    assert message.notes == ["the program for events exited with code 3; see hooks.log"]
+    (note,) = message.notes
+    assert end in note and note.endswith("; see hooks.log")
 
 
 def test_addresses_are_on_no_command_line_and_a_silent_server_delays_no_other_message(

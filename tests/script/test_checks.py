@@ -227,6 +227,7 @@ def test_an_environment_that_is_not_first_on_the_path_or_is_our_own_changes_noth
         {"CONDA_PREFIX": str(tmp_path / "gone"), "PATH": f"{first}/bin"},
         {"VIRTUAL_ENV": sys.prefix, "PATH": f"{sys.prefix}/bin"},
         {"VIRTUAL_ENV": "", "PATH": ""},
+        {"PATH": "/bin"},
     ):
         assert checks.ranks_python(environ) == (sys.executable, "the one clusterrun runs in", "")
 

@@ -20,6 +20,7 @@ from clusterrun.model.paths import RunPaths
 from clusterrun.notify.event_message import ENDED, event_document, is_for_people
 from clusterrun.runtime.commands import CommandRunner
 from clusterrun.runtime.event_loop import EventLoop
+from clusterrun.runtime.exit_status import code_in_words
 from clusterrun.runtime.processes import NotStarted, Program
 from clusterrun.runtime.run_files import log_or_nothing
 from clusterrun.slurm_text.job_row import own_id
@@ -62,7 +63,7 @@ class EventHook:
     def _send_messages(self, order: Announce) -> None:
         seconds = LAST_MESSAGE_SECONDS if order.event == ENDED else MESSAGE_SECONDS
         # The addresses hold secrets: only the standard input carries them.
-        parcel = {"urls": self._orders.survival.notify, "seconds": seconds, "event": self._document(order)}
+        payload = {"urls": self._orders.survival.notify, "seconds": seconds, "event": self._document(order)}
         argv = (sys.executable, "-I", self._paths.agent, "notify")
         log = self._paths.attempt(order.state.epoch).notify_log
 
@@ -71,7 +72,7 @@ class EventHook:
                 self._note(f"a message about {order.event!r} was not delivered; see {os.path.basename(log)}")
 
         try:
-            self._start(argv, parcel, "/", log, seconds + _KILL_AFTER_SECONDS, ended)
+            self._start(argv, payload, "/", log, seconds + _KILL_AFTER_SECONDS, ended)
         except (NotStarted, OSError) as error:
             self._note(f"the program that sends messages could not be started: {error}")
 
@@ -120,8 +121,8 @@ class EventHook:
     def _ended(self, code: int, late: bool) -> None:
         if late:
             self._note(f"the program for events was killed: it ran for {LIMIT_SECONDS:g} s")
-        elif code > 0:
-            self._note(f"the program for events exited with code {code}; see hooks.log")
+        elif code:
+            self._note(f"the program for events {code_in_words(code)}; see hooks.log")
         self._runs = False
         self._next()
 

@@ -29,7 +29,7 @@ _KILL_AFTER = 3.0
 # The end of an agent may be reported before its output.
 _OUTPUT_SECONDS = 1.0
 _TASK_ENDED = re.compile(r"srun: error: \S+: tasks? [0-9,-]+: (?!Exited with exit code 0)(?:\D*(\d+)|.*)")
-# srun keeps the other tasks, maybe for long. If it gives all of them up, it ends itself.
+# srun keeps the other tasks, perhaps for long. If it gives up all of them, it ends.
 _NOT_LAUNCHED = re.compile(r"srun: error: (?:Node failure on |task \d+ launch failed)")
 # These lines are shown, but are never a reason. srun retries, and reports the final result later.
 _HARMLESS = re.compile(
@@ -153,13 +153,13 @@ class Launcher:
         self._ended(LauncherEnded(self._code, tuple(self._output), True, bool(self._older), self._starts))
 
     def _agent_ended(self, code: int) -> None:
-        def tell() -> None:
+        def report() -> None:
             self._ended(LauncherEnded(code, tuple(self._output), whole=False, launch=launch))
 
         launch = self._starts
         if not self._has_agent_ended:
             self._has_agent_ended = True
-            self._loop.after(_OUTPUT_SECONDS, tell)
+            self._loop.after(_OUTPUT_SECONDS, report)
 
     @property
     def alive(self) -> bool:

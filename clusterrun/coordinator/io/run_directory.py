@@ -73,7 +73,7 @@ class ReportFiles:
             self._note(f"{path} cannot be written: {error.strerror}")
 
     def progress(self, epoch: int) -> Progressed:
-        """Return the progress that rank 0 reported. A file that is no such report counts as none."""
+        """Return the progress that rank 0 reported. A malformed file counts as no report."""
         values = _values(self._paths.attempt(epoch).progress)
         counts = [values.get(name) for name in ("step", "checkpoint")]
         step, checkpoint = [n if type(n) is int and n >= 0 else -1 for n in counts]
@@ -143,7 +143,7 @@ def _small_file(path: str) -> str:
 
 
 class StateWriter:
-    """Writes ``state.json``. ``superseded`` is called if an attempt higher than ``epoch``, ours, exists."""
+    """Writes ``state.json``. It calls ``superseded`` if the run has an attempt above its own ``epoch``."""
 
     def __init__(self, loop: EventLoop, paths: RunPaths, note: Callable[[str], None]) -> None:
         self.epoch = -1

@@ -46,18 +46,21 @@ class SupervisorNews:
 
     def may_restart(self) -> None:
         """Allow another coordinator if this one is killed."""
-        os.write(self.report_fd, _MAY_RESTART)
+        self._report(_MAY_RESTART)
 
     def lives(self) -> None:
         """Give a sign of life. After the first one the supervisor expects another each ``LIFE_SECONDS``."""
-        try:
-            os.write(self.report_fd, _LIVES)
-        except (BlockingIOError, BrokenPipeError):  # the supervisor is suspended or has ended
-            pass
+        self._report(_LIVES)
 
     def is_done(self) -> None:
         """Report that the exit code of this process is that of the run."""
-        os.write(self.report_fd, _WELL)
+        self._report(_WELL)
+
+    def _report(self, message: bytes) -> None:
+        try:
+            os.write(self.report_fd, message)
+        except (BlockingIOError, BrokenPipeError):  # the supervisor is suspended or has ended
+            pass
 
 
 def under_supervisor(coordinate: Callable[[SupervisorNews], int]) -> int:

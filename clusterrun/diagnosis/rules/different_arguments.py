@@ -30,7 +30,7 @@ def rule(table: CallTable) -> list[Hypothesis]:
 
 
 def _splits(table: CallTable) -> list[Hypothesis]:
-    """Each pair of ranks must send what it expects. Either rank of a single pair may be wrong."""
+    """Each rank must send what its receiver expects. Either rank of a single pair may be wrong."""
     splits = {rank.rank: rank.call.counts for rank in table.ranks if rank.call.function == ALL_TO_ALL}
     splits = {rank: counts for rank, counts in splits.items() if len(counts) == 2 * table.size}
     pairs = [
@@ -89,9 +89,9 @@ def _roots(table: CallTable) -> list[Hypothesis]:
 
 
 def _are_wrong(sides: list[tuple[int, list[int]]], supporters: dict[int, set[int]], undecided: int) -> bool:
-    """Whether every root but the first is wrong.
+    """Return whether every root but the first is wrong.
 
-    A root that is in the call and names another root is none. Otherwise the first needs more supporters
+    A rank that names another root cannot be the root. Otherwise the first needs more supporters
     than the others could get from the ``undecided`` ranks.
     """
 
@@ -107,7 +107,7 @@ def _are_wrong(sides: list[tuple[int, list[int]]], supporters: dict[int, set[int
 
 
 def _supporters(table: CallTable, group: str, root: int, ranks: list[int]) -> set[int]:
-    """The ranks that name ``root``, with those in a later call of that line, or gone on from it."""
+    """Return the ranks in calls of this line that name ``root``, and later ranks whose variables do."""
     calls = {(table.of(rank).call.rooted, table.location(rank).line) for rank in ranks}
     supporters = set()
     for wait in table.waits:

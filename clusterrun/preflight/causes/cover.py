@@ -21,7 +21,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from clusterrun.model.frozen import Any
 from clusterrun.preflight.thresholds import Thresholds
 
-# One check in a hundred meets a bad link. So two bad links are no cheap excuse for the node between them.
+# One check in a hundred meets a bad link. Two bad links cost more than the one node between them.
 RARE_LINK = math.log(100)
 
 Cause = Any  # a hashable value that names the cause

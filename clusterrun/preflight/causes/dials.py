@@ -18,7 +18,7 @@ class DialledWay:
 
     ``tried``, ``good``, ``refused``: ports. ``large``: large packets arrive. ``rounds``: the number of dials.
     ``missed``: a port was silent at least once. ``slow``: a connection needed a second attempt.
-    ``why``: the reason of the last failure. ``dropped``: the dialling machine dropped its own packets.
+    ``why``: the reason of the last dial's failure. ``dropped``: the dialling machine dropped its own packets.
     """
 
     def __init__(self, a: int, b: int) -> None:

@@ -103,7 +103,7 @@ class GroupExplanation:
         return max(0.0, 1 / self.largest_pass[node] - 1 / size)
 
     def threshold(self, node: int) -> int:
-        """Return the smallest size in which a guilty node failed twice as the only suspect."""
+        """Return the smallest size up to which a guilty node failed twice as the only suspect."""
         others = self.guilty - {node}
         sizes = []
         for group, times in self.failed.items():
@@ -128,7 +128,7 @@ class GroupExplanation:
 
 
 class GroupSearch:
-    """Asks for rounds of disjoint groups. Begin it after all nodes failed together, though no pair does."""
+    """Asks for rounds of disjoint groups. Use it if all nodes failed together and no pair does."""
 
     def __init__(self, nodes: Sequence[int], limits: Thresholds) -> None:
         self._order, self._limits = tuple(nodes), limits
@@ -193,7 +193,7 @@ class GroupSearch:
         if any(
             explanation.is_no_chance(failed[group]) and not explanation.suspects(group) for group in failing
         ):
-            return []  # each member passed in a group of this size: several of them do it together
+            return []  # each member passed in a group of this size: they fail only together
         culprit = explanation.culprit(failing)
         if culprit is not None and not explanation.is_no_chance(failed[rest - {culprit}] + 1):
             return [rest - {culprit}]  # if the others pass together, it is guilty

@@ -57,7 +57,7 @@ def loss_nats(sent: int, resent: int, limit: float) -> float:
 
 @frozen
 class LossTrouble:
-    nodes: tuple[int, ...]  # the node, or both ends of a link: packets from the first get lost
+    nodes: tuple[int, ...]  # the node; both ends of a link, the sender first; () for a cut
     ways: tuple[LossyWay, ...]
     side: str = ""  # of a node: all, out or in
     both: bool = False  # of a link: both directions

@@ -46,7 +46,7 @@ def all_rounds(nodes: Sequence[int]) -> tuple[PairRound, ...]:
 
 @frozen
 class Evidence:
-    """A verdict about a node or link, and why it stands."""
+    """A verdict about a node or link, with its reasons."""
 
     nodes: Nodes  # (node,), or both ends of a link
     verdict: str  # broken, slow, undetermined, or flaky: a link that failed at times, which is no fault
@@ -84,7 +84,7 @@ class SearchResult:
 
 
 class Round:
-    """A round of disjoint tests as it grows; ``free``: the nodes without a partner in it."""
+    """A round of disjoint tests. ``free``: nodes without a partner yet. ``most``: limit of tests per pair."""
 
     def __init__(self, free: Iterable[int], tries: Counter[Link], tests: Counter[int], most: int) -> None:
         self.free, self.tries, self.tests, self.most = dict.fromkeys(free), tries, tests, most
@@ -99,7 +99,7 @@ class Round:
         return True
 
     def meet(self, node: int, partners: Collection[int]) -> bool:
-        """Give a node the free partner that it met least.
+        """Pair a node with the free partner that it met least.
 
         It waits for the next round if all partners that it never met are busy.
         """
@@ -139,12 +139,12 @@ class Search:
         self._ring, self._spares = list(nodes), list(spares)
         members = self._ring + self._spares
         if len(set(members)) < len(members):
-            raise ValueError("a node stands twice among those to be searched")
+            raise ValueError("a node is listed twice")
         self._all_pairs, self._limits, self._distance = all_pairs, limits, distance
         self._present = dict.fromkeys(members)
         self._planned = deque(all_rounds(members) if all_pairs else ring_rounds(self._ring))
         self._rounds, self._rounds_left, self._blind_rounds_left = 0, MOST_ROUNDS, MOST_TRIES
-        # The tests of the round, with whether another test asked for each.
+        # The tests of the running round: by link, whether the test is a retest.
         self._pending: dict[Link, bool] | None = None
         self._log: list[PairTest] = []
         # Views of the log that grow with it.
@@ -207,7 +207,7 @@ class Search:
         return tuple(self._pending)
 
     def _choose(self) -> dict[Link, bool]:
-        """Choose the tests of the next round, with whether another test asked for each."""
+        """Choose the tests of the next round: by link, whether the test is a retest."""
         works = self._explain()
         is_blind = not works.groups  # nothing passed yet: repeats of a pair tell little
         bad = {*works.faulty, *works.unsteady}
@@ -236,7 +236,7 @@ class Search:
         group_of, bad = works.group_of, {*works.faulty, *works.unsteady}
         # Which cause explains what failed?
         ask_rivals(works, tests)
-        # Does a node work that never gave an answer?
+        # Does a node work whose tests were all inconclusive?
         for node in self._ring if len(self._ring) > 1 else ():
             if node not in group_of and not works.answers.failed_with.get(node):
                 tests.meet(node, group_of or self._present)
@@ -264,7 +264,7 @@ class Search:
                 # Two tests of the ring, and two with leaders.
                 if node in part and self._works.tests[node] < 2 * WITNESSES:
                     tests.meet(node, leaders)
-        # Has an end of a bad link another bad link? It would fail the next check.
+        # Does an end of a bad link have another bad link? That one would fail the next check.
         bad_links = works.bad_links() if len(self._present) <= FEW_NODES else []
         ends = dict.fromkeys(node for bad_link in bad_links for node in bad_link)
         for node in (*ends, *tests.free) if ends else ():
@@ -329,7 +329,7 @@ def _partner(ends: Link, node: int) -> int:
 
 
 def _slow(rates: PairRates, nodes: Sequence[int]) -> Evidence:
-    """Describe a slow node or link. The rates of a link are those of its own level again."""
+    """Describe a slow node or link. The rates of a link are given without the factor of its level."""
     answers, factor = rates.answers, 1.0
     against: Nodes = ()
     if len(nodes) == 1:
@@ -346,7 +346,7 @@ def _slow(rates: PairRates, nodes: Sequence[int]) -> Evidence:
 
 
 def _attached(rates: PairRates, parts: Sequence[Nodes]) -> Iterator[Nodes]:
-    """Add to each part the nodes that are not surely fast, but not slow with it either."""
+    """Add to each part the nodes that are neither clearly fast nor slow with it."""
     part_of = {node: number for number, part in enumerate(parts) for node in part}
     by_rate = sorted(((max(of_link), ends) for ends, of_link in rates.of_link.items()), reverse=True)
     near = [ends for rate, ends in by_rate if rate >= rates.line.slow]

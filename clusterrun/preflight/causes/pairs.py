@@ -13,9 +13,9 @@ and a pass in spite of the cause costs the same: `PairExplanation.failure`.
 *suspect*: it never passed. The failures of suspects and those between groups are explained one after the
 other, since nothing that is proven depends on a suspect.
 
-**Decision.** A cause is blamed if chance lies `cover.sure` nats behind, and every other cause lies
-`Prices.rival` behind. The price of a node contains ``log(nodes)``. So no order of tests makes any
-healthy node guilty more often than ``false_blame``, provided that the noise is not underrated.
+**Decision.** A cause is blamed if it leads over chance by `cover.sure` nats, and over every other cause by
+`Prices.rival` nats. The price of a node contains ``log(nodes)``. So no order of tests makes any
+healthy node guilty more often than ``false_blame``, provided that the noise is not underestimated.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from clusterrun.preflight.causes.cover import Cover, Prices, sure
 from clusterrun.preflight.thresholds import WITNESSES, Thresholds
 
 Link = tuple[int, int]
-# The outcome (a `GroupTest`) of a test. ``is_retest``: another test asked for it.
+# A test of a link, with its outcome (a `GroupTest`). ``is_retest``: an earlier outcome asked for it.
 PairTest = namedtuple("PairTest", ["link", "outcome", "is_retest"])
 
 # An unsteady node fails four tests of five. A node that fails half of its tests is rather bad luck.
@@ -52,7 +52,7 @@ class Answers:
         self._expected_noise = noise
         self.good: Counter[Link] = Counter()  # passed tests by link
         self.poor: Counter[Link] = Counter()  # failed tests by link
-        # Failed tests that no other test asked for. They drew the borders of the groups.
+        # Failed tests of the plan, by link. They drew the borders of the groups; retests did not.
         self.planned: Counter[Link] = Counter()
         self.tests: Counter[int] = Counter()  # tests by node
         self.passes: Counter[int] = Counter()  # passed tests by node
@@ -60,7 +60,7 @@ class Answers:
         self._components = Components()
 
     def note(self, answers: Iterable[tuple[Link, bool, bool]]) -> None:
-        """Add answers: the link, whether it is good, and whether another test asked for it."""
+        """Add answers: the link, whether the answer is good, and whether the test is a retest."""
         joined = []
         for ends, is_good, is_retest in answers:
             self.tests.update(ends)
@@ -151,7 +151,7 @@ class PairExplanation:
         """Yield every cause that explains a failed test of this link."""
         is_inside = self.group_of[ends[0]] == self.group_of[ends[1]]
         if not is_inside or len(self.groups[self.group_of[ends[0]]]) > 2:
-            # Two nodes that only this link joins are no group if the link is bad.
+            # A group of two nodes exists only because their link passed, so that link is not bad.
             yield Cause("link", ends)
         for node in ends:
             yield Cause("unsteady", (node,))
@@ -226,7 +226,7 @@ class PairExplanation:
     def _rivals(self, node: int, doubted: set[int], pairs: int) -> Iterator[Rival]:
         """Yield the other explanations of a node that never passed, with its lead over each.
 
-        ``doubted``: all suspects. ``pairs``: how many pairs of them failed.
+        ``doubted``: all suspects. ``pairs``: how many pairs of suspects failed a test with each other.
 
         *It belongs to a known group.* Then each failure with a member of the group is chance or a bad link,
         whichever is cheaper. A cut explains its failures with other groups. A node belongs to a group with a
@@ -298,7 +298,7 @@ class PairExplanation:
         return [ends for ends in self.failed if not self.explained[ends] and ends not in good]
 
     def maybe_unsteady(self) -> list[int]:
-        """Return proven nodes that failed more than once, and that chance explains hardly better."""
+        """Return proven nodes that failed more than once, and whose unsteadiness costs less than chance."""
         nodes = []
         for cause, links in self.explains.items():
             is_open = cause.fault == "unsteady" and cause not in self.blamed

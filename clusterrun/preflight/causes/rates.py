@@ -13,7 +13,7 @@ Distance = Callable[[Link], int]
 
 
 def same_distance(link: Link) -> int:
-    """Return 0: nothing is known of the switches, so all links are of one level."""
+    """Return level 0 for every link, since the switches are unknown."""
     return 0
 
 
@@ -111,7 +111,7 @@ class PairRates:
         self.answers = Answers(limits.noise)
         answers = []
         for test, rate in zip(tests, rates):
-            # A rate between the two lines says nothing.
+            # A rate between the two lines is no answer.
             is_fast, is_slow = rate >= self.line.clear, rate < self.line.slow and not test.outcome.starved
             if is_fast or is_slow:
                 answers.append((test.link, is_fast, test.is_retest))

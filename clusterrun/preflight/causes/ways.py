@@ -96,7 +96,7 @@ class WayExplanation:
             self._add_node("out", node, out)
             if any(test.failed for test in into) and any(test.failed for test in out):
                 self._add_node("all", node, into + out)
-        # Ways stand before links: of two causes that save the same, the first one is chosen.
+        # Ways come before links: of two causes that save the same, the first one is chosen.
         for ends in self.failed:
             self.explains[WayCause("way", ends)] = [ends]
         for a, b in self.failed:

@@ -1,4 +1,4 @@
-"""Ask whether a node without an agent is dead, or only unreachable from the coordinator."""
+"""Find out whether a node without an agent is down, or only unreachable from the coordinator."""
 
 from __future__ import annotations
 

@@ -145,7 +145,7 @@ def of_dials(explanation: Explanation) -> None:
             symptom = "some TCP ports do not answer"
         else:
             symptom = "large packets get lost"
-        observed = f"{symptom} between them ({len(across)} ways tried), all is well inside"
+        observed = f"{symptom} between them ({len(across)} ways tried), all pass inside each part"
         explanation.network.append(partition_findings.of_parts(state, parts, observed))
     for trouble in troubles:
         if len(trouble.nodes) == 1:

@@ -19,7 +19,7 @@ LARGE_MEGABYTES = 1074.0
 SET_MEGABYTES = 256.0
 _SLOW = "compare pairs and halves: clusterrun check --all-pairs; then look at the switches between the halves"
 _SLOW_ALONE = (
-    "nvidia-smi topo -m and nvidia-smi nvlink --status on the node: do its GPUs meet over NVLink? "
+    "nvidia-smi topo -m and nvidia-smi nvlink --status on the node: does NVLink connect its GPUs? "
     "is NCCL_P2P_DISABLE, NCCL_ALGO or NCCL_NVLS_ENABLE set?"
 )
 _OF_TWO = "ml-engineering: {} with it; four fifths of the lower"

@@ -75,7 +75,7 @@ class Explanation:
         self._links += [(link, of_pairs) for link in links]
 
     def excuse(
-        self, nodes: Iterable[int], reason: str, remedy: str = "see what is said of the network"
+        self, nodes: Iterable[int], reason: str, remedy: str = "see the findings about the network"
     ) -> None:
         """Blame none of these nodes, which are gone: another node or the network may be at fault."""
         for node in nodes:

@@ -22,7 +22,7 @@ _ALONE = (PRODUCT, DEVICE, PEERS, BURN)
 # Additional seconds for a test that measures more than bandwidth in one size. A table has 5 collectives of up
 # to 11 sizes, about a second each.
 _LONG_SECONDS = 60.0
-# 4 MiB. More would delay other traffic, and the rate of less is its latency.
+# 4 MiB. A larger message delays other traffic. A smaller one measures latency, not bandwidth.
 USUAL_MEGABYTES = 4.2
 # A message that waited for processors for this share of its time has the rate of busy machines. Measured at a
 # load of 12: 0.05 to 0.35 on links of 20 Mbit/s, 0.8 to 1.0 on sound links.

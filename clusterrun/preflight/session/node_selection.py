@@ -12,7 +12,7 @@ class Choice:
     """The nodes that train, and the changes to the plan."""
 
     world: tuple[int | None, ...]  # in rank order; None is a place without a node
-    separated: tuple[int, ...]  # fit nodes that are excluded because of a bad link
+    separated: tuple[int, ...]  # excluded fit nodes: ends of bad links, and nodes in another part
     swaps: tuple[tuple[int, int], ...]  # (replaced node, its replacement)
 
     @property

@@ -127,13 +127,13 @@ def _of_node(state: SessionState, evidence: Evidence, tests: PairTests) -> Findi
         return Finding("bandwidth", evidence.grade, _slow(evidence), _SLOW_GPU if state.has_gpus else _SLOW)
     why, failed = tests.failure(evidence), f"{evidence.failed} of {evidence.tests} tests failed"
     if evidence.verdict == "undetermined":
-        message = f"{failed} ({why}); by whose fault is not known"
+        message = f"{failed} ({why}); which node is at fault is not known"
         return Finding("pair", Grade.UNDETERMINED, message, _THIRD)
     if evidence.wrong:
         message = f"wrong sums in {evidence.wrong} of {evidence.tests} tests: {why}"
         return Finding("sums", evidence.grade, message, _WRONG)
-    with_whom = state.names(dict.fromkeys(evidence.against))
-    message = f"{failed}, with {with_whom or 'all'}: {why}"
+    partners = state.names(dict.fromkeys(evidence.against)) or "all"
+    message = f"{failed}, with {partners}: {why}"
     return Finding("pair", evidence.grade, message, remedy_of(state, why))
 
 

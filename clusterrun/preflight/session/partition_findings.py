@@ -13,7 +13,7 @@ _SWITCHES = "look at what connects them: the uplink of a switch, a VLAN, an Infi
 _SIZES = "compare the MTU of nodes, switches and tunnels between them: ping -M do -s 1472"
 _KEPT = (
     "open the ephemeral ports between the nodes of a job (nft list ruleset, access lists of the switches); "
-    "see job.out and the file system that Python lies on"
+    "see job.out, and check the file system that holds Python"
 )
 _UPLINKS = "look at the uplinks of the switches between them: ibstat, ethtool, ip -s link"
 

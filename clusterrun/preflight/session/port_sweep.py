@@ -119,7 +119,7 @@ def _hold(
 def _suspects(state: SessionState) -> list[int]:
     """Return the ends of ways that limit connections or have silent ports, and of failed pair tests.
 
-    The most doubted ones come first.
+    Nodes in more of these ways and tests come first.
     """
     ways = [list(ends) for ends, way in state.dials.ways.items() if way.missed and not way.is_dead]
     ways += [list(test.nodes) for test in state.failed_tests() if len(test.nodes) == 2]

@@ -129,7 +129,7 @@ def _of_absent(
     message += f", but not {state.names(unanswered)}" if answered and unanswered else ""
     if host_is_suspect:
         explanation.excused.add(node.node)
-        message += f"; over {state.nodes[HOST].name}, which may be to blame, it should have joined"
+        message += f"; it should have joined at {state.nodes[HOST].name}, which may be at fault"
         remedy = f"let another node be the first; or {look_at(node.absent, lives=bool(answered))}"
         explanation.explain_gone(node.node, Grade.UNDETERMINED, message, remedy)
         return []
@@ -174,8 +174,9 @@ def answers(state: SessionState, node: NodeState) -> tuple[list[int], list[int]]
 
 def is_kept_away(state: SessionState, node: NodeState) -> bool:
     """Return whether the machine answers several nodes and the launcher gave no reason."""
-    unsaid = node.absent.endswith(" s") or node.absent in (contract.AGENT_LOST, contract.NOT_BACK)
-    return len(answers(state, node)[0]) >= WITNESSES and unsaid
+    reasons = (contract.NOT_JOINED, contract.AGENT_LOST, contract.NOT_BACK)
+    has_message = node.absent.endswith(")") or not node.absent.startswith(reasons)
+    return len(answers(state, node)[0]) >= WITNESSES and not has_message
 
 
 def _is_silent(state: SessionState, node: NodeState) -> bool:
@@ -220,7 +221,7 @@ def of_silent(explanation: Explanation) -> None:
         explanation.presence[HOST] = (Finding("agent", Grade.FAIL, message, _CUT_OFF),)
         explanation.cut_off.add(HOST)
     if is_cut_off or explanation.host_fails:
-        reason = f"over {host.name}, which is unfit, it should have been heard"
+        reason = f"its connection ends at {host.name}, which is unfit"
         explanation.excuse(lost, reason, "let another node be the first")
         return
     together = lost_together(state, {node: at for node, at in lost.items() if node not in troubles})

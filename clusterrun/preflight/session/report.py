@@ -123,7 +123,7 @@ def _of_missing_tests(explanation: Explanation) -> None:
             explanation.network.append(Finding("set", Grade.UNDETERMINED, message))
 
 
-# The order is the precedence: a cause is asked for before its consequences. Is the node there, does it
+# The order is the precedence: causes come before their consequences. Is the node present, does it
 # connect, is it sound by itself, does it work with one other, is it fast, does it work in larger groups, and
 # was there enough time to know?
 QUESTIONS = (
@@ -197,7 +197,7 @@ def _report(explanation: Explanation, together: tuple[Finding, ...], fit: bool) 
     interface = common_interface(members)
     sockets = socket_interfaces.chosen(state) or (interface,)
     environment = {"GLOO_SOCKET_IFNAME": interface, socket_interfaces.VARIABLE: exactly(",".join(sockets))}
-    users = dict(orders.environment) if interface else environment
+    omitted = dict(orders.environment) if interface else environment
     reports, excluded = [], []
     for number, node in state.nodes.items():
         is_unfit = explanation.is_unfit(number)
@@ -247,5 +247,5 @@ def _report(explanation: Explanation, together: tuple[Finding, ...], fit: bool) 
         quantities=state.quantities.report([node.name for node in state.nodes.values()]),
         table=state.quantities.table(),
         notices=tuple(state.notices),
-        environment=tuple(item for item in environment.items() if item[0] not in users),
+        environment=tuple(item for item in environment.items() if item[0] not in omitted),
     )
