@@ -95,7 +95,7 @@ class Round:
         if a == b or a not in self.free or b not in self.free or self.tries[a, b] >= self.most:
             return False
         del self.free[a], self.free[b]
-        self.links.append(link(a, b))
+        self.links.append((a, b) if a < b else (b, a))
         return True
 
     def meet(self, node: int, partners: Collection[int]) -> bool:
@@ -172,8 +172,9 @@ class Search:
             if outcome is None or outcome.passed is None:
                 self._unanswered.update(ends)
             else:
-                self._log.append(PairTest(ends, outcome, is_retest))
-                answers.append((ends, outcome.is_good, is_retest))
+                is_good = outcome.is_good
+                self._log.append(PairTest(ends, outcome, is_good, is_retest))
+                answers.append((ends, is_good, is_retest))
         self._works.note(answers)
 
     def drop(self, node: int) -> None:
@@ -304,7 +305,7 @@ class Search:
         )
 
     def _of_node(self, node: int, verdict: str, grade: Grade) -> Evidence:
-        failed = [test for test in self._log if node in test.link and not test.outcome.is_good]
+        failed = [test for test in self._log if node in test.link and not test.is_good]
         if verdict == "broken":  # failures with bad partners do not count
             failed = [test for test in failed if self._works.passes[_partner(test.link, node)]]
         partners = dict.fromkeys(_partner(test.link, node) for test in failed)

@@ -32,7 +32,7 @@ from clusterrun.preflight.thresholds import WITNESSES, Thresholds
 
 Link = tuple[int, int]
 # A test of a link, with its outcome (a `GroupTest`). ``is_retest``: an earlier outcome asked for it.
-PairTest = namedtuple("PairTest", ["link", "outcome", "is_retest"])
+PairTest = namedtuple("PairTest", ["link", "outcome", "is_good", "is_retest"])
 
 # An unsteady node fails four tests of five. A node that fails half of its tests is rather bad luck.
 UNSTEADY_RATE = 0.8

@@ -76,7 +76,7 @@ class PairRates:
         tests = [
             test
             for test in log
-            if test.outcome.is_good and test.outcome.rate is not None and math.isfinite(test.outcome.rate)
+            if test.is_good and test.outcome.rate is not None and math.isfinite(test.outcome.rate)
         ]
         self.limits, self._distance = limits, distance
         best: dict[Link, float] = {}

@@ -62,7 +62,7 @@ class GroupTests:
     ) -> Generator[tuple[type, ...], None, list[GroupTest]]:
         """Test disjoint groups in parallel, wait for all of them, and return the outcomes in their order."""
         state = self.state
-        state.label = label
+        state.label, ranks = label, state.ranks
         self._hasty = self._longest == LONGEST_SECONDS
         for nodes in groups:
             if kind == PAIR:
@@ -82,7 +82,7 @@ class GroupTests:
                 kind=SET if kind == HALF else kind,
                 members=tuple(GroupMember(n, state.nodes[n].name, state.nodes[n].address) for n in nodes),
                 place=0,
-                ranks=state.ranks,
+                ranks=ranks,
                 port=lead.ports.pop(0) if lead.ports and kind not in _ALONE else 0,
                 interface="",
                 limit=self.limit(kind, len(nodes)),
