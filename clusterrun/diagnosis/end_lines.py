@@ -147,18 +147,18 @@ class EndLines:
         if match := _NODE_FAILURE.search(text):
             return EndLine(EndKind.NODE, f"node {match[1]} failed", line, node=match[1])
         if match := _NO_LAUNCH.match(line):
-            words = f"node {match[1]} could not start its tasks: {match[2]}"
-            return EndLine(EndKind.NODE, words, line, node=match[1])
+            message = f"node {match[1]} could not start its tasks: {match[2]}"
+            return EndLine(EndKind.NODE, message, line, node=match[1])
         if match := _NO_STEP.match(line):
             return EndLine(EndKind.START, f"srun could not start the ranks: {match[1]}", line)
         if match := _EXECVE.search(text):
             return EndLine(EndKind.START, f"the command could not be started: {match[1]}", line)
         if match := _CONTAINER.search(text):
             self._container.append(match[1])
-            inner = [words.strip() for words in self._container if words.startswith("  ")]
-            words = (inner or self._container)[-1 if inner else 0]
+            inner = [message.strip() for message in self._container if message.startswith("  ")]
+            message = (inner or self._container)[-1 if inner else 0]
             self.ends = [end for end in self.ends if "container" not in end.words]
-            return EndLine(EndKind.START, f"the container could not be started: {words}", line)
+            return EndLine(EndKind.START, f"the container could not be started: {message}", line)
         if match := _IMAGE.match(line):
             return EndLine(EndKind.START, f"the container could not be started: {match[1]}", line)
         if match := _SHELL.match(line):
@@ -167,9 +167,9 @@ class EndLines:
             return EndLine(EndKind.SIGNAL, f"a program of the batch script ended: {match[1]}", line)
         if match := _DEEPSPEED.search(text):
             code = int(match[1])
-            words = f"exited with code {code}" if code >= 0 else f"was killed by signal {-code}"
+            message = f"exited with code {code}" if code >= 0 else f"was killed by signal {-code}"
             kind = EndKind.EXIT if code >= 0 else EndKind.SIGNAL
-            return EndLine(kind, f"a rank of deepspeed {words}", line)
+            return EndLine(kind, f"a rank of deepspeed {message}", line)
         if match := _MPI_SIGNAL.search(text):
             return EndLine(EndKind.SIGNAL, f"was ended by {match[3]}", line, (int(match[1]),), match[2])
         if match := _MPI_ABORT.search(text):
@@ -178,9 +178,9 @@ class EndLines:
             self._mpi_rank, self._mpi_node = int(match[1]), match[2]
         elif (match := _HYDRA_END.match(line)) and self._mpi_rank >= 0:
             first, self._mpi_rank = self._mpi_rank, -1
-            words = f"was ended by signal {match[1]}" if match[1] else f"exited with code {match[2]}"
+            message = f"was ended by signal {match[1]}" if match[1] else f"exited with code {match[2]}"
             kind = EndKind.SIGNAL if match[1] else EndKind.EXIT
-            return EndLine(kind, words, line, (first,), self._mpi_node)
+            return EndLine(kind, message, line, (first,), self._mpi_node)
         if match := _MPI_NAME.match(text):
             self._mpi_rank = int(match[1])
         elif (match := _MPI_CODE.match(text)) and self._mpi_rank >= 0:

@@ -144,7 +144,7 @@ class LogError:
 
 @frozen
 class _Place:
-    """Where an error stands: its place among all lines, and the rank and node in front of its line."""
+    """The place of an error among all lines, and the rank and node in the prefix of its line."""
 
     order: int
     rank: int
@@ -185,7 +185,7 @@ class JobLog:
     def __init__(self) -> None:
         self._splitter = LineSplitter()
         self._ends = EndLines()
-        # By file and by what stands in front of their lines.
+        # The processes that wrote the lines, by file and prefix of the line.
         self._processes: dict[tuple[int, str], _Process] = {}
         self._order = 0
         self._file = 0
@@ -204,11 +204,11 @@ class JobLog:
         # The newest line that may be an exception without a traceback.
         self._exception_line: LogError | None = None
         self.last_lines: list[str] = []
-        # What the script could not load before its ranks began.
+        # Modules that the script could not load before its ranks began.
         self._not_loaded: list[str] = []
         # The last lines before the newest one about an end.
         self._recent: deque[str] = deque(maxlen=LINES_BEFORE_END)
-        # What one of them complains about, at the first end of a rank.
+        # The complaint in one of these lines, at the first end of a rank.
         self._complaint = ""
 
     def begin_file(self, rank: int = -1) -> None:
@@ -257,23 +257,23 @@ class JobLog:
 
     def _hear_head(self, text: str) -> None:
         """Recognize another attempt of the job: the log begins again after Slurm ended the job."""
-        words = _NO_LETTERS.sub(" ", text)
-        if len(words) < HEAD_LETTERS or _STEP.search(text):
+        letters = _NO_LETTERS.sub(" ", text)
+        if len(letters) < HEAD_LETTERS or _STEP.search(text):
             return
-        if words in self._head:
+        if letters in self._head:
             is_ended = self._ends.whole_job_ended > self._file_begins
-            if is_ended and self._head[words]:
+            if is_ended and self._head[letters]:
                 self._attempts += 1
-                self._head = {words: True}
+                self._head = {letters: True}
                 self._ends.forget(self._file_begins)
                 self._processes = {
                     key: process for key, process in self._processes.items() if key[0] != self._file
                 }
                 self._first_rank, self._exception_line = -1, None
             elif not is_ended:
-                self._head[words] = False
+                self._head[letters] = False
         elif len(self._head) < HEAD_LINES:
-            self._head[words] = True
+            self._head[letters] = True
 
     def _hear_report(self, text: str) -> bool:
         """Read torchrun's report. Return whether the line belongs to the traceback in it."""
@@ -493,11 +493,13 @@ class JobLog:
             culprits = tuple(Culprit(rank, node, placed.words) for rank in ranks[:MOST_CULPRITS])
             if not culprits and node:
                 culprits = (Culprit(-1, node, placed.words),)
-        words = placed.words
-        sentence = words
+        message = placed.words
+        sentence = message
         if ranks and not is_whole_job:
             sentence = (
-                f"{ranks_in_words(ranks)} on {node}: {words}" if node else f"{ranks_in_words(ranks)} {words}"
+                f"{ranks_in_words(ranks)} on {node}: {message}"
+                if node
+                else f"{ranks_in_words(ranks)} {message}"
             )
         evidence = [other.line for other in ends[:4]]
         if self._complaint and end.kind in (EndKind.EXIT, EndKind.SIGNAL):
@@ -509,7 +511,7 @@ class JobLog:
         ]
         evidence += [f"last line: {line}" for line in self.last_lines[-2:] if line not in evidence]
         remedy = _REMEDIES[end.kind]
-        if "signal 9" in words or "Killed" in words:
+        if "signal 9" in message or "Killed" in message:
             remedy = f"often memory ran out: dmesg on the node shows OOM kills; then {_MEMORY_REMEDY}"
         return Diagnosis(
             _VERDICTS.get(end.kind, Verdict.CRASHED), sentence, culprits, (), tuple(evidence), remedy

@@ -33,7 +33,7 @@ RAS_IS_NOT_ASKED = (
     "a communicator (NVIDIA/nccl#2346). At your own risk: ncclras --verbose, on a node of the job"
 )
 _NO_STACK = "no stack"
-# How many tasks of a step a node has, and so many nodes after it.
+# A number of tasks on a node, and the number of consecutive nodes with as many: ``2(x4)``.
 _TASKS = re.compile(r"(\d+)(?:\(x(\d+)\))?")
 
 

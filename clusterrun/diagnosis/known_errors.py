@@ -46,7 +46,7 @@ CONSEQUENCES = (
     ),
     (r"successfully reached monitoredBarrier, but", "another rank did not reach it: rank 0 says which"),
 )
-# Of a limit that the shell sets (``ulimit``).
+# Remedy for a limit that the shell sets (``ulimit``).
 LIMIT_REMEDY = (
     "Slurm copies the limits of the shell that submits: raise it there, or add --sbatch propagate=NONE"
 )

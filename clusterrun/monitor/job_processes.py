@@ -142,9 +142,9 @@ def of_job(job_id: str, own_step: str, node: str) -> list[JobProcess]:
         if step and step == own_step:
             return
         arguments = proc.content(f"/proc/{pid}/cmdline") if environment else b""
-        words = tuple(os.fsdecode(word) for word in arguments.split(b"\0")[:-1])
+        argv = tuple(os.fsdecode(word) for word in arguments.split(b"\0")[:-1])
         program = _program(pid) or process.name
-        processes.append(JobProcess(process, environment, words, program, step, bool(environment)))
+        processes.append(JobProcess(process, environment, argv, program, step, bool(environment)))
 
     pids = proc.pids()
     environs = read_each(pids, lambda pid: proc.content(f"/proc/{pid}/environ"))

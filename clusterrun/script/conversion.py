@@ -189,11 +189,11 @@ def _with_own_gpus(script: _Script) -> _Script:
     line = next(part.line for part in reading.parts if part.outcome is PartOutcome.COMMAND)
     part = Part(line, visible[0], PartOutcome.NEEDLESS, "each run has GPUs of its own")
     setup = tuple(text for text in reading.setup if not _VISIBLE.search(text))
-    kept = tuple(pair for pair in launch.environment if pair[0] != "CUDA_VISIBLE_DEVICES")
+    others = tuple(pair for pair in launch.environment if pair[0] != "CUDA_VISIBLE_DEVICES")
     return replace(
         script,
         reading=replace(reading, setup=setup, parts=(*reading.parts, part)),
-        launch=replace(launch, environment=kept),
+        launch=replace(launch, environment=others),
         translated=replace(translated, options=tuple(options), gpus_per_node=gpus),
     )
 

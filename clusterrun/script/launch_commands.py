@@ -181,11 +181,11 @@ def without_prefix(command: tuple[str, ...]) -> tuple[str, ...]:
 
 def started_program(command: tuple[str, ...]) -> str:
     """Return the program behind ``env``, ``timeout`` and the like; '' if it is unknown."""
-    words = without_prefix(command)
-    if words and os.path.basename(words[0]) in _LIMITERS:
-        names = (word for word in words[1:] if "/" in word or word in SHELLS or PYTHON.fullmatch(word))
+    arguments = without_prefix(command)
+    if arguments and os.path.basename(arguments[0]) in _LIMITERS:
+        names = (word for word in arguments[1:] if "/" in word or word in SHELLS or PYTHON.fullmatch(word))
         return next(names, "")
-    return words[0] if words else ""
+    return arguments[0] if arguments else ""
 
 
 def _launcher_behind(arguments: tuple[str, ...], start: int) -> int | None:
@@ -412,13 +412,13 @@ def shell_launches(text: str) -> Iterator[tuple[int, LaunchCommand]]:
             joined = joined[:-1] + " "
             continue
         for command in _commands(joined):
-            words = list(_with_values(command, values))
-            assignments = words[1:] if words[:1] in (["export"], ["readonly"], ["local"]) else words
+            expanded = list(_with_values(command, values))
+            assignments = expanded[1:] if expanded[:1] in (["export"], ["readonly"], ["local"]) else expanded
             if assignments and all(map(_ASSIGNMENT.match, assignments)):
                 for name, _, value in (word.partition("=") for word in assignments):
                     before = values.get(name[:-1], "") if name.endswith("+") else ""
                     values[name.rstrip("+")] = before + value
-            elif launch := launch_in(words):
+            elif launch := launch_in(expanded):
                 yield first, launch
                 break
         joined = ""

@@ -21,11 +21,11 @@ def make_recipe(command: Sequence[str], cwd: str) -> tuple[str, str]:
     if not command or os.path.basename(command[0]) not in ("make", "gmake"):
         return "", ""
     names, folder, targets, overrides = list(MAKEFILES), "", [], {}
-    words = iter(command[1:])
-    for word in words:
+    arguments = iter(command[1:])
+    for word in arguments:
         option, value = word[:2], word[2:]
         if option in ("-f", "-C"):
-            value = value or next(words, "")
+            value = value or next(arguments, "")
             names, folder = ([value], folder) if option == "-f" else (names, value)
         elif "=" in word:
             overrides[word.partition("=")[0]] = word.partition("=")[2]

@@ -70,7 +70,7 @@ class GroupExplanation:
         return sorted(suspects, key=lambda node: (self.largest_pass[node], node))
 
     def is_no_chance(self, failures: int) -> bool:
-        """Return whether so many failures exceed chance by what blame requires, for any of the nodes."""
+        """Return whether chance is too unlikely a cause of ``failures`` for any of the nodes."""
         return self.nats_of_failure * failures >= self.sure + math.log(max(SMALLEST_GROUP, len(self.nodes)))
 
     def culprit(self, groups: Sequence[Group]) -> int | None:

@@ -163,7 +163,7 @@ class PairExplanation:
     def _saving(self, cause: Cause, explained: Counter[Link]) -> float:
         """Return the nats that a cause saves if the links in ``explained`` have another cause.
 
-        That is the likelihood of its failures and passes with the cause, over that without, less its price.
+        It is the log likelihood ratio of its failures and passes, less its price.
         """
         links = [ends for ends in self.explains[cause] if not explained[ends]]
         failures = sum(self.failed[ends] for ends in links)
