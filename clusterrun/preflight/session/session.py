@@ -153,6 +153,8 @@ class Session:
             _take(self._state, self._group_tests, request, tasks.answer(request.task, body))
         except BadDocument as error:
             self._gone(node, "examiner", f"answered {request.task.TITLE} with nonsense: {error}")
+        except Exception as error:  # noqa: BLE001 (a fault of ours must not keep a run from training)
+            self._state.observe(CheckFault(error))
         return self._proceed()
 
     def overloaded(self, now: float, node: int | None, seconds: float) -> None:
@@ -234,19 +236,18 @@ class Session:
         state = self._state
         state.explanation = None
         while self.outcome is None:
-            if state.now >= state.end_at:
-                self._course.close()
-                self._cut()
-            elif state.requests.waits_for(self._awaited):
-                break
-            else:
-                try:
-                    self._awaited = next(self._course)
-                except StopIteration:
+            try:
+                if state.now >= state.end_at:
+                    self._course.close()
+                    self._cut()
+                elif state.requests.waits_for(self._awaited):
+                    break
+                elif (awaited := next(self._course, None)) is None:
                     self._conclude()
-                except Exception as error:  # noqa: BLE001 (a fault of ours must not keep a run from training)
-                    state.observe(CheckFault(error))
-                    self._conclude()
+                else:
+                    self._awaited = awaited
+            except Exception as error:  # noqa: BLE001 (a fault of ours must not keep a run from training)
+                self._end_after(error)
         asks, state.asks = state.asks, []
         return asks
 
@@ -271,6 +272,15 @@ class Session:
             state.observe(Unanswered(node, title + OVERLOADED * (node in overloaded)))
         state.end_phase(CONTROL)
         self._conclude()
+
+    def _end_after(self, error: Exception) -> None:
+        """End the check after a fault of ours: report all results, or only lost nodes if that fails too."""
+        self._state.observe(CheckFault(error))
+        try:
+            self._conclude()
+        except Exception:  # noqa: BLE001
+            self._state.drop_results()
+            self._conclude()
 
     def _conclude(self) -> None:
         self._state.asks.clear()

@@ -13,7 +13,7 @@ from clusterrun.preflight.causes.dials import DialledWay, Dials
 from clusterrun.preflight.causes.groups import GroupSearch
 from clusterrun.preflight.causes.pair_search import Search
 from clusterrun.preflight.checks import names
-from clusterrun.preflight.observations import GroupTest, Log, NodeDials, NodeGone, PhaseEnd
+from clusterrun.preflight.observations import CheckFault, GroupTest, Log, NodeDials, NodeGone, PhaseEnd
 from clusterrun.preflight.session.quantities import Quantities
 from clusterrun.preflight.session.requests import AskWorker, Requests
 from clusterrun.preflight.thresholds import limits_of
@@ -212,6 +212,17 @@ class SessionState:
             grade = Grade.UNDETERMINED if node.is_excused else Grade.FAIL
             finding = Finding(check, grade, node.gone, remedy)
             self.observe(NodeGone(node.node, (finding,), self.now, is_lost))
+
+    def drop_results(self) -> None:
+        """Drop all results but lost nodes and faults of the check itself."""
+        kept_log = Log()
+        kept_log.append([*self.log.of(NodeGone), *self.log.of(CheckFault)])
+        self.log, self.quantities = kept_log, Quantities()
+        self._dials, self._knocks, self._dials_read = Dials(), Dials(), 0
+        self.pair_searches.clear()
+        self.group_searches.clear()
+        for node in self.nodes.values():
+            node.local = node.product = node.burn = node.torch_worker = node.first_torch_worker = None
 
     def end_phase(self, phase: str) -> None:
         self.observe(PhaseEnd(phase, tuple(node.node for node in self.present())))

@@ -14,7 +14,7 @@ from clusterrun.model.orders import Level
 from clusterrun.model.preflight_report import Finding, Grade, LinkReport
 from clusterrun.preflight.causes.ports import COMB, needed_connections
 from clusterrun.preflight.observations import EarlierLink, NodeGone, PortSweep, Unanswered
-from clusterrun.preflight.session import network_phase, report
+from clusterrun.preflight.session import network_phase, report, session
 from clusterrun.preflight.session.report import explain
 from clusterrun.preflight.session.session import Session, SessionNode
 from tests.preflight.simulated import PORTS, START, Cluster, Faults, bad_links, blamed, examined, name, orders
@@ -687,6 +687,34 @@ def test_a_fault_of_the_check_itself_keeps_no_run_from_training(monkeypatch):
     outcome = examined(orders(3))
     assert (outcome.fit, outcome.world, outcome.report.verdict) == (True, (0, 1, 2), Grade.UNDETERMINED)
     assert outcome.report.set_message.startswith("the check itself failed: KeyError")
+
+
+def test_results_that_cannot_be_reported_keep_no_run_from_training(monkeypatch):
+    def broken(members):
+        if any(member.local for member in members):
+            raise ValueError("a reading that this version does not expect")
+        return "", 0, 0
+
+    monkeypatch.setattr(report, "faster_interface", broken)
+    outcome = examined(orders(3, 1), Faults(lost_in={1: "pair"}))
+    assert (outcome.fit, blamed(outcome), outcome.report.verdict) == (True, {1}, Grade.UNDETERMINED)
+    assert "the check itself failed: ValueError" in outcome.report.set_message
+
+
+@pytest.mark.parametrize("function", ["_take", "conclude"])
+def test_a_fault_in_one_call_keeps_no_run_from_training(monkeypatch, function):
+    original, calls = getattr(session, function), []
+
+    def broken(*arguments):
+        calls.append(function)
+        if len(calls) == 1:
+            raise KeyError("a bug")
+        return original(*arguments)
+
+    monkeypatch.setattr(session, function, broken)
+    outcome = examined(orders(3))
+    assert (outcome.fit, outcome.world, outcome.report.verdict) == (True, (0, 1, 2), Grade.UNDETERMINED)
+    assert "the check itself failed: KeyError" in outcome.report.set_message
 
 
 def test_progress_tells_what_is_open_and_what_is_left():
