@@ -17,7 +17,8 @@ from clusterrun.runtime.kill_tree import below, send
 from clusterrun.runtime.processes import NotStarted, ProcessEnd, Program, start_all
 from clusterrun.slurm_text.controller_away import NO_ANSWER
 
-_OUTPUT_BYTES = 64 * 1024
+# squeue prints a line of up to some 100 bytes for each job of the user.
+_OUTPUT_BYTES = 16 * 1024 * 1024
 _MOST_SHOWN = 500
 
 
@@ -53,21 +54,19 @@ class CommandRunner:
         more: tuple[tuple[str, str], ...] = (),
     ) -> None:
         """Start a program. Call ``on_end`` once, when it has ended or was killed after ``seconds``."""
-        output, output_writer = os.pipe2(os.O_CLOEXEC)
+        # A pipe that nobody reads would stop the program after 64 KiB.
+        output = os.memfd_create("output")
         null = os.open(os.devnull, os.O_RDONLY | os.O_CLOEXEC)
         own = (*self._environment.items(), *more)
         try:
             # A program may ask why the job ends. It must survive the signal that ends the job.
-            program = Program(
-                argv, own, "/", null, output_writer, output_writer, signal.SIGKILL, ignores_term=True
-            )
+            program = Program(argv, own, "/", null, output, output, signal.SIGKILL, ignores_term=True)
             self.start(program, seconds, lambda code, late: on_end(_done(code, late, _all_of(output))))
         except NotStarted as error:
             os.close(output)
             on_end(CommandDone(127, (), error.seen))
         finally:
             os.close(null)
-            os.close(output_writer)
 
     def start(self, program: Program, seconds: float, ended: Callable[[int, bool], None]) -> None:
         """Start ``program`` as it is. Call ``ended`` with its exit code, and whether it exceeded its time.
@@ -125,10 +124,7 @@ def _done(code: int, late: bool, lines: tuple[str, ...]) -> CommandDone:
 
 
 def _all_of(descriptor: int) -> tuple[str, ...]:
-    os.set_blocking(descriptor, False)
     try:
-        return tuple(os.read(descriptor, _OUTPUT_BYTES).decode("utf-8", "backslashreplace").split("\n"))
-    except BlockingIOError:
-        return ()
+        return tuple(os.pread(descriptor, _OUTPUT_BYTES, 0).decode("utf-8", "backslashreplace").split("\n"))
     finally:
         os.close(descriptor)

@@ -99,6 +99,11 @@ def test_a_job_of_this_run_that_waits_already_is_the_one(site: Any) -> None:
     assert entry.calls() == [LOOK]
 
 
+def test_thousands_of_waiting_jobs_of_the_user_are_read(site: Any) -> None:
+    entry = site(squeue="seq -f '%g|(null)|mine' 20000; echo '9|afterany:7(unfulfilled)|clusterrun:r:x'")
+    assert entry.answer(QueueNext(())) == NextQueued("9")
+
+
 def test_a_job_whose_number_was_lost_on_the_way_is_found_and_not_queued_twice(site: Any) -> None:
     marks = "[ -e $(dirname $0)/taken ] && echo '9|afterany:7(unfulfilled)|clusterrun:r:x'; true"
     entry = site(squeue=marks, sbatch="touch $(dirname $0)/taken; echo 'Socket timed out' >&2; exit 1")
