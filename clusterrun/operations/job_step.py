@@ -31,6 +31,8 @@ T = TypeVar("T")
 MARK = "clusterrun-look "
 # Seconds for Slurm to grant the step. It shares the job's resources, so it waits for no other step.
 IMMEDIATE_SECONDS = 10
+# Nodes in the commands for ssh.
+MOST_LISTED = 8
 _NO_OVERLAP = ("unrecognized option", "invalid option", "unknown option")
 _NO_PLACE = (
     "requested nodes are busy",
@@ -236,6 +238,8 @@ def _has_ended(context: Context, job: ForeignJob) -> bool:
 
 def by_ssh(nodes: Sequence[str]) -> str:
     """Return the commands that show the same over ssh, for sites that permit it."""
-    listed = " ".join(map(shlex.quote, nodes[:8])) + (" …" if len(nodes) > 8 else "")
+    listed = " ".join(map(shlex.quote, nodes[:MOST_LISTED]))
+    limit = f" (for the first {MOST_LISTED} of {len(nodes)} nodes)" if len(nodes) > MOST_LISTED else ""
     look = "for p in $(pgrep -u $USER python); do py-spy dump --pid $p; done"
-    return f"over ssh, where the site permits it:\n  for n in {listed}; do echo == $n; ssh $n '{look}'; done"
+    loop = f"for n in {listed}; do echo == $n; ssh $n '{look}'; done"
+    return f"over ssh, where the site permits it{limit}:\n  {loop}"

@@ -10,6 +10,7 @@ import pytest
 
 from clusterrun.coordinator.actions import SaveBeside, SaveReport, WriteNotice
 from clusterrun.coordinator.events import Progressed
+from clusterrun.coordinator.io import run_directory
 from clusterrun.coordinator.io.run_directory import ReportFiles
 from clusterrun.model.document import decode
 from clusterrun.model.frozen import replace
@@ -87,6 +88,22 @@ def test_every_question_is_heard_once_and_no_link_or_pipe_is_opened(paths: RunPa
     assert list(files.asks()) == [("first", "why?")]
     (Path(paths.asks) / "second").write_bytes(b"\xff" * 100_000)
     assert [(name, len(text)) for name, text in files.asks()] == [("second", 65536)]
+
+
+def test_questions_that_their_clients_removed_leave_room_for_others(
+    paths: RunPaths, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(run_directory, "_MOST_QUESTIONS", 2)
+    files, _ = filing(paths)
+    os.mkdir(paths.asks)
+    for number in range(5):
+        question = Path(paths.asks, f"q{number}")
+        question.write_text("why?")
+        assert list(files.asks()) == [(question.name, "why?")]
+        question.unlink()
+    for number in range(3):
+        Path(paths.asks, f"r{number}").write_text("why?")
+    assert [name for name, _ in files.asks()] == ["r0", "r1"]
 
 
 def test_the_successor_is_written_down(paths: RunPaths) -> None:

@@ -24,6 +24,7 @@ from clusterrun.operations.job_step import (
     JobEnded,
     NotPlaced,
     StepAnswer,
+    by_ssh,
     check_live,
     looks_in,
     refusal,
@@ -132,6 +133,11 @@ def test_the_reason_why_no_step_was_placed_is_told_with_the_way_by_ssh(
     assert (type(error), message in error.seen) == (kind, True), error.seen
     if kind is NotPlaced:
         assert "for n in n1 n2; do" in error.remedy and "ssh $n" in error.remedy
+
+
+def test_the_commands_for_ssh_name_some_nodes_of_many() -> None:
+    commands = by_ssh([f"n{number}" for number in range(20)])
+    assert "for n in n0 n1 n2 n3 n4 n5 n6 n7; do" in commands and "the first 8 of 20 nodes" in commands
 
 
 @pytest.mark.parametrize("word", ["COMPLETED", "COMPLETING", "CANCELLED by 0"])

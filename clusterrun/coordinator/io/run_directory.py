@@ -9,6 +9,7 @@ import json
 import os
 import re
 import time
+from collections import deque
 from collections.abc import Callable, Iterator
 
 from clusterrun.atomic_file import end_of, remove, write_whole
@@ -24,15 +25,19 @@ from clusterrun.runtime.run_files import drop_drafts, highest_attempt, open_log,
 from clusterrun.runtime.stderr import say
 
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
-_LONGEST_ASK = 64 * 1024
-_MOST_ASKS = 1000
-_LEAST_BETWEEN = 0.2
-_FIRST_PAUSE = 0.5
-_LONGEST_PAUSE = 30.0
+# Limits on the questions that clients put into the run directory: the bytes of one, and the files at a time.
+_QUESTION_BYTES = 64 * 1024
+_MOST_QUESTIONS = 1000
+# Seconds between two writes of the state, and between two tries after a failed write, which double.
+_WRITE_SECONDS = 0.2
+_FIRST_PAUSE_SECONDS = 0.5
+_LONGEST_PAUSE_SECONDS = 30.0
+# Seconds for which the last state of a run is tried.
 _LAST_TRIES_SECONDS = 15.0
+# Size of a file that is removed to make room for the last state on a full disk.
 _RESERVE_BYTES = 256 * 1024
-
-
+# Lines of the log that wait for its file.
+_MOST_WAITING_LINES = 1000
 MOST_KILL_WAIT_SECONDS = 7 * 86400.0
 
 
@@ -116,13 +121,14 @@ class ReportFiles:
         self._write_values(self._paths.attempt(order.epoch).notice, values)
 
     def asks(self) -> Iterator[tuple[str, str]]:
-        """Yield name and text of every question that is new since the last call."""
+        """Yield name and text of every question that is new since the last call. Clients remove theirs."""
         try:
             names = sorted(os.listdir(self._paths.asks))
         except OSError:
             return
+        self._asked.intersection_update(names)
         for name in names:
-            if name in self._asked or not _NAME.fullmatch(name) or len(self._asked) >= _MOST_ASKS:
+            if name in self._asked or not _NAME.fullmatch(name) or len(self._asked) >= _MOST_QUESTIONS:
                 continue
             if text := _small_file(os.path.join(self._paths.asks, name)):
                 self._asked.add(name)
@@ -139,7 +145,7 @@ def _values(path: str) -> dict[str, Any]:
 
 
 def _small_file(path: str) -> str:
-    return end_of(path, _LONGEST_ASK)[0].decode("utf-8", "replace")
+    return end_of(path, _QUESTION_BYTES)[0].decode("utf-8", "replace")
 
 
 class StateWriter:
@@ -161,7 +167,7 @@ class StateWriter:
         self._newest = state
         if not self._due:
             self._due = True
-            self._loop.at(self._written_at + max(_LEAST_BETWEEN, self._pause), self._write)
+            self._loop.at(self._written_at + max(_WRITE_SECONDS, self._pause), self._write)
 
     def keep_room(self) -> None:
         """Reserve disk space for the last state of a run that fills the disk."""
@@ -218,7 +224,7 @@ class StateWriter:
             self._write()
             if not self._newest or steady() > until or deleted:
                 break
-            time.sleep(_FIRST_PAUSE)
+            time.sleep(_FIRST_PAUSE_SECONDS)
         if not self._theirs:
             drop_drafts(self._paths.state)
 
@@ -234,7 +240,7 @@ class StateWriter:
             if not self._pause:
                 why = f"the state cannot be written ({error.strerror})"
                 self._note(f"{why}; the run goes on, it is tried again")
-            self._pause = min(max(2 * self._pause, _FIRST_PAUSE), _LONGEST_PAUSE)
+            self._pause = min(max(2 * self._pause, _FIRST_PAUSE_SECONDS), _LONGEST_PAUSE_SECONDS)
             self._due = True
             self._loop.after(self._pause, self._write)
             return
@@ -262,7 +268,7 @@ class RunLog:
         self._paths, self._most = paths, most
         self._fd: int | None = None
         self._left = 0
-        self._unwritten: list[str] = []
+        self._unwritten: deque[str] = deque(maxlen=_MOST_WAITING_LINES)
 
     def begin(self, epoch: int) -> None:
         self.close()
