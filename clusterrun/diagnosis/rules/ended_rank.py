@@ -189,7 +189,7 @@ def explain_ended_rank(table: CallTable, run: Remains, hypothesis: Hypothesis) -
 
 def _node_remedy(failure: Failure) -> str:
     if failure.node:
-        return "clusterrun report shows what the pre-flight check found; --exclude leaves a node out"
+        return "clusterrun report shows what a check found, if there was one; --exclude leaves a node out"
     if "has expired" in failure.why:  # srun's message about a job that has ended
         return "Slurm ended the job; sinfo -R shows a node whose prolog failed"
     return "job.out in the run directory holds the launcher's message; --srun adds an option to it"
