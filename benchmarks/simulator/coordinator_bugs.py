@@ -240,8 +240,8 @@ COORDINATOR_BUGS = (
     Mutant(
         "a launcher that may give everybody up is let go on",
         "coordinator/rendezvous",
-        "self._here and not self._silent())",
-        "self._here)",
+        "self._joined and not self._silent())",
+        "self._joined)",
     ),
     Mutant(
         "a second launch knows the first one's agents",

@@ -8,13 +8,14 @@ JOB_BUGS = (
     Mutant(
         "a run that ends leaves the next job waiting",
         "coordinator/requeue",
-        '            if self._way != "chain":\n                self.drop()\n            elif excluded:',
+        '            if self._continues_by != "chain":\n                self.drop()\n'
+        "            elif excluded:",
         "            if excluded:",
     ),
     Mutant(
         "a cancel is not heard by a run that goes on",
         "coordinator/requeue",
-        "        elif self._wish is not None:\n            return self._wish\n",
+        "        elif self._requested_end is not None:\n            return self._requested_end\n",
         "",
     ),
     Mutant(
@@ -27,7 +28,7 @@ JOB_BUGS = (
         "nobody hands over",
         "coordinator/requeue",
         "            self._actions.append(Requeue(self._state_keeper.state.excluded))",
-        "            self._handed(now, '')",
+        "            self._end_handover(now, '')",
     ),
     Mutant(
         "a refusal ends in silence",

@@ -122,7 +122,7 @@ RESTART_BUGS = (
     Mutant(
         "what ended all agents is held against their nodes",
         "coordinator/lost_nodes",
-        "telling = launcher_lives and bool(self._here())",
+        "telling = launcher_lives and bool(self._present())",
         "telling = True",
     ),
     Mutant(

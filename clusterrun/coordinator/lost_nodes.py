@@ -14,7 +14,7 @@ class LostNodes(RunPart):
     """The failed nodes so far, by number in the allocation.
 
     A node that is *out* is excluded for good. A node that is *lost* has no agent now and may come back.
-    ``hoped`` are nodes that were lost while others were not. Too few nodes remain without them.
+    ``awaited`` are nodes that were lost while others were not. Too few nodes remain without them.
     """
 
     def __init__(self, shared: Shared) -> None:
@@ -22,14 +22,14 @@ class LostNodes(RunPart):
         self._need, self._local = self._orders.nodes, not self._orders.launch
         self._out: dict[int, str] = {}
         self._suspects: dict[int, bool] = {}
-        self.hoped: tuple[int, ...] = ()
+        self.awaited: tuple[int, ...] = ()
         self._places: tuple[int, ...] = ()
         self._launcher_output: tuple[str, ...] = ()
 
     def trained(self) -> None:
         self._places = tuple(member.node for member in self._membership.world)
         self._suspects.clear()
-        self.hoped = ()
+        self.awaited = ()
 
     def note_launcher_output(self, lines: tuple[str, ...]) -> None:
         self._launcher_output = lines
@@ -70,7 +70,7 @@ class LostNodes(RunPart):
 
     @property
     def enough(self) -> bool:
-        return len(self._here()) >= self._need
+        return len(self._present()) >= self._need
 
     def without(self, launcher_lives: bool) -> dict[int, str]:
         """Return the nodes that the next launch of agents leaves out, and why.
@@ -83,7 +83,7 @@ class LostNodes(RunPart):
         lost = [
             node for node in range(self._membership.size) if not self._is_here(node) and node not in unusable
         ]
-        telling = launcher_lives and bool(self._here())
+        telling = launcher_lives and bool(self._present())
         silent = [node for node in lost if self._fell_silent(node, telling)]
         to_spare = self._membership.size - len(unusable) - self._need
         members = self._membership.members
@@ -91,8 +91,8 @@ class LostNodes(RunPart):
         for node in silent[: max(to_spare, 0)]:
             self.leave_out(self._membership.name_of(node), contract.NOT_BACK)
         lost = [node for node in lost if node not in self._out]
-        if self._here():
-            self.hoped = tuple(lost)
+        if self._present():
+            self.awaited = tuple(lost)
         for node in lost:
             self._suspects[node] = True
         self._launcher_output = ()
@@ -100,7 +100,7 @@ class LostNodes(RunPart):
 
     def suspects(self) -> tuple[tuple[int, ...], bool]:
         """Return the present nodes that are suspect or new, and whether their links are suspect too."""
-        present, places = set(self._here()), set(self._places)
+        present, places = set(self._present()), set(self._places)
         fresh = [node for node in self.world() if node not in places]
         nodes = sorted({*(node for node in self._suspects if node in present), *fresh})
         return tuple(nodes), any(self._suspects.get(node, False) for node in nodes)
@@ -110,7 +110,7 @@ class LostNodes(RunPart):
 
         Each keeps its place, and the first idle nodes take the free places.
         """
-        present = self._here()
+        present = self._present()
         places = self._places or tuple(present[: self._need])
         present_nodes, placed = set(present), set(places)
         idle = iter([node for node in present if node not in placed])
@@ -120,7 +120,7 @@ class LostNodes(RunPart):
     def absent(self, whys: Iterable[tuple[int, str, str]] = ()) -> list[tuple[int, str, str]]:
         """Return number, name and reason of each absent node; ``whys`` gives the reasons of late nodes."""
         why_by_node = {node: why for node, _, why in whys}
-        present = set(self._here())
+        present = set(self._present())
         nodes = [node for node in range(self._membership.size) if node not in present]
         why = {node: why_by_node.get(node) or self._out.get(node) or contract.AGENT_LOST for node in nodes}
         return [(node, self._membership.name_of(node), why[node]) for node in nodes]
@@ -131,7 +131,7 @@ class LostNodes(RunPart):
         ``since``: when agents were launched. A node that was excluded before is not among them.
         """
         excused = set()
-        for node in {*range(self._membership.size)} - {*self._here(), *self._gone()}:
+        for node in {*range(self._membership.size)} - {*self._present(), *self._gone()}:
             member = self._membership.members[node]
             if member is not None and member.lost:
                 is_excused = member.is_excused
@@ -145,7 +145,7 @@ class LostNodes(RunPart):
         excluded = self._numbers(self._state_keeper.excluded_here)
         return {**dict.fromkeys(excluded, "it was found unfit before"), **self._out}
 
-    def _here(self) -> list[int]:
+    def _present(self) -> list[int]:
         unusable = self._gone()
         return [node for node in range(self._membership.size) if self._is_here(node) and node not in unusable]
 

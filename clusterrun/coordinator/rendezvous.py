@@ -34,7 +34,7 @@ LOOK_AFTER_SECONDS, LOOK_EVERY_SECONDS = 10.0, 5.0
 # After half of the nodes have a connection, the others get three times as long, and at least this (s).
 LEAST_LINK_PATIENCE = 30.0
 # Wait this long for the other nodes if only the launcher's node has a connection, though it reached all.
-LONELY_PATIENCE = 60.0
+HOST_ALONE_PATIENCE = 60.0
 _NOT_EXECUTED = (126, 127)
 
 
@@ -51,19 +51,19 @@ class Rendezvous(RunPart):
         self._join_seconds = self._timeouts.join + START_SECONDS_PER_NODE * self._nodes
         self.does_without = does_without  # shorten the wait for late nodes after half of the nodes joined
         self._relaunch = bool(self._orders.launch)
-        self._least = 0
+        self._fewest = 0  # nodes that must join, if others may be left out; 0: all must join
         self.began = self._ending_since = 0.0
-        self._half = self._ending = self._is_patient = False
-        self._due_at: float | None = None
-        self._look_at: float | None = None
-        self._linked_after: float | None = None
-        self._again_at: float | None = None
+        self._half_joined = self._ending = self._is_patient = False
+        self._due_at: float | None = None  # end of the wait for agents, or for the end of the launcher
+        self._look_at: float | None = None  # next look at the connections to the launcher
+        self._linked_after: float | None = None  # seconds until most nodes had a connection
+        self._again_at: float | None = None  # next launch, after the controller was away
         self._away = ControllerAway()
         self._relaunches = 0
         self.ended_others = False
         self._without: dict[int, str] = {}  # nodes that get no agent, and why
         self.left: dict[int, str] = {}  # nodes that left after joining, and why
-        self._hoped: tuple[int, ...] = ()  # lost nodes for which agents are launched again
+        self._awaited: tuple[int, ...] = ()  # lost nodes for which agents are launched again
         self._launcher_output: tuple[str, ...] = ()
 
     def begin(
@@ -83,15 +83,15 @@ class Rendezvous(RunPart):
             self.quiet_until = now.steady + lease + TAKEOVER_SECONDS + lease + kill
         self._launch(now)
 
-    def begin_again(self, now: Now, without: dict[int, str], hoped: tuple[int, ...]) -> Outcome | None:
+    def begin_again(self, now: Now, without: dict[int, str], awaited: tuple[int, ...]) -> Outcome | None:
         """Launch agents on nodes that have none, but not on the nodes ``without``. No rank lives anywhere.
 
-        The loss of the nodes ``hoped`` caused this launch. If enough agents come, the others are left out.
+        The loss of the nodes ``awaited`` caused this launch. If enough agents come, the others are left out.
         Present agents stay, because only they can give the job back if its coordinator dies now. All agents
         are ended and launched again if their launcher has ended, or if each agent has its own launcher.
         """
-        self._without, self._hoped = without, hoped
-        self._least, self.does_without = self._orders.nodes, True
+        self._without, self._awaited = without, awaited
+        self._fewest, self.does_without = self._orders.nodes, True
         self._relaunches = 0
         self.left.clear()
         beside = self._membership.launcher_lives and self._relaunch
@@ -117,7 +117,7 @@ class Rendezvous(RunPart):
 
     def _launch(self, now: Now) -> None:
         self.began = now.steady
-        self._half = self._ending = False
+        self._half_joined = self._ending = False
         self._linked_after = None
         looks = self._relaunch and self.does_without and self._membership.names_known
         self._look_at = now.steady + LOOK_AFTER_SECONDS if looks else None
@@ -141,7 +141,7 @@ class Rendezvous(RunPart):
         return self._membership.present + len(self._without) == self._nodes
 
     @property
-    def _here(self) -> int:
+    def _joined(self) -> int:
         return self._membership.present - len(self.left)
 
     def present(self, now: Now) -> Outcome | None:
@@ -156,14 +156,14 @@ class Rendezvous(RunPart):
 
     def _shorten(self, now: Now) -> None:
         """Shorten the wait for the others after half of the nodes joined, in proportion to their time."""
-        if self.does_without and not self._half and 2 * self._here >= self._nodes:
-            self._half = True
+        if self.does_without and not self._half_joined and 2 * self._joined >= self._nodes:
+            self._half_joined = True
             patience = max(PATIENCE_FACTOR * (now.steady - self.began), LEAST_PATIENCE)
             self._due_at = min(self.began + patience, self.began + self._join_seconds)
 
     def _hasten(self, now: Now) -> None:
         """End the wait soon if the launcher has explained the absence of all missing nodes."""
-        if self._half and self._launcher_output and self._due_at is not None and not self._unnamed():
+        if self._half_joined and self._launcher_output and self._due_at is not None and not self._unnamed():
             self._due_at = min(self._due_at, now.steady + NAMED_SECONDS)
 
     def _extends(self, now: Now) -> bool:
@@ -199,11 +199,11 @@ class Rendezvous(RunPart):
         if self._ending:
             message = f"the launcher did not end within {RELAUNCH_SECONDS:g} s"
             return no_ranks(now, FailureKind.LAUNCHER, "", message)
-        if self._complete or (self.does_without and self._here and not self._silent()):
+        if self._complete or (self.does_without and self._joined and not self._silent()):
             return self._gathered(now)
-        if self._least and not self._enough_without(self._membership.missing()):
+        if self._fewest and not self._enough_without(self._membership.missing()):
             return self._too_few(now)
-        if self.does_without and self._here:  # the launcher still tries to reach the missing nodes
+        if self.does_without and self._joined:  # the launcher still tries to reach the missing nodes
             self._dismiss(self._leave_out(now, self._membership.missing()))
             self._end_launcher(now)
             return None
@@ -213,7 +213,7 @@ class Rendezvous(RunPart):
 
     def _gathered(self, now: Now) -> Outcome | None:
         """Return the outcome, but only after the leases of an older coordinator's ranks have ended."""
-        if self._here < self._least:
+        if self._joined < self._fewest:
             return self._too_few(now)
         if now.steady < self.quiet_until:
             self._due_at = self.quiet_until
@@ -244,17 +244,17 @@ class Rendezvous(RunPart):
         expected = [node for node in self._membership.missing() if node not in self._without]
         without = [node for node in expected if self._membership.name_of(node) not in names]
         took = now.steady - self.began
-        lonely = settled and tuple(names) == (self._membership.name_of(0),) and len(without) > 1
-        if not without or (2 * len(without) > len(expected) and not lonely):
+        is_host_alone = settled and tuple(names) == (self._membership.name_of(0),) and len(without) > 1
+        if not without or (2 * len(without) > len(expected) and not is_host_alone):
             return
         if self._linked_after is None:
             self._linked_after = took
         patience = max(PATIENCE_FACTOR * self._linked_after, LEAST_LINK_PATIENCE)
-        patience = LONELY_PATIENCE if lonely else patience
+        patience = HOST_ALONE_PATIENCE if is_host_alone else patience
         if took >= patience and not self._membership.extend((), self.began, patience, now):
             others = f"as the {len(expected) - len(without)} other nodes did"
             reason = f"it {contract.NO_CONNECTION} to {self._membership.name_of(0)} within {took:.0f} s, "
-            reason += "and no other node did" if lonely else others
+            reason += "and no other node did" if is_host_alone else others
             self._without.update(dict.fromkeys(without, reason))
             self._leave_out(now, without)
             self._end_launcher(now)
@@ -305,7 +305,7 @@ class Rendezvous(RunPart):
             return self._none_beside(now, event.code, message)
         elif self._complete and not event.whole:
             return None
-        elif event.whole and self._least and not self._enough_without(self._unreached()):
+        elif event.whole and self._fewest and not self._enough_without(self._unreached()):
             return self._too_few(now)
         elif event.whole and self.does_without and (unreached := self._unreached()):
             self._leave_out(now, unreached)
@@ -345,7 +345,7 @@ class Rendezvous(RunPart):
         """
         if self._complete:
             return None
-        if self._here >= self._least:
+        if self._joined >= self._fewest:
             return self._gathered(now)
         if not held(self._launcher_output) or self.ended_others:
             return self._ended_early(now, code, message)
@@ -365,22 +365,22 @@ class Rendezvous(RunPart):
         self._state_keeper.says(Phase.STARTING, message)
 
     def _enough_without(self, nodes: Sequence[int]) -> bool:
-        return self._nodes - len({*self._without, *nodes}) >= self._least
+        return self._nodes - len({*self._without, *nodes}) >= self._fewest
 
     def _too_few(self, now: Now) -> NoRanks:
         absent = self.absent(now)
         absent = [row for row in absent if row[0] not in self._without] or absent
-        hoped = self._unfulfilled()
-        node, name, why = next((row for row in absent if row[0] in hoped), absent[0])
+        awaited = self._unfulfilled()
+        node, name, why = next((row for row in absent if row[0] in awaited), absent[0])
         self._due_at = None
         kind = self._unless_overloaded(now, FailureKind.NODE, self.began, [node])
-        if len(hoped) > 1:
-            return no_ranks(now, kind, "", f"{self._named(hoped)} did not come back: {why}")
+        if len(awaited) > 1:
+            return no_ranks(now, kind, "", f"{self._named(awaited)} did not come back: {why}")
         return no_ranks(now, kind, name, f"{name} (node {node}) did not come back: {why}")
 
     def _unfulfilled(self) -> list[int]:
         missing = {*self._membership.missing(), *self.left}
-        return [node for node in self._hoped if node in missing]
+        return [node for node in self._awaited if node in missing]
 
     def absent(self, now: Now) -> list[tuple[int, str, str]]:
         nodes = sorted({*self._membership.missing(), *self.left})

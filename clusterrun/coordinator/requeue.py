@@ -32,14 +32,15 @@ class RequeuePolicy(RunPart):
     def __init__(self, shared: Shared, survival: Survival) -> None:
         super().__init__(shared)
         self._survival = survival
-        self._next = ""
-        self._queueing = self._ruled = False
-        self._way = ""
-        self._end: RunOutcome | None = None
-        self._wish: RunOutcome | None = None
+        self._next = ""  # the waiting job that continues the run; '' if none waits
+        self._is_queueing = False  # such a job is being queued
+        self._is_decided = False  # `rule` was called
+        self._continues_by = ""  # "itself", "requeue" or "chain"; '' if no job continues the run
+        self._end: RunOutcome | None = None  # of this job's part, if another job continues the run
+        self._requested_end: RunOutcome | None = None  # by the owner
         self._away = ControllerAway()
-        self._again_at: float | None = None
-        self._overdue_at: float | None = None
+        self._again_at: float | None = None  # next try while the controller is away; steady clock
+        self._overdue_at: float | None = None  # end of the wait for the scheduler's confirmation
 
     @property
     def due_at(self) -> float | None:
@@ -65,38 +66,39 @@ class RequeuePolicy(RunPart):
     @property
     def lacks(self) -> bool:
         """Return whether a job should wait in the queue, but none does or is being queued."""
-        waits = self._next or self._queueing or self._ruled or self._wish
+        waits = self._next or self._is_queueing or self._is_decided or self._requested_end
         return self._survival.requeue == "chain" and not waits
 
     def queue(self) -> None:
         """Queue the job that continues the run, before this job may be lost."""
         if self.lacks:
-            self._queueing = True
+            self._is_queueing = True
             self._actions.append(QueueNext(self._state_keeper.state.excluded))
 
     def drop(self) -> None:
+        """Cancel the waiting job."""
         if self._next:
             self._next = ""
             self._actions.append(DropNext())
 
-    def cancel(self, now: Now, wish: RunOutcome) -> None:
+    def cancel(self, now: Now, end: RunOutcome) -> None:
         """Handle the owner's request to end the run. Take back a continuation that was recorded already."""
         self.drop()
-        self._wish = self._wish or wish
-        if self._way in ("", "itself"):
+        self._requested_end = self._requested_end or end
+        if self._continues_by in ("", "itself"):
             return
         if self._again_at is not None:
-            self._take_back(now, self._wish)
+            self._take_back(now, self._requested_end)
         elif self._overdue_at is None:
-            self._way = ""
-            self._actions.append(self._state_keeper.end(now, self._wish))
+            self._continues_by = ""
+            self._actions.append(self._state_keeper.end(now, self._requested_end))
 
-    def _take_back(self, now: Now, wish: RunOutcome) -> None:
-        """Finish with ``wish``: all agents have left, and no job continues the run."""
+    def _take_back(self, now: Now, end: RunOutcome) -> None:
+        """Finish with ``end``: all agents have left, and no job continues the run."""
         self._again_at = self._overdue_at = None
         self.drop()
-        self._actions.append(self._state_keeper.end(now, wish))
-        self._actions.append(Finish(wish.exit_code))
+        self._actions.append(self._state_keeper.end(now, end))
+        self._actions.append(Finish(end.exit_code))
 
     def rule(self, end: RunOutcome, requeued: bool, again: bool, affordable: bool) -> RunOutcome:
         """Return ``end``, or PENDING if another job continues the run.
@@ -104,49 +106,53 @@ class RequeuePolicy(RunPart):
         ``requeued``: the scheduler starts this job again by itself; ``again``: it does so for the reason
         of ``end``. ``affordable``: the budget allows another attempt after the failure.
         """
-        self._ruled = True
+        self._is_decided = True
         cause = _CAUSES.get(end.state, "")
         if requeued and (again or cause):
-            self._way = "itself"
+            self._continues_by = "itself"
         elif not self._survival.requeue or not cause or not (affordable or cause in _OPTIONS):
             return end
         elif cause in _OPTIONS and self._used(cause) >= self._most(cause):
             return replace(end, reason=f"{end.reason}; {_OPTIONS[cause]} {self._most(cause)} is used up")
-        elif self._wish is not None:
-            return self._wish
+        elif self._requested_end is not None:
+            return self._requested_end
         else:
-            self._way = self._survival.requeue
+            self._continues_by = self._survival.requeue
         self._end = end
-        where = f"in job {self._next}" if self._next and self._way == "chain" else "when it is started again"
+        waits = self._next and self._continues_by == "chain"
+        where = f"in job {self._next}" if waits else "when it is started again"
         return RunOutcome(State.PENDING, f"{end.reason}{contract.GOES_ON}{where}", 0)
 
     def leave(self, now: Now, code: int) -> None:
         """Hand the run over and exit with ``code``. Only this process is left."""
         excluded = self._state_keeper.state.excluded
-        if self._way == "requeue" or (self._way == "chain" and not self._next):
-            self._hand(now)
+        if self._continues_by == "requeue" or (self._continues_by == "chain" and not self._next):
+            self._hand_over(now)
         else:
-            if self._way != "chain":
+            if self._continues_by != "chain":
                 self.drop()
             elif excluded:
                 self._actions.append(ExcludeNext(excluded))
-            taken_back = self._end is not None and not self._way
-            self._actions.append(Finish(self._wish.exit_code if self._wish and taken_back else code))
+            taken_back = self._end is not None and not self._continues_by
+            if self._requested_end and taken_back:
+                code = self._requested_end.exit_code
+            self._actions.append(Finish(code))
 
-    def _hand(self, now: Now) -> None:
+    def _hand_over(self, now: Now) -> None:
+        """Ask the scheduler for the job that continues the run."""
         self._again_at = None
         self._overdue_at = now.steady + PARTING_SECONDS
-        if self._way == "requeue":
+        if self._continues_by == "requeue":
             self._actions.append(Requeue(self._state_keeper.state.excluded))
-        elif not self._queueing:
+        elif not self._is_queueing:
             self._actions.append(QueueNext(self._state_keeper.state.excluded))
 
     def queued(self, now: Now, event: NextQueued) -> None:
-        self._queueing = False
+        self._is_queueing = False
         self._next = event.job_id
         if self._overdue_at is not None:
-            self._handed(now, "" if event.job_id else event.why)
-        elif self._wish is not None or (self._ruled and self._way != "chain"):
+            self._end_handover(now, "" if event.job_id else event.why)
+        elif self._requested_end is not None or (self._is_decided and self._continues_by != "chain"):
             self.drop()
         elif not event.job_id:
             self._state_keeper.warn(f"no job could be queued to continue the run: {event.why}")
@@ -154,24 +160,25 @@ class RequeuePolicy(RunPart):
     def handed_over(self, now: Now, event: HandedOver) -> None:
         if self._overdue_at is None:
             return
-        another = self._survival.resubmit and self._wish is None
+        another = self._survival.resubmit and self._requested_end is None
         if event.why and another and not is_away((event.why,)):
             self._note(f"the job could not be requeued ({event.why}): another one is queued")
-            self._way = "chain"
-            self._hand(now)
+            self._continues_by = "chain"
+            self._hand_over(now)
         else:
-            self._handed(now, event.why)
+            self._end_handover(now, event.why)
 
     def tick(self, now: Now) -> None:
         if self._again_at is not None and now.steady >= self._again_at:
-            self._hand(now)
+            self._hand_over(now)
         elif self._overdue_at is not None and now.steady >= self._overdue_at:
-            self._handed(now, "the scheduler did not answer")
+            self._end_handover(now, "the scheduler did not answer")
 
-    def _handed(self, now: Now, why: str) -> None:
+    def _end_handover(self, now: Now, why: str) -> None:
+        """Finish if a job continues the run, or try again later. ``why``: why none does; '' if one does."""
         self._overdue_at = None
-        if self._wish is not None and (why or self._way == "chain"):
-            self._take_back(now, self._wish)
+        if self._requested_end is not None and (why or self._continues_by == "chain"):
+            self._take_back(now, self._requested_end)
             return
         if not why or self._end is None:
             self._actions.append(Finish(0))

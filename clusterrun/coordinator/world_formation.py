@@ -92,7 +92,7 @@ class WorldFormation(RunPart):
         self._active = self._rendezvous
         self._lost = None
         without = self.lost_nodes.without(lives)
-        return self._follow(now, self._rendezvous.begin_again(now, without, self.lost_nodes.hoped))
+        return self._follow(now, self._rendezvous.begin_again(now, without, self.lost_nodes.awaited))
 
     def end(self) -> None:
         self._active = None
