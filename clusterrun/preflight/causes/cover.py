@@ -52,8 +52,9 @@ class Prices:
     ``node``: a faulty node, or a group that is cut off. It may be any of them, or none. So more nodes do not
     raise the chance of a wrong name.
     ``link``: a bad link. It may be at any node, too.
-    ``rival``: the lead over every other cause that blame requires. Another cause seems as good by luck as
-    often as a check meets one cause more: a faulty node, or a bad link.
+    ``rival``: the lead over every other cause that blame requires. Two causes can explain the same failures
+    if a second fault adds some: a node seems faulty if one of its links is bad and the network lost a packet
+    on another. A second fault is as likely as a faulty node or a bad link, so its price is the lead.
     """
 
     def __init__(self, count: int) -> None:

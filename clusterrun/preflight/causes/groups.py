@@ -57,7 +57,7 @@ class GroupExplanation:
             for node in group:
                 self.largest_pass[node] = max(self.largest_pass[node], len(group))
         self.guilty: set[int] = set()
-        self.rest = nodes
+        self.rest = nodes  # without the guilty nodes
         self.failing = [group for group in failed if group not in passed]
         while (guilty := self._newly_guilty()) is not None:
             self.guilty.add(guilty)
@@ -69,7 +69,7 @@ class GroupExplanation:
         suspects = [node for node in group if self.largest_pass[node] < len(group)]
         return sorted(suspects, key=lambda node: (self.largest_pass[node], node))
 
-    def is_no_chance(self, failures: int) -> bool:
+    def exceeds_chance(self, failures: int) -> bool:
         """Return whether chance is too unlikely a cause of ``failures`` for any of the nodes."""
         return self.nats_of_failure * failures >= self.sure + math.log(max(SMALLEST_GROUP, len(self.nodes)))
 
@@ -79,7 +79,7 @@ class GroupExplanation:
         Any other node leaves the failures of groups without it to chance.
         """
         failures = sum(self.failed[group] for group in groups)
-        if not self.is_no_chance(failures):
+        if not self.exceeds_chance(failures):
             return None
         explained = Counter(node for group in groups for node in group for _ in range(self.failed[group]))
         (node, count), (_, next_count) = [*explained.most_common(2), (-1, 0)][:2]
@@ -137,7 +137,7 @@ class GroupSearch:
         self._passed: Counter[Group] = Counter()
         self._explanation = self._explain()
         self._pending: tuple[tuple[int, ...], ...] | None = None
-        self._rounds = self._barren = 0
+        self._rounds = self._fruitless_rounds = 0
 
     def _explain(self) -> GroupExplanation:
         return GroupExplanation(frozenset(self._order), self._failed, self._passed, self._limits)
@@ -152,7 +152,7 @@ class GroupSearch:
                 (self._passed if outcome.is_good else self._failed)[frozenset(outcome.nodes)] += 1
         after = self._explanation = self._explain()
         has_news = (after.largest_pass, after.guilty) != (before.largest_pass, before.guilty)
-        self._barren = 0 if has_news else self._barren + 1
+        self._fruitless_rounds = 0 if has_news else self._fruitless_rounds + 1
 
     def result(self) -> GroupsResult:
         """Return the current result. Nodes are blamed only if all others pass together."""
@@ -179,11 +179,17 @@ class GroupSearch:
     def next_round(self) -> tuple[tuple[int, ...], ...]:
         """Return the groups to test at once, disjoint; () if the search has ended. Repeated calls agree."""
         if self._pending is None:
-            is_over = self._barren > MOST_ROUNDS
+            is_over = self._fruitless_rounds > MOST_ROUNDS
             self._pending = () if is_over else tuple(map(self._in_order, self._choose()))
         return self._pending
 
     def _choose(self) -> list[Group]:
+        """Return the disjoint groups of the next round; [] if the search is over.
+
+        The remaining nodes are tested together if no failed group is left. The group without the likeliest
+        culprit, or without a pair that explains all failures, is tested if that decides. Else each failed
+        group gets the test that fails with a chance nearest to one half.
+        """
         explanation, failed = self._explanation, self._failed
         rest, failing = explanation.rest, explanation.failing
         if len(rest) <= SMALLEST_GROUP:
@@ -191,14 +197,14 @@ class GroupSearch:
         if not failing:
             return list(self._compare_guilty()) if rest in self._passed else [rest]
         if any(
-            explanation.is_no_chance(failed[group]) and not explanation.suspects(group) for group in failing
+            explanation.exceeds_chance(failed[group]) and not explanation.suspects(group) for group in failing
         ):
             return []  # each member passed in a group of this size: they fail only together
         culprit = explanation.culprit(failing)
-        if culprit is not None and not explanation.is_no_chance(failed[rest - {culprit}] + 1):
+        if culprit is not None and not explanation.exceeds_chance(failed[rest - {culprit}] + 1):
             return [rest - {culprit}]  # if the others pass together, it is guilty
         # At least two nodes are at fault if none is in all groups that failed.
-        if self._barren > WITNESSES and not frozenset.intersection(*failing):
+        if self._fruitless_rounds > WITNESSES and not frozenset.intersection(*failing):
             pairs = explanation.explaining_pairs()
             if not pairs:
                 return []  # no two nodes explain all failures: the set is at fault

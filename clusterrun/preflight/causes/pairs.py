@@ -210,18 +210,20 @@ class PairExplanation:
 
     def _blame_suspects(self) -> None:
         """Divide suspects into faulty and undetermined. A faulty node belongs to no hidden group any more."""
-        newly = {-1}
-        while newly:
+        while True:
             doubted = set(self.undetermined)
             pairs = sum(len(self.answers.failed_with[node] & doubted) for node in doubted) // 2
             for node in self.undetermined:
                 rivals = sorted(self._rivals(node, doubted, pairs), key=lambda rival: rival.lead)
+                # A lead does not fall when fewer suspects remain.
                 before = self.rivals.get(node)
                 if before is None or rivals[0].lead >= before[0].lead:
                     self.rivals[node] = rivals
             newly = {node for node in doubted if self.rivals[node][0].lead >= self.sure}
             self.faulty += [node for node in self.undetermined if node in newly]
             self.undetermined = [node for node in self.undetermined if node not in newly]
+            if not newly:
+                return
 
     def _rivals(self, node: int, doubted: set[int], pairs: int) -> Iterator[Rival]:
         """Yield the other explanations of a node that never passed, with its lead over each.
