@@ -68,7 +68,7 @@ class Faults:
     cut: set[tuple[int, int]] = field(default_factory=set)
     # Unreachable ports (by place) of a node.
     blocked: dict[int, set[int]] = field(default_factory=dict)
-    # Nodes and links with which collectives hang. The links can be dialled.
+    # Collectives hang with these nodes and links. The links can be dialled.
     broken: set[int] = field(default_factory=set)
     broken_links: set[frozenset[int]] = field(default_factory=set)
     corrupt: set[int] = field(default_factory=set)
@@ -86,7 +86,7 @@ class Faults:
     # How often a node's torch worker dies in a matrix product.
     dies_alone: dict[int, int] = field(default_factory=dict)
     clocks: dict[int, float] = field(default_factory=dict)
-    # For a node: the addresses to which it resolves the names of other nodes.
+    # The addresses that a node gets for the names of other nodes.
     hosts: dict[int, dict[int, str]] = field(default_factory=dict)
     # Nodes that only small packets reach. They are lost, but their machines answer a dial.
     small_mtu: set[int] = field(default_factory=set)
@@ -99,7 +99,7 @@ class Faults:
     # One pair test in four fails by that.
     shut: dict[int, list[tuple[int, int]]] = field(default_factory=dict)
     shut_out: dict[int, list[tuple[int, int]]] = field(default_factory=dict)
-    # Share of the connections to a node that a limit drops. One pair test in four fails by that.
+    # Share of the connections to a node that a limit drops. It makes one pair test in four fail.
     limits: dict[int, float] = field(default_factory=dict)
     # Most connections that one node may hold open to a node. Pair tests with more ranks fail.
     open_limits: dict[int, int] = field(default_factory=dict)

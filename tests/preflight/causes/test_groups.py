@@ -1,4 +1,4 @@
-"""Nodes with which only larger groups fail: they are named, and no node where the set or a link does it."""
+"""Nodes with which only larger groups fail are named. No node is named if the set or a link fails."""
 
 from __future__ import annotations
 

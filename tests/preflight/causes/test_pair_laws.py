@@ -15,7 +15,7 @@ ANSWERS = st.lists(st.one_of(st.none(), st.booleans(), st.floats(0.0, 200.0)), m
 
 
 def outcome(pair, answer):
-    """What a drawn answer means: nothing, failed, passed, or passed with a rate."""
+    """Return the outcome for a drawn answer: none, failed, passed, or passed with a rate."""
     if isinstance(answer, float):
         return GroupTest(pair, True, answer)
     return GroupTest(pair, answer)
@@ -80,7 +80,7 @@ def test_whatever_it_is_told_it_ends_and_its_pairs_and_verdicts_are_sound(
 @settings(max_examples=100)
 @given(nodes=st.integers(2, 24), data=st.data())
 def test_without_chance_nothing_healthy_is_blamed_however_many_are_broken(nodes, data):
-    """Broken nodes at will, and cut links of which no two meet; a node whose links are all cut is broken."""
+    """Any nodes are broken. No two cut links meet. A node is broken if all its links are cut."""
     broken = data.draw(st.sets(st.integers(0, nodes - 1)))
     order = data.draw(st.permutations(range(nodes)))
     couples = [link(a, b) for a, b in zip(order[::2], order[1::2], strict=False)]

@@ -1,4 +1,4 @@
-"""Who is blamed for tests of pairs that went wrong: short tapes, round by round."""
+"""The blame for failed tests of pairs: short tapes, round by round."""
 
 from __future__ import annotations
 
@@ -168,7 +168,7 @@ def test_a_bad_link_beside_a_bad_node_is_told_apart_from_it():
 
 
 def test_with_one_link_cut_one_flake_does_not_make_a_node_bad():
-    """Of four nodes one is bad, and another has a cut link: two certified partners must fail it twice."""
+    """One of four nodes is bad, another has a cut link. Two proven partners must fail twice with it."""
     world = PairWorld(1, broken=frozenset({0}), cut=frozenset({link(1, 2)}))
     search = Search(range(4), DEFAULTS)
     flaked = False

@@ -15,7 +15,7 @@ FLOOR = 80.0
 
 
 def bisected(nodes, slow):
-    """What is named and after how many rounds; `slow(group)` says how a group goes, or is its outcome."""
+    """Return the named nodes and the number of rounds; `slow(group)`: whether it is slow, or its outcome."""
     search, rounds = slow_groups(tuple(nodes), FLOOR), 0
     try:
         groups = next(search)

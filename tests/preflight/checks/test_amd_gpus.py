@@ -1,4 +1,4 @@
-"""What amd-smi says, in the forms that public tests of its readers show, and what it means for a node."""
+"""amd-smi's output, in the forms of public tests of its readers, and the findings about a node."""
 
 from __future__ import annotations
 

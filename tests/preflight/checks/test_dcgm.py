@@ -1,4 +1,4 @@
-"""What dcgmi health prints, in the form of NVIDIA's documentation, and what is said of it."""
+"""The output of dcgmi health, in the form of NVIDIA's documentation, and the findings."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What steers NCCL and gloo: equal on all nodes, and of interfaces that a node has."""
+"""Settings of NCCL and gloo must be equal on all nodes, and name interfaces that a node has."""
 
 from __future__ import annotations
 

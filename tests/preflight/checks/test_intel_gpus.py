@@ -1,4 +1,4 @@
-"""What xpu-smi says, in the form that public reports show, and what it means for a node."""
+"""xpu-smi's output, in the form of public reports, and the findings about a node."""
 
 from __future__ import annotations
 
@@ -74,7 +74,7 @@ def test_the_program_is_asked_for_a_list_and_then_for_each_device(monkeypatch):
 
 
 def reading(*used: float, given: tuple[str, ...] = (), tiles: int = 2, flat: bool = True) -> dict[str, Any]:
-    """GPUs of a Max 1550: two tiles each, with so many MiB in use."""
+    """Return the reading of GPUs of a Max 1550 with two tiles each; ``used``: MiB in use on each."""
     entry = {"tiles": tiles, "memory": 131072.0}
     gpus = [{"number": i, "used": mib, **entry} for i, mib in enumerate(used)]
     return {"found": True, "gpus": gpus, "given": list(given), "flat": flat}

@@ -1,4 +1,4 @@
-"""What the torch worker said of torch and of a matrix product: who is unlike the others, wrong or slow."""
+"""The torch worker's answers about torch and a matrix product: nodes that differ, are wrong or slow."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What amd-smi says of xGMI links, and which GPUs stand out."""
+"""amd-smi's output about xGMI links, and the GPUs that differ."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the tests of checks are made of: a run that asks for eight GPUs, and readings of its nodes."""
+"""Values for the tests of checks: a run with eight GPUs per node, and readings of its nodes."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def asked(**changes: Any) -> RunNeeds:
 def verdicts(
     check: Any, readings: dict[str, Any], provided: RunNeeds = ASKED
 ) -> list[tuple[str, Grade, str]]:
-    """(node, verdict, what is said) in the order of the findings."""
+    """Return (node, verdict, message) in the order of the findings."""
     result = list(check.judge(provided, readings))
     assert all(
         isinstance(entry, Finding) and entry.check == check.NAME and entry.message for _, entry in result
@@ -68,7 +68,7 @@ def gpu(**changes: Any) -> dict[str, Any]:
 
 
 def gpus(count: int = 8, driver: str = "550.54.15", **of_gpu_3: Any) -> dict[str, Any]:
-    """The reading of a node with ``count`` GPUs, of which number 3 may be ill."""
+    """Return the reading of a node with ``count`` GPUs. GPU 3 may differ."""
     rows = [gpu(uuid=f"GPU-{i}", **(of_gpu_3 if i == 3 else {})) for i in range(count)]
     return {"found": True, "code": 0, "given": [""], "driver": driver, "cuda": "12.4", "gpus": rows}
 
@@ -82,5 +82,5 @@ def answer(**readings: Any) -> LocalAnswer:
 
 
 def nodes(count: int, reading: Any, **others: Any) -> dict[str, Any]:
-    """``count`` nodes n1, n2, … with the same reading, and those that are named with another."""
+    """Return ``count`` nodes n1, n2, … with the same reading; ``others`` have another."""
     return {**{f"n{i}": reading for i in range(1, count + 1)}, **others}

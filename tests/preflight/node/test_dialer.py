@@ -98,7 +98,7 @@ def test_large_packets_that_a_machine_refuses_have_arrived():
 
 @pytest.mark.parametrize(("small", "lost"), [(True, True), (False, False)])
 def test_large_packets_are_lost_where_only_small_ones_are_refused(small, lost):
-    """What swallows the large ones is here an open port, which refuses nothing."""
+    """An open port stands for a path that drops large packets: it refuses nothing."""
     with closing(socket.socket(socket.AF_INET, socket.SOCK_DGRAM)) as open_one:
         open_one.bind((HERE, 0))
         sizes = Sizes(HERE, open_one.getsockname()[1])

@@ -1,4 +1,4 @@
-"""What is read from the kernel's counts of a connection, from counts as kernels gave them."""
+"""The kernel's counts of a connection are read. The bytes were recorded from kernels."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ class Counts:
 
 
 class Connection(socket.socket):
-    """A socket whose kernel tells given counts, of which only ``size`` bytes where it is old."""
+    """A socket whose kernel returns these counts; an old kernel returns only ``size`` bytes."""
 
     def __init__(self, counts: Counts, size: int = 232) -> None:
         super().__init__()

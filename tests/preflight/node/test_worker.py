@@ -189,7 +189,7 @@ def parent(pid: int) -> int:
 
 @pytest.fixture
 def no_checks(monkeypatch):
-    """What this machine itself is like is not at issue."""
+    """Leave out the checks of this machine."""
     monkeypatch.setattr(registry, "check_names", lambda *_, **__: ())
 
 

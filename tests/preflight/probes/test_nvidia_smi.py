@@ -1,4 +1,4 @@
-"""What nvidia-smi prints is read alike, whatever its driver's age; the documents are made up in its form."""
+"""nvidia-smi's output is read for all ages of drivers. The documents were written in its form."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What nvidia-smi says of machines that others published, tag by tag, and what the checks make of it.
+"""nvidia-smi's values for published machines, tag by tag, and the findings of the checks.
 
 Each row has the facts of a recording that is public at its source; the documents are made anew from them.
 """

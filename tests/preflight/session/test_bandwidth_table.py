@@ -1,4 +1,4 @@
-"""What hardware is expected to reach."""
+"""The expected bandwidth of hardware."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ MACHINES = [
     ("NVIDIA H200", 8, 3200, 2, 250, "GCP a3-ultra: floor of its start-up test"),
     ("NVIDIA B200", 8, 3200, 2, 250, "GCP a4: floor of its start-up test"),
 ]
-"""What others measured on sound machines, or took for normal."""
+"""Published measurements of sound machines, or values that are called normal."""
 
 
 @pytest.mark.parametrize(

@@ -1,4 +1,4 @@
-"""What the whole set should reach: the user's number, else the table's."""
+"""The expected bandwidth of the whole set: the user's number, else the table's."""
 
 from __future__ import annotations
 

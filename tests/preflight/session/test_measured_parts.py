@@ -1,4 +1,4 @@
-"""What a check measures of GPUs and rails is kept in the report, and a slow part is named."""
+"""The report keeps all measurements of GPUs and rails, and a slow part is named."""
 
 from __future__ import annotations
 

@@ -16,7 +16,7 @@ from tests.preflight.simulated import PORTS, Cluster, Faults, bad_links, blamed,
 def short(
     requested: Orders, suspects: list[int], faults: Faults | None = None, **occasion: object
 ) -> tuple[SessionOutcome, set[tuple[str, int]]]:
-    """The outcome, and what was asked of whom."""
+    """Return the outcome, and the tasks with their nodes."""
     cluster = Cluster(requested, faults or Faults(), suspects=suspects, **occasion)
     return cluster.outcome(), cluster.kinds
 

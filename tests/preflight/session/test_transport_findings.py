@@ -1,4 +1,4 @@
-"""What is said of the networks that NCCL chose: sockets, no GPUDirect RDMA, and nodes that differ."""
+"""Findings about the networks that NCCL chose: sockets, no GPUDirect RDMA, and nodes that differ."""
 
 from __future__ import annotations
 

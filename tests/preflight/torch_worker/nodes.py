@@ -73,7 +73,7 @@ class Node:
         return result
 
     def children(self) -> list[int]:
-        """Of the tests that run or have just ended."""
+        """Return the processes of tests that run or have just ended."""
         return [entry.pid for entry in proc.descendants(self.process.pid)]
 
     def descriptors(self) -> int:

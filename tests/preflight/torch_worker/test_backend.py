@@ -57,7 +57,7 @@ def test_on_shared_cores_the_fastest_counts_and_on_gpus_the_middle():
 
 
 class Event:
-    """An event that is done after so many looks."""
+    """An event that is complete after a number of queries."""
 
     def __init__(self, looks: int) -> None:
         self.looks = looks

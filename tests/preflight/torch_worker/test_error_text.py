@@ -170,7 +170,7 @@ REPORTED = [
         "NET/Libfabric",
     ),
 ]
-"""Who reported it, NCCL's line on its devices, the network that it said it uses; what is read."""
+"""The reporter, NCCL's line about its devices, the network that it uses; the expected reading."""
 
 
 @pytest.mark.parametrize(

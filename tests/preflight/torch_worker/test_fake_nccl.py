@@ -1,4 +1,4 @@
-"""The torch worker's way with NCCL and GPUs, driven by a fake of both: what NCCL fails with is told in words.
+"""The torch worker with a fake of NCCL and GPUs: NCCL's failures are reported in words.
 
 The device is fake (``pretended/fake_device.py``); the worker, its children, the store and the ways are real.
 """

@@ -17,7 +17,7 @@ DONE = RankReport("done", True, (("all_reduce", 1.0),))
 
 
 class Child:
-    """A child that says what it is told to; stands for a process."""
+    """A child that gives the prepared answers; it stands for a process."""
 
     def __init__(self) -> None:
         self.output, self.closed, self.killed = 5, False, False

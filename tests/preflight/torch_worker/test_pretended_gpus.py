@@ -1,4 +1,4 @@
-"""What is checked where torch sees GPUs: GPUs are pretended here, the rest is real."""
+"""Checks on machines whose torch sees GPUs. The GPUs are pretended, the rest is real."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def test_with_pretended_gpus_that_nobody_asked_for_real_examiners_test_with_gloo
 
 
 class WithGpus(Cluster):
-    """Nodes whose torch sees so many pretended GPUs; ``drivers`` take so many seconds to load."""
+    """Nodes whose torch sees pretended GPUs; ``drivers``: seconds to load the driver."""
 
     gpus: tuple[int, ...] = ()
     drivers: tuple[float, ...] = ()

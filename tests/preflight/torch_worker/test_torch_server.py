@@ -1,4 +1,4 @@
-"""The laws of the torch worker, by real ones: what is whole passes, what is not is told how far it came."""
+"""The laws of real torch workers: sound ones pass, a failure is reported with the stage it reached."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ PAIR_RATES = {"all_reduce", "send", "receive"}
 
 @pytest.fixture(scope="module")
 def nodes() -> Iterator[list[Node]]:
-    """Three nodes, one of which spoils what it gives."""
+    """Yield three nodes. One of them corrupts its results."""
     with running("n1", "n2", "bad", environment={CORRUPT_VARIABLE: "bad,worse"}) as started:
         yield started
 

@@ -60,7 +60,7 @@ FOREVER = 3600.0
 
 
 class State:
-    """What goes wrong in this process, and whether the device is stuck."""
+    """The fault of this process, and whether the device is stuck."""
 
     fault = ""
     stuck = False
@@ -154,7 +154,7 @@ def pretend(torch: ModuleType, count: Any) -> None:
 
 
 def fault_of(rank: int) -> str:
-    """What goes wrong in ``rank`` of the group that is formed now."""
+    """Return the fault of ``rank`` in the group that is formed now."""
     fault, _, device = os.environ.get("PRETENDED_SICK", " -2").partition(" ")
     if int(device) == State.device:
         return fault
@@ -169,7 +169,7 @@ def fault_of(rank: int) -> str:
 
 
 def heard(name: str) -> str:
-    """What a library in C finds in the environment."""
+    """Return the value of a variable as a library in C reads it."""
     get = ctypes.CDLL(None).getenv
     get.restype = ctypes.c_char_p
     return (get(name.encode()) or b"").decode()

@@ -1,8 +1,8 @@
 """Makes torch pretend that this machine has GPUs; for processes with this folder on ``PYTHONPATH``.
 
-``PRETENDED_GPUS`` says how many. With ``PRETENDED_ISOLATION`` their driver obeys ``CUDA_VISIBLE_DEVICES``, as
-CUDA does; without it the ranks of a machine see them all, as HIP does with an empty list.
-``fake_device`` is what a GPU does.
+``PRETENDED_GPUS`` is their number. Their driver obeys ``CUDA_VISIBLE_DEVICES`` if ``PRETENDED_ISOLATION`` is
+set, as CUDA does. Else the ranks of a machine see all of them, as HIP does with an empty list.
+``fake_device`` imitates the GPU.
 """
 
 from __future__ import annotations
