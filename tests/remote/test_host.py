@@ -190,7 +190,7 @@ def test_one_session_at_a_time_is_enough_and_a_second_one_is_told(make_far):
 
 def test_an_open_master_of_the_users_own_is_used(make_far):
     far = make_far()
-    far.write_config(f"ControlPath {far.folder}/own-%C", "ControlMaster auto")
+    far.write_config(f"ControlPath {far.folder}/own-%n", "ControlMaster auto")
     tokens = ("ssh", "-fN", "-o", "ControlPersist=yes", "cluster")
     subprocess.run(tokens, env=far.environment, check=True, timeout=LIMIT, stderr=subprocess.DEVNULL)
     before = far.logins
