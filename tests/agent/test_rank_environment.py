@@ -79,6 +79,21 @@ def test_ranks_on_instances_of_divided_gpus_each_open_their_own() -> None:
     assert observed == [["MIG-a", "0", "0"], ["MIG-b", "0", "1"], ["MIG-a", "0", "2"], ["MIG-b", "0", "3"]]
 
 
+def test_the_ranks_of_a_run_with_gpus_share_a_ras_port_that_other_runs_do_not_use() -> None:
+    """NCCL's default port may answer for another run on the node."""
+
+    def address(run_id: str, rank: int, gpus: int, **environment: str) -> str | None:
+        orders = replace(ORDERS, gpus_per_node=gpus)
+        lineage = Lineage(run_id, "train", "/runs", 0, 3)
+        return for_rank(environment, orders, ORDER, rank, lineage, "", "").get("NCCL_RAS_ADDR")
+
+    ports = {address(RUN_ID, rank, 2) for rank in range(4)}
+    others = {address(f"20261120-074500-{number:04d}-train", 0, 2) for number in range(50)}
+    assert len(ports) == 1 and len(others - ports) > 45 and "localhost:28028" not in ports | others
+    assert address(RUN_ID, 0, 0) is None
+    assert address(RUN_ID, 0, 2, NCCL_RAS_ADDR="localhost:9") == "localhost:9"
+
+
 @pytest.mark.parametrize(
     ("provided", "retained"),
     [("", False), ("NoDevFiles", False), ("0", False), ("0,1", True), ("GPU-a,GPU-b,GPU-c", True)],
