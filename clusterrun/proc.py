@@ -142,9 +142,12 @@ def _program(pid: int) -> str:
         return ""
 
 
-def below(pid: int, most: int = 200) -> list[int]:
-    """Return the numbers of at most ``most`` processes that descend from ``pid``, nearest first."""
-    children_of = children_lookup()
+def below(pid: int, most: int = 200, children_of: Callable[[int], list[int]] | None = None) -> list[int]:
+    """Return the numbers of at most ``most`` processes that descend from ``pid``, nearest first.
+
+    ``children_of``: a lookup that several calls share.
+    """
+    children_of = children_of or children_lookup()
     pids_below: list[int] = []
     waiting = [pid]
     while waiting and len(pids_below) < most:

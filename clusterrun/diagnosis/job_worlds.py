@@ -15,12 +15,11 @@ from clusterrun.diagnosis.decide import Judgement, decide
 from clusterrun.diagnosis.evidence import JobSnapshot, ProcessSample, RankSnapshot
 from clusterrun.diagnosis.job_looks import JobLook, SeenLauncher, SeenRank
 from clusterrun.diagnosis.rules import absent_rank
-from clusterrun.diagnosis.stacks import Doing, polls_for_lock_file, script_has_ended, short
+from clusterrun.diagnosis.stacks import TOGETHER, Doing, polls_for_lock_file, script_has_ended, short
 from clusterrun.diagnosis.verdict import Culprit, Diagnosis, Verdict, ranks_in_words
 from clusterrun.diagnosis.vote import RankVote
 from clusterrun.model.frozen import frozen, replace
 
-TOGETHER = (Doing.COLLECTIVE, Doing.RENDEZVOUS)
 MOST = 8
 # Seconds in which all looks together find ranks that run now and then in the same lines.
 WHOLE_LOOK = 20.0

@@ -16,6 +16,7 @@ from clusterrun.diagnosis.stacks import (
     MOST_CHARACTERS,
     MOST_FRAMES,
     MOST_THREADS,
+    TOGETHER,
     Doing,
     ThreadPlace,
     frame_of,
@@ -30,7 +31,6 @@ from clusterrun.model.frozen import Any, frozen
 
 MOST_NATIVE = 12
 MOST_COUNTERS = 4
-_TOGETHER = (Doing.COLLECTIVE, Doing.RENDEZVOUS)
 _SPAWN = "/torch/multiprocessing/spawn.py"
 _ROOTS = {
     **dict.fromkeys(("broadcast", "broadcast_object_list", "scatter", "scatter_object_list"), "src"),
@@ -119,7 +119,7 @@ def _trainer(main: Mapping[str, Any], others: Sequence[Mapping[str, Any]]) -> Ma
     stacks = [(_stack(_python_frames(thread)), thread) for thread in others]
     training = [thread for other, thread in stacks if not all(map(is_library, other))]
     together = [
-        thread for other, thread in stacks if thread in training and location(other).doing in _TOGETHER
+        thread for other, thread in stacks if thread in training and location(other).doing in TOGETHER
     ]
     if stack and not script_has_ended(stack) and all(map(is_library, stack)):
         return (together or training or [main])[0]

@@ -59,6 +59,10 @@ class Doing(enum.Enum):
     UNKNOWN = "shows no stack"
 
 
+# States of a thread that waits for other ranks.
+TOGETHER = (Doing.COLLECTIVE, Doing.RENDEZVOUS)
+
+
 @frozen
 class StackLocation:
     """Where a thread is: what it does, the innermost frame of the user's code ('': none), the torch call."""

@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import json
-import os
 from collections.abc import Callable, Mapping
-from contextlib import suppress
 
 from clusterrun import proc
+from clusterrun.atomic_file import end_of
 from clusterrun.diagnosis.evidence import Digest, Pulse
 from clusterrun.model.document import encode
 from clusterrun.model.frozen import Any
@@ -103,7 +102,10 @@ class Digests:
         launchers = {rank: pid for rank, pid in self._pids.items() if pid not in rank_pids}
         gpus_work = self._gpus_work() if asks else None
         inner_ranks = self._ranks_below(launchers)
-        blocked = tuple(rank for rank, pid in self._pids.items() if _is_blocked(self._paths, rank, pid))
+        children_of = proc.children_lookup()
+        blocked = tuple(
+            rank for rank, pid in self._pids.items() if _is_blocked(self._paths, rank, pid, children_of)
+        )
         return Digest(tuple(pulses), max(0, killed() - self._killed), inner_ranks, gpus_work, blocked)
 
     def _ranks_below(self, launchers: Mapping[int, int]) -> tuple[tuple[int, int, str], ...]:
@@ -127,14 +129,12 @@ class Digests:
         return None if None in works or not works else all(works)
 
 
-def _is_blocked(paths: AttemptPaths, rank: int, pid: int) -> bool:
+def _is_blocked(paths: AttemptPaths, rank: int, pid: int, children_of: Callable[[int], list[int]]) -> bool:
     """Return whether an ``srun`` below a rank waits for resources of the job, as it prints once."""
-    if not any(process.name == "srun" for process in map(proc.look, proc.below(pid)) if process):
+    processes = map(proc.look, proc.below(pid, children_of=children_of))
+    if not any(process.name == "srun" for process in processes if process):
         return False
-    with suppress(OSError), open(paths.err(rank), "rb") as log:
-        log.seek(max(0, os.fstat(log.fileno()).st_size - _LOG_END))
-        return b"step creation temporarily disabled" in log.read()
-    return False
+    return b"step creation temporarily disabled" in end_of(paths.err(rank), _LOG_END)[0]
 
 
 def _pulse(

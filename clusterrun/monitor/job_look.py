@@ -21,6 +21,7 @@ from clusterrun.diagnosis.evidence import ProcessSample, PythonStacks, RankSnaps
 from clusterrun.diagnosis.job_looks import NOT_INSTALLED, JobLook, SeenLauncher, SeenRank
 from clusterrun.diagnosis.spied_process import SpiedProcess, read_spied
 from clusterrun.diagnosis.stacks import (
+    TOGETHER,
     Doing,
     frame_of_worker,
     in_data_loader,
@@ -60,7 +61,6 @@ FIRST_USE_SECONDS = 1.0
 MOST_USE_SECONDS = 6 * 3600.0
 # Without native frames, a rank that waits for others in C++ looks as if it were in user code.
 NO_NATIVE = "its native frames could not be read"
-_TOGETHER = (Doing.COLLECTIVE, Doing.RENDEZVOUS)
 # Kernel functions in which no collective sleeps for a second: the end of a program, a pipe, a FIFO without
 # another end, a lock of a file, a terminal, a connection, a sleep.
 _NOT_OF_TORCH = (
@@ -249,7 +249,7 @@ class JobLooker:
                 )
                 size = rank.name.size * each if rank.name.variable else 0
                 result.append(RankProcess(replace(name, size=size), pid, rank.environment))
-            meets = {pid for pid, child in spied.items() if location(child.main).doing in _TOGETHER}
+            meets = {pid for pid, child in spied.items() if location(child.main).doing in TOGETHER}
             unnumbered = replace(rank.name, variable="", rank=-1, size=0, task=-1, parent=rank.pid)
             below = [pid for pid, child in spied.items() if pid in meets or frame_of_worker(child.main)]
             if not spawned and meets:
@@ -290,7 +290,7 @@ class JobLooker:
         request = last.request
         if location(last.main).doing is Doing.RENDEZVOUS and not request.store and rank.name.address:
             request = replace(request, store=rank.name.address)
-        waits = location(first.main).doing in _TOGETHER
+        waits = location(first.main).doing in TOGETHER
         is_still = _is_still(before, after)
         changed = not is_still and not _is_same(first, last)
         is_unclear = is_still and not last.native and _may_be_in_torch(last.main, after.waits_in)
@@ -390,7 +390,7 @@ def switches(pid: int) -> int:
 
 
 def thread_numbers(pid: int) -> dict[int, int]:
-    """Return the numbers of a process's threads by those that they have in its own PID namespace."""
+    """Return the number of each thread of a process by its number in the process's own PID namespace."""
     if len(_status(pid).get("NSpid", "").split()) < 2:
         return {}
     numbers = {}

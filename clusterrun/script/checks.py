@@ -142,6 +142,8 @@ def check_activation(setup: tuple[str, ...], environ: Mapping[str, str]) -> None
     The function is in the user's interactive shell only. A batch script does not read ``~/.bashrc``, which
     often ends early in it.
     """
+    if not any(map(_ACTIVATES.search, setup)):
+        return
     before = ""
     ends_early = _GUARD.search(text_of_script(os.path.join(environ.get("HOME", ""), ".bashrc")))
     for line in setup:

@@ -51,13 +51,13 @@ def scrubbed(environment: Mapping[str, str]) -> dict[str, str]:
 
 def dropped(environment: Mapping[str, str]) -> tuple[str, ...]:
     """Return the names of the variables that ``scrubbed`` leaves out; many of one prefix as ``SLURM_*``."""
-    names = sorted(environment.keys() - scrubbed(environment).keys())
-    shown = []
-    for name in names:
+    dropped_names = sorted(environment.keys() - scrubbed(environment).keys())
+    names = []
+    for name in dropped_names:
         prefix = next(prefix for prefix in contract.SCRUBBED_PREFIXES if name.startswith(prefix))
-        several = sum(other.startswith(prefix) for other in names) > MOST_NAMED
-        shown.append(f"{prefix}*" if several else name)
-    return tuple(dict.fromkeys(shown))
+        several = sum(other.startswith(prefix) for other in dropped_names) > MOST_NAMED
+        names.append(f"{prefix}*" if several else name)
+    return tuple(dict.fromkeys(names))
 
 
 def not_obeyed(environment: Mapping[str, str], spec: JobSpec) -> str:

@@ -481,9 +481,9 @@ class ShellSource:
 
     def _computed(self, node: tree_sitter.Node) -> str | None:
         """Return the value of ``$((…))`` over numbers that are known; None for another one."""
-        known = {name: value for name, value in self.constants.items() if isinstance(value, str)}
+        text_by_name = {name: value for name, value in self.constants.items() if isinstance(value, str)}
         text = self._text(node).strip().removeprefix("$((").removesuffix("))")
-        text = _IN_ARITHMETIC.sub(lambda match: known.get(match[1], "?"), text)
+        text = _IN_ARITHMETIC.sub(lambda match: text_by_name.get(match[1], "?"), text)
         if not re.fullmatch(r"[\d\s+*/%()-]+", text):
             return None
         try:

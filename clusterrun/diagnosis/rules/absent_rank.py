@@ -12,12 +12,11 @@ from clusterrun.diagnosis.calls import PATIENCE, STOPPED, USUAL, CallTable, root
 from clusterrun.diagnosis.evidence import START_PATIENCE, RankSnapshot
 from clusterrun.diagnosis.explain_rank import reason
 from clusterrun.diagnosis.hypothesis import Hypothesis
-from clusterrun.diagnosis.stacks import Doing
+from clusterrun.diagnosis.stacks import TOGETHER, Doing
 from clusterrun.diagnosis.verdict import Culprit, Diagnosis, Verdict, ranks_in_words
 from clusterrun.diagnosis.wording import MOST_LINES, at_place, blame, other_half, reasons, verb_s, waited
 
 CERTAINTY = 60
-TOGETHER = (Doing.COLLECTIVE, Doing.RENDEZVOUS)
 
 
 def rule(table: CallTable) -> list[Hypothesis]:

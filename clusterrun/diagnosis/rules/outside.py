@@ -11,6 +11,7 @@ from clusterrun.diagnosis.explain_rank import WAIT_REMEDY, reason
 from clusterrun.diagnosis.explain_rank import at as at_line
 from clusterrun.diagnosis.hypothesis import Hypothesis
 from clusterrun.diagnosis.stacks import (
+    TOGETHER,
     Doing,
     joins_processes,
     location,
@@ -24,7 +25,6 @@ from clusterrun.diagnosis.wording import MOST_LINES, reasons, verb_s
 from clusterrun.model.frozen import replace
 
 CERTAINTY = 10
-TOGETHER = (Doing.COLLECTIVE, Doing.RENDEZVOUS)
 
 
 def rule(table: CallTable) -> list[Hypothesis]:
