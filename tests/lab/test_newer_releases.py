@@ -1,4 +1,4 @@
-"""Features of newer releases of Slurm, tested on the releases that have them; docs/sites.md lists them."""
+"""Features of newer releases of Slurm, on the releases that have them; see tests/test_slurm_releases.py."""
 
 from __future__ import annotations
 

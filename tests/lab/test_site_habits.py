@@ -1,4 +1,4 @@
-"""Habits of sites and of shells beyond those of test_sites.py, on one lab; each is a row of docs/sites.md."""
+"""Habits of sites and of shells beyond those of test_sites.py, on one lab; docs/sites.md names each."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Sites as they are: a run, its restart, logs and cancel under each trait of the table in docs/sites.md."""
+"""Sites as they are: a run, its restart, logs and cancel under each trait that docs/sites.md names."""
 
 from __future__ import annotations
 
