@@ -278,7 +278,7 @@ def test_the_program_of_a_shell_script_gets_signals_and_its_own_children_get_non
     saves.write_text(SAVES)
     command = script.format(f"{sys.executable} {saves}", sys.executable, saves)
     run = make(["/bin/bash", "-c", command], nodes=1, ranks=1)
-    run.start(QUICK)
+    run.start()
     run.running(1)
     until(lambda: run.output(0).count(b"up\n") == 2, "the program and its worker")
     run.coordinator.send_signal(signal.SIGUSR2)
@@ -324,7 +324,7 @@ def test_a_program_that_waits_for_signals_and_one_below_a_program_that_ignores_t
     make: Make, script: str, after: bytes
 ) -> None:
     run = make([sys.executable, "-c", script], nodes=1, ranks=1)
-    run.start(QUICK)
+    run.start()
     run.running(1)
     until(lambda: run.output(0) == b"up\n", "the program")
     run.coordinator.send_signal(signal.SIGUSR2)
@@ -431,7 +431,7 @@ while not os.path.exists(os.environ["CLUSTERRUN_RUN_DIR"] + "/go"):
 
 def test_a_notice_reaches_the_ranks_that_catch_it_and_no_other_process(make: Make) -> None:
     run = make([sys.executable, "-c", NOTICED])
-    run.start(QUICK)
+    run.start()
     run.running(4)
     run.coordinator.send_signal(signal.SIGUSR2)
     until(lambda: run.output(0) == run.output(2) == b"up\nnoticed\n", "two ranks that heard of it")
@@ -448,7 +448,7 @@ def test_a_signal_to_a_job_step_ends_ranks_that_do_not_catch_it_unless_it_is_a_n
     run = make(
         [sys.executable, "-c", NOTICED.replace("SIGUSR2", "SIGUSR1")], survival=Survival(requeue=requeue)
     )
-    run.start(QUICK)
+    run.start()
     run.running(4)
     below = proc.descendants(run.coordinator.pid)
     parents = {run.coordinator.pid, *(p.pid for p in below if p.parent == run.coordinator.pid)}
