@@ -7,14 +7,11 @@ from collections.abc import Sequence
 from clusterrun.preflight import registry, tasks
 from clusterrun.preflight.observations import ABSENT
 from clusterrun.preflight.session import network_phase
-from clusterrun.preflight.session.presence_findings import (
-    answers,
-    large_packet_troubles,
-    lost_nodes,
-    lost_together,
-)
+from clusterrun.preflight.session.absent_findings import replies_of
+from clusterrun.preflight.session.node_state import NodeState
 from clusterrun.preflight.session.requests import Waits
-from clusterrun.preflight.session.state import HOST, NodeState, SessionState
+from clusterrun.preflight.session.silent_findings import silent_together
+from clusterrun.preflight.session.state import HOST, SessionState
 from clusterrun.preflight.tasks import DialTask, ListenTask, LocalTask, PeerTask, Target, Task, ThroughTask
 from clusterrun.preflight.thresholds import (
     ANSWER_SECONDS,
@@ -39,17 +36,15 @@ def rounds(state: SessionState) -> Waits:
     if _knock(state, missing):
         state.label = "a look at the nodes whose agents did not join"
         yield (DialTask,)
-        yield from rounds_through(state, [node for node in missing if answers(state, node)[1] == [HOST]])
+        unreached = [node for node in missing if replies_of(state, node).unanswered == (HOST,)]
+        yield from rounds_through(state, unreached)
     if missing:
         state.end_phase(ABSENT)
 
 
 def rounds_at_lost(state: SessionState) -> Waits:
     """Dial nodes that fell silent together during the check. The kernel of a live machine still answers."""
-    lost = lost_nodes(state)
-    troubles = large_packet_troubles(state) if lost else {}
-    lost = {node: at for node, at in lost.items() if node != HOST and node not in troubles}
-    if _knock(state, [state.nodes[node] for node in lost_together(state, lost)]):
+    if _knock(state, [state.nodes[node] for node in silent_together(state)]):
         state.label = "a look at the nodes that fell silent"
         yield (DialTask,)
 
@@ -125,7 +120,7 @@ def _through(state: SessionState, node: NodeState, task: Task | None, seconds: f
 
 def _relay(state: SessionState, node: NodeState) -> int | None:
     """Return a present node that reaches this node; None if there is none."""
-    answered, _ = answers(state, node)
+    answered = replies_of(state, node).answered
     relays = (other.node for other in state.present() if other.node in answered and other.node != HOST)
     return next(relays, None)
 

@@ -31,13 +31,12 @@ _ALL_LOSSY = "look at the switches between the nodes: dropped packets, buffers, 
 # --- an earlier check, and sweeps of ports ---
 
 
-def of_earlier_check(explanation: Explanation) -> None:
-    explanation.add_links(earlier.link for earlier in explanation.state.log.of(EarlierLink))
+def of_earlier_check(state: SessionState, explanation: Explanation) -> None:
+    explanation.add_links(earlier.link for earlier in state.log.of(EarlierLink))
 
 
-def of_sweep(explanation: Explanation) -> None:
+def of_sweep(state: SessionState, explanation: Explanation) -> None:
     """Report blocked ports, or limits on connections, by the newest sweep."""
-    state = explanation.state
     for sweep in state.log.of(PortSweep)[-1:]:
         for cause in blocked(sweep.silent, state.limits, sweep.unheld):
             ports = f"TCP ports from about {cause.first} to {cause.last}"
@@ -72,8 +71,7 @@ def _limited(cause: Blocked, ways: str, needed: int) -> str:
 # --- lost packets ---
 
 
-def of_losses(explanation: Explanation) -> None:
-    state = explanation.state
+def of_losses(state: SessionState, explanation: Explanation) -> None:
     end = state.log.last_end(LOSS)
     if end is None:
         return
@@ -126,9 +124,8 @@ def _grade(state: SessionState, trouble: LossTrouble, stalls: int) -> Grade:
 # --- dials ---
 
 
-def of_dials(explanation: Explanation) -> None:
+def of_dials(state: SessionState, explanation: Explanation) -> None:
     """Report which connections fail, and nodes whose clocks or interfaces differ."""
-    state = explanation.state
     end = state.log.last_end(CONTROL)
     if end is None:
         return

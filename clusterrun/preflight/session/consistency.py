@@ -8,7 +8,7 @@ from collections.abc import Iterator, Sequence
 from clusterrun.model.preflight_report import Finding, Grade
 from clusterrun.preflight.majority import some_of, vote
 from clusterrun.preflight.session.explanation import NodeFinding
-from clusterrun.preflight.session.state import NodeState
+from clusterrun.preflight.session.node_state import NodeState
 from clusterrun.preflight.tasks import Interface
 from clusterrun.preflight.thresholds import MINORITY
 

@@ -10,7 +10,8 @@ from clusterrun.model.preflight_report import Finding, Grade
 from clusterrun.preflight.checks import infiniband
 from clusterrun.preflight.observations import GroupTest
 from clusterrun.preflight.session.explanation import NodeFinding
-from clusterrun.preflight.session.state import NodeState, SessionState
+from clusterrun.preflight.session.node_state import NodeState
+from clusterrun.preflight.session.state import SessionState
 
 # The table holds rates of messages of 1 GiB and more. Smaller messages reach less: two healthy nodes with
 # 8 H20 each reach 245 GB/s with 256 MiB and 343 GB/s with large messages (nccl#1244).

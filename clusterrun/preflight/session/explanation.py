@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
 from clusterrun.model.frozen import frozen
 from clusterrun.model.hostlist import fold
 from clusterrun.model.preflight_report import WORST_FIRST, Finding, Grade, LinkReport, worst
 from clusterrun.preflight.session.node_selection import Choice, choose
-from clusterrun.preflight.session.state import SessionState
+from clusterrun.preflight.session.node_state import NodeState
 
 Parts = Sequence[Sequence[int]]
 
@@ -37,15 +37,16 @@ class NetworkFinding:
 class Explanation:
     """The findings of a check.
 
-    Questions are asked in a fixed order, and each adds its findings. A cause comes before its consequences.
+    ``places``: how many nodes train. The first nodes are planned for them, the others are spares.
     ``excused``: nodes that are gone because of another node or the network.
     ``unreached``: nodes that are gone, and perhaps work together in another part of the network.
     ``blocked``: nodes with blocked ports. They, cut-off and lossy nodes explain findings of their links.
     ``bad_links``: links whose dials failed.
     """
 
-    def __init__(self, state: SessionState) -> None:
-        self.state = state
+    def __init__(self, nodes: Mapping[int, NodeState], places: int) -> None:
+        self._nodes, self._places = nodes, places
+        self._numbers = {node.name: number for number, node in nodes.items()}
         self.excused: set[int] = set()
         self.unreached: list[int] = []
         self.blocked: set[int] = set()
@@ -56,11 +57,11 @@ class Explanation:
         self.dial_parts: Parts = ()  # between which connections fail
         self.presence: dict[int, tuple[Finding, ...]] = {}  # by node: why it is gone, or is cut off
         self.network: list[Finding | NetworkFinding] = []
-        self._findings: dict[int, list[Finding]] = {node: [] for node in state.nodes}
+        self._findings: dict[int, list[Finding]] = {node: [] for node in nodes}
         self._links: list[tuple[LinkReport, bool]] = []  # with whether tests of pairs found it
         self._choice: Choice | None = None
 
-    # --- questions add findings ---
+    # --- findings are added ---
 
     def add(self, node: int | None, finding: Finding) -> None:
         """Add a finding about a node, or about all nodes together (None)."""
@@ -79,7 +80,7 @@ class Explanation:
     ) -> None:
         """Blame none of these nodes, which are gone: another node or the network may be at fault."""
         for node in nodes:
-            node_state = self.state.nodes[node]
+            node_state = self._nodes[node]
             message = f"{node_state.absent or node_state.gone}; {reason}"
             self.explain_gone(node, Grade.UNDETERMINED, message, remedy)
             self.excused.add(node)
@@ -97,11 +98,11 @@ class Explanation:
         return worst(tuple(finding.verdict for finding in self.findings(node)))
 
     def is_unfit(self, node: int) -> bool:
-        return bool(self.state.nodes[node].gone) or self.verdict(node) is Grade.FAIL
+        return bool(self._nodes[node].gone) or self.verdict(node) is Grade.FAIL
 
     def able(self) -> list[int]:
         """Return the fit nodes whose torch workers run."""
-        nodes = self.state.nodes.values()
+        nodes = self._nodes.values()
         return [node.node for node in nodes if node.has_torch and not self.is_unfit(node.node)]
 
     @property
@@ -113,7 +114,7 @@ class Explanation:
         by_ends: dict[frozenset[str], list[LinkReport]] = {}
         for link, of_pairs in self._links:
             explaining = self.blocked | self.cut_off | (self.lossy if of_pairs else set())
-            if explaining.isdisjoint((self.state.numbers[link.a], self.state.numbers[link.b])):
+            if explaining.isdisjoint((self._numbers[link.a], self._numbers[link.b])):
                 by_ends.setdefault(frozenset((link.a, link.b)), []).append(link)
         return tuple(
             min(links, key=lambda link: WORST_FIRST.index(link.verdict)) for links in by_ends.values()
@@ -132,13 +133,12 @@ class Explanation:
     def elsewhere(self) -> set[int]:
         """Return the nodes outside the chosen part of a partitioned network."""
         chosen = self.largest_fit_part()
-        return {node for node in self.state.nodes if node not in chosen} if chosen else set()
+        return {node for node in self._nodes if node not in chosen} if chosen else set()
 
     def choice(self) -> Choice:
         """Return the nodes that train."""
         if self._choice is None:
-            state = self.state
-            numbers = list(state.nodes)
+            numbers = list(self._nodes)
             unfit = {node for node in numbers if self.is_unfit(node)}
             bad = [link for link in self.links if link.verdict is Grade.FAIL]
             slow = {
@@ -148,10 +148,10 @@ class Explanation:
                 if finding.check in _OF_SPEED and finding.verdict is not Grade.PASS
             }
             self._choice = choose(
-                numbers[: state.orders.nodes],
-                numbers[state.orders.nodes :],
+                numbers[: self._places],
+                numbers[self._places :],
                 unfit,
-                [(state.numbers[link.a], state.numbers[link.b]) for link in bad],
+                [(self._numbers[link.a], self._numbers[link.b]) for link in bad],
                 slow,
                 self.elsewhere() - unfit,
             )
@@ -165,7 +165,7 @@ class Explanation:
                 message = finding.message
                 if not choice.whole and finding.if_too_few:
                     part = self.largest_fit_part()
-                    names = fold([self.state.nodes[node].name for node in part])
+                    names = fold([self._nodes[node].name for node in part])
                     message += finding.if_too_few.format(f"--nodes {len(part)} --nodelist {names}")
                 can_train = choice.whole and set(finding.disputed).isdisjoint(choice.nodes)
                 grade = Grade.WARN if can_train else Grade.FAIL

@@ -8,8 +8,9 @@ from itertools import combinations
 from clusterrun.model.frozen import replace
 from clusterrun.preflight import registry
 from clusterrun.preflight.observations import CONTROL
+from clusterrun.preflight.session.node_state import NodeState
 from clusterrun.preflight.session.requests import Waits
-from clusterrun.preflight.session.state import NodeState, SessionState
+from clusterrun.preflight.session.state import SessionState
 from clusterrun.preflight.tasks import DialTask, PeerTask
 from clusterrun.preflight.thresholds import ANSWER_SECONDS, DIAL_SECONDS, FEW_NODES, WITNESSES
 

@@ -75,8 +75,7 @@ class PairTests:
         return next(filter(None, (test.failure for test in tests)), NO_ANSWER)
 
 
-def of_pairs(explanation: Explanation) -> None:
-    state = explanation.state
+def of_pairs(state: SessionState, explanation: Explanation) -> None:
     tests = PairTests(state.log.of(GroupTest))
     for search in state.pair_searches:
         result = search.result()
@@ -154,9 +153,8 @@ def _of_link(state: SessionState, evidence: Evidence, tests: PairTests) -> LinkR
     return LinkReport(first, second, direction, evidence.grade, message, _LINK.format(first, second))
 
 
-def of_rails(explanation: Explanation) -> None:
+def of_rails(state: SessionState, explanation: Explanation) -> None:
     """Report slow rails. Ranks on processors share one network, so they have no rails."""
-    state = explanation.state
     limits = for_backend(state.limits, state.backend)
     slow = slow_rails(state.quantities.rails, limits) if state.backend == "nccl" else []
     for rail in slow:
@@ -189,9 +187,8 @@ def _slow(evidence: Evidence) -> str:
     return f"at best {rate:.3g} GB/s in {tests}{share} (limit {limit:.3g})"
 
 
-def of_torch_workers(explanation: Explanation) -> None:
+def of_torch_workers(state: SessionState, explanation: Explanation) -> None:
     """Report nodes whose torch worker ended repeatedly by itself. A single end is no fault."""
-    state = explanation.state
     for node in state.nodes.values():
         if len(node.ends) > 1:
             message = f"its Python ended {len(node.ends)} times during a matrix product: {node.ends[-1]}"
@@ -202,9 +199,8 @@ def of_torch_workers(explanation: Explanation) -> None:
 # --- tests of larger groups ---
 
 
-def of_groups(explanation: Explanation) -> None:
+def of_groups(state: SessionState, explanation: Explanation) -> None:
     """Report nodes that make larger groups fail. Nodes that only an earlier search tested stay unfit."""
-    state = explanation.state
     results = [(failed, search.result()) for failed, search in state.group_searches]
     for number, (failed, result) in enumerate(results):
         newer = {node for test, _ in results[number + 1 :] for node in test.nodes}
@@ -223,9 +219,8 @@ def of_groups(explanation: Explanation) -> None:
             explanation.network.append(disputed)
 
 
-def of_set(explanation: Explanation) -> None:
+def of_set(state: SessionState, explanation: Explanation) -> None:
     """Report the newest test of the whole set: its rate, or why it failed if no node explains that."""
-    state = explanation.state
     searches = {id(failed): search for failed, search in state.group_searches}
     tests = [test for test in state.log.of(GroupTest) if test.kind == SET]
     decided = [test for test in tests if test.passed or id(test) in searches]

@@ -11,9 +11,10 @@ from clusterrun.preflight.observations import EarlierInterfaces, EarlierLink, No
 from clusterrun.preflight.session import absent_nodes, local_phase, network_phase, socket_interfaces
 from clusterrun.preflight.session.collective_phase import pair_rounds, whole_set
 from clusterrun.preflight.session.group_tests import GroupTests
+from clusterrun.preflight.session.node_state import NodeState
 from clusterrun.preflight.session.report import explain
 from clusterrun.preflight.session.requests import Waits
-from clusterrun.preflight.session.state import NodeState, SessionState
+from clusterrun.preflight.session.state import SessionState
 from clusterrun.preflight.tasks import ListenTask, LocalTask, StartTorch
 from clusterrun.preflight.thresholds import START_SECONDS, WITNESSES
 

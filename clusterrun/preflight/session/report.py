@@ -15,12 +15,13 @@ from clusterrun.model.preflight_report import (
 )
 from clusterrun.model.world import exactly
 from clusterrun.preflight import registry
-from clusterrun.preflight.observations import PRODUCT, SET, CheckFault, GroupTest, Unanswered
+from clusterrun.preflight.observations import PRODUCT, SET, CheckFault, GroupTest, NodeGone, Unanswered
 from clusterrun.preflight.session import (
+    absent_findings,
     connection_findings,
     pair_findings,
     partition_findings,
-    presence_findings,
+    silent_findings,
     socket_interfaces,
 )
 from clusterrun.preflight.session.consistency import common_interface, faster_interface
@@ -48,19 +49,26 @@ class SessionOutcome:
 
 def explain(state: SessionState) -> Explanation:
     """Return what the observations show so far. It is computed once for the same observations."""
-    if isinstance(state.explanation, Explanation):
-        return state.explanation
-    state.explanation = explanation = Explanation(state)
-    for question in QUESTIONS:
-        try:
-            question(explanation)
-        except Exception as error:  # noqa: BLE001 (a fault of ours must not keep a run from training)
-            explanation.network.append(_fault(error))
-    return explanation
+    if state.explanation is None:
+        state.explanation = Explanation(state.nodes, state.orders.nodes)
+        for add_findings in FINDERS:
+            try:
+                add_findings(state, state.explanation)
+            except Exception as error:  # noqa: BLE001 (a fault of ours must not keep a run from training)
+                state.explanation.network.append(_fault(error))
+    return state.explanation
 
 
-def _of_local_checks(explanation: Explanation) -> None:
-    state = explanation.state
+def _of_gone(state: SessionState, explanation: Explanation) -> None:
+    """Report every node that gets no more requests, by the reason that it gave."""
+    for gone in state.log.of(NodeGone):
+        explanation.presence[gone.node] = gone.findings
+        has_failed = any(finding.verdict is Grade.FAIL for finding in gone.findings)
+        if gone.findings and not has_failed:
+            explanation.excused.add(gone.node)
+
+
+def _of_local_checks(state: SessionState, explanation: Explanation) -> None:
     local, workers, products, burns = {}, {}, {}, {}
     for node in state.nodes.values():
         if node.local is not None:
@@ -86,12 +94,12 @@ def _of_local_checks(explanation: Explanation) -> None:
                 explanation.add_links([link])
 
 
-def _of_budget(explanation: Explanation) -> None:
-    ended = f"the budget of {explanation.state.orders.preflight.budget:g} s ended during"
-    for unanswered in explanation.state.log.of(Unanswered):
+def _of_budget(state: SessionState, explanation: Explanation) -> None:
+    ended = f"the budget of {state.orders.preflight.budget:g} s ended during"
+    for unanswered in state.log.of(Unanswered):
         finding = Finding("budget", Grade.UNDETERMINED, f"{ended} {unanswered.title}", _MORE)
         explanation.add(unanswered.node, finding)
-    for fault in explanation.state.log.of(CheckFault):
+    for fault in state.log.of(CheckFault):
         explanation.network.append(_fault(fault.error))
 
 
@@ -100,9 +108,8 @@ def _fault(error: Exception) -> Finding:
     return Finding("check", Grade.UNDETERMINED, message, _OURS)
 
 
-def _of_missing_tests(explanation: Explanation) -> None:
+def _of_missing_tests(state: SessionState, explanation: Explanation) -> None:
     """Report at the end that the whole set was not tested, or that no two nodes passed a test together."""
-    state = explanation.state
     needed = state.has_ended and state.should_test_set and explanation.choice().whole
     tests = state.log.of(GroupTest)
     set_passed = any(test.passed for test in tests if test.kind == SET)
@@ -123,25 +130,24 @@ def _of_missing_tests(explanation: Explanation) -> None:
             explanation.network.append(Finding("set", Grade.UNDETERMINED, message))
 
 
-# The order is the precedence: causes come before their consequences. Is the node present, does it
-# connect, is it sound by itself, does it work with one other, is it fast, does it work in larger groups, and
-# was there enough time to know?
-QUESTIONS = (
-    presence_findings.of_gone,
+# Each adds findings. A cause comes before its consequences: is the node present, does it connect, is it sound
+# by itself, does it work with another, is it fast, does it work in larger groups, was there enough time?
+FINDERS = (
+    _of_gone,
     connection_findings.of_earlier_check,
     connection_findings.of_sweep,
     connection_findings.of_losses,
     connection_findings.of_dials,
-    presence_findings.of_absent,
-    presence_findings.of_silent,
+    absent_findings.of_absent,
+    silent_findings.of_silent,
     _of_local_checks,
     pair_findings.of_torch_workers,
     pair_findings.of_pairs,
     pair_findings.of_rails,
     pair_findings.of_groups,
     pair_findings.of_set,
-    presence_findings.of_late,
-    presence_findings.of_kept_away,
+    silent_findings.of_late,
+    absent_findings.of_kept_away,
     _of_budget,
     _of_missing_tests,
 )
@@ -154,7 +160,7 @@ def conclude(state: SessionState) -> SessionOutcome:
     """Return the outcome of a check that has ended."""
     state.has_ended, state.explanation = True, None
     explanation = explain(state)
-    choice, together = explanation.choice(), explanation.together()
+    choice = explanation.choice()
     fit = choice.whole and not explanation.together_has(Grade.FAIL)
     for search in state.pair_searches:
         for notice in pair_findings.notices(state, search.result()):
@@ -178,7 +184,7 @@ def conclude(state: SessionState) -> SessionOutcome:
         left_out = fold(sorted(state.nodes[node].name for node in separated))
         offer = partition_findings.alone(state, choice.nodes)
         state.notice(f"no link between the nodes without {left_out} is broken: {offer}")
-    report = _report(explanation, together, fit)
+    report = _report(state, explanation, fit)
     # Another attempt excludes the smaller group: the nodes that joined, or the nodes that they do not reach.
     joined, others = [node.node for node in state.present()], explanation.unreached
     fewer = joined if len(others) > len(joined) and not choice.whole else others
@@ -186,9 +192,9 @@ def conclude(state: SessionState) -> SessionOutcome:
     return SessionOutcome(fit, report, choice.nodes, report.environment, tuple(excluded))
 
 
-def _report(explanation: Explanation, together: tuple[Finding, ...], fit: bool) -> Report:
-    state = explanation.state
+def _report(state: SessionState, explanation: Explanation, fit: bool) -> Report:
     orders, choice, links = state.orders, explanation.choice(), explanation.links
+    together = explanation.together()
     members = [state.nodes[number] for number in choice.nodes]
     world = tuple(node.name for node in members)
     grades = [explanation.verdict(node) for node in choice.nodes]

@@ -36,12 +36,13 @@ from clusterrun.preflight.session import (
     recheck,
     socket_interfaces,
 )
+from clusterrun.preflight.session.absent_findings import remedy_of_absence
 from clusterrun.preflight.session.collective_phase import pair_rounds, products, whole_set
 from clusterrun.preflight.session.group_tests import GroupTests
-from clusterrun.preflight.session.presence_findings import look_at
+from clusterrun.preflight.session.node_state import NodeState
 from clusterrun.preflight.session.report import SessionOutcome, conclude, explain
 from clusterrun.preflight.session.requests import AskWorker, Request, Waits
-from clusterrun.preflight.session.state import OVERLOADED, NodeState, SessionState
+from clusterrun.preflight.session.state import OVERLOADED, SessionState
 from clusterrun.preflight.thresholds import (
     ANSWER_SECONDS,
     BUDGET_SHARE,
@@ -106,7 +107,7 @@ class Session:
             if node.absent is not None:
                 states[node.node].absent = node.absent
                 states[node.node].is_excused = node.is_excused
-                remedy = look_at(node.absent, lives=False)
+                remedy = remedy_of_absence(node.absent, is_alive=False)
                 state.mark_gone(states[node.node], "agent", node.absent, remedy)
         self._group_tests = GroupTests(state)
         self._awaited: tuple[type, ...] = ()

@@ -1,4 +1,4 @@
-"""The state of a check: its nodes, requests, observations and budget. It holds no findings."""
+"""The state of a check: its nodes, requests, observations and budget."""
 
 from __future__ import annotations
 
@@ -12,8 +12,9 @@ from clusterrun.preflight import tasks
 from clusterrun.preflight.causes.dials import DialledWay, Dials
 from clusterrun.preflight.causes.groups import GroupSearch
 from clusterrun.preflight.causes.pair_search import Search
-from clusterrun.preflight.checks import names
 from clusterrun.preflight.observations import CheckFault, GroupTest, Log, NodeDials, NodeGone, PhaseEnd
+from clusterrun.preflight.session.explanation import Explanation
+from clusterrun.preflight.session.node_state import NodeState
 from clusterrun.preflight.session.quantities import Quantities
 from clusterrun.preflight.session.requests import AskWorker, Requests
 from clusterrun.preflight.thresholds import limits_of
@@ -22,85 +23,6 @@ from clusterrun.preflight.thresholds import limits_of
 HOST = 0
 # Added to the reason of what an overload of a node, or of the coordinator's machine, explains.
 OVERLOADED = "; it or the first node was overloaded"
-# Replaces the answer of a node that did not report its ports.
-NOT_HEARD = tasks.ListenAnswer((), (), 0, 0.0)
-
-
-class NodeState:
-    """The newest answers of a node. ``node`` is its number in the allocation."""
-
-    def __init__(self, node: int, name: str, address: str) -> None:
-        self.node, self.name, self.address = node, name, address
-        self.gone = ""  # why it gets no more requests; '' while it gets them
-        self.is_excused = False  # an overload explains that its agent was lost
-        self.absent = ""  # why its agent never joined; '' if it joined
-        self.overloads = Overloads()
-        self.late_until: float | None = None  # end of the wait for its first late answer; steady clock
-        self.local: tasks.LocalAnswer | None = None
-        self.listening = NOT_HEARD
-        # Bounds of how far its clock is ahead of the coordinator's; seconds.
-        self.earliest, self.latest = float("-inf"), float("inf")
-        self.resolved: dict[str, str] = {}  # by name, its addresses with spaces between; '' if unknown
-        self.torch_worker: tasks.TorchStarted | None = None
-        self.first_torch_worker: tasks.TorchStarted | None = None
-        self.ports: list[int] = []  # free ports on which it can lead a group test
-        self.product: tasks.GroupResult | None = None  # its best matrix product
-        self.burn: tasks.GroupResult | None = None  # its matrix products under long load
-        self.ends: list[str] = []  # how its torch workers ended before their time
-
-    @property
-    def listens(self) -> bool:
-        return self.listening is not NOT_HEARD
-
-    @property
-    def has_torch(self) -> bool:
-        return self.torch_worker is not None and self.torch_worker.up
-
-    @property
-    def load_seconds(self) -> float:
-        """Return how long its torch and GPU driver took to load in the local round; 0 if unknown."""
-        return self.first_torch_worker.seconds if self.first_torch_worker is not None else 0.0
-
-    @property
-    def interface(self) -> tasks.Interface | None:
-        """Return the interface of the connection to the coordinator. The ranks use it too."""
-        for interface in self.listening.interfaces:
-            if interface.address == self.address:
-                return interface
-        return None
-
-    @property
-    def offset(self) -> float:
-        """Return how far its clock is ahead of the coordinator's: the middle of the bounds, in seconds."""
-        return (self.earliest + self.latest) / 2
-
-    def target(self, ports: tuple[int, ...], address: str = "") -> tasks.Target:
-        """Return the node as a target on these ports. ``address`` replaces the address of its agent."""
-        return tasks.Target(self.node, self.name, address or self.address, ports, self.listening.udp_port)
-
-    def bound_clock(self, wall: float, earliest: float, latest: float) -> None:
-        """Narrow the bounds of its clock. It read ``wall`` between these times of the coordinator's clock."""
-        self.earliest, self.latest = max(self.earliest, wall - latest), min(self.latest, wall - earliest)
-
-    def record_readings(self, answer: tasks.LocalAnswer) -> None:
-        """Record the readings of checks. A new reading of a check replaces the old one."""
-        readings = {reading.check: reading for reading in (self.local.readings if self.local else ())}
-        readings.update((reading.check, reading) for reading in answer.readings)
-        self.local = tasks.LocalAnswer(tuple(readings.values()))
-        if names.NAME in readings:
-            self.resolved.update(names.resolved(readings[names.NAME]))
-
-    def record_torch_worker(self, answer: tasks.TorchStarted) -> None:
-        self.torch_worker = answer
-        self.first_torch_worker = self.first_torch_worker or answer
-        self.ports = list(answer.ports)
-
-    def record_matmul(self, result: tasks.GroupResult) -> None:
-        """Record its fastest matrix product. A wrong one replaces all others, and any replaces a late one."""
-        best = None if self.product is not None and self.product.late else self.product
-        speeds = [dict(product.rates).get("product", 0.0) for product in (result, best or result)]
-        if best is None or (best.passed and (not result.passed or speeds[0] > speeds[1])):
-            self.product = result
 
 
 class SessionState:
@@ -121,7 +43,8 @@ class SessionState:
         self.overloads = Overloads()  # of the coordinator's machine
         self.asks: list[AskWorker] = []
         self.log = Log()
-        self.explanation: object = None  # of the log, by `report.explain`; None if the log is longer now
+        # What `report.explain` derived from the observations; None if they have changed since.
+        self.explanation: Explanation | None = None
         self.pair_searches: list[Search] = []
         self.group_searches: list[tuple[GroupTest, GroupSearch]] = []  # each with the test that failed
         self.exchanging: list[int] = []  # nodes that exchange messages

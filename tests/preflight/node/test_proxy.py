@@ -12,7 +12,8 @@ import pytest
 from clusterrun.preflight import tasks
 from clusterrun.preflight.node.proxy import RemoteExaminer, RemoteExaminers, RunningThrough
 from clusterrun.preflight.session import absent_nodes
-from clusterrun.preflight.session.state import NodeState, SessionState
+from clusterrun.preflight.session.node_state import NodeState
+from clusterrun.preflight.session.state import SessionState
 from clusterrun.preflight.tasks import DialTask, ListenAnswer, ListenTask, Target, ThroughAnswer, ThroughTask
 from tests.preflight.loopback import Node, run_directory
 from tests.preflight.node.test_forked_call import eventually, is_gone

@@ -11,7 +11,7 @@ from clusterrun.preflight.session.consistency import (
     faster_interface,
     interfaces,
 )
-from clusterrun.preflight.session.state import NodeState
+from clusterrun.preflight.session.node_state import NodeState
 from clusterrun.preflight.tasks import Interface, ListenAnswer
 
 LIMITS = (1.0, 30.0)

@@ -7,8 +7,9 @@ import pytest
 from benchmarks.pair_world import PairWorld, ended_search
 from clusterrun.model.preflight_report import Finding, Grade, LinkReport
 from clusterrun.preflight.session.explanation import Explanation
+from clusterrun.preflight.session.node_state import NodeState
 from clusterrun.preflight.session.pair_findings import notices, of_pairs
-from clusterrun.preflight.session.state import NodeState, SessionState
+from clusterrun.preflight.session.state import SessionState
 from tests.preflight.simulated import name, orders
 
 
@@ -21,8 +22,8 @@ def state_of(nodes: int, floor: float = 0.0) -> SessionState:
 def explained(world: PairWorld, nodes: int, floor: float) -> Explanation:
     state = state_of(nodes, floor)
     state.pair_searches.append(ended_search(world, nodes, limits=state.limits))
-    explanation = Explanation(state)
-    of_pairs(explanation)
+    explanation = Explanation(state.nodes, nodes)
+    of_pairs(state, explanation)
     return explanation
 
 
@@ -52,7 +53,7 @@ def test_links_over_switches_that_are_all_slower_are_a_notice():
 
 @pytest.mark.parametrize(("lossy", "ends"), [((), {(2, 4)}), ((2,), set()), ((0,), {(2, 4)})])
 def test_a_failed_pair_is_not_reported_beside_an_end_that_loses_packets(lossy, ends):
-    explanation = Explanation(state_of(5))
+    explanation = Explanation(state_of(5).nodes, 5)
     explanation.lossy.update(lossy)
     link = LinkReport(name(2), name(4), "both", Grade.FAIL, "3 of 3 tests failed")
     explanation.add_links([link], of_pairs=True)
@@ -60,7 +61,7 @@ def test_a_failed_pair_is_not_reported_beside_an_end_that_loses_packets(lossy, e
 
 
 def test_a_link_has_the_worst_verdict_of_all_searches():
-    explanation = Explanation(state_of(5))
+    explanation = Explanation(state_of(5).nodes, 5)
     verdicts = (Grade.UNDETERMINED, Grade.FAIL, Grade.UNDETERMINED)
     links = [LinkReport(name(2), name(4), "both", verdict, "") for verdict in verdicts]
     explanation.add_links(links, of_pairs=True)
@@ -69,6 +70,6 @@ def test_a_link_has_the_worst_verdict_of_all_searches():
 
 def test_a_spare_replaces_a_node_with_a_warning_of_its_speed():
     node_states = [NodeState(node, name(node), f"10.0.0.{node}") for node in range(4)]
-    explanation = Explanation(SessionState(orders(3, 1), node_states, 0.0, 0.0, "/r"))
+    explanation = Explanation(SessionState(orders(3, 1), node_states, 0.0, 0.0, "/r").nodes, 3)
     explanation.add(1, Finding("bandwidth", Grade.WARN, "slow"))
     assert explanation.choice().world == (0, 3, 2)

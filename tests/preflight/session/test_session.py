@@ -326,11 +326,11 @@ def test_findings_do_not_depend_on_the_order_of_observations():
         assert [(link.a, link.b) for link in explanation.links] == [(name(2), name(3))]
 
 
-def test_a_question_that_fails_is_reported_and_the_others_are_answered(monkeypatch):
-    def fails(explanation):
+def test_a_finder_that_fails_is_reported_and_the_others_add_their_findings(monkeypatch):
+    def fails(state, explanation):
         raise KeyError("n7")
 
-    monkeypatch.setattr(report, "QUESTIONS", (fails, *report.QUESTIONS))
+    monkeypatch.setattr(report, "FINDERS", (fails, *report.FINDERS))
     outcome = examined(orders(4, 1), Faults(broken={2}))
     assert (blamed(outcome), outcome.world) == ({2}, (0, 1, 4, 3))
     assert "the check itself failed: KeyError: 'n7'" in outcome.report.set_message

@@ -1,0 +1,225 @@
+"""Explain why agents did not join: their nodes, a link, the network, or the coordinator's node."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+from clusterrun.model import contract
+from clusterrun.model.frozen import frozen
+from clusterrun.model.preflight_report import Finding, Grade, LinkReport
+from clusterrun.preflight.observations import ABSENT
+from clusterrun.preflight.session import connection_findings, partition_findings
+from clusterrun.preflight.session.explanation import Explanation, NetworkFinding
+from clusterrun.preflight.session.node_state import NodeState
+from clusterrun.preflight.session.state import HOST, SessionState
+from clusterrun.preflight.thresholds import WITNESSES
+
+_OUTGOING = (
+    "a firewall on it drops the connections that it begins, or its slurmd hangs: "
+    "iptables -S OUTPUT, nft list ruleset, and the log of slurmd there"
+)
+_INCOMING = (
+    "its slurmd does not answer there, or a firewall on it drops the connections that others begin: "
+    "systemctl status slurmd, iptables -S INPUT, nft list ruleset"
+)
+_HOST_INCOMING = (
+    "a firewall on it drops connections that come in: iptables -S INPUT, nft list ruleset; "
+    "open the ephemeral ports, and SrunPortRange of slurm.conf where it is set, to the other nodes"
+)
+_HOST_OUTGOING = "a firewall on it drops connections that go out: iptables -S OUTPUT, nft list ruleset"
+_PROLOG = (
+    "does its Prolog take so long, which Slurm runs before the first step there: "
+    "scontrol show config | grep Prolog (PrologFlags=Alloc runs it before the job)"
+)
+_HANGS = (
+    "its slurmd hangs, or only small packets get there: the log of slurmd, dmesg, and the MTU of its network "
+    f"(ping -M do -s 1472); or {_PROLOG}"
+)
+_MTU = "let the MTU of {} be what the switches carry: ping -M do -s 1472 to it"
+_NO_NAME = "its name does not resolve on the first node: getent hosts; add it to DNS or /etc/hosts"
+_NO_PYTHON = f"see job.out: was there a Python to start it? {_PROLOG}"
+_NO_ANSWER = "look at the node: sinfo -N -l, and job.out in the run directory"
+_CLOCK = "its clock may be wrong, compare it with the others': timedatectl, chronyc tracking"
+# (text of the launcher, whether it also explains a machine that answers no node, remedy)
+_REMEDIES = (
+    (contract.NO_CONNECTION, True, _OUTGOING),
+    ("credential", True, _CLOCK),  # Slurm's hold for two minutes
+    ("find an address", True, _NO_NAME),
+    ("zero bytes", False, _HANGS),
+    ("timed out", False, _HANGS),
+    ("connection failure", False, _INCOMING),
+    ("connection refused", False, _INCOMING),
+    ("node failure", False, _INCOMING),
+)
+_AND_NAME = "; is that its address? getent hosts {0}, scontrol show node {0}"
+_REMEDY = "look at switch port, cable and route of {} and {}: ip -s link, ethtool"
+
+
+def remedy_of_absence(reason: str, is_alive: bool) -> str:
+    """Return the remedy for a missing agent by the launcher's reason. ``is_alive``: the machine answers."""
+    for text, explains_dead, remedy in _REMEDIES:
+        if text in reason.lower() and (is_alive or explains_dead):
+            return remedy
+    return _NO_PYTHON if is_alive else _NO_ANSWER
+
+
+@frozen
+class Replies:
+    """How the machine of a node without an agent answered the nodes that dialled it."""
+
+    answered: tuple[int, ...]  # nodes that got an answer
+    unanswered: tuple[int, ...]  # nodes that got none
+    large_arrive: bool  # a large packet of one of them arrived
+
+    @property
+    def is_silent(self) -> bool:
+        """Several nodes dialled it, and none got an answer."""
+        return len(self.unanswered) >= WITNESSES and not self.answered
+
+    @property
+    def is_alive(self) -> bool:
+        return len(self.answered) >= WITNESSES
+
+    @property
+    def only_small_arrive(self) -> bool:
+        return self.is_alive and not self.large_arrive
+
+
+def replies_of(state: SessionState, node: NodeState) -> Replies:
+    ways = state.ways_into(node.node)
+    answered = dict.fromkeys(way.a for way in ways if way.is_answered)
+    unanswered = dict.fromkeys(way.a for way in ways if way.a not in answered)
+    return Replies(tuple(answered), tuple(unanswered), any(way.is_answered and way.large for way in ways))
+
+
+def of_absent(state: SessionState, explanation: Explanation) -> None:
+    """Report a cause that several absent nodes share once, and every other absent node by itself."""
+    end = state.log.last_end(ABSENT)
+    if end is None:
+        return
+    replies = {node.node: replies_of(state, node) for node in state.nodes.values() if node.absent}
+    _of_host(state, explanation, list(replies), end.present)
+    host_is_suspect = len(replies) > 1 if end.present == (HOST,) else explanation.host_fails
+    single = list(replies)
+    for has_symptom, describe, reason in _SHARED_CAUSES:
+        several = [node for node in single if has_symptom(state.nodes[node], replies[node])]
+        if len(several) >= WITNESSES and not host_is_suspect:
+            finding = describe(state, end.present, several)
+            explanation.network.append(finding)
+            explanation.unreached += several if finding.parts else []
+            explanation.excuse(several, f"{len(several)} nodes {reason}")
+            single = [node for node in single if node not in several]
+    for node in single:
+        _of_single(state, explanation, state.nodes[node], replies[node], end.present, host_is_suspect)
+
+
+def _is_kept_away(node: NodeState, replies: Replies) -> bool:
+    """Return whether the machine answers several nodes and the launcher gave no reason."""
+    reasons = (contract.NOT_JOINED, contract.AGENT_LOST, contract.NOT_BACK)
+    return replies.is_alive and node.absent.startswith(reasons) and not node.absent.endswith(")")
+
+
+# Causes that several absent nodes share: the symptom, the finding, and why these nodes are not blamed.
+_SHARED_CAUSES: tuple[
+    tuple[
+        Callable[[NodeState, Replies], bool],
+        Callable[[SessionState, Sequence[int], Sequence[int]], NetworkFinding],
+        str,
+    ],
+    ...,
+] = (
+    (lambda _, replies: replies.is_silent, partition_findings.of_silent, "answer none of those that joined"),
+    (
+        lambda _, replies: replies.only_small_arrive,
+        partition_findings.of_small,
+        "get only small packets from those that joined",
+    ),
+    (
+        _is_kept_away,
+        partition_findings.of_kept_away,
+        "did not join though their machines answer, and nothing says why",
+    ),
+)
+
+
+def _of_host(
+    state: SessionState, explanation: Explanation, absent: Sequence[int], present: tuple[int, ...]
+) -> None:
+    """Blame the firewall of the coordinator's node if only this node is present and all its dials agree."""
+    ways = [state.knocks.ways[HOST, node] for node in absent if (HOST, node) in state.knocks.ways]
+    if present != (HOST,) or len(ways) < max(WITNESSES, len(absent)):
+        return
+    others = state.names(absent)
+    message, remedy = "", ""
+    no_connection = all(contract.NO_CONNECTION in state.nodes[node].absent for node in absent)
+    if no_connection and all(way.refused for way in ways):
+        message = f"no connection that {others} begin reaches it, though those that it begins reach them"
+        remedy = _HOST_INCOMING
+    elif all(way.dropped and way.is_dead and not way.refused for way in ways):
+        message = f"it drops the connections itself that it begins to {others}"
+        remedy = _HOST_OUTGOING
+    if message:
+        explanation.add(HOST, Finding("connections", Grade.FAIL, message, remedy))
+
+
+def _of_single(
+    state: SessionState,
+    explanation: Explanation,
+    node: NodeState,
+    replies: Replies,
+    present: Sequence[int],
+    host_is_suspect: bool,
+) -> None:
+    """Report why the agent of a node is missing, or the link that is to blame.
+
+    The launcher's reason remains the finding of a node that answered nobody.
+    """
+    answered, unanswered = replies.answered, replies.unanswered
+    if not answered and len(present) > 1:
+        addresses = ", ".join(sorted({*state.addresses_of(node.name)}))
+        if addresses and replies.is_silent:
+            message = f"{node.absent}; nothing answers at {addresses}, to which its name leads"
+            explanation.explain_gone(node.node, Grade.FAIL, message, _NO_ANSWER + _AND_NAME.format(node.name))
+        return
+    message = node.absent + (f"; the machine itself answers {state.names(answered)}" if answered else "")
+    message += f", but not {state.names(unanswered)}" if answered and unanswered else ""
+    host = state.nodes[HOST].name
+    if host_is_suspect:
+        explanation.excused.add(node.node)
+        message += f"; it should have joined at {host}, which may be at fault"
+        remedy = f"let another node be the first; or {remedy_of_absence(node.absent, bool(answered))}"
+        explanation.explain_gone(node.node, Grade.UNDETERMINED, message, remedy)
+        return
+    if not answered:
+        return
+    # An agent joins over its link to the coordinator's node. Several broken links are less likely.
+    if unanswered == (HOST,) and not node.listens:
+        message += ": it was not examined"
+        explanation.explain_gone(node.node, Grade.UNDETERMINED, message, "mend the link, then check again")
+        message = (
+            "no answer, though others get one; no agent could join over it, so the direction is not known"
+        )
+        remedy = _REMEDY.format(host, node.name)
+        explanation.add_links([LinkReport(host, node.name, "both", Grade.FAIL, message, remedy)])
+        return
+    trouble = state.dials.between(HOST, node.node) if unanswered == (HOST,) else None
+    if trouble is not None:
+        message += ": it is left out for this link alone"
+        explanation.explain_gone(node.node, Grade.PASS, message, "mend the link")
+        explanation.add_links([connection_findings.link_of(state, trouble)])
+        return
+    remedy = remedy_of_absence(node.absent, is_alive=True)
+    if replies.only_small_arrive:
+        message, remedy = f"{message}; large packets to it get lost", _MTU.format(node.name)
+    grade = Grade.UNDETERMINED if node.is_excused else Grade.FAIL
+    explanation.explain_gone(node.node, grade, message, remedy)
+
+
+def of_kept_away(state: SessionState, explanation: Explanation) -> None:
+    """Blame no absent node whose machine answers if the network is partitioned."""
+    if explanation.parts():
+        absent = (
+            node for node in state.nodes.values() if node.absent and node.node not in explanation.excused
+        )
+        kept_away = [node.node for node in absent if _is_kept_away(node, replies_of(state, node))]
+        explanation.excuse(kept_away, "the network is partitioned, which may be why")
