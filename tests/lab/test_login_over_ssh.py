@@ -137,10 +137,11 @@ def configured_servers(page: str) -> list[tuple[str, list[str]]]:
     return [(server["command"], server["args"]) for server in servers]
 
 
-def test_each_example_of_the_page_configures_the_same_two_servers() -> None:
+def test_the_examples_of_the_page_configure_the_server_here_and_on_a_cluster() -> None:
+    local, remote = ("clusterrun", ["mcp"]), ("clusterrun", ["--host", "cluster", "mcp"])
     servers = configured_servers(PAGE)
-    assert len(servers) == 6 and {command for command, _ in servers} == {"clusterrun"}
-    assert {tuple(arguments) for _, arguments in servers} == {("mcp",), ("--host", "cluster", "mcp")}
+    assert len(servers) == 4 and all(server in (local, remote) for server in servers)
+    assert remote in servers
 
 
 def test_an_assistant_on_a_laptop_works_on_the_cluster(cluster) -> None:
