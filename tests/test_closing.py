@@ -53,10 +53,10 @@ def second_chance() -> list[str]:
 def suite(tmp_path: Path, second_chance: list[str]) -> Suite:
     """Run some tests as ``.ci/run`` would: its exit code, and its last four lines."""
 
-    def run(text: str, *words: str) -> tuple[int, list[str]]:
+    def run(text: str, *arguments: str) -> tuple[int, list[str]]:
         (tmp_path / "test_x.py").write_text(SESSION + text)
         environment = {**os.environ, "PYTHONPATH": str(ROOT), "PYTEST_ADDOPTS": ""}
-        options = ["-p", "tests.closing", *second_chance, "--reruns-delay", "0", *words]
+        options = ["-p", "tests.closing", *second_chance, "--reruns-delay", "0", *arguments]
         result = subprocess.run(
             [sys.executable, "-m", "pytest", *options],
             cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=120,

@@ -89,15 +89,15 @@ def test_a_hostile_name_stays_one_word_and_no_value_is_a_word(
 
 
 @given(st.dictionaries(st.sampled_from(["A", "B", "HOME", "RANK"]), HOSTILE), st.booleans())
-def test_what_is_carried_arrives_whatever_the_image_sets(ours: dict[str, str], said: bool) -> None:
+def test_what_is_carried_arrives_whatever_the_image_sets(ours: dict[str, str], is_reported: bool) -> None:
     host = {**ours, "PATH": "/host/bin", "LD_LIBRARY_PATH": "/host/lib", "PYTHONPATH": "/mine"}
-    named = ("LD_LIBRARY_PATH",) if said else ()
+    named = ("LD_LIBRARY_PATH",) if is_reported else ()
     outside = table.forwarded_environment("charliecloud", host, named)
     assert outside["PATH"] == STANDARD_PATH
     images = {"A": "image", "PATH": "/image/bin", "LD_LIBRARY_PATH": "/image/lib", "PYTHONPATH": "/image"}
     result = table.restored_environment({**outside, **images})
     expected = {**images, **ours, "PYTHONPATH": "/mine:/image", "USER": outside["USER"]}
-    assert result == {**expected, **({"LD_LIBRARY_PATH": "/host/lib"} if said else {})}
+    assert result == {**expected, **({"LD_LIBRARY_PATH": "/host/lib"} if is_reported else {})}
 
 
 def test_apptainer_keeps_the_path_of_the_host_for_its_own_helpers() -> None:

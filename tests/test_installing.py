@@ -45,9 +45,9 @@ def test_it_installs_without_a_network_and_trains(bundle: Path, tmp_path: Path) 
     alone |= {"PIP_INDEX_URL": "http://127.0.0.1:9", "PYTHON": sys.executable}
     place = tmp_path / "a place"
 
-    def run(*words: str) -> str:
+    def run(*arguments: str) -> str:
         result = subprocess.run(
-            words, env=alone, cwd=tmp_path, capture_output=True, text=True, timeout=240, check=False
+            arguments, env=alone, cwd=tmp_path, capture_output=True, text=True, timeout=240, check=False
         )
         assert result.returncode == 0, result.stderr
         return result.stdout

@@ -52,9 +52,9 @@ class ByOneWord(AutoExecutor):
         super().__init__(folder, cluster="clusterrun")
         super().update_parameters(clusterrun_cluster="local", clusterrun_preflight="off")
 
-    def update_parameters(self, **given: Any) -> None:
+    def update_parameters(self, **parameters: Any) -> None:
         super().update_parameters(
-            **{name.replace("local_", "clusterrun_"): value for name, value in given.items()}
+            **{name.replace("local_", "clusterrun_"): value for name, value in parameters.items()}
         )
 
 

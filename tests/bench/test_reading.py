@@ -8,7 +8,7 @@ from clusterrun.bench.reading import SpeedLine, notices, report
 
 
 @pytest.mark.parametrize(
-    ("text", "found"),
+    ("text", "pace"),
     [
         ("steps_per_second=12.5", SpeedLine(12.5)),
         ("epoch 3: steps_per_second: 12.5, loss 0.1", SpeedLine(12.5)),
@@ -26,8 +26,8 @@ from clusterrun.bench.reading import SpeedLine, notices, report
         ),
     ],
 )
-def test_a_pace_is_read_in_any_of_its_forms(text, found):
-    assert report(text) == found
+def test_a_pace_is_read_in_any_of_its_forms(text, pace):
+    assert report(text) == pace
 
 
 def test_the_last_pace_counts():

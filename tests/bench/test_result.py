@@ -16,18 +16,18 @@ from clusterrun.model.frozen import replace
 SINGLE, TWO, FOUR = Cell("single", 1), Cell("ddp", 2), Cell("ddp", 4)
 
 
-def runs(cell: Cell, *paces: float, **told: float) -> list[Measured]:
+def runs(cell: Cell, *paces: float, **facts: float) -> list[Measured]:
     return [
-        Measured(cell, n, f"run-{n}", seconds=pace * 3, report=SpeedLine(pace, **told))  # type: ignore[arg-type]
+        Measured(cell, n, f"run-{n}", seconds=pace * 3, report=SpeedLine(pace, **facts))  # type: ignore[arg-type]
         for n, pace in enumerate(paces)
     ]
 
 
 def table(
-    *found: Measured, growth: str = "strong", probed: MachineInfo | None = None, **options: int
+    *measurements: Measured, growth: str = "strong", probed: MachineInfo | None = None, **options: int
 ) -> Table:
-    cells = tuple(dict.fromkeys(run.cell for run in found))
-    return build_table(StudyResults("x", "d", growth, found, probed), cells, 0, **options)
+    cells = tuple(dict.fromkeys(run.cell for run in measurements))
+    return build_table(StudyResults("x", "d", growth, measurements, probed), cells, 0, **options)
 
 
 def test_the_guides_table_comes_out_of_its_times():

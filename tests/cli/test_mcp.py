@@ -40,8 +40,8 @@ def session(clusterrun: CommandLine, *options: str) -> dict[str, Any]:
             messages["tools"] = {entry.name: entry.annotations.read_only_hint for entry in listed}
             messages["skill"] = (await client.read_resource("clusterrun://skill")).contents[0].text
 
-            async def call(name: str, **given: Any) -> Any:
-                result = await client.call_tool(name, given)
+            async def call(name: str, **arguments: Any) -> Any:
+                result = await client.call_tool(name, arguments)
                 return result.content[0].text if result.is_error else result.structured_content
 
             arguments = ["--preflight", "off", "--ranks-per-node", "2", "train.py", "fail"]

@@ -159,20 +159,20 @@ def test_addresses_are_on_no_command_line_and_a_silent_server_delays_no_other_me
     """The program for nodes is a stand-in here that records how it was started, and then waits."""
     monkeypatch.setattr(module, "LAST_SECONDS", 0.3)
     message = Told(tmp_path, "", notify=("slack://T0/B0/s3cret",))
-    seen = tmp_path / "seen"
+    commands = tmp_path / "seen"
     Path(message.paths.agent).write_text(
         "import json, os, sys, time\n"
         "line = open('/proc/self/cmdline').read()\n"
-        f"with open({str(seen)!r}, 'a') as file:\n"
+        f"with open({str(commands)!r}, 'a') as file:\n"
         "    file.write(json.dumps([line, os.environ.get('MINE'), json.load(sys.stdin)]) + '\\n')\n"
         "time.sleep(100)\n"
     )
     message.tells("failed", "ended")
-    message.waits_until(lambda: seen.exists() and seen.read_text().count("\n") == 1)
+    message.waits_until(lambda: commands.exists() and commands.read_text().count("\n") == 1)
     message.tells("ended")
-    message.waits_until(lambda: seen.read_text().count("\n") == 2)
+    message.waits_until(lambda: commands.read_text().count("\n") == 2)
     message.hooks.finish()
-    for line in seen.read_text().splitlines():
+    for line in commands.read_text().splitlines():
         command_line, mine, parcel = json.loads(line)
         assert "s3cret" not in command_line and mine == "x"
         assert (parcel["urls"], parcel["seconds"]) == (["slack://T0/B0/s3cret"], 8.0)

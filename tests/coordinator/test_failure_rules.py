@@ -177,7 +177,7 @@ def test_a_node_with_broken_hardware_trains_again_if_there_is_no_spare() -> None
 def test_each_rule_has_a_word_of_its_own_that_the_schema_lists() -> None:
     from clusterrun.cli.status_view import DECISIONS
 
-    words = [rule.word for rule in RULES]
-    assert len(words) == len({*words}) and {*words} <= {*DECISIONS}
-    assert all(DECISIONS[word] for word in words)
+    rule_words = [rule.word for rule in RULES]
+    assert len(rule_words) == len({*rule_words}) and {*rule_words} <= {*DECISIONS}
+    assert all(DECISIONS[word] for word in rule_words)
     assert {rule.consequence for rule in RULES} == {*FailureConsequence}

@@ -35,7 +35,7 @@ def test_a_warning_that_holds_no_more_is_dropped_and_noted_once(monkeypatch: pyt
     state_keeper, noted = RunStateKeeper("r", "n1", 7, Timeouts(), "41"), []
     again = TakeBack("training alone", "they train together now")
     detector = Says([Warn("training alone: 4 ranks"), Warn("out of memory on n2")], [again], [again])
-    monkeypatch.setattr(hang_monitor, "HangDetector", lambda *known: detector)
+    monkeypatch.setattr(hang_monitor, "HangDetector", lambda *arguments: detector)
     live: Any = SimpleNamespace(epoch=0)
     membership: Any = SimpleNamespace(world=())
     watching = hang_monitor.HangMonitor(Shared(ORDERS, membership, state_keeper, noted), live, NOW)
@@ -51,7 +51,7 @@ def test_a_hang_is_announced_with_its_diagnosis_if_somebody_listens(monkeypatch:
     warnings = [Warn("out of memory on n2"), Warn("nothing has moved for 600 s", hangs=True)]
     for survival, expected in ((Survival(), []), (Survival(notify=("mailto:a@b.org",)), ["hung"])):
         state_keeper, actions = RunStateKeeper("r", "n1", 7, Timeouts(), "41"), []
-        monkeypatch.setattr(hang_monitor, "HangDetector", lambda *known: Says(warnings))
+        monkeypatch.setattr(hang_monitor, "HangDetector", lambda *arguments: Says(warnings))
         live: Any = SimpleNamespace(epoch=0)
         membership: Any = SimpleNamespace(world=())
         shared = Shared(replace(ORDERS, survival=survival), membership, state_keeper, actions)

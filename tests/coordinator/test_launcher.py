@@ -30,12 +30,12 @@ def launch(argv: tuple[str, ...], **environment: str) -> Launch:
     return Launch(replace(ORDERS, launch=argv), (), everything, BOOTSTRAP, 1024)
 
 
-def passing(loop: EventLoop, one: Launcher, ends: Sequence[object]) -> Callable[[], bool]:
+def passing(loop: EventLoop, launcher: Launcher, ends: Sequence[object]) -> Callable[[], bool]:
     """Lets a little time pass, and tells whether anything has been said of an end."""
 
     def passes() -> bool:
         for child in ended_children():
-            one.reaped(child)
+            launcher.reaped(child)
         loop.wait(steady() + 0.02)
         return bool(ends)
 

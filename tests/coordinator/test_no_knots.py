@@ -139,8 +139,8 @@ def constructors() -> Iterator[tuple[str, ast.FunctionDef]]:
                         yield f"{place} {node.name}", entry
 
 
-def parameters(one: ast.FunctionDef) -> list[ast.arg]:
-    return [*one.args.posonlyargs, *one.args.args, *one.args.kwonlyargs][1:]
+def parameters(function: ast.FunctionDef) -> list[ast.arg]:
+    return [*function.args.posonlyargs, *function.args.args, *function.args.kwonlyargs][1:]
 
 
 def test_no_constructor_takes_more_than_six_parameters() -> None:

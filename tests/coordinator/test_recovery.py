@@ -81,10 +81,10 @@ def test_the_lease_of_the_earlier_nodes_is_waited_for_if_it_was_longer() -> None
         tape.at(0.0)
         tape.at(0.0, EpochClaimed(1, (FIRST,), False, cause="coordinator", dead_since=0.0, lease=lease))
         join(tape, 1.0)
-        time, told = 1.0, []
-        while not any(isinstance(message, ReservePort) for _, message in told):
+        time, messages = 1.0, []
+        while not any(isinstance(message, ReservePort) for _, message in messages):
             time += 1.0
-            told = sent(tape.does(time, *(MessageCame(node, Beat(int(time))) for node in (0, 1)), Tick()))
+            messages = sent(tape.does(time, *(MessageCame(node, Beat(int(time))) for node in (0, 1)), Tick()))
             assert time < 200.0
         quiet_since[lease] = time
         assert tape.state(time).lease == max(lease, 20.0)

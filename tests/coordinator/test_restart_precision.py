@@ -129,15 +129,15 @@ def decisions(code: int, lines: list[str], per_node: bool, everywhere: bool) -> 
         0, "n0", code, 30.0, "", error=error, place=place, noticed=noticed(0, code, lines, per_node)
     )
     attempts: list[Attempt] = []
-    words = []
+    rules = []
     for epoch in range(2):
         attempts.append(Attempt(epoch, "", ("n0",), 0.0, ranks_at=0.0, failure=failure))
         event = FailureEvent(FailureKind.RANK, failure, everywhere=everywhere)
         judgement = judge(FailureEvidence(event, tuple(attempts), tuple(attempts)))
-        words.append(judgement.word if judgement else "failure")
+        rules.append(judgement.word if judgement else "failure")
         if judgement and judgement.consequence is FailureConsequence.END:
-            return [*words, "end"]
-    return words
+            return [*rules, "end"]
+    return rules
 
 
 def figures() -> tuple[Counter[str], list[str]]:
@@ -149,12 +149,12 @@ def figures() -> tuple[Counter[str], list[str]]:
         **{name: name in LOGS_THAT_RECUR for name in EXPECTED},
     }
     for name, case in {**recorded(), **logs()}.items():
-        words = decisions(*case)
-        ends = words[-1] == "end"
+        rules = decisions(*case)
+        ends = rules[-1] == "end"
         counts["failures"] += 1
         counts["that recur"] += truth[name]
         if ends:
-            counts[f"ended after attempt {len(words) - 1}"] += 1
+            counts[f"ended after attempt {len(rules) - 1}"] += 1
             counts["ended rightly"] += truth[name]
             wrong += [] if truth[name] else [name]
     return counts, wrong

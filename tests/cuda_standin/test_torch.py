@@ -15,11 +15,11 @@ THREE_GIB = 3 << 30
 
 def run(code: str, **variables: str) -> str:
     environment = {**os.environ, **variables}
-    done = subprocess.run(
+    process = subprocess.run(
         [sys.executable, "-c", code], env=environment, capture_output=True, text=True, timeout=240
     )
-    assert done.returncode == 0, done.stderr
-    return done.stdout.strip()
+    assert process.returncode == 0, process.stderr
+    return process.stdout.strip()
 
 
 def test_the_gpus_of_the_node_are_h100s() -> None:
@@ -165,8 +165,8 @@ if __name__ == "__main__":
 """
     script = tmp_path / "share.py"
     script.write_text(code)
-    done = subprocess.run([sys.executable, str(script)], capture_output=True, text=True, timeout=240)
-    assert done.stdout.strip() == "[1.0, 1.0, 1.0]", done.stderr
+    process = subprocess.run([sys.executable, str(script)], capture_output=True, text=True, timeout=240)
+    assert process.stdout.strip() == "[1.0, 1.0, 1.0]", process.stderr
 
 
 @pytest.mark.parametrize(

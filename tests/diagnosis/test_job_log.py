@@ -527,9 +527,9 @@ def test_the_first_failure_of_a_log_is_named(name: str) -> None:
     text = "\n".join((diagnosis.message, *whys, *diagnosis.evidence, diagnosis.remedy))
     assert tuple(culprit.rank for culprit in diagnosis.culprits if culprit.rank >= 0) == answer.ranks
     missing = [
-        words
-        for words in answer.words
-        if not re.search("|".join(map(re.escape, words.split("|"))), text, re.IGNORECASE)
+        expected
+        for expected in answer.words
+        if not re.search("|".join(map(re.escape, expected.split("|"))), text, re.IGNORECASE)
     ]
     assert missing == []
     assert answer.place in diagnosis.message

@@ -697,10 +697,10 @@ def test_several_that_expected_the_same_outvote_one_that_called_something_larger
         for rank, sizes in zip(aborted, vs, strict=True)
         for error in heard(rank, f"  {ABORTED}".replace("1000 vs 4", sizes))
     ]
-    found = explain(left(*errors, failure=failure(0, -6), last=(last(3, "[250]"),)))
-    assert (found.verdict, [culprit.rank for culprit in found.culprits]) == (Verdict.MISMATCH, named)
+    diagnosis = explain(left(*errors, failure=failure(0, -6), last=(last(3, "[250]"),)))
+    assert (diagnosis.verdict, [culprit.rank for culprit in diagnosis.culprits]) == (Verdict.MISMATCH, named)
     whys = ["it called all_reduce of [250] Float, and ranks 0-2 expected less"] if named else []
-    assert [culprit.why for culprit in found.culprits] == whys
+    assert [culprit.why for culprit in diagnosis.culprits] == whys
 
 
 def test_without_any_record_who_was_sent_too_much_is_told_and_not_blamed() -> None:
@@ -859,8 +859,8 @@ def test_who_did_not_come_to_the_meeting_is_named_and_never_who_waited(
 
 
 def test_of_models_with_other_parameters_the_odd_one_is_named_and_of_two_none() -> None:
-    def differs(rank: int, own: int, other: int, its: int) -> tuple[Error, ...]:
-        text = f"Rank {rank} has {own} params, while rank {other} has inconsistent {its} params."
+    def differs(rank: int, own: int, other: int, size: int) -> tuple[Error, ...]:
+        text = f"Rank {rank} has {own} params, while rank {other} has inconsistent {size} params."
         return heard(
             rank, *traceback(rank, f"RuntimeError: DDP expects same model across all ranks, but {text}")
         )

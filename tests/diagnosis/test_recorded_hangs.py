@@ -26,8 +26,8 @@ def ended(errors: dict[int, tuple[float, str]], *last: RankSnapshot, failed: int
     return decide_end(Remains(State.FAILED, "", failure, printed, nodes, last=last))
 
 
-def culprits(found: Diagnosis) -> list[int]:
-    return [culprit.rank for culprit in found.culprits]
+def culprits(diagnosis: Diagnosis) -> list[int]:
+    return [culprit.rank for culprit in diagnosis.culprits]
 
 
 # --- a rank that saves ---

@@ -106,7 +106,7 @@ def test_what_py_spy_says_instead_gives_none(text: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("stack", "found"),
+    ("stack", "location"),
     [
         (ALL_REDUCE, StackLocation(Doing.COLLECTIVE, ALL_REDUCE[2], "all_reduce")),
         (LOOP, StackLocation(Doing.USER, LOOP[0])),
@@ -133,8 +133,8 @@ def test_what_py_spy_says_instead_gives_none(text: str) -> None:
         ),
     ],
 )
-def test_where_a_rank_stands(stack: tuple[str, ...], found: StackLocation) -> None:
-    assert place(stack) == found
+def test_where_a_rank_stands(stack: tuple[str, ...], location: StackLocation) -> None:
+    assert place(stack) == location
 
 
 def test_a_frame_is_short_for_people() -> None:

@@ -121,8 +121,8 @@ def test_a_job_that_clusterrun_did_not_start_is_described(on_slurm: Site) -> Non
     assert "ModuleNotFoundError: No module named 'nothing_like_this'" in diagnosis["said"]
     assert any(str(output) in line for line in diagnosis["evidence"])
     output.unlink()
-    gone = on_slurm.run("diagnose", failed)
-    assert gone.code == 5 and f"its output is not on this machine ({output})" in gone.err
+    ended = on_slurm.run("diagnose", failed)
+    assert ended.code == 5 and f"its output is not on this machine ({output})" in ended.err
     for word in (f"{job_id}.0", f"{job_id}.batch", f"{job_id}_[0-3%2]"):
         assert f"clusterrun did not start Slurm job {job_id} (" in on_slurm.run("status", word).err
     unknown = on_slurm.run("status", "99999.0")

@@ -94,11 +94,11 @@ for _ in range(20):
 """
 
 
-def pings(lab: Lab, one: str, other: str) -> bool:
+def pings(lab: Lab, node: str, other: str) -> bool:
     """Whether datagrams of one host arrive at another: a TCP connection would need both ways."""
     with ThreadPoolExecutor() as pool:
         got = pool.submit(lab.exec, [sys.executable, "-c", RECEIVE], host=other)
-        lab.exec([sys.executable, "-c", SEND, other], host=one)
+        lab.exec([sys.executable, "-c", SEND, other], host=node)
         return got.result().code == 0
 
 
@@ -182,13 +182,13 @@ for _ in range(1000):
 """
 
 
-def arrived(lab: Lab, one: str, other: str) -> int:
+def arrived(lab: Lab, node: str, other: str) -> int:
     """How many of a thousand datagrams arrive."""
     with ThreadPoolExecutor() as pool:
         got = pool.submit(lab.exec, [sys.executable, "-c", COUNT], host=other)
         bound = ["sh", "-c", "until grep -q ':270E ' /proc/net/udp; do sleep 0.01; done"]
         assert lab.exec(bound, host=other, timeout=60).code == 0
-        lab.exec([sys.executable, "-c", SEND_MANY, other], host=one)
+        lab.exec([sys.executable, "-c", SEND_MANY, other], host=node)
         return int(got.result().out)
 
 

@@ -32,10 +32,10 @@ def gpus(tmp_path: Path) -> Path:
     return tmp_path
 
 
-def host(folder: Path, **said: object) -> None:
+def host(folder: Path, **facts: object) -> None:
     own = folder / "hosts" / os.uname().nodename
     own.mkdir(parents=True)
-    (own / "gpu.json").write_text(json.dumps({"count": 2, **said}))
+    (own / "gpu.json").write_text(json.dumps({"count": 2, **facts}))
 
 
 def test_a_query_answers_in_the_order_asked_with_units_and_heads(gpus: Path) -> None:

@@ -157,8 +157,8 @@ def test_an_assistant_on_a_laptop_works_on_the_cluster(cluster) -> None:
     async def talk() -> None:
         async with mcp.Client(server) as client:
 
-            async def call(name: str, **given: object) -> Any:
-                result = await client.call_tool(name, given)
+            async def call(name: str, **arguments: object) -> Any:
+                result = await client.call_tool(name, arguments)
                 return result.content[0].text if result.is_error else result.structured_content
 
             assert "clusterrun --host cluster" in await call("status")  # nobody has logged in

@@ -41,19 +41,19 @@ def test_ranks_run_in_an_allocation_which_stays_whatever_ends_them(on_slurm: Sit
     if on_slurm.lab.state.slurm_version.startswith("20.11"):  # the step there keeps its GPUs from all others
         work = work.replace("srun --nodes=1 --ntasks=1 $run", "$run")
     (on_slurm.project / "work.sh").write_text(work)
-    done = on_slurm.run("alloc", "--nodes", "2", "--gpus", "2", "bash", "work.sh", limit=500)
-    cancelled, killed = [line for line in done.out.splitlines() if line.endswith("-stay CANCELLED")]
-    said = done.out.replace(cancelled, "…", 1).replace(killed, "…", 1).splitlines()
-    assert said == [
+    result = on_slurm.run("alloc", "--nodes", "2", "--gpus", "2", "bash", "work.sh", limit=500)
+    cancelled, killed = [line for line in result.out.splitlines() if line.endswith("-stay CANCELLED")]
+    lines = result.out.replace(cancelled, "…", 1).replace(killed, "…", 1).splitlines()
+    assert lines == [
         *("in a step 0", "too many 2", "interrupted 130", "…", "cancelled 1", "failed 1", "larger 2"),
         *("for sbatch 2", "…", "RUNNING"),
-    ], done.err
-    assert done.code == 7
-    (job_id,) = re.findall(r"Granted job allocation (\d+)", done.err)
+    ], result.err
+    assert result.code == 7
+    (job_id,) = re.findall(r"Granted job allocation (\d+)", result.err)
     state = on_slurm.lab.exec(["squeue", "--noheader", "--states=all", f"--jobs={job_id}", "--format=%T"]).out
     assert state.strip() in ("COMPLETING", "FAILED", "COMPLETED"), "the shell has ended"
-    told = (on_slurm.project / "in-a-step").read_text()
-    assert told.count('"WORLD_SIZE": "4"') == told.count('"CUDA_VISIBLE_DEVICES": "0,1"') == 4
+    environment = (on_slurm.project / "in-a-step").read_text()
+    assert environment.count('"WORLD_SIZE": "4"') == environment.count('"CUDA_VISIBLE_DEVICES": "0,1"') == 4
     assert "other runs have n" in (on_slurm.project / "refused").read_text()
     assert "by Ctrl-C or clusterrun cancel" in (on_slurm.project / "first").read_text()
 
@@ -71,9 +71,9 @@ run --preflight off false; run --dry-run true
 
 def test_a_check_is_made_once_in_an_allocation_until_a_run_fails(on_slurm: Site) -> None:
     (on_slurm.project / "again.sh").write_text(AGAIN)
-    done = on_slurm.run("alloc", "--nodes", "1", "bash", "again.sh", limit=240)
+    result = on_slurm.run("alloc", "--nodes", "1", "bash", "again.sh", limit=240)
     expected = ["ended 0 0", "ended 0 1", "ended 0 0", "ended 1 0", "ended 0 0"]
-    assert done.out.splitlines() == expected, done.err + (on_slurm.project / "said").read_text()
+    assert result.out.splitlines() == expected, result.err + (on_slurm.project / "said").read_text()
 
 
 IN_A_BATCH_SCRIPT = f"""#!/bin/bash
@@ -94,11 +94,11 @@ squeue --noheader --me --format=%i | wc -l
 def test_a_check_in_any_batch_script_looks_at_the_nodes_of_that_job(on_slurm: Site) -> None:
     (on_slurm.project / "job.sbatch").write_text(IN_A_BATCH_SCRIPT)
     home = {"CLUSTERRUN_HOME": str(on_slurm.home)}
-    done = on_slurm.lab.exec(["sbatch", "job.sbatch"], env=home, cwd=str(on_slurm.project), timeout=240)
+    result = on_slurm.lab.exec(["sbatch", "job.sbatch"], env=home, cwd=str(on_slurm.project), timeout=240)
     printed = (on_slurm.project / "job.out").read_text().splitlines()
     assert printed == [
         *("checked 0", "fit n[0001-0002] unfit ''", "n0001", "n0002", "gpus 0", "1"),
         *("checked 3, unfit n0001", "for sbatch 2", "1"),
-    ], done.err + (on_slurm.project / "check.err").read_text()
+    ], result.err + (on_slurm.project / "check.err").read_text()
     (row,) = json.loads((on_slurm.project / "gpus.json").read_text())["gpus"]
     assert row["free"] == row["total"] > 0

@@ -39,8 +39,8 @@ def append(path: Path, data: bytes) -> Callable[[], object]:
     return act
 
 
-def told(found: list[Piece]) -> list[tuple[int, bytes]]:
-    return [(piece.rank, piece.data) for piece in found if piece.data]
+def told(pieces: list[Piece]) -> list[tuple[int, bytes]]:
+    return [(piece.rank, piece.data) for piece in pieces if piece.data]
 
 
 def follow(

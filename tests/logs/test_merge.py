@@ -66,15 +66,16 @@ KNOTS = st.lists(st.tuples(st.floats(0, 50), st.integers(0, 250)), max_size=8).m
 
 @given(LINES, LINES, KNOTS, KNOTS, st.integers(1, 300))
 def test_no_byte_is_lost_or_moved_whatever_the_index_says(
-    one: bytes, two: bytes, first: list[tuple[float, int]], second: list[tuple[float, int]], share: int
+    output: bytes, errors: bytes, first: list[tuple[float, int]], second: list[tuple[float, int]], share: int
 ) -> None:
     with tempfile.TemporaryDirectory() as folder:
-        Path(folder, "00000.out").write_bytes(one)
-        Path(folder, "00001.err").write_bytes(two)
+        Path(folder, "00000.out").write_bytes(output)
+        Path(folder, "00001.err").write_bytes(errors)
         Path(folder, "node-0000.index").write_text("".join(f"{wall} 0 o {size}\n" for wall, size in first))
         Path(folder, "node-0001.index").write_text("".join(f"{wall} 1 e {size}\n" for wall, size in second))
-        result = list(in_order(folder, log_files(folder, LogSelection()), [(0, len(one)), (0, len(two))]))
-    assert [b"".join(p.data for p in result if p.rank == rank) for rank in (0, 1)] == [one, two]
+        logs = log_files(folder, LogSelection())
+        result = list(in_order(folder, logs, [(0, len(output)), (0, len(errors))]))
+    assert [b"".join(p.data for p in result if p.rank == rank) for rank in (0, 1)] == [output, errors]
     covered = [piece.at for piece in result if piece.at]
     assert covered == sorted(covered)
     assert all(p.data.endswith(b"\n") or not p.at for p in result)

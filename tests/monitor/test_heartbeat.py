@@ -49,7 +49,7 @@ def test_whatever_the_limit_of_a_hang_is_ranks_are_looked_at_in_time(
 def test_when_a_rank_ends_what_it_left_is_told_and_nobody_is_asked(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(heartbeat, "facts", lambda *asked: pytest.fail("a rank was asked"))
+    monkeypatch.setattr(heartbeat, "facts", lambda *arguments: pytest.fail("a rank was asked"))
     attempt = RunPaths(str(tmp_path)).attempt(0)
     Path(attempt.folder).mkdir(parents=True)
     Path(attempt.beside("00003.farewell.json")).write_text('{"alone": true}')

@@ -263,10 +263,10 @@ def test_the_newest_whole_line_of_each_node_is_read(attempt: AttemptPaths):
     assert [entry.at for entry in newest(attempt, 4)] == [9.0, 1.0]
 
 
-def _plain(one: NodeUse) -> object:
+def _plain(use: NodeUse) -> object:
     from clusterrun.model.document import encode
 
-    return encode(one)
+    return encode(use)
 
 
 @pytest.mark.parametrize(

@@ -197,10 +197,10 @@ def test_a_copied_file_that_names_a_live_file_is_reported_with_its_line(
     (project / name).write_text(NAMES_ITSELF.format(project=project, start=path))
     spec = JobSpec(command=("train.py",), cwd=str(project / "scripts"))
     (notice,) = missing(spec, look(str(project)), str(link / "scripts"))
-    shown = path.replace("~", str(project.parent)).replace("$HOME", str(project.parent))
+    full_path = path.replace("~", str(project.parent)).replace("$HOME", str(project.parent))
     place = f"{os.path.relpath(name, 'scripts')}, line 3"
     assert notice == (
-        f"{place} names {shown}/scripts: that is the live folder, not the copy: write it relative (.)"
+        f"{place} names {full_path}/scripts: that is the live folder, not the copy: write it relative (.)"
     )
 
 

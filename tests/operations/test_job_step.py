@@ -186,16 +186,16 @@ def test_nodes_that_did_not_answer_are_reported_with_what_srun_said(
     out = "\n".join(lines_of("n1", JobLook("n1", 1.0, processes=4)))
     err = "srun: error: Task launch for StepId=7.1 failed on node n3: Communication connection failure"
 
-    def late(*words: Any, **options: Any) -> system.Completed:
+    def late(*arguments: Any, **options: Any) -> system.Completed:
         error = system.ProgramTimeout("srun gave no answer")
         error.out, error.err = out, err
         raise error
 
     monkeypatch.setattr(system, "run", late)
-    found = diagnosing.diagnose_job(context(tmp_path), JOB, 40.0)
-    assert "no answer from n2: within 21 s" in found.evidence
+    diagnosis = diagnosing.diagnose_job(context(tmp_path), JOB, 40.0)
+    assert "no answer from n2: within 21 s" in diagnosis.evidence
     assert any(
-        line.startswith("no answer from n3: Task launch for StepId=7.1 failed") for line in found.evidence
+        line.startswith("no answer from n3: Task launch for StepId=7.1 failed") for line in diagnosis.evidence
     )
 
 
@@ -204,10 +204,12 @@ def test_an_output_that_grows_during_the_looks_is_evidence(
 ) -> None:
     job = replace(JOB, output=str(tmp_path / "slurm-7.out"), nodelist="n1")
 
-    def print_and_answer(*words: Any, **options: Any) -> system.Completed:
+    def print_and_answer(*arguments: Any, **options: Any) -> system.Completed:
         with open(job.output, "a") as file:
             file.write("step 5\n")
-        return system.Completed(words, 0, "\n".join(lines_of("n1", JobLook("n1", 1.0, processes=4))), "", 1.0)
+        return system.Completed(
+            arguments, 0, "\n".join(lines_of("n1", JobLook("n1", 1.0, processes=4))), "", 1.0
+        )
 
     monkeypatch.setattr(system, "run", print_and_answer)
     diagnosis = diagnosing.diagnose_job(context(tmp_path), job, 40.0)

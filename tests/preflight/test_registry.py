@@ -173,7 +173,7 @@ def test_readings_of_unknown_checks_are_passed_over():
 def test_a_judge_that_fails_is_said_and_ends_nothing(monkeypatch: pytest.MonkeyPatch):
     from clusterrun.preflight.checks import cpus
 
-    def broken(asked: object, readings: object) -> object:
+    def broken(needs: object, readings: object) -> object:
         raise ZeroDivisionError("of this test")
 
     monkeypatch.setattr(cpus, "judge", broken)

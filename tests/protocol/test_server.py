@@ -85,10 +85,10 @@ def come(entry: Door) -> Iterator[Callable[[str], socket.socket]]:
         yield connect
 
 
-def closed(one: socket.socket) -> bool:
-    one.setblocking(False)
+def closed(connection: socket.socket) -> bool:
+    connection.setblocking(False)
     try:
-        return one.recv(10) == b""
+        return connection.recv(10) == b""
     except BlockingIOError:
         return False
     except ConnectionResetError:

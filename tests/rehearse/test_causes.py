@@ -377,9 +377,9 @@ def test_starts_of_one_run_are_read_as_one() -> None:
 
 
 def test_faults_share_a_run_where_each_restart_can_meet_the_next() -> None:
-    def names(wanted: str, *saves: int) -> list[str]:
+    def names(names_of_faults: str, *saves: int) -> list[str]:
         plan = schedule(life(0, LAST, saves=tuple(map(saved, saves))), 0)
-        runs = runs_of(select_faults(wanted.split(), True), plan)
+        runs = runs_of(select_faults(names_of_faults.split(), True), plan)
         return [" ".join(fault.name for fault in run) for run in runs]
 
     inside = "after-save kill twice mid-save disk-full"

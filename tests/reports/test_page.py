@@ -69,9 +69,9 @@ class Page(HTMLParser):
     def text(self) -> str:
         return " ".join(self.texts)
 
-    def all(self, tag: str, **wanted: str) -> list[dict[str, str | None]]:
+    def all(self, tag: str, **attributes: str) -> list[dict[str, str | None]]:
         """The attributes of every such element that has those wanted."""
-        return [had for result, had in self.elements if result == tag and wanted.items() <= had.items()]
+        return [had for result, had in self.elements if result == tag and attributes.items() <= had.items()]
 
 
 def pair(a, b, rate=None, outcome="passed", at=0):

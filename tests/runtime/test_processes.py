@@ -95,16 +95,16 @@ HOSTILE = st.text(
 
 @given(st.lists(HOSTILE, max_size=8), HOSTILE)
 @settings(max_examples=60, deadline=None)
-def test_arguments_and_values_arrive_byte_for_byte(words: list[str], value: str) -> None:
+def test_arguments_and_values_arrive_byte_for_byte(arguments: list[str], value: str) -> None:
     readable, writable = os.pipe()
     null = os.open(os.devnull, os.O_RDWR)
-    argv = (sys.executable, "-I", "-S", "-c", ECHO, *words)
+    argv = (sys.executable, "-I", "-S", "-c", ECHO, *arguments)
     start_all([program(null, *argv, stdout=writable, X=value)])
     os.close(writable)
     with open(readable, "rb") as file:
         arrived = file.read().split(b"\0")
     os.close(null)
-    assert ends(1) and arrived == [os.fsencode(word) for word in [*words, value]]
+    assert ends(1) and arrived == [os.fsencode(word) for word in [*arguments, value]]
 
 
 def test_a_child_dies_with_the_process_that_started_it() -> None:
@@ -197,7 +197,7 @@ def test_a_program_that_forks_while_it_is_killed_does_not_escape() -> None:
     child.communicate()
 
 
-@pytest.mark.parametrize("target, found", [
+@pytest.mark.parametrize("target, is_marked", [
     (KillTarget("run-a", 2, "n1"), True),
     (KillTarget("run-a", 5, "n1"), True),
     (KillTarget("run-a", 1, "n1"), False),
@@ -206,13 +206,13 @@ def test_a_program_that_forks_while_it_is_killed_does_not_escape() -> None:
     (KillTarget("run", 2, "n1"), False),
 ])  # fmt: skip
 def test_only_what_is_of_this_run_up_to_this_epoch_and_of_this_node_is_marked(
-    target: KillTarget, found: bool
+    target: KillTarget, is_marked: bool
 ) -> None:
     environment = {"CLUSTERRUN_STEP": "run-a.2", "CLUSTERRUN_NODE_NAME": "n1", "PATH": os.environ["PATH"]}
     child = subprocess.Popen(["sleep", "600"], env=environment)
     try:
         until(lambda: proc.environment(child.pid).get("CLUSTERRUN_STEP"), "the program executed")
-        assert (child.pid in [process.pid for process in marked(target)]) == found
+        assert (child.pid in [process.pid for process in marked(target)]) == is_marked
     finally:
         child.kill()
         child.wait()

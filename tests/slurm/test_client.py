@@ -305,13 +305,13 @@ def test_a_job_whose_answer_was_lost_is_found_by_its_token() -> None:
 
 def test_the_warning_of_sbatch_for_a_queued_job_is_shown() -> None:
     err = "sbatch: Your project has used 95 % of its hours\nsbatch: lua: moved to partition long\n"
-    shown: list[str] = []
+    messages: list[str] = []
     for program in ((0, "17\n", err), (0, "17\n", "")):
         assert (
-            submit_once.send(client(program), ("sbatch", "x"), "/", "T", "", PushedClock(), shown.append)
+            submit_once.send(client(program), ("sbatch", "x"), "/", "T", "", PushedClock(), messages.append)
             == "17"
         )
-    assert shown == ["sbatch warns: Your project has used 95 % of its hours; lua: moved to partition long"]
+    assert messages == ["sbatch warns: Your project has used 95 % of its hours; lua: moved to partition long"]
 
 
 def test_an_interrupted_submission_says_that_the_job_may_be_queued() -> None:

@@ -55,14 +55,14 @@ def sweep(
 ) -> Callable[..., Iterator[tuple[str, int, str]]]:
     """Run a command once for each call that touches the home, which fails; until none is left to fail."""
 
-    def run(error: int, *words: str) -> Iterator[tuple[str, int, str]]:
+    def run(error: int, *arguments: str) -> Iterator[tuple[str, int, str]]:
         retained, number = tmp_path / "kept", 0
         shutil.copytree(home, retained)
         while True:
             shutil.rmtree(home)
             shutil.copytree(retained, home)
             with refusing(home, number, error) as disk:
-                code = main(list(words))
+                code = main(list(arguments))
             message = capsys.readouterr()
             if not disk.struck:
                 return

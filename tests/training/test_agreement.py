@@ -25,7 +25,7 @@ def test_ranks_agree_on_the_cpu_or_on_their_own_fake_gpu(
     monkeypatch, backends, bound, current, local_rank, device
 ):
     gpus = SimpleNamespace(current_device=lambda: current, device_count=lambda: 4)
-    torch = SimpleNamespace(device=lambda *words: words, cuda=gpus, xpu=gpus)
+    torch = SimpleNamespace(device=lambda *arguments: arguments, cuda=gpus, xpu=gpus)
     monkeypatch.setitem(sys.modules, "torch", torch)
     monkeypatch.setenv("LOCAL_RANK", local_rank)
     world = SimpleNamespace(bound_device_id=bound)

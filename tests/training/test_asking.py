@@ -101,9 +101,9 @@ class Ranks:
             for rank in range(size)
         ]
 
-    def _agree(self, *said: int) -> Maximum:
+    def _agree(self, *numbers: int) -> Maximum:
         """Rank 0 asks first, and it alone proposes: so the others' part is known before they say it."""
-        self.said.append(said)
+        self.said.append(numbers)
         return self.maximum(max(self.known), *self.said[0][1:])
 
     def call(self, seconds: float, every: int = 0) -> tuple[bool, list[int]]:

@@ -37,8 +37,8 @@ def crossings(
     return result
 
 
-def summary(found: Dials, nodes: int) -> list[tuple[str, tuple[int, ...], bool]]:
-    return [(entry.symptom, entry.nodes, entry.both) for entry in found.explain(range(nodes))[0]]
+def summary(dials: Dials, nodes: int) -> list[tuple[str, tuple[int, ...], bool]]:
+    return [(entry.symptom, entry.nodes, entry.both) for entry in dials.explain(range(nodes))[0]]
 
 
 def all_ways(node: int, nodes: int) -> set[tuple[int, int]]:

@@ -33,8 +33,8 @@ def ways(nodes: int, chance: random.Random, out=(), into=(), links=(), share=0.1
     return results
 
 
-def named(found):
-    return {(entry.nodes, entry.side, entry.both) for entry in found}
+def named(losses):
+    return {(entry.nodes, entry.side, entry.both) for entry in losses}
 
 
 @pytest.mark.parametrize("seed", range(60))

@@ -26,8 +26,8 @@ def swept(nodes, chance, shut=(), shut_out=(), shut_links=(), noise=0.0):
     return results
 
 
-def named(found):
-    return {(entry.nodes, entry.inward) for entry in found}
+def named(ports):
+    return {(entry.nodes, entry.inward) for entry in ports}
 
 
 @pytest.mark.parametrize("seed", range(60))

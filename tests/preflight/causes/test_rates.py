@@ -9,7 +9,7 @@ from clusterrun.preflight.causes.rates import LinkDistance, distances, link_leve
 
 
 @pytest.mark.parametrize(
-    ("one", "other", "apart"),
+    ("node", "other", "apart"),
     [
         ("leaf1.n1", "leaf1.n2", 0),
         ("leaf1.n1", "leaf2.n2", 1),
@@ -20,8 +20,8 @@ from clusterrun.preflight.causes.rates import LinkDistance, distances, link_leve
         ("", "leaf1.n2", 0),
     ],
 )
-def test_two_nodes_are_as_far_apart_as_they_must_go_up_to_meet(one, other, apart):
-    distance = distances({0: one, 1: other})
+def test_two_nodes_are_as_far_apart_as_they_must_go_up_to_meet(node, other, apart):
+    distance = distances({0: node, 1: other})
     assert distance((0, 1)) == distance((1, 0)) == apart
 
 

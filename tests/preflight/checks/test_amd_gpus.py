@@ -83,8 +83,8 @@ def test_the_older_program_tells_bytes_by_card(out, rows):
 def test_the_older_program_is_asked_where_there_is_no_other(monkeypatch):
     asked_for = []
 
-    def answer(program, *words, seconds):
-        asked_for.append((program, *words))
+    def answer(program, *arguments, seconds):
+        asked_for.append((program, *arguments))
         remote = program == "rocm-smi"
         return ProgramAnswer(0 if remote else 127, json.dumps({"card0": rocm_smi()}) if remote else "", "")
 
@@ -96,9 +96,9 @@ def test_the_older_program_is_asked_where_there_is_no_other(monkeypatch):
     assert verdicts(amd_gpus, {"n1": message}, asked(gpus=2)) == [("n1", FAIL, "rocm-smi sees 1 of 2 GPUs")]
 
 
-def reading(count: int = 8, given: list[str] | None = None, **of_gpu_3: Any) -> dict[str, Any]:
+def reading(count: int = 8, given_gpus: list[str] | None = None, **of_gpu_3: Any) -> dict[str, Any]:
     rows = [{**ROW, **(of_gpu_3 if place == 3 else {})} for place in range(count)]
-    return {"found": True, "code": 0, "given": given or [], "gpus": rows}
+    return {"found": True, "code": 0, "given": given_gpus or [], "gpus": rows}
 
 
 @pytest.mark.parametrize(
@@ -119,7 +119,7 @@ def test_a_node_with_an_ill_gpu_is_named(ill, verdict, message):
 
 
 def test_gpus_of_other_jobs_are_not_ours():
-    busy = reading(used=68000.0, given=["0", "1"])
+    busy = reading(used=68000.0, given_gpus=["0", "1"])
     assert verdicts(amd_gpus, {"n1": busy}, asked(gpus=2)) == []
     assert len(verdicts(amd_gpus, {"n1": {**busy, "given": ["2", "3"]}}, asked(gpus=2))) == 1
     assert len(verdicts(amd_gpus, {"n1": {**busy, "given": ["GPU-76a08c022586fed6"]}}, asked(gpus=2))) == 1

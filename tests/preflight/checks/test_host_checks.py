@@ -226,7 +226,7 @@ def test_a_node_of_another_architecture_is_a_warning_and_another_kernel_a_note()
 
 
 @pytest.mark.parametrize(
-    ("files", "groups", "found"),
+    ("files", "groups", "processors"),
     [
         ({"a/b/cpu.max": "8000 100000\n", "cpu.max": "max 100000\n"}, "0::/a/b\n", 0.08),
         ({"a/cpu.max": "200000 100000\n", "a/b/cpu.max": "max 100000\n"}, "0::/a/b\n", 2.0),
@@ -239,12 +239,12 @@ def test_a_node_of_another_architecture_is_a_warning_and_another_kernel_a_note()
         ({}, "2:cpuset:/x\n", None),
     ],
 )
-def test_the_processors_that_cgroups_allow_are_read_of_both_versions(tmp_path, files, groups, found):
+def test_the_processors_that_cgroups_allow_are_read_of_both_versions(tmp_path, files, groups, processors):
     for name, text in files.items():
         (tmp_path / "tree" / name).parent.mkdir(parents=True, exist_ok=True)
         (tmp_path / "tree" / name).write_text(text)
     (tmp_path / "cgroup").write_text(groups)
-    assert cpus.quota(str(tmp_path / "cgroup"), str(tmp_path / "tree")) == found
+    assert cpus.quota(str(tmp_path / "cgroup"), str(tmp_path / "tree")) == processors
 
 
 def test_a_node_whose_cgroup_holds_the_job_down_is_named_and_only_where_others_have_more():

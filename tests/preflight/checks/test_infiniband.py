@@ -20,10 +20,10 @@ QUIET = dict.fromkeys(infiniband.COUNTERS, 0)
 
 
 def port(
-    first: dict[str, int] | None = None, later: dict[str, int] | None = None, **words: str
+    first: dict[str, int] | None = None, later: dict[str, int] | None = None, **texts: str
 ) -> dict[str, Any]:
     before = {**QUIET, **(first or {})}
-    return {**ACTIVE, **words, "first": before, "later": {**before, **(later or {})}}
+    return {**ACTIVE, **texts, "first": before, "later": {**before, **(later or {})}}
 
 
 def ports(count: int = 8, **of_mlx5_3: Any) -> dict[str, Any]:

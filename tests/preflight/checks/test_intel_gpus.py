@@ -73,11 +73,11 @@ def test_the_program_is_asked_for_a_list_and_then_for_each_device(monkeypatch):
     assert intel_gpus.probe(asked()) == {"found": False}
 
 
-def reading(*used: float, given: tuple[str, ...] = (), tiles: int = 2, flat: bool = True) -> dict[str, Any]:
+def reading(*used: float, mask: tuple[str, ...] = (), tiles: int = 2, flat: bool = True) -> dict[str, Any]:
     """Return the reading of GPUs of a Max 1550 with two tiles each; ``used``: MiB in use on each."""
     entry = {"tiles": tiles, "memory": 131072.0}
     gpus = [{"number": i, "used": mib, **entry} for i, mib in enumerate(used)]
-    return {"found": True, "gpus": gpus, "given": list(given), "flat": flat}
+    return {"found": True, "gpus": gpus, "given": list(mask), "flat": flat}
 
 
 def test_a_missing_gpu_is_told_and_each_tile_counts():
@@ -112,5 +112,5 @@ def test_memory_in_use_is_told_of_the_jobs_gpus():
 )
 def test_a_mask_names_gpus_or_their_tiles(provided, flat, blames):
     assert (
-        blamed(intel_gpus, {"n1": reading(30.0, 60000.0, given=provided, flat=flat)}, asked(gpus=1)) == blames
+        blamed(intel_gpus, {"n1": reading(30.0, 60000.0, mask=provided, flat=flat)}, asked(gpus=1)) == blames
     )

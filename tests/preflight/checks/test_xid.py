@@ -19,8 +19,8 @@ FALLEN = (
 )
 
 
-def reading(*xids: tuple[int, float], installed: int = 8, said: str = "") -> dict[str, object]:
-    rows = [{"xid": number, "bus": "0000:9b:00", "ago": ago, "said": said} for number, ago in xids]
+def reading(*xids: tuple[int, float], installed: int = 8, message: str = "") -> dict[str, object]:
+    rows = [{"xid": number, "bus": "0000:9b:00", "ago": ago, "said": message} for number, ago in xids]
     return {"readable": True, "xids": rows, "installed": installed}
 
 
@@ -118,14 +118,14 @@ def test_errors_of_programs_are_no_fault_of_a_node():
     ],
 )
 def test_what_the_driver_says_that_a_gpu_needs_is_believed(message, verdicts_and_words):
-    result = verdicts(xid, {"n1": reading((154, 60), said=message)})
+    result = verdicts(xid, {"n1": reading((154, 60), message=message)})
     assert [verdict for _, verdict, _ in result] == verdicts_and_words
 
 
 def test_an_nvlink_error_that_is_not_fatal_is_only_watched():
     fatal, harmless = "RLW_REMAP Fatal XC0 i0 Link 5 (0x4)", "NETIR_BER_EVENT Nonfatal XC0 i0 Link 5 (0x0)"
-    assert blamed(xid, {"n1": reading((145, 60), said=fatal)}) == {"n1": FAIL}
-    assert blamed(xid, {"n1": reading((149, 60), said=harmless)}) == {"n1": WARN}
+    assert blamed(xid, {"n1": reading((145, 60), message=fatal)}) == {"n1": FAIL}
+    assert blamed(xid, {"n1": reading((149, 60), message=harmless)}) == {"n1": WARN}
 
 
 def test_what_is_only_to_be_watched_is_forgotten_with_time():
@@ -300,4 +300,4 @@ def test_a_remedy_of_its_own_is_told_of_an_error_that_makes_a_node_unfit():
 @pytest.mark.parametrize(("action", "verdict"), [("0x5", FAIL), ("0x6", FAIL), ("0x7", FAIL)])
 def test_newer_actions_of_the_driver_are_known_by_their_numbers(action, verdict):
     message = f"GPU recovery action changed from 0x0 (None) to {action} (whatever its words)"
-    assert [value for _, value, _ in verdicts(xid, {"n1": reading((154, 60), said=message)})] == [verdict]
+    assert [value for _, value, _ in verdicts(xid, {"n1": reading((154, 60), message=message)})] == [verdict]

@@ -39,8 +39,8 @@ def verdicts(
     return [(node, entry.verdict, entry.message) for node, entry in result]
 
 
-def blamed(check: Any, readings: dict[str, Any], given: RunNeeds = ASKED) -> dict[str, Grade]:
-    return {node: entry.verdict for node, entry in check.judge(given, readings)}
+def blamed(check: Any, readings: dict[str, Any], needs: RunNeeds = ASKED) -> dict[str, Grade]:
+    return {node: entry.verdict for node, entry in check.judge(needs, readings)}
 
 
 def gpu(**changes: Any) -> dict[str, Any]:

@@ -89,7 +89,7 @@ SLOW, FAST = ("eth0", 1000, "device"), ("eth1", 100_000, "device")
 
 
 @pytest.mark.parametrize(
-    "first, second, found",
+    "first, second, interface",
     [
         ((SLOW, FAST), (SLOW, FAST), ("eth1", 100_000, 1000)),
         ((SLOW, FAST), (SLOW, ("eth1", 10_000, "device")), ("eth1", 10_000, 1000)),
@@ -101,8 +101,8 @@ SLOW, FAST = ("eth0", 1000, "device"), ("eth1", 100_000, "device")
         ((("eth0", 0, "device"), FAST), (("eth0", 0, "device"), FAST), ("", 0, 0)),
     ],
 )
-def test_the_fastest_interface_that_all_have_is_named(first, second, found):
-    assert faster_interface([with_speeds(0, *first), with_speeds(1, *second)]) == found
+def test_the_fastest_interface_that_all_have_is_named(first, second, interface):
+    assert faster_interface([with_speeds(0, *first), with_speeds(1, *second)]) == interface
 
 
 def test_of_nodes_that_said_nothing_no_interface_is_named():

@@ -35,7 +35,7 @@ class MeasuredGpus(Cluster):
         return delay, value
 
     def say(self, delay: float, node: int, number: int, value: object) -> None:
-        task = next((own for at, n, own in self.came if (at, n) == (node, number)), None)
+        task = next((own for at, n, own in self.received if (at, n) == (node, number)), None)
         if isinstance(value, GroupResult) and task is not None and value.passed:
             rates = self.rates_of(node, task)
             value = replace(
@@ -43,12 +43,12 @@ class MeasuredGpus(Cluster):
             )
         super().say(delay, node, number, value)
 
-    came: list[tuple[int, int, GroupTask]] = []
+    received: list[tuple[int, int, GroupTask]] = []
 
-    def run(self, came: list[tuple[int, int, GroupTask]], alone: bool) -> None:
-        self.came = came
-        super().run(came, alone)
-        self.came = []
+    def run(self, received: list[tuple[int, int, GroupTask]], alone: bool) -> None:
+        self.received = received
+        super().run(received, alone)
+        self.received = []
 
     def products(self, node: int) -> tuple[tuple[str, float], ...]:
         rates = [
@@ -79,13 +79,13 @@ class MeasuredGpus(Cluster):
 
 
 def checked(nodes: int, **faults: object) -> Report:
-    asked = replace(orders(nodes), gpus_per_node=GPUS, ranks_per_node=GPUS)
-    return checked_with(asked, **faults)
+    run_orders = replace(orders(nodes), gpus_per_node=GPUS, ranks_per_node=GPUS)
+    return checked_with(run_orders, **faults)
 
 
-def checked_with(asked: Orders, **faults: object) -> Report:
-    cluster = MeasuredGpus(asked, Faults())
-    cluster.chance = random.Random(asked.nodes)
+def checked_with(run_orders: Orders, **faults: object) -> Report:
+    cluster = MeasuredGpus(run_orders, Faults())
+    cluster.chance = random.Random(run_orders.nodes)
     for name, value in faults.items():
         setattr(cluster, name, value)
     return cluster.outcome().report
@@ -147,8 +147,8 @@ def test_healthy_parts_are_not_named_and_all_are_in_the_report(nodes):
 
 
 def table_orders(nodes: int, **more: object) -> Orders:
-    asked = replace(orders(nodes), gpus_per_node=GPUS, ranks_per_node=GPUS)
-    return replace(asked, preflight=replace(asked.preflight, budget=400.0, **more))
+    run_orders = replace(orders(nodes), gpus_per_node=GPUS, ranks_per_node=GPUS)
+    return replace(run_orders, preflight=replace(run_orders.preflight, budget=400.0, **more))
 
 
 def test_a_table_measures_each_gpu_each_pair_of_gpus_and_collectives_by_size():
