@@ -70,6 +70,7 @@ class RankProcesses:
         self._sessions: frozenset[int] = frozenset()
         self._termed: set[int] = set()
         self._saving: frozenset[int] = frozenset()
+        self.cut: tuple[str, ...] = ()  # processes that outlived their ranks, and were ended
         self._index: GrowthIndex | None = None
         self._stacks = ""
         # Each rank reads its standard input from a descriptor of its own, from the beginning.
@@ -78,7 +79,7 @@ class RankProcesses:
 
     def spawn(self, order: StartRanks, again: bool) -> tuple[RanksStarted | StartFailed, ...] | None:
         """Start the ranks of this node. Return None if a file failed and ``again`` allows another try."""
-        self._epoch = order.epoch
+        self._epoch, self.cut = order.epoch, ()
         self._started.add(order.epoch)
         self._memory_kills = _memory_kills()
         try:
@@ -294,7 +295,7 @@ class RankProcesses:
             ended.extend(self.reap(wall))
         self.note_growth(wall)
         self._close_index()
-        return [*ended, RanksGone(epoch, stuck)]
+        return [*ended, RanksGone(epoch, stuck, self.cut)]
 
     def _is_saving(self, pid: int) -> bool:
         """Return whether a rank, or a program below it, got a TERM that it handles, and still runs."""

@@ -76,7 +76,7 @@ class Ranks:
         self.port = MasterPort(actions)
         self._processes, self._kill_wait, self._actions = processes, kill_wait, actions
         self._swept = -1
-        self._stuck: tuple[str, ...] = ()
+        self._last_gone = messages.RanksGone(-1)
         self._start: messages.StartRanks | None = None
         self._alive = 0
         self._all_succeeded = True
@@ -199,7 +199,7 @@ class Ranks:
         """End ``order.epoch``. An epoch that never ran here is reported gone at once, and can never start."""
         if order.epoch == self.epoch:
             if self.idle:
-                self._actions.append(Tell(messages.RanksGone(order.epoch, self._stuck)))
+                self._actions.append(Tell(replace(self._last_gone, epoch=order.epoch)))
             else:
                 self.end(now, order.grace)
                 if order.sooner:
@@ -258,7 +258,7 @@ class Ranks:
         if not event.stuck:
             self._swept = max(self._swept, event.epoch)
         if self.stage is RankStage.SWEEPING and event.epoch == self.epoch:
-            self._gone(event.stuck)
+            self._gone(event)
         elif self.stage is RankStage.CLEANING and event.epoch == self.epoch - 1 and self._start is not None:
             problem = f"processes of an older attempt cannot be killed: {', '.join(event.stuck)}"
             why = problem if event.stuck else objection
@@ -267,12 +267,12 @@ class Ranks:
                 return
             if not self._ending:
                 self._actions.append(Tell(messages.StartFailed(self.epoch, why)))
-            self._gone(event.stuck)
+            self._gone(event)
 
-    def _gone(self, stuck: tuple[str, ...]) -> None:
+    def _gone(self, event: messages.RanksGone) -> None:
         self.stage = RankStage.IDLE
         self.kill_at = None
-        self._stuck = stuck
-        self._actions.append(Tell(messages.RanksGone(self.epoch, stuck)))
+        self._last_gone = replace(event, epoch=self.epoch)
+        self._actions.append(Tell(self._last_gone))
         if self.port.epoch is not None and self.port.epoch <= self.epoch:
             self.port.release()

@@ -248,8 +248,10 @@ class AgentService:
     def _end_leftovers(self, order: actions.EndLeftovers) -> None:
         leftovers = self._rank_processes.leftovers()
         filters = {process.pid for process in self._rank_processes.leftovers(filters_only=True)}
-        for process in leftovers:
-            if process.pid not in filters and not self._rank_processes.has_termed(process.pid):
+        others = [process for process in leftovers if process.pid not in filters]
+        self._rank_processes.cut = tuple(f"{process.name} ({process.pid})" for process in others[:5])
+        for process in others:
+            if not self._rank_processes.has_termed(process.pid):
                 send(process, signal.SIGTERM)
                 send(process, signal.SIGCONT)
 

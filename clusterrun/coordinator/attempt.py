@@ -350,6 +350,13 @@ class LiveAttempt(RunPart):
 
     def _gone(self, now: Now, member: Member, message: messages.RanksGone) -> AttemptOver | None:
         well = self.outcomes.gone(member.place, message.stuck, member.name)
+        is_stopped = self.stage is AttemptStage.STOPPING and not self._is_finishing
+        if message.cut and well and not is_stopped:
+            processes = ", ".join(message.cut)
+            self._state_keeper.warn(
+                f"{processes} on {member.name} still ran {contract.FINISH_SECONDS:g} s after the ranks exited"
+                " with 0, and were ended: let the ranks wait for them (in a shell: wait)"
+            )
         unexplained = not well and not self.outcomes.awaits_verdict(member.place)
         if unexplained and self.stage is not AttemptStage.STOPPING and not self.outcomes.failure_events:
             why = f"{member.name} (node {member.node}) ended its ranks unasked; its agent says why in job.out"

@@ -163,6 +163,7 @@ class RanksGone(ToCoordinator):
 
     epoch: int
     stuck: tuple[str, ...] = ()  # process id, and the kernel function that the process waits in
+    cut: tuple[str, ...] = ()  # processes that outlived their ranks, and were ended
 
 
 @frozen

@@ -182,6 +182,14 @@ def test_what_ranks_with_exit_code_0_left_may_finish_then_gets_a_term_and_then_a
     assert tape.does(kill_at) == [Sweep(0)]
 
 
+def test_processes_that_outlived_their_ranks_are_reported_once_and_again_if_asked() -> None:
+    tape = finishing()
+    tape.at(3.0, LeftoversEnded(0))
+    gone = RanksGone(0, cut=("python (7)",))
+    assert tape.does(3.1, gone) == [Tell(gone)]
+    assert tape.does(3.2, Told(StopRanks(0, 8.0))) == [Tell(gone)]
+
+
 def test_of_failed_ranks_only_filters_of_their_output_are_waited_for() -> None:
     tape = finishing(code=1)
     assert tape.does(2.3, Told(StopRanks(0, 8.0))) == []

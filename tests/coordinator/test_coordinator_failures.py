@@ -352,6 +352,16 @@ def test_a_node_with_nothing_left_to_do_is_lost_without_harm() -> None:
     assert ending(tape.at(4.1, MessageCame(1, RanksGone(0)))).state is State.COMPLETED
 
 
+def test_a_completed_run_warns_of_processes_that_outlived_the_ranks_and_were_ended() -> None:
+    tape = training()
+    left_over = RanksGone(0, cut=("python (7)",))
+    tape.at(2.0, failed(0, 2.0, code=0), failed(1, 2.0, code=0), MessageCame(0, left_over))
+    tape.at(4.0, failed(2, 4.0, code=0), failed(3, 4.0, code=0))
+    state = ending(tape.at(4.1, MessageCame(1, RanksGone(0))))
+    (warning,) = state.warnings
+    assert state.state is State.COMPLETED and warning.startswith("python (7) on n0 ")
+
+
 def test_a_node_that_ends_its_ranks_unasked_has_failed() -> None:
     tape = training()
     tape.at(
