@@ -24,6 +24,8 @@ _SHELL_ENDINGS = (".sh", ".bash", ".zsh", ".ksh")
 _CODE_ENDINGS = (*_SHELL_ENDINGS, ".py", ".yaml", ".yml", ".toml", ".json", ".cfg", ".ini", ".env")
 # Ends at what cannot belong to the path: quotes, blanks, brackets, separators.
 _REST_OF_PATH = re.compile(r"[^\s\"'`:;,)\]}>|&]*")
+# A relative path that leaves the folder in which it starts.
+_LEAVES = re.compile(r"(?<![\w.}$/])(?:\.\./)+")
 _SHELL_LINE = re.compile(r"#!.*\b(?:ba|da|z|k)?sh\b")
 REMEDY = "copy it with --snapshot-include {0}, or give its absolute path"
 
@@ -47,11 +49,12 @@ def moved(spec: JobSpec, snapshot: Snapshot, target: str) -> JobSpec:
         return head + equals + original if leaves else word
 
     python = os.path.join(spec.cwd, spec.python) if "/" in spec.python else spec.python
+    is_compared = snapshot.commit and (snapshot.is_dirty or not snapshot.not_compared)
     code = {
         contract.CODE_ORIGINAL_VARIABLE: snapshot.root,
         contract.CODE_COPY_VARIABLE: target,
         contract.GIT_COMMIT_VARIABLE: snapshot.commit,
-        contract.GIT_DIRTY_VARIABLE: str(int(snapshot.is_dirty)) if snapshot.commit else "",
+        contract.GIT_DIRTY_VARIABLE: str(int(snapshot.is_dirty)) if is_compared else "",
     }
     own = tuple((name, place(value)) for name, value in spec.environment)
     return replace(
@@ -91,7 +94,7 @@ def missing(spec: JobSpec, snapshot: Snapshot, shown_cwd: str = "") -> tuple[str
 
 
 def _live_paths(spec: JobSpec, snapshot: Snapshot, shown_cwd: str) -> Iterator[str]:
-    """Yield a notice for each copied file that the code of a run names by its absolute path.
+    """Yield a notice for each path in the code that leads to the live folder, or out of the copy.
 
     Reads the ``--setup`` lines, the shell line of COMMAND, the small shell scripts that COMMAND names, and
     the copied files of code and settings, at most ``MOST_FILES`` of which have a notice each.
@@ -119,32 +122,47 @@ def _live_paths(spec: JobSpec, snapshot: Snapshot, shown_cwd: str) -> Iterator[s
                 where = f"{place}, line {number}" if is_file else place
                 yield _live_path(where, path, snapshot, folder)
     spellings = "|".join(map(re.escape, _spellings(snapshot, spec.cwd, shown_cwd)))
-    spelling = re.compile(rf"(?<![\w.}}$])(?:{spellings})")
+    spelling = re.compile(rf"(?<![\w.}}$])(?:{spellings})|{_LEAVES.pattern}")
     notices: list[str] = []
     named = {snapshot.below(os.path.abspath(os.path.join(spec.cwd, word))) for word in spec.command}
     for name in sorted(snapshot.files, key=lambda name: name not in named):
         # Folders such as .vscode hold settings of programs that are no part of the run.
-        if not name.endswith(_CODE_ENDINGS) or name in read or f"/{name}".rpartition("/")[0].count("/."):
+        if not name.endswith(_CODE_ENDINGS) or f"/{name}".rpartition("/")[0].count("/."):
             continue
         text = _small_text(os.path.join(snapshot.root, name))
-        if spelling.search(text):
-            notices += islice(_live_paths_of_file(name, text, spelling, snapshot, folder), 1)
+        pattern = _LEAVES if name in read else spelling
+        if pattern.search(text):
+            notices += islice(_live_paths_of_file(name, text, pattern, snapshot, folder), 1)
     yield from notices[:MOST_FILES]
     others = len(notices) - MOST_FILES
     if others > 0:
-        yield f"the live folder is also named by its absolute path in other files: {others}"
+        yield f"other files name the live folder, or something outside of the copy: {others}"
 
 
 def _live_paths_of_file(
     name: str, text: str, spelling: re.Pattern[str], snapshot: Snapshot, folder: str
 ) -> Iterator[str]:
-    """Yield a notice for each line of a copied file, except comments, that names another copied file."""
+    """Yield a notice for each line of a copied file, except comments, that names another copied file.
+
+    A relative path that leaves the project has a notice too. It starts in ``folder``, or where the file is.
+    """
     shown_name = os.path.relpath(os.path.join(snapshot.root, name), folder)
     for number, line in enumerate(text.split("\n"), 1):
         if line.lstrip().startswith(("#", "//", ";")):
             continue
         for match in spelling.finditer(line):
             path = match[0] + _REST_OF_PATH.match(line, match.end())[0]  # type: ignore[index]
+            if path.startswith("../"):
+                starts = (folder, os.path.dirname(os.path.join(snapshot.root, name)))
+                places = [os.path.normpath(os.path.join(start, path)) for start in starts]
+                places = [place for place in places if os.path.exists(place)]
+                if not places or any(map(snapshot.below, places)):
+                    continue
+                yield (
+                    f"{shown_name}, line {number} names {path}, which is outside of the copy, so ranks do not"
+                    f" find it: write {shlex.quote(places[0])}"
+                )
+                break
             path = os.path.expanduser(re.sub(r"^\$\{?HOME\}?", "~", path)).rstrip(".")
             if snapshot.copies(os.path.normpath(path)):
                 yield _live_path(f"{shown_name}, line {number}", os.path.normpath(path), snapshot, folder)

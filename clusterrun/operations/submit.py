@@ -134,7 +134,7 @@ def draft(spec: JobSpec, context: Context, allocation: str = "") -> Draft:
     if not spec.snapshot:
         idle = ("--snapshot-include has no effect without --snapshot",) if spec.snapshot_include else ()
         return Draft(as_asked, as_asked.notices + notices + idle)
-    snapshot = look(spec.cwd, spec.snapshot_include)
+    snapshot = look(spec.cwd, spec.snapshot_include, context.store.home)
     planned = plan(moved(spec, snapshot, paths.snapshot), chosen, token, paths.run_dir, site)
     where = f"ranks run in the copy: files that they write by a relative path are below {planned.spec.cwd}"
     lost = missing(spec, snapshot, context.environ.get("PWD", ""))

@@ -113,7 +113,7 @@ def _copied(
 ) -> tuple[SweepRecord, submit.SubmitFacts]:
     """Copy the code of the sweep, and return the sweep and the facts with their paths in the copy."""
     paths = Sweeps(context.store).paths(sweep.sweep_id)
-    snapshot = look(sweep.spec.cwd, sweep.spec.snapshot_include)
+    snapshot = look(sweep.spec.cwd, sweep.spec.snapshot_include, context.store.home)
     private_folder(paths.run_dir)
     take(snapshot, paths.snapshot, paths.snapshot_note)
     lost = missing(sweep.spec, snapshot, context.environ.get("PWD", ""))

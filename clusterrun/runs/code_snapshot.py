@@ -50,6 +50,8 @@ class Snapshot:
     size: int  # bytes of the files
     commit: str = ""  # '' outside git and before the first commit
     is_dirty: bool = False  # the files differ from the commit
+    diff: str = ""  # the difference, as git shows it
+    not_compared: str = ""  # why git could not compare the files with the commit
     repositories: tuple[str, ...] = ()  # submodules and nested clones, whose files are copied too
     empty_submodules: tuple[str, ...] = ()
     links: tuple[str, ...] = ()  # too large to copy: the copy has a link to the original
@@ -58,6 +60,7 @@ class Snapshot:
     special: tuple[str, ...] = ()  # pipes, sockets and devices, which cannot be copied
     ignored: Data = Data()
     lacks_git: bool = False  # a repository, on a machine without git: the whole folder is copied
+    home: str = ""  # the folder of all runs, which is never copied; '' if it is not below the root
 
     def lines(self) -> Iterator[str]:
         """Yield sentences on the copied files, the other files, and the effect on the ranks."""
@@ -65,6 +68,8 @@ class Snapshot:
         changes = " with uncommitted changes" if self.commit and self.is_dirty else ""
         files = f"{_count(len(self.files), 'file')}, {_size(self.size)}"
         yield f"snapshot: {files} of {self.root}{commit}{changes}"
+        if self.not_compared:
+            yield f"the difference from the commit is not known: {self.not_compared}"
         if self.lacks_git:
             yield "this machine has no git: what git ignores is copied too, and no commit is known"
         if self.empty_submodules:
@@ -151,11 +156,12 @@ def _weight(path: str) -> int:
     return size
 
 
-def look(cwd: str, include: Iterable[str] = ()) -> Snapshot:
+def look(cwd: str, include: Iterable[str] = (), home: str = "") -> Snapshot:
     """Return a snapshot of ``cwd``: the files that git knows or would add, or the whole folder without git.
 
     Submodules and nested clones are copied in the same way. The git-ignored files of ``include`` are copied
-    too, or linked to if they are too large. Raise ``BadInput``, with git's message if git fails.
+    too, or linked to if they are too large. The folder ``home``, which holds all runs, is never copied. Raise
+    ``BadInput``, with git's message if git fails.
     """
     included = [os.path.normpath(os.path.join(cwd, path)) for path in include]
     for path in included:
@@ -170,10 +176,10 @@ def look(cwd: str, include: Iterable[str] = ()) -> Snapshot:
         top = _top(cwd)
     except system.ProgramMissing:
         lacks_git = bool(_folder_with(cwd, ".git"))
-        return replace(_whole_folder(cwd), lacks_git=lacks_git)
+        return replace(_whole_folder(cwd, home), lacks_git=lacks_git)
     if not top:
-        return _whole_folder(cwd)
-    snapshot = _with_repository(Snapshot(top, (), 0), "")
+        return _whole_folder(cwd, home)
+    snapshot = _with_repository(_empty(top, home), "")
     ignored = _ignored(top)
     for entry in ignored:  # setuptools keeps the links of a strict editable install in an ignored folder
         included += glob.glob(os.path.join(glob.escape(os.path.join(top, entry)), "__editable__.*"))
@@ -192,19 +198,33 @@ def look(cwd: str, include: Iterable[str] = ()) -> Snapshot:
     ]
     snapshot = _copied(snapshot, [entry for entry in code if entry not in chosen])
     chosen += code
+    commit, is_dirty, diff, not_compared = _commit(top), False, "", ""
+    try:
+        is_dirty = bool(_git(top, "status", "--porcelain"))
+        diff = _git(top, "diff", "--binary", "HEAD") if commit else ""
+    except BadInput as error:  # both run the filters of .gitattributes, such as git-lfs
+        not_compared = error.seen
     return replace(
         snapshot,
-        commit=_commit(top),
-        is_dirty=bool(_git(top, "status", "--porcelain")),
+        commit=commit,
+        is_dirty=is_dirty,
+        diff=diff,
+        not_compared=not_compared,
         environments=(*snapshot.environments, *environments),
         outside=_links_outside(snapshot),
         ignored=_weigh_ignored(top, ignored, chosen),
     )
 
 
-def _whole_folder(cwd: str) -> Snapshot:
+def _empty(root: str, home: str) -> Snapshot:
+    home = os.path.realpath(home) if home else ""
+    return Snapshot(root, (), 0, home=home if home.startswith(os.path.realpath(root) + os.sep) else "")
+
+
+def _whole_folder(cwd: str, home: str) -> Snapshot:
     environments: list[str] = []
-    snapshot = _copied(Snapshot(cwd, (), 0), _walk(cwd, environments))
+    snapshot = _empty(cwd, home)
+    snapshot = _copied(snapshot, _walk(cwd, environments, snapshot.home))
     snapshot = replace(snapshot, environments=tuple(environments))
     return replace(snapshot, outside=_links_outside(snapshot))
 
@@ -230,7 +250,7 @@ def _git(folder: str, *args: str, absent: int = 0) -> str:
         raise system.ProgramMissing("the program 'git' was not found")
     if result.code not in (0, absent):
         message = " ".join(result.err.split()) or f"exit code {result.code}"
-        raise BadInput(f"git cannot list the code in {folder}: {message}", "mend that, or use --no-snapshot")
+        raise BadInput(f"git fails in {folder}: {message}", "mend that, or use --no-snapshot")
     return result.out if result.code == 0 else ""
 
 
@@ -362,6 +382,8 @@ def _copied(snapshot: Snapshot, names: Iterable[str]) -> Snapshot:
     size = snapshot.size
     for name in names:
         path = os.path.join(snapshot.root, name)
+        if snapshot.home and _is_within(path, snapshot.home):
+            continue
         try:
             status = os.lstat(path)
         except OSError:
@@ -394,10 +416,11 @@ def _links_outside(snapshot: Snapshot) -> tuple[tuple[str, str], ...]:
     return tuple(links)
 
 
-def _walk(root: str, environments: list[str] | None = None) -> Iterator[str]:
+def _walk(root: str, environments: list[str] | None = None, home: str = "") -> Iterator[str]:
     """Yield the files and links below ``root``.
 
-    Caches are left out, and Python environments if there is a list ``environments`` to add them to.
+    Caches and ``home`` are left out, and Python environments if there is a list ``environments`` to add them
+    to.
     """
     for folder, folders, names in os.walk(root):
         if environments is not None:
@@ -408,6 +431,7 @@ def _walk(root: str, environments: list[str] | None = None) -> Iterator[str]:
             name
             for name in folders
             if name not in _NEVER
+            and os.path.join(folder, name) != home
             and os.path.relpath(os.path.join(folder, name), root) not in (environments or ())
         )
         links = [name for name in folders if os.path.islink(os.path.join(folder, name))]
@@ -437,7 +461,7 @@ def take(snapshot: Snapshot, target: str, record: str) -> None:
         except OSError as error:
             raise refusal(copy, error) from error
     try:
-        _make_empty_folders(snapshot.root, target)
+        _make_empty_folders(snapshot, target)
     except OSError as error:
         raise refusal(target, error) from error
     has_repository = bool(snapshot.commit) or os.path.lexists(os.path.join(snapshot.root, ".git"))
@@ -446,19 +470,24 @@ def take(snapshot: Snapshot, target: str, record: str) -> None:
     write_whole(record, note(snapshot))
 
 
-def _make_empty_folders(root: str, target: str) -> None:
+def _make_empty_folders(snapshot: Snapshot, target: str) -> None:
     """Make the folders of which no file was copied, because ranks may write into them.
 
     A folder that holds files is made without its own folders: it may be a tree of data.
     """
     new_folders = set()
-    for folder, folders, names in os.walk(root):
-        copy = os.path.join(target, os.path.relpath(folder, root))
+    for folder, folders, names in os.walk(snapshot.root):
+        copy = os.path.join(target, os.path.relpath(folder, snapshot.root))
         if copy in new_folders and names:
             folders.clear()
         for name in list(folders):
-            path = os.path.join(copy, name)
-            if name in _NEVER or os.path.islink(path) or os.path.islink(os.path.join(folder, name)):
+            path, original = os.path.join(copy, name), os.path.join(folder, name)
+            if (
+                name in _NEVER
+                or original == snapshot.home
+                or os.path.islink(path)
+                or os.path.islink(original)
+            ):
                 folders.remove(name)
             elif not os.path.exists(path):
                 os.mkdir(path)
@@ -522,9 +551,10 @@ def note(snapshot: Snapshot) -> str:
     if os.path.isfile(carried):
         with open(carried, encoding="utf-8", errors="surrogateescape") as file:
             return file.read()
-    diff = _git(snapshot.root, "diff", "--binary", "HEAD") if snapshot.commit else ""
     dirty = "yes" if snapshot.is_dirty else "no"
-    return f"root {snapshot.root}\ncommit {snapshot.commit or 'none'}\ndirty {dirty}\n\n{diff}"
+    facts = f"root {snapshot.root}\ncommit {snapshot.commit or 'none'}\n"
+    facts += f"not compared {snapshot.not_compared}\n" if snapshot.not_compared else f"dirty {dirty}\n"
+    return f"{facts}\n{snapshot.diff}"
 
 
 def _read_note(folder: str) -> tuple[str, bool]:

@@ -396,3 +396,28 @@ def test_a_path_through_a_link_to_the_project_is_inside(project: Path, tmp_path:
     (tmp_path / "alias").symlink_to(project)
     snapshot = look(str(project))
     assert snapshot.inside(str(tmp_path / "alias/sub/model.py"), "/copy") == "/copy/sub/model.py"
+
+
+def test_a_missing_filter_program_hides_the_difference_and_no_file(project: Path, tmp_path: Path) -> None:
+    (project / ".gitattributes").write_text("*.py filter=lfs\n")
+    git(project, "config", "filter.lfs.clean", "no-such-program")
+    git(project, "config", "filter.lfs.required", "true")
+    (project / "train.py").write_text("of another size\n")
+    snapshot = look(str(project))
+    take(snapshot, str(tmp_path / "copy"), str(tmp_path / "note"))
+    assert copied(tmp_path / "copy")["train.py"] == "of another size\n"
+    assert "no-such-program" in snapshot.not_compared and snapshot.commit
+    assert snapshot.not_compared in (tmp_path / "note").read_text()
+
+
+@pytest.mark.parametrize("is_repository", [True, False])
+def test_the_folder_of_all_runs_is_never_copied(project: Path, tmp_path: Path, is_repository: bool) -> None:
+    root = project if is_repository else tmp_path / "plain"
+    runs = root / "work/runs/20261120-074500-k3f9-train"
+    runs.mkdir(parents=True)
+    (root / "train.py").write_text("1\n")
+    (runs / "record.json").write_text("{}\n")
+    snapshot = look(str(root), home=str(root / "work"))
+    take(snapshot, str(tmp_path / "copy"), str(tmp_path / "note"))
+    assert "train.py" in snapshot.files
+    assert not (tmp_path / "copy/work").exists()
