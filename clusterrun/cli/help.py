@@ -24,6 +24,7 @@ _MERGED = {
     "soak": "lab",
     "watching": "status-and-logs",
     "jobs": "guide",
+    "how-it-works": "administrators",
 }
 _NOT_FOR_A_TERMINAL = re.compile(r"^```\{toctree\}.*?^```\n|^!\[.*?\]\(.*?\)\n", re.MULTILINE | re.DOTALL)
 

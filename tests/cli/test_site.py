@@ -92,6 +92,7 @@ def test_help_lists_the_pages_and_shows_one_with_its_tables(clusterrun: CommandL
         ("soak", "lab"),
         ("watching", "status-and-logs"),
         ("jobs", "guide"),
+        ("how-it-works", "administrators"),
     ],
 )
 def test_help_finds_a_merged_page_by_its_old_name(clusterrun: CommandLine, old: str, new: str) -> None:
