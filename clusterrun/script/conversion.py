@@ -34,6 +34,8 @@ _OF_JOB = ("time", "cpus-per-rank", "partition", "account", "mem")
 LOGIN = "for file in /etc/profile ~/.bash_profile; do [ ! -r $file ] || . $file; done || :"
 _VISIBLE = re.compile(r"\bCUDA_VISIBLE_DEVICES=(\S*)")
 _TASKS = ("nodes", "ntasks", "ntasks-per-node", "tasks-per-node")
+# The path of the script that runs, as a script finds it.
+_OWN_PATH = re.compile(r"\$\{?(?:0|BASH_SOURCE)\b|\bscontrol\s+show\s+job(?!\w)[^\n]*Command")
 
 
 @frozen
@@ -88,7 +90,7 @@ def convert(
     interpreter = shebang[2:].split() if shebang.startswith("#!") else ["sh"]
     if not set(SHELLS) & set(map(os.path.basename, interpreter)):
         return _of_other_language(text, [word for word in interpreter if word[:1] != "-"], path)
-    script = _with_own_gpus(_read(text, read_file, arguments))
+    script = _with_own_gpus(_read(text, read_file, arguments, path))
     if any(word == "--login" or re.match(r"-[a-z]*l", word) for word in interpreter):
         part = Part(1, shebang, PartOutcome.SETUP, "a login shell reads them")
         reading = script.reading
@@ -107,7 +109,12 @@ def convert(
     )
     reason = "clusterrun sets it in every rank"
     set_by_us = [Part(command_line, text, PartOutcome.NEEDLESS, reason) for text in needless]
-    all_parts = (*_directive_parts(script), *script.reading.parts, *set_by_us)
+    all_parts = [*_directive_parts(script), *script.reading.parts, *set_by_us]
+    reason = "the script that the job runs is not this file: write the path into the line"
+    for part in script.reading.parts:
+        is_in_line = part.outcome in (PartOutcome.SETUP, PartOutcome.COMMAND)
+        if is_in_line and (match := _OWN_PATH.search(part.text)):
+            all_parts.append(Part(part.line, match[0], PartOutcome.UNTRANSLATED, reason))
     parts = sorted(all_parts, key=lambda part: part.line)
     verb = "sweep" if script.array.values or script.reading.sweeps else "submit"
     return Conversion(verb, options, script.reading.command, tuple(parts))
@@ -139,7 +146,9 @@ def _of_other_language(text: str, interpreter: list[str], path: str) -> Conversi
     return conversion
 
 
-def _read(text: str, read_file: Callable[[str], str], arguments: tuple[str, ...] | None) -> _Script:
+def _read(
+    text: str, read_file: Callable[[str], str], arguments: tuple[str, ...] | None, path: str
+) -> _Script:
     """Read the directives and the statements. Raises ``BadInput`` for a job of several programs."""
     directives = read_directives(text)
     array = _read_array({directive.name: directive.value for directive in directives}.get("array", ""))
@@ -152,7 +161,18 @@ def _read(text: str, read_file: Callable[[str], str], arguments: tuple[str, ...]
         setup = tuple(re.sub(rf"\$(?:{name}\b|\{{{name}\}})", value, line) for line in setup)
         in_arithmetic = re.compile(rf"(\$\(\([^()]*?)\b{name}\b")
         setup = tuple(in_arithmetic.sub(rf"\g<1>{value}", line) for line in setup)
-    reading = replace(reading, setup=setup)
+    reason = "sbatch does not read it, because it is behind the first command"
+    is_read = {directive.line for directive in directives}
+    late = [
+        Part(line, comment, PartOutcome.NEEDLESS, reason)
+        for line, comment in source.comments
+        if comment.startswith("#SBATCH") and line not in is_read
+    ]
+    # Slurm names a job after its script.
+    is_named = any(directive.name == "job-name" for directive in directives)
+    reads_name = "SLURM_JOB_NAME" in variables_read((*reading.command, *setup))
+    names = (("name", os.path.basename(path)),) if reads_name and not is_named else ()
+    reading = replace(reading, setup=setup, options=(*names, *reading.options), parts=(*reading.parts, *late))
     launch = reading.training.launch if reading.training else LaunchCommand("")
     separate = {directive.name: directive.line for directive in directives if directive.name in _SEPARATE}
     if separate or ":" in launch.command or any("multi-prog" in option for option in launch.untranslated):

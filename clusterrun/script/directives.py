@@ -13,6 +13,8 @@ from clusterrun.script.sbatch_table import OPTIONS, full_name, option_of_letter
 
 _SIZES = ("nodes", "ntasks", "ntasks-per-node", "tasks-per-node", "cpus-per-task", "cpus-per-gpu")
 _GPUS = ("gpus", "gpus-per-node", "gpus-per-task", "gres")
+# CPUs or GPUs in ``--tres-per-task``: ``cpu=4``, ``gres/gpu:a100:2``.
+_TRES = re.compile(r"(?:^|(?<=,))(cpu|(?:gres[/:])?gpu)(?:[:=/]([A-Za-z]\w*))?(?:[:=](\d+))?(?=,|$)")
 # Directives that ask for what clusterrun does anyway, each with the reason.
 _NEEDLESS = {
     **dict.fromkeys(("output", "error", "open-mode"), "clusterrun logs shows the output"),
@@ -85,7 +87,7 @@ def _on_line(number: int, text: str) -> Iterator[Directive]:
 
 def translate(directives: Sequence[Directive], launch: LaunchCommand) -> Translated:
     """Return what asks clusterrun for the same as ``directives``, for ranks that ``launch`` starts."""
-    values = {directive.name: directive.value for directive in directives}
+    values = _values(directives)
     nodes = last_number(values.get("nodes", "")) or launch.nodes or 1
     tasks_per_node = last_number(values.get("ntasks-per-node", values.get("tasks-per-node", "")))
     tasks_per_node = tasks_per_node or last_number(values.get("ntasks", "")) // nodes
@@ -129,6 +131,8 @@ def translate(directives: Sequence[Directive], launch: LaunchCommand) -> Transla
     for directive in directives:
         name, value = directive.name, directive.value
         ours = "name" if name == "job-name" else name
+        is_gpus = name in _GPUS and (name != "gres" or value.startswith("gpu"))
+        is_tres = name == "tres-per-task" and not _TRES.sub("", value).strip(",")
         if name in _NEEDLESS:
             needless.append((directive, _NEEDLESS[name]))
         elif name == "export":
@@ -158,7 +162,7 @@ def translate(directives: Sequence[Directive], launch: LaunchCommand) -> Transla
             refused.append(
                 (directive, f"the command has {started} ranks on a node: one GPU each is in the line")
             )
-        elif name in _SIZES or (name in _GPUS and (name != "gres" or value.startswith("gpu"))):
+        elif name in _SIZES or is_gpus or is_tres:
             continue
         elif ours in CONFIGURABLE:
             options[ours] = value
@@ -171,9 +175,19 @@ def translate(directives: Sequence[Directive], launch: LaunchCommand) -> Transla
     return Translated((*options.items(), *passed_on), tuple(needless), tuple(refused), tasks_per_node, gpus)
 
 
+def _values(directives: Sequence[Directive]) -> dict[str, str]:
+    """Return the values by name. The CPUs and GPUs of ``--tres-per-task`` count as options of their own."""
+    values = {directive.name: directive.value for directive in directives}
+    for match in _TRES.finditer(values.get("tres-per-task", "")):
+        kind, number = match[2] or "", match[3] or "1"
+        name = "cpus-per-task" if match[1] == "cpu" else "gpus-per-task"
+        values[name] = f"{kind}:{number}" if kind else number
+    return values
+
+
 def task_counts(directives: Sequence[Directive]) -> dict[str, str]:
     """Return the variables in which Slurm counts the tasks of a batch script, as far as directives say."""
-    values = {directive.name: directive.value for directive in directives}
+    values = _values(directives)
     nodes = last_number(values.get("nodes", "")) or 1
     per_node = last_number(values.get("ntasks-per-node", values.get("tasks-per-node", "")))
     total = last_number(values.get("ntasks", "")) or nodes * per_node

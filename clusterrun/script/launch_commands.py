@@ -6,6 +6,7 @@ import itertools
 import os
 import re
 import shlex
+import sys
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 
@@ -19,10 +20,14 @@ from clusterrun.script import launcher_options, submit_again
 from clusterrun.script.interpreter_calls import PYTHON, SHELLS, inline_text, interpreter_call
 from clusterrun.script.launcher_options import LauncherOption
 
+# Launchers that start the Python in their own folder.
+_PYTHON_PROGRAMS = ("torchrun", "accelerate", "deepspeed", "colossalai")
 PROGRAMS = (
-    *("torchrun", "accelerate", "deepspeed", "colossalai"),
+    *_PYTHON_PROGRAMS,
     *("mpirun", "mpiexec", "orterun", "horovodrun"),
 )
+# Folders whose programs use a Python elsewhere.
+_WITHOUT_PYTHON = re.compile(r"^/usr/|^/bin$|\.local/bin$")
 _SUBCOMMAND = {"accelerate": "launch", "colossalai": "run"}
 MODULES = ("torch.distributed.run", "torch.distributed.launch", "accelerate.commands.launch")
 SCHEDULERS = ("srun", "sbatch", "salloc")
@@ -111,6 +116,8 @@ class LaunchCommand:
     is_isolated: bool = False
     # Launcher whose processes are ranks, '' if there is none. srun and mpirun start any processes.
     rank_launcher: str = ""
+    # Python of ``command``, a script or a module; '' if it is the first one on PATH.
+    python: str = ""
     # GPUs of each process of a step.
     gpus_per_task: int = 0
     gpus_per_node: int = 0
@@ -138,6 +145,7 @@ def launch_in(arguments: Sequence[str], reads_inline: bool = True) -> LaunchComm
     """
     arguments = tuple(arguments)
     environment: list[tuple[str, str]] = []
+    unset: list[tuple[str, str]] = []
     wrapper: tuple[str, ...] = ()
     place = 0
     while place < len(arguments):
@@ -147,13 +155,20 @@ def launch_in(arguments: Sequence[str], reads_inline: bool = True) -> LaunchComm
             sizes = {"nodes": launch.nodes, "per_node": launch.per_node, "total": launch.total}
             return replace(whole, **sizes, environment=tuple(environment))
         if launch:
-            command = _wrapped(wrapper, launch.command)
-            return replace(launch, command=command, environment=(*environment, *launch.environment))
+            return replace(
+                launch,
+                command=_wrapped(wrapper, launch),
+                environment=(*environment, *launch.environment),
+                options=(*unset, *launch.options),
+            )
         word = arguments[place]
         name = os.path.basename(word)
         if _ASSIGNMENT.match(word) and not wrapper:
             variable, _, value = word.partition("=")
             environment.append((variable, value))
+        elif word in ("-u", "--unset") and arguments[0] == "env":
+            place += 1
+            unset += [("setup", f"unset {variable}") for variable in arguments[place : place + 1]]
         elif name in _WRAPPERS:
             end = None if is_image_command(arguments[place:]) else _launcher_behind(arguments, place + 1)
             if end is None:
@@ -199,12 +214,13 @@ def _launcher_behind(arguments: tuple[str, ...], start: int) -> int | None:
     return None
 
 
-def _wrapped(wrapper: tuple[str, ...], command: tuple[str, ...]) -> tuple[str, ...]:
-    """Return ``command`` behind ``wrapper``, which starts a program and no script."""
+def _wrapped(wrapper: tuple[str, ...], launch: LaunchCommand) -> tuple[str, ...]:
+    """Return the command of ``launch`` behind ``wrapper``, which starts a program and no script."""
+    command = launch.command
     if not wrapper or not command:
         return command
     is_script = command[0] == "-m" or command[0].endswith(".py")
-    return (*wrapper, *(("python",) if is_script else ()), *command)
+    return (*wrapper, *((launch.python or "python",) if is_script else ()), *command)
 
 
 def _launch_at(arguments: tuple[str, ...], place: int, reads_inline: bool = True) -> LaunchCommand | None:
@@ -214,15 +230,20 @@ def _launch_at(arguments: tuple[str, ...], place: int, reads_inline: bool = True
     if name in SCHEDULERS or name in PROGRAMS:
         subcommand = _SUBCOMMAND.get(name, "")
         if subcommand in ("", *rest[:1]):
-            return _launch(name, rest[1:] if subcommand else rest, reads_inline)
+            folder = os.path.dirname(arguments[place])
+            has_python = bool(folder) and name in _PYTHON_PROGRAMS and not _WITHOUT_PYTHON.search(folder)
+            python = os.path.join(folder, "python") if has_python else ""
+            return _launch(name, rest[1:] if subcommand else rest, reads_inline, python)
         return None
     call = interpreter_call(("python", *arguments[place:]) if name == "-m" else arguments[place:])
     if call and call.module in MODULES:
-        return _launch(f"python -m {call.module}", call.arguments, reads_inline)
+        return _launch(
+            f"python -m {call.module}", call.arguments, reads_inline, own_python(arguments[place:])
+        )
     return None
 
 
-def _launch(program: str, arguments: tuple[str, ...], reads_inline: bool) -> LaunchCommand:
+def _launch(program: str, arguments: tuple[str, ...], reads_inline: bool, python: str) -> LaunchCommand:
     end = next(
         (place for place, word in enumerate(arguments) if _REDIRECTION.fullmatch(word)), len(arguments)
     )
@@ -293,6 +314,7 @@ def _launch(program: str, arguments: tuple[str, ...], reads_inline: bool) -> Lau
         gpus_per_task=numbers[launcher_options.GPUS_PER_TASK],
         gpus_per_node=gpus_per_node,
         rank_launcher="" if program in _OF_CPUS else program,
+        python=python or own_python(command),
     )
     inner = launch_in(command, reads_inline) if command and not is_module else None
     if inner is None and reads_inline:
@@ -311,6 +333,13 @@ def without_python(command: tuple[str, ...]) -> tuple[str, ...]:
     if call.module:
         return ("-m", call.module, *call.arguments)
     return (call.script, *call.arguments) if call.script.endswith(".py") else command
+
+
+def own_python(command: Sequence[str]) -> str:
+    """Return the Python of ``/x/python train.py``; '' for the first one on PATH, and for other commands."""
+    command = tuple(command)
+    is_own = bool(command) and command[0] not in ("python", "python3") and without_python(command) != command
+    return command[0] if is_own else ""
 
 
 def joined(outer: LaunchCommand, inner: LaunchCommand) -> LaunchCommand:
@@ -332,6 +361,7 @@ def joined(outer: LaunchCommand, inner: LaunchCommand) -> LaunchCommand:
         needless=(*outer.needless, *inner.needless),
         rank_launcher=outer.rank_launcher or inner.rank_launcher,
         is_isolated=inner.is_isolated,
+        python=inner.python or outer.python,
     )
 
 
@@ -462,6 +492,8 @@ def instead(spec: JobSpec, launch: LaunchCommand, verb: str = "submit") -> str:
     of_launcher = [pair for pair in launch.environment if pair[0] not in own]
     environment = (*spec.environment, *of_launcher)
     sized = replace(spec, nodes=nodes, command=launch.command, environment=environment)
+    if launch.python and spec.python in ("", sys.executable):
+        sized = replace(sized, python=launch.python)
     per_node = launch.per_node or launch.total // nodes
     starts_one = per_node == 1 and launch.gpus_per_node > 1 and not launch.rank_launcher
     if launch.is_isolated or starts_one:

@@ -51,7 +51,7 @@ _ROWS = (
         "gres-flags hint kill-on-invalid-dep licenses:L mail-user mcs-label mem mem-bind mem-update mincpus "
         "network nodefile:F nodelist:w ntasks-per-core partition:p power prefer priority profile "
         "account:A qos:q reservation resources segment signal sockets-per-node switches thread-spec "
-        "threads-per-core time:t time-min tmp tres-bind tres-per-task wait-all-nodes wckey",
+        "threads-per-core time:t time-min tmp tres-bind wait-all-nodes wckey",
         "required",
     ),
     *_passed_on(
@@ -109,6 +109,7 @@ _ROWS = (
     SbatchOption("quiet", "Q", "none", refused="only warnings of sbatch are shown: leave it out"),
     SbatchOption("tasks-per-node", refused=f"use --gpus (or --ranks-per-node for CPU ranks): {_ONE_TASK}"),
     SbatchOption("test-only", takes="none", refused="nothing would be queued: use --dry-run"),
+    SbatchOption("tres-per-task", refused=f"use --gpus and --cpus-per-rank: {_ONE_TASK}"),
     SbatchOption("uid", refused=_OTHER_USER),
     SbatchOption("usage", takes="none", refused=_MANUAL),
     SbatchOption("verbose", "v", "none", refused="only warnings of sbatch are shown: leave it out"),

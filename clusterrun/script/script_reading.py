@@ -21,6 +21,7 @@ from clusterrun.script.launch_commands import (
     is_image_command,
     joined,
     launch_in,
+    own_python,
     without_python,
 )
 from clusterrun.script.shell_source import (
@@ -54,6 +55,7 @@ _POSITIONAL = re.compile(r"\$(?:\{?[1-9@*]|#)(?![^\n]*'[^']*$)|\bgetopts ")
 # ``${NAME:=default}`` sets a variable.
 _DEFAULTED = re.compile(r"\$\{([A-Za-z_]\w*):?=", re.ASCII)
 _READ = re.compile(r"\$\{?[#!]?([A-Za-z_]\w*)", re.ASCII)
+_ARITHMETIC = re.compile(r"\$\(\((.*?)\)\)", re.DOTALL)
 _SETS_ARRAY = re.compile(r"=\(|\b(?:mapfile|readarray)\b")
 # The name of the variable for a word of the command that the script evaluates once, before its number.
 _ARGUMENT = "ARGUMENT_"
@@ -133,7 +135,9 @@ class _Candidate:
 
 def variables_read(lines: Sequence[str]) -> set[str]:
     """Return the variables that shell code reads."""
-    return set(_READ.findall(" ".join(lines)))
+    text = " ".join(lines)
+    arithmetic = " ".join(_ARITHMETIC.findall(text))
+    return {*_READ.findall(text), *re.findall(r"[A-Za-z_]\w*", arithmetic)}
 
 
 def read_script(
@@ -155,7 +159,8 @@ def read_script(
 def _read(scope: _Scope) -> Reading:
     statements = scope.source.statements
     training: _Candidate | None = None
-    for candidate in _candidates(scope):
+    candidates = list(_candidates(scope))
+    for candidate in candidates:
         kind, is_one_task = candidate.training.kind, candidate.training.launch.total == 1
         best_kind = training.training.kind if training else TrainingKind.PROGRAM
         if kind >= best_kind and not (is_one_task and best_kind is TrainingKind.LAUNCHED):
@@ -166,7 +171,10 @@ def _read(scope: _Scope) -> Reading:
         place, of_training = statements.index(training.statement), _block_reading(training, training.inner)
     else:
         place, of_training = statements.index(training.statement), _command_reading(scope, training)
-    before = _read_before(scope, statements[:place], training, of_training)
+    others = [other.statement for other in candidates if other.training.kind >= TrainingKind.PYTHON]
+    if training and training.statement.in_background:
+        others += [statement for statement in statements if statement.in_background]
+    before = _read_before(scope, statements[:place], training, of_training, others)
     setup = (*before.setup, *of_training.setup)
     if scope.arguments and any(_POSITIONAL.search(line) for line in setup):
         shell_words = [_setup_word(value, scope.source.constants) for value in scope.arguments]
@@ -300,7 +308,10 @@ def _plain_launch(names: tuple[str, ...]) -> LaunchCommand:
         environment.append((name, value))
     while shell_words and shell_words[0] in ("time", "nohup", "exec", "command", "eval"):
         shell_words.pop(0)
-    return LaunchCommand("", command=without_python(tuple(shell_words)), environment=tuple(environment))
+    command = tuple(shell_words)
+    return LaunchCommand(
+        "", command=without_python(command), environment=tuple(environment), python=own_python(command)
+    )
 
 
 def _runs_python(names: tuple[str, ...]) -> bool:
@@ -402,8 +413,11 @@ def _command_reading(scope: _Scope, candidate: _Candidate) -> Reading:
         reading = replace(inner, parts=(*_around(statement, inner), *parts))
     else:
         once = _evaluated_once(scope, launch, training.command)
+        command = _command(scope, launch, training.command, once)
+        is_script = command[:1] == ("-m",) or "".join(command[:1]).endswith(".py")
         reading = Reading(
-            command=_command(scope, launch, training.command, once),
+            command=command,
+            options=(("python", launch.python),) if launch.python and is_script else (),
             setup=tuple(f"export {_ARGUMENT}{place}={text}" for place, text in enumerate(once.values(), 1)),
             parts=(*_around(statement, None), *parts),
         )
@@ -463,7 +477,7 @@ def _command(
     """
     shell_words = [word for word in launch.command if word not in ("$@", "$*")]
     launcher = _accelerate(launch) if launch.keeps_accelerate else ""
-    if not launcher and not any(word in command.open_words for word in shell_words):
+    if not launcher and not any(word in command.open_words for word in (launch.python, *shell_words)):
         return tuple(shell_words)
     sources = dict(command.open_words)
     for place, (word, text) in enumerate(once.items(), 1):
@@ -475,7 +489,8 @@ def _command(
     is_script = bool(shell_words) and (shell_words[0] == "-m" or shell_words[0].endswith(".py"))
     # A launcher of ranks starts a Python script, whatever its name.
     is_script = is_script or bool(launch.rank_launcher and shell_words[0] in command.open_words)
-    text = " ".join((launcher or ("python" if is_script else ""), *texts)).strip()
+    python = sources.get(launch.python) or shlex.quote(launch.python or "python")
+    text = " ".join((launcher or (python if is_script else ""), *texts)).strip()
     reads = variables_read([text])
     arrays = [
         statement.text
@@ -496,8 +511,9 @@ def _accelerate(launch: LaunchCommand) -> str:
     ]
     own_options = " ".join(texts)
     multi = "" if re.search(r"--(use|config)[_-]", own_options) else " --multi_gpu"
+    program = os.path.join(os.path.dirname(launch.python), "accelerate")
     return (
-        f"accelerate launch {own_options}{multi} --num_machines $NNODES --num_processes "
+        f"{program} launch {own_options}{multi} --num_machines $NNODES --num_processes "
         "$((NNODES * NPROC_PER_NODE)) --machine_rank $NODE_RANK --main_process_ip $MASTER_ADDR "
         "--main_process_port $MASTER_PORT"
     )
@@ -534,11 +550,16 @@ def _kind(statement: Statement) -> str:
 
 
 def _read_before(
-    scope: _Scope, statements: Sequence[Statement], training: _Candidate | None, of_training: Reading
+    scope: _Scope,
+    statements: Sequence[Statement],
+    training: _Candidate | None,
+    of_training: Reading,
+    others: Sequence[Statement],
 ) -> Reading:
     """Return the setup lines of the statements before the command.
 
     They are read backwards, because a line is needed if a later one reads the variables that it sets.
+    ``others``: statements that train too.
     """
     needed = variables_read((*of_training.command, *of_training.setup))
     read_by_setup = variables_read(of_training.setup)
@@ -551,7 +572,7 @@ def _read_before(
     ends_at_errors = any(_ERREXIT.match(statement.text) for statement in statements)
     for statement in reversed(statements):
         facts = _facts(scope, statement, needed, read_by_setup)
-        facts = replace(facts, is_exported=statement in exported)
+        facts = replace(facts, is_exported=statement in exported, trains=statement in others)
         rule = rule_for(facts)
         lines: list[str] = []
         if rule:
@@ -601,6 +622,8 @@ def _setup_lines(facts: Facts, read_variables: list[str], ends_at_errors: bool) 
     """
     statement = facts.statement
     text = _setup_text(statement)
+    if statement.in_background:
+        return [f"{text} &"]
     if statement.kind == "variable_assignment" or (facts.is_exported and facts.is_assignment):
         return [f"export {text}" if "=(" not in text else text]
     # The last command of such a file often fails, as in ``[ -f ~/.x ] && . ~/.x``.
@@ -685,7 +708,7 @@ def _is_one_task(launch: LaunchCommand) -> bool:
 def _part_after(statement: Statement) -> Part:
     """Return what becomes of a statement behind the command."""
     names = {command.names[0] for command in statement.commands if command.names}
-    if names <= {"wait", "exit", "set", *PRINTS}:
+    if names <= {"wait", "exit", "set", "kill", *PRINTS}:
         return Part(statement.line, statement.text, PartOutcome.NEEDLESS, _END_IS_REPORTED)
     reason = "it runs after the ranks: a run of its own with --after RUN, or clusterrun wait RUN && …"
     return Part(statement.line, statement.text, PartOutcome.UNTRANSLATED, reason)

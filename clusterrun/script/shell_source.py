@@ -32,6 +32,8 @@ _LAUNCHER = re.compile(
     r"torchrun|torch\.distributed|accelerate launch|deepspeed |--n(?:proc|nodes)|--rdzv"
     r"|--node[-_]rank|--master[-_]"
 )
+# The home folder in an unquoted value: ``~/x``, ``~/x:~/y``.
+_TILDE = re.compile(r"(?:^|(?<=:))~(?=[/:]|$)")
 # ``${@:2}``: the arguments from the second one.
 _REST = re.compile(r"[@*]:([1-9])")
 # ``{1..5}``, ``$(seq 5)``, ``$(seq 1 5)``.
@@ -179,6 +181,12 @@ class ShellSource:
         # The place of the last assignment of each variable. A value that reads it before changes with it.
         self._last_set = self._places_of_last_set(root)
         self.statements = tuple(self._statements(root))
+        # (line, text) of each comment between the statements.
+        self.comments = tuple(
+            (lines_above + node.start_point[0] + 1, self._text(node))
+            for node in root.children
+            if node.type == "comment"
+        )
 
     @property
     def first_line(self) -> str:
@@ -260,7 +268,7 @@ class ShellSource:
             value = ""
         elif value_node.type == "array":
             children = [child for child in value_node.named_children if child.type != "comment"]
-            elements = [self._values(child) for child in children]
+            elements = [self._with_home(child, self._values(child)) for child in children]
             value = tuple(part for values in elements for part in values)
         elif document := self._printed_document(value_node):
             value = document[1]
@@ -270,7 +278,7 @@ class ShellSource:
             value = None
         else:
             # The shell joins the words of a list.
-            value = " ".join(self._values(value_node, splits=False))
+            value = " ".join(self._with_home(value_node, self._values(value_node, splits=False)))
         if value is not None and any(child.type == "+=" for child in node.children):
             before = self.constants.get(name)
             if isinstance(before, tuple) and isinstance(value, tuple):
@@ -279,6 +287,12 @@ class ShellSource:
                 value = before + value if isinstance(before, str) and isinstance(value, str) else None
         is_known = value is not None and name.isidentifier() and not self._changes(value, node)
         return name, value if is_known else None
+
+    def _with_home(self, node: tree_sitter.Node, values: tuple[str, ...]) -> tuple[str, ...]:
+        """Return the values of ``node``, which an assignment stores, with ``$HOME`` for an unquoted ``~``."""
+        if node.type not in ("word", "concatenation"):
+            return values
+        return tuple(_TILDE.sub("$HOME", value) for value in values)
 
     def _changes(self, value: Constant, node: tree_sitter.Node) -> bool:
         """Return whether ``value`` reads the output of a command, a process or a variable that ``node`` or a
@@ -490,7 +504,7 @@ class ShellSource:
             number = _calculated(ast.parse(text.strip().replace("/", "//"), mode="eval").body)
         except (SyntaxError, ValueError, ArithmeticError):
             return None
-        return str(number) if number >= 0 else None
+        return str(number)
 
     def _constant(self, node: tree_sitter.Node) -> Constant | None:
         """Return the value of ``$NAME``, ``${NAME}`` or ``${NAME[@]}``; None if it is not known."""
@@ -502,6 +516,7 @@ class ShellSource:
         text = text[2:-1] if text.startswith("${") else text[1:]
         if (match := _REST.fullmatch(text)) and self.arguments is not None:
             return self.arguments[int(match[1]) - 1 :]
+        text = re.sub(r"^(\w+|[@*]):?\?.*", r"\1", text, flags=re.DOTALL)  # ``${1:?usage}``
         text, separator, default = text.partition(":-") if ":-" in text else text.partition("-")
         if default[:1] == default[-1:] == '"':
             default = default[1:-1]

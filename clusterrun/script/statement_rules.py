@@ -41,6 +41,8 @@ class Facts:
     launches: bool
     # Whether ``set -a`` exports the variables that it sets.
     is_exported: bool = False
+    # Whether it is a training of its own.
+    trains: bool = False
 
     @property
     def words(self) -> tuple[str, ...]:
@@ -63,7 +65,8 @@ class Facts:
         statement = self.statement
         names = {command.names[0] for command in statement.commands if command.names}
         is_block = bool(statement.bodies and statement.sets)
-        return is_block and names <= {"test", "true", ":", *PRINTS} and not _EXPORTS.search(statement.text)
+        sets_alone = names <= {"test", "true", ":", *PRINTS} and not self.writes
+        return is_block and sets_alone and not _EXPORTS.search(statement.text)
 
     @property
     def name(self) -> str:
@@ -75,10 +78,12 @@ class Facts:
 
     @property
     def writes(self) -> bool:
-        """Return whether a command of it writes to a file."""
-        return any(
+        """Return whether a command of it, or the whole block, writes to a file."""
+        statement = self.statement
+        is_redirected = statement.kind == "redirected_statement" and bool(statement.bodies)
+        return is_redirected or any(
             command.redirections or "tee" in command.names or "eval" in command.names
-            for command in self.statement.commands
+            for command in statement.commands
         )
 
 
@@ -177,9 +182,9 @@ RULES = (
     ),
     Rule(lambda facts: facts.name == "exit", _UNTRANSLATED, "the script ends here"),
     Rule(
-        lambda facts: facts.statement.in_background,
+        lambda facts: facts.statement.in_background and facts.trains,
         _UNTRANSLATED,
-        "it runs beside the ranks: start it from the training script, or see clusterrun top",
+        "it runs beside the ranks: start it from the training script, or submit it as a run of its own",
     ),
     Rule(
         lambda facts: facts.launches,

@@ -115,6 +115,32 @@ def test_what_is_not_translated_or_not_needed_has_a_reason(path: Path) -> None:
         ("srun bash -c 'python t.py $(hostname)'", "bash -c 'python t.py $(hostname)'"),
         ("srun --input=in.txt python t.py < in.txt", "--input in.txt t.py"),
         ("python - <<E\n1\nE\nsrun python t.py", "--setup '{ python - <<E\n1\nE\n} || :' t.py"),
+        ("f -l 1 > log &\nP=$!\nsrun python t.py\nkill $P", "--setup 'f -l 1 > log &' t.py"),
+        (
+            "for h in $(f); do echo $h; done > hosts\nsrun python t.py",
+            "--setup 'for h in $(f); do echo $h; done > hosts || :' t.py",
+        ),
+        (
+            "N=$(f)\nsrun python t.py $((N - 1))",
+            "--setup 'export N=$(f)' bash -c 'exec python t.py $((N - 1))'",
+        ),
+        ("N=0\nsrun python t.py $((N - 1))", "t.py -1"),
+        ("srun /e/bin/python -u t.py", "--python /e/bin/python t.py"),
+        ("P=~/e/bin/python\nsrun $P t.py", "--setup 'export P=~/e/bin/python' bash -c 'exec $P t.py'"),
+        ("D=~/d\nsrun python t.py $D/x", "--setup 'export D=~/d' bash -c 'exec python t.py $D/x'"),
+        ("srun python3.11 -m a.b", "--python python3.11 -m a.b"),
+        ("srun $E/bin/python t.py", "bash -c 'exec $E/bin/python t.py'"),
+        ("/e/bin/torchrun --nproc_per_node 2 t.py", "--gpus 2 --python /e/bin/python t.py"),
+        (
+            "srun -n2 apptainer exec i /e/bin/python t.py",
+            "--ranks-per-node 2 apptainer exec i /e/bin/python t.py",
+        ),
+        ("env -u A B=1 srun -n2 python t.py", "--ranks-per-node 2 --env B=1 --setup 'unset A' t.py"),
+        (
+            "#SBATCH --ntasks-per-node=2 --tres-per-task=cpu:4,gres/gpu:a100=1\nsrun python t.py",
+            "--gpus a100:2 --cpus-per-rank 4 t.py",
+        ),
+        ("srun python t.py $SLURM_JOB_NAME", "--name SCRIPT bash -c 'exec python t.py $SLURM_JOB_NAME'"),
     ],
 )
 def test_a_script_becomes_a_line(lines: str, line: str) -> None:
@@ -196,7 +222,11 @@ def test_a_script_that_the_command_starts_is_read_too() -> None:
         ("if a; then R=$(f); fi\ntorchrun $R $MAIN -x", "$R"),
         ("if [ $X ]; then srun python t.py; fi", "if [ $X ]; then srun python t.py; fi"),
         ("srun python a.py\nsrun python t.py", "srun python a.py"),
-        ("tensorboard --logdir x &\nsrun python t.py", "tensorboard --logdir x"),
+        ("CUDA_VISIBLE_DEVICES=0 python a.py &\npython t.py &\nwait", "CUDA_VISIBLE_DEVICES=0 python a.py"),
+        ("./a &\n./b &\nwait", "./a"),
+        ("cd $(dirname $0)\nsrun python t.py", "$0"),
+        ("D=$(scontrol show job $SLURM_JOB_ID | grep Command=)\nsrun python $D/t.py", "scontrol show job"),
+        ("#SBATCH --tres-per-task=cpu=2,gres/nvme:1\nsrun python t.py", "#SBATCH --tres-per-task"),
         ("deepspeed --include a:0 t.py", "--include a:0"),
         ("srun --bcast=x python t.py", "--bcast=x"),
         ("yes | srun python t.py", "yes"),
@@ -209,6 +239,11 @@ def test_a_script_that_the_command_starts_is_read_too() -> None:
 )
 def test_what_has_no_translation_is_named(lines: str, text: str) -> None:
     assert [part.text for part in converted(lines).untranslated if part.text.startswith(text)]
+
+
+def test_a_directive_behind_the_first_command_is_named() -> None:
+    parts = converted("#SBATCH -N2\nA=1\n#SBATCH -t 5\nsrun python t.py").parts
+    assert [(part.line, part.outcome) for part in parts if "-t" in part.text] == [(4, PartOutcome.NEEDLESS)]
 
 
 def test_a_script_of_another_language_is_the_command() -> None:
@@ -461,6 +496,7 @@ def test_broken_shell_code_is_named_and_not_kept() -> None:
         ('srun python t.py "$@"', ("--name", "a b"), "submit t.py --name 'a b'"),
         ('NAME=${1:-x}\nsrun python t.py "$NAME"', (), "submit t.py x"),
         ('NAME=${1:-x}\nsrun python t.py "$NAME"', ("my run",), "submit t.py 'my run'"),
+        ('C=${1:?usage: [c]}\nshift\nsrun python t.py "$C" "$@"', ("c", "a b"), "submit t.py c 'a b'"),
         ("srun python t.py $#", ("3",), """submit bash -c 'exec python t.py $#' bash 3"""),
         ('ALL="${@:2}"\nsrun python t.py $ALL', ("a", "b", "c"), "submit t.py b c"),
         ('ALL="$@"\nsrun python t.py $ALL', (), "submit t.py"),

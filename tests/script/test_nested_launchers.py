@@ -31,7 +31,10 @@ def refusal(asked: JobSpec, on_slurm: bool = True, verb: str = "submit") -> tupl
     [
         ("torchrun --nnodes=2 --nproc_per_node 4 train.py --lr 1", "--nodes 2 --gpus 4 train.py --lr 1"),
         ("torchrun --standalone --nproc-per-node=4 -m pkg.train -x", "--gpus 4 -m pkg.train -x"),
-        ("/opt/bin/torchrun --max-restarts 3 --nproc_per_node 2 t.py", "--gpus 2 --max-restarts 3 t.py"),
+        (
+            "/opt/bin/torchrun --max-restarts 3 --nproc_per_node 2 t.py",
+            "--gpus 2 --python /opt/bin/python --max-restarts 3 t.py",
+        ),
         ("-m torch.distributed.run --nproc_per_node 2 train.py", "--gpus 2 train.py"),
         ("python -u -m torch.distributed.launch --nproc_per_node 2 train.py", "--gpus 2 train.py"),
         ("srun train.py", "train.py"),
