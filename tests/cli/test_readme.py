@@ -70,9 +70,9 @@ def test_no_mark_for_a_table_is_left_in_a_page() -> None:
         assert "<!--" not in reference.expanded(document.read_text(encoding="utf-8")), document.name
 
 
-def test_the_table_has_the_common_commands_and_the_text_names_the_others() -> None:
+def test_the_list_has_the_common_commands_and_the_text_names_the_others() -> None:
     text = section('From "I have a script"')
-    rows = re.findall(r"^\| `([a-z]+)", text, re.MULTILINE)
+    rows = re.findall(r"^- `([a-z]+)", text, re.MULTILINE)
     assert rows == [name for name, entry in COMMANDS.items() if entry.is_common]
     others = {name for name, entry in COMMANDS.items() if not entry.is_common and not entry.is_hidden}
     documented = re.findall(r"^## (\w+)", reference.expanded(page("commands")), re.MULTILINE)
