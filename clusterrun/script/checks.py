@@ -20,9 +20,8 @@ from clusterrun.notify.notify_address import ACCEPTED, APPRISE, read_address, sh
 from clusterrun.script import quoting
 from clusterrun.script.command_words import check_files, near_file
 from clusterrun.script.containers import ANSWER_SECONDS, LEAST_PYTHON, QUESTION, Run, answered, check_image
-from clusterrun.script.interpreter_calls import reads_input
-from clusterrun.script.launch_commands import started_program
-from clusterrun.script.plan import Plan
+from clusterrun.script.interpreter_calls import reads_input, unwrapped
+from clusterrun.script.plan import NAMED, Plan
 from clusterrun.script.script_texts import text_of_script
 
 
@@ -52,18 +51,32 @@ def check(
         return (f"{missing}: it must be in the folder that the --setup lines change to",)
     if script and not (contained and os.path.isabs(plan.spec.command[0])):
         check_script(script, cwd)
-    notices = check_files(plan.spec, contained, run)
+    notices = (*check_files(plan.spec, contained, run), *about_first_line(plan, script))
     torch = bool(script) and wants_torch(script)
     if contained:
         return (*notices, *check_image(plan.spec, plan.orders, torch, environ, run))
     if not script and not changes_directory:
-        check_executable(started_program(plan.spec.command), cwd)
+        check_executable((*unwrapped(plan.spec.command), "")[0], cwd)
     if plan.spec.setup:  # its lines may provide the Python and the program on the nodes
         return notices
     if script or plan.spec.command[0] == "-m":
         return (*notices, *check_python(plan.spec.python, torch, run))
     stays_here = plan.spec.cluster is Cluster.LOCAL
     return (*notices, *check_program(plan.spec.command[0], cwd, stays_here))
+
+
+def about_first_line(plan: Plan, script: str) -> tuple[str, ...]:
+    """Return a notice if an executable script names a Python in its first line that ranks do not use."""
+    python = plan.orders.interpreter
+    if not os.access(script, os.X_OK) or python.why == NAMED or plan.orders.container.image:
+        return ()
+    match = re.match(r"#!\s*(/\S*/python[\d.]*)(?=\s)", system.text_of(script))
+    if not match or os.path.realpath(os.path.dirname(match[1])) == os.path.realpath(
+        os.path.dirname(python.path)
+    ):
+        return ()
+    named = f"{match[1]}, which the first line of {plan.spec.command[0]} names"
+    return (f"ranks do not use {named}: --python {match[1]} does",)
 
 
 def check_input(plan: Plan) -> None:

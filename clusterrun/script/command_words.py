@@ -24,7 +24,7 @@ from clusterrun.model.nearest import nearest
 from clusterrun.model.spec import JobSpec
 from clusterrun.script import submit_again
 from clusterrun.script.containers import ANSWER_SECONDS, LEAST_PYTHON, Run
-from clusterrun.script.interpreter_calls import SHELLS, interpreter_call
+from clusterrun.script.interpreter_calls import SHELLS, interpreter_call, unwrapped
 from clusterrun.script.launch_commands import ACTIVATORS, SETUP_COMMANDS, WITHOUT_EFFECT
 
 _DASHES = "\u2010\u2011\u2012\u2013\u2014\u2015\u2212\ufe58\ufe63\uff0d"
@@ -37,6 +37,8 @@ _ASSIGNMENT = re.compile(r"([A-Za-z_]\w*)=(.*)", re.ASCII | re.DOTALL)
 # A trap that runs commands. One with '' or - as its action only changes what a signal does.
 _TRAP = re.compile(r"(?:^|[;&|{]\s*)trap\s+(?:--\s+)?(?!-(?:\s|[lp])|''|\"\")\S")
 _SOURCED = re.compile(r"(?:^|[;&|{(]\s*)(?:source|\.|bash|sh)\s+([^\s;&|<>()]+)")
+# In the script that activates a virtual environment: the folder in which it was made.
+_VIRTUAL_ENV = re.compile(r"^\s*(?:export )?VIRTUAL_ENV=([\"']?)(/[^\"'$\n]*)\1$", re.MULTILINE)
 _PREPARES = (*SETUP_COMMANDS, "declare", "set", "shopt")
 # Other commands and keywords that only a shell runs.
 _SHELL_COMMANDS = (
@@ -158,14 +160,15 @@ def check_files(spec: JobSpec, contained: bool, run: Run = system.run) -> tuple[
     ``contained``: ranks run in a container, whose files are not seen here.
     Raises ``BadInput`` for a script that is missing, that cannot be started, or that does not compile.
     """
-    command, cwd = spec.command, spec.cwd
+    command, cwd = unwrapped(spec.command) or spec.command, spec.cwd
     for line in spec.setup:
         for name in _SOURCED.findall(line):
             path = os.path.join(cwd, os.path.expanduser(name.strip("'\"")))
             if os.path.isfile(path):
                 _check_first_line(path, name, is_shell_argument=True)
+                _check_moved(path, name)
     if command[0] == "-m":
-        return _check_module(spec, contained)
+        return _check_module(replace(spec, command=command), contained)
     is_sure = not (spec.setup or contained)
     name = argument = command[0]
     call = interpreter_call(command)
@@ -192,6 +195,18 @@ def check_files(spec: JobSpec, contained: bool, run: Run = system.run) -> tuple[
         return _check_first_line(path, argument, is_shell_argument=argument != name)
     python = spec.python if name.endswith(".py") else name
     return _check_syntax(path, argument, python, is_sure, run) if is_python else ()
+
+
+def _check_moved(path: str, name: str) -> None:
+    """Refuse the ``activate`` of a virtual environment that was made in a folder that is gone."""
+    folder = os.path.dirname(os.path.dirname(path))
+    if os.path.basename(path) != "activate" or not os.path.isfile(os.path.join(folder, "pyvenv.cfg")):
+        return
+    for _, activated in _VIRTUAL_ENV.findall(system.text_of(path)):
+        if not os.path.isdir(activated):
+            problem = f"{name} activates {activated}, which does not exist: was the environment moved?"
+            python = os.path.join(folder, "bin", "python")
+            raise BadInput(problem, f"make it again, or leave that line out: --python {shlex.quote(python)}")
 
 
 def _check_module(spec: JobSpec, contained: bool) -> tuple[str, ...]:

@@ -10,6 +10,17 @@ from clusterrun.model.frozen import frozen
 
 PYTHON = re.compile(r"python[\d.]*", re.ASCII)
 SHELLS = ("bash", "sh", "zsh", "dash", "ksh")
+# Words before a command that every rank can do without.
+NEEDLESS_BEFORE = (
+    *("env", "time", "nohup", "setsid", "exec", "command", "builtin", "eval"),
+    *("if", "then", "else", "elif", "do", "while", "until", "!", "{"),
+)
+ASSIGNMENT = re.compile(r"[A-Za-z_]\w*\+?=", re.ASCII)
+# Programs that start the command behind their own options: each rank can start them as well.
+LIMITERS = ("nice", "ionice", "numactl", "taskset", "stdbuf", "timeout", "chrt")
+# Programs that run a recipe of a file in their folder.
+_MAKEFILES = ("GNUmakefile", "makefile", "Makefile")
+RECIPE_FILES = {"make": _MAKEFILES, "gmake": _MAKEFILES, "just": ("justfile", "Justfile", ".justfile")}
 _OTHER = re.compile(r"perl|ruby|node|julia|lua")
 # Long options whose value is the next word.
 _VALUED = ("--rcfile", "--init-file", "--check-hash-based-pycs")
@@ -73,10 +84,26 @@ def interpreter_call(command: Sequence[str]) -> InterpreterCall | None:
     return InterpreterCall(is_python, options, script=command[place], arguments=command[place + 1 :])
 
 
+def unwrapped(command: Sequence[str]) -> tuple[str, ...]:
+    """Return ``command`` without ``env``, ``timeout 1h`` and the like; () if its program is unknown."""
+    words = tuple(command)
+    while words and (words[0] in NEEDLESS_BEFORE or ASSIGNMENT.match(words[0])):
+        words = words[1:]
+    follows_options = len(words) < len(command) and bool(words) and words[0].startswith("-")
+    if not words or not (follows_options or os.path.basename(words[0]) in LIMITERS):
+        return words
+    for place, word in enumerate(words[1:], 1):
+        name = os.path.basename(word)
+        if "/" in word or name in (*SHELLS, *LIMITERS, *RECIPE_FILES) or PYTHON.fullmatch(name):
+            return unwrapped(words[place:])
+    return ()
+
+
 def reads_input(command: Sequence[str]) -> bool:
     """Return whether ``command`` takes its program from standard input, or names that as a file."""
     if any(word in _INPUT_FILES for word in command[1:]):
         return True
+    command = unwrapped(command) or command
     call = interpreter_call(command)
     if call:
         return call.reads_input

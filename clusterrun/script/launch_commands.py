@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 import os
 import re
 import shlex
@@ -17,7 +16,14 @@ from clusterrun.model.option_table import CONFIGURABLE, DURATIONS
 from clusterrun.model.spec import UNSAID, JobSpec
 from clusterrun.model.world import own_variables
 from clusterrun.script import launcher_options, submit_again
-from clusterrun.script.interpreter_calls import PYTHON, SHELLS, inline_text, interpreter_call
+from clusterrun.script.interpreter_calls import (
+    ASSIGNMENT,
+    LIMITERS,
+    NEEDLESS_BEFORE,
+    PYTHON,
+    inline_text,
+    interpreter_call,
+)
 from clusterrun.script.launcher_options import LauncherOption
 
 # Launchers that start the Python in their own folder.
@@ -36,15 +42,8 @@ SCHEDULERS = ("srun", "sbatch", "salloc")
 WITHOUT_EFFECT = ("source", ".", "export", "cd", "alias", "ulimit", "umask", "unset")
 SETUP_COMMANDS = (*WITHOUT_EFFECT, "pushd", "module", "ml")
 ACTIVATORS = ("conda", "mamba", "micromamba")
-# Words before a command that every rank can do without.
-_NEEDLESS_BEFORE = (
-    *("env", "time", "nohup", "setsid", "exec", "command", "builtin", "eval"),
-    *("if", "then", "else", "elif", "do", "while", "until", "!", "{"),
-)
-# Programs that start the command behind their own options: each rank can start them as well.
-_LIMITERS = ("nice", "ionice", "numactl", "taskset", "stdbuf", "timeout", "chrt")
 _WRAPPERS = (
-    *(*_LIMITERS, "strace", "nsys", "ncu"),
+    *(*LIMITERS, "strace", "nsys", "ncu"),
     *("uv", "poetry", "pdm", "pixi", "conda", "mamba", "micromamba", "hatch", "pipenv"),
     *(
         "singularity",
@@ -66,7 +65,6 @@ _STARTING_VERBS = {
     **dict.fromkeys(("singularity", "apptainer"), ("run", "exec", "shell")),
     "enroot": ("start", "exec", "batch"),
 }
-_ASSIGNMENT = re.compile(r"[A-Za-z_]\w*\+?=", re.ASCII)
 _VARIABLE = re.compile(r"\$(?:\{(\w+)\}|([A-Za-z_]\w*))", re.ASCII)
 _REDIRECTION = re.compile(r"\d*[<>&]+.*")
 # Names of variables for the program that a launcher starts.
@@ -163,7 +161,7 @@ def launch_in(arguments: Sequence[str], reads_inline: bool = True) -> LaunchComm
             )
         word = arguments[place]
         name = os.path.basename(word)
-        if _ASSIGNMENT.match(word) and not wrapper:
+        if ASSIGNMENT.match(word) and not wrapper:
             variable, _, value = word.partition("=")
             environment.append((variable, value))
         elif word in ("-u", "--unset") and arguments[0] == "env":
@@ -176,7 +174,7 @@ def launch_in(arguments: Sequence[str], reads_inline: bool = True) -> LaunchComm
             wrapper += arguments[place:end]
             place = end
             continue
-        elif name not in _NEEDLESS_BEFORE and not word.startswith("-"):
+        elif name not in NEEDLESS_BEFORE and not word.startswith("-"):
             return None
         place += 1
     return None
@@ -186,21 +184,6 @@ def is_image_command(command: Sequence[str]) -> bool:
     """Return whether ``command`` fetches, builds or removes an image of a container: ``docker pull``."""
     verbs = _STARTING_VERBS.get(os.path.basename(command[0])) if command else None
     return verbs is not None and not set(verbs) & set(command[1:3])
-
-
-def without_prefix(command: tuple[str, ...]) -> tuple[str, ...]:
-    """Return ``command`` without ``env``, ``nohup`` and the like, and without assignments, in front of it."""
-    rest = itertools.dropwhile(lambda word: word in _NEEDLESS_BEFORE or _ASSIGNMENT.match(word), command)
-    return tuple(rest)
-
-
-def started_program(command: tuple[str, ...]) -> str:
-    """Return the program behind ``env``, ``timeout`` and the like; '' if it is unknown."""
-    arguments = without_prefix(command)
-    if arguments and os.path.basename(arguments[0]) in _LIMITERS:
-        names = (word for word in arguments[1:] if "/" in word or word in SHELLS or PYTHON.fullmatch(word))
-        return next(names, "")
-    return arguments[0] if arguments else ""
 
 
 def _launcher_behind(arguments: tuple[str, ...], start: int) -> int | None:
@@ -444,7 +427,7 @@ def shell_launches(text: str) -> Iterator[tuple[int, LaunchCommand]]:
         for command in _commands(joined):
             expanded = list(_with_values(command, values))
             assignments = expanded[1:] if expanded[:1] in (["export"], ["readonly"], ["local"]) else expanded
-            if assignments and all(map(_ASSIGNMENT.match, assignments)):
+            if assignments and all(map(ASSIGNMENT.match, assignments)):
                 for name, _, value in (word.partition("=") for word in assignments):
                     before = values.get(name[:-1], "") if name.endswith("+") else ""
                     values[name.rstrip("+")] = before + value

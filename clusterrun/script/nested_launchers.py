@@ -18,7 +18,7 @@ from clusterrun.model.spec import JobSpec
 from clusterrun.script import batch_scripts, launch_commands
 from clusterrun.script.batch_scripts import Conversion, Part, PartOutcome
 from clusterrun.script.directives import Directive, read_directives, translate
-from clusterrun.script.interpreter_calls import inline_text, interpreter_call, shell_script
+from clusterrun.script.interpreter_calls import inline_text, interpreter_call, shell_script, unwrapped
 from clusterrun.script.launch_commands import (
     MODULES,
     PROGRAMS,
@@ -26,10 +26,9 @@ from clusterrun.script.launch_commands import (
     LaunchCommand,
     launch_in,
     shell_launches,
-    without_prefix,
 )
-from clusterrun.script.makefiles import make_recipe
 from clusterrun.script.python_launches import python_launches
+from clusterrun.script.recipes import recipe_lines
 from clusterrun.script.script_texts import text_of_script
 
 STARTERS = ("spawn", "start_processes", "elastic_launch", "notebook_launcher", "launch_agent")
@@ -68,7 +67,7 @@ def check_command(spec: JobSpec, on_slurm: bool, verb: str = "submit") -> tuple[
 
 def _shell_batch_script(command: tuple[str, ...], cwd: str) -> str:
     """Return the batch script that ``command`` runs by a shell; '' for other commands."""
-    command = without_prefix(command)
+    command = unwrapped(command)
     name = shell_script(command) if command and not _python_script(command, cwd) else ""
     if not name or name == "-m" or name.endswith(".py"):
         return ""
@@ -156,14 +155,15 @@ def _python_launches(source: str) -> tuple[tuple[int, LaunchCommand], ...]:
 
 def _in_script(spec: JobSpec, on_slurm: bool, many: bool, verb: str) -> Iterator[str]:
     """Yield a warning for each launcher that the script or the shell line of COMMAND starts."""
-    inline = inline_text(spec.command)
-    python = _python_script(spec.command, spec.cwd)
-    name = python[0] if python else shell_script(spec.command)
+    command = unwrapped(spec.command) or spec.command
+    inline = inline_text(command)
+    python = _python_script(command, spec.cwd)
+    name = python[0] if python else shell_script(command)
     text = inline or (text_of_script(os.path.join(spec.cwd, name)) if name and name != "-m" else "")
-    makefile, recipe = make_recipe(spec.command, spec.cwd)
-    if makefile:
-        name, text = makefile, recipe
-    is_shell = bool(inline) or name != spec.command[0]
+    recipe_file, recipe = recipe_lines(command, spec.cwd)
+    if recipe_file:
+        name, text = recipe_file, recipe
+    is_shell = bool(inline) or name != command[0]
     is_shell = is_shell or (text.startswith("#!") and "sh" in text.partition("\n")[0])
     launches: Iterable[tuple[int, LaunchCommand]] = ()
     if python:

@@ -8,6 +8,7 @@ from collections.abc import Iterator, Sequence
 
 from clusterrun.model.frozen import frozen
 from clusterrun.model.spec import JobSpec
+from clusterrun.script.interpreter_calls import RECIPE_FILES, unwrapped
 
 # gawk and mawk handle these names themselves. For all other programs the kernel opens the file.
 _NAMES = re.compile(r"/dev/std(?:out|err)\b|/dev/fd/[12]\b|/proc/(?:self|\$\$|\$\{?BASHPID\}?)/fd/[12]\b")
@@ -15,7 +16,6 @@ _NAMES = re.compile(r"/dev/std(?:out|err)\b|/dev/fd/[12]\b|/proc/(?:self|\$\$|\$
 _REQUEUES = re.compile(r"""\bscontrol[\s"',\[\]()]{1,9}requeue\b""")
 _LIGHTNING = re.compile(r"^\s*(?:from|import)\s+(?:pytorch_)?lightning\b", re.MULTILINE)
 _LIGHTNING_REQUEUES = re.compile(r"\bSLURMEnvironment\((?!.*auto_requeue\s*=\s*False)")
-MAKEFILES = ("GNUmakefile", "makefile", "Makefile")
 _WORD = re.compile(r"[\w./+-]+")
 _MAX_SIZE = 1024 * 1024
 _MAX_FILES = 64
@@ -83,8 +83,7 @@ def _texts(spec: JobSpec) -> Iterator[tuple[str, str]]:
 
 def _command_files(command: Sequence[str]) -> Iterator[str]:
     """Yield the words that may be files; for ``-m MODULE`` the files that Python would run."""
-    if os.path.basename(command[0]) == "make":
-        yield from MAKEFILES
+    yield from RECIPE_FILES.get(os.path.basename((unwrapped(command) or command)[0]), ())
     for option, word in zip(("", *command), command):
         if option == "-m":
             yield word.replace(".", "/") + ".py"

@@ -59,6 +59,19 @@ def test_faults_that_can_be_seen_are_told_before_the_queue(tmp_path: Path) -> No
     ]
 
 
+def test_another_python_in_the_first_line_of_an_executable_script_is_reported(tmp_path: Path) -> None:
+    script = tmp_path / "t.py"
+    for line, mode, is_reported in (
+        ("#!/opt/env/bin/python3 -O", 0o755, True),
+        ("#!/opt/env/bin/python", 0o644, False),
+        ("#!/usr/bin/env python3", 0o755, False),
+        (f"#!{os.path.dirname(sys.executable)}/python3", 0o755, False),
+    ):
+        script.write_text(f"{line}\n")
+        script.chmod(mode)
+        assert bool(checks.about_first_line(of(tmp_path, "./t.py", python=""), str(script))) == is_reported
+
+
 @pytest.mark.parametrize("command, is_refused", [
     ("prog", True),
     ("./prog", True),

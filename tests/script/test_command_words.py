@@ -64,6 +64,7 @@ def refusal(folder: Path, typed: str, **wish: Any) -> tuple[str, str]:
         ("python3 missing.py", "there is no file", "relative to the current directory"),
         ("python3 -u -X dev trian.py", "there is no file", "did you mean train.py?"),
         ("/usr/bin/python3.11 -Wignore trian.py --lr 1", "there is no file", "did you mean train.py?"),
+        ("env A=1 nice -n 5 bash rnu.sh", "there is no file", "did you mean run.sh?"),
         ("bash -x rnu.sh", "there is no file", "did you mean run.sh?"),
         ("FOO=1 python3 t.py", "'FOO=1' sets a variable", "clusterrun submit --env FOO=1 python3 t.py"),
         ("A=1 B='x y' ./p -v", "'A=1' sets a variable", "submit --env A=1 --env 'B=x y' ./p -v"),
@@ -197,6 +198,18 @@ def test_a_file_with_dos_line_ends_that_the_setup_reads_is_refused(folder: Path,
         check_files(spec(folder, "train.py", setup=(line,)), contained=False)
     for other in ("source train.py", "source missing.sh", "echo source dos.sh"):
         assert check_files(spec(folder, "train.py", setup=(other,)), contained=False) == ()
+
+
+def test_the_activation_of_an_environment_that_was_moved_is_refused(folder: Path) -> None:
+    (folder / "old/bin").mkdir(parents=True)
+    (folder / "old/pyvenv.cfg").touch()
+    (folder / "old/bin/activate").write_text(f'VIRTUAL_ENV="{folder}/old"\nexport VIRTUAL_ENV\n')
+    line = "source {}/bin/activate"
+    assert check_files(spec(folder, "train.py", setup=(line.format("old"),)), contained=False) == ()
+    (folder / "old").rename(folder / "new")
+    with pytest.raises(BadInput, match=f"activates {folder}/old, which does not exist") as caught:
+        check_files(spec(folder, "train.py", setup=(line.format("new"),)), contained=False)
+    assert f"--python {folder}/new/bin/python" in caught.value.remedy
 
 
 def test_the_python_of_the_ranks_decides_what_compiles(folder: Path) -> None:

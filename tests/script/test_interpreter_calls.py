@@ -19,7 +19,7 @@ from clusterrun.script.plan import MachineFacts, plan
 @pytest.mark.parametrize("line", [
     "bash", "/bin/sh", "bash -e -x", "bash -l", "bash -s one two", "bash -es", "bash -o pipefail", "bash -",
     "bash /dev/stdin", "python3", "python -u", "python -W ignore -", "python3.11 -X dev", "perl", "ruby -",
-    "./train.sh --config /dev/stdin",
+    "./train.sh --config /dev/stdin", "nice -n 3 bash -s -- alpha", "env -u A B=1 timeout 1h python -",
 ])  # fmt: skip
 def test_a_command_without_a_program_of_its_own_reads_it_from_standard_input(line: str) -> None:
     assert reads_input(shlex.split(line))
@@ -30,6 +30,7 @@ def test_a_command_without_a_program_of_its_own_reads_it_from_standard_input(lin
     "sh --version", "bash -- run.sh", "python train.py", "python -u train.py -", "python -m pkg",
     "python -Im pkg", "python -c pass",
     "python -W ignore train.py", "python3 --version", "perl -e 1", "train.py", "cat", "-m package",
+    "timeout 1h cat",
 ])  # fmt: skip
 def test_other_commands_do_not(line: str) -> None:
     assert not reads_input(shlex.split(line))

@@ -277,7 +277,7 @@ def test_a_warning_has_the_line_to_type(tmp_path: Path, monkeypatch: pytest.Monk
         assert warning.endswith(": instead clusterrun submit --nodes 2 --gpus 2 w.py")
 
 
-def test_a_launcher_in_a_variable_or_in_the_recipe_of_a_makefile_is_warned_of(
+def test_a_launcher_in_a_variable_or_in_a_recipe_is_warned_of(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
@@ -288,16 +288,22 @@ def test_a_launcher_in_a_variable_or_in_the_recipe_of_a_makefile_is_warned_of(
         "LAUNCH ?= torchrun --nproc_per_node=2\nall: data train\n\ntrain: data ; @:\n"
         "\t@$(LAUNCH) t.py --lr $$LR\ndata:\n\tcurl x\ntest:\n\tpytest\n"
     )
+    (tmp_path / "justfile").write_text(
+        "launch := 'torchrun --nproc_per_node=2'\n\ndata:\n  curl x\n"
+        'train lr="0.1" *args: data\n  @{{ launch }} t.py --lr {{lr}}\n'
+    )
     instead = "instead clusterrun submit --gpus 2"
     for command, where in (
         (("bash", "run.sh"), f"run.sh, line 5 starts torchrun.*{instead} t.py 1 --x"),
         (("make",), f"Makefile, line 5 starts torchrun.*{instead} t.py --lr"),
         (("make", "-j", "2", "-C", ".", "train"), "/Makefile, line 5 starts torchrun"),
-        (("make", "train", "LAUNCH=deepspeed"), "Makefile, line 5 starts deepspeed"),
+        (("gmake", "train", "LAUNCH=deepspeed"), "Makefile, line 5 starts deepspeed"),
+        (("timeout", "1h", "just", "train", "0.2"), f"justfile, line 6 starts torchrun.*{instead} t.py --lr"),
     ):
         (warning,) = check_command(spec(tmp_path, *command, gpus=2), True)
         assert re.search(where, warning)
     assert check_command(spec(tmp_path, "make", "test", gpus=2), True) == ()
+    assert check_command(spec(tmp_path, "just", "data", gpus=2), True) == ()
     assert check_command(spec(tmp_path, "make", "train", "LAUNCH=python", gpus=2), True) == ()
 
 
