@@ -28,7 +28,14 @@ def step_on(options: Sequence[str], nodes: Sequence[str], seconds: int) -> list[
 
 
 def words_on(name: str, lines: Sequence[str]) -> list[str]:
-    return [line for line in lines if name in line or name in _named(line)[0]]
+    """Return the lines about a node. The line before the end of its task is what the task printed last."""
+    lines_on_node: list[str] = []
+    for before, line in zip(("", *lines), lines):
+        names, event = _named(line)
+        if name in line or name in names:
+            is_output = event.startswith("task") and before and not before.startswith("srun: ")
+            lines_on_node += [before, line] if is_output and before not in lines_on_node else [line]
+    return lines_on_node
 
 
 def ended_on(name: str, lines: Sequence[str]) -> bool:

@@ -230,7 +230,7 @@ def test_the_check_is_told_which_absent_nodes_an_overload_excuses(is_overloaded:
 def test_the_absent_are_named_by_name_with_what_the_launcher_said_of_them() -> None:
     tape = examined()
     join(tape, 1.0, nodes=2)
-    output = ("srun: error: n2: task 2: Exited with exit code 1", "something else")
+    output = ("no such file", "srun: error: n2: task 2: Exited with exit code 1", "something else")
     assert tape.does(2.0, LauncherEnded(1, output, whole=False)) == []
     tape.at(4.0)
     tape.at(5.0, answer(0), answer(1))
@@ -238,7 +238,7 @@ def test_the_absent_are_named_by_name_with_what_the_launcher_said_of_them() -> N
     assert state.excluded == ("n2",)
     assert state.warnings == (
         "pre-flight left n2 out: its agent did not join within 4 s"
-        " (srun: error: n2: task 2: Exited with exit code 1)",
+        " (no such file / srun: error: n2: task 2: Exited with exit code 1)",
     )
 
 

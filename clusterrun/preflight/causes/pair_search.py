@@ -10,7 +10,7 @@ from collections import Counter, deque
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from itertools import combinations
 
-from clusterrun.model.frozen import frozen
+from clusterrun.model.frozen import frozen, replace
 from clusterrun.model.preflight_report import Grade
 from clusterrun.preflight.causes.pairs import Answers, Cause, Link, PairExplanation, PairTest, link
 from clusterrun.preflight.causes.rates import Distance, LinkDistance, PairRates, same_distance
@@ -49,7 +49,9 @@ class Evidence:
     """A verdict about a node or link, with its reasons."""
 
     nodes: Nodes  # (node,), or both ends of a link
-    verdict: str  # broken, slow, undetermined, or flaky: a link that failed at times, which is no fault
+    # broken, slow or undetermined. No fault: unproven, a slow node whose tests waited for processors or were
+    # too few; flaky, a link that failed at times.
+    verdict: str
     grade: Grade
     tests: int  # that gave an answer
     failed: int  # of these: failed, or were slow
@@ -291,6 +293,10 @@ class Search:
         slow_links = [ends for speed in speeds for ends in speed.bad_links() if slow.isdisjoint(ends)]
         evidence += [_slow(rates, (node,)) for node in certified if node in slow]
         evidence += [_slow(rates, ends) for ends in slow_links if rates.is_slow(ends)]
+        unproven = [node for node in certified if node in rates.of_node and rates.is_slow((node,))]
+        evidence += [
+            replace(_slow(rates, (node,)), verdict="unproven") for node in unproven if node not in slow
+        ]
         flaky = [ends for ends in self._works.poor if ends in self._works.good]
         evidence += self._of_links(flaky, "flaky", Grade.PASS, certified)
         parts, divided = works.parts(), [speed.parts() for speed in speeds]

@@ -38,6 +38,10 @@ _HANGS = (
 _MTU = "let the MTU of {} be what the switches carry: ping -M do -s 1472 to it"
 _NO_NAME = "its name does not resolve on the first node: getent hosts; add it to DNS or /etc/hosts"
 _NO_PYTHON = f"see job.out: was there a Python to start it? {_PROLOG}"
+_NO_FILE = (
+    "is the file system of that file mounted on the node? findmnt -T FILE there; CLUSTERRUN_HOME and Python "
+    "must be on file systems that all nodes share"
+)
 _NO_ANSWER = "look at the node: sinfo -N -l, and job.out in the run directory"
 _CLOCK = "its clock may be wrong, compare it with the others': timedatectl, chronyc tracking"
 # (text of the launcher, whether it also explains a machine that answers no node, remedy)
@@ -45,6 +49,7 @@ _REMEDIES = (
     (contract.NO_CONNECTION, True, _OUTGOING),
     ("credential", True, _CLOCK),  # Slurm's hold for two minutes
     ("find an address", True, _NO_NAME),
+    ("no such file or directory", False, _NO_FILE),
     ("zero bytes", False, _HANGS),
     ("timed out", False, _HANGS),
     ("connection failure", False, _INCOMING),

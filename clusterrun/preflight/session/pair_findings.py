@@ -82,7 +82,7 @@ def of_pairs(state: SessionState, explanation: Explanation) -> None:
         for evidence in result.evidence:
             # Blocked ports explain tests that failed, but no wrong sum and no low rate.
             explained = () if evidence.wrong or evidence.verdict == "slow" else explanation.blocked
-            if evidence.verdict == "flaky":
+            if evidence.verdict in ("flaky", "unproven"):
                 continue
             if len(evidence.nodes) == 1 and evidence.nodes[0] not in explained:
                 finding = _of_node(state, evidence, tests)
@@ -105,11 +105,16 @@ def of_pairs(state: SessionState, explanation: Explanation) -> None:
 
 
 def notices(state: SessionState, result: SearchResult) -> Iterator[str]:
-    """Yield notices that blame nobody: links that failed at times, and slower levels of links."""
+    """Yield notices that blame nobody: flaky links, nodes not proven to be slow, slower levels of links."""
     for evidence in result.evidence:
+        names = state.names(evidence.nodes)
         if evidence.verdict == "flaky":
-            names = state.names(evidence.nodes)
             yield f"{names}: {evidence.failed} of {evidence.tests} tests failed, the others passed"
+        elif evidence.verdict == "unproven":
+            yield (
+                f"{names} may be slow: {_rate(evidence)}, in {evidence.tests} tests; they waited for busy "
+                "processors, or are too few to be sure: check again when the nodes are idle"
+            )
     fastest = max((level.median for level in result.levels), default=0.0)
     for level in result.levels:
         if level.factor > 1:
@@ -181,10 +186,13 @@ def remedy_of(state: SessionState, why: str, otherwise: str = "") -> str:
 
 
 def _slow(evidence: Evidence) -> str:
+    return f"{_rate(evidence)}, in {evidence.failed} of {evidence.tests} tests"
+
+
+def _rate(evidence: Evidence) -> str:
     rate, limit, median = evidence.rate or 0.0, evidence.limit or 0.0, evidence.median or 0.0
     share = f", {rate / median:.0%} of the median {median:.3g}" if median else ""
-    tests = f"{evidence.failed} of {evidence.tests} tests"
-    return f"at best {rate:.3g} GB/s in {tests}{share} (limit {limit:.3g})"
+    return f"at best {rate:.3g} GB/s{share} (limit {limit:.3g})"
 
 
 def of_torch_workers(state: SessionState, explanation: Explanation) -> None:

@@ -16,6 +16,7 @@ from clusterrun.preflight.checks import (
     cpus,
     folders,
     host_memory,
+    loopback,
     resource_limits,
     shared_memory,
     versions,
@@ -46,6 +47,17 @@ def test_a_limit_of_the_user_for_files_blames_no_folder(tmp_path: Path) -> None:
 def test_a_small_limit_for_files_is_a_warning(most: int | None, expected: Grade | None) -> None:
     reading = {"file_size": {"soft": most}}
     assert blamed(resource_limits, {"n1": reading}) == ({"n1": expected} if expected else {})
+
+
+def test_a_node_that_cannot_connect_to_itself_is_unfit(monkeypatch: pytest.MonkeyPatch) -> None:
+    readings = {"n1": loopback.probe(ASKED)}
+
+    def refuse(*arguments: object) -> None:
+        raise OSError(errno.ENETUNREACH, os.strerror(errno.ENETUNREACH))
+
+    monkeypatch.setattr("socket.create_connection", refuse)
+    readings["n2"] = loopback.probe(ASKED)
+    assert blamed(loopback, readings) == {"n2": FAIL}
 
 
 def test_shared_memory_is_judged_by_the_ranks_that_share_it():

@@ -5,7 +5,9 @@ from __future__ import annotations
 import pytest
 
 from benchmarks.pair_world import PairWorld, ended_search
+from clusterrun.model.frozen import replace
 from clusterrun.model.preflight_report import Finding, Grade, LinkReport
+from clusterrun.preflight.observations import GroupTest
 from clusterrun.preflight.session.explanation import Explanation
 from clusterrun.preflight.session.node_state import NodeState
 from clusterrun.preflight.session.pair_findings import notices, of_pairs
@@ -49,6 +51,19 @@ def test_links_over_switches_that_are_all_slower_are_a_notice():
     assert list(notices(state_of(8), search.result())) == [
         "the links over 1 level of switches reach 50 GB/s, the fastest kind 100: compared with their like"
     ]
+
+
+def test_a_slow_node_whose_tests_waited_for_processors_is_a_notice():
+    class BusyWorld(PairWorld):
+        def test(self, a: int, b: int) -> GroupTest:
+            return replace(super().test(a, b), starved=3 in (a, b))
+
+    world = BusyWorld(1, speeds={3: 0.1})
+    assert [node for node in range(6) if explained(world, 6, 0.0).findings(node)] == []
+    result = ended_search(world, 6, limits=state_of(6).limits).result()
+    assert [entry.nodes for entry in result.evidence if entry.verdict == "unproven"] == [(3,)]
+    (notice,) = notices(state_of(6), result)
+    assert name(3) in notice and "busy processors" in notice
 
 
 @pytest.mark.parametrize(("lossy", "ends"), [((), {(2, 4)}), ((2,), set()), ((0,), {(2, 4)})])

@@ -455,11 +455,18 @@ def test_who_is_lost_while_ports_of_the_coordinators_node_answer_nobody_is_not_b
     ]
 
 
-def test_a_machine_that_lives_but_takes_no_credential_is_told_to_look_at_its_clock():
-    expired = "its agent did not join (srun: error: Job credential expired)"
+@pytest.mark.parametrize(
+    ("message", "remedy"),
+    [
+        ("srun: error: Job credential expired", "timedatectl"),
+        ("python: can't open file 'agent.pyz': [Errno 2] No such file or directory", "findmnt"),
+    ],
+)
+def test_the_launchers_message_decides_the_remedy_of_a_machine_that_lives(message, remedy):
+    expired = f"its agent did not join ({message})"
     outcome = examined(orders(4, 1), Faults(agentless={2}, why=expired))
     (result,) = outcome.report.nodes[2].findings
-    assert (result.verdict, "its clock may be wrong" in result.remedy) == (Grade.FAIL, True)
+    assert (result.verdict, remedy in result.remedy) == (Grade.FAIL, True)
 
 
 def test_a_node_behind_a_cut_link_that_is_ill_itself_is_named_as_well():
