@@ -36,10 +36,7 @@ CHANGES = (
         "21.08",
         "-c implies --exact; steps start at 0 after a requeue",
         "logs are named by attempt, not by step",
-        (
-            "lab/test_sites.py::"
-            "test_a_run_works_where_the_prolog_takes_long_killwait_is_nothing_and_srun_has_few_ports",
-        ),
+        ("lab/test_sites.py::test_a_run_works_with_a_slow_prolog_no_killwait_and_few_srun_ports",),
     ),
     Change(
         "22.05",
@@ -67,16 +64,13 @@ CHANGES = (
         "23.11",
         "host lists may carry a suffix, n[1-2]-ib",
         "a parser of our own",
-        (
-            "model/test_hostlist.py::"
-            "test_a_list_stands_for_its_names_in_order_with_duplicates_and_leading_zeros",
-        ),
+        ("model/test_hostlist.py::test_a_host_list_expands_in_order_with_duplicates_and_leading_zeros",),
     ),
     Change(
         "24.05",
         "stepmgr: the job's own slurmstepd starts steps",
         "the list of steps is not used",
-        ("lab/test_newer_releases.py::test_a_run_works_where_the_job_begins_its_steps_itself",),
+        ("lab/test_newer_releases.py::test_a_run_works_if_the_job_starts_its_steps",),
     ),
     Change("24.05", "--segment", "passed on; not tried with a block topology"),
     Change("24.11", "a job may name several QOS", "--qos a,b is passed on; not tried with several"),
@@ -90,7 +84,7 @@ CHANGES = (
         "24.11",
         "more CPUs than a node has are refused; 26.05 queues them again",
         "Slurm's message, with the partition's sizes",
-        ("lab/test_slurm_runs.py::test_a_run_that_asks_for_more_than_there_is_is_not_waited_for",),
+        ("lab/test_slurm_runs.py::test_an_impossible_request_is_not_waited_for",),
     ),
     Change(
         "25.05",
@@ -116,10 +110,7 @@ CHANGES = (
         "26.05",
         "topology/tree changes the order of SLURM_PROCID",
         "SLURM_NODEID is used",
-        (
-            "lab/test_site_habits.py::"
-            "test_ranks_and_nodes_bear_their_names_where_tasks_are_numbered_otherwise",
-        ),
+        ("lab/test_site_habits.py::test_ranks_follow_nodes_if_slurm_numbers_tasks_in_another_order",),
     ),
 )
 

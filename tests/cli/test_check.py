@@ -12,7 +12,7 @@ from tests.cli.test_terminal import on_terminal
 BUDGET = ("--preflight-budget", "3m")
 
 
-def test_a_check_is_shown_live_on_a_terminal_and_leaves_its_report_there(clusterrun: CommandLine) -> None:
+def test_a_terminal_shows_a_check_live_and_keeps_its_report(clusterrun: CommandLine) -> None:
     observed = on_terminal(clusterrun, "check", "--nodes", "2", *BUDGET, errors=True)
     output = re.sub(r"\x1b\[[0-9;?]*[A-Za-z]", "", observed)
     assert re.search(r"preflight .*\d+ s left .*\r", output), output
@@ -22,7 +22,7 @@ def test_a_check_is_shown_live_on_a_terminal_and_leaves_its_report_there(cluster
     assert output.endswith("\nfit: local-[0-1]\n")
 
 
-def test_a_run_that_is_followed_says_what_its_check_found_and_then_what_ranks_print(
+def test_follow_shows_the_findings_of_the_check_before_the_output_of_ranks(
     clusterrun: CommandLine,
 ) -> None:
     result = clusterrun("submit", "--preflight", "quick", *BUDGET, "-f", "train.py", limit=240)

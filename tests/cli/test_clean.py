@@ -50,7 +50,7 @@ def change(path: Path, **fields: Any) -> None:
     path.write_text(json.dumps({**json.loads(path.read_text()), **fields}))
 
 
-def test_a_dry_run_lists_what_would_go_and_removes_nothing(clusterrun: CommandLine) -> None:
+def test_a_dry_run_lists_the_runs_and_removes_nothing(clusterrun: CommandLine) -> None:
     old, young = add(clusterrun, 45, size=2 << 20), add(clusterrun, 5)
     result = clusterrun("clean", "--dry-run")
     head, row = result.out.splitlines()
@@ -104,7 +104,7 @@ def test_on_a_terminal_it_asks(clusterrun: CommandLine, answer: str, code: int) 
     assert runs_present(clusterrun) == ([] if answer == "y" else [old])
 
 
-def test_json_says_what_went_and_what_the_home_holds(clusterrun: CommandLine) -> None:
+def test_json_lists_removed_runs_and_the_size_of_the_home(clusterrun: CommandLine) -> None:
     old = add(clusterrun, 45, "CANCELLED", 1 << 20)
     add(clusterrun, 45, "FAILED")
     result = clusterrun("clean", "--state", "cancelled", "--yes", "--json")

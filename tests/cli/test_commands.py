@@ -39,7 +39,7 @@ def home(context: CommandLine) -> Path:
     return Path(context.environment["CLUSTERRUN_HOME"])
 
 
-def test_submit_prints_the_run_id_and_says_what_to_type_next(clusterrun: CommandLine) -> None:
+def test_submit_prints_the_run_id_and_the_next_commands(clusterrun: CommandLine) -> None:
     result = clusterrun("submit", "--nodes", "2", "train.py")
     run_id = result.out.strip()
     assert (result.code, re.fullmatch(ID + "train", run_id) is not None) == (0, True)
@@ -118,7 +118,7 @@ def test_wait_has_the_worst_exit_code(clusterrun: CommandLine) -> None:
     assert json.loads(clusterrun("wait", ids[0], "--json").out)["runs"][0]["state"] == "COMPLETED"
 
 
-def test_cancel_ends_a_run_and_says_so_and_a_second_one_does_no_harm(clusterrun: CommandLine) -> None:
+def test_cancel_reports_the_end_of_a_run_and_can_be_repeated(clusterrun: CommandLine) -> None:
     run_id = clusterrun("submit", "--nodes", "2", "train.py", "wait").out.strip()
     first, second = clusterrun("cancel", "last"), clusterrun("cancel", run_id)
     assert [first.code, first.out, second.code, second.out] == [
@@ -176,7 +176,7 @@ def test_a_stream_that_is_closed_or_full_takes_nothing_from_a_command(
 @pytest.mark.parametrize(
     "streams", [ALL_CLOSED, "2>&1 >/dev/null | true", ">/dev/full", ">/dev/full 2>/dev/full"]
 )
-def test_a_submission_succeeds_whatever_becomes_of_its_words(clusterrun: CommandLine, streams: str) -> None:
+def test_a_submission_succeeds_if_its_output_cannot_be_written(clusterrun: CommandLine, streams: str) -> None:
     result = in_shell(clusterrun, f"submit true {streams}")
     (run_id,) = os.listdir(home(clusterrun) / "runs")
     assert result.returncode == 0
@@ -238,7 +238,7 @@ def test_status_in_a_pipe_is_plain_lines(ended: CommandLine) -> None:
     assert re.match(rf"{ID}train +\d+\.\d+ +COMPLETED +ended +2×3 ", line)
 
 
-def test_without_runs_status_says_how_to_start_one(clusterrun: CommandLine) -> None:
+def test_status_without_runs_shows_how_to_start_a_run(clusterrun: CommandLine) -> None:
     result = clusterrun("status")
     assert (result.code, result.out) == (0, "") and "clusterrun submit" in result.err
     assert json.loads(clusterrun("status", "--json").out) == {"runs": []}
@@ -265,23 +265,23 @@ def test_without_runs_status_says_how_to_start_one(clusterrun: CommandLine) -> N
         (["--since", "2999-01-01"], []),
     ],
 )
-def test_logs_shows_what_was_asked_for(ended: CommandLine, options: list[str], lines: list[str]) -> None:
+def test_logs_shows_the_requested_lines(ended: CommandLine, options: list[str], lines: list[str]) -> None:
     result = ended("logs", *options)
     assert (result.code, sorted(result.out.splitlines())) == (0, lines)
 
 
-def test_logs_says_that_a_pattern_was_found_in_no_line_and_of_how_many(ended: CommandLine) -> None:
+def test_logs_reports_a_pattern_that_matches_no_line_with_their_number(ended: CommandLine) -> None:
     result = ended("logs", "--grep", "nothing")
     assert (result.code, result.out, result.err) == (0, "", "the pattern was not found in any of 6 lines\n")
 
 
-def test_followed_to_its_end_a_run_gives_the_code_that_wait_gives(clusterrun: CommandLine) -> None:
+def test_follow_exits_with_the_code_of_wait(clusterrun: CommandLine) -> None:
     run_id = clusterrun("submit", "--nodes", "2", "train.py", "fail").out.strip()
     codes = [clusterrun(*arguments, run_id).code for arguments in (["wait"], ["logs", "-f"], ["logs"])]
     assert codes == [1, 1, 0]
 
 
-def test_logs_of_a_run_without_output_says_so(ended: CommandLine) -> None:
+def test_logs_reports_a_run_without_output(ended: CommandLine) -> None:
     result = ended("logs", "--stream", "err")
     assert "no output: the run has ended, COMPLETED" in result.err
     assert ended("logs", "--tail", "0").err == ""
@@ -350,7 +350,7 @@ def test_logs_of_a_run_without_output_says_so(ended: CommandLine) -> None:
         (["completion", "tcsh"], 2, "'tcsh' is not one of"),
     ],
 )
-def test_a_wrong_line_is_answered_with_what_is_wrong_and_what_to_do(
+def test_a_wrong_command_line_is_refused_with_a_reason_and_a_remedy(
     ended: CommandLine, args: list[str], code: int, arguments: str
 ) -> None:
     result = ended(*args)
@@ -359,11 +359,11 @@ def test_a_wrong_line_is_answered_with_what_is_wrong_and_what_to_do(
     assert arguments in result.err and "Traceback" not in result.err
 
 
-def test_debug_shows_where_an_error_comes_from(ended: CommandLine) -> None:
+def test_debug_shows_the_traceback_of_an_error(ended: CommandLine) -> None:
     assert "Traceback" in ended("--debug", "status", "nothing").err
 
 
-def test_the_configuration_says_where_each_value_comes_from(clusterrun: CommandLine) -> None:
+def test_config_show_names_the_source_of_each_value(clusterrun: CommandLine) -> None:
     (clusterrun.folder / "clusterrun.toml").write_text('[defaults]\nnodes = 2\n[profile.a]\nname = "x"\n')
     results = {
         o["name"]: o
@@ -381,7 +381,7 @@ def test_the_configuration_says_where_each_value_comes_from(clusterrun: CommandL
     assert "would submit x to this machine, 2 nodes" in result.err
 
 
-def test_a_snapshot_is_what_runs_however_the_code_changes_after(clusterrun: CommandLine) -> None:
+def test_a_run_uses_its_snapshot_after_the_code_changes(clusterrun: CommandLine) -> None:
     script = clusterrun.folder / "train.py"
     script.write_text("import os; print(os.getcwd(), 'before')\n")
     run_id = clusterrun("submit", "--snapshot", "--wait", "train.py").out.strip()
@@ -463,7 +463,7 @@ def test_tab_completes_commands_options_and_run_names(ended: CommandLine, typed:
         (("--nodes", "2"), {"SLURM_CONF": "/gone.conf"}, 4, "looks like a login node (SLURM_CONF is set)"),
     ],
 )
-def test_auto_starts_no_ranks_here_where_a_cluster_was_meant(
+def test_auto_starts_no_ranks_on_this_machine_if_options_need_a_cluster(
     clusterrun: CommandLine, arguments: tuple[str, ...], environment: dict[str, str], code: int, observed: str
 ) -> None:
     clusterrun.environment.update({"CLUSTERRUN_CLUSTER": "auto", "CUDA_VISIBLE_DEVICES": "", **environment})

@@ -38,7 +38,7 @@ def test_the_json_has_every_part(capsys: pytest.CaptureFixture[str]) -> None:
     assert {part["outcome"] for part in document["parts"]} == {"option", "setup", "command", "not translated"}
 
 
-def test_the_written_configuration_holds_for_the_line_that_is_left(
+def test_the_written_configuration_applies_to_the_short_line(
     folder: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert main(["convert", "--write", "job.sbatch"]) == 0
@@ -50,7 +50,9 @@ def test_the_written_configuration_holds_for_the_line_that_is_left(
     assert options["partition"]["origin"].startswith(str(folder / "clusterrun.toml"))
 
 
-def test_a_configuration_that_is_there_stays(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_an_existing_configuration_is_not_overwritten(
+    folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     (folder / "clusterrun.toml").write_text("")
     assert main(["convert", "--write", "job.sbatch"]) == 2
     assert 'partition = "gpu"' in capsys.readouterr().err

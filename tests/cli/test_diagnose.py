@@ -111,7 +111,7 @@ def _is_rank(pid: str, rank: str, context: CommandLine) -> bool:
     return f"RANK={rank}".encode() in environ and home in environ and b"train.py" in argv
 
 
-def test_a_coordinator_that_does_not_answer_is_said_to(waiting: CommandLine) -> None:
+def test_a_coordinator_that_does_not_answer_is_reported(waiting: CommandLine) -> None:
     folder = run_dir(waiting)
     pid = json.loads((folder / "state.json").read_text())["pid"]
     os.kill(pid, signal.SIGSTOP)
@@ -149,7 +149,7 @@ def test_a_failed_run_is_explained_by_its_first_error(clusterrun: CommandLine) -
         ),
     ],
 )
-def test_whatever_a_rank_prints_of_its_end_is_told(ends: str, message: str, clusterrun: CommandLine) -> None:
+def test_the_error_that_a_rank_prints_is_reported(ends: str, message: str, clusterrun: CommandLine) -> None:
     begins = 'import os, sys, time\nif os.environ["RANK"] == "1":\n    '
     (clusterrun.folder / "train.py").write_text(f"{begins}{ends}\ntime.sleep(600)\n")
     ended = clusterrun("submit", "--nodes", "2", "--ranks-per-node", "1", "--wait", "train.py")
@@ -168,7 +168,7 @@ sys.exit(f"torch.distributed.DistStoreError: {said}")
 """
 
 
-def test_a_rank_that_the_others_gave_up_waiting_for_is_named_with_its_line(clusterrun: CommandLine) -> None:
+def test_a_rank_for_which_the_others_timed_out_is_named_with_its_line(clusterrun: CommandLine) -> None:
     (clusterrun.folder / "train.py").write_text(LATE)
     clusterrun("submit", "--nodes", "2", "--ranks-per-node", "1", "--wait", "train.py")
     document = json.loads(clusterrun("diagnose", "--json").out)
@@ -190,7 +190,7 @@ def test_a_run_that_ended_well_has_nothing_wrong(ended: CommandLine) -> None:
     assert ended("diagnose").out == "nothing wrong: the run ended well\n"
 
 
-def test_a_run_that_is_not_there_and_a_state_that_is_damaged_are_errors(clusterrun: CommandLine) -> None:
+def test_an_unknown_run_and_a_damaged_state_are_errors(clusterrun: CommandLine) -> None:
     assert clusterrun("diagnose", "nowhere").code == 5
     script(clusterrun)
     clusterrun("submit", "--wait", "train.py", "end")
@@ -200,7 +200,7 @@ def test_a_run_that_is_not_there_and_a_state_that_is_damaged_are_errors(clusterr
     assert "is damaged" in result.err
 
 
-def test_what_ranks_leave_is_believed_only_as_far_as_it_can_be_read(clusterrun: CommandLine) -> None:
+def test_damaged_files_of_ranks_are_ignored(clusterrun: CommandLine) -> None:
     script(clusterrun)
     clusterrun("submit", "--ranks-per-node", "2", "--wait", "train.py", "raise")
     attempt = run_dir(clusterrun) / "attempts/000"
@@ -211,7 +211,7 @@ def test_what_ranks_leave_is_believed_only_as_far_as_it_can_be_read(clusterrun: 
     assert clusterrun("diagnose").out.startswith("crashed: rank 1 on local-0 failed first\n")
 
 
-def test_foreign_words_drive_no_terminal(clusterrun: CommandLine) -> None:
+def test_output_of_ranks_cannot_control_the_terminal(clusterrun: CommandLine) -> None:
     (clusterrun.folder / "train.py").write_text("raise ValueError('\\x1b[2J\\x1b]0;title\\x07 bad')\n")
     clusterrun("submit", "--wait", "train.py")
     result = clusterrun("diagnose")

@@ -28,7 +28,7 @@ def test_a_culprit_whose_node_is_unknown_is_printed_without_one(clusterrun: Comm
     assert "\n  rank 2: KeyError" in result.out
 
 
-def test_a_log_without_an_error_has_an_exit_code_of_its_own(clusterrun: CommandLine) -> None:
+def test_a_log_without_an_error_has_its_own_exit_code(clusterrun: CommandLine) -> None:
     result = clusterrun("diagnose", "--log", str(LOGS / "no-error-finished.txt"))
     assert (
         result.code == 1 and "there is no error in it" in result.out and "saved to out/model.pt" in result.out
@@ -54,6 +54,6 @@ def test_stdin_is_read(tmp_path: Path) -> None:
     assert result.returncode == 0 and result.stdout.startswith(b"out of memory: ranks 1-3 on nid001277")
 
 
-def test_wrong_words_are_refused(clusterrun: CommandLine) -> None:
+def test_wrong_arguments_are_refused(clusterrun: CommandLine) -> None:
     assert clusterrun("diagnose", "--log", "missing.out").code == 2
     assert clusterrun("diagnose", "one", "two").code == 2

@@ -34,7 +34,7 @@ def run(context: CommandLine, script: str, *options: str) -> str:
     return context("submit", "--nodes", "2", "--ranks-per-node", "1", "--wait", *options, limit=LIMIT).err
 
 
-def test_a_size_mismatch_that_ended_a_run_is_called_one(clusterrun: CommandLine) -> None:
+def test_a_size_mismatch_that_ended_a_run_is_named(clusterrun: CommandLine) -> None:
     run(clusterrun, DIFFERS, "train.py")
     document = json.loads(clusterrun("diagnose", "--json").out)
     assert document["verdict"] == "mismatch"
@@ -69,7 +69,7 @@ def test_below_a_launcher_the_rank_that_failed_is_named(clusterrun: CommandLine)
     ]
 
 
-def test_ranks_that_trained_alone_are_told_although_all_exited_with_0(clusterrun: CommandLine) -> None:
+def test_ranks_that_trained_alone_are_reported_if_all_exited_with_0(clusterrun: CommandLine) -> None:
     result = run(clusterrun, BEGIN, "train.py", "alone")
     assert "COMPLETED" in result
     assert "  why     ranks 0-1 never joined the others: each trained a copy of its own\n" in result
@@ -93,7 +93,7 @@ for step in range(20):
 )
 
 
-def test_what_a_rank_that_hung_had_printed_is_told_with_its_hang(clusterrun: CommandLine) -> None:
+def test_the_last_output_of_a_hanging_rank_is_reported(clusterrun: CommandLine) -> None:
     run(clusterrun, PREFETCHES, "--hang-after", "15s", "--on-hang", "kill", "train.py")
     document = json.loads(clusterrun("diagnose", "--json").out)
     assert (document["verdict"], [culprit["rank"] for culprit in document["culprits"]]) == (
@@ -104,7 +104,7 @@ def test_what_a_rank_that_hung_had_printed_is_told_with_its_hang(clusterrun: Com
     assert why in document["evidence"]
 
 
-def test_a_run_that_hangs_is_restarted_where_that_was_ordered_and_says_why(clusterrun: CommandLine) -> None:
+def test_on_hang_restart_restarts_a_hanging_run_and_records_the_reason(clusterrun: CommandLine) -> None:
     run(clusterrun, HANGS, "--hang-after", "15s", "--on-hang", "restart", "--max-restarts", "1", "train.py")
     status = clusterrun("status", "last").out
     why = "rank 1 on local-1 never came to all_reduce (6 of group 0): it is stopped (SIGSTOP)"

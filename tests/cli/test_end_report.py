@@ -39,7 +39,7 @@ def test_time_and_goodput_of_a_run_with_a_restart(clusterrun: CommandLine) -> No
     assert [attempt["ranks_at"] is not None for attempt in run["attempts"]] == [True, True]
 
 
-def test_a_script_that_says_nothing_of_its_steps_is_told_how(ended: CommandLine) -> None:
+def test_a_script_without_progress_gets_a_hint_about_progress(ended: CommandLine) -> None:
     assert "goodput    not measured: the script does not report its steps" in ended("status", "last").out
     assert json.loads(ended("status", "--json", "last").out)["runs"][0]["end_report"]["goodput"] is None
 
@@ -49,7 +49,7 @@ def test_a_run_that_lives_has_no_end_report(live: CommandLine) -> None:
     assert json.loads(live("status", "--json", "stays").out)["runs"][0]["end_report"] is None
 
 
-def test_energy_is_told_of_whom_and_by_whom() -> None:
+def test_energy_is_reported_with_its_source() -> None:
     measured = EndReport(queue=0, allocated=60, check=0, between=0, nodes=4)
     assert "energy" not in dict(lines(measured))
     assert dict(lines(replace(measured, gpu_joules=7.2e6, node_joules=14.4e6)))["energy"] == (
@@ -65,7 +65,7 @@ print("wandb: \\U0001f680 View run fox-1 at: https://wandb.ai/ada/gpt/runs/k3f9\
 """
 
 
-def test_the_link_of_a_tracker_stands_in_the_status(clusterrun: CommandLine) -> None:
+def test_status_shows_the_link_of_a_tracker(clusterrun: CommandLine) -> None:
     (clusterrun.folder / "tracked.py").write_text(TRACKED)
     assert clusterrun("submit", "--wait", "--nodes", "2", "tracked.py").code == 0
     output = clusterrun("status", "last").out

@@ -56,7 +56,7 @@ def test_every_command_has_help_and_examples(path: tuple[str, ...], ended: Comma
 
 
 @pytest.mark.parametrize("line", examples())
-def test_an_example_does_what_it_says(line: str, ended: CommandLine) -> None:
+def test_an_example_works(line: str, ended: CommandLine) -> None:
     arguments = shlex.split(line)[1:]
     for word, module, package, extra in EXTRAS:
         if word in arguments:
@@ -96,7 +96,7 @@ def test_an_example_does_what_it_says(line: str, ended: CommandLine) -> None:
 
 
 @pytest.mark.parametrize("name", [name for name in COMMANDS if name not in NOT_HERE])
-def test_the_one_line_of_a_command_is_how_its_help_begins(name: str, ended: CommandLine) -> None:
+def test_the_summary_of_a_command_is_the_first_sentence_of_its_help(name: str, ended: CommandLine) -> None:
     assert COMMANDS[name].help.rstrip(".").split()[0] in ended(name, "--help").out.split("\n\n")[1]
 
 

@@ -29,7 +29,7 @@ def test_a_command_lands_beside_the_rank_that_was_meant(live, where, rank, node)
     assert (result.code, result.out.splitlines()[:2]) == (0, [rank, node])
 
 
-def test_the_process_of_the_rank_is_named_and_its_folder_and_environment_are_the_commands_own(live):
+def test_exec_uses_the_folder_and_environment_of_the_rank_and_names_its_process(live):
     script = "import json, os; pid = os.environ['CLUSTERRUN_RANK_PID']; print(json.dumps([os.getcwd(), "
     script += "open(f'/proc/{pid}/cmdline').read().split(chr(0)), dict(os.environ)]))"
     result = live("exec", "--rank", "1", "--", sys.executable, "-c", script)
@@ -43,7 +43,7 @@ def test_the_process_of_the_rank_is_named_and_its_folder_and_environment_are_the
     assert "CLUSTERRUN_STEP" not in environment  # what is swept with the run is the run's, this is the user's
 
 
-def test_words_after_the_dashes_are_the_commands_own_and_so_is_its_exit_code(live):
+def test_exec_passes_arguments_after_the_dashes_and_returns_the_exit_code(live):
     result = live("exec", "--", "sh", "-c", 'echo "$1 $2"; exit 7', "sh", "--node", "a b; $HOME")
     assert (result.code, result.out) == (7, "--node a b; $HOME\n")
 
@@ -76,12 +76,12 @@ def test_a_shell_reads_what_is_typed_and_ends_with_its_code(live):
         (("shell", "--rank", "-1"), "-1 is not in the range"),
     ],
 )
-def test_a_wrong_place_is_bad_usage_and_says_which_there_are(live, arguments, message):
+def test_an_unknown_node_or_rank_is_bad_usage_and_the_known_ones_are_listed(live, arguments, message):
     result = live(*arguments)
     assert (result.code, result.out, message in result.err) == (2, "", True), result.err
 
 
-def test_a_program_that_is_not_there_is_named_with_its_node(live):
+def test_a_missing_program_is_named_with_its_node(live):
     result = live("exec", "--node", "1", "--", "no-such-program")
     assert (result.code, result.err.splitlines()[0]) == (
         1,
@@ -89,12 +89,12 @@ def test_a_program_that_is_not_there_is_named_with_its_node(live):
     )
 
 
-def test_a_run_that_has_ended_has_no_node_left(ended):
+def test_exec_refuses_a_run_that_has_ended(ended):
     result = ended("exec", "--", "true")
     assert (result.code, "has ended (COMPLETED): it has no nodes any more" in result.err) == (2, True)
 
 
-def test_a_folder_of_the_rank_that_is_gone_does_not_keep_the_command_from_running(clusterrun: CommandLine):
+def test_exec_runs_if_the_folder_of_the_rank_was_removed(clusterrun: CommandLine):
     folder = Path(clusterrun.folder, "passing")
     folder.mkdir()
     (folder / "train.py").write_text((clusterrun.folder / "train.py").read_text())

@@ -68,7 +68,7 @@ def test_a_module_is_found_behind_short_options(clusterrun: CommandLine) -> None
     [("--gpus", "h100:2"), ("--gpus-per-node", "h100:2"), ("--gres", "gpu:h100:2"), ("--gpus=h100:2",)],
 )
 @pytest.mark.parametrize("where", ["submit", "check"])
-def test_gpus_with_their_type_are_asked_for_in_any_of_the_usual_ways(
+def test_gpus_with_a_type_are_requested_in_each_usual_form(
     clusterrun: CommandLine, where: str, arguments: tuple[str, ...]
 ) -> None:
     command = ["train.py"] if where == "submit" else []
@@ -83,7 +83,7 @@ def test_a_configuration_names_the_type_too(clusterrun: CommandLine) -> None:
     assert "h100:2" in clusterrun("config", "show").out
 
 
-def test_followed_the_run_id_is_said_first(clusterrun: CommandLine) -> None:
+def test_follow_prints_the_run_id_first(clusterrun: CommandLine) -> None:
     result = clusterrun("submit", "-f", "train.py")
     (run_id,) = os.listdir(Path(clusterrun.environment["CLUSTERRUN_HOME"], "runs"))
     assert (result.err.split("\n")[0], result.out) == (f"run {run_id}", "local-0 r0 | rank 0 of 1\n")
@@ -145,12 +145,12 @@ def test_q_ends_a_live_display_as_ctrl_c_does_and_the_terminal_is_as_before(
     assert live("status", "--json", "stays").out.count('"RUNNING"') == 1
 
 
-def test_keys_are_neither_echoed_nor_left_for_the_shell(live: CommandLine) -> None:
+def test_keys_are_neither_echoed_nor_passed_to_the_shell(live: CommandLine) -> None:
     ended, observed = typed(live, "top", "stays", keys=b"zzzq", once=b"RUNNING")
     assert (ended, b"zzz" in observed) == (0, False)
 
 
-def test_a_closed_terminal_ends_top_and_its_question_goes_with_it(live: CommandLine) -> None:
+def test_a_closed_terminal_ends_top_and_removes_its_question(live: CommandLine) -> None:
     typed(live, "top", "stays", keys=b"", once=b"RUNNING")  # its exit code: that nobody reads what it prints
     (run_dir,) = Path(live.environment["CLUSTERRUN_HOME"], "runs").iterdir()
     assert os.listdir(run_dir / "asks") == []

@@ -48,7 +48,7 @@ def test_help_all_shows_every_option_in_its_group(ended: CommandLine) -> None:
     assert "--gres" in result["Resources"] and "--after" in result["Slurm"]
 
 
-def test_every_option_of_a_command_stands_in_a_group_that_there_is() -> None:
+def test_every_option_of_a_command_belongs_to_a_known_group() -> None:
     assert {option.group for option in EVERY} <= set(GROUPS)
 
 
@@ -79,7 +79,7 @@ def test_help_shows_the_commands_that_people_use_before_the_others(ended: Comman
         (("advise", "--parameters", "7B"), ("bench", "advise", "--parameters", "7B")),
     ],
 )
-def test_a_command_is_found_under_its_old_and_its_new_name(
+def test_a_command_has_its_old_and_its_new_name(
     ended: CommandLine, old: tuple[str, ...], new: tuple[str, ...]
 ) -> None:
     before, after = ended(*old), ended(*new)

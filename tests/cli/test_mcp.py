@@ -86,7 +86,7 @@ def test_an_assistant_that_may_change_shows_submits_once_and_diagnoses(clusterru
     assert "there is no run '-f'" in message["cancel"]
 
 
-def test_one_that_only_reads_shows_and_changes_nothing(clusterrun: CommandLine) -> None:
+def test_a_read_only_server_submits_nothing(clusterrun: CommandLine) -> None:
     message = session(clusterrun)
     assert message["tools"] == dict.fromkeys(("status", "logs", "diagnose", "report", "submit"), True)
     assert "confirm" not in message["shown"] and "--allow-changes" in message["shown"]["notices"][-1]
@@ -94,7 +94,7 @@ def test_one_that_only_reads_shows_and_changes_nothing(clusterrun: CommandLine) 
     assert message["status"]["output"] == {"runs": []}
 
 
-def test_a_submission_without_an_answer_is_not_made_again() -> None:
+def test_a_submission_without_an_answer_is_not_repeated() -> None:
     requested: list[list[str]] = []
 
     def call(words: list[str], directory: str = "", limit: float = 0) -> dict[str, Any]:
@@ -112,14 +112,12 @@ def test_a_submission_without_an_answer_is_not_made_again() -> None:
     assert requested == [["submit", "--dry-run", "--json", "train.py"], ["submit", "--json", "train.py"]]
 
 
-def test_of_a_long_text_the_end_is_given_and_what_is_left_out_is_said() -> None:
+def test_a_long_text_is_cut_at_its_beginning_and_the_cut_is_reported() -> None:
     text = _read("x" * 10 + "y" * MOST_CHARACTERS)
     assert text == "(10 characters before this are left out)\n" + "y" * MOST_CHARACTERS
 
 
-def test_without_the_package_the_command_says_what_to_install(
-    clusterrun: CommandLine, tmp_path: Path
-) -> None:
+def test_the_command_names_the_package_that_it_lacks(clusterrun: CommandLine, tmp_path: Path) -> None:
     (tmp_path / "absent").mkdir()
     (tmp_path / "absent" / "mcp.py").write_text("raise ImportError('no mcp')")
     clusterrun.environment["PYTHONPATH"] = f"{tmp_path / 'absent'}:{clusterrun.environment['PYTHONPATH']}"

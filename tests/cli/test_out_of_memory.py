@@ -18,7 +18,7 @@ time.sleep(600)
 """
 
 
-def test_a_rank_that_the_kernel_ended_for_want_of_memory_is_told_as_such(clusterrun: CommandLine) -> None:
+def test_a_rank_that_the_kernel_killed_for_memory_is_reported(clusterrun: CommandLine) -> None:
     (clusterrun.folder / "train.py").write_text(EATS)
     with limited("ranks", 500 * MEBIBYTE) as group:
         process = clusterrun.start(

@@ -40,7 +40,7 @@ pytestmark = [
 ]
 
 
-def test_the_main_thread_is_told_from_others_in_what_py_spy_really_prints(
+def test_the_main_thread_is_recognized_in_recorded_output_of_py_spy(
     start: Start,  # noqa: F811
     tmp_path: Path,
 ) -> None:
@@ -52,7 +52,7 @@ def test_the_main_thread_is_told_from_others_in_what_py_spy_really_prints(
     assert result == (f"{tmp_path}/wait.py:10 wait_for_data", f"{tmp_path}/wait.py:14 <module>")
 
 
-def test_no_stack_is_made_up_where_there_is_no_process() -> None:
+def test_a_missing_process_has_no_stack() -> None:
     assert PY_SPY
     assert (spy(2**22 + 5, os.path.dirname(PY_SPY)), of_py_spy("Error: No such file")) == ((), ())
 

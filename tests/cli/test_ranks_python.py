@@ -62,15 +62,13 @@ def test_the_check_looks_at_the_environment_that_setup_activates(context: Comman
 
 
 @pytest.mark.parametrize("setup", ["export SEED=1", "export PATH=/bin:/usr/bin"])
-def test_setup_lines_that_bring_no_python_leave_the_one_that_was_planned(
-    context: CommandLine, setup: str
-) -> None:
+def test_setup_lines_without_a_python_keep_the_planned_python(context: CommandLine, setup: str) -> None:
     result = context("submit", "-f", "--setup", setup, "tell.py")
     why = "the one clusterrun runs in; the setup of the job puts no other one first on PATH"
     assert (told(result), shown(context)) == (sys.prefix, f"{sys.executable} ({why})")
 
 
-def test_a_python_that_is_named_stands_whatever_setup_brings(context: CommandLine) -> None:
+def test_option_python_wins_over_a_python_of_setup_lines(context: CommandLine) -> None:
     environment(context.folder / "other")
     options = ("--setup", "source 'my env/bin/activate'", "--python", "other/bin/python")
     result = context("submit", "-f", *options, "tell.py")
@@ -101,7 +99,7 @@ def test_a_python_that_is_too_old_ends_the_job_before_any_rank(context: CommandL
     )
 
 
-def test_a_dry_run_says_which_python_ranks_will_use_and_why(context: CommandLine) -> None:
+def test_a_dry_run_shows_the_python_of_ranks_and_the_reason(context: CommandLine) -> None:
     plain = context("submit", "--dry-run", "tell.py").err
     assert f"ranks run in {sys.executable} (the one clusterrun runs in)\n" in plain
     prepared = context("submit", "--dry-run", "--json", "--setup", "module load python", "tell.py")
@@ -113,7 +111,9 @@ def test_a_dry_run_says_which_python_ranks_will_use_and_why(context: CommandLine
     assert "ranks use the Python that the setup puts first on PATH, else " in prepared.err
 
 
-def test_a_template_that_keeps_no_path_is_told_to_hide_what_its_setup_brings(context: CommandLine) -> None:
+def test_a_template_that_keeps_no_path_gets_a_warning_about_the_python_of_its_setup(
+    context: CommandLine,
+) -> None:
     text = "#!/bin/bash\n{{ directives | sbatch }}\n{{ setup | lines }}\n"
     (context.folder / "bare.j2").write_text(
         text + "exec {{ python }} -I -S {{ agent }} coordinate {{ run_dir }}\n"

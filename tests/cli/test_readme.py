@@ -65,7 +65,7 @@ def test_the_page_of_options_has_each_of_them_once(name: str) -> None:
     assert sorted(messages) == sorted(options(command) - {"--debug"})
 
 
-def test_no_mark_for_a_table_is_left_in_a_page() -> None:
+def test_every_mark_for_a_table_is_replaced() -> None:
     for document in DOCUMENTS:
         assert "<!--" not in reference.expanded(document.read_text(encoding="utf-8")), document.name
 
@@ -80,7 +80,7 @@ def test_the_list_has_the_common_commands_and_the_text_names_the_others() -> Non
     assert others <= set(documented)
 
 
-def test_the_table_of_variables_is_what_ranks_find() -> None:
+def test_the_page_of_variables_lists_the_variables_of_ranks() -> None:
     world, meeting, lineage = World(("a", "b"), 2), Meeting("a", 1), Lineage("r", "n", "/d", 0, 0)
     table, _, below = page("rank-environment").partition("\n\nOnly where")
     names = set(re.findall(r"`([A-Z_]+)`", table)) - {"False"}
@@ -111,7 +111,7 @@ def test_the_libraries_are_those_that_are_installed() -> None:
     ) == sorted({"jinja": "jinja"}.get(name, name).replace("jinja2", "jinja") for name in needed)
 
 
-def test_the_example_of_a_configuration_is_one(tmp_path: Path) -> None:
+def test_the_example_of_a_configuration_can_be_read(tmp_path: Path) -> None:
     text = re.search(r"```toml\n(.*?)```", page("configuration"), re.DOTALL)
     assert text is not None
     (tmp_path / "clusterrun.toml").write_text(text[1])

@@ -62,13 +62,13 @@ def status(context: CommandLine, run: str) -> dict[str, Any]:
     return result
 
 
-def test_every_recorded_run_has_its_state_here() -> None:
+def test_every_recorded_run_has_an_expected_state() -> None:
     assert sorted(STATES) == RUNS
 
 
 @pytest.mark.parametrize("run", RUNS)
 @pytest.mark.parametrize("newer", [{}, {"format": 1}, {"format": 2}], ids=["as it is", "more", "newer"])
-def test_a_run_of_another_version_is_shown_as_ever(
+def test_a_run_of_another_version_is_shown_as_before(
     context: CommandLine, run: str, newer: dict[str, int]
 ) -> None:
     as_recorded = status(context, run)
@@ -84,7 +84,7 @@ def test_a_run_of_another_version_is_shown_as_ever(
     assert (cancelled.code, "already ended" in cancelled.out + cancelled.err) == (0, True)
 
 
-def test_the_failure_and_the_check_of_a_recorded_run_are_told(context: CommandLine) -> None:
+def test_the_failure_and_the_check_of_a_recorded_run_are_shown(context: CommandLine) -> None:
     assert "ValueError: loss is NaN at step 3" in context("status", Path(FAILED).name).out
     assert json.loads(context("report", "--json", Path(CHECKED).name).out)["verdict"] == "pass"
 

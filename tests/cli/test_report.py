@@ -34,7 +34,7 @@ def test_a_file_that_cannot_be_written_is_an_error(ended: CommandLine) -> None:
     assert (result.code, result.out) == (2, "") and "no such file or directory" in result.err
 
 
-def test_a_run_without_a_report_says_why_and_what_to_do(clusterrun: CommandLine) -> None:
+def test_a_run_without_a_report_is_refused_with_a_reason_and_a_remedy(clusterrun: CommandLine) -> None:
     run_id = clusterrun("submit", "--wait", "train.py").out.strip()
     result = clusterrun("report")
     assert (result.code, result.out) == (2, "")
@@ -61,7 +61,7 @@ def remember(context: CommandLine, cluster: str, *names: str) -> None:
         (folder / f"{name}.0.json").write_text(json.dumps(encode(report)))
 
 
-def test_nodes_are_listed_with_how_often_and_when_and_forgotten_when_told(clusterrun: CommandLine) -> None:
+def test_nodes_lists_findings_with_count_and_time_and_forgets_on_request(clusterrun: CommandLine) -> None:
     remember(clusterrun, "local", "a", "b")
     lines = re.sub(r"2 h \d+ s ago", "2 h ago", clusterrun("nodes").out).splitlines()
     assert [re.split(r"  +", line) for line in lines] == [
@@ -108,14 +108,14 @@ def test_of_a_cluster_without_findings_others_are_named(clusterrun: CommandLine)
         (["--bad-since", "x"], "--bad-since 'x' is not a duration"),
     ],
 )
-def test_bad_options_are_refused_before_anything_is_made(
+def test_bad_options_are_refused_before_anything_is_written(
     clusterrun: CommandLine, arguments: list[str], observed: str
 ) -> None:
     result = clusterrun("submit", *arguments, "train.py")
     assert result.code == 2 and observed in result.err and os.listdir(clusterrun.folder.parent) == ["work"]
 
 
-def test_a_check_says_what_it_would_submit(clusterrun: CommandLine) -> None:
+def test_a_dry_run_of_check_shows_the_submission(clusterrun: CommandLine) -> None:
     result = clusterrun("check", "--nodes", "3", "--spares", "1", "--dry-run", "--json")
     document = json.loads(result.out)
     assert (result.code, document["command"], document["name"]) == (0, ["check"], "check")

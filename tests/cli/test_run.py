@@ -26,7 +26,7 @@ from tests.cli.conftest import ROOT, CommandLine
         ({"sbatch": (), "nodes": 2, "preflight": "off", "time": None}, ""),
     ],
 )
-def test_what_only_a_queued_job_can_have_is_refused_by_name(provided: dict[str, Any], named: str) -> None:
+def test_options_of_queued_jobs_are_refused_by_name(provided: dict[str, Any], named: str) -> None:
     if not named:
         refuse_job_options(provided)
         return

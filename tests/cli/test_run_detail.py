@@ -35,7 +35,7 @@ def utc(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.usefixtures("utc")
-def test_each_attempt_says_why_it_was_made_where_it_ran_how_far_it_came_and_how_it_ended() -> None:
+def test_each_attempt_shows_its_cause_nodes_progress_and_end() -> None:
     assert lineage(ATTEMPTS, lambda epoch: "passed in 3 s" if epoch == 0 else "") == [
         "",
         "attempt 0 (first start) in job 41, 2027-01-15 08:00:00 UTC to 08:01:00 (1 min), on n[1-2]: FAILED",
@@ -55,7 +55,7 @@ def test_each_attempt_says_why_it_was_made_where_it_ran_how_far_it_came_and_how_
 
 
 @pytest.mark.usefixtures("utc")
-def test_of_a_run_with_one_job_the_job_is_not_said_with_each_attempt() -> None:
+def test_attempts_of_a_run_with_one_job_do_not_repeat_the_job() -> None:
     assert lineage(ATTEMPTS[:1], lambda epoch: "")[1].startswith("attempt 0 (first start), 2027")
     assert lineage((), lambda epoch: "") == []
 
@@ -64,7 +64,7 @@ def test_of_a_run_with_one_job_the_job_is_not_said_with_each_attempt() -> None:
     "step, checkpoint, message",
     [(-1, -1, ""), (0, -1, "step 0"), (7, 5, "step 7, checkpoint 5"), (-1, 5, "checkpoint 5")],
 )
-def test_how_far_a_script_came_is_said_as_far_as_it_reports_that(
+def test_the_progress_of_an_attempt_is_shown_if_the_script_reports_it(
     step: int, checkpoint: int, message: str
 ) -> None:
     assert progress_text(step, checkpoint) == message
@@ -84,7 +84,7 @@ def context(tmp_path: Path) -> Context:
 RUN = "20270115-080000-0000-train"
 
 
-def test_a_document_has_what_every_attempt_left_where_a_run_was_named(context: Context) -> None:
+def test_json_of_a_named_run_has_the_files_of_every_attempt(context: Context) -> None:
     result = context.inquiry().statuses([RUN])
     (entry,) = document(result, context)["runs"]
     assert {name: entry[name] for name in ("step", "checkpoint", "heard_at")} == {

@@ -54,7 +54,7 @@ def test_every_cause_of_an_attempt_is_in_the_schema() -> None:
 
 
 @pytest.mark.parametrize("name", sorted({*json_schemas.SCHEMAS, *(path.stem for path in SCHEMAS.iterdir())}))
-def test_a_schema_is_what_its_view_says(name: str) -> None:
+def test_a_schema_equals_the_declaration_of_its_view(name: str) -> None:
     path = SCHEMAS / f"{name}.json"
     assert path.read_text(encoding="utf-8") == json_schemas.text(name), "run `make schemas`"
 
@@ -67,7 +67,7 @@ def test_a_document_without_a_required_member_is_no_document() -> None:
 
 
 @pytest.mark.parametrize("path", sorted(SCHEMAS.iterdir()), ids=lambda path: path.stem)
-def test_a_schema_is_one_and_describes_each_of_its_fields(path: Path) -> None:
+def test_a_schema_is_valid_and_describes_each_field(path: Path) -> None:
     schema = json.loads(path.read_text(encoding="utf-8"))
     jsonschema.Draft202012Validator.check_schema(schema)
 
@@ -83,7 +83,7 @@ def test_a_schema_is_one_and_describes_each_of_its_fields(path: Path) -> None:
     assert schema["title"]
 
 
-def test_what_looks_at_runs(ended: CommandLine) -> None:
+def test_json_of_commands_about_runs_fits_the_schemas(ended: CommandLine) -> None:
     assert problems("status", printed_json(ended("status", "--json"))) == []
     assert problems("status", printed_json(ended("status", "--json", "last"))) == []
     assert problems("status", printed_json(ended("wait", "--json", "last"))) == []
@@ -93,13 +93,13 @@ def test_what_looks_at_runs(ended: CommandLine) -> None:
     assert problems("clean", printed_json(ended("clean", "--json", "--dry-run", "last"))) == []
 
 
-def test_what_looks_at_a_live_run(live: CommandLine) -> None:
+def test_json_of_commands_about_a_live_run_fits_the_schemas(live: CommandLine) -> None:
     assert problems("status", printed_json(live("status", "--json", "last"))) == []
     assert problems("top", printed_json(live("top", "--json", "--once"))) == []
     assert problems("diagnose", printed_json(live("diagnose", "--json", "--limit", "20s"))) == []
 
 
-def test_what_a_failed_run_leaves(clusterrun: CommandLine) -> None:
+def test_json_of_commands_about_a_failed_run_fits_the_schemas(clusterrun: CommandLine) -> None:
     arguments = ("submit", "--json", "--wait", "--ranks-per-node", "2", "--on-event", "cat >> events")
     result = clusterrun(*arguments, "train.py", "fail")
     assert result.code == 1, result
@@ -113,7 +113,7 @@ def test_what_a_failed_run_leaves(clusterrun: CommandLine) -> None:
     assert [problem for event in events for problem in problems("event", event)] == []
 
 
-def test_what_touches_nothing(clusterrun: CommandLine) -> None:
+def test_json_of_dry_runs_fits_the_schemas(clusterrun: CommandLine) -> None:
     assert problems("submit", printed_json(clusterrun("submit", "--dry-run", "--json", "train.py"))) == []
     contained = ("--container", "a/b:1", "--container-runtime", "podman", "train.py")
     answer = printed_json(clusterrun("submit", "--dry-run", "--json", *contained))
@@ -152,6 +152,6 @@ def test_a_study(clusterrun: CommandLine) -> None:
     assert problems("bench", printed_json(result)) == []
 
 
-def test_a_field_that_is_missing_or_of_another_kind_is_found() -> None:
+def test_a_missing_field_and_a_field_of_another_type_are_detected() -> None:
     assert problems("config", {"options": [], "files": "none"}) == ["$.files: 'none' is not of type 'array'"]
     assert problems("config", {"files": []}) == ["$: 'options' is a required property"]

@@ -31,7 +31,7 @@ def with_fake_gpus(clusterrun: CommandLine) -> CommandLine:
     return replace(clusterrun, environment=observed)
 
 
-def test_the_whole_selftest_on_fake_gpus_passes_and_its_file_tells_the_same(
+def test_the_selftest_passes_on_fake_gpus_and_its_file_has_the_same_results(
     with_fake_gpus: CommandLine,
 ) -> None:
     result = with_fake_gpus("check", "--selftest-gpu", "--selftest-file", "s.json", "--anonymous", limit=400)
@@ -51,7 +51,7 @@ def test_the_whole_selftest_on_fake_gpus_passes_and_its_file_tells_the_same(
     assert (read.code, read.out.replace("node0", "local-0")) == (0, result.out)
 
 
-def test_without_gpus_it_says_so_and_what_to_type(clusterrun: CommandLine) -> None:
+def test_the_selftest_without_gpus_reports_that_with_a_remedy(clusterrun: CommandLine) -> None:
     result = clusterrun("check", "--selftest-gpu")
     assert result.code == 2
     assert "the self-test needs some GPUs on a node, and this machine has none" in result.err

@@ -57,7 +57,7 @@ def test_the_site_is_read_without_a_network(site: Path) -> None:
         assert not re.search(r"url\(['\"]?(?:https?:)?//|@import", sheet.read_text(encoding="utf-8")), sheet
 
 
-def test_a_link_inside_the_site_leads_to_a_place_that_is_there(site: Path) -> None:
+def test_a_link_inside_the_site_leads_to_an_existing_anchor(site: Path) -> None:
     for page in site.glob("*.html"):
         body = page.read_text(encoding="utf-8").partition("<article")[2].partition("</article>")[0]
         for target in re.findall(r'href="([^":]*)"', body):
@@ -101,21 +101,21 @@ def test_help_finds_a_merged_page_by_its_old_name(clusterrun: CommandLine, old: 
     assert (result.code, result.out) == (0, clusterrun("help", new).out)
 
 
-def test_help_of_a_command_is_its_help_and_of_a_word_the_lines_that_hold_it(clusterrun: CommandLine) -> None:
+def test_help_shows_the_help_of_a_command_and_searches_for_a_word(clusterrun: CommandLine) -> None:
     assert clusterrun("help", "bench", "scaling").out == clusterrun("bench", "scaling", "--help").out
     result = clusterrun("help", "notice.json")
     assert result.code == 0
     assert {line.split()[0] for line in result.out.splitlines()} >= {"survive", "run-directory"}
 
 
-def test_help_of_an_unknown_word_says_what_was_meant(clusterrun: CommandLine) -> None:
+def test_help_of_an_unknown_word_suggests_a_page(clusterrun: CommandLine) -> None:
     result = clusterrun("help", "trubleshooting")
     assert (result.code, result.out) == (2, "")
     assert "Did you mean troubleshooting?" in result.err
     assert "clusterrun help lists the pages" in result.err
 
 
-def test_a_message_names_a_page_that_is_there() -> None:
+def test_messages_name_existing_pages() -> None:
     texts = [path.read_text(encoding="utf-8") for path in (ROOT / "clusterrun").rglob("*.py")]
     named = {name for text in texts for name in re.findall(r"clusterrun help ([a-z-]{4,})", text)}
     assert named >= {"preflight", "frameworks", "templates"}

@@ -48,7 +48,7 @@ def test_a_shell_that_would_read_nothing_is_refused_and_nothing_is_queued(
     assert not Path(clusterrun.environment["CLUSTERRUN_HOME"], "live").exists()
 
 
-def test_submit_in_a_loop_leaves_the_loop_its_input(clusterrun: CommandLine) -> None:
+def test_submit_in_a_loop_does_not_read_the_input_of_the_loop(clusterrun: CommandLine) -> None:
     (clusterrun.folder / "names").write_text("a\nb\nc\n")
     with open(clusterrun.folder / "names", encoding="utf-8") as names:
         result = subprocess.run(

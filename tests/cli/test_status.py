@@ -108,7 +108,7 @@ def test_a_filter_looks_at_all_runs_not_only_the_newest(clusterrun: CommandLine)
     assert "10 older runs: clusterrun status --all" in clusterrun("status").err
 
 
-def test_ended_runs_are_known_from_one_file_as_long_as_nothing_changes(clusterrun: CommandLine) -> None:
+def test_ended_runs_are_read_from_one_file_until_something_changes(clusterrun: CommandLine) -> None:
     ids = [add(clusterrun, f"run{number:02}", ago=600 - number) for number in range(20)]
     home = Path(clusterrun.environment["CLUSTERRUN_HOME"])
     first = clusterrun("status", "--all", "--json").out
@@ -142,15 +142,13 @@ def test_a_filter_that_is_none_is_refused(three: CommandLine, args: list[str], a
     assert (result.code, result.out) == (2, "") and arguments in result.err
 
 
-def test_that_no_run_is_like_a_filter_is_said(three: CommandLine) -> None:
+def test_a_filter_that_matches_no_run_is_reported(three: CommandLine) -> None:
     result = three("status", "--name", "nothing")
     assert (result.code, result.out) == (0, "") and "no run matches" in result.err
 
 
 @pytest.mark.parametrize("columns", [80, 120])
-def test_no_column_is_lost_to_a_long_reason_which_stands_below_where_there_is_no_room(
-    three: CommandLine, columns: int
-) -> None:
+def test_a_long_reason_is_shown_below_the_row_and_hides_no_column(three: CommandLine, columns: int) -> None:
     output = re.sub(r"\x1b\[[0-9;]*m", "", on_terminal(three, "status", columns=columns)).splitlines()
     heads = output[0].split()
     headers = [field.header for field in RUN.columns]
@@ -161,7 +159,7 @@ def test_no_column_is_lost_to_a_long_reason_which_stands_below_where_there_is_no
     assert row.match(output[1]) and all(word in whole for word in LONG.split())
 
 
-def test_on_a_small_terminal_20_runs_fit_and_the_live_and_newest_ones_stand_last(
+def test_a_small_terminal_shows_20_runs_with_the_live_and_newest_last(
     clusterrun: CommandLine,
 ) -> None:
     alive = add(clusterrun, "alive", State.RUNNING, ago=7200)
@@ -175,7 +173,7 @@ def test_on_a_small_terminal_20_runs_fit_and_the_live_and_newest_ones_stand_last
     assert "every rank exited 0" in in_pipe[1] and in_pipe[20].startswith(alive)
 
 
-def test_a_narrow_terminal_is_told_which_columns_it_does_not_show(three: CommandLine) -> None:
+def test_a_narrow_terminal_names_the_columns_that_it_hides(three: CommandLine) -> None:
     output = on_terminal(three, "status", columns=60, errors=True, NO_COLOR="1").splitlines()
     left_out = re.fullmatch(r"no room for (.*): a wider terminal shows more", output[-1])
     assert left_out
@@ -212,7 +210,7 @@ def test_watching_in_a_pipe_prints_what_changes_and_ends_with_the_named_runs(clu
 
 
 @pytest.mark.parametrize("named, code", [(True, 130), (False, 0)])
-def test_ctrl_c_ends_the_watching_and_says_130_where_an_end_was_awaited(
+def test_ctrl_c_ends_the_watching_with_130_if_runs_were_named(
     clusterrun: CommandLine, named: bool, code: int
 ) -> None:
     chosen = add(clusterrun, "train", State.RUNNING)
@@ -255,7 +253,7 @@ def watched(context: CommandLine, chosen: str, act: Callable[[], None], rows: in
     return observed.decode(), process.wait(LIMIT)
 
 
-def test_on_a_terminal_the_other_screen_is_used_and_given_back_and_the_last_state_stays(
+def test_watching_uses_the_other_screen_and_leaves_the_last_state(
     clusterrun: CommandLine,
 ) -> None:
     chosen = add(clusterrun, "train", State.RUNNING)
@@ -266,7 +264,7 @@ def test_on_a_terminal_the_other_screen_is_used_and_given_back_and_the_last_stat
     assert chosen in after and "FAILED" in after
 
 
-def test_a_run_deleted_while_it_is_watched_is_said_and_the_terminal_is_given_back(
+def test_watching_reports_a_deleted_run_and_restores_the_terminal(
     clusterrun: CommandLine,
 ) -> None:
     chosen = add(clusterrun, "train", State.RUNNING)

@@ -75,7 +75,7 @@ def test_a_sweep_from_its_points_to_the_best_of_its_runs(clusterrun: CommandLine
     assert clusterrun("sweep", "list").out == ""
 
 
-def test_what_cannot_be_a_sweep_is_refused_before_anything_is_made(clusterrun: CommandLine) -> None:
+def test_an_impossible_sweep_is_refused_before_anything_is_written(clusterrun: CommandLine) -> None:
     (clusterrun.folder / "s.py").write_text(SCRIPT)
     refusals = {
         ("--set", "lr=1,2", "s.py"): "lr stands nowhere in the command",

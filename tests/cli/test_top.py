@@ -12,7 +12,7 @@ from clusterrun.model.usage import GpuUse, NodeUse, RankUse
 LIMIT = 90.0
 
 
-def test_once_is_one_document_with_every_node_and_rank(live):
+def test_top_once_prints_every_node_and_rank_in_one_document(live):
     result = live("top", "--once", "--json", "stays", limit=LIMIT)
     (line,) = result.out.splitlines()
     document = json.loads(line)
@@ -34,23 +34,23 @@ def test_one_node_without_its_ranks(live):
     assert [row.split()[0] for row in result.out.splitlines()[2:]] == ["local-1"]
 
 
-def test_the_question_goes_with_whoever_asked_it(live):
+def test_the_question_of_top_is_removed_when_top_ends(live):
     assert live("top", "--once", "stays", limit=LIMIT).code == 0
     (run_dir,) = Path(live.environment["CLUSTERRUN_HOME"], "runs").iterdir()
     assert os.listdir(run_dir / "asks") == []
 
 
-def test_status_says_afterwards_what_was_used(live):
+def test_status_shows_the_usage_of_an_ended_run(live):
     assert live("top", "--once", "stays", limit=LIMIT).code == 0
     assert "cores of each node's" in live("status", "stays").out
 
 
-def test_of_a_run_that_has_ended_there_is_nothing_to_see(ended):
+def test_top_refuses_a_run_that_has_ended(ended):
     result = ended("top")
     assert (result.code, "has ended (COMPLETED)" in result.err) == (2, True)
 
 
-def test_a_narrow_terminal_is_told_which_columns_are_not_shown():
+def test_a_narrow_terminal_names_the_columns_that_top_hides():
     gpus = tuple(GpuUse(number, 90.0, 2.0e10, 8.0e10, 400.0, 60.0) for number in range(2))
     ranks = (RankUse(0, 1.0, 10**9), RankUse(1, 1.0, 10**9))
     use = NodeUse("n0001", 0.0, 2.0, 3.5, 16, 10**10, 10**11, 1e9, 1e9, ranks, gpus)

@@ -49,7 +49,7 @@ def gone(user: Person, run: Path, by: str = "cancel") -> None:
 
 @pytest.mark.lab
 @pytest.mark.parametrize(("how", "by"), [("", "cancel"), ("stop", "cancel"), ("", "scancel")])
-def test_nothing_is_left_of_a_run_that_trained(user: Person, how: str, by: str) -> None:
+def test_cancel_removes_all_of_a_run_that_trains(user: Person, how: str, by: str) -> None:
     run = user.submits("--nodes", "2", "--ranks-per-node", "2", "family.py", how)
     user.up(run, 4)
     until(lambda: len(marked(run)) >= 4 * 5, "the families of all ranks")
@@ -57,7 +57,7 @@ def test_nothing_is_left_of_a_run_that_trained(user: Person, how: str, by: str) 
 
 
 @pytest.mark.lab
-def test_nothing_is_left_of_a_run_that_was_starting(user: Person) -> None:
+def test_cancel_removes_all_of_a_run_that_starts(user: Person) -> None:
     for phase in ("--setup=:", "--setup=sleep 300"):
         run = user.submits("--nodes", "2", phase, "family.py")
         if "300" in phase:
@@ -66,14 +66,14 @@ def test_nothing_is_left_of_a_run_that_was_starting(user: Person) -> None:
 
 
 @pytest.mark.lab
-def test_nothing_is_left_of_a_run_that_was_queued(user: Person) -> None:
+def test_cancel_removes_all_of_a_queued_run(user: Person) -> None:
     run = user.submits("--sbatch", "hold", "family.py")
     user.reaches(run, "PENDING")
     gone(user, run)
     assert not (run / "attempts").exists()
 
 
-def test_nothing_is_left_on_this_machine(person: Person) -> None:
+def test_cancel_removes_all_of_a_local_run(person: Person) -> None:
     shutil.copy(FAMILY, person.folder)
     for how in ("", "stop"):
         run = person.submits("--nodes", "2", "--ranks-per-node", "2", "family.py", how)

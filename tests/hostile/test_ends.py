@@ -36,7 +36,7 @@ CASES = {
 
 
 @pytest.mark.parametrize("how", CASES)
-def test_the_first_rank_that_fails_is_named_with_its_words(anybody: Person, how: str) -> None:
+def test_the_first_failed_rank_is_named_with_its_last_output(anybody: Person, how: str) -> None:
     (anybody.folder / "x.py").write_text(FAILS)
     run = anybody.submits("--nodes", "2", "x.py", how)
     result = anybody.types("wait", run.name)
@@ -95,7 +95,7 @@ def test_a_run_whose_directory_is_deleted_ends_when_it_has_not_come_back_for_a_m
     assert user.types("status", run.name).code == 5
 
 
-def test_a_damaged_state_is_said_and_the_run_goes_on(person: Person) -> None:
+def test_a_damaged_state_is_reported_and_the_run_continues(person: Person) -> None:
     (person.folder / "x.py").write_text(WAITS)
     run = person.submits("x.py")
     person.up(run, 1)
@@ -123,7 +123,7 @@ while not os.path.exists("go"): time.sleep(0.05)
 """
 
 
-def test_a_run_that_fills_its_disk_still_says_how_it_ended_or_is_cancelled(person: Person) -> None:
+def test_a_run_that_fills_its_disk_reports_its_end_or_is_cancelled(person: Person) -> None:
     (person.folder / "x.py").write_text(FILLS)
     (person.folder / "wait").touch()
     person.home.mkdir()

@@ -38,7 +38,7 @@ def refused(person: Person, code: int, *arguments: str) -> str:
     (["./program"], "there is no program"),
     (["program-that-is-not-here"], "there is no program"),
 ])  # fmt: skip
-def test_what_cannot_be_meant_is_said_before_anything_is_made(
+def test_wrong_input_is_refused_before_anything_is_written(
     person: Person, arguments: list[str], message: str
 ) -> None:
     assert message in refused(person, 2, *arguments)
@@ -54,7 +54,7 @@ def test_what_cannot_be_meant_is_said_before_anything_is_made(
     (["--reservation", "mine"], "scontrol show reservation"),
     (["--sbatch", "nonsense"], "man sbatch"),
 ])  # fmt: skip
-def test_what_slurm_refuses_is_said_in_its_words_with_what_there_is(
+def test_a_refusal_of_slurm_is_shown_with_what_the_site_has(
     user: Person, arguments: list[str], message: str
 ) -> None:
     local = "--gpus" in arguments  # known without asking Slurm for the job

@@ -120,7 +120,7 @@ def test_a_home_that_cannot_be_trusted_or_written_is_refused_and_keeps_nothing(
         system.run(["umount", str(person.home)], 10)
 
 
-def test_nothing_is_left_in_shared_folders(person: Person) -> None:
+def test_no_file_remains_in_shared_folders(person: Person) -> None:
     (person.folder / "x.py").write_text("")
     shared = person.folder / "tmp"
     shared.mkdir()

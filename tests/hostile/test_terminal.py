@@ -23,7 +23,7 @@ def harmless(text: str) -> bool:
     return all(line.isprintable() for line in text.split("\n"))
 
 
-def test_what_ranks_print_is_shown_and_not_obeyed(anybody: Person) -> None:
+def test_output_of_ranks_is_shown_without_control_of_the_terminal(anybody: Person) -> None:
     (anybody.folder / "x.py").write_text(PRINTS)
     cluster = "slurm" if anybody.lab else "local"
     name = "n\x1b[2J\nR\u202e"

@@ -13,7 +13,7 @@ def test_a_size_is_read_as_people_write_it(text, size):
 
 
 @pytest.mark.parametrize("text", ["", "G", "-1M", "1X", "1 000M"])
-def test_what_is_no_size_is_refused(text):
+def test_a_wrong_size_is_refused(text):
     with pytest.raises(ValueError, match="is not a size: write it as 800M"):
         memory.size(text)
 

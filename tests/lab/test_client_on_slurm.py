@@ -25,7 +25,7 @@ def training(on_slurm: Site, run_id: str) -> bool:
     return bool(on_slurm.status(run_id)["phase"] == "training")
 
 
-def test_a_run_is_told_in_full_while_it_trains_and_after(on_slurm: Site) -> None:
+def test_status_shows_all_of_a_run_while_it_trains_and_later(on_slurm: Site) -> None:
     answer = on_slurm.submit("--nodes", "2", "--gpus", "2", "stay.py")
     until(lambda: training(on_slurm, answer["run_id"]))
     live = on_slurm.status(answer["job_id"])
@@ -78,14 +78,14 @@ def test_a_run_after_another_waits_for_it_and_starts_when_it_ended_well(on_slurm
     assert (refused.code, "has ended as CANCELLED" in refused.err) == (2, True)
 
 
-def test_a_run_whose_batch_step_fails_says_where_its_words_are(on_slurm: Site) -> None:
+def test_a_run_with_a_failed_batch_step_names_its_output(on_slurm: Site) -> None:
     result = on_slurm.run("submit", "--wait", "--setup", "echo no such module >&2; exit 3", "tell.py")
     assert result.code == 1
     assert "FAILED" in result.err and "job.out" in result.err and "no such module" in result.err
 
 
 @pytest.mark.parametrize("requested", [("--gpus", "64"), ("--nodes", "99")])
-def test_what_no_node_could_ever_give_is_refused_with_what_there_is(
+def test_a_request_that_no_node_can_meet_is_refused_with_the_sizes_of_nodes(
     on_slurm: Site, requested: tuple[str, str]
 ) -> None:
     refused = on_slurm.run("submit", *requested, "tell.py")
@@ -131,7 +131,7 @@ def test_a_job_that_clusterrun_did_not_start_is_described(on_slurm: Site) -> Non
 
 
 @pytest.mark.slow
-def test_a_time_limit_is_called_one(on_slurm: Site) -> None:
+def test_a_time_limit_is_reported_as_the_reason(on_slurm: Site) -> None:
     result = on_slurm.run("submit", "--wait", "--json", "--time", "1", "stay.py", limit=240)
     run_id = json.loads(result.out)["run_id"]
     assert (result.code, on_slurm.status(run_id)["state"]) == (1, "TIMEOUT")
@@ -144,7 +144,7 @@ def questions(site: Site) -> int:
     return sum(map(int, re.findall(r"REQUEST_JOB_(?:INFO|USER_INFO|INFO_SINGLE)\s.*?count:(\d+)", output)))
 
 
-def test_many_commands_at_once_are_one_question_to_slurm(on_slurm: Site) -> None:
+def test_many_commands_at_once_send_one_request_to_slurm(on_slurm: Site) -> None:
     answer = on_slurm.submit("--sbatch", "hold", "stay.py")
     before, codes = questions(on_slurm), list[int]()
 

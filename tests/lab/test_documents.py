@@ -76,7 +76,7 @@ def every() -> list[Example]:
     ]
 
 
-def test_blocks_lines_and_marks_are_told_apart() -> None:
+def test_blocks_lines_and_marks_are_distinguished() -> None:
     text = (
         "Words:\n\n    clusterrun status\n    run  state\n\nMore `clusterrun logs`.\n\n"
         "<!-- not run: no pip -->\n\n"
@@ -170,7 +170,7 @@ def alone() -> list[object]:
 @pytest.mark.lab
 @pytest.mark.slow
 @pytest.mark.parametrize("line", alone())
-def test_an_example_does_what_it_says(line: str, reader: Reader) -> None:
+def test_an_example_works(line: str, reader: Reader) -> None:
     tokens = shlex.split(line, comments=True)
     if tokens[1] == "submit" and "--dry-run" not in tokens:
         dry = "--dry-run" if any(word.startswith("jobs/") for word in tokens) else "--wait"
@@ -187,7 +187,7 @@ def test_an_example_does_what_it_says(line: str, reader: Reader) -> None:
 
 @pytest.mark.lab
 @pytest.mark.slow
-def test_examples_that_want_a_live_run_do_what_they_say(reader: Reader) -> None:
+def test_examples_for_a_live_run_work(reader: Reader) -> None:
     examples = [entry.line for entry in lines() if is_beside(entry.line)]
     assert len(examples) > 5
     reader.stays()

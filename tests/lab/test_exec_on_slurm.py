@@ -33,7 +33,7 @@ def test_a_command_runs_beside_ranks_that_hold_every_gpu_and_ends_with_the_job(o
     assert [code != 0 for code in beside] == [True]
 
 
-def test_before_a_job_starts_there_is_nothing_to_be_beside_of(on_slurm: Site) -> None:
+def test_exec_refuses_a_job_that_has_not_started(on_slurm: Site) -> None:
     answer = on_slurm.submit("--sbatch", "hold", "stay.py")
     result = on_slurm.run("exec", answer["run_id"], "--", "true")
     assert (result.code, f"{answer['run_id']} has not started" in result.err) == (2, True), result.err

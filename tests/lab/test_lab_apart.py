@@ -49,14 +49,14 @@ def at_a_terminal(*argv: str, typed: bytes = b"", limit: float = 60.0) -> tuple[
     return output.decode(), name, code
 
 
-def test_from_a_terminal_it_has_another_one_and_what_is_typed_reaches_it() -> None:
+def test_a_command_from_a_terminal_gets_its_own_terminal_and_the_input() -> None:
     output, name, code = at_a_terminal("-c", APART, sys.executable, "-c", LOOK, typed=b"hello\n")
     assert "session True" in output and f"terminal {name}\r" not in output and "size 77 33" in output
     assert ("typed hello" in output, code) == (True, 3)
 
 
 @pytest.mark.parametrize("script, code", [("exit 7", 7), ("kill -TERM $$", 143)])
-def test_without_a_terminal_it_has_a_session_of_its_own_and_its_exit_code_comes_back(
+def test_a_command_without_a_terminal_has_its_own_session_and_returns_its_exit_code(
     script: str, code: int, tmp_path: Path
 ) -> None:
     path = tmp_path / "told"

@@ -20,9 +20,7 @@ def tree(monkeypatch: pytest.MonkeyPatch, folder: Path, freezer: bool) -> LabPla
     return LabPlace(folder / "labs" / "one")
 
 
-def test_of_version_1_a_host_gets_a_freezer_of_its_own(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
+def test_a_host_has_its_own_freezer_in_version_1(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     place = tree(monkeypatch, tmp_path, freezer=True)
     own = tmp_path / "freezer/clusterrun-lab.one/n1"
     assert cgroups.binds(place, "n1") == [(str(own), str(tmp_path / "freezer"))] and own.is_dir()
@@ -31,7 +29,7 @@ def test_of_version_1_a_host_gets_a_freezer_of_its_own(
     assert list((tmp_path / "freezer").iterdir()) == []
 
 
-def test_of_version_2_slurmd_names_its_part_and_two_labs_do_not_share_one(
+def test_slurmd_names_its_part_in_version_2_and_labs_share_none(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     place = tree(monkeypatch, tmp_path, freezer=False)

@@ -62,7 +62,7 @@ def test_a_users_first_minutes(up: str) -> None:
 
 @pytest.mark.lab
 @pytest.mark.parametrize("arguments", [("cut", "--both"), ("slow", "--rate", "5mbit")])
-def test_a_fault_between_two_groups_is_one_between_each_two_of_them(lab, arguments: tuple[str, ...]) -> None:
+def test_a_fault_between_two_groups_affects_each_pair(lab, arguments: tuple[str, ...]) -> None:
     kind, *more = arguments
     typed("fault", kind, "n[0001-0002]", "--to", "n[0003-0004]", *more, "--name", lab.name)
     between = [(entry.host, entry.get("to")) for entry in lab.faults]
@@ -105,6 +105,6 @@ def test_every_fault_can_be_typed_and_undone(lab, fault: str, undo: str) -> None
         (("fault", "name", "n0001"), "is not NAME=ADDRESS"),
     ],
 )
-def test_what_cannot_be_meant_is_refused_with_what_can(arguments: tuple[str, ...], message: str) -> None:
+def test_wrong_arguments_of_lab_are_refused_with_a_remedy(arguments: tuple[str, ...], message: str) -> None:
     code, out, err = typed(*arguments)
     assert (code, out, message in err, "Traceback" in err) == (2, "", True, False)

@@ -110,7 +110,7 @@ def pings(lab: Lab, node: str, other: str) -> bool:
         ({"to": "n0003", "both": True}, [("n0002", "n0003"), ("n0003", "n0002")], [("n0002", "n0004")]),
     ],
 )
-def test_a_cut_of_n0002_swallows_what_goes_these_ways_until_it_is_healed(
+def test_a_cut_of_n0002_drops_packets_of_these_ways_until_it_is_healed(
     lab: Lab, details: dict[str, str | bool], lost: list[tuple[str, str]], delivered: list[tuple[str, str]]
 ) -> None:
     lab.fault("cut", "n0002", **details)
@@ -192,7 +192,7 @@ def arrived(lab: Lab, node: str, other: str) -> int:
         return int(got.result().out)
 
 
-def test_a_lossy_host_loses_its_share_of_what_it_sends_and_nothing_of_what_it_gets(lab: Lab) -> None:
+def test_a_lossy_host_loses_a_share_of_its_sent_packets_only(lab: Lab) -> None:
     lab.fault("lose", "n0002", share=30)
     lab.fault("lose", "n0003", to="n0004", share=50)
     assert wait_for(lambda: 600 < arrived(lab, "n0002", "n0001") < 800, LIMIT)
@@ -216,7 +216,7 @@ def test_behind_a_firewall_a_host_begins_no_connection_and_answers_those_of_othe
         assert wait_for(lambda: [reaches(lab, *way, 7004) for way in ways] == [True, True, True], LIMIT)
 
 
-def test_a_flapping_host_comes_and_goes_until_it_is_healed(lab: Lab) -> None:
+def test_a_flapping_host_is_cut_off_again_and_again_until_it_is_healed(lab: Lab) -> None:
     with serving(lab, "n0002", 7005):
         lab.fault("flap", "n0002", down=2, every=4)
         for _ in range(2):
@@ -270,7 +270,7 @@ def test_a_link_of_a_host_that_lost_its_power_is_healed_too(lab: Lab) -> None:
     assert lab.wait_idle(90)
 
 
-def test_a_host_whose_cable_was_left_behind_is_switched_on_again(lab: Lab) -> None:
+def test_a_host_with_an_old_cable_is_switched_on_again(lab: Lab) -> None:
     """As by a healing that ended half-way: every later one said that the cable exists."""
     lab.fault("kill", "n0003")
     site = LabSite(lab.place, lab.state)
@@ -312,7 +312,7 @@ def test_a_frozen_host_accepts_but_says_nothing_and_goes_on_when_thawed(lab: Lab
         assert wait_for(lambda: reaches(lab, "n0001", "n0004", 7006), LIMIT)
 
 
-def test_a_program_of_exec_goes_on_when_its_host_is_thawed(lab: Lab) -> None:
+def test_a_program_of_exec_continues_when_its_host_is_thawed(lab: Lab) -> None:
     arguments, environment = lab.entering("n0004", {}, "/")
     script = "read line; echo got $line"
     program = subprocess.Popen(
@@ -369,7 +369,7 @@ def state_becomes(lab: Lab, node: str, expected: tuple[str, ...], seconds: float
     return False
 
 
-def test_one_process_can_be_killed_alone_and_slurmd_comes_back(lab: Lab) -> None:
+def test_a_single_process_can_be_killed_and_slurmd_is_started_again(lab: Lab) -> None:
     lab.fault("kill", "n0002", process="slurmd")
     assert "slurmd" not in {p.name for p in lab.processes() if p.host == "n0002"}
     lab.heal()
@@ -392,7 +392,7 @@ def test_a_stopped_controller_answers_nobody_until_started(lab: Lab) -> None:
     assert lab.wait_idle(90)
 
 
-def test_a_wrong_line_in_one_hosts_file_misleads_that_host_only(lab: Lab) -> None:
+def test_a_wrong_line_in_the_hosts_file_affects_that_host_only(lab: Lab) -> None:
     right = lab.exec(["getent", "hosts", "n0002"]).out.split()[0]
     lab.fault("name", "n0001", name="n0002", address="10.9.9.9")
     lab.fault("name", "n0001", name="n0003", address="10.9.9.8")
@@ -413,7 +413,7 @@ def test_a_wrong_name_without_a_host_misleads_all(lab: Lab) -> None:
     assert "10.9.9.9" not in lab.exec(["getent", "hosts", "n0002"], host="n0003").out
 
 
-def test_a_wrong_clock_is_seen_by_jobs_of_that_node_only(lab: Lab) -> None:
+def test_a_wrong_clock_affects_jobs_of_that_node_only(lab: Lab) -> None:
     lab.fault("clock", "n0003", offset="-1h")
     assert lab.wait_idle(90)
     result = lab.exec(["srun", "-N4", "sh", "-c", "echo $(hostname) $(date +%s)"])
@@ -486,7 +486,7 @@ def test_a_hanging_driver_never_answers(lab: Lab) -> None:
     assert smi(lab, "n0001")[0] == 0
 
 
-def test_an_xid_is_in_the_kernel_log_and_a_lost_gpu_in_what_nvidia_smi_says(lab: Lab) -> None:
+def test_an_xid_is_in_the_kernel_log_and_a_lost_gpu_in_nvidia_smi(lab: Lab) -> None:
     lab.fault("gpu", "n0001", xid=79, index=3)
     assert "NVRM: Xid (PCI:0000:4e:00): 79, " in lab.exec(["dmesg"], host="n0001").out
     code, out = smi(lab, "n0001", "--query-gpu=index", "--format=csv")

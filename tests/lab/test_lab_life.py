@@ -82,7 +82,7 @@ def test_many_ups_and_downs_leave_the_machine_as_it_was(own: Lab) -> None:
     assert machine(own.name) == before
 
 
-def test_up_cleans_up_what_a_crash_left_and_says_so(own: Lab) -> None:
+def test_up_removes_the_rest_of_a_crash_and_reports_it(own: Lab) -> None:
     own.up(spec(own))
     state = own.state
     os.kill(state.keeper, signal.SIGKILL)
@@ -113,7 +113,7 @@ def test_down_ends_a_lab_whose_up_was_killed_half_way(own: Lab) -> None:
     assert wait_for(lambda: machine(own.name)["processes"] == [], 60)
 
 
-def test_a_lab_that_somebody_is_starting_is_left_alone(own: Lab) -> None:
+def test_a_lab_that_starts_is_not_disturbed(own: Lab) -> None:
     other = subprocess.Popen(["sleep", "600"])
     try:
         own.up(spec(own))
@@ -152,7 +152,7 @@ def test_two_labs_at_once_know_nothing_of_each_other(own: Lab, lab: Lab) -> None
     assert lab.exec(["srun", "-N4", "true"]).code == 0
 
 
-def test_what_up_cannot_finish_it_takes_back(own: Lab) -> None:
+def test_up_undoes_its_steps_if_it_fails(own: Lab) -> None:
     before = machine(own.name)
     with pytest.raises(Exception, match="slurmctld did not start"):
         own.up(replace(spec(own), settings=(("SelectType", "select/nonesuch"),)))
@@ -167,7 +167,7 @@ def test_a_host_that_died_by_itself_is_not_entered(own: Lab) -> None:
     assert own.exec(["hostname"], host="n0001").out == "n0001\n"
 
 
-def test_a_lab_ends_though_a_program_of_exec_is_frozen_on_one_of_its_hosts(own: Lab) -> None:
+def test_a_lab_ends_if_a_program_of_exec_is_frozen(own: Lab) -> None:
     """The program's `nsenter` has stopped itself, and only it can collect its child."""
     before = machine(own.name)
     own.up(spec(own))
@@ -197,7 +197,7 @@ def test_a_lab_whose_controller_died_does_not_hide_the_others(own: Lab, lab: Lab
     assert own.down()
 
 
-def test_what_a_failed_test_did_to_a_lab_is_mended_for_the_next(own: Lab) -> None:
+def test_a_lab_is_healed_after_a_failed_test(own: Lab) -> None:
     own.up(spec(own))
     own.exec(["sbatch", "--output=/dev/null", "--wrap", "sleep 600"])
     own.fault("cut", "n0001")

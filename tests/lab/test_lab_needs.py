@@ -45,7 +45,7 @@ def test_another_slurm_needs_none_of_this_machine(monkeypatch: pytest.MonkeyPatc
 
 
 @pytest.mark.parametrize(("own", "fits"), [("0::/user.slice\n", True), ("9:name=systemd:/\n0::/\n", False)])
-def test_cgroups_of_version_2_do_where_there_are_no_others_beside_them(
+def test_cgroups_of_version_2_suffice_if_version_1_is_absent(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path, own: str, fits: bool
 ) -> None:
     monkeypatch.setattr(needs, "CGROUPS", tmp_path)
@@ -84,7 +84,7 @@ def test_install_names_the_packages_of_each_option() -> None:
     assert set(everything) - set(plain) == {"slurmdbd", "mariadb-server", "debootstrap"}
 
 
-def test_without_apt_install_says_what_to_get(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_install_without_apt_names_the_packages(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(needs.shutil, "which", lambda *_, **__: None)
     with pytest.raises(LabError, match="knows Debian's and Ubuntu's packages only"):
         needs.install_commands(False, False)
@@ -97,7 +97,7 @@ def test_without_apt_install_says_what_to_get(monkeypatch: pytest.MonkeyPatch) -
         ("19.05", "fetchable are 20.11, 22.05, 24.11, 26.05"),
     ],
 )
-def test_a_release_that_is_not_here_is_named_with_its_suite(
+def test_a_missing_release_is_named_with_its_suite(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path, version: str, remedy: str
 ) -> None:
     monkeypatch.setenv(roots.HOME_VARIABLE, str(tmp_path))
@@ -107,7 +107,9 @@ def test_a_release_that_is_not_here_is_named_with_its_suite(
     assert (caught.value.seen, caught.value.remedy) == (f"there is no Slurm {version} here", remedy)
 
 
-def test_fetched_releases_are_found_by_what_they_are(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_fetched_releases_are_recognized_by_their_version(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
     monkeypatch.setenv(roots.HOME_VARIABLE, str(tmp_path))
     monkeypatch.setattr(roots, "program", lambda name: None)
     for suite, version in {"old": "20.11.4", "new": "24.11.5"}.items():
@@ -120,7 +122,7 @@ def test_fetched_releases_are_found_by_what_they_are(monkeypatch: pytest.MonkeyP
     )
 
 
-def test_the_tests_of_all_releases_fetch_what_is_not_here_and_name_what_cannot_be_had(
+def test_the_tests_of_all_releases_fetch_missing_ones_and_name_failures(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     monkeypatch.setenv(roots.HOME_VARIABLE, str(tmp_path))

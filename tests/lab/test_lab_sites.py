@@ -38,5 +38,5 @@ def test_each_proctrack_leaves_its_own_processes_behind(
     site.down()
 
 
-def test_without_accounting_sacct_says_that_there_is_none(lab: Lab) -> None:
+def test_sacct_reports_that_accounting_is_absent(lab: Lab) -> None:
     assert "accounting storage is disabled" in lab.exec(["sacct"]).err

@@ -26,7 +26,7 @@ from clusterrun.model.errors import BadInput
         ({"settings": (("KillWait", "3\nx"),)}, "KillWait='3\\nx' is not a line of slurm.conf"),
     ],
 )
-def test_a_lab_that_cannot_be_is_refused_with_what_can(wrong: dict, message: str) -> None:
+def test_an_impossible_lab_is_refused_with_the_possible_ones(wrong: dict, message: str) -> None:
     with pytest.raises(BadInput) as caught:
         LabSpec(**wrong)
     assert caught.value.seen == message

@@ -38,7 +38,7 @@ def host(folder: Path, **facts: object) -> None:
     (own / "gpu.json").write_text(json.dumps({"count": 2, **facts}))
 
 
-def test_a_query_answers_in_the_order_asked_with_units_and_heads(gpus: Path) -> None:
+def test_a_query_answers_in_the_requested_order_with_units_and_heads(gpus: Path) -> None:
     fields = "--query-gpu=memory.total,index,clocks.sm,temperature.gpu,clocks_throttle_reasons.hw_slowdown"
     assert smi(gpus, fields, "--format=csv") == (
         0,
@@ -77,7 +77,9 @@ def test_remapped_rows_have_a_query_of_their_own(gpus: Path) -> None:
         (("--make-coffee",), 2, "Invalid combination of input arguments"),
     ],
 )
-def test_what_it_does_not_know_it_says(gpus: Path, arguments: tuple, code: int, message: str) -> None:
+def test_wrong_arguments_of_nvidia_smi_are_reported(
+    gpus: Path, arguments: tuple, code: int, message: str
+) -> None:
     result = smi(gpus, *arguments)
     assert (result[0], message in result[1]) == (code, True)
 
@@ -90,7 +92,9 @@ def test_what_it_does_not_know_it_says(gpus: Path, arguments: tuple, code: int, 
         ({"driver": True}, 9, "couldn't communicate with the NVIDIA driver"),
     ],
 )
-def test_an_ill_host_answers_as_an_ill_driver_does(gpus: Path, ill: dict, code: int, message: str) -> None:
+def test_a_faulty_host_answers_as_a_faulty_driver_does(
+    gpus: Path, ill: dict, code: int, message: str
+) -> None:
     host(gpus, **ill)
     for arguments in ((), ("-L",), ("-q", "-x"), ("--query-gpu=index", "--format=csv")):
         result = smi(gpus, *arguments)

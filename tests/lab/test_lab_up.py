@@ -50,7 +50,7 @@ def test_the_login_host_has_what_a_login_node_has(lab: Lab) -> None:
     )
 
 
-def test_slurm_is_found_without_the_environment_too(lab: Lab) -> None:
+def test_slurm_works_without_the_environment(lab: Lab) -> None:
     assert lab.exec(["env", "-u", "SLURM_CONF", "sinfo", "-h", "-o", "%D"]).out.strip() == "4"
 
 
@@ -73,7 +73,7 @@ def test_orphans_are_collected_on_every_host(lab: Lab) -> None:
     assert lab.exec(["sh", "-c", "ps -e -o stat= | grep -c Z"], host="n0001").out.strip() == "0"
 
 
-def test_an_ordinary_user_submits_and_another_one_looks_on(lab: Lab) -> None:
+def test_an_ordinary_user_submits_and_another_user_sees_the_job(lab: Lab) -> None:
     options = ["--parsable", "--output=/dev/null", "--chdir=/tmp"]
     submitted = lab.exec(["sbatch", *options, "--wrap", "id -un; sleep 30"], user="alice")
     job = submitted.out.strip()

@@ -86,7 +86,7 @@ def test_a_lab_without_root_runs_jobs_and_has_faults(home: str) -> None:
     }
 
 
-def test_what_needs_root_says_so(home: str) -> None:
+def test_a_feature_that_needs_root_is_refused_with_that_reason(home: str) -> None:
     code = "from clusterrun.lab import needs; from clusterrun.lab.spec import *\n"
     code += "needs.check(LabSpec(accounting=True))"
     assert "--accounting needs root" in as_nobody(PYTHON, "-c", code, home=home).stderr

@@ -184,7 +184,7 @@ def test_an_assistant_on_a_laptop_works_on_the_cluster(cluster) -> None:
     asyncio.run(asyncio.wait_for(talk(), 3 * LIMIT))
 
 
-def test_a_code_that_was_used_is_refused_in_plain_words(cluster, tmp_path):
+def test_a_used_code_is_refused_with_a_plain_message(cluster, tmp_path):
     code, observed = cluster.terminal(
         *("--host", "cluster", "status"),
         answers=[(r"[Pp]assword:", "246810\n")] * 3,
@@ -220,7 +220,7 @@ with socket.create_connection(("127.0.0.1", int(sys.argv[1])), 60) as server:
 """
 
 
-def test_a_server_that_listens_for_its_own_node_alone_is_brought_here_until_its_node_dies(lab, cluster):
+def test_forward_reaches_a_server_on_the_loopback_until_its_node_dies(lab, cluster):
     (cluster.codes / "135790").touch()
     (cluster.codes.parent / "project" / "server.py").write_text(SERVER)
     code, observed = cluster.terminal("--host", "cluster", answers=[(r"[Pp]assword:", "135790\n")])

@@ -31,7 +31,7 @@ def exec_beside(lab_site: Site) -> None:
     assert lab_site.run("cancel", answer["run_id"]).code == 0
 
 
-def test_a_run_works_where_the_job_begins_its_steps_itself(make_lab: MakeLab, tmp_path: Path) -> None:
+def test_a_run_works_if_the_job_starts_its_steps(make_lab: MakeLab, tmp_path: Path) -> None:
     since("24.05")
     settings = {"SlurmctldParameters": "enable_stepmgr", "PrologFlags": "Contain"}
     lab = make_lab(nodes=2, gpus=2, settings=settings)

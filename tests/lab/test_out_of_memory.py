@@ -22,7 +22,7 @@ time.sleep(600)
 """
 
 
-def test_the_kernel_s_kill_on_one_node_is_told_with_its_reason(lab: Lab, tmp_path: Path) -> None:
+def test_a_kill_by_the_kernel_for_memory_is_reported_with_its_reason(lab: Lab, tmp_path: Path) -> None:
     local = site(lab, tmp_path)
     (local.project / "train.py").write_text(EATS)
     with limited("n0002", 500 * MEBIBYTE) as group:

@@ -90,7 +90,7 @@ def runs(lab_site: Site) -> list[str]:
         "--sbatch chdir=/tmp train.py",
     ],
 )
-def test_what_cannot_work_is_refused_before_anything_is_queued(project: Site, typed: str) -> None:
+def test_impossible_commands_are_refused_before_anything_is_queued(project: Site, typed: str) -> None:
     result = project.run("submit", *shlex.split(typed))
     assert (result.code, result.out) == (2, "")
     assert re.search(r"^error: .+\n.+", result.err, re.MULTILINE), "what was seen, and what to do"
@@ -177,7 +177,7 @@ def test_the_table_has_every_option_that_this_sbatch_names(project: Site) -> Non
     assert names <= {*OPTIONS}
 
 
-def test_a_launcher_in_a_shell_script_is_warned_of_and_seen_while_it_runs(project: Site) -> None:
+def test_a_launcher_in_a_shell_script_is_reported_before_and_during_the_run(project: Site) -> None:
     """The rank starts two. Plain ``srun`` starts the same two worlds, and says nothing."""
     answer = project.submit("--preflight", "off", "./launch.sh")
     until(lambda: "make at least 2 worlds" in project.status(answer["run_id"])["reason"])
@@ -189,7 +189,7 @@ def test_a_launcher_in_a_shell_script_is_warned_of_and_seen_while_it_runs(projec
     assert re.search(r"instead clusterrun submit --nodes 2 --gpus 2 .*train\.py\n", result.err)
 
 
-def test_gpus_that_were_forgotten_on_a_gpu_partition_are_named_in_one_line(project: Site) -> None:
+def test_a_request_without_gpus_on_a_gpu_partition_is_reported_in_one_line(project: Site) -> None:
     outputs = [
         project.run("submit", "--dry-run", *arguments, "train.py").err for arguments in ((), ("--gpus", "0"))
     ]
@@ -272,7 +272,7 @@ LAUNCH = """torchrun --nnodes $SLURM_NNODES --node_rank $SLURM_NODEID --nproc_pe
 """
 
 
-def test_a_converted_line_does_what_the_batch_script_does(lab: Lab, tmp_path: Path) -> None:
+def test_a_converted_line_has_the_effect_of_the_batch_script(lab: Lab, tmp_path: Path) -> None:
     """Each script runs under sbatch, and as the line that convert prints; both record the same."""
     local = site(lab, tmp_path)
     (local.project / "out").mkdir()

@@ -125,7 +125,7 @@ def test_a_hung_driver_a_lost_gpu_another_torch_and_a_wrong_interface_are_each_n
     )
 
 
-def test_what_is_only_odd_is_told_and_nobody_is_unfit(machines: Machines) -> None:
+def test_outliers_are_reported_and_no_node_is_unfit(machines: Machines) -> None:
     machines.lab.fault("gpu", "n0002", remap=1)
     machines.export("n0003", "NCCL_IB_TIMEOUT", 14)
     assert machines.check(4) == (0, {"n0002": {"gpu-errors": "warn"}, "n0003": {"environment": "warn"}}, [])

@@ -39,7 +39,7 @@ def nodes_of_ranks(lab_site: Site, answer: dict[str, Any], attempt: int = 0) -> 
     return [json.loads(message[rank])["environ"]["CLUSTERRUN_NODE_NAME"] for rank in sorted(message)]
 
 
-def test_an_unfit_node_is_swapped_for_a_spare_and_the_run_has_the_size_that_was_asked(on_slurm: Site) -> None:
+def test_a_spare_replaces_an_unfit_node_and_the_run_has_the_requested_size(on_slurm: Site) -> None:
     size = ("--nodes", "3", "--spares", "1")
     result = on_slurm.run("submit", "--json", "--wait", *BUDGET, *size, *UNFIT, "tell.py", limit=240)
     assert result.code == 0, result.err
@@ -74,7 +74,7 @@ def test_a_node_that_fails_the_users_own_check_is_swapped_for_a_spare(on_slurm: 
     on_slurm.run("nodes", "--forget", "n0002")
 
 
-def test_without_a_spare_the_run_ends_with_what_was_found_and_how_to_go_on(on_slurm: Site) -> None:
+def test_a_run_without_a_spare_ends_with_the_findings_and_a_remedy(on_slurm: Site) -> None:
     result = on_slurm.run("submit", "--json", "--wait", *BUDGET, "--nodes", "3", *UNFIT, "tell.py", limit=240)
     assert result.code == 3, result.err
     assert "FAIL: n0002 is unfit; 2 of 3 nodes are fit" in result.err
@@ -117,7 +117,7 @@ def test_a_run_that_waits_to_start_again_is_cancelled_like_any_other(on_slurm: S
     wait_for(lambda: on_slurm.lab.exec(["squeue", "--noheader"]).out == "", 60.0, "an empty queue")
 
 
-def test_a_check_alone_exits_by_its_verdict_and_starts_no_rank(on_slurm: Site) -> None:
+def test_check_exits_by_its_verdict_and_starts_no_rank(on_slurm: Site) -> None:
     fine = on_slurm.run(
         "check", "--nodes", "2", "--level", "quick", "--preflight-budget", "3m", "--json", limit=240
     )

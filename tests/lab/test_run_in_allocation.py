@@ -36,7 +36,7 @@ exit 7
 """
 
 
-def test_ranks_run_in_an_allocation_which_stays_whatever_ends_them(on_slurm: Site) -> None:
+def test_an_allocation_survives_each_end_of_its_ranks(on_slurm: Site) -> None:
     work = IN_SALLOC
     if on_slurm.lab.state.slurm_version.startswith("20.11"):  # the step there keeps its GPUs from all others
         work = work.replace("srun --nodes=1 --ntasks=1 $run", "$run")

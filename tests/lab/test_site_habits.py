@@ -130,7 +130,7 @@ def training(lab_site: Site, **shell: str) -> dict[str, Any]:
         ),
     ],
 )
-def test_a_run_works_where_slurm_is_set_so(trained: Trained, trait: str) -> None:
+def test_a_run_works_with_this_setting_of_slurm(trained: Trained, trait: str) -> None:
     output = trained.here.lab.exec(["scontrol", "show", "config"]).out
     (result,) = re.findall(rf"(?mi)^{trait}\s*= (.*)$", output)
     expected = {word.lower() for word in SETTINGS[trait].split(",")}
@@ -139,7 +139,7 @@ def test_a_run_works_where_slurm_is_set_so(trained: Trained, trait: str) -> None
     assert int(trained.answer["job_id"]) >= int(SETTINGS["FirstJobId"])
 
 
-def test_ranks_and_nodes_bear_their_names_where_tasks_are_numbered_otherwise(trained: Trained) -> None:
+def test_ranks_follow_nodes_if_slurm_numbers_tasks_in_another_order(trained: Trained) -> None:
     """Since 26.05 a task's number (SLURM_PROCID) follows the switches, its node's the list of nodes."""
     trained.check()
     hosts = {"GPU-A1": "n0001", "GPU-A2": "n0002"}
@@ -172,7 +172,7 @@ SHELL = {
 }
 
 
-def test_what_somebody_has_set_for_programs_of_slurm_hides_no_run_and_keeps_none_alive(habits: Site) -> None:
+def test_variables_for_programs_of_slurm_hide_no_run_and_keep_none_alive(habits: Site) -> None:
     queued = habits.submit("--sbatch", "hold", *STAY, **SHELL)
     listed = json.loads(habits.run("status", "--json", queued["run_id"], **SHELL).out)["runs"]
     assert [entry["state"] for entry in listed] == ["PENDING"]
@@ -186,7 +186,7 @@ def test_what_somebody_has_set_for_programs_of_slurm_hides_no_run_and_keeps_none
     assert (result.code, result.out, leftovers(habits.lab)) == (0, f"{answer['run_id']} CANCELLED\n", [])
 
 
-def test_wrappers_of_a_site_that_print_around_what_slurms_programs_say_hide_no_run(habits: Site) -> None:
+def test_wrappers_of_slurms_programs_that_print_more_text_hide_no_run(habits: Site) -> None:
     folder = habits.project.parent / "wrappers"
     folder.mkdir()
     for program in ("sbatch", "squeue", "scancel", "sinfo", "scontrol"):
@@ -218,7 +218,7 @@ def test_a_run_goes_on_after_a_job_of_a_higher_partition_that_suspended_it(habit
     assert [attempt["cause"] for attempt in habits.status(answer["run_id"])["attempts"]] == ["first"]
 
 
-def test_a_run_goes_on_where_a_health_check_drains_its_node(habits: Site) -> None:
+def test_a_run_continues_if_a_health_check_drains_its_node(habits: Site) -> None:
     ill, lab = habits.project.parent / "ill", habits.lab
     answer = training(habits)
     ill.write_text(f"n0002 GPU-A2 {lab.slurm_conf}\n")
@@ -315,7 +315,7 @@ def test_a_filter_of_a_site_that_prints_and_whole_nodes_of_a_partition_of_any_na
     Trained(habits, "--partition", partition, "--sbatch", "licenses=matlab:1").check()
 
 
-def test_a_run_works_in_the_step_that_salloc_gives_where_no_shell_is_set(habits: Site) -> None:
+def test_a_run_works_in_the_interactive_step_of_salloc(habits: Site) -> None:
     typed = f"{PROGRAM} run --preflight off work.py | tee told\nhostname >where\nexit\n"
     alloc = f"env -u SHELL {PROGRAM} alloc {' '.join(SIZE)}"
     argv = ["script", "--quiet", "--return", "--command", alloc, "/dev/null"]

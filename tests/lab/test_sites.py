@@ -170,21 +170,21 @@ CONFIGURED = {
 
 
 @pytest.mark.parametrize("trait", CONFIGURED)
-def test_a_run_works_where_slurm_is_set_so(trained: Trained, trait: str) -> None:
+def test_a_run_works_with_this_setting_of_slurm(trained: Trained, trait: str) -> None:
     output = trained.here.lab.exec(["scontrol", "show", "config"]).out
     (result,) = re.findall(rf"(?m)^{trait}\s*= (.*)$", output)
     assert result.strip().lower().startswith(CONFIGURED[trait].lower())
     trained.check()
 
 
-def test_prolog_and_epilog_run_and_what_the_task_prolog_exports_reaches_the_ranks(trained: Trained) -> None:
+def test_prolog_and_epilog_run_and_ranks_get_the_variables_of_the_task_prolog(trained: Trained) -> None:
     trained.check()
     assert {entry["FROM_TASK_PROLOG"] for entry in trained.ranks.values()} == {"yes"}
     ended = trained.here.project.parent / "epilog.log"
     until(lambda: ended.exists() and ended.read_text().split().count(trained.answer["job_id"]) == 2)
 
 
-def test_ranks_share_all_cpus_of_the_job_where_slurm_binds_tasks(trained: Trained) -> None:
+def test_ranks_share_all_cpus_of_the_job_if_slurm_binds_tasks(trained: Trained) -> None:
     assert {entry["cpus"] for entry in trained.ranks.values()} == {len(os.sched_getaffinity(0))}
 
 
@@ -192,7 +192,7 @@ def test_a_strict_site_leaves_nothing_of_a_cancelled_run(strict: Site) -> None:
     cancelled(strict)
 
 
-def test_requeue_is_asked_for_by_itself_where_the_site_has_switched_it_off(strict: Site) -> None:
+def test_requeue_is_requested_if_the_site_switched_it_off(strict: Site) -> None:
     answer = strict.submit("--requeue", "--sbatch", "hold", "work.py")
     output = strict.lab.exec(["scontrol", "show", "job", answer["job_id"]]).out
     assert "Requeue=1 " in output
@@ -251,7 +251,7 @@ def refused(lab_site: Site, options: tuple[str, ...], arguments: str, remedy: st
 
 
 @pytest.mark.parametrize("limit", REFUSED)
-def test_what_a_site_does_not_allow_is_refused_at_once_with_a_remedy_and_leaves_no_run(
+def test_a_request_against_site_limits_is_refused_with_a_remedy_and_creates_no_run(
     strict: Site, limit: str
 ) -> None:
     setting, lifted, options, arguments, remedy = REFUSED[limit]
@@ -262,7 +262,7 @@ def test_what_a_site_does_not_allow_is_refused_at_once_with_a_remedy_and_leaves_
         assert strict.lab.exec(["scontrol", "update", "partition=debug", lifted]).code == 0
 
 
-def test_a_rule_of_a_site_refuses_at_once_and_in_its_own_words(strict: Site) -> None:
+def test_a_refusal_by_a_site_rule_is_shown_at_once_with_its_message(strict: Site) -> None:
     if strict.lab.state.graft:
         pytest.skip("this Slurm lies over another distribution's files, which lack its Lua")
     (strict.lab.place.conf / "job_submit.lua").write_text(RULES)
@@ -284,7 +284,7 @@ def of_which_the_last_two_are_fast(spec: LabSpec, layout: Layout) -> str:
     return f"{line.replace(layout.node_range, slow)}\n{line.replace(layout.node_range, fast)} Feature=fast\n"
 
 
-def test_a_run_works_where_the_prolog_takes_long_killwait_is_nothing_and_srun_has_few_ports(
+def test_a_run_works_with_a_slow_prolog_no_killwait_and_few_srun_ports(
     make_lab: MakeLab, tmp_path: Path
 ) -> None:
     """It stays on nodes of the feature that was asked for when it is restarted or queued again."""
@@ -346,7 +346,7 @@ def test_accounts_and_limits_that_slurm_enforces_refuse_with_the_place_to_look(a
 
 
 @pytest.mark.slow
-def test_a_job_that_gets_the_number_of_an_older_run_is_not_taken_for_its_job(accounted: Site) -> None:
+def test_a_job_with_a_reused_number_is_not_mistaken_for_the_job_of_an_older_run(accounted: Site) -> None:
     """Its coordinator died without a word, nobody asked, and accounting knows a number's newest job only."""
     local, lab = accounted, accounted.lab
     arguments = ("--name", "same", "--python", SYSTEM_PYTHON, "--preflight", "off")
@@ -433,7 +433,7 @@ def second_network(lab: Lab) -> None:
         hosts.on_outside_root(host, "ip", "link", "set", "fast0", "up")
 
 
-def test_the_interface_that_somebody_names_wins_over_the_one_that_the_nodes_names_lead_to(
+def test_a_named_interface_wins_over_the_interface_of_the_node_names(
     foreign: Trained,
 ) -> None:
     foreign.check()
@@ -448,7 +448,7 @@ def test_the_interface_that_somebody_names_wins_over_the_one_that_the_nodes_name
     assert (result.code, "ib0" in result.err) == (3, True), result.err
 
 
-def test_a_run_works_where_node_names_are_no_host_names_and_nobody_is_warned_of(foreign: Trained) -> None:
+def test_a_run_works_without_warnings_if_node_names_are_not_host_names(foreign: Trained) -> None:
     foreign.check()
     assert (foreign.status["nodelist"], {entry["node"] for entry in foreign.ranks.values()}) == (
         "c[1-2]",
@@ -458,14 +458,14 @@ def test_a_run_works_where_node_names_are_no_host_names_and_nobody_is_warned_of(
     assert "cannot resolve" not in result.out + result.err
 
 
-def test_a_run_works_where_every_node_has_a_tmp_of_its_own(foreign: Trained) -> None:
+def test_a_run_works_if_every_node_has_its_own_tmp(foreign: Trained) -> None:
     foreign.check()
     assert {(entry["node"], f"of-{entry['node']}" in entry["here"]) for entry in foreign.ranks.values()} == {
         (host, True) for host in ZONES
     }
 
 
-def test_times_are_right_where_every_node_has_a_time_zone_of_its_own(foreign: Trained) -> None:
+def test_times_are_right_if_every_node_has_its_own_time_zone(foreign: Trained) -> None:
     foreign.check()
     assert {entry["zone"] for entry in foreign.ranks.values()} == {"JST", "EST"}
     times = [
@@ -483,7 +483,7 @@ def other_python() -> str:
     pytest.skip("one Python alone is installed here")
 
 
-def test_a_run_works_where_nodes_have_another_python_than_the_login_host(
+def test_a_run_works_if_nodes_have_another_python_than_the_login_host(
     foreign: Trained, tmp_path: Path
 ) -> None:
     lab, other = foreign.here.lab, other_python()
@@ -508,12 +508,12 @@ NO_UTF_8 = {"LC_ALL": "C", "PYTHONUTF8": "0", "PYTHONCOERCECLOCALE": "0"}
 @pytest.mark.parametrize(
     "arguments", ["status", "status last", "logs last", "submit --dry-run work.py", "help"]
 )
-def test_every_command_prints_where_the_locale_is_not_utf_8(foreign: Trained, arguments: str) -> None:
+def test_every_command_prints_in_a_locale_that_is_not_utf_8(foreign: Trained, arguments: str) -> None:
     result = foreign.here.run(*arguments.split(), **NO_UTF_8)
     assert (result.code, "Traceback" in result.err) == (0, False), result.err
 
 
-def test_a_run_works_where_root_may_not_read_the_home(make_lab: MakeLab, foreign: Trained) -> None:
+def test_a_run_works_if_root_may_not_read_the_home(make_lab: MakeLab, foreign: Trained) -> None:
     lab = foreign.here.lab
     python, rights = python_for(lab, "alice"), "-dac_override,-dac_read_search"
     squashed = ["setpriv", f"--bounding-set={rights}", f"--inh-caps={rights}"]
@@ -589,7 +589,7 @@ def test_a_run_preempted_with_a_grace_time_goes_back_to_the_queue_by_itself(
     lab.down()
 
 
-def test_a_job_whose_prolog_fails_says_where_to_look(make_lab: MakeLab, tmp_path: Path) -> None:
+def test_a_job_with_a_failed_prolog_names_sinfo(make_lab: MakeLab, tmp_path: Path) -> None:
     tmp_path.chmod(0o755)
     bad = script(tmp_path, "prolog", '[ "$(hostname)" != n0002 ]')
     lab = make_lab(nodes=2, gpus=2, settings={"Prolog": bad, "PrologFlags": "Alloc"})

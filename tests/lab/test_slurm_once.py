@@ -55,7 +55,7 @@ def answered(slurm: SlurmClient, token: str, limit: float = 30.0) -> list[str]:
             time.sleep(0.2)
 
 
-def test_a_job_accepted_by_a_controller_that_answers_too_late_is_found_not_sent_again(
+def test_a_job_accepted_without_an_answer_is_recognized_and_not_submitted_again(
     impatient: Lab, slurm: SlurmClient
 ) -> None:
     messages: list[str] = []
@@ -83,7 +83,7 @@ def test_a_controller_that_never_answers_leaves_the_question_open_and_the_token_
     assert [slurm.find("open")] == carrying(slurm, "open")
 
 
-def test_a_controller_that_is_down_has_queued_nothing_and_that_is_said(
+def test_submit_reports_that_a_controller_that_is_down_queued_nothing(
     impatient: Lab, slurm: SlurmClient
 ) -> None:
     impatient.fault("controller")

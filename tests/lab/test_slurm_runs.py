@@ -104,7 +104,7 @@ def test_every_rank_of_a_node_sees_all_its_gpus_and_the_nodes_are_the_allocated_
 
 
 @pytest.mark.parametrize("wish, observed", [((), ""), (("--sbatch", "gres=gpu:2"), "0,1")])
-def test_a_rank_sees_a_gpu_only_where_somebody_asked_for_it(
+def test_a_rank_sees_a_gpu_only_if_it_was_requested(
     on_slurm: Site, wish: tuple[str, ...], observed: str
 ) -> None:
     message = on_slurm.told(on_slurm.submit(*wish, "tell.py"))
@@ -125,7 +125,7 @@ def test_files_of_ranks_get_the_mode_that_their_user_wants_and_the_run_directory
     assert set(modes.values()) == {0}
 
 
-def test_what_a_job_around_the_shell_left_behind_does_not_reach_the_new_job(on_slurm: Site) -> None:
+def test_variables_of_a_surrounding_job_do_not_reach_the_new_job(on_slurm: Site) -> None:
     remaining = {"SBATCH_PARTITION": "nowhere", "SLURM_CPU_BIND": "map_cpu:0", "PET_NNODES": "7"}
     answer = on_slurm.submit("tell.py", **remaining)
     environ = on_slurm.told(answer)[0]["environ"]
@@ -134,7 +134,7 @@ def test_what_a_job_around_the_shell_left_behind_does_not_reach_the_new_job(on_s
     assert all(name in notices for name in remaining), notices
 
 
-def test_a_template_of_ones_own_and_options_passed_on_make_the_run_they_describe(on_slurm: Site) -> None:
+def test_an_own_template_and_passed_options_take_effect(on_slurm: Site) -> None:
     (on_slurm.project / "mine.j2").write_text(
         '{% extends "job.sbatch.j2" %}{% block setup %}'
         'echo "by the template"\n{{ super() | raw }}{% endblock %}'
@@ -157,7 +157,7 @@ def test_a_template_of_ones_own_and_options_passed_on_make_the_run_they_describe
     assert re.fullmatch(rf"clusterrun:{answer['run_id']}:[0-9a-f]{{16}} mine", comment)
 
 
-def test_runs_whose_predecessor_failed_are_cancelled_or_never_start_and_say_so(on_slurm: Site) -> None:
+def test_runs_after_a_failed_run_are_cancelled_or_reported_as_never_starting(on_slurm: Site) -> None:
     """Slurm takes half a minute to notice; all of them wait for the same run."""
     first = on_slurm.submit("--sbatch", "hold", "--name", "first", "tell.py")
     second = on_slurm.submit("--after", "first", "--name", "second", "tell.py")
@@ -176,7 +176,7 @@ def test_runs_whose_predecessor_failed_are_cancelled_or_never_start_and_say_so(o
     assert on_slurm.run("cancel", queued["run_id"]).code == 0
 
 
-def test_a_run_that_asks_for_more_than_there_is_is_not_waited_for(on_slurm: Site) -> None:
+def test_an_impossible_request_is_not_waited_for(on_slurm: Site) -> None:
     followed = on_slurm.run("submit", "--follow", "--sbatch", "cpus-per-task=99", "tell.py")
     if on_slurm.lab.state.slurm_version.startswith("24.11"):  # it refuses what others queue
         refused = "Requested node configuration is not available" in followed.err
@@ -187,7 +187,7 @@ def test_a_run_that_asks_for_more_than_there_is_is_not_waited_for(on_slurm: Site
     assert on_slurm.run("cancel", "last").code == 0
 
 
-def test_a_python_that_only_the_nodes_lack_is_named_with_its_node(on_slurm: Site) -> None:
+def test_a_python_that_the_nodes_lack_is_named_with_a_node(on_slurm: Site) -> None:
     answer = on_slurm.submit("--python", "/nowhere/python", "--setup", "true", "tell.py")
     assert on_slurm.run("wait", answer["run_id"]).code == 1
     message = Path(answer["run_dir"], "job.out").read_text()
@@ -212,7 +212,7 @@ def test_a_setup_line_that_fails_ends_the_job_before_any_rank(on_slurm: Site) ->
     assert not Path(answer["run_dir"], "attempts").exists()
 
 
-def test_a_run_directory_that_is_full_on_the_first_node_is_told_as_one_cause(on_slurm: Site) -> None:
+def test_a_full_run_directory_on_the_first_node_is_reported_as_one_cause(on_slurm: Site) -> None:
     on_slurm.home.mkdir(mode=0o700)
     with_node = ("--nodelist", "n0001", "--wait", "tell.py")
     try:
@@ -250,14 +250,14 @@ def test_a_rank_on_a_gpu_gets_its_share_of_the_nodes_cpus(on_slurm: Site) -> Non
     assert (too_many.code, "--cpus-per-rank 99: a node has at most 16 CPUs" in too_many.err) == (2, True)
 
 
-def test_a_share_that_slurm_could_never_give_is_not_asked_for(make_lab: MakeLab, tmp_path: Path) -> None:
+def test_an_impossible_share_of_cpus_is_not_requested(make_lab: MakeLab, tmp_path: Path) -> None:
     local = site(make_lab(nodes=1, settings={"DefMemPerCPU": "6000"}), tmp_path)
     answer = local.run("submit", "--gpus", "8", "--wait", "tell.py")
     notice = "1 CPU per rank requested: Slurm refuses 2, a GPU's share of the node's ("
     assert (answer.code, notice in answer.err) == (0, True), answer.err
 
 
-def test_a_rank_gets_the_cpus_that_are_not_kept_for_the_system(make_lab: MakeLab, tmp_path: Path) -> None:
+def test_a_rank_gets_the_cpus_that_are_not_reserved_for_the_system(make_lab: MakeLab, tmp_path: Path) -> None:
     """A node of 16 CPUs keeps 2 for the system: its 4 GPUs have 3 each, not 4."""
     local = site(make_lab(nodes=1, gpus=4, settings={"NodeName": "DEFAULT CoreSpecCount=2"}), tmp_path)
     dry = local.run("submit", "--gpus", "4", "--dry-run", "tell.py")
@@ -280,7 +280,7 @@ def test_a_gpu_type_that_no_node_has_is_refused_without_a_word_about_cpus(on_slu
     assert (dry.code, message in dry.err, "1 CPU per rank requested" in dry.err) == (0, True, False)
 
 
-def test_of_a_wanted_node_that_is_drained_it_is_said_that_the_job_waits_for_it(on_slurm: Site) -> None:
+def test_a_job_that_waits_for_a_drained_node_is_reported(on_slurm: Site) -> None:
     on_slurm.lab.fault("drain", "n0002", reason="fan")
     try:
         dry = on_slurm.run("submit", "--gpus", "8", "--nodelist", "n0002", "--dry-run", "tell.py")
@@ -338,9 +338,7 @@ def test_shell_scripts_print_under_clusterrun_what_they_print_under_plain_srun(
         assert sorted(lines) == sorted(plain), name
 
 
-def test_a_shells_functions_setup_lines_and_input_mean_what_they_mean_under_plain_sbatch(
-    lab: Lab, tmp_path: Path
-) -> None:
+def test_functions_setup_lines_and_input_work_as_under_plain_sbatch(lab: Lab, tmp_path: Path) -> None:
     on_slurm = site(lab, tmp_path)
     (on_slurm.project / "sub").mkdir()
     functions = {

@@ -74,7 +74,7 @@ def test_no_name_and_no_user_can_forge_a_row(lab: Lab, slurm: SlurmClient) -> No
     assert slurm.find("stolen") == ""
 
 
-def test_the_partitions_offer_is_told(slurm: SlurmClient) -> None:
+def test_the_sizes_of_the_partition_are_reported(slurm: SlurmClient) -> None:
     assert slurm.partitions() == (
         PartitionOffer(
             "debug", "up", True, "infinite", nodes=4, cpus=16, memory=64000, gpus=8, kinds=((8, 16),)
@@ -82,9 +82,7 @@ def test_the_partitions_offer_is_told(slurm: SlurmClient) -> None:
     )
 
 
-def test_a_cancelled_job_is_seen_as_such_and_cancelling_it_again_is_no_error(
-    lab: Lab, slurm: SlurmClient
-) -> None:
+def test_a_cancelled_job_is_recognized_and_can_be_cancelled_again(lab: Lab, slurm: SlurmClient) -> None:
     job_id = held(lab)
     slurm.cancel((job_id,))
     slurm.cancel((job_id, "999999"))

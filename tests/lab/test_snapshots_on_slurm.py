@@ -55,7 +55,7 @@ def lab_site(lab: Lab, tmp_path: Path) -> Site:
         ([], ["python3", "{project}/scripts/train.py"], "PYTHONPATH"),
     ],
 )
-def test_a_run_finds_in_the_copy_what_srun_finds_in_the_original(
+def test_a_run_uses_the_copy_as_srun_uses_the_original(
     lab_site: Site, options: list[str], command: list[str], imported: str
 ) -> None:
     root = lab_site.project

@@ -37,7 +37,7 @@ def runs(on_slurm: Site, word: str) -> list[dict[str, Any]]:
     return list(json.loads(on_slurm.run("status", "--json", word).out)["runs"])
 
 
-def test_an_array_is_a_table_of_runs_that_are_ended_requeued_and_read_one_by_one(on_slurm: Site) -> None:
+def test_runs_of_an_array_are_ended_requeued_and_read_separately(on_slurm: Site) -> None:
     options = ("--nodes", "2", "--requeue", "--name", "rates", "--at-most", "2", "--json")
     hostile = "$(touch owned) '\n {lr"
     created = on_slurm.run("sweep", *options, "--set", "lr=range(4)", "point.py", "{lr}", hostile)
@@ -119,7 +119,7 @@ def test_points_of_a_client_that_was_killed_before_sbatch_are_queued_once(on_slu
     assert len(list((on_slurm.home / "runs").iterdir())) == 2
 
 
-def test_a_whole_sweep_is_ended_with_one_word_and_leaves_nothing(on_slurm: Site) -> None:
+def test_one_command_ends_a_whole_sweep_completely(on_slurm: Site) -> None:
     result = on_slurm.run("sweep", "--at-most", "1", "--set", "lr=range(5)", "point.py", "{lr}", "x")
     assert result.code == 0, result.err
     until(lambda: runs(on_slurm, "point")[0]["phase"] == "training")

@@ -79,7 +79,7 @@ def alice(lab: Lab) -> Iterator[Alice]:
     user.types("cancel", user.run_id)
 
 
-def test_a_folder_of_logs_without_rights_is_named_and_what_is_known_is_shown(alice: Alice) -> None:
+def test_an_unreadable_folder_of_logs_is_named_and_the_rest_is_shown(alice: Alice) -> None:
     folder = alice.run_dir / "attempts"
     for bad in (folder / "000", folder):
         assert alice.does("chmod", "000", str(bad)).code == 0
@@ -98,7 +98,7 @@ def test_a_folder_of_logs_without_rights_is_named_and_what_is_known_is_shown(ali
         assert json.loads(message["status --json"].out)["runs"][0]["phase"] == "training"
 
 
-def test_one_file_of_logs_without_rights_is_named(alice: Alice) -> None:
+def test_an_unreadable_log_file_is_named(alice: Alice) -> None:
     bad = alice.run_dir / "attempts/000/00001.out"
     assert alice.does("chmod", "000", str(bad)).code == 0
     message = alice.types("logs", alice.run_id)

@@ -39,7 +39,7 @@ def test_slurms_forms_and_peoples_forms_are_read(text: str, seconds: int) -> Non
 @pytest.mark.parametrize(
     "text", ["", "0", "0h", "-5", "1.5h", "h", "2h1d", "1:2:3:4", "1-", "1-2-3", "١", "2 h", "99999d", "ten"]
 )
-def test_what_is_no_length_of_time_is_refused_with_examples(text: str) -> None:
+def test_a_wrong_duration_is_refused_with_examples(text: str) -> None:
     with pytest.raises(BadInput) as caught:
         parse(text)
     assert (caught.value.seen, "90m" in caught.value.remedy) == (f"{text!r} is not a duration", True)

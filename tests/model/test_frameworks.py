@@ -1,7 +1,7 @@
 from clusterrun.model.world import World, framework_environment
 
 
-def test_cpu_ranks_are_told_so_and_lightning_learns_the_world():
+def test_frameworks_get_the_cpu_setting_and_the_size_of_the_world():
     assert framework_environment(World(("n1", "n2", "n3"), 2), 0) == {
         "ACCELERATE_USE_CPU": "true",
         "PL_TRAINER_NUM_NODES": "3",

@@ -28,7 +28,7 @@ def test_a_number_or_a_type_and_a_number(text: str, count: int, kind: str) -> No
 @pytest.mark.parametrize(
     "text", ["", "h100", "8:h100", "-1", "1.5", "h100:", ":8", "a b:1", "h100:8,x:1", "h\n:1"]
 )
-def test_what_is_no_number_of_gpus_is_refused(text: str) -> None:
+def test_a_wrong_number_of_gpus_is_refused(text: str) -> None:
     with pytest.raises(BadInput, match="not a number of GPUs"):
         read(text)
 
@@ -48,7 +48,7 @@ def test_gres_is_read_as_sbatch_does(gres: str, gpus: str) -> None:
         ("gpu:a100:2,gpu:h100:4", "give --gpus 6 --sbatch gres=gpu:a100:2,gpu:h100:4"),
     ],
 )
-def test_a_gres_that_is_more_than_gpus_is_answered_with_what_to_type(gres: str, remedy: str) -> None:
+def test_a_gres_with_other_resources_is_refused_with_the_line_to_type(gres: str, remedy: str) -> None:
     with pytest.raises(BadInput) as refused:
         from_gres(gres)
     assert refused.value.remedy == remedy

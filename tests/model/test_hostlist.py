@@ -30,7 +30,7 @@ from clusterrun.model.hostlist import expand, fold
         (",a,,b,", ("a", "b")),
     ],
 )
-def test_a_list_stands_for_its_names_in_order_with_duplicates_and_leading_zeros(
+def test_a_host_list_expands_in_order_with_duplicates_and_leading_zeros(
     text: str, names: tuple[str, ...]
 ) -> None:
     assert expand(text) == names
@@ -39,7 +39,7 @@ def test_a_list_stands_for_its_names_in_order_with_duplicates_and_leading_zeros(
 @pytest.mark.parametrize(
     "text", ["n[1", "n]", "n[]", "n[3-1]", "n[1-a]", "n[[1]]", "n[0-99999999]", "n[0-300]x[0-300]"]
 )
-def test_what_is_no_list_or_stands_for_too_many_names_is_refused(text: str) -> None:
+def test_a_wrong_or_too_long_host_list_is_refused(text: str) -> None:
     with pytest.raises(BadInput, match="is not a host list"):
         expand(text)
 

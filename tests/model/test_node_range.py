@@ -25,6 +25,6 @@ def test_a_number_or_the_least_and_the_most(text: str, most: int, least: int, ag
 
 
 @pytest.mark.parametrize("text", ["", "many", "--1", "1-", "4-1", "0-4", "1-4-8", "1.5", "1:4", "1-4\n5"])
-def test_what_is_no_number_of_nodes_is_refused(text: str) -> None:
+def test_a_wrong_number_of_nodes_is_refused(text: str) -> None:
     with pytest.raises(BadInput, match="--nodes"):
         read(text)

@@ -26,7 +26,7 @@ def test_an_amount_has_the_unit_that_suits_it(count: float, message: str) -> Non
     assert sized(count) == message
 
 
-def test_amounts_that_are_compared_have_one_unit() -> None:
+def test_compared_amounts_have_the_same_unit() -> None:
     assert [gibibytes(count * 2**30) for count in (0.25, 960, 1024)] == ["0.2 GiB", "960.0 GiB", "1024.0 GiB"]
 
 
@@ -39,6 +39,6 @@ def test_a_size_is_read_in_units_of_1024(text: str, count: int) -> None:
 
 
 @pytest.mark.parametrize("text", ["", "10", "G", "-1G", "1P", "1e3G", "1G2", "\u0661G"])
-def test_what_is_no_size_is_refused(text: str) -> None:
+def test_a_wrong_size_is_refused(text: str) -> None:
     with pytest.raises(BadInput, match="is not a size"):
         parse_size(text)

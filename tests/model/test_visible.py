@@ -46,12 +46,12 @@ def test_everything_harmful_is_written_out(text: str, displayed: str) -> None:
         ("no colour\t.", "no colour       ."),
     ],
 )
-def test_colours_are_kept_only_where_the_line_ends_them(text: str, displayed: str) -> None:
+def test_colours_are_kept_if_the_line_ends_them(text: str, displayed: str) -> None:
     assert visible(text, colours=True) == displayed
 
 
 @given(FOREIGN)
-def test_of_any_input_no_control_character_comes_out(text: str) -> None:
+def test_the_result_never_has_a_control_character(text: str) -> None:
     output = visible(text)
     assert [
         c for c in output if unicodedata.category(c) in ("Cc", "Cs", "Zl", "Zp") or c in "\u202e\u2066\u200f"
