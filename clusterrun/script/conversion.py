@@ -26,6 +26,7 @@ from clusterrun.script.interpreter_calls import SHELLS
 from clusterrun.script.launch_commands import LaunchCommand
 from clusterrun.script.script_reading import Reading, TrainingKind, read_script, variables_read
 from clusterrun.script.shell_source import ShellSource
+from clusterrun.script.statement_rules import RENDEZVOUS
 
 # Directives that separate the parts of a heterogeneous job.
 _SEPARATE = ("hetjob", "packjob")
@@ -88,7 +89,10 @@ def convert(
     if "\0" in text:
         raise BadInput("the file is not a text", "name a batch script")
     interpreter = shebang[2:].split() if shebang.startswith("#!") else ["sh"]
-    if not set(SHELLS) & set(map(os.path.basename, interpreter)):
+    names = set(map(os.path.basename, interpreter))
+    # What bash cannot parse is zsh's own.
+    is_zsh = "zsh" in names and ShellSource(text).has_errors
+    if is_zsh or not set(SHELLS) & names:
         return _of_other_language(text, [word for word in interpreter if word[:1] != "-"], path)
     script = _with_own_gpus(_read(text, read_file, arguments, path))
     if any(word == "--login" or re.match(r"-[a-z]*l", word) for word in interpreter):
@@ -137,7 +141,7 @@ def _of_other_language(text: str, interpreter: list[str], path: str) -> Conversi
         reason = refused.get(directive) or needless.get(directive, "")
         parts.append(Part(directive.line, directive.text, outcome, reason))
     conversion = Conversion("submit", translated.options, (program, path), tuple(parts))
-    if program.endswith(("csh", "fish")):
+    if program.endswith(("csh", "fish", "zsh")):
         line = " ".join(replace(conversion, command=()).words())
         raise BadInput(
             f"the script is written for {program}, and convert reads the language of bash and sh",
@@ -163,11 +167,12 @@ def _read(
         setup = tuple(in_arithmetic.sub(rf"\g<1>{value}", line) for line in setup)
     reason = "sbatch does not read it, because it is behind the first command"
     is_read = {directive.line for directive in directives}
-    late = [
+    late: list[Part] = [
         Part(line, comment, PartOutcome.NEEDLESS, reason)
         for line, comment in source.comments
         if comment.startswith("#SBATCH") and line not in is_read
     ]
+    late += _unset_variables(source, replace(reading, setup=setup))
     # Slurm names a job after its script.
     is_named = any(directive.name == "job-name" for directive in directives)
     reads_name = "SLURM_JOB_NAME" in variables_read((*reading.command, *setup))
@@ -189,6 +194,21 @@ def _read(
                 "clusterrun diagnose JOB and top JOB read such a job",
             )
     return _Script(directives, array, reading, launch, translate(directives, launch))
+
+
+def _unset_variables(source: ShellSource, reading: Reading) -> Iterator[Part]:
+    """Yield the variables that the line reads, and that only statements set that are not in the line."""
+    code = reading.command[2:3] if reading.command[:2] == ("bash", "-c") else ()
+    in_line = ShellSource("\n".join((*reading.setup, *code)))
+    environment = reading.training.launch.environment if reading.training else ()
+    texts = (*reading.command, *reading.setup, *(value for _, value in environment))
+    absent = variables_read(texts) - RENDEZVOUS - {name for name, _ in (*reading.sweeps, *environment)}
+    absent = absent.difference(*(statement.sets for statement in in_line.statements))
+    named = {part.line for part in reading.parts if part.outcome is PartOutcome.UNTRANSLATED}
+    for statement in source.statements:
+        if statement.line not in named and (names := statement.sets & absent):
+            reason = f"the line reads {', '.join(sorted(names))}, and this statement is not in it"
+            yield Part(statement.line, statement.text, PartOutcome.UNTRANSLATED, reason)
 
 
 def _with_own_gpus(script: _Script) -> _Script:

@@ -15,6 +15,8 @@ _SIZES = ("nodes", "ntasks", "ntasks-per-node", "tasks-per-node", "cpus-per-task
 _GPUS = ("gpus", "gpus-per-node", "gpus-per-task", "gres")
 # CPUs or GPUs in ``--tres-per-task``: ``cpu=4``, ``gres/gpu:a100:2``.
 _TRES = re.compile(r"(?:^|(?<=,))(cpu|(?:gres[/:])?gpu)(?:[:=/]([A-Za-z]\w*))?(?:[:=](\d+))?(?=,|$)")
+# Names of submit's options that differ. The plugin Pyxis brings the last two.
+_OTHER_NAMES = {"job-name": "name", "container-image": "container", "container-mounts": "mount"}
 # Directives that ask for what clusterrun does anyway, each with the reason.
 _NEEDLESS = {
     **dict.fromkeys(("output", "error", "open-mode"), "clusterrun logs shows the output"),
@@ -80,7 +82,8 @@ def _on_line(number: int, text: str) -> Iterator[Directive]:
         else:
             yield Directive(number, word, "")
             continue
-        if not equals and option is not None and option.takes == "required" and arguments:
+        takes_next = option.takes == "required" if option else word.startswith("--")
+        if not equals and takes_next and arguments and (option or arguments[0][:1] != "-"):
             value = arguments.pop(0)
         yield Directive(number, option.name if option else name, value)
 
@@ -96,6 +99,8 @@ def translate(directives: Sequence[Directive], launch: LaunchCommand) -> Transla
         # A step may take a part of the job.
         nodes = min(nodes, launch.nodes or nodes, launch.total)
         tasks_per_node = launch.total // nodes
+    elif launch.step_nodes:
+        nodes = min(nodes, launch.step_nodes)
     of_step = {"gpus-per-task": launch.gpus_per_task, "gpus-per-node": launch.gpus_per_node}
     if any(of_step.values()):
         values = {name: value for name, value in values.items() if name not in _GPUS}
@@ -130,7 +135,7 @@ def translate(directives: Sequence[Directive], launch: LaunchCommand) -> Transla
     refused: list[tuple[Directive, str]] = []
     for directive in directives:
         name, value = directive.name, directive.value
-        ours = "name" if name == "job-name" else name
+        ours = _OTHER_NAMES.get(name, name)
         is_gpus = name in _GPUS and (name != "gres" or value.startswith("gpu"))
         is_tres = name == "tres-per-task" and not _TRES.sub("", value).strip(",")
         if name in _NEEDLESS:
@@ -164,10 +169,12 @@ def translate(directives: Sequence[Directive], launch: LaunchCommand) -> Transla
             )
         elif name in _SIZES or is_gpus or is_tres:
             continue
+        elif ours == "mount":
+            passed_on += [(ours, mount) for mount in value.split(",")]
         elif ours in CONFIGURABLE:
             options[ours] = value
         elif name not in OPTIONS:
-            refused.append((directive, "sbatch has no such option"))
+            refused.append((directive, "sbatch has no such option, unless a plugin brings it"))
         elif OPTIONS[name].refused:
             refused.append((directive, OPTIONS[name].refused))
         else:

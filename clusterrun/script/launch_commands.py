@@ -119,6 +119,10 @@ class LaunchCommand:
     # GPUs of each process of a step.
     gpus_per_task: int = 0
     gpus_per_node: int = 0
+    # Whether an option requests nodes.
+    says_nodes: bool = False
+    # Nodes of the step around a launcher of ranks that does not say how many nodes it has.
+    step_nodes: int = 0
 
     @property
     def is_scheduler(self) -> bool:
@@ -298,6 +302,7 @@ def _launch(program: str, arguments: tuple[str, ...], reads_inline: bool, python
         gpus_per_node=gpus_per_node,
         rank_launcher="" if program in _OF_CPUS else program,
         python=python or own_python(command),
+        says_nodes=any(option.role == launcher_options.NODES for _, _, _, option in options),
     )
     inner = launch_in(command, reads_inline) if command and not is_module else None
     if inner is None and reads_inline:
@@ -345,6 +350,7 @@ def joined(outer: LaunchCommand, inner: LaunchCommand) -> LaunchCommand:
         rank_launcher=outer.rank_launcher or inner.rank_launcher,
         is_isolated=inner.is_isolated,
         python=inner.python or outer.python,
+        step_nodes=outer.nodes if inner.rank_launcher and not inner.says_nodes else 0,
     )
 
 

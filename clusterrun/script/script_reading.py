@@ -53,13 +53,21 @@ _PLACEHOLDER = re.compile(r"\{([A-Za-z_]\w*)\}", re.ASCII)
 # An argument of a script: ``$1``, ``"$@"``. Awk's own stand in single quotes.
 _POSITIONAL = re.compile(r"\$(?:\{?[1-9@*]|#)(?![^\n]*'[^']*$)|\bgetopts ")
 # ``${NAME:=default}`` sets a variable.
+# A document in which the shell expands nothing.
+_QUOTED_DOCUMENT = re.compile(r"<<-?\s*['\"\\](\w+).*?^\s*\1\s*$", re.DOTALL | re.MULTILINE)
 _DEFAULTED = re.compile(r"\$\{([A-Za-z_]\w*):?=", re.ASCII)
 _READ = re.compile(r"\$\{?[#!]?([A-Za-z_]\w*)", re.ASCII)
 _ARITHMETIC = re.compile(r"\$\(\((.*?)\)\)", re.DOTALL)
-_SETS_ARRAY = re.compile(r"=\(|\b(?:mapfile|readarray)\b")
+_SETS_ARRAY = re.compile(r"=\(|\b(?:mapfile|readarray)\b|\bread\s+(?:-\w+\s+)*-\w*a\b|\bdeclare\s+-\w*[aA]")
+_SUBSCRIPTED = re.compile(r"\$\{[#!]?([A-Za-z_]\w*)\[", re.ASCII)
+# A shell does not export arrays. A setup line stores their definitions in this variable.
+_ARRAYS = "ARRAYS"
+_DECLARED = re.compile(r"\bdeclare -p ([\w ]+)", re.ASCII)
 # The name of the variable for a word of the command that the script evaluates once, before its number.
 _ARGUMENT = "ARGUMENT_"
 _VARIES = re.compile(r"\$\((?!\()|`|\$\{?RANDOM\b|\$\$")
+# A loop until something happens.
+_WAITS = re.compile(r"(?:while|until)\b.*\bsleep\b", re.DOTALL)
 _LOOP = re.compile(r"(?:for|while|until)\b")
 # Blocks inside of blocks, and scripts that start scripts. A deeper one is a program.
 _MOST_DEPTH = 6
@@ -136,8 +144,8 @@ class _Candidate:
 def variables_read(lines: Sequence[str]) -> set[str]:
     """Return the variables that shell code reads."""
     text = " ".join(lines)
-    arithmetic = " ".join(_ARITHMETIC.findall(text))
-    return {*_READ.findall(text), *re.findall(r"[A-Za-z_]\w*", arithmetic)}
+    others = " ".join((*_ARITHMETIC.findall(text), *_DECLARED.findall(text)))
+    return {*_READ.findall(text), *re.findall(r"[A-Za-z_]\w*", others)}
 
 
 def read_script(
@@ -163,6 +171,8 @@ def _read(scope: _Scope) -> Reading:
     for candidate in candidates:
         kind, is_one_task = candidate.training.kind, candidate.training.launch.total == 1
         best_kind = training.training.kind if training else TrainingKind.PROGRAM
+        if training and kind == best_kind and _follows(scope, training.statement, candidate.statement):
+            continue
         if kind >= best_kind and not (is_one_task and best_kind is TrainingKind.LAUNCHED):
             training = candidate
     if training is None:
@@ -186,7 +196,8 @@ def _read(scope: _Scope) -> Reading:
     for statement in statements if scope.arguments is None else ():
         is_inner = bool(statement.bodies) and training is not None and statement is training.statement
         is_function = statement.kind == "function_definition"
-        if not is_function and not is_inner and _POSITIONAL.search(statement.text):
+        text = _QUOTED_DOCUMENT.sub("", statement.text)
+        if not is_function and not is_inner and _POSITIONAL.search(text):
             reason = "it reads an argument of the batch script: clusterrun convert SCRIPT ARGUMENTS"
             parts.append(
                 Part(statement.line, statement.text.partition("\n")[0], PartOutcome.UNTRANSLATED, reason)
@@ -196,6 +207,16 @@ def _read(scope: _Scope) -> Reading:
 
 
 # --- which command trains ---
+
+
+def _follows(scope: _Scope, first: Statement, second: Statement) -> bool:
+    """Return whether ``second`` runs at the end of ``first``: ``wait`` or ``$?`` is between."""
+    statements = scope.source.statements
+    between = statements[statements.index(first) + 1 : statements.index(second)]
+    if first.in_background:
+        return any(re.match(r"wait\b", statement.text) for statement in between)
+    results = {name for statement in between if "$?" in statement.text for name in statement.sets}
+    return _is_condition(second) and ("$?" in second.text or bool(second.reads & results))
 
 
 def _candidates(scope: _Scope) -> Iterator[_Candidate]:
@@ -214,7 +235,8 @@ def _candidates(scope: _Scope) -> Iterator[_Candidate]:
             if launch and launch.program not in ("sbatch", "salloc"):
                 in_ranks = replace(scope, in_ranks=True)
                 inner = _started(in_ranks, launch.command, command, statement.line)
-                if not _is_helper(launch) and (inner is None or inner.training):
+                is_unknown = inner is None or inline_text(launch.command).startswith("$")
+                if not _is_helper(launch) and (is_unknown or (inner and inner.training)):
                     kind = TrainingKind.LAUNCHED
             else:
                 launch = _plain_launch(names)
@@ -352,6 +374,12 @@ def _block_reading(candidate: _Candidate, inner: Reading) -> Reading:
         outcome, reason = PartOutcome.OPTION, _RUNS_AT_ONCE if inner.in_background else _RUNS_OF_A_LOOP
     elif _is_of_every_node(candidate, placeholder):
         outcome, reason = PartOutcome.NEEDLESS, "clusterrun starts the ranks of every node"
+        launch = inner.training.launch if inner.training else candidate.training.launch
+        names = [name for name, value in launch.environment if variables_read([value]) & statement.sets]
+        names += [f"${name}" for name in sorted(statement.sets & variables_read(inner.command))]
+        if names:
+            outcome = PartOutcome.UNTRANSLATED
+            reason = f"{', '.join(names)} differs on each node: let the program read NODE_RANK"
     elif _LOOP.match(statement.text) and re.search(r"&&\s*(?:break|exit)\b", statement.text):
         reason = "it repeats a run that failed: --max-restarts N does so"
     elif statement.kind in ("compound_statement", "subshell"):
@@ -414,11 +442,15 @@ def _command_reading(scope: _Scope, candidate: _Candidate) -> Reading:
     else:
         once = _evaluated_once(scope, launch, training.command)
         command = _command(scope, launch, training.command, once)
+        arrays = _arrays_read(scope, command[2]) if command[:2] == ("bash", "-c") else set()
         is_script = command[:1] == ("-m",) or "".join(command[:1]).endswith(".py")
         reading = Reading(
             command=command,
             options=(("python", launch.python),) if launch.python and is_script else (),
-            setup=tuple(f"export {_ARGUMENT}{place}={text}" for place, text in enumerate(once.values(), 1)),
+            setup=(
+                *(f"export {_ARGUMENT}{place}={text}" for place, text in enumerate(once.values(), 1)),
+                *([f'export {_ARRAYS}="$(declare -p {" ".join(sorted(arrays))})"'] if arrays else []),
+            ),
             parts=(*_around(statement, None), *parts),
         )
     parts, setup, options = list(reading.parts), list(reading.setup), list(reading.options)
@@ -430,7 +462,7 @@ def _command_reading(scope: _Scope, candidate: _Candidate) -> Reading:
         if name != "setup" and own & variables_read([value]):
             reason = f"--{name} reads a variable of the script: write its value into the line"
             parts.append(Part(line, value, PartOutcome.UNTRANSLATED, reason))
-    if not statement.is_plain and statement.kind != "list":
+    if not statement.is_plain and (statement.kind != "list" or _is_condition(statement)):
         reason = f"the command is in {_kind(statement)}, which is not in the line"
         parts.append(Part(line, statement.text.partition("\n")[0], PartOutcome.UNTRANSLATED, reason))
     for part in _other_commands(statement, training.command):
@@ -491,15 +523,22 @@ def _command(
     is_script = is_script or bool(launch.rank_launcher and shell_words[0] in command.open_words)
     python = sources.get(launch.python) or shlex.quote(launch.python or "python")
     text = " ".join((launcher or (python if is_script else ""), *texts)).strip()
-    reads = variables_read([text])
-    arrays = [
-        statement.text
-        for statement in scope.source.statements
-        if _SETS_ARRAY.search(statement.text) and statement.sets & reads
-    ]
-    code = "\n".join((*arrays, f"exec {text}"))
+    code = f"exec {text}"
+    if _arrays_read(scope, text):
+        code = f'eval "${_ARRAYS}"\n{code}'
     arguments = ("bash", *scope.arguments) if scope.arguments and _POSITIONAL.search(code) else ()
     return ("bash", "-c", code, *arguments)
+
+
+def _arrays_read(scope: _Scope, text: str) -> set[str]:
+    """Return the arrays of the script that the shell's ``text`` reads."""
+    of_script: set[str] = set()
+    set_as_arrays: set[str] = set()
+    for statement in scope.source.statements:
+        of_script |= statement.sets
+        if _SETS_ARRAY.search(statement.text):
+            set_as_arrays |= statement.sets
+    return (set(_SUBSCRIPTED.findall(text)) & of_script) | (variables_read([text]) & set_as_arrays)
 
 
 def _accelerate(launch: LaunchCommand) -> str:
@@ -537,9 +576,15 @@ def _other_commands(statement: Statement, training: Command) -> Iterator[Part]:
             yield Part(statement.line, text, PartOutcome.UNTRANSLATED, "it is another command of that line")
 
 
+def _is_condition(statement: Statement) -> bool:
+    """Return whether a statement runs its commands only if a test succeeds."""
+    is_test = statement.kind == "list" and statement.text.startswith(("[", "((", "test "))
+    return is_test or statement.kind in ("if_statement", "case_statement")
+
+
 def _kind(statement: Statement) -> str:
     """Return the kind of a statement in words."""
-    if statement.kind in ("if_statement", "case_statement"):
+    if _is_condition(statement):
         return "a condition"
     if _LOOP.match(statement.text):
         return "a loop"
@@ -561,7 +606,9 @@ def _read_before(
     They are read backwards, because a line is needed if a later one reads the variables that it sets.
     ``others``: statements that train too.
     """
-    needed = variables_read((*of_training.command, *of_training.setup))
+    # The line sets the launcher's variables behind the setup lines of the script.
+    of_launch = of_training.training.launch.environment if of_training.training else ()
+    needed = variables_read((*of_training.command, *of_training.setup, *(value for _, value in of_launch)))
     read_by_setup = variables_read(of_training.setup)
     commands = training.statement.commands if training else ()
     called = {name for command in commands for name in _plain_launch(command.names).command[:1]}
@@ -570,9 +617,15 @@ def _read_before(
     requeues = False
     exported = [statement for statement in statements if _is_exported(statement, statements)]
     ends_at_errors = any(_ERREXIT.match(statement.text) for statement in statements)
+    absent = [statement.line for statement in others if statement.in_background]
     for statement in reversed(statements):
         facts = _facts(scope, statement, needed, read_by_setup)
-        facts = replace(facts, is_exported=statement in exported, trains=statement in others)
+        facts = replace(
+            facts,
+            is_exported=statement in exported,
+            trains=statement in others,
+            waits=bool(_WAITS.match(statement.text)) and min(absent, default=statement.line) < statement.line,
+        )
         rule = rule_for(facts)
         lines: list[str] = []
         if rule:
@@ -582,6 +635,11 @@ def _read_before(
                 lines = [statement.text]
         elif statement.kind == "function_definition" and _function_name(statement) in called:
             outcome, reason = PartOutcome.NEEDLESS, "its statements are in the line"
+        elif statement.kind == "function_definition" and not re.search(
+            rf"(?<![\w-]){re.escape(_function_name(statement))}(?![\w-])",
+            "\n".join((*setup, *of_training.setup, *of_training.command)),
+        ):
+            outcome, reason = PartOutcome.NEEDLESS, "nothing that is in the line calls it"
         else:
             counts = ", ".join(sorted((statement.reads & TASK_COUNTS) - {*scope.source.constants}))
             reason = f"{counts} has another value: the job has one task per node" if counts else ""
@@ -708,7 +766,8 @@ def _is_one_task(launch: LaunchCommand) -> bool:
 def _part_after(statement: Statement) -> Part:
     """Return what becomes of a statement behind the command."""
     names = {command.names[0] for command in statement.commands if command.names}
-    if names <= {"wait", "exit", "set", "kill", *PRINTS}:
+    prints_to_file = any(command.redirections for command in statement.commands)
+    if names <= {"wait", "exit", "set", "kill", *PRINTS} and not prints_to_file:
         return Part(statement.line, statement.text, PartOutcome.NEEDLESS, _END_IS_REPORTED)
     reason = "it runs after the ranks: a run of its own with --after RUN, or clusterrun wait RUN && …"
     return Part(statement.line, statement.text, PartOutcome.UNTRANSLATED, reason)

@@ -43,6 +43,8 @@ class Facts:
     is_exported: bool = False
     # Whether it is a training of its own.
     trains: bool = False
+    # Whether it waits, maybe for a program in the background that the line does not start.
+    waits: bool = False
 
     @property
     def words(self) -> tuple[str, ...]:
@@ -140,11 +142,6 @@ RULES = (
         "nothing that is in the line reads it",
     ),
     Rule(
-        lambda facts: facts.is_assignment and "=(" in facts.statement.text and not facts.is_read_by_setup,
-        _NEEDLESS,
-        "it is in the command",
-    ),
-    Rule(
         lambda facts: facts.name in ("set", "shopt") and not ALLEXPORT.match(facts.statement.text),
         _NEEDLESS,
         "it is for the script's own shell; a failed --setup line ends the run",
@@ -185,6 +182,11 @@ RULES = (
         lambda facts: facts.statement.in_background and facts.trains,
         _UNTRANSLATED,
         "it runs beside the ranks: start it from the training script, or submit it as a run of its own",
+    ),
+    Rule(
+        lambda facts: facts.waits,
+        _UNTRANSLATED,
+        "it may wait for a program that is not in the line",
     ),
     Rule(
         lambda facts: facts.launches,

@@ -224,6 +224,9 @@ def test_a_script_that_the_command_starts_is_read_too() -> None:
         ("srun python a.py\nsrun python t.py", "srun python a.py"),
         ("CUDA_VISIBLE_DEVICES=0 python a.py &\npython t.py &\nwait", "CUDA_VISIBLE_DEVICES=0 python a.py"),
         ("./a &\n./b &\nwait", "./a"),
+        ("srun -n1 python s.py &\nuntil f; do sleep 1; done\nsrun -n2 python t.py", "until f"),
+        ("for n in $(f); do\n A=$n srun -N1 -w $n torchrun --nnodes 2 t.py &\ndone", "for n in"),
+        ("for n in $(f); do\n srun -N1 -w $n torchrun --nnodes 2 t.py $n &\ndone", "for n in"),
         ("cd $(dirname $0)\nsrun python t.py", "$0"),
         ("D=$(scontrol show job $SLURM_JOB_ID | grep Command=)\nsrun python $D/t.py", "scontrol show job"),
         ("#SBATCH --tres-per-task=cpu=2,gres/nvme:1\nsrun python t.py", "#SBATCH --tres-per-task"),
@@ -273,6 +276,9 @@ def test_a_script_of_a_shell_that_is_not_read_is_refused_with_its_options() -> N
     assert "clusterrun submit --nodes 2 --time 5 COMMAND" in caught.value.remedy
     with pytest.raises(BadInput):
         convert("\x7fELF\0")
+    with pytest.raises(BadInput):
+        convert("#!/bin/zsh\nfiles=(*.pt(N))\nsrun python t.py $files\n")
+    assert convert("#!/bin/zsh\nsrun python t.py\n").command == ("t.py",)
 
 
 def test_the_line_is_one_shell_command() -> None:
@@ -336,7 +342,8 @@ def test_the_rows_of_the_page_say_what_convert_prints(launcher: str) -> None:
         (
             "mapfile -t H < <(f)\nsrun python t.py ${#H[@]}",
             "--setup 'mapfile -t H < <(f) || :' --setup 'export H' "
-            "bash -c 'mapfile -t H < <(f)\nexec python t.py ${#H[@]}'",
+            "--setup 'export ARRAYS=\"$(declare -p H)\"' "
+            "bash -c 'eval \"$ARRAYS\"\nexec python t.py ${#H[@]}'",
         ),
         (
             "#SBATCH -N2\nsrun --ntasks-per-node=1 --gpus-per-node=4 -c 24 bash l.sh",
@@ -383,6 +390,14 @@ def test_idioms_of_public_scripts_become_a_line(lines: str, line: str) -> None:
         (
             "#SBATCH -n4 -N2 -c3\nsrun python t.py $SLURM_NTASKS $SLURM_CPUS_PER_TASK",
             "submit --nodes 2 --ranks-per-node 2 --cpus-per-rank 3 t.py 4 3",
+        ),
+        (
+            '#SBATCH --gres=gpu:2 --ntasks-per-node=1\nC=$(echo torchrun t.py)\nsrun sh -c "$C"',
+            "submit --gpus 2 --per-node --setup 'export C=$(echo torchrun t.py)' bash -c 'exec sh -c \"$C\"'",
+        ),
+        (
+            "#SBATCH --container-image=i\n#SBATCH --container-mounts /a:/a,/b\nsrun ./p",
+            "submit --container i --mount /a:/a --mount /b ./p",
         ),
         (
             "#SBATCH -n4\nexport T=$SLURM_NTASKS\nsrun python t.py",
@@ -445,6 +460,12 @@ def test_arguments_of_a_script_that_the_command_starts_are_followed() -> None:
         ("echo A=1 >> ~/.deepspeed_env\ndeepspeed --num_gpus 2 t.py", 2),
         ("h() {\n touch x\n scontrol requeue $SLURM_JOB_ID\n}\ntrap h USR1\nsrun python t.py &\nwait", 3),
         ("for f in *.yaml; do python t.py $f; done", 2),
+        ("python t.py\nr=$?\n[ $r -eq 0 ] || python t.py --again", 4),
+        ("python t.py &\nwait $!\npython merge.py", 4),
+        ("if a; then\n srun python t.py\nfi", 2),
+        ("[[ -e x ]] && srun python t.py", 2),
+        ("srun python t.py\necho done > DONE", 3),
+        ("#SBATCH -N2\nsrun -N1 -n1 accelerate launch --num_processes 2 t.py", 2),
     ],
 )
 def test_what_only_a_run_of_the_script_shows_is_named(lines: str, line: int) -> None:
@@ -524,14 +545,27 @@ def test_a_trap_at_the_end_of_the_shell_is_not_taken_for_a_signal() -> None:
     assert ["the script's own shell runs it" in part.reason for part in parts] == [True, False]
 
 
-def test_a_loop_over_the_arguments_gets_them_in_the_command_too() -> None:
-    loop = 'while [[ $# -gt 0 ]]; do\n  REST+=("$1"); shift\ndone'
-    text = f'#!/bin/bash\n#SBATCH -t 5\n{loop}\nsrun python t.py "${{REST[@]}}"\n'
-    command = convert(text, arguments=("x", "y z")).command
-    assert command[:2] == ("bash", "-c") and command[3:] == ("bash", "x", "y z")
-    code = command[2].replace("exec python t.py", "printf '%s|'")
-    shell = subprocess.run(["bash", "-c", code, *command[3:]], capture_output=True, text=True, check=True)
-    assert shell.stdout == "x|y z|"
+@pytest.mark.parametrize(
+    ("lines", "words"),
+    [
+        ('while [[ $# -gt 0 ]]; do\n  A+=("$1"); shift\ndone\nsrun python t.py "${A[@]}"', "x|y z|"),
+        (
+            "declare -A A\nwhile IFS== read -r k v; do A[$k]=$v; done < <(echo a=1; echo b='2 3')\n"
+            'python t.py "${A[b]}" ${A[a]}',
+            "2 3|1|",
+        ),
+        ('case $1 in x) A=(-n "a b") ;; *) A=() ;; esac\nsrun python t.py "${A[@]}"', "-n|a b|"),
+        ('read -ra A <<< "1 2"\nV=$(echo 3)\nB=$V srun python t.py "${A[1]}" "$B"', "2|3|"),
+    ],
+)
+def test_the_command_sees_the_arrays_and_the_variables_of_the_script(lines: str, words: str) -> None:
+    conversion = convert(f"#!/bin/bash\n#SBATCH -t 5\n{lines}\n", arguments=("x", "y z"))
+    assert conversion.command[:2] == ("bash", "-c") and not conversion.untranslated
+    setup = [line for name, line in conversion.options if name == "setup"]
+    code = conversion.command[2].replace("exec python t.py", "printf '%s|'")
+    script = "\n".join((*setup, shlex.join(("bash", "-c", code, *conversion.command[3:]))))
+    shell = subprocess.run(["bash", "-c", script], capture_output=True, text=True, check=True)
+    assert shell.stdout == words
 
 
 @pytest.mark.parametrize(
