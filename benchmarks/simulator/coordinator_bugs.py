@@ -165,8 +165,8 @@ COORDINATOR_BUGS = (
     Mutant(
         "joining has no limit",
         "coordinator/rendezvous",
-        "self._due_at = now.steady + self._join_seconds",
-        "self._due_at = None",
+        "_Joining(now.steady + self._join_seconds, look_at)",
+        "_Joining(1e9, look_at)",
     ),
     Mutant(
         "ranks start everywhere as node 0",
@@ -201,8 +201,8 @@ COORDINATOR_BUGS = (
     Mutant(
         "an early end of the launcher is ignored",
         "coordinator/rendezvous",
-        "            return self._ended_early(now, event.code, message)\n        elif event.whole:",
-        "            pass\n        elif event.whole:",
+        "return None if self._complete else self._ended_early(now, event.code, message)",
+        "return None",
     ),
     Mutant(
         "the first nodes train, whatever was found",
@@ -240,7 +240,7 @@ COORDINATOR_BUGS = (
     Mutant(
         "a launcher that may give everybody up is let go on",
         "coordinator/rendezvous",
-        "self._joined and not self._silent())",
+        "self._joined and is_settled)",
         "self._joined)",
     ),
     Mutant(

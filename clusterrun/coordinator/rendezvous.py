@@ -38,32 +38,60 @@ HOST_ALONE_PATIENCE = 60.0
 _NOT_EXECUTED = (126, 127)
 
 
+class _Joining:
+    """The wait for agents after a launch.
+
+    ``until``: its end. ``look_at``: the next look at the connections to the launcher; None: none is due.
+    ``linked_after``: seconds until most nodes had a connection; None: they have none yet.
+    ``half_joined``: half of the nodes joined, so that the others get a shorter time.
+    ``is_extended``: an overload of this machine prolonged the wait.
+    """
+
+    def __init__(self, until: float, look_at: float | None = None) -> None:
+        self.until: float | None = until
+        self.look_at = look_at
+        self.linked_after: float | None = None
+        self.half_joined = self.is_extended = False
+
+
+class _Ending:
+    """The wait for the end of the launcher, which was told to end at ``since``."""
+
+    def __init__(self, since: float) -> None:
+        self.since = since
+        self.until: float | None = since + RELAUNCH_SECONDS
+
+
+class _Pause:
+    """The pause before the next launch, because the controller was unreachable."""
+
+    def __init__(self, until: float) -> None:
+        self.until: float | None = until
+
+
 class Rendezvous(RunPart):
     """From a launch of the agents until a call returns ``Gathered`` or ``NoRanks``.
 
     A launcher that started all agents ends all of them if it cannot reach one node.
+
+    ``quiet_until``: ranks of an older attempt may live until then.
+    ``does_without``: nodes may be left out, so the wait is shorter after half of the nodes joined.
+    ``began``: the time of the last launch. ``ended_others``: agents were ended for this launch.
+    ``departed``: nodes that left after joining, and why.
     """
 
     def __init__(self, shared: Shared, does_without: bool) -> None:
         super().__init__(shared)
-        self.quiet_until = 0.0
-        self._timeouts, self._nodes = self._membership.timeouts, self._membership.size
-        self._join_seconds = self._timeouts.join + START_SECONDS_PER_NODE * self._nodes
-        self.does_without = does_without  # shorten the wait for late nodes after half of the nodes joined
-        self._relaunch = bool(self._orders.launch)
-        self._fewest = 0  # nodes that must join, if others may be left out; 0: all must join
-        self.began = self._ending_since = 0.0
-        self._half_joined = self._ending = self._is_patient = False
-        self._due_at: float | None = None  # end of the wait for agents, or for the end of the launcher
-        self._look_at: float | None = None  # next look at the connections to the launcher
-        self._linked_after: float | None = None  # seconds until most nodes had a connection
-        self._again_at: float | None = None  # next launch, after the controller was away
-        self._away = ControllerAway()
-        self._relaunches = 0
+        self.quiet_until = self.began = 0.0
+        self.does_without = does_without
         self.ended_others = False
+        self.departed: dict[int, str] = {}
+        self._wait: _Joining | _Ending | _Pause = _Joining(0.0)
+        self._fewest = 0  # nodes that must join, if others may be left out; 0: all must join
         self._without: dict[int, str] = {}  # nodes that get no agent, and why
-        self.left: dict[int, str] = {}  # nodes that left after joining, and why
         self._awaited: tuple[int, ...] = ()  # lost nodes for which agents are launched again
+        self._relaunches = 0
+        self._away = ControllerAway()
         self._launcher_output: tuple[str, ...] = ()
 
     def begin(
@@ -75,7 +103,8 @@ class Rendezvous(RunPart):
         than that of this coordinator's agents.
         """
         self._without = dict(without)
-        lease, kill = max(lease, self._timeouts.lease), self._timeouts.kill
+        timeouts = self._membership.timeouts
+        lease, kill = max(lease, timeouts.lease), timeouts.kill
         if dead_since is not None:
             self.quiet_until = dead_since + lease + kill
         elif not quiet:
@@ -93,13 +122,14 @@ class Rendezvous(RunPart):
         self._without, self._awaited = without, awaited
         self._fewest, self.does_without = self._orders.nodes, True
         self._relaunches = 0
-        self.left.clear()
-        beside = self._membership.launcher_lives and self._relaunch
+        self.departed.clear()
+        beside = self._membership.launcher_lives and bool(self._orders.launch)
         self._dismiss(self._membership.retain(without) if beside else self._membership.clear())
         if beside and self._membership.present:  # present agents wait for the agents of other nodes
             self.ended_others = False
             self.began = now.steady
             if self._complete:
+                self._wait = _Joining(now.steady)
                 return self._gathered(now)
             self._launch(now)
             self._shorten(now)
@@ -110,21 +140,17 @@ class Rendezvous(RunPart):
         return None
 
     def _end_launcher(self, now: Now) -> None:
-        self._ending = self.ended_others = True
-        self._ending_since = now.steady
-        self._due_at = now.steady + RELAUNCH_SECONDS
+        self.ended_others = True
+        self._wait = _Ending(now.steady)
         self._actions.append(EndLauncher())
 
     def _launch(self, now: Now) -> None:
         self.began = now.steady
-        self._half_joined = self._ending = False
-        self._linked_after = None
-        looks = self._relaunch and self.does_without and self._membership.names_known
-        self._look_at = now.steady + LOOK_AFTER_SECONDS if looks else None
-        self._again_at = None
-        self.left.clear()
+        self.departed.clear()
         self._launcher_output = ()
-        self._due_at = now.steady + self._join_seconds
+        looks = bool(self._orders.launch) and self.does_without and self._membership.names_known
+        look_at = now.steady + LOOK_AFTER_SECONDS if looks else None
+        self._wait = _Joining(now.steady + self._join_seconds, look_at)
         present = [member.node for member in self._membership.linked() if member.present]
         nodes = sorted({*self._without, *present})
         names = tuple(self._membership.name_of(node) for node in nodes)
@@ -133,20 +159,23 @@ class Rendezvous(RunPart):
         self._actions.append(LaunchAgents(names))
 
     def welcomes(self, node: int) -> bool:
-        waits = not self._ending and self._again_at is None and not self._complete
-        return waits and node not in self._without
+        return isinstance(self._wait, _Joining) and not self._complete and node not in self._without
+
+    @property
+    def _join_seconds(self) -> float:
+        return self._membership.timeouts.join + START_SECONDS_PER_NODE * self._membership.size
 
     @property
     def _complete(self) -> bool:
-        return self._membership.present + len(self._without) == self._nodes
+        return self._membership.present + len(self._without) == self._membership.size
 
     @property
     def _joined(self) -> int:
-        return self._membership.present - len(self.left)
+        return self._membership.present - len(self.departed)
 
     def present(self, now: Now) -> Outcome | None:
         self._away.reached()
-        message = f"{self._membership.present} of {self._nodes} nodes have joined"
+        message = f"{self._membership.present} of {self._membership.size} nodes have joined"
         self._state_keeper.says(Phase.STARTING, message)
         self._shorten(now)
         if self._complete:
@@ -156,50 +185,47 @@ class Rendezvous(RunPart):
 
     def _shorten(self, now: Now) -> None:
         """Shorten the wait for the others after half of the nodes joined, in proportion to their time."""
-        if self.does_without and not self._half_joined and 2 * self._joined >= self._nodes:
-            self._half_joined = True
+        wait = self._wait
+        if not isinstance(wait, _Joining) or wait.half_joined or not self.does_without:
+            return
+        if 2 * self._joined >= self._membership.size:
+            wait.half_joined = True
             patience = max(PATIENCE_FACTOR * (now.steady - self.began), LEAST_PATIENCE)
-            self._due_at = min(self.began + patience, self.began + self._join_seconds)
+            wait.until = self.began + min(patience, self._join_seconds)
 
     def _hasten(self, now: Now) -> None:
         """End the wait soon if the launcher has explained the absence of all missing nodes."""
-        if self._half_joined and self._launcher_output and self._due_at is not None and not self._unnamed():
-            self._due_at = min(self._due_at, now.steady + NAMED_SECONDS)
-
-    def _extends(self, now: Now) -> bool:
-        """Return whether the limit gets more time, because this machine is overloaded.
-
-        Nodes that will not come according to the launcher get no more time.
-        """
-        if self._ending:
-            return self._membership.extend((), self._ending_since, RELAUNCH_SECONDS, now)
-        if self._complete or (self._launcher_output and not self._unnamed()):
-            return False
-        extends = self._membership.extend((), self.began, self._join_seconds, now)
-        if extends and not self._is_patient:
-            self._is_patient = True
-            self._note("this machine is overloaded: agents get more time to join")
-        return extends
+        wait = self._wait
+        if not isinstance(wait, _Joining) or not wait.half_joined or wait.until is None:
+            return
+        if self._launcher_output and not self._unexplained():
+            wait.until = min(wait.until, now.steady + NAMED_SECONDS)
 
     def wakes_at(self) -> float | None:
-        return None if self._due_at is None else earliest(self._look_at, self._due_at)
+        wait = self._wait
+        if wait.until is None or not isinstance(wait, _Joining):
+            return wait.until
+        return earliest(wait.look_at, wait.until)
 
     def tick(self, now: Now) -> Outcome | None:
-        if self._look_at is not None and now.steady >= self._look_at:
-            self._look(now)
-        if self._due_at is None or now.steady < self._due_at:
+        wait = self._wait
+        if isinstance(wait, _Joining) and wait.look_at is not None and now.steady >= wait.look_at:
+            self._look(now, wait)
+        if wait.until is None or now.steady < wait.until:
             return None
-        self._due_at = None
-        if self._again_at is not None:
+        if isinstance(wait, _Pause):
             self._launch(now)
             return None
         if self._extends(now):
-            self._due_at = now.steady + REPORT_SECONDS
+            wait.until = now.steady + REPORT_SECONDS
             return None
-        if self._ending:
+        wait.until = None
+        if isinstance(wait, _Ending):
             message = f"the launcher did not end within {RELAUNCH_SECONDS:g} s"
             return no_ranks(now, FailureKind.LAUNCHER, "", message)
-        if self._complete or (self.does_without and self._joined and not self._silent()):
+        # A launcher that fails to reach a node ends all agents, so none may remain that it still tries.
+        is_settled = not (self._may_launch_again and self._unexplained())
+        if self._complete or (self.does_without and self._joined and is_settled):
             return self._gathered(now)
         if self._fewest and not self._enough_without(self._membership.missing()):
             return self._too_few(now)
@@ -207,29 +233,46 @@ class Rendezvous(RunPart):
             self._dismiss(self._leave_out(now, self._membership.missing()))
             self._end_launcher(now)
             return None
-        late = self._named(self._membership.missing())
-        message = f"{late} of {self._nodes} did not join within {now.steady - self.began:.0f} s"
+        late = self._called(self._membership.missing())
+        seconds = now.steady - self.began
+        message = f"{late} of {self._membership.size} did not join within {seconds:.0f} s"
         return no_ranks(now, FailureKind.LAUNCHER, "", f"{message}; what the launcher said is in job.out")
+
+    def _extends(self, now: Now) -> bool:
+        """Return whether the limit gets more time, because this machine is overloaded.
+
+        Nodes that will not come according to the launcher get no more time.
+        """
+        wait = self._wait
+        if isinstance(wait, _Ending):
+            return self._membership.extend((), wait.since, RELAUNCH_SECONDS, now)
+        if self._complete or (self._launcher_output and not self._unexplained()):
+            return False
+        extends = self._membership.extend((), self.began, self._join_seconds, now)
+        if extends and isinstance(wait, _Joining) and not wait.is_extended:
+            wait.is_extended = True
+            self._note("this machine is overloaded: agents get more time to join")
+        return extends
 
     def _gathered(self, now: Now) -> Outcome | None:
         """Return the outcome, but only after the leases of an older coordinator's ranks have ended."""
         if self._joined < self._fewest:
             return self._too_few(now)
         if now.steady < self.quiet_until:
-            self._due_at = self.quiet_until
+            self._wait.until = self.quiet_until
             message = "waiting until the leases of an older attempt have ended"
             self._state_keeper.says(Phase.STARTING, message)
             return None
-        self._due_at = None
+        self._wait.until = None
         return Gathered()
 
     # --- nodes without a connection to the launcher ---
 
-    def _look(self, now: Now) -> None:
-        if self._membership.present or self._ending or self._again_at is not None:
-            self._look_at = None
+    def _look(self, now: Now, wait: _Joining) -> None:
+        if self._membership.present:
+            wait.look_at = None
             return
-        self._look_at = now.steady + LOOK_EVERY_SECONDS
+        wait.look_at = now.steady + LOOK_EVERY_SECONDS
         names = [self._membership.name_of(node) for node in self._membership.missing()]
         self._actions.append(LookAtLauncher(tuple(names)))
 
@@ -239,21 +282,24 @@ class Rendezvous(RunPart):
         ``names`` hold a connection to the launcher. ``settled``: the launcher waits for no node. If only
         its own node is connected then, connections of other nodes do not reach it.
         """
-        if self._look_at is None or self._membership.present or self._relaunches >= MOST_RELAUNCHES:
+        wait = self._wait
+        if not isinstance(wait, _Joining) or wait.look_at is None:
+            return
+        if self._membership.present or self._relaunches >= MOST_RELAUNCHES:
             return
         expected = [node for node in self._membership.missing() if node not in self._without]
         without = [node for node in expected if self._membership.name_of(node) not in names]
-        took = now.steady - self.began
+        seconds = now.steady - self.began
         is_host_alone = settled and tuple(names) == (self._membership.name_of(0),) and len(without) > 1
         if not without or (2 * len(without) > len(expected) and not is_host_alone):
             return
-        if self._linked_after is None:
-            self._linked_after = took
-        patience = max(PATIENCE_FACTOR * self._linked_after, LEAST_LINK_PATIENCE)
+        if wait.linked_after is None:
+            wait.linked_after = seconds
+        patience = max(PATIENCE_FACTOR * wait.linked_after, LEAST_LINK_PATIENCE)
         patience = HOST_ALONE_PATIENCE if is_host_alone else patience
-        if took >= patience and not self._membership.extend((), self.began, patience, now):
+        if seconds >= patience and not self._membership.extend((), self.began, patience, now):
             others = f"as the {len(expected) - len(without)} other nodes did"
-            reason = f"it {contract.NO_CONNECTION} to {self._membership.name_of(0)} within {took:.0f} s, "
+            reason = f"it {contract.NO_CONNECTION} to {self._membership.name_of(0)} within {seconds:.0f} s, "
             reason += "and no other node did" if is_host_alone else others
             self._without.update(dict.fromkeys(without, reason))
             self._leave_out(now, without)
@@ -263,17 +309,16 @@ class Rendezvous(RunPart):
 
     @property
     def _may_launch_again(self) -> bool:
-        again = self._relaunch and self._relaunches < MOST_RELAUNCHES
-        return again and self._membership.names_known
+        is_possible = self._orders.launch and self._membership.names_known
+        return bool(is_possible) and self._relaunches < MOST_RELAUNCHES
 
-    def _silent(self) -> list[int]:
-        """Return the nodes that the launcher may still try to reach. If it fails, it ends all agents."""
-        return self._unnamed() if self._may_launch_again else []
-
-    def _unnamed(self) -> list[int]:
-        missing = [node for node in self._membership.missing() if node not in self._without]
+    def _unexplained(self) -> list[int]:
+        """Return the missing nodes whose absence the launcher has not explained."""
+        names = {node: self._membership.name_of(node) for node in self._membership.missing()}
         return [
-            node for node in missing if not words_on(self._membership.name_of(node), self._launcher_output)
+            node
+            for node, name in names.items()
+            if node not in self._without and not words_on(name, self._launcher_output)
         ]
 
     def _leave_out(self, now: Now, nodes: Sequence[int]) -> list[Member]:
@@ -287,7 +332,7 @@ class Rendezvous(RunPart):
 
     def _unreached(self) -> list[int]:
         names = unreached(self._launcher_output) if self._may_launch_again else ()
-        nodes = [node for node in range(self._nodes) if node not in self._without]
+        nodes = [node for node in range(self._membership.size) if node not in self._without]
         return [node for node in nodes if self._membership.name_of(node) in names]
 
     # --- nodes that do not come ---
@@ -295,43 +340,47 @@ class Rendezvous(RunPart):
     def launcher_ended(self, now: Now, event: LauncherEnded, message: str) -> Outcome | None:
         """Handle the end of all agents, or of a single agent. ``message`` describes it."""
         self._launcher_output = event.output
-        again_at = self._away.next_at(now.steady, event.output) if event.whole else None
-        if self._ending and event.whole:
+        if not event.whole:
+            return self._agent_ended(now, event)
+        if isinstance(self._wait, _Ending):
             if not event.others:
                 self._launch(now)
-        elif again_at is not None and not self._complete:
+            return None
+        again_at = self._away.next_at(now.steady, event.output)
+        if again_at is not None and not self._complete:
             self._launch_later(now, again_at, event.others)
-        elif event.whole and event.others:
+            return None
+        if event.others:
             return self._none_beside(now, event.code, message)
-        elif self._complete and not event.whole:
-            return None
-        elif event.whole and self._fewest and not self._enough_without(self._unreached()):
+        unreached_nodes = self._unreached()
+        if self._fewest and not self._enough_without(unreached_nodes):
             return self._too_few(now)
-        elif event.whole and self.does_without and (unreached := self._unreached()):
-            self._leave_out(now, unreached)
+        if self.does_without and unreached_nodes:
+            self._leave_out(now, unreached_nodes)
             self._launch(now)
-        elif event.whole and not self._complete:
-            return self._ended_early(now, event.code, message)
-        elif event.whole:
             return None
-        elif self.does_without:
-            self._hasten(now)
-        else:
-            output = ": " + " / ".join(event.output) if event.output else ""
-            message = f"an agent ended with code {event.code} before it had joined{output}"
-            return no_ranks(now, _kind_of_end(event.code), "", message)
-        return None
+        return None if self._complete else self._ended_early(now, event.code, message)
 
-    def _named(self, nodes: Sequence[int]) -> str:
+    def _agent_ended(self, now: Now, event: LauncherEnded) -> Outcome | None:
+        if self._complete:
+            return None
+        if self.does_without:
+            self._hasten(now)
+            return None
+        output = ": " + " / ".join(event.output) if event.output else ""
+        message = f"an agent ended with code {event.code} before it had joined{output}"
+        return no_ranks(now, _kind_of_end(event.code), "", message)
+
+    def _called(self, nodes: Sequence[int]) -> str:
         return failures.nodes_in_words(self._membership.called(nodes))
 
     def _ended_early(self, now: Now, code: int, message: str) -> NoRanks:
-        lost = self._unfulfilled()
+        lost = self._still_awaited()
         if not lost or held(self._launcher_output):
-            late = self._named(self._membership.missing())
+            late = self._called(self._membership.missing())
             return no_ranks(now, _kind_of_end(code), "", f"{message} (before {late} had joined)")
         if len(lost) > 1:  # something that they share may be at fault
-            name, message = "", f"{self._named(lost)} were lost and did not come back: {message}"
+            name, message = "", f"{self._called(lost)} were lost and did not come back: {message}"
         else:
             name = self._membership.name_of(lost[0])
             message = f"{name} (node {lost[0]}) was lost and did not come back: {message}"
@@ -358,45 +407,43 @@ class Rendezvous(RunPart):
         """Launch again later, because the controller is unreachable. No agent of this launch runs."""
         if not others:
             self._membership.clear()
-        self._again_at = self._due_at = again_at
+        self._wait = _Pause(again_at)
         seconds = again_at - now.steady
         message = f"the scheduler's controller cannot be reached: agents are launched again in {seconds:g} s"
         self._note(message)
         self._state_keeper.says(Phase.STARTING, message)
 
     def _enough_without(self, nodes: Sequence[int]) -> bool:
-        return self._nodes - len({*self._without, *nodes}) >= self._fewest
+        return self._membership.size - len({*self._without, *nodes}) >= self._fewest
 
     def _too_few(self, now: Now) -> NoRanks:
         absent = self.absent(now)
         absent = [row for row in absent if row[0] not in self._without] or absent
-        awaited = self._unfulfilled()
+        awaited = self._still_awaited()
         node, name, why = next((row for row in absent if row[0] in awaited), absent[0])
-        self._due_at = None
+        self._wait.until = None
         kind = self._unless_overloaded(now, FailureKind.NODE, self.began, [node])
         if len(awaited) > 1:
-            return no_ranks(now, kind, "", f"{self._named(awaited)} did not come back: {why}")
+            return no_ranks(now, kind, "", f"{self._called(awaited)} did not come back: {why}")
         return no_ranks(now, kind, name, f"{name} (node {node}) did not come back: {why}")
 
-    def _unfulfilled(self) -> list[int]:
-        missing = {*self._membership.missing(), *self.left}
+    def _still_awaited(self) -> list[int]:
+        missing = {*self._membership.missing(), *self.departed}
         return [node for node in self._awaited if node in missing]
 
     def absent(self, now: Now) -> list[tuple[int, str, str]]:
-        nodes = sorted({*self._membership.missing(), *self.left})
+        """Return number, name and reason of each node without an agent."""
+        nodes = sorted({*self._membership.missing(), *self.departed})
         return [(node, self._membership.name_of(node), self._why(now, node)) for node in nodes]
 
     def _why(self, now: Now, node: int) -> str:
         if node in self._without:
             return self._without[node]
-        if node in self.left:
-            return f"its agent was lost before the others had joined: {self.left[node]}"
-        lines, seconds = (
-            words_on(self._membership.name_of(node), self._launcher_output),
-            now.steady - self.began,
-        )
+        if node in self.departed:
+            return f"its agent was lost before the others had joined: {self.departed[node]}"
+        lines = words_on(self._membership.name_of(node), self._launcher_output)
         reason = f" ({' / '.join(lines)})" if lines else ""
-        return f"{contract.NOT_JOINED} {seconds:.0f} s{reason}"
+        return f"{contract.NOT_JOINED} {now.steady - self.began:.0f} s{reason}"
 
 
 def _kind_of_end(code: int) -> FailureKind:

@@ -125,7 +125,7 @@ class WorldFormation(RunPart):
         if not self._rendezvous.does_without:
             return NoRanks(failure_event)
         self._lost = self._lost or failure_event
-        self._rendezvous.left[member.node] = why
+        self._rendezvous.departed[member.node] = why
         return None
 
     def heard(self, now: Now, member: Member, message: SidecarSaid | SidecarEnded) -> Outcome | None:
@@ -137,7 +137,7 @@ class WorldFormation(RunPart):
     def _follow(self, now: Now, outcome: Outcome | None) -> Outcome | None:
         """Enter the stage that follows an outcome. Return the outcome that the caller must handle."""
         if isinstance(outcome, Gathered):
-            lost = self._lost if self._rendezvous.left else None
+            lost = self._lost if self._rendezvous.departed else None
             if lost and not self.lost_nodes.enough:
                 return TooFewNodes(lost)
             return self._select(now, self._rendezvous.absent(now))
