@@ -1,4 +1,4 @@
-"""Read the rates of pair tests as answers to one question: whether the pair is fast."""
+"""Judge by the rates of pair tests whether a pair is fast."""
 
 from __future__ import annotations
 
@@ -73,49 +73,47 @@ class PairRates:
     def __init__(
         self, log: Iterable[PairTest], limits: Thresholds, distance: Distance = same_distance
     ) -> None:
-        tests = [
-            test
-            for test in log
-            if test.is_good and test.outcome.rate is not None and math.isfinite(test.outcome.rate)
-        ]
         self.limits, self._distance = limits, distance
+        tests = []
         best: dict[Link, float] = {}
-        for test in tests:
-            best[test.link] = max(test.outcome.rate, best.get(test.link, 0.0))
+        for test in log:
+            rate = test.outcome.rate
+            if test.is_good and rate is not None and math.isfinite(rate):
+                tests.append(test)
+                best[test.link] = max(rate, best.get(test.link, 0.0))
         self.levels = link_levels(best, distance, limits.slow_warn)
-        self.of_node: dict[int, list[float]] = {}
+        rated = [(test, test.outcome.rate * self.factor(test.link)) for test in tests]
         self.of_link: dict[Link, list[float]] = {}
-        planned: dict[int, list[float]] = {}
-        rates = [test.outcome.rate * self.factor(test.link) for test in tests]
-        for test, rate in zip(tests, rates):
+        for test, rate in rated:
             self.of_link.setdefault(test.link, []).append(rate)
-            for node in test.link:
-                self.of_node.setdefault(node, []).append(rate)
-                if not test.is_retest:
-                    planned.setdefault(node, []).append(rate)
+        self.of_node = _rates_by_node(rated)
+        planned = [(test, rate) for test, rate in rated if not test.is_retest] or rated
+        of_planned = _rates_by_node(planned)
         self._usual = {
-            node: max(_upper_third(rates), _upper_third(planned.get(node, rates)))
+            node: max(_upper_third(rates), _upper_third(of_planned.get(node, rates)))
             for node, rates in self.of_node.items()
         }
         fastest = sorted(self._usual.values())[-((len(self._usual) + MINORITY - 1) // MINORITY) :]
         self._far = fastest[0] * (1 - limits.slow_few) if fastest else 0.0
-        # The standard deviation of a measurement: how much a test differs from the usual rates of its nodes.
-        first = [(test, rate) for test, rate in zip(tests, rates) if not test.is_retest]
-        gaps = [
-            abs(rate - min(self._usual[node] for node in test.link))
-            for test, rate in first or zip(tests, rates)
-        ]
-        noise = NORMAL * median_of(gaps) if gaps else 0.0
-        drawn = line(self._usual.values(), limits, limits.pair_floor, noise)
-        self.line = drawn or SlowLine(0.0, 0.0, 0.0)
+        self.line = self._draw_line(planned)
         self.answers = Answers(limits.noise)
+        # A rate between the two lines is no answer.
         answers = []
-        for test, rate in zip(tests, rates):
-            # A rate between the two lines is no answer.
+        for test, rate in rated:
             is_fast, is_slow = rate >= self.line.clear, rate < self.line.slow and not test.outcome.starved
             if is_fast or is_slow:
                 answers.append((test.link, is_fast, test.is_retest))
         self.answers.note(answers)
+
+    def _draw_line(self, planned: Sequence[tuple[PairTest, float]]) -> SlowLine:
+        """Return the line between the usual rates of the nodes.
+
+        The standard deviation of a measurement is how much a test differs from the usual rates of its nodes.
+        """
+        gaps = [abs(rate - min(self._usual[node] for node in test.link)) for test, rate in planned]
+        noise = NORMAL * median_of(gaps) if gaps else 0.0
+        drawn = line(self._usual.values(), self.limits, self.limits.pair_floor, noise)
+        return drawn or SlowLine(0.0, 0.0, 0.0)
 
     def factor(self, link: Link) -> float:
         return self.levels[self._distance(link)].factor
@@ -133,6 +131,14 @@ class PairRates:
         """Return the nodes that are not far behind, the fastest first."""
         fast = [node for node, rate in self._usual.items() if rate >= self._far]
         return sorted(fast, key=lambda node: -self._usual[node])
+
+
+def _rates_by_node(rated: Iterable[tuple[PairTest, float]]) -> dict[int, list[float]]:
+    rates: dict[int, list[float]] = {}
+    for test, rate in rated:
+        for node in test.link:
+            rates.setdefault(node, []).append(rate)
+    return rates
 
 
 def _upper_third(rates: list[float]) -> float:

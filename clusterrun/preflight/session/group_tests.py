@@ -38,18 +38,60 @@ _SECONDS_PER_RANK = 0.03
 _OWN_INTERFACE = {"nccl": "NCCL_SOCKET_IFNAME", "gloo": "GLOO_SOCKET_IFNAME"}
 
 
+class OpenTest:
+    """A test that runs, and the answers of its members so far."""
+
+    def __init__(self, kind: str, nodes: tuple[int, ...], began: float, is_patient: bool) -> None:
+        self.kind, self.nodes = kind, nodes
+        self.began = began  # steady clock
+        self.is_patient = is_patient  # it got more than the usual time
+        self.answers: dict[int, GroupResult] = {}  # by node
+
+    def inconclusive(self, now: float, why: str) -> GroupTest:
+        seconds = max((answer.seconds for answer in self.answers.values()), default=now - self.began)
+        return GroupTest(self.nodes, None, kind=self.kind, seconds=seconds, why=why)
+
+    def outcome(self) -> GroupTest:
+        """Return the outcome by the answers of all members."""
+        answers, is_pair = self.answers.values(), self.kind == PAIR
+        failed = [answer for answer in answers if not answer.passed]
+        # Members that failed by themselves come before members that waited for them or lost them.
+        failed.sort(key=lambda answer: (answer.late, answer.stage != "warm", answer.seconds))
+        rates_of = {node: dict(answer.rates) for node, answer in self.answers.items()}
+        rates = [rate for answer in answers for name, rate in answer.rates if name == "all_reduce"]
+        wrong = [answer.wrong for answer in answers if answer.wrong]
+        # The rate at which a node's messages arrive is the better of what it and its partner measured.
+        ways = []
+        for node, partner in zip(self.nodes, self.nodes[::-1]) if is_pair else ():
+            measured = (rates_of[node].get("send"), rates_of[partner].get("receive"))
+            valid = [rate for rate in measured if rate is not None]
+            ways += [(node, max(valid))] if valid else []
+        return GroupTest(
+            self.nodes,
+            passed=not failed,
+            rate=(max if is_pair else min)(rates) if rates else None,
+            wrong=most_telling(wrong) if wrong else "",
+            starved=max(rates.get(CPU_WAIT, 0.0) for rates in rates_of.values()) >= STARVED,
+            kind=self.kind,
+            seconds=max(answer.seconds for answer in answers),
+            ways=tuple(ways),
+            why=most_telling([answer.why for answer in failed]) if failed else "",
+            transports=tuple(
+                (node, answer.transport) for node, answer in self.answers.items() if answer.transport
+            ),
+        )
+
+
 class GroupTests:
     """The group tests of a check. It runs one round of tests at a time."""
 
     def __init__(self, state: SessionState) -> None:
         self.state = state
         self._last = 0
-        # By test number: kind, nodes, start (steady clock), and the answers of the members.
-        self._open: dict[int, tuple[str, tuple[int, ...], float, dict[int, GroupResult]]] = {}
+        self._open: dict[int, OpenTest] = {}  # by number of the test
         self._took: dict[str, list[float]] = {}  # seconds of tests that passed, by kind
         self._interfaces: dict[int, str] = {}
         self._longest = LONGEST_SECONDS
-        self._hasty = True  # False if the running tests got more than the usual time
 
     def has_time_for(self, rounds: int) -> bool:
         """Return whether ``rounds`` rounds and some failures fit into half of the remaining time."""
@@ -63,12 +105,12 @@ class GroupTests:
         """Test disjoint groups in parallel, wait for all of them, and return the outcomes in their order."""
         state = self.state
         state.label, ranks = label, state.ranks
-        self._hasty = self._longest == LONGEST_SECONDS
+        is_patient = self._longest > LONGEST_SECONDS
         for nodes in groups:
             if kind == PAIR:
                 nodes = tuple(sorted(nodes, key=lambda node: not state.nodes[node].ports))
             self._last += 1
-            self._open[self._last] = (kind, nodes, state.now, {})
+            self._open[self._last] = OpenTest(kind, nodes, state.now, is_patient)
             lead = state.nodes[nodes[0]]
             megabytes = USUAL_MEGABYTES
             if kind == TABLE:
@@ -94,8 +136,7 @@ class GroupTests:
             state.ask_each(dict(zip(nodes, texts)), task, task.limit + ANSWER_SECONDS)
         if groups:
             yield (GroupTask,)
-        outcomes = [self._outcome(*open_test) for open_test in self._open.values()]
-        tests = [replace(outcome, round=state.rounds) for outcome in outcomes]
+        tests = [replace(self._outcome(test), round=state.rounds) for test in self._open.values()]
         state.observe(*tests)
         for test in tests:
             if test.passed:
@@ -142,7 +183,7 @@ class GroupTests:
         """Take the answer of a member."""
         task = request.task
         if isinstance(task, GroupTask) and task.test in self._open:
-            self._open[task.test][-1][request.node] = result
+            self._open[task.test].answers[request.node] = result
             self.state.quantities.take(task, request.node, result)
             self.state.nodes[request.node].ports.extend(result.ports)
 
@@ -152,67 +193,40 @@ class GroupTests:
         A member that already failed may be at fault, and so may the members that it leaves waiting.
         """
         tests = []
-        for kind, nodes, began, answers in self._open.values():
-            failed = [(node, answer) for node, answer in answers.items() if not answer.passed]
-            failed.sort(key=lambda item: (item[1].late, item[1].seconds))
-            reports = [
-                f"{self.state.nodes[node].name} failed: {answer.wrong or answer.why}"
-                for node, answer in failed
-            ]
-            why = reports[0] if reports else "no member had failed"
-            tests.append(GroupTest(nodes, None, kind=kind, seconds=self.state.now - began, why=why))
+        for test in self._open.values():
+            failed = [(node, answer) for node, answer in test.answers.items() if not answer.passed]
+            why = "no member had failed"
+            if failed:
+                node, answer = min(failed, key=lambda item: (item[1].late, item[1].seconds))
+                why = f"{self.state.nodes[node].name} failed: {answer.wrong or answer.why}"
+            seconds = self.state.now - test.began
+            tests.append(GroupTest(test.nodes, None, kind=test.kind, seconds=seconds, why=why))
         self._open.clear()
         self.state.observe(*tests)
         return tests
 
-    def _outcome(
-        self, kind: str, nodes: tuple[int, ...], began: float, answers: dict[int, GroupResult]
-    ) -> GroupTest:
-        seconds = max((answer.seconds for answer in answers.values()), default=self.state.now - began)
-        if len(answers) < len(nodes):
-            return GroupTest(nodes, None, kind=kind, seconds=seconds, why="a member was lost")
-        slow = [self.state.nodes[node].name for node, answer in answers.items() if answer.loading]
-        if slow and self._hasty:
+    def _outcome(self, test: OpenTest) -> GroupTest:
+        """Return the outcome. It is inconclusive if a member was lost, loads slowly or is overloaded."""
+        state, answers = self.state, test.answers
+        if len(answers) < len(test.nodes):
+            return test.inconclusive(state.now, "a member was lost")
+        slow = [state.nodes[node].name for node, answer in answers.items() if answer.loading]
+        if slow and not test.is_patient:
             # Slow loading blames no node: raise the limits once, and repeat the tests.
             if self._longest == LONGEST_SECONDS:
                 self._longest = _PATIENT_LIMIT
-                self.state.end_at += 2 * _PATIENT_LIMIT  # for a test of pairs and one of the whole set
-                self.state.notice(
+                state.end_at += 2 * _PATIENT_LIMIT  # for a test of pairs and one of the whole set
+                state.notice(
                     f"NCCL takes longer than {LONGEST_SECONDS:g} s to load its kernels ({slow[0]}): tests "
                     f"were repeated with {_PATIENT_LIMIT:g} s. Does every start compile them? "
                     "NCCL_DEBUG=INFO says so in Init timings (kernels); a torch built for these GPUs does not"
                 )
-            return GroupTest(nodes, None, kind=kind, seconds=seconds, why="NCCL was loading its kernels")
+            return test.inconclusive(state.now, "NCCL was loading its kernels")
+        starved = [state.nodes[node].name for node, answer in answers.items() if answer.starved]
         failed = [answer for answer in answers.values() if not answer.passed]
-        starved = [self.state.nodes[node].name for node, answer in answers.items() if answer.starved]
         if starved and not any(map(_is_proof, failed)):
-            why = f"overloaded: {', '.join(starved)}"
-            return GroupTest(nodes, None, kind=kind, seconds=seconds, why=why)
-        # Members that failed by themselves come before members that waited for them or lost them.
-        failed.sort(key=lambda answer: (answer.late, answer.stage != "warm", answer.seconds))
-        rates = [rate for answer in answers.values() for name, rate in answer.rates if name == "all_reduce"]
-        wrong = [answer.wrong for answer in answers.values() if answer.wrong]
-        waited = max((dict(answer.rates).get(CPU_WAIT, 0.0) for answer in answers.values()), default=0.0)
-        # The rate at which a node's messages arrive is the better of what it and its partner measured.
-        ways = []
-        rates_of_node = {node: dict(answer.rates) for node, answer in answers.items()}
-        for node, partner in zip(nodes, nodes[::-1]) if kind == PAIR else ():
-            measured = (rates_of_node[node].get("send"), rates_of_node[partner].get("receive"))
-            valid = [rate for rate in measured if rate is not None]
-            ways += [(node, max(valid))] if valid else []
-        transports = [(node, answer.transport) for node, answer in answers.items() if answer.transport]
-        return GroupTest(
-            nodes,
-            passed=not failed,
-            rate=(max if kind == PAIR else min)(rates) if rates else None,
-            wrong=most_telling(wrong) if wrong else "",
-            starved=waited >= STARVED,
-            kind=kind,
-            seconds=seconds,
-            ways=tuple(ways),
-            why=most_telling([answer.why for answer in failed]) if failed else "",
-            transports=tuple(transports),
-        )
+            return test.inconclusive(state.now, f"overloaded: {', '.join(starved)}")
+        return test.outcome()
 
 
 def _is_proof(failed: GroupResult) -> bool:
