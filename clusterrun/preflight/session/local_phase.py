@@ -57,14 +57,17 @@ def start_torch_worker(state: SessionState, node: int) -> None:
     state.ask(node, state.torch_task, state.seconds_left)
 
 
-def hurry(state: SessionState, task_type: type) -> None:
-    """Shorten the limits of the other nodes after half of the nodes answered."""
-    if task_type not in LEAST_PATIENCE:
-        return
-    open_count, batch_size = state.requests.count(task_type), state.requests.batch(task_type)
-    if not batch_size // 2 - 1 <= open_count <= batch_size // 2:
-        return
-    least = DRIVER_SECONDS if state.needs.gpus and task_type is not ListenTask else LEAST_PATIENCE[task_type]
+def hurry(state: SessionState) -> None:
+    """Shorten the limits of the other nodes once, after half of the nodes that are not lost answered."""
+    for task_type, least in LEAST_PATIENCE.items():
+        batch = state.requests.batch(task_type)
+        if not batch.is_hurried and 0 < 2 * batch.open <= batch.size:
+            batch.is_hurried = True
+            has_driver = state.needs.gpus and task_type is not ListenTask
+            _shorten_limits(state, task_type, DRIVER_SECONDS if has_driver else least)
+
+
+def _shorten_limits(state: SessionState, task_type: type, least: float) -> None:
     for request in state.requests.of_type(task_type):
         patience = max(least, PATIENCE * (state.now - request.asked_at))
         if isinstance(request.task, LocalTask):

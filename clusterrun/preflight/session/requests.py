@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import heapq
-from collections import Counter
 from collections.abc import Generator, Iterable, Mapping
 
 from clusterrun.model.frozen import frozen, replace
@@ -37,13 +36,21 @@ class Request:
         return self.until - self.asked_at
 
 
+class Batch:
+    """The requests of one type since the time when none was open."""
+
+    def __init__(self) -> None:
+        self.size = 0  # without those of lost nodes
+        self.open = 0
+        self.is_hurried = False  # the limits of the open requests were shortened
+
+
 class Requests:
     """All open requests. Each number is used once."""
 
     def __init__(self) -> None:
         self._open: dict[int, Request] = {}
-        self._counts: Counter[type] = Counter()
-        self._batches: Counter[type] = Counter()
+        self._batches: dict[type, Batch] = {}
         self._times: list[tuple[float, int]] = []
         self._last = 0
 
@@ -52,24 +59,23 @@ class Requests:
 
     def ask(self, now: float, text_by_node: Mapping[int, str], task: Task, seconds: float) -> list[AskWorker]:
         """Open a request to each node, with its own text of ``task``."""
-        asks, task_type = [], type(task)
+        asks = []
+        batch = self.batch(type(task))
+        if not batch.open:
+            batch = self._batches[type(task)] = Batch()
         for node, text in text_by_node.items():
             self._last += 1
             self._put(Request(self._last, node, task, now, now + seconds))
-            self._batches[task_type] = self._batches[task_type] + 1 if self._counts[task_type] else 1
-            self._counts[task_type] += 1
+            batch.size += 1
+            batch.open += 1
             asks.append(AskWorker(node, self._last, text))
         return asks
 
     def waits_for(self, task_types: Iterable[type]) -> bool:
-        return any(map(self.count, task_types))
+        return any(self.batch(task_type).open for task_type in task_types)
 
-    def count(self, task_type: type) -> int:
-        return self._counts[task_type]
-
-    def batch(self, task_type: type) -> int:
-        """Return how many requests of a type were opened since none of it was open."""
-        return self._batches[task_type]
+    def batch(self, task_type: type) -> Batch:
+        return self._batches.get(task_type) or Batch()
 
     def of_type(self, task_type: type) -> list[Request]:
         return [request for request in self._open.values() if type(request.task) is task_type]
@@ -78,8 +84,12 @@ class Requests:
         request = self._open.get(number)
         return self._close(request) if request is not None and request.node == node else None
 
-    def close_all_of(self, node: int) -> list[Request]:
-        return [self._close(request) for request in list(self._open.values()) if request.node == node]
+    def drop_all_of(self, node: int) -> list[Request]:
+        """Close the requests to a lost node. They count as if they had not been opened."""
+        dropped = [self._close(request) for request in list(self._open.values()) if request.node == node]
+        for request in dropped:
+            self.batch(type(request.task)).size -= 1
+        return dropped
 
     def close_overdue(self, now: float) -> list[Request]:
         closed = []
@@ -88,8 +98,9 @@ class Requests:
         return closed
 
     def prolong(self, request: Request, until: float) -> None:
+        """Open an overdue request again."""
         self._put(replace(request, until=until))
-        self._counts[type(request.task)] += 1
+        self.batch(type(request.task)).open += 1
 
     def hurry(self, request: Request, until: float) -> None:
         if until < request.until:
@@ -100,7 +111,7 @@ class Requests:
         heapq.heappush(self._times, (request.until, request.number))
 
     def _close(self, request: Request) -> Request:
-        self._counts[type(request.task)] -= 1
+        self.batch(type(request.task)).open -= 1
         return self._open.pop(request.number)
 
     def due_at(self) -> float | None:

@@ -176,7 +176,7 @@ class Session:
 
     def _gone(self, node: int, check: str, why: str, is_lost: bool = False) -> None:
         self._state.mark_gone(self._state.nodes[node], check, why, _SILENT, is_lost)
-        self._state.requests.close_all_of(node)
+        self._state.requests.drop_all_of(node)
 
     def tick(self, now: float) -> list[AskWorker]:
         due = self.wakes_at()
@@ -236,6 +236,7 @@ class Session:
         """Run the rounds until one waits for an answer, and return the new requests."""
         state = self._state
         state.explanation = None
+        local_phase.hurry(state)
         while self.outcome is None:
             try:
                 if state.now >= state.end_at:
@@ -328,7 +329,6 @@ def _take(state: SessionState, group_tests: GroupTests, request: Request, value:
         inner = replace(request, node=state.numbers[task.name], task=tasks.task(task.body))
         with suppress(BadDocument):  # a bad answer is not the fault of the relay
             _take(state, group_tests, inner, tasks.answer(inner.task, value.body))
-    local_phase.hurry(state, type(task))
 
 
 def _without_late_dials(state: SessionState, request: Request, answer: tasks.DialAnswer) -> tasks.DialAnswer:

@@ -2,8 +2,13 @@
 
 from __future__ import annotations
 
+from clusterrun.preflight.session import local_phase
+from clusterrun.preflight.session.node_state import NodeState
 from clusterrun.preflight.session.requests import Requests
+from clusterrun.preflight.session.state import SessionState
 from clusterrun.preflight.tasks import ListenTask, StartTorch
+from clusterrun.preflight.thresholds import START_SECONDS
+from tests.preflight.simulated import name, orders
 
 LISTEN = ListenTask("n")
 WARM = StartTorch("/py", "/")
@@ -46,5 +51,23 @@ def test_a_lost_node_closes_all_that_it_was_asked():
     for node in (0, 1):
         questions.ask(0.0, {node: ""}, LISTEN, 9.0)
         questions.ask(0.0, {node: ""}, WARM, 9.0)
-    assert {type(entry.task) for entry in questions.close_all_of(1)} == {ListenTask, StartTorch}
-    assert (len(questions), questions.count(StartTorch)) == (2, 1)
+    assert {type(entry.task) for entry in questions.drop_all_of(1)} == {ListenTask, StartTorch}
+    batch = questions.batch(StartTorch)
+    assert (len(questions), batch.open, batch.size) == (2, 1, 1)
+
+
+def test_lost_nodes_do_not_keep_the_limits_of_the_others_long():
+    nodes = [NodeState(node, name(node), "") for node in range(6)]
+    state = SessionState(orders(6, budget=180.0), nodes, 0.0, 0.0, "/r")
+    for node in range(6):
+        local_phase.start_torch_worker(state, node)
+    for node, number in ((0, 1), (1, 2)):
+        state.requests.close(node, number)
+        local_phase.hurry(state)
+    assert state.requests.due_at() == 180.0  # 2 of 6 answered
+    state.requests.drop_all_of(2)
+    local_phase.hurry(state)
+    assert state.requests.due_at() == 180.0  # 2 of 5
+    state.requests.drop_all_of(3)
+    local_phase.hurry(state)
+    assert state.requests.due_at() == START_SECONDS  # 2 of 4
