@@ -1,7 +1,6 @@
 """Turn a hypothesis into a diagnosis: the sentence, a reason per culprit, evidence and remedy; pure.
 
-Each rule explains its own kinds: ``EXPLANATIONS`` of its file if the ranks run, ``END_EXPLANATIONS`` if the
-run has ended. This file adds what does not depend on the rule: stacks, circumstances, other ranks' errors.
+Each rule explains its own hypotheses. This file adds what does not depend on the rule.
 """
 
 from __future__ import annotations
@@ -10,10 +9,7 @@ from collections.abc import Callable, Iterator, Sequence
 
 from clusterrun.diagnosis import rule_modules
 from clusterrun.diagnosis.calls import STOPPED, CallTable
-from clusterrun.diagnosis.explain_end import with_consequences, with_printed, with_stacks
 from clusterrun.diagnosis.hypothesis import Hypothesis
-from clusterrun.diagnosis.remains import Remains
-from clusterrun.diagnosis.rules import noticed_hang, timed_out
 from clusterrun.diagnosis.stacks import is_library
 from clusterrun.diagnosis.verdict import Diagnosis, Stacks, Verdict, folded, ranks_in_words
 from clusterrun.diagnosis.vote import RankVote
@@ -23,37 +19,15 @@ MOST_GROUPS = 16
 _MODULES = [module for module in vars(rule_modules).values() if hasattr(module, "rule")]
 # Their order decides nothing.
 RULES: tuple[Callable[[CallTable], list[Hypothesis]], ...] = tuple(module.rule for module in _MODULES)
-# The explanation of each kind of hypothesis, about running ranks and about an ended run.
-_EXPLANATIONS: dict[str, Callable[[CallTable, Hypothesis], Diagnosis]] = {}
-_END_EXPLANATIONS: dict[str, Callable[[CallTable, Remains, Hypothesis], Diagnosis]] = {}
-for _module in _MODULES:
-    _EXPLANATIONS.update(getattr(_module, "EXPLANATIONS", {}))
-    _END_EXPLANATIONS.update(getattr(_module, "END_EXPLANATIONS", {}))
 
 
 def explain(table: CallTable, hypothesis: Hypothesis) -> Diagnosis:
     """Return the diagnosis of a hypothesis, with the stacks and circumstances of running ranks."""
-    if hypothesis.kind in _END_EXPLANATIONS:
-        return _explain_end(table, hypothesis)
-    diagnosis = _EXPLANATIONS[hypothesis.kind](table, hypothesis)
+    diagnosis = hypothesis.explain(table, hypothesis.culprits)
     if table.end:
-        return diagnosis
+        return hypothesis.complete(table, diagnosis)
     evidence = (*diagnosis.evidence, *_threads_that_lack(table), *circumstances(table))
     return replace(diagnosis, groups=stack_groups(table), evidence=evidence)
-
-
-def _explain_end(table: CallTable, hypothesis: Hypothesis) -> Diagnosis:
-    """Return the diagnosis of a hypothesis about an ended run, with what other ranks printed."""
-    run = table.end
-    if run is None:
-        raise ValueError(f"{hypothesis.kind} explains an ended run only")
-    diagnosis = _END_EXPLANATIONS[hypothesis.kind](table, run, hypothesis)
-    if hypothesis.kind in timed_out.END_EXPLANATIONS:
-        diagnosis = with_stacks(table, diagnosis)
-        return diagnosis if run.per_node else with_printed(diagnosis, run.errors, per_node=False)
-    if hypothesis.kind not in noticed_hang.END_EXPLANATIONS:
-        diagnosis = with_stacks(table, diagnosis)
-    return with_consequences(run, diagnosis)
 
 
 def either(table: CallTable, hypotheses: Sequence[Hypothesis]) -> Diagnosis:

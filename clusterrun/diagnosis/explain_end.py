@@ -7,7 +7,6 @@ from collections.abc import Iterable, Mapping
 from clusterrun.diagnosis.calls import CallTable
 from clusterrun.diagnosis.explain_rank import reason
 from clusterrun.diagnosis.printed_errors import Error, is_timer
-from clusterrun.diagnosis.remains import Remains
 from clusterrun.diagnosis.stacks import short
 from clusterrun.diagnosis.verdict import Diagnosis, Verdict
 from clusterrun.diagnosis.watchdog_lines import is_timeout
@@ -57,8 +56,16 @@ def with_stacks(table: CallTable, diagnosis: Diagnosis) -> Diagnosis:
     return replace(diagnosis, message=sentence, culprits=culprits, remedy=reason(awaited[0]).remedy)
 
 
-def with_consequences(run: Remains, diagnosis: Diagnosis) -> Diagnosis:
+def with_output(table: CallTable, diagnosis: Diagnosis) -> Diagnosis:
+    """Add where the awaited ranks were, and what other ranks printed because of it."""
+    return with_consequences(table, with_stacks(table, diagnosis))
+
+
+def with_consequences(table: CallTable, diagnosis: Diagnosis) -> Diagnosis:
     """Add what other ranks printed because of it."""
+    run = table.end
+    if run is None:
+        return diagnosis
     blamed = {(culprit.node, culprit.rank) for culprit in diagnosis.culprits}
     others = [error for error in run.errors if (run.node(error.rank), run.rank(error)) not in blamed]
     noticed = [error for error in others if error.is_consequence]

@@ -5,28 +5,34 @@ A rule declares its certainty, a number between 0 and 100. CONTRIBUTING.md has t
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable
 
-from clusterrun.model.frozen import Any, frozen
+from clusterrun.diagnosis.calls import CallTable
+from clusterrun.diagnosis.explain_end import with_output
+from clusterrun.diagnosis.verdict import Diagnosis
+from clusterrun.model.frozen import frozen
+
+Ranks = tuple[int, ...]
+# Returns the diagnosis by the table and the ranks to blame. A rule binds the facts that it found.
+Explain = Callable[[CallTable, Ranks], Diagnosis]
 
 
 @frozen
 class Hypothesis:
     """A possible cause.
 
-    kind: the key of its explanation in ``explain.py``
     culprits: ranks to blame
-    facts: what the explanation needs beside the table
     final: a longer look would not change it
     later: seconds after which it may be decided; 0: a longer look decides it
+    complete: adds what the ranks of an ended run printed
     """
 
-    kind: str
+    explain: Explain
     certainty: int
-    culprits: tuple[int, ...] = ()
-    facts: Mapping[str, Any] = {}
+    culprits: Ranks = ()
     final: bool = True
     later: float = 0.0
+    complete: Callable[[CallTable, Diagnosis], Diagnosis] = with_output
 
 
 _ABSENT = "a rank is absent, and the others wait for it"

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 
 from clusterrun.diagnosis.calls import HALF, KEY, LOCK, Call, CallTable
 from clusterrun.diagnosis.evidence import MainCall, PostedOp
@@ -20,7 +20,7 @@ MORE_IS_SEEN = "clusterrun submit starts it so that flight records show each ran
 MEMORY_REMEDY = "ask for more with --mem, use fewer data-loader workers, or a smaller batch"
 
 
-def verb_s(ranks: Sequence[object]) -> str:
+def verb_s(ranks: Collection[object]) -> str:
     """Return the ending of a verb: ``rank 1 waits``, ``ranks 1-2 wait``."""
     return "s" if len(ranks) == 1 else ""
 

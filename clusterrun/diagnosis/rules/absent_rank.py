@@ -7,11 +7,12 @@ than before. ``CallTable.patience`` says how long that is.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from functools import partial
 
 from clusterrun.diagnosis.calls import PATIENCE, STOPPED, USUAL, CallTable, roots
 from clusterrun.diagnosis.evidence import START_PATIENCE, RankSnapshot
 from clusterrun.diagnosis.explain_rank import reason
-from clusterrun.diagnosis.hypothesis import Hypothesis
+from clusterrun.diagnosis.hypothesis import Hypothesis, Ranks
 from clusterrun.diagnosis.stacks import TOGETHER, Doing
 from clusterrun.diagnosis.verdict import Culprit, Diagnosis, Verdict, ranks_in_words
 from clusterrun.diagnosis.wording import MOST_LINES, at_place, blame, other_half, reasons, verb_s, waited
@@ -25,7 +26,7 @@ def rule(table: CallTable) -> list[Hypothesis]:
     late = late_ranks(table)
     if not late and table.mute and (missing := table.awaited.difference(table.by_rank)):
         # All that wait, wait for ranks of nodes that did not answer.
-        return [Hypothesis("node is silent", CERTAINTY, facts={"missing": tuple(sorted(missing))})]
+        return [Hypothesis(partial(explain_silent_node, missing=sorted(missing)), CERTAINTY)]
     late = [rank for rank in late if not rank.writes]
     if not late:
         return []
@@ -34,8 +35,8 @@ def rule(table: CallTable) -> list[Hypothesis]:
     if table.stalled and all(_begins(table, rank) and rank.works and rank.groups for rank in late):
         later = max(0.0, START_PATIENCE - table.stalled)
     if later and not any(reason(rank).certain for rank in late):
-        return [Hypothesis("may come", CERTAINTY, facts={"late": culprits}, final=False, later=later)]
-    return _in_new_group(table, late) or [Hypothesis("never arrived", CERTAINTY, culprits, {"late_too": ()})]
+        return [Hypothesis(partial(explain_may_come, late=culprits), CERTAINTY, final=False, later=later)]
+    return _in_new_group(table, late) or [Hypothesis(explain_never_arrived, CERTAINTY, culprits)]
 
 
 def late_ranks(table: CallTable) -> list[RankSnapshot]:
@@ -88,18 +89,17 @@ def _in_new_group(table: CallTable, late: Sequence[RankSnapshot]) -> list[Hypoth
     if not making or len(making) < max(len(late), len(inside)) or not is_whole:
         return []
     culprits = tuple(inside) if len(making) > len(inside) else ()
-    facts = {"making": tuple(making), "inside": tuple(inside)}
-    return [Hypothesis("not in new_group", CERTAINTY, culprits, facts)]
+    explain = partial(explain_not_in_new_group, making=making, inside=inside)
+    return [Hypothesis(explain, CERTAINTY, culprits)]
 
 
-def explain_may_come(table: CallTable, hypothesis: Hypothesis) -> Diagnosis:
-    late = hypothesis.facts["late"]
+def explain_may_come(table: CallTable, blamed: Ranks, late: Ranks) -> Diagnosis:
     sentence = f"the others wait for {ranks_in_words(late)}, which may yet come"
     return Diagnosis(Verdict.NOTHING, sentence, evidence=(*waited(table), *reasons(table, late)))
 
 
-def explain_never_arrived(table: CallTable, hypothesis: Hypothesis) -> Diagnosis:
-    ranks = [table.of(rank) for rank in hypothesis.culprits]
+def explain_never_arrived(table: CallTable, blamed: Ranks, late_too: Ranks = ()) -> Diagnosis:
+    ranks = [table.of(rank) for rank in blamed]
     whys = {rank.rank: reason(rank).why for rank in ranks}
     nodes = {rank.node for rank in ranks}
     on = f" on {ranks[0].node}" if len(nodes) == 1 and ranks[0].node else ""
@@ -115,7 +115,7 @@ def explain_never_arrived(table: CallTable, hypothesis: Hypothesis) -> Diagnosis
     sentence = f"{ranks_in_words(whys)}{on}{did}: {_all_whys(whys)}"
     late = [
         f"rank {rank} on {table.of(rank).node} has not come either: {reason(table.of(rank)).why}"
-        for rank in hypothesis.facts["late_too"]
+        for rank in late_too
     ]
     remedies = list(dict.fromkeys(reason(rank).remedy for rank in ranks))[:MOST_LINES]
     remedy = "; ".join([*remedies, *_meant_for_some(table, ranks)])
@@ -148,16 +148,17 @@ def _meant_for_some(table: CallTable, ranks: Sequence[RankSnapshot]) -> list[str
     return [f"or is {where} called by {ranks_in_words(inside)} only, where every rank must call it?"]
 
 
-def explain_silent_node(table: CallTable, hypothesis: Hypothesis) -> Diagnosis:
+def explain_silent_node(table: CallTable, blamed: Ranks, missing: Sequence[int]) -> Diagnosis:
     culprits = tuple(Culprit(-1, node, why) for node, why in table.mute)
     nodes = ", ".join(node for node, _ in table.mute)
-    sentence = f"the others wait for {ranks_in_words(hypothesis.facts['missing'])}; {nodes} did not answer"
+    sentence = f"the others wait for {ranks_in_words(missing)}; {nodes} did not answer"
     remedy = "is that node alive? sinfo -R, and clusterrun check"
     return Diagnosis(Verdict.NEVER_ARRIVED, sentence, culprits, (), waited(table), remedy)
 
 
-def explain_not_in_new_group(table: CallTable, hypothesis: Hypothesis) -> Diagnosis:
-    making, inside = hypothesis.facts["making"], hypothesis.facts["inside"]
+def explain_not_in_new_group(
+    table: CallTable, blamed: Ranks, making: Sequence[int], inside: Sequence[int]
+) -> Diagnosis:
     meets = table.location(making[0]).operation
     operation = table.wait_by_rank[inside[0]].operation
     are = "it is" if len(inside) == 1 else "they are"
@@ -165,18 +166,10 @@ def explain_not_in_new_group(table: CallTable, hypothesis: Hypothesis) -> Diagno
         f"{ranks_in_words(making)} wait in {meets}{at_place(table, *making)} for {ranks_in_words(inside)}, "
     )
     sentence += f"and {are} in {operation}{at_place(table, *inside)}"
-    sentence += "" if hypothesis.culprits else ": nothing shows which of the two is wrong"
+    sentence += "" if blamed else ": nothing shows which of the two is wrong"
     whys = {}
-    for rank in hypothesis.culprits:
+    for rank in blamed:
         place = f"{table.wait_by_rank[rank].operation}{at_place(table, rank)}"
         whys[rank] = f"it is in {place} and has not called {meets}"
     remedy = f"every rank must call {meets}, members of the new group or not, in the same order"
     return blame(table, Verdict.MISMATCH, sentence, whys, remedy)
-
-
-EXPLANATIONS = {
-    "may come": explain_may_come,
-    "never arrived": explain_never_arrived,
-    "node is silent": explain_silent_node,
-    "not in new_group": explain_not_in_new_group,
-}

@@ -5,8 +5,11 @@ If all send, or all receive, their order is wrong. Otherwise any of them may nam
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from functools import partial
+
 from clusterrun.diagnosis.calls import CallTable
-from clusterrun.diagnosis.hypothesis import Hypothesis
+from clusterrun.diagnosis.hypothesis import Hypothesis, Ranks
 from clusterrun.diagnosis.verdict import Diagnosis, Verdict, ranks_in_words
 from clusterrun.diagnosis.wording import MOST_LINES, at_place, blame, to_peer
 
@@ -27,12 +30,11 @@ def rule(table: CallTable) -> list[Hypothesis]:
             same_call = len({table.of(rank).call.name for rank in circle}) == 1
             is_part = len(circle) < table.size
             culprits = tuple(sorted(circle)) if same_call and is_part else ()
-            return [Hypothesis("circle", CERTAINTY, culprits, {"circle": tuple(circle)})]
+            return [Hypothesis(partial(explain, circle=circle), CERTAINTY, culprits)]
     return []
 
 
-def explain(table: CallTable, hypothesis: Hypothesis) -> Diagnosis:
-    circle = hypothesis.facts["circle"]
+def explain(table: CallTable, blamed: Ranks, circle: Sequence[int]) -> Diagnosis:
     steps = {}
     for rank in circle:
         call = table.of(rank).call
@@ -51,10 +53,5 @@ def explain(table: CallTable, hypothesis: Hypothesis) -> Diagnosis:
     first, second = ("send", "receive") if calls == {"send"} else ("receive", "send")
     sentence = f"{who} wait for each other: each {first}s before it {second}s: {listing}"
     remedy = f"let one of each two {second} first, or begin both with batch_isend_irecv"
-    whys = {rank: f"it {steps[rank]}" for rank in hypothesis.culprits}
+    whys = {rank: f"it {steps[rank]}" for rank in blamed}
     return blame(table, Verdict.MISMATCH, sentence, whys, remedy)
-
-
-EXPLANATIONS = {
-    "circle": explain,
-}

@@ -7,9 +7,11 @@ the call, or that aborted, shows none: it counts only for what its variables say
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Mapping, Sequence
+from functools import partial
 
 from clusterrun.diagnosis.calls import CallTable
-from clusterrun.diagnosis.hypothesis import Hypothesis
+from clusterrun.diagnosis.hypothesis import Hypothesis, Ranks
 from clusterrun.diagnosis.remains import Remains
 from clusterrun.diagnosis.rules.different_sizes import SIZES
 from clusterrun.diagnosis.stacks import line_of
@@ -25,7 +27,7 @@ CERTAINTY = 83
 
 def rule(table: CallTable) -> list[Hypothesis]:
     if table.end:
-        return _splits(table) or _lists(table)
+        return _splits(table) or _lists(table, table.end)
     return _splits(table) or _roots(table) or _tags(table)
 
 
@@ -46,23 +48,24 @@ def _splits(table: CallTable) -> list[Hypothesis]:
     lone = RankVote(splits).lone()
     if odd < 0 and lone in counts:
         odd = lone
-    facts = {"pair": next((pair for pair in pairs if odd in pair), pairs[0]), "splits": splits}
-    return [Hypothesis("different splits", CERTAINTY, (odd,) if odd >= 0 else (), facts)]
+    pair = next((pair for pair in pairs if odd in pair), pairs[0])
+    explain = partial(explain_different_splits, pair=pair, splits=splits)
+    return [Hypothesis(explain, CERTAINTY, (odd,) if odd >= 0 else ())]
 
 
-def _lists(table: CallTable) -> list[Hypothesis]:
+def _lists(table: CallTable, run: Remains) -> list[Hypothesis]:
     """Lists of ``broadcast_object_list`` have different lengths. An aborted rank expected 8 bytes each."""
     calls = [rank for rank in table.ranks if rank.call.function == OBJECT_LIST and rank.call.counts]
     lengths = {rank.rank: rank.call.counts[0] for rank in calls}
-    for error in table.end.errors if table.end and calls else ():
+    for error in run.errors if calls else ():
         sizes = SIZES.search(error.text)
         if sizes:
             lengths.setdefault(error.rank, int(sizes[2]) // 8)
     vote = RankVote(lengths)
     if vote.is_unanimous:
         return []
-    facts = {"sides": vote.sides, "root": calls[0].call.root}
-    return [Hypothesis("different lists", CERTAINTY, vote.odd, facts)]
+    explain = partial(explain_different_lists, run=run, sides=vote.sides, root=calls[0].call.root)
+    return [Hypothesis(explain, CERTAINTY, vote.odd)]
 
 
 def _roots(table: CallTable) -> list[Hypothesis]:
@@ -84,8 +87,8 @@ def _roots(table: CallTable) -> list[Hypothesis]:
     undecided = len(set(members).difference(*supporters.values()))
     odd = sides[1:] if _are_wrong(sides, supporters, undecided) else []
     culprits = tuple(rank for _, ranks in odd for rank in ranks)
-    facts = {"sides": sides, "supporters": supporters}
-    return [Hypothesis("different roots", CERTAINTY, culprits, facts)]
+    explain = partial(explain_different_roots, sides=sides, supporters_of=supporters)
+    return [Hypothesis(explain, CERTAINTY, culprits)]
 
 
 def _are_wrong(sides: list[tuple[int, list[int]]], supporters: dict[int, set[int]], undecided: int) -> bool:
@@ -131,30 +134,34 @@ def _tags(table: CallTable) -> list[Hypothesis]:
         if sender.call.name != "send" or not receiver or receiver.call.name != "recv":
             continue
         if receiver.call.peer == sender.rank and receiver.call.tag != sender.call.tag:
-            return [Hypothesis("different tags", CERTAINTY, (sender.rank, receiver.rank))]
+            return [Hypothesis(explain_different_tags, CERTAINTY, (sender.rank, receiver.rank))]
     return []
 
 
-def explain_different_roots(table: CallTable, hypothesis: Hypothesis) -> Diagnosis:
-    sides: list[tuple[int, list[int]]] = hypothesis.facts["sides"]
+def explain_different_roots(
+    table: CallTable,
+    blamed: Ranks,
+    sides: Sequence[tuple[int, list[int]]],
+    supporters_of: Mapping[int, set[int]],
+) -> Diagnosis:
     call = table.wait_by_rank[sides[0][1][0]]
     lines = []
     for root, ranks in sides:
-        supporters = hypothesis.facts["supporters"][root]
+        supporters = supporters_of[root]
         place = at_place(table, *ranks)
         lines.append(f"{ranks_in_words(supporters)} name{verb_s(supporters)} rank {root}{place}")
     sentence = f"ranks name different roots of {call.title}: {'; '.join(lines)}"
-    sentence += "" if hypothesis.culprits else "; nothing shows which is right"
+    sentence += "" if blamed else "; nothing shows which is right"
     whys = {}
-    for rank in hypothesis.culprits:
+    for rank in blamed:
         root = table.wait_by_rank[rank].root
         whys[rank] = f"it names rank {root} as the root of {call.operation}{at_place(table, rank)}"
     remedy = f"let every rank give {call.operation} the same root (src, dst)"
     return blame(table, Verdict.MISMATCH, sentence, whys, remedy)
 
 
-def explain_different_tags(table: CallTable, hypothesis: Hypothesis) -> Diagnosis:
-    sender, receiver = map(table.of, hypothesis.culprits)
+def explain_different_tags(table: CallTable, blamed: Ranks) -> Diagnosis:
+    sender, receiver = map(table.of, blamed)
     sent, expected = sender.call.tag, receiver.call.tag
     sentence = f"rank {sender.rank} sends with tag {sent} what rank {receiver.rank} wants with tag {expected}"
     sends_it = f"it sends to rank {receiver.rank} with tag {sent}{at_place(table, sender.rank)}"
@@ -163,15 +170,17 @@ def explain_different_tags(table: CallTable, hypothesis: Hypothesis) -> Diagnosi
     return blame(table, Verdict.MISMATCH, sentence, {sender.rank: sends_it, receiver.rank: receives}, remedy)
 
 
-def explain_different_splits(table: CallTable, hypothesis: Hypothesis) -> Diagnosis:
-    (sender, receiver), splits = hypothesis.facts["pair"], hypothesis.facts["splits"]
+def explain_different_splits(
+    table: CallTable, blamed: Ranks, pair: tuple[int, int], splits: Mapping[int, Sequence[int]]
+) -> Diagnosis:
+    sender, receiver = pair
     sent, expected = splits[sender][receiver], splits[receiver][table.size + sender]
     sentence = (
         f"ranks give all_to_all_single splits that do not agree: rank {sender} sends {sent} rows to rank "
     )
     sentence += f"{receiver}, which expects {expected}"
     why = "its input or output splits do not fit those of the others"
-    whys = {rank: f"{why}{at_place(table, rank)}" for rank in hypothesis.culprits}
+    whys = {rank: f"{why}{at_place(table, rank)}" for rank in blamed}
     lines = [
         f"rank {rank} sends {list(rows[: table.size])} and expects {list(rows[table.size :])}"
         for rank, rows in list(splits.items())[: 2 * MOST_LINES]
@@ -180,8 +189,9 @@ def explain_different_splits(table: CallTable, hypothesis: Hypothesis) -> Diagno
     return blame(table, Verdict.MISMATCH, sentence, whys, remedy, lines)
 
 
-def explain_different_lists(table: CallTable, run: Remains, hypothesis: Hypothesis) -> Diagnosis:
-    sides, root = hypothesis.facts["sides"], hypothesis.facts["root"]
+def explain_different_lists(
+    table: CallTable, blamed: Ranks, run: Remains, sides: Sequence[tuple[int, Ranks]], root: int
+) -> Diagnosis:
     lines = []
     for length, ranks in sides:
         passes = "passes" if len(ranks) == 1 else "pass"
@@ -192,19 +202,8 @@ def explain_different_lists(table: CallTable, run: Remains, hypothesis: Hypothes
         rank: f"its list has {length} objects, that of others {sides[0][0]}"
         for length, ranks in sides[1:]
         for rank in ranks
-        if rank in hypothesis.culprits
+        if rank in blamed
     }
     remedy = "every rank passes a list of the root's length, for example [None] * n"
     evidence = tuple(run.quoted(error) for error in run.errors if SIZES.search(error.text))
     return Diagnosis(Verdict.MISMATCH, sentence, run.culprits(whys), (), evidence[:1], remedy)
-
-
-EXPLANATIONS = {
-    "different roots": explain_different_roots,
-    "different tags": explain_different_tags,
-    "different splits": explain_different_splits,
-}
-
-END_EXPLANATIONS = {
-    "different lists": explain_different_lists,
-}

@@ -7,8 +7,11 @@ came from a collective.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from functools import partial
+
 from clusterrun.diagnosis.calls import Call, CallTable
-from clusterrun.diagnosis.hypothesis import Hypothesis
+from clusterrun.diagnosis.hypothesis import Hypothesis, Ranks
 from clusterrun.diagnosis.verdict import Diagnosis, Verdict, ranks_in_words
 from clusterrun.diagnosis.vote import RankVote
 from clusterrun.diagnosis.wording import at_place, blame
@@ -24,7 +27,7 @@ def rule(table: CallTable) -> list[Hypothesis]:
     if not sides:
         return []
     suspects = RankVote({rank: call.comparable for call, ranks in sides for rank in ranks}).suspects
-    return [Hypothesis("different collectives", CERTAINTY, suspects, {"sides": sides})]
+    return [Hypothesis(partial(explain, sides=sides), CERTAINTY, suspects)]
 
 
 def different_calls(table: CallTable) -> list[tuple[Call, tuple[int, ...]]]:
@@ -37,15 +40,14 @@ def different_calls(table: CallTable) -> list[tuple[Call, tuple[int, ...]]]:
     return min(differing, key=lambda sides: min(call.at for call, _ in sides), default=[])
 
 
-def explain(table: CallTable, hypothesis: Hypothesis) -> Diagnosis:
-    sides: list[tuple[Call, tuple[int, ...]]] = hypothesis.facts["sides"]
+def explain(table: CallTable, blamed: Ranks, sides: Sequence[tuple[Call, Ranks]]) -> Diagnosis:
     lines = [
         f"{ranks_in_words(ranks)} called {call.arguments}{at_place(table, *ranks)}" for call, ranks in sides
     ]
     rest = "; ".join(f"{ranks_in_words(ranks)} {call.arguments}" for call, ranks in sides[1:])
     sentence = f"ranks called different collectives: {lines[0]}, {rest}"
     whys = {}
-    for rank in (rank for _, ranks in sides for rank in ranks if rank in hypothesis.culprits):
+    for rank in (rank for _, ranks in sides for rank in ranks if rank in blamed):
         mine = next(call for call, ranks in sides if rank in ranks)
         other, others = next((call, ranks) for call, ranks in sides if rank not in ranks)
         where = f"where {ranks_in_words(others)} called {other.arguments}"
@@ -53,8 +55,3 @@ def explain(table: CallTable, hypothesis: Hypothesis) -> Diagnosis:
     remedy = "let every rank call the same collectives, in the same order, with equal shapes and types"
     where = replace(sides[0][0], operation="collective").title
     return blame(table, Verdict.MISMATCH, sentence, whys, remedy, [f"{where}: {line}" for line in lines])
-
-
-EXPLANATIONS = {
-    "different collectives": explain,
-}

@@ -6,10 +6,13 @@ The larger side may be the wrong one. A majority of ranks with the same mistake 
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
+from functools import partial
 
 from clusterrun.diagnosis.calls import CallTable
 from clusterrun.diagnosis.first_error import first_error
-from clusterrun.diagnosis.hypothesis import Hypothesis
+from clusterrun.diagnosis.hypothesis import Hypothesis, Ranks
+from clusterrun.diagnosis.printed_errors import Error
 from clusterrun.diagnosis.remains import Remains
 from clusterrun.diagnosis.verdict import Diagnosis, Verdict, ranks_in_words
 from clusterrun.diagnosis.vote import RankVote
@@ -32,24 +35,22 @@ def rule(table: CallTable) -> list[Hypothesis]:
         return []
     vote = RankVote(counts)
     culprits = () if run.per_node else vote.odd
-    return [Hypothesis("different models", CERTAINTY, culprits, {"root": root, "sides": vote.sides})]
+    return [Hypothesis(partial(explain, run=run, root=root, sides=vote.sides), CERTAINTY, culprits)]
 
 
-def explain(table: CallTable, run: Remains, hypothesis: Hypothesis) -> Diagnosis:
-    sides = hypothesis.facts["sides"]
+def explain(
+    table: CallTable, blamed: Ranks, run: Remains, root: Error, sides: Sequence[tuple[int, Ranks]]
+) -> Diagnosis:
     usual = sides[0][0]
     whys = {
         rank: f"its model has {number} parameters, those of others {usual}"
         for number, ranks in sides
         for rank in ranks
-        if rank in hypothesis.culprits
+        if rank in blamed
     }
     lines = []
     for number, ranks in sides:
         have = "has" if len(ranks) == 1 else "have"
         lines.append(f"{ranks_in_words(ranks)} {have} {number}")
     sentence = f"the ranks' models differ in their number of parameters: {'; '.join(lines)}"
-    return mismatch(run, hypothesis.facts["root"], sentence, whys)
-
-
-END_EXPLANATIONS = {"different models": explain}
+    return mismatch(run, root, sentence, whys)

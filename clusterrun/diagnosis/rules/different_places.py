@@ -10,9 +10,10 @@ send, a receive or a store call has two ends, so nobody is blamed if any rank is
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import partial
 
 from clusterrun.diagnosis.calls import LOCK, Call, CallTable
-from clusterrun.diagnosis.hypothesis import Hypothesis
+from clusterrun.diagnosis.hypothesis import Hypothesis, Ranks
 from clusterrun.diagnosis.stacks import BACKWARD, GPU_WAIT, STORE_WAIT, Doing
 from clusterrun.diagnosis.verdict import Diagnosis, Verdict, ranks_in_words
 from clusterrun.diagnosis.vote import RankVote
@@ -39,7 +40,7 @@ def rule(table: CallTable) -> list[Hypothesis]:
         odd = _odd(table, sides)
         if not odd:
             odd = _odd(table, [(call, ranks) for call, ranks in sides if call.root not in ranks])
-    return [Hypothesis("different places", CERTAINTY, odd, {"sides": sides})]
+    return [Hypothesis(partial(explain_different_places, sides=sides), CERTAINTY, odd)]
 
 
 def _odd(table: CallTable, sides: Sequence[tuple[Call, tuple[int, ...]]]) -> tuple[int, ...]:
@@ -58,8 +59,9 @@ def _odd(table: CallTable, sides: Sequence[tuple[Call, tuple[int, ...]]]) -> tup
     return vote.odd if is_known else ()
 
 
-def explain_different_places(table: CallTable, hypothesis: Hypothesis) -> Diagnosis:
-    sides: list[tuple[Call, tuple[int, ...]]] = hypothesis.facts["sides"]
+def explain_different_places(
+    table: CallTable, blamed: Ranks, sides: Sequence[tuple[Call, Ranks]]
+) -> Diagnosis:
     lines = []
     for call, ranks in sides[:MOST_LINES]:
         lines.append(f"{ranks_in_words(ranks)} wait{verb_s(ranks)} in {call.operation} at {call.line}")
@@ -71,7 +73,7 @@ def explain_different_places(table: CallTable, hypothesis: Hypothesis) -> Diagno
         rank: f"it waits in {call.operation} at {call.line}, where {usual}"
         for call, ranks in sides[1:]
         for rank in ranks
-        if rank in hypothesis.culprits
+        if rank in blamed
     }
     if not whys:
         sentence += ": stacks alone do not show which of them is wrong"
@@ -82,6 +84,3 @@ def explain_different_places(table: CallTable, hypothesis: Hypothesis) -> Diagno
     if stored:
         remedy = f"which rank sets the key that {stored[0]} waits for, under which name and condition?"
     return blame(table, Verdict.MISMATCH, sentence, whys, f"{remedy} {MORE_IS_SEEN}")
-
-
-EXPLANATIONS = {"different places": explain_different_places}

@@ -10,18 +10,19 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Sequence
+from functools import partial
 
 from clusterrun.diagnosis.calls import EQUAL_SIZES, Call, CallTable
 from clusterrun.diagnosis.evidence import RankSnapshot
 from clusterrun.diagnosis.first_error import first_error
-from clusterrun.diagnosis.hypothesis import Hypothesis
+from clusterrun.diagnosis.hypothesis import Hypothesis, Ranks
+from clusterrun.diagnosis.printed_errors import Error
 from clusterrun.diagnosis.remains import Remains
 from clusterrun.diagnosis.rules.different_collective import different_calls
 from clusterrun.diagnosis.stacks import short
 from clusterrun.diagnosis.verdict import Diagnosis, Verdict, ranks_in_words, unfolded
 from clusterrun.diagnosis.vote import RankVote
 from clusterrun.diagnosis.wording import mismatch
-from clusterrun.model.frozen import Any
 from clusterrun.model.states import State
 
 CERTAINTY = 80
@@ -49,22 +50,20 @@ def rule(table: CallTable) -> list[Hypothesis]:
     if not is_mismatch and not (sides and is_raised_in_call):
         return []
     aborted = {error.rank for error in run.errors if SIZES.search(error.text)}
-    facts = {"root": root, "aborted": tuple(sorted(aborted))}
     if not sides:
-        return _records_agree(table, facts) if aborted else []
+        return _records_agree(table, run, root, tuple(sorted(aborted))) if aborted else []
     smallest = min(sides, key=lambda side: size_in_bytes(side[0]))
     recorded = {rank for call, ranks in sides if call is not smallest[0] for rank in ranks}
     smaller = {*smallest[1], *aborted} - recorded
     whole = [(call, tuple(sorted(smaller)) if call is smallest[0] else ranks) for call, ranks in sides]
     culprits = RankVote({rank: call.comparable for call, ranks in whole for rank in ranks}).suspects
-    return [Hypothesis("different calls at the end", CERTAINTY, culprits, {**facts, "sides": whole})]
+    explain = partial(explain_different_calls, run=run, root=root, sides=whole)
+    return [Hypothesis(explain, CERTAINTY, culprits)]
 
 
-def _records_agree(table: CallTable, facts: dict[str, Any]) -> list[Hypothesis]:
+def _records_agree(table: CallTable, run: Remains, root: Error, aborted: Ranks) -> list[Hypothesis]:
     """All records that are left agree: find what was sent, and the sender."""
-    run, aborted = table.end, facts["aborted"]
-    if not run:
-        return []
+    sent_too_much = partial(explain_sent_too_much, run=run, root=root)
     mates = {rank.rank: calls for rank in table.ranks if (calls := _calls_with(table, rank, aborted))}
     pairs = _pairs(table)
     sent = max(sent for sent, _ in pairs)
@@ -73,14 +72,13 @@ def _records_agree(table: CallTable, facts: dict[str, Any]) -> list[Hypothesis]:
     called = max(
         (call for call in calls if size_in_bytes(call) >= sent), key=lambda call: call.at, default=None
     )
-    facts = {**facts, "called": called, "pairs": pairs}
     is_whole = len({*mates, *aborted}) == len(run.nodes) and not run.per_node
     if not mates or (is_whole and not called):
-        facts["called"] = None  # A send: no recorded call is so large.
-        return [Hypothesis("sent too much", CERTAINTY, facts=facts)]
+        return [Hypothesis(sent_too_much, CERTAINTY)]  # A send: no recorded call is so large.
     if called and called.operation not in EQUAL_SIZES:
-        return [_sizes_apart(table, called, facts)]
-    elsewhere = _stood_elsewhere(table, aborted)
+        changed = _changed_its_size(table, run, root, called)
+        return [changed or Hypothesis(partial(sent_too_much, called=called), CERTAINTY)]
+    elsewhere = _stood_elsewhere(table, run, root, aborted)
     if elsewhere:
         return [elsewhere]
     if called:  # Of several groups that they share, the one in which it was sent.
@@ -95,14 +93,15 @@ def _records_agree(table: CallTable, facts: dict[str, Any]) -> list[Hypothesis]:
     alike = next(iter(expecting.values()), equal[0] if equal else None)
     if alike:
         agreeing = (*aborted, *(expecting or mates))
-        facts = {**facts, "agreeing": agreeing, "alike": alike}
-        return [Hypothesis("sent too much", CERTAINTY, facts=facts)]
+        return [Hypothesis(partial(sent_too_much, agreeing=agreeing, alike=alike), CERTAINTY)]
     together = tuple(sorted(mates))
     if len(together) <= len(aborted):
         is_outvoted = is_whole and called and len(expected) == 1 and len(together) < len(aborted)
         culprits = together if is_outvoted else ()
-        return [Hypothesis("sent too much", CERTAINTY, culprits, {**facts, "together": together})]
-    return [Hypothesis("called something smaller", CERTAINTY, aborted, {**facts, "together": together})]
+        explain = partial(sent_too_much, called=called, together=together, aborted=aborted)
+        return [Hypothesis(explain, CERTAINTY, culprits)]
+    smaller = partial(explain_smaller, run=run, root=root, called=called, together=together, pairs=pairs)
+    return [Hypothesis(smaller, CERTAINTY, aborted)]
 
 
 def _pairs(table: CallTable) -> list[tuple[int, int]]:
@@ -129,11 +128,8 @@ def _is_expected(table: CallTable, rank: int, call: Call, pairs: Sequence[tuple[
     return fits([expected for _, expected in pairs]) and not fits([sent for sent, _ in pairs])
 
 
-def _stood_elsewhere(table: CallTable, aborted: Sequence[int]) -> Hypothesis | None:
+def _stood_elsewhere(table: CallTable, run: Remains, root: Error, aborted: Ranks) -> Hypothesis | None:
     """The one rank in another line than all others, which were in a call that no rank leaves alone."""
-    run = table.end
-    if not run:
-        return None
     frames = {error.rank: error.frame for error in run.errors if error.frame}
     stood = {rank.rank: rank.location for rank in table.ranks if rank.stacks.main}
     frames.update((rank, location.frame) for rank, location in stood.items())
@@ -145,11 +141,14 @@ def _stood_elsewhere(table: CallTable, aborted: Sequence[int]) -> Hypothesis | N
     calls = {stood[rank].operation for rank in others if rank in stood}
     if not calls or not calls <= _OF_ALL:
         return None
-    facts = {"root": first_error(table), "there": vote.sides[1][0], "here": usual_line, "calls": calls}
-    return Hypothesis("stood elsewhere", CERTAINTY, (odd,), facts)
+    odd_line = vote.sides[1][0]
+    explain = partial(
+        explain_stood_elsewhere, run=run, root=root, odd_line=odd_line, usual_line=usual_line, calls=calls
+    )
+    return Hypothesis(explain, CERTAINTY, (odd,))
 
 
-def _sizes_apart(table: CallTable, called: Call, facts: dict[str, Any]) -> Hypothesis:
+def _changed_its_size(table: CallTable, run: Remains, root: Error, called: Call) -> Hypothesis | None:
     """In a call where each pair of ranks has a size of its own: the only rank that changed its size."""
     turns: dict[int, dict[int, Call]] = {}
     for call in table.calls:
@@ -160,10 +159,12 @@ def _sizes_apart(table: CallTable, called: Call, facts: dict[str, Any]) -> Hypot
         sizes = {rank: (call.sizes, call.types) for rank, call in turn.items()}
         odd = [rank for rank, size in sizes.items() if size not in usual]
         if number >= USUALLY and len(usual) == 1 and len(odd) == 1 and len(turn) > 2:
-            facts = {**facts, "call": turn[odd[0]], "usual": " ".join(usual.pop())}
-            return Hypothesis("changed its size", CERTAINTY, (odd[0],), facts)
+            explain = partial(
+                explain_changed_its_size, run=run, root=root, call=turn[odd[0]], usual=" ".join(usual.pop())
+            )
+            return Hypothesis(explain, CERTAINTY, (odd[0],))
         usual |= set(sizes.values())
-    return Hypothesis("sent too much", CERTAINTY, facts=facts)
+    return None
 
 
 def size_in_bytes(call: Call) -> int:
@@ -186,15 +187,16 @@ def _line(table: CallTable, rank: int, call: Call | None = None) -> str:
     return f" at {short(frames[-1])}" if frames and frames[-1] else ""
 
 
-def explain_different_calls(table: CallTable, run: Remains, hypothesis: Hypothesis) -> Diagnosis:
-    root, sides = hypothesis.facts["root"], hypothesis.facts["sides"]
+def explain_different_calls(
+    table: CallTable, blamed: Ranks, run: Remains, root: Error, sides: Sequence[tuple[Call, Ranks]]
+) -> Diagnosis:
     lines = [f"{ranks_in_words(ranks)} called {call.arguments}" for call, ranks in sides]
     number = f"collective {sides[0][0].sequence} of its group"
     whys = {
         rank: f"it called {call.arguments}{_line(table, rank, call)}, {number}"
         for call, ranks in sides
         for rank in ranks
-        if rank in hypothesis.culprits
+        if rank in blamed
     }
     sentence = f"ranks did not call the same collective: {'; '.join(lines)}"
     remedy = ""
@@ -203,14 +205,19 @@ def explain_different_calls(table: CallTable, run: Remains, hypothesis: Hypothes
     return mismatch(run, root, sentence, whys, remedy, [*lines, f"rank {root.rank}: {root.message}"])
 
 
-def explain_smaller(table: CallTable, run: Remains, hypothesis: Hypothesis) -> Diagnosis:
-    root, called, together = (hypothesis.facts[name] for name in ("root", "called", "together"))
+def explain_smaller(
+    table: CallTable,
+    blamed: Ranks,
+    run: Remains,
+    root: Error,
+    called: Call | None,
+    together: Ranks,
+    pairs: Sequence[tuple[int, int]],
+) -> Diagnosis:
     what = f"{called.operation} of {called.sizes} {called.types}" if called else ""
     others = f"the others' {what}" if what else "what the others called"
-    others += _width(hypothesis.facts["pairs"])
-    whys = {
-        rank: f"it called something smaller than {others}{_line(table, rank)}" for rank in hypothesis.culprits
-    }
+    others += _width(pairs)
+    whys = {rank: f"it called something smaller than {others}{_line(table, rank)}" for rank in blamed}
     sentence = f"{ranks_in_words(whys)} did not call the same collective as {ranks_in_words(together)}"
     calls = [f"{ranks_in_words(together)} called {what}"] if what else []
     return mismatch(run, root, sentence, whys, "", [*calls, f"rank {root.rank}: {root.message}"])
@@ -225,16 +232,23 @@ def _width(pairs: Sequence[tuple[int, int]]) -> str:
     return f" ({part} the bytes: a type of {part} the width, or a smaller shape)"
 
 
-def explain_sent_too_much(table: CallTable, run: Remains, hypothesis: Hypothesis) -> Diagnosis:
+def explain_sent_too_much(
+    table: CallTable,
+    blamed: Ranks,
+    run: Remains,
+    root: Error,
+    called: Call | None = None,
+    together: Ranks = (),
+    aborted: Ranks = (),
+    agreeing: Ranks = (),
+    alike: Call | None = None,
+) -> Diagnosis:
     """A rank aborted, and nothing shows whether it, the sender or a third rank is wrong."""
-    root, called = hypothesis.facts["root"], hypothesis.facts.get("called")
-    together, agreeing = hypothesis.facts.get("together", ()), hypothesis.facts.get("agreeing", ())
     sentence = f"{run.who(root.rank, root.inner)} was sent more than it expected"
     evidence = [run.quoted(root)]
     whys: dict[int, str] = {}
     remedy = "compare the shapes and types that both ends of that call give"
-    if agreeing:
-        alike = hypothesis.facts["alike"]
+    if alike:
         others = [rank for rank in range(len(run.nodes)) if rank not in agreeing]
         who = ranks_in_words(others) if others else "another rank"
         sentence += f"{_line(table, root.rank)}: the records do not show the sender; {who} left no record of "
@@ -243,9 +257,8 @@ def explain_sent_too_much(table: CallTable, run: Remains, hypothesis: Hypothesis
     elif together:
         did = f"called {called.arguments}" if called else "called something larger"
         sentence += f"{_line(table, root.rank)}; {ranks_in_words(together)} {did}"
-        if hypothesis.culprits:
-            aborted = ranks_in_words(hypothesis.facts["aborted"])
-            whys = dict.fromkeys(hypothesis.culprits, f"it {did}, and {aborted} expected less")
+        if blamed:
+            whys = dict.fromkeys(blamed, f"it {did}, and {ranks_in_words(aborted)} expected less")
         else:
             sentence += ": the records do not show which of them is wrong"
     else:
@@ -256,29 +269,26 @@ def explain_sent_too_much(table: CallTable, run: Remains, hypothesis: Hypothesis
     return mismatch(run, root, sentence, whys, remedy, evidence)
 
 
-def explain_changed_its_size(table: CallTable, run: Remains, hypothesis: Hypothesis) -> Diagnosis:
-    root, call, usual = (hypothesis.facts[name] for name in ("root", "call", "usual"))
+def explain_changed_its_size(
+    table: CallTable, blamed: Ranks, run: Remains, root: Error, call: Call, usual: str
+) -> Diagnosis:
     why = f"it called {call.arguments}, collective {call.sequence} "
     why += f"of its group, and the others called it of {usual}, as it had before"
     sentence = f"rank {call.rank} on {run.node(call.rank)} did not bring what the others expected: {why}"
     return mismatch(run, root, sentence, {call.rank: why})
 
 
-def explain_stood_elsewhere(table: CallTable, run: Remains, hypothesis: Hypothesis) -> Diagnosis:
-    root, odd_line, usual_line, calls = (
-        hypothesis.facts[name] for name in ("root", "there", "here", "calls")
-    )
-    (rank,) = hypothesis.culprits
+def explain_stood_elsewhere(
+    table: CallTable,
+    blamed: Ranks,
+    run: Remains,
+    root: Error,
+    odd_line: str,
+    usual_line: str,
+    calls: set[str],
+) -> Diagnosis:
+    (rank,) = blamed
     operation = next(iter(calls)) if len(calls) == 1 else "collectives"
     why = f"it was at {short(odd_line)} where the others were in {operation} at {short(usual_line)}"
     sentence = f"rank {rank} on {run.node(rank)} did not call what the others called: {why}"
     return mismatch(run, root, sentence, {rank: why})
-
-
-END_EXPLANATIONS = {
-    "different calls at the end": explain_different_calls,
-    "called something smaller": explain_smaller,
-    "sent too much": explain_sent_too_much,
-    "changed its size": explain_changed_its_size,
-    "stood elsewhere": explain_stood_elsewhere,
-}

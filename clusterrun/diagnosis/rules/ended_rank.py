@@ -6,10 +6,11 @@ An exit code says little. A rank that ended with exit code 0 is blamed only if o
 from __future__ import annotations
 
 import signal
+from functools import partial
 
 from clusterrun.diagnosis.calls import CallTable
 from clusterrun.diagnosis.first_error import first_error, was_killed
-from clusterrun.diagnosis.hypothesis import Hypothesis
+from clusterrun.diagnosis.hypothesis import Hypothesis, Ranks
 from clusterrun.diagnosis.known_errors import LIMIT_REMEDY, PEERS_REMEDY, meaning
 from clusterrun.diagnosis.printed_errors import OURS, last_message
 from clusterrun.diagnosis.remains import Remains
@@ -49,17 +50,18 @@ def rule(table: CallTable) -> list[Hypothesis]:
         return []
     failure = run.failure
     if not failure or run.state is State.COMPLETED:
-        return [Hypothesis("no failure", CERTAINTY)]
+        return [Hypothesis(partial(explain_no_failure, run=run), CERTAINTY)]
     if first_error(table):
         return []
     if failure.ended:
         return [_early_end(table, run, unfolded(failure.ended))]
     if run.state is State.OUT_OF_MEMORY or (failure.code in KILLED and run.memory_notes):
-        return [Hypothesis("killed for memory", CERTAINTY, (failure.rank,))]
+        killed = partial(explain_killed_for_memory, run=run, failure=failure)
+        return [Hypothesis(killed, CERTAINTY, (failure.rank,))]
     leaver = _who_left(table, run)
     if leaver >= 0:
-        return [Hypothesis("left the group", CERTAINTY, (leaver,))]
-    return [Hypothesis("ended rank", CERTAINTY, (failure.rank,))]
+        return [Hypothesis(partial(explain_left_the_group, run=run), CERTAINTY, (leaver,))]
+    return [Hypothesis(partial(explain_ended_rank, run=run, failure=failure), CERTAINTY, (failure.rank,))]
 
 
 def _early_end(table: CallTable, run: Remains, together: tuple[int, ...]) -> Hypothesis:
@@ -73,7 +75,8 @@ def _early_end(table: CallTable, run: Remains, together: tuple[int, ...]) -> Hyp
     others = len(run.nodes) - len(together)
     failed = run.failure.rank if run.failure else -1
     culprits = ended if len(ended) <= others or ended != together else (failed,)
-    return Hypothesis("early end", CERTAINTY, culprits, {"ended": ended, "together": together})
+    explain = partial(explain_early_end, run=run, ended=ended, together=together)
+    return Hypothesis(explain, CERTAINTY, culprits)
 
 
 def _who_left(table: CallTable, run: Remains) -> int:
@@ -91,10 +94,12 @@ def _who_left(table: CallTable, run: Remains) -> int:
     return outside[0] if row and row.consequence and len(outside) == 1 and closed else -1
 
 
-def explain_early_end(table: CallTable, run: Remains, hypothesis: Hypothesis) -> Diagnosis:
-    ended, together, failure = hypothesis.facts["ended"], hypothesis.facts["together"], run.failure
+def explain_early_end(
+    table: CallTable, blamed: Ranks, run: Remains, ended: Ranks, together: Ranks
+) -> Diagnosis:
+    failure = run.failure
     early = ranks_in_words(ended, run.noun)
-    odd = hypothesis.culprits
+    odd = blamed
     why = "it ended with exit code 0 while others waited for it"
     remedy = "let all ranks make the same number of steps: uneven data, or an exit in one rank only"
     if odd != ended:
@@ -119,8 +124,8 @@ def explain_early_end(table: CallTable, run: Remains, hypothesis: Hypothesis) ->
     return Diagnosis(Verdict.CRASHED, sentence, culprits[:MOST_CULPRITS], (), tuple(evidence), remedy)
 
 
-def explain_left_the_group(table: CallTable, run: Remains, hypothesis: Hypothesis) -> Diagnosis:
-    (rank,) = hypothesis.culprits
+def explain_left_the_group(table: CallTable, blamed: Ranks, run: Remains) -> Diagnosis:
+    (rank,) = blamed
     at = table.line(rank)
     why = f"it closed its connections and lived on; when it was asked to end, it was at {at}"
     sentence = f"{run.who(rank)} left the group while the others still used it"
@@ -135,10 +140,7 @@ def _culprit_of(run: Remains, failure: Failure) -> Culprit:
     return Culprit(-1 if run.per_node else failure.rank, failure.node, failure.why.removeprefix(f"{who} "))
 
 
-def explain_killed_for_memory(table: CallTable, run: Remains, hypothesis: Hypothesis) -> Diagnosis:
-    failure = run.failure
-    if not failure:
-        return explain_no_failure(table, run, hypothesis)
+def explain_killed_for_memory(table: CallTable, blamed: Ranks, run: Remains, failure: Failure) -> Diagnosis:
     who = run.who(failure.rank) if failure.rank >= 0 else failure.node
     evidence = (failure.why, *run.memory_notes)
     sentence = f"{who} was killed because memory ran out"
@@ -147,11 +149,8 @@ def explain_killed_for_memory(table: CallTable, run: Remains, hypothesis: Hypoth
     )
 
 
-def explain_ended_rank(table: CallTable, run: Remains, hypothesis: Hypothesis) -> Diagnosis:
+def explain_ended_rank(table: CallTable, blamed: Ranks, run: Remains, failure: Failure) -> Diagnosis:
     """A rank or a node that failed, with what it printed last."""
-    failure = run.failure
-    if not failure:
-        return explain_no_failure(table, run, hypothesis)
     culprit = _culprit_of(run, failure)
     if failure.rank < 0:
         return Diagnosis(Verdict.CRASHED, failure.why, (culprit,), (), (), _node_remedy(failure))
@@ -195,7 +194,7 @@ def _node_remedy(failure: Failure) -> str:
     return "job.out in the run directory holds the launcher's message; --srun adds an option to it"
 
 
-def explain_no_failure(table: CallTable, run: Remains, hypothesis: Hypothesis) -> Diagnosis:
+def explain_no_failure(table: CallTable, blamed: Ranks, run: Remains) -> Diagnosis:
     prefix = f"{Verdict.ALONE.value}: "
     alone = [note[len(prefix) :] for note in run.notes if note.startswith(prefix)]
     if alone:
@@ -205,12 +204,3 @@ def explain_no_failure(table: CallTable, run: Remains, hypothesis: Hypothesis) -
     if run.state is State.COMPLETED:
         return Diagnosis(Verdict.NOTHING, "the run ended well")
     return Diagnosis(Verdict.NOT_RUNNING, run.reason or f"the run is {run.state.value}")
-
-
-END_EXPLANATIONS = {
-    "early end": explain_early_end,
-    "left the group": explain_left_the_group,
-    "killed for memory": explain_killed_for_memory,
-    "ended rank": explain_ended_rank,
-    "no failure": explain_no_failure,
-}

@@ -6,10 +6,12 @@ Log times are known to about a second, so of two errors within one second the wr
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
+from functools import partial
 
 from clusterrun.diagnosis.calls import CallTable
 from clusterrun.diagnosis.first_error import first_error
-from clusterrun.diagnosis.hypothesis import Hypothesis
+from clusterrun.diagnosis.hypothesis import Hypothesis, Ranks
 from clusterrun.diagnosis.printed_errors import Error
 from clusterrun.diagnosis.remains import Remains
 from clusterrun.diagnosis.verdict import Culprit, Diagnosis, Verdict
@@ -31,13 +33,13 @@ def rule(table: CallTable) -> list[Hypothesis]:
         return []
     others = [error for error in run.errors if error.rank != root.rank]
     same = [error for error in others if _unnumbered(error) == _unnumbered(root)]
-    facts = {"root": root, "same": same}
     if root.row and root.row.shared:
         # The rank that meets a full disk first is no culprit.
-        return [Hypothesis("file system", CERTAINTY, facts=facts)]
+        return [Hypothesis(partial(explain_file_system, run=run, root=root, same=same), CERTAINTY)]
     everywhere = _everywhere(run, root, same)
     culprits = tuple(error.rank for error in everywhere or [root])
-    return [Hypothesis("error in rank", CERTAINTY, culprits, {**facts, "everywhere": everywhere})]
+    explain = partial(explain_error_in_rank, run=run, root=root, same=same, everywhere=everywhere)
+    return [Hypothesis(explain, CERTAINTY, culprits)]
 
 
 def _unnumbered(error: Error) -> str:
@@ -55,9 +57,14 @@ def _everywhere(run: Remains, root: Error, same: list[Error]) -> list[Error]:
     return [error for _, error in sorted(errors.items())] if is_whole else []
 
 
-def explain_error_in_rank(table: CallTable, run: Remains, hypothesis: Hypothesis) -> Diagnosis:
-    root: Error = hypothesis.facts["root"]
-    everywhere: list[Error] = hypothesis.facts["everywhere"]
+def explain_error_in_rank(
+    table: CallTable,
+    blamed: Ranks,
+    run: Remains,
+    root: Error,
+    same: Sequence[Error],
+    everywhere: Sequence[Error],
+) -> Diagnosis:
     cause = f": {root.row.cause}" if root.row else ""
     sentence = f"{run.who(root.rank, root.inner)} failed first{cause}"
     if everywhere:
@@ -69,25 +76,24 @@ def explain_error_in_rank(table: CallTable, run: Remains, hypothesis: Hypothesis
     culprits = tuple(
         Culprit(run.rank(error), run.node(error.rank), error.message) for error in everywhere or [root]
     )
-    return _of_error(run, hypothesis, sentence, culprits[:MOST_CULPRITS])
+    return _of_error(run, root, same, sentence, culprits[:MOST_CULPRITS])
 
 
-def explain_file_system(table: CallTable, run: Remains, hypothesis: Hypothesis) -> Diagnosis:
+def explain_file_system(
+    table: CallTable, blamed: Ranks, run: Remains, root: Error, same: Sequence[Error]
+) -> Diagnosis:
     """The node is to blame, or what several nodes share; no rank is."""
-    root: Error = hypothesis.facts["root"]
     cause = root.row.cause if root.row else ""
     nodes = sorted({run.node(error.rank) for error in run.errors if error.row is root.row})
     where = f"on {nodes[0]}" if len(nodes) == 1 else f"that {', '.join(nodes[:MOST_NAMED])} use"
     name = run.name(root.rank, root.inner)
     culprits = (Culprit(-1, nodes[0], f"{cause}; {name} printed: {root.message}"),) if len(nodes) == 1 else ()
-    return _of_error(run, hypothesis, f"{cause} {where}: {name} met it first", culprits)
+    return _of_error(run, root, same, f"{cause} {where}: {name} met it first", culprits)
 
 
 def _of_error(
-    run: Remains, hypothesis: Hypothesis, sentence: str, culprits: tuple[Culprit, ...]
+    run: Remains, root: Error, same: Sequence[Error], sentence: str, culprits: tuple[Culprit, ...]
 ) -> Diagnosis:
-    root: Error = hypothesis.facts["root"]
-    same: list[Error] = hypothesis.facts["same"]
     verdict, remedy = Verdict.CRASHED, ""
     if root.row:
         verdict, remedy = root.row.verdict, root.row.remedy
@@ -110,9 +116,3 @@ def _of_error(
     name = run.name(root.rank, root.inner)
     evidence += [f"{name} also printed: {cut(error.message)}" for error in also[-MOST_ALSO:]]
     return Diagnosis(verdict, sentence, culprits, (), tuple(evidence), remedy)
-
-
-END_EXPLANATIONS = {
-    "error in rank": explain_error_in_rank,
-    "file system": explain_file_system,
-}

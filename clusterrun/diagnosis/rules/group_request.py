@@ -5,11 +5,12 @@ The store is known under several names on its own node, so a name alone proves n
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from functools import partial
 
 from clusterrun.diagnosis.calls import CallTable
 from clusterrun.diagnosis.evidence import RankSnapshot
-from clusterrun.diagnosis.hypothesis import Hypothesis
+from clusterrun.diagnosis.hypothesis import Hypothesis, Ranks
 from clusterrun.diagnosis.verdict import Diagnosis, Verdict, ranks_in_words, unfolded
 from clusterrun.diagnosis.vote import RankVote
 from clusterrun.diagnosis.wording import at_place, blame
@@ -36,7 +37,7 @@ def _other_world(table: CallTable) -> list[Hypothesis]:
         for rank in asking
         if rank.request.world > rank.request.started or (right and rank not in right)
     ]
-    return [Hypothesis("other world", CERTAINTY, tuple(wrong), {"worlds": worlds})] if wrong else []
+    return [Hypothesis(partial(explain_other_world, worlds=worlds), CERTAINTY, tuple(wrong))] if wrong else []
 
 
 def _other_rank(table: CallTable) -> list[Hypothesis]:
@@ -48,7 +49,7 @@ def _other_rank(table: CallTable) -> list[Hypothesis]:
     wrong = [
         rank for asks, ranks in sorted(asking.items()) if len(ranks) > 1 for rank in ranks if rank != asks
     ]
-    return [Hypothesis("other rank", CERTAINTY, tuple(wrong), {"asking": asking})] if wrong else []
+    return [Hypothesis(partial(explain_other_rank, asking=asking), CERTAINTY, tuple(wrong))] if wrong else []
 
 
 def _other_store(table: CallTable) -> list[Hypothesis]:
@@ -65,7 +66,7 @@ def _other_store(table: CallTable) -> list[Hypothesis]:
     )
     if vote.is_unanimous:
         return []
-    return [Hypothesis("other store", CERTAINTY, vote.odd, {"sides": vote.sides})]
+    return [Hypothesis(partial(explain_other_store, sides=vote.sides), CERTAINTY, vote.odd)]
 
 
 def _is_alias(table: CallTable, address: str, other: str, ranks: Sequence[int]) -> bool:
@@ -109,8 +110,8 @@ def _other_groups(table: CallTable) -> list[Hypothesis]:
     if len(passed) == 1 and 2 * sum(bool(rank.request.makes) for rank in table.ranks) > table.size:
         odd = passed  # The others wait for it, and have come as far as each other.
     culprits = (odd[0].rank,) if len(odd) == 1 else ()
-    facts = {"contradictions": contradictions, "groups": groups}
-    return [Hypothesis("other groups", CERTAINTY, culprits, facts)]
+    explain = partial(explain_other_groups, contradictions=contradictions, groups=groups)
+    return [Hypothesis(explain, CERTAINTY, culprits)]
 
 
 def _groups_of(rank: RankSnapshot) -> dict[str, str]:
@@ -130,16 +131,15 @@ def _contradicts(
     return is_made_now and other.rank in unfolded(members) and other.request.made > int(name)
 
 
-def explain_other_world(table: CallTable, hypothesis: Hypothesis) -> Diagnosis:
-    worlds = hypothesis.facts["worlds"]
+def explain_other_world(table: CallTable, blamed: Ranks, worlds: Mapping[int, int]) -> Diagnosis:
     whys = {}
-    for rank in hypothesis.culprits:
+    for rank in blamed:
         request = table.of(rank).request
         doing = (
             f"it waits in init_process_group{at_place(table, rank)} for" if request.world else "it has joined"
         )
         whys[rank] = f"{doing} a world of {worlds[rank]} ranks, and was started as one of {request.started}"
-    first = hypothesis.culprits[0]
+    first = blamed[0]
     sentence = (
         f"{ranks_in_words(whys)} asked init_process_group for a world of {worlds[first]} ranks; there are "
     )
@@ -148,13 +148,13 @@ def explain_other_world(table: CallTable, hypothesis: Hypothesis) -> Diagnosis:
     return blame(table, Verdict.MISMATCH, sentence, whys, remedy, ())
 
 
-def explain_other_rank(table: CallTable, hypothesis: Hypothesis) -> Diagnosis:
+def explain_other_rank(table: CallTable, blamed: Ranks, asking: Mapping[int, list[int]]) -> Diagnosis:
     whys = {}
-    for rank in hypothesis.culprits:
+    for rank in blamed:
         asks = table.of(rank).request.asks
         whys[rank] = f"it waits in init_process_group{at_place(table, rank)} as rank {asks}"
-    first = table.of(hypothesis.culprits[0])
-    same = [rank for rank in hypothesis.facts["asking"][first.request.asks] if rank != first.rank]
+    first = table.of(blamed[0])
+    same = [rank for rank in asking[first.request.asks] if rank != first.rank]
     sentence = (
         f"rank {first.rank} on {first.node} says in init_process_group that it is rank {first.request.asks}, "
     )
@@ -168,26 +168,29 @@ def _is_at(table: CallTable, rank: int) -> str:
     return f"; it is at {line}" if line else ""
 
 
-def explain_other_store(table: CallTable, hypothesis: Hypothesis) -> Diagnosis:
-    sides = hypothesis.facts["sides"]
+def explain_other_store(table: CallTable, blamed: Ranks, sides: Sequence[tuple[str, Ranks]]) -> Diagnosis:
     (where, _), *others = sides
     whys = {
         rank: f"it looks for rank 0 at {address}, where the others look at {where}{_is_at(table, rank)}"
         for address, ranks in others
         for rank in ranks
-        if rank in hypothesis.culprits
+        if rank in blamed
     }
     listed = "; ".join(f"{ranks_in_words(ranks)} at {address}" for address, ranks in sides)
     sentence = f"ranks wait for each other in init_process_group at different addresses: {listed}"
     remedy = "leave MASTER_ADDR and MASTER_PORT as they are: every rank is given the same"
-    verdict = Verdict.MISMATCH if hypothesis.culprits else Verdict.UNDETERMINED
+    verdict = Verdict.MISMATCH if blamed else Verdict.UNDETERMINED
     return blame(table, verdict, sentence, whys, remedy, ())
 
 
-def explain_other_groups(table: CallTable, hypothesis: Hypothesis) -> Diagnosis:
-    contradictions, groups = hypothesis.facts["contradictions"], hypothesis.facts["groups"]
+def explain_other_groups(
+    table: CallTable,
+    blamed: Ranks,
+    contradictions: Sequence[tuple[int, int, str]],
+    groups: Mapping[int, Mapping[str, str]],
+) -> Diagnosis:
     remedy = "let every rank call new_group for all groups, its own or not, in the same order"
-    if not hypothesis.culprits:
+    if not blamed:
         rank, other, name = contradictions[0]
         theirs = groups[other].get(name)
         sentence = "ranks do not make the same groups in the same order: "
@@ -198,7 +201,7 @@ def explain_other_groups(table: CallTable, hypothesis: Hypothesis) -> Diagnosis:
             else f", and rank {other} made no such group"
         )
         return blame(table, Verdict.MISMATCH, sentence, {}, remedy, ())
-    (odd,) = hypothesis.culprits
+    (odd,) = blamed
     first, two, name = next((pair for pair in contradictions if pair[0] != odd), contradictions[0])
     other = first if first != odd else two
     mine = groups[odd].get(name)
@@ -215,11 +218,3 @@ def explain_other_groups(table: CallTable, hypothesis: Hypothesis) -> Diagnosis:
 
 def _members(ranks: str) -> str:
     return ranks_in_words(unfolded(ranks))
-
-
-EXPLANATIONS = {
-    "other world": explain_other_world,
-    "other rank": explain_other_rank,
-    "other store": explain_other_store,
-    "other groups": explain_other_groups,
-}

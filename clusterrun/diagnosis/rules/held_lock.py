@@ -5,8 +5,11 @@ The kernel lists who holds which lock. Fooled only if the lock is released by a 
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from functools import partial
+
 from clusterrun.diagnosis.calls import LOCK, CallTable
-from clusterrun.diagnosis.hypothesis import Hypothesis
+from clusterrun.diagnosis.hypothesis import Hypothesis, Ranks
 from clusterrun.diagnosis.verdict import Diagnosis, Verdict, ranks_in_words
 from clusterrun.diagnosis.wording import at_place, blame, first_culprit, verb_s
 
@@ -20,15 +23,15 @@ def rule(table: CallTable) -> list[Hypothesis]:
     for wait in table.waits:
         if wait.operation == LOCK and table.wait_by_rank.keys() >= set(wait.missing):
             waiting.setdefault(wait.missing[0], []).append(wait.rank)
-    return (
-        [Hypothesis("held lock", CERTAINTY, tuple(sorted(waiting)), {"waiting": waiting})] if waiting else []
-    )
+    if not waiting:
+        return []
+    return [Hypothesis(partial(explain, waiting=waiting), CERTAINTY, tuple(sorted(waiting)))]
 
 
-def explain(table: CallTable, hypothesis: Hypothesis) -> Diagnosis:
+def explain(table: CallTable, blamed: Ranks, waiting: Mapping[int, list[int]]) -> Diagnosis:
     whys = {}
-    for rank in hypothesis.culprits:
-        others = hypothesis.facts["waiting"][rank]
+    for rank in blamed:
+        others = waiting[rank]
         file = table.of(others[0]).process.lock
         lock = f"the lock of {file}" if file else "the lock"
         wait = f"{ranks_in_words(others)} wait{verb_s(others)} for{at_place(table, *others)}"
@@ -39,8 +42,3 @@ def explain(table: CallTable, hypothesis: Hypothesis) -> Diagnosis:
     return blame(
         table, Verdict.MISMATCH, sentence, whys, "give the lock back before a call that others must join"
     )
-
-
-EXPLANATIONS = {
-    "held lock": explain,
-}

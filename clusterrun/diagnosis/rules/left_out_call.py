@@ -7,11 +7,12 @@ from its habit is odd. Otherwise the smaller side is, which a new phase of the s
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import partial
 
 from clusterrun.diagnosis.calls import HALF, KEY, Call, CallTable, sends
 from clusterrun.diagnosis.evidence import RankSnapshot
 from clusterrun.diagnosis.habits import HABIT, departs
-from clusterrun.diagnosis.hypothesis import Hypothesis
+from clusterrun.diagnosis.hypothesis import Hypothesis, Ranks
 from clusterrun.diagnosis.verdict import Diagnosis, Verdict, ranks_in_words
 from clusterrun.diagnosis.wording import at_place, blame, first_culprit, other_half, verb_s
 
@@ -36,9 +37,8 @@ def rule(table: CallTable) -> list[Hypothesis]:
         departed = [at[rank] for rank, wait in sorted(gone_on.items()) if wait.key == key]
         disputes.append((inside, departed, _odd(table, inside, departed)))
     decided = [dispute for dispute in disputes if dispute[2]]
-    facts = {"disputes": decided or disputes[:1]}
     culprits = tuple(dict.fromkeys(wait.rank for _, _, odd in decided for wait in odd))
-    return [Hypothesis("left out call", CERTAINTY, culprits, facts)]
+    return [Hypothesis(partial(explain, disputes=decided or disputes[:1]), CERTAINTY, culprits)]
 
 
 def _is_wider(table: CallTable, wider_call: Call, narrower_call: Call) -> bool:
@@ -119,9 +119,10 @@ def _steps(counts: list[int]) -> set[int]:
     return {after - before for before, after in zip(counts, counts[1:])}
 
 
-def explain(table: CallTable, hypothesis: Hypothesis) -> Diagnosis:
-    disputes = hypothesis.facts["disputes"]
-    if not hypothesis.culprits:
+def explain(
+    table: CallTable, blamed: Ranks, disputes: Sequence[tuple[list[Call], list[Call], list[Call]]]
+) -> Diagnosis:
+    if not blamed:
         return _either_side(table, *disputes[0][:2])
     whys = {}
     for inside, departed, odd in disputes:
@@ -162,6 +163,3 @@ def _either_side(table: CallTable, inside: Sequence[Call], departed: Sequence[Ca
     sentence += f"or {callers} made a call too many; the records do not show which"
     remedy = "compare how often each of both comes to its line, and under which condition"
     return blame(table, Verdict.MISMATCH, sentence, {}, remedy)
-
-
-EXPLANATIONS = {"left out call": explain}

@@ -5,12 +5,15 @@ A rank that prints while others wait for it counts as moving, and may print the 
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from functools import partial
+
 from clusterrun.diagnosis.calls import Call, CallTable
 from clusterrun.diagnosis.explain_rank import reason
-from clusterrun.diagnosis.hypothesis import Hypothesis
+from clusterrun.diagnosis.hypothesis import Hypothesis, Ranks
 from clusterrun.diagnosis.rules.different_sizes import size_in_bytes
 from clusterrun.diagnosis.stacks import short
-from clusterrun.diagnosis.stragglers import find_straggler
+from clusterrun.diagnosis.stragglers import Straggler, find_straggler
 from clusterrun.diagnosis.verdict import Diagnosis, Verdict, ranks_in_words
 from clusterrun.diagnosis.vote import RankVote
 from clusterrun.diagnosis.wording import at_place, blame, reasons, waited
@@ -37,12 +40,12 @@ def rule(table: CallTable) -> list[Hypothesis]:
     sides = _passed_with_different_sizes(table)
     if sides:
         suspects = RankVote({rank: call.shape for call, ranks in sides for rank in ranks}).suspects
-        return [Hypothesis("different sizes passed", CERTAINTY, suspects, {"sides": sides})]
+        return [Hypothesis(partial(explain_sizes_passed, sides=sides), CERTAINTY, suspects)]
     if straggler:
-        facts = {"straggler": straggler}
-        return [Hypothesis("slow rank", CERTAINTY, (straggler.rank,), facts)]
+        explain = partial(explain_slow_rank, slow=straggler)
+        return [Hypothesis(explain, CERTAINTY, (straggler.rank,))]
     printing = tuple(working) if awaited and not any(rank.moved for rank in table.ranks) else ()
-    return [Hypothesis("progress", CERTAINTY, facts={"printing": printing}, final=not awaited)]
+    return [Hypothesis(partial(explain_progress, printing=printing), CERTAINTY, final=not awaited)]
 
 
 def _passed_with_different_sizes(table: CallTable) -> list[tuple[Call, tuple[int, ...]]]:
@@ -60,8 +63,7 @@ def _passed_with_different_sizes(table: CallTable) -> list[tuple[Call, tuple[int
     return min(differing, key=lambda sides: min(call.at for call, _ in sides), default=[])
 
 
-def explain_progress(table: CallTable, hypothesis: Hypothesis) -> Diagnosis:
-    printing = hypothesis.facts["printing"]
+def explain_progress(table: CallTable, blamed: Ranks, printing: Ranks) -> Diagnosis:
     if printing:
         sentence = f"the others wait for {ranks_in_words(printing)}, still printing"
         return Diagnosis(Verdict.NOTHING, sentence, evidence=(*waited(table), *reasons(table, printing)))
@@ -77,8 +79,7 @@ def explain_progress(table: CallTable, hypothesis: Hypothesis) -> Diagnosis:
     return Diagnosis(Verdict.NOTHING, "the ranks are making progress", evidence=evidence)
 
 
-def explain_slow_rank(table: CallTable, hypothesis: Hypothesis) -> Diagnosis:
-    slow = hypothesis.facts["straggler"]
+def explain_slow_rank(table: CallTable, blamed: Ranks, slow: Straggler) -> Diagnosis:
     rank = table.of(slow.rank)
     sentence = f"the others wait for rank {slow.rank} on {rank.node} {slow.share * 100:.0f} % of the time"
     last = f"it came last to {slow.last} of the last {slow.of} that were waited for"
@@ -97,22 +98,14 @@ def explain_slow_rank(table: CallTable, hypothesis: Hypothesis) -> Diagnosis:
     return blame(table, Verdict.SLOW, sentence, {slow.rank: why}, remedy, [last])
 
 
-def explain_sizes_passed(table: CallTable, hypothesis: Hypothesis) -> Diagnosis:
-    sides: list[tuple[Call, tuple[int, ...]]] = hypothesis.facts["sides"]
+def explain_sizes_passed(table: CallTable, blamed: Ranks, sides: Sequence[tuple[Call, Ranks]]) -> Diagnosis:
     lines = [f"{ranks_in_words(ranks)} called {call.arguments}" for call, ranks in sides]
     sentence = f"the run continues with wrong results: {', '.join(lines)} in one collective, and none waits"
     whys = {}
-    for rank in hypothesis.culprits:
+    for rank in blamed:
         mine = next(call for call, ranks in sides if rank in ranks)
         other, others = next((call, ranks) for call, ranks in sides if rank not in ranks)
         whys[rank] = f"it called {mine.arguments} where {ranks_in_words(others)} called {other.arguments}"
     remedy = "let every rank bring the same number of elements: NCCL does not compare them"
     evidence = [f"{sides[0][0].title}: {line}" for line in lines]
     return blame(table, Verdict.MISMATCH, sentence, whys, remedy, evidence)
-
-
-EXPLANATIONS = {
-    "different sizes passed": explain_sizes_passed,
-    "progress": explain_progress,
-    "slow rank": explain_slow_rank,
-}

@@ -7,8 +7,9 @@ launcher notices.
 from __future__ import annotations
 
 from clusterrun.diagnosis.calls import CallTable
-from clusterrun.diagnosis.hypothesis import Hypothesis
+from clusterrun.diagnosis.hypothesis import Hypothesis, Ranks
 from clusterrun.diagnosis.job_looks import NOT_INSTALLED
+from clusterrun.diagnosis.rules.absent_rank import explain_never_arrived
 from clusterrun.diagnosis.verdict import Diagnosis, Verdict
 
 # Above the rules that conclude from the absence of collectives, below all rules that read stacks.
@@ -24,11 +25,11 @@ def rule(table: CallTable) -> list[Hypothesis]:
     absent = tuple(rank.rank for rank in table.ranks if not rank.state)
     asleep = all(rank.state in ("S", "I") and not rank.works for rank in table.living)
     if absent and asleep:
-        return [Hypothesis("never arrived", ABSENT, absent, {"late_too": ()})]
-    return [Hypothesis("no stacks", CERTAINTY)]
+        return [Hypothesis(explain_never_arrived, ABSENT, absent)]
+    return [Hypothesis(explain_no_stacks, CERTAINTY)]
 
 
-def explain_no_stacks(table: CallTable, hypothesis: Hypothesis) -> Diagnosis:
+def explain_no_stacks(table: CallTable, blamed: Ranks) -> Diagnosis:
     problems = [rank.problem for rank in table.living if rank.problem]
     sentence = f"not enough seen: no Python stack of the {len(table.living)} ranks could be read"
     remedy = "pip install 'clusterrun[spy]', here or in the environment of the ranks, and diagnose again"
@@ -39,6 +40,3 @@ def explain_no_stacks(table: CallTable, hypothesis: Hypothesis) -> Diagnosis:
             remedy = "let an administrator change that, or diagnose as root with --user. Without stacks: "
             remedy += "clusterrun top shows which rank computes"
     return Diagnosis(Verdict.UNDETERMINED, sentence, remedy=remedy)
-
-
-EXPLANATIONS = {"no stacks": explain_no_stacks}

@@ -8,12 +8,15 @@ from __future__ import annotations
 
 import re
 import signal
+from collections.abc import Mapping
+from functools import partial
 
 from clusterrun.diagnosis.calls import PATIENCE, USUAL, Call, CallTable
 from clusterrun.diagnosis.evidence import RankSnapshot
+from clusterrun.diagnosis.explain_end import with_consequences
 from clusterrun.diagnosis.explain_rank import WAIT_REMEDY, reason
 from clusterrun.diagnosis.first_error import first_error
-from clusterrun.diagnosis.hypothesis import Hypothesis
+from clusterrun.diagnosis.hypothesis import Hypothesis, Ranks
 from clusterrun.diagnosis.printed_errors import Error
 from clusterrun.diagnosis.remains import Remains
 from clusterrun.diagnosis.rules.timed_out import INSIDE
@@ -45,8 +48,8 @@ def rule(table: CallTable) -> list[Hypothesis]:
         waiting = tuple(sorted(rank for rank, error in timers.items() if error.more))
         outside = tuple(sorted(rank for rank, error in timers.items() if not error.more and error.frame))
         if waiting and outside:
-            facts = {"timers": timers, "waiting": waiting}
-            return [Hypothesis("timer of the script", CERTAINTY, outside, facts)]
+            explain = partial(explain_timer, run=run, timers=timers, waiting=waiting)
+            return [Hypothesis(explain, CERTAINTY, outside, complete=with_consequences)]
         timed = _held_up(table, run, timers[failure.rank].message)
         if timed:
             return timed
@@ -85,7 +88,8 @@ def _held_up(table: CallTable, run: Remains, message: str) -> list[Hypothesis]:
     culprits = tuple(
         rank for rank, call in late.items() if (call.group, call.sequence) == (first.group, first.sequence)
     )
-    return [Hypothesis("noticed hang", CERTAINTY, culprits, {"call": first, "message": message})]
+    explain = partial(explain_noticed_hang, run=run, call=first, message=message)
+    return [Hypothesis(explain, CERTAINTY, culprits, complete=with_consequences)]
 
 
 def _awaited_in(table: CallTable, late: RankSnapshot, failed: int) -> Call | None:
@@ -101,12 +105,14 @@ def _awaited_in(table: CallTable, late: RankSnapshot, failed: int) -> Call | Non
     return min(after, key=lambda call: call.at, default=None)
 
 
-def explain_noticed_hang(table: CallTable, run: Remains, hypothesis: Hypothesis) -> Diagnosis:
-    call, failure = hypothesis.facts["call"], run.failure
-    reasons = {rank: reason(table.of(rank)) for rank in hypothesis.culprits}
-    first = reasons[hypothesis.culprits[0]]
+def explain_noticed_hang(
+    table: CallTable, blamed: Ranks, run: Remains, call: Call, message: str
+) -> Diagnosis:
+    failure = run.failure
+    reasons = {rank: reason(table.of(rank)) for rank in blamed}
+    first = reasons[blamed[0]]
     sentence = f"{ranks_in_words(reasons)} never came to {call.title}, in which others had waited "
-    evidence: tuple[str, ...] = (hypothesis.facts["message"],)
+    evidence: tuple[str, ...] = (message,)
     if failure:
         sentence += f"{failure.at - call.at:.0f} s when {run.who(failure.rank)} ended the run: {first.why}"
         evidence = tuple(dict.fromkeys((failure.why, *evidence)))
@@ -114,16 +120,11 @@ def explain_noticed_hang(table: CallTable, run: Remains, hypothesis: Hypothesis)
     return Diagnosis(Verdict.NEVER_ARRIVED, sentence, culprits, (), evidence, first.remedy)
 
 
-def explain_timer(table: CallTable, run: Remains, hypothesis: Hypothesis) -> Diagnosis:
-    timers = hypothesis.facts["timers"]
+def explain_timer(
+    table: CallTable, blamed: Ranks, run: Remains, timers: Mapping[int, Error], waiting: Ranks
+) -> Diagnosis:
     elsewhere = "it was elsewhere when a timer of the script ended it"
-    culprits = run.culprits({rank: f"{elsewhere}: {timers[rank].message}" for rank in hypothesis.culprits})
-    sentence = f"{ranks_in_words(hypothesis.culprits)} held the others up: {culprits[0].why}"
-    evidence = tuple(f"rank {rank}: {timers[rank].message}" for rank in hypothesis.facts["waiting"][:4])
+    culprits = run.culprits({rank: f"{elsewhere}: {timers[rank].message}" for rank in blamed})
+    sentence = f"{ranks_in_words(blamed)} held the others up: {culprits[0].why}"
+    evidence = tuple(f"rank {rank}: {timers[rank].message}" for rank in waiting[:4])
     return Diagnosis(Verdict.NEVER_ARRIVED, sentence, culprits, (), evidence, WAIT_REMEDY)
-
-
-END_EXPLANATIONS = {
-    "noticed hang": explain_noticed_hang,
-    "timer of the script": explain_timer,
-}

@@ -6,9 +6,12 @@ may take groups in an order that depends on data, so the majority proves little.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from functools import partial
+
 from clusterrun.diagnosis.calls import CallTable
-from clusterrun.diagnosis.habits import departures
-from clusterrun.diagnosis.hypothesis import Hypothesis
+from clusterrun.diagnosis.habits import Departure, departures
+from clusterrun.diagnosis.hypothesis import Hypothesis, Ranks
 from clusterrun.diagnosis.verdict import Diagnosis, Verdict, ranks_in_words
 from clusterrun.diagnosis.vote import RankVote, one_only
 from clusterrun.diagnosis.wording import at_place, blame
@@ -23,21 +26,21 @@ def rule(table: CallTable) -> list[Hypothesis]:
     departed = one_only(rank for rank, departure in departures_by_rank.items() if departure)
     is_whole = len(table.waits) == table.size and None not in departures_by_rank.values()
     if departed >= 0 and is_whole:
-        facts = {"departure": departures_by_rank[departed]}
-        return [Hypothesis("order of groups", CERTAINTY, (departed,), facts)]
+        explanation = partial(explain, departed=departures_by_rank[departed] or ())
+        return [Hypothesis(explanation, CERTAINTY, (departed,))]
     vote = RankVote({wait.rank: (wait.group, wait.sequence) for wait in table.waits})
-    return [Hypothesis("order of groups", CERTAINTY, vote.odd, {"departure": ()})]
+    return [Hypothesis(explain, CERTAINTY, vote.odd)]
 
 
-def explain(table: CallTable, hypothesis: Hypothesis) -> Diagnosis:
+def explain(table: CallTable, blamed: Ranks, departed: Sequence[Departure] = ()) -> Diagnosis:
     whys = {}
     sentence = (
         "ranks wait for each other in different groups or calls: their collectives are not in one order"
     )
-    for rank in hypothesis.culprits:
+    for rank in blamed:
         wait = table.wait_by_rank[rank]
         inside = f"it is in {wait.operation}{at_place(table, rank)}, without {ranks_in_words(wait.missing)}"
-        for departure in hypothesis.facts["departure"]:
+        for departure in departed:
             usual = " or ".join(map(_of_group, departure.usual))
             how = f"it called {_of_group(departure.call)} after {_of_group(departure.before)}, where it had "
             how += f"always called {usual}"
@@ -50,6 +53,3 @@ def explain(table: CallTable, hypothesis: Hypothesis) -> Diagnosis:
 
 def _of_group(call: tuple[str, str]) -> str:
     return f"{call[1]} of group {call[0]}"
-
-
-EXPLANATIONS = {"order of groups": explain}

@@ -5,11 +5,15 @@ A rank that waits for its GPU looks busy, and without records nothing distinguis
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from functools import partial
+
 from clusterrun.diagnosis.calls import STOPPED, CallTable
 from clusterrun.diagnosis.evidence import START_PATIENCE, ChildProcess, PythonStacks, RankSnapshot
 from clusterrun.diagnosis.explain_rank import WAIT_REMEDY, reason
 from clusterrun.diagnosis.explain_rank import at as at_line
-from clusterrun.diagnosis.hypothesis import Hypothesis
+from clusterrun.diagnosis.hypothesis import Hypothesis, Ranks
+from clusterrun.diagnosis.rules.absent_rank import explain_never_arrived
 from clusterrun.diagnosis.stacks import (
     TOGETHER,
     Doing,
@@ -25,6 +29,7 @@ from clusterrun.diagnosis.wording import MOST_LINES, reasons, verb_s
 from clusterrun.model.frozen import replace
 
 CERTAINTY = 10
+_Started = tuple[RankSnapshot, ChildProcess]  # a rank and a process that it started
 
 
 def rule(table: CallTable) -> list[Hypothesis]:
@@ -32,30 +37,31 @@ def rule(table: CallTable) -> list[Hypothesis]:
         return []
     doing = {rank.location.doing for rank in table.ranks}
     if len(doing) == 1 and doing <= set(TOGETHER):
-        return [Hypothesis("met in vain", CERTAINTY, final=table.is_long_still)]
+        return [Hypothesis(explain_met_in_vain, CERTAINTY, final=table.is_long_still)]
     busy = tuple(rank.rank for rank in table.ranks if rank.works)
     if busy and table.stalled and any(table.of(rank).may_spin for rank in busy):
-        return [Hypothesis("busy without progress", CERTAINTY, facts={"busy": busy})]
+        return [Hypothesis(partial(explain_busy_without_progress, busy=busy), CERTAINTY)]
     if busy:
-        return [Hypothesis("computing", CERTAINTY, facts={"busy": busy}, final=bool(table.stalled))]
+        return [Hypothesis(partial(explain_computing, busy=busy), CERTAINTY, final=bool(table.stalled))]
     if not table.ranks:
-        return [Hypothesis("nothing seen", CERTAINTY)]
+        return [Hypothesis(explain_nothing_seen, CERTAINTY)]
     if not table.is_long_still:
-        return [Hypothesis("pause", CERTAINTY, final=False)]
+        return [Hypothesis(explain_pause, CERTAINTY, final=False)]
     living = table.living
     if not living:
-        return [Hypothesis("outlived" if table.stalled >= START_PATIENCE else "ending", CERTAINTY)]
+        has_outlived = table.stalled >= START_PATIENCE
+        return [Hypothesis(explain_outlived if has_outlived else explain_ending, CERTAINTY)]
     if all(script_has_ended(rank.stacks.main) for rank in living):
         culprits = tuple(rank.rank for rank in living)
-        return [Hypothesis("never arrived", CERTAINTY, culprits, {"late_too": ()})]
+        return [Hypothesis(explain_never_arrived, CERTAINTY, culprits)]
     if all(_stands_for_others(rank) for rank in living):
         return _below(living)
     alone = RankVote({rank.rank: rank.location.line for rank in living})
     is_known = alone.lone() >= 0 and all(line for line, _ in alone.sides)
     # A sleep ends by itself, as hrtimer_nanosleep does: a simulator of a slow step is no hang.
     sleeps = all("sleep" in rank.process.waits_in for rank in living)
-    facts = {"sides": alone.sides if is_known else []}
-    return [Hypothesis("waiting outside", CERTAINTY, facts=facts, final=not sleeps)]
+    explain = partial(explain_waiting_outside, sides=alone.sides if is_known else [])
+    return [Hypothesis(explain, CERTAINTY, final=not sleeps)]
 
 
 def _stands_for_others(rank: RankSnapshot) -> bool:
@@ -84,11 +90,11 @@ def _below(living: list[RankSnapshot]) -> list[Hypothesis]:
     ]
     late += [pair for pair in pairs if pair[1].state in STOPPED]
     if not inside or not late:
-        return [Hypothesis("unknown processes", CERTAINTY)]
-    return [Hypothesis("late process", CERTAINTY, facts={"inside": inside, "late": late})]
+        return [Hypothesis(explain_unknown_processes, CERTAINTY)]
+    return [Hypothesis(partial(explain_late_process, inside=inside, late=late), CERTAINTY)]
 
 
-def explain_met_in_vain(table: CallTable, hypothesis: Hypothesis) -> Diagnosis:
+def explain_met_in_vain(table: CallTable, blamed: Ranks) -> Diagnosis:
     place = table.ranks[0].location
     sentence = f"all ranks seen wait in {place.operation} at {place.line}"
     absent = sorted({*range(table.size)}.difference(table.by_rank))
@@ -107,14 +113,12 @@ def explain_met_in_vain(table: CallTable, hypothesis: Hypothesis) -> Diagnosis:
     return Diagnosis(verdict if table.is_long_still else Verdict.NOTHING, sentence, remedy=remedy)
 
 
-def explain_computing(table: CallTable, hypothesis: Hypothesis) -> Diagnosis:
-    ranks = hypothesis.facts["busy"]
-    verb = "computes" if len(ranks) == 1 else "compute"
-    return Diagnosis(Verdict.NOTHING, f"{ranks_in_words(ranks)} {verb}")
+def explain_computing(table: CallTable, blamed: Ranks, busy: Ranks) -> Diagnosis:
+    verb = "computes" if len(busy) == 1 else "compute"
+    return Diagnosis(Verdict.NOTHING, f"{ranks_in_words(busy)} {verb}")
 
 
-def explain_busy_without_progress(table: CallTable, hypothesis: Hypothesis) -> Diagnosis:
-    busy = hypothesis.facts["busy"]
+def explain_busy_without_progress(table: CallTable, blamed: Ranks, busy: Ranks) -> Diagnosis:
     sentence = (
         f"{ranks_in_words(busy)} keep{verb_s(busy)} a processor busy, but no rank has begun a collective "
     )
@@ -124,19 +128,19 @@ def explain_busy_without_progress(table: CallTable, hypothesis: Hypothesis) -> D
     return Diagnosis(Verdict.UNDETERMINED, sentence, (), (), (*reasons(table, busy), records), remedy)
 
 
-def explain_nothing_seen(table: CallTable, hypothesis: Hypothesis) -> Diagnosis:
+def explain_nothing_seen(table: CallTable, blamed: Ranks) -> Diagnosis:
     return Diagnosis(Verdict.UNDETERMINED, "no rank was seen")
 
 
-def explain_pause(table: CallTable, hypothesis: Hypothesis) -> Diagnosis:
+def explain_pause(table: CallTable, blamed: Ranks) -> Diagnosis:
     return Diagnosis(Verdict.NOTHING, "the ranks pause outside of collectives")
 
 
-def explain_ending(table: CallTable, hypothesis: Hypothesis) -> Diagnosis:
+def explain_ending(table: CallTable, blamed: Ranks) -> Diagnosis:
     return Diagnosis(Verdict.NOTHING, _all_ended(table))
 
 
-def explain_outlived(table: CallTable, hypothesis: Hypothesis) -> Diagnosis:
+def explain_outlived(table: CallTable, blamed: Ranks) -> Diagnosis:
     nodes = ", ".join(sorted({rank.node for rank in table.ranks})[:MOST_LINES])
     remedy = f"what does the launcher wait for? clusterrun exec --node NODE -- ps -ef, on {nodes}"
     return Diagnosis(Verdict.WAITING, _all_ended(table), remedy=remedy)
@@ -146,7 +150,7 @@ def _all_ended(table: CallTable) -> str:
     return f"all {len(table.ranks)} ranks have ended, and what started them has not"
 
 
-def explain_waiting_outside(table: CallTable, hypothesis: Hypothesis) -> Diagnosis:
+def explain_waiting_outside(table: CallTable, blamed: Ranks, sides: Sequence[tuple[str, Ranks]]) -> Diagnosis:
     living = table.living
     ended = [rank.rank for rank in table.ranks if not rank.state]
     lines = {rank.location.line for rank in living} - {""}
@@ -157,7 +161,6 @@ def explain_waiting_outside(table: CallTable, hypothesis: Hypothesis) -> Diagnos
     if len(living) == 1:
         who = f"rank {living[0].rank}, the only one left, waits" if ended else f"rank {living[0].rank} waits"
     sentence = f"{who} outside of collectives{where}"
-    sides = hypothesis.facts["sides"]
     if sides:
         (line, ranks), (lone_line, (lone,)) = sides
         sentence += f": {ranks_in_words(ranks)} at {line}, rank {lone} alone at {lone_line}. "
@@ -171,8 +174,9 @@ def explain_waiting_outside(table: CallTable, hypothesis: Hypothesis) -> Diagnos
     return Diagnosis(Verdict.WAITING, sentence, (), (), tuple(evidence), reason(first).remedy)
 
 
-def explain_late_process(table: CallTable, hypothesis: Hypothesis) -> Diagnosis:
-    inside, late = hypothesis.facts["inside"], hypothesis.facts["late"]
+def explain_late_process(
+    table: CallTable, blamed: Ranks, inside: Sequence[_Started], late: Sequence[_Started]
+) -> Diagnosis:
     culprits = tuple(
         Culprit(-1, rank.node, f"its process {child.pid} {_does(rank, child)}")
         for rank, child in late[:MOST_LINES]
@@ -192,7 +196,7 @@ def _does(rank: RankSnapshot, child: ChildProcess) -> str:
     return reason(same).why.partition(" ")[2]
 
 
-def explain_unknown_processes(table: CallTable, hypothesis: Hypothesis) -> Diagnosis:
+def explain_unknown_processes(table: CallTable, blamed: Ranks) -> Diagnosis:
     living = table.living
     who = ranks_in_words(rank.rank for rank in living)
     sentence = f"{who} wait{verb_s(living)} for processes whose stacks cannot be read"
@@ -205,17 +209,3 @@ def explain_unknown_processes(table: CallTable, hypothesis: Hypothesis) -> Diagn
     remedy = f"on {living[0].node}: py-spy dump --pid N of each shows where it is"
     remedy += " (ranks of torchrun need none)"
     return Diagnosis(Verdict.UNDETERMINED, sentence, (), (), tuple(evidence), remedy)
-
-
-EXPLANATIONS = {
-    "met in vain": explain_met_in_vain,
-    "computing": explain_computing,
-    "busy without progress": explain_busy_without_progress,
-    "nothing seen": explain_nothing_seen,
-    "pause": explain_pause,
-    "ending": explain_ending,
-    "outlived": explain_outlived,
-    "waiting outside": explain_waiting_outside,
-    "late process": explain_late_process,
-    "unknown processes": explain_unknown_processes,
-}

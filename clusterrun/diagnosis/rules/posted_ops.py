@@ -6,10 +6,12 @@ The lists are read from variables, which may hold an older list. Ranks in anothe
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Sequence
+from functools import partial
 
 from clusterrun.diagnosis.calls import CallTable, sends
 from clusterrun.diagnosis.evidence import PostedOp, RankSnapshot
-from clusterrun.diagnosis.hypothesis import Hypothesis
+from clusterrun.diagnosis.hypothesis import Hypothesis, Ranks
 from clusterrun.diagnosis.verdict import Diagnosis, Verdict, ranks_in_words
 from clusterrun.diagnosis.vote import RankVote
 from clusterrun.diagnosis.wording import MOST_LINES, at_place, blame, to_peer
@@ -35,8 +37,8 @@ def rule(table: CallTable) -> list[Hypothesis]:
         most = max(counts.values())
         often = [rank for rank, count in counts.items() if count == most]
         odd = often[0] if len(often) == 1 else -1
-    facts = {"unmatched": unmatched, "ranks": tuple(sorted(counts))}
-    return [Hypothesis("posted operations", CERTAINTY, (odd,) if odd >= 0 else (), facts)]
+    explanation = partial(explain, unmatched=unmatched, ranks=sorted(counts))
+    return [Hypothesis(explanation, CERTAINTY, (odd,) if odd >= 0 else ())]
 
 
 def _unmatched(rank: RankSnapshot, posting: dict[int, RankSnapshot]) -> list[tuple[int, int, PostedOp]]:
@@ -74,24 +76,25 @@ def _listed(rank: RankSnapshot) -> str:
     return ", ".join(posts[:MOST_LINES]) + (" and more" if len(posts) > MOST_LINES else "")
 
 
-def explain(table: CallTable, hypothesis: Hypothesis) -> Diagnosis:
-    ranks = hypothesis.facts["ranks"]
+def explain(
+    table: CallTable,
+    blamed: Ranks,
+    unmatched: Sequence[tuple[int, int, PostedOp]],
+    ranks: Sequence[int],
+) -> Diagnosis:
     evidence = [f"rank {rank} posts {_listed(table.of(rank))}" for rank in ranks[:MOST_LINES]]
     remedy = "let the other half of each isend and irecv be posted by its peer, with the same tag"
-    if not hypothesis.culprits:
-        rank, _, post = hypothesis.facts["unmatched"][0]
+    if not blamed:
+        rank, _, post = unmatched[0]
         sentence = f"rank {rank} waits for a {post.call} {to_peer(post, post.call)}, "
         sentence += (
             f"which has posted no other half of it: the list of one of {ranks_in_words(ranks)} is wrong"
         )
         return blame(table, Verdict.UNDETERMINED, sentence, {}, remedy, evidence)
-    (odd,) = hypothesis.culprits
+    (odd,) = blamed
     others = ranks_in_words(rank for rank in ranks if rank != odd)
     why = f"it posts {_listed(table.of(odd))}{at_place(table, odd)}, which does not fit what {others} posted"
     sentence = (
         f"rank {odd} on {table.of(odd).node} posts other sends and receives than the others wait for: {why}"
     )
     return blame(table, Verdict.MISMATCH, sentence, {odd: why}, remedy, evidence)
-
-
-EXPLANATIONS = {"posted operations": explain}

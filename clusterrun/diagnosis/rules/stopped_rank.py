@@ -5,8 +5,11 @@ Certain: the kernel reports the state, and such a process cannot come.
 
 from __future__ import annotations
 
+from functools import partial
+
 from clusterrun.diagnosis.calls import STOPPED, CallTable
 from clusterrun.diagnosis.hypothesis import Hypothesis
+from clusterrun.diagnosis.rules.absent_rank import explain_never_arrived
 from clusterrun.diagnosis.stacks import Doing
 
 CERTAINTY = 100
@@ -28,4 +31,4 @@ def rule(table: CallTable) -> list[Hypothesis]:
     certainty = NO_PROCESS if is_inferred else CERTAINTY
     late = table.awaited.difference(culprits, table.wait_by_rank)
     late_too = tuple(rank.rank for rank in table.ranks if rank.rank in late)
-    return [Hypothesis("never arrived", certainty, culprits, {"late_too": late_too})]
+    return [Hypothesis(partial(explain_never_arrived, late_too=late_too), certainty, culprits)]

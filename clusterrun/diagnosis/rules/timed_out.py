@@ -6,17 +6,19 @@ silent, or if the ranks that did not time out do report how far they are.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from functools import partial
 
 from clusterrun.diagnosis.calls import Call, CallTable
+from clusterrun.diagnosis.explain_end import with_printed, with_stacks
 from clusterrun.diagnosis.first_error import first_error
-from clusterrun.diagnosis.hypothesis import Hypothesis
+from clusterrun.diagnosis.hypothesis import Explain, Hypothesis, Ranks
 from clusterrun.diagnosis.remains import Remains
 from clusterrun.diagnosis.stacks import Doing
 from clusterrun.diagnosis.verdict import Culprit, Diagnosis, Verdict, ranks_in_words
 from clusterrun.diagnosis.vote import RankVote
 from clusterrun.diagnosis.watchdog_lines import WORLD, WatchdogLines, is_timeout
-from clusterrun.model.frozen import replace
+from clusterrun.model.frozen import frozen, replace
 from clusterrun.model.states import State
 
 CERTAINTY = 85
@@ -39,46 +41,72 @@ def rule(table: CallTable) -> list[Hypothesis]:
             return []
     lines = WatchdogLines(errors)
     if lines.calls:
-        return _of_watchdogs(lines, 0 if run.per_node else len(run.nodes))
+        return [_of_watchdogs(run, lines)]
     if lines.stuck:
         culprits = lines.stuck if len(lines.stuck) == 1 else ()
-        return [Hypothesis("stuck watchdog", CERTAINTY, culprits, {"stuck": lines.stuck})]
+        return [_hypothesis(partial(explain_stuck_watchdog, run=run, stuck=lines.stuck), culprits)]
     # gloo's message names no collective. A monitored barrier lists the absent ranks.
-    facts: dict[str, object] = {"waiting": tuple(sorted(lines.timed_out))}
+    explain = partial(explain_gloo_timed_out, run=run, waiting=sorted(lines.timed_out))
     silent = () if run.per_node else tuple(sorted({*range(len(run.nodes))} - lines.spoke))
-    for kind, ranks in (
-        ("absent from barrier", lines.absent),
-        ("silent at time-out", silent if len(silent) == 1 else ()),
-        ("outside at time-out", outside_of_calls(table)),
-    ):
-        if ranks:
-            return [Hypothesis(kind, CERTAINTY, ranks, facts)]
-    return [Hypothesis("gloo timed out", CERTAINTY, (), facts)]
+    outside = outside_of_calls(table)
+    if lines.absent:
+        why = "it did not come to the monitored barrier"
+        return [_hypothesis(partial(explain, why=why, call="monitored_barrier"), lines.absent)]
+    if len(silent) == 1:
+        why = "it printed nothing, while all others timed out or lost their peers"
+        return [_hypothesis(partial(explain, why=why), silent)]
+    if outside:
+        why = "it was in no collective, while others timed out or lost their peers"
+        return [_hypothesis(partial(explain, why=why), outside)]
+    return [_hypothesis(explain)]
 
 
-def _of_watchdogs(lines: WatchdogLines, size: int) -> list[Hypothesis]:
+def _hypothesis(explain: Explain, culprits: Ranks = ()) -> Hypothesis:
+    return Hypothesis(explain, CERTAINTY, culprits, complete=_with_output)
+
+
+def _with_output(table: CallTable, diagnosis: Diagnosis) -> Diagnosis:
+    diagnosis, run = with_stacks(table, diagnosis), table.end
+    return diagnosis if not run or run.per_node else with_printed(diagnosis, run.errors, per_node=False)
+
+
+@frozen
+class TimedOutCall:
+    """The newest call in which ranks timed out."""
+
+    sides: Sequence[tuple[str, Ranks]]  # operations, and the ranks that waited in them
+    group: str
+    number: int  # in the sequence of its group
+
+    @property
+    def place(self) -> str:
+        return f"collective {self.number}" + (f" of group {self.group}" if self.group else "")
+
+    @property
+    def evidence(self) -> tuple[str, ...]:
+        until = f"({self.place}) until it timed out"
+        return tuple(f"{ranks_in_words(ranks)} waited in {call} {until}" for call, ranks in self.sides)
+
+
+def _of_watchdogs(run: Remains, lines: WatchdogLines) -> Hypothesis:
+    size = 0 if run.per_node else len(run.nodes)
     group, waits = lines.main_group()
     newest = max(call.sequence for call in waits.values())
     vote = RankVote({rank: call.operation for rank, call in waits.items() if call.sequence == newest})
-    facts = {
-        "sides": vote.sides,
-        "group": group,
-        "number": newest,
-        "waiting": tuple(waits),
-        "begun": {},
-        "low": {},
-    }
+    call = TimedOutCall(vote.sides, group, newest)
     if not vote.is_unanimous:
-        return [Hypothesis("timed out in different calls", CERTAINTY, vote.suspects, facts)]
+        return _hypothesis(partial(explain_timed_out_in_different_calls, run=run, call=call), vote.suspects)
     absent = _absent(lines, group, waits, newest, size)
     low = {rank: call for rank, call in waits.items() if group and call.sequence < newest}
     if absent:
-        facts["begun"] = {rank: lines.begun.get(rank, {}).get(group) for rank in absent}
-        return [Hypothesis("absent at time-out", CERTAINTY, tuple(sorted(absent)), facts)]
+        begun = {rank: lines.begun.get(rank, {}).get(group) for rank in absent}
+        explain = partial(explain_absent_at_time_out, run=run, call=call, begun=begun, low={})
+        return _hypothesis(explain, tuple(sorted(absent)))
     if low and 2 * len(low) < len(waits):
-        return [Hypothesis("absent at time-out", CERTAINTY, tuple(sorted(low)), {**facts, "low": low})]
-    facts["everybody"] = len(waits) == size and not low
-    return [Hypothesis("timed out", CERTAINTY, (), facts)]
+        explain = partial(explain_absent_at_time_out, run=run, call=call, begun={}, low=low)
+        return _hypothesis(explain, tuple(sorted(low)))
+    has_all = len(waits) == size and not low
+    return _hypothesis(partial(explain_timed_out, call=call, waiting=tuple(waits), has_all=has_all))
 
 
 def _absent(lines: WatchdogLines, group: str, waits: dict[int, Call], newest: int, size: int) -> list[int]:
@@ -105,30 +133,19 @@ def outside_of_calls(table: CallTable) -> tuple[int, ...]:
     return tuple(rank.rank for rank in stood if groups and rank.location.doing not in INSIDE)
 
 
-def _where(hypothesis: Hypothesis) -> str:
-    group = hypothesis.facts["group"]
-    return f"collective {hypothesis.facts['number']}" + (f" of group {group}" if group else "")
-
-
-def _waited_until(hypothesis: Hypothesis) -> tuple[str, ...]:
-    until = f"({_where(hypothesis)}) until it timed out"
-    return tuple(
-        f"{ranks_in_words(ranks)} waited in {call} {until}" for call, ranks in hypothesis.facts["sides"]
-    )
-
-
-def explain_timed_out_in_different_calls(table: CallTable, run: Remains, hypothesis: Hypothesis) -> Diagnosis:
-    sides, where = hypothesis.facts["sides"], _where(hypothesis)
+def explain_timed_out_in_different_calls(
+    table: CallTable, blamed: Ranks, run: Remains, call: TimedOutCall
+) -> Diagnosis:
     whys = {
-        rank: f"it called {call} as {where}"
-        for call, ranks in sides
+        rank: f"it called {operation} as {call.place}"
+        for operation, ranks in call.sides
         for rank in ranks
-        if rank in hypothesis.culprits
+        if rank in blamed
     }
-    calls = "; ".join(f"{ranks_in_words(ranks)} called {call}" for call, ranks in sides)
-    sentence = f"ranks called different collectives as {where}: {calls}"
+    calls = "; ".join(f"{ranks_in_words(ranks)} called {operation}" for operation, ranks in call.sides)
+    sentence = f"ranks called different collectives as {call.place}: {calls}"
     remedy = "let every rank call the same collectives, in the same order, with equal shapes and types"
-    return Diagnosis(Verdict.MISMATCH, sentence, _by_rank(run, whys), (), _waited_until(hypothesis), remedy)
+    return Diagnosis(Verdict.MISMATCH, sentence, _by_rank(run, whys), (), call.evidence, remedy)
 
 
 def _by_rank(run: Remains, whys: Mapping[int, str]) -> tuple[Culprit, ...]:
@@ -147,67 +164,60 @@ def _diagnose_absent(
     return Diagnosis(Verdict.NEVER_ARRIVED, sentence, culprits, (), evidence, remedy)
 
 
-def explain_absent_at_time_out(table: CallTable, run: Remains, hypothesis: Hypothesis) -> Diagnosis:
-    begun, low, where = hypothesis.facts["begun"], hypothesis.facts["low"], _where(hypothesis)
+def explain_absent_at_time_out(
+    table: CallTable,
+    blamed: Ranks,
+    run: Remains,
+    call: TimedOutCall,
+    begun: Mapping[int, int | None],
+    low: Mapping[int, Call],
+) -> Diagnosis:
+    """``begun``: collectives that the ranks had begun; None if unknown. ``low``: earlier calls of ranks."""
     whys = {}
-    for rank in hypothesis.culprits:
+    for rank in blamed:
         if rank in low:
             whys[rank] = f"it stands at {low[rank].operation}, collective {low[rank].sequence}"
-        elif begun[rank] is None:
-            whys[rank] = f"it printed nothing of {where}, which the others waited in"
+        elif (count := begun[rank]) is None:
+            whys[rank] = f"it printed nothing of {call.place}, which the others waited in"
         else:
-            whys[rank] = f"it had begun {max(begun[rank], 0)} collectives, and the others waited in {where}"
-    did = f"never came to {hypothesis.facts['sides'][0][0]} ({where})"
-    return _diagnose_absent(run, whys, did, _waited_until(hypothesis))
+            whys[rank] = f"it had begun {max(count, 0)} collectives, and the others waited in {call.place}"
+    return _diagnose_absent(run, whys, f"never came to {call.sides[0][0]} ({call.place})", call.evidence)
 
 
-def explain_timed_out(table: CallTable, run: Remains, hypothesis: Hypothesis) -> Diagnosis:
-    everybody = hypothesis.facts["everybody"]
-    call = hypothesis.facts["sides"][0][0]
-    who = ranks_in_words(hypothesis.facts["waiting"])
-    sentence = f"{who} waited in {call} ({_where(hypothesis)}) until it timed out"
-    if everybody:
+def explain_timed_out(
+    table: CallTable, blamed: Ranks, call: TimedOutCall, waiting: Ranks, has_all: bool
+) -> Diagnosis:
+    sentence = f"{ranks_in_words(waiting)} waited in {call.sides[0][0]} ({call.place}) until it timed out"
+    if has_all:
         sentence += ": every rank had begun it"
         remedy = "clusterrun check finds a broken link"
-        return Diagnosis(Verdict.LINK, sentence, (), (), _waited_until(hypothesis), remedy)
+        return Diagnosis(Verdict.LINK, sentence, (), (), call.evidence, remedy)
     sentence += ": their output does not show which rank did not come"
-    return Diagnosis(Verdict.NEVER_ARRIVED, sentence, (), (), _waited_until(hypothesis), _LOGS_REMEDY)
+    return Diagnosis(Verdict.NEVER_ARRIVED, sentence, (), (), call.evidence, _LOGS_REMEDY)
 
 
-def explain_stuck_watchdog(table: CallTable, run: Remains, hypothesis: Hypothesis) -> Diagnosis:
+def explain_stuck_watchdog(table: CallTable, blamed: Ranks, run: Remains, stuck: Ranks) -> Diagnosis:
     why = "the watchdog thread of its NCCL was stuck: a call of CUDA or NCCL does not return"
     remedy = "nvidia-smi and dmesg on that node (Xid); does a thread hold Python's lock in a call of CUDA?"
-    if hypothesis.culprits:
-        whys = dict.fromkeys(hypothesis.culprits, why)
+    if blamed:
+        whys = dict.fromkeys(blamed, why)
         return _diagnose_absent(run, whys, "was ended by NCCL's heartbeat monitor", (), remedy)
-    stuck = ranks_in_words(hypothesis.facts["stuck"])
-    sentence = f"NCCL's heartbeat monitor ended {stuck}: a call of CUDA or NCCL does not return"
+    sentence = f"NCCL's heartbeat monitor ended {ranks_in_words(stuck)}: "
+    sentence += "a call of CUDA or NCCL does not return"
     return Diagnosis(Verdict.UNDETERMINED, sentence, (), (), (), remedy)
 
 
-def explain_gloo_timed_out(table: CallTable, run: Remains, hypothesis: Hypothesis) -> Diagnosis:
-    waiting = ranks_in_words(hypothesis.facts["waiting"])
-    evidence = (f"{waiting} waited in a collective until it timed out",)
-    whys = {
-        "absent from barrier": "it did not come to the monitored barrier",
-        "silent at time-out": "it printed nothing, while all others timed out or lost their peers",
-        "outside at time-out": "it was in no collective, while others timed out or lost their peers",
-    }
-    if hypothesis.culprits:
-        place = "monitored_barrier" if hypothesis.kind == "absent from barrier" else "a collective"
-        why = dict.fromkeys(hypothesis.culprits, whys[hypothesis.kind])
-        return _diagnose_absent(run, why, f"never came to {place}", evidence)
-    sentence = f"a collective timed out in {waiting}: the output does not show which rank did not come"
+def explain_gloo_timed_out(
+    table: CallTable,
+    blamed: Ranks,
+    run: Remains,
+    waiting: Sequence[int],
+    why: str = "",
+    call: str = "a collective",
+) -> Diagnosis:
+    evidence = (f"{ranks_in_words(waiting)} waited in a collective until it timed out",)
+    if blamed:
+        return _diagnose_absent(run, dict.fromkeys(blamed, why), f"never came to {call}", evidence)
+    sentence = f"a collective timed out in {ranks_in_words(waiting)}: "
+    sentence += "the output does not show which rank did not come"
     return Diagnosis(Verdict.NEVER_ARRIVED, sentence, (), (), evidence, _LOGS_REMEDY)
-
-
-END_EXPLANATIONS = {
-    "timed out in different calls": explain_timed_out_in_different_calls,
-    "absent at time-out": explain_absent_at_time_out,
-    "timed out": explain_timed_out,
-    "stuck watchdog": explain_stuck_watchdog,
-    "absent from barrier": explain_gloo_timed_out,
-    "silent at time-out": explain_gloo_timed_out,
-    "outside at time-out": explain_gloo_timed_out,
-    "gloo timed out": explain_gloo_timed_out,
-}

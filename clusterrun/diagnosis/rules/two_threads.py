@@ -8,12 +8,14 @@ If stacks are all that is known, both calls must be of the default group, and no
 
 from __future__ import annotations
 
+from functools import partial
+
 from clusterrun.diagnosis.calls import CallTable
 from clusterrun.diagnosis.evidence import RankSnapshot
 from clusterrun.diagnosis.first_error import first_error
-from clusterrun.diagnosis.hypothesis import Hypothesis
+from clusterrun.diagnosis.hypothesis import Hypothesis, Ranks
 from clusterrun.diagnosis.printed_errors import Error
-from clusterrun.diagnosis.stacks import Doing, short
+from clusterrun.diagnosis.stacks import Doing, ThreadPlace, short
 from clusterrun.diagnosis.verdict import Diagnosis, Verdict, ranks_in_words
 from clusterrun.diagnosis.wording import at_place, waited
 
@@ -35,9 +37,9 @@ def rule(table: CallTable) -> list[Hypothesis]:
     ranks = tuple(sorted(ranks_by_group[group]))
     snapshots = [table.by_rank[rank] for rank in ranks if rank in table.by_rank]
     threads = [thread for rank in snapshots for thread in rank.stacks.threads if thread.operation]
-    facts = {"ranks": ranks, "group": group, "thread": threads[0] if threads else None}
+    explanation = partial(explain, ranks=ranks, group=group, thread=threads[0] if threads else None)
     certainty = CERTAINTY if group and not table.by_stacks else CERTAINTY_OF_STACKS
-    return [Hypothesis("two threads", certainty, facts=facts)]
+    return [Hypothesis(explanation, certainty)]
 
 
 def _shared_now(table: CallTable) -> dict[str, list[int]]:
@@ -102,8 +104,9 @@ def _aborted(table: CallTable) -> list[Error]:
     return [error for error in table.end.errors if error.thread and error.main] if table.end else []
 
 
-def explain(table: CallTable, hypothesis: Hypothesis) -> Diagnosis:
-    ranks, group, thread = (hypothesis.facts[name] for name in ("ranks", "group", "thread"))
+def explain(
+    table: CallTable, blamed: Ranks, ranks: Ranks, group: str, thread: ThreadPlace | None
+) -> Diagnosis:
     aborted = _aborted(table)
     called, main_line = "made calls", at_place(table, *(rank for rank in table.by_rank if table.line(rank)))
     if thread:
@@ -121,8 +124,3 @@ def explain(table: CallTable, hypothesis: Hypothesis) -> Diagnosis:
         remedy += "; if it has one, compare the shapes and types that ranks pass at both lines"
     evidence = [f"on {ranks_in_words(ranks)} another thread than the main one {called}"]
     return Diagnosis(Verdict.MISMATCH, sentence, (), (), (*evidence, *waited(table)), remedy)
-
-
-EXPLANATIONS = {
-    "two threads": explain,
-}

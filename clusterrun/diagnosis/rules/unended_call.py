@@ -5,9 +5,12 @@ Over TCP, unacknowledged bytes name the two ends of the link. Over RDMA nothing 
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from functools import partial
+
 from clusterrun.diagnosis.calls import HALF, Call, CallTable, sends
 from clusterrun.diagnosis.habits import departs
-from clusterrun.diagnosis.hypothesis import Hypothesis
+from clusterrun.diagnosis.hypothesis import Hypothesis, Ranks
 from clusterrun.diagnosis.stacks import STORE_WAIT
 from clusterrun.diagnosis.verdict import Culprit, Diagnosis, Verdict, ranks_in_words
 from clusterrun.diagnosis.vote import one_only
@@ -23,15 +26,15 @@ def rule(table: CallTable) -> list[Hypothesis]:
     if not stuck:
         return []
     if not table.owed and not table.is_long_still:
-        return [Hypothesis("may end", CERTAINTY, final=False)]
-    facts = {"stuck": stuck}
+        return [Hypothesis(explain_may_end, CERTAINTY, final=False)]
     if all(wait.operation == HALF for wait in stuck):
         departing = {wait.rank: departs(table, wait) for wait in table.waits}
         odd = one_only(rank for rank, departure in departing.items() if departure)
         is_known = len(table.waits) == table.size and None not in departing.values() and odd >= 0
-        return [Hypothesis("unanswered", CERTAINTY, (odd,) if is_known else (), facts)]
+        explain = partial(explain_unanswered, stuck=stuck)
+        return [Hypothesis(explain, CERTAINTY, (odd,) if is_known else ())]
     uses_tcp = all(_is_over_tcp(table, wait) for wait in stuck)
-    return [Hypothesis("unended", CERTAINTY, facts={**facts, "uses_tcp": uses_tcp})]
+    return [Hypothesis(partial(explain_unended, stuck=stuck, uses_tcp=uses_tcp), CERTAINTY)]
 
 
 def _is_over_tcp(table: CallTable, wait: Call) -> bool:
@@ -44,18 +47,18 @@ def _is_over_tcp(table: CallTable, wait: Call) -> bool:
     return bool(groups) and all(group.backend == "gloo" for group in groups)
 
 
-def explain_may_end(table: CallTable, hypothesis: Hypothesis) -> Diagnosis:
+def explain_may_end(table: CallTable, blamed: Ranks) -> Diagnosis:
     return Diagnosis(
         Verdict.NOTHING, "all ranks are in a collective that may yet end", evidence=waited(table)
     )
 
 
-def explain_unanswered(table: CallTable, hypothesis: Hypothesis) -> Diagnosis:
-    ranks = [wait.rank for wait in hypothesis.facts["stuck"]]
+def explain_unanswered(table: CallTable, blamed: Ranks, stuck: Sequence[Call]) -> Diagnosis:
+    ranks = [wait.rank for wait in stuck]
     sentence = f"{ranks_in_words(ranks)} wait{verb_s(ranks)} for {HALF} that is not answered"
     sentence += at_place(table, *ranks)
-    if hypothesis.culprits:
-        (odd,) = hypothesis.culprits
+    if blamed:
+        (odd,) = blamed
         why = f"it is in {table.wait_by_rank[odd].operation}{at_place(table, odd)}, and since its last "
         why += "collective has begun another number of sends and receives than ever before, where all others "
         why += "have begun as many as ever"
@@ -74,8 +77,7 @@ def explain_unanswered(table: CallTable, hypothesis: Hypothesis) -> Diagnosis:
     return blame(table, Verdict.UNDETERMINED, sentence, {}, remedy, evidence)
 
 
-def explain_unended(table: CallTable, hypothesis: Hypothesis) -> Diagnosis:
-    stuck: list[Call] = hypothesis.facts["stuck"]
+def explain_unended(table: CallTable, blamed: Ranks, stuck: Sequence[Call], uses_tcp: bool) -> Diagnosis:
     operation = min(stuck, key=lambda wait: wait.at).operation
     if table.by_stacks and not table.owed:
         lines = {wait.line for wait in stuck}
@@ -110,7 +112,7 @@ def explain_unended(table: CallTable, hypothesis: Hypothesis) -> Diagnosis:
         named = " and between ".join(f"{node} and {other}" for node, other in links[:MOST_LINES])
         sentence += f": the link between {named} is broken"
         return Diagnosis(Verdict.LINK, sentence, culprits, (), tuple(evidence), remedy)
-    if hypothesis.facts["uses_tcp"]:
+    if uses_tcp:
         sentence += ", though no connection owes an answer"
         remedy = f"does every rank give {operation} the same root (src, dst) and equal shapes? else: {remedy}"
         return Diagnosis(Verdict.UNDETERMINED, sentence, (), (), tuple(evidence), remedy)
@@ -119,10 +121,3 @@ def explain_unended(table: CallTable, hypothesis: Hypothesis) -> Diagnosis:
         remedy += "; nvidia-smi and dmesg | grep -i xid on each node show a GPU that is stuck"
     evidence.append("no TCP connection owes an answer: where ranks use RDMA, its counters may tell more")
     return Diagnosis(Verdict.LINK, sentence, (), (), tuple(evidence), remedy)
-
-
-EXPLANATIONS = {
-    "may end": explain_may_end,
-    "unanswered": explain_unanswered,
-    "unended": explain_unended,
-}

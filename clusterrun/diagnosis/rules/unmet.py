@@ -7,10 +7,11 @@ number is the one that torch reports as missing.
 from __future__ import annotations
 
 import re
+from functools import partial
 
 from clusterrun.diagnosis.calls import CallTable
 from clusterrun.diagnosis.first_error import first_error
-from clusterrun.diagnosis.hypothesis import Hypothesis
+from clusterrun.diagnosis.hypothesis import Hypothesis, Ranks
 from clusterrun.diagnosis.printed_errors import Error
 from clusterrun.diagnosis.remains import Remains
 from clusterrun.diagnosis.stacks import short
@@ -29,7 +30,7 @@ def rule(table: CallTable) -> list[Hypothesis]:
     if not run or run.state is State.COMPLETED or not root:
         return []
     if root.rank > 0 and not run.per_node and _SERVES in root.text:
-        return [Hypothesis("second server", CERTAINTY, (root.rank,), {"root": root})]
+        return [Hypothesis(partial(explain_second_server, run=run, root=root), CERTAINTY, (root.rank,))]
     if not root.row or root.row.verdict is not Verdict.NEVER_ARRIVED or is_timeout(root):
         return []
     reports = (match for error in run.errors if (match := _JOINED.search(error.text)))
@@ -37,12 +38,11 @@ def rule(table: CallTable) -> list[Hypothesis]:
     arrived, size = (int(joined[1]), int(joined[2])) if joined else (0, 0)
     silent = tuple(sorted({*range(len(run.nodes))} - {error.rank for error in run.errors}))
     is_known = not run.per_node and arrived != size and len(silent) == size - arrived
-    facts = {"root": root, "came": arrived, "size": size}
-    return [Hypothesis("unmet", CERTAINTY, silent if is_known else (), facts)]
+    explain = partial(explain_unmet, run=run, root=root, arrived=arrived, size=size, remedy=root.row.remedy)
+    return [Hypothesis(explain, CERTAINTY, silent if is_known else ())]
 
 
-def explain_second_server(table: CallTable, run: Remains, hypothesis: Hypothesis) -> Diagnosis:
-    root: Error = hypothesis.facts["root"]
+def explain_second_server(table: CallTable, blamed: Ranks, run: Remains, root: Error) -> Diagnosis:
     at = f" at {short(root.frame)}" if root.frame else ""
     why = f"it opens the store of all ranks, as rank 0 alone does{at}, and its port is taken"
     sentence = f"{run.who(root.rank)} says perhaps that it is rank 0: {why}"
@@ -51,18 +51,13 @@ def explain_second_server(table: CallTable, run: Remains, hypothesis: Hypothesis
     return mismatch(run, root, sentence, {root.rank: why}, remedy, [f"{run.name(root.rank)}: {root.message}"])
 
 
-def explain_unmet(table: CallTable, run: Remains, hypothesis: Hypothesis) -> Diagnosis:
-    root, arrived, size = (hypothesis.facts[name] for name in ("root", "came", "size"))
+def explain_unmet(
+    table: CallTable, blamed: Ranks, run: Remains, root: Error, arrived: int, size: int, remedy: str
+) -> Diagnosis:
     counts = f": {arrived} of {size} came" if size else ""
     sentence = f"ranks did not meet in init_process_group{counts}"
-    if hypothesis.culprits:
-        sentence = f"{ranks_in_words(hypothesis.culprits)} never came to init_process_group{counts}"
+    if blamed:
+        sentence = f"{ranks_in_words(blamed)} never came to init_process_group{counts}"
     why = "it printed nothing, while the others waited for it in init_process_group"
-    culprits = run.culprits(dict.fromkeys(hypothesis.culprits, why))
-    return Diagnosis(Verdict.NEVER_ARRIVED, sentence, culprits, (), (run.quoted(root),), root.row.remedy)
-
-
-END_EXPLANATIONS = {
-    "second server": explain_second_server,
-    "unmet": explain_unmet,
-}
+    culprits = run.culprits(dict.fromkeys(blamed, why))
+    return Diagnosis(Verdict.NEVER_ARRIVED, sentence, culprits, (), (run.quoted(root),), remedy)

@@ -5,8 +5,11 @@ The key is evaluated from the source text with the variables as they are now.
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
+from functools import partial
+
 from clusterrun.diagnosis.calls import KEY, CallTable, set_line
-from clusterrun.diagnosis.hypothesis import Hypothesis
+from clusterrun.diagnosis.hypothesis import Hypothesis, Ranks
 from clusterrun.diagnosis.stacks import short
 from clusterrun.diagnosis.verdict import Diagnosis, Verdict, ranks_in_words
 from clusterrun.diagnosis.wording import at_place, blame, first_culprit, verb_s
@@ -29,15 +32,16 @@ def rule(table: CallTable) -> list[Hypothesis]:
             waiting_for[setter] = wait.rank
     if not waiting_for:
         return []
-    facts = {"waiting": tuple(wait.rank for wait in waits), "waiting_for": waiting_for}
-    return [Hypothesis("unset key", CERTAINTY, tuple(sorted(waiting_for)), facts)]
+    explanation = partial(explain, waiting=[wait.rank for wait in waits], waiting_for=waiting_for)
+    return [Hypothesis(explanation, CERTAINTY, tuple(sorted(waiting_for)))]
 
 
-def explain(table: CallTable, hypothesis: Hypothesis) -> Diagnosis:
-    waiting = hypothesis.facts["waiting"]
+def explain(
+    table: CallTable, blamed: Ranks, waiting: Sequence[int], waiting_for: Mapping[int, int]
+) -> Diagnosis:
     whys = {}
-    for setter in hypothesis.culprits:
-        key = table.of(hypothesis.facts["waiting_for"][setter]).call.key
+    for setter in blamed:
+        key = table.of(waiting_for[setter]).call.key
         line, under = set_line(table.of(setter), key)
         key_text = f"its key of the store (of {key})" if ", " in key else f"the key {key} of the store"
         why = f"it has not set {key_text}, which {short(line)} sets"
@@ -50,6 +54,3 @@ def explain(table: CallTable, hypothesis: Hypothesis) -> Diagnosis:
     )
     remedy = "under which condition does it come to that line? let every rank set what others wait for"
     return blame(table, Verdict.MISMATCH, sentence, whys, remedy)
-
-
-EXPLANATIONS = {"unset key": explain}

@@ -5,9 +5,11 @@ Both ends make no more sends and receives than ever. Fooled if the other rank is
 
 from __future__ import annotations
 
-from clusterrun.diagnosis.calls import CallTable, sends
+from functools import partial
+
+from clusterrun.diagnosis.calls import Call, CallTable, sends
 from clusterrun.diagnosis.habits import departs
-from clusterrun.diagnosis.hypothesis import Hypothesis
+from clusterrun.diagnosis.hypothesis import Hypothesis, Ranks
 from clusterrun.diagnosis.verdict import Diagnosis, Verdict
 from clusterrun.diagnosis.wording import at_place, blame
 
@@ -27,19 +29,15 @@ def rule(table: CallTable) -> list[Hypothesis]:
         ]
         mates = [mate for mate in mates if {rank.call.name, mate.call.name} == {"send", "recv"}]
         if len(mates) == 1 and peer and peer.answered and not sends(peer):
-            facts = {"wait": wait, "mate": usual[mates[0].rank]}
-            return [Hypothesis("wrong peer", CERTAINTY, (rank.rank,), facts)]
+            explanation = partial(explain, wait=wait, mate=usual[mates[0].rank])
+            return [Hypothesis(explanation, CERTAINTY, (rank.rank,))]
     return []
 
 
-def explain(table: CallTable, hypothesis: Hypothesis) -> Diagnosis:
-    wait, mate = hypothesis.facts["wait"], hypothesis.facts["mate"]
+def explain(table: CallTable, blamed: Ranks, wait: Call, mate: Call) -> Diagnosis:
     why = f"it waits in {wait.named}{at_place(table, wait.rank)}, which has never sent or received; "
     why += f"rank {mate.rank} waits for it in {mate.named}{at_place(table, mate.rank)}"
     node = table.of(wait.rank).node
     sentence = f"rank {wait.rank} on {node} names another rank than the one that it meets: {why}"
     remedy = "let each send name as dst who receives it, and each recv as src who sends it"
     return blame(table, Verdict.MISMATCH, sentence, {wait.rank: why}, remedy)
-
-
-EXPLANATIONS = {"wrong peer": explain}
