@@ -131,9 +131,6 @@ class JobSpec:
                 problem = "--numa-binding with --per-node: clusterrun does not start the ranks"
                 remedy = "let the launcher bind them: torchrun --numa-binding"
             raise BadInput(problem, remedy)
-        if self.min_nodes > self.nodes:
-            problem = f"--nodes {self.min_nodes}-{self.nodes}: the least comes first"
-            raise BadInput(problem, f"give --nodes {self.nodes}-{self.min_nodes}")
         if 0 < self.time < self.time_min:
             raise BadInput("--time-min is longer than --time", "give a --time-min below --time")
         if not self.container and (self.mount or self.container_runtime):
