@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator
 from functools import partial
 from itertools import product
 
-from clusterrun.preflight.causes.ways import Way, WayTest, explain
+from clusterrun.preflight.causes.ways import Way, WayTest, find_causes
 
 # The kinds of faults in a world.
 FAULTS = (
@@ -43,5 +43,5 @@ def judged(flakes: float, kinds: tuple[str, ...], seed: int) -> tuple[bool, bool
         is_bad = any(fails(kind, nodes, way) for kind, nodes in faults)
         passes = [not is_bad and luck.random() >= flakes for _ in range(TRIES)]
         tests.append(WayTest(*way, frozenset({1}), frozenset() if any(passes) else frozenset({1})))
-    causes = {(cause.fault, cause.nodes) for cause in explain(tests)[0] if cause.fault != "cut"}
+    causes = {(cause.fault, cause.nodes) for cause in find_causes(tests)[0] if cause.fault != "cut"}
     return causes == faults, bool(causes - faults), 1

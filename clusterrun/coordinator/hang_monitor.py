@@ -54,8 +54,8 @@ class HangMonitor(RunPart):
             if isinstance(order, AskObserver):
                 member = self._membership.members[order.node]
                 if member is not None and not member.lost:
-                    question = AskSidecar(self._live.epoch, contract.OBSERVER, order.number, order.body)
-                    self._send(member, question)
+                    message = AskSidecar(self._live.epoch, contract.OBSERVER, order.number, order.body)
+                    self._send(member, message)
             elif isinstance(order, Warn):
                 self._note(order.text)
                 self._state_keeper.warn(order.text)

@@ -128,8 +128,8 @@ class PreflightGate(RunPart):
         for ask in asks:
             member = self._membership.members[ask.node]
             if member is not None and member.here:
-                question = AskSidecar(self._state_keeper.state.epoch, contract.EXAMINER, ask.number, ask.body)
-                self._send(member, question)
+                message = AskSidecar(self._state_keeper.state.epoch, contract.EXAMINER, ask.number, ask.body)
+                self._send(member, message)
         if examination.outcome is not None:
             return self._done(now, examination.outcome)
         self._state_keeper.says(Phase.PREFLIGHT, examination.progress)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from clusterrun.model.frozen import frozen
-from clusterrun.preflight.causes.ways import Parts, Way, WayCause, WayTest, explain
+from clusterrun.preflight.causes.ways import Parts, Way, WayCause, WayTest, find_causes
 from clusterrun.preflight.tasks import DialAnswer, DialTask
 from clusterrun.preflight.thresholds import SLOW_ANSWER_SECONDS
 
@@ -104,11 +104,11 @@ class Dials:
         failing = [way for way in ways if not way.works]
         return self._link(failing) if failing else None
 
-    def explain(self, present: Iterable[int]) -> tuple[tuple[ConnectTrouble, ...], Parts]:
+    def troubles_among(self, present: Iterable[int]) -> tuple[tuple[ConnectTrouble, ...], Parts]:
         """Return the troubles of these nodes, nodes before links, and the parts of a partitioned network."""
         nodes = set(present)
         ways = [way for way in self.ways.values() if way.a in nodes and way.b in nodes]
-        causes, parts = explain([way.test() for way in ways])
+        causes, parts = find_causes([way.test() for way in ways])
         part_of = {node: number for number, part in enumerate(parts) for node in part}
         troubles = [self._node(cause) for cause in causes if cause.fault in ("all", "in", "out")]
         for cause in causes:

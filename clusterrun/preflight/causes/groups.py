@@ -135,11 +135,11 @@ class GroupSearch:
         # The log: tests by group.
         self._failed: Counter[Group] = Counter({frozenset(nodes): 1})
         self._passed: Counter[Group] = Counter()
-        self._explanation = self._explain()
+        self._explanation = self._explain_groups()
         self._pending: tuple[tuple[int, ...], ...] | None = None
         self._rounds = self._fruitless_rounds = 0
 
-    def _explain(self) -> GroupExplanation:
+    def _explain_groups(self) -> GroupExplanation:
         return GroupExplanation(frozenset(self._order), self._failed, self._passed, self._limits)
 
     def take(self, outcomes: Iterable[GroupTest]) -> None:
@@ -150,7 +150,7 @@ class GroupSearch:
         for outcome in outcomes:
             if outcome.nodes in pending and outcome.passed is not None:
                 (self._passed if outcome.is_good else self._failed)[frozenset(outcome.nodes)] += 1
-        after = self._explanation = self._explain()
+        after = self._explanation = self._explain_groups()
         has_news = (after.largest_pass, after.guilty) != (before.largest_pass, before.guilty)
         self._fruitless_rounds = 0 if has_news else self._fruitless_rounds + 1
 

@@ -8,7 +8,7 @@ from collections.abc import Iterable, Sequence
 
 from clusterrun.model.frozen import frozen
 from clusterrun.preflight.causes.cover import excess, sure
-from clusterrun.preflight.causes.ways import UNEXPLAINED, Parts, Way, WayTest, explain
+from clusterrun.preflight.causes.ways import UNEXPLAINED, Parts, Way, WayTest, find_causes
 from clusterrun.preflight.observations import Log, NodeTraffic
 from clusterrun.preflight.thresholds import MINORITY, Thresholds
 
@@ -136,7 +136,7 @@ def explain_losses(
             # A way joins its ends to a group if normal loss is the better explanation.
             failed = frozenset({1} if way.ends in lossy else ())
             tests.append(WayTest(way.a, way.b, frozenset({1}), failed, nats_of_way[way.ends] < 0))
-    causes, parts = explain(tests, nats)
+    causes, parts = find_causes(tests, nats)
     troubles = []
     for cause in causes:
         counts = tuple(by_ends[ends] for ends in cause.ways)

@@ -188,7 +188,7 @@ class Search:
 
     # --- explanations ---
 
-    def _explain(self) -> PairExplanation:
+    def _explain_failures(self) -> PairExplanation:
         if self._explained is None:
             self._explained = PairExplanation(self._works, list(self._present), self._limits)
         return self._explained
@@ -197,7 +197,7 @@ class Search:
         """Explain which nodes and links are slow, within each part of the network."""
         if self._speeds is None:
             rates = PairRates(self._log, self._limits, self._distance)
-            parts = self._explain().parts() if rates.answers.poor else []
+            parts = self._explain_failures().parts() if rates.answers.poor else []
             self._speeds = rates, [PairExplanation(rates.answers, part, self._limits) for part in parts]
         return self._speeds
 
@@ -211,7 +211,7 @@ class Search:
 
     def _choose(self) -> dict[Link, bool]:
         """Choose the tests of the next round: by link, whether the test is a retest."""
-        works = self._explain()
+        works = self._explain_failures()
         is_blind = not works.groups  # nothing passed yet: repeats of a pair tell little
         bad = {*works.faulty, *works.unsteady}
         # Give up a node after this many tests without an answer: its partners may have caused some.
@@ -226,16 +226,16 @@ class Search:
                 for spare in self._spares:
                     tests.meet(spare, self._spares)
             elif not self._all_pairs:
-                self._ask(tests, works)
+                self._fill(tests, works)
             return {ends: ends not in planned for ends in tests.links}
         if self._rounds_left and (self._blind_rounds_left or not is_blind):
             self._rounds_left -= 1
             self._blind_rounds_left -= is_blind
-            self._ask(tests, works)
+            self._fill(tests, works)
         return dict.fromkeys(tests.links, True)
 
-    def _ask(self, tests: Round, works: PairExplanation) -> None:
-        """Fill a round with the tests that decide something. Earlier questions get the free nodes first."""
+    def _fill(self, tests: Round, works: PairExplanation) -> None:
+        """Fill a round with the tests that decide something. Earlier doubts get the free nodes first."""
         group_of, bad = works.group_of, {*works.faulty, *works.unsteady}
         # Which cause explains what failed?
         ask_rivals(works, tests)
@@ -279,7 +279,7 @@ class Search:
 
     def result(self) -> SearchResult:
         """Return what the tests show so far. It may be called at any time."""
-        works = self._explain()
+        works = self._explain_failures()
         rates, speeds = self._explain_speeds()
         unfit = (*works.faulty, *works.unsteady)
         certified = tuple(node for node in self._present if node in works.group_of and node not in unfit)

@@ -13,7 +13,7 @@ from types import MappingProxyType
 
 from clusterrun.model.frozen import frozen
 from clusterrun.preflight.causes.cover import excess, sure
-from clusterrun.preflight.causes.ways import Way, WayTest, explain
+from clusterrun.preflight.causes.ways import Way, WayTest, find_causes
 from clusterrun.preflight.thresholds import Thresholds
 
 # The dialled ports: every 64th one of the usual range of ephemeral ports.
@@ -96,7 +96,7 @@ def _causes(
     unheld: Mapping[Way, int] = MappingProxyType({}),
 ) -> list[Blocked]:
     """Return the causes of failed ways. ``ranges`` is empty if the failures are limits on connections."""
-    causes, _ = explain(tests)
+    causes, _ = find_causes(tests)
     failed = {test.ends: test.failed for test in tests}
     nodes, links = [], []
     for cause in causes:

@@ -54,7 +54,7 @@ class WayCause:
     lead: float = 0.0  # nats over chance
 
 
-def explain(
+def find_causes(
     tests: Iterable[WayTest], nats: Callable[[Sequence[Way]], float] | None = None
 ) -> tuple[list[WayCause], Parts]:
     """Return the causes of failed ways, and the parts of the network if it is partitioned (else ()).

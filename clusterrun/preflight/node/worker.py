@@ -40,11 +40,11 @@ def main(run_dir: str, node_name: str, environment: dict[str, str]) -> int:
 
 
 class Worker:
-    """The loop of an examiner. It reads tasks from ``question_fd`` and writes answers to ``answer_fd``."""
+    """The loop of an examiner. It reads tasks from ``task_fd`` and writes answers to ``answer_fd``."""
 
-    def __init__(self, run_dir: str, environment: dict[str, str], question_fd: int, answer_fd: int) -> None:
+    def __init__(self, run_dir: str, environment: dict[str, str], task_fd: int, answer_fd: int) -> None:
         self._run_dir, self._environment = run_dir, environment
-        self._question_fd, self._answer_fd = question_fd, answer_fd
+        self._task_fd, self._answer_fd = task_fd, answer_fd
         self._selector = selectors.DefaultSelector()
         self._running: dict[int, RunningChecks | RunningDial | RunningExchange | RunningThrough] = {}
         self._listener: Listener | None = None
@@ -57,7 +57,7 @@ class Worker:
 
     def run(self) -> int:
         """Serve until the input ends. Then kill everything that was started."""
-        self._watch(self._question_fd, selectors.EVENT_READ, lambda _: self._listen())
+        self._watch(self._task_fd, selectors.EVENT_READ, lambda _: self._listen())
         while not self._ended:
             parts = [*self._running.values(), self._torch_worker, *filter(None, [self._exchange])]
             due = min(part.due_at() for part in parts)
@@ -93,7 +93,7 @@ class Worker:
             self._selector.register(what, events, callback)
 
     def _listen(self) -> None:
-        data = os.read(self._question_fd, _PIECE)
+        data = os.read(self._task_fd, _PIECE)
         if not data:
             self._ended = True
             return

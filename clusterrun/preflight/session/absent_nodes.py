@@ -91,23 +91,20 @@ def rounds_through(state: SessionState, nodes: Sequence[NodeState]) -> Waits:
     for node in examined:
         _through(state, node, ListenTask(state.nonce), START_SECONDS)
     yield (ThroughTask,)
+    host = state.nodes[HOST]
     for node in examined:
         if node.listens:
-            _ask(state, node)
+            _through(state, node, LocalTask(state.needs, registry.check_names(state.needs)), START_SECONDS)
+            task = DialTask(state.nonce, node.node, (host.target(host.listening.ports),), DIAL_SECONDS)
+            _through(state, node, task, DIAL_SECONDS + ANSWER_SECONDS)
+            address = next(iter(state.addresses_of(node.name)), "")
+            target = node.target(node.listening.ports, address)
+            task = DialTask(state.nonce, host.node, (target,), DIAL_SECONDS)
+            state.ask(host.node, task, DIAL_SECONDS + ANSWER_SECONDS)
     yield (ThroughTask, DialTask)
     for node in examined:
         _through(state, node, None, 0.0)
     yield (ThroughTask,)
-
-
-def _ask(state: SessionState, node: NodeState) -> None:
-    host = state.nodes[HOST]
-    _through(state, node, LocalTask(state.needs, registry.check_names(state.needs)), START_SECONDS)
-    task = DialTask(state.nonce, node.node, (host.target(host.listening.ports),), DIAL_SECONDS)
-    _through(state, node, task, DIAL_SECONDS + ANSWER_SECONDS)
-    address = next(iter(state.addresses_of(node.name)), "")
-    task = DialTask(state.nonce, host.node, (node.target(node.listening.ports, address),), DIAL_SECONDS)
-    state.ask(host.node, task, DIAL_SECONDS + ANSWER_SECONDS)
 
 
 def _through(state: SessionState, node: NodeState, task: Task | None, seconds: float) -> None:

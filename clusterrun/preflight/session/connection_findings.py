@@ -129,7 +129,7 @@ def of_dials(state: SessionState, explanation: Explanation) -> None:
     end = state.log.last_end(CONTROL)
     if end is None:
         return
-    troubles, parts = state.dials.explain(end.present)
+    troubles, parts = state.dials.troubles_among(end.present)
     if parts:
         explanation.dial_parts = parts
         part_of = {node: number for number, part in enumerate(parts) for node in part}

@@ -46,17 +46,17 @@ def begin(state: SessionState) -> Waits:
 
 def read(state: SessionState) -> Waits:
     """Read the counts. Read them again some seconds later if they hint at loss without proof."""
-    yield from _ask(state, 0.0)
+    yield from _ask_traffic(state, 0.0)
     least = limit(state.needs.limits, "loss_warn")
     ways = lossy_ways(state.log, (node.node for node in state.present()))
     is_odd = any(way.stalls or loss_nats(way.sent, way.resent, least) >= RARE_LINK for way in ways)
     if is_odd and state.seconds_left > DIAL_SECONDS + ANSWER_SECONDS:
         state.label = "a longer look at messages that had to be sent again"
-        yield from _ask(state, DIAL_SECONDS)
+        yield from _ask_traffic(state, DIAL_SECONDS)
     state.end_phase(LOSS)
 
 
-def _ask(state: SessionState, seconds: float) -> Waits:
+def _ask_traffic(state: SessionState, seconds: float) -> Waits:
     for node in state.present():
         if node.node in state.exchanging:
             task = ExchangeTask(state.nonce, node.node, (), seconds)

@@ -61,7 +61,7 @@ def _dial(state: SessionState, label: str, plan: Plan, testers: Collection[int])
     if not plan:
         return
     state.label = label
-    _ask(state, plan)
+    _ask_dials(state, plan)
     # Few nodes make checks with all others, many nodes with those that they dial. Without srun all nodes are
     # one machine.
     listeners = [node.node for node in state.listeners()]
@@ -74,7 +74,7 @@ def _dial(state: SessionState, label: str, plan: Plan, testers: Collection[int])
     again = _again(state)
     if again and state.seconds_left >= DIAL_SECONDS:
         state.label = "control round, again where something did not answer"
-        _ask(state, again)
+        _ask_dials(state, again)
         yield (DialTask,)
     state.end_phase(CONTROL)
 
@@ -131,7 +131,7 @@ def _both_ways(plan: Plan, node: NodeState, other: NodeState) -> None:
     plan.setdefault(other.node, {})[node.node] = node.listening.ports
 
 
-def _ask(state: SessionState, plan: Plan) -> None:
+def _ask_dials(state: SessionState, plan: Plan) -> None:
     for node, targets in plan.items():
         goals = tuple(state.nodes[other].target(ports) for other, ports in targets.items())
         task = DialTask(state.nonce, node, goals, DIAL_SECONDS)

@@ -78,7 +78,7 @@ def _sweep(state: SessionState, ways: list[tuple[int, int]]) -> Generator[tuple[
             break
         state.label = "a sweep of ports"
         state.silent_ports.clear()
-        _ask(state, open_ways)
+        _ask_comb(state, open_ways)
         yield (DialTask,)
         # A node that did not answer says nothing about ports.
         silent = {way: ports.intersection(state.silent_ports.get(way, ())) for way, ports in silent.items()}
@@ -164,7 +164,7 @@ def _ways(state: SessionState, suspects: list[int]) -> list[tuple[int, int]]:
     return list(ways)
 
 
-def _ask(state: SessionState, ways: Mapping[tuple[int, int], frozenset[int]]) -> None:
+def _ask_comb(state: SessionState, ways: Mapping[tuple[int, int], frozenset[int]]) -> None:
     for a in dict.fromkeys(way[0] for way in ways):
         targets = []
         for (dialling, dialled), ports in ways.items():

@@ -102,6 +102,6 @@ def _large_packet_troubles(state: SessionState, lost: dict[int, float]) -> dict[
     present = [node.node for node in state.present()]
     return {
         trouble.nodes[0]: trouble
-        for trouble in state.dials.explain([*present, *listening])[0]
+        for trouble in state.dials.troubles_among([*present, *listening])[0]
         if len(trouble.nodes) == 1 and trouble.symptom == "large" and trouble.nodes[0] in listening
     }

@@ -38,7 +38,7 @@ def crossings(
 
 
 def summary(dials: Dials, nodes: int) -> list[tuple[str, tuple[int, ...], bool]]:
-    return [(entry.symptom, entry.nodes, entry.both) for entry in dials.explain(range(nodes))[0]]
+    return [(entry.symptom, entry.nodes, entry.both) for entry in dials.troubles_among(range(nodes))[0]]
 
 
 def all_ways(node: int, nodes: int) -> set[tuple[int, int]]:
@@ -74,7 +74,7 @@ def test_a_node_that_nobody_reaches_is_its_own_fault(nodes):
 
 
 def test_ports_that_nobody_reaches_are_named_with_their_node():
-    assert crossings(4, blocked={2: {3, 4}}).explain(range(4))[0] == (
+    assert crossings(4, blocked={2: {3, 4}}).troubles_among(range(4))[0] == (
         ConnectTrouble("ports", (2,), 2, (3, 4), "in", others=(0, 1, 3)),
     )
 
@@ -83,10 +83,10 @@ def test_a_port_that_one_other_does_not_reach_is_the_links():
     result = crossings(4)
     silent = Dialled(2, (), (3,), True, 0.1)
     result.take(DialTask("x", 1, (Target(2, "", "", (3,), 9),), 5.0), DialAnswer((silent,), ()))
-    assert result.explain(range(4))[0] == ()  # it answered once: what answered once is good
+    assert result.troubles_among(range(4))[0] == ()  # it answered once: what answered once is good
     fresh = Dials()
     fresh.take(DialTask("x", 1, (Target(2, "", "", PORTS, 9),), 5.0), DialAnswer((silent,), ()))
-    (entry,) = fresh.explain(range(4))[0]
+    (entry,) = fresh.troubles_among(range(4))[0]
     assert (entry.symptom, entry.nodes, entry.ports, entry.both) == ("ports", (1, 2), (3,), False)
 
 
@@ -96,7 +96,7 @@ def test_large_packets_that_one_node_swallows_are_its_fault():
 
 def test_who_is_gone_explains_nothing_and_is_not_blamed_again():
     result = crossings(4, cut=all_ways(1, 4))
-    assert result.explain([0, 2, 3])[0] == ()
+    assert result.troubles_among([0, 2, 3])[0] == ()
 
 
 @pytest.mark.parametrize("seed", range(200))
@@ -108,7 +108,7 @@ def test_cut_off_nodes_and_cut_links_are_told_apart_however_many_there_are(seed)
     rest = [node for node in everyone if node not in cut_off]
     links = {tuple(chance.sample(rest, 2)) for _ in range(chance.randint(0, 2))}
     cut = set(links).union(*(all_ways(node, nodes) for node in cut_off))
-    troubles = crossings(nodes, cut).explain(everyone)[0]
+    troubles = crossings(nodes, cut).troubles_among(everyone)[0]
     assert {trouble.nodes[0] for trouble in troubles if len(trouble.nodes) == 1} == cut_off
     assert {frozenset(trouble.nodes) for trouble in troubles if len(trouble.nodes) == 2} == set(
         map(frozenset, links)

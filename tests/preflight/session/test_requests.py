@@ -1,4 +1,4 @@
-"""Open questions: each number once, closed by an answer, a limit or a loss, and never twice."""
+"""Open requests: each number once, closed by an answer, a limit or a loss, and never twice."""
 
 from __future__ import annotations
 
@@ -14,46 +14,46 @@ LISTEN = ListenTask("n")
 WARM = StartTorch("/py", "/")
 
 
-def test_an_answer_closes_its_question_once_and_only_from_the_node_that_was_asked():
-    questions = Requests()
-    (ask,) = questions.ask(1.0, {3: "text"}, LISTEN, 5.0)
-    assert questions.close(4, ask.number) is None
-    assert questions.waits_for([ListenTask]) and not questions.waits_for([StartTorch])
-    closed = questions.close(3, ask.number)
+def test_an_answer_closes_its_request_once_and_only_from_the_node_that_was_asked():
+    requests = Requests()
+    (ask,) = requests.ask(1.0, {3: "text"}, LISTEN, 5.0)
+    assert requests.close(4, ask.number) is None
+    assert requests.waits_for([ListenTask]) and not requests.waits_for([StartTorch])
+    closed = requests.close(3, ask.number)
     assert closed is not None and (closed.task, closed.until) == (LISTEN, 6.0)
-    assert questions.close(3, ask.number) is None
-    assert (len(questions), questions.waits_for([ListenTask]), questions.due_at()) == (0, False, None)
+    assert requests.close(3, ask.number) is None
+    assert (len(requests), requests.waits_for([ListenTask]), requests.due_at()) == (0, False, None)
 
 
 def test_what_is_overdue_is_closed_in_the_order_of_limits():
-    questions = Requests()
+    requests = Requests()
     for node, seconds in ((0, 9.0), (1, 2.0), (2, 5.0)):
-        questions.ask(0.0, {node: ""}, LISTEN, seconds)
-    assert questions.due_at() == 2.0
-    assert [entry.node for entry in questions.close_overdue(5.0)] == [1, 2]
-    assert questions.due_at() == 9.0
+        requests.ask(0.0, {node: ""}, LISTEN, seconds)
+    assert requests.due_at() == 2.0
+    assert [entry.node for entry in requests.close_overdue(5.0)] == [1, 2]
+    assert requests.due_at() == 9.0
 
 
-def test_a_question_can_be_hurried_and_never_be_given_more():
-    questions = Requests()
-    questions.ask(0.0, {0: ""}, LISTEN, 9.0)
-    (entry,) = questions.of_type(ListenTask)
-    questions.hurry(entry, 20.0)
-    assert questions.due_at() == 9.0
-    questions.hurry(entry, 4.0)
-    assert questions.due_at() == 4.0
-    assert [entry.seconds for entry in questions.close_overdue(4.0)] == [4.0]
-    assert questions.due_at() is None
+def test_a_request_can_be_hurried_and_never_be_given_more():
+    requests = Requests()
+    requests.ask(0.0, {0: ""}, LISTEN, 9.0)
+    (entry,) = requests.of_type(ListenTask)
+    requests.hurry(entry, 20.0)
+    assert requests.due_at() == 9.0
+    requests.hurry(entry, 4.0)
+    assert requests.due_at() == 4.0
+    assert [entry.seconds for entry in requests.close_overdue(4.0)] == [4.0]
+    assert requests.due_at() is None
 
 
 def test_a_lost_node_closes_all_that_it_was_asked():
-    questions = Requests()
+    requests = Requests()
     for node in (0, 1):
-        questions.ask(0.0, {node: ""}, LISTEN, 9.0)
-        questions.ask(0.0, {node: ""}, WARM, 9.0)
-    assert {type(entry.task) for entry in questions.drop_all_of(1)} == {ListenTask, StartTorch}
-    batch = questions.batch(StartTorch)
-    assert (len(questions), batch.open, batch.size) == (2, 1, 1)
+        requests.ask(0.0, {node: ""}, LISTEN, 9.0)
+        requests.ask(0.0, {node: ""}, WARM, 9.0)
+    assert {type(entry.task) for entry in requests.drop_all_of(1)} == {ListenTask, StartTorch}
+    batch = requests.batch(StartTorch)
+    assert (len(requests), batch.open, batch.size) == (2, 1, 1)
 
 
 def test_lost_nodes_do_not_keep_the_limits_of_the_others_long():
