@@ -22,6 +22,11 @@ if TYPE_CHECKING:
 _MOST = 16 * 1024
 # Bytes of each stream. A launcher prints much below the errors of its ranks.
 _MOST_READ = 64 * 1024
+# Bytes in which a traceback is searched if there is none in those. Its message may have a line per weight.
+_MOST_SEARCHED = 4 * 1024 * 1024
+_HEADER = b"Traceback (most recent call last)"
+# Lines below an exception that are read as a part of its message.
+_MOST_CONTINUED = 3
 _LONGEST = 1000
 _MOST_OF_DOCUMENT = 256 * 1024
 # The line that ends a traceback, with or without the mark that torch puts before it.
@@ -47,7 +52,10 @@ _OF_CONNECTIONS = frozenset(
 _MOST_AFTER_ERROR = 60
 # A shell could not execute the command, or did not find it.
 _SHELL_CODES = (126, 127)
-_IN_USE = ("EADDRINUSE", "Address already in use", "address already in use")
+_IN_USE = re.compile(r"EADDRINUSE|[Aa]ddress already in use")
+_PORT = re.compile(r"(?:port:? |\]:|\d\.\d+:)(\d+)")
+# Scripts derive ports of their own from MASTER_PORT: ``MASTER_PORT + 1``.
+_DERIVED_PORTS = 64
 
 
 def with_last_words(
@@ -55,25 +63,27 @@ def with_last_words(
     paths: AttemptPaths,
     grown: Mapping[tuple[int, str], Sequence[tuple[float, int]]] = {},
     launcher: bool = False,
+    port: int = 0,
 ) -> RankExited:
     """Return ``end`` with the last lines of both streams, the rank's traceback, and their meaning.
 
-    ``grown`` holds the times and sizes of its logs. ``launcher``: the rank started other ranks.
+    ``grown`` holds the times and sizes of its logs. ``launcher``: the rank started other ranks. ``port`` is
+    the MASTER_PORT.
     """
     rank = end.rank
     out, err = _printed(paths.out(rank)), _printed(paths.err(rank))
     lines = _in_order(_timed(out, grown.get((rank, "o"), ())), _timed(err, grown.get((rank, "e"), ())))
     traceback = _traceback(paths.error(rank))
-    printed = [line for _, line in err or out]
+    printed = _with_short_messages(err or out)
     text = "\n".join(printed[-contract.TAIL_LINES :]) + traceback
     error, place = last_error(rank, end.code, printed, launcher)
     if not error and err:
-        error, place = last_error(rank, end.code, [line for _, line in out], launcher)
+        error, place = last_error(rank, end.code, _with_short_messages(out), launcher)
     return replace(
         end,
         last_lines=lines,
         traceback=traceback,
-        collision=any(phrase in text for phrase in _IN_USE),
+        collision=any(_collides(line, port) for line in text.split("\n")),
         noticed=noticed(rank, end.code, printed, launcher),
         lost_connection=lost_connection(printed),
         error=error,
@@ -81,13 +91,46 @@ def with_last_words(
     )
 
 
+def _collides(line: str, port: int) -> bool:
+    """Return whether the line reports that ``port``, one derived from it, or an unnamed one is in use."""
+    if not _IN_USE.search(line):
+        return False
+    ports = [int(number) for number in _PORT.findall(line)]
+    return not ports or any(port <= number < port + _DERIVED_PORTS for number in ports)
+
+
 def _printed(path: str) -> list[tuple[int, str]]:
-    """Return the last lines of a log, each with the offset of its end."""
+    """Return the last lines of a log, each with the offset of its end; all from the last traceback on."""
     data, offset = end_of(path, _MOST_READ)
+    if offset and _HEADER not in data:
+        more, start = end_of(path, _MOST_SEARCHED)
+        if (place := more.rfind(_HEADER)) >= 0:
+            data, offset = more[place:], start + place
     lines = []
     for line in data.removesuffix(b"\n").split(b"\n") if data else ():
         offset += len(line) + 1
         lines.append((offset, line.decode("utf-8", "surrogateescape")))
+    return lines
+
+
+def _with_short_messages(printed: list[tuple[int, str]]) -> list[str]:
+    """Return the lines, at most ``_MOST_READ`` characters, without the rest of a long message."""
+    lines: list[str] = []
+    continued: int | None = None  # lines since the exception whose message they continue
+    for _, line in printed:
+        if _EXCEPTION.match(line):
+            continued = 0
+        elif continued is not None and line[:1].isspace():
+            continued += 1
+        else:
+            continued = None
+        if continued is None or continued <= _MOST_CONTINUED:
+            lines.append(line)
+    size = 0
+    for place, line in enumerate(reversed(lines)):
+        size += len(line)
+        if size > _MOST_READ:
+            return lines[len(lines) - place :]
     return lines
 
 

@@ -63,6 +63,7 @@ class RankProcesses:
         self._place, self._whole_lineage, self._instrumented = place, whole_lineage, instrumented
         self._started: set[int] = set()
         self._epoch = -1
+        self._port = 0
         self._memory_kills = 0
         self._ranks: dict[int, int] = {}
         self._processes: list[proc.Process] = []
@@ -79,7 +80,7 @@ class RankProcesses:
 
     def spawn(self, order: StartRanks, again: bool) -> tuple[RanksStarted | StartFailed, ...] | None:
         """Start the ranks of this node. Return None if a file failed and ``again`` allows another try."""
-        self._epoch, self.cut = order.epoch, ()
+        self._epoch, self._port, self.cut = order.epoch, order.meeting.port, ()
         self._started.add(order.epoch)
         self._memory_kills = _memory_kills()
         try:
@@ -256,7 +257,7 @@ class RankProcesses:
         paths = self._paths.attempt(self._epoch)
         self.note_growth(wall)
         grown = self._index.grown if self._index else {}
-        end = with_last_words(end, paths, grown, self.per_node)
+        end = with_last_words(end, paths, grown, self.per_node, self._port)
         more = (STARVED,) if _memory_kills() > self._memory_kills else ()
         trouble = no_room(paths.folder) or (self._index.trouble if self._index else "")
         if trouble:

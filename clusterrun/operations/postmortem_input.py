@@ -17,6 +17,7 @@ from clusterrun.diagnosis.evidence import (
     RankSnapshot,
     record_of_entry,
 )
+from clusterrun.diagnosis.known_errors import meaning
 from clusterrun.diagnosis.printed_errors import Error, heard, last_complaint
 from clusterrun.diagnosis.remains import Remains
 from clusterrun.diagnosis.stacks import ThreadPlace
@@ -93,12 +94,17 @@ def _attempt(paths: RunPaths, state: RunState | None, failed: bool) -> Attempt |
 
 
 def _of_attempt(paths: RunPaths, attempt: Attempt, per_node: bool) -> tuple[Error, ...]:
-    """Return the errors of all ranks. More lines are read of the rank that failed first."""
+    """Return the errors of all ranks. More lines are read of the rank that failed first.
+
+    The agent may have found its error above a longer message.
+    """
     printed = errors(paths, attempt.epoch, per_node=per_node)
-    first = attempt.failure.rank if attempt.failure else -1
-    if first < 0 or any(error.rank == first for error in printed):
+    failure = attempt.failure
+    if not failure or failure.rank < 0 or any(error.rank == failure.rank for error in printed):
         return printed
-    more = errors(paths, attempt.epoch, frozenset({first}), per_node, TAIL_OF_THE_FIRST)
+    more = errors(paths, attempt.epoch, frozenset({failure.rank}), per_node, TAIL_OF_THE_FIRST)
+    if not more and failure.error:
+        more = (Error(failure.at, failure.rank, failure.error, failure.place, meaning(failure.error)),)
     return tuple(sorted((*printed, *more), key=lambda error: (error.at, error.rank)))
 
 

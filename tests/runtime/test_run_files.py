@@ -341,6 +341,37 @@ def test_of_a_progress_bar_among_the_last_words_its_last_state_is_kept(paths: Ru
     assert with_last_words(END(), attempt).last_lines == ("begun", " 3/9", "KeyError: 'label'", " 4/9")
 
 
+@pytest.mark.parametrize("count, is_found", [(100, True), (20_000, True), (-100, False)])
+def test_an_error_is_found_above_a_message_of_many_lines_and_not_above_other_output(
+    paths: RunPaths, count: int, is_found: bool
+) -> None:
+    """torch reports a line for each weight whose size differs."""
+    claim_attempt(paths, 0)
+    attempt = paths.attempt(0)
+    head = ["Traceback (most recent call last):", '  File "/p/t.py", line 3, in <module>', "    load()"]
+    indent = "\t" if count > 0 else ""
+    rest = [f"{indent}layers.{number}: a param of shape [2], here [3]" for number in range(abs(count))]
+    Path(attempt.err(0)).write_text("\n".join([*head, "RuntimeError: state_dict of Net:", *rest, ""]))
+    end = with_last_words(END(), attempt)
+    assert end.error.startswith("RuntimeError: state_dict of Net:") == is_found
+    assert (end.place, end.last_lines[-1]) == ("/p/t.py:3 <module>" if is_found else "", rest[-1])
+
+
+@pytest.mark.parametrize("line, is_collision", [
+    ("DistNetworkError: failed to listen. port: 29507, code: -98, name: EADDRINUSE", True),
+    ("bind: Address already in use", True),
+    ("failed to bind to [::]:12355 (errno: 98 - Address already in use)", False),
+    ("OSError: [Errno 98] error while attempting to bind on 0.0.0.0:6006: address already in use", False),
+])  # fmt: skip
+def test_a_port_of_the_script_is_no_collision_with_the_port_of_rank_0(
+    paths: RunPaths, line: str, is_collision: bool
+) -> None:
+    claim_attempt(paths, 0)
+    attempt = paths.attempt(0)
+    Path(attempt.err(0)).write_text(f"{line}\n")
+    assert with_last_words(END(), attempt, port=29500).collision == is_collision
+
+
 def test_the_last_words_are_bounded_keep_foreign_bytes_and_wait_for_no_pipe(paths: RunPaths) -> None:
     claim_attempt(paths, 0)
     attempt = paths.attempt(0)

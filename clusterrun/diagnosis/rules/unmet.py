@@ -47,7 +47,8 @@ def explain_second_server(table: CallTable, blamed: Ranks, run: Remains, root: E
     why = f"it opens the store of all ranks, as rank 0 alone does{at}, and its port is taken"
     sentence = f"{run.who(root.rank)} says perhaps that it is rank 0: {why}"
     remedy = "leave RANK as it is, and give init_process_group no rank: it takes it from there; if it opens "
-    remedy += "a store of its own, another process has that port"
+    remedy += "a store of its own, another process has that port; a script that starts its ranks itself "
+    remedy += "(mp.spawn) runs once per node: --per-node"
     return mismatch(run, root, sentence, {root.rank: why}, remedy, [f"{run.name(root.rank)}: {root.message}"])
 
 
