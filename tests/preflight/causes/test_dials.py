@@ -7,7 +7,7 @@ import random
 
 import pytest
 
-from clusterrun.preflight.causes.dials import ConnectTrouble, Dials
+from clusterrun.preflight.causes.dials import SLOW_ANSWER_SECONDS, ConnectTrouble, Dials
 from clusterrun.preflight.tasks import DialAnswer, Dialled, DialTask, Target
 
 PORTS = (1, 2, 3, 4)
@@ -162,3 +162,15 @@ def test_a_node_whose_ways_all_fail_on_other_ports_is_to_blame_and_none_of_its_l
                 dialled.append(Dialled(other, (), bad, True, 0.1))
         result.take(DialTask("x", node, tuple(targets), 5.0), DialAnswer(tuple(dialled), ()))
     assert summary(result, 4) == [("ports", (1,), False)]
+
+
+def test_a_way_that_needed_a_second_attempt_stays_slow():
+    """The test of losses begins with the pairs of such ways."""
+    dials = Dials()
+    for seconds in (0.1, SLOW_ANSWER_SECONDS, 0.1):
+        task = DialTask("x", 0, tuple(Target(node, "", "", PORTS, 9) for node in (1, 2)), 5.0)
+        dialled = tuple(
+            Dialled(node, (), (), True, 0.1, slowest=slowest) for node, slowest in ((1, seconds), (2, 0.1))
+        )
+        dials.take(task, DialAnswer(dialled, (1, 2)))
+    assert [(way.b, way.slow) for way in dials.ways.values()] == [(1, True), (2, False)]
