@@ -43,7 +43,7 @@ def test_sharding_divides_all_but_the_block_at_work():
     assert fsdp.lines[-1] == "together 2.25 GB: fits in 90% of 80 GB = 72.0 GB"
 
 
-def test_a_step_waits_for_what_its_backward_pass_cannot_hide():
+def test_a_step_waits_for_sending_that_its_backward_pass_cannot_hide():
     """4 GB over 8 GPUs at 10 GB/s take 0.7 s; a step of 0.6 s hides 0.4 s of them."""
     last = next(e for e in advise(question(bandwidth=10e9, step_seconds=0.6)).expected if e.gpus == 8)
     assert (last.strategy, last.sending, last.step) == ("ddp", pytest.approx(0.7), pytest.approx(0.9))
@@ -51,7 +51,7 @@ def test_a_step_waits_for_what_its_backward_pass_cannot_hide():
 
 
 @pytest.mark.parametrize(("values", "asks"), [({}, "--bandwidth"), ({"bandwidth": 1e9}, "--step-time")])
-def test_what_is_missing_for_an_expectation_is_asked_for(values, asks):
+def test_missing_inputs_of_a_prediction_are_requested(values, asks):
     advice = advise(question(**values))
     assert advice.expected == () and asks in " ".join(advice.lines)
 

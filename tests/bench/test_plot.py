@@ -59,7 +59,7 @@ def test_a_world_that_failed_breaks_the_line_and_is_marked(tmp_path):
     assert all(f"<!-- {arguments} -->" in text for arguments in ("measured", "predicted", "failed"))
 
 
-def test_a_missing_matplotlib_is_said_with_its_remedy(monkeypatch, tmp_path):
+def test_a_missing_matplotlib_is_reported_with_its_remedy(monkeypatch, tmp_path):
     monkeypatch.setitem(sys.modules, "matplotlib", None)
     with pytest.raises(BadInput) as error:
         plot.check(str(tmp_path / "a.png"))

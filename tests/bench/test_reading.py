@@ -26,7 +26,7 @@ from clusterrun.bench.reading import SpeedLine, notices, report
         ),
     ],
 )
-def test_a_pace_is_read_in_any_of_its_forms(text, pace):
+def test_a_throughput_is_read_in_each_of_its_forms(text, pace):
     assert report(text) == pace
 
 
@@ -40,7 +40,7 @@ def test_the_last_pace_counts():
      "steps_per_second=-3", "samples_per_second=3", "steps per second 12", "steps_per_second=fast",
      "{'eval_steps_per_second': 3.0}", "0 steps/s", "30 steps/sample"],
 )  # fmt: skip
-def test_what_is_no_pace_is_not_taken_for_one(text):
+def test_other_lines_are_not_read_as_a_throughput(text):
     assert report(text) is None
 
 

@@ -30,7 +30,7 @@ def table(
     return build_table(StudyResults("x", "d", growth, measurements, probed), cells, 0, **options)
 
 
-def test_the_guides_table_comes_out_of_its_times():
+def test_the_table_of_the_guide_follows_from_its_times():
     result = table(*runs(SINGLE, 1.0, steps=100), *runs(TWO, 100 / 55), *runs(FOUR, 100 / 30))
     output = [(row.cell.name, round(row.time, 1), round(row.speed_up, 1)) for row in result.rows]
     assert output == [("single", 100.0, 1.0), ("ddp × 2", 55.0, 1.8), ("ddp × 4", 30.0, 3.3)]
@@ -67,18 +67,18 @@ def test_a_cell_that_alone_never_reports_has_failed():
     assert row == ResultRow(TWO, Shape(1, 2), 0, failed=NO_RATE_REPORTED)
 
 
-def test_a_failed_cell_is_a_row_and_the_next_good_one_the_baseline():
+def test_a_failed_configuration_is_a_row_and_the_next_good_row_is_the_baseline():
     result = table(Measured(SINGLE, 0, "a", failed="FAILED: no"), *runs(TWO, 10.0), *runs(FOUR, 15.0))
     assert (result.rows[0].failed, result.baseline) == ("FAILED: no", TWO)
     assert (result.rows[2].speed_up, result.rows[2].efficiency) == (1.5, 0.75)
 
 
-def test_a_cell_without_runs_and_one_under_way_are_not_measured_yet():
+def test_configurations_without_finished_runs_are_not_measured():
     (row,) = table(Measured(SINGLE, 0, "a")).rows
     assert row == ResultRow(SINGLE, Shape(1, 1), 0, notes=("not measured yet",))
 
 
-def test_what_ran_in_place_of_what_was_asked_is_said():
+def test_a_strategy_that_replaced_the_requested_strategy_is_reported():
     cell = Cell("dp", 1)
     run = Measured(cell, 0, "a", 3.0, report=SpeedLine(1.0, ran_as="single"), notices=("needs 2 GPUs",))
     (row,) = table(run).rows
@@ -124,7 +124,7 @@ def test_no_prediction_without_its_inputs(probed, parameters):
     assert result.rows[1].predicted == 0.0
 
 
-def test_a_ring_sends_twice_all_but_ones_own_part():
+def test_a_ring_sends_all_but_its_own_part_twice():
     assert [rates.ring_share(n) for n in (1, 2, 4)] == [0.0, 1.0, 1.5]
     assert rates.all_reduce(1e9, 1, 1e9) == 0.0
     assert rates.sharded(1e9, 1e9, 4, 1e9, 0.0) == pytest.approx(1.5 * rates.all_reduce(1e9, 4, 1e9))

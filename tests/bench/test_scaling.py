@@ -28,7 +28,7 @@ def runs_of(context: CommandLine) -> list[str]:
     return sorted(os.listdir(Path(context.environment["CLUSTERRUN_HOME"]) / "runs"))
 
 
-def test_worlds_are_measured_tabled_and_kept(context: CommandLine) -> None:
+def test_worlds_are_measured_shown_and_stored(context: CommandLine) -> None:
     result = context(*FAST, "--worlds", "1,2", "paced.py")
     assert result.code == 0, result
     heads, entry, two, _, legend, *_ = result.out.splitlines()
@@ -41,7 +41,7 @@ def test_worlds_are_measured_tabled_and_kept(context: CommandLine) -> None:
     assert len(runs_of(context)) == 2
 
 
-def test_a_failed_cell_is_said_and_the_others_go_on(context: CommandLine) -> None:
+def test_a_failed_configuration_is_reported_and_the_others_continue(context: CommandLine) -> None:
     result = context(*FAST, "--worlds", "1,2,3", "--json", "paced.py", "fails=2")
     rows = document(result)["rows"]
     assert result.code == 1
@@ -92,7 +92,7 @@ def test_a_named_study_of_another_subject_is_not_overwritten_unasked(context: Co
     assert context(*FAST, "--name", "mine", "--fresh", "--worlds", "1", "paced.py", "a=b").code == 0
 
 
-def test_a_script_that_never_reports_is_timed_whole_and_that_is_said(context: CommandLine) -> None:
+def test_a_script_without_throughput_is_timed_from_start_to_end_and_reported(context: CommandLine) -> None:
     result = context(*FAST, "--worlds", "1,2", "paced.py", "mute=1")
     assert result.code == 0 and "the whole run, start-up and all" in result.out
 
@@ -103,14 +103,14 @@ def test_a_world_that_alone_never_reports_has_failed(context: CommandLine) -> No
     assert "never printed steps_per_second" in document(result)["rows"][1]["failed"]
 
 
-def test_more_ranks_than_cores_are_refused_where_nobody_can_be_asked(context: CommandLine) -> None:
+def test_more_ranks_than_cores_are_refused_without_a_terminal(context: CommandLine) -> None:
     result = context("bench", "scaling", "--no-probe", "--worlds", "1,4096", "paced.py")
     assert (result.code, result.out) == (2, "")
     assert "4096 ranks are more than the" in result.err and "--oversubscribe" in result.err
 
 
 @pytest.mark.parametrize(("answer", "code"), [("n", 1), ("y", 0)])
-def test_a_person_is_asked_before_more_ranks_than_cores_are_started(
+def test_more_ranks_than_cores_need_an_answer_on_a_terminal(
     context: CommandLine, answer: str, code: int
 ) -> None:
     worlds = str(len(os.sched_getaffinity(0)) + 1)
@@ -130,12 +130,12 @@ def test_a_person_is_asked_before_more_ranks_than_cores_are_started(
     assert (process.returncode, out[:6]) == (code, b"CONFIG" if answer == "y" else b"")
 
 
-def test_arguments_grow_with_the_world_where_they_are_asked_to(context: CommandLine) -> None:
+def test_arguments_with_placeholders_grow_with_the_world(context: CommandLine) -> None:
     result = context(*FAST, "--worlds", "1,2", "--json", "paced.py", "batch={64/world}")
     assert [row["notes"] for row in document(result)["rows"]] == [["batch 64"], ["batch 32"]]
 
 
-def test_strategies_of_a_script_that_is_not_told_them_are_refused(context: CommandLine) -> None:
+def test_strategies_are_refused_if_the_script_does_not_get_them(context: CommandLine) -> None:
     result = context(*FAST, "--worlds", "1", "--strategies", "ddp,mine", "paced.py")
     assert result.code == 2 and "{strategy}" in result.err
     message = context(
@@ -144,7 +144,7 @@ def test_strategies_of_a_script_that_is_not_told_them_are_refused(context: Comma
     assert [row["notes"] for row in document(message)["rows"]] == [["batch ddp"], ["batch mine"]]
 
 
-def test_a_mistake_that_stops_every_run_is_one_error_and_no_table(context: CommandLine) -> None:
+def test_a_mistake_in_every_run_is_reported_as_a_single_error(context: CommandLine) -> None:
     result = context(*FAST, "--worlds", "1,2", "missing.py")
     assert (result.code, result.out) == (2, "") and "there is no script" in result.err
 
@@ -189,7 +189,7 @@ def test_advice_without_a_model_is_bad_usage(context: CommandLine) -> None:
     assert context("advise", "--from", "nothing").code == 2
 
 
-def test_the_shipped_script_is_known_wherever_it_lies(context: CommandLine) -> None:
+def test_the_shipped_script_is_recognized_in_any_folder(context: CommandLine) -> None:
     copy = context.folder / "train.py"
     copy.write_bytes((ROOT / "jobs/train.py").read_bytes())
     result = context(

@@ -40,7 +40,7 @@ def test_without_single_the_ranks_themselves_are_the_baseline():
     assert cells(("",), (1, 2), 0) == (Cell("", 1), Cell("", 2))
 
 
-def test_data_parallel_runs_once_where_there_are_no_gpus_for_it():
+def test_data_parallel_runs_once_without_gpus():
     assert cells(("single", "dp"), (1, 2, 4), 0) == (Cell("single", 1), Cell("dp", 1))
     assert cells(("single", "dp"), (1, 2, 4), 4) == (Cell("single", 1), Cell("dp", 2), Cell("dp", 4))
 
@@ -68,7 +68,7 @@ def test_only_the_reference_script_has_fixed_strategies():
 
 
 @pytest.mark.parametrize(("most", "worlds"), [(1, (1,)), (2, (1, 2)), (6, (1, 2, 4, 6)), (8, (1, 2, 4, 8))])
-def test_the_usual_worlds_double_up_to_what_there_is(most, worlds):
+def test_default_worlds_double_up_to_the_number_of_devices(most, worlds):
     assert worlds_up_to(most) == worlds
 
 
@@ -144,7 +144,7 @@ def test_gpus_that_this_machine_lacks_are_not_replaced_by_cpu_ranks():
         ("{64/worlds}", "{64/worlds}"),
     ],
 )
-def test_placeholders_are_filled_in_and_other_braces_kept(word, filled):
+def test_placeholders_are_replaced_and_other_braces_stay(word, filled):
     requested = subject("mine.py", word, environment=(("HOW", word),))
     created = spec_of(requested, Cell("ddp", 4))
     assert (created.command, created.environment) == (("mine.py", filled), (("HOW", filled),))
@@ -166,7 +166,7 @@ def test_a_share_with_a_rest_is_refused():
         (Growth.STRONG, (), Cell("ddp-spawn", 2), ("--strategy", "ddp-spawn", "--ranks", "2")),
     ],
 )
-def test_the_reference_script_is_told_strategy_and_batch(growth, arguments, cell, message):
+def test_the_reference_script_gets_strategy_and_batch(growth, arguments, cell, message):
     requested = subject("train.py", *arguments, growth=growth, reference=True)
     assert spec_of(requested, cell).command == ("train.py", *arguments, *message)
 

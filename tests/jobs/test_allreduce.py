@@ -45,7 +45,7 @@ def test_alone_it_tells_on_what_it_runs():
     }
 
 
-def test_the_first_ranks_are_measured_and_groups_beyond_the_world_are_left_out():
+def test_the_first_ranks_are_measured_and_groups_beyond_the_world_are_skipped():
     store = dist.TCPStore("127.0.0.1", 0, None, is_master=True, wait_for_workers=False)
     world = {"WORLD_SIZE": "3", "LOCAL_WORLD_SIZE": "3", "MASTER_ADDR": "127.0.0.1"}
     world |= {"MASTER_PORT": str(store.port), "TORCHELASTIC_USE_AGENT_STORE": "True"}

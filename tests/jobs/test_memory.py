@@ -36,7 +36,7 @@ def machine(folder, available, group_limit):
     ("available", "group_limit", "ranks", "mebibytes"),
     [(1000, "max", 1, 900), (1000, "max", 4, 300), (1000, 700 << 20, 1, 500), (100, 700 << 20, 2, 140)],
 )
-def test_the_limit_is_what_a_rank_holds_and_its_share_of_what_a_fake_machine_and_group_have_free(
+def test_the_limit_is_the_memory_of_a_rank_and_its_share_of_free_memory(
     tmp_path, available, group_limit, ranks, mebibytes
 ):
     assert memory.limit(ranks, *machine(tmp_path, available, group_limit)) == mebibytes << 20

@@ -37,6 +37,6 @@ def test_gpt_sees_no_character_that_comes_later():
     assert same.tolist() == [True] * 9 + [False] * 7
 
 
-def test_what_resnet_says_of_an_image_does_not_hang_on_the_others_in_its_batch():
+def test_resnet_gives_an_image_the_same_output_in_any_batch():
     model, images = ResNet(10, width=8), torch.rand(4, 1, 16, 16)
     torch.testing.assert_close(model(images)[:1], model(images[:1]))

@@ -37,7 +37,7 @@ def test_the_ranks_to_trace(arguments, traced):
     assert [rank for rank in range(3) if rank in chosen] == traced
 
 
-def test_the_names_that_options_know_are_those_that_there_are():
+def test_options_list_the_existing_names():
     import precision
     import strategies
     import tasks

@@ -18,7 +18,7 @@ def test_bf16_learns_as_full_precision_does_but_for_rounding(pair):
     assert throughput(pair.out("bf16"))["amp"] == "bf16"
 
 
-def test_fp16_learns_once_the_scaler_has_found_its_scale_and_alike_under_ddp_and_fsdp(pair):
+def test_fp16_learns_after_scaling_and_equally_under_ddp_and_fsdp(pair):
     expected, result = curve(pair.out("ddp")), curve(pair.out("fp16"))
     assert result[0] == pytest.approx(expected[0], rel=0.01)
     assert result[-1] == pytest.approx(expected[-1], rel=0.3)
@@ -26,7 +26,7 @@ def test_fp16_learns_once_the_scaler_has_found_its_scale_and_alike_under_ddp_and
     assert throughput(pair.out("fp16"))["amp"] == "fp16"
 
 
-def test_an_option_that_changes_nothing_under_the_strategy_is_said(single):
+def test_an_option_without_effect_under_the_strategy_is_reported(single):
     message = "notice: --bucket-mb and --find-unused are for DDP, and this run is single: no effect\n"
     assert message in single.out("first")
 
@@ -54,9 +54,9 @@ def test_an_automatic_batch_is_the_whole_set_where_all_of_it_fits(pair):
     assert throughput(pair.out("auto"))["batch_size"] == "1437"
 
 
-def test_where_not_one_sample_fits_it_is_said(single):
+def test_a_sample_that_does_not_fit_is_reported(single):
     assert "not even one sample per rank fits into 1 MiB of memory" in single.refused("no room")[0]
 
 
-def test_all_ranks_keep_to_what_fits_on_the_one_with_the_least_memory(pair):
+def test_all_ranks_use_the_batch_that_fits_on_the_rank_with_the_least_memory(pair):
     assert all("not even one sample per rank fits" in err for err in pair.refused("no room on rank 0"))

@@ -35,7 +35,7 @@ def test_time_in_communication_is_counted_once_however_many_calls_overlap(spans,
         ("DistributedDataParallel.forward", False),
     ],
 )
-def test_a_collective_is_known_by_its_name(name, carries):
+def test_a_collective_is_recognized_by_its_name(name, carries):
     assert profiling.carries(name) is carries
 
 
@@ -52,7 +52,7 @@ def test_what_names_no_rank_is_refused(text):
         profiling.ranks_named(text)
 
 
-def test_traces_go_where_asked_else_into_the_run_directory_else_here(monkeypatch):
+def test_traces_go_to_the_requested_folder_else_to_the_run_directory_else_to_the_current_folder(monkeypatch):
     monkeypatch.delenv("CLUSTERRUN_RUN_DIR", raising=False)
     assert profiling.folder(None) == Path("traces")
     monkeypatch.setenv("CLUSTERRUN_RUN_DIR", "/runs/1")

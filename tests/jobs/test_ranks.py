@@ -15,7 +15,7 @@ def test_the_place_is_what_the_launcher_says():
     assert ranks.place({**LAUNCHED, **MASTER}, "cpu") == ranks.World(5, 1, 8, 4, CPU, grouped=True)
 
 
-def test_without_a_launcher_there_is_one_rank_and_no_group():
+def test_a_script_without_a_launcher_has_one_rank_and_no_group():
     world = ranks.place({}, "cpu")
     assert world == ranks.World(0, 0, 1, 1, CPU, grouped=False)
     assert world.backend == "none"
@@ -38,12 +38,12 @@ def test_a_rank_without_a_gpu_of_its_own_is_refused_with_counts_from_a_fake_torc
 @pytest.mark.parametrize(
     ("gpus", "kind", "device"), [(2, "auto", "cuda:1"), (2, "cpu", "cpu"), (0, "auto", "cpu")]
 )
-def test_a_rank_takes_the_gpu_of_its_number_where_a_fake_torch_has_one(monkeypatch, gpus, kind, device):
+def test_a_rank_uses_the_gpu_of_its_number_of_a_fake_torch(monkeypatch, gpus, kind, device):
     monkeypatch.setattr(torch.cuda, "device_count", lambda: gpus)
     assert ranks.pick_device(kind, 1) == torch.device(device)
 
 
-def test_an_empty_list_of_gpus_means_the_cpu_where_a_fake_torch_sees_one_all_the_same(monkeypatch):
+def test_an_empty_list_of_gpus_means_the_cpu_even_if_a_fake_torch_sees_a_gpu(monkeypatch):
     monkeypatch.setattr(torch.cuda, "device_count", lambda: 1)
     assert ranks.pick_device("auto", 1, visible="") == CPU
     assert ranks.pick_device("auto", 0, visible="0") == ranks.pick_device("cuda", 0, visible="")

@@ -14,7 +14,7 @@ def drawn(*place):
     return random.random(), torch.rand(()).item(), numpy.random.random()
 
 
-def test_every_rank_step_and_purpose_has_its_own_random_numbers_and_the_same_when_asked_again():
+def test_every_rank_step_and_purpose_has_its_own_repeatable_random_numbers():
     requested = [
         (seed, rank, step, purpose)
         for seed in (0, 1)

@@ -13,7 +13,7 @@ import spawning  # noqa: E402
         (None, {}, 2, 2),
     ],
 )
-def test_as_many_ranks_start_as_asked_else_as_the_launcher_says_else_one_per_gpu_of_a_fake_torch(
+def test_the_number_of_ranks_is_the_requested_else_the_launchers_else_one_per_fake_gpu(
     monkeypatch, expected, surrounding, gpus, ranks
 ):
     monkeypatch.setattr(torch.cuda, "device_count", lambda: gpus)
@@ -27,6 +27,6 @@ def test_as_many_ranks_start_as_asked_else_as_the_launcher_says_else_one_per_gpu
         ({"NNODES": "2"}, "runs on one node, and this run has 2: use --strategy ddp"),
     ],
 )
-def test_where_spawning_cannot_be_the_reason_is_said(surrounding, message):
+def test_impossible_spawning_is_refused_with_the_reason(surrounding, message):
     with pytest.raises(RuntimeError, match=message):
         spawning.how_many(2, surrounding, "cpu")

@@ -26,7 +26,7 @@ def options(folder=None) -> Namespace:
     return Namespace(checkpoint_every=2, checkpoint_dir=folder)
 
 
-def test_the_room_is_found_in_a_checkout_where_nothing_is_installed(not_installed, monkeypatch):
+def test_the_training_module_is_imported_from_a_checkout_without_installation(not_installed, monkeypatch):
     result = surviving.room()
     assert result.__name__ == surviving.NAME
     assert Path(result.__file__).parent == surviving.HERE.parent / "clusterrun" / "training"
@@ -47,7 +47,7 @@ def test_without_a_room_it_trains_without_checkpoints_and_refuses_to_promise_the
         surviving.Keeper(options("there"), ALONE)
 
 
-def test_a_checkpoint_is_written_every_so_many_steps_at_the_last_one_and_when_asked(tmp_path, monkeypatch):
+def test_a_checkpoint_is_written_at_intervals_at_the_last_step_and_on_request(tmp_path, monkeypatch):
     keeper = surviving.Keeper(options(tmp_path), ALONE)
     saved = []
     monkeypatch.setattr(keeper._kept, "save", lambda state, step: saved.append((state, step)))
@@ -59,9 +59,7 @@ def test_a_checkpoint_is_written_every_so_many_steps_at_the_last_one_and_when_as
     assert not keeper.stopped
 
 
-def test_where_room_is_wanted_at_the_very_last_step_the_training_is_done_and_not_stopped(
-    tmp_path, monkeypatch
-):
+def test_a_notice_at_the_last_step_does_not_stop_a_complete_training(tmp_path, monkeypatch):
     keeper = surviving.Keeper(options(tmp_path), ALONE)
     monkeypatch.setattr(keeper._room, "should_stop", lambda: True)
     stopped = []

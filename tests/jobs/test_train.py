@@ -69,7 +69,7 @@ def test_the_loss_curve_is_the_same_under_every_strategy(strategies):
         assert curve(text) == pytest.approx(expected, abs=3e-4), name
 
 
-def test_the_throughput_line_says_what_was_asked_and_what_ran(strategies):
+def test_the_throughput_line_has_the_requested_strategy_and_the_used_strategy(strategies):
     names = ("ran_as", "world", "steps", "model", "batch_size", "seed", "amp")
     output = {name: throughput(text) for name, text in strategies.items()}
     assert {
@@ -105,7 +105,7 @@ def test_ddp_without_a_launcher_is_a_group_of_one(single):
     assert re.match(r"rank 0 of 1 on \S+: device cpu, 1 threads, backend gloo\n", single.out("ddp of one"))
 
 
-def test_a_resumed_run_ends_with_the_very_weights_of_an_uninterrupted_one(pair):
+def test_a_resumed_run_ends_with_the_exact_weights_of_an_uninterrupted_run(pair):
     assert "resuming after step 5\n" in pair.out("other half")
     (ninth,) = (pair.folder / "ddp").glob("step-000000009.*.pt")
     expected, halves = after(pair.folder / "whole"), torch.load(ninth)
@@ -119,7 +119,7 @@ def weights(text: str) -> str:
 
 
 @pytest.mark.parametrize("how", INTERRUPTED)
-def test_a_run_that_is_interrupted_after_every_step_ends_with_the_very_weights_of_an_undisturbed_one(
+def test_a_run_interrupted_after_every_step_ends_with_the_exact_weights_of_an_undisturbed_run(
     single, how, request
 ):
     runs = single if how == "alone" else request.getfixturevalue("interrupted_pair")
@@ -151,7 +151,7 @@ def test_a_checkpoint_fits_any_strategy_and_carries_its_batch_size(pair):
     assert (last["step"], last["order"]) == (11, {"batch_size": 400, "seed": 0})
 
 
-def test_the_same_seed_gives_the_same_bits_whoever_loads_the_data(pair):
+def test_the_same_seed_gives_the_same_bits_with_any_number_of_workers(pair):
     pair.out("whole, by workers")
     expected, result = after(pair.folder / "whole"), after(pair.folder / "workers")
     assert all(torch.equal(expected["model"][name], result["model"][name]) for name in expected["model"])

@@ -38,12 +38,12 @@ def grep(pattern: str, *data: bytes) -> list[bytes]:
         ("nothing", []),
     ],
 )
-def test_only_lines_in_which_the_pattern_is_found_are_shown(pattern: str, retained: list[bytes]) -> None:
+def test_only_lines_that_match_the_pattern_are_shown(pattern: str, retained: list[bytes]) -> None:
     given_ = [b"loss 1\nnan\xff\n", b"other\n", b"caf\xc3\xa9\nloss 2"]
     assert b"".join(grep(pattern, *given_)) == b"".join(retained)
 
 
-def test_a_pattern_is_looked_for_in_what_is_shown_not_in_colours_or_states_written_over() -> None:
+def test_a_pattern_ignores_colours_and_overwritten_states() -> None:
     data = b"\r10% \r90% done\n\x1b[31mred alert\x1b[0m\n"
     assert grep("10%", data) == grep(r"\[31m", data) == []
     assert grep("^red alert$", data) == [b"\x1b[31mred alert\x1b[0m\n"]
@@ -56,7 +56,7 @@ def test_what_was_looked_at_in_vain_is_counted() -> None:
     assert LineFilter(grep=Grep("nothing", plain)).in_vain == LineFilter().in_vain == ""
 
 
-def test_a_pattern_that_is_none_is_refused_with_its_mistake() -> None:
+def test_a_wrong_pattern_is_refused_with_its_mistake() -> None:
     with pytest.raises(BadInput, match="unterminated"):
         Grep("(", plain)
 
@@ -66,7 +66,7 @@ def test_since_a_moment_leaves_out_what_was_printed_before_and_keeps_what_no_ind
     assert [piece.at for piece in LineFilter(begin=10.0)(given_)] == [10.0, 0.0]
 
 
-def test_of_a_file_to_which_nothing_was_added_since_then_nothing_is_read(tmp_path: Path) -> None:
+def test_a_file_that_has_not_grown_since_the_time_is_not_read(tmp_path: Path) -> None:
     for number, at in enumerate((100, 200)):
         path = tmp_path / f"0000{number}.out"
         path.write_bytes(b"a\nb\n")
@@ -84,7 +84,7 @@ def bars(epochs: int, batches: int) -> bytes:
     return b"".join(parts) + b"\router done\n\nlast words\n"
 
 
-def test_of_a_bar_below_another_one_only_what_was_not_written_over_is_shown() -> None:
+def test_overwritten_states_of_nested_progress_bars_are_not_shown() -> None:
     data = bars(3, 1000)
     cut = [data[start : start + 700] for start in range(0, len(data), 700)]
     pieces, rest = [], b""
@@ -96,7 +96,7 @@ def test_of_a_bar_below_another_one_only_what_was_not_written_over_is_shown() ->
     ]
 
 
-def test_a_bar_that_moves_is_shown_now_and_then() -> None:
+def test_a_moving_progress_bar_is_shown_at_intervals() -> None:
     frame = b"\rinner %d\x1b[A\n"
     given_: list[Piece] = []
     for second in range(10):
@@ -105,7 +105,7 @@ def test_a_bar_that_moves_is_shown_now_and_then() -> None:
     assert 1 < len(output) <= 10 / SHOW_EVERY + 1 and output[-1].endswith("inner 9")
 
 
-def test_a_bar_of_one_rank_hides_no_line_of_another_one() -> None:
+def test_a_progress_bar_of_a_rank_hides_no_line_of_another_rank() -> None:
     given_ = [
         Piece(1.0, 0, "err", b"\rbar\x1b[A\n"),
         Piece(1.0, 1, "err", b"mine\n"),
@@ -120,11 +120,11 @@ def test_what_climbs_nowhere_passes_untouched(parts: list[bytes], rank: int) -> 
     assert list(moving(given_)) == given_
 
 
-def test_what_bars_do_between_two_states_is_not_shown() -> None:
+def test_cursor_movements_of_progress_bars_are_not_shown() -> None:
     assert lines(b"\x1b[?25l\x1b[2K\r50%\x1b[1A\x1b[0K\n\x1b[2J kept\n") == ["50%", "\\x1b[2J kept"]
 
 
-def test_among_thousands_of_files_the_silent_ones_are_looked_at_ever_more_seldom(
+def test_silent_files_among_thousands_are_polled_less_and_less(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     clock, busy = HandClock(), tmp_path / "00000.out"

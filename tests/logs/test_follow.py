@@ -53,7 +53,7 @@ def follow(
     return told(list(result)), attempts
 
 
-def test_what_was_there_comes_first_and_what_is_written_follows(tmp_path: Path) -> None:
+def test_existing_lines_are_shown_before_new_lines(tmp_path: Path) -> None:
     out = tmp_path / "attempts/000/00000.out"
     append(out, b"one\ntwo\nhal")()
     clock = HandClock(
@@ -65,7 +65,7 @@ def test_what_was_there_comes_first_and_what_is_written_follows(tmp_path: Path) 
     )
 
 
-def test_only_the_tail_of_what_was_there_is_shown(tmp_path: Path) -> None:
+def test_only_the_tail_of_existing_lines_is_shown(tmp_path: Path) -> None:
     out = tmp_path / "attempts/000/00000.out"
     append(out, b"one\ntwo\nthree\n")()
     assert follow(tmp_path, HandClock(append(out, b"four\n")), tail=1)[0] == [(0, b"three\n"), (0, b"four\n")]
@@ -124,7 +124,7 @@ def test_a_half_line_waits_for_its_end_but_not_for_ever(tmp_path: Path) -> None:
     assert [early, late, told(following_.new())] == [[], [(0, b"loading ... ")], [(0, b"done\n")]]
 
 
-def test_of_a_moving_progress_bar_a_state_is_shown_now_and_then(tmp_path: Path) -> None:
+def test_follow_shows_a_moving_progress_bar_at_intervals(tmp_path: Path) -> None:
     out, clock = tmp_path / "00000.out", HandClock()
     following_ = follower(tmp_path, clock)
     output = []

@@ -20,7 +20,7 @@ def test_every_line_is_headed_by_node_rank_and_stream() -> None:
     assert b"".join(output).decode().splitlines() == ["n1    r0  | a", "n1    r0  | b", "node2 r3  ! \\xffc"]
 
 
-def test_a_node_whose_name_is_not_known_yet_goes_by_its_number() -> None:
+def test_a_node_without_a_name_is_shown_by_its_number() -> None:
     node_names: list[str] = []
     headings = Headings(lambda: tuple(node_names), 1, 2)
     before = headings.of(1, "out")
@@ -36,7 +36,7 @@ def test_a_rank_keeps_one_colour_on_a_terminal() -> None:
     assert headings.of(0, "out") == b"\x1b[36mn r0\x1b[0m | "
 
 
-def test_of_a_progress_bar_the_last_state_is_shown() -> None:
+def test_the_last_state_of_a_progress_bar_is_shown() -> None:
     assert lines(b" 10%|#   \r 50%|##  \r100%|####\r\nnext\r\n") == ["100%|####", "next"]
 
 
@@ -54,7 +54,7 @@ def test_raw_is_the_very_bytes(parts: list[bytes]) -> None:
     assert b"".join(raw(Piece(0.0, 0, "out", part) for part in parts)) == b"".join(parts)
 
 
-def test_the_same_line_of_many_ranks_is_shown_once_with_the_ranks() -> None:
+def test_equal_lines_of_many_ranks_are_shown_once_with_the_ranks() -> None:
     given_ = [
         Piece(1.0, 0, "out", b"start\nstep 1\n"),
         Piece(1.1, 1, "out", b"start\n"),
@@ -81,7 +81,7 @@ def test_a_piece_without_data_shows_nothing() -> None:
     assert [list(headed(empty, HEADINGS)), list(folding(empty, HEADINGS))] == [[], []]
 
 
-def test_a_line_waits_for_other_ranks_however_lately_another_line_was_shown() -> None:
+def test_a_line_waits_for_other_ranks_after_any_other_line() -> None:
     given_ = [
         Piece(1.0, 0, "out", b"step 1\n"),
         Piece(1.9, 0, "out", b"step 2\n"),

@@ -25,7 +25,7 @@ from clusterrun.logs.merge import LINE_LIMIT, Piece, began, looks, spread
 from clusterrun.model.errors import BadInput
 
 
-def test_a_look_is_all_that_an_agent_saw_at_one_time() -> None:
+def test_a_look_has_all_growth_that_an_agent_saw_at_one_time() -> None:
     lines = ["10.000 0 o 3\n", "10.000 1 e 9\n", "11.5 0 o 6\n", "11.5 0 o 8\n"]
     assert list(looks(lines)) == [(10.0, {(0, "out"): 3, (1, "err"): 9}), (11.5, {(0, "out"): 8})]
 
@@ -43,12 +43,14 @@ def test_lines_between_two_looks_are_spread_evenly() -> None:
     assert rest == b"half"
 
 
-def test_a_line_that_was_begun_earlier_has_the_time_of_its_end() -> None:
+def test_a_line_has_the_time_of_its_end() -> None:
     assert spread(b"begun" + b" here\n", 5, 10.0, 10.1) == ([(10.1, b"begun here\n")], b"")
 
 
 @pytest.mark.parametrize("before, since", [(None, 199.0), (100.0, 199.0), (199.2, 199.2), (199.8, 199.8)])
-def test_what_comes_after_a_silence_came_within_the_last_second(before: float | None, since: float) -> None:
+def test_output_after_a_silence_was_written_within_the_last_second(
+    before: float | None, since: float
+) -> None:
     assert began(200.0, before) == since
 
 
@@ -112,7 +114,7 @@ def attempt(tmp_path: Path) -> Path:
         (LogSelection(frozenset([7])), []),
     ],
 )
-def test_only_the_wanted_files_are_read(attempt: Path, expected: LogSelection, names: list[str]) -> None:
+def test_only_the_requested_files_are_read(attempt: Path, expected: LogSelection, names: list[str]) -> None:
     assert [Path(file.path).name for file in log_files(str(attempt), expected)] == names
 
 
@@ -153,7 +155,7 @@ def test_a_tail_is_the_last_lines(data: bytes, count: int) -> None:
     assert data[start:].removesuffix(b"\n") == expected
 
 
-def test_a_long_tail_is_found_across_portions(tmp_path: Path) -> None:
+def test_a_long_tail_is_read_across_chunks(tmp_path: Path) -> None:
     path = tmp_path / "x"
     path.write_bytes(b"".join(b"line %06d\n" % n for n in range(60_000)))
     start = tail_start(str(path), path.stat().st_size, 45_000)

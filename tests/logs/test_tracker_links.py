@@ -80,12 +80,12 @@ def test_other_lines_have_none(text: str) -> None:
     assert list(links_in(text.encode())) == []
 
 
-def test_a_login_in_a_link_is_left_out() -> None:
+def test_a_login_in_a_link_is_removed() -> None:
     line = b"View run x at: https://ada:secret@mlflow.example.org/#/experiments/1/runs/8c3f"
     assert list(links_in(line)) == [("MLflow", "https://mlflow.example.org/#/experiments/1/runs/8c3f")]
 
 
-def test_what_would_drive_a_terminal_is_shown_written_out() -> None:
+def test_control_characters_of_a_link_are_escaped() -> None:
     line = b"wandb: View run at https://wandb.ai/a/b/runs/x\x1b]0;evil\x07\x1b[2J\xff\n"
     ((_, url),) = links_in(line)
     assert visible(url) == "https://wandb.ai/a/b/runs/x\\x1b]0;evil\\x07\\x1b[2J\\xff"

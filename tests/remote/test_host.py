@@ -19,7 +19,7 @@ from clusterrun.cli.main import root
 from tests.sshd_fixture import CLUSTERRUN, LIMIT, free_port, wait_until
 
 
-def test_a_command_there_has_its_output_and_its_exit_code(far):
+def test_a_remote_command_returns_its_output_and_exit_code(far):
     result = far.there("status", "--json")
     assert (result.returncode, json.loads(result.stdout)["runs"] is not None) == (0, True), result.stderr
     assert far.there("logs", "no-such-run").returncode == 5
@@ -33,7 +33,7 @@ def test_all_commands_share_one_login(far):
     assert far.logins == before
 
 
-def test_without_connection_and_terminal_the_command_to_type_is_told(make_far):
+def test_without_connection_and_terminal_the_command_to_type_is_printed(make_far):
     far = make_far()
     before = far.logins
     result = far.there("status")
@@ -59,7 +59,7 @@ def test_homes_whose_names_are_too_long_for_a_socket_share_no_connection(make_fa
     assert [far.there("status", CLUSTERRUN_HOME=home).returncode != 0 for home in homes] == [False, True]
 
 
-def test_the_code_as_it_stands_goes_there_and_its_note_with_it(far, project):
+def test_uncommitted_code_is_sent_with_its_note(far, project):
     arguments = ("a b", "it's", "$HOME", "!", "\n")
     tokens = ("submit", "--json", "--wait", "it's.py", *arguments)
     result = far.there(*tokens, cwd=project / "sub")
@@ -73,7 +73,7 @@ def test_the_code_as_it_stands_goes_there_and_its_note_with_it(far, project):
     assert "clusterrun --host cluster logs" in far.there("submit", "true", cwd=project).stderr
 
 
-def test_without_a_snapshot_the_command_runs_in_the_folder_there(far, project):
+def test_without_a_snapshot_the_command_runs_in_the_remote_folder(far, project):
     result = far.there("submit", "--no-snapshot", "--wait", "--json", "pwd", cwd=project)
     assert result.returncode == 0, result.stderr
     printed = far.there("logs", "--raw", json.loads(result.stdout)["run_id"])
@@ -87,7 +87,7 @@ def test_a_program_beside_a_run_has_our_streams(far, live):
     )
 
 
-def test_a_command_there_takes_standard_input_only_if_it_reads_it(far, project):
+def test_a_remote_command_gets_standard_input_only_if_it_reads_it(far, project):
     result = far.there("submit", "--wait", "--json", "sh", stdin="echo from here\n", cwd=project)
     assert result.returncode == 0, result.stderr
     printed = far.there("logs", "--raw", json.loads(result.stdout)["run_id"])
@@ -107,7 +107,7 @@ def test_a_command_there_takes_standard_input_only_if_it_reads_it(far, project):
     assert [line for line in result.stdout.splitlines() if line in ("a", "b")] == ["a", "b"], result.stderr
 
 
-def test_a_terminal_there_has_our_size_and_our_keys(far, live):
+def test_a_remote_terminal_has_the_local_size_and_keys(far, live):
     code, observed = far.terminal(
         *("--host", "cluster", "exec", live, "--", "sh", "-c", "stty size; read line; echo got $line"),
         answers=[(r"31 101", "typed\r")],
@@ -115,14 +115,14 @@ def test_a_terminal_there_has_our_size_and_our_keys(far, live):
     assert (code, "got typed" in observed) == (0, True), observed
 
 
-def test_ctrl_c_detaches_from_a_run_there(far, live):
+def test_ctrl_c_detaches_from_a_remote_run(far, live):
     code, observed = far.terminal("--host", "cluster", "logs", "-f", live, answers=[(r"tick \d+", "\x03")])
     assert code == 130, observed
     assert f"clusterrun --host cluster logs -f {live}" in observed
     assert f'"run_id": "{live}"' in far.there("status", "--json", live).stdout
 
 
-def test_what_nobody_reads_any_more_ends_there(far, live):
+def test_a_remote_command_ends_if_nobody_reads_its_output(far, live):
     with far.started("exec", live, "--", "sh", "-c", "echo $$; exec sleep 600") as process:
         sleeper = int(process.stdout.readline())
         os.killpg(process.pid, signal.SIGTERM)
@@ -141,7 +141,7 @@ def test_a_link_that_is_away_for_a_while_costs_no_line_of_the_logs(far, live):
     assert numbers == list(range(numbers[0], numbers[0] + 41))
 
 
-def test_a_file_that_a_command_writes_comes_here(far, project):
+def test_a_file_that_a_remote_command_writes_is_copied_back(far, project):
     result = far.there("submit", "--preflight", "quick", "--wait", "true", cwd=project)
     assert result.returncode == 0, result.stderr
     target = far.folder / "a report.html"
@@ -159,13 +159,13 @@ def test_a_file_that_a_command_writes_comes_here(far, project):
         ("sweep results --plot a.png mine", 5),
     ],
 )
-def test_words_of_a_script_are_no_options_of_the_command(arguments, own):
+def test_arguments_of_a_script_are_not_options_of_the_command(arguments, own):
     assert _own(arguments.split(), partial(root.get_command, click.Context(root))) == own
     names = FETCHED.get(arguments.split()[0]) or FETCHED[" ".join(arguments.split()[:2])]
     assert {"--html", "--plot"} & set(names)
 
 
-def test_one_session_at_a_time_is_enough_and_a_second_one_is_told(make_far):
+def test_one_session_at_a_time_suffices_and_a_second_is_reported(make_far):
     far = make_far("MaxSessions 1")
     far.open()
     result = far.there("submit", "sh", "-c", "echo on; sleep 600")
@@ -207,19 +207,19 @@ def test_another_host_key_is_refused_with_the_command_that_follows(make_far):
     assert f"ssh-keygen -f {far.folder}/known_hosts -R '[127.0.0.1]:{far.port}'" in observed
 
 
-def test_a_host_that_nobody_knows_is_told(far):
+def test_an_unknown_host_is_reported(far):
     code, observed = far.terminal("--host", "no-such-host.invalid", "status")
     assert (code, "not in ssh_config" in observed) == (1, True), observed
 
 
-def test_a_mistake_is_told_before_anything_is_sent(make_far):
+def test_a_mistake_is_reported_before_anything_is_sent(make_far):
     far = make_far()
     result = far.there("submit", "--nonsense", "train.py")
     assert (result.returncode, "there is no option --nonsense" in result.stderr) == (2, True), result.stderr
     assert far.run("--host=-oProxyCommand=id", "status").returncode == 2
 
 
-def test_a_port_of_a_run_comes_here_until_the_command_ends(far, project):
+def test_a_port_of_a_run_is_forwarded_until_the_command_ends(far, project):
     server = (
         "import socket; s = socket.create_server(('127.0.0.1', 0))\n"
         "print('port', s.getsockname()[1], flush=True)\n"
@@ -243,7 +243,7 @@ def test_a_port_of_a_run_comes_here_until_the_command_ends(far, project):
         (project / "server.py").unlink()
 
 
-def test_a_port_where_nothing_listens_yet_is_told_and_tried_at_each_connection(far, live):
+def test_a_port_without_a_server_is_reported_and_retried_at_each_connection(far, live):
     port, local = free_port(), free_port()
     with far.started("forward", live, str(port), "--local", str(local)) as forward:
         assert forward.stdout.readline() == f"127.0.0.1:{local}\n"

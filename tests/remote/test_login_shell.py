@@ -76,10 +76,10 @@ def test_what_a_profile_prints_is_not_taken_for_data(tmp_path):
         ("~bob", "'~bob'"),
     ],
 )
-def test_a_tilde_is_the_home_there(path, word):
+def test_a_tilde_is_the_remote_home(path, word):
     assert place(path) == word
 
 
-def test_words_that_no_shell_can_take_are_refused():
+def test_arguments_that_no_shell_can_pass_are_refused():
     with pytest.raises(BadInput, match="too long"):
         command("x" * LONGEST)

@@ -59,7 +59,7 @@ for verb in COMMANDS:
 
 
 @pytest.mark.parametrize("verb", ["submit", "check", "sweep", "rehearse"])
-def test_nothing_is_started_on_a_stand_in_for_macos_and_the_remedy_is_told(verb: str, tmp_path: Path) -> None:
+def test_nothing_starts_on_a_stand_in_for_macos_and_a_remedy_is_printed(verb: str, tmp_path: Path) -> None:
     (tmp_path / "train.py").write_text("")
     words = {"check": (), "sweep": ("--set", "a=1", "train.py", "{a}")}.get(verb, ("train.py",))
     environment = {"HOME": str(tmp_path), "PATH": os.environ["PATH"], "PYTHONPATH": str(STAND_IN)}

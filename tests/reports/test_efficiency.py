@@ -130,7 +130,7 @@ def test_use_is_that_of_all_nodes_and_attempts() -> None:
     assert (report.gpu_busy_most, report.gpu_memory_most, report.gpu_joules) == (0.8, 0.5, 7.2e6)
 
 
-def test_what_would_have_been_enough_is_said_of_runs_that_ended_well() -> None:
+def test_sufficient_options_are_shown_for_runs_that_ended_well() -> None:
     assert report_of(FIRST, SECOND).smaller == ("--cpus-per-rank 3", "--mem 9G", "--time 22m")
     idle = (use(whole=replace(WHOLE, idle=4)),)
     without = report_of(replace(FIRST, uses=idle), replace(SECOND, uses=idle))
@@ -141,14 +141,14 @@ def test_what_would_have_been_enough_is_said_of_runs_that_ended_well() -> None:
     assert report_of(short).smaller == ()
 
 
-def test_what_nobody_measured_is_not_said() -> None:
+def test_unmeasured_values_are_not_shown() -> None:
     report = report_of(MeasuredAttempt(attempt(0, 100.0, None, 600.0)))
     message = dict(lines(report))
     assert message == {"time": "queue 1 min 40 s, allocated 8 min 20 s on 2 nodes", "goodput": "not measured"}
     assert {report.start, report.ranks, report.cores_mean, report.memory_most, report.gpus} == {None}
 
 
-def test_an_attempt_that_nobody_saw_end_ended_as_it_was_last_seen() -> None:
+def test_an_attempt_without_an_end_ends_at_its_last_observation() -> None:
     lost = replace(FIRST, attempt=replace(FIRST.attempt, ended_at=None), uses=(use(at=580.0),))
     assert report_of(lost, SECOND).between == 30.0
 
@@ -161,7 +161,7 @@ def test_simulated_nodes_of_one_machine_have_the_same_gpus() -> None:
 @pytest.mark.parametrize(
     ("text", "count"), [("64G", 64 << 30), ("1000", 1000 << 20), ("0", None), ("", None), ("x", None)]
 )
-def test_memory_is_asked_for_as_slurm_reads_it(text: str, count: int | None) -> None:
+def test_memory_is_written_in_units_of_slurm(text: str, count: int | None) -> None:
     assert asked_memory(text) == count
 
 

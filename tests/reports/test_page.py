@@ -130,7 +130,7 @@ def test_a_small_map_has_a_square_with_its_rate_for_both_halves_of_each_pair():
     assert "n0000 – n0003: 1 of 1 tests failed" in observed.text
 
 
-def test_a_link_that_was_found_without_a_test_of_the_pair_is_on_the_map():
+def test_a_link_blamed_without_a_test_of_the_pair_is_on_the_map():
     cut = LinkReport("n0002", "n0001", "a->b", Grade.FAIL, "packets do not arrive")
     observed = Page(page(replace(of_nodes(4), links=(cut,), tests=of_nodes(4).tests[2:])))
     assert "n0001 – n0002: packets do not arrive" in observed.text
@@ -183,7 +183,7 @@ def test_many_nodes_share_a_square_that_shows_the_worst_of_them():
     assert "n0007 – n0009: 1 of 1 tests failed" in observed.text
 
 
-def test_of_very_many_findings_and_tests_the_page_holds_some_and_says_how_many_are_left():
+def test_the_page_limits_findings_and_tests_and_shows_how_many_it_omits():
     nodes = tuple(
         NodeReport(f"n{at}", Grade.FAIL, "excluded", (Finding("gpu", Grade.FAIL, f"number {at}"),))
         for at in range(300)

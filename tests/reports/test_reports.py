@@ -19,7 +19,7 @@ def lines(report: Report, width: int = 100) -> list[str]:
     return [line.text for line in screen(report, width)]
 
 
-def test_the_screen_says_the_worst_first_each_with_its_remedy() -> None:
+def test_the_screen_shows_the_worst_finding_first_each_with_its_remedy() -> None:
     assert lines(FOUND) == [
         "FAIL: n0003 is unfit; the link n0001 -> n0002 is broken; n0004 has a warning; 5 of 6 nodes are fit",
         "full check by nccl of 20270115-080000-0000-train, 5 rounds of tests, 21.5 of 60 s",
@@ -44,7 +44,7 @@ def test_the_screen_says_the_worst_first_each_with_its_remedy() -> None:
     ]
 
 
-def test_of_healthy_nodes_there_is_little_to_say() -> None:
+def test_the_report_of_healthy_nodes_is_short() -> None:
     assert lines(HEALTHY) == [
         "PASS: all 2 nodes are fit",
         "full check by gloo of 20270115-080000-0000-train, 2 rounds of tests, 6.2 of 60 s",
@@ -111,7 +111,7 @@ def test_lines_keep_to_the_width_and_foreign_text_cannot_forge_one(width: int) -
     assert all(line.isprintable() for line in output)
 
 
-def test_what_failed_tests_said_is_told_once_with_its_meaning() -> None:
+def test_messages_of_failed_tests_are_shown_once_with_their_meaning() -> None:
     text = "Got completion from peer 10.0.0.2 with status=12 opcode=0 len=0 vendor err 129"
     test = Measurement("pair", 0, ("a", "b"), "failed", 1.0, message=text)
     others = [

@@ -97,7 +97,7 @@ FINDING = {"check": "xid", "verdict": "fail", "said": "Xid 79 of GPU 3", "remedy
         ("rates", {}, "bandwidth", Grade.UNDETERMINED, "was not reached"),
     ],
 )
-def test_what_is_not_as_expected_is_said_with_its_part(path, value, part, worst, message):
+def test_unexpected_results_are_reported_with_their_part(path, value, part, worst, message):
     document = changed(path, value)
     odd = [
         finding
@@ -108,13 +108,13 @@ def test_what_is_not_as_expected_is_said_with_its_part(path, value, part, worst,
     assert message in "; ".join(finding.message for finding in odd)
 
 
-def test_one_gpu_has_nothing_to_reduce_with_and_no_other_rank_that_waits():
+def test_one_gpu_skips_collectives_and_the_hang():
     document = changed("ranks", 1)
     document = {name: value for name, value in document.items() if name not in ("stall", "hang")}
     assert grade({**document, "gpus": 1}) is Grade.PASS
 
 
 @pytest.mark.parametrize("document", [{}, {"check": []}, {"devices": 3, "gpus": "x"}, {"hang": {"at": {}}}])
-def test_a_damaged_file_is_told_as_what_was_not_reached(document):
+def test_a_damaged_file_is_reported_as_not_reached(document):
     assert grade(document) is Grade.UNDETERMINED
     assert all("was not reached" in finding.message for finding in findings(document))

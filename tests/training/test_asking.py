@@ -116,7 +116,7 @@ class Ranks:
         return bool(self.said), answers
 
 
-def test_every_rank_makes_a_round_at_the_same_calls_whatever_its_clock_says():
+def test_every_rank_agrees_at_the_same_calls_with_any_clock():
     ranks = Ranks(3)
     created = [ranks.call(0.01)[0] for _ in range(100)]
     # The first two know of no pace; then a quarter of a second is more than the most calls between two.
@@ -129,7 +129,7 @@ def test_a_round_is_made_at_every_call_of_a_slow_script_and_seldom_of_a_fast_one
     assert sum(fast.call(BETWEEN / 1000)[0] for _ in range(64)) == 2 + 62 // MOST_CALLS
 
 
-def test_what_one_rank_knows_all_answer_at_the_same_call():
+def test_all_ranks_return_the_notice_of_one_rank_at_the_same_call():
     ranks = Ranks(4)
     answers = []
     for call in range(40):
@@ -157,7 +157,7 @@ def test_ranks_on_gpus_that_ask_seldom_hear_the_answer_at_once():
     assert answers[4:] == [[1, 1], [0, 0]]
 
 
-def test_a_fixed_number_of_calls_between_two_rounds_is_kept():
+def test_rounds_follow_a_fixed_number_of_calls():
     ranks = Ranks(2)
     created = [ranks.call(1.0, every=5)[0] for _ in range(20)]
     assert [number for number, value in enumerate(created) if value] == [4, 9, 14, 19]
@@ -193,7 +193,7 @@ def test_who_caught_the_signal_before_still_gets_it(notice_as_it_was):
     assert message.should_stop(1)
 
 
-def test_a_script_that_only_tells_its_progress_catches_no_signal(place, notice_as_it_was):
+def test_a_script_that_only_reports_progress_catches_no_signal(place, notice_as_it_was):
     before = signal.getsignal(signal.SIGUSR2)
     Script(place).progress(1, None)
     assert signal.getsignal(signal.SIGUSR2) == before
@@ -210,7 +210,7 @@ def test_in_another_thread_the_notice_file_alone_is_heard(place):
     assert signal.getsignal(signal.SIGUSR2) == before
 
 
-def test_a_notice_that_came_before_the_script_asked_is_heard_at_once_and_told(place, notice_as_it_was):
+def test_a_notice_before_the_first_call_is_returned_at_once_and_reported(place, notice_as_it_was):
     with open(place.notice, "w", encoding="ascii") as file:
         file.write("half of a docu")
     message = Script(place)
@@ -225,7 +225,7 @@ def test_a_notice_that_came_before_the_script_asked_is_heard_at_once_and_told(pl
     }
 
 
-def test_each_wish_for_a_checkpoint_is_granted_once_and_its_file_is_taken(
+def test_each_request_for_a_checkpoint_counts_once_and_its_file_is_removed(
     place, monkeypatch, notice_as_it_was
 ):
     monkeypatch.setattr(post, "EVERY", 0.001)
@@ -249,7 +249,7 @@ def read(place) -> dict:
         return {}
 
 
-def test_the_first_steps_are_known_at_once_and_a_crash_loses_no_later_one(place):
+def test_the_first_steps_are_reported_at_once_and_a_crash_loses_no_later_step(place):
     message = Script(place)
     for step in range(1, 31):
         message.progress(step, None)
@@ -261,7 +261,7 @@ def test_the_first_steps_are_known_at_once_and_a_crash_loses_no_later_one(place)
     assert os.stat(place.progress).st_mode & 0o777 == 0o600
 
 
-def test_a_checkpoint_is_told_at_once(place):
+def test_a_checkpoint_is_reported_at_once(place):
     message = Script(place)
     for step in range(1, 31):
         message.progress(step, None)
@@ -279,7 +279,7 @@ def test_only_rank_0_says_how_far_it_is(tmp_path):
     assert os.listdir(place.folder) == []
 
 
-def test_words_are_counted_out_by_the_second():
+def test_messages_are_limited_per_second():
     clock = [0.0]
     sender = MessageWriter(Surroundings(), True, lambda: clock[0])
     at_once = [sender._may_go() for _ in range(post.BURST + 5)]
@@ -332,7 +332,7 @@ def test_a_full_disk_leaves_no_half_word_behind(place, monkeypatch):
     assert sender._news == {sender.place.progress: {"step": 1}}
 
 
-def test_a_forked_child_has_a_state_of_its_own_and_tells_nothing(place, monkeypatch):
+def test_a_forked_child_has_its_own_state_and_reports_nothing(place, monkeypatch):
     monkeypatch.setattr(script, "_current", [])
     monkeypatch.setenv("CLUSTERRUN_RUN_DIR", place.run_dir)
     monkeypatch.setenv("CLUSTERRUN_ATTEMPT", "2")

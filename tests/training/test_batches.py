@@ -31,7 +31,7 @@ def test_a_batch_that_does_not_divide_is_refused_with_the_nearest_that_do(
             steps_of(*wrong)
 
 
-def test_the_world_is_the_one_that_the_launcher_says(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_world_is_the_world_of_the_launcher(monkeypatch: pytest.MonkeyPatch) -> None:
     assert surroundings({"WORLD_SIZE": "6"}).world == 6
     assert surroundings({}).world == surroundings({"WORLD_SIZE": "x"}).world == 1
     monkeypatch.setitem(os.environ, "WORLD_SIZE", "6")

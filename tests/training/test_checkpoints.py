@@ -52,7 +52,7 @@ def test_what_was_saved_is_read_back_and_the_last_two_stay(tmp_path):
     assert latest_checkpoint(str(tmp_path / "made" / "here")) == str(only(tmp_path / "made" / "here", 100))
 
 
-def test_a_damaged_newest_one_is_named_and_the_one_before_it_is_used(tmp_path, capsys):
+def test_a_damaged_newest_checkpoint_is_reported_and_the_previous_is_used(tmp_path, capsys):
     retained = Checkpoints(tmp_path)
     retained.save(1, 1)
     retained.save(2, 2)
@@ -63,7 +63,7 @@ def test_a_damaged_newest_one_is_named_and_the_one_before_it_is_used(tmp_path, c
     assert capsys.readouterr().err == message
 
 
-def test_where_all_are_damaged_each_is_named_and_nothing_is_found(tmp_path, capsys):
+def test_if_all_checkpoints_are_damaged_each_is_reported_and_none_is_used(tmp_path, capsys):
     retained = Checkpoints(tmp_path)
     for step in (1, 2):
         retained.save(step, step)
@@ -72,7 +72,7 @@ def test_where_all_are_damaged_each_is_named_and_nothing_is_found(tmp_path, caps
     assert capsys.readouterr().err.count("is damaged") == 2
 
 
-def test_a_resumed_training_keeps_a_good_one_beside_the_damaged_one_it_passed_over(tmp_path):
+def test_a_resumed_training_keeps_a_good_checkpoint_beside_a_skipped_damaged_one(tmp_path):
     first = Checkpoints(tmp_path, keep=1)
     first.save(3, 3)
     Checkpoints(tmp_path, keep=2).save(5, 5)
@@ -123,7 +123,7 @@ def failing(monkeypatch, code: int) -> None:
 @pytest.mark.parametrize(
     "code", [errno.ENOSPC, errno.EDQUOT, errno.EIO, errno.ESTALE], ids=errno.errorcode.get
 )
-def test_a_disk_that_refuses_is_said_and_training_goes_on_from_the_first_checkpoint_on(
+def test_a_full_disk_is_reported_and_training_continues_after_the_first_checkpoint(
     tmp_path, monkeypatch, capsys, code
 ):
     retained = Checkpoints(tmp_path)
@@ -159,7 +159,7 @@ def test_a_first_checkpoint_that_could_not_be_written_next_week_either_is_an_err
     assert names(tmp_path / "there") == ["step-000000005.a0"]
 
 
-def test_a_folder_that_may_not_be_read_is_no_empty_one(tmp_path, monkeypatch):
+def test_an_unreadable_folder_is_not_treated_as_empty(tmp_path, monkeypatch):
     Checkpoints(tmp_path).save(1, 1)
 
     def forbidden(*_, **__):
@@ -181,7 +181,7 @@ def test_a_second_training_in_the_same_folder_is_suspected_aloud(tmp_path, capsy
 # --- attempts ---
 
 
-def test_the_attempt_stands_in_the_name_and_its_checkpoint_in_the_progress(tmp_path, attempt):
+def test_the_name_has_the_attempt_and_the_progress_has_the_checkpoint(tmp_path, attempt):
     os.makedirs(tmp_path / "attempts" / "003")
     attempt(tmp_path, 3)
     Checkpoints(tmp_path / "kept").save(8, 8)
@@ -191,7 +191,7 @@ def test_the_attempt_stands_in_the_name_and_its_checkpoint_in_the_progress(tmp_p
         assert json.load(file)["checkpoint"] == 8
 
 
-def test_an_old_attempt_writes_nothing_and_drops_nothing_once_a_newer_one_has_begun(tmp_path, attempt):
+def test_an_old_attempt_writes_and_removes_nothing_after_a_newer_attempt_began(tmp_path, attempt):
     for number in (0, 1):
         os.makedirs(tmp_path / "attempts" / f"{number:03d}")
     attempt(tmp_path, 1)
@@ -252,12 +252,12 @@ def test_what_keeps_rank_0_from_writing_is_an_error_on_every_rank(ranks):
     assert [kind for kind, _ in of_all(ranks, "old")] == ["OldAttempt"] * 3
 
 
-def test_ranks_agree_on_the_newest_whole_one(ranks):
+def test_ranks_agree_on_the_newest_whole_checkpoint(ranks):
     (result,) = {*of_all(ranks, "newest")}
     assert os.path.basename(result).startswith("step-000000001.a0.")
 
 
-def test_a_signal_to_one_rank_stops_all_at_the_same_step_and_asks_for_one_checkpoint(ranks):
+def test_a_signal_to_one_rank_stops_all_at_the_same_step_and_requests_one_checkpoint(ranks):
     steps = of_all(ranks, "signal")
     assert steps == [steps[0]] * 3
     stopped, saved = steps[0]
