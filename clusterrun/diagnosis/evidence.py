@@ -166,6 +166,23 @@ class ProcessSample:
 
 
 @frozen
+class ThreadWait:
+    """What a thread waits for inside its process.
+
+    kind: ``lock``; ``join`` of a thread; ``put``, ``get`` or ``done`` (the join) of a queue; ``event``;
+        ``result`` of a task
+    frame: where it waits, in the user's code
+    holder: where the thread is that holds the lock, inside its ``with``, or that is joined; '' if unknown
+    number: the place of that thread in the chain of waits, where 0 is the main thread; -1: unknown
+    """
+
+    kind: str
+    frame: str
+    holder: str = ""
+    number: int = -1
+
+
+@frozen
 class PythonStacks:
     """The Python stacks of a rank.
 
@@ -174,6 +191,7 @@ class PythonStacks:
     source: the tool that gave it
     threads: the other threads that run user code
     tasks: where asyncio's tasks are, ``FRAME`` or ``FRAME: ERROR`` if one failed
+    waits: what the main thread waits for in its process, then what the holder of that waits for, and so on
     samples: frames of the user's code that the main thread was in during the look, outside of collectives
     """
 
@@ -181,6 +199,7 @@ class PythonStacks:
     source: str = ""
     threads: tuple[ThreadPlace, ...] = ()
     tasks: tuple[str, ...] = ()
+    waits: tuple[ThreadWait, ...] = ()
     samples: tuple[str, ...] = ()
     native: tuple[str, ...] = ()
 
@@ -192,6 +211,7 @@ class MainCall:
     function: the call of torch.distributed that it failed in, or is in; '' if unknown
     name: ``send`` or ``recv`` with ``peer`` and ``tag``; ``wait`` for operations begun before (``posts``);
         ``store`` for a ``key`` of the store; '' for none
+    key_source: the source of ``key``, which may be no text of plain variables
     rooted, root: the collective with a root that it is in, and the rank it names (-1: unknown)
     named: ``FILE:LINE ROOT`` of rooted collectives near its line, as the variables say now
     counts: of ``all_to_all_single`` the rows that it sends to each rank, then those it expects from each; of
@@ -206,6 +226,7 @@ class MainCall:
     tag: int = 0
     posts: tuple[PostedOp, ...] = ()
     key: str = ""
+    key_source: str = ""
     rooted: str = ""
     root: int = -1
     counts: tuple[int, ...] = ()

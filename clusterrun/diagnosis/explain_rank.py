@@ -35,6 +35,18 @@ _KERNEL_WAITS = {
 }
 
 
+# What a thread waits for inside its process, by ``ThreadWait.kind``.
+_THREAD_WAITS = {
+    "lock": "for a lock",
+    "join": "for the end of another thread",
+    "put": "to put an item into a full queue",
+    "get": "for an item of an empty queue",
+    "done": "until the items of a queue are done",
+    "event": "for an event of another thread",
+    "result": "for the result of another thread's task",
+}
+
+
 @frozen
 class Reason:
     """Why a rank is where it is. ``certain``: it will not continue by itself."""
@@ -91,8 +103,12 @@ def _of_user_code(rank: RankSnapshot) -> Reason:
         remedy = "a thread that is no daemon, or an atexit function, holds it: end it before the script ends"
         return Reason(why, remedy)
     if rank.call.name == "store":
-        key = f"the key {rank.call.key}" if rank.call.key else "a key"
-        why = f"it waits for {key} of the store{where}{_others(rank)}"
+        name = rank.call.key or rank.call.key_source
+        key = f"the key {name}" if name else "a key"
+        setting = [entry.split("\t")[:2] for entry in rank.call.sets]
+        lines = [f"{short(line)} sets {key_set}" for line, key_set in setting if key_set != name]
+        near = f"; {' and '.join(lines[:MOST_THREADS])}" if lines and not rank.call.key else ""
+        why = f"it waits for {key} of the store{where}{near}{_others(rank)}"
         return Reason(why, "which rank sets that key, under which name and condition? compare both")
     if process.lock_holder:
         why = f"it waits for the lock of {process.lock or 'a file'}{where}, "
@@ -119,7 +135,41 @@ def _of_user_code(rank: RankSnapshot) -> Reason:
     waits = next((f", {what}" for name, what in _KERNEL_WAITS.items() if sleeps_in.startswith(name)), "")
     workers = [(child, frame) for child in process.children if (frame := frame_of_worker(child.stack))]
     below = "".join(f"; its {_child(child, (frame,))}" for child, frame in workers[:MOST_THREADS])
+    if rank.stacks.waits and not waits:
+        return _of_threads(rank, where, below)
     return Reason(f"it waits in user code{where}{waits}{below}{_others(rank)}", WAIT_REMEDY)
+
+
+def _of_threads(rank: RankSnapshot, where: str, below: str) -> Reason:
+    """Explain a main thread that waits for something inside its process, by the chain of these waits."""
+    first, *others = rank.stacks.waits
+    why, is_deadlock = f"it waits {_THREAD_WAITS[first.kind]}{where}", False
+    for position, wait in enumerate(rank.stacks.waits):
+        why += f"; that thread waits {_THREAD_WAITS[wait.kind]}" if position else ""
+        if not wait.holder:
+            continue
+        verb = "is" if wait.kind == "join" else "holds it"
+        thread = "another thread"
+        if 0 <= wait.number <= position:
+            is_deadlock = True
+            thread = "the same thread" if wait.number == position else "the first one"
+        thread = "it" if wait.kind == "join" else thread
+        why += f", and {thread} {verb} at {short(wait.holder)}"
+    if is_deadlock:
+        why += ": a deadlock"
+        remedy = "let all threads take these locks in the same order"
+        if not others:
+            remedy = "take that lock once, or use threading.RLock; let a signal handler only set a flag"
+        return Reason(why, remedy, certain=True)
+    remedy = "which thread is to end that wait, and does it still run? give the wait a timeout"
+    if first.kind == "lock" and not first.holder:
+        why += ", and no thread is inside a with of it"
+        remedy = "is each acquire() of that lock followed by a release(), also after an exception? use with"
+    elif first.kind == "join" and others:
+        remedy = (
+            "end that thread's own wait before it is joined: empty its queue, or give put and get a timeout"
+        )
+    return Reason(f"{why}{below}{'' if first.holder else _others(rank)}", remedy)
 
 
 def _of_import(rank: RankSnapshot) -> Reason:

@@ -32,6 +32,7 @@ from clusterrun.monitor.rank_channels import (
     records,
     stack_of_fork,
     stacks,
+    thread_waits,
 )
 
 MOST_FORKS_ASKED = 2
@@ -151,6 +152,7 @@ class Look:
                 source="faulthandler" if stacks.main else "",
                 threads=stacks.threads,
                 tasks=tasks,
+                waits=thread_waits(answer),
                 samples=tuple(self._samples.get(first.pid, ())),
             ),
             groups=groups(answer),

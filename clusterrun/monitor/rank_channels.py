@@ -16,7 +16,15 @@ from contextlib import suppress
 
 from clusterrun import proc
 from clusterrun.atomic_file import write_whole
-from clusterrun.diagnosis.evidence import Group, GroupRequest, MainCall, PostedOp, Record, record_of_entry
+from clusterrun.diagnosis.evidence import (
+    Group,
+    GroupRequest,
+    MainCall,
+    PostedOp,
+    Record,
+    ThreadWait,
+    record_of_entry,
+)
 from clusterrun.diagnosis.stacks import ThreadPlace, of_faulthandler, other_threads
 from clusterrun.model.frozen import Any, fields, frozen
 from clusterrun.monitor.rank_instrumentation import STACKS_SIGNAL
@@ -221,6 +229,13 @@ def groups(answer: Mapping[str, Any]) -> tuple[Group, ...]:
     )
 
 
+def thread_waits(answer: Mapping[str, Any]) -> tuple[ThreadWait, ...]:
+    waits = (answer.get("call") or {}).get("waits") or ()
+    return tuple(
+        ThreadWait(str(kind), str(frame), str(holder), int(number)) for kind, frame, holder, number in waits
+    )
+
+
 def calls(answer: Mapping[str, Any]) -> tuple[MainCall, GroupRequest, tuple[str, ...]]:
     """Return the main thread's call, its request for a new group, and asyncio's tasks."""
     call = answer.get("call") or {}
@@ -241,6 +256,7 @@ def calls(answer: Mapping[str, Any]) -> tuple[MainCall, GroupRequest, tuple[str,
             tag=int(call.get("tag", 0)),
             posts=posts,
             key=str(call.get("key", "")),
+            key_source=str(call.get("key_source", "")),
             rooted=str(call.get("rooted", "")),
             root=int(call.get("root", -1)),
             counts=tuple(map(int, call.get("counts") or ())),

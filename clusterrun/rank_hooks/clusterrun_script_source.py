@@ -40,8 +40,9 @@ def calls_near(frame: Any) -> list[str]:
     """Return the roots and keys that variables give to calls near the lines of a frame and its callers.
 
     A root of a collective is ``RFILE:LINE ROOT``. A rank may have left the collective long before the others,
-    and its record does not hold the root. A key that is set in a store is ``KFILE:LINE`` tab ``KEY``,
-    followed by tab ``if …`` if a condition prevents the call.
+    and its record does not hold the root. A key that is set in a store is ``KFILE:LINE`` tab ``KEY``
+    (its source, unless it is a text of plain variables), followed by tab ``if …`` if a condition prevents
+    the call.
     """
     PARSED.clear()
     texts: list[str] = []
@@ -54,7 +55,7 @@ def calls_near(frame: Any) -> list[str]:
             texts += calls_in(code, code.co_firstlineno, number, scope)
             # The current line may set a key before it waits for another key.
             texts += [text for text in calls_in(code, number, number + 1, scope) if text[0] == "K"]
-            _, stores, loops = parts_of(code)
+            _, stores, loops, _ = parts_of(code)
             around = [loop for loop in loops if loop.lineno < number <= loop.end_lineno]
             if around:
                 # The lines below ran in the previous turn, with the variables that have not changed since.
@@ -67,10 +68,10 @@ def calls_near(frame: Any) -> list[str]:
 
 
 def parts_of(code: Any) -> Any:
-    """Return the calls, assignments and loops in the function, class or module of a code object.
+    """Return the calls, assignments, loops and ``with`` in the function, class or module of a code object.
 
-    A call is (line, name, node, enclosing nodes), an assignment (line, names). All are empty if the code is
-    not the user's.
+    A call is (line, name, node, enclosing nodes), an assignment (line, names). The last are the ``with``
+    statements. All are empty if the code is not the user's.
     """
     file, name = code.co_filename, code.co_name
     if file not in PARSED:
@@ -80,11 +81,11 @@ def parts_of(code: Any) -> Any:
             if isinstance(node, (*FUNCTIONS, ast.ClassDef)):
                 first = min([node.lineno, *(decorator.lineno for decorator in node.decorator_list)])
                 PARSED[file][node.name, first] = parts_in(node)
-    return PARSED[file].get((name, 0 if name == "<module>" else code.co_firstlineno), ((), (), ()))
+    return PARSED[file].get((name, 0 if name == "<module>" else code.co_firstlineno), ((), (), (), ()))
 
 
 def parts_in(node: Any) -> Any:
-    calls, assignments, loops = [], [], []
+    calls, assignments, loops, withs = [], [], [], []
     for child, above in own_nodes(node):
         if isinstance(child, ast.Call):
             calls.append((child.lineno, name_of(child), child, above))
@@ -93,7 +94,9 @@ def parts_in(node: Any) -> Any:
             assignments.append((child.lineno, names))
         elif isinstance(child, LOOPS):
             loops.append(child)
-    return sorted(calls, key=lambda call: call[0]), assignments, loops
+        elif isinstance(child, ast.With):
+            withs.append(child)
+    return sorted(calls, key=lambda call: call[0]), assignments, loops, withs
 
 
 def own_nodes(node: Any, above: tuple[Any, ...] = ()) -> Iterator[tuple[Any, tuple[Any, ...]]]:
@@ -121,7 +124,7 @@ def calls_in(code: Any, begin: int, end: int, scope: Any, deep: bool = True) -> 
     ``deep``: include the functions that these lines call.
     """
     file, texts = code.co_filename, []
-    calls, stores, _ = parts_of(code)
+    calls, stores, *_ = parts_of(code)
     for number, name, call, above in calls:
         if not max(begin, end - ROOT_LINES) <= number < end:
             continue
@@ -139,9 +142,9 @@ def calls_in(code: Any, begin: int, end: int, scope: Any, deep: bool = True) -> 
             root = root_given(call, ROOT_PLACES[name], variables)
             texts += [f"R{file}:{number} {root}"] if type(root) is int else []
         elif sets and owner is not None:
-            key = text_of(call.args[0], variables)
+            key = text_of(call.args[0], variables) or ast.unparse(call.args[0])
             under = passed_by((*above, call), linecache.getlines(file), variables)
-            texts += [f"K{file}:{number}\t{key[:MOST_OF_A_KEY]}{under}"] if key else []
+            texts.append(f"K{file}:{number}\t{key[:MOST_OF_A_KEY]}{under}")
         elif not sets and (plain or owner is not None):
             inner, inner_scope = function.__code__, with_arguments(call, function, variables, owner)
             first = inner.co_firstlineno
@@ -177,10 +180,14 @@ def method_of(owner: Any, name: str) -> Any:
 
 def receiver_of(node: Any, scope: Any) -> Any:
     """Return the owner of the method that a call names: a variable or its attribute; None for any other."""
-    owner = node.value if isinstance(node, ast.Attribute) else None
-    if isinstance(owner, ast.Attribute):
-        return attribute_of(receiver_of(owner, scope), owner.attr)
-    return scope.get(owner.id) if isinstance(owner, ast.Name) else None
+    return value_of(node.value, scope) if isinstance(node, ast.Attribute) else None
+
+
+def value_of(node: Any, scope: Any) -> Any:
+    """Return the value of a variable, or of an attribute of one; None for any other expression."""
+    if isinstance(node, ast.Attribute):
+        return attribute_of(value_of(node.value, scope), node.attr)
+    return scope.get(node.id) if isinstance(node, ast.Name) else None
 
 
 def owner_in(before: str, scope: Any) -> Any:
@@ -210,21 +217,26 @@ def in_store(frame: Any) -> bool:
     return any(is_store(owner_in(part, scope)) for way in STORE_WAITS for part in text.split(way)[:-1])
 
 
-def key_wanted(frame: Any) -> str:
-    """Return the keys that a line waits for; '' unless they are texts of plain variables."""
+def key_wanted(frame: Any) -> tuple[str, str]:
+    """Return the keys that a line waits for, and their source.
+
+    The keys are '' unless they are texts of plain variables.
+    """
     scope = {**frame.f_globals, **frame.f_locals}
     ways = [way.strip(".(") for way in STORE_WAITS]
     text = line(frame)
     try:
         parts = list(ast.walk(ast.parse(text.strip())))
     except SyntaxError:
-        return ""
+        return "", ""
     waits = [call for call in parts if isinstance(call, ast.Call) and call.args and name_of(call) in ways]
     if len(waits) > 1:  # Python 3.11 and later have the column of the current call
         begin = column(frame) - (len(text) - len(text.lstrip()))
         waits = [call for call in waits if call.col_offset == begin]
-    keys = texts_of(waits[0].args[0], scope) if len(waits) == 1 else []
-    return ", ".join(keys)[:MOST_OF_A_KEY] if all(keys) else ""
+    if len(waits) != 1:
+        return "", ""
+    keys, source = texts_of(waits[0].args[0], scope), ast.unparse(waits[0].args[0])
+    return ", ".join(keys)[:MOST_OF_A_KEY] if all(keys) else "", source[:MOST_OF_A_KEY]
 
 
 def texts_of(node: Any, scope: Any) -> list[str]:

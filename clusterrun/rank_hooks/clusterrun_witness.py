@@ -6,6 +6,7 @@ a file of the user may have the same name as another module.
 
 from __future__ import annotations
 
+import ast
 import json
 import os
 import sys
@@ -15,7 +16,18 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any
 
-    from .clusterrun_script_source import MOST_OF_A_KEY, calls_near, in_store, is_installed, key_wanted, line
+    from .clusterrun_script_source import (
+        MOST_OF_A_KEY,
+        attribute_of,
+        calls_near,
+        in_store,
+        is_installed,
+        key_wanted,
+        line,
+        method_of,
+        parts_of,
+        value_of,
+    )
 
 MOST_GROUPS = 64
 LAST_RECORDS = 16
@@ -58,6 +70,17 @@ MOST_TASKS = 8
 INDEPENDENT = "CLUSTERRUN_INDEPENDENT"
 # A backend for tests, which FSDP, and with it many frameworks, registers whenever it is imported.
 UNUSED = {"FAKE"}
+# What a thread waits for in a function of Python's library, by file and function.
+THREAD_WAITS = {
+    ("threading.py", "join"): "join",
+    ("threading.py", "wait"): "event",
+    ("_base.py", "result"): "result",
+    ("queue.py", "put"): "put",
+    ("queue.py", "get"): "get",
+    ("queue.py", "join"): "done",
+}
+LOCKS = (type(threading.Lock()), type(threading.RLock()))
+TAKES = ("acquire", "__enter__")
 # The fields of a flight record that are reported, besides its group, state and times.
 RECORD_FIELDS = ("collective_seq_id", "op_id", "profiling_name", "input_sizes", "input_dtypes", "retired")
 
@@ -160,6 +183,7 @@ def state_json(number: int, records: int, size: int = 0) -> str:
             "named": roots,
             "sets": keys,
             **tasks(),
+            "waits": thread_waits(),
         }
     return json.dumps(state)
 
@@ -185,7 +209,8 @@ def call(c10d: Any) -> dict[str, Any]:
                 return {"function": name, **arguments(c10d, name, local)}
         frame = frame.f_back
     if in_store(inner):
-        return {"name": "store", "key": key_wanted(inner)}
+        key, source = key_wanted(inner)
+        return {"name": "store", "key": key, "key_source": source}
     return {"name": "wait", "posts": posts(c10d, inner)} if WAIT in line(inner) else {}
 
 
@@ -223,6 +248,97 @@ def tasks_in_loop() -> list[str]:
                 awaits = awaits.cr_await
             places.append(own_place(frames))
     return [place for place in places if place[:1] not in ("", ":")][:MOST_TASKS]
+
+
+def thread_waits() -> list[list[Any]]:
+    """Return what the main thread waits for in this process, then what the holder of that waits for, and on.
+
+    An entry is: kind, the thread's place, the place of the thread that can end the wait ('': unknown), and
+    that thread's number in this list (-1: unknown).
+    """
+    try:
+        frames, number = sys._current_frames(), MAIN_THREAD
+        order: list[int] = []
+        waits: list[list[Any]] = []
+        while number in frames and number not in order and len(order) < MOST_THREADS:
+            order.append(number)
+            kind, awaited = wait_of(frames[number])
+            if not kind:
+                break
+            number, holder = 0, None
+            if kind == "join":
+                number = awaited.__dict__.get("_ident", 0)
+                holder = frames.get(number)
+            elif kind == "lock":
+                number, holder = holder_of(awaited, frames)
+            waits.append([kind, place_of(frames[order[-1]]), place_of(holder), number])
+        return [[*wait, order.index(number) if number in order else -1] for *wait, number in waits]
+    except Exception:  # noqa: BLE001 (threads come and go meanwhile; the rest of the answer counts)
+        return []
+
+
+def wait_of(inner: Any) -> tuple[str, Any]:
+    """Return what a thread waits for, and the lock or the thread; ('', None) if that is unknown."""
+    lock = lock_wanted(inner)
+    kind, awaited, frame = "", None, inner
+    while frame is not None and is_installed(frame.f_code.co_filename):
+        name = (os.path.basename(frame.f_code.co_filename), frame.f_code.co_name)
+        if name in THREAD_WAITS:
+            kind, awaited = THREAD_WAITS[name], frame.f_locals.get("self")
+        frame = frame.f_back
+    return ("lock", lock) if lock is not None and not kind else (kind, awaited)
+
+
+def lock_wanted(frame: Any) -> Any:
+    """Return the only locked lock that a frame's line takes; None if there is none.
+
+    A line with two statements is skipped: the thread may be past the one that takes the lock.
+    """
+    text = line(frame).strip()
+    try:
+        statements = ast.parse(text + "pass" * text.endswith(":")).body
+    except SyntaxError:
+        return None
+    taken = []
+    if len(statements) == 1 and isinstance(statements[0], ast.With):
+        taken = [item.context_expr for item in statements[0].items if text.endswith(":")]
+    elif len(statements) == 1:
+        attributes = (part for part in ast.walk(statements[0]) if isinstance(part, ast.Attribute))
+        taken = [part.value for part in attributes if part.attr in TAKES]
+    locks = [lock for lock in (lock_of(node, frame) for node in taken) if repr(lock).startswith("<locked")]
+    return locks[0] if len(locks) == 1 else None
+
+
+def lock_of(node: Any, frame: Any) -> Any:
+    """Return the lock that an expression of plain names leads to; None for any other value."""
+    scope = {**frame.f_globals, **frame.f_locals}
+    value = value_of(node, scope)
+    if value is None and isinstance(node, ast.Attribute):  # an attribute of the class
+        value = method_of(value_of(node.value, scope), node.attr)
+    if not isinstance(value, LOCKS):  # a condition
+        value = attribute_of(value, "_lock")
+    return value if isinstance(value, LOCKS) else None
+
+
+def holder_of(lock: Any, frames: Any) -> tuple[int, Any]:
+    """Return the thread that holds a lock, and the frame inside its ``with``; (0, None) if it is unknown."""
+    for number, inner in frames.items():
+        frame = inner
+        while frame is not None:
+            for block in parts_of(frame.f_code)[3]:
+                is_inside = block.lineno < frame.f_lineno <= block.end_lineno
+                if is_inside and any(lock_of(item.context_expr, frame) is lock for item in block.items):
+                    return number, frame
+            frame = frame.f_back
+    owner = repr(lock).partition(" owner=")[2].partition(" ")[0]
+    return (int(owner), frames.get(int(owner))) if owner.isdigit() else (0, None)
+
+
+def place_of(frame: Any) -> str:
+    """Return ``FILE:LINE FUNCTION`` of the innermost user frame; '' if there is none."""
+    while frame is not None and is_installed(frame.f_code.co_filename):
+        frame = frame.f_back
+    return f"{frame.f_code.co_filename}:{frame.f_lineno} {frame.f_code.co_name}" if frame else ""
 
 
 def own_place(frames: list[Any]) -> str:

@@ -128,7 +128,8 @@ def explained(tests: Iterable[Measurement]) -> list[tuple[str, str]]:
 
 
 def _rest(report: Report) -> Iterator[str]:
-    fit = [node.node for node in report.nodes if node.verdict is Grade.PASS and node.role != "excluded"]
+    verdicts = (Grade.PASS, Grade.WARN)
+    fit = [node.node for node in report.nodes if node.verdict in verdicts and node.role != "excluded"]
     if fit:
         yield f"fit: {fold(fit)}"
     if report.spares:

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from clusterrun.diagnosis.decide import decide
-from clusterrun.diagnosis.evidence import Backlog, ChildProcess, Group, RankSnapshot
+from clusterrun.diagnosis.evidence import Backlog, ChildProcess, Group, RankSnapshot, ThreadWait
 from clusterrun.diagnosis.verdict import Culprit, Diagnosis, Stacks, Verdict
 from clusterrun.model.frozen import replace
 from tests.diagnosis.ranks import (
@@ -106,6 +106,53 @@ def test_a_rank_that_never_came_is_told_whole() -> None:
             rank(1, stack=LOOP, threads=("/home/me/io.py:3 read", "/home/me/io.py:9 write")),
             "it waits in user code at train.py:33 (work); "
             "other threads are at io.py:3 (read) and io.py:9 (write)",
+        ),
+        (
+            rank(
+                1,
+                stack=LOOP,
+                call="store",
+                key_source="f'a/{host()}'",
+                sets=("/t/train.py:9\tf'a/{name()}'",),
+            ),
+            "it waits for the key f'a/{host()}' of the store at train.py:33 (work); "
+            "train.py:9 sets f'a/{name()}'",
+        ),
+        (
+            rank(1, stack=LOOP, waits=(ThreadWait("lock", LOOP[0], "/t/train.py:3 add", 0),)),
+            "it waits for a lock at train.py:33 (work), and the same thread holds it at train.py:3 (add): "
+            "a deadlock",
+        ),
+        (
+            rank(
+                1,
+                stack=LOOP,
+                waits=(
+                    ThreadWait("lock", LOOP[0], "/t/ema.py:3 average", 1),
+                    ThreadWait("lock", "/t/ema.py:3 average", LOOP[0], 0),
+                ),
+            ),
+            "it waits for a lock at train.py:33 (work), and another thread holds it at ema.py:3 (average); "
+            "that thread waits for a lock, and the first one holds it at train.py:33 (work): "
+            "a deadlock",
+        ),
+        (
+            rank(
+                1,
+                stack=LOOP,
+                threads=("/t/data.py:3 fill",),
+                waits=(
+                    ThreadWait("join", LOOP[0], "/t/data.py:3 fill", 1),
+                    ThreadWait("put", "/t/data.py:3 fill"),
+                ),
+            ),
+            "it waits for the end of another thread at train.py:33 (work), and it is at "
+            "data.py:3 (fill); that thread waits to put an item into a full queue",
+        ),
+        (
+            rank(1, stack=LOOP, threads=("/t/data.py:3 fill",), waits=(ThreadWait("get", LOOP[0]),)),
+            "it waits for an item of an empty queue at train.py:33 (work); another thread is at "
+            "data.py:3 (fill)",
         ),
         (
             rank(1, stack=("<frozen importlib._bootstrap>:241 _call_with_frames_removed", *LOOP)),

@@ -20,7 +20,7 @@ from clusterrun.diagnosis.evidence import Group, PostedOp
 from clusterrun.monitor.rank_channels import calls, records
 from clusterrun.rank_hooks import clusterrun_prelude
 from tests.diagnosis.ranks import bare, case
-from tests.monitor.stage import ROOT
+from tests.monitor.stage import ROOT, until
 
 Dump = Callable[[bool, bool], str]
 
@@ -499,7 +499,7 @@ def test_the_key_that_a_line_waits_for_is_told_where_plain_variables_make_it(
     space = witness({})
     space["line"] = lambda _frame: f"    {line}\n"
     frame = SimpleNamespace(f_globals={"epoch": 0}, f_locals={"epoch": 3, "name": "x", "names": ["y"]})
-    assert space["key_wanted"](frame) == key
+    assert space["key_wanted"](frame)[0] == key
 
 
 @pytest.mark.parametrize(
@@ -570,7 +570,7 @@ teller = Teller(store)
         ("for step in range(2):\n    store.set(f's{step}', 'x')\n    ask()", "13 s1"),
         (
             "for step in range(2):\n    ask()\n    store.set(f's{step}', 'x')",
-            "",
+            "14 f's{step}'",
         ),  # it may be another one by then
         ("teller.tell('a', number)\nask()", "8 t/a/3"),
         ("teller.say(store, number + 1)\nask()", "10 4"),
@@ -581,7 +581,7 @@ teller = Teller(store)
             "14 m/3",
         ),
         ("words.set('e', 'x')\nask()", ""),  # no store
-        ("store.set(make(), 'x')\nask()", ""),
+        ("store.set(make(), 'x')\nask()", "12 make()"),
     ],
 )
 def test_the_keys_that_lines_near_set_in_a_store_are_told(
@@ -623,6 +623,84 @@ def test_where_tasks_of_asyncio_stand_is_told_and_how_another_failed(
     assert sorted(message["tasks"]) == [f"{script}:3 fill: KeyError: 'bucket-7'", f"{script}:9 train"]
 
 
+def test_a_key_that_a_call_makes_is_reported_as_its_source(witness: Callable[..., dict[str, Any]]) -> None:
+    space = witness({})
+    space["line"] = lambda _frame: "store.wait([f'ready/{host(True)}'], timeout)"
+    frame = SimpleNamespace(f_globals={}, f_locals={})
+    assert space["key_wanted"](frame) == ("", "[f'ready/{host(True)}']")
+
+
+THREADS = """\
+import queue, threading
+first, second, met = threading.Lock(), threading.Lock(), threading.Barrier(2)
+owned, cond, items = threading.RLock(), threading.Condition(), queue.Queue(1)
+def other(outer, inner):
+    with outer:
+        met.wait()
+        with inner:
+            pass
+def hold(lock):
+    lock.acquire()
+    met.wait()
+    end.wait()
+    lock.release()
+def fill():
+    items.put(1)
+    items.put(2)
+def begin(*arguments):
+    thread = threading.Thread(target=arguments[0], args=arguments[1:], daemon=True)
+    thread.start()
+    return thread
+def circle():
+    begin(other, second, first)
+    other(first, second)
+def itself():
+    with first:
+        again()
+def again():
+    with first:
+        pass
+def of_owner():
+    begin(hold, owned)
+    met.wait()
+    owned.acquire()
+def unreleased():
+    first.acquire()
+    first.acquire()
+def joined():
+    begin(fill).join()
+def waits():
+    end.wait()
+"""
+
+
+@pytest.mark.parametrize(
+    ("function", "expected"),
+    [
+        ("circle", [["lock", "7 other", "7 other", 1], ["lock", "7 other", "7 other", 0]]),
+        ("itself", [["lock", "28 again", "26 itself", 0]]),
+        ("of_owner", [["lock", "33 of_owner", "12 hold", 1], ["event", "12 hold", "", -1]]),
+        ("unreleased", [["lock", "36 unreleased", "", -1]]),
+        ("joined", [["join", "38 joined", "16 fill", 1], ["put", "16 fill", "", -1]]),
+        ("waits", [["event", "40 waits", "", -1]]),
+    ],
+)
+def test_what_a_thread_waits_for_in_its_process_is_told_with_who_holds_it(
+    witness: Callable[..., dict[str, Any]], tmp_path: Path, function: str, expected: list[list[Any]]
+) -> None:
+    space, script = witness({}), tmp_path / "train.py"
+    script.write_text(THREADS)
+    names: dict[str, Any] = {"end": threading.Event()}
+    exec(compile(script.read_text(), str(script), "exec"), names)
+    thread = threading.Thread(target=names[function], daemon=True)
+    thread.start()
+    space["MAIN_THREAD"] = thread.ident
+    for wait in expected:
+        wait[1:3] = [f"{script}:{place}" if place else "" for place in wait[1:3]]
+    until(lambda: space["thread_waits"]() == expected, "the waits of the threads", 20.0)
+    names["end"].set()  # threads in a deadlock stay until the interpreter ends
+
+
 @pytest.mark.parametrize("pair", ["store.get('a'), store.get('b')", "(store.get('a') and store.get('b'))"])
 @pytest.mark.parametrize("waits", ["a", "b"])
 def test_of_two_keys_in_a_line_the_one_that_is_waited_for_is_told_or_none(
@@ -633,7 +711,7 @@ def test_of_two_keys_in_a_line_the_one_that_is_waited_for_is_told_or_none(
 
     def get(key: str) -> str:
         if key == waits:
-            result.append(space["key_wanted"](sys._getframe(1)))
+            result.append(space["key_wanted"](sys._getframe(1))[0])
         return key
 
     names: dict[str, Any] = {}

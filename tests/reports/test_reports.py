@@ -38,7 +38,7 @@ def test_the_screen_shows_the_worst_finding_first_each_with_its_remedy() -> None
         "  product (warn): 12 % below the median: 44 of 50 teraflops",
         "     -> look at its clocks",
         "",
-        "fit: n[0001-0002,0005-0006]",
+        "fit: n[0001-0002,0004-0006]",
         "spares left: n0006",
         "note: clocks differ by 2 s",
     ]
