@@ -77,7 +77,7 @@ def test_a_run_without_a_check_has_no_report(context: Context) -> None:
         run.report()
 
 
-def test_a_state_is_its_word() -> None:
+def test_a_state_equals_its_name() -> None:
     assert (State.COMPLETED == "COMPLETED", str(State.FAILED), f"{Phase.QUEUED}") == (
         True,
         "FAILED",
@@ -91,7 +91,7 @@ def test_a_failed_run_has_its_first_failure(context: Context) -> None:
     assert run.failure is not None and (run.failure.rank, run.failure.code) == (0, 3)
 
 
-def test_a_failed_run_tells_each_of_its_attempts_and_why_it_failed(context: Context) -> None:
+def test_a_failed_run_has_its_attempts_and_the_reason_of_each(context: Context) -> None:
     run = submit(context, "0", "3", max_restarts=1)
     run.wait(timeout=120)
     assert [(attempt.epoch, attempt.failure.why if attempt.failure else "") for attempt in run.attempts] == [
@@ -104,7 +104,7 @@ def test_a_failed_run_tells_each_of_its_attempts_and_why_it_failed(context: Cont
     )
 
 
-def test_a_run_that_was_never_seen_to_start_has_no_attempts(context: Context) -> None:
+def test_a_run_that_never_started_has_no_attempts(context: Context) -> None:
     run = submit(context, "0", "0")
     run.wait(timeout=120)
     os.unlink(run.paths.state)
@@ -157,7 +157,7 @@ NO_OPTIONS = {"command", "cwd", "context", "tell"}
 
 
 @pytest.mark.parametrize("name", sorted(inspect.signature(clusterrun.submit).parameters.keys() - NO_OPTIONS))
-def test_a_wrong_value_of_any_option_is_an_error_in_words(name: str, tmp_path: Path) -> None:
+def test_a_wrong_value_of_any_option_is_an_error_with_a_message(name: str, tmp_path: Path) -> None:
     for value in WRONG:
         try:
             spec_of(("train.py",), str(tmp_path), {name: value})
@@ -166,7 +166,7 @@ def test_a_wrong_value_of_any_option_is_an_error_in_words(name: str, tmp_path: P
 
 
 @pytest.mark.parametrize("arguments", [(), ("",), (5,), (["train.py"],)])
-def test_a_command_that_is_none_is_an_error_in_words(arguments: tuple[Any, ...]) -> None:
+def test_a_wrong_command_is_an_error_with_a_message(arguments: tuple[Any, ...]) -> None:
     with pytest.raises(BadInput):
         clusterrun.submit(*arguments)
 
@@ -198,7 +198,9 @@ def test_a_run_shows_itself_and_its_logs_print_as_text(context: Context) -> None
         lambda run: clusterrun.run(987654321, run._context),
     ],
 )
-def test_a_wrong_argument_of_a_run_is_an_error_in_words(context: Context, call: Callable[..., Any]) -> None:
+def test_a_wrong_argument_of_a_run_is_an_error_with_a_message(
+    context: Context, call: Callable[..., Any]
+) -> None:
     run = submit(context, "0", "0")
     run.wait(timeout=120)
     with pytest.raises(ClusterrunError):
@@ -249,7 +251,7 @@ def test_after_a_run_that_ended_badly_nothing_comes(context: Context) -> None:
         submit(context, "0", "0", after=failed.run_id)
 
 
-def test_an_error_while_a_run_is_made_ready_leaves_no_half_run(
+def test_an_error_during_preparation_leaves_no_partial_run(
     context: Context, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def full(self: Store, *_: object) -> None:
@@ -266,7 +268,7 @@ def test_an_unknown_word_is_no_run(context: Context) -> None:
         clusterrun.find("nothing", context)
 
 
-def test_the_page_on_python_names_only_what_there_is() -> None:
+def test_the_page_on_python_names_existing_attributes_only() -> None:
     page = (Path(__file__).resolve().parents[1] / "docs" / "python.md").read_text(encoding="utf-8")
     trees = [ast.parse(block) for block in re.findall(r"```python\n(.*?)```", page, re.DOTALL)]
     calls = [node for tree in trees for node in ast.walk(tree) if isinstance(node, ast.Call)]

@@ -85,7 +85,7 @@ def test_a_test_that_fails_twice_fails_the_run_and_is_not_among_them(suite: Suit
     assert again == "passed only when run again: 0"
 
 
-def test_what_tests_share_is_made_once_more_where_making_it_failed(suite: Suite) -> None:
+def test_a_shared_fixture_is_created_again_after_a_failure(suite: Suite) -> None:
     code, (_, _, again) = suite(
         "@pytest.fixture(scope='session')\ndef lab(shared): assert not first_time('lab')\n"
         "def test_one(lab): pass\ndef test_two(lab): pass\n"
@@ -93,7 +93,7 @@ def test_what_tests_share_is_made_once_more_where_making_it_failed(suite: Suite)
     assert (code, again) == (0, "passed only when run again: 1 (test_x.py::test_one)")
 
 
-def test_what_is_left_behind_once_is_seen_once_more(suite: Suite) -> None:
+def test_a_fixture_that_fails_only_once_is_reported(suite: Suite) -> None:
     code, (_, _, again) = suite(
         "@pytest.fixture\ndef clean():\n    yield\n    assert not first_time('clean')\n"
         "def test_one(clean): pass\n"

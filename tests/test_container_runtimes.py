@@ -51,13 +51,13 @@ HOSTILE = st.text(st.sampled_from("ab '\"$`\\;&|#%*?~!()<>\t-ä\udcff"), min_siz
 
 
 @pytest.mark.parametrize(("runtime", "image", "node", "arguments"), WORDS)
-def test_the_words_of_a_prefix(
+def test_the_arguments_of_a_prefix(
     runtime: str, image: str, node: NodeDevices, arguments: tuple[str, ...]
 ) -> None:
     assert TABLE[runtime].arguments(Container(image, runtime, MOUNTS), node) == arguments
 
 
-def test_what_srun_is_asked_for() -> None:
+def test_the_options_for_srun() -> None:
     name = Container("registry.example#team/pytorch:24.01", "pyxis", MOUNTS)
     mounts = "/runs/r:/runs/r,/data sets:/data:ro"
     requested = (("container-image", name.image), ("container-mounts", mounts))
@@ -73,7 +73,7 @@ def test_every_runtime_has_its_row() -> None:
 
 
 @given(HOSTILE, HOSTILE, HOSTILE, st.sampled_from(sorted(PREFIXES)))
-def test_a_hostile_name_stays_one_word_and_no_value_is_a_word(
+def test_a_hostile_name_is_a_single_argument_and_values_are_not_arguments(
     folder: str, name: str, value: str, runtime: str
 ) -> None:
     container = Container(f"/{name}", runtime, (Mount(f"/{folder}", f"/{folder}"),))
@@ -100,7 +100,7 @@ def test_what_is_carried_arrives_whatever_the_image_sets(ours: dict[str, str], i
     assert result == {**expected, **({"LD_LIBRARY_PATH": "/host/lib"} if is_reported else {})}
 
 
-def test_apptainer_keeps_the_path_of_the_host_for_its_own_helpers() -> None:
+def test_apptainer_keeps_the_path_of_the_host_for_its_helpers() -> None:
     assert table.forwarded_environment("apptainer", {"PATH": "/opt/bin"}, ())["PATH"] == "/opt/bin"
 
 
@@ -123,7 +123,7 @@ def test_what_is_no_mount(message: str) -> None:
         mount(message)
 
 
-def test_places_for_mounts_are_made_in_an_image_and_nowhere_else(tmp_path: Path) -> None:
+def test_folders_for_mounts_are_created_in_images_only(tmp_path: Path) -> None:
     image, file = tmp_path / "image", tmp_path / "file"
     (image / "var").mkdir(parents=True)
     (image / "link").symlink_to(tmp_path / "outside")
@@ -145,7 +145,7 @@ def test_an_image_that_cannot_be_written_says_what_to_make(tmp_path: Path) -> No
     assert caught.value.remedy == f"make it where the image can be written: mkdir -p {tmp_path}/x"
 
 
-def test_orders_without_a_container_do_not_mention_one_and_others_come_back() -> None:
+def test_orders_without_a_container_omit_it_and_others_round_trip() -> None:
     plain = Orders("r", "n", 1, 1, 0, 1, ("true",), "/")
     assert "container" not in encode_set(plain)
     container = Container("/i", "podman", MOUNTS)

@@ -14,27 +14,27 @@ NO_FIELDS = {"env", "follow", "wait", "slurm-every", "trust"}
 """Options that are no field of a spec by their own name."""
 
 
-def test_a_spec_of_which_nothing_is_said_is_the_one_that_the_table_describes() -> None:
+def test_the_default_spec_equals_the_table_of_options() -> None:
     message = {
         name.replace("-", "_"): value.value for name, value in settle([]).items() if name not in NO_FIELDS
     }
     assert spec_of(("x",), "/", message) == JobSpec(("x",), "/")
 
 
-def test_orders_of_which_nothing_is_said_are_those_that_a_plan_makes() -> None:
+def test_default_orders_equal_the_orders_of_a_plan() -> None:
     orders = plan(JobSpec(("x",), "/"), "r", "t", "/r", MachineFacts(slurm=True, python="/p")).orders
     assert orders.watch == WatchOrders(on=True)
     assert orders.survival == Survival()
     assert orders.preflight.budget == Preflight().budget == JobSpec(("x",), "/").preflight_budget
 
 
-def test_a_job_that_goes_on_hears_of_its_end_as_long_before_as_the_table_says() -> None:
+def test_a_continuing_job_gets_notice_at_the_time_of_the_table() -> None:
     spec = JobSpec(("x",), "/", requeue=True)
     survival = plan(spec, "r", "t", "/r", MachineFacts(slurm=True, python="/p")).orders.survival
     assert survival.notice == Survival().notice == spec.notice
 
 
-def test_a_default_is_of_the_kind_that_its_row_names() -> None:
+def test_a_default_has_the_type_of_its_row() -> None:
     kinds = {"number": int, "gpus": int, "nodes": int, "switch": bool, "list": tuple}
     strays = [o.name for o in CONFIGURABLE.values() if type(o.default) is not kinds.get(o.kind, str)]
     assert strays == []

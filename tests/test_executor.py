@@ -40,7 +40,7 @@ def of_rank(word: str) -> tuple[str, int]:
     return word, rank
 
 
-def test_calls_come_back_from_one_rank_from_many_and_from_a_list_of_them(
+def test_results_return_from_one_rank_many_ranks_and_a_list_of_calls(
     executor: ClusterrunExecutor,
 ) -> None:
     jobs = executor.map_array(add, range(3), range(3))
@@ -69,7 +69,9 @@ def test_calls_come_back_from_one_rank_from_many_and_from_a_list_of_them(
     assert oct(os.stat(late.paths.submitted_pickle).st_mode & 0o777) == "0o600"
 
 
-def test_what_cannot_be_sent_is_said_before_anything_is_queued(executor: ClusterrunExecutor) -> None:
+def test_functions_that_cannot_be_pickled_are_refused_before_anything_is_queued(
+    executor: ClusterrunExecutor,
+) -> None:
     with pytest.raises(NotSubmitted, match="add cannot be sent to the ranks: TypeError"):
         executor.submit(add, threading.Lock(), 1)  # type: ignore[arg-type]
     executor.max_pickle_size_gb = 1e-6
@@ -112,7 +114,7 @@ def test_it_is_a_plug_in_of_submitit() -> None:
     }
 
 
-def test_a_function_of_a_module_beside_the_script_is_found_by_the_ranks(tmp_path: Path) -> None:
+def test_ranks_import_a_function_of_a_module_beside_the_script(tmp_path: Path) -> None:
     (tmp_path / "sub").mkdir()
     (tmp_path / "sub" / "beside_the_script.py").write_text("def more(x):\n    return x + 1\n")
     (tmp_path / "sub" / "app.py").write_text(

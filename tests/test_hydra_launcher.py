@@ -76,15 +76,13 @@ class TestHydrasIntegrationSuite(IntegrationTestSuite):
     """Applications of their own."""
 
 
-def test_no_suite_of_hydras_is_left_out() -> None:
+def test_every_suite_of_hydra_is_listed() -> None:
     suites = {name for name in vars(launcher_common_tests) if name.endswith("TestSuite")}
     classes = (TestHydrasLauncherSuite, TestHydrasBatchedSweeperSuite, TestHydrasIntegrationSuite)
     assert {kind.__bases__[0].__name__ for kind in classes} == suites
 
 
-def test_a_failed_job_is_a_failed_run_and_its_word_and_the_others_results_come_back(
-    home: Path, tmp_path: Path
-) -> None:
+def test_a_failed_job_is_a_failed_run_and_the_others_return_results(home: Path, tmp_path: Path) -> None:
     (tmp_path / "app").mkdir()
     (tmp_path / "app" / "app.py").write_text(APP)
     (tmp_path / "app" / "beside.py").write_text("def said(rank):\n    return 'beside ' + rank\n")

@@ -451,7 +451,7 @@ def sources() -> Iterator[Path]:
             yield path
 
 
-def test_nothing_is_left_to_be_done_and_no_file_knows_where_it_was_written():
+def test_no_file_has_a_todo_or_a_path_of_the_machine_that_wrote_it():
     unfinished = re.compile(r"\b(?:TO" + r"DO|FIX" + r"ME|XX" + r"X|HA" + r"CK)\b")
     results = [
         f"{path.relative_to(ROOT)}:{number}"

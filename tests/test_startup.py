@@ -142,7 +142,7 @@ MOST_BYTES = 245_000
 FOR_OTHERS = {"zipfile", "zlib", "importlib.util"}
 
 
-def test_on_the_way_to_its_ranks_an_agent_loads_little(tmp_path):
+def test_an_agent_loads_few_modules_before_its_ranks_start(tmp_path):
     """64 agents on two processors: each module more is seen in the launch, each kilobyte too."""
     names = [f"clusterrun.{name}" for name in ON_THE_WAY_TO_RANKS]
     result = loaded(importing(names), tmp_path, "-I", "-S")

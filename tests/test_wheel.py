@@ -87,7 +87,7 @@ def test_the_source_archive_holds_all_that_is_tracked(built):
     assert {name for name in tracked.stdout.split("\0") if name and (ROOT / name).exists()} - held == set()
 
 
-def test_from_the_wheel_alone_the_templates_and_jobs_are_found(built, tmp_path):
+def test_templates_and_jobs_are_read_from_the_wheel_alone(built, tmp_path):
     """The wheel is laid out in a folder, as pip would, and asked from elsewhere."""
     if not (ROOT / "clusterrun/shipped.py").exists():
         pytest.skip("clusterrun/shipped.py is not in this build")

@@ -142,7 +142,7 @@ def test_a_profile_that_is_nowhere_is_refused(
         ("env", ["A=1", "B"], ("A=1", "B")),
     ],
 )
-def test_values_are_read_from_text_and_toml_alike(name: str, given: object, value: settings.Value) -> None:
+def test_text_and_toml_give_the_same_values(name: str, given: object, value: settings.Value) -> None:
     assert settings.read_value(CONFIGURABLE[name], given, "here") == value
 
 
@@ -163,7 +163,7 @@ def test_a_misspelt_variable_is_mentioned_and_those_of_a_run_are_not() -> None:
     ]
 
 
-def test_a_variable_of_the_nodes_own_is_misspelt_where_there_is_no_run_around_and_real_ones_are_not() -> None:
+def test_a_misspelt_variable_is_reported_with_a_suggestion() -> None:
     assert settings.misspelt({"CLUSTERRUN_LAB_HOM": "/labs"}) == [
         "CLUSTERRUN_LAB_HOM is set but has no effect; did you mean CLUSTERRUN_LAB_HOME?"
     ]
@@ -172,7 +172,7 @@ def test_a_variable_of_the_nodes_own_is_misspelt_where_there_is_no_run_around_an
     ]
 
 
-def test_without_files_there_is_nothing_but_defaults(tmp_path: Path) -> None:
+def test_all_values_are_defaults_without_files(tmp_path: Path) -> None:
     assert profiles.files(str(tmp_path), {"XDG_CONFIG_HOME": str(tmp_path)}) == []
     assert {setting.origin for setting in settle([]).values()} == {"default"}
 

@@ -24,7 +24,7 @@ def read(tmp_path, text):
     return profiles.read(str(path))
 
 
-def test_a_host_has_what_its_table_says_and_its_name_for_ssh(tmp_path):
+def test_a_host_has_the_settings_of_its_table_and_its_name_for_ssh(tmp_path):
     text = read(tmp_path, WHOLE)
     assert text.hosts == (
         HostEntry("a", "login1", "~/env/bin/python", "/scratch", ("User=me", "Port=22")),

@@ -17,7 +17,7 @@ FUNCTIONS = [("submit", SUBMIT), ("check", CHECK)]
 STUB = Path(clusterrun.__file__).with_suffix(".pyi")
 
 
-def test_the_stub_is_the_one_that_the_table_makes() -> None:
+def test_the_stub_equals_the_table_of_options() -> None:
     assert STUB.read_text() == stub(api.submit, api.check), "make stub"
 
 

@@ -64,7 +64,7 @@ def test_a_process_that_has_ended_but_was_not_collected_is_not_alive(
     assert process.returncode is None
 
 
-def test_an_end_is_asked_for_first_and_a_stopped_process_hears_it(
+def test_an_end_is_requested_first_and_reaches_a_stopped_process(
     start: Callable[[str], subprocess.Popen[str]],
 ) -> None:
     process = start("import time; time.sleep(600)")
@@ -73,7 +73,7 @@ def test_an_end_is_asked_for_first_and_a_stopped_process_hears_it(
     assert process.wait(60) == -signal.SIGTERM
 
 
-def test_a_process_that_does_not_hear_is_killed_after_the_limit_and_the_wait_is_said_once(
+def test_a_process_that_ignores_the_request_is_killed_after_the_limit_and_the_wait_is_reported_once(
     start: Callable[[str], subprocess.Popen[str]],
 ) -> None:
     process = start(STUBBORN)
@@ -84,7 +84,7 @@ def test_a_process_that_does_not_hear_is_killed_after_the_limit_and_the_wait_is_
     assert (process.wait(60), messages) == (-signal.SIGKILL, ["waiting"])
 
 
-def test_ending_what_has_ended_is_done_at_once() -> None:
+def test_ending_an_ended_process_returns_at_once() -> None:
     assert processes.end("999999999.1", system.RealClock())
 
 
@@ -120,7 +120,7 @@ def environment(**more: str) -> dict[str, str]:
     return {"PATH": os.environ["PATH"], **more}
 
 
-def test_the_coordinator_runs_in_a_session_of_its_own_and_its_id_is_the_job_id(tmp_path: Path) -> None:
+def test_the_coordinator_has_its_own_session_and_its_id_is_the_job_id(tmp_path: Path) -> None:
     created = prepared(tmp_path, setup=("export BY_SETUP='a b'",))
     job_id = started_here(created, environment())
     try:
@@ -163,7 +163,7 @@ def inside(folder: str) -> list[str]:
     return results
 
 
-def test_a_run_that_cannot_be_started_is_an_error_with_the_last_words(tmp_path: Path) -> None:
+def test_a_run_that_cannot_be_started_is_an_error_with_its_last_output(tmp_path: Path) -> None:
     created = prepared(tmp_path)
     with pytest.raises(SchedulerError) as caught:
         started_here(created, {"PATH": "/nowhere", "TMPDIR": str(tmp_path), "PYTHONHOME": "/nowhere"})
@@ -191,7 +191,7 @@ def hung(argv: object, timeout: float) -> system.Completed:
         (hung, None, 0),
     ],
 )
-def test_gpus_are_those_a_program_started_here_would_see(
+def test_gpus_are_the_gpus_that_a_program_would_see(
     tmp_path: Path, run: Callable[..., system.Completed], visible: str | None, count: int
 ) -> None:
     (tmp_path / "nvidia-smi").touch(0o755)

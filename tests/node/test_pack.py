@@ -61,7 +61,7 @@ def test_bytecode_is_taken_by_the_packing_version_and_passed_over_by_others(prog
         )
 
 
-def test_what_bytecode_was_made_from_can_still_be_read(program: Path) -> None:
+def test_the_source_of_bytecode_can_be_read(program: Path) -> None:
     """A traceback shows lines; ranks get the prelude's text."""
     ask = (
         f"import sys, zipimport; sys.path.insert(0, {str(program)!r});"
@@ -76,7 +76,7 @@ def test_what_bytecode_was_made_from_can_still_be_read(program: Path) -> None:
     assert (result.stdout, result.stderr) == (first.partition("\n")[0] + f"\n{content.encode()!r}\n", "")
 
 
-def test_what_is_loaded_late_is_there_when_the_program_was_deleted(program: Path, tmp_path: Path) -> None:
+def test_late_imports_work_after_the_program_was_deleted(program: Path, tmp_path: Path) -> None:
     copy = tmp_path / "agent.pyz"
     copy.write_bytes(program.read_bytes())
     load = (
@@ -97,7 +97,7 @@ def test_the_same_sources_give_the_same_bytes_and_are_packed_once(program: Path,
     assert oct(program.stat().st_mode & 0o777) == "0o600"
 
 
-def test_an_old_python_is_told_so_in_plain_words(tmp_path: Path) -> None:
+def test_an_old_python_is_refused_with_a_plain_message(tmp_path: Path) -> None:
     """The first module must be readable by Python 3.6; the version is faked, because none is at hand."""
     main = Path("clusterrun/node/__main__.py").read_text()
     compile(main, "main", "exec", dont_inherit=True)
@@ -110,7 +110,7 @@ def test_an_old_python_is_told_so_in_plain_words(tmp_path: Path) -> None:
     assert "--python PATH" in result.stderr
 
 
-def test_threads_that_pack_at_the_same_time_leave_one_whole_program(tmp_path: Path) -> None:
+def test_threads_that_pack_at_the_same_time_write_a_whole_program(tmp_path: Path) -> None:
     with ThreadPoolExecutor(4) as crowd:
         paths = set(crowd.map(lambda _: agent_program(str(tmp_path)), range(4)))
     path = Path(*paths)

@@ -28,9 +28,7 @@ from clusterrun.node.rank_interpreter import brought, settled
         ("login system", "", ""),
     ],
 )
-def test_the_python_is_the_one_that_was_put_first(
-    tmp_path: Path, before: str, after: str, chosen: str
-) -> None:
+def test_the_python_is_the_first_on_path(tmp_path: Path, before: str, after: str, chosen: str) -> None:
     holds = {"login": ("python",), "venv": ("python", "python3"), "module": ("python3",), "tools": ()}
     for folder, names in {**holds, "system": ("python3",), "only3": ("python3",)}.items():
         (tmp_path / folder).mkdir()

@@ -26,7 +26,7 @@ TEXT = message_of(DOCUMENT).text
 BARE = {"PATH": "/nonexistent"}
 
 
-def test_a_web_server_gets_the_event_and_its_text(web: Any) -> None:
+def test_a_web_server_receives_the_event_and_its_text(web: Any) -> None:
     port = web.server_port
     assert deliver_all([f"http://ada:s3cret@127.0.0.1:{port}/hook?key=x"], DOCUMENT, BARE) == []
     ((path, kind, body),) = web.seen

@@ -105,7 +105,7 @@ def test_each_event_has_its_first_line_and_its_next_command(
     assert lines[-1] == f"next: clusterrun {command} r-1"
 
 
-def test_foreign_text_makes_no_line_of_its_own_and_has_a_limit() -> None:
+def test_foreign_text_adds_no_line_and_is_limited() -> None:
     failure = replace(
         FAILURE, why="x\r\nBcc: eve@example.org", error="\x1b[31m" + "y" * 5000, place="\udcff:1"
     )

@@ -59,7 +59,7 @@ def test_who_knows_the_secret_is_welcomed_and_heard_in_both_directions() -> None
     assert server.receive(b"".join(client.seal(encoder.body(x)) for x in up), 0.0) == up
 
 
-def test_bytes_may_come_one_by_one() -> None:
+def test_a_message_may_arrive_byte_by_byte() -> None:
     client, server = ends()
     for _ in range(2):
         for byte in client.take_output():
@@ -183,7 +183,7 @@ def test_a_frame_of_another_session_under_the_same_secret_is_refused() -> None:
 
 @given(st.data())
 @settings(max_examples=100, deadline=None)
-def test_one_flipped_bit_anywhere_in_a_frame_gives_no_message(data: st.DataObject) -> None:
+def test_a_flipped_bit_anywhere_in_a_frame_gives_no_message(data: st.DataObject) -> None:
     client, server = joined()
     frame = bytearray(from_agent(FAILED, client))
     bit = data.draw(st.integers(0, 8 * len(frame) - 1))
@@ -219,7 +219,7 @@ def test_a_large_length_is_refused_after_the_proof_too() -> None:
         client.seal(b"x" * MOST_AFTER_PROOF)
 
 
-def test_a_hello_that_would_not_fit_is_refused_where_it_is_made() -> None:
+def test_a_hello_that_would_not_fit_is_refused_by_its_sender() -> None:
     with pytest.raises(WireError, match="512 are allowed"):
         ClientEnd(SECRET, "r" * 400, 2, HELLO, b"c" * 32)
 

@@ -95,7 +95,7 @@ def closed(connection: socket.socket) -> bool:
         return True
 
 
-def test_an_agent_joins_is_heard_and_its_end_is_told_once(entry: Door) -> None:
+def test_an_agent_joins_sends_messages_and_its_end_is_reported_once(entry: Door) -> None:
     (joined,) = entry.joining(entry.bootstrap())
     assert isinstance(joined, Joined)
     joined.connection.sendall(joined.end.seal(Encoder().body(m.Beat(4))))
@@ -108,7 +108,7 @@ def test_an_agent_joins_is_heard_and_its_end_is_told_once(entry: Door) -> None:
     assert entry.said == [("joined", 1, 2), ("heard", 1, m.Beat(4)), ("left", 1, "it closed the connection")]
 
 
-def test_an_agent_that_was_dropped_is_not_told_of(entry: Door) -> None:
+def test_the_end_of_a_dropped_agent_is_not_reported(entry: Door) -> None:
     (joined,) = entry.joining(entry.bootstrap())
     assert isinstance(joined, Joined)
     entry.server.drop(1)
@@ -150,7 +150,7 @@ def test_a_entry_that_nobody_opens_is_named_after_the_limit(entry: Door) -> None
             join(ended, lambda own: m.Hello(2, "n2", own, 7, "3.9"))
 
 
-def test_a_stranger_has_one_time_for_all_it_says(
+def test_a_stranger_has_a_single_limit_for_all_its_messages(
     entry: Door, come: Callable[[str], socket.socket], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(module, "_PROOF_SECONDS", 0.3)
@@ -167,7 +167,7 @@ def test_a_stranger_has_one_time_for_all_it_says(
     assert entry.server.refused == 2
 
 
-def test_one_address_has_eight_places_and_an_agent_from_elsewhere_still_gets_in(
+def test_an_address_has_eight_connections_and_agents_of_other_addresses_join(
     entry: Door, come: Callable[[str], socket.socket]
 ) -> None:
     crowd = [come("127.3.0.1") for _ in range(30)]

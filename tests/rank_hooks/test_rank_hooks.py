@@ -80,7 +80,7 @@ def test_the_users_own_path_stays_as_it_was(folder: str, tmp_path: Path) -> None
     assert (out.split("\n")[0], err) == (f"{mine} None", "")
 
 
-def test_a_rank_opens_its_doors_and_answers(folder: str, start: Start) -> None:
+def test_a_rank_opens_its_channels_and_answers(folder: str, start: Start) -> None:
     process = start([sys.executable, "-c", SLEEP], instrumented(RANK, folder))
     assert process.stdout is not None
     assert process.stdout.readline() == "up\n"
@@ -120,9 +120,7 @@ def test_every_python_answers(python: str, folder: str, start: Start) -> None:
     assert stacks([result], 30.0) == {process.pid: StackReply(("<string>:1 <module>",))}
 
 
-def test_a_rank_that_computes_without_giving_the_lock_back_still_shows_its_stack(
-    folder: str, start: Start
-) -> None:
+def test_a_rank_that_holds_the_interpreter_lock_shows_its_stack(folder: str, start: Start) -> None:
     process = start(
         [sys.executable, "-c", "print('up', flush=True)\nsum(range(10**13))"], instrumented(RANK, folder)
     )
@@ -137,7 +135,7 @@ def test_a_rank_that_computes_without_giving_the_lock_back_still_shows_its_stack
 @pytest.mark.parametrize(
     "environment", [{"PATH": os.defpath}, {**RANK, "CLUSTERRUN_PRELUDE": "off"}, {**RANK, "RANK": "x"}]
 )
-def test_what_is_no_rank_or_is_told_not_to_has_no_doors(
+def test_other_processes_and_ranks_without_the_prelude_have_no_channels(
     environment: dict[str, str], folder: str, start: Start
 ) -> None:
     process = start([sys.executable, "-c", SLEEP], instrumented(environment, folder))
@@ -146,7 +144,7 @@ def test_what_is_no_rank_or_is_told_not_to_has_no_doors(
     assert channels(process.pid) == []
 
 
-def test_where_ranks_stand_is_kept_before_their_end_and_not_of_one_that_is_stopped(
+def test_stacks_of_ranks_are_written_before_their_end_except_of_stopped_ranks(
     folder: str, start: Start, tmp_path: Path
 ) -> None:
     pids = {}
@@ -164,7 +162,7 @@ def test_where_ranks_stand_is_kept_before_their_end_and_not_of_one_that_is_stopp
     keep_last(str(tmp_path / "none" / "node-0000.stacks"), pids)  # a folder that is gone is no error
 
 
-def test_children_of_a_rank_are_left_alone(folder: str, start: Start) -> None:
+def test_children_of_a_rank_have_no_channel(folder: str, start: Start) -> None:
     child = f"import subprocess, sys; subprocess.run([sys.executable, '-c', {SLEEP!r}])"
     process = start([sys.executable, "-c", child], instrumented(RANK, folder))
     assert process.stdout is not None
@@ -176,7 +174,7 @@ def test_children_of_a_rank_are_left_alone(folder: str, start: Start) -> None:
     assert channel(inside) is None
 
 
-def test_ranks_below_a_shell_and_below_a_launcher_in_python_are_found(
+def test_ranks_below_a_shell_and_below_a_python_launcher_are_recognized(
     folder: str, start: Start, tmp_path: Path
 ) -> None:
     launcher = tmp_path / "torchrun"
@@ -226,7 +224,7 @@ def test_a_prelude_that_cannot_be_read_breaks_no_script(folder: str) -> None:
     assert printed([sys.executable, "-c", "print('goes on')"], instrumented(RANK, folder)) == ("goes on", "")
 
 
-def test_a_file_of_the_users_that_bears_a_name_of_ours_is_not_touched(folder: str, tmp_path: Path) -> None:
+def test_a_users_file_with_a_name_of_ours_is_not_touched(folder: str, tmp_path: Path) -> None:
     """The thread imports nothing: a json.py beside the script would be the user's."""
     (tmp_path / "json.py").write_text("raise SystemExit('imported')\n")
     (tmp_path / "train.py").write_text("print('goes on')\n")
@@ -245,7 +243,7 @@ def test_nobody_is_signalled_who_would_die_of_it(folder: str, start: Start) -> N
     assert (stacks([forged]), facts([forged], 1, 0), process.poll()) == ({}, {}, None)
 
 
-def test_a_script_that_closes_every_descriptor_is_asked_nothing(
+def test_a_script_that_closes_every_descriptor_gets_no_questions(
     folder: str, start: Start, tmp_path: Path
 ) -> None:
     """The script's next files get our descriptors. No stack may be written into a user's file."""
@@ -262,7 +260,7 @@ def test_a_script_that_closes_every_descriptor_is_asked_nothing(
     assert [Path(f"{mine}{n}").stat().st_size for n in range(8)] == [0] * 8
 
 
-def test_the_signal_is_one_that_nobody_else_takes() -> None:
+def test_the_signal_is_used_by_nobody_else() -> None:
     assert int(signal.SIGRTMIN) < STACKS_SIGNAL <= int(signal.SIGRTMAX)
 
 
@@ -414,7 +412,7 @@ def install():
 
 
 @pytest.mark.parametrize("way", ["PYTHONPATH", "pth", "finder of a package", "finder of a module"])
-def test_a_rank_imports_the_copy_of_its_code_whatever_names_the_original(
+def test_a_rank_imports_the_copy_of_its_code_by_any_path_to_the_original(
     way: str, folder: str, tmp_path: Path
 ) -> None:
     original, copy = tmp_path / "original", tmp_path / "copy"

@@ -79,7 +79,7 @@ def watched(folder: Path, does: str, path: Path, number: int = 0, plan: str = "{
     return read(str(attempt))
 
 
-def test_a_temporary_file_is_a_checkpoint_once_it_has_the_name_of_one(tmp_path: Path) -> None:
+def test_a_temporary_file_is_a_checkpoint_after_its_rename(tmp_path: Path) -> None:
     """As Lightning writes, by fsspec: nothing in the first name says that it is a checkpoint."""
     does = """
 def whole(final):
@@ -200,7 +200,7 @@ def step(optimizer=optimizer):
 """
 
 
-def test_averages_in_a_list_and_what_a_plateau_has_counted_are_seen(tmp_path: Path) -> None:
+def test_averages_in_a_list_and_counts_of_a_plateau_are_observed(tmp_path: Path) -> None:
     pytest.importorskip("torch")
     does = """
 mean = [p.detach().clone() for p in model.parameters()]
@@ -216,7 +216,7 @@ step()
     assert [step.schedulers[0][1:3] for step in message.steps] == [[float("inf"), 0], [1.0, 1]]
 
 
-def test_a_teacher_is_one_average_while_its_student_is_frozen_in_part(tmp_path: Path) -> None:
+def test_a_teacher_is_a_single_average_while_its_student_is_partly_frozen(tmp_path: Path) -> None:
     pytest.importorskip("torch")
     does = """
 import copy, torch
@@ -230,7 +230,7 @@ head.step()
     assert [len(step.averages) for step in message.steps] == [1]
 
 
-def test_the_state_of_an_optimizer_is_no_average_of_weights_that_have_one_shape(tmp_path: Path) -> None:
+def test_the_state_of_an_optimizer_is_not_taken_for_an_average_of_weights(tmp_path: Path) -> None:
     pytest.importorskip("torch")
     does = """
 one = torch.nn.Linear(3, 3, bias=False)
@@ -242,7 +242,7 @@ alone.step()
     assert [step.averages for step in message.steps] == [()]
 
 
-def test_an_optimizer_has_one_name_in_every_start_and_a_step_that_only_makes_its_state_is_none(
+def test_an_optimizer_has_the_same_name_in_every_start_and_a_step_that_creates_its_state_does_not_count(
     tmp_path: Path,
 ) -> None:
     pytest.importorskip("torch")
@@ -336,7 +336,7 @@ for step in range(begin, 4 if begin == 0 else 100):
     assert second.steps[0].random["python"] == first.steps[3].random["python"]
 
 
-def test_a_random_state_that_is_read_where_it_lies_is_what_it_says_when_asked() -> None:
+def test_a_random_state_read_in_place_equals_the_reported_state() -> None:
     numpy = pytest.importorskip("numpy")
     retained = random.getstate(), numpy.random.get_state()
     result = Generator(python_words, python_place)
@@ -364,7 +364,7 @@ def test_a_random_state_that_is_read_where_it_lies_is_what_it_says_when_asked() 
         numpy.random.set_state(retained[1])
 
 
-def test_a_generator_that_cannot_be_read_in_its_place_is_asked() -> None:
+def test_a_generator_that_cannot_be_read_in_place_reports_its_state() -> None:
     """One generator was put in another's place; the other is of an unknown type."""
     messages = [b"one", b"two", b"three"]
     entry = Generator(lambda: messages.pop(0), lambda owner: (id(owner), 16))
@@ -375,7 +375,7 @@ def test_a_generator_that_cannot_be_read_in_its_place_is_asked() -> None:
         numpy_place(numpy.random.PCG64(1))
 
 
-def test_an_audit_hook_hears_its_events_alone() -> None:
+def test_an_audit_hook_gets_its_own_events_only() -> None:
     heard: list[Any] = []
     hears = hearing(("open",), lambda *said: heard.append(said))
     for event in ("open", "builtins.id", "os.rename"):
@@ -448,7 +448,7 @@ for at, batch in enumerate(torch.utils.data.DataLoader(Data(), batch_size=2)):
     assert message.steps[0].batches[0][1] == message.steps[0].rows
 
 
-def test_what_a_script_does_to_its_weights_between_steps_is_told(tmp_path: Path) -> None:
+def test_changes_of_weights_between_steps_are_reported(tmp_path: Path) -> None:
     """It limits them, makes the optimizer anew, loads under other names, and sets a generator's state."""
     pytest.importorskip("torch")
     does = """

@@ -93,7 +93,7 @@ def test_collectives_of_nccl_are_read_from_its_own_recorder(witness: Callable[..
         ("/usr/lib/libcuda.so.1", ""),
     ],
 )
-def test_records_are_asked_for_in_a_thread_that_ends_no_capture_of_a_graph(
+def test_records_are_requested_in_a_thread_that_ends_no_graph_capture(
     witness: Callable[..., dict[str, Any]],
     monkeypatch: pytest.MonkeyPatch,
     tmp_path: Path,
@@ -159,7 +159,7 @@ def test_a_group_of_two_backends_counts_each_for_itself(witness: Callable[..., d
         (dump(entry("0", "nccl:all_reduce", 1)), ("FAKE",), False),
     ],
 )
-def test_a_rank_whose_groups_are_gone_was_alone_only_where_no_recorder_and_no_stranger_says_otherwise(
+def test_a_rank_without_groups_trained_alone_only_if_no_recorder_contradicts(
     witness: Callable[..., dict[str, Any]],
     monkeypatch: pytest.MonkeyPatch,
     nccl: Dump,
@@ -183,7 +183,7 @@ def test_a_rank_whose_groups_are_gone_was_alone_only_where_no_recorder_and_no_st
         ("recv", "src", "name", "peer"),
     ],
 )
-def test_who_a_call_names_is_read_from_its_arguments(
+def test_the_peers_of_a_call_are_read_from_its_arguments(
     witness: Callable[..., dict[str, Any]],
     function: str,
     argument: str,
@@ -274,7 +274,7 @@ def test_the_call_in_which_an_exception_was_raised_is_read_with_its_arguments(
     assert space["failed_call"](c10d) == {}
 
 
-def test_threads_in_a_collective_are_told_with_their_function_and_line(
+def test_threads_in_a_collective_are_reported_with_function_and_line(
     witness: Callable[..., dict[str, Any]], tmp_path: Path
 ) -> None:
     space = witness({})
@@ -325,7 +325,7 @@ def test_threads_in_a_collective_are_told_with_their_function_and_line(
         ("dist.all_reduce(x)", None),
     ],
 )
-def test_the_root_of_a_call_that_was_left_is_told_by_the_variables_that_it_was_given(
+def test_the_root_of_a_finished_call_is_derived_from_its_variables(
     witness: Callable[..., dict[str, Any]], tmp_path: Path, line: str, root: int | None
 ) -> None:
     body = "def helper(x, to=1):\n    dist.reduce(x, to)\n    return x\n"
@@ -388,7 +388,7 @@ def test_the_root_of_a_call_that_was_left_is_told_by_the_variables_that_it_was_g
         ("for step in range(2):\n    told = ask()\ndist.reduce(x, writer)", []),
     ],
 )
-def test_a_root_below_in_a_loop_is_told_where_nothing_in_the_loop_changes_it(
+def test_a_root_in_a_loop_is_derived_if_the_loop_does_not_change_it(
     witness: Callable[..., dict[str, Any]], tmp_path: Path, body: str, roots: list[int]
 ) -> None:
     script = tmp_path / "train.py"
@@ -401,7 +401,7 @@ def test_a_root_below_in_a_loop_is_told_where_nothing_in_the_loop_changes_it(
 
 
 @pytest.mark.parametrize(("ranks", "message"), [([2, 0], "0,2"), ([1, 2, 3], "1-3")])
-def test_a_rank_that_makes_a_group_tells_its_name_and_ranks_and_how_many_it_has_begun(
+def test_a_rank_that_creates_a_group_reports_its_name_ranks_and_count(
     witness: Callable[..., dict[str, Any]], ranks: list[int], message: str
 ) -> None:
     space = witness({})
@@ -493,7 +493,7 @@ def test_where_a_rank_meets_the_others_is_read_from_what_meets(
         ("store.get(missing)", ""),
     ],
 )
-def test_the_key_that_a_line_waits_for_is_told_where_plain_variables_make_it(
+def test_the_key_that_a_line_waits_for_is_reported_if_it_is_built_from_plain_variables(
     witness: Callable[..., dict[str, Any]], line: str, key: str
 ) -> None:
     space = witness({})
@@ -516,7 +516,7 @@ def test_the_key_that_a_line_waits_for_is_told_where_plain_variables_make_it(
         ("make().wait(['a'])", False),
     ],
 )
-def test_a_line_that_waits_for_a_key_is_known_by_what_its_variable_is(
+def test_a_line_that_waits_for_a_key_is_recognized_by_the_type_of_its_variable(
     witness: Callable[..., dict[str, Any]], line: str, waits: bool
 ) -> None:
     space = witness({}, Store=Store)
@@ -584,7 +584,7 @@ teller = Teller(store)
         ("store.set(make(), 'x')\nask()", "12 make()"),
     ],
 )
-def test_the_keys_that_lines_near_set_in_a_store_are_told(
+def test_keys_that_nearby_lines_set_in_a_store_are_reported(
     witness: Callable[..., dict[str, Any]], tmp_path: Path, body: str, message: str
 ) -> None:
     space = witness({})
@@ -599,7 +599,7 @@ def test_the_keys_that_lines_near_set_in_a_store_are_told(
     assert sorted(set(keys)) == ([f"{script}:{message}"] if message else [])
 
 
-def test_where_tasks_of_asyncio_stand_is_told_and_how_another_failed(
+def test_positions_of_asyncio_tasks_and_failures_are_reported(
     witness: Callable[..., dict[str, Any]], tmp_path: Path
 ) -> None:
     script = tmp_path / "train.py"
@@ -703,7 +703,7 @@ def test_what_a_thread_waits_for_in_its_process_is_told_with_who_holds_it(
 
 @pytest.mark.parametrize("pair", ["store.get('a'), store.get('b')", "(store.get('a') and store.get('b'))"])
 @pytest.mark.parametrize("waits", ["a", "b"])
-def test_of_two_keys_in_a_line_the_one_that_is_waited_for_is_told_or_none(
+def test_the_awaited_of_two_keys_in_a_line_is_reported_or_none(
     witness: Callable[..., dict[str, Any]], tmp_path: Path, pair: str, waits: str
 ) -> None:
     space, script, result = witness({}), tmp_path / "train.py", []

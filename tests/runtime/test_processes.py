@@ -57,7 +57,7 @@ def ends(count: int) -> dict[int, int]:
     return result
 
 
-def test_exit_codes_and_signals_are_told_apart_and_to_the_right_child(null: int) -> None:
+def test_exit_codes_and_signals_are_distinguished_and_assigned_to_their_child(null: int) -> None:
     scripts = ["exit 0", "exit 7", "exit 137", "kill -9 $$", "kill -15 $$"]
     pids = start_all([program(null, "sh", "-c", script) for script in scripts])
     result = ends(5)
@@ -141,7 +141,7 @@ LOCKS = "import fcntl, sys; f = open(sys.argv[1], 'a'); fcntl.{call}(f, fcntl.LO
 
 
 @pytest.mark.parametrize("call", ["flock", "lockf"])
-def test_who_holds_the_lock_of_a_file_that_a_process_waits_for_is_told(call: str, tmp_path: Path) -> None:
+def test_the_holder_of_a_file_lock_that_a_process_waits_for_is_reported(call: str, tmp_path: Path) -> None:
     file = tmp_path / "data set.lock"
     pipe = subprocess.PIPE
     command = [sys.executable, "-S", "-c", LOCKS.format(call=call), str(file)]
@@ -242,12 +242,12 @@ def test_a_signal_never_reaches_another_process_that_got_the_number_since() -> N
     assert child.pid not in [process.pid for process in below(os.getpid())]
 
 
-def test_reaping_takes_nothing_when_there_is_nothing() -> None:
+def test_reaping_returns_nothing_without_ended_children() -> None:
     assert list(ended_children()) == []
     assert ProcessEnd(1, 0) == ProcessEnd(1, 0)
 
 
-def test_how_far_a_process_has_written_its_files_is_read_and_not_what_it_reads(tmp_path: Path) -> None:
+def test_the_position_in_written_files_is_read_and_not_in_files_that_are_read(tmp_path: Path) -> None:
     written, read = tmp_path / "checkpoint.pt", tmp_path / "data.bin"
     read.write_bytes(b"x" * 10)
     with written.open("wb", 0) as file, read.open("rb") as source:

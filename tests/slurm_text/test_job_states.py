@@ -51,14 +51,12 @@ ENDED = {
 }
 
 
-def test_the_table_holds_slurms_whole_list_of_25_words_and_no_other() -> None:
+def test_the_table_has_exactly_the_25_states_of_slurm() -> None:
     assert {word.full: word.short for word in job_states.WORDS} == SLURMS_OWN_LIST
 
 
 @pytest.mark.parametrize("full, short", SLURMS_OWN_LIST.items())
-def test_every_word_and_its_code_mean_the_same_and_only_base_words_of_an_end_mean_ended(
-    full: str, short: str
-) -> None:
+def test_every_state_equals_its_code_and_only_end_states_mean_ended(full: str, short: str) -> None:
     state = job_states.read(full).state
     assert job_states.read(short).state is state
     assert state is ENDED.get(full, state)
@@ -69,7 +67,7 @@ def test_every_word_and_its_code_mean_the_same_and_only_base_words_of_an_end_mea
     "text, state",
     [("CANCELLED by 1000", State.CANCELLED), ("COMPLETED+", State.COMPLETED), ("completed", State.COMPLETED)],
 )
-def test_words_are_read_as_sacct_decorates_them(text: str, state: State) -> None:
+def test_states_are_read_with_the_decoration_of_sacct(text: str, state: State) -> None:
     assert job_states.read(text).state is state
 
 
