@@ -32,11 +32,15 @@ def init(is_silent: bool) -> None:
     path = os.path.join(os.getcwd(), PROJECT_FILE)
     if os.path.lexists(path):
         raise BadInput(f"{path} exists and is not replaced", "clusterrun config show tells what it holds")
+    folder = os.path.dirname(path)
+    if not os.access(folder, os.W_OK):
+        raise BadInput(f"you may not write in {folder}", "cd to the folder of your project")
     offer = site_offer(Context(), getpass.getuser())
     asks = not is_silent and sys.stdin.isatty() and sys.stderr.isatty()
     names = [row.name for row in offer.partitions]
     partition = _answer(asks, "Partition", offer.default_partition, names)
-    account = _answer(asks, "Account", next(iter(offer.accounts), ""), offer.accounts)
+    accounts = offer.accounts_of(partition) or offer.accounts
+    account = _answer(asks, "Account", next(iter(accounts), ""), accounts)
     modules = [f"module load {name}" for name in offer.modules]
     setup = _answer(
         asks, "Line that prepares the nodes (module load …, source …; Enter: none)", "", modules, is_free=True
@@ -47,6 +51,9 @@ def init(is_silent: bool) -> None:
             file.write(text)
     except FileExistsError:
         raise BadInput(f"{path} exists and is not replaced", "look at it, and try again") from None
+    except OSError as error:
+        reason = (error.strerror or str(error)).lower()
+        raise BadInput(f"{path} cannot be written: {reason}", "cd to the folder of your project") from None
     say(f"written: {path}", "next: clusterrun submit --dry-run train.py")
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 
 from clusterrun import system
 from clusterrun.model.errors import ClusterrunError, SchedulerError
@@ -16,8 +16,11 @@ from clusterrun.slurm.queries import GpuRow, PartitionOffer
 _ACCOUNTS_SECONDS = 10.0
 _MODULES_SECONDS = 20.0
 _USEFUL = re.compile(
-    r"(?:py)?(?:torch|cuda|python|conda|anaconda|miniconda|miniforge|mamba|nccl|rocm)\b", re.I
+    r"(?:py-?)?(?:torch|cuda(?:toolkit)?|python|conda|anaconda|miniconda|miniforge|mamba|nccl|rocm)\d*\b",
+    re.I,
 )
+# Marks behind a module's name, such as ``(default)``.
+_MARKS = re.compile(r"(?:\(.*\)|[*@:])$")
 _MOST_MODULES = 12
 
 
@@ -31,6 +34,11 @@ class SiteOffer:
     accounts: tuple[str, ...]
     # Modules with an environment for PyTorch; () if there is no module command.
     modules: tuple[str, ...]
+    # The accounts among them that each partition accepts. A partition that is absent accepts all.
+    accepted: Mapping[str, tuple[str, ...]]
+
+    def accounts_of(self, partition: str) -> tuple[str, ...]:
+        return self.accepted.get(partition, self.accounts)
 
     @property
     def default_partition(self) -> str:
@@ -55,13 +63,29 @@ def site_offer(context: Context, user: str) -> SiteOffer:
     query = ("sacctmgr", "--noheader", "--parsable2", "show")
     default = _lines((*query, "user", user, "format=DefaultAccount"), _ACCOUNTS_SECONDS)
     all_accounts = _lines((*query, "associations", f"user={user}", "format=Account"), _ACCOUNTS_SECONDS)
-    return SiteOffer(partitions, gpus, tuple(dict.fromkeys((*default, *all_accounts))), _modules())
+    accounts = tuple(dict.fromkeys((*default, *all_accounts)))
+    return SiteOffer(partitions, gpus, accounts, _modules(), _accepted(accounts))
+
+
+def _accepted(accounts: tuple[str, ...]) -> dict[str, tuple[str, ...]]:
+    """Return which of ``accounts`` each partition accepts."""
+    accepted: dict[str, tuple[str, ...]] = {}
+    for line in _lines(("scontrol", "--oneliner", "show", "partition"), _ACCOUNTS_SECONDS):
+        fields = dict(word.split("=", 1) for word in line.split() if "=" in word)
+        allowed, denied = fields.get("AllowAccounts", "ALL"), fields.get("DenyAccounts", "")
+        accepted[fields.get("PartitionName", "")] = tuple(
+            account
+            for account in accounts
+            if (allowed == "ALL" or account in allowed.split(",")) and account not in denied.split(",")
+        )
+    return accepted
 
 
 def _modules() -> tuple[str, ...]:
     script = "type module >/dev/null 2>&1 && module --terse avail 2>&1"
     names = _lines(("bash", "-lc", script), _MODULES_SECONDS)
-    return tuple(name for name in names if _USEFUL.match(name))[:_MOST_MODULES]
+    modules = dict.fromkeys(_MARKS.sub("", name) for name in names if _USEFUL.match(name))
+    return tuple(name for name in modules if not name.endswith("/"))[:_MOST_MODULES]
 
 
 def _lines(argv: tuple[str, ...], seconds: float) -> list[str]:
@@ -91,12 +115,19 @@ def configuration_text(offer: SiteOffer, partition: str, account: str, setup: st
     for row in offer.partitions:
         name = json.dumps(row.name)
         nodes = "1 node" if row.nodes == 1 else f"{row.nodes} nodes"
-        gpus = f", {row.gpus} GPUs" if row.gpus else ""
+        kinds = sorted({gpu.gpu_type for gpu in offer.gpus if gpu.partition == row.name and gpu.gpu_type})
+        types = f" ({', '.join(kinds)})" if kinds else ""
+        gpus = f", {row.gpus} GPUs{types}" if row.gpus else ""
         size = f"{row.cpus} CPUs, {row.memory // 1024} GiB{gpus}"
         about = f"{nodes} of up to {size}; time limit {row.time_limit}".replace("\n", " ")
         lines += ["", f"# {about}", f"[profile.{name}]", f"partition = {name}"]
         if row.gpus:
             lines.append(f"gpus = {json.dumps(_gpus(row, offer.gpus))}")
+        accounts = offer.accounts_of(row.name)
+        if accounts and account in offer.accounts and account not in accounts:
+            lines.append(f"account = {json.dumps(accounts[0])}")
+        elif offer.accounts and not accounts:
+            lines.append("# None of your accounts may use this partition.")
     return "\n".join(lines) + "\n"
 
 

@@ -244,6 +244,14 @@ for seed in 1 2; do
     srun python record.py --seed $seed
 done
 """,
+    "arrays": """#SBATCH -N 2 --ntasks-per-node=1
+declare -A rate
+while IFS='=' read -r key value; do rate[$key]=$value; done < <(printf 'small=0.1\\nbig=2 3\\n')
+case ${MODE:-full} in full) options=(--note "two words") ;; esac
+while :; do date > beat; sleep 1; done &
+T_RATE="${rate[big]}" srun python record.py --lr "${rate[small]}" $((SLURM_NNODES - 3)) "${options[@]}"
+kill $!
+""",
     "module": """#SBATCH -N 1 -n 2 -c 2 --export=ALL,T_C=3
 module load cuda/12
 source activate.sh
