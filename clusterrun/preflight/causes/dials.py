@@ -45,6 +45,10 @@ class DialledWay:
         return bool(self.good or self.refused)
 
     @property
+    def is_refused(self) -> bool:
+        return bool(self.bad) and self.bad <= self.refused
+
+    @property
     def works(self) -> bool:
         return not self.bad and self.large
 
@@ -65,6 +69,7 @@ class ConnectTrouble:
     both: bool = False  # of a link: neither direction works
     others: tuple[int, ...] = ()  # of a node: the nodes that met the trouble
     why: str = ""
+    is_refused: bool = False  # each port refuses connections, so packets arrive both ways
 
 
 class Dials:
@@ -130,7 +135,10 @@ class Dials:
         side = "in" if symptom == "ports" else cause.fault
         rounds = max(way.rounds for way in ways)
         why = next((way.why for way in ways if way.why), "")
-        return ConnectTrouble(symptom, (node,), rounds, ports, side, others=others, why=why)
+        is_refused = all(way.is_refused for way in ways)
+        return ConnectTrouble(
+            symptom, (node,), rounds, ports, side, others=others, why=why, is_refused=is_refused
+        )
 
     def _link(self, ways: list[DialledWay]) -> ConnectTrouble:
         way = max(ways, key=lambda way: (way.is_dead, bool(way.bad)))
@@ -145,8 +153,9 @@ class Dials:
             both = forth == back
             if forth and back and any(self.heard.values()):
                 why = "datagrams pass: a firewall drops TCP"
-        rounds = max(way.rounds for way in ways)
-        return ConnectTrouble(symptom, (a, b), rounds, tuple(sorted(way.bad)), both=both, why=why)
+        rounds, bad = max(way.rounds for way in ways), tuple(sorted(way.bad))
+        is_refused = all(way.is_refused for way in ways)
+        return ConnectTrouble(symptom, (a, b), rounds, bad, both=both, why=why, is_refused=is_refused)
 
     def _datagrams_pass(self, a: int, b: int) -> bool:
         """Return whether b heard a. If no node heard any, nothing is known: return True."""

@@ -16,6 +16,7 @@ from clusterrun.preflight.thresholds import limit
 
 _TRIES = "tried {} times"
 _FIREWALL = "open the ephemeral ports between the nodes of a job (iptables -L -n, nft list ruleset)"
+_REJECTS = "a firewall on one of the two, or between them, has a REJECT rule: iptables -S, nft list ruleset"
 _CABLE = "look at switch port, cable and route of {}: ip -s link, ethtool"
 _PATH = "let the MTU of {} be what the switches carry: ping -M do -s 8972 from the one to the other"
 _OPEN = "open the ephemeral ports between the nodes of a job (iptables -S, nft list ruleset): on {}"
@@ -178,6 +179,7 @@ def of_trouble(state: SessionState, trouble: ConnectTrouble) -> Finding:
         "out": f"it reaches none of {others}",
     }
     remedy = _CABLE.format(name) if trouble.side == "all" else _FIREWALL
+    remedy = _REJECTS if trouble.is_refused else remedy
     return Finding("connections", Grade.FAIL, f"{messages[trouble.side]} ({tries})", remedy)
 
 
@@ -191,7 +193,10 @@ def link_of(state: SessionState, trouble: ConnectTrouble) -> LinkReport:
         message, remedy = f"large packets get lost ({tries}); small ones pass", _PATH.format(f"{a} and {b}")
     else:
         message, remedy = f"no connection either way ({tries})", _CABLE.format(f"{a} and {b}")
-        if not trouble.both:
+        if trouble.is_refused:
+            message = f"connections from {a} to {b} are rejected, packets pass ({tries})"
+            remedy = _REJECTS
+        elif not trouble.both:
             message = f"packets from {a} do not reach {b}, those back do ({tries})"
     direction = "both" if trouble.both else "a->b"
     return LinkReport(a, b, direction, Grade.FAIL, message, remedy)

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import itertools
 import random
+from types import SimpleNamespace
 
 import pytest
 
 from clusterrun.preflight.causes.dials import SLOW_ANSWER_SECONDS, ConnectTrouble, Dials
+from clusterrun.preflight.session.connection_findings import link_of
 from clusterrun.preflight.tasks import DialAnswer, Dialled, DialTask, Target
 
 PORTS = (1, 2, 3, 4)
@@ -20,6 +22,7 @@ def crossings(
     small: set[int] = frozenset(),
     datagrams: bool = True,
     rounds: int = 2,
+    rejected: set[tuple[int, int]] = frozenset(),
 ) -> Dials:
     """Everybody dials everybody; TCP needs both ways, a datagram one."""
     result = Dials()
@@ -31,7 +34,8 @@ def crossings(
             for other in others:
                 dead = (node, other) in cut or (other, node) in cut
                 silent = PORTS if dead else tuple(sorted((blocked or {}).get(other, ())))
-                dialled.append(Dialled(other, (), silent, not {node, other} & small, 0.1))
+                refused = PORTS if (node, other) in rejected else ()
+                dialled.append(Dialled(other, refused, silent, not {node, other} & small, 0.1))
             heard = tuple(other for other in others if datagrams and (other, node) not in cut)
             result.take(task, DialAnswer(tuple(dialled), heard))
     return result
@@ -52,6 +56,17 @@ def test_where_all_is_well_nobody_is_in_trouble():
 @pytest.mark.parametrize(("a", "b"), list(itertools.permutations(range(4), 2)))
 def test_a_one_way_cut_is_a_link_with_the_direction_in_which_packets_vanish(a, b):
     assert summary(crossings(4, cut={(a, b)}), 4) == [("dead", (a, b), False)]
+
+
+@pytest.mark.parametrize("is_rejected", [False, True])
+def test_a_way_whose_ports_refuse_is_not_one_on_which_packets_vanish(is_rejected: bool):
+    ways = {(1, 2)}
+    dials = crossings(4, rejected=ways) if is_rejected else crossings(4, cut=ways)
+    (trouble,), _ = dials.troubles_among(range(4))
+    assert (trouble.symptom, trouble.nodes, trouble.both) == ("dead", (1, 2), False)
+    assert trouble.is_refused is is_rejected
+    state = SimpleNamespace(nodes={node: SimpleNamespace(name=f"n{node}") for node in range(4)})
+    assert ("REJECT" in link_of(state, trouble).remedy) is is_rejected
 
 
 def test_a_cut_both_ways_is_one_link():
