@@ -270,14 +270,14 @@ def document(statuses: Iterable[RunStatus], context: Context | None = None) -> d
 
 def _details(context: Context, status: RunStatus) -> dict[str, Any]:
     from clusterrun.logs.tracker_links import tracker_links
-    from clusterrun.operations.run_details import end_report
+    from clusterrun.operations.run_details import end_report, ended_attempts
 
     try:
         state = context.store.state(status.run_id)
     except ClusterrunError:  # the reason of the run explains it
         state = None
     return {
-        "attempts": state.attempts if state else (),
+        "attempts": ended_attempts(state, status) if state else (),
         "trackers": tracker_links(context.store.paths(status.run_id)),
         "end_report": end_report(context, status),
     }

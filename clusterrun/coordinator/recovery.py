@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from clusterrun.coordinator.events import EpochClaimed
+from clusterrun.model.frozen import replace
 from clusterrun.model.record import RunState
 from clusterrun.model.states import State
 from clusterrun.protocol.bootstrap import LONGEST_LEASE
@@ -24,7 +25,8 @@ def first_claim(
     """Return the claim of a new coordinator, given the ``state`` that earlier coordinators wrote.
 
     ``dead_since`` is when an earlier coordinator was killed, ``dead`` is its process id. If another
-    coordinator wrote ``state``, that coordinator may live.
+    coordinator wrote ``state``, that coordinator may live. An attempt without an end ended when ``state``
+    was written last.
     """
     if state is None:
         # An attempt without a record may live. There is none before the very first one.
@@ -42,7 +44,11 @@ def first_claim(
     if waited or dead not in (None, state.pid):
         dead_since = None  # it may itself have waited for the end of an older one, or another lives
     host = "" if quiet else state.host
-    earlier = (state.attempts, quiet, state.excluded, cause, dead_since, host, nodes, state.lease)
+    attempts = state.attempts
+    if last and not last.outcome:
+        outcome = State.FAILED if cause == "coordinator" else State.NODE_FAIL
+        attempts = (*attempts[:-1], replace(last, ended_at=state.updated_at, outcome=outcome.value))
+    earlier = (attempts, quiet, state.excluded, cause, dead_since, host, nodes, state.lease)
     return EpochClaimed(epoch, *earlier)
 
 

@@ -43,7 +43,7 @@ class RunStateKeeper:
     def remember(
         self, earlier: tuple[Attempt, ...], excluded: tuple[str, ...] = (), lease: float = 0.0
     ) -> None:
-        """Take over the attempts of earlier coordinators. An attempt without an outcome gets UNKNOWN.
+        """Take over the attempts of earlier coordinators.
 
         The longest ``lease`` counts, because this coordinator may die before the ranks of earlier ones.
         """
@@ -52,8 +52,7 @@ class RunStateKeeper:
         if excluded:
             self._set(excluded=excluded)
         if earlier:
-            attempts = tuple(replace(a, outcome=a.outcome or State.UNKNOWN.value) for a in earlier)
-            self.state = replace(self.state, attempts=attempts, started_at=earlier[0].started_at)
+            self.state = replace(self.state, attempts=earlier, started_at=earlier[0].started_at)
 
     def open(self, now: Now, epoch: int, reason: str, cause: str = "", nodes: tuple[str, ...] = ()) -> None:
         """Record the begin of an attempt; ``cause`` as in ``status --json``."""

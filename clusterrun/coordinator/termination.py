@@ -25,6 +25,7 @@ from clusterrun.coordinator.requeue import PREEMPTION, STATES, TIME_LIMIT, Reque
 from clusterrun.coordinator.run_part import EndAsked, RunPart, Shared
 from clusterrun.model import contract
 from clusterrun.model.frozen import frozen, replace
+from clusterrun.model.hostlist import fold
 from clusterrun.model.states import State
 from clusterrun.runtime.machine_events import Now, earliest
 
@@ -318,7 +319,12 @@ class Termination(RunPart):
 
     def _end(self, now: Now, why: str, wish: RunOutcome, since: float) -> EndAsked:
         if why == CANCELLED:
-            wish = replace(wish, reason=f"cancelled through the scheduler: {wish.reason}")
+            reason = f"cancelled through the scheduler: {wish.reason}"
+            members = enumerate(self._membership.members)
+            absent = [self._membership.name_of(node) for node, member in members if member is None]
+            if absent:
+                reason += f"; no agent had started on {fold(absent)} ({contract.PROLOG_FAILS})"
+            wish = replace(wish, reason=reason)
             if not self.abandoned:
                 self.requeue.cancel(now, wish)
         elif why in _REASONS:

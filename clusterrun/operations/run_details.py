@@ -45,6 +45,7 @@ def run_details(context: Context, status: RunStatus) -> RunDetails:
     """Return the facts about the run of ``status``."""
     record = _readable(context.store.read, status.run_id)
     state = _readable(context.store.state, status.run_id)
+    state = replace(state, attempts=ended_attempts(state, status)) if state else None
     paths = context.store.paths(status.run_id)
     used = ""
     if not status.state.ended and record is not None and state is not None and state.attempts:
@@ -75,6 +76,14 @@ def run_details(context: Context, status: RunStatus) -> RunDetails:
         trained_alone,
         tuple(undelivered[-MOST_UNDELIVERED:]),
     )
+
+
+def ended_attempts(state: RunState, status: RunStatus) -> tuple[Attempt, ...]:
+    """Return the attempts of a run. The last one ends with the run if its coordinator recorded no end."""
+    *earlier, last = state.attempts or (None,)
+    if last is None or last.outcome or not status.state.ended:
+        return state.attempts
+    return (*earlier, replace(last, ended_at=status.ended_at, outcome=status.state.value))
 
 
 def _readable(read: Callable[[str], T | None], run_id: str) -> T | None:

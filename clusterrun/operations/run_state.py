@@ -37,10 +37,7 @@ BEFORE_RANKS = "ended before any rank"
 _NOTHING = "its job ended with exit code 0 before any rank was started"
 NEVER_BEGAN = f"{_NOTHING} (does a line of --setup end the script?); see job.out"
 CANCELLED_UNASKED = "cancelled, but not by clusterrun cancel"
-CANCELLED_AT_START = (
-    f"{CANCELLED_UNASKED}: it had its nodes and nothing was started on them"
-    " (Slurm does so where a node's prolog fails: sinfo -R shows such a node)"
-)
+CANCELLED_AT_START = f"{CANCELLED_UNASKED}: nothing was started on its nodes ({contract.PROLOG_FAILS})"
 
 
 @frozen

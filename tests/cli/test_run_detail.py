@@ -12,10 +12,11 @@ from clusterrun.cli.run_detail import lineage, progress_text
 from clusterrun.cli.status_view import document, reason_of
 from clusterrun.model.document import encode
 from clusterrun.model.frozen import replace
-from clusterrun.model.record import Attempt, Failure, RunRecord, RunState
+from clusterrun.model.record import Attempt, Failure, RunRecord, RunState, RunStatus
 from clusterrun.model.spec import JobSpec
 from clusterrun.model.states import Phase, State
 from clusterrun.operations.context import Context
+from clusterrun.operations.run_details import ended_attempts
 
 AT = 1_800_000_000.0
 FAILURE = Failure(3, "n2", 7, AT + 50, "rank 3 on n2 exited with code 7", ("last words",))
@@ -117,6 +118,14 @@ def test_json_of_a_named_run_has_the_files_of_every_attempt(context: Context) ->
     }
     assert [attempt["failure"] is None for attempt in entry["attempts"]] == [False, False, True]
     assert "attempts" not in document(result)["runs"][0]
+
+
+def test_the_last_attempt_ends_with_the_run_if_its_coordinator_recorded_no_end() -> None:
+    state = RunState(RUN, 2, State.RUNNING, Phase.TRAINING, "", "n2", 1, AT, ATTEMPTS)
+    status = RunStatus(RUN, state=State.CANCELLED, phase=Phase.ENDED, ended_at=AT + 400)
+    *earlier, last = ended_attempts(state, status)
+    assert (tuple(earlier), last.ended_at, last.outcome) == (ATTEMPTS[:2], AT + 400, "CANCELLED")
+    assert ended_attempts(state, replace(status, state=State.RUNNING)) == ATTEMPTS
 
 
 def test_a_damaged_state_leaves_a_document_without_attempts(context: Context) -> None:

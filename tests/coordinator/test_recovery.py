@@ -15,7 +15,7 @@ from clusterrun.runtime.machine_events import Tick
 from tests.coordinator.tapes import ORDERS, Tape, join, sent
 
 FIRST = Attempt(0, "first start", ("n0", "n1"), 1.0, job_id="7")
-RUNS = RunState("r", 0, State.RUNNING, Phase.TRAINING, "", "n0", 42, 1.0, (FIRST,), excluded=("n9",))
+RUNS = RunState("r", 0, State.RUNNING, Phase.TRAINING, "", "n0", 42, 6.0, (FIRST,), excluded=("n9",))
 
 
 def ended(outcome: str, state: State = State.PENDING) -> RunState:
@@ -31,8 +31,12 @@ def test_an_attempt_of_which_nobody_wrote_a_word_may_live() -> None:
 
 
 def test_one_that_never_said_how_it_ended_may_live_unless_it_is_known_to_be_dead() -> None:
-    lost = EpochClaimed(1, (FIRST,), False, ("n9",), "node", host=RUNS.host)
-    killed = replace(lost, cause="coordinator", dead_since=20.0, nodes=("n0", "n1", "n2"))
+    lost_attempt = replace(FIRST, ended_at=6.0, outcome="NODE_FAIL")
+    killed_attempt = replace(lost_attempt, outcome="FAILED")
+    lost = EpochClaimed(1, (lost_attempt,), False, ("n9",), "node", host=RUNS.host)
+    killed = replace(
+        lost, earlier=(killed_attempt,), cause="coordinator", dead_since=20.0, nodes=("n0", "n1", "n2")
+    )
     with_spare = replace(RUNS, spares=("n2",))
     assert (first_claim(1, RUNS, None), first_claim(1, with_spare, 20.0)) == (lost, killed)
     assert [in_words(lost), in_words(killed)] == [

@@ -107,7 +107,7 @@ AGAIN = """
 said('pid', os.getpid(), kept.dead_since)
 if kept.dead_since:
     return 5
-kept.may_restart()
+kept.allow_restart()
 said('ready')
 time.sleep(60)
 """
@@ -126,7 +126,7 @@ LAUNCHED = """
 import subprocess
 if kept.dead_since:
     return 5
-kept.may_restart()
+kept.allow_restart()
 subprocess.Popen(["/bin/sh", "-c", "trap 'echo told; exit' TERM; echo ready; while :; do sleep 0.05; done"])
 time.sleep(60)
 """
@@ -146,13 +146,13 @@ def test_a_coordinator_that_fell_over_a_bug_is_shown_and_followed_by_another(kee
 
 
 def test_one_that_no_restart_was_ordered_for_takes_the_batch_step_with_it(keep):
-    retained = keep(AGAIN.replace("kept.may_restart()", ""))
+    retained = keep(AGAIN.replace("kept.allow_restart()", ""))
     retained.strike_coordinator(signal.SIGKILL)
     assert retained.ends() == -signal.SIGKILL
 
 
 def test_no_more_than_three_are_begun_in_ten_minutes(keep):
-    retained = keep("said('pid'); kept.may_restart(); os.kill(os.getpid(), 9)")
+    retained = keep("said('pid'); kept.allow_restart(); os.kill(os.getpid(), 9)")
     assert retained.ends() == -signal.SIGKILL
     assert retained.lines.count("pid") == 4
 
@@ -180,7 +180,7 @@ def test_what_a_killed_coordinator_left_is_ended_before_the_next_one(keep):
 if kept.dead_since:
     said('second', len(supervisor._children_of(os.getppid())))
     return 0
-kept.may_restart()
+kept.allow_restart()
 pid = os.fork()
 if pid == 0:
     signal.pthread_sigmask(signal.SIG_UNBLOCK, supervisor.PASSED_ON)
@@ -201,7 +201,7 @@ if kept.dead_since:
     said('got', *until_told(kept, said))
     return 0
 contract.LEASE_SECONDS
-kept.may_restart()
+kept.allow_restart()
 if os.fork() == 0:
     time.sleep(60)
 said('left')

@@ -300,7 +300,7 @@ def test_a_status_holds_all_that_is_known_of_an_ended_run() -> None:
             " was reached",
         ),
         ({"row": row(), "state": AGAIN}, f"restart 1 of 3, after {FAILURE.why}"),
-        ({"row": row("CANCELLED")}, "nothing was started on them (Slurm does so where a node's prolog fails"),
+        ({"row": row("CANCELLED")}, "sinfo -R"),
         ({"row": row("CANCELLED", nodelist="")}, "not by clusterrun cancel"),
         ({"row": row("PENDING", reason="Resources"), "state": FAILED}, "queued again: "),
         ({"state": state(State.FAILED, attempts=(replace(ATTEMPT, failure=FAILURE),))}, FAILURE.why),

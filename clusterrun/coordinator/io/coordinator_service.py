@@ -119,7 +119,7 @@ class CoordinatorService:
         if self._supervisor is None:
             return
         if self._orders.max_restarts or self._orders.survival.requeue:
-            self._supervisor.may_restart()
+            self._supervisor.allow_restart()
         self._loop.every(LIFE_SECONDS, self._supervisor.lives)
         descriptor = self._supervisor.supervisor_fd
 

@@ -31,7 +31,7 @@ LIFE_SECONDS = 5.0
 # A coordinator that is silent for this long is killed. The time is longer than lease and kill, so its ranks
 # are dead by then.
 SILENT_SECONDS = 45.0
-_MAY_RESTART, _WELL, _LIVES = b"r", b".", b"a"
+_RESTART_ALLOWED, _WELL, _LIVES = b"r", b".", b"a"
 
 
 @frozen
@@ -44,9 +44,9 @@ class SupervisorNews:
     dead_since: float | None = None  # when an earlier coordinator of the job was killed (steady clock)
     dead: int | None = None  # its process id
 
-    def may_restart(self) -> None:
+    def allow_restart(self) -> None:
         """Allow another coordinator if this one is killed."""
-        self._report(_MAY_RESTART)
+        self._report(_RESTART_ALLOWED)
 
     def lives(self) -> None:
         """Give a sign of life. After the first one the supervisor expects another each ``LIFE_SECONDS``."""
@@ -184,7 +184,7 @@ class _Supervisor:
     def _again(self) -> bool:
         now = steady()
         self._restarts = [at for at in self._restarts if now - at < _WITHIN_SECONDS] + [now]
-        return _MAY_RESTART in self._reports and len(self._restarts) <= _MOST_RESTARTS
+        return _RESTART_ALLOWED in self._reports and len(self._restarts) <= _MOST_RESTARTS
 
     def _clear(self, until: float, hurried: bool = False) -> None:
         """Wait until ``until`` for the remaining children to end, then kill them. The time is bounded.
