@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import sys
 import threading
 from collections.abc import Iterable, Mapping, Sequence
@@ -18,7 +19,7 @@ from clusterrun.model.hostlist import fold
 from clusterrun.model.paths import RunPaths
 from clusterrun.model.record import RunRecord
 from clusterrun.model.run_words import default_name
-from clusterrun.model.spec import Cluster, JobSpec
+from clusterrun.model.spec import Cluster, JobSpec, OnUnfit
 from clusterrun.model.states import State
 from clusterrun.notify.notify_address import shortened
 from clusterrun.operations.context import Context, Tell
@@ -56,6 +57,9 @@ OFFER_SECONDS = 1.0
 
 # The name in the run directory of the standard input that was passed on.
 INPUT = os.path.basename(RunPaths("").input)
+
+# The jobs of a dependency that waits for their ends: ``afterok:17:18``. ``after:17`` waits for a start.
+_ENDS = re.compile(r"after(?:ok|any|notok|corr):([0-9_:]+)")
 
 # Options of sbatch that salloc does not have.
 OF_A_SCRIPT = ("comment", "output", "open-mode", "requeue", "no-requeue")
@@ -106,6 +110,7 @@ def submit_facts(spec: JobSpec, context: Context, allocation: str = "") -> Submi
     """
     site = replace(_site(spec, context), allocation=allocation)
     spec = replace(spec, after=tuple(_job_ids(spec.after, context)))
+    _check_dependency(spec, context)
     offered = Offered(context) if site.slurm and not allocation else None
     spec, whole = _whole_nodes(spec, context) if offered else (spec, ())
     avoided: tuple[str, ...] = ()
@@ -305,9 +310,26 @@ def _job_ids(selectors: Iterable[str], context: Context) -> Iterable[str]:
             raise BadInput(f"{run} is not in Slurm's queue", f"wait for it first: {wait}")
         if other := context.other_cluster(record):
             raise BadInput(f"{run} is on the cluster {other}", f"submit there, or wait for it first: {wait}")
-        if record.spec.goes_on == "chain":
-            raise BadInput(f"{run} may end in a job that is not queued yet", f"wait for it first: {wait}")
+        _check_keeps_job(record, run)
         yield status.job_id
+
+
+def _check_keeps_job(record: RunRecord, run: str) -> None:
+    """Raise ``BadInput`` if the run may continue in a job that a dependency cannot name yet."""
+    if record.spec.goes_on == "chain" or record.spec.on_unfit is OnUnfit.RESUBMIT:
+        remedy = f"wait for it first: clusterrun wait {record.run_id}"
+        raise BadInput(f"{run} may end in a job that is not queued yet", remedy)
+
+
+def _check_dependency(spec: JobSpec, context: Context) -> None:
+    """Raise ``BadInput`` if ``--sbatch dependency`` waits for one job of a run that may continue in others."""
+    value = dict(sbatch_options.passed(spec.sbatch, "--sbatch")).get("dependency", "")
+    jobs = [job for jobs in _ENDS.findall(value) for job in jobs.split(":")]
+    run_ids = {context.store.newest_of_job(job.partition("_")[0]) for job in jobs}
+    for status in context.inquiry().statuses(sorted(filter(None, run_ids))):
+        if not status.state.ended:
+            run = f"--sbatch dependency={value}: the run {status.run_id}"
+            _check_keeps_job(context.store.read(status.run_id), run)
 
 
 def send(spec: JobSpec, context: Context, tell: Tell, files: Files = ()) -> tuple[RunRecord, tuple[str, ...]]:

@@ -12,7 +12,7 @@ import pytest
 from clusterrun.api import find, statuses
 from clusterrun.model.errors import BadInput, SchedulerUnreachable
 from clusterrun.model.frozen import replace
-from clusterrun.model.spec import JobSpec
+from clusterrun.model.spec import JobSpec, OnUnfit
 from clusterrun.model.states import Phase, State
 from clusterrun.operations.cancel import cancel
 from clusterrun.operations.context import Context
@@ -249,8 +249,16 @@ def test_no_run_is_queued_after_one_whose_last_job_is_not_there_yet(context: Con
     slurm.why_not, slurm.cluster_name, slurm.partitions = lambda: "", lambda: "alps", lambda: ()  # type: ignore[attr-defined]
     slurm.rows = [row("PENDING")]
     of_chain = chain(context, waiting="")
-    with pytest.raises(BadInput, match="may end in a job that is not queued yet"):
-        draft(JobSpec(("true",), cwd="/", after=(of_chain,)), context)
+    of_unfit = add(context, at=NOW + 2, job_id="51", spec=replace(RECORD.spec, on_unfit=OnUnfit.RESUBMIT))
+    for options in (
+        {"after": (of_chain,)},
+        {"after": (of_unfit,)},
+        {"sbatch": ("dependency=singleton,afterany:7:41?afterok:9",)},
+    ):
+        with pytest.raises(BadInput, match="may end in a job that is not queued yet"):
+            draft(JobSpec(("true",), cwd="/", **options), context)
+    begun = draft(JobSpec(("true",), cwd="/", sbatch=("dependency=after:41+5",)), context)
+    assert "#SBATCH --dependency=after:41+5\n" in begun.plan.script
     of_requeue = add(context, at=NOW + 1, spec=replace(GOES_ON, requeue_by="requeue"))
     drafted = draft(JobSpec(("true",), cwd="/", after=(of_requeue,)), context)
     assert "#SBATCH --dependency=afterok:41\n" in drafted.plan.script
