@@ -13,17 +13,21 @@ from clusterrun.slurm.queries import JobRow
 BEGUN_AGAIN_SECONDS = 120.0
 
 
-def describe_lost_nodes(state: RunState | None, row: JobRow) -> str:
-    """Return which nodes the job lost, if its coordinator never recorded an end; '' if it lost none."""
+def removed_nodes(state: RunState | None, row: JobRow) -> list[str]:
+    """Return the nodes of the newest attempt, and spares, that Slurm took out of the job (``--no-kill``)."""
     remaining = _nodes(row)
-    if state is None or state.state is not State.RUNNING or not state.attempts or not remaining:
-        return ""
+    if state is None or not state.attempts or not remaining:
+        return []
     newest = state.attempts[-1]
     if newest.job_id not in ("", row.job_id):
-        return ""
-    # A job loses only nodes that died under it (`--no-kill`).
-    nodes = [name for name in (*newest.nodes, *state.spares) if name not in remaining]
-    if not nodes:
+        return []
+    return [name for name in (*newest.nodes, *state.spares) if name not in remaining]
+
+
+def describe_lost_nodes(state: RunState | None, row: JobRow) -> str:
+    """Return which nodes the job lost, if its coordinator never recorded an end; '' if it lost none."""
+    nodes = removed_nodes(state, row)
+    if state is None or state.state is not State.RUNNING or not nodes:
         return ""
     message = f"node {nodes[0]} was lost" if len(nodes) == 1 else f"nodes {fold(nodes)} were lost"
     return f"{message}, with the coordinator of the run" if _host(state) in nodes else message

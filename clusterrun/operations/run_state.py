@@ -40,6 +40,9 @@ CANCELLED_UNASKED = "cancelled, but not by clusterrun cancel"
 CANCELLED_AT_START = f"{CANCELLED_UNASKED}: nothing was started on its nodes ({contract.PROLOG_FAILS})"
 
 
+REMOVED = "the node is down (sinfo -R), or scontrol update made the job smaller"
+
+
 @frozen
 class RunEvidence:
     """The facts about one run."""
@@ -379,6 +382,10 @@ def _in_allocation(evidence: RunEvidence) -> _Verdict:
 def _by_state(evidence: RunEvidence, state: RunState) -> _Verdict:
     is_requested = evidence.cancel_asked and state.state is State.CANCELLED
     reason = _joined(ASKED, _killed_after_term(state)) if is_requested else _why(evidence)
+    row = evidence.row
+    if state.state is State.NODE_FAIL and row and row.state.ended:  # until then it lists some nodes only
+        if nodes := lost_nodes.removed_nodes(state, row):
+            reason = _joined(reason, f"Slurm took {fold(nodes)} out of the job: {REMOVED}")
     return _Verdict(state.state, Phase.ENDED, reason, state.ended_at or state.updated_at)
 
 
