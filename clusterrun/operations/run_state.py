@@ -383,9 +383,10 @@ def _by_state(evidence: RunEvidence, state: RunState) -> _Verdict:
     is_requested = evidence.cancel_asked and state.state is State.CANCELLED
     reason = _joined(ASKED, _killed_after_term(state)) if is_requested else _why(evidence)
     row = evidence.row
-    if state.state is State.NODE_FAIL and row and row.state.ended:  # until then it lists some nodes only
-        if nodes := lost_nodes.removed_nodes(state, row):
-            reason = _joined(reason, f"Slurm took {fold(nodes)} out of the job: {REMOVED}")
+    # Slurm lists only some nodes of a job that is ending.
+    nodes = lost_nodes.removed_nodes(state, row) if row and row.state.ended else []
+    if nodes and state.state is State.NODE_FAIL:
+        reason = _joined(reason, f"Slurm took {fold(nodes)} out of the job: {REMOVED}")
     return _Verdict(state.state, Phase.ENDED, reason, state.ended_at or state.updated_at)
 
 

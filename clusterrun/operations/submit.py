@@ -7,7 +7,7 @@ import os
 import re
 import sys
 import threading
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 
 from clusterrun.local.gpus import count_gpus
@@ -17,7 +17,7 @@ from clusterrun.model.errors import BadInput, SchedulerError, SchedulerUnreachab
 from clusterrun.model.frozen import frozen, replace
 from clusterrun.model.hostlist import fold
 from clusterrun.model.paths import RunPaths
-from clusterrun.model.record import RunRecord
+from clusterrun.model.record import RunRecord, RunStatus
 from clusterrun.model.run_words import default_name
 from clusterrun.model.spec import Cluster, JobSpec, OnUnfit
 from clusterrun.model.states import State
@@ -293,25 +293,36 @@ def _site(spec: JobSpec, context: Context) -> MachineFacts:
     )
 
 
-def _job_ids(selectors: Iterable[str], context: Context) -> Iterable[str]:
+def _job_ids(selectors: Sequence[str], context: Context) -> Iterator[str]:
     """Yield the Slurm jobs that must succeed first. A run that has completed already is left out."""
-    from clusterrun.operations.find_run import find_run  # only --after needs it
+    if not selectors:
+        return
+    from clusterrun.operations.list_runs import runs_named  # only --after needs it
+    from clusterrun.runs.sweep_records import Sweeps
 
     for word in selectors:
-        status = context.inquiry().statuses([find_run(context, word)])[0]
-        if status.state is State.COMPLETED:
-            continue
-        run, wait = f"--after {word}: the run {status.run_id}", f"clusterrun wait {status.run_id}"
-        if status.state.ended:
-            message = f"{run} has ended as {status.state.value}"
-            raise BadInput(message, "leave --after out, or name a run that can still succeed")
-        record = context.store.read(status.run_id)
-        if status.cluster != Cluster.SLURM.value or not status.job_id or record.in_allocation:
-            raise BadInput(f"{run} is not in Slurm's queue", f"wait for it first: {wait}")
-        if other := context.other_cluster(record):
-            raise BadInput(f"{run} is on the cluster {other}", f"submit there, or wait for it first: {wait}")
-        _check_keeps_job(record, run)
-        yield status.job_id
+        run_ids, sweep = runs_named(context, [word]), Sweeps(context.store).find(word)
+        if sweep and sweep.run_ids == run_ids and sweep.waiting:
+            message = f"--after {word}: {len(sweep.waiting)} points of this sweep are not queued"
+            raise BadInput(message, f"queue them first: clusterrun sweep continue {sweep.name}")
+        for status in context.inquiry().statuses(run_ids):
+            if status.state is not State.COMPLETED:
+                yield _job_of(status, word, context)
+
+
+def _job_of(status: RunStatus, word: str, context: Context) -> str:
+    """Return the job that ends with the run, which ``--after`` calls ``word``. Raise ``BadInput``."""
+    run, wait = f"--after {word}: the run {status.run_id}", f"clusterrun wait {status.run_id}"
+    if status.state.ended:
+        message = f"{run} has ended as {status.state.value}"
+        raise BadInput(message, "leave --after out, or name a run that can still succeed")
+    record = context.store.read(status.run_id)
+    if status.cluster != Cluster.SLURM.value or not status.job_id or record.in_allocation:
+        raise BadInput(f"{run} is not in Slurm's queue", f"wait for it first: {wait}")
+    if other := context.other_cluster(record):
+        raise BadInput(f"{run} is on the cluster {other}", f"submit there, or wait for it first: {wait}")
+    _check_keeps_job(record, run)
+    return status.job_id
 
 
 def _check_keeps_job(record: RunRecord, run: str) -> None:
@@ -322,14 +333,12 @@ def _check_keeps_job(record: RunRecord, run: str) -> None:
 
 
 def _check_dependency(spec: JobSpec, context: Context) -> None:
-    """Raise ``BadInput`` if ``--sbatch dependency`` waits for one job of a run that may continue in others."""
+    """Raise ``BadInput`` if ``--sbatch dependency`` waits for one job of a run that may have more jobs."""
     value = dict(sbatch_options.passed(spec.sbatch, "--sbatch")).get("dependency", "")
-    jobs = [job for jobs in _ENDS.findall(value) for job in jobs.split(":")]
-    run_ids = {context.store.newest_of_job(job.partition("_")[0]) for job in jobs}
-    for status in context.inquiry().statuses(sorted(filter(None, run_ids))):
-        if not status.state.ended:
-            run = f"--sbatch dependency={value}: the run {status.run_id}"
-            _check_keeps_job(context.store.read(status.run_id), run)
+    for job_id in ":".join(_ENDS.findall(value)).split(":"):
+        run_id = context.store.newest_of_job(job_id)
+        if run_id and not context.inquiry().statuses([run_id])[0].state.ended:
+            _check_keeps_job(context.store.read(run_id), f"--sbatch dependency={value}: the run {run_id}")
 
 
 def send(spec: JobSpec, context: Context, tell: Tell, files: Files = ()) -> tuple[RunRecord, tuple[str, ...]]:

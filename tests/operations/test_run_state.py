@@ -282,7 +282,10 @@ def test_a_status_holds_all_that_is_known_of_an_ended_run() -> None:
             "node n0 was lost, with the coordinator of the run",
         ),
         ({"row": row("NODE_FAIL", nodelist="n0"), "state": state(**OLD)}, "node n1 was lost"),
-        ({"row": row("FAILED", nodelist="n0"), "state": state(State.NODE_FAIL)}, "Slurm took n1 out of the job"),
+        (
+            {"row": row("FAILED", nodelist="n0"), "state": state(State.NODE_FAIL)},
+            "Slurm took n1 out",
+        ),
         (
             {"row": row(nodelist="n1", start=NOW - 900), "state": state(**OLD)},
             "no heartbeat from its coordinator for 6 min 40 s; node n0 was lost, with the coordinator of the"

@@ -17,6 +17,7 @@ from clusterrun.model.states import Phase, State
 from clusterrun.operations.cancel import cancel
 from clusterrun.operations.context import Context
 from clusterrun.operations.submit import draft
+from clusterrun.runs.sweep_records import SweepPoint, SweepRecord, Sweeps
 from clusterrun.slurm.queries import JobRow
 from tests.logs.test_follow import HandClock
 from tests.operations.test_status import Slurm, add, clock, context, slurm, tell
@@ -262,3 +263,20 @@ def test_no_run_is_queued_after_one_whose_last_job_is_not_there_yet(context: Con
     of_requeue = add(context, at=NOW + 1, spec=replace(GOES_ON, requeue_by="requeue"))
     drafted = draft(JobSpec(("true",), cwd="/", after=(of_requeue,)), context)
     assert "#SBATCH --dependency=afterok:41\n" in drafted.plan.script
+
+
+def test_a_run_after_a_sweep_waits_for_all_points_that_have_not_completed(
+    context: Context, slurm: Slurm
+) -> None:
+    slurm.why_not, slurm.cluster_name, slurm.partitions = lambda: "", lambda: "alps", lambda: ()  # type: ignore[attr-defined]
+    slurm.rows = [row("PENDING", job_id=job_id) for job_id in ("41_0", "41_1")]
+    ids = [add(context, f"41_{task}", NOW + task, token=f"token_{task}") for task in range(2)]
+    done = add(context, "41_3", NOW + 3, state(State.COMPLETED))
+    points = tuple(SweepPoint((("lr", str(place)),), run_id) for place, run_id in enumerate([*ids, done]))
+    sweep = SweepRecord(f"{ids[0][:20]}-grid", "grid", RECORD.spec, points, NOW)
+    Sweeps(context.store).save(sweep)
+    spec = JobSpec(("true",), cwd="/", after=("grid",))
+    assert "#SBATCH --dependency=afterok:41_0:41_1\n" in draft(spec, context).plan.script
+    Sweeps(context.store).save(replace(sweep, points=(*points, SweepPoint((("lr", "9"),)))))
+    with pytest.raises(BadInput, match="1 points of this sweep are not queued"):
+        draft(spec, context)
