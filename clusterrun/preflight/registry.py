@@ -152,7 +152,11 @@ def findings(
     }
     taken = tuple(_taken(answers, read))
     _name_by_uuid(read[gpus.NAME], warm)
-    _note_recovered(read.get(xid.NAME, {}), read.get(gpus.NAME, {}))
+    for node, reading in read[xid.NAME].items():
+        if isinstance(reading, dict):
+            # Older errors of a GPU that needs no recovery now are over.
+            gpu_rows = rows(read[gpus.NAME].get(node), "gpus")
+            reading["recovered"] = [text(gpu, "bus") for gpu in gpu_rows if gpu.get("recovered") is True]
     findings_by_place: dict[Any, list[Finding]] = {}
     for place, finding in (*taken, *_judged(request, read)):
         findings_by_place.setdefault(place, []).append(finding)
@@ -201,14 +205,6 @@ def _name_by_uuid(readings: dict[str, object], warm: Mapping[str, TorchStarted])
         uuids = {gpu.get("uuid") for gpu in reading.get("gpus") or () if isinstance(gpu, dict)}
         if uuids >= set(started.uuids):  # not so for MIG instances
             reading["given"] = list(started.uuids)
-
-
-def _note_recovered(xid_readings: Mapping[str, object], gpu_readings: Mapping[str, object]) -> None:
-    """Add the PCI addresses of the GPUs that need no recovery now, so that their older errors are over."""
-    for node, reading in xid_readings.items():
-        if isinstance(reading, dict):
-            gpu_rows = rows(gpu_readings.get(node), "gpus")
-            reading["recovered"] = [text(gpu, "bus") for gpu in gpu_rows if gpu.get("recovered") is True]
 
 
 def _judged(request: RunNeeds, read: Mapping[str, dict[str, object]]) -> Findings:

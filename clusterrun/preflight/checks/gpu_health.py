@@ -71,7 +71,7 @@ _FIRMWARE = 512.0
 _HYPERVISOR = 0.1
 
 
-def _memory(index: int, gpu: Gpu, limits: Mapping[str, float]) -> Problems:
+def memory_problems(index: int, gpu: Gpu, limits: Mapping[str, float]) -> Problems:
     """Fail if compute processes hold ``gpu_memory_fail`` of a GPU or more. Warn of any other use.
 
     Memory without a compute process is no fault of the node. It belongs to a desktop, to a process that this
@@ -129,7 +129,7 @@ _YES = (
 )
 
 
-def _errors(index: int, gpu: Gpu, limits: Mapping[str, float]) -> Problems:
+def error_problems(index: int, gpu: Gpu, limits: Mapping[str, float]) -> Problems:
     """Fail if a GPU stopped or computes wrongly. Warn if it will soon, or if the driver contained the error.
 
     ``gpu_recovery_action`` None means that the GPU "can be immediately used again" after an uncorrected error
@@ -166,7 +166,7 @@ _LEAST_NODES, _LEAST_GPUS = 2, 4
 _RESEAT = "reseat the GPU or its riser; drain the node until then"
 
 
-def _pcie(request: RunNeeds, readings: Readings) -> Findings:
+def judge_pcie(request: RunNeeds, readings: Readings) -> Findings:
     """Warn of lost lanes, and of a node whose maximum PCIe generation is below the usual one.
 
     A slot may be built with fewer lanes than its GPU has. Lanes are lost if most comparable GPUs have more.
@@ -225,7 +225,7 @@ def slowdown(reasons: Sequence[str]) -> tuple[Grade, str, str]:
     return (Grade.WARN if reason == "sw_thermal_slowdown" else Grade.FAIL), why, remedy
 
 
-def _clocks(request: RunNeeds, readings: Readings) -> Findings:
+def judge_clocks(request: RunNeeds, readings: Readings) -> Findings:
     """Fail for a slowdown by hardware. Warn for one by the driver, and for lower limits than usual.
 
     One sample of an idle GPU is a warning: its clocks are low anyway. The matrix product shows a slow GPU.
@@ -250,7 +250,7 @@ _LOOK = "nvidia-smi -q -i {} on the node says under Fabric, Health what is wrong
 _RESTART = "systemctl restart nvidia-fabricmanager on the node; if that does not help: reboot"
 
 
-def _fabric(index: int, gpu: Gpu, limits: Mapping[str, float]) -> Problems:
+def fabric_problems(index: int, gpu: Gpu, limits: Mapping[str, float]) -> Problems:
     """Fail if a GPU with a fabric has not joined it. Warn if the fabric is not healthy."""
     state, status = text(gpu, "fabric"), text(gpu, "fabric_status")
     if state in ("Not Started", "In Progress"):
@@ -267,9 +267,9 @@ _CLIQUE = (
 )
 
 
-def _fabrics(request: RunNeeds, readings: Readings) -> Findings:
+def judge_fabrics(request: RunNeeds, readings: Readings) -> Findings:
     """Judge the fabric of each GPU, and compare the cliques of nodes in one NVLink domain (IMEX)."""
-    yield from _of_each("fabric", _fabric).judge(request, readings)
+    yield from _of_each("fabric", fabric_problems).judge(request, readings)
     clique_by_domain: dict[str, dict[str, str]] = {}
     for node, reading in readings.items():
         for _, gpu in gpus.job_gpus(reading)[:1]:
@@ -294,7 +294,7 @@ _EQUAL = (
 )
 
 
-def _driver(request: RunNeeds, readings: Readings) -> Findings:
+def judge_driver(request: RunNeeds, readings: Readings) -> Findings:
     """Warn of a node with another driver, of other GPUs than most have, and of a driver that loads slowly."""
     for node, reading in readings.items():
         seconds = number(reading, "seconds") or 0.0
@@ -323,9 +323,9 @@ def _values(reading: object, field: str) -> str:
     return text(reading, field) or ", ".join(sorted(of_gpus))
 
 
-MEMORY = _of_each("gpu-memory", _memory)
-ERRORS = _of_each("gpu-errors", _errors, gpus.suspects)
-PCIE = GpuJudge("pcie", _pcie)
-CLOCKS = GpuJudge("clocks", _clocks)
-FABRIC = GpuJudge("fabric", _fabrics)
-DRIVER = GpuJudge("driver", _driver)
+MEMORY = _of_each("gpu-memory", memory_problems)
+ERRORS = _of_each("gpu-errors", error_problems, gpus.suspects)
+PCIE = GpuJudge("pcie", judge_pcie)
+CLOCKS = GpuJudge("clocks", judge_clocks)
+FABRIC = GpuJudge("fabric", judge_fabrics)
+DRIVER = GpuJudge("driver", judge_driver)

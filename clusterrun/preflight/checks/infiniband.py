@@ -129,8 +129,12 @@ def judge(request: RunNeeds, readings: Readings) -> Findings:
     counts_by_port: dict[Port, dict[str, int]] = {}
     nodes_with_port_down = set()
     for node, reading in readings.items():
-        for name, state in _down(reading, usual):
+        is_up = set(_up(reading))
+        for name in entries(reading):
             port = _port(reading, name)
+            if port not in usual or name in is_up:
+                continue
+            state = text(reading, name, "state").partition(": ")[2] or "in an unknown state"
             if port not in counts_by_port:
                 counts_by_port[port] = _counts_of_kind(readings, port)
             counts = counts_by_port[port]
@@ -214,13 +218,6 @@ def _compute_ports(readings: Readings) -> set[Port]:
 
 def _up(reading: object) -> list[str]:
     return [name for name in entries(reading) if "ACTIVE" in text(reading, name, "state")]
-
-
-def _down(reading: object, usual: set[Port]) -> list[tuple[str, str]]:
-    """Return (name, state) of the ports in ``usual`` that this node has and that are not active."""
-    names = {name for name in entries(reading) if _port(reading, name) in usual} - set(_up(reading))
-    states = ((name, text(reading, name, "state").partition(": ")[2]) for name in entries(reading))
-    return [(name, state or "in an unknown state") for name, state in states if name in names]
 
 
 def _slow(readings: Readings) -> Findings:

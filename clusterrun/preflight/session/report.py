@@ -59,7 +59,7 @@ def explain(state: SessionState) -> Explanation:
     return state.explanation
 
 
-def _of_gone(state: SessionState, explanation: Explanation) -> None:
+def of_gone(state: SessionState, explanation: Explanation) -> None:
     """Report every node that gets no more requests, by the reason that it gave."""
     for gone in state.log.of(NodeGone):
         explanation.presence[gone.node] = gone.findings
@@ -68,7 +68,7 @@ def _of_gone(state: SessionState, explanation: Explanation) -> None:
             explanation.excused.add(gone.node)
 
 
-def _of_local_checks(state: SessionState, explanation: Explanation) -> None:
+def of_local_checks(state: SessionState, explanation: Explanation) -> None:
     local, workers, products, burns = {}, {}, {}, {}
     for node in state.nodes.values():
         if node.local is not None:
@@ -94,7 +94,7 @@ def _of_local_checks(state: SessionState, explanation: Explanation) -> None:
                 explanation.add_links([link])
 
 
-def _of_budget(state: SessionState, explanation: Explanation) -> None:
+def of_budget(state: SessionState, explanation: Explanation) -> None:
     ended = f"the budget of {state.orders.preflight.budget:g} s ended during"
     for unanswered in state.log.of(Unanswered):
         finding = Finding("budget", Grade.UNDETERMINED, f"{ended} {unanswered.title}", _MORE)
@@ -108,7 +108,7 @@ def _fault(error: Exception) -> Finding:
     return Finding("check", Grade.UNDETERMINED, message, _OURS)
 
 
-def _of_missing_tests(state: SessionState, explanation: Explanation) -> None:
+def of_missing_tests(state: SessionState, explanation: Explanation) -> None:
     """Report at the end that the whole set was not tested, or that no two nodes passed a test together."""
     needed = state.has_ended and state.should_test_set and explanation.choice().whole
     tests = state.log.of(GroupTest)
@@ -133,14 +133,14 @@ def _of_missing_tests(state: SessionState, explanation: Explanation) -> None:
 # Each adds findings. A cause comes before its consequences: is the node present, does it connect, is it sound
 # by itself, does it work with another, is it fast, does it work in larger groups, was there enough time?
 FINDERS = (
-    _of_gone,
+    of_gone,
     connection_findings.of_earlier_check,
     connection_findings.of_sweep,
     connection_findings.of_losses,
     connection_findings.of_dials,
     absent_findings.of_absent,
     silent_findings.of_silent,
-    _of_local_checks,
+    of_local_checks,
     pair_findings.of_torch_workers,
     pair_findings.of_pairs,
     pair_findings.of_rails,
@@ -148,8 +148,8 @@ FINDERS = (
     pair_findings.of_set,
     silent_findings.of_late,
     absent_findings.of_kept_away,
-    _of_budget,
-    _of_missing_tests,
+    of_budget,
+    of_missing_tests,
 )
 
 

@@ -58,7 +58,8 @@ class SessionState:
         self.backend = ""
         self.should_test_set = True
         self.has_ended = False
-        self._dials, self._knocks, self._dials_read = Dials(), Dials(), 0
+        self.dials = Dials()  # of ports that listen
+        self.knocks = Dials()  # of closed ports; they show whether the machine of a gone node lives
         # Limits that this version does not know are ignored.
         requested = orders.preflight.limits
         valid = tuple(
@@ -127,6 +128,9 @@ class SessionState:
         """Append observations to the log. Earlier explanations are out of date."""
         self.log.append(observations)
         self.explanation = None
+        for dials in observations:
+            if isinstance(dials, NodeDials):
+                (self.knocks if dials.task.sizes else self.dials).take(dials.task, dials.answer)
 
     def mark_gone(self, node: NodeState, check: str, why: str, remedy: str, is_lost: bool = False) -> None:
         """Mark a node as lost or silent. It gets no more requests. An excused node is not blamed."""
@@ -140,8 +144,7 @@ class SessionState:
         """Drop all results but lost nodes and faults of the check itself."""
         kept_log = Log()
         kept_log.append([*self.log.of(NodeGone), *self.log.of(CheckFault)])
-        self.log, self.quantities = kept_log, Quantities()
-        self._dials, self._knocks, self._dials_read = Dials(), Dials(), 0
+        self.log, self.quantities, self.dials, self.knocks = kept_log, Quantities(), Dials(), Dials()
         self.pair_searches.clear()
         self.group_searches.clear()
         for node in self.nodes.values():
@@ -149,24 +152,6 @@ class SessionState:
 
     def end_phase(self, phase: str) -> None:
         self.observe(PhaseEnd(phase, tuple(node.node for node in self.present())))
-
-    @property
-    def dials(self) -> Dials:
-        """Return the dials of ports that listen."""
-        self._read_dials()
-        return self._dials
-
-    @property
-    def knocks(self) -> Dials:
-        """Return the dials of closed ports, which show whether the machine of a gone node lives."""
-        self._read_dials()
-        return self._knocks
-
-    def _read_dials(self) -> None:
-        unread = self.log.of(NodeDials)[self._dials_read :]
-        for dials in unread:
-            (self._knocks if dials.task.sizes else self._dials).take(dials.task, dials.answer)
-        self._dials_read += len(unread)
 
     def ways_into(self, node: int) -> list[DialledWay]:
         return [*self.dials.into(node), *self.knocks.into(node)]

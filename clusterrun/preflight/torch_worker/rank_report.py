@@ -43,7 +43,7 @@ def read(text: bytes) -> RankReport:
 
 def joined(test: int, seconds: float, reports: Sequence[RankReport], transport: str = "") -> GroupResult:
     """Return a node's result from the final reports of its ranks."""
-    usual = _most_common(reports)
+    usual = Counter(report.fingerprint for report in reports).most_common(1)[0][0]
     differing = [
         str(rank) for rank, report in enumerate(reports) if report.fingerprint != usual and not report.failed
     ]
@@ -81,7 +81,3 @@ def _rates(reports: Sequence[RankReport]) -> tuple[tuple[str, float], ...]:
         if name in rates and name != CPU_WAIT and not name.startswith(TIME) and len(reports) > 1
     ]
     return (*whole, *single)
-
-
-def _most_common(reports: Sequence[RankReport]) -> str:
-    return Counter(report.fingerprint for report in reports).most_common(1)[0][0]
