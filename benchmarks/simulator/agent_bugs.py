@@ -5,7 +5,9 @@ from __future__ import annotations
 from .mutant import Mutant
 
 AGENT_BUGS = (
-    Mutant("the agent does not check the epoch", "agent/ranks", "if order.epoch <= self.seen:", "if False:"),
+    Mutant(
+        "the agent does not check the epoch", "agent/ranks", "if message.epoch <= self.seen:", "if False:"
+    ),
     Mutant(
         "any message lengthens the lease",
         "agent/agent",
@@ -35,7 +37,7 @@ AGENT_BUGS = (
     Mutant(
         "what is stuck from an older attempt is not looked for",
         "agent/ranks",
-        "if order.epoch - 1 > self._swept:",
+        "if message.epoch - 1 > self._swept:",
         "if False:",
     ),
     Mutant(
@@ -118,7 +120,7 @@ AGENT_BUGS = (
     Mutant(
         "the stuck are not told",
         "agent/ranks",
-        "self._actions.append(Tell(messages.RanksGone(self.epoch, stuck)))",
+        "self._actions.append(Tell(self._last_gone))",
         "self._actions.append(Tell(messages.RanksGone(self.epoch)))",
     ),
     Mutant(
@@ -130,7 +132,7 @@ AGENT_BUGS = (
     Mutant(
         "an examiner is asked while ranks live",
         "agent/sidecars",
-        'return "" if ranks.idle and order.epoch > ranks.seen else',
+        'return "" if ranks.idle and message.epoch > ranks.seen else',
         'return "" if True else',
     ),
     Mutant(

@@ -216,8 +216,8 @@ COORDINATOR_BUGS = (
     Mutant(
         "ranks start on spares too",
         "coordinator/attempt",
-        "        for member in self._membership.training():\n            order =",
-        "        for member in self._membership.linked():\n            order =",
+        "        for member in self._membership.training():\n            message =",
+        "        for member in self._membership.linked():\n            message =",
     ),
     Mutant(
         "a number of the allocation is taken for a place",

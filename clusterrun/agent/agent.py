@@ -154,9 +154,9 @@ class Agent:
             self._actions.append(RenewLease(self._lease.ends_at))
             if self._answer_by is not None and self._lease.ends_at - self._early > self._answer_by:
                 self._answer_by = None
-                order, self._held = self._held, None
-                if order is not None:
-                    self._start_ranks(now, order)
+                message, self._held = self._held, None
+                if message is not None:
+                    self._start_ranks(now, message)
 
     def on_message(self, now: Now, event: Told) -> None:
         if self._linked:
@@ -192,13 +192,13 @@ class Agent:
 
     # --- ranks and sidecars ---
 
-    def _start_ranks(self, now: Now, order: messages.StartRanks) -> None:
+    def _start_ranks(self, now: Now, message: messages.StartRanks) -> None:
         if self._answer_by is not None:
-            self._held = order  # until the coordinator's answer decides whether this node may live
+            self._held = message  # until the coordinator's answer decides whether this node may live
             return
-        if order.epoch > self._ranks.seen:
+        if message.epoch > self._ranks.seen:
             self._sidecars.dismiss(contract.EXAMINER)
-        self._ranks.start(order, self._objection(now))
+        self._ranks.start(message, self._objection(now))
 
     def on_ranks_gone(self, now: Now, event: messages.RanksGone) -> None:
         cleaning = self._ranks.stage is RankStage.CLEANING
@@ -214,11 +214,11 @@ class Agent:
 
     # --- ending ---
 
-    def _stop_ranks(self, now: Now, order: messages.StopRanks) -> None:
-        if self._ranks.port.epoch == order.epoch != self._ranks.epoch:
+    def _stop_ranks(self, now: Now, message: messages.StopRanks) -> None:
+        if self._ranks.port.epoch == message.epoch != self._ranks.epoch:
             self._ranks.port.release()
         self._decide_at = None
-        self._ranks.stop(now, order)
+        self._ranks.stop(now, message)
 
     def on_signal(self, now: Now, event: SignalCame) -> None:
         self._actions.append(Tell(messages.SignalSeen(event.number)))
@@ -238,11 +238,11 @@ class Agent:
         self._leave_at = now.steady + self._kill_wait + PATIENCE_SECONDS
         self._ranks.end(now, self._kill_wait)
 
-    def _signal_ranks(self, now: Now, order: messages.SignalRanks) -> None:
+    def _signal_ranks(self, now: Now, message: messages.SignalRanks) -> None:
         self._decide_at = None
-        if order.epoch == self._ranks.epoch:
+        if message.epoch == self._ranks.epoch:
             self._ranks.got_signal = False
-            self._ranks.pass_on(now, order.number, ordered=True)
+            self._ranks.pass_on(now, message.number, ordered=True)
 
     def on_disconnected(self, now: Now, event: Disconnected) -> None:
         self._linked = False
@@ -292,11 +292,11 @@ _EVENTS: dict[type, Callable[[Agent, Now, Any], None]] = {
 }
 _MESSAGES: dict[type, Callable[[Agent, Now, Any], None]] = {
     messages.Ack: Agent.on_ack,
-    messages.ReservePort: lambda self, now, order: self._ranks.port.reserve(order, self._ranks.seen),
+    messages.ReservePort: lambda self, now, message: self._ranks.port.reserve(message, self._ranks.seen),
     messages.StartRanks: Agent._start_ranks,
     messages.StopRanks: Agent._stop_ranks,
     messages.SignalRanks: Agent._signal_ranks,
-    messages.AskSidecar: lambda self, now, order: self._sidecars.ask(order, self._ends),
-    messages.EndSidecar: lambda self, now, order: self._sidecars.end(order),
+    messages.AskSidecar: lambda self, now, message: self._sidecars.ask(message, self._ends),
+    messages.EndSidecar: lambda self, now, message: self._sidecars.end(message),
     messages.Farewell: Agent.on_farewell,
 }

@@ -52,37 +52,37 @@ class ContainedRanks(RankProcesses):
         self._news: list[RanksStarted | StartFailed] = []
         self._ends: list[tuple[int, int]] = []
 
-    def _start(self, order: StartRanks, programs: list[Program]) -> tuple[RanksStarted | StartFailed, ...]:
+    def _start(self, message: StartRanks, programs: list[Program]) -> tuple[RanksStarted | StartFailed, ...]:
         """Start the container; ``reap`` reports the result."""
-        self._order, self._news, self._ends, self._why_gone = order, [], [], ""
+        self._order, self._news, self._ends, self._why_gone = message, [], [], ""
         self._spawned = False
         container = self._orders.container
         container_runtimes.make_places(container)
         user_names = [name for name, _ in self._orders.environment]
         python = self._orders.interpreter.path or PYTHON
         forker = (python, "-I", "-S", self._paths.agent, "fork-ranks")
-        lineage = Lineage(self.run_id, self._orders.run_name, self._paths.run_dir, order.epoch, 0)
+        lineage = Lineage(self.run_id, self._orders.run_name, self._paths.run_dir, message.epoch, 0)
         base = {**self._base, **run_environment(lineage)}
         argv, environment = container_runtimes.in_container(container, forker, base, user_names)
-        self._log = self._paths.attempt(order.epoch).sidecar_log(order.node, LOG)
+        self._log = self._paths.attempt(message.epoch).sidecar_log(message.node, LOG)
         own = tuple(environment.items())
         self._box = started(
             self.loop,
-            order.epoch,
+            message.epoch,
             open_log(self._log),
             lambda fds: Program(argv, own, "/", *fds, signal.SIGKILL, ignores_term=True),
         )
         self._box.open(lambda number, body: self._heard(json.loads(body)), self._broke, lambda: True)
-        self._box.ask(0, json.dumps(self._forker_order(order, programs, user_names)))
+        self._box.ask(0, json.dumps(self._forker_order(message, programs, user_names)))
         self._limit = PatientLimit(START_SECONDS)
         self._look(self._box)
         return ()
 
     def _forker_order(
-        self, order: StartRanks, programs: list[Program], user_names: list[str]
+        self, message: StartRanks, programs: list[Program], user_names: list[str]
     ) -> dict[str, Any]:
         """Encode the order. Variables that all ranks share are sent once."""
-        paths = self._paths.attempt(order.epoch)
+        paths = self._paths.attempt(message.epoch)
         environments = []
         for program in programs:
             outside = dict(program.environment)
@@ -97,7 +97,7 @@ class ContainedRanks(RankProcesses):
                 "err": paths.err(rank),
                 "cpus": sorted(program.cpus),
             }
-            for rank, program, own in zip(self._numbers(order), programs, environments)
+            for rank, program, own in zip(self._numbers(message), programs, environments)
         ]
         o = self._orders
         return {"common": common, "cwd": o.cwd, "input": o.input, "pipes": o.pipes_output, "ranks": ranks}

@@ -128,14 +128,14 @@ def ras_address(run_id: str) -> str:
 def for_rank(
     base: Mapping[str, str],
     orders: Orders,
-    order: StartRanks,
+    message: StartRanks,
     rank: int,
     lineage: Lineage,
     error_file: str,
     interface: str,
 ) -> dict[str, str]:
-    world, own_base = order.world, _without_submitters(base)
-    own = rank_environment(world, rank, order.meeting, lineage, error_file)
+    world, own_base = message.world, _without_submitters(base)
+    own = rank_environment(world, rank, message.meeting, lineage, error_file)
     defaults = default_environment(world.ranks_per_node, orders.cpus_per_rank, interface)
     if orders.gpus_per_node:
         defaults["NCCL_RAS_ADDR"] = ras_address(lineage.run_id)
@@ -149,24 +149,24 @@ def for_rank(
         from clusterrun.model.visible_gpus import instance_of  # few machines divide their GPUs
 
         own = {**own, **instance_of(devices, world.ranks_per_node, own["LOCAL_RANK"])}
-    return {**defaults, **frameworks, **wandb, **job_environment, **own, **_chosen(base, orders, order)}
+    return {**defaults, **frameworks, **wandb, **job_environment, **own, **_chosen(base, orders, message)}
 
 
 def for_node(
-    base: Mapping[str, str], orders: Orders, order: StartRanks, lineage: Lineage, interface: str
+    base: Mapping[str, str], orders: Orders, message: StartRanks, lineage: Lineage, interface: str
 ) -> dict[str, str]:
     """Return the environment of a launcher that is started once per node, without the variables of a rank."""
-    own = node_environment(order.world, order.node, order.meeting, lineage)
-    foreign = rank_environment(order.world, 0, order.meeting, lineage, "").keys() - own.keys()
-    step = _step(base, order.world, order.node, 1, orders.cpus_per_rank)
+    own = node_environment(message.world, message.node, message.meeting, lineage)
+    foreign = rank_environment(message.world, 0, message.meeting, lineage, "").keys() - own.keys()
+    step = _step(base, message.world, message.node, 1, orders.cpus_per_rank)
     job_environment = {
         name: value for name, value in inherited(base, orders, step).items() if name not in foreign
     }
     defaults = default_environment(1, orders.cpus_per_rank, interface)
-    return {**defaults, **job_environment, **own, **_chosen(base, orders, order)}
+    return {**defaults, **job_environment, **own, **_chosen(base, orders, message)}
 
 
-def _chosen(base: Mapping[str, str], orders: Orders, order: StartRanks) -> dict[str, str]:
+def _chosen(base: Mapping[str, str], orders: Orders, message: StartRanks) -> dict[str, str]:
     """Return the settings that the pre-flight chose for all nodes, except those that the user has set."""
     user_environment = inherited(base, orders)
-    return {name: value for name, value in order.environment if name not in user_environment}
+    return {name: value for name, value in message.environment if name not in user_environment}

@@ -54,10 +54,10 @@ def main(environment: Mapping[str, str]) -> int:
     return 0
 
 
-def _begin(out: int, order: dict[str, Any], environment: Mapping[str, str]) -> list[int]:
+def _begin(out: int, message: dict[str, Any], environment: Mapping[str, str]) -> list[int]:
     try:
-        start = start_with_pipes if order["pipes"] else start_all
-        pids = start([_program(rank, order, environment) for rank in order["ranks"]])
+        start = start_with_pipes if message["pipes"] else start_all
+        pids = start([_program(rank, message, environment) for rank in message["ranks"]])
     except NotStarted as error:
         _say(out, {"failed": f"in the container: {error.seen}; {error.remedy}"})
         return []
@@ -68,11 +68,11 @@ def _begin(out: int, order: dict[str, Any], environment: Mapping[str, str]) -> l
     return pids
 
 
-def _program(rank: dict[str, Any], order: dict[str, Any], environment: Mapping[str, str]) -> Program:
-    own = container_runtimes.merged_environment(environment, {**order["common"], **rank["environment"]})
-    stdin = os.open(order["input"] or os.devnull, os.O_RDONLY | os.O_CLOEXEC)
+def _program(rank: dict[str, Any], message: dict[str, Any], environment: Mapping[str, str]) -> Program:
+    own = container_runtimes.merged_environment(environment, {**message["common"], **rank["environment"]})
+    stdin = os.open(message["input"] or os.devnull, os.O_RDONLY | os.O_CLOEXEC)
     descriptors = (stdin, open_log(rank["out"]), open_log(rank["err"]))
-    program = Program(tuple(rank["argv"]), tuple(own.items()), order["cwd"], *descriptors, signal.SIGKILL)
+    program = Program(tuple(rank["argv"]), tuple(own.items()), message["cwd"], *descriptors, signal.SIGKILL)
     return replace(program, cpus=frozenset(rank.get("cpus", ())))
 
 

@@ -78,40 +78,40 @@ class RankProcesses:
         self._inputs: list[int] = []
         self._null = os.open(os.devnull, os.O_RDONLY | os.O_CLOEXEC)
 
-    def spawn(self, order: StartRanks, again: bool) -> tuple[RanksStarted | StartFailed, ...] | None:
+    def spawn(self, message: StartRanks, again: bool) -> tuple[RanksStarted | StartFailed, ...] | None:
         """Start the ranks of this node. Return None if a file failed and ``again`` allows another try."""
-        self._epoch, self._port, self.cut = order.epoch, order.meeting.port, ()
-        self._started.add(order.epoch)
+        self._epoch, self._port, self.cut = message.epoch, message.meeting.port, ()
+        self._started.add(message.epoch)
         self._memory_kills = _memory_kills()
         try:
-            return self._start(order, self._programs(order))
+            return self._start(message, self._programs(message))
         except ClusterrunError as error:
-            return (StartFailed(order.epoch, f"{error.seen}; {error.remedy}"),)
+            return (StartFailed(message.epoch, f"{error.seen}; {error.remedy}"),)
         except OSError as error:
             self._close_index()
             if again and may_pass(error):
                 return None
-            return (StartFailed(order.epoch, f"a file cannot be opened: {in_words(error)}"),)
+            return (StartFailed(message.epoch, f"a file cannot be opened: {in_words(error)}"),)
         finally:
             while self._inputs:
                 os.close(self._inputs.pop())
 
-    def _start(self, order: StartRanks, programs: list[Program]) -> tuple[RanksStarted | StartFailed, ...]:
+    def _start(self, message: StartRanks, programs: list[Program]) -> tuple[RanksStarted | StartFailed, ...]:
         if self._orders.pipes_output:
             from clusterrun.agent.log_pipes import start_with_pipes  # few commands need pipes
 
             pids = start_with_pipes(programs)
         else:
             pids = start_all(programs)
-        return (self._begun(order, pids, os.getpid()),)
+        return (self._begun(message, pids, os.getpid()),)
 
-    def _begun(self, order: StartRanks, pids: list[int], forker: int) -> RanksStarted:
-        self._ranks = dict(zip(pids, self._numbers(order)))
+    def _begun(self, message: StartRanks, pids: list[int], forker: int) -> RanksStarted:
+        self._ranks = dict(zip(pids, self._numbers(message)))
         self._forker = forker
         self._sessions = self._sessions | frozenset(pids)
         self._termed = set()
         self._processes = [process for process in map(proc.read, pids) if process]
-        return RanksStarted(order.epoch)
+        return RanksStarted(message.epoch)
 
     @property
     def node_name(self) -> str:
@@ -121,24 +121,24 @@ class RankProcesses:
     def living(self) -> dict[int, int]:
         return {rank: pid for pid, rank in self._ranks.items()}
 
-    def _numbers(self, order: StartRanks) -> range:
+    def _numbers(self, message: StartRanks) -> range:
         """Return the ranks of this node; with one launcher per node, the node's number."""
         if self._orders.per_node:
-            return range(order.node, order.node + 1)
-        return order.world.ranks_on(order.node)
+            return range(message.node, message.node + 1)
+        return message.world.ranks_on(message.node)
 
-    def _programs(self, order: StartRanks) -> list[Program]:
-        paths = self._paths.attempt(order.epoch)
+    def _programs(self, message: StartRanks) -> list[Program]:
+        paths = self._paths.attempt(message.epoch)
         logs: dict[tuple[int, str], int] = {}
-        self._index = GrowthIndex(paths, order.node, logs)
-        self._stacks = paths.stacks(order.node)
+        self._index = GrowthIndex(paths, message.node, logs)
+        self._stacks = paths.stacks(message.node)
         interface = interface_of(self._place.address)
-        cpus = self._cpus(order)
+        cpus = self._cpus(message)
         programs: list[Program] = []
-        for rank in self._numbers(order):
+        for rank in self._numbers(message):
             logs[rank, "o"] = open_log(paths.out(rank))
             logs[rank, "e"] = open_log(paths.err(rank))
-            own = self._environment(order, rank, paths.error(rank), interface)
+            own = self._environment(message, rank, paths.error(rank), interface)
             if self._orders.input:
                 self._inputs.append(os.open(self._orders.input, os.O_RDONLY | os.O_CLOEXEC))
             stdin = self._inputs[-1] if self._inputs else self._null
@@ -148,7 +148,7 @@ class RankProcesses:
             programs.append(replace(program, cpus=cpus[len(programs)]) if cpus else program)
         return programs
 
-    def _cpus(self, order: StartRanks) -> list[frozenset[int]]:
+    def _cpus(self, message: StartRanks) -> list[frozenset[int]]:
         """Return the processors of each rank near its GPU; [] if the ranks are not bound."""
         kind = self._orders.numa_binding
         if not kind:
@@ -156,19 +156,19 @@ class RankProcesses:
         from clusterrun.agent import numa_binding  # few runs bind ranks
 
         environment = {**self._base, **dict(self._orders.environment)}
-        nodes = numa_binding.gpu_nodes(environment, order.world.ranks_per_node)
+        nodes = numa_binding.gpu_nodes(environment, message.world.ranks_per_node)
         return numa_binding.cpus_of_ranks(kind, nodes, numa_binding.read_cpus(os.sched_getaffinity(0)))
 
-    def _environment(self, order: StartRanks, rank: int, error_file: str, interface: str) -> dict[str, str]:
+    def _environment(self, message: StartRanks, rank: int, error_file: str, interface: str) -> dict[str, str]:
         o = self._orders
-        lineage = Lineage(o.run_id, o.run_name, self._paths.run_dir, order.epoch, order.last_epoch)
+        lineage = Lineage(o.run_id, o.run_name, self._paths.run_dir, message.epoch, message.last_epoch)
         if o.per_node:
-            own = rank_environment.for_node(self._base, o, order, lineage, interface)
+            own = rank_environment.for_node(self._base, o, message, lineage, interface)
         else:
-            own = rank_environment.for_rank(self._base, o, order, rank, lineage, error_file, interface)
+            own = rank_environment.for_rank(self._base, o, message, rank, lineage, error_file, interface)
         return self._instrumented(own)
 
-    def signal(self, order: SignalRanks) -> SignalTaken:
+    def signal(self, message: SignalRanks) -> SignalTaken:
         """Signal the processes that heed the signal, as plain srun does: ranks, and the programs below them.
 
         With ``to_all`` a rank in which no process heeds it gets it too, as with plain srun. TERM is an
@@ -177,7 +177,7 @@ class RankProcesses:
         """
         from clusterrun.agent.rank_signals import heeding_below  # loaded with the first signal
 
-        number, heeding, others = order.number, [], []
+        number, heeding, others = message.number, [], []
         for rank in self._processes:
             own = heeding_below(rank, number, self.per_node)
             heeding += own
@@ -185,7 +185,7 @@ class RankProcesses:
         if number == signal.SIGTERM:
             self._term(heeding)
         else:
-            ending = others if order.to_all and not self._orders.survival.requeue else []
+            ending = others if message.to_all and not self._orders.survival.requeue else []
             for process in (*heeding, *ending):
                 send(process, number)
         return SignalTaken(self._epoch, number, len(heeding))

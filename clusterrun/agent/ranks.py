@@ -36,17 +36,17 @@ class MasterPort:
         self.epoch: int | None = None
         self._actions = actions
 
-    def reserve(self, order: messages.ReservePort, highest_epoch: int) -> None:
-        if order.epoch <= highest_epoch:
+    def reserve(self, message: messages.ReservePort, highest_epoch: int) -> None:
+        if message.epoch <= highest_epoch:
             self._actions.append(
-                Note(f"refused a port for epoch {order.epoch}: epoch {highest_epoch} was seen")
+                Note(f"refused a port for epoch {message.epoch}: epoch {highest_epoch} was seen")
             )
             return
-        if order.epoch == self.epoch:
+        if message.epoch == self.epoch:
             return
         self.release()
-        self.epoch = order.epoch
-        self._actions.append(order)
+        self.epoch = message.epoch
+        self._actions.append(message)
 
     def held(self, event: messages.PortReserved) -> None:
         if event.epoch == self.epoch:
@@ -93,33 +93,33 @@ class Ranks:
     def starting(self) -> bool:
         return self.stage is RankStage.SPAWNING and not self._ending
 
-    def start(self, order: messages.StartRanks, objection: str) -> None:
+    def start(self, message: messages.StartRanks, objection: str) -> None:
         """Start an epoch if it is above all epochs seen. Older epochs are swept first.
 
         ``objection`` is the reason that forbids a start, in ``swept`` too; '' allows it.
         """
-        if order.epoch <= self.seen:
-            self._actions.append(Note(f"refused to start epoch {order.epoch}: epoch {self.seen} was seen"))
+        if message.epoch <= self.seen:
+            self._actions.append(Note(f"refused to start epoch {message.epoch}: epoch {self.seen} was seen"))
             return
-        self.seen = order.epoch
+        self.seen = message.epoch
         why = objection if self.idle else "this node is still ending what ran before"
         if why:
-            self._actions.append(Tell(messages.StartFailed(order.epoch, why)))
+            self._actions.append(Tell(messages.StartFailed(message.epoch, why)))
             return
-        self._start, self.epoch, self._ending = order, order.epoch, False
+        self._start, self.epoch, self._ending = message, message.epoch, False
         self._passed.clear()
         self._termed_at = float("-inf")
-        if order.epoch - 1 > self._swept:
+        if message.epoch - 1 > self._swept:
             self.stage = RankStage.CLEANING
-            self._actions.append(Sweep(order.epoch - 1))
+            self._actions.append(Sweep(message.epoch - 1))
         else:
-            self._spawn(order)
+            self._spawn(message)
 
-    def _spawn(self, order: messages.StartRanks) -> None:
+    def _spawn(self, message: messages.StartRanks) -> None:
         self.stage = RankStage.SPAWNING
         self._alive = self._processes
         self._all_succeeded = True
-        self._actions.append(order)
+        self._actions.append(message)
 
     def spawned(self, now: Now, event: messages.RanksStarted) -> None:
         """Handle the start of all processes. A request to end that arrived meanwhile is carried out now."""
@@ -195,18 +195,18 @@ class Ranks:
     def on_signal_taken(self, event: messages.SignalTaken) -> None:
         self._actions.append(Tell(event))
 
-    def stop(self, now: Now, order: messages.StopRanks) -> None:
-        """End ``order.epoch``. An epoch that never ran here is reported gone at once, and can never start."""
-        if order.epoch == self.epoch:
+    def stop(self, now: Now, message: messages.StopRanks) -> None:
+        """End its epoch. An epoch that never ran here is reported gone at once, and can never start."""
+        if message.epoch == self.epoch:
             if self.idle:
-                self._actions.append(Tell(replace(self._last_gone, epoch=order.epoch)))
+                self._actions.append(Tell(replace(self._last_gone, epoch=message.epoch)))
             else:
-                self.end(now, order.grace)
-                if order.sooner:
-                    self.shorten_grace(now, now.steady + order.grace)
-        elif order.epoch >= self.seen:
-            self.seen = order.epoch
-            self._actions.append(Tell(messages.RanksGone(order.epoch)))
+                self.end(now, message.grace)
+                if message.sooner:
+                    self.shorten_grace(now, now.steady + message.grace)
+        elif message.epoch >= self.seen:
+            self.seen = message.epoch
+            self._actions.append(Tell(messages.RanksGone(message.epoch)))
 
     def end(self, now: Now, grace: float) -> None:
         """Send TERM now and KILL after ``grace``. A grace that already runs is not changed.

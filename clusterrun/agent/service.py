@@ -158,25 +158,25 @@ class AgentService:
                     self._halted[process.pid] = process
             time.sleep(_STOPPED_LOOK)
 
-    def _renew(self, order: actions.RenewLease) -> None:
-        self._shim.tell(f"until {order.until!r}")
+    def _renew(self, action: actions.RenewLease) -> None:
+        self._shim.tell(f"until {action.until!r}")
         for process in self._halted.values():
             send(process, signal.SIGCONT)
         self._halted.clear()
 
-    def _tell(self, order: actions.Tell) -> None:
-        if isinstance(order.message, messages.Beat):
-            self._clock.asked(order.message.number, steady())
+    def _tell(self, action: actions.Tell) -> None:
+        if isinstance(action.message, messages.Beat):
+            self._clock.asked(action.message.number, steady())
             if seconds := self._overload.seconds():
                 self._link.send(self._end.seal(self._encoder.body(messages.NodeOverloaded(seconds))))
-        self._link.send(self._end.seal(self._encoder.body(order.message)))
+        self._link.send(self._end.seal(self._encoder.body(action.message)))
 
-    def _hold_port(self, order: messages.ReservePort) -> None:
+    def _hold_port(self, action: messages.ReservePort) -> None:
         try:
             self._port = held_port()
-            self._driver.happened(messages.PortReserved(order.epoch, self._port.getsockname()[1]))
+            self._driver.happened(messages.PortReserved(action.epoch, self._port.getsockname()[1]))
         except OSError as error:
-            self._driver.happened(messages.PortReserved(order.epoch, 0, error.strerror or str(error)))
+            self._driver.happened(messages.PortReserved(action.epoch, 0, error.strerror or str(error)))
 
     def _release_port(self) -> None:
         if self._port:
@@ -188,25 +188,25 @@ class AgentService:
         # on this node must not have the first agent's ranks swept.
         self._shim.tell(f"run {self._rank_processes.run_id}")
 
-    def _spawn(self, order: messages.StartRanks) -> None:
+    def _spawn(self, action: messages.StartRanks) -> None:
         self._spawned_at = steady()
         self._claim_mark()
         if self._rank_processes.per_node:
             self._release_port()  # launchers check that it is free, or bind it
-        self._start_ranks(order)
+        self._start_ranks(action)
 
-    def _start_ranks(self, order: messages.StartRanks) -> None:
+    def _start_ranks(self, action: messages.StartRanks) -> None:
         in_time = steady() < self._spawned_at + _LOG_SECONDS
-        started = self._rank_processes.spawn(order, again=in_time and self._machine.wants_ranks)
+        started = self._rank_processes.spawn(action, again=in_time and self._machine.wants_ranks)
         if started is None:
-            self._loop.after(RETRY_SECONDS, lambda: self._start_ranks(order))
+            self._loop.after(RETRY_SECONDS, lambda: self._start_ranks(action))
             return
         self._driver.happened(*started)
         self._watch_growth()
 
-    def _pass_on(self, order: messages.AskSidecar) -> None:
+    def _pass_on(self, action: messages.AskSidecar) -> None:
         self._claim_mark()
-        self._sidecars.ask(order)
+        self._sidecars.ask(action)
 
     def _watch_growth(self) -> None:
         began = self._spawned_at
@@ -218,22 +218,22 @@ class AgentService:
 
         look()
 
-    def _signal_ranks(self, order: messages.SignalRanks) -> None:
-        self._driver.happened(self._rank_processes.signal(order))
+    def _signal_ranks(self, action: messages.SignalRanks) -> None:
+        self._driver.happened(self._rank_processes.signal(action))
 
-    def _await_leftovers(self, order: actions.AwaitLeftovers) -> None:
+    def _await_leftovers(self, action: actions.AwaitLeftovers) -> None:
         self._sidecars.end_all()
-        self._awaited = order
+        self._awaited = action
         began, pause, noted = steady(), _LEFTOVER_LOOK, False
 
         def look() -> None:
             nonlocal pause, noted
-            if self._awaited is not order:
+            if self._awaited is not action:
                 return
-            leftovers = self._rank_processes.leftovers(order.filters_only)
+            leftovers = self._rank_processes.leftovers(action.filters_only)
             if not leftovers:
                 self._awaited = None
-                self._driver.happened(events.LeftoversEnded(order.epoch))
+                self._driver.happened(events.LeftoversEnded(action.epoch))
                 return
             if not noted and steady() > began + _LEFTOVER_NOTE_SECONDS:
                 noted = True
@@ -245,7 +245,7 @@ class AgentService:
 
         look()
 
-    def _end_leftovers(self, order: actions.EndLeftovers) -> None:
+    def _end_leftovers(self, action: actions.EndLeftovers) -> None:
         leftovers = self._rank_processes.leftovers()
         filters = {process.pid for process in self._rank_processes.leftovers(filters_only=True)}
         others = [process for process in leftovers if process.pid not in filters]
@@ -255,26 +255,26 @@ class AgentService:
                 send(process, signal.SIGTERM)
                 send(process, signal.SIGCONT)
 
-    def _sweep(self, order: actions.Sweep) -> None:
+    def _sweep(self, action: actions.Sweep) -> None:
         self._awaited = None
         self._sidecars.end_all()
-        self._driver.happened(*self._rank_processes.sweep(order.epoch, self._now().wall))
+        self._driver.happened(*self._rank_processes.sweep(action.epoch, self._now().wall))
 
 
 _CARRY_OUT: dict[type, Callable[[AgentService, Any], object]] = {
     actions.Tell: AgentService._tell,
     messages.ReservePort: AgentService._hold_port,
-    actions.ReleasePort: lambda self, order: self._release_port(),
+    actions.ReleasePort: lambda self, action: self._release_port(),
     messages.StartRanks: AgentService._spawn,
     messages.AskSidecar: AgentService._pass_on,
-    actions.StartSidecar: lambda self, order: self._sidecars.start(order.epoch, order.sidecar),
-    messages.EndSidecar: lambda self, order: self._sidecars.end(order.sidecar),
+    actions.StartSidecar: lambda self, action: self._sidecars.start(action.epoch, action.sidecar),
+    messages.EndSidecar: lambda self, action: self._sidecars.end(action.sidecar),
     messages.SignalRanks: AgentService._signal_ranks,
     actions.AwaitLeftovers: AgentService._await_leftovers,
     actions.EndLeftovers: AgentService._end_leftovers,
-    actions.TerminateRanks: lambda self, order: self._rank_processes.terminate(order.rest),
+    actions.TerminateRanks: lambda self, action: self._rank_processes.terminate(action.rest),
     actions.Sweep: AgentService._sweep,
     actions.RenewLease: AgentService._renew,
-    machine_events.Note: lambda self, order: say(order.text),
-    actions.Exit: lambda self, order: self._driver.end(order.code),
+    machine_events.Note: lambda self, action: say(action.text),
+    actions.Exit: lambda self, action: self._driver.end(action.code),
 }

@@ -189,11 +189,11 @@ class SidecarProcesses:
         self._loop = loop
         self._living: dict[str, Sidecar] = {}
 
-    def ask(self, order: AskSidecar) -> None:
-        if order.sidecar not in self._living:
-            self.start(order.epoch, order.sidecar)
-        if order.sidecar in self._living:
-            self._living[order.sidecar].ask(order.number, order.body)
+    def ask(self, message: AskSidecar) -> None:
+        if message.sidecar not in self._living:
+            self.start(message.epoch, message.sidecar)
+        if message.sidecar in self._living:
+            self._living[message.sidecar].ask(message.number, message.body)
 
     def start(self, epoch: int, name: str) -> None:
         """Start a sidecar. A program that cannot be executed is reported as ended."""

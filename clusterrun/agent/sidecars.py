@@ -20,25 +20,25 @@ class Sidecars:
         self._ranks, self._actions = ranks, actions
         self._epochs: dict[str, int] = {}
 
-    def ask(self, order: AskSidecar, leaving: bool) -> None:
+    def ask(self, message: AskSidecar, leaving: bool) -> None:
         """Pass a request on, or answer with the reason if it is not allowed now."""
-        why = "this node was ordered to end" if leaving else self._objection(order)
+        why = "this node was ordered to end" if leaving else self._objection(message)
         if why:
-            self._actions.append(Tell(SidecarEnded(order.epoch, order.sidecar, why)))
+            self._actions.append(Tell(SidecarEnded(message.epoch, message.sidecar, why)))
             return
-        epoch = self._epochs.get(order.sidecar)
-        if epoch is not None and epoch < order.epoch:
-            self.dismiss(order.sidecar)
-        self._epochs[order.sidecar] = order.epoch
-        self._actions.append(order)
+        epoch = self._epochs.get(message.sidecar)
+        if epoch is not None and epoch < message.epoch:
+            self.dismiss(message.sidecar)
+        self._epochs[message.sidecar] = message.epoch
+        self._actions.append(message)
 
-    def _objection(self, order: AskSidecar) -> str:
+    def _objection(self, message: AskSidecar) -> str:
         ranks = self._ranks
-        if order.epoch < self._epochs.get(order.sidecar, -1):
-            return f"a sidecar of epoch {self._epochs[order.sidecar]} runs on this node"
-        if order.sidecar == contract.EXAMINER:
-            return "" if ranks.idle and order.epoch > ranks.seen else "ranks were started on this node"
-        is_running = ranks.stage is RankStage.RUNNING and order.epoch == ranks.epoch
+        if message.epoch < self._epochs.get(message.sidecar, -1):
+            return f"a sidecar of epoch {self._epochs[message.sidecar]} runs on this node"
+        if message.sidecar == contract.EXAMINER:
+            return "" if ranks.idle and message.epoch > ranks.seen else "ranks were started on this node"
+        is_running = ranks.stage is RankStage.RUNNING and message.epoch == ranks.epoch
         return "" if is_running else "no ranks run on this node"
 
     def observe(self, epoch: int) -> None:
@@ -48,9 +48,9 @@ class Sidecars:
         self._epochs[contract.OBSERVER] = epoch
         self._actions.append(StartSidecar(epoch, contract.OBSERVER))
 
-    def end(self, order: EndSidecar) -> None:
-        if self._epochs.get(order.sidecar) == order.epoch:
-            self.dismiss(order.sidecar)
+    def end(self, message: EndSidecar) -> None:
+        if self._epochs.get(message.sidecar) == message.epoch:
+            self.dismiss(message.sidecar)
 
     def dismiss(self, sidecar: str) -> None:
         epoch = self._epochs.pop(sidecar, None)

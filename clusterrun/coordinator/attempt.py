@@ -278,8 +278,8 @@ class LiveAttempt(RunPart):
         self._actions.append(Note(f"attempt {self.epoch}: ranks are being started, rank 0 is at {where}"))
         last = self.epoch + restarts
         for member in self._membership.training():
-            order = messages.StartRanks(self.epoch, world, member.place, meeting, environment, last)
-            self._actions.append(Send(member.link, order))
+            message = messages.StartRanks(self.epoch, world, member.place, meeting, environment, last)
+            self._actions.append(Send(member.link, message))
         self._state_keeper.explains("ranks are being started")
 
     # --- messages of nodes ---
@@ -436,8 +436,8 @@ class LiveAttempt(RunPart):
     def _stop_ranks(self, sooner: bool = False) -> None:
         for member in self._membership.training():
             if not self.outcomes.is_gone(member.place):
-                order = messages.StopRanks(self.epoch, self._grace, sooner)
-                self._actions.append(Send(member.link, order))
+                message = messages.StopRanks(self.epoch, self._grace, sooner)
+                self._actions.append(Send(member.link, message))
 
     def _enter_stopping(self, now: Now, limit: float) -> AttemptOver | None:
         self.stage = AttemptStage.STOPPING

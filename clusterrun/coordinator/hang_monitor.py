@@ -50,24 +50,24 @@ class HangMonitor(RunPart):
 
     def _carry_out(self, now: Now, orders: Iterable[object]) -> EndAsked | None:
         end = None
-        for order in orders:
-            if isinstance(order, AskObserver):
-                member = self._membership.members[order.node]
+        for action in orders:
+            if isinstance(action, AskObserver):
+                member = self._membership.members[action.node]
                 if member is not None and not member.lost:
-                    message = AskSidecar(self._live.epoch, contract.OBSERVER, order.number, order.body)
+                    message = AskSidecar(self._live.epoch, contract.OBSERVER, action.number, action.body)
                     self._send(member, message)
-            elif isinstance(order, Warn):
-                self._note(order.text)
-                self._state_keeper.warn(order.text)
-                if order.hangs and self._orders.survival.announces:
-                    self._actions.append(Announce(HUNG, self._state_keeper.state, now.wall, order.text))
-            elif isinstance(order, TakeBack):
-                if self._state_keeper.take_back(order.beginning) and order.text:
-                    self._note(order.text)
-            elif isinstance(order, Save):
-                self._actions.append(SaveBeside(self._live.epoch, order.name, order.text))
-            elif isinstance(order, EndAttempt) and order.what == "restart":
-                self._live.fail(now, FailureKind.HANG, "", order.why)
-            elif isinstance(order, EndAttempt):
-                end = EndAsked(RunOutcome(State.FAILED, order.why, contract.ExitCode.FAILED))
+            elif isinstance(action, Warn):
+                self._note(action.text)
+                self._state_keeper.warn(action.text)
+                if action.hangs and self._orders.survival.announces:
+                    self._actions.append(Announce(HUNG, self._state_keeper.state, now.wall, action.text))
+            elif isinstance(action, TakeBack):
+                if self._state_keeper.take_back(action.beginning) and action.text:
+                    self._note(action.text)
+            elif isinstance(action, Save):
+                self._actions.append(SaveBeside(self._live.epoch, action.name, action.text))
+            elif isinstance(action, EndAttempt) and action.what == "restart":
+                self._live.fail(now, FailureKind.HANG, "", action.why)
+            elif isinstance(action, EndAttempt):
+                end = EndAsked(RunOutcome(State.FAILED, action.why, contract.ExitCode.FAILED))
         return end

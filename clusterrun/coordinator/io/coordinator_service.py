@@ -86,13 +86,13 @@ class CoordinatorService:
         self._gone_since: float | None = None
         self._refusals_told = 0
 
-    def _send(self, order: actions.Send) -> None:
+    def _send(self, action: actions.Send) -> None:
         # Another coordinator may have taken over while this process was suspended.
-        if type(order.message) is StartRanks and self._state_writer.taken_over(order.message.epoch):
+        if type(action.message) is StartRanks and self._state_writer.taken_over(action.message.epoch):
             return
-        if type(order.message) is Ack and not self._state_writer.knows():
+        if type(action.message) is Ack and not self._state_writer.knows():
             return  # an acknowledgement would let ranks live that another coordinator may count as dead
-        self._server.send(order.link, order.message)
+        self._server.send(action.link, action.message)
 
     def run(self) -> int:
         self._happened(machine_events.Tick())
@@ -129,8 +129,8 @@ class CoordinatorService:
 
         self._loop.watch(descriptor, ended)
 
-    def _to_scheduler(self, order: Any) -> None:
-        if isinstance(order, actions.AskJob):
+    def _to_scheduler(self, action: Any) -> None:
+        if isinstance(action, actions.AskJob):
             self._look_for_cancel()  # the client writes that file before it calls the scheduler
         if self._slurm is None:  # load it when it is first needed, which is after the launch
             from clusterrun.coordinator.io.scheduler import Scheduler
@@ -140,7 +140,7 @@ class CoordinatorService:
             job = SlurmJob(*job_of(self._environment), self._began_wall)
             note, happened = self._note, self._happened
             self._slurm = Scheduler(self._commands(), job, self._orders, self._reports, note, happened)
-        self._slurm.carry_out(order)
+        self._slurm.carry_out(action)
 
     def _commands(self) -> CommandRunner:
         from clusterrun.runtime.commands import CommandRunner
@@ -149,13 +149,13 @@ class CoordinatorService:
         self._reapers.append(runner.reaped)
         return runner
 
-    def _announce(self, order: actions.Announce) -> None:
+    def _announce(self, action: actions.Announce) -> None:
         if self._hooks is None:
             from clusterrun.coordinator.io.event_hook import EventHook
 
             self._hooks = EventHook(self._loop, self._orders, self._paths, self._environment, self._note)
             self._reapers.append(self._hooks.reaped)
-        self._hooks.announce(order)
+        self._hooks.announce(action)
 
     def _close(self) -> None:
         self._server.close()
@@ -179,8 +179,8 @@ class CoordinatorService:
             for reaped in self._reapers:
                 reaped(child)
 
-    def _look_at_launcher(self, order: actions.LookAtLauncher) -> None:
-        question = self._launcher.links_question(order.names)
+    def _look_at_launcher(self, action: actions.LookAtLauncher) -> None:
+        question = self._launcher.links_question(action.names)
         if not question:
             return
         self._looks = self._looks or self._commands()
@@ -227,21 +227,21 @@ class CoordinatorService:
             self._refusals_told = self._server.refused
             self._note(f"{fresh} connections were refused, the last one: {self._server.last_refusal}")
 
-    def _claim(self, order: actions.ClaimEpoch, until: float = 0.0) -> None:
+    def _claim(self, action: actions.ClaimEpoch, until: float = 0.0) -> None:
         try:
             highest = run_files.highest_attempt(self._paths)
-            state = run_files.read_state(self._paths) if order.after < 0 <= highest else None
-            epoch = self._claimed(order.after, highest)
+            state = run_files.read_state(self._paths) if action.after < 0 <= highest else None
+            epoch = self._claimed(action.after, highest)
         except OSError as error:
-            self._claim_again(order, until, error)
+            self._claim_again(action, until, error)
             return
         if epoch < 0:
-            self._happened(events.Superseded(order.after + 1))
+            self._happened(events.Superseded(action.after + 1))
             return
         self._state_writer.epoch = epoch
         self._state_writer.keep_room()
         self._log.begin(epoch)
-        if order.after >= 0:
+        if action.after >= 0:
             self._happened(events.EpochClaimed(epoch))
             return
         try:
@@ -253,7 +253,7 @@ class CoordinatorService:
         # This event precedes later ones: an end that comes first would erase the attempts from the record.
         self._driver.first_of_all(first_claim(epoch, state, *dead))
 
-    def _claim_again(self, order: actions.ClaimEpoch, until: float, error: OSError) -> None:
+    def _claim_again(self, action: actions.ClaimEpoch, until: float, error: OSError) -> None:
         """Retry for ``_CLAIM_SECONDS`` if the file system fails. Then report ``ClaimFailed``."""
         why = f"no attempt can be begun: {run_files.in_words(error)}"
         if (until and steady() >= until) or not run_files.may_pass(error):
@@ -262,7 +262,7 @@ class CoordinatorService:
         if not until:
             self._note(f"{why}; it is tried again for {_CLAIM_SECONDS:g} s")
         until = until or steady() + _CLAIM_SECONDS
-        self._loop.after(run_files.RETRY_SECONDS, lambda: self._claim(order, until))
+        self._loop.after(run_files.RETRY_SECONDS, lambda: self._claim(action, until))
 
     def _claimed(self, after: int, highest: int) -> int:
         """Claim an attempt and return its number; -1 if another coordinator holds ``after + 1``."""
@@ -281,17 +281,17 @@ def _now() -> machine_events.Now:
 # All other actions go to the scheduler.
 _CARRY_OUT: dict[type, Callable[[CoordinatorService, Any], object]] = {
     actions.Send: CoordinatorService._send,
-    actions.DropLink: lambda self, order: self._server.drop(order.link),
+    actions.DropLink: lambda self, action: self._server.drop(action.link),
     actions.ClaimEpoch: CoordinatorService._claim,
-    actions.LaunchAgents: lambda self, order: self._launcher.start(order.without),
-    actions.EndLauncher: lambda self, order: self._launcher.end(),
+    actions.LaunchAgents: lambda self, action: self._launcher.start(action.without),
+    actions.EndLauncher: lambda self, action: self._launcher.end(),
     actions.LookAtLauncher: CoordinatorService._look_at_launcher,
-    actions.SaveState: lambda self, order: self._state_writer.save(order.state),
-    actions.SaveReport: lambda self, order: self._reports.report(order),
-    actions.SaveBeside: lambda self, order: self._reports.beside(order),
-    actions.ReadProgress: lambda self, order: self._happened(self._reports.progress(order.epoch)),
-    actions.WriteNotice: lambda self, order: self._reports.notice(order),
+    actions.SaveState: lambda self, action: self._state_writer.save(action.state),
+    actions.SaveReport: lambda self, action: self._reports.report(action),
+    actions.SaveBeside: lambda self, action: self._reports.beside(action),
+    actions.ReadProgress: lambda self, action: self._happened(self._reports.progress(action.epoch)),
+    actions.WriteNotice: lambda self, action: self._reports.notice(action),
     actions.Announce: CoordinatorService._announce,
-    machine_events.Note: lambda self, order: self._note(order.text),
-    actions.Finish: lambda self, order: self._driver.end(order.code),
+    machine_events.Note: lambda self, action: self._note(action.text),
+    actions.Finish: lambda self, action: self._driver.end(action.code),
 }

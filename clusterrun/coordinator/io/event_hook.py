@@ -53,23 +53,23 @@ class EventHook:
         self.reaped = self._commands.reaped
         self._runs = False
 
-    def announce(self, order: Announce) -> None:
-        if self._orders.survival.notify and is_for_people(order.event, order.state, order.is_handover):
-            self._send_messages(order)
+    def announce(self, action: Announce) -> None:
+        if self._orders.survival.notify and is_for_people(action.event, action.state, action.is_handover):
+            self._send_messages(action)
         if self._orders.survival.on_event:
-            self._waiting.append(order)
+            self._waiting.append(action)
             self._next()
 
-    def _send_messages(self, order: Announce) -> None:
-        seconds = LAST_MESSAGE_SECONDS if order.event == ENDED else MESSAGE_SECONDS
+    def _send_messages(self, action: Announce) -> None:
+        seconds = LAST_MESSAGE_SECONDS if action.event == ENDED else MESSAGE_SECONDS
         # The addresses hold secrets: only the standard input carries them.
-        payload = {"urls": self._orders.survival.notify, "seconds": seconds, "event": self._document(order)}
+        payload = {"urls": self._orders.survival.notify, "seconds": seconds, "event": self._document(action)}
         argv = (sys.executable, "-I", self._paths.agent, "notify")
-        log = self._paths.attempt(order.state.epoch).notify_log
+        log = self._paths.attempt(action.state.epoch).notify_log
 
         def ended(code: int, late: bool) -> None:
             if late or code:
-                self._note(f"a message about {order.event!r} was not delivered; see {os.path.basename(log)}")
+                self._note(f"a message about {action.event!r} was not delivered; see {os.path.basename(log)}")
 
         try:
             self._start(argv, payload, "/", log, seconds + _KILL_AFTER_SECONDS, ended)
@@ -78,20 +78,20 @@ class EventHook:
 
     def _next(self) -> None:
         while self._waiting and not self._runs:
-            order = self._waiting.popleft()
+            action = self._waiting.popleft()
             argv = ("/bin/sh", "-c", self._orders.survival.on_event)
             cwd = self._orders.cwd if os.path.isdir(self._orders.cwd) else "/"
-            log = self._paths.attempt(order.state.epoch).hooks_log
+            log = self._paths.attempt(action.state.epoch).hooks_log
             try:
-                self._start(argv, self._document(order), cwd, log, LIMIT_SECONDS, self._ended)
+                self._start(argv, self._document(action), cwd, log, LIMIT_SECONDS, self._ended)
                 self._runs = True
             except (NotStarted, OSError) as error:
                 self._note(f"the program for events could not be started: {error}")
 
-    def _document(self, order: Announce) -> dict[str, Any]:
+    def _document(self, action: Announce) -> dict[str, Any]:
         name, run_dir = self._orders.run_name, self._paths.run_dir
         return event_document(
-            order.event, order.state, name, self._job_id, run_dir, order.at, reason=order.reason
+            action.event, action.state, name, self._job_id, run_dir, action.at, reason=action.reason
         )
 
     def _start(

@@ -48,25 +48,25 @@ class ReportFiles:
         self._orders, self._paths, self._note = orders, paths, note
         self._asked: set[str] = set()
 
-    def report(self, order: SaveReport) -> None:
+    def report(self, action: SaveReport) -> None:
         """Write ``preflight.json``, and a copy to the cluster's findings if there are any."""
-        values = encode(order.report)
-        self._write_values(self._paths.attempt(order.epoch).preflight, values)
+        values = encode(action.report)
+        self._write_values(self._paths.attempt(action.epoch).preflight, values)
         folder = self._orders.preflight.findings
-        if folder and order.keep:
+        if folder and action.keep:
             try:
                 os.makedirs(folder, 0o700, exist_ok=True)
             except OSError as error:
                 self._note(f"the findings cannot be kept in {folder}: {error.strerror}")
                 return
-            self._write_values(os.path.join(folder, f"{self._orders.run_id}.{order.epoch}.json"), values)
+            self._write_values(os.path.join(folder, f"{self._orders.run_id}.{action.epoch}.json"), values)
 
-    def beside(self, order: SaveBeside) -> None:
-        if not _NAME.fullmatch(order.name):
-            self._note(f"no file of an attempt may be called {order.name!r}")
+    def beside(self, action: SaveBeside) -> None:
+        if not _NAME.fullmatch(action.name):
+            self._note(f"no file of an attempt may be called {action.name!r}")
             return
-        path = self._paths.attempt(order.epoch).beside(order.name)
-        self._write(path, order.text.encode("utf-8", "backslashreplace"))
+        path = self._paths.attempt(action.epoch).beside(action.name)
+        self._write(path, action.text.encode("utf-8", "backslashreplace"))
 
     def _write_values(self, path: str, values: Any) -> None:
         self._write(path, json.dumps(values).encode() + b"\n")
@@ -116,9 +116,9 @@ class ReportFiles:
             self.successor(job_id, tuple(map(str, excluded)))
             self.no_next()
 
-    def notice(self, order: WriteNotice) -> None:
-        values = {"why": order.why, "at": time.time(), "until": order.until}
-        self._write_values(self._paths.attempt(order.epoch).notice, values)
+    def notice(self, action: WriteNotice) -> None:
+        values = {"why": action.why, "at": time.time(), "until": action.until}
+        self._write_values(self._paths.attempt(action.epoch).notice, values)
 
     def asks(self) -> Iterator[tuple[str, str]]:
         """Yield name and text of every question that is new since the last call. Clients remove theirs."""

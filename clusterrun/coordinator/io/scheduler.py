@@ -50,13 +50,13 @@ class Scheduler:
         self._next = ""
         self._takes_back = False
 
-    def carry_out(self, order: Any) -> None:
-        _CARRY_OUT[type(order)](self, order)
+    def carry_out(self, action: Any) -> None:
+        _CARRY_OUT[type(action)](self, action)
 
     def finish(self) -> None:
         self._commands.finish(MOST_SECONDS if self._takes_back else _LAST_SECONDS)
 
-    def _ask(self, order: actions.AskJob) -> None:
+    def _ask(self, action: actions.AskJob) -> None:
         def on_answer(answer: CommandDone) -> None:
             if answer.why:
                 self._note(f"the scheduler does not say how this job stands: {answer.why}")
@@ -68,22 +68,22 @@ class Scheduler:
         argv, limit = slurm_job.question(self._job), slurm_job.LIMIT_SECONDS
         self._commands.run(argv, limit, on_answer, slurm_job.ENVIRONMENT)
 
-    def _resubmit(self, order: actions.Resubmit) -> None:
+    def _resubmit(self, action: actions.Resubmit) -> None:
         def on_answer(answer: CommandDone) -> None:
             job_id, why = _number(answer)
             if job_id:
-                self._reports.successor(job_id, order.excluded)
+                self._reports.successor(job_id, action.excluded)
             self._happened(events.Resubmitted(job_id, why))
 
-        self._commands.run(order.argv, _PATIENCE_SECONDS, on_answer)
+        self._commands.run(action.argv, _PATIENCE_SECONDS, on_answer)
 
-    def _requeue(self, order: actions.Requeue) -> None:
+    def _requeue(self, action: actions.Requeue) -> None:
         def on_answer(answer: CommandDone) -> None:
             if answer.why:  # the answer may have been lost
                 self._question(lambda job_answer: looked(job_answer, answer.why))
                 return
-            nodes = excluding(self._argv, order.excluded)
-            if order.excluded and nodes:
+            nodes = excluding(self._argv, action.excluded)
+            if action.excluded and nodes:
                 self._update(self._job.job_id, nodes)
             self._happened(events.HandedOver())
 
@@ -101,11 +101,11 @@ class Scheduler:
         argv = ("scontrol", "update", f"JobId={job_id}", f"ExcNodeList={nodes}")
         self._commands.run(argv, _LOOK_SECONDS, on_answer)
 
-    def _queue_next(self, order: actions.QueueNext) -> None:
+    def _queue_next(self, action: actions.QueueNext) -> None:
         def on_job(job_id: str, why: str = "") -> None:
             self._next = job_id
             if job_id:
-                self._reports.next(job_id, order.excluded)
+                self._reports.next(job_id, action.excluded)
             self._note(
                 f"job {job_id} waits to go on after this one" if job_id else f"no job was queued: {why}"
             )
@@ -122,7 +122,7 @@ class Scheduler:
             if waiting:
                 on_job(waiting)
             else:
-                argv = filled(self._argv, order.excluded, self._job.job_id)
+                argv = filled(self._argv, action.excluded, self._job.job_id)
                 self._commands.run(argv, _PATIENCE_SECONDS, queued)
 
         self._look(looked)
@@ -143,14 +143,14 @@ class Scheduler:
 
         self._commands.run(argv, _LOOK_SECONDS, on_answer)
 
-    def _exclude_next(self, order: actions.ExcludeNext) -> None:
-        nodes = excluding(self._argv, order.nodes)
+    def _exclude_next(self, action: actions.ExcludeNext) -> None:
+        nodes = excluding(self._argv, action.nodes)
         if nodes:
             self._update(self._next, nodes)
         else:
-            self._note(f"{fold(order.nodes)} cannot be added to what job {self._next} excludes")
+            self._note(f"{fold(action.nodes)} cannot be added to what job {self._next} excludes")
 
-    def _drop_next(self, order: actions.DropNext) -> None:
+    def _drop_next(self, action: actions.DropNext) -> None:
         """Cancel the waiting job. Wait for an unreachable controller: it cannot end this job either."""
         job_id, self._next = self._next, ""
         self._takes_back = True
