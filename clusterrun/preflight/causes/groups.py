@@ -235,57 +235,70 @@ class GroupSearch:
         return uses
 
     def _best_test(self, group: Group, free: Collection[int]) -> Group | None:
-        """Return the new test that fails with a chance nearest to one half; a repeat if there is none.
-
-        A node is guilty of the failures with the likelihood ``P(threshold) * noise ** misses``, where it
-        misses the failures of groups without it. A test of ``size`` nodes fails with the sum of the shares of
-        its members whose threshold is at most ``size``. Tests with the likeliest and the unlikeliest nodes
-        are compared: with one of the likeliest, with two, and so on.
-        """
-        explanation, largest_pass = self._explanation, self._explanation.largest_pass
-        all_suspects, failing = explanation.suspects(group), explanation.failing
-        suspects = [node for node in all_suspects if node in free]
-        weakest = min(largest_pass[node] for node in group)
+        """Return the new test that fails with a chance nearest to one half; a repeat if there is none."""
+        suspects = self._explanation.suspects(group)
+        weakest = min(self._explanation.largest_pass[node] for node in group)
         is_maybe_chance = self._failed[group] == 1 and weakest > SMALLEST_GROUP and 2 * weakest >= len(group)
-        if not suspects or is_maybe_chance:
+        if is_maybe_chance or not any(node in free for node in suspects):
             return group if group <= set(free) else None
-        if len(all_suspects) == 1:
+        if len(suspects) == 1:
             return self._confirm(suspects[0], group, free)
-        one_explains = bool(frozenset.intersection(*failing))
+        for test in self._tests_by_balance(group, free):
+            if test not in self._passed and test not in self._failed:
+                return test
+        repeats = [
+            other for other in self._explanation.failing if len(other) <= len(group) and other <= set(free)
+        ]
+        return min(repeats, key=lambda other: (self._failed[other], -len(other)), default=None)
+
+    def _likelihoods(self, group: Group, free: Collection[int]) -> dict[int, float]:
+        """Return how likely each free node makes ``group`` fail, without the nodes that may not be guilty.
+
+        A node is guilty with the likelihood ``P(threshold) * noise ** misses``, where it misses the failures
+        of groups without it.
+        """
+        explanation = self._explanation
+        one_explains = bool(frozenset.intersection(*explanation.failing))
         likelihood = {}
         for node in free:
-            if largest_pass[node] >= len(group):
+            if explanation.largest_pass[node] >= len(group):
                 likelihood[node] = 0.0
             elif one_explains or node in group:
-                misses = sum(self._failed[other] for other in failing if node not in other)
+                misses = sum(self._failed[other] for other in explanation.failing if node not in other)
                 by_chance = math.exp(-explanation.nats_of_failure * misses)
                 likelihood[node] = explanation.chance(node, len(group)) * by_chance
-        order = sorted(likelihood, key=lambda node: (-likelihood[node], node))
-        total, uses = sum(likelihood.values()), self._uses()
-        candidates = []
+        return likelihood
+
+    def _tests_by_balance(self, group: Group, free: Collection[int]) -> Iterator[Group]:
+        """Yield tests of free nodes: first those that fail with a chance nearest to one half.
+
+        A test of ``size`` nodes fails with the sum of the shares of its members whose threshold is at most
+        ``size``. It holds ``count`` of the likeliest nodes, and the unlikeliest of the others.
+        """
+        explanation, uses = self._explanation, self._uses()
+        likelihood = self._likelihoods(group, free)
+        likeliest = sorted(likelihood, key=lambda node: (-likelihood[node], node))
+        total = sum(likelihood.values())
+        tests = []
         for size in _sizes(len(group)):
             at_size = {}
             for node, value in likelihood.items():
-                share = (
-                    explanation.chance(node, size) / explanation.chance(node, len(group)) if value else 0.0
-                )
-                at_size[node] = value * share
-            able = (node for node in free if node not in likelihood and largest_pass[node] >= size)
+                if value:
+                    value *= explanation.chance(node, size) / explanation.chance(node, len(group))
+                at_size[node] = value
+            able = (n for n in free if n not in likelihood and explanation.largest_pass[n] >= size)
             pool = sorted([*likelihood, *able], key=lambda node: (at_size.get(node, 0.0), uses[node], node))
-            likely = [0.0, *accumulate(at_size[node] for node in order)]
-            unlikely = [0.0, *accumulate(at_size.get(node, 0.0) for node in pool)]
-            if len(pool) >= size:
-                for count in range(1, min(size, len(order)) + 1):
-                    chance = (likely[count] + unlikely[size - count]) / total
-                    candidates.append((abs(2 * chance - 1), -size, count, pool))
-        candidates.sort(key=lambda candidate: (round(candidate[0], 9), *candidate[1:3]))
-        for distance, negative_size, count, pool in candidates:
-            chosen = frozenset(order[:count])
-            test = chosen.union([node for node in pool if node not in chosen][: -negative_size - count])
-            if distance < 1 and test not in self._passed and test not in self._failed:
-                return test
-        repeats = [other for other in failing if len(other) <= len(group) and other <= set(free)]
-        return min(repeats, key=lambda other: (self._failed[other], -len(other)), default=None)
+            sums_of_likeliest = [0.0, *accumulate(at_size[node] for node in likeliest)]
+            sums_of_pool = [0.0, *accumulate(at_size.get(node, 0.0) for node in pool)]
+            for count in range(1, min(size, len(likeliest)) + 1) if len(pool) >= size else ():
+                chance = (sums_of_likeliest[count] + sums_of_pool[size - count]) / total
+                imbalance = abs(2 * chance - 1)
+                if imbalance < 1:
+                    tests.append((round(imbalance, 9), -size, count, pool))
+        for _, negative_size, count, pool in sorted(tests, key=lambda test: test[:3]):
+            chosen = frozenset(likeliest[:count])
+            others = [node for node in pool if node not in chosen]
+            yield chosen.union(others[: -negative_size - count])
 
     def _confirm(self, node: int, group: Group, free: Collection[int]) -> Group | None:
         """Return a group in which the only suspect meets others that work in such groups, new ones first.
