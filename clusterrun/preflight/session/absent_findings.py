@@ -75,6 +75,7 @@ class Replies:
     answered: tuple[int, ...]  # nodes that got an answer
     unanswered: tuple[int, ...]  # nodes that got none
     large_arrive: bool  # a large packet of one of them arrived
+    has_reason: bool  # the launcher said why there is no agent
 
     @property
     def is_silent(self) -> bool:
@@ -82,19 +83,23 @@ class Replies:
         return len(self.unanswered) >= WITNESSES and not self.answered
 
     @property
-    def is_alive(self) -> bool:
-        return len(self.answered) >= WITNESSES
+    def only_small_arrive(self) -> bool:
+        return len(self.answered) >= WITNESSES and not self.large_arrive
 
     @property
-    def only_small_arrive(self) -> bool:
-        return self.is_alive and not self.large_arrive
+    def is_kept_away(self) -> bool:
+        """The machine answers several nodes, and the launcher gave no reason."""
+        return len(self.answered) >= WITNESSES and not self.has_reason
 
 
 def replies_of(state: SessionState, node: NodeState) -> Replies:
     ways = state.ways_into(node.node)
     answered = dict.fromkeys(way.a for way in ways if way.is_answered)
     unanswered = dict.fromkeys(way.a for way in ways if way.a not in answered)
-    return Replies(tuple(answered), tuple(unanswered), any(way.is_answered and way.large for way in ways))
+    large_arrive = any(way.is_answered and way.large for way in ways)
+    own_reasons = (contract.NOT_JOINED, contract.AGENT_LOST, contract.NOT_BACK)
+    has_reason = node.absent.endswith(")") or not node.absent.startswith(own_reasons)
+    return Replies(tuple(answered), tuple(unanswered), large_arrive, has_reason)
 
 
 def of_absent(state: SessionState, explanation: Explanation) -> None:
@@ -105,46 +110,27 @@ def of_absent(state: SessionState, explanation: Explanation) -> None:
     replies = {node.node: replies_of(state, node) for node in state.nodes.values() if node.absent}
     _of_host(state, explanation, list(replies), end.present)
     host_is_suspect = len(replies) > 1 if end.present == (HOST,) else explanation.host_fails
-    single = list(replies)
-    for has_symptom, describe, reason in _SHARED_CAUSES:
-        several = [node for node in single if has_symptom(state.nodes[node], replies[node])]
-        if len(several) >= WITNESSES and not host_is_suspect:
+    silent = [node for node in replies if replies[node].is_silent]
+    small = [node for node in replies if replies[node].only_small_arrive]
+    kept_away = [node for node in replies if replies[node].is_kept_away]
+    unsaid = "did not join though their machines answer, and nothing says why"
+    shared_causes: tuple[tuple[list[int], Callable[..., NetworkFinding], str], ...] = (
+        (silent, partition_findings.of_silent, "answer none of those that joined"),
+        (small, partition_findings.of_small, "get only small packets from those that joined"),
+        (kept_away, partition_findings.of_kept_away, unsaid),
+    )
+    single = dict.fromkeys(replies)
+    for affected, describe, reason in () if host_is_suspect else shared_causes:
+        several = [node for node in affected if node in single]
+        if len(several) >= WITNESSES:
             finding = describe(state, end.present, several)
             explanation.network.append(finding)
             explanation.unreached += several if finding.parts else []
             explanation.excuse(several, f"{len(several)} nodes {reason}")
-            single = [node for node in single if node not in several]
+            for node in several:
+                del single[node]
     for node in single:
         _of_single(state, explanation, state.nodes[node], replies[node], end.present, host_is_suspect)
-
-
-def _is_kept_away(node: NodeState, replies: Replies) -> bool:
-    """Return whether the machine answers several nodes and the launcher gave no reason."""
-    reasons = (contract.NOT_JOINED, contract.AGENT_LOST, contract.NOT_BACK)
-    return replies.is_alive and node.absent.startswith(reasons) and not node.absent.endswith(")")
-
-
-# Causes that several absent nodes share: the symptom, the finding, and why these nodes are not blamed.
-_SHARED_CAUSES: tuple[
-    tuple[
-        Callable[[NodeState, Replies], bool],
-        Callable[[SessionState, Sequence[int], Sequence[int]], NetworkFinding],
-        str,
-    ],
-    ...,
-] = (
-    (lambda _, replies: replies.is_silent, partition_findings.of_silent, "answer none of those that joined"),
-    (
-        lambda _, replies: replies.only_small_arrive,
-        partition_findings.of_small,
-        "get only small packets from those that joined",
-    ),
-    (
-        _is_kept_away,
-        partition_findings.of_kept_away,
-        "did not join though their machines answer, and nothing says why",
-    ),
-)
 
 
 def _of_host(
@@ -226,5 +212,5 @@ def of_kept_away(state: SessionState, explanation: Explanation) -> None:
         absent = (
             node for node in state.nodes.values() if node.absent and node.node not in explanation.excused
         )
-        kept_away = [node.node for node in absent if _is_kept_away(node, replies_of(state, node))]
+        kept_away = [node.node for node in absent if replies_of(state, node).is_kept_away]
         explanation.excuse(kept_away, "the network is partitioned, which may be why")

@@ -61,22 +61,20 @@ def hurry(state: SessionState) -> None:
     """Shorten the limits of the other nodes once, after half of the nodes that are not lost answered."""
     for task_type, least in LEAST_PATIENCE.items():
         batch = state.requests.batch(task_type)
-        if not batch.is_hurried and 0 < 2 * batch.open <= batch.size:
-            batch.is_hurried = True
-            has_driver = state.needs.gpus and task_type is not ListenTask
-            _shorten_limits(state, task_type, DRIVER_SECONDS if has_driver else least)
-
-
-def _shorten_limits(state: SessionState, task_type: type, least: float) -> None:
-    for request in state.requests.of_type(task_type):
-        patience = max(least, PATIENCE * (state.now - request.asked_at))
-        if isinstance(request.task, LocalTask):
-            if patience >= request.seconds - ANSWER_SECONDS:
-                continue  # Each check has a limit of its own.
-            sooner = tasks.message_text(replace(request.task, limit=patience))
-            state.asks.append(AskWorker(request.node, request.number, sooner))
-            patience += ANSWER_SECONDS
-        state.requests.hurry(request, request.asked_at + patience)
+        if batch.is_hurried or not 0 < 2 * batch.open <= batch.size:
+            continue
+        batch.is_hurried = True
+        loads_driver = state.needs.gpus and task_type is not ListenTask
+        for request in state.requests.of_type(task_type):
+            longest = PATIENCE * (state.now - request.asked_at)
+            patience = max(DRIVER_SECONDS if loads_driver else least, longest)
+            if isinstance(request.task, LocalTask):
+                if patience >= request.seconds - ANSWER_SECONDS:
+                    continue  # Each check has a limit of its own.
+                sooner = tasks.message_text(replace(request.task, limit=patience))
+                state.asks.append(AskWorker(request.node, request.number, sooner))
+                patience += ANSWER_SECONDS
+            state.requests.hurry(request, request.asked_at + patience)
 
 
 def choose_backend(state: SessionState) -> None:

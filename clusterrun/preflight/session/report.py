@@ -61,11 +61,11 @@ def explain(state: SessionState) -> Explanation:
 
 def of_gone(state: SessionState, explanation: Explanation) -> None:
     """Report every node that gets no more requests, by the reason that it gave."""
-    for gone in state.log.of(NodeGone):
-        explanation.presence[gone.node] = gone.findings
-        has_failed = any(finding.verdict is Grade.FAIL for finding in gone.findings)
-        if gone.findings and not has_failed:
-            explanation.excused.add(gone.node)
+    for loss in state.log.of(NodeGone):
+        explanation.presence[loss.node] = loss.findings
+        has_failed = any(finding.verdict is Grade.FAIL for finding in loss.findings)
+        if loss.findings and not has_failed:
+            explanation.excused.add(loss.node)
 
 
 def of_local_checks(state: SessionState, explanation: Explanation) -> None:

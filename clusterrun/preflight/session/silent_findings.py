@@ -56,7 +56,7 @@ def of_silent(state: SessionState, explanation: Explanation) -> None:
 def of_late(state: SessionState, explanation: Explanation) -> None:
     """Report at the end a shared cause instead of each node if most nodes did not answer in time."""
     late = [
-        gone.node for gone in state.log.of(NodeGone) if gone.findings and gone.findings[0].check == "examiner"
+        loss.node for loss in state.log.of(NodeGone) if loss.findings and loss.findings[0].check == "examiner"
     ]
     if state.has_ended and len(late) >= WITNESSES and 2 * len(late) > len(state.nodes):
         explanation.excuse(late, "so did most nodes")
@@ -90,7 +90,7 @@ def _lost_nodes(state: SessionState) -> dict[int, float]:
 
     Nodes that an overload excuses are not among them.
     """
-    lost = {gone.node: gone.at for gone in state.log.of(NodeGone) if gone.is_lost}
+    lost = {loss.node: loss.at for loss in state.log.of(NodeGone) if loss.is_lost}
     return {node: lost[node] for node in state.nodes if node in lost and not state.nodes[node].is_excused}
 
 
