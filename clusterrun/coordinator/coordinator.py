@@ -212,7 +212,7 @@ class Coordinator:
             member.acked = now.steady
         if not member.present:
             self._membership.welcome(member)
-            self._lifecycle.follow(now, self._lifecycle.formation.present(now))
+            self._lifecycle.follow(now, self._lifecycle.formation.joined(now))
 
     def _report(self, now: Now, member: Member, message: Any) -> None:
         lifecycle = self._lifecycle

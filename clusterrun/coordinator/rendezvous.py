@@ -173,7 +173,7 @@ class Rendezvous(RunPart):
     def _joined(self) -> int:
         return self._membership.present - len(self.departed)
 
-    def present(self, now: Now) -> Outcome | None:
+    def joined(self, now: Now) -> Outcome | None:
         self._away.reached()
         message = f"{self._membership.present} of {self._membership.size} nodes have joined"
         self._state_keeper.says(Phase.STARTING, message)

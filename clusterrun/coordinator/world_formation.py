@@ -100,8 +100,8 @@ class WorldFormation(RunPart):
     def welcomes(self, node: int) -> bool:
         return self.joining and self._rendezvous.welcomes(node)
 
-    def present(self, now: Now) -> Outcome | None:
-        return self._follow(now, self._rendezvous.present(now)) if self.joining else None
+    def joined(self, now: Now) -> Outcome | None:
+        return self._follow(now, self._rendezvous.joined(now)) if self.joining else None
 
     def launcher_ended(self, now: Now, event: LauncherEnded, message: str) -> Outcome | None:
         self.lost_nodes.note_launcher_output(event.output)

@@ -65,7 +65,9 @@ def _records_agree(table: CallTable, run: Remains, root: Error, aborted: Ranks) 
     """All records that are left agree: find what was sent, and the sender."""
     sent_too_much = partial(explain_sent_too_much, run=run, root=root)
     mates = {rank.rank: calls for rank in table.ranks if (calls := _calls_with(table, rank, aborted))}
-    pairs = _pairs(table)
+    # Of each rank that aborted: the bytes that it was sent, and those that it expected.
+    matches = filter(None, (SIZES.search(error.text) for error in run.errors))
+    pairs = [(int(match[1]), int(match[2])) for match in matches]
     sent = max(sent for sent, _ in pairs)
     calls = [call for of_rank in mates.values() for call in of_rank]
     # The others may have gone on: what they called is the newest call that is large enough.
@@ -102,12 +104,6 @@ def _records_agree(table: CallTable, run: Remains, root: Error, aborted: Ranks) 
         return [Hypothesis(explain, CERTAINTY, culprits)]
     smaller = partial(explain_smaller, run=run, root=root, called=called, together=together, pairs=pairs)
     return [Hypothesis(smaller, CERTAINTY, aborted)]
-
-
-def _pairs(table: CallTable) -> list[tuple[int, int]]:
-    """The bytes that each rank which aborted was sent, and the bytes that it expected."""
-    matches = [SIZES.search(error.text) for error in (table.end.errors if table.end else ())]
-    return [(int(match[1]), int(match[2])) for match in matches if match]
 
 
 def _calls_with(table: CallTable, rank: RankSnapshot, others: Sequence[int]) -> list[Call]:
