@@ -59,11 +59,8 @@ def start_torch_worker(state: SessionState, node: int) -> None:
 
 def hurry(state: SessionState) -> None:
     """Shorten the limits of the other nodes once, after half of the nodes that are not lost answered."""
-    for task_type, least in LEAST_PATIENCE.items():
-        batch = state.requests.batch(task_type)
-        if batch.is_hurried or not 0 < 2 * batch.open <= batch.size:
-            continue
-        batch.is_hurried = True
+    for task_type in state.requests.half_answered(LEAST_PATIENCE):
+        least = LEAST_PATIENCE[task_type]
         loads_driver = state.needs.gpus and task_type is not ListenTask
         for request in state.requests.of_type(task_type):
             longest = PATIENCE * (state.now - request.asked_at)

@@ -42,7 +42,7 @@ class Batch:
     def __init__(self) -> None:
         self.size = 0  # without those of lost nodes
         self.open = 0
-        self.is_hurried = False  # the limits of the open requests were shortened
+        self.is_half_answered = False  # as far as `Requests.half_answered` returned it
 
 
 class Requests:
@@ -73,6 +73,16 @@ class Requests:
 
     def waits_for(self, task_types: Iterable[type]) -> bool:
         return any(self.batch(task_type).open for task_type in task_types)
+
+    def half_answered(self, task_types: Iterable[type]) -> list[type]:
+        """Return the types with open requests whose first half was answered. Each batch is returned once."""
+        types = []
+        for task_type in task_types:
+            batch = self.batch(task_type)
+            if not batch.is_half_answered and 0 < 2 * batch.open <= batch.size:
+                batch.is_half_answered = True
+                types.append(task_type)
+        return types
 
     def batch(self, task_type: type) -> Batch:
         return self._batches.get(task_type) or Batch()
