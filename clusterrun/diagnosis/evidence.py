@@ -105,13 +105,27 @@ class Group:
 
 @frozen
 class ChildProcess:
-    """A process below a rank: a data-loader worker or a program. ``state`` is the kernel's letter."""
+    """A process below a rank: a data-loader worker or a program.
+
+    state: the kernel's letter
+    threads: 0: unknown
+    """
 
     pid: int
     name: str
     state: str
     waits_in: str = ""
     stack: tuple[str, ...] = ()
+    threads: int = 0
+
+    @property
+    def lacks_thread(self) -> bool:
+        """Return whether it waits for a thread that its parent had when it forked.
+
+        A fork has one thread. Locks of ``multiprocessing`` are released by other processes.
+        """
+        is_of_python = bool(self.stack) and "/multiprocessing/" not in self.stack[0]
+        return self.threads == 1 and self.waits_in.startswith("futex") and is_of_python
 
 
 @frozen
@@ -192,6 +206,7 @@ class PythonStacks:
     threads: the other threads that run user code
     tasks: where asyncio's tasks are, ``FRAME`` or ``FRAME: ERROR`` if one failed
     waits: what the main thread waits for in its process, then what the holder of that waits for, and so on
+    loop: the condition of the ``while`` around the main thread's place; '' if its innermost loop has none
     samples: frames of the user's code that the main thread was in during the look, outside of collectives
     """
 
@@ -200,6 +215,7 @@ class PythonStacks:
     threads: tuple[ThreadPlace, ...] = ()
     tasks: tuple[str, ...] = ()
     waits: tuple[ThreadWait, ...] = ()
+    loop: str = ""
     samples: tuple[str, ...] = ()
     native: tuple[str, ...] = ()
 

@@ -35,6 +35,10 @@ _KERNEL_WAITS = {
 }
 
 
+_FORK_REMEDY = (
+    "a fork copies locks as they are, without the thread that releases them: start that process by "
+    'get_context("spawn") or "forkserver", or before any thread'
+)
 # What a thread waits for inside its process, by ``ThreadWait.kind``.
 _THREAD_WAITS = {
     "lock": "for a lock",
@@ -89,9 +93,10 @@ def reason(rank: RankSnapshot) -> Reason:
 
 def _of_user_code(rank: RankSnapshot) -> Reason:
     process, code, where = rank.process, rank.location, at(rank.stacks.main)
+    loop = f", while {rank.stacks.loop}" if rank.stacks.loop else ""
     if rank.works:
         place = f"in user code{where}" if code.frame else "where no Python stack could be read"
-        why = f"it is busy {place}, {process.busy * 100:.0f} % of a processor"
+        why = f"it is busy {place}, {process.busy * 100:.0f} % of a processor{loop}"
         return Reason(why, "is that an endless loop, or work that only this rank has? the others wait for it")
     if code.doing is Doing.UNKNOWN:
         sleeps = f"it sleeps in {process.waits_in}" if process.waits_in else "it sleeps"
@@ -134,10 +139,17 @@ def _of_user_code(rank: RankSnapshot) -> Reason:
     sleeps_in = process.waits_in.removeprefix("anon_")
     waits = next((f", {what}" for name, what in _KERNEL_WAITS.items() if sleeps_in.startswith(name)), "")
     workers = [(child, frame) for child in process.children if (frame := frame_of_worker(child.stack))]
+    waits += loop * sleeps_in.startswith("hrtimer_nanosleep")
     below = "".join(f"; its {_child(child, (frame,))}" for child, frame in workers[:MOST_THREADS])
     if rank.stacks.waits and not waits:
         return _of_threads(rank, where, below)
-    return Reason(f"it waits in user code{where}{waits}{below}{_others(rank)}", WAIT_REMEDY)
+    lacks_thread = any(child.lacks_thread for child, _ in workers)
+    remedy = _FORK_REMEDY if lacks_thread else WAIT_REMEDY
+    if loop and waits.endswith(loop):
+        remedy = (
+            "what should make that condition false? give the loop a limit, and let it print what it waits for"
+        )
+    return Reason(f"it waits in user code{where}{waits}{below}{_others(rank)}", remedy, lacks_thread)
 
 
 def _of_threads(rank: RankSnapshot, where: str, below: str) -> Reason:
@@ -189,13 +201,16 @@ def _of_data(rank: RankSnapshot) -> Reason:
     why = f"it waits for its data-loader{at(rank.stacks.main)}"
     why += "".join(f"; {_child(child, child.stack)}" for child in text[:2])
     remedy = "see what the dataset does there: a slow or missing file, a lock, too few workers"
+    if any(child.lacks_thread for child in text):
+        remedy = _FORK_REMEDY
     return Reason(why, remedy, certain=bool(stopped) and stopped[0].state in STOPPED)
 
 
 def _child(child: ChildProcess, stack: tuple[str, ...]) -> str:
     states = {"T": "is stopped", "t": "is held by a debugger", "D": "waits for a disk", "R": "runs"}
     where = f" in {child.waits_in}" if child.state == "D" and child.waits_in else ""
-    return f"worker {child.pid} {states.get(child.state, 'waits')}{where}{at(stack)}"
+    lacks = ", for a lock or thread of its parent that its fork has not" if child.lacks_thread else ""
+    return f"worker {child.pid} {states.get(child.state, 'waits')}{where}{at(stack)}{lacks}"
 
 
 def _others(rank: RankSnapshot) -> str:

@@ -16,7 +16,14 @@ from clusterrun.diagnosis.evidence import (
     PythonStacks,
     RankSnapshot,
 )
-from clusterrun.diagnosis.stacks import Doing, in_data_loader, joins_processes, location, shortened
+from clusterrun.diagnosis.stacks import (
+    Doing,
+    in_data_loader,
+    joins_processes,
+    location,
+    reads_of_process,
+    shortened,
+)
 from clusterrun.model.document import encode
 from clusterrun.model.frozen import Any, frozen, replace
 from clusterrun.model.paths import AttemptPaths
@@ -153,6 +160,7 @@ class Look:
                 threads=stacks.threads,
                 tasks=tasks,
                 waits=thread_waits(answer),
+                loop=str((answer.get("call") or {}).get("loop", "")),
                 samples=tuple(self._samples.get(first.pid, ())),
             ),
             groups=groups(answer),
@@ -171,8 +179,10 @@ class Look:
     def _stacks_of_workers(
         first: First, stack: tuple[str, ...], pids: Sequence[int]
     ) -> dict[int, tuple[str, ...]]:
-        """Return the stacks of some data-loader workers among the children ``pids`` of a rank."""
-        if first.channel is None or not in_data_loader(stack):
+        """Return the stacks of some of the children ``pids`` of a rank: workers, or processes it joins."""
+        if first.channel is None or not (
+            in_data_loader(stack) or joins_processes(stack) or reads_of_process(stack)
+        ):
             return {}
         return {pid: stack_of_fork(first.channel, pid) for pid in pids[:MOST_FORKS_ASKED]}
 

@@ -40,7 +40,12 @@ def read_sample(
         seconds=round(seconds, 3),
         children=tuple(
             ChildProcess(
-                child.pid, child.name, child.state, proc.waiting_in(child.pid), stacks.get(child.pid, ())
+                child.pid,
+                child.name,
+                child.state,
+                proc.waiting_in(child.pid),
+                stacks.get(child.pid, ()),
+                len(proc.listed(f"/proc/{child.pid}/task")),
             )
             for child in children
         ),

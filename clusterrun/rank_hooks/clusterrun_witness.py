@@ -184,6 +184,7 @@ def state_json(number: int, records: int, size: int = 0) -> str:
             "sets": keys,
             **tasks(),
             "waits": thread_waits(),
+            "loop": loop_around(),
         }
     return json.dumps(state)
 
@@ -334,10 +335,30 @@ def holder_of(lock: Any, frames: Any) -> tuple[int, Any]:
     return (int(owner), frames.get(int(owner))) if owner.isdigit() else (0, None)
 
 
-def place_of(frame: Any) -> str:
-    """Return ``FILE:LINE FUNCTION`` of the innermost user frame; '' if there is none."""
+def loop_around() -> str:
+    """Return the condition of the ``while`` that the main thread is in; '' if its innermost loop has none."""
+    frame = user_frame(sys._current_frames().get(MAIN_THREAD))
+    try:
+        loops = [
+            loop for loop in parts_of(frame.f_code)[2] if loop.lineno <= frame.f_lineno <= loop.end_lineno
+        ]
+    except Exception:  # noqa: BLE001 (there is no such frame, or its file cannot be read)
+        return ""
+    innermost = max(loops, key=lambda loop: loop.lineno, default=None)
+    if not isinstance(innermost, ast.While) or isinstance(innermost.test, ast.Constant):
+        return ""
+    return ast.unparse(innermost.test)[:MOST_OF_A_KEY]
+
+
+def user_frame(frame: Any) -> Any:
     while frame is not None and is_installed(frame.f_code.co_filename):
         frame = frame.f_back
+    return frame
+
+
+def place_of(frame: Any) -> str:
+    """Return ``FILE:LINE FUNCTION`` of the innermost user frame; '' if there is none."""
+    frame = user_frame(frame)
     return f"{frame.f_code.co_filename}:{frame.f_lineno} {frame.f_code.co_name}" if frame else ""
 
 

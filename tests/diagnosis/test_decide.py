@@ -54,6 +54,10 @@ def test_a_rank_that_never_came_is_told_whole() -> None:
     )
 
 
+JOINED = ("/usr/lib/python3.11/multiprocessing/popen_fork.py:27 poll", *LOOP)
+FORKED = ("/home/me/cache.py:3 get", "/usr/lib/python3.11/multiprocessing/process.py:108 run", *LOOP)
+
+
 @pytest.mark.parametrize(
     ("missing", "why"),
     [
@@ -148,6 +152,23 @@ def test_a_rank_that_never_came_is_told_whole() -> None:
             ),
             "it waits for the end of another thread at train.py:33 (work), and it is at "
             "data.py:3 (fill); that thread waits to put an item into a full queue",
+        ),
+        (
+            rank(1, stack=JOINED, children=(ChildProcess(77, "python", "S", "futex_wait_queue", FORKED, 1),)),
+            "it waits in user code at train.py:33 (work); its worker 77 waits at cache.py:3 (get), "
+            "for a lock or thread of its parent that its fork has not",
+        ),
+        (
+            rank(1, stack=JOINED, children=(ChildProcess(77, "python", "S", "futex_wait_queue", FORKED, 2),)),
+            "it waits in user code at train.py:33 (work); its worker 77 waits at cache.py:3 (get)",
+        ),
+        (
+            rank(1, stack=LOOP, waits_in="hrtimer_nanosleep", loop="free() < need"),
+            "it waits in user code at train.py:33 (work), in a sleep, while free() < need",
+        ),
+        (
+            rank(1, stack=LOOP, state="R", busy=1.0, loop="label != 3"),
+            "it is busy in user code at train.py:33 (work), 100 % of a processor, while label != 3",
         ),
         (
             rank(1, stack=LOOP, threads=("/t/data.py:3 fill",), waits=(ThreadWait("get", LOOP[0]),)),

@@ -670,7 +670,8 @@ def unreleased():
 def joined():
     begin(fill).join()
 def waits():
-    end.wait()
+    while not end.is_set():
+        end.wait()
 """
 
 
@@ -682,7 +683,7 @@ def waits():
         ("of_owner", [["lock", "33 of_owner", "12 hold", 1], ["event", "12 hold", "", -1]]),
         ("unreleased", [["lock", "36 unreleased", "", -1]]),
         ("joined", [["join", "38 joined", "16 fill", 1], ["put", "16 fill", "", -1]]),
-        ("waits", [["event", "40 waits", "", -1]]),
+        ("waits", [["event", "41 waits", "", -1]]),
     ],
 )
 def test_what_a_thread_waits_for_in_its_process_is_told_with_who_holds_it(
@@ -698,6 +699,7 @@ def test_what_a_thread_waits_for_in_its_process_is_told_with_who_holds_it(
     for wait in expected:
         wait[1:3] = [f"{script}:{place}" if place else "" for place in wait[1:3]]
     until(lambda: space["thread_waits"]() == expected, "the waits of the threads", 20.0)
+    assert space["loop_around"]() == "not end.is_set()" * (function == "waits")
     names["end"].set()  # threads in a deadlock stay until the interpreter ends
 
 
