@@ -25,7 +25,7 @@ from clusterrun.script.directives import (
 from clusterrun.script.interpreter_calls import SHELLS
 from clusterrun.script.launch_commands import LaunchCommand
 from clusterrun.script.script_reading import Reading, TrainingKind, read_script, variables_read
-from clusterrun.script.shell_source import ShellSource
+from clusterrun.script.shell_source import Body, ShellSource
 from clusterrun.script.statement_rules import RENDEZVOUS
 
 # Directives that separate the parts of a heterogeneous job.
@@ -35,6 +35,8 @@ _OF_JOB = ("time", "cpus-per-rank", "partition", "account", "mem")
 LOGIN = "for file in /etc/profile ~/.bash_profile; do [ ! -r $file ] || . $file; done || :"
 _VISIBLE = re.compile(r"\bCUDA_VISIBLE_DEVICES=(\S*)")
 _TASKS = ("nodes", "ntasks", "ntasks-per-node", "tasks-per-node")
+# A file of shell code that the script reads.
+_SOURCED = re.compile(r"(?m)^[ \t]*(?:source|\.)[ \t]+([\w./-]+)[ \t]*$")
 # The path of the script that runs, as a script finds it.
 _OWN_PATH = re.compile(r"\$\{?(?:0|BASH_SOURCE)\b|\bscontrol\s+show\s+job(?!\w)[^\n]*Command")
 
@@ -157,7 +159,10 @@ def _read(
     directives = read_directives(text)
     array = _read_array({directive.name: directive.value for directive in directives}.get("array", ""))
     counts = {**task_counts(directives), **dict(array.counts)}
-    source = ShellSource(text, {**counts, **array.index}, arguments)
+    functions: dict[str, Body] = {}
+    for name in _SOURCED.findall(text):
+        functions.update(ShellSource(read_file(name)).functions)
+    source = ShellSource(text, {**counts, **array.index}, arguments, functions)
     reading = read_script(source, read_file, arguments)
     # The job has other numbers of tasks than the script.
     setup = reading.setup

@@ -35,7 +35,10 @@ PROGRAMS = (
 # Folders whose programs use a Python elsewhere.
 _WITHOUT_PYTHON = re.compile(r"^/usr/|^/bin$|\.local/bin$")
 _SUBCOMMAND = {"accelerate": "launch", "colossalai": "run"}
-MODULES = ("torch.distributed.run", "torch.distributed.launch", "accelerate.commands.launch")
+MODULES = (
+    *("torch.distributed.run", "torch.distributed.launch", "accelerate.commands.launch"),
+    "deepspeed.launcher.runner",
+)
 SCHEDULERS = ("srun", "sbatch", "salloc")
 # Commands that prepare the shell for the commands after them. Some systems have programs of the names in the
 # first group, which have no effect.
@@ -74,7 +77,10 @@ _NUMBER = re.compile(r"(?:^|:)(\d+)$", re.ASCII)
 _OF_CPUS = ("srun", "mpirun", "mpiexec", "orterun")
 # Arguments that a launcher adds to the script's own.
 _LOCAL_RANK = {
-    "deepspeed": "deepspeed passes --local_rank to the script: it reads LOCAL_RANK instead",
+    **dict.fromkeys(
+        ("deepspeed", "python -m deepspeed.launcher.runner"),
+        "deepspeed passes --local_rank to the script: it reads LOCAL_RANK instead",
+    ),
     "python -m torch.distributed.launch": "torch.distributed.launch passes --local-rank to the script: it "
     "reads LOCAL_RANK instead",
 }

@@ -167,8 +167,8 @@ def launcher_options(program: str) -> dict[str, LauncherOption]:
     """Return the options of a launcher by name, with dashes for underscores; empty for an unknown one."""
     if program.startswith("python -m torch."):
         program = "torchrun"
-    elif program.startswith("python -m accelerate"):
-        program = "accelerate"
+    elif program.startswith("python -m "):
+        program = program.removeprefix("python -m ").partition(".")[0]
     return _BY_PROGRAM.get(program, {})
 
 

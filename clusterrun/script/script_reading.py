@@ -69,6 +69,8 @@ _VARIES = re.compile(r"\$\((?!\()|`|\$\{?RANDOM\b|\$\$")
 # A loop until something happens.
 _WAITS = re.compile(r"(?:while|until)\b.*\bsleep\b", re.DOTALL)
 _LOOP = re.compile(r"(?:for|while|until)\b")
+# Variables that differ between the tasks of a step.
+_PER_NODE = {"SLURM_NODEID", "SLURM_PROCID", "SLURM_LOCALID", "SLURMD_NODENAME", "HOSTNAME"}
 # Blocks inside of blocks, and scripts that start scripts. A deeper one is a program.
 _MOST_DEPTH = 6
 _NODE_NAMES = ("-w", "--nodelist")
@@ -213,8 +215,10 @@ def _follows(scope: _Scope, first: Statement, second: Statement) -> bool:
     """Return whether ``second`` runs at the end of ``first``: ``wait`` or ``$?`` is between."""
     statements = scope.source.statements
     between = statements[statements.index(first) + 1 : statements.index(second)]
-    if first.in_background:
+    if first is not second and first.in_background:
         return any(re.match(r"wait\b", statement.text) for statement in between)
+    if first is second:  # ``srun python train.py || srun python train.py --resume``
+        return "||" in first.text
     results = {name for statement in between if "$?" in statement.text for name in statement.sets}
     return _is_condition(second) and ("$?" in second.text or bool(second.reads & results))
 
@@ -420,6 +424,9 @@ def _command_reading(scope: _Scope, candidate: _Candidate) -> Reading:
     inner = candidate.inner
     is_function = bool(launch.command) and launch.command[0] in scope.source.functions
     is_followed = inner and inner.training and (inner.training.kind is TrainingKind.LAUNCHED or is_function)
+    if is_followed and inner and launch.per_node <= 1 and launch.program == "srun":
+        # Each node evaluates these statements, and setup lines run once.
+        is_followed = not _PER_NODE & variables_read(inner.setup)
     parts: list[Part] = []
     for option in () if launch.keeps_accelerate else launch.untranslated:
         reason = f"an option of {launch.rank_launcher or launch.program} alone"
@@ -570,6 +577,11 @@ def _other_commands(statement: Statement, training: Command) -> Iterator[Part]:
             yield Part(statement.line, text, PartOutcome.NEEDLESS, _IN_LOGS)
         elif is_behind and name in ("exit", "wait", *PRINTS):
             yield Part(statement.line, text, PartOutcome.NEEDLESS, _END_IS_REPORTED)
+        elif not is_behind and launch_in(command.names) and not _is_condition(statement):
+            reason = (
+                "it starts ranks or tasks too: submit it as a run of its own, and this one with --after RUN"
+            )
+            yield Part(statement.line, text, PartOutcome.UNTRANSLATED, reason)
         elif not is_behind and (name in _PREPARES or statement.kind == "list"):
             yield Part(statement.line, text, PartOutcome.SETUP)
         elif statement.is_plain or statement.kind == "list":

@@ -23,6 +23,8 @@ _SPECIAL = "*?[~{"
 _DOLLAR = "\ue024"
 _NAME = re.compile(r"\$\{?([A-Za-z_]\w*)", re.ASCII)
 _ASSIGNED = re.compile(r"\b([A-Za-z_]\w*)\+?=", re.ASCII)
+# A variable that arithmetic sets: ``A = 1``, ``A += 1``, ``A++``.
+_COUNTED = re.compile(r"\b([A-Za-z_]\w*)(?:\s*[-+*/%]?=(?!=)|\+\+|--)|(?:\+\+|--)([A-Za-z_]\w*)", re.ASCII)
 # A command whose output, or a process whose number or result, is part of a value; ``$((`` is arithmetic.
 _COMMAND = re.compile(r"\$\((?!\()|`|\$[!?]")
 # A word of an unquoted value. The shell does not split inside an expansion.
@@ -201,8 +203,7 @@ class ShellSource:
                 continue
             inner = list(_below(node))
             behind = node.next_sibling
-            read = (self._text(word) for part in inner for word in _read_words(self, part))
-            sets = frozenset((*self._names(inner, sets=True), *filter(str.isidentifier, read)))
+            sets = frozenset((*self._names(inner, sets=True), *self._names_set_by(inner)))
             before = self.constants
             if node.type in _WITH_BODIES:
                 # A loop may run again after it has set these.
@@ -234,7 +235,7 @@ class ShellSource:
             if name_node and body:
                 self.functions.update((self._text(name_node), block) for block in self._bodies(body))
             return
-        forgotten = {*sets, *(self._text(word) for part in inner for word in _read_words(self, part))}
+        forgotten = set(sets)
         if node.type in ("variable_assignment", "declaration_command", "variable_assignments"):
             assignments = [part for part in inner if part.type == "variable_assignment"]
             for assignment in assignments:
@@ -341,7 +342,7 @@ class ShellSource:
             # A function may run at any time.
             is_function = statement.type == "function_definition"
             for node in _below(statement):
-                names = [*self._names([node], sets=True), *map(self._text, _read_words(self, node))]
+                names = [*self._names([node], sets=True), *self._names_set_by([node])]
                 for name in names:
                     place = len(self._bytes) if is_function else node.start_byte
                     places[name] = max(places.get(name, 0), place)
@@ -390,6 +391,11 @@ class ShellSource:
             )
             if is_set == sets:
                 yield self._text(node)
+
+    def _names_set_by(self, nodes: list[tree_sitter.Node]) -> Iterator[str]:
+        for node in nodes:
+            if node.type in ("command", "compound_statement"):
+                yield from _names_set_by(self._text(node))
 
     def _commands(self, node: tree_sitter.Node) -> Iterator[Command]:
         if node.type in ("command_substitution", "process_substitution"):
@@ -581,10 +587,18 @@ def _reads(value: Constant, names: frozenset[str]) -> bool:
     return has_command or any(name in names for name in _NAME.findall(text))
 
 
-def _read_words(source: ShellSource, node: tree_sitter.Node) -> Iterator[tree_sitter.Node]:
-    """Yield the words of a ``read`` or ``mapfile``, which sets the variables that they name."""
-    if node.type == "command" and source._text(node).startswith(("read", "mapfile")):
-        yield from node.named_children[1:]
+def _names_set_by(text: str) -> Iterator[str]:
+    """Yield the variables that a command sets by its words: ``read A B``, ``printf -v A``, ``((A += 1))``."""
+    text = re.sub(r"^(?:\s*\w+=\S*)+\s+", "", text)  # ``IFS=, read A``
+    name, _, rest = text.partition(" ")
+    if name in ("read", "mapfile", "readarray"):
+        yield from re.findall(r"(?<=\s)[A-Za-z_]\w*(?=\s|$)", f" {re.split('[<|]', rest)[0]}", re.ASCII)
+    elif name == "getopts":
+        yield from ("OPTARG", *rest.split()[-1:])
+    elif name == "printf" and (match := re.match(r"-v\s*(\w+)", rest)):
+        yield match[1]
+    elif name == "let" or text.startswith("(("):
+        yield from (first or second for first, second in _COUNTED.findall(text))
 
 
 def _below(node: tree_sitter.Node) -> Iterator[tree_sitter.Node]:

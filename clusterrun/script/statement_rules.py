@@ -163,7 +163,12 @@ RULES = (
         "a signal to the job reaches the ranks: clusterrun help signals",
     ),
     Rule(
-        lambda facts: facts.statement.is_plain and facts.name in PRINTS and not facts.writes,
+        lambda facts: (
+            facts.statement.is_plain
+            and facts.name in PRINTS
+            and not facts.writes
+            and not facts.statement.sets
+        ),
         _NEEDLESS,
         "it only prints",
     ),

@@ -396,6 +396,12 @@ def test_idioms_of_public_scripts_become_a_line(lines: str, line: str) -> None:
             "submit --gpus 2 --per-node --setup 'export C=$(echo torchrun t.py)' bash -c 'exec sh -c \"$C\"'",
         ),
         (
+            "#SBATCH -N2 --ntasks-per-node=1 --gpus-per-node=2\n"
+            "srun bash -c 'export H=/tmp/$SLURM_NODEID; torchrun --nproc_per_node 2 t.py'",
+            "submit --nodes 2 --gpus 2 --per-node "
+            "bash -c 'export H=/tmp/$SLURM_NODEID; torchrun --nproc_per_node 2 t.py'",
+        ),
+        (
             "#SBATCH --container-image=i\n#SBATCH --container-mounts /a:/a,/b\nsrun ./p",
             "submit --container i --mount /a:/a --mount /b ./p",
         ),
@@ -434,6 +440,13 @@ def test_blocks_functions_and_values_are_followed(lines: str, line: str) -> None
     assert typed(converted(lines)) == line
 
 
+def test_functions_of_a_file_that_the_script_sources_are_followed() -> None:
+    conversion = converted(
+        "source lib.sh\nrun torchrun --nproc_per_node 2 t.py -x", lib_sh='run() { srun "$@"; }'
+    )
+    assert typed(conversion) == "submit --gpus 2 --setup 'source lib.sh' t.py -x"
+
+
 def test_arguments_of_a_script_that_the_command_starts_are_followed() -> None:
     script = "C=$1\nshift\nexport A=$C\nmkdir $1\ntorchrun --nproc_per_node 2 t.py --config $C $@\n"
     conversion = converted("srun bash run.sh base.yaml -x", run_sh=script)
@@ -462,6 +475,8 @@ def test_arguments_of_a_script_that_the_command_starts_are_followed() -> None:
         ("for f in *.yaml; do python t.py $f; done", 2),
         ("python t.py\nr=$?\n[ $r -eq 0 ] || python t.py --again", 4),
         ("python t.py &\nwait $!\npython merge.py", 4),
+        ("srun -n4 python t.py || srun -n4 python t.py --again", 2),
+        ("srun -n4 python a.py && srun -n4 python t.py", 2),
         ("if a; then\n srun python t.py\nfi", 2),
         ("[[ -e x ]] && srun python t.py", 2),
         ("srun python t.py\necho done > DONE", 3),
@@ -555,6 +570,11 @@ def test_a_trap_at_the_end_of_the_shell_is_not_taken_for_a_signal() -> None:
             "2 3|1|",
         ),
         ('case $1 in x) A=(-n "a b") ;; *) A=() ;; esac\nsrun python t.py "${A[@]}"', "-n|a b|"),
+        (
+            "printf -v A '%02d' 7\nIFS=, read -r B C <<< 'x,y z'\nlet D=3*2\n(( E = D + 1 ))\n"
+            'python t.py $A "$B" "$C" $D $E',
+            "07|x|y z|6|7|",
+        ),
         ('read -ra A <<< "1 2"\nV=$(echo 3)\nB=$V srun python t.py "${A[1]}" "$B"', "2|3|"),
     ],
 )
