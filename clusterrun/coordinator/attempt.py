@@ -293,7 +293,7 @@ class LiveAttempt(RunPart):
         if isinstance(message, messages.RanksStarted):
             self._started(now, member)
         elif isinstance(message, messages.StartFailed):
-            explanation = f"{member.name} could not start its ranks: {message.why}"
+            explanation = f"{member.name} {contract.NO_START}: {message.why}"
             self.fail(now, FailureKind.START, member.name, explanation)
         return None
 

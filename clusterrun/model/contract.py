@@ -148,6 +148,8 @@ PROLOG_FAILS = "Slurm cancels a job if the prolog of a node fails: sinfo -R show
 GOES_ON = "; the run goes on "
 # Limit on how often a run requeues itself without its unfit nodes.
 MOST_RESUBMITS = 3
+# Part of the reason for a node on which the ranks' program could not be executed. A remedy follows it.
+NO_START = "could not start its ranks"
 # Reason for a node that sent nothing to the program that starts the agents.
 NO_CONNECTION = "opened no connection"
 # Reason for a node that stopped sending without closing its connection.

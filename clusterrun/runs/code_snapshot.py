@@ -26,6 +26,8 @@ _ENVIRONMENT_MARKS = ("pyvenv.cfg", "conda-meta")
 # Modules that git often ignores since a build makes them; the package does not import without them.
 _MODULES = (".py", ".so")
 _MOST_NAMED = 3
+# The mode of a submodule in the index.
+_SUBMODULE = "160000 "
 _LIVE = "ranks use the original, so later changes there reach them"
 
 
@@ -288,7 +290,10 @@ def _with_repository(snapshot: Snapshot, folder: str) -> Snapshot:
     snapshot = replace(snapshot, environments=(*snapshot.environments, *environments))
     for name in nested:
         if not os.path.lexists(os.path.join(snapshot.root, name, ".git")):
-            snapshot = replace(snapshot, empty_submodules=(*snapshot.empty_submodules, name))
+            entry = _git(snapshot.root, "ls-files", "-s", "--", name)
+            # The folder may replace a tracked file. git lists its files too.
+            if not entry or entry.startswith(_SUBMODULE):
+                snapshot = replace(snapshot, empty_submodules=(*snapshot.empty_submodules, name))
             continue
         try:
             snapshot = _with_repository(replace(snapshot, repositories=(*snapshot.repositories, name)), name)

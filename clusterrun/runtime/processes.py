@@ -201,7 +201,10 @@ def _check(programs: Sequence[Program], reports: int) -> None:
 def _not_started(program: Program, stage: bytes, code: int, reason: str) -> NotStarted:
     if stage == b"c":
         message = f"the directory {program.cwd!r} cannot be entered: {reason}"
-        return NotStarted(message, "submit from a directory that the compute nodes share")
+        remedy = (
+            "was it moved since the submission (--snapshot runs a copy), or is it on no shared file system?"
+        )
+        return NotStarted(message, remedy)
     return NotStarted(f"the program {program.argv[0]!r} cannot be executed: {reason}", _remedy(code))
 
 

@@ -34,7 +34,7 @@ def check(
         raise BadInput(f"{cwd!r} is not a directory", "ranks run in the directory where submit is called")
     check_setup(plan.spec.setup)
     check_activation(plan.spec.setup, environ)
-    check_environment(plan.spec)
+    unexpanded = check_environment(plan.spec, environ)
     check_input(plan)
     check_notify(plan.spec.notify, plan.spec.python, run)
     contained = bool(plan.orders.container.image)  # ranks do not use the host's programs
@@ -51,7 +51,7 @@ def check(
         return (f"{missing}: it must be in the folder that the --setup lines change to",)
     if script and not (contained and os.path.isabs(plan.spec.command[0])):
         check_script(script, cwd)
-    notices = (*check_files(plan.spec, contained, run), *about_first_line(plan, script))
+    notices = (*unexpanded, *check_files(plan.spec, contained, run), *about_first_line(plan, script))
     torch = bool(script) and wants_torch(script)
     if contained:
         return (*notices, *check_image(plan.spec, plan.orders, torch, environ, run))
@@ -179,11 +179,28 @@ def check_activation(setup: tuple[str, ...], environ: Mapping[str, str]) -> None
         raise BadInput(message, remedy)
 
 
-def check_environment(spec: JobSpec) -> None:
-    """Refuse ``--env`` for a variable that clusterrun sets in every rank."""
+# A value that a shell would expand.
+_UNEXPANDED = re.compile(r"\$\{?[A-Za-z_]|(?:^|:)~(?=/|$)")
+
+
+def check_environment(spec: JobSpec, environ: Mapping[str, str]) -> tuple[str, ...]:
+    """Return notices about values of ``--env`` that no shell has expanded.
+
+    Raises ``BadInput`` for a variable that clusterrun sets in every rank.
+    """
     for name in sorted(own_variables() & dict(spec.environment).keys()):
         remedy = f"leave it out, or change it in each rank: submit env {name}=VALUE COMMAND"
         raise BadInput(f"--env {name} would have no effect: clusterrun sets it in every rank", remedy)
+    notices = []
+    for name, value in spec.environment:
+        match = _UNEXPANDED.search(value)
+        if match and environ.get(name) != value:
+            mark = "~" if "~" in match[0] else "$"
+            notices.append(
+                f"--env {name}: {mark} in its value is passed as it is: your shell expands it in double"
+                f" quotes, and the nodes do in --setup 'export {name}=…'"
+            )
+    return tuple(notices)
 
 
 def script_of(plan: Plan) -> str:

@@ -204,6 +204,15 @@ def test_only_a_node_that_failed_is_to_be_left_out(node: str, remedy: str) -> No
     assert [word for word in ("--exclude", "job.out") if word in arguments] == [remedy]
 
 
+def test_of_a_program_that_could_not_be_executed_the_remedy_is_the_agents() -> None:
+    failed = Failure(-1, "n1", 1, 101.0, "n1 could not start its ranks: no program 'x'; check its name")
+    result = explain(left(failure=failed))
+    assert (result.remedy, result.culprits[0].why) == (
+        "check its name",
+        "could not start its ranks: no program 'x'",
+    )
+
+
 def test_of_a_job_that_slurm_ended_while_srun_began_the_prolog_is_to_be_looked_at() -> None:
     ended = Failure(-1, "", 1, 101.0, "the launcher ended with code 1: srun: error: Slurm job 2 has expired")
     assert "sinfo -R shows a node whose prolog failed" in explain(left(failure=ended)).remedy

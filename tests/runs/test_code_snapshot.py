@@ -398,6 +398,16 @@ def test_a_path_through_a_link_to_the_project_is_inside(project: Path, tmp_path:
     assert snapshot.inside(str(tmp_path / "alias/sub/model.py"), "/copy") == "/copy/sub/model.py"
 
 
+def test_a_folder_in_the_place_of_a_tracked_file_is_copied_and_no_submodule(
+    project: Path, tmp_path: Path
+) -> None:
+    (project / "train.py").unlink()
+    (project / "train.py").mkdir()
+    (project / "train.py/part.py").write_text("3\n")
+    snapshot = look(str(project))
+    assert "train.py/part.py" in snapshot.files and not snapshot.empty_submodules
+
+
 def test_a_missing_filter_program_hides_the_difference_and_no_file(project: Path, tmp_path: Path) -> None:
     (project / ".gitattributes").write_text("*.py filter=lfs\n")
     git(project, "config", "filter.lfs.clean", "no-such-program")

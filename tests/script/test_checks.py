@@ -59,6 +59,17 @@ def test_faults_that_can_be_seen_are_told_before_the_queue(tmp_path: Path) -> No
     ]
 
 
+@pytest.mark.parametrize("value, mark", [
+    ("$HOME/cache", "$"), ("/opt/bin:${PATH}", "$"), ("~/hf", "~"), ("/a:~/b", "~"),
+    ("5$", ""), ("a~b", ""), ("/usr/bin", ""), ("p$4", ""),
+])  # fmt: skip
+def test_a_value_that_a_shell_would_expand_is_reported(value: str, mark: str) -> None:
+    notices = checks.check_environment(
+        JobSpec(("train.py",), cwd="/", environment=(("A", value),)), {"A": "$TYPED"}
+    )
+    assert [notice.partition(" in its")[0] for notice in notices] == ([f"--env A: {mark}"] if mark else [])
+
+
 def test_another_python_in_the_first_line_of_an_executable_script_is_reported(tmp_path: Path) -> None:
     script = tmp_path / "t.py"
     for line, mode, is_reported in (

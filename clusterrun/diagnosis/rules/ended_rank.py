@@ -19,6 +19,7 @@ from clusterrun.diagnosis.solo_ranks import SILENCE
 from clusterrun.diagnosis.stacks import short
 from clusterrun.diagnosis.verdict import Culprit, Diagnosis, Verdict, ranks_in_words, unfolded
 from clusterrun.diagnosis.wording import MEMORY_REMEDY, MOST_CULPRITS, cut
+from clusterrun.model import contract
 from clusterrun.model.frozen import replace
 from clusterrun.model.record import Failure
 from clusterrun.model.states import State
@@ -153,6 +154,10 @@ def explain_ended_rank(table: CallTable, blamed: Ranks, run: Remains, failure: F
     """A rank or a node that failed, with what it printed last."""
     culprit = _culprit_of(run, failure)
     if failure.rank < 0:
+        sentence, _, remedy = failure.why.rpartition("; ")
+        if contract.NO_START in sentence:  # the agent knows the remedy
+            culprit = replace(culprit, why=sentence.removeprefix(f"{failure.node} "))
+            return Diagnosis(Verdict.CRASHED, sentence, (culprit,), (), (), remedy)
         return Diagnosis(Verdict.CRASHED, failure.why, (culprit,), (), (), _node_remedy(failure))
     remedy = f"clusterrun logs --rank {failure.rank} shows all that it printed"
     if failure.code in KILLED:
