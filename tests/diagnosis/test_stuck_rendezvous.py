@@ -50,6 +50,14 @@ def test_who_looks_for_rank_0_at_another_address_than_most_is_named(
     assert (result.verdict, [culprit.rank for culprit in result.culprits]) == (Verdict.MISMATCH, wrong)
     why = f"it looks for rank 0 at {stores[wrong[0]]}, where the others look at {HERE}; it is at train.py:5"
     assert result.culprits[0].why == why
+    assert "MASTER_ADDR" in result.remedy
+
+
+def test_ranks_that_meet_at_two_files_are_told_of_a_shared_file_system() -> None:
+    paths = ("file:/home/me/meet", "file:/home/me/meet", "file:/scratch/meet", "file:/scratch/meet")
+    result = verdict(*(meets(number, path) for number, path in enumerate(paths)))
+    assert (result.verdict, result.culprits) == (Verdict.UNDETERMINED, ())
+    assert "shared file system" in result.remedy and "at train.py:5" in result.message
 
 
 @pytest.mark.parametrize(

@@ -176,9 +176,15 @@ def explain_other_store(table: CallTable, blamed: Ranks, sides: Sequence[tuple[s
         for rank in ranks
         if rank in blamed
     }
+    ranks_inside = [rank for _, ranks in sides for rank in ranks]
     listed = "; ".join(f"{ranks_in_words(ranks)} at {address}" for address, ranks in sides)
-    sentence = f"ranks wait for each other in init_process_group at different addresses: {listed}"
+    sentence = (
+        f"ranks wait for each other in init_process_group{at_place(table, *ranks_inside)} at different "
+    )
+    sentence += f"addresses: {listed}"
     remedy = "leave MASTER_ADDR and MASTER_PORT as they are: every rank is given the same"
+    if any(address.startswith("file:") for address, _ in sides):
+        remedy = "give init_process_group no init_method, or every rank the same file on a shared file system"
     verdict = Verdict.MISMATCH if blamed else Verdict.UNDETERMINED
     return blame(table, verdict, sentence, whys, remedy, ())
 
