@@ -44,7 +44,7 @@ AGENT_BUGS = (
         "nothing is swept after the last rank",
         "agent/ranks",
         "            self._sweep()\n\n    def pass_on",
-        "            self._gone(())\n\n    def pass_on",
+        "            self._gone(messages.RanksGone(self.epoch))\n\n    def pass_on",
     ),
     Mutant(
         "leftover processes are killed at once",
