@@ -42,7 +42,7 @@ def run_dir(context: CommandLine) -> Path:
 
 
 def await_rest(context: CommandLine) -> None:
-    """Wait until both ranks sleep: one that has printed "up" still moves."""
+    """Wait until both ranks sleep. A rank that has printed "up" still runs for a moment."""
     until(lambda: json.loads(context("diagnose", "--json").out)["verdict"] == "all wait", "their rest", 60)
 
 

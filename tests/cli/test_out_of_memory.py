@@ -1,4 +1,4 @@
-"""A rank that the kernel ends for want of memory, for real: everybody says it, from status to diagnose."""
+"""The kernel kills a rank for memory. Every command reports it, from status to diagnose."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Ranks without the prelude, which Python's isolated mode keeps out: py-spy tells their stacks."""
+"""py-spy reads the stacks of ranks without the prelude, which Python's isolated mode does not load."""
 
 from __future__ import annotations
 

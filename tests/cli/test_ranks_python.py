@@ -1,4 +1,4 @@
-"""The ranks' Python: that of the environment which --setup prepares, unless somebody names one."""
+"""Ranks use the Python of the environment that --setup prepares, unless --python names another."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which options `run` takes: what the command line says, and of a configuration what is no job's."""
+"""`run` takes the options of the command line, and those of a configuration that do not belong to a job."""
 
 from __future__ import annotations
 

@@ -19,7 +19,7 @@ from tests.cli.conftest import CommandLine
 def on_terminal(
     context: CommandLine, *args: str, columns: int = 120, errors: bool = False, **environment: str
 ) -> str:
-    """Return the output of ``clusterrun args`` on a terminal; ``errors``: stderr is one too."""
+    """Return the output of ``clusterrun args`` on a terminal. ``errors``: stderr is a terminal too."""
     ours, theirs = pty.openpty()
     fcntl.ioctl(theirs, termios.TIOCSWINSZ, struct.pack("HHHH", 40, columns, 0, 0))
     process = subprocess.Popen(

@@ -31,7 +31,7 @@ def strange(lab: Lab, host: str, *arguments: str) -> str:
 def test_a_run_starts_and_trains_while_strangers_attack_its_port(
     user: Person, crowd: ThreadPoolExecutor
 ) -> None:
-    """One attacks from a node of the run while it starts, one from elsewhere while it trains."""
+    """A process attacks from a node of the run during its start, another from elsewhere during training."""
     lab = user.lab
     assert lab
     (user.folder / "x.py").write_text(TRAINS)

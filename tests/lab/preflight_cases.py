@@ -59,7 +59,7 @@ class Found:
 
     @property
     def said(self) -> str:
-        """Every finding that is no pass, in one line: what an inexact verdict came from."""
+        """Return all findings except passes in one line, to explain an inexact verdict."""
         nodes = self.report.get("nodes", {}).items()
         messages = [
             f"{n}: {f['check']} {f['verdict']}: {f['said']}" for n, value in nodes for f in value["findings"]
@@ -173,7 +173,7 @@ def both(*strikes: Callable[[Lab, Site], None]) -> Callable[[Lab, Site], None]:
 
 
 def no_python(number: int) -> Callable[[Lab, Site], None]:
-    """Put the ranks' Python in a folder that one node does not see."""
+    """Put the ranks' Python into a folder that one node does not see."""
 
     def strike(lab: Lab, site: Site) -> None:
         folder = site.project / "python"

@@ -40,7 +40,7 @@ class Ill:
 
     @property
     def link(self) -> Link:
-        """As a report has it: the smaller name first."""
+        """Return the pair as a report writes it: the smaller name first."""
         turned = {"->": "<-", "<-": "->"}.get(self.way, self.way)
         ends, way = ((self.number, self.other), self.way)
         return (node(min(ends)), node(max(ends)), way if ends[0] < ends[1] else turned)
@@ -50,7 +50,7 @@ class Ill:
 
 
 def variable(number: int, name: str, value: Callable[[Site], object]) -> Strike:
-    """A variable of one node's own, which the lab's task prolog reads (see ``PROLOG``)."""
+    """A variable of a single node, which the lab's task prolog reads (see ``PROLOG``)."""
 
     def strike(lab: Lab, site: Site) -> None:
         folder = Path(dict(lab.state.spec.settings)["TaskProlog"]).parent

@@ -96,7 +96,7 @@ def test_a_request_that_no_node_can_meet_is_refused_with_the_sizes_of_nodes(
 
 
 def test_a_job_that_clusterrun_did_not_start_is_described(on_slurm: Site) -> None:
-    """Plain sbatch queues the job; every command that names it tells what it is and what to type instead."""
+    """Plain sbatch queues the job. Every command that names it describes it and shows another command."""
     output = on_slurm.project / "plain.out"
     wrapped = ("sbatch", "--parsable", "--job-name=plain job", f"--output={output}", "--wrap", "sleep 600")
     job_id = on_slurm.lab.exec(wrapped).out.strip()

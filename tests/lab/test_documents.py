@@ -1,4 +1,4 @@
-"""Every shell example of README and docs/ is run as it stands, on a cluster; or it says why it is not."""
+"""Run every shell example of README and docs/ on a cluster, unless a mark gives a reason not to."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ class Example:
 
 
 def examples(name: str, text: str) -> Iterator[Example]:
-    """Lines of indented and of fenced blocks that begin with a program, or with `$` and one."""
+    """Yield the lines of indented and fenced blocks that begin with a program, or with `$` and a program."""
     fenced, output, why_not, code = False, "", "", False
     held = ""
     for number, line in enumerate(text.splitlines(), 1):

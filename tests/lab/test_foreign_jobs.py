@@ -50,7 +50,7 @@ srun --het-group=0,1 sleep 600
 
 
 def test_all_components_of_a_heterogeneous_job_are_entered(on_slurm: Site) -> None:
-    """The second component has the next job number, but only the first one's number places a step."""
+    """The second component has the next job number, but only the number of the first places a step."""
     (on_slurm.project / "het.sh").write_text(HETEROGENEOUS)
     job = on_slurm.lab.exec(["sbatch", "--parsable", "het.sh"], cwd=str(on_slurm.project)).out.strip()
     number = "echo $SLURM_PROCID $(hostname)"

@@ -1,4 +1,4 @@
-"""One run over several jobs on a real Slurm: shown, followed, waited for and cancelled as one."""
+"""A run over several jobs on a real Slurm is shown, followed, waited for and cancelled as a single run."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ time.sleep(0.5 if attempt >= int(sys.argv[1]) else 600)
 
 @pytest.fixture(scope="module")
 def crowded(make_lab: MakeLab) -> Iterator[Lab]:
-    """Two nodes that a job in the partition `urgent` takes from whoever has them, and ends his job."""
+    """A lab of two nodes. A job in the partition `urgent` takes them from any other job and ends it."""
     lab = make_lab(nodes=2, gpus=2, preempt="cancel")
     yield lab
     lab.down()

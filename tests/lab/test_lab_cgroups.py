@@ -1,4 +1,4 @@
-"""Which part of the kernel's tree of cgroups a host of a lab has; a plain folder stands for the tree."""
+"""The part of the kernel's tree of cgroups that a host of a lab has. A plain folder replaces the tree."""
 
 from __future__ import annotations
 

@@ -95,7 +95,7 @@ for _ in range(20):
 
 
 def pings(lab: Lab, node: str, other: str) -> bool:
-    """Whether datagrams of one host arrive at another: a TCP connection would need both ways."""
+    """Return whether datagrams of a host arrive at another. A TCP connection would need both ways."""
     with ThreadPoolExecutor() as pool:
         got = pool.submit(lab.exec, [sys.executable, "-c", RECEIVE], host=other)
         lab.exec([sys.executable, "-c", SEND, other], host=node)
@@ -271,7 +271,7 @@ def test_a_link_of_a_host_that_lost_its_power_is_healed_too(lab: Lab) -> None:
 
 
 def test_a_host_with_an_old_cable_is_switched_on_again(lab: Lab) -> None:
-    """As by a healing that ended half-way: every later one said that the cable exists."""
+    """A cable of an interrupted healing remains. Later healings failed because it existed."""
     lab.fault("kill", "n0003")
     site = LabSite(lab.place, lab.state)
     cable = site.host("n0003").link

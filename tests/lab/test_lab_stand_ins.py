@@ -1,4 +1,4 @@
-"""The stand-ins say what the real programs say, of GPUs that a file describes."""
+"""The stand-ins print what the real programs print, for GPUs that a file describes."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A node whose jobs have too little memory: the kernel ends a rank there, and the run says so."""
+"""Jobs of a node have too little memory. The kernel kills a rank there, and the run reports it."""
 
 from __future__ import annotations
 

@@ -178,7 +178,7 @@ def test_the_table_has_every_option_that_this_sbatch_names(project: Site) -> Non
 
 
 def test_a_launcher_in_a_shell_script_is_reported_before_and_during_the_run(project: Site) -> None:
-    """The rank starts two. Plain ``srun`` starts the same two worlds, and says nothing."""
+    """The rank starts two worlds. Plain ``srun`` starts the same two worlds without a warning."""
     answer = project.submit("--preflight", "off", "./launch.sh")
     until(lambda: "make at least 2 worlds" in project.status(answer["run_id"])["reason"])
     project.run("cancel", answer["run_id"])

@@ -1,4 +1,4 @@
-"""A rehearsal through real Slurm: one allocation, a node's processes killed in it, and nothing left."""
+"""A rehearsal through real Slurm kills a node's processes in an allocation and leaves nothing."""
 
 from __future__ import annotations
 

@@ -100,7 +100,7 @@ def trained(habits: Site) -> Trained:
 
 
 def training(lab_site: Site, **shell: str) -> dict[str, Any]:
-    """A run whose four ranks have said that they train, and whose state, written beside that, says so."""
+    """A run whose four ranks train, and whose state shows it."""
     answer = lab_site.submit(*STAY, **shell)
     until(lambda: len(list(filter(None, lab_site.outputs(answer).values()))) == 4)
     until(lambda: lab_site.status(answer["run_id"])["phase"] == "training")

@@ -423,7 +423,7 @@ def foreign(make_lab: MakeLab, tmp_path_factory: pytest.TempPathFactory) -> Iter
 
 
 def second_network(lab: Lab) -> None:
-    """A quick cable between the two nodes, beside the slow one that their names lead to."""
+    """A fast cable between the two nodes, beside the slow cable of their host names."""
     ends = [["netns", str(lab.state.processes[host])] for host in lab.nodes]
     arguments = ["link", "add", "fast0", *ends[0], "type", "veth", "peer", "name", "fast0", *ends[1]]
     subprocess.run(["ip", *arguments], check=True, timeout=60)

@@ -1,4 +1,4 @@
-"""Sweeps as arrays on a real Slurm: one job, each task its run, ended and queued again one by one."""
+"""Sweeps are arrays on a real Slurm. Each task is a run that is ended and queued again separately."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""One home and two real clusters: what one knows nothing of lives on in the other."""
+"""A home with two real clusters. Runs of each are unknown to the other and continue there."""
 
 from __future__ import annotations
 
