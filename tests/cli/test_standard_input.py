@@ -28,7 +28,7 @@ def run(context: CommandLine, *argv: str, **options: Any) -> subprocess.Complete
 
 
 def test_a_script_on_standard_input_reaches_every_rank_whole(clusterrun: CommandLine) -> None:
-    arguments = ("submit", "-f", "--ranks-per-node", "2", "bash", "-s", "said")
+    arguments = ("submit", "-f", "--ranks-per-node", "2", "nice", "bash", "-s", "said")
     result = run(clusterrun, "-m", "clusterrun", *arguments, input="echo $RANK $1\necho last\n")
     assert (result.returncode, sorted(result.stdout.splitlines())) == (
         0,

@@ -49,7 +49,7 @@ def lab_site(lab: Lab, tmp_path: Path) -> Site:
 @pytest.mark.parametrize(
     ("options", "command", "imported"),
     [
-        ([], ["scripts/train.py"], ""),
+        ([], ["scripts/train.py"], "nothing, without git-lfs"),
         (["--python", ".venv/bin/python"], ["scripts/train.py"], "editable"),
         (["--setup", "source .venv/bin/activate"], ["scripts/train.py"], "editable"),
         ([], ["python3", "{project}/scripts/train.py"], "PYTHONPATH"),
@@ -62,13 +62,18 @@ def test_a_run_uses_the_copy_as_srun_uses_the_original(
     if imported == "editable":
         (packages,) = root.glob(".venv/lib/python3*/site-packages")
         (packages / "__editable__.package.pth").write_text(f"{root}\n")
+    if "git-lfs" in imported:
+        (root / ".gitattributes").write_text("*.py filter=lfs\n")
+        git(root, "config", "filter.lfs.clean", "no-such-git-lfs")
+        git(root, "config", "filter.lfs.required", "true")
+        os.utime(root / "scripts/train.py", (1, 1))  # git compares a file with another time by its content
     shell = {"PYTHONPATH": str(root)} if imported == "PYTHONPATH" else {}
     script = shlex.quote(f"{root}/scripts/train.py")
     python = ".venv/bin/python" if options else "python3"
     plain = ["sbatch", "--wait", "--output=plain.out", f"--wrap=srun {python} {script}"]
     assert lab_site.lab.exec(plain, cwd=str(root), env=shell).code == 0
     value, path, commit = (root / "plain.out").read_text().strip().split("|")
-    assert (value, path) == ("submitted" if imported else "None", f"{root}/scripts/train.py")
+    assert (value, path) == ("None" if "git-lfs" in imported else "submitted", f"{root}/scripts/train.py")
     (root / "plain.out").unlink()
 
     arguments = [word.format(project=root) for word in command]
