@@ -240,14 +240,14 @@ def _folder_with(folder: str, name: str) -> str:
     return folder
 
 
-def _git(folder: str, *args: str, absent: int = 0) -> str:
+def _git(folder: str, *args: str, absent: int = 0, stdin: str = "") -> str:
     """Return the output of git in ``folder``, '' for the exit code ``absent``.
 
     Raise ``BadInput`` or ``ProgramMissing``.
     """
     without = [option for name in contract.GIT_VARIABLES for option in ("-u", name)]
     argv = ("env", *without, "LC_ALL=C", "GIT_OPTIONAL_LOCKS=0", "git", *args)
-    result = system.run(argv, GIT_SECONDS, cwd=folder)
+    result = system.run(argv, GIT_SECONDS, stdin, cwd=folder)
     if result.code == 127:
         raise system.ProgramMissing("the program 'git' was not found")
     if result.code not in (0, absent):
@@ -524,6 +524,9 @@ def _make_repository(snapshot: Snapshot, folder: str, copy: str) -> None:
             return
         objects = os.path.join(original, _git(original, "rev-parse", "--git-path", "objects").rstrip("\n"))
         write_whole(os.path.join(git, "objects", "info", "alternates"), f"{objects}\n")
+        if commit:  # the original may lose the commit: git commit --amend, then git gc
+            names = _git(original, "rev-list", "--objects", "--filter=blob:none", "--no-walk", commit)
+            _git(original, "pack-objects", "-q", os.path.join(git, "objects/pack/pack"), stdin=names)
         shallow = os.path.join(original, _git(original, "rev-parse", "--git-path", "shallow").rstrip("\n"))
         if os.path.exists(shallow):
             shutil.copyfile(shallow, os.path.join(git, "shallow"))

@@ -408,6 +408,19 @@ def test_a_folder_in_the_place_of_a_tracked_file_is_copied_and_no_submodule(
     assert "train.py/part.py" in snapshot.files and not snapshot.empty_submodules
 
 
+def test_git_answers_in_the_copy_after_the_original_has_lost_its_commit(
+    project: Path, tmp_path: Path
+) -> None:
+    take(look(str(project)), str(tmp_path / "copy"), str(tmp_path / "note"))
+    questions = (["rev-parse", "HEAD"], ["status", "--short"], ["describe", "--always", "--dirty"])
+    answers = [output(tmp_path / "copy", *question) for question in questions]
+    git(project, "commit", "-qa", "--amend", "-m", "another")
+    git(project, "reflog", "expire", "--expire=now", "--all")
+    git(project, "gc", "-q", "--prune=now")
+    assert output(project, "rev-parse", "HEAD") != answers[0]
+    assert [output(tmp_path / "copy", *question) for question in questions] == answers
+
+
 def test_a_missing_filter_program_hides_the_difference_and_no_file(project: Path, tmp_path: Path) -> None:
     (project / ".gitattributes").write_text("*.py filter=lfs\n")
     git(project, "config", "filter.lfs.clean", "no-such-program")
