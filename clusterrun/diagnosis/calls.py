@@ -324,14 +324,17 @@ class CallTable:
     def _lock_holder(self, rank: RankSnapshot) -> tuple[int, ...]:
         """The rank that holds the lock that ``rank`` waits for, if it waits for others itself.
 
-        A holder that computes, loads or reads will release the lock.
+        A process of it that sleeps may hold the lock, such as a worker of its data-loader. A holder that
+        computes, loads or reads will release the lock.
         """
-        if not rank.process.lock_holder:
+        holder = rank.process.lock_holder
+        if not holder:
             return ()
         return tuple(
             other.rank
             for other in self.ranks
-            if (other.node, other.process.pid) == (rank.node, rank.process.lock_holder)
+            if other.node == rank.node
+            and (other.process.pid == holder or _sleeps_below(other, holder))
             and other is not rank
             and other.location.doing in (Doing.COLLECTIVE, Doing.RENDEZVOUS)
         )
@@ -490,6 +493,10 @@ def sends(rank: RankSnapshot) -> int:
     of_gloo = [group for group in rank.groups if group.backend == "gloo" and group.sequence >= 0]
     recorded = {record.group: record.sequence for record in rank.records}
     return sum(max(0, group.sequence - recorded.get(group.name, 0)) for group in of_gloo)
+
+
+def _sleeps_below(rank: RankSnapshot, pid: int) -> bool:
+    return any(child.pid == pid and child.state == "S" for child in rank.process.children)
 
 
 def set_line(rank: RankSnapshot, keys: str) -> tuple[str, str]:

@@ -980,16 +980,21 @@ def test_ranks_that_only_send_are_not_blamed_before_it_is_known_that_they_have_n
 # --- locks of files ---
 
 
-def test_a_rank_that_waits_in_a_collective_while_it_holds_the_lock_of_a_file_is_named() -> None:
-    holder = waiter(
-        0, node="n0", pid=100, stack=BARRIER, records=(*history(10), record(11, False, "barrier"))
-    )
+@pytest.mark.parametrize(
+    ("pid", "who", "waits"), [(100, "it", "waits"), (90, "its process 100", "the rank waits")]
+)
+def test_a_rank_that_waits_in_a_collective_while_it_holds_the_lock_of_a_file_is_named(
+    pid: int, who: str, waits: str
+) -> None:
+    worker = ChildProcess(100, "python", "S")
+    records = (*history(10), record(11, False, "barrier"))
+    holder = waiter(0, node="n0", pid=pid, stack=BARRIER, records=records, children=(worker,))
     others = [
         rank(number, node="n0", stack=LOOP, lock_holder=100, lock="/data/c.lock") for number in range(1, 4)
     ]
     result = verdict(holder, *others, stalled=60.0)
     why = (
-        "it holds the lock of /data/c.lock that ranks 1-3 wait for at train.py:33 (work), and waits in "
+        f"{who} holds the lock of /data/c.lock that ranks 1-3 wait for at train.py:33 (work), and {waits} in "
         "barrier at train.py:20 (step)"
     )
     assert (result.verdict, blamed(result)) == (Verdict.MISMATCH, [(0, "n0", why)])

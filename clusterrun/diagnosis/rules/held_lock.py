@@ -32,11 +32,14 @@ def explain(table: CallTable, blamed: Ranks, waiting: Mapping[int, list[int]]) -
     whys = {}
     for rank in blamed:
         others = waiting[rank]
-        file = table.of(others[0]).process.lock
+        file, holder = table.of(others[0]).process.lock, table.of(others[0]).process.lock_holder
         lock = f"the lock of {file}" if file else "the lock"
+        who_holds, waits = "it", "waits"
+        if table.of(rank).process.pid != holder:
+            who_holds, waits = f"its process {holder}", "the rank waits"
         wait = f"{ranks_in_words(others)} wait{verb_s(others)} for{at_place(table, *others)}"
-        why = f"it holds {lock} that {wait}"
-        whys[rank] = f"{why}, and waits in {table.wait_by_rank[rank].operation}{at_place(table, rank)}"
+        why = f"{who_holds} holds {lock} that {wait}"
+        whys[rank] = f"{why}, and {waits} in {table.wait_by_rank[rank].operation}{at_place(table, rank)}"
     who, why = first_culprit(table, whys)
     sentence = f"{who} waits while it holds the lock of a file: {why}"
     return blame(
