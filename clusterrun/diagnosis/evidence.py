@@ -184,9 +184,10 @@ class ThreadWait:
     """What a thread waits for inside its process.
 
     kind: ``lock``; ``join`` of a thread; ``put``, ``get`` or ``done`` (the join) of a queue; ``event``;
-        ``result`` of a task
+        ``result`` of a task; to ``read`` from a socket, or to ``connect`` it
     frame: where it waits, in the user's code
-    holder: where the thread is that holds the lock, inside its ``with``, or that is joined; '' if unknown
+    holder: where the thread is that holds the lock, inside its ``with``, or that is joined; of a socket, the
+        address of the peer; '' if unknown
     number: the place of that thread in the chain of waits, where 0 is the main thread; -1: unknown
     """
 

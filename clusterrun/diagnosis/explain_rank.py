@@ -48,6 +48,8 @@ _THREAD_WAITS = {
     "done": "until the items of a queue are done",
     "event": "for an event of another thread",
     "result": "for the result of another thread's task",
+    "read": "for data from",
+    "connect": "for a connection to",
 }
 
 
@@ -155,6 +157,9 @@ def _of_user_code(rank: RankSnapshot) -> Reason:
 def _of_threads(rank: RankSnapshot, where: str, below: str) -> Reason:
     """Explain a main thread that waits for something inside its process, by the chain of these waits."""
     first, *others = rank.stacks.waits
+    if first.kind in ("read", "connect"):
+        remedy = f"does {first.holder} answer there, and {rank.node} reach it? give the request a timeout"
+        return Reason(f"it waits {_THREAD_WAITS[first.kind]} {first.holder}{where}{below}", remedy)
     why, is_deadlock = f"it waits {_THREAD_WAITS[first.kind]}{where}", False
     for position, wait in enumerate(rank.stacks.waits):
         why += f"; that thread waits {_THREAD_WAITS[wait.kind]}" if position else ""

@@ -78,6 +78,8 @@ THREAD_WAITS = {
     ("queue.py", "put"): "put",
     ("queue.py", "get"): "get",
     ("queue.py", "join"): "done",
+    ("socket.py", "readinto"): "read",
+    ("socket.py", "create_connection"): "connect",
 }
 LOCKS = (type(threading.Lock()), type(threading.RLock()))
 TAKES = ("acquire", "__enter__")
@@ -266,26 +268,35 @@ def thread_waits() -> list[list[Any]]:
             kind, awaited = wait_of(frames[number])
             if not kind:
                 break
-            number, holder = 0, None
-            if kind == "join":
+            number, holder, peer = 0, None, ""
+            if kind in ("read", "connect"):
+                peer = ":".join(map(str, awaited[:2]))
+            elif kind == "join":
                 number = awaited.__dict__.get("_ident", 0)
                 holder = frames.get(number)
             elif kind == "lock":
                 number, holder = holder_of(awaited, frames)
-            waits.append([kind, place_of(frames[order[-1]]), place_of(holder), number])
+            waits.append([kind, place_of(frames[order[-1]]), peer or place_of(holder), number])
         return [[*wait, order.index(number) if number in order else -1] for *wait, number in waits]
     except Exception:  # noqa: BLE001 (threads come and go meanwhile; the rest of the answer counts)
         return []
 
 
 def wait_of(inner: Any) -> tuple[str, Any]:
-    """Return what a thread waits for, and the lock or the thread; ('', None) if that is unknown."""
+    """Return what a thread waits for, and the lock, the thread or the address of the peer.
+
+    It is ('', None) if that is unknown.
+    """
     lock = lock_wanted(inner)
     kind, awaited, frame = "", None, inner
     while frame is not None and is_installed(frame.f_code.co_filename):
         name = (os.path.basename(frame.f_code.co_filename), frame.f_code.co_name)
         if name in THREAD_WAITS:
             kind, awaited = THREAD_WAITS[name], frame.f_locals.get("self")
+            if kind == "read":
+                awaited = awaited._sock.getpeername()
+            elif kind == "connect":
+                awaited = frame.f_locals["address"]
         frame = frame.f_back
     return ("lock", lock) if lock is not None and not kind else (kind, awaited)
 

@@ -163,6 +163,10 @@ FORKED = ("/home/me/cache.py:3 get", "/usr/lib/python3.11/multiprocessing/proces
             "it waits in user code at train.py:33 (work); its worker 77 waits at cache.py:3 (get)",
         ),
         (
+            rank(1, stack=LOOP, waits=(ThreadWait("read", LOOP[0], "10.0.0.9:443"),)),
+            "it waits for data from 10.0.0.9:443 at train.py:33 (work)",
+        ),
+        (
             rank(1, stack=LOOP, waits_in="hrtimer_nanosleep", loop="free() < need"),
             "it waits in user code at train.py:33 (work), in a sleep, while free() < need",
         ),

@@ -669,6 +669,13 @@ def unreleased():
     first.acquire()
 def joined():
     begin(fill).join()
+def reads():
+    import socket
+    server = socket.create_server(("127.0.0.1", 0))
+    client = socket.create_connection(server.getsockname())
+    names["peer"] = "127.0.0.1:%d" % server.getsockname()[1]
+    begin(lambda: (end.wait(), server.accept()[0].close()))
+    client.makefile("rb").read()
 def waits():
     while not end.is_set():
         end.wait()
@@ -683,7 +690,8 @@ def waits():
         ("of_owner", [["lock", "33 of_owner", "12 hold", 1], ["event", "12 hold", "", -1]]),
         ("unreleased", [["lock", "36 unreleased", "", -1]]),
         ("joined", [["join", "38 joined", "16 fill", 1], ["put", "16 fill", "", -1]]),
-        ("waits", [["event", "41 waits", "", -1]]),
+        ("reads", [["read", "45 reads", "peer", -1]]),
+        ("waits", [["event", "48 waits", "", -1]]),
     ],
 )
 def test_what_a_thread_waits_for_in_its_process_is_told_with_who_holds_it(
@@ -693,12 +701,19 @@ def test_what_a_thread_waits_for_in_its_process_is_told_with_who_holds_it(
     script.write_text(THREADS)
     names: dict[str, Any] = {"end": threading.Event()}
     exec(compile(script.read_text(), str(script), "exec"), names)
+    names["names"] = names
     thread = threading.Thread(target=names[function], daemon=True)
     thread.start()
     space["MAIN_THREAD"] = thread.ident
-    for wait in expected:
-        wait[1:3] = [f"{script}:{place}" if place else "" for place in wait[1:3]]
-    until(lambda: space["thread_waits"]() == expected, "the waits of the threads", 20.0)
+
+    def placed(place: str) -> str:
+        return names.get(place, f"{script}:{place}" if place else "")
+
+    def are_reported() -> bool:
+        waits = [[kind, placed(frame), placed(holder), number] for kind, frame, holder, number in expected]
+        return space["thread_waits"]() == waits
+
+    until(are_reported, "the waits of the threads", 20.0)
     assert space["loop_around"]() == "not end.is_set()" * (function == "waits")
     names["end"].set()  # threads in a deadlock stay until the interpreter ends
 
