@@ -116,6 +116,12 @@ def convert(
     reason = "clusterrun sets it in every rank"
     set_by_us = [Part(command_line, text, PartOutcome.NEEDLESS, reason) for text in needless]
     all_parts = [*_directive_parts(script), *script.reading.parts, *set_by_us]
+    if script.launch.rank_launcher and not script.translated.gpus_per_node:
+        reason = "it is known only when the script runs: say --gpus N"
+        all_parts += [
+            Part(command_line, option, PartOutcome.UNTRANSLATED, reason)
+            for option in script.launch.open_sizes
+        ]
     reason = "the script that the job runs is not this file: write the path into the line"
     for part in script.reading.parts:
         is_in_line = part.outcome in (PartOutcome.SETUP, PartOutcome.COMMAND)

@@ -125,6 +125,8 @@ class LaunchCommand:
     # GPUs of each process of a step.
     gpus_per_task: int = 0
     gpus_per_node: int = 0
+    # Options for a number of processes whose value is no number.
+    open_sizes: tuple[str, ...] = ()
     # Whether an option requests nodes.
     says_nodes: bool = False
     # Nodes of the step around a launcher of ranks that does not say how many nodes it has.
@@ -282,6 +284,8 @@ def _launch(program: str, arguments: tuple[str, ...], reads_inline: bool, python
             untranslated.append(typed)
         elif role == launcher_options.NEEDLESS and program in _OF_CPUS:
             needless.append(typed)
+    size_roles = (launcher_options.PER_NODE, launcher_options.TOTAL)
+    sizes = tuple(typed for typed, _, _, option in options if option.role in size_roles)
     passes_rank = program in _LOCAL_RANK and not any(name.startswith("use") for _, name, _, _ in options)
     remarks = [_LOCAL_RANK[program]] if passes_rank else []
     calls_mpi = any(option == "srun" and value.startswith("mpi=pmi") for option, value in ours)
@@ -308,6 +312,7 @@ def _launch(program: str, arguments: tuple[str, ...], reads_inline: bool, python
         gpus_per_node=gpus_per_node,
         rank_launcher="" if program in _OF_CPUS else program,
         python=python or own_python(command),
+        open_sizes=() if numbers[launcher_options.PER_NODE] or numbers[launcher_options.TOTAL] else sizes,
         says_nodes=any(option.role == launcher_options.NODES for _, _, _, option in options),
     )
     inner = launch_in(command, reads_inline) if command and not is_module else None
@@ -356,6 +361,7 @@ def joined(outer: LaunchCommand, inner: LaunchCommand) -> LaunchCommand:
         rank_launcher=outer.rank_launcher or inner.rank_launcher,
         is_isolated=inner.is_isolated,
         python=inner.python or outer.python,
+        open_sizes=inner.open_sizes,
         step_nodes=outer.nodes if inner.rank_launcher and not inner.says_nodes else 0,
     )
 

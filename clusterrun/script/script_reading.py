@@ -30,12 +30,27 @@ from clusterrun.script.shell_source import (
     Constant,
     ShellSource,
     Statement,
+    evaluated_text,
     is_launcher_text,
     plain_text,
 )
 from clusterrun.script.statement_rules import ALLEXPORT, PRINTS, TASK_COUNTS, Facts, rule_for
 
-_HELPERS = (*PRINTS, "mkdir", "cp", "rsync", "rm", "ls", "tar", "unzip", "touch", "sleep", "sbcast", "true")
+_HELPERS = (
+    *PRINTS,
+    "ts",
+    "mkdir",
+    "cp",
+    "rsync",
+    "rm",
+    "ls",
+    "tar",
+    "unzip",
+    "touch",
+    "sleep",
+    "sbcast",
+    "true",
+)
 # Commands that prepare the shell. The run ends if one of them fails; others may fail, as in the script.
 _PREPARES = (*(set(SETUP_COMMANDS) - {"alias", "ulimit", "umask", "unset"}), *ACTIVATORS, "spack")
 _ERREXIT = re.compile(r"set\s(?:.*\s)?(?:-[a-z]*e|-o\s+errexit\b)")
@@ -346,7 +361,8 @@ def _runs_python(names: tuple[str, ...]) -> bool:
         call = interpreter_call(names[place:])
         if call and call.is_python:
             return call.script.endswith(".py") or (bool(call.module) and call.module not in _TOOLS)
-    return bool(names) and names[0].endswith(".py")
+    is_open = bool(names) and names[0].startswith("$") and any(word.endswith(".py") for word in names)
+    return is_open or (bool(names) and names[0].endswith(".py"))
 
 
 def _is_program(names: tuple[str, ...]) -> bool:
@@ -720,6 +736,8 @@ def _setup_text(statement: Statement) -> str:
 
 def _setup_word(value: str, constants: Mapping[str, Constant]) -> str:
     """Return a word for a setup line, which does not expand the ``{name}`` of a sweep."""
+    if "$" in value:  # the script's shell evaluates it
+        return evaluated_text(value)
     for name in _PLACEHOLDER.findall(value):
         if constants.get(name) == f"{{{name}}}":
             return f'"{value}"'.replace(f"{{{name}}}", f"${name}")

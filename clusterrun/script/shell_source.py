@@ -13,6 +13,7 @@ import tree_sitter
 import tree_sitter_bash
 
 from clusterrun.model.frozen import frozen
+from clusterrun.script.interpreter_calls import interpreter_call
 
 _PARSER = tree_sitter.Parser(tree_sitter.Language(tree_sitter_bash.language()))
 # Types of nodes of the syntax tree that are words of a command.
@@ -392,6 +393,27 @@ class ShellSource:
             if is_set == sets:
                 yield self._text(node)
 
+    def _program_document(
+        self, shell_words: list[ShellWord], redirections: list[tree_sitter.Node]
+    ) -> tree_sitter.Node | None:
+        """Return the document from which a shell or Python behind a launcher reads its program."""
+        names = [value for word in shell_words for value in word.values]
+        places = [place for place in range(1, len(names)) if interpreter_call(names[place:])]
+        call = interpreter_call(names[places[0] :]) if places else None
+        documents = [node for node in redirections if node.type == "heredoc_redirect"]
+        is_program = call is not None and call.reads_input and not call.arguments and not call.options
+        return documents[0] if is_program and len(documents) == 1 else None
+
+    def _document_word(self, node: tree_sitter.Node) -> ShellWord:
+        """Return the word of the command that holds the text of a document."""
+        parts = {child.type: child for child in node.named_children}
+        body = parts.get("heredoc_body")
+        text = self._text(body).rstrip("\n") if body else ""
+        if set(self._text(parts["heredoc_start"])) & set("'\"\\"):
+            return ShellWord(shlex.quote(text), (text.replace("$", _DOLLAR),))
+        value = self._expanded(body, body.start_byte, body.end_byte).rstrip("\n") if body else ""
+        return ShellWord('"' + text.replace('"', '\\"') + '"', (value,))
+
     def _names_set_by(self, nodes: list[tree_sitter.Node]) -> Iterator[str]:
         for node in nodes:
             if node.type in ("command", "compound_statement"):
@@ -416,6 +438,10 @@ class ShellSource:
                     word = ShellWord(text, (text,))
                 shell_words.append(word)
                 end = child.end_byte
+            if document := self._program_document(shell_words, redirections):
+                redirections.remove(document)
+                shell_words = [word for word in shell_words if word.text != "-"]
+                shell_words += [ShellWord("-c", ("-c",)), self._document_word(document)]
             yield Command(
                 _evaluated(shell_words),
                 tuple(self._text(redirection) for redirection in redirections),
@@ -569,6 +595,11 @@ def _evaluated(shell_words: list[ShellWord]) -> tuple[ShellWord, ...]:
 def plain_text(value: str) -> str:
     """Return a value without the marks of dollar signs that the shell does not expand."""
     return value.replace(_DOLLAR, "$")
+
+
+def evaluated_text(value: str) -> str:
+    """Return the shell's text, in double quotes, of a value with open expansions."""
+    return '"' + value.replace(_DOLLAR, "\\$") + '"'
 
 
 def is_launcher_text(value: Constant) -> bool:

@@ -19,6 +19,7 @@ TASK_COUNTS = {
     *("SLURM_NTASKS", "SLURM_NPROCS", "SLURM_NTASKS_PER_NODE", "SLURM_TASKS_PER_NODE"),
     *("SLURM_CPUS_PER_TASK", "SLURM_PROCID", "SLURM_LOCALID"),
 }
+_FILTERS = ("sort", "uniq", "grep", "head", "tail", "awk", "sed", "tr", "cut", "wc", "cat", "column", "paste")
 PRINTS = ("echo", "printf", "date", "hostname", "nvidia-smi", "env", "printenv", "which", "pwd", "whoami")
 
 
@@ -80,13 +81,17 @@ class Facts:
 
     @property
     def writes(self) -> bool:
-        """Return whether a command of it, or the whole block, writes to a file."""
-        statement = self.statement
-        is_redirected = statement.kind == "redirected_statement" and bool(statement.bodies)
-        return is_redirected or any(
+        """Return whether a command of it, or the whole block or pipeline, writes to a file."""
+        return self.statement.kind == "redirected_statement" or any(
             command.redirections or "tee" in command.names or "eval" in command.names
-            for command in statement.commands
+            for command in self.statement.commands
         )
+
+    @property
+    def only_prints(self) -> bool:
+        names = {command.names[0] for command in self.statement.commands if command.names}
+        is_print = self.statement.is_plain and self.name in PRINTS and names <= {*PRINTS, *_FILTERS}
+        return is_print and not self.writes and not self.statement.sets
 
 
 @frozen
@@ -163,12 +168,7 @@ RULES = (
         "a signal to the job reaches the ranks: clusterrun help signals",
     ),
     Rule(
-        lambda facts: (
-            facts.statement.is_plain
-            and facts.name in PRINTS
-            and not facts.writes
-            and not facts.statement.sets
-        ),
+        lambda facts: facts.only_prints,
         _NEEDLESS,
         "it only prints",
     ),

@@ -402,6 +402,23 @@ def test_idioms_of_public_scripts_become_a_line(lines: str, line: str) -> None:
             "bash -c 'export H=/tmp/$SLURM_NODEID; torchrun --nproc_per_node 2 t.py'",
         ),
         (
+            "A=$(f)\nsrun -n2 python - <<E\nprint('$A')\nE",
+            "submit --ranks-per-node 2 --setup 'export A=$(f)' "
+            "bash -c 'exec python -c \"print('\"'\"'$A'\"'\"')\"'",
+        ),
+        (
+            "srun -n2 bash <<'E'\ncd x\npython t.py $A\nE",
+            "submit --ranks-per-node 2 bash -c 'cd x\npython t.py $A'",
+        ),
+        (
+            "echo $A | awk 1 > hosts\nprintf x | sort\nprintf x | load\nsrun python t.py",
+            "submit --setup 'echo $A | awk 1 > hosts || :' --setup 'printf x | load || :' t.py",
+        ),
+        (
+            "#SBATCH --gres=gpu:2\nR=$(f)\n$R t.py |& ts",
+            "submit --gpus 2 --per-node --setup 'export R=$(f)' bash -c 'exec $R t.py'",
+        ),
+        (
             "#SBATCH --container-image=i\n#SBATCH --container-mounts /a:/a,/b\nsrun ./p",
             "submit --container i --mount /a:/a --mount /b ./p",
         ),
@@ -477,6 +494,7 @@ def test_arguments_of_a_script_that_the_command_starts_are_followed() -> None:
         ("python t.py &\nwait $!\npython merge.py", 4),
         ("srun -n4 python t.py || srun -n4 python t.py --again", 2),
         ("srun -n4 python a.py && srun -n4 python t.py", 2),
+        ("N=$(nvidia-smi -L | wc -l)\nsrun --ntasks-per-node=1 torchrun --nproc_per_node=$N t.py", 3),
         ("if a; then\n srun python t.py\nfi", 2),
         ("[[ -e x ]] && srun python t.py", 2),
         ("srun python t.py\necho done > DONE", 3),
@@ -575,6 +593,7 @@ def test_a_trap_at_the_end_of_the_shell_is_not_taken_for_a_signal() -> None:
             'python t.py $A "$B" "$C" $D $E',
             "07|x|y z|6|7|",
         ),
+        ('f() {\n local A="$1"\n srun python t.py $A\n}\nf "a$(echo b)"', "ab|"),
         ('read -ra A <<< "1 2"\nV=$(echo 3)\nB=$V srun python t.py "${A[1]}" "$B"', "2|3|"),
     ],
 )
