@@ -25,6 +25,8 @@ STOPPED_STATES = ("T", "t")
 SHELLS = frozenset(
     ("ash", "bash", "busybox", "csh", "dash", "fish", "ksh", "ksh93", "mksh", "sh", "tcsh", "yash", "zsh")
 )
+# FUTEX_PRIVATE_FLAG of linux/futex.h
+_PRIVATE = 0x80
 
 
 @frozen
@@ -198,6 +200,15 @@ def variables(environ: bytes) -> dict[str, str]:
 def waiting_in(pid: int) -> str:
     """Return the kernel function in which ``pid`` sleeps; '' if the kernel does not say."""
     return content(f"/proc/{pid}/wchan").decode("ascii", "replace").strip("0\n")
+
+
+def waits_for_own_thread(pid: int) -> bool:
+    """Return whether a process waits until another thread of its own wakes it; False if that is unknown.
+
+    Other processes release the locks of ``multiprocessing``: their futex has no private flag.
+    """
+    fields = text(f"/proc/{pid}/syscall").split()
+    return waiting_in(pid).startswith("futex") and len(fields) > 2 and bool(int(fields[2], 16) & _PRIVATE)
 
 
 def catches(pid: int, number: int) -> bool:

@@ -108,7 +108,7 @@ class ChildProcess:
     """A process below a rank: a data-loader worker or a program.
 
     state: the kernel's letter
-    threads: 0: unknown
+    lacks_thread: it waits for a lock or thread of its parent that its fork has not
     """
 
     pid: int
@@ -116,16 +116,7 @@ class ChildProcess:
     state: str
     waits_in: str = ""
     stack: tuple[str, ...] = ()
-    threads: int = 0
-
-    @property
-    def lacks_thread(self) -> bool:
-        """Return whether it waits for a thread that its parent had when it forked.
-
-        A fork has one thread. Locks of ``multiprocessing`` are released by other processes.
-        """
-        is_of_python = bool(self.stack) and "/multiprocessing/" not in self.stack[0]
-        return self.threads == 1 and self.waits_in.startswith("futex") and is_of_python
+    lacks_thread: bool = False
 
 
 @frozen

@@ -45,7 +45,7 @@ def read_sample(
                 child.state,
                 proc.waiting_in(child.pid),
                 stacks.get(child.pid, ()),
-                len(proc.listed(f"/proc/{child.pid}/task")),
+                proc.waits_for_own_thread(child.pid) and len(proc.listed(f"/proc/{child.pid}/task")) == 1,
             )
             for child in children
         ),

@@ -154,12 +154,14 @@ FORKED = ("/home/me/cache.py:3 get", "/usr/lib/python3.11/multiprocessing/proces
             "data.py:3 (fill); that thread waits to put an item into a full queue",
         ),
         (
-            rank(1, stack=JOINED, children=(ChildProcess(77, "python", "S", "futex_wait_queue", FORKED, 1),)),
+            rank(
+                1, stack=JOINED, children=(ChildProcess(77, "python", "S", "futex_wait_queue", FORKED, True),)
+            ),
             "it waits in user code at train.py:33 (work); its worker 77 waits at cache.py:3 (get), "
             "for a lock or thread of its parent that its fork has not",
         ),
         (
-            rank(1, stack=JOINED, children=(ChildProcess(77, "python", "S", "futex_wait_queue", FORKED, 2),)),
+            rank(1, stack=JOINED, children=(ChildProcess(77, "python", "S", "futex_wait_queue", FORKED),)),
             "it waits in user code at train.py:33 (work); its worker 77 waits at cache.py:3 (get)",
         ),
         (

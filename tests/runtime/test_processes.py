@@ -273,3 +273,35 @@ def test_a_command_is_killed_even_if_it_does_not_lead_a_session_yet() -> None:
     child = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(600)"])
     commands._kill(child.pid)
     assert child.wait(60) == -signal.SIGKILL
+
+
+FORK = """
+import multiprocessing, os, signal, threading
+lock = {lock}
+lock.acquire()
+pid = os.fork()
+if not pid:
+    lock.acquire()
+print(pid, flush=True)
+input()
+os.kill(pid, signal.SIGKILL)
+"""
+
+
+@pytest.mark.parametrize(
+    ("lock", "is_own"), [("threading.Lock()", True), ("multiprocessing.get_context('fork').Lock()", False)]
+)
+def test_a_fork_that_waits_for_a_lock_of_threads_differs_from_one_that_other_processes_release(
+    lock: str, is_own: bool
+) -> None:
+    argv = [sys.executable, "-c", FORK.format(lock=lock)]
+    with subprocess.Popen(argv, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as parent:
+        assert parent.stdout is not None
+        pid = int(parent.stdout.readline())
+        try:
+            until(
+                lambda: proc.waiting_in(pid).startswith("futex") and proc.waits_for_own_thread(pid) is is_own,
+                "the wait of the fork",
+            )
+        finally:
+            parent.communicate("\n", timeout=60)
