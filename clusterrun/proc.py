@@ -39,7 +39,7 @@ class Process:
     parent: int
     session: int
     started: int  # clock ticks since boot
-    seconds: float = 0.0  # processor time that it has used
+    seconds: float = 0.0  # processor time that it and its ended children have used
 
     @property
     def stopped(self) -> bool:
@@ -53,7 +53,7 @@ def read(pid: int) -> Process | None:
     if not fields:
         return None
     parent, session, started = (int(fields[place]) for place in (1, 3, 19))
-    seconds = (int(fields[11]) + int(fields[12])) / TICKS
+    seconds = sum(map(int, fields[11:15])) / TICKS
     return Process(pid, name, fields[0].decode(), parent, session, started, seconds)
 
 

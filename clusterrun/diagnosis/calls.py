@@ -436,6 +436,10 @@ class CallTable:
         unknown = 0.0 if self.stalled else seconds - self.since_begun
         return max(self.still_for(seconds), unknown)
 
+    def gets_on(self, rank: RankSnapshot) -> bool:
+        """Return whether a late rank shows progress. Of a noticed hang, only a growing file counts."""
+        return rank.writes or (not self.stalled and (rank.compiles or bool(rank.counts)))
+
     def patience(self, late: Sequence[RankSnapshot]) -> float:
         """Seconds for which ranks at work may let the others wait: as long as they often did before."""
         calls = {(wait.group, wait.operation) for wait in self.waits}

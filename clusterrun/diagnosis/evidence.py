@@ -14,6 +14,11 @@ BUSY = 0.5
 CROWDED = 0.05
 # Seconds without movement before ranks are blamed that import, or work before they are in any group.
 START_PATIENCE = 60.0
+# A busy rank with one of these in its stack compiles, or waits for a program that it started.
+_COMPILES = (
+    *("/torch/_inductor/compile_fx.py:", "/torch/_inductor/async_compile.py:", "/triton/compiler/"),
+    *("/torch/_dynamo/convert_frame.py:", "/subprocess.py:"),
+)
 # Bytes per second by which a file must grow. A heartbeat or a line of a log is less.
 WRITES = 16 << 10
 
@@ -272,6 +277,7 @@ class RankSnapshot:
     printed, moved: it printed, or began a collective, during the look
     answered: its own thread answered, so that groups, records, call and request are known
     problem: why its thread did not answer
+    counts: variables of its script that counted since an earlier look: ``i=3 to 40``
     """
 
     rank: int
@@ -288,6 +294,7 @@ class RankSnapshot:
     moved: bool = False
     answered: bool = False
     problem: str = ""
+    counts: tuple[str, ...] = ()
 
     @property
     def state(self) -> str:
@@ -317,6 +324,12 @@ class RankSnapshot:
     def writes(self) -> bool:
         """Whether a file of it grows: it saves something large."""
         return self.process.written >= WRITES
+
+    @property
+    def compiles(self) -> bool:
+        """Whether it compiles, or a program that it waits for computes, also on a crowded node."""
+        runs = self.process.busy >= CROWDED and any(child.state == "R" for child in self.process.children)
+        return (self.works or runs) and any(path in frame for frame in self.stacks.main for path in _COMPILES)
 
     @property
     def may_spin(self) -> bool:

@@ -7,6 +7,7 @@ from clusterrun.model.frozen import frozen
 from clusterrun.model.usage import GpuUse
 
 NOT_INSTALLED = "py-spy is not installed there"
+NO_PYTHON = "they run no Python"
 
 
 @frozen
@@ -41,13 +42,15 @@ class RankName:
 class SeenRank:
     """A rank as its node saw it. The number in ``snapshot`` is not final: other nodes may have the same.
 
-    counters: ``NAME=NUMBER`` of variables of the script that count steps
+    counters, before: ``NAME=NUMBER`` of variables of the script that count steps, at the end of the look and
+        at its beginning
     changed: its main thread ran during the look, and came to another place
     """
 
     name: RankName
     snapshot: RankSnapshot
     counters: tuple[str, ...] = ()
+    before: tuple[str, ...] = ()
     changed: bool = False
 
 

@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 
 from clusterrun.diagnosis.calls import PATIENCE, STOPPED, of_snapshot
 from clusterrun.diagnosis.decide import Judgement, decide
-from clusterrun.diagnosis.evidence import JobSnapshot, ProcessSample, RankSnapshot
+from clusterrun.diagnosis.evidence import CROWDED, JobSnapshot, ProcessSample, RankSnapshot
 from clusterrun.diagnosis.job_looks import JobLook, SeenLauncher, SeenRank
 from clusterrun.diagnosis.rules import absent_rank
 from clusterrun.diagnosis.stacks import TOGETHER, Doing, polls_for_lock_file, script_has_ended, short
@@ -25,6 +25,8 @@ MOST = 8
 WHOLE_LOOK = 20.0
 # Switches a second above which a thread polls, and the share of a processor.
 POLLS, BUSY = 100.0, 0.2
+# Numbers a second that a sleeping rank counts if it works.
+COUNTS = 2.0
 # Seconds by which the clocks of two looks, and the times at which a thread ran, may differ.
 SLACK = 0.5
 RAS_IS_NOT_ASKED = (
@@ -40,7 +42,7 @@ _TASKS = re.compile(r"(\d+)(?:\(x(\d+)\))?")
 class JobWorld:
     """Ranks that train together.
 
-    counters: variables of the script that count steps, by rank
+    counters, before: variables of the script that count steps, by rank, at the end of the look and before
     changed: ranks that came to another place during the look
     is_numbered: a variable of the processes numbers the ranks
     """
@@ -48,6 +50,7 @@ class JobWorld:
     ranks: tuple[RankSnapshot, ...]
     size: int
     counters: tuple[tuple[int, tuple[str, ...]], ...] = ()
+    before: tuple[tuple[int, tuple[str, ...]], ...] = ()
     changed: tuple[int, ...] = ()
     is_numbered: bool = True
 
@@ -61,6 +64,27 @@ class JobHistory:
         self._looks: dict[tuple[str, int], tuple[float, int]] = {}
         # The clocks of looks at a world that moved, and the ranks that others waited for.
         self._outside: dict[frozenset[tuple[str, int]], tuple[tuple[float, tuple[int, ...]], ...]] = {}
+        # The clock and the counters at the first look.
+        self._counters: dict[tuple[str, int], tuple[float, Sequence[str]]] = {}
+
+    def with_counts(
+        self, rank: RankSnapshot, before: Sequence[str], after: Sequence[str]
+    ) -> tuple[RankSnapshot, float]:
+        """Return ``rank`` with the variables that counted since the first look, and the seconds since then.
+
+        A rank that sleeps and counts slowly may try the same thing for ever.
+        """
+        began, first = self._counters.setdefault(
+            (rank.node, rank.process.pid), (rank.clock - rank.process.seconds, before)
+        )
+        seconds = max(0.0, rank.clock - began)
+        earlier = {name: number for name, _, number in (counter.partition("=") for counter in first)}
+        counts = []
+        for name, _, number in (counter.partition("=") for counter in after):
+            grown = int(number) - int(earlier.get(name, number))
+            if grown > 0 and (rank.process.busy >= CROWDED or grown >= COUNTS * seconds):
+                counts.append(f"{name}={earlier[name]} to {number}")
+        return replace(rank, counts=tuple(counts)), seconds
 
     def with_movement(self, rank: RankSnapshot) -> RankSnapshot:
         """Return ``rank`` as moved if it has left the collective in which the look before saw it.
@@ -168,9 +192,10 @@ def _world(ranks: Sequence[SeenRank], nodes: Sequence[str], is_complete: bool) -
         node = homes[number] if is_placed else ""
         snapshots.append(RankSnapshot(number, node, ProcessSample(0, ""), quiet=math.inf))
     counters = tuple((numbers[id(rank)], rank.counters) for rank in order)
+    before = tuple((numbers[id(rank)], rank.before) for rank in order)
     changed = tuple(numbers[id(rank)] for rank in order if rank.changed)
     ordered = tuple(sorted(snapshots, key=lambda rank: rank.rank))
-    return JobWorld(ordered, size, counters, changed, is_numbered)
+    return JobWorld(ordered, size, counters, before, changed, is_numbered)
 
 
 def _homes(size: int, nodes: Sequence[str], layout: str) -> list[str]:
@@ -190,8 +215,15 @@ def judge_world(
 
     ``quiet`` are the seconds since a rank of this world printed; infinite: unknown.
     """
-    counters = dict(world.counters)
-    world = replace(world, ranks=tuple(history.with_movement(rank) for rank in world.ranks))
+    counters, before = dict(world.counters), dict(world.before)
+    seconds_seen, ranks_seen = math.inf, []
+    for seen in map(history.with_movement, world.ranks):
+        rank, seconds = history.with_counts(seen, before.get(seen.rank, ()), counters.get(seen.rank, ()))
+        ranks_seen.append(rank)
+        if rank.works and counters.get(rank.rank) and rank.location.doing not in TOGETHER:
+            # Only several looks show whether a rank at work counts.
+            seconds_seen = min(seconds_seen, seconds)
+    world = replace(world, ranks=tuple(ranks_seen))
     waiting = [rank for rank in world.ranks if rank.state and rank.location.doing in TOGETHER]
     still = {rank.rank: history.still_for(rank, counters.get(rank.rank, ())) for rank in world.ranks}
     # A rank that polls while others make a group runs now and then, and has not begun anything since.
@@ -203,6 +235,7 @@ def judge_world(
     telling = waiting if len(polling) == len(waiting) else [rank for rank in waiting if rank not in polling]
     telling = telling or [rank for rank in world.ranks if rank.state]
     since_begun = min((still[rank.rank] for rank in telling), default=math.inf)
+    since_begun = min(since_begun, seconds_seen)
     stacks = {rank.rank: rank.stacks.main for rank in telling}
     by_chance = [
         rank
@@ -257,9 +290,9 @@ def judge_world(
         culprits, message = [], diagnosis.message
         for culprit in diagnosis.culprits:
             if culprit.rank in pid_by_rank:
-                process, rank = pid_by_rank[culprit.rank], f"rank {culprit.rank} on {culprit.node}"
+                process = pid_by_rank[culprit.rank]
                 counted = f"process {process} on {culprit.node} (counted as rank {culprit.rank})"
-                message = message.replace(rank, counted)
+                message = message.replace(f"rank {culprit.rank} on {culprit.node}", counted)
                 culprit = replace(culprit, why=f"process {process}: {culprit.why}")
             culprits.append(culprit)
         diagnosis = replace(diagnosis, message=message, culprits=tuple(culprits))

@@ -22,12 +22,12 @@ from clusterrun.diagnosis.rules import (
     order_of_groups,
     outside,
     posted_ops,
+    progressing_rank,
     stopped_rank,
     timed_out,
     two_threads,
     unended_call,
     unmet,
     unset_key,
-    writing_rank,
     wrong_peer,
 )

@@ -42,7 +42,7 @@ _RANKS = re.compile(r"[\[(](\d+(?:, \d+)*)[\])]")
 _RANK_VARIABLES = ("global_rank", "world_rank", "rank")
 # Variables of the user's code that count steps.
 _COUNTERS = re.compile(
-    r"(?:global_|local_|train_)?(?:step|iter|iteration|batch|epoch|i)(?:_(?:idx|index|num))?|it"
+    r"(?:global_|local_|train_)?(?:step|iter|iteration|batch|epoch|i|j)(?:_(?:idx|index|num))?|it|idx|index"
 )
 
 

@@ -248,6 +248,41 @@ def test_ranks_that_are_twice_found_in_one_line_and_run_between_are_looked_at_ag
         assert judgement.diagnosis.culprits == ()
 
 
+RUNS_GCC = ("/usr/lib/python3.11/subprocess.py:2004 _try_wait", "/home/me/train.py:9 build", *LOOP)
+GCC = (ChildProcess(7, "g++", "S"), ChildProcess(8, "cc1plus", "R"))
+EVALUATES = ("/home/me/train.py:12 evaluate", *LOOP)
+
+
+@pytest.mark.parametrize(
+    ("late", "verdict", "words"),
+    [
+        ({"stack": RUNS_GCC, "children": GCC, "busy": 0.1}, Verdict.NOTHING, "compiles, or waits for a busy"),
+        ({"stack": RUNS_GCC, "children": GCC[:1], "busy": 0.0}, Verdict.NEVER_ARRIVED, "for g++ (process 7)"),
+        ({"counters": ("i=9",), "busy": 0.9, "idle": 0.0}, Verdict.UNDETERMINED, "still works (i=3 to 9)"),
+        ({"counters": ("i=9",), "idle": 0.1}, Verdict.UNDETERMINED, "still works (i=3 to 9)"),
+        # One retry a second of a rank that sleeps is no progress.
+        ({"counters": ("i=4",), "idle": 0.1, "waits_in": "hrtimer_nanosleep"}, Verdict.NEVER_ARRIVED, ""),
+        ({"counters": ("i=3",), "idle": 0.1}, Verdict.NEVER_ARRIVED, "waits in user code"),
+    ],
+)
+def test_a_late_rank_that_shows_progress_is_named_and_not_blamed(
+    late: dict[str, Any], verdict: Verdict, words: str
+) -> None:
+    rank = replace(sampled(3, **{"stack": EVALUATES, **late}), before=("i=3",))
+    judgement = diagnose_looks(looks(*(sampled(number) for number in range(3)), rank), (), JobHistory())
+    assert (judgement.diagnosis.verdict, words in judgement.diagnosis.message) == (verdict, True), judgement
+    assert bool(judgement.diagnosis.culprits) == (verdict is Verdict.NEVER_ARRIVED)
+
+
+def test_a_busy_rank_that_could_count_is_blamed_only_after_it_was_seen_to_stay() -> None:
+    history = JobHistory()
+    late = replace(sampled(3, stack=EVALUATES, busy=1.0, idle=0.0, counters=("i=3",)), before=("i=3",))
+    for clock, expected in ((NOW, []), (NOW + 25, [(3, "n0")])):
+        ranks = [*(sampled(number) for number in range(3)), late]
+        seen = [replace(rank, snapshot=replace(rank.snapshot, clock=clock)) for rank in ranks]
+        assert blamed(diagnose_looks(looks(*seen), (), history).diagnosis) == expected
+
+
 @pytest.mark.parametrize(("waits_in", "certain"), [("hrtimer_nanosleep", False), ("pipe_read", True)])
 def test_ranks_that_all_sleep_for_some_time_are_looked_at_again(waits_in: str, certain: bool) -> None:
     ranks = [sampled(rank, stack=LOOP, waits_in=waits_in) for rank in range(4)]

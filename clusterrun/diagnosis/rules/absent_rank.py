@@ -27,7 +27,7 @@ def rule(table: CallTable) -> list[Hypothesis]:
     if not late and table.mute and (missing := table.awaited.difference(table.by_rank)):
         # All that wait, wait for ranks of nodes that did not answer.
         return [Hypothesis(partial(explain_silent_node, missing=sorted(missing)), CERTAINTY)]
-    late = [rank for rank in late if not rank.writes]
+    late = [rank for rank in late if not table.gets_on(rank)]
     if not late:
         return []
     culprits = tuple(rank.rank for rank in late)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from clusterrun.diagnosis.calls import CallTable
 from clusterrun.diagnosis.hypothesis import Hypothesis, Ranks
-from clusterrun.diagnosis.job_looks import NOT_INSTALLED
+from clusterrun.diagnosis.job_looks import NO_PYTHON, NOT_INSTALLED
 from clusterrun.diagnosis.rules.absent_rank import explain_never_arrived
 from clusterrun.diagnosis.verdict import Diagnosis, Verdict
 
@@ -36,7 +36,10 @@ def explain_no_stacks(table: CallTable, blamed: Ranks) -> Diagnosis:
     if problems:
         problem = max(problems, key=problems.count)
         sentence += f": {problem}"
-        if problem != NOT_INSTALLED:
+        if problem == NO_PYTHON:
+            place = f"clusterrun exec --node {table.living[0].node} -- ps -ef"
+            remedy = f"what do their programs wait for? See the job's output, and {place}"
+        elif problem != NOT_INSTALLED:
             remedy = "let an administrator change that, or diagnose as root with --user. Without stacks: "
             remedy += "clusterrun top shows which rank computes"
     return Diagnosis(Verdict.UNDETERMINED, sentence, remedy=remedy)
