@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
+from collections import Counter
 from collections.abc import Callable, Sequence
 from functools import partial
 from typing import TYPE_CHECKING
@@ -36,9 +37,10 @@ STALE_SECONDS = 30.0
 
 RANK_USE = View(
     "A rank, with all that it has started.",
-    ViewField("rank", "The rank.", INTEGER),
+    ViewField("rank", "The rank; -1 if no variable of a job numbers it.", INTEGER),
     ViewField("cores", "Cores in use.", NUMBER),
     ViewField("memory", "Bytes of its own.", INTEGER),
+    ViewField("pid", "Its process, in a job that clusterrun did not start.", INTEGER, is_required=False),
 )
 GPU_USE = View(
     "A GPU; -1 where it does not say.",
@@ -199,7 +201,9 @@ def _headline(live: LiveUsage | JobUsage, now: float) -> str:
 
 
 def _table(live: LiveUsage | JobUsage, now: float, ranks: bool, paint: bool, columns: int = 0) -> list[str]:
-    rows = [row for use in live.uses for row in (_node(use, now), *(_ranks(use) if ranks else ()))]
+    counts = Counter(rank.rank for use in live.uses for rank in use.ranks)
+    repeated = {number for number, count in counts.items() if number < 0 or count > 1}
+    rows = [row for use in live.uses for row in (_node(use, now), *(_ranks(use, repeated) if ranks else ()))]
     if not rows:
         return []
     filled = [place for place in range(len(HEADS)) if any(row[place] for row in rows)]
@@ -237,12 +241,18 @@ def _node(use: NodeUse, now: float) -> tuple[str, ...]:
     )
 
 
-def _ranks(use: NodeUse) -> list[tuple[str, ...]]:
-    """Return a row per rank. It shows a GPU if the node has as many GPUs as ranks."""
+def _ranks(use: NodeUse, repeated: set[int]) -> list[tuple[str, ...]]:
+    """Return a row per rank. It shows a GPU if the node has as many GPUs as ranks.
+
+    Ranks whose number is in ``repeated`` are told apart by their processes.
+    """
     paired = use.gpus if len(use.gpus) == len(use.ranks) else ()
     rows = []
     for number, rank in enumerate(use.ranks):
-        row = ["", str(rank.rank), f"{rank.cores:.1f}", sized(rank.memory), "", "", "", "", "", ""]
+        title = str(rank.rank)
+        if rank.rank in repeated:
+            title = f"{title} (process {rank.pid})" if rank.rank >= 0 else f"process {rank.pid}"
+        row = ["", title, f"{rank.cores:.1f}", sized(rank.memory), "", "", "", "", "", ""]
         if paired:
             gpu = paired[number]
             row[6:] = [

@@ -17,9 +17,10 @@ LEAST_POWER = 0.5
 class RankUse:
     """One rank with its child processes."""
 
-    rank: int
+    rank: int  # -1: no variable numbers it
     cores: float  # processor cores in use
     memory: int  # bytes of its own
+    pid: int = 0  # 0: not reported
 
 
 @frozen

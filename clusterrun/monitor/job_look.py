@@ -18,7 +18,7 @@ from contextlib import suppress
 
 from clusterrun import proc
 from clusterrun.diagnosis.evidence import ProcessSample, PythonStacks, RankSnapshot
-from clusterrun.diagnosis.job_looks import NOT_INSTALLED, JobLook, SeenLauncher, SeenRank
+from clusterrun.diagnosis.job_looks import NO_PYTHON, NOT_INSTALLED, JobLook, SeenLauncher, SeenRank
 from clusterrun.diagnosis.spied_process import SpiedProcess, read_spied
 from clusterrun.diagnosis.stacks import (
     TOGETHER,
@@ -149,9 +149,9 @@ class JobLooker:
         after = {rank.pid: _moment(rank.pid, threads.get(rank.pid, 0)) for rank in ranks}
         still = [pid for pid in before if _is_still(before[pid], after[pid])]
         moving = [rank.pid for rank in ranks if rank.pid not in still]
-        second = self._spied(moving, _NONBLOCKING)
+        second = {pid: spied for pid, spied in self._spied(moving, _NONBLOCKING).items() if spied.main}
         # A rank that spins while it waits for its GPU stays in one place. Only native frames show that.
-        spinning = [pid for pid in moving if _is_same(first[pid], second[pid]) and uses_gpu(pid)]
+        spinning = [pid for pid in second if _is_same(first[pid], second[pid]) and uses_gpu(pid)]
         unclear = [
             *(pid for pid in still if _may_be_in_torch(first[pid].main, after[pid].waits_in)),
             *(pid for pid in spinning if _may_be_in_torch(first[pid].main, "")),
@@ -161,7 +161,7 @@ class JobLooker:
         settled = [
             rank
             for rank in ranks
-            if rank.pid in still or _is_same(first[rank.pid], second.get(rank.pid, first[rank.pid]))
+            if rank.pid in still or _is_same(first[rank.pid], second.get(rank.pid, SpiedProcess()))
         ]
         observed = []
         servers = servers_of(ranks)
@@ -223,7 +223,9 @@ class JobLooker:
         return read_spied(text, thread_numbers(pid)) if text else SpiedProcess()
 
     def _note(self, pid: int, problem: str) -> None:
-        if _NO_PYTHON not in problem:
+        if _NO_PYTHON in problem:
+            problem = NO_PYTHON
+        else:
             self._problems.setdefault(problem)
         self._problem_by_pid[pid] = problem
 
@@ -292,7 +294,7 @@ class JobLooker:
             request = replace(request, store=rank.name.address)
         waits = location(first.main).doing in TOGETHER
         is_still = _is_still(before, after)
-        changed = not is_still and not _is_same(first, last)
+        changed = bool(first.main and last.main) and not is_still and not _is_same(first, last)
         is_unclear = is_still and not last.native and _may_be_in_torch(last.main, after.waits_in)
         snapshot = RankSnapshot(
             rank=rank.name.rank,
@@ -312,7 +314,8 @@ class JobLooker:
             snapshot = replace(snapshot, problem=self._problem_by_pid.get(pid, ""))
         elif is_unclear and snapshot.location.doing is Doing.USER:
             snapshot = replace(snapshot, problem=NO_NATIVE)
-        return SeenRank(replace(rank.name, own=last.rank), snapshot, last.counters, changed)
+        counters = (last.counters, first.counters)
+        return SeenRank(replace(rank.name, own=last.rank), snapshot, *counters, changed=changed)
 
     def _stacks_of_workers(self, stack: tuple[str, ...], pids: Sequence[int]) -> dict[int, tuple[str, ...]]:
         """Return the stacks of some children ``pids`` of a rank that waits for what they send."""
@@ -496,10 +499,9 @@ def use_of_job(job_id: str, every: float, environment: Mapping[str, str], node: 
     gpus = GpuWatch(environment.get("PATH", os.defpath))
     gpus.look()  # it forks, so it comes before any thread
     ranks = sorted_out(of_job(job_id, environment.get("SLURM_STEP_ID", ""), node), loads_torch).ranks
-    numbers = [rank.name.rank for rank in ranks]
-    if len(set(numbers)) < len(numbers) or -1 in numbers:
-        numbers = list(range(len(ranks)))
-    pids = {number: rank.pid for number, rank in zip(numbers, ranks)}
+    numbers = {rank.pid: rank.name.rank for rank in ranks}
+    # Several worlds may have ranks of one number, so the samples are by process.
+    pids = {rank.pid: rank.pid for rank in ranks}
     before = count(time.monotonic(), pids)
     pause = min(every, FIRST_USE_SECONDS)
     until = time.monotonic() + MOST_USE_SECONDS
@@ -507,7 +509,9 @@ def use_of_job(job_id: str, every: float, environment: Mapping[str, str], node: 
         if select.select([0], [], [], pause)[0] and not os.read(0, 1):
             return  # the client has gone
         after = count(time.monotonic(), pids)
-        yield from lines_of(node, use_between(node, before, after, gpus))
+        use = use_between(node, before, after, gpus)
+        numbered = (replace(rank, rank=numbers[rank.rank], pid=rank.rank) for rank in use.ranks)
+        yield from lines_of(node, replace(use, ranks=tuple(numbered)))
         before, pause = after, every
         if pids and not after.ranks:
             return

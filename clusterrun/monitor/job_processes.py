@@ -28,6 +28,11 @@ _NUMBERS = (
     ("PMIX_RANK", "PMIX_SIZE"),
     ("PMI_RANK", "PMI_SIZE"),
 )
+# The arguments that number a rank where no variable does. LoRA has a rank too, but no world.
+_RANK_ARGUMENT = re.compile(r"\0--(?:global[-_])?rank[=\0](\d+)\0")
+_WORLD_ARGUMENT = re.compile(r"\0--world(?:[-_]size)?[=\0](\d+)\0")
+# The title of the daemon that starts the tasks of a step: ``slurmstepd: [41.0]``.
+_DAEMON_TITLE = re.compile(rb"slurmstepd: \[(\d+)\.(\w+)\]")
 SLURM_TASK, SLURM_TASKS = "SLURM_PROCID", "SLURM_NTASKS"
 LOCAL_RANK = "LOCAL_RANK"
 _LAUNCHERS = frozenset(
@@ -118,7 +123,8 @@ class JobProcesses:
 def of_job(job_id: str, own_step: str, node: str) -> list[JobProcess]:
     """Return the processes of the job on ``node``, without those of ``own_step``.
 
-    The control group names the job of a process. Without control groups of Slurm the environment does.
+    The control group names the job of a process. Without control groups of Slurm the environment does, or
+    Slurm's daemon above a process that was started with an empty environment (``env -i``).
     """
     mark = f"SLURM_JOB_ID={job_id}".encode()
     # This process is in the control group of its own step, if Slurm makes any. In a heterogeneous job that
@@ -128,15 +134,21 @@ def of_job(job_id: str, own_step: str, node: str) -> list[JobProcess]:
 
     def examine(pid: int, environ: bytes) -> None:
         match = _JOB.search(proc.content(f"/proc/{pid}/cgroup")) if own_group else None
-        if match[1] != own_group[1] if match and own_group else mark not in environ.split(b"\0"):
-            return
-        process = proc.look(pid)
+        inherited = ""
+        if match and own_group:
+            is_of_job = match[1] == own_group[1]
+        else:
+            is_of_job = mark in environ.split(b"\0")
+            if not is_of_job and b"SLURM_JOB_ID=" not in environ:
+                job, inherited = _step_above(pid)
+                is_of_job = job == job_id
+        process = proc.look(pid) if is_of_job else None
         if process is None or process.name in _DAEMONS:
             return
         environment = proc.variables(environ)
         if environment.get("SLURMD_NODENAME", node) != node or not _BESIDE.isdisjoint(environment):
             return
-        step = environment.get("SLURM_STEP_ID", "")
+        step = environment.get("SLURM_STEP_ID", inherited)
         if match and match[2] and not environment:
             step = match[2].decode()
         if step and step == own_step:
@@ -151,6 +163,17 @@ def of_job(job_id: str, own_step: str, node: str) -> list[JobProcess]:
     for pid in pids:
         examine(pid, environs.get(pid, b""))
     return processes
+
+
+def _step_above(pid: int) -> tuple[str, str]:
+    """Return job and step of Slurm's daemon among the ancestors of a process; '' without one."""
+    process = proc.look(pid)
+    while process is not None and process.parent > 1:
+        process = proc.look(process.parent)
+        if process is not None and process.name in _DAEMONS:
+            title = _DAEMON_TITLE.match(proc.content(f"/proc/{process.pid}/cmdline"))
+            return (title[1].decode(), title[2].decode()) if title else ("", "")
+    return "", ""
 
 
 def _program(pid: int) -> str:
@@ -267,6 +290,10 @@ def _number(process: JobProcess) -> RankName | None:
         number = _digits(process.environment.get(variable, ""))
         if number >= 0:
             return RankName(variable, number, max(0, _digits(process.environment.get(sizes, ""))))
+    line = "\0".join(("", *process.arguments, ""))
+    rank, world = _RANK_ARGUMENT.search(line), _WORLD_ARGUMENT.search(line)
+    if rank and world and int(rank[1]) < int(world[1]) and process.is_python and not process.launcher:
+        return RankName("--rank", int(rank[1]), int(world[1]))
     return None
 
 

@@ -50,6 +50,16 @@ def test_top_refuses_a_run_that_has_ended(ended):
     assert (result.code, "has ended (COMPLETED)" in result.err) == (2, True)
 
 
+def test_ranks_of_one_number_are_told_apart_by_their_processes():
+    ranks = (RankUse(0, 1.0, 1, 41), RankUse(0, 1.0, 1, 42), RankUse(1, 1.0, 1, 43), RankUse(-1, 1.0, 1, 44))
+
+    class Live:
+        uses = (NodeUse("n0001", 0.0, 2.0, 3.5, 16, 1, 1, 1e9, 1e9, ranks),)
+
+    rows = [line.rpartition("  1.0")[0].strip() for line in _table(Live(), 1.0, True, False)[2:]]
+    assert rows == ["0 (process 41)", "0 (process 42)", "1", "process 44"]
+
+
 def test_a_narrow_terminal_names_the_columns_that_top_hides():
     gpus = tuple(GpuUse(number, 90.0, 2.0e10, 8.0e10, 400.0, 60.0) for number in range(2))
     ranks = (RankUse(0, 1.0, 10**9), RankUse(1, 1.0, 10**9))

@@ -2,8 +2,14 @@
 
 from __future__ import annotations
 
+import os
+import subprocess
+from pathlib import Path
+
+import pytest
+
 from clusterrun import proc
-from clusterrun.monitor.job_processes import JobProcess, JobProcesses, sorted_out
+from clusterrun.monitor.job_processes import JobProcess, JobProcesses, of_job, sorted_out
 
 STEP = {"SLURM_JOB_ID": "7", "SLURM_STEP_ID": "0", "SLURM_NTASKS": "2"}
 PYTHON = ("/venv/bin/python", "train.py")
@@ -160,3 +166,31 @@ def test_workers_of_ray_have_the_number_of_no_task_and_its_driver_is_no_rank() -
     own = [process(97, 1, ("/venv/ray/raylet",), "raylet"), process(98, 97, ("ray::Worker",))]
     assert ranks(driver, *own, torch=(96, 98)) == [(98, "", -1, 0)]
     assert ranks(driver, own[0], torch=(96,)) == []
+
+
+@pytest.mark.parametrize(
+    ("arguments", "expected"),
+    [
+        (("--rank", "1", "--world-size=4"), (9, "--rank", 1, 4)),
+        (("--rank", "16"), (9, "SLURM_PROCID", 0, 2)),  # of LoRA
+        (("--rank=16", "--world_size=4"), (9, "SLURM_PROCID", 0, 2)),
+    ],
+)
+def test_the_arguments_of_a_script_number_it_if_they_name_the_world_too(arguments, expected) -> None:
+    assert ranks(process(9, 1, (*PYTHON, *arguments), **STEP, SLURM_PROCID="0")) == [expected]
+
+
+def test_a_process_with_an_empty_environment_belongs_to_the_step_of_its_daemon(tmp_path: Path) -> None:
+    daemon = tmp_path / "slurmstepd"
+    daemon.symlink_to("/bin/bash")
+    script = "env -i sleep 300 & echo $!; wait"
+    argv = ["slurmstepd: [99991.3]", "-c", script]
+    with subprocess.Popen(argv, executable=daemon, stdout=subprocess.PIPE, start_new_session=True) as started:
+        try:
+            assert started.stdout is not None
+            pid = int(started.stdout.readline())
+            (sleeping,) = of_job("99991", "4", "n1")
+            assert (sleeping.pid, sleeping.step) == (pid, "3")
+            assert of_job("99991", "3", "n1") == of_job("9999", "4", "n1") == []
+        finally:
+            os.killpg(started.pid, 9)
