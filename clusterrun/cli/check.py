@@ -5,7 +5,9 @@ from __future__ import annotations
 import json
 import os
 import shlex
+import sys
 from collections.abc import Callable, Mapping
+from contextlib import redirect_stdout
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -159,6 +161,8 @@ def check(
     from clusterrun.api import launch
     from clusterrun.operations.context import Context
 
+    if export and as_json:
+        raise click.UsageError("--export prints shell lines and --json a document: give one of them")
     seconds = _burn_seconds(burn)
     context, values = Context(), settled(submission, profile)
     if context.environ.get("SLURM_JOB_ID") and not (new_job or selftest_gpu):
@@ -166,7 +170,11 @@ def check(
         report = check_nodes_of_job(submission, values, spec_of, context, dry_run)
         if report is None:
             return ExitCode.DONE if dry_run else ExitCode.FAILED
-        return _put_exports(report) if export else _put_report(report, as_json, html, prometheus)
+        if export:
+            with redirect_stdout(sys.stderr):  # stdout is for eval
+                put(report, False, html, prometheus)
+            return _put_exports(report)
+        return _put_report(report, as_json, html, prometheus)
     if export:
         raise click.UsageError("--export is for a job: SLURM_JOB_ID is not set here, or --new-job was given")
     spec = _spec(values, level, all_pairs, table, seconds)

@@ -22,6 +22,11 @@ def test_a_terminal_shows_a_check_live_and_keeps_its_report(clusterrun: CommandL
     assert output.endswith("\nfit: local-[0-1]\n")
 
 
+def test_shell_lines_and_a_document_are_not_printed_at_once(clusterrun: CommandLine) -> None:
+    result = clusterrun("check", "--export", "--json")
+    assert (result.code, result.out, "give one of them" in result.err) == (2, "", True), result.err
+
+
 def test_follow_shows_the_findings_of_the_check_before_the_output_of_ranks(
     clusterrun: CommandLine,
 ) -> None:

@@ -100,5 +100,6 @@ def test_a_check_in_any_batch_script_looks_at_the_nodes_of_that_job(on_slurm: Si
         *("checked 0", "fit n[0001-0002] unfit ''", "n0001", "n0002", "gpus 0", "1"),
         *("checked 3, unfit n0001", "for sbatch 2", "1"),
     ], result.err + (on_slurm.project / "check.err").read_text()
+    assert "bad disk" in (on_slurm.project / "check.err").read_text()
     (row,) = json.loads((on_slurm.project / "gpus.json").read_text())["gpus"]
     assert row["free"] == row["total"] > 0
