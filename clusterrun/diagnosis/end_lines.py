@@ -136,7 +136,8 @@ class EndLines:
             kind = next(
                 (kind for word, kind in _REASONS.items() if cause.startswith(word)), EndKind.CANCELLED
             )
-            if kind is EndKind.CANCELLED and self.ends:
+            # scancel prints a line of the step and one of the job.
+            if kind is EndKind.CANCELLED and any(end.kind is not kind for end in self.ends):
                 kind = EndKind.ENDED_BY_OTHERS
             # A failed rank ends a step, and never the job.
             is_first = kind is not EndKind.ENDED_BY_OTHERS and match[1] == "JOB"

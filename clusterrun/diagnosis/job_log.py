@@ -272,7 +272,7 @@ class JobLog:
                 self._first_rank, self._exception_line = -1, None
             elif not is_ended:
                 self._head[letters] = False
-        elif len(self._head) < HEAD_LINES:
+        elif len(self._head) < HEAD_LINES and self._ends.whole_job_ended <= self._file_begins:
             self._head[letters] = True
 
     def _hear_report(self, text: str) -> bool:

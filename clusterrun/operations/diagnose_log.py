@@ -128,18 +128,28 @@ def diagnose_ended_job(context: Context, job: ForeignJob, tell: Tell = quiet) ->
     read = ", ".join(file.path for file in files)
     notes = [f"Slurm's state of job {job.job_id} is {job.word}; read: {read}"]
     notes += read_notes
-    return replace(diagnosis, evidence=tuple(dict.fromkeys((*diagnosis.evidence, *notes))))
+    remedy = diagnosis.remedy.replace("-j JOB", f"-j {job.job_id}")
+    return replace(diagnosis, evidence=tuple(dict.fromkeys((*diagnosis.evidence, *notes))), remedy=remedy)
 
 
 def _files_of_steps(paths: Sequence[str], job: ForeignJob) -> list[str]:
-    """Return the files beside a job's output that its steps wrote. Its number is in their names."""
+    """Return the files beside a job's output that its steps wrote.
+
+    Its number is in their names. A small number is in other names too, of files that are older than the job.
+    """
     number = re.compile(rf"(?<!\d)(?:{re.escape(job.number or job.job_id)}|{re.escape(job.job_id)})(?!\d)")
-    files: list[str] = []
+    paths_of_steps: list[str] = []
     for folder in dict.fromkeys(map(os.path.dirname, paths)):
         with suppress(OSError):
             names = sorted(name for name in os.listdir(folder) if number.search(name))
-            files += [os.path.join(folder, name) for name in names if name.endswith(_LOG_NAMES)]
-    return [path for path in files[:MOST_FILES] if os.path.isfile(path)]
+            paths_of_steps += [os.path.join(folder, name) for name in names if name.endswith(_LOG_NAMES)]
+    files: list[str] = []
+    for path in paths_of_steps[:MOST_FILES]:
+        with suppress(OSError):
+            status = os.stat(path)
+            if stat.S_ISREG(status.st_mode) and status.st_mtime >= job.submitted_at:
+                files.append(path)
+    return files
 
 
 def _read_all(

@@ -69,14 +69,17 @@ def describing_foreign_jobs(context: Context, word: str) -> Iterator[None]:
     try:
         yield
     except NoSuchRun as error:
-        if not slurm_job(word):
-            raise
         raise _described(context, word, error) from error
 
 
 def _described(context: Context, word: str, error: NoSuchRun) -> NoSuchRun:
-    """Return an error that describes the Slurm job of ``word``, or ``error`` if Slurm cannot be asked."""
+    """Return an error that describes the Slurm job of ``word``.
+
+    Return ``error`` if ``word`` names no job, or if Slurm cannot be asked.
+    """
     job_id = slurm_job(word)
+    if not job_id:
+        return error
     try:
         client = context.client()
         if client.why_not():
@@ -85,7 +88,8 @@ def _described(context: Context, word: str, error: NoSuchRun) -> NoSuchRun:
     except ClusterrunError:
         return error
     if job is None:
-        return NoSuchRun(f"there is no run {word!r}, and Slurm knows no job {job_id}", error.remedy)
+        message = f"there is no run {word!r}, and Slurm knows no job {job_id}"
+        return NoSuchRun(message, "clusterrun status --all-jobs shows your jobs")
     return not_a_run(context, job)
 
 
@@ -115,5 +119,6 @@ def _commands(job: ForeignJob) -> Iterator[tuple[str, str]]:
         yield "output", f"tail -f {shlex.quote(job.output)}"
     yield "state", f"scontrol show job {job.job_id}"
     if job.state is not State.PENDING:
-        yield "shell", f"srun --jobid={job.job_id} --overlap --pty bash"
+        yield "look", f"clusterrun diagnose {job.job_id}"
+        yield "shell", f"clusterrun shell {job.job_id}"
     yield "cancel", f"scancel {job.job_id}"

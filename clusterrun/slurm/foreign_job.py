@@ -8,9 +8,10 @@ import shlex
 
 from clusterrun.model.frozen import frozen
 from clusterrun.model.states import State
+from clusterrun.slurm.queries import moment
 from clusterrun.slurm_text import job_states
 
-FIELDS = ("JobID", "User", "State", "NodeList", "JobName")
+FIELDS = ("JobID", "User", "State", "NodeList", "Submit", "JobName")
 # The job's name ends the first line and may contain any text. All other values are single words.
 _NAME = re.compile(r"^JobId=\S+ (?:.* )?JobName=(.*)$", re.MULTILINE)
 
@@ -29,6 +30,7 @@ class ForeignJob:
     running_tasks: of an array named as a whole, the tasks that run; () for any other job
     het_nodelists: the nodes of each component of a heterogeneous job; () for any other job
     het_leader: number of the first component of a heterogeneous job
+    submitted_at: when it was submitted, seconds since the epoch; 0: unknown
     """
 
     job_id: str
@@ -44,6 +46,7 @@ class ForeignJob:
     error_output: str = ""  # path of the file for its standard error
     het_nodelists: tuple[str, ...] = ()
     het_leader: str = ""
+    submitted_at: float = 0.0
 
     @property
     def state(self) -> State:
@@ -85,6 +88,7 @@ def read_shown(job_id: str, out: str) -> ForeignJob | None:
         value("StdErr", ".*"),
         nodelists,
         leader[1] if leader else "",
+        moment(value("SubmitTime")) or 0.0,
     )
 
 
@@ -101,8 +105,9 @@ def read_accounting(job_id: str, out: str) -> ForeignJob | None:
     for line in out.splitlines():
         cells = line.split("|", len(FIELDS) - 1)
         if len(cells) == len(FIELDS):
-            _, user, word, nodelist, name = cells
-            return ForeignJob(job_id, name, user, word.partition(" ")[0], nodelist)
+            _, user, word, nodelist, submitted, name = cells
+            state = word.partition(" ")[0]
+            return ForeignJob(job_id, name, user, state, nodelist, submitted_at=moment(submitted) or 0.0)
     return None
 
 

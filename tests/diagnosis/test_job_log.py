@@ -582,6 +582,21 @@ INTERRUPTED = [
 ]
 
 
+def test_launchers_that_a_cancelled_job_ends_are_not_its_cause_and_no_new_attempt() -> None:
+    """scancel prints a line of the step and one of the job. Each torchrun prints the same traceback."""
+    cancelled = "slurmstepd-n1: error: *** {} ON n1 CANCELLED AT 2025-01-01T00:00:00 ***"
+    launcher = [
+        "W1126 17:33:03.539000 836 torch/distributed/elastic: Received 15 death signal, shutting down",
+        *INTERRUPTED[:2],
+        "torch.distributed.elastic.multiprocessing.api.SignalException: Process 836 got signal: 15",
+    ]
+    ended = "srun: error: n{}: task {}: Exited with exit code 1"
+    lines = [cancelled.format("STEP 7.0"), cancelled.format("JOB 7"), *launcher, *launcher]
+    diagnosis = diagnosed("\n".join([*lines, ended.format(2, 1), ended.format(1, 0)]))
+    assert (diagnosis.message, diagnosis.culprits) == ("the job was cancelled (scancel)", ())
+    assert not any("attempts" in line for line in diagnosis.evidence)
+
+
 @pytest.mark.parametrize(
     "lines", [[*INTERRUPTED, TIME_LIMIT], [TIME_LIMIT, *INTERRUPTED[:2], "OSError: gone"]]
 )

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import json
+import os
 import zlib
 from typing import Any
 
@@ -12,12 +13,13 @@ import pytest
 from clusterrun import system
 from clusterrun.diagnosis.job_looks import JobLook
 from clusterrun.model.document import encode_set
-from clusterrun.model.errors import BadInput, ClusterrunError
+from clusterrun.model.errors import BadInput, ClusterrunError, NoSuchRun
 from clusterrun.model.frozen import replace
 from clusterrun.monitor.job_look import LINE, lines_of
 from clusterrun.operations import diagnose_job as diagnosing
 from clusterrun.operations import job_step
 from clusterrun.operations.context import Context
+from clusterrun.operations.diagnose_log import diagnose_ended_job
 from clusterrun.operations.exec_in_job import ExecTarget, exec_beside_job
 from clusterrun.operations.find_run import find_run_or_job
 from clusterrun.operations.job_step import (
@@ -55,6 +57,9 @@ class Client:
 
     def shares_gpus(self) -> bool:
         return True
+
+    def output_files(self, job: ForeignJob) -> tuple[str, ...]:
+        return (job.output,)
 
 
 def context(tmp_path: Any, job: ForeignJob | None = JOB) -> Context:
@@ -218,6 +223,23 @@ def test_an_output_that_grows_during_the_looks_is_evidence(
 
 def test_a_word_means_a_run_or_else_a_job_that_clusterrun_did_not_start(tmp_path: Any) -> None:
     assert find_run_or_job(context(tmp_path), "7") == JOB
+
+
+@pytest.mark.parametrize("word", ["last", "12x", "_0", "train"])
+def test_a_word_that_is_no_number_of_a_job_does_not_mean_one(tmp_path: Any, word: str) -> None:
+    with pytest.raises(NoSuchRun) as error:
+        find_run_or_job(context(tmp_path), word)
+    assert "Slurm" not in error.value.seen
+
+
+def test_of_an_ended_job_only_files_of_its_time_are_read(tmp_path: Any) -> None:
+    old, step, own = (tmp_path / name for name in ("epoch_7.log", "rank0-7.log", "slurm-7.out"))
+    for path in (old, step, own):
+        path.write_text("srun: error: n2: task 1: Exited with exit code 2\n" if path == old else "fine\n")
+    os.utime(old, (100.0, 100.0))
+    job = replace(JOB, word="COMPLETED", output=str(own), submitted_at=1000.0)
+    evidence = diagnose_ended_job(context(tmp_path), job).evidence
+    assert f"read: {own}, {step}" in evidence[-1]
 
 
 def test_a_look_is_one_document_that_every_client_reads() -> None:

@@ -92,8 +92,8 @@ def test_of_an_array_the_tasks_that_run_are_read() -> None:
 
 
 def test_a_job_is_read_as_the_accounting_remembers_it() -> None:
-    job = read_accounting("38", "38|alice|CANCELLED by 1000|n0001|a|b\n")
-    assert job == ForeignJob("38", "a|b", "alice", "CANCELLED", "n0001")
+    job = read_accounting("38", "38|alice|CANCELLED by 1000|n0001|1795713819|a|b\n")
+    assert job == ForeignJob("38", "a|b", "alice", "CANCELLED", "n0001", submitted_at=1795713819.0)
     assert job is not None and job.state is State.CANCELLED
     assert read_accounting("38", "") is None
 

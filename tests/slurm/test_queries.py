@@ -153,7 +153,7 @@ def test_the_energy_of_jobs_is_not_known_where_a_release_measured_none(
             "PENDING",
             "BeginTime",
             State.PENDING,
-            "waits for its begin time (after a requeue: Slurm's delay of about two minutes)",
+            "waits for its begin time (--begin, or Slurm's two minutes after a requeue)",
         ),
         ("PENDING", "JobHeldUser", State.PENDING, "is held by its owner"),
         ("RUNNING", "None", State.RUNNING, ""),
