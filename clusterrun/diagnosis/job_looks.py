@@ -42,14 +42,15 @@ class RankName:
 class SeenRank:
     """A rank as its node saw it. The number in ``snapshot`` is not final: other nodes may have the same.
 
-    counters, before: ``NAME=NUMBER`` of variables of the script that count steps, at the end of the look and
-        at its beginning
+    counters: ``NAME=NUMBER`` of variables of the script that count steps
+    numbers, before: the same of all its whole numbers, at the end of the look and at its beginning
     changed: its main thread ran during the look, and came to another place
     """
 
     name: RankName
     snapshot: RankSnapshot
     counters: tuple[str, ...] = ()
+    numbers: tuple[str, ...] = ()
     before: tuple[str, ...] = ()
     changed: bool = False
 

@@ -27,6 +27,7 @@ WHOLE_LOOK = 20.0
 POLLS, BUSY = 100.0, 0.2
 # Numbers a second that a sleeping rank counts if it works.
 COUNTS = 2.0
+MOST_COUNTS = 3
 # Seconds by which the clocks of two looks, and the times at which a thread ran, may differ.
 SLACK = 0.5
 RAS_IS_NOT_ASKED = (
@@ -42,7 +43,8 @@ _TASKS = re.compile(r"(\d+)(?:\(x(\d+)\))?")
 class JobWorld:
     """Ranks that train together.
 
-    counters, before: variables of the script that count steps, by rank, at the end of the look and before
+    counters: variables of the script that count steps, by rank
+    numbers: whole numbers of the script at the end of the look and at its beginning, by rank
     changed: ranks that came to another place during the look
     is_numbered: a variable of the processes numbers the ranks
     """
@@ -50,7 +52,7 @@ class JobWorld:
     ranks: tuple[RankSnapshot, ...]
     size: int
     counters: tuple[tuple[int, tuple[str, ...]], ...] = ()
-    before: tuple[tuple[int, tuple[str, ...]], ...] = ()
+    numbers: tuple[tuple[int, tuple[tuple[str, ...], tuple[str, ...]]], ...] = ()
     changed: tuple[int, ...] = ()
     is_numbered: bool = True
 
@@ -64,8 +66,8 @@ class JobHistory:
         self._looks: dict[tuple[str, int], tuple[float, int]] = {}
         # The clocks of looks at a world that moved, and the ranks that others waited for.
         self._outside: dict[frozenset[tuple[str, int]], tuple[tuple[float, tuple[int, ...]], ...]] = {}
-        # The clock and the counters at the first look.
-        self._counters: dict[tuple[str, int], tuple[float, Sequence[str]]] = {}
+        # The clock and the script's whole numbers at the first look.
+        self._numbers: dict[tuple[str, int], tuple[float, Sequence[str]]] = {}
 
     def with_counts(
         self, rank: RankSnapshot, before: Sequence[str], after: Sequence[str]
@@ -74,7 +76,7 @@ class JobHistory:
 
         A rank that sleeps and counts slowly may try the same thing for ever.
         """
-        began, first = self._counters.setdefault(
+        began, first = self._numbers.setdefault(
             (rank.node, rank.process.pid), (rank.clock - rank.process.seconds, before)
         )
         seconds = max(0.0, rank.clock - began)
@@ -84,7 +86,7 @@ class JobHistory:
             grown = int(number) - int(earlier.get(name, number))
             if grown > 0 and (rank.process.busy >= CROWDED or grown >= COUNTS * seconds):
                 counts.append(f"{name}={earlier[name]} to {number}")
-        return replace(rank, counts=tuple(counts)), seconds
+        return replace(rank, counts=tuple(counts[:MOST_COUNTS])), seconds
 
     def with_movement(self, rank: RankSnapshot) -> RankSnapshot:
         """Return ``rank`` as moved if it has left the collective in which the look before saw it.
@@ -192,10 +194,10 @@ def _world(ranks: Sequence[SeenRank], nodes: Sequence[str], is_complete: bool) -
         node = homes[number] if is_placed else ""
         snapshots.append(RankSnapshot(number, node, ProcessSample(0, ""), quiet=math.inf))
     counters = tuple((numbers[id(rank)], rank.counters) for rank in order)
-    before = tuple((numbers[id(rank)], rank.before) for rank in order)
+    whole_numbers = tuple((numbers[id(rank)], (rank.numbers, rank.before)) for rank in order)
     changed = tuple(numbers[id(rank)] for rank in order if rank.changed)
     ordered = tuple(sorted(snapshots, key=lambda rank: rank.rank))
-    return JobWorld(ordered, size, counters, before, changed, is_numbered)
+    return JobWorld(ordered, size, counters, whole_numbers, changed, is_numbered)
 
 
 def _homes(size: int, nodes: Sequence[str], layout: str) -> list[str]:
@@ -215,12 +217,13 @@ def judge_world(
 
     ``quiet`` are the seconds since a rank of this world printed; infinite: unknown.
     """
-    counters, before = dict(world.counters), dict(world.before)
+    counters, numbers = dict(world.counters), dict(world.numbers)
     seconds_seen, ranks_seen = math.inf, []
     for seen in map(history.with_movement, world.ranks):
-        rank, seconds = history.with_counts(seen, before.get(seen.rank, ()), counters.get(seen.rank, ()))
+        after, before = numbers.get(seen.rank, ((), ()))
+        rank, seconds = history.with_counts(seen, before, after)
         ranks_seen.append(rank)
-        if rank.works and counters.get(rank.rank) and rank.location.doing not in TOGETHER:
+        if rank.works and after and rank.location.doing not in TOGETHER:
             # Only several looks show whether a rank at work counts.
             seconds_seen = min(seconds_seen, seconds)
     world = replace(world, ranks=tuple(ranks_seen))

@@ -30,7 +30,7 @@ from clusterrun.diagnosis.stacks import (
 from clusterrun.model.frozen import Any, frozen
 
 MOST_NATIVE = 12
-MOST_COUNTERS = 4
+MOST_COUNTERS, MOST_NUMBERS = 4, 16
 _SPAWN = "/torch/multiprocessing/spawn.py"
 _ROOTS = {
     **dict.fromkeys(("broadcast", "broadcast_object_list", "scatter", "scatter_object_list"), "src"),
@@ -42,7 +42,7 @@ _RANKS = re.compile(r"[\[(](\d+(?:, \d+)*)[\])]")
 _RANK_VARIABLES = ("global_rank", "world_rank", "rank")
 # Variables of the user's code that count steps.
 _COUNTERS = re.compile(
-    r"(?:global_|local_|train_)?(?:step|iter|iteration|batch|epoch|i|j)(?:_(?:idx|index|num))?|it|idx|index"
+    r"(?:global_|local_|train_)?(?:step|iter|iteration|batch|epoch|i)(?:_(?:idx|index|num))?|it"
 )
 
 
@@ -55,6 +55,7 @@ class SpiedProcess:
     native: functions of libraries that the main thread's innermost Python frame has called, innermost first
     threads: the other threads that run user code
     counters: ``NAME=NUMBER`` of variables that count steps, innermost first
+    numbers: the same of all whole numbers among the script's variables
     lock: the lock file of a torch extension's build, which the main thread waits for; '' if it does not
     spawned: the process's index among those of ``torch.multiprocessing.spawn``; -1: it is none of them
     """
@@ -65,6 +66,7 @@ class SpiedProcess:
     call: MainCall = MainCall()
     request: GroupRequest = GroupRequest()
     counters: tuple[str, ...] = ()
+    numbers: tuple[str, ...] = ()
     spawned: int = -1
     thread: int = 0
     rank: int = -1
@@ -91,7 +93,7 @@ def read_spied(text: str, numbers: Mapping[int, int] = MappingProxyType({})) -> 
         inner = []
         if frames:
             inner = [str(frame["name"]) for frame in trainer["frames"][: trainer["frames"].index(frames[0])]]
-        stack = _stack(frames)
+        stack, own_numbers = _stack(frames), _numbers(frames)
         if trainer is not main:  # the main thread's outermost frame shows that its script still runs
             stack += _stack(_python_frames(main)[-1:])
         return SpiedProcess(
@@ -100,7 +102,8 @@ def read_spied(text: str, numbers: Mapping[int, int] = MappingProxyType({})) -> 
             threads=_threads(others),
             call=_call(frames),
             request=_request(frames),
-            counters=_counters(frames),
+            counters=tuple(filter(_counts_steps, own_numbers))[:MOST_COUNTERS],
+            numbers=own_numbers[:MOST_NUMBERS],
             spawned=_spawned(frames),
             thread=0 if trainer is main else int(trainer["os_thread_id"]),
             rank=_rank(frames),
@@ -230,15 +233,19 @@ def _lock(frames: Sequence[Mapping[str, Any]]) -> str:
     return ""
 
 
-def _counters(frames: Sequence[Mapping[str, Any]]) -> tuple[str, ...]:
-    counters: dict[str, str] = {}
+def _counts_steps(number: str) -> bool:
+    return _COUNTERS.fullmatch(number.partition("=")[0]) is not None
+
+
+def _numbers(frames: Sequence[Mapping[str, Any]]) -> tuple[str, ...]:
+    numbers: dict[str, str] = {}
     for frame in frames:
         if is_library(_stack([frame])[0]):
             continue
         for name, value in _local_values(frame).items():
-            if _COUNTERS.fullmatch(name) and _NUMBER.fullmatch(value):
-                counters.setdefault(name, value)
-    return tuple(f"{name}={value}" for name, value in list(counters.items())[:MOST_COUNTERS])
+            if _NUMBER.fullmatch(value):
+                numbers.setdefault(name, value)
+    return tuple(f"{name}={value}" for name, value in numbers.items())
 
 
 def _spawned(frames: Sequence[Mapping[str, Any]]) -> int:

@@ -314,7 +314,7 @@ class JobLooker:
             snapshot = replace(snapshot, problem=self._problem_by_pid.get(pid, ""))
         elif is_unclear and snapshot.location.doing is Doing.USER:
             snapshot = replace(snapshot, problem=NO_NATIVE)
-        counters = (last.counters, first.counters)
+        counters = (last.counters, last.numbers, first.numbers)
         return SeenRank(replace(rank.name, own=last.rank), snapshot, *counters, changed=changed)
 
     def _stacks_of_workers(self, stack: tuple[str, ...], pids: Sequence[int]) -> dict[int, tuple[str, ...]]:

@@ -139,7 +139,7 @@ def of_job(job_id: str, own_step: str, node: str) -> list[JobProcess]:
             is_of_job = match[1] == own_group[1]
         else:
             is_of_job = mark in environ.split(b"\0")
-            if not is_of_job and b"SLURM_JOB_ID=" not in environ:
+            if not is_of_job and not own_group and b"SLURM_JOB_ID=" not in environ:
                 job, inherited = _step_above(pid)
                 is_of_job = job == job_id
         process = proc.look(pid) if is_of_job else None

@@ -254,21 +254,32 @@ EVALUATES = ("/home/me/train.py:12 evaluate", *LOOP)
 
 
 @pytest.mark.parametrize(
-    ("late", "verdict", "words"),
+    ("late", "number", "verdict", "words"),
     [
-        ({"stack": RUNS_GCC, "children": GCC, "busy": 0.1}, Verdict.NOTHING, "compiles, or waits for a busy"),
-        ({"stack": RUNS_GCC, "children": GCC[:1], "busy": 0.0}, Verdict.NEVER_ARRIVED, "for g++ (process 7)"),
-        ({"counters": ("i=9",), "busy": 0.9, "idle": 0.0}, Verdict.UNDETERMINED, "still works (i=3 to 9)"),
-        ({"counters": ("i=9",), "idle": 0.1}, Verdict.UNDETERMINED, "still works (i=3 to 9)"),
+        (
+            {"stack": RUNS_GCC, "children": GCC, "busy": 0.1},
+            3,
+            Verdict.NOTHING,
+            "compiles, or waits for a busy",
+        ),
+        (
+            {"stack": RUNS_GCC, "children": GCC[:1], "busy": 0.0},
+            3,
+            Verdict.NEVER_ARRIVED,
+            "for g++ (process 7)",
+        ),
+        ({"busy": 0.9, "idle": 0.0}, 9, Verdict.UNDETERMINED, "still works (done=3 to 9)"),
+        ({"idle": 0.1}, 9, Verdict.UNDETERMINED, "still works (done=3 to 9)"),
         # One retry a second of a rank that sleeps is no progress.
-        ({"counters": ("i=4",), "idle": 0.1, "waits_in": "hrtimer_nanosleep"}, Verdict.NEVER_ARRIVED, ""),
-        ({"counters": ("i=3",), "idle": 0.1}, Verdict.NEVER_ARRIVED, "waits in user code"),
+        ({"idle": 0.1, "waits_in": "hrtimer_nanosleep"}, 4, Verdict.NEVER_ARRIVED, ""),
+        ({"idle": 0.1}, 3, Verdict.NEVER_ARRIVED, "waits in user code"),
     ],
 )
 def test_a_late_rank_that_shows_progress_is_named_and_not_blamed(
-    late: dict[str, Any], verdict: Verdict, words: str
+    late: dict[str, Any], number: int, verdict: Verdict, words: str
 ) -> None:
-    rank = replace(sampled(3, **{"stack": EVALUATES, **late}), before=("i=3",))
+    rank = sampled(3, **{"stack": EVALUATES, **late})
+    rank = replace(rank, numbers=(f"done={number}",), before=("done=3",))
     judgement = diagnose_looks(looks(*(sampled(number) for number in range(3)), rank), (), JobHistory())
     assert (judgement.diagnosis.verdict, words in judgement.diagnosis.message) == (verdict, True), judgement
     assert bool(judgement.diagnosis.culprits) == (verdict is Verdict.NEVER_ARRIVED)
@@ -276,7 +287,7 @@ def test_a_late_rank_that_shows_progress_is_named_and_not_blamed(
 
 def test_a_busy_rank_that_could_count_is_blamed_only_after_it_was_seen_to_stay() -> None:
     history = JobHistory()
-    late = replace(sampled(3, stack=EVALUATES, busy=1.0, idle=0.0, counters=("i=3",)), before=("i=3",))
+    late = replace(sampled(3, stack=EVALUATES, busy=1.0, idle=0.0), numbers=("i=3",), before=("i=3",))
     for clock, expected in ((NOW, []), (NOW + 25, [(3, "n0")])):
         ranks = [*(sampled(number) for number in range(3)), late]
         seen = [replace(rank, snapshot=replace(rank.snapshot, clock=clock)) for rank in ranks]

@@ -58,12 +58,13 @@ def test_a_collective_shows_its_place_the_steps_of_the_script_and_native_frames(
         frame("all_reduce", C10D, 3252, group="<torch._C._distributed_c10d.ProcessGroup at 0x7f>"),
         wrapper("(<Tensor at 0x7f>)"),
         STEP,
-        frame("train", "/home/me/train.py", 20, epoch="2"),
+        frame("train", "/home/me/train.py", 20, epoch="2", seen="77"),
         native("0x7f08b183b24a", "/lib/libc.so.6"),
     )
     assert (stacks.main[-1], len(stacks.main)) == ("/home/me/train.py:20 train", 4)
     assert stacks.native == ("pthread_cond_wait", "c10d::Work::wait", "fcntl_flock_impl")
     assert (stacks.counters, stacks.call) == (("i=5", "epoch=2"), MainCall(is_of_all=True))
+    assert stacks.numbers == ("i=5", "epoch=2", "seen=77")
     assert location(stacks.main).operation == "all_reduce"
 
 
