@@ -16,6 +16,7 @@ from clusterrun.model.frozen import frozen, replace
 from clusterrun.model.states import State
 from clusterrun.slurm_text import job_states, reasons
 
+YEAR_SECONDS = 365 * 86400
 # Times in seconds since the epoch in any time zone, and one row per waiting task of an array.
 QUERY_ENVIRONMENT = {"SLURM_TIME_FORMAT": "%s", "SLURM_BITSTR_LEN": "0"}
 # Prefixes of variables that limit which jobs Slurm's programs list or cancel. ``SLURM_CLUSTERS`` sends
@@ -257,7 +258,12 @@ def nodes_argv(mark: str) -> tuple[str, ...]:
 
 
 def read_queue(out: str, mark: str) -> tuple[QueueRow, ...]:
-    return tuple(QueueRow(**cells) for cells in _marked_rows(QUEUE, out, mark))
+    rows = [QueueRow(**cells) for cells in _marked_rows(QUEUE, out, mark)]
+    # Slurm writes an end one year after its start for a job without a time limit.
+    return tuple(
+        replace(row, end=None) if row.start and row.end and row.end - row.start >= YEAR_SECONDS else row
+        for row in rows
+    )
 
 
 def read_nodes(out: str, mark: str) -> tuple[NodeRow, ...]:

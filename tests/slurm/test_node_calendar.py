@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from clusterrun.model.frozen import replace
 from clusterrun.slurm.node_calendar import away, calendar, seconds_of
 from clusterrun.slurm.queries import (
     NODES,
@@ -77,4 +78,6 @@ def test_question_and_answer_are_of_the_same_columns() -> None:
         "[<m>]PENDING<m>big<m><m>n[1-4]<m>2200<m>5800\n[<m>]RUNNING<m>big<m>n[1-2]<m>(null)<m>0<m>2200\n"
     )
     assert read_queue(message, mark) == (PLANNED, RUNNING)
+    endless = f"[<m>]RUNNING<m>big<m>n[1-2]<m>(null)<m>10<m>{10 + 365 * 86400}\n"
+    assert read_queue(endless, mark) == (replace(RUNNING, start=10.0, end=None),)
     assert read_nodes("[<m>]n1<m>big<m>idle<m>gpu:8\n", mark) == (FOUR[0],)
