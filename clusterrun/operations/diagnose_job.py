@@ -153,9 +153,11 @@ def spy_folder(context: Context, is_shared: bool = True) -> str:
 
 
 def _naming_the_job(diagnosis: Diagnosis, job: ForeignJob) -> Diagnosis:
-    """Name the job in the commands of a diagnosis, which name no run."""
+    """Name the job in the commands of a diagnosis, which name no run, and the file of its output."""
 
     def named(text: str) -> str:
+        if job.output:
+            text = text.replace("its output says more", f"{job.output} says more")
         for command in ("exec", "shell", "top"):
             text = text.replace(f"clusterrun {command} ", f"clusterrun {command} {job.job_id} ")
         return text
