@@ -152,13 +152,14 @@ class Ranks:
     def _finish(self, now: Now) -> None:
         """Let leftover processes finish, within a limit.
 
-        If every rank exited 0, all of them may finish, because they hold results. If this node was ordered to
-        end its ranks, all of them may finish until the grace time is over: a shell that a TERM ends leaves
-        the program that it runs. After another failure only filters of the ranks' output may finish, because
-        a restart waits.
+        If every rank exited 0, all of them may finish, because they hold results. If ranks got a signal just
+        before, or this node was ordered to end them, all of them may finish until the grace time is over: a
+        shell that a signal ends, or whose ``wait`` it interrupts, leaves a program that may be saving. After
+        another failure only filters of the ranks' output may finish, because a restart waits.
         """
         self.stage = RankStage.FINISHING
-        filters_only = not (self._all_succeeded or self._ending or self.got_signal)
+        is_signalled = any(now.steady < at + contract.DRAIN_SECONDS for at, _ in self._passed.values())
+        filters_only = not (self._all_succeeded or self._ending or self.got_signal or is_signalled)
         if filters_only:
             self.kill_at = now.steady + contract.DRAIN_SECONDS
         elif self.kill_at is None:

@@ -196,6 +196,18 @@ def test_of_failed_ranks_only_filters_of_their_output_are_waited_for() -> None:
     assert [tape.does(6.9)[-1:], tape.does(2.0 + contract.DRAIN_SECONDS)] == [[Tell(Beat(1))], [Sweep(0)]]
 
 
+def test_the_program_of_a_shell_that_a_signal_ended_may_save_until_the_grace_time_is_over() -> None:
+    ends = (RankExited(0, 0, 140), RankExited(0, 1, 140))
+    tape = running()
+    tape.at(2.0, Told(SignalRanks(0, signal.SIGUSR2)))
+    assert tape.does(2.0 + contract.DRAIN_SECONDS, *ends)[-1] == AwaitLeftovers(0, True)
+    tape = running()
+    tape.at(2.0, Told(SignalRanks(0, signal.SIGUSR2)))
+    assert tape.does(2.1, *ends)[-1] == AwaitLeftovers(0, False)
+    assert tape.does(2.4, Told(StopRanks(0, 2.0))) == []
+    assert [tape.does(4.3), tape.does(4.4)] == [[], [Sweep(0)]]
+
+
 def test_a_stop_gives_leftover_processes_a_term_and_the_grace_time() -> None:
     tape = finishing()
     assert tape.does(3.0, Told(StopRanks(0, 4.0))) == [EndLeftovers(0)]

@@ -37,7 +37,9 @@ IGNORES = "import signal, subprocess, sys; signal.signal(signal.SIGTERM, signal.
 IGNORES += "sys.exit(subprocess.call(sys.argv[1:]))"
 """A program that leaves SIGTERM to the programs below it."""
 ENDS = 300.0
-NODES = 19
+NODES = 20
+# A shell that ends when a signal interrupts its ``wait``, while its program saves.
+TRAPS = ("bash", "-c", "trap 'kill -TERM $!' USR1; \"$@\" & wait", "bash")
 # A rank without a handler, and one that lets Slurm queue its job again, once.
 NO_HANDLER = ("bash", "-c", "echo up; sleep 900; :")
 REQUEUES = (
@@ -116,6 +118,7 @@ def test_signals_and_saves_are_those_of_plain_slurm(runs: Runs) -> None:
     runs.ours("term", "--time", "2", "--requeue", "--sbatch", "signal=B:TERM@60", seconds=5)
     runs.plain("plain-signalled", below=("timeout", "900"))
     runs.ours("signalled", below=("timeout", "900"))
+    runs.ours("trapped", seconds=8, below=TRAPS)
     runs.plain("plain-interrupted")
     runs.ours("cut", seconds=120)
     runs.plain("plain-no-handler", below=NO_HANDLER)
@@ -141,6 +144,7 @@ def test_signals_and_saves_are_those_of_plain_slurm(runs: Runs) -> None:
         wanted = f"SIG{number}"
         until(lambda wanted=wanted: wanted in runs.printed("signalled"), 60)
     assert runs.state("signalled")[0] == "RUNNING"
+    runs.scancel("trapped", "-b", "-s", "USR1")
     runs.scancel("plain-signalled", "-s", "USR1")
     until(lambda: "SIGUSR1" in runs.printed("plain-signalled"), 60)
     # INT ends a rank only if the rank ends by itself.
@@ -167,6 +171,8 @@ def test_signals_and_saves_are_those_of_plain_slurm(runs: Runs) -> None:
     until(lambda: runs.state("our-limit")[0] == "TIMEOUT", 60)
     ends = {case: runs.state(f"our-{case}")[0] for case in ("cancelled", "preempted")}
     assert ends == {"cancelled": "CANCELLED", "preempted": "COMPLETED"}
+    until(lambda: runs.state("trapped")[0] == "FAILED", 60)
+    assert runs.printed("trapped")[-1] == "saved"
     # A save that is cut is reported.
     until(lambda: runs.state("cut")[0] == "CANCELLED", 60)
     assert "saved" not in runs.printed("cut")
