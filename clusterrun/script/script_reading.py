@@ -235,7 +235,7 @@ def _follows(scope: _Scope, first: Statement, second: Statement) -> bool:
     if first is second:  # ``srun python train.py || srun python train.py --resume``
         return "||" in first.text
     results = {name for statement in between if "$?" in statement.text for name in statement.sets}
-    return _is_condition(second) and ("$?" in second.text or bool(second.reads & results))
+    return (_is_condition(second) and "$?" in second.text) or bool(second.reads & results)
 
 
 def _candidates(scope: _Scope) -> Iterator[_Candidate]:
@@ -670,7 +670,12 @@ def _read_before(
             outcome, reason = PartOutcome.NEEDLESS, "nothing that is in the line calls it"
         else:
             counts = ", ".join(sorted((statement.reads & TASK_COUNTS) - {*scope.source.constants}))
+            steps = [launch_in(command.names, reads_inline=False) for command in statement.commands]
+            has_more_tasks = scope.source.constants.get("SLURM_NTASKS_PER_NODE", "1") != "1"
             reason = f"{counts} has another value: the job has one task per node" if counts else ""
+            for step in steps if has_more_tasks else ():
+                if step and step.program == "srun" and not (step.per_node or step.total or step.open_sizes):
+                    reason = "this srun starts one task on each node: say how many with --ntasks"
             outcome = PartOutcome.SETUP
             lines = _setup_lines(facts, sorted(statement.sets & needed), ends_at_errors)
             needed |= statement.reads
@@ -714,7 +719,7 @@ def _setup_lines(facts: Facts, read_variables: list[str], ends_at_errors: bool) 
         return [f"export {text}" if "=(" not in text else text]
     # The last command of such a file often fails, as in ``[ -f ~/.x ] && . ~/.x``.
     reads_profile = statement.is_plain and facts.name in ("source", ".") and _PROFILE.search(facts.argument)
-    is_needed = facts.name in _PREPARES and not reads_profile
+    is_needed = facts.name in _PREPARES and not reads_profile and not _is_condition(statement)
     is_definition = statement.kind in ("declaration_command", "function_definition")
     if is_definition or is_needed or (ends_at_errors and not read_variables):
         return [f"export{text[5:]}" if text.startswith("local ") else text]
@@ -778,7 +783,8 @@ def _is_helper(launch: LaunchCommand) -> bool:
 
 
 def _function_name(statement: Statement) -> str:
-    return statement.text.split("(")[0].split()[-1]
+    match = re.match(r"(?:function\s+)?([^\s(){}]+)", statement.text)
+    return match[1] if match else ""
 
 
 def _is_small(launch: LaunchCommand, constants: Mapping[str, Constant]) -> bool:

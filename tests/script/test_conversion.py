@@ -262,6 +262,12 @@ def test_a_program_that_may_call_mpi_is_named(line: str) -> None:
     assert any("calls MPI" in part.reason for part in converted(line).parts)
 
 
+def test_a_step_before_the_training_that_gets_fewer_tasks_is_named() -> None:
+    lines = "#SBATCH -N2 --ntasks-per-node=2\nsrun{} hostname | sort > nodes\nsrun python t.py"
+    reasons = [converted(lines.format(size)).parts[2].reason for size in ("", " -n2", " -n $N")]
+    assert reasons[0] and reasons[1:] == ["", ""]
+
+
 def test_a_loop_that_repeats_a_failed_run_and_a_cluster_of_ray_are_named() -> None:
     parts = converted("for i in 1 2; do srun python t.py && break; done").untranslated
     assert any("--max-restarts" in part.reason for part in parts)
@@ -494,6 +500,7 @@ def test_arguments_of_a_script_that_the_command_starts_are_followed() -> None:
         ("python t.py &\nwait $!\npython merge.py", 4),
         ("srun -n4 python t.py || srun -n4 python t.py --again", 2),
         ("srun -n4 python a.py && srun -n4 python t.py", 2),
+        ("python t.py\nr=$?\npython report.py $r", 4),
         ("N=$(nvidia-smi -L | wc -l)\nsrun --ntasks-per-node=1 torchrun --nproc_per_node=$N t.py", 3),
         ("if a; then\n srun python t.py\nfi", 2),
         ("[[ -e x ]] && srun python t.py", 2),
@@ -594,6 +601,8 @@ def test_a_trap_at_the_end_of_the_shell_is_not_taken_for_a_signal() -> None:
             "07|x|y z|6|7|",
         ),
         ('f() {\n local A="$1"\n srun python t.py $A\n}\nf "a$(echo b)"', "ab|"),
+        ('function f {\n echo "$1"\n}\nexport -f f\nA=$(f 1)\nsrun python t.py "$A"', "1|"),
+        ('[ -e /no/file ] && source /no/file\nA=$(echo 1)\npython t.py "$A"', "1|"),
         ('read -ra A <<< "1 2"\nV=$(echo 3)\nB=$V srun python t.py "${A[1]}" "$B"', "2|3|"),
     ],
 )
