@@ -10,7 +10,7 @@ from functools import cached_property
 
 from clusterrun.diagnosis.evidence import Backlog, Group, JobSnapshot, RankSnapshot, Record
 from clusterrun.diagnosis.remains import Remains
-from clusterrun.diagnosis.stacks import Doing, StackLocation, short
+from clusterrun.diagnosis.stacks import Doing, StackLocation, is_in_backward, short
 from clusterrun.diagnosis.verdict import unfolded
 from clusterrun.model.frozen import frozen, replace
 
@@ -336,7 +336,7 @@ class CallTable:
             if other.node == rank.node
             and (other.process.pid == holder or _sleeps_below(other, holder))
             and other is not rank
-            and other.location.doing in (Doing.COLLECTIVE, Doing.RENDEZVOUS)
+            and _waits_for_others(other)
         )
 
     def setters(self, rank: RankSnapshot) -> tuple[int, ...]:
@@ -497,6 +497,13 @@ def sends(rank: RankSnapshot) -> int:
     of_gloo = [group for group in rank.groups if group.backend == "gloo" and group.sequence >= 0]
     recorded = {record.group: record.sequence for record in rank.records}
     return sum(max(0, group.sequence - recorded.get(group.name, 0)) for group in of_gloo)
+
+
+def _waits_for_others(rank: RankSnapshot) -> bool:
+    """Return whether its main thread is in a collective, perhaps one that the backward pass began."""
+    is_open = any(not record.done for record in rank.records)
+    is_backward = is_open and is_in_backward(rank.stacks.main)
+    return rank.location.doing in (Doing.COLLECTIVE, Doing.RENDEZVOUS) or is_backward
 
 
 def _sleeps_below(rank: RankSnapshot, pid: int) -> bool:

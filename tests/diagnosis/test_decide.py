@@ -1006,6 +1006,16 @@ def test_a_rank_that_waits_in_a_collective_while_it_holds_the_lock_of_a_file_is_
     assert (result.verdict, blamed(result)) == (Verdict.MISMATCH, [(0, "n0", why)])
 
 
+def test_a_rank_that_holds_a_lock_in_the_backward_pass_is_named_too() -> None:
+    backward = ("/v/lib/python3.11/site-packages/torch/autograd/graph.py:979 _engine_run_backward", *LOOP)
+    worker = ChildProcess(100, "python", "S")
+    inside = [
+        waiter(number, node="n0", stack=backward, children=(worker,) * (number == 0)) for number in (0, 2, 3)
+    ]
+    result = verdict(*inside, rank(1, node="n0", stack=LOOP, lock_holder=100), stalled=60.0)
+    assert (result.verdict, [culprit.rank for culprit in result.culprits]) == (Verdict.MISMATCH, [0])
+
+
 @pytest.mark.parametrize(
     "holder",
     [
