@@ -48,6 +48,8 @@ _OF_CONNECTIONS = frozenset(
         "RemoteDisconnected",
     }
 )
+# Signals that no error of a rank raises.
+_FROM_OUTSIDE = re.compile(r"signal (?:2|9|15)\b")
 # Lines that a rank may print after the error that ends it.
 _MOST_AFTER_ERROR = 60
 # A shell could not execute the command, or did not find it.
@@ -166,9 +168,10 @@ def noticed(rank: int, code: int, lines: list[str], launcher: bool) -> bool:
 def last_error(rank: int, code: int, lines: Sequence[str], launcher: bool) -> tuple[str, str]:
     """Return the error that ended a rank and its place in the user's code; ('', '') if it printed none.
 
-    An error counts if it is near the end of the output. For a launcher the first error of its ranks counts.
+    An error counts if it is near the end of the output. For a launcher the first error of its ranks counts,
+    unless it reports that a signal from outside ended one.
     """
-    from clusterrun.diagnosis.printed_errors import MOST, is_timer, last_message
+    from clusterrun.diagnosis.printed_errors import MOST, is_report, is_timer, last_message
 
     if code in _SHELL_CODES:
         return last_message(lines)[:MOST], ""
@@ -177,7 +180,8 @@ def last_error(rank: int, code: int, lines: Sequence[str], launcher: bool) -> tu
         is_late = launcher or error.ends or distance <= _MOST_AFTER_ERROR
         if is_late and not (error.is_consequence or is_timer(error)) and _ends_by_error(code, error.text):
             errors.append(error)
-    if not errors:
+    was_killed = any(is_report(error) and _FROM_OUTSIDE.search(error.text) for error in errors)
+    if not errors or (was_killed and not any(error.ends for error in errors)):
         return "", ""
     last = errors[0 if launcher else -1]
     return last.text, last.frame

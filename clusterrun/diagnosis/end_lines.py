@@ -53,13 +53,15 @@ _NO_STEP = re.compile(
     r"^srun: (?:error|fatal): (Unable to (?:create step|confirm allocation|allocate resources).*|Invalid .*)"
 )
 _NO_LAUNCH = re.compile(r"^srun: error: Task launch for \S+ failed on node ([^\s:]+): (.*)")
+_NO_SSH = re.compile(r"ssh: (?:connect to host|Could not resolve hostname) ([^\s:]+)(?: port \d+)?: (.*)")
 _EXECVE = re.compile(r"slurmstepd\S*: error: execve\(\): (.*)")
 _CONTAINER = re.compile(r"slurmstepd\S*: error: pyxis: (.*)")
 # apptainer and singularity fill the level of a message up to nine characters.
 _IMAGE = re.compile(r"^FATAL:   (\S.*)")
 _SHELL = re.compile(
-    r"^\S*(?:slurm_script|bash|sh)\S*: (?:line )?\d+: "
-    r"(\S+: (?:command not found|not found|No such file or directory|Permission denied))$"
+    r"^\S*(?:slurm_script: line \d+: (?P<error>\S+: .+|syntax error.*)"
+    r"|(?:slurm_script|bash|sh)\S*: (?:line )?\d+: "
+    r"(?P<missing>\S+: (?:command not found|not found|No such file or directory|Permission denied)))$"
 )
 _SHELL_KILLED = re.compile(
     r"line \d+: +\d+ (Killed|Segmentation fault|Aborted|Bus error|Illegal instruction)\b"
@@ -72,8 +74,14 @@ _MPI_ABORT = re.compile(r"MPI_ABORT was invoked on rank (\d+)")
 _HYDRA_RANK = re.compile(r"^=\s+RANK (\d+) PID \d+ RUNNING AT (\S+)")
 _HYDRA_END = re.compile(r"^=\s+(?:KILLED BY SIGNAL: (\d+ \(.*\))|EXIT (?:CODE|STATUS): (\d+))")
 _EXIT_CODE = re.compile(r"Exited with exit code (\d+)")
+# Open MPI puts a message between two lines of dashes.
+_MPI_RULE = re.compile(r"^-{74}$")
+_MPI_WORDS = re.compile(r"(?i)\b(?:mpi(?:run|exec)|open mpi|orte|prte|pmix|slots|daemon)\b|\bMPI_")
+_MPI_ENDS = re.compile(r"Primary job|mpirun (?:noticed|detected)|MPI_ABORT was|WARNING|By default")
 _MPI_NAME = re.compile(r"^\s*Process name: \[\[\d+,\d+\],(\d+)\]")
 _MPI_CODE = re.compile(r"^\s*Exit code: +(\d+)")
+MOST_MESSAGE_LINES = 8
+MOST_MESSAGE = 300
 WHOLE_JOB = (EndKind.NODE, EndKind.TIME_LIMIT, EndKind.PREEMPTED, EndKind.CANCELLED, EndKind.REQUEUED)
 _ENDED = ("Terminated", "Killed")
 _SIGNALS = re.compile(
@@ -105,6 +113,8 @@ class EndLines:
         # Whether Slurm ended the job for a reason of its own: ranks that end after that are no cause.
         self._is_job_ended = False
         self._container: list[str] = []
+        # The lines of a message of Open MPI, until it ends.
+        self._message: list[str] | None = None
 
     def hear(self, order: int, text: str) -> bool:
         """Read one line. Return whether it is about an end."""
@@ -125,6 +135,8 @@ class EndLines:
 
     def _read(self, text: str) -> EndLine | None:
         line = text.strip()
+        if end := self._of_mpi_message(line):
+            return end
         if match := _TASKS.search(text):
             return self._of_tasks(match, line)
         if "Terminating StepId" in text or "Job step aborted" in text or "Terminating job step" in text:
@@ -150,6 +162,9 @@ class EndLines:
         if match := _NO_LAUNCH.match(line):
             message = f"node {match[1]} could not start its tasks: {match[2]}"
             return EndLine(EndKind.NODE, message, line, node=match[1])
+        if match := _NO_SSH.search(line):
+            message = f"node {match[1]} cannot be reached by ssh: {match[2]}"
+            return EndLine(EndKind.NODE, message, line, node=match[1])
         if match := _NO_STEP.match(line):
             return EndLine(EndKind.START, f"srun could not start the ranks: {match[1]}", line)
         if match := _EXECVE.search(text):
@@ -163,7 +178,9 @@ class EndLines:
         if match := _IMAGE.match(line):
             return EndLine(EndKind.START, f"the container could not be started: {match[1]}", line)
         if match := _SHELL.match(line):
-            return EndLine(EndKind.START, f"the batch script failed: {match[1]}", line)
+            return EndLine(
+                EndKind.START, f"the batch script failed: {match['error'] or match['missing']}", line
+            )
         if match := _SHELL_KILLED.search(text):
             return EndLine(EndKind.SIGNAL, f"a program of the batch script ended: {match[1]}", line)
         if match := _DEEPSPEED.search(text):
@@ -188,6 +205,19 @@ class EndLines:
             first, self._mpi_rank = self._mpi_rank, -1
             return EndLine(EndKind.EXIT, f"exited with code {match[1]}", line, (first,))
         return None
+
+    def _of_mpi_message(self, line: str) -> EndLine | None:
+        """Return the end that a message of Open MPI reports, at the line of dashes below it."""
+        if not _MPI_RULE.match(line):
+            if self._message is not None:
+                self._message = [*self._message[: MOST_MESSAGE_LINES - 1], line]
+            return None
+        message = " ".join(self._message or ())
+        self._message = [] if self._message is None else None
+        if not _MPI_WORDS.search(message) or _MPI_ENDS.match(message):
+            return None
+        first = message.partition("Either ")[0][:MOST_MESSAGE].strip()
+        return EndLine(EndKind.START, f"mpirun could not start the ranks: {first}", message[:MOST_MESSAGE])
 
     def _of_tasks(self, tasks: re.Match[str], line: str) -> EndLine:
         node, ranks, what = tasks[1], _ranks(tasks[2]), tasks[3].strip()

@@ -8,15 +8,22 @@ from __future__ import annotations
 
 import re
 import signal
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Sequence
 from contextlib import suppress
 
 from clusterrun.diagnosis.decide import decide_end
 from clusterrun.diagnosis.end_lines import WHOLE_JOB, EndKind, EndLine, EndLines
-from clusterrun.diagnosis.known_errors import KnownError
-from clusterrun.diagnosis.log_lines import LineSplitter, LogLine
-from clusterrun.diagnosis.printed_errors import Error, ErrorListener, is_timer, last_complaint
+from clusterrun.diagnosis.known_errors import KnownError, meaning
+from clusterrun.diagnosis.log_lines import LOGGED_RANK, RANK_MARK, LineSplitter, LogLine
+from clusterrun.diagnosis.printed_errors import (
+    Error,
+    ErrorListener,
+    is_plain_output,
+    is_report,
+    is_timer,
+    last_complaint,
+)
 from clusterrun.diagnosis.remains import Remains
 from clusterrun.diagnosis.verdict import Culprit, Diagnosis, Verdict, ranks_in_words
 from clusterrun.diagnosis.watchdog_lines import is_timeout
@@ -27,6 +34,14 @@ from clusterrun.model.states import State
 LINES_PER_SECOND = 20.0
 # Lines about steps that a rank prints after an error that it has survived.
 STEPS_AFTER_SURVIVED = 3
+# Other lines after an error that probably did not end its process.
+OUTPUT_AFTER_SURVIVED = 30
+# Such lines between an error and a later one of the same process, which shows that the first was handled.
+OUTPUT_AFTER_HANDLED = 5
+# Such lines between an exception and an end that no exception causes.
+OUTPUT_BEFORE_OTHER_END = 2
+# Ranks of a job for each rank of which a log that shows all of them has a line.
+MOST_SILENT = 1.25
 # Lines from a library's message to the exception that follows from it.
 LINES_TO_EXCEPTION = 60
 # Lines before the end of a rank in which it may say why.
@@ -54,13 +69,19 @@ _NOT_LOADED = re.compile(
 )
 # Errors of a GPU whose cause stands elsewhere in the log.
 _UNEXPLAINED = re.compile(r"(?:CUDA|HIP) error: (?:device-side assert|unspecified launch|unknown)")
+# Exceptions and messages of the libraries through which ranks communicate.
+_COMMUNICATION = re.compile(r"DistBackendError|NCCL (?:WARN|error)")
+# How many ranks a job has.
+_WORLD = re.compile(r"(?i)(?:\bworld[_ ]?size\W{1,3}|\bnranks |\bMEMBER: \d+/)(\d{1,6})\b")
 # A rank that prints this after an error has survived it.
 _FINISHED = re.compile(r"(?i)\b(?:training|run|job|fit)\b[^.]{0,20}\b(?:finished|completed?|done)\b")
 _NUMBER = re.compile(r"\d+(?:\.\d+)?")
 _NO_LETTERS = re.compile(r"[\W\d_]+")
 _SIGNAL_NUMBER = re.compile(r"signal (\d+)(?: \(\w+\))?")
+_RESTARTS = re.compile(r"\d+ attempts left; will restart worker group")
 _TORCHRUN_REPORT = re.compile(r"^Root Cause \(first observed failure\):")
 _TORCHRUN_RANK = re.compile(r"^\s+rank\s+: (\d+)\s*\(local_rank: \d+\)")
+_TORCHRUN_TIME = re.compile(r"^\s+time\s+: (\S+)")
 _TORCHRUN_HOST = re.compile(r"^\s+host\s+: (\S+)")
 _TORCHRUN_TRACEBACK = re.compile(r"^  traceback : (?=Traceback \(most recent call last\))")
 _TORCHRUN_END = re.compile(r"^(?:=====|-----)")
@@ -134,49 +155,103 @@ class LogError:
 
     order: its place among all lines
     node: of the rank; '' if the log does not show it
+    is_doubtful: its process printed much else after it, so it was probably handled
+    output_after: lines without complaints that its process printed after it
     """
 
     error: Error
     order: int
     rank: int = -1
     node: str = ""
+    is_doubtful: bool = False
+    output_after: int = 0
+
+    @property
+    def was_handled(self) -> bool:
+        return self.is_doubtful or self.error.survived
 
 
 @frozen
 class _Place:
-    """The place of an error among all lines, and the rank and node in the prefix of its line."""
+    """The place of an error among all lines, and the rank and node in the prefix of its line.
+
+    steps, output: lines about steps, and other output without complaints, that the process printed before it
+    """
 
     order: int
     rank: int
     node: str
+    steps: int = 0
+    output: int = 0
 
 
 class _Process:
-    """The lines of one process: its errors, each with its place, and its steps."""
+    """The lines of one process: its errors, each with its place, and how much else it printed."""
 
     def __init__(self, rank: int) -> None:
         self.listener = ErrorListener(rank, launcher=True)
         self.places: list[_Place] = []
         self.rank = rank
-        self.lines = 0
+        self.lines = self.steps = self.output = 0
+        # The order of the newest line about a step.
+        self.last_step = 0
+        # The rank that a logger named in the line before a traceback.
+        self._logged_rank = -1
+        # By number of the error: steps and output at the first end of a rank that was reported after it.
+        self._at_end: list[tuple[int, int]] = []
         self.last_line = ""
-        # The orders of its newest lines about steps.
-        self.steps: list[int] = []
 
     def hear(self, text: str, place: _Place) -> None:
         """Read one line."""
         before = self.listener.errors[-1:]
         self.lines += 1
+        if "Traceback (most recent call last)" in text:
+            is_record = not (is_plain_output(self.last_line) or RANK_MARK.match(self.last_line))
+            logged = LOGGED_RANK.search(self.last_line) if is_record else None
+            self._logged_rank = int(logged[1]) if logged else -1
+        if place.rank < 0 <= self._logged_rank:
+            place = replace(place, rank=self._logged_rank)
         self.last_line = text.strip() or self.last_line
         self.listener.hear(self.lines / LINES_PER_SECOND, text)
-        self.places += [place] * (len(self.listener.errors) - len(self.places))
+        if len(self.listener.errors) > len(self.places):
+            place = replace(place, steps=self.steps, output=self.output)
+            self.places += [place] * (len(self.listener.errors) - len(self.places))
+            self._logged_rank = -1
         if self.listener.errors[-1:] != before and place.rank >= 0:
             # The line belongs to the newest error: a driver of Ray prints which worker it is of.
-            self.places[-1] = replace(place, order=self.places[-1].order)
+            self.places[-1] = replace(self.places[-1], rank=place.rank, node=place.node)
         if _FINISHED.search(text):
-            self.steps = [place.order] * STEPS_AFTER_SURVIVED
+            self.steps += STEPS_AFTER_SURVIVED
         elif _STEP.search(text):
-            self.steps = [*self.steps[1 - STEPS_AFTER_SURVIVED :], place.order]
+            self.steps += 1
+            self.last_step = place.order
+        elif self.places:
+            self.output += is_plain_output(text)
+
+    def on_end(self) -> None:
+        """Note that a rank has ended. Later output may be that of other ranks."""
+        missing = len(self.places) - len(self._at_end)
+        self._at_end += [(self.steps, self.output)] * missing
+
+    def printed_after(self, number: int) -> tuple[int, int]:
+        """Return how many steps and other lines followed an error, before the next end of a rank."""
+        steps, output = self._at_end[number] if number < len(self._at_end) else (self.steps, self.output)
+        return steps - self.places[number].steps, output - self.places[number].output
+
+    def handled(self) -> list[bool]:
+        """Return for each error whether the process went on and later printed another one of its own."""
+        errors, handled = self.listener.errors, []
+        # The last errors that another rank did not cause. The second one differs from the last.
+        last: list[int] = []
+        for number in reversed(range(len(errors))):
+            error, output = errors[number], self.places[number].output
+            later = next((other for other in last if not _is_alike(errors[other], error)), number)
+            went_on = self.places[later].output - output >= OUTPUT_AFTER_HANDLED
+            handled.append(went_on and not error.ends)
+            is_own = not (_is_of_communication(error) or is_report(error) or _ASKED_TO_END.match(error.text))
+            if is_own and (not last or (later != number and len(last) < 2)):
+                last.append(number)
+        return handled[::-1]
 
 
 class JobLog:
@@ -187,6 +262,8 @@ class JobLog:
         self._ends = EndLines()
         # The processes that wrote the lines, by file and prefix of the line.
         self._processes: dict[tuple[int, str], _Process] = {}
+        # Those of the file that is read.
+        self._of_file: list[_Process] = []
         self._order = 0
         self._file = 0
         # The order of the last line before the file.
@@ -194,12 +271,17 @@ class JobLog:
         self._file_rank = -1
         # The first lines of the file, without numbers, and whether each of them stands only once in it.
         self._head: dict[str, bool] = {}
+        # The last line repeats one of these, after a rank has ended.
+        self._is_repeated = False
         self._attempts = 1
         self._nodes: dict[int, str] = {}
-        self._first_rank = -1
+        # The number of ranks; 0 if no line says it.
+        self._world = 0
+        # The rank that failed first by the reports of all launchers, and when it did.
+        self._first_rank, self._first_time = -1, ""
         self._in_report = False
         self._report_rank = -1
-        self._report_host = ""
+        self._report_host = self._report_time = ""
         self._in_traceback = False
         # The newest line that may be an exception without a traceback.
         self._exception_line: LogError | None = None
@@ -214,6 +296,7 @@ class JobLog:
     def begin_file(self, rank: int = -1) -> None:
         """Begin another file; ``rank`` if its name holds one."""
         self._file += 1
+        self._of_file = []
         self._file_begins = self._order
         self._file_rank = rank
         self._splitter = LineSplitter()
@@ -231,11 +314,17 @@ class JobLog:
         if text.strip():
             self.last_lines = [*self.last_lines[1 - MOST_LAST_LINES :], text.strip()[:300]]
         if self._ends.hear(self._order, text):
-            self._complaint = self._complaint or last_complaint(self._recent)
+            self._complaint = self._complaint or last_complaint([*filter(_is_no_consequence, self._recent)])
+            for other in self._of_file:
+                other.on_end()
             return
         self._recent.append(text)
         if _NOT_LOADED.match(text) or (len(self._not_loaded) == 1 and self._not_loaded[0].endswith(":")):
             self._not_loaded = [*self._not_loaded, text.strip()][:2]
+        if world := _WORLD.search(text):
+            self._world = max(self._world, int(world[1]))
+        if _RESTARTS.search(text):
+            self._begin_attempt()
         self._hear_head(text)
         rank = line.rank if line.rank >= 0 else self._file_rank
         source = line.source
@@ -249,43 +338,59 @@ class JobLog:
         process = self._processes.get((self._file, source))
         if process is None:
             process = self._processes[self._file, source] = _Process(rank)
+            self._of_file.append(process)
         process.hear(text, _Place(self._order, rank, line.node))
-        if match := _EXCEPTION_LINE.match(text):
+        # The line above an exception is indented if it has a traceback, which the listener reads.
+        is_bare = len(self._recent) < 2 or not self._recent[-2][:1].isspace()
+        if is_bare and (match := _EXCEPTION_LINE.match(text)):
             printed_by = int(match[1]) if match[1] else rank
             error = Error(0.0, printed_by, match[2][:MOST_EXCEPTION])
             self._exception_line = LogError(error, self._order, printed_by, line.node)
 
     def _hear_head(self, text: str) -> None:
-        """Recognize another attempt of the job: the log begins again after Slurm ended the job."""
+        """Recognize another attempt of the job: the log begins again after ranks or the job have ended.
+
+        One line is enough if Slurm ended the job. Else ranks that started late may print one line again.
+        """
         letters = _NO_LETTERS.sub(" ", text)
         if len(letters) < HEAD_LETTERS or _STEP.search(text):
             return
-        if letters in self._head:
-            is_ended = self._ends.whole_job_ended > self._file_begins
-            if is_ended and self._head[letters]:
-                self._attempts += 1
-                self._head = {letters: True}
-                self._ends.forget(self._file_begins)
-                self._processes = {
-                    key: process for key, process in self._processes.items() if key[0] != self._file
-                }
-                self._first_rank, self._exception_line = -1, None
-            elif not is_ended:
-                self._head[letters] = False
-        elif len(self._head) < HEAD_LINES and self._ends.whole_job_ended <= self._file_begins:
-            self._head[letters] = True
+        has_ended = bool(self._ends.ends) and self._ends.ends[-1].order > self._file_begins
+        if letters not in self._head:
+            self._is_repeated = False
+            if len(self._head) < HEAD_LINES and not has_ended and is_plain_output(text):
+                self._head[letters] = True
+        elif not has_ended:
+            self._head[letters] = False
+        elif not self._head[letters]:
+            self._is_repeated = False
+        elif self._is_repeated or self._ends.whole_job_ended > self._file_begins:
+            self._begin_attempt()
+        else:
+            self._is_repeated = True
+
+    def _begin_attempt(self) -> None:
+        """Forget the lines of the file so far: they are of an attempt before the last one."""
+        self._attempts += 1
+        self._ends.forget(self._file_begins)
+        self._processes = {key: process for key, process in self._processes.items() if key[0] != self._file}
+        self._of_file = []
+        self._first_rank, self._first_time, self._exception_line = -1, "", None
+        self._is_repeated = False
 
     def _hear_report(self, text: str) -> bool:
         """Read torchrun's report. Return whether the line belongs to the traceback in it."""
         if _TORCHRUN_REPORT.match(text):
             self._in_report, self._in_traceback, self._report_host = True, False, ""
+        elif self._in_report and (time := _TORCHRUN_TIME.match(text)):
+            self._report_time = time[1]
         elif self._in_report and (host := _TORCHRUN_HOST.match(text)):
             self._report_host = host[1]
         elif self._in_report and (rank := _TORCHRUN_RANK.match(text)):
             self._report_rank = int(rank[1])
             self._nodes.setdefault(self._report_rank, self._report_host)
-            if self._first_rank < 0:
-                self._first_rank = self._report_rank
+            if self._first_rank < 0 or self._report_time < self._first_time:
+                self._first_rank, self._first_time = self._report_rank, self._report_time
         elif self._in_report and _TORCHRUN_TRACEBACK.match(text):
             self._in_traceback = True
         elif self._in_report and _TORCHRUN_END.match(text):
@@ -306,15 +411,36 @@ class JobLog:
         """Return all errors in the order of their lines. Timers of scripts are left out."""
         errors = []
         for process in self._processes.values():
-            for error, place in zip(process.listener.errors, process.places):
+            handled = process.handled()
+            for number, (error, place) in enumerate(zip(process.listener.errors, process.places)):
                 if is_timer(error):
                     continue
-                after = sum(step > place.order for step in process.steps)
+                steps, output = process.printed_after(number)
                 rank = error.inner if error.inner >= 0 else place.rank
-                survived = after >= STEPS_AFTER_SURVIVED and not error.ends
+                rank = error.origin if error.origin >= 0 else rank
+                survived = steps >= STEPS_AFTER_SURVIVED and not error.ends
+                is_doubtful = handled[number] or (output >= OUTPUT_AFTER_SURVIVED and not error.ends)
                 error = replace(error, rank=rank, inner=-1, survived=survived)
-                errors.append(LogError(error, place.order, rank, place.node or self._nodes.get(rank, "")))
-        return sorted(errors, key=lambda log_error: log_error.order)
+                node = place.node or self._nodes.get(rank, "")
+                errors.append(LogError(error, place.order, rank, node, is_doubtful, output))
+        return sorted(self._marked_as_survived(errors), key=lambda log_error: log_error.order)
+
+    def _marked_as_survived(self, errors: Sequence[LogError]) -> list[LogError]:
+        """Mark errors of ranks that later reported the time-out of a collective.
+
+        A message without a rank is one of theirs if it was printed more often than there are other ranks.
+        """
+        reports = {entry.rank: entry.order for entry in errors if entry.rank >= 0 and is_timeout(entry.error)}
+        unmarked = Counter(entry.error.text for entry in errors if entry.rank < 0)
+        others = (self._world or max(reports, default=0) + 2) - len(reports)
+        marked = []
+        for entry in errors:
+            reported_at = reports.get(entry.rank, -1)
+            if entry.rank < 0 and unmarked[entry.error.text] > max(others, 1):
+                reported_at = max(reports.values(), default=-1)
+            is_survived = entry.order < reported_at and not entry.error.ends and not is_timeout(entry.error)
+            marked.append(replace(entry, is_doubtful=True) if is_survived else entry)
+        return marked
 
     def ends(self) -> list[EndLine]:
         """Return the lines about ends, in their order."""
@@ -355,18 +481,17 @@ class JobLog:
                 f"there is no error in it that ended a rank: after {survived[-1].error.message}, it went on"
             )
             return Diagnosis(Verdict.UNDETERMINED, sentence, remedy=_NOTHING_REMEDY)
-        own = [log_error for log_error in own if log_error not in survived] or own
         ends = [end for end in ends if end.kind is not EndKind.START or self._did_not_go_on(end, errors)]
-        own = _without_aftermath(own, ends)
+        own = _without_aftermath(_without_handled(own, ends, self._fits_no_exception(errors, ends)), ends)
         others = _without_reports_and_timeouts(own)
         end = min(ends, key=lambda end: end.kind.value, default=None)
         if others and not (end and end.kind is EndKind.MEMORY and _was_killed(others)):
             return self._of_errors(others, errors, ends)
         if end and end.kind in (EndKind.NODE, EndKind.MEMORY, EndKind.START):
             return self._of_end(end, errors)
-        if any(is_timeout(log_error.error) and not _is_report(log_error.error) for log_error in own):
-            return self._of_timeouts(errors)
-        reports = [log_error for log_error in own if _is_report(log_error.error)]
+        if any(is_timeout(log_error.error) and not is_report(log_error.error) for log_error in own):
+            return self._of_timeouts([log_error for log_error in errors if not log_error.was_handled])
+        reports = [log_error for log_error in own if is_report(log_error.error)]
         if reports and not (end and end.kind is EndKind.SIGNAL):
             return self._of_report(reports[0])
         if end:
@@ -397,7 +522,9 @@ class JobLog:
     ) -> Diagnosis:
         """Return the diagnosis of the first own error of a rank."""
         root = [log_error for log_error in own if log_error.rank == self._first_rank >= 0]
-        first = min(root or own, key=lambda log_error: (log_error.error.lost_peer, log_error.order))
+        first = min(
+            root or own, key=lambda log_error: (_is_of_communication(log_error.error), log_error.order)
+        )
         first, hint = _exception_after(first, own)
         hint = hint or _explanation(first, errors)
         error = first.error
@@ -415,7 +542,8 @@ class JobLog:
             if not ended and self._first_rank >= 0:
                 ranks = (self._first_rank,)
             alike = [end for end in ends if ended and (end.kind, end.words) == (ended.kind, ended.words)]
-            if len(same) > 1 and len(alike) > 1 and not first.node:
+            texts = Counter(_NUMBER.sub("", log_error.error.text) for log_error in same)
+            if max(texts.values()) > 1 and len(alike) > 1 and not first.node:
                 # The error was printed several times, and several ranks ended alike.
                 ranks = tuple(sorted({rank for end in alike for rank in end.ranks}))
                 node = ""
@@ -435,6 +563,10 @@ class JobLog:
         row = hint.error.row if hint and not is_timeout(hint.error) else error.row
         evidence = [f"cause: {row.cause}"] if row else []
         evidence += [hint.error.text] if hint else []
+        where = error.frame
+        if not where and (caller := _caller(first, errors)):
+            where = caller.frame
+            sentence += f"; then: {caller.message}"
         consequence = next(
             (log_error for log_error in errors if log_error.error.is_consequence and log_error.rank >= 0),
             None,
@@ -443,7 +575,7 @@ class JobLog:
             printed = consequence.error.text[:160]
             evidence.append(f"a consequence: rank {consequence.rank} printed {printed}")
         evidence += [end.line for end in ends[:3]]
-        where = error.frame.partition(" ")[0] if error.frame else "what that rank printed before"
+        where = where.partition(" ")[0] or "what that rank printed before"
         remedy = foreign(row) if row else f"look at {where}; the error is the program's own"
         verdict = row.verdict if row else Verdict.CRASHED
         return Diagnosis(verdict, sentence, culprits, (), tuple(dict.fromkeys(evidence)), remedy)
@@ -452,13 +584,20 @@ class JobLog:
         """Return the diagnosis of collectives that timed out, by the rules for runs that have ended."""
         last_lines = {process.rank: process.last_line for process in self._processes.values()}
         last_lines = {**self._splitter.early, **last_lines}
-        ranks = [*last_lines, *(log_error.rank for log_error in errors)]
-        nodes = tuple(self._nodes.get(rank, "") for rank in range(max(ranks, default=-1) + 1))
+        ranks = {rank for rank in (*last_lines, *(log_error.rank for log_error in errors)) if rank >= 0}
+        # A log in which many ranks are missing is that of one node.
+        is_whole = 0 < self._world <= len(ranks) * MOST_SILENT
+        size = max(self._world if is_whole else 0, max(ranks, default=-1) + 1)
+        nodes = tuple(self._nodes.get(rank, "") for rank in range(size))
         printed = tuple(log_error.error for log_error in errors if log_error.rank >= 0)
         if not printed:
             printed = tuple(replace(log_error.error, rank=0) for log_error in errors)
         diagnosis = decide_end(Remains(State.FAILED, "", None, printed, nodes))
         evidence = (*diagnosis.evidence, *(log_error.error.text for log_error in errors[:1]))
+        if diagnosis.verdict is Verdict.LINK and not is_whole:
+            waited = diagnosis.message.rpartition(":")[0]
+            message = f"{waited}; the log may not show all ranks: a silent one may not have joined"
+            diagnosis = replace(diagnosis, verdict=Verdict.NEVER_ARRIVED, message=message)
         silent = [culprit.rank for culprit in diagnosis.culprits if last_lines.get(culprit.rank)]
         evidence += tuple(f"last line of rank {rank}: {last_lines[rank][:300]}" for rank in silent)
         remedy = diagnosis.remedy
@@ -523,8 +662,24 @@ class JobLog:
             log_error.order > end.order for log_error in errors
         )
 
+    def _fits_no_exception(self, errors: Sequence[LogError], ends: Sequence[EndLine]) -> bool:
+        """Return whether the rank that failed first ended by a signal, or with another code than 1.
+
+        An abort may follow on an exception.
+        """
+        ended = self._ended_first(ends)
+        if ended:
+            is_by_signal = ended.kind is not EndKind.EXIT and "Abort" not in ended.words
+            return is_by_signal or re.search(r"exit code (?!1\b)", ended.words) is not None
+        return any(
+            log_error.rank == self._first_rank
+            and is_report(log_error.error)
+            and re.search(r"signal (?!6\b)", log_error.error.text)
+            for log_error in errors
+        )
+
     def _has_steps_after(self, order: int) -> bool:
-        return any(step > order for process in self._processes.values() for step in process.steps)
+        return any(process.last_step > order for process in self._processes.values())
 
     def _ended_first(self, ends: Sequence[EndLine]) -> EndLine | None:
         """Return the first end of named ranks that another rank did not cause."""
@@ -558,6 +713,11 @@ def _with_name(match: re.Match[str]) -> str:
     return match[0]
 
 
+def _is_no_consequence(line: str) -> bool:
+    row = meaning(line)
+    return row is None or not row.consequence
+
+
 def _is_alike(error: Error, other: Error) -> bool:
     """Return whether messages differ in numbers only, or mean the same known error."""
     if error.row is not None:
@@ -567,23 +727,27 @@ def _is_alike(error: Error, other: Error) -> bool:
 
 def _without_reports_and_timeouts(errors: Sequence[LogError]) -> list[LogError]:
     """Return the errors that ranks printed, without launchers' reports and timeouts of collectives."""
-    return [entry for entry in errors if not (_is_report(entry.error) or is_timeout(entry.error))]
-
-
-def _is_report(error: Error) -> bool:
-    """Return whether a launcher reports the end of its rank, which printed no error."""
-    return re.match(r"(?:exited with code -?\d+|was killed by signal \d+)", error.text) is not None
+    return [entry for entry in errors if not (is_report(entry.error) or is_timeout(entry.error))]
 
 
 def _exception_after(first: LogError, own: Sequence[LogError]) -> tuple[LogError, LogError | None]:
     """Return the exception that a library's message without a place led to, and that message."""
-    if first.error.frame or first.error.row is None:
+    if first.error.frame or first.error.row is None or _EXCEPTION_LINE.match(first.error.text):
         return first, None
     for log_error in own:
         is_near = 0 < log_error.order - first.order <= LINES_TO_EXCEPTION
         if is_near and log_error.error.frame and (log_error.rank == first.rank or first.rank < 0):
             return log_error, first
     return first, None
+
+
+def _caller(first: LogError, errors: Sequence[LogError]) -> Error | None:
+    """Return the next error with a line of the user's code, which called the process that failed first."""
+    for log_error in errors:
+        is_of_rank = first.rank < 0 or log_error.rank in (-1, first.rank)
+        if log_error.order > first.order and log_error.error.frame and is_of_rank:
+            return log_error.error
+    return None
 
 
 def _explanation(first: LogError, errors: Sequence[LogError]) -> LogError | None:
@@ -601,6 +765,32 @@ def _explanation(first: LogError, errors: Sequence[LogError]) -> LogError | None
         if (is_of_gpu and is_report) or (is_abort and is_timeout(log_error.error)):
             return log_error
     return None
+
+
+def _is_of_communication(error: Error) -> bool:
+    """Return whether the end of another rank may have caused an error."""
+    if error.row is not None:
+        return error.row.consequence or error.row.verdict in (Verdict.LINK, Verdict.NEVER_ARRIVED)
+    return error.lost_peer or _COMMUNICATION.search(error.text) is not None
+
+
+def _without_handled(
+    own: Sequence[LogError], ends: Sequence[EndLine], fits_no_exception: bool
+) -> list[LogError]:
+    """Leave out errors after which their processes went on, if anything else explains the end."""
+    ended = [log_error for log_error in own if not log_error.error.survived]
+    certain = [log_error for log_error in ended if not log_error.is_doubtful]
+    if fits_no_exception:
+        return [
+            log_error
+            for log_error in certain
+            if log_error.error.ends
+            or log_error.output_after < OUTPUT_BEFORE_OTHER_END
+            or not _EXCEPTION_LINE.match(log_error.error.text)
+        ]
+    if certain or any(end.kind in WHOLE_JOB for end in ends):
+        return certain
+    return ended or ([] if ends else list(own))
 
 
 def _without_aftermath(own: Sequence[LogError], ends: Sequence[EndLine]) -> list[LogError]:

@@ -460,7 +460,7 @@ ROWS: tuple[KnownError, ...] = (
         consequence=True,
     ),
     KnownError(
-        r"DataLoader worker \(pid.*exited unexpectedly",
+        r"DataLoader worker \(pid.*(?:exited unexpectedly|is killed by signal: Terminated)",
         "a worker of the data-loader ended before",
         "does the dataset, or a library of it, leave the process (sys.exit, os._exit) or crash there? "
         "with num_workers=0 the rank itself does, and says where",

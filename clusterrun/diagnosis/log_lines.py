@@ -14,6 +14,8 @@ from clusterrun.model.frozen import frozen
 MOST_CHARACTERS = 4000
 # Pieces of a line that a progress bar has rewritten; the last ones are kept.
 MOST_STATES = 3
+# Loggers of one log whose marks are recognized.
+MOST_LOGGERS = 16
 
 _ESCAPES = re.compile(
     r"\x1b\[[0-9;?]*[A-Za-z]|\x1b\][^\x07\x1b]*(?:\x07|\x1b\\)|[\x00-\x08\x0b\x0c\x0e-\x1a\x1c-\x1f\x7f]"
@@ -38,9 +40,20 @@ _LABEL = re.compile(r"^\s{0,6}(\d{1,6}): ?")
 _PID = re.compile(r"^\[\d{3,}\] (?=\[rank\d)")
 _HOST = re.compile(r"^([A-Za-z][\w.-]*\d[\w.-]*): ")
 _STARTS_ERROR = re.compile(
-    r"^(?:\[rank\d+\]:\s*)?"
-    r'(?:Traceback \(most recent call last\)|  File "|Fatal Python error: |\[[EW] |usage: )'
+    r"^(?:\[rank\d+\]:\s?)?"
+    r"(?:(?:  \+ Exception Group |╭─+ )?Traceback \(most recent call last\)"
+    r'|  File "|Fatal Python error: |\[[EW] |usage: )'
 )
+# What a logger writes in front of every line of a traceback.
+_LOGGED_HEADER = re.compile(
+    r"^([^\s│╭%](?:[^│╭%]{0,150}?\w)?[^\w│╭%]{1,9})Traceback \(most recent call last\):"
+)
+_NOT_LOGGED = re.compile(r"Original |.*Exception Group ")
+RANK_MARK = re.compile(r"\[rank\d+\]:\s?")
+_DIGITS = re.compile(r"\d+")
+_CLOCK = re.compile(r"\d+(?:[-:.,]\d+)+")
+# The rank in a line of a logger.
+LOGGED_RANK = re.compile(r"(?i)(?<!local_)(?:rank|\bTP)(?:[ _=]|: ?)?(\d{1,5})\b")
 # A traceback that follows a progress bar on the same line.
 _INNER_HEADER = re.compile(r"(?<=\S)(?=(?:\[rank\d+\]:\s)?Traceback \(most recent call last\))")
 
@@ -73,6 +86,8 @@ class LineSplitter:
         self._hosts: set[str] = set()
         # Ranks of Ray's workers, by address and process.
         self._ray_ranks: dict[tuple[str, str], int] = {}
+        # Patterns of what loggers write in front of the lines of a traceback.
+        self._logged: list[re.Pattern[str]] = []
         # Rank and address of the worker whose traceback the driver prints.
         self._ray_task = (-1, "")
 
@@ -106,6 +121,13 @@ class LineSplitter:
             node, text = mark[1], text[mark.end() :]
         text = _TIME.sub("", text, count=1)
         text = _PID.sub("", _TEE.sub("", text, count=1), count=1)
+        marked = RANK_MARK.match(text)
+        torch_mark = marked[0] if marked else ""
+        if mark := self._logger_mark(text[len(torch_mark) :]):
+            text = (torch_mark and f"{torch_mark.rstrip()} ") + text[len(torch_mark) + mark.end() :]
+            source += "" if torch_mark else _CLOCK.sub("", mark[0])
+            if logged_rank := LOGGED_RANK.search(mark[0]):
+                rank = int(logged_rank[1])
         if worker := _RAY_WORKER.search(text):
             self._ray_ranks[worker[1], worker[2]] = int(worker[3])
         elif task := _RAY_TASK.search(text):
@@ -125,6 +147,15 @@ class LineSplitter:
             self._is_labelled = _STARTS_ERROR.match(text[mark.end() :]) is not None
             self._early[int(mark[1])] = text[mark.end() :]
         return mark if self._is_labelled else None
+
+    def _logger_mark(self, text: str) -> re.Match[str] | None:
+        """Return what a logger wrote in front of a line, if it began a traceback in the same way."""
+        header = _LOGGED_HEADER.match(text)
+        if header and not _NOT_LOGGED.match(text) and len(self._logged) < MOST_LOGGERS:
+            pattern = re.compile(_DIGITS.sub(r"\\d+", re.escape(header[1].rstrip())) + r"(?:\s|$)")
+            if pattern not in self._logged:
+                self._logged.append(pattern)
+        return next((mark for pattern in self._logged if (mark := pattern.match(text))), None)
 
     def _host(self, text: str) -> re.Match[str] | None:
         mark = _HOST.match(text)

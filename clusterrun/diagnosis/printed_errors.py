@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import signal
 from collections import deque
 from collections.abc import Iterable, Sequence
 
@@ -57,7 +58,7 @@ _HINT = re.compile(_TRACE_HINT.pattern + r"|(?:for more|see) .*--help|try .*--he
 _LINK = re.compile(r"(?i)^(?:(?:see|for [\w ]+ (?:visit|see))\b.*)?https?://")
 _DETAIL = re.compile(r"^\s+[a-z_]\w*(?::|\s?=)")
 _COMPLAINT = re.compile(
-    r"(?i)\b(?:warn|warning|error|exception|fail(?:ed|ure|ing)?|g(?:a|i)v(?:e|ing) up|skipp(?:ed|ing)|"
+    r"(?i)\b(?:warn|warning|error|exception|fatal|fail(?:ed|ure|ing)?|g(?:a|i)v(?:e|ing) up|skipp(?:ed|ing)|"
     r"ignor(?:ed|ing)|retry(?:ing)?|dropp(?:ed|ing)|could not|cannot|unable to)\b"
 )
 # A warning of Python's, or of a library, which is printed once and hides nothing.
@@ -66,6 +67,11 @@ _NOISE = re.compile(r"\wWarning\b|^\[W\d|NCCL WARN")
 _OF_AN_ERROR = re.compile(
     r"^\[rank\d+\]:|^\s|^[\w.]*(?:Error|Exception)\b|^Fatal Python|^terminate called|Exception in thread "
 )
+# Lines that libraries add to an error, or print at the end of a process.
+_OF_AN_END = re.compile(
+    r"frame #|CUDA kernel errors|For debugging|Compile with|wandb:|[IWEF]\d{4} |Root Cause|Failures:|=   "
+    r"|Original Traceback|The above exception|During handling|\[\d+\]:$|\S+ NCCL |\S+:\d+:\d+ \[\d+\]"
+)
 _NUMBER = re.compile(r"\d+")
 _PROGRESS_BAR = re.compile(r"^.*%\|[^|]*\|[^\]]*\]")
 # Hydra prints no traceback if it could not call a target, but the error in the lines that follow.
@@ -73,8 +79,9 @@ _ANNOUNCED = "Error executing job with overrides:"
 _LOST_PEER = re.compile(
     r"(?:[\w.]+\.)?(?:Connection\w*Error|BrokenPipeError|EOFError|IncompleteReadError|RemoteDisconnected)\b"
 )
+_CAUSED = "its cause"
 _LINKS = {
-    "The above exception was the direct cause of the following exception:": "its cause",
+    "The above exception was the direct cause of the following exception:": _CAUSED,
     "During handling of the above exception, another exception occurred:": "raised while handling",
 }
 _WORKER = re.compile(r"Caught \S+ in (.*?)\.?$")
@@ -174,6 +181,22 @@ def last_complaint(lines: Sequence[str], of_others: Sequence[str] = ()) -> str:
     return ""
 
 
+def is_plain_output(line: str) -> bool:
+    """Return whether a line is neither a complaint nor a part of an error or of a report of an end."""
+    return not (
+        _COMPLAINT.search(line)
+        or _NOISE.search(line)
+        or _OF_AN_ERROR.search(line)
+        or _OF_AN_END.match(line)
+        or not any(map(str.isalnum, line))
+    )
+
+
+def is_report(error: Error) -> bool:
+    """Return whether a launcher reports the end of its rank, which printed no error."""
+    return re.match(r"(?:exited with code -?\d+|was killed by signal \d+)", error.text) is not None
+
+
 def is_timer(error: Error) -> bool:
     """Return whether this is no error, but the stack of a rank whose script had set a timer."""
     return _TIMER.match(error.text) is not None
@@ -215,8 +238,11 @@ class ErrorListener:
         """Add the launcher's report of the rank that failed first, unless that rank printed its error."""
         if any(error.inner == inner for error in self.errors):
             return
+        # An exception does not end a process by a signal, but an abort may follow on one.
+        is_killed = "signal" in text and f"signal {signal.SIGABRT.value}" not in text
         for number, error in enumerate(self.errors):
-            if error.inner < 0 and not error.is_consequence:
+            is_fatal = error.text.startswith("Fatal Python error")
+            if error.inner < 0 and not error.is_consequence and (is_fatal or not is_killed):
                 self.errors[number] = replace(error, inner=inner)
                 return
         last_line = self._launcher.last_line if self._launcher else ""
@@ -286,12 +312,15 @@ class _Reader:
         self._last = -1
         self._frame = ""
         self._open = self._rich = self._skipped = self._usage = self._announced = False
+        # A traceback began in another one: lines of several processes are mixed.
+        self._is_woven = False
         # How many more lines may belong to the message.
         self._continued = 0
         self._link = self._thrown = ""
         self._origin = -1
         self._dump = ""
-        self._group: list[str] | None = None
+        # How many exceptions of a group were read, with the group itself; -1 outside of groups.
+        self._parts = -1
         # The frames of one thread in the dump of a fatal error.
         self._section: list[str] = []
         # The frames of one thread, while a timer's stacks are read.
@@ -306,7 +335,7 @@ class _Reader:
 
     def hear(self, at: float, text: str) -> None:
         self._hear_untraced(at, text)
-        if self._group is not None and self._hear_group(at, text):
+        if self._parts >= 0 and self._hear_group(at, text):
             return
         link = _LINKS.get(text.strip())
         if link:
@@ -315,7 +344,7 @@ class _Reader:
             self._link, self._continued = link, 0
         elif _GROUP.match(text):
             self._begin()
-            self._group = []
+            self._parts = 0
         elif _HEADER.search(text):
             self._begin()
             self._rich = "─" in text
@@ -352,7 +381,11 @@ class _Reader:
             self._recent.append(text)
 
     def _begin(self) -> None:
-        self._open, self._frame, self._dump, self._continued = True, "", "", 0
+        if self._open:
+            self._is_woven = True
+        else:
+            self._frame = ""
+        self._open, self._dump, self._continued = True, "", 0
         self._announced = False
         self._timed = None
         self._plain = ""
@@ -438,7 +471,9 @@ class _Reader:
         if is_library(frame):
             return
         if self._open:
-            self._frame = frame
+            # The outermost frame of another process may follow on an inner one.
+            is_inner = not (self._is_woven and self._frame and function_of(frame) == "<module>")
+            self._frame = frame if is_inner else self._frame
         elif last and (self._dump == "current" or (self._dump and not last.frame)):
             # The user's innermost frame, of the thread that failed if the dump marks it.
             self._dump = "" if self._dump == "current" else self._dump
@@ -463,10 +498,14 @@ class _Reader:
             chained = replace(error, at=last.at, row=row, more=f"; {link}: {last.message}")
             if last.text == error.text:  # another process printed it first
                 chained = replace(last, row=row)
+            elif last.frame and link == _CAUSED:
+                # The exception that was raised last only wraps the one that failed.
+                chained = replace(last, row=row, more=f"{last.more}; which led to: {error.placed}")
             self._errors[self._last] = chained
         else:
             self._append(error)
-        self._continued = MOST_CONTINUED
+        is_last = self._errors[self._last].text == error.text
+        self._continued = MOST_CONTINUED if is_last and not self._is_woven else 0
 
     def _continues(self, text: str) -> bool:
         """Return whether a line continues the message before it: it is indented, or follows a colon."""
@@ -494,8 +533,8 @@ class _Reader:
     def _hear_group(self, at: float, text: str) -> bool:
         """Read a line of an exception group below its header. Return False once the group has ended."""
         within = _IN_GROUP.match(text)
-        if not within or self._group is None:
-            self._group, self._open = None, False
+        if not within:
+            self._parts, self._open = -1, False
             return False
         line = text[within.end() :]
         while inner := _IN_GROUP.match(line):
@@ -510,16 +549,21 @@ class _Reader:
         return True
 
     def _part(self, at: float, line: str) -> None:
-        """Add the group itself, which comes first, or one of its exceptions."""
+        """Add the group itself, which comes first. Then its first exception takes the group's place."""
         error = replace(self._error(at, line), frame=self._frame, row=meaning(line))
         last = self._newest()
-        if self._group == [] or self._group is None or last is None:
-            self._group = [""]
+        if not self._parts or last is None:
             self._append(error)
-        elif not _PARTS.search(line) and len(self._group) <= MOST_PARTS:
-            self._group.append(error.placed)
-            more = f": {'; '.join(self._group[1:])}"
+        elif _PARTS.search(line):
+            return
+        elif self._parts == 1:
+            row = _of_chain(last.row, error.row)
+            error = replace(error, frame=error.frame or last.frame, row=row, more=f", in {last.placed}")
+            self._errors[self._last] = error
+        elif self._parts <= MOST_PARTS:
+            more = f"{last.more}; and {error.placed}"
             self._errors[self._last] = replace(last, more=more, row=_of_chain(last.row, error.row))
+        self._parts += 1
 
     # --- what the interpreter or the library prints when it aborts ---
 

@@ -26,7 +26,7 @@ RECURS = {
     *("click_like", "slow_end", "loguru_like", "pickle_spawn", "ddp_params_differ", "caught_by_peers"),
     *("pool_error", "loader_error", "mp_spawn_exit", "torchrun_silent", "stderr_closed", "subprocess_err"),
     *("exit0_early", "exit0_early_rank0", "exit0_osexit", "two_of_four_leave", "one_stays", "os_exit0"),
-    "import_on_one_node",
+    *("import_on_one_node", "group_of_consequences"),
 }
 """Recorded runs that fail again on the same nodes if nothing is changed.
 
@@ -84,7 +84,10 @@ LOGS_THAT_RECUR = {
     *("module-unknown-then-library", "conda-not-configured", "memory-summary-then-oom"),
     *("deepspeed-batch-sizes", "syntax-of-newer-python", "ddp-parameter-counts", "circular-import"),
     *("first-rank-fails-others-wait", "submitit-exception", "no-local-rank", "recursion-depth"),
-    *("rich-without-bars", "others-step-on-after-the-end"),
+    *("rich-without-bars", "others-step-on-after-the-end", "hydra-target-wraps-assertion", "woven-frames"),
+    *("checkpoint-fails-in-another-rank", "woven-message-of-lines", "vllm-worker-of-engine"),
+    *("two-attempts-by-hand", "mpirun-too-few-slots", "json-of-data-set", "logger-marks-behind-rank"),
+    *("script-variable-not-set", "exception-group-labelled", "handled-then-watchdog"),
 }
 
 NOT_ENDED = {
