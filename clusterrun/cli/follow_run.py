@@ -333,7 +333,7 @@ def _memory(report: EndReport) -> str:
 def _energy(report: EndReport) -> str:
     parts = []
     if report.gpu_joules is not None:
-        parts += [f"{report.gpu_joules / KWH:.3g} kWh by the GPUs, as they say"]
+        parts += [f"{report.gpu_joules / KWH:.3g} kWh by the GPUs, as they report"]
     if report.node_joules is not None:
         each = f"s ({report.node_joules / report.nodes / KWH:.3g} kWh each)" if report.nodes > 1 else ""
         parts += [f"{report.node_joules / KWH:.3g} kWh by the node{each}, as Slurm measured"]

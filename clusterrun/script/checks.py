@@ -218,8 +218,11 @@ def check_word(command: tuple[str, ...], cwd: str) -> None:
     path = os.path.join(cwd, first)
     parts = first.split()
     if len(parts) > 1 and not os.path.exists(path):
-        line = shlex.join(["clusterrun", "submit", *parts, *command[1:]])
-        raise BadInput(f"there is no program {first!r}: this is one word", f"without the quotes: {line}")
+        needs_shell = any(character in first for character in "&|;<>$`")
+        meant = ["bash", "-c", first] if needs_shell else parts
+        line = shlex.join(["clusterrun", "submit", *meant, *command[1:]])
+        remedy = f"let a shell read it: {line}" if needs_shell else f"without the quotes: {line}"
+        raise BadInput(f"there is no program {first!r}: this is one word", remedy)
     if first.endswith(".py"):
         return  # check_script reports problems of scripts
     if os.path.isdir(path) and ("/" in first or first in (".", "..") or not shutil.which(first)):

@@ -53,7 +53,7 @@ def test_energy_is_reported_with_its_source() -> None:
     measured = EndReport(queue=0, allocated=60, check=0, between=0, nodes=4)
     assert "energy" not in dict(lines(measured))
     assert dict(lines(replace(measured, gpu_joules=7.2e6, node_joules=14.4e6)))["energy"] == (
-        "2 kWh by the GPUs, as they say; 4 kWh by the nodes (1 kWh each), as Slurm measured"
+        "2 kWh by the GPUs, as they report; 4 kWh by the nodes (1 kWh each), as Slurm measured"
     )
     assert dict(lines(replace(measured, node_joules=3.6e6, nodes=1)))["energy"] == (
         "1 kWh by the node, as Slurm measured"

@@ -31,7 +31,7 @@ POSIXLY_CORRECT=${POSIXLY_CORRECT-}
 \unset -f builtin command exec
 [[ -n $posix_mode ]] || \unset POSIXLY_CORRECT
 builtin set +eu
-# A file system that is in trouble for a moment is waited for; the job goes on without this file if it must.
+# Wait if the file system fails for a moment. The job continues without this file if it has to.
 for pause in 1 1 2 4 8 16; do
   ( >>/home/ada/.clusterrun/runs/20260102-030405-train/job.out ) 2>/dev/null && builtin break
   command sleep "$pause"

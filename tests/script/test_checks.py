@@ -261,6 +261,7 @@ def test_an_environment_that_is_not_first_on_the_path_or_is_our_own_changes_noth
     "command, observed, remedy",
     [
         (("ddp.py --epochs 1",), "this is one word", "clusterrun submit ddp.py --epochs 1"),
+        (("cd sub && python x.py",), "this is one word", "clusterrun submit bash -c 'cd sub && python x.py'"),
         (("ddp.py --cfg x.py", "--lr", "a b"), "this is one word", "submit ddp.py --cfg x.py --lr 'a b'"),
         ((".",), "is a folder", "name a Python script"),
         (("./src",), "is a folder", "name a Python script"),
