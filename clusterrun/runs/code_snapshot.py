@@ -219,8 +219,9 @@ def look(cwd: str, include: Iterable[str] = (), home: str = "") -> Snapshot:
 
 
 def _empty(root: str, home: str) -> Snapshot:
-    home = os.path.realpath(home) if home else ""
-    return Snapshot(root, (), 0, home=home if home.startswith(os.path.realpath(root) + os.sep) else "")
+    below = os.path.relpath(os.path.realpath(home), os.path.realpath(root)) if home else ".."
+    is_below = below != "." and below.split(os.sep)[0] != ".."
+    return Snapshot(root, (), 0, home=os.path.join(root, below) if is_below else "")
 
 
 def _whole_folder(cwd: str, home: str) -> Snapshot:

@@ -440,7 +440,11 @@ def test_the_folder_of_all_runs_is_never_copied(project: Path, tmp_path: Path, i
     runs.mkdir(parents=True)
     (root / "train.py").write_text("1\n")
     (runs / "record.json").write_text("{}\n")
-    snapshot = look(str(root), home=str(root / "work"))
-    take(snapshot, str(tmp_path / "copy"), str(tmp_path / "note"))
-    assert "train.py" in snapshot.files
-    assert not (tmp_path / "copy/work").exists()
+    link = tmp_path / "link"
+    link.symlink_to(root)
+    for number, folder in enumerate((root, link)):
+        copy = tmp_path / f"copy{number}"
+        snapshot = look(str(folder), home=str(root / "work"))
+        take(snapshot, str(copy), str(tmp_path / "note"))
+        assert "train.py" in snapshot.files
+        assert not (copy / "work").exists()
