@@ -335,7 +335,7 @@ def _check_keeps_job(record: RunRecord, run: str) -> None:
 def _check_dependency(spec: JobSpec, context: Context) -> None:
     """Raise ``BadInput`` if ``--sbatch dependency`` waits for one job of a run that may have more jobs."""
     value = dict(sbatch_options.passed(spec.sbatch, "--sbatch")).get("dependency", "")
-    for job_id in ":".join(_ENDS.findall(value)).split(":"):
+    for job_id in (job_id for job_ids in _ENDS.findall(value) for job_id in job_ids.split(":")):
         run_id = context.store.newest_of_job(job_id)
         if run_id and not context.inquiry().statuses([run_id])[0].state.ended:
             _check_keeps_job(context.store.read(run_id), f"--sbatch dependency={value}: the run {run_id}")
