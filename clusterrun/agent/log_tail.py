@@ -169,7 +169,7 @@ def last_error(rank: int, code: int, lines: Sequence[str], launcher: bool) -> tu
     """Return the error that ended a rank and its place in the user's code; ('', '') if it printed none.
 
     An error counts if it is near the end of the output. For a launcher the first error of its ranks counts,
-    unless it reports that a signal from outside ended one.
+    unless it reports that a signal from outside ended a rank.
     """
     from clusterrun.diagnosis.printed_errors import MOST, is_report, is_timer, last_message
 

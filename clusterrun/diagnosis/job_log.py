@@ -15,8 +15,9 @@ from contextlib import suppress
 from clusterrun.diagnosis.decide import decide_end
 from clusterrun.diagnosis.end_lines import WHOLE_JOB, EndKind, EndLine, EndLines
 from clusterrun.diagnosis.known_errors import KnownError, meaning
-from clusterrun.diagnosis.log_lines import LOGGED_RANK, RANK_MARK, LineSplitter, LogLine
+from clusterrun.diagnosis.log_lines import LOGGED_RANK, LineSplitter, LogLine
 from clusterrun.diagnosis.printed_errors import (
+    RANK_MARK,
     Error,
     ErrorListener,
     is_plain_output,
@@ -36,9 +37,9 @@ LINES_PER_SECOND = 20.0
 STEPS_AFTER_SURVIVED = 3
 # Other lines after an error that probably did not end its process.
 OUTPUT_AFTER_SURVIVED = 30
-# Such lines between an error and a later one of the same process, which shows that the first was handled.
+# So much other output between two errors of a process shows that the first was handled.
 OUTPUT_AFTER_HANDLED = 5
-# Such lines between an exception and an end that no exception causes.
+# So much other output between an exception and an end shows that the exception did not cause the end.
 OUTPUT_BEFORE_OTHER_END = 2
 # Ranks of a job for each rank of which a log that shows all of them has a line.
 MOST_SILENT = 1.25
@@ -197,7 +198,7 @@ class _Process:
         self.last_step = 0
         # The rank that a logger named in the line before a traceback.
         self._logged_rank = -1
-        # By number of the error: steps and output at the first end of a rank that was reported after it.
+        # Steps and output at the first reported end of a rank after each error, by number of the error.
         self._at_end: list[tuple[int, int]] = []
         self.last_line = ""
 
@@ -262,7 +263,7 @@ class JobLog:
         self._ends = EndLines()
         # The processes that wrote the lines, by file and prefix of the line.
         self._processes: dict[tuple[int, str], _Process] = {}
-        # Those of the file that is read.
+        # The processes of the current file.
         self._of_file: list[_Process] = []
         self._order = 0
         self._file = 0

@@ -219,9 +219,9 @@ def judge_world(
     """
     counters, numbers = dict(world.counters), dict(world.numbers)
     seconds_seen, ranks_seen = math.inf, []
-    for seen in map(history.with_movement, world.ranks):
-        after, before = numbers.get(seen.rank, ((), ()))
-        rank, seconds = history.with_counts(seen, before, after)
+    for moved_rank in map(history.with_movement, world.ranks):
+        after, before = numbers.get(moved_rank.rank, ((), ()))
+        rank, seconds = history.with_counts(moved_rank, before, after)
         ranks_seen.append(rank)
         if rank.works and after and rank.location.doing not in TOGETHER:
             # Only several looks show whether a rank at work counts.

@@ -9,6 +9,7 @@ import json
 import re
 from collections.abc import Mapping
 
+from clusterrun.diagnosis.printed_errors import RANK_MARK
 from clusterrun.model.frozen import frozen
 
 MOST_CHARACTERS = 4000
@@ -49,7 +50,6 @@ _LOGGED_HEADER = re.compile(
     r"^([^\s│╭%](?:[^│╭%]{0,150}?\w)?[^\w│╭%]{1,9})Traceback \(most recent call last\):"
 )
 _NOT_LOGGED = re.compile(r"Original |.*Exception Group ")
-RANK_MARK = re.compile(r"\[rank\d+\]:\s?")
 _DIGITS = re.compile(r"\d+")
 _CLOCK = re.compile(r"\d+(?:[-:.,]\d+)+")
 # The rank in a line of a logger.

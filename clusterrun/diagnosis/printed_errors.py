@@ -28,7 +28,7 @@ _COLOURS = re.compile(r"\x1b\[[\d;]*m")
 _PREFIX = re.compile(r"^[\0\s]*\[rank(\d+)\]:\s?")
 # How a line begins that a node adds to the last ones of a rank.
 OURS = "clusterrun: "
-_MARK = re.compile(r"^\[rank\d+\]:\s?")
+RANK_MARK = re.compile(r"^\[rank\d+\]:\s?")
 # Characters that draw a box around a line.
 _FRAMING = re.compile(r"^[\s─-╿]+|[\s─-╿]+$")
 _HEADER = re.compile(r"(?:^|\s)Traceback \(most recent call last\)|╭─+ Traceback \(most recent call")
@@ -156,7 +156,7 @@ def last_message(lines: Sequence[str]) -> str:
     """
     messages: list[str] = []
     for line in reversed(lines):
-        unmarked = _MARK.sub("", line)
+        unmarked = RANK_MARK.sub("", line)
         message = _FRAMING.sub("", unmarked)
         if not any(map(str.isalnum, message)):
             continue

@@ -38,9 +38,7 @@ _NOTHING = "its job ended with exit code 0 before any rank was started"
 NEVER_BEGAN = f"{_NOTHING} (does a line of --setup end the script?); see job.out"
 CANCELLED_UNASKED = "cancelled, but not by clusterrun cancel"
 CANCELLED_AT_START = f"{CANCELLED_UNASKED}: nothing was started on its nodes ({contract.PROLOG_FAILS})"
-
-
-REMOVED = "the node is down (sinfo -R), or scontrol update made the job smaller"
+_REMOVED = "the node is down (sinfo -R), or scontrol update made the job smaller"
 
 
 @frozen
@@ -386,7 +384,7 @@ def _by_state(evidence: RunEvidence, state: RunState) -> _Verdict:
     # Slurm lists only some nodes of a job that is ending.
     nodes = lost_nodes.removed_nodes(state, row) if row and row.state.ended else []
     if nodes and state.state is State.NODE_FAIL:
-        reason = _joined(reason, f"Slurm took {fold(nodes)} out of the job: {REMOVED}")
+        reason = _joined(reason, f"Slurm took {fold(nodes)} out of the job: {_REMOVED}")
     return _Verdict(state.state, Phase.ENDED, reason, state.ended_at or state.updated_at)
 
 

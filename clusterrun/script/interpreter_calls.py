@@ -86,16 +86,16 @@ def interpreter_call(command: Sequence[str]) -> InterpreterCall | None:
 
 def unwrapped(command: Sequence[str]) -> tuple[str, ...]:
     """Return ``command`` without ``env``, ``timeout 1h`` and the like; () if its program is unknown."""
-    words = tuple(command)
-    while words and (words[0] in NEEDLESS_BEFORE or ASSIGNMENT.match(words[0])):
-        words = words[1:]
-    follows_options = len(words) < len(command) and bool(words) and words[0].startswith("-")
-    if not words or not (follows_options or os.path.basename(words[0]) in LIMITERS):
-        return words
-    for place, word in enumerate(words[1:], 1):
+    rest = tuple(command)
+    while rest and (rest[0] in NEEDLESS_BEFORE or ASSIGNMENT.match(rest[0])):
+        rest = rest[1:]
+    follows_options = len(rest) < len(command) and bool(rest) and rest[0].startswith("-")
+    if not rest or not (follows_options or os.path.basename(rest[0]) in LIMITERS):
+        return rest
+    for place, word in enumerate(rest[1:], 1):
         name = os.path.basename(word)
         if "/" in word or name in (*SHELLS, *LIMITERS, *RECIPE_FILES) or PYTHON.fullmatch(name):
-            return unwrapped(words[place:])
+            return unwrapped(rest[place:])
     return ()
 
 

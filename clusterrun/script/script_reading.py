@@ -38,18 +38,7 @@ from clusterrun.script.statement_rules import ALLEXPORT, PRINTS, TASK_COUNTS, Fa
 
 _HELPERS = (
     *PRINTS,
-    "ts",
-    "mkdir",
-    "cp",
-    "rsync",
-    "rm",
-    "ls",
-    "tar",
-    "unzip",
-    "touch",
-    "sleep",
-    "sbcast",
-    "true",
+    *("ts", "mkdir", "cp", "rsync", "rm", "ls", "tar", "unzip", "touch", "sleep", "sbcast", "true"),
 )
 # Commands that prepare the shell. The run ends if one of them fails; others may fail, as in the script.
 _PREPARES = (*(set(SETUP_COMMANDS) - {"alias", "ulimit", "umask", "unset"}), *ACTIVATORS, "spack")
@@ -67,9 +56,9 @@ _TOOLS = ("pip", "venv", "ensurepip", "http.server", "json.tool", "zipfile")
 _PLACEHOLDER = re.compile(r"\{([A-Za-z_]\w*)\}", re.ASCII)
 # An argument of a script: ``$1``, ``"$@"``. Awk's own stand in single quotes.
 _POSITIONAL = re.compile(r"\$(?:\{?[1-9@*]|#)(?![^\n]*'[^']*$)|\bgetopts ")
-# ``${NAME:=default}`` sets a variable.
 # A document in which the shell expands nothing.
 _QUOTED_DOCUMENT = re.compile(r"<<-?\s*['\"\\](\w+).*?^\s*\1\s*$", re.DOTALL | re.MULTILINE)
+# ``${NAME:=default}`` sets a variable.
 _DEFAULTED = re.compile(r"\$\{([A-Za-z_]\w*):?=", re.ASCII)
 _READ = re.compile(r"\$\{?[#!]?([A-Za-z_]\w*)", re.ASCII)
 _ARITHMETIC = re.compile(r"\$\(\((.*?)\)\)", re.DOTALL)

@@ -290,8 +290,8 @@ def test_a_busy_rank_that_could_count_is_blamed_only_after_it_was_seen_to_stay()
     late = replace(sampled(3, stack=EVALUATES, busy=1.0, idle=0.0), numbers=("i=3",), before=("i=3",))
     for clock, expected in ((NOW, []), (NOW + 25, [(3, "n0")])):
         ranks = [*(sampled(number) for number in range(3)), late]
-        seen = [replace(rank, snapshot=replace(rank.snapshot, clock=clock)) for rank in ranks]
-        assert blamed(diagnose_looks(looks(*seen), (), history).diagnosis) == expected
+        ranks_now = [replace(rank, snapshot=replace(rank.snapshot, clock=clock)) for rank in ranks]
+        assert blamed(diagnose_looks(looks(*ranks_now), (), history).diagnosis) == expected
 
 
 @pytest.mark.parametrize(("waits_in", "certain"), [("hrtimer_nanosleep", False), ("pipe_read", True)])

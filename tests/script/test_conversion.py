@@ -586,7 +586,7 @@ def test_a_trap_at_the_end_of_the_shell_is_not_taken_for_a_signal() -> None:
 
 
 @pytest.mark.parametrize(
-    ("lines", "words"),
+    ("lines", "printed"),
     [
         ('while [[ $# -gt 0 ]]; do\n  A+=("$1"); shift\ndone\nsrun python t.py "${A[@]}"', "x|y z|"),
         (
@@ -606,14 +606,14 @@ def test_a_trap_at_the_end_of_the_shell_is_not_taken_for_a_signal() -> None:
         ('read -ra A <<< "1 2"\nV=$(echo 3)\nB=$V srun python t.py "${A[1]}" "$B"', "2|3|"),
     ],
 )
-def test_the_command_sees_the_arrays_and_the_variables_of_the_script(lines: str, words: str) -> None:
+def test_the_command_sees_the_arrays_and_the_variables_of_the_script(lines: str, printed: str) -> None:
     conversion = convert(f"#!/bin/bash\n#SBATCH -t 5\n{lines}\n", arguments=("x", "y z"))
     assert conversion.command[:2] == ("bash", "-c") and not conversion.untranslated
     setup = [line for name, line in conversion.options if name == "setup"]
     code = conversion.command[2].replace("exec python t.py", "printf '%s|'")
     script = "\n".join((*setup, shlex.join(("bash", "-c", code, *conversion.command[3:]))))
     shell = subprocess.run(["bash", "-c", script], capture_output=True, text=True, check=True)
-    assert shell.stdout == words
+    assert shell.stdout == printed
 
 
 @pytest.mark.parametrize(

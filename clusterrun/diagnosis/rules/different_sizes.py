@@ -65,7 +65,7 @@ def _records_agree(table: CallTable, run: Remains, root: Error, aborted: Ranks) 
     """All records that are left agree: find what was sent, and the sender."""
     sent_too_much = partial(explain_sent_too_much, run=run, root=root)
     mates = {rank.rank: calls for rank in table.ranks if (calls := _calls_with(table, rank, aborted))}
-    # Of each rank that aborted: the bytes that it was sent, and those that it expected.
+    # The bytes that each aborted rank was sent, and the bytes that it expected.
     matches = filter(None, (SIZES.search(error.text) for error in run.errors))
     pairs = [(int(match[1]), int(match[2])) for match in matches]
     sent = max(sent for sent, _ in pairs)
