@@ -244,7 +244,7 @@ def test_a_refused_submission_leaves_no_trace(context: Context, options: dict[st
     assert not os.path.exists(context.store.home)
 
 
-def test_after_a_run_that_ended_badly_nothing_comes(context: Context) -> None:
+def test_nothing_follows_after_a_failed_run(context: Context) -> None:
     failed = submit(context, "0", "1")
     failed.wait(timeout=120)
     with pytest.raises(BadInput, match="has ended as FAILED"):
@@ -263,7 +263,7 @@ def test_an_error_during_preparation_leaves_no_partial_run(
     assert [context.store.ids(), os.listdir(context.store.live)] == [[], []]
 
 
-def test_an_unknown_word_is_no_run(context: Context) -> None:
+def test_an_unknown_selector_is_no_run(context: Context) -> None:
     with pytest.raises(NoSuchRun):
         clusterrun.find("nothing", context)
 

@@ -109,7 +109,7 @@ def test_a_counterexample_is_a_proof_and_gets_no_second_chance(suite: Suite) -> 
     assert code == 1 and "1 failed in" in count and again == "passed only when run again: 0"
 
 
-def test_six_that_need_it_are_no_bad_luck(suite: Suite) -> None:
+def test_six_failing_fixtures_are_no_bad_luck(suite: Suite) -> None:
     code, (count, _, again) = suite(
         "@pytest.mark.parametrize('n', range(6))\ndef test_luck(n): assert not first_time(f'luck{n}')\n"
     )

@@ -89,7 +89,7 @@ def test_a_hostile_name_is_a_single_argument_and_values_are_not_arguments(
 
 
 @given(st.dictionaries(st.sampled_from(["A", "B", "HOME", "RANK"]), HOSTILE), st.booleans())
-def test_what_is_carried_arrives_whatever_the_image_sets(ours: dict[str, str], is_reported: bool) -> None:
+def test_carried_files_arrive_whatever_the_image_sets(ours: dict[str, str], is_reported: bool) -> None:
     host = {**ours, "PATH": "/host/bin", "LD_LIBRARY_PATH": "/host/lib", "PYTHONPATH": "/mine"}
     named = ("LD_LIBRARY_PATH",) if is_reported else ()
     outside = table.forwarded_environment("charliecloud", host, named)
@@ -118,7 +118,7 @@ def test_a_mount(message: str, expected: Mount) -> None:
 
 
 @pytest.mark.parametrize("message", ["", "a", "a:/b", "/a:b", "/a:/b:no", "/a:/b:ro:x", "/a:/b/../c", "/a\0"])
-def test_what_is_no_mount(message: str) -> None:
+def test_invalid_mounts_are_refused(message: str) -> None:
     with pytest.raises(BadInput):
         mount(message)
 
@@ -138,7 +138,7 @@ def test_folders_for_mounts_are_created_in_images_only(tmp_path: Path) -> None:
 
 
 @pytest.mark.skipif(os.getuid() == 0, reason="root may write everywhere")
-def test_an_image_that_cannot_be_written_says_what_to_make(tmp_path: Path) -> None:
+def test_an_image_that_cannot_be_written_names_the_folder_to_create(tmp_path: Path) -> None:
     tmp_path.chmod(0o500)
     with pytest.raises(ClusterrunError, match="mkdir -p") as caught:
         table.make_places(Container(str(tmp_path), "charliecloud", (Mount("/x", "/x"),)))

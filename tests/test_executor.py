@@ -82,7 +82,7 @@ def test_functions_that_cannot_be_pickled_are_refused_before_anything_is_queued(
     assert executor._context.store.ids() == []
 
 
-def test_a_call_that_is_cancelled_says_so_and_a_pickle_of_others_is_not_opened(
+def test_a_cancelled_call_is_reported_and_a_foreign_pickle_is_not_opened(
     executor: ClusterrunExecutor,
 ) -> None:
     job = executor.submit(time.sleep, 600)

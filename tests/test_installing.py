@@ -61,7 +61,7 @@ def test_it_installs_without_a_network_and_trains(bundle: Path, tmp_path: Path) 
     assert run(program, "help", "my-job-hangs").startswith("# My job hangs, or has failed\n")
 
 
-def test_the_installer_says_what_it_wants(bundle: Path, tmp_path: Path) -> None:
+def test_the_installer_prints_its_needs(bundle: Path, tmp_path: Path) -> None:
     result = subprocess.run(["sh", str(bundle / "install.sh")], capture_output=True, text=True, timeout=60)
     assert (result.returncode, result.stderr.startswith("usage: ")) == (2, True)
     environment = {**os.environ, "PYTHON": "/no/python"}

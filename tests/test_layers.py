@@ -297,7 +297,7 @@ def test_no_modules_import_each_other_in_a_circle():
     assert uses == {}
 
 
-def test_what_decides_does_nothing_else():
+def test_deciding_modules_do_nothing_else():
     files = {path for pattern in PURE for path in PACKAGE.glob(pattern)}
     modules = [Module(path) for path in sorted(files)]
     assert findings(modules, lambda entry: {name.split(".")[0] for name in entry.imports} & DOES) == {}
@@ -312,7 +312,7 @@ SAME_STEM = {"__init__", "__main__", "actions", "events"}
 """`actions` and `events` are what a state machine takes and gives, one pair for each machine."""
 
 
-def test_a_file_name_stands_once_on_each_side():
+def test_a_file_name_exists_once_on_each_side():
     """A command in cli/ bears the name of its operation, and what stands apart has names of its own."""
     for side in (NODES, CLIENT):
         observed: dict[str, str] = {}
@@ -328,7 +328,7 @@ def test_a_file_name_stands_once_on_each_side():
             assert other == entry.place or pair == {"cli", "operations"}, (other, entry.place)
 
 
-def test_a_class_name_stands_once_in_the_package():
+def test_a_class_name_exists_once_in_the_package():
     result: dict[str, list[str]] = {}
     for entry in in_package():
         for node in entry.tree.body:

@@ -35,7 +35,7 @@ def lowest_python() -> str:
     return setup()["options"]["python_requires"].removeprefix(">=")
 
 
-def test_what_is_needed_is_read_whole() -> None:
+def test_the_list_of_requirements_is_complete() -> None:
     assert len(needed()) == len([x for x in setup()["options"]["install_requires"].split("\n") if x.strip()])
     assert needed()["tomli"] == "2"
 
@@ -99,7 +99,7 @@ def test_the_recipe_for_easybuild() -> None:
     assert messages["exts_list"][-1] == ("clusterrun", VERSION)
 
 
-def test_the_module_files_say_the_same() -> None:
+def test_the_module_files_are_equal() -> None:
     lua, tcl = (
         (PACKAGING / "module" / name).read_text(encoding="utf-8") for name in ("clusterrun.lua", "clusterrun")
     )

@@ -122,7 +122,7 @@ def test_syntax_that_python_39_lacks_is_detected(text: str) -> None:
     assert any(too_new(node) for node in evaluated(ast.parse(text)))
 
 
-def test_an_annotation_may_hold_what_is_newer() -> None:
+def test_an_annotation_may_contain_newer_syntax() -> None:
     tree = ast.parse("def f(a: str | None = None) -> int | None: ...\nb: str | int = 1")
     assert not any(too_new(node) for node in evaluated(tree))
 
@@ -134,7 +134,7 @@ def test_every_module_loads_in_every_installed_python(python: str, tmp_path: Pat
     assert (result.returncode, result.stdout.strip(), result.stderr) == (0, "", "")
 
 
-def test_the_package_says_so() -> None:
+def test_the_package_states_its_python_versions() -> None:
     setup = configparser.ConfigParser()
     setup.read(ROOT / "setup.cfg")
     assert setup["options"]["python_requires"] == ">=3.9"

@@ -49,9 +49,9 @@ CHANGES = (
         "--overlap shares memory and GPUs too",
         "later steps request no memory",
         (
-            "survive/test_faults.py::test_a_disturbed_training_ends_as_an_undisturbed_one_or_says_why_not",
+            "survive/test_faults.py::test_a_disturbed_training_ends_as_an_undisturbed_one_or_with_a_reason",
             "coordinator/test_restarts.py::"
-            "test_where_a_living_step_holds_all_there_is_all_agents_are_launched_once_more",
+            "test_all_agents_are_launched_again_if_a_living_step_holds_all_resources",
         ),
     ),
     Change(
@@ -96,10 +96,7 @@ CHANGES = (
         "25.11",
         "--requeue=expedite",
         "--sbatch requeue=expedite replaces --requeue",
-        (
-            "script/test_requeue_options.py::"
-            "test_slurm_is_told_whether_to_queue_the_job_again_and_when_to_give_notice",
-        ),
+        ("script/test_requeue_options.py::test_slurm_gets_the_requeue_option_and_the_time_of_the_notice",),
     ),
     Change(
         "25.11",

@@ -56,7 +56,7 @@ def test_the_command_line_starts_without_heavy_libraries(arguments, tmp_path):
     assert loaded(code, tmp_path) & HEAVY == set()
 
 
-def test_to_ask_for_runs_loads_nothing_that_only_other_commands_use(tmp_path):
+def test_listing_runs_imports_nothing_of_other_commands(tmp_path):
     code = "from clusterrun.cli.main import main; main(['status'])"
     others = {"dataclasses", "difflib", "fnmatch", "unicodedata", "hashlib", "tempfile", "random"}
     assert loaded(code, tmp_path) & others == set()
@@ -82,7 +82,7 @@ def test_a_command_for_another_machine_loads_no_heavy_library(tmp_path):
     assert "clusterrun.cli.host" in result
 
 
-def test_a_submission_to_slurm_loads_one_heavy_library(tmp_path):
+def test_a_submission_to_slurm_imports_one_heavy_library(tmp_path):
     """Its Slurm is an ``sbatch`` that accepts every job, and no other program."""
     sbatch = tmp_path / "sbatch"
     sbatch.write_text("#!/bin/sh\ncat > /dev/null\necho 4711\n")
@@ -165,7 +165,7 @@ def test_a_coordinator_without_a_check_loads_nothing_of_it(tmp_path):
 
 
 @pytest.mark.parametrize("python", pythons())
-def test_what_companions_need_loads_on_a_bare_python(python, tmp_path):
+def test_companions_import_on_a_bare_python(python, tmp_path):
     names = [name for name in on_nodes("diagnosis", "preflight", "monitor") if ".torch_worker" not in name]
     assert loaded(importing(names), tmp_path, "-I", "-S", python=python) & HEAVY == set()
 

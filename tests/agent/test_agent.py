@@ -84,7 +84,7 @@ def test_an_answer_that_comes_after_the_lease_ran_out_lengthens_nothing() -> Non
     assert tape.at(20.0, Told(Ack(1, WALL))) == []
 
 
-def test_where_the_lease_ran_out_ranks_are_killed_without_grace_and_the_agent_exits() -> None:
+def test_ranks_are_killed_without_grace_and_the_agent_exits_when_the_lease_expires() -> None:
     tape = running()
     assert tape.does(20.0) == [Sweep(0)]
     assert tape.does(20.1, RanksGone(0)) == [Tell(RanksGone(0)), Exit(1)]
@@ -103,7 +103,7 @@ def test_an_epoch_that_was_seen_never_starts_again() -> None:
     assert tape.does(3.0, start(0)) == []
 
 
-def test_a_stop_for_an_epoch_that_never_ran_is_answered_at_once_and_forbids_it_for_ever() -> None:
+def test_a_stop_for_an_epoch_that_never_ran_is_answered_at_once_and_forbids_it() -> None:
     tape = agent()
     assert tape.does(1.0, Told(StopRanks(4, 8.0))) == [Tell(RanksGone(4))]
     assert [tape.does(2.0, start(epoch)) for epoch in (3, 4)] == [[], []]
@@ -115,7 +115,7 @@ def test_older_attempts_are_swept_before_a_later_one_starts() -> None:
     assert tape.does(1.1, RanksGone(2)) == [StartRanks(3, WORLD, 0, MEETING)]
 
 
-def test_what_an_older_attempt_left_in_d_state_forbids_a_start() -> None:
+def test_a_process_of_an_older_attempt_in_d_state_forbids_a_start() -> None:
     tape = agent()
     tape.at(1.0, start(3))
     why = "processes of an older attempt cannot be killed: 77 in nfs_wait"
@@ -153,7 +153,7 @@ def test_a_rank_that_ends_after_the_stop_is_reported_as_a_consequence() -> None:
     assert told(tape.does(4.0, RankExited(0, 1, -15)))[0] == RankExited(0, 1, -15, WALL + 4.0, stopped=True)
 
 
-def test_when_all_ranks_have_ended_what_they_left_is_swept_before_the_node_says_so() -> None:
+def test_a_node_reports_clean_after_it_swept_what_its_ranks_left() -> None:
     tape = running()
     assert tape.does(2.0, RankExited(0, 0, 0), RankExited(0, 1, 0))[-1] == AwaitLeftovers(0, False)
     assert tape.does(2.0, LeftoversEnded(0)) == [Sweep(0)]
@@ -168,7 +168,7 @@ def finishing(code: int = 0) -> Tape:
     return tape
 
 
-def test_what_ranks_with_exit_code_0_left_may_finish_then_gets_a_term_and_then_a_kill() -> None:
+def test_children_of_ranks_with_exit_code_0_may_finish_then_get_term_then_kill() -> None:
     tape = finishing()
     term_at = 2.0 + contract.FINISH_SECONDS
     kill_at = term_at + contract.KILL_WAIT_SECONDS
@@ -182,7 +182,7 @@ def test_what_ranks_with_exit_code_0_left_may_finish_then_gets_a_term_and_then_a
     assert tape.does(kill_at) == [Sweep(0)]
 
 
-def test_processes_that_outlived_their_ranks_are_reported_once_and_again_if_asked() -> None:
+def test_processes_that_outlived_their_ranks_are_reported_once_and_on_request() -> None:
     tape = finishing()
     tape.at(3.0, LeftoversEnded(0))
     gone = RanksGone(0, cut=("python (7)",))
@@ -190,7 +190,7 @@ def test_processes_that_outlived_their_ranks_are_reported_once_and_again_if_aske
     assert tape.does(3.2, Told(StopRanks(0, 8.0))) == [Tell(gone)]
 
 
-def test_of_failed_ranks_only_filters_of_their_output_are_waited_for() -> None:
+def test_the_agent_waits_only_for_output_filters_of_failed_ranks() -> None:
     tape = finishing(code=1)
     assert tape.does(2.3, Told(StopRanks(0, 8.0))) == []
     assert [tape.does(6.9)[-1:], tape.does(2.0 + contract.DRAIN_SECONDS)] == [[Tell(Beat(1))], [Sweep(0)]]
@@ -229,7 +229,7 @@ def test_the_program_of_a_shell_that_a_stop_ended_gets_the_term_and_the_rest_of_
     assert [tape.does(3.9), tape.does(4.0)] == [[], [Sweep(0)]]
 
 
-def test_what_slurms_own_term_left_of_ranks_gets_no_second_one_and_the_grace_time() -> None:
+def test_processes_that_survive_slurms_term_get_the_grace_time_and_no_second_term() -> None:
     tape = running()
     tape.at(2.0, SignalCame(signal.SIGTERM))
     assert tape.does(2.1, RankExited(0, 0, -15), RankExited(0, 1, -15))[-1] == AwaitLeftovers(0, False)
@@ -260,7 +260,7 @@ def test_a_stop_while_ranks_are_being_started_is_carried_out_when_they_are() -> 
     assert tape.does(9.1)[-1] == Sweep(0)
 
 
-def test_a_start_that_fails_is_told_and_swept() -> None:
+def test_a_failed_start_is_reported_and_swept() -> None:
     tape = agent()
     tape.at(1.0, start())
     assert tape.does(1.1, StartFailed(0, "no such program")) == [
@@ -279,7 +279,7 @@ def test_the_port_is_held_until_the_epoch_is_over() -> None:
     assert tape.does(2.0, RanksGone(0)) == [Tell(RanksGone(0)), ReleasePort()]
 
 
-def test_a_port_for_a_start_that_never_came_is_given_back() -> None:
+def test_the_port_of_a_cancelled_start_is_released() -> None:
     tape = agent()
     tape.at(1.0, Told(ReservePort(0)), PortReserved(0, 29000))
     assert tape.does(2.0, Told(StopRanks(0, 8.0))) == [ReleasePort(), Tell(RanksGone(0))]
@@ -295,7 +295,7 @@ def acknowledged(tape: Tape, first: int, last: int) -> list[Any]:
     return out
 
 
-def test_after_a_term_of_its_own_ranks_end_when_the_coordinator_does_not_say_what_it_means() -> None:
+def test_ranks_end_after_a_term_if_the_coordinator_does_not_explain_it() -> None:
     tape = running()
     assert tape.does(2.0, SignalCame(signal.SIGTERM)) == [Tell(SignalSeen(signal.SIGTERM)), PASSED]
     assert tape.does(5.9) == [Tell(Beat(1))]
@@ -304,7 +304,7 @@ def test_after_a_term_of_its_own_ranks_end_when_the_coordinator_does_not_say_wha
     assert Sweep(0) in tape.does(32.0)  # 30 s after the TERM, not after the end of our patience
 
 
-def test_every_signal_of_slurm_reaches_the_ranks_at_once_but_our_notice() -> None:
+def test_every_signal_of_slurm_but_our_notice_reaches_the_ranks_at_once() -> None:
     passed = {}
     for number in (*contract.TERMINATE_SIGNALS, contract.NOTICE_SIGNAL, *contract.USERS_SIGNALS):
         acted = running().does(2.0, SignalCame(number))
@@ -315,7 +315,7 @@ def test_every_signal_of_slurm_reaches_the_ranks_at_once_but_our_notice() -> Non
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGUSR1])
-def test_a_signal_that_comes_from_slurm_and_through_the_coordinator_is_one_signal(number: int) -> None:
+def test_a_signal_from_slurm_and_from_the_coordinator_counts_as_one(number: int) -> None:
     ordered, own = Told(SignalRanks(0, number)), SignalCame(number)
     of_slurm = SignalRanks(0, number, to_all=True)
     for first, second in ((ordered, own), (own, ordered)):
@@ -325,7 +325,7 @@ def test_a_signal_that_comes_from_slurm_and_through_the_coordinator_is_one_signa
         assert passed == [[SignalRanks(0, number)] if first is ordered else [of_slurm], [], [of_slurm]]
 
 
-def test_the_grace_counts_from_slurms_own_term_and_no_rank_gets_a_second_one() -> None:
+def test_the_grace_starts_at_slurms_term_and_no_rank_gets_a_second_term() -> None:
     tape = running()
     tape.at(2.0, SignalCame(signal.SIGTERM))
     assert tape.does(4.0, Told(StopRanks(0, 27.0))) == [TerminateRanks(0, rest=True)]
@@ -333,7 +333,7 @@ def test_the_grace_counts_from_slurms_own_term_and_no_rank_gets_a_second_one() -
     assert tape.machine._ranks.kill_at == 29.0
 
 
-def test_a_term_long_before_the_stop_is_another_one() -> None:
+def test_a_term_long_before_the_stop_is_a_separate_signal() -> None:
     tape = running()
     tape.at(2.0, SignalCame(signal.SIGTERM), Told(SignalRanks(0, signal.SIGUSR2)))
     assert tape.does(13.0, Told(StopRanks(0, 27.0)))[-1] == TERM
@@ -347,7 +347,7 @@ def test_a_user_may_shorten_the_time_from_term_to_kill() -> None:
     assert tape.does(4.0) == [Sweep(0)]
 
 
-def test_after_a_term_of_its_own_an_agent_leaves_by_itself_when_nobody_answers() -> None:
+def test_the_agent_exits_after_a_term_if_the_coordinator_does_not_answer() -> None:
     tape = running()
     tape.at(2.0, SignalCame(signal.SIGTERM), RankExited(0, 0, -15), RankExited(0, 1, -15))
     tape.at(2.0, LeftoversEnded(0), RanksGone(0))
@@ -356,7 +356,7 @@ def test_after_a_term_of_its_own_an_agent_leaves_by_itself_when_nobody_answers()
     assert Exit(143) in tape.does(41.0)
 
 
-def test_an_agent_that_lost_its_coordinator_asks_nobody_what_a_term_means() -> None:
+def test_an_agent_that_lost_its_coordinator_does_not_ask_about_a_term() -> None:
     tape = running()
     assert tape.does(2.0, Disconnected("reset")) == [TERM]
     assert tape.does(2.1, SignalCame(signal.SIGTERM)) == []
@@ -364,7 +364,7 @@ def test_an_agent_that_lost_its_coordinator_asks_nobody_what_a_term_means() -> N
     assert tape.does(2.3, RanksGone(0)) == [Exit(1)]
 
 
-def test_ranks_that_were_told_of_the_end_while_time_is_left_end_for_reasons_of_their_own() -> None:
+def test_ranks_that_end_early_after_a_notice_end_for_their_own_reasons() -> None:
     tape = running()
     tape.at(2.0, SignalCame(signal.SIGTERM))
     assert told(tape.at(2.1, RankExited(0, 0, -15))) == [RankExited(0, 0, -15, WALL + 2.1, stopped=True)]
@@ -373,13 +373,13 @@ def test_ranks_that_were_told_of_the_end_while_time_is_left_end_for_reasons_of_t
     assert told(tape.at(9.5, RankExited(0, 1, 0))) == [RankExited(0, 1, 0, WALL + 9.5)]
 
 
-def test_how_many_ranks_took_a_notice_is_told() -> None:
+def test_the_number_of_ranks_that_took_a_notice_is_reported() -> None:
     tape = running()
     assert told(tape.at(2.0, SignalTaken(0, signal.SIGUSR2, 1))) == [SignalTaken(0, signal.SIGUSR2, 1)]
     assert told(tape.at(2.0, SignalTaken(0, signal.SIGTERM, 2))) == [SignalTaken(0, signal.SIGTERM, 2)]
 
 
-def test_a_notice_is_told_and_touches_no_rank_until_the_coordinator_says_so() -> None:
+def test_a_notice_is_reported_and_reaches_no_rank_before_the_coordinator_decides() -> None:
     tape = running()
     assert tape.does(2.0, SignalCame(signal.SIGUSR2)) == [Tell(SignalSeen(signal.SIGUSR2))]
     assert tape.does(2.1, Told(SignalRanks(0, signal.SIGUSR2))) == [SignalRanks(0, signal.SIGUSR2)]
@@ -408,7 +408,7 @@ def test_a_node_that_is_not_answered_ends_its_ranks_before_its_shim_does_and_out
 
 
 @pytest.mark.parametrize("seconds", [16.0, 70.0, 86400.0])
-def test_a_node_that_stood_still_asks_and_goes_on_by_the_answer_to_that(seconds: float) -> None:
+def test_a_node_that_was_suspended_asks_and_continues_by_the_answer(seconds: float) -> None:
     tape = running()
     woke = 2.0 + seconds
     assert tape.does(woke, StoodStill(seconds)) == [Tell(Beat(1))]
@@ -419,7 +419,7 @@ def test_a_node_that_stood_still_asks_and_goes_on_by_the_answer_to_that(seconds:
     assert tape.does(woke + 17.0) == [Sweep(0)]
 
 
-def test_a_node_that_stood_still_ends_its_ranks_where_nobody_answers_what_it_asks_then() -> None:
+def test_a_node_that_was_suspended_ends_its_ranks_without_an_answer() -> None:
     tape = running()
     assert tape.does(6.0) == [Tell(Beat(1))]
     assert tape.does(72.0, StoodStill(66.0)) == [Tell(Beat(2))]
@@ -438,7 +438,7 @@ def test_a_start_that_reaches_a_node_which_stood_still_waits_for_the_answer() ->
     assert StartRanks(0, WORLD, 0, MEETING) in tape.does(72.2, Told(Ack(1, WALL)))
 
 
-def test_what_was_cleaned_on_a_node_that_stood_still_starts_ranks_only_after_the_answer() -> None:
+def test_a_suspended_node_that_was_cleaned_starts_ranks_only_after_the_answer() -> None:
     tape = agent()
     assert tape.does(1.0, start(1)) == [Sweep(0)]
     assert tape.does(72.0, StoodStill(70.0)) == [Tell(Beat(1))]
@@ -446,7 +446,7 @@ def test_what_was_cleaned_on_a_node_that_stood_still_starts_ranks_only_after_the
     assert StartRanks(1, WORLD, 0, MEETING) in tape.does(72.2, Told(Ack(1, WALL)))
 
 
-def test_what_was_cleaned_on_a_node_that_nobody_answers_starts_nothing() -> None:
+def test_a_suspended_node_that_was_cleaned_starts_nothing_without_an_answer() -> None:
     tape = agent()
     assert tape.does(1.0, start(1)) == [Sweep(0)]
     assert tape.does(72.0, StoodStill(70.0)) == [Tell(Beat(1))]
@@ -454,7 +454,7 @@ def test_what_was_cleaned_on_a_node_that_nobody_answers_starts_nothing() -> None
     assert tape.does(81.0)[-2:] == [Tell(RanksGone(1)), Exit(1)]
 
 
-def test_without_its_shim_a_node_ends_its_ranks_at_once() -> None:
+def test_a_node_ends_its_ranks_at_once_if_its_shim_is_lost() -> None:
     tape = running()
     assert tape.does(3.0, ShimLost()) == [Sweep(0)]
     assert tape.does(3.1, RanksGone(0)) == [Tell(RanksGone(0)), Exit(1)]

@@ -75,7 +75,7 @@ def test_a_failed_rank_is_named_with_its_code_and_starts_again_in_a_new_containe
     assert forkers[0] != forkers[1]
 
 
-def test_a_container_that_ends_by_itself_takes_its_ranks_along_and_is_told_of(make: Make) -> None:
+def test_a_container_that_exits_ends_its_ranks_and_is_reported(make: Make) -> None:
     run = make(["/bin/sh", "-c", "echo up; exec sleep 600"], nodes=1)
     run.start()
     run.running(2)
@@ -87,7 +87,7 @@ def test_a_container_that_ends_by_itself_takes_its_ranks_along_and_is_told_of(ma
     assert "the container was killed by signal 9" in str(failure), failure
 
 
-def test_ranks_in_a_container_get_pipes_and_input_and_what_they_leave_may_finish(
+def test_ranks_in_a_container_get_pipes_and_input_and_their_children_may_finish(
     make: Make, tmp_path: Path
 ) -> None:
     (tmp_path / "input").write_text("said\n")
@@ -106,7 +106,7 @@ def test_a_runtime_that_fails_is_quoted(make: Make) -> None:
     assert "the container exited with code 57: ch-run: error: no such image" in state.reason
 
 
-def test_a_missing_runtime_and_a_missing_program_are_told_apart(make: Make) -> None:
+def test_a_missing_runtime_and_a_missing_program_have_different_reasons(make: Make) -> None:
     run = make(["/bin/true"], nodes=1)
     run.environment["PATH"] = "/usr/bin:/bin"
     if not shutil.which("ch-run", path=run.environment["PATH"]):
@@ -136,7 +136,7 @@ def test_the_check_starts_its_torch_in_the_container(make: Make) -> None:
 # --- a real container ---
 
 
-def test_charliecloud_holds_all_ranks_of_a_node_in_one_container(tmp_path: Path) -> None:
+def test_charliecloud_runs_all_ranks_of_a_node_in_one_container(tmp_path: Path) -> None:
     if why := why_no_charliecloud():
         pytest.skip(why)
     image = make_image(tmp_path / "image")

@@ -82,7 +82,7 @@ def test_a_machine_with_one_numa_node_reports_minus_one(machine):
     assert numa_binding.gpu_nodes({}, 4) == [0] * 4
 
 
-def test_gpus_without_a_known_numa_node_are_refused(machine):
+def test_gpus_with_an_unknown_numa_node_are_refused(machine):
     with pytest.raises(NotBound, match="of 1 of 2 GPUs are known"):
         numa_binding.gpu_nodes({"CUDA_VISIBLE_DEVICES": "1"}, 2)
 

@@ -53,9 +53,7 @@ LEFT = OrphanedNode("14", 0, True, 1)
         ("", JobRemedy.WAIT),
     ],
 )
-def test_a_job_is_given_back_only_when_the_scheduler_took_its_first_node_out(
-    line: str, means: JobRemedy
-) -> None:
+def test_a_job_is_requeued_only_if_the_scheduler_took_its_first_node_out(line: str, means: JobRemedy) -> None:
     assert remedy_for(LEFT, (line, "")) is means
 
 
@@ -64,7 +62,7 @@ ACTED_UPON = ("killed", "came back")
 
 
 @pytest.mark.parametrize("path", RECORDED, ids=lambda path: path.parent.name)
-def test_each_release_names_a_killed_batch_step_in_its_own_words_and_only_that_job_is_given_back(
+def test_a_killed_batch_step_is_recognised_on_each_release_and_only_that_job_is_requeued(
     path: Path,
 ) -> None:
     rows = [row.split("\t") for row in path.read_text().splitlines()]
@@ -76,7 +74,7 @@ def test_each_release_names_a_killed_batch_step_in_its_own_words_and_only_that_j
     assert {came_back((line, "")) for what, line in ended if what == "came back"} <= {"n0001"}
 
 
-def test_a_job_of_a_chain_whose_batch_step_was_killed_is_over_and_the_next_one_goes_on() -> None:
+def test_a_chain_job_with_a_killed_batch_step_ends_and_the_next_job_continues() -> None:
     line = "COMPLETING|JobLaunchFailure|9|0|n0001|n[0001-0002]|"
     assert remedy_for(OrphanedNode("14", 0, False, 1), (line, "")) is JobRemedy.LEAVE
 
@@ -91,13 +89,11 @@ def test_a_job_of_a_chain_whose_batch_step_was_killed_is_over_and_the_next_one_g
         ("", ""),
     ],
 )
-def test_a_first_node_that_was_taken_out_and_came_back_is_kept_off_the_job_it_believes_in(
-    line: str, host: str
-) -> None:
+def test_a_first_node_that_returned_is_excluded_from_the_job_it_believes_in(line: str, host: str) -> None:
     assert came_back((line, "")) == host
 
 
-def test_without_a_scheduler_or_in_an_allocation_of_the_users_there_is_no_job() -> None:
+def test_there_is_no_job_without_a_scheduler_or_in_the_users_own_allocation() -> None:
     environment = {"SLURM_JOB_ID": "14", "SLURM_RESTART_COUNT": "2"}
     place, where = AgentPlace(3, "n3", environment), (("10.0.0.1", 7),)
     assert left_behind(ORDERS, "/run", replace(place, environment={}), where) is None
@@ -180,7 +176,7 @@ def orphaned(folder: Path, squeue: str, word: str) -> tuple[subprocess.Popen[byt
 
 
 @pytest.mark.parametrize("word, deed", [("requeue", "scontrol requeue 14"), ("end", "scancel 14")])
-def test_the_job_is_given_back_once_and_then_left(tmp_path: Path, word: str, deed: str) -> None:
+def test_the_job_is_requeued_only_once(tmp_path: Path, word: str, deed: str) -> None:
     state = f"$([ -e {tmp_path}/done ] && echo COMPLETING || echo RUNNING)"
     squeue = f'echo "{state}|None|0|0|n0001|n0002|"'
     process, called = orphaned(tmp_path, squeue, word)
@@ -217,7 +213,7 @@ def unseen(folder: Path, word: str, seconds: float, port: object) -> tuple[subpr
 
 @pytest.mark.parametrize("word, deed", [("requeue", "scontrol requeue 14"), ("end", "scancel 14")])
 @pytest.mark.parametrize("is_port_known", [True, False])
-def test_a_job_that_nobody_coordinates_is_given_back_though_the_scheduler_misses_nothing(
+def test_a_job_without_a_coordinator_is_requeued_though_the_scheduler_misses_nothing(
     tmp_path: Path, word: str, deed: str, is_port_known: bool
 ) -> None:
     port = a_port_that_refuses() if is_port_known else ""
@@ -234,7 +230,7 @@ def test_a_job_that_nobody_coordinates_is_given_back_though_the_scheduler_misses
     assert (tmp_path / "run" / "left.json").stat().st_mode & 0o777 == 0o600
 
 
-def test_a_job_is_left_alone_while_its_coordinator_writes_or_listens_or_its_host_does_not_answer(
+def test_a_job_is_not_touched_while_its_coordinator_is_alive_or_its_host_does_not_answer(
     tmp_path: Path,
 ) -> None:
     stats = {"writes": "echo 1 1 1; date +%s%N", "silent": "exit 1"}  # silent: its file system
@@ -262,7 +258,7 @@ KILLED = "COMPLETING|JobLaunchFailure|9|0|n0001|n[0001-0002]|"
 
 
 @pytest.mark.parametrize("how", ["job.skip_turn()", "os.close(living)"])
-def test_an_agent_whose_job_is_being_ended_gives_it_back_at_once(tmp_path: Path, how: str) -> None:
+def test_an_agent_whose_job_is_ending_requeues_it_at_once(tmp_path: Path, how: str) -> None:
     called = stand_ins(tmp_path, f"echo '{KILLED}'")
     environment = {"PATH": f"{tmp_path}:{os.defpath}", "PYTHONPATH": str(ROOT)}
     for node in (1, 1000):  # the second one has no turn any more

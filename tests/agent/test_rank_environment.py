@@ -36,7 +36,7 @@ def test_every_attempt_of_a_rank_has_the_same_id_and_every_rank_its_own() -> Non
 @pytest.mark.parametrize(
     "provided", ["WANDB_RUN_ID=mine", "WANDB_RESUME=never", "WANDB_RUN_ID=", "WANDB_SWEEP_ID=s"]
 )
-def test_what_the_user_has_set_stands_alone(provided: str) -> None:
+def test_a_value_of_the_user_is_not_changed(provided: str) -> None:
     name, _, value = provided.partition("=")
     assert wandb({name: value}) == {name: value}
     assert wandb(orders=replace(ORDERS, environment=((name, value),))) == {name: value}
@@ -53,13 +53,13 @@ def test_what_the_user_has_set_stands_alone(provided: str) -> None:
         ({"command": ("python", "-u", "agent.py")}, 0, True),
     ],
 )
-def test_only_runs_that_may_start_again_and_are_no_sweep(
+def test_only_restartable_runs_outside_sweeps_get_a_run_id(
     changes: dict[str, object], epoch: int, some: bool
 ) -> None:
     assert bool(wandb(orders=replace(ORDERS, **changes), epoch=epoch)) is some
 
 
-def test_a_run_that_a_rank_of_another_submits_does_not_go_on_with_its_id() -> None:
+def test_a_run_that_a_rank_submits_does_not_continue_that_ranks_run_id() -> None:
     outer = "20261119-000000-aaaa-outer"
     base = {"CLUSTERRUN_RUN_ID": outer, "WANDB_RUN_ID": f"{outer}-r1", "WANDB_RESUME": "allow"}
     assert wandb(base) == {"WANDB_RUN_ID": RUN_ID, "WANDB_RESUME": "allow"}
@@ -98,8 +98,6 @@ def test_the_ranks_of_a_run_with_gpus_share_a_ras_port_that_other_runs_do_not_us
     ("provided", "retained"),
     [("", False), ("NoDevFiles", False), ("0", False), ("0,1", True), ("GPU-a,GPU-b,GPU-c", True)],
 )
-def test_gpus_of_the_node_are_not_narrowed_by_what_the_submitters_shell_had(
-    provided: str, retained: bool
-) -> None:
+def test_gpus_of_the_node_are_not_narrowed_by_the_submitters_shell(provided: str, retained: bool) -> None:
     base = {"CUDA_VISIBLE_DEVICES": provided, "ROCR_VISIBLE_DEVICES": provided, "PATH": "/bin"}
     assert with_node_gpus(base, 2) == (base if retained else {"PATH": "/bin"})

@@ -42,7 +42,7 @@ def sh(script: str) -> list[str]:
     return ["/bin/sh", "-c", script]
 
 
-def test_every_rank_finds_the_whole_environment_and_nothing_that_misleads(make: Make) -> None:
+def test_every_rank_gets_the_whole_environment_and_no_misleading_variable(make: Make) -> None:
     run = make([sys.executable, "-c", SHOW], environment=(("MINE", "1"), ("OMP_NUM_THREADS", "7")))
     run.environment |= {
         "SLURM_NTASKS": "2",
@@ -81,7 +81,7 @@ INSIDE = {  # what the agent's own task of a step over three nodes, one of them 
 
 
 @pytest.mark.parametrize("per_node", [False, True])
-def test_every_process_finds_what_srun_would_set_for_a_task_in_its_place(make: Make, per_node: bool) -> None:
+def test_every_process_gets_the_variables_that_srun_sets_for_a_task(make: Make, per_node: bool) -> None:
     run = make([sys.executable, "-c", SHOW], per_node=per_node, environment=(("SLURM_NPROCS", "mine"),))
     run.environment |= INSIDE
     assert run.ended().state is State.COMPLETED
@@ -115,7 +115,7 @@ def test_a_run_without_slurm_finds_nothing_of_slurm(make: Make) -> None:
     assert not [name for name in json.loads(run.output(0)) if name.startswith("SLURM_")]
 
 
-def test_a_launcher_per_node_finds_what_it_needs_and_no_rank(make: Make) -> None:
+def test_a_launcher_per_node_gets_its_variables_and_no_rank_number(make: Make) -> None:
     run = make([sys.executable, "-c", SHOW], per_node=True)
     run.environment |= {"RANK": "5", "LOCAL_RANK": "5", "WORLD_SIZE": "9"}
     assert run.ended().state is State.COMPLETED
@@ -144,7 +144,7 @@ def test_ranks_have_empty_input_own_sessions_default_signals_and_no_descriptor_o
     assert run.output(1).decode().split("\n")[0] == f"b'' True 0 0 [0, 1, 2] {run.orders.cwd}"
 
 
-def test_the_first_failure_is_told_with_last_words_and_traceback_and_the_others_are_ended(make: Make) -> None:
+def test_the_first_failure_is_reported_with_output_and_traceback_and_ends_the_others(make: Make) -> None:
     document = '{"message": {"message": "E", "extraInfo": {"py_callstack": "Traceback: boom"}}}'
     script = (
         f"test $RANK = 2 || exec sleep 300; echo '{document}' > $TORCHELASTIC_ERROR_FILE; seq 30 >&2; exit 3"
@@ -181,7 +181,7 @@ def test_a_restart_is_a_new_attempt_with_its_own_files_and_number(make: Make) ->
     (["/etc/passwd"], "", "the program '/etc/passwd' cannot be executed: Permission denied"),
     (["true"], "/no/such/dir", "the directory '/no/such/dir' cannot be entered: No such file or directory"),
 ])  # fmt: skip
-def test_ranks_that_cannot_be_started_are_told_by_node_with_the_reason(
+def test_ranks_that_cannot_start_are_reported_by_node_with_the_reason(
     make: Make, command: list[str], cwd: str, message: str
 ) -> None:
     run = make(command)
@@ -196,14 +196,14 @@ SLOW_TEE = 'exec > >(while IFS= read -r line; do sleep 0.01; echo "$line"; done)
 
 
 @pytest.mark.parametrize("code", [0, 3])
-def test_what_a_filter_of_a_ranks_output_has_not_yet_passed_on_is_not_lost(make: Make, code: int) -> None:
+def test_output_that_a_filter_of_a_rank_holds_back_is_not_lost(make: Make, code: int) -> None:
     run = make(["/bin/bash", "-c", f"{SLOW_TEE} exit {code}"], nodes=1)
     assert run.ended().exit_code == code
     assert run.output(0).split() == [b"%d" % number for number in range(1, 41)]
     assert run.left() == []
 
 
-def test_a_process_that_a_rank_left_finishes_after_exit_code_0_and_is_killed_after_a_failure(
+def test_a_child_of_a_rank_may_finish_after_exit_code_0_and_is_killed_after_a_failure(
     make: Make, tmp_path: Path
 ) -> None:
     for code, seconds, results in ((0, 1, ["0", "1"]), (3, 300, [])):
@@ -216,7 +216,7 @@ def test_a_process_that_a_rank_left_finishes_after_exit_code_0_and_is_killed_aft
         assert sorted(os.listdir(folder)) == results
 
 
-def test_a_daemon_that_a_rank_left_gets_a_term_when_the_run_is_ended(make: Make, tmp_path: Path) -> None:
+def test_a_daemon_of_a_rank_gets_a_term_when_the_run_ends(make: Make, tmp_path: Path) -> None:
     saved = tmp_path / "saved"
     daemon = f"(trap 'sleep 0.5; touch {saved}; exit' TERM; echo up; while :; do sleep 0.05; done) &"
     run = make(sh(daemon), nodes=1, ranks=1)
@@ -320,7 +320,7 @@ os.setsid()
     "script, after",
     [(WAITS_FOR_SIGNALS, b""), (IGNORES_SIGNALS + SAVES.replace('"worker"', '"-c"'), b"parent\n")],
 )
-def test_a_program_that_waits_for_signals_and_one_below_a_program_that_ignores_them_get_them(
+def test_signals_reach_a_waiting_program_and_a_child_of_one_that_ignores_them(
     make: Make, script: str, after: bytes
 ) -> None:
     run = make([sys.executable, "-c", script], nodes=1, ranks=1)
@@ -336,7 +336,7 @@ def test_a_program_that_waits_for_signals_and_one_below_a_program_that_ignores_t
     assert run.left() == []
 
 
-def test_each_rank_reads_its_whole_input_from_the_beginning(make: Make, tmp_path: Path) -> None:
+def test_each_rank_reads_the_whole_input(make: Make, tmp_path: Path) -> None:
     (tmp_path / "input").write_text("one\ntwo\n")
     run = make(["/bin/cat"], input=f"{tmp_path}/input")
     assert run.ended().state is State.COMPLETED
@@ -357,7 +357,7 @@ def test_ranks_with_pipes_append_where_they_open_their_own_output_by_name(make: 
 
 
 @pytest.mark.parametrize("victim", ["rank", "agent", "shim", "coordinator"])
-def test_after_a_kill_nothing_is_left_and_the_run_ends(make: Make, victim: str) -> None:
+def test_a_kill_leaves_no_process_and_the_run_ends(make: Make, victim: str) -> None:
     run = make(sh(f"sleep 400 & (setsid sleep 500 &) ; {UP}"))
     run.start(QUICK)
     ranks = [process for process in run.running(4) if process.parent in run.agents()]
@@ -403,7 +403,7 @@ def test_a_cancel_ends_stopped_and_stubborn_ranks_within_the_grace_time(make: Ma
     assert run.marked() == []
 
 
-def test_a_rank_that_ends_on_its_own_at_the_signal_is_given_the_time(make: Make) -> None:
+def test_a_rank_that_ends_itself_at_the_signal_gets_the_time(make: Make) -> None:
     run = make(sh("trap 'echo saved; exit 0' TERM; echo up; while :; do sleep 0.1; done"))
     run.start()
     run.running(4)
@@ -466,7 +466,7 @@ def test_a_signal_to_a_job_step_ends_ranks_that_do_not_catch_it_unless_it_is_a_n
     assert requeue or "SIGUSR1" in run.state().reason
 
 
-def test_what_a_rank_leaves_behind_is_ended_also_when_it_hides(make: Make) -> None:
+def test_processes_that_a_rank_left_and_hid_are_ended(make: Make) -> None:
     seconds = 10**6 + os.getpid()  # no other sleep on this machine is this one
     hidden = (
         "import os\nif os.fork() == 0:\n os.setsid()\n if os.fork(): os._exit(0)\n"
@@ -527,7 +527,7 @@ def test_no_secret_is_in_arguments_environment_or_files(make: Make) -> None:
     (lambda run: edit(run, format=99), "format 99 is newer than this program reads (1)"),
     (lambda run: run.folder.chmod(0o777), "may be written by, somebody else"),
 ])  # fmt: skip
-def test_a_start_that_cannot_be_is_told_in_plain_lines(
+def test_an_impossible_start_is_reported_in_plain_lines(
     make: Make, spoil: Callable[[Run], Any], message: str
 ) -> None:
     run = make(["true"])
@@ -543,7 +543,7 @@ def edit(run: Run, **changes: Any) -> None:
     path.write_text(json.dumps({**json.loads(path.read_text()), **changes}))
 
 
-def test_a_frozen_agent_whose_shim_is_killed_wakes_up_and_leaves_nothing(make: Make) -> None:
+def test_a_frozen_agent_whose_shim_is_killed_wakes_up_and_leaves_no_process(make: Make) -> None:
     run = make(sh(f"(setsid sleep 500 &) ; {UP}"))
     run.start(QUICK)
     run.running(4)
@@ -574,7 +574,7 @@ def test_each_simulated_node_sees_its_own_share_of_the_devices(make: Make) -> No
     assert [run.output(rank) for rank in range(4)] == [b"4,5\n", b"4,5\n", b"6,7\n", b"6,7\n"]
 
 
-def test_gpus_that_nobody_asked_for_are_hidden_from_ranks_unless_their_user_says_which(make: Make) -> None:
+def test_unrequested_gpus_are_hidden_from_ranks_unless_the_user_names_them(make: Make) -> None:
     for mine, observed in (("", b"\n"), ("3", b"3\n")):
         run = make(sh("echo $CUDA_VISIBLE_DEVICES"))
         edit(run, hide_gpus=True, environment=[["CUDA_VISIBLE_DEVICES", mine]] if mine else [])
@@ -599,7 +599,7 @@ def test_gpus_are_hidden_by_the_variables_of_their_makers(
 
 
 @pytest.mark.parametrize("python", pythons())
-def test_a_whole_run_goes_under_every_supported_python(make: Make, python: str) -> None:
+def test_a_whole_run_works_under_every_supported_python(make: Make, python: str) -> None:
     run = make(sh("test $RANK != 3 || exit 9; sleep 60"))
     run.coordinator = subprocess.Popen(
         [python, "-I", "-S", run.paths.agent, "coordinate", run.paths.run_dir], stderr=subprocess.PIPE
@@ -631,7 +631,7 @@ def test_a_start_that_finds_the_run_cancelled_keeps_the_record_and_starts_no_ran
     (("/bin/sh", "-c", "echo srun: error: no >&2; exit 1"), "srun: error: no"),
     (("/bin/sh", "-c", "{python} -I -S {program} agent /no/dir"), "/no/dir cannot be reached on"),
 ])  # fmt: skip
-def test_agents_that_cannot_be_started_end_the_run_with_the_launchers_words(
+def test_a_run_whose_agents_cannot_start_ends_with_the_launchers_message(
     make: Make, launch: tuple[str, ...], output: str
 ) -> None:
     run = make(["true"])
@@ -641,7 +641,7 @@ def test_agents_that_cannot_be_started_end_the_run_with_the_launchers_words(
     assert state.state is State.FAILED and output in message
 
 
-def test_of_a_talkative_launcher_the_first_and_the_last_words_are_kept(make: Make) -> None:
+def test_the_beginning_and_the_end_of_a_long_launcher_output_are_stored(make: Make) -> None:
     run = make(["true"])
     edit(run, launch=["/bin/sh", "-c", "seq 3000 >&2; exit 9"])
     reason = run.ended().reason
@@ -663,7 +663,7 @@ def test_a_launcher_per_node_finds_its_port_free(make: Make) -> None:
     assert run.ended().state is State.COMPLETED, run.output(0, "err")
 
 
-def test_an_attempt_that_cannot_be_begun_is_told_in_plain_lines(make: Make) -> None:
+def test_an_attempt_that_cannot_begin_is_reported_in_plain_lines(make: Make) -> None:
     run = make(["true"])
     (run.folder / "attempts").touch()
     run.start()
@@ -685,7 +685,7 @@ sys.exit(main.coordinate(sys.argv[1]))
 
 
 @pytest.mark.parametrize("number", [errno.EACCES, errno.ESTALE])
-def test_an_attempt_that_cannot_be_taken_for_a_while_is_taken_then(make: Make, number: int) -> None:
+def test_an_attempt_that_cannot_begin_for_a_while_begins_later(make: Make, number: int) -> None:
     """The call is made to fail, because a file system that fails on demand is not at hand."""
     run = make(sh('[ "$CLUSTERRUN_ATTEMPT" = 1 ] || exit 3'), max_restarts=1)
     trouble = run.folder / "trouble"
@@ -715,7 +715,7 @@ TCP_STORE = (
 )
 
 
-def test_the_held_port_is_taken_by_nobody_but_a_store_that_may_reuse_it() -> None:
+def test_only_a_store_that_may_reuse_the_held_port_can_bind_it() -> None:
     pytest.importorskip("torch")
     with closed(held_port()) as holder:
         port = holder.getsockname()[1]

@@ -76,7 +76,7 @@ def lives(pid: int) -> bool:
     ("os.kill(os.getpid(), signal.SIGTERM)", 143),
     ("1 / 0", 1),
 ])  # fmt: skip
-def test_the_end_of_the_agent_is_passed_on_and_what_it_left_is_ended(end: str, code: int) -> None:
+def test_the_shim_passes_on_the_agents_exit_and_ends_its_leftovers(end: str, code: int) -> None:
     with shim(f"hidden()\n{end}") as process:
         orphan = int(line(process))
         _, message = process.communicate(timeout=LIMIT)
@@ -85,7 +85,7 @@ def test_the_end_of_the_agent_is_passed_on_and_what_it_left_is_ended(end: str, c
 
 
 @pytest.mark.parametrize("state", ["", "os.kill(os.getpid(), signal.SIGSTOP)"])
-def test_when_the_lease_runs_out_all_is_killed_also_when_the_agent_is_frozen(state: str) -> None:
+def test_the_shim_kills_everything_when_the_lease_expires_even_if_the_agent_is_frozen(state: str) -> None:
     agent = f"hidden()\nos.write(lease, live(0.5))\nprint('on', flush=True)\n{state}\ntime.sleep(600)"
     with shim(agent) as process:
         began = time.monotonic()
@@ -127,7 +127,7 @@ def test_the_agent_sees_the_end_of_the_shim() -> None:
         os.kill(agent, signal.SIGKILL)
 
 
-def test_marked_processes_outside_its_lineage_are_ended_only_after_ranks_ran_here() -> None:
+def test_marked_processes_outside_the_shims_lineage_are_ended_only_after_ranks_ran() -> None:
     environment = {**os.environ, "CLUSTERRUN_STEP": "run-x.0", "CLUSTERRUN_NODE_NAME": "n1"}
     outside = subprocess.Popen(["sleep", "600"], env=environment)
     try:

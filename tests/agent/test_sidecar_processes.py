@@ -117,7 +117,7 @@ def test_a_question_starts_the_sidecar_and_its_answers_come_in_order(stage: Stag
     assert len(stage.mine()) == 1
 
 
-def test_a_sidecar_finds_what_ranks_inherit_its_marks_and_its_words(stage: Stage) -> None:
+def test_a_sidecar_gets_the_ranks_environment_its_marks_and_its_orders(stage: Stage) -> None:
     import json
 
     stage.ask(1, "where")
@@ -136,20 +136,20 @@ def test_a_sidecar_finds_what_ranks_inherit_its_marks_and_its_words(stage: Stage
     }
 
 
-def test_an_observer_is_told_the_ranks_first(stage: Stage) -> None:
+def test_an_observer_receives_the_ranks_first(stage: Stage) -> None:
     stage.sidecars.start(4, "observer")
     stage.ask(1, "where", "observer")
     (answer,) = stage.answers(1)
     assert '["observe", ' in answer.body and '"7", "n7"]' in answer.body
 
 
-def test_its_complaints_go_to_a_log_of_its_own(stage: Stage) -> None:
+def test_a_sidecars_stderr_goes_to_its_own_log(stage: Stage) -> None:
     stage.ask(1, "complain the disk is odd")
     stage.answers(1)
     assert Path(stage.paths.attempt(4).sidecar_log(7, "examiner")).read_text() == "the disk is odd\n"
 
 
-def test_where_no_log_can_be_written_it_runs_all_the_same(stage: Stage) -> None:
+def test_a_sidecar_runs_without_a_log_if_none_can_be_written(stage: Stage) -> None:
     os.rmdir(stage.paths.attempt(4).folder)
     stage.ask(1, "complain nobody hears this")
     assert stage.answers(1) == [said(1, "done")]
@@ -177,21 +177,21 @@ def test_whatever_else_it_does_is_its_end_and_is_named(stage: Stage, requested: 
     assert stage.until(lambda: stage.events[-1:] == [said(2, "again")])
 
 
-def test_a_sidecar_that_is_killed_is_told_with_the_signal(stage: Stage) -> None:
+def test_a_killed_sidecar_is_reported_with_the_signal(stage: Stage) -> None:
     stage.ask(1, "echo x")
     stage.answers(1)
     os.kill(stage.mine()[0], 9)
     assert "was killed by signal 9 (SIGKILL)" in stage.answers(2)[1].why
 
 
-def test_one_that_does_not_read_never_blocks_and_is_ended_when_too_much_waits(stage: Stage) -> None:
+def test_a_sidecar_that_does_not_read_never_blocks_and_is_ended_at_the_limit(stage: Stage) -> None:
     stage.ask(1, "sleep")
     for number in range(2, 60):
         stage.ask(number, "x" * 100_000)
     assert stage.events == [SidecarEnded(4, "examiner", "the examiner does not read its requests")]
 
 
-def test_what_nobody_can_take_waits_in_the_pipe(stage: Stage) -> None:
+def test_input_that_is_not_read_yet_waits_in_the_pipe(stage: Stage) -> None:
     stage.open = False
     for number in range(1, 4):
         stage.ask(number, "big 90000")
@@ -202,7 +202,7 @@ def test_what_nobody_can_take_waits_in_the_pipe(stage: Stage) -> None:
     assert [len(event.body) for event in stage.answers(3)] == [90000] * 3
 
 
-def test_an_end_takes_everything_below_with_it_and_says_nothing(stage: Stage) -> None:
+def test_ending_a_sidecar_silently_ends_its_children(stage: Stage) -> None:
     stage.ask(1, "child")
     stage.answers(1)
     stage.until(lambda: len(stage.mine()) == 2)
@@ -240,7 +240,7 @@ def test_an_end_waits_while_the_driver_of_a_gpu_ends_a_process(
     assert fake_time.now < contract.LOST_SECONDS - contract.HEARTBEAT_SECONDS
 
 
-def test_one_sidecar_s_end_leaves_the_other_alone(stage: Stage) -> None:
+def test_the_exit_of_a_sidecar_does_not_touch_the_other(stage: Stage) -> None:
     stage.sidecars.start(4, "observer")
     stage.ask(1, "echo x")
     stage.answers(1)

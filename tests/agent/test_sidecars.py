@@ -41,7 +41,7 @@ def watched() -> Tape:
     return tape
 
 
-def test_a_question_is_passed_on_and_its_answer_told() -> None:
+def test_a_question_is_passed_on_and_its_answer_reported() -> None:
     tape = agent()
     assert tape.does(1.0, ASK) == [AskSidecar(0, "examiner", 1, "look")]
     assert tape.does(2.0, SidecarSaid(0, "examiner", 1, "well")) == [
@@ -49,23 +49,23 @@ def test_a_question_is_passed_on_and_its_answer_told() -> None:
     ]
 
 
-def test_a_sidecar_that_ended_is_told_once_and_may_be_asked_again() -> None:
+def test_the_exit_of_a_sidecar_is_reported_once_and_it_can_start_again() -> None:
     tape = examined()
     ended = SidecarEnded(0, "examiner", "exited with code 3")
     assert told(tape.does(2.0, ended, ended)) == [SidecarEnded(0, "examiner", "exited with code 3")]
     assert tape.does(3.0, ASK) == [AskSidecar(0, "examiner", 1, "look")]
 
 
-def test_an_examiner_is_gone_before_ranks_start() -> None:
+def test_the_examiner_ends_before_ranks_start() -> None:
     assert examined().does(2.0, start()) == [EndSidecar(0, "examiner"), StartRanks(0, WORLD, 0, MEETING)]
 
 
-def test_an_examiner_is_gone_before_what_an_older_attempt_left_is_swept() -> None:
+def test_the_examiner_ends_before_an_older_attempt_is_swept() -> None:
     tape = examined(epoch=3)
     assert tape.does(2.0, start(3)) == [EndSidecar(3, "examiner"), Sweep(2)]
 
 
-def test_what_a_dismissed_sidecar_still_said_is_dropped() -> None:
+def test_late_output_of_a_dismissed_sidecar_is_dropped() -> None:
     tape = examined()
     tape.at(2.0, Told(EndSidecar(0, "examiner")))
     late = (SidecarSaid(0, "examiner", 1, "well"), SidecarEnded(0, "examiner", "killed"))
@@ -88,14 +88,14 @@ def test_a_start_that_is_refused_costs_no_examiner() -> None:
 
 
 @pytest.mark.parametrize("order", [ASK, Told(AskSidecar(1, "examiner", 1, "look"))])
-def test_no_examiner_is_asked_while_ranks_live(order: Any) -> None:
+def test_no_examiner_runs_while_ranks_live(order: Any) -> None:
     tape = agent()
     tape.at(1.0, start(), RanksStarted(0))
     (answer,) = told(tape.does(2.0, order))
     assert answer == SidecarEnded(order.message.epoch, "examiner", "ranks were started on this node")
 
 
-def test_no_examiner_is_asked_for_an_epoch_that_was_started() -> None:
+def test_no_examiner_runs_for_an_epoch_that_was_started() -> None:
     tape = agent()
     tape.at(
         1.0,
@@ -110,7 +110,7 @@ def test_no_examiner_is_asked_for_an_epoch_that_was_started() -> None:
     assert tape.does(2.0, Told(AskSidecar(1, "examiner", 1, "x"))) == [AskSidecar(1, "examiner", 1, "x")]
 
 
-def test_a_question_of_a_later_epoch_ends_the_sidecar_of_the_older_one() -> None:
+def test_a_question_of_a_later_epoch_ends_the_older_sidecar() -> None:
     tape = examined()
     assert tape.does(2.0, Told(AskSidecar(1, "examiner", 9, "x"))) == [
         EndSidecar(0, "examiner"),
@@ -121,7 +121,7 @@ def test_a_question_of_a_later_epoch_ends_the_sidecar_of_the_older_one() -> None
     ]
 
 
-def test_a_node_that_ends_asks_nobody() -> None:
+def test_a_node_that_ends_starts_no_sidecar() -> None:
     tape = agent()
     tape.at(1.0, SignalCame(signal.SIGTERM))
     assert told(tape.does(2.0, ASK)) == [SidecarEnded(0, "examiner", "this node was ordered to end")]
@@ -161,7 +161,7 @@ def test_ranks_that_have_ended_already_are_not_observed() -> None:
     assert StartSidecar(0, "observer") not in tape.does(1.1 + OBSERVE_AFTER_SECONDS, Tick())
 
 
-def test_an_observer_is_asked_beside_the_ranks_of_its_epoch_only() -> None:
+def test_an_observer_runs_only_beside_the_ranks_of_its_epoch() -> None:
     tape = watched()
     tape.at(1.0, RanksStarted(0))
     for epoch, answer in ((0, [AskSidecar(0, "observer", 1, "s")]), (1, "no ranks run on this node")):

@@ -33,7 +33,7 @@ def test_bytes_per_parameter_are_those_of_the_textbook(precision, optimizer, eac
     ("parameters", "nodes", "gpus", "take"),
     [(1e9, 1, 1, "single"), (1e9, 1, 8, "ddp"), (7e9, 2, 8, "fsdp"), (7e9, 1, 1, ""), (1e12, 2, 8, "")],
 )
-def test_the_simplest_that_fits_is_taken(parameters, nodes, gpus, take):
+def test_the_simplest_fitting_strategy_is_chosen(parameters, nodes, gpus, take):
     assert advise(question(parameters, nodes=nodes, gpus_per_node=gpus)).take == take
 
 
@@ -74,7 +74,7 @@ def test_amounts_are_read_as_people_write_them(read, text, value):
 
 
 @pytest.mark.parametrize("text", ["", "many", "-7B", "0", "1e999", "1..2", "7 Q", "nan"])
-def test_what_is_no_amount_is_refused(text):
+def test_an_invalid_amount_is_refused(text):
     with pytest.raises(BadInput, match="is not an amount"):
         sizes.count(text, "--parameters")
 

@@ -30,7 +30,7 @@ def test_a_picture_is_drawn_by_the_name_of_its_file(name, begins, tmp_path):
     assert (tmp_path / name).read_bytes().startswith(begins)
 
 
-def test_the_picture_says_what_it_shows(tmp_path):
+def test_the_plot_has_its_labels_and_values(tmp_path):
     pytest.importorskip("matplotlib")
     plot.draw(TABLE, "my title", "two cores", str(tmp_path / "a.svg"))
     text = (tmp_path / "a.svg").read_text()
@@ -67,6 +67,6 @@ def test_a_missing_matplotlib_is_reported_with_its_remedy(monkeypatch, tmp_path)
 
 
 @pytest.mark.parametrize("name", ["a.pdf", "a", "nowhere/a.png"])
-def test_what_cannot_be_drawn_to_is_refused(name, tmp_path):
+def test_a_plot_file_that_cannot_be_written_is_refused(name, tmp_path):
     with pytest.raises(BadInput, match="--plot"):
         plot.check(str(tmp_path / name))

@@ -44,5 +44,5 @@ def test_other_lines_are_not_read_as_a_throughput(text):
     assert report(text) is None
 
 
-def test_notices_are_kept_once():
+def test_notices_are_stored_once():
     assert notices("notice: a\nx\nnotice: b\nnotice: a") == ("a", "b")

@@ -56,7 +56,7 @@ def test_a_weak_worlds_steps_are_as_many_times_larger():
     assert (row.rate, row.speed_up, row.efficiency) == (18.0, 1.8, 0.9)
 
 
-def test_a_script_that_never_reports_is_timed_as_a_whole():
+def test_a_script_without_reports_is_timed_as_a_whole():
     result = table(Measured(SINGLE, 0, "a", seconds=10.0), Measured(TWO, 0, "b", seconds=8.0))
     assert (result.unit, [row.time for row in result.rows]) == ("runs/s", [10.0, 8.0])
     assert result.rows[1].speed_up == 1.25
@@ -93,13 +93,13 @@ GPUS = MachineInfo(
 CORES = replace(GPUS, device="cpu", cluster="local", cores=2)
 
 
-def test_on_gpus_the_backward_pass_hides_the_sending():
+def test_the_backward_pass_hides_communication_on_gpus():
     """1e6 gradients × 4 B at 1 GB/s: 4 + 1 ms, behind 2/3 of 50 ms."""
     result = table(*runs(SINGLE, 10.0), *runs(TWO, 18.0), probed=GPUS, parameters=10**6)
     assert result.rows[1].predicted == pytest.approx(2.0)
 
 
-def test_what_cannot_be_hidden_is_added():
+def test_unhidden_communication_is_added():
     """1e8 × 4 B = 400 MB over 2 ranks at 1 GB/s: 400 ms and 16 buckets × 1 ms; 2/3 of 50 ms hide."""
     result = table(*runs(SINGLE, 10.0), *runs(TWO, 18.0), probed=GPUS, parameters=10**8)
     assert result.rows[1].predicted == pytest.approx(0.1 / (0.05 + 0.416 - 0.05 * 2 / 3))

@@ -49,14 +49,14 @@ def test_a_failed_configuration_is_reported_and_the_others_continue(context: Com
     assert "FAILED" in rows[1]["failed"] and "no such layer" in rows[1]["failed"]
 
 
-def test_a_later_call_measures_what_is_new_and_what_had_failed(context: CommandLine) -> None:
+def test_a_later_call_measures_new_and_failed_points(context: CommandLine) -> None:
     context(*FAST, "--worlds", "1,2", "paced.py", "fails=2")
     before = len(runs_of(context))
     result = context(*FAST, "--worlds", "1,2,3", "paced.py", "fails=2")
     assert (len(runs_of(context)) - before, result.code) == (2, 1)
 
 
-def test_an_interrupted_study_goes_on_with_the_run_that_was_under_way(context: CommandLine) -> None:
+def test_an_interrupted_study_continues_with_its_current_run(context: CommandLine) -> None:
     requested = (*FAST, "--worlds", "1,2", "--json", "paced.py", "hangs=2")
     process = context.start(*requested)
     until = time.monotonic() + 90
@@ -77,7 +77,7 @@ def test_an_interrupted_study_goes_on_with_the_run_that_was_under_way(context: C
     assert (runs_of(context), document(result)["rows"][0]["speed_up"]) == (before, 1.0)
 
 
-def test_a_changed_script_is_measured_anew(context: CommandLine) -> None:
+def test_a_changed_script_is_measured_again(context: CommandLine) -> None:
     context(*FAST, "--worlds", "1", "paced.py")
     script = context.folder / "paced.py"
     script.write_text(script.read_text().replace("10.0", "20.0"))
@@ -164,7 +164,7 @@ def test_a_profiles_size_is_for_other_runs(context: CommandLine) -> None:
     assert document(result)["rows"][0]["environment"]["nodes"] == 1
 
 
-def test_the_short_job_says_on_what_was_measured_and_the_prediction_stands_beside(
+def test_the_short_job_reports_its_hardware_and_the_prediction(
     context: CommandLine,
 ) -> None:
     requested = ("bench", "scaling", "--oversubscribe", "--repeats", "1", "--worlds", "1,2", "--json")

@@ -36,7 +36,7 @@ def test_one_process_is_measured_once_and_ranks_at_every_larger_world():
     )
 
 
-def test_without_single_the_ranks_themselves_are_the_baseline():
+def test_the_smallest_world_is_the_baseline_without_single():
     assert cells(("",), (1, 2), 0) == (Cell("", 1), Cell("", 2))
 
 
@@ -56,7 +56,7 @@ def test_worlds_are_read_as_people_write_them(text, worlds):
 
 
 @pytest.mark.parametrize("text", ["", "0", "two", "1;2", "-1", "1.5", "²"])
-def test_what_is_no_list_of_worlds_is_refused(text):
+def test_an_invalid_list_of_worlds_is_refused(text):
     with pytest.raises(BadInput, match="not a list of world sizes"):
         read_worlds(text)
 
@@ -184,5 +184,5 @@ def test_results_are_shared_only_where_subject_growth_script_and_environment_are
 
 
 @pytest.mark.parametrize("changed", [{"time": 3600}, {"account": "other"}, {"qos": "high"}])
-def test_how_long_it_may_take_and_who_pays_makes_no_other_study(changed):
+def test_time_limit_and_account_do_not_change_the_study(changed):
     assert subject("train.py", **changed).digest == subject("train.py").digest

@@ -18,7 +18,7 @@ def one(place: int, lr: str, kind: str, loss: object) -> SweepResult:
     return SweepResult(f"t.{place}", "", "COMPLETED", (("lr", lr), ("kind", kind)), reported)
 
 
-def test_numbers_words_and_runs_without_a_result(tmp_path: Path) -> None:
+def test_numbers_texts_and_runs_without_a_result_are_plotted(tmp_path: Path) -> None:
     results = [one(0, "0.0001", "adam<b>", 0.001), one(1, "0.1", "sgd", 5.0), one(2, "1", "sgd", None)]
     odd = one(3, "1", "sgd", float("nan"))
     for name in ("a.svg", "a.png"):
@@ -29,7 +29,7 @@ def test_numbers_words_and_runs_without_a_result(tmp_path: Path) -> None:
     assert (tmp_path / "a.png").read_bytes()[:4] == b"\x89PNG"
 
 
-def test_what_cannot_be_drawn_is_refused(tmp_path: Path) -> None:
+def test_a_sweep_that_cannot_be_drawn_is_refused(tmp_path: Path) -> None:
     with pytest.raises(BadInput, match="has reported a number"):
         draw_sweep(SweepResults("s", "", False, (one(0, "1", "a", None),)), "t", str(tmp_path / "a.svg"))
     with pytest.raises(BadInput, match=r"\.png or \.svg"):

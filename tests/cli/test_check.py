@@ -22,7 +22,7 @@ def test_a_terminal_shows_a_check_live_and_keeps_its_report(clusterrun: CommandL
     assert output.endswith("\nfit: local-[0-1]\n")
 
 
-def test_shell_lines_and_a_document_are_not_printed_at_once(clusterrun: CommandLine) -> None:
+def test_shell_lines_and_json_are_mutually_exclusive(clusterrun: CommandLine) -> None:
     result = clusterrun("check", "--export", "--json")
     assert (result.code, result.out, "give one of them" in result.err) == (2, "", True), result.err
 
@@ -36,7 +36,7 @@ def test_follow_shows_the_findings_of_the_check_before_the_output_of_ranks(
     assert json.loads(clusterrun("report", "--json").out)["level"] == "quick"
 
 
-def test_ctrl_c_leaves_a_check_running_and_says_how_to_come_back(clusterrun: CommandLine) -> None:
+def test_ctrl_c_leaves_a_check_running_and_prints_the_next_command(clusterrun: CommandLine) -> None:
     process = clusterrun.start("check", "--nodes", "2", *BUDGET)
     assert process.stderr is not None
     while not (line := process.stderr.readline()).startswith("checks 2 nodes: "):

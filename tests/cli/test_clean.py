@@ -61,7 +61,7 @@ def test_a_dry_run_lists_the_runs_and_removes_nothing(clusterrun: CommandLine) -
     assert runs_present(clusterrun) == sorted([old, young])
 
 
-def test_a_script_says_yes_or_is_refused(clusterrun: CommandLine) -> None:
+def test_a_script_confirms_or_is_refused(clusterrun: CommandLine) -> None:
     old, young = add(clusterrun, 45), add(clusterrun, 5)
     requested = clusterrun("clean", "--older-than", "30d")
     assert (requested.code, runs_present(clusterrun)) == (2, sorted([old, young]))
@@ -82,7 +82,7 @@ def test_a_bare_number_is_days_and_0_is_every_run_that_has_ended(clusterrun: Com
 
 
 @pytest.mark.parametrize(("answer", "code"), [("y", 0), ("n", 1), ("", 1)])
-def test_on_a_terminal_it_asks(clusterrun: CommandLine, answer: str, code: int) -> None:
+def test_clean_asks_on_a_terminal(clusterrun: CommandLine, answer: str, code: int) -> None:
     old = add(clusterrun, 45)
     ours, theirs = pty.openpty()
     process = subprocess.Popen(
@@ -140,7 +140,7 @@ def test_size_keep_and_names_choose(clusterrun: CommandLine) -> None:
         (("--keep", "3", "train"), "do not go together"),
     ],
 )
-def test_what_cannot_be_meant_is_refused(
+def test_meaningless_options_are_refused(
     clusterrun: CommandLine, args: tuple[str, ...], message: str
 ) -> None:
     run_id = add(clusterrun, 45)

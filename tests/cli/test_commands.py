@@ -128,7 +128,7 @@ def test_cancel_reports_the_end_of_a_run_and_can_be_repeated(clusterrun: Command
     assert clusterrun("wait", run_id).code == 1
 
 
-def test_ctrl_c_detaches_and_the_run_goes_on(clusterrun: CommandLine) -> None:
+def test_ctrl_c_detaches_and_the_run_continues(clusterrun: CommandLine) -> None:
     process = clusterrun.start("submit", "--follow", "train.py", "wait")
     assert process.stdout is not None
     assert process.stdout.readline().startswith("local-0 r0 | rank 0")
@@ -139,7 +139,7 @@ def test_ctrl_c_detaches_and_the_run_goes_on(clusterrun: CommandLine) -> None:
     assert json.loads(clusterrun("status", "--json").out)["runs"][0]["state"] == "RUNNING"
 
 
-def test_a_reader_that_goes_away_is_no_error(clusterrun: CommandLine) -> None:
+def test_a_reader_that_disconnects_is_no_error(clusterrun: CommandLine) -> None:
     process = clusterrun.start("submit", "--follow", "train.py", "wait")
     assert process.stdout is not None and process.stderr is not None
     process.stdout.readline()
@@ -166,7 +166,7 @@ STREAMS = ["<&-", ">&-", "2>&-", ALL_CLOSED, "2>/dev/full", "| true", "2>&1 >/de
         ("exec stays -- true", ALL_CLOSED),
     ],
 )
-def test_a_stream_that_is_closed_or_full_takes_nothing_from_a_command(
+def test_a_closed_or_full_stream_does_not_fail_a_command(
     live: CommandLine, command: str, streams: str
 ) -> None:
     result = in_shell(live, f"{command} {streams}")

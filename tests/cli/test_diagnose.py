@@ -179,7 +179,7 @@ def test_a_rank_for_which_the_others_timed_out_is_named_with_its_line(clusterrun
     assert retained["1"]["stack"][0] == f"{clusterrun.folder}/train.py:3 wait_for_license"
 
 
-def test_a_known_message_is_explained_with_its_remedy_at_the_end(clusterrun: CommandLine) -> None:
+def test_a_known_message_is_explained_with_its_remedy(clusterrun: CommandLine) -> None:
     script(clusterrun)
     ended = clusterrun("submit", "--ranks-per-node", "2", "--wait", "train.py", "missing")
     assert "a package is missing in the ranks' Python" in ended.err

@@ -23,7 +23,7 @@ def test_the_first_failure_is_printed(clusterrun: CommandLine) -> None:
     )
 
 
-def test_a_culprit_whose_node_is_unknown_is_printed_without_one(clusterrun: CommandLine) -> None:
+def test_a_culprit_without_a_known_node_is_printed_without_one(clusterrun: CommandLine) -> None:
     result = clusterrun("diagnose", "--log", str(LOGS / "others-step-on-after-the-end.txt"))
     assert "\n  rank 2: KeyError" in result.out
 

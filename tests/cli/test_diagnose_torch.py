@@ -54,7 +54,7 @@ def test_a_rank_that_exits_0_while_others_wait_is_named_and_not_they(clusterrun:
     assert [(culprit["rank"], culprit["node"]) for culprit in document["culprits"]] == [(1, "local-1")]
 
 
-def test_below_a_launcher_the_rank_that_failed_is_named(clusterrun: CommandLine) -> None:
+def test_the_failed_rank_below_a_launcher_is_named(clusterrun: CommandLine) -> None:
     fails = BEGIN + "if rank == 2: raise ValueError('bad tokens')\ndist.barrier()\n"
     (clusterrun.folder / "train.py").write_text(fails)
     launch = (

@@ -48,7 +48,7 @@ def test_exec_passes_arguments_after_the_dashes_and_returns_the_exit_code(live):
     assert (result.code, result.out) == (7, "--node a b; $HOME\n")
 
 
-def test_a_shell_reads_what_is_typed_and_ends_with_its_code(live):
+def test_a_shell_reads_its_input_and_exits_with_its_code(live):
     process = live.start("shell", "--rank", "2")
     process.communicate(timeout=LIMIT)
     assert process.returncode == 0  # end of input at once: a shell that had nothing to do
@@ -76,7 +76,7 @@ def test_a_shell_reads_what_is_typed_and_ends_with_its_code(live):
         (("shell", "--rank", "-1"), "-1 is not in the range"),
     ],
 )
-def test_an_unknown_node_or_rank_is_bad_usage_and_the_known_ones_are_listed(live, arguments, message):
+def test_an_unknown_node_or_rank_is_bad_usage_and_the_valid_ones_are_listed(live, arguments, message):
     result = live(*arguments)
     assert (result.code, result.out, message in result.err) == (2, "", True), result.err
 

@@ -65,7 +65,7 @@ def session(clusterrun: CommandLine, *options: str) -> dict[str, Any]:
     return messages
 
 
-def test_an_assistant_that_may_change_shows_submits_once_and_diagnoses(clusterrun: CommandLine) -> None:
+def test_an_assistant_with_write_access_shows_submits_once_and_diagnoses(clusterrun: CommandLine) -> None:
     message = session(clusterrun, "--allow-changes")
     reads = dict.fromkeys(("status", "logs", "diagnose", "report"), True)
     assert message["tools"] == {**reads, "submit": False, "cancel": False}

@@ -57,7 +57,7 @@ def test_a_missing_process_has_no_stack() -> None:
     assert (spy(2**22 + 5, os.path.dirname(PY_SPY)), of_py_spy("Error: No such file")) == ((), ())
 
 
-def test_a_live_run_whose_ranks_are_isolated_shows_their_lines_all_the_same(clusterrun: CommandLine) -> None:
+def test_isolated_ranks_of_a_live_run_still_show_their_lines(clusterrun: CommandLine) -> None:
     assert PY_SPY
     clusterrun.environment["PATH"] += os.pathsep + os.path.dirname(PY_SPY)
     (clusterrun.folder / "train.py").write_text(WAITS)

@@ -55,7 +55,7 @@ def test_the_readme_is_short() -> None:
 
 
 @pytest.mark.parametrize("name", ["submit", "check"])
-def test_the_page_of_options_has_each_of_them_once(name: str) -> None:
+def test_the_page_of_options_lists_each_option_once(name: str) -> None:
     command = root.get_command(click.Context(root), name)
     assert command is not None
     output = re.split(r"^## ", reference.expanded(page("options")), flags=re.MULTILINE)

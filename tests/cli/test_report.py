@@ -45,7 +45,7 @@ def test_a_run_without_a_report_is_refused_with_a_reason_and_a_remedy(clusterrun
     assert clusterrun("report", "nonsense").code == 5
 
 
-def test_an_attempt_without_a_report_names_the_one_that_has_one(ended: CommandLine) -> None:
+def test_an_attempt_without_a_report_names_the_attempt_that_has_one(ended: CommandLine) -> None:
     result = ended("report", "--attempt", "3")
     assert result.code == 2 and re.search(
         r"attempt 3 of \S+ has no .*\nattempts with a report: 0; to show", result.err
@@ -82,14 +82,14 @@ def test_nodes_lists_findings_with_count_and_time_and_forgets_on_request(cluster
     assert clusterrun("nodes", "--forget", "n0099").code == 2
 
 
-def test_a_damaged_file_takes_no_other_finding_away(clusterrun: CommandLine) -> None:
+def test_a_damaged_file_hides_no_other_finding(clusterrun: CommandLine) -> None:
     remember(clusterrun, "local", "a")
     Path(clusterrun.environment["CLUSTERRUN_HOME"], "findings/local/half.json").write_text("{")
     result = clusterrun("nodes")
     assert "half.json is damaged" in result.err and "n0003" in result.out and result.code == 0
 
 
-def test_of_a_cluster_without_findings_others_are_named(clusterrun: CommandLine) -> None:
+def test_other_clusters_with_findings_are_named_if_this_one_has_none(clusterrun: CommandLine) -> None:
     remember(clusterrun, "alps", "a")
     assert clusterrun("nodes").err == (
         "nothing was found on nodes of local in the last 30d\n"

@@ -34,7 +34,7 @@ def test_options_of_queued_jobs_are_refused_by_name(provided: dict[str, Any], na
         refuse_job_options(provided)
 
 
-def test_a_configuration_for_submit_says_nothing_of_the_allocation_and_all_of_the_ranks() -> None:
+def test_run_ignores_allocation_settings_of_submit_and_uses_those_of_ranks() -> None:
     file = Source(
         "clusterrun.toml", (("nodes", 8), ("partition", "gpu"), ("env", ("A=1",)), ("follow", False))
     )

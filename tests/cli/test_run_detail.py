@@ -134,7 +134,7 @@ def test_a_damaged_state_leaves_a_document_without_attempts(context: Context) ->
     assert (entry["attempts"], entry["step"], entry["heard_at"]) == ([], None, None)
 
 
-def test_the_table_says_how_far_a_run_is_while_it_trains(context: Context) -> None:
+def test_the_table_shows_the_progress_of_a_training_run(context: Context) -> None:
     (status,) = context.inquiry().statuses([RUN])
     live = replace(status, state=State.RUNNING, phase=Phase.TRAINING, reason="restart 1 of 3")
     assert [reason_of(element, AT) for element in (live, replace(live, reason=""), status)] == [

@@ -59,7 +59,7 @@ def test_a_schema_equals_the_declaration_of_its_view(name: str) -> None:
     assert path.read_text(encoding="utf-8") == json_schemas.text(name), "run `make schemas`"
 
 
-def test_a_document_without_a_required_member_is_no_document() -> None:
+def test_a_document_without_a_required_member_is_invalid() -> None:
     view = View("A thing.", ViewField("name", "Its name."), ViewField("more", "More.", is_required=False))
     assert view.document({"name": "x"}) == {"name": "x"}
     with pytest.raises(KeyError, match="name"):

@@ -100,7 +100,7 @@ def test_a_filter_leaves_the_runs_that_are_like_it(
     assert names(three, *args) == found
 
 
-def test_a_filter_looks_at_all_runs_not_only_the_newest(clusterrun: CommandLine) -> None:
+def test_a_filter_searches_all_runs_and_not_only_the_newest(clusterrun: CommandLine) -> None:
     for number in range(30):
         add(clusterrun, f"run{number:02}", State.FAILED if number == 0 else State.COMPLETED, ago=600 - number)
     assert names(clusterrun, "--state", "failed") == ["run00"]
@@ -181,7 +181,7 @@ def test_a_narrow_terminal_names_the_columns_that_it_hides(three: CommandLine) -
     assert {*left_out[1].split(", ")} == headers - {*output[0].split()}
 
 
-def test_the_table_says_when_a_run_failed(clusterrun: CommandLine) -> None:
+def test_the_table_shows_when_a_run_failed(clusterrun: CommandLine) -> None:
     clusterrun("submit", "--wait", "--preflight", "off", "--nodes", "2", "train.py", "fail")
     output = clusterrun("status").out
     assert re.search(r"rank 1 on local-1 exited with code 7 at (\d{4}-\d\d-\d\d )?\d\d:\d\d:\d\d\n", output)
@@ -197,7 +197,7 @@ def finish(process: subprocess.Popen[str]) -> tuple[str, str]:
         raise
 
 
-def test_watching_in_a_pipe_prints_what_changes_and_ends_with_the_named_runs(clusterrun: CommandLine) -> None:
+def test_watching_in_a_pipe_prints_changes_and_ends_with_the_named_runs(clusterrun: CommandLine) -> None:
     chosen = add(clusterrun, "train", State.RUNNING)
     process = clusterrun.start("status", "--watch", chosen)
     assert process.stdout is not None
@@ -275,7 +275,7 @@ def test_watching_reports_a_deleted_run_and_restores_the_terminal(
     )
 
 
-def test_a_run_whose_state_is_damaged_still_has_its_detail_and_its_logs(clusterrun: CommandLine) -> None:
+def test_a_run_with_a_damaged_state_still_has_its_detail_and_logs(clusterrun: CommandLine) -> None:
     run_id = clusterrun("submit", "--wait", "train.py").out.strip()
     run = Path(clusterrun.environment["CLUSTERRUN_HOME"]) / "runs" / run_id
     (run / "state.json").write_text("{")

@@ -51,7 +51,7 @@ def test_logs_have_the_colour_of_their_rank(ended: CommandLine) -> None:
     "args", [("logs", "--rank", "1"), ("status",), ("status", "last"), ("config", "show")]
 )
 @pytest.mark.parametrize("environment", [{"NO_COLOR": "1"}, {"TERM": "dumb"}])
-def test_without_colours_there_is_no_escape_sequence(
+def test_no_escape_sequence_is_printed_without_colours(
     ended: CommandLine, args: tuple[str, ...], environment: dict[str, str]
 ) -> None:
     assert "\x1b" not in on_terminal(ended, *args, **environment)

@@ -29,7 +29,7 @@ def test_a_pipe_gets_a_plain_table(live):
     assert [row.split()[0] for row in rows] == ["local-0", "0", "1", "local-1", "2", "3"]
 
 
-def test_one_node_without_its_ranks(live):
+def test_top_shows_one_node_without_its_ranks(live):
     result = live("top", "--once", "--no-ranks", "--node", "local-1", "stays", limit=LIMIT)
     assert [row.split()[0] for row in result.out.splitlines()[2:]] == ["local-1"]
 
@@ -50,7 +50,7 @@ def test_top_refuses_a_run_that_has_ended(ended):
     assert (result.code, "has ended (COMPLETED)" in result.err) == (2, True)
 
 
-def test_ranks_of_one_number_are_told_apart_by_their_processes():
+def test_ranks_with_the_same_number_differ_by_their_processes():
     ranks = (RankUse(0, 1.0, 1, 41), RankUse(0, 1.0, 1, 42), RankUse(1, 1.0, 1, 43), RankUse(-1, 1.0, 1, 44))
 
     class Live:

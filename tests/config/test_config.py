@@ -108,7 +108,7 @@ def test_lists_add_up_from_the_weakest_to_the_strongest(tmp_path: Path, environ:
         ("\udcff", "is not TOML", ""),
     ],
 )
-def test_what_is_wrong_in_a_file_is_named_with_the_nearest_right_thing(
+def test_an_error_in_a_file_is_named_with_the_nearest_valid_word(
     tmp_path: Path, text: str, seen: str, remedy: str
 ) -> None:
     path = tmp_path / "clusterrun.toml"

@@ -45,7 +45,7 @@ def test_a_host_has_the_settings_of_its_table_and_its_name_for_ssh(tmp_path):
         ("host = 3\n", "host is not a table"),
     ],
 )
-def test_what_cannot_be_meant_is_refused(tmp_path, text, observed):
+def test_a_meaningless_host_entry_is_refused(tmp_path, text, observed):
     with pytest.raises(BadInput, match=observed):
         read(tmp_path, text)
 

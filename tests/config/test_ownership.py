@@ -45,7 +45,7 @@ def folder(mode: int = 0o755, uid: int = ME, gid: int = MINE) -> Entry:
         (file(0o664, ROOT, 0), folder(0o775, ROOT, 0)),
     ],
 )
-def test_what_only_this_user_or_root_can_have_written_is_read(entries: tuple[Entry, ...]) -> None:
+def test_a_file_that_only_this_user_or_root_can_write_is_read(entries: tuple[Entry, ...]) -> None:
     assert not refused(*entries)
 
 
@@ -64,11 +64,11 @@ def test_what_only_this_user_or_root_can_have_written_is_read(entries: tuple[Ent
         (Entry("/p/clusterrun.toml", stat.S_IFLNK | 0o777, OTHER, TEAM), file(), folder()),
     ],
 )
-def test_what_somebody_else_can_have_written_is_refused(entries: tuple[Entry, ...]) -> None:
+def test_a_file_that_another_user_can_write_is_refused(entries: tuple[Entry, ...]) -> None:
     assert refused(*entries)
 
 
-def test_no_combination_lets_another_user_change_what_is_read() -> None:
+def test_no_combination_of_modes_lets_another_user_change_the_file() -> None:
     """Only this user, root, or a group of this user alone may write or replace the file."""
     owners = list(itertools.product((ME, OTHER, ROOT), (MINE, TEAM, 0)))
     modes = (0o600, 0o644, 0o664, 0o666, 0o755, 0o775, 0o777, 0o1775, 0o1777, 0o2775)
@@ -126,7 +126,7 @@ def test_a_planted_file_is_named_with_the_remedy_and_each_remedy_helps(planted: 
     ]
 
 
-def test_a_command_that_only_asks_slurm_says_once_that_it_ignores_the_file(
+def test_a_query_command_reports_once_that_it_ignores_the_file(
     planted: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(planted)

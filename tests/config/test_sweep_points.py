@@ -51,7 +51,7 @@ def test_values_make_every_combination(sets: list[str], found: list[dict[str, st
         (["lr=\0"], "neither text nor a number"),
     ],
 )
-def test_what_cannot_be_meant_is_refused_in_words(sets: list[str], message: str) -> None:
+def test_meaningless_points_are_refused_with_a_reason(sets: list[str], message: str) -> None:
     with pytest.raises(BadInput, match=None) as refused:
         points(sets)
     assert message in refused.value.seen and refused.value.remedy
@@ -97,7 +97,7 @@ def test_a_file_has_a_point_in_each_row(
         ("none.csv", None, "no such file"),
     ],
 )
-def test_a_file_that_cannot_be_meant_is_refused_in_words(
+def test_a_meaningless_file_is_refused_with_a_reason(
     tmp_path: Path, name: str, content: str | bytes | None, message: str
 ) -> None:
     if content is not None:
@@ -107,7 +107,7 @@ def test_a_file_that_cannot_be_meant_is_refused_in_words(
     assert message in refused.value.seen
 
 
-def test_values_stand_for_their_places_and_no_other_braces() -> None:
+def test_values_replace_their_placeholders_and_no_other_braces() -> None:
     created = at(SPEC, (("lr", "{x}"), ("x", "$(id) '")), "t.3")
     assert (created.name, created.command, created.environment) == (
         "t.3",
@@ -123,7 +123,7 @@ def test_values_stand_for_their_places_and_no_other_braces() -> None:
         ({"seed": "2"}, "seed stands nowhere in the command"),
     ],
 )
-def test_a_name_that_stands_nowhere_is_refused(point: dict[str, str], message: str) -> None:
+def test_an_unused_parameter_is_refused(point: dict[str, str], message: str) -> None:
     with pytest.raises(BadInput) as refused:
         check_places(SPEC, tuple(point.items()))
     assert message in refused.value.seen
@@ -136,7 +136,7 @@ def test_a_place_that_nearly_has_a_name_is_refused_and_others_are_the_scripts_ow
 
 
 @given(st.text(), st.text(max_size=40))
-def test_whatever_is_written_is_points_or_words(name: str, values: str) -> None:
+def test_any_text_is_points_or_a_refusal(name: str, values: str) -> None:
     try:
         result = points([f"{name}={values}"])
     except BadInput as refused:
@@ -150,7 +150,7 @@ def test_a_span_of_numbers_is_refused() -> None:
         points(["lr=log(1e-5,0.1)"])
 
 
-def test_a_setup_line_gets_the_value_as_one_word() -> None:
+def test_a_setup_line_receives_the_value_as_one_argument() -> None:
     spec = JobSpec(command=("t.py",), cwd="/w", setup=("a={a}; echo ${a} {b}",))
     created = at(spec, (("a", "x $(id)"),), "t.0")
     assert created.setup == ("a='x $(id)'; echo ${a} {b}",)

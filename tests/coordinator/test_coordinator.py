@@ -55,7 +55,7 @@ def test_a_run_begins_with_a_claim_and_then_the_launch() -> None:
     assert [tape.does(0.0), tape.does(0.1, EpochClaimed(0))] == [[ClaimEpoch(-1)], [LaunchAgents()]]
 
 
-def test_when_all_nodes_beat_node_0_looks_for_a_port_and_then_all_start_in_node_order() -> None:
+def test_node_0_reserves_a_port_after_all_heartbeats_and_all_start_in_node_order() -> None:
     tape = coordinator()
     joined = tape.does(
         1.0,
@@ -82,7 +82,7 @@ def test_the_first_agent_of_a_node_keeps_it() -> None:
     assert tape.does(1.0, AgentJoined(5, hello(0, pid=2))) == [DropLink(5)]
 
 
-def test_an_agent_that_was_never_welcomed_takes_its_own_place_over() -> None:
+def test_an_agent_that_got_no_welcome_may_join_again_for_its_place() -> None:
     tape = coordinator()
     tape.at(1.0, AgentJoined(0, hello(0)), AgentJoined(1, hello(1)), MessageCame(1, Beat(0)))
     assert tape.does(6.0, AgentJoined(7, hello(0))) == [DropLink(0)]
@@ -90,15 +90,15 @@ def test_an_agent_that_was_never_welcomed_takes_its_own_place_over() -> None:
 
 
 @pytest.mark.parametrize("stranger", [hello(2), hello(-1), hello(0, epoch=1)])
-def test_an_unknown_node_and_one_that_has_seen_a_later_epoch_are_dropped(stranger: Any) -> None:
+def test_an_unknown_node_and_one_with_a_later_epoch_are_disconnected(stranger: Any) -> None:
     assert coordinator().does(1.0, AgentJoined(3, stranger)) == [DropLink(3)]
 
 
-def test_who_comes_late_gets_a_farewell() -> None:
+def test_a_late_agent_gets_a_farewell() -> None:
     assert training().does(2.0, AgentJoined(8, hello(1, pid=9))) == [Send(8, Farewell())]
 
 
-def test_who_does_not_join_is_named() -> None:
+def test_a_node_that_does_not_join_is_named() -> None:
     tape = coordinator(nodes=3)
     tape.at(1.0, AgentJoined(1, hello(1)), MessageCame(1, Beat(0)))
     for second in range(5, 121, 5):
@@ -166,7 +166,7 @@ def test_an_overloaded_node_is_lost_only_when_its_lease_is_over(overload: Any, l
     assert time == 10.0 + lost_after
 
 
-def test_a_launcher_that_ends_before_all_joined_is_the_failure_with_its_words() -> None:
+def test_a_launcher_that_exits_before_all_joined_is_the_failure_with_its_message() -> None:
     actions = coordinator().at(1.0, LauncherEnded(1, ("srun: error", "no such host")))
     text = "the launcher ended with code 1: srun: error / no such host (before nodes 0 and 1 had joined)"
     assert [ending(actions).reason, actions[-1]] == [text, Finish(1)]
@@ -180,7 +180,7 @@ def test_every_beat_is_acknowledged_and_only_by_its_number() -> None:
     assert training().does(2.0, MessageCame(1, Beat(7))) == [Send(1, Ack(7, WALL + 2))]
 
 
-def test_a_whole_run_ends_completed_when_every_rank_exited_0_and_every_node_is_clean() -> None:
+def test_a_run_completes_when_every_rank_exited_0_and_every_node_is_clean() -> None:
     tape = training()
     for rank in range(4):
         assert tape.does(9.0, failed(rank, 9.0, code=0)) == []

@@ -87,7 +87,7 @@ def test_asking_again_changes_nothing() -> None:
     assert ending(all_gone(tape, 5.0)).reason == "cancelled by request"
 
 
-def test_ranks_that_exit_0_because_they_were_told_to_end_have_not_completed() -> None:
+def test_ranks_that_exit_0_on_request_have_not_completed() -> None:
     tape = training()
     tape.at(3.0, CancelAsked())
     tape.at(4.0, *(failed(rank, 4.0, code=0, stopped=True) for rank in range(4)))
@@ -108,7 +108,7 @@ def test_a_request_long_after_a_failure_only_forbids_the_restart() -> None:
     assert [state.state, state.failure is not None] == [State.CANCELLED, True]
 
 
-def test_a_request_before_any_rank_runs_ends_at_once() -> None:
+def test_a_request_before_any_rank_runs_ends_the_run_at_once() -> None:
     actions = coordinator().at(1.0, CancelAsked())
     assert [ending(actions).state, EndLauncher() in actions] == [State.CANCELLED, True]
 
@@ -122,14 +122,14 @@ def test_a_local_time_limit_ends_the_run_as_timeout() -> None:
     assert [state.state, state.reason] == [State.TIMEOUT, "the time limit of 60 s was reached"]
 
 
-def test_a_notice_is_passed_on_once_however_many_bring_it() -> None:
+def test_a_notice_from_many_nodes_is_passed_on_once() -> None:
     tape = training()
     passed = [(0, SignalRanks(0, signal.SIGUSR2)), (1, SignalRanks(0, signal.SIGUSR2))]
     assert sent(tape.at(2.0, SignalCame(signal.SIGUSR2))) == passed
     assert sent(tape.at(2.5, MessageCame(0, SignalSeen(signal.SIGUSR2)))) == []
 
 
-def test_messages_of_an_older_epoch_are_ignored_and_of_a_newer_one_cost_the_link() -> None:
+def test_messages_of_an_older_epoch_are_ignored_and_of_a_newer_one_end_the_connection() -> None:
     tape = stopped(failed(3, 5.0), max_restarts=1)
     all_gone(tape, 6.0)
     tape.at(6.1, EpochClaimed(1))
@@ -154,7 +154,7 @@ def test_a_superseded_coordinator_acknowledges_nothing_writes_nothing_and_ends()
     ]
 
 
-def test_after_an_attempt_that_never_said_how_it_ended_ranks_wait_until_it_must_be_dead() -> None:
+def test_ranks_wait_until_an_older_attempt_without_an_end_must_be_dead() -> None:
     tape = Tape(Coordinator(Orders("r", "r", 2, 2, 0, 1, ("t",), "/"), "h", 1))
     tape.at(0.0)
     earlier = (Attempt(0, "first start", ("n0", "n1"), 5.0),)
@@ -168,7 +168,7 @@ def test_after_an_attempt_that_never_said_how_it_ended_ranks_wait_until_it_must_
     assert [a.epoch for a in tape.state(53.2).attempts] == [0, 1]
 
 
-def test_a_node_that_never_says_it_is_clean_is_given_up_and_fenced() -> None:
+def test_a_node_that_never_reports_clean_is_fenced() -> None:
     tape = stopped(failed(3, 5.0))
     tape.at(6.0, MessageCame(0, RanksGone(0)))
     for second in range(7, 24):

@@ -45,7 +45,7 @@ def test_the_failure_is_on_record_before_its_attempt_has_ended() -> None:
 
 
 @pytest.mark.parametrize("later", [5.1, 6.0])
-def test_the_first_failure_in_time_is_the_one_reported_even_where_its_news_comes_last(later: float) -> None:
+def test_the_earliest_failure_is_reported_even_if_its_message_arrives_last(later: float) -> None:
     tape = training()
     tape.at(5.0, failed(3, 4.9))
     tape.at(5.3)
@@ -125,7 +125,7 @@ def test_ranks_that_ended_with_exit_code_0_before_those_that_only_noticed_are_na
     )
 
 
-def test_a_rank_that_fails_by_itself_after_others_have_ended_well_is_the_failure() -> None:
+def test_a_rank_that_fails_after_others_completed_is_the_failure() -> None:
     tape = training()
     tape.at(5.0, *(failed(rank, 5.0, code=0) for rank in range(3)), failed(3, 5.0))
     tape.at(5.3)
@@ -155,7 +155,7 @@ def test_an_address_that_several_nodes_have_names_none() -> None:
         ((STARVED,), ", as the kernel does when memory runs out"),
     ],
 )
-def test_memory_is_named_for_a_kill_only_where_the_kernel_counted_one(
+def test_a_kill_is_attributed_to_memory_only_if_the_kernel_counted_one(
     lines: tuple[str, ...], arguments: str
 ) -> None:
     tape = stopped(failed(3, 5.0, code=-9, last_lines=lines))
@@ -163,14 +163,14 @@ def test_memory_is_named_for_a_kill_only_where_the_kernel_counted_one(
     assert state.reason == f"rank 3 on n1 was killed by signal 9 (SIGKILL){arguments}"
 
 
-def test_with_one_launcher_for_each_node_the_node_is_named() -> None:
+def test_the_node_is_named_if_each_node_has_one_launcher() -> None:
     tape = training(per_node=True)
     tape.at(5.0, MessageCame(1, RankExited(0, 1, 1, WALL + 5)))
     tape.at(5.3)
     assert ending(all_gone(tape, 6.0)).reason == "node 1 (n1) exited with code 1"
 
 
-def test_an_attempt_that_is_never_taken_ends_the_run_with_the_failure_before_it_and_the_file() -> None:
+def test_an_attempt_that_cannot_begin_ends_the_run_with_the_previous_failure_and_the_file() -> None:
     tape = stopped(failed(3, 5.0), max_restarts=5)
     assert [a for a in all_gone(tape, 6.0) if isinstance(a, ClaimEpoch)] == [ClaimEpoch(0)]
     state = ending(tape.at(306.0, ClaimFailed("no attempt can be begun: /r/attempts/001: Stale file handle")))
@@ -180,7 +180,7 @@ def test_an_attempt_that_is_never_taken_ends_the_run_with_the_failure_before_it_
     )
 
 
-def test_what_ends_after_the_stop_is_no_failure() -> None:
+def test_exits_after_the_stop_are_no_failure() -> None:
     tape = stopped(failed(3, 5.0))
     tape.at(6.0, failed(0, 4.0, code=-15, stopped=True))
     assert ending(all_gone(tape, 7.0)).failure == Failure(
@@ -188,7 +188,7 @@ def test_what_ends_after_the_stop_is_no_failure() -> None:
     )
 
 
-def test_a_failed_rank_is_restarted_in_place_once_all_nodes_are_clean() -> None:
+def test_a_failed_rank_is_restarted_in_place_after_all_nodes_are_clean() -> None:
     tape = stopped(failed(3, 5.0), max_restarts=1)
     assert tape.does(6.0, MessageCame(0, RanksGone(0))) == []
     assert tape.does(6.1, MessageCame(1, RanksGone(0))) == [ClaimEpoch(0)]
@@ -202,7 +202,7 @@ def test_a_failed_rank_is_restarted_in_place_once_all_nodes_are_clean() -> None:
     assert [state.phase, state.epoch] == [Phase.TRAINING, 1]
 
 
-def test_what_ends_an_attempt_is_noted_once_whatever_follows() -> None:
+def test_the_reason_of_an_attempts_end_is_recorded_once() -> None:
     tape = training(max_restarts=1)
     tape.at(5.0, failed(3, 5.0))
     messages = [*tape.at(5.3), *all_gone(tape, 6.0)]
@@ -241,7 +241,7 @@ def test_another_port_is_tried_three_times_without_a_charge() -> None:
     assert ending(all_gone(tape, 9.5, epoch=3)).state is State.FAILED
 
 
-def test_what_cannot_be_killed_forbids_a_restart_where_its_node_is_needed_and_is_named() -> None:
+def test_an_unkillable_process_forbids_a_restart_that_needs_its_node_and_is_named() -> None:
     tape = stopped(failed(3, 5.0), max_restarts=3)
     state = ending(all_gone(tape, 6.0, stuck=("77 in nfs_wait",)))
     text = "rank 3 on n1 exited with code 3; still there, not to be killed: n0: 77 in nfs_wait"
@@ -269,7 +269,7 @@ def test_a_silent_node_is_lost_after_twelve_seconds() -> None:
     assert DropLink(1) in tape.at(14.0)
 
 
-def test_a_coordinator_that_slept_judges_nobody_before_it_has_read_what_came() -> None:
+def test_a_coordinator_that_was_suspended_reads_its_messages_before_it_judges() -> None:
     tape = training()
     tape.at(2.0)
     assert DropLink(1) not in tape.at(30.0)
@@ -278,7 +278,7 @@ def test_a_coordinator_that_slept_judges_nobody_before_it_has_read_what_came() -
 
 
 @pytest.mark.parametrize("seconds", [13.0, 70.0, 86400.0])
-def test_time_in_which_the_whole_job_stood_still_is_nobodys_silence(seconds: float) -> None:
+def test_a_suspension_of_the_whole_job_is_no_silence_of_a_node(seconds: float) -> None:
     tape = training(max_restarts=0)
     tape.at(2.0)
     woke = 2.0 + seconds
@@ -299,7 +299,7 @@ def test_a_failure_while_the_coordinator_stood_still_names_the_node_where_it_did
     assert ending(all_gone(tape, 31.0)).reason == still
 
 
-def test_a_node_that_left_a_coordinator_which_stood_still_left_for_that() -> None:
+def test_a_node_that_left_a_suspended_coordinator_left_for_that_reason() -> None:
     tape = training()
     tape.at(2.0)
     tape.at(30.0, StoodStill(28.0), Tick(), AgentLeft(1, "it closed the connection"))
@@ -334,7 +334,7 @@ def test_a_failure_after_the_coordinator_stood_still_is_nothing_of_that() -> Non
     assert ending(all_gone(tape, 33.0)).reason == "rank 3 on n1 exited with code 3"
 
 
-def test_a_node_that_fell_silent_before_a_rank_failed_elsewhere_is_the_cause() -> None:
+def test_a_node_that_went_silent_before_another_nodes_rank_failed_is_the_cause() -> None:
     tape = training()
     tape.at(4.0, MessageCame(0, Beat(1)))
     tape.at(5.0, failed(0, 5.0))
@@ -344,7 +344,7 @@ def test_a_node_that_fell_silent_before_a_rank_failed_elsewhere_is_the_cause() -
     assert ending(tape.at(24.0)).reason == "n1 (node 1) was lost: reset"
 
 
-def test_a_node_with_nothing_left_to_do_is_lost_without_harm() -> None:
+def test_the_loss_of_a_node_without_work_is_harmless() -> None:
     tape = training()
     tape.at(2.0, failed(0, 2.0, code=0), failed(1, 2.0, code=0), MessageCame(0, RanksGone(0)))
     assert tape.does(3.0, AgentLeft(0, "reset")) == []

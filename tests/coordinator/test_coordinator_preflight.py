@@ -89,7 +89,7 @@ def under_way(**orders: Any) -> Tape:
     return tape
 
 
-def test_when_all_have_joined_each_is_asked_and_the_state_says_so() -> None:
+def test_every_node_is_checked_after_all_joined_and_the_state_shows_it() -> None:
     tape = examined()
     assert join(tape, 1.0, nodes=3) == asked(0, 1, 2)
     state = tape.state(2.0)
@@ -136,7 +136,7 @@ def test_an_unfit_node_is_swapped_for_a_spare_and_rank_0_moves() -> None:
     assert state.warnings == ("pre-flight left n0 out: ill",)
 
 
-def test_the_report_is_saved_and_kept_where_it_holds_a_finding() -> None:
+def test_the_report_is_saved_and_copied_if_it_has_a_finding() -> None:
     retained = []
     for body in (WELL, ILL):
         tape = under_way()
@@ -161,7 +161,7 @@ def test_ranks_are_counted_by_place_and_a_run_of_swapped_nodes_completes() -> No
 
 
 @pytest.mark.parametrize("when", ["before the port", "while ranks start", "in training"])
-def test_a_spare_that_is_lost_is_no_failure(when: str) -> None:
+def test_the_loss_of_a_spare_is_no_failure(when: str) -> None:
     tape = under_way()
     tape.at(2.0, answer(0), answer(1), answer(2))
     steps = {
@@ -199,7 +199,7 @@ def test_a_restart_keeps_the_world_and_is_not_ruled_out_by_a_lost_spare() -> Non
 # --- nodes that do not join, or that leave ---
 
 
-def test_once_half_are_there_the_others_get_three_times_as_long_and_15_s_at_least() -> None:
+def test_the_last_half_gets_three_times_as_long_as_the_first_and_at_least_15_s() -> None:
     for joined, until in ((1.0, 15.0), (8.0, 24.0)):
         tape = examined()
         join(tape, joined, nodes=2)
@@ -208,7 +208,7 @@ def test_once_half_are_there_the_others_get_three_times_as_long_and_15_s_at_leas
 
 
 @pytest.mark.parametrize("is_overloaded", [False, True])
-def test_the_check_is_told_which_absent_nodes_an_overload_excuses(is_overloaded: bool) -> None:
+def test_the_check_receives_the_absent_nodes_that_an_overload_excuses(is_overloaded: bool) -> None:
     checked: list[Any] = []
 
     def examine(orders: Any, nodes: Any, *rest: Any) -> Simple:
@@ -227,7 +227,7 @@ def test_the_check_is_told_which_absent_nodes_an_overload_excuses(is_overloaded:
     assert excused == [("n0", False), ("n1", False), ("n2", is_overloaded)]
 
 
-def test_the_absent_are_named_by_name_with_what_the_launcher_said_of_them() -> None:
+def test_absent_nodes_are_named_with_the_launchers_message() -> None:
     tape = examined()
     join(tape, 1.0, nodes=2)
     output = ("no such file", "srun: error: n2: task 2: Exited with exit code 1", "something else")
@@ -264,7 +264,7 @@ def rejoin(tape: Tape, time: float) -> list[Any]:
     return [m for _, m in sent(out) if isinstance(m, AskSidecar)]
 
 
-def test_where_a_launcher_ends_all_for_a_node_it_cannot_reach_it_is_launched_anew_without_that_one() -> None:
+def test_a_launcher_that_cannot_reach_a_node_is_started_again_without_it() -> None:
     tape = launched()
     tape.at(12.0, AgentLeft(0, "closed"), AgentLeft(1, "closed"))
     assert tape.does(12.1, LauncherEnded(233, (UNREACHED, "srun: Job step aborted"))) == [
@@ -300,7 +300,7 @@ def launching(nodes: int = 4) -> Tape:
 
 
 @pytest.mark.parametrize("absent", [(2,), (3,), (2, 3)])
-def test_where_nobody_joins_for_a_node_without_a_connection_to_the_launcher_it_is_named(absent) -> None:
+def test_a_node_without_a_connection_to_the_launcher_is_named_if_nobody_joins(absent) -> None:
     tape = launching()
     assert tape.does(10.0) == [LookAtLauncher(NAMES)]
     linked = LauncherReached(tuple(name for node, name in enumerate(NAMES) if node not in absent))
@@ -323,13 +323,13 @@ def test_where_nobody_joins_for_a_node_without_a_connection_to_the_launcher_it_i
 
 
 @pytest.mark.parametrize("linked", [(), ("n0",), NAMES])
-def test_nodes_are_waited_for_where_most_have_no_connection_yet_or_all_have_one(linked) -> None:
+def test_the_coordinator_waits_if_most_nodes_have_no_connection_yet_or_all_have_one(linked) -> None:
     tape = launching()
     for time in (10.5, 40.5, 80.5, 119.0):
         assert EndLauncher() not in tape.does(time, LauncherReached(linked))
 
 
-def test_where_only_the_launcher_s_node_has_a_connection_all_others_are_done_without() -> None:
+def test_all_other_nodes_are_dropped_if_only_the_launchers_node_is_connected() -> None:
     tape = launching()
     lonely = LauncherReached(NAMES[:1], settled=True)
     assert EndLauncher() not in tape.does(59.0, lonely)
@@ -343,20 +343,20 @@ def test_where_only_the_launcher_s_node_has_a_connection_all_others_are_done_wit
     assert "it opened no connection to n0 within 60 s, and no other node did" in notice
 
 
-def test_of_two_nodes_the_other_one_is_waited_for() -> None:
+def test_the_coordinator_waits_for_the_second_of_two_nodes() -> None:
     tape = launching(2)
     for time in (60.5, 100.0):
         assert EndLauncher() not in tape.does(time, LauncherReached(NAMES[:1], settled=True))
 
 
-def test_once_somebody_has_joined_no_one_looks_at_the_launcher() -> None:
+def test_the_launchers_connections_are_not_read_after_a_node_joined() -> None:
     tape = launching()
     tape.at(1.0, AgentJoined(0, hello(0)), MessageCame(0, Beat(0)))
     assert tape.does(10.0) == []
     assert EndLauncher() not in tape.does(11.0, LauncherReached(("n0", "n1", "n2")))
 
 
-def test_a_launcher_that_has_told_of_an_agent_s_end_has_reached_its_node_and_may_go_on() -> None:
+def test_a_launcher_that_reported_an_agents_exit_reached_its_node_and_may_continue() -> None:
     tape = launched()
     output = ("srun: error: n[2-3]: tasks 2-3: Exited with exit code 127",)
     tape.at(2.0, LauncherEnded(127, output, whole=False))
@@ -377,7 +377,7 @@ def test_a_launcher_that_fails_for_another_reason_ends_the_run_as_it_always_did(
     assert state.state is State.FAILED and "invalid credential" in state.reason
 
 
-def test_agents_are_launched_anew_a_few_times_only() -> None:
+def test_agents_are_launched_again_only_a_few_times() -> None:
     names = tuple(f"n{number}" for number in range(12))
     orders = replace(ORDERS, nodes=12, preflight=Preflight(Level.FULL), launch=LAUNCH)
     tape = Tape(Coordinator(orders, "login", 42, collaborators=Collaborators(Simple, names=names)))
@@ -399,7 +399,7 @@ def test_less_than_half_of_them_are_waited_for_to_the_end() -> None:
     assert tape.does(121.0) == asked(0)
 
 
-def test_where_nobody_comes_the_run_ends_as_it_always_did() -> None:
+def test_the_run_ends_as_usual_if_no_agent_joins() -> None:
     tape = examined()
     state = tape.state(121.0)
     assert (state.state, state.exit_code) == (State.FAILED, 1) and "did not join" in state.reason
@@ -416,7 +416,7 @@ def test_a_node_that_joined_and_was_lost_is_named_absent() -> None:
     )
 
 
-def test_who_comes_after_the_beginning_is_sent_away() -> None:
+def test_an_agent_that_joins_after_the_start_is_sent_away() -> None:
     tape = examined()
     join(tape, 1.0, nodes=2)
     tape.at(15.0)
@@ -448,7 +448,7 @@ def test_silence_is_found_while_nodes_are_examined_too() -> None:
 
 
 @pytest.mark.parametrize("seconds", [13, 16, 19])
-def test_a_node_that_stands_still_for_less_than_its_lease_while_it_is_examined_is_not_lost(
+def test_a_suspension_shorter_than_the_lease_during_a_check_loses_no_node(
     seconds: int,
 ) -> None:
     tape = under_way()
@@ -494,14 +494,14 @@ def test_a_node_that_is_lost_before_ranks_start_while_it_is_overloaded_costs_no_
     assert tape.state(4.0).attempts[-1].cause == "overload"
 
 
-def test_a_run_is_made_anew_three_times_at_most_after_overloads() -> None:
+def test_a_check_is_repeated_at_most_three_times_after_overloads() -> None:
     before = tuple(Attempt(n, "", (), WALL, WALL, "NODE_FAIL", cause="overload") for n in range(3))
     tape = overloaded(claimed=EpochClaimed(3, before, True))
     state = tape.state(2.0, answer(0, ILL, 3), answer(1, WELL, 3), AgentLeft(2, "reset"))
     assert (state.state, len(state.attempts)) == (State.FAILED, 4)
 
 
-def test_a_check_alone_is_not_made_again_after_an_overload() -> None:
+def test_a_check_without_a_run_is_not_repeated_after_an_overload() -> None:
     tape = overloaded(alone=True)
     state = tape.state(2.0, answer(0), answer(1, ILL), AgentLeft(2, "reset"))
     assert (state.state, len(state.attempts)) == (State.FAILED, 1)
@@ -524,7 +524,7 @@ def unfit(**orders: Any) -> tuple[Tape, list[Any]]:
     return tape, tape.at(2.0, answer(0, ILL), answer(1), answer(2, "worse"))
 
 
-def test_too_few_fit_nodes_end_the_run_with_3_and_say_who_and_why() -> None:
+def test_too_few_fit_nodes_end_the_run_with_3_and_the_reasons() -> None:
     tape, out = unfit()
     state = tape.saved
     assert state is not None
@@ -549,7 +549,7 @@ def test_another_job_is_queued_without_the_unfit_where_that_was_wished() -> None
     assert tape.does(3.1, *ended, LauncherEnded(0)) == [Finish(3)]
 
 
-def test_where_no_job_could_be_queued_the_reason_says_so() -> None:
+def test_the_reason_names_a_job_that_could_not_be_queued() -> None:
     tape, _ = unfit(resubmit=WORDS)
     state = tape.state(3.0, Resubmitted("", "the program exited with code 1: invalid partition"))
     assert (state.state, state.exit_code) == (State.FAILED, 3)
@@ -565,7 +565,7 @@ def test_a_scheduler_that_never_answers_is_not_waited_for_without_end() -> None:
     assert state.state is State.FAILED and "nothing was heard of the new job within 120 s" in state.reason
 
 
-def test_a_run_is_queued_anew_three_times_at_most_and_leaves_out_all_that_were_ever_unfit() -> None:
+def test_a_run_is_queued_again_at_most_three_times_and_excludes_all_unfit_nodes() -> None:
     for before, again in ((2, True), (3, False)):
         attempts = tuple(Attempt(n, "", (), WALL, WALL, "PENDING") for n in range(before))
         claimed = EpochClaimed(before, attempts, True, ("n9",))
@@ -577,7 +577,7 @@ def test_a_run_is_queued_anew_three_times_at_most_and_leaves_out_all_that_were_e
         assert created == ([("n9", "n0", "n1", "n2")] if again else [])
 
 
-def test_a_successor_begins_at_once_and_keeps_what_was_excluded() -> None:
+def test_a_successor_job_starts_at_once_and_keeps_the_exclusions() -> None:
     claimed = EpochClaimed(1, (Attempt(0, "", (), WALL, WALL, "PENDING"),), True, ("n9",))
     tape = examined(claimed=claimed)
     assert join(tape, 1.0, nodes=3) == asked(0, 1, 2, epoch=1)
@@ -657,7 +657,7 @@ def test_an_examination_that_never_ends_is_ended() -> None:
     assert (state.state, state.reason) == (State.FAILED, "pre-flight: it did not end within 180 s")
 
 
-def test_without_a_pre_flight_spares_idle_and_the_first_nodes_train() -> None:
+def test_spares_idle_and_the_first_nodes_train_without_a_pre_flight() -> None:
     tape = Tape(Coordinator(replace(ORDERS, spares=1), "login", 42))
     tape.at(0.0)
     tape.at(0.0, EpochClaimed(0))

@@ -67,7 +67,7 @@ class Told:
             self.loop.wait(steady() + 0.05)
 
 
-def test_the_facts_stand_on_standard_input_as_json(tmp_path: Path) -> None:
+def test_the_hook_reads_the_facts_as_json_from_standard_input(tmp_path: Path) -> None:
     out = tmp_path / "out"
     message = Told(tmp_path, f"cat >>{shlex.quote(str(out))}; echo said $MINE $SLURM_JOB_ID")
     message.tells("failed", "ended")
@@ -99,7 +99,7 @@ def test_the_facts_stand_on_standard_input_as_json(tmp_path: Path) -> None:
     assert message.notes == []
 
 
-def test_one_is_told_after_the_other_in_order(tmp_path: Path) -> None:
+def test_hooks_run_in_order(tmp_path: Path) -> None:
     out = tmp_path / "out"
     command = f"""echo begin >>{out}; sleep 0.1; sed 's/.*"event": "//; s/".*//' >>{out}"""
     message = Told(tmp_path, command)
@@ -133,7 +133,7 @@ def living(pids: Path) -> list[str]:
     return results
 
 
-def test_a_run_that_ends_waits_for_its_program_no_longer_than_said(
+def test_the_end_of_a_run_waits_for_its_hook_up_to_the_limit(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(module, "LAST_SECONDS", 0.3)
@@ -181,7 +181,7 @@ def test_addresses_are_on_no_command_line_and_a_silent_server_delays_no_other_me
     assert Path(message.paths.attempt(0).notify_log).stat().st_mode & 0o777 == 0o600
 
 
-def test_without_an_order_nothing_is_run(tmp_path: Path) -> None:
+def test_no_hook_runs_without_an_order(tmp_path: Path) -> None:
     message = Told(tmp_path, "")
     message.tells("ended")
     message.hooks.finish()

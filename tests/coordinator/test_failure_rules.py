@@ -101,13 +101,13 @@ MODULE = "ModuleNotFoundError: No module named 'einops'"
         ({"error": ""}, ""),
     ],
 )
-def test_a_rule_applies_to_its_case_and_not_to_the_nearest_other_one(
+def test_a_rule_applies_to_its_case_and_not_to_the_nearest_other_case(
     facts: dict[str, Any], expected: str
 ) -> None:
     assert word(**facts) == expected
 
 
-def test_what_a_rank_only_noticed_is_not_judged() -> None:
+def test_an_observation_of_a_rank_is_not_judged() -> None:
     case = evidence(NAME)
     noticed = replace(case.event, failure=replace(case.failure, noticed=True))
     assert judge(replace(case, event=noticed)) is None
@@ -120,7 +120,9 @@ def test_what_a_rank_only_noticed_is_not_judged() -> None:
         ("78.10", "2.50 GiB", ("2.5 GiB of the process's memory was unused", "expandable_segments")),
     ],
 )
-def test_out_of_memory_says_what_fits(own: str, unused: str, arguments: tuple[str, ...]) -> None:
+def test_the_remedy_for_out_of_memory_names_a_size_that_fits(
+    own: str, unused: str, arguments: tuple[str, ...]
+) -> None:
     judgement = judge(evidence(FULL.format(own=own, unused=unused)))
     assert judgement and [text for text in arguments if text not in judgement.reason] == []
 
@@ -134,7 +136,7 @@ def fails(tape: Any, error: str, time: float = 5.0, epoch: int = 0) -> list[Any]
     return all_gone(tape, time + 1.0, epoch)
 
 
-def test_a_run_that_would_fail_again_ends_and_says_why() -> None:
+def test_a_run_that_would_fail_again_ends_with_the_reason() -> None:
     tape = training(max_restarts=3)
     actions = fails(tape, NAME)
     state = next(action.state for action in reversed(actions) if hasattr(action, "state"))
@@ -155,7 +157,7 @@ def test_no_progress_0_restarts_it_all_the_same() -> None:
     assert state.attempts[0].decision == "failure"
 
 
-def test_a_node_with_broken_hardware_is_left_out_if_a_spare_remains() -> None:
+def test_a_node_with_broken_hardware_is_replaced_by_a_spare() -> None:
     tape = allocated(3, max_restarts=1)
     event = failed(3, 5.0)
     error = "RuntimeError: CUDA error: uncorrectable ECC error encountered"
@@ -167,7 +169,7 @@ def test_a_node_with_broken_hardware_is_left_out_if_a_spare_remains() -> None:
     assert "a GPU's memory is damaged" in state.reason
 
 
-def test_a_node_with_broken_hardware_trains_again_if_there_is_no_spare() -> None:
+def test_a_node_with_broken_hardware_trains_again_without_a_spare() -> None:
     tape = training(max_restarts=1)
     fails(tape, "RuntimeError: CUDA error: uncorrectable ECC error encountered")
     state = tape.state(7.0)

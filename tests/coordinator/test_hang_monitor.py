@@ -31,7 +31,7 @@ class Says:
         return self.ticks.pop(0)
 
 
-def test_a_warning_that_holds_no_more_is_dropped_and_noted_once(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_outdated_warning_is_dropped_and_recorded_once(monkeypatch: pytest.MonkeyPatch) -> None:
     state_keeper, noted = RunStateKeeper("r", "n1", 7, Timeouts(), "41"), []
     again = TakeBack("training alone", "they train together now")
     detector = Says([Warn("training alone: 4 ranks"), Warn("out of memory on n2")], [again], [again])

@@ -63,7 +63,7 @@ def test_the_next_job_has_as_many_nodes_as_the_first_unless_the_run_is_elastic()
     assert (elastic.nodes, elastic.survival, elastic.preflight) == (2, ORDERS.survival, ORDERS.preflight)
 
 
-def test_a_world_that_has_begun_is_kept_and_more_nodes_idle() -> None:
+def test_the_size_of_a_started_world_stays_and_extra_nodes_idle() -> None:
     result = orders_for(ORDERS, 5, began_on((4, False), (2, True), (3, True)))
     assert (result.nodes, result.spares) == (2, 3)
     assert result.preflight.resubmit == ("sbatch", "--nodes=3", "/r/script.sh")
@@ -76,6 +76,6 @@ def test_a_smaller_world_than_the_run_began_in_is_refused_with_the_way_out() -> 
         orders_for(ORDERS, 3, began_on((4, True)))
 
 
-def test_a_fixed_number_of_nodes_and_a_run_without_a_scheduler_stay_as_they_are() -> None:
+def test_a_fixed_number_of_nodes_and_a_run_without_a_scheduler_do_not_change() -> None:
     for orders in (replace(ORDERS, min_nodes=0), replace(ORDERS, launch=())):
         assert orders_for(orders, 2, began_on((4, True))) == orders

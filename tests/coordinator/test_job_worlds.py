@@ -19,7 +19,7 @@ def test_a_launcher_that_ends_while_the_next_attempt_is_claimed_ends_nothing_els
     assert World(5029891, jobs=True).run().violations == []
 
 
-def test_runs_end_in_one_job_and_in_many_and_in_every_way() -> None:
+def test_runs_end_in_one_job_in_many_jobs_and_with_every_reason() -> None:
     worlds = [World(seed, jobs=True) for seed in range(100)]
     for world in worlds:
         world.run()

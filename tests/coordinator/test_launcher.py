@@ -42,7 +42,7 @@ def passing(loop: EventLoop, launcher: Launcher, ends: Sequence[object]) -> Call
     return passes
 
 
-def test_a_second_launch_stands_on_the_other_nodes_and_tells_agents_how_all_are_numbered() -> None:
+def test_a_second_launch_uses_the_remaining_nodes_and_sends_the_node_numbers() -> None:
     argv, environment = relaunch(launch(ARGV, SLURM_MEM_PER_NODE="64000", SLURM_MEM_PER_CPU="1"), ("n2",))
     assert argv == (
         *("srun", "--overlap", "--immediate=100", "--nodelist=n[1,3-4]", "--nodes=3", "--ntasks=3"),
@@ -123,7 +123,7 @@ def test_a_launch_beside_another_is_over_with_the_newest_and_all_are_when_none_l
         ),
     ],
 )
-def test_a_launcher_that_goes_on_without_a_node_tells_which_and_one_that_gives_up_ends(
+def test_a_launcher_that_continues_without_a_node_names_it_and_one_that_gives_up_ends(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, line: str, early: bool
 ) -> None:
     monkeypatch.setattr(launcher, "_OUTPUT_SECONDS", 0.05)
@@ -146,7 +146,7 @@ def test_a_launcher_that_goes_on_without_a_node_tells_which_and_one_that_gives_u
     until(lambda: passes() and not entry.alive, "its end")
 
 
-def test_a_launcher_that_is_killed_is_told_from_one_that_says_so_of_its_tasks(tmp_path: Path) -> None:
+def test_a_killed_launcher_differs_from_a_launcher_that_reports_killed_tasks(tmp_path: Path) -> None:
     program = tmp_path / "srun"
     harmless = "srun: cluster configuration lacks support for cpu binding"
     program.write_text(f"#!/bin/sh\necho '{harmless}' >&2\nkill -9 $$\n")

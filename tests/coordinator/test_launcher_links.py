@@ -38,7 +38,7 @@ def test_whom_the_program_itself_dialled_and_still_waits_for():
     assert dialled(TABLE.splitlines(), {"626391", "626440"}) == set()
 
 
-def test_that_it_waits_for_nobody_is_said_where_somebody_is_connected(capfd, monkeypatch):
+def test_a_connected_peer_is_printed_and_then_no_absent_node(capfd, monkeypatch):
     rows = [
         "   1: 0100007F:8377 0100007F:CD68 01 0 0 0 0 0 2 2",
         "   0: 00000000:8377 00000000:0000 0A 0 0 0 0 0 1 1",
@@ -52,7 +52,7 @@ def test_that_it_waits_for_nobody_is_said_where_somebody_is_connected(capfd, mon
     assert capfd.readouterr().out == "localhost\n"
 
 
-def test_who_is_connected_to_a_real_listener_is_printed_and_who_is_unknown_is_not(capfd):
+def test_the_peers_of_a_real_listener_are_printed_without_unknown_ones(capfd):
     with socket.create_server(("127.0.0.1", 0)) as server:
         assert launcher_links.main(os.getpid(), ["localhost", "no.such.name.invalid"]) == 0
         assert capfd.readouterr().out == ""

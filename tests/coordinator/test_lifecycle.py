@@ -24,7 +24,7 @@ class RecordedRow(dict[type, RunStage]):
         return super().__getitem__(outcome)
 
 
-def test_runs_go_every_way_of_the_table_and_no_other(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_runs_make_exactly_the_transitions_of_the_table(monkeypatch: pytest.MonkeyPatch) -> None:
     recorded = {stage: RecordedRow(row) for stage, row in NEXT.items()}
     monkeypatch.setattr(lifecycle, "NEXT", recorded)
     for seed in (*range(300), *RARE):

@@ -143,7 +143,7 @@ def parameters(function: ast.FunctionDef) -> list[ast.arg]:
     return [*function.args.posonlyargs, *function.args.args, *function.args.kwonlyargs][1:]
 
 
-def test_no_constructor_takes_more_than_six_parameters() -> None:
+def test_constructors_have_at_most_six_parameters() -> None:
     most = {name: len(parameters(entry)) for name, entry in constructors()}
     assert {name: count for name, count in most.items() if count > MOST_PARAMETERS} == {}
 
@@ -162,13 +162,13 @@ def test_constructors_of_the_nodes_machines_take_no_callbacks_but_a_few_hooks() 
     assert taken == HOOKS
 
 
-def test_from_the_end_of_a_rank_to_the_end_of_its_run_few_files_are_gone_through() -> None:
+def test_the_end_of_a_rank_reaches_the_end_of_its_run_through_few_files() -> None:
     trace = trace_story.Trace()
     trace_story.story(trace)
     assert len(trace.moves) <= MOST_MOVES, trace.moves
 
 
-def test_an_answer_that_ends_a_round_of_pair_tests_goes_through_few_files() -> None:
+def test_a_pair_answer_that_ends_a_round_passes_through_few_files() -> None:
     check = trace_story.PairRound()
     check.outcome()
     assert 0 < len(check.longest.moves) <= MOST_MOVES_OF_A_PAIR, check.longest.moves

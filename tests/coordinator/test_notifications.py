@@ -23,7 +23,7 @@ def heard(*states: RunState) -> list[tuple[str, ...]]:
     return [tuple(news.event for news in notifications.news(Now(1.0, 2.0), state)) for state in states]
 
 
-def test_a_run_is_told_of_when_its_ranks_run_when_they_fail_when_they_run_again_and_when_it_ends() -> None:
+def test_a_message_is_sent_when_ranks_run_fail_run_again_and_end() -> None:
     assert heard(BEGINS, TRAINS, TRAINS, RESTARTS, RESTARTS, TRAINS_AGAIN, DONE, DONE) == [
         (),
         ("started",),
@@ -36,12 +36,12 @@ def test_a_run_is_told_of_when_its_ranks_run_when_they_fail_when_they_run_again_
     ]
 
 
-def test_a_run_that_fails_at_last_is_told_as_failed_and_then_as_ended() -> None:
+def test_a_run_that_fails_for_good_is_reported_as_failed_and_as_ended() -> None:
     ended = replace(BEGINS, state=State.FAILED, phase=Phase.ENDED, attempts=(FAILED,))
     assert heard(TRAINS, ended) == [("started",), ("failed", "ended")]
 
 
-def test_a_run_that_waits_to_go_on_has_not_ended() -> None:
+def test_a_run_that_waits_for_a_restart_has_not_ended() -> None:
     assert heard(replace(BEGINS, state=State.PENDING, phase=Phase.QUEUED)) == [()]
 
 
@@ -58,7 +58,7 @@ def test_ranks_of_a_later_job_were_restarted_by_a_handover() -> None:
     assert restarts(state) == [("time limit", True)]
 
 
-def test_a_restart_after_a_failure_here_is_no_handover() -> None:
+def test_a_restart_after_a_failure_is_no_handover() -> None:
     assert restarts(TRAINS, RESTARTS, TRAINS_AGAIN) == [("first start", False)]
     before_training = replace(BEGINS, attempts=(FAILED,))
     assert restarts(before_training, TRAINS_AGAIN) == [("first start", False)]

@@ -30,7 +30,7 @@ def test_an_attempt_of_which_nobody_wrote_a_word_may_live() -> None:
     assert first_claim(1, None, None) == EpochClaimed(1, quiet=False, cause="node", lease=75.0)
 
 
-def test_one_that_never_said_how_it_ended_may_live_unless_it_is_known_to_be_dead() -> None:
+def test_an_attempt_without_an_end_may_live_unless_it_is_proven_dead() -> None:
     lost_attempt = replace(FIRST, ended_at=6.0, outcome="NODE_FAIL")
     killed_attempt = replace(lost_attempt, outcome="FAILED")
     lost = EpochClaimed(1, (lost_attempt,), False, ("n9",), "node", host=RUNS.host)
@@ -45,7 +45,7 @@ def test_one_that_never_said_how_it_ended_may_live_unless_it_is_known_to_be_dead
     ]
 
 
-def test_one_that_was_killed_while_it_waited_for_an_older_one_is_no_measure() -> None:
+def test_an_attempt_that_was_killed_while_it_waited_sets_no_limit() -> None:
     state = replace(RUNS, attempts=(FIRST, replace(FIRST, epoch=1, nodes=())))
     assert first_claim(2, state, 20.0).dead_since is None
 
@@ -60,7 +60,9 @@ def test_one_that_was_killed_while_it_waited_for_an_older_one_is_no_measure() ->
         ("CANCELLED", "requeue"),
     ],
 )
-def test_a_run_that_was_handed_over_is_quiet_and_its_last_attempt_says_why(outcome: str, cause: str) -> None:
+def test_a_handed_over_run_ends_silently_and_its_last_attempt_has_the_reason(
+    outcome: str, cause: str
+) -> None:
     state = ended(outcome)
     assert first_claim(1, state, None) == EpochClaimed(1, state.attempts, True, ("n9",), cause)
 
@@ -70,7 +72,7 @@ def test_a_run_that_ended_and_is_started_again_was_put_back_by_somebody() -> Non
     assert first_claim(1, state, None) == EpochClaimed(1, state.attempts, True, ("n9",), "requeue")
 
 
-def test_a_run_is_over_for_every_job_but_the_one_it_ended_in() -> None:
+def test_a_run_is_over_for_every_job_except_its_last() -> None:
     state = ended("COMPLETED", State.COMPLETED)
     assert [is_over(state, job_id) for job_id in ("8", "7", "")] == [True, False, False]
     assert not is_over(RUNS, "8")

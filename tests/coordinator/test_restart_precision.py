@@ -170,7 +170,7 @@ def test_no_recorded_failure_that_may_pass_is_ended() -> None:
 
 
 @pytest.mark.parametrize("name", sorted(NOT_ENDED))
-def test_what_a_kill_a_service_or_one_node_caused_is_restarted(name: str) -> None:
+def test_failures_by_a_kill_a_service_or_one_node_are_restarted(name: str) -> None:
     assert decisions(*recorded()[name])[-1] != "end"
 
 
@@ -183,7 +183,7 @@ def test_what_a_kill_a_service_or_one_node_caused_is_restarted(name: str) -> Non
         ("no_command", "environment"),
     ],
 )
-def test_a_mistake_of_the_script_ends_at_once(name: str, word: str) -> None:
+def test_an_error_of_the_script_ends_the_run_at_once(name: str, word: str) -> None:
     assert decisions(*recorded()[name]) == [word, "end"]
 
 

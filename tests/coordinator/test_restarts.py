@@ -92,7 +92,7 @@ def crash(tape: Tape, time: float, epoch: int) -> list[Any]:
     return all_gone(tape, time + 1.0, epoch)
 
 
-def test_a_script_that_always_crashes_at_step_3_ends_and_says_so() -> None:
+def test_a_script_that_always_crashes_at_step_3_ends_with_the_reason() -> None:
     tape = training(max_restarts=9, survival=Survival(no_progress=2))
     tape.reported = (3, -1)
     time = 5.0
@@ -109,7 +109,7 @@ def test_a_script_that_always_crashes_at_step_3_ends_and_says_so() -> None:
     assert [(a.cause, a.step) for a in state.attempts] == [("first", 3), ("failure", 3), ("failure", 3)]
 
 
-def test_the_second_restart_in_a_row_waits_and_says_until_when() -> None:
+def test_the_second_consecutive_restart_waits_and_shows_until_when() -> None:
     tape = training(max_restarts=3)
     assert ClaimEpoch(0) in crash(tape, 5.0, 0)
     tape.at(6.1, EpochClaimed(1))
@@ -149,7 +149,7 @@ def lose(tape: Tape, node: int, *others: int) -> None:
     beat(tape, 7, 26, *others, *([2] if 2 not in others and node != 2 else []))
 
 
-def test_a_spare_takes_the_place_of_a_lost_node_and_nobody_else_moves() -> None:
+def test_a_spare_replaces_a_lost_node_and_no_other_node_moves() -> None:
     tape = allocated(3, max_restarts=1)
     lose(tape, 0, 1)
     assert ClaimEpoch(0) in tape.at(27.0)
@@ -184,7 +184,7 @@ def back(**changes: Any) -> Tape:
     return tape
 
 
-def test_where_too_few_agents_are_left_others_are_launched_beside_those_that_are_here() -> None:
+def test_missing_agents_are_launched_beside_the_living_ones() -> None:
     tape = back()
     assert tape.does(28.0, MessageCame(0, Beat(28))) == [Send(0, Ack(28, WALL + 28.0))]
     tape.at(29.0, AgentJoined(11, hello(1, pid=2)))
@@ -200,7 +200,7 @@ BUSY = "srun: error: Unable to create step for job 77: Requested nodes are busy"
 """As Slurm 20.11 to 26.05 say it where another step holds what this one takes."""
 
 
-def test_where_a_living_step_holds_all_there_is_all_agents_are_launched_once_more() -> None:
+def test_all_agents_are_launched_again_if_a_living_step_holds_all_resources() -> None:
     tape = back()
     assert sent(tape.does(29.0, LauncherEnded(1, (BUSY,), others=True))) == [(0, Farewell())]
     assert tape.does(29.5, AgentLeft(0, "closed")) == []
@@ -224,7 +224,7 @@ def test_no_node_is_named_where_no_step_starts_after_all_have_ended_either() -> 
     assert (failure.node, failure.why, state.excluded) == ("", text, ())
 
 
-def test_at_no_moment_of_a_restart_without_a_node_are_all_agents_told_to_leave() -> None:
+def test_a_restart_without_a_node_never_sends_all_agents_away() -> None:
     tape = back()
     output = ("srun: error: Unable to create step: Requested node configuration is not available",)
     late = tape.does(28.0, LauncherEnded(1, output, others=True))
@@ -243,7 +243,7 @@ def test_an_agent_that_is_lost_while_others_are_waited_for_is_missed() -> None:
     assert ReservePort(1) not in [message for _, message in sent(tape.does(60.0))]
 
 
-def test_the_launcher_that_ends_beside_an_older_one_ends_no_attempt() -> None:
+def test_the_exit_of_a_launcher_beside_an_older_one_ends_no_attempt() -> None:
     tape = back()
     tape.at(
         29.0, AgentJoined(11, hello(1, pid=2)), MessageCame(11, Beat(0)), MessageCame(0, PortReserved(1, 5))
@@ -256,7 +256,7 @@ def test_the_launcher_that_ends_beside_an_older_one_ends_no_attempt() -> None:
     assert (state.state, state.phase, state.epoch) == (State.RUNNING, Phase.TRAINING, 1)
 
 
-def test_a_controller_that_is_away_costs_no_agent_that_is_here() -> None:
+def test_an_unreachable_controller_costs_no_living_agent() -> None:
     tape = back()
     text = "srun: error: Unable to confirm allocation for job 3: Unable to contact slurm controller"
     tape.at(27.5, LauncherEnded(1, (text,), others=True))
@@ -264,7 +264,7 @@ def test_a_controller_that_is_away_costs_no_agent_that_is_here() -> None:
     assert tape.does(28.5) == [LaunchAgents(("n0",))]
 
 
-def test_where_the_launcher_is_gone_too_all_agents_are_launched_once_more() -> None:
+def test_all_agents_are_launched_again_if_the_launcher_is_lost() -> None:
     tape = allocated(2, max_restarts=1)
     lose(tape, 1, 0)
     tape.at(27.0)
@@ -272,7 +272,7 @@ def test_where_the_launcher_is_gone_too_all_agents_are_launched_once_more() -> N
     assert tape.does(27.1, EpochClaimed(1)) == [Send(0, Farewell()), LaunchAgents(())]
 
 
-def test_a_silent_node_is_left_out_of_the_next_launch_where_enough_remain() -> None:
+def test_a_silent_node_is_left_out_of_the_next_launch_if_enough_remain() -> None:
     tape = allocated(4, max_restarts=2)
     for node in (1, 2, 3):
         tape.at(4.0, MessageCame(node, Beat(4)))
@@ -287,7 +287,7 @@ def test_a_silent_node_is_left_out_of_the_next_launch_where_enough_remain() -> N
     assert tape.state(29.0).excluded == ("n1", "n2")
 
 
-def test_a_node_that_does_not_come_back_is_named_and_left_out_where_the_run_goes_on_elsewhere() -> None:
+def test_a_node_that_does_not_return_is_named_and_left_out() -> None:
     survival = Survival(requeue="requeue", resubmit=("sbatch",))
     for elsewhere in (Survival(), survival):
         tape = allocated(2, max_restarts=3, survival=elsewhere)
@@ -302,7 +302,7 @@ def test_a_node_that_does_not_come_back_is_named_and_left_out_where_the_run_goes
         assert state.excluded == (("n1",) if elsewhere is survival else ())
 
 
-def test_a_process_that_cannot_be_killed_costs_its_node_and_not_the_run_where_there_is_a_spare() -> None:
+def test_an_unkillable_process_costs_its_node_and_not_the_run_if_there_is_a_spare() -> None:
     tape = allocated(3, max_restarts=1)
     tape.at(5.0, failed(3, 5.0))
     tape.at(5.3)
@@ -364,13 +364,13 @@ def without_agents() -> Tape:
     return tape
 
 
-def test_what_ends_all_agents_blames_none_of_their_nodes_and_costs_no_spare() -> None:
+def test_an_end_of_all_agents_blames_no_node_and_uses_no_spare() -> None:
     tape = without_agents()
     assert tape.does(29.2, LauncherEnded(137)) == [LaunchAgents(())]
     assert tape.state(30.0).excluded == ()
 
 
-def test_the_end_of_a_launcher_that_is_heard_under_the_next_one_is_not_taken_for_its_end() -> None:
+def test_the_late_exit_of_an_older_launcher_does_not_end_the_next_one() -> None:
     tape = without_agents()
     assert tape.does(29.2, LauncherEnded(137, launch=1)) == [LaunchAgents(())]
     assert tape.does(29.3, LauncherEnded(137, launch=1)) == []
@@ -419,7 +419,7 @@ def test_the_loss_of_the_launcher_is_no_attempt_without_progress() -> None:
 
 
 @pytest.mark.parametrize(("spares", "without"), [(1, ("n1",)), (0, ())])
-def test_who_was_lost_to_a_coordinator_is_lost_to_the_next_one_unless_too_few_would_remain(
+def test_a_lost_node_stays_lost_for_the_next_coordinator_unless_too_few_remain(
     spares: int, without: tuple[str, ...]
 ) -> None:
     orders = replace(ORDERS, nodes=3 - spares, spares=spares, launch=("srun",), max_restarts=2)
@@ -433,7 +433,7 @@ def test_who_was_lost_to_a_coordinator_is_lost_to_the_next_one_unless_too_few_wo
 
 
 @pytest.mark.parametrize(("heard", "apart"), [((), "login (login may itself be cut off)"), ((2,), "n2")])
-def test_several_nodes_that_fall_silent_together_are_told_as_one_and_none_of_them_is_to_blame(
+def test_several_nodes_that_go_silent_together_are_one_event_without_blame(
     heard: tuple[int, ...], apart: str
 ) -> None:
     tape = allocated(3, max_restarts=2)
@@ -448,7 +448,7 @@ def test_several_nodes_that_fall_silent_together_are_told_as_one_and_none_of_the
     assert (failure.node, failure.why) == ("", f"{output} are down; what does sinfo -N -n n[0-1] say?")
 
 
-def test_a_node_that_falls_silent_long_before_another_one_is_named_alone() -> None:
+def test_a_node_that_goes_silent_long_before_another_is_named_alone() -> None:
     tape = allocated(3, max_restarts=2)
     for second in range(2, 60):
         beat(tape, second, second, *((1, 2) if second < 16 else (2,)))

@@ -39,9 +39,7 @@ def written(path: str) -> Report:
     return decode(Report, json.loads(Path(path).read_text()))
 
 
-def test_a_report_stands_beside_its_attempt_and_where_findings_are_kept(
-    paths: RunPaths, tmp_path: Path
-) -> None:
+def test_a_report_is_stored_with_its_attempt_and_with_the_findings(paths: RunPaths, tmp_path: Path) -> None:
     retained = tmp_path / "home" / "findings" / "c"
     files, notes = filing(paths, str(retained))
     files.report(SaveReport(2, REPORT, keep=True))
@@ -56,13 +54,13 @@ def test_a_report_stands_beside_its_attempt_and_where_findings_are_kept(
     ]
 
 
-def test_a_report_without_findings_is_kept_nowhere_else(paths: RunPaths, tmp_path: Path) -> None:
+def test_a_report_without_findings_is_stored_only_with_its_attempt(paths: RunPaths, tmp_path: Path) -> None:
     files, _ = filing(paths, str(tmp_path / "findings"))
     files.report(SaveReport(2, REPORT, keep=False))
     assert not (tmp_path / "findings").exists()
 
 
-def test_what_cannot_be_written_costs_a_note_and_nothing_else(paths: RunPaths, tmp_path: Path) -> None:
+def test_a_failed_write_only_costs_a_note(paths: RunPaths, tmp_path: Path) -> None:
     (tmp_path / "file").touch()
     files, notes = filing(paths, str(tmp_path / "file" / "below"))
     files.report(SaveReport(7, REPORT, keep=True))
@@ -77,7 +75,7 @@ def test_a_name_that_leads_elsewhere_is_refused(paths: RunPaths, name: str) -> N
     assert len(notes) == 1 and os.listdir(paths.attempt(2).folder) == []
 
 
-def test_every_question_is_heard_once_and_no_link_or_pipe_is_opened(paths: RunPaths) -> None:
+def test_every_question_is_read_once_and_no_link_or_pipe_is_opened(paths: RunPaths) -> None:
     files, _ = filing(paths)
     assert list(files.asks()) == []
     os.mkdir(paths.asks)
@@ -145,7 +143,7 @@ def test_the_announced_end_is_written_for_ranks_that_look_for_it(paths: RunPaths
     ("[1]", Progressed(2)),
     ("{", Progressed(2)),
 ])  # fmt: skip
-def test_what_rank_0_reported_is_read_and_what_is_no_report_says_nothing(
+def test_a_report_of_rank_0_is_read_and_other_content_is_ignored(
     paths: RunPaths, text: str, means: Progressed
 ) -> None:
     files, _ = filing(paths)

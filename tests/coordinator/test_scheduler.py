@@ -85,14 +85,14 @@ QUEUED = "job 8 waits to go on after this one"
 QUEUE = "sbatch --parsable --dependency= --dependency=afterany:7 script.sh"
 
 
-def test_a_job_is_queued_that_waits_for_the_end_of_this_one(site: Any) -> None:
+def test_a_successor_job_that_depends_on_this_one_is_queued(site: Any) -> None:
     entry = site(sbatch="echo 8")
     assert entry.answer(QueueNext(())) == NextQueued("8")
     assert entry.calls() == [LOOK, QUEUE]
     assert json.loads(Path(entry.paths.next).read_text()) == {"job_id": "8", "excluded": []}
 
 
-def test_a_job_of_this_run_that_waits_already_is_the_one(site: Any) -> None:
+def test_a_waiting_job_of_this_run_is_the_successor(site: Any) -> None:
     other = "echo '5|afterany:77(unfulfilled)|clusterrun:r:x'; echo '4|afterany:7(unfulfilled)|mine'; "
     entry = site(squeue=other + "echo '9|afterany:7(unfulfilled)|clusterrun:r:x'")
     assert entry.answer(QueueNext(())) == NextQueued("9")
@@ -104,7 +104,7 @@ def test_thousands_of_waiting_jobs_of_the_user_are_read(site: Any) -> None:
     assert entry.answer(QueueNext(())) == NextQueued("9")
 
 
-def test_a_job_whose_number_was_lost_on_the_way_is_found_and_not_queued_twice(site: Any) -> None:
+def test_a_job_whose_number_was_lost_is_found_and_not_queued_twice(site: Any) -> None:
     marks = "[ -e $(dirname $0)/taken ] && echo '9|afterany:7(unfulfilled)|clusterrun:r:x'; true"
     entry = site(squeue=marks, sbatch="touch $(dirname $0)/taken; echo 'Socket timed out' >&2; exit 1")
     assert entry.answer(QueueNext(())) == NextQueued("9")
@@ -119,7 +119,7 @@ def test_a_job_that_cannot_be_queued_is_an_answer_too(site: Any) -> None:
     assert not os.path.exists(entry.paths.next)
 
 
-def test_the_waiting_job_is_kept_off_bad_nodes_beside_those_of_its_user(site: Any) -> None:
+def test_the_successor_excludes_bad_nodes_and_those_of_the_user(site: Any) -> None:
     entry = site(sbatch="echo 8")
     entry.answer(QueueNext(()))
     entry.scheduler.carry_out(ExcludeNext(("n1", "n2", "no such name")))
@@ -127,14 +127,14 @@ def test_the_waiting_job_is_kept_off_bad_nodes_beside_those_of_its_user(site: An
     assert entry.notes == [QUEUED]
 
 
-def test_where_nothing_can_be_added_to_what_is_excluded_that_is_said(site: Any) -> None:
+def test_a_full_exclude_list_is_reported(site: Any) -> None:
     entry = site(argv=("sbatch", "x"), sbatch="echo 8")
     entry.answer(QueueNext(()))
     entry.scheduler.carry_out(ExcludeNext(("n1",)))
     assert entry.notes[1:] == ["n1 cannot be added to what job 8 excludes"]
 
 
-def test_the_waiting_job_is_taken_back_and_forgotten(site: Any) -> None:
+def test_the_successor_is_cancelled_and_forgotten(site: Any) -> None:
     entry = site(sbatch="echo 8")
     entry.answer(QueueNext(()))
     entry.scheduler.carry_out(DropNext())
@@ -142,7 +142,7 @@ def test_the_waiting_job_is_taken_back_and_forgotten(site: Any) -> None:
     assert not os.path.exists(entry.paths.next)
 
 
-def test_one_that_cannot_be_taken_back_stays_known(site: Any) -> None:
+def test_a_successor_that_cannot_be_cancelled_stays_recorded(site: Any) -> None:
     entry = site(sbatch="echo 8", scancel="exit 1")
     entry.answer(QueueNext(()))
     entry.scheduler.carry_out(DropNext())
@@ -153,7 +153,7 @@ def test_one_that_cannot_be_taken_back_stays_known(site: Any) -> None:
     ]
 
 
-def test_one_that_a_controller_which_is_away_cannot_take_back_is_taken_back_later(site: Any) -> None:
+def test_a_successor_is_cancelled_later_if_the_controller_is_unreachable(site: Any) -> None:
     away = 'echo "Unable to contact slurm controller" >&2; exit 1'
     away = f'[ -e "$0.back" ] && exit 0; touch "$0.back"; {away}'
     entry = site(sbatch="echo 8", scancel=away)
@@ -168,13 +168,13 @@ def test_one_that_a_controller_which_is_away_cannot_take_back_is_taken_back_late
     )
 
 
-def test_this_job_is_given_back_and_kept_off_bad_nodes(site: Any) -> None:
+def test_this_job_is_requeued_without_bad_nodes(site: Any) -> None:
     entry = site()
     assert entry.answer(Requeue(("n1",))) == HandedOver()
     assert entry.calls() == ["scontrol requeue 7", "scontrol update JobId=7 ExcNodeList=n9,n1"]
 
 
-def test_a_requeue_that_is_refused_says_why_and_updates_nothing(site: Any) -> None:
+def test_a_refused_requeue_returns_the_reason_and_updates_nothing(site: Any) -> None:
     entry = site(scontrol="echo 'Requested operation is presently disabled' >&2; exit 1")
     assert entry.answer(Requeue(("n1",))) == HandedOver(
         "the program exited with code 1: Requested operation is presently disabled"
@@ -197,7 +197,7 @@ def test_the_new_job_is_the_number_that_was_printed_by_a_program_that_ended_well
     assert entry.answer(Resubmit(("sh", "-c", script), ())) == Resubmitted(*message)
 
 
-def test_nothing_of_this_job_steers_the_new_one(site: Any, tmp_path: Path) -> None:
+def test_no_setting_of_this_job_steers_the_new_one(site: Any, tmp_path: Path) -> None:
     entry, out = site(), tmp_path / "environment"
     argv = ("sh", "-c", f"env >{out}; echo 1")
     assert entry.answer(Resubmit(argv, ())) == Resubmitted("1")
@@ -205,13 +205,13 @@ def test_nothing_of_this_job_steers_the_new_one(site: Any, tmp_path: Path) -> No
     assert names & {"SLURM_NTASKS", "SLURM_CONF", "MINE"} == {"SLURM_CONF", "MINE"}
 
 
-def test_a_program_that_is_not_there_is_an_answer_too(site: Any) -> None:
+def test_a_missing_program_is_an_answer(site: Any) -> None:
     entry = site()
     answer = entry.answer(Resubmit(("/no/such/sbatch",), ()))
     assert answer.job_id == "" and "'/no/such/sbatch' cannot be executed" in answer.why
 
 
-def test_a_program_that_does_not_answer_in_time_is_killed_with_what_it_started(site: Any) -> None:
+def test_a_program_that_does_not_answer_in_time_is_killed_with_its_children(site: Any) -> None:
     entry = site()
     messages: list[CommandDone] = []
     entry.commands.run(("sh", "-c", "sleep 100 & wait"), 0.3, messages.append)
@@ -219,7 +219,7 @@ def test_a_program_that_does_not_answer_in_time_is_killed_with_what_it_started(s
     assert (result.code, result.why) == (-9, "it did not answer in time")
 
 
-def test_a_program_that_a_scheduler_terminates_with_the_whole_job_still_answers(site: Any) -> None:
+def test_a_program_that_the_scheduler_terminates_with_the_job_still_answers(site: Any) -> None:
     entry = site()
     argv = ("sh", "-c", "kill -TERM $$; echo said")
     messages: list[CommandDone] = []
@@ -227,7 +227,7 @@ def test_a_program_that_a_scheduler_terminates_with_the_whole_job_still_answers(
     assert entry.heard(messages) == CommandDone(0, ("said", ""), "")
 
 
-def test_a_word_for_which_there_is_nothing_is_left_out() -> None:
+def test_an_option_without_a_value_is_left_out() -> None:
     assert filled(ARGV, (), "") == ("sbatch", "--parsable", "--dependency=", "script.sh")
     assert filled(ARGV, ("n1",), "7") == (
         *("sbatch", "--parsable", "--exclude=n9,n1"),

@@ -289,7 +289,7 @@ ROWS = {
 
 
 @pytest.mark.parametrize("row", ROWS)
-def test_a_signal_means_what_its_row_says(row: str) -> None:
+def test_a_signal_has_the_effect_of_its_row(row: str) -> None:
     ROWS[row]()
 
 

@@ -59,7 +59,7 @@ start refused on a node that was just woken. The last seven: what the oracles to
 
 
 @pytest.mark.parametrize("seed", FOUND)
-def test_no_law_is_broken_in_a_world_where_one_was(seed: int) -> None:
+def test_no_law_is_broken_in_a_recorded_world(seed: int) -> None:
     assert World(seed).run().violations == []
 
 

@@ -43,7 +43,7 @@ def test_a_job_that_has_its_nodes_is_not_being_ended(state: str) -> None:
     assert told(f"{state}|None|1795184835|1795188435|0|N/A|") == means
 
 
-def test_one_restart_more_is_counted_from_those_before_this_job_began() -> None:
+def test_restarts_are_counted_from_those_before_this_job() -> None:
     line = "COMPLETING|None|1795184889|1795184890|2|N/A|"
     assert told(line, SlurmJob("12", 2, BEGAN)) == JobTold("cancelled")
     assert told(line, SlurmJob("12", 1, BEGAN)) == JobTold("requeue", requeued=True)

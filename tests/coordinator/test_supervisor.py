@@ -83,7 +83,7 @@ def keep(tmp_path: Path) -> Iterator[object]:
         retained.process.wait()
 
 
-def test_the_batch_step_exits_with_what_the_coordinator_says(keep):
+def test_the_batch_step_exits_with_the_coordinators_code(keep):
     assert keep("return 7").ends() == 7
 
 
@@ -113,7 +113,7 @@ time.sleep(60)
 """
 
 
-def test_after_a_killed_coordinator_another_one_knows_since_when(keep):
+def test_the_next_coordinator_knows_when_the_killed_one_started(keep):
     retained = keep(AGAIN)
     retained.strike_coordinator(signal.SIGKILL)
     assert retained.ends() == 5
@@ -132,20 +132,20 @@ time.sleep(60)
 """
 
 
-def test_what_a_killed_coordinator_has_launched_is_told_to_end(keep):
+def test_processes_of_a_killed_coordinator_are_asked_to_end(keep):
     retained = keep(LAUNCHED.replace("import subprocess", "said('pid', os.getpid()); import subprocess"))
     retained.strike_coordinator(signal.SIGKILL)
     assert retained.ends() == 5
     assert "told" in retained.lines
 
 
-def test_a_coordinator_that_fell_over_a_bug_is_shown_and_followed_by_another(keep):
+def test_a_coordinator_that_crashed_is_shown_and_replaced(keep):
     retained = keep(AGAIN.replace("time.sleep(60)", "1 / 0"))
     assert retained.ends() == 5
     assert "ZeroDivisionError: division by zero" in retained.lines
 
 
-def test_one_that_no_restart_was_ordered_for_takes_the_batch_step_with_it(keep):
+def test_a_coordinator_without_restarts_ends_the_batch_step(keep):
     retained = keep(AGAIN.replace("kept.allow_restart()", ""))
     retained.strike_coordinator(signal.SIGKILL)
     assert retained.ends() == -signal.SIGKILL
@@ -164,7 +164,7 @@ def test_a_coordinator_that_is_stopped_for_good_is_killed_and_followed_by_anothe
     assert "clusterrun: the coordinator gave no sign of life for 3 s: it is killed" in retained.lines
 
 
-def test_one_that_gives_signs_of_life_is_left_alone(keep):
+def test_a_living_coordinator_is_not_touched(keep):
     retained = keep("""
 kept.lives()
 for _ in range(30):
@@ -175,7 +175,7 @@ return 4
     assert retained.ends() == 4
 
 
-def test_what_a_killed_coordinator_left_is_ended_before_the_next_one(keep):
+def test_processes_of_a_killed_coordinator_end_before_the_next_one_starts(keep):
     retained = keep("""
 if kept.dead_since:
     said('second', len(supervisor._children_of(os.getppid())))
@@ -194,7 +194,7 @@ os.kill(os.getpid(), 9)
     assert retained.says("second") == "second 1"
 
 
-def test_a_signal_between_two_coordinators_brings_the_next_one_at_once_and_reaches_it(keep):
+def test_a_signal_between_two_coordinators_starts_the_next_one_and_reaches_it(keep):
     retained = keep(
         """
 if kept.dead_since:

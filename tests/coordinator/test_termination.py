@@ -137,7 +137,7 @@ def stopped_by_the_limit(survival: Survival = REQUEUE) -> Job:
 # --- notices ---
 
 
-def test_at_a_notice_ranks_are_told_until_when_and_are_ended_then():
+def test_ranks_learn_the_end_time_at_a_notice_and_are_ended_then():
     tape = training(end_at=100.0)
     assert tape.does(50.0, NOTICE) == [AskJob()]
     assert tape.does(50.1, JobTold("", WALL + 100.0)) == [WriteNotice(0, "time-limit", WALL + 73.0), *TOLD]
@@ -161,7 +161,7 @@ def test_a_notice_that_never_comes_is_due_by_our_own_clock():
     assert tape.does(40.1, JobTold("", WALL + 100.0))[0] == WriteNotice(0, "time-limit", WALL + 73.0)
 
 
-def test_a_job_whose_time_was_extended_is_not_told_of_the_old_end():
+def test_the_old_end_of_an_extended_job_is_not_announced():
     tape = training(end_at=100.0)
     assert tape.does(40.0) == [AskJob()]
     assert tape.does(40.1, JobTold("", WALL + 900.0)) == []
@@ -176,21 +176,21 @@ def test_a_notice_that_comes_too_early_waits_for_its_time():
     assert tape.does(60.1, JobTold("", WALL + 120.0))[0] == WriteNotice(0, "time-limit", WALL + 93.0)
 
 
-def test_the_same_notice_from_every_node_is_one():
+def test_the_same_notice_from_every_node_counts_once():
     tape = training(end_at=100.0)
     assert tape.does(50.0, NOTICE, MessageCame(0, SignalSeen(signal.SIGUSR2)), NOTICE) == [AskJob()]
     tape.at(50.1, JobTold("", WALL + 100.0))
     assert tape.does(51.0, MessageCame(1, SignalSeen(signal.SIGUSR2))) == []
 
 
-def test_without_an_answer_our_own_clock_tells_what_a_notice_means():
+def test_our_own_clock_explains_a_notice_without_an_answer():
     tape = training(end_at=100.0)
     tape.at(50.0, NOTICE)
     assert tape.does(53.4) == []
     assert tape.does(53.5)[0] == WriteNotice(0, "time-limit", WALL + 73.0)
 
 
-def test_the_end_of_a_grace_that_a_preemption_leaves_is_what_ranks_are_told():
+def test_ranks_learn_the_end_of_a_preemptions_grace():
     tape = training(end_at=None)
     tape.at(50.0, TERM)
     notice, *rest = tape.does(50.0, JobTold("preemption", WALL + 80.0))
@@ -207,7 +207,7 @@ def test_a_user_may_tell_ranks_to_make_room_and_nobody_ends_them():
     assert tape.saved.state is State.PENDING and tape.saved.attempts[-1].outcome == "PREEMPTED"
 
 
-def test_without_a_requeue_a_notice_is_passed_on_and_ends_nothing():
+def test_a_notice_without_a_requeue_is_passed_on_and_ends_nothing():
     tape = job(Survival())
     join(tape, 1.0)
     train(tape, 1.0)
@@ -219,7 +219,7 @@ def test_without_a_requeue_a_notice_is_passed_on_and_ends_nothing():
     assert tape.saved.state is State.COMPLETED
 
 
-def test_before_ranks_run_a_notice_is_the_end_of_the_job():
+def test_a_notice_before_ranks_run_ends_the_job():
     tape = job()
     tape.at(50.0, NOTICE)
     tape.at(50.1, JobTold("preemption", WALL + 100.0))
@@ -238,7 +238,7 @@ def test_before_ranks_run_a_notice_is_the_end_of_the_job():
         (0, Progressed(0, 9, 9, True), State.PENDING),
     ],
 )
-def test_ranks_that_all_end_well_after_a_notice_made_room_or_are_done(taken, progress, state):
+def test_ranks_that_exit_0_after_a_notice_made_room_or_are_done(taken, progress, state):
     tape = training(end_at=100.0)
     tape.at(50.0, NOTICE)
     tape.at(50.1, JobTold("", WALL + 100.0), MessageCame(0, SignalTaken(0, signal.SIGUSR2, taken)))
@@ -246,7 +246,7 @@ def test_ranks_that_all_end_well_after_a_notice_made_room_or_are_done(taken, pro
     assert tape.saved.state is state
 
 
-def test_ranks_that_fail_after_a_notice_go_on_in_the_next_job_and_their_failure_is_kept():
+def test_ranks_that_fail_after_a_notice_continue_in_the_next_job_with_their_failure_recorded():
     tape = training(end_at=100.0, max_restarts=3)
     tape.at(50.0, NOTICE)
     tape.at(50.1, JobTold("", WALL + 100.0))
@@ -273,7 +273,7 @@ def test_ranks_that_fail_after_a_notice_go_on_in_the_next_job_and_their_failure_
         (JobTold("unknown"), State.CANCELLED, "CANCELLED"),
     ],
 )
-def test_what_a_term_means_is_asked_for_and_decides(means, state, outcome):
+def test_the_scheduler_is_asked_for_the_meaning_of_a_term(means, state, outcome):
     tape = training(end_at=9_000.0)
     assert tape.does(50.0, TERM) == [AskJob()]
     tape.at(50.1, means)
@@ -282,7 +282,7 @@ def test_what_a_term_means_is_asked_for_and_decides(means, state, outcome):
     assert (tape.saved.state, tape.saved.attempts[-1].outcome) == (state, outcome)
 
 
-def test_when_the_scheduler_does_not_answer_a_term_at_the_limit_is_the_limit():
+def test_a_term_at_the_time_limit_means_the_limit_if_the_scheduler_does_not_answer():
     tape = training(end_at=100.0)
     tape.at(38.0, JobTold("unknown"))
     tape.at(95.0, TERM)
@@ -312,7 +312,7 @@ def test_a_launcher_that_ends_before_the_answer_is_a_consequence():
     assert tape.saved.state is State.CANCELLED
 
 
-def test_what_goes_wrong_before_ranks_and_before_the_answer_costs_no_restart():
+def test_failures_before_ranks_run_and_before_the_answer_cost_no_restart():
     tape = job(max_restarts=3)
     tape.at(1.0, TERM)
     assert ClaimEpoch(0) not in tape.at(1.5, LauncherEnded(143))
@@ -322,7 +322,7 @@ def test_what_goes_wrong_before_ranks_and_before_the_answer_costs_no_restart():
     assert (tape.saved.state, [a.outcome for a in tape.saved.attempts]) == (State.PENDING, ["PREEMPTED"])
 
 
-def test_an_answer_to_what_was_asked_before_a_signal_says_nothing_of_that():
+def test_an_answer_from_before_a_signal_does_not_explain_it():
     tape = job()
     join(tape, 1.0)
     train(tape, 1.0)
@@ -345,7 +345,7 @@ def test_a_cancel_needs_no_answer():
     assert (tape.saved.state, tape.saved.reason) == (State.CANCELLED, "cancelled by request")
 
 
-def test_a_job_that_the_scheduler_requeues_by_itself_is_only_left():
+def test_a_job_that_the_scheduler_requeues_is_only_left():
     tape = training()
     tape.at(50.0, TERM)
     tape.at(50.1, JobTold("requeue", requeued=True))
@@ -356,7 +356,7 @@ def test_a_job_that_the_scheduler_requeues_by_itself_is_only_left():
 # --- ranks that continue ---
 
 
-def test_the_next_job_of_a_chain_waits_from_the_start_and_is_kept_off_bad_nodes():
+def test_the_next_job_of_a_chain_waits_from_the_start_without_bad_nodes():
     tape = training(CHAIN, end_at=100.0)
     tape.machine._state_keeper.exclude(("n9",))
     tape.at(50.0, NOTICE)
@@ -366,13 +366,13 @@ def test_the_next_job_of_a_chain_waits_from_the_start_and_is_kept_off_bad_nodes(
     assert left_by_all(tape, 55.5) == [ExcludeNext(("n9",)), Finish(0)]
 
 
-def test_a_run_that_ends_takes_the_waiting_job_back():
+def test_a_run_that_ends_cancels_the_waiting_job():
     tape = training(CHAIN)
     over(tape, 55.0)
     assert left_by_all(tape, 55.5) == [DropNext(), Finish(0)]
 
 
-def test_a_cancelled_run_takes_the_waiting_job_back_at_once():
+def test_a_cancelled_run_cancels_the_waiting_job_at_once():
     tape = training(CHAIN)
     tape.at(50.0, TERM)
     assert tape.does(50.1, JobTold("cancelled")) == [DropNext(), *STOPPED]
@@ -380,7 +380,7 @@ def test_a_cancelled_run_takes_the_waiting_job_back_at_once():
     assert tape.does(50.0, CancelAsked()) == [DropNext(), *STOPPED]
 
 
-def test_a_job_that_is_queued_when_the_run_has_ended_is_taken_back():
+def test_a_job_that_is_queued_after_the_runs_end_is_cancelled():
     tape = job(CHAIN)
     join(tape, 1.0)
     train(tape, 1.0)
@@ -410,7 +410,7 @@ def test_a_next_job_that_could_not_be_queued_is_tried_again_and_at_last():
     )
 
 
-def test_where_a_requeue_is_refused_another_job_is_queued():
+def test_another_job_is_queued_if_a_requeue_is_refused():
     tape = stopped_by_the_limit()
     assert left_by_all(tape, 97.5) == [Requeue(())]
     assert tape.does(98.0, HandedOver("it is disabled")) == [QueueNext(())]
@@ -460,7 +460,7 @@ def test_a_job_that_begins_with_its_budget_exceeded_starts_nothing():
     assert (tape.saved.state, tape.saved.reason) == (State.PREEMPTED, "3 preemptions; --max-preemptions is 2")
 
 
-def test_a_coordinator_that_is_lost_once_too_often_is_the_end_of_the_run():
+def test_one_lost_coordinator_too_many_ends_the_run():
     used = (Attempt(0, "", ("n0",), 1.0), Attempt(1, "", ("n0",), 2.0, cause="coordinator"))
     tape = job(earlier=used, cause="coordinator", max_restarts=1)
     assert tape.began == [Finish(1)]
@@ -468,7 +468,7 @@ def test_a_coordinator_that_is_lost_once_too_often_is_the_end_of_the_run():
     assert (tape.saved.state, tape.saved.reason) == (State.FAILED, text)
 
 
-def test_when_the_first_process_of_the_batch_step_is_killed_the_run_goes_on_where_it_may():
+def test_the_run_continues_where_possible_if_the_batch_steps_first_process_is_killed():
     tape = training(CHAIN, max_restarts=1)
     assert tape.does(50.0, SupervisorGone()) == FAILED
     over(tape, 51.0, -15)
@@ -497,7 +497,7 @@ def test_a_cancelled_run_queues_no_other_job_while_its_ranks_end():
     assert tape.does(8_941.0) == [AskJob()]
 
 
-def test_a_next_job_that_is_queued_after_the_cancel_is_taken_back_at_once():
+def test_a_next_job_that_is_queued_after_the_cancel_is_cancelled_at_once():
     tape = job(CHAIN)
     join(tape, 1.0)
     train(tape, 1.0)
@@ -518,7 +518,7 @@ def test_a_cancel_while_ranks_end_for_the_time_limit_ends_the_run(cancel: tuple[
 
 
 @pytest.mark.parametrize("survival", [REQUEUE, CHAIN])
-def test_a_cancel_after_the_handing_over_was_told_takes_it_back(survival: Survival):
+def test_a_cancel_after_the_handover_was_announced_cancels_the_next_job(survival: Survival):
     tape = stopped_by_the_limit(survival)
     assert tape.saved.state is State.PENDING
     assert tape.does(97.1, CancelAsked()) == ([DropNext()] if survival is CHAIN else [])
@@ -534,7 +534,7 @@ def test_a_cancel_while_the_controller_is_away_waits_for_it_no_longer():
     assert tape.saved.state is State.CANCELLED
 
 
-def test_a_cancel_while_the_job_is_given_back_queues_no_other_one():
+def test_a_cancel_during_a_requeue_queues_no_other_job():
     tape = stopped_by_the_limit()
     assert left_by_all(tape, 97.5) == [Requeue(())]
     assert tape.does(98.0, CancelAsked()) == []
@@ -545,7 +545,7 @@ def test_a_cancel_while_the_job_is_given_back_queues_no_other_one():
 # --- after a coordinator that was killed ---
 
 
-def test_after_a_killed_coordinator_only_the_lease_of_its_agents_is_waited_for():
+def test_only_the_agents_lease_is_awaited_after_a_killed_coordinator():
     tape = Job(Coordinator(replace(ORDERS, max_restarts=1), "login", 42))
     tape.at(30.0)
     first = Attempt(0, "first start", ("n0", "n1"), WALL + 1.0, job_id="7")
@@ -565,7 +565,7 @@ def signalled(number: int, *nodes: int) -> list[MessageCame]:
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 @pytest.mark.parametrize("message", [JobTold("", WALL + 9_000.0), JobTold("unknown"), None])
-def test_a_signal_to_one_agent_alone_costs_its_node_and_ends_no_run(number, message):
+def test_a_signal_to_one_agent_costs_its_node_and_ends_no_run(number, message):
     tape = training(end_at=9_000.0, max_restarts=1)
     assert tape.does(50.0, *signalled(number, 1)) == [AskJob()]
     time = 50.1 if message else 53.5
@@ -603,7 +603,7 @@ def test_a_signal_to_all_agents_or_to_the_coordinator_too_still_cancels(number, 
     assert tape.saved.state is State.CANCELLED
 
 
-def test_a_signal_to_one_agent_of_a_job_that_is_being_ended_means_what_the_scheduler_says():
+def test_a_signal_to_one_agent_of_an_ending_job_means_what_the_scheduler_answers():
     for message, state in ((JobTold("cancelled"), State.CANCELLED), (JobTold("time-limit"), State.PENDING)):
         tape = training(end_at=9_000.0, max_restarts=1)
         tape.at(50.0, *signalled(signal.SIGTERM, 1))

@@ -35,7 +35,7 @@ def test_only_visible_gpus_are_counted(visible: str, count: int) -> None:
     assert counted == str(count)
 
 
-def test_tensors_compute_on_the_gpu_what_they_compute_on_the_cpu() -> None:
+def test_tensors_compute_the_same_on_the_gpu_and_on_the_cpu() -> None:
     generator = torch.Generator().manual_seed(0)
     rows = torch.randn(50, 30, generator=generator)
     on_gpu = rows.cuda()
@@ -178,7 +178,7 @@ if __name__ == "__main__":
         ("illegal-address", "an illegal memory access was encountered"),
     ],
 )
-def test_a_fault_of_a_gpu_has_cudas_words(fault: str, message: str) -> None:
+def test_a_gpu_fault_has_cudas_error_message(fault: str, message: str) -> None:
     code = """
 import torch
 try:

@@ -36,7 +36,7 @@ def blamed(diagnosis: Diagnosis) -> list[tuple[int, str, str]]:
     return [(culprit.rank, culprit.node, culprit.why) for culprit in diagnosis.culprits]
 
 
-def test_a_rank_that_never_came_is_told_whole() -> None:
+def test_an_absent_rank_is_reported_completely() -> None:
     result = verdict(waiter(0), rank(1, stack=LOOP, busy=0.98), waiter(2), waiter(3), stalled=60.0)
     why = "it is busy in user code at train.py:33 (work), 98 % of a processor"
     assert result == Diagnosis(
@@ -207,13 +207,13 @@ FORKED = ("/home/me/cache.py:3 get", "/usr/lib/python3.11/multiprocessing/proces
         ),
     ],
 )
-def test_why_a_rank_did_not_come_is_said(missing: RankSnapshot, why: str) -> None:
+def test_the_reason_of_an_absent_rank_is_reported(missing: RankSnapshot, why: str) -> None:
     result = verdict(waiter(0), missing, waiter(2), waiter(3), stalled=60.0)
     assert (result.verdict, blamed(result)) == (Verdict.NEVER_ARRIVED, [(1, "n0", why)])
     assert result.remedy
 
 
-def test_a_rank_that_skipped_a_collective_and_waits_in_a_later_one_of_another_group_is_no_root() -> None:
+def test_a_rank_that_skipped_a_collective_and_waits_in_a_later_group_is_no_root() -> None:
     """It waits for the rank that is in no collective. That rank is to blame."""
     two = (Group("0", 3, 10, True, "gloo", "0-2"), Group("1", 2, 4, False, "gloo", "1-2"))
     in_first = rank(0, 3, groups=two[:1], records=(*history(9), record(10, done=False)), stack=ALL_REDUCE)
@@ -269,7 +269,7 @@ def test_the_rank_that_called_something_else_is_named_with_its_line(odd, called,
     )
 
 
-def test_of_two_ranks_that_differ_both_are_named() -> None:
+def test_two_differing_ranks_are_both_named() -> None:
     other = waiter(1, 2, records=(*history(10), record(11, False, "barrier", "", "")), stack=BARRIER)
     result = verdict(waiter(0, 2), other)
     assert (result.verdict, [culprit.rank for culprit in result.culprits]) == (Verdict.MISMATCH, [0, 1])
@@ -281,7 +281,7 @@ def test_collectives_whose_sizes_may_differ_by_rank_are_no_mismatch() -> None:
     assert verdict(*observed).verdict is not Verdict.MISMATCH
 
 
-def test_all_in_one_collective_that_does_not_end_is_a_link_named_by_the_ends_that_owe_an_answer() -> None:
+def test_an_endless_collective_of_all_ranks_is_a_link_named_by_its_silent_ends() -> None:
     debts = {1: (Backlog("10.0.0.3", 96, 5),), 2: (Backlog("10.0.0.2", 644, 5),)}
     observed = [
         waiter(n, node=f"n{n}", addresses=(f"10.0.0.{n + 1}",), backlog=debts.get(n, ())) for n in range(4)
@@ -298,15 +298,13 @@ def test_all_in_one_collective_that_does_not_end_is_a_link_named_by_the_ends_tha
     assert "rank 1 on n1 sent 96 bytes to n2 (10.0.0.3) 5 times without an answer" in result.evidence
 
 
-def test_a_rank_that_left_one_collective_and_waits_in_the_next_does_not_hide_the_one_that_does_not_end() -> (
-    None
-):
+def test_a_rank_that_left_a_collective_and_waits_in_the_next_does_not_hide_the_endless_one() -> None:
     result = verdict(waiter(0, begun=12), waiter(1), waiter(2), waiter(3))
     assert (result.verdict, result.culprits) == (Verdict.UNDETERMINED, ())
     assert "does every rank give all_reduce the same root (src, dst)" in result.remedy
 
 
-def test_where_no_connection_tells_only_what_may_go_another_way_is_called_a_link() -> None:
+def test_only_traffic_that_may_use_another_path_is_called_a_link_without_connections() -> None:
     groups = (Group("0", 2, 11, True, "nccl", "0-1"),)
     result = verdict(waiter(0, 2, groups=groups), waiter(1, 2, groups=groups))
     assert (result.verdict, result.culprits) == (Verdict.LINK, ())
@@ -315,7 +313,7 @@ def test_where_no_connection_tells_only_what_may_go_another_way_is_called_a_link
     assert "dmesg | grep -i xid" in result.remedy
 
 
-def test_a_rank_that_skips_one_of_many_equal_calls_is_named_when_the_others_come_to_the_last() -> None:
+def test_a_rank_that_skips_one_of_many_equal_calls_is_named_at_the_last_call() -> None:
     result = verdict(waiter(0), rank(1, stack=(*BARRIER[:0], *LOOP)), waiter(2))
     assert (result.verdict, [culprit.rank for culprit in result.culprits]) == (Verdict.NEVER_ARRIVED, [1])
 
@@ -343,7 +341,7 @@ def test_ranks_that_move_are_well() -> None:
         (["[2, 2]", "[4]", "[4]"], []),  # the same number of elements
     ],
 )
-def test_ranks_that_move_with_results_of_different_sizes_are_told(
+def test_ranks_that_progress_with_results_of_different_sizes_are_reported(
     sizes: list[str], culprits: list[int]
 ) -> None:
     size = len(sizes)
@@ -364,7 +362,7 @@ def test_ranks_that_move_may_gather_different_sizes(operation: str) -> None:
     assert diagnosis.verdict is Verdict.NOTHING
 
 
-def test_a_pause_that_is_no_longer_than_usual_blames_nobody_but_asks_for_a_longer_look() -> None:
+def test_a_usual_pause_blames_nobody_and_requests_a_longer_look() -> None:
     """Steps of 30 s, the last begun 20 s ago: one rank computes, the others wait."""
     slow = tuple(record(n, at=NOW - 50 + 30 * n) for n in (0, 1))
     inside = (*slow, record(2, done=False, at=NOW - 1))
@@ -382,7 +380,7 @@ def test_a_rank_that_prints_while_the_others_wait_works() -> None:
     assert (result.verdict, result.culprits) == (Verdict.NOTHING, ())
 
 
-def test_whom_the_others_wait_for_is_told_with_its_line_while_it_prints() -> None:
+def test_the_awaited_rank_is_reported_with_its_line_while_it_prints() -> None:
     """A rank that asks for something again and again, and says so, is not blamed; nor is it hidden."""
     result = verdict(waiter(0), waiter(1), waiter(2), rank(3, stack=LOOP, printed=True, quiet=0.0))
     assert (result.verdict, result.message) == (
@@ -392,7 +390,7 @@ def test_whom_the_others_wait_for_is_told_with_its_line_while_it_prints() -> Non
     assert result.evidence[1] == "rank 3 on n1: it waits in user code at train.py:33 (work)"
 
 
-def test_what_a_waiting_rank_prints_is_no_progress() -> None:
+def test_output_of_a_waiting_rank_is_no_progress() -> None:
     result = verdict(waiter(0, printed=True, quiet=0.0), waiter(1), waiter(2), rank(3, stack=LOOP))
     assert (result.verdict, [culprit.rank for culprit in result.culprits]) == (Verdict.NEVER_ARRIVED, [3])
 
@@ -400,7 +398,7 @@ def test_what_a_waiting_rank_prints_is_no_progress() -> None:
 BELOW = ("/home/me/train.py:12 <module>",)
 
 
-def test_all_waiting_in_one_line_outside_of_collectives_have_no_culprit() -> None:
+def test_ranks_that_all_wait_in_one_line_outside_collectives_have_no_culprit() -> None:
     result = verdict(*(rank(n, stack=LOOP) for n in range(3)))
     assert (result.verdict, result.message, result.culprits) == (
         Verdict.WAITING,
@@ -418,7 +416,7 @@ def test_all_waiting_in_one_line_outside_of_collectives_have_no_culprit() -> Non
         ((LOOP, LOOP, BELOW, ()), ""),
     ],
 )
-def test_of_ranks_that_wait_outside_of_collectives_the_one_that_stands_apart_is_told_and_not_blamed(
+def test_the_different_one_of_ranks_outside_collectives_is_reported_without_blame(
     stacks: tuple[tuple[str, ...], ...], apart: str
 ) -> None:
     result = verdict(*(rank(number, stack=stack) for number, stack in enumerate(stacks)))
@@ -432,7 +430,7 @@ def test_ranks_that_compute_outside_of_collectives_are_well() -> None:
     assert (result.verdict, result.culprits) == (Verdict.NOTHING, ())
 
 
-def test_without_records_the_one_that_stands_apart_is_named() -> None:
+def test_the_different_rank_is_named_without_records() -> None:
     bare = [rank(n, groups=(), records=(), stack=MEETING) for n in (0, 1, 2)]
     result = verdict(*bare, rank(3, groups=(), records=(), stack=LOOP))
     assert (result.verdict, blamed(result)) == (
@@ -441,7 +439,7 @@ def test_without_records_the_one_that_stands_apart_is_named() -> None:
     )
 
 
-def test_nodes_that_say_nothing_are_named_where_the_others_wait_for_their_ranks() -> None:
+def test_nodes_without_answers_are_named_if_the_others_wait_for_their_ranks() -> None:
     result = verdict(waiter(0), waiter(1), size=4, mute=(("n1", "no answer within 11 s"),))
     assert (result.verdict, blamed(result)) == (Verdict.NEVER_ARRIVED, [(-1, "n1", "no answer within 11 s")])
 
@@ -463,7 +461,7 @@ def test_nothing_seen_is_undetermined() -> None:
     assert (result.verdict, result.evidence) == (Verdict.UNDETERMINED, ("no answer from n0: lost",))
 
 
-def test_of_several_that_are_stopped_each_is_named_with_its_remedy_and_who_else_is_late() -> None:
+def test_each_stopped_rank_is_named_with_its_remedy_and_other_late_ranks() -> None:
     result = verdict(waiter(0), rank(1, state="T"), rank(2, state="T"), rank(3, stack=LOOP))
     assert result.message == (
         "ranks 1-2 never came to all_reduce (11 of group 0): rank 1 is stopped (SIGSTOP), the others too"
@@ -477,9 +475,7 @@ def test_of_several_that_are_stopped_each_is_named_with_its_remedy_and_who_else_
     )
 
 
-def test_where_few_have_come_and_the_others_stand_in_one_line_it_is_asked_whether_it_is_meant_for_all() -> (
-    None
-):
+def test_the_report_asks_about_a_subgroup_if_few_arrived_and_the_others_share_a_line() -> None:
     result = verdict(waiter(0), *(rank(number, stack=LOOP) for number in (1, 2, 3)))
     assert [culprit.rank for culprit in result.culprits] == [1, 2, 3]
     assert result.remedy.endswith(
@@ -487,7 +483,7 @@ def test_where_few_have_come_and_the_others_stand_in_one_line_it_is_asked_whethe
     )
 
 
-def test_the_one_that_takes_two_groups_in_another_order_than_most_is_named() -> None:
+def test_the_rank_that_uses_two_groups_in_an_unusual_order_is_named() -> None:
     def inside(number: int, begun: str) -> RankSnapshot:
         groups = tuple(Group(name, 4, int(name == begun), False, "gloo", "0-3") for name in "ab")
         return rank(number, groups=groups, records=(record(1, False, group=begun),), stack=ALL_REDUCE)
@@ -514,7 +510,7 @@ def test_a_rank_that_has_only_sent_so_far_has_not_come_to_the_first_collective()
     assert (result.verdict, [culprit.rank for culprit in result.culprits]) == (Verdict.NEVER_ARRIVED, [2])
 
 
-def test_of_several_that_have_not_come_each_is_told_with_its_own_reason() -> None:
+def test_each_absent_rank_is_reported_with_its_own_reason() -> None:
     other = ("/home/me/train.py:50 warm", "/home/me/train.py:60 <module>")
     result = verdict(waiter(0), rank(1, stack=LOOP), waiter(2), rank(3, stack=other), stalled=60.0)
     assert result.message == (
@@ -523,7 +519,7 @@ def test_of_several_that_have_not_come_each_is_told_with_its_own_reason() -> Non
     )
 
 
-def test_of_ranks_that_wait_outside_of_collectives_those_that_have_ended_are_told_apart() -> None:
+def test_ended_ranks_are_reported_separately_from_waiting_ones() -> None:
     result = verdict(rank(0, stack=LOOP), rank(1, state=""), rank(2, stack=LOOP), rank(3, stack=LOOP))
     assert (
         result.message == "all 3 ranks that are left wait outside of collectives, all at train.py:33 (work)"
@@ -544,7 +540,7 @@ def subgroup(number: int, size: int, few: int, **changes: object) -> RankSnapsho
 
 
 @pytest.mark.parametrize(("size", "few"), [(3, 2), (4, 2), (4, 3), (8, 4), (64, 8)])
-def test_who_skips_a_subgroups_barrier_and_goes_on_is_named_not_who_waits_in_it(size: int, few: int) -> None:
+def test_a_rank_that_skips_a_subgroups_barrier_is_named_and_not_the_waiting_one(size: int, few: int) -> None:
     for skips in range(few):
         observed = []
         for number in range(size):
@@ -562,7 +558,7 @@ def test_who_skips_a_subgroups_barrier_and_goes_on_is_named_not_who_waits_in_it(
 
 
 @pytest.mark.parametrize("call", ["send", "recv"])
-def test_who_does_not_come_to_answer_a_send_is_named_and_of_who_went_on_both_sides_are_told(
+def test_a_rank_that_does_not_answer_a_send_is_named_or_both_sides_if_it_progressed(
     call: str,
 ) -> None:
     """Rank 0 waits for rank 1, which is in an all_reduce, in its own code, or in another send."""
@@ -589,7 +585,7 @@ def test_a_send_that_its_receiver_waits_for_blames_neither() -> None:
 
 
 @pytest.mark.parametrize("tags", [(5, 6), (0, 3), (7, 0), (4, 4)])
-def test_a_send_and_its_recv_that_name_different_tags_are_told(tags: tuple[int, int]) -> None:
+def test_a_send_and_its_recv_with_different_tags_are_reported(tags: tuple[int, int]) -> None:
     result = verdict(
         rank(0, stack=ALL_REDUCE, call="send", peer=1, tag=tags[0]),
         rank(1, stack=ALL_REDUCE, call="recv", peer=0, tag=tags[1]),
@@ -608,9 +604,7 @@ def test_a_send_and_its_recv_that_name_different_tags_are_told(tags: tuple[int, 
     ("worlds", "wrong"),
     [((4, 2, 0, 0), [1]), ((4, 4, 4, 1), [3]), ((3, 3, 3, 1), []), ((2, 2, 2, 2), [])],
 )
-def test_a_rank_that_joined_a_smaller_world_is_named_where_others_wait_for_the_whole_one(
-    worlds: tuple[int, ...], wrong: list[int]
-) -> None:
+def test_a_rank_that_joined_a_smaller_world_is_named(worlds: tuple[int, ...], wrong: list[int]) -> None:
     """Groups of one design, all smaller than the world, are nobody's fault; 0: it waits for all."""
     observed = [
         waiter(number, started=4, groups=(Group("0", size, 11, True, "gloo"),))
@@ -643,7 +637,7 @@ def test_ranks_that_ask_for_another_world_than_they_were_started_in_are_named(
 
 
 @pytest.mark.parametrize("worlds", [(4, 4, 4, 4), (2, 2, 2, 2)])
-def test_worlds_that_agree_and_are_no_larger_than_the_run_are_no_mistake(worlds: tuple[int, ...]) -> None:
+def test_equal_worlds_not_larger_than_the_run_are_no_mistake(worlds: tuple[int, ...]) -> None:
     observed = [
         rank(n, groups=(), records=(), stack=MEETING, world=world, started=4)
         for n, world in enumerate(worlds)
@@ -651,7 +645,7 @@ def test_worlds_that_agree_and_are_no_larger_than_the_run_are_no_mistake(worlds:
     assert verdict(*observed).verdict is Verdict.UNDETERMINED
 
 
-def test_a_rank_whose_process_a_thread_holds_when_all_others_have_ended_is_named() -> None:
+def test_a_rank_whose_process_a_thread_keeps_alive_is_named() -> None:
     held = rank(2, stack=("/usr/lib/python3.11/threading.py:1590 _shutdown",))
     result = verdict(rank(0, state=""), rank(1, state=""), held, rank(3, state=""))
     assert blamed(result) == [(2, "n1", "its script has ended, and its process has not")]
@@ -664,7 +658,7 @@ def on_gpus(number: int, begun: int, **changes: object) -> RankSnapshot:
 
 
 @pytest.mark.parametrize("behind", range(4))
-def test_without_records_the_groups_own_counts_tell_who_is_behind(behind: int) -> None:
+def test_the_groups_own_counts_name_the_late_rank_without_records(behind: int) -> None:
     observed = [on_gpus(n, 11 if n == behind else 12) for n in range(4)]
     result = verdict(*observed, stalled=300.0)
     assert (result.verdict, [culprit.rank for culprit in result.culprits]) == (
@@ -712,7 +706,7 @@ def at_barrier(
 @pytest.mark.parametrize(
     ("busy", "least", "doing"), [(0.9, 20.0, "it is busy in"), (0.0, 10.0, "it waits in")]
 )
-def test_a_rank_that_evaluates_for_all_is_not_blamed_before_it_takes_longer_than_it_used_to(
+def test_a_rank_that_evaluates_for_all_is_not_blamed_within_its_usual_time(
     waited: float,
     before: tuple[float, float],
     patience: float,
@@ -746,7 +740,7 @@ IMPORTS = (f"{LIBRARY}/torch/__init__.py:409 <module>", "<frozen importlib._boot
         {"stack": LOOP, "busy": 0.9, "groups": ()},
     ],
 )
-def test_ranks_that_still_import_or_prepare_data_are_given_a_minute(
+def test_ranks_that_import_or_prepare_data_get_a_minute(
     quiet: float, blamed_ranks: list[int], changes: dict[str, Any]
 ) -> None:
     """Seen on a crowded machine: torch took a quarter of a minute to import, and rank 0 waited."""
@@ -788,7 +782,7 @@ def of_pipeline(number: int, sent: int, **changes: Any) -> RankSnapshot:
     )
 
 
-def test_of_two_that_send_each_other_in_turns_both_sides_of_what_is_not_answered_are_told() -> None:
+def test_two_ranks_that_send_in_turns_are_both_reported_for_an_unanswered_call() -> None:
     result = verdict(of_pipeline(0, 0), of_pipeline(1, 7, call="wait"), of_pipeline(2, 6), stalled=60.0)
     assert (result.verdict, result.culprits) == (Verdict.MISMATCH, ())
     assert result.message == (
@@ -798,7 +792,7 @@ def test_of_two_that_send_each_other_in_turns_both_sides_of_what_is_not_answered
     )
 
 
-def test_of_several_ranks_that_send_none_is_blamed_for_a_receive_that_nobody_answers() -> None:
+def test_none_of_several_senders_is_blamed_for_an_unanswered_receive() -> None:
     result = verdict(of_pipeline(0, 3), of_pipeline(1, 7, call="wait"), of_pipeline(2, 6), stalled=60.0)
     assert (result.verdict, result.culprits) == (Verdict.UNDETERMINED, ())
     assert result.message == "rank 1 waits for a send or receive that is not answered at train.py:12"
@@ -808,9 +802,7 @@ def test_of_several_ranks_that_send_none_is_blamed_for_a_receive_that_nobody_ans
     ("sent", "behind"),
     [((22, 22, 21, 22), [2]), ((22, 21, 21, 22), []), ((23, 22, 21, 22), []), ((22, 22, 22, 22), [])],
 )
-def test_of_a_ring_the_one_rank_that_has_sent_less_than_the_others_is_named(
-    sent: tuple[int, ...], behind: list[int]
-) -> None:
+def test_the_one_rank_of_a_ring_that_sent_less_is_named(sent: tuple[int, ...], behind: list[int]) -> None:
     observed = [
         waiter(number, groups=(Group("0", 4, 11 + count, True, "gloo", "0-3"),))
         for number, count in enumerate(sent[:3])
@@ -849,7 +841,7 @@ def in_broadcast(number: int, root: int | None) -> RankSnapshot:
         ((0, 0, 1, 2), [2, 3]),
     ],
 )
-def test_ranks_that_name_different_roots_of_one_collective_are_told(
+def test_ranks_with_different_roots_of_one_collective_are_reported(
     roots: tuple[int | None, ...], wrong: list[int]
 ) -> None:
     observed = [in_broadcast(number, root) for number, root in enumerate(roots)]
@@ -861,7 +853,7 @@ def test_ranks_that_name_different_roots_of_one_collective_are_told(
     )
 
 
-def test_of_two_roots_the_one_that_ranks_in_the_next_call_of_that_line_name_is_right() -> None:
+def test_the_root_that_ranks_in_the_next_call_of_that_line_use_is_the_right_one() -> None:
     """Objects are broadcast in two calls, sizes first: of four ranks two have gone on to the second."""
     first = [in_broadcast(number, root) for number, root in ((0, 0), (2, 2))]
     records = (*history(10), record(11, operation="broadcast"), record(12, done=False, operation="broadcast"))
@@ -888,7 +880,7 @@ LOOP_LINE = LOOP[0].partition(" ")[0]
         (f"{LOOP_LINE} 0;{LOOP_LINE} 2", []),  # a helper that they have called twice
     ],
 )
-def test_of_two_roots_the_one_that_variables_of_those_who_have_gone_on_name_is_right(
+def test_the_root_in_the_variables_of_ranks_that_progressed_is_the_right_one(
     named: str, wrong: list[int]
 ) -> None:
     """As seen of gather and scatter with two roots: both wait for each other, and the others have left."""
@@ -904,7 +896,7 @@ def test_of_two_roots_the_one_that_variables_of_those_who_have_gone_on_name_is_r
 
 
 @pytest.mark.parametrize("roots", [(0, 0, 0, 0), (0, -1, 0, -1), (None, None, 1, None)])
-def test_ranks_of_one_root_or_an_unknown_one_are_blamed_for_none(roots: tuple[int | None, ...]) -> None:
+def test_ranks_with_one_root_or_an_unknown_one_are_not_blamed(roots: tuple[int | None, ...]) -> None:
     observed = [in_broadcast(number, root) for number, root in enumerate(roots)]
     assert "root of" not in verdict(*observed, stalled=60.0).message
 
@@ -916,7 +908,7 @@ def test_ranks_of_one_root_or_an_unknown_one_are_blamed_for_none(roots: tuple[in
         (ChildProcess(14, "python", "T"), "is stopped (SIGSTOP)"),
     ],
 )
-def test_below_what_is_started_once_per_node_the_process_that_is_in_no_collective_is_told(
+def test_the_process_outside_collectives_below_a_launcher_per_node_is_reported(
     late: ChildProcess, why: str
 ) -> None:
     """As py-spy shows them: two ranks on each of two nodes, and a worker of a data-loader."""
@@ -934,7 +926,7 @@ def test_below_what_is_started_once_per_node_the_process_that_is_in_no_collectiv
     assert result.evidence[0] == "process 11 on n0 waits in all_reduce at train.py:11 (step)"
 
 
-def test_of_a_rank_without_a_stack_the_processes_that_it_started_are_told() -> None:
+def test_the_child_processes_of_a_rank_without_a_stack_are_reported() -> None:
     spawned = (ChildProcess(7, "python", "S"), ChildProcess(8, "python", "S"))
     result = verdict(rank(0, 1, records=(), groups=(), answered=False, children=spawned), stalled=60.0)
     assert (result.verdict, result.culprits) == (Verdict.UNDETERMINED, ())
@@ -950,7 +942,7 @@ def test_of_a_rank_without_a_stack_the_processes_that_it_started_are_told() -> N
 
 
 @pytest.mark.parametrize(("busy", "stalled", "named"), [(0.6, 12.0, []), (0.6, 70.0, [1]), (0.0, 12.0, [1])])
-def test_a_rank_that_is_busy_importing_is_given_its_minute_after_a_short_hang_after_too(
+def test_a_rank_that_imports_after_a_short_hang_gets_its_minute(
     busy: float, stalled: float, named: list[int]
 ) -> None:
     """Seen of DDP's first step under load: three ranks came, the fourth still loaded a module of torch's."""
@@ -962,7 +954,7 @@ def test_a_rank_that_is_busy_importing_is_given_its_minute_after_a_short_hang_af
 
 
 @pytest.mark.parametrize("apart", [16, 17, 20])
-def test_of_more_stacks_than_are_shown_the_ranks_left_out_are_said(apart: int) -> None:
+def test_the_number_of_ranks_without_a_shown_stack_is_reported(apart: int) -> None:
     """Each rank stands in a line of its own."""
     observed = [rank(n, apart, stack=(f"/home/me/train.py:{n + 1} <module>",)) for n in range(apart)]
     result = verdict(*observed, stalled=60.0)
@@ -973,7 +965,7 @@ def test_of_more_stacks_than_are_shown_the_ranks_left_out_are_said(apart: int) -
 
 
 @pytest.mark.parametrize(("since_begun", "named"), [(2.0, []), (9.0, []), (11.0, [1, 2, 3])])
-def test_ranks_that_only_send_are_not_blamed_before_it_is_known_that_they_have_not_for_long(
+def test_ranks_that_only_send_are_not_blamed_before_a_long_pause(
     since_begun: float, named: list[int]
 ) -> None:
     """Seen: a parameter server takes from any rank, which no record tells, and the ranks print nothing."""
@@ -1024,6 +1016,6 @@ def test_a_rank_that_holds_a_lock_in_the_backward_pass_is_named_too() -> None:
         rank(0, node="n9", pid=100, stack=BARRIER),  # that process of another node
     ],
 )
-def test_who_holds_a_lock_and_waits_for_nobody_is_not_named_for_it(holder: RankSnapshot) -> None:
+def test_a_lock_holder_that_waits_for_nobody_is_not_blamed(holder: RankSnapshot) -> None:
     others = [rank(number, node="n0", stack=LOOP, lock_holder=100) for number in range(1, 4)]
     assert 0 not in [culprit.rank for culprit in verdict(holder, *others, stalled=60.0).culprits]

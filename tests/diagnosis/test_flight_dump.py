@@ -67,7 +67,7 @@ class Harmful:
     "data",
     [b"", b"{", b"\x80\x04", pickle.dumps([1]), b"{}", pickle.dumps({"entries": [Harmful()]})],
 )
-def test_what_is_no_dump_or_names_a_class_is_not_read(
+def test_a_damaged_dump_or_one_with_a_class_is_not_read(
     data: bytes, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert read_dump(data) == {}
@@ -89,7 +89,7 @@ def test_damaged_fields_of_an_entry_count_as_absent(damage: dict[str, Any]) -> N
 
 
 @pytest.mark.parametrize("config", [None, [], {"7": []}, {"7": {"ranks": None}}])
-def test_a_group_without_readable_members_is_kept(config: Any) -> None:
+def test_a_group_with_unreadable_members_is_not_dropped(config: Any) -> None:
     document = {"pg_config": config, "entries": [entry(1, "nccl:barrier", (), pg_id=7)]}
     groups, _ = groups_and_records(document, 4, 9)
     assert groups == (Group("7", 0, 1, False, "nccl", ""),)

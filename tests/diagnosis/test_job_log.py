@@ -600,12 +600,12 @@ def test_marks_in_front_of_lines_do_not_hide_an_error(mark: str) -> None:
 
 
 @pytest.mark.parametrize("line", ["12: loss 0.3", "n12: 0.3 s", "Epoch 3: 10%"])
-def test_a_number_or_a_name_before_a_colon_is_no_mark_by_itself(line: str) -> None:
+def test_a_number_or_a_name_before_a_colon_is_no_rank_prefix_by_itself(line: str) -> None:
     (part,) = LineSplitter().split(line)
     assert (part.text, part.rank, part.node) == (line, -1, "")
 
 
-def test_ranks_whose_lines_are_mixed_are_read_apart() -> None:
+def test_mixed_lines_of_ranks_are_separated() -> None:
     lines = {
         1: ["Traceback (most recent call last):", '  File "/a.py", line 1, in one', "ValueError: first"],
         2: [
@@ -684,7 +684,7 @@ def test_errors_of_ranks_that_were_ended_with_the_job_are_not_its_cause(lines: l
     assert (diagnosis.message, diagnosis.culprits) == ("Slurm ended the job at its time limit", ())
 
 
-def test_a_missing_command_is_not_the_cause_if_the_script_went_on() -> None:
+def test_a_missing_command_is_not_the_cause_if_the_script_continued() -> None:
     missing = "/var/spool/slurmd/job7/slurm_script: line 3: nvidia-smi: command not found"
     assert "nvidia-smi" in diagnosed(missing).message
     assert "time limit" in diagnosed("\n".join([missing, "step 1 loss 2.0", TIME_LIMIT])).message
@@ -696,6 +696,6 @@ def test_a_log_of_consequences_blames_nobody() -> None:
     assert "rank 4 only noticed" in diagnosis.message
 
 
-def test_an_empty_log_says_what_would_help() -> None:
+def test_an_empty_log_has_a_hint() -> None:
     diagnosis = diagnosed("")
     assert diagnosis.message == "there is no error in it" and "sacct -j JOB" in diagnosis.remedy

@@ -103,7 +103,7 @@ def test_the_rank_outside_of_the_collective_is_named_with_its_line_and_certainty
         ("futex_do_wait", ""),
     ],
 )
-def test_the_kernel_says_what_a_rank_waits_for(waits_in: str, what: str) -> None:
+def test_the_kernel_names_what_a_rank_waits_for(waits_in: str, what: str) -> None:
     diagnosis = verdict(*map(sampled, range(3)), sampled(3, stack=LOOP, waits_in=waits_in))
     assert diagnosis.culprits[0].why == f"it waits in user code at train.py:33 (work){what}"
 
@@ -144,7 +144,7 @@ def test_a_rank_that_is_not_late_for_long_may_yet_come() -> None:
     assert judgement.diagnosis.verdict is Verdict.NOTHING
 
 
-def test_a_rank_that_polls_is_blamed_once_it_was_seen_in_one_place_for_long() -> None:
+def test_a_polling_rank_is_blamed_after_a_long_time_in_one_place() -> None:
     """Waiting ranks that run now and then have no time since which they wait: the looks give one."""
     history = JobHistory()
     ranks = (*(sampled(rank, idle=0.0, size=3) for rank in (0, 1)), sampled(2, stack=LOOP, size=3))
@@ -238,7 +238,7 @@ def test_a_rank_that_is_found_outside_of_the_collective_of_the_look_before_has_m
         assert diagnose_looks(looks(*late), (), history).diagnosis.message.endswith(expected)
 
 
-def test_ranks_that_are_twice_found_in_one_line_and_run_between_are_looked_at_again() -> None:
+def test_ranks_seen_twice_in_one_line_that_ran_between_are_looked_at_again() -> None:
     ranks = [sampled(rank, stack=LOOP, idle=0.0) for rank in range(4)]
     history = JobHistory()
     for clock, expected in ((NOW, Verdict.NOTHING), (NOW + 60, Verdict.UNDETERMINED)):
@@ -306,7 +306,7 @@ def test_ranks_that_are_never_seen_in_a_collective_and_get_on_do_not_hang() -> N
     assert verdict(*ranks).message == "the ranks are making progress"
 
 
-def test_ranks_that_sleep_in_the_backward_pass_wait_there_if_their_native_frames_are_unknown() -> None:
+def test_ranks_that_sleep_in_the_backward_pass_wait_there_without_native_frames() -> None:
     stack = (f"{LIBRARY}/torch/autograd/graph.py:979 _engine_run_backward", "/home/me/train.py:7 x")
     hook = (ThreadPlace("/home/me/train.py:60 hook", "/home/me/train.py:61 hook"),)
     assert blamed(verdict(*(sampled(rank, stack=stack) for rank in range(3)), sampled(3, stack=LOOP))) == [
@@ -317,7 +317,7 @@ def test_ranks_that_sleep_in_the_backward_pass_wait_there_if_their_native_frames
         assert sampled(0, stack=stack, **facts).snapshot.location.doing is Doing.USER
 
 
-def test_a_rank_whose_native_frames_are_unknown_is_not_blamed() -> None:
+def test_a_rank_with_unknown_native_frames_is_not_blamed() -> None:
     """It may wait for the others in C++, as they do."""
     line = ("/home/me/train.py:7 x",)
     waiting = [sampled(rank, stack=line, native=("c10d::Reducer::finalize",)) for rank in (0, 1, 3)]
@@ -383,7 +383,7 @@ def test_a_rank_that_all_looks_find_late_is_slow_if_the_job_steps(
     assert (diagnosis.verdict, blamed(diagnosis)) == (expected, [(3, "n0")])
 
 
-def test_a_rank_for_which_the_others_wait_but_once_is_not_slow() -> None:
+def test_a_rank_that_the_others_await_once_is_not_slow() -> None:
     """It prints for a long time. Then all come to the next collective."""
     history = JobHistory()
     works = sampled(3, stack=LOOP, busy=1.0, state="R", idle=0.0)
@@ -427,7 +427,7 @@ BROADCAST = (ALL_REDUCE[0].replace("all_reduce", "broadcast"), "/home/me/train.p
 
 
 @pytest.mark.parametrize("call", [EVERYBODY, MainCall()])
-def test_the_one_rank_in_another_call_of_all_ranks_is_odd(call: MainCall) -> None:
+def test_the_one_rank_in_a_different_collective_is_the_culprit(call: MainCall) -> None:
     diagnosis = verdict(*(sampled(rank, call=call) for rank in range(3)), sampled(3, stack=BARRIER))
     assert (diagnosis.verdict, blamed(diagnosis)) == (Verdict.MISMATCH, [(3, "n0")])
     assert diagnosis.culprits[0].why.startswith(
@@ -473,13 +473,13 @@ def test_the_one_rank_in_another_call_of_all_ranks_is_odd(call: MainCall) -> Non
         "three calls",
     ],
 )
-def test_nobody_is_blamed_where_stacks_do_not_decide(ranks: tuple[SeenRank, ...]) -> None:
+def test_nobody_is_blamed_if_stacks_do_not_decide(ranks: tuple[SeenRank, ...]) -> None:
     diagnosis = verdict(*ranks)
     assert (diagnosis.verdict, diagnosis.culprits) == (Verdict.MISMATCH, ())
     assert "stacks alone do not show which of them is wrong" in diagnosis.message
 
 
-def test_the_root_of_a_broadcast_waits_for_the_odd_rank_and_others_have_left_it() -> None:
+def test_the_root_of_a_broadcast_waits_for_the_culprit_and_others_have_left_it() -> None:
     backward = (f"{LIBRARY}/torch/autograd/graph.py:979 _engine_run_backward", "/home/me/train.py:7 x")
     root = MainCall(function="broadcast", rooted="broadcast", root=0, is_of_all=True)
     others = [sampled(1, stack=backward), sampled(2, stack=BARRIER), sampled(3, stack=backward)]
@@ -488,7 +488,7 @@ def test_the_root_of_a_broadcast_waits_for_the_odd_rank_and_others_have_left_it(
     assert blamed(verdict(sampled(0, stack=BROADCAST, call=receives), *others)) == []
 
 
-def test_all_ranks_in_one_call_are_not_enough_to_name_anybody() -> None:
+def test_a_common_call_of_all_ranks_names_nobody() -> None:
     diagnosis = verdict(*(sampled(rank, counters=(f"step={7 + (rank == 2)}",)) for rank in range(4)))
     assert (diagnosis.verdict, diagnosis.culprits) == (Verdict.UNDETERMINED, ())
     assert diagnosis.message.startswith("not enough seen: all ranks wait in all_reduce at train.py:11 (step)")
@@ -509,7 +509,7 @@ def test_two_threads_in_calls_of_all_ranks_are_named_unless_a_rank_is_absent() -
     assert diagnosis.verdict is Verdict.UNDETERMINED
 
 
-def test_no_rank_is_left_to_set_a_key_for_which_all_wait() -> None:
+def test_no_rank_remains_to_set_a_key_that_all_await() -> None:
     unread = sampled(3, stack=LINE)
     unread = replace(unread, snapshot=replace(unread.snapshot, problem="its native frames"))
     diagnosis = verdict(*(sampled(rank, stack=LINE, native=STORE) for rank in range(3)), unread)
@@ -520,7 +520,7 @@ def test_no_rank_is_left_to_set_a_key_for_which_all_wait() -> None:
 # --- without stacks ---
 
 
-def test_without_stacks_the_states_are_shown_and_nobody_is_blamed() -> None:
+def test_states_are_shown_without_blame_if_there_are_no_stacks() -> None:
     diagnosis = verdict(*(sampled(rank, stack=(), waits_in="futex") for rank in range(4)))
     assert (diagnosis.verdict, diagnosis.culprits) == (Verdict.UNDETERMINED, ())
     assert diagnosis.message == "not enough seen: no Python stack of the 4 ranks could be read"
@@ -528,14 +528,14 @@ def test_without_stacks_the_states_are_shown_and_nobody_is_blamed() -> None:
     assert line == "ranks 0-3: no stack; state S in futex, 0 processors, did not run during the look"
 
 
-def test_the_service_of_nccl_that_is_not_asked_is_named_if_nothing_else_decides() -> None:
+def test_ncclras_is_named_as_an_unasked_source_if_nothing_else_decides() -> None:
     stuck = [sampled(rank, size=2) for rank in range(2)]
     late = [sampled(0, size=2), sampled(1, size=2, stack=LOOP)]
     evidence = [diagnose_looks(looks(*ranks, ras=2), (), JobHistory()).diagnosis for ranks in (stuck, late)]
     assert [RAS_IS_NOT_ASKED in diagnosis.evidence for diagnosis in evidence] == [True, False]
 
 
-def test_without_stacks_a_rank_that_has_no_process_is_named() -> None:
+def test_a_rank_without_a_process_is_named_without_stacks() -> None:
     diagnosis = verdict(sampled(0, stack=()), sampled(1, stack=()), sampled(3, "n1", stack=()))
     assert blamed(diagnosis) == [(2, "n1")]
 
@@ -585,7 +585,7 @@ def test_ranks_without_any_number_are_numbered_by_node_and_process() -> None:
     ]
 
 
-def test_ranks_without_any_number_have_that_of_a_variable_of_their_script_if_all_show_one() -> None:
+def test_ranks_without_a_number_use_a_variable_of_their_script_if_all_have_it() -> None:
     def world(*own: int) -> JobWorld:
         nameless = {"variable": "", "rank": -1, "size": 0}
         ranks = [sampled(number, name={**nameless, "own": value}) for number, value in enumerate(own)]
@@ -605,7 +605,7 @@ def test_ranks_that_were_only_counted_are_listed_with_their_processes() -> None:
     assert diagnosis.culprits[0].why.startswith("process 102: it waits in user code")
 
 
-def test_a_rank_that_makes_a_larger_group_than_there_are_ranks_is_named() -> None:
+def test_a_rank_that_makes_a_group_larger_than_the_job_is_named() -> None:
     ranks = []
     for number in range(4):
         rank = sampled(number, stack=MEETING)
@@ -617,7 +617,7 @@ def test_a_rank_that_makes_a_larger_group_than_there_are_ranks_is_named() -> Non
 # --- launchers ---
 
 
-def test_launchers_that_wait_for_each_other_are_named_with_the_nodes_that_lack_one() -> None:
+def test_launchers_that_await_each_other_are_named_with_the_nodes_without_one() -> None:
     torchrun = SeenLauncher("torchrun", 5, "S", ELASTIC)
     shell = sampled(1, "n1", stack=(), size=2, children=(ChildProcess(9, "sleep", "S"),))
     for ranks in ((), (shell,)):  # a shell that will start torchrun has the number of a task
@@ -632,7 +632,7 @@ def test_launchers_that_wait_for_each_other_are_named_with_the_nodes_that_lack_o
     assert diagnosis.evidence[0] == "torchrun on n0 is at dynamic_rendezvous.py:1 (x)"
 
 
-def test_launchers_that_wait_for_more_nodes_than_the_job_has_say_so() -> None:
+def test_launchers_that_await_more_nodes_than_the_job_has_are_reported() -> None:
     torchrun = SeenLauncher("torchrun", 5, "S", ELASTIC, nodes=3)
     look = [JobLook(node, NOW, launchers=(torchrun,), processes=3) for node in ("n0", "n1")]
     diagnosis = diagnose_looks(look, (), JobHistory()).diagnosis
@@ -640,7 +640,7 @@ def test_launchers_that_wait_for_more_nodes_than_the_job_has_say_so() -> None:
     assert diagnosis.message.endswith("it waits for 3 nodes, and the job has 2")
 
 
-def test_a_job_without_ranks_says_so() -> None:
+def test_a_job_without_ranks_is_reported_as_such() -> None:
     diagnosis = diagnose_looks([JobLook("n0", NOW, processes=3)], (), JobHistory()).diagnosis
     assert (diagnosis.verdict, diagnosis.culprits) == (Verdict.UNDETERMINED, ())
     assert diagnosis.message == "the job has 3 processes, and none of them is known to be a rank"

@@ -234,7 +234,7 @@ def test_a_known_message_has_a_cause_and_a_remedy(line: str, verdict: Verdict, w
         "torch.distributed.DistNetworkError: failed to recv, got 0 bytes",
     ],
 )
-def test_who_only_noticed_is_told_from_who_failed(line: str) -> None:
+def test_an_observer_differs_from_a_failed_rank(line: str) -> None:
     row = meaning(line)
     assert row is not None
     assert row.consequence
@@ -243,11 +243,11 @@ def test_who_only_noticed_is_told_from_who_failed(line: str) -> None:
 @pytest.mark.parametrize(
     "line", ["step 3 loss 0.25", "", "epoch 1: 100%|####| 10/10", "saved checkpoint to /x/y"]
 )
-def test_ordinary_output_means_nothing(line: str) -> None:
+def test_ordinary_output_is_no_error(line: str) -> None:
     assert meaning(line) is None
 
 
-def test_every_row_is_whole() -> None:
+def test_every_row_is_complete() -> None:
     for row in ROWS:
         re.compile(row.pattern)
         assert row.cause, row.pattern

@@ -52,7 +52,7 @@ def epochs(
         ([4, 4], 5, 6, []),  # neither is as before
     ],
 )
-def test_of_a_recv_that_nobody_answers_who_departs_from_its_custom_is_named_or_both_are_told(
+def test_the_rank_with_an_unusual_recv_is_named_or_both_are_reported(
     before: list[int], sent: int, received: int, odd: list[int]
 ) -> None:
     result = verdict(epochs(0, before, sent, waits=False), epochs(1, before, received, waits=True))
@@ -69,7 +69,7 @@ def test_of_a_recv_that_nobody_answers_who_departs_from_its_custom_is_named_or_b
 
 
 @pytest.mark.parametrize(("retained", "numbered"), [(slice(1, None), True), (slice(None), False)])
-def test_what_is_not_in_the_records_is_not_guessed(retained: slice, numbered: bool) -> None:
+def test_calls_outside_the_records_are_not_guessed(retained: slice, numbered: bool) -> None:
     """A long run keeps only its newest records. Old torch gives no number."""
     cut = [
         replace(
@@ -112,9 +112,7 @@ def of_line(number: int, now: int, steps: int) -> RankSnapshot:
         ((1, 2, 1, 1), 1, []),  # too young for a custom
     ],
 )
-def test_of_lists_that_no_variable_holds_the_one_whose_number_departs_is_named(
-    now: tuple[int, ...], steps: int, odd: list[int]
-) -> None:
+def test_the_list_with_an_unusual_number_is_named(now: tuple[int, ...], steps: int, odd: list[int]) -> None:
     result = verdict(*(of_line(number, count, steps) for number, count in enumerate(now)))
     assert [culprit.rank for culprit in result.culprits] == odd
     assert "rank 3 waits for a send or receive that is not answered" in result.message
@@ -142,7 +140,7 @@ def trains(number: int, some: str, calls: str, size: int = 4) -> RankSnapshot:
     return rank(number, size, records=tuple(records), groups=tuple(groups), stack=ALL_REDUCE)
 
 
-def test_who_takes_a_subgroup_before_the_call_of_all_departs_from_its_own_order() -> None:
+def test_a_rank_that_enters_a_subgroup_before_the_world_leaves_its_usual_order() -> None:
     """Recorded: rank 3 reduced its loss before the gradients, in the seventh step."""
     step = "ws" * 6
     result = verdict(
@@ -156,7 +154,7 @@ def test_who_takes_a_subgroup_before_the_call_of_all_departs_from_its_own_order(
 
 
 @pytest.mark.parametrize("some", ["01", "012", "123"])
-def test_who_leaves_out_a_subgroups_call_departs_from_its_own_order(some: str) -> None:
+def test_a_rank_that_skips_a_subgroups_call_leaves_its_usual_order(some: str) -> None:
     step, last = "ws" * 5, int(some[-1])
     observed = [
         trains(number, some, step + ("ww" if number == last else "ws"))
@@ -179,9 +177,7 @@ def test_who_leaves_out_a_subgroups_call_departs_from_its_own_order(some: str) -
         (("wwwswswwws" + "wwww", "wwwswswwws" + "wwws"), []),  # no fixed turn
     ],
 )
-def test_of_a_call_after_so_many_others_who_goes_on_past_its_turn_is_named(
-    calls: tuple[str, str], odd: list[int]
-) -> None:
+def test_the_rank_that_passes_its_periodic_call_is_named(calls: tuple[str, str], odd: list[int]) -> None:
     """The calls of all look alike: what comes before it tells nothing."""
     long = max(culprit.count("w") for culprit in calls)
     others = [trains(number, "01", "w" * long) for number in (2, 3)]
@@ -189,7 +185,7 @@ def test_of_a_call_after_so_many_others_who_goes_on_past_its_turn_is_named(
     assert [culprit.rank for culprit in result.culprits] == odd
 
 
-def test_one_step_more_than_the_others_who_go_on_to_something_new_is_no_custom_of_theirs() -> None:
+def test_one_additional_step_before_a_new_phase_is_no_habit() -> None:
     """Two of three evaluate for the first time; the third has a batch left, and calls as ever."""
     result = verdict(
         trains(0, "013", "w" * 9),
@@ -201,7 +197,7 @@ def test_one_step_more_than_the_others_who_go_on_to_something_new_is_no_custom_o
 
 
 @pytest.mark.parametrize(("sibling", "odd"), [(1, [3]), (0, [2])])
-def test_of_a_pair_the_one_is_odd_that_does_not_do_as_a_pair_like_it(sibling: int, odd: list[int]) -> None:
+def test_the_rank_of_a_pair_that_differs_from_similar_pairs_is_named(sibling: int, odd: list[int]) -> None:
     """Ranks 2 and 3 are one of two pairs; rank 2 waits in a call of theirs that rank 3 has not made."""
 
     def of_pair(number: int, called: int, waits: bool) -> RankSnapshot:
@@ -249,7 +245,7 @@ NEVER = ([0, 0, 0], 0)
         ([NEVER, ([], 1, "send", 2), ([], 1, "recv", 0), NEVER], []),
     ],
 )
-def test_who_waits_for_a_rank_that_never_sends_while_another_one_waits_for_it_names_the_wrong_rank(
+def test_a_rank_that_awaits_the_wrong_sender_is_named(
     calls: list[tuple[list[int], int] | tuple[list[int], int, str, int]], named: list[int]
 ) -> None:
     result = verdict(*(of_four(number, *how) for number, how in enumerate(calls)))
@@ -270,7 +266,7 @@ def keyed(number: int, key: str = "e2/shard3", own: str = "", **changes: object)
     return rank(number, **{"call": "store", "key": key, "sets": sets, "stack": stack, **changes})
 
 
-def test_the_only_rank_whose_lines_set_a_key_that_all_wait_for_is_named() -> None:
+def test_the_only_rank_whose_code_sets_an_awaited_key_is_named() -> None:
     result = verdict(*map(keyed, range(4)))
     assert (result.verdict, [culprit.rank for culprit in result.culprits]) == (Verdict.MISMATCH, [3])
     assert result.message == (
@@ -286,7 +282,7 @@ def test_the_only_rank_whose_lines_set_a_key_that_all_wait_for_is_named() -> Non
     assert "though it has continued at train.py:20 (step)" in ended.message
 
 
-def test_whoever_waits_for_a_key_is_not_taken_to_set_it_where_another_one_is() -> None:
+def test_a_waiting_rank_is_not_the_setter_of_its_key_if_there_is_another() -> None:
     """All run the line that sets it, below ``if rank == 0``."""
     ended = keyed(
         0, call="", key="", own="ready", stack=BARRIER, records=(*history(10), record(11, False, "barrier"))
@@ -303,9 +299,7 @@ KEYS = "done/0, done/1, done/2, done/3"
 
 
 @pytest.mark.parametrize(("passed", "odd"), [((2,), [2]), ((), []), ((1, 2), [])])
-def test_of_ranks_that_wait_for_the_keys_of_all_who_passed_its_own_by_is_named(
-    passed: tuple[int, ...], odd: list[int]
-) -> None:
+def test_the_rank_that_passed_its_own_key_is_named(passed: tuple[int, ...], odd: list[int]) -> None:
     keys = [f"done/{n}" + ("\tif shards:" if n in passed else "") for n in range(4)]
     result = verdict(*(keyed(number, KEYS, keys[number]) for number in range(4)))
     assert [culprit.rank for culprit in result.culprits] == odd
@@ -316,7 +310,7 @@ def test_of_ranks_that_wait_for_the_keys_of_all_who_passed_its_own_by_is_named(
         )
 
 
-def test_the_only_one_that_does_not_wait_for_the_keys_of_all_is_named() -> None:
+def test_the_only_rank_that_does_not_await_the_keys_of_all_is_named() -> None:
     ended = keyed(
         3, call="", key="", own="done/3", stack=BARRIER, records=(*history(10), record(11, False, "barrier"))
     )
@@ -325,7 +319,7 @@ def test_the_only_one_that_does_not_wait_for_the_keys_of_all_is_named() -> None:
 
 
 @pytest.mark.parametrize("own", ["e2/shard3", "e2/other"])
-def test_where_several_ranks_or_none_set_a_key_nobody_is_named(own: str) -> None:
+def test_nobody_is_named_if_several_ranks_or_none_set_a_key(own: str) -> None:
     result = verdict(*(keyed(number, own=own) for number in range(4)))
     assert result.culprits == ()
 
@@ -353,7 +347,7 @@ def mesh(number: int, called: list[str], waits: int = 1) -> RankSnapshot:
     return rank(number, groups=groups, records=tuple(records), stack=ALL_REDUCE)
 
 
-def test_of_ranks_in_several_groups_the_one_that_left_its_order_is_named() -> None:
+def test_the_rank_that_left_its_order_of_several_groups_is_named() -> None:
     """Rank 2 called its column where its row was due; each waits for another one since."""
     since = ["rcr", "rc", "cc", "r"]
     result = verdict(*(mesh(number, list("rcrcrcrcrcrc" + since[number])) for number in range(4)))

@@ -59,7 +59,7 @@ def test_a_traceback_gives_its_last_line_and_the_innermost_line_of_the_users() -
     )
 
 
-def test_what_is_no_error_is_not_heard() -> None:
+def test_ordinary_lines_are_no_errors() -> None:
     assert heard(0, "step 3 loss 0.1", "", "warning: slow", "Traceback is a word", "a: b") == ()
 
 
@@ -91,11 +91,11 @@ def test_what_is_no_error_is_not_heard() -> None:
         ),
     ],
 )
-def test_an_error_is_what_ends_a_traceback_or_a_usage(lines: list[str], message: list[str]) -> None:
+def test_the_end_of_a_traceback_or_a_usage_line_is_an_error(lines: list[str], message: list[str]) -> None:
     assert [entry.message for entry in heard(1, *lines)] == message
 
 
-def test_an_abort_is_told_with_the_line_that_its_stack_names() -> None:
+def test_an_abort_is_reported_with_the_line_of_its_stack() -> None:
     (result,) = heard(
         0,
         "terminate called after throwing an instance of 'gloo::EnforceNotMet'",
@@ -109,12 +109,12 @@ def test_an_abort_is_told_with_the_line_that_its_stack_names() -> None:
     assert (result.text, result.frame) == (ABORTED, "/home/me/train.py:11 <module>")
 
 
-def test_a_crash_without_words_is_its_signal_and_its_line() -> None:
+def test_a_crash_without_a_message_has_its_signal_and_line() -> None:
     (result,) = heard(0, "Fatal Python error: Segmentation fault", '  File "/home/me/train.py", line 4 in go')
     assert result.message == "Fatal Python error: Segmentation fault, at train.py:4 (go)"
 
 
-def test_the_first_error_wins_over_who_ended_first_and_the_others_are_consequences() -> None:
+def test_the_first_error_has_priority_over_the_first_exit_and_others_are_consequences() -> None:
     """Rank 0 ended first, but only noticed that rank 1 had gone."""
     errors = (*heard(1, *traceback(1, BAD)), *heard(0, *traceback(0, PEER), at=100.2))
     assert explain(left(*errors, failure=failure(0))) == Diagnosis(
@@ -141,7 +141,7 @@ def test_a_rank_that_exits_without_a_traceback_wins_over_the_connection_that_ano
     assert [culprit.rank for culprit in own.culprits] == [3]
 
 
-def test_of_errors_in_one_moment_the_known_one_is_told() -> None:
+def test_the_known_one_of_simultaneous_errors_is_reported() -> None:
     errors = (*heard(0, *traceback(0, BAD)), *heard(1, *traceback(1, "CUDA out of memory. Tried to")))
     result = explain(left(*errors))
     assert (result.verdict, result.culprits[0].rank) == (Verdict.OUT_OF_MEMORY, 1)
@@ -162,7 +162,7 @@ def test_an_error_that_was_survived_for_long_did_not_end_the_run() -> None:
         ("abcd", [0, 1], "rank 1 on b failed first", [1]),
     ],
 )
-def test_where_all_ranks_of_a_run_or_of_some_nodes_say_the_same_none_is_singled_out(
+def test_no_rank_is_singled_out_if_all_ranks_or_nodes_report_the_same(
     nodes: str, who: list[int], message: str, named: list[int]
 ) -> None:
     missing = "ModuleNotFoundError: No module named 'apex'"
@@ -198,13 +198,13 @@ def test_the_nodes_own_word_that_memory_ran_out_is_believed() -> None:
 
 
 @pytest.mark.parametrize(("node", "remedy"), [("n2", "--exclude"), ("", "job.out")])
-def test_only_a_node_that_failed_is_to_be_left_out(node: str, remedy: str) -> None:
+def test_only_a_failed_node_is_excluded(node: str, remedy: str) -> None:
     lost = Failure(-1, node, 1, 101.0, "the launcher ended with code 1: srun: error: Unable to create step")
     arguments = explain(left(failure=lost)).remedy
     assert [word for word in ("--exclude", "job.out") if word in arguments] == [remedy]
 
 
-def test_of_a_program_that_could_not_be_executed_the_remedy_is_the_agents() -> None:
+def test_a_program_that_could_not_be_executed_has_the_agents_remedy() -> None:
     failed = Failure(-1, "n1", 1, 101.0, "n1 could not start its ranks: no program 'x'; check its name")
     result = explain(left(failure=failed))
     assert (result.remedy, result.culprits[0].why) == (
@@ -213,18 +213,18 @@ def test_of_a_program_that_could_not_be_executed_the_remedy_is_the_agents() -> N
     )
 
 
-def test_of_a_job_that_slurm_ended_while_srun_began_the_prolog_is_to_be_looked_at() -> None:
+def test_the_remedy_for_a_job_that_slurm_ended_at_its_start_is_the_prolog() -> None:
     ended = Failure(-1, "", 1, 101.0, "the launcher ended with code 1: srun: error: Slurm job 2 has expired")
     assert "sinfo -R shows a node whose prolog failed" in explain(left(failure=ended)).remedy
 
 
-def test_a_rank_that_fails_before_one_is_killed_is_the_culprit() -> None:
+def test_a_rank_that_fails_before_another_is_killed_is_the_culprit() -> None:
     killed = Failure(1, "n1", -9, 110.0, "rank 1 on n1 was killed by signal 9 (SIGKILL)")
     result = explain(left(*heard(2, *traceback(2, BAD), at=100.0), failure=killed))
     assert result.culprits[0].rank == 2
 
 
-def test_where_no_rank_says_why_the_state_does() -> None:
+def test_the_state_has_the_reason_if_no_rank_has_one() -> None:
     result = explain(left(failure=failure(1)))
     assert (result.verdict, result.message, result.evidence) == (
         Verdict.CRASHED,
@@ -243,7 +243,7 @@ def test_where_no_rank_says_why_the_state_does() -> None:
          "n1: what ranks print cannot be written to /runs/7: No space left on device"),
     ],
 )  # fmt: skip
-def test_without_an_error_the_last_that_was_printed_is_told(
+def test_the_last_output_is_reported_without_an_error(
     lines: tuple[str, ...], message: str, evidence: str
 ) -> None:
     result = explain(left(failure=replace(failure(1), last_lines=lines)))
@@ -253,7 +253,7 @@ def test_without_an_error_the_last_that_was_printed_is_told(
 @pytest.mark.parametrize(
     ("ended", "culprits"), [("3", [3]), ("2-3", [2, 3]), ("0-1,3", [2]), ("0,3", [0, 3])]
 )
-def test_who_exited_0_while_others_waited_is_the_culprit_or_the_few_who_went_on(
+def test_a_rank_that_exited_0_while_others_waited_is_the_culprit_or_the_few_that_continued(
     ended: str, culprits: list[int]
 ) -> None:
     last = replace(failure(2), noticed=True, ended=ended, peer="n3")
@@ -272,7 +272,7 @@ def test_who_exited_0_while_others_waited_is_the_culprit_or_the_few_who_went_on(
         ("OSError: [Errno 5] Input/output error", "a disk or a network file system does not deliver"),
     ],
 )
-def test_who_is_the_first_to_write_to_a_file_system_is_no_culprit_but_its_node(full: str, cause: str) -> None:
+def test_the_node_and_not_the_first_writer_is_blamed_for_a_file_system(full: str, cause: str) -> None:
     first = heard(1, *traceback(1, full))
     result = explain(left(*first, *heard(3, *traceback(3, PEER))))
     assert (result.verdict, [(entry.rank, entry.node) for entry in result.culprits]) == (
@@ -286,13 +286,13 @@ def test_who_is_the_first_to_write_to_a_file_system_is_no_culprit_but_its_node(f
     assert "rank 3 printed the same" in several.evidence
 
 
-def test_who_said_the_same_of_a_file_of_its_own_is_told_too() -> None:
+def test_a_rank_with_the_same_error_about_its_own_file_is_reported_too() -> None:
     missing = "FileNotFoundError: [Errno 2] No such file or directory: '/run/__{}.metadata'"
     errors = [error for rank in range(4) for error in heard(rank, *traceback(rank, missing.format(rank)))]
     assert "ranks 0 and 2-3 printed the same" in explain(left(*errors)).evidence
 
 
-def test_of_those_that_exited_0_only_who_was_in_the_group_that_failed_is_named() -> None:
+def test_only_members_of_the_failed_group_are_named_among_exits_with_0() -> None:
     """A mesh of two by two: rank 2 fails of its group with rank 3; rank 0 of its own with rank 2."""
 
     def of_mesh(rank: int, row: str, column: str, newest: str) -> RankSnapshot:
@@ -317,14 +317,14 @@ def test_of_those_that_exited_0_only_who_was_in_the_group_that_failed_is_named()
     assert [entry.rank for entry in explain(replace(remains, last=whole)).culprits] == [1, 3]
 
 
-def test_an_error_that_its_rank_survived_gives_way_to_one_that_ended_another() -> None:
+def test_a_survived_error_yields_to_one_that_ended_another_rank() -> None:
     retried = replace(heard(2, *traceback(2, "ConnectionError: again"), at=90.0)[0], survived=True)
     assert explain(left(retried, *heard(1, *traceback(1, BAD)))).culprits[0].rank == 1
     assert explain(left(retried)).culprits[0].rank == 2
 
 
 @pytest.mark.parametrize("code", [-11, -14, 139])
-def test_a_rank_that_a_signal_ended_without_words_is_the_culprit(code: int) -> None:
+def test_a_rank_that_a_signal_ended_silently_is_the_culprit(code: int) -> None:
     errors = heard(0, *traceback(0, "TrainerError: step failed"), at=101.0)
     assert explain(left(*errors, failure=failure(1, code))).culprits[0].rank == 1
 
@@ -336,7 +336,7 @@ def test_a_rank_that_a_signal_ended_without_words_is_the_culprit(code: int) -> N
         "torch.multiprocessing.spawn.ProcessExitedException: process 1 terminated with signal SIGKILL",
     ],
 )
-def test_a_child_that_was_killed_is_put_down_to_memory_where_the_kernel_says_so(message: str) -> None:
+def test_a_killed_child_is_attributed_to_memory_if_the_kernel_counted_it(message: str) -> None:
     errors = heard(1, *traceback(1, message))
     starved = replace(failure(1), last_lines=("clusterrun: out of memory: the kernel ended a process",))
     assert explain(left(*errors)).verdict is Verdict.CRASHED
@@ -411,7 +411,7 @@ def below(text: str) -> Remains:
         ),
     ],
 )
-def test_below_a_launcher_the_rank_is_named_else_the_node(text: str, message: str, evidence: str) -> None:
+def test_the_rank_below_a_launcher_is_named_else_the_node(text: str, message: str, evidence: str) -> None:
     result = explain(below(text))
     assert (result.message, result.evidence[0]) == (message, evidence)
 
@@ -421,7 +421,7 @@ def test_a_run_that_ended_well_has_nothing_wrong() -> None:
     assert (result.verdict, result.culprits) == (Verdict.NOTHING, ())
 
 
-def test_a_run_whose_ranks_trained_alone_is_told_although_it_ended_well() -> None:
+def test_a_completed_run_whose_ranks_trained_alone_is_reported() -> None:
     message = "ranks 0-3 never joined the others: each trained a copy of its own"
     result = explain(left(state=State.COMPLETED, failure=None, notes=(f"training alone: {message}",)))
     assert (result.verdict, result.message) == (Verdict.ALONE, message)
@@ -466,7 +466,7 @@ def exchanges(rank: int, *sizes: str) -> RankSnapshot:
         ({1: ("[8]", "[8]", "[9]"), 2: ("[8]", "[8]", "[8]"), 3: ("[8]", "[8]", "[10]")}, []),
     ],
 )
-def test_who_alone_brings_another_size_than_all_ever_did_is_named_where_sizes_may_differ(
+def test_the_rank_with_an_unusual_size_is_named_if_sizes_may_differ(
     brought: dict[int, tuple[str, ...]], named: list[int]
 ) -> None:
     """As seen of an all_to_all_single with other splits on one rank: whom it sent too much aborts."""
@@ -477,7 +477,7 @@ def test_who_alone_brings_another_size_than_all_ever_did_is_named_where_sizes_ma
     assert all("and the others called it of [8] Float" in entry.why for entry in result.culprits)
 
 
-def test_of_ranks_that_aborted_on_more_than_they_expected_and_records_the_odd_one_is_found() -> None:
+def test_the_odd_rank_is_found_by_records_after_an_abort_on_too_large_a_message() -> None:
     """Ranks 0 and 2 aborted and left nothing; 1 and 3 left one record each, which differ."""
     errors = (*heard(0, f"  {ABORTED}"), *heard(2, f"  {ABORTED}"), *heard(3, *traceback(3, PEER)))
     result = explain(left(*errors, failure=failure(0, -6), last=(last(1, "[1000]"), last(3, "[4]"))))
@@ -491,7 +491,7 @@ def test_of_ranks_that_aborted_on_more_than_they_expected_and_records_the_odd_on
     )
 
 
-def test_the_line_of_the_odd_one_is_told_where_it_still_stood_in_that_call() -> None:
+def test_the_line_of_the_odd_rank_is_reported_if_it_still_was_in_that_call() -> None:
     stood = replace(in_call(1, "all_reduce", 20), records=last(1, "[1000]").records)
     went_on = (*stood.records, replace(stood.records[0], sequence=7, at=101.0))
     for records, where in ((stood.records, " at train.py:20 (step)"), (went_on, "")):
@@ -503,7 +503,7 @@ def test_the_line_of_the_odd_one_is_told_where_it_still_stood_in_that_call() -> 
         assert [(entry.rank, entry.why) for entry in result.culprits] == [(1, why)]
 
 
-def test_of_a_gather_whose_root_aborted_the_odd_sender_is_named_not_the_root() -> None:
+def test_the_odd_sender_of_a_gather_is_named_and_not_the_aborted_root() -> None:
     observed = (last(2, "[1000]"), last(3, "[4]"))
     lasts = tuple(
         replace(entry, records=(replace(entry.records[0], operation="gather"),)) for entry in observed
@@ -512,7 +512,7 @@ def test_of_a_gather_whose_root_aborted_the_odd_sender_is_named_not_the_root() -
     assert (result.verdict, [entry.rank for entry in result.culprits]) == (Verdict.MISMATCH, [2])
 
 
-def test_who_aborted_is_not_named_where_others_called_what_it_expected_and_none_what_it_got() -> None:
+def test_an_aborted_rank_is_not_named_if_others_made_the_call_that_it_expected() -> None:
     """Recorded of a gather: its root had expected what rank 3 called; who sent more left no record."""
     aborted = f"  {ABORTED}".replace("1000 vs 4.", "24 vs 16.")
     result = explain(left(*heard(0, aborted), failure=failure(0, -6), last=(last(3, "[4]"),)))
@@ -526,7 +526,7 @@ def test_who_aborted_is_not_named_where_others_called_what_it_expected_and_none_
     )
 
 
-def test_where_pairs_of_ranks_have_sizes_of_their_own_nobody_is_blamed_for_one() -> None:
+def test_nobody_is_blamed_if_pairs_of_ranks_have_sizes_of_their_own() -> None:
     sent = replace(last(2, "[1000]").records[0], operation="all_to_all")
     lasts = (replace(last(2, ""), records=(sent,)), replace(last(3, ""), records=(sent,)))
     result = explain(left(*heard(0, f"  {ABORTED}"), failure=failure(0, -6), last=lasts))
@@ -558,7 +558,7 @@ def of_checkpoint(rank: int, *failed: int) -> list[str]:
 
 
 @pytest.mark.parametrize("message", [(0, 1, 2, 3), (0, 2, 3), (3,)])
-def test_what_a_checkpoint_tells_every_rank_is_that_of_the_rank_in_which_it_happened(
+def test_a_checkpoint_error_of_every_rank_belongs_to_the_rank_where_it_happened(
     message: tuple[int, ...],
 ) -> None:
     errors = [error for rank in message for error in heard(rank, *of_checkpoint(rank, 1))]
@@ -569,7 +569,7 @@ def test_what_a_checkpoint_tells_every_rank_is_that_of_the_rank_in_which_it_happ
     assert not any(line.startswith(("rank 0", "rank 2", "rank 3")) for line in result.evidence)
 
 
-def test_of_two_ranks_whose_checkpoint_failed_neither_takes_the_others_error() -> None:
+def test_two_ranks_with_failed_checkpoints_have_separate_errors() -> None:
     errors = [error for rank in range(4) for error in heard(rank, *of_checkpoint(rank, 1, 3))]
     assert {(entry.origin, entry.message) for entry in errors} == {
         (1, f"{DENIED}, at train.py:21 (write_data)"),
@@ -584,7 +584,7 @@ def test_a_wider_type_is_larger_too() -> None:
     assert [entry.rank for entry in result.culprits] == [1]
 
 
-def test_the_one_that_aborted_is_the_odd_one_where_all_records_agree() -> None:
+def test_the_aborted_rank_is_the_odd_one_if_all_records_agree() -> None:
     dumped = ("Fatal Python error: Aborted", '  File "/home/me/train.py", line 11 in <module>')
     for lines, where in (((), ""), (dumped, " at train.py:11")):
         aborted = heard(1, f"  {ABORTED}", *lines)
@@ -595,7 +595,7 @@ def test_the_one_that_aborted_is_the_odd_one_where_all_records_agree() -> None:
         )
 
 
-def test_what_the_others_called_after_the_one_that_was_too_large_is_not_named() -> None:
+def test_calls_after_the_too_large_one_are_not_named() -> None:
     """Recorded of a broadcast of other shapes: 16384 bytes came for 8192, and the others had gone on."""
     aborted = f"  {ABORTED}".replace("1000 vs 4", "16384 vs 8192")
     went_on = replace(last(0, "[4]"), records=(*last(0, "[512, 8]").records, *last(0, "[4]").records))
@@ -613,9 +613,7 @@ def test_what_the_others_called_after_the_one_that_was_too_large_is_not_named() 
     ("sizes", "sent", "named"),
     [("[8]", "16 vs 10", [1]), ("[8]", "32 vs 20", [1]), ("[272]", "136 vs 4", [1]), ("[1]", "136 vs 4", [])],
 )
-def test_what_was_sent_is_told_from_what_was_expected_by_its_parts(
-    sizes: str, sent: str, named: list[int]
-) -> None:
+def test_sent_and_expected_sizes_differ_by_their_parts(sizes: str, sent: str, named: list[int]) -> None:
     """Recorded of an all_gather of a last batch of 5 where the others had 8: halves of them are sent."""
     aborted = heard(1, f"  {ABORTED}".replace("1000 vs 4", sent))
     result = explain(left(*aborted, failure=failure(1, -6), last=(last(0, sizes), last(2, sizes))))
@@ -634,7 +632,7 @@ def gone_on() -> tuple[RankSnapshot, ...]:
     return (replace(last(3, ""), records=records),)
 
 
-def test_who_stood_in_another_line_than_the_one_that_aborted_and_all_others_is_the_odd_one() -> None:
+def test_the_rank_in_a_line_different_from_all_others_is_the_odd_one() -> None:
     """One rank skipped a step of scaled gradients. The rank that aborted was right."""
     dumped = ("Fatal Python error: Aborted", '  File "/home/me/train.py", line 20 in step')
     aborted = heard(0, f"  {ABORTED}".replace("1000 vs 4", "136 vs 4"), *dumped)
@@ -654,7 +652,7 @@ def test_who_stood_in_another_line_than_the_one_that_aborted_and_all_others_is_t
         (in_call(1, "broadcast", 17), in_call(2, "broadcast", 20)),  # which others may leave alone
     ],
 )
-def test_where_lines_do_not_tell_the_odd_one_nobody_is_blamed(stood: tuple[RankSnapshot, ...]) -> None:
+def test_nobody_is_blamed_if_lines_do_not_show_the_odd_rank(stood: tuple[RankSnapshot, ...]) -> None:
     dumped = ("Fatal Python error: Aborted", '  File "/home/me/train.py", line 20 in step')
     aborted = heard(0, f"  {ABORTED}".replace("1000 vs 4", "136 vs 4"), *dumped)
     noticed = heard(3, *traceback(3, PEER, line=20))
@@ -662,7 +660,7 @@ def test_where_lines_do_not_tell_the_odd_one_nobody_is_blamed(stood: tuple[RankS
     assert (result.verdict, result.culprits) == (Verdict.MISMATCH, ())
 
 
-def test_of_two_ranks_of_a_group_whose_sizes_differ_both_are_told_and_ranks_of_others_do_not_count() -> None:
+def test_two_ranks_of_a_group_with_different_sizes_are_both_reported() -> None:
     """As seen of tensor parallelism: rank 1 is in no group with rank 2 but that of all."""
     groups = (Group("0", 4, ranks="0-3"), Group("4", 2, ranks="2-3"))
     record = Record("4", 12, "all_reduce", "[6, 8]", "Float", True, 100.0)
@@ -679,7 +677,7 @@ def test_of_two_ranks_of_a_group_whose_sizes_differ_both_are_told_and_ranks_of_o
     )
 
 
-def test_a_rank_that_ended_well_did_not_end_of_what_it_had_printed() -> None:
+def test_an_error_message_does_not_end_a_rank_that_exited_0() -> None:
     """It skipped a bad row, made fewer steps than the others, and left with exit code 0."""
     ended = replace(failure(0), noticed=True, ended="2")
     result = explain(left(*heard(2, *traceback(2, BAD)), *heard(0, *traceback(0, PEER)), failure=ended))
@@ -698,7 +696,7 @@ def test_a_rank_that_ended_well_did_not_end_of_what_it_had_printed() -> None:
         ((0, 1, 2), ("1000 vs 4", "1000 vs 4", "1000 vs 8"), []),  # they did not expect the same
     ],
 )
-def test_several_that_expected_the_same_outvote_one_that_called_something_larger_and_went_on(
+def test_several_equal_expectations_outvote_one_larger_call(
     aborted: tuple[int, ...], vs: tuple[str, ...], named: list[int]
 ) -> None:
     errors = [
@@ -712,7 +710,7 @@ def test_several_that_expected_the_same_outvote_one_that_called_something_larger
     assert [culprit.why for culprit in diagnosis.culprits] == whys
 
 
-def test_without_any_record_who_was_sent_too_much_is_told_and_not_blamed() -> None:
+def test_the_receiver_of_too_much_is_reported_without_blame_if_there_are_no_records() -> None:
     """As seen of a pipeline of sends and receives, which nobody records: the stage before had sent more."""
     dumped = ("Fatal Python error: Aborted", '  File "/home/me/train.py", line 14 in stage')
     result = explain(left(*heard(1, f"  {ABORTED}", *dumped), failure=failure(1, -6)))
@@ -730,9 +728,7 @@ def small(number: int) -> RankSnapshot:
 
 
 @pytest.mark.parametrize(("sent", "odd"), [(1536, []), (4, [2])])
-def test_what_is_larger_than_all_recorded_calls_was_sent_by_itself_and_nobody_is_blamed(
-    sent: int, odd: list[int]
-) -> None:
+def test_a_size_above_all_recorded_calls_blames_nobody(sent: int, odd: list[int]) -> None:
     text = f"  what():  [enforce fail at pair.cc:456] op.preamble.length <= op.nbytes. {sent} vs 2. Received"
     dumped = ("Fatal Python error: Aborted", '  File "/home/me/train.py", line 14 in stage')
     records = tuple(small(number) for number in (0, 1, 3))
@@ -748,9 +744,7 @@ TAKEN = (
 
 
 @pytest.mark.parametrize(("rank", "verdict"), [(0, Verdict.CRASHED), (2, Verdict.MISMATCH)])
-def test_a_rank_that_opens_the_store_of_rank_0_says_perhaps_that_it_is_that(
-    rank: int, verdict: Verdict
-) -> None:
+def test_a_rank_that_opens_the_store_of_rank_0_only_suspects_it(rank: int, verdict: Verdict) -> None:
     result = explain(left(*heard(rank, *traceback(rank, TAKEN)), failure=failure(rank)))
     assert (result.verdict, [entry.rank for entry in result.culprits]) == (verdict, [rank])
     assert ("says perhaps that it is rank 0" in result.message) is (rank == 2)
@@ -761,14 +755,14 @@ RESET = ["Traceback (most recent call last):", '  File "/home/me/train.py", line
 RESET += ["ConnectionResetError: [Errno 104] Connection reset by peer"]
 
 
-def test_what_every_rank_printed_and_went_on_from_did_not_end_the_one_that_failed_first() -> None:
+def test_a_message_of_every_rank_did_not_end_the_first_failed_rank() -> None:
     fell_back = [error for rank in range(4) for error in heard(rank, *NO_KERNELS, at=98.0)]
     result = explain(left(*fell_back, *heard(1, *traceback(1, BAD))))
     assert result.culprits == (Culprit(1, "n1", f"{BAD}, at train.py:9 (step)"),)
     assert f"rank 1 also printed: {NO_KERNELS[1]}" in result.evidence
 
 
-def test_an_error_of_one_rank_alone_is_told_with_what_it_printed_after() -> None:
+def test_an_error_of_one_rank_is_reported_with_its_later_output() -> None:
     ended = [error for rank in range(4) for error in heard(rank, *traceback(rank, BAD))]
     result = explain(left(*heard(1, *NO_KERNELS, at=90.0), *ended, failure=failure(0)))
     assert {entry.rank for entry in result.culprits} == {1}
@@ -796,9 +790,7 @@ NO_KEY = "torch.distributed.DistStoreError: wait timeout after 9000ms, keys: /de
         (NO_KEY, "no rank set a key of the store in time", "which rank sets that key"),
     ],
 )
-def test_what_is_no_connection_of_the_rank_that_failed_first_is_not_called_one(
-    last: str, cause: str, remedy: str
-) -> None:
+def test_an_error_without_a_connection_is_not_called_one(last: str, cause: str, remedy: str) -> None:
     """Recorded: the others only lost their peer."""
     end = replace(failure(1), last_lines=tuple(traceback(1, last)))
     result = explain(
@@ -809,7 +801,7 @@ def test_what_is_no_connection_of_the_rank_that_failed_first_is_not_called_one(
     assert last in result.culprits[0].why
 
 
-def test_what_a_worker_printed_in_c_before_hides_no_traceback() -> None:
+def test_a_workers_output_in_c_hides_no_traceback() -> None:
     """Recorded: a worker of a data-loader that ended by a segmentation fault."""
     last = "RuntimeError: DataLoader worker (pid 15272) is killed by signal: Segmentation fault. "
     first, *others = traceback(2, last, line=19)
@@ -826,7 +818,7 @@ def test_a_key_that_torch_itself_waits_for_is_the_consequence_of_a_rank_that_did
     assert result.is_consequence
 
 
-def test_who_went_on_when_the_others_had_ended_is_told_with_the_line_that_it_went_on_to() -> None:
+def test_a_rank_that_continued_when_the_others_had_ended_is_reported_with_its_line() -> None:
     """Recorded: a barrier that only rank 0 comes to, at the end."""
     last = replace(failure(2), noticed=True, ended="0-1,3")
     result = explain(left(*heard(2, *traceback(2, PEER, line=13)), failure=last))
@@ -857,9 +849,7 @@ WAITED = "torch.distributed.DistStoreError: wait timeout after 20000ms, keys: /d
 @pytest.mark.parametrize(
     ("message", "silent"), [((0, 2, 3), [1]), ((0, 1, 2), [3]), ((0, 2), []), ((0,), [])]
 )
-def test_who_did_not_come_to_the_meeting_is_named_and_never_who_waited(
-    message: tuple[int, ...], silent: list[int]
-) -> None:
+def test_an_absent_rank_is_named_and_never_a_waiting_one(message: tuple[int, ...], silent: list[int]) -> None:
     """Recorded of a rank that downloads for ever; of ranks that ended before they spoke none is named."""
     errors = [heard(rank, *traceback(rank, WAITED if rank else UNMET)) for rank in message]
     result = explain(left(*(entry for of_rank in errors for entry in of_rank), failure=failure(0)))
@@ -867,7 +857,7 @@ def test_who_did_not_come_to_the_meeting_is_named_and_never_who_waited(
     assert "3 of 4 came" in result.message
 
 
-def test_of_models_with_other_parameters_the_odd_one_is_named_and_of_two_none() -> None:
+def test_the_odd_one_of_models_with_different_parameters_is_named_and_of_two_none() -> None:
     def differs(rank: int, own: int, other: int, size: int) -> tuple[Error, ...]:
         text = f"Rank {rank} has {own} params, while rank {other} has inconsistent {size} params."
         return heard(
@@ -883,7 +873,7 @@ def test_of_models_with_other_parameters_the_odd_one_is_named_and_of_two_none() 
     assert result.message.endswith("rank 2 has 4; rank 3 has 6")
 
 
-def test_a_monitored_barrier_names_who_did_not_come_whoever_prints_first() -> None:
+def test_a_monitored_barrier_names_the_absent_rank_for_any_first_printer() -> None:
     others = (
         "RuntimeError: Rank {} successfully reached monitoredBarrier, but received errors while waiting for"
     )
@@ -897,7 +887,7 @@ def test_a_monitored_barrier_names_who_did_not_come_whoever_prints_first() -> No
     assert (result.verdict, [entry.rank for entry in result.culprits]) == (Verdict.NEVER_ARRIVED, [2])
 
 
-def test_what_another_rank_had_logged_long_before_is_not_what_ended_the_run() -> None:
+def test_an_old_log_line_of_another_rank_did_not_end_the_run() -> None:
     logged = ["Traceback (most recent call last):", '  File "/home/me/train.py", line 3, in track']
     for seconds, culprit in ((8.0, 1), (3.0, 3)):
         errors = (
@@ -918,7 +908,7 @@ def test_an_exception_that_ended_a_rank_wins_however_late_the_others_fail_of_it(
     assert [entry.rank for entry in result.culprits] == [3]
 
 
-def test_a_message_that_ends_in_a_colon_goes_on_in_the_next_line() -> None:
+def test_a_message_that_ends_in_a_colon_continues_in_the_next_line() -> None:
     """As torch.compile tells what its backend raised."""
     messages = [
         "torch._dynamo.exc.BackendCompilerFailed: backend='own' raised:",
@@ -971,7 +961,7 @@ def test_a_watchdog_of_the_scripts_own_is_not_to_blame_for_the_hang_that_it_noti
     assert arguments in result.evidence
 
 
-def test_of_ranks_behind_others_the_one_that_others_have_waited_for_longest_is_named() -> None:
+def test_the_rank_that_was_awaited_longest_is_named_among_late_ranks() -> None:
     """Rank 2 has begun the ninth and waits for its GPU, as all do that went on to the tenth."""
     still = (hung(1, 10, 93.5, LOOP), hung(2, 9, 93.0, LOOP), hung(3, 8, 92.9, LOOP))
     ended = replace(failure(0, 9, at=100.0), last_lines=("watchdog: stuck",))
@@ -980,7 +970,7 @@ def test_of_ranks_behind_others_the_one_that_others_have_waited_for_longest_is_n
 
 
 @pytest.mark.parametrize("code", [124, -14, 142])
-def test_a_rank_whose_time_was_up_is_not_to_blame_for_the_hang_that_used_it_up(code: int) -> None:
+def test_a_rank_at_its_time_limit_is_not_blamed_for_the_hang_before(code: int) -> None:
     result = watched(code)
     assert (result.verdict, [entry.rank for entry in result.culprits]) == (Verdict.NEVER_ARRIVED, [3])
 
@@ -1001,9 +991,7 @@ def test_a_watchdog_may_speak_before_the_signal_that_it_sends() -> None:
         ("watchdog: no step", ALL_REDUCE, 93.0),  # nobody was elsewhere
     ],
 )
-def test_who_ends_of_its_own_accord_is_named_itself(
-    arguments: str, stands: tuple[str, ...], since: float
-) -> None:
+def test_a_rank_that_ends_itself_is_named(arguments: str, stands: tuple[str, ...], since: float) -> None:
     result = watched(9, arguments, stands=stands, since=since)
     assert (result.verdict, [entry.rank for entry in result.culprits]) == (Verdict.CRASHED, [0])
 
@@ -1020,7 +1008,7 @@ C10D = "/venv/lib/python3.11/site-packages/torch/distributed/distributed_c10d.py
 REDUCES, RESTORES = (C10D, "/home/me/train.py 11 step"), ("/home/me/train.py 15 restore",)
 
 
-def test_of_ranks_that_a_timer_ends_the_one_that_was_in_no_collective_is_named() -> None:
+def test_the_rank_outside_collectives_is_named_among_those_that_a_timer_ended() -> None:
     stood = [timer(rank, *(RESTORES if rank == 2 else REDUCES)) for rank in range(4)]
     assert [entry.message for entry in (*stood[2], *stood[3])] == [
         "Timeout (0:00:07)!, at train.py:15 (restore)",
@@ -1032,7 +1020,7 @@ def test_of_ranks_that_a_timer_ends_the_one_that_was_in_no_collective_is_named()
     assert crashed.message == "rank 1 on n1 failed first", "a timer that only tells where a rank is ends none"
 
 
-def test_an_exception_whose_exit_code_a_pipe_has_lost_is_told_of_a_run_that_ended_well() -> None:
+def test_an_exception_whose_exit_code_a_pipe_lost_is_reported_for_a_completed_run() -> None:
     errors = (*heard(2, *traceback(2, BAD)), *heard(1, *traceback(1, PEER), at=101.0))
     result = explain(left(*errors, state=State.COMPLETED, failure=None))
     assert result.message == "the run ended with exit code 0, though rank 2 on n2 failed first"

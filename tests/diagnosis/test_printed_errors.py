@@ -18,7 +18,7 @@ EOFError: EOF when reading a line
 """
 
 
-def test_what_a_rank_prints_in_the_moment_of_its_traceback_does_not_become_the_error(tmp_path: Path) -> None:
+def test_output_during_a_traceback_does_not_become_the_error(tmp_path: Path) -> None:
     paths = RunPaths(str(tmp_path))
     folder = Path(paths.attempt(0).folder)
     folder.mkdir(parents=True)

@@ -169,12 +169,12 @@ def judged(case: dict[str, Any]) -> Diagnosis:
     )
 
 
-def test_every_recorded_run_is_expected_to_be_told_in_some_way() -> None:
+def test_every_recorded_run_has_an_expectation() -> None:
     assert set(RECORDED) == set(EXPECTED)
 
 
 @pytest.mark.parametrize("name", EXPECTED)
-def test_a_recorded_failure_is_told_by_its_own_words_and_place(name: str) -> None:
+def test_a_recorded_failure_is_reported_with_its_message_and_place(name: str) -> None:
     ranks, arguments, others = EXPECTED[name]
     result = judged(RECORDED[name])
     message = "\n".join(
@@ -186,7 +186,7 @@ def test_a_recorded_failure_is_told_by_its_own_words_and_place(name: str) -> Non
 
 
 @pytest.mark.parametrize("name", [name for name in EXPECTED if not RECORDED[name]["per_node"]])
-def test_of_recorded_ranks_the_culprit_alone_did_not_just_notice(name: str) -> None:
+def test_only_the_culprit_of_recorded_ranks_is_no_observer(name: str) -> None:
     """Or, where a rank ended well too early, nobody did more than that."""
     case = RECORDED[name]
     culprits = EXPECTED[name][0]

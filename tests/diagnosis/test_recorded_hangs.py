@@ -34,7 +34,7 @@ def culprits(diagnosis: Diagnosis) -> list[int]:
 
 
 @pytest.mark.parametrize("stalled", [0.0, 14.0, 700.0])
-def test_a_rank_whose_file_grows_is_not_blamed_however_long_it_takes(stalled: float) -> None:
+def test_a_rank_whose_file_grows_is_not_blamed_for_any_duration(stalled: float) -> None:
     saves = rank(0, stack=LOOP, file="/ckpt/step_40.pt", written=1e6)
     result = decide(case(saves, *(waiter(n, stack=BARRIER) for n in (1, 2, 3)), stalled=stalled)).diagnosis
     assert (result.verdict, culprits(result)) == (Verdict.NOTHING, [])
@@ -47,7 +47,7 @@ def test_a_rank_that_only_appends_to_a_log_is_blamed() -> None:
     assert culprits(result) == [0]
 
 
-def test_of_two_late_ranks_the_one_that_saves_is_not_blamed() -> None:
+def test_the_saving_one_of_two_late_ranks_is_not_blamed() -> None:
     saves = rank(0, stack=LOOP, file="/ckpt/step_40.pt", written=1e6)
     result = decide(case(saves, rank(1, stack=LOOP), waiter(2), waiter(3), stalled=60.0)).diagnosis
     assert culprits(result) == [1]
@@ -119,7 +119,7 @@ def exchanged(number: int, *splits: int) -> RankSnapshot:
 
 
 @pytest.mark.parametrize("reported", [(0, 2, 3), (0, 1, 2, 3), (0, 2, 1)])
-def test_the_rank_with_other_splits_is_named_and_not_the_one_that_aborted(reported: tuple[int, ...]) -> None:
+def test_the_rank_with_different_splits_is_named_and_not_the_aborted_one(reported: tuple[int, ...]) -> None:
     """Rank 2 sends rank 1 four rows, and rank 3 none. Rank 1 expects two, and aborts."""
     splits = dict.fromkeys(range(4), (2, 2, 2, 2, 2, 2, 2, 2))
     splits[2] = (2, 4, 2, 0, 2, 2, 2, 2)
@@ -129,7 +129,7 @@ def test_the_rank_with_other_splits_is_named_and_not_the_one_that_aborted(report
     assert (result.verdict, culprits(result)) == (Verdict.MISMATCH, [2])
 
 
-def test_of_two_ranks_with_splits_that_do_not_fit_neither_is_blamed() -> None:
+def test_neither_of_two_ranks_with_mismatched_splits_is_blamed() -> None:
     entry, other = exchanged(2, 2, 2, 2, 0, 2, 2, 2, 2), exchanged(3, 2, 2, 2, 2, 2, 2, 2, 2)
     result = ended({1: (100.0, ABORTED)}, entry, other, failed=1, code=-6)
     assert (result.verdict, culprits(result)) == (Verdict.MISMATCH, [])
@@ -164,7 +164,7 @@ SHORT = "what():  [enforce fail at pair.cc:456] op.preamble.length <= op.nbytes.
         ({0: 3}, (1,), []),  # of two, either may be wrong
     ],
 )
-def test_of_lists_of_different_length_the_odd_one_is_named_and_the_root_is_told(
+def test_the_odd_rank_of_lists_with_different_lengths_and_the_root_are_reported(
     lengths: dict[int, int], aborted: tuple[int, ...], odd: list[int]
 ) -> None:
     remaining = [
@@ -257,9 +257,7 @@ def test_the_exception_that_hydra_prints_decides_and_not_its_hint() -> None:
         ([], None),
     ],
 )
-def test_the_last_line_about_something_that_went_wrong_is_found(
-    lines: list[str], complaint: int | None
-) -> None:
+def test_the_last_line_about_a_problem_is_found(lines: list[str], complaint: int | None) -> None:
     assert last_complaint(lines) == ("" if complaint is None else lines[complaint])
 
 
@@ -268,12 +266,12 @@ def test_a_complaint_that_other_ranks_have_too_explains_nothing() -> None:
     assert last_complaint(lines, ["WARNING: failed to import apex, epoch 1"]) == lines[0]
 
 
-def test_a_progress_bar_before_a_complaint_is_left_out() -> None:
+def test_a_progress_bar_before_a_warning_is_left_out() -> None:
     bar = "2%|▏         | 39/2000 [00:01<00:50]\r2%|▏         | 40/2000 [00:01<00:50, 38.47it/s]"
     assert last_complaint([bar + "ERROR upload failed"]) == "ERROR upload failed"
 
 
-def test_what_a_culprit_logged_is_shown_once() -> None:
+def test_a_log_line_of_a_culprit_is_shown_once() -> None:
     hang = Diagnosis(Verdict.NEVER_ARRIVED, "", (Culprit(1, "n0", ""),))
     logged = with_logged(hang, {1: "WARNING gave up at record 12", 2: "WARNING of another rank"})
     assert logged.evidence == ("rank 1 has logged: WARNING gave up at record 12",)

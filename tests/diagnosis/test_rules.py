@@ -30,7 +30,7 @@ NAMES = sorted(path.stem for path in Path(str(rules.__file__)).parent.glob("[a-z
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_a_rule_is_listed_and_declares_its_certainty_and_what_fools_it(name: str) -> None:
+def test_each_rule_is_listed_with_its_certainty_and_its_pitfall(name: str) -> None:
     module = importlib.import_module(f"{rules.__name__}.{name}")
     assert module.rule in RULES
     assert 0 < module.CERTAINTY <= 100
@@ -71,7 +71,7 @@ def ranks(draw: st.DrawFn, size: int) -> list[Any]:
 
 @settings(max_examples=150, deadline=None)
 @given(size=st.integers(1, 5), stalled=st.sampled_from([0.0, 60.0]), data=st.data())
-def test_of_any_look_some_rule_decides_and_blames_only_ranks_that_were_seen(
+def test_some_rule_decides_each_look_and_blames_only_seen_ranks(
     size: int, stalled: float, data: st.DataObject
 ) -> None:
     observed = data.draw(ranks(size))
@@ -98,7 +98,7 @@ LINES = [
     failed=st.one_of(st.none(), st.tuples(st.integers(-1, 2), st.sampled_from([1, -9, -6, 124]))),
     ended=st.sampled_from(["", "1", "0-1"]),
 )
-def test_of_any_end_some_rule_decides(
+def test_some_rule_decides_each_end(
     printed: list[str], state: State, failed: tuple[int, int] | None, ended: str
 ) -> None:
     pieces = [
@@ -109,7 +109,7 @@ def test_of_any_end_some_rule_decides(
     assert decide_end(Remains(state, "", failure, heard(pieces), ("n0", "n0", "n1"))).message
 
 
-def test_equally_certain_hypotheses_with_other_culprits_are_both_told_and_blame_nobody(
+def test_equally_certain_hypotheses_with_different_culprits_are_both_reported_without_blame(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     def late(*culprits: int) -> Any:

@@ -31,33 +31,33 @@ def told(times: list[float], size: int = 4, **changes: Any) -> list[tuple[float,
 EVERY_TEN = [10.0 * n for n in range(1, 60)]
 
 
-def test_ranks_without_any_group_are_told_once_after_two_minutes_of_work() -> None:
+def test_ranks_without_a_group_are_reported_once_after_two_minutes_of_work() -> None:
     ((at, arguments),) = told(EVERY_TEN)
     assert at == 120.0
     assert arguments.startswith("training alone: 4 ranks work, and none has called init_process_group")
 
 
-def test_groups_of_one_are_told_when_they_were_seen_twice() -> None:
+def test_groups_of_one_are_reported_after_two_sightings() -> None:
     together = Together(4, 0.0)
     messages = [together.heard(at, [_in_group(pulse, 1) for pulse in pulses(at)]) for at in EVERY_TEN]
     assert [place for place, value in enumerate(messages) if value] == [1]
     assert messages[1].startswith("training alone: each rank is in a group of its own")
 
 
-def test_several_groups_are_told_too() -> None:
+def test_several_groups_are_reported() -> None:
     together = Together(4, 0.0)
     messages = [together.heard(at, [_in_group(pulse, 2) for pulse in pulses(at)]) for at in (10.0, 20.0)]
     assert "the largest has 2 of 4 ranks" in messages[1]
 
 
-def test_one_group_that_is_never_used_while_all_work_is_told() -> None:
+def test_an_unused_group_of_working_ranks_is_reported() -> None:
     together = Together(4, 0.0)
     messages = [together.heard(at, [_in_group(pulse, 4) for pulse in pulses(at)]) for at in EVERY_TEN]
     (arguments,) = [entry for entry in messages if entry]
     assert "the group of 4 ranks exists, but they have exchanged nothing for 120 s" in arguments
 
 
-def test_one_group_that_is_used_is_well() -> None:
+def test_a_used_group_is_healthy() -> None:
     together = Together(4, 0.0)
     for at in EVERY_TEN:
         used = [_in_group(pulse, 4, begun=int(at)) for pulse in pulses(at)]
@@ -73,11 +73,11 @@ def test_programs_without_torch_are_not_accused() -> None:
     assert told(EVERY_TEN, torch=False) == []
 
 
-def test_one_rank_is_never_alone() -> None:
+def test_a_single_rank_is_never_alone() -> None:
     assert told(EVERY_TEN, 1) == []
 
 
-def test_a_short_run_is_told_at_its_end_by_what_its_ranks_left() -> None:
+def test_a_short_run_is_reported_at_its_end_by_its_ranks_records() -> None:
     together = Together(2, 0.0)
     assert together.heard(5.0, pulses(5.0, 2, alone=True, state="")) == ""
     assert together.over(6.0) == (
@@ -86,7 +86,7 @@ def test_a_short_run_is_told_at_its_end_by_what_its_ranks_left() -> None:
     )
 
 
-def test_a_short_run_of_which_nothing_is_known_is_not_accused() -> None:
+def test_a_short_run_without_records_is_not_accused() -> None:
     together = Together(2, 0.0)
     together.heard(5.0, pulses(5.0, 2))
     assert together.over(6.0) == ""

@@ -57,7 +57,7 @@ Current thread 0x00007fa7ce040b80 (most recent call first):
 """
 
 
-def test_of_the_other_threads_only_those_in_the_users_code_are_told() -> None:
+def test_only_other_threads_in_the_users_code_are_reported() -> None:
     assert other_threads(ENDED, "7fa7ce040b80") == (
         ThreadPlace("/home/me/train.py:31 upload", "/home/me/train.py:31 upload"),
     )
@@ -76,7 +76,7 @@ Current thread 0x00007fa7ce040b80 (most recent call first):
 """
 
 
-def test_a_thread_of_torch_itself_in_a_collective_is_told_with_the_part_of_torch() -> None:
+def test_a_torch_thread_in_a_collective_is_reported_with_its_part_of_torch() -> None:
     """As of an asynchronous checkpoint. A thread of torch that is in none is left out."""
     (thread,) = other_threads(OF_TORCH, "7fa7ce040b80")
     assert (thread.operation, short(thread.frame)) == ("gather_object", "_async_executor.py:30 (save)")
@@ -89,7 +89,7 @@ def test_newer_pythons_name_the_thread_and_may_not_know_the_line() -> None:
 
 
 @pytest.mark.parametrize("text", ["", "Thread 0x1 (most recent call first):\n", "\xff\x00 nonsense"])
-def test_what_is_no_stack_gives_none(text: str) -> None:
+def test_other_text_has_no_stack(text: str) -> None:
     assert of_faulthandler(text, "7fa7ce040b80") == ()
 
 
@@ -101,7 +101,7 @@ def test_a_stack_of_py_spy_is_that_of_its_main_thread() -> None:
 
 
 @pytest.mark.parametrize("text", ["", "{}", "[]", '[{"frames": 3}]', "Error: no such process"])
-def test_what_py_spy_says_instead_gives_none(text: str) -> None:
+def test_a_message_of_py_spy_has_no_stack(text: str) -> None:
     assert of_py_spy(text) == ()
 
 
@@ -133,7 +133,7 @@ def test_what_py_spy_says_instead_gives_none(text: str) -> None:
         ),
     ],
 )
-def test_where_a_rank_stands(stack: tuple[str, ...], location: StackLocation) -> None:
+def test_the_place_of_a_rank_is_its_line(stack: tuple[str, ...], location: StackLocation) -> None:
     assert place(stack) == location
 
 

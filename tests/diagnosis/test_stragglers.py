@@ -34,7 +34,7 @@ def ranks(arrivals: list[list[float]], nodes: list[str] | None = None) -> list[R
     ]
 
 
-def test_the_rank_at_half_speed_is_told_with_the_share_of_time_it_costs() -> None:
+def test_the_rank_at_half_speed_is_reported_with_its_cost() -> None:
     slow = [0.2 * i for i in range(STEPS)]
     quick = [at - 0.1 for at in slow]
     result = find_straggler(ranks([quick, quick, slow, quick]), {})
@@ -43,7 +43,7 @@ def test_the_rank_at_half_speed_is_told_with_the_share_of_time_it_costs() -> Non
     assert 0.45 < result.share < 0.55
 
 
-def test_ranks_of_equal_speed_that_jitter_have_no_last_one() -> None:
+def test_jittering_ranks_of_equal_speed_have_no_slowest() -> None:
     for seed in range(200):
         chance = random.Random(seed)
         jitter = [[0.2 * i + chance.uniform(0.0, 0.1) for i in range(STEPS)] for _ in range(4)]
@@ -55,13 +55,13 @@ def test_a_rank_that_is_last_by_little_is_not_slow() -> None:
     assert find_straggler(ranks([steps, [at + 0.01 for at in steps]]), {}) is None
 
 
-def test_a_clock_that_is_ahead_makes_no_slow_rank_once_it_is_known() -> None:
+def test_a_known_clock_offset_makes_no_slow_rank() -> None:
     steps = [0.2 * i for i in range(STEPS)]
     ahead = ranks([steps, [at + 30.0 for at in steps]], ["n0", "n1"])
     assert find_straggler(ahead, {"n0": 0.0, "n1": 30.0}) is None
 
 
-def test_buckets_that_overlap_are_waited_for_once() -> None:
+def test_overlapping_buckets_are_awaited_once() -> None:
     """Five collectives begun within a step, all of them late by the same half step."""
     slow = [0.2 * (i // 5) + 0.001 * (i % 5) for i in range(STEPS)]
     result = find_straggler(ranks([[at - 0.1 for at in slow], slow]), {})
@@ -75,14 +75,14 @@ def test_too_few_collectives_tell_nothing() -> None:
     assert find_straggler(ranks(few), {}) is None
 
 
-def test_groups_of_one_have_nobody_who_waits() -> None:
+def test_groups_of_one_have_no_waiting_rank() -> None:
     assert find_straggler([rank(0, 1)], {}) is None
     assert Straggler(0, 1, 1, 0.5, 1.0).rank == 0
 
 
 @pytest.mark.parametrize("each", [1, 2, 5, 12])
 @pytest.mark.parametrize("size", [2, 4, 8])
-def test_a_slow_rank_is_told_however_many_collectives_a_step_has_and_equal_ranks_never(
+def test_a_slow_rank_is_reported_for_any_number_of_collectives_and_equal_ranks_never(
     size: int, each: int
 ) -> None:
     for seed in range(6):
@@ -136,9 +136,7 @@ ASKS = (
 
 
 @pytest.mark.parametrize(("joined", "slow"), [((), 3), ((0,), 3), ((0, 1), 3), ((0, 1, 2), None)])
-def test_a_rank_that_still_has_data_is_not_slow_for_those_who_have_none(
-    joined: tuple[int, ...], slow: int | None
-) -> None:
+def test_a_rank_that_still_has_data_is_not_slow(joined: tuple[int, ...], slow: int | None) -> None:
     observed = _steps(random.Random(1), 4, 3, 3)
     result = find_straggler(
         [changed(entry, stack=JOINED if entry.rank in joined else ASKS) for entry in observed], {}
@@ -160,9 +158,7 @@ def _ranks_of(arrivals: list[list[float]]) -> list[RankSnapshot]:
 
 
 @pytest.mark.parametrize(("pause", "named"), [(0.05, None), (0.2, 2)])
-def test_a_rank_that_lags_by_a_fifth_is_told_after_five_seconds_of_it(
-    pause: float, named: int | None
-) -> None:
+def test_a_rank_that_lags_by_a_fifth_is_reported_after_five_seconds(pause: float, named: int | None) -> None:
     lags = [pause * i for i in range(STEPS)]
     result = find_straggler(
         ranks([[at - 0.2 * pause for at in lags] if n != 2 else lags for n in range(4)]), {}

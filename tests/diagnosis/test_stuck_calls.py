@@ -38,19 +38,19 @@ def verdict(*observed: RankSnapshot) -> Diagnosis:
         (ring(1, tag=5), "send to rank 2 (tag 5), recv from rank 0"),
     ],
 )
-def test_of_a_ring_the_rank_that_posts_another_list_is_named(odd: RankSnapshot, listed: str) -> None:
+def test_the_rank_of_a_ring_with_a_different_list_is_named(odd: RankSnapshot, listed: str) -> None:
     result = verdict(ring(0), odd, ring(2), ring(3))
     assert (result.verdict, [culprit.rank for culprit in result.culprits]) == (Verdict.MISMATCH, [1])
     assert result.culprits[0].why.startswith(f"it posts {listed} at train.py:16 (ring), which does not fit")
 
 
-def test_without_a_pattern_the_one_that_fits_neither_of_two_is_named() -> None:
+def test_the_rank_that_fits_neither_of_two_is_named_without_a_pattern() -> None:
     star = [posts(number, PostedOp("send", 0), PostedOp("recv", 0)) for number in (1, 2)]
     result = verdict(posts(0, PostedOp("send", 3), PostedOp("recv", 3)), *star, waiter(3))
     assert (result.verdict, [culprit.rank for culprit in result.culprits]) == (Verdict.MISMATCH, [0])
 
 
-def test_of_two_whose_lists_do_not_fit_neither_is_named_and_both_are_told() -> None:
+def test_two_ranks_with_mismatched_lists_are_both_reported_without_blame() -> None:
     result = verdict(waiter(0), ring(1, to=2), ring(2), waiter(3))
     assert (result.verdict, result.culprits) == (Verdict.UNDETERMINED, ())
     assert result.message == (
@@ -64,7 +64,7 @@ def test_of_two_whose_lists_do_not_fit_neither_is_named_and_both_are_told() -> N
 
 
 @pytest.mark.parametrize("behind", [0, 18, 22])
-def test_who_is_in_another_turn_may_have_answered_before(behind: int) -> None:
+def test_a_rank_in_another_turn_may_have_answered_before(behind: int) -> None:
     result = verdict(ring(0), ring(1, to=2, before=behind), ring(2), waiter(3))
     assert not any("post" in culprit.why for culprit in result.culprits)
     assert "posted" not in result.message
@@ -95,13 +95,13 @@ def test_ranks_that_all_send_first_are_named_and_none_that_waits_for_them(call: 
     assert f"each {first}s before it {second}s" in result.message
 
 
-def test_a_ring_in_which_every_rank_sends_first_names_no_single_one() -> None:
+def test_a_ring_of_senders_names_no_single_rank() -> None:
     result = verdict(*(end(number, "send", (number + 1) % SIZE) for number in range(SIZE)))
     assert (result.verdict, result.culprits) == (Verdict.MISMATCH, ())
     assert "each sends before it receives" in result.message
 
 
-def test_a_circle_of_sends_and_receives_is_told_and_nobody_blamed() -> None:
+def test_a_circle_of_sends_and_receives_is_reported_without_blame() -> None:
     """A pipeline whose last rank receives from another one than sends to it."""
     result = verdict(end(0, "send", 1), end(1, "send", 2), end(2, "send", 3), end(3, "recv", 1, line=7))
     assert (result.verdict, result.culprits) == (Verdict.MISMATCH, ())
@@ -109,6 +109,6 @@ def test_a_circle_of_sends_and_receives_is_told_and_nobody_blamed() -> None:
     assert len(result.evidence) == 5
 
 
-def test_sends_that_lead_to_a_rank_outside_are_no_circle() -> None:
+def test_sends_to_a_rank_outside_are_no_circle() -> None:
     result = verdict(end(0, "send", 1), end(1, "send", 2), end(2, "send", 3), rank(3, stack=LOOP))
     assert [culprit.rank for culprit in result.culprits] == [3]

@@ -43,7 +43,7 @@ def verdict(*observed: RankSnapshot) -> Diagnosis:
         ((HERE, HERE, HERE, THERE), [3]),
     ],
 )
-def test_who_looks_for_rank_0_at_another_address_than_most_is_named(
+def test_the_rank_with_an_unusual_address_of_rank_0_is_named(
     stores: tuple[str, ...], wrong: list[int]
 ) -> None:
     result = verdict(*(meets(number, store) for number, store in enumerate(stores)))
@@ -53,7 +53,7 @@ def test_who_looks_for_rank_0_at_another_address_than_most_is_named(
     assert "MASTER_ADDR" in result.remedy
 
 
-def test_ranks_that_meet_at_two_files_are_told_of_a_shared_file_system() -> None:
+def test_ranks_that_meet_at_two_files_get_a_hint_about_the_shared_file_system() -> None:
     paths = ("file:/home/me/meet", "file:/home/me/meet", "file:/scratch/meet", "file:/scratch/meet")
     result = verdict(*(meets(number, path) for number, path in enumerate(paths)))
     assert (result.verdict, result.culprits) == (Verdict.UNDETERMINED, ())
@@ -70,12 +70,12 @@ def test_ranks_that_meet_at_two_files_are_told_of_a_shared_file_system() -> None
         ("", HERE, THERE, HERE),  # one of them does not say
     ],
 )
-def test_addresses_of_which_none_is_known_to_be_wrong_blame_nobody(stores: tuple[str, ...]) -> None:
+def test_addresses_of_unknown_correctness_blame_nobody(stores: tuple[str, ...]) -> None:
     result = verdict(*(meets(number, store) for number, store in enumerate(stores)))
     assert (result.verdict, result.culprits) == (Verdict.UNDETERMINED, ())
 
 
-def test_of_equal_halves_both_addresses_are_told() -> None:
+def test_both_addresses_of_equal_halves_are_reported() -> None:
     result = verdict(*(meets(number, (HERE, THERE)[number // 2]) for number in range(4)))
     assert result.message.endswith(f"ranks 0-1 at {HERE}; ranks 2-3 at {THERE}")
 
@@ -90,7 +90,7 @@ def test_an_address_is_not_judged_while_somebody_else_has_not_come() -> None:
     ("requested", "wrong"),
     [((0, 1, 2, 2), [3]), ((1, 1, 2, 3), [0]), ((0, 0, 0, 3), [1, 2]), ((0, 3, 3, 1), [1, 2])],
 )
-def test_who_says_that_it_is_another_rank_is_named(requested: tuple[int, ...], wrong: list[int]) -> None:
+def test_a_rank_that_claims_another_rank_is_named(requested: tuple[int, ...], wrong: list[int]) -> None:
     result = verdict(*(meets(number, asks=asks) for number, asks in enumerate(requested)))
     assert (result.verdict, [culprit.rank for culprit in result.culprits]) == (Verdict.MISMATCH, wrong)
     assert (
@@ -99,12 +99,12 @@ def test_who_says_that_it_is_another_rank_is_named(requested: tuple[int, ...], w
     )
 
 
-def test_ranks_that_are_numbered_anew_by_design_are_no_mistake() -> None:
+def test_ranks_that_are_renumbered_by_design_are_no_mistake() -> None:
     result = verdict(*(meets(number, asks=3 - number) for number in range(4)))
     assert (result.verdict, result.culprits) == (Verdict.UNDETERMINED, ())
 
 
-def test_the_one_rank_that_waits_for_no_key_and_has_gone_on_has_not_set_it() -> None:
+def test_the_one_rank_that_passed_the_key_has_not_set_it() -> None:
     waits = [rank(number, call="store", stack=("/home/me/train.py:7 ready",)) for number in (0, 1, 3)]
     result = verdict(waits[0], waits[1], waiter(2), waits[2])
     assert (result.verdict, [(culprit.rank, culprit.why) for culprit in result.culprits]) == (
@@ -119,7 +119,7 @@ def test_the_one_rank_that_waits_for_no_key_and_has_gone_on_has_not_set_it() -> 
     )
 
 
-def test_of_several_that_may_set_a_key_those_are_told_who_wait_for_it() -> None:
+def test_the_waiting_ones_of_several_possible_setters_are_reported() -> None:
     wait = rank(3, call="store", stack=("/home/me/train.py:7 ready", "/home/me/train.py:9 <module>"))
     result = verdict(waiter(0), waiter(1), waiter(2), wait)
     assert [culprit.rank for culprit in result.culprits] == [3]
@@ -188,7 +188,7 @@ def test_the_rank_that_has_passed_a_group_without_making_it_is_named() -> None:
     assert "it made no group 1 with itself in it" in result.message
 
 
-def test_of_two_ranks_that_contradict_each_other_both_are_told_and_none_is_blamed() -> None:
+def test_two_contradicting_ranks_are_both_reported_without_blame() -> None:
     result = verdict(makes(0, "0,2", "1=0-1", made=3), makes(1, "2-3", "1=1-2", made=3))
     assert (result.verdict, result.culprits) == (Verdict.MISMATCH, ())
     assert result.message.endswith("group 1 of rank 0 has ranks 0-1, that of rank 1 ranks 1-2")
@@ -201,7 +201,7 @@ def in_own_group(number: int, ranks: str, backend: str = "gloo") -> RankSnapshot
     return rank(number, groups=groups, records=(*history(10), call), stack=ALL_REDUCE)
 
 
-def test_ranks_that_made_only_their_own_groups_are_told_of_new_group() -> None:
+def test_ranks_that_made_only_their_own_groups_get_a_hint_about_new_group() -> None:
     result = verdict(*(in_own_group(n, "0-1" if n < 2 else "2-3") for n in range(4)))
     assert (result.verdict, result.culprits) == (Verdict.MISMATCH, ())
     assert result.message.endswith("group 1 of rank 0 has ranks 0-1, that of rank 2 ranks 2-3")
@@ -230,7 +230,7 @@ def test_groups_in_one_order_contradict_nobody(destroyed: tuple[int, ...]) -> No
 @pytest.mark.parametrize(
     ("meeting", "named"), [((0, 1, 3), [2]), ((2,), [2]), ((0, 1), []), ((1, 2, 3), [0])]
 )
-def test_of_ranks_in_new_group_and_others_in_a_collective_the_few_are_named(
+def test_the_minority_of_ranks_in_new_group_and_in_a_collective_is_named(
     meeting: tuple[int, ...], named: list[int]
 ) -> None:
     observed = [rank(n, stack=NEW_GROUP) if n in meeting else waiter(n) for n in range(4)]
@@ -244,7 +244,7 @@ def test_of_ranks_in_new_group_and_others_in_a_collective_the_few_are_named(
         )
 
 
-def test_who_is_outside_of_both_new_group_and_collectives_is_named_alone() -> None:
+def test_the_rank_outside_new_group_and_collectives_is_named_alone() -> None:
     result = verdict(rank(0, stack=NEW_GROUP), rank(1, stack=NEW_GROUP), waiter(2), rank(3, stack=LOOP))
     assert [culprit.rank for culprit in result.culprits] == [3]
 
@@ -253,7 +253,7 @@ def test_who_is_outside_of_both_new_group_and_collectives_is_named_alone() -> No
     ("world", "mute", "message"),
     [(4, (), True), (3, (), False), (4, (("n1", "no answer within 11 s"),), False)],
 )
-def test_a_rank_of_which_nothing_is_left_is_told_where_all_others_meet_for_the_whole_world(
+def test_a_rank_without_a_trace_is_reported_if_all_others_meet(
     world: int, mute: tuple[tuple[str, str], ...], message: bool
 ) -> None:
     """It had ended with exit code 0, below a pipe, before anybody looked."""

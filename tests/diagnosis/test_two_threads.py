@@ -42,7 +42,7 @@ def test_a_thread_in_the_main_threads_group_is_named_with_its_line(
     assert "dist.new_group()" in result.remedy
 
 
-def test_a_thread_with_a_group_of_its_own_is_no_cause() -> None:
+def test_a_thread_with_its_own_group_is_no_cause() -> None:
     """A checkpoint in the background has its own group. Rank 1 hangs elsewhere."""
     own = Record("1", 3, "all_gather", "[1]", "Long", False, NOW - 60, 3, True)
     main = record(11, done=False)
@@ -64,7 +64,7 @@ def test_a_thread_that_does_all_the_training_is_no_second_one() -> None:
     assert [culprit.rank for culprit in result.culprits] == [1]
 
 
-def test_after_an_abort_the_records_of_both_threads_name_the_group() -> None:
+def test_the_records_of_both_threads_name_the_group_after_an_abort() -> None:
     """gloo aborted: a rank was sent the bytes of the other thread's call."""
     abort = "what():  [enforce fail at pair.cc:456] op.preamble.length <= op.nbytes. 1000 vs 4. Received"
     errors = heard([(2, "err", 100.0, abort)])
@@ -114,7 +114,7 @@ def aborts(*left: RankSnapshot, printed: str = ABORTED) -> Diagnosis:
     return decide_end(Remains(State.FAILED, "", failure, errors, ("n0", "n0", "n1", "n1"), last=left))
 
 
-def test_the_stacks_of_ranks_that_aborted_show_both_threads_if_no_rank_left_a_record() -> None:
+def test_the_stacks_of_aborted_ranks_show_both_threads_without_records() -> None:
     """Recorded of two ranks that abort at once."""
     result = aborts()
     assert (result.verdict, result.culprits) == (Verdict.MISMATCH, ())
@@ -123,19 +123,19 @@ def test_the_stacks_of_ranks_that_aborted_show_both_threads_if_no_rank_left_a_re
     assert "dist.new_group()" in result.remedy
 
 
-def test_the_only_recorded_group_is_the_one_of_both_threads_of_a_rank_that_aborted() -> None:
+def test_the_only_recorded_group_belongs_to_both_threads_of_an_aborted_rank() -> None:
     by_main = bare(2, "n1", "", records=history(5), groups=(Group("0", 4, ranks="0-3"),))
     assert "(metrics) in group 0, which the main thread uses at train.py:14" in aborts(by_main).message
 
 
-def test_the_stacks_of_ranks_that_aborted_prove_nothing_if_there_are_several_groups() -> None:
+def test_the_stacks_of_aborted_ranks_prove_nothing_with_several_groups() -> None:
     """The other thread may have a group of its own, and the main thread's call may be wrong."""
     groups = (Group("0", 4, ranks="0-3"), Group("1", 4, ranks="0-3"))
     by_main = bare(2, "n1", "", records=history(5), groups=groups)
     assert not aborts(by_main).message.startswith("two threads")
 
 
-def test_a_thread_of_a_rank_that_aborted_is_no_second_one_if_the_main_thread_waits_for_it() -> None:
+def test_a_thread_that_the_main_thread_awaits_is_no_second_one() -> None:
     main, waits = (
         'distributed_c10d.py", line 3252 in all_reduce\n  File "/home/me/train.py", line 14',
         "queue.py",

@@ -119,7 +119,7 @@ def test_a_rank_that_called_something_else_is_named(release: str, size: int, dat
 
 
 @pytest.mark.parametrize("release", RELEASES)
-def test_where_all_have_begun_it_nobody_is_named(release: str) -> None:
+def test_nobody_is_named_if_all_began_the_collective(release: str) -> None:
     result = explained(4, {rank: watchdog(release, rank) for rank in range(4)})
     assert named(result) == (Verdict.LINK, [])
 
@@ -127,7 +127,7 @@ def test_where_all_have_begun_it_nobody_is_named(release: str) -> None:
 @pytest.mark.parametrize("release", WITH_STATUS)
 @FEW
 @given(size=st.integers(6, 64), data=st.data())
-def test_of_a_group_whose_members_are_not_known_nobody_else_is_named(
+def test_nobody_else_is_named_for_a_group_with_unknown_members(
     release: str, size: int, data: st.DataObject
 ) -> None:
     """Group 3 is not the group of all ranks. A rank that prints nothing may be no member."""
@@ -137,7 +137,7 @@ def test_of_a_group_whose_members_are_not_known_nobody_else_is_named(
 
 
 @pytest.mark.parametrize("release", ["2.3", "2.4"])
-def test_of_several_that_may_have_been_ended_before_they_printed_nobody_is_named(release: str) -> None:
+def test_nobody_is_named_if_several_may_have_ended_before_they_printed(release: str) -> None:
     result = explained(8, {rank: watchdog(release, rank) for rank in range(5)})
     assert named(result) == (Verdict.NEVER_ARRIVED, [])
     assert "does not show which rank did not come" in result.message
@@ -191,13 +191,15 @@ def test_a_rank_that_raised_before_the_others_timed_out_is_named() -> None:
         ),
     ],
 )
-def test_other_words_of_a_time_out(lines: dict[int, list[str]], verdict: Verdict, ranks: list[int]) -> None:
+def test_other_timeout_messages_are_recognised(
+    lines: dict[int, list[str]], verdict: Verdict, ranks: list[int]
+) -> None:
     traced = {rank: ["Traceback (most recent call last):", *message] for rank, message in lines.items()}
     assert named(explained(4, traced if 2 not in lines or len(lines) > 2 else lines)) == (verdict, ranks)
 
 
 @pytest.mark.parametrize(("odd", "ranks"), [(78, []), (70, [5])])
-def test_launchers_of_one_node_each_are_never_named_for_their_ranks(odd: int, ranks: list[int]) -> None:
+def test_launchers_per_node_are_never_named_for_their_ranks(odd: int, ranks: list[int]) -> None:
     """Two nodes of four ranks: what is silent cannot be known, what stands lower can."""
     errors = [
         replace(error, rank=rank // 4, inner=rank)
@@ -208,7 +210,7 @@ def test_launchers_of_one_node_each_are_never_named_for_their_ranks(odd: int, ra
     assert named(explain(remaining)) == (Verdict.NEVER_ARRIVED, ranks)
 
 
-def test_an_end_by_a_time_out_is_told_from_other_ends() -> None:
+def test_a_timeout_differs_from_other_ends() -> None:
     def remains(*lines: str) -> Remains:
         return Remains(State.FAILED, "", None, tuple(heard(0, list(lines))), ("n0", "n1"))
 
@@ -253,9 +255,7 @@ def stopped(
 
 @FEW
 @given(size=st.integers(3, 64), data=st.data())
-def test_the_silent_rank_is_named_with_the_line_where_it_stood_when_it_was_told_to_end(
-    size: int, data: st.DataObject
-) -> None:
+def test_the_silent_rank_is_named_with_its_line_at_the_term(size: int, data: st.DataObject) -> None:
     silent = data.draw(st.integers(0, size - 1))
     result = stopped(size, set(range(size)) - {silent}, {silent})
     assert named(result) == (Verdict.NEVER_ARRIVED, [silent])
@@ -267,9 +267,7 @@ def test_the_silent_rank_is_named_with_the_line_where_it_stood_when_it_was_told_
 
 @FEW
 @given(size=st.integers(4, 64), data=st.data())
-def test_of_several_silent_ranks_those_are_named_that_stood_in_no_collective(
-    size: int, data: st.DataObject
-) -> None:
+def test_the_silent_ranks_outside_collectives_are_named(size: int, data: st.DataObject) -> None:
     spoke = data.draw(st.sets(st.integers(0, size - 1), min_size=1, max_size=size - 2))
     silent = sorted(set(range(size)) - spoke)
     stuck = data.draw(st.sets(st.sampled_from(silent), min_size=1))
@@ -278,7 +276,7 @@ def test_of_several_silent_ranks_those_are_named_that_stood_in_no_collective(
 
 @FEW
 @given(size=st.integers(4, 64), data=st.data())
-def test_nobody_is_named_where_a_smaller_group_may_have_timed_out_or_a_stack_is_missing(
+def test_nobody_is_named_if_a_smaller_group_may_have_timed_out_or_a_stack_is_missing(
     size: int, data: st.DataObject
 ) -> None:
     spoke = data.draw(st.sets(st.integers(0, size - 1), min_size=1, max_size=size - 2))
@@ -290,7 +288,7 @@ def test_nobody_is_named_where_a_smaller_group_may_have_timed_out_or_a_stack_is_
 
 @FEW
 @given(size=st.integers(2, 64), data=st.data())
-def test_the_rank_that_left_the_group_and_lived_on_is_named_not_the_first_that_lost_its_connection(
+def test_the_rank_that_left_the_group_is_named_and_not_the_first_that_lost_its_connection(
     size: int, data: st.DataObject
 ) -> None:
     remaining = data.draw(st.integers(0, size - 1))

@@ -61,7 +61,7 @@ def seen(user: Person, path: Path) -> None:
 
 @pytest.mark.lab
 @pytest.mark.parametrize("what", ["home", "python", "work"])
-def test_a_node_that_misses_something_is_named_at_once(user: Person, what: str) -> None:
+def test_a_node_that_misses_a_requirement_is_named_at_once(user: Person, what: str) -> None:
     folders = {name: user.folder / name for name in ("home", "python", "work")}
     for folder in folders.values():
         folder.mkdir(mode=0o700)
@@ -85,7 +85,7 @@ def test_a_node_that_misses_something_is_named_at_once(user: Person, what: str) 
 
 
 @pytest.mark.lab
-def test_a_run_whose_directory_is_deleted_ends_when_it_has_not_come_back_for_a_minute(user: Person) -> None:
+def test_a_run_with_a_deleted_directory_ends_after_a_minute(user: Person) -> None:
     (user.folder / "x.py").write_text(WAITS)
     run = user.submits("--nodes", "2", "x.py")
     user.up(run, 2)
@@ -142,7 +142,7 @@ def test_a_run_that_fills_its_disk_reports_its_end_or_is_cancelled(person: Perso
         system.run(["umount", "-l", str(person.home)], 10)
 
 
-def test_two_submissions_of_one_name_at_once_are_two_runs(anybody: Person) -> None:
+def test_two_simultaneous_submissions_of_one_name_are_two_runs(anybody: Person) -> None:
     (anybody.folder / "x.py").write_text("import os\nprint(os.environ['CLUSTERRUN_RUN_ID'])")
     with ThreadPoolExecutor(4) as crowd:
         runs = list(crowd.map(lambda _: anybody.submits("--name", "same", "x.py"), range(4)))

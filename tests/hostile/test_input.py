@@ -54,7 +54,7 @@ def test_wrong_input_is_refused_before_anything_is_written(
     (["--reservation", "mine"], "scontrol show reservation"),
     (["--sbatch", "nonsense"], "man sbatch"),
 ])  # fmt: skip
-def test_a_refusal_of_slurm_is_shown_with_what_the_site_has(
+def test_a_refusal_of_slurm_is_shown_with_the_sites_offer(
     user: Person, arguments: list[str], message: str
 ) -> None:
     local = "--gpus" in arguments  # known without asking Slurm for the job

@@ -50,7 +50,7 @@ def test_a_value_of_env_is_in_the_orders_and_the_ranks_and_nowhere_else(anybody:
 
 
 @pytest.mark.skipif(os.geteuid() != 0 or not shutil.which("runuser"), reason="root can be somebody else")
-def test_nobody_else_reads_a_run_whatever_the_umask(anybody: Person) -> None:
+def test_no_other_user_can_read_a_run_under_any_umask(anybody: Person) -> None:
     (anybody.folder / "x.py").write_text("print('up')")
     home = anybody.folder / "new" / "parent" / "home"
     before = os.umask(0)

@@ -33,7 +33,7 @@ def told(out: str) -> dict[str, object]:
     return result
 
 
-def test_alone_it_tells_on_what_it_runs():
+def test_a_single_rank_reports_its_device():
     result = told(start("--groups", "1").communicate(timeout=120)[0])
     assert result.pop("processor")
     assert result == {

@@ -14,7 +14,7 @@ sets = some.builds(GlobalBatches, some.integers(1, 400), some.integers(1, 150), 
 
 @settings(deadline=None)
 @given(sets, worlds, some.integers(0, 5))
-def test_in_an_epoch_every_sample_goes_to_exactly_one_rank_once(batches, size, epoch):
+def test_every_sample_of_an_epoch_goes_to_exactly_one_rank(batches, size, epoch):
     steps = list(batches.steps(epoch * batches.per_epoch, (epoch + 1) * batches.per_epoch))
     dealt = [
         index for _, batch in steps for rank in range(size) for index in part(batch, rank, size).tolist()
@@ -60,7 +60,7 @@ def dealt(workers, first=0):
     return list(loaded(dealer, batches.steps(first, 6), workers, pinned=False))
 
 
-def test_what_a_rank_sees_hangs_on_the_step_and_not_on_who_loads_it():
+def test_a_ranks_samples_depend_on_the_step_and_not_on_the_loader():
     local, elsewhere, resumed = dealt(workers=0), dealt(workers=2), dealt(workers=0, first=4)
     assert [entry.step for entry in local] == [0, 1, 2, 3, 4, 5]
     for expected, result in [*zip(local, elsewhere, strict=True), *zip(local[4:], resumed, strict=True)]:

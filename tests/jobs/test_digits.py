@@ -5,7 +5,7 @@ torch = pytest.importorskip("torch")
 from digits import Digits, load, shifted  # noqa: E402
 
 
-def test_the_shipped_digits_are_whole():
+def test_the_shipped_digits_are_complete():
     training, held_out = load()
     assert (len(training), len(held_out)) == (1437, 360)
     assert training.images.shape == (1437, 1, 8, 8)
@@ -21,7 +21,7 @@ def test_an_enlarged_digit_has_squares_for_pixels():
     assert label.tolist() == [7]
 
 
-def test_a_shifted_image_is_moved_by_at_most_so_many_pixels_and_keeps_what_stays_inside():
+def test_a_shifted_image_moves_by_a_bounded_number_of_pixels():
     images = torch.zeros(500, 1, 8, 8)
     images[:, 0, 4, 4] = 1
     moved = shifted(images, 2)

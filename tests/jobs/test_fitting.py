@@ -12,9 +12,7 @@ MEBIBYTE = 2**20
 
 
 @given(some.integers(0, 5000), some.integers(1, 5000))
-def test_the_search_finds_what_a_fake_limit_allows_within_a_sixteenth_and_never_asks_for_twice_as_much(
-    fake_limit, ceiling
-):
+def test_the_search_finds_a_fake_limit_within_a_sixteenth_and_never_doubles_it(fake_limit, ceiling):
     requested = []
 
     def fits(size):

@@ -24,7 +24,7 @@ def test_a_model_gives_a_score_to_every_class_and_a_gradient_to_every_weight(mod
     assert [name for name, weight in model.named_parameters() if weight.grad is None] == []
 
 
-def test_the_models_are_as_large_as_the_guide_says():
+def test_the_models_have_the_guides_parameter_counts():
     assert (weights(SmallCNN(8, 10)), weights(ResNet(10)), weights(GPT(72, 64))) == (38282, 701178, 819968)
 
 

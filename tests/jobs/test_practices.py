@@ -35,7 +35,7 @@ def test_algorithms_that_repeat_bit_for_bit_give_the_same_curve(single):
     assert curve(single.out("deterministic")) == curve(single.out("single"))
 
 
-def test_a_chosen_rank_writes_a_trace_and_says_what_was_expensive(pair):
+def test_a_chosen_rank_writes_a_trace_and_reports_expensive_calls(pair):
     assert [path.name for path in (pair.folder / "traces").iterdir()] == ["trace-rank1.json.gz"]
     with gzip.open(pair.folder / "traces" / "trace-rank1.json.gz") as file:
         names = {event.get("name") for event in json.load(file)["traceEvents"]}
@@ -49,7 +49,7 @@ def test_a_chosen_rank_writes_a_trace_and_says_what_was_expensive(pair):
     assert 0 < float(talking) < 100
 
 
-def test_an_automatic_batch_is_the_whole_set_where_all_of_it_fits(pair):
+def test_an_automatic_batch_is_the_whole_set_if_it_fits(pair):
     assert "batch size auto: 1437 (240 per rank and micro-batch × 6, 1437 samples in all)" in pair.out("auto")
     assert throughput(pair.out("auto"))["batch_size"] == "1437"
 

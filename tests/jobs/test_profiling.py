@@ -21,7 +21,7 @@ import profiling
         ([(1, 2)], [], 0.0),
     ],
 )
-def test_time_in_communication_is_counted_once_however_many_calls_overlap(spans, windows, share):
+def test_overlapping_communication_is_counted_once(spans, windows, share):
     assert profiling.share(spans, windows) == pytest.approx(share)
 
 
@@ -47,12 +47,12 @@ def test_ranks_are_named_by_numbers_and_stretches(text, ranks):
 
 
 @pytest.mark.parametrize("text", ["", "a", "1-", "-1"])
-def test_what_names_no_rank_is_refused(text):
+def test_an_invalid_rank_is_refused(text):
     with pytest.raises(ValueError, match="invalid literal"):
         profiling.ranks_named(text)
 
 
-def test_traces_go_to_the_requested_folder_else_to_the_run_directory_else_to_the_current_folder(monkeypatch):
+def test_traces_go_to_the_requested_folder_else_the_run_directory_else_the_current_folder(monkeypatch):
     monkeypatch.delenv("CLUSTERRUN_RUN_DIR", raising=False)
     assert profiling.folder(None) == Path("traces")
     monkeypatch.setenv("CLUSTERRUN_RUN_DIR", "/runs/1")

@@ -11,7 +11,7 @@ MASTER = {"MASTER_ADDR": "n1", "MASTER_PORT": "29500"}
 CPU = torch.device("cpu")
 
 
-def test_the_place_is_what_the_launcher_says():
+def test_the_launcher_determines_rank_and_world():
     assert ranks.place({**LAUNCHED, **MASTER}, "cpu") == ranks.World(5, 1, 8, 4, CPU, grouped=True)
 
 

@@ -27,7 +27,7 @@ def test_every_rank_step_and_purpose_has_its_own_repeatable_random_numbers():
     assert streams == [drawn(*entry) for entry in requested]
 
 
-def test_repeating_exactly_switches_on_what_pytorch_and_cublas_need(monkeypatch):
+def test_exact_repetition_sets_pytorch_and_cublas_options(monkeypatch):
     monkeypatch.delenv("CUBLAS_WORKSPACE_CONFIG", raising=False)
     try:
         seeds.repeat_exactly()

@@ -57,7 +57,7 @@ def test_a_torch_without_sharding_is_named_with_imports_that_fail_as_a_fake(monk
         strategies.sharding()
 
 
-def test_a_model_under_data_parallel_is_wrapped_once_and_keeps_its_own_state_on_fake_gpus():
+def test_a_model_under_data_parallel_is_wrapped_once_and_owns_its_state_on_fake_gpus():
     network = nn.Linear(2, 2)
     model = strategies.spread(network, ALONE_ON_GPU, Choice("dp", "dp", gpus=2))
     assert isinstance(model, nn.DataParallel)

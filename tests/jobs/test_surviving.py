@@ -36,7 +36,9 @@ def test_the_training_module_is_imported_from_a_checkout_without_installation(no
         monkeypatch.delitem(sys.modules, name)
 
 
-def test_without_a_room_it_trains_without_checkpoints_and_refuses_to_promise_them(not_installed, monkeypatch):
+def test_training_without_a_folder_makes_no_checkpoints_and_refuses_to_promise_them(
+    not_installed, monkeypatch
+):
     monkeypatch.setattr(surviving, "COPIES", ())
     keeper = surviving.Keeper(options(), ALONE)
     keeper.stepped(1, 1, dict)

@@ -5,7 +5,7 @@ torch = pytest.importorskip("torch")
 import text  # noqa: E402
 
 
-def test_the_shipped_book_is_whole():
+def test_the_shipped_book_is_complete():
     training, held_out, alphabet = text.load()
     assert (len(training.characters), len(held_out.characters), alphabet) == (133628, 14848, 72)
     assert (len(training), len(held_out)) == (8348, 231)

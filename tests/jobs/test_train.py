@@ -33,7 +33,7 @@ def throughput(text: str) -> dict[str, str]:
 
 
 @pytest.mark.parametrize("way", WAYS)
-def test_the_gradient_of_a_global_batch_is_that_of_1_rank_in_one_piece(single, four, way):
+def test_the_gradient_of_a_global_batch_equals_that_of_1_rank(single, four, way):
     assert four.ended[way][0].code == 0, four.ended[way][0].err
     expected, result = gradients(single.folder / WAYS[way][0]), gradients(four.folder / way)
     assert len(expected) == len(result) == 8
@@ -96,7 +96,7 @@ def test_the_figures_of_the_throughput_line_agree_with_each_other(pair, run, sam
     assert float(output[f"{unit}_per_second"]) == pytest.approx(samples * per_sample / seconds, rel=1e-2)
 
 
-def test_dp_without_gpus_says_why_it_runs_as_single(single):
+def test_dp_without_gpus_runs_as_single_with_the_reason(single):
     assert "notice: DataParallel needs 2 GPUs or more in one process, and " in single.out("dp")
     assert "training as single\n" in single.out("dp")
 
@@ -134,7 +134,7 @@ def test_a_run_interrupted_after_every_step_ends_with_the_exact_weights_of_an_un
     assert (document["step"], document["checkpoint"], document["stopping"]) == (STARTS, STARTS, True)
 
 
-def test_without_a_checkpoint_folder_nobody_stops_it(tmp_path):
+def test_training_without_a_checkpoint_folder_does_not_stop_early(tmp_path):
     (tmp_path / "attempts" / "000").mkdir(parents=True)
     (tmp_path / "attempts" / "000" / "notice.json").touch()
     run = alone("--steps", "3", "--device", "cpu", CLUSTERRUN_RUN_DIR=str(tmp_path))
@@ -157,7 +157,7 @@ def test_the_same_seed_gives_the_same_bits_with_any_number_of_workers(pair):
     assert all(torch.equal(expected["model"][name], result["model"][name]) for name in expected["model"])
 
 
-def test_a_run_says_where_it_ran_and_reaches_the_accuracy_of_the_guide(pair):
+def test_a_run_reports_its_device_and_reaches_the_guides_accuracy(pair):
     lead = re.escape("device cpu, 1 threads, backend gloo")
     for rank in (0, 1):
         assert re.match(rf"rank {rank} of 2 on \S+: {lead}\n", pair.out("learnt", rank))
@@ -165,7 +165,7 @@ def test_a_run_says_where_it_ran_and_reaches_the_accuracy_of_the_guide(pair):
     assert pair.out("learnt", 1).count("\n") == 1
 
 
-def test_without_a_launcher_it_trains_alone_and_says_so():
+def test_training_without_a_launcher_runs_alone_with_a_notice():
     run = alone("--steps", "2", "--device", "cpu")
     assert (run.returncode, run.stderr) == (0, "")
     assert re.match(r"rank 0 of 1 on \S+: device cpu, 1 threads, backend none\n", run.stdout)

@@ -53,7 +53,7 @@ def shown(site: Site, run_id: str) -> str:
     return requested.err
 
 
-def test_a_controller_that_is_down_takes_no_run_away(on_slurm: Site) -> None:
+def test_a_controller_that_is_down_hides_no_run(on_slurm: Site) -> None:
     answer = on_slurm.submit("stay.py")
     until(lambda: training(on_slurm, answer["run_id"]))
     on_slurm.lab.fault("controller")

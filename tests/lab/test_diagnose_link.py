@@ -36,7 +36,7 @@ def diagnosed(lab_site: Site, run_id: str) -> dict[str, object]:
     return actual
 
 
-def test_a_link_cut_one_way_in_the_middle_of_training_is_named_by_its_ends(lab: Lab, tmp_path: Path) -> None:
+def test_a_one_way_cut_during_training_is_named_by_its_ends(lab: Lab, tmp_path: Path) -> None:
     local = site(lab, tmp_path)
     (local.project / "train.py").write_text(TRAIN)
     options = ("--nodes", "3", "--ranks-per-node", "1", "--gpus", "0", "--nodelist", "n0001,n0002,n0003")
@@ -77,7 +77,7 @@ dist.barrier()
 """
 
 
-def test_a_rank_that_saves_is_not_blamed_and_one_that_hangs_after_it_is(lab: Lab, tmp_path: Path) -> None:
+def test_a_rank_that_saves_is_not_blamed_and_one_that_hangs_later_is(lab: Lab, tmp_path: Path) -> None:
     local = site(lab, tmp_path)
     (local.project / "train.py").write_text(SAVES)
     options = ("--nodes", "3", "--ranks-per-node", "1", "--gpus", "0", "--nodelist", "n0001,n0002,n0003")

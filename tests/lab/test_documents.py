@@ -91,7 +91,7 @@ def test_blocks_lines_and_marks_are_distinguished() -> None:
     ]
 
 
-def test_an_example_is_clusterruns_or_says_why_it_is_not_run() -> None:
+def test_an_example_uses_clusterrun_or_has_a_reason_not_to_run() -> None:
     odd = [entry for entry in every() if not entry.why_not and shlex.split(entry.line)[0] != "clusterrun"]
     assert odd == []
     assert len([entry for entry in every() if not entry.why_not]) >= 60

@@ -72,7 +72,7 @@ def waits(crowded_site: Site, run_id: str) -> bool:
     return bool(crowded_site.status(run_id)["state"] == "PENDING")
 
 
-def test_a_preempted_run_of_a_chain_is_one_run_by_every_number(crowded_site: Site) -> None:
+def test_a_preempted_chain_is_one_run_under_each_of_its_job_numbers(crowded_site: Site) -> None:
     answer = submit(crowded_site, "lines.py", "1")
     run_id, first = answer["run_id"], answer["job_id"]
     until(lambda: trains(crowded_site, run_id, 0))

@@ -145,7 +145,7 @@ SERVER, OTHER_PORT = ("n0003", 7101), ("n0003", 7112)
         ("freeze", "n0003", {"process": " 7101 "}, [("n0002", *SERVER)], [("n0002", *OTHER_PORT)]),
     ],
 )
-def test_a_fault_of_one_port_leaves_the_others_open(
+def test_a_fault_of_one_port_leaves_other_ports_open(
     lab: Lab,
     kind: str,
     host: str,
@@ -300,7 +300,7 @@ def test_a_slow_host_gets_and_sends_at_the_rate_named(lab: Lab) -> None:
     assert (sent[1] > 1.2, got[1] > 1.2) == (True, True)
 
 
-def test_a_frozen_host_accepts_but_says_nothing_and_goes_on_when_thawed(lab: Lab) -> None:
+def test_a_frozen_host_accepts_connections_silently_and_continues_after_thaw(lab: Lab) -> None:
     with serving(lab, "n0004", 7006):
         lab.fault("freeze", "n0004")
         assert wait_for(lambda: not reaches(lab, "n0001", "n0004", 7006), LIMIT)
@@ -431,7 +431,7 @@ def test_a_wrong_clock_affects_jobs_of_that_node_only(lab: Lab) -> None:
     assert abs(time.time() - float(lab.exec(python, host="n0003").out)) < 60
 
 
-def test_a_full_disk_keeps_what_it_holds_and_takes_no_more(lab: Lab, tmp_path) -> None:
+def test_a_full_disk_keeps_its_files_and_refuses_new_ones(lab: Lab, tmp_path) -> None:
     (tmp_path / "old").write_text("kept")
     lab.fault("disk-full", "n0001", path=str(tmp_path))
     write = ["sh", "-c", "cat old; head -c 100000 /dev/zero >new"]
@@ -442,7 +442,7 @@ def test_a_full_disk_keeps_what_it_holds_and_takes_no_more(lab: Lab, tmp_path) -
     assert lab.exec(write, host="n0001", cwd=tmp_path).code == 0
 
 
-def test_a_full_shared_memory_is_that_of_one_host(lab: Lab) -> None:
+def test_a_full_shared_memory_belongs_to_one_host(lab: Lab) -> None:
     lab.fault("disk-full", "n0001", path="/dev/shm")
     write = ["sh", "-c", "head -c 2000000 /dev/zero >/dev/shm/new; rm -f /dev/shm/new"]
     errors = [lab.exec(["srun", "-w", host, *write]).err for host in ("n0001", "n0002")]
@@ -509,7 +509,7 @@ def test_ecc_and_other_counters_show_on_the_gpu_named(lab: Lab) -> None:
     assert out.splitlines() == [f"{index}, 0, 0, Not Active" for index in range(8)]
 
 
-def test_faults_in_force_are_listed_and_one_can_be_healed_alone(lab: Lab) -> None:
+def test_active_faults_are_listed_and_can_be_healed_separately(lab: Lab) -> None:
     lab.fault("cut", "n0001", to="n0002")
     lab.fault("drain", "n0003")
     assert [(f.kind, f.host) for f in lab.faults] == [("cut", "n0001"), ("drain", "n0003")]

@@ -95,14 +95,14 @@ def test_up_removes_the_rest_of_a_crash_and_reports_it(own: Lab) -> None:
     assert own.exec(["srun", "-N2", "true"]).code == 0
 
 
-def test_down_ends_a_lab_whose_records_are_lost(own: Lab) -> None:
+def test_down_ends_a_lab_with_lost_records(own: Lab) -> None:
     own.up(spec(own))
     own.place.state.write_text("{ torn")
     assert own.down()
     assert stray_keepers(own.place) == []
 
 
-def test_down_ends_a_lab_whose_up_was_killed_half_way(own: Lab) -> None:
+def test_down_ends_a_lab_whose_up_was_killed(own: Lab) -> None:
     code = "import sys; from clusterrun.lab.lab import Lab; from clusterrun.lab.spec import LabSpec\n"
     code += "Lab(sys.argv[1]).up(LabSpec(name=sys.argv[1], nodes=60))"
     starting = subprocess.Popen([sys.executable, "-c", code, own.name], stderr=subprocess.DEVNULL)
@@ -127,7 +127,7 @@ def test_a_lab_that_starts_is_not_disturbed(own: Lab) -> None:
         other.wait()
 
 
-def test_after_a_reboot_down_touches_no_process_that_has_an_old_id(own: Lab) -> None:
+def test_down_kills_no_process_with_a_reused_id_after_a_reboot(own: Lab) -> None:
     bystander = subprocess.Popen(["sleep", "600"])
     try:
         own.up(spec(own))
@@ -143,7 +143,7 @@ def test_after_a_reboot_down_touches_no_process_that_has_an_old_id(own: Lab) -> 
         bystander.wait()
 
 
-def test_two_labs_at_once_know_nothing_of_each_other(own: Lab, lab: Lab) -> None:
+def test_two_simultaneous_labs_are_isolated(own: Lab, lab: Lab) -> None:
     own.up(spec(own))
     assert own.state.layout.gateway != lab.state.layout.gateway
     own.fault("kill", "n0001")
@@ -159,7 +159,7 @@ def test_up_undoes_its_steps_if_it_fails(own: Lab) -> None:
     assert machine(own.name) == before
 
 
-def test_a_host_that_died_by_itself_is_not_entered(own: Lab) -> None:
+def test_a_host_that_died_cannot_be_entered(own: Lab) -> None:
     own.up(spec(own))
     os.kill(own.state.processes["n0002"], signal.SIGKILL)
     with pytest.raises(LabError, match="n0002 has died by itself"):
@@ -185,7 +185,7 @@ def test_a_lab_ends_if_a_program_of_exec_is_frozen(own: Lab) -> None:
         program.wait()
 
 
-def test_a_lab_whose_controller_died_does_not_hide_the_others(own: Lab, lab: Lab) -> None:
+def test_a_lab_with_a_dead_controller_does_not_hide_the_others(own: Lab, lab: Lab) -> None:
     own.up(spec(own))
     os.kill(own.state.processes["ctl"], signal.SIGKILL)
     assert wait_for(lambda: started_at(own.state.processes["ctl"]) == 0, 60)

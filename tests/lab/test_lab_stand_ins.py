@@ -101,7 +101,7 @@ def test_a_faulty_host_answers_as_a_faulty_driver_does(
         assert (result[0], message in result[1]) == (code, True)
 
 
-def test_the_whole_document_is_printed_as_xml(gpus: Path) -> None:
+def test_the_complete_document_is_printed_as_xml(gpus: Path) -> None:
     ill = {"remapped_rows.pending": 1, "ecc.errors.uncorrected.volatile.total": 5}
     host(gpus, each={"1": ill})
     code, out = smi(gpus, "-q", "-x")

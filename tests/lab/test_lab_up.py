@@ -42,7 +42,7 @@ def test_exec_keeps_directory_environment_input_and_exit_code(lab: Lab, tmp_path
     assert (result.out, result.code) == (f"{tmp_path}\na b\ntyped", 7)
 
 
-def test_the_login_host_has_what_a_login_node_has(lab: Lab) -> None:
+def test_the_login_host_has_the_tools_of_a_login_node(lab: Lab) -> None:
     for program in ("sbatch", "squeue", "srun", "scancel", "python"):
         assert lab.exec(["sh", "-c", f"command -v {program}"]).code == 0, program
     assert lab.exec(["sh", "-c", "command -v python"]).out.strip() == os.path.join(

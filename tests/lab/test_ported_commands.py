@@ -110,7 +110,7 @@ def test_plain_sbatch_refuses_the_same_scripts(project: Site) -> None:
         ("srun -N2 -n4 python3 train.py --lr 0.1", (2, 2)),
     ],
 )
-def test_the_line_that_is_offered_asks_for_the_same(project: Site, typed: str, size: tuple[int, int]) -> None:
+def test_the_offered_line_makes_the_same_request(project: Site, typed: str, size: tuple[int, int]) -> None:
     refused = project.run("submit", *shlex.split(typed))
     line = next(line for line in refused.err.split("\n") if "clusterrun submit" in line)
     arguments = shlex.split(line[line.index("clusterrun submit ") :])[2:]

@@ -69,7 +69,7 @@ run --preflight off false; run --dry-run true
 """
 
 
-def test_a_check_is_made_once_in_an_allocation_until_a_run_fails(on_slurm: Site) -> None:
+def test_a_check_runs_once_in_an_allocation_until_a_run_fails(on_slurm: Site) -> None:
     (on_slurm.project / "again.sh").write_text(AGAIN)
     result = on_slurm.run("alloc", "--nodes", "1", "bash", "again.sh", limit=240)
     expected = ["ended 0 0", "ended 0 1", "ended 0 0", "ended 1 0", "ended 0 0"]

@@ -206,7 +206,7 @@ def test_wrappers_of_slurms_programs_that_print_more_text_hide_no_run(habits: Si
     assert (result.code, result.out, leftovers(habits.lab)) == (0, f"{answer['run_id']} CANCELLED\n", [])
 
 
-def test_a_run_goes_on_after_a_job_of_a_higher_partition_that_suspended_it(habits: Site) -> None:
+def test_a_suspended_run_continues_after_the_job_of_a_higher_partition(habits: Site) -> None:
     answer = training(habits)
     urgent = ("sbatch", "--parsable", "-p", "urgent", "-N2", "-c16", "-o/dev/null", "--wrap=sleep 600")
     taken = habits.lab.exec(urgent).out.strip()
@@ -300,7 +300,7 @@ return slurm.SUCCESS
 """
 
 
-def test_a_filter_of_a_site_that_prints_and_whole_nodes_of_a_partition_of_any_name(habits: Site) -> None:
+def test_a_site_filter_that_prints_and_a_partition_with_whole_nodes_work(habits: Site) -> None:
     lab, partition = habits.lab, "gpu-a100.long_1+x"
     whole = ["scontrol", "create", f"partition={partition}", "nodes=ALL", "OverSubscribe=EXCLUSIVE"]
     assert lab.exec(whole).code == 0

@@ -199,7 +199,7 @@ def test_requeue_is_requested_if_the_site_switched_it_off(strict: Site) -> None:
     assert strict.run("cancel", answer["run_id"]).code == 0
 
 
-def test_a_run_that_slurm_suspends_goes_on_when_it_is_resumed(strict: Site) -> None:
+def test_a_run_that_slurm_suspends_continues_after_resume(strict: Site) -> None:
     arguments = (
         *SIZE,
         "--python",
@@ -573,9 +573,7 @@ def test_a_run_works_and_leaves_nothing_on_each_kind_of_site(
     lab.down()
 
 
-def test_a_run_preempted_with_a_grace_time_goes_back_to_the_queue_by_itself(
-    make_lab: MakeLab, tmp_path: Path
-) -> None:
+def test_a_run_preempted_with_a_grace_time_returns_to_the_queue(make_lab: MakeLab, tmp_path: Path) -> None:
     lab = make_lab(nodes=2, gpus=2, preempt="requeue")
     assert lab.exec(["scontrol", "update", "partition=debug", "GraceTime=60"]).code == 0
     local = project(lab, tmp_path)

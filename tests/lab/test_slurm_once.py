@@ -99,7 +99,7 @@ def test_submit_reports_that_a_controller_that_is_down_queued_nothing(
 
 
 @pytest.mark.slow
-def test_jobs_sent_while_the_controller_freezes_at_random_are_each_counted_once(
+def test_each_job_sent_while_the_controller_freezes_is_counted_once(
     impatient: Lab, slurm: SlurmClient
 ) -> None:
     chance = random.Random(20260102)

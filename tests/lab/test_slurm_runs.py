@@ -313,9 +313,7 @@ SCRIPTS = {
 }
 
 
-def test_shell_scripts_print_under_clusterrun_what_they_print_under_plain_srun(
-    lab: Lab, tmp_path: Path
-) -> None:
+def test_shell_scripts_print_the_same_as_under_plain_srun(lab: Lab, tmp_path: Path) -> None:
     on_slurm = site(lab, tmp_path)
     plain_lines, run_ids, folders = [], {}, {}
     for number, (name, text) in enumerate(SCRIPTS.items()):

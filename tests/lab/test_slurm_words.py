@@ -89,7 +89,7 @@ def test_a_cancelled_job_is_recognized_and_can_be_cancelled_again(lab: Lab, slur
     assert row(slurm, job_id).state is State.CANCELLED
 
 
-def test_without_accounting_nothing_is_finished(slurm: SlurmClient) -> None:
+def test_no_finished_job_is_listed_without_accounting(slurm: SlurmClient) -> None:
     assert slurm.finished(("1",)) == ()
 
 

@@ -86,7 +86,7 @@ main()
 """
 
 
-def test_points_of_a_client_that_was_killed_before_sbatch_are_queued_once(on_slurm: Site) -> None:
+def test_sweep_points_of_a_client_killed_before_sbatch_are_queued_once(on_slurm: Site) -> None:
     """`sbatch` and a loop over points would have queued none of them either; the user types it again."""
     (on_slurm.project / "0.go").touch()
     (on_slurm.project / "1.go").touch()
@@ -119,7 +119,7 @@ def test_points_of_a_client_that_was_killed_before_sbatch_are_queued_once(on_slu
     assert len(list((on_slurm.home / "runs").iterdir())) == 2
 
 
-def test_one_command_ends_a_whole_sweep_completely(on_slurm: Site) -> None:
+def test_one_command_ends_a_whole_sweep(on_slurm: Site) -> None:
     result = on_slurm.run("sweep", "--at-most", "1", "--set", "lr=range(5)", "point.py", "{lr}", "x")
     assert result.code == 0, result.err
     until(lambda: runs(on_slurm, "point")[0]["phase"] == "training")

@@ -25,7 +25,7 @@ def state_of(lab_site: Site, run_id: str) -> tuple[str, str]:
     return status["state"], status["reason"]
 
 
-def test_a_run_of_one_cluster_is_not_ended_by_the_other_and_is_cancelled_from_both(
+def test_a_run_is_not_ended_by_another_cluster_and_can_be_cancelled_from_both(
     lab: Lab, other: Lab, tmp_path: Path
 ) -> None:
     on_a = site(lab, tmp_path)

@@ -45,7 +45,7 @@ def start() -> Iterator[Callable[[str], subprocess.Popen[str]]]:
         process.communicate()
 
 
-def test_a_process_is_known_by_its_number_and_its_start(
+def test_a_process_is_identified_by_its_number_and_start_time(
     start: Callable[[str], subprocess.Popen[str]],
 ) -> None:
     job_id = processes.identity(start("import time; time.sleep(600)").pid)
@@ -73,7 +73,7 @@ def test_an_end_is_requested_first_and_reaches_a_stopped_process(
     assert process.wait(60) == -signal.SIGTERM
 
 
-def test_a_process_that_ignores_the_request_is_killed_after_the_limit_and_the_wait_is_reported_once(
+def test_a_process_that_ignores_the_request_is_killed_after_the_limit(
     start: Callable[[str], subprocess.Popen[str]],
 ) -> None:
     process = start(STUBBORN)
@@ -135,7 +135,7 @@ def test_the_coordinator_has_its_own_session_and_its_id_is_the_job_id(tmp_path: 
     assert sorted(os.listdir(created.run_dir)) == ["agent.pyz", "job.out", "script.sh", "starts"]
 
 
-def test_a_coordinator_is_started_once_whatever_it_exits_with(tmp_path: Path) -> None:
+def test_a_coordinator_is_started_once_for_every_exit_code(tmp_path: Path) -> None:
     created = prepared(tmp_path)
     job_id = started_here(created, environment(QUICK="1"))
     until(lambda: not processes.alive(job_id))
@@ -199,7 +199,7 @@ def test_gpus_are_the_gpus_that_a_program_would_see(
     assert gpus.count_gpus(environment, run, str(tmp_path), places=()) == count
 
 
-def test_without_nvidia_smi_the_drivers_folder_is_counted(tmp_path: Path) -> None:
+def test_gpus_are_counted_in_the_drivers_folder_without_nvidia_smi(tmp_path: Path) -> None:
     (tmp_path / "0000:01:00.0").mkdir()
     nowhere = {"PATH": "/nowhere"}
     assert gpus.count_gpus(nowhere, hung, str(tmp_path), places=()) == 1

@@ -49,7 +49,7 @@ def test_a_pattern_ignores_colours_and_overwritten_states() -> None:
     assert grep("^red alert$", data) == [b"\x1b[31mred alert\x1b[0m\n"]
 
 
-def test_what_was_looked_at_in_vain_is_counted() -> None:
+def test_lines_without_a_match_are_counted() -> None:
     line_filter = LineFilter(grep=Grep("nothing", plain))
     assert list(line_filter([Piece(1.0, 0, "out", b"x\n" * 1234)])) == []
     assert line_filter.in_vain == "the pattern was not found in any of 1,234 lines"
@@ -61,7 +61,7 @@ def test_a_wrong_pattern_is_refused_with_its_mistake() -> None:
         Grep("(", plain)
 
 
-def test_since_a_moment_leaves_out_what_was_printed_before_and_keeps_what_no_index_dates() -> None:
+def test_since_drops_earlier_output_and_keeps_undated_output() -> None:
     given_ = [Piece(at, 0, "out", b"%d\n" % at) for at in (5.0, 9.9, 10.0, 0.0)]
     assert [piece.at for piece in LineFilter(begin=10.0)(given_)] == [10.0, 0.0]
 
@@ -115,7 +115,7 @@ def test_a_progress_bar_of_a_rank_hides_no_line_of_another_rank() -> None:
 
 
 @given(st.lists(st.sampled_from([b"a\n", b"\n", b"\rbar\n", b"b"]), max_size=8), st.integers(0, 1))
-def test_what_climbs_nowhere_passes_untouched(parts: list[bytes], rank: int) -> None:
+def test_text_without_cursor_movement_passes_unchanged(parts: list[bytes], rank: int) -> None:
     given_ = [Piece(float(n), rank, "out", part) for n, part in enumerate(parts)]
     assert list(moving(given_)) == given_
 

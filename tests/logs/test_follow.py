@@ -71,7 +71,7 @@ def test_only_the_tail_of_existing_lines_is_shown(tmp_path: Path) -> None:
     assert follow(tmp_path, HandClock(append(out, b"four\n")), tail=1)[0] == [(0, b"three\n"), (0, b"four\n")]
 
 
-def test_following_goes_through_new_attempts_and_loses_nothing_of_the_old(tmp_path: Path) -> None:
+def test_following_passes_through_new_attempts_without_loss(tmp_path: Path) -> None:
     first, second = tmp_path / "attempts/000/00000.out", tmp_path / "attempts/001/00000.out"
 
     def restart() -> None:
@@ -137,7 +137,7 @@ def test_follow_shows_a_moving_progress_bar_at_intervals(tmp_path: Path) -> None
     assert output == [(0, b"\r  0%"), (0, b"\r 30%"), (0, b"\r 60%"), (0, b"\r 90%"), (0, b"\r 99%\r100%\n")]
 
 
-def test_exactly_followed_every_byte_comes_at_once(tmp_path: Path) -> None:
+def test_exact_following_prints_every_byte_at_once(tmp_path: Path) -> None:
     out = tmp_path / "00000.out"
     following_ = Follower(str(tmp_path), LogSelection(), HandClock(), exact=True)
     output = []

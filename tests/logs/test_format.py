@@ -71,7 +71,7 @@ def test_equal_lines_of_many_ranks_are_shown_once_with_the_ranks() -> None:
     ]
 
 
-def test_folded_lines_are_let_go_when_time_passes_without_more() -> None:
+def test_folded_lines_are_printed_after_a_pause() -> None:
     output = folding([Piece(1.0, 0, "out", b"a\n"), Piece(9.0, 0, "out", b"")], HEADINGS)
     assert next(output) == b"n1    r0  | a\n"
 

@@ -25,12 +25,12 @@ from clusterrun.logs.merge import LINE_LIMIT, Piece, began, looks, spread
 from clusterrun.model.errors import BadInput
 
 
-def test_a_look_has_all_growth_that_an_agent_saw_at_one_time() -> None:
+def test_a_read_has_all_growth_that_an_agent_saw_at_one_time() -> None:
     lines = ["10.000 0 o 3\n", "10.000 1 e 9\n", "11.5 0 o 6\n", "11.5 0 o 8\n"]
     assert list(looks(lines)) == [(10.0, {(0, "out"): 3, (1, "err"): 9}), (11.5, {(0, "out"): 8})]
 
 
-def test_damaged_lines_of_an_index_are_passed_over_and_time_never_goes_back() -> None:
+def test_damaged_index_lines_are_skipped_and_time_never_decreases() -> None:
     lines = ["10 0 o 3", "nonsense", "12 0 o", "12 0 o x", "12 0 z 1", "9 0 o 4", "12 1 o 6", "13.0 0"]
     assert list(looks(lines)) == [(10.0, {(0, "out"): 4}), (12.0, {(1, "out"): 6})]
 
@@ -67,7 +67,7 @@ KNOTS = st.lists(st.tuples(st.floats(0, 50), st.integers(0, 250)), max_size=8).m
 
 
 @given(LINES, LINES, KNOTS, KNOTS, st.integers(1, 300))
-def test_no_byte_is_lost_or_moved_whatever_the_index_says(
+def test_no_byte_is_lost_or_moved_for_any_index(
     output: bytes, errors: bytes, first: list[tuple[float, int]], second: list[tuple[float, int]], share: int
 ) -> None:
     with tempfile.TemporaryDirectory() as folder:
@@ -165,7 +165,7 @@ def test_a_long_tail_is_read_across_chunks(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     "data, end", [(b"", 0), (b"half", 0), (b"a\nhalf", 2), (b"a\n", 2), (b"x" * 70_000, 70_000)]
 )
-def test_following_goes_on_at_the_last_unfinished_line(tmp_path: Path, data: bytes, end: int) -> None:
+def test_following_continues_at_the_last_unfinished_line(tmp_path: Path, data: bytes, end: int) -> None:
     (tmp_path / "x").write_bytes(data)
     assert end_of_lines(str(tmp_path / "x"), len(data)) == end
 

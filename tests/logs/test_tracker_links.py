@@ -106,7 +106,7 @@ def paths(tmp_path: Path) -> RunPaths:
 URL = "https://wandb.ai/a/b/runs/x"
 
 
-def test_the_newest_attempt_that_has_a_link_speaks_and_each_link_stands_once(paths: RunPaths) -> None:
+def test_links_of_the_newest_attempt_are_shown_once(paths: RunPaths) -> None:
     first, second = (Path(paths.attempt(epoch).folder) for epoch in range(2))
     (first / "00000.err").write_text(f"wandb: View run at {URL}\nwandb: View run at {URL}\n")
     (first / "00001.out").write_text(f"wandb: View run at {URL}\nwandb: View run at {URL}1\n")

@@ -45,7 +45,7 @@ def test_a_wrong_duration_is_refused_with_examples(text: str) -> None:
     assert (caught.value.seen, "90m" in caught.value.remedy) == (f"{text!r} is not a duration", True)
 
 
-def test_no_limit_at_all_is_passed_to_slurm_and_never_invented() -> None:
+def test_an_unlimited_duration_is_passed_to_slurm_and_never_invented() -> None:
     with pytest.raises(BadInput, match="--sbatch time=UNLIMITED"):
         parse("UNLIMITED")
 

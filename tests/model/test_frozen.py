@@ -49,7 +49,7 @@ def test_a_value_cannot_be_changed_only_replaced_and_is_validated_again() -> Non
         replace(point, x=-1)
 
 
-def test_equality_and_hash_go_by_class_and_fields() -> None:
+def test_equality_and_hash_depend_on_class_and_fields() -> None:
     assert Point(1) == Point(1, 2) and hash(Point(1)) == hash(Point(1, 2))
     assert Point(1) != Point(2) and Point(1) != (1, 2)
 

@@ -44,7 +44,7 @@ def test_a_wrong_or_too_long_host_list_is_refused(text: str) -> None:
         expand(text)
 
 
-def test_names_fold_into_one_bracket_for_neighbours_that_differ_in_the_number_at_their_end() -> None:
+def test_neighbours_that_differ_in_their_last_number_fold_into_one_bracket() -> None:
     assert fold(("n08", "n09", "n10", "n12", "login", "a1-ib", "a2-ib")) == "n[08-10,12],login,a1-ib,a2-ib"
 
 

@@ -38,5 +38,5 @@ def test_a_limit_gets_five_times_its_length_more_and_no_longer() -> None:
     assert [machine.extend(100.0, 20.0, now) for now in (120.0, 219.0, 220.0)] == [True, True, False]
 
 
-def test_the_share_that_excuses_is_one_quarter() -> None:
+def test_the_excusing_share_of_overloads_is_one_quarter() -> None:
     assert [is_excused(overloaded, 10.0) for overloaded in (2.4, 2.5, 10.0)] == [False, True, True]

@@ -46,7 +46,7 @@ def test_everything_harmful_is_written_out(text: str, displayed: str) -> None:
         ("no colour\t.", "no colour       ."),
     ],
 )
-def test_colours_are_kept_if_the_line_ends_them(text: str, displayed: str) -> None:
+def test_colours_stay_if_the_line_ends_them(text: str, displayed: str) -> None:
     assert visible(text, colours=True) == displayed
 
 
@@ -59,7 +59,7 @@ def test_the_result_never_has_a_control_character(text: str) -> None:
 
 
 @given(FOREIGN)
-def test_with_colours_only_balanced_colour_sequences_come_out(text: str) -> None:
+def test_only_balanced_colour_sequences_are_printed(text: str) -> None:
     parts = visible(text, colours=True).split("\x1b[")
     assert all(
         part.split("m")[0].replace(";", "").replace(":", "").isdecimal() or part[0] == "m"

@@ -37,5 +37,5 @@ def test_a_list_names_its_devices_and_which_are_instances(value, devices, divide
         ("0,1", 2, 1, {}),
     ],
 )
-def test_each_rank_of_a_node_gets_an_instance_and_whole_gpus_stay_as_they_are(value, ranks, local, provided):
+def test_each_rank_of_a_node_gets_an_instance_and_whole_gpus_do_not_change(value, ranks, local, provided):
     assert instance_of(value, ranks, str(local)) == provided

@@ -32,7 +32,7 @@ def machine(folder: Path) -> tuple[Path, Path]:
     return nodes, drm
 
 
-def test_gpus_are_read_in_the_order_of_rocm_and_what_a_part_does_not_say_is_unknown(tmp_path: Path) -> None:
+def test_gpus_are_read_in_rocm_order_with_unknown_for_missing_values(tmp_path: Path) -> None:
     nodes, drm = machine(tmp_path)
     assert look(str(nodes), str(drm)) == (
         GpuUse(0, 87.0, 121344000.0, 206141652992.0, 542.0, 71.0, "GPU-7698ebd981da7ed6"),

@@ -138,7 +138,7 @@ def test_a_rank_in_an_endless_loop_is_named_with_its_line(theatre: Theatre) -> N
     assert [group.ranks for group in result.groups] == ["1", "0,2-3"]
 
 
-def test_a_rank_that_skips_an_all_reduce_is_named_with_what_it_does_instead(theatre: Theatre) -> None:
+def test_a_rank_that_skips_an_all_reduce_is_named_with_its_own_call(theatre: Theatre) -> None:
     theatre.play("skip")
     result = theatre.stage.diagnosis("skip")
     theatre.free()
@@ -168,7 +168,7 @@ def test_ranks_that_all_wait_for_a_file_have_no_culprit(theatre: Theatre) -> Non
     assert result.message.startswith("all 4 ranks wait outside of collectives")
 
 
-def test_the_rank_at_a_third_of_the_speed_is_slow_and_ranks_of_one_speed_are_well(theatre: Theatre) -> None:
+def test_a_rank_at_a_third_of_the_speed_is_slow_and_equal_ranks_are_healthy(theatre: Theatre) -> None:
     theatre.play("slow")
     result = until(
         lambda: (
@@ -184,7 +184,7 @@ def test_the_rank_at_a_third_of_the_speed_is_slow_and_ranks_of_one_speed_are_wel
     assert named(steady) == (Verdict.NOTHING, [])
 
 
-def test_ranks_that_call_different_collectives_are_told_with_both_lines(tmp_path: Path) -> None:
+def test_ranks_that_call_different_collectives_are_reported_with_both_lines(tmp_path: Path) -> None:
     differs = """
     dist.init_process_group("gloo")
     for step in range(5):
@@ -203,7 +203,7 @@ def test_ranks_that_call_different_collectives_are_told_with_both_lines(tmp_path
     assert result.culprits[0].why.endswith("where ranks 0 and 2 called all_reduce of [4] Float")
 
 
-def test_a_receive_that_was_begun_and_is_not_answered_is_told_with_who_has_not_sent(tmp_path: Path) -> None:
+def test_an_unanswered_receive_is_reported_with_the_rank_that_has_not_sent(tmp_path: Path) -> None:
     body = """
     dist.init_process_group("gloo")
     for step in range(5):
@@ -244,7 +244,7 @@ def test_a_rank_that_meets_elsewhere_is_named_with_both_addresses(tmp_path: Path
     assert result.culprits[0].why.startswith("it looks for rank 0 at 127.0.0.1:9, where the others look at")
 
 
-def test_of_two_roots_the_one_that_who_has_left_the_call_named_is_right(tmp_path: Path) -> None:
+def test_the_root_that_the_departed_rank_named_is_the_right_one_of_two(tmp_path: Path) -> None:
     """Ranks 0 and 2 wait for each other's part; rank 1 has given its own to rank 0 and is in the barrier."""
     body = """
     dist.init_process_group("gloo")
@@ -284,7 +284,7 @@ def test_the_rank_that_has_not_set_a_key_that_the_others_wait_for_is_named(tmp_p
     assert "has not set the key shards of the store that rank 1 waits for" in result.culprits[0].why
 
 
-def test_a_rank_that_is_no_python_shows_the_kernels_words(tmp_path: Path) -> None:
+def test_a_rank_without_python_shows_the_kernels_wait_channel(tmp_path: Path) -> None:
     body = "os.execv('/bin/sleep', ['sleep', '600'])"
     with staged(tmp_path, body, size=1, torch=False) as stage:
         until(lambda: Path(f"/proc/{stage.ranks[0].pid}/comm").read_text() == "sleep\n", "the program")

@@ -73,7 +73,7 @@ def quiet_until(detector: HangDetector, end: float) -> None:
         at += 10.0
 
 
-def test_what_may_yet_come_is_looked_at_again_when_it_would_be_too_late_and_others_who_ask_wait() -> None:
+def test_an_event_that_may_still_come_is_looked_for_again_and_other_requests_wait() -> None:
     """Rank 1 saves for three seconds so far: after ten seconds that would be a hang."""
     detector = make_detector()
     detector.on_request(1.0, WALL, "diagnose-1", "{}")
@@ -143,7 +143,7 @@ def test_a_node_that_does_not_answer_in_time_is_named() -> None:
     assert [(c.node, c.why) for c in diagnosis.culprits] == [("n2", "no answer within 11 s")]
 
 
-def test_a_node_whose_observer_is_lost_is_not_waited_for() -> None:
+def test_a_node_with_a_lost_observer_is_not_awaited() -> None:
     detector = make_detector()
     detector.on_request(1.0, WALL, "a", "{}")
     answer(detector, 2.0, 0, 1, waiter(0, node="n0"), waiter(1, node="n0"))
@@ -154,7 +154,7 @@ def test_a_node_whose_observer_is_lost_is_not_waited_for() -> None:
     assert saved(detector.on_request(6.0, WALL, "c", "{}"))["c.json"].verdict is Verdict.UNDETERMINED
 
 
-def test_what_may_still_come_is_looked_at_once_more_and_longer() -> None:
+def test_an_event_that_may_still_come_gets_a_second_longer_look() -> None:
     detector = make_detector()
     detector.on_request(1.0, WALL, "a", "{}")
     pausing = [rank(n, stack=LOOP, quiet=0.5, records=()) for n in range(4)]
@@ -166,7 +166,7 @@ def test_what_may_still_come_is_looked_at_once_more_and_longer() -> None:
     assert saved(last)["a.json"].verdict is Verdict.NOTHING
 
 
-def test_a_run_that_stands_still_is_looked_at_once_by_itself() -> None:
+def test_a_stalled_run_is_looked_at_once_without_a_request() -> None:
     detector = make_detector(60.0)
     all_same(detector, 1.0)
     quiet_until(detector, 61.0)
@@ -245,7 +245,7 @@ def test_the_time_out_of_a_group_that_nobody_waits_in_calls_no_hang() -> None:
     assert list(saved(looked_at(detector, 52.0, 2, 100.0))) == ["diagnosis.json"]
 
 
-def test_observers_that_fall_silent_after_an_early_call_are_asked_no_more_often_than_before() -> None:
+def test_observers_that_go_silent_after_an_early_call_are_asked_no_more_often() -> None:
     detector = make_detector(60.0, "kill")
     all_same(detector, 1.0, timeout=60.0)
     detector.tick(31.0, WALL)
@@ -310,7 +310,7 @@ def test_a_rank_that_ends_has_moved() -> None:
     assert detector.wakes_at() == 110.0
 
 
-def test_what_goes_on_while_it_is_looked_at_does_not_hang() -> None:
+def test_a_run_that_progresses_during_the_look_does_not_hang() -> None:
     detector = make_detector(60.0, "kill")
     all_same(detector, 1.0)
     quiet_until(detector, 61.0)
@@ -320,7 +320,7 @@ def test_what_goes_on_while_it_is_looked_at_does_not_hang() -> None:
     assert detector.wakes_at() == 121.5
 
 
-def test_what_hung_and_goes_on_is_told_and_may_hang_again() -> None:
+def test_a_hang_that_ends_is_reported_and_may_return() -> None:
     detector = make_detector(60.0)
     all_same(detector, 1.0)
     quiet_until(detector, 61.0)
@@ -330,7 +330,7 @@ def test_what_hung_and_goes_on_is_told_and_may_hang_again() -> None:
     assert detector.wakes_at() == 160.0
 
 
-def test_ranks_that_are_ended_in_their_hang_have_not_gone_on() -> None:
+def test_ranks_that_are_killed_in_their_hang_have_not_progressed() -> None:
     for on_hang in ("report", "restart"):
         detector = make_detector(60.0, on_hang)
         all_same(detector, 1.0)
@@ -340,25 +340,25 @@ def test_ranks_that_are_ended_in_their_hang_have_not_gone_on() -> None:
         assert all_same(detector, 63.0, state="") == []
 
 
-def test_observers_that_are_silent_are_no_stall() -> None:
+def test_silent_observers_are_no_stall() -> None:
     detector = make_detector(60.0)
     all_same(detector, 1.0)
     assert detector.tick(61.0, WALL) == []
     assert detector.wakes_at() == 121.0
 
 
-def test_before_the_observers_come_nothing_stalls_and_it_is_looked_at_once_a_limit() -> None:
+def test_nothing_stalls_before_the_observers_start_and_one_look_runs_per_limit() -> None:
     detector = make_detector(8.0)
     assert (detector.wakes_at(), detector.tick(8.0, WALL), detector.wakes_at()) == (8.0, [], 16.0)
 
 
-def test_without_a_limit_nothing_hangs_by_itself() -> None:
+def test_no_hang_is_detected_without_a_limit() -> None:
     detector = make_detector(0.0)
     all_same(detector, 1.0)
     assert (detector.wakes_at(), detector.tick(10_000.0, WALL)) == (None, [])
 
 
-def test_a_node_that_ran_out_of_memory_is_told_once() -> None:
+def test_a_node_that_ran_out_of_memory_is_reported_once() -> None:
     detector = make_detector()
     all_same(detector, 1.0)
     warnings = [Warn("out of memory on n2: the kernel ended a process there")]
@@ -380,7 +380,7 @@ def test_ranks_whose_srun_waits_for_the_jobs_own_resources_are_named_until_it_st
     assert (heard(0), heard(2)) == (["", f"an srun cannot start in rank 2: {STEP_REMEDY}"], [""])
 
 
-def test_words_that_cannot_be_read_end_nothing() -> None:
+def test_unreadable_messages_end_nothing() -> None:
     detector = make_detector()
     for body in ("", "[]", "{}", '{"digest": 3}', '{"digest": {"ranks": [{}]}}', "\0", "[" * 100_000):
         assert all(isinstance(action, Warn) for action in detector.on_answer(1.0, WALL, 0, 0, body))
@@ -391,14 +391,14 @@ def test_words_that_cannot_be_read_end_nothing() -> None:
     assert list(saved(hangs(detector, 2.0, 1))) == ["a.json"]
 
 
-def test_a_question_for_samples_goes_to_the_observers_as_it_is() -> None:
+def test_a_request_for_samples_reaches_the_observers_unchanged() -> None:
     assert make_detector().on_request(1.0, WALL, "top-1", '{"sample": {}}') == [
         AskObserver(0, 0, '{"sample": {}}'),
         AskObserver(2, 0, '{"sample": {}}'),
     ]
 
 
-def test_ranks_that_train_alone_are_told_while_they_run_and_at_the_end_at_the_latest() -> None:
+def test_ranks_that_train_alone_are_reported_while_they_run_or_at_the_end() -> None:
     detector = make_detector()
     all_same(detector, 2.0, size=1, begun=3)
     actions = all_same(detector, 5.0, size=1, begun=4)
@@ -421,7 +421,7 @@ def prepares(detector: HangDetector, until: float) -> list[Any]:
     return actions
 
 
-def test_the_warning_that_ranks_train_alone_is_taken_back_when_they_form_one_group() -> None:
+def test_the_warning_about_training_alone_is_withdrawn_when_they_form_one_group() -> None:
     detector = make_detector(600.0)
     (warning,) = prepares(detector, 200.0)
     assert warning.text.startswith("training alone: 4 ranks work, and none has called init_process_group")
@@ -431,7 +431,7 @@ def test_the_warning_that_ranks_train_alone_is_taken_back_when_they_form_one_gro
     assert detector.over(230.0, WALL, True) == []
 
 
-def test_one_warning_stands_at_a_time_the_more_exact_one() -> None:
+def test_only_the_most_exact_warning_is_shown() -> None:
     detector = make_detector(600.0)
     prepares(detector, 120.0)
     all_same(detector, 130.0, size=1, begun=3)
@@ -451,7 +451,7 @@ def test_ranks_that_are_independent_by_design_are_not_warned_about() -> None:
     assert detector.over(210.0, WALL, True) == []
 
 
-def test_launchers_that_number_the_ranks_of_each_node_alike_hide_no_group() -> None:
+def test_launchers_that_number_ranks_equally_on_each_node_hide_no_group() -> None:
     """``torchrun --standalone`` on each of two nodes: two worlds of two, both with ranks 0 and 1."""
     watch = WatchOrders(on=True, hang_seconds=600.0)
     detector = HangDetector(
@@ -473,7 +473,7 @@ def launched(detector: HangDetector, at: float, *inner_ranks: tuple[int, int, st
     return detector.on_answer(at, WALL + at, 0, 0, body)
 
 
-def test_a_launcher_below_every_rank_is_reported_once_and_is_not_taken_back() -> None:
+def test_a_launcher_below_every_rank_is_reported_once_and_not_withdrawn() -> None:
     detector = make_detector()
     launched(detector, 2.0)
     (warning,) = launched(
@@ -500,7 +500,7 @@ def test_two_launchers_below_one_rank_are_reported() -> None:
         ((0, 0, "a:1"), (0, 1, "a:1"), (1, 2, "a:1"), (1, 3, "a:1")),
     ],
 )
-def test_children_of_one_world_are_no_worlds_of_their_own(
+def test_children_of_one_world_are_no_separate_worlds(
     inner_ranks: tuple[tuple[int, int, str], ...],
 ) -> None:
     detector = make_detector()
@@ -576,7 +576,7 @@ def of_server(detector: HangDetector, at: float, **changes: Any) -> dict[str, Di
 
 
 @pytest.mark.parametrize("news", [{"begun": 6}, {"begun": 5, "size": 3}])
-def test_what_ranks_begin_beside_what_is_recorded_puts_blame_off(news: dict[str, int]) -> None:
+def test_a_call_that_began_after_the_record_postpones_blame(news: dict[str, int]) -> None:
     """Sends and receives have no records: when they were last begun only the digests tell."""
 
     def ask(at: float) -> dict[str, Diagnosis]:
@@ -590,7 +590,7 @@ def test_what_ranks_begin_beside_what_is_recorded_puts_blame_off(news: dict[str,
 
 
 @pytest.mark.parametrize("before", [{"size": 0, "begun": -1}, {"begun": 5}])
-def test_what_no_digest_has_told_yet_was_begun_since_the_last_one(before: dict[str, int]) -> None:
+def test_a_call_that_no_digest_reported_began_after_the_last_digest(before: dict[str, int]) -> None:
     """The ranks have just made their group, or sent something, and the next digest is still to come."""
     detector = make_detector()
     all_same(detector, 20.0, **before)
@@ -626,7 +626,7 @@ def test_a_rank_that_has_ended_since_the_last_digest_has_moved(now: dict[str, An
     assert any(isinstance(action, EndAttempt) for action in first + then) is hung
 
 
-def test_ranks_that_have_all_ended_below_a_launcher_that_has_not_are_no_hang_for_a_minute() -> None:
+def test_ended_ranks_below_a_living_launcher_are_no_hang_for_a_minute() -> None:
     ended = {"state": "", "groups": (), "records": (), "answered": False}
     snapshots = [
         [rank(number, node=node, **ended) for number in numbers]
@@ -643,7 +643,7 @@ def test_ranks_that_have_all_ended_below_a_launcher_that_has_not_are_no_hang_for
         assert any(isinstance(action, EndAttempt) for action in acts) is ends
 
 
-def test_who_works_or_sleeps_before_it_has_joined_any_group_is_not_blamed_in_the_first_minute() -> None:
+def test_a_rank_without_a_group_is_not_blamed_in_the_first_minute() -> None:
     for quiet, named in ((20.0, []), (70.0, [1])):
         detector = make_detector()
         detector.on_request(quiet, WALL + quiet, "diagnose-1", "{}")
@@ -662,9 +662,7 @@ def test_who_works_or_sleeps_before_it_has_joined_any_group_is_not_blamed_in_the
 
 
 @pytest.mark.parametrize(("answers", "verdict"), [(True, Verdict.NOTHING), (False, Verdict.UNDETERMINED)])
-def test_ranks_that_come_up_slowly_and_have_printed_nothing_for_long_are_no_hang(
-    answers: bool, verdict: Verdict
-) -> None:
+def test_ranks_that_start_slowly_and_silently_are_no_hang(answers: bool, verdict: Verdict) -> None:
     """On a crowded node three still make the group, one is in it; the look itself gets no answer of them."""
     detector, at = make_detector(), 0.0
     while at < 30.0:
@@ -712,7 +710,7 @@ def test_ranks_that_begin_nothing_hang_unless_the_gpus_of_all_nodes_work(works, 
     assert not looks
 
 
-def test_a_run_whose_gpus_stop_working_hangs_from_then_on() -> None:
+def test_a_run_whose_gpus_stop_working_hangs_from_that_time() -> None:
     watched = make_detector(60.0)
     for at in range(10, 130, 10):
         graph_replays(watched, float(at), True, True)

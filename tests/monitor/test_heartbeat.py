@@ -46,7 +46,7 @@ def test_whatever_the_limit_of_a_hang_is_ranks_are_looked_at_in_time(
     assert results == times
 
 
-def test_when_a_rank_ends_what_it_left_is_told_and_nobody_is_asked(
+def test_leftovers_of_an_ended_rank_are_reported_without_a_request(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(heartbeat, "facts", lambda *arguments: pytest.fail("a rank was asked"))
@@ -88,7 +88,7 @@ def test_digests_are_more_frequent_where_a_group_times_out_soon(
     assert part.wakes_at() == 113.75
 
 
-def test_ranks_below_a_launcher_are_reported_as_soon_as_they_are_seen(
+def test_ranks_below_a_launcher_are_reported_when_they_appear(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The rank is a shell: it has no channel itself. Its launcher starts two processes after 3 s."""

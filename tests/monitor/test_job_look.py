@@ -120,9 +120,7 @@ def test_ranks_that_a_script_starts_by_multiprocessing_are_seen_in_its_place(wai
     assert {rank.process.pid for rank in world.ranks} == {child.pid for child in proc.children(waits)}
 
 
-def test_without_py_spy_the_state_is_shown_with_the_command_that_installs_it(
-    waits: int, tmp_path: Path
-) -> None:
+def test_the_state_and_the_install_command_are_shown_without_py_spy(waits: int, tmp_path: Path) -> None:
     empty = tmp_path / "python"
     result = look(path=str(empty))
     (rank,) = result.ranks
@@ -137,7 +135,7 @@ def test_without_py_spy_the_state_is_shown_with_the_command_that_installs_it(
     os.geteuid() != 0 or shutil.which("setpriv") is None, reason="it takes root's rights away"
 )
 @pytest.mark.skipif(shutil.which("py-spy", path=PATH) is None, reason="py-spy is not installed")
-def test_a_step_without_the_right_to_look_says_which_and_shows_the_state(waits: int) -> None:
+def test_a_step_without_the_permission_names_it_and_shows_the_state(waits: int) -> None:
     rights = ("setpriv", "--bounding-set=-sys_ptrace", "--inh-caps=-sys_ptrace")
     result = look(*rights)
     (problem,) = result.problems

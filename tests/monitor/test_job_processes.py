@@ -41,7 +41,7 @@ def named(result: JobProcesses) -> list[tuple[int, str, int, int]]:
     return [(rank.pid, rank.name.variable, rank.name.rank, rank.name.size) for rank in result.ranks]
 
 
-def test_below_torchrun_the_workers_are_ranks_and_neither_it_nor_their_data_loaders() -> None:
+def test_the_workers_of_torchrun_are_ranks_but_not_torchrun_or_data_loaders() -> None:
     task = {**STEP, "SLURM_PROCID": "1"}
     worker = {
         **task,
@@ -74,7 +74,7 @@ def test_below_torchrun_the_workers_are_ranks_and_neither_it_nor_their_data_load
     ] * 2
 
 
-def test_a_monitor_that_the_shell_of_a_rank_has_left_behind_is_no_rank() -> None:
+def test_a_background_monitor_of_a_ranks_shell_is_no_rank() -> None:
     first, second = ({**STEP, "SLURM_PROCID": number} for number in "01")
     monitor = process(20, 1, ("python", "monitor.py"), **first)
     tail = process(21, 1, ("tail", "-f", "log"), "tail", **second)
@@ -94,7 +94,7 @@ def test_a_task_of_srun_is_the_python_below_its_shell() -> None:
     assert ranks(shell, process(21, 20, **task), process(22, 21, **task)) == [(21, "SLURM_PROCID", 1, 2)]
 
 
-def test_what_a_batch_script_starts_by_itself_is_no_task_of_srun() -> None:
+def test_a_background_process_of_the_batch_script_is_no_srun_task() -> None:
     batch = {"SLURM_JOB_ID": "7", "SLURM_PROCID": "0"}
     script = process(30, 1, ("/bin/bash", "slurm_script"), "bash", **batch)
     srun = process(31, 30, ("srun", "python", "train.py"), "srun", **batch)
@@ -121,7 +121,7 @@ def test_lightnings_own_ranks_are_numbered_by_node_and_place() -> None:
     assert sorted(result) == [(50, "LOCAL_RANK", 2, 4), (51, "LOCAL_RANK", 3, 4)]
 
 
-def test_without_any_variable_the_outermost_processes_with_torch_are_ranks() -> None:
+def test_the_outermost_torch_processes_are_ranks_without_any_variable() -> None:
     ray = process(60, 1, ("raylet",), "raylet")
     result = ranks(
         ray, process(61, 60), process(62, 60), process(63, 62), process(64, 60), torch=(61, 62, 63)
@@ -137,7 +137,7 @@ def test_accelerate_and_deepspeed_are_launchers_by_their_modules() -> None:
     assert names == ["accelerate", "deepspeed", "torchrun"]
 
 
-def test_a_program_that_a_rank_started_is_no_rank_though_the_script_has_set_its_number() -> None:
+def test_a_program_that_a_rank_started_is_no_rank_though_it_has_the_number() -> None:
     task = {**STEP, "SLURM_PROCID": "1"}
     program = process(81, 80, ("sh", "-c", "yes"), "sh", RANK="1", WORLD_SIZE="2", **task)
     assert ranks(process(80, 1, **task), program, torch=(80,)) == [(80, "SLURM_PROCID", 1, 2)]
@@ -153,7 +153,7 @@ def test_a_python_that_starts_python_with_numbers_is_a_launcher() -> None:
     assert ranks(process(85, 1, **task), *started) == expected
 
 
-def test_workers_of_ray_have_the_number_of_no_task_and_its_driver_is_no_rank() -> None:
+def test_ray_workers_have_no_task_number_and_the_driver_is_no_rank() -> None:
     task = {**STEP, "SLURM_PROCID": "1"}
     start = process(90, 1, ("/venv/bin/python", "/venv/bin/ray", "start", "--block"), **task)
     raylet = process(91, 90, ("/venv/ray/raylet",), "raylet", **task)

@@ -62,7 +62,9 @@ def test_a_file_that_torch_wrote_since_the_start_of_the_rank_is_read(sleeper: in
     assert flight_dumps([rank(sleeper)]) == {}
 
 
-def test_torch_is_asked_by_its_pipe_and_the_file_that_follows_is_read(sleeper: int, tmp_path: Path) -> None:
+def test_torch_dumps_on_request_through_its_pipe_and_the_new_file_is_read(
+    sleeper: int, tmp_path: Path
+) -> None:
     path, pipe = tmp_path / "dump-0", tmp_path / "ask-0.pipe"
     path.write_bytes(pickle.dumps({**DUMP, "old": True}))
     os.utime(path, (1.0, 1.0))
@@ -83,7 +85,7 @@ def test_torch_is_asked_by_its_pipe_and_the_file_that_follows_is_read(sleeper: i
     os.close(reader)
 
 
-def test_a_pipe_that_nobody_reads_and_one_that_is_not_answered_delay_nothing_for_ever(
+def test_a_pipe_without_a_reader_or_an_answer_does_not_delay_for_ever(
     sleeper: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(torch_dumps, "PIPE_SECONDS", 0.3)
@@ -127,7 +129,7 @@ def test_the_worker_server_of_torch_gives_records_and_stacks(is_tcp: bool, tmp_p
         assert servers_of([rank(os.getpid(), **socket)]) == {}
 
 
-def test_a_server_whose_port_two_sockets_share_is_not_asked(tmp_path: Path) -> None:
+def test_a_server_on_a_port_of_two_sockets_is_not_asked(tmp_path: Path) -> None:
     with create_server(("::", 0), family=AF_INET6) as free:
         port = str(free.getsockname()[1])
     with served(tmp_path, PORT=port, SERVERS="2") as process:

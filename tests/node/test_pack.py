@@ -45,7 +45,7 @@ def test_every_module_of_the_program_can_be_loaded_without_site_packages(python:
     assert (result.returncode, result.stderr) == (0, "")
 
 
-def test_bytecode_is_taken_by_the_packing_version_and_passed_over_by_others(program: Path) -> None:
+def test_bytecode_is_used_by_the_packing_version_and_ignored_by_others(program: Path) -> None:
     load = (
         f"import sys, zipimport; sys.path.insert(0, {str(program)!r});"
         "import clusterrun.runtime.zip_bytecode as b;"
@@ -110,7 +110,7 @@ def test_an_old_python_is_refused_with_a_plain_message(tmp_path: Path) -> None:
     assert "--python PATH" in result.stderr
 
 
-def test_threads_that_pack_at_the_same_time_write_a_whole_program(tmp_path: Path) -> None:
+def test_threads_that_pack_at_the_same_time_write_a_complete_program(tmp_path: Path) -> None:
     with ThreadPoolExecutor(4) as crowd:
         paths = set(crowd.map(lambda _: agent_program(str(tmp_path)), range(4)))
     path = Path(*paths)

@@ -121,7 +121,7 @@ def test_each_failure_is_a_sentence_and_the_other_addresses_are_served(web: Any,
     assert [path for path, _, _ in web.seen if path.startswith("/good")] == ["/good?key=s3cret"]
 
 
-def test_other_addresses_go_through_apprise(tmp_path: Path) -> None:
+def test_other_addresses_use_apprise(tmp_path: Path) -> None:
     """apprise is a stand-in here: the module that the sending Python imports."""
     (tmp_path / "apprise.py").write_text(
         "import sys\n"
@@ -152,7 +152,7 @@ def test_other_addresses_go_through_apprise(tmp_path: Path) -> None:
     ]
 
 
-def test_the_program_for_nodes_sends_what_its_standard_input_holds(web: Any, tmp_path: Path) -> None:
+def test_the_program_for_nodes_sends_its_standard_input(web: Any, tmp_path: Path) -> None:
     base = f"http://127.0.0.1:{web.server_port}"
     program = agent_program(str(tmp_path))
     parcel = {"urls": [f"{base}/x", f"{base}/broken?s3cret"], "seconds": 20.0, "event": DOCUMENT}

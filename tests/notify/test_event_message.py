@@ -41,7 +41,7 @@ def text(event: str, state: RunState, name: str = "train", reason: str = "") -> 
     return message_of(document).text.split("\n")
 
 
-def test_a_failure_that_is_restarted_says_so_and_names_the_first_failure() -> None:
+def test_a_restarted_failure_names_the_restart_and_the_first_failure() -> None:
     assert text(FAILED, RUNNING) == [
         "train failed; restart 1 of 3",
         "rank 3 on n1 exited with code 1",
@@ -52,7 +52,7 @@ def test_a_failure_that_is_restarted_says_so_and_names_the_first_failure() -> No
     ]
 
 
-def test_the_end_of_a_failed_run_says_why_once_and_how_to_learn_more() -> None:
+def test_the_end_of_a_failed_run_has_the_reason_once_and_a_next_command() -> None:
     assert text(ENDED, FAILED_RUN) == [
         "train has ended: FAILED",
         "rank 3 on n1 exited with code 1",
@@ -123,7 +123,7 @@ def test_a_run_id_is_quoted_for_the_shell() -> None:
     assert text(ENDED, replace(FAILED_RUN, run_id="r; rm -rf ~"))[-1].endswith(" 'r; rm -rf ~'")
 
 
-def test_people_hear_of_what_changes_the_fate_of_a_run() -> None:
+def test_users_are_notified_of_decisive_changes_of_a_run() -> None:
     assert [
         is_for_people(event, state, is_handover)
         for event, state, is_handover in (

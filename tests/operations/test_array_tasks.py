@@ -26,7 +26,7 @@ def files(task: int, job_id: str = "") -> RunFiles:
     return RunFiles(record, None, None)
 
 
-def test_each_run_of_an_array_is_told_by_its_own_task_and_waiting_ones_by_their_common_row() -> None:
+def test_each_array_run_is_known_by_its_own_task_and_waiting_ones_by_their_common_row() -> None:
     jobs = Jobs(
         [
             row("PENDING", job_id="41_[0,3-5%2]", comment=MARK, nodelist=""),
@@ -45,7 +45,7 @@ def test_each_run_of_an_array_is_told_by_its_own_task_and_waiting_ones_by_their_
     }
 
 
-def test_the_job_that_goes_on_after_a_task_speaks_once_the_task_is_over() -> None:
+def test_the_successor_of_a_task_counts_after_the_tasks_end() -> None:
     jobs = Jobs(
         [
             row("TIMEOUT", job_id="41_1", comment=MARK),
@@ -56,13 +56,13 @@ def test_the_job_that_goes_on_after_a_task_speaks_once_the_task_is_over() -> Non
     assert job_by_task and (job_by_task.row.job_id, job_by_task.own) == ("97", "41_1")
 
 
-def test_where_a_site_keeps_no_comments_the_number_and_the_name_of_the_array_must_do() -> None:
+def test_number_and_name_identify_an_array_at_sites_without_comments() -> None:
     jobs = Jobs([row("PENDING", job_id="41_[1]", comment="", name="lr"), row(job_id="41_2", comment="")])
     job_by_task = [jobs.speaking(files(task, f"41_{task}")) for task in (1, 2)]
     assert [job.row.job_id if job else None for job in job_by_task] == ["41_1", None]
 
 
-def test_tasks_of_an_array_are_ended_with_one_word() -> None:
+def test_tasks_of_an_array_are_ended_with_one_argument() -> None:
     commands = []
 
     def run(argv: tuple[str, ...], timeout: float, **_: object) -> system.Completed:
@@ -73,7 +73,7 @@ def test_tasks_of_an_array_are_ended_with_one_word() -> None:
     assert commands == [("scancel", "41_[0-2,7]", "17", "42_5")]
 
 
-def test_a_task_of_an_array_never_goes_by_the_number_that_means_the_whole_array() -> None:
+def test_a_task_never_uses_the_number_of_its_whole_array() -> None:
     task = {
         "SLURM_JOB_ID": "41",
         "SLURM_ARRAY_JOB_ID": "41",

@@ -136,7 +136,7 @@ def test_a_check_counts_for_the_same_nodes_and_no_more_than_it_looked_at(
         (state(attempts=(RAN,)), "n1", False),
     ],
 )
-def test_a_run_that_gives_a_reason_to_doubt_a_node_takes_the_check_back(
+def test_a_run_that_casts_doubt_on_a_node_revokes_the_check(
     context: Context, run_state: RunState | None, nodes: str, counts: bool
 ) -> None:
     checked(context)
@@ -168,13 +168,13 @@ def test_the_newest_check_that_suffices_counts_past_another_kind_of_run(context:
     assert report and report.run_id == full
 
 
-def test_what_cannot_be_read_counts_for_nothing(context: Context) -> None:
+def test_unreadable_records_are_ignored(context: Context) -> None:
     chosen = checked(context)
     Path(context.store.paths(chosen).checked_for).write_text("{")
     assert answer(context, planned()) is None
 
 
-def test_another_python_container_environment_or_allocation_is_checked_anew(tmp_path: Path) -> None:
+def test_a_different_python_container_environment_or_allocation_is_checked_again(tmp_path: Path) -> None:
     python = tmp_path / "env" / "bin" / "python"
     packages = tmp_path / "env" / "lib" / "python3.9" / "site-packages"
     packages.mkdir(parents=True)
@@ -197,7 +197,7 @@ def test_another_python_container_environment_or_allocation_is_checked_anew(tmp_
     assert len(others) == 9
 
 
-def test_ranks_get_what_the_earlier_check_chose_where_their_user_set_nothing() -> None:
+def test_ranks_get_the_earlier_checks_choice_if_the_user_set_nothing() -> None:
     chosen = (*CHOSEN, ("GLOO_SOCKET_IFNAME", "ib0"))
     check = Report("x", "c", "full", Grade.PASS, NOW, 9, 60, 1, "", (), (), (), (), environment=chosen)
     planned_run = without_own_check(planned(environment=(("A", "1"),)), check, {"GLOO_SOCKET_IFNAME": "eth0"})
@@ -213,7 +213,7 @@ def test_only_runs_of_the_last_hour_are_opened() -> None:
     assert list(recent_ids(iter(ids), NOW)) == ids[:2]
 
 
-def test_the_report_of_a_run_without_a_check_of_its_own_leads_to_the_one_that_counted(
+def test_the_report_of_a_run_without_a_check_points_to_the_one_that_counted(
     context: Context,
 ) -> None:
     by = checked(context)

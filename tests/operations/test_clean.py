@@ -54,7 +54,7 @@ def test_state_size_and_the_newest_are_chosen_too(context: Context) -> None:
     assert going(plan(context, CleanChoice(named=(well,)), quiet)) == [well]
 
 
-def test_the_largest_stands_first_and_what_is_freed_is_said(context: Context) -> None:
+def test_the_largest_run_is_first_and_the_freed_space_is_reported(context: Context) -> None:
     small, large = ended(context, days=40), ended(context, days=39)
     Path(context.store.paths(large).run_dir, "big").write_bytes(os.urandom(1 << 20))
     planned = plan(context, CleanChoice(), quiet)
@@ -73,7 +73,7 @@ def test_a_run_that_lives_stays(context: Context, slurm: Slurm, named: bool) -> 
         assert planned.not_removed == ((live, f"it is RUNNING: clusterrun cancel {live} ends it"),)
 
 
-def test_a_run_of_unknown_state_stays_and_says_why(context: Context, slurm: Slurm) -> None:
+def test_a_run_of_unknown_state_stays_with_a_reason(context: Context, slurm: Slurm) -> None:
     slurm.down = True
     lost = add(context, "41", NOW - 90 * 86400, state(updated_at=NOW - 90 * 86400))
     Path(context.store.paths(damaged := ended(context, days=90)).record).write_text("{")
@@ -134,7 +134,7 @@ def test_a_run_that_lives_again_when_the_question_is_answered_stays(context: Con
     assert context.store.ids() == [only]
 
 
-def test_what_an_earlier_clean_left_is_finished(context: Context) -> None:
+def test_an_interrupted_clean_is_finished(context: Context) -> None:
     only = ended(context, days=2)
     leftover = Path(context.store.runs, ".removed-20261120-074500-k3f9-train")
     (leftover / "attempts").mkdir(parents=True)
@@ -145,7 +145,7 @@ def test_what_an_earlier_clean_left_is_finished(context: Context) -> None:
     assert (leftover.exists(), context.store.ids()) == (False, [only])
 
 
-def test_what_another_clean_removed_meanwhile_is_not_held_any_more(context: Context) -> None:
+def test_a_run_that_another_clean_removed_is_skipped(context: Context) -> None:
     first, second = ended(context, days=3), ended(context, days=2)
     Path(context.store.runs, "notes.txt").write_bytes(b"x" * 9000)
     planned = plan(context, CleanChoice(), quiet)

@@ -56,7 +56,7 @@ def snapshot(project: Path) -> Snapshot:
         ("-x", "-x"),
     ],
 )
-def test_a_file_of_the_copy_is_named_there_and_a_path_that_leaves_the_project_stays(
+def test_a_file_of_the_copy_is_named_there_and_a_path_outside_the_project_stays(
     project: Path, snapshot: Snapshot, word: str, place: str
 ) -> None:
     spec = JobSpec(command=("python3", word.format(project=project)), cwd=str(project))
@@ -214,7 +214,7 @@ def test_a_relative_path_that_leaves_the_project_is_reported_with_its_line(proje
     assert notice.endswith(f"write {project.parent}/data")
 
 
-def test_of_many_files_that_name_a_live_file_a_few_are_reported_and_the_others_counted(project: Path) -> None:
+def test_a_few_of_many_files_with_live_paths_are_reported_and_the_others_counted(project: Path) -> None:
     for number in range(MOST_FILES + 2):
         (project / f"m{number}.py").write_text(f"A = '{project}/conf/a.yaml'\nB = '{project}/conf'\n")
     (project / "notes.md").write_text(f"see {project}/conf\n")

@@ -67,7 +67,7 @@ def test_an_error_anywhere_in_a_long_log_is_found(tmp_path: Path, place: int, by
         ("", True),
     ],
 )
-def test_the_middle_is_left_out_if_a_launcher_confirms_the_error_at_the_end(
+def test_the_middle_is_skipped_if_a_launcher_confirms_the_error_at_the_end(
     tmp_path: Path, last: str, is_read: bool
 ) -> None:
     path = tmp_path / "a.out"
@@ -78,7 +78,7 @@ def test_the_middle_is_left_out_if_a_launcher_confirms_the_error_at_the_end(
 
 
 @pytest.mark.usefixtures("small_chunks")
-def test_what_time_does_not_allow_is_left_out_and_said(tmp_path: Path) -> None:
+def test_a_part_beyond_the_time_limit_is_skipped_with_a_notice(tmp_path: Path) -> None:
     path = tmp_path / "a.log"
     path.write_text(LINE * 5000 + ERROR)
     report = read(str(path), seconds=itertools.count(0, 1000))
@@ -89,7 +89,7 @@ def test_what_time_does_not_allow_is_left_out_and_said(tmp_path: Path) -> None:
 
 
 @pytest.mark.usefixtures("small_chunks")
-def test_no_error_is_not_claimed_of_what_was_not_read(tmp_path: Path) -> None:
+def test_an_unread_part_is_not_reported_as_free_of_errors(tmp_path: Path) -> None:
     path = tmp_path / "a.log"
     path.write_text(LINE * 5000)
     report = read(str(path), seconds=itertools.count(0, 1000))

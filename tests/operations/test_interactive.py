@@ -70,7 +70,7 @@ OLD = state(updated_at=NOW - 400)
         ({"nodes": 2}, "nodes", {"n0": "x", "n1": "y"}, "of the nodes n[0-2] other runs have n[0-1]: x, y"),
     ],
 )
-def test_a_run_takes_nodes_of_the_allocation_that_no_other_run_has(
+def test_a_run_uses_nodes_of_the_allocation_that_no_other_run_has(
     changes: dict[str, Any], explicit: str, taken: dict[str, str], answer: object
 ) -> None:
     try:
@@ -121,7 +121,7 @@ def test_an_allocation_is_read_as_slurm_tells_it() -> None:
         allocation(Context({}))
 
 
-def test_srun_hears_of_the_job_and_of_nothing_that_the_step_around_us_was_told() -> None:
+def test_srun_gets_the_job_and_no_variable_of_the_step_around_us() -> None:
     around = {"PATH": "/bin", "SLURM_JOB_ID": "41", "SLURM_CONF": "/etc/x", "SLURM_STEP_ID": "0"}
     around |= {
         "SLURM_NTASKS": "1",
@@ -183,7 +183,7 @@ def test_the_allocation_lives_on_after_the_run_and_may_end_before_it(
     assert (status.phase is Phase.ENDED) == answer.ended
 
 
-def test_it_is_said_what_ended_a_run_in_an_allocation() -> None:
+def test_the_end_of_a_run_in_an_allocation_has_its_reason() -> None:
     def reason(**evidence: Any) -> str:
         return judge(RunEvidence(record=INSIDE, run_dir="/r", now=NOW, **evidence)).reason
 
@@ -217,7 +217,7 @@ def test_an_older_client_does_not_take_the_allocation_for_the_runs_job() -> None
     assert {"in_allocation", "process", "must_understand"}.isdisjoint(encode_set(RECORD))
 
 
-def test_a_job_of_the_same_number_that_began_after_the_run_is_another_one() -> None:
+def test_a_job_of_the_same_number_that_began_after_the_run_is_another_job() -> None:
     record = replace(INSIDE, submitted_at=NOW)
     rows = [row(start=NOW - 60, comment=""), row(start=NOW + 3600, comment=""), row(job_id="42")]
     assert [Jobs([job_row]).of(record) == [job_row] for job_row in rows] == [True, False, False]
@@ -263,7 +263,7 @@ def test_an_ended_run_may_be_removed_while_its_allocation_lives(context: Context
         (replace(RECORD, token="older"), state(), []),
     ],
 )
-def test_nodes_are_in_use_by_runs_that_are_heard_of(
+def test_nodes_of_live_runs_are_in_use(
     context: Context, record: RunRecord, run_state: RunState | None, answer: list[str]
 ) -> None:
     chosen = add(context, **{**changes(record), "host": "elsewhere"}, run_state=run_state)

@@ -92,7 +92,7 @@ def test_a_job_of_mine_that_runs_has_its_nodes() -> None:
         ({"running_tasks": ("7_1", "7_2")}, "", "7 is an array, and several of its tasks run"),
     ],
 )
-def test_what_cannot_be_looked_at_is_refused_plainly(
+def test_an_impossible_look_is_refused_with_the_reason(
     changes: dict[str, Any], user: str, message: str
 ) -> None:
     with pytest.raises(BadInput) as refused:
@@ -131,7 +131,7 @@ def test_root_may_look_at_a_job_of_the_user_it_names(monkeypatch: pytest.MonkeyP
         ("srun: error: something new", NotPlaced, "failed: something new"),
     ],
 )
-def test_the_reason_why_no_step_was_placed_is_told_with_the_way_by_ssh(
+def test_a_refused_step_is_reported_with_the_ssh_command(
     tmp_path: Any, err: str, kind: type[ClusterrunError], message: str
 ) -> None:
     error = refusal(context(tmp_path), JOB, StepAnswer("", err, 1), ("n1", "n2"))
@@ -185,7 +185,7 @@ def test_nodes_lines_are_put_together_however_they_are_mixed() -> None:
     assert looks_in("\n".join(texts[0][:-1]), JobLook) == ([] if len(texts[0]) > 1 else looks[:1])
 
 
-def test_nodes_that_did_not_answer_are_reported_with_what_srun_said(
+def test_nodes_without_an_answer_are_reported_with_sruns_message(
     tmp_path: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     out = "\n".join(lines_of("n1", JobLook("n1", 1.0, processes=4)))
@@ -226,13 +226,13 @@ def test_a_word_means_a_run_or_else_a_job_that_clusterrun_did_not_start(tmp_path
 
 
 @pytest.mark.parametrize("word", ["last", "12x", "_0", "train"])
-def test_a_word_that_is_no_number_of_a_job_does_not_mean_one(tmp_path: Any, word: str) -> None:
+def test_a_word_without_a_number_is_no_job(tmp_path: Any, word: str) -> None:
     with pytest.raises(NoSuchRun) as error:
         find_run_or_job(context(tmp_path), word)
     assert "Slurm" not in error.value.seen
 
 
-def test_of_an_ended_job_only_files_of_its_time_are_read(tmp_path: Any) -> None:
+def test_only_files_from_the_time_of_an_ended_job_are_read(tmp_path: Any) -> None:
     old, step, own = (tmp_path / name for name in ("epoch_7.log", "rank0-7.log", "slurm-7.out"))
     for path in (old, step, own):
         path.write_text("srun: error: n2: task 1: Exited with exit code 2\n" if path == old else "fine\n")

@@ -53,7 +53,7 @@ def test_a_profile_names_an_account_that_its_partition_accepts(accepted: tuple[s
     assert profile.splitlines()[3:] == ([line] if line else [])
 
 
-def test_the_site_is_asked_for_modules_and_for_the_accounts_of_partitions(
+def test_modules_and_partition_accounts_are_read_from_the_site(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     programs = {

@@ -39,7 +39,7 @@ def write_reports(folder: Path, *reports: Report) -> str:
     return str(folder)
 
 
-def test_a_node_is_known_by_how_often_and_when_it_was_unfit_and_its_last_finding() -> None:
+def test_a_node_has_the_count_the_times_and_the_last_finding() -> None:
     records = memory(bad(3, "n1"), bad(2, "n1", finding=SLOW), bad(1, "n1", "n2", finding=PAIRS))
     assert offenders(records) == [
         Offender("n1", 2, 1, AT - 3 * DAY, AT - DAY, "run-1", PAIRS),
@@ -47,7 +47,7 @@ def test_a_node_is_known_by_how_often_and_when_it_was_unfit_and_its_last_finding
     ]
 
 
-def test_a_link_is_one_whichever_way_it_was_cut_and_a_repair_of_one_end_counts() -> None:
+def test_a_link_has_one_history_in_both_directions_and_a_repair_of_one_end_counts() -> None:
     cut = replace(CUT, a="n0002", b="n0001")
     records = memory(replace(FOUND, at=AT - DAY), replace(FOUND, run_id="later", links=(cut, CUT)))
     link = Finding("link", Grade.FAIL, CUT.message, CUT.remedy)
@@ -62,7 +62,7 @@ def test_a_check_that_fails_on_every_node_tells_of_the_run_and_is_held_against_n
     assert [offender.node for offender in offenders(memory(alone))] == ["n1"]
 
 
-def test_what_is_found_on_disk_is_what_was_left_there_since_the_moment_asked_for(tmp_path: Path) -> None:
+def test_findings_on_disk_since_the_requested_time_are_read(tmp_path: Path) -> None:
     folder = write_reports(tmp_path, bad(40, "n3"), bad(3, "n1"), bad(1, "n2"))
     (tmp_path / "half.json").write_text('{"run_id": ')
     (tmp_path / "newer.json").write_text('{"format": 99}')
@@ -77,7 +77,7 @@ def test_what_is_found_on_disk_is_what_was_left_there_since_the_moment_asked_for
 
 
 @pytest.mark.parametrize("name", ["lab", "../x", "a/b", "..", ".", "", "é\udcff", "n1.forgotten"])
-def test_a_cluster_has_one_folder_below_findings_whatever_it_is_called(tmp_path: Path, name: str) -> None:
+def test_a_cluster_of_any_name_has_one_folder_of_findings(tmp_path: Path, name: str) -> None:
     folder = Path(findings_folder(str(tmp_path), name))
     assert folder.parent == tmp_path / "findings" and folder.name not in ("", ".", "..")
     folder.mkdir(parents=True)
@@ -96,7 +96,7 @@ def test_a_forgotten_node_is_as_new_until_something_is_found_again(tmp_path: Pat
     assert unknown(["n1", "n9"], recall(folder, 0.0)) == ["n9"]
 
 
-def test_nodes_that_were_unfit_are_kept_off_and_that_is_said_with_the_reason() -> None:
+def test_unfit_nodes_are_excluded_with_a_reason() -> None:
     spec_and_notices = keep_off(replace(SPEC, exclude="n8"), memory(bad(3, "n1"), bad(1, "n1", "n2")), AT)
     assert spec_and_notices[0].exclude == "n[8,1-2]"
     assert spec_and_notices[1] == (
@@ -113,7 +113,7 @@ def test_a_warning_keeps_off_nobody() -> None:
     )
 
 
-def test_as_many_nodes_are_left_as_the_job_needs_and_the_worst_are_kept_off() -> None:
+def test_enough_nodes_remain_and_the_worst_are_excluded() -> None:
     records = memory(bad(3, "n2"), bad(2, "n2", "n3"), bad(1, "n1", "n2"))
     spec_and_notices = keep_off(replace(SPEC, spares=1), records, AT, nodes_there=5)
     assert spec_and_notices[0].exclude == "n[1-2]"
@@ -124,7 +124,7 @@ def test_as_many_nodes_are_left_as_the_job_needs_and_the_worst_are_kept_off() ->
     assert (none[0].exclude, len(none[1])) == ("", 1)
 
 
-def test_a_node_that_is_asked_for_by_name_is_not_kept_off() -> None:
+def test_a_node_that_is_requested_by_name_is_not_excluded() -> None:
     spec_and_notices = keep_off(replace(SPEC, nodelist="n[1-2]"), memory(bad(1, "n1", "n3")), AT)
     assert spec_and_notices[0].exclude == "n3"
     assert spec_and_notices[1][0] == "n1 was lately unfit, but --nodelist asks for it"
@@ -136,6 +136,6 @@ def test_a_name_that_is_none_never_reaches_sbatch() -> None:
 
 
 @pytest.mark.parametrize("more", [{"sbatch": ("exclude=n1",)}, {"exclude": "/etc/bad-nodes"}])
-def test_what_cannot_be_added_to_is_refused(more: dict[str, object]) -> None:
+def test_an_exclude_list_that_cannot_grow_is_refused(more: dict[str, object]) -> None:
     with pytest.raises(BadInput, match="--avoid-bad cannot add to"):
         keep_off(replace(SPEC, **more), memory(FOUND), AT)

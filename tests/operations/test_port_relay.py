@@ -84,9 +84,7 @@ def both(server: socket.socket) -> Iterator[Both]:
     ends.close()
 
 
-def test_many_bytes_go_both_ways_and_each_end_is_passed_on_by_itself(
-    both: Both, server: socket.socket
-) -> None:
+def test_many_bytes_pass_both_ways_and_each_end_is_passed_on(both: Both, server: socket.socket) -> None:
     with both.connection() as near:
         far = server.accept()[0]  # of the look whether it listens
         assert everything(far) == b""
@@ -123,7 +121,7 @@ def test_a_connection_that_nobody_reads_holds_up_no_other(both: Both, server: so
         assert other.recv(5) == b"hello"
 
 
-def test_a_port_where_nothing_listens_is_told_and_may_come_later() -> None:
+def test_a_closed_port_is_reported_and_may_open_later() -> None:
     with socket.create_server(("127.0.0.1", 0)) as closed_server:
         port = closed_server.getsockname()[1]
     both = Both(port)
@@ -143,7 +141,7 @@ def test_a_port_where_nothing_listens_is_told_and_may_come_later() -> None:
         both.close()
 
 
-def test_a_far_end_that_is_gone_ends_every_connection(both: Both, server: socket.socket) -> None:
+def test_a_lost_remote_end_closes_every_connection(both: Both, server: socket.socket) -> None:
     with both.connection() as near:
         accepted = [server.accept()[0] for _ in range(2)]
         accepted[1].sendall(b"x")

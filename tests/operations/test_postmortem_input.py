@@ -30,7 +30,7 @@ RECORDS: dict[str, Any] = {
 }
 
 
-def test_where_ranks_stood_and_what_they_had_called_is_read_as_this_and_older_releases_left_it(
+def test_places_and_calls_of_ranks_are_read_from_this_and_older_releases(
     tmp_path: Path,
 ) -> None:
     content = {"0": {"stack": STACK, **RECORDS}, "1": {"stack": STACK}, "2": STACK}
@@ -47,7 +47,7 @@ def test_where_ranks_stood_and_what_they_had_called_is_read_as_this_and_older_re
     )
 
 
-def test_the_records_that_a_rank_left_itself_stand_before_those_that_it_told_when_it_was_asked() -> None:
+def test_a_ranks_own_records_precede_the_requested_ones() -> None:
     record = Record("0", 6, "all_reduce", "[1]", "Long", False, 7.0)
     before_end = [bare(number, "a", "S", records=(record,) if number else ()) for number in range(3)]
     at_failure = bare(2, "b", "", records=(record, record))

@@ -87,7 +87,7 @@ def test_the_size_and_smaller_ones_each_have_their_start(context: Context) -> No
     assert (too_large.shape, too_large.starts_at, too_large.seconds) == ("8", None, 3600)
 
 
-def test_beside_it_stands_what_runs_of_about_that_size_waited(context: Context) -> None:
+def test_the_forecast_shows_waits_of_runs_of_similar_size(context: Context) -> None:
     for number, (nodes, waited) in enumerate([(4, 30.0), (8, 90.0), (2, 60.0), (1, 5000.0), (9, 5000.0)]):
         ran(context, number, replace(SPEC, nodes=nodes), NOW - 9000, waited)
     ran(context, 7, replace(SPEC, partition="other"), NOW - 9000, 5000.0)
@@ -107,7 +107,7 @@ def test_a_run_that_followed_a_forecast_tells_how_far_that_was_off(context: Cont
     assert off == {"4": Waits(2, 185.0, 360.0), "2": Waits(2, 185.0, 360.0), "1": Waits(1, 10.0, 10.0)}
 
 
-def test_forecasts_that_cannot_be_read_or_kept_cost_none(context: Context, tmp_path: Path) -> None:
+def test_unreadable_or_unwritable_forecasts_are_ignored(context: Context, tmp_path: Path) -> None:
     forecasts(SPEC, context)
     (forecast_file,) = (tmp_path / "cache").glob("forecasts-*")
     forecast_file.write_text("not json\n")
@@ -115,7 +115,7 @@ def test_forecasts_that_cannot_be_read_or_kept_cost_none(context: Context, tmp_p
     assert len(forecast_file.read_text().splitlines()) == 3
 
 
-def test_without_a_queue_there_is_nothing_to_forecast(context: Context) -> None:
+def test_there_is_no_forecast_without_a_queue(context: Context) -> None:
     with pytest.raises(BadInput, match="starts at once"):
         forecasts(replace(SPEC, cluster=Cluster.LOCAL), context)
     with pytest.raises(BadInput, match="its partition is not known"):

@@ -156,14 +156,14 @@ NEVER = "DependencyNeverSatisfied"
         ({"row": row("PENDING", reason="Resources")}, "waits for nodes to become free", False),
     ],
 )
-def test_a_run_that_can_never_start_says_so_and_why(
+def test_a_run_that_can_never_start_has_the_reason(
     changes: dict[str, Any], reason: str, hopeless: bool
 ) -> None:
     status = judge(evidence(**changes))
     assert (status.reason, status.hopeless) == (reason, hopeless)
 
 
-def test_a_status_holds_all_that_is_known_of_an_ended_run() -> None:
+def test_a_status_has_all_facts_of_an_ended_run() -> None:
     assert judge(evidence(row=row("FAILED", end=NOW - 3), state=FAILED)) == RunStatus(
         run_id=RECORD.run_id,
         job_id="41",
@@ -310,7 +310,7 @@ def test_a_status_holds_all_that_is_known_of_an_ended_run() -> None:
         ({"state": state(State.FAILED, attempts=(replace(ATTEMPT, failure=FAILURE),))}, FAILURE.why),
     ],
 )
-def test_the_reason_says_what_was_seen(changes: dict[str, Any], message: str) -> None:
+def test_the_reason_has_the_observation(changes: dict[str, Any], message: str) -> None:
     assert message in judge(evidence(**changes)).reason
 
 
@@ -342,19 +342,19 @@ def test_a_job_that_ends_keeps_the_nodes_that_slurm_has_cleared() -> None:
     assert judge(evidence(row=row("RUNNING", nodelist="n[0-2]"), state=FAILED)).nodelist == "n[0-2]"
 
 
-def test_what_slurm_knew_once_is_kept_after_it_forgot() -> None:
+def test_slurms_answer_is_stored_before_slurm_forgets_it() -> None:
     then = judge(evidence(row=row("TIMEOUT", end=NOW - 3), state=state(State.CANCELLED)))
     later = judge(evidence(state=state(State.CANCELLED)))
     assert recorded_end(then, state(State.CANCELLED), NOW, later) == then
 
 
-def test_the_nodes_of_a_run_whose_coordinator_never_spoke_are_kept_too() -> None:
+def test_the_nodes_of_a_run_with_a_silent_coordinator_are_stored() -> None:
     then = judge(evidence(row=replace(row("FAILED"), nodelist="n[0-1]")))
     later = judge(evidence())
     assert (later.nodelist, recorded_end(then, None, NOW, later)) == ("", then)
 
 
-def test_an_end_that_was_seen_stands_while_slurm_does_not_answer() -> None:
+def test_a_seen_end_stays_while_slurm_does_not_answer() -> None:
     then = judge(evidence(row=row("CANCELLED", end=NOW - 3), cancel_asked=True))
     unheard = judge(evidence(answered=False, cancel_asked=True))
     assert (unheard.state, recorded_end(then, None, NOW, unheard)) == (State.UNKNOWN, then)
@@ -365,7 +365,7 @@ def test_a_run_cancelled_while_it_waited_keeps_the_time_of_its_end() -> None:
     assert recorded_end(then, None, NOW, judge(evidence(cancel_asked=True))) == then
 
 
-def test_a_run_that_went_on_after_its_end_is_judged_anew() -> None:
+def test_a_run_that_continued_after_its_end_is_judged_again() -> None:
     then = judge(evidence(row=row("PREEMPTED"), state=state(State.PREEMPTED)))
     anew = state(updated_at=NOW + 60)
     now = judge(evidence(now=NOW + 61, row=row(), state=anew))
@@ -378,7 +378,7 @@ def test_a_good_end_that_was_seen_late_replaces_a_silent_one() -> None:
     assert recorded_end(silent, state(State.COMPLETED), NOW, late).state is State.COMPLETED
 
 
-def test_a_script_that_ended_before_the_coordinator_is_told_by_its_own_words() -> None:
+def test_a_script_that_ended_before_the_coordinator_is_reported_with_its_output() -> None:
     error = "--setup ended with exit code 1 on n1: module load cuda"
     for status in (
         judge(evidence(row=row("FAILED"), script_error=error)),

@@ -102,7 +102,7 @@ def tell(context: Context, chosen: str, run_state: RunState) -> None:
     Path(context.store.paths(chosen).state).write_text(json.dumps(encode(replace(run_state, run_id=chosen))))
 
 
-def test_one_question_answers_for_all_runs(context: Context, slurm: Slurm) -> None:
+def test_one_query_answers_for_all_runs(context: Context, slurm: Slurm) -> None:
     for number in range(5):
         add(context, str(number), NOW + number)
         slurm.rows.append(row(job_id=str(number)))
@@ -116,7 +116,7 @@ def test_runs_that_ended_well_need_no_question(context: Context, slurm: Slurm) -
     assert slurm.asked == []
 
 
-def test_accounting_is_asked_only_for_what_the_queue_no_longer_knows(context: Context, slurm: Slurm) -> None:
+def test_accounting_is_asked_only_for_jobs_that_left_the_queue(context: Context, slurm: Slurm) -> None:
     add(context, "41")
     add(context, "42", NOW + 1, token="other")
     slurm.rows = [row(job_id="42", comment="clusterrun:x:other")]
@@ -151,9 +151,7 @@ def test_a_job_that_got_the_number_of_an_older_run_speaks_for_its_own_run_and_fo
     assert slurm.cancelled == []
 
 
-def test_the_accounting_is_not_asked_for_a_number_that_the_queue_gives_to_somebody_elses_job(
-    context: Context, slurm: Slurm
-) -> None:
+def test_accounting_is_not_asked_for_a_number_of_another_users_job(context: Context, slurm: Slurm) -> None:
     """It knows the newest job of a number, and keeps no comments: this one bears the name of the run."""
     add(context, run_state=state(updated_at=NOW - 800))
     slurm.rows, slurm.accounted = [row(comment=NEWER)], (row("TIMEOUT", comment=""),)
@@ -162,7 +160,7 @@ def test_the_accounting_is_not_asked_for_a_number_that_the_queue_gives_to_somebo
     assert slurm.asked == ["jobs"]
 
 
-def test_a_controller_that_does_not_answer_is_said_and_ends_no_run(
+def test_a_controller_without_an_answer_is_reported_and_ends_no_run(
     context: Context, slurm: Slurm, clock: HandClock
 ) -> None:
     slurm.down, messages = True, []
@@ -190,7 +188,7 @@ def test_a_controller_that_does_not_answer_leaves_its_older_news_with_their_age(
     assert "and from Slurm's answer 10 min ago" in messages[0]
 
 
-def test_accounting_that_fails_is_said_and_leaves_the_question_open(context: Context, slurm: Slurm) -> None:
+def test_failing_accounting_is_reported_and_leaves_the_state_open(context: Context, slurm: Slurm) -> None:
     chosen = add(context)
 
     def fail(ids: Sequence[str]) -> tuple[JobRow, ...]:
@@ -201,7 +199,7 @@ def test_accounting_that_fails_is_said_and_leaves_the_question_open(context: Con
     assert "Connection refused" in messages[0] and context.store.ended(chosen) is None
 
 
-def test_a_job_that_an_older_answer_did_not_know_yet_is_asked_for_again(
+def test_a_job_that_an_older_answer_lacks_is_asked_for_again(
     context: Context, slurm: Slurm, clock: HandClock
 ) -> None:
     add(context, "41")
@@ -214,9 +212,7 @@ def test_a_job_that_an_older_answer_did_not_know_yet_is_asked_for_again(
     assert slurm.asked == ["jobs", "jobs"]
 
 
-def test_an_end_that_is_younger_than_slurms_answer_is_asked_about(
-    context: Context, slurm: Slurm, clock: HandClock
-) -> None:
+def test_an_end_after_slurms_answer_is_asked_about(context: Context, slurm: Slurm, clock: HandClock) -> None:
     chosen = add(context, run_state=state(updated_at=NOW - 1))
     slurm.rows = [row()]
     statuses(context=context)
@@ -226,7 +222,7 @@ def test_an_end_that_is_younger_than_slurms_answer_is_asked_about(
     assert [s.state for s in statuses(context=context)] == [State.PENDING]
 
 
-def test_a_run_that_queued_itself_anew_is_where_its_successor_is(context: Context, slurm: Slurm) -> None:
+def test_a_requeued_run_has_the_place_of_its_successor(context: Context, slurm: Slurm) -> None:
     run_state = state(State.PENDING, phase=Phase.QUEUED, reason="resubmitted as job 42 without n1")
     chosen = add(context, run_state=run_state)
     Path(context.store.paths(chosen).successor).write_text('{"job_id": "42"}')
@@ -238,13 +234,13 @@ def test_a_run_that_queued_itself_anew_is_where_its_successor_is(context: Contex
     assert slurm.cancelled == ["42"]
 
 
-def test_the_newest_warning_of_a_live_run_stands_in_its_reason(context: Context, slurm: Slurm) -> None:
+def test_the_newest_warning_of_a_live_run_is_in_its_reason(context: Context, slurm: Slurm) -> None:
     add(context, run_state=state(updated_at=NOW, warnings=("a swap", "ranks never formed one group")))
     slurm.rows = [row()]
     assert statuses(context=context)[0].reason == "warning: ranks never formed one group (and 1 more)"
 
 
-def test_a_run_that_ends_while_slurm_is_asked_ended_as_it_says_itself(context: Context, slurm: Slurm) -> None:
+def test_a_run_that_ends_during_the_query_has_its_own_end(context: Context, slurm: Slurm) -> None:
     chosen = add(context, run_state=state(updated_at=NOW - 9))
     Path(context.store.paths(chosen).next).write_text('{"job_id": "42"}')
 
@@ -268,7 +264,7 @@ def test_a_coordinator_that_spoke_after_slurms_answer_is_believed(
     assert [s.state for s in statuses(context=context)] == [State.RUNNING]
 
 
-def test_a_run_deleted_while_it_is_listed_is_left_out(context: Context) -> None:
+def test_a_run_deleted_during_the_listing_is_left_out(context: Context) -> None:
     present, deleted = add(context), add(context, at=NOW + 1)
     context.store.discard(deleted)
     assert [s.run_id for s in context.inquiry().statuses([deleted, present], skip_missing=True)] == [present]
@@ -276,7 +272,7 @@ def test_a_run_deleted_while_it_is_listed_is_left_out(context: Context) -> None:
         context.inquiry().statuses([deleted, present])
 
 
-def test_of_a_run_with_a_damaged_state_slurm_can_still_tell(context: Context, slurm: Slurm) -> None:
+def test_slurm_answers_for_a_run_with_a_damaged_state(context: Context, slurm: Slurm) -> None:
     chosen = add(context)
     slurm.rows = [row("RUNNING")]
     Path(context.store.paths(chosen).state).write_text("{")
@@ -290,7 +286,7 @@ def test_a_damaged_last_word_is_found_out_again(context: Context, slurm: Slurm) 
     assert find(chosen, context).state is State.COMPLETED
 
 
-def test_what_slurm_forgets_is_remembered(context: Context, slurm: Slurm, clock: HandClock) -> None:
+def test_forgotten_answers_of_slurm_are_stored(context: Context, slurm: Slurm, clock: HandClock) -> None:
     chosen = add(context, run_state=state(State.CANCELLED))
     slurm.rows = [row("TIMEOUT", end=NOW)]
     first = find(chosen, context).status()
@@ -331,7 +327,7 @@ def test_a_reported_end_of_a_chain_is_withdrawn_if_its_next_job_starts_after_all
     assert find(chosen, context).status().state is State.RUNNING
 
 
-def test_a_full_disk_takes_nothing_from_what_was_found_out(
+def test_a_full_disk_does_not_change_the_answer(
     context: Context, slurm: Slurm, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     add(context, run_state=state(State.COMPLETED))
@@ -358,7 +354,7 @@ def test_a_submission_whose_answer_was_lost_is_adopted_by_its_token(context: Con
     assert [context.store.read(chosen).job_id, context.store.find("77")] == ["77", chosen]
 
 
-def test_a_submission_that_was_given_up_too_early_is_asked_for_again_once_it_has_its_job(
+def test_a_submission_that_was_given_up_early_is_asked_for_again(
     context: Context, slurm: Slurm, clock: HandClock
 ) -> None:
     chosen = add(context, job_id="")
@@ -370,7 +366,7 @@ def test_a_submission_that_was_given_up_too_early_is_asked_for_again_once_it_has
     assert find(chosen, context).state is State.PENDING
 
 
-def test_another_users_words_in_a_comment_adopt_nothing(context: Context, slurm: Slurm) -> None:
+def test_another_users_comment_adopts_nothing(context: Context, slurm: Slurm) -> None:
     chosen = add(context, job_id="", token="deadbeef")
     slurm.rows = [row(job_id="77", comment="deadbee"), row(job_id="78", name=chosen, comment="")]
     assert find(chosen, context).status().job_id == ""
@@ -385,21 +381,19 @@ def test_a_damaged_run_is_shown_as_such_beside_the_others(context: Context) -> N
     assert answers[bad][0] is State.UNKNOWN and "record.json is damaged" in answers[bad][1]
 
 
-def test_a_damaged_state_is_said_and_ends_no_run(context: Context) -> None:
+def test_a_damaged_state_is_reported_and_ends_no_run(context: Context) -> None:
     chosen = add(context)
     Path(context.store.paths(chosen).state).write_text("\0")
     status = find(chosen, context).status()
     assert status.state is State.UNKNOWN and "state.json is damaged" in status.reason
 
 
-def test_an_unknown_word_is_no_run(context: Context) -> None:
+def test_an_unknown_selector_is_no_run(context: Context) -> None:
     with pytest.raises(NoSuchRun):
         statuses(["nothing"], context)
 
 
-def test_cancel_leaves_the_word_for_the_coordinator_before_it_asks_slurm(
-    context: Context, slurm: Slurm
-) -> None:
+def test_cancel_writes_the_request_before_it_asks_slurm(context: Context, slurm: Slurm) -> None:
     chosen = add(context)
     slurm.rows = [row()]
     requests: list[bool] = []
@@ -408,7 +402,7 @@ def test_cancel_leaves_the_word_for_the_coordinator_before_it_asks_slurm(
     assert [requests, slurm.cancelled] == [[True], ["41"]]
 
 
-def test_cancel_sees_the_end_at_once_whatever_pause_a_site_asks_for(
+def test_cancel_sees_the_end_at_once_for_any_poll_interval(
     tmp_path: Path, slurm: Slurm, clock: HandClock
 ) -> None:
     environ = {"CLUSTERRUN_HOME": str(tmp_path / "home"), "CLUSTERRUN_SLURM_EVERY": "300"}
@@ -433,7 +427,7 @@ def test_cancel_with_a_time_of_its_own_leaves_a_job_that_runs_to_its_coordinator
     assert len(at) == 1 and at[0] >= 100.0
 
 
-def test_cancel_with_a_time_of_its_own_takes_a_job_that_waits_out_of_the_queue_at_once(
+def test_cancel_with_a_grace_time_removes_a_waiting_job_at_once(
     context: Context, slurm: Slurm, clock: HandClock
 ) -> None:
     chosen = add(context)
@@ -442,7 +436,7 @@ def test_cancel_with_a_time_of_its_own_takes_a_job_that_waits_out_of_the_queue_a
     assert slurm.cancelled == ["41"] and clock.time < NOW + 100.0
 
 
-def test_an_end_that_cut_a_save_says_so_in_its_reason(context: Context, slurm: Slurm) -> None:
+def test_an_end_that_cut_a_save_has_it_in_the_reason(context: Context, slurm: Slurm) -> None:
     message = "rank 0 handled SIGTERM and was killed after 27 s, perhaps while saving"
     chosen = add(context, run_state=state(State.CANCELLED, reason=f"cancelled by request; {message}"))
     context.store.ask_cancel(chosen)
@@ -457,13 +451,13 @@ def test_cancel_finds_the_job_of_a_lost_answer(context: Context, slurm: Slurm) -
     assert slurm.cancelled == ["77"]
 
 
-def test_cancel_leaves_an_ended_run_as_it_is(context: Context, slurm: Slurm) -> None:
+def test_cancel_does_not_change_an_ended_run(context: Context, slurm: Slurm) -> None:
     chosen = add(context, run_state=state(State.COMPLETED))
     assert [s.state for _, s in cancel(context, [chosen], print)] == [State.COMPLETED]
     assert [slurm.cancelled, context.store.cancel_asked(chosen)] == [[], False]
 
 
-def test_with_a_silent_controller_a_live_run_is_still_ended_by_its_coordinator(
+def test_the_coordinator_ends_a_live_run_while_the_controller_is_silent(
     context: Context, slurm: Slurm, clock: HandClock
 ) -> None:
     chosen = add(context, run_state=state(updated_at=NOW))
@@ -477,7 +471,7 @@ def test_with_a_silent_controller_a_live_run_is_still_ended_by_its_coordinator(
     assert [s.state for _, s in cancel(context, [chosen], print)] == [State.CANCELLED]
 
 
-def test_with_a_silent_controller_a_queued_run_cannot_be_cancelled_and_that_is_said_at_once(
+def test_a_queued_run_cannot_be_cancelled_while_the_controller_is_silent(
     context: Context, slurm: Slurm, clock: HandClock
 ) -> None:
     chosen = add(context)
@@ -492,7 +486,7 @@ def test_with_a_silent_controller_a_queued_run_cannot_be_cancelled_and_that_is_s
     assert clock.time == NOW
 
 
-def test_cancel_gives_up_waiting_in_the_end_and_says_what_is_left(
+def test_cancel_stops_waiting_at_its_limit_and_reports_the_rest(
     context: Context, slurm: Slurm, clock: HandClock
 ) -> None:
     chosen = add(context)
@@ -503,7 +497,7 @@ def test_cancel_gives_up_waiting_in_the_end_and_says_what_is_left(
     assert messages == [f"waiting for {chosen} to end, at most 60 s"]
 
 
-def test_waiting_asks_the_scheduler_seldom_and_the_run_itself_often(
+def test_waiting_asks_the_scheduler_seldom_and_the_run_often(
     context: Context, slurm: Slurm, clock: HandClock
 ) -> None:
     chosen = add(context)
@@ -590,7 +584,7 @@ def clusters(tmp_path: Path, clock: HandClock) -> Clusters:
         ("RUNNING", None, State.UNKNOWN),
     ],
 )
-def test_another_clusters_slurm_ends_no_run_and_none_of_its_jobs_is_taken_for_the_runs(
+def test_another_clusters_slurm_ends_no_run_and_none_of_its_jobs_is_the_runs(
     clusters: Clusters, word: str, spoken: float | None, seen_on_b: State, comment: str
 ) -> None:
     run_state = state(updated_at=NOW - spoken) if spoken is not None else None
@@ -606,7 +600,7 @@ def test_another_clusters_slurm_ends_no_run_and_none_of_its_jobs_is_taken_for_th
     assert find(chosen, clusters.on_a).state is before is State[word]
 
 
-def test_a_run_is_cancelled_where_it_is_and_elsewhere_that_is_said(clusters: Clusters) -> None:
+def test_a_run_is_cancelled_on_its_own_cluster_and_refused_elsewhere(clusters: Clusters) -> None:
     chosen = add(clusters.on_a, slurm="a@ctl")
     clusters.a.rows = [row("PENDING")]
     clusters.b.rows = [row("RUNNING", comment="")]
@@ -636,7 +630,7 @@ def test_a_heartbeat_outranks_the_silence_of_a_queue(
 
 
 @pytest.mark.parametrize("word", ["PENDING", "RUNNING"])
-def test_an_end_that_was_only_inferred_is_taken_back_when_the_queue_knows_the_job(
+def test_an_inferred_end_is_withdrawn_if_the_queue_has_the_job(
     context: Context, slurm: Slurm, clock: HandClock, word: str
 ) -> None:
     chosen = add(context)
@@ -647,7 +641,7 @@ def test_an_end_that_was_only_inferred_is_taken_back_when_the_queue_knows_the_jo
     assert context.store.ended(chosen) is None and context.store.current(0) == [chosen]
 
 
-def test_an_inferred_end_is_written_once_and_asked_about_for_a_day(
+def test_an_inferred_end_is_written_once_and_checked_for_a_day(
     context: Context, slurm: Slurm, clock: HandClock
 ) -> None:
     chosen = add(context)

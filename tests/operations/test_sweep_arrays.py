@@ -60,7 +60,7 @@ def array_options(context: Context) -> list[str]:
     return [match[0] for line in lines if (match := re.search(r"--array=\S+", line))]
 
 
-def test_a_sweep_is_cut_where_an_array_may_be_no_longer_and_each_waits_for_the_one_before(
+def test_a_sweep_is_split_at_the_array_limit_and_the_parts_wait_in_order(
     context: Context,
 ) -> None:
     sweep_record = sweep(context, 9, 100, at_most=2)
@@ -75,7 +75,7 @@ def test_a_sweep_is_cut_where_an_array_may_be_no_longer_and_each_waits_for_the_o
     assert sorted(waits) == ["afterany:40", "afterany:44"]
 
 
-def test_a_limit_on_jobs_is_filled_to_the_last_and_leaves_no_run_of_what_it_refused(context: Context) -> None:
+def test_a_job_limit_is_filled_and_refused_points_leave_no_run(context: Context) -> None:
     record = sweep(context, 9, 3)
     assert array_options(context)[:2] == ["--array=0-3", "--array=0-1"]
     assert (len(record.run_ids), record.waiting) == (3, [3, 4, 5, 6, 7, 8])
@@ -85,13 +85,13 @@ def test_a_limit_on_jobs_is_filled_to_the_last_and_leaves_no_run_of_what_it_refu
     assert start(record, context, quiet, patient=False).waiting == []
 
 
-def test_a_limit_that_takes_none_is_an_error_in_slurms_words(context: Context) -> None:
+def test_a_job_limit_of_zero_is_an_error_with_slurms_message(context: Context) -> None:
     with pytest.raises(SchedulerError, match="QOSMaxSubmitJobPerUserLimit"):
         sweep(context, 3, 0)
     assert context.store.ids() == []
 
 
-def test_an_array_whose_number_was_never_heard_is_known_by_its_comment(context: Context) -> None:
+def test_an_array_without_a_received_number_is_recognised_by_its_comment(context: Context) -> None:
     home = Path(context.environ["HOME"])
     (home / "squeue").write_text(
         "#!/bin/sh\nfor word; do case $word in --format=*) form=${word#--format=};; esac; done\n"
@@ -126,7 +126,7 @@ def test_calls_that_a_limit_holds_back_are_queued_as_others_end_and_none_is_lost
     assert "3 calls are queued; a limit on your jobs holds 4 back" in caplog.text
 
 
-def test_calls_that_nobody_knows_any_more_are_not_queued_as_runs_without_one(context: Context) -> None:
+def test_unknown_calls_are_not_queued_as_runs_without_one(context: Context) -> None:
     (Path(context.environ["HOME"]) / "limit").write_text("3")
     spec = JobSpec(("true",), context.environ["HOME"], name="t", cluster=Cluster.SLURM, preflight="off")
     files = [[("call.pkl", b"x")]] * 5
@@ -181,7 +181,7 @@ def killed_at(what: str, context: Context, monkeypatch: pytest.MonkeyPatch) -> S
     return record
 
 
-def test_points_of_a_client_that_was_killed_before_it_asked_slurm_are_queued_at_once(
+def test_points_of_a_client_killed_before_its_request_are_queued_at_once(
     context: Context, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     record = killed_at("clusterrun.operations.sweep._ArrayQueue._send", context, monkeypatch)
@@ -194,7 +194,7 @@ def test_points_of_a_client_that_was_killed_before_it_asked_slurm_are_queued_at_
     assert unqueued(queued, context, quiet) == queued
 
 
-def test_points_that_slurm_was_asked_for_are_queued_again_only_once_their_submission_is_lost(
+def test_requested_points_are_queued_again_only_after_their_submission_is_lost(
     context: Context, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     record = killed_at("clusterrun.operations.submit.sent", context, monkeypatch)
@@ -207,7 +207,7 @@ def test_points_that_slurm_was_asked_for_are_queued_again_only_once_their_submis
     assert len(lines) == 1 and "Slurm was asked for 3 points" in lines[0]
 
 
-def test_a_client_whose_points_another_one_has_taken_over_asks_slurm_for_nothing(
+def test_a_client_whose_points_were_taken_over_sends_no_request(
     context: Context, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     send = _ArrayQueue._send

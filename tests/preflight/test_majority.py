@@ -9,7 +9,7 @@ from clusterrun.preflight.majority import Vote, outlier_findings, vote
 from tests.preflight.checks.values import FAIL, PASS, WARN
 
 
-def test_one_of_three_is_odd_and_one_of_two_is_not():
+def test_one_of_three_deviates_and_one_of_two_does_not():
     assert vote({"n1": "a", "n2": "a", "n3": "b"}) == Vote(
         "a", ("n3",), (("a", ("n1", "n2")), ("b", ("n3",)))
     )
@@ -22,7 +22,7 @@ def test_three_of_twelve_are_odd_also_when_they_differ_among_themselves():
 
 
 @given(st.dictionaries(st.text(min_size=1, max_size=3), st.sampled_from("abc"), max_size=12))
-def test_at_most_one_in_three_is_ever_odd_and_the_usual_value_is_held_by_the_rest(values):
+def test_at_most_a_third_deviates_and_the_rest_has_the_usual_value(values):
     result = vote(values)
     assert 3 * len(result.outliers) <= len(values)
     assert all(values[node] != result.majority for node in result.outliers)

@@ -49,7 +49,7 @@ def test_every_file_is_in_the_list_and_every_name_is_its_files():
 
 
 @pytest.mark.parametrize("check", registry.CHECKS, ids=lambda check: check.NAME)
-def test_a_late_answer_is_said_in_the_checks_own_words(check):
+def test_a_late_answer_has_the_checks_own_message(check):
     assert isinstance(check.LATE, Finding)
     longest = {"gpus": 62, "nvlink": 62, "check-command": 30}.get(check.NAME, 15)
     assert (check.LATE.check, 0 < check.LIMIT <= longest) == (check.NAME, True)
@@ -62,7 +62,7 @@ def test_a_late_answer_is_said_in_the_checks_own_words(check):
     }
 
 
-def test_where_nvidia_smi_is_late_on_every_one_of_several_nodes_no_node_is_blamed():
+def test_no_node_is_blamed_if_nvidia_smi_is_late_on_every_node():
     late, well = LocalAnswer((ProbeReading("gpus", "", 60.0, late=True),)), answer(gpus=gpus())
     everywhere = registry.findings(ASKED, {"n1": late, "n2": late}, {}, {})
     assert {node: [entry.verdict for entry in message] for node, message in everywhere.items()} == {
@@ -76,7 +76,7 @@ def test_where_nvidia_smi_is_late_on_every_one_of_several_nodes_no_node_is_blame
 
 
 @pytest.mark.parametrize("check", registry.CHECKS, ids=lambda check: check.NAME)
-def test_every_probe_reads_this_machine_and_its_judge_takes_it(check, tmp_path):
+def test_every_probe_reads_this_machine_and_its_judge_accepts_the_facts(check, tmp_path):
     current = asked(run_dir=str(tmp_path), home=str(tmp_path), cwd=str(tmp_path), gpus=0, ranks=1)
     reading = json.loads(json.dumps(check.probe(current), allow_nan=False))
     results = [entry for _, entry in check.judge(current, {"n1": reading, "n2": reading})]
@@ -155,7 +155,7 @@ def test_parts_of_anything_have_their_kind_or_are_empty(value, name):
     )
 
 
-def test_a_probe_that_failed_is_undetermined_and_says_why():
+def test_a_failed_probe_is_undetermined_with_the_reason():
     failed = LocalAnswer((ProbeReading("cpus", "", 0.1, why="OSError: no"), ProbeReading("home", "{", 0.1)))
     assert registry.findings(ASKED, {"n1": failed}, {}, {}) == {
         "n1": (
@@ -170,7 +170,7 @@ def test_readings_of_unknown_checks_are_passed_over():
     assert registry.check_named("of-a-newer-version") is None
 
 
-def test_a_judge_that_fails_is_said_and_ends_nothing(monkeypatch: pytest.MonkeyPatch):
+def test_a_failed_judge_is_reported_and_ends_nothing(monkeypatch: pytest.MonkeyPatch):
     from clusterrun.preflight.checks import cpus
 
     def broken(needs: object, readings: object) -> object:
@@ -188,7 +188,7 @@ def test_a_judge_that_fails_is_said_and_ends_nothing(monkeypatch: pytest.MonkeyP
     }
 
 
-def test_all_that_is_known_is_judged_together():
+def test_all_facts_are_judged_together():
     local = {node: answer(gpus=values.gpus()) for node in ("n1", "n2", "n3")}
     local["n3"] = answer(gpus=values.gpus(rows_failed="Yes"))
     warm = {

@@ -28,7 +28,7 @@ def test_the_defaults_are_those_of_the_table():
     assert fields(LIMITS) == {name: named[name] for name in fields(LIMITS)}
 
 
-def test_a_users_number_takes_the_place_of_the_default():
+def test_a_users_number_replaces_the_default():
     assert limits_of([("slow_warn", 0.2)]) == replace(LIMITS, slow_warn=0.2)
     assert limit([("few", 7.0)], "few") == 7.0
     assert limit([], "few") == 5
@@ -48,12 +48,12 @@ def test_a_limit_that_cannot_be_meant_is_refused(given_, message):
         limits_of([given_])
 
 
-def test_every_limit_has_a_meaning_and_stands_once():
+def test_every_limit_has_a_meaning_and_exists_once():
     assert all(entry.meaning and entry.unit and entry.default >= 0 for entry in table.LIMITS)
     assert len(table.BY_NAME) == len(table.LIMITS)
 
 
-def test_among_few_values_only_the_share_counts():
+def test_only_the_share_counts_among_few_values():
     result = outliers({"a": 100.0, "b": 100.0, "c": 69.0, "d": 75.0}, LIMITS)
     assert {key: value.grade for key, value in result.items()} == {}
     result = outliers({"a": 100.0, "b": 100.0, "c": 100.0, "d": 69.0}, LIMITS)
@@ -70,7 +70,7 @@ def test_a_tenth_below_the_median_is_a_warning_and_half_is_a_failure():
     }
 
 
-def test_what_the_spread_explains_is_no_outlier():
+def test_a_value_within_the_spread_is_no_outlier():
     values = dict(enumerate([100.0 + 2 * at for at in range(-15, 16)]))
     assert outliers(values, LIMITS) == {}
 
@@ -81,7 +81,7 @@ def test_a_floor_that_all_miss_draws_no_line():
     assert drawn.slow == 45.0
 
 
-def test_without_values_there_is_no_line():
+def test_there_is_no_threshold_without_values():
     assert line([], LIMITS) is None
     assert outliers({}, LIMITS) == {}
 
@@ -94,7 +94,7 @@ def test_gloo_rates_may_vary_by_a_factor():
 
 
 @given(st.lists(rates, min_size=1, max_size=60))
-def test_the_median_itself_is_never_slow_and_slow_lies_below_clear(values):
+def test_the_median_is_never_slow_and_slow_is_below_clear(values):
     drawn = line(values, LIMITS)
     assert drawn is not None
     assert 0 <= drawn.slow <= drawn.clear <= drawn.median

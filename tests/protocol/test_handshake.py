@@ -48,7 +48,7 @@ def from_agent(message: m.ToCoordinator, client: ClientEnd) -> bytes:
     return client.seal(Encoder().body(message))
 
 
-def test_who_knows_the_secret_is_welcomed_and_heard_in_both_directions() -> None:
+def test_an_agent_with_the_secret_is_welcomed_and_messages_pass_both_ways() -> None:
     client, server = joined()
     assert (client.proven, server.proven, server.hello, client.wall) == (True, True, HELLO, 1000.5)
     start = m.StartRanks(2, WORLD, 3, Meeting("10.0.0.1", 4000))
@@ -92,7 +92,7 @@ def test_a_refusal_without_the_secret_is_not_believed() -> None:
         client.receive(piece(b"R" + b"\0" * 32 + b"go away"))
 
 
-def test_a_wrong_key_is_noticed_by_the_agent_first_and_by_the_coordinator_if_the_agent_goes_on() -> None:
+def test_a_wrong_key_is_detected_by_the_agent_first_and_by_the_coordinator_second() -> None:
     client, server = ends(key=OTHER)
     server.receive(client.take_output(), 0.0)
     with pytest.raises(Stranger):
@@ -111,13 +111,13 @@ def test_the_coordinators_own_proof_sent_back_proves_nothing() -> None:
     assert not server.proven
 
 
-def test_the_agents_own_hello_sent_back_is_no_coordinator() -> None:
+def test_the_agents_own_hello_does_not_pass_for_a_coordinator() -> None:
     client, _ = ends()
     with pytest.raises(WireError):
         client.receive(client.take_output())
 
 
-def test_a_whole_recorded_session_opens_nothing_at_a_fresh_nonce() -> None:
+def test_a_replayed_session_fails_at_a_fresh_nonce() -> None:
     client, server = ends()
     recorded = client.take_output()
     server.receive(recorded, 0.0)
@@ -195,7 +195,7 @@ def test_a_flipped_bit_anywhere_in_a_frame_gives_no_message(data: st.DataObject)
 
 
 @given(st.integers(1, 60))
-def test_a_truncated_frame_gives_no_message_and_what_follows_does_not_mend_it(cut: int) -> None:
+def test_a_truncated_frame_gives_no_message_and_later_frames_do_not_repair_it(cut: int) -> None:
     client, server = joined()
     frame, following = from_agent(FAILED, client), from_agent(m.Beat(1), client)
     assert server.receive(frame[:-cut], 0.0) == []
@@ -264,7 +264,7 @@ def test_any_body_gives_a_message_or_bad_body(body: bytes) -> None:
             pass
 
 
-def test_a_message_of_the_other_direction_is_no_message() -> None:
+def test_a_message_of_the_other_direction_is_rejected() -> None:
     body = Encoder().body(m.StopRanks(1, 8.0))
     assert read_to_agent(body) == m.StopRanks(1, 8.0)
     with pytest.raises(WireError, match="no message of this direction"):
@@ -274,7 +274,7 @@ def test_a_message_of_the_other_direction_is_no_message() -> None:
 @pytest.mark.parametrize(
     "body", [b"[" * 5000, b'{"StopRanks":{"epoch":1,"grace":NaN}}', b"{}", b'{"StopRanks":{},"Farewell":{}}']
 )
-def test_json_that_is_deep_not_finite_empty_or_double_is_no_message(body: bytes) -> None:
+def test_json_that_is_deep_not_finite_empty_or_double_is_rejected(body: bytes) -> None:
     with pytest.raises(WireError):
         read_to_agent(body)
 

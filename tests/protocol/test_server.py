@@ -95,7 +95,7 @@ def closed(connection: socket.socket) -> bool:
         return True
 
 
-def test_an_agent_joins_sends_messages_and_its_end_is_reported_once(entry: Door) -> None:
+def test_an_agent_joins_sends_messages_and_its_exit_is_reported_once(entry: Door) -> None:
     (joined,) = entry.joining(entry.bootstrap())
     assert isinstance(joined, Joined)
     joined.connection.sendall(joined.end.seal(Encoder().body(m.Beat(4))))
@@ -118,7 +118,7 @@ def test_the_end_of_a_dropped_agent_is_not_reported(entry: Door) -> None:
     assert entry.said == [("joined", 1, 2)]
 
 
-def test_a_bad_frame_ends_a_connection_and_is_no_message(entry: Door) -> None:
+def test_a_bad_frame_closes_the_connection_without_a_message(entry: Door) -> None:
     (joined,) = entry.joining(entry.bootstrap())
     assert isinstance(joined, Joined)
     frame = bytearray(joined.end.seal(Encoder().body(m.Beat(4))))
@@ -134,7 +134,7 @@ def test_a_bad_frame_ends_a_connection_and_is_no_message(entry: Door) -> None:
     ({"run_id": "run-b"}, "it refused: the agent is of another run"),
     ({"epoch": 1}, "it refused: the agent is of start 1, the coordinator of start 0"),
 ])  # fmt: skip
-def test_who_is_refused_ends_at_once_and_says_why(
+def test_a_refused_agent_exits_at_once_with_the_reason(
     entry: Door, change: dict[str, object], message: str
 ) -> None:
     (error,) = entry.joining(entry.bootstrap(**change))  # type: ignore[arg-type]
@@ -200,7 +200,7 @@ def test_an_agent_that_reads_nothing_is_dropped_before_it_fills_the_memory(entry
     joined.connection.close()
 
 
-def test_without_descriptors_the_entry_waits_instead_of_spinning(entry: Door) -> None:
+def test_the_listener_waits_without_free_descriptors_instead_of_spinning(entry: Door) -> None:
     """The shortage is played: really using up all descriptors would break the test itself."""
     calls = 0
 

@@ -234,7 +234,7 @@ def test_a_users_file_with_a_name_of_ours_is_not_touched(folder: str, tmp_path: 
     )
 
 
-def test_nobody_is_signalled_who_would_die_of_it(folder: str, start: Start) -> None:
+def test_a_process_that_would_die_of_a_signal_gets_none(folder: str, start: Start) -> None:
     """A process that took another program's place has the rank's number, not its handler."""
     code = "import os, sys; print('up', flush=True); os.execv('/bin/sleep', ['sleep', '600'])"
     process = start([sys.executable, "-c", code], instrumented(RANK, folder))
@@ -329,7 +329,7 @@ RECORDS = "import os; print(sorted((n, v) for n, v in os.environ.items() if n.st
         ("2.13.0", {"TORCH_NCCL_DUMP_ON_TIMEOUT": "0"}, "TORCH_FR_BUFFER_SIZE", "TORCH_FR_DUMP_TEMP_FILE"),
     ],
 )
-def test_torch_keeps_records_by_the_names_of_its_release_and_what_the_user_set_stays(
+def test_torch_records_under_its_releases_names_and_user_settings_stay(
     folder: str, tmp_path: Path, version: str, provided: dict[str, str], size: str, file: str
 ) -> None:
     (tmp_path / "site/torch").mkdir(parents=True)
@@ -353,7 +353,7 @@ def test_torch_keeps_records_by_the_names_of_its_release_and_what_the_user_set_s
         ((40.0, 1.0, 500.0, 9.0), True, False),
     ],
 )
-def test_what_is_started_per_node_says_farewell_where_it_worked_more_than_what_it_started(
+def test_the_launcher_per_node_sends_farewell_only_if_it_worked_more_than_its_children(
     monkeypatch: pytest.MonkeyPatch, times: tuple[float, ...], per_node: bool, leaves: bool
 ) -> None:
     space: dict[str, Any] = {"__name__": "prelude"}
@@ -377,7 +377,7 @@ def test_what_is_started_per_node_says_farewell_where_it_worked_more_than_what_i
         (["import flash_attn_of_nobody", "{}['seed']"], b'{"failed": true, "alone": false}\n'),
     ],
 )
-def test_a_rank_whose_last_python_ended_of_an_exception_without_torch_leaves_word_of_it(
+def test_a_rank_without_torch_that_ended_with_an_exception_leaves_its_reason(
     folder: str, tmp_path: Path, programs: list[str], remaining: bytes | None
 ) -> None:
     """Below a pipe nothing else tells: the exit code is that of its last program."""

@@ -145,7 +145,7 @@ with open("last.pt", {mode!r}) as file:
     assert saved.path == str(path)
 
 
-def test_a_module_that_is_saved_whole_holds_nothing_of_the_watch(tmp_path: Path) -> None:
+def test_a_module_that_is_saved_whole_contains_no_hook(tmp_path: Path) -> None:
     """As torch's word_language_model saves it. A state of None, as ZeRO has of others' shards, is borne."""
     pytest.importorskip("torch")
     does = """
@@ -263,7 +263,7 @@ for one in (other, alike, optimizer):
     assert list(again.before) == [third]
 
 
-def test_what_a_thread_writes_is_of_the_step_whose_state_was_taken(tmp_path: Path) -> None:
+def test_a_threads_file_belongs_to_the_step_of_its_state(tmp_path: Path) -> None:
     """The file may get its name steps later. A file written in place is reported after its last change."""
     pytest.importorskip("torch")
     does = """
@@ -417,7 +417,7 @@ def test_each_sample_of_a_batch_has_its_checksum(width: int) -> None:
     assert len(digest.rows(torch.zeros(513, 1))) == 8
 
 
-def test_a_step_says_what_changes_seldom_and_what_no_number_is(tmp_path: Path) -> None:
+def test_a_step_reports_rare_changes_and_values_that_are_not_numbers(tmp_path: Path) -> None:
     """A learning rate in a tensor is changed in its place; a loss may be no number."""
     pytest.importorskip("torch")
     does = """

@@ -423,7 +423,7 @@ def isend() -> None:
     pass
 
 
-def test_what_was_posted_together_is_read_from_the_variables_of_who_waits(
+def test_requests_posted_together_are_read_from_the_waiting_ranks_variables(
     witness: Callable[..., dict[str, Any]],
 ) -> None:
     space = witness({})
@@ -458,7 +458,7 @@ class Store:
         ({}, ""),
     ],
 )
-def test_where_a_rank_meets_the_others_is_read_from_what_meets(
+def test_the_meeting_point_of_ranks_is_read_from_the_call(
     witness: Callable[..., dict[str, Any]], local: dict[str, Any], store: str
 ) -> None:
     space = witness({})
@@ -694,7 +694,7 @@ def waits():
         ("waits", [["event", "48 waits", "", -1]]),
     ],
 )
-def test_what_a_thread_waits_for_in_its_process_is_told_with_who_holds_it(
+def test_a_thread_that_waits_in_its_process_is_reported_with_the_holder(
     witness: Callable[..., dict[str, Any]], tmp_path: Path, function: str, expected: list[list[Any]]
 ) -> None:
     space, script = witness({}), tmp_path / "train.py"

@@ -139,7 +139,7 @@ def first_finding(last: Start, before: Start = BEFORE, control: Start = CONTROL)
         (shifted(2), [("FAIL", "data-order-not-restored")]),
     ],
 )
-def test_the_cause_is_what_differs_first(last: Start, expected: list[tuple[str, str]]) -> None:
+def test_the_cause_is_the_first_difference(last: Start, expected: list[tuple[str, str]]) -> None:
     assert judged(last) == expected
 
 
@@ -161,7 +161,7 @@ def with_random(parameters: int = 0, **states: int) -> Start:
         life(SAVED, SAVED, loads=READ),
     ],
 )
-def test_what_nothing_explains_is_undetermined(last: Start) -> None:
+def test_an_unexplained_difference_is_undetermined(last: Start) -> None:
     assert judged(last) == [("unknown", "undetermined")]
 
 
@@ -175,7 +175,7 @@ def test_what_nothing_explains_is_undetermined(last: Start) -> None:
         life(SAVED, LAST, loads=READ, before={0: (1000 + SAVED, 77)}),  # a state, laid out in another way
     ],
 )
-def test_what_changes_nothing_accuses_nobody(last: Start) -> None:
+def test_an_unchanged_result_accuses_nobody(last: Start) -> None:
     assert judged(last) == [("ok", "")]
 
 
@@ -197,7 +197,7 @@ def test_weights_that_the_script_changes_after_a_step_are_of_that_step_on_every_
     assert entry.cause.value == "parameters-not-restored"
 
 
-def test_what_a_script_changed_is_read_and_joined() -> None:
+def test_the_scripts_changes_are_read_and_joined() -> None:
     message = '{"t": "moved", "n": 3, "o": 5, "p": 8}'
     assert parsed(0, [message]).moved == ((3, 5, 8),)
     both = joined(CONTROL, (life(0, 8, moved=((5, 0, 9), (8, 0, 7))), life(5, LAST, moved=((2, 0, 6),))))
@@ -238,13 +238,13 @@ def drawn_by_hand(*calls: tuple[str, str, str]) -> Start:
     return with_calls(last, *calls)
 
 
-def test_a_generator_whose_state_was_set_is_not_blamed_for_other_samples() -> None:
+def test_a_generator_with_a_set_state_is_not_blamed_for_other_samples() -> None:
     assert judged(drawn_by_hand()) == [("FAIL", "random-state-not-restored")]
     assert judged(drawn_by_hand(("python", "set", "train.py:5"))) == [("FAIL", "random-state-not-restored")]
     assert judged(drawn_by_hand(("torch", "set", "train.py:5"))) == [("FAIL", "data-order-not-restored")]
 
 
-def test_a_state_that_was_set_and_drawn_from_before_the_step_is_told_as_such() -> None:
+def test_a_set_state_that_was_drawn_from_before_the_step_is_reported() -> None:
     last = with_calls(with_random(parameters=1, torch=1), ("torch", "set", "train.py:5"))
     entry = first_finding(last)
     assert entry.cause.value == "random-state-not-restored"
@@ -281,7 +281,7 @@ def test_a_copy_of_the_weights_of_which_the_loss_is_computed_is_named(changed: A
     "loss, message, remedy",
     [(0.0, "the loss is the same", "gradients"), (5.0, "the loss is 5 instead of", "a hidden state")],
 )
-def test_what_nothing_explains_is_told_with_what_to_look_at(loss: float, message: str, remedy: str) -> None:
+def test_an_unexplained_difference_has_a_hint(loss: float, message: str, remedy: str) -> None:
     last = with_steps(after(parameters=1), lambda s, rank: replace(s, loss=loss or s.loss))
     entry = first_finding(last)
     assert entry.cause.value == "undetermined" and message in entry.message and remedy in entry.remedy
@@ -309,12 +309,12 @@ def test_runs_that_differ_by_themselves_are_compared_with_their_own_past() -> No
     assert judged(shifted(-2), differs="data") == [("ok", "")]
 
 
-def test_ranks_that_go_on_after_different_steps_are_named() -> None:
+def test_ranks_that_continue_after_different_steps_are_named() -> None:
     last = Start({0: after().ranks[0], 1: life(5, LAST).ranks[1]})
     assert judged(last) == [("FAIL", "ranks-resume-at-different-steps")]
 
 
-def test_the_files_of_two_saves_are_told_from_a_state_that_changed_after_loading() -> None:
+def test_files_of_two_saves_differ_from_a_state_changed_after_loading() -> None:
     paths = ("/data/model.pt", "/data/optim.pt")
     saves = tuple(saved(n, path=path) for n in (5, SAVED) for path in paths)
     before = life(0, KILLED, saves=saves)
@@ -331,7 +331,7 @@ def test_the_files_of_two_saves_are_told_from_a_state_that_changed_after_loading
         assert (finding.cause, "samples of step 5" in finding.message) == (cause, cause is Cause.TORN)
 
 
-def test_of_ranks_that_raise_the_first_in_time_is_named() -> None:
+def test_the_first_rank_that_raised_is_named() -> None:
     ended = ("train.py:9", "RuntimeError", "Connection closed by peer")
     ranks = {
         0: trace(0, 0, before={}, error=ended, failed_at=20.0),
@@ -394,7 +394,7 @@ def test_faults_share_a_run_where_each_restart_can_meet_the_next() -> None:
     assert names("node kill", 5, 10, 15, 20) == ["kill", "node"]
 
 
-def test_what_ranks_do_to_themselves_comes_in_one_start_after_the_other() -> None:
+def test_self_restarts_of_ranks_are_read_in_order() -> None:
     plan = schedule(life(0, LAST, saves=tuple(map(saved, (5, 10, 15, 20)))), 0)
     (run, *_) = runs_of(select_faults((), False), plan)
     results = [
@@ -473,7 +473,7 @@ def test_every_optimizer_is_looked_at(second: tuple[int, int] | None, cause: str
     assert (entry.cause.value, arguments in entry.message) == (cause, True), entry.message
 
 
-def test_an_optimizer_that_takes_the_place_of_another_is_known_again() -> None:
+def test_a_replaced_optimizer_is_recognised() -> None:
     """The head is trained first, then all of it, by another optimizer; a restart begins with the second."""
 
     def phases(first: int, last: int) -> Start:
@@ -502,7 +502,7 @@ def files_of(n: int, name: str, **changed: Any) -> SavedFile:
         ((saved(10, path="/data/last.pt", size=90),), (), ""),
     ],
 )
-def test_a_newer_checkpoint_counts_where_it_is_whole_and_of_the_same_kind(
+def test_a_newer_complete_checkpoint_of_the_same_kind_counts(
     saves: tuple[SavedFile, ...], damaged: tuple[str, ...], expected: str
 ) -> None:
     """One that was read is of step 5: in a folder for each, or under a name of its own."""
@@ -515,7 +515,7 @@ def test_a_newer_checkpoint_counts_where_it_is_whole_and_of_the_same_kind(
 
 
 @pytest.mark.parametrize("damaged, new", [((PATH.format(10),), "step-10.pt"), ((), "the next checkpoint")])
-def test_an_old_checkpoint_that_is_removed_before_the_new_one_is_whole_loses_all(
+def test_removing_the_old_checkpoint_before_the_new_one_is_complete_loses_all(
     damaged: tuple[str, ...], new: str
 ) -> None:
     """The new one is cut off under its name, or under a temporary one."""
@@ -537,7 +537,7 @@ def test_an_old_checkpoint_that_is_removed_before_the_new_one_is_whole_loses_all
 
 
 @pytest.mark.parametrize("last", [started(7, 7), started(1000 + SAVED, 0)])
-def test_a_script_that_trains_on_with_part_of_a_file_is_told_so(last: Start) -> None:
+def test_a_script_that_continues_with_part_of_a_file_is_reported(last: Start) -> None:
     """As torch's distributed checkpoints load: in place, tensor by tensor, until one cannot be read."""
     observed = FaultRun("mid-save", (BEFORE, last), KILLED, damaged=(PATH.format(SAVED),))
     (entry,) = causes.judge(CONTROL, "", observed)
@@ -564,7 +564,7 @@ def cut_last(fault: str, **changed: Any) -> FaultRun:
 
 
 @pytest.mark.parametrize("fault", ["mid-save", "disk-full", "damaged"])
-def test_a_cut_file_that_every_restart_reads_fails_though_a_copy_of_it_is_whole(fault: str) -> None:
+def test_a_cut_file_that_every_restart_reads_fails_despite_a_complete_copy(fault: str) -> None:
     (entry,) = causes.judge(CONTROL, "", cut_last(fault))
     assert (entry.cause, "step-10.pt is whole" in entry.message) == (Cause.TORN, True), entry.message
     (entry,) = causes.judge(CONTROL, "", cut_last(fault, twins=()))
@@ -650,7 +650,7 @@ def test_a_file_that_is_written_beside_a_checkpoint_is_cut_off_too() -> None:
         ),
     ],
 )
-def test_a_cut_companion_of_a_whole_checkpoint_must_not_end_or_begin_anew(
+def test_a_cut_companion_file_must_not_end_or_restart_training(
     restart: Start, expected: tuple[str, str]
 ) -> None:
     cut = {"damaged": (META,), "damaged_step": SAVED, "of_companion": True}
@@ -724,7 +724,7 @@ def test_two_ranks_that_move_one_temporary_file_are_two_writers() -> None:
         ({"parameters": 1, "rows": (99, 98), "random": {"python": 1, "torch": 2}}, "seed all generators"),
     ],
 )
-def test_the_remedy_for_runs_that_differ_fits_what_differs(changed: dict[str, Any], arguments: str) -> None:
+def test_the_remedy_for_different_runs_fits_the_difference(changed: dict[str, Any], arguments: str) -> None:
     steps = tuple(replace(s, **changed) if s.n == 7 else s for s in CONTROL.ranks[0].steps)
     (first, *_) = control_runs.control(CONTROL, Start({0: replace(CONTROL.ranks[0], steps=steps)}))
     assert arguments in first.remedy, first
@@ -746,7 +746,7 @@ def test_the_remedy_for_an_older_checkpoint_fits_the_file_that_was_read(
     assert (entry.cause, arguments in entry.remedy) == (Cause.TOO_FAR_BACK, True), entry.remedy
 
 
-def test_a_rank_that_is_new_is_not_asked_for_its_step() -> None:
+def test_a_new_rank_needs_no_step() -> None:
     observed = FaultRun("more", (BEFORE, life(SAVED, LAST, 3, loads=READ)), KILLED, elastic=True)
     (entry,) = causes.judge(CONTROL, "", observed)
     assert (entry.level, entry.message) == (Severity.OK, f"resumed at step {SAVED} on 3 ranks")
@@ -759,7 +759,7 @@ def test_averages_beside_other_weights_are_not_accused() -> None:
     assert entry.level is Severity.UNKNOWN
 
 
-def test_averages_that_are_not_there_yet_are_not_accused() -> None:
+def test_averages_that_do_not_exist_yet_are_not_accused() -> None:
     assert judged(after(averages=()))[0][0] == "ok"
 
 
@@ -779,7 +779,7 @@ def test_the_set_before_is_right_where_a_save_was_cut_off_between_its_files(
     assert verdict[0].level is level, verdict
 
 
-def test_a_save_cut_off_before_the_first_whole_one_accuses_no_loading() -> None:
+def test_a_cut_save_before_the_first_complete_one_accuses_no_loading() -> None:
     """Another file with the weights alone is no proof that it should have been read."""
     message = life(
         0, KILLED, 1, saves=(saved(4, path="/data/best.pt"), saved(6, path="/data/q.tmp", temp=""))
@@ -814,7 +814,7 @@ def test_a_learning_rate_that_no_scheduler_sets_is_put_down_to_the_script() -> N
     assert "is as it was, but momentum, betas or weight decay is 0.0 instead of 0.5" in entry.message
 
 
-def test_samples_whose_gradient_was_accumulated_before_the_checkpoint_are_lost() -> None:
+def test_samples_accumulated_before_the_checkpoint_are_lost() -> None:
     right = after(parameters=1)
     ranks = {
         rank: replace(entry, steps=(replace(entry.steps[0], rows=entry.steps[0].rows[2:]), *entry.steps[1:]))
@@ -834,7 +834,7 @@ def test_samples_whose_gradient_was_accumulated_before_the_checkpoint_are_lost()
         ({"random": {"torch": 1, "python": 5}}, "FAIL"),
     ],
 )
-def test_what_goes_on_from_rounded_weights_is_not_compared_by_bits(
+def test_a_restart_from_rounded_weights_is_not_compared_by_bits(
     changed: dict[str, Any], expected: str
 ) -> None:
     """As after a notice: no start has taken the steps after that save, and the control has other weights."""
@@ -851,7 +851,7 @@ def test_what_goes_on_from_rounded_weights_is_not_compared_by_bits(
     assert first.level.value == expected, first
 
 
-def test_a_file_beside_the_one_that_is_cut_off_may_be_what_it_went_on_with() -> None:
+def test_a_restart_may_have_used_a_file_beside_the_cut_one() -> None:
     read = ((PATH.format(SAVED), "train.py:33"), (PATH.format("old"), "train.py:33"))
     last = life(SAVED, LAST, loads=read)
     other = Start(
@@ -873,7 +873,7 @@ def test_random_numbers_that_nobody_draws_are_others_in_each_process() -> None:
     assert "(torch)" in verdict[0].message and "python" not in verdict[0].message
 
 
-def test_repeated_and_left_out_samples_are_counted() -> None:
+def test_repeated_and_skipped_samples_are_counted() -> None:
     uninterrupted = reference(CONTROL, BEFORE)
     assert counted(uninterrupted, shifted(-2), SAVED) == (16, 16)
     assert counted(uninterrupted, after(), SAVED) == (0, 0)
@@ -891,7 +891,7 @@ CRASHED = Start({0: replace(trace(0, 0), before={}, loads=READ, error=("train.py
         ("damaged", (PATH.format(SAVED), PATH.format(5)), ("note", "only-one-checkpoint")),
     ],
 )
-def test_a_restart_that_raises_is_put_down_to_what_it_read(
+def test_a_restart_that_raises_is_attributed_to_the_file_that_it_read(
     fault: str, damaged: tuple[str, ...], expected: tuple[str, str]
 ) -> None:
     assert judged(CRASHED, fault, damaged=damaged) == [expected]
@@ -905,7 +905,7 @@ def test_a_restart_that_raises_is_put_down_to_what_it_read(
         ("", (PATH.format(SAVED),), ("unknown", "undetermined")),
     ],
 )
-def test_a_restart_whose_exception_a_library_caught_is_put_down_to_what_it_read(
+def test_a_restart_whose_exception_a_library_caught_is_attributed_to_its_file(
     end: str, damaged: tuple[str, ...], expected: tuple[str, str]
 ) -> None:
     """As under hydra, which prints the exception and ends with exit code 1."""
@@ -923,7 +923,7 @@ def test_a_restart_whose_exception_a_library_caught_is_put_down_to_what_it_read(
         (SAVED, True, None, ("FAIL", "save-slower-than-notice")),
     ],
 )
-def test_a_notice_is_judged_by_what_was_lost(
+def test_a_notice_is_judged_by_the_loss(
     first: int, hears: bool, took: float | None, expected: tuple[str, str]
 ) -> None:
     steps = tuple(step(n, hears=hears) for n in range(1, KILLED + 1))
@@ -936,7 +936,7 @@ def test_a_notice_is_judged_by_what_was_lost(
     ]
 
 
-def test_what_a_restart_does_not_load_is_not_put_down_to_the_notice() -> None:
+def test_a_state_that_a_restart_does_not_load_is_not_attributed_to_the_notice() -> None:
     steps = tuple(step(n, hears=True) for n in range(1, KILLED + 1))
     message = Start({0: replace(trace(0, KILLED), steps=steps, saves=(saved(5), saved(KILLED)))})
     observed = FaultRun("time-limit", (message, life(0, LAST, 1)), KILLED, until=120.0, took=1.2)
@@ -967,7 +967,7 @@ def test_checkpoints_in_a_folder_that_is_removed_are_dropped() -> None:
     assert expected("/a/checkpoint-50") == ["", "never-dropped"]
 
 
-def test_two_runs_that_differ_say_where() -> None:
+def test_two_different_runs_have_the_place_of_the_difference() -> None:
     other = Start({0: replace(CONTROL.ranks[0], steps=tuple(map(changed_at_7, CONTROL.ranks[0].steps)))})
     (first, *_) = control_runs.control(CONTROL, other)
     assert (first.level, first.cause.value, first.step) == (Severity.NOTE, "not-deterministic", 7)
@@ -1002,7 +1002,7 @@ def noisy(right: Start, apart: float) -> Start:
         (1e-7, 0.02, "unknown", "what was not restored cannot be named while undisturbed runs differ"),
     ],
 )
-def test_where_undisturbed_runs_differ_losses_are_compared_by_their_spread(
+def test_losses_are_compared_by_their_spread_if_undisturbed_runs_differ(
     second: float, restart: float, level: str, arguments: str
 ) -> None:
     observed = FaultRun("kill", (BEFORE, noisy(after(), restart)), KILLED)
@@ -1010,7 +1010,7 @@ def test_where_undisturbed_runs_differ_losses_are_compared_by_their_spread(
     assert (entry.level.value, arguments in entry.message) == (level, True), entry.message
 
 
-def test_too_few_losses_say_nothing_of_a_spread() -> None:
+def test_too_few_losses_have_no_spread() -> None:
     short = Start({rank: replace(entry, steps=entry.steps[:3]) for rank, entry in after().ranks.items()})
     (entry,) = causes.judge(
         CONTROL, "parameters", FaultRun("kill", (BEFORE, noisy(short, 9.0)), KILLED), noisy(CONTROL, 0.01)
@@ -1022,7 +1022,7 @@ def changed_at_7(start: Step) -> Step:
     return replace(start, parameters=1) if start.n >= 7 else start
 
 
-def test_weights_tell_after_how_many_steps_a_rank_goes_on() -> None:
+def test_weights_show_the_step_at_which_a_rank_continues() -> None:
     uninterrupted = reference(CONTROL)
     assert [resumed(uninterrupted, life(n, LAST, 1)) for n in (0, 1, 17)] == [{0: 0}, {0: 1}, {0: 17}]
     assert resumed(uninterrupted, life(3, LAST, 1, before={0: (5, 5)})) == {0: None}
@@ -1042,7 +1042,7 @@ def unmoved(start: Start, *still: int) -> Start:
 
 @pytest.mark.parametrize("still", [(1,), (SAVED + 1,), (SAVED,), (SAVED + 1, SAVED + 2)])
 @pytest.mark.parametrize("at", [0, SAVED])
-def test_a_step_that_changes_no_weights_is_not_taken_for_another(at: int, still: tuple[int, ...]) -> None:
+def test_a_step_without_a_change_of_weights_is_not_taken_for_another(at: int, still: tuple[int, ...]) -> None:
     """A learning rate of 0, with an optimizer that keeps no state; one rank saw a step more than another."""
     before = Start({0: BEFORE.ranks[0], 1: trace(0, KILLED - 1, 1)})
     observed = FaultRun("kill", (unmoved(before, *still), unmoved(life(at, LAST), *still)), KILLED)
@@ -1050,7 +1050,7 @@ def test_a_step_that_changes_no_weights_is_not_taken_for_another(at: int, still:
     assert (entry.cause.value, entry.step) == (("never-resumed", 0) if at == 0 else ("", at))
 
 
-def test_where_no_step_changes_the_weights_nothing_is_said_of_resuming() -> None:
+def test_resuming_is_not_judged_if_no_step_changes_the_weights() -> None:
     every = range(1, LAST + 1)
     last = Start({0: trace(SAVED, LAST), 1: trace(SAVED, LAST - 1, 1)})
     observed = FaultRun("kill", (unmoved(BEFORE, *every), unmoved(last, *every)), KILLED)
@@ -1117,7 +1117,7 @@ def test_the_remedy_fits_where_the_samples_come_from() -> None:
     )
 
 
-def test_only_reads_of_what_the_script_wrote_are_named() -> None:
+def test_only_reads_of_the_scripts_own_files_are_named() -> None:
     loads = (("/data/meta.pkl", "train.py:5"), *READ)
     last = with_ranks(shifted(-2), loads=loads)
     entry = first_finding(last)
@@ -1149,7 +1149,7 @@ def test_faults_come_around_the_second_checkpoint() -> None:
     assert rank_orders(FAULTS[-1], often)[1]["step"] == 3
 
 
-def test_a_line_that_was_cut_off_is_left_out_of_a_trace() -> None:
+def test_a_cut_line_of_a_trace_is_ignored() -> None:
     lines = (
         '{"t": "before", "n": 0, "o": 0, "p": 1, "s": 2, "line": "a.py:3"}',
         '{"t": "limit", "n": 3}',

@@ -20,7 +20,7 @@ LIMIT = 60.0
 
 
 @pytest.mark.parametrize("is_live", [False, True])
-def test_a_line_says_what_runs_until_the_end(
+def test_a_line_shows_the_running_trial_until_the_end(
     is_live: bool, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr(rehearse, "LINE_SECONDS", 0.01)

@@ -41,7 +41,7 @@ def person(tmp_path: Path) -> Person:
 
 
 @pytest.mark.parametrize("patch", [p for p in BUGS if p.name in NAMED] + [CORRECT[1]], ids=lambda p: p.name)
-def test_what_is_planted_is_found_and_nothing_else(patch: Patch) -> None:
+def test_only_planted_faults_are_found(patch: Patch) -> None:
     from benchmarks.bench_rehearse_bugs import named, rehearsed
 
     result = named(rehearsed(patch))
@@ -87,7 +87,7 @@ def test_the_command_tells_it_in_every_form_and_leaves_nothing(person: Person) -
     assert problems("rehearse", document) == []
 
 
-def test_a_script_that_never_steps_is_told_so() -> None:
+def test_a_script_without_steps_is_reported() -> None:
     from benchmarks.bench_rehearse_bugs import rehearsed
 
     (control,) = rehearsed(
@@ -102,7 +102,7 @@ def test_a_script_that_never_steps_is_told_so() -> None:
     assert "--gpus" in entry.remedy
 
 
-def test_a_script_that_exits_before_its_first_step_is_not_said_to_hide_them() -> None:
+def test_a_script_that_exits_before_its_first_step_is_not_accused_of_hiding_them() -> None:
     """As for a wrong option, where argparse exits with code 2 and raises nothing that a hook sees."""
     status: Any = SimpleNamespace(state=State.FAILED, reason="rank 0 on local-0 exited with code 2")
     message, remedy = no_steps(Start({0: RankTrace(0, {}, ())}), status)
@@ -120,13 +120,13 @@ def test_checkpoints_outside_of_the_copy_are_refused(tmp_path: Path) -> None:
         rehearsed(Patch("elsewhere", (('"checkpoints", 2,', f'"{tmp_path}/elsewhere", 2,'),)))
 
 
-def test_paths_of_the_command_are_led_into_the_copy_or_told() -> None:
+def test_paths_of_the_command_lead_into_the_copy_or_are_reported() -> None:
     assert moved("/home/a/data", "/home/a", "/copy") == "/copy/data"
     assert moved("/home/ab", "/home/a", "/copy") == "/home/ab"
     assert outside(("--data=/big/set", "/home/a/x", "lr"), "/home/a") == ("/big/set",)
 
 
-def test_a_copy_leaves_out_what_is_no_part_of_a_script(tmp_path: Path) -> None:
+def test_a_copy_omits_files_that_are_no_part_of_a_script(tmp_path: Path) -> None:
     source = tmp_path / "source"
     for name in ("a/b.py", ".git/config", "env/pyvenv.cfg", "__pycache__/x.pyc"):
         (source / name).parent.mkdir(parents=True, exist_ok=True)
@@ -139,7 +139,7 @@ def test_a_copy_leaves_out_what_is_no_part_of_a_script(tmp_path: Path) -> None:
     assert os.readlink(tmp_path / "copy" / "large.bin") == str(source / "large.bin")
 
 
-def test_a_script_that_loads_something_first_is_told_to_do_so_once(tmp_path: Path) -> None:
+def test_a_script_that_loads_a_file_at_its_start_is_reported_once(tmp_path: Path) -> None:
     for name in ("source", "copy/data", "copy/checkpoints"):
         (tmp_path / name).mkdir(parents=True)
     for name in ("copy/data/set.bin", "copy/checkpoints/1.pt", "copy/checkpoints/1.json"):
@@ -150,7 +150,7 @@ def test_a_script_that_loads_something_first_is_told_to_do_so_once(tmp_path: Pat
     assert list(made(str(tmp_path / "source"), str(tmp_path / "copy"), life)) == [("data/set.bin", 11 << 20)]
 
 
-def test_what_a_budget_ends_is_told_by_its_pace() -> None:
+def test_a_trial_that_the_budget_ends_is_reported_with_its_pace() -> None:
     assert too_slow(Start({}), 40.0).message == "no optimizer step within --budget 40 s"
     from tests.rehearse.test_causes import life
 
@@ -159,13 +159,13 @@ def test_what_a_budget_ends_is_told_by_its_pace() -> None:
     assert "--steps" in slow.remedy
 
 
-def test_gpus_that_are_not_there_are_refused_before_anything_starts(person: Person) -> None:
+def test_missing_gpus_are_refused_before_the_start(person: Person) -> None:
     result = person.types("rehearse", "--gpus", "64", "train.py")
     assert (result.code, "2 nodes of 64 GPUs are wanted; this machine has" in result.err) == (2, True), (
         result.err
     )
 
 
-def test_a_fault_that_is_not_there_is_refused(person: Person) -> None:
+def test_an_unknown_fault_is_refused(person: Person) -> None:
     result = person.types("rehearse", "--faults", "kill,flood", "train.py")
     assert (result.code, "there is no fault flood" in result.err) == (2, True)

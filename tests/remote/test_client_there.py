@@ -71,7 +71,7 @@ def bare(make_far):
     return far
 
 
-def test_the_client_is_copied_once_and_again_after_it_was_removed(bare):
+def test_the_client_is_copied_once_and_again_after_its_removal(bare):
     first = bare.there("status")
     assert (first.returncode, "no runs yet" in first.stderr) == (0, True), first.stderr
     (folder,) = (bare.home / "client").iterdir()

@@ -33,7 +33,7 @@ def test_all_commands_share_one_login(far):
     assert far.logins == before
 
 
-def test_without_connection_and_terminal_the_command_to_type_is_printed(make_far):
+def test_the_command_to_type_is_printed_without_connection_and_terminal(make_far):
     far = make_far()
     before = far.logins
     result = far.there("status")
@@ -51,7 +51,7 @@ def test_without_connection_and_terminal_the_command_to_type_is_printed(make_far
     assert far.logins == before, "a stale socket never becomes a connection of its own"
 
 
-def test_homes_whose_names_are_too_long_for_a_socket_share_no_connection(make_far):
+def test_homes_with_names_too_long_for_a_socket_share_no_connection(make_far):
     far = make_far()
     homes = [str(far.folder / (letter * 90)) for letter in "ab"]
     far.environment["CLUSTERRUN_HOME"] = homes[0]
@@ -73,7 +73,7 @@ def test_uncommitted_code_is_sent_with_its_note(far, project):
     assert "clusterrun --host cluster logs" in far.there("submit", "true", cwd=project).stderr
 
 
-def test_without_a_snapshot_the_command_runs_in_the_remote_folder(far, project):
+def test_the_command_runs_in_the_remote_folder_without_a_snapshot(far, project):
     result = far.there("submit", "--no-snapshot", "--wait", "--json", "pwd", cwd=project)
     assert result.returncode == 0, result.stderr
     printed = far.there("logs", "--raw", json.loads(result.stdout)["run_id"])
@@ -165,7 +165,7 @@ def test_arguments_of_a_script_are_not_options_of_the_command(arguments, own):
     assert {"--html", "--plot"} & set(names)
 
 
-def test_one_session_at_a_time_suffices_and_a_second_is_reported(make_far):
+def test_a_limit_of_one_session_suffices_and_a_second_is_reported(make_far):
     far = make_far("MaxSessions 1")
     far.open()
     result = far.there("submit", "sh", "-c", "echo on; sleep 600")

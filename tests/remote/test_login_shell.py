@@ -57,7 +57,7 @@ def test_every_word_arrives(shell, arguments, note):
     assert (result.returncode, json.loads(result.stdout)) == (0, [arguments, "/", note]), result.stderr
 
 
-def test_what_a_profile_prints_is_not_taken_for_data(tmp_path):
+def test_output_of_a_profile_is_not_taken_for_data(tmp_path):
     (tmp_path / ".profile").write_text("echo welcome to the cluster\n")
     environment = {"HOME": str(tmp_path), "SHELL": "/bin/sh", "PATH": os.defpath}
     result = subprocess.run(

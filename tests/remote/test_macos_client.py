@@ -28,7 +28,7 @@ def on_stand_in(*argv: str, **variables: str) -> subprocess.CompletedProcess[str
     )
 
 
-def test_the_stand_in_for_macos_lacks_what_only_linux_has() -> None:
+def test_the_stand_in_for_macos_lacks_linux_interfaces() -> None:
     code = """
 import ctypes, os, select, subprocess, sys, urllib.request
 assert sys.platform == "darwin" and os.uname().sysname == "Darwin"
@@ -59,7 +59,7 @@ for verb in COMMANDS:
 
 
 @pytest.mark.parametrize("verb", ["submit", "check", "sweep", "rehearse"])
-def test_nothing_starts_on_a_stand_in_for_macos_and_a_remedy_is_printed(verb: str, tmp_path: Path) -> None:
+def test_the_stand_in_for_macos_starts_nothing_and_prints_a_remedy(verb: str, tmp_path: Path) -> None:
     (tmp_path / "train.py").write_text("")
     words = {"check": (), "sweep": ("--set", "a=1", "train.py", "{a}")}.get(verb, ("train.py",))
     environment = {"HOME": str(tmp_path), "PATH": os.environ["PATH"], "PYTHONPATH": str(STAND_IN)}

@@ -93,7 +93,7 @@ def of_nodes(count, every=False, seed=1):
     )
 
 
-def test_the_verdict_and_every_finding_stand_in_it_worst_first():
+def test_the_page_shows_the_verdict_and_every_finding_worst_first():
     observed = Page(page(FOUND))
     message = observed.text
     order = ["FAIL: n0003 is unfit", "Xid 79", "3 of 3 tests", "nothing arrives", "12 % below the median"]
@@ -151,7 +151,7 @@ def test_the_ring_is_drawn_in_rank_order_also_where_a_spare_took_a_place():
 
 
 @pytest.mark.parametrize("count", [0, 1, 2, 3, 8, 64, 200, 1250])
-def test_it_is_whole_and_self_contained_at_every_size(count):
+def test_the_page_is_complete_and_self_contained_at_every_size(count):
     text = page(of_nodes(count))
     observed = Page(text)
     assert len(text) < MEGABYTE
@@ -195,7 +195,7 @@ def test_the_page_limits_findings_and_tests_and_shows_how_many_it_omits():
     assert len(text) < MEGABYTE
 
 
-def test_the_slowest_nodes_come_first_and_who_never_passed_is_not_among_them():
+def test_the_slowest_nodes_come_first_without_nodes_that_never_passed():
     report = of_nodes(30)
     tests = [
         replace(test, gigabytes_per_second=10.0) if "n0007" in test.nodes else test for test in report.tests

@@ -104,7 +104,7 @@ def test_a_thousand_bad_nodes_fit_a_screen() -> None:
 
 
 @pytest.mark.parametrize("width", [40, 60, 200])
-def test_lines_keep_to_the_width_and_foreign_text_cannot_forge_one(width: int) -> None:
+def test_lines_fit_the_width_and_foreign_text_cannot_forge_a_line(width: int) -> None:
     hostile = Finding("driver", Grade.FAIL, "\x1b[31mred\nFAIL: n0001 \u202e" + "word " * 60)
     output = lines(replace(HEALTHY, nodes=(node("n\n1", hostile), node("n2"))), width)
     assert max(map(len, output)) <= width
@@ -125,7 +125,7 @@ def test_messages_of_failed_tests_are_shown_once_with_their_meaning() -> None:
     assert notice[2:4] == ["", f"a test said: {text}"] and notice[4].startswith("     -> ")
 
 
-def test_the_document_has_what_scripts_rely_on() -> None:
+def test_the_document_has_the_fields_that_scripts_need() -> None:
     result = document(FOUND)
     assert list(result)[:8] == [
         *("verdict", "seconds", "rounds", "world", "excluded", "nodes", "links", "tests"),
@@ -175,7 +175,7 @@ def samples(text: str) -> dict[str, float]:
     return {name.removeprefix(PREFIX): float(value) for name, value in pairs}
 
 
-def test_the_metrics_are_what_the_report_says() -> None:
+def test_the_metrics_equal_the_report() -> None:
     result = samples(metrics(FOUND))
     assert {name: result[name] for name in result if "node" not in name} == {
         'info{cluster="lab",run_id="20270115-080000-0000-train",level="full",backend="nccl"}': 1,
@@ -215,7 +215,7 @@ def test_metrics_are_valid_text_whatever_names_hold() -> None:
     assert text.endswith("\n")
 
 
-def test_a_finding_that_several_nodes_share_is_reported_once() -> None:
+def test_a_finding_of_several_nodes_is_reported_once() -> None:
     driver = Finding("driver", Grade.WARN, "persistence mode is off", "nvidia-smi -pm 1")
     nodes = (node("n1", driver), node("n2", driver), node("n3", driver, PAIRS), node("n4"))
     blames = blamed(replace(HEALTHY, verdict=Grade.FAIL, nodes=nodes))

@@ -57,7 +57,7 @@ def changed(path: str, value: Any) -> dict[str, Any]:
     return document
 
 
-def test_a_sound_machine_is_passed_with_what_was_measured():
+def test_a_healthy_machine_passes_with_its_measurements():
     assert grade(SOUND) is Grade.PASS
     assert lines(SOUND)[0] == "PASS: all is as expected (1 nodes with 2 GPUs each)"
     assert "ok      hang: 18 s after rank 1 stopped on purpose it was named: " in "\n".join(lines(SOUND))

@@ -66,14 +66,14 @@ def test_uncommitted_changes_are_in_it_and_ignored_files_are_not(project: Path, 
     assert stat.S_IMODE((tmp_path / "copy/train.py").stat().st_mode) == 0o755
 
 
-def test_the_note_names_the_commit_and_holds_what_differs(project: Path, tmp_path: Path) -> None:
+def test_the_note_has_the_commit_and_the_differences(project: Path, tmp_path: Path) -> None:
     snapshot = look(str(project))
     take(snapshot, str(tmp_path / "copy"), str(tmp_path / "note"))
     note = (tmp_path / "note").read_text()
     assert f"commit {snapshot.commit}\n" in note and "+changed" in note and len(snapshot.commit) == 40
 
 
-def test_without_git_the_whole_folder_is_taken(tmp_path: Path) -> None:
+def test_the_whole_folder_is_copied_without_git(tmp_path: Path) -> None:
     root = tmp_path / "plain"
     (root / "sub/__pycache__").mkdir(parents=True)
     (root / "sub/a.py").write_text("a")
@@ -141,7 +141,7 @@ def with_data(tmp_path: Path) -> Path:
 CODE = {".gitignore", "train.py", "data/small/prepare.py"}
 
 
-def test_what_git_ignores_is_counted_and_named_files_first(with_data: Path) -> None:
+def test_ignored_files_are_counted_and_named_files_first(with_data: Path) -> None:
     snapshot = look(str(with_data))
     assert set(snapshot.files) == CODE
     assert list(snapshot.lines())[1:] == [
@@ -209,7 +209,7 @@ def test_a_path_that_is_included_is_copied_with_all_that_git_ignores_below_it(
         assert (tmp_path / "copy" / name).stat().st_size == (with_data / name).stat().st_size
 
 
-def test_what_is_too_large_to_copy_is_linked_to_beside_the_code(
+def test_content_that_is_too_large_to_copy_is_linked(
     with_data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(code_snapshot, "LIMIT", 4_000_000)
@@ -221,7 +221,7 @@ def test_what_is_too_large_to_copy_is_linked_to_beside_the_code(
     assert (tmp_path / "copy/data/small/prepare.py").is_file()
 
 
-def test_a_path_that_is_not_there_is_refused(with_data: Path) -> None:
+def test_a_missing_path_is_refused(with_data: Path) -> None:
     with pytest.raises(BadInput, match="dta: there is no such file or folder"):
         look(str(with_data), ("dta",))
 
@@ -297,7 +297,7 @@ def test_submodules_clones_and_generated_modules_are_copied_and_links_still_lead
     ]
 
 
-def test_git_tells_in_the_copy_what_it_tells_in_the_original(nested: Path, tmp_path: Path) -> None:
+def test_git_answers_the_same_in_the_copy(nested: Path, tmp_path: Path) -> None:
     git(nested, "tag", "v1")
     (nested / ".git/info/exclude").write_text("/clone/\n")
     snapshot = look(str(nested))
@@ -365,7 +365,7 @@ def test_an_environment_that_git_does_not_ignore_is_not_copied_either(nested: Pa
     )
 
 
-def test_without_git_environments_are_not_copied_whatever_their_name(tmp_path: Path) -> None:
+def test_environments_of_any_name_are_not_copied_without_git(tmp_path: Path) -> None:
     for name in ("env/pyvenv.cfg", "conda/conda-meta/history", "train.py"):
         (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
         (tmp_path / name).write_text("")
@@ -374,14 +374,14 @@ def test_without_git_environments_are_not_copied_whatever_their_name(tmp_path: P
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root may give files away")
-def test_an_error_of_git_is_shown_and_is_not_taken_for_a_folder_without_git(project: Path) -> None:
+def test_an_error_of_git_is_shown_and_not_taken_for_a_folder_without_git(project: Path) -> None:
     for path in (project, project / ".git"):
         os.chown(path, 65534, 65534)
     with pytest.raises(BadInput, match=r"dubious ownership.*safe.directory"):
         look(str(project))
 
 
-def test_a_repository_on_a_machine_without_git_is_copied_whole_and_that_is_said(
+def test_a_repository_on_a_machine_without_git_is_copied_whole_with_a_notice(
     project: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (tmp_path / "bin").mkdir()

@@ -11,13 +11,13 @@ import pytest
 from clusterrun.runs.private_files import DiskRefused, share
 
 
-def test_a_shared_file_takes_its_room_once(tmp_path: Path) -> None:
+def test_a_shared_file_is_counted_once(tmp_path: Path) -> None:
     (tmp_path / "program").write_bytes(b"x")
     share(str(tmp_path / "program"), str(tmp_path / "run"))
     assert os.path.samefile(tmp_path / "program", tmp_path / "run")
 
 
-def test_where_nothing_can_be_linked_it_is_copied_for_its_owner_alone(
+def test_a_file_that_cannot_be_linked_is_copied_for_its_owner_alone(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def refuse(*paths: str) -> None:

@@ -28,13 +28,13 @@ def run_dir(tmp_path: Path) -> Path:
     return attempt.parents[1]
 
 
-def test_a_run_directory_goes_with_all_it_holds(run_dir: Path) -> None:
+def test_a_run_directory_is_removed_with_all_contents(run_dir: Path) -> None:
     assert remove_run(str(run_dir)) is True
     assert os.listdir(run_dir.parent) == []
     assert remove_run(str(run_dir)) is False
 
 
-def test_links_lead_nowhere_and_folders_without_rights_go_too(run_dir: Path, tmp_path: Path) -> None:
+def test_links_are_not_followed_and_folders_without_rights_are_removed(run_dir: Path, tmp_path: Path) -> None:
     (tmp_path / "data").mkdir()
     (tmp_path / "data/precious").write_text("x")
     (run_dir / "out").symlink_to(tmp_path / "data")
@@ -77,7 +77,7 @@ def test_a_run_directory_that_is_a_link_is_not_followed(run_dir: Path, tmp_path:
     assert (away / "record.json").exists()
 
 
-def test_folders_deeper_than_python_can_recurse_go_too(run_dir: Path) -> None:
+def test_folders_deeper_than_pythons_recursion_limit_are_removed(run_dir: Path) -> None:
     level = os.open(run_dir, os.O_RDONLY)
     for _ in range(1500):
         os.mkdir("d", dir_fd=level)
@@ -89,7 +89,9 @@ def test_folders_deeper_than_python_can_recurse_go_too(run_dir: Path) -> None:
     assert os.listdir(run_dir.parent) == []
 
 
-def test_what_a_removal_left_is_found_and_finished(run_dir: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_interrupted_removal_is_detected_and_finished(
+    run_dir: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     def interrupted(*_: object) -> None:
         raise KeyboardInterrupt
 
@@ -119,7 +121,7 @@ def test_a_disk_too_full_for_a_new_name_is_emptied_first(
     assert (renamed, os.listdir(run_dir.parent)) == ([True, False], [])
 
 
-def test_several_may_remove_the_same_folders_at_once(tmp_path: Path) -> None:
+def test_several_processes_may_remove_the_same_folders_at_once(tmp_path: Path) -> None:
     runs = [tmp_path / "runs" / f"20261120-0745{number:02d}-k3f9-train" for number in range(8)]
     for run in runs:
         for part in range(20):
@@ -146,7 +148,7 @@ def test_several_may_remove_the_same_folders_at_once(tmp_path: Path) -> None:
     assert os.listdir(tmp_path / "runs") == []
 
 
-def test_who_reads_the_logs_meanwhile_comes_to_an_end(run_dir: Path) -> None:
+def test_a_reader_of_the_logs_comes_to_an_end_during_a_removal(run_dir: Path) -> None:
     folder = str(run_dir / "attempts/000")
     files = log_files(folder, LogSelection(None))
     pieces = in_order(folder, files, [(0, 10000)])
@@ -154,7 +156,7 @@ def test_who_reads_the_logs_meanwhile_comes_to_an_end(run_dir: Path) -> None:
     assert list(pieces) == []
 
 
-def test_a_file_with_two_names_is_free_when_both_are_gone(tmp_path: Path) -> None:
+def test_a_file_with_two_names_is_freed_with_the_second(tmp_path: Path) -> None:
     for name in ("a", "b"):
         (tmp_path / name).mkdir()
         (tmp_path / name / "own").write_bytes(b"x" * 8192)

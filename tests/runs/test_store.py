@@ -98,13 +98,13 @@ def test_a_run_directory_of_another_user_is_refused(home: Store) -> None:
         home.read(chosen)
 
 
-def test_a_home_that_cannot_be_made_says_why(tmp_path: Path) -> None:
+def test_a_home_that_cannot_be_created_has_a_reason(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     with pytest.raises(DiskRefused, match=r"not a directory|file exists"):
         Store(str(tmp_path / "file" / "home")).claim("20270115-080000-0000-x")
 
 
-def test_a_full_disk_leaves_neither_a_half_file_nor_a_temporary_one(
+def test_a_full_disk_leaves_neither_a_partial_nor_a_temporary_file(
     home: Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     chosen = add(home, "train")
@@ -134,7 +134,7 @@ def test_a_name_means_the_newest_run_of_that_name(home: Store) -> None:
     assert [home.find("train"), home.find("tr@in")[:15]] == [newer, "20270115-080002"]
 
 
-def test_a_name_is_found_as_given_and_as_it_stands_in_the_id(home: Store) -> None:
+def test_a_run_is_selected_by_its_name_and_by_the_name_in_its_id(home: Store) -> None:
     other = add(home, "pkg_train", NOW)
     altered = add(home, "pkg/train", NOW + 1)
     assert [home.find("pkg/train"), home.find("pkg_train")] == [altered, other]
@@ -184,7 +184,7 @@ def test_a_word_that_means_no_run_gets_a_hint(home: Store, word: str, message: s
     assert message in refused.value.seen and hint in refused.value.remedy
 
 
-def test_without_runs_last_is_no_run(home: Store) -> None:
+def test_last_names_no_run_if_there_are_none(home: Store) -> None:
     with pytest.raises(NoSuchRun, match="there are no runs yet"):
         home.find("last")
 
@@ -216,7 +216,7 @@ def test_a_file_that_is_larger_than_any_document_is_damaged(home: Store) -> None
 
 
 @pytest.mark.parametrize("code", [errno.EINVAL, errno.ENOTSUP])
-def test_a_home_whose_file_system_cannot_sync_folders_is_used(
+def test_a_home_whose_file_system_cannot_sync_folders_works(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, code: int
 ) -> None:
     real = os.fsync
@@ -232,7 +232,9 @@ def test_a_home_whose_file_system_cannot_sync_folders_is_used(
     assert home.read(chosen).run_id == chosen
 
 
-def test_an_error_of_the_disk_is_not_taken_for_that(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_disk_error_is_not_taken_for_a_missing_sync(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     def fsync(handle: int) -> None:
         raise OSError(errno.EIO, os.strerror(errno.EIO))
 
@@ -262,7 +264,7 @@ def test_live_runs_are_current_however_old_and_settled_ones_only_while_new(home:
     assert home.current(2) == [ids[4], ids[3], ids[2], ids[0]]
 
 
-def test_the_last_word_on_a_run_is_kept(home: Store) -> None:
+def test_the_final_state_of_a_run_stays(home: Store) -> None:
     chosen = add(home, "train")
     word = replace(judge(evidence(row=row("TIMEOUT"), state=state())), run_id=chosen)
     home.settle(word, NOW, "41")
@@ -287,7 +289,7 @@ def test_strange_entries_beside_the_runs_are_passed_over(home: Store) -> None:
     assert home.ids() == [chosen]
 
 
-def test_a_file_is_replaced_at_once_and_keeps_no_old_mode(tmp_path: Path) -> None:
+def test_a_file_is_replaced_atomically_without_its_old_mode(tmp_path: Path) -> None:
     path = tmp_path / "x.json"
     path.write_text("old")
     path.chmod(0o644)
@@ -302,7 +304,7 @@ def test_a_record_with_foreign_bytes_survives(home: Store) -> None:
     assert home.read(chosen).spec == spec
 
 
-def test_the_job_of_a_run_is_the_newest_one_and_both_numbers_find_it(home: Store) -> None:
+def test_the_job_of_a_run_is_the_newest_and_both_numbers_select_the_run(home: Store) -> None:
     chosen = add(home, "train", job_id="41")
     write_whole(home.paths(chosen).successor, '{"job_id": "57", "excluded": ["n0003"]}')
     assert (home.read(chosen).job_id, home.find("41"), home.find("57")) == ("57", chosen, chosen)
@@ -317,7 +319,7 @@ def test_a_step_of_a_job_means_the_run_of_the_job(home: Store, word: str) -> Non
 
 
 @pytest.mark.parametrize("word, name", [("41_7", "point"), ("41_7.batch", "point"), ("41.7", "local")])
-def test_a_task_of_an_array_and_a_local_job_are_no_step(home: Store, word: str, name: str) -> None:
+def test_an_array_task_and_a_local_job_are_no_step(home: Store, word: str, name: str) -> None:
     add(home, "train", job_id="41")
     runs = {
         "point": add(home, "point", NOW + 1, job_id="41_7"),
@@ -326,7 +328,7 @@ def test_a_task_of_an_array_and_a_local_job_are_no_step(home: Store, word: str, 
     assert home.find(word) == runs[name]
 
 
-def test_a_job_of_this_cluster_is_meant_before_one_of_the_same_number_elsewhere(home: Store) -> None:
+def test_a_job_of_this_cluster_has_priority_over_the_same_number_elsewhere(home: Store) -> None:
     own_run = add(home, "train", NOW, job_id="1", slurm="a@ctl")
     other_run = add(home, "train", NOW + 1, job_id="1", slurm="b@ctl")
     alone = add(home, "train", NOW + 2, job_id="2", slurm="b@ctl")
@@ -349,9 +351,7 @@ def test_a_job_of_this_cluster_is_meant_before_one_of_the_same_number_elsewhere(
     ],
 )
 @pytest.mark.parametrize("file", ["successor", "next"])
-def test_what_is_no_word_on_a_further_job_is_named_and_hides_neither_the_run_nor_the_other(
-    home: Store, file: str, text: str
-) -> None:
+def test_a_damaged_successor_file_is_named_and_hides_no_run(home: Store, file: str, text: str) -> None:
     chosen = add(home, "train", job_id="41")
     paths = home.paths(chosen)
     other = paths.next if file == "successor" else paths.successor
@@ -362,7 +362,7 @@ def test_what_is_no_word_on_a_further_job_is_named_and_hides_neither_the_run_nor
     assert home.read(chosen).job_id == ("41" if file == "successor" else "57")
 
 
-def test_a_word_that_is_no_file_is_none(home: Store) -> None:
+def test_an_entry_that_is_no_file_is_ignored(home: Store) -> None:
     chosen = add(home, "train", job_id="41")
     os.mkdir(home.paths(chosen).successor)
     os.mkfifo(home.paths(chosen).next)

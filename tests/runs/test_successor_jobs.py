@@ -65,9 +65,7 @@ def ended(status: Any) -> bool:
 @pytest.mark.parametrize(
     "word", ["TIMEOUT", "CANCELLED", "PREEMPTED", "NODE_FAIL", "COMPLETED", "COMPLETING"]
 )
-def test_between_two_jobs_a_run_waits_in_the_queue_as_the_next_one(
-    context: Context, slurm: Slurm, word: str
-) -> None:
+def test_a_run_between_two_jobs_is_pending_as_the_next_job(context: Context, slurm: Slurm, word: str) -> None:
     chain(context, run_state=HANDED_OVER)
     slurm.rows = [row(word), row("PENDING", job_id="42", reason="Priority")]
     (status,) = statuses(context=context)
@@ -75,7 +73,7 @@ def test_between_two_jobs_a_run_waits_in_the_queue_as_the_next_one(
     assert status.reason == f"{OVER}; waits: jobs with a higher priority are ahead"
 
 
-def test_a_run_whose_first_node_died_without_a_word_goes_on_in_the_job_that_waits(
+def test_a_run_whose_first_node_died_silently_continues_in_the_waiting_job(
     context: Context, slurm: Slurm
 ) -> None:
     before = (replace(ATTEMPT, job_id="41"),)
@@ -89,36 +87,32 @@ def test_a_run_whose_first_node_died_without_a_word_goes_on_in_the_job_that_wait
     assert context.store.ended(chosen) is None
 
 
-def test_while_its_job_lives_the_one_that_waits_says_nothing(context: Context, slurm: Slurm) -> None:
+def test_a_waiting_job_does_not_change_a_run_whose_job_lives(context: Context, slurm: Slurm) -> None:
     chain(context, run_state=state())
     slurm.rows = [row(), row("PENDING", job_id="42", reason="Dependency")]
     (status,) = statuses(context=context)
     assert (status.state, status.job_id) == (State.RUNNING, "41")
 
 
-def test_a_run_that_has_ended_is_not_kept_alive_by_a_job_that_still_waits(
-    context: Context, slurm: Slurm
-) -> None:
+def test_a_waiting_job_does_not_keep_an_ended_run_alive(context: Context, slurm: Slurm) -> None:
     chain(context, run_state=state(State.FAILED))
     slurm.rows = [row("FAILED"), row("PENDING", job_id="42", reason="Dependency")]
     assert statuses(context=context)[0].state is State.FAILED
 
 
-def test_a_job_that_nobody_wrote_down_is_known_by_its_token(context: Context, slurm: Slurm) -> None:
+def test_an_unrecorded_job_is_recognised_by_its_token(context: Context, slurm: Slurm) -> None:
     chain(context, waiting="", run_state=HANDED_OVER)
     slurm.rows = [row("TIMEOUT"), row("PENDING", job_id="42", reason="Priority")]
     assert statuses(context=context)[0].job_id == "42"
 
 
-def test_where_a_site_keeps_no_comments_the_number_and_the_name_must_do(
-    context: Context, slurm: Slurm
-) -> None:
+def test_number_and_name_identify_a_job_at_sites_without_comments(context: Context, slurm: Slurm) -> None:
     chain(context, run_state=HANDED_OVER)
     slurm.rows = [row("TIMEOUT", comment=""), row("PENDING", job_id="42", comment="")]
     assert statuses(context=context)[0].job_id == "42"
 
 
-def test_a_number_that_was_given_away_again_is_another_runs_job(context: Context, slurm: Slurm) -> None:
+def test_a_reused_number_belongs_to_another_runs_job(context: Context, slurm: Slurm) -> None:
     chosen = add(context, run_state=state(updated_at=NOW - 100))
     slurm.rows = [row(comment="clusterrun:another:deadbeef")]
     (status,) = statuses(context=context)
@@ -153,7 +147,7 @@ def test_a_damaged_file_hides_no_job_and_is_named(context: Context, slurm: Slurm
     assert slurm.cancelled == ["42"]
 
 
-def test_cancel_ends_the_job_that_runs_and_the_one_that_waits(context: Context, slurm: Slurm) -> None:
+def test_cancel_ends_the_running_and_the_waiting_job(context: Context, slurm: Slurm) -> None:
     chosen = chain(context, run_state=state())
     slurm.rows = [row(), row("PENDING", job_id="42", reason="Dependency"), other("43")]
     assert [s.state for _, s in cancel(context, [chosen], print)] == [State.CANCELLED]
@@ -200,16 +194,14 @@ def test_a_job_that_is_requeued_while_it_is_cancelled_is_ended_again(
     assert slurm.cancelled == ["41", "41"]
 
 
-def test_a_job_that_still_waits_for_a_run_that_has_ended_is_taken_out_of_the_queue(
-    context: Context, slurm: Slurm
-) -> None:
+def test_a_waiting_job_of_an_ended_run_is_cancelled(context: Context, slurm: Slurm) -> None:
     chosen = chain(context, run_state=state(State.FAILED))
     slurm.rows = [row("FAILED"), row("PENDING", job_id="42", reason="Dependency")]
     assert [s.state for _, s in cancel(context, [chosen], print)] == [State.FAILED]
     assert (slurm.cancelled, context.store.cancel_asked(chosen)) == (["42"], False)
 
 
-def test_with_a_silent_controller_the_word_is_left_and_to_say_it_again_is_safe(
+def test_a_cancel_request_stays_with_a_silent_controller_and_may_be_repeated(
     context: Context, slurm: Slurm, clock: HandClock
 ) -> None:
     chosen = chain(context, run_state=state(updated_at=NOW))
@@ -224,7 +216,7 @@ def test_with_a_silent_controller_the_word_is_left_and_to_say_it_again_is_safe(
     assert slurm.cancelled == ["42"]
 
 
-def test_two_who_cancel_at_once_do_no_harm(context: Context, slurm: Slurm) -> None:
+def test_two_simultaneous_cancels_do_no_harm(context: Context, slurm: Slurm) -> None:
     chosen = chain(context, run_state=state())
     slurm.rows = [row(), row("PENDING", job_id="42", reason="Dependency")]
     again: list[Any] = []
@@ -239,14 +231,14 @@ def test_two_who_cancel_at_once_do_no_harm(context: Context, slurm: Slurm) -> No
     assert set(slurm.cancelled) == {"41", "42"}
 
 
-def test_a_run_that_cannot_go_on_costs_no_further_question(context: Context, slurm: Slurm) -> None:
+def test_a_run_that_cannot_continue_costs_no_further_query(context: Context, slurm: Slurm) -> None:
     chosen = add(context)
     slurm.rows = [row()]
     cancel(context, [chosen], print)
     assert slurm.asked == ["jobs", "jobs"]
 
 
-def test_no_run_is_queued_after_one_whose_last_job_is_not_there_yet(context: Context, slurm: Slurm) -> None:
+def test_no_run_is_queued_after_a_run_whose_last_job_is_missing(context: Context, slurm: Slurm) -> None:
     slurm.why_not, slurm.cluster_name, slurm.partitions = lambda: "", lambda: "alps", lambda: ()  # type: ignore[attr-defined]
     slurm.rows = [row("PENDING")]
     of_chain = chain(context, waiting="")

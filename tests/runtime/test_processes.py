@@ -69,7 +69,7 @@ def test_exit_codes_and_signals_are_distinguished_and_assigned_to_their_child(nu
     ("/", "/", "the program '/' cannot be executed: Permission denied", "chmod +x"),
     ("true", "/no-such", "the directory '/no-such' cannot be entered: No such file or directory", "share"),
 ])  # fmt: skip
-def test_what_cannot_be_executed_is_named_with_a_remedy(
+def test_a_program_that_cannot_be_executed_is_named_with_a_remedy(
     null: int, argv: str, cwd: str, message: str, remedy: str
 ) -> None:
     with pytest.raises(NotStarted) as caught:
@@ -205,9 +205,7 @@ def test_a_program_that_forks_while_it_is_killed_does_not_escape() -> None:
     (KillTarget("run-a", 2, "n2"), False),
     (KillTarget("run", 2, "n1"), False),
 ])  # fmt: skip
-def test_only_what_is_of_this_run_up_to_this_epoch_and_of_this_node_is_marked(
-    target: KillTarget, is_marked: bool
-) -> None:
+def test_only_processes_of_this_run_node_and_epoch_are_marked(target: KillTarget, is_marked: bool) -> None:
     environment = {"CLUSTERRUN_STEP": "run-a.2", "CLUSTERRUN_NODE_NAME": "n1", "PATH": os.environ["PATH"]}
     child = subprocess.Popen(["sleep", "600"], env=environment)
     try:
@@ -218,7 +216,7 @@ def test_only_what_is_of_this_run_up_to_this_epoch_and_of_this_node_is_marked(
         child.wait()
 
 
-def test_what_cannot_be_killed_is_named_in_bounded_time() -> None:
+def test_an_unkillable_process_is_named_in_bounded_time() -> None:
     """An uninterruptible wait is played by a process that is found again and again, and never hit."""
     child = subprocess.Popen(["sleep", "600"])
     pid = child.pid

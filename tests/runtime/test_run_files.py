@@ -54,7 +54,7 @@ def modes(folder: str) -> dict[str, str]:
     return {path.name: oct(path.stat().st_mode & 0o7777) for path in Path(folder).rglob("*")}
 
 
-def test_an_attempt_is_taken_once_and_only_its_owner_can_look_inside(paths: RunPaths) -> None:
+def test_an_attempt_is_created_once_and_is_private(paths: RunPaths) -> None:
     assert highest_attempt(paths) == -1
     assert [claim_attempt(paths, 0), claim_attempt(paths, 0), claim_attempt(paths, 1)] == [True, False, True]
     os.close(open_log(paths.attempt(0).out(3)))
@@ -100,7 +100,7 @@ def test_a_file_system_in_trouble_is_tried_again_and_the_file_is_named(
 
 
 @pytest.mark.parametrize("number, seconds", [(errno.EIO, 0.0), (errno.ENOENT, 60.0), (errno.ENOTDIR, 60.0)])
-def test_a_wrong_place_and_a_limit_that_has_passed_are_told_at_once(number: int, seconds: float) -> None:
+def test_a_wrong_place_and_an_expired_limit_are_reported_at_once(number: int, seconds: float) -> None:
     def look() -> None:
         raise BadRunDirectory("seen") from OSError(number, os.strerror(number), "/x")
 
@@ -108,7 +108,7 @@ def test_a_wrong_place_and_a_limit_that_has_passed_are_told_at_once(number: int,
         patiently(look, seconds)
 
 
-def test_an_attempt_whose_folder_was_made_is_ours_whatever_fails_after_that(
+def test_an_attempt_whose_folder_was_created_is_ours_despite_later_failures(
     paths: RunPaths, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The call is made to fail, because a disk that fails on demand is not at hand."""
@@ -155,7 +155,7 @@ def test_a_directory_that_this_node_does_not_see_is_named_with_the_remedy(tmp_pa
     assert os.uname().nodename in caught.value.seen and "CLUSTERRUN_HOME" in caught.value.remedy
 
 
-def test_a_log_ends_at_its_limit_and_says_so(paths: RunPaths) -> None:
+def test_a_log_ends_at_its_limit_with_a_notice(paths: RunPaths) -> None:
     log = RunLog(paths, most=100)
     log.note("line 0 \udcff")  # before the attempt has its folder
     claim_attempt(paths, 0)
@@ -170,7 +170,7 @@ def test_a_log_ends_at_its_limit_and_says_so(paths: RunPaths) -> None:
     assert len(written) < 200
 
 
-def test_the_index_tells_which_byte_was_there_when_and_only_of_files_that_grew(paths: RunPaths) -> None:
+def test_the_index_dates_bytes_of_files_that_grew(paths: RunPaths) -> None:
     claim_attempt(paths, 0)
     attempt = paths.attempt(0)
     logs = {
@@ -228,7 +228,7 @@ END = partial(RankExited, 0, 0, 1, 0.0)
     ("", "", "not JSON: Address already in use", END((), "not JSON: Address already in use", True)),
     ("", "", [1, 2], END((), "[1, 2]")),
 ])  # fmt: skip
-def test_the_last_words_are_of_the_error_stream_or_else_the_output_and_the_traceback_of_its_file(
+def test_the_last_output_is_stderr_or_else_stdout_with_the_traceback(
     paths: RunPaths, out: str, err: str, document: object, arguments: RankExited
 ) -> None:
     claim_attempt(paths, 0)
@@ -240,7 +240,7 @@ def test_the_last_words_are_of_the_error_stream_or_else_the_output_and_the_trace
     assert with_last_words(END(), attempt) == arguments
 
 
-def test_the_last_words_of_both_streams_stand_in_the_order_of_time(paths: RunPaths) -> None:
+def test_the_last_output_of_both_streams_is_ordered_by_time(paths: RunPaths) -> None:
     claim_attempt(paths, 0)
     attempt = paths.attempt(0)
     logs = {(0, stream): open_log(path) for stream, path in (("o", attempt.out(0)), ("e", attempt.err(0)))}
@@ -255,7 +255,7 @@ def test_the_last_words_of_both_streams_stand_in_the_order_of_time(paths: RunPat
     assert lines == ("warming up", "step 6", "slow", "empty: leaving")
 
 
-def test_a_log_says_once_that_it_was_emptied(paths: RunPaths) -> None:
+def test_a_truncated_log_is_reported_once(paths: RunPaths) -> None:
     claim_attempt(paths, 0)
     attempt = paths.attempt(0)
     log = open_log(attempt.out(0))
@@ -291,7 +291,7 @@ PEER = "RuntimeError: [pair.cc:553] Connection closed by peer [10.0.0.3]:4711. T
     (1, ["loss 0.3"], False),
     (1, [], False),
 ])  # fmt: skip
-def test_whoever_says_of_nothing_but_a_peer_that_has_gone_only_noticed(
+def test_a_rank_that_only_reports_a_lost_peer_is_an_observer(
     paths: RunPaths, code: int, lines: list[str], noticed: bool
 ) -> None:
     claim_attempt(paths, 0)
@@ -312,7 +312,7 @@ CAUSED = "The above exception was the direct cause of the following exception:"
     ([HEADER, "ConnectionError: retried", "epoch 3", HEADER, "ValueError: bad"], False),
     (["loss: 0.3"], False),
 ])  # fmt: skip
-def test_a_rank_lost_a_connection_if_its_last_exception_began_with_one(
+def test_a_rank_lost_a_connection_if_its_last_exception_began_with_a_lost_connection(
     paths: RunPaths, lines: list[str], lost: bool
 ) -> None:
     claim_attempt(paths, 0)
@@ -321,9 +321,7 @@ def test_a_rank_lost_a_connection_if_its_last_exception_began_with_one(
     assert with_last_words(RankExited(0, 0, 1), attempt).lost_connection is lost
 
 
-def test_a_disk_without_room_is_told_from_one_with_room(
-    paths: RunPaths, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_full_disk_differs_from_a_disk_with_space(paths: RunPaths, monkeypatch: pytest.MonkeyPatch) -> None:
     assert run_files.no_room(paths.run_dir) == ""
     assert run_files.no_room(paths.run_dir + "/gone") == "No such file or directory"
     real_disk = os.statvfs(paths.run_dir)
@@ -334,7 +332,7 @@ def test_a_disk_without_room_is_told_from_one_with_room(
         assert run_files.no_room(paths.run_dir) == "No space left on device"
 
 
-def test_of_a_progress_bar_among_the_last_words_its_last_state_is_kept(paths: RunPaths) -> None:
+def test_only_the_last_state_of_a_progress_bar_is_stored(paths: RunPaths) -> None:
     claim_attempt(paths, 0)
     attempt = paths.attempt(0)
     Path(attempt.err(0)).write_bytes(b"begun\r\n\r 1/9\r 2/9\r 3/9\nKeyError: 'label'\n\r 4/9\r")
@@ -372,7 +370,7 @@ def test_a_port_of_the_script_is_no_collision_with_the_port_of_rank_0(
     assert with_last_words(END(), attempt, port=29500).collision == is_collision
 
 
-def test_the_last_words_are_bounded_keep_foreign_bytes_and_wait_for_no_pipe(paths: RunPaths) -> None:
+def test_the_last_output_is_bounded_keeps_foreign_bytes_and_waits_for_no_pipe(paths: RunPaths) -> None:
     claim_attempt(paths, 0)
     attempt = paths.attempt(0)
     Path(attempt.err(0)).write_bytes(b"\xff" * 10_000_000 + b"\nlast\x1b[0m")
@@ -382,7 +380,7 @@ def test_the_last_words_are_bounded_keep_foreign_bytes_and_wait_for_no_pipe(path
     assert arguments.last_lines == (both_ends, "last\x1b[0m") and arguments.traceback == ""
 
 
-def test_no_more_than_five_states_a_second_are_written_and_the_last_one_always(paths: RunPaths) -> None:
+def test_at_most_five_states_a_second_and_always_the_last_are_written(paths: RunPaths) -> None:
     claim_attempt(paths, 0)
     loop, notes, written = EventLoop(), [], []
     supervisor = run_directory.StateWriter(loop, paths, notes.append)
@@ -409,7 +407,7 @@ def test_the_state_of_a_newer_coordinator_is_never_overwritten(paths: RunPaths) 
     assert messages == [1] and read_state(paths) is None
 
 
-def test_before_ranks_start_another_attempt_is_looked_for_once(paths: RunPaths) -> None:
+def test_another_attempt_is_searched_once_before_ranks_start(paths: RunPaths) -> None:
     claim_attempt(paths, 0)
     messages: list[int] = []
     supervisor = run_directory.StateWriter(EventLoop(), paths, lambda text: None)

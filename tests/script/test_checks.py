@@ -33,7 +33,7 @@ def missing(argv: object, timeout: float) -> system.Completed:
     raise system.ProgramMissing("the program '/x/python' was not found")
 
 
-def test_faults_that_can_be_seen_are_told_before_the_queue(tmp_path: Path) -> None:
+def test_visible_faults_are_reported_before_the_queue(tmp_path: Path) -> None:
     (tmp_path / "train.py").write_text("import torch\n")
     (tmp_path / "folder.py").mkdir()
     (tmp_path / "prog").touch(0o644)
@@ -117,7 +117,7 @@ def test_a_script_that_is_not_executable_is_refused_also_behind_a_wrapper(
     ("x=1", "fi"),
     ("f() {", "true"),
 ])  # fmt: skip
-def test_setup_lines_that_would_swallow_what_follows_are_refused(
+def test_setup_lines_that_would_swallow_later_lines_are_refused(
     tmp_path: Path, setup: tuple[str, ...]
 ) -> None:
     with pytest.raises(BadInput, match="no complete shell code: "):
@@ -132,7 +132,7 @@ def test_setup_lines_that_would_swallow_what_follows_are_refused(
     ("# it's a comment",),
     (": a{b,c}", "x=${y:-}"),
 ])  # fmt: skip
-def test_setup_lines_that_are_complete_together_are_taken(tmp_path: Path, setup: tuple[str, ...]) -> None:
+def test_setup_lines_that_are_complete_together_are_accepted(tmp_path: Path, setup: tuple[str, ...]) -> None:
     assert checks.check(of(tmp_path, "true", setup=setup)) == ()
 
 
@@ -169,7 +169,7 @@ def test_a_variable_that_clusterrun_sets_cannot_be_set(tmp_path: Path) -> None:
             check(name)
 
 
-def test_a_script_where_the_setup_lines_lead_is_not_looked_for_here(tmp_path: Path) -> None:
+def test_a_script_in_the_setup_lines_folder_is_not_searched(tmp_path: Path) -> None:
     message = "train.py is not in this directory: it must be in the folder that the --setup lines change to"
     assert checks.check(of(tmp_path, "train.py", setup=("cd sub",))) == (message,)
     with pytest.raises(BadInput, match="there is no script"):
@@ -177,13 +177,13 @@ def test_a_script_where_the_setup_lines_lead_is_not_looked_for_here(tmp_path: Pa
 
 
 @pytest.mark.skipif(os.geteuid() == 0, reason="root may read everything")
-def test_a_script_that_cannot_be_read_is_told(tmp_path: Path) -> None:
+def test_an_unreadable_script_is_reported(tmp_path: Path) -> None:
     (tmp_path / "train.py").touch(0o200)
     with pytest.raises(BadInput, match="cannot be read"):
         checks.check(of(tmp_path, "train.py"))
 
 
-def test_a_script_that_imports_torch_where_there_is_none_gets_a_notice_only(tmp_path: Path) -> None:
+def test_a_script_that_imports_a_missing_torch_only_gets_a_notice(tmp_path: Path) -> None:
     (tmp_path / "train.py").write_text("import os\nfrom torch import nn\n")
     (tmp_path / "plain.py").write_text("# import torch\n")
     notice = "/x/python has no torch, and the script imports it: install it there, or see --python, --setup"
@@ -191,12 +191,12 @@ def test_a_script_that_imports_torch_where_there_is_none_gets_a_notice_only(tmp_
     assert checks.check(of(tmp_path, "plain.py", python="/x/python"), without_torch) == ()
 
 
-def test_a_program_that_is_nowhere_here_may_be_on_the_nodes(tmp_path: Path) -> None:
+def test_a_program_that_is_missing_on_this_machine_may_exist_on_the_nodes(tmp_path: Path) -> None:
     message = "'elsewhere' is not on PATH on this machine: is it on the nodes?"
     assert checks.check(of(tmp_path, "elsewhere")) == (message,)
 
 
-def test_a_python_that_setup_lines_bring_is_not_looked_for_here(tmp_path: Path) -> None:
+def test_a_python_of_the_setup_lines_is_not_searched_on_this_machine(tmp_path: Path) -> None:
     (tmp_path / "train.py").touch()
     assert (
         checks.check(of(tmp_path, "train.py", python="/x/python", setup=("module load python",)), missing)
@@ -269,7 +269,7 @@ def test_an_environment_that_is_not_first_on_the_path_or_is_our_own_changes_noth
         (("train.ipynb",), "is a notebook", "jupyter nbconvert --to script train.ipynb"),
     ],
 )
-def test_a_word_that_no_rank_can_run_is_refused_with_what_was_meant(
+def test_an_impossible_command_is_refused_with_the_likely_one(
     tmp_path: Path, command: tuple[str, ...], observed: str, remedy: str, setup: tuple[str, ...]
 ) -> None:
     (tmp_path / "src").mkdir()
@@ -281,7 +281,7 @@ def test_a_word_that_no_rank_can_run_is_refused_with_what_was_meant(
 
 
 @pytest.mark.parametrize("name, meant", [("run.sh", "./run.sh"), ("train", "train.py")])
-def test_a_program_that_lies_here_but_not_on_the_path_is_refused(
+def test_a_program_in_this_folder_but_not_on_the_path_is_refused(
     tmp_path: Path, name: str, meant: str
 ) -> None:
     (tmp_path / meant).touch(0o755)
@@ -290,7 +290,7 @@ def test_a_program_that_lies_here_but_not_on_the_path_is_refused(
     assert message.value.remedy.startswith(f"did you mean {meant}? ")
 
 
-def test_a_file_whose_name_has_a_space_is_no_command_line(tmp_path: Path) -> None:
+def test_a_file_with_a_space_in_its_name_is_no_command_line(tmp_path: Path) -> None:
     (tmp_path / "my script.py").write_text("1\n")
     assert checks.check(of(tmp_path, "my script.py")) == ()
 

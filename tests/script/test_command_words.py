@@ -122,7 +122,7 @@ def test_a_mistake_in_the_command_is_refused_with_the_remedy(
         "hostname a=1",
     ],
 )
-def test_what_may_work_is_not_remarked_on(folder: Path, typed: str) -> None:
+def test_a_command_that_may_work_gets_no_notice(folder: Path, typed: str) -> None:
     requested = spec(folder, typed)
     assert (check_words(requested), check_files(requested, contained=False)) == ((), ())
 
@@ -141,14 +141,14 @@ def test_what_may_work_is_not_remarked_on(folder: Path, typed: str) -> None:
         ),
     ],
 )
-def test_what_another_machine_may_have_is_warned_of(
+def test_a_command_that_another_machine_may_have_gets_a_warning(
     folder: Path, typed: str, wish: dict[str, Any], phrase: str
 ) -> None:
     (sentence,) = check_files(spec(folder, typed, **wish), contained=False)
     assert phrase in sentence
 
 
-def test_files_of_a_container_are_not_looked_for_here(folder: Path) -> None:
+def test_files_of_a_container_are_not_searched_on_this_machine(folder: Path) -> None:
     for typed in ("python3 /workspace/trian.py", "bash /opt/run.sh", "-m pkg.trian", "/opt/prog"):
         assert check_files(spec(folder, typed), contained=True) == ()
 
@@ -212,7 +212,7 @@ def test_the_activation_of_an_environment_that_was_moved_is_refused(folder: Path
     assert f"--python {folder}/new/bin/python" in caught.value.remedy
 
 
-def test_the_python_of_the_ranks_decides_what_compiles(folder: Path) -> None:
+def test_the_python_of_the_ranks_compiles_the_script(folder: Path) -> None:
     """A script for a newer Python than ours, and one for a newer Python than the ranks' own."""
     requested: list[tuple[str, ...]] = []
 
@@ -247,7 +247,7 @@ def test_a_near_name_is_offered(folder: Path, missing: str, near: str) -> None:
     assert near_file(str(folder / missing), str(folder)) == near
 
 
-def test_a_script_that_lies_one_folder_deeper_is_offered(folder: Path) -> None:
+def test_a_script_one_folder_deeper_is_suggested(folder: Path) -> None:
     (folder / "train.py").unlink()
     assert near_file(str(folder / "train.py"), str(folder)) == "did you mean pkg/train.py?"
 

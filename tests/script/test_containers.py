@@ -41,7 +41,7 @@ def planned(**more: Any) -> Plan:
         ("/images/folder", ("charliecloud", "podman"), "charliecloud"),
     ],
 )
-def test_a_runtime_is_found_by_the_image_and_what_is_here(
+def test_a_runtime_is_chosen_by_the_image_and_the_installed_programs(
     image: str, here: tuple[str, ...], runtime: str
 ) -> None:
     spec = replace(SPEC, container=image)
@@ -63,7 +63,7 @@ def test_a_runtime_is_found_by_the_image_and_what_is_here(
         ({"container": "x.sqsh", "container_runtime": "podman"}, "podman starts no image like"),
     ],
 )
-def test_what_cannot_be_is_refused(more: dict[str, Any], observed: str) -> None:
+def test_impossible_container_options_are_refused(more: dict[str, Any], observed: str) -> None:
     with pytest.raises(BadInput) as caught:
         planned(**more)
     assert observed in caught.value.seen
@@ -78,7 +78,7 @@ def test_a_spec_that_cannot_be_meant(more: dict[str, Any]) -> None:
         JobSpec(("train.py",), cwd="/", **more)
 
 
-def test_no_runtime_here_asks_for_a_name() -> None:
+def test_a_runtime_must_be_named_if_none_is_installed() -> None:
     with pytest.raises(BadInput) as caught:
         container_of(SPEC, Cluster.SLURM, (), RUN_DIR)
     assert caught.value.remedy.startswith("name what the nodes have: --container-runtime pyxis|")
@@ -90,7 +90,7 @@ def test_an_option_of_srun_needs_slurm() -> None:
         container_of(spec, Cluster.LOCAL, (), RUN_DIR)
 
 
-def test_the_run_the_working_directory_and_what_was_asked_for_are_mounted() -> None:
+def test_the_run_the_working_directory_and_requested_folders_are_mounted() -> None:
     container = planned(mount=("/data:/in:ro",)).orders.container
     assert container.mounts == (
         Mount(RUN_DIR, RUN_DIR),
@@ -115,7 +115,7 @@ def test_a_prefix_leaves_the_agents_outside_and_the_ranks_have_the_images_python
     assert not named.orders.interpreter.by_setup
 
 
-def test_an_option_of_srun_takes_the_agents_inside() -> None:
+def test_an_option_of_srun_starts_the_agents_inside() -> None:
     created = planned(container="a/b#c", container_runtime="pyxis", mount=("/data",))
     launch = created.orders.launch
     assert "--container-image=a/b#c" in launch
@@ -127,7 +127,7 @@ def test_an_option_of_srun_takes_the_agents_inside() -> None:
     assert "--container=/bundle" in bundle.orders.launch
 
 
-def test_a_dry_run_says_what_starts_the_container() -> None:
+def test_a_dry_run_shows_the_containers_start() -> None:
     message = description(planned(mount=("/data:/in",)).orders.container)
     assert message == (
         "container /images/a.sif, started by apptainer (one container per node);"
@@ -135,7 +135,7 @@ def test_a_dry_run_says_what_starts_the_container() -> None:
     )
 
 
-def test_pyxis_is_known_by_the_help_of_srun(tmp_path: Path) -> None:
+def test_pyxis_is_detected_by_the_help_of_srun(tmp_path: Path) -> None:
     def run(argv: tuple[str, ...], timeout: float) -> system.Completed:
         return system.Completed(argv, 0, "  --container-image=[USER@][REGISTRY#]IMAGE", "", 0.0)
 
@@ -169,7 +169,7 @@ def test_an_image_with_all_that_is_needed_is_passed_over(tmp_path: Path) -> None
     assert checked(tmp_path, "3 12 False\n") == ()
 
 
-def test_an_image_without_torch_is_said_where_the_script_imports_it(tmp_path: Path) -> None:
+def test_an_image_without_torch_is_reported_if_the_script_imports_it(tmp_path: Path) -> None:
     (message,) = checked(tmp_path, "3 12 False\n", torch=True)
     assert message == f"'python3' in the image '{tmp_path}' has no torch, and the script imports it"
 
@@ -195,19 +195,19 @@ def test_an_image_that_cannot_start_ranks_is_refused(
     assert "--python" in caught.value.remedy
 
 
-def test_an_image_that_could_not_be_tried_is_only_told_of(tmp_path: Path) -> None:
+def test_an_image_that_could_not_be_tried_gets_a_notice(tmp_path: Path) -> None:
     (message,) = checked(tmp_path, "", "no user namespaces here", 1)
     assert message == f"the image '{tmp_path}' could not be run on this machine: no user namespaces here"
 
 
-def test_an_image_that_is_not_there(tmp_path: Path) -> None:
+def test_a_missing_image_is_refused(tmp_path: Path) -> None:
     with pytest.raises(BadInput, match="there is no image"):
         checked(tmp_path / "none.sif")
     (message,) = checked(tmp_path / "no" / "folder" / "none.sif")
     assert message.endswith("is not on this machine: is it on the nodes?")
 
 
-def test_the_hosts_python_is_not_asked_for_a_run_in_a_container(tmp_path: Path) -> None:
+def test_the_hosts_python_is_not_asked_for_a_containers_run(tmp_path: Path) -> None:
     (tmp_path / "train.py").write_text("import torch\n")
     created = planned(cwd=str(tmp_path), container="a/b", container_runtime="podman", mount=("/not/here",))
 

@@ -35,7 +35,7 @@ def test_every_directive_and_statement_of_a_recorded_script_is_accounted_for(pat
 
 
 @pytest.mark.parametrize("path", SCRIPTS, ids=lambda path: path.stem)
-def test_what_is_not_translated_or_not_needed_has_a_reason(path: Path) -> None:
+def test_an_untranslated_or_unneeded_line_has_a_reason(path: Path) -> None:
     parts = convert(path.read_text(encoding="utf-8")).parts
     silent = [part for part in parts if part.outcome in (PartOutcome.NEEDLESS, PartOutcome.UNTRANSLATED)]
     assert all(part.reason for part in silent)
@@ -240,7 +240,7 @@ def test_a_script_that_the_command_starts_is_read_too() -> None:
         ("trap 'touch x' USR1\nsrun python t.py", "trap 'touch x' USR1"),
     ],
 )
-def test_what_has_no_translation_is_named(lines: str, text: str) -> None:
+def test_an_untranslatable_line_is_named(lines: str, text: str) -> None:
     assert [part.text for part in converted(lines).untranslated if part.text.startswith(text)]
 
 
@@ -300,7 +300,7 @@ def test_the_example_of_the_page_becomes_the_line_of_the_page() -> None:
 
 
 @pytest.mark.parametrize("launcher", ["srun python", "accelerate launch"])
-def test_the_rows_of_the_page_say_what_convert_prints(launcher: str) -> None:
+def test_the_rows_of_the_page_equal_converts_output(launcher: str) -> None:
     page = (Path(__file__).parents[2] / "docs/coming-over.md").read_text(encoding="utf-8")
     (row,) = (row for row in page.split("\n") if row.startswith(f"| `{launcher}"))
     before, after = row.split("`")[1::2]
@@ -508,7 +508,7 @@ def test_arguments_of_a_script_that_the_command_starts_are_followed() -> None:
         ("#SBATCH -N2\nsrun -N1 -n1 accelerate launch --num_processes 2 t.py", 2),
     ],
 )
-def test_what_only_a_run_of_the_script_shows_is_named(lines: str, line: int) -> None:
+def test_effects_that_only_a_run_shows_are_named(lines: str, line: int) -> None:
     assert [part.line for part in converted(lines).untranslated] == [line]
 
 
@@ -544,7 +544,7 @@ def test_functions_that_call_themselves_and_each_other_end() -> None:
     assert converted(f"{functions}\nf0\nsrun python t.py").command == ("t.py",)
 
 
-def test_broken_shell_code_is_named_and_not_kept() -> None:
+def test_broken_shell_code_is_named_and_not_used() -> None:
     conversion = converted("echo 'an open quote\nsrun python t.py")
     assert not [name for name, _ in conversion.options if name == "setup"]
     assert conversion.untranslated
@@ -580,7 +580,7 @@ def test_arguments_of_the_batch_script_are_in_the_line(
     assert not conversion.untranslated
 
 
-def test_a_trap_at_the_end_of_the_shell_is_not_taken_for_a_signal() -> None:
+def test_a_trap_for_the_end_of_the_shell_is_not_taken_for_a_signal() -> None:
     parts = converted("#SBATCH -t 5\ntrap cleanup EXIT\ntrap stop EXIT TERM\nsrun python t.py").untranslated
     assert ["the script's own shell runs it" in part.reason for part in parts] == [True, False]
 

@@ -43,9 +43,7 @@ def test_other_commands_do_not(line: str) -> None:
     ("bash -o posix run.sh -c", InterpreterCall(False, ("-o", "posix"), script="run.sh", arguments=("-c",))),
     ("bash -lc true x", InterpreterCall(False, code="true", arguments=("x",))),
 ])  # fmt: skip
-def test_the_program_of_an_interpreter_is_its_first_word_that_no_option_takes(
-    line: str, call: InterpreterCall
-) -> None:
+def test_the_program_of_an_interpreter_is_its_first_free_argument(line: str, call: InterpreterCall) -> None:
     assert interpreter_call(shlex.split(line)) == call
 
 
@@ -56,7 +54,7 @@ def test_an_option_of_python_is_not_dropped(line: str, command: str) -> None:
     assert without_python(tuple(line.split())) == tuple(command.split())
 
 
-def test_what_ranks_would_read_in_vain_is_refused_before_the_queue(tmp_path: Path) -> None:
+def test_input_that_ranks_would_never_read_is_refused_before_the_queue(tmp_path: Path) -> None:
     site = MachineFacts(slurm=True, python="/bin/true")
     spec = JobSpec(("bash", "-e"), cwd=str(tmp_path), python="/bin/true", setup=("true",))
     with pytest.raises(BadInput, match="bash -e would read from standard input, and ranks have none"):

@@ -99,14 +99,14 @@ def test_a_launcher_as_the_command_is_refused_with_the_line_to_type(
         ("env A=1 srun -N2 -n4 -l train.py", ""),
     ],
 )
-def test_what_the_line_to_type_lacks_is_named(tmp_path: Path, typed: str, omitted: str) -> None:
+def test_the_offered_lines_gaps_are_named(tmp_path: Path, typed: str, omitted: str) -> None:
     with pytest.raises(BadInput) as caught:
         check_command(spec(tmp_path, *shlex.split(typed)), True)
     lines = [line for line in caught.value.remedy.split("\n") if line.startswith("not in that line: ")]
     assert lines == ([f"not in that line: {omitted}"] if omitted else [])
 
 
-def test_what_was_typed_before_a_launcher_stays_in_the_line_and_counts_more(
+def test_options_before_a_launcher_stay_and_have_priority(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
@@ -133,7 +133,7 @@ def test_what_was_typed_before_a_launcher_stays_in_the_line_and_counts_more(
         ("-m pkg.train", {"nodes": 2}, True),
     ],
 )
-def test_other_commands_and_launchers_where_one_may_be_are_allowed(
+def test_other_commands_and_allowed_launchers_pass(
     tmp_path: Path, typed: str, wish: dict[str, Any], on_slurm: bool
 ) -> None:
     assert check_command(spec(tmp_path, *typed.split(), **wish), on_slurm) == ()
@@ -147,7 +147,7 @@ def test_other_commands_and_launchers_where_one_may_be_are_allowed(
         ("accelerate launch train.py -x", {"gpus": 1}, "--gpus 1 train.py -x"),
     ],
 )
-def test_a_launcher_of_one_process_in_one_rank_is_allowed_and_said_to_be_needless(
+def test_a_launcher_of_one_process_per_rank_is_allowed_with_a_notice(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, typed: str, wish: dict[str, Any], line: str
 ) -> None:
     monkeypatch.chdir(tmp_path)
@@ -184,7 +184,7 @@ srun torchrun \
         "/bin/bash -o pipefail job.sbatch",
     ],
 )
-def test_a_batch_script_as_the_command_is_refused_with_the_line_that_asks_for_the_same(
+def test_a_batch_script_as_the_command_is_refused_with_an_equivalent_line(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, typed: str
 ) -> None:
     monkeypatch.chdir(tmp_path)
@@ -233,7 +233,7 @@ def test_a_batch_script_behind_its_own_shell_is_refused(tmp_path: Path) -> None:
         check_command(spec(tmp_path, "tcsh", "-f", "job"), True)
 
 
-def test_a_directive_that_clusterrun_refuses_is_named_with_what_to_do(tmp_path: Path) -> None:
+def test_a_directive_that_clusterrun_refuses_is_named_with_a_remedy(tmp_path: Path) -> None:
     (tmp_path / "job.sh").write_text(BATCH.replace("--array=0-3", "--uid=7"))
     with pytest.raises(BadInput) as caught:
         check_command(spec(tmp_path, "job.sh"), True)
@@ -307,7 +307,7 @@ def test_a_launcher_in_a_variable_or_in_a_recipe_is_warned_of(
     assert check_command(spec(tmp_path, "make", "train", "LAUNCH=python", gpus=2), True) == ()
 
 
-def test_a_program_that_is_no_text_is_not_read(tmp_path: Path) -> None:
+def test_a_binary_program_is_not_read(tmp_path: Path) -> None:
     (tmp_path / "prog").write_bytes(b"\x7fELF\0\n#SBATCH -N 2\ntorchrun w.py\n")
     assert check_command(spec(tmp_path, "./prog", nodes=2), True) == ()
 
@@ -326,7 +326,7 @@ def test_a_program_that_is_no_text_is_not_read(tmp_path: Path) -> None:
         ),
     ],
 )
-def test_a_launcher_in_a_script_is_told_with_its_line(source: str, word: str) -> None:
+def test_a_launcher_in_a_script_is_reported_with_its_line(source: str, word: str) -> None:
     (sentence,) = in_python("train.py", source)
     assert sentence.startswith(f"train.py, {word}")
 
@@ -344,7 +344,7 @@ def test_a_launcher_in_a_script_is_told_with_its_line(source: str, word: str) ->
         "",
     ],
 )
-def test_what_only_looks_like_one_is_not(source: str) -> None:
+def test_a_word_that_resembles_a_launcher_is_none(source: str) -> None:
     assert [*in_python("train.py", source)] == []
 
 
@@ -446,7 +446,7 @@ import subprocess
         ),
     ],
 )
-def test_a_python_script_with_directives_is_run_with_one_notice_that_has_the_line_to_type(
+def test_a_python_script_with_directives_runs_with_one_notice(
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
     call: str,

@@ -62,7 +62,7 @@ def made(name: str) -> Plan:
     return plan(SPECS[name], "20260102-030405-train", "f00dcafe", DIRS.get(name, RUN_DIR), ON_SLURM)
 
 
-def test_in_an_allocation_the_script_is_run_here_and_takes_the_nodes_that_were_chosen() -> None:
+def test_the_script_runs_inside_an_allocation_on_the_selected_nodes() -> None:
     spec = replace(SPECS["small"], nodes=2, nodelist="n[1-2]", cluster=Cluster.SLURM)
     remote = plan(spec, "r", "f00dcafe", RUN_DIR, replace(ON_SLURM, allocation="41"))
     queued = plan(spec, "r", "f00dcafe", RUN_DIR, ON_SLURM)
@@ -76,12 +76,12 @@ def test_in_an_allocation_the_script_is_run_here_and_takes_the_nodes_that_were_c
 
 
 @pytest.mark.parametrize("name", SPECS)
-def test_the_script_is_the_golden_one_whole(name: str) -> None:
+def test_the_script_equals_the_golden_one(name: str) -> None:
     assert made(name).script == (GOLDEN / f"{name}.sh").read_text()
 
 
 @pytest.mark.parametrize("option", [o for o in CONFIGURABLE.values() if o.sbatch], ids=lambda o: o.name)
-def test_what_the_table_hands_to_sbatch_is_a_directive_and_means_nothing_else_here(option: Option) -> None:
+def test_options_for_sbatch_are_only_directives(option: Option) -> None:
     value: Any = {"number": 7, "switch": True, "list": ("a", "b"), "time": 5400}.get(option.kind, "a1")
     written = {"switch": "", "list": "=a,b", "time": "=01:30:00"}.get(option.kind, f"={value}")
     spec = replace(SPECS["small"], **{option.field: value})
@@ -93,9 +93,7 @@ def test_what_the_table_hands_to_sbatch_is_a_directive_and_means_nothing_else_he
     assert [option.name in notice for notice in notices] == ([True] if option.here else [])
 
 
-def test_an_edit_of_a_shipped_template_takes_effect_by_itself(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_an_edit_of_a_shipped_template_takes_effect(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     shutil.copytree(shipped.folder("templates"), tmp_path / "templates")
     monkeypatch.setattr(shipped, "folder", lambda name: str(tmp_path / name))
     as_shipped = made("small").script
@@ -106,7 +104,7 @@ def test_an_edit_of_a_shipped_template_takes_effect_by_itself(
         assert f"# edited: {name}" in made("small").script
 
 
-def test_sbatch_is_called_with_the_script_and_only_with_what_no_directive_carries() -> None:
+def test_sbatch_gets_the_script_and_only_options_without_a_directive() -> None:
     assert made("whole").argv == ("sbatch", "--parsable", f"{RUN_DIR}/script.sh")
     assert made("odd-paths").argv == (
         "sbatch",
@@ -169,7 +167,7 @@ def test_the_orders_are_exact_and_start_one_agent_on_each_node() -> None:
     )
 
 
-def test_no_secret_of_the_environment_stands_in_the_script_or_in_an_argument() -> None:
+def test_no_secret_of_the_environment_is_in_the_script_or_in_an_argument() -> None:
     whole = made("whole")
     assert "secret" not in whole.script + "".join(whole.argv) + "".join(whole.orders.launch)
 
@@ -238,7 +236,7 @@ def test_no_time_no_memory_and_no_partition_are_invented() -> None:
         ("begin=now+1hour", "--begin=now", "--begin=now+1hour", None),
     ],
 )
-def test_an_option_that_is_passed_on_takes_the_place_of_ours_and_that_is_said(
+def test_a_passed_on_option_replaces_ours_with_a_notice(
     entry: str, removed: str, stays: str, notice: str | None
 ) -> None:
     spec = JobSpec(("train.py",), cwd="/", gpus=4, time=600, sbatch=(entry,))
@@ -259,7 +257,7 @@ def test_the_type_of_gpus_reaches_sbatch_and_their_number_is_ours() -> None:
     ("sbatch", "expected", "unwanted"),
     [((), "--exclusive", "--oversubscribe"), (("oversubscribe",), "--oversubscribe", "--exclusive")],
 )
-def test_gpus_of_the_node_are_not_asked_of_slurm_but_the_whole_node_is(
+def test_gpus_of_the_node_request_the_whole_node_instead_of_gpus(
     sbatch: tuple[str, ...], expected: str, unwanted: str
 ) -> None:
     spec = JobSpec(("train.py",), cwd="/", nodes=2, gpus=8, gpus_from="node", sbatch=sbatch)
@@ -278,13 +276,13 @@ def test_a_type_cannot_be_had_of_gpus_that_slurm_does_not_know() -> None:
     assert "--gpus 8 --constraint h100" in refused.value.remedy
 
 
-def test_gpus_per_task_is_refused_for_it_would_bind_them_to_the_one_task_of_a_node() -> None:
+def test_gpus_per_task_is_refused_because_it_binds_them_to_one_task() -> None:
     for entries in ({"sbatch": ("gpus-per-task=1",)}, {"srun": ("gpus-per-task=1",)}):
         with pytest.raises(BadInput, match="gpus-per-task cannot be passed on"):
             plan(JobSpec(("train.py",), cwd="/", gpus=2, **entries), "r", "t", RUN_DIR, ON_SLURM)
 
 
-def test_on_this_machine_the_type_of_gpus_is_ignored_and_that_is_said() -> None:
+def test_the_type_of_gpus_is_ignored_on_this_machine_with_a_notice() -> None:
     spec = JobSpec(("train.py",), cwd="/", gpus=1, gpu_type="h100", cluster=Cluster.LOCAL)
     result = plan(spec, "r", "t", RUN_DIR, replace(ON_SLURM, slurm=False, gpus=8))
     assert result.notices == ("the type in --gpus h100:1 is ignored in local runs",)
@@ -308,7 +306,7 @@ def test_dependencies_and_comments_are_joined_not_replaced() -> None:
         ({"sbatch": ("comment=a\nb",)}, "has a control character"),
     ],
 )
-def test_what_would_break_a_promise_is_refused_with_what_to_do_instead(
+def test_an_option_that_breaks_a_promise_is_refused_with_an_alternative(
     wish: dict[str, tuple[str]], message: str
 ) -> None:
     with pytest.raises(BadInput, match=re.escape(message)) as caught:
@@ -316,7 +314,7 @@ def test_what_would_break_a_promise_is_refused_with_what_to_do_instead(
     assert caught.value.remedy
 
 
-def test_a_run_without_slurm_stays_here_and_says_so() -> None:
+def test_a_run_without_slurm_is_local_with_a_notice() -> None:
     spec = JobSpec(("train.py",), cwd="/w", nodes=2, gpus=1, time=60, mem="4G", setup=("echo hi",))
     result = plan(spec, "r", "t", RUN_DIR, HERE)
     assert (result.spec.cluster, result.argv, result.orders.launch, result.orders.gpus_per_node) == (
@@ -336,7 +334,7 @@ def test_a_run_without_slurm_stays_here_and_says_so() -> None:
     )
 
 
-def test_without_enough_gpus_the_run_gets_cpu_ranks_and_a_notice() -> None:
+def test_a_run_without_enough_gpus_gets_cpu_ranks_and_a_notice() -> None:
     result = plan(JobSpec(("train.py",), cwd="/", nodes=2, gpus=4), "r", "t", RUN_DIR, replace(HERE, why=""))
     assert (result.orders.gpus_per_node, result.orders.ranks_per_node) == (0, 4)
     share = "--gpus 0 --ranks-per-node 4 --env CUDA_VISIBLE_DEVICES=0,1 shares the GPUs that are here"
@@ -360,9 +358,7 @@ def test_without_enough_gpus_the_run_gets_cpu_ranks_and_a_notice() -> None:
         (replace(HERE, why=""), {"sbatch": ("gres=gpu:2",)}, True),
     ],
 )
-def test_gpus_are_hidden_where_nobody_asked_for_any(
-    site: MachineFacts, wish: dict[str, Any], hidden: bool
-) -> None:
+def test_unrequested_gpus_are_hidden(site: MachineFacts, wish: dict[str, Any], hidden: bool) -> None:
     spec = JobSpec(("train.py",), cwd="/w", **wish)
     assert plan(spec, "r", "t", RUN_DIR, site).orders.hide_gpus is hidden
 
@@ -383,12 +379,12 @@ def test_a_python_named_by_a_path_is_the_same_from_everywhere(message: str, pyth
     )
 
 
-def test_what_was_said_beats_what_is_there() -> None:
+def test_an_option_has_priority_over_the_machine() -> None:
     spec = JobSpec(("train.py",), cwd="/", cluster=Cluster.LOCAL)
     assert plan(spec, "r", "t", RUN_DIR, ON_SLURM).spec.cluster is Cluster.LOCAL
 
 
-def test_a_template_of_the_users_own_must_be_the_run_that_is_asked_for(tmp_path: Path) -> None:
+def test_a_users_template_must_request_the_same_run(tmp_path: Path) -> None:
     (tmp_path / "mine.j2").write_text(
         "#!/bin/sh\n{{ directives | sbatch }}\nexec {{ python }} {{ agent }} coordinate {{ run_dir }}\n"
     )
@@ -401,7 +397,7 @@ def test_a_template_of_the_users_own_must_be_the_run_that_is_asked_for(tmp_path:
         plan(spec, "r", "tok", RUN_DIR, ON_SLURM)
 
 
-def test_what_a_job_around_us_left_in_the_environment_is_dropped_but_not_the_way_to_slurm() -> None:
+def test_variables_of_a_job_around_us_are_dropped_but_not_the_path_to_slurm() -> None:
     environment = {
         "SLURM_CPU_BIND": "x",
         "SBATCH_TIME": "1",
@@ -425,14 +421,14 @@ def test_what_a_job_around_us_left_in_the_environment_is_dropped_but_not_the_way
     "wish, level",
     [({}, "quick"), ({"nodes": 2}, "full"), ({"alone": True}, "full"), ({"preflight": "off"}, "off")],
 )
-def test_several_nodes_are_checked_in_full_and_one_quickly_unless_said_otherwise(
+def test_several_nodes_are_checked_in_full_and_one_quickly_by_default(
     wish: dict[str, Any], level: str
 ) -> None:
     result = plan(JobSpec(("train.py",), cwd="/", **wish), "r", "t", RUN_DIR, ON_SLURM)
     assert (result.orders.preflight.level, result.spec.preflight) == (level, level)
 
 
-def test_the_orders_of_a_check_are_what_was_asked() -> None:
+def test_the_orders_of_a_check_are_the_options() -> None:
     site = replace(ON_SLURM, cluster="alps", findings="/h/findings/alps")
     requested = JobSpec(
         ("train.py",),
@@ -465,14 +461,14 @@ def test_spares_are_allocated_and_each_gets_an_agent() -> None:
     assert result.orders.launch[1:3] == ("--nodes=5", "--ntasks=5")
 
 
-def test_what_hangs_on_a_check_that_is_not_made_is_said_and_left_out() -> None:
+def test_options_of_a_check_that_does_not_run_are_reported_and_dropped() -> None:
     requested = JobSpec(("t.py",), cwd="/", nodes=2, spares=1, preflight="off", on_unfit=OnUnfit.RESUBMIT)
     result = plan(requested, "r", "t", RUN_DIR, ON_SLURM)
     assert result.notices == ("--on-unfit is ignored with --preflight off",)
     assert (result.orders.spares, result.orders.preflight, result.spec.allocated) == (1, Preflight(), 3)
 
 
-def test_a_spare_that_could_never_train_is_said() -> None:
+def test_a_spare_that_could_never_train_is_reported() -> None:
     requested = JobSpec(("t.py",), cwd="/", nodes=2, spares=1, preflight="off", max_restarts=0)
     result = plan(requested, "r", "t", RUN_DIR, ON_SLURM)
     assert result.notices == ("--spares is ignored with --preflight off and no restarts",)
@@ -499,7 +495,7 @@ def test_a_run_that_is_queued_again_waits_for_nothing_that_is_over(more: dict[st
         ({"spares": -1}, "--spares must be at least 0, not -1"),
     ],
 )
-def test_what_cannot_be_meant_of_a_check_is_refused(more: dict[str, Any], message: str) -> None:
+def test_meaningless_options_of_a_check_are_refused(more: dict[str, Any], message: str) -> None:
     with pytest.raises(BadInput, match=re.escape(message)):
         JobSpec(("t.py",), cwd="/", **more)
 
@@ -549,7 +545,7 @@ def test_a_script_is_never_an_option_of_its_python(
         {"srun": ("mpi=pmix",)},
     ],
 )
-def test_what_only_slurm_knows_never_starts_ranks_on_this_machine_instead(wish: dict[str, Any]) -> None:
+def test_a_slurm_option_never_starts_ranks_on_this_machine_instead(wish: dict[str, Any]) -> None:
     spec = JobSpec(("train.py",), cwd="/w", ranks_per_node=16, **wish)
     with pytest.raises(BadInput, match="needs Slurm, which cannot be used here: no program named sbatch"):
         plan(spec, "r", "t", RUN_DIR, HERE)
@@ -557,7 +553,7 @@ def test_what_only_slurm_knows_never_starts_ranks_on_this_machine_instead(wish: 
     assert plan(local, "r", "t", RUN_DIR, replace(HERE, why="")).spec.cluster is Cluster.LOCAL
 
 
-def test_more_gpus_than_are_here_are_not_replaced_by_cpu_ranks_where_slurm_was_meant() -> None:
+def test_missing_gpus_are_not_replaced_by_cpu_ranks_if_slurm_was_requested() -> None:
     spec = JobSpec(("train.py",), cwd="/w", nodes=2, gpus=8)
     with pytest.raises(
         BadInput, match="16 GPUs requested, and this machine has only 2, and Slurm cannot be used here: no p"
@@ -566,7 +562,7 @@ def test_more_gpus_than_are_here_are_not_replaced_by_cpu_ranks_where_slurm_was_m
     assert plan(replace(spec, nodes=1, gpus=2), "r", "t", RUN_DIR, HERE).orders.gpus_per_node == 2
 
 
-def test_a_machine_that_looks_like_a_login_node_starts_ranks_only_where_somebody_says_so() -> None:
+def test_a_machine_like_a_login_node_starts_ranks_only_on_request() -> None:
     spec, login = JobSpec(("train.py",), cwd="/w"), replace(HERE, of_a_cluster="its name is login1")
     with pytest.raises(SchedulerError, match=r"looks like a login node \(its name is login1\)"):
         plan(spec, "r", "t", RUN_DIR, login)
@@ -586,9 +582,7 @@ def test_a_machine_that_looks_like_a_login_node_starts_ranks_only_where_somebody
         ({"ranks_per_node": 4}, "4"),
     ],
 )
-def test_a_rank_on_a_gpu_gets_its_share_of_cpus_where_nobody_says_otherwise(
-    wish: dict[str, Any], cpus: str
-) -> None:
+def test_a_rank_on_a_gpu_gets_its_share_of_cpus_by_default(wish: dict[str, Any], cpus: str) -> None:
     site = replace(ON_SLURM, cpus_per_gpu=16)
     script = plan(JobSpec(("train.py",), cwd="/w", **wish), "r", "t", RUN_DIR, site).script
     assert re.findall(r"--cpus-per-task=(\d+)", script) == [cpus]

@@ -60,7 +60,7 @@ def as_sbatch_reads(line: str) -> list[str]:
 
 @settings(max_examples=200)
 @given(st.lists(LINE, min_size=1, max_size=4))
-def test_every_directive_is_one_line_that_sbatch_reads_as_the_one_option_it_was(options: list[str]) -> None:
+def test_every_directive_is_one_line_that_sbatch_reads_as_one_option(options: list[str]) -> None:
     text = quoting.sbatch([f"--comment={option}" for option in options])
     assert [as_sbatch_reads(line) for line in text.split("\n")] == [
         [f"--comment={option}"] for option in options
@@ -70,7 +70,7 @@ def test_every_directive_is_one_line_that_sbatch_reads_as_the_one_option_it_was(
 @pytest.mark.parametrize(
     "option", ["--a=b\nc", "--a=\x1b[2J", "--a=my-hetjob", "--comment=PACKJOB", "--a=" + "b" * 2000]
 )
-def test_what_no_directive_can_carry_is_told_apart_and_refused(option: str) -> None:
+def test_a_value_that_no_directive_can_hold_is_refused(option: str) -> None:
     assert not quoting.carries(option)
     with pytest.raises(BadInput, match="does not fit on an #SBATCH line"):
         quoting.sbatch([option])
@@ -91,7 +91,7 @@ def test_thousands_of_hostile_values_come_through_a_real_shell_byte_for_byte() -
 
 @settings(max_examples=25, deadline=None)
 @given(st.lists(LINE, max_size=4), HOSTILE, HOSTILE, HOSTILE)
-def test_a_whole_script_runs_what_was_meant_whatever_its_values_are(
+def test_a_complete_script_runs_as_intended_for_any_values(
     directives: list[str], agent: str, run_dir: str, name: str
 ) -> None:
     python = "/bin/true"
@@ -110,9 +110,7 @@ def test_a_whole_script_runs_what_was_meant_whatever_its_values_are(
 
 
 @pytest.mark.parametrize("tries", [0, 2, 6])
-def test_the_jobs_output_is_waited_for_and_a_job_whose_output_never_comes_goes_on(
-    tmp_path: Path, tries: int
-) -> None:
+def test_the_jobs_output_is_awaited_and_a_job_without_output_continues(tmp_path: Path, tries: int) -> None:
     remote = tmp_path / "there"
     script = render.render(values(python="/bin/true", job_output=f"{remote}/job.out"))
     head = script[: script.index("\\exec >>")] + f"exec >>{remote}/job.out 2>&1\necho goes on\n"
@@ -151,7 +149,7 @@ SPECIAL = ("break", "exec", "exit", "export", "return", "set", "trap", "unset")
 
 
 @pytest.mark.parametrize("posix", [False, True])
-def test_no_function_alias_or_option_of_the_submitting_shell_takes_over_the_script(
+def test_no_function_alias_or_option_of_the_submitting_shell_affects_the_script(
     tmp_path: Path, posix: bool
 ) -> None:
     """Plain sbatch runs such functions too, but there a script calls only what its author wrote."""
@@ -206,7 +204,7 @@ def template(tmp_path: Path) -> Path:
     return tmp_path / "mine.sbatch.j2"
 
 
-def test_every_value_of_a_users_template_is_quoted_unless_it_says_raw(template: Path) -> None:
+def test_every_value_of_a_users_template_is_quoted_unless_raw(template: Path) -> None:
     template.write_text("{{ name }} {{ name | raw }} {{ command }} {{ nodes }}\n")
     output = render.render(values(name="a b", command=("x", "y z"), nodes=4), str(template))
     assert output == "'a b' a b x 'y z' 4\n"
@@ -279,7 +277,7 @@ def test_a_missing_template_is_named(template: Path) -> None:
         render.render(values(), str(template))
 
 
-def test_the_manual_lists_exactly_the_variables_there_are() -> None:
+def test_the_manual_lists_exactly_the_existing_variables() -> None:
     manual = Path(shipped.folder("templates")).parent / "docs" / "templates.md"
     rows = [
         line.split(" | ", 1)

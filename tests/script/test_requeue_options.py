@@ -54,9 +54,7 @@ def directives(**wish: Any) -> list[str]:
         ({"spares": 1, "preflight": "off"}, 3),
     ],
 )
-def test_failures_are_survived_where_that_was_asked_for_or_there_is_a_way(
-    wish: dict[str, Any], restarts: int
-) -> None:
+def test_failures_are_survived_on_request_or_if_a_way_is_set(wish: dict[str, Any], restarts: int) -> None:
     created = planned(**wish)
     assert (created.orders.max_restarts, created.spec.max_restarts) == (restarts, restarts)
 
@@ -82,7 +80,7 @@ def test_failures_are_survived_where_that_was_asked_for_or_there_is_a_way(
         ({"requeues_itself": True, "requeue_by": "chain"}, ["no-requeue", "signal=B:USR2@120"]),
     ],
 )
-def test_slurm_is_told_whether_to_queue_the_job_again_and_when_to_give_notice(
+def test_slurm_gets_the_requeue_option_and_the_time_of_the_notice(
     wish: dict[str, Any], message: list[str]
 ) -> None:
     assert directives(**wish) == message
@@ -104,12 +102,12 @@ def test_slurm_is_told_whether_to_queue_the_job_again_and_when_to_give_notice(
         ({"on_event": "a\0b"}, "NUL"),
     ],
 )
-def test_what_cannot_be_is_refused(wish: dict[str, Any], arguments: str) -> None:
+def test_impossible_requeue_options_are_refused(wish: dict[str, Any], arguments: str) -> None:
     with pytest.raises(BadInput, match=re.escape(arguments)):
         planned(**wish)
 
 
-def test_the_nodes_are_told_how_to_queue_the_run_once_more() -> None:
+def test_the_nodes_get_the_command_that_queues_the_run_again() -> None:
     created = planned(
         requeue_by="chain",
         exclude="n[1-2]",
@@ -136,7 +134,7 @@ def test_the_next_job_carries_the_token_of_its_run() -> None:
 
 
 @pytest.mark.parametrize("wish", [{"exclude": "/tmp/bad"}, {"sbatch": ("exclude=n1",)}])
-def test_an_exclusion_that_cannot_be_added_to_is_kept_and_that_is_said(wish: dict[str, Any]) -> None:
+def test_an_exclusion_that_cannot_grow_is_kept_with_a_notice(wish: dict[str, Any]) -> None:
     created = planned(requeue=True, **wish)
     assert created.orders.survival.resubmit == (*SBATCH, *NO_DEPENDENCY, SCRIPT)
     assert created.notices == (
@@ -144,7 +142,7 @@ def test_an_exclusion_that_cannot_be_added_to_is_kept_and_that_is_said(wish: dic
     )
 
 
-def test_a_run_that_ends_with_its_job_is_told_only_what_holds_anyway() -> None:
+def test_a_run_that_ends_with_its_job_gets_only_valid_notices() -> None:
     created = planned(no_progress=2, max_restarts=1, on_event="x")
     assert created.orders.survival == Survival(no_progress=2, on_event="x")
 
@@ -172,9 +170,7 @@ def test_a_run_that_ends_with_its_job_is_told_only_what_holds_anyway() -> None:
         ),
     ],
 )
-def test_what_means_nothing_or_less_than_it_says_is_said(
-    wish: dict[str, Any], notices: tuple[str, ...]
-) -> None:
+def test_an_ineffective_option_is_reported(wish: dict[str, Any], notices: tuple[str, ...]) -> None:
     assert planned(**wish).notices == notices
 
 
@@ -191,7 +187,7 @@ def test_what_means_nothing_or_less_than_it_says_is_said(
         ("FOO@60", 0, 120),
     ],
 )
-def test_the_users_own_signal_is_the_notice_and_comes_when_they_say(
+def test_the_users_own_signal_is_the_notice_at_its_time(
     requeue: bool, value: str, number: int, seconds: int
 ) -> None:
     survival = planned(requeue=requeue, sbatch=(f"signal={value}",)).orders.survival
@@ -199,7 +195,7 @@ def test_the_users_own_signal_is_the_notice_and_comes_when_they_say(
 
 
 @pytest.mark.parametrize("requeue, seconds", [(True, 30), (False, 10)])
-def test_a_late_signal_of_the_user_is_accepted_and_the_ranks_of_a_run_that_goes_on_have_time_to_save(
+def test_a_late_signal_of_the_user_is_accepted_and_ranks_have_time_to_save(
     requeue: bool, seconds: int
 ) -> None:
     created = planned(requeue=requeue, sbatch=("signal=B:USR1@10",))
@@ -207,7 +203,7 @@ def test_a_late_signal_of_the_user_is_accepted_and_the_ranks_of_a_run_that_goes_
     assert (created.orders.survival.signal, created.orders.survival.notice) == (signal.SIGUSR1, seconds)
 
 
-def test_usr2_to_the_batch_step_is_our_own_notice_if_the_run_goes_on() -> None:
+def test_usr2_to_the_batch_step_is_our_notice_if_the_run_continues() -> None:
     requested = {requeue: planned(requeue=requeue, sbatch=("signal=B:USR2@60",)) for requeue in (True, False)}
     assert requested[True].orders.survival.signal == 0
     assert requested[False].orders.survival.signal == signal.SIGUSR2
@@ -227,7 +223,7 @@ def test_usr2_to_the_batch_step_is_our_own_notice_if_the_run_goes_on() -> None:
         (30.0, {"slurm": False, "kill_wait": "2m"}, 120.0, 0),
     ],
 )
-def test_ranks_have_what_slurm_gives_less_a_margin(
+def test_ranks_have_slurms_time_less_a_margin(
     by_slurm: float, wish: dict[str, Any], seconds: float, notices: int
 ) -> None:
     created = planned(kill_wait_of_slurm=by_slurm, **wish)
@@ -239,13 +235,13 @@ def test_ranks_have_what_slurm_gives_less_a_margin(
     "by_slurm, wish, seconds",
     [(30.0, {}, 27.0), (0.0, {}, 8.0), (30.0, {"max_restarts": 1}, 8.0), (30.0, {"spares": 1}, 8.0)],
 )
-def test_after_a_failure_ranks_have_as_long_unless_a_restart_waits(
+def test_ranks_have_the_same_time_after_a_failure_unless_a_restart_waits(
     by_slurm: float, wish: dict[str, Any], seconds: float
 ) -> None:
     assert planned(kill_wait_of_slurm=by_slurm, **wish).orders.grace == seconds
 
 
-def test_on_this_machine_a_run_ends_with_its_only_job() -> None:
+def test_a_run_on_this_machine_ends_with_its_only_job() -> None:
     created = planned(slurm=False, requeue=True, on_event="x")
     assert (created.orders.survival, created.spec.goes_on) == (Survival(on_event="x"), "")
 
@@ -260,7 +256,7 @@ def test_slurms_own_mail_is_passed_on() -> None:
     assert "#SBATCH --mail-type=END,FAIL,REQUEUE\n#SBATCH --mail-user=ada@example.org\n" in script
 
 
-def test_who_asks_before_submitting_is_told_all_of_it() -> None:
+def test_a_dry_run_shows_all_of_it() -> None:
     spec = planned(requeue_by="chain", time="1h", on_event="notify 'me'").spec
     assert described(spec) == (
         "restarts after failures: 3, no more than 3 in a row without progress",
@@ -286,19 +282,19 @@ def sources(*values: dict[str, settings.Value]) -> list[Source]:
         (({"requeue": True}, {"requeue": False, "requeue-by": "chain"}), (True, "chain")),
     ],
 )
-def test_the_way_to_go_on_implies_that_the_run_does_unless_a_stronger_place_says_no(
+def test_a_way_to_continue_implies_it_unless_a_stronger_place_denies_it(
     values: tuple[dict[str, settings.Value], ...], answer: tuple[bool, str]
 ) -> None:
     result = settle(sources(*values))
     assert (result["requeue"].value, result["requeue-by"].value) == answer
 
 
-def test_one_place_that_says_both_is_asked_what_it_means() -> None:
+def test_one_place_with_both_settings_is_refused() -> None:
     with pytest.raises(BadInput, match="contradict each other"):
         settle(sources({"requeue": False, "requeue-by": "chain"}))
 
 
-def test_sbatch_is_asked_for_the_whole_range_with_its_spares_and_for_the_least_time() -> None:
+def test_sbatch_gets_the_range_with_spares_and_the_least_time() -> None:
     created = planned(nodes="1-4", spares=1, time="10h", time_min="1h", requeue=True)
     requested = re.findall(r"^#SBATCH --((?:n|time).*=.*)$", created.script, re.MULTILINE)
     assert requested == ["nodes=2-5", "time=10:00:00", "time-min=01:00:00"]

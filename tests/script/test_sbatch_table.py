@@ -45,7 +45,7 @@ def test_the_table_has_no_other_option() -> None:
 
 
 @pytest.mark.parametrize("option", PASSED_ON, ids=lambda option: option.name)
-def test_an_option_that_is_passed_on_is_one_directive_and_the_last_value_counts(option: SbatchOption) -> None:
+def test_a_passed_on_option_is_one_directive_and_the_last_value_counts(option: SbatchOption) -> None:
     (directive,) = directives(planned(entry(option, "1")), option.name)
     assert directive.strip('"').endswith(entry(option, "1")) or option.name == "comment"
     twice = planned(entry(option, "1"), entry(option, "2"))
@@ -59,7 +59,7 @@ def test_an_option_that_is_passed_on_is_one_directive_and_the_last_value_counts(
         assert any(notice.startswith(f"--sbatch {option.name}=1 has no effect") for notice in twice.notices)
 
 
-def test_no_mail_counts_alone_and_not_for_what_follows() -> None:
+def test_no_mail_counts_alone_and_not_for_later_values() -> None:
     """sbatch stops reading a list at NONE."""
     for entries, value, without_effect in (
         (("mail-type=BEGIN,FAIL", "mail-type=NONE"), "NONE", "mail-type=BEGIN,FAIL"),
@@ -72,7 +72,7 @@ def test_no_mail_counts_alone_and_not_for_what_follows() -> None:
 
 
 @pytest.mark.parametrize("option", REFUSED, ids=lambda option: option.name)
-def test_an_option_that_would_do_something_else_is_refused_with_what_to_do(option: SbatchOption) -> None:
+def test_an_option_with_another_effect_is_refused_with_a_remedy(option: SbatchOption) -> None:
     with pytest.raises(BadInput) as caught:
         planned(entry(option, "1"))
     assert (caught.value.seen, caught.value.remedy) == (
@@ -102,7 +102,7 @@ def test_an_option_of_srun_that_would_break_the_launch_is_refused(name: str) -> 
     assert caught.value.remedy == SRUN_REFUSED[name]
 
 
-def test_a_second_value_of_an_option_of_srun_replaces_the_first_and_that_is_said() -> None:
+def test_a_second_value_of_an_srun_option_replaces_the_first_with_a_notice() -> None:
     spec = JobSpec(("train.py",), cwd="/", srun=("mpi=pmix", "mpi=none", "mpi=none"))
     created = plan(spec, "r", "t", "/runs/r", MachineFacts(slurm=True, python="/usr/bin/python3"))
     assert [word for word in created.orders.launch if word.startswith("--mpi")] == ["--mpi=none"]
@@ -135,7 +135,7 @@ def test_an_option_that_no_table_knows_is_for_this_site_s_sbatch_to_judge() -> N
         (("oversubscribe", "exclusive=user"), "exclusive=user", ["oversubscribe"]),
     ],
 )
-def test_of_opposite_options_the_last_counts_and_the_others_are_named(
+def test_the_last_of_opposite_options_counts_and_the_others_are_named(
     entries: tuple[str, ...], winner: str, replaced: list[str]
 ) -> None:
     submission = planned(*entries)

@@ -55,7 +55,7 @@ def test_the_file_of_a_module_is_read(tmp_path: Path) -> None:
     assert not script_habits(JobSpec(("-m", "package"), cwd=str(tmp_path))).opens_own_output
 
 
-def test_a_script_with_very_many_words_costs_few_looks(
+def test_a_script_with_very_many_words_costs_few_reads(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (tmp_path / "run.sh").write_text("\n".join(f"./part{number}.sh" for number in range(10_000)))
@@ -77,7 +77,7 @@ def test_a_script_with_very_many_words_costs_few_looks(
         ("import lightning as L\nL.Trainer(plugins=[SLURMEnvironment(auto_requeue=False)])", False, True),
     ],
 )
-def test_a_script_that_requeues_its_job_is_known_and_lightning_needs_a_plugin(
+def test_a_script_that_requeues_its_job_is_detected_and_lightning_needs_a_plugin(
     tmp_path: Path, text: str, requeues: bool, has_notice: bool
 ) -> None:
     (tmp_path / "t.py").write_text(f"import os\n{text}\n")

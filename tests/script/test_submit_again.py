@@ -87,7 +87,7 @@ def test_a_field_that_was_set_is_set_again(
     assert fields(created) == fields(spec)
 
 
-def test_what_was_not_asked_for_is_not_in_the_line(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_unrequested_options_are_not_in_the_line(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     planned = {"name": "train", "python": sys.executable, "cluster": Cluster.SLURM, "after": ("17",)}
     assert line(JobSpec(("train.py",), HERE, max_restarts=0, **planned)) == (
         "cd '/somewhere else' && clusterrun submit train.py"

@@ -64,7 +64,7 @@ def client(*answers: tuple[int, str, str] | Exception, **environment: str) -> Sl
     return SlurmClient(environment, StandInPrograms(*answers), PushedClock(), user=1000)
 
 
-def test_a_controller_that_is_down_is_unreachable_with_slurms_words_and_a_remedy() -> None:
+def test_a_controller_that_is_down_is_unreachable_with_slurms_message_and_a_remedy() -> None:
     with pytest.raises(SchedulerUnreachable) as caught:
         client((1, "", DOWN)).jobs()
     assert caught.value.seen == (
@@ -83,7 +83,7 @@ def test_a_missing_program_is_an_error_with_its_name() -> None:
         client(system.ProgramMissing("the program 'squeue' was not found")).jobs()
 
 
-def test_a_failure_that_passes_quickly_is_asked_again_and_no_other() -> None:
+def test_only_a_short_failure_is_retried() -> None:
     busy = (1, "", "squeue: error: RPC rate limit exceeded 1 times, please try again\n")
     programs = StandInPrograms(busy, busy, (0, "", ""))
     assert SlurmClient({}, programs, PushedClock(), user=0).jobs() == ()
@@ -118,7 +118,7 @@ def test_a_site_without_accounting_has_nothing_finished() -> None:
     assert client((1, "", "Slurm accounting storage is disabled\n")).finished(("1",)) == ()
 
 
-def test_cancelling_what_has_ended_is_no_error_and_a_refusal_is_one() -> None:
+def test_cancelling_an_ended_job_is_no_error_and_a_refusal_is_one() -> None:
     ended = "scancel: error: Kill job error on job id 5: Invalid job id specified\n"
     client((1, "", ended)).cancel(("5",))
     with pytest.raises(SchedulerError, match="Access/permission denied"):
@@ -127,7 +127,7 @@ def test_cancelling_what_has_ended_is_no_error_and_a_refusal_is_one() -> None:
         ).cancel(("5", "6"))
 
 
-def test_slurm_is_not_here_without_its_programs_or_without_a_configuration(tmp_path: Path) -> None:
+def test_slurm_is_missing_without_its_programs_or_without_a_configuration(tmp_path: Path) -> None:
     assert client(PATH=str(tmp_path)).why_not() == "no program named sbatch is on PATH"
     (tmp_path / "sbatch").touch(0o755)
     assert client(PATH=str(tmp_path), SLURM_CONF=str(tmp_path)).why_not() == ""
@@ -149,7 +149,7 @@ def test_srun_reads_options_before_its_help_and_starts_nothing() -> None:
     )
 
 
-def test_slurm_says_what_could_never_start_and_queues_nothing() -> None:
+def test_slurm_refuses_an_impossible_job_and_queues_nothing() -> None:
     programs = StandInPrograms((0, "", "sbatch: Job 9 to start at 2027-01-01T00:00:00 using 16 processors\n"))
     slurm = SlurmClient({"PATH": "/bin"}, programs)
     assert slurm.could_not_start(["--nodes=1"], "/") == ""
@@ -169,7 +169,7 @@ def test_slurm_says_what_could_never_start_and_queues_nothing() -> None:
         *((name, False) for name in ("vm", "blogin", "loginserver", "ada-laptop", "n0001", "")),
     ],
 )
-def test_a_machine_of_a_cluster_is_known_by_its_name(
+def test_a_machine_of_a_cluster_is_recognised_by_its_name(
     monkeypatch: pytest.MonkeyPatch, host: str, displayed: bool
 ) -> None:
     monkeypatch.setattr("clusterrun.slurm.client.MUNGE", ())
@@ -192,7 +192,7 @@ def test_a_machine_where_munge_runs_is_of_a_cluster(tmp_path: Path, monkeypatch:
         ("Submitted 17", ""),
     ],
 )
-def test_the_job_id_is_the_last_line_that_is_one(out: str, job_id: str) -> None:
+def test_the_job_id_is_the_last_line_with_a_number(out: str, job_id: str) -> None:
     assert sbatch_errors.job_id(out) == job_id
 
 
@@ -231,7 +231,7 @@ UNSPECIFIED = "sbatch: error: Batch job submission failed: Unspecified error\n"
         (UNSPECIFIED, SbatchAnswer.OPEN),
     ],
 )
-def test_what_is_known_after_a_failure_follows_from_slurms_words(err: str, kind: SbatchAnswer) -> None:
+def test_the_state_after_a_failure_follows_from_slurms_message(err: str, kind: SbatchAnswer) -> None:
     assert sbatch_errors.kind(err) is kind
 
 
@@ -246,7 +246,7 @@ def test_what_is_known_after_a_failure_follows_from_slurms_words(err: str, kind:
         ((1, "", TIMED_OUT), SbatchAnswer.OPEN),
     ],
 )
-def test_every_end_of_sbatch_is_one_of_four_kinds(
+def test_every_end_of_sbatch_has_one_of_four_kinds(
     program: tuple[int, str, str] | Exception, kind: SbatchAnswer
 ) -> None:
     assert client(program).sbatch(("sbatch", "x"), "/").kind is kind
@@ -282,7 +282,7 @@ LOOKS = st.lists(st.sampled_from(["", "17", SchedulerUnreachable("down")]), max_
 
 
 @given(st.sampled_from(SbatchAnswer), LOOKS)
-def test_whatever_slurm_answers_a_job_is_sent_exactly_once(
+def test_a_job_is_sent_exactly_once_for_every_answer_of_slurm(
     kind: SbatchAnswer, looks: list[str | Exception]
 ) -> None:
     slurm = StandInSlurm(SubmitAnswer(kind, "words", "17" if kind is SbatchAnswer.QUEUED else ""), looks)
@@ -296,7 +296,7 @@ def test_whatever_slurm_answers_a_job_is_sent_exactly_once(
     assert slurm.sent == 1
 
 
-def test_a_job_whose_answer_was_lost_is_found_by_its_token() -> None:
+def test_a_job_whose_answer_was_lost_is_recognised_by_its_token() -> None:
     slurm = StandInSlurm(
         SubmitAnswer(SbatchAnswer.OPEN, "Socket timed out"), ["", SchedulerUnreachable("down"), "", "17"]
     )
@@ -314,7 +314,7 @@ def test_the_warning_of_sbatch_for_a_queued_job_is_shown() -> None:
     assert messages == ["sbatch warns: Your project has used 95 % of its hours; lua: moved to partition long"]
 
 
-def test_an_interrupted_submission_says_that_the_job_may_be_queued() -> None:
+def test_an_interrupted_submission_warns_that_the_job_may_be_queued() -> None:
     messages: list[str] = []
 
     class Interrupted(StandInSlurm):
@@ -329,7 +329,7 @@ def test_an_interrupted_submission_says_that_the_job_may_be_queued() -> None:
     ]
 
 
-def test_a_question_that_stays_open_says_what_is_known_and_how_to_look() -> None:
+def test_an_open_submission_reports_its_state_and_a_command_to_look() -> None:
     with pytest.raises(SchedulerUnreachable) as caught:
         send(StandInSlurm(SubmitAnswer(SbatchAnswer.OPEN, "Socket timed out")))
     assert caught.value.seen == (
@@ -339,7 +339,7 @@ def test_a_question_that_stays_open_says_what_is_known_and_how_to_look() -> None
     assert "grep TOKEN" in caught.value.remedy
 
 
-def test_a_refusal_carries_slurms_words_a_remedy_and_what_the_partition_offers() -> None:
+def test_a_refusal_has_slurms_message_a_remedy_and_the_partitions_offer() -> None:
     message = "Batch job submission failed: Invalid partition name specified"
     with pytest.raises(SchedulerError) as caught:
         send(StandInSlurm(SubmitAnswer(SbatchAnswer.REFUSED, message)), partition="debgu")
@@ -351,13 +351,13 @@ def test_a_refusal_carries_slurms_words_a_remedy_and_what_the_partition_offers()
     )
 
 
-def test_words_that_are_not_known_as_a_refusal_are_checked_against_the_queue() -> None:
+def test_an_unknown_message_is_checked_against_the_queue() -> None:
     assert send(StandInSlurm(SubmitAnswer(SbatchAnswer.REFUSED, "something new"), ["17"])) == "17"
     with pytest.raises(SchedulerError, match="Slurm refused the job: something new"):
         send(StandInSlurm(SubmitAnswer(SbatchAnswer.REFUSED, "something new")))
 
 
-def test_slurms_words_are_told_without_program_names_and_repetition() -> None:
+def test_slurms_messages_are_shown_without_program_names_and_repetition() -> None:
     err = "sbatch: error: invalid partition specified: x\nsbatch: error: Batch job submission failed: No\n\n"
     assert sbatch_errors.words(err) == "invalid partition specified: x; Batch job submission failed: No"
 
@@ -369,7 +369,7 @@ def test_slurms_words_are_told_without_program_names_and_repetition() -> None:
         ("SlurmctldHost=x\n", "asked"),
     ],
 )
-def test_a_cluster_is_called_as_its_configuration_says_else_as_the_controller_does(
+def test_a_cluster_has_the_name_of_its_configuration_else_of_the_controller(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, text: str, name: str
 ) -> None:
     monkeypatch.setattr("clusterrun.slurm.client.CONFIGURATIONS", ())
@@ -388,7 +388,7 @@ def test_a_cluster_is_called_as_its_configuration_says_else_as_the_controller_do
         ("", "asked@away"),
     ],
 )
-def test_a_cluster_is_told_from_others_of_its_name_by_its_controller_and_asked_once(
+def test_a_cluster_differs_from_another_of_its_name_by_its_controller(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, text: str, identity: str
 ) -> None:
     monkeypatch.setattr("clusterrun.slurm.client.CONFIGURATIONS", ())
@@ -409,7 +409,7 @@ def test_a_cluster_is_told_from_others_of_its_name_by_its_controller_and_asked_o
         ("", True),
     ],
 )
-def test_whether_slurm_gives_whole_nodes_stands_in_its_configuration(
+def test_whole_nodes_are_read_from_slurms_configuration(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, text: str, whole: bool
 ) -> None:
     monkeypatch.setattr("clusterrun.slurm.client.CONFIGURATIONS", ())
@@ -429,7 +429,7 @@ def test_whether_slurm_gives_whole_nodes_stands_in_its_configuration(
         ("Include more.conf", "", 30.0),
     ],
 )
-def test_kill_wait_stands_in_slurms_configuration(
+def test_kill_wait_is_read_from_slurms_configuration(
     tmp_path: Path, text: str, displayed: str, seconds: float
 ) -> None:
     (tmp_path / "slurm.conf").write_text(f"ClusterName=x\n{text}\n")
@@ -462,7 +462,7 @@ def test_steps_share_gpus_since_slurm_22_05(message: str, shares: bool) -> None:
         ("", 0),
     ],
 )
-def test_how_many_ports_an_srun_may_choose_from_stands_in_slurms_configuration(
+def test_the_port_range_of_srun_is_read_from_slurms_configuration(
     tmp_path: Path, text: str, ports: int
 ) -> None:
     (tmp_path / "slurm.conf").write_text(f"ClusterName=x\n{text}\n")
@@ -478,7 +478,7 @@ def test_how_many_ports_an_srun_may_choose_from_stands_in_slurms_configuration(
         ("Time limit specification required, but not provided", "--time 2h"),
     ],
 )
-def test_a_refusal_in_many_words_has_the_remedy_of_what_refused(message: str, remedy: str) -> None:
+def test_a_long_refusal_has_the_remedy_of_its_cause(message: str, remedy: str) -> None:
     row = sbatch_errors.refusal(message)
     assert row is not None and remedy in row.remedy
 
@@ -499,7 +499,7 @@ def test_a_cluster_that_nobody_names_has_a_name_all_the_same(
         ("", False),
     ],
 )
-def test_energy_is_asked_for_where_slurm_measures_it(tmp_path: Path, line: str, requested: bool) -> None:
+def test_energy_is_requested_if_slurm_measures_it(tmp_path: Path, line: str, requested: bool) -> None:
     (tmp_path / "slurm.conf").write_text(f"ClusterName=x\n{line}\n")
     programs = StandInPrograms((1, "", "sacct: error: slurm_persist_conn_open failed"))
     slurm = SlurmClient({"SLURM_CONF": str(tmp_path / "slurm.conf")}, programs, PushedClock(), user=1000)

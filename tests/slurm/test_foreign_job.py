@@ -84,7 +84,7 @@ JobId=42 ArrayJobId=41 ArrayTaskId=0 JobName=JobState=RUNNING
 """
 
 
-def test_of_an_array_the_tasks_that_run_are_read() -> None:
+def test_running_tasks_of_an_array_are_read() -> None:
     job = read_shown("41", ARRAY)
     assert job is not None and (job.number, job.nodelist, job.running_tasks) == ("43", "n0002", ())
     both = read_shown("41", ARRAY.replace("COMPLETED", "RUNNING"))

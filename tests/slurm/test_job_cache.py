@@ -69,7 +69,7 @@ def test_a_file_of_the_cache_is_its_owners_alone(shared: SharedJobs, tmp_path: P
     assert modes.pop("cache") == 0o700 and set(modes.values()) == {0o600}
 
 
-def test_who_is_patient_takes_an_older_answer_and_who_must_know_better_a_new_one(
+def test_a_patient_reader_gets_a_cached_answer_and_an_impatient_one_a_new_answer(
     shared: SharedJobs, controller: Controller, clock: HandClock
 ) -> None:
     shared.jobs()
@@ -81,15 +81,13 @@ def test_who_is_patient_takes_an_older_answer_and_who_must_know_better_a_new_one
     assert controller.asked == 2
 
 
-def test_another_cluster_is_asked_for_itself(
-    tmp_path: Path, controller: Controller, clock: HandClock
-) -> None:
+def test_each_cluster_has_its_own_cache(tmp_path: Path, controller: Controller, clock: HandClock) -> None:
     for conf in ("/a", "/b", "/a"):
         of(tmp_path, controller, clock, SLURM_CONF=conf).jobs()
     assert controller.asked == 2
 
 
-def test_a_controller_that_is_down_is_asked_ever_more_seldom_and_its_last_answer_stays(
+def test_a_controller_that_is_down_is_asked_less_often_and_its_last_answer_stays(
     shared: SharedJobs, controller: Controller, clock: HandClock
 ) -> None:
     answer = shared.jobs()
@@ -145,14 +143,14 @@ def test_an_answer_from_the_future_is_none(
     assert controller.asked == 2
 
 
-def test_without_a_folder_to_trust_everybody_asks_for_himself(
+def test_every_process_asks_by_itself_without_a_safe_folder(
     shared: SharedJobs, controller: Controller, tmp_path: Path
 ) -> None:
     (tmp_path / "home").write_text("a file")
     assert [shared.jobs().rows, shared.jobs().rows, controller.asked] == [controller.rows] * 2 + [2]
 
 
-def test_who_waits_for_its_turn_takes_what_the_one_before_was_told(tmp_path: Path) -> None:
+def test_a_process_that_waited_for_its_turn_uses_the_previous_answer(tmp_path: Path) -> None:
     controller = Controller()
     threads = [
         Thread(target=SharedJobs(str(tmp_path / "c"), {}, controller, RealClock(), 30.0).jobs)

@@ -29,7 +29,7 @@ def test_idle_nodes_are_free_now_and_those_of_a_job_at_its_limit() -> None:
     assert observed.earliest(5, 600.0, NOW) is None
 
 
-def test_a_planned_start_leaves_a_hole_for_what_ends_before_it() -> None:
+def test_a_planned_start_leaves_a_gap_for_shorter_jobs() -> None:
     observed = calendar(BUSY, [RUNNING, PLANNED], "big")
     assert observed.earliest(2, 1200.0, NOW) == (NOW, 2)
     assert observed.earliest(2, 1201.0, NOW) == (5800.0, 4)
@@ -49,7 +49,7 @@ def test_nodes_that_take_no_job_or_are_not_meant_do_not_count() -> None:
     assert calendar(nodes, [], "big").earliest(3, 60.0, NOW) == (NOW, 3)
 
 
-def test_what_nobody_can_know_is_counted_and_promises_nothing() -> None:
+def test_unknown_jobs_are_counted_and_promise_nothing() -> None:
     waiting = QueueRow("PENDING", "small,big", "", "", None, None)
     unseen = calendar(BUSY, [waiting, QueueRow("RUNNING", "big", "n1", "", 0.0, 2200.0)], "big")
     assert (unseen.hidden, unseen.unplanned) == (("n2",), 1)
@@ -58,7 +58,7 @@ def test_what_nobody_can_know_is_counted_and_promises_nothing() -> None:
     assert (endless.earliest(2, 60.0, NOW), endless.earliest(3, 60.0, NOW)) == ((NOW, 2), None)
 
 
-def test_a_job_waits_for_nodes_that_take_none_where_it_names_them_or_too_few_others_are_left() -> None:
+def test_a_job_waits_for_unavailable_nodes_that_it_names_or_needs() -> None:
     nodes = [*FOUR, NodeRow("n5", "big", "drained", 8), NodeRow("n6", "big", "idle*", 8)]
     nodes += [NodeRow("n5", "small", "drained", 8), NodeRow("n7", "small", "down", 8)]
     requested = [(1, "n5"), (3, "n[1,5-6]"), (1, "n1"), (4, ""), (5, ""), (7, "")]

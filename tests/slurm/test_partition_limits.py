@@ -27,7 +27,9 @@ CPU = PartitionOffer("cpu", "up", False, "1-00:00:00", 2, 64, 65536, 0)
         ({"gpus": 0, "ranks_per_node": 65}, "one CPU each for 65 ranks a node: a node has at most 64 CPUs"),
     ],
 )
-def test_too_much_is_refused_with_what_the_partition_offers(requested: dict[str, Any], observed: str) -> None:
+def test_too_large_a_request_is_refused_with_the_partitions_offer(
+    requested: dict[str, Any], observed: str
+) -> None:
     with pytest.raises(BadInput) as refused:
         check(replace(SPEC, **requested), (BIG, CPU))
     assert refused.value.seen == observed and refused.value.remedy.startswith("partition ")
@@ -45,11 +47,11 @@ def test_too_much_is_refused_with_what_the_partition_offers(requested: dict[str,
         {"cpus_per_rank": 99, "sbatch": ("cpus-per-task=4",)},
     ],
 )
-def test_what_might_run_somewhere_is_left_to_slurm(requested: dict[str, Any]) -> None:
+def test_a_request_that_may_fit_is_left_to_slurm(requested: dict[str, Any]) -> None:
     check(replace(SPEC, **requested), (BIG, CPU))
 
 
-def test_without_an_answer_nothing_is_refused() -> None:
+def test_no_request_is_refused_without_an_answer() -> None:
     check(replace(SPEC, nodes=99), ())
 
 
@@ -66,17 +68,17 @@ MIXED = replace(BIG, gpus=8, cpus=128, kinds=((0, 128), (8, 64), (4, 48)))
         ({"gpus": 4, "partition": "elsewhere"}, 0),
     ],
 )
-def test_a_gpus_share_of_cpus_is_one_that_every_node_can_give(requested: dict[str, Any], share: int) -> None:
+def test_every_node_can_give_the_gpus_share_of_cpus(requested: dict[str, Any], share: int) -> None:
     assert cpus_per_gpu(replace(SPEC, ranks_per_node=0, **requested), (MIXED, CPU)) == share
 
 
-def test_more_cpus_for_a_gpu_of_other_nodes_do_not_count() -> None:
+def test_larger_cpu_shares_of_other_nodes_do_not_count() -> None:
     wider = replace(MIXED, kinds=((8, 64), (4, 128)))
     assert [cpus_per_gpu(replace(SPEC, gpus=gpus), (wider,)) for gpus in (2, 8)] == [8, 8]
     assert cpus_per_gpu(replace(SPEC, gpus=8), (replace(MIXED, kinds=((8, 128), (1, 2))),)) == 16
 
 
-def test_gpus_that_were_not_asked_for_are_named_once() -> None:
+def test_unrequested_gpus_are_named_once() -> None:
     (notice,) = forgotten_gpus(replace(SPEC, gpus=0), (BIG, CPU))
     assert notice.startswith("nodes of partition big have up to 8 GPUs, and this run asks for none")
     (notice,) = forgotten_gpus(replace(SPEC, gpus=0, sbatch=("gres=gpu:8",)), (BIG, CPU))
@@ -94,10 +96,10 @@ def test_gpus_that_were_not_asked_for_are_named_once() -> None:
         {"gpus": 0, "sbatch": ("gres=gpu:8",), "per_node": True},
     ],
 )
-def test_who_wants_cpu_ranks_or_has_gpus_is_told_nothing(requested: dict[str, Any]) -> None:
+def test_requests_with_gpus_or_for_cpu_ranks_get_no_notice(requested: dict[str, Any]) -> None:
     assert forgotten_gpus(replace(SPEC, **requested), (BIG, CPU)) == ()
 
 
-def test_a_partition_that_is_passed_on_is_the_one_that_counts() -> None:
+def test_a_partition_in_sbatch_options_has_priority() -> None:
     requested = replace(SPEC, partition="big", sbatch=("partition=cpu",))
     assert target_partition(requested, (BIG, CPU)) == CPU

@@ -43,7 +43,7 @@ def columns_of(version: str) -> dict[str, list[str]]:
     return result
 
 
-def test_a_release_was_recorded_with_every_column_that_is_asked_for() -> None:
+def test_each_recorded_release_has_every_requested_column() -> None:
     requested = {
         "squeue": queries.JOBS,
         "sinfo": queries.PARTITIONS,
@@ -129,7 +129,7 @@ def test_the_accounting_of_each_release_is_read_with_exit_codes_and_signals(
 
 
 @pytest.mark.parametrize("version", VERSIONS)
-def test_the_energy_of_jobs_is_not_known_where_a_release_measured_none(
+def test_the_energy_of_jobs_is_unknown_on_releases_without_it(
     version: str, recorded: Callable[[str, str], str]
 ) -> None:
     message = recorded(version, "energy")
@@ -159,13 +159,13 @@ def test_the_energy_of_jobs_is_not_known_where_a_release_measured_none(
         ("RUNNING", "None", State.RUNNING, ""),
     ],
 )
-def test_a_row_says_what_its_words_mean(word: str, reason: str, state: State, message: str) -> None:
+def test_a_row_is_parsed_by_its_columns(word: str, reason: str, state: State, message: str) -> None:
     row = JobRow("1", word, reason, "", None, None, "name", "")
     assert (row.state, row.explained) == (state, message)
 
 
 @pytest.mark.parametrize("version, nodes", [("20.11", 2), ("22.05", 4), ("24.11", 2), ("26.05", 2)])
-def test_sinfo_of_each_release_tells_what_a_partition_offers(
+def test_sinfo_of_each_release_gives_the_partitions_offer(
     version: str, nodes: int, recorded: Callable[[str, str], str]
 ) -> None:
     (partition,) = queries.read_partitions(recorded(version, "sinfo"), MARK)
@@ -192,7 +192,7 @@ def test_rows_of_one_partition_add_their_nodes_and_keep_the_largest_node() -> No
     )
 
 
-def test_words_of_a_wrapper_around_the_rows_are_no_row_and_alone_they_are_no_answer(
+def test_text_of_a_wrapper_is_no_row_and_alone_it_is_no_answer(
     recorded: Callable[[str, str], str],
 ) -> None:
     out = recorded("22.05", "squeue")
@@ -202,11 +202,11 @@ def test_words_of_a_wrapper_around_the_rows_are_no_row_and_alone_they_are_no_ans
         queries.read_jobs("*** 3000 core-hours left ***\n", MARK)
 
 
-def test_no_answer_at_all_is_no_job() -> None:
+def test_an_empty_answer_is_no_job() -> None:
     assert queries.read_jobs("", MARK) == ()
 
 
-def test_the_columns_that_are_asked_for_are_those_that_are_read(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_requested_columns_are_the_columns_that_are_read(monkeypatch: pytest.MonkeyPatch) -> None:
     for fields in ("JOBS", "FINISHED", "PARTITIONS"):
         monkeypatch.setattr(queries, fields, getattr(queries, fields)[:3])
     assert queries.jobs_argv(1000, "@")[-1] == "--format=[@]%i@%T@%N"
@@ -279,7 +279,7 @@ def test_an_exit_code_is_read_as_a_shell_gives_it(cell: str, code: int | None) -
 
 
 @pytest.mark.parametrize("cell, number", [("16", 16), ("16+", 16), ("4-8", 4), ("1K", 1024), ("N/A", 0)])
-def test_a_number_is_what_a_cell_begins_with(cell: str, number: int) -> None:
+def test_a_number_is_the_beginning_of_a_cell(cell: str, number: int) -> None:
     assert queries.number(cell) == number
 
 
@@ -295,7 +295,5 @@ def test_a_number_is_what_a_cell_begins_with(cell: str, number: int) -> None:
         ("", None),
     ],
 )
-def test_the_energy_of_jobs_is_known_where_every_start_of_each_was_measured(
-    out: str, joules: int | None
-) -> None:
+def test_the_energy_of_jobs_is_complete_if_every_start_was_measured(out: str, joules: int | None) -> None:
     assert queries.read_energy(out, ["23", "24"], MARK) == joules

@@ -108,7 +108,7 @@ def test_a_word_that_is_not_slurms_is_unknown_and_never_ended(text: str) -> None
         ("", "", ""),
     ],
 )
-def test_a_reason_is_a_sentence_with_a_remedy_and_an_unknown_one_is_shown_as_it_is(
+def test_a_reason_is_a_sentence_with_a_remedy_and_an_unknown_one_is_shown_unchanged(
     word: str, message: str, remedy: str
 ) -> None:
     result = reasons.explain(word)
@@ -133,7 +133,5 @@ def test_a_reason_is_a_sentence_with_a_remedy_and_an_unknown_one_is_shown_as_it_
         ("SomethingNew", False),
     ],
 )
-def test_a_job_never_starts_for_what_only_a_change_of_the_job_or_of_a_limit_can_mend(
-    word: str, never: bool
-) -> None:
+def test_a_job_never_starts_if_only_a_change_of_job_or_limit_helps(word: str, never: bool) -> None:
     assert reasons.explain(word).never is never

@@ -52,7 +52,7 @@ def found() -> Iterator[Found]:
     shutil.rmtree(above)
 
 
-def test_the_model_finds_what_is_wrong_with_a_file_that_is_overwritten_or_renamed_unsynced(
+def test_the_model_detects_files_that_are_overwritten_or_renamed_without_sync(
     tmp_path: Path,
 ) -> None:
     """A model of crashes that finds nothing anywhere would prove nothing."""
@@ -115,7 +115,7 @@ def readable(store: Store, run_id: str) -> bool:
         return False
 
 
-def test_the_state_of_a_run_is_the_newest_or_the_one_before_it_after_any_crash(
+def test_the_state_of_a_run_is_the_newest_or_the_previous_after_any_crash(
     tmp_path: Path, found: Found
 ) -> None:
     home = tmp_path / "run"
@@ -131,7 +131,7 @@ def test_the_state_of_a_run_is_the_newest_or_the_one_before_it_after_any_crash(
         assert state.reason in (str(newest), str(newest + 1)) if state else newest == -1
 
 
-def test_the_job_that_goes_on_is_the_newest_told_or_the_one_before_it_after_any_crash(
+def test_the_successor_job_is_the_newest_or_the_previous_after_any_crash(
     tmp_path: Path, found: Found
 ) -> None:
     home = tmp_path / "run"
@@ -192,7 +192,7 @@ def test_a_last_word_that_a_crash_has_damaged_is_none_and_is_found_out_again(
             )
 
 
-def test_the_newest_whole_checkpoint_is_the_last_that_was_told_or_a_later_one_after_any_crash(
+def test_the_newest_complete_checkpoint_is_the_reported_or_a_later_one_after_any_crash(
     tmp_path: Path, found: Found
 ) -> None:
     home = tmp_path / "kept"

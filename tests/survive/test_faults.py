@@ -67,7 +67,9 @@ def outcome(
 
 
 @pytest.mark.parametrize("name", ALWAYS)
-def test_a_disturbed_training_ends_as_an_undisturbed_one_or_says_why_not(outcome: Outcome, name: str) -> None:
+def test_a_disturbed_training_ends_as_an_undisturbed_one_or_with_a_reason(
+    outcome: Outcome, name: str
+) -> None:
     assert outcome(name) == ""
 
 

@@ -89,7 +89,7 @@ CASES = [(words, errno.EIO) for words in (*LOOKING, *WRITING)] + [(words, errno.
     CASES,
     ids=[f"{' '.join(arguments)} {errno.errorcode[error]}" for arguments, error in CASES],
 )
-def test_a_refused_call_is_an_answer_in_words_and_every_run_is_there_afterwards(
+def test_a_refused_call_is_reported_and_every_run_still_exists(
     home: Path, sweep: Callable[..., Iterator[tuple[str, int, str]]], arguments: tuple[str, ...], error: int
 ) -> None:
     count = 0

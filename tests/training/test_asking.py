@@ -123,7 +123,7 @@ def test_every_rank_agrees_at_the_same_calls_with_any_clock():
     assert [number for number, value in enumerate(created) if value][:5] == [0, 1, 2 + 15, 2 + 31, 2 + 47]
 
 
-def test_a_round_is_made_at_every_call_of_a_slow_script_and_seldom_of_a_fast_one():
+def test_a_slow_script_meets_at_every_call_and_a_fast_one_seldom():
     slow, fast = Ranks(2), Ranks(2)
     assert sum(slow.call(2 * BETWEEN)[0] for _ in range(64)) == 64
     assert sum(fast.call(BETWEEN / 1000)[0] for _ in range(64)) == 2 + 62 // MOST_CALLS
@@ -139,7 +139,7 @@ def test_all_ranks_return_the_notice_of_one_rank_at_the_same_call():
     assert [2, 2, 2, 2] in answers
 
 
-def test_ranks_on_gpus_hear_the_answer_at_the_next_call_and_each_request_once():
+def test_ranks_on_gpus_get_the_answer_at_the_next_call_and_each_request_once():
     ranks = Ranks(2, on_gpus=True)
     answers = []
     for call in range(12):
@@ -148,7 +148,7 @@ def test_ranks_on_gpus_hear_the_answer_at_the_next_call_and_each_request_once():
     assert answers == [[0, 0]] * 7 + [[1, 1]] + [[0, 0]] * 4
 
 
-def test_ranks_on_gpus_that_ask_seldom_hear_the_answer_at_once():
+def test_ranks_on_gpus_that_ask_seldom_get_the_answer_at_once():
     ranks = Ranks(2, on_gpus=True)
     answers = []
     for call in range(6):
@@ -166,7 +166,7 @@ def test_rounds_follow_a_fixed_number_of_calls():
 # --- what a script hears ---
 
 
-def test_outside_a_run_nobody_asks_and_nothing_is_written(tmp_path, monkeypatch, notice_as_it_was):
+def test_nothing_is_asked_or_written_outside_a_run(tmp_path, monkeypatch, notice_as_it_was):
     monkeypatch.chdir(tmp_path)
     alone = Script(Surroundings())
     alone.progress(3, None)
@@ -174,7 +174,7 @@ def test_outside_a_run_nobody_asks_and_nothing_is_written(tmp_path, monkeypatch,
     assert os.listdir(tmp_path) == []
 
 
-def test_a_signal_asks_to_stop_for_good_and_to_save_once(notice_as_it_was):
+def test_a_signal_requests_a_stop_for_good_and_a_checkpoint_once(notice_as_it_was):
     message = Script(Surroundings())
     assert not message.should_stop(1)
     os.kill(os.getpid(), signal.SIGUSR2)
@@ -183,7 +183,7 @@ def test_a_signal_asks_to_stop_for_good_and_to_save_once(notice_as_it_was):
     assert [message.should_stop(1), message.save_now(1)] == [True, False]
 
 
-def test_who_caught_the_signal_before_still_gets_it(notice_as_it_was):
+def test_an_earlier_signal_handler_still_runs(notice_as_it_was):
     got = []
     signal.signal(signal.SIGUSR2, lambda number, _: got.append(number))
     message = Script(Surroundings())
@@ -199,7 +199,7 @@ def test_a_script_that_only_reports_progress_catches_no_signal(place, notice_as_
     assert signal.getsignal(signal.SIGUSR2) == before
 
 
-def test_in_another_thread_the_notice_file_alone_is_heard(place):
+def test_only_the_notice_file_is_read_in_another_thread(place):
     before, heard = signal.getsignal(signal.SIGUSR2), []
     with open(place.notice, "w", encoding="ascii") as file:
         file.write("{}")
@@ -270,7 +270,7 @@ def test_a_checkpoint_is_reported_at_once(place):
     assert read(place)["step"] == 30
 
 
-def test_only_rank_0_says_how_far_it_is(tmp_path):
+def test_only_rank_0_reports_progress(tmp_path):
     place = Surroundings(str(tmp_path), 0, 1)
     os.makedirs(place.folder)
     message = Script(place)

@@ -41,7 +41,7 @@ def spoil(path: Path) -> None:
     path.write_bytes(path.read_bytes()[:-1])
 
 
-def test_what_was_saved_is_read_back_and_the_last_two_stay(tmp_path):
+def test_saved_checkpoints_are_read_back_and_the_last_two_stay(tmp_path):
     retained = Checkpoints(tmp_path / "made" / "here")
     assert retained.latest() is None
     for step in (9, 10, 100):
@@ -63,7 +63,7 @@ def test_a_damaged_newest_checkpoint_is_reported_and_the_previous_is_used(tmp_pa
     assert capsys.readouterr().err == message
 
 
-def test_if_all_checkpoints_are_damaged_each_is_reported_and_none_is_used(tmp_path, capsys):
+def test_each_damaged_checkpoint_is_reported_and_none_is_used(tmp_path, capsys):
     retained = Checkpoints(tmp_path)
     for step in (1, 2):
         retained.save(step, step)
@@ -92,19 +92,19 @@ def test_checkpoints_of_the_script_as_it_was_before_attempts_had_a_place_in_the_
     assert Checkpoints(tmp_path).latest() == {"step": 7}
 
 
-def test_what_only_trusting_could_read_is_not_taken_for_damaged(tmp_path):
+def test_a_file_that_needs_trust_is_not_taken_for_damaged(tmp_path):
     Checkpoints(tmp_path).save({"where": Path("a")}, 1)
     with pytest.raises(Exception, match="weights_only"):
         Checkpoints(tmp_path).latest()
     assert Checkpoints(tmp_path, trusted=True).latest() == {"where": Path("a")}
 
 
-def test_to_keep_none_is_refused(tmp_path):
+def test_keeping_no_checkpoint_is_refused(tmp_path):
     with pytest.raises(ValueError, match="keep=0"):
         Checkpoints(tmp_path, keep=0)
 
 
-def test_what_cannot_be_saved_is_an_error_and_leaves_nothing(tmp_path):
+def test_an_unsavable_object_is_an_error_and_leaves_no_file(tmp_path):
     with pytest.raises(Exception, match=r"(?i)pickle"):
         Checkpoints(tmp_path).save({"made on the spot": lambda: None}, 1)
     assert names(tmp_path) == []
@@ -244,7 +244,7 @@ def test_all_ranks_hear_that_the_disk_refused(ranks):
     assert of_all(ranks, "full") == [False] * 3
 
 
-def test_what_keeps_rank_0_from_writing_is_an_error_on_every_rank(ranks):
+def test_an_error_that_prevents_rank_0_from_writing_is_raised_on_every_rank(ranks):
     assert [kind for kind, _ in of_all(ranks, "unwritable")] == ["CheckpointRefused"] * 3
     kinds = [kind for kind, _ in of_all(ranks, "unpicklable")]
     assert kinds[0] != "CheckpointRefused"
@@ -252,7 +252,7 @@ def test_what_keeps_rank_0_from_writing_is_an_error_on_every_rank(ranks):
     assert [kind for kind, _ in of_all(ranks, "old")] == ["OldAttempt"] * 3
 
 
-def test_ranks_agree_on_the_newest_whole_checkpoint(ranks):
+def test_ranks_agree_on_the_newest_complete_checkpoint(ranks):
     (result,) = {*of_all(ranks, "newest")}
     assert os.path.basename(result).startswith("step-000000001.a0.")
 

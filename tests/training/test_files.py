@@ -40,7 +40,7 @@ def whole(folder: Path) -> list[int]:
     ]
 
 
-def test_the_name_says_step_attempt_and_checksum(tmp_path):
+def test_the_name_has_step_attempt_and_checksum(tmp_path):
     result = put(tmp_path, 7, b"weights", attempt=2)
     # sha256 of "weights"
     assert result == files.CheckpointFile(7, 2, "step-000000007.a2.9a129038d9a00aed.pt")
@@ -119,7 +119,7 @@ def test_parts_of_dead_writers_are_removed_and_parts_of_live_writers_stay(tmp_pa
     assert names(tmp_path) == sorted([of_us, of_newer, ".step-4.part", "notes.part"])
 
 
-def test_two_writers_of_a_step_write_two_whole_files(tmp_path):
+def test_two_writers_of_a_step_write_two_complete_files(tmp_path):
     def other_writer_in_the_middle(file):
         file.write(b"mine, first ")
         put(tmp_path, 4, b"theirs")
@@ -130,7 +130,7 @@ def test_two_writers_of_a_step_write_two_whole_files(tmp_path):
     assert len(names(tmp_path)) == 2
 
 
-def test_what_is_forbidden_at_the_last_moment_is_not_published(tmp_path):
+def test_a_checkpoint_that_is_forbidden_at_the_last_moment_is_not_published(tmp_path):
     def forbid():
         raise RuntimeError("a newer attempt has begun")
 
@@ -165,7 +165,7 @@ def test_a_file_in_the_place_of_the_folder_is_refused(tmp_path):
             files.make_folder(str(tmp_path / folder))
 
 
-def test_a_checkpoint_is_as_private_as_the_umask_says(tmp_path):
+def test_the_umask_determines_the_mode_of_a_checkpoint(tmp_path):
     before = os.umask(0o027)
     try:
         result = put(tmp_path, 1)
@@ -198,7 +198,7 @@ def test_any_failed_call_leaves_the_last_good_checkpoint_and_no_part(tmp_path, c
 
 
 @pytest.mark.parametrize("keep", [1, 2])
-def test_after_a_crash_at_any_moment_the_newest_whole_checkpoint_is_the_old_or_the_new(tmp_path, keep):
+def test_the_newest_complete_checkpoint_is_the_old_or_the_new_after_any_crash(tmp_path, keep):
     """Every prefix of what was done, with every subset of what was not yet durable lost."""
     began, observed, states = tmp_path / "began", set(), 0
     began.mkdir()
@@ -237,7 +237,7 @@ def go_on_after_the_crash(place: Path, keep: int) -> None:
     files.drop_old(str(place), newer, keep, damaged)
 
 
-def test_a_reader_beside_a_writer_always_reads_a_whole_checkpoint(tmp_path):
+def test_a_reader_beside_a_writer_always_reads_a_complete_checkpoint(tmp_path):
     put(tmp_path, 1)
     for step in itertools.islice(itertools.count(2), 30):
         result = put(tmp_path, step)

@@ -49,17 +49,17 @@ def all_ways(node: int, nodes: int) -> set[tuple[int, int]]:
     return {(node, o) for o in range(nodes) if o != node} | {(o, node) for o in range(nodes) if o != node}
 
 
-def test_where_all_is_well_nobody_is_in_trouble():
+def test_no_component_is_in_trouble_if_every_dial_succeeds():
     assert summary(crossings(5), 5) == []
 
 
 @pytest.mark.parametrize(("a", "b"), list(itertools.permutations(range(4), 2)))
-def test_a_one_way_cut_is_a_link_with_the_direction_in_which_packets_vanish(a, b):
+def test_a_one_way_cut_is_a_link_with_the_direction_of_the_loss(a, b):
     assert summary(crossings(4, cut={(a, b)}), 4) == [("dead", (a, b), False)]
 
 
 @pytest.mark.parametrize("is_rejected", [False, True])
-def test_a_way_whose_ports_refuse_is_not_one_on_which_packets_vanish(is_rejected: bool):
+def test_a_direction_with_refused_ports_is_not_one_that_loses_packets(is_rejected: bool):
     ways = {(1, 2)}
     dials = crossings(4, rejected=ways) if is_rejected else crossings(4, cut=ways)
     (trouble,), _ = dials.troubles_among(range(4))
@@ -69,17 +69,17 @@ def test_a_way_whose_ports_refuse_is_not_one_on_which_packets_vanish(is_rejected
     assert ("REJECT" in link_of(state, trouble).remedy) is is_rejected
 
 
-def test_a_cut_both_ways_is_one_link():
+def test_a_cut_in_both_directions_is_one_link():
     ((kind, nodes, both),) = summary(crossings(4, cut={(1, 2), (2, 1)}), 4)
     assert (kind, set(nodes), both) == ("dead", {1, 2}, True)
 
 
-def test_where_no_datagram_ever_arrives_no_direction_is_claimed():
+def test_no_direction_is_claimed_if_no_datagram_ever_arrives():
     ((kind, nodes, both),) = summary(crossings(4, cut={(1, 2)}, datagrams=False), 4)
     assert (kind, set(nodes), both) == ("dead", {1, 2}, True)
 
 
-def test_of_two_nodes_the_link_is_in_trouble_and_neither_node():
+def test_the_link_of_two_nodes_is_in_trouble_and_neither_node():
     assert summary(crossings(2, cut={(0, 1)}), 2) == [("dead", (0, 1), False)]
 
 
@@ -94,7 +94,7 @@ def test_ports_that_nobody_reaches_are_named_with_their_node():
     )
 
 
-def test_a_port_that_one_other_does_not_reach_is_the_links():
+def test_a_port_that_one_node_cannot_reach_belongs_to_the_link():
     result = crossings(4)
     silent = Dialled(2, (), (3,), True, 0.1)
     result.take(DialTask("x", 1, (Target(2, "", "", (3,), 9),), 5.0), DialAnswer((silent,), ()))
@@ -105,17 +105,17 @@ def test_a_port_that_one_other_does_not_reach_is_the_links():
     assert (entry.symptom, entry.nodes, entry.ports, entry.both) == ("ports", (1, 2), (3,), False)
 
 
-def test_large_packets_that_one_node_swallows_are_its_fault():
+def test_a_node_that_drops_large_packets_is_faulty():
     assert summary(crossings(4, small={1}), 4) == [("large", (1,), False)]
 
 
-def test_who_is_gone_explains_nothing_and_is_not_blamed_again():
+def test_a_lost_node_explains_nothing_and_is_not_blamed_twice():
     result = crossings(4, cut=all_ways(1, 4))
     assert result.troubles_among([0, 2, 3])[0] == ()
 
 
 @pytest.mark.parametrize("seed", range(200))
-def test_cut_off_nodes_and_cut_links_are_told_apart_however_many_there_are(seed):
+def test_isolated_nodes_and_cut_links_have_different_findings(seed):
     chance = random.Random(seed)
     nodes = chance.randint(6, 12)
     everyone = range(nodes)
@@ -157,7 +157,7 @@ def behind_a_blocked_range(nodes: int, seed: int) -> Dials:
     return result
 
 
-def test_a_node_whose_ways_all_fail_on_other_ports_is_to_blame_and_none_of_its_links():
+def test_a_node_with_failures_on_all_ports_is_faulty_and_its_links_are_not():
     """As a lab recorded it: TCP from and to ports 40000 to 44000 of node 1 is dropped, answers too."""
     silent = {
         (3, 1): (40371, 46615),

@@ -15,12 +15,12 @@ from clusterrun.preflight.thresholds import DEFAULTS, SMALLEST_GROUP
 from tests.preflight.simulated import Faults, bad_links, blamed, examined, orders
 
 
-def test_the_nodes_of_one_switch_may_be_well_and_are_told_together_and_not_blamed():
+def test_nodes_of_one_switch_are_reported_together_without_blame():
     result = searched(GroupWorld(16, across=frozenset({3, 9}), size=5))
     assert (result.bad, result.apart) == ((), (3, 9))
 
 
-def test_two_nodes_that_fail_from_different_sizes_on_are_no_switch():
+def test_two_nodes_that_fail_from_different_sizes_are_no_switch():
     result = searched(GroupWorld(16, nodes={3: 4, 9: 8}))
     assert (set(result.bad), result.apart) == ({3, 9}, ())
 
@@ -30,7 +30,7 @@ def test_two_nodes_that_fail_from_different_sizes_on_are_no_switch():
     count=st.integers(0, 40),
     answers=st.lists(st.sampled_from([True, False, None]), min_size=1, max_size=200),
 )
-def test_whatever_it_is_told_it_ends_in_time_and_its_groups_are_sound(count, answers):
+def test_the_search_ends_in_time_with_valid_groups_for_any_answers(count, answers):
     search, luck = GroupSearch(range(count), DEFAULTS), random.Random(count)
     rounds = 0
     while groups := search.next_round():
@@ -44,7 +44,7 @@ def test_whatever_it_is_told_it_ends_in_time_and_its_groups_are_sound(count, ans
     assert not {*search.result().bad} & {*search.result().apart}
 
 
-def test_a_wrong_sum_is_a_failure_and_what_was_not_asked_for_is_ignored():
+def test_a_wrong_sum_is_a_failure_and_unrequested_answers_are_ignored():
     search = GroupSearch(range(8), DEFAULTS)
     search.take([GroupTest((0, 1, 2), False)])
     while groups := search.next_round():
@@ -58,7 +58,7 @@ def test_a_wrong_sum_is_a_failure_and_what_was_not_asked_for_is_ignored():
 
 
 @pytest.mark.parametrize("seed", range(12))
-def test_the_check_names_it_and_the_others_train_where_there_is_a_spare(seed):
+def test_the_check_names_the_faulty_node_and_a_spare_replaces_it(seed):
     luck = random.Random(seed)
     count, spares = luck.choice((6, 8, 10, 13)), luck.choice((0, 1))
     bad, size = luck.randrange(count), luck.randint(3, 5)
@@ -71,7 +71,7 @@ def test_the_check_names_it_and_the_others_train_where_there_is_a_spare(seed):
     assert "nodes and more fail with it, whichever others they hold" in message
 
 
-def test_without_the_time_to_name_it_the_check_says_so_and_does_not_pass():
+def test_the_check_does_not_pass_without_the_time_to_name_the_node():
     for budget in (35.0, 60.0, 90.0):
         outcome = examined(orders(12, budget=budget), Faults(in_groups={7: 7}))
         assert not outcome.fit
@@ -80,14 +80,14 @@ def test_without_the_time_to_name_it_the_check_says_so_and_does_not_pass():
             assert "--preflight-budget gives more time" in outcome.report.set_message
 
 
-def test_two_that_may_hang_on_one_switch_are_left_out_and_not_blamed():
+def test_two_nodes_behind_one_switch_are_left_out_without_blame():
     outcome = examined(orders(14, 2, budget=600.0), Faults(in_groups={2: 4, 9: 4}))
     assert (outcome.fit, blamed(outcome)) == (True, set())
     assert not {2, 9} & set(outcome.world)
     assert "or what connects them to the others" in outcome.report.set_message
 
 
-def test_with_too_few_others_the_command_that_trains_without_them_is_said():
+def test_the_command_that_trains_without_them_is_printed_if_too_few_remain():
     outcome = examined(orders(12, budget=600.0), Faults(in_groups={2: 4, 9: 4}))
     assert (outcome.fit, blamed(outcome)) == (False, set())
     assert "--nodes 10 --nodelist n[0000-0001,0003-0008,0010-0011]" in outcome.report.set_message

@@ -45,9 +45,7 @@ def driven(search, answers, drop=()):
     answers=ANSWERS,
     drop=st.lists(st.tuples(st.integers(1, 8), st.integers(0, 24)), max_size=3),
 )
-def test_whatever_it_is_told_it_ends_and_its_pairs_and_verdicts_are_sound(
-    nodes, spares, every, answers, drop
-):
+def test_the_search_ends_with_valid_pairs_and_verdicts_for_any_answers(nodes, spares, every, answers, drop):
     members = range(nodes + spares)
     search = Search(members[:nodes], DEFAULTS, members[nodes:], every)
     rounds = driven(search, answers, drop)
@@ -79,7 +77,7 @@ def test_whatever_it_is_told_it_ends_and_its_pairs_and_verdicts_are_sound(
 
 @settings(max_examples=100)
 @given(nodes=st.integers(2, 24), data=st.data())
-def test_without_chance_nothing_healthy_is_blamed_however_many_are_broken(nodes, data):
+def test_no_healthy_node_is_blamed_without_chance_for_any_number_of_faults(nodes, data):
     """Any nodes are broken. No two cut links meet. A node is broken if all its links are cut."""
     broken = data.draw(st.sets(st.integers(0, nodes - 1)))
     order = data.draw(st.permutations(range(nodes)))
@@ -103,7 +101,7 @@ def test_up_to_a_third_broken_blames_nobody_else_and_certifies_none_of_them(node
 
 @settings(max_examples=60)
 @given(seed=st.integers(0, 10**9), broken=st.integers(0, 5))
-def test_no_retest_meets_a_partner_again_while_there_is_a_certified_one_it_has_not_met(seed, broken):
+def test_no_retest_repeats_a_partner_while_a_new_certified_one_exists(seed, broken):
     mix = Mix(16, broken=broken, cut=1, flakes=0.01)
     world = mix.world(seed)
     search, met, certified = Search(range(16), DEFAULTS), set(), set()

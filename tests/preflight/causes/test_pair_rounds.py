@@ -52,7 +52,7 @@ def test_every_link_of_the_ring_is_tested_once_in_disjoint_pairs(nodes):
 
 
 @given(sets_of_nodes)
-def test_every_pair_is_tested_once_in_as_many_rounds_as_it_takes(nodes):
+def test_every_pair_is_tested_once_in_the_smallest_number_of_rounds(nodes):
     rounds = all_rounds(nodes)
     created = [entry for pairs in rounds for entry in pairs]
     assert sorted(created) == sorted(link(a, b) for a, b in itertools.combinations(nodes, 2))

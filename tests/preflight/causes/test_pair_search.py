@@ -74,7 +74,7 @@ class Moody(PairWorld):
 
 
 @pytest.mark.parametrize(("nodes", "tests"), [(6, 5), (12, 5), (64, 5)])
-def test_a_node_that_passed_once_and_fails_with_all_others_is_bad_and_no_link_is_blamed(nodes, tests):
+def test_a_node_that_passed_once_and_fails_with_all_others_is_bad_without_bad_links(nodes, tests):
     _, result = tape(Moody(1), nodes)
     assert (result.nodes("broken"), result.links("broken"), result.links("undetermined")) == ((0,), (), ())
     assert result.certified == tuple(range(1, nodes))
@@ -95,14 +95,14 @@ def test_a_link_that_passes_when_repeated_is_worth_a_line_and_no_blame():
     assert search.result().evidence == (Evidence((0, 1), "flaky", Grade.PASS, tests=2, failed=1),)
 
 
-def test_nothing_is_known_of_outcomes_that_were_not_asked_for():
+def test_unrequested_outcomes_are_ignored():
     search = Search(range(4), DEFAULTS)
     search.take([GroupTest((0, 1), False)])
     assert search.result().rounds == 0
     assert search.next_round() == ((0, 1), (2, 3))
 
 
-def test_of_two_nodes_that_fail_without_a_third_neither_is_blamed():
+def test_neither_of_two_nodes_that_fail_without_a_third_is_blamed():
     rounds, result = tape(PairWorld(1, broken=frozenset({0})), 2)
     assert (result.nodes("broken"), result.nodes("undetermined"), result.certified) == ((), (0, 1), ())
     assert rounds == [((0, 1),)] * 3
@@ -152,7 +152,7 @@ def test_small_sets_with_and_without_spares_are_solved_exactly(nodes, spares, br
     )
 
 
-def test_where_nothing_passes_no_node_is_blamed_and_it_ends_soon():
+def test_no_node_is_blamed_if_no_pair_passes_and_the_search_ends_soon():
     rounds, result = tape(PairWorld(1, broken=frozenset(range(40))), 40)
     assert (result.nodes("broken"), result.certified, result.nodes("undetermined")) == (
         (),
@@ -162,12 +162,12 @@ def test_where_nothing_passes_no_node_is_blamed_and_it_ends_soon():
     assert len(rounds) == 5
 
 
-def test_a_bad_link_beside_a_bad_node_is_told_apart_from_it():
+def test_a_bad_link_beside_a_bad_node_is_reported_separately():
     world = PairWorld(1, broken=frozenset({3}), cut=frozenset({link(4, 5)}))
     assert judged(world, searched(world, 8)) == (True, False)
 
 
-def test_with_one_link_cut_one_flake_does_not_make_a_node_bad():
+def test_one_chance_failure_beside_a_cut_link_does_not_make_a_node_bad():
     """One of four nodes is bad, another has a cut link. Two proven partners must fail twice with it."""
     world = PairWorld(1, broken=frozenset({0}), cut=frozenset({link(1, 2)}))
     search = Search(range(4), DEFAULTS)
@@ -197,7 +197,7 @@ def test_a_node_that_corrupts_sums_is_bad_however_its_tests_ended():
     assert (search.result().nodes("broken"), why.failed, why.wrong) == ((2,), 3, 3)
 
 
-def test_a_test_whose_partner_was_lost_tells_nothing_and_the_other_is_tested_again():
+def test_a_test_with_a_lost_partner_is_repeated_with_another_node():
     search = Search(range(4), DEFAULTS)
     search.next_round()
     search.take([GroupTest((0, 1), None), GroupTest((2, 3), True)])
@@ -230,12 +230,12 @@ def test_a_node_dropped_while_its_round_runs_is_in_it_no_more():
     assert search.next_round() == ((0, 1),)
 
 
-def test_a_node_cannot_stand_twice():
+def test_a_node_cannot_appear_twice():
     with pytest.raises(ValueError, match="twice"):
         Search([0, 1], DEFAULTS, [1])
 
 
-def test_one_node_alone_needs_no_pair():
+def test_a_single_node_needs_no_pair():
     assert Search([0], DEFAULTS).next_round() == ()
     assert Search([0], DEFAULTS, [1, 2]).result().nodes("undetermined") == ()
     assert Search([], DEFAULTS).next_round() == ()
@@ -271,7 +271,7 @@ def test_all_pairs_names_a_link_outside_the_ring():
     assert tape(world, 8)[1].links("broken") == ()
 
 
-def test_all_pairs_stops_testing_a_node_that_is_known_to_be_bad():
+def test_all_pairs_stops_testing_a_bad_node():
     rounds, result = tape(PairWorld(1, broken=frozenset({5})), 16, all_pairs=True)
     assert result.nodes("broken") == (5,)
     assert sum(5 in pair for pairs in rounds for pair in pairs) < 8
@@ -299,12 +299,12 @@ def test_a_slow_link_is_slow_with_one_partner_only():
 
 
 @pytest.mark.parametrize("nodes", [3, 4, 5, 6, 7])
-def test_a_slow_node_among_few_is_told_from_its_partners(nodes):
+def test_a_slow_node_of_few_differs_from_its_partners(nodes):
     result = searched(PairWorld(1, speeds={1: 0.5}), nodes)
     assert (result.nodes("slow"), result.links("slow")) == ((1,), ())
 
 
-def test_a_third_slow_is_not_taken_for_the_measure():
+def test_a_slow_third_of_the_nodes_does_not_become_the_reference():
     world = PairWorld(1, speeds={0: 0.5, 1: 0.5, 3: 0.5})
     assert set(searched(world, 9).nodes("slow")) == {0, 1, 3}
 
@@ -322,7 +322,7 @@ def test_one_slow_test_is_no_slow_link():
 
 @pytest.mark.parametrize("backend", ["gloo", "nccl"])
 @pytest.mark.parametrize("jitter", [0.02, 0.1, 0.2, 0.35])
-def test_nothing_is_called_slow_that_reached_the_limit_once(backend, jitter):
+def test_a_pair_that_reached_the_limit_once_is_not_slow(backend, jitter):
     limits = for_backend(DEFAULTS, backend)
     for seed in range(40):
         luck = random.Random(seed)
@@ -334,7 +334,7 @@ def test_nothing_is_called_slow_that_reached_the_limit_once(backend, jitter):
             assert all(entry.rate < entry.limit for entry in slow), (seed, slow)
 
 
-def test_a_link_that_is_fast_enough_once_is_not_slow_however_often_it_was_slow():
+def test_a_link_that_was_fast_once_is_not_slow():
     search, met = Search(range(8), DEFAULTS), 0
     while pairs := search.next_round():
         met += (2, 3) in pairs
@@ -344,20 +344,20 @@ def test_a_link_that_is_fast_enough_once_is_not_slow_however_often_it_was_slow()
     assert search.result().links("slow") == ()
 
 
-def test_where_all_are_slow_alike_nobody_is():
+def test_nothing_is_slow_if_all_pairs_are_equally_slow():
     world = PairWorld(1, full=3.0)
     result = searched(world, 8, limits=replace(DEFAULTS, pair_floor=50.0))
     assert (result.nodes("slow"), result.links("slow"), result.median) == ((), (), 3.0)
 
 
-def test_rates_that_are_no_numbers_are_left_out():
+def test_rates_that_are_not_numbers_are_ignored():
     search = Search(range(4), DEFAULTS)
     while pairs := search.next_round():
         search.take([GroupTest(pair, True, float("nan")) for pair in pairs])
     assert (search.result().median, search.result().certified) == (None, (0, 1, 2, 3))
 
 
-def test_the_result_may_be_asked_before_the_end():
+def test_an_intermediate_result_is_available():
     search = Search(range(4), DEFAULTS)
     search.next_round()
     search.take([GroupTest((0, 1), False), GroupTest((2, 3), True)])
@@ -365,14 +365,14 @@ def test_the_result_may_be_asked_before_the_end():
     assert (result.nodes("undetermined"), result.certified, result.rounds) == ((0, 1), (2, 3), 1)
 
 
-def test_a_node_whose_tests_keep_telling_nothing_is_given_up_and_not_blamed():
+def test_a_node_whose_tests_give_no_answers_is_given_up_without_blame():
     rounds, result = tape(PairWorld(1, silent=frozenset({3})), 12)
     assert (result.nodes("broken"), result.nodes("undetermined"), result.links("broken")) == ((), (), ())
     assert set(range(12)) - set(result.certified) == {3}
     assert sum(3 in pair for pairs in rounds for pair in pairs) == 6
 
 
-def test_the_one_sound_pair_of_four_is_found_though_it_failed_by_chance_at_first():
+def test_the_one_healthy_pair_of_four_is_found_after_a_chance_failure():
     world = PairWorld(1, broken=frozenset({0, 1}))
     search = Search(range(4), DEFAULTS)
     first = True

@@ -33,7 +33,7 @@ def test_groups_of_neighbours_that_do_not_reach_each_other_are_parts(sizes):
 
 
 @pytest.mark.parametrize("count", [4, 7, 16, 33])
-def test_bad_nodes_are_no_part_for_they_fail_with_each_other(count):
+def test_bad_nodes_form_no_part_because_they_fail_with_each_other(count):
     for broken in ({0, 1}, {1, 3}, {0, count - 1}):
         result = searched(PairWorld(1, broken=frozenset(broken)), count)
         assert (set(result.nodes("broken")), result.parts) == (broken, ())
@@ -60,14 +60,14 @@ def test_a_quick_check_tells_a_parted_network_as_well():
 
 
 @pytest.mark.parametrize("silent", [False, True])
-def test_with_enough_spares_the_largest_part_trains(silent):
+def test_the_largest_part_trains_with_enough_spares(silent):
     outcome = examined(orders(6, 2), Faults(parts=SPLITS[1], silent=silent))
     assert outcome.fit
     assert set(outcome.world) == {2, 3, 4, 5, 6, 7}
     assert (outcome.report.verdict.value, blamed(outcome)) == ("warn", set())
 
 
-def test_a_bad_node_inside_a_part_is_the_only_one_that_is_blamed():
+def test_only_the_bad_node_inside_a_part_is_blamed():
     outcome = examined(orders(8, budget=200.0), Faults(parts=SPLITS[0], broken={5}))
     assert blamed(outcome) == {5}
     assert outcome.report.excluded == ("n0005",)
@@ -83,7 +83,7 @@ def test_several_nodes_that_answer_nobody_may_be_parted_and_are_not_remembered()
     assert outcome.excluded == ("n0004", "n0005", "n0006", "n0007"), "another try leaves them out"
 
 
-def test_a_slow_uplink_is_told_as_one_and_all_train():
+def test_a_slow_uplink_is_one_finding_and_all_nodes_train():
     outcome = examined(orders(8), Faults(parts=SPLITS[0], uplink=0.1))
     assert outcome.fit
     assert (blamed(outcome), bad_links(outcome)) == (set(), set())

@@ -44,7 +44,7 @@ def test_the_node_and_the_direction_of_a_blocked_range_are_named_and_nobody_else
 
 
 @pytest.mark.parametrize("nodes", [2, 3, 5])
-def test_a_range_that_one_other_alone_does_not_reach_is_the_links(nodes):
+def test_a_range_that_one_node_cannot_reach_belongs_to_the_link(nodes):
     observed = swept(nodes, random.Random(0), shut_links={(0, 1): (40000, 41000)})
     assert [(entry.nodes, entry.first, entry.last) for entry in blocked(observed, DEFAULTS)] == [
         ((0, 1), 40000, 40960)
@@ -60,7 +60,7 @@ def test_single_silent_ports_are_no_range(noise):
 
 @pytest.mark.parametrize("share", [0.15, 0.5, 0.8, 0.95, 1.0])
 @pytest.mark.parametrize("seed", range(10))
-def test_a_limit_on_connections_is_no_range_of_ports(seed, share):
+def test_a_connection_limit_is_no_range_of_ports(seed, share):
     chance = random.Random(seed)
     silent = swept(5, chance)
     for a, b in silent:

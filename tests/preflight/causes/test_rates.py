@@ -20,12 +20,12 @@ from clusterrun.preflight.causes.rates import LinkDistance, distances, link_leve
         ("", "leaf1.n2", 0),
     ],
 )
-def test_two_nodes_are_as_far_apart_as_they_must_go_up_to_meet(node, other, apart):
+def test_the_distance_of_two_nodes_is_the_number_of_levels_to_their_common_switch(node, other, apart):
     distance = distances({0: node, 1: other})
     assert distance((0, 1)) == distance((1, 0)) == apart
 
 
-def test_a_kind_that_is_as_fast_as_the_others_is_left_as_it_is():
+def test_a_kind_of_link_with_the_usual_rate_is_unchanged():
     best = {(0, 1): 100.0, (1, 2): 95.0, (2, 3): 50.0}
     assert link_levels(best, lambda ends: ends[0], 0.1) == {
         0: LinkDistance(0, 1, 100.0, 1.0),
@@ -42,7 +42,7 @@ def racks(nodes: int, size: int = 4):
 
 @pytest.mark.parametrize("nodes", [8, 16, 64])
 @pytest.mark.parametrize("across", [0.8, 0.5, 0.25])
-def test_links_between_racks_that_are_slower_alike_are_not_slow(nodes, across):
+def test_equally_slower_links_between_racks_are_not_slow(nodes, across):
     for seed in range(20):
         world = PairWorld(seed, jitter=0.02, rack=4, across=across)
         result = searched(world, nodes, distance=racks(nodes))
@@ -72,7 +72,7 @@ def test_a_slow_node_at_the_edge_of_its_rack_or_within_is_named(nodes, bad):
         assert (result.nodes("slow"), result.links("slow")) == ((bad,), ())
 
 
-def test_without_a_word_of_the_switches_the_network_is_called_slow_between_racks():
+def test_the_network_is_slow_between_racks_if_no_topology_is_known():
     result = searched(PairWorld(1, jitter=0.02, rack=8, across=0.5), 16)
     assert result.slow_parts == (tuple(range(8)), tuple(range(8, 16)))
     assert (result.nodes("slow"), result.links("slow")) == ((), ())

@@ -37,7 +37,7 @@ def test_two_nodes_that_are_slow_in_one_group_are_named():
     assert bisected(range(8), lambda group: {2, 3} <= set(group)) == (((2, 3),), 3)
 
 
-def test_where_no_half_is_slow_it_is_the_set():
+def test_the_set_is_slow_if_neither_half_is():
     assert bisected(range(8), lambda group: len(group) > 4) == ((), 1)
 
 
@@ -56,7 +56,7 @@ def test_a_group_that_fails_or_has_a_wrong_sum_is_not_well():
     assert (failing[0], wrong[0]) == (((4, 5),), ((6, 7),))
 
 
-def test_what_goes_away_when_it_is_repeated_names_nobody():
+def test_slowness_that_disappears_at_the_repeat_names_nobody():
     requested = []
 
     def once(group):
@@ -66,7 +66,7 @@ def test_what_goes_away_when_it_is_repeated_names_nobody():
     assert bisected(range(4), once) == ((), 2)
 
 
-def test_a_group_that_told_nothing_or_is_missing_clears_nobody():
+def test_a_group_without_an_answer_clears_nobody():
     assert bisected(range(8), lambda group: GroupTest(group, None)) == ((), 1)
     search = slow_groups((0, 1, 2, 3), FLOOR)
     next(search)
@@ -90,7 +90,7 @@ def test_it_ends_in_time_and_names_a_part_that_holds_the_fault(count, data):
 
 
 @given(st.integers(3, 64), st.lists(st.sampled_from([True, False, None]), min_size=300, max_size=300))
-def test_it_ends_in_time_whatever_it_is_told(count, luck):
+def test_the_search_ends_in_time_for_any_answers(count, luck):
     answers = iter(luck)
     _, rounds = bisected(range(count), lambda group: GroupTest(group, next(answers)))
     assert rounds <= math.ceil(math.log2(count))

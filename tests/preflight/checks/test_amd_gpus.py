@@ -43,7 +43,7 @@ ROW = {"memory": 196592.0, "used": 283.0, "uncorrected": 0.0}
         ("{}", []),
     ],
 )
-def test_both_forms_of_the_answer_are_read_and_nonsense_is_no_gpu(text, rows):
+def test_both_formats_of_the_answer_are_parsed_and_nonsense_is_no_gpu(text, rows):
     assert amd_gpus.of_text(text) == rows
 
 
@@ -80,7 +80,7 @@ def test_the_older_program_tells_bytes_by_card(out, rows):
     assert result == rows or [entry["used"] for entry in result] == rows
 
 
-def test_the_older_program_is_asked_where_there_is_no_other(monkeypatch):
+def test_the_older_program_is_the_fallback(monkeypatch):
     asked_for = []
 
     def answer(program, *arguments, seconds):
@@ -114,7 +114,7 @@ def reading(count: int = 8, given_gpus: list[str] | None = None, **of_gpu_3: Any
         (reading(used=5000.0), WARN, "GPU 3: 5000 of 196592 MiB in use (3%, limit 2%)"),
     ],
 )
-def test_a_node_with_an_ill_gpu_is_named(ill, verdict, message):
+def test_a_node_with_a_faulty_gpu_is_named(ill, verdict, message):
     assert verdicts(amd_gpus, nodes(2, reading(), bad=ill)) == [("bad", verdict, message)]
 
 

@@ -39,6 +39,6 @@ def test_exit_code_and_last_line_are_the_finding(
     assert all(line in text for _, _, text in message)
 
 
-def test_it_is_made_only_where_a_command_was_given() -> None:
+def test_the_check_runs_only_with_a_command() -> None:
     assert "check-command" not in registry.check_names(asked())
     assert "check-command" in registry.check_names(asked(check_commands=("true",)))

@@ -16,7 +16,7 @@ def test_equal_nodes_are_passed_over_in_silence():
     assert verdicts(environment, nodes(4, reading(NCCL_DEBUG="INFO", NCCL_SOCKET_IFNAME="ib"))) == []
 
 
-def test_the_odd_one_out_is_named_with_both_values():
+def test_the_deviating_node_is_named_with_both_values():
     assert verdicts(environment, nodes(3, reading(NCCL_IB_HCA="mlx5"), bad=reading(NCCL_IB_HCA="mlx4"))) == [
         ("bad", WARN, "NCCL_IB_HCA is mlx4; it is mlx5 on 3 of 4 nodes")
     ]
@@ -25,7 +25,7 @@ def test_the_odd_one_out_is_named_with_both_values():
     ]
 
 
-def test_two_nodes_that_differ_are_both_named_for_which_is_right_cannot_be_told():
+def test_two_differing_nodes_are_both_named():
     message = "NCCL_ALGO differs between nodes: Ring on n1, Tree on n2"
     assert verdicts(environment, {"n1": reading(NCCL_ALGO="Ring"), "n2": reading(NCCL_ALGO="Tree")}) == [
         ("n1", WARN, message),
@@ -33,7 +33,7 @@ def test_two_nodes_that_differ_are_both_named_for_which_is_right_cannot_be_told(
     ]
 
 
-def test_an_interface_that_a_node_does_not_have_is_unfit_and_said_once():
+def test_a_missing_interface_makes_a_node_unfit_once():
     assert verdicts(
         environment, nodes(3, reading(NCCL_SOCKET_IFNAME="ib0"), bad=reading(NCCL_SOCKET_IFNAME="enp9"))
     ) == [
@@ -117,7 +117,7 @@ def test_the_remedy_names_an_interface_with_an_address_of_its_own_on_every_node(
     assert result.remedy.endswith("GLOO_SOCKET_IFNAME=eth0")
 
 
-def test_two_of_many_nodes_with_one_address_are_the_ones_that_are_named():
+def test_the_two_nodes_with_one_address_are_named():
     readings = {f"n{i}": addressed(i, shared="", GLOO_SOCKET_IFNAME="eth0") for i in range(1, 7)}
     readings["n4"]["addresses"]["eth0"] = "10.0.0.2"
     ((node, grade, message),) = verdicts(environment, readings, asked(gpus=0))
@@ -125,15 +125,15 @@ def test_two_of_many_nodes_with_one_address_are_the_ones_that_are_named():
     assert "same address 10.0.0.2 on n2, n4:" in message
 
 
-def test_simulated_nodes_of_one_machine_share_its_addresses_and_that_is_no_finding():
+def test_simulated_nodes_of_one_machine_may_share_its_addresses():
     assert shared_by(4, machine="boot 4026531840", GLOO_SOCKET_IFNAME="docker0") == []
 
 
-def test_one_node_alone_may_use_its_loopback():
+def test_a_single_node_may_use_its_loopback():
     assert verdicts(environment, {"n1": reading(NCCL_SOCKET_IFNAME="lo")}) == []
 
 
-def test_what_names_a_node_or_its_files_may_differ():
+def test_values_that_contain_node_or_file_names_may_differ():
     assert verdicts(environment, nodes(3, reading(NCCL_HOSTID="a"), n9=reading(NCCL_HOSTID="b"))) == []
 
 
@@ -141,7 +141,7 @@ def test_a_value_of_its_own_on_every_node_is_meant_so():
     assert verdicts(environment, {f"n{i}": reading(NCCL_IB_GID_INDEX=str(i)) for i in range(4)}) == []
 
 
-def test_only_what_steers_communication_is_read(monkeypatch: pytest.MonkeyPatch):
+def test_only_communication_settings_are_read(monkeypatch: pytest.MonkeyPatch):
     from clusterrun.preflight.probes import process_context
 
     monkeypatch.setattr(process_context.os, "environ", {"NCCL_DEBUG": "INFO", "SECRET_TOKEN": "x"})

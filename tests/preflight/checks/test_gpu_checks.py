@@ -45,7 +45,7 @@ def test_a_node_without_its_gpus_is_unfit(ill, message):
     assert verdicts(gpus, nodes(2, reading(), bad=ill)) == [("bad", FAIL, message)]
 
 
-def test_more_gpus_than_asked_for_are_no_finding():
+def test_additional_gpus_are_no_finding():
     assert verdicts(gpus, nodes(2, reading(count=8)), asked(gpus=4)) == []
 
 
@@ -78,12 +78,12 @@ def test_instances_of_a_divided_gpu_count_each():
         ),
     ],
 )
-def test_memory_in_use_is_told_with_who_has_it(used, processes, verdict, message):
+def test_used_memory_is_reported_with_its_owner(used, processes, verdict, message):
     ill = reading(used=used, processes=processes)
     assert verdicts(MEMORY, nodes(2, reading(), bad=ill)) == [("bad", verdict, message)]
 
 
-def test_a_program_that_stayed_behind_is_told_however_little_it_holds():
+def test_a_leftover_program_is_reported_at_any_size():
     remaining = reading(used=500, processes=[{"pid": 9, "command": "python", "kind": "C", "used": 498}])
     assert verdicts(MEMORY, {"n1": remaining}) == [
         ("n1", WARN, "GPU 3: 500 of 81559 MiB in use (1%) by python pid 9 498 MiB")
@@ -92,7 +92,7 @@ def test_a_program_that_stayed_behind_is_told_however_little_it_holds():
     assert verdicts(MEMORY, {"n1": desktop}) == []
 
 
-def test_memory_that_firmware_and_hypervisor_hold_is_no_finding():
+def test_memory_of_firmware_and_hypervisor_is_no_finding():
     assert verdicts(MEMORY, {"n1": reading(memory=8192, used=300)}) == []
     virtual = {"virtualization": "VGPU", "memory": 40960, "used": 2600}
     assert verdicts(MEMORY, {"n1": reading(**virtual)}) == []
@@ -160,7 +160,7 @@ def test_an_uncorrected_error_is_a_warning_if_the_driver_needs_no_recovery():
     assert blamed(ERRORS, {"n1": reading(uncorrected=1, recovered=True, rows_failed="Yes")}) == {"n1": FAIL}
 
 
-def test_errors_that_were_dealt_with_are_no_finding():
+def test_corrected_errors_are_no_finding():
     assert verdicts(ERRORS, {"n1": reading(corrected=10000)}) == []
 
 
@@ -199,7 +199,7 @@ def one_machine(*widths: int) -> dict[str, Any]:
     [(4,), (1,), (16, 4), (16, 16, 4), (16, 8, 16, 8), (8, 8, 8, 8), (8,) * 8, (4,) * 8, (16, 8, 8, 4)],
 )
 @pytest.mark.parametrize("count", [1, 2, 3, 5])
-def test_slots_of_workstations_and_of_clouds_are_no_lost_lanes(widths: tuple[int, ...], count: int) -> None:
+def test_slots_of_workstations_and_clouds_are_no_lost_lanes(widths: tuple[int, ...], count: int) -> None:
     assert verdicts(PCIE, nodes(count, one_machine(*widths))) == []
 
 
@@ -218,13 +218,13 @@ def test_slots_of_workstations_and_of_clouds_are_no_lost_lanes(widths: tuple[int
         (["GPU-99"], [0, 1, 2, 3]),
     ],
 )
-def test_the_jobs_gpus_are_those_that_its_ranks_are_given(names: list[str], ours: list[int]) -> None:
+def test_the_jobs_gpus_are_the_gpus_of_its_ranks(names: list[str], ours: list[int]) -> None:
     uuids = ["GPU-0a", "GPU-1a", "GPU-2a", "GPU-3a5f0000-1111"]
     remote = [{"uuid": uuid, "mig": "Enabled" if uuid[4] in "13" else "Disabled"} for uuid in uuids]
     assert [index for index, _ in gpus.job_gpus({"given": names, "gpus": remote})] == ours
 
 
-def test_a_generation_below_that_of_the_others_is_named_and_one_above_is_not():
+def test_only_a_generation_below_the_others_is_named():
     slower = reading(generation_most=4)
     assert verdicts(PCIE, nodes(3, reading(), bad=slower)) == [
         ("bad", WARN, "PCIe reaches generation 4 here, 5 on the other nodes")
@@ -253,7 +253,7 @@ def test_a_generation_below_that_of_the_others_is_named_and_one_above_is_not():
         ),
     ],
 )
-def test_what_holds_clocks_down_is_named(reasons, verdict, message):
+def test_the_reason_for_low_clocks_is_named(reasons, verdict, message):
     ill = reading(slowed=reasons, temperature=89)
     assert verdicts(CLOCKS, nodes(2, reading(), bad=ill)) == [("bad", verdict, message)]
 
@@ -281,7 +281,7 @@ def test_a_gpu_outside_the_fabric_cannot_use_nvlink():
     assert blamed(FABRIC, {"n1": reading(fabric="", fabric_status="")}) == {}
 
 
-def test_another_driver_or_another_kind_of_gpu_on_one_node_is_named():
+def test_a_different_driver_or_gpu_model_on_one_node_is_named():
     assert verdicts(DRIVER, nodes(3, reading(), bad=reading(driver="535.104.05"))) == [
         ("bad", WARN, "the NVIDIA driver is 535.104.05; it is 550.54.15 on 3 of 4 nodes")
     ]
@@ -303,7 +303,7 @@ def links(*each: str, errors: str = NO_ERRORS) -> object:
     return nvlink.of_text(status, counted)
 
 
-def test_made_up_answers_of_nvidia_smi_nvlink_in_its_form_are_read():
+def test_made_up_answers_of_nvidia_smi_nvlink_are_parsed():
     one_down = HEALTHY_LINKS.replace("Link 2: 26.562 GB/s", "Link 2: <inactive>")
     replays = "\t Link 0: Replay Errors: 12\n\t Link 0: CRC Flit Errors: 3\n"
     assert links(one_down, errors=replays) == [
@@ -353,7 +353,7 @@ def test_only_links_of_the_jobs_gpus_are_read(monkeypatch, mine, rows):
     assert [row["gpu"] for row in nvlink.probe(ASKED)] == list(rows)
 
 
-def test_a_gpu_whose_links_are_all_inactive_is_unfit_unless_most_have_none():
+def test_a_gpu_with_only_inactive_links_is_unfit_unless_most_have_none():
     none = "NVML: Unable to retrieve NVLink information as all links are inActive\n"  # leptonai/gpud#1085
     assert verdicts(nvlink, {"n1": links(*[HEALTHY_LINKS] * 7, none)}) == [
         ("n1", FAIL, "GPU 7: no active NVLink, 18 is usual")
@@ -371,7 +371,7 @@ BLACKWELL = (
 """Names as drivers from 570 on print them; a link with 505 recoveries failed (marin-community/marin#9086)."""
 
 
-def test_counts_of_newer_drivers_are_errors_where_something_went_wrong_and_words_corrected_are_not():
+def test_newer_drivers_error_counts_count_without_corrected_words():
     healthy = BLACKWELL.replace("505", "0")
     assert verdicts(nvlink, {"n1": links(HEALTHY_LINKS, errors=healthy)}) == []
     assert verdicts(nvlink, {"n1": links(HEALTHY_LINKS, errors=BLACKWELL)}) == [
@@ -389,14 +389,14 @@ def test_slow_links_and_errors_of_links_are_warnings():
     assert verdicts(nvlink, {"n1": many}, asked(limits=(("link_errors", 200),))) == []
 
 
-def test_nothing_is_said_of_gpus_where_none_were_asked_for():
+def test_nothing_is_reported_about_unrequested_gpus():
     from clusterrun.preflight.registry import check_names
 
     of_gpus = {"gpus", "amd-gpus", "xgmi", "intel-gpus", "xid", "nvlink", "dcgm"}
     assert set(check_names(ASKED)) - set(check_names(asked(gpus=0))) == of_gpus
 
 
-def test_gpus_that_a_cgroup_closes_are_not_the_jobs_and_are_counted_apart() -> None:
+def test_gpus_outside_the_cgroup_are_counted_separately() -> None:
     remote = [gpu(uuid=f"GPU-{i}", closed=i < 4) for i in range(8)]
     held = {**reading(), "gpus": remote}
     message = "the job may open 4 of the 8 GPUs, not 8: a cgroup closes the others"
@@ -417,7 +417,7 @@ def test_gpus_that_a_cgroup_closes_are_not_the_jobs_and_are_counted_apart() -> N
         ([None, 0], {0}, set()),
     ],
 )
-def test_the_kernel_says_which_device_files_the_job_may_open(minors, allowed, closed):
+def test_the_kernel_names_the_jobs_device_files(minors, allowed, closed):
     remote = [{} if minor is None else {"minor": float(minor)} for minor in minors]
     may = lambda path, mode: path in {f"/dev/nvidia{minor}" for minor in allowed}  # noqa: E731
     assert gpus.closed_devices(remote, may=may) == closed
@@ -432,7 +432,7 @@ def test_a_driver_that_loads_slowly_without_persistence_mode_is_a_warning(second
     assert blamed(DRIVER, nodes(1, slow, n2=slow)) == ({} if grade is None else {"n1": grade, "n2": grade})
 
 
-def test_on_mixed_cards_the_gpus_that_torch_opens_are_judged():
+def test_gpus_that_torch_opens_are_judged_on_mixed_cards():
     """CUDA's number 0 is the fast card. nvidia-smi's number 0 is the display card, which is in use."""
     compute = {"pid": 9, "kind": "C", "command": "/usr/bin/python", "used": 1900}
     display = gpu(name="NVIDIA GeForce GT 1030", uuid="GPU-d", memory=2000, used=1900, processes=[compute])

@@ -105,7 +105,7 @@ def test_fewer_processors_than_ranks_are_named_where_others_have_enough():
     assert verdicts(cpus, nodes(3, {"usable": 2})) == []
 
 
-def test_limits_of_processes_are_judged_by_what_the_ranks_need():
+def test_process_limits_are_compared_with_the_ranks_needs():
     free = {
         "memlock": {"soft": None, "hard": None},
         "open_files": {"hard": 65536},
@@ -151,7 +151,7 @@ def test_a_run_directory_that_cannot_be_used_is_unfit_and_the_error_has_its_name
     assert finding.remedy
 
 
-def test_what_comes_back_changed_is_unfit():
+def test_data_that_returns_changed_is_unfit():
     assert verdicts(folders.RUN_DIRECTORY, {"n1": room(same=False)}) == [
         ("n1", FAIL, "data written to the run directory /p was different when read back")
     ]
@@ -166,7 +166,7 @@ def test_what_comes_back_changed_is_unfit():
         (folders.WORKING_DIRECTORY, PASS, "the working directory"),
     ],
 )
-def test_little_room_and_few_files_are_told(check, verdict, what):
+def test_little_space_and_few_files_are_reported(check, verdict, what):
     assert verdicts(check, {"n1": room(free=0.5 * GIB), "n2": room(files=9), "n3": room(files=None)}) == [
         ("n1", verdict, f"{what} /p has 0.5 GiB free of 100.0 GiB; limit 1 GiB"),
         ("n2", verdict, f"{what} /p has room for 9 more files; limit 10000"),
@@ -182,7 +182,7 @@ def test_a_home_that_no_node_has_is_the_sites_habit():
     assert verdicts(folders.HOME, nodes(3, None)) == []
 
 
-def test_a_folder_is_written_to_and_left_as_it_was(tmp_path: Path):
+def test_the_folder_is_written_to_and_restored(tmp_path: Path):
     result = folders.written(str(tmp_path))
     assert (result["path"], result["same"], set(result)) == (
         str(tmp_path),
@@ -206,9 +206,7 @@ def test_a_folder_that_is_none_is_named_by_its_error(tmp_path: Path, inside: str
     }
 
 
-def test_with_a_pretended_full_disk_nothing_is_left_in_the_folder(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-):
+def test_a_pretended_full_disk_leaves_no_file_in_the_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     def full(fd: int) -> None:
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
@@ -259,7 +257,7 @@ def test_the_processors_that_cgroups_allow_are_read_of_both_versions(tmp_path, f
     assert cpus.quota(str(tmp_path / "cgroup"), str(tmp_path / "tree")) == processors
 
 
-def test_a_node_whose_cgroup_holds_the_job_down_is_named_and_only_where_others_have_more():
+def test_a_node_with_a_lower_cgroup_limit_than_the_others_is_named():
     usual = {"usable": 64, "quota": None, "load": 0.1}
     held = {**usual, "quota": 0.08}
     assert blamed(cpus, nodes(3, usual, bad=held)) == {"bad": WARN}
@@ -291,6 +289,6 @@ def test_a_node_that_hands_out_few_ports_is_unfit():
     assert blamed(resource_limits, {"n2": usual}, asked(ranks=512)) == {}
 
 
-def test_what_this_machine_hands_out_and_allows_is_read():
+def test_this_machines_limits_are_read():
     assert cpus.probe(ASKED).keys() == {"usable", "quota", "load"}
     assert resource_limits.probe(ASKED)["ports"]["last"] > 1024

@@ -53,7 +53,7 @@ def test_the_tables_name_every_check():
     assert sorted(second) == sorted(check.NAME for check in registry.SECONDARY_JUDGES)
 
 
-def test_the_check_of_the_document_is_asked_for_and_reads_this_machine(scratch: ModuleType):
+def test_the_check_of_the_document_runs_on_this_machine(scratch: ModuleType):
     assert scratch.NAME in registry.check_names(ASKED)
     assert registry.check_named("scratch") is scratch
     reading = json.loads(json.dumps(scratch.probe(ASKED)))

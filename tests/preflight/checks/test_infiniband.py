@@ -42,7 +42,7 @@ def write(folder: Path, name: str, counters: dict[str, int]) -> None:
         (place / "counters" / word).write_text(f"{number}\n")
 
 
-def test_a_folder_of_adapters_is_read_whole(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+def test_a_folder_of_adapters_is_read_completely(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(infiniband, "SAMPLE_SECONDS", 0.0)
     write(tmp_path, "mlx5_0", {"symbol_error": 7, "link_downed": 1})
     (tmp_path / "mlx5_bond").mkdir()
@@ -61,7 +61,7 @@ def test_healthy_ports_are_passed_over_in_silence():
     assert verdicts(infiniband, nodes(4, ports())) == []
 
 
-def test_a_port_that_is_down_here_and_active_elsewhere_is_unfit():
+def test_a_port_that_is_down_on_one_node_and_active_elsewhere_is_unfit():
     assert verdicts(infiniband, nodes(3, ports(), bad=ports(**DOWN))) == [
         ("bad", FAIL, "port mlx5_3/1 is DOWN, and active on the other nodes")
     ]
@@ -87,7 +87,7 @@ def test_a_port_of_a_node_with_other_adapters_is_no_failure():
     assert blamed(infiniband, nodes(3, ports(), other={**fewer, "mlx5_9/1": port()})) == {"other": FAIL}
 
 
-def test_a_port_that_nobody_uses_is_no_finding():
+def test_an_unused_port_is_no_finding():
     assert verdicts(infiniband, nodes(4, ports(**DOWN))) == []
     assert verdicts(infiniband, {"n1": ports(**DOWN)}) == []
 
@@ -102,7 +102,7 @@ def test_a_node_that_lacks_an_adapter_is_unfit():
     ]
 
 
-def test_a_node_with_one_port_more_is_healthy():
+def test_a_node_with_one_additional_port_is_healthy():
     assert verdicts(infiniband, nodes(3, ports(), more=ports(9))) == []
 
 
@@ -120,7 +120,7 @@ def test_a_storage_port_that_is_down_hides_no_missing_adapter():
     assert blamed(infiniband, readings) == {"storage": WARN, "few": FAIL}
 
 
-def test_a_slower_rate_than_on_the_other_nodes_is_a_warning_and_a_faster_one_is_none():
+def test_only_a_slower_rate_than_on_the_other_nodes_is_a_warning():
     slow = ports(rate="200 Gb/sec (4X HDR)")
     assert verdicts(infiniband, nodes(3, ports(), bad=slow)) == [
         (
@@ -166,7 +166,7 @@ THERE = ("mlx5_0/1", "mlx5_0/2", "mlx5_1/1", "mlx5_10/1", "irdma0/1")
         ({"NCCL_IB_HCA": "^=mlx5_1"}, {"mlx5_0/1", "mlx5_0/2", "mlx5_10/1", "irdma0/1"}),
     ],
 )
-def test_variables_of_nccl_say_which_ports_it_uses(environment: dict[str, str], used: set[str]):
+def test_nccls_variables_select_the_ports(environment: dict[str, str], used: set[str]):
     assert {name for name in THERE if infiniband.may_use(name, environment)} == used
 
 

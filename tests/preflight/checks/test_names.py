@@ -41,7 +41,7 @@ def judged(
         ({key: {3: "10.9.9.9"} for key in range(3)}, {"n3": WARN}),
     ],
 )
-def test_a_wrong_name_is_the_fault_of_one_viewer_or_of_its_entry(views, nodes):
+def test_a_wrong_name_is_the_fault_of_one_resolver_or_of_the_entry(views, nodes):
     assert judged(views) == nodes
 
 
@@ -49,7 +49,7 @@ def test_an_address_on_another_interface_of_the_node_is_right():
     assert judged({key: {1: "10.9.9.9"} for key in range(4)}, own=("10.9.9.9",)) == {}
 
 
-def test_of_two_nodes_the_one_that_resolves_wrongly_is_named():
+def test_the_one_of_two_nodes_that_resolves_wrongly_is_named():
     assert judged({0: {1: "127.0.1.1"}}, count=2) == {"n0": FAIL}
 
 

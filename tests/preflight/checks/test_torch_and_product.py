@@ -44,7 +44,7 @@ def test_equal_nodes_that_see_their_gpus_are_passed_over_in_silence():
         ("python", WARN, "python is 9.9; it is 3.11.7 on 3 of 4 nodes"),
     ],
 )
-def test_another_version_on_one_node_is_named(what, verdict, message):
+def test_a_different_version_on_one_node_is_named(what, verdict, message):
     other = warm(versions={**VERSIONS, what: "9.9"})
     assert verdicts(torch, nodes(3, warm(), bad=other)) == [("bad", verdict, message)]
 
@@ -71,7 +71,7 @@ def test_a_build_for_xpus_is_no_build_for_cpus():
     ]
 
 
-def test_fewer_gpus_than_asked_for_are_unfit_also_when_only_torch_sees_too_few():
+def test_missing_gpus_are_unfit_also_if_only_torch_misses_them():
     assert verdicts(torch, nodes(2, warm(), bad=warm(7))) == [("bad", FAIL, "torch sees 7 of 8 GPUs")]
     blind = warm(0, why="CUDA error 803: system has unsupported display driver")
     assert verdicts(torch, nodes(2, warm(), bad=blind)) == [
@@ -85,7 +85,7 @@ def test_a_cpu_build_on_one_node_is_unfit():
     assert {node for node, _, _ in result} == {"bad"}
 
 
-def test_a_cpu_build_on_every_node_is_said_of_all_and_blames_none():
+def test_a_cpu_build_on_every_node_is_reported_without_blame():
     assert verdicts(torch, nodes(3, warm(0, CPU))) == [
         ("", WARN, "torch is a CPU build on every node: it cannot use the 8 GPUs of each")
     ]
@@ -109,7 +109,7 @@ def test_other_bits_than_the_others_are_unfit():
     ]
 
 
-def test_of_two_nodes_with_other_bits_none_can_be_named():
+def test_neither_of_two_nodes_with_different_bits_is_named():
     output = "the product has 2 results; it is not known which is right"
     assert verdicts(product, {"n1": done(), "n2": done(bits="cuda 4096: dead")}) == [
         ("n1", UNDETERMINED, output),
@@ -132,17 +132,17 @@ def test_only_like_is_compared_with_like():
         ),
     ],
 )
-def test_a_product_that_fails_is_told(changes, message):
+def test_a_failed_product_is_reported(changes, message):
     ill = {**done(), "fingerprint": "", "rates": [], **changes}
     assert verdicts(product, nodes(3, done(), bad=ill)) == [("bad", FAIL, message)]
 
 
-def test_a_product_whose_process_was_gone_tells_nothing():
+def test_a_product_whose_process_was_lost_has_no_verdict():
     ended = {"passed": False, "stage": "warm", "why": "gone", "fingerprint": "", "rates": []}
     assert verdicts(product, nodes(3, done(), bad=ended)) == []
 
 
-def test_a_straggler_is_told_with_its_share_of_the_median():
+def test_a_straggler_is_reported_with_its_share_of_the_median():
     assert verdicts(product, nodes(5, done(), bad=done(45.0))) == [
         ("bad", WARN, "slow matrix product: 45 TFLOP/s, 75% of the median 60 (limit 54)")
     ]
@@ -155,7 +155,7 @@ def test_processors_vary_by_a_factor_and_blame_nobody_for_it():
     assert blamed(product, nodes(5, done(0.05, **cpu), bad=done(0.02, **cpu))) == {}
 
 
-def test_two_nodes_are_too_few_to_call_one_slow():
+def test_two_nodes_are_too_few_for_a_slow_one():
     assert verdicts(product, {"n1": done(60.0), "n2": done(30.0)}) == []
 
 

@@ -49,7 +49,7 @@ def test_the_tables_of_all_releases_are_read(out: str, states: dict[str, str]) -
     assert xgmi.of_text(out) == states
 
 
-def test_an_older_program_is_asked_for_its_own_table(monkeypatch, tmp_path) -> None:
+def test_an_older_program_prints_its_own_table(monkeypatch, tmp_path) -> None:
     tables = []
 
     def answer(*argv: str, seconds: float) -> ProgramAnswer:

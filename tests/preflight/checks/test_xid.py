@@ -43,12 +43,12 @@ def test_lines_of_the_driver_are_found_among_all_others():
     ]
 
 
-def test_what_was_before_the_driver_was_loaded_again_is_over():
+def test_errors_before_the_driver_was_reloaded_are_over():
     after = xid.of_lines([(90.0, LINE_79), (50.0, LOADED), (10.0, LINE_63)])
     assert [row["xid"] for row in after] == [63]
 
 
-def test_a_gpu_that_fell_off_the_bus_without_an_xid_is_one_that_fell_off_the_bus():
+def test_a_gpu_that_fell_off_the_bus_without_an_xid_is_recognised():
     assert xid.of_lines([(5.0, FALLEN)]) == [{"xid": 79, "bus": "0000:b3:00.0", "ago": 5, "said": ""}]
 
 
@@ -59,14 +59,14 @@ AT_START = (
 """NVIDIA/NVSentinel#155, driver 570.158.01: the driver says that it is loaded only after that."""
 
 
-def test_a_gpu_that_does_not_answer_while_the_driver_starts_is_told_until_the_driver_is_loaded_again():
+def test_a_gpu_that_does_not_answer_at_driver_start_is_reported_until_a_reload():
     log = [(60.0, AT_START), (59.9, "NVRM: The NVIDIA probe routine failed for 1 device(s)."), (59.8, LOADED)]
     result = xid.of_lines(log)
     assert [(row["xid"], row["bus"]) for row in result] == [(79, "0000:b3:00.0")]
     assert xid.of_lines([*log, (10.0, LOADED)]) == []
 
 
-def test_a_gpu_that_fell_off_the_bus_is_one_finding_though_two_lines_tell_of_it():
+def test_a_gpu_that_fell_off_the_bus_is_one_finding_from_two_lines():
     beside = "NVRM: GPU 0000:9b:00.0: GPU has fallen off the bus."
     assert [row["bus"] for row in xid.of_lines([(9.0, LINE_79), (9.0, beside)])] == ["0000:9b:00"]
 
@@ -75,7 +75,7 @@ def test_the_line_of_an_older_driver_has_no_name_of_the_bus():
     assert [row["xid"] for row in xid.of_lines([(9.0, "NVRM: Xid (0000:03:00): 48, DBE")])] == [48]
 
 
-def test_a_message_of_several_lines_in_the_journal_is_one_line():
+def test_a_multi_line_journal_message_is_one_line():
     text = (
         "[ 1843.308145] gpu1 kernel: NVRM: The NVIDIA GPU 0000:b3:00.0\n"
         "                            NVRM: (PCI ID: 10de:26b5) installed in this system has\n"
@@ -117,7 +117,7 @@ def test_errors_of_programs_are_no_fault_of_a_node():
         ("GPU recovery action changed from 0x1 (GPU Reset Required) to 0x0 (None)", []),
     ],
 )
-def test_what_the_driver_says_that_a_gpu_needs_is_believed(message, verdicts_and_words):
+def test_the_recovery_that_the_driver_requests_decides(message, verdicts_and_words):
     result = verdicts(xid, {"n1": reading((154, 60), message=message)})
     assert [verdict for _, verdict, _ in result] == verdicts_and_words
 
@@ -128,23 +128,23 @@ def test_an_nvlink_error_that_is_not_fatal_is_only_watched():
     assert blamed(xid, {"n1": reading((149, 60), message=harmless)}) == {"n1": WARN}
 
 
-def test_what_is_only_to_be_watched_is_forgotten_with_time():
+def test_errors_that_only_need_watching_expire():
     assert blamed(xid, {"n1": reading((63, 3600))}) == {"n1": WARN}
     assert blamed(xid, {"n1": reading((63, 90_000))}) == {}
 
 
-def test_many_of_one_kind_are_one_finding_about_the_last():
+def test_many_errors_of_one_kind_are_one_finding():
     assert verdicts(xid, {"n1": reading((74, 900), (74, 600), (74, 300))}) == [
         ("n1", FAIL, "Xid 74 of GPU 0000:9b:00: an NVLink error (5 min ago, 3 times)")
     ]
 
 
-def test_where_the_job_has_some_of_the_gpus_an_xid_may_be_of_anothers():
+def test_an_xid_may_belong_to_another_jobs_gpu():
     assert blamed(xid, {"n1": reading((79, 5))}, asked(gpus=4)) == {"n1": WARN}
     assert blamed(xid, {"n1": reading((79, 5), installed=0)}, asked(gpus=4)) == {"n1": FAIL}
 
 
-def test_a_log_that_is_closed_to_us_says_nothing():
+def test_an_unreadable_log_has_no_finding():
     assert verdicts(xid, {"n1": {"readable": False, "xids": [], "installed": 8}}) == []
 
 
@@ -198,7 +198,7 @@ NEEDS = "GPU recovery action changed from 0x{} (…) to 0x{} (…)"
     ("actions", "verdict"),
     [((1, 2), FAIL), ((2, 0), None), ((1, 0, 3), WARN), ((3, 1, 0, 1), FAIL), ((0,), None)],
 )
-def test_of_what_the_driver_asks_for_the_last_counts(actions, verdict):
+def test_the_last_requested_recovery_counts(actions, verdict):
     steps = zip((0, *actions), actions, strict=False)
     log = [
         (100.0 - i, f"NVRM: Xid (PCI:0000:9b:00): 154, {NEEDS.format(*step)}") for i, step in enumerate(steps)
@@ -289,7 +289,7 @@ def test_every_number_of_nvidias_catalogue_has_the_class_of_its_action(action, n
     assert xid.CLASSES.get(number, ("",))[0] in ALLOWED.get(action, {"", xid.MONITOR})
 
 
-def test_a_remedy_of_its_own_is_told_of_an_error_that_makes_a_node_unfit():
+def test_an_error_that_makes_a_node_unfit_has_its_own_remedy():
     (_, result), *_ = xid.judge(asked(), {"n1": reading((79, 60))})
     assert result.remedy.startswith("switch the node off and on")
     (_, result), *_ = xid.judge(asked(), {"n1": reading((95, 60))})
@@ -298,6 +298,6 @@ def test_a_remedy_of_its_own_is_told_of_an_error_that_makes_a_node_unfit():
 
 
 @pytest.mark.parametrize(("action", "verdict"), [("0x5", FAIL), ("0x6", FAIL), ("0x7", FAIL)])
-def test_newer_actions_of_the_driver_are_known_by_their_numbers(action, verdict):
+def test_newer_recovery_actions_are_known_by_their_numbers(action, verdict):
     message = f"GPU recovery action changed from 0x0 (None) to {action} (whatever its words)"
     assert [value for _, value, _ in verdicts(xid, {"n1": reading((154, 60), message=message)})] == [verdict]

@@ -62,7 +62,7 @@ def dial(task: DialTask) -> tuple[Dialled, ...]:
 
 
 @pytest.mark.parametrize("places", [1, 2, 512])
-def test_in_a_sweep_a_port_that_was_not_dialled_is_not_called_silent(monkeypatch, mute, places):
+def test_a_port_that_was_not_dialled_in_a_sweep_is_not_silent(monkeypatch, mute, places):
     monkeypatch.setattr(dialer, "_MOST_AT_ONCE", places)
     shut = closed_port()
     targets = (Target(1, "n1", HERE, (mute,), 0), Target(2, "n2", HERE, (shut, shut), 0))

@@ -63,7 +63,7 @@ def test_every_value_is_one_line_and_prints_go_elsewhere():
     assert exit_code(child) == 0
 
 
-def test_what_a_child_raises_is_its_answer():
+def test_an_exception_of_a_child_is_its_answer():
     def work() -> Iterator[object]:
         raise FileNotFoundError("no such tool")
         yield
@@ -71,12 +71,12 @@ def test_what_a_child_raises_is_its_answer():
     assert output(call(work, LIMIT)) == [b'{"why": "FileNotFoundError: no such tool"}']
 
 
-def test_a_value_that_is_no_json_is_a_reason():
+def test_a_value_that_json_cannot_hold_is_a_reason():
     (line,) = output(call(lambda: iter([{1, 2}]), LIMIT))
     assert line.startswith(b'{"why": "TypeError')
 
 
-def test_a_child_and_all_it_started_are_killed_and_what_they_did_is_said(tmp_path):
+def test_a_child_and_its_children_are_killed_and_their_last_action_is_reported(tmp_path):
     mark = tmp_path / "pid"
 
     def work() -> Iterator[object]:
@@ -145,7 +145,7 @@ def test_a_program_reads_its_input_and_its_output_comes_back(tmp_path):
     os.close(provided)
 
 
-def test_a_program_that_cannot_be_executed_says_why(tmp_path):
+def test_a_program_that_cannot_be_executed_has_a_reason(tmp_path):
     child, provided = execute(["/nowhere/python", "x"], {}, str(tmp_path))
     assert output(child) == []
     assert child.rest == "/nowhere/python: [Errno 2] No such file or directory: '/nowhere/python'"
@@ -153,6 +153,6 @@ def test_a_program_that_cannot_be_executed_says_why(tmp_path):
 
 
 @pytest.mark.parametrize("size", [10, 100_000])
-def test_long_lines_come_whole(size):
+def test_long_lines_arrive_complete(size):
     (line,) = output(call(lambda: iter(["x" * size]), LIMIT))
     assert len(line) == size + len('{"value": ""}')

@@ -73,7 +73,7 @@ def test_a_check_that_waited_for_a_lock_on_a_crowded_machine_is_none(
     assert [grade for grade, _ in grades(late)] == [Grade.UNDETERMINED]
 
 
-def test_an_answer_that_waits_to_be_read_at_the_limit_was_given_in_time(
+def test_an_unread_answer_at_the_limit_was_given_in_time(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     monkeypatch.setattr(infiniband, "LIMIT", 0.0)

@@ -64,14 +64,14 @@ REPEATED_TOO_EARLY = Counts(310, 10, 10, bytes_acked=360001, bytes_sent=374480, 
         (REPEATED_TOO_EARLY, 0),
     ],
 )
-def test_what_the_sender_itself_drops_counts_as_sent_again(counts: Counts, resent: int) -> None:
+def test_packets_that_the_sender_drops_count_as_retransmitted(counts: Counts, resent: int) -> None:
     with Connection(counts) as entry:
         assert sent_and_resent(entry) == (counts.data_segs_out, resent)
         assert transmitted_again(entry) == resent + counts.dsack_dups
 
 
 @pytest.mark.parametrize("size", [0, 104, 160, 192])
-def test_an_old_kernel_tells_less_and_nothing_is_made_of_what_it_does_not_tell(size: int) -> None:
+def test_an_old_kernel_gives_fewer_counts_and_no_wrong_ones(size: int) -> None:
     with Connection(DROPPED_BY_THE_SENDER, size) as entry:
         assert sent_and_resent(entry) == (345 if size >= 160 else 0, 1 if size >= 104 else 0)
 
@@ -92,9 +92,7 @@ def test_a_connection_of_this_machine_loses_nothing() -> None:
         assert resent == 0
 
 
-def test_what_the_machine_dropped_when_it_sent_it_again_is_read_from_the_kernel_s_counters(
-    tmp_path, monkeypatch
-):
+def test_packets_dropped_at_retransmission_are_read_from_the_kernels_counters(tmp_path, monkeypatch):
     file = tmp_path / "netstat"
     monkeypatch.setattr(tcp_counts, "_COUNTERS", str(file))
     assert dropped_again() == 0
@@ -113,9 +111,7 @@ def test_what_the_machine_dropped_when_it_sent_it_again_is_read_from_the_kernel_
 
 
 @pytest.mark.parametrize(("counts", "dropped"), [((5, 7), True), ((5, 6), False), ((0, 0), False)])
-def test_calls_that_stay_silent_were_dropped_here_where_the_machine_dropped_as_many(
-    monkeypatch, counts, dropped
-):
+def test_silent_calls_were_dropped_locally_if_the_machine_dropped_as_many(monkeypatch, counts, dropped):
     message = iter(counts)
     monkeypatch.setattr(dialer, "dropped_again", lambda: next(message))
     with socket.socket() as deaf, socket.create_server(("127.0.0.1", 0), backlog=1) as full:

@@ -66,7 +66,7 @@ def test_two_nodes_reach_each_other_on_all_ports_with_large_packets_and_datagram
     assert other.ask(2, back).heard == (0,)
 
 
-def test_messages_go_to_and_fro_from_the_first_watch_task_on_and_both_ends_count(two):
+def test_messages_pass_both_ways_from_the_first_watch_task_and_both_ends_count(two):
     entry, other = two
     first, second = entry.ask(1, ListenTask(NONCE)), other.ask(1, ListenTask(NONCE))
     assert entry.ask(2, ExchangeTask(NONCE, 0, (target(1, second),), 0.0)).exchanged[0].node == 1
@@ -84,7 +84,7 @@ def test_messages_go_to_and_fro_from_the_first_watch_task_on_and_both_ends_count
     eventually(enough)
 
 
-def test_what_does_not_answer_is_silent_or_refused_and_costs_one_limit(two):
+def test_a_silent_or_refusing_port_costs_one_limit(two):
     entry, _ = two
     with socket.socket() as nobody:
         nobody.bind(("127.0.0.1", 0))
@@ -114,7 +114,7 @@ def asked(run_dir: Path) -> RunNeeds:
     return RunNeeds("r", str(run_dir), "", "/", sys.executable, 0, 1, 1)
 
 
-def test_checks_are_made_in_children_and_an_unknown_one_is_said(two, run_dir):
+def test_checks_run_in_children_and_an_unknown_one_is_reported(two, run_dir):
     answer = two[0].ask(1, LocalTask(asked(run_dir), ("shared-memory", "of-tomorrow")))
     readings = {reading.check: reading for reading in answer.readings}
     assert json.loads(readings["shared-memory"].value)["size"] > 0
@@ -143,13 +143,13 @@ def test_checks_that_others_have_done_long_ago_can_be_called_late_before_their_l
     assert "sleep" in results["gpus"].why
 
 
-def test_lines_that_are_no_task_are_passed_over(two):
+def test_lines_that_are_no_task_are_skipped(two):
     entry, _ = two
     entry.stdin.write(b"nonsense\n{}\n" + b'{"number": 1, "body": "[]"}\n')
     assert entry.ask(4, ListenTask(NONCE)).ports
 
 
-def test_without_a_warm_process_a_test_fails_at_once_and_says_so(two):
+def test_a_test_without_a_torch_worker_fails_at_once_with_a_reason(two):
     entry, _ = two
     members = (GroupMember(0, "n1", "127.0.0.1"), GroupMember(1, "n2", "127.0.0.1"))
     result = entry.ask(1, GroupTask(7, "pair", members, 0, 1, 0, "", 5.0))
@@ -169,7 +169,7 @@ def test_an_examiner_ends_with_all_it_started_when_its_input_closes(run_dir):
     eventually(lambda: all(map(is_gone, below)))
 
 
-def test_an_examiner_that_is_killed_takes_its_children_along(run_dir):
+def test_a_killed_examiner_ends_its_children(run_dir):
     node = Node(run_dir, "n1")
     node.ask(1, StartTorch(sys.executable, "/"))
     below = [
@@ -193,7 +193,7 @@ def no_checks(monkeypatch):
     monkeypatch.setattr(registry, "check_names", lambda *_, **__: ())
 
 
-def test_a_whole_examination_of_three_real_examiners_passes(run_dir, no_checks):
+def test_a_complete_examination_of_three_real_examiners_passes(run_dir, no_checks):
     nodes = Loopback(run_dir, loopback_orders(3), {})
     try:
         outcome = nodes.outcome()

@@ -211,7 +211,7 @@ def test_errors_of_an_instance_are_errors_of_its_gpu():
         ("A word of a later driver", Grade.WARN),
     ],
 )
-def test_what_the_driver_asks_for_is_believed_and_what_it_does_not_say_is_no_fault(message, verdict):
+def test_the_drivers_request_decides_and_a_missing_value_is_no_fault(message, verdict):
     read = nvidia_smi.gpus(document("580.1", "13.0", {"gpu_recovery_action": message}))
     results = [entry.verdict for _, entry in ERRORS.judge(asked(), {"n1": {"given": [], **read}})]
     assert results == ([] if verdict is None else [verdict])
@@ -250,14 +250,14 @@ def findings(read, gpus_of_job, **more):
 @pytest.mark.parametrize(
     ("name", "version", "count", "facts", "message"), WHOLE, ids=[entry[0] for entry in WHOLE]
 )
-def test_a_whole_document_of_a_real_driver_is_read_and_judged(name, version, count, facts, message):
+def test_a_complete_document_of_a_real_driver_is_parsed_and_judged(name, version, count, facts, message):
     read = nvidia_smi.gpus(of_file(name))
     assert (read["driver"], len(read["gpus"])) == (version, count)
     assert tuple(read["gpus"][0].get(fact, "") for fact in FACTS) == facts
     assert findings(read, count) == message
 
 
-def test_a_lost_gpu_that_cannot_tell_its_uuid_may_be_the_jobs_and_one_of_another_job_is_not_held_against_it():
+def test_a_lost_gpu_without_a_uuid_may_be_the_jobs_and_one_of_another_job_is_ignored():
     remote = nvidia_smi.gpus(of_file("driver-580-gb200-one-lost.xml"))["gpus"]
     remote[1]["uuid"] = ""
     ended = (FAIL, "GPU 1: the driver says: GPU is lost")
@@ -273,7 +273,7 @@ ROM = "WARNING: infoROM is corrupted at gpu 0000:0B:00.0"
 
 
 @pytest.mark.parametrize("text", [f"{UNKNOWN}\n{{}}", f"{{}}\n{ROM}\n", f"{UNKNOWN}\n{{}}{ROM}"])
-def test_a_complaint_around_the_document_is_told_and_the_document_is_read_all_the_same(text):
+def test_an_error_message_around_the_document_is_reported_and_the_document_read(text):
     printed = text.format(of_file("driver-580-h100.xml"))
     read, message = nvidia_smi.gpus(printed), nvidia_smi.complaints(printed)
     assert len(read["gpus"]) == 2
@@ -299,19 +299,19 @@ NOT_LISTED = [
 
 
 @pytest.mark.parametrize(("message", "remedy"), NOT_LISTED)
-def test_what_nvidia_smi_says_where_it_lists_nothing_has_a_remedy_of_its_own(message, remedy):
+def test_a_message_of_nvidia_smi_without_a_list_has_its_own_remedy(message, remedy):
     ((_, result),) = gpus.judge(asked(), {"n1": {"found": True, "code": 9, "given": [], "said": message}})
     assert result.verdict == FAIL
     assert result.message == f"nvidia-smi: {message}".replace("\n", " ")
     assert remedy in result.remedy
 
 
-def test_a_gpu_that_is_to_be_divided_and_has_no_instance_is_no_missing_gpu():
+def test_a_gpu_for_instances_without_an_instance_is_no_missing_gpu():
     read = nvidia_smi.gpus(document("535.54.03", "12.2", {**A100_535, "mig_devices": "None"}))
     assert findings(read, 1) == [(FAIL, "GPU 0 is in MIG mode and has no instance: CUDA cannot open it")]
 
 
-def test_a_virtual_gpu_without_a_license_is_slowed_down_and_that_is_told():
+def test_a_virtual_gpu_without_a_license_is_slow_and_reported():
     tags = {"product_name": "GRID A100-40C", "vgpu_software_licensed_product/license_status": "{}"}
 
     def told(status):
@@ -324,7 +324,7 @@ def test_a_virtual_gpu_without_a_license_is_slowed_down_and_that_is_told():
     assert told("Licensed (Expiry: 2026-12-6 13:1:7 GMT)") == told("N/A") == []
 
 
-def test_a_node_without_ecc_among_nodes_that_have_it_is_told():
+def test_a_node_without_ecc_among_nodes_with_ecc_is_reported():
     def node(ecc):
         return nvidia_smi.gpus(
             document("580.1", "13.0", {"product_name": "H100", "ecc_mode/current_ecc": ecc})

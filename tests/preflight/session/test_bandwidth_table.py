@@ -79,7 +79,7 @@ def test_no_set_of_more_than_two_nodes_that_somebody_measured_is_below_a_floor(g
     assert [row for row in rows if row is not None and row.floor > rate] == []
 
 
-def test_no_hardware_stands_twice_and_every_row_says_where_it_comes_from():
+def test_each_hardware_has_one_row_with_its_source():
     keys = [(entry.gpu, entry.gpus, entry.gigabits) for entry in expected_bandwidth.TABLE]
     assert len(set(keys)) == len(keys)
     assert all(entry.source and entry.floor > 0 for entry in expected_bandwidth.TABLE)

@@ -44,7 +44,7 @@ def test_a_clock_is_judged_against_the_median():
     assert times(90.0, 90.0, 0, 90.0) == [(2, Grade.FAIL)]
 
 
-def test_what_the_way_to_and_fro_explains_is_no_finding():
+def test_a_clock_difference_within_the_round_trip_is_no_finding():
     assert times(0, 0, 3.0, 0, slack=4.0) == []
 
 
@@ -54,7 +54,7 @@ def test_several_looks_at_a_clock_narrow_it_down():
     assert (round(entry.earliest, 6), round(entry.latest, 6)) == (4.8, 5.0)
 
 
-def test_where_half_of_the_clocks_are_elsewhere_nobody_is_named():
+def test_no_node_is_named_if_half_of_the_clocks_differ():
     assert times(0, 0, 90.0, 90.0) == [(None, Grade.WARN)]
     assert times(0, 90.0) == [(None, Grade.WARN)]
     assert times(0) == []
@@ -69,7 +69,7 @@ def test_the_odd_mtu_is_named_and_no_side_of_an_even_split():
     assert both.node is None
 
 
-def test_a_common_interface_is_one_that_all_use():
+def test_a_common_interface_is_used_by_all_nodes():
     assert common_interface([subject(0), subject(1)]) == "eth0"
     assert common_interface([subject(0), subject(1, interface="eno1")]) == ""
     assert common_interface([NodeState(0, "n0", "10.0.0.1")]) == ""
@@ -105,6 +105,6 @@ def test_the_fastest_interface_that_all_have_is_named(first, second, interface):
     assert faster_interface([with_speeds(0, *first), with_speeds(1, *second)]) == interface
 
 
-def test_of_nodes_that_said_nothing_no_interface_is_named():
+def test_no_interface_is_named_for_nodes_without_an_answer():
     assert faster_interface([NodeState(0, "n0", "10.0.0.1")]) == ("", 0, 0)
     assert faster_interface([]) == ("", 0, 0)

@@ -63,14 +63,14 @@ def test_nothing_is_expected_of_gloo_or_of_unknown_networks():
 
 
 @pytest.mark.parametrize("nodes", [3, 4, 8, 31])
-def test_of_more_than_two_nodes_only_the_users_number_is_a_floor(nodes):
+def test_only_the_users_number_is_a_floor_for_more_than_two_nodes(nodes):
     assert said(case(nodes, "400 Gb/sec"), 5.0) == []
     assert said(case(nodes, "400 Gb/sec", floor=100.0), 5.0) != []
 
 
 @pytest.mark.parametrize("nodes", [1, 2, 3, 8])
 @pytest.mark.parametrize("rate", ["", "25 Gb/sec (1X EDR)", "400 Gb/sec (4X NDR)"])
-def test_what_a_floor_judges_was_measured_with_messages_of_its_size(nodes, rate):
+def test_a_floor_judges_measurements_with_messages_of_its_size(nodes, rate):
     state = case(nodes, rate)
     floor, _ = expected_bandwidth.floor_of(state, tuple(range(nodes)))
     size = expected_bandwidth.megabytes(state, tuple(range(nodes)))

@@ -165,7 +165,7 @@ def test_a_table_measures_each_gpu_each_pair_of_gpus_and_collectives_by_size():
     assert any(line.startswith("n0001, GB/s from") for line in lines)
 
 
-def test_one_rank_has_no_table_of_collectives():
+def test_a_single_rank_has_no_table_of_collectives():
     asked_for = replace(table_orders(1, table=True), gpus_per_node=1, ranks_per_node=1)
     report = checked_with(asked_for)
     assert report.table == ()
@@ -173,7 +173,7 @@ def test_one_rank_has_no_table_of_collectives():
     assert "memory" in {quantity.name for quantity in report.quantities}
 
 
-def test_without_a_request_no_table_is_measured_or_printed():
+def test_no_table_is_measured_or_printed_without_a_request():
     report = checked(2)
     assert (report.table, list(quantity_tables.lines(report))) == ((), [])
 
@@ -218,14 +218,14 @@ def test_a_product_gets_the_time_that_the_local_round_took_to_load(nodes):
 
 
 @pytest.mark.parametrize("nodes", [2, 4])
-def test_products_that_are_late_on_all_nodes_are_one_warning(nodes):
+def test_late_products_on_all_nodes_are_one_warning(nodes):
     readings = {f"n{node}": {"late": True, "passed": False, "seconds": 75.0} for node in range(nodes)}
     ((node, finding),) = product.judge(asked(gpus=GPUS), readings)
     assert (node, finding.verdict) == ("", Grade.WARN)
     assert finding.message == "a matrix product was not done after 75 s on any node"
 
 
-def test_a_product_that_is_late_on_one_node_fails_it():
+def test_a_late_product_on_one_node_fails_it():
     readings = {
         "n0": {"late": True, "passed": False, "seconds": 75.0},
         "n1": {"passed": True, "rates": [["product", 500.0]]},

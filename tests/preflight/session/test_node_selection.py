@@ -14,16 +14,16 @@ def test_fit_nodes_keep_their_places_and_spares_stay_out():
     assert choose([0, 1, 2], [3], (), ()) == Choice((0, 1, 2), (), ())
 
 
-def test_a_spare_takes_the_place_of_an_unfit_node():
+def test_a_spare_replaces_an_unfit_node():
     assert choose([0, 1, 2], [3, 4], {0, 3}, ()) == Choice((4, 1, 2), (), ((0, 4),))
 
 
-def test_without_enough_spares_places_stay_empty():
+def test_places_stay_empty_without_enough_spares():
     assert choose([0, 1, 2], [3], {0, 2}, ()) == Choice((3, 1, None), (), ((0, 3),))
     assert not choose([0, 1, 2], [3], {0, 2}, ()).whole
 
 
-def test_of_a_bad_link_the_later_end_leaves_and_of_several_the_common_end():
+def test_the_later_end_of_a_bad_link_leaves_and_the_common_end_of_several():
     assert choose([0, 1, 2, 3], [4], (), [(1, 2)]) == Choice((0, 1, 4, 3), (2,), ((2, 4),))
     assert choose([0, 1, 2, 3], [4], (), [(0, 2), (0, 3)]) == Choice((4, 1, 2, 3), (0,), ((0, 4),))
 

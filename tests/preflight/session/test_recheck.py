@@ -27,7 +27,7 @@ def whole(requested: Orders, faults: Faults | None = None) -> Report:
 
 @pytest.mark.parametrize("level", [Level.FULL, Level.QUICK])
 @pytest.mark.parametrize("suspects", [[3], [0], [1, 6]])
-def test_a_healthy_suspect_goes_on_training_where_it_was_and_nobody_imports_torch(suspects, level):
+def test_a_healthy_suspect_continues_training_in_its_place_without_torch(suspects, level):
     outcome, requested = short(orders(8, level=level), suspects)
     assert (outcome.fit, outcome.world, outcome.report.verdict) == (True, tuple(range(8)), Grade.PASS)
     assert {node for what, node in requested if what == "LocalTask"} == set(suspects)
@@ -36,7 +36,7 @@ def test_a_healthy_suspect_goes_on_training_where_it_was_and_nobody_imports_torc
     assert f"a short check: of {', '.join(map(name, suspects))} alone" in outcome.report.notices
 
 
-def test_without_a_suspect_and_with_everybody_there_nothing_is_asked():
+def test_nothing_is_asked_without_a_suspect_and_with_all_nodes():
     outcome, requested = short(orders(8), [])
     assert (outcome.fit, outcome.world, requested) == (True, tuple(range(8)), set())
 
@@ -58,7 +58,7 @@ FAULTS = {
 
 
 @pytest.mark.parametrize("fault", FAULTS)
-def test_an_unfit_suspect_is_named_alone_and_a_spare_takes_its_place(fault):
+def test_an_unfit_suspect_is_named_alone_and_a_spare_replaces_it(fault):
     outcome, _ = short(orders(6, 1), [2], FAULTS[fault])
     assert (blamed(outcome), bad_links(outcome)) == ({2}, set())
     assert (outcome.fit, outcome.world, outcome.excluded) == (True, (0, 1, 6, 3, 4, 5), (name(2),))
@@ -85,9 +85,7 @@ def test_a_lost_node_is_replaced_by_a_spare_that_was_looked_at():
 @pytest.mark.parametrize("lives", [True, False])
 @pytest.mark.parametrize("spares", [0, 3])
 @pytest.mark.parametrize("lost", [{1, 2}, {3, 4, 5}])
-def test_several_that_were_lost_are_held_against_what_they_share_and_against_none_of_them(
-    lost, spares, lives, why
-):
+def test_several_lost_nodes_are_attributed_to_their_shared_part(lost, spares, lives, why):
     faults = Faults(why=why, **{"agentless" if lives else "absent": lost})
     outcome, _ = short(orders(6, spares), [], faults)
     verdicts = {at: value.verdict for at, value in enumerate(outcome.report.nodes) if at in lost}
@@ -99,7 +97,7 @@ def test_several_that_were_lost_are_held_against_what_they_share_and_against_non
 
 @pytest.mark.parametrize("suspects", [[], [0, 2]])
 @pytest.mark.parametrize("cut", [{(3, 0)}, {(0, 3)}, {(3, 0), (0, 3)}])
-def test_one_of_several_lost_dials_ports_on_which_the_coordinators_node_listens(cut, suspects):
+def test_one_of_several_lost_nodes_dials_the_coordinators_listening_ports(cut, suspects):
     cluster = Cluster(orders(5), Faults(agentless={3, 4}, cut=cut, why=contract.NOT_BACK), suspects=suspects)
     dialled: list[Target] = []
 
@@ -112,12 +110,12 @@ def test_one_of_several_lost_dials_ports_on_which_the_coordinators_node_listens(
     assert [target.ports for target in dialled] == [PORTS]
 
 
-def test_without_a_spare_an_unfit_suspect_ends_the_run():
+def test_an_unfit_suspect_ends_the_run_without_a_spare():
     outcome, _ = short(orders(6), [2], Faults(full_shm={2}))
     assert (outcome.fit, outcome.excluded) == (False, (name(2),))
 
 
-def test_what_may_be_the_networks_is_tested_with_pairs_and_with_the_whole_set():
+def test_a_possible_network_fault_is_tested_with_pairs_and_with_the_whole_set():
     outcome, requested = short(orders(6), [2], Faults(broken={2}), network=True)
     assert (outcome.fit, blamed(outcome), outcome.excluded) == (False, {2}, (name(2),))
     healthy, requested = short(orders(6, level=Level.QUICK), [2], network=True)
@@ -133,7 +131,7 @@ def test_the_world_keeps_the_order_that_the_last_check_gave_it_and_the_unfit_sta
     assert (next_one.world, set(next_one.excluded)) == ((0, 1, 6, 3, 7, 5), {name(2), name(4)})
 
 
-def test_who_was_unfit_is_looked_at_again_where_it_is_named():
+def test_an_unfit_node_is_examined_again_if_it_is_named():
     before = whole(orders(6, 2), Faults(full_shm={2}))
     outcome, _ = short(orders(6, 2), [2, 4], Faults(frozen={4}), after=before)
     assert (blamed(outcome), outcome.excluded) == ({4}, (name(4),))
@@ -155,7 +153,7 @@ def test_a_run_that_may_queue_itself_elsewhere_tests_pairs_without_a_spare():
 
 
 @pytest.mark.parametrize("nodes", [97, 200, 500])
-def test_in_a_large_set_a_suspect_dials_some_of_the_others(nodes):
+def test_a_suspect_in_a_large_set_dials_some_of_the_others(nodes):
     outcome, requested = short(orders(nodes), [7])
     assert (outcome.fit, blamed(outcome)) == (True, set())
     assert 4 <= sum(what == "DialTask" for what, _ in requested) <= 2 * 96 + 3

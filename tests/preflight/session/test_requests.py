@@ -14,7 +14,7 @@ LISTEN = ListenTask("n")
 WARM = StartTorch("/py", "/")
 
 
-def test_an_answer_closes_its_request_once_and_only_from_the_node_that_was_asked():
+def test_an_answer_closes_its_request_once_and_only_from_the_requested_node():
     requests = Requests()
     (ask,) = requests.ask(1.0, {3: "text"}, LISTEN, 5.0)
     assert requests.close(4, ask.number) is None
@@ -25,7 +25,7 @@ def test_an_answer_closes_its_request_once_and_only_from_the_node_that_was_asked
     assert (len(requests), requests.waits_for([ListenTask]), requests.due_at()) == (0, False, None)
 
 
-def test_what_is_overdue_is_closed_in_the_order_of_limits():
+def test_overdue_requests_are_closed_in_the_order_of_their_limits():
     requests = Requests()
     for node, seconds in ((0, 9.0), (1, 2.0), (2, 5.0)):
         requests.ask(0.0, {node: ""}, LISTEN, seconds)
@@ -34,7 +34,7 @@ def test_what_is_overdue_is_closed_in_the_order_of_limits():
     assert requests.due_at() == 9.0
 
 
-def test_a_request_can_be_hurried_and_never_be_given_more():
+def test_a_requests_limit_can_shrink_but_not_grow():
     requests = Requests()
     requests.ask(0.0, {0: ""}, LISTEN, 9.0)
     (entry,) = requests.of_type(ListenTask)
@@ -46,7 +46,7 @@ def test_a_request_can_be_hurried_and_never_be_given_more():
     assert requests.due_at() is None
 
 
-def test_a_lost_node_closes_all_that_it_was_asked():
+def test_a_lost_node_closes_all_its_requests():
     requests = Requests()
     for node in (0, 1):
         requests.ask(0.0, {node: ""}, LISTEN, 9.0)

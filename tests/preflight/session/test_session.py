@@ -38,13 +38,13 @@ def test_healthy_nodes_pass_and_train_in_their_order(nodes, level):
 @pytest.mark.parametrize("kind", ["ListenTask", "DialTask", "LocalTask", "StartTorch", "product"])
 @pytest.mark.parametrize("seconds", [12.0, 16.0, 25.0])
 @pytest.mark.parametrize("node", [0, 2, 5])
-def test_one_answer_that_is_late_while_all_others_are_punctual_blames_nobody(node, seconds, kind):
+def test_one_late_answer_among_punctual_ones_blames_nobody(node, seconds, kind):
     outcome = examined(orders(6, budget=180.0), Faults(late={node: (kind, 1, seconds)}))
     assert (outcome.fit, outcome.report.verdict, blamed(outcome)) == (True, Grade.PASS, set())
 
 
 @pytest.mark.parametrize("node", [0, 2, 5])
-def test_a_node_whose_answers_are_late_again_and_again_is_named(node):
+def test_a_node_with_repeatedly_late_answers_is_named(node):
     outcome = examined(orders(6, budget=180.0), Faults(late={node: ("", 9, 28.0)}))
     assert (outcome.fit, blamed(outcome)) == (False, {node})
 
@@ -145,7 +145,7 @@ def test_an_unfit_node_is_named_alone_and_a_spare_takes_its_rank(fault, level):
 
 
 @pytest.mark.parametrize("fault", NODE_FAULTS)
-def test_without_a_spare_an_unfit_node_ends_the_run_and_is_excluded_next_time(fault):
+def test_an_unfit_node_ends_the_run_without_a_spare_and_is_excluded_next_time(fault):
     outcome = examined(orders(6), NODE_FAULTS[fault])
     assert (outcome.fit, outcome.report.verdict, outcome.excluded) == (False, Grade.FAIL, (name(2),))
     assert (blamed(outcome), bad_links(outcome)) == ({2}, set())
@@ -183,14 +183,14 @@ def test_a_slow_node_is_named_with_its_number_and_replaced(share):
 
 @pytest.mark.parametrize("share", [0.02, 0.15])
 @pytest.mark.parametrize("node", [0, 3, 7])
-def test_a_quick_check_looks_at_pairs_where_one_half_of_the_set_is_slow(share, node):
+def test_a_quick_check_tests_pairs_if_half_of_the_set_is_slow(share, node):
     outcome = examined(orders(8, 1, level=Level.QUICK), Faults(slow={node: share}))
     assert (blamed(outcome), bad_links(outcome), outcome.fit) == ({node}, set(), True)
     assert node not in outcome.world
     assert {test.test for test in outcome.report.tests} == {"product", "set", "half", "pair"}
 
 
-def test_a_quick_check_of_nodes_that_are_fast_alike_tests_no_pair():
+def test_a_quick_check_of_equally_fast_nodes_tests_no_pair():
     outcome = examined(orders(8, level=Level.QUICK))
     assert {test.test for test in outcome.report.tests} == {"product", "set", "half"}
     small = examined(orders(3, level=Level.QUICK))
@@ -217,7 +217,7 @@ def test_a_slow_link_is_named_and_both_its_nodes_are_cleared():
 
 @pytest.mark.parametrize("share", [0.05, 0.1, 0.3])
 @pytest.mark.parametrize("nodes", [3, 4, 5, 8, 13])
-def test_a_node_that_loses_what_it_sends_is_named_alone_and_replaced(nodes, share):
+def test_a_node_that_loses_sent_packets_is_named_alone_and_replaced(nodes, share):
     outcome = examined(orders(nodes, 1), Faults(loses={2: share}))
     assert (blamed(outcome), bad_links(outcome), outcome.fit) == ({2}, set(), True)
     assert 2 not in outcome.world
@@ -238,14 +238,14 @@ def test_a_path_that_is_not_on_the_ring_and_loses_packets_is_named(nodes, way):
 
 
 @pytest.mark.parametrize("nodes", [3, 5, 8])
-def test_a_node_whose_network_comes_and_goes_is_named_alone(nodes):
+def test_a_node_with_an_intermittent_network_is_named_alone(nodes):
     outcome = examined(orders(nodes, 1), Faults(flaps={1}))
     assert (blamed(outcome), bad_links(outcome)) == ({1}, set())
 
 
 @pytest.mark.parametrize("noise", [0.0, 0.0005, 0.005, 0.05, 0.2])
 @pytest.mark.parametrize("nodes", [3, 4, 8])
-def test_loss_that_is_alike_everywhere_blames_no_node_and_no_link(nodes, noise):
+def test_equal_loss_on_all_paths_blames_no_node_and_no_link(nodes, noise):
     for seed in range(5):
         outcome = examined(orders(nodes), Faults(noise=noise), seed)
         assert (outcome.fit, blamed(outcome), bad_links(outcome)) == (True, set(), set())
@@ -285,7 +285,7 @@ def test_a_limit_on_connections_is_reported_as_that_and_not_as_a_range_of_ports(
 
 @pytest.mark.parametrize(("ranks", "most"), [(4, 6), (8, 3), (8, 71)])
 @pytest.mark.parametrize("gpus", [0, 8])
-def test_a_limit_on_open_connections_below_what_the_job_opens_is_named_as_that(ranks, most, gpus):
+def test_a_connection_limit_below_the_jobs_need_is_named(ranks, most, gpus):
     requested = replace(orders(5, 1, budget=120.0), ranks_per_node=ranks, gpus_per_node=gpus)
     report = examined(requested, Faults(open_limits={2: most})).report
     (unfit,) = [node for node in report.nodes if node.verdict is Grade.FAIL]
@@ -296,7 +296,7 @@ def test_a_limit_on_open_connections_below_what_the_job_opens_is_named_as_that(r
     assert "connlimit" in finding.remedy
 
 
-def test_a_limit_above_what_the_job_opens_passes_and_a_broken_node_is_not_called_limited():
+def test_a_connection_limit_above_the_jobs_need_passes_and_a_broken_node_is_not_called_limited():
     requested = replace(orders(5, 1, budget=120.0), ranks_per_node=8)
     assert examined(requested, Faults(open_limits={2: needed_connections(8)})).report.verdict is Grade.PASS
     findings = examined(requested, Faults(broken={2})).report.nodes[2].findings
@@ -337,7 +337,7 @@ def test_a_finder_that_fails_is_reported_and_the_others_add_their_findings(monke
     assert outcome.report.verdict is Grade.UNDETERMINED
 
 
-def test_a_warm_process_that_ends_once_is_started_again_and_that_is_said():
+def test_a_torch_worker_that_exits_once_is_restarted_and_reported():
     outcome = examined(orders(4), Faults(dies_alone={2: 1}))
     assert (outcome.fit, blamed(outcome)) == (True, set())
     assert outcome.report.notices == (
@@ -353,7 +353,7 @@ def test_a_warm_process_that_ends_again_and_again_makes_its_node_unfit(times):
     assert (blamed(outcome), outcome.world) == ({2}, (0, 1, 4, 3))
 
 
-def test_a_node_without_an_agent_whose_machine_answers_everybody_is_unfit_and_that_is_said():
+def test_a_node_whose_machine_answers_without_an_agent_is_unfit():
     outcome = examined(orders(4, 1), Faults(agentless={2}))
     assert (blamed(outcome), bad_links(outcome), outcome.excluded) == ({2}, set(), (name(2),))
     (result,) = outcome.report.nodes[2].findings
@@ -376,7 +376,7 @@ def test_a_node_that_only_the_coordinators_does_not_reach_is_cleared_and_the_lin
     assert "it is left out for this link alone" in result.message
 
 
-def test_where_all_others_fall_silent_at_once_the_coordinators_node_is_cut_off_and_they_are_not_blamed():
+def test_the_coordinators_node_is_cut_off_if_all_others_go_silent_at_once():
     outcome = examined(orders(4), Faults(lost_in=dict.fromkeys((1, 2, 3), "DialTask")))
     assert (outcome.fit, outcome.excluded) == (False, (name(0),))
     assert [entry.verdict for entry in outcome.report.nodes] == [Grade.FAIL, *[Grade.UNDETERMINED] * 3]
@@ -410,7 +410,7 @@ def test_parts_that_only_the_coordinators_node_reaches_are_not_blamed(parts: tup
 @pytest.mark.parametrize(
     ("nodes", "spares", "lost"), [(8, 0, {3, 4, 5, 6, 7}), (8, 2, {1, 2}), (5, 0, {3, 4})]
 )
-def test_several_that_fall_silent_at_once_are_down_or_cut_off_and_none_is_blamed(nodes, spares, lost, when):
+def test_several_nodes_that_go_silent_at_once_are_down_or_cut_off_without_blame(nodes, spares, lost, when):
     outcome = examined(orders(nodes, spares), Faults(lost_in=dict.fromkeys(lost, when)))
     local = [node for node in range(nodes + spares) if node not in lost]
     assert blamed(outcome) == lost
@@ -423,26 +423,26 @@ def test_several_that_fall_silent_at_once_are_down_or_cut_off_and_none_is_blamed
 
 
 @pytest.mark.parametrize("more", [{"stopped": {2, 4}}, {"lost_why": "it closed the connection"}])
-def test_several_that_stop_at_once_though_their_machines_speak_are_blamed_each(more):
+def test_several_nodes_that_stop_while_their_machines_answer_are_each_blamed(more):
     outcome = examined(orders(6), Faults(lost_in={2: "pair", 4: "pair"}, **more))
     assert (blamed(outcome), outcome.report.excluded) == ({2, 4}, (name(2), name(4)))
     assert {outcome.report.nodes[node].verdict for node in (2, 4)} == {Grade.FAIL}
 
 
 @pytest.mark.parametrize(("nodes", "late"), [(6, {0, 1, 3, 5}), (3, {0, 2}), (2, {0, 1}), (9, set(range(9)))])
-def test_where_most_nodes_do_not_answer_none_of_them_is_blamed(nodes, late):
+def test_no_node_is_blamed_if_most_do_not_answer(nodes, late):
     outcome = examined(orders(nodes), Faults(frozen=late))
     assert {outcome.report.nodes[node].verdict for node in late} == {Grade.UNDETERMINED}
     assert (outcome.fit, outcome.report.excluded, blamed(outcome)) == (False, (), late)
     assert f"{len(late)} of {nodes} nodes did not answer in time" in outcome.report.set_message
 
 
-def test_of_two_nodes_the_one_that_falls_silent_is_blamed():
+def test_the_one_of_two_nodes_that_goes_silent_is_blamed():
     outcome = examined(orders(2), Faults(lost_in={1: "DialTask"}))
     assert blamed(outcome) == {1}
 
 
-def test_who_is_lost_while_ports_of_the_coordinators_node_answer_nobody_is_not_blamed():
+def test_a_node_lost_while_the_coordinators_ports_answer_nobody_is_not_blamed():
     faults = Faults(blocked={0: {2, 3}}, lost_in={3: "StartTorch"})
     outcome = examined(orders(5), faults)
     fail, passed = Grade.FAIL, Grade.PASS
@@ -469,24 +469,24 @@ def test_the_launchers_message_decides_the_remedy_of_a_machine_that_lives(messag
     assert (result.verdict, remedy in result.remedy) == (Grade.FAIL, True)
 
 
-def test_a_node_behind_a_cut_link_that_is_ill_itself_is_named_as_well():
+def test_a_faulty_node_behind_a_cut_link_is_named_as_well():
     outcome = examined(orders(4, 1), Faults(agentless={2}, cut={(0, 2)}, full_shm={2}))
     assert (bad_links(outcome), blamed(outcome)) == ({(0, 2, "a->b")}, {2})
 
 
-def test_where_nothing_can_be_started_on_it_the_link_is_named_without_a_direction():
+def test_the_link_is_named_without_a_direction_if_nothing_can_start_on_the_node():
     outcome = examined(orders(4, 1), Faults(agentless={2}, pythonless={2}, cut={(0, 2)}))
     assert (bad_links(outcome), outcome.excluded) == ({(0, 2, "both")}, (name(2),))
     assert (outcome.fit, outcome.world) == (True, (0, 1, 4, 3))
     assert [entry.verdict for entry in outcome.report.nodes if entry.node == name(2)] == [Grade.UNDETERMINED]
 
 
-def test_a_node_whose_agent_did_not_join_and_that_only_another_one_does_not_reach_is_to_blame_itself():
+def test_an_absent_node_that_another_node_cannot_reach_is_faulty_itself():
     outcome = examined(orders(5), Faults(agentless={2}, cut={(3, 2)}))
     assert (blamed(outcome), bad_links(outcome), outcome.excluded) == ({2}, set(), (name(2),))
 
 
-def test_where_the_coordinators_node_is_ill_those_that_did_not_join_over_it_are_not_to_blame():
+def test_nodes_absent_because_of_the_coordinators_node_are_not_blamed():
     outcome = examined(orders(6), Faults(agentless={2, 4}, blocked={0: {3, 4}}))
     verdicts = {
         entry.node: entry.verdict for entry in outcome.report.nodes if entry.verdict is not Grade.PASS
@@ -496,7 +496,7 @@ def test_where_the_coordinators_node_is_ill_those_that_did_not_join_over_it_are_
     assert outcome.report.excluded == (name(0),)
 
 
-def test_where_nobody_but_the_coordinators_node_is_there_nobody_is_to_blame():
+def test_nobody_is_blamed_if_only_the_coordinators_node_joined():
     outcome = examined(orders(4), Faults(agentless={1, 2, 3}))
     assert (outcome.fit, outcome.excluded) == (False, ())
     assert {entry.verdict for entry in outcome.report.nodes[1:]} == {Grade.UNDETERMINED}
@@ -508,7 +508,7 @@ def test_a_node_without_an_agent_that_several_others_do_not_reach_is_to_blame_it
     assert outcome.report.nodes[2].verdict is Grade.FAIL
 
 
-def test_of_a_bad_link_one_end_is_left_out_where_a_spare_is_there():
+def test_one_end_of_a_bad_link_is_left_out_if_there_is_a_spare():
     outcome = examined(orders(4, 1), Faults(cut={(1, 2)}))
     assert (outcome.fit, outcome.world, outcome.excluded) == (True, (0, 1, 4, 3), ())
     assert outcome.report.spares == (name(2),)
@@ -523,13 +523,13 @@ def test_several_bad_nodes_are_all_named(nodes, spares, bad, level):
     assert (blamed(outcome), bad_links(outcome), outcome.fit) == (bad, set(), spares > 0)
 
 
-def test_different_faults_at_once_are_each_named():
+def test_different_simultaneous_faults_are_each_named():
     faults = Faults(frozen={1}, full_shm={4}, broken={6}, cut={(2, 3)}, clocks={8: 90.0})
     outcome = examined(orders(9, 5), faults)
     assert (blamed(outcome), bad_links(outcome), outcome.fit) == ({1, 4, 6, 8}, {(2, 3, "a->b")}, True)
 
 
-def test_between_two_nodes_nobody_can_be_named_without_a_third():
+def test_neither_of_two_nodes_can_be_named_without_a_third():
     alone = examined(orders(2), Faults(broken={1}))
     assert (alone.fit, alone.excluded) == (False, ())
     assert {entry.verdict for entry in alone.report.nodes} == {Grade.UNDETERMINED}
@@ -556,13 +556,13 @@ def test_a_name_that_most_resolve_wrongly_is_the_fault_of_its_entry():
     assert (outcome.fit, blamed(outcome), outcome.report.verdict) == (True, {3}, Grade.WARN)
 
 
-def test_ranks_that_are_no_python_program_are_tested_without_collectives():
+def test_ranks_without_python_are_tested_without_collectives():
     outcome = examined(orders(3, python=""))
     assert (outcome.fit, outcome.report.verdict, outcome.report.backend) == (True, Grade.UNDETERMINED, "")
     assert outcome.report.notices == ("no collective was tested: the ranks are not a Python program",)
 
 
-def test_where_no_node_has_torch_that_is_a_notice_and_no_failure():
+def test_a_missing_torch_on_all_nodes_is_a_notice_and_no_failure():
     outcome = examined(orders(3), Faults(no_torch={0, 1, 2}))
     assert (outcome.fit, blamed(outcome)) == (True, set())
     assert outcome.report.notices == (
@@ -573,7 +573,7 @@ def test_where_no_node_has_torch_that_is_a_notice_and_no_failure():
 @pytest.mark.parametrize("level", [Level.FULL, Level.QUICK])
 @pytest.mark.parametrize("budget", [15.0, 30.0, 60.0, 200.0])
 @pytest.mark.parametrize("nodes", [2, 3, 4, 8])
-def test_where_no_test_of_nodes_together_passes_the_run_does_not_begin(nodes, budget, level):
+def test_the_run_does_not_start_if_no_joint_test_passes(nodes, budget, level):
     outcome = examined(orders(nodes, budget=budget, level=level), Faults(broken=set(range(nodes))))
     assert (outcome.fit, outcome.report.verdict) == (False, Grade.FAIL)
     assert outcome.excluded == ()
@@ -631,19 +631,19 @@ def test_the_first_node_is_not_blamed_where_its_firewall_does_not_explain_all(fa
     assert report.nodes[0].verdict is not Grade.FAIL
 
 
-def test_of_two_nodes_the_first_is_not_blamed_for_what_only_one_other_met():
+def test_the_first_of_two_nodes_is_not_blamed_for_one_others_failure():
     for more in ({"why": UNREACHED, "drops": {0}}, {"why": UNHEARD}):
         assert examined(orders(2), Faults(agentless={1}, **more)).report.nodes[0].verdict is Grade.PASS
 
 
-def test_what_the_user_set_is_not_chosen_for_him():
+def test_a_setting_of_the_user_is_not_changed():
     provided = replace(orders(2), environment=(("NCCL_SOCKET_IFNAME", "ib0"),))
     assert examined(provided).environment == (("GLOO_SOCKET_IFNAME", "eth0"),)
 
 
 @pytest.mark.parametrize("budget", [1.0, 3.0, 5.0, 10.0, 20.0])
 @pytest.mark.parametrize("fault", ["frozen", "collectives hang", "cut off", "home hangs"])
-def test_a_budget_is_kept_and_what_it_did_not_allow_is_undetermined(fault, budget):
+def test_the_time_budget_is_kept_and_skipped_tests_are_undetermined(fault, budget):
     outcome = examined(orders(6, 1, budget=budget), NODE_FAULTS[fault])
     assert outcome.report.seconds <= budget + 0.001
     assert {entry.verdict for entry in outcome.report.nodes} <= set(Grade)
@@ -671,7 +671,7 @@ def test_a_healthy_cluster_that_gets_no_time_is_undetermined_and_runs():
     assert (outcome.fit, outcome.report.verdict) == (True, Grade.UNDETERMINED)
 
 
-def test_answers_that_nobody_asked_for_change_nothing():
+def test_unrequested_answers_change_nothing():
     machine = Session(orders(1), [SessionNode(0, name(0), "10.0.0.1")], START, 0.0)
     first = machine.begin()
     assert machine.answered(START, 0, 0, "{}") == machine.answered(START, 0, 999, "x") == []
@@ -679,7 +679,7 @@ def test_answers_that_nobody_asked_for_change_nothing():
     assert machine.outcome is None
 
 
-def test_a_machine_that_slept_reads_what_it_missed_before_it_blames():
+def test_a_machine_that_was_suspended_reads_missed_messages_before_it_blames():
     machine = Session(orders(2), [SessionNode(n, name(n), f"10.0.0.{n}") for n in (0, 1)], START, 0.0)
     machine.begin()
     assert machine.tick(START + 50.0) == []
@@ -709,7 +709,7 @@ def test_results_that_cannot_be_reported_keep_no_run_from_training(monkeypatch):
 
 
 @pytest.mark.parametrize("function", ["_take", "conclude"])
-def test_a_fault_in_one_call_keeps_no_run_from_training(monkeypatch, function):
+def test_a_fault_in_one_call_does_not_prevent_training(monkeypatch, function):
     original, calls = getattr(session, function), []
 
     def broken(*arguments):
@@ -724,7 +724,7 @@ def test_a_fault_in_one_call_keeps_no_run_from_training(monkeypatch, function):
     assert "the check itself failed: KeyError" in outcome.report.set_message
 
 
-def test_progress_tells_what_is_open_and_what_is_left():
+def test_progress_shows_open_requests_and_remaining_time():
     machine = Session(orders(1), [SessionNode(0, name(0), "10.0.0.1")], START, 0.0)
     machine.begin()
     assert machine.progress == "local round, waiting for 3 answers, 60 s left"
@@ -790,7 +790,7 @@ def test_both_of_two_bad_links_are_named_wherever_they_are(seed):
 @pytest.mark.parametrize(
     "parts", [({0, 1, 2}, {3, 4, 5}, {6, 7}), ({0, 2, 4, 6}, {1, 3, 5, 7}), ({0, 1}, {2, 3, 4, 5, 6, 7})]
 )
-def test_a_network_that_is_parted_after_the_ring_was_tested_is_no_fault_of_a_node(parts):
+def test_a_network_that_splits_after_the_ring_test_blames_no_node(parts):
     faults = Faults(parts=parts, shut_between=True, later=8)
     outcome = examined(orders(8, budget=300.0), faults)
     assert (blamed(outcome), bad_links(outcome), outcome.fit) == (set(), set(), False)
@@ -798,7 +798,7 @@ def test_a_network_that_is_parted_after_the_ring_was_tested_is_no_fault_of_a_nod
 
 
 @pytest.mark.parametrize("seed", range(40))
-def test_a_network_parted_for_collectives_alone_is_told_as_parted_whoever_sweeps_ports(seed):
+def test_a_network_split_for_collectives_alone_is_reported_as_split(seed):
     chance = random.Random(seed)
     nodes = chance.randint(4, 9)
     order = chance.sample(range(nodes), nodes) if seed % 2 else list(range(nodes))
@@ -838,7 +838,7 @@ def test_several_nodes_that_get_only_small_packets_are_parted_from_the_rest_and_
 
 @pytest.mark.parametrize("share", [0.015, 0.06, 0.2])
 @pytest.mark.parametrize("cut", [2, 3, 4])
-def test_packets_lost_between_two_halves_are_told_of_the_network_and_of_no_link(share, cut):
+def test_loss_between_two_halves_is_attributed_to_the_network_and_not_to_a_link(share, cut):
     sides = (set(range(cut)), set(range(cut, 8)))
     lossy = {(a, b): share for value, other in (sides, sides[::-1]) for a in value for b in other}
     outcome = examined(orders(8), Faults(lossy=lossy), seed=cut)
@@ -850,7 +850,7 @@ def test_packets_lost_between_two_halves_are_told_of_the_network_and_of_no_link(
 
 
 @pytest.mark.parametrize("lost", [{2}, {1, 2}, {3, 4, 5}])
-def test_nodes_that_fall_silent_for_lost_large_packets_are_told_as_that(lost):
+def test_nodes_that_go_silent_because_large_packets_are_lost_are_reported_as_such(lost):
     faults = Faults(small_mtu=lost, lost_in=dict.fromkeys(lost, "DialTask"))
     outcome = examined(orders(7), faults)
     verdict = Grade.FAIL if len(lost) == 1 else Grade.UNDETERMINED
@@ -864,7 +864,7 @@ def test_nodes_that_fall_silent_for_lost_large_packets_are_told_as_that(lost):
         assert "large packets between" in outcome.report.set_message
 
 
-def test_a_node_whose_name_leads_where_nothing_answers_is_told_with_that_address():
+def test_a_node_whose_name_resolves_to_a_dead_address_is_reported_with_that_address():
     hosts = {viewer: {2: "10.9.9.9"} for viewer in (0, 1, 3)}
     outcome = examined(orders(4), Faults(absent={2}, hosts=hosts))
     (result,) = outcome.report.nodes[2].findings
@@ -876,7 +876,7 @@ def test_a_node_whose_name_leads_where_nothing_answers_is_told_with_that_address
 
 
 @pytest.mark.parametrize("away", [{3, 4}, {1, 2, 3, 4}])
-def test_several_that_did_not_join_for_no_known_reason_are_not_to_blame_and_one_is(away):
+def test_several_nodes_absent_without_a_reason_are_not_blamed_and_one_is(away):
     why = "its agent did not join within 15 s"
     outcome = examined(orders(7), Faults(agentless=away, why=why))
     verdicts = {
@@ -893,7 +893,7 @@ def test_several_that_did_not_join_for_no_known_reason_are_not_to_blame_and_one_
 
 
 @pytest.mark.parametrize("away", [{2}, {1, 2, 3}])
-def test_of_nodes_that_srun_gave_up_the_prolog_is_asked_for_and_not_all_are_to_blame(away):
+def test_the_prolog_of_nodes_that_srun_gave_up_is_asked_for_and_not_all_are_blamed(away):
     why = "its agent did not join within 20 s (srun: error: Task launch failed: Socket timed out)"
     outcome = examined(orders(4), Faults(agentless=away, why=why))
     verdict = Grade.FAIL if len(away) == 1 else Grade.UNDETERMINED
@@ -921,9 +921,7 @@ def test_ports_that_do_not_answer_between_two_groups_part_the_network_and_blame_
 
 @pytest.mark.parametrize("sides", [({0, 1, 2}, {3, 4, 5, 6}), ({0, 3, 5}, {1, 2, 4}, {6, 7})])
 @pytest.mark.parametrize(("first", "last"), [(43264, 47488), (33024, 37120), (46976, 47232)])
-def test_the_range_of_ports_that_do_not_answer_between_two_groups_is_told_and_no_link_blamed(
-    sides, first, last
-):
+def test_a_range_of_blocked_ports_between_two_groups_is_reported_without_a_link(sides, first, last):
     between = frozenset(at for at, port in enumerate(PORTS) if first <= port <= last)
     faults = Faults(parts=sides, ports_between=between, range_between=(first, last))
     outcome = examined(orders(sum(map(len, sides))), faults)

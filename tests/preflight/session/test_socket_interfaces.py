@@ -119,7 +119,7 @@ def test_the_fastest_interfaces_that_work_are_tested_and_chosen(nodes: int, layo
 
 
 @pytest.mark.parametrize("node", [0, 2])
-def test_an_interface_that_one_node_lacks_or_cannot_be_reached_on_is_left_out(node: int) -> None:
+def test_an_interface_that_one_node_lacks_or_that_is_unreachable_is_left_out(node: int) -> None:
     outcome = checked(3, TWO, deaf={(node, "enP1p1s0f1")})
     assert (sockets(outcome), outcome.report.verdict) == ("=enP1p1s0f0", Grade.PASS)
 
@@ -132,13 +132,13 @@ def test_an_interface_that_one_node_lacks_or_cannot_be_reached_on_is_left_out(no
         ({"environment": (("NCCL_SOCKET_IFNAME", "bond0"),)}, ""),
     ],
 )
-def test_one_interface_is_enough_without_sockets_and_the_users_choice_stays(more: Any, expected: str) -> None:
+def test_one_interface_suffices_without_sockets_and_the_users_choice_stays(more: Any, expected: str) -> None:
     cluster = cluster_of(3, TWO, **more)
     assert sockets(cluster.outcome()) == expected
     assert not cluster.machine._state.log.of(InterfaceDials)
 
 
-def test_a_node_alone_uses_one_interface() -> None:
+def test_a_single_node_uses_one_interface() -> None:
     assert sockets(checked(1, TWO)) == "=enP1p1s0f0"
 
 

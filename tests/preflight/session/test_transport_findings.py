@@ -53,7 +53,7 @@ def test_other_networks_are_not_judged(transport):
     assert said(case(2, NDR), transport, transport) == []
 
 
-def test_other_names_of_devices_are_no_difference():
+def test_different_device_names_are_no_difference():
     assert said(case(3, NDR), DIRECT, "NET/IB mlx5_1 mlx5_2 GDRDMA", DIRECT) == []
 
 
@@ -65,5 +65,5 @@ def test_geforce_cards_cannot_use_gpudirect_rdma():
     assert said(state, INDIRECT, INDIRECT) == []
 
 
-def test_one_node_uses_no_network():
+def test_a_single_node_uses_no_network():
     assert said(case(1, NDR), INDIRECT) == []

@@ -17,12 +17,12 @@ def test_the_interface_is_set_for_both_libraries_where_the_user_set_none(backend
     assert (result["GLOO_SOCKET_IFNAME"], result["NCCL_SOCKET_IFNAME"]) == ("eth1", "=eth1")
 
 
-def test_what_the_user_set_stays():
+def test_a_setting_of_the_user_stays():
     assert variables("gloo", "eth1", {"GLOO_SOCKET_IFNAME": "ib0"}) == {"NCCL_SOCKET_IFNAME": "=eth1"}
     assert "NCCL_SOCKET_IFNAME" not in variables("nccl", "eth1", {"NCCL_SOCKET_IFNAME": "^lo"})
 
 
-def test_without_an_interface_gloo_is_left_as_it_is():
+def test_gloos_interface_is_not_set_without_a_choice():
     assert variables("gloo", "", {}) == {}
 
 
@@ -38,7 +38,7 @@ def test_nccl_tells_its_network_on_stdout_and_no_wait_of_its_own_blocks():
     }
 
 
-def test_libraries_see_what_is_set_and_what_is_unset(monkeypatch):
+def test_libraries_see_set_and_unset_variables(monkeypatch):
     import ctypes
 
     monkeypatch.setenv("CLUSTERRUN_TEST_GONE", "here")
@@ -51,7 +51,7 @@ def test_libraries_see_what_is_set_and_what_is_unset(monkeypatch):
         os.unsetenv("CLUSTERRUN_TEST_NEW")
 
 
-def test_on_shared_cores_the_fastest_counts_and_on_gpus_the_middle():
+def test_the_fastest_counts_on_shared_cores_and_the_median_on_gpus():
     seconds = [1.0, 2.0, 9.0]
     assert (OnCpu.usual(seconds), OnGpu.usual(seconds)) == (1.0, 2.0)
 
@@ -79,7 +79,7 @@ def test_a_gpu_that_does_not_finish_is_waited_for_until_its_time_with_a_fake_eve
         side.settle(time.monotonic() + 0.01)
 
 
-def test_a_step_takes_the_time_of_the_gpus_own_clock_with_a_fake_event(monkeypatch):
+def test_a_step_is_timed_by_the_gpus_clock_with_a_fake_event(monkeypatch):
     gpu = {"milliseconds": 0.0}
 
     class TimedEvent(Event):
@@ -101,7 +101,7 @@ def test_a_step_takes_the_time_of_the_gpus_own_clock_with_a_fake_event(monkeypat
     assert side.timed(step, time.monotonic() + 100) == pytest.approx(0.00025)
 
 
-def test_a_rank_takes_the_gpu_of_its_number_with_a_fake_torch(monkeypatch):
+def test_a_rank_uses_the_gpu_of_its_number_with_a_fake_torch(monkeypatch):
     taken: list[int] = []
     monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
     monkeypatch.setattr(torch.cuda, "set_device", taken.append)

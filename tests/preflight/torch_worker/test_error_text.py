@@ -37,7 +37,7 @@ def test_an_error_is_its_first_lines_without_places_and_frames(text, arguments):
     assert short(text) == arguments
 
 
-def test_of_nccl_both_the_kind_and_the_last_error_are_kept():
+def test_nccls_error_has_its_kind_and_its_last_error():
     message = short(NCCL)
     assert message == (
         "NCCL 2.21.5: unhandled system error (ncclSystemError) socketPollConnect: Connect to 10.0.0.9<4>"
@@ -45,15 +45,15 @@ def test_of_nccl_both_the_kind_and_the_last_error_are_kept():
     )
 
 
-def test_an_error_without_words_is_named_by_its_kind():
+def test_an_error_without_a_message_is_named_by_its_kind():
     assert of_error(KeyError()) == "KeyError"
 
 
-def test_why_a_process_died_is_found_in_what_it_printed():
+def test_the_reason_of_a_processs_death_is_read_from_its_output():
     assert of_end(DIED) == "[Rank 0] Watchdog caught a timeout: (SeqNum=1)"
 
 
-def test_a_process_that_printed_nothing_left_no_words():
+def test_a_process_without_output_has_no_message():
     assert of_end("") == ""
 
 
@@ -76,7 +76,7 @@ def test_a_process_that_printed_nothing_left_no_words():
         ([], ""),
     ],
 )
-def test_of_several_ranks_one_that_failed_by_itself_is_told_before_those_that_lost_it(texts, message):
+def test_a_rank_that_failed_by_itself_is_reported_before_ranks_that_lost_it(texts, message):
     assert most_telling(texts).startswith(message)
     assert most_telling(reversed(texts)).startswith(message)
 

@@ -92,7 +92,7 @@ def test_a_sound_group_on_fake_gpus_passes_with_rates_and_the_network_that_nccl_
         ),
     ],
 )
-def test_what_fake_nccl_fails_with_is_told_by_the_node_where_it_happened(
+def test_a_failure_of_fake_nccl_is_reported_by_its_node(
     fake: FakeNodes, fault: str, stage: str, message: str
 ) -> None:
     sick, other = fake.results(fault, limit=20.0)
@@ -117,7 +117,7 @@ def test_fake_nccl_that_compiles_its_kernels_is_no_hang(fake: FakeNodes) -> None
     assert slow.why.endswith(" s, while NCCL loaded its kernels")
 
 
-def test_a_timeout_of_a_fake_gpu_is_told_in_words_before_the_kill(fake: FakeNodes) -> None:
+def test_a_timeout_of_a_fake_gpu_is_reported_before_the_kill(fake: FakeNodes) -> None:
     for result in fake.results("timeout", limit=4.0):
         assert result.why == "the GPU did not finish the queued work"
 
@@ -147,7 +147,7 @@ def test_one_slow_fake_gpu_slows_its_group_and_fails_nothing(fake: FakeNodes) ->
         assert dict(result.rates)["all_reduce"] <= most
 
 
-def test_the_product_is_made_on_each_fake_gpu(fake: FakeNodes) -> None:
+def test_the_product_runs_on_each_fake_gpu(fake: FakeNodes) -> None:
     for result in fake.results(kind="product"):
         assert (result.passed, result.stage) == (True, "done")
         assert {name for name, _ in result.rates} == {"product", "product:0", "product:1"}

@@ -50,7 +50,7 @@ def started() -> tuple[GroupTestRun, Child, Child]:
     return GroupTestRun(TASK, [first, second], now=100.0), first, second
 
 
-def test_the_result_comes_when_all_ranks_ended_and_once():
+def test_the_result_is_reported_once_after_all_ranks_ended():
     trial, first, second = started()
     first.say(RankReport("store"), RankReport("group"), DONE)
     assert trial.look(100.5) is None
@@ -62,7 +62,7 @@ def test_the_result_comes_when_all_ranks_ended_and_once():
 
 
 @pytest.mark.parametrize("without, starved", [(2.4, False), (2.5, True)])
-def test_a_late_test_whose_ranks_waited_for_processors_is_no_verdict(without: float, starved: bool) -> None:
+def test_a_late_test_whose_ranks_waited_for_processors_has_no_verdict(without: float, starved: bool) -> None:
     trial, first, _ = started()
     first.without = without
     result = trial.look(110.0)
@@ -142,7 +142,7 @@ def test_a_wrong_sum_is_a_verdict_on_an_overloaded_machine_too() -> None:
     assert (result.passed, result.starved) == (False, False)
 
 
-def test_at_the_limit_ranks_without_an_end_are_late_at_their_stage():
+def test_unfinished_ranks_at_the_limit_are_late_at_their_stage():
     trial, first, second = started()
     first.say(RankReport("store"), RankReport("group"))
     second.say(DONE)
@@ -154,7 +154,7 @@ def test_at_the_limit_ranks_without_an_end_are_late_at_their_stage():
     assert result.why == "local rank 0: killed after 10.0 s without an end"
 
 
-def test_after_one_rank_failed_the_others_get_a_moment_for_their_words():
+def test_the_others_may_report_shortly_after_one_rank_failed():
     trial, first, second = started()
     first.say(RankReport("exact"), RankReport("exact"))
     second.say(RankReport("exact"), RankReport(ended=True, why="closed by peer"))
@@ -168,7 +168,7 @@ def test_after_one_rank_failed_the_others_get_a_moment_for_their_words():
     assert trial.over(104.1) is True
 
 
-def test_a_child_that_dies_without_a_word_is_told_with_what_it_printed():
+def test_a_child_that_dies_silently_is_reported_with_its_output():
     trial, first, second = started()
     first.say(RankReport("timed"))
     first.closed, first.log = True, "terminate called\nfatal error: out of luck\n"
@@ -188,7 +188,7 @@ def test_nonsense_from_a_child_is_a_failure_of_the_test():
     assert (result.passed, result.why) == (False, "the test's process wrote an unreadable report")
 
 
-def test_what_comes_after_a_last_word_changes_nothing():
+def test_answers_after_the_final_one_change_nothing():
     trial, first, second = started()
     first.say(DONE, RankReport(ended=True, why="the store is gone"))
     second.say(DONE)
@@ -225,7 +225,7 @@ class Leaving(Child):
 
 
 @pytest.mark.parametrize("backend, at_once", [("nccl", False), ("gloo", True)])
-def test_a_pretended_gpu_is_free_of_the_test_before_when_the_next_one_begins(
+def test_a_pretended_gpu_is_released_before_the_next_test(
     monkeypatch: pytest.MonkeyPatch, backend: str, at_once: bool
 ) -> None:
     children, begun, answers = {1: Leaving(), 2: Leaving()}, [], []

@@ -45,7 +45,7 @@ def test_two_errors_that_cancel_in_a_row_are_found_by_their_columns():
 
 
 @pytest.mark.parametrize("bad", [float("nan"), float("inf"), 0.5])
-def test_what_is_no_integer_is_wrong(bad):
+def test_values_that_are_no_integers_are_wrong(bad):
     result = whole()
     result[1, 2] = bad
     assert matmul.difference(LEFT, RIGHT, result) != ""
@@ -55,5 +55,5 @@ def test_the_fingerprint_does_not_change_with_versions_of_torch_or_machines():
     assert matmul.fingerprint(torch.mm(*matmul.operands(384))) == "4bf170e4c991cefc"
 
 
-def test_both_zeros_have_one_fingerprint():
+def test_both_zeros_have_the_same_fingerprint():
     assert matmul.fingerprint(torch.tensor([0.0])) == matmul.fingerprint(torch.tensor([-0.0]))

@@ -34,7 +34,7 @@ PRETENDED = str(Path(__file__).parent / "pretended")
 
 
 @pytest.mark.parametrize("ranks, count", [(1, 1), (2, 1), (2, 8)])
-def test_with_pretended_gpus_that_nobody_asked_for_real_examiners_test_with_gloo(
+def test_real_examiners_with_unrequested_pretended_gpus_test_with_gloo(
     tmp_path: Path, ranks: int, count: int
 ) -> None:
     requested = replace(loopback.loopback_orders(2), ranks_per_node=ranks, hide_gpus=True)
@@ -90,7 +90,7 @@ class WithGpus(Cluster):
         ((2, 2, 2), 6, {"gpus_per_node": 2, "per_node": True}, "nccl", 2),
     ],
 )
-def test_a_group_of_pretended_gpus_is_tested_with_nccl_only_where_each_rank_has_one(
+def test_a_group_of_pretended_gpus_uses_nccl_only_if_each_rank_has_one(
     observed: tuple[int, ...], ranks: int, wish: dict[str, object], backend: str, tested: int
 ) -> None:
     cluster = WithGpus(replace(orders(3), ranks_per_node=ranks, **wish), Faults())
@@ -126,7 +126,7 @@ def shown(observed: tuple[int, ...], ranks: int) -> str:
         (HANGS, HANGS, set()),
     ],
 )
-def test_pretended_drivers_that_are_slow_are_waited_for_and_one_that_hangs_is_named(
+def test_slow_pretended_drivers_are_awaited_and_a_hanging_one_is_named(
     nodes: int, usual: float, first: float, ill: set[int]
 ) -> None:
     cluster = WithGpus(replace(orders(nodes), gpus_per_node=8, ranks_per_node=8), Faults())
@@ -142,7 +142,7 @@ def test_pretended_drivers_that_are_slow_are_waited_for_and_one_that_hangs_is_na
 
 
 @pytest.mark.parametrize("nodes", [2, 16])
-def test_a_product_that_was_quick_takes_no_time_from_the_first_group_of_pretended_gpus(
+def test_a_quick_product_costs_the_first_group_of_pretended_gpus_no_time(
     nodes: int,
 ) -> None:
     cluster = WithGpus(replace(orders(nodes), gpus_per_node=8, ranks_per_node=8), Faults())
@@ -185,9 +185,7 @@ class SlowToLoad(WithGpus):
 
 @pytest.mark.parametrize("alone", [False, True])
 @pytest.mark.parametrize("nodes", [1, 2, 3, 8])
-def test_nccl_that_takes_a_minute_to_load_its_kernels_blames_nobody_and_is_waited_for(
-    nodes: int, alone: bool
-) -> None:
+def test_nccl_that_loads_its_kernels_for_a_minute_is_awaited_without_blame(nodes: int, alone: bool) -> None:
     cluster = SlowToLoad(replace(orders(nodes), gpus_per_node=8, ranks_per_node=8), Faults())
     cluster.gpus, cluster.alone = (8,) * nodes, alone
     outcome = cluster.outcome()
@@ -195,7 +193,7 @@ def test_nccl_that_takes_a_minute_to_load_its_kernels_blames_nobody_and_is_waite
     assert [notice for notice in outcome.report.notices if notice.startswith("NCCL takes longer than 30 s")]
 
 
-def test_nccl_that_never_loads_its_kernels_is_told_after_a_longer_while() -> None:
+def test_nccl_that_never_loads_its_kernels_is_reported_after_a_longer_limit() -> None:
     cluster = SlowToLoad(replace(orders(2), gpus_per_node=8, ranks_per_node=8), Faults())
     cluster.gpus, cluster.seconds = (8, 8), 1e6
     outcome = cluster.outcome()
@@ -254,7 +252,7 @@ def test_several_instances_of_pretended_divided_gpus_count_each_and_are_tested_w
         (None, 0.2, "the GPU driver did not answer torch within 0.2 s"),
     ],
 )
-def test_pretended_drivers_that_fail_or_hang_are_no_gpus_and_that_is_said(
+def test_pretended_drivers_that_fail_or_hang_are_reported_as_no_gpus(
     monkeypatch: pytest.MonkeyPatch, error: Exception | None, seconds: float, why: str
 ) -> None:
     def init() -> None:
@@ -268,7 +266,7 @@ def test_pretended_drivers_that_fail_or_hang_are_no_gpus_and_that_is_said(
     assert (result.backend, result.devices, result.why) == ("gloo", 0, why)
 
 
-def test_a_product_on_a_pretended_gpu_that_is_not_there_is_told_with_its_stage(
+def test_a_product_on_a_missing_pretended_gpu_is_reported_with_its_stage(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(matmul, "dress", lambda settings: None)

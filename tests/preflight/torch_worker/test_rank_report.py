@@ -15,11 +15,11 @@ def test_a_word_comes_through_the_pipe_as_it_was():
     assert "\n" not in line(word)
 
 
-def test_one_rank_is_its_node():
+def test_a_single_rank_is_its_node():
     assert joined(7, 0.5, [FAST]) == GroupResult(7, True, "done", 0.5, FAST.rates)
 
 
-def test_ways_of_ranks_add_up_and_of_what_all_do_together_the_slowest_counts():
+def test_rates_of_ranks_add_up_and_the_slowest_joint_rate_counts():
     result = joined(7, 0.5, [FAST, SLOW])
     assert result.passed
     assert result.rates == (
@@ -42,7 +42,7 @@ def test_a_node_is_as_far_as_its_last_rank():
     assert (result.passed, result.stage, result.why) == (False, "exact", "lost")
 
 
-def test_a_wrong_sum_fails_a_node_whose_ranks_all_came_to_the_end():
+def test_a_wrong_sum_fails_a_node_whose_ranks_all_finished():
     result = joined(7, 0.5, [FAST, RankReport("done", True, wrong="element 3")])
     assert (result.passed, result.stage, result.wrong, result.why) == (False, "done", "element 3", "")
 
@@ -54,5 +54,5 @@ def test_a_gpu_with_another_product_than_the_others_is_named():
     assert result.wrong == "the product of GPU 2 differs from that of the others"
 
 
-def test_what_network_was_chosen_stands_in_the_result():
+def test_the_result_names_the_selected_network():
     assert joined(7, 0.5, [FAST], "NET/IB mlx5_0").transport == "NET/IB mlx5_0"

@@ -26,7 +26,7 @@ def nodes() -> Iterator[list[Node]]:
         yield started
 
 
-def test_a_warm_process_says_what_the_ranks_python_holds(nodes):
+def test_a_torch_worker_reports_its_python_and_packages(nodes):
     import torch
 
     observed = dict(nodes[0].up.versions)
@@ -50,7 +50,7 @@ def test_a_sound_pair_passes_on_both_sides_with_a_rate_for_each_way(nodes):
         assert 0 <= rates[CPU_WAIT] <= 1
 
 
-def test_ranks_of_a_node_test_their_own_ways_at_once_and_are_told_apart(nodes):
+def test_ranks_of_a_node_test_their_paths_at_once_and_report_separately(nodes):
     for result in results(*nodes[:2], ranks=2):
         assert (result.passed, result.stage) == (True, "done")
         rates = dict(result.rates)
@@ -71,7 +71,7 @@ def test_a_set_passes_together_and_a_node_alone_too(nodes):
     assert (alone.passed, alone.stage, alone.rates) == (True, "done", ())
 
 
-def test_who_gives_a_wrong_summand_is_named_by_both_sides(nodes):
+def test_a_rank_with_a_wrong_summand_is_named_by_both_sides(nodes):
     for result in results(nodes[0], nodes[2]):
         assert (result.passed, result.stage) == (False, "done")
         assert "int64 sum: element 5461 is " in result.wrong
@@ -86,7 +86,7 @@ def test_the_product_is_the_same_on_all_nodes_to_the_bit(nodes):
     assert dict(first.rates)["product"] > 0
 
 
-def test_a_port_is_used_once_and_another_one_comes_for_it(nodes):
+def test_a_port_is_used_once_and_then_replaced(nodes):
     host_store, other = results(*nodes[:2])
     assert (len(host_store.ports), other.ports) == (1, ())
     task = group(*nodes[:2])
@@ -119,14 +119,14 @@ def test_a_node_can_be_in_two_tests_at_once(nodes):
     ]
 
 
-def test_a_partner_that_never_comes_is_told_with_the_stage_and_torchs_own_words(nodes):
+def test_a_missing_partner_is_reported_with_the_stage_and_torchs_message(nodes):
     begin(group(*nodes[:2], limit=5.0), nodes[0])
     result = nodes[0].answer()
     assert (result.passed, result.stage, result.wrong) == (False, "group", "")
     assert result.why
 
 
-def test_a_store_that_never_comes_is_told_as_such(nodes):
+def test_a_missing_store_is_reported_as_such(nodes):
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))  # bound, but nobody listens
         task = group(*nodes[:2], limit=3.0, port=taken.getsockname()[1])
@@ -136,7 +136,7 @@ def test_a_store_that_never_comes_is_told_as_such(nodes):
     assert result.why
 
 
-def test_a_port_that_is_taken_is_an_answer_and_not_an_end(nodes):
+def test_a_port_in_use_is_an_answer_and_ends_nothing(nodes):
     others = ListeningPorts()
     nodes[0].ask(group(*nodes[:2], port=others.fill()[0]))
     result = nodes[0].answer()
@@ -145,7 +145,7 @@ def test_a_port_that_is_taken_is_an_answer_and_not_an_end(nodes):
 
 
 @pytest.mark.parametrize("deed", ["dies", "stops"])
-def test_a_partner_lost_in_the_middle_is_told_with_the_stage(nodes, deed):
+def test_a_partner_lost_during_the_test_is_reported_with_the_stage(nodes, deed):
     task = group(*nodes[:2], limit=8.0)
     with partner(task.port, deed):
         nodes[0].ask(task)
@@ -187,7 +187,7 @@ def test_many_tests_leave_no_process_and_no_descriptor(nodes):
     until(lambda: nodes[0].descriptors() <= before, "the last test's descriptors are closed")
 
 
-def test_a_gpu_that_torch_does_not_see_is_told_at_once(nodes):
+def test_a_gpu_that_torch_does_not_see_is_reported_at_once(nodes):
     if nodes[0].up.backend != "gloo":
         pytest.skip("this machine has a GPU")
     result = results(nodes[0], kind="set", backend="nccl")[0]
@@ -195,7 +195,7 @@ def test_a_gpu_that_torch_does_not_see_is_told_at_once(nodes):
     assert result.why == "local rank 0 has no GPU: torch sees 0"
 
 
-def test_when_its_input_ends_all_ends():
+def test_the_worker_ends_with_its_input():
     with running("n1") as (node,):
         node.ask(group(node, node))
         until(lambda: bool(node.children()), "the test runs")
@@ -206,7 +206,7 @@ def test_when_its_input_ends_all_ends():
         until(lambda: not alive(remaining), "the test's process is gone")
 
 
-def test_when_it_is_killed_its_tests_die_with_it():
+def test_a_killed_workers_tests_end():
     with running("n1") as (node,):
         node.ask(group(node, node))
         until(lambda: bool(node.children()), "the test runs")
@@ -215,7 +215,7 @@ def test_when_it_is_killed_its_tests_die_with_it():
         until(lambda: not alive(remaining), "the test's process is gone")
 
 
-def test_a_torch_that_cannot_be_imported_is_said_with_the_last_line_of_why_with_a_fake_torch(tmp_path: Path):
+def test_a_torch_that_cannot_be_imported_is_reported_with_the_last_line_with_a_fake_torch(tmp_path: Path):
     (tmp_path / "torch.py").write_text("raise ImportError('many words\\nlibcudnn.so.9: cannot open')\n")
     node = Node("n1", {"PYTHONPATH": str(tmp_path)})
     try:
