@@ -1,4 +1,4 @@
-"""Writes a file whole: a reader sees the old content or the new one, never a part. Reads the end of one."""
+"""Write a file whole: a reader sees the old content or the new one, never a part. Reads the end of one."""
 
 from __future__ import annotations
 

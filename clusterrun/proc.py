@@ -1,4 +1,4 @@
-"""Reads what the kernel knows of processes on this machine from /proc.
+"""Read what the kernel knows of processes on this machine from /proc.
 
 Do not read ``environment``, ``cmdline`` or ``maps`` of a process that may be in trouble: they wait for a lock
 that it may hold. No other read of this file blocks.

@@ -1,4 +1,4 @@
-"""Decides what the agent of one node does: it turns events into actions. Pure.
+"""Decide what the agent of one node does: it turns events into actions. Pure.
 
 Laws
 ----

@@ -1,4 +1,4 @@
-"""Runs the ranks of a node in one container, for runtimes that are a program in front of the command.
+"""Run the ranks of a node in one container, for runtimes that are a program in front of the command.
 
 The agent stays outside. It starts a new container for each attempt. Its only program is ``rank_forker``,
 which starts the ranks and reports their ends. Their process ids are those of the host.

@@ -1,4 +1,4 @@
-"""Runs a command on a node of a running job, with the environment of a rank (``clusterrun exec``)."""
+"""Run a command on a node of a running job, with the environment of a rank (``clusterrun exec``)."""
 
 from __future__ import annotations
 

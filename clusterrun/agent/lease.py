@@ -1,4 +1,4 @@
-"""Computes how long a node may run ranks, from heartbeats and their acknowledgements. Pure."""
+"""Compute how long a node may run ranks, from heartbeats and their acknowledgements. Pure."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Reads the last output of a rank, and the traceback that it wrote."""
+"""Read the last output of a rank, and the traceback that it wrote."""
 
 from __future__ import annotations
 

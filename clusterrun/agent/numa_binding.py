@@ -1,4 +1,4 @@
-"""Chooses the processors of each rank near its GPU, with the values of ``torchrun --numa-binding``.
+"""Choose the processors of each rank near its GPU, with the values of ``torchrun --numa-binding``.
 
 A rank on another socket than its GPU copies its batches through the link between the sockets.
 """

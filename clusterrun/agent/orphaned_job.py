@@ -1,4 +1,4 @@
-"""Requeues or cancels a job whose coordinator is gone for good, from one of its agents.
+"""Requeue or cancels a job whose coordinator is gone for good, from one of its agents.
 
 A job with ``--no-kill`` survives the loss of the node of its batch step too. The scheduler removes that node,
 and the rest of the job would stay idle until its time limit. The remaining agents, with no rank left, ask

@@ -1,4 +1,4 @@
-"""Builds the environment of a started process from the job's environment and the orders. Pure."""
+"""Build the environment of a started process from the job's environment and the orders. Pure."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Starts the ranks of a node in its container on an order from its standard input, and reports their ends.
+"""Start the ranks of a node in its container on an order from its standard input, and report their ends.
 
 It kills all ranks and exits when its input ends, so it outlives neither the agent nor the attempt.
 """

@@ -1,4 +1,4 @@
-"""Starts, signals and reaps the rank processes of this node, and kills leftover processes."""
+"""Start, signal and reap the rank processes of this node, and kill leftover processes."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Finds the processes of a rank that get a signal, as plain srun sends it."""
+"""Find the processes of a rank that get a signal, as plain srun sends it."""
 
 from __future__ import annotations
 

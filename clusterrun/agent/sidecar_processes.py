@@ -1,4 +1,4 @@
-"""Starts the sidecar processes of this node, exchanges lines with them, and ends each with its descendants.
+"""Start the sidecar processes of this node, exchange lines with them, and end each with its descendants.
 
 Each has two pipes for JSON lines in and out, both bounded, so that the agent never waits.
 """

@@ -1,4 +1,4 @@
-"""Decides which sidecars run on a node, and when each must end. Pure.
+"""Decide which sidecars run on a node, and when each must end. Pure.
 
 A pre-flight worker and ranks never live at the same time: both use the GPUs, and a measurement must not
 disturb training.

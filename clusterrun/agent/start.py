@@ -1,4 +1,4 @@
-"""Starts the agent below its shim, with the bootstrap from its standard input."""
+"""Start the agent below its shim, with the bootstrap from its standard input."""
 
 from __future__ import annotations
 

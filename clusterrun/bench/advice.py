@@ -1,4 +1,4 @@
-"""Estimates memory and time of each strategy from a few numbers. Pure arithmetic."""
+"""Estimate memory and time of each strategy from a few numbers. Pure arithmetic."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Reads the pace of a training script from the output of rank 0."""
+"""Read the pace of a training script from the output of rank 0."""
 
 from __future__ import annotations
 

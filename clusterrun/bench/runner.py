@@ -1,4 +1,4 @@
-"""Runs what a study asks, one run after another, and notes each at once."""
+"""Run what a study asks, one run after another, and note each at once."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Describes a scaling study: subject, worlds, strategies. Pure, without runs and results."""
+"""Describe a scaling study: subject, worlds, strategies. Pure, without runs and results."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Builds a scaling study from the options and this machine, measures it, and renders its results."""
+"""Build a scaling study from the options and this machine, measure it, and render its results."""
 
 from __future__ import annotations
 

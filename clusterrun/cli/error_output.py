@@ -1,4 +1,4 @@
-"""Turns errors into text on stderr and an exit code."""
+"""Turn errors into text on stderr and an exit code."""
 
 from __future__ import annotations
 

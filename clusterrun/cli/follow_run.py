@@ -1,4 +1,4 @@
-"""Shows the progress of a run, follows it to its end, and prints how it ended and what it used."""
+"""Show the progress of a run, follow it to its end, and print how it ended and what it used."""
 
 from __future__ import annotations
 

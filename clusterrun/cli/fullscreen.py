@@ -1,4 +1,4 @@
-"""Shows pictures on a terminal's alternate screen without a flicker."""
+"""Show pictures on a terminal's alternate screen without a flicker."""
 
 from __future__ import annotations
 

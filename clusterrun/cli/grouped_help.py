@@ -1,4 +1,4 @@
-"""Prints a help text with its options in groups, the common ones first."""
+"""Print a help text with its options in groups, the common ones first."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Generates the JSON schemas of all documents from the views that render the documents.
+"""Generate the JSON schemas of all documents from the views that render the documents.
 
 ``python -m clusterrun.cli.json_schemas`` writes them to ``docs/schemas``: ``make schemas``.
 """

@@ -1,4 +1,4 @@
-"""Loads commands when they are called, and suggests names for unknown commands."""
+"""Load commands when they are called, and suggest names for unknown commands."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Prints the output of ranks, with or without headings, until their run ends."""
+"""Print the output of ranks, with or without headings, until their run ends."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Hides the values of ``--env KEY=VALUE`` and ``--notify URL`` from the process list while a command runs."""
+"""Hide the values of ``--env KEY=VALUE`` and ``--notify URL`` from the process list while a command runs."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Generates tables of options, commands, limits, metrics and JSON fields for the documents, as Markdown.
+"""Generate tables of options, commands, limits, metrics and JSON fields for the documents, as Markdown.
 
 A document marks the place with ``<!-- table: NAME ARGUMENT -->``. The site and ``clusterrun help`` insert the
 table.

@@ -1,4 +1,4 @@
-"""Prints a run in detail: its options, attempts, failure, files and the commands to type next."""
+"""Print a run in detail: its options, attempts, failure, files and the commands to type next."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Completes names of runs, sweeps, profiles and hosts from the disk, without asking a scheduler."""
+"""Complete names of runs, sweeps, profiles and hosts from the disk, without asking a scheduler."""
 
 from __future__ import annotations
 

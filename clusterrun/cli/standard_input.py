@@ -1,4 +1,4 @@
-"""Reads the standard input of a submitting command if the ranks need it."""
+"""Read the standard input of a submitting command if the ranks need it."""
 
 from __future__ import annotations
 

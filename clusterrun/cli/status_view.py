@@ -1,4 +1,4 @@
-"""Declares the columns and the JSON document of `status`."""
+"""Declare the columns and the JSON document of `status`."""
 
 from __future__ import annotations
 

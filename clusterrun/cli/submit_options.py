@@ -1,4 +1,4 @@
-"""Declares the options of `model/option_table.py` for click, and turns their values into a spec."""
+"""Declare the options of `model/option_table.py` for click, and turn their values into a spec."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Renders tables, times and sizes for people, with colours on a terminal."""
+"""Render tables, times and sizes for people, with colours on a terminal."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Decides whether only this user or root can have written a configuration file.
+"""Decide whether only this user or root can have written a configuration file.
 
 A configuration file can name a program that its reader runs. It is searched upwards from the working
 directory, so another user's file in a shared folder must not count.

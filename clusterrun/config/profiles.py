@@ -1,4 +1,4 @@
-"""Finds the configuration files, and reads the options in their tables.
+"""Find the configuration files, and read the options in their tables.
 
 They are ``clusterrun.toml`` (the nearest one from the working directory upwards) and
 ``~/.config/clusterrun/config.toml``, each with ``[defaults]``, ``[profile.NAME]`` and ``[host.NAME]``. A

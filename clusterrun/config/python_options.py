@@ -1,4 +1,4 @@
-"""Gives the Python functions their options from the option table: names, signatures, help, and the stub."""
+"""Give the Python functions their options from the option table: names, signatures, help, and the stub."""
 
 from __future__ import annotations
 

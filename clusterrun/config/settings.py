@@ -1,4 +1,4 @@
-"""Determines the value of each option from several sources, and which source wins."""
+"""Determine the value of each option from several sources, and which source wins."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Converts written options to the fields of a spec. A wrong value is `BadInput` with the option's name."""
+"""Convert written options to the fields of a spec. A wrong value is `BadInput` with the option's name."""
 
 from __future__ import annotations
 

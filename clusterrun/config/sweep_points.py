@@ -1,4 +1,4 @@
-"""Computes the points of a sweep from ``--set`` and from files, and applies them to a command.
+"""Compute the points of a sweep from ``--set`` and from files, and apply them to a command.
 
 A point gives each name a text. It replaces ``{name}`` in the command and in values of ``--env``. In a
 ``--setup`` line it does so as one quoted word.

@@ -1,4 +1,4 @@
-"""Decides what the coordinator of one run does: events in, actions out; no clock, socket, file or process.
+"""Decide what the coordinator of one run does: events in, actions out; no clock, socket, file or process.
 
 Laws
 ----

@@ -1,4 +1,4 @@
-"""Decides what the error of a rank means for a restart: one table of rules; pure.
+"""Decide what the error of a rank means for a restart: one table of rules; pure.
 
 A failure that recurs is not restarted. After a failure of hardware the node is left out, if a spare remains.
 ``--no-progress 0`` switches off the rules that end a run.

@@ -1,4 +1,4 @@
-"""Describes failures: their kind, the rank or node, and the sentence for the user; pure."""
+"""Describe failures: their kind, the rank or node, and the sentence for the user; pure."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Passes the observers' messages to the hang detector and carries out its orders; pure."""
+"""Pass the observers' messages to the hang detector and carry out its orders; pure."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Adapts the orders to a job that got some number of nodes between the least and the most; pure.
+"""Adapt the orders to a job that got some number of nodes between the least and the most; pure.
 
 Ranks that resume with another world size train with another global batch, or fail to load their shards.
 Without ``elastic`` all later jobs of the run use the first job's number of nodes.

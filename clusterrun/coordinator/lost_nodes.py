@@ -1,4 +1,4 @@
-"""Decides which nodes of the allocation may still train, and which are lost or suspect; pure."""
+"""Decide which nodes of the allocation may still train, and which are lost or suspect; pure."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Runs the pre-flight of an attempt and decides what follows from it; pure."""
+"""Run the pre-flight of an attempt and decide what follows from it; pure."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Derives from the record of earlier coordinators why a new one makes an attempt; pure."""
+"""Derive from the record of earlier coordinators why a new one makes an attempt; pure."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Decides which job continues the run when this job ends, and within which budget; pure.
+"""Decide which job continues the run when this job ends, and within which budget; pure.
 
 ``itself``: the scheduler starts this job again by itself. ``requeue``: it does so at our request.
 ``chain``: another job waits already and starts when this job has ended.

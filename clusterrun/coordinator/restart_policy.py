@@ -1,4 +1,4 @@
-"""Decides whether another attempt or the end of the run follows a failed attempt; pure.
+"""Decide whether another attempt or the end of the run follows a failed attempt; pure.
 
 Budgets, pauses and progress are counted from the record, so they hold over coordinators, requeues and chains.
 """

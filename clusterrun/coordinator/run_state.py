@@ -1,4 +1,4 @@
-"""Keeps the record of a live run, and decides when to write it and what to announce; pure."""
+"""Keep the record of a live run, and decide when to write it and what to announce; pure."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Ends a run, or its part in this job: last record, dismissal of agents, launcher, requeue; pure."""
+"""End a run, or its part in this job: last record, dismissal of agents, launcher, requeue; pure."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Builds the question to Slurm about this job, and reads the answer; starts and decides nothing.
+"""Build the question to Slurm about this job, and read the answer; starts and decides nothing.
 
 Slurm shows a job that is being ended as COMPLETING, whatever the cause. Other columns show the cause: the
 reason names a time limit, there is a time of preemption, or a requeued job has one restart more. Without any

@@ -1,4 +1,4 @@
-"""Handles the end of the job: signals, time limits, preemption; pure.
+"""Handle the end of the job: signals, time limits, preemption; pure.
 
 The scheduler, an administrator or the owner ends a job: at its time limit, for a job of higher priority, or
 by request. A signal announces the end. The scheduler gives the reason.

@@ -1,4 +1,4 @@
-"""Counts the real GPUs of this machine."""
+"""Count the real GPUs of this machine."""
 
 from __future__ import annotations
 

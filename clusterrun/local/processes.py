@@ -1,4 +1,4 @@
-"""Identifies, checks and ends the coordinator process of a run on this machine.
+"""Identify, check and end the coordinator process of a run on this machine.
 
 The job id of such a run is ``PID.START``. START is the process's start in kernel ticks since boot, which
 distinguishes processes that have the same process id one after the other.

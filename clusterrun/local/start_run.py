@@ -1,4 +1,4 @@
-"""Starts the coordinator of a plan on this machine, in a session that Ctrl-C in the terminal does not reach.
+"""Start the coordinator of a plan on this machine, in a session that Ctrl-C in the terminal does not reach.
 
 ``main`` is the program that starts and watches the coordinator with submitit's local controller.
 """

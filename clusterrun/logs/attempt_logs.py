@@ -1,4 +1,4 @@
-"""Lists the log files of an attempt, and reads them in portions. Keeps no file open."""
+"""List the log files of an attempt, and read them in portions. Keeps no file open."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Prints a line that many ranks wrote only once, with the ranks."""
+"""Print a line that many ranks wrote only once, with the ranks."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Selects lines of the ranks: those since a time, matching lines, the last state of a progress bar.
+"""Select lines of the ranks: those since a time, matching lines, the last state of a progress bar.
 
 A piece without data only marks the passing of time, and always passes.
 """

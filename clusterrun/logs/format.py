@@ -1,4 +1,4 @@
-"""Formats rank output for a terminal: with headings, folded, and without harmful characters."""
+"""Format rank output for a terminal: with headings, folded, and without harmful characters."""
 
 from __future__ import annotations
 

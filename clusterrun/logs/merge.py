@@ -1,4 +1,4 @@
-"""Merges the lines of many ranks by time, as far as the index of their node tells.
+"""Merge the lines of many ranks by time, as far as the index of their node tells.
 
 An index line ``WALL RANK STREAM SIZE`` says that at WALL (seconds) the file had SIZE bytes. Bytes between
 two index lines are assumed to arrive evenly. After a silence they arrived within the last second, because

@@ -1,4 +1,4 @@
-"""Finds the links that experiment trackers print, in a limited part of the logs."""
+"""Find the links that experiment trackers print, in a limited part of the logs."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Describes the container of the ranks: image, runtime and mounts. Starts nothing."""
+"""Describe the container of the ranks: image, runtime and mounts. Starts nothing."""
 
 from __future__ import annotations
 

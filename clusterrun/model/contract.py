@@ -1,4 +1,4 @@
-"""Defines the names that two machines share: exit codes, environment, signals, limits.
+"""Define the names that two machines share: exit codes, environment, signals, limits.
 
 It imports the standard library only.
 """

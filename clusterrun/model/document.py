@@ -1,4 +1,4 @@
-"""Converts frozen values to JSON and back, with a check of every field."""
+"""Convert frozen values to JSON and back, with a check of every field."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Parses and formats durations and times as users and Slurm write them. Reads no clock."""
+"""Parse and format durations and times as users and Slurm write them. Reads no clock."""
 
 from __future__ import annotations
 

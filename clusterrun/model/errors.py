@@ -1,4 +1,4 @@
-"""Defines the errors that users can meet: the problem, the remedy, and the exit code."""
+"""Define the errors that users can meet: the problem, the remedy, and the exit code."""
 
 from __future__ import annotations
 

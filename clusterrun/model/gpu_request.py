@@ -1,4 +1,4 @@
-"""Parses GPU requests of users: a number, or a type and a number."""
+"""Parse GPU requests of users: a number, or a type and a number."""
 
 from __future__ import annotations
 

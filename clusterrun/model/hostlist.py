@@ -1,4 +1,4 @@
-"""Converts Slurm's host lists (``gpu[001-004,7]-ib``) to names and back."""
+"""Convert Slurm's host lists (``gpu[001-004,7]-ib``) to names and back."""
 
 from __future__ import annotations
 

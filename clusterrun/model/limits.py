@@ -1,4 +1,4 @@
-"""Lists the limits that users can set, with name, default and meaning."""
+"""List the limits that users can set, with name, default and meaning."""
 
 from __future__ import annotations
 

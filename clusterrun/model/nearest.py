@@ -1,4 +1,4 @@
-"""Suggests names for a misspelt one."""
+"""Suggest names for a misspelt one."""
 
 from __future__ import annotations
 

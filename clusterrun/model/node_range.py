@@ -1,4 +1,4 @@
-"""Parses node counts of users: a number, or the least and the most."""
+"""Parse node counts of users: a number, or the least and the most."""
 
 from __future__ import annotations
 

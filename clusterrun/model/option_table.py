@@ -1,4 +1,4 @@
-"""Lists all options: names, kinds, help, defaults, and their effect with and without Slurm."""
+"""List all options: names, kinds, help, defaults, and their effect with and without Slurm."""
 
 from __future__ import annotations
 

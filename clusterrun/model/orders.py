@@ -1,4 +1,4 @@
-"""Defines the orders of the client to the nodes: the one document that a queued run carries."""
+"""Define the orders of the client to the nodes: the one document that a queued run carries."""
 
 from __future__ import annotations
 

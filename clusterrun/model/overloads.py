@@ -1,4 +1,4 @@
-"""Decides whether an expired limit proves anything, from the times in which a machine was overloaded; pure.
+"""Decide whether an expired limit proves anything, from the times in which a machine was overloaded; pure.
 
 This is the only rule for limits on an overloaded machine. A limit gets more time, up to ``OVERLOAD_FACTOR``
 times its length, if its machine was overloaded while it ran. If that is not enough, the verdict is

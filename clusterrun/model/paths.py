@@ -1,4 +1,4 @@
-"""Defines every path of a run. Touches no disk.
+"""Define every path of a run. Touches no disk.
 
 Scripts of users rely on the layout. Each file has one writer:
 

@@ -1,4 +1,4 @@
-"""Defines the results of a pre-flight check, from one reading to the whole report."""
+"""Define the results of a pre-flight check, from one reading to the whole report."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Defines the documents about a run.
+"""Define the documents about a run.
 
 ``RunRecord`` is the request, ``RunState`` the progress, and ``RunStatus`` the summary for users.
 """

@@ -1,4 +1,4 @@
-"""Defines the forms of RUN on a command line other than the run's name."""
+"""Define the forms of RUN on a command line other than the run's name."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Parses and formats amounts of memory and disk."""
+"""Parse and format amounts of memory and disk."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Defines a validated submission as the user requested it, without defaults of a site."""
+"""Define a validated submission as the user requested it, without defaults of a site."""
 
 from __future__ import annotations
 

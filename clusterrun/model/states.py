@@ -1,4 +1,4 @@
-"""Defines the states and phases of a run, and which of them are final."""
+"""Define the states and phases of a run, and which of them are final."""
 
 from __future__ import annotations
 

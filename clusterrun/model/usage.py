@@ -1,4 +1,4 @@
-"""Describes how a node and its ranks use their machine: one sample, and the mean of several."""
+"""Describe how a node and its ranks use their machine: one sample, and the mean of several."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Makes foreign text safe to print: no byte of it can control a terminal or forge a line."""
+"""Make foreign text safe to print: no byte of it can control a terminal or forge a line."""
 
 from __future__ import annotations
 

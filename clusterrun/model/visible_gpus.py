@@ -1,4 +1,4 @@
-"""Reads and writes the variables that limit the GPUs of a process. Opens no device."""
+"""Read and write the variables that limit the GPUs of a process. Opens no device."""
 
 from __future__ import annotations
 

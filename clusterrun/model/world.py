@@ -1,4 +1,4 @@
-"""Computes the place of each rank and its environment.
+"""Compute the place of each rank and its environment.
 
 Names and values are those of torchrun, with the aliases that Lightning, Accelerate, DeepSpeed, the HF
 Trainer and Composer read (see the rank environment in the README).

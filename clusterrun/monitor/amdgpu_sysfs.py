@@ -1,4 +1,4 @@
-"""Reads AMD's GPUs from the kernel driver's files in /sys, in ROCm's order.
+"""Read AMD's GPUs from the kernel driver's files in /sys, in ROCm's order.
 
 The files belong to the kernel's interface (amdgpu, amdkfd). Reading them starts no process.
 """

@@ -1,4 +1,4 @@
-"""Looks thoroughly at the ranks of this node, on request. Each step has a time limit."""
+"""Look thoroughly at the ranks of this node, on request. Each step has a time limit."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Queries py-spy and nvidia-smi for the observer, within a time limit."""
+"""Query py-spy and nvidia-smi for the observer, within a time limit."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Reads the GPUs in a separate process, within a time limit. A driver that hangs blocks only that process."""
+"""Read the GPUs in a separate process, within a time limit. A driver that hangs blocks only that process."""
 
 from __future__ import annotations
 

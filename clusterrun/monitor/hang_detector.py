@@ -1,4 +1,4 @@
-"""Detects a hang of one attempt, in the coordinator, and requests the evidence for its diagnosis.
+"""Detect a hang of one attempt, in the coordinator, and request the evidence for its diagnosis.
 
 Laws
 ----

@@ -1,4 +1,4 @@
-"""Reports the pulses of this node's ranks, often at first, then every few seconds."""
+"""Report the pulses of this node's ranks, often at first, then every few seconds."""
 
 from __future__ import annotations
 

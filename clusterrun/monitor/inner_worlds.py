@@ -1,4 +1,4 @@
-"""Detects ranks that start launchers, so that their children form several worlds. Pure."""
+"""Detect ranks that start launchers, so that their children form several worlds. Pure."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Looks at the ranks of a job that clusterrun did not start, on this node, within a time limit.
+"""Look at the ranks of a job that clusterrun did not start, on this node, within a time limit.
 
 A rank that moves is never stopped: py-spy reads it without blocking it. A rank whose main thread does not run
 is read a second time with its native frames, which stops it for some milliseconds and costs it nothing.

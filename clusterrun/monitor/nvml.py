@@ -1,4 +1,4 @@
-"""Reads NVIDIA's GPUs through its management library, in a separate process because the library may hang.
+"""Read NVIDIA's GPUs through its management library, in a separate process because the library may hang.
 
 Names and layouts are those of nvml.h, unchanged since the library's first versions. A value that a GPU
 does not report is ``UNKNOWN``. ``Gpus`` raises ``OSError`` if the library cannot be loaded or does not start.

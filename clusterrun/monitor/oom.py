@@ -1,4 +1,4 @@
-"""Counts the processes that the kernel killed for lack of memory, from the control group of this process.
+"""Count the processes that the kernel killed for lack of memory, from the control group of this process.
 
 The kernel counts a kill at the group of the killed process, and with cgroup version 2 at all groups above it
 as well. The groups above the job's own group also count processes of other jobs.

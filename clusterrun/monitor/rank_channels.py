@@ -1,4 +1,4 @@
-"""Requests stacks and torch's state from ranks, through the channels that their prelude opened.
+"""Request stacks and torch's state from ranks, through the channels that their prelude opened.
 
 ``faulthandler`` writes the stacks inside the signal handler. It works in any state of the rank, even in code
 that never releases Python's lock, except if the rank is stopped. A thread of the prelude reports torch's

@@ -1,4 +1,4 @@
-"""Writes the prelude's files and sets the variables that make a rank load them."""
+"""Write the prelude's files and set the variables that make a rank load them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Samples the resource use of this node's ranks every few seconds, and more often during ``top``.
+"""Sample the resource use of this node's ranks every few seconds, and more often during ``top``.
 
 Each sample is one line of JSON in a file of this node. After the first hour a line covers a minute, so that a
 month of training does not fill a disk. During ``top`` the newest sample is also in a second, small file.

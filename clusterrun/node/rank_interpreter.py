@@ -1,4 +1,4 @@
-"""Finds the directory and the Python that the job's setup lines chose for the ranks."""
+"""Find the directory and the Python that the job's setup lines chose for the ranks."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Delivers messages to Slack, a web server, a mailbox, or through apprise. Every attempt has a limit."""
+"""Deliver messages to Slack, a web server, a mailbox, or through apprise. Every attempt has a limit."""
 
 from __future__ import annotations
 

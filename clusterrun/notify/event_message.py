@@ -1,4 +1,4 @@
-"""Writes what happened to a run: as a JSON document for programs, and as a short text for people; pure."""
+"""Write what happened to a run: as a JSON document for programs, and as a short text for people; pure."""
 
 from __future__ import annotations
 

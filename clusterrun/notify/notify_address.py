@@ -1,4 +1,4 @@
-"""Reads the addresses of ``--notify``. They hold secrets, so every text about them shows a shortened form."""
+"""Read the addresses of ``--notify``. They hold secrets, so every text about them shows a shortened form."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Converts a batch script of the user, and writes its options to a configuration file."""
+"""Convert a batch script of the user, and write its options to a configuration file."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Connects an agent to its coordinator: tries every address until the limit."""
+"""Connect an agent to its coordinator: try every address until the limit."""
 
 from __future__ import annotations
 

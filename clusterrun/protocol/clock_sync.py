@@ -1,4 +1,4 @@
-"""Estimates the coordinator's time from an agent's heartbeats; pure."""
+"""Estimate the coordinator's time from an agent's heartbeats; pure."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Encodes a message as the body of a frame and decodes it; knows no key and no socket.
+"""Encode a message as the body of a frame and decodes it; knows no key and no socket.
 
 Messages are JSON with the name of their kind. Heartbeats and acknowledgements have a fixed binary form,
 because nine in ten frames are of these two kinds at 1,250 nodes.

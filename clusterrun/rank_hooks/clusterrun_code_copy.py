@@ -1,4 +1,4 @@
-"""Makes a rank import the copy of its code if PYTHONPATH or an editable install names the original.
+"""Make a rank import the copy of its code if PYTHONPATH or an editable install names the original.
 
 The prelude loads it after Python has read the ``.pth`` files. It does not depend on clusterrun.
 """

@@ -1,4 +1,4 @@
-"""Lets a rank answer while it hangs: stacks on a signal, torch's state from a sleeping thread.
+"""Let a rank answer while it hangs: stacks on a signal, torch's state from a sleeping thread.
 
 The ranks' Python imports it. It does not depend on clusterrun, and imports only modules that are already
 loaded (``__future__`` would have to be read). Its answers are in memory files, whose names the observer reads

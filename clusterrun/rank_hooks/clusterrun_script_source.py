@@ -1,4 +1,4 @@
-"""Reads the script's lines around a frame for its calls: roots of collectives, keys of a store.
+"""Read the script's lines around a frame for its calls: roots of collectives, keys of a store.
 
 It runs no code of the user. The prelude executes it in one namespace with ``clusterrun_witness.py`` after
 torch is loaded, so its imports are loaded too.

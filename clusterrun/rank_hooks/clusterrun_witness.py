@@ -1,4 +1,4 @@
-"""Reports torch's state in this rank as JSON: groups, collectives, flight records.
+"""Report torch's state in this rank as JSON: groups, collectives, flight records.
 
 A rank reads it on its first request, not at its start. It imports only modules that torch has loaded, because
 a file of the user may have the same name as another module.

@@ -1,4 +1,4 @@
-"""Finds kinds of checkpoint files that hold the same content, as `step_20.pt` and `last.pt` often do."""
+"""Find kinds of checkpoint files that hold the same content, as `step_20.pt` and `last.pt` often do."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Finds ranks that write one file together, and ranks that read a file of another rank; pure."""
+"""Find ranks that write one file together, and ranks that read a file of another rank; pure."""
 
 from __future__ import annotations
 

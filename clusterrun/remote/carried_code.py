@@ -1,4 +1,4 @@
-"""Sends a snapshot of the local code to the cluster."""
+"""Send a snapshot of the local code to the cluster."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Finds a clusterrun on the cluster, or installs a copy of this one with its dependencies."""
+"""Find a clusterrun on the cluster, or installs a copy of this one with its dependencies."""
 
 from __future__ import annotations
 

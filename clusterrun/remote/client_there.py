@@ -1,4 +1,4 @@
-"""Remembers which clusterrun to start on the cluster; `client_install` finds or installs it."""
+"""Remember which clusterrun to start on the cluster; `client_install` finds or installs it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Ends a remote command when its reader has ended, as closing a terminal would.
+"""End a remote command when its reader has ended, as closing a terminal would.
 
 sshd does not report the end of a client that has no terminal. `logs -f` would run forever.
 """

@@ -1,4 +1,4 @@
-"""Encodes a command so that any remote login shell passes it on unchanged; pure.
+"""Encode a command so that any remote login shell passes it on unchanged; pure.
 
 The shells are sh, bash, zsh, ksh, csh and fish.
 """

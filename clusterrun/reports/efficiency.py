@@ -1,4 +1,4 @@
-"""Computes how an ended run used its time and resources. None stands for a value that was not measured.
+"""Compute how an ended run used its time and resources. None stands for a value that was not measured.
 
 The coordinator's history holds the times of attempts and their ranks. Samples of the nodes hold the usage of
 the ranks. The script reports its first step and its newest checkpoint.

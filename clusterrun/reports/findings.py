@@ -1,4 +1,4 @@
-"""Groups the findings of a report by nodes that share them, by link and for all nodes, worst first."""
+"""Group the findings of a report by nodes that share them, by link and for all nodes, worst first."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Renders pages for a browser with jinja2. Control characters become visible and markup is escaped."""
+"""Render pages for a browser with jinja2. Control characters become visible and markup is escaped."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Renders a pre-flight report as the JSON document that scripts read (``--json``). Reads no file."""
+"""Render a pre-flight report as the JSON document that scripts read (``--json``). Reads no file."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Computes the rates of each link and each node from the tests of a report."""
+"""Compute the rates of each link and each node from the tests of a report."""
 
 from __future__ import annotations
 

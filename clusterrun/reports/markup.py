@@ -1,4 +1,4 @@
-"""Builds HTML from values. Foreign text is escaped and its control characters become visible."""
+"""Build HTML from values. Foreign text is escaped and its control characters become visible."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Renders a pre-flight report for Prometheus (node_exporter's textfile collector)."""
+"""Render a pre-flight report for Prometheus (node_exporter's textfile collector)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Renders a pre-flight report as one self-contained page for a browser."""
+"""Render a pre-flight report as one self-contained page for a browser."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Renders the measured numbers of a check as tables: collectives by size, GPUs, pairs of GPUs, and rails."""
+"""Render the measured numbers of a check as tables: collectives by size, GPUs, pairs of GPUs, and rails."""
 
 from __future__ import annotations
 

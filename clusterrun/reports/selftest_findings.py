@@ -1,4 +1,4 @@
-"""Judges the document of a self-test of GPUs and lists its findings, worst first. Reads no file."""
+"""Judge the document of a self-test of GPUs and list its findings, worst first. Reads no file."""
 
 from __future__ import annotations
 

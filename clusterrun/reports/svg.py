@@ -1,4 +1,4 @@
-"""Draws the map of all pairs and the links of the ring in their order as SVG."""
+"""Draw the map of all pairs and the links of the ring in their order as SVG."""
 
 from __future__ import annotations
 

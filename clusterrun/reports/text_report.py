@@ -1,4 +1,4 @@
-"""Renders a pre-flight report as lines of text that fit a screen, worst first."""
+"""Render a pre-flight report as lines of text that fit a screen, worst first."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Declares once how people and programs see a value: table columns, JSON and its schema.
+"""Declare once how people and programs see a value: table columns, JSON and its schema.
 
 A ``View`` lists the fields of a value. A field with a ``header`` is a column of the table. A field with a
 ``kind`` is a member of the JSON document, and its ``doc`` describes it in the schema.

@@ -1,4 +1,4 @@
-"""Runs small programs for the coordinator, each in a child with a time limit.
+"""Run small programs for the coordinator, each in a child with a time limit.
 
 The coordinator does not wait for them. It acknowledges heartbeats while a scheduler does not answer.
 """

@@ -1,4 +1,4 @@
-"""Describes the end of a process in words; knows no rank, no node and no run."""
+"""Describe the end of a process in words; knows no rank, no node and no run."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Ends every process of a run on this node and names those that cannot be ended; knows no network.
+"""End every process of a run on this node and name those that cannot be ended; knows no network.
 
 The steps are: stop all, search again until no new process appears, kill all, and wait until they end. A
 program that forks while it is being killed does not escape. A process in an uninterruptible wait cannot be

@@ -1,4 +1,4 @@
-"""Feeds a state machine with events, one after the other, and yields its actions."""
+"""Feed a state machine with events, one after the other, and yield its actions."""
 
 from __future__ import annotations
 

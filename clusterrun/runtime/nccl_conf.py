@@ -1,4 +1,4 @@
-"""Reads NCCL's configuration files, so that our defaults do not override an administrator's settings."""
+"""Read NCCL's configuration files, so that our defaults do not override an administrator's settings."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Finds the address and interface by which other machines reach this one, and reserves a port for rank 0."""
+"""Find the address and interface by which other machines reach this one, and reserve a port for rank 0."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Measures whether this machine has more work than it can do."""
+"""Measure whether this machine has more work than it can do."""
 
 from __future__ import annotations
 

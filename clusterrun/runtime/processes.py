@@ -1,4 +1,4 @@
-"""Starts and reaps programs and forked children; the only module on nodes that forks and executes.
+"""Start and reap programs and forked children; the only module on nodes that forks and executes.
 
 The process must have one thread, because the parent-death signal is tied to the thread that forks.
 """

@@ -1,4 +1,4 @@
-"""Reads and writes the files of a run directory, atomically and for their owner only; decides nothing.
+"""Read and write the files of a run directory, atomically and for their owner only; decides nothing.
 
 No file is written through a symbolic link. Only their owner can read the files, whatever the umask.
 """

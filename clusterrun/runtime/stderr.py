@@ -1,4 +1,4 @@
-"""Writes lines to standard error. A full disk or a closed pipe ends no process."""
+"""Write lines to standard error. A full disk or a closed pipe ends no process."""
 
 from __future__ import annotations
 

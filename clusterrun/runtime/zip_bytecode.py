@@ -1,4 +1,4 @@
-"""Loads the program's modules from the bytecode in front of its own archive; knows no module's meaning.
+"""Load the program's modules from the bytecode in front of its own archive; knows no module's meaning.
 
 An import from a zip archive opens it again for each module and searches unrelated names. This takes a quarter
 of an agent's start, and 1,250 agents start at once. A Python of another version than the packing one skips

@@ -1,4 +1,4 @@
-"""Writes the batch script of a whole array. Each task becomes the run at its index in a list.
+"""Write the batch script of a whole array. Each task becomes the run at its index in a list.
 
 A requeued task keeps its index, so it continues with the same run. The script of a run is read from its run
 directory. Slurm keeps a copy of the array's script, list included.

@@ -1,4 +1,4 @@
-"""Holds what becomes of each part of a batch script (a file with ``#SBATCH`` lines).
+"""Hold what becomes of each part of a batch script (a file with ``#SBATCH`` lines).
 
 Refuses such a script as COMMAND.
 """

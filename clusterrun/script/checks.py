@@ -1,4 +1,4 @@
-"""Finds faults of a plan before it waits hours in a queue. Looks at files and runs no user code."""
+"""Find faults of a plan before it waits hours in a queue. Looks at files and runs no user code."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Checks the words of COMMAND and the files that they name, before the run is queued; runs no user code.
+"""Check the words of COMMAND and the files that they name, before the run is queued; runs no user code.
 
 A mistake that fails on every machine is refused. A file that a ``--setup`` line, a container or another
 node may provide leads to a warning.

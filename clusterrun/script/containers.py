@@ -1,4 +1,4 @@
-"""Plans the container of a run: runtime, mounts, and checks of the image on this machine."""
+"""Plan the container of a run: runtime, mounts, and checks of the image on this machine."""
 
 from __future__ import annotations
 

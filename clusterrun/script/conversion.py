@@ -1,4 +1,4 @@
-"""Converts a batch script to the submit line that does the same.
+"""Convert a batch script to the submit line that does the same.
 
 Each statement of the script is translated, kept as a ``--setup`` line, or reported with the reason.
 """

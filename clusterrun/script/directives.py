@@ -1,4 +1,4 @@
-"""Reads ``#SBATCH`` lines, and translates them to options of submit."""
+"""Read ``#SBATCH`` lines, and translate them to options of submit."""
 
 from __future__ import annotations
 

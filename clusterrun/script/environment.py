@@ -1,4 +1,4 @@
-"""Filters the environment that a submission inherits from the user's shell."""
+"""Filter the environment that a submission inherits from the user's shell."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Reads the command lines of Python and of shells: which program they run, or that they read it as input."""
+"""Read the command lines of Python and of shells: which program they run, or that they read it as input."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Parses command lines that start ranks (torchrun, srun, mpirun, …): sizes and program."""
+"""Parse command lines that start ranks (torchrun, srun, mpirun, …): sizes and program."""
 
 from __future__ import annotations
 

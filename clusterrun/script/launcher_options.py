@@ -1,4 +1,4 @@
-"""Lists the options of launchers: torchrun, accelerate, deepspeed, mpirun, srun.
+"""List the options of launchers: torchrun, accelerate, deepspeed, mpirun, srun.
 
 Each row says whether the option takes a value, and the option of clusterrun that replaces it.
 

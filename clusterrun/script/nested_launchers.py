@@ -1,4 +1,4 @@
-"""Detects launchers inside the ranks: in COMMAND, in a shell script, in a Python script.
+"""Detect launchers inside the ranks: in COMMAND, in a shell script, in a Python script.
 
 It runs no code of them.
 

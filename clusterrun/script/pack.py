@@ -1,4 +1,4 @@
-"""Packs the node-side program into one file: the packages that run on nodes.
+"""Pack the node-side program into one file: the packages that run on nodes.
 
 The file is an archive of all sources, preceded by the bytecode of the packing interpreter. The same Python
 version starts at once. Another version compiles the sources itself. The bytecode is not compressed, because

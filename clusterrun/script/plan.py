@@ -1,4 +1,4 @@
-"""Plans a submission from a spec: script, argument list, orders."""
+"""Plan a submission from a spec: script, argument list, orders."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Finds launchers (srun, torchrun, mpirun, …) that a Python script starts as processes."""
+"""Find launchers (srun, torchrun, mpirun, …) that a Python script starts as processes."""
 
 from __future__ import annotations
 

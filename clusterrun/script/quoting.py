@@ -1,4 +1,4 @@
-"""Writes values into script text, with one rule for each use."""
+"""Write values into script text, with one rule for each use."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Reads the recipes that ``make TARGET`` or ``just RECIPE`` runs, as a shell script. Runs no code of them."""
+"""Read the recipes that ``make TARGET`` or ``just RECIPE`` runs, as a shell script. Runs no code of them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Renders script templates with jinja2. Every value is quoted unless the template names a filter."""
+"""Render script templates with jinja2. Every value is quoted unless the template names a filter."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Decides how a run continues after its job ends: the orders, the options of sbatch, and the notices."""
+"""Decide how a run continues after its job ends: the orders, the options of sbatch, and the notices."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Maps clusterrun's options to options of sbatch and srun."""
+"""Map clusterrun's options to options of sbatch and srun."""
 
 from __future__ import annotations
 

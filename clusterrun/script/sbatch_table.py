@@ -1,4 +1,4 @@
-"""Lists the options of sbatch from Slurm 20.11 to 26.05.
+"""List the options of sbatch from Slurm 20.11 to 26.05.
 
 Each row says how clusterrun handles the option, and the alternative to type.
 """

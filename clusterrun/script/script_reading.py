@@ -1,4 +1,4 @@
-"""Reads the statements of a batch script: the command that trains, its setup, what has no translation.
+"""Read the statements of a batch script: the command that trains, its setup, what has no translation.
 
 A script, a script that it starts, a function and a block of statements are all read to one ``Reading``.
 """

@@ -1,4 +1,4 @@
-"""Reads the scripts that COMMAND runs, and finds what needs an option of clusterrun. Runs no code of them."""
+"""Read the scripts that COMMAND runs, and find what needs an option of clusterrun. Runs no code of them."""
 
 from __future__ import annotations
 

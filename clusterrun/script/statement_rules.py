@@ -1,4 +1,4 @@
-"""Decides what becomes of a statement of a batch script that stands before the command. A table of rules."""
+"""Decide what becomes of a statement of a batch script that stands before the command. A table of rules."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Writes the command line that submits a recorded run again: every option that differs from its default."""
+"""Write the command line that submits a recorded run again: every option that differs from its default."""
 
 from __future__ import annotations
 

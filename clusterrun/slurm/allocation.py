@@ -1,4 +1,4 @@
-"""Reads the nodes and GPUs of an allocation of the user from ``scontrol show job``."""
+"""Read the nodes and GPUs of an allocation of the user from ``scontrol show job``."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Calls Slurm's programs, as the only module that does.
+"""Call Slurm's programs, as the only module that does.
 
 One query covers all jobs, and every wait has a limit.
 """

@@ -1,4 +1,4 @@
-"""Reads a Slurm job of any user from scontrol or from the accounting."""
+"""Read a Slurm job of any user from scontrol or from the accounting."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Shares one answer of squeue among all processes of a user: a file, a lock, a minimum interval.
+"""Share one answer of squeue among all processes of a user: a file, a lock, a minimum interval.
 
 Twenty ``status`` commands at once, or ``watch -n1``, send one query to the controller. A failed query is
 cached too, and retried at growing intervals. The last successful answer stays available with its age.

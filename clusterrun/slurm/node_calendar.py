@@ -1,4 +1,4 @@
-"""Computes when nodes become free, from running jobs and from the starts that Slurm has planned.
+"""Compute when nodes become free, from running jobs and from the starts that Slurm has planned.
 
 A node counts as taken until the last of its jobs reaches its time limit. Jobs may start sooner, because
 other jobs end early or share nodes.

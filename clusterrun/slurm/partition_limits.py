@@ -1,4 +1,4 @@
-"""Checks whether a partition can ever satisfy a job."""
+"""Check whether a partition can ever satisfy a job."""
 
 from __future__ import annotations
 

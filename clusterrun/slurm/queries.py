@@ -1,4 +1,4 @@
-"""Defines the queries to Slurm, each with the parser of its answer.
+"""Define the queries to Slurm, each with the parser of its answer.
 
 A field holds the column and its parser. The argument list is derived from the fields, so query and parser
 always agree. A random word per query separates the cells. It is unknown in advance, so a job's name or

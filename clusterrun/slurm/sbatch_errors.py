@@ -1,4 +1,4 @@
-"""Interprets the error messages of Slurm's programs: what is certain about the job, and what to do."""
+"""Interpret the error messages of Slurm's programs: what is certain about the job, and what to do."""
 
 from __future__ import annotations
 

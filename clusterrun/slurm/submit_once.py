@@ -1,4 +1,4 @@
-"""Submits a job exactly once: decides what follows from each answer of sbatch.
+"""Submit a job exactly once: decide what follows from each answer of sbatch.
 
 After ten seconds without an answer sbatch prints "Socket timed out", and the job may run all the same. A
 submission is therefore never repeated. If the answer leaves it open, the queue is searched for the token in

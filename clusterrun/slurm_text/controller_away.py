@@ -1,4 +1,4 @@
-"""Recognizes that a launcher could not reach Slurm's controller, and decides when to launch again.
+"""Recognize that a launcher could not reach Slurm's controller, and decide when to launch again.
 
 The failed launch counts against no budget, and no node is blamed for it.
 """

@@ -1,4 +1,4 @@
-"""Fills in the arguments that resubmit a run without its bad nodes; pure."""
+"""Fill in the arguments that resubmit a run without its bad nodes; pure."""
 
 from __future__ import annotations
 

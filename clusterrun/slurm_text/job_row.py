@@ -1,4 +1,4 @@
-"""Reads this job's number, restarts and row of squeue. Starts no program and decides nothing."""
+"""Read this job's number, restarts and row of squeue. Starts no program and decides nothing."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Maps Slurm's job states to states of a run and to sentences for users."""
+"""Map Slurm's job states to states of a run and to sentences for users."""
 
 from __future__ import annotations
 

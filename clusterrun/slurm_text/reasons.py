@@ -1,4 +1,4 @@
-"""Explains Slurm's reasons why a job waits or ended, with remedies."""
+"""Explain Slurm's reasons why a job waits or ended, with remedies."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Reads from Slurm's configuration which exit codes of a batch script make Slurm queue the job again."""
+"""Read from Slurm's configuration which exit codes of a batch script make Slurm queue the job again."""
 
 from __future__ import annotations
 

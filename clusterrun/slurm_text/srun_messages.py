@@ -1,4 +1,4 @@
-"""Parses srun's messages about the nodes of a step."""
+"""Parse srun's messages about the nodes of a step."""
 
 from __future__ import annotations
 

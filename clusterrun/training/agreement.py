@@ -1,4 +1,4 @@
-"""Lets all ranks agree on an answer with a tiny collective, if they form a process group.
+"""Let all ranks agree on an answer with a tiny collective, if they form a process group.
 
 torch is used only if the script has loaded it.
 """

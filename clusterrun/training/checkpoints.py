@@ -1,4 +1,4 @@
-"""Writes and reads checkpoints of a whole training: rank 0 writes, all ranks agree."""
+"""Write and read checkpoints of a whole training: rank 0 writes, all ranks agree."""
 
 from __future__ import annotations
 

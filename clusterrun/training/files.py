@@ -1,4 +1,4 @@
-"""Writes, verifies and removes checkpoint files in a folder.
+"""Write, verify and remove checkpoint files in a folder.
 
 step-000000120.a2.3fe1c09b52d4aa07.pt     step 120, written by attempt 2, with its checksum
 .step-000000120.a2.9c41b7.part            a file that is being written, or whose writer died

@@ -1,4 +1,4 @@
-"""Runs a function as a rank: ``python -m clusterrun.training.function``; submitit calls it.
+"""Run a function as a rank: ``python -m clusterrun.training.function``; submitit calls it.
 
 The pickled function lies in the run directory, and its result is stored beside the rank's output. A pickle
 runs code, so a file that another user could have written is never read.

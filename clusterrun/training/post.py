@@ -1,4 +1,4 @@
-"""Exchanges messages between a script and its run directory in a thread.
+"""Exchange messages between a script and its run directory in a thread.
 
 The run directory is on a shared file system, which may be slow or unreachable. The training never waits for
 it longer than ``WRITE_SECONDS``.

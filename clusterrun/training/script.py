@@ -1,4 +1,4 @@
-"""Holds the state of one training process: requests to it, its reports, and the notice signal."""
+"""Hold the state of one training process: requests to it, its reports, and the notice signal."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Reads the run, attempt and rank of a training process from the environment.
+"""Read the run, attempt and rank of a training process from the environment.
 
 The names equal those in `clusterrun.model` (a test compares them). This package imports no other part of
 clusterrun, so that the folder can be copied beside a script.

@@ -1,4 +1,4 @@
-"""Ends the batch script of a job, so that its exit code never makes Slurm queue the job again.
+"""End the batch script of a job, so that its exit code never makes Slurm queue the job again.
 
 Slurm queues a job again, or holds it, if the exit code of its batch script is in ``RequeueExit`` or
 ``RequeueExitHold`` of slurm.conf. It does so even if the job was submitted with ``--no-requeue``. A script

@@ -1,4 +1,4 @@
-"""Runs the coordinator: turns system events into coordinator events, and carries its actions out."""
+"""Run the coordinator: turn system events into coordinator events, and carry out its actions."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Tells the user of each event of a run: by a program of the user's, and by messages; decides nothing.
+"""Tell the user of each event of a run: by a program of the user's, and by messages; decides nothing.
 
 The program gets one event after the other. Messages are sent at once, each batch by a process of its own. A
 server that does not answer delays neither the coordinator nor the next message.

@@ -1,4 +1,4 @@
-"""Starts one agent per node, through srun or on this machine, and reads the launcher's output."""
+"""Start one agent per node, through srun or on this machine, and read the launcher's output."""
 
 from __future__ import annotations
 

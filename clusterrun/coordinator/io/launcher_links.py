@@ -1,4 +1,4 @@
-"""Finds the nodes that hold a connection to srun; decides nothing.
+"""Find the nodes that hold a connection to srun; decides nothing.
 
 The slurmstepd of each task opens a connection before srun hands out its input. Name lookups may take long, so
 this runs in its own process.

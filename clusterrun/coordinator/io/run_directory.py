@@ -1,4 +1,4 @@
-"""Writes the coordinator's files into the run directory, and reads the client's questions from it.
+"""Write the coordinator's files into the run directory, and read the client's questions from it.
 
 A full or unreachable disk must not end a run. A failed write is noted, and the newest state waits in memory.
 """

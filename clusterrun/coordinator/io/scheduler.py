@@ -1,4 +1,4 @@
-"""Queries the scheduler about this job, queues the jobs that continue its run, requeues it; decides nothing.
+"""Query the scheduler about this job, queue the jobs that continue its run, requeue it; decides nothing.
 
 Each of the scheduler's programs runs in a child with a time limit, since the scheduler may be unreachable at
 any moment. The scheduler may also accept a job and lose its answer. The queue is therefore read before a job

@@ -1,4 +1,4 @@
-"""Starts a coordinator: its secret, its port, its state machine."""
+"""Start a coordinator: its secret, its port, its state machine."""
 
 from __future__ import annotations
 
