@@ -1,4 +1,4 @@
-"""Pas tasks to an examiner on a node that no agent reached, through a program that reaches it."""
+"""Pass tasks to an examiner on a node that no agent reached, through a program that reaches it."""
 
 from __future__ import annotations
 
