@@ -19,11 +19,7 @@ GB = 1e9
 
 @frozen
 class AdviceQuestion:
-    """A model and the machines for it; bytes, seconds, bytes per second; zeros are not known.
-
-    ``activations`` are those of one GPU's batch. ``bandwidth`` is what each rank can send while all
-    do, as `bench scaling` measures it: of the slowest link of the ring.
-    """
+    """A model and the machines for it. Units are bytes, seconds, bytes per second; 0 means unknown."""
 
     parameters: float
     optimizer: str
@@ -31,10 +27,11 @@ class AdviceQuestion:
     memory: float
     gpus_per_node: int = 8
     nodes: int = 1
+    # The rate at which each rank can send while all send: the slowest link of the ring in `bench scaling`.
     bandwidth: float = 0.0
     latency: float = 0.0
     step_seconds: float = 0.0
-    activations: float = 0.0
+    activations: float = 0.0  # of one GPU's batch
 
     def __post_init__(self) -> None:
         for name in ("parameters", "memory"):

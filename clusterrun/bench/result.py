@@ -19,27 +19,20 @@ GRADIENT_BYTES = 4
 
 @frozen
 class ResultRow:
-    """One configuration as the table shows it; zeros where it ``failed``.
-
-    ``rate`` is work per second in the table's unit, ``steps_per_second`` is 0 if only wall
-    time is known. ``time`` is seconds for the work of the baseline. ``speed_up`` is against the
-    baseline, ``efficiency`` its share of what as many devices could give. ``spread`` is largest
-    less smallest, over the median. ``predicted`` is a speed-up, 0 if there is none;
-    ``slowest`` and ``fastest`` are those of single runs.
-    """
+    """One configuration as the table shows it. The numbers are 0 if it ``failed``."""
 
     cell: Cell
     laid: Shape
     runs: int
-    rate: float = 0.0
-    steps_per_second: float = 0.0
+    rate: float = 0.0  # work per second, in the table's unit
+    steps_per_second: float = 0.0  # 0 if only the wall time is known
     samples_per_second: float = 0.0
-    time: float = 0.0
-    speed_up: float = 0.0
-    efficiency: float = 0.0
-    spread: float = 0.0
-    predicted: float = 0.0
-    slowest: float = 0.0
+    time: float = 0.0  # seconds for the work of the baseline
+    speed_up: float = 0.0  # against the baseline
+    efficiency: float = 0.0  # the speed-up's share of the number of devices
+    spread: float = 0.0  # (largest - smallest) / median of the runs
+    predicted: float = 0.0  # a speed-up; 0 without a prediction
+    slowest: float = 0.0  # rate of the slowest run
     fastest: float = 0.0
     notes: tuple[str, ...] = ()
     failed: str = ""

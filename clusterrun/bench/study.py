@@ -48,18 +48,13 @@ class Cell:
 
 @frozen
 class StudySubject:
-    """The measured job. Each cell decides the size of its spec.
-
-    ``reference`` is true for the shipped train.py, which has an option for its strategy.
-    ``content`` is a digest of the script, so that a changed script is another subject.
-    ``gpus_here`` is the number of GPUs of this machine if the job runs here, else -1.
-    """
+    """The measured job. Each cell decides the size of its spec."""
 
     spec: JobSpec
     growth: Growth
-    reference: bool = False
-    content: str = ""
-    gpus_here: int = -1
+    reference: bool = False  # the shipped train.py, which has an option for its strategy
+    content: str = ""  # a digest of the script; a changed script is another subject
+    gpus_here: int = -1  # GPUs of this machine if the job runs on it, else -1
 
     @property
     def digest(self) -> str:

@@ -92,20 +92,16 @@ class Fault:
 
 @dataclass(frozen=True)
 class LabState:
-    """The present state of a lab: written when it changes, read by every command.
-
-    ``keeper`` is the process that holds all of it (0: none yet), ``started`` that process's
-    start time in kernel ticks, ``processes`` each host's process 1 (ids as this machine sees them).
-    """
+    """The present state of a lab: written when it changes, read by every command."""
 
     spec: LabSpec
     slot: int
     boot: str
     owner: int
     up: bool = False
-    keeper: int = 0
-    started: int = 0
-    processes: dict[str, int] = field(default_factory=dict)
+    keeper: int = 0  # the process that owns the namespaces; 0: none yet
+    started: int = 0  # start time of the keeper in kernel ticks
+    processes: dict[str, int] = field(default_factory=dict)  # process 1 of each host, as this machine sees it
     faults: tuple[Fault, ...] = ()
     slurm_version: str = ""
     root: str = ""

@@ -75,27 +75,20 @@ class Discovery:
 
 @frozen
 class FaultRun:
-    """All starts of the ranks under one fault, in order, and how the run ended.
-
-    ``struck_at``: the steps that were done when the fault came. ``until``: seconds of notice that were given
-    (0: none), ``took``: seconds until the ranks had ended by themselves (None: they were ended).
-    ``damaged``: paths of files that were cut off, ``damaged_step``: the step of their save (0: the newest of
-    that path), ``of_companion``: they are companions of a checkpoint, which itself is whole, ``twins``: kinds
-    of files that hold the same as the damaged ones, ``folder``: the working directory.
-    """
+    """All starts of the ranks under one fault, in order, and how the run ended."""
 
     fault: str
     lives: tuple[Start, ...]
-    struck_at: int
-    until: float = 0.0
-    took: float | None = None
-    damaged: tuple[str, ...] = ()
+    struck_at: int  # completed steps when the fault was injected
+    until: float = 0.0  # seconds of notice; 0: none
+    took: float | None = None  # seconds until the ranks ended by themselves; None: they were ended
+    damaged: tuple[str, ...] = ()  # paths of the files that were cut off
     elastic: bool = False
     tail: str = ""
-    damaged_step: int = 0
-    twins: tuple[str, ...] = ()
-    folder: str = ""
-    of_companion: bool = False
+    damaged_step: int = 0  # step of the damaged save; 0: the newest of that path
+    twins: tuple[str, ...] = ()  # kinds of files with the same content as the damaged ones
+    folder: str = ""  # the working directory
+    of_companion: bool = False  # the damaged files accompany a checkpoint that is complete
 
     @property
     def restarted(self) -> Start:

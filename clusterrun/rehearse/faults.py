@@ -70,20 +70,15 @@ ELASTIC = (
 
 @frozen
 class Schedule:
-    """The facts about the control that place the faults: its length, and its saves by step.
-
-    ``group``: the save around which faults are placed, counted from 1: the second, where there are two.
-    ``root``: the working directory of the control. ``companions``: other files that were written at the steps
-    of these saves.
-    """
+    """The facts about the control that place the faults: its length, and its saves by step."""
 
     steps: int
     ranks: int
     natural: bool
     saves: tuple[tuple[int, tuple[SavedFile, ...]], ...]
-    group: int
-    root: str = ""
-    companions: tuple[SavedFile, ...] = ()
+    group: int  # the save around which faults are placed, from 1: the second if there are two
+    root: str = ""  # the working directory of the control
+    companions: tuple[SavedFile, ...] = ()  # other files that were written at the steps of these saves
 
     @property
     def companion_kinds(self) -> tuple[str, ...]:

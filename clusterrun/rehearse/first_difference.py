@@ -18,16 +18,13 @@ SAME_LOSS = "the loss is the same"
 
 @frozen
 class FirstDifference:
-    """The first difference: a ``part`` of PARTS, the step, the rank and a ``detail``.
+    """The first difference between a restart and the control."""
 
-    ``other_step``: the step after which the control had the optimizer's state of the restart, 0 for none.
-    """
-
-    part: str
+    part: str  # a key of PARTS
     step: int
     rank: int
     detail: str = ""
-    other_step: int = 0
+    other_step: int = 0  # the step after which the control had the restart's optimizer state; 0: none
 
 
 # The names of the parts, in the order in which one part decides the next.

@@ -21,11 +21,7 @@ NO_PART = {"line": "", "missing": 0, "unknown": 0, "name": ""}
 
 @frozen
 class Step:
-    """One optimizer step of one rank: checksums of the visible state after it.
-
-    ``rows`` are the samples that the model was given, ``batches`` what left the DataLoader meanwhile, each as
-    (loader, rows, indices).
-    """
+    """One optimizer step of one rank: checksums of the visible state after it."""
 
     n: int
     optimizer: int
@@ -37,8 +33,8 @@ class Step:
     schedulers: Any
     scalers: Any
     random: Mapping[str, int]
-    rows: Rows
-    batches: tuple[tuple[str, Rows, Rows], ...]
+    rows: Rows  # samples that the model received
+    batches: tuple[tuple[str, Rows, Rows], ...]  # output of the DataLoader since: (loader, rows, indices)
     loss: float | None
     hears: bool
     at: float
@@ -46,19 +42,16 @@ class Step:
 
 @frozen
 class SavedFile:
-    """A file that was written after ``step`` steps; ``temp`` is the name it was written under before.
+    """A file that a rank wrote."""
 
-    ``nth``: its place among the files that this rank began after that step, temporary ones too.
-    """
-
-    step: int
+    step: int  # steps before the write
     rank: int
     path: str
-    temp: str
+    temp: str  # its name before it was renamed
     size: int
     seconds: float
     line: str
-    nth: int = 1
+    nth: int = 1  # its place among all files that this rank began after that step, temporary ones too
     # Whether its name, its content or its writer shows that it is a checkpoint. Else it is a binary file.
     sure: bool = True
     # Whether its writer has removed it and has not written it again.
@@ -69,28 +62,22 @@ class SavedFile:
 
 @frozen
 class RankTrace:
-    """One rank in one start of the ranks.
-
-    ``before``: parameters and state of each optimizer before its first step, in the order of these;
-    ``stepped_at`` are their lines, ``shared`` the optimizers that train weights of an earlier optimizer.
-    ``end`` is "limit", "exit" or '' where it was ended from outside; ``error`` is (line, kind, text) of the
-    exception that ended it.
-    """
+    """One rank in one start of the ranks."""
 
     rank: int
-    before: Mapping[int, tuple[int, int]]
+    before: Mapping[int, tuple[int, int]]  # parameters and state of each optimizer before its first step
     steps: tuple[Step, ...]
     saves: tuple[SavedFile, ...] = ()
     loads: tuple[tuple[str, str], ...] = ()
     removes: tuple[str, ...] = ()
     calls: tuple[tuple[str, str, str], ...] = ()
-    error: tuple[str, str, str] = ("", "", "")
+    error: tuple[str, str, str] = ("", "", "")  # line, kind and text of the exception that ended it
     failed_at: float = 0.0
-    end: str = ""
+    end: str = ""  # "limit", "exit", or '' if it was ended from outside
     struck: bool = False
     blind: str = ""
-    shared: tuple[int, ...] = ()
-    stepped_at: Mapping[int, str] = {}
+    shared: tuple[int, ...] = ()  # optimizers that train weights of an earlier optimizer
+    stepped_at: Mapping[int, str] = {}  # the line of each optimizer's step
     # The last incomplete loading of a model: line, count of missing and of unknown names, one unknown name.
     partial: tuple[str, int, int, str] = ("", 0, 0, "")
     # Changes of the weights by the script itself after a step: the step, the optimizer, the new weights.

@@ -11,21 +11,16 @@ from clusterrun.lab.site import LabSite
 
 @dataclass(frozen=True)
 class FaultType:
-    """``apply`` injects it and returns the fault as it is to be recorded; ``heal`` undoes exactly that.
-
-    ``details`` are those that it takes; ``needs_host`` whether one must be named, else it is on
-    ``host``; ``alone``: a host has one of it at most; ``lives_in_host``: it ends by itself when that
-    host is switched off.
-    """
+    """A kind of fault: how it is injected and healed."""
 
     name: str
-    details: frozenset[str]
-    apply: Callable[[LabSite, Fault], Fault]
-    heal: Callable[[LabSite, Fault], None]
-    needs_host: bool = True
+    details: frozenset[str]  # the details that it accepts
+    apply: Callable[[LabSite, Fault], Fault]  # injects the fault and returns its record
+    heal: Callable[[LabSite, Fault], None]  # undoes exactly the recorded fault
+    needs_host: bool = True  # the user must name a host; otherwise the fault is on ``host``
     host: str = ""
-    alone: bool = False
-    lives_in_host: bool = False
+    alone: bool = False  # a host has at most one fault of this kind
+    lives_in_host: bool = False  # the fault ends when its host is switched off
 
 
 def with_details(fault: Fault, **more: str) -> Fault:
