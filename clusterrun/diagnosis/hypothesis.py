@@ -1,6 +1,6 @@
 """The result of a rule: a possible cause, the ranks to blame, and how certain the rule is; pure.
 
-A rule declares its certainty, a number between 0 and 100. CONTRIBUTING.md has the scale.
+A rule declares its certainty, a number between 0 and 100. CONTRIBUTING.md shows the scale.
 """
 
 from __future__ import annotations
@@ -35,14 +35,14 @@ class Hypothesis:
     complete: Callable[[CallTable, Diagnosis], Diagnosis] = with_output
 
 
-_ABSENT = "a rank is absent, and the others wait for it"
-_FIRST_ERROR = "a rank printed an error before the others"
+ABSENT = "a rank is absent, and the others wait for it"
+FIRST_ERROR = "a rank printed an error before the others"
 # The least number of each step of the scale, with what it rests on.
-_SCALE = (
+SCALE = (
     (100, "the kernel reports it"),
     (90, "ranks were seen to move"),
     (75, "data of several ranks contradict each other"),
-    (56, _ABSENT),
+    (56, ABSENT),
     (30, "derived from stacks, source text or habits"),
     (1, "little is known"),
 )
@@ -53,6 +53,6 @@ def certainty_in_words(certainty: int, has_crashed: bool = False) -> str:
 
     ``has_crashed``: the verdict is about ranks that ended with an error.
     """
-    basis = next((basis for least, basis in _SCALE if certainty >= least), "")
-    basis = _FIRST_ERROR if has_crashed and basis == _ABSENT else basis
+    basis = next((basis for least, basis in SCALE if certainty >= least), "")
+    basis = FIRST_ERROR if has_crashed and basis == ABSENT else basis
     return f"{certainty} of 100: {basis}" if basis else ""

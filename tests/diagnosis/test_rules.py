@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import re
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +17,7 @@ from clusterrun.diagnosis.calls import CallTable
 from clusterrun.diagnosis.decide import decide, decide_end
 from clusterrun.diagnosis.evidence import Group
 from clusterrun.diagnosis.explain import RULES
-from clusterrun.diagnosis.hypothesis import Hypothesis
+from clusterrun.diagnosis.hypothesis import ABSENT, FIRST_ERROR, SCALE, Hypothesis
 from clusterrun.diagnosis.printed_errors import heard
 from clusterrun.diagnosis.remains import Remains
 from clusterrun.diagnosis.rules.absent_rank import explain_never_arrived
@@ -35,6 +36,13 @@ def test_each_rule_is_listed_with_its_certainty_and_its_pitfall(name: str) -> No
     assert module.rule in RULES
     assert 0 < module.CERTAINTY <= 100
     assert module.__doc__
+
+
+def test_contributing_shows_the_scale_of_certainty() -> None:
+    text = (Path(__file__).resolve().parents[2] / "CONTRIBUTING.md").read_text(encoding="utf-8")
+    rows = re.findall(r"^\| `(\d+)` \| (.*) \|$", text, re.MULTILINE)
+    bases = [(least, f"{ABSENT}; {FIRST_ERROR}" if basis == ABSENT else basis) for least, basis in SCALE]
+    assert [(int(least), basis) for least, basis in rows] == bases
 
 
 STACKS = st.sampled_from([ALL_REDUCE, BARRIER, LOADER, LOOP, MEETING, ()])

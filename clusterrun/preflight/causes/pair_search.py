@@ -267,7 +267,8 @@ class Search:
                 # Two tests of the ring, and two with leaders.
                 if node in part and self._works.tests[node] < 2 * WITNESSES:
                     tests.meet(node, leaders)
-        # Does an end of a bad link have another bad link? That one would fail the next check.
+        # Is there a second bad link? It would fail the next check. The ends of a bad link meet all of their
+        # group, and in these rounds the other free nodes test new pairs too.
         bad_links = works.bad_links() if len(self._present) <= FEW_NODES else []
         ends = dict.fromkeys(node for bad_link in bad_links for node in bad_link)
         for node in (*ends, *tests.free) if ends else ():
@@ -366,23 +367,23 @@ def _attached(rates: PairRates, parts: Sequence[Nodes]) -> Iterator[Nodes]:
 
 
 def ask_rivals(explanation: PairExplanation, tests: Round) -> None:
-    """Add to a round the tests on which causes and their strongest rivals disagree.
-
-    ``docs/locating.md`` has the table of doubts, rivals and tests. The loops below follow its rows.
-    """
+    """Add to a round the tests on which causes and their strongest rivals disagree."""
     groups, group_of = explanation.groups, explanation.group_of
     undecided = [cause for cause in explanation.chosen if cause not in explanation.blamed]
+    # Is a group cut off, or are all its nodes faulty? Then its passes were luck: repeat them.
     for cause in undecided:
         if cause.fault == "cut" and cause in explanation.probable:
             for ends in combinations(groups[cause.members[0]], 2):
                 if explanation.answers.good[ends] < WITNESSES:
                     tests.put(*ends)
+    # Are two groups one? Test several pairs across them.
     for a, b in combinations(range(len(groups) if explanation.answers.poor else 0), 2):
         if not explanation.are_apart(a, b, explanation.probable):
             missing_tests = 2 * WITNESSES
             for node in groups[b]:
                 if missing_tests and tests.meet(node, groups[a]):
                     missing_tests -= 1
+    # Is a node that never passed faulty, or one of a group? It meets the group of its strongest rival.
     suspects = sorted(
         explanation.undetermined, key=lambda node: (explanation.rivals[node][0].lead, tests.tests[node])
     )
@@ -390,14 +391,17 @@ def ask_rivals(explanation: PairExplanation, tests: Round) -> None:
         for rival in explanation.rivals[node]:
             if rival.lead < explanation.sure and tests.meet(node, rival.partners):
                 break
+    # Is a node unsteady? It meets all of its group.
     for cause in undecided:
         if cause.fault == "unsteady":
             tests.meet(cause.members[0], groups[group_of[cause.members[0]]])
+    # Is a link bad, or an end of it unsteady? The ends meet others. Was it chance? Repeat the pair.
     for ends in explanation.undetermined_links():
         if Cause("link", ends) in explanation.probable:
             for node in sorted(ends, key=tests.tests.__getitem__):
                 tests.meet(node, [other for other in groups[group_of[node]] if other not in ends])
         elif group_of[ends[0]] == group_of[ends[1]]:
             tests.put(*ends)
+    # Do chance or an unsteady node explain failures of several links?
     for node in explanation.maybe_unsteady():
         tests.meet(node, groups[group_of[node]])

@@ -1,4 +1,4 @@
-"""The table of docs/checks.md lists every check, and the check in CONTRIBUTING.md works as it stands."""
+"""The table of docs/checks.md lists every check, and the checks in CONTRIBUTING.md work as they stand."""
 
 from __future__ import annotations
 
@@ -6,13 +6,12 @@ import importlib.util
 import json
 import os
 import re
-from collections.abc import Iterator
 from pathlib import Path
-from types import ModuleType, SimpleNamespace
+from types import ModuleType
 
 import pytest
 
-from clusterrun.model.preflight_report import Finding, LinkReport
+from clusterrun.model.preflight_report import Finding
 from clusterrun.preflight import registry
 from clusterrun.preflight.tasks import LocalAnswer, PeerTask, ProbeReading
 from tests.preflight.checks.values import ASKED, FAIL, UNDETERMINED, WARN, answer
@@ -20,7 +19,7 @@ from tests.preflight.simulated import Cluster, Faults, orders
 
 ROOT = Path(__file__).resolve().parents[3]
 TEXT = (ROOT / "docs" / "checks.md").read_text(encoding="utf-8")
-(EXAMPLE,) = re.findall(
+EXAMPLE, BETWEEN_NODES = re.findall(
     r"```python\n(.*?)```", (ROOT / "CONTRIBUTING.md").read_text(encoding="utf-8"), re.DOTALL
 )
 
@@ -89,26 +88,47 @@ def test_a_note_of_the_document_holds_an_exception_makes_a_check_undetermined(sc
 
 
 class Detour(Cluster):
-    """Packets from node 3 to node 4 take another way, which a check between nodes measures."""
+    """More routers than usual are on these ways, which a check between nodes counts."""
+
+    def __init__(self, ways: set[tuple[int, int]]) -> None:
+        super().__init__(orders(8), Faults())
+        self.ways = ways
 
     def answer(self, node: int, task: object) -> tuple[float, object]:
         delay, answer = super().answer(node, task)
         if isinstance(task, PeerTask):
-            assert task.checks == ("names", "detour")
-            hops = {peer.name: 1 + ((node, peer.node) == (3, 4)) for peer in task.asked.peers[1:]}
-            answer = LocalAnswer((*answer.readings, ProbeReading("detour", json.dumps(hops), 0.1)))
+            assert task.checks[-1] == "routers"
+            counts = {peer.name: 1 + ((node, peer.node) in self.ways) for peer in task.asked.peers[1:]}
+            answer = LocalAnswer((*answer.readings, ProbeReading("routers", json.dumps(counts), 0.1)))
         return delay, answer
 
 
-def test_a_check_between_nodes_reports_a_link_with_its_direction(monkeypatch: pytest.MonkeyPatch):
-    def judge(request: object, readings: dict[str, dict[str, int]]) -> Iterator[tuple[object, Finding]]:
-        for name, hops in readings.items():
-            for other in hops:
-                if hops[other] > 1:
-                    yield (name, other), Finding("detour", WARN, "two hops", "look at the routes")
+LINK, NODE = (
+    {(3, 4), (4, 3)},
+    {ends for other in (*range(3), *range(4, 8)) for ends in ((3, other), (other, 3))},
+)
 
-    check = SimpleNamespace(NAME="detour", BETWEEN_NODES=True, LIMIT=1.0, judge=judge)
-    monkeypatch.setattr(registry, "CHECKS", (*registry.CHECKS, check))
-    outcome = Detour(orders(8), Faults()).outcome()
-    link = LinkReport("n0003", "n0004", "a->b", WARN, "two hops", "look at the routes")
-    assert (outcome.fit, outcome.report.links) == (True, (link,))
+
+@pytest.mark.parametrize(
+    ("ways", "links", "nodes"),
+    [
+        ({(3, 4)}, [("n0003", "n0004", "a->b")], []),
+        (LINK, [("n0003", "n0004", "a->b")], []),
+        (NODE, [], ["n0003"]),
+    ],
+    ids=["one way", "both ways of a link", "all ways of a node"],
+)
+def test_the_check_between_nodes_of_the_document_tells_a_node_from_a_link(
+    ways: set[tuple[int, int]],
+    links: list[tuple[str, str, str]],
+    nodes: list[str],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+):
+    loaded(BETWEEN_NODES, tmp_path, monkeypatch)
+    outcome = Detour(ways).outcome()
+    assert outcome.fit
+    assert [(link.a, link.b, link.direction) for link in outcome.report.links] == links
+    assert [
+        node.node for node in outcome.report.nodes if "routers" in {f.check for f in node.findings}
+    ] == nodes
