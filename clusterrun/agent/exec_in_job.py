@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ctypes
 import os
+import sys
 from collections.abc import Mapping
 from contextlib import suppress
 
@@ -25,7 +26,7 @@ SHELLS = ("/bin/bash", "/bin/sh")
 
 
 class CannotExecute(ClusterrunError):
-    """The command cannot be started on this node."""
+    """The rank whose environment the command needs is not on this node."""
 
 
 @frozen
@@ -43,8 +44,8 @@ def become(
     """Replace this process by ``command`` in the environment of ``rank`` (-1: any) of the run on ``node``.
 
     An empty command means a shell. ``own`` is this process's environment. If no rank lives on this node (a
-    spare, or before the start), the command gets the job's environment, and a line reports that. Raise
-    ``CannotExecute`` if the command cannot be started.
+    spare, or before the start), the command gets the job's environment, and a line reports that. Exit as a
+    shell does if the command cannot be started. Raise ``CannotExecute`` if ``rank`` is not on this node.
     """
     orders = read_orders(paths)
     model = _rank_here(orders.run_id, node, rank)
@@ -106,7 +107,8 @@ def _execute(argv: tuple[str, ...], environment: Mapping[str, str], node: str) -
         os.execvpe(argv[0], argv, environment)
     except OSError as error:
         problem = f"{argv[0]!r} cannot be started on {node}: {error.strerror}"
-        raise CannotExecute(problem, "check that it is installed on that node") from error
+        say(f"clusterrun: {problem}\ncheck that it is installed on that node")
+        sys.exit(127 if isinstance(error, FileNotFoundError) else 126)  # as a shell does
 
 
 def _rank_here(run_id: str, node: str, rank: int) -> Model | None:

@@ -195,7 +195,9 @@ RUN = View(
     ViewField("gpu_type", "The type of GPU that was asked for; empty for any."),
     ViewField("sweep", "The sweep that the run is a point of; empty for none."),
     ViewField("point", "Its point in words, `lr=0.1 seed=3`; empty without a sweep."),
-    ViewField("error", "The error that the failed rank printed, in one line; empty if it printed none."),
+    ViewField(
+        "error", "The error of the failed rank in one line, or `printed last: …`; empty without output."
+    ),
     ViewField("attempts", "Only for runs that were named: oldest first.", many(ATTEMPT), is_required=False),
     ViewField(
         "trackers",

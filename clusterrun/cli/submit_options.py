@@ -87,7 +87,9 @@ dry_run_option = grouped("--dry-run", is_flag=True, help="Print the submission; 
 
 
 def settled(options: dict[str, Any], profile: str | None, quiet: bool = False) -> dict[str, Setting]:
-    """Return each option's value and origin: command line, environment, profile, project, user, default.
+    """Return each option's value and origin.
+
+    Order: command line, environment, profile, project, user, variables of sbatch, default.
 
     Print the path of the project's file unless ``quiet``, since it may be in any parent folder.
     """
@@ -97,6 +99,11 @@ def settled(options: dict[str, Any], profile: str | None, quiet: bool = False) -
     if gres is not None:
         gpus = option_table.CONFIGURABLE["gpus"]
         options = {**options, "gpus": settings.read_value(gpus, gpu_request.from_gres(gres), "--gres")}
+    empty = [name.replace("_", "-") for name, value in options.items() if value == ""]
+    if empty:
+        raise click.UsageError(
+            f"--{empty[0]} is empty; is a variable of your shell not set? else leave it out"
+        )
     typed_values = tuple(
         (name, value)
         for key, value in options.items()
@@ -108,7 +115,9 @@ def settled(options: dict[str, Any], profile: str | None, quiet: bool = False) -
         if not quiet and os.path.basename(configuration.path) == profiles.PROJECT_FILE:
             say(f"options are read from {configuration.path}")
     typed = Source("command line", typed_values)
-    return settings.settle([typed, *settings.from_environment(os.environ), *profiles.sources(read, chosen)])
+    configured = profiles.sources(read, chosen)
+    variables = settings.from_environment(os.environ), settings.from_sbatch_variables(os.environ)
+    return settings.settle([typed, *variables[0], *configured, *variables[1]])
 
 
 def defaults(names: Iterable[str]) -> dict[str, Setting]:
@@ -123,6 +132,9 @@ def to_spec(
     """Return the spec of the settings. ``more`` are further fields. Raise ``BadInput`` for wrong values."""
     from clusterrun.config.spec_fields import spec_of
 
+    for setting in settled.values():
+        if setting.origin in option_table.SBATCH_VARIABLES:
+            say(f"--{setting.name} {setting.value}: of {setting.origin} in this shell")
     for name, setting in settled.items():
         option, value = option_table.CONFIGURABLE[name], setting.value
         unsaid = option.kind == "number" and option.otherwise and value == option.default

@@ -294,7 +294,9 @@ def go_on(word: str) -> int:
 
     context = Context(tell=say)
     record = unqueued(_named(context, word), context, say)
-    otherwise = "all its points were queued; a line of clusterrun status RUN starts one again"
+    otherwise = (
+        f"all its points were queued; clusterrun sweep retry --failed {record.name} queues failed ones"
+    )
     return _queue_rest(context, record, otherwise)
 
 

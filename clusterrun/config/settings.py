@@ -10,7 +10,7 @@ from clusterrun.model import contract, gpu_request, node_range
 from clusterrun.model.errors import BadInput
 from clusterrun.model.frozen import frozen
 from clusterrun.model.nearest import nearest
-from clusterrun.model.option_table import CONFIGURABLE, Option, Value
+from clusterrun.model.option_table import CONFIGURABLE, SBATCH_VARIABLES, Option, Value
 
 # The origin of a value that no source sets.
 DEFAULT = "default"
@@ -97,6 +97,16 @@ def from_environment(environ: Mapping[str, str]) -> list[Source]:
     """Return a source for each option in ``CLUSTERRUN_*`` variables. Lists have one item per line."""
     options = [o for o in CONFIGURABLE.values() if environ.get(o.variable)]
     return [Source(o.variable, ((o.name, read_value(o, environ[o.variable], o.variable)),)) for o in options]
+
+
+def from_sbatch_variables(environ: Mapping[str, str]) -> list[Source]:
+    """Return a source for each option that the user's shell sets for every sbatch."""
+    sources = []
+    for variable, name in SBATCH_VARIABLES.items():
+        if environ.get(variable):
+            value = read_value(CONFIGURABLE[name], environ[variable], variable)
+            sources.append(Source(variable, ((name, value),)))
+    return sources
 
 
 def read_value(option: Option, raw_value: Any, where: str) -> Value:

@@ -338,3 +338,14 @@ SITE = (
 )
 
 CONFIGURABLE = {option.name: option for option in (*EVERY, *SITE)}
+
+# Variables of a user or site that set an option of every sbatch, each with clusterrun's option.
+SBATCH_VARIABLES = {
+    "SBATCH_PARTITION": "partition",
+    "SBATCH_ACCOUNT": "account",
+    "SBATCH_QOS": "qos",
+    "SBATCH_RESERVATION": "reservation",
+    "SBATCH_CONSTRAINT": "constraint",
+    "SBATCH_TIMELIMIT": "time",
+    "SBATCH_JOB_NAME": "name",
+}

@@ -125,15 +125,20 @@ def judge(evidence: RunEvidence) -> RunStatus:
 
 
 def _error(failure: Failure) -> str:
-    """Return the error of the rank that failed; '' if there is none. Older agents only report last lines."""
+    """Return the error of the rank that failed, or what it printed last; '' if there is neither.
+
+    Older agents only report last lines.
+    """
     if failure.error:
         return failure.error
     if not failure.last_lines or failure.code < 0 or failure.noticed:
         return ""
-    from clusterrun.diagnosis.printed_errors import heard  # only for failed runs
+    from clusterrun.diagnosis.printed_errors import heard, last_message  # only for failed runs
 
     errors = heard([(failure.rank, "err", failure.at, "\n".join(failure.last_lines))])
-    return next((error.text for error in reversed(errors) if not error.is_consequence), "")
+    own = [error.text for error in errors if not error.is_consequence]
+    last = last_message(failure.last_lines)
+    return own[-1] if own else f"printed last: {last}" if last else ""
 
 
 def _slurm(evidence: RunEvidence) -> _Verdict:

@@ -357,7 +357,7 @@ def send(spec: JobSpec, context: Context, tell: Tell, files: Files = ()) -> tupl
     except DiskRefused as error:
         message = f"job {record.job_id} is queued, but its number could not be written ({error.seen})"
         tell(f"{message}: clusterrun status finds it")
-    return record, dropped(context.environ)
+    return record, dropped(context.environ, spec)
 
 
 def prepare(

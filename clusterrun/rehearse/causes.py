@@ -15,7 +15,7 @@ from clusterrun.rehearse.loss_spread import compare_losses
 from clusterrun.rehearse.notice_handling import ended_early, has_finished, notice_finding
 from clusterrun.rehearse.rank_files import file_of_another_rank
 from clusterrun.rehearse.rank_trace import Start
-from clusterrun.rehearse.resumed_step import left_out, weights_of_no_step, wrong_step
+from clusterrun.rehearse.resumed_step import copied_first, left_out, weights_of_no_step, wrong_step
 from clusterrun.rehearse.resumption import Reference, changes_weights, reference, resumed
 from clusterrun.rehearse.sample_order import LOST_GRADIENT, OTHERS, counted
 
@@ -204,6 +204,7 @@ def _explain(
             finding = _other_random_numbers(difference, head, fault_run)
         elif difference.part in OF_MODELS:
             cause, remedy = OF_MODELS[difference.part]
+            remedy = copied_first(fault_run) or remedy
             finding = Discovery(cause, _what(difference, head), remedy, fault_run.made(), difference.step)
         else:
             finding = _undetermined(difference, head, fault_run)
@@ -319,6 +320,7 @@ def _unsaved(difference: FirstDifference, head: str, fault_run: FaultRun, is_lat
         if loaded:
             why = f"{name}.load_state_dict was called at {loaded}, and something changed it afterwards"
             remedy = f"call {name}.load_state_dict(…) after the last line that makes or sets the {name} anew"
+            remedy = (copied_first(fault_run) if difference.part == "state" else "") or remedy
         else:
             why = f"{name}.load_state_dict was not called"
             why += "" if saved else f", nor {name}.state_dict when saving"

@@ -58,6 +58,8 @@ class SavedFile:
     gone: bool = False
     # Whether it is a text file, which is no checkpoint by itself.
     text: bool = False
+    # Whether another thread than the main one wrote it.
+    by_thread: bool = False
 
 
 @frozen
@@ -233,7 +235,7 @@ def _rows(text: str) -> Rows:
 
 def _save(rank: int, event: Mapping[str, Any]) -> SavedFile:
     named = (event[key] for key in ("path", "temp", "size", "secs", "line", "nth", "sure"))
-    fields = [event["n"], rank, *named, bool(event.get("gone")), bool(event.get("text"))]
+    fields = [event["n"], rank, *named, *(bool(event.get(key)) for key in ("gone", "text", "thread"))]
     return SavedFile(*fields)
 
 

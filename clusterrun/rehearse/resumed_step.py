@@ -145,7 +145,17 @@ def weights_of_no_step(
     message += " a part of them is not saved, not loaded, or changed on the way"
     remedy = "save and load model.state_dict() whole, on every rank, with strict=True and in its own "
     remedy += "precision"
-    return Discovery(Cause.PARAMETERS, message, remedy, lines)
+    return Discovery(Cause.PARAMETERS, message, copied_first(fault_run) or remedy, lines)
+
+
+def copied_first(fault_run: FaultRun) -> str:
+    """Return the remedy for a thread that wrote the loaded checkpoint; '' if the main thread wrote it."""
+    read = {path for path, _ in fault_run.restarted.loaded}
+    for save in (save for life in fault_run.lives for save in life.saves):
+        if save.by_thread and save.path in read:
+            return f"""a thread wrote {os.path.basename(save.path)} while training went on, and state_dict() \
+holds the tensors that training changes: copy them (copy.deepcopy) before the thread gets them"""
+    return ""
 
 
 def left_out(fault_run: FaultRun) -> Discovery | None:

@@ -30,9 +30,17 @@ def outside(command: Sequence[str], root: str) -> tuple[str, ...]:
 
 
 def copy_folder(source: str, target: str) -> None:
-    """Copy a working directory with links to large files. Raises ``BadInput`` if it is too large."""
+    """Copy a working directory with links to large files.
+
+    Raises ``BadInput`` if it is too large, or if a folder is gone or cannot be read.
+    """
+
+    def refuse(error: OSError) -> None:
+        problem = f"{error.filename} cannot be copied: {error.strerror}"
+        raise BadInput(problem, "each run needs a copy of the folder that the rehearsal was started in")
+
     total = 0
-    for folder, names, files in os.walk(source):
+    for folder, names, files in os.walk(source, onerror=refuse):
         venvs = [name for name in names if os.path.exists(os.path.join(folder, name, "pyvenv.cfg"))]
         names[:] = [name for name in names if name not in LEFT_OUT and name not in venvs]
         target_folder = os.path.join(target, os.path.relpath(folder, source))

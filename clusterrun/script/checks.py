@@ -264,7 +264,11 @@ def check_executable(program: str, cwd: str) -> None:
     path = os.path.normpath(os.path.join(cwd, program))
     if "/" in program and os.path.isfile(path) and not os.access(path, os.X_OK):
         problem = f"{path!r} is not executable"
-        raise BadInput(problem, f"chmod u+x {shlex.quote(path)}, or run it by its interpreter")
+        name, text = shlex.quote(os.path.relpath(path, cwd)), text_of_script(path)
+        remedy = f"chmod u+x {shlex.quote(path)}, or run it by its interpreter"
+        if text and not text.startswith("#!"):
+            remedy = f"name the script or program that reads it: train.py {name}, bash {name}"
+        raise BadInput(problem, remedy)
 
 
 def check_program(program: str, cwd: str, stays_here: bool) -> tuple[str, ...]:

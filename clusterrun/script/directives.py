@@ -60,13 +60,14 @@ def read_directives(text: str) -> tuple[Directive, ...]:
     directives: list[Directive] = []
     for number, line in enumerate(text.replace("\r", "").split("\n"), 1):
         if line.startswith("#SBATCH"):
-            directives += _on_line(number, line[len("#SBATCH") :])
+            directives += in_words(number, line[len("#SBATCH") :])
         elif line.strip() and not line.startswith("#"):
             break
     return tuple(directives)
 
 
-def _on_line(number: int, text: str) -> Iterator[Directive]:
+def in_words(number: int, text: str) -> Iterator[Directive]:
+    """Yield the options in ``text`` as sbatch reads them."""
     try:
         arguments = shlex.split(text, comments=True)
     except ValueError:

@@ -5,22 +5,13 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from clusterrun.model import contract
+from clusterrun.model.option_table import SBATCH_VARIABLES
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from clusterrun.model.spec import JobSpec
 
-# Variables that set options of every sbatch of a user or site, with the option of clusterrun for each.
-_WISHES = {
-    "SBATCH_PARTITION": "partition",
-    "SBATCH_ACCOUNT": "account",
-    "SLURM_ACCOUNT": "account",
-    "SBATCH_QOS": "qos",
-    "SBATCH_RESERVATION": "reservation",
-    "SBATCH_CONSTRAINT": "constraint",
-    "SBATCH_TIMELIMIT": "time",
-    "SBATCH_JOB_NAME": "name",
-}
+_WISHES = {**SBATCH_VARIABLES, "SLURM_ACCOUNT": "account"}
 MOST_NAMED = 3
 # Variables that set an option of sbatch that clusterrun passes on.
 _PASSED_ON = {
@@ -49,9 +40,13 @@ def scrubbed(environment: Mapping[str, str]) -> dict[str, str]:
     }
 
 
-def dropped(environment: Mapping[str, str]) -> tuple[str, ...]:
-    """Return the names of the variables that ``scrubbed`` leaves out; many of one prefix as ``SLURM_*``."""
-    dropped_names = sorted(environment.keys() - scrubbed(environment).keys())
+def dropped(environment: Mapping[str, str], spec: JobSpec) -> tuple[str, ...]:
+    """Return the names of the variables that ``scrubbed`` leaves out; many of one prefix as ``SLURM_*``.
+
+    Variables whose option ``spec`` sets are not among them.
+    """
+    options_set = {name for name, option in SBATCH_VARIABLES.items() if getattr(spec, option)}
+    dropped_names = sorted(environment.keys() - scrubbed(environment).keys() - options_set)
     names = []
     for name in dropped_names:
         prefix = next(prefix for prefix in contract.SCRUBBED_PREFIXES if name.startswith(prefix))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import shlex
 from collections.abc import Sequence
 from typing import Any
 
@@ -22,6 +23,8 @@ Option = tuple[str, str]
 # It counts alone: sbatch ignores every value that follows it in one list.
 _NO_MAIL = ("mail-type", "NONE")
 _KEY = re.compile(r"[a-z][a-z0-9]+(-[a-z0-9]+)*", re.ASCII)
+# A value that another option follows.
+_SEVERAL = re.compile(r"\s--?[a-zA-Z]")
 _UNPRINTABLE = re.compile(r"[\x00-\x1f\x7f]")
 
 
@@ -57,6 +60,14 @@ def _setting(key: str, option: str) -> str:
 
 def _read_entry(entry: str, option: str) -> Option:
     key, _, value = entry.removeprefix("--").partition("=")
+    if not _KEY.fullmatch(key) or _SEVERAL.search(value):
+        from clusterrun.script.directives import in_words  # only for a refusal
+
+        read = list(in_words(0, entry if entry.startswith("-") else f"--{entry}"))
+        if all(directive.name in OPTIONS for directive in read):
+            entries = [word((directive.name, directive.value)).removeprefix("--") for directive in read]
+            remedy = "write " + " ".join(f"{option} {shlex.quote(entry)}" for entry in entries)
+            raise BadInput(f"{option} {entry!r} is not KEY or KEY=VALUE", remedy)
     if not _KEY.fullmatch(key):
         remedy = f"write the long name, dashes in front left out: {option} exclusive, {option} mail-type=END"
         raise BadInput(f"{option} {entry!r}: {key!r} is not the name of an option", remedy)

@@ -84,7 +84,7 @@ def test_an_unknown_node_or_rank_is_bad_usage_and_the_valid_ones_are_listed(live
 def test_a_missing_program_is_named_with_its_node(live):
     result = live("exec", "--node", "1", "--", "no-such-program")
     assert (result.code, result.err.splitlines()[0]) == (
-        1,
+        127,
         "clusterrun: 'no-such-program' cannot be started on local-1: No such file or directory",
     )
 

@@ -50,15 +50,22 @@ def settled(
 ) -> dict[str, Setting]:
     line = Source("command line", tuple(said.items()))
     sources = profiles.sources(profiles.load(str(tmp_path / "project/deep/down"), environ), profile)
-    return settle([line, *settings.from_environment(environ), *sources])
+    weakest = settings.from_sbatch_variables(environ)
+    return settle([line, *settings.from_environment(environ), *sources, *weakest])
 
 
 def test_the_strongest_source_decides_and_is_named(tmp_path: Path, environ: dict[str, str]) -> None:
-    values = settled(tmp_path, {**environ, "CLUSTERRUN_QOS": "mine", "CLUSTERRUN_NODES": "7"}, "big", nodes=9)
+    shell = {
+        "CLUSTERRUN_QOS": "mine",
+        "CLUSTERRUN_NODES": "7",
+        "SBATCH_ACCOUNT": "x",
+        "SBATCH_TIMELIMIT": "7",
+    }
+    values = settled(tmp_path, {**environ, **shell}, "big", nodes=9)
     project, user = tmp_path / "project/clusterrun.toml", tmp_path / "xdg/clusterrun/config.toml"
     output = {
         name: (values[name].value, values[name].origin)
-        for name in ("nodes", "qos", "partition", "account", "mem")
+        for name in ("nodes", "qos", "partition", "account", "mem", "time")
     }
     assert output == {
         "nodes": (9, "command line"),
@@ -66,6 +73,7 @@ def test_the_strongest_source_decides_and_is_named(tmp_path: Path, environ: dict
         "partition": ("project", f"{project} [defaults]"),
         "account": ("user", f"{user} [defaults]"),
         "mem": ("", "default"),
+        "time": ("7", "SBATCH_TIMELIMIT"),
     }
 
 

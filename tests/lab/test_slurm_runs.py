@@ -126,12 +126,21 @@ def test_files_of_ranks_get_the_mode_that_their_user_wants_and_the_run_directory
 
 
 def test_variables_of_a_surrounding_job_do_not_reach_the_new_job(on_slurm: Site) -> None:
-    remaining = {"SBATCH_PARTITION": "nowhere", "SLURM_CPU_BIND": "map_cpu:0", "PET_NNODES": "7"}
+    remaining = {"SBATCH_EXPORT": "NONE", "SLURM_CPU_BIND": "map_cpu:0", "PET_NNODES": "7"}
     answer = on_slurm.submit("tell.py", **remaining)
     environ = on_slurm.told(answer)[0]["environ"]
-    assert ("SBATCH_PARTITION" in environ, "PET_NNODES" in environ) == (False, False)
+    assert ("SBATCH_EXPORT" in environ, "PET_NNODES" in environ) == (False, False)
     notices = on_slurm.run("submit", "tell.py", **remaining).err
     assert all(name in notices for name in remaining), notices
+
+
+def test_variables_of_sbatch_set_the_options_that_they_set_for_sbatch(on_slurm: Site) -> None:
+    shell = {"SBATCH_TIMELIMIT": "7", "SBATCH_JOB_NAME": "shell"}
+    plain = on_slurm.lab.exec(["sbatch", "--parsable", "--hold", "--wrap=true"], env=shell).out.strip()
+    ours = on_slurm.submit("--sbatch", "hold", "--name", "typed", "tell.py", **shell)["job_id"]
+    listed = on_slurm.lab.exec(["squeue", "--noheader", f"--jobs={plain},{ours}", "--format=%l %j", "-Si"])
+    assert on_slurm.lab.exec(["scancel", plain, ours]).code == 0
+    assert listed.out.splitlines() == ["7:00 shell", "7:00 typed"]
 
 
 def test_an_own_template_and_passed_options_take_effect(on_slurm: Site) -> None:

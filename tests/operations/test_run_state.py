@@ -402,7 +402,7 @@ TRACEBACK = ("Traceback (most recent call last):", '  File "t.py", line 1, in <m
     [
         (replace(FAILURE, last_lines=TRACEBACK), "KeyError: 'x'"),
         (replace(FAILURE, last_lines=HYDRA), "Could not override 'model.lr'. Key 'lr' is not in struct"),
-        (replace(FAILURE, last_lines=("epoch 3, loss 0.2",)), ""),
+        (replace(FAILURE, last_lines=("epoch 3, loss 0.2",)), "printed last: epoch 3, loss 0.2"),
         (replace(FAILURE, last_lines=()), ""),
         (replace(FAILURE, last_lines=TRACEBACK, code=-9), ""),
         (replace(FAILURE, last_lines=TRACEBACK, noticed=True), ""),

@@ -143,6 +143,13 @@ def test_the_cause_is_the_first_difference(last: Start, expected: list[tuple[str
     assert judged(last) == expected
 
 
+@pytest.mark.parametrize("by_thread", [True, False])
+@pytest.mark.parametrize("last", [started(7, 2000 + SAVED), after(averages=(1,)), after(buffers=1)])
+def test_a_thread_that_wrote_while_training_went_on_gets_its_own_remedy(last: Start, by_thread: bool) -> None:
+    before = life(0, KILLED, saves=(saved(SAVED, by_thread=by_thread),))
+    assert ("(copy.deepcopy)" in first_finding(last, before).remedy) is by_thread
+
+
 def with_random(parameters: int = 0, **states: int) -> Start:
     """Restarted ranks with other random states, and with other weights if ``parameters`` is set."""
     return with_steps(

@@ -137,6 +137,8 @@ def test_a_copy_omits_files_that_are_no_part_of_a_script(tmp_path: Path) -> None
     result = sorted(str(p.relative_to(tmp_path / "copy")) for p in (tmp_path / "copy").rglob("*"))
     assert result == ["a", "a/b.py", "large.bin"]
     assert os.readlink(tmp_path / "copy" / "large.bin") == str(source / "large.bin")
+    with pytest.raises(BadInput, match="/gone cannot be copied: No such file or directory"):
+        copy_folder(str(tmp_path / "gone"), str(tmp_path / "copy"))
 
 
 def test_a_script_that_loads_a_file_at_its_start_is_reported_once(tmp_path: Path) -> None:

@@ -36,12 +36,14 @@ def missing(argv: object, timeout: float) -> system.Completed:
 def test_visible_faults_are_reported_before_the_queue(tmp_path: Path) -> None:
     (tmp_path / "train.py").write_text("import torch\n")
     (tmp_path / "folder.py").mkdir()
-    (tmp_path / "prog").touch(0o644)
+    (tmp_path / "prog").write_text("#!/bin/sh\n")
+    (tmp_path / "conf.yaml").write_text("lr: 1\n")
     results = []
     for command, python, run in (
         ("nowhere.py", sys.executable, old),
         ("folder.py", sys.executable, old),
         ("./prog", sys.executable, old),
+        ("conf.yaml", sys.executable, old),
         ("./none", sys.executable, old),
         ("train.py", "/x/python", missing),
         ("train.py", "/x/python", old),
@@ -49,10 +51,13 @@ def test_visible_faults_are_reported_before_the_queue(tmp_path: Path) -> None:
         with pytest.raises(BadInput) as caught:
             checks.check(of(tmp_path, command, python=python), run)
         results.append(caught.value.seen)
+        assert "chmod" in caught.value.remedy or "prog" not in command
+        assert "train.py conf.yaml" in caught.value.remedy or "conf" not in command
     assert results == [
         f"there is no script '{tmp_path}/nowhere.py'",
         f"'{tmp_path}/folder.py' is not a file",
         f"'{tmp_path}/prog' is not executable",
+        f"'{tmp_path}/conf.yaml' is not executable",
         f"there is no program '{tmp_path}/none'",
         "there is no Python '/x/python' here (the program '/x/python' was not found)",
         "'/x/python' is Python 3.6",

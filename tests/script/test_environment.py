@@ -1,4 +1,4 @@
-"""Variables by which a shell sets options of sbatch are not obeyed. A notice names our option."""
+"""Variables of the shell that set an option of sbatch and none of clusterrun. A notice names our option."""
 
 from __future__ import annotations
 

@@ -302,6 +302,9 @@ def test_dependencies_and_comments_are_joined_not_replaced() -> None:
         ({"srun": ("multi-prog",)}, "--srun multi-prog cannot be passed on"),
         ({"srun": ("bcast=/tmp/p",)}, "--srun bcast cannot be passed on"),
         ({"sbatch": ("p=debug",)}, "'p' is not the name of an option"),
+        ({"sbatch": ("-x n1 -H",)}, "write --sbatch exclude=n1 --sbatch hold"),
+        ({"sbatch": ("--mem-per-cpu=1 --nice=5",)}, "write --sbatch mem-per-cpu=1 --sbatch nice=5"),
+        ({"sbatch": ("mail-type END",)}, "write --sbatch mail-type=END"),
         ({"sbatch": ("a b=c",)}, "'a b' is not the name of an option"),
         ({"sbatch": ("comment=a\nb",)}, "has a control character"),
     ],
@@ -309,9 +312,9 @@ def test_dependencies_and_comments_are_joined_not_replaced() -> None:
 def test_an_option_that_breaks_a_promise_is_refused_with_an_alternative(
     wish: dict[str, tuple[str]], message: str
 ) -> None:
-    with pytest.raises(BadInput, match=re.escape(message)) as caught:
+    with pytest.raises(BadInput) as caught:
         directives(**wish)
-    assert caught.value.remedy
+    assert message in str(caught.value) and caught.value.remedy
 
 
 def test_a_run_without_slurm_is_local_with_a_notice() -> None:
@@ -407,14 +410,17 @@ def test_variables_of_a_job_around_us_are_dropped_but_not_the_path_to_slurm() ->
         "PMIX_RANK": "0",
     }
     assert environment_module.scrubbed(environment) == {"SLURM_CONF": "c", "PATH": "p"}
-    assert environment_module.dropped(environment) == (
+    assert environment_module.dropped(environment, SPECS["small"]) == (
         "PET_NNODES",
         "PMIX_RANK",
         "SBATCH_TIME",
         "SLURM_CPU_BIND",
     )
     of_job = {f"SLURM_{number}": "" for number in range(4)}
-    assert environment_module.dropped({**environment, **of_job})[-2:] == ("SBATCH_TIME", "SLURM_*")
+    assert environment_module.dropped({**environment, **of_job}, SPECS["small"])[-2:] == (
+        "SBATCH_TIME",
+        "SLURM_*",
+    )
 
 
 @pytest.mark.parametrize(

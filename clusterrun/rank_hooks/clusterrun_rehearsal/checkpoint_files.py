@@ -213,6 +213,7 @@ class CheckpointWatch:
             sure=sure,
             text=b"\0" not in content,
             nth=file.nth,
+            thread=file.late,
         )
 
 
