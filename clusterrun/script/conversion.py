@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterator
 from clusterrun.model.errors import BadInput
 from clusterrun.model.frozen import frozen, replace
 from clusterrun.model.world import own_variables
+from clusterrun.script import audit
 from clusterrun.script.batch_scripts import Conversion, Part, PartOutcome
 from clusterrun.script.directives import (
     Directive,
@@ -26,7 +27,6 @@ from clusterrun.script.interpreter_calls import SHELLS
 from clusterrun.script.launch_commands import LaunchCommand
 from clusterrun.script.script_reading import Reading, TrainingKind, read_script, variables_read
 from clusterrun.script.shell_source import Body, ShellSource
-from clusterrun.script.statement_rules import RENDEZVOUS
 
 # Directives that separate the parts of a heterogeneous job.
 _SEPARATE = ("hetjob", "packjob")
@@ -183,12 +183,13 @@ def _read(
         for line, comment in source.comments
         if comment.startswith("#SBATCH") and line not in is_read
     ]
-    late += _unset_variables(source, replace(reading, setup=setup))
+    reading = replace(reading, setup=(*setup, *audit.exports(setup, reading.command)))
+    late += audit.differences(source, reading)
     # Slurm names a job after its script.
     is_named = any(directive.name == "job-name" for directive in directives)
-    reads_name = "SLURM_JOB_NAME" in variables_read((*reading.command, *setup))
+    reads_name = "SLURM_JOB_NAME" in variables_read((*reading.command, *reading.setup))
     names = (("name", os.path.basename(path)),) if reads_name and not is_named else ()
-    reading = replace(reading, setup=setup, options=(*names, *reading.options), parts=(*reading.parts, *late))
+    reading = replace(reading, options=(*names, *reading.options), parts=(*reading.parts, *late))
     launch = reading.training.launch if reading.training else LaunchCommand("")
     separate = {directive.name: directive.line for directive in directives if directive.name in _SEPARATE}
     if separate or ":" in launch.command or any("multi-prog" in option for option in launch.untranslated):
@@ -205,21 +206,6 @@ def _read(
                 "clusterrun diagnose JOB and top JOB read such a job",
             )
     return _Script(directives, array, reading, launch, translate(directives, launch))
-
-
-def _unset_variables(source: ShellSource, reading: Reading) -> Iterator[Part]:
-    """Yield the variables that the line reads, and that only statements set that are not in the line."""
-    code = reading.command[2:3] if reading.command[:2] == ("bash", "-c") else ()
-    in_line = ShellSource("\n".join((*reading.setup, *code)))
-    environment = reading.training.launch.environment if reading.training else ()
-    texts = (*reading.command, *reading.setup, *(value for _, value in environment))
-    absent = variables_read(texts) - RENDEZVOUS - {name for name, _ in (*reading.sweeps, *environment)}
-    absent = absent.difference(*(statement.sets for statement in in_line.statements))
-    named = {part.line for part in reading.parts if part.outcome is PartOutcome.UNTRANSLATED}
-    for statement in source.statements:
-        if statement.line not in named and (names := statement.sets & absent):
-            reason = f"the line reads {', '.join(sorted(names))}, and this statement is not in it"
-            yield Part(statement.line, statement.text, PartOutcome.UNTRANSLATED, reason)
 
 
 def _with_own_gpus(script: _Script) -> _Script:
@@ -359,8 +345,9 @@ def _sizes(script: _Script) -> tuple[list[tuple[str, str]], bool]:
 def _directive_parts(script: _Script) -> Iterator[Part]:
     """Yield what becomes of each ``#SBATCH`` option."""
     needless, refused = dict(script.translated.needless), dict(script.translated.refused)
+    changed = dict(script.translated.changed)
     for directive in script.directives:
-        outcome, reason = PartOutcome.OPTION, ""
+        outcome, reason = PartOutcome.OPTION, changed.get(directive, "")
         if directive in needless:
             outcome, reason = PartOutcome.NEEDLESS, needless[directive]
         elif script.is_single and directive.name in _TASKS and last_number(directive.value) > 1:

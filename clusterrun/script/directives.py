@@ -8,11 +8,13 @@ from collections.abc import Iterator, Sequence
 
 from clusterrun.model.frozen import frozen
 from clusterrun.model.option_table import CONFIGURABLE
-from clusterrun.script.launch_commands import LaunchCommand
-from clusterrun.script.sbatch_table import OPTIONS, full_name, option_of_letter
+from clusterrun.script.launch_commands import SEES_ALL_GPUS, LaunchCommand
+from clusterrun.script.sbatch_table import OPTIONS, PLACES_TASKS, USUAL_PLACES, full_name, option_of_letter
 
 _SIZES = ("nodes", "ntasks", "ntasks-per-node", "tasks-per-node", "cpus-per-task", "cpus-per-gpu")
 _GPUS = ("gpus", "gpus-per-node", "gpus-per-task", "gres")
+# An item of ``--gres`` that asks for GPUs.
+_OF_GRES = re.compile(r"(?:gres[/:])?gpu\b")
 # CPUs or GPUs in ``--tres-per-task``: ``cpu=4``, ``gres/gpu:a100:2``.
 _TRES = re.compile(r"(?:^|(?<=,))(cpu|(?:gres[/:])?gpu)(?:[:=/]([A-Za-z]\w*))?(?:[:=](\d+))?(?=,|$)")
 # Names of submit's options that differ. The plugin Pyxis brings the last two.
@@ -50,6 +52,8 @@ class Translated:
     needless: tuple[tuple[Directive, str], ...]
     # (directive, what to do) for those that clusterrun cannot do.
     refused: tuple[tuple[Directive, str], ...]
+    # (directive, difference) for those whose option does not do quite the same.
+    changed: tuple[tuple[Directive, str], ...]
     # Tasks on each node and GPUs of each node, as the directives ask.
     tasks_per_node: int
     gpus_per_node: int
@@ -122,8 +126,9 @@ def translate(directives: Sequence[Directive], launch: LaunchCommand) -> Transla
         options["nodes"] = str(nodes)
     has_gpu_ranks = launch.per_node or (launch.total and launch.rank_launcher)
     if gpus or (has_gpu_ranks and not launch.on_cpus):
-        kinds = [re.search(r"(\w+):\d+(?:,|$)", values.get(name, "")) for name in _GPUS]
-        kind = next((match[1] for match in kinds if match and match[1] != "gpu"), "")
+        requests = [*_gpu_items(values), *(f"gpu:{values[name]}" for name in _GPUS[:3] if name in values)]
+        kinds = [match[1] for item in requests if (match := re.match(r".*?\bgpu:([A-Za-z][\w.-]*)", item))]
+        kind = kinds[0] if kinds else ""
         options["gpus"] = f"{kind}:{ranks}" if kind else str(ranks)
     elif ranks > 1:
         options["ranks-per-node"] = str(ranks)
@@ -134,13 +139,16 @@ def translate(directives: Sequence[Directive], launch: LaunchCommand) -> Transla
     passed_on: list[tuple[str, str]] = []
     needless: list[tuple[Directive, str]] = []
     refused: list[tuple[Directive, str]] = []
+    changed: list[tuple[Directive, str]] = []
     for directive in directives:
         name, value = directive.name, directive.value
         ours = _OTHER_NAMES.get(name, name)
-        is_gpus = name in _GPUS and (name != "gres" or value.startswith("gpu"))
+        is_gpus = name in _GPUS and name != "gres"
         is_tres = name == "tres-per-task" and not _TRES.sub("", value).strip(",")
         if name in _NEEDLESS:
             needless.append((directive, _NEEDLESS[name]))
+        elif name == "gpus-per-task" and gpus > 1:
+            changed.append((directive, SEES_ALL_GPUS))
         elif name == "export":
             pairs = [("env", word) for word in value.split(",") if "=" in word]
             passed_on += pairs
@@ -164,10 +172,16 @@ def translate(directives: Sequence[Directive], launch: LaunchCommand) -> Transla
                     f"it counts all GPUs of {values['nodes']} nodes: the line asks for {gpus} on each",
                 )
             )
-        elif shares_gpus and name in _GPUS:
+        elif shares_gpus and name in (*_GPUS, "tres-per-node"):
             refused.append(
                 (directive, f"the command has {started} ranks on a node: one GPU each is in the line")
             )
+        elif name in ("gres", "tres-per-node"):
+            others = [item for item in value.split(",") if not _OF_GRES.match(item)]
+            passed_on += [("sbatch", f"{name}={','.join(others)}")] if others else []
+        elif name in PLACES_TASKS:
+            is_usual = value.partition(":")[0] in USUAL_PLACES
+            (needless if is_usual else refused).append((directive, PLACES_TASKS[name]))
         elif name in _SIZES or is_gpus or is_tres:
             continue
         elif ours == "mount":
@@ -180,7 +194,9 @@ def translate(directives: Sequence[Directive], launch: LaunchCommand) -> Transla
             refused.append((directive, OPTIONS[name].refused))
         else:
             passed_on.append(("sbatch", f"{name}={value}" if value else name))
-    return Translated((*options.items(), *passed_on), tuple(needless), tuple(refused), tasks_per_node, gpus)
+    return Translated(
+        (*options.items(), *passed_on), tuple(needless), tuple(refused), tuple(changed), tasks_per_node, gpus
+    )
 
 
 def _values(directives: Sequence[Directive]) -> dict[str, str]:
@@ -198,20 +214,29 @@ def task_counts(directives: Sequence[Directive]) -> dict[str, str]:
     values = _values(directives)
     nodes = last_number(values.get("nodes", "")) or 1
     per_node = last_number(values.get("ntasks-per-node", values.get("tasks-per-node", "")))
-    total = last_number(values.get("ntasks", "")) or nodes * per_node
+    is_range = "-" in values.get("nodes", "")
+    total = last_number(values.get("ntasks", "")) or (0 if is_range else nodes * per_node)
     counts = {
         "SLURM_NTASKS": total,
         "SLURM_NPROCS": total,
         "SLURM_NTASKS_PER_NODE": per_node,
         "SLURM_CPUS_PER_TASK": last_number(values.get("cpus-per-task", "")),
+        "SLURM_GPUS": values.get("gpus"),
+        "SLURM_GPUS_PER_NODE": values.get("gpus-per-node"),
+        "SLURM_GPUS_PER_TASK": values.get("gpus-per-task"),
     }
     return {name: str(number) for name, number in counts.items() if number}
 
 
+def _gpu_items(values: dict[str, str]) -> list[str]:
+    """Return the items of ``--gres`` and ``--tres-per-node`` that ask for GPUs: ``gpu:a100:2``."""
+    items = ",".join(values.get(name, "") for name in ("gres", "tres-per-node")).split(",")
+    return [item.replace("=", ":") for item in items if _OF_GRES.match(item)]
+
+
 def _gpus_per_node(values: dict[str, str], nodes: int, tasks_per_node: int) -> int:
-    gres = values.get("gres", "")
-    if gres.startswith("gpu"):
-        return last_number(gres.partition(",")[0]) or 1
+    for item in _gpu_items(values):
+        return last_number(item) or 1
     if "gpus-per-node" in values:
         return last_number(values["gpus-per-node"])
     if "gpus-per-task" in values:

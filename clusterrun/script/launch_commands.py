@@ -25,6 +25,7 @@ from clusterrun.script.interpreter_calls import (
     interpreter_call,
 )
 from clusterrun.script.launcher_options import LauncherOption
+from clusterrun.script.sbatch_table import SRUN_REFUSED, USUAL_PLACES
 
 # Launchers that start the Python in their own folder.
 _PYTHON_PROGRAMS = ("torchrun", "accelerate", "deepspeed", "colossalai")
@@ -75,6 +76,8 @@ _OF_SCRIPTS = re.compile(r"(?i)python|script|main\b|prog(?:ram)?\b|(?:entry|trai
 _NUMBER = re.compile(r"(?:^|:)(\d+)$", re.ASCII)
 # Launchers whose processes have no GPU unless an option requests it.
 _OF_CPUS = ("srun", "mpirun", "mpiexec", "orterun")
+# The difference to ``--gpus-per-task``.
+SEES_ALL_GPUS = "each rank sees all GPUs of its node: it takes the one of LOCAL_RANK"
 # Arguments that a launcher adds to the script's own.
 _LOCAL_RANK = {
     **dict.fromkeys(
@@ -256,8 +259,11 @@ def _launch(program: str, arguments: tuple[str, ...], reads_inline: bool, python
         role = option.role
         number = int(match[1]) if (match := _NUMBER.search(value)) else 0
         overlaps = overlaps or name in ("overlap", "jobid")
-        if role == launcher_options.GPUS_PER_NODE and (name != "gres" or value.startswith("gpu")):
-            has_gpus, gpus_per_node = True, number or 1
+        if role == launcher_options.GPUS_PER_NODE:
+            if name != "gres" or value.startswith("gpu"):
+                has_gpus, gpus_per_node = True, number or 1
+            if name == "gres" and (not value.startswith("gpu") or "," in value):
+                untranslated.append(typed)
         has_gpus = has_gpus or name.startswith("gpus")
         if role in numbers:
             numbers[role] = max(numbers[role], number)
@@ -266,6 +272,8 @@ def _launch(program: str, arguments: tuple[str, ...], reads_inline: bool, python
         elif role in (launcher_options.VARIABLE, launcher_options.VARIABLES):
             pairs = value.split(",") if role == launcher_options.VARIABLES else [value]
             environment += [(pair.partition("=")[0], pair.partition("=")[2]) for pair in pairs if "=" in pair]
+            if role == launcher_options.VARIABLES and "ALL" not in pairs:
+                untranslated.append(typed)
         elif role.startswith(launcher_options.SETS):
             environment.append((role.removeprefix(launcher_options.SETS), value))
         elif role.startswith(launcher_options.OURS):
@@ -282,12 +290,16 @@ def _launch(program: str, arguments: tuple[str, ...], reads_inline: bool, python
             ours.append(("srun", f"{name}={value}" if value else name))
         elif role == launcher_options.OWN:
             untranslated.append(typed)
-        elif role == launcher_options.NEEDLESS and program in _OF_CPUS:
-            needless.append(typed)
+        elif role == launcher_options.NEEDLESS:
+            (untranslated if f"{name}={value}" in SRUN_REFUSED else needless).append(typed)
+        elif role == launcher_options.PLACES:
+            is_usual = value.partition(":")[0].partition(",")[0] in USUAL_PLACES
+            (needless if is_usual else untranslated).append(typed)
     size_roles = (launcher_options.PER_NODE, launcher_options.TOTAL)
     sizes = tuple(typed for typed, _, _, option in options if option.role in size_roles)
     passes_rank = program in _LOCAL_RANK and not any(name.startswith("use") for _, name, _, _ in options)
     remarks = [_LOCAL_RANK[program]] if passes_rank else []
+    remarks += [SEES_ALL_GPUS] if numbers[launcher_options.GPUS_PER_TASK] else []
     calls_mpi = any(option == "srun" and value.startswith("mpi=pmi") for option, value in ours)
     if calls_mpi or program in ("mpirun", "mpiexec", "orterun", "horovodrun"):
         remarks.append("a program that calls MPI (mpi4py, Horovod) sees one process: let it read RANK")

@@ -32,6 +32,7 @@ OURS = "ours "  # followed by our option
 SRUN = "srun"  # passed on by --srun
 CHDIR = "chdir"  # a setup line changes to it
 OUTPUT = "output"  # it says where the output goes
+PLACES = "places"  # it places or binds tasks
 UPPER = "upper "  # followed by the variable that it sets, in capitals
 
 
@@ -62,8 +63,9 @@ _TORCHRUN = dict(
         "module: m* module*",
         "needless: rdzv-backend rdzv-endpoint rdzv-id rdzv-conf standalone* node-rank master-addr "
         "master-port local-addr start-method use-env* monitor-interval role logs-specs "
-        "local-ranks-filter no-python* run-path* event-log-handler",
-        "output: log-dir redirects r tee t",
+        "no-python* event-log-handler",
+        "own: run-path*",
+        "output: log-dir redirects r tee t local-ranks-filter",
     )
 )
 _ACCELERATE = dict(
@@ -140,7 +142,9 @@ _SRUN = {
             "needless: label* unbuffered* kill-on-bad-exit quiet* verbose* wait open-mode "
             "job-name overlap* exact* exclusive* jobid cpus-per-gpu mem-per-cpu "
             "mem-per-gpu oversubscribe* whole* overcommit* preserve-env* disable-status* nodelist",
-            "srun: cpu-bind mem-bind gpu-bind distribution hint mpi network accel-bind*",
+            "places: cpu-bind mem-bind gpu-bind distribution accel-bind* ntasks-per-core",
+            "own: hint",
+            "srun: mpi network",
         )
     ),
 }

@@ -160,6 +160,18 @@ SRUN_ALONE = (
 )
 
 
+_OF_SRUN = "it places or binds the tasks of srun, and clusterrun has one task on each node, for all its ranks"
+# Options that place the tasks of a node, each with the reason why ranks do without.
+PLACES_TASKS = {
+    **dict.fromkeys(
+        ("accel-bind", "cpu-bind", "gpu-bind", "mem-bind", "tres-bind", "ntasks-per-core"), _OF_SRUN
+    ),
+    "distribution": "ranks are numbered node by node, as with block",
+}
+# Values of these options with which srun does what clusterrun does.
+USUAL_PLACES = ("none", "no", "off", "verbose", "v", "block")
+
+
 def full_name(key: str) -> str:
     """Return the option that ``key`` abbreviates, as sbatch reads it; ``key`` itself if there is none."""
     names = [name for name in OPTIONS if name.startswith(key)]

@@ -34,7 +34,7 @@ from clusterrun.script.shell_source import (
     is_launcher_text,
     plain_text,
 )
-from clusterrun.script.statement_rules import ALLEXPORT, PRINTS, TASK_COUNTS, Facts, rule_for
+from clusterrun.script.statement_rules import ALLEXPORT, PRINTS, Facts, of_tasks, rule_for
 
 _HELPERS = (
     *PRINTS,
@@ -66,20 +66,29 @@ _SETS_ARRAY = re.compile(r"=\(|\b(?:mapfile|readarray)\b|\bread\s+(?:-\w+\s+)*-\
 _SUBSCRIPTED = re.compile(r"\$\{[#!]?([A-Za-z_]\w*)\[", re.ASCII)
 # A shell does not export arrays. A setup line stores their definitions in this variable.
 _ARRAYS = "ARRAYS"
+_OF_BASH = {"BASH_SOURCE", "FUNCNAME", "PIPESTATUS"}
 _DECLARED = re.compile(r"\bdeclare -p ([\w ]+)", re.ASCII)
 # The name of the variable for a word of the command that the script evaluates once, before its number.
 _ARGUMENT = "ARGUMENT_"
-_VARIES = re.compile(r"\$\((?!\()|`|\$\{?RANDOM\b|\$\$")
+_VARIES = re.compile(
+    r"\$\((?!\()|`|\$\{?(?:RANDOM|HOSTNAME|SLURMD_NODENAME|SLURM_(?:PROCID|LOCALID|NODEID))\b|\$\$"
+)
 # A loop until something happens.
 _WAITS = re.compile(r"(?:while|until)\b.*\bsleep\b", re.DOTALL)
 _LOOP = re.compile(r"(?:for|while|until)\b")
+_RETRIES = re.compile(r"&&\s*(?:\{\s*)?(?:break|exit)\b")
+_IS_RETRY = "it repeats a run that failed: --max-restarts N does so"
+_ENDS_WELL = re.compile(r"\bexit(?:\s+0)?\s*(?:[;}\n]|$)")
+# A variable that a statement counts or extends.
+_EXTENDS = re.compile(r"\b([A-Za-z_]\w*)(?:\[[^\]]*\])?(?:\+=|\+\+|--(?!\w))", re.ASCII)
 # Variables that differ between the tasks of a step.
 _PER_NODE = {"SLURM_NODEID", "SLURM_PROCID", "SLURM_LOCALID", "SLURMD_NODENAME", "HOSTNAME"}
+_OF_SLURM = re.compile(r"\bSLURM_[A-Z_]+\b")
 # Blocks inside of blocks, and scripts that start scripts. A deeper one is a program.
 _MOST_DEPTH = 6
 _NODE_NAMES = ("-w", "--nodelist")
 _RUNS_OF_A_LOOP = "each is a run of its own, one after another; one that fails does not end the others"
-_OF_STEP = "clusterrun starts the ranks in a step of its own"
+_OF_STEP = "clusterrun starts the ranks itself"
 _RUNS_AT_ONCE = "each is a run of its own, and asks for all CPUs and memory of the line"
 _IN_LOGS = "clusterrun logs shows the output"
 _END_IS_REPORTED = "clusterrun reports the end of the run"
@@ -134,6 +143,8 @@ class _Scope:
     depth: int = 0
     # Whether a launcher starts them, so that each rank or node runs them.
     in_ranks: bool = False
+    # The arrays that surrounding statements set.
+    arrays: frozenset[str] = frozenset()
 
 
 @frozen
@@ -187,10 +198,14 @@ def _read(scope: _Scope) -> Reading:
         place, of_training = statements.index(training.statement), _block_reading(training, training.inner)
     else:
         place, of_training = statements.index(training.statement), _command_reading(scope, training)
-    others = [other.statement for other in candidates if other.training.kind >= TrainingKind.PYTHON]
-    if training and training.statement.in_background:
-        others += [statement for statement in statements if statement.in_background]
-    before = _read_before(scope, statements[:place], training, of_training, others)
+    beside = [
+        other.statement
+        for other in candidates
+        if other.training.kind >= TrainingKind.PYTHON and _is_in_background(other)
+    ]
+    if training and _is_in_background(training):
+        beside += [statement for statement in statements if statement.in_background]
+    before = _read_before(scope, statements[:place], training, of_training, beside)
     setup = (*before.setup, *of_training.setup)
     if scope.arguments and any(_POSITIONAL.search(line) for line in setup):
         shell_words = [_setup_word(value, scope.source.constants) for value in scope.arguments]
@@ -213,6 +228,11 @@ def _read(scope: _Scope) -> Reading:
 
 
 # --- which command trains ---
+
+
+def _is_in_background(candidate: _Candidate) -> bool:
+    is_inner = candidate.inner is not None and candidate.inner.in_background
+    return candidate.statement.in_background or is_inner
 
 
 def _follows(scope: _Scope, first: Statement, second: Statement) -> bool:
@@ -275,7 +295,8 @@ def _block_that_trains(scope: _Scope, statement: Statement) -> Reading | None:
     """Return the block of a loop, a condition or a group in which a command trains; None if there is none."""
     if scope.depth >= _MOST_DEPTH:
         return None
-    loop = {statement.loop: f"{{{statement.loop}}}"} if statement.loop_values else {}
+    is_sweep = bool(statement.loop_values) and not _reason_against_sweep(statement)
+    loop = {statement.loop: f"{{{statement.loop}}}"} if is_sweep else {}
     blocks = [_block(scope, body, scope.source.arguments, constants=loop) for body in statement.bodies]
     blocks = [block for block in blocks if block.training]
     return max(reversed(blocks), key=_kind_of_training, default=None)
@@ -307,7 +328,7 @@ def _started(scope: _Scope, shell_words: tuple[str, ...], command: Command, line
         return None
     arguments = command.last_values(max(0, len(shell_words) - place - 1))
     source = ShellSource(text, scope.source.constants, arguments, scope.source.functions)
-    reading = _read(replace(scope, source=source, arguments=arguments, depth=scope.depth + 1))
+    reading = _read(_inner(scope, source, arguments))
     return replace(reading, parts=tuple(replace(part, line=line) for part in reading.parts))
 
 
@@ -326,7 +347,13 @@ def _block(
         scope.source.functions if functions is None else functions,
         lines_above=body.line - 1,
     )
-    return _read(replace(scope, source=source, arguments=arguments, depth=scope.depth + 1))
+    return _read(_inner(scope, source, arguments))
+
+
+def _inner(scope: _Scope, source: ShellSource, arguments: tuple[str, ...] | None) -> _Scope:
+    return replace(
+        scope, source=source, arguments=arguments, depth=scope.depth + 1, arrays=frozenset(_arrays(scope))
+    )
 
 
 def _plain_launch(names: tuple[str, ...]) -> LaunchCommand:
@@ -376,7 +403,9 @@ def _block_reading(candidate: _Candidate, inner: Reading) -> Reading:
         f"the command is in {_kind(statement)}, which is not in the line",
     )
     reads = variables_read((*inner.command, *inner.setup))
-    if statement.loop_values and (
+    if statement.loop_values and (problem := _reason_against_sweep(statement)):
+        reason = problem
+    elif statement.loop_values and (
         statement.loop in reads or any(placeholder in word for word in inner.command)
     ):
         sweeps = ((statement.loop, ",".join(statement.loop_values)), *sweeps)
@@ -389,8 +418,8 @@ def _block_reading(candidate: _Candidate, inner: Reading) -> Reading:
         if names:
             outcome = PartOutcome.UNTRANSLATED
             reason = f"{', '.join(names)} differs on each node: let the program read NODE_RANK"
-    elif _LOOP.match(statement.text) and re.search(r"&&\s*(?:break|exit)\b", statement.text):
-        reason = "it repeats a run that failed: --max-restarts N does so"
+    elif _LOOP.match(statement.text) and _RETRIES.search(statement.text):
+        reason = _IS_RETRY
     elif statement.kind in ("compound_statement", "subshell"):
         reason = ""
     elif statement.kind in ("redirected_statement", "pipeline") and not _LOOP.match(statement.text):
@@ -399,6 +428,30 @@ def _block_reading(candidate: _Candidate, inner: Reading) -> Reading:
     if reason:
         parts += (Part(statement.line, title, outcome, reason),)
     return replace(inner, sweeps=sweeps, parts=parts)
+
+
+def _reason_against_sweep(statement: Statement) -> str:
+    """Return why the runs of a loop depend on each other; '' if they do not."""
+    if _RETRIES.search(statement.text):
+        return _IS_RETRY
+    if match := re.search(r"(?<![\w$-])(?:break|continue|(?<!\|\| )exit)\b", statement.text):
+        return f"{match[0]} decides in the loop which runs start: give the others as --set, or to a run each"
+    if carried := sorted(_read_before_set(statement) & (statement.sets - {statement.loop})):
+        return f"a run of the loop reads {', '.join(carried)} as the run before it leaves it"
+    return ""
+
+
+def _read_before_set(statement: Statement) -> set[str]:
+    """Return the variables that a statement reads before it sets them."""
+    head, names = statement.text, set()
+    for body in statement.bodies:
+        head = head.replace(body.text, "")
+        is_set: set[str] = set()
+        for inner in ShellSource(body.text).statements:
+            names |= _read_before_set(inner) - is_set
+            is_set |= inner.sets
+    names |= set(_EXTENDS.findall(head)) | (statement.reads & variables_read([head]))
+    return names - {statement.loop}
 
 
 def _is_of_every_node(candidate: _Candidate, placeholder: str) -> bool:
@@ -471,7 +524,7 @@ def _command_reading(scope: _Scope, candidate: _Candidate) -> Reading:
         name for other in scope.source.statements for name in (*other.sets, *_DEFAULTED.findall(other.text))
     }
     for name, value in launch.options:
-        if name != "setup" and own & variables_read([value]):
+        if name not in ("setup", "input") and own & variables_read([value]):
             reason = f"--{name} reads a variable of the script: write its value into the line"
             parts.append(Part(line, value, PartOutcome.UNTRANSLATED, reason))
     if not statement.is_plain and (statement.kind != "list" or _is_condition(statement)):
@@ -493,8 +546,24 @@ def _command_reading(scope: _Scope, candidate: _Candidate) -> Reading:
             parts.append(Part(line, text, PartOutcome.OPTION))
         else:
             parts.append(Part(line, text, PartOutcome.NEEDLESS, _IN_LOGS))
+    command = reading.command
+    of_script = "\n".join(other.text for other in scope.source.statements if other is not statement)
+    for name, input_file in (*launch.options, *options):
+        if name == "input" and (
+            own & variables_read([input_file]) or os.path.basename(input_file) in of_script
+        ):
+            # submit would read the file before the script writes it.
+            is_script = command[0] == "-m" or command[0].endswith(".py")
+            python = (launch.python or "python",) if is_script else ()
+            code = command[2] if command[:2] == ("bash", "-c") else f"exec {shlex.join((*python, *command))}"
+            code = code if code.startswith("exec ") else f"{{ {code}\n}}"
+            source = f'"{input_file}"' if "$" in input_file else shlex.quote(input_file)
+            command = ("bash", "-c", f"{code} < {source}", *command[3:])
+            launch = replace(launch, options=tuple(pair for pair in launch.options if pair[0] != "input"))
+            options = [pair for pair in options if pair[0] != "input"]
     return replace(
         reading,
+        command=command,
         training=replace(training, launch=launch),
         in_background=reading.in_background or statement.in_background,
         setup=tuple(setup),
@@ -542,15 +611,16 @@ def _command(
     return ("bash", "-c", code, *arguments)
 
 
+def _arrays(scope: _Scope) -> set[str]:
+    """Return the variables that the script sets as arrays."""
+    statements = scope.source.statements
+    own = (statement.sets for statement in statements if _SETS_ARRAY.search(statement.text))
+    return set(scope.arrays).union(*own)
+
+
 def _arrays_read(scope: _Scope, text: str) -> set[str]:
     """Return the arrays of the script that the shell's ``text`` reads."""
-    of_script: set[str] = set()
-    set_as_arrays: set[str] = set()
-    for statement in scope.source.statements:
-        of_script |= statement.sets
-        if _SETS_ARRAY.search(statement.text):
-            set_as_arrays |= statement.sets
-    return (set(_SUBSCRIPTED.findall(text)) & of_script) | (variables_read([text]) & set_as_arrays)
+    return (variables_read([text]) & _arrays(scope)) | set(_SUBSCRIPTED.findall(text)) - _OF_BASH
 
 
 def _accelerate(launch: LaunchCommand) -> str:
@@ -616,12 +686,12 @@ def _read_before(
     statements: Sequence[Statement],
     training: _Candidate | None,
     of_training: Reading,
-    others: Sequence[Statement],
+    beside: Sequence[Statement],
 ) -> Reading:
     """Return the setup lines of the statements before the command.
 
     They are read backwards, because a line is needed if a later one reads the variables that it sets.
-    ``others``: statements that train too.
+    ``beside``: statements with a training that runs beside the command.
     """
     # The line sets the launcher's variables behind the setup lines of the script.
     of_launch = of_training.training.launch.environment if of_training.training else ()
@@ -634,15 +704,23 @@ def _read_before(
     requeues = False
     exported = [statement for statement in statements if _is_exported(statement, statements)]
     ends_at_errors = any(_ERREXIT.match(statement.text) for statement in statements)
-    absent = [statement.line for statement in others if statement.in_background]
+    absent = min((statement.line for statement in beside), default=None)
+    is_before_run = False
     for statement in reversed(statements):
         facts = _facts(scope, statement, needed, read_by_setup)
         facts = replace(
             facts,
             is_exported=statement in exported,
-            trains=statement in others,
-            waits=bool(_WAITS.match(statement.text)) and min(absent, default=statement.line) < statement.line,
+            is_beside=statement in beside,
+            waits=bool(_WAITS.match(statement.text)) and absent is not None and absent < statement.line,
+            is_of_other_run=is_before_run
+            and bool(statement.commands)
+            and not {command.names[0] for command in statement.commands if command.names}
+            <= {*_PREPARES, *PRINTS, "mkdir", "ulimit", "umask", "unset", "eval", "set", "[", "[["}
+            and not statement.sets & needed
+            and statement.kind != "function_definition",
         )
+        is_before_run = is_before_run or facts.launches
         rule = rule_for(facts)
         lines: list[str] = []
         if rule:
@@ -650,18 +728,22 @@ def _read_before(
             outcome, reason = rule.outcome, rule.reason
             if facts.name == "shift":
                 lines = [statement.text]
-        elif statement.kind == "function_definition" and _function_name(statement) in called:
-            outcome, reason = PartOutcome.NEEDLESS, "its statements are in the line"
         elif statement.kind == "function_definition" and not re.search(
-            rf"(?<![\w-]){re.escape(_function_name(statement))}(?![\w-])",
+            rf"(?<![\w./-]){re.escape(_function_name(statement))}(?![\w.-])",
             "\n".join((*setup, *of_training.setup, *of_training.command)),
         ):
-            outcome, reason = PartOutcome.NEEDLESS, "nothing that is in the line calls it"
+            is_followed = _function_name(statement) in called
+            outcome = PartOutcome.NEEDLESS
+            reason = (
+                "its statements are in the line" if is_followed else "nothing that is in the line calls it"
+            )
         else:
-            counts = ", ".join(sorted((statement.reads & TASK_COUNTS) - {*scope.source.constants}))
+            counts = ", ".join(_counts_read(scope, statement))
             steps = [launch_in(command.names, reads_inline=False) for command in statement.commands]
             has_more_tasks = scope.source.constants.get("SLURM_NTASKS_PER_NODE", "1") != "1"
-            reason = f"{counts} has another value: the job has one task per node" if counts else ""
+            reason = f"{counts} may have another value: the job has one task per node" if counts else ""
+            if _ENDS_WELL.search(statement.text) and statement.kind != "function_definition":
+                reason = "if it ends the script here, the run counts as failed"
             for step in steps if has_more_tasks else ():
                 if step and step.program == "srun" and not (step.per_node or step.total or step.open_sizes):
                     reason = "this srun starts one task on each node: say how many with --ntasks"
@@ -701,7 +783,7 @@ def _setup_lines(facts: Facts, read_variables: list[str], ends_at_errors: bool) 
     ``set -e``. Without it a command may fail.
     """
     statement = facts.statement
-    text = _setup_text(statement)
+    text = statement.text
     if statement.in_background:
         return [f"{text} &"]
     if statement.kind == "variable_assignment" or (facts.is_exported and facts.is_assignment):
@@ -717,15 +799,18 @@ def _setup_lines(facts: Facts, read_variables: list[str], ends_at_errors: bool) 
     return [*lines, f"export {' '.join(read_variables)}"] if read_variables else lines
 
 
-def _setup_text(statement: Statement) -> str:
-    """Return the text of a statement. A step of one task needs no srun: setup runs once."""
-    launch = launch_in(statement.commands[0].names, reads_inline=False) if statement.commands else None
-    if not (statement.kind == "command" and launch and launch.command and _is_one_task(launch)):
-        return statement.text
-    shell_words, sources = statement.commands[0].names, statement.commands[0].open_words
-    command = shell_words[len(shell_words) - len(launch.command) :]
-    python = "python " if shell_words[-len(command) - 1 :][:1] and launch.command[0].endswith(".py") else ""
-    return python + " ".join(sources.get(word) or shlex.quote(word) for word in command)
+def _counts_read(scope: _Scope, statement: Statement) -> list[str]:
+    """Return the variables of Slurm about tasks that a statement, or a file that it runs, reads."""
+    names = set() if statement.kind == "unset_command" else set(of_tasks(statement.reads))
+    names -= {*scope.source.constants}
+    for command in statement.commands:
+        call = interpreter_call(command.names)
+        is_sourced = command.names[:1] in (("source",), (".",))
+        file = call.script if call else "".join(command.names[is_sourced : is_sourced + 1])
+        if file and set("./") & set(file):
+            of_file = of_tasks(_OF_SLURM.findall(scope.read_file(file)))
+            names.update(f"{name} (in {file})" for name in of_file)
+    return sorted(names)
 
 
 def _setup_word(value: str, constants: Mapping[str, Constant]) -> str:
@@ -791,7 +876,8 @@ def _is_one_task(launch: LaunchCommand) -> bool:
 def _part_after(statement: Statement) -> Part:
     """Return what becomes of a statement behind the command."""
     names = {command.names[0] for command in statement.commands if command.names}
-    prints_to_file = any(command.redirections for command in statement.commands)
+    files = [text for command in statement.commands for text in command.redirections]
+    prints_to_file = any(os.devnull not in text and ">&" not in text for text in files)
     if names <= {"wait", "exit", "set", "kill", *PRINTS} and not prints_to_file:
         return Part(statement.line, statement.text, PartOutcome.NEEDLESS, _END_IS_REPORTED)
     reason = "it runs after the ranks: a run of its own with --after RUN, or clusterrun wait RUN && …"

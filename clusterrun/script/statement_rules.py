@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 
 from clusterrun.model.frozen import frozen
 from clusterrun.script.batch_scripts import PartOutcome
@@ -14,11 +14,20 @@ RENDEZVOUS = {
     *("MASTER_ADDR", "MASTER_PORT", "WORLD_SIZE", "RANK", "LOCAL_RANK", "NODE_RANK", "NNODES"),
     *("NPROC_PER_NODE", "LOCAL_WORLD_SIZE", "GROUP_RANK"),
 }
-# Variables of Slurm that count tasks. A job of clusterrun has one task on each node.
-TASK_COUNTS = {
-    *("SLURM_NTASKS", "SLURM_NPROCS", "SLURM_NTASKS_PER_NODE", "SLURM_TASKS_PER_NODE"),
-    *("SLURM_CPUS_PER_TASK", "SLURM_PROCID", "SLURM_LOCALID"),
-}
+# Variables of Slurm that have the same value in the batch script of clusterrun: they describe the job, or its
+# first node. Others count or place tasks, and a job of clusterrun has one task on each node.
+_OF_JOB = re.compile(
+    r"SLURM_(?:JOB_?ID|JOB_(?:NAME|NODELIST|NUM_NODES|PARTITION|ACCOUNT|QOS|USER|[UG]ID|RESERVATION|LICENSES"
+    r"|START_TIME|END_TIME|GPUS)|NODELIST|NNODES|NODEID|SUBMIT_(?:DIR|HOST)|CLUSTER_NAME|RESTART_COUNT|CONF"
+    r"|TMPDIR|GPUS_ON_NODE|MEM_PER_(?:NODE|CPU|GPU)|TOPOLOGY_ADDR|ARRAY_(?:JOB_ID|TASK_(?:ID|MIN|MAX|STEP|COUNT)))"
+)
+
+
+def of_tasks(names: Iterable[str]) -> list[str]:
+    """Return the variables of Slurm among ``names`` whose values may differ in a job of clusterrun."""
+    return sorted(name for name in names if name.startswith("SLURM_") and not _OF_JOB.fullmatch(name))
+
+
 _FILTERS = ("sort", "uniq", "grep", "head", "tail", "awk", "sed", "tr", "cut", "wc", "cat", "column", "paste")
 PRINTS = ("echo", "printf", "date", "hostname", "nvidia-smi", "env", "printenv", "which", "pwd", "whoami")
 
@@ -42,10 +51,12 @@ class Facts:
     launches: bool
     # Whether ``set -a`` exports the variables that it sets.
     is_exported: bool = False
-    # Whether it is a training of its own.
-    trains: bool = False
+    # Whether it starts a training of its own that runs beside the command.
+    is_beside: bool = False
     # Whether it waits, maybe for a program in the background that the line does not start.
     waits: bool = False
+    # Whether it does something else than to prepare the shell, before a statement that is a run of its own.
+    is_of_other_run: bool = False
 
     @property
     def words(self) -> tuple[str, ...]:
@@ -79,6 +90,11 @@ class Facts:
     def argument(self) -> str:
         return self.words[1] if len(self.words) > 1 else ""
 
+    def is_read_by_srun(self, name: str) -> bool:
+        """Return whether Slurm's commands read an option in the variable ``name`` of the statement."""
+        is_own = name.startswith(("SRUN_", "SBATCH_")) and "export" in self.statement.text
+        return is_own or bool(of_tasks([name]))
+
     @property
     def writes(self) -> bool:
         """Return whether a command of it, or the whole block or pipeline, writes to a file."""
@@ -107,9 +123,6 @@ class Rule:
 _SIGNALS_OF_A_TRAP = re.compile(
     r"\b(?:SIG)?(?:TERM|INT|USR[12]|HUP|QUIT|ALRM|CONT)\b|\s(?:1|2|3|10|12|14|15)\b"
 )
-_CPUS_OF_RANK = re.compile(
-    r"(?:export )?(?:OMP_NUM_THREADS|SRUN_CPUS_PER_TASK)=\"?\$\{?SLURM_CPUS_PER_TASK(?::-\d+)?\}?\"?"
-)
 _EXPORTS = re.compile(r"\b(?:export|declare|typeset|readonly|local)\b")
 ALLEXPORT = re.compile(r"set\s+([-+])(?:a\b|o\s+allexport)")
 _NEEDLESS, _UNTRANSLATED = PartOutcome.NEEDLESS, PartOutcome.UNTRANSLATED
@@ -119,7 +132,8 @@ RULES = (
     Rule(lambda facts: facts.statement.is_broken, _UNTRANSLATED, "it is no complete shell code: see bash -n"),
     Rule(
         lambda facts: (
-            facts.name == "sbatch" or re.search(r"(?:\$\(|`) *sbatch\b", facts.statement.text) is not None
+            any(command.names[:1] == ("sbatch",) for command in facts.statement.commands)
+            or re.search(r"(?:\$\(|`) *sbatch\b", facts.statement.text) is not None
         ),
         _UNTRANSLATED,
         "it queues another job: --requeue continues a run, --after orders several",
@@ -132,9 +146,9 @@ RULES = (
         "clusterrun sets it in every rank",
     ),
     Rule(
-        lambda facts: bool(_CPUS_OF_RANK.fullmatch(facts.statement.text)),
-        _NEEDLESS,
-        "clusterrun sets it to the CPUs of a rank",
+        lambda facts: bool(facts.statement.sets) and all(map(facts.is_read_by_srun, facts.statement.sets)),
+        _UNTRANSLATED,
+        "srun reads it, and clusterrun has a step of its own: give the option as --srun KEY=VALUE",
     ),
     Rule(
         lambda facts: facts.is_assignment and not facts.is_read and facts.is_constant,
@@ -184,7 +198,12 @@ RULES = (
     ),
     Rule(lambda facts: facts.name == "exit", _UNTRANSLATED, "the script ends here"),
     Rule(
-        lambda facts: facts.statement.in_background and facts.trains,
+        lambda facts: facts.name == "exec" and not facts.argument,
+        _NEEDLESS,
+        "clusterrun logs shows the output",
+    ),
+    Rule(
+        lambda facts: facts.is_beside,
         _UNTRANSLATED,
         "it runs beside the ranks: start it from the training script, or submit it as a run of its own",
     ),
@@ -197,6 +216,11 @@ RULES = (
         lambda facts: facts.launches,
         _UNTRANSLATED,
         "it starts ranks or tasks too: submit it as a run of its own, and this one with --after RUN",
+    ),
+    Rule(
+        lambda facts: facts.is_of_other_run,
+        _UNTRANSLATED,
+        "it comes before a line that is a run of its own: give it to that run as --setup",
     ),
     # ``eval "$(conda shell.bash hook)"`` prepares the shell.
     Rule(

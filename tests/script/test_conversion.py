@@ -257,6 +257,47 @@ def test_a_script_of_another_language_is_the_command() -> None:
     assert typed(convert("#!/usr/bin/env -S perl -w\nprint 1;\n")) == "submit perl SCRIPT"
 
 
+@pytest.mark.parametrize(
+    "lines",
+    [
+        "#SBATCH --distribution=cyclic\nsrun python t.py",
+        "#SBATCH --gpu-bind=single:1\nsrun python t.py",
+        "#SBATCH -n2\nsrun --cpu-bind=map_cpu:0,1 python t.py",
+        "#SBATCH -n2 --gpus-per-task=1\nsrun python t.py",
+        "srun --export=NONE python t.py",
+        "srun --gres=nvme:1 python t.py",
+        "srun --kill-on-bad-exit=0 python t.py",
+        "export SLURM_CPU_BIND=cores\nsrun python t.py",
+        "[ $A ] && sbatch $0\nsrun python t.py",
+        "rm -r out\ntorchrun --nproc_per_node 2 a.py\ntorchrun --nproc_per_node 2 t.py",
+        "f() { CUDA_VISIBLE_DEVICES=$1 python t.py $1 & }\nf 0\nf 1\nwait",
+        "for i in 1 2 3; do\n python t.py $i && break\ndone",
+        "for i in 1 2 3; do\n [ -f out/$i ] && continue\n python t.py $i\ndone",
+        "L=0\nfor i in 1 2 3; do\n python t.py $i --load $L\n L=$i\ndone",
+        "if [ -f done ]; then exit 0; fi\nsrun python t.py",
+        "bash prepare.sh\nsrun python t.py",
+        "W=$SLURM_CPUS_ON_NODE\nsrun python t.py $W",
+        "torchrun --nproc_per_node 2 t.py --n $SLURM_NTASKS",
+    ],
+)
+def test_what_the_line_would_do_otherwise_is_named(lines: str) -> None:
+    parts = converted(lines, prepare_sh="echo $SLURM_NTASKS > tasks").parts
+    assert any(part.reason and part.outcome is not PartOutcome.NEEDLESS for part in parts)
+
+
+@pytest.mark.parametrize(
+    "loop",
+    [
+        "for i in 1 2; do python t.py $i && break; done",
+        "N=1\nfor i in 1 2; do\n python t.py $i $N\n N=$i\ndone",
+        "for i in 1 2; do\n ((k++))\n python t.py $i $k\ndone",
+    ],
+)
+def test_runs_that_depend_on_the_run_before_are_no_sweep(loop: str) -> None:
+    conversion = converted(loop)
+    assert conversion.verb == "submit" and conversion.untranslated
+
+
 @pytest.mark.parametrize("line", ["srun --mpi=pmix ./solver", "mpirun -np 4 python t.py"])
 def test_a_program_that_may_call_mpi_is_named(line: str) -> None:
     assert any("calls MPI" in part.reason for part in converted(line).parts)
@@ -433,8 +474,38 @@ def test_idioms_of_public_scripts_become_a_line(lines: str, line: str) -> None:
             "submit --ranks-per-node 4 --setup 'export T=4' t.py",
         ),
         ("#SBATCH --export=ALL,A=1\nsrun python t.py", "submit --env A=1 t.py"),
-        ("srun -N1 -n1 python prepare.py\nsrun python t.py", "submit --setup 'python prepare.py || :' t.py"),
+        (
+            "srun -N1 -n1 python prepare.py\nsrun python t.py",
+            "submit --setup 'srun -N1 -n1 python prepare.py || :' t.py",
+        ),
         ("srun --chdir=src python t.py", "submit --setup 'cd src' t.py"),
+        (
+            "#SBATCH --gres=nvme:1,gpu:a100:2\nsrun -n2 python t.py",
+            "submit --gpus a100:2 --sbatch gres=nvme:1 t.py",
+        ),
+        (
+            "#SBATCH -c4\nexport OMP_NUM_THREADS=$SLURM_CPUS_PER_TASK\ntorchrun --nproc_per_node 2 t.py",
+            "submit --gpus 2 --cpus-per-rank 2 --setup 'export OMP_NUM_THREADS=4' t.py",
+        ),
+        (
+            "seq 3 > in.txt\nsrun python t.py < in.txt",
+            "submit --setup 'seq 3 > in.txt || :' bash -c 'exec python t.py < in.txt'",
+        ),
+        (
+            "source conf.sh\nf() { A=1; }\nf\npython t.py $A $B",
+            "submit --setup 'source conf.sh' --setup 'f() { A=1; }' --setup 'f || :' --setup 'export A B' "
+            "bash -c 'exec python t.py $A $B'",
+        ),
+        (
+            'A=(--x)\n[ $Y ] && A+=(--y)\nf() { srun bash -c "python t.py ${A[*]}"; }\nf',
+            "submit --setup 'A=(--x)' --setup '[ $Y ] && A+=(--y) || :' --setup 'export A' "
+            '--setup \'export ARRAYS="$(declare -p A)"\' bash -c \'eval "$ARRAYS"\n'
+            'exec bash -c "python t.py ${A[*]}"\'',
+        ),
+        (
+            "srun python t.py --first $SLURM_PROCID",
+            "submit --setup 'export ARGUMENT_1=$SLURM_PROCID' bash -c 'exec python t.py --first $ARGUMENT_1'",
+        ),
         (
             "accelerate launch --num_processes 2 --dynamo_backend no t.py",
             "submit --gpus 2 --env ACCELERATE_DYNAMO_BACKEND=NO t.py",

@@ -62,7 +62,7 @@ def refusal(asked: JobSpec, on_slurm: bool = True, verb: str = "submit") -> tupl
         ),
         (
             "srun -N2 -n4 --cpu-bind=cores --export=ALL,A=1 t.py",
-            "--nodes 2 --ranks-per-node 2 --srun cpu-bind=cores --env A=1 t.py",
+            "--nodes 2 --ranks-per-node 2 --env A=1 t.py",
         ),
         (
             "srun -N2 --container-image=i --container-mounts=/a:/a,/b -n2 ./p",
@@ -208,7 +208,7 @@ def test_a_batch_script_as_the_command_is_refused_with_an_equivalent_line(
         ("#SBATCH -n4\nsrun python3 -u t.py -x", "--ranks-per-node 4 t.py -x"),
         ("#SBATCH --nodes=2 --ntasks=8 --gpus=8\nsrun python t.py", "--nodes 2 --gpus 4 t.py"),
         ("#SBATCH -N 1\n#SBATCH -c 4\n./prog", "--cpus-per-rank 4 ./prog"),
-        ("#SBATCH --nodes=2-4\nsrun -m block ./prog", "--nodes 2-4 --srun distribution=block ./prog"),
+        ("#SBATCH --nodes=2-4\nsrun --mpi=pmix ./prog", "--nodes 2-4 --srun mpi=pmix ./prog"),
         ("# a comment\n\n#SBATCH --exclusive\nsrun python -m pkg.t", "--sbatch exclusive -m pkg.t"),
     ],
 )
