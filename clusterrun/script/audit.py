@@ -50,9 +50,14 @@ def differences(source: ShellSource, reading: Reading) -> Iterator[Part]:
         if statement.line not in named and (names := statement.sets & absent):
             reason = f"the line reads {', '.join(sorted(names))}, and this statement is not in it"
             yield Part(statement.line, statement.text, PartOutcome.UNTRANSLATED, reason)
+    line = next((part.line for part in reading.parts if part.outcome is PartOutcome.COMMAND), 1)
+    if not (launch and (launch.rank_launcher or launch.keeps_accelerate)):
+        unset = variables_read((code,)) & RENDEZVOUS - source.names_set
+        for name in sorted(unset):
+            reason = "the script does not set it, and clusterrun does"
+            yield Part(line, f"${name}", PartOutcome.OPTION, reason)
     if launch and launch.program == "srun" and not launch.rank_launcher:
         return  # ranks have the values of srun's tasks
-    line = next((part.line for part in reading.parts if part.outcome is PartOutcome.COMMAND), 1)
     for name in of_tasks(variables_read((code,))):
         reason = "it counts ranks in the line, and other tasks in the script: write the value"
         yield Part(line, f"${name}", PartOutcome.UNTRANSLATED, reason)

@@ -25,15 +25,15 @@ from clusterrun.script.directives import (
 )
 from clusterrun.script.interpreter_calls import SHELLS
 from clusterrun.script.launch_commands import LaunchCommand
-from clusterrun.script.script_reading import Reading, TrainingKind, read_script, variables_read
+from clusterrun.script.script_reading import LOGIN, Reading, TrainingKind, read_script, variables_read
 from clusterrun.script.shell_source import Body, ShellSource
 
 # Directives that separate the parts of a heterogeneous job.
 _SEPARATE = ("hetjob", "packjob")
 # Options of a step that say something else than those of its job, which has more.
 _OF_JOB = ("time", "cpus-per-rank", "partition", "account", "mem")
-LOGIN = "for file in /etc/profile ~/.bash_profile; do [ ! -r $file ] || . $file; done || :"
 _VISIBLE = re.compile(r"\bCUDA_VISIBLE_DEVICES=(\S*)")
+_SETS_VISIBLE = re.compile(r"(?:export |unset )?CUDA_VISIBLE_DEVICES\b")
 _TASKS = ("nodes", "ntasks", "ntasks-per-node", "tasks-per-node")
 # A file of shell code that the script reads.
 _SOURCED = re.compile(r"(?m)^[ \t]*(?:source|\.)[ \t]+([\w./-]+)[ \t]*$")
@@ -74,6 +74,14 @@ class _Script:
         training = self.reading.training
         return training is not None and training.kind is not TrainingKind.LAUNCHED
 
+    @property
+    def is_on_one_node(self) -> bool:
+        """Return whether the shell of the script starts the ranks, on the first node alone."""
+        launch = self.launch
+        is_started_here = launch.program == launch.rank_launcher != ""
+        has_nodes = launch.nodes > 1 or launch.says_nodes or "hostfile" in " ".join(launch.needless)
+        return self.is_single or (is_started_here and not has_nodes)
+
 
 def convert(
     text: str,
@@ -96,7 +104,7 @@ def convert(
     is_zsh = "zsh" in names and ShellSource(text).has_errors
     if is_zsh or not set(SHELLS) & names:
         return _of_other_language(text, [word for word in interpreter if word[:1] != "-"], path)
-    script = _with_own_gpus(_read(text, read_file, arguments, path))
+    script = _with_visible_gpus(_with_own_gpus(_read(text, read_file, arguments, path)))
     if any(word == "--login" or re.match(r"-[a-z]*l", word) for word in interpreter):
         part = Part(1, shebang, PartOutcome.SETUP, "a login shell reads them")
         reading = script.reading
@@ -235,6 +243,37 @@ def _with_own_gpus(script: _Script) -> _Script:
     )
 
 
+def _with_visible_gpus(script: _Script) -> _Script:
+    """Return ``script`` with its ``CUDA_VISIBLE_DEVICES`` as a variable of ranks.
+
+    Slurm sets it in each task of a step, whatever a setup line says. So it does in a step of the script.
+    """
+    reading, launch = script.reading, script.launch
+    gpus = script.translated.gpus_per_node
+    if not gpus:
+        return script
+    has_fewer = last_number(dict(script.translated.options).get("gpus", "")) < gpus
+    for line in reading.setup:
+        if not _SETS_VISIBLE.match(line):
+            continue
+        value = line.partition("=")[2].strip("\"'")
+        outcome, reason = PartOutcome.OPTION, ""
+        if launch.program == "srun":
+            outcome, reason = PartOutcome.NEEDLESS, "Slurm sets it in each task of a step"
+        elif not value or "$" in value or has_fewer:
+            outcome, reason = PartOutcome.UNTRANSLATED, "ranks see the GPUs of the job: say it by --env"
+        elif "CUDA_VISIBLE_DEVICES" not in dict(launch.environment):
+            launch = replace(launch, environment=(*launch.environment, ("CUDA_VISIBLE_DEVICES", value)))
+        setup = tuple(other for other in reading.setup if other != line)
+        is_its = [_SETS_VISIBLE.match(part.text) is not None for part in reading.parts]
+        parts = [
+            replace(part, outcome=outcome, reason=reason) if is_it else part
+            for part, is_it in zip(reading.parts, is_its)
+        ]
+        reading = replace(reading, setup=setup, parts=tuple(parts))
+    return replace(script, reading=reading, launch=launch)
+
+
 def _variables(script: _Script) -> list[tuple[str, str]]:
     """Return the variables of a sweep or an array that the ranks or the setup lines read."""
     reading = script.reading
@@ -330,10 +369,10 @@ def _sizes(script: _Script) -> tuple[list[tuple[str, str]], bool]:
         return options, False
     if launch.keeps_accelerate or launch.is_isolated:
         return options, True
+    if script.is_on_one_node:
+        options = [option for option in options if option[0] != "nodes"]
     if launch.per_node > 1 or launch.rank_launcher or (launch.total and not launch.is_scheduler):
         return options, False
-    if script.is_single:
-        options = [option for option in options if option[0] != "nodes"]
     tasks = 1 if script.is_single else max(launch.per_node or script.translated.tasks_per_node, 1)
     if tasks == 1 and script.translated.gpus_per_node > 1:
         return options, True
@@ -350,7 +389,10 @@ def _directive_parts(script: _Script) -> Iterator[Part]:
         outcome, reason = PartOutcome.OPTION, changed.get(directive, "")
         if directive in needless:
             outcome, reason = PartOutcome.NEEDLESS, needless[directive]
-        elif script.is_single and directive.name in _TASKS and last_number(directive.value) > 1:
+        elif (
+            (script.is_single and directive.name in _TASKS)
+            or (script.is_on_one_node and directive.name == "nodes")
+        ) and last_number(directive.value) > 1:
             outcome = PartOutcome.NEEDLESS
             reason = "without srun the command runs once, on the first node"
         elif directive.name == "chdir" and directive.value == ".":

@@ -96,8 +96,8 @@ def in_words(number: int, text: str) -> Iterator[Directive]:
 def translate(directives: Sequence[Directive], launch: LaunchCommand) -> Translated:
     """Return what asks clusterrun for the same as ``directives``, for ranks that ``launch`` starts."""
     values = _values(directives)
-    nodes = last_number(values.get("nodes", "")) or launch.nodes or 1
     tasks_per_node = last_number(values.get("ntasks-per-node", values.get("tasks-per-node", "")))
+    nodes = _nodes(values) or launch.nodes or 1
     tasks_per_node = tasks_per_node or last_number(values.get("ntasks", "")) // nodes
     allocated = nodes
     if launch.program == "srun" and launch.total and not launch.rank_launcher:
@@ -115,7 +115,7 @@ def translate(directives: Sequence[Directive], launch: LaunchCommand) -> Transla
     started = tasks_per_node or launch.total // nodes
     if launch.rank_launcher:
         started = launch.per_node or launch.total // nodes
-    shares_gpus = 1 < started < gpus
+    shares_gpus = int(not launch.rank_launcher) < started < gpus
     ranks = started if shares_gpus else max(gpus, started, launch.per_node)
     options: dict[str, str] = {}
     if nodes < allocated:
@@ -147,6 +147,13 @@ def translate(directives: Sequence[Directive], launch: LaunchCommand) -> Transla
         is_tres = name == "tres-per-task" and not _TRES.sub("", value).strip(",")
         if name in _NEEDLESS:
             needless.append((directive, _NEEDLESS[name]))
+        elif name == "requeue":
+            options[name] = ""
+            changed.append(
+                (directive, "the run also continues after its time limit, and restarts failed ranks")
+            )
+        elif name == "ntasks" and nodes == 1 < last_number(value) and not (_nodes(values) or launch.nodes):
+            changed.append((directive, "the line puts them on one node: --nodes N spreads them"))
         elif name == "gpus-per-task" and gpus > 1:
             changed.append((directive, SEES_ALL_GPUS))
         elif name == "export":
@@ -173,9 +180,7 @@ def translate(directives: Sequence[Directive], launch: LaunchCommand) -> Transla
                 )
             )
         elif shares_gpus and name in (*_GPUS, "tres-per-node"):
-            refused.append(
-                (directive, f"the command has {started} ranks on a node: one GPU each is in the line")
-            )
+            refused.append((directive, f"ranks on each node: {started}, with a GPU each in the line"))
         elif name in ("gres", "tres-per-node"):
             others = [item for item in value.split(",") if not _OF_GRES.match(item)]
             passed_on += [("sbatch", f"{name}={','.join(others)}")] if others else []
@@ -209,10 +214,20 @@ def _values(directives: Sequence[Directive]) -> dict[str, str]:
     return values
 
 
+def _nodes(values: dict[str, str]) -> int:
+    """Return the nodes that the directives ask for, also by tasks or GPUs on each; 0 if they do not."""
+    per_node = last_number(values.get("ntasks-per-node", values.get("tasks-per-node", "")))
+    tasks, gpus = last_number(values.get("ntasks", "")), last_number(values.get("gpus", ""))
+    gpus_per_node = last_number(values.get("gpus-per-node", ""))
+    by_tasks = -(-tasks // per_node) if per_node else 0
+    by_gpus = -(-gpus // gpus_per_node) if gpus_per_node else 0
+    return last_number(values.get("nodes", "")) or by_tasks or by_gpus
+
+
 def task_counts(directives: Sequence[Directive]) -> dict[str, str]:
     """Return the variables in which Slurm counts the tasks of a batch script, as far as directives say."""
     values = _values(directives)
-    nodes = last_number(values.get("nodes", "")) or 1
+    nodes = _nodes(values) or 1
     per_node = last_number(values.get("ntasks-per-node", values.get("tasks-per-node", "")))
     is_range = "-" in values.get("nodes", "")
     total = last_number(values.get("ntasks", "")) or (0 if is_range else nodes * per_node)

@@ -267,6 +267,8 @@ def _launch(program: str, arguments: tuple[str, ...], reads_inline: bool, python
         has_gpus = has_gpus or name.startswith("gpus")
         if role in numbers:
             numbers[role] = max(numbers[role], number)
+            # torchrun continues with fewer nodes.
+            untranslated += [typed] if role == launcher_options.NODES and ":" in value else []
         elif role == launcher_options.ON_CPUS:
             is_cpu = True
         elif role in (launcher_options.VARIABLE, launcher_options.VARIABLES):
@@ -295,6 +297,12 @@ def _launch(program: str, arguments: tuple[str, ...], reads_inline: bool, python
         elif role == launcher_options.PLACES:
             is_usual = value.partition(":")[0].partition(",")[0] in USUAL_PLACES
             (needless if is_usual else untranslated).append(typed)
+    gpus = next((value for _, name, value, _ in options if (program, name) == ("srun", "gpus")), "")
+    if match := _NUMBER.search(gpus):
+        # The GPUs of a step: those of its node if it has one, else of all.
+        nodes = numbers[launcher_options.NODES] or int(numbers[launcher_options.TOTAL] == 1)
+        gpus_per_node = int(match[1]) // nodes if nodes else gpus_per_node
+        untranslated = [typed for typed in untranslated if not nodes or not re.match(r"(--gpus|-G)\b", typed)]
     size_roles = (launcher_options.PER_NODE, launcher_options.TOTAL)
     sizes = tuple(typed for typed, _, _, option in options if option.role in size_roles)
     passes_rank = program in _LOCAL_RANK and not any(name.startswith("use") for _, name, _, _ in options)

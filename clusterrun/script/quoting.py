@@ -44,7 +44,8 @@ def checked(value: Value) -> str:
     return "\n".join(f"{item}\n{_CHECK.format(quoted(item))}" for item in items)
 
 
-_CHECK = "code=$?; [[ $code = 0 ]] || setup_failed $code {}"
+# It sets no variable: the lines may have one of any name.
+_CHECK = "case $? in 0) ;; *) setup_failed $? {} ;; esac"
 _OPENING = re.compile(r"\b(?:if|for|while|until|case|select)\b")
 _CLOSING = re.compile(r"\b(?:fi|done|esac)\b")
 _OPEN_END = re.compile(r"<<|(?:[\\|&({]|\b(?:then|else|do|in))\s*\Z|\A\s*(?:[)}]|elif\b|else\b)")

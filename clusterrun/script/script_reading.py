@@ -13,7 +13,7 @@ from enum import IntEnum
 
 from clusterrun.model.frozen import frozen, replace
 from clusterrun.script.batch_scripts import Part, PartOutcome
-from clusterrun.script.interpreter_calls import inline_text, interpreter_call, shell_script
+from clusterrun.script.interpreter_calls import SHELLS, inline_text, interpreter_call, shell_script
 from clusterrun.script.launch_commands import (
     ACTIVATORS,
     SETUP_COMMANDS,
@@ -64,6 +64,8 @@ _READ = re.compile(r"\$\{?[#!]?([A-Za-z_]\w*)", re.ASCII)
 _ARITHMETIC = re.compile(r"\$\(\((.*?)\)\)", re.DOTALL)
 _SETS_ARRAY = re.compile(r"=\(|\b(?:mapfile|readarray)\b|\bread\s+(?:-\w+\s+)*-\w*a\b|\bdeclare\s+-\w*[aA]")
 _SUBSCRIPTED = re.compile(r"\$\{[#!]?([A-Za-z_]\w*)\[", re.ASCII)
+# What a login shell reads.
+LOGIN = "for file in /etc/profile ~/.bash_profile; do [ ! -r $file ] || . $file; done || :"
 # A shell does not export arrays. A setup line stores their definitions in this variable.
 _ARRAYS = "ARRAYS"
 _OF_BASH = {"BASH_SOURCE", "FUNCNAME", "PIPESTATUS"}
@@ -76,7 +78,8 @@ _VARIES = re.compile(
 # A loop until something happens.
 _WAITS = re.compile(r"(?:while|until)\b.*\bsleep\b", re.DOTALL)
 _LOOP = re.compile(r"(?:for|while|until)\b")
-_RETRIES = re.compile(r"&&\s*(?:\{\s*)?(?:break|exit)\b")
+# A command, and no test, that ends the loop if it succeeds.
+_RETRIES = re.compile(r"[^\s\])]\s*&&\s*(?:\{\s*)?(?:break|exit)\b")
 _IS_RETRY = "it repeats a run that failed: --max-restarts N does so"
 _ENDS_WELL = re.compile(r"\bexit(?:\s+0)?\s*(?:[;}\n]|$)")
 # A variable that a statement counts or extends.
@@ -329,6 +332,10 @@ def _started(scope: _Scope, shell_words: tuple[str, ...], command: Command, line
     arguments = command.last_values(max(0, len(shell_words) - place - 1))
     source = ShellSource(text, scope.source.constants, arguments, scope.source.functions)
     reading = _read(_inner(scope, source, arguments))
+    before = shell_words[:place]
+    if any(word == "--login" or re.match(r"-[a-z]*l", word) for word in before) and shell_words[0] in SHELLS:
+        part = Part(line, " ".join(before[:2]), PartOutcome.SETUP, "a login shell reads them")
+        reading = replace(reading, setup=(LOGIN, *reading.setup), parts=(part, *reading.parts))
     return replace(reading, parts=tuple(replace(part, line=line) for part in reading.parts))
 
 

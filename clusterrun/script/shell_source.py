@@ -192,6 +192,11 @@ class ShellSource:
         )
 
     @property
+    def names_set(self) -> set[str]:
+        """Return all variables that the script seems to set, also inside of texts for other shells."""
+        return set(_ASSIGNED.findall(self._bytes.decode("utf-8", "replace")))
+
+    @property
     def first_line(self) -> str:
         return self._bytes.partition(b"\n")[0].decode("utf-8", "replace")
 

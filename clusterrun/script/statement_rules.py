@@ -104,6 +104,13 @@ class Facts:
         )
 
     @property
+    def redirects_output(self) -> bool:
+        """Return whether it is an ``exec`` that redirects the output of the script."""
+        redirections = [text for command in self.statement.commands for text in command.redirections]
+        is_output = all(re.match(r"[12&]?>", text) for text in redirections)
+        return self.name == "exec" and not self.argument and is_output
+
+    @property
     def only_prints(self) -> bool:
         names = {command.names[0] for command in self.statement.commands if command.names}
         is_print = self.statement.is_plain and self.name in PRINTS and names <= {*PRINTS, *_FILTERS}
@@ -123,6 +130,8 @@ class Rule:
 _SIGNALS_OF_A_TRAP = re.compile(
     r"\b(?:SIG)?(?:TERM|INT|USR[12]|HUP|QUIT|ALRM|CONT)\b|\s(?:1|2|3|10|12|14|15)\b"
 )
+# It reads the result of the statement before it: nothing of its own runs in front.
+_READS_RESULT = re.compile(r"(?!\w+\s*\(\)|function\b)(?:(?!\|\||&&|[;\n])[^#])*(?:\$\?|\bPIPESTATUS\b)")
 _EXPORTS = re.compile(r"\b(?:export|declare|typeset|readonly|local)\b")
 ALLEXPORT = re.compile(r"set\s+([-+])(?:a\b|o\s+allexport)")
 _NEEDLESS, _UNTRANSLATED = PartOutcome.NEEDLESS, PartOutcome.UNTRANSLATED
@@ -145,6 +154,12 @@ RULES = (
         _NEEDLESS,
         "clusterrun sets it in every rank",
     ),
+    Rule(lambda facts: facts.statement.sets == {"SRUN_CPUS_PER_TASK"}, _NEEDLESS, "srun alone reads it"),
+    Rule(
+        lambda facts: bool(_READS_RESULT.match(facts.statement.text)),
+        _UNTRANSLATED,
+        "it reads the result of the command before it, and each setup line is checked in between",
+    ),
     Rule(
         lambda facts: bool(facts.statement.sets) and all(map(facts.is_read_by_srun, facts.statement.sets)),
         _UNTRANSLATED,
@@ -159,6 +174,11 @@ RULES = (
         lambda facts: not facts.is_read and (facts.is_assignment or facts.sets_launcher),
         _NEEDLESS,
         "nothing that is in the line reads it",
+    ),
+    Rule(
+        lambda facts: facts.name == "set" and "--" in facts.words,
+        _UNTRANSLATED,
+        "it sets the arguments of the script: write their values where it reads them",
     ),
     Rule(
         lambda facts: facts.name in ("set", "shopt") and not ALLEXPORT.match(facts.statement.text),
@@ -198,7 +218,7 @@ RULES = (
     ),
     Rule(lambda facts: facts.name == "exit", _UNTRANSLATED, "the script ends here"),
     Rule(
-        lambda facts: facts.name == "exec" and not facts.argument,
+        lambda facts: facts.redirects_output,
         _NEEDLESS,
         "clusterrun logs shows the output",
     ),

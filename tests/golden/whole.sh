@@ -57,9 +57,9 @@ setup_failed() {
   builtin exit "$1"
 }
 module load cuda/12
-code=$?; [[ $code = 0 ]] || setup_failed $code 'module load cuda/12'
+case $? in 0) ;; *) setup_failed $? 'module load cuda/12' ;; esac
 source 'my env'/bin/activate
-code=$?; [[ $code = 0 ]] || setup_failed $code 'source '"'"'my env'"'"'/bin/activate'
+case $? in 0) ;; *) setup_failed $? 'source '"'"'my env'"'"'/bin/activate' ;; esac
 # Ranks follow if the setup lines changed the directory.
 [[ $PWD = "$cwd_before_setup" ]] || CLUSTERRUN_SETUP_CWD=$PWD
 missing=

@@ -277,6 +277,14 @@ def test_a_script_of_another_language_is_the_command() -> None:
         "if [ -f done ]; then exit 0; fi\nsrun python t.py",
         "bash prepare.sh\nsrun python t.py",
         "W=$SLURM_CPUS_ON_NODE\nsrun python t.py $W",
+        "#SBATCH --gpus=2\nexport CUDA_VISIBLE_DEVICES=$(f)\ntorchrun --nproc_per_node 2 t.py",
+        "#SBATCH --gpus=2\ntorchrun --nproc_per_node 1 t.py",
+        "torchrun --nnodes 1:2 --nproc_per_node 1 t.py",
+        "#SBATCH --requeue\nsrun python t.py",
+        "#SBATCH -n4\nsrun python t.py",
+        "grep x log\nA=$?\npython t.py $A",
+        "set -- a b\npython t.py $1",
+        "python t.py --at $MASTER_ADDR",
         "torchrun --nproc_per_node 2 t.py --n $SLURM_NTASKS",
     ],
 )
@@ -501,6 +509,19 @@ def test_idioms_of_public_scripts_become_a_line(lines: str, line: str) -> None:
             "submit --setup 'A=(--x)' --setup '[ $Y ] && A+=(--y) || :' --setup 'export A' "
             '--setup \'export ARRAYS="$(declare -p A)"\' bash -c \'eval "$ARRAYS"\n'
             'exec bash -c "python t.py ${A[*]}"\'',
+        ),
+        (
+            "#SBATCH -N2 --gres=gpu:2\nexport CUDA_VISIBLE_DEVICES=0,1\ntorchrun --nproc_per_node 2 t.py",
+            "submit --gpus 2 --env CUDA_VISIBLE_DEVICES=0,1 t.py",
+        ),
+        (
+            "#SBATCH -n4 --ntasks-per-node=2 --gres=gpu:2\nexport CUDA_VISIBLE_DEVICES=0\nsrun python t.py",
+            "submit --nodes 2 --gpus 2 t.py",
+        ),
+        ("srun -n1 --gpus=1 python t.py", "submit --gpus 1 t.py"),
+        (
+            'srun bash -lc "module load x; torchrun --nproc_per_node 2 t.py"',
+            f"submit --gpus 2 --setup {shlex.quote(LOGIN)} --setup 'module load x' t.py",
         ),
         (
             "srun python t.py --first $SLURM_PROCID",
