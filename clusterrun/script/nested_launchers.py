@@ -160,10 +160,9 @@ def _in_script(spec: JobSpec, on_slurm: bool, many: bool, verb: str) -> Iterator
     python = _python_script(command, spec.cwd)
     name = python[0] if python else shell_script(command)
     text = inline or (text_of_script(os.path.join(spec.cwd, name)) if name and name != "-m" else "")
-    recipe_file, recipe = recipe_lines(command, spec.cwd)
-    if recipe_file:
-        name, text = recipe_file, recipe
-    is_shell = bool(inline) or name != command[0]
+    places, recipe = recipe_lines(command, spec.cwd)
+    text = recipe if places else text
+    is_shell = bool(inline) or bool(places) or name != command[0]
     is_shell = is_shell or (text.startswith("#!") and "sh" in text.partition("\n")[0])
     launches: Iterable[tuple[int, LaunchCommand]] = ()
     if python:
@@ -173,7 +172,7 @@ def _in_script(spec: JobSpec, on_slurm: bool, many: bool, verb: str) -> Iterator
     elif is_shell:
         launches = shell_launches(text)
     for number, launch in launches:
-        where = "the shell line" if inline else f"{name}, line {number}"
+        where = "the shell line" if inline else places[number - 1] if places else f"{name}, line {number}"
         line = launch_commands.instead(spec, launch, verb)
         remedy = f": instead {line}{launch_commands.not_in_line(launch, '; ')}" if line else ""
         if launch.is_scheduler and on_slurm and not launch.overlaps:
