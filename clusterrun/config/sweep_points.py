@@ -25,9 +25,8 @@ MOST_POINTS = 10_000
 EACH = "each point is a run with files of its own: sweep over parts of them in turn"
 Point = tuple[tuple[str, str], ...]
 _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_.-]*", re.ASCII)
-_PLACE = re.compile(r"\{([A-Za-z_][A-Za-z0-9_.-]*)\}", re.ASCII)
-# In a shell's line, ``${name}`` is a variable.
-_PLACE_IN_SHELL = re.compile(r"(?<!\$)" + _PLACE.pattern, re.ASCII)
+# ``${name}`` is a variable of a shell or of hydra.
+_PLACE = re.compile(r"(?<!\$)\{([A-Za-z_][A-Za-z0-9_.-]*)\}", re.ASCII)
 # Searches write a span of numbers in this way. Its comma would make two meaningless values of it.
 _SPAN = re.compile(r"(uniform|log|int)\([^()]*\)", re.ASCII)
 _NUMBER = r"\s*(-?\d{1,9})\s*"
@@ -190,7 +189,7 @@ def at(spec: JobSpec, point: Iterable[tuple[str, str]], name: str) -> JobSpec:
 
     def filled_shell(line: str) -> str:
         quoted = {name: shlex.quote(value) for name, value in values.items()}
-        return _PLACE_IN_SHELL.sub(lambda match: quoted.get(match[1], match[0]), line)
+        return _PLACE.sub(lambda match: quoted.get(match[1], match[0]), line)
 
     environment = tuple((key, filled(value)) for key, value in spec.environment)
     setup = tuple(map(filled_shell, spec.setup))
@@ -198,16 +197,22 @@ def at(spec: JobSpec, point: Iterable[tuple[str, str]], name: str) -> JobSpec:
     return replace(spec, name=name, command=command, environment=environment, setup=setup)
 
 
-def check_places(spec: JobSpec, point: Point) -> None:
-    """Refuse a name without a place in the command, and a place with a misspelt name. Raises ``BadInput``."""
+def check_places(spec: JobSpec, point: Point) -> tuple[str, ...]:
+    """Return a notice for each place of the command whose name is none of the point's.
+
+    Raises ``BadInput`` for a name without a place, and for a place with a misspelt name.
+    """
     texts = (*spec.command, *(value for _, value in spec.environment))
     places = {match for text in texts for match in _PLACE.findall(text)}
-    in_setup = {match for line in spec.setup for match in _PLACE_IN_SHELL.findall(line)}
+    in_setup = {match for line in spec.setup for match in _PLACE.findall(line)}
     names = [name for name, _ in point]
     if idle := [name for name in names if name not in places | in_setup]:
         problem = f"{', '.join(idle)} stands nowhere in the command: all its runs would be the same"
         place = f"{{{idle[0]}}}"
         raise BadInput(problem, f"write {place} where its value goes: train.py --{idle[0]} '{place}'")
-    for place in sorted(places - set(names)):
+    foreign_places = sorted(places - set(names))
+    for place in foreign_places:
         if near := nearest(place, names, alike=0.75):
             raise BadInput(f"{{{place}}} is not a name of this sweep", f"did you mean {{{near[0]}}}?")
+    known = ", ".join(names)
+    return tuple(f"{{{place}}} has no value and stays as it is (values: {known})" for place in foreign_places)

@@ -87,7 +87,9 @@ def checked(sweep: SweepRecord, context: Context) -> tuple[submit.SubmitFacts, P
     first = plan(run_spec(sweep, facts.spec, place), run_name(sweep, place), "0", sweep.sweep_id, facts.site)
     for other_place in sweep.waiting:
         run_spec(sweep, facts.spec, other_place)  # raises if a value cannot be in a command
-    return facts, first, (*first.notices, *facts.check(first, context.environ))
+    values = sweep.points[place].values
+    places = check_places(sweep.spec, values) if values else ()
+    return facts, first, (*places, *first.notices, *facts.check(first, context.environ))
 
 
 def start(

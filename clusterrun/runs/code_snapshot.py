@@ -402,7 +402,7 @@ def _copied(snapshot: Snapshot, names: Iterable[str]) -> Snapshot:
         files.append(name)
         size += status.st_size
         if size > LIMIT or len(files) > MOST:
-            limits = f"more than {LIMIT >> 20} MB or {MOST} files"
+            limits = f"more than {LIMIT >> 20} MB or {MOST} files, counted up to {name}"
             message = f"below {snapshot.root} there are {limits}: that is more than code"
             remedy = "keep data out (git: .gitignore), submit from a smaller folder, or use --no-snapshot"
             raise TooMuch(message, remedy)

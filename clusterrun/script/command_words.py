@@ -192,7 +192,9 @@ def check_files(spec: JobSpec, contained: bool, run: Run = system.run) -> tuple[
         return ()
     is_python = argument.endswith(".py")
     if not is_python and (argument != name or "/" in argument):
-        return _check_first_line(path, argument, is_shell_argument=argument != name)
+        notices = _check_first_line(path, argument, is_shell_argument=argument != name)
+        _check_shell_syntax(path, argument, name if is_shell else "", run)
+        return notices
     python = spec.python if name.endswith(".py") else name
     return _check_syntax(path, argument, python, is_sure, run) if is_python else ()
 
@@ -237,6 +239,10 @@ def _check_module(spec: JobSpec, contained: bool) -> tuple[str, ...]:
             meant = f": did you mean {module.replace(part, near[0])}?" if near else ""
             return (f"there is no module {module!r} below {os.path.join(spec.cwd, top)}{meant}",)
         folder = os.path.join(folder, part)
+    files = [*glob.glob(f"{glob.escape(folder)}.*"), *glob.glob(f"{glob.escape(folder)}/__main__.*")]
+    if os.path.isfile(os.path.join(folder, "__init__.py")) and not files:
+        problem = f"{module} is a package without __main__.py, which Python cannot run"
+        raise BadInput(problem, f"name a module in it: -m {module}.NAME")
     return ()
 
 
@@ -276,6 +282,23 @@ def _check_first_line(path: str, name: str, is_shell_argument: bool) -> tuple[st
         named = f"{interpreter!r}, which the first line of {name} names"
         return (f"{named}, does not exist on this machine: is it on the nodes?",)
     return ()
+
+
+def _check_shell_syntax(path: str, name: str, shell: str, run: Run) -> None:
+    """Refuse a script of bash that is not complete. ``shell`` runs it; '' if its first line names the shell.
+
+    A script may end before a part that is no shell code.
+    """
+    text, bash = system.text_of(path), shutil.which("bash")
+    interpreter = os.path.basename(shell) or "".join(re.findall(r"\A#!.*\bbash\b", text))
+    if not bash or "bash" not in interpreter or re.search(r"^(exit|exec)\b", text, re.MULTILINE):
+        return
+    completed = run((bash, "-O", "extglob", "-n", path), ANSWER_SECONDS)
+    if completed.code:
+        reason = completed.err.strip().partition("\n")[0].removeprefix(f"{path}: ")
+        raise BadInput(
+            f"{name} is not complete: {reason}", f"correct it; bash -n {shlex.quote(name)} checks it"
+        )
 
 
 def _check_syntax(path: str, name: str, python: str, is_sure: bool, run: Run) -> tuple[str, ...]:

@@ -520,8 +520,9 @@ def instead(spec: JobSpec, launch: LaunchCommand, verb: str = "submit") -> str:
     if launch.is_isolated or starts_one:
         sized = replace(sized, per_node=True)
     ranks = launch.gpus_per_node or per_node
-    if ranks and not (spec.gpus or spec.ranks_per_node):
-        field = "ranks_per_node" if launch.on_cpus else "gpus"
+    # ``--gpus 0`` alone is one rank; the launcher says how many.
+    if ranks and not spec.gpus and spec.ranks_per_node < 2:
+        field = "ranks_per_node" if launch.on_cpus or spec.ranks_per_node else "gpus"
         sized = replace(sized, **{field: ranks})
     for name, value in launch.options:
         option = CONFIGURABLE[name]

@@ -130,7 +130,10 @@ def test_an_unused_parameter_is_refused(point: dict[str, str], message: str) -> 
 
 
 def test_a_place_that_nearly_has_a_name_is_refused_and_others_are_the_scripts_own() -> None:
-    check_places(SPEC, (("lr", "1"),))
+    (notice,) = check_places(SPEC, (("lr", "1"),))
+    assert notice.startswith("{x} has no value")
+    spec = JobSpec(command=("t.py", "{seed}", "{lr}", "${seed}"), cwd="/w")
+    assert at(spec, (("seed", "1"),), "t.0").command == ("t.py", "1", "{lr}", "${seed}")
     with pytest.raises(BadInput, match="seeed"):
         check_places(JobSpec(command=("t.py", "{seed}", "{seeed}"), cwd="/w"), (("seed", "1"),))
 

@@ -98,7 +98,7 @@ def test_data_beside_the_code_is_refused_with_a_remedy(
         monkeypatch.setattr(code_snapshot, name, value)
     for number in range(3):
         (tmp_path / f"data{number}").write_bytes(bytes(1 << 20))
-    with pytest.raises(BadInput, match="that is more than code") as refused:
+    with pytest.raises(BadInput, match=r"up to data[12]: that is more than code") as refused:
         look(str(tmp_path))
     assert ".gitignore" in refused.value.remedy
 

@@ -19,7 +19,8 @@ from clusterrun.script.command_words import check_files, check_words, near_file
 def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A project, in which the tests stand."""
     monkeypatch.chdir(tmp_path)
-    (tmp_path / "pkg").mkdir()
+    (tmp_path / "pkg/part").mkdir(parents=True)
+    (tmp_path / "part").mkdir()
     files = {
         "train.py": "print(1)\n",
         "dos.py": "print(1)\r\n",
@@ -27,7 +28,13 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
         "escape.py": 'print("\\d")\n',
         "new.py": "match 3:\n    case 3:\n        print(3)\n",
         "pkg/__init__.py": "",
+        "pkg/__main__.py": "",
         "pkg/train.py": "def f(:\n",
+        "pkg/part/__init__.py": "",
+        "part/__init__.py": "",
+        "open.sh": "#!/bin/bash\nif true; then\n",
+        "extended.sh": "#!/bin/bash\nshopt -s extglob\nls !(a|b)\n",
+        "payload.sh": "#!/bin/bash\ntail -n +4 $0 | base64 -d\nexit\n(\n",
         "dos.sh": "#!/bin/bash\r\necho hello\r\n",
         "mixed.sh": "#!/bin/bash\ncat <<END\nHTTP/1.1 200 OK\r\n\r\nEND\necho a\necho b\n",
         "run.sh": "#!/bin/bash\necho 'a\r'\n",
@@ -80,6 +87,10 @@ def refusal(folder: Path, typed: str, **wish: Any) -> tuple[str, str]:
         ("./dos.sh", "'./dos.sh' has DOS line ends", "sed -i 's/\\r$//' ./dos.sh"),
         ("bash dos.sh", "'dos.sh' has DOS line ends", "sed -i 's/\\r$//' dos.sh"),
         ("sh -e ./dos.sh", "'./dos.sh' has DOS line ends", "sed -i 's/\\r$//' ./dos.sh"),
+        ("bash open.sh", "open.sh is not complete: line 3: syntax error", "bash -n open.sh"),
+        ("./open.sh", "./open.sh is not complete: line 3: syntax error", "bash -n ./open.sh"),
+        ("-m part", "part is a package without __main__.py", "-m part.NAME"),
+        ("python3 -m pkg.part", "pkg.part is a package without __main__.py", "-m pkg.part.NAME"),
         ("./no_first_line", "has no #! line", "submit: bash ./no_first_line"),
         ("–nodes 2 train.py", "'–nodes' has a dash", "clusterrun submit --nodes 2 train.py"),
         ("—n 2 train.py", "U+2014", "clusterrun submit -n 2 train.py"),
@@ -109,6 +120,9 @@ def test_a_mistake_in_the_command_is_refused_with_the_remedy(
         "bash ls",
         "bash -s missing.sh",
         "bash mixed.sh",
+        "bash extended.sh",
+        "bash payload.sh",
+        "sh open.sh",
         "python3 - missing.py",
         "python3 pkg",
         "-m pkg",

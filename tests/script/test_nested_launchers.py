@@ -106,6 +106,11 @@ def test_the_offered_lines_gaps_are_named(tmp_path: Path, typed: str, omitted: s
     assert lines == ([f"not in that line: {omitted}"] if omitted else [])
 
 
+def test_a_launcher_decides_how_many_ranks_gpus_0_means(tmp_path: Path) -> None:
+    command = spec(tmp_path, "torchrun", "--nproc_per_node", "2", "t.py", ranks_per_node=1)
+    assert refusal(command)[1] == "clusterrun submit --ranks-per-node 2 t.py"
+
+
 def test_options_before_a_launcher_stay_and_have_priority(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
