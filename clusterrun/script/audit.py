@@ -5,19 +5,22 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 
+from clusterrun.model.frozen import replace
 from clusterrun.script.batch_scripts import Part, PartOutcome
 from clusterrun.script.script_reading import Reading, variables_read
 from clusterrun.script.shell_source import ShellSource
 from clusterrun.script.statement_rules import RENDEZVOUS, of_tasks
 
 # Variables of every shell.
-_OF_SHELL = {
-    *("HOME", "USER", "LOGNAME", "PATH", "PWD", "OLDPWD", "SHELL", "HOSTNAME", "TMPDIR", "RANDOM", "SECONDS"),
-    *("BASHPID", "EUID", "UID", "ARRAYS"),
-}
+_OF_SHELL = {"HOME", "USER", "LOGNAME", "PATH", "PWD", "SHELL", "UID"}
 # Commands of a setup line that may set variables which no statement shows.
 _SETS_UNSEEN = re.compile(r"(?m)(?:^|[;&|{(]\s*)(?:source|\.|eval|set -a)\s|\w+\s*\(\)\s*\{|^function\s")
 _EXPORTED = re.compile(r"\bexport\b([^\n]*)")
+# Words that each shell expands alike if it has the same variables.
+_VALUE = r"\$[A-Za-z_]\w*|\$\{[A-Za-z_]\w*\}|\$\(\([\w\s+*/%-]*\)\)"
+_ALIKE = re.compile(rf"""(?:[\w@%+=:,./?*\s~\[\]-]|'[^']*'|"(?:[^"$`\\]|{_VALUE})*"|{_VALUE})*""")
+# Variables that differ between the script's shell and a rank.
+_PLACED = {"SLURM_PROCID", "SLURM_LOCALID", "SLURM_NODEID", "SLURMD_NODENAME", "HOSTNAME", "RANDOM"}
 
 
 def _code(command: tuple[str, ...]) -> str:
@@ -25,15 +28,28 @@ def _code(command: tuple[str, ...]) -> str:
     return command[2] if command[:2] == ("bash", "-c") else ""
 
 
-def exports(setup: tuple[str, ...], command: tuple[str, ...]) -> tuple[str, ...]:
-    """Return a setup line that exports variables which COMMAND reads, and a file or a function may set."""
-    text = "\n".join(setup)
-    if not _SETS_UNSEEN.search(text):
-        return ()
-    exported = set(re.findall(r"\w+", " ".join(_EXPORTED.findall(text))))
-    names = variables_read((_code(command),)) - exported - _OF_SHELL - RENDEZVOUS
-    names = {name for name in names if not name.startswith(("SLURM_", "CLUSTERRUN_", "ARGUMENT_"))}
-    return (f"export {' '.join(sorted(names))}",) if names else ()
+def evaluated(reading: Reading) -> Reading:
+    """Return ``reading`` with a COMMAND whose words have the values that they have in the script's shell.
+
+    A shell in each rank expands them if it is certain that it does so alike: it sees no variables that are
+    not exported, and no arrays. Else a setup line expands them.
+    """
+    code, setup = _code(reading.command), "\n".join(reading.setup)
+    exported = set(re.findall(r"\w+", " ".join(_EXPORTED.findall(setup)))) | _OF_SHELL | RENDEZVOUS
+    hidden = {
+        name
+        for name in variables_read((code,)) - exported
+        if not name.startswith(("SLURM_", "CLUSTERRUN_"))
+        and (_SETS_UNSEEN.search(setup) or re.search(rf"\b{name}\b", setup))
+    }
+    if not reading.text:
+        exports = (f"export {' '.join(sorted(hidden))}",) if hidden else ()
+        return replace(reading, setup=(*reading.setup, *exports))
+    if not hidden and _ALIKE.fullmatch(reading.text) and not _PLACED & variables_read((reading.text,)):
+        return reading
+    words = f'export ARGUMENTS="$(printf "%q " {reading.text})"'
+    code = 'eval "set -- $ARGUMENTS"\n' + code.replace(reading.text_in_ranks, '"$@"', 1)
+    return replace(reading, setup=(*reading.setup, words), command=("bash", "-c", code))
 
 
 def differences(source: ShellSource, reading: Reading) -> Iterator[Part]:
@@ -56,8 +72,14 @@ def differences(source: ShellSource, reading: Reading) -> Iterator[Part]:
         for name in sorted(unset):
             reason = "the script does not set it, and clusterrun does"
             yield Part(line, f"${name}", PartOutcome.OPTION, reason)
-    if launch and launch.program == "srun" and not launch.rank_launcher:
-        return  # ranks have the values of srun's tasks
-    for name in of_tasks(variables_read((code,))):
+    # The script's shell expands no single quotes.
+    text = re.sub(r"'[^']*'", "", reading.text if "$ARGUMENTS" in code else "")
+    counts = set(of_tasks(variables_read((text,)))) - _PLACED
+    if not (launch and launch.program == "srun" and not launch.rank_launcher):
+        counts.update(of_tasks(variables_read((code,))))  # srun's tasks have the values of ranks
+    arrays = set(re.findall(r"\$\{[#!]?(\w+)\[", code)) if not reading.text else set()
+    for name in sorted(arrays & source.names_set):
+        yield Part(line, f"${name}", PartOutcome.UNTRANSLATED, "a shell in a rank does not see the array")
+    for name in sorted(counts):
         reason = "it counts ranks in the line, and other tasks in the script: write the value"
         yield Part(line, f"${name}", PartOutcome.UNTRANSLATED, reason)

@@ -178,12 +178,16 @@ def _read(
         functions.update(ShellSource(read_file(name)).functions)
     source = ShellSource(text, {**counts, **array.index}, arguments, functions)
     reading = read_script(source, read_file, arguments)
+
     # The job has other numbers of tasks than the script.
-    setup = reading.setup
-    for name, value in counts.items():
-        setup = tuple(re.sub(rf"\$(?:{name}\b|\{{{name}\}})", value, line) for line in setup)
-        in_arithmetic = re.compile(rf"(\$\(\([^()]*?)\b{name}\b")
-        setup = tuple(in_arithmetic.sub(rf"\g<1>{value}", line) for line in setup)
+    def with_counts(line: str) -> str:
+        for name, value in counts.items():
+            line = re.sub(rf"\$(?:{name}\b|\{{{name}\}})", value, line)
+            line = re.sub(rf"(\$\(\([^()]*?)\b{name}\b", rf"\g<1>{value}", line)
+        return line
+
+    setup = tuple(map(with_counts, reading.setup))
+    reading = replace(reading, setup=setup, text=with_counts(reading.text))
     reason = "sbatch does not read it, because it is behind the first command"
     is_read = {directive.line for directive in directives}
     late: list[Part] = [
@@ -191,7 +195,7 @@ def _read(
         for line, comment in source.comments
         if comment.startswith("#SBATCH") and line not in is_read
     ]
-    reading = replace(reading, setup=(*setup, *audit.exports(setup, reading.command)))
+    reading = audit.evaluated(reading)
     late += audit.differences(source, reading)
     # Slurm names a job after its script.
     is_named = any(directive.name == "job-name" for directive in directives)

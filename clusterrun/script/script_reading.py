@@ -62,26 +62,20 @@ _QUOTED_DOCUMENT = re.compile(r"<<-?\s*['\"\\](\w+).*?^\s*\1\s*$", re.DOTALL | r
 _DEFAULTED = re.compile(r"\$\{([A-Za-z_]\w*):?=", re.ASCII)
 _READ = re.compile(r"\$\{?[#!]?([A-Za-z_]\w*)", re.ASCII)
 _ARITHMETIC = re.compile(r"\$\(\((.*?)\)\)", re.DOTALL)
-_SETS_ARRAY = re.compile(r"=\(|\b(?:mapfile|readarray)\b|\bread\s+(?:-\w+\s+)*-\w*a\b|\bdeclare\s+-\w*[aA]")
-_SUBSCRIPTED = re.compile(r"\$\{[#!]?([A-Za-z_]\w*)\[", re.ASCII)
 # What a login shell reads.
 LOGIN = "for file in /etc/profile ~/.bash_profile; do [ ! -r $file ] || . $file; done || :"
-# A shell does not export arrays. A setup line stores their definitions in this variable.
-_ARRAYS = "ARRAYS"
-_OF_BASH = {"BASH_SOURCE", "FUNCNAME", "PIPESTATUS"}
-_DECLARED = re.compile(r"\bdeclare -p ([\w ]+)", re.ASCII)
-# The name of the variable for a word of the command that the script evaluates once, before its number.
-_ARGUMENT = "ARGUMENT_"
-_VARIES = re.compile(
-    r"\$\((?!\()|`|\$\{?(?:RANDOM|HOSTNAME|SLURMD_NODENAME|SLURM_(?:PROCID|LOCALID|NODEID))\b|\$\$"
+# Values that differ between ranks, or each time a shell evaluates them.
+_OF_RANK = re.compile(
+    r"\$\((?!\()|`|\$\$|\$\{?(?:RANDOM|HOSTNAME|SLURMD_NODENAME|SLURM_(?:PROCID|LOCALID|NODEID|TASK_PID)"
+    r"|RANK|LOCAL_RANK|NODE_RANK|GROUP_RANK)\b"
 )
 # A loop until something happens.
 _WAITS = re.compile(r"(?:while|until)\b.*\bsleep\b", re.DOTALL)
 _LOOP = re.compile(r"(?:for|while|until)\b")
+_STARTER = re.compile(r"(?<![\w./-])(?:srun|mpirun|mpiexec|torchrun|sbatch)(?![\w.-])")
 # A command, and no test, that ends the loop if it succeeds.
 _RETRIES = re.compile(r"[^\s\])]\s*&&\s*(?:\{\s*)?(?:break|exit)\b")
 _IS_RETRY = "it repeats a run that failed: --max-restarts N does so"
-_ENDS_WELL = re.compile(r"\bexit(?:\s+0)?\s*(?:[;}\n]|$)")
 # A variable that a statement counts or extends.
 _EXTENDS = re.compile(r"\b([A-Za-z_]\w*)(?:\[[^\]]*\])?(?:\+=|\+\+|--(?!\w))", re.ASCII)
 # Variables that differ between the tasks of a step.
@@ -123,6 +117,10 @@ class Reading:
     training: Training | None = None
     # COMMAND of submit; () if nothing trains.
     command: tuple[str, ...] = ()
+    # The shell's text of the words of COMMAND, and as the shell of each rank reads it. '' if the script's
+    # shell must not expand them.
+    text: str = ""
+    text_in_ranks: str = ""
     setup: tuple[str, ...] = ()
     # Options that statements ask for, such as ``--input``.
     options: tuple[tuple[str, str], ...] = ()
@@ -146,8 +144,6 @@ class _Scope:
     depth: int = 0
     # Whether a launcher starts them, so that each rank or node runs them.
     in_ranks: bool = False
-    # The arrays that surrounding statements set.
-    arrays: frozenset[str] = frozenset()
 
 
 @frozen
@@ -164,7 +160,7 @@ class _Candidate:
 def variables_read(lines: Sequence[str]) -> set[str]:
     """Return the variables that shell code reads."""
     text = " ".join(lines)
-    others = " ".join((*_ARITHMETIC.findall(text), *_DECLARED.findall(text)))
+    others = " ".join(_ARITHMETIC.findall(text))
     return {*_READ.findall(text), *re.findall(r"[A-Za-z_]\w*", others)}
 
 
@@ -358,9 +354,7 @@ def _block(
 
 
 def _inner(scope: _Scope, source: ShellSource, arguments: tuple[str, ...] | None) -> _Scope:
-    return replace(
-        scope, source=source, arguments=arguments, depth=scope.depth + 1, arrays=frozenset(_arrays(scope))
-    )
+    return replace(scope, source=source, arguments=arguments, depth=scope.depth + 1)
 
 
 def _plain_launch(names: tuple[str, ...]) -> LaunchCommand:
@@ -512,17 +506,13 @@ def _command_reading(scope: _Scope, candidate: _Candidate) -> Reading:
         )
         reading = replace(inner, parts=(*_around(statement, inner), *parts))
     else:
-        once = _evaluated_once(scope, launch, training.command)
-        command = _command(scope, launch, training.command, once)
-        arrays = _arrays_read(scope, command[2]) if command[:2] == ("bash", "-c") else set()
+        command, text, text_in_ranks = _command(scope, launch, training.command)
         is_script = command[:1] == ("-m",) or "".join(command[:1]).endswith(".py")
         reading = Reading(
             command=command,
+            text=text,
+            text_in_ranks=text_in_ranks,
             options=(("python", launch.python),) if launch.python and is_script else (),
-            setup=(
-                *(f"export {_ARGUMENT}{place}={text}" for place, text in enumerate(once.values(), 1)),
-                *([f'export {_ARRAYS}="$(declare -p {" ".join(sorted(arrays))})"'] if arrays else []),
-            ),
             parts=(*_around(statement, None), *parts),
         )
     parts, setup, options = list(reading.parts), list(reading.setup), list(reading.options)
@@ -541,6 +531,10 @@ def _command_reading(scope: _Scope, candidate: _Candidate) -> Reading:
         parts.append(part)
         if part.outcome is PartOutcome.SETUP:
             setup.append(part.text)
+    behind = "\n".join(other.text for other in scope.source.statements if other.line > line)
+    if training.kind is TrainingKind.PROGRAM and (match := _STARTER.search(" ".join(launch.command))):
+        reason = f"it starts {match[0]}, and each rank would: clusterrun sweep starts several runs"
+        parts.append(Part(line, statement.text, PartOutcome.UNTRANSLATED, reason))
     for text in training.command.redirections:
         if text.startswith("<<"):
             reason = "put it into a file and give --input FILE"
@@ -551,6 +545,9 @@ def _command_reading(scope: _Scope, candidate: _Candidate) -> Reading:
             file = ("input", shlex.split(text[1:])[0] if text[1:].strip() else "")
             options += [file] if file not in launch.options else []
             parts.append(Part(line, text, PartOutcome.OPTION))
+        elif text.lstrip("&12>").strip("\"' ") in behind:
+            reason = "a later line reads it: clusterrun logs --raw RUN > FILE"
+            parts.append(Part(line, text, PartOutcome.UNTRANSLATED, reason))
         else:
             parts.append(Part(line, text, PartOutcome.NEEDLESS, _IN_LOGS))
     command = reading.command
@@ -579,55 +576,43 @@ def _command_reading(scope: _Scope, candidate: _Candidate) -> Reading:
     )
 
 
-def _evaluated_once(scope: _Scope, launch: LaunchCommand, command: Command) -> dict[str, str]:
-    """Return the shell's text of the words of COMMAND that differ each time a shell evaluates them.
+def _command(scope: _Scope, launch: LaunchCommand, command: Command) -> tuple[tuple[str, ...], str, str]:
+    """Return COMMAND, and the texts of its words for the script's shell and for that of each rank.
 
-    The script evaluates them once, for all ranks.
-    """
-    texts = {} if scope.in_ranks else command.open_words
-    return {word: texts[word] for word in launch.command if _VARIES.search(texts.get(word, ""))}
-
-
-def _command(
-    scope: _Scope, launch: LaunchCommand, command: Command, once: Mapping[str, str]
-) -> tuple[str, ...]:
-    """Return COMMAND. A shell expands the words that only running the script shows.
-
-    ``once``: words whose values setup lines compute.
+    A shell expands the words that only running the script shows.
     """
     shell_words = [word for word in launch.command if word not in ("$@", "$*")]
     launcher = _accelerate(launch) if launch.keeps_accelerate else ""
-    if not launcher and not any(word in command.open_words for word in (launch.python, *shell_words)):
-        return tuple(shell_words)
-    sources = dict(command.open_words)
-    for place, (word, text) in enumerate(once.items(), 1):
-        sources[word] = f'"${_ARGUMENT}{place}"' if '"' in text else f"${_ARGUMENT}{place}"
-    texts = [sources.get(word) or shlex.quote(word) for word in shell_words]
+    sources = command.open_words
+    if not launcher and not any(word in sources for word in (launch.python, *shell_words)):
+        return tuple(shell_words), "", ""
+    # They are the last words of the statement. Only one of two with the same value may be quoted.
+    by_place = [*zip(reversed(command.names), reversed(command.open_texts))]
+    of_words = [sources.get(word, "") for word in shell_words]
+    for place, (word, (name, text)) in enumerate(zip(reversed(shell_words), by_place), 1):
+        if word != name:
+            break
+        of_words[-place] = text
+    texts = [text or shlex.quote(word) for word, text in zip(shell_words, of_words)]
+    evaluated = [
+        text or _setup_word(word, scope.source.constants) for word, text in zip(shell_words, of_words)
+    ]
     if any(name == "setup" and line.startswith("cd ") for name, line in launch.options):
         # The script's shell expands it before srun changes the directory.
         texts = [re.sub(r"\$PWD\b|\$\{PWD\}", "$SLURM_SUBMIT_DIR", text) for text in texts]
     is_script = bool(shell_words) and (shell_words[0] == "-m" or shell_words[0].endswith(".py"))
     # A launcher of ranks starts a Python script, whatever its name.
-    is_script = is_script or bool(launch.rank_launcher and shell_words[0] in command.open_words)
-    python = sources.get(launch.python) or shlex.quote(launch.python or "python")
-    text = " ".join((launcher or (python if is_script else ""), *texts)).strip()
-    code = f"exec {text}"
-    if _arrays_read(scope, text):
-        code = f'eval "${_ARRAYS}"\n{code}'
+    is_script = is_script or bool(launch.rank_launcher and shell_words[0] in sources)
+    if is_script and not launcher:
+        launcher = shlex.quote(launch.python or "python")
+        if launch.python in sources:
+            texts, evaluated = [[sources[launch.python], *words] for words in (texts, evaluated)]
+            launcher = ""
+    text = " ".join(texts)
+    code = f"exec {launcher} {text}" if launcher else f"exec {text}"
     arguments = ("bash", *scope.arguments) if scope.arguments and _POSITIONAL.search(code) else ()
-    return ("bash", "-c", code, *arguments)
-
-
-def _arrays(scope: _Scope) -> set[str]:
-    """Return the variables that the script sets as arrays."""
-    statements = scope.source.statements
-    own = (statement.sets for statement in statements if _SETS_ARRAY.search(statement.text))
-    return set(scope.arrays).union(*own)
-
-
-def _arrays_read(scope: _Scope, text: str) -> set[str]:
-    """Return the arrays of the script that the shell's ``text`` reads."""
-    return (variables_read([text]) & _arrays(scope)) | set(_SUBSCRIPTED.findall(text)) - _OF_BASH
+    is_of_ranks = bool(arguments) or (scope.in_ranks and _OF_RANK.search(text) is not None)
+    return ("bash", "-c", code, *arguments), "" if is_of_ranks else " ".join(evaluated), text
 
 
 def _accelerate(launch: LaunchCommand) -> str:
@@ -749,7 +734,7 @@ def _read_before(
             steps = [launch_in(command.names, reads_inline=False) for command in statement.commands]
             has_more_tasks = scope.source.constants.get("SLURM_NTASKS_PER_NODE", "1") != "1"
             reason = f"{counts} may have another value: the job has one task per node" if counts else ""
-            if _ENDS_WELL.search(statement.text) and statement.kind != "function_definition":
+            if any(command.names in (("exit",), ("exit", "0")) for command in statement.commands):
                 reason = "if it ends the script here, the run counts as failed"
             for step in steps if has_more_tasks else ():
                 if step and step.program == "srun" and not (step.per_node or step.total or step.open_sizes):

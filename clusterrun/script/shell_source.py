@@ -108,12 +108,16 @@ class Command:
     @property
     def open_words(self) -> dict[str, str]:
         """Return the shell's text by name, for each of ``names`` that is known only when the script runs."""
-        return {
-            plain_text(value): word.source(value).replace(_DOLLAR, "\\$")
+        return {name: text for name, text in zip(self.names, self.open_texts) if text}
+
+    @property
+    def open_texts(self) -> tuple[str, ...]:
+        """Return the shell's text of each of ``names``; '' for one that is known."""
+        return tuple(
+            word.source(value).replace(_DOLLAR, "\\$") if word.is_open(value) else ""
             for word in self.words
             for value in word.values
-            if word.is_open(value)
-        }
+        )
 
 
 @frozen

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import shlex
 import subprocess
 from pathlib import Path
@@ -9,12 +10,17 @@ from pathlib import Path
 import pytest
 
 from clusterrun.model.errors import BadInput
+from clusterrun.script import quoting
 from clusterrun.script.batch_scripts import Conversion, PartOutcome
 from clusterrun.script.conversion import LOGIN, convert
 from clusterrun.script.directives import read_directives
 from clusterrun.script.shell_source import ShellSource
 
 SCRIPTS = sorted((Path(__file__).parents[1] / "recorded/batch-scripts").glob("*.sbatch"))
+
+
+# COMMAND, if a setup line expands its words.
+EVALUATED = """bash -c 'eval "set -- $ARGUMENTS"\nexec python "$@"'"""
 
 
 def converted(lines: str, **files: str) -> Conversion:
@@ -109,8 +115,7 @@ def test_an_untranslated_or_unneeded_line_has_a_reason(path: Path) -> None:
         ),
         (
             'srun python t.py "$(hostname)" --s=$RANDOM',
-            "--setup 'export ARGUMENT_1=\"$(hostname)\"' --setup 'export ARGUMENT_2=--s=$RANDOM' "
-            "bash -c 'exec python t.py \"$ARGUMENT_1\" $ARGUMENT_2'",
+            f'--setup \'export ARGUMENTS="$(printf "%q " t.py "$(hostname)" --s=$RANDOM)"\' {EVALUATED}',
         ),
         ("srun bash -c 'python t.py $(hostname)'", "bash -c 'python t.py $(hostname)'"),
         ("srun --input=in.txt python t.py < in.txt", "--input in.txt t.py"),
@@ -397,8 +402,7 @@ def test_the_rows_of_the_page_equal_converts_output(launcher: str) -> None:
         (
             "mapfile -t H < <(f)\nsrun python t.py ${#H[@]}",
             "--setup 'mapfile -t H < <(f) || :' --setup 'export H' "
-            "--setup 'export ARRAYS=\"$(declare -p H)\"' "
-            "bash -c 'eval \"$ARRAYS\"\nexec python t.py ${#H[@]}'",
+            f'--setup \'export ARGUMENTS="$(printf "%q " t.py ${{#H[@]}})"\' {EVALUATED}',
         ),
         (
             "#SBATCH -N2\nsrun --ntasks-per-node=1 --gpus-per-node=4 -c 24 bash l.sh",
@@ -500,15 +504,9 @@ def test_idioms_of_public_scripts_become_a_line(lines: str, line: str) -> None:
             "submit --setup 'seq 3 > in.txt || :' bash -c 'exec python t.py < in.txt'",
         ),
         (
-            "source conf.sh\nf() { A=1; }\nf\npython t.py $A $B",
-            "submit --setup 'source conf.sh' --setup 'f() { A=1; }' --setup 'f || :' --setup 'export A B' "
-            "bash -c 'exec python t.py $A $B'",
-        ),
-        (
-            'A=(--x)\n[ $Y ] && A+=(--y)\nf() { srun bash -c "python t.py ${A[*]}"; }\nf',
-            "submit --setup 'A=(--x)' --setup '[ $Y ] && A+=(--y) || :' --setup 'export A' "
-            '--setup \'export ARRAYS="$(declare -p A)"\' bash -c \'eval "$ARRAYS"\n'
-            'exec bash -c "python t.py ${A[*]}"\'',
+            "source conf.sh\npython t.py $A",
+            "submit --setup 'source conf.sh' "
+            f'--setup \'export ARGUMENTS="$(printf "%q " t.py $A)"\' {EVALUATED}',
         ),
         (
             "#SBATCH -N2 --gres=gpu:2\nexport CUDA_VISIBLE_DEVICES=0,1\ntorchrun --nproc_per_node 2 t.py",
@@ -525,7 +523,7 @@ def test_idioms_of_public_scripts_become_a_line(lines: str, line: str) -> None:
         ),
         (
             "srun python t.py --first $SLURM_PROCID",
-            "submit --setup 'export ARGUMENT_1=$SLURM_PROCID' bash -c 'exec python t.py --first $ARGUMENT_1'",
+            f'submit --setup \'export ARGUMENTS="$(printf "%q " t.py --first $SLURM_PROCID)"\' {EVALUATED}',
         ),
         (
             "accelerate launch --num_processes 2 --dynamo_backend no t.py",
@@ -678,34 +676,56 @@ def test_a_trap_for_the_end_of_the_shell_is_not_taken_for_a_signal() -> None:
 
 
 @pytest.mark.parametrize(
-    ("lines", "printed"),
+    "lines",
     [
-        ('while [[ $# -gt 0 ]]; do\n  A+=("$1"); shift\ndone\nsrun python t.py "${A[@]}"', "x|y z|"),
-        (
-            "declare -A A\nwhile IFS== read -r k v; do A[$k]=$v; done < <(echo a=1; echo b='2 3')\n"
-            'python t.py "${A[b]}" ${A[a]}',
-            "2 3|1|",
-        ),
-        ('case $1 in x) A=(-n "a b") ;; *) A=() ;; esac\nsrun python t.py "${A[@]}"', "-n|a b|"),
-        (
-            "printf -v A '%02d' 7\nIFS=, read -r B C <<< 'x,y z'\nlet D=3*2\n(( E = D + 1 ))\n"
-            'python t.py $A "$B" "$C" $D $E',
-            "07|x|y z|6|7|",
-        ),
-        ('f() {\n local A="$1"\n srun python t.py $A\n}\nf "a$(echo b)"', "ab|"),
-        ('function f {\n echo "$1"\n}\nexport -f f\nA=$(f 1)\nsrun python t.py "$A"', "1|"),
-        ('[ -e /no/file ] && source /no/file\nA=$(echo 1)\npython t.py "$A"', "1|"),
-        ('read -ra A <<< "1 2"\nV=$(echo 3)\nB=$V srun python t.py "${A[1]}" "$B"', "2|3|"),
+        'while [[ $# -gt 0 ]]; do\n  A+=("$1"); shift\ndone\nsrun python t.py "${A[@]}"',
+        "declare -A A\nwhile IFS== read -r k v; do A[$k]=$v; done < <(echo a=1; echo b='2 3')\n"
+        'python t.py "${A[b]}" ${A[a]}',
+        'case $1 in x) A=(-n "a b") ;; *) A=() ;; esac\nsrun python t.py "${A[@]}"',
+        "printf -v A '%02d' 7\nIFS=, read -r B C <<< 'x,y z'\nlet D=3*2\n(( E = D + 1 ))\n"
+        'python t.py $A "$B" "$C" $D $E',
+        'f() {\n local A="$1"\n srun python t.py $A\n}\nf "a$(echo b)"',
+        'function f {\n echo "$1"\n}\nexport -f f\nA=$(f 1)\nsrun python t.py "$A"',
+        '[ -e /no/file ] && source /no/file\nA=$(echo 1)\npython t.py "$A"',
+        'read -ra A <<< "1 2"\nV=$(echo 3)\nB=$V srun python t.py "${A[1]}" "$B"',
+        ': "${A:=a b}"\nsrun python t.py "$A" $A',
+        "f() { A=1; }\nf\nsrun python t.py $A",
+        "A=$(echo 1 2)\nsrun bash -c 'python t.py x '$HOME' \"y  z\"'",
+        "A=$(echo a)\nsrun sh -c 'export B=2; exec python t.py '$A' $B'",
+        'A=("a  b")\n[ -e /no/file ] || A+=(\'*\')\nf() { srun python t.py "${A[@]}" "$@"; }\nf "$2" last',
+        'A=$(echo "a  b")\nsrun python t.py ${A:+--a "$A"} ${B:-none} "${A/a/c}" ${#A}',
+        "code=$(echo 7)\ntrue\nsrun python t.py $code",
+        "A=$(echo)\npython t.py $A",
+        "source /dev/stdin <<< 'A=5'\nsrun python t.py $A",
+        "export A='$HOME'\nsrun python t.py \"$A\" '$HOME' \\$HOME",
+        "cd /\nsrun python t.py $PWD",
+        "A=$(seq 3)\nB=x\nfor i in $A; do B+=$i; done\nsrun python t.py $B",
     ],
 )
-def test_the_command_sees_the_arrays_and_the_variables_of_the_script(lines: str, printed: str) -> None:
+def test_the_command_gets_the_arguments_that_the_script_gives(lines: str, tmp_path: Path) -> None:
+    programs = {"srun": 'exec "$@"', "python": "shift; printf '%s|' \"$@\""}
+    for name, code in programs.items():
+        (tmp_path / name).write_text(f"#!/bin/bash\n{code}\n")
+        (tmp_path / name).chmod(0o755)
     conversion = convert(f"#!/bin/bash\n#SBATCH -t 5\n{lines}\n", arguments=("x", "y z"))
-    assert conversion.command[:2] == ("bash", "-c") and not conversion.untranslated
+    assert not conversion.untranslated
     setup = [line for name, line in conversion.options if name == "setup"]
-    code = conversion.command[2].replace("exec python t.py", "printf '%s|'")
-    script = "\n".join((*setup, shlex.join(("bash", "-c", code, *conversion.command[3:]))))
-    shell = subprocess.run(["bash", "-c", script], capture_output=True, text=True, check=True)
-    assert shell.stdout == printed
+    python = ("python",) if conversion.command[0] == "t.py" else ()
+    line = "\n".join((quoting.checked(setup), shlex.join((*python, *conversion.command))))
+    environment = {**os.environ, "PATH": f"{tmp_path}:{os.environ['PATH']}"}
+    printed = [
+        subprocess.run(
+            ["bash", "-c", code, "bash", "x", "y z"],
+            capture_output=True,
+            text=True,
+            check=True,
+            env=environment,
+            stdin=subprocess.DEVNULL,
+            timeout=60,
+        ).stdout
+        for code in (lines, line)
+    ]
+    assert printed[0] == printed[1] and "|" in printed[0]
 
 
 @pytest.mark.parametrize(
