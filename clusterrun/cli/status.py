@@ -12,6 +12,7 @@ from clusterrun.cli.shell_complete import STATE, json_option, runs
 from clusterrun.model.contract import ExitCode
 from clusterrun.model.frozen import fields
 from clusterrun.model.record import RunStatus
+from clusterrun.model.states import State
 from clusterrun.operations.context import Context
 from clusterrun.operations.list_runs import EVERYTHING, Filter, RunList, folded, since, states
 
@@ -50,9 +51,9 @@ def status(
       clusterrun status --json
     """
     if all_jobs:
-        if names or everything or state or name or begun or live:
-            raise click.UsageError("--all-jobs shows every job of yours: it takes only --json beside it")
-        return _show_all_jobs(as_json)
+        if names or everything or begun or live:
+            raise click.UsageError("--all-jobs shows every job of yours: it takes --state, --name and --json")
+        return _show_all_jobs(states(state), name or "", as_json)
     if live and as_json:
         raise click.UsageError("--watch and --json do not go together: --json is one document")
     context = Context(tell=say)
@@ -76,18 +77,22 @@ def status(
     return ExitCode.DONE
 
 
-def _show_all_jobs(as_json: bool) -> int:
+def _show_all_jobs(only: tuple[State, ...], pattern: str, as_json: bool) -> int:
     from clusterrun.operations.all_jobs import all_jobs  # a bare `status` does not need it
 
     context = Context(tell=say)
-    jobs = all_jobs(context, say)
+    jobs = all_jobs(context, only, pattern, say)
     if as_json:
         document = {"jobs": [{**fields(job), "run": fields(job.run) if job.run else None} for job in jobs]}
         print(status_view.ALL_JOBS.json(document))
     elif jobs:
         status_view.show_jobs(jobs, context.clock.now())
     else:
-        say("you have no job in the queue of Slurm")
+        say(
+            "you have no such job in the queue of Slurm"
+            if only or pattern
+            else "you have no job in the queue of Slurm"
+        )
     return ExitCode.DONE
 
 

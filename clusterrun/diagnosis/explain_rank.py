@@ -10,10 +10,12 @@ from clusterrun.diagnosis.evidence import ChildProcess, RankSnapshot
 from clusterrun.diagnosis.stacks import (
     Doing,
     frame_of_worker,
+    is_idle_worker,
     location,
     polls_for_lock_file,
     script_has_ended,
     short,
+    waits_for_pool,
 )
 from clusterrun.model.duration import spoken
 from clusterrun.model.frozen import frozen
@@ -138,6 +140,13 @@ def _of_user_code(rank: RankSnapshot) -> Reason:
         if child.name == "srun":
             remedy = f"{STEP_REMEDY}; or does its program not end?"
         return Reason(f"it waits in user code{where}, for {program}", remedy)
+    if waits_for_idle_pool(rank):
+        why = f"it waits for its pool of processes{where}, whose workers wait for a task: one has died, and "
+        why += "its task is lost"
+        remedy = (
+            "was a worker killed for lack of memory (dmesg there)? concurrent.futures raises an error then"
+        )
+        return Reason(why, remedy, certain=True)
     sleeps_in = process.waits_in.removeprefix("anon_")
     waits = next((f", {what}" for name, what in _KERNEL_WAITS.items() if sleeps_in.startswith(name)), "")
     workers = [(child, frame) for child in process.children if (frame := frame_of_worker(child.stack))]
@@ -152,6 +161,12 @@ def _of_user_code(rank: RankSnapshot) -> Reason:
             "what should make that condition false? give the loop a limit, and let it print what it waits for"
         )
     return Reason(f"it waits in user code{where}{waits}{below}{_others(rank)}", remedy, lacks_thread)
+
+
+def waits_for_idle_pool(rank: RankSnapshot) -> bool:
+    """Return whether a rank waits for a ``multiprocessing.Pool``, and no process below it has a task."""
+    stacks = [child.stack for child in rank.process.children]
+    return waits_for_pool(rank.stacks.main) and bool(stacks) and all(map(is_idle_worker, stacks))
 
 
 def _of_threads(rank: RankSnapshot, where: str, below: str) -> Reason:

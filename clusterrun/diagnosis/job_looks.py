@@ -75,6 +75,7 @@ class JobLook:
 
     clock: its wall clock when it began
     processes: processes of the job on it
+    programs: the programs that these run, if none is a rank
     problems: why stacks or variables could not be read, in sentences
     ras: ranks in which NCCL's RAS service listens
     """
@@ -87,3 +88,4 @@ class JobLook:
     processes: int = 0
     problems: tuple[str, ...] = ()
     ras: int = 0
+    programs: tuple[str, ...] = ()

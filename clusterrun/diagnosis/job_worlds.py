@@ -15,7 +15,14 @@ from clusterrun.diagnosis.decide import Judgement, decide
 from clusterrun.diagnosis.evidence import CROWDED, JobSnapshot, ProcessSample, RankSnapshot
 from clusterrun.diagnosis.job_looks import JobLook, SeenLauncher, SeenRank
 from clusterrun.diagnosis.rules import absent_rank
-from clusterrun.diagnosis.stacks import TOGETHER, Doing, polls_for_lock_file, script_has_ended, short
+from clusterrun.diagnosis.stacks import (
+    TOGETHER,
+    Doing,
+    is_in_backward,
+    polls_for_lock_file,
+    script_has_ended,
+    short,
+)
 from clusterrun.diagnosis.verdict import Culprit, Diagnosis, Verdict, ranks_in_words
 from clusterrun.diagnosis.vote import RankVote
 from clusterrun.model.frozen import frozen, replace
@@ -25,6 +32,8 @@ MOST = 8
 WHOLE_LOOK = 20.0
 # Switches a second above which a thread polls, and the share of a processor.
 POLLS, BUSY = 100.0, 0.2
+# Share of the busiest rank's use of processors. A rank in the backward pass that uses less waits for it.
+IDLE_SHARE = 0.5
 # Numbers a second that a sleeping rank counts if it works.
 COUNTS = 2.0
 MOST_COUNTS = 3
@@ -110,7 +119,12 @@ class JobHistory:
     def outside(self, ranks: Sequence[RankSnapshot]) -> tuple[tuple[float, tuple[int, ...]], ...]:
         """Return the clock of each look at a world that moved, and the ranks that others waited for."""
         key = frozenset((rank.node, rank.process.pid) for rank in ranks)
-        late = tuple(rank.rank for rank in ranks if rank.location.doing not in TOGETHER)
+        busiest = max((rank.process.busy for rank in ranks), default=0.0)
+        late = tuple(
+            rank.rank
+            for rank in ranks
+            if rank.location.doing not in TOGETHER and not _idles_in_backward(rank, busiest)
+        )
         looks = self._outside.get(key, ())
         if any(rank.moved for rank in ranks):
             late = late if len(late) < len(ranks) else ()
@@ -127,6 +141,14 @@ class JobHistory:
             self._since[rank.node, process.pid] = (began, place)
         observed = max(0.0, rank.clock - began)
         return max(observed, process.idle) if process.idle >= process.seconds else observed
+
+
+def _idles_in_backward(rank: RankSnapshot, busiest: float) -> bool:
+    """Return whether a rank mostly waits in the backward pass, while another one computes.
+
+    The native frames of a rank that moves are not read. Without them both look the same.
+    """
+    return is_in_backward(rank.stacks.main) and rank.process.busy < IDLE_SHARE * busiest
 
 
 def worlds_of(looks: Sequence[JobLook], is_complete: bool) -> list[JobWorld]:
@@ -275,14 +297,25 @@ def judge_world(
     )
     judgement = decide(of_snapshot(snapshot))
     diagnosis = judgement.diagnosis
-    is_pause = diagnosis.verdict is Verdict.NOTHING and not any(
-        rank.moved or rank.works or rank.state == "R" for rank in ranks
-    )
-    if run_there and is_pause and seconds_there >= WHOLE_LOOK:
+    shows_nothing = diagnosis.verdict is Verdict.NOTHING and quiet >= seconds_there
+    shows_nothing = shows_nothing and not any(rank.moved or rank.counts for rank in ranks)
+    works = any(rank.works or rank.state == "R" for rank in ranks)
+    # One rank that computes is no hang.
+    if run_there and shows_nothing and seconds_there >= WHOLE_LOOK and (len(ranks) > 1 or not works):
         message = f"not enough seen: for {seconds_there:.0f} s each look found the ranks in the same lines"
-        message += ", outside of collectives: they poll there, or pause between steps"
+        does = (
+            "compute there, or wait in a busy loop, as MPI does"
+            if works
+            else "poll there, or pause between steps"
+        )
+        message += f", outside of collectives: they {does}"
+        sides = RankVote({rank.rank: rank.location.line for rank in ranks}).sides[:MOST]
+        lines = tuple(f"{ranks_in_words(members)} at {line}" for line, members in sides if line)
         remedy = "does their output grow? If not, what do these lines wait for?"
-        diagnosis = replace(diagnosis, verdict=Verdict.UNDETERMINED, message=message, remedy=remedy)
+        evidence = (*diagnosis.evidence, *lines)
+        diagnosis = replace(
+            diagnosis, verdict=Verdict.UNDETERMINED, message=message, evidence=evidence, remedy=remedy
+        )
     evidence = (*diagnosis.evidence, *_differing_counters(counters), *_without_stacks(world))
     if has_records:
         evidence += ("torch's own flight records of these ranks show their calls",)
@@ -465,8 +498,9 @@ def _without_ranks(looks: Sequence[JobLook], mute: Sequence[tuple[str, str]]) ->
             Verdict.NEVER_ARRIVED, sentence, tuple(culprits), (), evidence, remedy, certainty=certainty
         )
     count = sum(look.processes for look in looks)
-    names = sorted({launcher.name for look in looks for launcher in look.launchers})
-    running = f"; {', '.join(names)} runs" if names else ""
-    sentence = f"the job has {count} processes, and none of them is known to be a rank{running}"
+    names = {launcher.name for look in looks for launcher in look.launchers}
+    names.update(program for look in looks for program in look.programs)
+    running = f" ({', '.join(sorted(names)[:MOST])})" if names else ""
+    sentence = f"the job has {count} processes{running}, and none of them is known to be a rank"
     remedy = "if it still starts, look again in a moment; a rank has RANK, SLURM_PROCID or a variable of MPI"
     return Diagnosis(Verdict.UNDETERMINED, sentence, remedy=remedy)

@@ -265,7 +265,25 @@ def joins_processes(stack: tuple[str, ...]) -> bool:
 def reads_of_process(stack: tuple[str, ...]) -> bool:
     """Return whether a thread reads what another process of ``multiprocessing`` sends."""
     reads = [frame for frame in stack[:4] if "/multiprocessing/" in frame or "/concurrent/futures/" in frame]
-    return any(function_of(frame) in ("recv", "recv_bytes", "result") for frame in reads)
+    return waits_for_pool(stack) or any(
+        function_of(frame) in ("recv", "recv_bytes", "result") for frame in reads
+    )
+
+
+def waits_for_pool(stack: tuple[str, ...]) -> bool:
+    """Return whether a thread waits for a result of ``multiprocessing.Pool``."""
+    return any(
+        "/multiprocessing/pool.py:" in frame and function_of(frame) in ("get", "wait", "next")
+        for frame in stack[:6]
+    )
+
+
+def is_idle_worker(stack: tuple[str, ...]) -> bool:
+    """Return whether a worker of ``multiprocessing.Pool`` waits for a task, or a process is its tracker."""
+    for inner, frame in zip(stack, stack[1:]):
+        if "/multiprocessing/pool.py:" in frame:
+            return "/multiprocessing/queues.py:" in inner and function_of(inner) == "get"
+    return any("/multiprocessing/resource_tracker.py:" in frame for frame in stack[:2])
 
 
 def frame_of_worker(stack: tuple[str, ...]) -> str:

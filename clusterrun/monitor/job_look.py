@@ -29,6 +29,7 @@ from clusterrun.diagnosis.stacks import (
     joins_processes,
     location,
     reads_of_process,
+    waits_for_pool,
 )
 from clusterrun.model.document import encode_set
 from clusterrun.model.frozen import frozen, replace
@@ -186,6 +187,7 @@ class JobLooker:
             self._processes.count,
             tuple(self._problems),
             sum(map(has_ras, ranks)),
+            () if observed else self._processes.programs,
         )
 
     def _spied(self, pids: Sequence[int], options: Sequence[str]) -> dict[int, SpiedProcess]:
@@ -324,7 +326,9 @@ class JobLooker:
         workers = [pid for pid in pids if proc.is_python(pid) and not proc.children(pid)]
         running = [pid for pid in workers if (process := proc.look(pid)) and process.state == "R"]
         workers = list(dict.fromkeys((*running, *workers)))
-        spied = self._spied(workers[:MOST_WORKERS], _NONBLOCKING)
+        # A task of a pool is known to be lost only if every worker waits for one.
+        most = MOST_SPIES if waits_for_pool(stack) else MOST_WORKERS
+        spied = self._spied(workers[:most], _NONBLOCKING)
         return {pid: process.main for pid, process in spied.items()}
 
     def _launcher(self, process: JobProcess, has_ranks: bool) -> SeenLauncher:

@@ -111,6 +111,7 @@ class RankProcess:
 class JobProcesses:
     """The ranks of a job on this node, the launchers, and how many processes it has in all.
 
+    programs: the programs that they run
     unreadable: processes whose variables could not be read
     """
 
@@ -118,6 +119,7 @@ class JobProcesses:
     launchers: tuple[JobProcess, ...]
     count: int
     unreadable: tuple[int, ...] = ()
+    programs: tuple[str, ...] = ()
 
 
 def of_job(job_id: str, own_step: str, node: str) -> list[JobProcess]:
@@ -273,7 +275,10 @@ def sorted_out(processes: Sequence[JobProcess], loads_torch: Callable[[int], boo
         ranks.append(RankProcess(placed, pid, environment))
     launchers = [process for process in processes if process.launcher and process.pid not in names]
     unreadable = tuple(process.pid for process in processes if not process.is_complete)
-    return JobProcesses(tuple(ranks), tuple(_outermost(launchers, by_pid)), len(processes), unreadable)
+    programs = tuple(sorted({process.program for process in processes}))
+    return JobProcesses(
+        tuple(ranks), tuple(_outermost(launchers, by_pid)), len(processes), unreadable, programs
+    )
 
 
 def _is_head(process: JobProcess, parent: JobProcess | None) -> bool:

@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import re
+from collections.abc import Collection
+from fnmatch import fnmatchcase
+
 from clusterrun.model.frozen import frozen
 from clusterrun.model.record import RunStatus
 from clusterrun.model.states import State
@@ -32,15 +36,26 @@ class JobLine:
     run: RunStatus | None = None
 
 
-def all_jobs(context: Context, tell: Tell = quiet) -> tuple[JobLine, ...]:
-    """Return the jobs that have not ended, the newest first. Raise ``SchedulerError`` without Slurm."""
-    rows = [row for row in context.slurm().jobs() if not row.state.ended]
+def all_jobs(
+    context: Context, states: Collection[State], pattern: str, tell: Tell = quiet
+) -> tuple[JobLine, ...]:
+    """Return the jobs that have not ended, the newest first. Raise ``SchedulerError`` without Slurm.
+
+    states, pattern: only jobs in these states, and with such a name (``fnmatch``); empty: any
+    """
+    rows = [
+        row
+        for row in context.slurm().jobs()
+        if not row.state.ended
+        and (not states or row.state in states)
+        and (not pattern or fnmatchcase(row.name, pattern))
+    ]
+    rows.sort(key=lambda row: [int(number) for number in re.findall(r"\d+", row.job_id)], reverse=True)
     present = set(context.store.ids())
     run_by_job = {row.job_id: run_of_comment(row.comment) for row in rows}
     ids = list(dict.fromkeys(run_id for run_id in run_by_job.values() if run_id in present))
     statuses = {status.run_id: status for status in context.inquiry(tell).statuses(ids, skip_missing=True)}
-    lines = [_line(row, statuses.get(run_by_job[row.job_id])) for row in rows]
-    return tuple(reversed(lines))
+    return tuple(_line(row, statuses.get(run_by_job[row.job_id])) for row in rows)
 
 
 def _line(row: JobRow, run: RunStatus | None) -> JobLine:

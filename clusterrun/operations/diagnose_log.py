@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import glob
+import math
 import os
 import re
 import stat
@@ -37,6 +38,8 @@ MOST_PLACES = 256
 SCAN_SECONDS = 60.0
 # Seconds between two messages about the search.
 TELL_SECONDS = 1.0
+# Seconds by which a file server's clock and Slurm's may differ.
+CLOCK_SECONDS = 60.0
 MOST_FILES = 4096
 MOST_ERRORS = 64
 # In the middle of a long file only lines with one of these are read, and the lines around them.
@@ -135,7 +138,8 @@ def diagnose_ended_job(context: Context, job: ForeignJob, tell: Tell = quiet) ->
 def _files_of_steps(paths: Sequence[str], job: ForeignJob) -> list[str]:
     """Return the files beside a job's output that its steps wrote.
 
-    Its number is in their names. A small number is in other names too, of files that are older than the job.
+    Its number is in their names. A small number is in other names too, of files that are older than the job,
+    or were still written after its end.
     """
     number = re.compile(rf"(?<!\d)(?:{re.escape(job.number or job.job_id)}|{re.escape(job.job_id)})(?!\d)")
     paths_of_steps: list[str] = []
@@ -147,7 +151,8 @@ def _files_of_steps(paths: Sequence[str], job: ForeignJob) -> list[str]:
     for path in paths_of_steps[:MOST_FILES]:
         with suppress(OSError):
             status = os.stat(path)
-            if stat.S_ISREG(status.st_mode) and status.st_mtime >= job.submitted_at:
+            until = job.ended_at + CLOCK_SECONDS if job.ended_at else math.inf
+            if stat.S_ISREG(status.st_mode) and job.submitted_at <= status.st_mtime <= until:
                 files.append(path)
     return files
 

@@ -77,7 +77,7 @@ def to_node(context: Context, record: RunRecord, node: str, terminal: bool) -> t
     options = (f"--jobid={job_id}", "--overlap", f"--immediate={STEP_SECONDS}", f"--nodelist={node}")
     alone = asks_for_gpus(record.spec) and not context.client().shares_gpus()
     gpus = ("--gres=gpu:0",) if alone else ()
-    plain = ("--nodes=1", "--ntasks=1", "--cpu-bind=none", "--mpi=none", "--export=ALL", "--quiet")
+    plain = ("--nodes=1", "--ntasks=1", *context.client().step_options())
     return ("srun", *options, *gpus, *plain, "--pty" if terminal else "--unbuffered")
 
 

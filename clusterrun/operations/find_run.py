@@ -9,11 +9,12 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 from clusterrun.model.errors import ClusterrunError, NoSuchRun
-from clusterrun.model.run_words import slurm_job
+from clusterrun.model.run_words import LAST, slurm_job
 from clusterrun.model.states import State
 from clusterrun.operations.context import Context, Tell, quiet
 from clusterrun.slurm.foreign_job import ForeignJob
 
+MOST_LISTED = 8
 _OF_CLUSTERRUN = re.compile(r"clusterrun:([^:\s]+):\S+")
 
 
@@ -26,13 +27,14 @@ def find_run(context: Context, word: str) -> str:
 def find_run_or_job(context: Context, word: str, tell: Tell = quiet) -> str | ForeignJob:
     """Return the id of the run that ``word`` means, or the Slurm job that clusterrun did not start.
 
-    A run is preferred. ``tell`` gets a notice if a job with the same number runs beside it. Raise
+    A run is preferred. ``last`` without any run, and a name, may mean the only job of this user that runs.
+    ``tell`` gets a notice of that, and one if a job with the same number runs beside a run. Raise
     ``NoSuchRun``.
     """
     try:
         run_id = context.store.find(word)
     except NoSuchRun as error:
-        job = _job(context, word)
+        job = _job(context, word) if slurm_job(word) else _running_job(context, word, error, tell)
         if job is None or _OF_CLUSTERRUN.search(job.comment):
             raise _described(context, word, error) from error
         return job
@@ -61,6 +63,29 @@ def _job(context: Context, word: str) -> ForeignJob | None:
         return None if client.why_not() else client.foreign_job(job_id)
     except ClusterrunError:
         return None
+
+
+def _running_job(context: Context, word: str, error: NoSuchRun, tell: Tell) -> ForeignJob | None:
+    """Return the only running job of this user with the name ``word``, or with any name if it is ``last``.
+
+    Raise ``NoSuchRun``, which names them, if there are several.
+    """
+    try:
+        client = context.client()
+        rows = [] if client.why_not() else client.jobs()
+    except ClusterrunError:
+        return None
+    running = [row for row in rows if row.state is State.RUNNING and not run_of_comment(row.comment)]
+    named = [row for row in running if word in (row.name, LAST)]
+    if len({slurm_job(row.job_id) for row in named}) == 1:
+        tell(
+            f"{error.seen}; taking job {named[0].job_id} ({named[0].name!r}), which clusterrun did not start"
+        )
+        return _job(context, named[0].job_id)
+    if running:
+        listed = ", ".join(f"{row.job_id} ({row.name!r})" for row in (named or running)[:MOST_LISTED])
+        raise NoSuchRun(f"{error.seen}; jobs of yours that run: {listed}", "name one of them by its number")
+    return None
 
 
 @contextmanager

@@ -90,7 +90,7 @@ def check_live(job: ForeignJob, user: str = "") -> tuple[str, ...]:
     if user and user != owner:
         raise BadInput(f"job {job.job_id} is of {owner}, not of {user}", f"give --user {owner}, or none")
     if owner != me and not user:
-        remedy = f"{owner} can do it; root can type: clusterrun diagnose --user {owner} {job.job_id}"
+        remedy = f"{owner} can do it; root can look at it: clusterrun diagnose --user {owner} {job.job_id}"
         raise BadInput(f"job {job.job_id} ({job.name!r}) is of {owner}, and you are {me}", remedy)
     if owner != me and os.geteuid() != 0:
         raise BadInput(f"job {job.job_id} is of {owner}: only root may look at it", f"ask {owner}, or root")
@@ -130,10 +130,7 @@ def step_argv(
             f"--nodes={len(members)}",
             f"--ntasks={len(members)}",
             "--ntasks-per-node=1",
-            "--cpu-bind=none",
-            "--mpi=none",
-            "--export=ALL",
-            "--quiet",
+            *context.client().step_options(),
             *share,
             *options,
             *program,

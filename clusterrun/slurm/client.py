@@ -227,6 +227,14 @@ class SlurmClient:
         """Return whether Slurm allocates whole nodes (``select/linear``), and no GPU to any step."""
         return _setting(self._configuration, "SelectType").lower() == "select/linear"
 
+    def step_options(self) -> tuple[str, ...]:
+        """Return the options with which a step beside a job uses all of its processors, by no MPI.
+
+        Without a plugin that binds, srun would print about the option, even if it is to be quiet.
+        """
+        binds = _setting(self._configuration, "TaskPlugin").lower() != "task/none"
+        return (*(("--cpu-bind=none",) if binds else ()), "--mpi=none", "--export=ALL", "--quiet")
+
     def srun_ports(self) -> int:
         """Return the size of the port range of srun (``SrunPortRange``).
 

@@ -11,7 +11,7 @@ from clusterrun.model.states import State
 from clusterrun.slurm.queries import moment
 from clusterrun.slurm_text import job_states
 
-FIELDS = ("JobID", "User", "State", "NodeList", "Submit", "JobName")
+FIELDS = ("JobID", "User", "State", "NodeList", "Submit", "End", "JobName")
 # The job's name ends the first line and may contain any text. All other values are single words.
 _NAME = re.compile(r"^JobId=\S+ (?:.* )?JobName=(.*)$", re.MULTILINE)
 
@@ -30,7 +30,7 @@ class ForeignJob:
     running_tasks: of an array named as a whole, the tasks that run; () for any other job
     het_nodelists: the nodes of each component of a heterogeneous job; () for any other job
     het_leader: number of the first component of a heterogeneous job
-    submitted_at: when it was submitted, seconds since the epoch; 0: unknown
+    submitted_at, ended_at: seconds since the epoch; 0: unknown. A job that runs ends at its time limit
     """
 
     job_id: str
@@ -47,6 +47,7 @@ class ForeignJob:
     het_nodelists: tuple[str, ...] = ()
     het_leader: str = ""
     submitted_at: float = 0.0
+    ended_at: float = 0.0
 
     @property
     def state(self) -> State:
@@ -89,6 +90,7 @@ def read_shown(job_id: str, out: str) -> ForeignJob | None:
         nodelists,
         leader[1] if leader else "",
         moment(value("SubmitTime")) or 0.0,
+        moment(value("EndTime")) or 0.0,
     )
 
 
@@ -105,9 +107,16 @@ def read_accounting(job_id: str, out: str) -> ForeignJob | None:
     for line in out.splitlines():
         cells = line.split("|", len(FIELDS) - 1)
         if len(cells) == len(FIELDS):
-            _, user, word, nodelist, submitted, name = cells
-            state = word.partition(" ")[0]
-            return ForeignJob(job_id, name, user, state, nodelist, submitted_at=moment(submitted) or 0.0)
+            _, user, word, nodelist, submitted, ended, name = cells
+            return ForeignJob(
+                job_id,
+                name,
+                user,
+                word.partition(" ")[0],
+                nodelist,
+                submitted_at=moment(submitted) or 0.0,
+                ended_at=moment(ended) or 0.0,
+            )
     return None
 
 

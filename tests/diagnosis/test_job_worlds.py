@@ -15,7 +15,7 @@ from clusterrun.diagnosis.evidence import (
     PythonStacks,
     RankSnapshot,
 )
-from clusterrun.diagnosis.job_looks import JobLook, RankName, SeenLauncher, SeenRank
+from clusterrun.diagnosis.job_looks import NO_PYTHON, JobLook, RankName, SeenLauncher, SeenRank
 from clusterrun.diagnosis.job_worlds import (
     RAS_IS_NOT_ASKED,
     JobHistory,
@@ -29,6 +29,7 @@ from clusterrun.model.frozen import replace
 from tests.diagnosis.ranks import ALL_REDUCE, BARRIER, LIBRARY, LOOP, MEETING, NOW, RECV
 
 EVERYBODY = MainCall(is_of_all=True)
+BACKWARD = ("/venv/lib/torch/autograd/graph.py:979 _engine_run_backward", "/home/me/train.py:7 step")
 ELASTIC = (
     "/venv/lib/python3.11/site-packages/torch/distributed/elastic/rendezvous/dynamic_rendezvous.py:1 x",
 )
@@ -239,13 +240,52 @@ def test_a_rank_that_is_found_outside_of_the_collective_of_the_look_before_has_m
 
 
 def test_ranks_seen_twice_in_one_line_that_ran_between_are_looked_at_again() -> None:
-    ranks = [sampled(rank, stack=LOOP, idle=0.0) for rank in range(4)]
-    history = JobHistory()
-    for clock, expected in ((NOW, Verdict.NOTHING), (NOW + 60, Verdict.UNDETERMINED)):
-        later = [replace(rank, snapshot=replace(rank.snapshot, clock=clock)) for rank in ranks]
-        judgement = diagnose_looks(looks(*later), (), history)
-        assert (judgement.certain, judgement.diagnosis.verdict) == (False, expected)
-        assert judgement.diagnosis.culprits == ()
+    """MPI waits in a busy loop. Its ranks look like ranks that compute in one line for long."""
+    for busy, quiet, last in (
+        (0.0, math.inf, Verdict.UNDETERMINED),
+        (1.0, math.inf, Verdict.UNDETERMINED),
+        (1.0, 5.0, Verdict.NOTHING),  # their output grows
+    ):
+        ranks = [sampled(rank, stack=LOOP, idle=0.0, busy=busy) for rank in range(4)]
+        history = JobHistory()
+        for clock, expected in ((NOW, Verdict.NOTHING), (NOW + 60, last)):
+            later = [replace(rank, snapshot=replace(rank.snapshot, clock=clock)) for rank in ranks]
+            judgement = diagnose_looks(looks(*later), (), history, quiet)
+            assert (judgement.certain, judgement.diagnosis.verdict) == (False, expected)
+            assert judgement.diagnosis.culprits == ()
+
+
+def test_ranks_that_moved_into_different_calls_are_looked_at_again() -> None:
+    for stack, certain in ((ALL_REDUCE, True), (BARRIER, False)):
+        ranks = [sampled(0, moved=True, size=2), sampled(1, stack=stack, moved=True, size=2)]
+        judgement = diagnose_looks(looks(*ranks), (), JobHistory())
+        assert (judgement.certain, judgement.diagnosis.verdict) == (certain, Verdict.NOTHING)
+
+
+POOL = tuple(
+    f"/usr/lib/python3.11/multiprocessing/{frame}"
+    for frame in ("pool.py:768 ApplyResult.get", "pool.py:367 Pool.map")
+)
+IDLE = tuple(
+    f"/usr/lib/python3.11/multiprocessing/{frame}"
+    for frame in (
+        "connection.py:430 Connection.recv_bytes",
+        "queues.py:365 SimpleQueue.get",
+        "pool.py:114 worker",
+    )
+)
+
+
+@pytest.mark.parametrize(
+    ("worker", "is_lost"), [(IDLE, True), (("/home/me/train.py:3 extract", *IDLE[2:]), False), ((), False)]
+)
+def test_a_pool_whose_workers_all_wait_for_a_task_has_lost_one(
+    worker: tuple[str, ...], is_lost: bool
+) -> None:
+    children = (ChildProcess(7, "python", "S", stack=IDLE), ChildProcess(8, "python", "S", stack=worker))
+    rank = sampled(0, stack=(*POOL, *LOOP), size=1, children=children)
+    diagnosis = verdict(rank)
+    assert ("its task is lost" in " ".join(diagnosis.evidence)) == is_lost, diagnosis
 
 
 RUNS_GCC = ("/usr/lib/python3.11/subprocess.py:2004 _try_wait", "/home/me/train.py:9 build", *LOOP)
@@ -381,6 +421,22 @@ def test_a_rank_that_all_looks_find_late_is_slow_if_the_job_steps(
         late = [replace(rank, snapshot=replace(rank.snapshot, clock=clock)) for rank in ranks]
         diagnosis = diagnose_looks(looks(*late), (), history).diagnosis
     assert (diagnosis.verdict, blamed(diagnosis)) == (expected, [(3, "n0")])
+
+
+@pytest.mark.parametrize(("busy", "expected"), [(0.2, Verdict.SLOW), (0.8, Verdict.NOTHING)])
+def test_a_rank_that_computes_in_the_backward_pass_is_slow_if_the_others_idle_there(
+    busy: float, expected: Verdict
+) -> None:
+    history = JobHistory()
+    for number in range(5):
+        shares = [busy, busy, busy, 1.0]
+        ranks = [
+            sampled(rank, stack=BACKWARD, idle=0.1, moved=True, busy=shares[rank], switches=99 * number)
+            for rank in range(4)
+        ]
+        late = [replace(rank, snapshot=replace(rank.snapshot, clock=NOW + 6 * number)) for rank in ranks]
+        diagnosis = diagnose_looks(looks(*late), (), history).diagnosis
+    assert (diagnosis.verdict, blamed(diagnosis)) == (expected, [(3, "n0")] * (expected is Verdict.SLOW))
 
 
 def test_a_rank_that_the_others_await_once_is_not_slow() -> None:
@@ -535,6 +591,13 @@ def test_ncclras_is_named_as_an_unasked_source_if_nothing_else_decides() -> None
     assert [RAS_IS_NOT_ASKED in diagnosis.evidence for diagnosis in evidence] == [True, False]
 
 
+@pytest.mark.parametrize(("busy", "expected"), [(0.9, Verdict.NOTHING), (0.0, Verdict.UNDETERMINED)])
+def test_ranks_without_python_that_work_are_no_hang(busy: float, expected: Verdict) -> None:
+    ranks = [sampled(rank, stack=(), busy=busy, size=2) for rank in range(2)]
+    silent = [replace(rank, snapshot=replace(rank.snapshot, problem=NO_PYTHON)) for rank in ranks]
+    assert verdict(*silent).verdict is expected
+
+
 def test_a_rank_without_a_process_is_named_without_stacks() -> None:
     diagnosis = verdict(sampled(0, stack=()), sampled(1, stack=()), sampled(3, "n1", stack=()))
     assert blamed(diagnosis) == [(2, "n1")]
@@ -641,9 +704,12 @@ def test_launchers_that_await_more_nodes_than_the_job_has_are_reported() -> None
 
 
 def test_a_job_without_ranks_is_reported_as_such() -> None:
-    diagnosis = diagnose_looks([JobLook("n0", NOW, processes=3)], (), JobHistory()).diagnosis
+    look = [
+        JobLook("n0", NOW, processes=3, launchers=(SeenLauncher("srun", 5, "S"),), programs=("bash", "tar"))
+    ]
+    diagnosis = diagnose_looks(look, (), JobHistory()).diagnosis
     assert (diagnosis.verdict, diagnosis.culprits) == (Verdict.UNDETERMINED, ())
-    assert diagnosis.message == "the job has 3 processes, and none of them is known to be a rank"
+    assert diagnosis.message.startswith("the job has 3 processes (bash, srun, tar), and none")
 
 
 def test_problems_of_nodes_and_gpus_are_shown() -> None:

@@ -33,6 +33,7 @@ from clusterrun.operations.job_step import (
     step_argv,
 )
 from clusterrun.slurm.foreign_job import ForeignJob
+from clusterrun.slurm.queries import JobRow
 
 JOB = ForeignJob("7", "mine", "alice", "RUNNING", "n[1-3]", number="7")
 
@@ -44,10 +45,16 @@ def alice(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 class Client:
-    """Slurm, with one job."""
+    """Slurm, with one job, and the rows of this user."""
 
-    def __init__(self, job: ForeignJob | None = JOB) -> None:
-        self.job = job
+    def __init__(self, job: ForeignJob | None = JOB, rows: tuple[JobRow, ...] = ()) -> None:
+        self.job, self._rows = job, rows
+
+    def jobs(self) -> tuple[JobRow, ...]:
+        return self._rows
+
+    def step_options(self) -> tuple[str, ...]:
+        return ("--cpu-bind=none", "--mpi=none", "--export=ALL", "--quiet")
 
     def why_not(self) -> str:
         return ""
@@ -232,12 +239,46 @@ def test_a_word_without_a_number_is_no_job(tmp_path: Any, word: str) -> None:
     assert "Slurm" not in error.value.seen
 
 
+def row(job_id: str, name: str, word: str = "RUNNING", comment: str = "") -> JobRow:
+    return JobRow(job_id, word, "", "n1", 1.0, None, name, comment)
+
+
+@pytest.mark.parametrize(
+    ("word", "rows", "named"),
+    [
+        (
+            "last",
+            (row("7", "mine"), row("8", "held", "PENDING"), row("9", "x", comment="clusterrun:R:T")),
+            "",
+        ),
+        ("mine", (row("7", "mine"), row("8", "other")), ""),
+        ("last", (row("7", "mine"), row("8_1", "other")), "7 ('mine'), 8_1 ('other')"),
+        ("typo", (row("7", "mine"),), "7 ('mine')"),
+    ],
+)
+def test_without_such_a_run_the_only_running_job_is_taken_and_several_are_named(
+    tmp_path: Any, word: str, rows: tuple[JobRow, ...], named: str
+) -> None:
+    environ = {"CLUSTERRUN_HOME": str(tmp_path), "PATH": "/usr/bin:/bin"}
+    mine = Context(environ, client=Client(JOB, rows))  # type: ignore[arg-type]
+    notices: list[str] = []
+    if named:
+        with pytest.raises(NoSuchRun) as error:
+            find_run_or_job(mine, word, notices.append)
+        assert named in error.value.seen
+    else:
+        assert find_run_or_job(mine, word, notices.append) == JOB
+    assert bool(notices) != bool(named)
+
+
 def test_only_files_from_the_time_of_an_ended_job_are_read(tmp_path: Any) -> None:
-    old, step, own = (tmp_path / name for name in ("epoch_7.log", "rank0-7.log", "slurm-7.out"))
-    for path in (old, step, own):
-        path.write_text("srun: error: n2: task 1: Exited with exit code 2\n" if path == old else "fine\n")
-    os.utime(old, (100.0, 100.0))
-    job = replace(JOB, word="COMPLETED", output=str(own), submitted_at=1000.0)
+    names = ("epoch_7.log", "fold_7.log", "rank0-7.log", "slurm-7.out")
+    old, later, step, own = (tmp_path / name for name in names)
+    for path, changed_at in ((old, 100.0), (later, 9000.0), (step, 2000.0), (own, 2000.0)):
+        failed = "srun: error: n2: task 1: Exited with exit code 2\n"
+        path.write_text(failed if path in (old, later) else "fine\n")
+        os.utime(path, (changed_at, changed_at))
+    job = replace(JOB, word="COMPLETED", output=str(own), submitted_at=1000.0, ended_at=2001.0)
     evidence = diagnose_ended_job(context(tmp_path), job).evidence
     assert f"read: {own}, {step}" in evidence[-1]
 

@@ -92,8 +92,9 @@ def test_running_tasks_of_an_array_are_read() -> None:
 
 
 def test_a_job_is_read_as_the_accounting_remembers_it() -> None:
-    job = read_accounting("38", "38|alice|CANCELLED by 1000|n0001|1795713819|a|b\n")
-    assert job == ForeignJob("38", "a|b", "alice", "CANCELLED", "n0001", submitted_at=1795713819.0)
+    job = read_accounting("38", "38|alice|CANCELLED by 1000|n0001|1795713819|1795713899|a|b\n")
+    times = {"submitted_at": 1795713819.0, "ended_at": 1795713899.0}
+    assert job == ForeignJob("38", "a|b", "alice", "CANCELLED", "n0001", **times)
     assert job is not None and job.state is State.CANCELLED
     assert read_accounting("38", "") is None
 

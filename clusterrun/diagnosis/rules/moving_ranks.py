@@ -45,7 +45,11 @@ def rule(table: CallTable) -> list[Hypothesis]:
         explain = partial(explain_slow_rank, slow=straggler)
         return [Hypothesis(explain, CERTAINTY, (straggler.rank,))]
     printing = tuple(working) if awaited and not any(rank.moved for rank in table.ranks) else ()
-    return [Hypothesis(partial(explain_progress, printing=printing), CERTAINTY, final=not awaited)]
+    # Ranks that moved just now may have come to calls in which they wait for each other.
+    places = {(wait.operation, wait.line) for wait in table.waits}
+    parted = table.by_stacks and len(table.waits) == len(table.living) and len(places) > 1
+    final = not awaited and not parted
+    return [Hypothesis(partial(explain_progress, printing=printing), CERTAINTY, final=final)]
 
 
 def _passed_with_different_sizes(table: CallTable) -> list[tuple[Call, tuple[int, ...]]]:

@@ -36,6 +36,10 @@ def explain_no_stacks(table: CallTable, blamed: Ranks) -> Diagnosis:
     if problems:
         problem = max(problems, key=problems.count)
         sentence += f": {problem}"
+        if problem == NO_PYTHON and any(rank.works or rank.printed for rank in table.living):
+            busy = sum(rank.process.busy for rank in table.living)
+            sentence = f"the {len(table.living)} ranks run no Python, and work ({busy:.1f} processors)"
+            return Diagnosis(Verdict.NOTHING, sentence)
         if problem == NO_PYTHON:
             place = f"clusterrun exec --node {table.living[0].node} -- ps -ef"
             remedy = f"what do their programs wait for? See the job's output, and {place}"

@@ -10,7 +10,7 @@ from functools import partial
 
 from clusterrun.diagnosis.calls import STOPPED, CallTable
 from clusterrun.diagnosis.evidence import START_PATIENCE, ChildProcess, PythonStacks, RankSnapshot
-from clusterrun.diagnosis.explain_rank import WAIT_REMEDY, reason
+from clusterrun.diagnosis.explain_rank import WAIT_REMEDY, reason, waits_for_idle_pool
 from clusterrun.diagnosis.explain_rank import at as at_line
 from clusterrun.diagnosis.hypothesis import Hypothesis, Ranks
 from clusterrun.diagnosis.rules.absent_rank import explain_never_arrived
@@ -70,6 +70,7 @@ def _stands_for_others(rank: RankSnapshot) -> bool:
     return (
         bool(rank.process.children)
         and not rank.answered
+        and not waits_for_idle_pool(rank)
         and (is_unknown or joins_processes(rank.stacks.main))
     )
 
