@@ -10,13 +10,13 @@ from functools import cached_property
 
 from clusterrun.diagnosis.evidence import Backlog, Group, JobSnapshot, RankSnapshot, Record
 from clusterrun.diagnosis.remains import Remains
-from clusterrun.diagnosis.stacks import Doing, StackLocation, is_in_backward, short
+from clusterrun.diagnosis.stacks import Doing, StackLocation, is_in_backward, short, waits_for_semaphore
 from clusterrun.diagnosis.verdict import unfolded
 from clusterrun.model.frozen import frozen, replace
 
 HALF = "a send or receive"
 KEY = "a wait for a key of the store"
-LOCK = "a wait for the lock of a file"
+LOCK = "a wait for a lock"
 # Every rank brings a tensor of one size and type. Of other collectives only the names can be compared.
 EQUAL_SIZES = (
     *("all_reduce", "reduce", "broadcast", "gather"),
@@ -325,9 +325,15 @@ class CallTable:
         """The rank that holds the lock that ``rank`` waits for, if it waits for others itself.
 
         A process of it that sleeps may hold the lock, such as a worker of its data-loader. A holder that
-        computes, loads or reads will release the lock.
+        computes, loads or reads will release the lock. The kernel does not list who holds a lock of
+        ``multiprocessing``: the one rank that is further in the same function.
         """
         holder = rank.process.lock_holder
+        if not holder and waits_for_semaphore(rank.stacks.main):
+            passed = [
+                other.rank for other in self.ranks if _has_passed(other, rank) and _waits_for_others(other)
+            ]
+            return tuple(passed) if len(passed) == 1 else ()
         if not holder:
             return ()
         return tuple(
@@ -497,6 +503,19 @@ def sends(rank: RankSnapshot) -> int:
     of_gloo = [group for group in rank.groups if group.backend == "gloo" and group.sequence >= 0]
     recorded = {record.group: record.sequence for record in rank.records}
     return sum(max(0, group.sequence - recorded.get(group.name, 0)) for group in of_gloo)
+
+
+def _has_passed(other: RankSnapshot, rank: RankSnapshot) -> bool:
+    """Return whether ``other`` is on a later line of the function in which ``rank`` waits, on its node."""
+    place, _, function = rank.location.frame.partition(" ")
+    file, _, line = place.rpartition(":")
+    later = [
+        frame
+        for frame in other.stacks.main
+        if frame.startswith(f"{file}:") and frame.endswith(f" {function}")
+        if int(frame[len(file) + 1 :].partition(" ")[0]) > int(line)
+    ]
+    return bool(later) and other is not rank and other.node == rank.node
 
 
 def _waits_for_others(rank: RankSnapshot) -> bool:

@@ -360,7 +360,9 @@ def _without_stacks(world: JobWorld) -> Iterable[str]:
         if process.idle >= process.seconds:
             ago = ", did not run for a minute" if process.idle >= 60 else ", did not run during the look"
         sockets = f", TCP sockets on {', '.join(process.addresses[:2])}" if process.addresses else ""
-        kind = f"state {process.state}{where}, {busy:g} processors{ago}{sockets}"
+        leaves = dict.fromkeys(child.name for child in process.children[-MOST_COUNTS:])
+        below = f", with {', '.join(leaves)} below it" if leaves else ""
+        kind = f"state {process.state}{where}, {busy:g} processors{ago}{sockets}{below}"
         kinds.setdefault(kind, []).append(rank.rank)
     for kind, ranks in list(kinds.items())[:MOST]:
         yield f"{ranks_in_words(ranks)}: {_NO_STACK}; {kind}"

@@ -270,6 +270,15 @@ def reads_of_process(stack: tuple[str, ...]) -> bool:
     )
 
 
+def waits_for_semaphore(stack: tuple[str, ...]) -> bool:
+    """Return whether a thread waits for a lock of ``multiprocessing``."""
+    return (
+        bool(stack)
+        and "/multiprocessing/synchronize.py:" in stack[0]
+        and function_of(stack[0]) == "__enter__"
+    )
+
+
 def waits_for_pool(stack: tuple[str, ...]) -> bool:
     """Return whether a thread waits for a result of ``multiprocessing.Pool``."""
     return any(

@@ -404,6 +404,19 @@ def test_the_holder_of_a_lock_that_waits_for_the_others_is_named() -> None:
     assert "it holds the lock of /scratch/cache.lock that ranks 1-3 wait for" in diagnosis.message
 
 
+@pytest.mark.parametrize(("line", "node", "holders"), [(8, "n0", [(0, "n0")]), (3, "n0", []), (8, "n1", [])])
+def test_the_holder_of_a_lock_of_multiprocessing_is_further_in_the_same_function(
+    line: int, node: str, holders: list[tuple[int, str]]
+) -> None:
+    barrier = (*BARRIER[: BARRIER.index(next(frame for frame in BARRIER if "/home/" in frame))],)
+    inside = sampled(0, node, stack=(*barrier, f"/home/me/train.py:{line} save", *LOOP), size=3)
+    lock = "/usr/lib/python3.11/multiprocessing/synchronize.py:95 SemLock.__enter__"
+    others = [sampled(rank, stack=(lock, "/home/me/train.py:4 save", *LOOP), size=3) for rank in (1, 2)]
+    diagnosis = verdict(inside, *others)
+    assert blamed(diagnosis) == holders or not holders, diagnosis
+    assert ("holds the lock" in diagnosis.message) == bool(holders)
+
+
 @pytest.mark.parametrize(("switches", "expected"), [(3, Verdict.SLOW), (5000, Verdict.NEVER_ARRIVED)])
 @pytest.mark.parametrize("native", [(), ("c10d::Reducer::finalize",)])
 def test_a_rank_that_all_looks_find_late_is_slow_if_the_job_steps(

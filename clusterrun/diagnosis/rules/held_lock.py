@@ -1,6 +1,7 @@
 """A rank holds the lock of a file that others wait for, and waits for others itself.
 
-The kernel lists who holds which lock. Fooled only if the lock is released by a third process.
+The kernel lists who holds which lock of a file. Fooled only if the lock is released by a third process. A
+lock of ``multiprocessing`` is taken to be held by the one rank that is further in the same function.
 """
 
 from __future__ import annotations
@@ -35,13 +36,13 @@ def explain(table: CallTable, blamed: Ranks, waiting: Mapping[int, list[int]]) -
         file, holder = table.of(others[0]).process.lock, table.of(others[0]).process.lock_holder
         lock = f"the lock of {file}" if file else "the lock"
         who_holds, waits = "it", "waits"
-        if table.of(rank).process.pid != holder:
+        if holder not in (0, table.of(rank).process.pid):
             who_holds, waits = f"its process {holder}", "the rank waits"
         wait = f"{ranks_in_words(others)} wait{verb_s(others)} for{at_place(table, *others)}"
         why = f"{who_holds} holds {lock} that {wait}"
         whys[rank] = f"{why}, and {waits} in {table.wait_by_rank[rank].operation}{at_place(table, rank)}"
     who, why = first_culprit(table, whys)
-    sentence = f"{who} waits while it holds the lock of a file: {why}"
+    sentence = f"{who} waits while it holds a lock: {why}"
     return blame(
         table, Verdict.MISMATCH, sentence, whys, "give the lock back before a call that others must join"
     )

@@ -48,7 +48,8 @@ def rule(table: CallTable) -> list[Hypothesis]:
     # Ranks that moved just now may have come to calls in which they wait for each other.
     places = {(wait.operation, wait.line) for wait in table.waits}
     parted = table.by_stacks and len(table.waits) == len(table.living) and len(places) > 1
-    final = not awaited and not parted
+    late = table.outside[-1][1] if table.outside else ()
+    final = not awaited and not parted and not late
     return [Hypothesis(partial(explain_progress, printing=printing), CERTAINTY, final=final)]
 
 
