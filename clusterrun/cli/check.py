@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import shlex
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import redirect_stdout
 from functools import partial
 from typing import TYPE_CHECKING, Any
@@ -27,7 +28,7 @@ from clusterrun.model.contract import ExitCode
 from clusterrun.model.duration import parse
 from clusterrun.model.errors import BadInput
 from clusterrun.model.frozen import replace
-from clusterrun.model.hostlist import fold
+from clusterrun.model.hostlist import expand, fold
 from clusterrun.model.preflight_report import Grade, Report
 from clusterrun.model.spec import JobSpec
 from clusterrun.model.visible import visible
@@ -215,10 +216,31 @@ def _put_exports(report: Report) -> int:
         "CLUSTERRUN_FIT_NODELIST": fold(fit),
         "CLUSTERRUN_UNFIT_NODELIST": fold([node.node for node in report.nodes if node.node not in fit]),
         **dict(report.environment),
+        **step_sizes(os.environ, fit),
     }
     lines = [f"export {name}={shlex.quote(value)}" for name, value in names.items()]
     put_text("\n".join([*lines, f"(exit {_exit_code(report):d})"]))
     return _exit_code(report)
+
+
+def step_sizes(environ: Mapping[str, str], fit: Sequence[str]) -> dict[str, str]:
+    """Return the variables of Slurm that make a step of ``srun --nodelist`` run on the nodes ``fit`` only.
+
+    The batch script has the sizes of the whole job in them, and srun adds nodes to a list that is shorter.
+    """
+    nodes = expand(environ.get("SLURM_JOB_NODELIST", ""))
+    tasks = [
+        int(count)
+        for count, times in re.findall(r"(\d+)(?:\(x(\d+)\))?", environ.get("SLURM_TASKS_PER_NODE", ""))
+        for _ in range(int(times or 1))
+    ]
+    if not fit or not set(fit) < set(nodes):
+        return {}
+    sizes = dict.fromkeys(("SLURM_NNODES", "SLURM_JOB_NUM_NODES"), str(len(fit)))
+    if "SLURM_NTASKS" in environ and len(tasks) == len(nodes):
+        count = sum(count for node, count in zip(nodes, tasks) if node in fit)
+        sizes.update(dict.fromkeys(("SLURM_NTASKS", "SLURM_NPROCS"), str(count)))
+    return sizes
 
 
 def fit_nodes(report: Report) -> list[str]:

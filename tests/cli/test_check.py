@@ -6,6 +6,9 @@ import json
 import re
 import signal
 
+import pytest
+
+from clusterrun.cli.check import step_sizes
 from tests.cli.conftest import CommandLine
 from tests.cli.test_terminal import on_terminal
 
@@ -25,6 +28,25 @@ def test_a_terminal_shows_a_check_live_and_keeps_its_report(clusterrun: CommandL
 def test_shell_lines_and_json_are_mutually_exclusive(clusterrun: CommandLine) -> None:
     result = clusterrun("check", "--export", "--json")
     assert (result.code, result.out, "give one of them" in result.err) == (2, "", True), result.err
+
+
+@pytest.mark.parametrize(
+    ("layout", "fit", "sizes"),
+    [
+        ("2(x3)", ["n1", "n2", "n3"], []),
+        ("2(x3)", [], []),
+        ("2(x3)", ["n1", "n3"], ["2", "4"]),
+        ("1,3(x2)", ["n1", "n3"], ["2", "4"]),
+        ("", ["n2"], ["1", None]),  # the script says nothing of tasks
+    ],
+)
+def test_steps_of_a_batch_script_get_the_sizes_of_the_fit_nodes(
+    layout: str, fit: list[str], sizes: list[str | None]
+) -> None:
+    environ = {"SLURM_JOB_NODELIST": "n[1-3]", "SLURM_TASKS_PER_NODE": layout or "1(x3)"}
+    environ.update({"SLURM_NTASKS": "6"} if layout else {})
+    variables = step_sizes(environ, fit)
+    assert [variables.get(name) for name in ("SLURM_NNODES", "SLURM_NTASKS") if variables] == sizes
 
 
 def test_follow_shows_the_findings_of_the_check_before_the_output_of_ranks(

@@ -592,7 +592,7 @@ def test_no_rank_remains_to_set_a_key_that_all_await() -> None:
 def test_states_are_shown_without_blame_if_there_are_no_stacks() -> None:
     diagnosis = verdict(*(sampled(rank, stack=(), waits_in="futex") for rank in range(4)))
     assert (diagnosis.verdict, diagnosis.culprits) == (Verdict.UNDETERMINED, ())
-    assert diagnosis.message == "not enough seen: no Python stack of the 4 ranks could be read"
+    assert diagnosis.message == "not enough seen: no Python stack of ranks 0-3 could be read"
     (line,) = [line for line in diagnosis.evidence if "no stack" in line]
     assert line == "ranks 0-3: no stack; state S in futex, 0 processors, did not run during the look"
 

@@ -77,7 +77,7 @@ def test_a_check_runs_once_in_an_allocation_until_a_run_fails(on_slurm: Site) ->
 
 
 IN_A_BATCH_SCRIPT = f"""#!/bin/bash
-#SBATCH --nodes=2 --wait --output=job.out
+#SBATCH --nodes=2 --ntasks-per-node=1 --wait --output=job.out
 eval "$({PROGRAM} check --export --level quick 2>check.err)"; echo "checked $?"
 echo "fit $CLUSTERRUN_FIT_NODELIST unfit '$CLUSTERRUN_UNFIT_NODELIST'"
 srun --nodelist=$CLUSTERRUN_FIT_NODELIST --ntasks-per-node=1 hostname | sort
@@ -86,6 +86,8 @@ mkdir new; cd new; {PROGRAM} init --yes 2>/dev/null
 {PROGRAM} config show 2>/dev/null | grep -c 'partition .*new/clusterrun.toml'; cd ..
 eval "$({PROGRAM} check --export --nodes 1 --check-command 'echo bad disk; false' 2>>check.err)"
 echo "checked $?, unfit $CLUSTERRUN_UNFIT_NODELIST"
+eval "$({PROGRAM} check --export --level quick --check-command '[ $SLURMD_NODENAME = n0002 ]' 2>>check.err)"
+srun --nodelist=$CLUSTERRUN_FIT_NODELIST hostname; echo "$SLURM_NNODES $SLURM_NTASKS"
 {PROGRAM} check --time 5 2>/dev/null; echo "for sbatch $?"
 squeue --noheader --me --format=%i | wc -l
 """
@@ -98,7 +100,7 @@ def test_a_check_in_any_batch_script_looks_at_the_nodes_of_that_job(on_slurm: Si
     printed = (on_slurm.project / "job.out").read_text().splitlines()
     assert printed == [
         *("checked 0", "fit n[0001-0002] unfit ''", "n0001", "n0002", "gpus 0", "1"),
-        *("checked 3, unfit n0001", "for sbatch 2", "1"),
+        *("checked 3, unfit n0001", "n0002", "1 1", "for sbatch 2", "1"),
     ], result.err + (on_slurm.project / "check.err").read_text()
     assert "bad disk" in (on_slurm.project / "check.err").read_text()
     (row,) = json.loads((on_slurm.project / "gpus.json").read_text())["gpus"]

@@ -10,7 +10,7 @@ from clusterrun.diagnosis.calls import CallTable
 from clusterrun.diagnosis.hypothesis import Hypothesis, Ranks
 from clusterrun.diagnosis.job_looks import NO_PYTHON, NOT_INSTALLED
 from clusterrun.diagnosis.rules.absent_rank import explain_never_arrived
-from clusterrun.diagnosis.verdict import Diagnosis, Verdict
+from clusterrun.diagnosis.verdict import Diagnosis, Verdict, ranks_in_words
 
 # Above the rules that conclude from the absence of collectives, below all rules that read stacks.
 CERTAINTY = 15
@@ -31,15 +31,15 @@ def rule(table: CallTable) -> list[Hypothesis]:
 
 def explain_no_stacks(table: CallTable, blamed: Ranks) -> Diagnosis:
     problems = [rank.problem for rank in table.living if rank.problem]
-    sentence = f"not enough seen: no Python stack of the {len(table.living)} ranks could be read"
+    ranks = ranks_in_words(rank.rank for rank in table.living)
+    sentence = f"not enough seen: no Python stack of {ranks} could be read"
     remedy = "pip install 'clusterrun[spy]', here or in the environment of the ranks, and diagnose again"
     if problems:
         problem = max(problems, key=problems.count)
         sentence += f": {problem}"
         if problem == NO_PYTHON and any(rank.works or rank.printed for rank in table.living):
             busy = sum(rank.process.busy for rank in table.living)
-            sentence = f"the {len(table.living)} ranks run no Python, and work ({busy:.1f} processors)"
-            return Diagnosis(Verdict.NOTHING, sentence)
+            return Diagnosis(Verdict.NOTHING, f"{ranks}: no Python, but at work ({busy:.1f} processors)")
         if problem == NO_PYTHON:
             place = f"clusterrun exec --node {table.living[0].node} -- ps -ef"
             remedy = f"what do their programs wait for? See the job's output, and {place}"
