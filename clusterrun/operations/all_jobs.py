@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Collection
-from fnmatch import fnmatchcase
 
 from clusterrun.model.frozen import frozen
 from clusterrun.model.record import RunStatus
@@ -43,6 +42,8 @@ def all_jobs(
 
     states, pattern: only jobs in these states, and with such a name (``fnmatch``); empty: any
     """
+    from fnmatch import fnmatchcase  # slow to import, so not for a bare `status`
+
     rows = [
         row
         for row in context.slurm().jobs()
