@@ -15,13 +15,14 @@ class EndKind(enum.Enum):
     NODE = 1
     MEMORY = 2
     START = 3
-    SIGNAL = 4
-    EXIT = 5
-    TIME_LIMIT = 6
-    PREEMPTED = 7
-    CANCELLED = 8
-    REQUEUED = 9
-    ENDED_BY_OTHERS = 10
+    CONTAINER = 4
+    SIGNAL = 5
+    EXIT = 6
+    TIME_LIMIT = 7
+    PREEMPTED = 8
+    CANCELLED = 9
+    REQUEUED = 10
+    ENDED_BY_OTHERS = 11
 
 
 @frozen
@@ -82,6 +83,7 @@ _MPI_NAME = re.compile(r"^\s*Process name: \[\[\d+,\d+\],(\d+)\]")
 _MPI_CODE = re.compile(r"^\s*Exit code: +(\d+)")
 MOST_MESSAGE_LINES = 8
 MOST_MESSAGE = 300
+NOT_STARTED = (EndKind.START, EndKind.CONTAINER)
 WHOLE_JOB = (EndKind.NODE, EndKind.TIME_LIMIT, EndKind.PREEMPTED, EndKind.CANCELLED, EndKind.REQUEUED)
 _ENDED = ("Terminated", "Killed")
 _SIGNALS = re.compile(
@@ -173,10 +175,10 @@ class EndLines:
             self._container.append(match[1])
             inner = [message.strip() for message in self._container if message.startswith("  ")]
             message = (inner or self._container)[-1 if inner else 0]
-            self.ends = [end for end in self.ends if "container" not in end.words]
-            return EndLine(EndKind.START, f"the container could not be started: {message}", line)
+            self.ends = [end for end in self.ends if end.kind is not EndKind.CONTAINER]
+            return EndLine(EndKind.CONTAINER, f"the container could not be started: {message}", line)
         if match := _IMAGE.match(line):
-            return EndLine(EndKind.START, f"the container could not be started: {match[1]}", line)
+            return EndLine(EndKind.CONTAINER, f"the container could not be started: {match[1]}", line)
         if match := _SHELL.match(line):
             return EndLine(
                 EndKind.START, f"the batch script failed: {match['error'] or match['missing']}", line

@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from contextlib import suppress
 
 from clusterrun.diagnosis.decide import decide_end
-from clusterrun.diagnosis.end_lines import WHOLE_JOB, EndKind, EndLine, EndLines
+from clusterrun.diagnosis.end_lines import NOT_STARTED, WHOLE_JOB, EndKind, EndLine, EndLines
 from clusterrun.diagnosis.known_errors import KnownError, meaning
 from clusterrun.diagnosis.log_lines import LOGGED_RANK, LineSplitter, LogLine
 from clusterrun.diagnosis.printed_errors import (
@@ -76,6 +76,11 @@ _COMMUNICATION = re.compile(r"DistBackendError|NCCL (?:WARN|error)")
 _WORLD = re.compile(r"(?i)(?:\bworld[_ ]?size\W{1,3}|\bnranks |\bMEMBER: \d+/)(\d{1,6})\b")
 # A rank that prints this after an error has survived it.
 _FINISHED = re.compile(r"(?i)\b(?:training|run|job|fit)\b[^.]{0,20}\b(?:finished|completed?|done)\b")
+# What a program prints before or after the traceback of an error that does not end it.
+_GOES_ON = re.compile(
+    r"(?i)\b(?:(?:re)?trying|will (?:retry|try)|retry(?! limit)|attempt \d+|ignor(?:ed|ing)|skip(?:ped|ping)"
+    r"|f(?:alling|alls?|ell) ?back|continu(?:es?|ing)|recover(?:ed|ing))\b"
+)
 _NUMBER = re.compile(r"\d+(?:\.\d+)?")
 _NO_LETTERS = re.compile(r"[\W\d_]+")
 _SIGNAL_NUMBER = re.compile(r"signal (\d+)(?: \(\w+\))?")
@@ -90,11 +95,16 @@ _NOTHING_REMEDY = (
     "the log may be of another part of the job: see the files of all ranks (srun -o, torchrun --log-dir), the"
     " exit code (sacct -j JOB -o JobID,State,ExitCode,MaxRSS), and dmesg on the nodes"
 )
+_ENDED_REMEDY = (
+    "sacct -j JOB -o State,End shows when; kill, timeout and scancel do so, often because a job hangs:"
+    " clusterrun diagnose JOB shows where"
+)
 _MEMORY_REMEDY = "ask for more with --mem, use fewer data-loader workers, or a smaller batch"
 _REMEDIES = {
     EndKind.NODE: "sinfo -R shows why; submit again with --exclude for that node",
     EndKind.MEMORY: _MEMORY_REMEDY,
     EndKind.START: "correct the command, or load its environment before it (module load, source …/activate)",
+    EndKind.CONTAINER: "start the image once by hand (enroot import, apptainer exec): name, access, mounts",
     EndKind.SIGNAL: "run once with PYTHONFAULTHANDLER=1 to see the line; dmesg on the node shows faults",
     EndKind.EXIT: "see what that rank printed last; srun -l and torchrun --tee 3 mark lines with the rank",
     EndKind.TIME_LIMIT: "ask for more with --time, or save checkpoints and continue in the next job",
@@ -177,6 +187,8 @@ class _Place:
     """The place of an error among all lines, and the rank and node in the prefix of its line.
 
     steps, output: lines about steps, and other output without complaints, that the process printed before it
+    goes_on: the program says that the error does not end it
+    was_logged: a logger printed it, so the program caught it
     """
 
     order: int
@@ -184,6 +196,8 @@ class _Place:
     node: str
     steps: int = 0
     output: int = 0
+    goes_on: bool = False
+    was_logged: bool = False
 
 
 class _Process:
@@ -198,26 +212,38 @@ class _Process:
         self.last_step = 0
         # The rank that a logger named in the line before a traceback.
         self._logged_rank = -1
+        # What a logger printed before a traceback; '' without one.
+        self._record = ""
+        # The last line with text ended an error.
+        self._is_after_error = False
         # Steps and output at the first reported end of a rank after each error, by number of the error.
         self._at_end: list[tuple[int, int]] = []
         self.last_line = ""
 
-    def hear(self, text: str, place: _Place) -> None:
-        """Read one line."""
+    def hear(self, text: str, place: _Place, logger: str) -> None:
+        """Read one line, without what ``logger`` wrote in front of it."""
         before = self.listener.errors[-1:]
         self.lines += 1
         if "Traceback (most recent call last)" in text:
             is_record = not (is_plain_output(self.last_line) or RANK_MARK.match(self.last_line))
-            logged = LOGGED_RANK.search(self.last_line) if is_record else None
+            self._record = self.last_line if is_record else ""
+            logged = LOGGED_RANK.search(self._record)
             self._logged_rank = int(logged[1]) if logged else -1
         if place.rank < 0 <= self._logged_rank:
             place = replace(place, rank=self._logged_rank)
         self.last_line = text.strip() or self.last_line
-        self.listener.hear(self.lines / LINES_PER_SECOND, text)
+        self.listener.hear(self.lines / LINES_PER_SECOND, text, logger)
         if len(self.listener.errors) > len(self.places):
-            place = replace(place, steps=self.steps, output=self.output)
+            goes_on, was_logged = _GOES_ON.search(self._record) is not None, bool(self._record or logger)
+            place = replace(
+                place, steps=self.steps, output=self.output, goes_on=goes_on, was_logged=was_logged
+            )
             self.places += [place] * (len(self.listener.errors) - len(self.places))
-            self._logged_rank = -1
+            self._logged_rank, self._record, self._is_after_error = -1, "", True
+        elif self._is_after_error and text.strip():
+            if _GOES_ON.search(text):
+                self.places[-1] = replace(self.places[-1], goes_on=True)
+            self._is_after_error = False
         if self.listener.errors[-1:] != before and place.rank >= 0:
             # The line belongs to the newest error: a driver of Ray prints which worker it is of.
             self.places[-1] = replace(self.places[-1], rank=place.rank, node=place.node)
@@ -239,8 +265,11 @@ class _Process:
         steps, output = self._at_end[number] if number < len(self._at_end) else (self.steps, self.output)
         return steps - self.places[number].steps, output - self.places[number].output
 
-    def handled(self) -> list[bool]:
-        """Return for each error whether the process went on and later printed another one of its own."""
+    def handled(self, is_single: bool) -> list[bool]:
+        """Return for each error whether the process went on and later printed another one of its own.
+
+        ``is_single``: all lines are of one rank, which goes on if it has logged an error.
+        """
         errors, handled = self.listener.errors, []
         # The last errors that another rank did not cause. The second one differs from the last.
         last: list[int] = []
@@ -248,6 +277,8 @@ class _Process:
             error, output = errors[number], self.places[number].output
             later = next((other for other in last if not _is_alike(errors[other], error)), number)
             went_on = self.places[later].output - output >= OUTPUT_AFTER_HANDLED
+            place = self.places[number]
+            went_on = went_on or (later != number and (place.goes_on or (is_single and place.was_logged)))
             handled.append(went_on and not error.ends)
             is_own = not (_is_of_communication(error) or is_report(error) or _ASKED_TO_END.match(error.text))
             if is_own and (not last or (later != number and len(last) < 2)):
@@ -340,7 +371,7 @@ class JobLog:
         if process is None:
             process = self._processes[self._file, source] = _Process(rank)
             self._of_file.append(process)
-        process.hear(text, _Place(self._order, rank, line.node))
+        process.hear(text, _Place(self._order, rank, line.node), line.logger)
         # The line above an exception is indented if it has a traceback, which the listener reads.
         is_bare = len(self._recent) < 2 or not self._recent[-2][:1].isspace()
         if is_bare and (match := _EXCEPTION_LINE.match(text)):
@@ -411,16 +442,23 @@ class JobLog:
     def errors(self) -> list[LogError]:
         """Return all errors in the order of their lines. Timers of scripts are left out."""
         errors = []
-        for process in self._processes.values():
-            handled = process.handled()
+        ended = {rank for end in self.ends() for rank in end.ranks}
+        shows_one_rank = max(self._world, len(ended)) <= 1
+        processes = Counter(file for file, _ in self._processes)
+        for (file, _), process in self._processes.items():
+            is_marked = any(error.inner >= 0 for error in process.listener.errors)
+            is_alone = process.rank >= 0 or (shows_one_rank and processes[file] == 1)
+            handled = process.handled(is_alone and not is_marked)
             for number, (error, place) in enumerate(zip(process.listener.errors, process.places)):
                 if is_timer(error):
                     continue
                 steps, output = process.printed_after(number)
                 rank = error.inner if error.inner >= 0 else place.rank
                 rank = error.origin if error.origin >= 0 else rank
-                survived = steps >= STEPS_AFTER_SURVIVED and not error.ends
-                is_doubtful = handled[number] or (output >= OUTPUT_AFTER_SURVIVED and not error.ends)
+                went_on = output >= OUTPUT_AFTER_SURVIVED
+                survived = steps >= STEPS_AFTER_SURVIVED or (went_on and place.was_logged)
+                survived = survived and not error.ends
+                is_doubtful = handled[number] or (went_on and not error.ends)
                 error = replace(error, rank=rank, inner=-1, survived=survived)
                 node = place.node or self._nodes.get(rank, "")
                 errors.append(LogError(error, place.order, rank, node, is_doubtful, output))
@@ -482,13 +520,13 @@ class JobLog:
                 f"there is no error in it that ended a rank: after {survived[-1].error.message}, it went on"
             )
             return Diagnosis(Verdict.UNDETERMINED, sentence, remedy=_NOTHING_REMEDY)
-        ends = [end for end in ends if end.kind is not EndKind.START or self._did_not_go_on(end, errors)]
+        ends = [end for end in ends if end.kind not in NOT_STARTED or self._did_not_go_on(end, errors)]
         own = _without_aftermath(_without_handled(own, ends, self._fits_no_exception(errors, ends)), ends)
         others = _without_reports_and_timeouts(own)
         end = min(ends, key=lambda end: end.kind.value, default=None)
         if others and not (end and end.kind is EndKind.MEMORY and _was_killed(others)):
             return self._of_errors(others, errors, ends)
-        if end and end.kind in (EndKind.NODE, EndKind.MEMORY, EndKind.START):
+        if end and end.kind in (EndKind.NODE, EndKind.MEMORY, *NOT_STARTED):
             return self._of_end(end, errors)
         if any(is_timeout(log_error.error) and not is_report(log_error.error) for log_error in own):
             return self._of_timeouts([log_error for log_error in errors if not log_error.was_handled])
@@ -500,6 +538,9 @@ class JobLog:
         if errors:
             first = errors[0]
             who = ranks_in_words([first.rank]) if first.rank >= 0 else "a rank"
+            if _ASKED_TO_END.match(first.error.text):
+                sentence = f"{who} was ended from outside, and the log does not say why: {first.error.text}"
+                return Diagnosis(Verdict.UNDETERMINED, sentence, remedy=_ENDED_REMEDY)
             sentence = f"{who} only noticed the end of another one; the log does not hold what failed first"
             return Diagnosis(Verdict.UNDETERMINED, sentence, (), (), (first.error.message,), _NOTHING_REMEDY)
         unended = [
@@ -542,12 +583,10 @@ class JobLog:
             ranks, node = (ended.ranks, ended.node or node) if ended else ((), node)
             if not ended and self._first_rank >= 0:
                 ranks = (self._first_rank,)
-            alike = [end for end in ends if ended and (end.kind, end.words) == (ended.kind, ended.words)]
             texts = Counter(_NUMBER.sub("", log_error.error.text) for log_error in same)
-            if max(texts.values()) > 1 and len(alike) > 1 and not first.node:
-                # The error was printed several times, and several ranks ended alike.
-                ranks = tuple(sorted({rank for end in alike for rank in end.ranks}))
-                node = ""
+            if ended and max(texts.values()) > 1 and not first.node:
+                # The error was printed several times.
+                ranks, node = _ended_alike(ended, ends)
         node_of_ended = {rank: end.node for end in reversed(ends) for rank in end.ranks}
         places = {rank: self._nodes.get(rank) or node_of_ended.get(rank, "") for rank in ranks}
         culprits = tuple(
@@ -569,15 +608,28 @@ class JobLog:
             where = caller.frame
             sentence += f"; then: {caller.message}"
         consequence = next(
-            (log_error for log_error in errors if log_error.error.is_consequence and log_error.rank >= 0),
+            (
+                log_error
+                for log_error in errors
+                if log_error.error.is_consequence and log_error.rank >= 0 and not log_error.was_handled
+            ),
             None,
         )
         if consequence:
             printed = consequence.error.text[:160]
             evidence.append(f"a consequence: rank {consequence.rank} printed {printed}")
+        others = [log_error for log_error in own if log_error is not first and log_error not in same]
+        evidence += [
+            f"also printed: {log_error.error.message[:160]}"
+            for log_error in others[-1:]
+            if log_error.error.frame
+        ]
         evidence += [end.line for end in ends[:3]]
-        where = where.partition(" ")[0] or "what that rank printed before"
-        remedy = foreign(row) if row else f"look at {where}; the error is the program's own"
+        where = where.partition(" ")[0]
+        remedy = f"look at {where}; the error is the program's own"
+        if not where:
+            remedy = "the message says all that the log has: it shows no line of your code"
+        remedy = foreign(row) if row else remedy
         verdict = row.verdict if row else Verdict.CRASHED
         return Diagnosis(verdict, sentence, culprits, (), tuple(dict.fromkeys(evidence)), remedy)
 
@@ -624,23 +676,25 @@ class JobLog:
         ends = [other for other in self.ends() if other.kind is end.kind]
         placed = next((other for other in ends if other.ranks or other.node), end)
         ranks, node = placed.ranks, placed.node
-        if not ranks and end.kind in (EndKind.START, EndKind.MEMORY):
-            ended = self._ended_first(self.ends())
-            ranks, node = (ended.ranks, ended.node) if ended else ((), "")
+        ended = self._ended_first(self.ends())
+        if not ranks and ended and end.kind in NOT_STARTED:
+            ranks, node = _ended_alike(ended, self.ends())
+        elif not ranks and ended and end.kind is EndKind.MEMORY:
+            ranks, node = ended.ranks, ended.node
         is_whole_job = end.kind.value >= EndKind.TIME_LIMIT.value
         culprits: tuple[Culprit, ...] = ()
         if not is_whole_job:
-            culprits = tuple(Culprit(rank, node, placed.words) for rank in ranks[:MOST_CULPRITS])
+            nodes = {rank: other.node for other in self.ends() for rank in other.ranks}
+            culprits = tuple(
+                Culprit(rank, node or nodes.get(rank, ""), placed.words) for rank in ranks[:MOST_CULPRITS]
+            )
             if not culprits and node:
                 culprits = (Culprit(-1, node, placed.words),)
         message = placed.words
         sentence = message
         if ranks and not is_whole_job:
-            sentence = (
-                f"{ranks_in_words(ranks)} on {node}: {message}"
-                if node
-                else f"{ranks_in_words(ranks)} {message}"
-            )
+            on = f" on {node}" if node else ""
+            sentence = f"{ranks_in_words(ranks)}{on}: {message}"
         evidence = [other.line for other in ends[:4]]
         if self._complaint and end.kind in (EndKind.EXIT, EndKind.SIGNAL):
             sentence += f"; before that: {self._complaint}"
@@ -706,6 +760,14 @@ def foreign(row: KnownError) -> str:
     for pattern, replacement in _FOREIGN:
         remedy = pattern.sub(replacement, remedy)
     return remedy
+
+
+def _ended_alike(ended: EndLine, ends: Sequence[EndLine]) -> tuple[tuple[int, ...], str]:
+    """Return the ranks that ended as the ranks of ``ended`` did, and their node if they have only one."""
+    alike = [end for end in ends if (end.kind, end.words) == (ended.kind, ended.words)]
+    nodes = {end.node for end in alike}
+    ranks = tuple(sorted({rank for end in alike for rank in end.ranks}))
+    return ranks, ended.node if len(nodes) == 1 else ""
 
 
 def _with_name(match: re.Match[str]) -> str:

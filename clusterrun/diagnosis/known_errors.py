@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import importlib
 import re
+import sys
+from collections.abc import Iterable
+from typing import Any
 
 from clusterrun.diagnosis.verdict import Verdict
 from clusterrun.model.frozen import frozen
@@ -72,6 +76,11 @@ ROWS: tuple[KnownError, ...] = (
         Verdict.OUT_OF_MEMORY,
     ),
     KnownError(
+        r"by an unexpected system error|Worker exit type: SYSTEM_ERROR",
+        "a worker of Ray was killed or crashed: memory may have run out",
+        "dmesg on its node shows OOM kills; the files in /tmp/ray/session_latest/logs there show a crash",
+    ),
+    KnownError(
         r"(?i:oom[-_ ]kill|out of memory: killed|killed due to the node running low on memory"
         r"|exceeded (?:job )?memory limit)",
         "the kernel ended a process because memory ran out",
@@ -79,13 +88,19 @@ ROWS: tuple[KnownError, ...] = (
         Verdict.OUT_OF_MEMORY,
     ),
     KnownError(
-        r"unable to (?:mmap|open shared memory|allocate shared memory)|Bus error|SIGBUS"
+        r"unable to (?:mmap|open shared memory|allocate shared memory)|DataLoader worker .*Bus error"
         r"|No space left on device.*(?:/dev/shm|nccl-|torch_)|/dev/shm.*No space left"
         r"|posix_fallocate failed|failed to extend /dev/shm|creating shared memory segment /dev/shm",
         "shared memory (/dev/shm) is full: batches of data-loader workers and NCCL pass through it",
         "a container needs --shm-size or --ipc=host; else fewer workers, "
         'or torch.multiprocessing.set_sharing_strategy("file_system")',
         Verdict.OUT_OF_MEMORY,
+    ),
+    KnownError(
+        r"Bus error|SIGBUS",
+        "a page of memory has nothing behind it: /dev/shm or a disk is full, or a mapped file was cut",
+        "df -h /dev/shm on the node; a container needs --shm-size or --ipc=host; else see the files that the "
+        "program maps",
     ),
     KnownError(
         r"ibv_reg_mr.*failed|ibv_create_.*Cannot allocate memory",
@@ -294,6 +309,12 @@ ROWS: tuple[KnownError, ...] = (
         "download it on a login node into a shared HF_HOME (hf download), and set --env HF_HUB_OFFLINE=1",
     ),
     KnownError(
+        r"GatedRepoError|access a gated repo|Access to model .* is restricted"
+        r"|40[13] Client Error.*huggingface\.co",
+        "huggingface.co refuses the model or data set: its terms are not accepted, or the token is not set",
+        "accept the terms on its page; hf auth login on a login node, or export HF_TOKEN",
+    ),
+    KnownError(
         r"wandb\.(?:\w+\.)*\w*(?:CommError|UsageError|AuthenticationError)"
         r"|wandb: ERROR .*(?:permission|api_key)",
         "wandb could not begin a run: it has no key, no rights to the project, or no way to its server",
@@ -418,6 +439,16 @@ ROWS: tuple[KnownError, ...] = (
         "load what it needs in --setup ('module load cuda'), or set LD_LIBRARY_PATH with --env",
     ),
     KnownError(
+        r"fatal error: \S+\.h(?:pp)?: No such file|Error building extension '",
+        "a native extension could not be compiled: the compiler's message comes first",
+        "load a compiler and the CUDA toolkit of torch's version (module load), or install a wheel of it",
+    ),
+    KnownError(
+        r"\*\*\* MPI_ERR_\w+",
+        "a call of MPI failed, so MPI ended the ranks",
+        "see the call in the line above, and the ranks that take part in it",
+    ),
+    KnownError(
         r"\b(?:SyntaxError|IndentationError|TabError): ",
         "the script is no valid Python for the ranks' interpreter",
         "correct that line; --python names another interpreter",
@@ -475,7 +506,32 @@ ROWS: tuple[KnownError, ...] = (
     *(KnownError(pattern, cause, PEERS_REMEDY, consequence=True) for pattern, cause in CONSEQUENCES),
 )
 
-_ANY = re.compile("|".join(f"(?:{row.pattern})" for row in ROWS))
+
+def _literals(pattern: Iterable[Any]) -> list[str]:
+    """Return texts of which every string that a parsed pattern matches holds at least one."""
+    choices, run = [], ""
+    for operator, argument in pattern:
+        name = str(operator)
+        if name == "LITERAL":
+            run += chr(argument)
+            continue
+        choices.append([run])
+        run = ""
+        if name == "BRANCH":
+            choices.append([text for branch in argument[1] for text in _literals(branch)])
+        elif name == "SUBPATTERN":
+            choices.append(_literals(argument[3]))
+        elif name == "MAX_REPEAT" and argument[0] > 0:
+            choices.append(_literals(argument[2]))
+    return max([*choices, [run]], key=lambda texts: min(map(len, texts)))
+
+
+# A search for texts is ten times as fast as one for patterns.
+_PARSER = importlib.import_module("re._parser" if sys.version_info >= (3, 11) else "sre_parse")
+_SEARCHES = tuple(
+    (row, re.compile(row.pattern), tuple(text.lower() for text in _literals(_PARSER.parse(row.pattern))))
+    for row in ROWS
+)
 
 
 def meaning(line: str) -> KnownError | None:
@@ -483,6 +539,11 @@ def meaning(line: str) -> KnownError | None:
 
     NCCL reports what it tries as information: a plugin that is not installed is no error.
     """
-    if not _ANY.search(line) or ("NCCL INFO" in line and "\n" not in line):
-        return None
-    return next((row for row in ROWS if re.search(row.pattern, line)), None)
+    lowered = line.lower()
+    for row, pattern, texts in _SEARCHES:
+        for text in texts:
+            if text in lowered:
+                if pattern.search(line):
+                    return None if "NCCL INFO" in line and "\n" not in line else row
+                break
+    return None

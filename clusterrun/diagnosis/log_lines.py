@@ -65,12 +65,14 @@ class LogLine:
     source: what tells apart processes whose lines are mixed; '' if nothing does
     rank: the rank in front of the line, by srun -l or mpirun; -1 without one
     node: the node in front of the line; '' without one
+    logger: what a logger wrote in front of the line, without its time; '' without one
     """
 
     text: str
     source: str = ""
     rank: int = -1
     node: str = ""
+    logger: str = ""
 
 
 class LineSplitter:
@@ -102,13 +104,20 @@ class LineSplitter:
         if record := _record(line):
             ranks = [record.get(key) for key in _RANK_KEYS]
             rank = next((value for value in ranks if isinstance(value, int)), -1)
-            texts = [value for value in record.values() if isinstance(value, str) and "\n" in value]
-            return [LogLine(_shortened(part), "record", rank) for text in texts for part in text.split("\n")]
+            texts = [value for value in record.values() if isinstance(value, str)]
+            message = " ".join(text for text in texts if "\n" not in text)
+            texts = [message, *(text for text in texts if "\n" in text)]
+            source = str(rank) if rank >= 0 else ""
+            return [
+                LogLine(_shortened(part), source, rank, logger="record")
+                for text in texts
+                for part in text.split("\n")
+            ]
         states = [state for state in line.split("\r") if state][-MOST_STATES:] or [""]
         return [line for state in states for line in self._without_marks(_shortened(state))]
 
     def _without_marks(self, text: str) -> list[LogLine]:
-        source, rank, node = "", -1, ""
+        source, rank, node, logger = "", -1, "", ""
         text = _TIME.sub("", text, count=1)
         if mark := _MPIRUN.match(text):
             rank, text = int(mark[1]), text[mark.end() :]
@@ -125,7 +134,7 @@ class LineSplitter:
         torch_mark = marked[0] if marked else ""
         if mark := self._logger_mark(text[len(torch_mark) :]):
             text = (torch_mark and f"{torch_mark.rstrip()} ") + text[len(torch_mark) + mark.end() :]
-            source += "" if torch_mark else _CLOCK.sub("", mark[0])
+            logger = "" if torch_mark else _CLOCK.sub("", mark[0])
             if logged_rank := LOGGED_RANK.search(mark[0]):
                 rank = int(logged_rank[1])
         if worker := _RAY_WORKER.search(text):
@@ -139,7 +148,7 @@ class LineSplitter:
         source = source or (str(rank) if rank >= 0 else node)
         if not source:
             rank, node = self._ray_task
-        return [LogLine(part, source, rank, node) for part in _INNER_HEADER.split(text)]
+        return [LogLine(part, source, rank, node, logger) for part in _INNER_HEADER.split(text)]
 
     def _label(self, text: str) -> re.Match[str] | None:
         mark = _LABEL.match(text)

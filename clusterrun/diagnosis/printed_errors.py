@@ -16,6 +16,8 @@ MOST = 400
 MOST_CONTINUED = 3
 # Lines of output that are searched for an error without a traceback.
 MOST_UNTRACED = 40
+# Errors of a stream up to which equal lines count as several.
+MOST_EQUAL = 64
 # Exceptions of a group that are shown.
 MOST_PARTS = 3
 # Seconds. A rank that still prints so long after an error has survived it.
@@ -211,19 +213,19 @@ class ErrorListener:
     def __init__(self, rank: int, launcher: bool = False) -> None:
         self._rank = rank
         self._launcher = _LauncherReport() if launcher else None
-        self._readers: dict[str, _Reader] = {}
+        self._readers: dict[tuple[str, str], _Reader] = {}
         self.errors: list[Error] = []
 
-    def hear(self, at: float, line: str) -> None:
-        """Read one line, without its end."""
+    def hear(self, at: float, line: str, logger: str = "") -> None:
+        """Read one line, without its end and without what ``logger`` wrote in front of it."""
         line = _COLOURS.sub("", line)
         prefix = _PREFIX.match(line)
         mark = prefix[1] if prefix else ""
-        reader = self._readers.get(mark)
+        reader = self._readers.get((mark, logger))
         if reader is None:
             inner = int(mark) if mark and self._launcher else -1
             form = Error(0.0, self._rank, "", inner=inner, ends=bool(mark))
-            reader = self._readers[mark] = _Reader(form, self.errors)
+            reader = self._readers[mark, logger] = _Reader(form, self.errors)
         reader.hear(at, line[prefix.end() :] if prefix else line)
         child = self._launcher.hear(line) if self._launcher and not mark else None
         if child:
@@ -445,7 +447,9 @@ class _Reader:
         elif row := meaning(text):
             last = self._newest()
             goes_on = last is not None and last.row is row and at - last.at <= SAME_DUMP
-            if not goes_on:
+            # Ranks without marks print the same line. Other lines of one row belong to one message.
+            is_of_other = last is not None and last.text == text.strip() and len(self._errors) < MOST_EQUAL
+            if not goes_on or is_of_other:
                 self._append(replace(self._error(at, text.strip()), row=row, ends=False))
 
     # --- tracebacks ---

@@ -26,7 +26,8 @@ _FRAME = re.compile(r'  File "(.*)", line (\d+|\?\?\?) in (.*)')
 _SCRIPT = (" <module>", " _run_module_as_main")
 _LIBRARY = re.compile(
     r"/(?:site|dist)-packages/|/lib(?:64)?/python\d|/lib/pypy|^<|\.zip/|\.p(?:yx|xi|xd):|/prelude/clusterrun_"
-    r"|/bin/(?:torchrun|accelerate|deepspeed|horovodrun|ray):"
+    # A program without a suffix that a package installed.
+    r"|/bin/[^/.]+:"
 )
 # Python's own library, in which a thread that waits makes no call of torch.
 _PYTHONS_OWN = re.compile(r"/lib(?:64)?/python\d[\d.]*/(?!site-packages/|dist-packages/)")

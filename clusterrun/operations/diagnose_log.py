@@ -7,7 +7,7 @@ import math
 import os
 import re
 import stat
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import suppress
 from typing import BinaryIO
@@ -34,6 +34,8 @@ SMALL = 1 << 20
 LAST = 8192
 # Places in one chunk of the middle that are read.
 MOST_PLACES = 256
+# Places that lines of a file which differ in numbers only may be.
+MOST_ALIKE = 128
 # Seconds for the middle of all files. Then the rest of the middle is skipped.
 SCAN_SECONDS = 60.0
 # Seconds between two messages about the search.
@@ -54,6 +56,7 @@ _MAYBE = re.compile(
     rb"(?i)error|exception|traceback|fail|abort|kill|fatal|watchdog|slurm|srun|nccl|usage:|terminat|timeout"
     rb"|timed out|signal|exit|File \"|mpirun|denied|not found|memory|cancel|closed|reset|HYDRA|assert"
 )
+_DIGITS = re.compile(rb"\d+")
 _RANK = re.compile(
     r"(?:^|[^A-Za-z])(?:rank|task|proc)[-_.]?(\d{1,6})(?:\D|$)|/attempt_\d+/(\d+)/(?:stdout|stderr)\.log$"
 )
@@ -245,6 +248,7 @@ class _BoundedReader:
         pending: deque[bytes] = deque()
         count = read = scanned = total = 0
         lines, rest = _LineFeeder(log), b""
+        places: Counter[bytes] = Counter()
         while data := _chunk(file):
             total += len(data)
             count += 1
@@ -257,7 +261,7 @@ class _BoundedReader:
                 continue
             oldest = pending.popleft()
             if count <= 2 * WHOLE_CHUNKS:
-                self._read_closely(lines, oldest)
+                self._read_closely(lines, oldest, places)
                 read += len(oldest)
             elif (now := self._clock()) < self._until:
                 if now >= self._tell_at:
@@ -272,23 +276,31 @@ class _BoundedReader:
                 rest = b""
         pending.append(rest)
         for chunk in pending:
-            self._read_closely(lines, chunk)
+            self._read_closely(lines, chunk, places)
             read += len(chunk)
             last = chunk[max(lines.at, len(chunk) - LAST) :]
             lines.feed(last)
         lines.end()
         return ReadFile(path, max(size, total), read, scanned)
 
-    def _read_closely(self, lines: _LineFeeder, chunk: bytes) -> None:
-        """Read the lines of a chunk that may belong to an error, and the lines around them."""
+    def _read_closely(self, lines: _LineFeeder, chunk: bytes, places: Counter[bytes]) -> None:
+        """Read the lines of a chunk that may belong to an error, and the lines around them.
+
+        ``places`` counts the lines that were such places, without numbers. A line that a program prints for
+        ever is soon no longer one.
+        """
         if len(chunk) <= SMALL:
             lines.feed(chunk)
             lines.at = len(chunk)
             return
-        lines.at = 0
-        for match in _MAYBE.finditer(chunk):
-            if match.start() >= lines.at:
+        lines.at = at = 0
+        while match := _MAYBE.search(chunk, at):
+            at = chunk.find(b"\n", match.start()) + 1 or len(chunk)
+            line = _DIGITS.sub(b"", chunk[chunk.rfind(b"\n", 0, match.start()) + 1 : at])
+            places[line] += 1
+            if places[line] <= MOST_ALIKE:
                 lines.feed_around(chunk, match.start())
+                at = max(at, lines.at)
 
     def _search(self, lines: _LineFeeder, chunk: bytes) -> None:
         """Read the lines of a chunk around its needles, while there is room for them."""

@@ -88,6 +88,8 @@ LOGS_THAT_RECUR = {
     *("checkpoint-fails-in-another-rank", "woven-message-of-lines", "vllm-worker-of-engine"),
     *("two-attempts-by-hand", "mpirun-too-few-slots", "json-of-data-set", "logger-marks-behind-rank"),
     *("script-variable-not-set", "exception-group-labelled", "handled-then-watchdog"),
+    *("submitit-plug-in-not-loaded", "pyxis-image-not-found", "vllm-no-room-for-cache"),
+    *("script-not-there-all-ranks", "extension-not-compiled", "gated-repo", "mpi-message-truncated"),
 }
 
 NOT_ENDED = {

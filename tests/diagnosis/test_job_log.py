@@ -320,7 +320,7 @@ EXPECTED = {
     "handled-then-finished": Answer("-", (), ("no error",), "", (), False),
     "others-step-on-after-the-end": Answer("-", (2,), ("KeyError",), "train.py:20", (), False),
     "apptainer-no-image": Answer(
-        "-", (0,), ("container could not be started: could not open image",), "", ("a1",), False
+        "-", (0, 1), ("container could not be started: could not open image",), "", ("a1",), False
     ),
     "ray-worker-killed": Answer("-", (), ("low on memory",), "drive.py:12", (), False),
     "watchdog-one-call-behind": Answer("-", (7,), ("collective 4470",), "", (), False),
@@ -549,6 +549,32 @@ EXPECTED = {
         "-", tuple(range(8)), ("exit code 2", "global batch 500"), "", ("z2",), False
     ),
     "no-error-ignored-at-end": Answer("-", (), ("no error in it",), "", (), False),
+    "submitit-plug-in-not-loaded": Answer("-", (), ("KeyError: 'acc'",), "", (), False),
+    "pyxis-image-not-found": Answer(
+        "-", (0, 1), ("404 Not Found", "enroot import"), "", ("ip-10-1-44-9", "ip-10-1-47-3"), False
+    ),
+    "vllm-no-room-for-cache": Answer(
+        "vllm-project/vllm#26898",
+        (0,),
+        ("No available memory", "no line of your code"),
+        "",
+        ("gpu-a-07",),
+        False,
+    ),
+    "mpirun-bus-error-of-file": Answer("-", (6,), ("Bus error", "a mapped file"), "", ("cn04",), False),
+    "script-not-there-all-ranks": Answer(
+        "-", (0, 1, 2, 3), ("can't open file",), "", ("c101", "c102"), False
+    ),
+    "ray-worker-sigkill": Answer(
+        "verl-project/verl#383", (), ("was killed or crashed", "dmesg"), "s02_ray.py:12", (), False
+    ),
+    "extension-not-compiled": Answer(
+        "-", (0,), ("cpu_adam", "cuda_runtime_api.h", "CUDA toolkit"), "run_sft.py:88", (), False
+    ),
+    "gated-repo": Answer("-", (0,), ("gated repo", "accept the terms"), "main.py:71", ("rl-2",), False),
+    "sigterm-from-timeout": Answer("-", (), ("ended from outside", "signal: 15"), "", (), False),
+    "mpi-message-truncated": Answer("-", (3,), ("MPI_ERR_TRUNCATE",), "", ("c2-11",), False),
+    "no-error-server-refuses-a-request": Answer("-", (), ("went on",), "", (), False),
 }
 
 
