@@ -184,7 +184,8 @@ def test_a_narrow_terminal_names_the_columns_that_it_hides(three: CommandLine) -
 def test_the_table_shows_when_a_run_failed(clusterrun: CommandLine) -> None:
     clusterrun("submit", "--wait", "--preflight", "off", "--nodes", "2", "train.py", "fail")
     output = clusterrun("status").out
-    assert re.search(r"rank 1 on local-1 exited with code 7 at (\d{4}-\d\d-\d\d )?\d\d:\d\d:\d\d\n", output)
+    at = r"(\d{4}-\d\d-\d\d )?\d\d:\d\d:\d\d"
+    assert re.search(rf"rank 1 on local-1 exited with code 7 at {at}; printed last: about to fail\n", output)
     result = json.loads(clusterrun("status", "--json").out)["runs"][0]
     assert result["reason"] == "rank 1 on local-1 exited with code 7"
 
