@@ -206,7 +206,7 @@ def _read(scope: _Scope) -> Reading:
         beside += [statement for statement in statements if statement.in_background]
     before = _read_before(scope, statements[:place], training, of_training, beside)
     setup = (*before.setup, *of_training.setup)
-    if scope.arguments and any(_POSITIONAL.search(line) for line in setup):
+    if scope.arguments and any(_POSITIONAL.search(line) for line in (*setup, of_training.text)):
         shell_words = [_setup_word(value, scope.source.constants) for value in scope.arguments]
         setup = (f"set -- {' '.join(shell_words)}", *setup)
     else:
@@ -487,7 +487,9 @@ def _command_reading(scope: _Scope, candidate: _Candidate) -> Reading:
         # Each node evaluates these statements, and setup lines run once.
         is_followed = not _PER_NODE & variables_read(inner.setup)
     parts: list[Part] = []
-    for option in () if launch.keeps_accelerate else launch.untranslated:
+    for option in launch.untranslated:
+        if launch.keeps_accelerate and not option.startswith("$"):
+            continue
         reason = f"an option of {launch.rank_launcher or launch.program} alone"
         if option.startswith("$"):
             reason = f"options of {launch.program} that only running the script shows"
@@ -581,7 +583,7 @@ def _command(scope: _Scope, launch: LaunchCommand, command: Command) -> tuple[tu
 
     A shell expands the words that only running the script shows.
     """
-    shell_words = [word for word in launch.command if word not in ("$@", "$*")]
+    shell_words = [word for word in launch.command if word not in ("$@", "$*") or scope.arguments]
     launcher = _accelerate(launch) if launch.keeps_accelerate else ""
     sources = command.open_words
     if not launcher and not any(word in sources for word in (launch.python, *shell_words)):
@@ -611,7 +613,7 @@ def _command(scope: _Scope, launch: LaunchCommand, command: Command) -> tuple[tu
     text = " ".join(texts)
     code = f"exec {launcher} {text}" if launcher else f"exec {text}"
     arguments = ("bash", *scope.arguments) if scope.arguments and _POSITIONAL.search(code) else ()
-    is_of_ranks = bool(arguments) or (scope.in_ranks and _OF_RANK.search(text) is not None)
+    is_of_ranks = scope.in_ranks and (bool(arguments) or _OF_RANK.search(text) is not None)
     return ("bash", "-c", code, *arguments), "" if is_of_ranks else " ".join(evaluated), text
 
 

@@ -33,12 +33,14 @@ _SPLIT = re.compile(r"(?:\$\(\(.*?\)\)|\$\([^()]*\)|`[^`]*`|\$\{[^}]*\}|\S)+", r
 # A part of a launcher's command line.
 _LAUNCHER = re.compile(
     r"torchrun|torch\.distributed|accelerate launch|deepspeed |--n(?:proc|nodes)|--rdzv"
-    r"|--node[-_]rank|--master[-_]"
+    r"|--node[-_]rank|--master[-_]|--num[-_](?:processes|machines)|--machine[-_]rank|--main[-_]process"
 )
 # The home folder in an unquoted value: ``~/x``, ``~/x:~/y``.
 _TILDE = re.compile(r"(?:^|(?<=:))~(?=[/:]|$)")
 # ``${@:2}``: the arguments from the second one.
 _REST = re.compile(r"[@*]:([1-9])")
+# A shift that does not depend on anything.
+_SHIFT = re.compile(r"shift(?:\s+(\d+))?\s*(?:2?>\S*\s*)?(?:\|\|.*)?$", re.ASCII)
 # ``{1..5}``, ``$(seq 5)``, ``$(seq 1 5)``.
 _SEQUENCE = re.compile(r"\{(\d+)\.\.(\d+)\}|\$\(seq (?:(\d+) )?(\d+)\)", re.ASCII)
 # Statements with blocks inside, and the token at which a block begins.
@@ -262,9 +264,11 @@ class ShellSource:
             self.constants[document[0]] = document[1]
         if node.type == "unset_command":
             forgotten |= {self._text(part) for part in inner if part.type == "variable_name"}
-        if node.type == "command" and self._text(node).split()[0] == "shift" and self.arguments is not None:
-            number = self._text(node).split()[1:] or ["1"]
-            self.arguments = self.arguments[int(number[0]) if number[0].isdecimal() else 1 :]
+        text = self._text(node)
+        if self.arguments is not None and (match := _SHIFT.match(text)):
+            self.arguments = self.arguments[int(match[1] or 1) :]
+        elif re.search(r"(?<![\w-])(?:shift|set --)(?![\w-])", text):
+            self.arguments = None
         if node.type == "command" and (function := self.functions.get(self._text(node).split()[0])):
             forgotten |= set(_ASSIGNED.findall(function.text))
         for name in forgotten:
@@ -496,8 +500,10 @@ class ShellSource:
             return self._values(node.named_children[0])
         if node.type in ("simple_expansion", "expansion", "arithmetic_expansion"):
             value = self._constant(node)
-            if value is None or isinstance(value, tuple):
-                return (text,) if value is None else value
+            if value is None or (splits and set("*?[") & set("".join(value))):
+                return (text,)  # the shell may find files of the name
+            if isinstance(value, tuple):
+                return tuple(part for element in value for part in _SPLIT.findall(element))
             return tuple(_SPLIT.findall(value)) if splits else (value,)
         if node.type == "concatenation":
             parts = [self._values(child, splits=False) for child in node.named_children]

@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterable
 
 from clusterrun.model.frozen import frozen
 from clusterrun.script.batch_scripts import PartOutcome
+from clusterrun.script.interpreter_calls import ASSIGNMENT
 from clusterrun.script.shell_source import Statement
 
 # Variables that clusterrun sets in every rank.
@@ -141,7 +142,10 @@ RULES = (
     Rule(lambda facts: facts.statement.is_broken, _UNTRANSLATED, "it is no complete shell code: see bash -n"),
     Rule(
         lambda facts: (
-            any(command.names[:1] == ("sbatch",) for command in facts.statement.commands)
+            any(
+                [name for name in command.names if not ASSIGNMENT.match(name)][:1] == ["sbatch"]
+                for command in facts.statement.commands
+            )
             or re.search(r"(?:\$\(|`) *sbatch\b", facts.statement.text) is not None
         ),
         _UNTRANSLATED,
