@@ -51,7 +51,8 @@ _OOM = re.compile(
 )
 _NODE_FAILURE = re.compile(r"srun: error: Node failure on (\S+)")
 _NO_STEP = re.compile(
-    r"^srun: (?:error|fatal): (Unable to (?:create step|confirm allocation|allocate resources).*|Invalid .*)"
+    r"^srun: (?:fatal: |error: (?=Unable to (?:create step|confirm allocation|allocate resources)|Invalid ))"
+    r"(.*)"
 )
 _NO_LAUNCH = re.compile(r"^srun: error: Task launch for \S+ failed on node ([^\s:]+): (.*)")
 _NO_SSH = re.compile(r"ssh: (?:connect to host|Could not resolve hostname) ([^\s:]+)(?: port \d+)?: (.*)")

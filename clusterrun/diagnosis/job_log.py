@@ -11,6 +11,7 @@ import signal
 from collections import Counter, deque
 from collections.abc import Sequence
 from contextlib import suppress
+from datetime import datetime, timedelta
 
 from clusterrun.diagnosis.decide import decide_end
 from clusterrun.diagnosis.end_lines import NOT_STARTED, WHOLE_JOB, EndKind, EndLine, EndLines
@@ -55,6 +56,8 @@ MOST_EXCEPTION = 400
 HEAD_LINES = 10
 # Letters that such a line has at least.
 HEAD_LETTERS = 8
+# Time after the end of a job in which its last processes end. Later lines are of its next start.
+LATER = timedelta(minutes=10)
 
 _STEP = re.compile(
     r"(?i)\b(?:step|iter(?:ation)?|epoch|it)\b\W{0,3}\[?\d|\d(?:\.\d+)?\s?(?:it/s|s/it)|\bloss\b\W{0,3}\d|%\|"
@@ -81,6 +84,7 @@ _GOES_ON = re.compile(
     r"(?i)\b(?:(?:re)?trying|will (?:retry|try)|retry(?! limit)|attempt \d+|ignor(?:ed|ing)|skip(?:ped|ping)"
     r"|f(?:alling|alls?|ell) ?back|continu(?:es?|ing)|recover(?:ed|ing))\b"
 )
+_CANCELLED_AT = re.compile(r"\*\*\* JOB .* CANCELLED AT (\d\S+)")
 _NUMBER = re.compile(r"\d+(?:\.\d+)?")
 _NO_LETTERS = re.compile(r"[\W\d_]+")
 _SIGNAL_NUMBER = re.compile(r"signal (\d+)(?: \(\w+\))?")
@@ -225,7 +229,8 @@ class _Process:
         before = self.listener.errors[-1:]
         self.lines += 1
         if "Traceback (most recent call last)" in text:
-            is_record = not (is_plain_output(self.last_line) or RANK_MARK.match(self.last_line))
+            is_title = self.last_line.startswith(("---", "===", "***"))
+            is_record = is_title or not (is_plain_output(self.last_line) or RANK_MARK.match(self.last_line))
             self._record = self.last_line if is_record else ""
             logged = LOGGED_RANK.search(self._record)
             self._logged_rank = int(logged[1]) if logged else -1
@@ -301,6 +306,8 @@ class JobLog:
         # The order of the last line before the file.
         self._file_begins = 0
         self._file_rank = -1
+        # Times of the last line, of the end of the whole job, and of the last line before that.
+        self._time = self._ended_at = self._time_before_end = ""
         # The first lines of the file, without numbers, and whether each of them stands only once in it.
         self._head: dict[str, bool] = {}
         # The last line repeats one of these, after a rank has ended.
@@ -333,6 +340,7 @@ class JobLog:
         self._file_rank = rank
         self._splitter = LineSplitter()
         self._head = {}
+        self._time = self._time_before_end = ""
         self._in_report = self._in_traceback = False
 
     def hear(self, line: str) -> None:
@@ -345,7 +353,12 @@ class JobLog:
         text = line.text
         if text.strip():
             self.last_lines = [*self.last_lines[1 - MOST_LAST_LINES :], text.strip()[:300]]
+        if line.time and self._goes_on_later(line.time):
+            self._begin_attempt()
+        self._time = line.time or self._time
         if self._ends.hear(self._order, text):
+            if cancelled := _CANCELLED_AT.search(text):
+                self._ended_at, self._time_before_end = cancelled[1], self._time
             self._complaint = self._complaint or last_complaint([*filter(_is_no_consequence, self._recent)])
             for other in self._of_file:
                 other.on_end()
@@ -400,6 +413,18 @@ class JobLog:
             self._begin_attempt()
         else:
             self._is_repeated = True
+
+    def _goes_on_later(self, time: str) -> bool:
+        """Return whether a line is so late that Slurm has started the job again.
+
+        The log's clock may be in another time zone than Slurm's, and the job may have hung before its end.
+        """
+        if self._ends.whole_job_ended <= self._file_begins or not self._time_before_end:
+            return False
+        with suppress(ValueError):
+            now, before, end = map(datetime.fromisoformat, (time, self._time_before_end, self._ended_at))
+            return min(now - before, now - end) > LATER
+        return False
 
     def _begin_attempt(self) -> None:
         """Forget the lines of the file so far: they are of an attempt before the last one."""
@@ -622,7 +647,7 @@ class JobLog:
         evidence += [
             f"also printed: {log_error.error.message[:160]}"
             for log_error in others[-1:]
-            if log_error.error.frame
+            if log_error.error.frame and error.text not in log_error.error.message
         ]
         evidence += [end.line for end in ends[:3]]
         where = where.partition(" ")[0]

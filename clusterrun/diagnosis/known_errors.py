@@ -491,6 +491,12 @@ ROWS: tuple[KnownError, ...] = (
         consequence=True,
     ),
     KnownError(
+        r"^_?queue\.Empty\b|\bBrokenBarrierError\b",
+        "another thread or process of this rank had ended",
+        "look at what that thread or process printed: this one only waited for it",
+        consequence=True,
+    ),
+    KnownError(
         r"DataLoader worker \(pid.*(?:exited unexpectedly|is killed by signal: Terminated)",
         "a worker of the data-loader ended before",
         "does the dataset, or a library of it, leave the process (sys.exit, os._exit) or crash there? "
@@ -528,7 +534,7 @@ def _literals(pattern: Iterable[Any]) -> list[str]:
 
 # A search for texts is ten times as fast as one for patterns.
 _PARSER = importlib.import_module("re._parser" if sys.version_info >= (3, 11) else "sre_parse")
-_SEARCHES = tuple(
+SEARCHES = tuple(
     (row, re.compile(row.pattern), tuple(text.lower() for text in _literals(_PARSER.parse(row.pattern))))
     for row in ROWS
 )
@@ -540,7 +546,7 @@ def meaning(line: str) -> KnownError | None:
     NCCL reports what it tries as information: a plugin that is not installed is no error.
     """
     lowered = line.lower()
-    for row, pattern, texts in _SEARCHES:
+    for row, pattern, texts in SEARCHES:
         for text in texts:
             if text in lowered:
                 if pattern.search(line):

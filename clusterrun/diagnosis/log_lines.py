@@ -24,7 +24,7 @@ _ESCAPES = re.compile(
 # deepspeed's lines begin with a time and a level, which tell them from the lines of a traceback.
 _TIME = re.compile(
     r"^(?!\[[\d:., -]+\] \[(?:INFO|ERROR|WARNING)\])"
-    r"\[?\d{4}-\d\d-\d\d[T ]\d\d:\d\d:\d\d(?:[.,]\d+)?(?:Z|[+-]\d\d:?\d\d)?\]?:? ?"
+    r"\[?(\d{4}-\d\d-\d\d[T ]\d\d:\d\d:\d\d)(?:[.,]\d+)?(?:Z|[+-]\d\d:?\d\d)?\]?:? ?"
 )
 _MPIRUN = re.compile(
     r"^(?:\w{3} \w{3} +\d+ \d\d:\d\d:\d\d \d{4})?\[(?:\d+,)?(\d+)\](?:\[[\w.-]+:\d+\])?<std(?:out|err)>:\s?"
@@ -34,7 +34,9 @@ _RAY = re.compile(r"^\x1b?\(\w+ pid=(\d+)(?:, ip=([\w.:]+))?\)\s?")
 _RAY_WORKER = re.compile(r"ip=([\w.:]+), pid=(\d+)\) world_rank=(\d+)")
 _RAY_TASK = re.compile(r"ray::\S+ ?\(pid=(\d+), ip=([\w.:]+)")
 _NCCL = re.compile(r"^([A-Za-z][\w.-]*):\d+:\d+ \[\d+\] (?:\S+ )?NCCL ")
-# Names that loggers give to the rank of a record.
+# Names that loggers give to the message and the level of a record, and to its rank.
+_MESSAGE_KEYS = ("message", "msg", "event")
+_LEVEL_KEYS = ("level", "levelname", "severity")
 _RANK_KEYS = ("rank", "global_rank", "process_index")
 _TEE = re.compile(r"^\[(?!rank\d)[A-Za-z_]\w*?\d+\]:\s?")
 _LABEL = re.compile(r"^\s{0,6}(\d{1,6}): ?")
@@ -50,6 +52,7 @@ _LOGGED_HEADER = re.compile(
     r"^([^\s│╭%](?:[^│╭%]{0,150}?\w)?[^\w│╭%]{1,9})Traceback \(most recent call last\):"
 )
 _NOT_LOGGED = re.compile(r"Original |.*Exception Group ")
+_HEADER = "Traceback (most recent call last)"
 _DIGITS = re.compile(r"\d+")
 _CLOCK = re.compile(r"\d+(?:[-:.,]\d+)+")
 # The rank in a line of a logger.
@@ -66,6 +69,7 @@ class LogLine:
     rank: the rank in front of the line, by srun -l or mpirun; -1 without one
     node: the node in front of the line; '' without one
     logger: what a logger wrote in front of the line, without its time; '' without one
+    time: date and time in front of the line, in ISO format; '' without one
     """
 
     text: str
@@ -73,6 +77,7 @@ class LogLine:
     rank: int = -1
     node: str = ""
     logger: str = ""
+    time: str = ""
 
 
 class LineSplitter:
@@ -92,6 +97,8 @@ class LineSplitter:
         self._logged: list[re.Pattern[str]] = []
         # Rank and address of the worker whose traceback the driver prints.
         self._ray_task = (-1, "")
+        # Source, rank and logger of the line before, if it begins a traceback behind a logger's mark.
+        self._header: tuple[str, int, str] | None = None
 
     @property
     def early(self) -> Mapping[int, str]:
@@ -105,8 +112,8 @@ class LineSplitter:
             ranks = [record.get(key) for key in _RANK_KEYS]
             rank = next((value for value in ranks if isinstance(value, int)), -1)
             texts = [value for value in record.values() if isinstance(value, str)]
-            message = " ".join(text for text in texts if "\n" not in text)
-            texts = [message, *(text for text in texts if "\n" in text)]
+            message = next((record[key] for key in _MESSAGE_KEYS if key in record), "")
+            texts = [f"{_level(record)}: {message}", *(text for text in texts if "\n" in text)]
             source = str(rank) if rank >= 0 else ""
             return [
                 LogLine(_shortened(part), source, rank, logger="record")
@@ -118,6 +125,7 @@ class LineSplitter:
 
     def _without_marks(self, text: str) -> list[LogLine]:
         source, rank, node, logger = "", -1, "", ""
+        stamp = _TIME.match(text)
         text = _TIME.sub("", text, count=1)
         if mark := _MPIRUN.match(text):
             rank, text = int(mark[1]), text[mark.end() :]
@@ -128,15 +136,22 @@ class LineSplitter:
             rank, text = int(mark[1]), text[mark.end() :]
         elif mark := self._host(text):
             node, text = mark[1], text[mark.end() :]
+        stamp = stamp or _TIME.match(text)
         text = _TIME.sub("", text, count=1)
         text = _PID.sub("", _TEE.sub("", text, count=1), count=1)
         marked = RANK_MARK.match(text)
         torch_mark = marked[0] if marked else ""
+        line_text = text
         if mark := self._logger_mark(text[len(torch_mark) :]):
             text = (torch_mark and f"{torch_mark.rstrip()} ") + text[len(torch_mark) + mark.end() :]
             logger = "" if torch_mark else _CLOCK.sub("", mark[0])
             if logged_rank := LOGGED_RANK.search(mark[0]):
                 rank = int(logged_rank[1])
+            self._header = (source, rank, logger) if _HEADER in line_text else None
+        elif self._header and text:
+            # The logger marked the first line of the traceback only.
+            source, rank, logger = self._header
+            self._header = self._header if text[0].isspace() else None
         if worker := _RAY_WORKER.search(text):
             self._ray_ranks[worker[1], worker[2]] = int(worker[3])
         elif task := _RAY_TASK.search(text):
@@ -148,7 +163,8 @@ class LineSplitter:
         source = source or (str(rank) if rank >= 0 else node)
         if not source:
             rank, node = self._ray_task
-        return [LogLine(part, source, rank, node, logger) for part in _INNER_HEADER.split(text)]
+        time = stamp[1] if stamp else ""
+        return [LogLine(part, source, rank, node, logger, time) for part in _INNER_HEADER.split(text)]
 
     def _label(self, text: str) -> re.Match[str] | None:
         mark = _LABEL.match(text)
@@ -174,14 +190,20 @@ class LineSplitter:
 
 
 def _record(line: str) -> Mapping[str, object] | None:
-    """Return a line of JSON with a traceback in it; None for other lines."""
-    if not line.lstrip().startswith("{") or "Traceback (most recent call last)" not in line:
+    """Return a logger's line of JSON, or one with a traceback in it; None for other lines."""
+    if not line.lstrip().startswith("{"):
         return None
     try:
         record = json.loads(line)
     except ValueError:
         return None
-    return record if isinstance(record, dict) else None
+    if not isinstance(record, dict):
+        return None
+    return record if _HEADER in line or _level(record) else None
+
+
+def _level(record: Mapping[str, object]) -> str:
+    return next((str(record[key]) for key in _LEVEL_KEYS if key in record), "")
 
 
 def _shortened(text: str) -> str:

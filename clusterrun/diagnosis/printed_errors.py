@@ -327,6 +327,8 @@ class _Reader:
         self._section: list[str] = []
         # The frames of one thread, while a timer's stacks are read.
         self._timed: list[str] | None = None
+        # torch.compile shows below an exception which line of the user's code it is about.
+        self._is_compiled = False
         # The last line, where it names an exception and no traceback stood before it.
         self._plain = ""
         # The last output without warnings, which may be an error without a traceback.
@@ -354,6 +356,8 @@ class _Reader:
             self._origin = int(elsewhere[1]) if elsewhere else -1
         elif frame := _FRAME.match(text) or _RICH_FRAME.match(text):
             self._note(f"{frame[1]}:{frame[2]} {frame[3] or '<module>'}", "in" if frame[3] else "")
+        elif text.startswith("from user code:"):
+            self._is_compiled = True
         elif self._open:
             self._hear_open(at, text)
         elif not self._continues(text):
@@ -388,7 +392,7 @@ class _Reader:
         else:
             self._frame = ""
         self._open, self._dump, self._continued = True, "", 0
-        self._announced = False
+        self._announced = self._is_compiled = False
         self._timed = None
         self._plain = ""
 
@@ -462,6 +466,8 @@ class _Reader:
         if not function and not self._open:
             self._begin()  # a script that is no Python has no traceback, only its place
         last = self._newest()
+        if self._is_compiled and last and not self._open:
+            self._errors[self._last] = replace(last, frame=frame)
         if self._dump and last and not self._open:
             self._section.append(frame)
             own = [place for place in self._section if not is_library(place)]

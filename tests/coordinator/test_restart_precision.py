@@ -90,6 +90,9 @@ LOGS_THAT_RECUR = {
     *("script-variable-not-set", "exception-group-labelled", "handled-then-watchdog"),
     *("submitit-plug-in-not-loaded", "pyxis-image-not-found", "vllm-no-room-for-cache"),
     *("script-not-there-all-ranks", "extension-not-compiled", "gated-repo", "mpi-message-truncated"),
+    *("thread-fails-then-queue-is-empty", "compiled-code-of-user", "srun-options-exclude-each-other"),
+    *("composer-sections-of-ranks", "mark-of-first-line-only", "preempted-then-failed"),
+    "json-message-and-exit-code",
 }
 
 NOT_ENDED = {

@@ -575,6 +575,24 @@ EXPECTED = {
     "sigterm-from-timeout": Answer("-", (), ("ended from outside", "signal: 15"), "", (), False),
     "mpi-message-truncated": Answer("-", (3,), ("MPI_ERR_TRUNCATE",), "", ("c2-11",), False),
     "no-error-server-refuses-a-request": Answer("-", (), ("went on",), "", (), False),
+    "thread-fails-then-queue-is-empty": Answer(
+        "-", (), ("OSError: image file is truncated",), "t02.py:4", (), False
+    ),
+    "compiled-code-of-user": Answer("-", (), ("Data-dependent branching",), "t03.py:6", (), False),
+    "srun-options-exclude-each-other": Answer(
+        "-", (), ("could not start the ranks: SLURM_MEM_PER_CPU",), "", (), False
+    ),
+    "composer-sections-of-ranks": Answer(
+        "-", (3,), ("KeyError: 'messages'",), "finetuning.py:212", (), False
+    ),
+    "mark-of-first-line-only": Answer("-", (3,), ("Not enough memory",), "model_runner.py:1201", (), False),
+    "no-error-finished-after-node-failure": Answer("-", (), ("no error", "2 attempts"), "", (), False),
+    "preempted-then-failed": Answer(
+        "-", (0,), ("written by 16 ranks", "2 attempts"), "resume.py:33", ("p-21",), False
+    ),
+    "json-message-and-exit-code": Answer(
+        "-", (2,), ("before that: ERROR: training failed: gradient norm",), "", ("k8n-4",), False
+    ),
 }
 
 
