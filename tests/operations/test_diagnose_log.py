@@ -110,6 +110,21 @@ def test_a_log_full_of_errors_is_read_within_its_bounds(
     )
 
 
+@pytest.mark.usefixtures("small_chunks")
+def test_a_warning_that_is_printed_for_ever_hides_no_error_and_is_seldom_read(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(diagnose_log, "CHUNK", 1 << 18)
+    monkeypatch.setattr(diagnose_log, "MOST_ALIKE", 4)
+    lines: list[str] = []
+    monkeypatch.setattr(diagnose_log.JobLog, "hear", lambda log, line: lines.append(line))
+    path = tmp_path / "a.log"
+    warnings = [f"sample {number} failed to decode\n" for number in range(3000)]
+    path.write_text("".join((*warnings[:1500], ERROR, *warnings[1500:])))
+    read(str(path))
+    assert "[rank2]: KeyError: 'x'" in lines and len(lines) < len(warnings) / 5
+
+
 def test_several_files_globs_and_directories(tmp_path: Path) -> None:
     (tmp_path / "logs").mkdir()
     for rank in (0, 2):
