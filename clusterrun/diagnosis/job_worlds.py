@@ -109,7 +109,7 @@ class JobHistory:
             return rank
         seconds, more = rank.clock - clock, process.switches - switches
         has_left = more > 0 and process.idle < seconds - SLACK
-        if doing is Doing.COLLECTIVE:
+        if doing is Doing.COLLECTIVE or is_in_backward(rank.stacks.main):
             self._looks[key] = (rank.clock, process.switches)
             has_left = has_left and process.busy <= BUSY and more <= POLLS * max(1.0, seconds)
         else:
