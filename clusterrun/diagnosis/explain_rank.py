@@ -136,10 +136,12 @@ def _of_user_code(rank: RankSnapshot) -> Reason:
     if process.children and any("/subprocess.py:" in frame for frame in rank.stacks.main[:4]):
         child = process.children[0]
         program = f"{child.name} (process {child.pid})"
+        waits = _kernel_wait(child.waits_in)
         remedy = f"why does {program} not end? clusterrun exec --node {rank.node} -- ps -fp {child.pid}"
         if child.name == "srun":
             remedy = f"{STEP_REMEDY}; or does its program not end?"
-        return Reason(f"it waits in user code{where}, for {program}", remedy)
+        does = f", which waits {waits}" if waits else ""
+        return Reason(f"it waits in user code{where}, for {program}{does}", remedy)
     if waits_for_idle_pool(rank):
         why = f"it waits for its pool of processes{where}, whose workers wait for a task: one has died, and "
         why += "its task is lost"
@@ -147,10 +149,10 @@ def _of_user_code(rank: RankSnapshot) -> Reason:
             "was a worker killed for lack of memory (dmesg there)? concurrent.futures raises an error then"
         )
         return Reason(why, remedy, certain=True)
-    sleeps_in = process.waits_in.removeprefix("anon_")
-    waits = next((f", {what}" for name, what in _KERNEL_WAITS.items() if sleeps_in.startswith(name)), "")
+    waits = _kernel_wait(process.waits_in)
+    waits = f", {waits}" if waits else ""
     workers = [(child, frame) for child in process.children if (frame := frame_of_worker(child.stack))]
-    waits += loop * sleeps_in.startswith("hrtimer_nanosleep")
+    waits += loop * process.waits_in.startswith("hrtimer_nanosleep")
     below = "".join(f"; its {_child(child, (frame,))}" for child, frame in workers[:MOST_THREADS])
     if rank.stacks.waits and not waits:
         return _of_threads(rank, where, below)
@@ -161,6 +163,12 @@ def _of_user_code(rank: RankSnapshot) -> Reason:
             "what should make that condition false? give the loop a limit, and let it print what it waits for"
         )
     return Reason(f"it waits in user code{where}{waits}{below}{_others(rank)}", remedy, lacks_thread)
+
+
+def _kernel_wait(function: str) -> str:
+    """Return what a thread waits for that sleeps in a function of the kernel; '' if that is unknown."""
+    name = function.removeprefix("anon_")
+    return next((what for beginning, what in _KERNEL_WAITS.items() if name.startswith(beginning)), "")
 
 
 def waits_for_idle_pool(rank: RankSnapshot) -> bool:

@@ -280,7 +280,9 @@ def judge_world(
         ranks = tuple(replace(rank, moved=rank.moved or rank.rank in world.changed) for rank in ranks)
     if quiet < since_begun - PATIENCE:  # a rank at work has printed, because the others wait
         ranks = tuple(
-            replace(rank, printed=rank.printed or (rank.works and rank.location.doing not in TOGETHER))
+            replace(rank, printed=True)
+            if (rank.works or rank.counts) and rank.location.doing not in TOGETHER
+            else rank
             for rank in ranks
         )
     answering = [rank for rank in ranks if rank.state and rank.state not in STOPPED]

@@ -113,10 +113,12 @@ def test_the_kernel_names_what_a_rank_waits_for(waits_in: str, what: str) -> Non
 def test_a_rank_that_computes_is_not_blamed_if_the_job_prints_while_the_others_wait(
     quiet: float, blames: bool
 ) -> None:
-    ranks = looks(*map(sampled, range(3)), sampled(3, stack=LOOP, busy=1.0, state="R", idle=0.0))
-    diagnosis = diagnose_looks(ranks, (), JobHistory(), quiet).diagnosis
-    assert bool(diagnosis.culprits) == blames
-    assert blames or diagnosis.message == "the others wait for rank 3, still printing"
+    computes = sampled(3, stack=LOOP, busy=1.0, state="R", idle=0.0)
+    counts = replace(sampled(3, stack=LOOP, idle=0.1), numbers=("i=9",), before=("i=3",))
+    for late, if_blamed in ((computes, Verdict.NEVER_ARRIVED), (counts, Verdict.UNDETERMINED)):
+        diagnosis = diagnose_looks(looks(*map(sampled, range(3)), late), (), JobHistory(), quiet).diagnosis
+        assert diagnosis.verdict is (if_blamed if blames else Verdict.NOTHING)
+        assert blames or diagnosis.message == "the others wait for rank 3, still printing"
     sleeps = looks(*map(sampled, range(3)), sampled(3, stack=LOOP))
     assert blamed(diagnose_looks(sleeps, (), JobHistory(), quiet).diagnosis) == [(3, "n0")]
 
@@ -289,7 +291,7 @@ def test_a_pool_whose_workers_all_wait_for_a_task_has_lost_one(
 
 
 RUNS_GCC = ("/usr/lib/python3.11/subprocess.py:2004 _try_wait", "/home/me/train.py:9 build", *LOOP)
-GCC = (ChildProcess(7, "g++", "S"), ChildProcess(8, "cc1plus", "R"))
+GCC = (ChildProcess(7, "g++", "S", "pipe_write"), ChildProcess(8, "cc1plus", "R"))
 EVALUATES = ("/home/me/train.py:12 evaluate", *LOOP)
 
 
@@ -306,7 +308,7 @@ EVALUATES = ("/home/me/train.py:12 evaluate", *LOOP)
             {"stack": RUNS_GCC, "children": GCC[:1], "busy": 0.0},
             3,
             Verdict.NEVER_ARRIVED,
-            "for g++ (process 7)",
+            "for g++ (process 7), which waits to write into a pipe that nobody empties",
         ),
         ({"busy": 0.9, "idle": 0.0}, 9, Verdict.UNDETERMINED, "still works (done=3 to 9)"),
         ({"idle": 0.1}, 9, Verdict.UNDETERMINED, "still works (done=3 to 9)"),
