@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 from clusterrun.model.frozen import replace
 from clusterrun.script.batch_scripts import Part, PartOutcome
-from clusterrun.script.script_reading import Reading, variables_read
+from clusterrun.script.script_reading import ALIKE, OF_PLACE, Reading, variables_read
 from clusterrun.script.shell_source import ShellSource
 from clusterrun.script.statement_rules import RENDEZVOUS, of_tasks
 
@@ -16,11 +16,6 @@ _OF_SHELL = {"HOME", "USER", "LOGNAME", "PATH", "PWD", "SHELL", "UID"}
 # Commands of a setup line that may set variables which no statement shows.
 _SETS_UNSEEN = re.compile(r"(?m)(?:^|[;&|{(]\s*)(?:source|\.|eval|set -a)\s|\w+\s*\(\)\s*\{|^function\s")
 _EXPORTED = re.compile(r"\bexport\b([^\n]*)")
-# Words that each shell expands alike if it has the same variables.
-_VALUE = r"\$[A-Za-z_]\w*|\$\{[A-Za-z_]\w*\}|\$\(\([\w\s+*/%-]*\)\)"
-_ALIKE = re.compile(rf"""(?:[\w@%+=:,./?*\s~\[\]-]|'[^']*'|"(?:[^"$`\\]|{_VALUE})*"|{_VALUE})*""")
-# Variables that differ between the script's shell and a rank.
-_PLACED = {"SLURM_PROCID", "SLURM_LOCALID", "SLURM_NODEID", "SLURMD_NODENAME", "HOSTNAME", "RANDOM"}
 
 
 def _code(command: tuple[str, ...]) -> str:
@@ -31,8 +26,8 @@ def _code(command: tuple[str, ...]) -> str:
 def evaluated(reading: Reading) -> Reading:
     """Return ``reading`` with a COMMAND whose words have the values that they have in the script's shell.
 
-    A shell in each rank expands them if it is certain that it does so alike: it sees no variables that are
-    not exported, and no arrays. Else a setup line expands them.
+    A shell in each rank expands them if it does so alike, with variables that are exported for it. Else a
+    setup line expands them.
     """
     code, setup = _code(reading.command), "\n".join(reading.setup)
     exported = set(re.findall(r"\w+", " ".join(_EXPORTED.findall(setup)))) | _OF_SHELL | RENDEZVOUS
@@ -42,11 +37,9 @@ def evaluated(reading: Reading) -> Reading:
         if not name.startswith(("SLURM_", "CLUSTERRUN_"))
         and (_SETS_UNSEEN.search(setup) or re.search(rf"\b{name}\b", setup))
     }
-    if not reading.text:
+    if not reading.text or ALIKE.fullmatch(reading.text):
         exports = (f"export {' '.join(sorted(hidden))}",) if hidden else ()
         return replace(reading, setup=(*reading.setup, *exports))
-    if not hidden and _ALIKE.fullmatch(reading.text) and not _PLACED & variables_read((reading.text,)):
-        return reading
     words = f'export ARGUMENTS="$(printf "%q " {reading.text})"'
     code = 'eval "set -- $ARGUMENTS"\n' + code.replace(reading.text_in_ranks, '"$@"', 1)
     return replace(reading, setup=(*reading.setup, words), command=("bash", "-c", code))
@@ -74,7 +67,7 @@ def differences(source: ShellSource, reading: Reading) -> Iterator[Part]:
             yield Part(line, f"${name}", PartOutcome.OPTION, reason)
     # The script's shell expands no single quotes.
     text = re.sub(r"'[^']*'", "", reading.text if "$ARGUMENTS" in code else "")
-    counts = set(of_tasks(variables_read((text,)))) - _PLACED
+    counts = set(of_tasks(variables_read((text,)))).difference(OF_PLACE)
     if not (launch and launch.program == "srun" and not launch.rank_launcher):
         counts.update(of_tasks(variables_read((code,))))  # srun's tasks have the values of ranks
     arrays = set(re.findall(r"\$\{[#!]?(\w+)\[", code)) if not reading.text else set()

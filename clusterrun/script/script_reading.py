@@ -69,6 +69,15 @@ _OF_RANK = re.compile(
     r"\$\((?!\()|`|\$\$|\$\{?(?:RANDOM|HOSTNAME|SLURMD_NODENAME|SLURM_(?:PROCID|LOCALID|NODEID|TASK_PID)"
     r"|RANK|LOCAL_RANK|NODE_RANK|GROUP_RANK)\b"
 )
+# Variables that differ between the script's shell and a rank.
+OF_PLACE = ("SLURM_PROCID", "SLURM_LOCALID", "SLURM_NODEID", "SLURMD_NODENAME", "HOSTNAME", "RANDOM")
+# Words that each shell expands alike if it has the same variables.
+_VALUE = r"\$[A-Za-z_]\w*|\$\{[A-Za-z_]\w*\}|\$\(\([\w\s+*/%-]*\)\)"
+ALIKE = re.compile(
+    rf"""(?!.*\$\{{?(?:{"|".join(OF_PLACE)})\b)"""
+    rf"""(?:[\w@%+=:,./?*\s~\[\]-]|'[^']*'|"(?:[^"$`\\]|{_VALUE})*"|{_VALUE})*""",
+    re.DOTALL,
+)
 # A loop until something happens.
 _WAITS = re.compile(r"(?:while|until)\b.*\bsleep\b", re.DOTALL)
 _LOOP = re.compile(r"(?:for|while|until)\b")
@@ -547,7 +556,7 @@ def _command_reading(scope: _Scope, candidate: _Candidate) -> Reading:
             file = ("input", shlex.split(text[1:])[0] if text[1:].strip() else "")
             options += [file] if file not in launch.options else []
             parts.append(Part(line, text, PartOutcome.OPTION))
-        elif text.lstrip("&12>").strip("\"' ") in behind:
+        elif ">&" not in text and text.lstrip("&12>").strip("\"' ") in behind:
             reason = "a later line reads it: clusterrun logs --raw RUN > FILE"
             parts.append(Part(line, text, PartOutcome.UNTRANSLATED, reason))
         else:
@@ -597,7 +606,7 @@ def _command(scope: _Scope, launch: LaunchCommand, command: Command) -> tuple[tu
         of_words[-place] = text
     texts = [text or shlex.quote(word) for word, text in zip(shell_words, of_words)]
     evaluated = [
-        text or _setup_word(word, scope.source.constants) for word, text in zip(shell_words, of_words)
+        text or _with_loops(word, scope.source.constants) for word, text in zip(shell_words, of_words)
     ]
     if any(name == "setup" and line.startswith("cd ") for name, line in launch.options):
         # The script's shell expands it before srun changes the directory.
@@ -615,6 +624,17 @@ def _command(scope: _Scope, launch: LaunchCommand, command: Command) -> tuple[tu
     arguments = ("bash", *scope.arguments) if scope.arguments and _POSITIONAL.search(code) else ()
     is_of_ranks = scope.in_ranks and (bool(arguments) or _OF_RANK.search(text) is not None)
     return ("bash", "-c", code, *arguments), "" if is_of_ranks else " ".join(evaluated), text
+
+
+def _with_loops(word: str, constants: Mapping[str, Constant]) -> str:
+    """Return a word of the command for a setup line, which does not expand the ``{name}`` of a sweep."""
+    names = [name for name in _PLACEHOLDER.findall(word) if constants.get(name) == f"{{{name}}}"]
+    if not names:
+        return shlex.quote(word)
+    text = re.sub(r'(["\\$`])', r"\\\1", word)
+    for name in names:
+        text = text.replace(f"{{{name}}}", f"${{{name}}}")
+    return f'"{text}"'
 
 
 def _accelerate(launch: LaunchCommand) -> str:
@@ -690,7 +710,10 @@ def _read_before(
     # The line sets the launcher's variables behind the setup lines of the script.
     of_launch = of_training.training.launch.environment if of_training.training else ()
     needed = variables_read((*of_training.command, *of_training.setup, *(value for _, value in of_launch)))
-    read_by_setup = variables_read(of_training.setup)
+    is_expanded_once = of_training.text and not ALIKE.fullmatch(of_training.text)
+    texts = (*of_training.setup, of_training.text) if is_expanded_once else of_training.setup
+    read_by_setup = variables_read(texts)
+    needed |= read_by_setup
     commands = training.statement.commands if training else ()
     called = {name for command in commands for name in _plain_launch(command.names).command[:1]}
     setup: list[str] = []

@@ -505,8 +505,7 @@ def test_idioms_of_public_scripts_become_a_line(lines: str, line: str) -> None:
         ),
         (
             "source conf.sh\npython t.py $A",
-            "submit --setup 'source conf.sh' "
-            f'--setup \'export ARGUMENTS="$(printf "%q " t.py $A)"\' {EVALUATED}',
+            "submit --setup 'source conf.sh' --setup 'export A' bash -c 'exec python t.py $A'",
         ),
         (
             "#SBATCH -N2 --gres=gpu:2\nexport CUDA_VISIBLE_DEVICES=0,1\ntorchrun --nproc_per_node 2 t.py",
@@ -704,6 +703,7 @@ def test_a_trap_for_the_end_of_the_shell_is_not_taken_for_a_signal() -> None:
         "export A='$HOME'\nsrun python t.py \"$A\" '$HOME' \\$HOME",
         "cd /\nsrun python t.py $PWD",
         "shift || true\nsrun python t.py $@",
+        "export MASTER_ADDR=a1\nA=$(echo b)\nsrun python t.py tcp://$MASTER_ADDR:${A%x} 'it $A'",
         '[ $# -gt 1 ] && shift\nsrun python t.py "$@" "$1"',
         'if [ "$1" = x ]; then shift; fi\nA=$(echo "$*")\nsrun python t.py "$A" "${@:-none}"',
         "A=(--x 'a b')\nsrun python t.py ${A[@]}",
