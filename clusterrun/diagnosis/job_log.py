@@ -15,7 +15,7 @@ from datetime import datetime, timedelta
 
 from clusterrun.diagnosis.decide import decide_end
 from clusterrun.diagnosis.end_lines import NOT_STARTED, WHOLE_JOB, EndKind, EndLine, EndLines
-from clusterrun.diagnosis.known_errors import KnownError, meaning
+from clusterrun.diagnosis.known_errors import ROWS, meaning
 from clusterrun.diagnosis.log_lines import LOGGED_RANK, LineSplitter, LogLine
 from clusterrun.diagnosis.printed_errors import (
     RANK_MARK,
@@ -136,11 +136,8 @@ _STATE_WORDS = {
 # Exceptions that a signal from outside raises.
 _ASKED_TO_END = re.compile(r"(?:\w+\.)*(?:KeyboardInterrupt|SIGTERMException|SignalException)\b")
 _VERDICTS = {EndKind.MEMORY: Verdict.OUT_OF_MEMORY}
+# Commands and options in remedies, and what stands for them in a job that clusterrun did not start.
 _FOREIGN = (
-    (
-        re.compile(r"leave them unset: clusterrun .*"),
-        "unset them, or name one that every node has (ip -br addr)",
-    ),
     (re.compile(r"--env (\w+=)"), r"export \1"),
     (re.compile(r"clusterrun exec -- "), "ssh NODE "),
     (re.compile(r"clusterrun logs --rank (\S+) shows what it did last"), r"see the end of rank \1's log"),
@@ -149,14 +146,6 @@ _FOREIGN = (
             r"clusterrun diagnose while it hangs, or a --hang-after below .* time-out, shows its line"
         ),
         "clusterrun diagnose JOB while it hangs shows its line",
-    ),
-    (
-        re.compile(r"clusterrun diagnose while it hangs names the rank; --hang-after does so automatically"),
-        "clusterrun diagnose JOB while it hangs names the rank",
-    ),
-    (
-        re.compile(r"leave MASTER_PORT to clusterrun, which finds a free one"),
-        "choose another port for each job, such as $((20000 + SLURM_JOB_ID % 20000))",
     ),
     (re.compile(r"where submit was called; with --snapshot .*"), "where sbatch was called"),
     (re.compile(r"clusterrun logs --tail 5"), "the end of every rank's log"),
@@ -654,7 +643,7 @@ class JobLog:
         remedy = f"look at {where}; the error is the program's own"
         if not where:
             remedy = "the message says all that the log has: it shows no line of your code"
-        remedy = foreign(row) if row else remedy
+        remedy = foreign(row.remedy) if row else remedy
         verdict = row.verdict if row else Verdict.CRASHED
         return Diagnosis(verdict, sentence, culprits, (), tuple(dict.fromkeys(evidence)), remedy)
 
@@ -678,10 +667,7 @@ class JobLog:
             diagnosis = replace(diagnosis, verdict=Verdict.NEVER_ARRIVED, message=message)
         silent = [culprit.rank for culprit in diagnosis.culprits if last_lines.get(culprit.rank)]
         evidence += tuple(f"last line of rank {rank}: {last_lines[rank][:300]}" for rank in silent)
-        remedy = diagnosis.remedy
-        for pattern, replacement in _FOREIGN:
-            remedy = pattern.sub(replacement, remedy)
-        return replace(diagnosis, evidence=evidence, remedy=remedy)
+        return replace(diagnosis, evidence=evidence, remedy=foreign(diagnosis.remedy))
 
     def _of_report(self, report: LogError) -> Diagnosis:
         """Return the diagnosis if only the launcher says which rank failed first."""
@@ -779,9 +765,11 @@ def _of_unended(unended: Sequence[LogError]) -> Diagnosis:
     return Diagnosis(Verdict.CRASHED, sentence, culprits, (), (), _NOTHING_REMEDY)
 
 
-def foreign(row: KnownError) -> str:
-    """Return the remedy of a known error, in words for a job that clusterrun did not start."""
-    remedy = row.remedy
+def foreign(remedy: str) -> str:
+    """Return a remedy in words for a job that clusterrun did not start."""
+    for row in ROWS:
+        if row.elsewhere:
+            remedy = remedy.replace(row.remedy, row.elsewhere)
     for pattern, replacement in _FOREIGN:
         remedy = pattern.sub(replacement, remedy)
     return remedy

@@ -20,6 +20,7 @@ class KnownError:
     consequence: another rank or process failed before
     shared: a file system failed, so the first rank that prints it is not to blame
     hardware: a GPU, a link or the driver of the node failed, so another node may work
+    elsewhere: the remedy in a job that clusterrun did not start; '': the same
     """
 
     pattern: str
@@ -29,6 +30,7 @@ class KnownError:
     consequence: bool = False
     shared: bool = False
     hardware: bool = False
+    elsewhere: str = ""
 
 
 # Messages of ranks that only noticed the failure of another one.
@@ -301,6 +303,7 @@ ROWS: tuple[KnownError, ...] = (
         r"no socket interface found|neither AF_INET\(2\) nor AF_INET6\(10\)|ifa != nullptr",
         "NCCL_SOCKET_IFNAME or GLOO_SOCKET_IFNAME names an interface that this node does not have",
         "leave them unset: clusterrun chooses an interface for each node",
+        elsewhere="unset them, or name one that every node has (ip -br addr)",
     ),
     KnownError(
         r"We couldn't connect to 'https://huggingface\.co|LocalEntryNotFoundError|OfflineModeIsEnabled"
@@ -345,6 +348,8 @@ ROWS: tuple[KnownError, ...] = (
         r"EADDRINUSE|[Aa]ddress already in use",
         "a port is taken by another process of this node",
         "leave MASTER_PORT to clusterrun, which finds a free one; end what was left over there",
+        elsewhere="choose another port for each job, such as $((20000 + SLURM_JOB_ID % 20000)); end what was "
+        "left over there",
     ),
     KnownError(
         r"Detected mixed local Net device counts",
@@ -359,6 +364,7 @@ ROWS: tuple[KnownError, ...] = (
         "a collective did not end in time: a rank did not join it, or a link is down",
         "clusterrun diagnose while it hangs names the rank; --hang-after does so automatically",
         Verdict.NEVER_ARRIVED,
+        elsewhere="clusterrun diagnose JOB while it hangs names the rank",
     ),
     # --- files and programs ---
     KnownError(

@@ -83,17 +83,17 @@ def test_a_job_that_clusterrun_did_not_start_is_diagnosed_shown_and_entered(on_s
         )
         number, host, folder = node.out.strip().split(" ", 2)
         assert (number, folder) == ("3", str(on_slurm.project)), node.err
+        assert "srun" not in node.err, node.err
         assert (diagnosis["verdict"], culprit["rank"], culprit["node"]) == ("rank never arrived", 3, host)
         assert culprit["why"].startswith("it waits in user code at train.py:8 (step)")
         assert diagnosis["evidence"][0].startswith("ranks 0-2 have waited ")
 
-        document = json.loads(on_slurm.run("top", "--once", "--json", job).out)
+        document = json.loads(on_slurm.run("top", "--once", "--json", "own").out)
         ranks = [(rank["rank"], use["node"] == host) for use in document["nodes"] for rank in use["ranks"]]
         assert ranks == [(0, False), (1, False), (2, True), (3, True)]
-        jobs = json.loads(on_slurm.run("status", "--all-jobs", "--json").out)["jobs"]
-        assert [(line["name"], line["state"], line["run"]) for line in jobs if line["job_id"] == job] == [
-            ("own", "RUNNING", None)
-        ]
+        listing = on_slurm.run("status", "--all-jobs", "--name", "ow?", "--state", "live", "--json").out
+        jobs = json.loads(listing)["jobs"]
+        assert [(line["job_id"], line["state"], line["run"]) for line in jobs] == [(job, "RUNNING", None)]
     finally:
         on_slurm.lab.exec(["scancel", job])
 
