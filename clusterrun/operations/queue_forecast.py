@@ -77,6 +77,7 @@ def forecasts(spec: JobSpec, context: Context) -> list[SizeForecast]:
     if spec.cluster is Cluster.LOCAL:
         raise BadInput("a run on this machine starts at once: there is no queue", "leave --cluster local out")
     offers, nodes, queue = client.partitions(), client.nodes(), client.queue()
+    reservations = client.reservations()
     runs, earlier = list(_runs(context)), _remembered(context)
     results, fresh = [], []
     for word, sized in _sizes(spec):
@@ -84,7 +85,16 @@ def forecasts(spec: JobSpec, context: Context) -> list[SizeForecast]:
         if offer is None:
             names = ", ".join(sorted({each.name for each in offers}))
             raise BadInput(f"{word}: its partition is not known", f"name it with --partition: {names}")
-        node_calendar = calendar(nodes, queue, offer.name, sized.gpus, sized.exclude)
+        node_calendar = calendar(
+            nodes,
+            queue,
+            offer.name,
+            sized.gpus,
+            sized.exclude,
+            sized.nodelist,
+            reservations,
+            sized.reservation,
+        )
         result = _forecast(word, sized, offer, node_calendar, now, runs, earlier)
         results.append(result)
         if result.starts_at is not None:

@@ -17,7 +17,7 @@ from clusterrun.model.errors import SchedulerError, SchedulerUnreachable
 from clusterrun.model.frozen import frozen
 from clusterrun.model.hostlist import fold
 from clusterrun.slurm import queries, sbatch_errors
-from clusterrun.slurm.queries import GpuRow, JobRow, NodeRow, PartitionOffer, QueueRow
+from clusterrun.slurm.queries import GpuRow, JobRow, NodeRow, PartitionOffer, QueueRow, ReservationRow
 from clusterrun.slurm.sbatch_errors import SbatchAnswer
 
 if TYPE_CHECKING:
@@ -199,6 +199,10 @@ class SlurmClient:
         """
         mark = _mark()
         return queries.read_queue(self._ask(queries.queue_argv(mark)), mark)
+
+    def reservations(self) -> tuple[ReservationRow, ...]:
+        """Return the reservations that Slurm shows to this user. Raises as ``jobs`` does."""
+        return queries.read_reservations(self._ask(queries.RESERVATIONS_ARGV))
 
     def nodes(self) -> tuple[NodeRow, ...]:
         """Return one row per node and partition. Raises as ``jobs`` does."""

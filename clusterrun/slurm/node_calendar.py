@@ -1,4 +1,4 @@
-"""Compute when nodes become free, from running jobs and from the starts that Slurm has planned.
+"""Compute when nodes become free, from running jobs, reservations and the starts that Slurm has planned.
 
 A node counts as taken until the last of its jobs reaches its time limit. Jobs may start sooner, because
 other jobs end early or share nodes.
@@ -13,11 +13,13 @@ from clusterrun.model.duration import parse
 from clusterrun.model.errors import BadInput
 from clusterrun.model.frozen import frozen
 from clusterrun.model.hostlist import expand
-from clusterrun.slurm.queries import NodeRow, QueueRow
+from clusterrun.slurm.queries import NodeRow, QueueRow, ReservationRow
 
 # First words of the state of a node on which Slurm starts jobs.
 USABLE = ("idle", "mixed", "allocated", "completing", "planned", "mix", "alloc", "comp")
 BUSY = ("mixed", "allocated", "completing", "mix", "alloc", "comp")
+# First words of the state of an idle node in a reservation.
+RESERVED = ("reserved", "maint", "resv")
 NOT_RESPONDING = "*"
 # First word of the state of a node that has not registered with a restarted controller yet.
 UNKNOWN = "unk"
@@ -30,12 +32,13 @@ class NodeCalendar:
     """The nodes of a partition, each with the intervals in which it is taken (seconds since the epoch).
 
     ``hidden`` nodes run jobs that this user may not see, so their end is unknown. ``unplanned`` jobs wait
-    without a planned start.
+    without a planned start. The run needs each of the ``required`` nodes.
     """
 
     taken: tuple[tuple[str, tuple[tuple[float, float], ...]], ...]
     hidden: tuple[str, ...]
     unplanned: int
+    required: frozenset[str] = frozenset()
 
     def earliest(self, nodes: int, seconds: float, now: float) -> tuple[float, int] | None:
         """Return the first time when ``nodes`` nodes are free for ``seconds``, and how many are.
@@ -45,26 +48,45 @@ class NodeCalendar:
         ends = {end for _, times in self.taken for _, end in times if now < end < ENDLESS}
         for at in sorted({now, *ends}):
             until = at + seconds
-            free = sum(all(end <= at or start >= until for start, end in times) for _, times in self.taken)
-            if free >= nodes:
-                return at, free
+            free = {
+                name for name, times in self.taken if all(end <= at or start >= until for start, end in times)
+            }
+            if len(free) >= nodes and self.required <= free:
+                return at, len(free)
         return None
 
 
 def calendar(
-    nodes: Sequence[NodeRow], queue: Sequence[QueueRow], partition: str, gpus: int = 0, excluded: str = ""
+    nodes: Sequence[NodeRow],
+    queue: Sequence[QueueRow],
+    partition: str,
+    gpus: int = 0,
+    excluded: str = "",
+    required: str = "",
+    reservations: Sequence[ReservationRow] = (),
+    reservation: str = "",
 ) -> NodeCalendar:
     """Return the calendar of the usable nodes of ``partition``.
 
-    They have at least ``gpus`` GPUs and are not ``excluded``.
+    They have at least ``gpus`` GPUs and are not ``excluded``. The run asks for the ``required`` nodes,
+    and for the ``reservation`` of that name.
     """
+    own = next((row for row in reservations if row.name == reservation), None)
     without = _names(excluded)
-    partition_nodes = {
-        node.name: node for node in nodes if node.partition == partition and _usable(node, gpus)
-    }
+    partition_nodes = {}
+    for node in nodes:
+        is_reserved = node.state.startswith(RESERVED) and NOT_RESPONDING not in node.state
+        usable = _usable(node, gpus) or (is_reserved and node.gpus >= gpus)
+        outside = own is not None and node.name not in _names(own.nodelist)
+        if node.partition == partition and usable and not outside:
+            partition_nodes[node.name] = node
     taken: dict[str, list[tuple[float, float]]] = {
         name: [] for name in partition_nodes if name not in without
     }
+    for row in reservations:
+        outside_times = [(0.0, row.start), (row.end, ENDLESS)]
+        for name in _names(row.nodelist) & taken.keys():
+            taken[name] += outside_times if row is own else [(row.start, row.end)]
     runs: set[str] = set()
     unplanned = 0
     for job in queue:
@@ -80,7 +102,7 @@ def calendar(
             taken[name].append(times)
     hidden = [name for name in taken if partition_nodes[name].state.startswith(BUSY) and name not in runs]
     times_by_node = [(name, tuple(when)) for name, when in taken.items() if name not in hidden]
-    return NodeCalendar(tuple(times_by_node), tuple(hidden), unplanned)
+    return NodeCalendar(tuple(times_by_node), tuple(hidden), unplanned, _names(required))
 
 
 def away(nodes: Sequence[NodeRow], partition: str, least: int, required: str = "") -> tuple[str, ...]:

@@ -96,6 +96,16 @@ class QueueRow:
 
 
 @frozen
+class ReservationRow:
+    """A reservation of nodes. Only jobs that name it may use them between ``start`` and ``end``."""
+
+    name: str
+    nodelist: str
+    start: float
+    end: float
+
+
+@frozen
 class NodeRow:
     """A node in a partition."""
 
@@ -249,6 +259,9 @@ def read_gpus(out: str) -> tuple[GpuRow, ...]:
     return tuple(rows)
 
 
+RESERVATIONS_ARGV = ("scontrol", "--oneliner", "show", "reservation")
+
+
 def queue_argv(mark: str) -> tuple[str, ...]:
     return ("squeue", "--noheader", f"--format={_format(QUEUE, mark)}")
 
@@ -264,6 +277,18 @@ def read_queue(out: str, mark: str) -> tuple[QueueRow, ...]:
         replace(row, end=None) if row.start and row.end and row.end - row.start >= YEAR_SECONDS else row
         for row in rows
     )
+
+
+def read_reservations(out: str) -> tuple[ReservationRow, ...]:
+    """Parse the answer to ``RESERVATIONS_ARGV``. Reservations without nodes, of licences, are left out."""
+    rows = []
+    for line in out.splitlines():
+        cells = dict(re.findall(r"(?:^| )(\w+)=(\S*)", line))
+        start, end = moment(cells.get("StartTime", "")), moment(cells.get("EndTime", ""))
+        nodelist = text(cells.get("Nodes", ""))
+        if nodelist and start is not None and end is not None:
+            rows.append(ReservationRow(cells.get("ReservationName", ""), nodelist, start, end))
+    return tuple(rows)
 
 
 def read_nodes(out: str, mark: str) -> tuple[NodeRow, ...]:

@@ -16,7 +16,7 @@ from clusterrun.operations.context import Context
 from clusterrun.operations.queue_forecast import Waits, forecasts
 from clusterrun.runtime.run_files import write_state
 from clusterrun.slurm.client import SlurmClient
-from clusterrun.slurm.queries import NodeRow, PartitionOffer, QueueRow
+from clusterrun.slurm.queries import NodeRow, PartitionOffer, QueueRow, ReservationRow
 from clusterrun.system import RealClock
 
 NOW = 1_800_000_000.0
@@ -55,6 +55,9 @@ class Client(SlurmClient):
 
     def queue(self) -> tuple[QueueRow, ...]:
         return (QueueRow("RUNNING", "big", "n[1-2]", "", NOW - 10, NOW + 1200),)
+
+    def reservations(self) -> tuple[ReservationRow, ...]:
+        return ()
 
 
 @pytest.fixture

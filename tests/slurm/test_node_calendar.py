@@ -9,10 +9,12 @@ from clusterrun.slurm.queries import (
     QUEUE,
     NodeRow,
     QueueRow,
+    ReservationRow,
     nodes_argv,
     queue_argv,
     read_nodes,
     read_queue,
+    read_reservations,
 )
 
 NOW = 1000.0
@@ -34,6 +36,33 @@ def test_a_planned_start_leaves_a_gap_for_shorter_jobs() -> None:
     assert observed.earliest(2, 1200.0, NOW) == (NOW, 2)
     assert observed.earliest(2, 1201.0, NOW) == (5800.0, 4)
     assert observed.earliest(4, 60.0, NOW) == (5800.0, 4)
+
+
+MAINTENANCE = (
+    "ReservationName=maint StartTime=1600 EndTime=3400 Duration=00:30:00 Nodes=n[3-4] NodeCnt=2 CoreCnt=32"
+    " Features=(null) PartitionName=(null) Flags=MAINT,IGNORE_JOBS,SPEC_NODES TRES=cpu=32 Users=root\n"
+    "ReservationName=licences StartTime=0 EndTime=9000 Duration=01:00:00 Nodes=(null) NodeCnt=0\n"
+)
+
+
+def test_a_reservation_takes_its_nodes_from_all_runs_but_its_own() -> None:
+    assert read_reservations("No reservations in the system\n") == ()
+    (row,) = rows = read_reservations(MAINTENANCE)
+    assert row == ReservationRow("maint", "n[3-4]", 1600.0, 3400.0)
+    other = calendar(FOUR, [], "big", reservations=rows)
+    assert other.earliest(4, 600.0, NOW) == (NOW, 4)
+    assert other.earliest(4, 601.0, NOW) == (3400.0, 4)
+    assert other.earliest(2, 9000.0, NOW) == (NOW, 2)
+    began = [*FOUR[:2], *(replace(node, state="maint") for node in FOUR[2:])]
+    own = calendar(began, [], "big", reservations=rows, reservation="maint")
+    assert own.earliest(2, 600.0, NOW) == (1600.0, 2)
+    assert (own.earliest(3, 60.0, NOW), own.earliest(1, 2000.0, NOW)) == (None, None)
+
+
+def test_a_run_waits_for_the_nodes_that_it_requires() -> None:
+    needs = calendar(BUSY, [RUNNING], "big", required="n2")
+    assert needs.earliest(1, 60.0, NOW) == (2200.0, 4)
+    assert calendar(BUSY, [RUNNING], "big", required="n9").earliest(1, 60.0, NOW) is None
 
 
 def test_nodes_that_take_no_job_or_are_not_meant_do_not_count() -> None:
