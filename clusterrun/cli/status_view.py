@@ -115,7 +115,7 @@ END_REPORT = View(
     ViewField("queue", "Seconds in the queue, before the first job and between jobs.", ROUNDED),
     ViewField("allocated", "Seconds in which the run had its nodes.", ROUNDED),
     ViewField("check", "Seconds of pre-flight checks, a part of `allocated`.", ROUNDED),
-    ViewField("between", "Seconds between two attempts in one job, a part of `allocated`.", ROUNDED),
+    ViewField("between", "Seconds between two attempts in one allocation, a part of `allocated`.", ROUNDED),
     ViewField("nodes", "Nodes, spares too.", INTEGER),
     ViewField("start", "Seconds in which ranks were started, a part of `allocated`.", optional(ROUNDED)),
     ViewField("ranks", "Seconds in which ranks ran, a part of `allocated`.", optional(ROUNDED)),

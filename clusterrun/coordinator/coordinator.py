@@ -73,8 +73,8 @@ class Coordinator:
         self._signalled: dict[int, str] = {}
         self._is_batch_job = bool(orders.launch) and not orders.in_allocation
         self._membership = Membership(orders.allocated, timeouts, collaborators.names)
-        python, job_id = str(orders.interpreter), collaborators.job_id
-        self._state_keeper = RunStateKeeper(orders.run_id, host, pid, timeouts, job_id, python)
+        python, job = str(orders.interpreter), (collaborators.job_id, collaborators.job_restarts)
+        self._state_keeper = RunStateKeeper(orders.run_id, host, pid, timeouts, job, python)
         shared = Shared(orders, self._membership, self._state_keeper, self._actions)
         self._lifecycle = Lifecycle(shared, collaborators)
         self._notifications = Notifications() if orders.survival.announces else None

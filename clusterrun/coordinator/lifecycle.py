@@ -89,6 +89,7 @@ class Collaborators:
     watch: Callable[..., HangMonitor] | None = None  # makes the monitor of the ranks
     names: tuple[str, ...] = ()  # nodes of the allocation in order; empty if the scheduler does not name them
     job_id: str = ""  # empty without a scheduler
+    job_restarts: int = 0  # how often the scheduler had started the job again
 
 
 class Lifecycle(RunPart):

@@ -22,16 +22,22 @@ _READING_SECONDS = 1.0
 class RunStateKeeper:
     """Attempts and ``state`` of one run.
 
-    ``timeouts`` hold the longest time between two writes and the lease of the nodes. ``job_id`` is the job of
-    this coordinator.
+    ``timeouts`` hold the longest time between two writes and the lease of the nodes. ``job`` is this
+    coordinator's job, and how often Slurm had started it again.
     """
 
     def __init__(
-        self, run_id: str, host: str, pid: int, timeouts: Timeouts, job_id: str = "", python: str = ""
+        self,
+        run_id: str,
+        host: str,
+        pid: int,
+        timeouts: Timeouts,
+        job: tuple[str, int] = ("", 0),
+        python: str = "",
     ) -> None:
         begun = RunState(run_id, 0, State.RUNNING, Phase.STARTING, "", host, pid, 0.0)
         self.state = replace(begun, python=python, lease=timeouts.lease)
-        self._period, self._job_id = timeouts.state, job_id
+        self._period, self._job = timeouts.state, job
         # Unfit nodes of this job. Nodes that an earlier job marked as unfit may be healthy again.
         self.excluded_here: tuple[str, ...] = ()
         # When the state must be written next (steady clock); None after the end of the run.
@@ -56,7 +62,10 @@ class RunStateKeeper:
 
     def open(self, now: Now, epoch: int, reason: str, cause: str = "", nodes: tuple[str, ...] = ()) -> None:
         """Record the begin of an attempt; ``cause`` as in ``status --json``."""
-        attempt = Attempt(epoch, reason, nodes, now.wall, cause=cause, job_id=self._job_id)
+        job_id, job_restarts = self._job
+        attempt = Attempt(
+            epoch, reason, nodes, now.wall, cause=cause, job_id=job_id, job_restarts=job_restarts
+        )
         started_at = now.wall if self.state.started_at is None else self.state.started_at
         self._set(epoch=epoch, attempts=(*self.state.attempts, attempt), started_at=started_at)
 

@@ -82,6 +82,7 @@ class Attempt:
     checkpoint: int = -1  # highest reported checkpoint; -1 if none
     ranks_at: float | None = None  # when all its ranks ran
     decision: str = ""  # what its failure led to, as a word of ``docs/schemas/status.json``
+    job_restarts: int = 0  # how often Slurm had started ``job_id`` again
 
 
 @frozen

@@ -56,10 +56,10 @@ class EndReport:
     ``start`` + ``between`` + ``ranks``. The ranks' time contains ``steps``, which contains ``counted``.
     """
 
-    queue: float  # before and between jobs
+    queue: float  # before and between jobs, and before a job is started again
     allocated: float
     check: float  # pre-flight checks
-    between: float  # between attempts in the same job
+    between: float  # between attempts in the same allocation
     nodes: int
     start: float | None = None  # start of the ranks
     ranks: float | None = None  # from the start of the ranks to the end of the attempt
@@ -89,7 +89,7 @@ class _Stretch:
     begin: float
     end: float
     ranks_at: float | None  # start of the ranks, None if not known
-    job_id: str
+    allocation: tuple[str, int]  # the job, and how often Slurm had started it again
 
 
 def account(
@@ -101,7 +101,7 @@ def account(
     between = 0.0
     for stretch, following in zip(stretches, stretches[1:]):
         gap = max(0.0, following.begin - stretch.end)
-        if stretch.job_id == following.job_id:
+        if stretch.allocation == following.allocation:
             between += gap
         else:
             queue += gap
@@ -135,7 +135,7 @@ def _stretch(measured: MeasuredAttempt, ended_at: float | None) -> _Stretch:
     end = max(begin, measured.attempt.ended_at or ended_at or last)
     # An attempt without nodes had no ranks.
     ranks_at = measured.attempt.ranks_at if measured.attempt.nodes else end
-    return _Stretch(measured, begin, end, ranks_at, measured.attempt.job_id)
+    return _Stretch(measured, begin, end, ranks_at, (measured.attempt.job_id, measured.attempt.job_restarts))
 
 
 def _steps(state: State, stretches: Sequence[_Stretch]) -> tuple[float | None, float | None]:
@@ -178,11 +178,11 @@ def _counts_until(marks: ProgressMarks, following: ProgressMarks | None, state: 
 
 
 def _longest(stretches: Sequence[_Stretch]) -> float:
-    begins, ends = dict[str, float](), dict[str, float]()
+    begins, ends = dict[tuple[str, int], float](), dict[tuple[str, int], float]()
     for stretch in stretches:
-        begins.setdefault(stretch.job_id, stretch.begin)
-        ends[stretch.job_id] = stretch.end
-    return max(ends[job] - begins[job] for job in ends)
+        begins.setdefault(stretch.allocation, stretch.begin)
+        ends[stretch.allocation] = stretch.end
+    return max(ends[allocation] - begins[allocation] for allocation in ends)
 
 
 def _with_use(report: EndReport, spec: JobSpec, attempts: Sequence[MeasuredAttempt]) -> EndReport:

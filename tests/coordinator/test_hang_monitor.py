@@ -32,7 +32,7 @@ class Says:
 
 
 def test_an_outdated_warning_is_dropped_and_recorded_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    state_keeper, noted = RunStateKeeper("r", "n1", 7, Timeouts(), "41"), []
+    state_keeper, noted = RunStateKeeper("r", "n1", 7, Timeouts(), ("41", 0)), []
     again = TakeBack("training alone", "they train together now")
     detector = Says([Warn("training alone: 4 ranks"), Warn("out of memory on n2")], [again], [again])
     monkeypatch.setattr(hang_monitor, "HangDetector", lambda *arguments: detector)
@@ -50,7 +50,7 @@ def test_an_outdated_warning_is_dropped_and_recorded_once(monkeypatch: pytest.Mo
 def test_a_hang_is_announced_with_its_diagnosis_if_somebody_listens(monkeypatch: pytest.MonkeyPatch) -> None:
     warnings = [Warn("out of memory on n2"), Warn("nothing has moved for 600 s", hangs=True)]
     for survival, expected in ((Survival(), []), (Survival(notify=("mailto:a@b.org",)), ["hung"])):
-        state_keeper, actions = RunStateKeeper("r", "n1", 7, Timeouts(), "41"), []
+        state_keeper, actions = RunStateKeeper("r", "n1", 7, Timeouts(), ("41", 0)), []
         monkeypatch.setattr(hang_monitor, "HangDetector", lambda *arguments: Says(warnings))
         live: Any = SimpleNamespace(epoch=0)
         membership: Any = SimpleNamespace(world=())

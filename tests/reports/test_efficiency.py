@@ -68,8 +68,9 @@ def test_the_time_of_a_run_adds_up() -> None:
     assert report.goodput == 860.0 / 1020.0
 
 
-def test_the_time_between_two_jobs_is_spent_in_the_queue() -> None:
-    second = replace(SECOND, attempt=replace(SECOND.attempt, job_id="42"))
+@pytest.mark.parametrize("job", [{"job_id": "42"}, {"job_restarts": 1}], ids=["other job", "requeued"])
+def test_the_time_between_two_allocations_is_spent_in_the_queue(job: dict[str, Any]) -> None:
+    second = replace(SECOND, attempt=replace(SECOND.attempt, **job))
     report = report_of(FIRST, second)
     assert (report.queue, report.between, report.allocated) == (110.0, 0.0, 1010.0)
 

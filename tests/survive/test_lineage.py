@@ -17,7 +17,7 @@ from clusterrun.runtime.run_files import read_state
 
 
 def test_a_coordinator_writes_no_state_before_it_knows_the_earlier_attempts() -> None:
-    state_keeper, now = RunStateKeeper("r", "n1", 7, Timeouts(), "41"), Now(5.0, 1_800_000_000.0)
+    state_keeper, now = RunStateKeeper("r", "n1", 7, Timeouts(), ("41", 0)), Now(5.0, 1_800_000_000.0)
     assert state_keeper.due_at is None
     earlier = Attempt(0, "first start", ("n0",), 1.0, 2.0, "NODE_FAIL")
     state_keeper.remember((earlier,))

@@ -24,7 +24,7 @@ from clusterrun.protocol.server import listening
 from clusterrun.runtime.network import reachable
 from clusterrun.runtime.run_files import highest_attempt, patiently
 from clusterrun.runtime.stderr import say
-from clusterrun.slurm_text.job_row import own_id
+from clusterrun.slurm_text.job_row import job_of
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -85,11 +85,13 @@ def opened(
 
 def collaborators_for(orders: Orders, paths: RunPaths, environment: Mapping[str, str]) -> Collaborators:
     """Return the collaborators that these orders need. A run without a pre-flight does not load it."""
+    job_id, job_restarts = job_of(environment) if orders.launch else ("", 0)
     return Collaborators(
         examine=_examine(paths) if orders.preflight.level is not Level.OFF else None,
         watch=_watch(orders, paths) if orders.watch.on else None,
         names=_names(orders, environment),
-        job_id=own_id(environment) if orders.launch else "",
+        job_id=job_id,
+        job_restarts=job_restarts,
     )
 
 
