@@ -77,6 +77,7 @@ class Ranks:
         self._processes, self._kill_wait, self._actions = processes, kill_wait, actions
         self._swept = -1
         self._last_gone = messages.RanksGone(-1)
+        self.why_ended = ""  # why the agent ends its ranks without an order
         self._start: messages.StartRanks | None = None
         self._alive = 0
         self._all_succeeded = True
@@ -273,7 +274,7 @@ class Ranks:
     def _gone(self, event: messages.RanksGone) -> None:
         self.stage = RankStage.IDLE
         self.kill_at = None
-        self._last_gone = replace(event, epoch=self.epoch)
+        self._last_gone = replace(event, epoch=self.epoch, why=self.why_ended)
         self._actions.append(Tell(self._last_gone))
         if self.port.epoch is not None and self.port.epoch <= self.epoch:
             self.port.release()

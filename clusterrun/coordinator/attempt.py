@@ -359,7 +359,8 @@ class LiveAttempt(RunPart):
             )
         unexplained = not well and not self.outcomes.awaits_verdict(member.place)
         if unexplained and self.stage is not AttemptStage.STOPPING and not self.outcomes.failure_events:
-            why = f"{member.name} (node {member.node}) ended its ranks unasked; its agent says why in job.out"
+            cause = f": {message.why}" if message.why else "; its agent says why in job.out"
+            why = f"{member.name} (node {member.node}) ended its ranks unasked{cause}"
             self._unasked = failures.of_node(FailureKind.NODE, member.name, now.wall, why)
             self._failure_event(now, self._by_launcher(now) or self._unasked)
         return self._check_over(now)

@@ -164,6 +164,7 @@ class RanksGone(ToCoordinator):
     epoch: int
     stuck: tuple[str, ...] = ()  # process id, and the kernel function that the process waits in
     cut: tuple[str, ...] = ()  # processes that outlived their ranks, and were ended
+    why: str = ""  # why the agent ended them without an order; '' from older versions
 
 
 @frozen

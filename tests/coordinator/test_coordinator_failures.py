@@ -325,6 +325,14 @@ def test_nodes_that_end_their_ranks_because_the_coordinator_stood_still_are_not_
     )
 
 
+def test_a_node_that_ended_its_ranks_unasked_gives_its_reason() -> None:
+    tape = training()
+    tape.at(2.0, MessageCame(1, RanksGone(0, why="its first process was killed")))
+    tape.at(2.3)
+    reason = ending(tape.at(3.0, MessageCame(0, RanksGone(0)))).reason
+    assert reason == "n1 (node 1) ended its ranks unasked: its first process was killed"
+
+
 def test_a_failure_after_the_coordinator_stood_still_is_nothing_of_that() -> None:
     tape = training()
     tape.at(2.0)
