@@ -150,9 +150,10 @@ def _slurm(evidence: RunEvidence) -> _Verdict:
     if state and over and state.state is State.COMPLETED:
         return _by_state(evidence, state)  # nodes that were lost since do not change a success
     if row.state in SCHEDULER_KNOWS_BEST:
-        lost = lost_nodes.describe_lost_nodes(state, row) or row.explained
-        why = _joined(lost, _did_not(state) or _why(evidence))
-        return _Verdict(row.state, Phase.ENDED, why, row.end)
+        own_reason = _did_not(state) or _why(evidence)
+        is_same_end = state is not None and state.state is row.state and own_reason
+        lost = lost_nodes.describe_lost_nodes(state, row) or ("" if is_same_end else row.explained)
+        return _Verdict(row.state, Phase.ENDED, _joined(lost, own_reason), row.end)
     # A run that continues in another job waits while Slurm cleans up the nodes of its last job.
     handed_over = row.word == "COMPLETING" and state is not None and state.state is State.PENDING
     if (row.state is State.PENDING or handed_over) and not _started_since(evidence):
@@ -389,7 +390,7 @@ def _by_state(evidence: RunEvidence, state: RunState) -> _Verdict:
     # Slurm lists only some nodes of a job that is ending.
     nodes = lost_nodes.removed_nodes(state, row) if row and row.state.ended else []
     if nodes and state.state is State.NODE_FAIL:
-        reason = _joined(reason, f"Slurm took {fold(nodes)} out of the job: {_REMOVED}")
+        reason = _joined(f"Slurm took {fold(nodes)} out of the job: {_REMOVED}", reason)
     return _Verdict(state.state, Phase.ENDED, reason, state.ended_at or state.updated_at)
 
 

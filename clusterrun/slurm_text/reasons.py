@@ -28,7 +28,7 @@ REASONS = (
     JobReason("Priority", "waits: jobs with a higher priority are ahead"),
     JobReason("Dependency", "waits for the job that it depends on"),
     JobReason("DependencyNeverSatisfied", "the job that it depends on failed", "clusterrun cancel JOB", True),
-    JobReason("BeginTime", "waits for its begin time (--begin, or Slurm's two minutes after a requeue)"),
+    JobReason("BeginTime", "waits for its begin time"),
     JobReason("JobHeldUser", "is held by its owner", _RELEASE, held=True),
     JobReason("JobHeldAdmin", "is held by an administrator, or was requeued too often", _ASK, held=True),
     JobReason("JobHoldMaxRequeue", "is held: it was requeued too often", _RELEASE, held=True),

@@ -314,6 +314,11 @@ def test_the_reason_has_the_observation(changes: dict[str, Any], message: str) -
     assert message in judge(evidence(**changes)).reason
 
 
+def test_the_reason_of_the_coordinator_for_the_same_end_replaces_that_of_slurm() -> None:
+    limit = state(State.TIMEOUT, reason="the job's time limit was reached")
+    assert judge(evidence(row=row("TIMEOUT"), state=limit)).reason == limit.reason
+
+
 def test_a_failure_that_was_survived_is_not_the_end_of_a_run() -> None:
     survived = state(State.COMPLETED, attempts=(replace(ATTEMPT, failure=FAILURE),))
     ended = state(State.FAILED, attempts=(replace(ATTEMPT, failure=FAILURE),))

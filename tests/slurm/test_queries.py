@@ -153,7 +153,7 @@ def test_the_energy_of_jobs_is_unknown_on_releases_without_it(
             "PENDING",
             "BeginTime",
             State.PENDING,
-            "waits for its begin time (--begin, or Slurm's two minutes after a requeue)",
+            "waits for its begin time",
         ),
         ("PENDING", "JobHeldUser", State.PENDING, "is held by its owner"),
         ("RUNNING", "None", State.RUNNING, ""),
