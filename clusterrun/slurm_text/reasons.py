@@ -22,6 +22,7 @@ class JobReason:
 
 _ASK = "ask the site's staff"
 _RELEASE = "scontrol release JOB releases it"
+_SHORTER = "scontrol show reservation; a shorter --time may fit before it, see clusterrun plan"
 
 REASONS = (
     JobReason("Resources", "waits for nodes to become free"),
@@ -59,6 +60,12 @@ REASONS = (
     ),
     JobReason(
         "ReqNodeNotAvail", "waits for nodes that are in use, down, drained or reserved", "see sinfo -R"
+    ),
+    JobReason(
+        "ReqNodeNotAvail, Reserved for maintenance", "waits: maintenance of its nodes is planned", _SHORTER
+    ),
+    JobReason(
+        "ReqNodeNotAvail, May be reserved for other job", "waits: its nodes are reserved for others", _SHORTER
     ),
     JobReason("Nodes required for job are DOWN", "waits for nodes that are down or taken", "see sinfo -R"),
     JobReason("NodeDown", "a node it needs is down", "see sinfo -R"),

@@ -93,6 +93,11 @@ def test_a_word_that_is_not_slurms_is_unknown_and_never_ended(text: str) -> None
             "waits for nodes that are in use, down, drained or reserved (UnavailableNodes:n1)",
             "see sinfo -R",
         ),
+        (
+            "(ReqNodeNotAvail, Reserved for maintenance)",
+            "waits: maintenance of its nodes is planned",
+            "scontrol show reservation; a shorter --time may fit before it, see clusterrun plan",
+        ),
         ("RaisedSignal:9(Killed)", "was ended by a signal (9: Killed)", ""),
         ("(RaisedSignal:53(Real-time signal 19))", "was ended by a signal (53: Real-time signal 19)", ""),
         ("(null)", "", ""),
