@@ -1,13 +1,14 @@
 """Match Slurm's jobs with runs, and find the job that shows how a run is.
 
 A job number alone proves nothing. Slurm reuses numbers after its highest one or after a controller lost its
-state, and a run directory may hold any number. The comment of a job holds its run's token. Some sites keep no
-comments, and the accounting keeps none by default. Then the job's name must match, and only the newest run
-with that job number has the job.
+state, and a run directory may hold any number. The comment of a job holds its run's token, and its script is
+in the run directory. The accounting keeps neither by default. Then the job's name must match, and only the
+newest run with that job number has the job.
 """
 
 from __future__ import annotations
 
+import os
 import re
 from collections.abc import Callable, Iterable
 
@@ -52,8 +53,11 @@ class Jobs:
         self._other_cluster, self._newest = other_cluster, newest
         self._by_id: dict[str, JobRow] = {}
         self._by_token: dict[str, list[JobRow]] = {}
+        self._by_run: dict[str, list[JobRow]] = {}
         for row in rows:
             mark = _MARK.search(row.comment)
+            if row.command and "_" not in row.job_id:  # the tasks of an array are one run each
+                self._by_run.setdefault(os.path.basename(os.path.dirname(row.command)), []).append(row)
             for task_row in _tasks(row) if "_[" in row.job_id else (row,):
                 self._by_id[task_row.job_id] = task_row
                 if mark:
@@ -69,7 +73,8 @@ class Jobs:
         if record.in_allocation:
             row = None if self._other_cluster(record) else self._by_id.get(record.job_id)
             return [row] if row and (row.start or 0.0) <= record.submitted_at + SKEW_SECONDS else []
-        named = {row.job_id: row for row in self._by_token.get(record.token, ())}
+        marked = (*self._by_run.get(record.run_id, ()), *self._by_token.get(record.token, ()))
+        named = {row.job_id: row for row in marked}
         if not named and self._other_cluster(record):
             return []
         for job_id in (record.job_id, *hints):

@@ -57,6 +57,7 @@ class JobRow:
     comment: str
     nodes: int = 0
     exit_code: int | None = None  # None if the query does not report it
+    command: str = ""  # path of the batch script; '' if the query does not report it
 
     @property
     def state(self) -> State:
@@ -188,6 +189,7 @@ JOBS = (
     Field("start", "%S", moment),
     Field("end", "%e", moment),
     Field("reason", "%r", text),
+    Field("command", "%o", text),
     Field("name", "%j", str),
     Field("comment", "%k", text),
 )

@@ -366,6 +366,12 @@ def test_a_submission_that_was_given_up_early_is_asked_for_again(
     assert find(chosen, context).state is State.PENDING
 
 
+def test_a_job_with_another_name_and_comment_is_matched_by_its_script(context: Context, slurm: Slurm) -> None:
+    chosen = add(context, run_state=state(State.PENDING))
+    slurm.rows = [row("PENDING", name="exp7", comment="VIP", command=context.store.paths(chosen).script)]
+    assert find(chosen, context).state is State.PENDING
+
+
 def test_another_users_comment_adopts_nothing(context: Context, slurm: Slurm) -> None:
     chosen = add(context, job_id="", token="deadbeef")
     slurm.rows = [row(job_id="77", comment="deadbee"), row(job_id="78", name=chosen, comment="")]
