@@ -297,7 +297,8 @@ class Lifecycle(RunPart):
 
     def launcher_ended(self, now: Now, event: LauncherEnded) -> None:
         """Handle the end of the launcher, which is fatal only while agents are still joining."""
-        output = f": {' / '.join(event.output)}" if event.output else ""
+        # srun repeats its report of a node.
+        output = f": {' / '.join(dict.fromkeys(event.output))}" if event.output else ""
         message = f"the launcher ended with code {event.code}{output}"
         if 0 < event.launch < self._membership.launches:
             self._note(f"{message}; agents were already launched again")

@@ -294,7 +294,7 @@ def test_a_node_that_does_not_return_is_named_and_left_out() -> None:
         lose(tape, 1, 0)
         tape.at(27.0)
         tape.at(27.1, EpochClaimed(1))
-        output = ("srun: error: Unable to create step: Requested node configuration is not available",)
+        output = ("srun: error: Unable to create step: Requested node configuration is not available",) * 2
         tape.at(29.0, LauncherEnded(1, output, others=True))
         state = tape.state(30.0)
         arguments = "n1 (node 1) was lost and did not come back: the launcher ended with code 1: " + output[0]
