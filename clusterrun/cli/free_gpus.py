@@ -70,4 +70,5 @@ def gpus(partition: str, as_json: bool) -> None:
     if not rows:
         say("Slurm counts no GPUs on this cluster: clusterrun help frameworks tells how to use such GPUs")
     else:
-        say("when a run of yours would start: clusterrun plan --nodes 2 --gpus 8")
+        most = max(row.most_on_node for row in rows) or 1
+        say(f"when a run of yours would start: clusterrun plan --nodes 2 --gpus {most}")

@@ -70,13 +70,18 @@ def _quoted(name: str, value: str) -> str:
 def refuse(spec: JobSpec, script: tuple[str, ...], conversion: Conversion, verb: str = "submit") -> BadInput:
     """Return the refusal of ``script`` (its path and arguments) as COMMAND, with the line to type instead."""
     problem = f"{script[0]!r} is a batch script: each rank would run it, and its #SBATCH lines have no effect"
-    remedy = "clusterrun writes the batch script itself; give it the program and the options:\n  "
-    remedy += line(replace(spec, per_node=False), conversion, verb)
-    remedy += "".join(f"\nnot in that line: {note}" for note in _notes(conversion))
+    remedy = line_to_type(spec, conversion, verb)
     quoted = shlex.join(script)
     remedy += f"\nclusterrun convert {quoted} shows what becomes of each line"
     remedy += f"\nor queue it as it is: sbatch {quoted}"
     return BadInput(problem, remedy)
+
+
+def line_to_type(spec: JobSpec, conversion: Conversion, verb: str = "submit") -> str:
+    """Return the advice to type the line for ``conversion``, with the parts that it lacks."""
+    advice = "clusterrun writes the batch script itself; give it the program and the options:\n  "
+    advice += line(replace(spec, per_node=False), conversion, verb)
+    return advice + "".join(f"\nnot in that line: {note}" for note in _notes(conversion))
 
 
 def notice(spec: JobSpec, path: str, conversion: Conversion, verb: str = "submit") -> str:

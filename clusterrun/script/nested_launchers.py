@@ -11,6 +11,7 @@ from __future__ import annotations
 import ast
 import os
 import re
+import shlex
 from collections.abc import Iterable, Iterator
 
 from clusterrun.model.errors import BadInput
@@ -47,6 +48,9 @@ def check_command(spec: JobSpec, on_slurm: bool, verb: str = "submit") -> tuple[
     if launch and launch.is_scheduler and not launch.overlaps and (on_slurm or many):
         if launch.program == "sbatch" and (name := _shell_batch_script(launch.command, spec.cwd)):
             raise _refusal(spec, name, launch.command, verb, launch.untranslated)
+        if conversion := _of_wrap(launch):
+            problem = "'sbatch' as COMMAND asks Slurm for another job from inside the job of this run"
+            raise BadInput(problem, batch_scripts.line_to_type(spec, conversion, verb))
         raise launch_commands.refuse(spec, launch, many, verb)
     if launch and not launch.is_scheduler and not spec.per_node and (many or not launch.starts_one):
         raise launch_commands.refuse(spec, launch, many, verb)
@@ -72,6 +76,21 @@ def _shell_batch_script(command: tuple[str, ...], cwd: str) -> str:
     if not name or name == "-m" or name.endswith(".py"):
         return ""
     return name if read_directives(text_of_script(os.path.join(cwd, name))) else ""
+
+
+def _of_wrap(launch: LaunchCommand) -> Conversion | None:
+    """Return the conversion of ``sbatch --wrap TEXT``; None for other commands, and without the parser."""
+    options = [shlex.split(option) for option in launch.untranslated]
+    wrapped = [words for words in options if words[0].partition("=")[0] == "--wrap"]
+    try:
+        from clusterrun.script.conversion import convert  # loads a parser
+    except ImportError:
+        return None
+    if not wrapped:
+        return None
+    text = wrapped[-1][0].partition("=")[2] or wrapped[-1][-1]
+    others = " ".join(shlex.join(words) for words in options if words not in wrapped)
+    return convert(f"#!/bin/sh\n#SBATCH {others}\n{text}\n")
 
 
 def _refusal(

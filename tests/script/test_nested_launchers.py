@@ -226,6 +226,20 @@ def test_directives_become_options_of_ours(
     assert refusal(spec(tmp_path, "job.sh"))[1] == f"clusterrun submit {line}"
 
 
+@pytest.mark.parametrize(
+    ("arguments", "line"),
+    [
+        (["--wrap", "python t.py 'a b'"], "t.py 'a b'"),
+        (
+            ["-N2", "--wrap=srun torchrun --nproc_per_node 2 t.py", "-J", "x"],
+            "--nodes 2 --gpus 2 --name x t.py",
+        ),
+    ],
+)
+def test_the_text_of_wrap_is_converted(tmp_path: Path, arguments: list[str], line: str) -> None:
+    assert refusal(spec(tmp_path, "sbatch", *arguments))[1] == f"clusterrun submit {line}"
+
+
 def test_options_of_sbatch_override_those_of_the_script(tmp_path: Path) -> None:
     (tmp_path / "job.sh").write_text("#!/bin/sh\n#SBATCH -N 2 # two\nsrun python t.py\n")
     line = refusal(spec(tmp_path, "sbatch", "--requeue", "-N", "3", "--time=5", "job.sh"))[1]
