@@ -55,6 +55,7 @@ _NO_STEP = re.compile(
     r"(.*)"
 )
 _NO_LAUNCH = re.compile(r"^srun: error: Task launch for \S+ failed on node ([^\s:]+): (.*)")
+_LATE_LAUNCH = re.compile(r"^srun: error: (timeout waiting for task launch.*)")
 _NO_SSH = re.compile(r"ssh: (?:connect to host|Could not resolve hostname) ([^\s:]+)(?: port \d+)?: (.*)")
 _EXECVE = re.compile(r"slurmstepd\S*: error: execve\(\): (.*)")
 _CONTAINER = re.compile(r"slurmstepd\S*: error: pyxis: (.*)")
@@ -165,6 +166,8 @@ class EndLines:
         if match := _NO_LAUNCH.match(line):
             message = f"node {match[1]} could not start its tasks: {match[2]}"
             return EndLine(EndKind.NODE, message, line, node=match[1])
+        if match := _LATE_LAUNCH.match(line):
+            return EndLine(EndKind.NODE, f"a node did not start its tasks: {match[1]}", line)
         if match := _NO_SSH.search(line):
             message = f"node {match[1]} cannot be reached by ssh: {match[2]}"
             return EndLine(EndKind.NODE, message, line, node=match[1])

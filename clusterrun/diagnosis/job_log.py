@@ -140,6 +140,7 @@ _VERDICTS = {EndKind.MEMORY: Verdict.OUT_OF_MEMORY}
 _FOREIGN = (
     (re.compile(r"--env (\w+=)"), r"export \1"),
     (re.compile(r"clusterrun exec -- "), "ssh NODE "),
+    (re.compile(r"clusterrun logs --rank N shows what it did last"), "see the end of every rank's log"),
     (re.compile(r"clusterrun logs --rank (\S+) shows what it did last"), r"see the end of rank \1's log"),
     (
         re.compile(
@@ -709,11 +710,9 @@ class JobLog:
         evidence = [other.line for other in ends[:4]]
         if self._complaint and end.kind in (EndKind.EXIT, EndKind.SIGNAL):
             sentence += f"; before that: {self._complaint}"
-        evidence += [
-            f"rank {log_error.rank}: {log_error.error.message}"
-            for log_error in errors[:2]
-            if log_error.rank >= 0
-        ]
+        for log_error in errors[:2]:
+            who = f"rank {log_error.rank}: " if log_error.rank >= 0 else ""
+            evidence.append(f"{who}{log_error.error.message}")
         evidence += [f"last line: {line}" for line in self.last_lines[-2:] if line not in evidence]
         remedy = _REMEDIES[end.kind]
         if "signal 9" in message or "Killed" in message:
@@ -884,6 +883,9 @@ def _without_aftermath(own: Sequence[LogError], ends: Sequence[EndLine]) -> list
 def _was_killed(errors: Sequence[LogError]) -> bool:
     """Return whether all errors tell of a process that was killed."""
     return all(
-        re.search(r"killed by signal: Killed|exited unexpectedly|\bSIGKILL\b", log_error.error.text)
+        re.search(
+            r"killed by signal: Killed|exited unexpectedly|\bSIGKILL\b|abruptly|process has died",
+            log_error.error.text,
+        )
         for log_error in errors
     )

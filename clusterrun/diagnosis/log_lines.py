@@ -45,7 +45,7 @@ _HOST = re.compile(r"^([A-Za-z][\w.-]*\d[\w.-]*): ")
 _STARTS_ERROR = re.compile(
     r"^(?:\[rank\d+\]:\s?)?"
     r"(?:(?:  \+ Exception Group |╭─+ )?Traceback \(most recent call last\)"
-    r'|  File "|Fatal Python error: |\[[EW] |usage: )'
+    r'|  File "|Fatal Python error: |terminate called after |slurmstepd: error: |\[[EW] |usage: )'
 )
 # What a logger writes in front of every line of a traceback.
 _LOGGED_HEADER = re.compile(
@@ -108,7 +108,10 @@ class LineSplitter:
     def split(self, line: str) -> list[LogLine]:
         """Return the states of one line, each without its marks."""
         line = _ESCAPES.sub("", line)
-        if record := _record(line):
+        record = _record(line)
+        if record and isinstance(text := record.get("log"), str):  # the log of a container
+            line, record = _ESCAPES.sub("", text.rstrip("\n")), None
+        if record:
             ranks = [record.get(key) for key in _RANK_KEYS]
             rank = next((value for value in ranks if isinstance(value, int)), -1)
             texts = [value for value in record.values() if isinstance(value, str)]
@@ -199,7 +202,8 @@ def _record(line: str) -> Mapping[str, object] | None:
         return None
     if not isinstance(record, dict):
         return None
-    return record if _HEADER in line or _level(record) else None
+    is_log = _HEADER in line or _level(record) or record.keys() >= {"log", "stream"}
+    return record if is_log else None
 
 
 def _level(record: Mapping[str, object]) -> str:

@@ -175,8 +175,11 @@ def last_complaint(lines: Sequence[str], of_others: Sequence[str] = ()) -> str:
     Return '' without one. Numbers in lines of other ranks may differ.
     """
     usual = {_NUMBER.sub("", line.strip()) for line in of_others if _COMPLAINT.search(line)}
-    for line in reversed(lines):
+    for number, line in reversed([*enumerate(lines)]):
         line = _PROGRESS_BAR.sub("", line.rpartition("\r")[2])
+        # The title of a box, such as Error, stands above the message.
+        if "─" in line and _COMPLAINT.search(line) and number + 1 < len(lines):
+            return _FRAMING.sub("", lines[number + 1])[:MOST]
         is_noise = _NOISE.search(line) or _OF_AN_ERROR.search(line)
         if _COMPLAINT.search(line) and not is_noise and _NUMBER.sub("", line.strip()) not in usual:
             return line.strip()[:MOST]
@@ -287,7 +290,7 @@ class _LauncherReport:
         """Return the rank and how it ended, once both were read."""
         logged = _LOGGED.match(line) is not None
         self._ends = self._ends or (logged and "/elastic/" in line) or "torch.distributed.elastic." in line
-        if not (self._ends or logged) and any(map(str.isalnum, line)):
+        if not (self._ends or logged or line[:1].isspace()) and any(map(str.isalnum, line)):
             self.last_line = line.strip()
         if line.startswith(_ROOT_CAUSE):
             self._open, self._rank = True, -1

@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import glob
+import gzip
 import math
 import os
 import re
 import stat
+import zlib
 from collections import Counter, deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import suppress
-from typing import BinaryIO
+from typing import BinaryIO, cast
 
 from clusterrun.diagnosis.job_log import JobLog, LogError
 from clusterrun.diagnosis.verdict import Diagnosis, Verdict
@@ -22,6 +24,8 @@ from clusterrun.operations.find_run import not_a_run
 from clusterrun.slurm.foreign_job import ForeignJob
 
 STDIN = "-"
+# How a compressed file begins.
+GZIP = b"\x1f\x8b"
 CHUNK = 4 << 20
 # Chunks at the beginning and at the end of a long file that are read closely.
 WHOLE_CHUNKS = 2
@@ -192,9 +196,14 @@ def _read_each(
                 continue
             with open(path, "rb", buffering=0) as file:
                 is_regular = stat.S_ISREG(os.fstat(file.fileno()).st_mode)
-                files.append(reader.read(log, path, file, is_regular))
-        except OSError as error:
-            problems.append(f"{path} cannot be read: {error.strerror or error}")
+                if is_regular and os.pread(file.fileno(), len(GZIP), 0) == GZIP:
+                    with gzip.GzipFile(fileobj=file) as unzipped:
+                        files.append(reader.read(log, path, cast(BinaryIO, unzipped), is_seekable=False))
+                else:
+                    files.append(reader.read(log, path, file, is_regular))
+        except (OSError, EOFError, zlib.error) as error:
+            why = error.strerror if isinstance(error, OSError) else None
+            problems.append(f"{path} cannot be read: {why or error}")
     return files, problems
 
 

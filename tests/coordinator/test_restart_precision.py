@@ -92,7 +92,8 @@ LOGS_THAT_RECUR = {
     *("script-not-there-all-ranks", "extension-not-compiled", "gated-repo", "mpi-message-truncated"),
     *("thread-fails-then-queue-is-empty", "compiled-code-of-user", "srun-options-exclude-each-other"),
     *("composer-sections-of-ranks", "mark-of-first-line-only", "preempted-then-failed"),
-    "json-message-and-exit-code",
+    *("json-message-and-exit-code", "labelled-abort-of-native-program", "map-worker-out-of-memory"),
+    *("option-missing-in-a-box", "container-log-in-json"),
 }
 
 NOT_ENDED = {

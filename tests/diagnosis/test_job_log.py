@@ -593,6 +593,18 @@ EXPECTED = {
     "json-message-and-exit-code": Answer(
         "-", (2,), ("before that: ERROR: training failed: gradient norm",), "", ("k8n-4",), False
     ),
+    "map-worker-out-of-memory": Answer(
+        "-", (0,), ("memory ran out", "abruptly died", "prepare.py:51"), "", ("m12",), False
+    ),
+    "task-launch-timeout": Answer("-", (), ("started 3 of 4 tasks", "sinfo -R"), "", (), False),
+    "labelled-abort-of-native-program": Answer("-", (2,), ("cannot open /scratch",), "", ("q5",), False),
+    "labelled-out-of-gpu-resources": Answer(
+        "-", (4,), ("HSA_STATUS_ERROR_OUT_OF_RESOURCES",), "", ("frontier04123",), False
+    ),
+    "option-missing-in-a-box": Answer(
+        "-", (0,), ("before that: Missing option '--data'",), "", ("cl07",), False
+    ),
+    "container-log-in-json": Answer("-", (0,), ("Weights only load failed",), "u07.py:4", ("cl07",), False),
 }
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gzip
 import io
 import itertools
 import os
@@ -123,6 +124,18 @@ def test_a_warning_that_is_printed_for_ever_hides_no_error_and_is_seldom_read(
     path.write_text("".join((*warnings[:1500], ERROR, *warnings[1500:])))
     read(str(path))
     assert "[rank2]: KeyError: 'x'" in lines and len(lines) < len(warnings) / 5
+
+
+@pytest.mark.parametrize("missing", [0, 12])
+def test_a_compressed_log_is_read_or_refused(tmp_path: Path, missing: int) -> None:
+    path = tmp_path / "a.log.gz"
+    compressed = gzip.compress(ERROR.encode())
+    path.write_bytes(compressed[: len(compressed) - missing])
+    if missing:
+        with pytest.raises(BadInput, match="cannot be read"):
+            read(str(path))
+    else:
+        assert [culprit.rank for culprit in read(str(path)).diagnosis.culprits] == [2]
 
 
 def test_several_files_globs_and_directories(tmp_path: Path) -> None:
