@@ -15,7 +15,7 @@ import logging
 import os
 import pickle
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -26,7 +26,6 @@ from clusterrun.config import python_options
 from clusterrun.config.spec_fields import spec_of
 from clusterrun.model.errors import BadInput, ClusterrunError
 from clusterrun.model.record import RunStatus
-from clusterrun.model.spec import JobSpec
 from clusterrun.model.states import State
 from clusterrun.operations.context import Context, Tell, quiet
 from clusterrun.operations.submit import Files
@@ -111,7 +110,22 @@ class ClusterrunJob(core.Job[Any]):
             message += f": {status.reason}" if status.reason else ""
             lines = (message, (self.stderr() or "").strip()[-2000:], f"clusterrun diagnose {self.job_id}")
             raise utils.UncompletedJobError("\n".join(filter(None, lines)))
-        return _loaded(path, self.max_result_size_gb)
+        check_ours(path)
+        size, most = path.stat().st_size / GIGABYTE, self.max_result_size_gb
+        if size > most:
+            message = (
+                f"the result in {path} has {size:.3g} GiB and would be read whole: up to {most:g} GiB are"
+            )
+            remedy = f"return the path of what is large; or say type(job).max_result_size_gb = {size + 1:.0f}"
+            raise utils.UncompletedJobError(f"{message}\n{remedy}")
+        try:
+            outcome: tuple[str, Any] = utils.pickle_load(path)
+        except (MemoryError, EOFError, pickle.UnpicklingError, AttributeError, ImportError) as error:
+            message = (
+                f"the result in {path} ({size:.3g} GiB) cannot be read here: {type(error).__name__}: {error}"
+            )
+            raise utils.UncompletedJobError(message) from error
+        return outcome
 
     def exception(self) -> Any:
         """submitit's error, or None; its ``__cause__`` is what the function raised, if that can be read."""
@@ -134,23 +148,6 @@ class ClusterrunJob(core.Job[Any]):
 
     def __getstate__(self) -> dict[str, Any]:
         return {**self.__dict__, "_context": None, "_watch": None}
-
-
-def _loaded(path: Path, most: float) -> tuple[str, Any]:
-    check_ours(path)
-    size = path.stat().st_size / GIGABYTE
-    if size > most:
-        message = f"the result in {path} has {size:.3g} GiB and would be read whole: up to {most:g} GiB are"
-        remedy = f"return the path of what is large; or say type(job).max_result_size_gb = {size + 1:.0f}"
-        raise utils.UncompletedJobError(f"{message}\n{remedy}")
-    try:
-        outcome: tuple[str, Any] = utils.pickle_load(path)
-    except (MemoryError, EOFError, pickle.UnpicklingError, AttributeError, ImportError) as error:
-        message = (
-            f"the result in {path} ({size:.3g} GiB) cannot be read here: {type(error).__name__}: {error}"
-        )
-        raise utils.UncompletedJobError(message) from error
-    return outcome
 
 
 class ClusterrunExecutor(core.Executor):
@@ -184,9 +181,9 @@ class ClusterrunExecutor(core.Executor):
     def _valid_parameters(cls) -> set[str]:
         return {option.field for option in python_options.SUBMIT} | {"at_most"}
 
-    def _convert_parameters(self, params: Mapping[str, Any]) -> dict[str, Any]:
-        """Return the parameters of submitit's ``AutoExecutor`` under our names."""
-        parameters = dict(params)
+    def _internal_update_parameters(self, **kwargs: Any) -> None:
+        # The parameters of submitit's ``AutoExecutor`` under our names.
+        parameters = dict(kwargs)
         if "timeout_min" in parameters:
             parameters["time"] = f"{parameters.pop('timeout_min')}m"
         if "mem_gb" in parameters:
@@ -202,13 +199,9 @@ class ClusterrunExecutor(core.Executor):
             parameters["per_node"] = True
         elif tasks is not None:
             parameters["ranks_per_node"] = tasks
-        return parameters
-
-    def _internal_update_parameters(self, **kwargs: Any) -> None:
-        converted = self._convert_parameters(kwargs)
-        options = {name: value for name, value in converted.items() if name != "at_most"}
+        options = {name: value for name, value in parameters.items() if name != "at_most"}
         python_options.check("submit", options, python_options.SUBMIT)
-        self.parameters.update(converted)
+        self.parameters.update(parameters)
 
     def _internal_process_submissions(self, delayed_submissions: Sequence[Any]) -> list[Any]:
         options = {name: value for name, value in self.parameters.items() if name != "at_most"}
@@ -221,7 +214,22 @@ class ClusterrunExecutor(core.Executor):
         spec = spec_of(command, os.getcwd(), {**options, "name": name}, self._context.environ)
         if spec.min_nodes:
             raise BadInput(f"nodes={spec.nodes_asked!r}: a job has one result for each rank", "give nodes=4")
-        files = [[(CALL, content)] for content in self._pickled(calls, spec)]
+        import cloudpickle
+
+        contents: list[bytes] = []
+        for call in calls:
+            call.set_timeout(spec.time / 60 or DEFAULT_MINUTES, self.max_num_timeout)
+            try:
+                contents.append(cloudpickle.dumps(call, pickle.HIGHEST_PROTOCOL))
+            except Exception as error:
+                message = f"{_name(call)} cannot be sent to the ranks: {type(error).__name__}: {error}"
+                remedy = "open files, locks, sockets and the like where the function runs, not before"
+                raise NotSubmitted(message, remedy) from error
+            if len(contents[0]) * len(calls) > self.max_pickle_size_gb * GIGABYTE:
+                size = len(contents[0]) * len(calls) / GIGABYTE
+                message = f"{len(calls)} calls of {_name(call)} are about {size:.3g} GiB with their arguments"
+                raise NotSubmitted(message, "pass paths, not data; or raise executor.max_pickle_size_gb")
+        files = [[(CALL, content)] for content in contents]
         if len(files) == 1:
             ids = [api.launch(spec, self._context, self._tell, files[0]).run_id]
         else:
@@ -240,24 +248,6 @@ class ClusterrunExecutor(core.Executor):
             )  # fmt: skip
             record = start(record, self._context, self._tell, files)
         return record
-
-    def _pickled(self, calls: Sequence[Any], spec: JobSpec) -> list[bytes]:
-        import cloudpickle
-
-        contents: list[bytes] = []
-        for call in calls:
-            call.set_timeout(spec.time / 60 or DEFAULT_MINUTES, self.max_num_timeout)
-            try:
-                contents.append(cloudpickle.dumps(call, pickle.HIGHEST_PROTOCOL))
-            except Exception as error:
-                message = f"{_name(call)} cannot be sent to the ranks: {type(error).__name__}: {error}"
-                remedy = "open files, locks, sockets and the like where the function runs, not before"
-                raise NotSubmitted(message, remedy) from error
-            if len(contents[0]) * len(calls) > self.max_pickle_size_gb * GIGABYTE:
-                size = len(contents[0]) * len(calls) / GIGABYTE
-                message = f"{len(calls)} calls of {_name(call)} are about {size:.3g} GiB with their arguments"
-                raise NotSubmitted(message, "pass paths, not data; or raise executor.max_pickle_size_gb")
-        return contents
 
 
 def _name(call: Any) -> str:

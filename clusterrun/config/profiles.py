@@ -122,7 +122,14 @@ def read(path: str, trusted: Sequence[str] = ()) -> Configuration:
 
     Only this user may have written it, unless it is below ``trusted``.
     """
-    data = _toml(path, trusted)
+    try:
+        with open(path, "rb") as file:
+            places = [os.path.realpath(os.path.expanduser(folder)) for folder in trusted]
+            if not any(os.path.commonpath((place, os.path.realpath(path))) == place for place in places):
+                ownership.check(path, file.fileno())
+            data = toml(file.read(), path)
+    except OSError as error:
+        raise ownership.refusal(path, (error.strerror or str(error)).lower()) from error
     _refuse_unknown(data, ("defaults", "profile", "host"), path, "table")
     profiles, reached = _table(data, "profile", path), _table(data, "host", path)
     return Configuration(
@@ -150,17 +157,6 @@ def toml(content: bytes, where: str) -> dict[str, Any]:
     except (tomllib.TOMLDecodeError, UnicodeDecodeError, RecursionError) as error:
         raise BadInput(f"{where} is not TOML: {error}") from error
     return data
-
-
-def _toml(path: str, trusted: Sequence[str]) -> dict[str, Any]:
-    try:
-        with open(path, "rb") as file:
-            places = [os.path.realpath(os.path.expanduser(folder)) for folder in trusted]
-            if not any(os.path.commonpath((place, os.path.realpath(path))) == place for place in places):
-                ownership.check(path, file.fileno())
-            return toml(file.read(), path)
-    except OSError as error:
-        raise ownership.refusal(path, (error.strerror or str(error)).lower()) from error
 
 
 def _table(data: dict[str, Any], name: str, path: str) -> dict[str, Any]:

@@ -132,17 +132,17 @@ def _pairs(
     items = value.items() if isinstance(value, Mapping) else [value] if isinstance(value, str) else value
     if not isinstance(items, Iterable) or isinstance(items, bytes):
         raise BadInput(f"{name}: {value!r} is not a mapping", f"give {name}={{…: …}}, or a list of {form}")
-    pairs = dict(_pair(item, name, form, read) for item in items)
+    pairs: dict[str, str] = {}
+    for item in items:
+        if isinstance(item, str):
+            key, equals, text = item.partition("=")
+            name_and_value = read(key, text if equals else None)
+        elif isinstance(item, (tuple, list)) and len(item) == 2 and isinstance(item[0], str):
+            name_and_value = read(item[0], item[1])
+        else:
+            raise BadInput(f"{name}: {item!r} is not a name and a value", f"give {form}")
+        pairs.update([name_and_value])
     return tuple(pairs.items())
-
-
-def _pair(item: Any, name: str, form: str, read: Callable[[str, Any], tuple[str, Any]]) -> tuple[str, Any]:
-    if isinstance(item, str):
-        key, equals, text = item.partition("=")
-        return read(key, text if equals else None)
-    if isinstance(item, (tuple, list)) and len(item) == 2 and isinstance(item[0], str):
-        return read(item[0], item[1])
-    raise BadInput(f"{name}: {item!r} is not a name and a value", f"give {form}")
 
 
 def _variable(environ: Mapping[str, str], name: str, value: Any) -> tuple[str, str]:

@@ -154,7 +154,18 @@ def in_order(
 def _of_node(index: str, readings: dict[Key, LogReading], share: int) -> Iterator[Piece]:
     for wall, sizes in looks(_lines(index)):
         grown = [(readings[key], size) for key, size in sizes.items() if key in readings]
-        yield from _of_look(grown, wall, share)
+        # The content is yielded in parts if it exceeds the memory limit.
+        total = sum(max(0, min(size, reading.end) - reading.position) for reading, size in grown)
+        parts = total // share + 1
+        starts = [(reading, reading.position, size, began(wall, reading.looked)) for reading, size in grown]
+        for part in range(1, parts + 1):
+            pieces: list[Piece] = []
+            for reading, start, size, since in starts:
+                length, data = wall - since, reading.take(start + (size - start) * part // parts)
+                before, then = since + length * (part - 1) / parts, since + length * part / parts
+                pieces += reading.pieces(data, before, then) if data else []
+                reading.looked = wall
+            yield from sorted(pieces)
 
 
 def _lines(path: str) -> Iterator[str]:
@@ -164,21 +175,6 @@ def _lines(path: str) -> Iterator[str]:
         offset += len(data)
         *whole, rest = (rest + data).split(b"\n")
         yield from (line.decode("ascii", "replace") for line in whole)
-
-
-def _of_look(grown: list[tuple[LogReading, int]], wall: float, share: int) -> Iterator[Piece]:
-    """Yield the content of one look, in parts if it exceeds the memory limit."""
-    total = sum(max(0, min(size, reading.end) - reading.position) for reading, size in grown)
-    parts = total // share + 1
-    starts = [(reading, reading.position, size, began(wall, reading.looked)) for reading, size in grown]
-    for part in range(1, parts + 1):
-        pieces: list[Piece] = []
-        for reading, start, size, since in starts:
-            length, data = wall - since, reading.take(start + (size - start) * part // parts)
-            before, then = since + length * (part - 1) / parts, since + length * part / parts
-            pieces += reading.pieces(data, before, then) if data else []
-            reading.looked = wall
-        yield from sorted(pieces)
 
 
 def opened(path: str) -> int | None:

@@ -57,26 +57,22 @@ def replace(value: T, **changes: Any) -> T:
 
 def _init(self: Any, *args: Any, **named: Any) -> None:
     if args or named.keys() != self.__all_fields__:
-        named = _completed(self, args, named)
+        names = self.__fields__
+        if len(args) > len(names):
+            raise TypeError(f"{type(self).__name__} takes {len(names)} fields, got {len(args)}")
+        positional = dict(zip(names, args))
+        values = {**self.__defaults_of_fields__, **positional, **named}
+        if len(values) != len(names) or (positional and not positional.keys().isdisjoint(named)):
+            wrong = (positional.keys() & named.keys()) | (named.keys() - set(names))
+            if wrong:
+                raise TypeError(f"{type(self).__name__}: field given twice or unknown: {sorted(wrong)}")
+            missing = [name for name in names if name not in values]
+            raise TypeError(f"{type(self).__name__} lacks {', '.join(missing)}")
+        named = values
     self.__dict__.update(named)
     check = getattr(self, "__post_init__", None)
     if check is not None:
         check()
-
-
-def _completed(self: Any, args: tuple[Any, ...], named: dict[str, Any]) -> dict[str, Any]:
-    names = self.__fields__
-    if len(args) > len(names):
-        raise TypeError(f"{type(self).__name__} takes {len(names)} fields, got {len(args)}")
-    positional = dict(zip(names, args))
-    values = {**self.__defaults_of_fields__, **positional, **named}
-    if len(values) != len(names) or (positional and not positional.keys().isdisjoint(named)):
-        wrong = (positional.keys() & named.keys()) | (named.keys() - set(names))
-        if wrong:
-            raise TypeError(f"{type(self).__name__}: field given twice or unknown: {sorted(wrong)}")
-        missing = [name for name in names if name not in values]
-        raise TypeError(f"{type(self).__name__} lacks {', '.join(missing)}")
-    return values
 
 
 def _refuse(self: object, name: str, value: object = None) -> None:

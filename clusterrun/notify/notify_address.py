@@ -41,7 +41,21 @@ def read_address(url: str) -> NotifyAddress:
             f"--notify {short!r} is no address: it has a space, or a sign that is not ASCII", ACCEPTED
         )
     if scheme == "mailto" and not rest.startswith("//"):
-        return _mail_address(rest, short)
+        from urllib.parse import parse_qsl, unquote  # as in ``_host``
+
+        receivers, _, query = rest.partition("?")
+        receivers = unquote(receivers)
+        options = dict(parse_qsl(query, keep_blank_values=True))
+        server, sender = options.pop("smtp", ""), options.pop("from", "")
+        mailboxes = [*receivers.split(","), *filter(None, [sender])]
+        wrong = [mailbox for mailbox in mailboxes if not re.fullmatch(_MAILBOX, mailbox)]
+        if wrong:
+            raise BadInput(f"--notify {short!r}: {wrong[0]!r} is no mail address", ACCEPTED)
+        if options or (server and not re.fullmatch(_SERVER, server)):
+            problem = next(iter(options), "smtp")
+            remedy = "give ?smtp=HOST:PORT, &from=NAME@HOST, or neither"
+            raise BadInput(f"--notify {short!r}: {problem!r} is not understood", remedy)
+        return NotifyAddress(MAIL, receivers, short, server, sender)
     if scheme == "slack" and (tokens := re.fullmatch(rf"//({_TOKEN}/{_TOKEN}/{_TOKEN})/?", rest)):
         return NotifyAddress(SLACK, _SLACK_HOOK + tokens[1], short)
     if scheme in ("http", "https"):
@@ -75,21 +89,3 @@ def _host(url: str) -> str:
         return ""
     host = f"[{host}]" if ":" in host else host
     return host if port is None else f"{host}:{port}"
-
-
-def _mail_address(rest: str, short: str) -> NotifyAddress:
-    from urllib.parse import parse_qsl, unquote  # as in ``_host``
-
-    receivers, _, query = rest.partition("?")
-    receivers = unquote(receivers)
-    options = dict(parse_qsl(query, keep_blank_values=True))
-    server, sender = options.pop("smtp", ""), options.pop("from", "")
-    mailboxes = [*receivers.split(","), *filter(None, [sender])]
-    wrong = [mailbox for mailbox in mailboxes if not re.fullmatch(_MAILBOX, mailbox)]
-    if wrong:
-        raise BadInput(f"--notify {short!r}: {wrong[0]!r} is no mail address", ACCEPTED)
-    if options or (server and not re.fullmatch(_SERVER, server)):
-        problem = next(iter(options), "smtp")
-        remedy = "give ?smtp=HOST:PORT, &from=NAME@HOST, or neither"
-        raise BadInput(f"--notify {short!r}: {problem!r} is not understood", remedy)
-    return NotifyAddress(MAIL, receivers, short, server, sender)

@@ -154,21 +154,24 @@ class ServerEnd(_End):
             if self.proven:
                 messages.append(read_to_coordinator(self._open(piece)))
             elif self._greeting is None:
-                self._greet(piece)
+                greeting: Greeting = read_document(Greeting, piece)
+                reason = self._objection(greeting)
+                if reason:
+                    proof = _mac(self._secret, _framed(b"cr1|refusal", piece, reason.encode()))
+                    self._output = _piece(b"R" + proof + reason.encode())
+                    raise WireError(reason)
+                self._hello_bytes, self._greeting = piece, greeting
+                proof = _mac(self._secret, _framed(b"cr1|coordinator", piece, self._nonce))
+                self._output = _piece(b"S" + self._nonce + proof)
             else:
-                self._prove(piece, wall)
+                if not _is_mac(self._secret, piece, _framed(b"cr1|agent", self._hello_bytes, self._nonce)):
+                    raise WireError("an agent without the secret")
+                clock = _CLOCK.pack(wall)
+                welcome = _mac(self._secret, _framed(b"cr1|welcome", self._hello_bytes, self._nonce, clock))
+                self._output = _piece(welcome + clock)
+                self._begin(b"coordinator", b"agent", self._hello_bytes, self._nonce)
+                self.hello = self._greeting.hello if self._greeting else None
         return messages
-
-    def _greet(self, hello: bytes) -> None:
-        greeting: Greeting = read_document(Greeting, hello)
-        reason = self._objection(greeting)
-        if reason:
-            proof = _mac(self._secret, _framed(b"cr1|refusal", hello, reason.encode()))
-            self._output = _piece(b"R" + proof + reason.encode())
-            raise WireError(reason)
-        self._hello_bytes, self._greeting = hello, greeting
-        proof = _mac(self._secret, _framed(b"cr1|coordinator", hello, self._nonce))
-        self._output = _piece(b"S" + self._nonce + proof)
 
     def _objection(self, greeting: Greeting) -> str:
         if contract.WIRE not in greeting.wire:
@@ -180,15 +183,6 @@ class ServerEnd(_End):
         if greeting.role != "agent" or len(greeting.nonce) != 2 * NONCE:
             return "the agent's hello is malformed"
         return ""
-
-    def _prove(self, proof: bytes, wall: float) -> None:
-        if not _is_mac(self._secret, proof, _framed(b"cr1|agent", self._hello_bytes, self._nonce)):
-            raise WireError("an agent without the secret")
-        clock = _CLOCK.pack(wall)
-        welcome = _mac(self._secret, _framed(b"cr1|welcome", self._hello_bytes, self._nonce, clock))
-        self._output = _piece(welcome + clock)
-        self._begin(b"coordinator", b"agent", self._hello_bytes, self._nonce)
-        self.hello = self._greeting.hello if self._greeting else None
 
 
 class ClientEnd(_End):
@@ -212,30 +206,24 @@ class ClientEnd(_End):
             if self.proven:
                 messages.append(read_to_agent(self._open(piece)))
             elif not self._nonce:
-                self._challenged(piece)
+                kind, proof = piece[:1], piece[-MAC:]
+                if kind == b"R" and len(piece) > MAC:
+                    proof, reason = piece[1 : 1 + MAC], piece[1 + MAC :]
+                    if _is_mac(self._secret, proof, _framed(b"cr1|refusal", self._hello_bytes, reason)):
+                        raise Refused(reason.decode("utf-8", "replace"))
+                    raise Stranger("a refusal by somebody who does not know the secret")
+                nonce = piece[1:-MAC]
+                if kind != b"S" or len(nonce) != NONCE:
+                    raise Stranger("an answer that is not of this protocol")
+                if not _is_mac(self._secret, proof, _framed(b"cr1|coordinator", self._hello_bytes, nonce)):
+                    raise Stranger("an answer by somebody who does not know the secret")
+                self._nonce = nonce
+                self._output = _piece(_mac(self._secret, _framed(b"cr1|agent", self._hello_bytes, nonce)))
             else:
-                self._welcomed(piece)
+                proof, clock = piece[:MAC], piece[MAC:]
+                welcome = _framed(b"cr1|welcome", self._hello_bytes, self._nonce, clock)
+                if len(clock) != _CLOCK.size or not _is_mac(self._secret, proof, welcome):
+                    raise Stranger("a welcome by somebody who does not know the secret")
+                (self.wall,) = _CLOCK.unpack(clock)
+                self._begin(b"agent", b"coordinator", self._hello_bytes, self._nonce)
         return messages
-
-    def _challenged(self, piece: bytes) -> None:
-        kind, proof = piece[:1], piece[-MAC:]
-        if kind == b"R" and len(piece) > MAC:
-            proof, reason = piece[1 : 1 + MAC], piece[1 + MAC :]
-            if _is_mac(self._secret, proof, _framed(b"cr1|refusal", self._hello_bytes, reason)):
-                raise Refused(reason.decode("utf-8", "replace"))
-            raise Stranger("a refusal by somebody who does not know the secret")
-        nonce = piece[1:-MAC]
-        if kind != b"S" or len(nonce) != NONCE:
-            raise Stranger("an answer that is not of this protocol")
-        if not _is_mac(self._secret, proof, _framed(b"cr1|coordinator", self._hello_bytes, nonce)):
-            raise Stranger("an answer by somebody who does not know the secret")
-        self._nonce = nonce
-        self._output = _piece(_mac(self._secret, _framed(b"cr1|agent", self._hello_bytes, nonce)))
-
-    def _welcomed(self, piece: bytes) -> None:
-        proof, clock = piece[:MAC], piece[MAC:]
-        welcome = _framed(b"cr1|welcome", self._hello_bytes, self._nonce, clock)
-        if len(clock) != _CLOCK.size or not _is_mac(self._secret, proof, welcome):
-            raise Stranger("a welcome by somebody who does not know the secret")
-        (self.wall,) = _CLOCK.unpack(clock)
-        self._begin(b"agent", b"coordinator", self._hello_bytes, self._nonce)

@@ -85,7 +85,14 @@ def find_or_install(connection: SharedConnection) -> str:
         name: str(distribution.metadata["Requires-Python"] or "") for name, distribution in carried.items()
     }
     taken = suited(machine, needs, connection.name)
-    folder = _install(connection, [carried[name] for name in taken])
+    with tempfile.TemporaryFile() as archive:
+        version = f"{VERSION}-{_pack(archive, [carried[name] for name in taken])}"
+        archive.seek(0)
+        script = _UNPACK.format(home=HOME, days=_STALE_DAYS, name=version)
+        answer = connection.ask(command(script), INSTALL_SECONDS, archive)
+    if answer.code != 0:
+        raise refused_there(connection, "the client could not be installed there", answer.err)
+    folder = f"{HOME}/client/{version}"
     return f"[ -f {folder}/__main__.py ] || exit {GONE}; exec {shlex.quote(machine.python)} {folder}"
 
 
@@ -135,18 +142,6 @@ def _look(connection: SharedConnection, names: tuple[str, ...]) -> Machine:
             f"{connection.name} could not be looked at (exit code {answer.code}): {_last(answer.err)}",
             f"does its login shell start without an error? ssh {shlex.quote(connection.host.host)}",
         ) from error
-
-
-def _install(connection: SharedConnection, distributions: list[importlib.metadata.Distribution]) -> str:
-    """Install the client and return its remote folder, as a word of sh."""
-    with tempfile.TemporaryFile() as archive:
-        name = f"{VERSION}-{_pack(archive, distributions)}"
-        archive.seek(0)
-        script = _UNPACK.format(home=HOME, days=_STALE_DAYS, name=name)
-        answer = connection.ask(command(script), INSTALL_SECONDS, archive)
-    if answer.code != 0:
-        raise refused_there(connection, "the client could not be installed there", answer.err)
-    return f"{HOME}/client/{name}"
 
 
 def refused_there(connection: SharedConnection, what: str, errors: str) -> NotInstalled:

@@ -182,7 +182,11 @@ def look(cwd: str, include: Iterable[str] = (), home: str = "") -> Snapshot:
     if not top:
         return _whole_folder(cwd, home)
     snapshot = _with_repository(_empty(top, home), "")
-    ignored = _ignored(top)
+    listed = _git(top, "ls-files", "-oi", "--exclude-standard", "--directory", "-z").split("\0")
+    ignored: list[str] = []
+    for entry in sorted(filter(None, listed)):
+        if not ignored or not entry.startswith(ignored[-1] + "/"):  # git names a folder and what is in it
+            ignored.append(entry.rstrip("/"))
     for entry in ignored:  # setuptools keeps the links of a strict editable install in an ignored folder
         included += glob.glob(os.path.join(glob.escape(os.path.join(top, entry)), "__editable__.*"))
     chosen = [entry for path in included for entry in _ignored_below(os.path.relpath(path, top), ignored)]
@@ -301,16 +305,6 @@ def _with_repository(snapshot: Snapshot, folder: str) -> Snapshot:
         except TooMuch:
             snapshot = replace(snapshot, links=(*snapshot.links, name))
     return snapshot
-
-
-def _ignored(top: str) -> list[str]:
-    """Return the files that git ignores, and the folders in which it ignores every file, each once."""
-    listed = _git(top, "ls-files", "-oi", "--exclude-standard", "--directory", "-z").split("\0")
-    ignored: list[str] = []
-    for entry in sorted(filter(None, listed)):
-        if not ignored or not entry.startswith(ignored[-1] + "/"):  # git names a folder and what is in it
-            ignored.append(entry.rstrip("/"))
-    return ignored
 
 
 def _ignored_below(path: str, ignored: Iterable[str]) -> Iterator[str]:
@@ -467,37 +461,31 @@ def take(snapshot: Snapshot, target: str, record: str) -> None:
         except OSError as error:
             raise refusal(copy, error) from error
     try:
-        _make_empty_folders(snapshot, target)
+        # Make the folders of which no file was copied, because ranks may write into them. A folder that holds
+        # files is made without its own folders: it may be a tree of data.
+        new_folders = set()
+        for folder, folders, names in os.walk(snapshot.root):
+            copy = os.path.join(target, os.path.relpath(folder, snapshot.root))
+            if copy in new_folders and names:
+                folders.clear()
+            for name in list(folders):
+                path, original = os.path.join(copy, name), os.path.join(folder, name)
+                if (
+                    name in _NEVER
+                    or original == snapshot.home
+                    or os.path.islink(path)
+                    or os.path.islink(original)
+                ):
+                    folders.remove(name)
+                elif not os.path.exists(path):
+                    os.mkdir(path)
+                    new_folders.add(path)
     except OSError as error:
         raise refusal(target, error) from error
     has_repository = bool(snapshot.commit) or os.path.lexists(os.path.join(snapshot.root, ".git"))
     for repository in ("", *snapshot.repositories) if has_repository else ():
         _make_repository(snapshot, repository, os.path.join(target, repository))
     write_whole(record, note(snapshot))
-
-
-def _make_empty_folders(snapshot: Snapshot, target: str) -> None:
-    """Make the folders of which no file was copied, because ranks may write into them.
-
-    A folder that holds files is made without its own folders: it may be a tree of data.
-    """
-    new_folders = set()
-    for folder, folders, names in os.walk(snapshot.root):
-        copy = os.path.join(target, os.path.relpath(folder, snapshot.root))
-        if copy in new_folders and names:
-            folders.clear()
-        for name in list(folders):
-            path, original = os.path.join(copy, name), os.path.join(folder, name)
-            if (
-                name in _NEVER
-                or original == snapshot.home
-                or os.path.islink(path)
-                or os.path.islink(original)
-            ):
-                folders.remove(name)
-            elif not os.path.exists(path):
-                os.mkdir(path)
-                new_folders.add(path)
 
 
 def _make_repository(snapshot: Snapshot, folder: str, copy: str) -> None:

@@ -68,7 +68,15 @@ def sweep(
     ``reap`` is called repeatedly to reap the ended children of this process.
     """
     until = time.monotonic() + seconds
-    for process in _frozen(find, until):
+    frozen_processes: dict[int, proc.Process] = {}
+    for _ in range(_FREEZE_ROUNDS):
+        fresh = [process for process in find() if process.pid not in frozen_processes]
+        if not fresh or time.monotonic() > until:
+            break
+        for process in fresh:
+            send(process, signal.SIGSTOP)
+            frozen_processes[process.pid] = process
+    for process in frozen_processes.values():
         send(process, signal.SIGKILL)
     pause = _LOOK_SECONDS
     while True:
@@ -80,18 +88,6 @@ def sweep(
             send(process, signal.SIGKILL)
         time.sleep(pause)
         pause = min(2 * pause, 0.1)
-
-
-def _frozen(find: Callable[[], list[proc.Process]], until: float) -> list[proc.Process]:
-    frozen_processes: dict[int, proc.Process] = {}
-    for _ in range(_FREEZE_ROUNDS):
-        fresh = [process for process in find() if process.pid not in frozen_processes]
-        if not fresh or time.monotonic() > until:
-            break
-        for process in fresh:
-            send(process, signal.SIGSTOP)
-            frozen_processes[process.pid] = process
-    return list(frozen_processes.values())
 
 
 def send(process: proc.Process, number: int) -> None:

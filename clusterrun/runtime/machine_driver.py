@@ -37,18 +37,15 @@ class MachineDriver:
     def actions(self) -> Iterator[Any]:
         """Yield actions until ``end`` is called; each is carried out before the next."""
         while self.exit_code is None:
-            yield from self._work()
+            while self._waiting and self.exit_code is None:
+                now = self._now()
+                if seconds := self._standstill.seconds(now.steady):
+                    self.woke()
+                    self.first_of_all(machine_events.StoodStill(seconds))
+                yield from self._machine.on(now, self._waiting.popleft())
             if self.exit_code is None:
                 self._standstill.due = self._machine.wakes_at()
                 self._loop.wait(self._standstill.due)
                 wakes_at = self._machine.wakes_at()
                 if not self._waiting and wakes_at is not None and wakes_at <= steady():
                     self.happened(machine_events.Tick())
-
-    def _work(self) -> Iterator[Any]:
-        while self._waiting and self.exit_code is None:
-            now = self._now()
-            if seconds := self._standstill.seconds(now.steady):
-                self.woke()
-                self.first_of_all(machine_events.StoodStill(seconds))
-            yield from self._machine.on(now, self._waiting.popleft())

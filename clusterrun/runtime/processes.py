@@ -95,7 +95,20 @@ def start_all(programs: Sequence[Program]) -> list[int]:
     prepared = [_PreparedProgram(program, foreign) for program in programs]
     reports, report = os.pipe2(os.O_CLOEXEC)
     try:
-        started = _fork_all(prepared, report)
+        # No work between two forks: memory that is touched in between is copied again.
+        started = []
+        parent = os.getpid()
+        mask = signal.pthread_sigmask(signal.SIG_BLOCK, _ALL_SIGNALS)
+        try:
+            for number, program in enumerate(prepared):
+                pid = os.fork()
+                if pid == 0:
+                    _become(program, parent, report, number)
+                started.append(pid)
+        finally:
+            # Only the parent reaches this line. A child has become its program, or has ended.
+            signal.pthread_sigmask(signal.SIG_SETMASK, mask)
+            os.close(report)
     except OSError as error:
         message = f"no process could be started: {error.strerror}"
         raise NotStarted(message, "see ulimit -u on this node") from error
@@ -103,24 +116,6 @@ def start_all(programs: Sequence[Program]) -> list[int]:
         _check(programs, reports)
     finally:
         os.close(reports)
-    return started
-
-
-def _fork_all(prepared: Sequence[_PreparedProgram], report: int) -> list[int]:
-    """Fork once per program, without work in between: memory touched between two forks is copied again."""
-    started = []
-    parent = os.getpid()
-    mask = signal.pthread_sigmask(signal.SIG_BLOCK, _ALL_SIGNALS)
-    try:
-        for number, program in enumerate(prepared):
-            pid = os.fork()
-            if pid == 0:
-                _become(program, parent, report, number)
-            started.append(pid)
-    finally:
-        # Only the parent reaches this line. A child has become its program, or has ended.
-        signal.pthread_sigmask(signal.SIG_SETMASK, mask)
-        os.close(report)
     return started
 
 
@@ -144,8 +139,19 @@ def _become(prepared: _PreparedProgram, parent: int, report: int, number: int) -
         os.chdir(prepared.cwd)
         stage = b"p"
         os.setsid()
-        _settle_descriptors(prepared)
-        _settle_signals(program.ignores_term)
+        # Duplicate first, since sources may themselves be descriptors 0, 1 and 2.
+        sources = [os.dup(fd) for fd in (program.stdin, program.stdout, program.stderr)]
+        for target, source in enumerate(sources):
+            os.dup2(source, target, inheritable=True)
+        for fd in prepared.foreign:
+            os.close(fd)
+        signal.set_wakeup_fd(-1)
+        # Ignored signals would stay ignored in the program. Handlers of this process must not run before it.
+        for number in (*_CHANGED_BY_PYTHON, *_CAUGHT):
+            signal.signal(number, signal.SIG_DFL)
+        if program.ignores_term:
+            signal.signal(signal.SIGTERM, signal.SIG_IGN)
+        signal.pthread_sigmask(signal.SIG_SETMASK, ())
         if program.open_files:
             hard = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
             resource.setrlimit(resource.RLIMIT_NOFILE, (program.open_files, hard))
@@ -158,26 +164,6 @@ def _become(prepared: _PreparedProgram, parent: int, report: int, number: int) -
         os.write(report, b"%d %b %d %b\0" % (number, stage, code, detail))
     finally:
         os._exit(_NOT_EXECUTED)
-
-
-def _settle_descriptors(prepared: _PreparedProgram) -> None:
-    # Duplicate first, since sources may themselves be descriptors 0, 1 and 2.
-    program = prepared.program
-    sources = [os.dup(fd) for fd in (program.stdin, program.stdout, program.stderr)]
-    for target, source in enumerate(sources):
-        os.dup2(source, target, inheritable=True)
-    for fd in prepared.foreign:
-        os.close(fd)
-
-
-def _settle_signals(ignores_term: bool) -> None:
-    signal.set_wakeup_fd(-1)
-    # Ignored signals would stay ignored in the program. Handlers of this process must not run before it.
-    for number in (*_CHANGED_BY_PYTHON, *_CAUGHT):
-        signal.signal(number, signal.SIG_DFL)
-    if ignores_term:
-        signal.signal(signal.SIGTERM, signal.SIG_IGN)
-    signal.pthread_sigmask(signal.SIG_SETMASK, ())
 
 
 def _check(programs: Sequence[Program], reports: int) -> None:
@@ -205,18 +191,15 @@ def _not_started(program: Program, stage: bytes, code: int, reason: str) -> NotS
             "was it moved since the submission (--snapshot runs a copy), or is it on no shared file system?"
         )
         return NotStarted(message, remedy)
-    return NotStarted(f"the program {program.argv[0]!r} cannot be executed: {reason}", _remedy(code))
-
-
-def _remedy(code: int) -> str:
     import errno
 
-    return {
+    remedy = {
         errno.ENOENT: "check that it exists on this node too (a --setup line may be missing)",
         errno.EACCES: "make it executable: chmod +x",
         errno.ENOEXEC: "its first line must name an interpreter (#!/bin/sh), or it is for another machine",
         errno.E2BIG: "arguments and environment together are larger than the system takes",
     }.get(code, "try to start it by hand on this node")
+    return NotStarted(f"the program {program.argv[0]!r} cannot be executed: {reason}", remedy)
 
 
 def ended_children() -> Iterator[ProcessEnd]:

@@ -118,7 +118,16 @@ class Checkpoints:
         attempt = current_script().place.attempt
         files.drop_parts(self.folder, attempt)
         written = files.write(self.folder, step, attempt, dumping(state), self._permit)
-        self._look_for_others()
+        missing = [
+            checkpoint
+            for checkpoint in self._written
+            if not os.path.exists(os.path.join(self.folder, checkpoint.name))
+        ]
+        if missing:
+            say(
+                f"{missing[-1].name} is missing in {self.folder}: does another run write to it? "
+                "Give each run its own folder"
+            )
         files.drop_old(self.folder, written, self._keep, self._damaged)
         self._written = [*self._written, written][-self._keep :]
 
@@ -129,18 +138,6 @@ class Checkpoints:
             raise OldAttempt(
                 f"attempt {newest} of this run has begun, this process is of attempt {place.attempt}: "
                 "it writes no checkpoint, and should end"
-            )
-
-    def _look_for_others(self) -> None:
-        missing = [
-            checkpoint
-            for checkpoint in self._written
-            if not os.path.exists(os.path.join(self.folder, checkpoint.name))
-        ]
-        if missing:
-            say(
-                f"{missing[-1].name} is missing in {self.folder}: does another run write to it? "
-                "Give each run its own folder"
             )
 
     def _newest_whole(self) -> str:

@@ -63,7 +63,17 @@ class AgreedQuestion:
         # The caller takes note of an answer before it makes the next request.
         if answer or self._calls < (every or self._due):
             return answer
-        proposal, is_rare = self._proposal()
+        # Rank 0 proposes the number of calls until the next round, and whether rounds are rare. The pace is
+        # unknown before the third round.
+        now, last = self._clock(), self._last
+        self._last = now
+        if not self._leads():
+            proposal, is_rare = 1, False
+        elif last is None or now <= last:
+            proposal, is_rare = 1, True
+        else:
+            calls = max(1, min(MOST_CALLS, round(self._calls * BETWEEN / (now - last))))
+            proposal, is_rare = calls, now - last > RARE
         self._pending = self._agree(self._get_request(), proposal, int(is_rare))
         self._calls = 0
         return self._read() if self._is_rare or self._pending.is_ready else 0
@@ -74,20 +84,6 @@ class AgreedQuestion:
         answer, self._due, is_rare = self._pending.wait()
         self._pending, self._is_rare = None, bool(is_rare)
         return answer
-
-    def _proposal(self) -> tuple[int, bool]:
-        """Return rank 0's number of calls until the next round, and whether rounds are rare.
-
-        Other ranks propose 1 and False. The pace is unknown before the third round.
-        """
-        now, last = self._clock(), self._last
-        self._last = now
-        if not self._leads():
-            return 1, False
-        if last is None or now <= last:
-            return 1, True
-        calls = max(1, min(MOST_CALLS, round(self._calls * BETWEEN / (now - last))))
-        return calls, now - last > RARE
 
 
 class Script:
