@@ -26,24 +26,22 @@ def look(nodes: str = NODES, drm: str = DRM) -> tuple[GpuUse, ...]:
                 properties[cells[0]] = int(cells[1])
         # A node without SIMD units is a processor.
         if properties.get("simd_count", 0) > 0:
-            gpus.append(_gpu(len(gpus), properties, drm))
+            device = os.path.join(drm, f"renderD{properties.get('drm_render_minor', -1)}", "device")
+            sensors = os.path.join(device, "hwmon", "hwmon*")
+            gpus.append(
+                GpuUse(
+                    len(gpus),
+                    _number(f"{device}/gpu_busy_percent"),
+                    _number(f"{device}/mem_info_vram_used"),
+                    _number(f"{device}/mem_info_vram_total"),
+                    _number(f"{sensors}/power1_average", f"{sensors}/power1_input", unit=_MICRO),
+                    _number(f"{sensors}/temp1_input", f"{sensors}/temp2_input", unit=_MILLI),
+                    f"GPU-{properties['unique_id']:016x}" if properties.get("unique_id") else "",
+                    _number(f"{device}/mem_busy_percent"),
+                    _number(f"{sensors}/power1_cap", unit=_MICRO),
+                )
+            )
     return tuple(gpus)
-
-
-def _gpu(place: int, properties: dict[str, int], drm: str) -> GpuUse:
-    device = os.path.join(drm, f"renderD{properties.get('drm_render_minor', -1)}", "device")
-    sensors = os.path.join(device, "hwmon", "hwmon*")
-    return GpuUse(
-        place,
-        _number(f"{device}/gpu_busy_percent"),
-        _number(f"{device}/mem_info_vram_used"),
-        _number(f"{device}/mem_info_vram_total"),
-        _number(f"{sensors}/power1_average", f"{sensors}/power1_input", unit=_MICRO),
-        _number(f"{sensors}/temp1_input", f"{sensors}/temp2_input", unit=_MILLI),
-        f"GPU-{properties['unique_id']:016x}" if properties.get("unique_id") else "",
-        _number(f"{device}/mem_busy_percent"),
-        _number(f"{sensors}/power1_cap", unit=_MICRO),
-    )
 
 
 def _number(*patterns: str, unit: float = 1.0) -> float:

@@ -84,7 +84,18 @@ class Look:
         """
         clock, before = time.time(), self._first()
         began = time.monotonic()
-        self._sample(before, began + options.seconds)
+        until = began + options.seconds
+        # Note meanwhile which places outside of collectives the main threads reach.
+        pause = (until - time.monotonic()) / (SAMPLES + 1)
+        open_channels = [first.channel for first in before if first.channel]
+        for _ in range(SAMPLES if len(open_channels) <= MOST_SAMPLED else 0):
+            time.sleep(max(0.0, min(pause, until - time.monotonic())))
+            limit = min(pause, until - time.monotonic())
+            for pid, reply in (stacks(open_channels, limit) if limit > 0 else {}).items():
+                place = location(reply.main)
+                if place.frame and place.doing not in (Doing.COLLECTIVE, Doing.RENDEZVOUS):
+                    self._samples.setdefault(pid, []).append(place.frame)
+        time.sleep(max(0.0, until - time.monotonic()))
         self._seconds = time.monotonic() - began
         # Measure before the requests: writing many records takes processor time as well.
         busy = [(used(first.pid) - first.used) / self._seconds for first in before]
@@ -97,19 +108,6 @@ class Look:
             for first, cores in zip(before, busy)
         ]
         return Collected(self._node, clock, tuple(self._spied(ranks)))
-
-    def _sample(self, before: list[First], until: float) -> None:
-        """Wait until ``until``. Note meanwhile which places outside of collectives the main threads reach."""
-        pause = (until - time.monotonic()) / (SAMPLES + 1)
-        open_channels = [first.channel for first in before if first.channel]
-        for _ in range(SAMPLES if len(open_channels) <= MOST_SAMPLED else 0):
-            time.sleep(max(0.0, min(pause, until - time.monotonic())))
-            limit = min(pause, until - time.monotonic())
-            for pid, reply in (stacks(open_channels, limit) if limit > 0 else {}).items():
-                place = location(reply.main)
-                if place.frame and place.doing not in (Doing.COLLECTIVE, Doing.RENDEZVOUS):
-                    self._samples.setdefault(pid, []).append(place.frame)
-        time.sleep(max(0.0, until - time.monotonic()))
 
     def _first(self) -> list[First]:
         open_channels = [channel for _, channel in self._pids.values() if channel and proc.runs(channel.pid)]

@@ -9,7 +9,6 @@ from clusterrun import proc
 from clusterrun.atomic_file import end_of
 from clusterrun.diagnosis.evidence import Digest, Pulse
 from clusterrun.model.document import encode
-from clusterrun.model.frozen import Any
 from clusterrun.model.paths import AttemptPaths
 from clusterrun.model.usage import GpuUse
 from clusterrun.monitor.collector import begun, output, rank_processes
@@ -62,7 +61,14 @@ class Digests:
     def run(self, now: float) -> list[str]:
         is_due = bool(self._times) and self._times[0] <= now
         if self._search_at is not None and self._search_at <= now:
-            is_due = self._search(now) or is_due
+            launchers = {
+                rank: pid for rank, pid in self._pids.items() if channel(pid) is None and proc.look(pid)
+            }
+            before, self._inner_ranks = self._inner_ranks, self._ranks_below(launchers)
+            idle_launchers = {*launchers} - {starter for starter, _, _ in self._inner_ranks}
+            goes_on = bool(idle_launchers) and now + SEARCH_PERIOD <= self._search_until
+            self._search_at = now + SEARCH_PERIOD if goes_on else None
+            is_due = bool({*self._inner_ranks} - {*before}) or is_due
         if not is_due:
             return []
         digest = self.digest()
@@ -71,15 +77,6 @@ class Digests:
         later = [time for time in self._times if time > now]
         self._times = later or [now + period]
         return [json.dumps({"digest": encode(digest)})]
-
-    def _search(self, now: float) -> bool:
-        """Search ranks below the ranks while launchers start, and return whether there are new ones."""
-        launchers = {rank: pid for rank, pid in self._pids.items() if channel(pid) is None and proc.look(pid)}
-        before, self._inner_ranks = self._inner_ranks, self._ranks_below(launchers)
-        idle_launchers = {*launchers} - {starter for starter, _, _ in self._inner_ranks}
-        goes_on = bool(idle_launchers) and now + SEARCH_PERIOD <= self._search_until
-        self._search_at = now + SEARCH_PERIOD if goes_on else None
-        return bool({*self._inner_ranks} - {*before})
 
     def ended(self, now: float) -> list[str]:
         """Report the end of a rank. No rank is asked, because ranks that also end do not answer in time."""
@@ -94,10 +91,33 @@ class Digests:
         running = [rank for rank, moment in moments.items() if moment and not moment.stopped]
         open_channels = [own for rank in running if (own := ranks[rank][1])]
         answers = facts(open_channels, self._number, 0) if asks else {}
-        pulses = (
-            _pulse(self._paths, rank, pid, moments[rank], answers.get(pid, {}))
-            for rank, (pid, _) in ranks.items()
-        )
+        pulses = []
+        for rank, (pid, _) in ranks.items():
+            moment, answer = moments[rank], answers.get(pid, {})  # empty if its thread gave none
+            is_answered = bool(answer) and "problem" not in answer
+            known_groups = groups(answer)
+            counts = begun(answer)
+            farewell = (
+                proc.content(self._paths.beside(f"{rank:05d}.farewell.json")) if moment is None else b""
+            )
+            pulses.append(
+                Pulse(
+                    rank,
+                    pid,
+                    moment.state if moment else "",
+                    round(used(pid), 2),
+                    output(self._paths, rank),
+                    is_answered,
+                    bool(answer.get("torch")),
+                    next((group.size for group in known_groups if group.default), 0),
+                    sum(counts) if is_answered and all(count >= 0 for count in counts) else -1,
+                    b'"alone": true' in farewell,
+                    min(
+                        (group.timeout for group in known_groups if group.timeout and group.size > 1),
+                        default=0.0,
+                    ),
+                )
+            )
         rank_pids = {pid for pid, _ in ranks.values()}
         launchers = {rank: pid for rank, pid in self._pids.items() if pid not in rank_pids}
         gpus_work = self._gpus_work() if asks else None
@@ -135,26 +155,3 @@ def _is_blocked(paths: AttemptPaths, rank: int, pid: int, children_of: Callable[
     if not any(process.name == "srun" for process in processes if process):
         return False
     return b"step creation temporarily disabled" in end_of(paths.err(rank), _LOG_END)[0]
-
-
-def _pulse(
-    paths: AttemptPaths, rank: int, pid: int, moment: proc.Process | None, answer: Mapping[str, Any]
-) -> Pulse:
-    """Return the pulse of a rank. ``answer`` is the answer of its thread, empty if it gave none."""
-    is_answered = bool(answer) and "problem" not in answer
-    known_groups = groups(answer)
-    counts = begun(answer)
-    farewell = proc.content(paths.beside(f"{rank:05d}.farewell.json")) if moment is None else b""
-    return Pulse(
-        rank,
-        pid,
-        moment.state if moment else "",
-        round(used(pid), 2),
-        output(paths, rank),
-        is_answered,
-        bool(answer.get("torch")),
-        next((group.size for group in known_groups if group.default), 0),
-        sum(counts) if is_answered and all(count >= 0 for count in counts) else -1,
-        b'"alone": true' in farewell,
-        min((group.timeout for group in known_groups if group.timeout and group.size > 1), default=0.0),
-    )

@@ -228,7 +228,12 @@ def sorted_out(processes: Sequence[JobProcess], loads_torch: Callable[[int], boo
     numbered = {head.pid for head in heads if _number(head)}
     for head in [head for head in heads if head.pid in numbered]:
         # A script that sets RANK by itself hands it to the programs that it starts.
-        above = [process for process in _above(head, by_pid) if process.is_python and not process.launcher]
+        ancestors: list[JobProcess] = []
+        parent = by_pid.get(head.process.parent)
+        while parent is not None and parent not in ancestors:
+            ancestors.append(parent)
+            parent = by_pid.get(parent.process.parent)
+        above = [process for process in ancestors if process.is_python and not process.launcher]
         trainer = _first_python((head, *below_by_pid[head.pid])) or head
         if any(loads_torch(process.pid) for process in above) and not loads_torch(trainer.pid):
             numbered.remove(head.pid)
@@ -323,16 +328,6 @@ def _below(process: JobProcess, children: Mapping[int, Sequence[JobProcess]]) ->
         below += nearest
         waiting += [child.pid for child in nearest]
     return below
-
-
-def _above(process: JobProcess, by_pid: Mapping[int, JobProcess]) -> list[JobProcess]:
-    """Return the ancestors of a process in the job, nearest first."""
-    above: list[JobProcess] = []
-    parent = by_pid.get(process.process.parent)
-    while parent is not None and parent not in above:
-        above.append(parent)
-        parent = by_pid.get(parent.process.parent)
-    return above
 
 
 def _trainers(

@@ -49,7 +49,17 @@ def count(now: float, pids: Mapping[int, int]) -> Counted:
     cells = proc.content("/proc/stat").partition(b"\n")[0].split()[1:9]
     ticks = [int(cell) for cell in cells]
     busy = (sum(ticks) - sum(ticks[3:5])) / proc.TICKS  # without idling, and waiting for a disk
-    received, sent = _network()
+    # The bytes of all networks except the loopback.
+    received = sent = 0
+    for line in proc.content("/proc/net/dev").split(b"\n")[2:]:
+        name, _, rest = line.partition(b":")
+        cells = rest.split()
+        if len(cells) > 8 and name.strip() != b"lo":
+            received, sent = received + int(cells[0]), sent + int(cells[8])
+    for device in proc.listed(INFINIBAND):
+        for port in proc.listed(f"{INFINIBAND}/{device}/ports"):
+            received += WORD * _number(f"{INFINIBAND}/{device}/ports/{port}/counters/port_rcv_data")
+            sent += WORD * _number(f"{INFINIBAND}/{device}/ports/{port}/counters/port_xmit_data")
     ranks = tuple((rank, *used) for rank, pid in pids.items() if (used := _process(pid)))
     return Counted(now, busy, received, sent, ranks)
 
@@ -92,21 +102,6 @@ def memory() -> tuple[int, int]:
             sizes[name] = int(value.split()[0]) * 1024
     total = sizes.get(b"MemTotal", 0)
     return total - sizes.get(b"MemAvailable", sizes.get(b"MemFree", 0)), total
-
-
-def _network() -> tuple[int, int]:
-    """Return the bytes received and sent over all networks except the loopback."""
-    received = sent = 0
-    for line in proc.content("/proc/net/dev").split(b"\n")[2:]:
-        name, _, rest = line.partition(b":")
-        cells = rest.split()
-        if len(cells) > 8 and name.strip() != b"lo":
-            received, sent = received + int(cells[0]), sent + int(cells[8])
-    for device in proc.listed(INFINIBAND):
-        for port in proc.listed(f"{INFINIBAND}/{device}/ports"):
-            received += WORD * _number(f"{INFINIBAND}/{device}/ports/{port}/counters/port_rcv_data")
-            sent += WORD * _number(f"{INFINIBAND}/{device}/ports/{port}/counters/port_xmit_data")
-    return received, sent
 
 
 def _number(path: str) -> int:
@@ -167,7 +162,9 @@ class Sampling:
         if self._paths is None or self._before is None:
             return []
         watched = now < self._watched_until
-        use = self._sums.with_whole(self._sample(now))
+        after = count(now, self._pids)
+        before, self._before = self._before or after, after
+        use = self._sums.with_whole(use_between(self._name, before, after, self._gpus))
         if watched:
             with suppress(OSError):  # a full disk loses the sample, not the run
                 write_whole(self._paths.now(self._place), _line(use), sync=False)
@@ -198,11 +195,6 @@ class Sampling:
         self._watched_until = now + min(seconds, MOST_WATCHED_SECONDS)
         self._at = min(self._at, now + LEAST_EVERY)
         return [json.dumps({"sampling": True})]
-
-    def _sample(self, now: float) -> NodeUse:
-        after = count(now, self._pids)
-        before, self._before = self._before or after, after
-        return use_between(self._name, before, after, self._gpus)
 
     def _keep(self, now: float, last: bool = False) -> None:
         if not self._waiting or self._paths is None:
@@ -236,7 +228,19 @@ class Sums:
         if use.ranks:
             self._peak("cores", cores)
             self._peak("memory", sum(rank.memory for rank in use.ranks))
-        self._add_gpus(use)
+        measured = [gpu for gpu in use.gpus if gpu.busy >= 0]
+        if measured:
+            busy = sum(gpu.busy for gpu in measured) / len(measured)
+            self._known += use.seconds
+            self._busy += use.seconds * busy
+            self._peak("busy", busy)
+        for gpu in measured:
+            self._used[gpu.index] = self._used.get(gpu.index, False) or gpu.busy > 0
+        for gpu in use.gpus:
+            if gpu.memory_total > 0:
+                self._peak("gpu_memory", gpu.memory / gpu.memory_total)
+            if gpu.watts >= 0:
+                self._joules, self._drawn = self._joules + use.seconds * gpu.watts, True
         mean = self._busy / self._known if self._known else UNKNOWN
         whole = UsageMean(
             round(self._seconds, 1),
@@ -251,21 +255,6 @@ class Sums:
             round(self._joules) if self._drawn else UNKNOWN,
         )
         return replace(use, whole=whole)
-
-    def _add_gpus(self, use: NodeUse) -> None:
-        measured = [gpu for gpu in use.gpus if gpu.busy >= 0]
-        if measured:
-            busy = sum(gpu.busy for gpu in measured) / len(measured)
-            self._known += use.seconds
-            self._busy += use.seconds * busy
-            self._peak("busy", busy)
-        for gpu in measured:
-            self._used[gpu.index] = self._used.get(gpu.index, False) or gpu.busy > 0
-        for gpu in use.gpus:
-            if gpu.memory_total > 0:
-                self._peak("gpu_memory", gpu.memory / gpu.memory_total)
-            if gpu.watts >= 0:
-                self._joules, self._drawn = self._joules + use.seconds * gpu.watts, True
 
     def _peak(self, name: str, value: float) -> None:
         self._most[name] = max(self._most[name], value)

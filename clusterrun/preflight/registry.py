@@ -151,7 +151,16 @@ def findings(
         "burn": {node: encode(result) for node, result in burns.items()},
     }
     taken = tuple(_taken(answers, read))
-    _name_by_uuid(read[gpus.NAME], warm)
+    # Replace the names of each job's GPUs by the UUIDs that torch reports: CUDA numbers cards by speed,
+    # nvidia-smi by PCI address. A machine with several models has both orders.
+    readings = read[gpus.NAME]
+    for node, started in warm.items():
+        reading = readings.get(node)
+        if not isinstance(reading, dict) or not started.uuids:
+            continue
+        uuids = {gpu.get("uuid") for gpu in reading.get("gpus") or () if isinstance(gpu, dict)}
+        if uuids >= set(started.uuids):  # not so for MIG instances
+            reading["given"] = list(started.uuids)
     for node, reading in read[xid.NAME].items():
         if isinstance(reading, dict):
             # Older errors of a GPU that needs no recovery now are over.
@@ -191,20 +200,6 @@ def _taken(answers: Mapping[str, LocalAnswer], read: dict[str, dict[str, object]
             except (ValueError, RecursionError):
                 message = f"could not be read: {reading.why or 'the answer is no JSON'}"
                 yield node, Finding(check.NAME, Grade.UNDETERMINED, message, "")
-
-
-def _name_by_uuid(readings: dict[str, object], warm: Mapping[str, TorchStarted]) -> None:
-    """Replace the names of each job's GPUs by the UUIDs that torch reports.
-
-    CUDA numbers cards by speed, nvidia-smi by PCI address. A machine with several models has both orders.
-    """
-    for node, started in warm.items():
-        reading = readings.get(node)
-        if not isinstance(reading, dict) or not started.uuids:
-            continue
-        uuids = {gpu.get("uuid") for gpu in reading.get("gpus") or () if isinstance(gpu, dict)}
-        if uuids >= set(started.uuids):  # not so for MIG instances
-            reading["given"] = list(started.uuids)
 
 
 def _judged(request: RunNeeds, read: Mapping[str, dict[str, object]]) -> Findings:

@@ -128,12 +128,21 @@ def matrix(rates: Rates) -> Markup:
         )
     )
     inside = tag("g", drawn, transform=f"translate({margin} {margin})")
+    every = max(1, math.ceil(13 / cell))
+    texts = []
+    for at in range(0, len(firsts), every):
+        middle = margin + (at + 0.5) * cell
+        text, whole = short(firsts[at], 14), tag("title", firsts[at])
+        texts.append(tag("text", text, whole, x=margin - 6, y=f"{middle + 4:.5g}", text_anchor="end"))
+        turned = f"translate({middle + 4:.5g} {margin - 6}) rotate(-90)"
+        texts.append(tag("text", text, whole, transform=turned))
+    labels = joined(texts)
     picture = tag(
         "svg",
         field,
         tag("path", d=f"M{margin} {margin}L{end:.5g} {end:.5g}", class_="diagonal"),
         inside,
-        _labels(firsts, margin, cell),
+        labels,
         viewBox=f"0 0 {size:.0f} {size:.0f}",
         style=f"max-width:{size:.0f}px",
         role="img",
@@ -179,18 +188,6 @@ def _paths(squares: Mapping[tuple[int, int], Square], rates: Rates, cell: float)
 
 def _inner(cell: float) -> float:
     return cell - (2 if cell > 12 else 1 if cell > 5 else 0)
-
-
-def _labels(names: Sequence[str], margin: float, cell: float) -> Markup:
-    every = max(1, math.ceil(13 / cell))
-    drawn = []
-    for at in range(0, len(names), every):
-        middle = margin + (at + 0.5) * cell
-        text, whole = short(names[at], 14), tag("title", names[at])
-        drawn.append(tag("text", text, whole, x=margin - 6, y=f"{middle + 4:.5g}", text_anchor="end"))
-        turned = f"translate({middle + 4:.5g} {margin - 6}) rotate(-90)"
-        drawn.append(tag("text", text, whole, transform=turned))
-    return joined(drawn)
 
 
 def ring(rates: Rates, world: Sequence[str]) -> Markup | None:

@@ -60,18 +60,16 @@ def _reasons(report: Report) -> Iterator[str]:
         yield "; ".join(f"the link {_between(link)} could not be judged" for link in unsure[:3])
     if report.set_message:
         yield report.set_message
-    if unknown := _named(report, Grade.UNDETERMINED):
+    unknown = _named(report, Grade.UNDETERMINED)
+    if unknown:
         yield f"{fold(unknown)} could not be judged"
     if warned := _named(report, Grade.WARN):
         yield f"{fold(warned)} has a warning" if len(warned) == 1 else f"{fold(warned)} have a warning"
-    yield from _fit(report, len(failed))
-
-
-def _fit(report: Report, failed: int) -> Iterator[str]:
-    unknown, count = len(_named(report, Grade.UNDETERMINED)), len(report.nodes)
+    count = len(report.nodes)
+    fit = count - len(failed) - len(unknown)
     if failed or unknown:
-        if count > failed + unknown:
-            yield f"{count - failed - unknown} of {count} nodes are fit"
+        if fit > 0:
+            yield f"{fit} of {count} nodes are fit"
     elif report.set_message and not report.links:
         yield "no node and no link is to blame"
     elif any(link.verdict is Grade.FAIL for link in report.links):

@@ -134,7 +134,24 @@ class PairExplanation:
             self._between[link(self.group_of[ends[0]], self.group_of[ends[1]])].append(ends)
             for cause in self._causes_of(ends):
                 self.explains[cause].append(ends)
-        self._choose_causes()
+        # Choose the causes of failures between proven nodes, and those to blame.
+        cover = Cover(self.explains, self._saving)
+        self.chosen = list(cover.chosen)
+        self.probable: set[Cause] = set()
+        self.blamed: list[Cause] = []
+        for cause in self.chosen:
+            over_chance, over_rivals = cover.leads(cause)
+            if over_chance < self.sure:
+                continue
+            self.probable.add(cause)
+            if cause.fault == "cut":
+                # All nodes of the group may be faulty instead. Then the tests in it passed by luck.
+                group = self.groups[cause.members[0]]
+                chance_passes = sum(self.answers.passes[node] for node in group) / 2
+                all_faulty = len(group) * self.prices.link + chance_passes * self.failure
+                over_rivals = min(over_rivals, all_faulty - self.prices.node)
+            if over_rivals >= self.prices.rival:
+                self.blamed.append(cause)
         self.unsteady = [cause.members[0] for cause in self.blamed if cause.fault == "unsteady"]
         # For each failed link, how many blamed causes explain it.
         self.explained = Counter(ends for cause in self.blamed for ends in self.explains[cause])
@@ -143,7 +160,21 @@ class PairExplanation:
         self.undetermined = [
             node for node in nodes if node in answers.failed_with and node not in self.group_of
         ]
-        self._blame_suspects()
+        # Divide suspects into faulty and undetermined. A faulty node belongs to no hidden group any more.
+        while True:
+            doubted = set(self.undetermined)
+            pairs = sum(len(self.answers.failed_with[node] & doubted) for node in doubted) // 2
+            for node in self.undetermined:
+                rivals = sorted(self._rivals(node, doubted, pairs), key=lambda rival: rival.lead)
+                # A lead does not fall when fewer suspects remain.
+                before = self.rivals.get(node)
+                if before is None or rivals[0].lead >= before[0].lead:
+                    self.rivals[node] = rivals
+            newly = {node for node in doubted if self.rivals[node][0].lead >= self.sure}
+            self.faulty += [node for node in self.undetermined if node in newly]
+            self.undetermined = [node for node in self.undetermined if node not in newly]
+            if not newly:
+                break
 
     # --- failures between proven nodes: a greedy cover by links, unsteady nodes and cuts ---
 
@@ -186,44 +217,7 @@ class PairExplanation:
         planned = sum(self.answers.planned[ends] for ends in links)
         return planned * min(self.failure, self.prices.node)
 
-    def _choose_causes(self) -> None:
-        """Choose the causes of failures between proven nodes, and those to blame."""
-        cover = Cover(self.explains, self._saving)
-        self.chosen = list(cover.chosen)
-        self.probable: set[Cause] = set()
-        self.blamed: list[Cause] = []
-        for cause in self.chosen:
-            over_chance, over_rivals = cover.leads(cause)
-            if over_chance < self.sure:
-                continue
-            self.probable.add(cause)
-            if cause.fault == "cut":
-                # All nodes of the group may be faulty instead. Then the tests in it passed by luck.
-                group = self.groups[cause.members[0]]
-                chance_passes = sum(self.answers.passes[node] for node in group) / 2
-                all_faulty = len(group) * self.prices.link + chance_passes * self.failure
-                over_rivals = min(over_rivals, all_faulty - self.prices.node)
-            if over_rivals >= self.prices.rival:
-                self.blamed.append(cause)
-
     # --- suspects: the lead over every rival in closed form ---
-
-    def _blame_suspects(self) -> None:
-        """Divide suspects into faulty and undetermined. A faulty node belongs to no hidden group any more."""
-        while True:
-            doubted = set(self.undetermined)
-            pairs = sum(len(self.answers.failed_with[node] & doubted) for node in doubted) // 2
-            for node in self.undetermined:
-                rivals = sorted(self._rivals(node, doubted, pairs), key=lambda rival: rival.lead)
-                # A lead does not fall when fewer suspects remain.
-                before = self.rivals.get(node)
-                if before is None or rivals[0].lead >= before[0].lead:
-                    self.rivals[node] = rivals
-            newly = {node for node in doubted if self.rivals[node][0].lead >= self.sure}
-            self.faulty += [node for node in self.undetermined if node in newly]
-            self.undetermined = [node for node in self.undetermined if node not in newly]
-            if not newly:
-                return
 
     def _rivals(self, node: int, doubted: set[int], pairs: int) -> Iterator[Rival]:
         """Yield the other explanations of a node that never passed, with its lead over each.

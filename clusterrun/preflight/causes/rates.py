@@ -95,7 +95,12 @@ class PairRates:
         }
         fastest = sorted(self._usual.values())[-((len(self._usual) + MINORITY - 1) // MINORITY) :]
         self._far = fastest[0] * (1 - limits.slow_few) if fastest else 0.0
-        self.line = self._draw_line(planned)
+        # The standard deviation of a measurement is how much a test differs from the usual rates of its
+        # nodes.
+        gaps = [abs(rate - min(self._usual[node] for node in test.link)) for test, rate in planned]
+        noise = NORMAL * median_of(gaps) if gaps else 0.0
+        drawn = line(self._usual.values(), self.limits, self.limits.pair_floor, noise)
+        self.line = drawn or SlowLine(0.0, 0.0, 0.0)
         self.answers = Answers(limits.noise)
         # A rate between the two lines is no answer.
         answers = []
@@ -104,16 +109,6 @@ class PairRates:
             if is_fast or is_slow:
                 answers.append((test.link, is_fast, test.is_retest))
         self.answers.note(answers)
-
-    def _draw_line(self, planned: Sequence[tuple[PairTest, float]]) -> SlowLine:
-        """Return the line between the usual rates of the nodes.
-
-        The standard deviation of a measurement is how much a test differs from the usual rates of its nodes.
-        """
-        gaps = [abs(rate - min(self._usual[node] for node in test.link)) for test, rate in planned]
-        noise = NORMAL * median_of(gaps) if gaps else 0.0
-        drawn = line(self._usual.values(), self.limits, self.limits.pair_floor, noise)
-        return drawn or SlowLine(0.0, 0.0, 0.0)
 
     def factor(self, link: Link) -> float:
         return self.levels[self._distance(link)].factor

@@ -42,7 +42,24 @@ def judge(request: RunNeeds, readings: Readings) -> Findings:
             known_error = meaning(failure)
             remedy = known_error.remedy if known_error else _SLOW
             yield node, Finding(NAME, Grade.FAIL, failure, _WRONG if text(reading, "wrong") else remedy)
-    yield from _other_bits(readings)
+    for kind in sorted({_kind(reading) for reading in readings.values()} - {""}):
+        bits = {
+            node: text(reading, "fingerprint").rpartition(": ")[2]
+            for node, reading in readings.items()
+            if _kind(reading) == kind
+        }
+        result = vote(bits)
+        for node in result.outliers:
+            agreeing = len(bits) - len(result.outliers)
+            message = (
+                f"the product's bits are {bits[node]}, {result.majority} on {agreeing} other nodes ({kind})"
+            )
+            yield node, Finding(NAME, Grade.FAIL, message, _WRONG)
+        if not result.unanimous and not result.outliers:
+            message = f"the product has {len(result.nodes_by_value)} results; it is not known which is right"
+            remedy = "test these nodes together with a third: --spares 1"
+            for node in bits if len(bits) == 2 else ("",):
+                yield node, Finding(NAME, Grade.UNDETERMINED, message, remedy)
     for (node, gpu), outlier in _slow_gpus(request, readings).items():
         where = f" of GPU {gpu}" if gpu else ""
         message = (
@@ -76,27 +93,6 @@ def _failure(reading: object) -> str:
     if reading.get("passed") is False:
         return f"a matrix product failed: {text(reading, 'why')}"
     return ""
-
-
-def _other_bits(readings: Readings) -> Findings:
-    for kind in sorted({_kind(reading) for reading in readings.values()} - {""}):
-        bits = {
-            node: text(reading, "fingerprint").rpartition(": ")[2]
-            for node, reading in readings.items()
-            if _kind(reading) == kind
-        }
-        result = vote(bits)
-        for node in result.outliers:
-            agreeing = len(bits) - len(result.outliers)
-            message = (
-                f"the product's bits are {bits[node]}, {result.majority} on {agreeing} other nodes ({kind})"
-            )
-            yield node, Finding(NAME, Grade.FAIL, message, _WRONG)
-        if not result.unanimous and not result.outliers:
-            message = f"the product has {len(result.nodes_by_value)} results; it is not known which is right"
-            remedy = "test these nodes together with a third: --spares 1"
-            for node in bits if len(bits) == 2 else ("",):
-                yield node, Finding(NAME, Grade.UNDETERMINED, message, remedy)
 
 
 def _kind(reading: object) -> str:

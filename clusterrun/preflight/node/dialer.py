@@ -89,9 +89,31 @@ class Dialer:
             probe.close()
         for sock in self._held:
             sock.close()
-        return tuple(
-            _summed(target, calls, dropped, target.node not in lost) for target, calls in self._calls
-        )
+        results = []
+        for target, calls in self._calls:
+            answered = [call for call in calls if call.welcome]
+            refused = tuple(call.port for call in calls if call.code in _REFUSED and not call.welcome)
+            # A sweep may not dial a port if the others used all places. Its state is unknown.
+            tried = [call for call in calls if call.began or not call.closed]
+            silent_ports = tuple(
+                call.port for call in tried if not call.welcome and call.code not in _REFUSED
+            )
+            mute = "the connection was accepted, but nothing answered"
+            failed = [call for call in calls if not call.welcome and (call.code or call.connected)]
+            why = (os.strerror(failed[0].code) if failed[0].code else mute) if failed else ""
+            results.append(
+                Dialled(
+                    node=target.node,
+                    refused=refused,
+                    silent=silent_ports,
+                    large=(target.node not in lost) and all(call.returned for call in answered if call.large),
+                    seconds=min((call.seconds for call in answered), default=0.0),
+                    slowest=max((call.seconds for call in answered), default=0.0),
+                    why=why,
+                    dropped=dropped and any(call.silent for call in calls),
+                )
+            )
+        return tuple(results)
 
     def _dial_next(self) -> None:
         while self._waiting and len(self._open) < _MOST_AT_ONCE:
@@ -170,27 +192,6 @@ class _Call:
         if self.unsent:
             self.unsent = self.unsent[sock.send(self.unsent) :]
         return self.welcome and (self.returned or not self.large)
-
-
-def _summed(target: Target, own: list[_Call], dropped: bool, large: bool) -> Dialled:
-    answered = [call for call in own if call.welcome]
-    refused = tuple(call.port for call in own if call.code in _REFUSED and not call.welcome)
-    # A sweep may not dial a port if the others used all places. Its state is unknown.
-    tried = [call for call in own if call.began or not call.closed]
-    silent = tuple(call.port for call in tried if not call.welcome and call.code not in _REFUSED)
-    mute = "the connection was accepted, but nothing answered"
-    failed = [call for call in own if not call.welcome and (call.code or call.connected)]
-    why = (os.strerror(failed[0].code) if failed[0].code else mute) if failed else ""
-    return Dialled(
-        node=target.node,
-        refused=refused,
-        silent=silent,
-        large=large and all(call.returned for call in answered if call.large),
-        seconds=min((call.seconds for call in answered), default=0.0),
-        slowest=max((call.seconds for call in answered), default=0.0),
-        why=why,
-        dropped=dropped and any(call.silent for call in own),
-    )
 
 
 class Sizes:

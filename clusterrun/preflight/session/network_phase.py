@@ -71,7 +71,24 @@ def _dial(state: SessionState, label: str, plan: Plan, testers: Collection[int])
         if node in testers:
             ask_checks(state, node, [other for other in (*near, *absent) if other != node])
     yield (DialTask, PeerTask)
-    again = _again(state)
+    # Dial failed ways again in both directions on all ports, and their ends with good nodes.
+    nodes = {node.node: node for node in state.listeners()}
+    failing = [way for way in state.dials.failing() if way.a in nodes and way.b in nodes]
+    again: Plan = {}
+    for way in failing:
+        _both_ways(again, nodes[way.a], nodes[way.b])
+    shut = {frozenset((way.a, way.b)) for way in failing if not way.is_dead and way.bad}
+    if len(shut) > WITNESSES and len(nodes) <= FEW_NODES:
+        # More links have silent ports than two nodes explain. Only some nodes dialled these ports, so every
+        # node of a small set dials all ports of all others.
+        for a, b in combinations(nodes.values(), 2):
+            _both_ways(again, a, b)
+    troubled = dict.fromkeys(node for way in failing for node in (way.a, way.b))
+    clean = [node for node in nodes if node not in troubled] or list(nodes)
+    for place, node in enumerate(troubled):
+        turned = clean[place % len(clean) :] + clean[: place % len(clean)]
+        for witness in [other for other in turned if other != node][:WITNESSES]:
+            _both_ways(again, nodes[node], nodes[witness])
     if again and state.seconds_left >= DIAL_SECONDS:
         state.label = "control round, again where something did not answer"
         _ask_dials(state, again)
@@ -102,28 +119,6 @@ def _some(node: NodeState, place: int) -> tuple[int, ...]:
     ports = node.listening.ports
     both = (ports[(place + step) % len(ports)] for step in (0, len(ports) // 2))
     return tuple(dict.fromkeys(both))
-
-
-def _again(state: SessionState) -> Plan:
-    """Plan failed dials again in both directions on all ports, and dials of their ends with good nodes."""
-    listeners = {node.node: node for node in state.listeners()}
-    failing = [way for way in state.dials.failing() if way.a in listeners and way.b in listeners]
-    plan: Plan = {}
-    for way in failing:
-        _both_ways(plan, listeners[way.a], listeners[way.b])
-    shut = {frozenset((way.a, way.b)) for way in failing if not way.is_dead and way.bad}
-    if len(shut) > WITNESSES and len(listeners) <= FEW_NODES:
-        # More links have silent ports than two nodes explain. Only some nodes dialled these ports, so every
-        # node of a small set dials all ports of all others.
-        for a, b in combinations(listeners.values(), 2):
-            _both_ways(plan, a, b)
-    troubled = dict.fromkeys(node for way in failing for node in (way.a, way.b))
-    clean = [node for node in listeners if node not in troubled] or list(listeners)
-    for place, node in enumerate(troubled):
-        turned = clean[place % len(clean) :] + clean[: place % len(clean)]
-        for witness in [other for other in turned if other != node][:WITNESSES]:
-            _both_ways(plan, listeners[node], listeners[witness])
-    return plan
 
 
 def _both_ways(plan: Plan, node: NodeState, other: NodeState) -> None:

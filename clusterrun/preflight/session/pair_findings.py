@@ -88,7 +88,22 @@ def of_pairs(state: SessionState, explanation: Explanation) -> None:
                 finding = _of_node(state, evidence, tests)
                 explanation.add(evidence.nodes[0], finding)
             elif len(evidence.nodes) == 2:
-                explanation.add_links([_of_link(state, evidence, tests)], of_pairs=True)
+                a, b = evidence.nodes
+                direction, message = "both", f"{evidence.failed} of {evidence.tests} tests failed"
+                if evidence.verdict == "slow":
+                    if tests.ways.get((b, a), 0.0) < tests.ways.get((a, b), 0.0):
+                        a, b = b, a
+                    forward, back = tests.ways.get((a, b)), tests.ways.get((b, a))
+                    direction = "a->b" if forward and back and forward < back / 2 else "both"
+                    message = _slow(evidence)
+                elif evidence.verdict == "broken":
+                    message += f", both nodes pass with others: {tests.failure(evidence)}"
+                else:
+                    message += "; whether the link or a node is to blame is not known"
+                first, second = state.nodes[a].name, state.nodes[b].name
+                remedy = _LINK.format(first, second)
+                report = LinkReport(first, second, direction, evidence.grade, message, remedy)
+                explanation.add_links([report], of_pairs=True)
         median, floor = result.median, state.limits.pair_floor
         if median is not None and median < floor:
             message = f"pairs reach {median:.3g} GB/s, the median (limit {floor:.3g}: pair_floor)"
@@ -139,23 +154,6 @@ def _of_node(state: SessionState, evidence: Evidence, tests: PairTests) -> Findi
     partners = state.names(dict.fromkeys(evidence.against)) or "all"
     message = f"{failed}, with {partners}: {why}"
     return Finding("pair", evidence.grade, message, remedy_of(state, why))
-
-
-def _of_link(state: SessionState, evidence: Evidence, tests: PairTests) -> LinkReport:
-    a, b = evidence.nodes
-    direction, message = "both", f"{evidence.failed} of {evidence.tests} tests failed"
-    if evidence.verdict == "slow":
-        if tests.ways.get((b, a), 0.0) < tests.ways.get((a, b), 0.0):
-            a, b = b, a
-        forward, back = tests.ways.get((a, b)), tests.ways.get((b, a))
-        direction = "a->b" if forward and back and forward < back / 2 else "both"
-        message = _slow(evidence)
-    elif evidence.verdict == "broken":
-        message += f", both nodes pass with others: {tests.failure(evidence)}"
-    else:
-        message += "; whether the link or a node is to blame is not known"
-    first, second = state.nodes[a].name, state.nodes[b].name
-    return LinkReport(first, second, direction, evidence.grade, message, _LINK.format(first, second))
 
 
 def of_rails(state: SessionState, explanation: Explanation) -> None:

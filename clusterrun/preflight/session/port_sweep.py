@@ -78,7 +78,17 @@ def _sweep(state: SessionState, ways: list[tuple[int, int]]) -> Generator[tuple[
             break
         state.label = "a sweep of ports"
         state.silent_ports.clear()
-        _ask_comb(state, open_ways)
+        for a in dict.fromkeys(way[0] for way in open_ways):
+            targets = []
+            for (dialling, dialled), ports in open_ways.items():
+                if dialling == a:
+                    target = state.nodes[dialled]
+                    # The kernel takes source ports in order. A shuffled comb keeps a blocked range of
+                    # these from looking like a blocked range of destination ports.
+                    shuffled = tuple(sorted(ports, key=lambda port: port * 40503 % 65537))
+                    targets.append(Target(target.node, target.name, target.address, shuffled, 0))
+            task = DialTask("", a, tuple(targets), DIAL_SECONDS, closed=True)
+            state.ask(a, task, DIAL_SECONDS + ANSWER_SECONDS)
         yield (DialTask,)
         # A node that did not answer says nothing about ports.
         silent = {way: ports.intersection(state.silent_ports.get(way, ())) for way, ports in silent.items()}
@@ -162,17 +172,3 @@ def _ways(state: SessionState, suspects: list[int]) -> list[tuple[int, int]]:
         for witness in witnesses[:WITNESSES]:
             ways.update({(suspect, witness): None, (witness, suspect): None})
     return list(ways)
-
-
-def _ask_comb(state: SessionState, ways: Mapping[tuple[int, int], frozenset[int]]) -> None:
-    for a in dict.fromkeys(way[0] for way in ways):
-        targets = []
-        for (dialling, dialled), ports in ways.items():
-            if dialling == a:
-                target = state.nodes[dialled]
-                # The kernel takes source ports in order. A shuffled comb keeps a blocked range of these from
-                # looking like a blocked range of destination ports.
-                shuffled = tuple(sorted(ports, key=lambda port: port * 40503 % 65537))
-                targets.append(Target(target.node, target.name, target.address, shuffled, 0))
-        task = DialTask("", a, tuple(targets), DIAL_SECONDS, closed=True)
-        state.ask(a, task, DIAL_SECONDS + ANSWER_SECONDS)

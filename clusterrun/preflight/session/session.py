@@ -303,7 +303,13 @@ def _take(state: SessionState, group_tests: GroupTests, request: Request, value:
     elif isinstance(value, tasks.DialAnswer) and isinstance(task, tasks.DialTask) and task.interface:
         state.observe(InterfaceDials(task, value))
     elif isinstance(value, tasks.DialAnswer) and isinstance(task, tasks.DialTask):
-        value = _without_late_dials(state, request, value)
+        # Leave out dials that got no answer because of an overload at either end.
+        dialled = []
+        for way in value.dialled:
+            is_late = way.silent or not way.large or way.slowest >= SLOW_ANSWER_SECONDS
+            if not is_late or way.refused or not state.excuse([request.node, way.node], request.asked_at):
+                dialled.append(way)
+        value = replace(value, dialled=tuple(dialled))
         if task.closed or task.hold:
             state.silent_ports.update({(node.node, way.node): way.silent for way in value.dialled})
         else:
@@ -329,13 +335,3 @@ def _take(state: SessionState, group_tests: GroupTests, request: Request, value:
         inner = replace(request, node=state.numbers[task.name], task=tasks.task(task.body))
         with suppress(BadDocument):  # a bad answer is not the fault of the relay
             _take(state, group_tests, inner, tasks.answer(inner.task, value.body))
-
-
-def _without_late_dials(state: SessionState, request: Request, answer: tasks.DialAnswer) -> tasks.DialAnswer:
-    """Return the answer without dials that got no answer because of an overload at either end."""
-    dialled = []
-    for way in answer.dialled:
-        is_late = way.silent or not way.large or way.slowest >= SLOW_ANSWER_SECONDS
-        if not is_late or way.refused or not state.excuse([request.node, way.node], request.asked_at):
-            dialled.append(way)
-    return replace(answer, dialled=tuple(dialled))

@@ -100,30 +100,29 @@ class Rank:
         dist.all_reduce(affected)
         self._side.settle(self._until)
         if affected.item():
-            self._whose(int(affected.item()))
+            # Gather the contribution of each rank. A changed contribution names its rank.
+            count = max(64, min(_COUNT, _MOST_GATHERED // self._world))
+            contribution = self._given(count, "int64")
+            gathered = [torch.zeros_like(contribution) for _ in range(self._world)]
+            dist.all_gather(gathered, contribution)
+            self._side.settle(self._until)
+            changed = sum_patterns.changed([tensor.cpu() for tensor in gathered], "int64").items()
+            problems = [
+                f"what {self._named(rank)} gave arrived changed at element {at}" for rank, at in changed
+            ]
+            if not problems:
+                where = f", on {self._named(self._rank)} alone" if affected.item() == 1 else ""
+                problems = [f"what each rank gave arrived right: the summing itself is wrong{where}"]
+                if not self._wrong:
+                    problems = ["another rank saw a wrong sum"]
+            # The culprit precedes the symptom: a table shows only the beginning.
+            self._wrong[:0] = problems
 
     def _given(self, count: int, kind: str) -> torch.Tensor:
         contribution = sum_patterns.contribution(self._rank, count, kind)
         if self._spoils:
             contribution[count // 3] += 1
         return contribution.to(self._side.device)
-
-    def _whose(self, affected: int) -> None:
-        """Gather the contribution of each rank. A changed contribution names its rank."""
-        count = max(64, min(_COUNT, _MOST_GATHERED // self._world))
-        contribution = self._given(count, "int64")
-        gathered = [torch.zeros_like(contribution) for _ in range(self._world)]
-        dist.all_gather(gathered, contribution)
-        self._side.settle(self._until)
-        changed = sum_patterns.changed([tensor.cpu() for tensor in gathered], "int64").items()
-        problems = [f"what {self._named(rank)} gave arrived changed at element {at}" for rank, at in changed]
-        if not problems:
-            where = f", on {self._named(self._rank)} alone" if affected == 1 else ""
-            problems = [f"what each rank gave arrived right: the summing itself is wrong{where}"]
-            if not self._wrong:
-                problems = ["another rank saw a wrong sum"]
-        # The culprit precedes the symptom: a table shows only the beginning.
-        self._wrong[:0] = problems
 
     def _named(self, rank: int) -> str:
         place, local = divmod(rank, self._task.ranks)

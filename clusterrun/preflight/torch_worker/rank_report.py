@@ -52,22 +52,7 @@ def joined(test: int, seconds: float, reports: Sequence[RankReport], transport: 
         wrong = f"the product of GPU {', '.join(differing)} differs from that of the others"
     why = most_telling(report.why for report in sorted(reports, key=lambda report: report.late))
     failed = [report for report in reports if report.failed]
-    return GroupResult(
-        test=test,
-        passed=not wrong and not why,
-        stage=min((report.stage for report in reports), key=STAGES.index),
-        seconds=seconds,
-        rates=_rates(reports),
-        wrong=wrong,
-        why=why,
-        fingerprint=usual,
-        late=bool(failed) and all(report.late for report in failed),
-        transport=transport,
-    )
-
-
-def _rates(reports: Sequence[RankReport]) -> tuple[tuple[str, float], ...]:
-    """Return rates by name for the node, and also by rank (``send:3``) if it has several ranks."""
+    # Rates by name for the node, and also by rank (``send:3``) if it has several ranks.
     names = dict.fromkeys(name for report in reports for name, _ in report.rates)
     of_rank = [dict(report.rates) for report in reports]
     whole: list[tuple[str, float]] = []
@@ -80,4 +65,16 @@ def _rates(reports: Sequence[RankReport]) -> tuple[tuple[str, float], ...]:
         for rank, rates in enumerate(of_rank)
         if name in rates and name != CPU_WAIT and not name.startswith(TIME) and len(reports) > 1
     ]
-    return (*whole, *single)
+    rates = (*whole, *single)
+    return GroupResult(
+        test=test,
+        passed=not wrong and not why,
+        stage=min((report.stage for report in reports), key=STAGES.index),
+        seconds=seconds,
+        rates=rates,
+        wrong=wrong,
+        why=why,
+        fingerprint=usual,
+        late=bool(failed) and all(report.late for report in failed),
+        transport=transport,
+    )

@@ -43,7 +43,15 @@ def main(environment: Mapping[str, str], gpus: bool = True) -> int:
     out = os.dup(1)
     os.dup2(2, 1)  # Prints of libraries must not mix with the answers.
     try:
-        started = _start_torch(began, gpus, environment.get("CUDA_VISIBLE_DEVICES", ""))
+        import torch.distributed
+
+        if not torch.distributed.is_available():
+            raise ImportError("this torch was built without torch.distributed")
+        # Load the modules that import torch once, for all children.
+        from clusterrun.preflight.torch_worker import gpu_rates, matmul, rank, torch_info  # noqa: F401
+
+        info = torch_info.look(gpus, environment.get("CUDA_VISIBLE_DEVICES", ""))
+        started = replace(info, seconds=round(time.monotonic() - began, 3))
     except BaseException as error:  # noqa: BLE001 (any failure of the import is the answer)
         lines = [line.strip() for line in str(error).splitlines() if line.strip()]
         reason = lines[-1] if lines else "no reason given"
@@ -60,18 +68,6 @@ def main(environment: Mapping[str, str], gpus: bool = True) -> int:
     finally:
         serving.kill()
     return 0
-
-
-def _start_torch(began: float, gpus: bool, visible: str) -> TorchStarted:
-    import torch.distributed
-
-    if not torch.distributed.is_available():
-        raise ImportError("this torch was built without torch.distributed")
-    # Load the modules that import torch once, for all children.
-    from clusterrun.preflight.torch_worker import gpu_rates, matmul, rank, torch_info  # noqa: F401
-
-    info = torch_info.look(gpus, visible)
-    return replace(info, seconds=round(time.monotonic() - began, 3))
 
 
 def _write(descriptor: int, value: object) -> None:

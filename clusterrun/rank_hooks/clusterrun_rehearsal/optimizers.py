@@ -93,8 +93,30 @@ class WeightAverages:
         self._shapes = {tuple(parameter.shape) for parameter in trained}
         self._buffers: list[Any] = []
         self._averages: list[Any] = []
-        modules, collections = self._candidates()
-        self._sort_modules(modules)
+        # All modules, and all dicts and lists that begin with a tensor.
+        kinds: dict[type, bool] = {dict: False, list: False}
+        tensor, modules, collections = self._torch.Tensor, [], []
+        for value in gc.get_objects():
+            kind = type(value)
+            is_module = kinds.get(kind)
+            if is_module is None:
+                is_module = kinds[kind] = issubclass(kind, self._torch.nn.Module)
+            if is_module:
+                modules.append(value)
+            elif kind in (dict, list) and value and issubclass(type(next(iter(values_of(value, 1)))), tensor):
+                collections.append(value)
+        # Take buffers from trained outermost modules; other modules of the same shapes are averages.
+        inner = {id(child) for module in modules for child in module.children()}
+        buffers: dict[int, Any] = {}
+        for module in modules:
+            if id(module) in inner:
+                continue
+            held = list(module.parameters())
+            if any(id(parameter) in self._trained for parameter in held):
+                buffers.update((id(buffer), buffer) for buffer in module.buffers())
+            elif held and {tuple(parameter.shape) for parameter in held} >= self._shapes:
+                self._averages.append(module)
+        self._buffers = list(buffers.values())
         states = [o.state.values() for o in optimizers if hasattr(o.state, "values")]
         entries = [entry for values in states for entry in values if isinstance(entry, dict)]
         state_ids = {id(value) for entry in entries for value in entry.values()}
@@ -109,35 +131,6 @@ class WeightAverages:
             values = average.state_dict().values() if hasattr(average, "state_dict") else values_of(average)
             checksums.append(self._digest.of(v for v in values if hasattr(v, "data_ptr")))
         return self._digest.of(self._buffers), sorted(set(checksums))
-
-    def _candidates(self) -> tuple[list[Any], list[Any]]:
-        """Return all modules, and all dicts and lists that begin with a tensor."""
-        kinds: dict[type, bool] = {dict: False, list: False}
-        tensor, modules, collections = self._torch.Tensor, [], []
-        for value in gc.get_objects():
-            kind = type(value)
-            is_module = kinds.get(kind)
-            if is_module is None:
-                is_module = kinds[kind] = issubclass(kind, self._torch.nn.Module)
-            if is_module:
-                modules.append(value)
-            elif kind in (dict, list) and value and issubclass(type(next(iter(values_of(value, 1)))), tensor):
-                collections.append(value)
-        return modules, collections
-
-    def _sort_modules(self, modules: list[Any]) -> None:
-        """Take buffers from trained outermost modules; other modules of the same shapes are averages."""
-        inner = {id(child) for module in modules for child in module.children()}
-        buffers: dict[int, Any] = {}
-        for module in modules:
-            if id(module) in inner:
-                continue
-            held = list(module.parameters())
-            if any(id(parameter) in self._trained for parameter in held):
-                buffers.update((id(buffer), buffer) for buffer in module.buffers())
-            elif held and {tuple(parameter.shape) for parameter in held} >= self._shapes:
-                self._averages.append(module)
-        self._buffers = list(buffers.values())
 
     def _is_average(self, held: Any, in_use: set[int]) -> bool:
         """Whether a dict or a list has a tensor for every shape of the parameters, and none in use."""

@@ -32,7 +32,14 @@ class StepInputs:
             modules.register_module_forward_pre_hook(trace.guarded(self._enter)),
             modules.register_module_forward_hook(trace.guarded(self._leave), always_call=True),
         ]
-        self._wrap_backward(sys.modules["torch.autograd"])
+        autograd: Any = sys.modules["torch.autograd"]
+        backward, note = autograd.backward, trace.guarded(self._note_loss)
+
+        def watched(tensors: Any, *args: Any, **more: Any) -> Any:
+            note(tensors)
+            return backward(tensors, *args, **more)
+
+        autograd.backward = watched
         self._wrap_loader(sys.modules.get("torch.utils.data.dataloader"))
 
     def drain(self) -> str:
@@ -68,15 +75,6 @@ class StepInputs:
             first = next(iter(tensors_in(args)), None)
         self._inputs += [self._digest.rows(first)] if first is not None else []
         return first is not None
-
-    def _wrap_backward(self, autograd: Any) -> None:
-        backward, note = autograd.backward, self._trace.guarded(self._note_loss)
-
-        def watched(tensors: Any, *args: Any, **more: Any) -> Any:
-            note(tensors)
-            return backward(tensors, *args, **more)
-
-        autograd.backward = watched
 
     def _note_loss(self, tensors: Any) -> None:
         loss = tensors[0] if isinstance(tensors, (list, tuple)) and tensors else tensors

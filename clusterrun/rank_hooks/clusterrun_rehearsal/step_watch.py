@@ -154,14 +154,7 @@ class StepWatch:
         self._parameters[key] = parameters
         buffers, averages = self._averages.checksums() if self._averages else (0, [])
         random = ", ".join([f'"{name}": {state}' for name, state in self._random.checksums().items()])
-        return (
-            f'{{"t": "step", "n": {self._trace.step}, "o": {key}, "p": {parameters}, "s": {state}, '
-            f'"b": {buffers}, "ema": {averages}, "rng": {{{random}}}, {self._inputs.drain()}, '
-            f'"at": {time.time()!r}, {self._settings_of(optimizer)}'
-        )
-
-    def _settings_of(self, optimizer: Any) -> str:
-        """Return the settings, which rarely change from one step to the next, as the end of its line."""
+        # Settings rarely change from one step to the next.
         settings = {
             "lr": [[fixed(g[name]) for name in RATES if name in g] for g in optimizer.param_groups],
             **self._calls.settings(),
@@ -169,7 +162,11 @@ class StepWatch:
         }
         if settings != self._settings:
             self._settings, self._settings_text = settings, json.dumps(settings)[1:]
-        return self._settings_text
+        return (
+            f'{{"t": "step", "n": {self._trace.step}, "o": {key}, "p": {parameters}, "s": {state}, '
+            f'"b": {buffers}, "ema": {averages}, "rng": {{{random}}}, {self._inputs.drain()}, '
+            f'"at": {time.time()!r}, {self._settings_text}'
+        )
 
     def _die(self) -> None:
         self._trace.tell("strike", what="kill")
