@@ -92,14 +92,50 @@ def advise(as_json: bool, **options: Any) -> None:
     if as_json:
         print(ADVICE.json({"question": question, **fields(advice)}))
     else:
-        _show(question, advice)
+        print(f"take {advice.take}: {advice.because}" if advice.take else f"nothing fits: {advice.because}")
+        hint = "" if question.activations else "; activations are not counted: --activations SIZE"
+        print(f"\nmemory of one GPU of {question.world} ({question.precision}, {question.optimizer}{hint})")
+        for fit in advice.fits:
+            print("\n".join([f"  {fit.strategy}", *(f"    {line}" for line in fit.lines)]))
+        print("\ntime\n" + "\n".join(f"  {line}" for line in advice.lines))
+        if advice.expected:
+            print("\nexpected, every GPU with the batch of one")
+            rows = []
+            for estimate in advice.expected:
+                times = (f"{seconds * 1e3:.4g} ms" for seconds in (estimate.sending, estimate.step))
+                speed_up = f"{estimate.efficiency * estimate.gpus:.2f}×"
+                rows.append(
+                    [estimate.strategy, str(estimate.gpus), *times, speed_up, f"{estimate.efficiency:.0%}"]
+                )
+            table(("STRATEGY", "GPUS", "SENDING", "STEP", "SPEED-UP", "EFFICIENCY"), rows)
 
 
 def _question(options: dict[str, Any]) -> Any:
     from clusterrun.bench import sizes
     from clusterrun.bench.advice import AdviceQuestion
 
-    figures = _measured(options["measured"]) if options["measured"] else {}
+    figures = {}
+    if options["measured"]:
+        name = options["measured"]
+        from clusterrun.bench import study_results as book
+        from clusterrun.bench.result import build_table
+        from clusterrun.config import settings
+
+        path = name if os.path.exists(name) else book.path_of(settings.home(os.environ), name)
+        study = book.read(path)
+        if study is None:
+            raise BadInput(
+                f"--from {name}: there is no measurement {path}", "clusterrun bench scaling makes one"
+            )
+        cells = sorted({run.cell for run in study.runs}, key=lambda cell: cell.world)
+        table = build_table(study, tuple(cells), 0)
+        largest = (
+            max(study.probed.groups, key=lambda group: group.ranks, default=None) if study.probed else None
+        )
+        values = {"parameters": float(table.parameters), "step_seconds": table.step_seconds}
+        if largest:
+            values |= {"bandwidth": largest.bandwidth, "latency": largest.latency}
+        figures = {key: value for key, value in values.items() if value}
     if options["parameters"]:
         figures["parameters"] = sizes.count(options["parameters"], "--parameters")
     if options["bandwidth"]:
@@ -118,40 +154,3 @@ def _question(options: dict[str, Any]) -> Any:
         activations=sizes.size(options["activations"], "--activations") if options["activations"] else 0.0,
         **figures,
     )
-
-
-def _measured(name: str) -> dict[str, float]:
-    from clusterrun.bench import study_results as book
-    from clusterrun.bench.result import build_table
-    from clusterrun.config import settings
-
-    path = name if os.path.exists(name) else book.path_of(settings.home(os.environ), name)
-    study = book.read(path)
-    if study is None:
-        raise BadInput(f"--from {name}: there is no measurement {path}", "clusterrun bench scaling makes one")
-    cells = sorted({run.cell for run in study.runs}, key=lambda cell: cell.world)
-    table = build_table(study, tuple(cells), 0)
-    largest = max(study.probed.groups, key=lambda group: group.ranks, default=None) if study.probed else None
-    values = {"parameters": float(table.parameters), "step_seconds": table.step_seconds}
-    if largest:
-        values |= {"bandwidth": largest.bandwidth, "latency": largest.latency}
-    return {key: value for key, value in values.items() if value}
-
-
-def _show(question: Any, advice: Any) -> None:
-    print(f"take {advice.take}: {advice.because}" if advice.take else f"nothing fits: {advice.because}")
-    hint = "" if question.activations else "; activations are not counted: --activations SIZE"
-    print(f"\nmemory of one GPU of {question.world} ({question.precision}, {question.optimizer}{hint})")
-    for fit in advice.fits:
-        print("\n".join([f"  {fit.strategy}", *(f"    {line}" for line in fit.lines)]))
-    print("\ntime\n" + "\n".join(f"  {line}" for line in advice.lines))
-    if advice.expected:
-        print("\nexpected, every GPU with the batch of one")
-        rows = []
-        for estimate in advice.expected:
-            times = (f"{seconds * 1e3:.4g} ms" for seconds in (estimate.sending, estimate.step))
-            speed_up = f"{estimate.efficiency * estimate.gpus:.2f}×"
-            rows.append(
-                [estimate.strategy, str(estimate.gpus), *times, speed_up, f"{estimate.efficiency:.0%}"]
-            )
-        table(("STRATEGY", "GPUS", "SENDING", "STEP", "SPEED-UP", "EFFICIENCY"), rows)

@@ -111,7 +111,18 @@ def scaling(
         say("\nstopped; what is measured is kept, and a run under way continues. To continue the study:")
         say(f"  {shlex.join(['clusterrun', *sys.argv[1:]])}")
         return ExitCode.INTERRUPTED
-    return _show(study, submission["as_json"], plot)
+    from clusterrun.bench.plot import draw
+    from clusterrun.cli import bench_study
+
+    table = study.table()
+    if submission["as_json"]:
+        print(json.dumps(bench_study.document(study, table)))
+    else:
+        bench_study.show(study, table)
+    if plot:
+        draw(table, bench_study.title(study), bench_study.caption(study, table), plot)
+        say(f"drawn: {os.path.abspath(plot)}")
+    return ExitCode.FAILED if any(row.failed for row in table.rows) else ExitCode.DONE
 
 
 bench.add_command(advise)
@@ -128,18 +139,3 @@ def _accepts_crowding(crowded: str) -> bool:
             crowded, "--oversubscribe starts them anyway; smaller --worlds give comparable figures"
         )
     return confirmed(f"{crowded}. Measure anyway?")
-
-
-def _show(study: Any, as_json: bool, plot: str | None) -> int:
-    from clusterrun.bench.plot import draw
-    from clusterrun.cli import bench_study
-
-    table = study.table()
-    if as_json:
-        print(json.dumps(bench_study.document(study, table)))
-    else:
-        bench_study.show(study, table)
-    if plot:
-        draw(table, bench_study.title(study), bench_study.caption(study, table), plot)
-        say(f"drawn: {os.path.abspath(plot)}")
-    return ExitCode.FAILED if any(row.failed for row in table.rows) else ExitCode.DONE

@@ -101,17 +101,15 @@ class Study:
             return
         self.runner.check(self.cells, self.repeats)
         if self._probes:
-            self.runner.probe(self._probe(), tuple(cell.world for cell in self.cells if not cell.one_process))
+            # A short all-reduce job for the largest possible world.
+            script = os.path.join(folder("jobs"), "allreduce.py")
+            worlds = sorted({cell.world for cell in self.cells if not self._planned(cell)[1]})
+            groups = ",".join(str(world) for world in worlds if world > 1) or "1"
+            command = (script, "--groups", groups)
+            plain = replace(self.subject, spec=replace(self.subject.spec, command=command), reference=False)
+            probe = replace(spec_of(plain, Cell(AS_IS, worlds[-1])), name="all-reduce")
+            self.runner.probe(probe, tuple(cell.world for cell in self.cells if not cell.one_process))
         self.runner.measure(self.cells, self.repeats)
-
-    def _probe(self) -> JobSpec:
-        """Return the short all-reduce job for the largest possible world."""
-        script = os.path.join(folder("jobs"), "allreduce.py")
-        worlds = sorted({cell.world for cell in self.cells if not self._planned(cell)[1]})
-        groups = ",".join(str(world) for world in worlds if world > 1) or "1"
-        command = (script, "--groups", groups)
-        plain = replace(self.subject, spec=replace(self.subject.spec, command=command), reference=False)
-        return replace(spec_of(plain, Cell(AS_IS, worlds[-1])), name="all-reduce")
 
     def table(self) -> Table:
         spec = self.subject.spec

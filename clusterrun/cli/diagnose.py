@@ -6,7 +6,6 @@ import json
 import os
 import sys
 import time
-from collections.abc import Sequence
 from functools import cache
 from typing import TYPE_CHECKING
 
@@ -170,7 +169,14 @@ def diagnose(
       clusterrun diagnose --log slurm-4711.out
     """
     if logs:
-        return _of_logs((*logs, *names), as_json)
+        from clusterrun.operations.diagnose_log import diagnose_logs  # only for logs of any job
+
+        report = diagnose_logs((*logs, *names), sys.stdin.buffer, time.monotonic, renew_line)
+        if as_json:
+            print(json.dumps(log_document(report), indent=1))
+        else:
+            print("\n".join(visible(line) for line in lines(report.diagnosis)))
+        return ExitCode.DONE if report.has_failure else ExitCode.FAILED
     if len(names) > 1:
         raise BadInput(f"{', '.join(names)} are several runs", "name one run; several files follow --log")
     context = Context()
@@ -200,17 +206,6 @@ def _of_job(context: Context, job: ForeignJob, seconds: float, user: str) -> Dia
             say(f"{error.seen}: this is what its output says")
             job = context.client().foreign_job(job.job_id) or job
     return diagnose_ended_job(context, job, renew_line)
-
-
-def _of_logs(names: Sequence[str], as_json: bool) -> int:
-    from clusterrun.operations.diagnose_log import diagnose_logs  # only for logs of any job
-
-    report = diagnose_logs(names, sys.stdin.buffer, time.monotonic, renew_line)
-    if as_json:
-        print(json.dumps(log_document(report), indent=1))
-    else:
-        print("\n".join(visible(line) for line in lines(report.diagnosis)))
-    return ExitCode.DONE if report.has_failure else ExitCode.FAILED
 
 
 def document(run_id: str, diagnosis: Diagnosis) -> dict[str, object]:

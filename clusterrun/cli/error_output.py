@@ -7,7 +7,7 @@ import errno
 import os
 import re
 import sys
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable
 
 import click
 
@@ -142,7 +142,15 @@ def _usage(error: click.ClickException) -> int:
         names_of_options = (
             [name for p in context.command.get_params(context) for name in p.opts] if context else []
         )
-        guess = _suggestion(error.option_name, names_of_options)
+        # Commands that start a job also know the options of sbatch.
+        name = error.option_name
+        if "--partition" not in names_of_options:
+            guess = meant(name, names_of_options)
+        else:
+            from clusterrun.script.sbatch_table import instead_of
+
+            ours = OTHER_NAMES.get(name) or instead_of(name)
+            guess = f" {ours}" if ours else meant(name, names_of_options)
         from clusterrun.script.command_words import typographic_marks  # a mistake may take its time
 
         if marks := typographic_marks(error.option_name):
@@ -150,16 +158,6 @@ def _usage(error: click.ClickException) -> int:
         message = f"there is no option {error.option_name}.{guess}"
     path = context.command_path if context else "clusterrun"
     return _print_error(message.rstrip("."), f"{path} --help shows what there is", ExitCode.USAGE)
-
-
-def _suggestion(name: str, names: Sequence[str]) -> str:
-    """Return a hint for an unknown option. Commands that start a job also know the options of sbatch."""
-    if "--partition" not in names:
-        return meant(name, names)
-    from clusterrun.script.sbatch_table import instead_of
-
-    ours = OTHER_NAMES.get(name) or instead_of(name)
-    return f" {ours}" if ours else meant(name, names)
 
 
 def _print_error(message: str, remedy: str, code: int) -> int:

@@ -62,7 +62,15 @@ def show(topic: tuple[str, ...]) -> None:
     elif topic[0] in COMMANDS:
         root.main([*topic, "--help"], "clusterrun", standalone_mode=False)
     else:
-        _search(" ".join(topic), pages)
+        text = " ".join(topic)
+        rows = []
+        for name in pages:
+            lines = expanded(_read(name)).splitlines()
+            rows += [[name, line.strip()] for line in lines if text.lower() in line.lower()]
+        if not rows:
+            near = meant(text, [*pages, *COMMANDS])
+            raise BadInput(f"no page is named {text!r} or holds it.{near}", "clusterrun help lists the pages")
+        table(("TOPIC", "SAYS"), rows)
 
 
 def _pages() -> list[str]:
@@ -77,17 +85,6 @@ def _read(*name: str) -> str:
 def skill() -> str:
     """Return the instructions for an assistant. The page `assistants` explains their use."""
     return _read("skill", "SKILL")
-
-
-def _search(text: str, pages: list[str]) -> None:
-    rows = []
-    for name in pages:
-        lines = expanded(_read(name)).splitlines()
-        rows += [[name, line.strip()] for line in lines if text.lower() in line.lower()]
-    if not rows:
-        near = meant(text, [*pages, *COMMANDS])
-        raise BadInput(f"no page is named {text!r} or holds it.{near}", "clusterrun help lists the pages")
-    table(("TOPIC", "SAYS"), rows)
 
 
 def _show(text: str) -> None:

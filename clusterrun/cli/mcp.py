@@ -130,7 +130,20 @@ class Tools:
         command is typed. confirm: the token that the preview returned; it submits exactly that, once.
         """
         if confirm:
-            return self._confirmed(confirm)
+            if not self.allowed:
+                raise BadInput(READ_ONLY)
+            submission = self._shown.pop(confirm, None)
+            if submission is None:
+                message = (
+                    f"no shown submission has the token {confirm!r}: it was submitted already, or never shown"
+                )
+                raise BadInput(
+                    message, "status tells what was submitted; submit with arguments shows it anew"
+                )
+            try:
+                return self._call(["submit", "--json", *submission[0]], submission[1], SUBMIT_LIMIT)
+            except system.ProgramTimeout as error:
+                raise ClusterrunError(error.seen, "it may be queued anyway: status tells") from error
         command_line = list(arguments or ())
         # With --host it may send much code first.
         preview = self._call(["submit", "--dry-run", "--json", *command_line], directory, SUBMIT_LIMIT)
@@ -139,18 +152,6 @@ class Tools:
             self._shown[token] = (command_line, directory)
             return {**preview, "confirm": token}
         return {**preview, "notices": [*preview["notices"], READ_ONLY]} if not self.allowed else preview
-
-    def _confirmed(self, token: str) -> dict[str, Any]:
-        if not self.allowed:
-            raise BadInput(READ_ONLY)
-        submission = self._shown.pop(token, None)
-        if submission is None:
-            message = f"no shown submission has the token {token!r}: it was submitted already, or never shown"
-            raise BadInput(message, "status tells what was submitted; submit with arguments shows it anew")
-        try:
-            return self._call(["submit", "--json", *submission[0]], submission[1], SUBMIT_LIMIT)
-        except system.ProgramTimeout as error:
-            raise ClusterrunError(error.seen, "it may be queued anyway: status tells") from error
 
     def status(self, runs: list[str] | None = None) -> dict[str, Any]:
         """Return the state of live and recent runs. Named runs also have their attempts and reasons."""

@@ -64,7 +64,16 @@ def run(command: tuple[str, ...], dry_run: bool, profile: str | None, **submissi
     spec, context = to_spec(command, values), Context()
     warn_misplaced(spec, "run")
     spec = standard_input.with_input(spec)
-    return _dry(spec, explicit, context) if dry_run else _run(spec, explicit, context)
+    if dry_run:
+        from clusterrun.operations.interactive import planned
+
+        draft, allocation = planned(spec, explicit, context)
+        say(*draft.notices)
+        say(f"would run {_description(draft.plan.spec, allocation.job_id)}")
+        say(f"run directory {draft.plan.run_dir}", "with this script:")
+        print(draft.plan.script, end="")
+        return ExitCode.DONE
+    return _run(spec, explicit, context)
 
 
 for _parameter in run.params:
@@ -97,17 +106,6 @@ def of_the_allocation(values: dict[str, Setting], explicit: set[str]) -> dict[st
     ``explicit``: options of the allocation that the command line decides.
     """
     return {**values, **defaults({*QUEUED_OPTIONS, *ALWAYS, *(set(ALLOCATION_OPTIONS) - explicit)})}
-
-
-def _dry(spec: JobSpec, explicit: set[str], context: Context) -> int:
-    from clusterrun.operations.interactive import planned
-
-    draft, allocation = planned(spec, explicit, context)
-    say(*draft.notices)
-    say(f"would run {_description(draft.plan.spec, allocation.job_id)}")
-    say(f"run directory {draft.plan.run_dir}", "with this script:")
-    print(draft.plan.script, end="")
-    return ExitCode.DONE
 
 
 def _run(spec: JobSpec, explicit: set[str], context: Context) -> int:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import shlex
-from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -160,24 +159,22 @@ def dry(spec: JobSpec, context: Context, as_json: bool) -> int:
         document = _document(plan.run_id, "", plan.run_dir, plan.spec)
         print(SUBMISSION.json({**document, **_planned(plan)}))
         return ExitCode.DONE
-    say(f"would submit {_description(plan.spec)}\nrun directory {plan.run_dir}", *_details(plan))
-    say(f"would run {shlex.join(plan.argv)}\nwith this script:")
-    print(plan.script, end="")
-    return ExitCode.DONE
-
-
-def _details(plan: Plan) -> Iterator[str]:
     from clusterrun.script.containers import description
     from clusterrun.script.requeue_options import described
 
+    details = []
     python = plan.orders.interpreter
     if python.path and not python.by_setup:
-        yield f"ranks run in {python}"
+        details.append(f"ranks run in {python}")
     if plan.orders.container.image:
-        yield description(plan.orders.container)
+        details.append(description(plan.orders.container))
     if plan.cpus:
-        yield f"CPUs per rank: {plan.cpus}"
-    yield from described(plan.spec)
+        details.append(f"CPUs per rank: {plan.cpus}")
+    details += described(plan.spec)
+    say(f"would submit {_description(plan.spec)}\nrun directory {plan.run_dir}", *details)
+    say(f"would run {shlex.join(plan.argv)}\nwith this script:")
+    print(plan.script, end="")
+    return ExitCode.DONE
 
 
 def _announce(record: RunRecord, context: Context, as_json: bool, follow: bool) -> None:

@@ -177,25 +177,25 @@ def begin(
     say(*settings.misspelt(os.environ))
     context, spec = Context(tell=say), to_spec(command, values, after)
     record = new_sweep(spec, points(sets, file), at_most or 0, context)
-    return _dry(record, context, as_json) if dry_run else _announce(start(record, context, say), as_json)
+    if dry_run:
+        from clusterrun.config.sweep_points import point_text
+        from clusterrun.operations.sweep import checked, run_name, run_spec
 
-
-def _dry(record: SweepRecord, context: Context, as_json: bool) -> int:
-    from clusterrun.config.sweep_points import point_text
-    from clusterrun.operations.sweep import checked, run_name, run_spec
-
-    facts, _, notices = checked(record, context)
-    say(*dict.fromkeys(notices))
-    specs = [run_spec(record, facts.spec, place) for place in range(len(record.points))]
-    planned = [(spec, spec.command, point.values) for spec, point in zip(specs, record.points)]
-    if as_json:
-        rows = [{"name": s.name, "point": dict(values), "command": command} for s, command, values in planned]
-        print(json.dumps({"name": record.name, "points": rows}))
+        facts, _, notices = checked(record, context)
+        say(*dict.fromkeys(notices))
+        specs = [run_spec(record, facts.spec, place) for place in range(len(record.points))]
+        planned = [(spec, spec.command, point.values) for spec, point in zip(specs, record.points)]
+        if as_json:
+            rows = [
+                {"name": s.name, "point": dict(point), "command": command} for s, command, point in planned
+            ]
+            print(json.dumps({"name": record.name, "points": rows}))
+            return ExitCode.DONE
+        say(f"would queue {len(specs)} runs:")
+        for place, (_, command, point) in enumerate(planned):
+            print(f"{run_name(record, place)}  {point_text(point)}  {' '.join(command)}")
         return ExitCode.DONE
-    say(f"would queue {len(specs)} runs:")
-    for place, (_, command, values) in enumerate(planned):
-        print(f"{run_name(record, place)}  {point_text(values)}  {' '.join(command)}")
-    return ExitCode.DONE
+    return _announce(start(record, context, say), as_json)
 
 
 def _announce(record: SweepRecord, as_json: bool) -> int:

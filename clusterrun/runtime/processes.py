@@ -147,8 +147,8 @@ def _become(prepared: _PreparedProgram, parent: int, report: int, number: int) -
             os.close(fd)
         signal.set_wakeup_fd(-1)
         # Ignored signals would stay ignored in the program. Handlers of this process must not run before it.
-        for number in (*_CHANGED_BY_PYTHON, *_CAUGHT):
-            signal.signal(number, signal.SIG_DFL)
+        for handled in (*_CHANGED_BY_PYTHON, *_CAUGHT):
+            signal.signal(handled, signal.SIG_DFL)
         if program.ignores_term:
             signal.signal(signal.SIGTERM, signal.SIG_IGN)
         signal.pthread_sigmask(signal.SIG_SETMASK, ())
