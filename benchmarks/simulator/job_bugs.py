@@ -51,8 +51,8 @@ JOB_BUGS = (
     Mutant(
         "after a notice another attempt is made",
         "coordinator/restart_policy",
-        "decision = self._of_shutdown(decision, over) if self._termination.shutdown else decision",
-        "pass",
+        "if self._termination.shutdown and decision.outcome not in (SUPERSEDED, self.requested_end):",
+        "if False:",
     ),
     Mutant(
         "ranks that made room are done",

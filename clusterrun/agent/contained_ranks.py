@@ -73,15 +73,7 @@ class ContainedRanks(RankProcesses):
             lambda fds: Program(argv, own, "/", *fds, signal.SIGKILL, ignores_term=True),
         )
         self._box.open(lambda number, body: self._heard(json.loads(body)), self._broke, lambda: True)
-        self._box.ask(0, json.dumps(self._forker_order(message, programs, user_names)))
-        self._limit = PatientLimit(START_SECONDS)
-        self._look(self._box)
-        return ()
-
-    def _forker_order(
-        self, message: StartRanks, programs: list[Program], user_names: list[str]
-    ) -> dict[str, Any]:
-        """Encode the order. Variables that all ranks share are sent once."""
+        # Variables that all ranks share are sent once.
         paths = self._paths.attempt(message.epoch)
         environments = []
         for program in programs:
@@ -100,7 +92,11 @@ class ContainedRanks(RankProcesses):
             for rank, program, own in zip(self._numbers(message), programs, environments)
         ]
         o = self._orders
-        return {"common": common, "cwd": o.cwd, "input": o.input, "pipes": o.pipes_output, "ranks": ranks}
+        order = {"common": common, "cwd": o.cwd, "input": o.input, "pipes": o.pipes_output, "ranks": ranks}
+        self._box.ask(0, json.dumps(order))
+        self._limit = PatientLimit(START_SECONDS)
+        self._look(self._box)
+        return ()
 
     def _look(self, box: Sidecar) -> None:
         """Give up a container that does not start in time, or whose ranks are no longer wanted."""

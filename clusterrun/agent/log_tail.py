@@ -10,7 +10,7 @@ from functools import lru_cache
 
 from clusterrun.atomic_file import end_of
 from clusterrun.model import contract
-from clusterrun.model.frozen import Any, replace
+from clusterrun.model.frozen import replace
 from clusterrun.model.paths import AttemptPaths
 from clusterrun.protocol.messages import RankExited
 
@@ -75,7 +75,19 @@ def with_last_words(
     rank = end.rank
     out, err = _printed(paths.out(rank)), _printed(paths.err(rank))
     lines = _in_order(_timed(out, grown.get((rank, "o"), ())), _timed(err, grown.get((rank, "e"), ())))
-    traceback = _traceback(paths.error(rank))
+    # A ``TORCHELASTIC_ERROR_FILE`` has torch's ``@record`` format, or plain text.
+    content = end_of(paths.error(rank), _MOST_OF_DOCUMENT)[0].decode("utf-8", "replace")
+    try:
+        document = json.loads(content)
+        message = document.get("message", "") if isinstance(document, dict) else document
+        if isinstance(message, dict):
+            extra = message.get("extraInfo")
+            stack = extra.get("py_callstack") if isinstance(extra, dict) else None
+            message = stack or message.get("message", "")
+        traceback = message if isinstance(message, str) else json.dumps(message)
+    except (ValueError, RecursionError):
+        traceback = content
+    traceback = traceback.strip()[-_MOST:]
     printed = _with_short_messages(err or out)
     text = "\n".join(printed[-contract.TAIL_LINES :]) + traceback
     error, place = last_error(rank, end.code, printed, launcher)
@@ -227,22 +239,3 @@ def _last_state(line: str) -> str:
 def _shortened(line: str) -> str:
     """Return both ends of a line that is too long for people to read."""
     return line if len(line) <= _LONGEST else f"{line[: _LONGEST // 2]} … {line[-_LONGEST // 2 :]}"
-
-
-def _traceback(path: str) -> str:
-    """Return the traceback in a ``TORCHELASTIC_ERROR_FILE``: torch's ``@record`` format or plain text."""
-    text = end_of(path, _MOST_OF_DOCUMENT)[0].decode("utf-8", "replace")
-    try:
-        traceback = _callstack(json.loads(text))
-    except (ValueError, RecursionError):
-        traceback = text
-    return traceback.strip()[-_MOST:]
-
-
-def _callstack(document: Any) -> str:
-    message = document.get("message", "") if isinstance(document, dict) else document
-    if isinstance(message, dict):
-        extra = message.get("extraInfo")
-        stack = extra.get("py_callstack") if isinstance(extra, dict) else None
-        message = stack or message.get("message", "")
-    return message if isinstance(message, str) else json.dumps(message)

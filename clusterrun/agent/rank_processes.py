@@ -84,7 +84,25 @@ class RankProcesses:
         self._started.add(message.epoch)
         self._memory_kills = _memory_kills()
         try:
-            return self._start(message, self._programs(message))
+            paths = self._paths.attempt(message.epoch)
+            logs: dict[tuple[int, str], int] = {}
+            self._index = GrowthIndex(paths, message.node, logs)
+            self._stacks = paths.stacks(message.node)
+            interface = interface_of(self._place.address)
+            cpus = self._cpus(message)
+            programs: list[Program] = []
+            for rank in self._numbers(message):
+                logs[rank, "o"] = open_log(paths.out(rank))
+                logs[rank, "e"] = open_log(paths.err(rank))
+                own = self._environment(message, rank, paths.error(rank), interface)
+                if self._orders.input:
+                    self._inputs.append(os.open(self._orders.input, os.O_RDONLY | os.O_CLOEXEC))
+                stdin = self._inputs[-1] if self._inputs else self._null
+                descriptors = (stdin, logs[rank, "o"], logs[rank, "e"])
+                command, cwd = self._orders.command, self._orders.cwd
+                program = Program(command, tuple(own.items()), cwd, *descriptors, signal.SIGKILL)
+                programs.append(replace(program, cpus=cpus[len(programs)]) if cpus else program)
+            return self._start(message, programs)
         except ClusterrunError as error:
             return (StartFailed(message.epoch, f"{error.seen}; {error.remedy}"),)
         except OSError as error:
@@ -126,27 +144,6 @@ class RankProcesses:
         if self._orders.per_node:
             return range(message.node, message.node + 1)
         return message.world.ranks_on(message.node)
-
-    def _programs(self, message: StartRanks) -> list[Program]:
-        paths = self._paths.attempt(message.epoch)
-        logs: dict[tuple[int, str], int] = {}
-        self._index = GrowthIndex(paths, message.node, logs)
-        self._stacks = paths.stacks(message.node)
-        interface = interface_of(self._place.address)
-        cpus = self._cpus(message)
-        programs: list[Program] = []
-        for rank in self._numbers(message):
-            logs[rank, "o"] = open_log(paths.out(rank))
-            logs[rank, "e"] = open_log(paths.err(rank))
-            own = self._environment(message, rank, paths.error(rank), interface)
-            if self._orders.input:
-                self._inputs.append(os.open(self._orders.input, os.O_RDONLY | os.O_CLOEXEC))
-            stdin = self._inputs[-1] if self._inputs else self._null
-            descriptors = (stdin, logs[rank, "o"], logs[rank, "e"])
-            command, cwd = self._orders.command, self._orders.cwd
-            program = Program(command, tuple(own.items()), cwd, *descriptors, signal.SIGKILL)
-            programs.append(replace(program, cpus=cpus[len(programs)]) if cpus else program)
-        return programs
 
     def _cpus(self, message: StartRanks) -> list[frozenset[int]]:
         """Return the processors of each rank near its GPU; [] if the ranks are not bound."""

@@ -202,13 +202,6 @@ class AgentService:
             self._loop.after(RETRY_SECONDS, lambda: self._start_ranks(action))
             return
         self._driver.happened(*started)
-        self._watch_growth()
-
-    def _pass_on(self, action: messages.AskSidecar) -> None:
-        self._claim_mark()
-        self._sidecars.ask(action)
-
-    def _watch_growth(self) -> None:
         began = self._spawned_at
 
         def look() -> None:
@@ -217,6 +210,10 @@ class AgentService:
                 self._loop.after(_EAGER_LOOK if steady() - began < _EAGER_SECONDS else _CALM_LOOK, look)
 
         look()
+
+    def _pass_on(self, action: messages.AskSidecar) -> None:
+        self._claim_mark()
+        self._sidecars.ask(action)
 
     def _signal_ranks(self, action: messages.SignalRanks) -> None:
         self._driver.happened(self._rank_processes.signal(action))

@@ -82,7 +82,23 @@ def serve(
 def _joined(node: int, name: str, shim: ShimLink) -> tuple[Joined, Bootstrap]:
     until = steady() + _INVITATION_SECONDS
     shim.tell(f"until {until + contract.LEASE_SECONDS!r}")
-    bootstrap = read_bootstrap(_first_line(until))
+    line = b""
+    heard = select.poll()
+    heard.register(0, select.POLLIN)
+    while not line.endswith(b"\n") and len(line) < _LONGEST_LINE:
+        if not heard.poll(max(0, int(1000 * (until - steady())))):
+            raise OutOfReach(
+                "the launcher that started this agent sent no order in time",
+                "check that the first node of the job is up: sinfo -N",
+            )
+        data = os.read(0, _LONGEST_LINE)
+        if not data:
+            break
+        line += data
+    null = os.open(os.devnull, os.O_RDONLY)
+    os.dup2(null, 0)
+    os.close(null)
+    bootstrap = read_bootstrap(line)
     timeouts = bootstrap.timeouts
     longest = (1 + contract.OVERLOAD_FACTOR) * timeouts.join
     shim.tell(f"until {steady() + longest + timeouts.lease!r}")
@@ -123,27 +139,3 @@ def _outlive(
     if got_end_signal:
         detector.skip_turn()
     detector.run()
-
-
-def _first_line(until: float) -> bytes:
-    """Return the bootstrap, and empty the standard input, because child processes must not read it.
-
-    Raise ``OutOfReach`` after ``until``: a launcher whose host lost power sends neither a line nor an end.
-    """
-    line = b""
-    heard = select.poll()
-    heard.register(0, select.POLLIN)
-    while not line.endswith(b"\n") and len(line) < _LONGEST_LINE:
-        if not heard.poll(max(0, int(1000 * (until - steady())))):
-            raise OutOfReach(
-                "the launcher that started this agent sent no order in time",
-                "check that the first node of the job is up: sinfo -N",
-            )
-        data = os.read(0, _LONGEST_LINE)
-        if not data:
-            break
-        line += data
-    null = os.open(os.devnull, os.O_RDONLY)
-    os.dup2(null, 0)
-    os.close(null)
-    return line

@@ -256,7 +256,14 @@ class LiveAttempt(RunPart):
 
     def _overdue(self, now: Now) -> AttemptOver | None:
         if self.stage is AttemptStage.STOPPING:
-            return self._give_up_on_the_silent(now)
+            for member in self._membership.training():
+                if not self.outcomes.is_gone(member.place):
+                    note = f"{member.name} did not say that its ranks are gone: waiting for its lease"
+                    self._actions += [Note(note), DropLink(member.link)]
+                    self._membership.lose(member, now)
+                    member.silent = True
+                    self.outcomes.lost(member.place, self._membership.dead_by(member))
+            return self._check_over(now)
         names = self._membership.names()
         late = failures.nodes_in_words([names[place] for place in self.outcomes.missing])
         message = f"{late} did not start their ranks within {self._start_seconds:g} s"
@@ -444,16 +451,6 @@ class LiveAttempt(RunPart):
         self.stage = AttemptStage.STOPPING
         self._settled_at = self._read_at = None
         self._await(now, limit)
-        return self._check_over(now)
-
-    def _give_up_on_the_silent(self, now: Now) -> AttemptOver | None:
-        for member in self._membership.training():
-            if not self.outcomes.is_gone(member.place):
-                note = f"{member.name} did not say that its ranks are gone: waiting for its lease"
-                self._actions += [Note(note), DropLink(member.link)]
-                self._membership.lose(member, now)
-                member.silent = True
-                self.outcomes.lost(member.place, self._membership.dead_by(member))
         return self._check_over(now)
 
     def _check_over(self, now: Now) -> AttemptOver | None:

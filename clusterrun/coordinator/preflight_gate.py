@@ -131,7 +131,20 @@ class PreflightGate(RunPart):
                 message = AskSidecar(self._state_keeper.state.epoch, contract.EXAMINER, ask.number, ask.body)
                 self._send(member, message)
         if examination.outcome is not None:
-            return self._done(now, examination.outcome)
+            outcome = examination.outcome
+            self._examination = self._overdue_at = None
+            report = outcome.report
+            # A node that stays keeps its place: the places are those of the nodes that trained last.
+            places = report.world if outcome.fit else self._report.world if self._report else ()
+            self._report = replace(report, world=places)
+            keep = report.verdict is not Grade.PASS
+            self._actions.append(SaveReport(self._state_keeper.state.epoch, report, keep))
+            # A lost node may come back. It was lost, but nothing shows that it is unfit.
+            self._state_keeper.exclude(self._unfit_of(outcome))
+            self._examined = outcome
+            if self._lost and not outcome.fit and not self._orders.preflight.alone:
+                return TooFewNodes(self._lost)
+            return self.decide(now)
         self._state_keeper.says(Phase.PREFLIGHT, examination.progress)
         return None
 
@@ -141,21 +154,6 @@ class PreflightGate(RunPart):
         self._examination = None
         reason = f"pre-flight: it did not end within {longest(self._orders):g} s"
         return RunOver(RunOutcome(State.FAILED, reason, contract.ExitCode.FAILED))
-
-    def _done(self, now: Now, outcome: SessionOutcome) -> Outcome | None:
-        self._examination = self._overdue_at = None
-        report = outcome.report
-        # A node that stays keeps its place: the places are those of the nodes that trained last.
-        places = report.world if outcome.fit else self._report.world if self._report else ()
-        self._report = replace(report, world=places)
-        keep = report.verdict is not Grade.PASS
-        self._actions.append(SaveReport(self._state_keeper.state.epoch, report, keep))
-        # A lost node may come back. It was lost, but nothing shows that it is unfit.
-        self._state_keeper.exclude(self._unfit_of(outcome))
-        self._examined = outcome
-        if self._lost and not outcome.fit and not self._orders.preflight.alone:
-            return TooFewNodes(self._lost)
-        return self.decide(now)
 
     def _unfit_of(self, outcome: SessionOutcome) -> tuple[str, ...]:
         return tuple(name for name in outcome.excluded if name not in self._missing)
@@ -172,25 +170,20 @@ class PreflightGate(RunPart):
         if self._orders.preflight.alone:
             return RunOver(_alone(outcome.report))
         if outcome.fit:
-            return self._choose(outcome)
+            for node in outcome.report.nodes:
+                if node.role == "excluded":
+                    message = f"pre-flight left {node.node} out{_why(node)}"
+                    self._note(message)
+                    self._state_keeper.warn(message)
+            for member in self._membership.linked():
+                if member.node not in outcome.world:
+                    self._send(member, EndSidecar(self._state_keeper.state.epoch, contract.EXAMINER))
+            self._state_keeper.says(Phase.STARTING, "enough nodes are fit")
+            return NodesChosen(outcome.world, outcome.environment)
         fit = sum(node.role != "excluded" for node in outcome.report.nodes)
         reason = f"pre-flight: {_causes(outcome.report)}; {fit} fit of {self._orders.nodes} asked"
-        return self._succeed(now, RunOutcome(State.FAILED, reason, contract.ExitCode.UNFIT))
-
-    def _choose(self, outcome: SessionOutcome) -> NodesChosen:
-        for node in outcome.report.nodes:
-            if node.role == "excluded":
-                message = f"pre-flight left {node.node} out{_why(node)}"
-                self._note(message)
-                self._state_keeper.warn(message)
-        for member in self._membership.linked():
-            if member.node not in outcome.world:
-                self._send(member, EndSidecar(self._state_keeper.state.epoch, contract.EXAMINER))
-        self._state_keeper.says(Phase.STARTING, "enough nodes are fit")
-        return NodesChosen(outcome.world, outcome.environment)
-
-    def _succeed(self, now: Now, unfit: RunOutcome) -> Outcome | None:
-        """Queue the run again without the unfit nodes, if that was requested and may help."""
+        # Queue the run again without the unfit nodes, if that was requested and may help.
+        unfit = RunOutcome(State.FAILED, reason, contract.ExitCode.UNFIT)
         nodes = folded(self._state_keeper.state.excluded)
         argv = filled(self._orders.preflight.resubmit, self._state_keeper.state.excluded)
         if not argv or not nodes or self._state_keeper.handed_over >= contract.MOST_RESUBMITS:

@@ -330,11 +330,6 @@ class Rendezvous(RunPart):
         self._note(f"agents are launched once more, without {names}")
         return self._membership.clear()
 
-    def _unreached(self) -> list[int]:
-        names = unreached(self._launcher_output) if self._may_launch_again else ()
-        nodes = [node for node in range(self._membership.size) if node not in self._without]
-        return [node for node in nodes if self._membership.name_of(node) in names]
-
     # --- nodes that do not come ---
 
     def launcher_ended(self, now: Now, event: LauncherEnded, message: str) -> Outcome | None:
@@ -348,11 +343,33 @@ class Rendezvous(RunPart):
             return None
         again_at = self._away.next_at(now.steady, event.output)
         if again_at is not None and not self._complete:
-            self._launch_later(now, again_at, event.others)
+            # The controller is unreachable, and no agent of this launch runs.
+            if not event.others:
+                self._membership.clear()
+            self._wait = _Pause(again_at)
+            seconds = again_at - now.steady
+            notice = (
+                f"the scheduler's controller cannot be reached: agents are launched again in {seconds:g} s"
+            )
+            self._note(notice)
+            self._state_keeper.says(Phase.STARTING, notice)
             return None
         if event.others:
-            return self._none_beside(now, event.code, message)
-        unreached_nodes = self._unreached()
+            # The launch for missing nodes has ended: no further node will come. If it started nothing,
+            # because the launcher of the present nodes holds all resources, both launches are ended.
+            if self._complete:
+                return None
+            if self._joined >= self._fewest:
+                return self._gathered(now)
+            if not held(self._launcher_output) or self.ended_others:
+                return self._ended_early(now, event.code, message)
+            self._note("all agents are launched once more: no step starts beside them")
+            self._dismiss(self._membership.clear())
+            self._end_launcher(now)
+            return None
+        names = unreached(self._launcher_output) if self._may_launch_again else ()
+        nodes = [node for node in range(self._membership.size) if node not in self._without]
+        unreached_nodes = [node for node in nodes if self._membership.name_of(node) in names]
         if self._fewest and not self._enough_without(unreached_nodes):
             return self._too_few(now)
         if self.does_without and unreached_nodes:
@@ -385,33 +402,6 @@ class Rendezvous(RunPart):
             name = self._membership.name_of(lost[0])
             message = f"{name} (node {lost[0]}) was lost and did not come back: {message}"
         return no_ranks(now, self._unless_overloaded(now, FailureKind.NODE, self.began, lost), name, message)
-
-    def _none_beside(self, now: Now, code: int, message: str) -> Outcome | None:
-        """Handle the end of the launch for missing nodes: no further node will come.
-
-        If that launch started nothing, because the launcher of the present nodes holds all resources,
-        both launches are ended.
-        """
-        if self._complete:
-            return None
-        if self._joined >= self._fewest:
-            return self._gathered(now)
-        if not held(self._launcher_output) or self.ended_others:
-            return self._ended_early(now, code, message)
-        self._note("all agents are launched once more: no step starts beside them")
-        self._dismiss(self._membership.clear())
-        self._end_launcher(now)
-        return None
-
-    def _launch_later(self, now: Now, again_at: float, others: bool) -> None:
-        """Launch again later, because the controller is unreachable. No agent of this launch runs."""
-        if not others:
-            self._membership.clear()
-        self._wait = _Pause(again_at)
-        seconds = again_at - now.steady
-        message = f"the scheduler's controller cannot be reached: agents are launched again in {seconds:g} s"
-        self._note(message)
-        self._state_keeper.says(Phase.STARTING, message)
 
     def _enough_without(self, nodes: Sequence[int]) -> bool:
         return self._membership.size - len({*self._without, *nodes}) >= self._fewest

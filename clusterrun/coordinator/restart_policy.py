@@ -158,7 +158,17 @@ class RestartPolicy(RunPart):
             failure = self._state_keeper.explained(over.first.failure, over.failed_at)
             over = replace(over, first=replace(over.first, failure=failure))
         decision = self._after_ranks(over)
-        decision = self._of_shutdown(decision, over) if self._termination.shutdown else decision
+        if self._termination.shutdown and decision.outcome not in (SUPERSEDED, self.requested_end):
+            # Attribute the decision to the announced end of the job unless the work is complete.
+            progress = self._progress
+            is_stopping = bool(progress and progress.stopping)
+            has_reported = (
+                progress is not None
+                and progress.epoch == over.epoch
+                and (progress.step >= 0 or progress.checkpoint >= 0 or is_stopping)
+            )
+            if not over.completed or self._termination.makes_room(has_reported, is_stopping):
+                decision = RestartDecision("", self._termination.wish(), decision.failure_event)
         if over.saving and not decision.restart_reason:
             decision = replace(decision, outcome=killed_after_term(decision.outcome, over))
         if decision.failure_event:
@@ -216,23 +226,6 @@ class RestartPolicy(RunPart):
                 return RestartDecision("", replace(end, reason=reason), failure_event, decision=word)
             judgement, word = None, cause
         return RestartDecision(reason, end, failure_event, cause, pause(used), word, judgement)
-
-    def _of_shutdown(self, decision: RestartDecision, over: AttemptOver) -> RestartDecision:
-        """Return ``decision``, attributed to the announced end of the job unless the work is complete."""
-        if decision.outcome in (SUPERSEDED, self.requested_end):
-            return decision
-        progress = self._progress
-        own = progress is not None and progress.epoch == over.epoch
-        reported = (
-            own
-            and progress is not None
-            and (progress.step >= 0 or progress.checkpoint >= 0 or progress.stopping)
-        )
-        if over.completed and not self._termination.makes_room(
-            reported, bool(progress and progress.stopping)
-        ):
-            return decision
-        return RestartDecision("", self._termination.wish(), decision.failure_event)
 
     def _blame(self, failure_event: FailureEvent, judgement: FailureJudgement | None = None) -> None:
         """Have the node of the failure checked again, or exclude it if its hardware failed."""

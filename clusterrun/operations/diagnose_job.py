@@ -65,7 +65,21 @@ def diagnose_job(
     if grown > 0 and not diagnosis.culprits:
         growth = f"{job.output} grew by {grown} bytes within {clock.monotonic() - began:.0f} s"
         diagnosis = replace(diagnosis, evidence=(*diagnosis.evidence, growth))
-    return _naming_the_job(diagnosis, job)
+
+    # The commands of a diagnosis name no run: name the job in them, and the file of its output.
+    def named(text: str) -> str:
+        if job.output:
+            text = text.replace("its output says more", f"{job.output} says more")
+        for command in ("exec", "shell", "top"):
+            text = text.replace(f"clusterrun {command} ", f"clusterrun {command} {job.job_id} ")
+        return text
+
+    culprits = tuple(
+        Culprit(culprit.rank, culprit.node, named(culprit.why)) for culprit in diagnosis.culprits
+    )
+    return replace(
+        diagnosis, message=named(diagnosis.message), culprits=culprits, remedy=named(diagnosis.remedy)
+    )
 
 
 def _output(job: ForeignJob) -> tuple[int, float]:
@@ -150,21 +164,3 @@ def spy_folder(context: Context, is_shared: bool = True) -> str:
     except OSError:
         return os.path.dirname(program)
     return folder
-
-
-def _naming_the_job(diagnosis: Diagnosis, job: ForeignJob) -> Diagnosis:
-    """Name the job in the commands of a diagnosis, which name no run, and the file of its output."""
-
-    def named(text: str) -> str:
-        if job.output:
-            text = text.replace("its output says more", f"{job.output} says more")
-        for command in ("exec", "shell", "top"):
-            text = text.replace(f"clusterrun {command} ", f"clusterrun {command} {job.job_id} ")
-        return text
-
-    culprits = tuple(
-        Culprit(culprit.rank, culprit.node, named(culprit.why)) for culprit in diagnosis.culprits
-    )
-    return replace(
-        diagnosis, message=named(diagnosis.message), culprits=culprits, remedy=named(diagnosis.remedy)
-    )

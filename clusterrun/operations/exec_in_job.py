@@ -88,19 +88,6 @@ def target_node(context: Context, run_id: str, wish: ExecTarget, tell: Tell) -> 
     """
     (status,) = context.inquiry(tell).statuses([run_id])
     record = context.store.read(run_id)
-    _refuse_absent(context, status, record)
-    record = replace(record, spec=spec_of(record, context.store))
-    nodes = _nodes(context, status)
-    node = nodes[_place(wish, nodes, record)] if nodes else ""
-    if not node:
-        message = f"it is not known yet which nodes {run_id} runs on"
-        raise BadInput(message, "try again in a moment: clusterrun status")
-    return record, node
-
-
-def _refuse_absent(context: Context, status: RunStatus, record: RunRecord) -> None:
-    """Raise ``BadInput`` if the run has no nodes now, or if they are not reachable from this machine."""
-    run_id = status.run_id
     if status.state.ended:
         message = f"{run_id} has ended ({status.state.value}): it has no nodes any more"
         raise BadInput(message, f"clusterrun logs {run_id} shows what it printed")
@@ -112,6 +99,13 @@ def _refuse_absent(context: Context, status: RunStatus, record: RunRecord) -> No
     if other := context.other_cluster(record):
         message = f"{run_id} runs on the cluster {other}, this is another one"
         raise BadInput(message, f"type this on a login node of {other}")
+    record = replace(record, spec=spec_of(record, context.store))
+    nodes = _nodes(context, status)
+    node = nodes[_place(wish, nodes, record)] if nodes else ""
+    if not node:
+        message = f"it is not known yet which nodes {run_id} runs on"
+        raise BadInput(message, "try again in a moment: clusterrun status")
+    return record, node
 
 
 def _nodes(context: Context, status: RunStatus) -> tuple[str, ...]:

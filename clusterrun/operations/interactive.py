@@ -59,7 +59,12 @@ def fit_to_allocation(
         raise BadInput(
             f"--gpus {spec.gpus}: job {allocation.job_id} has {allocation.gpus} on each node", remedy
         )
-    pool = _pool(spec, allocation)
+    chosen = expand(spec.nodelist) if spec.nodelist else allocation.nodes
+    if strange := [name for name in chosen if name not in allocation.nodes]:
+        message = f"--nodelist: job {allocation.job_id} does not have {fold(strange)}"
+        raise BadInput(message, f"it has {fold(allocation.nodes)}")
+    excluded = expand(spec.exclude) if spec.exclude else ()
+    pool = [name for name in allocation.nodes if name in chosen and name not in excluded]
     count = spec.allocated if "nodes" in explicit else max(len(pool), 1 + spec.spares)
     if spec.min_nodes:
         room = sum(name not in held for name in pool)
@@ -79,16 +84,6 @@ def fit_to_allocation(
         raise BadInput(message, f"{some}wait (clusterrun wait {names}), or end it: clusterrun cancel {names}")
     nodes, nodelist = count - spec.spares, fold(free[:count])
     return replace(spec, cluster=Cluster.SLURM, nodes=nodes, min_nodes=0, nodelist=nodelist, exclude="")
-
-
-def _pool(spec: JobSpec, allocation: Allocation) -> list[str]:
-    """Return the nodes of the allocation that ``--nodelist`` and ``--exclude`` permit, in Slurm's order."""
-    chosen = expand(spec.nodelist) if spec.nodelist else allocation.nodes
-    if strange := [name for name in chosen if name not in allocation.nodes]:
-        message = f"--nodelist: job {allocation.job_id} does not have {fold(strange)}"
-        raise BadInput(message, f"it has {fold(allocation.nodes)}")
-    excluded = expand(spec.exclude) if spec.exclude else ()
-    return [name for name in allocation.nodes if name in chosen and name not in excluded]
 
 
 def held(context: Context, allocation: Allocation) -> dict[str, str]:

@@ -180,7 +180,15 @@ class RunList:
         if self.named:
             statuses = inquiry.statuses(self.named, oldest=oldest)
         elif self._every:
-            statuses = self._all(inquiry, oldest)
+            ids = [run_id for run_id in self._context.store.ids() if self._chosen.may_want(run_id)]
+            register = EndedIndex(self._context.store)
+            noted = register.unchanged(ids)
+            read = inquiry.statuses(
+                [run_id for run_id in ids if run_id not in noted], oldest=oldest, skip_missing=True
+            )
+            register.keep(read, self._context.clock.now())
+            status_by_id = noted | {status.run_id: status for status in read}
+            statuses = [status_by_id[run_id] for run_id in ids if run_id in status_by_id]
         else:
             statuses = inquiry.statuses(self._context.store.current(RECENT), oldest=oldest, skip_missing=True)
         return [status for status in statuses if self._chosen.wants(status)]
@@ -188,18 +196,6 @@ class RunList:
     def older(self, listed: int) -> int:
         """Return how many runs are not in a list of ``listed`` live and recent runs."""
         return 0 if self.named or self._every else len(self._context.store.ids()) - listed
-
-    def _all(self, inquiry: StatusQuery, oldest: float) -> list[RunStatus]:
-        """Return the statuses of all runs that may pass the filter, newest first."""
-        ids = [run_id for run_id in self._context.store.ids() if self._chosen.may_want(run_id)]
-        register = EndedIndex(self._context.store)
-        noted = register.unchanged(ids)
-        read = inquiry.statuses(
-            [run_id for run_id in ids if run_id not in noted], oldest=oldest, skip_missing=True
-        )
-        register.keep(read, self._context.clock.now())
-        statuses = noted | {status.run_id: status for status in read}
-        return [statuses[run_id] for run_id in ids if run_id in statuses]
 
 
 def states(texts: Sequence[str]) -> tuple[State, ...]:

@@ -64,11 +64,7 @@ def site_offer(context: Context, user: str) -> SiteOffer:
     default = _lines((*query, "user", user, "format=DefaultAccount"), _ACCOUNTS_SECONDS)
     all_accounts = _lines((*query, "associations", f"user={user}", "format=Account"), _ACCOUNTS_SECONDS)
     accounts = tuple(dict.fromkeys((*default, *all_accounts)))
-    return SiteOffer(partitions, gpus, accounts, _modules(), _accepted(accounts))
-
-
-def _accepted(accounts: tuple[str, ...]) -> dict[str, tuple[str, ...]]:
-    """Return which of ``accounts`` each partition accepts."""
+    # The accounts that each partition accepts.
     accepted: dict[str, tuple[str, ...]] = {}
     for line in _lines(("scontrol", "--oneliner", "show", "partition"), _ACCOUNTS_SECONDS):
         fields = dict(word.split("=", 1) for word in line.split() if "=" in word)
@@ -78,7 +74,7 @@ def _accepted(accounts: tuple[str, ...]) -> dict[str, tuple[str, ...]]:
             for account in accounts
             if (allowed == "ALL" or account in allowed.split(",")) and account not in denied.split(",")
         )
-    return accepted
+    return SiteOffer(partitions, gpus, accounts, _modules(), accepted)
 
 
 def _modules() -> tuple[str, ...]:

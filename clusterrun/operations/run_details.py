@@ -121,7 +121,19 @@ def end_report(context: Context, status: RunStatus) -> EndReport | None:
     record = replace(record, spec=formed(record.spec, state))
     until, ended_at = context.clock.monotonic() + READ_SECONDS, status.ended_at or state.updated_at
     nodes = record.spec.nodes + record.spec.spares
-    measured = [_measured(context, status.run_id, attempt, nodes, until) for attempt in state.attempts]
+    measured = []
+    for attempt in state.attempts:
+        if context.clock.monotonic() > until:
+            measured.append(MeasuredAttempt(attempt))  # without its measurements
+            continue
+        preflight_report, marks = None, None
+        paths = context.store.paths(status.run_id).attempt(attempt.epoch)
+        with suppress(ClusterrunError):
+            preflight_report = context.store.report(status.run_id, attempt.epoch)
+        with suppress(ClusterrunError):
+            marks = read_document(ProgressMarks, paths.progress)
+        seconds = preflight_report.seconds if preflight_report else 0.0
+        measured.append(MeasuredAttempt(attempt, seconds, usage_files.newest(paths, nodes), marks))
     report = account(record, status.state, ended_at, measured)
     return replace(report, node_joules=_joules(context, record, state.attempts, ended_at))
 
@@ -135,17 +147,3 @@ def _joules(context: Context, record: RunRecord, attempts: Sequence[Attempt], en
         return None
     jobs = sorted({attempt.job_id for attempt in attempts if attempt.job_id})
     return context.client().energy(jobs, record.submitted_at - SKEW_SECONDS, ended_at + SKEW_SECONDS)
-
-
-def _measured(context: Context, run_id: str, attempt: Attempt, nodes: int, until: float) -> MeasuredAttempt:
-    """Return an attempt with its measurements; without them if the time ``until`` has passed."""
-    if context.clock.monotonic() > until:
-        return MeasuredAttempt(attempt)
-    report, marks = None, None
-    paths = context.store.paths(run_id).attempt(attempt.epoch)
-    with suppress(ClusterrunError):
-        report = context.store.report(run_id, attempt.epoch)
-    with suppress(ClusterrunError):
-        marks = read_document(ProgressMarks, paths.progress)
-    seconds = report.seconds if report else 0.0
-    return MeasuredAttempt(attempt, seconds, usage_files.newest(paths, nodes), marks)

@@ -95,28 +95,24 @@ class StatusQuery:
             return SchedulerReply()
         sentence = f"waiting for Slurm to answer, at most {ANSWER_SECONDS:.0f} s a question"
         with notice_if_slow(SPEAK_AFTER, self._tell, sentence):
-            return self._query(candidates, oldest, since)
-
-    def _query(self, cases: list[RunFiles], oldest: float, since: float) -> SchedulerReply:
-        """Query the queue, then the accounting for jobs that the queue has forgotten."""
-        began = self._clock.now()
-        news = self._jobs().jobs(oldest, since)
-        queue = self._matching(news.rows)
-        rows = _speaking(cases, queue)
-        unknown = [c.record for c in cases if c.record.run_id not in rows and not news.failure]
-        away = {record.run_id: name for record in unknown if (name := self._other_cluster(record))}
-        ours = [c for c in cases if c.record.run_id not in away]
-        if not news.failure and any(self._outdated(c, news.at, rows.get(c.record.run_id)) for c in ours):
-            news = self._jobs().jobs(oldest, since=began)  # a job may have been queued since that answer
+            began = self._clock.now()
+            news = self._jobs().jobs(oldest, since)
             queue = self._matching(news.rows)
-            rows = _speaking(cases, queue)
-        if news.failure:
-            message = f"{news.failure}: the answer comes from the run directories"
-            ago = spoken(max(0.0, self._clock.now() - news.at))
-            self.notices.append(f"{message} and from Slurm's answer {ago} ago" if news.at else message)
-            return SchedulerReply(rows, news.at or None, False)
-        doubtful = self._account(ours, rows, queue)
-        return SchedulerReply(rows, news.at, True, doubtful, away)
+            rows = _speaking(candidates, queue)
+            unknown = [c.record for c in candidates if c.record.run_id not in rows and not news.failure]
+            away = {record.run_id: name for record in unknown if (name := self._other_cluster(record))}
+            ours = [c for c in candidates if c.record.run_id not in away]
+            if not news.failure and any(self._outdated(c, news.at, rows.get(c.record.run_id)) for c in ours):
+                news = self._jobs().jobs(oldest, since=began)  # a job may have been queued since that answer
+                queue = self._matching(news.rows)
+                rows = _speaking(candidates, queue)
+            if news.failure:
+                message = f"{news.failure}: the answer comes from the run directories"
+                ago = spoken(max(0.0, self._clock.now() - news.at))
+                self.notices.append(f"{message} and from Slurm's answer {ago} ago" if news.at else message)
+                return SchedulerReply(rows, news.at or None, False)
+            doubtful = self._account(ours, rows, queue)
+            return SchedulerReply(rows, news.at, True, doubtful, away)
 
     def _matching(self, rows: Iterable[JobRow]) -> Jobs:
         return Jobs(rows, self._other_cluster, self._store.newest_of_job)

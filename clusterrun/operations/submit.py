@@ -110,7 +110,12 @@ def submit_facts(spec: JobSpec, context: Context, allocation: str = "") -> Submi
     """
     site = replace(_site(spec, context), allocation=allocation)
     spec = replace(spec, after=tuple(_job_ids(spec.after, context)))
-    _check_dependency(spec, context)
+    # A dependency waits for one job; a run may have more jobs.
+    value = dict(sbatch_options.passed(spec.sbatch, "--sbatch")).get("dependency", "")
+    for job_id in (job_id for job_ids in _ENDS.findall(value) for job_id in job_ids.split(":")):
+        run_id = context.store.newest_of_job(job_id)
+        if run_id and not context.inquiry().statuses([run_id])[0].state.ended:
+            _check_keeps_job(context.store.read(run_id), f"--sbatch dependency={value}: the run {run_id}")
     offered = Offered(context) if site.slurm and not allocation else None
     spec, whole = _whole_nodes(spec, context) if offered else (spec, ())
     avoided: tuple[str, ...] = ()
@@ -120,7 +125,17 @@ def submit_facts(spec: JobSpec, context: Context, allocation: str = "") -> Submi
         target = partition_limits.target_partition(spec, offered.partitions())
         spec, avoided = keep_off(spec, records, now, target.nodes if target else 0)
     site, shared = _sharing_cpus(spec, context, site, offered)
-    few = _few_ports(spec, context) if site.slurm else ()
+    few: tuple[str, ...] = ()
+    if site.slurm:
+        # A launch needs ports while another one still holds its own.
+        ports = context.client().srun_ports()
+        needed = SRUN_PORTS + SRUN_PORTS_MORE * -(-spec.nodes // SRUN_HOSTS)
+        if 0 < ports < 2 * needed:
+            few = (
+                f"SrunPortRange of slurm.conf has {ports} ports, and srun over {spec.nodes} nodes opens "
+                f"{needed}: a launch may fail for want of ports; Slurm's manual advises 1,000 and more "
+                "(ask its administrators)",
+            )
     srun_options = [sbatch_options.word(option) for option in sbatch_options.passed(spec.srun, "--srun")]
     if site.slurm and srun_options and (message := context.client().misread_by_srun(srun_options)):
         raise BadInput(f"srun refuses --srun {' --srun '.join(spec.srun)}: {message}", "see man srun")
@@ -190,18 +205,6 @@ def _whole_nodes(spec: JobSpec, context: Context) -> tuple[JobSpec, tuple[str, .
         raise BadInput(f"--gpus {spec.gpus_asked}: {message}: it cannot be asked for a type", remedy)
     return replace(spec, gpus_from="node"), (
         f"{message}: those that each node has are used (--gpus-from node)",
-    )
-
-
-def _few_ports(spec: JobSpec, context: Context) -> tuple[str, ...]:
-    """Return a notice if ``SrunPortRange`` has too few ports for a launch while another one ends."""
-    ports = context.client().srun_ports()
-    needed = SRUN_PORTS + SRUN_PORTS_MORE * -(-spec.nodes // SRUN_HOSTS)
-    if not ports or ports >= 2 * needed:
-        return ()
-    return (
-        f"SrunPortRange of slurm.conf has {ports} ports, and srun over {spec.nodes} nodes opens {needed}: "
-        "a launch may fail for want of ports; Slurm's manual advises 1,000 and more (ask its administrators)",
     )
 
 
@@ -330,15 +333,6 @@ def _check_keeps_job(record: RunRecord, run: str) -> None:
     if record.spec.goes_on == "chain" or record.spec.on_unfit is OnUnfit.RESUBMIT:
         remedy = f"wait for it first: clusterrun wait {record.run_id}"
         raise BadInput(f"{run} may end in a job that is not queued yet", remedy)
-
-
-def _check_dependency(spec: JobSpec, context: Context) -> None:
-    """Raise ``BadInput`` if ``--sbatch dependency`` waits for one job of a run that may have more jobs."""
-    value = dict(sbatch_options.passed(spec.sbatch, "--sbatch")).get("dependency", "")
-    for job_id in (job_id for job_ids in _ENDS.findall(value) for job_id in job_ids.split(":")):
-        run_id = context.store.newest_of_job(job_id)
-        if run_id and not context.inquiry().statuses([run_id])[0].state.ended:
-            _check_keeps_job(context.store.read(run_id), f"--sbatch dependency={value}: the run {run_id}")
 
 
 def send(spec: JobSpec, context: Context, tell: Tell, files: Files = ()) -> tuple[RunRecord, tuple[str, ...]]:

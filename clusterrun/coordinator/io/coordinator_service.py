@@ -97,7 +97,18 @@ class CoordinatorService:
     def run(self) -> int:
         self._happened(machine_events.Tick())
         self._loop.catch(_CAUGHT, self._signalled)
-        self._heed_supervisor()
+        # The job is over for the scheduler if its first process ends.
+        if self._supervisor is not None:
+            if self._orders.max_restarts or self._orders.survival.requeue:
+                self._supervisor.allow_restart()
+            self._loop.every(LIFE_SECONDS, self._supervisor.lives)
+            descriptor = self._supervisor.supervisor_fd
+
+            def ended(mask: int) -> None:
+                self._loop.forget(descriptor)
+                self._happened(events.SupervisorGone())
+
+            self._loop.watch(descriptor, ended)
         self._loop.every(_CANCEL_LOOK, self._look_for_cancel)
         self._loop.every(_OVERLOAD_LOOK, self._look_for_overload)
         if self._orders.watch.on:
@@ -113,21 +124,6 @@ class CoordinatorService:
             self._hooks.finish()
         self._close()
         return self._driver.exit_code or 0
-
-    def _heed_supervisor(self) -> None:
-        """Watch the supervisor. The job is over for the scheduler if its first process ends."""
-        if self._supervisor is None:
-            return
-        if self._orders.max_restarts or self._orders.survival.requeue:
-            self._supervisor.allow_restart()
-        self._loop.every(LIFE_SECONDS, self._supervisor.lives)
-        descriptor = self._supervisor.supervisor_fd
-
-        def ended(mask: int) -> None:
-            self._loop.forget(descriptor)
-            self._happened(events.SupervisorGone())
-
-        self._loop.watch(descriptor, ended)
 
     def _to_scheduler(self, action: Any) -> None:
         if isinstance(action, actions.AskJob):
@@ -233,7 +229,15 @@ class CoordinatorService:
             state = run_files.read_state(self._paths) if action.after < 0 <= highest else None
             epoch = self._claimed(action.after, highest)
         except OSError as error:
-            self._claim_again(action, until, error)
+            # Retry for ``_CLAIM_SECONDS`` if the file system fails. Then report ``ClaimFailed``.
+            why = f"no attempt can be begun: {run_files.in_words(error)}"
+            if (until and steady() >= until) or not run_files.may_pass(error):
+                self._happened(events.ClaimFailed(why))
+            else:
+                if not until:
+                    self._note(f"{why}; it is tried again for {_CLAIM_SECONDS:g} s")
+                until = until or steady() + _CLAIM_SECONDS
+                self._loop.after(run_files.RETRY_SECONDS, lambda: self._claim(action, until))
             return
         if epoch < 0:
             self._happened(events.Superseded(action.after + 1))
@@ -252,17 +256,6 @@ class CoordinatorService:
         dead = (self._supervisor.dead_since, self._supervisor.dead) if self._supervisor else (None, None)
         # This event precedes later ones: an end that comes first would erase the attempts from the record.
         self._driver.first_of_all(first_claim(epoch, state, *dead))
-
-    def _claim_again(self, action: actions.ClaimEpoch, until: float, error: OSError) -> None:
-        """Retry for ``_CLAIM_SECONDS`` if the file system fails. Then report ``ClaimFailed``."""
-        why = f"no attempt can be begun: {run_files.in_words(error)}"
-        if (until and steady() >= until) or not run_files.may_pass(error):
-            self._happened(events.ClaimFailed(why))
-            return
-        if not until:
-            self._note(f"{why}; it is tried again for {_CLAIM_SECONDS:g} s")
-        until = until or steady() + _CLAIM_SECONDS
-        self._loop.after(run_files.RETRY_SECONDS, lambda: self._claim(action, until))
 
     def _claimed(self, after: int, highest: int) -> int:
         """Claim an attempt and return its number; -1 if another coordinator holds ``after + 1``."""

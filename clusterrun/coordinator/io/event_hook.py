@@ -55,26 +55,29 @@ class EventHook:
 
     def announce(self, action: Announce) -> None:
         if self._orders.survival.notify and is_for_people(action.event, action.state, action.is_handover):
-            self._send_messages(action)
+            seconds = LAST_MESSAGE_SECONDS if action.event == ENDED else MESSAGE_SECONDS
+            # The addresses hold secrets: only the standard input carries them.
+            payload = {
+                "urls": self._orders.survival.notify,
+                "seconds": seconds,
+                "event": self._document(action),
+            }
+            argv = (sys.executable, "-I", self._paths.agent, "notify")
+            log = self._paths.attempt(action.state.epoch).notify_log
+
+            def ended(code: int, late: bool) -> None:
+                if late or code:
+                    self._note(
+                        f"a message about {action.event!r} was not delivered; see {os.path.basename(log)}"
+                    )
+
+            try:
+                self._start(argv, payload, "/", log, seconds + _KILL_AFTER_SECONDS, ended)
+            except (NotStarted, OSError) as error:
+                self._note(f"the program that sends messages could not be started: {error}")
         if self._orders.survival.on_event:
             self._waiting.append(action)
             self._next()
-
-    def _send_messages(self, action: Announce) -> None:
-        seconds = LAST_MESSAGE_SECONDS if action.event == ENDED else MESSAGE_SECONDS
-        # The addresses hold secrets: only the standard input carries them.
-        payload = {"urls": self._orders.survival.notify, "seconds": seconds, "event": self._document(action)}
-        argv = (sys.executable, "-I", self._paths.agent, "notify")
-        log = self._paths.attempt(action.state.epoch).notify_log
-
-        def ended(code: int, late: bool) -> None:
-            if late or code:
-                self._note(f"a message about {action.event!r} was not delivered; see {os.path.basename(log)}")
-
-        try:
-            self._start(argv, payload, "/", log, seconds + _KILL_AFTER_SECONDS, ended)
-        except (NotStarted, OSError) as error:
-            self._note(f"the program that sends messages could not be started: {error}")
 
     def _next(self) -> None:
         while self._waiting and not self._runs:

@@ -103,7 +103,9 @@ class _Supervisor:
                 self._clear(steady())
                 return self._code or 0
             self._dead_since, self._dead = steady(), self._pid
-            again = self._again()
+            now = steady()
+            self._restarts = [at for at in self._restarts if now - at < _WITHIN_SECONDS] + [now]
+            again = _RESTART_ALLOWED in self._reports and len(self._restarts) <= _MOST_RESTARTS
             if self._code is not None and self._code < 0:
                 end = f"was killed by {signal.Signals(-self._code).name}"
             else:
@@ -180,11 +182,6 @@ class _Supervisor:
         if _LIVES in data:
             self._life_at = steady()
         self._reports += data.replace(_LIVES, b"")
-
-    def _again(self) -> bool:
-        now = steady()
-        self._restarts = [at for at in self._restarts if now - at < _WITHIN_SECONDS] + [now]
-        return _RESTART_ALLOWED in self._reports and len(self._restarts) <= _MOST_RESTARTS
 
     def _clear(self, until: float, hurried: bool = False) -> None:
         """Wait until ``until`` for the remaining children to end, then kill them. The time is bounded.
