@@ -274,25 +274,21 @@ def check_executable(program: str, cwd: str) -> None:
 def check_program(program: str, cwd: str, stays_here: bool) -> tuple[str, ...]:
     """Refuse a program path that is missing. Warn of a program name that is not on PATH."""
     if "/" not in program:
-        return _on_path(program, cwd, stays_here)
+        if shutil.which(program):
+            return ()
+        near = [name for name in (f"{program}.py", f"./{program}") if os.path.isfile(os.path.join(cwd, name))]
+        if near:
+            check_executable(near[-1], cwd)
+        if near or stays_here:
+            meant = f"did you mean {near[0]}? " if near else "give its path, "
+            problem = f"there is no program {program!r} on PATH"
+            raise BadInput(problem, f"{meant}or add a --setup line that puts it on PATH")
+        return (f"{program!r} is not on PATH on this machine: is it on the nodes?",)
     path = os.path.normpath(os.path.join(cwd, program))
     if not os.path.isfile(path):
         remedy = near_file(path, cwd) or "give its path relative to the current directory"
         raise BadInput(f"there is no program {path!r}", remedy)
     return ()
-
-
-def _on_path(program: str, cwd: str, stays_here: bool) -> tuple[str, ...]:
-    if shutil.which(program):
-        return ()
-    near = [name for name in (f"{program}.py", f"./{program}") if os.path.isfile(os.path.join(cwd, name))]
-    if near:
-        check_executable(near[-1], cwd)
-    if near or stays_here:
-        meant = f"did you mean {near[0]}? " if near else "give its path, "
-        problem = f"there is no program {program!r} on PATH"
-        raise BadInput(problem, f"{meant}or add a --setup line that puts it on PATH")
-    return (f"{program!r} is not on PATH on this machine: is it on the nodes?",)
 
 
 def check_python(python: str, torch: bool, run: Run) -> tuple[str, ...]:

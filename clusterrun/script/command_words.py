@@ -15,7 +15,6 @@ import shlex
 import shutil
 import sys
 import warnings
-from collections.abc import Sequence
 
 from clusterrun import system
 from clusterrun.model.errors import BadInput
@@ -83,7 +82,17 @@ def check_words(spec: JobSpec, verb: str = "submit") -> tuple[str, ...]:
             )
             raise BadInput(problem, f"type it anew: {' '.join(arguments)}")
     _check_shell_command(spec, verb)
-    sentences = _warn_of_operators(spec.command)
+    sentences: list[str] = []
+    command = spec.command
+    operators = [word for word in command[1:] if word in _SHELL_OPERATORS]
+    if operators and os.path.basename(command[0]) not in SHELLS:
+        texts = [word if word in _SHELL_OPERATORS else shlex.quote(word) for word in command]
+        if command[0] == "-m" or command[0].endswith(".py"):
+            texts.insert(0, "python")
+        line = f"bash -c {shlex.quote(' '.join(texts))}"
+        sentences.append(
+            f"{command[0]} gets {operators[0]!r} as an argument, because no shell reads it; with one: {line}"
+        )
     options = (spec.name, spec.partition, spec.account, *spec.sbatch, *spec.srun)
     for word in (*spec.command[1:], *spec.setup, *options):
         marks = typographic_marks(word)
@@ -118,17 +127,6 @@ def _check_shell_command(spec: JobSpec, verb: str) -> None:
         remedy = "it belongs before the command"
     line = submit_again.line(meant, verb, with_values=True)
     raise BadInput(f"{first!r} is a command of the shell, not a program", f"{remedy}: {line}")
-
-
-def _warn_of_operators(command: Sequence[str]) -> list[str]:
-    operators = [word for word in command[1:] if word in _SHELL_OPERATORS]
-    if not operators or os.path.basename(command[0]) in SHELLS:
-        return []
-    texts = [word if word in _SHELL_OPERATORS else shlex.quote(word) for word in command]
-    if command[0] == "-m" or command[0].endswith(".py"):
-        texts.insert(0, "python")
-    line = f"bash -c {shlex.quote(' '.join(texts))}"
-    return [f"{command[0]} gets {operators[0]!r} as an argument, because no shell reads it; with one: {line}"]
 
 
 def _is_typographic(word: str) -> bool:

@@ -87,19 +87,7 @@ def packed(sources: dict[str, bytes]) -> bytes:
     import zipfile  # slow to import, and needed once per version
 
     content = io.BytesIO()
-    content.write(_front(sources))
-    with zipfile.ZipFile(content, "a", zipfile.ZIP_STORED) as archive:
-        for name, source in sources.items():
-            if name == _START or name in _BEFORE_ALL:
-                # zipimport looks for bytecode first and ignores bytecode of another version.
-                head = importlib.util.MAGIC_NUMBER + _UNCHECKED_HASH + importlib.util.source_hash(source)
-                archive.writestr(_entry(name + "c"), head + marshal.dumps(_code(name, source)))
-            archive.writestr(_entry(name), source, zipfile.ZIP_DEFLATED)
-    return content.getvalue()
-
-
-def _front(sources: dict[str, bytes]) -> bytes:
-    """Return the bytecode section in the format that ``runtime/zip_bytecode.py`` defines."""
+    # The bytecode section, in the format that ``runtime/zip_bytecode.py`` defines.
     index: dict[str, tuple[int, int, bool]] = {}
     codes = b""
     for name, source in sources.items():
@@ -108,7 +96,16 @@ def _front(sources: dict[str, bytes]) -> bytes:
         index[whole] = (len(codes), len(code), name.endswith("/__init__.py"))
         codes += code
     listed = marshal.dumps(index)
-    return contract.BYTECODE_TAG + len(listed).to_bytes(4, "little") + listed + codes
+    front = contract.BYTECODE_TAG + len(listed).to_bytes(4, "little") + listed + codes
+    content.write(front)
+    with zipfile.ZipFile(content, "a", zipfile.ZIP_STORED) as archive:
+        for name, source in sources.items():
+            if name == _START or name in _BEFORE_ALL:
+                # zipimport looks for bytecode first and ignores bytecode of another version.
+                head = importlib.util.MAGIC_NUMBER + _UNCHECKED_HASH + importlib.util.source_hash(source)
+                archive.writestr(_entry(name + "c"), head + marshal.dumps(_code(name, source)))
+            archive.writestr(_entry(name), source, zipfile.ZIP_DEFLATED)
+    return content.getvalue()
 
 
 def _entry(name: str) -> zipfile.ZipInfo:

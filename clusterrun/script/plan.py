@@ -99,7 +99,13 @@ def plan(spec: JobSpec, run_id: str, token: str, run_dir: str, site: MachineFact
         why = NAMED if submitted.python else "the image's"
         site = replace(site, inside=inside, python=submitted.python or PYTHON, why_python=why)
     if site.allocation:
-        planned = _in_allocation(spec, run_id, token, run_dir, site)
+        # The script runs on this machine, and no job is queued.
+        # The step of the user's terminal may hold all resources. srun reports it if that step does not share
+        # them.
+        beside = (("overlap", ""), ("immediate", f"{HELD_SECONDS}"), ("nodelist", spec.nodelist))
+        orders = _orders(spec, run_id, site, _launch(spec, RunPaths(run_dir), site, beside))
+        planned = _started_here(spec, run_id, token, run_dir, replace(orders, in_allocation=True))
+        planned = replace(planned, allocation=site.allocation)
     elif cluster is Cluster.LOCAL:
         planned = _local(spec, run_id, token, run_dir, site)
     else:
@@ -202,19 +208,6 @@ def _launch(
     if container_options:  # the container has only the image's Python
         spec = replace(spec, python=site.python)
     return sbatch_options.launch_argv(spec, paths, (*container_options, *more))
-
-
-def _in_allocation(spec: JobSpec, run_id: str, token: str, run_dir: str, site: MachineFacts) -> Plan:
-    """Return the plan of a run in an existing allocation.
-
-    The script runs on this machine, and no job is queued.
-    """
-    # The step of the user's terminal may hold all resources. srun reports it if that step does not share
-    # them.
-    beside = (("overlap", ""), ("immediate", f"{HELD_SECONDS}"), ("nodelist", spec.nodelist))
-    orders = _orders(spec, run_id, site, _launch(spec, RunPaths(run_dir), site, beside))
-    planned = _started_here(spec, run_id, token, run_dir, replace(orders, in_allocation=True))
-    return replace(planned, allocation=site.allocation)
 
 
 def _started_here(spec: JobSpec, run_id: str, token: str, run_dir: str, orders: Orders) -> Plan:
@@ -342,7 +335,15 @@ def _local(spec: JobSpec, run_id: str, token: str, run_dir: str, site: MachineFa
     _refuse_to_stay(spec, site)
     notices = [f"{site.why}: the run stays on this machine"] if site.why else []
     if spec.gpus * spec.allocated > site.gpus:
-        notices.append(_no_gpus(spec, site.gpus))
+        notice = _short_of(spec, site.gpus)
+        ranks = spec.ranks_per_node or spec.gpus
+        cpu_ranks = f"{ranks} CPU ranks" if ranks > 1 else f"{ranks} CPU rank"
+        notice += f": {cpu_ranks} on each simulated node"
+        if site.gpus:
+            devices = ",".join(map(str, range(site.gpus)))
+            shared = f"--gpus 0 --ranks-per-node {ranks} --env CUDA_VISIBLE_DEVICES={devices}"
+            notice += f"; {shared} shares the GPUs that are here"
+        notices.append(notice)
         spec = replace(spec, gpus=0, gpu_type="", ranks_per_node=spec.ranks_per_node or spec.gpus)
     idle = [f"the type in --gpus {spec.gpus_asked}"] if spec.gpu_type else []
     idle += sbatch_options.affected_options(spec, IGNORED, REFUSED)
@@ -372,15 +373,3 @@ def _short_of(spec: JobSpec, available: int) -> str:
     have = {0: "none", 1: "only 1"}.get(available, f"only {available}")
     gpus = f"{needed} GPUs" if needed > 1 else f"{needed} GPU"
     return f"{gpus} requested, and this machine has {have}"
-
-
-def _no_gpus(spec: JobSpec, available: int) -> str:
-    notice = _short_of(spec, available)
-    ranks = spec.ranks_per_node or spec.gpus
-    cpu_ranks = f"{ranks} CPU ranks" if ranks > 1 else f"{ranks} CPU rank"
-    notice += f": {cpu_ranks} on each simulated node"
-    if available:
-        devices = ",".join(map(str, range(available)))
-        shared = f"--gpus 0 --ranks-per-node {ranks} --env CUDA_VISIBLE_DEVICES={devices}"
-        notice += f"; {shared} shares the GPUs that are here"
-    return notice
