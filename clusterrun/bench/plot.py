@@ -42,16 +42,6 @@ def draw(table: Table, title: str, caption: str, path: str) -> None:
     figure = Figure(figsize=(7.2, 5.0), dpi=150, layout="constrained")
     FigureCanvasAgg(figure)
     axes = figure.add_subplot()
-    _ideal(axes, table)
-    _lines(axes, table)
-    _shared_cores(axes, table)
-    axes.set_title(title, fontsize=11, loc="left")
-    figure.supxlabel(caption, fontsize=7, color="0.35", wrap=True)
-    axes.legend(fontsize=8, frameon=False, loc="upper left")
-    figure.savefig(path, metadata={"Date": None} if path.lower().endswith(".svg") else None)
-
-
-def _ideal(axes: Any, table: Table) -> None:
     worlds = sorted({row.cell.world for row in table.rows})
     base = table.baseline.world if table.baseline else 1
     axes.plot(worlds, [world / base for world in worlds], color="0.6", linestyle=":", label="ideal")
@@ -66,6 +56,19 @@ def _ideal(axes: Any, table: Table) -> None:
         axes.set_xlim(worlds[0] - 0.25, worlds[-1] + 0.25)
         axes.set_ylim(0)
     axes.set_xticks(worlds, [str(world) for world in worlds])
+    _lines(axes, table)
+    # Mark the worlds with more CPU ranks than cores.
+    probed, worlds = table.probed, [row.cell.world for row in table.rows]
+    if probed and probed.device == "cpu" and probed.cluster == "local" and max(worlds) > probed.cores:
+        axes.axvspan(probed.cores, max(worlds) + 0.25, color="0.94", zorder=0)
+        axes.text(
+            max(worlds) + 0.2, 0.03, f"more ranks than the {probed.cores} cores", ha="right", fontsize=8,
+            transform=axes.get_xaxis_transform(), color="0.35",
+        )  # fmt: skip
+    axes.set_title(title, fontsize=11, loc="left")
+    figure.supxlabel(caption, fontsize=7, color="0.35", wrap=True)
+    axes.legend(fontsize=8, frameon=False, loc="upper left")
+    figure.savefig(path, metadata={"Date": None} if path.lower().endswith(".svg") else None)
 
 
 def _lines(axes: Any, table: Table) -> None:
@@ -131,14 +134,3 @@ def _predictions(axes: Any, table: Table, good: list[ResultRow]) -> None:
 def _with_baseline(rows: list[ResultRow], good: list[ResultRow], table: Table) -> list[ResultRow]:
     first = [row for row in good if row.cell == table.baseline and row not in rows]
     return first + rows if rows[0].cell.world > 1 else rows
-
-
-def _shared_cores(axes: Any, table: Table) -> None:
-    """Mark the worlds with more CPU ranks than cores."""
-    probed, worlds = table.probed, [row.cell.world for row in table.rows]
-    if probed and probed.device == "cpu" and probed.cluster == "local" and max(worlds) > probed.cores:
-        axes.axvspan(probed.cores, max(worlds) + 0.25, color="0.94", zorder=0)
-        axes.text(
-            max(worlds) + 0.2, 0.03, f"more ranks than the {probed.cores} cores", ha="right", fontsize=8,
-            transform=axes.get_xaxis_transform(), color="0.35",
-        )  # fmt: skip

@@ -174,7 +174,21 @@ class CallTable:
         """The call of each waiting rank: its oldest open collective, or one that no recorder knows."""
         waits = [wait for rank in self.ranks if (wait := self._wait_of(rank))]
         if not waits and self.stalled and not self.calls:
-            waits = self._waits_by_counts()
+            # No records: by the groups' own counts, some members have begun more. gloo counts sends as well,
+            # so its counts are not used.
+            now = max((rank.clock for rank in self.ranks), default=0.0)
+            for rank in self.ranks:
+                for group in rank.groups:
+                    counts = self._counts(group)
+                    ahead = max(counts.values(), default=0)
+                    missing = tuple(sorted(mate for mate, count in counts.items() if count < ahead))
+                    if missing and rank.rank not in missing and "gloo" not in group.backend:
+                        line = rank.location.line
+                        call = Call(
+                            rank.rank, group.name, ahead, "a collective", at=now - self.stalled, line=line
+                        )
+                        waits.append(replace(call, missing=missing))
+                        break
         return waits
 
     @cached_property
@@ -358,27 +372,6 @@ class CallTable:
         ] or setting
         passed = [other for other in setting if set_line(other, key)[1]]
         return tuple(other.rank for other in (passed if len(passed) == 1 else setting))
-
-    def _waits_by_counts(self) -> list[Call]:
-        """Find waiting ranks without records: by the groups' own counts, some members have begun more.
-
-        gloo counts sends as well, so its counts are not used.
-        """
-        now = max((rank.clock for rank in self.ranks), default=0.0)
-        waits = []
-        for rank in self.ranks:
-            for group in rank.groups:
-                counts = self._counts(group)
-                ahead = max(counts.values(), default=0)
-                missing = tuple(sorted(mate for mate, count in counts.items() if count < ahead))
-                if missing and rank.rank not in missing and "gloo" not in group.backend:
-                    line = rank.location.line
-                    call = Call(
-                        rank.rank, group.name, ahead, "a collective", at=now - self.stalled, line=line
-                    )
-                    waits.append(replace(call, missing=missing))
-                    break
-        return waits
 
     def _counts(self, group: Group) -> dict[int, int]:
         """The collectives that each member has begun in ``group``; {} unless all members report it."""

@@ -86,9 +86,23 @@ def reason(rank: RankSnapshot) -> Reason:
         remedy = f"try the file system on that node: clusterrun exec --node {rank.node} -- ls …"
         return Reason(why, remedy)
     if place.doing is Doing.DATA:
-        return _of_data(rank)
+        children = rank.process.children
+        stopped = [child for child in children if child.state in (*STOPPED, "D")]
+        text = stopped or [child for child in children if child.stack]
+        why = f"it waits for its data-loader{at(rank.stacks.main)}"
+        why += "".join(f"; {_child(child, child.stack)}" for child in text[:2])
+        remedy = "see what the dataset does there: a slow or missing file, a lock, too few workers"
+        if any(child.lacks_thread for child in text):
+            remedy = _FORK_REMEDY
+        return Reason(why, remedy, certain=bool(stopped) and stopped[0].state in STOPPED)
     if place.doing is Doing.IMPORT:
-        return _of_import(rank)
+        stack, frame = rank.stacks.main, rank.location.frame
+        if frame and _FINDER not in "".join(stack[: stack.index(frame)]):
+            does = "busy" if rank.works else "waits"
+            why = f"it is still importing, and {does}{at(stack)}, in that module"
+            return Reason(why, "what does that line wait for, or work at, while it is imported?")
+        remedy = "Python on a slow file system: look at that node's file server, or bring a container"
+        return Reason(f"it is still importing{at(stack)}", remedy)
     if place.doing in (Doing.COLLECTIVE, Doing.RENDEZVOUS):
         why = f"it waits in {place.operation}{at(rank.stacks.main)}, which the others have not called"
         return Reason(why, "let every rank call the same collectives in the same order")
@@ -210,28 +224,6 @@ def _of_threads(rank: RankSnapshot, where: str, below: str) -> Reason:
             "end that thread's own wait before it is joined: empty its queue, or give put and get a timeout"
         )
     return Reason(f"{why}{below}{'' if first.holder else _others(rank)}", remedy)
-
-
-def _of_import(rank: RankSnapshot) -> Reason:
-    stack, frame = rank.stacks.main, rank.location.frame
-    if frame and _FINDER not in "".join(stack[: stack.index(frame)]):
-        does = "busy" if rank.works else "waits"
-        why = f"it is still importing, and {does}{at(stack)}, in that module"
-        return Reason(why, "what does that line wait for, or work at, while it is imported?")
-    remedy = "Python on a slow file system: look at that node's file server, or bring a container"
-    return Reason(f"it is still importing{at(stack)}", remedy)
-
-
-def _of_data(rank: RankSnapshot) -> Reason:
-    children = rank.process.children
-    stopped = [child for child in children if child.state in (*STOPPED, "D")]
-    text = stopped or [child for child in children if child.stack]
-    why = f"it waits for its data-loader{at(rank.stacks.main)}"
-    why += "".join(f"; {_child(child, child.stack)}" for child in text[:2])
-    remedy = "see what the dataset does there: a slow or missing file, a lock, too few workers"
-    if any(child.lacks_thread for child in text):
-        remedy = _FORK_REMEDY
-    return Reason(why, remedy, certain=bool(stopped) and stopped[0].state in STOPPED)
 
 
 def _child(child: ChildProcess, stack: tuple[str, ...]) -> str:

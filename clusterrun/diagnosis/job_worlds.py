@@ -210,7 +210,13 @@ def _world(ranks: Sequence[SeenRank], nodes: Sequence[str], is_complete: bool) -
         snapshots.append(replace(snapshot, rank=numbers[id(rank)], request=request, quiet=quiet))
     missing = sorted({*range(size)}.difference(numbers.values())) if is_complete else []
     are_tasks = all(numbers[id(rank)] == rank.name.task for rank in order)
-    homes = _homes(size, nodes, order[0].name.layout if are_tasks else "")
+    layout = order[0].name.layout if are_tasks else ""
+    counts = [
+        int(count)
+        for count, times in _TASKS.findall(layout or f"{size // len(nodes)}(x{len(nodes)})")
+        for _ in range(int(times or 1))
+    ]
+    homes = [node for node, count in zip(nodes, counts) for _ in range(count)]
     is_placed = len(homes) == size and all(homes[rank.rank] == rank.node for rank in snapshots)
     for number in missing:
         node = homes[number] if is_placed else ""
@@ -220,16 +226,6 @@ def _world(ranks: Sequence[SeenRank], nodes: Sequence[str], is_complete: bool) -
     changed = tuple(numbers[id(rank)] for rank in order if rank.changed)
     ordered = tuple(sorted(snapshots, key=lambda rank: rank.rank))
     return JobWorld(ordered, size, counters, whole_numbers, changed, is_numbered)
-
-
-def _homes(size: int, nodes: Sequence[str], layout: str) -> list[str]:
-    """Return the node of each rank of a world in blocks: as in ``layout``, or equal ones without it."""
-    counts = [
-        int(count)
-        for count, times in _TASKS.findall(layout or f"{size // len(nodes)}(x{len(nodes)})")
-        for _ in range(int(times or 1))
-    ]
-    return [node for node, count in zip(nodes, counts) for _ in range(count)]
 
 
 def judge_world(

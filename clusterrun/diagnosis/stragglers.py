@@ -51,7 +51,12 @@ def find_straggler(table: CallTable) -> Straggler | None:
     Ranks without data do not count: they wait for the others on purpose (torch's ``Join``).
     """
     if table.by_stacks:
-        return _by_looks(table)
+        alone = Counter(ranks[0] for _, ranks in table.outside if len(ranks) == 1)
+        for rank, count in alone.most_common(1):
+            if count >= max(LEAST_LOOKS, LAST_SHARE * len(table.outside)):
+                seconds = table.outside[-1][0] - table.outside[0][0]
+                return Straggler(rank, count, len(table.outside), count / len(table.outside), seconds)
+        return None
     ranks = [rank for rank in table.ranks if not is_out_of_data(rank.stacks.main)]
     groups = {(group.name, group.ranks) for rank in ranks for group in rank.groups if group.size > 1}
     stragglers = [_in_group(table, ranks, name, span) for name, span in sorted(groups)]
@@ -60,15 +65,6 @@ def find_straggler(table: CallTable) -> Straggler | None:
         key=lambda straggler: straggler.share,
         default=None,
     )
-
-
-def _by_looks(table: CallTable) -> Straggler | None:
-    alone = Counter(ranks[0] for _, ranks in table.outside if len(ranks) == 1)
-    for rank, count in alone.most_common(1):
-        if count >= max(LEAST_LOOKS, LAST_SHARE * len(table.outside)):
-            seconds = table.outside[-1][0] - table.outside[0][0]
-            return Straggler(rank, count, len(table.outside), count / len(table.outside), seconds)
-    return None
 
 
 def _in_group(table: CallTable, ranks: Sequence[RankSnapshot], name: str, span: str) -> Straggler | None:

@@ -26,36 +26,31 @@ def run_in_own_session(argv: Sequence[str], environment: Mapping[str, str]) -> i
     """Run ``argv`` in a session of its own. Return its exit code, or 128 plus the signal's number."""
     with contextlib.ExitStack() as undo:
         if os.isatty(0) and os.isatty(1):
-            child = _with_terminal(argv, environment, undo)
+            # Pass on what is typed and shown until nobody holds the terminal.
+            master_fd, slave_fd = pty.openpty()
+            undo.callback(os.close, master_fd)
+
+            def resize(*_: object) -> None:
+                fcntl.ioctl(
+                    master_fd,
+                    termios.TIOCSWINSZ,
+                    fcntl.ioctl(0, termios.TIOCGWINSZ, struct.pack("4H", 0, 0, 0, 0)),
+                )
+
+            resize()
+            _handle(signal.SIGWINCH, resize, undo)
+            command = ["setsid", "--ctty", *argv]
+            stderr = slave_fd if os.isatty(2) else None
+            child = subprocess.Popen(command, env=environment, stdin=slave_fd, stdout=slave_fd, stderr=stderr)
+            os.close(slave_fd)
+            with _raw():
+                _relay(master_fd)
         else:
             child = subprocess.Popen(argv, env=environment, start_new_session=True)
             for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
                 _handle(number, lambda got, _: os.killpg(child.pid, got), undo)
         code = child.wait()
     return code if code >= 0 else 128 - code
-
-
-def _with_terminal(
-    argv: Sequence[str], environment: Mapping[str, str], undo: contextlib.ExitStack
-) -> subprocess.Popen[bytes]:
-    """Start the program on a new terminal, and pass on what is typed and shown until nobody holds it."""
-    master_fd, slave_fd = pty.openpty()
-    undo.callback(os.close, master_fd)
-
-    def resize(*_: object) -> None:
-        fcntl.ioctl(
-            master_fd, termios.TIOCSWINSZ, fcntl.ioctl(0, termios.TIOCGWINSZ, struct.pack("4H", 0, 0, 0, 0))
-        )
-
-    resize()
-    _handle(signal.SIGWINCH, resize, undo)
-    command = ["setsid", "--ctty", *argv]
-    stderr = slave_fd if os.isatty(2) else None
-    child = subprocess.Popen(command, env=environment, stdin=slave_fd, stdout=slave_fd, stderr=stderr)
-    os.close(slave_fd)
-    with _raw():
-        _relay(master_fd)
-    return child
 
 
 @contextlib.contextmanager

@@ -136,33 +136,25 @@ def _serve(service: Request) -> None:
     _child(become)
 
 
-def _mount_root(keeper: Request) -> None:
-    """Mount another Slurm over /usr, or mount the machine's shared folders into another root."""
-    if keeper["graft"]:
-        _mount("lab", "/usr", "overlay", 0, f"lowerdir={keeper['graft']}/usr:/usr")
-    for path in keeper["shared"]:
-        target = keeper["root"] + path
-        os.makedirs(target, exist_ok=True)
-        _mount(path, target, flags=BIND | RECURSIVE)
-
-
-def _overlay_etc(keeper: Request) -> None:
-    """Mount the lab's own hosts, passwd, … over /etc, in the lab's mounts only."""
-    place = keeper["mounts"]
-    _mount("lab", place, "tmpfs", NO_SUID, "mode=755")
-    subprocess.run(["cp", "-a", keeper["etc"], f"{place}/etc"], check=True, timeout=60)
-    for folder in ("work", "cgroup"):
-        os.mkdir(f"{place}/{folder}")
-    below = keeper["root"] + "/etc"
-    _mount("lab", below, "overlay", 0, f"lowerdir={below},upperdir={place}/etc,workdir={place}/work")
-
-
 def _keep(keeper: Request, report: int, ready: int) -> NoReturn:
     try:
         os.setsid()
         socket.sethostname("router")
-        _mount_root(keeper)
-        _overlay_etc(keeper)
+        # Mount another Slurm over /usr, or the machine's shared folders into another root.
+        if keeper["graft"]:
+            _mount("lab", "/usr", "overlay", 0, f"lowerdir={keeper['graft']}/usr:/usr")
+        for path in keeper["shared"]:
+            target = keeper["root"] + path
+            os.makedirs(target, exist_ok=True)
+            _mount(path, target, flags=BIND | RECURSIVE)
+        # Mount the lab's own hosts, passwd, … over /etc, in the lab's mounts only.
+        place = keeper["mounts"]
+        _mount("lab", place, "tmpfs", NO_SUID, "mode=755")
+        subprocess.run(["cp", "-a", keeper["etc"], f"{place}/etc"], check=True, timeout=60)
+        for folder in ("work", "cgroup"):
+            os.mkdir(f"{place}/{folder}")
+        below = keeper["root"] + "/etc"
+        _mount("lab", below, "overlay", 0, f"lowerdir={below},upperdir={place}/etc,workdir={place}/work")
         if os.path.isdir("/sys/fs/cgroup"):
             _mount("/sys/fs/cgroup", f"{keeper['mounts']}/cgroup", flags=BIND | RECURSIVE)
         _own_proc_and_sys("", f"{keeper['mounts']}/cgroup")
@@ -260,30 +252,17 @@ def _start_host(host: Request, lab: Request, report: int, go: tuple[int, int]) -
         _run_host(host, lab, report, go[0])
 
 
-def _forget_cables(hosts: list[Request]) -> None:
-    """Remove old cables: a cable outlives its host for a moment, and one without a complete host forever."""
-    lines = "".join(f"link del {host['link']}\n" for host in hosts)
-    command = ["ip", "-force", "-batch", "-"]
-    # Usually there are none. If a cable cannot be removed, creating it again reports the reason.
-    subprocess.run(
-        command, input=lines, capture_output=True, text=True, timeout=IP_LIMIT_SECONDS, check=False
-    )
-
-
 def _start_hosts(hosts: list[Request], lab: Request, report: int) -> None:
     for first in range(0, len(hosts), AT_ONCE):
-        _start_batch(hosts[first : first + AT_ONCE], lab, report)
-
-
-def _start_batch(hosts: list[Request], lab: Request, report: int) -> None:
-    go = os.pipe()
-    beginners = [_child(partial(_start_host, host, lab, report, go)) for host in hosts]
-    codes = [os.waitpid(process, 0)[1] for process in beginners]
-    if any(codes):
-        raise SystemExit(1)
-    _ip([line for host in hosts for line in _router_side(host, lab["gateway"])])
-    for end in go:
-        os.close(end)
+        batch = hosts[first : first + AT_ONCE]
+        go = os.pipe()
+        beginners = [_child(partial(_start_host, host, lab, report, go)) for host in batch]
+        codes = [os.waitpid(process, 0)[1] for process in beginners]
+        if any(codes):
+            raise SystemExit(1)
+        _ip([line for host in batch for line in _router_side(host, lab["gateway"])])
+        for end in go:
+            os.close(end)
 
 
 def main() -> None:
@@ -296,7 +275,13 @@ def main() -> None:
         hosts, lab = request.get("hosts", ()), request.get("lab", {})
         if hosts:
             if request.get("again"):
-                _forget_cables(hosts)
+                # Remove old cables: a cable outlives its host for a moment, and one without a complete host
+                # forever.
+                # Usually there are none. If a cable cannot be removed, creating it again reports the reason.
+                lines = "".join(f"link del {host['link']}\n" for host in hosts)
+                command = ["ip", "-force", "-batch", "-"]
+                limit = IP_LIMIT_SECONDS
+                subprocess.run(command, input=lines, capture_output=True, text=True, timeout=limit)
             worker = _child(partial(_start_hosts, hosts, lab, report))
             if os.waitpid(worker, 0)[1]:
                 raise SystemExit(1)

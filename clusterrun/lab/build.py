@@ -39,7 +39,29 @@ OF_A_DISTRIBUTION = frozenset(
 def build(place: LabPlace, state: LabState) -> LabState:
     """Make every host and start every daemon; returns when all nodes are idle."""
     with Boot() as boot:
-        state = _boot_servers(boot, place, state)
+        servers = state.layout.servers
+        request = {
+            "keeper": {
+                "state": str(place.folder),
+                "etc": str(place.etc),
+                "mounts": str(place.mounts),
+                "root": state.root,
+                "graft": state.graft,
+                "shared": [str(path) for path in _shared(place)] if state.root else [],
+                "devices": [
+                    str(path) for path in sorted(place.devices.iterdir()) if not path.is_char_device()
+                ],
+                "network": state.layout.network,
+                "map_user": (0, os.geteuid(), os.getegid()) if os.geteuid() else None,
+            },
+            **_hosts_request(place, state, servers, with_slurmd=False),
+        }
+        for host, process in boot.ask(request, 1 + len(servers)):
+            if host:
+                state = state.with_host(host, process)
+            else:
+                state = replace(state, keeper=process, started=started_at(process))
+                write_state(place, state)
         daemons.start_munge(place, state)
         if state.spec.accounting:
             accounting.start(place, state)
@@ -59,31 +81,6 @@ def boot_node(place: LabPlace, state: LabState, node: Host) -> LabState:
         request = {**_hosts_request(place, state, [node], with_slurmd=True), "again": True}
         ((name, process),) = boot.ask(request, 1)
     return state.with_host(name, process)
-
-
-def _boot_servers(boot: Boot, place: LabPlace, state: LabState) -> LabState:
-    servers = state.layout.servers
-    request = {
-        "keeper": {
-            "state": str(place.folder),
-            "etc": str(place.etc),
-            "mounts": str(place.mounts),
-            "root": state.root,
-            "graft": state.graft,
-            "shared": [str(path) for path in _shared(place)] if state.root else [],
-            "devices": [str(path) for path in sorted(place.devices.iterdir()) if not path.is_char_device()],
-            "network": state.layout.network,
-            "map_user": (0, os.geteuid(), os.getegid()) if os.geteuid() else None,
-        },
-        **_hosts_request(place, state, servers, with_slurmd=False),
-    }
-    for host, process in boot.ask(request, 1 + len(servers)):
-        if host:
-            state = state.with_host(host, process)
-        else:
-            state = replace(state, keeper=process, started=started_at(process))
-            write_state(place, state)
-    return state
 
 
 def _hosts_request(

@@ -25,17 +25,6 @@ exec "$python" -I -S {copy} {folder} "$@"
 
 def write_files(place: LabPlace, state: LabState) -> None:
     """Write all files that a lab's daemons and hosts read."""
-    _folders(place, state)
-    _slurm_files(place, state)
-    _etc_files(place, state)
-    _devices(place, state.spec)
-    _stand_ins(place, state.spec)
-    _homes(place)
-    (place.conf / "munge.key").write_bytes(secrets.token_bytes(128))
-    (place.conf / "munge.key").chmod(0o400)
-
-
-def _folders(place: LabPlace, state: LabState) -> None:
     for folder in (
         place.conf,
         place.etc / "slurm",
@@ -49,9 +38,6 @@ def _folders(place: LabPlace, state: LabState) -> None:
         *(place.spool / name for name in state.layout.node_names),
     ):
         folder.mkdir(parents=True, mode=0o755)
-
-
-def _slurm_files(place: LabPlace, state: LabState) -> None:
     spec, version = state.spec, state.slurm_version
     place.slurm_conf.write_text(conf.slurm_conf(spec, state.layout, place, version))
     (place.conf / "gres.conf").write_text(conf.gres_conf(spec, place))
@@ -59,9 +45,6 @@ def _slurm_files(place: LabPlace, state: LabState) -> None:
     if spec.accounting:
         (place.conf / "slurmdbd.conf").write_text(conf.slurmdbd_conf(place))
         (place.conf / "slurmdbd.conf").chmod(0o600)
-
-
-def _etc_files(place: LabPlace, state: LabState) -> None:
     machine = Path(state.root or "/") / "etc"
     users = "".join(f"{n}:x:{i}:{i}:lab user:{place.homes / n}:/bin/bash\n" for n, i in USERS.items())
     groups = "".join(f"{n}:x:{i}:\n" for n, i in USERS.items())
@@ -77,6 +60,19 @@ def _etc_files(place: LabPlace, state: LabState) -> None:
     for name, text in contents.items():
         (place.etc / name).write_text(text)
     (place.etc / "slurm" / "slurm.conf").symlink_to(place.slurm_conf)
+    _devices(place, state.spec)
+    # Copies on the hosts' PATH must be readable by every user of the lab.
+    for half in STAND_INS.glob("[a-z]*.py"):
+        shutil.copyfile(half, place.programs / half.name)
+    for name, module in {"nvidia-smi": "nvidia_smi.py", "dmesg": "dmesg.py"}.items() if spec.gpus else ():
+        program = place.programs / name
+        copy = place.programs / module
+        program.write_text(STARTER.format(python=sys.executable, copy=copy, folder=place.folder))
+        program.chmod(0o755)
+    write_whole(place.folder / "gpu.json", json.dumps({"count": spec.gpus}))
+    _homes(place)
+    (place.conf / "munge.key").write_bytes(secrets.token_bytes(128))
+    (place.conf / "munge.key").chmod(0o400)
 
 
 def _devices(place: LabPlace, spec: LabSpec) -> None:
@@ -88,18 +84,6 @@ def _devices(place: LabPlace, spec: LabSpec) -> None:
         except PermissionError:
             path.touch()
         path.chmod(0o666)
-
-
-def _stand_ins(place: LabPlace, spec: LabSpec) -> None:
-    """Put copies on the hosts' PATH: they must be readable by every user of the lab."""
-    for half in STAND_INS.glob("[a-z]*.py"):
-        shutil.copyfile(half, place.programs / half.name)
-    for name, module in {"nvidia-smi": "nvidia_smi.py", "dmesg": "dmesg.py"}.items() if spec.gpus else ():
-        program = place.programs / name
-        copy = place.programs / module
-        program.write_text(STARTER.format(python=sys.executable, copy=copy, folder=place.folder))
-        program.chmod(0o755)
-    write_whole(place.folder / "gpu.json", json.dumps({"count": spec.gpus}))
 
 
 def _homes(place: LabPlace) -> None:

@@ -52,17 +52,7 @@ def data_difference(
         return "content", "the samples are the same, their content is not"
     if actual_index and expected_index:
         actual, expected, rows_by_step = actual_index, expected_index, indices
-    return _describe_data(actual, expected, rows_by_step, resumed_at + nth, reference, bool(actual_index))
-
-
-def _describe_data(
-    actual: Rows,
-    expected: Rows,
-    rows_by_step: Mapping[int, Rows],
-    n: int,
-    reference: Reference,
-    by_index: bool,
-) -> tuple[str, str]:
+    n = resumed_at + nth
     same = [step for step, rows in rows_by_step.items() if rows == actual and step != n]
     earlier = max((step for step in same if step < n), default=0)
     if earlier:
@@ -80,7 +70,7 @@ def _describe_data(
     }
     elsewhere |= {row for rows in rows_by_step.values() for row in rows}
     share = sum(row in elsewhere for row in actual) / max(1, len(actual))
-    if by_index or share >= KNOWN_SHARE:
+    if actual_index or share >= KNOWN_SHARE:
         return "data", OTHERS
     return "unseen", "got data that the control never had"
 

@@ -55,7 +55,18 @@ def rule(table: CallTable) -> list[Hypothesis]:
     if first_error(table):
         return []
     if failure.ended:
-        return [_early_end(table, run, unfolded(failure.ended))]
+        # These ranks ended with exit code 0 while others waited, or they are the few that went on.
+        together = unfolded(failure.ended)
+        awaited: set[int] = set()
+        for rank in table.ranks:
+            if rank.rank not in together and table.history[rank.rank]:
+                newest = table.history[rank.rank][-1]
+                awaited.update(table.members(rank, newest.group))
+        ended = tuple(sorted(awaited & set(together))) or together
+        others = len(run.nodes) - len(together)
+        culprits = ended if len(ended) <= others or ended != together else (failure.rank,)
+        explain = partial(explain_early_end, run=run, ended=ended, together=together)
+        return [Hypothesis(explain, CERTAINTY, culprits)]
     if run.state is State.OUT_OF_MEMORY or (failure.code in KILLED and run.memory_notes):
         killed = partial(explain_killed_for_memory, run=run, failure=failure)
         return [Hypothesis(killed, CERTAINTY, (failure.rank,))]
@@ -63,21 +74,6 @@ def rule(table: CallTable) -> list[Hypothesis]:
     if leaver >= 0:
         return [Hypothesis(partial(explain_left_the_group, run=run), CERTAINTY, (leaver,))]
     return [Hypothesis(partial(explain_ended_rank, run=run, failure=failure), CERTAINTY, (failure.rank,))]
-
-
-def _early_end(table: CallTable, run: Remains, together: tuple[int, ...]) -> Hypothesis:
-    """The ranks that ended with exit code 0 while others waited, or the few that went on."""
-    awaited: set[int] = set()
-    for rank in table.ranks:
-        if rank.rank not in together and table.history[rank.rank]:
-            newest = table.history[rank.rank][-1]
-            awaited.update(table.members(rank, newest.group))
-    ended = tuple(sorted(awaited & set(together))) or together
-    others = len(run.nodes) - len(together)
-    failed = run.failure.rank if run.failure else -1
-    culprits = ended if len(ended) <= others or ended != together else (failed,)
-    explain = partial(explain_early_end, run=run, ended=ended, together=together)
-    return Hypothesis(explain, CERTAINTY, culprits)
 
 
 def _who_left(table: CallTable, run: Remains) -> int:

@@ -37,7 +37,15 @@ def rule(table: CallTable) -> list[Hypothesis]:
     is_usual = straggler is not None and awaited == {straggler.rank} and not table.is_long_still
     if not working and not is_usual:
         return []
-    sides = _passed_with_different_sizes(table)
+    # Small messages of different sizes fit one buffer of NCCL. Then no rank waits, and the results are wrong.
+    differing = []
+    for (_, members, _), calls in table.places().items():
+        passed = {rank: call for rank, call in calls.items() if call.done and call.operation in _ONE_SIZE}
+        is_one_operation = len({call.operation for call in passed.values()}) == 1
+        vote = RankVote({rank: (size_in_bytes(call), call.types) for rank, call in passed.items()})
+        if members and is_one_operation and not vote.is_unanimous:
+            differing.append([(passed[ranks[0]], ranks) for _, ranks in vote.sides])
+    sides = min(differing, key=lambda sides: min(call.at for call, _ in sides), default=[])
     if sides:
         suspects = RankVote({rank: call.shape for call, ranks in sides for rank in ranks}).suspects
         return [Hypothesis(partial(explain_sizes_passed, sides=sides), CERTAINTY, suspects)]
@@ -51,21 +59,6 @@ def rule(table: CallTable) -> list[Hypothesis]:
     late = table.outside[-1][1] if table.outside else ()
     final = not awaited and not parted and not late
     return [Hypothesis(partial(explain_progress, printing=printing), CERTAINTY, final=final)]
-
-
-def _passed_with_different_sizes(table: CallTable) -> list[tuple[Call, tuple[int, ...]]]:
-    """Return the first call that ranks have left though they brought different sizes: a call and its ranks.
-
-    Small messages of different sizes fit one buffer of NCCL. Then no rank waits, and the results are wrong.
-    """
-    differing = []
-    for (_, members, _), calls in table.places().items():
-        passed = {rank: call for rank, call in calls.items() if call.done and call.operation in _ONE_SIZE}
-        is_one_operation = len({call.operation for call in passed.values()}) == 1
-        vote = RankVote({rank: (size_in_bytes(call), call.types) for rank, call in passed.items()})
-        if members and is_one_operation and not vote.is_unanimous:
-            differing.append([(passed[ranks[0]], ranks) for _, ranks in vote.sides])
-    return min(differing, key=lambda sides: min(call.at for call, _ in sides), default=[])
 
 
 def explain_progress(table: CallTable, blamed: Ranks, printing: Ranks) -> Diagnosis:

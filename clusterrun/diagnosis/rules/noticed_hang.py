@@ -12,7 +12,6 @@ from collections.abc import Mapping
 from functools import partial
 
 from clusterrun.diagnosis.calls import PATIENCE, USUAL, Call, CallTable
-from clusterrun.diagnosis.evidence import RankSnapshot
 from clusterrun.diagnosis.explain_end import with_consequences
 from clusterrun.diagnosis.explain_rank import WAIT_REMEDY, reason
 from clusterrun.diagnosis.first_error import first_error
@@ -78,7 +77,16 @@ def _held_up(table: CallTable, run: Remains, message: str) -> list[Hypothesis]:
     late = {}
     for rank in table.ranks:
         if rank.stacks.main and rank.location.doing not in INSIDE:
-            call = _awaited_in(table, rank, failure.rank)
+            # The first collective that other ranks of the same group have begun, and this rank has not.
+            begun = {group.name: 0 for group in rank.groups}
+            for own_call in table.history[rank.rank]:
+                begun[own_call.group] = max(begun.get(own_call.group, 0), own_call.sequence)
+            after = [
+                call
+                for call in table.calls
+                if call.rank not in (rank.rank, failure.rank) and call.sequence > begun.get(call.group, 0) > 0
+            ]
+            call = min(after, key=lambda call: call.at, default=None)
             if call and failure.at - call.at >= enough:
                 late[rank.rank] = call
     if not late or failure.rank in late:
@@ -90,19 +98,6 @@ def _held_up(table: CallTable, run: Remains, message: str) -> list[Hypothesis]:
     )
     explain = partial(explain_noticed_hang, run=run, call=first, message=message)
     return [Hypothesis(explain, CERTAINTY, culprits, complete=with_consequences)]
-
-
-def _awaited_in(table: CallTable, late: RankSnapshot, failed: int) -> Call | None:
-    """The first collective that other ranks have begun, and ``late``, of the same group, has not."""
-    begun = {group.name: 0 for group in late.groups}
-    for call in table.history[late.rank]:
-        begun[call.group] = max(begun.get(call.group, 0), call.sequence)
-    after = [
-        call
-        for call in table.calls
-        if call.rank not in (late.rank, failed) and call.sequence > begun.get(call.group, 0) > 0
-    ]
-    return min(after, key=lambda call: call.at, default=None)
 
 
 def explain_noticed_hang(

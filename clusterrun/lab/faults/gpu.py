@@ -40,7 +40,19 @@ def write_gpus(site: LabSite, host: str, faults: list[Fault]) -> None:
         document.update({key: True for key in ("hang", "driver") if fault.get(key)})
         if fault.get("count"):
             document["count"] = int(fault.get("count"))
-        document["each"].setdefault(index, {}).update(_one_gpu(fault))
+        values: dict[str, object] = {}
+        if fault.get("ecc"):
+            values["ecc.errors.uncorrected.volatile.total"] = int(fault.get("ecc"))
+            values["ecc.errors.uncorrected.aggregate.total"] = int(fault.get("ecc"))
+            values["gpu_recovery_action"] = "Reset"  # the driver could not contain the error
+        if fault.get("remap"):
+            values["remapped_rows.pending"] = int(fault.get("remap"))
+        if fault.get("throttle"):
+            values["clocks_event_reasons.active"] = "0x0000000000000048"
+            values["clocks_event_reasons.hw_slowdown"] = "Active"
+            values["clocks_event_reasons.hw_thermal_slowdown"] = "Active"
+            values["temperature.gpu"] = 89
+        document["each"].setdefault(index, {}).update(values)
         if fault.get("xid"):
             log.append((float(fault.get("at")), _xid_line(int(index), int(fault.get("xid")))))
             document["lost"] += [int(index)] if int(fault.get("xid")) == LOST else []
@@ -55,22 +67,6 @@ def _records(log: list[tuple[float, str]]) -> Iterator[str]:
     start = time.time() - time.clock_gettime(time.CLOCK_BOOTTIME)
     for number, (at, text) in enumerate(log, 1):
         yield f"3,{number},{int((at - start) * 1e6)},-;{text}\n"
-
-
-def _one_gpu(fault: Fault) -> dict[str, object]:
-    document: dict[str, object] = {}
-    if fault.get("ecc"):
-        document["ecc.errors.uncorrected.volatile.total"] = int(fault.get("ecc"))
-        document["ecc.errors.uncorrected.aggregate.total"] = int(fault.get("ecc"))
-        document["gpu_recovery_action"] = "Reset"  # the driver could not contain the error
-    if fault.get("remap"):
-        document["remapped_rows.pending"] = int(fault.get("remap"))
-    if fault.get("throttle"):
-        document["clocks_event_reasons.active"] = "0x0000000000000048"
-        document["clocks_event_reasons.hw_slowdown"] = "Active"
-        document["clocks_event_reasons.hw_thermal_slowdown"] = "Active"
-        document["temperature.gpu"] = 89
-    return document
 
 
 def _xid_line(index: int, xid: int) -> str:

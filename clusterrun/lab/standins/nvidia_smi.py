@@ -152,20 +152,6 @@ def _field(query: str) -> str:
     return ALIASES.get(name, name)
 
 
-def _query(queries: list[str], formats: list[str], indices: list[int], state: dict[str, Any]) -> None:
-    if "csv" not in formats:
-        _stop('"--format=" switch is missing. Please run with "--help" for a list of valid options.', 2)
-    known_values = _values(0, state)
-    for name in queries:
-        if _field(name) not in known_values:
-            _stop(f'Field "{name}" is not a valid field to query.\n', 2)
-    if "noheader" not in formats:
-        print(", ".join(_header(name) for name in queries))
-    for index in indices:
-        values = _values(index, state)
-        print(", ".join(_cell(name, values, "nounits" not in formats) for name in queries))
-
-
 def _header(query: str) -> str:
     unit = UNITS.get(_field(query))
     label = _field(query) if "clocks" in query and "reasons" not in query else query
@@ -213,25 +199,6 @@ def _document(gpus: list[dict[str, object]]) -> None:
     print(other_half["log"](DRIVER, CUDA, gpus))
 
 
-def _refuse_if_broken(state: dict[str, Any]) -> None:
-    while state.get("hang"):
-        time.sleep(3600)
-    if state.get("driver"):
-        _stop(
-            "NVIDIA-SMI has failed because it couldn't communicate with the NVIDIA driver. "
-            "Make sure that the latest NVIDIA driver is installed and running.\n",
-            9,
-        )
-    for index in state.get("lost", []):
-        _stop(
-            f"Unable to determine the device handle for GPU{index}: {_bus(index)[4:]}: "
-            "GPU is lost.  Reboot the system to recover this GPU",
-            15,
-        )
-    if not state["count"]:
-        _stop("No devices were found", 6)
-
-
 def _options(arguments: list[str]) -> dict[str, str]:
     """{'--query-gpu': 'name', '-i': '3', …}; `--x=y`, `--x y` and flags alike."""
     options: dict[str, str] = {}
@@ -266,7 +233,22 @@ def main() -> None:
         _stop(
             f"NVIDIA-SMI version  : {DRIVER}\nDRIVER version      : {DRIVER}\nCUDA Version        : {CUDA}", 0
         )
-    _refuse_if_broken(state)
+    while state.get("hang"):
+        time.sleep(3600)
+    if state.get("driver"):
+        _stop(
+            "NVIDIA-SMI has failed because it couldn't communicate with the NVIDIA driver. "
+            "Make sure that the latest NVIDIA driver is installed and running.\n",
+            9,
+        )
+    for index in state.get("lost", []):
+        _stop(
+            f"Unable to determine the device handle for GPU{index}: {_bus(index)[4:]}: "
+            "GPU is lost.  Reboot the system to recover this GPU",
+            15,
+        )
+    if not state["count"]:
+        _stop("No devices were found", 6)
     indices = _chosen(options, state)
     formats = [part.strip() for part in options.get("--format", "").split(",")]
     queries = [name for name in options if name.startswith("--query-")]
@@ -275,7 +257,17 @@ def main() -> None:
             print(f"GPU {index}: {NAME} (UUID: {_uuid(index)})")
     elif queries and queries[0] in ("--query-gpu", "--query-remapped-rows"):
         names = [part.strip() for part in options[queries[0]].split(",")]
-        _query(names, formats, indices, state)
+        if "csv" not in formats:
+            _stop('"--format=" switch is missing. Please run with "--help" for a list of valid options.', 2)
+        known_values = _values(0, state)
+        for name in names:
+            if _field(name) not in known_values:
+                _stop(f'Field "{name}" is not a valid field to query.\n', 2)
+        if "noheader" not in formats:
+            print(", ".join(_header(name) for name in names))
+        for index in indices:
+            values = _values(index, state)
+            print(", ".join(_cell(name, values, "nounits" not in formats) for name in names))
     elif queries == ["--query-compute-apps"]:
         if "noheader" not in formats:
             print(options[queries[0]].replace(",", ", ").replace("used_memory", "used_gpu_memory [MiB]"))
