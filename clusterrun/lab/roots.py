@@ -90,20 +90,7 @@ def make(suite: str, mirror: str, say: Callable[[str], None]) -> str:
     part.parent.mkdir(parents=True, exist_ok=True)
     say(f"fetching Debian {suite}{mirror and ' from ' + mirror} into {final}")
     try:
-        argv = [
-            "debootstrap",
-            "--variant=minbase",
-            f"--include={','.join(SLURM + LOGIN_PACKAGES)}",
-            suite,
-            str(part),
-            mirror,
-        ]
-        if not (SCRIPTS / suite).exists():
-            argv.append(str(SCRIPTS / "sid"))  # a suite younger than this debootstrap
-        result = subprocess.run(argv, capture_output=True, text=True, timeout=FETCH_SECONDS)
-        if result.returncode != 0:
-            last_lines = "\n".join((result.stdout + result.stderr).strip().splitlines()[-3:])
-            raise LabError(f"debootstrap {suite} failed", last_lines)
+        _debootstrap(suite, part, mirror)
         version = _version(["chroot", str(part), "slurmctld"])
         if _libc(part) < _libc(None):
             # Collect a suite's Slurm alone, with the libraries the machine lacks. A suite older than this
@@ -120,6 +107,23 @@ def make(suite: str, mirror: str, say: Callable[[str], None]) -> str:
         shutil.rmtree(part, ignore_errors=True)
         raise
     return version
+
+
+def _debootstrap(suite: str, folder: Path, mirror: str) -> None:
+    argv = [
+        "debootstrap",
+        "--variant=minbase",
+        f"--include={','.join(SLURM + LOGIN_PACKAGES)}",
+        suite,
+        str(folder),
+        mirror,
+    ]
+    if not (SCRIPTS / suite).exists():
+        argv.append(str(SCRIPTS / "sid"))  # a suite younger than this debootstrap
+    result = subprocess.run(argv, capture_output=True, text=True, timeout=FETCH_SECONDS)
+    if result.returncode != 0:
+        last_lines = "\n".join((result.stdout + result.stderr).strip().splitlines()[-3:])
+        raise LabError(f"debootstrap {suite} failed", last_lines)
 
 
 def remove(suite: str) -> None:

@@ -125,17 +125,7 @@ def submit_facts(spec: JobSpec, context: Context, allocation: str = "") -> Submi
         target = partition_limits.target_partition(spec, offered.partitions())
         spec, avoided = keep_off(spec, records, now, target.nodes if target else 0)
     site, shared = _sharing_cpus(spec, context, site, offered)
-    few: tuple[str, ...] = ()
-    if site.slurm:
-        # A launch needs ports while another one still holds its own.
-        ports = context.client().srun_ports()
-        needed = SRUN_PORTS + SRUN_PORTS_MORE * -(-spec.nodes // SRUN_HOSTS)
-        if 0 < ports < 2 * needed:
-            few = (
-                f"SrunPortRange of slurm.conf has {ports} ports, and srun over {spec.nodes} nodes opens "
-                f"{needed}: a launch may fail for want of ports; Slurm's manual advises 1,000 and more "
-                "(ask its administrators)",
-            )
+    few = _few_ports(spec, context) if site.slurm else ()
     srun_options = [sbatch_options.word(option) for option in sbatch_options.passed(spec.srun, "--srun")]
     if site.slurm and srun_options and (message := context.client().misread_by_srun(srun_options)):
         raise BadInput(f"srun refuses --srun {' --srun '.join(spec.srun)}: {message}", "see man srun")
@@ -205,6 +195,18 @@ def _whole_nodes(spec: JobSpec, context: Context) -> tuple[JobSpec, tuple[str, .
         raise BadInput(f"--gpus {spec.gpus_asked}: {message}: it cannot be asked for a type", remedy)
     return replace(spec, gpus_from="node"), (
         f"{message}: those that each node has are used (--gpus-from node)",
+    )
+
+
+def _few_ports(spec: JobSpec, context: Context) -> tuple[str, ...]:
+    """Return a notice if ``SrunPortRange`` has too few ports for a launch while another one ends."""
+    ports = context.client().srun_ports()
+    needed = SRUN_PORTS + SRUN_PORTS_MORE * -(-spec.nodes // SRUN_HOSTS)
+    if not ports or ports >= 2 * needed:
+        return ()
+    return (
+        f"SrunPortRange of slurm.conf has {ports} ports, and srun over {spec.nodes} nodes opens {needed}: "
+        "a launch may fail for want of ports; Slurm's manual advises 1,000 and more (ask its administrators)",
     )
 
 

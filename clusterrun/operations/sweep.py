@@ -231,12 +231,15 @@ class _ArrayQueue(_SweepQueue):
                 then = f"They are queued as others end. {self._later()}"
                 self._tell(f"{len(self._sweep.run_ids)} runs are queued; {held}. {then}")
             limited = True
-            # Wait until a run has ended.
-            alive = len(self._live())
-            while (now := len(self._live())) >= alive and now and not self._cancelled():
-                self._context.clock.sleep(WAVE_SECONDS)
-            size = max(1, alive - now)
+            size = self._room()
         return self._sweep
+
+    def _room(self) -> int:
+        """Wait until a run has ended. Return how many runs have ended since."""
+        alive = len(self._live())
+        while (now := len(self._live())) >= alive and now and not self._cancelled():
+            self._context.clock.sleep(WAVE_SECONDS)
+        return max(1, alive - now)
 
     def _array(self, places: Sequence[int], before: str) -> str:
         """Queue these points as an array that waits for the end of ``before``. Return its job number."""
