@@ -99,20 +99,7 @@ def _lines(axes: Any, table: Table) -> None:
             label=name or "measured",
         )
         _failed(axes, [row.cell.world for row in failed], f"C{number}", name)
-    _predictions(axes, table, good)
-
-
-def _failed(axes: Any, worlds: list[int], color: str, name: str) -> None:
-    """Worlds in which a strategy that could be measured has failed."""
-    if worlds:
-        axes.plot(
-            worlds, [0.0] * len(worlds), "x", color=color, clip_on=False, zorder=5,
-            label=f"{name}, failed" if name else "failed", transform=axes.get_xaxis_transform(),
-        )  # fmt: skip
-
-
-def _predictions(axes: Any, table: Table, good: list[ResultRow]) -> None:
-    """The predictions, dashed; strategies that send as much share a line."""
+    # The predictions are dashed. Strategies that send as much share a line.
     drawn: set[tuple[float, ...]] = set()
     for number, name in enumerate(dict.fromkeys(row.cell.strategy for row in good)):
         own = [row for row in good if row.cell.strategy == name]
@@ -129,6 +116,15 @@ def _predictions(axes: Any, table: Table, good: list[ResultRow]) -> None:
             linewidth=1,
             label=f"{name}, predicted" if name else "predicted",
         )
+
+
+def _failed(axes: Any, worlds: list[int], color: str, name: str) -> None:
+    """Worlds in which a strategy that could be measured has failed."""
+    if worlds:
+        axes.plot(
+            worlds, [0.0] * len(worlds), "x", color=color, clip_on=False, zorder=5,
+            label=f"{name}, failed" if name else "failed", transform=axes.get_xaxis_transform(),
+        )  # fmt: skip
 
 
 def _with_baseline(rows: list[ResultRow], good: list[ResultRow], table: Table) -> list[ResultRow]:

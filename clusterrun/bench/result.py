@@ -90,7 +90,33 @@ def build_table(
     base = next((cell_rates for cell_rates in paced if cell_rates.rates), None)
     size = parameters or max((report.parameters for report in reports), default=0)
     prediction = Prediction(results.probed, growth, base, size, per_node, threads)
-    rows = tuple(_row(cell_rates, base, per_node, prediction) for cell_rates in paced)
+    table_rows = []
+    for cell_rates in paced:
+        laid = shape_of(cell_rates.cell, per_node)
+        if not cell_rates.rates or base is None:
+            row = ResultRow(cell_rates.cell, laid, 0, notes=cell_rates.notes, failed=cell_rates.failed)
+            table_rows.append(row)
+            continue
+        speed_up = cell_rates.rate / base.rate
+        table_rows.append(
+            ResultRow(
+                cell_rates.cell,
+                laid,
+                len(cell_rates.rates),
+                cell_rates.rate,
+                cell_rates.steps,
+                cell_rates.samples,
+                speed_up=speed_up,
+                efficiency=speed_up * base.cell.world / cell_rates.cell.world,
+                spread=cell_rates.spread,
+                predicted=prediction.speed_up(cell_rates.cell),
+                slowest=min(cell_rates.rates) / base.rate,
+                fastest=max(cell_rates.rates) / base.rate,
+                notes=cell_rates.notes,
+                failed=cell_rates.failed,
+            )
+        )
+    rows = tuple(table_rows)
     steps = max((report.steps for report in reports), default=0) or DEFAULT_STEPS
     if base is None:
         return Table(rows, None, unit, steps, size, 0.0, results.probed)
@@ -127,29 +153,6 @@ def _rate(run: Measured, unit: str, growth: Growth) -> float:
     if unit == "runs/s" or run.report is None:
         return grown / run.seconds
     return run.report.samples_per_second if unit == "samples/s" else run.report.steps_per_second * grown
-
-
-def _row(cell_rates: CellRates, base: CellRates | None, per_node: int, prediction: Prediction) -> ResultRow:
-    laid = shape_of(cell_rates.cell, per_node)
-    if not cell_rates.rates or base is None:
-        return ResultRow(cell_rates.cell, laid, 0, notes=cell_rates.notes, failed=cell_rates.failed)
-    speed_up = cell_rates.rate / base.rate
-    return ResultRow(
-        cell_rates.cell,
-        laid,
-        len(cell_rates.rates),
-        cell_rates.rate,
-        cell_rates.steps,
-        cell_rates.samples,
-        speed_up=speed_up,
-        efficiency=speed_up * base.cell.world / cell_rates.cell.world,
-        spread=cell_rates.spread,
-        predicted=prediction.speed_up(cell_rates.cell),
-        slowest=min(cell_rates.rates) / base.rate,
-        fastest=max(cell_rates.rates) / base.rate,
-        notes=cell_rates.notes,
-        failed=cell_rates.failed,
-    )
 
 
 def _timed(row: ResultRow, work: float) -> ResultRow:

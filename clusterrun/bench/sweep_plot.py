@@ -33,7 +33,22 @@ def draw_sweep(results: SweepResults, title: str, path: str) -> None:
     FigureCanvasAgg(figure)
     panels = figure.subplots(1, len(names), sharey=True, squeeze=False)[0]
     for axes, name in zip(panels, names):
-        _panel(axes, good, name, results.by)
+        points = [dict(result.point)[name] for result in good]
+        numbers = [_number(word) for word in points]
+        measured = [_result(result, results.by) for result in good]
+        if any(math.isnan(number) for number in numbers):
+            places = {word: place for place, word in enumerate(sorted(set(points)))}
+            axes.set_xticks(range(len(places)), [word[:LONGEST] for word in places], fontsize=7, rotation=30)
+            numbers = [float(places[word]) for word in points]
+        elif _is_wide(numbers):
+            axes.set_xscale("log")
+        if _is_wide(measured):
+            axes.set_yscale("log")
+        axes.plot(numbers, measured, "o", color="C0", markersize=4, alpha=0.7)
+        axes.plot(numbers[:1], measured[:1], "o", color="C3", markersize=9, fillstyle="none")
+        axes.set_xlabel(name)
+        axes.spines[["top", "right"]].set_visible(False)
+        axes.grid(axis="y", color="0.9")
     panels[0].set_ylabel(results.by)
     point = [(name, value, _number(value)) for name, value in good[0].point]
     texts = [f"{name}={value[:LONGEST]}" if math.isnan(n) else f"{name}={n:.4g}" for name, value, n in point]
@@ -42,25 +57,6 @@ def draw_sweep(results: SweepResults, title: str, path: str) -> None:
         f"{title}: {len(good)} of {len(results.results)} runs; best: {best}", fontsize=9, wrap=True
     )
     figure.savefig(path, metadata={"Date": None} if os.path.splitext(path)[1].lower() == ".svg" else None)
-
-
-def _panel(axes: Any, results: Sequence[SweepResult], name: str, by: str) -> None:
-    texts = [dict(result.point)[name] for result in results]
-    numbers = [_number(word) for word in texts]
-    measured = [_result(result, by) for result in results]
-    if any(math.isnan(number) for number in numbers):
-        places = {word: place for place, word in enumerate(sorted(set(texts)))}
-        axes.set_xticks(range(len(places)), [word[:LONGEST] for word in places], fontsize=7, rotation=30)
-        numbers = [float(places[word]) for word in texts]
-    elif _is_wide(numbers):
-        axes.set_xscale("log")
-    if _is_wide(measured):
-        axes.set_yscale("log")
-    axes.plot(numbers, measured, "o", color="C0", markersize=4, alpha=0.7)
-    axes.plot(numbers[:1], measured[:1], "o", color="C3", markersize=9, fillstyle="none")
-    axes.set_xlabel(name)
-    axes.spines[["top", "right"]].set_visible(False)
-    axes.grid(axis="y", color="0.9")
 
 
 def _varied(results: Sequence[SweepResult]) -> list[str]:

@@ -182,7 +182,18 @@ def check(
     if dry_run:
         return dry(spec, context, as_json)
     if selftest_gpu:
-        return _make_selftest(spec, selftest_file or "", anonymous, bool(as_json or html or prometheus))
+        if as_json or html or prometheus:
+            raise click.UsageError("--selftest-gpu writes a JSON file: --selftest-file FILE says where")
+        from clusterrun.bench import gpu_selftest
+        from clusterrun.runs.private_files import write_whole
+
+        spec = gpu_selftest.with_gpus(spec, context)
+        selftest = gpu_selftest.measure(replace(spec, name=spec.name or gpu_selftest.NAME), context, say)
+        path = os.path.abspath(selftest_file or f"selftest-{selftest['run']}.json")
+        write_whole(path, gpu_selftest.text_of(selftest, context, anonymous) + "\n")
+        shows = f"clusterrun check --read {os.path.basename(path)} shows it"
+        say(f"written: {path} (attach it to a report; {shows})")
+        return _show_selftest(selftest)
     run = launch(spec, context, say)
     try:
         nodes = "1 node" if spec.allocated == 1 else f"{spec.allocated} nodes"
@@ -267,23 +278,6 @@ def _spec(values: dict[str, Setting], level: str, all_pairs: bool, table: bool, 
         budget += SECONDS_PER_NODE * spec.allocated
     budget += TABLE_SECONDS * table + (burn + BURN_SECONDS if burn else 0)
     return replace(spec, preflight_budget=budget, time=spec.time or budget + MARGIN_SECONDS)
-
-
-def _make_selftest(spec: JobSpec, path: str, anonymous: bool, has_other_output: bool) -> int:
-    """Run the self-test, write its file (mode 0600) and print its findings."""
-    if has_other_output:
-        raise click.UsageError("--selftest-gpu writes a JSON file: --selftest-file FILE says where")
-    from clusterrun.bench import gpu_selftest
-    from clusterrun.operations.context import Context
-    from clusterrun.runs.private_files import write_whole
-
-    context = Context()
-    spec = gpu_selftest.with_gpus(spec, context)
-    selftest = gpu_selftest.measure(replace(spec, name=spec.name or gpu_selftest.NAME), context, say)
-    path = os.path.abspath(path or f"selftest-{selftest['run']}.json")
-    write_whole(path, gpu_selftest.text_of(selftest, context, anonymous) + "\n")
-    say(f"written: {path} (attach it to a report; clusterrun check --read {os.path.basename(path)} shows it)")
-    return _show_selftest(selftest)
 
 
 def _show_selftest(selftest: dict[str, Any]) -> int:

@@ -48,7 +48,17 @@ def run_reporting_errors(program: Callable[[ErrorOptions], object]) -> int:
         return _print_error(error.seen, error.remedy, error.code)
     except OSError as error:
         _trace(options)
-        return _print_os_error(error)
+        if error.filename:
+            return _print_error(f"{error.filename}: {_reason(error)}", "", ExitCode.FAILED)
+        try:
+            os.getcwd()
+        except FileNotFoundError:
+            message = (
+                f"the working directory no longer exists: {os.environ.get('PWD') or 'its path is not known'}"
+            )
+            return _print_error(message, "change to a directory that exists, and try again", ExitCode.USAGE)
+        remedy = "look at the file or disk that stdout goes to" if error.errno in _WRITE_ERRORS else ""
+        return _print_error(_reason(error), remedy, ExitCode.FAILED)
     except Exception:  # noqa: BLE001  the boundary: this is a bug of ours, and it is reported
         _trace(ErrorOptions(debug=True))
         message = "this is a bug of clusterrun, not of yours"
@@ -174,20 +184,6 @@ def _trace(options: ErrorOptions) -> None:
 
 # An error without a file name most likely concerns stdout, since ours name their file.
 _WRITE_ERRORS = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO)
-
-
-def _print_os_error(error: OSError) -> int:
-    if error.filename:
-        return _print_error(f"{error.filename}: {_reason(error)}", "", ExitCode.FAILED)
-    try:
-        os.getcwd()
-    except FileNotFoundError:
-        message = (
-            f"the working directory no longer exists: {os.environ.get('PWD') or 'its path is not known'}"
-        )
-        return _print_error(message, "change to a directory that exists, and try again", ExitCode.USAGE)
-    remedy = "look at the file or disk that stdout goes to" if error.errno in _WRITE_ERRORS else ""
-    return _print_error(_reason(error), remedy, ExitCode.FAILED)
 
 
 def _reason(error: OSError) -> str:

@@ -58,7 +58,17 @@ def show(topic: tuple[str, ...]) -> None:
         table(("TOPIC", "IS ABOUT"), [[name, title] for name, title in titles.items()])
         say("show one: clusterrun help TOPIC; search in all: clusterrun help WORD")
     elif len(topic) == 1 and topic[0] in pages:
-        _show(expanded(_NOT_FOR_A_TERMINAL.sub("", _read(topic[0]))))
+        text = expanded(_NOT_FOR_A_TERMINAL.sub("", _read(topic[0])))
+        if not sys.stdout.isatty():
+            print(text, end="")
+            return
+        from rich.console import Console
+        from rich.markdown import Markdown
+
+        console = Console(width=min(Console().width, 120))
+        with console.capture() as captured:
+            console.print(Markdown(text, hyperlinks=False))
+        click.echo_via_pager(captured.get())
     elif topic[0] in COMMANDS:
         root.main([*topic, "--help"], "clusterrun", standalone_mode=False)
     else:
@@ -85,16 +95,3 @@ def _read(*name: str) -> str:
 def skill() -> str:
     """Return the instructions for an assistant. The page `assistants` explains their use."""
     return _read("skill", "SKILL")
-
-
-def _show(text: str) -> None:
-    if not sys.stdout.isatty():
-        print(text, end="")
-        return
-    from rich.console import Console
-    from rich.markdown import Markdown
-
-    console = Console(width=min(Console().width, 120))
-    with console.capture() as captured:
-        console.print(Markdown(text, hyperlinks=False))
-    click.echo_via_pager(captured.get())

@@ -12,7 +12,7 @@ import tempfile
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
-from typing import TYPE_CHECKING, Any, NoReturn
+from typing import TYPE_CHECKING, Any
 
 import click
 
@@ -110,7 +110,25 @@ def rehearse(
     spec = JobSpec(command, os.getcwd(), **size)
     say(*check_words(spec, "rehearse"), *check_command(spec, slurm, "rehearse"))
     if slurm and not os.environ.get("SLURM_JOB_ID"):
-        _in_new_allocation(duration.parse(budget), options)
+        # Run the same command line inside a new allocation of salloc.
+        from clusterrun.cli.alloc import become
+        from clusterrun.cli.submit_options import settled, to_spec
+        from clusterrun.operations.context import Context
+        from clusterrun.operations.submit import allocation_argv
+
+        size = {
+            "nodes": options["nodes"] + options["elastic"],
+            "gpus": options["gpus"],
+            "ranks_per_node": None if options["gpus"] else options["ranks_per_node"],
+            "time": duration.parse(budget) + MORE_SECONDS,
+        }
+        context = Context()
+        again = (sys.executable, "-m", "clusterrun", *sys.argv[1:])
+        spec = to_spec(again, settled(size, None))
+        argv, notices = allocation_argv(replace(spec, name="rehearse"), context, again)
+        say(*notices)
+        say(shlex.join(argv))
+        become(argv, context)
     keep, folder = options["keep"], _folder(options["keep"], slurm)
     signal.signal(signal.SIGTERM, signal.default_int_handler)  # our runs are ended before we are
     try:
@@ -186,28 +204,6 @@ def _names(text: str) -> tuple[str, ...]:
         if name not in known_names:
             raise BadInput(f"--faults: there is no fault {name}", f"give some of {','.join(known_names)}")
     return names
-
-
-def _in_new_allocation(budget: int, options: dict[str, Any]) -> NoReturn:
-    """Run the same command line inside a new allocation of salloc. Raise ``ClusterrunError`` if it fails."""
-    from clusterrun.cli.alloc import become
-    from clusterrun.cli.submit_options import settled, to_spec
-    from clusterrun.operations.context import Context
-    from clusterrun.operations.submit import allocation_argv
-
-    size = {
-        "nodes": options["nodes"] + options["elastic"],
-        "gpus": options["gpus"],
-        "ranks_per_node": None if options["gpus"] else options["ranks_per_node"],
-        "time": budget + MORE_SECONDS,
-    }
-    context = Context()
-    again = (sys.executable, "-m", "clusterrun", *sys.argv[1:])
-    spec = to_spec(again, settled(size, None))
-    argv, notices = allocation_argv(replace(spec, name="rehearse"), context, again)
-    say(*notices)
-    say(shlex.join(argv))
-    become(argv, context)
 
 
 def _folder(keep: str | None, shared: bool) -> str:

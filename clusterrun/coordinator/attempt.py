@@ -464,7 +464,18 @@ class LiveAttempt(RunPart):
         outcomes = self.outcomes
         first = None
         if outcomes.failure_events:
-            first = self._silent_together(outcomes.first)
+            # Name no node if several nodes fell silent at the same time as the first.
+            first, silent = outcomes.first, outcomes.silent
+            heard_at = [member.heard for member in silent if member.name == first.failure.node]
+            together = [
+                member
+                for member in silent
+                if heard_at and abs(member.heard - heard_at[0]) <= contract.LOST_SECONDS
+            ]
+            if len(together) > 1 and first.kind is FailureKind.NODE:
+                names = sorted(member.name for member in together)
+                others = sorted(member.name for member in self._membership.linked())
+                first = failures.of_silent(names, others, self._state_keeper.state.host, first.failure.at)
             first = replace(first, everywhere=outcomes.failed_everywhere(first))
         return AttemptOver(
             self.epoch,
@@ -477,18 +488,3 @@ class LiveAttempt(RunPart):
             tuple(sorted(outcomes.saving)),
             self._grace,
         )
-
-    def _silent_together(self, first: FailureEvent) -> FailureEvent:
-        """Return ``first``, without a node if several nodes fell silent at the same time as its node."""
-        silent = self.outcomes.silent
-        heard_at = [member.heard for member in silent if member.name == first.failure.node]
-        together = [
-            member
-            for member in silent
-            if heard_at and abs(member.heard - heard_at[0]) <= contract.LOST_SECONDS
-        ]
-        if len(together) < 2 or first.kind is not FailureKind.NODE:
-            return first
-        names = sorted(member.name for member in together)
-        others = sorted(member.name for member in self._membership.linked())
-        return failures.of_silent(names, others, self._state_keeper.state.host, first.failure.at)

@@ -26,7 +26,20 @@ def explain(table: CallTable, hypothesis: Hypothesis) -> Diagnosis:
     diagnosis = hypothesis.explain(table, hypothesis.culprits)
     if table.end:
         return hypothesis.complete(table, diagnosis)
-    evidence = (*diagnosis.evidence, *_threads_that_lack(table), *circumstances(table))
+    lacking = []
+    # A thread that all ranks have except one may have died of an error that nobody saw.
+    ranks = [rank for rank in table.living if rank.stacks.main]
+    entries = {}
+    for rank in ranks:
+        own = [thread.entry for thread in rank.stacks.threads if not is_library(thread.entry)]
+        entries[rank.rank] = {_function(entry) for entry in own}
+    for entry in sorted(set().union(*entries.values())):
+        vote = RankVote({rank: entry in entries_of_rank for rank, entries_of_rank in entries.items()})
+        if vote.lone() >= 0 and vote.sides[0][0]:
+            others = ranks_in_words(vote.sides[0][1])
+            lacks = f"rank {vote.lone()} has no thread in {entry}, as {others} have"
+            lacking.append(f"{lacks}: did it end, and of what error?")
+    evidence = (*diagnosis.evidence, *lacking, *circumstances(table))
     return replace(diagnosis, groups=stack_groups(table), evidence=evidence)
 
 
@@ -56,21 +69,6 @@ def circumstances(table: CallTable) -> Iterator[str]:
         yield f"{MOST_GROUPS} stacks are shown: that of {ranks_in_words(beyond)} is not"
     if table.stalled:
         yield f"nothing has moved for {table.stalled:.0f} s"
-
-
-def _threads_that_lack(table: CallTable) -> Iterator[str]:
-    """A thread that all ranks have except one: it may have died of an error that nobody saw."""
-    ranks = [rank for rank in table.living if rank.stacks.main]
-    entries = {}
-    for rank in ranks:
-        own = [thread.entry for thread in rank.stacks.threads if not is_library(thread.entry)]
-        entries[rank.rank] = {_function(entry) for entry in own}
-    for entry in sorted(set().union(*entries.values())):
-        vote = RankVote({rank: entry in entries_of_rank for rank, entries_of_rank in entries.items()})
-        if vote.lone() >= 0 and vote.sides[0][0]:
-            others = ranks_in_words(vote.sides[0][1])
-            lacks = f"rank {vote.lone()} has no thread in {entry}, as {others} have"
-            yield f"{lacks}: did it end, and of what error?"
 
 
 def _function(frame: str) -> str:

@@ -92,7 +92,25 @@ def _hosts_request(
         "gateway": state.layout.gateway,
         "root": state.root,
     }
-    return {"lab": lab, "hosts": [_host_request(place, state, host, with_slurmd) for host in hosts]}
+    requests = []
+    for host in hosts:
+        # The mounts of this host alone: its kernel log, and its part of the cgroups.
+        log = place.kernel_messages(host.name)
+        log.parent.mkdir(parents=True, exist_ok=True)
+        log.touch()
+        own = cgroups.binds(place, host.name) if state.spec.proctrack is Proctrack.CGROUP else []
+        requests.append(
+            {
+                "name": host.name,
+                "address": host.address,
+                "link": host.link,
+                "mac": host.mac,
+                "router_mac": host.router_mac,
+                "binds": [(str(log), "/dev/kmsg"), *own],
+                "services": [daemons.slurmd_service(place, host.name)] if with_slurmd else [],
+            }
+        )
+    return {"lab": lab, "hosts": requests}
 
 
 def _shared(place: LabPlace) -> Iterator[Path]:
@@ -101,23 +119,6 @@ def _shared(place: LabPlace) -> Iterator[Path]:
     for path in sorted(Path("/").iterdir()):
         if path.is_dir() and not path.is_symlink() and path.name not in OF_A_DISTRIBUTION:
             yield path
-
-
-def _host_request(place: LabPlace, state: LabState, host: Host, with_slurmd: bool) -> dict[str, Any]:
-    # Return the mounts of this host alone: its kernel log, and its part of the cgroups.
-    log = place.kernel_messages(host.name)
-    log.parent.mkdir(parents=True, exist_ok=True)
-    log.touch()
-    own = cgroups.binds(place, host.name) if state.spec.proctrack is Proctrack.CGROUP else []
-    return {
-        "name": host.name,
-        "address": host.address,
-        "link": host.link,
-        "mac": host.mac,
-        "router_mac": host.router_mac,
-        "binds": [(str(log), "/dev/kmsg"), *own],
-        "services": [daemons.slurmd_service(place, host.name)] if with_slurmd else [],
-    }
 
 
 def idle_nodes(place: LabPlace, state: LabState) -> int:

@@ -94,16 +94,13 @@ def lines(data: bytes, colours: bool = False) -> list[str]:
 
 def last_state(line: bytes, colours: bool = False) -> str:
     """Return one line as a terminal shows it in the end, without harmful characters."""
-    return visible(_left_over(line).decode("utf-8", "surrogateescape"), colours)
-
-
-def _left_over(line: bytes) -> bytes:
-    """Return the part of a line that was not overwritten. Progress bars start each state with a return."""
     if b"\x1b[" in line:
         line = re.sub(_BAR, b"", line)
     if b"\r" not in line:
-        return line
-    return next((part for part in reversed(line.split(b"\r")) if part.strip()), b"")
+        state = line
+    else:
+        state = next((part for part in reversed(line.split(b"\r")) if part.strip()), b"")
+    return visible(state.decode("utf-8", "surrogateescape"), colours)
 
 
 def plain(line: bytes) -> str:

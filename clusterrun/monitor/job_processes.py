@@ -243,7 +243,11 @@ def sorted_out(processes: Sequence[JobProcess], loads_torch: Callable[[int], boo
         below = below_by_pid[head.pid]
         if any(process.pid in numbered for process in below):
             continue  # it started the ranks
-        trainers = _trainers(head, below, loads_torch)
+        if head.is_python and not head.launcher and not any(process.is_python for process in below):
+            trainers = [head]
+        else:
+            first = _first_python((head, *below))
+            trainers = _with_torch((head, *below), loads_torch) or [first or head]
         name = _number(head) or _slurm_number(head) or UNNUMBERED
         if len(trainers) > 1 or head.launcher in _RAY:
             name = UNNUMBERED
@@ -328,19 +332,6 @@ def _below(process: JobProcess, children: Mapping[int, Sequence[JobProcess]]) ->
         below += nearest
         waiting += [child.pid for child in nearest]
     return below
-
-
-def _trainers(
-    head: JobProcess, below: Sequence[JobProcess], loads_torch: Callable[[int], bool]
-) -> list[JobProcess]:
-    """Return the processes that train: those that have loaded torch, else the first Python.
-
-    Any program may be a wrapper or a launcher. It may start several ranks on its node.
-    """
-    if head.is_python and not head.launcher and not any(process.is_python for process in below):
-        return [head]
-    first = _first_python((head, *below))
-    return _with_torch((head, *below), loads_torch) or [first or head]
 
 
 def _with_torch(processes: Sequence[JobProcess], loads_torch: Callable[[int], bool]) -> list[JobProcess]:

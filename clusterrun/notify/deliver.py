@@ -99,7 +99,14 @@ def _to_web(address: NotifyAddress, parcel: _Parcel) -> None:
             return None
 
     parts = urlsplit(address.target)
-    body = _web_body(address.kind, parts.hostname or "", parcel)
+    # A text of Slack or Discord must call nobody.
+    if address.kind == SLACK:
+        text = parcel.message.text.replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;")
+        body: dict[str, Any] = {"text": text}
+    elif (parts.hostname or "") in _DISCORD:
+        body = {"content": parcel.message.text[:_LONGEST_DISCORD], "allowed_mentions": {"parse": []}}
+    else:
+        body = {"text": parcel.message.text, **_clean(parcel.document)}
     headers = {"Content-Type": "application/json", "User-Agent": f"clusterrun/{VERSION}"}
     user, at, host = parts.netloc.rpartition("@")
     if at:
@@ -116,16 +123,6 @@ def _to_web(address: NotifyAddress, parcel: _Parcel) -> None:
         raise Undelivered(f"the server answered {error.code}{detail}") from error
     except OSError as error:
         raise Undelivered(_reason(getattr(error, "reason", error), parcel.seconds)) from error
-
-
-def _web_body(kind: str, host: str, parcel: _Parcel) -> dict[str, Any]:
-    """Return the JSON that a server expects. A text of Slack or Discord must call nobody."""
-    if kind == SLACK:
-        text = parcel.message.text.replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;")
-        return {"text": text}
-    if host in _DISCORD:
-        return {"content": parcel.message.text[:_LONGEST_DISCORD], "allowed_mentions": {"parse": []}}
-    return {"text": parcel.message.text, **_clean(parcel.document)}
 
 
 def _clean(value: Any) -> Any:

@@ -101,20 +101,16 @@ def message_of(document: dict[str, Any]) -> EventMessage:
     if document["started_at"]:
         took = f", {spoken(max(0.0, document['at'] - document['started_at']))} after its start"
     lines.append(f"run {run_id}{job}{size}{took}")
-    lines.append(f"next: clusterrun {_next_command(document)} {shlex.quote(run_id)}")
+    command, failure = "status", document["failure"]
+    calm = (State.COMPLETED.value, State.CANCELLED.value)
+    if document["exit_code"] == ExitCode.UNFIT and (failure is None or failure["rank"] < 0):
+        command = "report"
+    elif document["event"] == HUNG or (document["event"] == ENDED and document["state"] not in calm):
+        command = "diagnose"
+    lines.append(f"next: clusterrun {command} {shlex.quote(run_id)}")
     return EventMessage(
         _line(f"{document['name'][:LONGEST_NAME]} {what_happened}"), tuple(_line(line) for line in lines)
     )
-
-
-def _next_command(document: dict[str, Any]) -> str:
-    failure = document["failure"]
-    if document["exit_code"] == ExitCode.UNFIT and (failure is None or failure["rank"] < 0):
-        return "report"
-    calm = (State.COMPLETED.value, State.CANCELLED.value)
-    if document["event"] == HUNG or (document["event"] == ENDED and document["state"] not in calm):
-        return "diagnose"
-    return "status"
 
 
 def _line(text: str) -> str:

@@ -60,8 +60,13 @@ def remains(context: Context, status: RunStatus) -> Remains:
     warned = state.warnings if state else ()
     separate = [warning for warning in warned if warning.startswith(Verdict.ALONE.value)]
     failed_ranks = {snapshot.rank for snapshot, _, has_failed in farewells if has_failed}
+    left_early = []
+    early = [error for error in printed if error.row and error.row.verdict is Verdict.ALONE]
+    if early:
+        who = ranks_in_words(tuple(sorted({error.rank for error in early})))
+        left_early.append(f"{Verdict.ALONE.value}: {who} left early: {early[0].text}")
     # Only one note about separate training is shown. The most exact note is first.
-    alone = [*_left_early(printed), *separate, *_alone(farewells, failed)][:1]
+    alone = [*left_early, *separate, *_alone(farewells, failed)][:1]
     notes = (*alone, *(warning for warning in warned if warning not in separate), *_memory(paths))
     return Remains(
         state=status.state,
@@ -209,14 +214,6 @@ def last_records(final: Iterable[RankSnapshot], still: Iterable[RankSnapshot]) -
     snapshots = {snapshot.rank: snapshot for snapshot in still if snapshot.records}
     snapshots.update((snapshot.rank, snapshot) for snapshot in final)
     return tuple(snapshot for _, snapshot in sorted(snapshots.items()))
-
-
-def _left_early(heard: tuple[Error, ...]) -> Iterator[str]:
-    """Yield a note about ranks that ended early because they had no GPU."""
-    early = [error for error in heard if error.row and error.row.verdict is Verdict.ALONE]
-    if early:
-        who = ranks_in_words(tuple(sorted({error.rank for error in early})))
-        yield f"{Verdict.ALONE.value}: {who} left early: {early[0].text}"
 
 
 def _alone(farewells: list[tuple[RankSnapshot, bool, bool]], failed: bool) -> Iterator[str]:

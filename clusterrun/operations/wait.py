@@ -64,7 +64,21 @@ class RunWait:
         if self._status is None or (not self._status.state.ended and now - self._looked_at >= LOOK_EVERY):
             self._looked_at = now
             self._status = self._current(now)
-            self._speak(self._status, now)
+            # Report the reason of the wait after two seconds, at each change, and every ``SPEAK_AGAIN``
+            # seconds.
+            status = self._status
+            doing = ": ".join(filter(None, (status.phase.value, status.reason)))
+            kind = gist(doing)
+            again = kind != self._reported or now - self._reported_at > SPEAK_AGAIN
+            obvious = status.state.ended or (self._logs_are_shown and status.phase is Phase.TRAINING)
+            if again and not obvious and now - self._began >= SPEAK_AFTER:
+                job = f", job {status.job_id}" if status.job_id else ""
+                since = f" (for {spoken(now - self._began)} so far)" if self._reported else ""
+                sentence = f"waiting for {status.name} ({status.run_id}{job}) to end{since}; it is {doing}"
+                if status.phase is Phase.PREFLIGHT:
+                    sentence = f"pre-flight: {status.reason}"
+                self._tell(sentence)
+                self._reported, self._reported_at = kind, now
         return self._status
 
     def _current(self, now: float) -> RunStatus:
@@ -87,25 +101,6 @@ class RunWait:
             self._pause = FIRST_PAUSE
             return replace(status, state=State.RUNNING)
         return status
-
-    def _speak(self, status: RunStatus, now: float) -> None:
-        """Report the reason of the wait:
-
-        after two seconds, at each change, and every ``SPEAK_AGAIN`` seconds.
-        """
-        doing = ": ".join(filter(None, (status.phase.value, status.reason)))
-        kind = gist(doing)
-        again = kind != self._reported or now - self._reported_at > SPEAK_AGAIN
-        obvious = status.state.ended or (self._logs_are_shown and status.phase is Phase.TRAINING)
-        if obvious or now - self._began < SPEAK_AFTER or not again:
-            return
-        job = f", job {status.job_id}" if status.job_id else ""
-        since = f" (for {spoken(now - self._began)} so far)" if self._reported else ""
-        sentence = f"waiting for {status.name} ({status.run_id}{job}) to end{since}; it is {doing}"
-        if status.phase is Phase.PREFLIGHT:
-            sentence = f"pre-flight: {status.reason}"
-        self._tell(sentence)
-        self._reported, self._reported_at = kind, now
 
     def wait(self, timeout: float | None) -> RunStatus:
         """Return at the end of the run, when it can never start, or after ``timeout`` seconds."""

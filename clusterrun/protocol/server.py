@@ -113,7 +113,12 @@ class Server:
             self._loop.watch(self._listener.fileno(), self._accept)
 
     def _admit(self, connection: socket.socket, address: str) -> None:
-        self._evict_if_full(address)
+        guests, most = self._per_address.get(address, {}), _MOST_UNPROVEN_PER_ADDRESS
+        if address in (*self._bootstrap.addresses, _LOOPBACK):  # many agents of this machine come at once
+            most = min(self._bootstrap.agents + 8, _MOST_UNPROVEN)
+        if len(guests) >= most:
+            silent = (guest for guest in guests.values() if not guest.greeted)
+            self._leave(next(silent, next(iter(guests.values()))), "too many at once from there")
         if len(self._unproven) >= _MOST_UNPROVEN:
             self._count(f"too many at once, {address} among them")
             connection.close()
@@ -125,15 +130,6 @@ class Server:
         self._per_address.setdefault(address, {})[id(guest)] = guest
         self._unproven[id(guest)] = guest
         link.open(lambda data: self._received(guest, data), lambda why: self._leave(guest, why))
-
-    def _evict_if_full(self, address: str) -> None:
-        guests, most = self._per_address.get(address, {}), _MOST_UNPROVEN_PER_ADDRESS
-        if address in (*self._bootstrap.addresses, _LOOPBACK):  # many agents of this machine come at once
-            most = min(self._bootstrap.agents + 8, _MOST_UNPROVEN)
-        if len(guests) < most:
-            return
-        silent = (guest for guest in guests.values() if not guest.greeted)
-        self._leave(next(silent, next(iter(guests.values()))), "too many at once from there")
 
     def _received(self, guest: _Guest, data: bytes) -> None:
         try:

@@ -32,12 +32,25 @@ def page(report: Report) -> str:
     nodes = sorted(report.nodes, key=lambda node: WORST_FIRST.index(node.verdict))
     ranks = {name: str(at) for at, name in enumerate(report.world)}
     tests = sorted(report.tests, key=lambda test: (WORST_OUTCOME.get(test.outcome, 0), test.round))
+    graded = Counter(node.verdict for node in report.nodes)
+    links = sum(link.verdict is not Grade.PASS for link in report.links)
+    slowest_pair = min((link.rate for link in measured.links.values() if link.rate is not None), default=None)
+    fit = graded[Grade.PASS] + graded[Grade.WARN]
+    tiles: list[tuple[int | str, str]] = [(fit, f"of {len(report.nodes)} nodes are fit")]
+    tiles.append((graded[Grade.FAIL], "unfit"))
+    if graded[Grade.UNDETERMINED]:
+        tiles.append((graded[Grade.UNDETERMINED], "not judged"))
+    tiles += [(graded[Grade.WARN], "with a warning"), (links, "links with a finding")]
+    if measured.median is not None:
+        tiles.append((number(measured.median), "GB/s, median"))
+    if slowest_pair is not None:
+        tiles.append((number(slowest_pair), "GB/s, slowest pair"))
     return html.render(
         "report.html.j2",
         report=report,
         headline=headline(report),
         facts=_facts(report),
-        tiles=_tiles(report, measured),
+        tiles=tiles,
         findings=blamed(report),
         open_findings=AT_ONCE,
         most_findings=MOST_FINDINGS,
@@ -63,23 +76,6 @@ def _facts(report: Report) -> str:
     plural = "s" if report.rounds != 1 else ""
     tested = f"{report.rounds} round{plural} of tests, {report.seconds:.1f} s of {report.budget:.0f} s"
     return f"{report.level} check{cluster}{backend}: {len(report.nodes)} nodes{spares}, {tested}"
-
-
-def _tiles(report: Report, measured: Rates) -> list[tuple[int | str, str]]:
-    graded = Counter(node.verdict for node in report.nodes)
-    links = sum(link.verdict is not Grade.PASS for link in report.links)
-    slowest = min((link.rate for link in measured.links.values() if link.rate is not None), default=None)
-    fit = graded[Grade.PASS] + graded[Grade.WARN]
-    tiles: list[tuple[int | str, str]] = [(fit, f"of {len(report.nodes)} nodes are fit")]
-    tiles.append((graded[Grade.FAIL], "unfit"))
-    if graded[Grade.UNDETERMINED]:
-        tiles.append((graded[Grade.UNDETERMINED], "not judged"))
-    tiles += [(graded[Grade.WARN], "with a warning"), (links, "links with a finding")]
-    if measured.median is not None:
-        tiles.append((number(measured.median), "GB/s, median"))
-    if slowest is not None:
-        tiles.append((number(slowest), "GB/s, slowest pair"))
-    return tiles
 
 
 def _straggler(name: str, rates: Rates) -> tuple[Content, ...]:

@@ -47,7 +47,12 @@ def lines(report: Report) -> Iterator[str]:
             yield from _aligned(_rows(parts))
     for node in dict.fromkeys(quantity.node for quantity in peers):
         yield ""
-        yield from _aligned(_matrix(node, [quantity for quantity in peers if quantity.node == node]))
+        own = [quantity for quantity in peers if quantity.node == node]
+        values = {tuple(quantity.part.split(_ARROW)): quantity.value for quantity in own}
+        gpus = list(dict.fromkeys(source for source, _ in values))
+        header = (f"{node}, GB/s from \\ to", *gpus)
+        rows = [(source, *(_text(values.get((source, target))) for target in gpus)) for source in gpus]
+        yield from _aligned([header, *rows])
 
 
 def _rows(quantities: Sequence[Quantity]) -> list[tuple[str, ...]]:
@@ -64,14 +69,6 @@ def _rows(quantities: Sequence[Quantity]) -> list[tuple[str, ...]]:
     for title, choose in (("lowest", min), ("median", median), ("highest", max)):
         cells = [choose([values[name] for values in parts.values() if name in values]) for name, _ in columns]
         rows.append((f"{len(parts)} parts", title, *map(_text, cells)))
-    return [header, *rows]
-
-
-def _matrix(node: str, peers: Sequence[Quantity]) -> list[tuple[str, ...]]:
-    values = {tuple(quantity.part.split(_ARROW)): quantity.value for quantity in peers}
-    gpus = list(dict.fromkeys(source for source, _ in values))
-    header = (f"{node}, GB/s from \\ to", *gpus)
-    rows = [(source, *(_text(values.get((source, target))) for target in gpus)) for source in gpus]
     return [header, *rows]
 
 

@@ -45,40 +45,40 @@ def screen(report: Report, width: int = 100) -> list[ReportLine]:
 
 def headline(report: Report) -> str:
     """Return the verdict and its reasons in one line."""
-    return f"{report.verdict.value.upper()}: {'; '.join(_reasons(report))}"
-
-
-def _reasons(report: Report) -> Iterator[str]:
+    reasons = []
     failed = _named(report, Grade.FAIL)
     if failed:
-        yield f"{fold(failed)} is unfit" if len(failed) == 1 else f"{fold(failed)} are unfit"
+        verb = "is" if len(failed) == 1 else "are"
+        reasons.append(f"{fold(failed)} {verb} unfit")
     broken = [link for link in report.links if link.verdict is Grade.FAIL]
     if broken:
-        yield "; ".join(f"the link {_between(link)} is broken" for link in broken[:3])
+        reasons.append("; ".join(f"the link {_between(link)} is broken" for link in broken[:3]))
     unsure = [link for link in report.links if link.verdict is Grade.UNDETERMINED]
     if unsure:
-        yield "; ".join(f"the link {_between(link)} could not be judged" for link in unsure[:3])
+        reasons.append("; ".join(f"the link {_between(link)} could not be judged" for link in unsure[:3]))
     if report.set_message:
-        yield report.set_message
+        reasons.append(report.set_message)
     unknown = _named(report, Grade.UNDETERMINED)
     if unknown:
-        yield f"{fold(unknown)} could not be judged"
+        reasons.append(f"{fold(unknown)} could not be judged")
     if warned := _named(report, Grade.WARN):
-        yield f"{fold(warned)} has a warning" if len(warned) == 1 else f"{fold(warned)} have a warning"
+        has = "has" if len(warned) == 1 else "have"
+        reasons.append(f"{fold(warned)} {has} a warning")
     count = len(report.nodes)
     fit = count - len(failed) - len(unknown)
     if failed or unknown:
         if fit > 0:
-            yield f"{fit} of {count} nodes are fit"
+            reasons.append(f"{fit} of {count} nodes are fit")
     elif report.set_message and not report.links:
-        yield "no node and no link is to blame"
+        reasons.append("no node and no link is to blame")
     elif any(link.verdict is Grade.FAIL for link in report.links):
-        yield "every node works, but not all of them together"
+        reasons.append("every node works, but not all of them together")
     elif any(link.verdict is Grade.UNDETERMINED for link in report.links):
-        yield "every node passed a test"
+        reasons.append("every node passed a test")
     else:
         names = fold([node.node for node in report.nodes])
-        yield f"all {count} nodes are fit" if count > 1 else f"{names} is fit"
+        reasons.append(f"all {count} nodes are fit" if count > 1 else f"{names} is fit")
+    return f"{report.verdict.value.upper()}: {'; '.join(reasons)}"
 
 
 def _named(report: Report, grade: Grade) -> list[str]:

@@ -191,7 +191,13 @@ def look(cwd: str, include: Iterable[str] = (), home: str = "") -> Snapshot:
         included += glob.glob(os.path.join(glob.escape(os.path.join(top, entry)), "__editable__.*"))
     chosen = [entry for path in included for entry in _ignored_below(os.path.relpath(path, top), ignored)]
     for entry in dict.fromkeys(chosen):
-        snapshot = _with_ignored(snapshot, entry)
+        location = os.path.join(snapshot.root, entry)
+        is_folder = os.path.isdir(location) and not os.path.islink(location)
+        contents = [os.path.join(entry, name) for name in _walk(location)] if is_folder else [entry]
+        try:
+            snapshot = _copied(snapshot, contents)
+        except TooMuch:
+            snapshot = replace(snapshot, links=(*snapshot.links, entry))
     environments = [
         entry for entry in ignored if _is_environment(os.path.join(top, entry)) and entry not in chosen
     ]
@@ -314,17 +320,6 @@ def _ignored_below(path: str, ignored: Iterable[str]) -> Iterator[str]:
             yield entry
         elif _is_within(path, entry):
             yield path
-
-
-def _with_ignored(snapshot: Snapshot, entry: str) -> Snapshot:
-    """Return ``snapshot`` with the files of one ignored file or folder, or with a link to it."""
-    path = os.path.join(snapshot.root, entry)
-    is_folder = os.path.isdir(path) and not os.path.islink(path)
-    names = [os.path.join(entry, name) for name in _walk(path)] if is_folder else [entry]
-    try:
-        return _copied(snapshot, names)
-    except TooMuch:
-        return replace(snapshot, links=(*snapshot.links, entry))
 
 
 def _weigh_ignored(root: str, ignored: Iterable[str], chosen: Sequence[str]) -> Data:

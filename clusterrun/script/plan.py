@@ -198,7 +198,15 @@ def _slurm(spec: JobSpec, run_id: str, token: str, run_dir: str, site: MachineFa
     if granted < spec.kill_wait:
         problem = f"--kill-wait {spec.kill_wait} s: Slurm kills {site.kill_wait:g} s after SIGTERM (KillWait)"
         notices += (f"{problem}, so ranks get {granted:g} s when Slurm ends the job",)
-    return replace(planned, notices=notices, cpus=_cpus(spec, site))
+    if sbatch_options.asks_for_cpus(spec):
+        cpus = "as --sbatch says"
+    elif spec.cpus_per_rank:
+        cpus = f"{spec.cpus_per_rank} (--cpus-per-rank)"
+    elif site.cpus_per_gpu and sbatch_options.shares_cpus(spec):
+        cpus = f"{site.cpus_per_gpu} (a GPU's share of the node's; --cpus-per-rank asks for another number)"
+    else:
+        cpus = "1 (--cpus-per-rank asks for another number)"
+    return replace(planned, notices=notices, cpus=cpus)
 
 
 def _launch(
@@ -215,16 +223,6 @@ def _started_here(spec: JobSpec, run_id: str, token: str, run_dir: str, orders: 
     paths = RunPaths(run_dir)
     script = _rendered(replace(spec, template=""), _values(spec, run_id, paths, ()), "")
     return Plan(run_id, token, run_dir, spec, script, ("/bin/bash", paths.script), orders)
-
-
-def _cpus(spec: JobSpec, site: MachineFacts) -> str:
-    if sbatch_options.asks_for_cpus(spec):
-        return "as --sbatch says"
-    if spec.cpus_per_rank:
-        return f"{spec.cpus_per_rank} (--cpus-per-rank)"
-    if site.cpus_per_gpu and sbatch_options.shares_cpus(spec):
-        return f"{site.cpus_per_gpu} (a GPU's share of the node's; --cpus-per-rank asks for another number)"
-    return "1 (--cpus-per-rank asks for another number)"
 
 
 def _values(
@@ -332,7 +330,19 @@ def _local(spec: JobSpec, run_id: str, token: str, run_dir: str, site: MachineFa
         many = f"{spec.allocated} simulated nodes with {spec.world_size} ranks in all"
         remedy = f"stay below {MOST_PROCESSES_HERE} processes, or submit to Slurm"
         raise BadInput(f"{many} are too many for this machine", remedy)
-    _refuse_to_stay(spec, site)
+    # Refuse to run here if options need Slurm, or if this looks like a login node.
+    if site.why:
+        remedy = (
+            "submit where Slurm is (on a login node: module load slurm, SLURM_CONF); or say --cluster local"
+        )
+        if options := sbatch_options.affected_options(spec, REFUSED):
+            raise BadInput(f"{', '.join(options)} needs Slurm, which cannot be used here: {site.why}", remedy)
+        if spec.gpus * spec.allocated > site.gpus:
+            problem = f"{_short_of(spec, site.gpus)}, and Slurm cannot be used here: {site.why}"
+            raise BadInput(problem, f"{remedy}, which starts CPU ranks in their place")
+        if site.of_a_cluster:
+            alike = f"no ranks are started on a machine that looks like a login node ({site.of_a_cluster})"
+            raise SchedulerError(f"Slurm cannot be used here: {site.why}; and {alike}", remedy)
     notices = [f"{site.why}: the run stays on this machine"] if site.why else []
     if spec.gpus * spec.allocated > site.gpus:
         notice = _short_of(spec, site.gpus)
@@ -351,21 +361,6 @@ def _local(spec: JobSpec, run_id: str, token: str, run_dir: str, site: MachineFa
     spec = replace(spec, requeue=False, requeue_by="", min_nodes=0)
     planned = _started_here(spec, run_id, token, run_dir, _orders(spec, run_id, site))
     return replace(planned, notices=tuple(notices))
-
-
-def _refuse_to_stay(spec: JobSpec, site: MachineFacts) -> None:
-    """Refuse to run here if options need Slurm, or if this looks like a login node."""
-    if not site.why:
-        return
-    remedy = "submit where Slurm is (on a login node: module load slurm, SLURM_CONF); or say --cluster local"
-    if options := sbatch_options.affected_options(spec, REFUSED):
-        raise BadInput(f"{', '.join(options)} needs Slurm, which cannot be used here: {site.why}", remedy)
-    if spec.gpus * spec.allocated > site.gpus:
-        problem = f"{_short_of(spec, site.gpus)}, and Slurm cannot be used here: {site.why}"
-        raise BadInput(problem, f"{remedy}, which starts CPU ranks in their place")
-    if site.of_a_cluster:
-        alike = f"no ranks are started on a machine that looks like a login node ({site.of_a_cluster})"
-        raise SchedulerError(f"Slurm cannot be used here: {site.why}; and {alike}", remedy)
 
 
 def _short_of(spec: JobSpec, available: int) -> str:

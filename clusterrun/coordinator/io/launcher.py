@@ -86,32 +86,30 @@ class Launcher:
         self._starts += 1
         try:
             for environment in environments(self._launch.orders, base, without):
-                self._living |= {self._start_one(argv, environment)}
+                # Each program has its own pipe. The line fits into the pipe, so the write does not block.
+                stdin, line = os.pipe2(os.O_CLOEXEC)
+                try:
+                    os.write(line, encode_bootstrap(self._launch.bootstrap))
+                    program = Program(
+                        argv=argv or self._launch.agent,
+                        environment=tuple(environment.items()),
+                        cwd="/",
+                        stdin=stdin,
+                        stdout=self._writable,
+                        stderr=self._writable,
+                        death_signal=0 if self._launch.supervised and argv else signal.SIGTERM,
+                        open_files=self._launch.open_files,
+                    )
+                    pid = start_all([program])[0]
+                finally:
+                    os.close(stdin)
+                    os.close(line)
+                self._living |= {pid}
         except NotStarted as error:
             self._output += [error.seen, error.remedy]
             self._code = 127
         if not self._living:
             self._all_ended()
-
-    def _start_one(self, argv: tuple[str, ...], environment: Mapping[str, str]) -> int:
-        # Each program has its own pipe. The line fits into the pipe, so the write does not block.
-        stdin, line = os.pipe2(os.O_CLOEXEC)
-        try:
-            os.write(line, encode_bootstrap(self._launch.bootstrap))
-            program = Program(
-                argv=argv or self._launch.agent,
-                environment=tuple(environment.items()),
-                cwd="/",
-                stdin=stdin,
-                stdout=self._writable,
-                stderr=self._writable,
-                death_signal=0 if self._launch.supervised and argv else signal.SIGTERM,
-                open_files=self._launch.open_files,
-            )
-            return start_all([program])[0]
-        finally:
-            os.close(stdin)
-            os.close(line)
 
     def links_question(self, names: tuple[str, ...]) -> tuple[str, ...]:
         """Return the command that prints which of these nodes hold a connection to the launcher."""

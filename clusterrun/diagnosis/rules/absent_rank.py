@@ -31,7 +31,14 @@ def rule(table: CallTable) -> list[Hypothesis]:
     if not late:
         return []
     culprits = tuple(rank.rank for rank in late)
-    later = table.blameless_for(_patience(table, late))
+    # A rank that has answered, is in no group and joins none still prepares.
+    preparing = [rank.answered and not rank.groups and rank.location.doing is Doing.USER for rank in late]
+    if all(prepares or _begins(table, rank) for prepares, rank in zip(preparing, late)):
+        patience = START_PATIENCE
+    else:
+        works = any(rank.location.doing not in TOGETHER for rank in late)
+        patience = table.patience(late) if works else max(PATIENCE, USUAL * table.longest_pause)
+    later = table.blameless_for(patience)
     if table.stalled and all(_begins(table, rank) and rank.works and rank.groups for rank in late):
         later = max(0.0, START_PATIENCE - table.stalled)
     if later and not any(reason(rank).certain for rank in late):
@@ -53,16 +60,6 @@ def late_ranks(table: CallTable) -> list[RankSnapshot]:
     # A rank that makes a group of some of them waits as well.
     alone = [rank for rank in outside if not rank.default or rank.location.doing is not Doing.RENDEZVOUS]
     return alone or outside or late
-
-
-def _patience(table: CallTable, late: Sequence[RankSnapshot]) -> float:
-    """Seconds without movement before ``late`` are blamed. A rank in another call gets less."""
-    # A rank that has answered, is in no group and joins none still prepares.
-    preparing = [rank.answered and not rank.groups and rank.location.doing is Doing.USER for rank in late]
-    if all(prepares or _begins(table, rank) for prepares, rank in zip(preparing, late)):
-        return START_PATIENCE
-    works = any(rank.location.doing not in TOGETHER for rank in late)
-    return table.patience(late) if works else max(PATIENCE, USUAL * table.longest_pause)
 
 
 def _begins(table: CallTable, rank: RankSnapshot) -> bool:

@@ -154,7 +154,15 @@ def explain_ended_rank(table: CallTable, blamed: Ranks, run: Remains, failure: F
         if contract.NO_START in sentence:  # the agent knows the remedy
             culprit = replace(culprit, why=sentence.removeprefix(f"{failure.node} "))
             return Diagnosis(Verdict.CRASHED, sentence, (culprit,), (), (), remedy)
-        return Diagnosis(Verdict.CRASHED, failure.why, (culprit,), (), (), _node_remedy(failure))
+        if failure.node:
+            remedy = (
+                "clusterrun report shows what a check found, if there was one; --exclude leaves a node out"
+            )
+        elif "has expired" in failure.why:  # srun's message about a job that has ended
+            remedy = "Slurm ended the job; sinfo -R shows a node whose prolog failed"
+        else:
+            remedy = "job.out in the run directory holds the launcher's message; --srun adds an option to it"
+        return Diagnosis(Verdict.CRASHED, failure.why, (culprit,), (), (), remedy)
     remedy = f"clusterrun logs --rank {failure.rank} shows all that it printed"
     if failure.code in KILLED:
         remedy = "nothing there says that memory ran out: who sends kill -9, a script, a scheduler, a person,"
@@ -185,14 +193,6 @@ def explain_ended_rank(table: CallTable, blamed: Ranks, run: Remains, failure: F
         culprit = replace(culprit, why=f"{culprit.why}; {how}{cut(last)}")
     remedy = row.remedy if row else remedy_of_code or remedy
     return Diagnosis(Verdict.CRASHED, sentence, (culprit,), (), tuple(evidence), remedy)
-
-
-def _node_remedy(failure: Failure) -> str:
-    if failure.node:
-        return "clusterrun report shows what a check found, if there was one; --exclude leaves a node out"
-    if "has expired" in failure.why:  # srun's message about a job that has ended
-        return "Slurm ended the job; sinfo -R shows a node whose prolog failed"
-    return "job.out in the run directory holds the launcher's message; --srun adds an option to it"
 
 
 def explain_no_failure(table: CallTable, blamed: Ranks, run: Remains) -> Diagnosis:

@@ -11,7 +11,6 @@ from __future__ import annotations
 from functools import partial
 
 from clusterrun.diagnosis.calls import CallTable
-from clusterrun.diagnosis.evidence import RankSnapshot
 from clusterrun.diagnosis.first_error import first_error
 from clusterrun.diagnosis.hypothesis import Hypothesis, Ranks
 from clusterrun.diagnosis.printed_errors import Error
@@ -57,23 +56,19 @@ def _shared_now(table: CallTable) -> dict[str, list[int]]:
     is_recorded = any(call.by_thread for call in table.calls)
     for rank in table.ranks if table.waits else ():
         for group in {call.group for call in table.history[rank.rank] if not call.done}:
-            by_thread, by_main = _callers(table, rank, group, is_recorded)
+            open_calls = [call for call in table.history[rank.rank] if not call.done]
+            if is_recorded:
+                own = [call.by_thread for call in open_calls if call.group == group]
+                by_thread, by_main = any(own), not all(own)
+            else:
+                # A thread in a collective is in this group only if the rank is in no call of another group.
+                only_here = {call.group for call in open_calls} == {group}
+                by_thread = only_here and any(thread.operation for thread in rank.stacks.threads)
+                by_main = not by_thread or rank.location.doing is Doing.COLLECTIVE
             used_by_main |= {group} if by_main else set()
             if by_thread:
                 ranks_by_group.setdefault(group, []).append(rank.rank)
     return {group: ranks for group, ranks in ranks_by_group.items() if group in used_by_main}
-
-
-def _callers(table: CallTable, rank: RankSnapshot, group: str, is_recorded: bool) -> tuple[bool, bool]:
-    """Whether a thread, and whether the main thread, is in an open call of ``group``."""
-    open_calls = [call for call in table.history[rank.rank] if not call.done]
-    if is_recorded:
-        own = [call.by_thread for call in open_calls if call.group == group]
-        return any(own), not all(own)
-    # A thread in a collective is in this group only if the rank is in no call of another group.
-    only_here = {call.group for call in open_calls} == {group}
-    by_thread = only_here and any(thread.operation for thread in rank.stacks.threads)
-    return by_thread, not by_thread or rank.location.doing is Doing.COLLECTIVE
 
 
 def _shared_at_the_end(table: CallTable) -> dict[str, list[int]]:

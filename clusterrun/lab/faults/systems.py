@@ -13,7 +13,6 @@ from clusterrun.lab.namespaces import LabError, wait_for
 from clusterrun.lab.place import Fault
 from clusterrun.lab.processes import chosen, processes, send
 from clusterrun.lab.site import LabSite
-from clusterrun.lab.spec import Layout
 from clusterrun.model.errors import BadInput
 
 OFFSET = re.compile(r"([+-]?\d+(?:\.\d+)?)(s|m|h|d)?")
@@ -41,7 +40,16 @@ def _write_hosts(site: LabSite, host: str, new: Fault | None, but: Fault | None 
     """Write /etc/hosts again, for one host or (no host) for all, with every such fault still in force."""
     layout = site.state.layout
     faults = [f for f in site.state.faults if f.kind == "name" and f.host == host and f != but]
-    text = _hosts_text(layout, [*faults, new] if new else faults)
+    all_faults = [*faults, new] if new else faults
+    wrong = {fault.get("name"): fault.get("address") for fault in all_faults}
+    right = {host.address: host.name for host in layout.hosts.values()}
+    lines = []
+    for line in layout.lines():
+        address, name = line.split()
+        if address in right:
+            address = wrong.get(name, address)
+        lines.append(f"{address} {name}")
+    text = "\n".join(lines) + "\n"
     if not host:
         path = f"{site.state.root}/etc/hosts"
         site.router_writes(path, text)
@@ -54,18 +62,6 @@ def _write_hosts(site: LabSite, host: str, new: Fault | None, but: Fault | None 
     # The mounts as seen from that host's own root.
     elif " /etc/hosts " not in Path(f"/proc/{site.first(host)}/mounts").read_text():
         site.on_outside_root(host, "mount", "--bind", str(own), target)
-
-
-def _hosts_text(layout: Layout, faults: list[Fault]) -> str:
-    wrong = {fault.get("name"): fault.get("address") for fault in faults}
-    right = {host.address: host.name for host in layout.hosts.values()}
-    lines = []
-    for line in layout.lines():
-        address, name = line.split()
-        if address in right:
-            address = wrong.get(name, address)
-        lines.append(f"{address} {name}")
-    return "\n".join(lines) + "\n"
 
 
 def _own_file(site: LabSite, host: str, name: str) -> Path:

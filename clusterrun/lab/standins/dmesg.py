@@ -21,25 +21,23 @@ def _lines(folder: str) -> list[tuple[float, str]]:
     return [(float(at), text) for at, _, text in rows]
 
 
-def _stamp(at: float, options: set[str]) -> str:
-    if options & {"-T", "--ctime", "--time-format=ctime"}:
-        return time.strftime("[%a %b %e %H:%M:%S %Y] ", time.localtime(at))
-    if options & {"--time-format=iso", "iso"}:
-        zone = time.strftime("%z", time.localtime(at))
-        micro = f",{int(at % 1 * 1e6):06d}"
-        return time.strftime("%Y-%m-%dT%H:%M:%S", time.localtime(at)) + f"{micro}{zone[:3]}:{zone[3:]} "
-    if options & {"-t", "--notime"}:
-        return ""
-    since_boot = at - (time.time() - time.clock_gettime(time.CLOCK_BOOTTIME))
-    return f"[{since_boot:12.6f}] "
-
-
 def main() -> None:
     """Print the log with the time stamps that were asked for."""
     options = set(sys.argv[2:])
     raw = "<3>" if options & {"-r", "--raw"} else ""
     for at, text in _lines(sys.argv[1]):
-        print(raw + _stamp(at, options) + text)
+        if options & {"-T", "--ctime", "--time-format=ctime"}:
+            stamp = time.strftime("[%a %b %e %H:%M:%S %Y] ", time.localtime(at))
+        elif options & {"--time-format=iso", "iso"}:
+            zone = time.strftime("%z", time.localtime(at))
+            micro = f",{int(at % 1 * 1e6):06d}"
+            stamp = time.strftime("%Y-%m-%dT%H:%M:%S", time.localtime(at)) + f"{micro}{zone[:3]}:{zone[3:]} "
+        elif options & {"-t", "--notime"}:
+            stamp = ""
+        else:
+            since_boot = at - (time.time() - time.clock_gettime(time.CLOCK_BOOTTIME))
+            stamp = f"[{since_boot:12.6f}] "
+        print(raw + stamp + text)
 
 
 if __name__ == "__main__":

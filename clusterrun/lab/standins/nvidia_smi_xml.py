@@ -93,17 +93,15 @@ def log(driver: str, cuda: str, gpus: Sequence[Mapping[str, object]]) -> str:
             for name in above:
                 element = parent.find(name)
                 parent = SubElement(parent, name) if element is None else element
-            SubElement(parent, tag).text = _field_text(field, values)
+            field_name, _, unit = field.partition(" ")
+            value = str(values.get(field_name, field_name))
+            if unit == "?":
+                text = "Yes" if value not in ("0", "N/A") else "No"
+            elif unit == "x":
+                text = value + unit
+            else:
+                text = f"{value} {unit}".rstrip()
+            SubElement(parent, tag).text = text
     indent(document, "\t")
     text = tostring(document, encoding="unicode", short_empty_elements=False)
     return f'<?xml version="1.0" ?>\n<!DOCTYPE nvidia_smi_log SYSTEM "nvsmi_device_v12.dtd">\n{text}'
-
-
-def _field_text(field: str, values: Mapping[str, object]) -> str:
-    name, _, unit = field.partition(" ")
-    value = str(values.get(name, name))
-    if unit == "?":
-        return "Yes" if value not in ("0", "N/A") else "No"
-    if unit == "x":
-        return value + unit
-    return f"{value} {unit}".rstrip()

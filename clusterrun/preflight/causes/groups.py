@@ -242,7 +242,21 @@ class GroupSearch:
         if is_maybe_chance or not any(node in free for node in suspects):
             return group if group <= set(free) else None
         if len(suspects) == 1:
-            return self._confirm(suspects[0], group, free)
+            # The only suspect meets others that work in such groups, new ones first. The group is as large as
+            # the number of these others allows a choice, and at least one above the largest that passed with
+            # the suspect.
+            (node,) = suspects
+            largest_pass, uses = self._explanation.largest_pass, self._uses()
+            for size in range(len(group), largest_pass[node], -1):
+                able = [other for other in free if largest_pass[other] >= size and other != node]
+                if len(able) >= 2 * (size - 1) or (size == largest_pass[node] + 1 and len(able) >= size - 1):
+                    together: Counter[int] = Counter()
+                    for failed_group, times in self._failed.items():
+                        if node in failed_group:
+                            together.update(dict.fromkeys(failed_group, times))
+                    able.sort(key=lambda other: (together[other], uses[other], other))
+                    return frozenset([node, *able[: size - 1]])
+            return None
         for test in self._tests_by_balance(group, free):
             if test not in self._passed and test not in self._failed:
                 return test
@@ -299,24 +313,6 @@ class GroupSearch:
             chosen = frozenset(likeliest[:count])
             others = [node for node in pool if node not in chosen]
             yield chosen.union(others[: -negative_size - count])
-
-    def _confirm(self, node: int, group: Group, free: Collection[int]) -> Group | None:
-        """Return a group in which the only suspect meets others that work in such groups, new ones first.
-
-        The group is as large as the number of these others allows a choice, and at least one above the
-        largest that passed with the suspect.
-        """
-        largest_pass, uses = self._explanation.largest_pass, self._uses()
-        for size in range(len(group), largest_pass[node], -1):
-            able = [other for other in free if largest_pass[other] >= size and other != node]
-            if len(able) >= 2 * (size - 1) or (size == largest_pass[node] + 1 and len(able) >= size - 1):
-                together: Counter[int] = Counter()
-                for failed_group, times in self._failed.items():
-                    if node in failed_group:
-                        together.update(dict.fromkeys(failed_group, times))
-                able.sort(key=lambda other: (together[other], uses[other], other))
-                return frozenset([node, *able[: size - 1]])
-        return None
 
     def _without_two(self, pairs: Sequence[Group]) -> Group | None:
         """Return the new test that leaves out the most of these pairs."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 
 from clusterrun.model.limits import chosen
 from clusterrun.model.preflight_report import Finding, Grade
@@ -83,42 +83,36 @@ def judge(request: RunNeeds, readings: Readings) -> Findings:
     for node, reading in readings.items():
         for row in rows(reading):
             links_by_model.setdefault(text(row, "model"), []).append((node, row, _speeds(row)))
+    most_errors = chosen(request.limits)["link_errors"]
     for gpus_of_model in links_by_model.values():
-        yield from _judge_model(gpus_of_model, chosen(request.limits)["link_errors"])
-
-
-def _judge_model(
-    gpus_of_model: Sequence[tuple[str, Mapping[str, object], list[float]]], most_errors: float
-) -> Findings:
-    """Compare GPUs of one model: (node, reading of the GPU, speed of each link in GB/s or 0 if inactive)."""
-    active_links = [sum(speed > 0 for speed in speeds) for _, _, speeds in gpus_of_model]
-    counts = Counter(active_links)
-    usual = max(counts, key=lambda count: (counts[count], count))
-    most_have_links = 2 * counts[usual] > len(gpus_of_model)
-    fastest = max((speed for _, _, speeds in gpus_of_model for speed in speeds), default=0.0)
-    without_links: dict[str, list[str]] = {}
-    for (node, row, speeds), active in zip(gpus_of_model, active_links):
-        index = f"{number(row, 'gpu') or 0:.0f}"
-        name = f"GPU {index}"
-        if active == 0 and most_have_links and usual:
-            without_links.setdefault(node, []).append(index)
-        elif active < usual and active:
-            message = f"{name} has {active} active NVLinks, {usual} is usual"
-            yield node, Finding(NAME, Grade.FAIL, message, _REMEDY)
-        slow = sum(0 < speed < _SLOWER * fastest for speed in speeds)
-        if slow and 2 * slow <= len(speeds):
-            message = f"{slow} NVLinks of {name} are slower than {fastest:g} GB/s"
-            yield node, Finding(NAME, Grade.WARN, message, _REMEDY)
-        errors = number(row, "errors") or 0.0
-        if errors > most_errors:
-            message = f"{errors:.0f} NVLink errors of {name} (limit {most_errors:.0f})"
-            yield node, Finding(NAME, Grade.WARN, message, _REMEDY)
-    for node, indices in without_links.items():
-        # Bridges join cards in pairs: an even number of cards without a link may have no bridge.
-        may_lack_bridge = len(indices) % 2 == 0
-        message = f"GPU {', '.join(indices)}: no active NVLink, {usual} is usual"
-        remedy = f"{_BRIDGED}: {_REMEDY}" if may_lack_bridge else _REMEDY
-        yield node, Finding(NAME, Grade.WARN if may_lack_bridge else Grade.FAIL, message, remedy)
+        active_links = [sum(speed > 0 for speed in speeds) for _, _, speeds in gpus_of_model]
+        counts = Counter(active_links)
+        usual = max(counts, key=lambda count: (counts[count], count))
+        most_have_links = 2 * counts[usual] > len(gpus_of_model)
+        fastest = max((speed for _, _, speeds in gpus_of_model for speed in speeds), default=0.0)
+        without_links: dict[str, list[str]] = {}
+        for (node, gpu, speeds), active in zip(gpus_of_model, active_links):
+            index = f"{number(gpu, 'gpu') or 0:.0f}"
+            name = f"GPU {index}"
+            if active == 0 and most_have_links and usual:
+                without_links.setdefault(node, []).append(index)
+            elif active < usual and active:
+                message = f"{name} has {active} active NVLinks, {usual} is usual"
+                yield node, Finding(NAME, Grade.FAIL, message, _REMEDY)
+            slow = sum(0 < speed < _SLOWER * fastest for speed in speeds)
+            if slow and 2 * slow <= len(speeds):
+                message = f"{slow} NVLinks of {name} are slower than {fastest:g} GB/s"
+                yield node, Finding(NAME, Grade.WARN, message, _REMEDY)
+            errors = number(gpu, "errors") or 0.0
+            if errors > most_errors:
+                message = f"{errors:.0f} NVLink errors of {name} (limit {most_errors:.0f})"
+                yield node, Finding(NAME, Grade.WARN, message, _REMEDY)
+        for node, indices in without_links.items():
+            # Bridges join cards in pairs: an even number of cards without a link may have no bridge.
+            may_lack_bridge = len(indices) % 2 == 0
+            message = f"GPU {', '.join(indices)}: no active NVLink, {usual} is usual"
+            remedy = f"{_BRIDGED}: {_REMEDY}" if may_lack_bridge else _REMEDY
+            yield node, Finding(NAME, Grade.WARN if may_lack_bridge else Grade.FAIL, message, remedy)
 
 
 def _speeds(row: Mapping[str, object]) -> list[float]:

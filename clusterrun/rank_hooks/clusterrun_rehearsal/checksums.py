@@ -51,7 +51,18 @@ class TensorDigest:
         """Return the checksum of one tensor's bytes; of the local bytes, if it is spread over ranks."""
         local = tensor.to_local() if hasattr(tensor, "to_local") else tensor
         if not local.is_cpu:
-            return self._on_device(local.detach())
+            torch = self._torch
+            flat = local.detach().contiguous().reshape(-1)
+            if flat.numel() == 0:
+                return 0
+            integers = flat.view(torch.int32) if flat.element_size() >= 4 else flat.view(torch.uint8)
+            sums = torch.zeros(2, dtype=torch.int64, device=flat.device)
+            for begin in range(0, integers.numel(), PIECE):
+                piece = integers[begin : begin + PIECE].to(torch.int64)
+                weights = torch.arange(begin, begin + piece.numel(), device=flat.device) % 65521 + 1
+                sums += torch.stack((piece.sum(), (piece * weights).sum()))
+            first, second = sums.tolist()
+            return int(first * 31 + second * 1000003) & 0xFFFFFFFF
         if not local.is_contiguous():
             local = local.detach().contiguous()
         size = local.numel() * local.element_size()
@@ -68,20 +79,6 @@ class TensorDigest:
                 self._memory.clear()
             data = self._memory[address, size] = bytes_at(address, size)
         return data
-
-    def _on_device(self, tensor: Any) -> int:
-        torch = self._torch
-        flat = tensor.contiguous().reshape(-1)
-        if flat.numel() == 0:
-            return 0
-        integers = flat.view(torch.int32) if flat.element_size() >= 4 else flat.view(torch.uint8)
-        sums = torch.zeros(2, dtype=torch.int64, device=flat.device)
-        for begin in range(0, integers.numel(), PIECE):
-            piece = integers[begin : begin + PIECE].to(torch.int64)
-            weights = torch.arange(begin, begin + piece.numel(), device=flat.device) % 65521 + 1
-            sums += torch.stack((piece.sum(), (piece * weights).sum()))
-        first, second = sums.tolist()
-        return int(first * 31 + second * 1000003) & 0xFFFFFFFF
 
     def rows(self, tensor: Any) -> str:
         """Return a checksum of eight digits for each sample of a batch; one for all if there are too many."""

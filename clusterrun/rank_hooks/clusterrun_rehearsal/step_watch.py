@@ -111,7 +111,16 @@ class StepWatch:
         if kill and kill["kind"] == "kill-before" and step == kill["step"]:
             self._die()
         if self._plan.limit and step >= self._plan.limit:
-            self._end_at_limit()
+            # All ranks end together at the limit of steps, so that none sees another one end.
+            with open(self._plan.done, "w"):
+                pass
+            size = int(os.environ.get("WORLD_SIZE", "1"))
+            names = [f"{self._plan.folder}/{rank:05d}.rehearsal.done" for rank in range(size)]
+            self._wait_for(lambda: all(map(os.path.exists, names)), "limit")
+            self._trace.tell("end", limit=True)
+            for stream in (sys.stdout, sys.stderr):
+                stream.flush()
+            os._exit(0)
         if is_known:
             return
         is_first = not self._optimizers.all
@@ -177,18 +186,6 @@ class StepWatch:
         until = time.monotonic() + seconds
         while not condition() and time.monotonic() < until:
             time.sleep(0.02)
-
-    def _end_at_limit(self) -> None:
-        """End at the limit of steps together with all other ranks, so that none sees another one end."""
-        with open(self._plan.done, "w"):
-            pass
-        size = int(os.environ.get("WORLD_SIZE", "1"))
-        names = [f"{self._plan.folder}/{rank:05d}.rehearsal.done" for rank in range(size)]
-        self._wait_for(lambda: all(map(os.path.exists, names)), "limit")
-        self._trace.tell("end", limit=True)
-        for stream in (sys.stdout, sys.stderr):
-            stream.flush()
-        os._exit(0)
 
 
 def fixed(value: Any) -> Any:
