@@ -35,6 +35,7 @@ _OF_ALL = {
 }
 # Calls of one size by all ranks before that size counts as usual.
 USUALLY = 2
+_BOTH_ENDS = "compare the shapes and types that both ends of that call give"
 # Bytes: a part of a tensor is a whole number of its elements.
 _ROUNDED = 8
 
@@ -95,13 +96,16 @@ def _records_agree(table: CallTable, run: Remains, root: Error, aborted: Ranks) 
     alike = next(iter(expecting.values()), equal[0] if equal else None)
     if alike:
         agreeing = (*aborted, *(expecting or mates))
-        return [Hypothesis(partial(sent_too_much, agreeing=agreeing, alike=alike), CERTAINTY)]
+        explain = partial(explain_unrecorded_sender, run=run, root=root, agreeing=agreeing, alike=alike)
+        return [Hypothesis(explain, CERTAINTY)]
     together = tuple(sorted(mates))
     if len(together) <= len(aborted):
         is_outvoted = is_whole and called and len(expected) == 1 and len(together) < len(aborted)
         culprits = together if is_outvoted else ()
-        explain = partial(sent_too_much, called=called, together=together, aborted=aborted)
-        return [Hypothesis(explain, CERTAINTY, culprits)]
+        larger = partial(
+            explain_larger, run=run, root=root, called=called, together=together, aborted=aborted
+        )
+        return [Hypothesis(larger, CERTAINTY, culprits)]
     smaller = partial(explain_smaller, run=run, root=root, called=called, together=together, pairs=pairs)
     return [Hypothesis(smaller, CERTAINTY, aborted)]
 
@@ -229,40 +233,50 @@ def _width(pairs: Sequence[tuple[int, int]]) -> str:
 
 
 def explain_sent_too_much(
+    table: CallTable, blamed: Ranks, run: Remains, root: Error, called: Call | None = None
+) -> Diagnosis:
+    """A rank aborted, and nothing shows whether it, the sender or a third rank is wrong."""
+    remedy = _BOTH_ENDS
+    problem = ""
+    if called:  # In this call each pair of ranks has a size of its own.
+        problem = f" in {called.operation}"
+        remedy = "compare what the ranks pass as input and output sizes there: each pair must agree"
+    problem += f"{_line(table, root.rank)}: the records do not show whether it or the sender is wrong"
+    return mismatch(run, root, _sent_too_much(run, root) + problem, {}, remedy, [run.quoted(root)])
+
+
+def explain_unrecorded_sender(
+    table: CallTable, blamed: Ranks, run: Remains, root: Error, agreeing: Ranks, alike: Call
+) -> Diagnosis:
+    """The ``agreeing`` ranks called ``alike``, and another rank sent more than an aborted one expected."""
+    others = [rank for rank in range(len(run.nodes)) if rank not in agreeing]
+    who = ranks_in_words(others) if others else "another rank"
+    they = "they" if len(others) > 1 else "it"
+    problem = f"{_line(table, root.rank)}: the records do not show the sender; "
+    problem += f"{who} left no record of what {they} called"
+    evidence = [f"of that size is {alike.arguments}, which is in the records that are left", run.quoted(root)]
+    return mismatch(run, root, _sent_too_much(run, root) + problem, {}, _BOTH_ENDS, evidence)
+
+
+def explain_larger(
     table: CallTable,
     blamed: Ranks,
     run: Remains,
     root: Error,
-    called: Call | None = None,
-    together: Ranks = (),
-    aborted: Ranks = (),
-    agreeing: Ranks = (),
-    alike: Call | None = None,
+    called: Call | None,
+    together: Ranks,
+    aborted: Ranks,
 ) -> Diagnosis:
-    """A rank aborted, and nothing shows whether it, the sender or a third rank is wrong."""
-    sentence = f"{run.who(root.rank, root.inner)} was sent more than it expected"
-    evidence = [run.quoted(root)]
-    whys: dict[int, str] = {}
-    remedy = "compare the shapes and types that both ends of that call give"
-    if alike:
-        others = [rank for rank in range(len(run.nodes)) if rank not in agreeing]
-        who = ranks_in_words(others) if others else "another rank"
-        sentence += f"{_line(table, root.rank)}: the records do not show the sender; {who} left no record of "
-        sentence += "what they called" if len(others) > 1 else "what it called"
-        evidence.insert(0, f"of that size is {alike.arguments}, which is in the records that are left")
-    elif together:
-        did = f"called {called.arguments}" if called else "called something larger"
-        sentence += f"{_line(table, root.rank)}; {ranks_in_words(together)} {did}"
-        if blamed:
-            whys = dict.fromkeys(blamed, f"it {did}, and {ranks_in_words(aborted)} expected less")
-        else:
-            sentence += ": the records do not show which of them is wrong"
-    else:
-        if called:  # In this call each pair of ranks has a size of its own.
-            sentence += f" in {called.operation}"
-            remedy = "compare what the ranks pass as input and output sizes there: each pair must agree"
-        sentence += f"{_line(table, root.rank)}: the records do not show whether it or the sender is wrong"
-    return mismatch(run, root, sentence, whys, remedy, evidence)
+    """The ranks ``together`` called something larger than the ``aborted`` ones expected."""
+    did = f"called {called.arguments}" if called else "called something larger"
+    problem = f"{_line(table, root.rank)}; {ranks_in_words(together)} {did}"
+    problem += "" if blamed else ": the records do not show which of them is wrong"
+    whys = dict.fromkeys(blamed, f"it {did}, and {ranks_in_words(aborted)} expected less")
+    return mismatch(run, root, _sent_too_much(run, root) + problem, whys, _BOTH_ENDS, [run.quoted(root)])
+
+
+def _sent_too_much(run: Remains, root: Error) -> str:
+    return f"{run.who(root.rank, root.inner)} was sent more than it expected"
 
 
 def explain_changed_its_size(
