@@ -48,7 +48,21 @@ def become(
     shell does if the command cannot be started. Raise ``CannotExecute`` if ``rank`` is not on this node.
     """
     orders = read_orders(paths)
-    model = _rank_here(orders.run_id, node, rank)
+    candidates = []
+    for pid in proc.pids():
+        variables = proc.environment(pid)
+        owner, _, epoch = variables.get(contract.MARKER_VARIABLE, "").rpartition(".")
+        if owner != orders.run_id or not epoch.isdigit() or not variables.get("RANK", "").isdigit():
+            continue
+        if variables.get(contract.NODE_NAME_VARIABLE, node) != node or not _is_first(pid, variables):
+            continue
+        if rank in (-1, int(variables["RANK"])):
+            candidates.append((-int(epoch), int(variables["RANK"]), pid))
+    try:
+        pid = min(candidates)[2]
+        model = Model(pid, proc.environment(pid), os.readlink(f"/proc/{pid}/cwd"))
+    except (ValueError, OSError):  # there is none, or it has just ended
+        model = None
     if model is None:
         if rank >= 0:
             problem = f"rank {rank} does not live on {node}"
@@ -109,25 +123,6 @@ def _execute(argv: tuple[str, ...], environment: Mapping[str, str], node: str) -
         problem = f"{argv[0]!r} cannot be started on {node}: {error.strerror}"
         say(f"clusterrun: {problem}\ncheck that it is installed on that node")
         sys.exit(127 if isinstance(error, FileNotFoundError) else 126)  # as a shell does
-
-
-def _rank_here(run_id: str, node: str, rank: int) -> Model | None:
-    """Return ``rank`` of the newest attempt, or the lowest rank of this node; None if there is none."""
-    candidates = []
-    for pid in proc.pids():
-        environment = proc.environment(pid)
-        owner, _, epoch = environment.get(contract.MARKER_VARIABLE, "").rpartition(".")
-        if owner != run_id or not epoch.isdigit() or not environment.get("RANK", "").isdigit():
-            continue
-        if environment.get(contract.NODE_NAME_VARIABLE, node) != node or not _is_first(pid, environment):
-            continue
-        if rank in (-1, int(environment["RANK"])):
-            candidates.append((-int(epoch), int(environment["RANK"]), pid))
-    try:
-        pid = min(candidates)[2]
-        return Model(pid, proc.environment(pid), os.readlink(f"/proc/{pid}/cwd"))
-    except (ValueError, OSError):  # there is none, or it has just ended
-        return None
 
 
 def _is_first(pid: int, environment: Mapping[str, str]) -> bool:

@@ -61,16 +61,13 @@ def _rows(options: Iterable[click.Option]) -> Iterator[str]:
         taken = "\\|".join(option.type.choices) if isinstance(option.type, click.Choice) else option.metavar
         value = f" `{taken}`" if taken and not option.is_flag else ""
         more = " Repeatable." if option.multiple else ""
-        yield f"| {names}{value} | {_cell(option.help or '')}{more}{_default(option)} |"
-
-
-def _default(option: click.Option) -> str:
-    """Return the default of an option, '' if its help states it already."""
-    if holds := getattr(option, "holds", ""):
-        return f" Default: {_cell(holds)}."
-    if not option.show_default or option.default in (None, "", ()) or "default:" in (option.help or ""):
-        return ""
-    return f" Default: `{option.default}`."
+        if holds := getattr(option, "holds", ""):
+            default = f" Default: {_cell(holds)}."
+        elif not option.show_default or option.default in (None, "", ()) or "default:" in (option.help or ""):
+            default = ""
+        else:
+            default = f" Default: `{option.default}`."
+        yield f"| {names}{value} | {_cell(option.help or '')}{more}{default} |"
 
 
 def _commands(_: str) -> Iterator[str]:
@@ -130,7 +127,14 @@ def _schema(name: str) -> Iterator[str]:
 
 def _fields(path: str, schema: dict[str, Any]) -> Iterator[str]:
     for key, field in schema.get("properties", {}).items():
-        yield f"| `{path}{key}` | {_type(field)} | {_cell(field.get('description', ''))} |"
+        if "enum" in field:
+            kind = " \\| ".join(
+                "null" if member is None else f"`{member}`" for member in field["enum"] if member != ""
+            )
+        else:
+            types = field.get("type", "any")
+            kind = " or ".join(types) if isinstance(types, list) else str(types)
+        yield f"| `{path}{key}` | {kind} | {_cell(field.get('description', ''))} |"
         yield from _below(f"{path}{key}", field)
 
 
@@ -141,15 +145,6 @@ def _below(path: str, field: dict[str, Any]) -> Iterator[str]:
         inner = field.get(key)
         if isinstance(inner, dict):
             yield from _below(path + mark, inner)
-
-
-def _type(field: dict[str, Any]) -> str:
-    if "enum" in field:
-        return " \\| ".join(
-            "null" if member is None else f"`{member}`" for member in field["enum"] if member != ""
-        )
-    types = field.get("type", "any")
-    return " or ".join(types) if isinstance(types, list) else str(types)
 
 
 def _cell(text: str) -> str:

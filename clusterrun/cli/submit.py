@@ -48,7 +48,14 @@ class OptionsThenProgram(click.Command):
         takes_value = {name for option in options if not option.is_flag for name in option.opts}
         place = 0
         while args[place : place + 1] not in ([], ["--"], ["-m"]) and args[place].startswith("-"):
-            place += 2 if _takes_next(args[place], takes_value) else 1
+            # In ``-ft`` the last letter may take a value.
+            word = args[place]
+            if word.startswith("--"):
+                takes_next = word in takes_value
+            else:
+                valued = [place for place, letter in enumerate(word) if place and f"-{letter}" in takes_value]
+                takes_next = bool(valued) and valued[0] == len(word) - 1
+            place += 2 if takes_next else 1
         if args[place : place + 1] == ["-m"]:
             args = [*args[:place], "--", *args[place:]]
         return super().parse_args(ctx, args)
@@ -69,14 +76,6 @@ class OptionsThenProgram(click.Command):
 
 class Submit(OptionsThenProgram, GroupedCommand):
     """A command with all options of a submission, followed by the user's command."""
-
-
-def _takes_next(word: str, takes_value: set[str]) -> bool:
-    """Return whether the next argument is the value of ``word``. In ``-ft`` the last letter may take one."""
-    if word.startswith("--"):
-        return word in takes_value
-    valued = [place for place, letter in enumerate(word) if place and f"-{letter}" in takes_value]
-    return bool(valued) and valued[0] == len(word) - 1
 
 
 @click.command(cls=Submit, context_settings={"allow_interspersed_args": False})

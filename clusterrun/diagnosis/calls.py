@@ -251,7 +251,15 @@ class CallTable:
         call, line = rank.call, rank.location.line
         inside = [record for record in rank.records if not record.done]
         if call.name in ("send", "recv") and call.peer >= 0:
-            return self._wait_for_peer(rank)
+            # A send or receive is a collective of two: has the other rank called its half?
+            half = {"send": "recv", "recv": "send"}[call.name]
+            peer = self.by_rank.get(call.peer)
+            meets = peer is not None and (peer.call.name, peer.call.peer) == (half, rank.rank)
+            group = f"of ranks {min(rank.rank, call.peer)} and {max(rank.rank, call.peer)}"
+            direction = "to" if call.name == "send" else "from"
+            what = f"{call.name} {direction} rank {call.peer}"
+            missing = () if meets else (call.peer,)
+            return Call(rank.rank, group, 0, what, peer=call.peer, tag=call.tag, line=line, missing=missing)
         if call.name == "wait" and not inside and sends(rank):
             return Call(rank.rank, "", 0, HALF, line=line, missing=self._fewer_sends(rank))
         if call.name == "store":
@@ -309,19 +317,6 @@ class CallTable:
                 if mate != rank.rank and self._begun.get((mate, call.group), 0) < call.sequence
             )
         return self._behind_by_call[key]
-
-    def _wait_for_peer(self, rank: RankSnapshot) -> Call:
-        """A send or receive is a collective of two: has the other rank called its half?"""
-        call = rank.call
-        half = {"send": "recv", "recv": "send"}[call.name]
-        peer = self.by_rank.get(call.peer)
-        meets = peer is not None and (peer.call.name, peer.call.peer) == (half, rank.rank)
-        group = f"of ranks {min(rank.rank, call.peer)} and {max(rank.rank, call.peer)}"
-        direction = "to" if call.name == "send" else "from"
-        what = f"{call.name} {direction} rank {call.peer}"
-        missing = () if meets else (call.peer,)
-        line = rank.location.line
-        return Call(rank.rank, group, 0, what, peer=call.peer, tag=call.tag, line=line, missing=missing)
 
     def _fewer_sends(self, rank: RankSnapshot) -> tuple[int, ...]:
         """Ranks that have begun fewer sends and receives than ``rank``, which waits for one.

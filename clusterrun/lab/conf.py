@@ -26,10 +26,23 @@ def release(version: str) -> tuple[int, int]:
 
 def slurm_conf(spec: LabSpec, layout: Layout, place: LabPlace, version: str) -> str:
     """Return the text of slurm.conf."""
+    choices = {"ProctrackType": f"proctrack/{spec.proctrack.value}"}
+    if spec.preempt is not Preempt.OFF:
+        choices |= {"PreemptType": "preempt/partition_prio", "PreemptMode": spec.preempt.value.upper()}
+    if spec.accounting:
+        choices |= {
+            "AccountingStorageType": "accounting_storage/slurmdbd",
+            "AccountingStorageHost": CONTROLLER,
+            "AccountingStoragePort": str(PORTS["slurmdbd"]),
+            "AccountingStoragePass": f"{place.run}/munge.socket",
+            "AccountingStorageTRES": "gres/gpu" if spec.gpus else "",
+        }
+    elif release(version) < (21, 8):
+        choices["AccountingStorageType"] = "accounting_storage/none"
     lines = {
         **_base(spec, place),
         **_times(spec),
-        **_choices(spec, place, version),
+        **choices,
         **dict(spec.settings),
     }
     text = "".join(f"{key}={value}\n" for key, value in lines.items() if value)
@@ -88,23 +101,6 @@ def _times(spec: LabSpec) -> dict[str, str]:
         "SchedulerType": "sched/backfill",
         "SchedulerParameters": "sched_min_interval=0,batch_sched_delay=0,bf_interval=1",
     }
-
-
-def _choices(spec: LabSpec, place: LabPlace, version: str) -> dict[str, str]:
-    lines = {"ProctrackType": f"proctrack/{spec.proctrack.value}"}
-    if spec.preempt is not Preempt.OFF:
-        lines |= {"PreemptType": "preempt/partition_prio", "PreemptMode": spec.preempt.value.upper()}
-    if spec.accounting:
-        lines |= {
-            "AccountingStorageType": "accounting_storage/slurmdbd",
-            "AccountingStorageHost": CONTROLLER,
-            "AccountingStoragePort": str(PORTS["slurmdbd"]),
-            "AccountingStoragePass": f"{place.run}/munge.socket",
-            "AccountingStorageTRES": "gres/gpu" if spec.gpus else "",
-        }
-    elif release(version) < (21, 8):
-        lines["AccountingStorageType"] = "accounting_storage/none"
-    return lines
 
 
 def _nodes(spec: LabSpec, layout: Layout) -> str:

@@ -120,7 +120,13 @@ class Digests:
             )
         rank_pids = {pid for pid, _ in ranks.values()}
         launchers = {rank: pid for rank, pid in self._pids.items() if pid not in rank_pids}
-        gpus_work = self._gpus_work() if asks else None
+        gpus_work = None
+        if asks:
+            # All GPUs work that were busy since the start of the ranks; None if unknown.
+            gpus = self._look_at_gpus()
+            self._used_gpus |= {gpu.index for gpu in gpus if gpu.busy > 0}
+            works = [gpu.works for gpu in gpus if gpu.index in self._used_gpus]
+            gpus_work = None if None in works or not works else all(works)
         inner_ranks = self._ranks_below(launchers)
         children_of = proc.children_lookup()
         blocked = tuple(
@@ -140,13 +146,6 @@ class Digests:
             variables = proc.variables(environs.get(pid, b""))
             self._addresses[pid] = f"{variables.get('MASTER_ADDR', '')}:{variables.get('MASTER_PORT', '')}"
         return tuple((starter, inner.rank, self._addresses[inner.pid]) for starter, inner in below)
-
-    def _gpus_work(self) -> bool | None:
-        """Return whether all GPUs work that were busy since the start of the ranks; None if unknown."""
-        gpus = self._look_at_gpus()
-        self._used_gpus |= {gpu.index for gpu in gpus if gpu.busy > 0}
-        works = [gpu.works for gpu in gpus if gpu.index in self._used_gpus]
-        return None if None in works or not works else all(works)
 
 
 def _is_blocked(paths: AttemptPaths, rank: int, pid: int, children_of: Callable[[int], list[int]]) -> bool:

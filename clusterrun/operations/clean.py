@@ -97,7 +97,19 @@ def plan(context: Context, choice: CleanChoice, tell: Tell) -> CleanPlan:
     statuses = listing.look(inquiry)
     for notice in inquiry.notices:
         tell(notice)
-    sizes, folders = _measured(context, [status for status in statuses if status.state.ended], tell)
+    # Ended runs are measured first.
+    store = context.store
+    ended = [status.run_id for status in statuses if status.state.ended]
+    ids = dict.fromkeys([*ended, *store.ids()])
+    folders = {run_id: store.paths(run_id).run_dir for run_id in ids}
+    folders |= {path: path for path in removal.leftovers(store.runs)}
+    paths = {store.runs, *folders.values()}
+    for folder in (store.home, store.runs):
+        with suppress(FileNotFoundError):
+            folders |= {entry.path: entry.path for entry in os.scandir(folder) if entry.path not in paths}
+    sentence = f"measuring {len(folders)} folders of {store.home}, for at most {MEASURE_SECONDS:.0f} s"
+    with notice_if_slow(SPEAK_AFTER, tell, sentence):
+        sizes = disk_usage.measure(folders, MEASURE_SECONDS)
     named = [status for status in statuses if status.run_id in listing.named]
     others = [status for status in statuses if status.run_id not in listing.named]
     old = []
@@ -161,26 +173,6 @@ def remove(context: Context, planned: CleanPlan, tell: Tell) -> Removed:
 
 def _freed(runs: Sequence[Ended]) -> int:
     return disk_usage.freed(disk_usage.together(run.usage for run in runs if run.usage))
-
-
-def _measured(
-    context: Context, first: Sequence[RunStatus], tell: Tell
-) -> tuple[dict[str, Usage], dict[str, str]]:
-    """Return the usage of each measured folder of the home, and the path of every folder by its name.
-
-    The runs of ``first`` are measured first.
-    """
-    store = context.store
-    ids = dict.fromkeys([*(status.run_id for status in first), *store.ids()])
-    folders = {run_id: store.paths(run_id).run_dir for run_id in ids}
-    folders |= {path: path for path in removal.leftovers(store.runs)}
-    paths = {store.runs, *folders.values()}
-    for folder in (store.home, store.runs):
-        with suppress(FileNotFoundError):
-            folders |= {entry.path: entry.path for entry in os.scandir(folder) if entry.path not in paths}
-    sentence = f"measuring {len(folders)} folders of {store.home}, for at most {MEASURE_SECONDS:.0f} s"
-    with notice_if_slow(SPEAK_AFTER, tell, sentence):
-        return disk_usage.measure(folders, MEASURE_SECONDS), folders
 
 
 class _ReasonsToKeep:

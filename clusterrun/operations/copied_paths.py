@@ -121,7 +121,22 @@ def _live_paths(spec: JobSpec, snapshot: Snapshot, shown_cwd: str) -> Iterator[s
                 paths.add(path)
                 where = f"{place}, line {number}" if is_file else place
                 yield _live_path(where, path, snapshot, folder)
-    spellings = "|".join(map(re.escape, _spellings(snapshot, spec.cwd, shown_cwd)))
+    # The beginnings of absolute paths that lead into the project, longest first: its path without links, its
+    # path in the user's shell, and its path below the home folder.
+    cwd = spec.cwd
+    roots = {snapshot.root}
+    below = snapshot.below(cwd)
+    if shown_cwd and os.path.realpath(shown_cwd) == os.path.realpath(cwd) and below:
+        depth = 0 if below == "." else below.count("/") + 1
+        shown_root = os.path.normpath(os.path.join(shown_cwd, *[os.pardir] * depth))
+        if os.path.realpath(shown_root) == os.path.realpath(snapshot.root):
+            roots.add(shown_root)
+    home = os.path.expanduser("~")
+    relative = os.path.relpath(os.path.realpath(snapshot.root), os.path.realpath(home))
+    if relative != "." and relative.partition("/")[0] != os.pardir:
+        roots |= {f"{start}/{relative}" for start in (home, "~", "$HOME", "${HOME}")}
+    beginnings = sorted(roots, key=len, reverse=True)
+    spellings = "|".join(map(re.escape, beginnings))
     spelling = re.compile(rf"(?<![\w.}}$])(?:{spellings})|{_LEAVES.pattern}")
     notices: list[str] = []
     named = {snapshot.below(os.path.abspath(os.path.join(spec.cwd, word))) for word in spec.command}
@@ -174,25 +189,6 @@ def _live_path(where: str, path: str, snapshot: Snapshot, folder: str) -> str:
     kind = "folder" if os.path.isdir(path) else "file"
     relative = shlex.quote(os.path.relpath(os.path.join(snapshot.root, snapshot.below(path)), folder))
     return f"{where} names {path}: that is the live {kind}, not the copy: write it relative ({relative})"
-
-
-def _spellings(snapshot: Snapshot, cwd: str, shown_cwd: str) -> list[str]:
-    """Return the beginnings of absolute paths that lead into the project, longest first.
-
-    These are its path without links, its path in the user's shell, and its path below the home folder.
-    """
-    roots = {snapshot.root}
-    below = snapshot.below(cwd)
-    if shown_cwd and os.path.realpath(shown_cwd) == os.path.realpath(cwd) and below:
-        depth = 0 if below == "." else below.count("/") + 1
-        shown_root = os.path.normpath(os.path.join(shown_cwd, *[os.pardir] * depth))
-        if os.path.realpath(shown_root) == os.path.realpath(snapshot.root):
-            roots.add(shown_root)
-    home = os.path.expanduser("~")
-    relative = os.path.relpath(os.path.realpath(snapshot.root), os.path.realpath(home))
-    if relative != "." and relative.partition("/")[0] != os.pardir:
-        roots |= {f"{start}/{relative}" for start in (home, "~", "$HOME", "${HOME}")}
-    return sorted(roots, key=len, reverse=True)
 
 
 def _small_text(path: str) -> str:

@@ -409,19 +409,14 @@ def _why(evidence: RunEvidence) -> str:
     well = evidence.state is not None and evidence.state.state in (State.RUNNING, State.COMPLETED)
     warnings = evidence.state.warnings if evidence.state and well else ()
     more = f" (and {len(warnings) - 1} more)" if len(warnings) > 1 else ""
-    return _joined(_coordinator_reason(evidence), *(f"warning: {warning}{more}" for warning in warnings[-1:]))
-
-
-def _coordinator_reason(evidence: RunEvidence) -> str:
-    """Return the coordinator's reason, or the failure of the rank that failed first."""
-    state = evidence.state
-    if state is None:
-        return ""
-    failure = state.failure.why if state.failure and state.state is not State.COMPLETED else ""
-    if state.state is State.RUNNING and state.epoch and state.attempts and not state.reason:
-        again = state.attempts[-1].reason
-        return f"{again}, after {failure}" if failure and failure not in again else again
-    return state.reason or failure
+    reason, state = "", evidence.state
+    if state is not None:
+        failure = state.failure.why if state.failure and state.state is not State.COMPLETED else ""
+        reason = state.reason or failure
+        if state.state is State.RUNNING and state.epoch and state.attempts and not state.reason:
+            again = state.attempts[-1].reason
+            reason = f"{again}, after {failure}" if failure and failure not in again else again
+    return _joined(reason, *(f"warning: {warning}{more}" for warning in warnings[-1:]))
 
 
 def _cancel_reason(state: RunState | None) -> str:

@@ -17,7 +17,7 @@ from clusterrun.model.errors import BadInput, SchedulerError, SchedulerUnreachab
 from clusterrun.model.frozen import frozen, replace
 from clusterrun.model.hostlist import fold
 from clusterrun.model.paths import RunPaths
-from clusterrun.model.record import RunRecord, RunStatus
+from clusterrun.model.record import RunRecord
 from clusterrun.model.run_words import default_name
 from clusterrun.model.spec import Cluster, JobSpec, OnUnfit
 from clusterrun.model.states import State
@@ -312,22 +312,19 @@ def _job_ids(selectors: Sequence[str], context: Context) -> Iterator[str]:
             raise BadInput(message, f"queue them first: clusterrun sweep continue {sweep.name}")
         for status in context.inquiry().statuses(run_ids):
             if status.state is not State.COMPLETED:
-                yield _job_of(status, word, context)
-
-
-def _job_of(status: RunStatus, word: str, context: Context) -> str:
-    """Return the job that ends with the run, which ``--after`` calls ``word``. Raise ``BadInput``."""
-    run, wait = f"--after {word}: the run {status.run_id}", f"clusterrun wait {status.run_id}"
-    if status.state.ended:
-        message = f"{run} has ended as {status.state.value}"
-        raise BadInput(message, "leave --after out, or name a run that can still succeed")
-    record = context.store.read(status.run_id)
-    if status.cluster != Cluster.SLURM.value or not status.job_id or record.in_allocation:
-        raise BadInput(f"{run} is not in Slurm's queue", f"wait for it first: {wait}")
-    if other := context.other_cluster(record):
-        raise BadInput(f"{run} is on the cluster {other}", f"submit there, or wait for it first: {wait}")
-    _check_keeps_job(record, run)
-    return status.job_id
+                run, wait = f"--after {word}: the run {status.run_id}", f"clusterrun wait {status.run_id}"
+                if status.state.ended:
+                    message = f"{run} has ended as {status.state.value}"
+                    raise BadInput(message, "leave --after out, or name a run that can still succeed")
+                record = context.store.read(status.run_id)
+                if status.cluster != Cluster.SLURM.value or not status.job_id or record.in_allocation:
+                    raise BadInput(f"{run} is not in Slurm's queue", f"wait for it first: {wait}")
+                if other := context.other_cluster(record):
+                    raise BadInput(
+                        f"{run} is on the cluster {other}", f"submit there, or wait for it first: {wait}"
+                    )
+                _check_keeps_job(record, run)
+                yield status.job_id
 
 
 def _check_keeps_job(record: RunRecord, run: str) -> None:

@@ -49,7 +49,19 @@ def cut_off(
     ``copy``: a whole checkpoint, if the caller has found one.
     """
     name = os.path.basename(path)
-    copy = _whole_copy(fault_run) or copy
+    # The newest whole file that the script could have loaded instead: an older file of the same kind, or one
+    # of a kind that holds the same at the same step.
+    life, spoilt = fault_run.lives[0], _spoilt(fault_run)
+    damaged_kinds = {fault_run.kind(path) for path in fault_run.damaged}
+    temporary = _temporary_kinds(fault_run, life.saves)
+    copies = []
+    for save in life.saves:
+        kind = fault_run.kind(save.path)
+        if life.dropped(save.path) or save.path in fault_run.damaged or save.gone or kind in temporary:
+            continue
+        if kind in fault_run.twins or (kind in damaged_kinds and not spoilt(save)):
+            copies.append(save)
+    copy = max(copies, key=lambda save: save.step, default=copy)
     if copy:
         copy_name = os.path.basename(copy.path)
         if copy_name == name:
@@ -87,24 +99,6 @@ def loaded_in_part(path: str, fault_run: FaultRun) -> Discovery:
     remedy = "write each checkpoint under a name of its own, which it gets once it is whole; where loading "
     remedy += "fails, load an older one whole, or end"
     return Discovery(Cause.TORN, message, remedy, (*fault_run.reads([path]), *fault_run.writes(path)))
-
-
-def _whole_copy(fault_run: FaultRun) -> SavedFile | None:
-    """Return the newest whole file that the script could have loaded instead of the damaged one.
-
-    It is an older file of the same kind, or one of a kind that holds the same at the same step.
-    """
-    life, spoilt = fault_run.lives[0], _spoilt(fault_run)
-    damaged_kinds = {fault_run.kind(path) for path in fault_run.damaged}
-    temporary = _temporary_kinds(fault_run, life.saves)
-    copies = []
-    for save in life.saves:
-        kind = fault_run.kind(save.path)
-        if life.dropped(save.path) or save.path in fault_run.damaged or save.gone or kind in temporary:
-            continue
-        if kind in fault_run.twins or (kind in damaged_kinds and not spoilt(save)):
-            copies.append(save)
-    return max(copies, key=lambda save: save.step, default=None)
 
 
 def _temporary_kinds(fault_run: FaultRun, saves: Sequence[SavedFile]) -> set[str]:

@@ -25,7 +25,25 @@ def wrong_step(
     if lines and values & {None, 0} and (partial := left_out(fault_run)):
         return partial
     if None in values:
-        return _of_no_step(fault_run, reference, steps, newest, lines)
+        # On at least one rank the weights belong to no step.
+        if set(steps.values()) != {None} or lines or fault_run.elastic:
+            return weights_of_no_step(fault_run, steps, lines)
+        restart = fault_run.restarted
+        empty = {
+            r: {o: state for o, (_, state) in state_by_optimizer.items()}
+            for r, state_by_optimizer in reference.initial.items()
+        }
+        begun = [(r, o, state) for r in steps for o, (_, state) in restart.ranks[r].before.items()]
+        fresh = all(state == empty.get(r, {}).get(o) for r, o, state in begun)
+        taken = [
+            (r, step)
+            for r, state_by_optimizer in reference.steps.items()
+            for step in state_by_optimizer.values()
+        ]
+        moved = any(step.state != empty.get(r, {}).get(step.optimizer) for r, step in taken)
+        if fresh and moved and newest and not restart.loaded:
+            return _never(newest, fault_run, lines)
+        return unknown(f"{OF_NO_STEP}, and no checkpoint was seen read")
     if len(values) > 1:
         places = ", ".join(f"rank {rank} at {step}" for rank, step in steps.items())
         remedy = "let rank 0 choose the checkpoint and broadcast its name; a set counts once it is whole"
@@ -33,7 +51,23 @@ def wrong_step(
         return Discovery(Cause.RANKS_DISAGREE, message, remedy, lines)
     (at,) = values
     if newest is None and at == 0 and (fault_run.damaged or fault_run.fault in ("mid-save", "disk-full")):
-        return _all_lost(fault_run)
+        # No file is damaged if the fault struck a temporary file.
+        damaged = fault_run.damaged
+        then = "training begins at step 0"
+        if damaged and (fault_run.fault == "damaged" or fault_run.of_companion):
+            return cut_off(fault_run, damaged[-1], then)
+        older = [save for save in fault_run.lives[0].saves if save.step < fault_run.struck_at]
+        lost = [save for save in older if save.path in damaged or save.gone]
+        if not lost or not (damaged or len(lost) == len(older)):
+            return None
+        if not any(save.path in damaged for save in older):
+            new = os.path.basename(damaged[-1]) if damaged else "the next checkpoint"
+            message = (
+                f"{os.path.basename(older[-1].path)} was removed before {new} was whole: all work is lost"
+            )
+            remedy = "remove the old checkpoint only once the new one has its final name (os.replace)"
+            return Discovery(Cause.TORN, message, remedy, fault_run.writes())
+        return cut_off(fault_run, damaged[-1], then)
     if at is None or newest is None or at >= newest.step:
         return None
     torn = [path for path, _ in last.loaded if path in fault_run.damaged]
@@ -70,53 +104,6 @@ def _to_load_newest(fault_run: FaultRun, newest: SavedFile) -> str:
     return (
         "load the newest whole checkpoint: choose it by the number of its step, not by the order of a listing"
     )
-
-
-def _of_no_step(
-    fault_run: FaultRun,
-    reference: Reference,
-    steps: Mapping[int, int | None],
-    newest: SavedFile | None,
-    lines: tuple[str, ...],
-) -> Discovery:
-    """Return the finding for weights that belong to no step, on at least one rank."""
-    if set(steps.values()) != {None} or lines or fault_run.elastic:
-        return weights_of_no_step(fault_run, steps, lines)
-    last = fault_run.restarted
-    empty = {
-        r: {o: state for o, (_, state) in state_by_optimizer.items()}
-        for r, state_by_optimizer in reference.initial.items()
-    }
-    begun = [(r, o, state) for r in steps for o, (_, state) in last.ranks[r].before.items()]
-    fresh = all(state == empty.get(r, {}).get(o) for r, o, state in begun)
-    taken = [
-        (r, step) for r, state_by_optimizer in reference.steps.items() for step in state_by_optimizer.values()
-    ]
-    moved = any(step.state != empty.get(r, {}).get(step.optimizer) for r, step in taken)
-    if fresh and moved and newest and not last.loaded:
-        return _never(newest, fault_run, lines)
-    return unknown(f"{OF_NO_STEP}, and no checkpoint was seen read")
-
-
-def _all_lost(fault_run: FaultRun) -> Discovery | None:
-    """Return the finding for a script that begins again without its only file; None if nothing was lost.
-
-    No file is damaged if the fault struck a temporary file.
-    """
-    damaged = fault_run.damaged
-    then = "training begins at step 0"
-    if damaged and (fault_run.fault == "damaged" or fault_run.of_companion):
-        return cut_off(fault_run, damaged[-1], then)
-    older = [save for save in fault_run.lives[0].saves if save.step < fault_run.struck_at]
-    lost = [save for save in older if save.path in damaged or save.gone]
-    if not lost or not (damaged or len(lost) == len(older)):
-        return None
-    if not any(save.path in damaged for save in older):
-        new = os.path.basename(damaged[-1]) if damaged else "the next checkpoint"
-        message = f"{os.path.basename(older[-1].path)} was removed before {new} was whole: all work is lost"
-        remedy = "remove the old checkpoint only once the new one has its final name (os.replace)"
-        return Discovery(Cause.TORN, message, remedy, fault_run.writes())
-    return cut_off(fault_run, damaged[-1], then)
 
 
 def _never(newest: SavedFile, fault_run: FaultRun, lines: tuple[str, ...]) -> Discovery:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable
 
 from clusterrun.rehearse.rank_trace import RankTrace, Rows, Start, Step
 from clusterrun.rehearse.resumption import Reference
@@ -34,7 +34,12 @@ def data_difference(
         main = max(in_steps, key=lambda name: in_steps[name], default="")
         ours, theirs = _batches_by_step(trace.steps, main), _batches_by_step(control, main)
         all_expected = [batch for n in sorted(theirs) for batch in theirs[n]]
-        ahead = _batches_ahead(theirs, resumed_at) if nth == 1 else 0
+        ahead = 0
+        if nth == 1:
+            # A loader may be ahead of the model, unless an epoch ended at that step.
+            usual = len(theirs.get(2, theirs.get(1, ())))
+            begins_epoch = len(theirs.get(resumed_at + 1, ())) > usual
+            ahead = 0 if begins_epoch else max(0, len(theirs.get(1, ())) - usual)
         begin = max(0, sum(len(theirs[n]) for n in theirs if n <= resumed_at + nth - 1) - ahead)
         if not ours.get(nth) or begin >= len(all_expected) or ours[nth][0][0] == all_expected[begin][0]:
             return None
@@ -73,13 +78,6 @@ def data_difference(
     if actual_index or share >= KNOWN_SHARE:
         return "data", OTHERS
     return "unseen", "got data that the control never had"
-
-
-def _batches_ahead(drawn: Mapping[int, Sequence[object]], resumed_at: int) -> int:
-    """Count the batches that a loader is ahead of the model after step ``at``; 0 if an epoch ended there."""
-    usual = len(drawn.get(2, drawn.get(1, ())))
-    begins_epoch = len(drawn.get(resumed_at + 1, ())) > usual
-    return 0 if begins_epoch else max(0, len(drawn.get(1, ())) - usual)
 
 
 def _batches_by_step(steps: Iterable[Step], main: str) -> dict[int, list[tuple[Rows, Rows]]]:

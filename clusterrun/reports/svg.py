@@ -205,7 +205,26 @@ def ring(rates: Rates, world: Sequence[str]) -> Markup | None:
     each = math.ceil(len(links) / MOST_BARS)
     groups = [links[at : at + each] for at in range(0, len(links), each)]
     wide = 1000 / len(groups)
-    bars = [_bar(at * wide, wide, group, rates, top) for at, group in enumerate(groups)]
+    bars = []
+    for at, group in enumerate(groups):
+        tested = [(_badness(link, rates), a, b, link) for a, b, link in group if link is not None]
+        if not tested:
+            bars.append(Markup(""))
+            continue
+        _, a, b, link = max(tested, key=lambda bad_link: bad_link[0])
+        bar_height = RING_HEIGHT if link.rate is None else max(2.0, RING_HEIGHT * link.rate / top)
+        gap = 0.15 * wide
+        bars.append(
+            tag(
+                "rect",
+                tag("title", said_of(a, b, link, rates)),
+                x=f"{at * wide + gap / 2:.5g}",
+                y=f"{RING_HEIGHT - bar_height:.4g}",
+                width=f"{wide - gap:.4g}",
+                height=f"{bar_height:.4g}",
+                class_=colour_of(link, rates),
+            )
+        )
     height = f"{RING_HEIGHT - RING_HEIGHT * rates.median / top:.4g}"
     return tag(
         "svg",
@@ -221,24 +240,6 @@ def ring(rates: Rates, world: Sequence[str]) -> Markup | None:
 
 # Both ends of a link of the ring, and its tests (None if there were none).
 Known: TypeAlias = "tuple[str, str, LinkRate | None]"
-
-
-def _bar(x: float, wide: float, group: Sequence[Known], rates: Rates, top: float) -> Markup:
-    tested = [(_badness(link, rates), a, b, link) for a, b, link in group if link is not None]
-    if not tested:
-        return Markup("")
-    _, a, b, link = max(tested, key=lambda bad_link: bad_link[0])
-    height = RING_HEIGHT if link.rate is None else max(2.0, RING_HEIGHT * link.rate / top)
-    gap = 0.15 * wide
-    return tag(
-        "rect",
-        tag("title", said_of(a, b, link, rates)),
-        x=f"{x + gap / 2:.5g}",
-        y=f"{RING_HEIGHT - height:.4g}",
-        width=f"{wide - gap:.4g}",
-        height=f"{height:.4g}",
-        class_=colour_of(link, rates),
-    )
 
 
 def meter(share: float, colour: str) -> Markup:

@@ -171,7 +171,13 @@ def look(cwd: str, include: Iterable[str] = (), home: str = "") -> Snapshot:
             raise BadInput(f"--snapshot-include {path}: there is no such file or folder", "check its name")
     carried_folder = _folder_with(cwd, CARRIED_NOTE)
     if carried_folder:
-        commit, is_dirty = _read_note(carried_folder)
+        note_file = os.path.join(carried_folder, CARRIED_NOTE)
+        with open(note_file, encoding="utf-8", errors="surrogateescape") as file:
+            head, _, patch = file.read().partition("\n\n")
+        facts = dict(line.split(" ", 1) for line in head.splitlines() if " " in line)
+        commit = facts.get("commit", "none")
+        commit = "" if commit == "none" else commit
+        is_dirty = facts.get("dirty", "yes" if patch else "no") == "yes"
         names = (name for name in _walk(carried_folder) if name != CARRIED_NOTE)
         return replace(_copied(Snapshot(carried_folder, (), 0), names), commit=commit, is_dirty=is_dirty)
     try:
@@ -547,12 +553,3 @@ def note(snapshot: Snapshot) -> str:
     facts = f"root {snapshot.root}\ncommit {snapshot.commit or 'none'}\n"
     facts += f"not compared {snapshot.not_compared}\n" if snapshot.not_compared else f"dirty {dirty}\n"
     return f"{facts}\n{snapshot.diff}"
-
-
-def _read_note(folder: str) -> tuple[str, bool]:
-    """Return the commit of a copy from another machine ('': none), and whether the files differ from it."""
-    with open(os.path.join(folder, CARRIED_NOTE), encoding="utf-8", errors="surrogateescape") as file:
-        head, _, diff = file.read().partition("\n\n")
-    facts = dict(line.split(" ", 1) for line in head.splitlines() if " " in line)
-    commit = facts.get("commit", "none")
-    return ("" if commit == "none" else commit), facts.get("dirty", "yes" if diff else "no") == "yes"

@@ -181,25 +181,21 @@ def _check(programs: Sequence[Program], reports: int) -> None:
         reported = (line.split(b" ", 3) for line in received.split(b"\0")[:-1])
         number, stage, code, detail = min(reported, key=lambda fields: int(fields[0]))
         reason = os.strerror(int(code)) if int(code) else detail.decode("utf-8", "replace")
-        raise _not_started(programs[int(number)], stage, int(code), reason)
+        program = programs[int(number)]
+        if stage == b"c":
+            message = f"the directory {program.cwd!r} cannot be entered: {reason}"
+            remedy = "was it moved since the submission (--snapshot runs a copy), or is it on no shared file "
+            raise NotStarted(message, f"{remedy}system?")
+        import errno
 
-
-def _not_started(program: Program, stage: bytes, code: int, reason: str) -> NotStarted:
-    if stage == b"c":
-        message = f"the directory {program.cwd!r} cannot be entered: {reason}"
-        remedy = (
-            "was it moved since the submission (--snapshot runs a copy), or is it on no shared file system?"
-        )
-        return NotStarted(message, remedy)
-    import errno
-
-    remedy = {
-        errno.ENOENT: "check that it exists on this node too (a --setup line may be missing)",
-        errno.EACCES: "make it executable: chmod +x",
-        errno.ENOEXEC: "its first line must name an interpreter (#!/bin/sh), or it is for another machine",
-        errno.E2BIG: "arguments and environment together are larger than the system takes",
-    }.get(code, "try to start it by hand on this node")
-    return NotStarted(f"the program {program.argv[0]!r} cannot be executed: {reason}", remedy)
+        interpreter = "its first line must name an interpreter (#!/bin/sh), or it is for another machine"
+        remedy = {
+            errno.ENOENT: "check that it exists on this node too (a --setup line may be missing)",
+            errno.EACCES: "make it executable: chmod +x",
+            errno.ENOEXEC: interpreter,
+            errno.E2BIG: "arguments and environment together are larger than the system takes",
+        }.get(int(code), "try to start it by hand on this node")
+        raise NotStarted(f"the program {program.argv[0]!r} cannot be executed: {reason}", remedy)
 
 
 def ended_children() -> Iterator[ProcessEnd]:

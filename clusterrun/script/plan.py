@@ -253,31 +253,28 @@ def _rendered(spec: JobSpec, values: Mapping[str, quoting.Value], token: str) ->
     return script
 
 
-def _preflight(spec: JobSpec, site: MachineFacts, argv: tuple[str, ...] = ()) -> Preflight:
-    """Return the orders of the check. ``argv`` queued the run, or is empty without a scheduler."""
-    if spec.level is Level.OFF:
-        return Preflight()
-    return Preflight(
-        level=spec.level,
-        budget=float(spec.preflight_budget or Preflight().budget),
-        alone=spec.alone,
-        all_pairs=spec.all_pairs,
-        table=spec.table,
-        burn=float(spec.burn),
-        limits=spec.preflight_limit,
-        check_commands=spec.check_command,
-        cluster=site.cluster,
-        findings=site.findings,
-        python=interpreter(spec),
-        resubmit=sbatch_options.resubmit_argv(spec, argv) if argv else (),
-    )
-
-
 def _orders(
     spec: JobSpec, run_id: str, site: MachineFacts, launch: tuple[str, ...] = (), argv: tuple[str, ...] = ()
 ) -> Orders:
     spec = replace(spec, python=site.python) if site.inside.image else spec
     kill_wait = _kill_wait(spec, site) if launch else float(spec.kill_wait or contract.KILL_WAIT_SECONDS)
+    if spec.level is Level.OFF:
+        preflight = Preflight()
+    else:
+        preflight = Preflight(
+            level=spec.level,
+            budget=float(spec.preflight_budget or Preflight().budget),
+            alone=spec.alone,
+            all_pairs=spec.all_pairs,
+            table=spec.table,
+            burn=float(spec.burn),
+            limits=spec.preflight_limit,
+            check_commands=spec.check_command,
+            cluster=site.cluster,
+            findings=site.findings,
+            python=interpreter(spec),
+            resubmit=sbatch_options.resubmit_argv(spec, argv) if argv else (),
+        )
     return Orders(
         run_id=run_id,
         run_name=spec.name,
@@ -295,7 +292,7 @@ def _orders(
         spares=spec.spares,
         min_nodes=spec.min_nodes,
         elastic=spec.elastic,
-        preflight=_preflight(spec, site, argv),
+        preflight=preflight,
         watch=WatchOrders(on=not spec.alone, hang_seconds=float(spec.hang_after), on_hang=spec.on_hang),
         survival=requeue_options.orders(spec, argv),
         time_limit=0.0 if launch else float(spec.time),

@@ -134,25 +134,22 @@ def read_outputs(job: ForeignJob, out: str) -> tuple[str, ...]:
     cells = out.splitlines()[0].split("|", 2) if out.strip() else []
     if not cells or not cells[0]:
         return ()
-    names = cells[1:] if len(cells) > 2 else _named_in(cells[-1])
+    names = cells[1:]
+    if len(cells) <= 2:
+        # The values of ``--output`` and ``--error`` on the line that submitted the job.
+        try:
+            arguments = shlex.split(cells[-1])
+        except ValueError:
+            arguments = cells[-1].split()
+        names = []
+        for word, following in zip(arguments, [*arguments[1:], ""]):
+            match = re.fullmatch(r"(?:--output|--error)(?:=(.+))?|-[oe](.+)?", word)
+            if match:
+                names.append(match[1] or match[2] or following)
     names = [name for name in names if name and name != "/dev/null"]
     array = job.job_id.partition("_")[2]
     names = names or ["slurm-%A_%a.out" if array else "slurm-%j.out"]
     return tuple(dict.fromkeys(os.path.join(cells[0], _filled(name, job)) for name in names))
-
-
-def _named_in(submit_line: str) -> list[str]:
-    """Return the values of ``--output`` and ``--error`` on a line that submitted a job."""
-    try:
-        arguments = shlex.split(submit_line)
-    except ValueError:
-        arguments = submit_line.split()
-    names = []
-    for word, following in zip(arguments, [*arguments[1:], ""]):
-        match = re.fullmatch(r"(?:--output|--error)(?:=(.+))?|-[oe](.+)?", word)
-        if match:
-            names.append(match[1] or match[2] or following)
-    return names
 
 
 def _filled(name: str, job: ForeignJob) -> str:

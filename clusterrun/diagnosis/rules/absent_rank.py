@@ -6,7 +6,7 @@ than before. ``CallTable.patience`` says how long that is.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from functools import partial
 
 from clusterrun.diagnosis.calls import PATIENCE, STOPPED, USUAL, CallTable, roots
@@ -109,7 +109,15 @@ def explain_never_arrived(table: CallTable, blamed: Ranks, late_too: Ranks = ())
         if table.by_stacks and wait.peer < 0:
             verb = "has" if len(ranks) == 1 else "have"
             did = f" {verb} not come to {wait.operation}"
-    sentence = f"{ranks_in_words(whys)}{on}{did}: {_all_whys(whys)}"
+    (first, why), *others = whys.items()
+    if not others:
+        reasons = why
+    elif {other for _, other in others} == {why}:
+        reasons = f"{_named_why(first, why)}, the others too"
+    else:
+        more = f"; {len(whys) - MOST_LINES} more" if len(whys) > MOST_LINES else ""
+        reasons = "; ".join(_named_why(rank, why) for rank, why in list(whys.items())[:MOST_LINES]) + more
+    sentence = f"{ranks_in_words(whys)}{on}{did}: {reasons}"
     late = [
         f"rank {rank} on {table.of(rank).node} has not come either: {reason(table.of(rank)).why}"
         for rank in late_too
@@ -117,16 +125,6 @@ def explain_never_arrived(table: CallTable, blamed: Ranks, late_too: Ranks = ())
     remedies = list(dict.fromkeys(reason(rank).remedy for rank in ranks))[:MOST_LINES]
     remedy = "; ".join([*remedies, *_meant_for_some(table, ranks)])
     return blame(table, Verdict.NEVER_ARRIVED, sentence, whys, remedy, (*waited(table), *late[:MOST_LINES]))
-
-
-def _all_whys(whys: Mapping[int, str]) -> str:
-    (first, why), *others = whys.items()
-    if not others:
-        return why
-    if {other for _, other in others} == {why}:
-        return f"{_named_why(first, why)}, the others too"
-    more = f"; {len(whys) - MOST_LINES} more" if len(whys) > MOST_LINES else ""
-    return "; ".join(_named_why(rank, why) for rank, why in list(whys.items())[:MOST_LINES]) + more
 
 
 def _named_why(rank: int, why: str) -> str:

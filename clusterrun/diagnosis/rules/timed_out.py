@@ -96,7 +96,15 @@ def _of_watchdogs(run: Remains, lines: WatchdogLines) -> Hypothesis:
     call = TimedOutCall(vote.sides, group, newest)
     if not vote.is_unanimous:
         return _hypothesis(partial(explain_timed_out_in_different_calls, run=run, call=call), vote.suspects)
-    absent = _absent(lines, group, waits, newest, size)
+    # The ranks that have not begun what others timed out in, as far as that is certain.
+    others = [rank for rank in range(size) if rank not in waits]
+    if group != WORLD:
+        absent = others if len(others) == 1 else []
+    else:
+        behind = [rank for rank in others if lines.begun.get(rank, {}).get(group, newest) < newest]
+        silent = [rank for rank in others if group not in lines.begun.get(rank, {})]
+        others_answer = any(rank in lines.begun for rank in others) and 2 * len(silent) < size
+        absent = [*behind, *(silent if len(silent) == 1 or others_answer else ())]
     low = {rank: call for rank, call in waits.items() if group and call.sequence < newest}
     if absent:
         begun = {rank: lines.begun.get(rank, {}).get(group) for rank in absent}
@@ -107,17 +115,6 @@ def _of_watchdogs(run: Remains, lines: WatchdogLines) -> Hypothesis:
         return _hypothesis(explain, tuple(sorted(low)))
     has_all = len(waits) == size and not low
     return _hypothesis(partial(explain_timed_out, call=call, waiting=tuple(waits), has_all=has_all))
-
-
-def _absent(lines: WatchdogLines, group: str, waits: dict[int, Call], newest: int, size: int) -> list[int]:
-    """The ranks that have not begun what others timed out in, as far as that is certain."""
-    others = [rank for rank in range(size) if rank not in waits]
-    if group != WORLD:
-        return others if len(others) == 1 else []
-    behind = [rank for rank in others if lines.begun.get(rank, {}).get(group, newest) < newest]
-    silent = [rank for rank in others if group not in lines.begun.get(rank, {})]
-    others_answer = any(rank in lines.begun for rank in others) and 2 * len(silent) < size
-    return [*behind, *(silent if len(silent) == 1 or others_answer else ())]
 
 
 def outside_of_calls(table: CallTable) -> tuple[int, ...]:

@@ -54,7 +54,12 @@ def write_gpus(site: LabSite, host: str, faults: list[Fault]) -> None:
             values["temperature.gpu"] = 89
         document["each"].setdefault(index, {}).update(values)
         if fault.get("xid"):
-            log.append((float(fault.get("at")), _xid_line(int(index), int(fault.get("xid")))))
+            place = int(index)
+            xid = int(fault.get("xid"))
+            bus = f"{place // len(BUSES):04x}:{BUSES[place % len(BUSES)].lower()}:00"
+            text = XIDS.get(xid, "unknown error")
+            line = f"NVRM: Xid (PCI:{bus}): {xid}, pid='<unknown>', name=<unknown>, {text}"
+            log.append((float(fault.get("at")), line))
             document["lost"] += [int(index)] if int(fault.get("xid")) == LOST else []
     write_whole(folder / "gpu.json", json.dumps(document))
     write_whole(folder / "kernel.log", "".join(f"{at:f} {text}\n" for at, text in log))
@@ -67,12 +72,6 @@ def _records(log: list[tuple[float, str]]) -> Iterator[str]:
     start = time.time() - time.clock_gettime(time.CLOCK_BOOTTIME)
     for number, (at, text) in enumerate(log, 1):
         yield f"3,{number},{int((at - start) * 1e6)},-;{text}\n"
-
-
-def _xid_line(index: int, xid: int) -> str:
-    bus = f"{index // len(BUSES):04x}:{BUSES[index % len(BUSES)].lower()}:00"
-    text = XIDS.get(xid, "unknown error")
-    return f"NVRM: Xid (PCI:{bus}): {xid}, pid='<unknown>', name=<unknown>, {text}"
 
 
 def _checked(site: LabSite, fault: Fault) -> None:

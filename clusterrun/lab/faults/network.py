@@ -190,20 +190,16 @@ def _drop(site: LabSite, fault: Fault, steps: list[tuple[int, int, bool | None]]
         _on_cable(site, fault, "qdisc", "add", "parent", "1:1", "blackhole")
     taken = {int(other.get("number")) for other in _droppers(site, fault)}
     number = str(next(number for number in range(1, len(taken) + 2) if number not in taken))
-    chosen = ["bpf", "bytecode", _bytecode(steps), "flowid", "1:1"]
-    _on_cable(site, fault, "filter", "add", "parent", "1:", "protocol", "ip", "pref", number, *chosen)
-    return with_details(fault, number=number)
-
-
-def _bytecode(steps: list[tuple[int, int, bool | None]]) -> str:
-    """The filter as `tc` wants it; its last two lines mean "drop it" and "let it pass"."""
     lines = []
-    for place, (instruction, number, value) in enumerate(steps):
+    for place, (instruction, operand, value) in enumerate(steps):
         away = len(steps) - place
         yes, no = {None: (0, 0), True: (0, away), False: (away, 0)}[value]
-        lines.append(f"{instruction} {yes} {no} {number}")
+        lines.append(f"{instruction} {yes} {no} {operand}")
     lines += [f"{_RETURN} 0 0 {0xFFFFFFFF}", f"{_RETURN} 0 0 0"]
-    return f"{len(lines)},{','.join(lines)}"
+    bytecode = f"{len(lines)},{','.join(lines)}"
+    chosen = ["bpf", "bytecode", bytecode, "flowid", "1:1"]
+    _on_cable(site, fault, "filter", "add", "parent", "1:", "protocol", "ip", "pref", number, *chosen)
+    return with_details(fault, number=number)
 
 
 def _droppers(site: LabSite, fault: Fault) -> list[Fault]:

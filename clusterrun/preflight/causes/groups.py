@@ -265,13 +265,15 @@ class GroupSearch:
         ]
         return min(repeats, key=lambda other: (self._failed[other], -len(other)), default=None)
 
-    def _likelihoods(self, group: Group, free: Collection[int]) -> dict[int, float]:
-        """Return how likely each free node makes ``group`` fail, without the nodes that may not be guilty.
+    def _tests_by_balance(self, group: Group, free: Collection[int]) -> Iterator[Group]:
+        """Yield tests of free nodes: first those that fail with a chance nearest to one half.
 
-        A node is guilty with the likelihood ``P(threshold) * noise ** misses``, where it misses the failures
-        of groups without it.
+        A test of ``size`` nodes fails with the sum of the shares of its members whose threshold is at most
+        ``size``. It holds ``count`` of the likeliest nodes, and the unlikeliest of the others.
         """
-        explanation = self._explanation
+        explanation, uses = self._explanation, self._uses()
+        # A node is guilty with the likelihood ``P(threshold) * noise ** misses``, where it misses the
+        # failures of groups without it.
         one_explains = bool(frozenset.intersection(*explanation.failing))
         likelihood = {}
         for node in free:
@@ -281,16 +283,6 @@ class GroupSearch:
                 misses = sum(self._failed[other] for other in explanation.failing if node not in other)
                 by_chance = math.exp(-explanation.nats_of_failure * misses)
                 likelihood[node] = explanation.chance(node, len(group)) * by_chance
-        return likelihood
-
-    def _tests_by_balance(self, group: Group, free: Collection[int]) -> Iterator[Group]:
-        """Yield tests of free nodes: first those that fail with a chance nearest to one half.
-
-        A test of ``size`` nodes fails with the sum of the shares of its members whose threshold is at most
-        ``size``. It holds ``count`` of the likeliest nodes, and the unlikeliest of the others.
-        """
-        explanation, uses = self._explanation, self._uses()
-        likelihood = self._likelihoods(group, free)
         likeliest = sorted(likelihood, key=lambda node: (-likelihood[node], node))
         total = sum(likelihood.values())
         tests = []

@@ -124,7 +124,13 @@ def judge(request: RunNeeds, readings: Readings) -> Findings:
     have = Counter(_port(reading, name) for reading in readings.values() for name in entries(reading))
     up = Counter(_port(reading, name) for reading in readings.values() for name in _up(reading))
     usual = {port for port, count in have.items() if count > 1 and 2 * up[port] >= count}
-    compute_ports = _compute_ports(readings)
+    # NCCL uses the ports that are among the fastest of their node wherever they are active.
+    fastest: dict[Port, bool] = {}
+    for row in readings.values():
+        rates = {_port(row, name): _gigabits(text(row, name, "rate")) for name in used(row)}
+        for port, rate in rates.items():
+            fastest[port] = fastest.get(port, False) or rate >= max(rates.values())
+    compute_ports = {port for port, is_fastest in fastest.items() if is_fastest}
     layouts = vote({n: str(sorted(_port(r, name) for name in entries(r))) for n, r in readings.items()})
     counts_by_port: dict[Port, dict[str, int]] = {}
     nodes_with_port_down = set()
@@ -204,16 +210,6 @@ def _kind(reading: object) -> str:
     """Return the fastest rate of a node's active ports and their link layers: ``400.0 InfiniBand``."""
     layers = sorted({text(reading, name, "link_layer") for name in _up(reading)})
     return f"{max(active(reading), default=0.0)} {' '.join(layers)}"
-
-
-def _compute_ports(readings: Readings) -> set[Port]:
-    """Return the ports that are among the fastest of their node wherever they are active: NCCL uses these."""
-    fastest: dict[Port, bool] = {}
-    for reading in readings.values():
-        rates = {_port(reading, name): _gigabits(text(reading, name, "rate")) for name in used(reading)}
-        for port, rate in rates.items():
-            fastest[port] = fastest.get(port, False) or rate >= max(rates.values())
-    return {port for port, is_fastest in fastest.items() if is_fastest}
 
 
 def _up(reading: object) -> list[str]:
