@@ -205,28 +205,24 @@ def make_places(container: Container) -> None:
         if any(mount.target == top or mount.target.startswith(top + "/") for top in _SHARED_BY_CHARLIECLOUD):
             continue
         try:
-            _make_place(container.image, mount)
+            # Part by part: a link in the image may lead to a folder of the host, where nothing may be made.
+            place = container.image
+            parts = [part for part in mount.target.split("/") if part]
+            for number, part in enumerate(parts):
+                place = os.path.join(place, part)
+                if os.path.lexists(place):
+                    if os.path.islink(place):
+                        break
+                    continue
+                if number == len(parts) - 1 and not os.path.isdir(mount.source):
+                    with open(place, "a"):
+                        break
+                try:
+                    os.mkdir(place)
+                except FileExistsError:  # another node was faster
+                    pass
         except OSError as error:
             raise ClusterrunError(
                 f"{mount.target} cannot be made in the image {container.image}: {error.strerror}",
                 f"make it where the image can be written: mkdir -p {container.image}{mount.target}",
             ) from error
-
-
-def _make_place(image: str, mount: Mount) -> None:
-    """Part by part: a link in the image may lead to a folder of the host, where nothing may be made."""
-    place = image
-    parts = [part for part in mount.target.split("/") if part]
-    for number, part in enumerate(parts):
-        place = os.path.join(place, part)
-        if os.path.lexists(place):
-            if os.path.islink(place):
-                return
-            continue
-        if number == len(parts) - 1 and not os.path.isdir(mount.source):
-            with open(place, "a"):
-                return
-        try:
-            os.mkdir(place)
-        except FileExistsError:  # another node was faster
-            pass

@@ -13,7 +13,6 @@ from clusterrun.model import contract
 from clusterrun.model.container import PYTHON
 from clusterrun.model.errors import ClusterrunError
 from clusterrun.model.frozen import frozen
-from clusterrun.model.orders import Orders
 from clusterrun.model.paths import RunPaths
 from clusterrun.runtime.run_files import read_orders
 from clusterrun.runtime.stderr import say
@@ -72,8 +71,21 @@ def become(
     environment = _environment(model, own, beside_slurm=bool(orders.launch))
     if not (orders.container.image and model.pid and _enter_container(model.pid)):
         _enter(model.cwd)
-        if orders.container.image:
-            command, environment = _another_container(orders, paths, command, environment)
+        # Some runtimes (Apptainer with a setuid program) forbid entering a running container. A new one has
+        # the image and the mounts of the ranks. The command runs outside if only srun starts containers.
+        if orders.container.is_prefix:
+            from clusterrun import container_runtimes
+
+            container_runtimes.make_places(orders.container)
+            user_names = [name for name, _ in orders.environment]
+            python = orders.interpreter.path or PYTHON
+            within = (python, "-I", "-S", paths.agent, "within", orders.cwd, "--")
+            argv = (*within, *(command or SHELLS[-1:]))
+            command, environment = container_runtimes.in_container(
+                orders.container, argv, environment, user_names
+            )
+        elif orders.container.image:
+            say("clusterrun: the container cannot be entered: the command runs outside of it")
     _execute(command or (_shell(environment),), environment, node)
 
 
@@ -166,28 +178,6 @@ def _enter_container(pid: int) -> bool:
     except OSError:
         return False
     return True
-
-
-def _another_container(
-    orders: Orders, paths: RunPaths, command: tuple[str, ...], environment: dict[str, str]
-) -> tuple[tuple[str, ...], dict[str, str]]:
-    """Return the command in a new container with the image and the mounts of the ranks.
-
-    Some runtimes (Apptainer with a setuid program) forbid entering a running container. If only srun starts
-    containers, the command runs outside.
-    """
-    container = orders.container
-    if not container.is_prefix:
-        say("clusterrun: the container cannot be entered: the command runs outside of it")
-        return command, environment
-    from clusterrun import container_runtimes
-
-    container_runtimes.make_places(container)
-    user_names = [name for name, _ in orders.environment]
-    python = orders.interpreter.path or PYTHON
-    within = (python, "-I", "-S", paths.agent, "within", orders.cwd, "--")
-    argv = (*within, *(command or SHELLS[-1:]))
-    return container_runtimes.in_container(container, argv, environment, user_names)
 
 
 def _shell(environment: Mapping[str, str]) -> str:

@@ -83,14 +83,6 @@ def wandb_environment(
     return {"WANDB_RUN_ID": own, "WANDB_RESUME": "allow"}
 
 
-def _without_submitters(base: Mapping[str, str]) -> Mapping[str, str]:
-    """Return ``base`` without the W&B id of a rank of another run, from which this run was submitted."""
-    submitter = base.get(contract.RUN_ID_VARIABLE, "")
-    if not submitter or not base.get("WANDB_RUN_ID", "").startswith(submitter):
-        return base
-    return {name: value for name, value in base.items() if name not in _WANDB}
-
-
 def _step(
     base: Mapping[str, str], world: World, task: int, tasks_per_node: int, cpus_per_rank: int
 ) -> dict[str, str]:
@@ -134,7 +126,11 @@ def for_rank(
     error_file: str,
     interface: str,
 ) -> dict[str, str]:
-    world, own_base = message.world, _without_submitters(base)
+    world, own_base = message.world, base
+    # A rank of another run, from which this run was submitted, has a W&B id of its own.
+    submitter = base.get(contract.RUN_ID_VARIABLE, "")
+    if submitter and base.get("WANDB_RUN_ID", "").startswith(submitter):
+        own_base = {name: value for name, value in base.items() if name not in _WANDB}
     own = rank_environment(world, rank, message.meeting, lineage, error_file)
     defaults = default_environment(world.ranks_per_node, orders.cpus_per_rank, interface)
     if orders.gpus_per_node:

@@ -89,7 +89,16 @@ class RankProcesses:
             self._index = GrowthIndex(paths, message.node, logs)
             self._stacks = paths.stacks(message.node)
             interface = interface_of(self._place.address)
-            cpus = self._cpus(message)
+            kind = self._orders.numa_binding
+            cpus: list[frozenset[int]] = []  # of each rank, near its GPU
+            if kind:
+                from clusterrun.agent import numa_binding  # few runs bind ranks
+
+                environment = {**self._base, **dict(self._orders.environment)}
+                nodes = numa_binding.gpu_nodes(environment, message.world.ranks_per_node)
+                cpus = numa_binding.cpus_of_ranks(
+                    kind, nodes, numa_binding.read_cpus(os.sched_getaffinity(0))
+                )
             programs: list[Program] = []
             for rank in self._numbers(message):
                 logs[rank, "o"] = open_log(paths.out(rank))
@@ -144,17 +153,6 @@ class RankProcesses:
         if self._orders.per_node:
             return range(message.node, message.node + 1)
         return message.world.ranks_on(message.node)
-
-    def _cpus(self, message: StartRanks) -> list[frozenset[int]]:
-        """Return the processors of each rank near its GPU; [] if the ranks are not bound."""
-        kind = self._orders.numa_binding
-        if not kind:
-            return []
-        from clusterrun.agent import numa_binding  # few runs bind ranks
-
-        environment = {**self._base, **dict(self._orders.environment)}
-        nodes = numa_binding.gpu_nodes(environment, message.world.ranks_per_node)
-        return numa_binding.cpus_of_ranks(kind, nodes, numa_binding.read_cpus(os.sched_getaffinity(0)))
 
     def _environment(self, message: StartRanks, rank: int, error_file: str, interface: str) -> dict[str, str]:
         o = self._orders

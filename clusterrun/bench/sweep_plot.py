@@ -28,7 +28,9 @@ def draw_sweep(results: SweepResults, title: str, path: str) -> None:
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
 
-    names = _varied(good)[:MOST_PANELS]
+    all_names = [name for name, _ in good[0].point]
+    varied = [name for name in all_names if len({dict(result.point)[name] for result in good}) > 1]
+    names = (varied or all_names[:1])[:MOST_PANELS]
     figure = Figure(figsize=(1.2 + 3.2 * len(names), 3.6), dpi=150, layout="constrained")
     FigureCanvasAgg(figure)
     panels = figure.subplots(1, len(names), sharey=True, squeeze=False)[0]
@@ -57,12 +59,6 @@ def draw_sweep(results: SweepResults, title: str, path: str) -> None:
         f"{title}: {len(good)} of {len(results.results)} runs; best: {best}", fontsize=9, wrap=True
     )
     figure.savefig(path, metadata={"Date": None} if os.path.splitext(path)[1].lower() == ".svg" else None)
-
-
-def _varied(results: Sequence[SweepResult]) -> list[str]:
-    """Return the names whose values differ; the first name if none does."""
-    names = [name for name, _ in results[0].point]
-    return [name for name in names if len({dict(result.point)[name] for result in results}) > 1] or names[:1]
 
 
 def _is_wide(values: Sequence[float]) -> bool:

@@ -52,7 +52,17 @@ def run_on_cluster(name: str, command_line: list[str], command_of: CommandOf) ->
         assert serve
         os.environ[contract.HOST_VARIABLE] = name
         return serve.main(command_line[1:], "clusterrun mcp", standalone_mode=False) or ExitCode.DONE
-    sent = _parsed(command_line, command_of)  # refuse a wrong command line before ssh asks for a password
+    first, rest = (command_line[:1] or [""])[0], command_line[1:]
+    chosen_command = command_of(first) if first in ("submit", "sweep", "bench") else None
+    if isinstance(chosen_command, click.Group):
+        if first == "sweep" and rest and rest[0].startswith("-") and rest[0] not in ("-h", "--help"):
+            rest = ["start", *rest]
+        chosen = rest[0] if rest and rest[0] in ("start", "scaling") else ""
+        chosen_command, rest = chosen_command.commands.get(chosen), rest[1:]
+    sent: dict[str, object] = {}  # the options of a command that takes our code along
+    if chosen_command is not None and not {"-h", "--help", "--help-all"} & set(rest[:1]):
+        # A wrong command line is refused before ssh asks for a password.
+        sent = {"snapshot": None, **chosen_command.make_context(first, rest).params}
     read = profiles.load(os.getcwd(), os.environ)
     terminal = sys.stdin.isatty() and sys.stderr.isatty()
     submitted = sent.get("command")
@@ -84,20 +94,6 @@ def run_on_cluster(name: str, command_line: list[str], command_of: CommandOf) ->
     if fetched:
         return _fetching(connection, command_line, folder, fetched, _own(command_line, command_of))
     return _session(connection, shlex.join(command_line), folder)
-
-
-def _parsed(command_line: list[str], command_of: CommandOf) -> dict[str, object]:
-    """Return the options of a command that takes our code along, {} for others. Raise ``UsageError``."""
-    first, rest = (command_line[:1] or [""])[0], command_line[1:]
-    chosen_command = command_of(first) if first in ("submit", "sweep", "bench") else None
-    if isinstance(chosen_command, click.Group):
-        if first == "sweep" and rest and rest[0].startswith("-") and rest[0] not in ("-h", "--help"):
-            rest = ["start", *rest]
-        chosen = rest[0] if rest and rest[0] in ("start", "scaling") else ""
-        chosen_command, rest = chosen_command.commands.get(chosen), rest[1:]
-    if chosen_command is None or {"-h", "--help", "--help-all"} & set(rest[:1]):
-        return {}
-    return {"snapshot": None, **chosen_command.make_context(first, rest).params}
 
 
 def _session(connection: SharedConnection, command_line: str, folder: str, before: str = "") -> int:

@@ -64,34 +64,32 @@ def watch(context: Context, listing: RunList) -> int:
         if sys.stdout.isatty() and os.environ.get("TERM") != "dumb":
             _on_terminal(context, watching)
         else:
-            _in_pipe(context, watching)
+            # Print every run once, then a line for each change, with the time of day.
+            gist_by_run: dict[str, tuple[str, ...]] = {}
+            shown_notices: list[str] = []
+            while True:
+                pause = watching.look()
+                changed = [
+                    status for status in watching.statuses if gist_by_run.get(status.run_id) != _gist(status)
+                ]
+                now = context.clock.now()
+                lines = plain(changed, now) if changed else []
+                for line in lines[1:] if gist_by_run else lines:
+                    print(f"{clock_time(now, now)}  {line}")
+                sys.stdout.flush()
+                gist_by_run.update((status.run_id, _gist(status)) for status in changed)
+                if watching.notices and not shown_notices:
+                    say("\n".join(watching.notices))
+                shown_notices = watching.notices
+                if watching.over:
+                    break
+                context.clock.sleep(pause)
     except KeyboardInterrupt:
         if not listing.named:
             return ExitCode.DONE
         say(f"stopped watching; the runs continue: clusterrun status --watch {' '.join(listing.named)}")
         return ExitCode.INTERRUPTED
     return ExitCode.DONE
-
-
-def _in_pipe(context: Context, watching: StatusWatch) -> None:
-    """Print every run once, then a line for each change, with the time of day."""
-    gist_by_run: dict[str, tuple[str, ...]] = {}
-    shown_notices: list[str] = []
-    while True:
-        pause = watching.look()
-        changed = [status for status in watching.statuses if gist_by_run.get(status.run_id) != _gist(status)]
-        now = context.clock.now()
-        lines = plain(changed, now) if changed else []
-        for line in lines[1:] if gist_by_run else lines:
-            print(f"{clock_time(now, now)}  {line}")
-        sys.stdout.flush()
-        gist_by_run.update((status.run_id, _gist(status)) for status in changed)
-        if watching.notices and not shown_notices:
-            say("\n".join(watching.notices))
-        shown_notices = watching.notices
-        if watching.over:
-            return
-        context.clock.sleep(pause)
 
 
 def _on_terminal(context: Context, watching: StatusWatch) -> None:

@@ -48,31 +48,23 @@ def settle(sources: Iterable[Source]) -> dict[str, Setting]:
         else:
             items = tuple(item for value, _ in reversed(values) if isinstance(value, tuple) for item in value)
             settings[name] = Setting(name, items, " + ".join(origin for _, origin in reversed(values)))
-    _check_no_requeue(settings["requeue"], strongest)
+    # Refuse ``no requeue`` of a source if it or a weaker one passes ``requeue`` on to sbatch. A stronger
+    # source may pass it on: it overrides the other.
+    whether = settings["requeue"]
+    if not whether.value and whether.origin != DEFAULT:
+        is_weaker = False
+        for source in strongest:
+            entries = dict(source.values).get("sbatch", ())
+            entries = entries if isinstance(entries, tuple) else ()
+            keys = [entry.removeprefix("--").partition("=")[0] for entry in entries]
+            passed = [key for key in keys if key in ("requeue", "no-requeue")]
+            is_weaker = is_weaker or source.origin == whether.origin
+            if passed and (passed[-1] == "no-requeue" or not is_weaker):
+                break
+            if passed:
+                problem = f"no requeue ({whether.origin}) and sbatch requeue ({source.origin})"
+                raise BadInput(f"{problem} contradict each other", "leave one of them out")
     return {**settings, **_requeue_implied(settings, [source.origin for source in strongest])}
-
-
-def _check_no_requeue(whether: Setting, sources: list[Source]) -> None:
-    """Refuse ``no requeue`` of a source if it or a weaker one passes ``requeue`` on to sbatch.
-
-    A stronger source may pass it on: it overrides the other.
-    """
-    if whether.value or whether.origin == DEFAULT:
-        return
-    is_weaker = False
-    for source in sources:
-        entries = dict(source.values).get("sbatch", ())
-        entries = entries if isinstance(entries, tuple) else ()
-        keys = [entry.removeprefix("--").partition("=")[0] for entry in entries]
-        passed = [key for key in keys if key in ("requeue", "no-requeue")]
-        is_weaker = is_weaker or source.origin == whether.origin
-        if passed and (passed[-1] == "no-requeue" or not is_weaker):
-            return
-        if passed:
-            problem = (
-                f"no requeue ({whether.origin}) and sbatch requeue ({source.origin}) contradict each other"
-            )
-            raise BadInput(problem, "leave one of them out")
 
 
 def _requeue_implied(settings: Mapping[str, Setting], origins: list[str]) -> dict[str, Setting]:

@@ -172,25 +172,6 @@ def _keep(keeper: Request, report: int, ready: int) -> NoReturn:
     _become_reaper(keeper["state"], "keeper")
 
 
-def _start_keeper(keeper: Request, report: int) -> None:
-    """Make the lab's outer namespaces, in which this process's later children live."""
-    if keeper["map_user"]:
-        inner, user, group = keeper["map_user"]
-        _unshare(NEW_USER)
-        _write("/proc/self/setgroups", "deny")
-        _write("/proc/self/uid_map", f"{inner} {user} 1")
-        _write("/proc/self/gid_map", f"{inner} {group} 1")
-    _unshare(NEW_REST | NEW_PROCESSES)
-    _mount("none", "/", flags=RECURSIVE | PRIVATE)
-    end, ready = os.pipe()
-    if os.fork() == 0:
-        _keep(keeper, report, ready)
-    os.close(ready)
-    if os.read(end, 1) != b"1":
-        raise SystemExit(1)
-    os.close(end)
-
-
 def _link(host: Request, gateway: str) -> None:
     """Join this (new) network namespace to the router, with addresses that need no ARP."""
     _ip(
@@ -215,27 +196,6 @@ def _router_side(host: Request, gateway: str) -> Iterator[str]:
     yield f"route add {address} dev {link}"
 
 
-def _run_host(host: Request, lab: Request, report: int, go: int) -> NoReturn:
-    """Become process 1 of a host: make its mounts, start its daemons, wait without end."""
-    try:
-        os.setsid()
-        _own_proc_and_sys(lab["root"], f"{lab['mounts']}/cgroup")
-        _mount("shm", f"{lab['root']}/dev/shm", "tmpfs", NO_SUID | NO_DEV, "mode=1777")
-        for source, target in host["binds"]:
-            if os.path.exists(lab["root"] + target):
-                _mount(source, lab["root"] + target, flags=BIND | RECURSIVE)
-        if lab["root"]:
-            os.chroot(lab["root"])
-        os.read(go, 1)
-        for service in host["services"]:
-            _serve(service)
-        _report(report, host["name"])
-    except OSError as error:
-        _report(report, host["name"], f"{host['name']}: {error}")
-        os._exit(1)
-    _become_reaper(lab["state"], host["name"])
-
-
 def _start_host(host: Request, lab: Request, report: int, go: tuple[int, int]) -> None:
     try:
         _unshare(NEW_REST)
@@ -249,7 +209,23 @@ def _start_host(host: Request, lab: Request, report: int, go: tuple[int, int]) -
         raise SystemExit(1) from error
     if os.fork() == 0:
         os.close(go[1])
-        _run_host(host, lab, report, go[0])
+        try:
+            os.setsid()
+            _own_proc_and_sys(lab["root"], f"{lab['mounts']}/cgroup")
+            _mount("shm", f"{lab['root']}/dev/shm", "tmpfs", NO_SUID | NO_DEV, "mode=1777")
+            for source, target in host["binds"]:
+                if os.path.exists(lab["root"] + target):
+                    _mount(source, lab["root"] + target, flags=BIND | RECURSIVE)
+            if lab["root"]:
+                os.chroot(lab["root"])
+            os.read(go[0], 1)
+            for service in host["services"]:
+                _serve(service)
+            _report(report, host["name"])
+        except OSError as error:
+            _report(report, host["name"], f"{host['name']}: {error}")
+            os._exit(1)
+        _become_reaper(lab["state"], host["name"])
 
 
 def _start_hosts(hosts: list[Request], lab: Request, report: int) -> None:
@@ -271,7 +247,22 @@ def main() -> None:
     for line in sys.stdin:
         request = json.loads(line)
         if "keeper" in request:
-            _start_keeper(request["keeper"], report)
+            keeper = request["keeper"]
+            if keeper["map_user"]:
+                inner, user, group = keeper["map_user"]
+                _unshare(NEW_USER)
+                _write("/proc/self/setgroups", "deny")
+                _write("/proc/self/uid_map", f"{inner} {user} 1")
+                _write("/proc/self/gid_map", f"{inner} {group} 1")
+            _unshare(NEW_REST | NEW_PROCESSES)
+            _mount("none", "/", flags=RECURSIVE | PRIVATE)
+            end, ready = os.pipe()
+            if os.fork() == 0:
+                _keep(keeper, report, ready)
+            os.close(ready)
+            if os.read(end, 1) != b"1":
+                raise SystemExit(1)
+            os.close(end)
         hosts, lab = request.get("hosts", ()), request.get("lab", {})
         if hosts:
             if request.get("again"):

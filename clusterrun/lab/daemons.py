@@ -51,7 +51,15 @@ def start(place: LabPlace, state: LabState, host: str, argv: Sequence[str], log:
     """Start a daemon that stays in the foreground, as a child of the host's process 1."""
     shell = 'log=$1; shift; setsid "$@" </dev/null >>"$log" 2>&1 &'
     path = str(place.log / log)
-    _on(place, state, host, ["sh", "-c", shell, "sh", path, *argv])
+    subprocess.run(
+        [*enter(state.processes[host], state.root), *as_caller(), "sh", "-c", shell, "sh", path, *argv],
+        env=environment(place),
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.DEVNULL,
+        cwd="/",
+        check=True,
+        timeout=START_SECONDS,
+    )
 
 
 def start_controller(place: LabPlace, state: LabState) -> None:
@@ -130,18 +138,6 @@ def tail(path: Path, lines: int = 5) -> str:
         return "\n".join(path.read_text(errors="replace").splitlines()[-lines:])
     except OSError:
         return ""
-
-
-def _on(place: LabPlace, state: LabState, host: str, argv: Sequence[str]) -> None:
-    subprocess.run(
-        [*enter(state.processes[host], state.root), *as_caller(), *argv],
-        env=environment(place),
-        stdin=subprocess.DEVNULL,
-        stdout=subprocess.DEVNULL,
-        cwd="/",
-        check=True,
-        timeout=START_SECONDS,
-    )
 
 
 def caller_environment(place: LabPlace, programs: str) -> dict[str, str]:

@@ -70,7 +70,13 @@ def write_files(place: LabPlace, state: LabState) -> None:
         program.write_text(STARTER.format(python=sys.executable, copy=copy, folder=place.folder))
         program.chmod(0o755)
     write_whole(place.folder / "gpu.json", json.dumps({"count": spec.gpus}))
-    _homes(place)
+    for name, number in USERS.items():
+        home = place.homes / name
+        home.mkdir(mode=0o700)
+        try:
+            os.chown(home, number, number)
+        except PermissionError:
+            break
     (place.conf / "munge.key").write_bytes(secrets.token_bytes(128))
     (place.conf / "munge.key").chmod(0o400)
 
@@ -84,13 +90,3 @@ def _devices(place: LabPlace, spec: LabSpec) -> None:
         except PermissionError:
             path.touch()
         path.chmod(0o666)
-
-
-def _homes(place: LabPlace) -> None:
-    for name, number in USERS.items():
-        home = place.homes / name
-        home.mkdir(mode=0o700)
-        try:
-            os.chown(home, number, number)
-        except PermissionError:
-            return

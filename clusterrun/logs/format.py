@@ -42,9 +42,8 @@ class Headings:
         self._made: dict[tuple[int, str], bytes] = {}
 
     def of(self, rank: int, stream: str) -> bytes:
-        return self._made.get((rank, stream)) or self._make(rank, stream)
-
-    def _make(self, rank: int, stream: str) -> bytes:
+        if (rank, stream) in self._made:
+            return self._made[rank, stream]
         node = rank // self._ranks_per_node
         if node >= len(self._names):
             # Query the names at once, then at growing intervals, since thousands of lines may arrive first.

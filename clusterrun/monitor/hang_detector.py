@@ -275,7 +275,14 @@ class HangDetector:
         if digest.killed > self._killed.get(node, 0):
             self._killed[node] = digest.killed
             actions.append(Warn(f"out of memory on {self._nodes[node]}: the kernel ended a process there"))
-        actions += self._on_blocked(node, digest.blocked)
+        # Ranks that wait for a step of their own: one warning names all, and is replaced if they change.
+        blocked_before = {rank for blocked in self._blocked.values() for rank in blocked}
+        self._blocked[node] = digest.blocked
+        blocked_now = {rank for blocked in self._blocked.values() for rank in blocked}
+        if blocked_now != blocked_before and blocked_before:
+            actions.append(TakeBack(BLOCKED, ""))
+        if blocked_now != blocked_before and blocked_now:
+            actions.append(Warn(f"{BLOCKED} in {ranks_in_words(sorted(blocked_now))}: {STEP_REMEDY}"))
         if self._watches_inner_worlds and (warning := self._inner_worlds.heard(digest.inner_ranks)):
             actions += self._instead(self._together.warning, warning)
         # Ranks of several worlds have the same numbers, so they look like one world.
@@ -287,16 +294,6 @@ class HangDetector:
             news = "the ranks train together now: the earlier warning no longer applies"
             return [*actions, TakeBack(ALONE, news)]
         return actions + self._instead(before, warning)
-
-    def _on_blocked(self, node: int, ranks: tuple[int, ...]) -> list[HangDetectorAction]:
-        """Replace the warning about ranks that wait for a step of their own if the ranks have changed."""
-        before = {rank for blocked in self._blocked.values() for rank in blocked}
-        self._blocked[node] = ranks
-        blocked = {rank for blocked in self._blocked.values() for rank in blocked}
-        if blocked == before:
-            return []
-        warning = f"{BLOCKED} in {ranks_in_words(sorted(blocked))}: {STEP_REMEDY}"
-        return [*([TakeBack(BLOCKED, "")] if before else []), *([Warn(warning)] if blocked else [])]
 
     def _all_gpus_work(self, now: float) -> bool:
         """Return whether the newest digest of every node reports GPUs at work."""

@@ -142,7 +142,15 @@ def of_job(job_id: str, own_step: str, node: str) -> list[JobProcess]:
         else:
             is_of_job = mark in environ.split(b"\0")
             if not is_of_job and not own_group and b"SLURM_JOB_ID=" not in environ:
-                job, inherited = _step_above(pid)
+                # Slurm's daemon among the ancestors tells job and step.
+                ancestor = proc.look(pid)
+                job, inherited = "", ""
+                while ancestor is not None and ancestor.parent > 1:
+                    ancestor = proc.look(ancestor.parent)
+                    if ancestor is not None and ancestor.name in _DAEMONS:
+                        title = _DAEMON_TITLE.match(proc.content(f"/proc/{ancestor.pid}/cmdline"))
+                        job, inherited = (title[1].decode(), title[2].decode()) if title else ("", "")
+                        break
                 is_of_job = job == job_id
         process = proc.look(pid) if is_of_job else None
         if process is None or process.name in _DAEMONS:
@@ -165,17 +173,6 @@ def of_job(job_id: str, own_step: str, node: str) -> list[JobProcess]:
     for pid in pids:
         examine(pid, environs.get(pid, b""))
     return processes
-
-
-def _step_above(pid: int) -> tuple[str, str]:
-    """Return job and step of Slurm's daemon among the ancestors of a process; '' without one."""
-    process = proc.look(pid)
-    while process is not None and process.parent > 1:
-        process = proc.look(process.parent)
-        if process is not None and process.name in _DAEMONS:
-            title = _DAEMON_TITLE.match(proc.content(f"/proc/{process.pid}/cmdline"))
-            return (title[1].decode(), title[2].decode()) if title else ("", "")
-    return "", ""
 
 
 def _program(pid: int) -> str:

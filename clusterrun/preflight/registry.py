@@ -150,30 +150,8 @@ def findings(
         "product": {node: encode(result) for node, result in products.items()},
         "burn": {node: encode(result) for node, result in burns.items()},
     }
-    taken = tuple(_taken(answers, read))
-    # Replace the names of each job's GPUs by the UUIDs that torch reports: CUDA numbers cards by speed,
-    # nvidia-smi by PCI address. A machine with several models has both orders.
-    readings = read[gpus.NAME]
-    for node, started in warm.items():
-        reading = readings.get(node)
-        if not isinstance(reading, dict) or not started.uuids:
-            continue
-        uuids = {gpu.get("uuid") for gpu in reading.get("gpus") or () if isinstance(gpu, dict)}
-        if uuids >= set(started.uuids):  # not so for MIG instances
-            reading["given"] = list(started.uuids)
-    for node, reading in read[xid.NAME].items():
-        if isinstance(reading, dict):
-            # Older errors of a GPU that needs no recovery now are over.
-            gpu_rows = rows(read[gpus.NAME].get(node), "gpus")
-            reading["recovered"] = [text(gpu, "bus") for gpu in gpu_rows if gpu.get("recovered") is True]
-    findings_by_place: dict[Any, list[Finding]] = {}
-    for place, finding in (*taken, *_judged(request, read)):
-        findings_by_place.setdefault(place, []).append(finding)
-    return {place: tuple(of_place) for place, of_place in findings_by_place.items()}
-
-
-def _taken(answers: Mapping[str, LocalAnswer], read: dict[str, dict[str, object]]) -> Findings:
-    """Store the values of readings in ``read``. Yield a finding for each reading without a value."""
+    # A reading without a value is a finding.
+    problems: list[tuple[Any, Finding]] = []
     late: set[tuple[str, str]] = set()
     for check in CHECKS:
         own = read.setdefault(check.NAME, {})
@@ -187,19 +165,38 @@ def _taken(answers: Mapping[str, LocalAnswer], read: dict[str, dict[str, object]
         late |= {(check.NAME, node) for node, reading in check_readings if reading.late}
         everywhere = getattr(check, "LATE_EVERYWHERE", None)
         if everywhere and len(check_readings) > 1 and all(reading.late for _, reading in check_readings):
-            yield ALL, everywhere
+            problems.append((ALL, everywhere))
             continue
         for node, reading in check_readings:
             if reading.late:
                 reason = f" ({reading.why})" if reading.why else ""
                 message = check.LATE.message + reason
-                yield node, Finding(check.NAME, check.LATE.verdict, message, check.LATE.remedy)
+                problems.append((node, Finding(check.NAME, check.LATE.verdict, message, check.LATE.remedy)))
                 continue
             try:
                 own[node] = json.loads(reading.value)
             except (ValueError, RecursionError):
                 message = f"could not be read: {reading.why or 'the answer is no JSON'}"
-                yield node, Finding(check.NAME, Grade.UNDETERMINED, message, "")
+                problems.append((node, Finding(check.NAME, Grade.UNDETERMINED, message, "")))
+    # Replace the names of each job's GPUs by the UUIDs that torch reports: CUDA numbers cards by speed,
+    # nvidia-smi by PCI address. A machine with several models has both orders.
+    readings = read[gpus.NAME]
+    for node, started in warm.items():
+        listed = readings.get(node)
+        if not isinstance(listed, dict) or not started.uuids:
+            continue
+        uuids = {gpu.get("uuid") for gpu in listed.get("gpus") or () if isinstance(gpu, dict)}
+        if uuids >= set(started.uuids):  # not so for MIG instances
+            listed["given"] = list(started.uuids)
+    for node, errors in read[xid.NAME].items():
+        if isinstance(errors, dict):
+            # Older errors of a GPU that needs no recovery now are over.
+            gpu_rows = rows(read[gpus.NAME].get(node), "gpus")
+            errors["recovered"] = [text(gpu, "bus") for gpu in gpu_rows if gpu.get("recovered") is True]
+    findings_by_place: dict[Any, list[Finding]] = {}
+    for place, finding in (*problems, *_judged(request, read)):
+        findings_by_place.setdefault(place, []).append(finding)
+    return {place: tuple(of_place) for place, of_place in findings_by_place.items()}
 
 
 def _judged(request: RunNeeds, read: Mapping[str, dict[str, object]]) -> Findings:

@@ -86,7 +86,15 @@ def find_or_install(connection: SharedConnection) -> str:
     }
     taken = suited(machine, needs, connection.name)
     with tempfile.TemporaryFile() as archive:
-        version = f"{VERSION}-{_pack(archive, [carried[name] for name in taken])}"
+        # The folder of the client is named by its version, and by a digest of its content.
+        sha = hashlib.sha256()
+        with tarfile.open(fileobj=archive, mode="w:gz", compresslevel=6) as tar:
+            for path, content in sorted(_content([carried[name] for name in taken])):
+                sha.update(f"{path} {len(content)}\n".encode() + content)
+                member = tarfile.TarInfo(path)
+                member.size, member.mode = len(content), 0o600
+                tar.addfile(member, io.BytesIO(content))
+        version = f"{VERSION}-{sha.hexdigest()[:12]}"
         archive.seek(0)
         script = _UNPACK.format(home=HOME, days=_STALE_DAYS, name=version)
         answer = connection.ask(command(script), INSTALL_SECONDS, archive)
@@ -161,18 +169,6 @@ _START = b"""import sys
 from clusterrun.cli.main import main
 sys.exit(main())
 """
-
-
-def _pack(target: io.IOBase, distributions: list[importlib.metadata.Distribution]) -> str:
-    """Write the client and its dependencies as an archive. Return a digest of the content."""
-    digest = hashlib.sha256()
-    with tarfile.open(fileobj=target, mode="w:gz", compresslevel=6) as archive:
-        for name, content in sorted(_content(distributions)):
-            digest.update(f"{name} {len(content)}\n".encode() + content)
-            member = tarfile.TarInfo(name)
-            member.size, member.mode = len(content), 0o600
-            archive.addfile(member, io.BytesIO(content))
-    return digest.hexdigest()[:12]
 
 
 def _content(distributions: list[importlib.metadata.Distribution]) -> Iterator[tuple[str, bytes]]:

@@ -21,7 +21,12 @@ def reachable(names: tuple[str, ...]) -> str:
         for address in addresses(name):
             if not address.startswith(("127.", "::1", "fe80:")) and _is_mine(address):
                 return address
-    return _way_out() or _LOOPBACK
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
+        try:
+            probe.connect((_ELSEWHERE, 9))
+            return str(probe.getsockname()[0]) or _LOOPBACK
+        except OSError:
+            return _LOOPBACK
 
 
 def addresses(name: str) -> list[str]:
@@ -42,15 +47,6 @@ def _is_mine(address: str) -> bool:
     except OSError:
         return False
     return True
-
-
-def _way_out() -> str:
-    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
-        try:
-            probe.connect((_ELSEWHERE, 9))
-            return str(probe.getsockname()[0])
-        except OSError:
-            return ""
 
 
 def interface_of(address: str) -> str:

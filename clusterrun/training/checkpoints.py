@@ -90,7 +90,19 @@ class Checkpoints:
 
         Every rank must call it.
         """
-        return str(agreement.from_rank_zero(self._newest_whole() if current_script().leads else ""))
+        newest = ""
+        for checkpoint in files.newest_first(self.folder) if current_script().leads else ():
+            path = os.path.join(self.folder, checkpoint.name)
+            try:
+                objection = files.objection(self.folder, checkpoint)
+            except FileNotFoundError:
+                continue  # its writer has just written a newer one
+            if not objection:
+                newest = path
+                break
+            self._damaged.add(checkpoint)
+            say(f"checkpoint {path} {objection} and is skipped")
+        return str(agreement.from_rank_zero(newest))
 
     def _attempt(self, state: Any, step: int) -> tuple[WriteOutcome, str, BaseException | None]:
         """Write on rank 0.
@@ -139,19 +151,6 @@ class Checkpoints:
                 f"attempt {newest} of this run has begun, this process is of attempt {place.attempt}: "
                 "it writes no checkpoint, and should end"
             )
-
-    def _newest_whole(self) -> str:
-        for checkpoint in files.newest_first(self.folder):
-            path = os.path.join(self.folder, checkpoint.name)
-            try:
-                objection = files.objection(self.folder, checkpoint)
-            except FileNotFoundError:
-                continue  # its writer has just written a newer one
-            if not objection:
-                return path
-            self._damaged.add(checkpoint)
-            say(f"checkpoint {path} {objection} and is skipped")
-        return ""
 
     def _load(self, path: str) -> Any:
         import torch

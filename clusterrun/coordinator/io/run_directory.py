@@ -235,7 +235,12 @@ class StateWriter:
             return
         state, self._written_at = self._newest, steady()
         try:
-            write_state(self._paths, state if state.attempts else self._with_history(state))
+            before = None if state.attempts else read_state(self._paths)
+            if before is not None:
+                # An earlier coordinator recorded attempts, which were not read yet.
+                history = {"epoch": before.epoch, "attempts": before.attempts, "excluded": before.excluded}
+                state = replace(state, started_at=before.started_at, **history)
+            write_state(self._paths, state)
         except OSError as error:
             if not self._pause:
                 why = f"the state cannot be written ({error.strerror})"
@@ -247,14 +252,6 @@ class StateWriter:
         if self._pause:
             self._note("the state is written again")
         self._newest, self._pause = None, 0.0
-
-    def _with_history(self, state: RunState) -> RunState:
-        """Return ``state`` with the attempts of an earlier coordinator, which were not read yet."""
-        before = read_state(self._paths)
-        if before is None:
-            return state
-        history = {"epoch": before.epoch, "attempts": before.attempts, "excluded": before.excluded}
-        return replace(state, started_at=before.started_at, **history)
 
 
 class RunLog:

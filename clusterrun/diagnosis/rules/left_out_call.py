@@ -55,29 +55,28 @@ def _odd(table: CallTable, inside: list[Call], departed: list[Call]) -> list[Cal
         return inside
     if (inside_departs, departed_departs) == ({False}, {True}) or _skipped_in_turn(table, inside, departed):
         return departed
-    arrived, stayed = _count_sides(table, inside[0], departed)
-    return departed if arrived > stayed else inside if arrived < stayed else []
-
-
-def _count_sides(table: CallTable, wait: Call, departed: list[Call]) -> tuple[int, int]:
-    """How many ranks have made a call, and how many have not. Groups of the same kind count as well."""
+    # How many ranks have made a call, and how many have not. Groups of the same kind count as well.
+    wait = inside[0]
     if wait.operation == KEY:
-        return 2, 1  # A wait for a key is never a call too many: the rank that sets it is missing.
-    if wait.operation == HALF:
+        arrived, stayed = 2, 1
+    elif wait.operation == HALF:
         own = sends(table.of(wait.rank))
-        return sum(sends(other) == own for other in table.ranks), len(departed)
-    mine = table.participants(wait)
-    arrived, others = 0, 0
-    for other in table.ranks:
-        for group in other.groups:
-            if group.size == len(mine) and not mine & set(table.members(other, group.name)):
-                newest = max(
-                    (call.sequence for call in table.history[other.rank] if call.group == group.name),
-                    default=0,
-                )
-                others += 1
-                arrived += newest >= wait.sequence > 0
-    return len(mine) - len(wait.missing) + arrived, len(wait.missing) + others - arrived
+        arrived, stayed = sum(sends(other) == own for other in table.ranks), len(departed)
+    else:
+        mine = table.participants(wait)
+        passed, others = 0, 0
+        for other in table.ranks:
+            for group in other.groups:
+                if group.size == len(mine) and not mine & set(table.members(other, group.name)):
+                    newest = max(
+                        (call.sequence for call in table.history[other.rank] if call.group == group.name),
+                        default=0,
+                    )
+                    others += 1
+                    passed += newest >= wait.sequence > 0
+        arrived = len(mine) - len(wait.missing) + passed
+        stayed = len(wait.missing) + others - passed
+    return departed if arrived > stayed else inside if arrived < stayed else []
 
 
 def _skipped_in_turn(table: CallTable, inside: list[Call], departed: list[Call]) -> bool:

@@ -32,7 +32,18 @@ def rule(table: CallTable) -> list[Hypothesis]:
     if not unmatched:
         return []
     counts = Counter(rank for pair in unmatched for rank in pair[:2])
-    odd = _lone_pattern(posting, table.size)
+    # The only rank that posts another list than all others, seen from itself, if theirs fit each other.
+    size = table.size
+    patterns = {}
+    for rank in posting.values():
+        posts = [(post.call, (post.peer - rank.rank) % size, post.tag) for post in rank.call.posts]
+        patterns[rank.rank] = tuple(sorted(posts))
+    vote = RankVote(patterns)
+    odd = -1
+    if vote.lone() >= 0:
+        usual = vote.sides[0][0]
+        halves = sorted((OTHER_HALF[call], -distance % size, tag) for call, distance, tag in usual)
+        odd = vote.lone() if tuple(halves) == usual else -1
     if odd < 0 or counts[odd] < len(unmatched):
         most = max(counts.values())
         often = [rank for rank, count in counts.items() if count == most]
@@ -52,20 +63,6 @@ def _unmatched(rank: RankSnapshot, posting: dict[int, RankSnapshot]) -> list[tup
         if peer.call.posts.count(half) < rank.call.posts.count(post):
             unmatched.append((rank.rank, peer.rank, post))
     return unmatched
-
-
-def _lone_pattern(posting: dict[int, RankSnapshot], size: int) -> int:
-    """The only rank that posts another list than all others, seen from itself, if theirs fit each other."""
-    patterns = {}
-    for rank in posting.values():
-        posts = [(post.call, (post.peer - rank.rank) % size, post.tag) for post in rank.call.posts]
-        patterns[rank.rank] = tuple(sorted(posts))
-    vote = RankVote(patterns)
-    if vote.lone() < 0:
-        return -1
-    usual = vote.sides[0][0]
-    halves = sorted((OTHER_HALF[call], -distance % size, tag) for call, distance, tag in usual)
-    return vote.lone() if tuple(halves) == usual else -1
 
 
 def _listed(rank: RankSnapshot) -> str:

@@ -94,22 +94,20 @@ def memory_problems(index: int, gpu: Gpu, limits: Mapping[str, float]) -> Proble
     if None in amounts:
         held = number(gpu, "used") or 0.0
     has_failed = held >= limits["gpu_memory_fail"] * (number(gpu, "memory") or float("inf"))
-    users = ", ".join(_describe_process(process) for process in programs[:4])
+    descriptions = []
+    for process in programs[:4]:
+        pid, used = number(process, "pid"), number(process, "used")
+        parts = (
+            text(process, "command").rsplit("/", 1)[-1] or "a process",
+            f"pid {pid:.0f}" if pid is not None else "",
+            f"of {text(process, 'user')}" if text(process, "user") else "",
+            f"{used:.0f} MiB" if used else "",
+        )
+        descriptions.append(" ".join(part for part in parts if part))
+    users = ", ".join(descriptions)
     message += f" by {users}" if users else ", by no process that can be seen"
     remedy = _LEFT if compute else _DESKTOP if programs else _UNSEEN
     yield (Grade.FAIL if has_failed else Grade.WARN), f"GPU {index}: {message}", remedy
-
-
-def _describe_process(process: Mapping[str, object]) -> str:
-    """Return the name, id, user and memory of a process, as far as they are known."""
-    pid, used = number(process, "pid"), number(process, "used")
-    parts = (
-        text(process, "command").rsplit("/", 1)[-1] or "a process",
-        f"pid {pid:.0f}" if pid is not None else "",
-        f"of {text(process, 'user')}" if text(process, "user") else "",
-        f"{used:.0f} MiB" if used else "",
-    )
-    return " ".join(part for part in parts if part)
 
 
 _RESET = "drain the node and reset the GPU (nvidia-smi -r) or reboot"

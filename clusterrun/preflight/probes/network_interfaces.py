@@ -19,8 +19,23 @@ _INFINIBAND = "32"
 
 def interfaces() -> tuple[Interface, ...]:
     """Return one entry per address of each active interface, including the loopback."""
+    import array
+
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
-        addresses = [*_version_4(probe), *_version_6()]
+        room = array.array("B", bytes(_MOST * _ENTRY))
+        request = struct.pack("iL", len(room), room.buffer_info()[0])
+        size = struct.unpack("iL", fcntl.ioctl(probe.fileno(), _SIOCGIFCONF, request))[0]
+        data = room.tobytes()[:size]
+        addresses = []
+        for at in range(0, size, _ENTRY):
+            name_4, address_4 = data[at : at + 16].split(b"\0")[0], data[at + 20 : at + 24]
+            addresses.append((name_4.decode(), socket.inet_ntoa(address_4)))
+        for line in proc.text("/proc/net/if_inet6").splitlines():
+            fields = line.split()
+            # A link-local address needs the number of its interface.
+            if len(fields) == 6 and fields[3] != "20":
+                address_6 = socket.inet_ntop(socket.AF_INET6, bytes.fromhex(fields[0]))
+                addresses.append((fields[5], address_6))
         interfaces = []
         for name, address in addresses:
             try:
@@ -39,24 +54,3 @@ def interfaces() -> tuple[Interface, ...]:
                 kind = "bridge"
             interfaces.append(Interface(name, address, mtu, int(speed) if speed.isdigit() else 0, kind))
         return tuple(interfaces)
-
-
-def _version_4(probe: socket.socket) -> list[tuple[str, str]]:
-    import array
-
-    room = array.array("B", bytes(_MOST * _ENTRY))
-    request = struct.pack("iL", len(room), room.buffer_info()[0])
-    size = struct.unpack("iL", fcntl.ioctl(probe.fileno(), _SIOCGIFCONF, request))[0]
-    data = room.tobytes()[:size]
-    entries = (data[at : at + _ENTRY] for at in range(0, size, _ENTRY))
-    return [(entry[:16].split(b"\0")[0].decode(), socket.inet_ntoa(entry[20:24])) for entry in entries]
-
-
-def _version_6() -> list[tuple[str, str]]:
-    addresses = []
-    for line in proc.text("/proc/net/if_inet6").splitlines():
-        fields = line.split()
-        # A link-local address needs the number of its interface.
-        if len(fields) == 6 and fields[3] != "20":
-            addresses.append((fields[5], socket.inet_ntop(socket.AF_INET6, bytes.fromhex(fields[0]))))
-    return addresses
