@@ -53,7 +53,13 @@ def become(
         owner, _, epoch = variables.get(contract.MARKER_VARIABLE, "").rpartition(".")
         if owner != orders.run_id or not epoch.isdigit() or not variables.get("RANK", "").isdigit():
             continue
-        if variables.get(contract.NODE_NAME_VARIABLE, node) != node or not _is_first(pid, variables):
+        if variables.get(contract.NODE_NAME_VARIABLE, node) != node:
+            continue
+        process = proc.read(pid)
+        if process is None or process.state in proc.GONE_STATES:
+            continue
+        # A process below a rank inherits its environment.
+        if proc.environment(process.parent).get("RANK") == variables["RANK"]:
             continue
         if rank in (-1, int(variables["RANK"])):
             candidates.append((-int(epoch), int(variables["RANK"]), pid))
@@ -135,14 +141,6 @@ def _execute(argv: tuple[str, ...], environment: Mapping[str, str], node: str) -
         problem = f"{argv[0]!r} cannot be started on {node}: {error.strerror}"
         say(f"clusterrun: {problem}\ncheck that it is installed on that node")
         sys.exit(127 if isinstance(error, FileNotFoundError) else 126)  # as a shell does
-
-
-def _is_first(pid: int, environment: Mapping[str, str]) -> bool:
-    """Return whether this is the rank itself, not a process that inherited its environment."""
-    process = proc.read(pid)
-    if process is None or process.state in proc.GONE_STATES:
-        return False
-    return proc.environment(process.parent).get("RANK") != environment["RANK"]
 
 
 def _environment(model: Model, own: Mapping[str, str], beside_slurm: bool) -> dict[str, str]:

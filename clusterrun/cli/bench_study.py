@@ -331,6 +331,20 @@ def caption(study: Study, table: Table) -> str:
 def document(study: Study, table: Table) -> dict[str, Any]:
     """Return the JSON document of a study. Units are seconds, work per second and shares."""
     probed, elapsed, spent = table.probed, study.runner.elapsed, study.runner.spent
+    rows = [
+        {
+            "configuration": row.cell.name,
+            "strategy": row.cell.strategy or None,
+            "world": row.cell.world,
+            "runs": row.runs,
+            **{name: getattr(row, name) or None for name in FIGURES},
+            "spread": row.spread if row.runs > 1 else None,
+            "notes": list(row.notes),
+            "failed": row.failed or None,
+            "environment": environment(row, study, probed),
+        }
+        for row in table.rows
+    ]
     members = {
         "name": study.name,
         "file": study.path,
@@ -344,24 +358,10 @@ def document(study: Study, table: Table) -> dict[str, Any]:
             {"ranks": g.ranks, "latency": g.latency, "bandwidth": g.bandwidth}
             for g in (probed.groups if probed else ())
         ],
-        "rows": [_row(row, study, probed) for row in table.rows],
+        "rows": rows,
         "seconds": {"elapsed": elapsed, "runs": spent, "overhead": elapsed - spent},
     }
     return STUDY.document(members)
-
-
-def _row(row: ResultRow, study: Study, probed: MachineInfo | None) -> dict[str, Any]:
-    return {
-        "configuration": row.cell.name,
-        "strategy": row.cell.strategy or None,
-        "world": row.cell.world,
-        "runs": row.runs,
-        **{name: getattr(row, name) or None for name in FIGURES},
-        "spread": row.spread if row.runs > 1 else None,
-        "notes": list(row.notes),
-        "failed": row.failed or None,
-        "environment": environment(row, study, probed),
-    }
 
 
 def environment(row: ResultRow, study: Study, probed: MachineInfo | None) -> dict[str, Any]:

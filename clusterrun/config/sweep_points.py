@@ -35,7 +35,38 @@ _RANGE = re.compile(rf"range\({_NUMBER}(?:,{_NUMBER})?(?:,{_NUMBER})?\)", re.ASC
 
 def points(sets: Sequence[str], file: str = "") -> tuple[Point, ...]:
     """Return every combination of the values, the last name running fastest. Raises ``BadInput``."""
-    axes = [_axis(text) for text in sets]
+    axes = []
+    for text in sets:
+        name, equals, value_text = text.partition("=")
+        if not equals or not _NAME.fullmatch(name):
+            raise BadInput(f"--set {text!r} is not NAME=VALUES", "--set lr=0.1,0.01 or --set seed='range(5)'")
+        if _SPAN.fullmatch(value_text.strip()):
+            raise BadInput(f"--set {text!r}: a sweep needs each value", f"--set {name}=0.1,0.01")
+        if match := _RANGE.fullmatch(value_text.strip()):
+            first, second, step = (int(part) if part else None for part in match.groups())
+            if step == 0 or not (values := range(*(n for n in (first, second, step) if n is not None))):
+                remedy = "range(5) is 0,1,2,3,4; range(2, 10, 2) is 2,4,6,8"
+                raise BadInput(f"--set {text!r} is an empty range", remedy)
+            if len(values) > MOST_POINTS:
+                problem = f"--set {name}: {len(values):,} points are more than {MOST_POINTS:,}"
+                raise BadInput(problem, EACH)
+            axes.append((name, [str(number) for number in values]))
+            continue
+        if value_text.strip().startswith("range("):
+            raise BadInput(f"--set {text!r} is no range", "range(5) is 0,1,2,3,4; range(2, 10, 2) is 2,4,6,8")
+        try:
+            rows = list(csv.reader([value_text], strict=True))
+        except csv.Error as error:
+            raise BadInput(f"--set {text!r}: {error}", "put a value with commas in double quotes") from error
+        texts = rows[0] if rows else []
+        if not texts or "" in texts:
+            raise BadInput(f"--set {text!r} has a point without a value", f"--set {name}=0.1,0.01")
+        for value in texts if len(texts) > 1 else ():
+            if any(value.count(opening) != value.count(closing) for opening, closing in ("()", "[]", "{}")):
+                remedy = f"several values: --set {name}=0.1,0.01; one value that has a comma: --set "
+                problem = f"--set {text!r}: a comma inside brackets separates values too"
+                raise BadInput(problem, f"{remedy}'{name}=\"[1,2]\"'")
+        axes.append((name, texts))
     listed = _read(file) if file else [{}]
     return combined(listed, axes, f"--points {file}" if file else "--set")
 
@@ -90,39 +121,6 @@ def _text(value: Any, where: str, name: str) -> str:
         return str(value)
     problem = f"{where}: {name} has the value {repr(value)[:60]}, which is neither text nor a number"
     raise BadInput(problem, "give a text, a number, true or false")
-
-
-def _axis(text: str) -> tuple[str, list[str]]:
-    name, equals, listed = text.partition("=")
-    if not equals or not _NAME.fullmatch(name):
-        raise BadInput(f"--set {text!r} is not NAME=VALUES", "--set lr=0.1,0.01 or --set seed='range(5)'")
-    if _SPAN.fullmatch(listed.strip()):
-        raise BadInput(f"--set {text!r}: a sweep needs each value", f"--set {name}=0.1,0.01")
-    if match := _RANGE.fullmatch(listed.strip()):
-        first, second, step = (int(part) if part else None for part in match.groups())
-        if step == 0 or not (values := range(*(n for n in (first, second, step) if n is not None))):
-            remedy = "range(5) is 0,1,2,3,4; range(2, 10, 2) is 2,4,6,8"
-            raise BadInput(f"--set {text!r} is an empty range", remedy)
-        if len(values) > MOST_POINTS:
-            problem = f"--set {name}: {len(values):,} points are more than {MOST_POINTS:,}"
-            raise BadInput(problem, EACH)
-        return name, [str(number) for number in values]
-    if listed.strip().startswith("range("):
-        raise BadInput(f"--set {text!r} is no range", "range(5) is 0,1,2,3,4; range(2, 10, 2) is 2,4,6,8")
-    try:
-        rows = list(csv.reader([listed], strict=True))
-    except csv.Error as error:
-        raise BadInput(f"--set {text!r}: {error}", "put a value with commas in double quotes") from error
-    texts = rows[0] if rows else []
-    if not texts or "" in texts:
-        raise BadInput(f"--set {text!r} has a point without a value", f"--set {name}=0.1,0.01")
-    for value in texts if len(texts) > 1 else ():
-        if any(value.count(opening) != value.count(closing) for opening, closing in ("()", "[]", "{}")):
-            remedy = (
-                f"several values: --set {name}=0.1,0.01; one value that has a comma: --set '{name}=\"[1,2]\"'"
-            )
-            raise BadInput(f"--set {text!r}: a comma inside brackets separates values too", remedy)
-    return name, texts
 
 
 def _read(path: str) -> list[dict[str, Any]]:

@@ -258,10 +258,17 @@ class CallTable:
             group = f"of ranks {min(rank.rank, call.peer)} and {max(rank.rank, call.peer)}"
             direction = "to" if call.name == "send" else "from"
             what = f"{call.name} {direction} rank {call.peer}"
-            missing = () if meets else (call.peer,)
+            missing: tuple[int, ...] = () if meets else (call.peer,)
             return Call(rank.rank, group, 0, what, peer=call.peer, tag=call.tag, line=line, missing=missing)
         if call.name == "wait" and not inside and sends(rank):
-            return Call(rank.rank, "", 0, HALF, line=line, missing=self._fewer_sends(rank))
+            # Ranks that have begun fewer sends and receives: a single other rank that uses them, or the one
+            # that differs from all that use them.
+            counts = {other.rank: sends(other) for other in self.ranks if other is not rank and sends(other)}
+            fewer = tuple(other for other, count in counts.items() if count < sends(rank))
+            equal = [other for other, count in counts.items() if count == sends(rank)]
+            is_known = len(counts) == 1 or (len(equal) > 1 and len(equal) + 1 == len(counts))
+            missing = fewer if is_known else ()
+            return Call(rank.rank, "", 0, HALF, line=line, missing=missing)
         if call.name == "store":
             setting = self.setters(rank) or tuple(
                 other.rank for other in self.ranks if other.call.name != "store"
@@ -273,7 +280,16 @@ class CallTable:
             return self._wait_by_stack(rank)
         if inside:
             oldest = _of_record(rank, min(inside, key=lambda record: record.at))
-            behind = self._behind(rank, oldest)
+            # The members of the group that have not begun the call. Equal calls are looked up once.
+            span = next((group.ranks for group in rank.groups if is_called(group, oldest.group)), "")
+            key = (oldest.group, span or str(rank.rank), oldest.sequence)
+            if key not in self._behind_by_call:
+                self._behind_by_call[key] = tuple(
+                    mate
+                    for mate in self.members(rank, oldest.group)
+                    if mate != rank.rank and self._begun.get((mate, oldest.group), 0) < oldest.sequence
+                )
+            behind = self._behind_by_call[key]
             root = call.root if call.rooted == oldest.operation else -1
             if oldest.by_thread:
                 frames = [thread.frame for thread in rank.stacks.threads if thread.operation]
@@ -305,30 +321,6 @@ class CallTable:
         if doing is Doing.UNKNOWN or rank.problem:
             return rank.state == "D" or rank.works
         return doing not in (Doing.COLLECTIVE, Doing.RENDEZVOUS)
-
-    def _behind(self, rank: RankSnapshot, call: Call) -> tuple[int, ...]:
-        """The members of a group that have not begun a call of ``rank``. Equal calls are looked up once."""
-        span = next((group.ranks for group in rank.groups if is_called(group, call.group)), "")
-        key = (call.group, span or str(rank.rank), call.sequence)
-        if key not in self._behind_by_call:
-            self._behind_by_call[key] = tuple(
-                mate
-                for mate in self.members(rank, call.group)
-                if mate != rank.rank and self._begun.get((mate, call.group), 0) < call.sequence
-            )
-        return self._behind_by_call[key]
-
-    def _fewer_sends(self, rank: RankSnapshot) -> tuple[int, ...]:
-        """Ranks that have begun fewer sends and receives than ``rank``, which waits for one.
-
-        The result is () unless a single other rank uses them, or all ranks that use them, except one, began
-        equally many.
-        """
-        counts = {other.rank: sends(other) for other in self.ranks if other is not rank and sends(other)}
-        behind = tuple(other for other, count in counts.items() if count < sends(rank))
-        equal = [other for other, count in counts.items() if count == sends(rank)]
-        is_known = len(counts) == 1 or (len(equal) > 1 and len(equal) + 1 == len(counts))
-        return behind if is_known else ()
 
     def _lock_holder(self, rank: RankSnapshot) -> tuple[int, ...]:
         """The rank that holds the lock that ``rank`` waits for, if it waits for others itself.

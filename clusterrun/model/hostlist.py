@@ -48,7 +48,15 @@ def fold(names: Sequence[str]) -> str:
         if plain or len(numbers) == 1:
             parts += [head + number for number in numbers]
         else:
-            parts.append(f"{head}[{','.join(_ranges(numbers))}]")
+            ranges = []
+            first = last = numbers[0]
+            for number in [*numbers[1:], ""]:
+                if number and number == str(int(last) + 1).zfill(len(first)):
+                    last = number
+                    continue
+                ranges.append(first if first == last else f"{first}-{last}")
+                first = last = number
+            parts.append(f"{head}[{','.join(ranges)}]")
     return ",".join(parts)
 
 
@@ -93,14 +101,3 @@ def _choices(piece: str, text: str, limit: int) -> tuple[str, ...]:
 def _numbered(name: str) -> tuple[str, str]:
     match = _NUMBERED.fullmatch(name)
     return match.groups() if match else (name, "")  # type: ignore[return-value]
-
-
-def _ranges(numbers: Sequence[str]) -> Iterator[str]:
-    """Yield runs of consecutive numbers that a range reproduces exactly."""
-    first = last = numbers[0]
-    for number in [*numbers[1:], ""]:
-        if number and number == str(int(last) + 1).zfill(len(first)):
-            last = number
-            continue
-        yield first if first == last else f"{first}-{last}"
-        first = last = number

@@ -109,7 +109,16 @@ class JobSpec:
             raise BadInput("there is no command to run", "say what to run: clusterrun submit train.py")
         if self.command == ("-m",):
             raise BadInput("-m needs a module", "say which: clusterrun submit -m package.module")
-        self._check_table()
+        for field, row in _NUMBERS:
+            setting = getattr(self, field)
+            if setting < row.least and setting != row.default:
+                problem = f"--{row.name} must be at least {row.least}, not {setting}"
+                raise BadInput(problem, f"give --{row.name} {row.least} or more")
+        for field, row in _CHOICES:
+            setting = getattr(self, field)
+            if setting and getattr(setting, "value", setting) not in row.choices:
+                remedy = f"give {' or '.join(row.choices)}"
+                raise BadInput(f"--{row.name} must not be {setting!r}", remedy)
         if self.gpus and self.ranks_per_node not in (0, self.gpus) and not self.per_node:
             problem = (
                 f"--ranks-per-node {self.ranks_per_node} with --gpus {self.gpus}: every GPU has one rank"
@@ -155,18 +164,6 @@ class JobSpec:
             raise BadInput(problem, f"give --notice {LONGEST_NOTICE}s or less")
         if "\0" in self.on_event:
             raise BadInput("--on-event has a NUL character in it", "leave it out")
-
-    def _check_table(self) -> None:
-        for field, option in _NUMBERS:
-            value = getattr(self, field)
-            if value < option.least and value != option.default:
-                problem = f"--{option.name} must be at least {option.least}, not {value}"
-                raise BadInput(problem, f"give --{option.name} {option.least} or more")
-        for field, option in _CHOICES:
-            value = getattr(self, field)
-            if value and getattr(value, "value", value) not in option.choices:
-                remedy = f"give {' or '.join(option.choices)}"
-                raise BadInput(f"--{option.name} must not be {value!r}", remedy)
 
     @property
     def goes_on(self) -> str:

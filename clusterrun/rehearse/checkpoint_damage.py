@@ -118,9 +118,19 @@ def _spoilt(fault_run: FaultRun) -> Callable[[SavedFile], bool]:
         steps = {fault_run.damaged_step}
     temporary = _temporary_kinds(fault_run, saves)
     if fault_run.fault in ("mid-save", "disk-full"):
-        steps |= _incomplete(
-            fault_run, [save for save in saves if fault_run.kind(save.path) not in temporary]
-        )
+        # Steps whose save has fewer files of a kind than every other save.
+        lasting = [save for save in saves if fault_run.kind(save.path) not in temporary]
+        files: dict[int, Counter[str]] = {}
+        for path, step in {(save.path, save.step) for save in lasting}:
+            files.setdefault(step, Counter())[fault_run.kind(path)] += 1
+        kinds = {kind for count_by_kind in files.values() for kind in count_by_kind}
+        steps |= {
+            step
+            for step, mine in files.items()
+            for kind in kinds
+            if mine[kind]
+            < min((count_by_kind[kind] for other, count_by_kind in files.items() if other != step), default=0)
+        }
     folders = {os.path.dirname(path) for path in fault_run.damaged}
     folders = {folder for folder in folders if re.search(r"\d", os.path.basename(folder))}
 
@@ -130,21 +140,6 @@ def _spoilt(fault_run: FaultRun) -> Callable[[SavedFile], bool]:
         return save.path in fault_run.damaged or save.step in steps or os.path.dirname(save.path) in folders
 
     return spoilt
-
-
-def _incomplete(fault_run: FaultRun, saves: Sequence[SavedFile]) -> set[int]:
-    """Return the steps whose save has fewer files of a kind than every other save."""
-    files: dict[int, Counter[str]] = {}
-    for path, step in {(save.path, save.step) for save in saves}:
-        files.setdefault(step, Counter())[fault_run.kind(path)] += 1
-    kinds = {kind for count_by_kind in files.values() for kind in count_by_kind}
-    return {
-        step
-        for step, mine in files.items()
-        for kind in kinds
-        if mine[kind]
-        < min((count_by_kind[kind] for other, count_by_kind in files.items() if other != step), default=0)
-    }
 
 
 def newest_whole(fault_run: FaultRun) -> SavedFile | None:

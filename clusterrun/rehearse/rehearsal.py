@@ -352,7 +352,18 @@ class Rehearsal:
     def _damaged(self, faults: Sequence[FaultCase], plan: Schedule) -> Iterator[FaultRun]:
         """Damage a file of a run that has ended, continue the run, and restore it for the next file."""
         if self._base is None:
-            self._base = self._ended_run(faults[0], plan)
+            ends = {trace.end for trace in self.control[1].ranks.values()}
+            if self._second_run and not plan.natural and ends == {"limit"}:
+                # The second undisturbed run ended at the limit of steps, so it can still go on. No other
+                # fault needs it.
+                folder, past = os.path.join(self._runs.folder, "control-2"), self.control[1]
+                self._base = _DamageBase(self._second_run, folder, past, past.last)
+            else:
+                folder = self._runs.copy(faults[0].name)
+                run = self._held(faults[0], plan, plan.between, folder, [])
+                self._runs.end(run)
+                past = self._past(*self._runs.lives(run)[:1])
+                self._base = _DamageBase(run, folder, past, plan.between)
             shutil.copytree(self._base.folder, self._base.kept, symlinks=True)
         base = self._base
         for fault in faults:
@@ -372,18 +383,6 @@ class Rehearsal:
                 damaged_step=newest.step if newest else 0,
                 twins=self._twins_of(newest.path, base.folder) if newest else (),
             )
-
-    def _ended_run(self, fault: FaultCase, plan: Schedule) -> _DamageBase:
-        """Return a run that was ended between two steps: the second undisturbed one, or a run for this."""
-        ends = {trace.end for trace in self.control[1].ranks.values()}
-        if self._second_run and not plan.natural and ends == {"limit"}:
-            # It ended at the limit of steps, so it can still go on. No other fault needs it.
-            folder, past = os.path.join(self._runs.folder, "control-2"), self.control[1]
-            return _DamageBase(self._second_run, folder, past, past.last)
-        folder = self._runs.copy(fault.name)
-        run = self._held(fault, plan, plan.between, folder, [])
-        self._runs.end(run)
-        return _DamageBase(run, folder, self._past(*self._runs.lives(run)[:1]), plan.between)
 
     def _twins_of(self, path: str, folder: str) -> tuple[str, ...]:
         return self._twins.get(kind_of(path, folder), ())

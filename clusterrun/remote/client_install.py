@@ -75,7 +75,21 @@ class NotInstalled(ClusterrunError):
 
 def find_or_install(connection: SharedConnection) -> str:
     """Return the sh text that starts a compatible clusterrun on the cluster. Raise ``ClusterrunError``."""
-    carried = {distribution.name.lower(): distribution for distribution in _distributions()}
+    dependencies = []
+    names, waiting = {"clusterrun", *_NOT_CARRIED}, list(importlib.metadata.requires("clusterrun") or ())
+    while waiting:
+        needed = waiting.pop()
+        dependency = re.split(r"[^A-Za-z0-9._-]", needed, maxsplit=1)[0].lower().replace("_", "-")
+        if dependency in names or "extra ==" in needed:
+            continue
+        names.add(dependency)
+        try:
+            distribution = importlib.metadata.distribution(dependency)
+        except importlib.metadata.PackageNotFoundError:
+            continue  # for another version of Python
+        waiting += distribution.requires or ()
+        dependencies.append(distribution)
+    carried = {distribution.name.lower(): distribution for distribution in dependencies}
     machine = _look(connection, ("clusterrun", *carried))
     if not connection.host.python and compatible(machine.program.rpartition(" ")[2]):
         return "exec clusterrun"
@@ -197,20 +211,3 @@ def _files(folder: str, inside: str) -> Iterator[tuple[str, bytes]]:
 
 def _wanted(name: str) -> bool:
     return not name.endswith((".pyc", ".so", ".pyd", ".dylib", ".pth")) and "__pycache__" not in name
-
-
-def _distributions() -> Iterator[importlib.metadata.Distribution]:
-    """Yield the dependencies of clusterrun, and theirs, as they are installed on this machine."""
-    names, waiting = {"clusterrun", *_NOT_CARRIED}, list(importlib.metadata.requires("clusterrun") or ())
-    while waiting:
-        needed = waiting.pop()
-        name = re.split(r"[^A-Za-z0-9._-]", needed, maxsplit=1)[0].lower().replace("_", "-")
-        if name in names or "extra ==" in needed:
-            continue
-        names.add(name)
-        try:
-            distribution = importlib.metadata.distribution(name)
-        except importlib.metadata.PackageNotFoundError:
-            continue  # for another version of Python
-        waiting += distribution.requires or ()
-        yield distribution

@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections import Counter
 
-from clusterrun.model.preflight_report import WORST_FIRST, Grade, Measurement, NodeReport, Report
+from clusterrun.model.preflight_report import WORST_FIRST, Grade, NodeReport, Report
 from clusterrun.reports import html, svg
 from clusterrun.reports.findings import blamed, node_findings
 from clusterrun.reports.link_rates import Rates, rates
@@ -45,6 +45,15 @@ def page(report: Report) -> str:
         tiles.append((number(measured.median), "GB/s, median"))
     if slowest_pair is not None:
         tiles.append((number(slowest_pair), "GB/s, slowest pair"))
+    test_rows = []
+    for test in tests[:MOST_TESTS]:
+        names = ", ".join(test.nodes[:4])
+        if len(test.nodes) > 4:
+            names += f" … ({len(test.nodes)})"
+        rate = _rate(test.gigabytes_per_second)
+        seconds = f"{test.seconds:.2f}"
+        row = (test.round, test.test, names, test.outcome, seconds, rate, test.message[:300])
+        test_rows.append(row)
     return html.render(
         "report.html.j2",
         report=report,
@@ -64,7 +73,7 @@ def page(report: Report) -> str:
         slowest=[_straggler(name, measured) for name in slowest],
         nodes=[_node(node, ranks.get(node.node, "–"), measured) for node in nodes[:MOST_NODES]],
         nodes_are_open=len(report.nodes) < OPEN_BELOW,
-        tests=[_test(test) for test in tests[:MOST_TESTS]],
+        tests=test_rows,
         when=time.strftime("%Y-%m-%d %H:%M:%S UTC", time.gmtime(report.at)),
     )
 
@@ -96,14 +105,6 @@ def _node(node: NodeReport, rank: str, rates: Rates) -> tuple[Content, ...]:
         f"{numbers.tests}{failed}",
         ", ".join(dict.fromkeys(finding.check for finding in node_findings(node))),
     )
-
-
-def _test(test: Measurement) -> tuple[Content, ...]:
-    names = ", ".join(test.nodes[:4])
-    if len(test.nodes) > 4:
-        names += f" … ({len(test.nodes)})"
-    rate = _rate(test.gigabytes_per_second)
-    return test.round, test.test, names, test.outcome, f"{test.seconds:.2f}", rate, test.message[:300]
 
 
 def _rate(rate: float | None) -> str:

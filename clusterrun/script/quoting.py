@@ -65,7 +65,13 @@ def sbatch(value: Value) -> str:
     ``BadInput`` if no line can carry an option.
     """
     options = [str(value)] if isinstance(value, (str, int)) else value
-    return "\n".join("#SBATCH " + _directive(option) for option in options)
+    lines = []
+    for option in options:
+        if not carries(option):
+            raise BadInput(f"{option!r} does not fit on an #SBATCH line", "leave out control characters")
+        escaped = option.replace("\\", "\\\\").replace('"', '\\"')
+        lines.append(f"#SBATCH {option}" if _PLAIN.fullmatch(option) else f'#SBATCH "{escaped}"')
+    return "\n".join(lines)
 
 
 def carries(option: str) -> bool:
@@ -74,14 +80,6 @@ def carries(option: str) -> bool:
     The line ends at the first line break, and sbatch erases the words "packjob" and "hetjob" in it.
     """
     return not (_CONTROL.search(option) or _BLANKED.search(option) or len(option) > LONGEST)
-
-
-def _directive(option: str) -> str:
-    if not carries(option):
-        raise BadInput(f"{option!r} does not fit on an #SBATCH line", "leave out control characters")
-    if _PLAIN.fullmatch(option):
-        return option
-    return '"' + option.replace("\\", "\\\\").replace('"', '\\"') + '"'
 
 
 # Rules by their names in templates. ``quoted`` applies to every value without a name.

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 
 from clusterrun.model.frozen import frozen
 from clusterrun.model.spec import JobSpec
@@ -64,7 +64,17 @@ def _texts(spec: JobSpec) -> Iterator[tuple[str, str]]:
     Scripts that a shell script names are read too. Modules that Python imports are not.
     """
     yield "", "\n".join(spec.command)
-    waiting = list(_command_files(spec.command))
+    # Words that may be files; for ``-m MODULE`` the files that Python would run.
+    command = spec.command
+    waiting: list[str] = list(RECIPE_FILES.get(os.path.basename((unwrapped(command) or command)[0]), ()))
+    for option, word in zip(("", *command), command):
+        if option == "-m":
+            waiting.append(word.replace(".", "/") + ".py")
+            waiting.append(word.replace(".", "/") + "/__main__.py")
+        else:
+            # One argument may contain several words, as in ``bash -c './run.sh --lr 1'``.
+            waiting.append(word)
+            waiting += _paths(word)
     read_paths: set[str] = set()
     read = 0
     while waiting and len(read_paths) < _MAX_WORDS and read < _MAX_FILES:
@@ -79,19 +89,6 @@ def _texts(spec: JobSpec) -> Iterator[tuple[str, str]]:
             yield name, text
         if not path.endswith(".py"):
             waiting += _paths(text)
-
-
-def _command_files(command: Sequence[str]) -> Iterator[str]:
-    """Yield the words that may be files; for ``-m MODULE`` the files that Python would run."""
-    yield from RECIPE_FILES.get(os.path.basename((unwrapped(command) or command)[0]), ())
-    for option, word in zip(("", *command), command):
-        if option == "-m":
-            yield word.replace(".", "/") + ".py"
-            yield word.replace(".", "/") + "/__main__.py"
-        else:
-            # One argument may contain several words, as in ``bash -c './run.sh --lr 1'``.
-            yield word
-            yield from _paths(word)
 
 
 def _paths(text: str) -> Iterator[str]:

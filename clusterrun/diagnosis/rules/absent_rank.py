@@ -123,24 +123,21 @@ def explain_never_arrived(table: CallTable, blamed: Ranks, late_too: Ranks = ())
         for rank in late_too
     ]
     remedies = list(dict.fromkeys(reason(rank).remedy for rank in ranks))[:MOST_LINES]
-    remedy = "; ".join([*remedies, *_meant_for_some(table, ranks)])
+    lines = {rank.location.line for rank in ranks}
+    is_held = any(rank.works or rank.state in STOPPED for rank in ranks)
+    if 0 < len(table.waits) <= len(ranks) and len(lines) == 1 and "" not in lines and not is_held:
+        # Few have come, and the many that have not are in one line: perhaps the call is not meant for them.
+        inside = [wait.rank for wait in table.waits]
+        where = f"{table.waits[0].operation}{at_place(table, *inside)}"
+        only = f"{ranks_in_words(inside)} only"
+        remedies.append(f"or is {where} called by {only}, where every rank must call it?")
+    remedy = "; ".join(remedies)
     return blame(table, Verdict.NEVER_ARRIVED, sentence, whys, remedy, (*waited(table), *late[:MOST_LINES]))
 
 
 def _named_why(rank: int, why: str) -> str:
     it, _, does = why.partition(" ")
     return f"rank {rank} {does}" if it == "it" else f"rank {rank}: {why}"
-
-
-def _meant_for_some(table: CallTable, ranks: Sequence[RankSnapshot]) -> list[str]:
-    """Few have come, and the many that have not are in one line: perhaps the call is not meant for them."""
-    lines = {rank.location.line for rank in ranks}
-    is_held = any(rank.works or rank.state in STOPPED for rank in ranks)
-    if not table.waits or len(table.waits) > len(ranks) or len(lines) > 1 or "" in lines or is_held:
-        return []
-    inside = [wait.rank for wait in table.waits]
-    where = f"{table.waits[0].operation}{at_place(table, *inside)}"
-    return [f"or is {where} called by {ranks_in_words(inside)} only, where every rank must call it?"]
 
 
 def explain_silent_node(table: CallTable, blamed: Ranks, missing: Sequence[int]) -> Diagnosis:

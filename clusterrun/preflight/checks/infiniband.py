@@ -142,7 +142,18 @@ def judge(request: RunNeeds, readings: Readings) -> Findings:
                 continue
             state = text(reading, name, "state").partition(": ")[2] or "in an unknown state"
             if port not in counts_by_port:
-                counts_by_port[port] = _counts_of_kind(readings, port)
+                # Active ports of each node with the link layer of this port, and at least its rate.
+                rates_by_node = {
+                    node: {
+                        _port(reading, name): _gigabits(text(reading, name, "rate")) for name in _up(reading)
+                    }
+                    for node, reading in readings.items()
+                }
+                lowest = min(rates[port] for rates in rates_by_node.values() if port in rates)
+                counts_by_port[port] = {
+                    node: sum(layer == port[1] and rate >= lowest for (_, layer), rate in rates.items())
+                    for node, rates in rates_by_node.items()
+                }
             counts = counts_by_port[port]
             if counts[node] >= statistics.median_high(counts.values()):
                 continue
@@ -191,19 +202,6 @@ def _few_ports(
 
 def _port(reading: object, name: str) -> Port:
     return name, text(reading, name, "link_layer")
-
-
-def _counts_of_kind(readings: Readings, port: Port) -> dict[str, int]:
-    """Return how many active ports of each node have the link layer of ``port`` and at least its rate."""
-    rates_by_node = {
-        node: {_port(reading, name): _gigabits(text(reading, name, "rate")) for name in _up(reading)}
-        for node, reading in readings.items()
-    }
-    lowest = min(rates[port] for rates in rates_by_node.values() if port in rates)
-    return {
-        node: sum(layer == port[1] and rate >= lowest for (_, layer), rate in rates.items())
-        for node, rates in rates_by_node.items()
-    }
 
 
 def _kind(reading: object) -> str:

@@ -58,7 +58,20 @@ class TorchWorkerClient:
         environment, cwd = self._environment, task.cwd
         try:
             if task.contained:
-                (argv, environment), cwd = self._in_container(argv, task), "/"
+                from clusterrun import container_runtimes
+                from clusterrun.model.orders import Orders
+
+                with open(self._paths.orders, "rb") as file:
+                    orders = decode(Orders, json.loads(file.read()))
+                container_runtimes.make_places(orders.container)
+                inside = (task.python, "-I", "-S", self._paths.agent, "within", task.cwd, "--", *argv)
+                names = [name for name, _ in orders.environment]
+                argv, environment = container_runtimes.in_container(
+                    orders.container, inside, self._environment, names
+                )
+                # The process with which podman removes the container must outlive the examiner.
+                environment.pop(contract.COMPANION_VARIABLE, None)
+                cwd = "/"
             self._child, self._input = execute(argv, environment, cwd)
         except OSError as error:
             self._up(TorchStarted(False, 0.0, f"no process could be started: {error.strerror}"))
@@ -67,24 +80,6 @@ class TorchWorkerClient:
             self._up(TorchStarted(False, 0.0, f"{error.seen}; {error.remedy}"))
             return
         self._watch(self._child.output, READ, lambda _: self._read())
-
-    def _in_container(
-        self, argv: tuple[str, ...], task: StartTorch
-    ) -> tuple[tuple[str, ...], dict[str, str]]:
-        from clusterrun import container_runtimes
-        from clusterrun.model.orders import Orders
-
-        with open(self._paths.orders, "rb") as file:
-            orders = decode(Orders, json.loads(file.read()))
-        container_runtimes.make_places(orders.container)
-        inside = (task.python, "-I", "-S", self._paths.agent, "within", task.cwd, "--", *argv)
-        names = [name for name, _ in orders.environment]
-        container_argv, own = container_runtimes.in_container(
-            orders.container, inside, self._environment, names
-        )
-        # The process with which podman removes the container must outlive the examiner.
-        own.pop(contract.COMPANION_VARIABLE, None)
-        return container_argv, own
 
     def test(self, number: int, task: GroupTask) -> None:
         if self._child is None:
