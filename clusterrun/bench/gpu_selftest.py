@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import os
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from typing import Any
 
 from clusterrun import __version__, shipped
@@ -109,17 +109,13 @@ def _ended(spec: JobSpec, context: Context, tell: Tell) -> Run:
 def hidden(text: str, names: Iterable[str], context: Context) -> str:
     """``text`` without the names of nodes and of the user: ``node0``, ``node1``, ``user``."""
     user = os.path.basename(context.environ.get("HOME", "").rstrip("/"))
-    for before, after in _replacements(names, user):
+    nodes = list(dict.fromkeys(name for name in names if name))
+    replacements = [(name, f"node{nodes.index(name)}") for name in sorted(nodes, key=len, reverse=True)]
+    if len(user) > 1:
+        replacements.append((user, "user"))
+    for before, after in replacements:
         text = re.sub(rf"(?<![A-Za-z0-9-]){re.escape(before)}(?![A-Za-z0-9])", after, text)
     return text
-
-
-def _replacements(names: Iterable[str], user: str) -> Iterator[tuple[str, str]]:
-    nodes = list(dict.fromkeys(name for name in names if name))
-    for name in sorted(nodes, key=len, reverse=True):
-        yield name, f"node{nodes.index(name)}"
-    if len(user) > 1:
-        yield user, "user"
 
 
 def text_of(selftest: dict[str, Any], context: Context, anonymous: bool) -> str:

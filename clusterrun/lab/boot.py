@@ -21,7 +21,7 @@ import socket
 import subprocess
 import sys
 import traceback
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from functools import partial
 from typing import Any, NoReturn
 
@@ -188,14 +188,6 @@ def _link(host: Request, gateway: str) -> None:
     )
 
 
-def _router_side(host: Request, gateway: str) -> Iterator[str]:
-    link, address = host["link"], host["address"]
-    yield f"link set {link} up"
-    yield f"addr add {gateway}/32 dev {link}"
-    yield f"neigh add {address} lladdr {host['mac']} dev {link} nud permanent"
-    yield f"route add {address} dev {link}"
-
-
 def _start_host(host: Request, lab: Request, report: int, go: tuple[int, int]) -> None:
     try:
         _unshare(NEW_REST)
@@ -236,7 +228,14 @@ def _start_hosts(hosts: list[Request], lab: Request, report: int) -> None:
         codes = [os.waitpid(process, 0)[1] for process in beginners]
         if any(codes):
             raise SystemExit(1)
-        _ip([line for host in batch for line in _router_side(host, lab["gateway"])])
+        lines = []
+        for host in batch:
+            link, address = host["link"], host["address"]
+            lines.append(f"link set {link} up")
+            lines.append(f"addr add {lab['gateway']}/32 dev {link}")
+            lines.append(f"neigh add {address} lladdr {host['mac']} dev {link} nud permanent")
+            lines.append(f"route add {address} dev {link}")
+        _ip(lines)
         for end in go:
             os.close(end)
 

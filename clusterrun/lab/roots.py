@@ -165,17 +165,16 @@ def _lacking_libraries(root: Path) -> Iterator[str]:
     grafted = {path.name for path in graft.rglob("*.so*")}
     lacking: set[str] = set()
     for file in graft.rglob("*"):
-        if file.is_file() and _is_program(file):
+        if not file.is_file():
+            continue
+        with file.open("rb") as content:
+            is_program = content.read(4) == b"\x7fELF"
+        if is_program:
             result = subprocess.run(["ldd", str(file)], capture_output=True, text=True, timeout=30)
             lacking |= {line.split()[0] for line in result.stdout.splitlines() if "not found" in line}
     for name in sorted(lacking - grafted):
         for path in sorted(root.glob(f"usr/lib/*/{name}"))[:1]:
             yield str(path.relative_to(root))
-
-
-def _is_program(path: Path) -> bool:
-    with path.open("rb") as file:
-        return file.read(4) == b"\x7fELF"
 
 
 def _copy(root: Path, path: str) -> None:

@@ -54,7 +54,15 @@ def remains(context: Context, status: RunStatus) -> Remains:
     names = attempt.nodes if attempt else ()
     nodes = tuple(name for name in names for _ in range(each))
     files = paths.attempt(attempt.epoch) if attempt else None
-    printed = _of_attempt(paths, attempt, spec.per_node) if attempt else ()
+    printed = errors(paths, attempt.epoch, per_node=spec.per_node) if attempt else ()
+    failure = attempt.failure if attempt else None
+    if attempt and failure and failure.rank not in (-1, *(error.rank for error in printed)):
+        # Read more lines of the rank that failed first. The agent may have found its error above a longer
+        # message.
+        more = errors(paths, attempt.epoch, frozenset({failure.rank}), spec.per_node, TAIL_OF_THE_FIRST)
+        if not more and failure.error:
+            more = (Error(failure.at, failure.rank, failure.error, failure.place, meaning(failure.error)),)
+        printed = tuple(sorted((*printed, *more), key=lambda error: (error.at, error.rank)))
     farewells = list(final_records(files, nodes)) if files else []
     still = tuple(last_stacks(files, nodes)) if files else ()
     warned = state.warnings if state else ()
@@ -96,21 +104,6 @@ def _attempt(paths: RunPaths, state: RunState | None, failed: bool) -> Attempt |
     ]
     newest = readable[-1] if readable else None
     return next((attempt for attempt in reversed(readable) if attempt.failure), newest) if failed else newest
-
-
-def _of_attempt(paths: RunPaths, attempt: Attempt, per_node: bool) -> tuple[Error, ...]:
-    """Return the errors of all ranks. More lines are read of the rank that failed first.
-
-    The agent may have found its error above a longer message.
-    """
-    printed = errors(paths, attempt.epoch, per_node=per_node)
-    failure = attempt.failure
-    if not failure or failure.rank < 0 or any(error.rank == failure.rank for error in printed):
-        return printed
-    more = errors(paths, attempt.epoch, frozenset({failure.rank}), per_node, TAIL_OF_THE_FIRST)
-    if not more and failure.error:
-        more = (Error(failure.at, failure.rank, failure.error, failure.place, meaning(failure.error)),)
-    return tuple(sorted((*printed, *more), key=lambda error: (error.at, error.rank)))
 
 
 def errors(
