@@ -132,9 +132,27 @@ def rehearse(
     keep, folder = options["keep"], _folder(options["keep"], slurm)
     signal.signal(signal.SIGTERM, signal.default_int_handler)  # our runs are ended before we are
     try:
+        from clusterrun.config.spec_fields import spec_of
+        from clusterrun.rehearse.in_allocation import AllocationRuns
+        from clusterrun.rehearse.rehearsal import Rehearsal
+        from clusterrun.rehearse.rehearsed_runs import RehearsedRuns
+        from clusterrun.rehearse.working_copy import outside
+
         line = ProgressLine()
         budget_seconds, notice_seconds = duration.parse(budget), duration.parse(notice)
-        rehearsal = _rehearsal(command, folder, budget_seconds, notice_seconds, options, line.say)
+        fields = {key: options[key] for key in ("nodes", "gpus", "cluster")} | {"preflight": "off"}
+        fields["ranks_per_node"] = ranks_per_node
+        fields["env"] = list(options["env"])
+        cwd = os.getcwd()
+        spec = spec_of(command, cwd, fields, os.environ, no_progress=0)
+        runs = (AllocationRuns if slurm else RehearsedRuns)(
+            spec, folder, dict(os.environ), float(budget_seconds)
+        )
+        runs.fit(options["nodes"] + options["elastic"])
+        for place in outside(command[1:], cwd):
+            say(f"{place} lies outside of this directory: it is not copied, all runs share it")
+        say(f"each run works in a copy of {cwd}")
+        rehearsal = Rehearsal(runs, line.say, options["steps"] or 0, float(notice_seconds))
         results: list[Result] = []
         with line.showing(rehearsal.progress):
             for result in rehearsal.rehearse(names, options["elastic"]):
@@ -221,34 +239,6 @@ def _folder(keep: str | None, shared: bool) -> str:
     except OSError as error:
         raise BadInput(f"--keep {keep}: {error.strerror}", "name a folder that does not exist yet") from error
     return os.path.abspath(keep)
-
-
-def _rehearsal(
-    command: tuple[str, ...],
-    folder: str,
-    budget: int,
-    notice: int,
-    options: dict[str, Any],
-    report: Callable[[str], None],
-) -> Rehearsal:
-    from clusterrun.config.spec_fields import spec_of
-    from clusterrun.rehearse.in_allocation import AllocationRuns
-    from clusterrun.rehearse.rehearsal import Rehearsal
-    from clusterrun.rehearse.rehearsed_runs import RehearsedRuns
-    from clusterrun.rehearse.working_copy import outside
-
-    slurm = options["cluster"] == "slurm"
-    fields = {key: options[key] for key in ("nodes", "gpus", "cluster")} | {"preflight": "off"}
-    fields["ranks_per_node"] = 0 if options["gpus"] else options["ranks_per_node"]
-    fields["env"] = list(options["env"])
-    cwd = os.getcwd()
-    spec = spec_of(command, cwd, fields, os.environ, no_progress=0)
-    runs = (AllocationRuns if slurm else RehearsedRuns)(spec, folder, dict(os.environ), float(budget))
-    runs.fit(options["nodes"] + options["elastic"])
-    for place in outside(command[1:], cwd):
-        say(f"{place} lies outside of this directory: it is not copied, all runs share it")
-    say(f"each run works in a copy of {cwd}")
-    return Rehearsal(runs, report, options["steps"] or 0, float(notice))
 
 
 def _show(result: Result) -> None:

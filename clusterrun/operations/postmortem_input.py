@@ -56,7 +56,7 @@ def remains(context: Context, status: RunStatus) -> Remains:
     files = paths.attempt(attempt.epoch) if attempt else None
     printed = errors(paths, attempt.epoch, per_node=spec.per_node) if attempt else ()
     failure = attempt.failure if attempt else None
-    if attempt and failure and failure.rank not in (-1, *(error.rank for error in printed)):
+    if attempt and failure and failure.rank >= 0 and all(error.rank != failure.rank for error in printed):
         # Read more lines of the rank that failed first. The agent may have found its error above a longer
         # message.
         more = errors(paths, attempt.epoch, frozenset({failure.rank}), spec.per_node, TAIL_OF_THE_FIRST)

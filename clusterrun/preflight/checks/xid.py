@@ -150,7 +150,12 @@ def judge(request: RunNeeds, readings: Readings) -> Findings:
             is_over = any(name[4:].startswith(bus.lower()) for name in recovered)
             bad = ours and not is_over and (kind == REBOOT or (kind == RESET and ago <= fresh))
             again = f", {len(device_rows)} times" if len(device_rows) > 1 else ""
-            message = f"{xid} of {device}: {meaning} ({_age(ago)} ago{again})"
+            age = f"{ago:.0f} s"
+            for unit, length in (("d", 86400), ("h", 3600), ("min", 60)):
+                if ago >= 2 * length:
+                    age = f"{ago / length:.0f} {unit}"
+                    break
+            message = f"{xid} of {device}: {meaning} ({age} ago{again})"
             message += "; the driver asks for no recovery now" if is_over else ""
             own_remedy = "" if kind == MONITOR else OWN_REMEDIES.get(int(number(counted[0], "xid") or 0), "")
             remedy = _SWITCH_REMEDY if xid.startswith("S") else own_remedy or REMEDIES[kind]
@@ -169,10 +174,3 @@ def _class(row: Mapping[str, object]) -> tuple[str, str]:
     kind, meaning = CLASSES.get(xid, ("", ""))
     harmless = 144 <= xid <= 150 and "nonfatal" in description.replace("-", "").lower()
     return (MONITOR if harmless else kind), meaning
-
-
-def _age(seconds: float) -> str:
-    for unit, length in (("d", 86400), ("h", 3600), ("min", 60)):
-        if seconds >= 2 * length:
-            return f"{seconds / length:.0f} {unit}"
-    return f"{seconds:.0f} s"

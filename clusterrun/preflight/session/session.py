@@ -249,7 +249,13 @@ class Session:
                 else:
                     self._awaited = awaited
             except Exception as error:  # noqa: BLE001 (a fault of ours must not keep a run from training)
-                self._end_after(error)
+                # A fault of ours: report all results, or only lost nodes if that fails too.
+                self._state.observe(CheckFault(error))
+                try:
+                    self._conclude()
+                except Exception:  # noqa: BLE001
+                    self._state.drop_results()
+                    self._conclude()
         asks, state.asks = state.asks, []
         return asks
 
@@ -274,15 +280,6 @@ class Session:
             state.observe(Unanswered(node, title + OVERLOADED * (node in overloaded)))
         state.end_phase(CONTROL)
         self._conclude()
-
-    def _end_after(self, error: Exception) -> None:
-        """End the check after a fault of ours: report all results, or only lost nodes if that fails too."""
-        self._state.observe(CheckFault(error))
-        try:
-            self._conclude()
-        except Exception:  # noqa: BLE001
-            self._state.drop_results()
-            self._conclude()
 
     def _conclude(self) -> None:
         self._state.asks.clear()
