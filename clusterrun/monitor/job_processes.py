@@ -182,19 +182,17 @@ def _program(pid: int) -> str:
         return ""
 
 
-def within_limit(read: Callable[[], Any], otherwise: Any, seconds: float = READ_SECONDS) -> Any:
-    """Return the result of ``read``, or ``otherwise`` if it takes longer."""
+def within_limit(read: Callable[[], Any], otherwise: Any) -> Any:
+    """Return the result of ``read``, or ``otherwise`` if it takes longer than ``READ_SECONDS``."""
     result: list[Any] = []
     thread = threading.Thread(target=lambda: result.append(read()), daemon=True)
     thread.start()
-    thread.join(seconds)
+    thread.join(READ_SECONDS)
     return result[0] if result else otherwise
 
 
-def read_each(
-    keys: Iterable[int], read: Callable[[int], bytes], seconds: float = READ_SECONDS
-) -> dict[int, bytes]:
-    """Return the result of ``read`` for each key. A key is left out if its result takes longer than that."""
+def read_each(keys: Iterable[int], read: Callable[[int], bytes]) -> dict[int, bytes]:
+    """Return the result of ``read`` for each key. A key is left out if that takes over ``READ_SECONDS``."""
     results: dict[int, bytes] = {}
     waiting = list(reversed(list(keys)))
 
@@ -210,7 +208,7 @@ def read_each(
         count = -1
         while thread.is_alive() and count < len(results):
             count = len(results)
-            thread.join(seconds)
+            thread.join(READ_SECONDS)
     return results
 
 

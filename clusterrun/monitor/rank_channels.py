@@ -143,13 +143,13 @@ def stacks(channels: Iterable[RankChannel], seconds: float = STACKS_SECONDS) -> 
     }
 
 
-def stack_of_fork(channel: RankChannel, pid: int, seconds: float = STACKS_SECONDS) -> tuple[str, ...]:
+def stack_of_fork(channel: RankChannel, pid: int) -> tuple[str, ...]:
     """Return the stack of a process that a rank forked; () if it has no handler.
 
     Only one request at a time is possible: all forks of a rank share its file.
     """
     request = StackRequest(channel, pid)
-    _wait([request], seconds)
+    _wait([request], STACKS_SECONDS)
     return request.stack
 
 

@@ -184,7 +184,7 @@ class SlurmClient:
         if job_id:
             return job_id
         try:
-            return _found(self._account(queries.since_argv(self._user, "now-7days", mark), mark), token)
+            return _found(self._account(queries.week_argv(self._user, mark), mark), token)
         except SchedulerError:
             return ""  # the queue has answered, and it knows recent jobs
 

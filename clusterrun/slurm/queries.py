@@ -316,12 +316,9 @@ def energy_argv(job_ids: Sequence[str], since: str, until: str, mark: str) -> tu
     return (*_accounting(ENERGY, mark), "--duplicates", f"--jobs={','.join(job_ids)}", *times)
 
 
-def since_argv(user: int, since: str, mark: str) -> tuple[str, ...]:
-    """Return the ``sacct`` command for all jobs of ``user`` since ``since``.
-
-    ``since`` has Slurm's form: ``now-1days``.
-    """
-    return (*_accounting(FINISHED, mark), f"--user={user}", f"--starttime={since}")
+def week_argv(user: int, mark: str) -> tuple[str, ...]:
+    """Return the ``sacct`` command for all jobs of ``user`` in the last seven days."""
+    return (*_accounting(FINISHED, mark), f"--user={user}", "--starttime=now-7days")
 
 
 def _accounting(fields: Sequence[Field], mark: str) -> tuple[str, ...]:
