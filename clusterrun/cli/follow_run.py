@@ -267,25 +267,29 @@ KWH = 3.6e6
 def end_report_lines(report: EndReport | None) -> list[tuple[str, str]]:
     if report is None:
         return []
+    nodes = f" on {report.nodes} nodes" if report.nodes > 1 else ""
+    stages = [("check", report.check), ("start", report.start), ("between attempts", report.between)]
+    spent = [f"{name} {spoken(seconds)}" for name, seconds in stages if seconds and seconds >= 0.5]
+    spent += [f"ranks {spoken(report.ranks)}"] if report.ranks is not None else []
+    details = f": {', '.join(spent)}" if spent else ""
+    waits_and_use = f"queue {spoken(report.queue)}, allocated {spoken(report.allocated)}{nodes}{details}"
+    parts = []
+    if report.gpu_joules is not None:
+        parts += [f"{report.gpu_joules / KWH:.3g} kWh by the GPUs, as they report"]
+    if report.node_joules is not None:
+        each = f"s ({report.node_joules / report.nodes / KWH:.3g} kWh each)" if report.nodes > 1 else ""
+        parts += [f"{report.node_joules / KWH:.3g} kWh by the node{each}, as Slurm measured"]
+    energy = "; ".join(parts)
     rows = (
-        ("time", _time(report)),
+        ("time", waits_and_use),
         ("goodput", _goodput(report)),
         ("GPUs", _gpus(report)),
         ("CPUs", _cpus(report)),
         ("memory", _memory(report)),
-        ("energy", _energy(report)),
+        ("energy", energy),
         ("enough", " ".join(report.smaller) + " would have been enough" if report.smaller else ""),
     )
     return [(head, text) for head, text in rows if text]
-
-
-def _time(report: EndReport) -> str:
-    nodes = f" on {report.nodes} nodes" if report.nodes > 1 else ""
-    parts = [("check", report.check), ("start", report.start), ("between attempts", report.between)]
-    spent = [f"{name} {spoken(seconds)}" for name, seconds in parts if seconds and seconds >= 0.5]
-    spent += [f"ranks {spoken(report.ranks)}"] if report.ranks is not None else []
-    details = f": {', '.join(spent)}" if spent else ""
-    return f"queue {spoken(report.queue)}, allocated {spoken(report.allocated)}{nodes}{details}"
 
 
 def _goodput(report: EndReport) -> str:
@@ -328,13 +332,3 @@ def _memory(report: EndReport) -> str:
         return ""
     request = f", of {gibibytes(report.memory_asked)} asked for" if report.memory_asked else ""
     return f"{gibibytes(report.memory_most)} of a node at most{request}"
-
-
-def _energy(report: EndReport) -> str:
-    parts = []
-    if report.gpu_joules is not None:
-        parts += [f"{report.gpu_joules / KWH:.3g} kWh by the GPUs, as they report"]
-    if report.node_joules is not None:
-        each = f"s ({report.node_joules / report.nodes / KWH:.3g} kWh each)" if report.nodes > 1 else ""
-        parts += [f"{report.node_joules / KWH:.3g} kWh by the node{each}, as Slurm measured"]
-    return "; ".join(parts)
