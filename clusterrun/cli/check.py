@@ -164,7 +164,10 @@ def check(
 
     if export and as_json:
         raise click.UsageError("--export prints shell lines and --json a document: give one of them")
-    seconds = _burn_seconds(burn)
+    try:
+        seconds = parse(burn, option_table.DURATIONS["seconds"]) if burn else 0
+    except BadInput as error:
+        raise BadInput(f"--burn {error.seen}", error.remedy) from error
     context, values = Context(), settled(submission, profile)
     if context.environ.get("SLURM_JOB_ID") and not (new_job or selftest_gpu):
         spec_of = partial(_spec, level=level, all_pairs=all_pairs, table=table, burn=seconds)
@@ -259,13 +262,6 @@ def fit_nodes(report: Report) -> list[str]:
     if report.verdict is Grade.FAIL and not report.excluded:
         return []
     return [node.node for node in report.nodes if node.node not in report.excluded]
-
-
-def _burn_seconds(text: str) -> int:
-    try:
-        return parse(text, option_table.DURATIONS["seconds"]) if text else 0
-    except BadInput as error:
-        raise BadInput(f"--burn {error.seen}", error.remedy) from error
 
 
 def _spec(values: dict[str, Setting], level: str, all_pairs: bool, table: bool, burn: int) -> JobSpec:
