@@ -16,6 +16,7 @@ from clusterrun.diagnosis.stacks import (
     script_has_ended,
     short,
     waits_for_pool,
+    waits_for_semaphore,
 )
 from clusterrun.model.duration import spoken
 from clusterrun.model.frozen import frozen
@@ -157,13 +158,15 @@ def _of_user_code(rank: RankSnapshot) -> Reason:
         does = f", which waits {waits}" if waits else ""
         return Reason(f"it waits in user code{where}, for {program}{does}", remedy)
     if waits_for_idle_pool(rank):
-        why = f"it waits for its pool of processes{where}, whose workers wait for a task: one has died, and "
-        why += "its task is lost"
+        why = f"it waits for its pool of processes{where}, whose workers wait for a task: one has "
+        why += "probably died, and its task is lost"
         remedy = (
             "was a worker killed for lack of memory (dmesg there)? concurrent.futures raises an error then"
         )
-        return Reason(why, remedy, certain=True)
+        return Reason(why, remedy)
     waits = _kernel_wait(process.waits_in)
+    if waits_for_semaphore(rank.stacks.main):
+        waits = "for a lock of multiprocessing"
     waits = f", {waits}" if waits else ""
     workers = [(child, frame) for child in process.children if (frame := frame_of_worker(child.stack))]
     waits += loop * process.waits_in.startswith("hrtimer_nanosleep")
@@ -186,9 +189,13 @@ def _kernel_wait(function: str) -> str:
 
 
 def waits_for_idle_pool(rank: RankSnapshot) -> bool:
-    """Return whether a rank waits for a ``multiprocessing.Pool``, and no process below it has a task."""
+    """Return whether a rank waits for a ``multiprocessing.Pool``, and no process below it has a task.
+
+    A thread in user code may be about to yield the next task of ``imap``.
+    """
     stacks = [child.stack for child in rank.process.children]
-    return waits_for_pool(rank.stacks.main) and bool(stacks) and all(map(is_idle_worker, stacks))
+    is_pool = waits_for_pool(rank.stacks.main) and not rank.stacks.threads
+    return is_pool and bool(stacks) and all(map(is_idle_worker, stacks))
 
 
 def _of_threads(rank: RankSnapshot, where: str, below: str) -> Reason:
