@@ -10,6 +10,7 @@ from clusterrun.diagnosis.evidence import ChildProcess, RankSnapshot
 from clusterrun.diagnosis.stacks import (
     Doing,
     frame_of_worker,
+    hands_over_queue,
     is_idle_worker,
     location,
     polls_for_lock_file,
@@ -171,6 +172,12 @@ def _of_user_code(rank: RankSnapshot) -> Reason:
     workers = [(child, frame) for child in process.children if (frame := frame_of_worker(child.stack))]
     waits += loop * process.waits_in.startswith("hrtimer_nanosleep")
     below = "".join(f"; its {_child(child, (frame,))}" for child, frame in workers[:MOST_THREADS])
+    full = [child for child in process.children if hands_over_queue(child.stack)]
+    if full:
+        why = (
+            f"it waits in user code{where}, for process {full[0].pid}, which has put more into a queue than "
+        )
+        return Reason(f"{why}was taken out", "empty the queue before the process that filled it is joined")
     if rank.stacks.waits and not waits:
         return _of_threads(rank, where, below)
     lacks_thread = any(child.lacks_thread for child, _ in workers)

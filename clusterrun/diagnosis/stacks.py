@@ -271,6 +271,14 @@ def reads_of_process(stack: tuple[str, ...]) -> bool:
     )
 
 
+def hands_over_queue(stack: tuple[str, ...]) -> bool:
+    """Return whether a process that ends waits until what it put into a queue is taken out."""
+    return any(
+        "/multiprocessing/queues.py:" in frame and function_of(frame) == "_finalize_join"
+        for frame in stack[:6]
+    )
+
+
 def waits_for_semaphore(stack: tuple[str, ...]) -> bool:
     """Return whether a thread waits for a lock of ``multiprocessing``."""
     return (

@@ -320,8 +320,8 @@ class JobLooker:
         return SeenRank(replace(rank.name, own=last.rank), snapshot, *counters, changed=changed)
 
     def _stacks_of_workers(self, stack: tuple[str, ...], pids: Sequence[int]) -> dict[int, tuple[str, ...]]:
-        """Return the stacks of some children ``pids`` of a rank that waits for what they send."""
-        if not in_data_loader(stack) and not reads_of_process(stack):
+        """Return the stacks of some children ``pids`` of a rank that waits for them or for their data."""
+        if not (in_data_loader(stack) or reads_of_process(stack) or joins_processes(stack)):
             return {}
         workers = [pid for pid in pids if proc.is_python(pid) and not proc.children(pid)]
         running = [pid for pid in workers if (process := proc.look(pid)) and process.state == "R"]

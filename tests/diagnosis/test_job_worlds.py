@@ -139,6 +139,28 @@ def test_the_process_that_a_rank_waits_for_is_shown_with_its_line() -> None:
     )
 
 
+@pytest.mark.parametrize(
+    ("inner", "what"),
+    [
+        (("threading.py:1119 Thread.join", "multiprocessing/queues.py:220 Queue._finalize_join"), "put more"),
+        (("ssl.py:1166 SSLSocket.read",), "in user code at train.py:33"),
+        ((), "for processes whose stacks cannot be read"),
+    ],
+)
+def test_a_process_that_a_rank_joins_is_named_with_the_queue_that_it_cannot_hand_over(
+    inner: tuple[str, ...], what: str
+) -> None:
+    library = "/usr/lib/python3.11"
+    joins = (f"{library}/multiprocessing/popen_fork.py:27 Popen.poll", *LOOP)
+    ends = tuple(f"{library}/{frame}" for frame in inner)
+    stack = (*ends, f"{library}/multiprocessing/process.py:317 BaseProcess._bootstrap", *LOOP) if ends else ()
+    diagnosis = verdict(
+        sampled(0, stack=joins, size=1, children=(ChildProcess(7, "python", "S", stack=stack),))
+    )
+    assert what in " ".join((diagnosis.message, *diagnosis.evidence))
+    assert diagnosis.culprits == ()
+
+
 def test_a_rank_that_is_not_late_for_long_may_yet_come() -> None:
     judgement = diagnose_looks(
         looks(sampled(0, idle=3.0, size=2), sampled(1, stack=LOOP, size=2)), (), JobHistory()

@@ -54,8 +54,8 @@ def rule(table: CallTable) -> list[Hypothesis]:
     if all(script_has_ended(rank.stacks.main) for rank in living):
         culprits = tuple(rank.rank for rank in living)
         return [Hypothesis(explain_never_arrived, CERTAINTY, culprits)]
-    if all(_stands_for_others(rank) for rank in living):
-        return _below(living)
+    if all(_stands_for_others(rank) for rank in living) and (below := _below(living)):
+        return below
     alone = RankVote({rank.rank: rank.location.line for rank in living})
     is_known = alone.lone() >= 0 and all(line for line, _ in alone.sides)
     # A sleep ends by itself, as hrtimer_nanosleep does: a simulator of a slow step is no hang.
@@ -76,7 +76,7 @@ def _stands_for_others(rank: RankSnapshot) -> bool:
 
 
 def _below(living: list[RankSnapshot]) -> list[Hypothesis]:
-    """The processes that ranks started are the ranks of torch. Only py-spy shows their stacks."""
+    """The processes that ranks started may be the ranks of torch. Only py-spy shows their stacks."""
     pairs = [
         (rank, child)
         for rank in living
@@ -91,7 +91,8 @@ def _below(living: list[RankSnapshot]) -> list[Hypothesis]:
     ]
     late += [pair for pair in pairs if pair[1].state in STOPPED]
     if not inside or not late:
-        return [Hypothesis(explain_unknown_processes, CERTAINTY)]
+        is_known = not inside and all(child.stack for _, child in pairs)
+        return [] if is_known else [Hypothesis(explain_unknown_processes, CERTAINTY)]
     return [Hypothesis(partial(explain_late_process, inside=inside, late=late), CERTAINTY)]
 
 
