@@ -324,7 +324,13 @@ def _started(scope: _Scope, shell_words: tuple[str, ...], command: Command, line
     if function := scope.source.functions.get(shell_words[0]):
         # A function that calls itself is not followed.
         others = {name: body for name, body in scope.source.functions.items() if name != shell_words[0]}
-        return _block(scope, function, command.last_values(len(shell_words) - 1), functions=others)
+        reading = _block(scope, function, command.last_values(len(shell_words) - 1), functions=others)
+        for word in command.words:
+            if word.text.startswith(("$(", "`")):
+                reason = "it may be several arguments of the function: write its value"
+                part = Part(line, word.text, PartOutcome.UNTRANSLATED, reason)
+                reading = replace(reading, parts=(*reading.parts, part))
+        return reading
     text = inline_text(shell_words)
     place = shell_words.index(text) + 1 if text else 0  # the word behind the text is its name
     if not text:

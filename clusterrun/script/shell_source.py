@@ -86,7 +86,9 @@ class ShellWord:
 
     def source(self, value: str) -> str:
         """Return the shell's text for ``value``, one of its words."""
-        return self.text if len(self.values) == 1 else value
+        if len(self.values) == 1:
+            return self.text
+        return evaluated_text(value) if self.text.startswith('"') else value
 
 
 @frozen
@@ -434,6 +436,10 @@ class ShellSource:
 
     def _commands(self, node: tree_sitter.Node) -> Iterator[Command]:
         if node.type in ("command_substitution", "process_substitution"):
+            return
+        is_in_list = node.parent is not None and node.parent.type == "list"
+        if is_in_list and node.type in ("declaration_command", "unset_command"):
+            yield Command(tuple(ShellWord(text, (text,)) for text in self._text(node).split(" ", 1)), ())
             return
         if node.type == "command":
             redirections = [child for child in node.children if child.type.endswith("redirect")]

@@ -289,6 +289,7 @@ def test_a_script_of_another_language_is_the_command() -> None:
         "#SBATCH -n4\nsrun python t.py",
         "grep x log\nA=$?\npython t.py $A",
         "set -- a b\npython t.py $1",
+        'f() { srun python t.py "$@"; }\nf $(echo 1 2)',
         "python t.py --at $MASTER_ADDR",
         "torchrun --nproc_per_node 2 t.py --n $SLURM_NTASKS",
     ],
@@ -517,6 +518,10 @@ def test_idioms_of_public_scripts_become_a_line(lines: str, line: str) -> None:
         ),
         ("srun -n1 --gpus=1 python t.py", "submit --gpus 1 t.py"),
         (
+            "( cd sub && export A=1 B=2 && srun python t.py )",
+            "submit --setup 'cd sub' --setup 'export A=1 B=2' t.py",
+        ),
+        (
             'srun bash -lc "module load x; torchrun --nproc_per_node 2 t.py"',
             f"submit --gpus 2 --setup {shlex.quote(LOGIN)} --setup 'module load x' t.py",
         ),
@@ -703,6 +708,8 @@ def test_a_trap_for_the_end_of_the_shell_is_not_taken_for_a_signal() -> None:
         "export A='$HOME'\nsrun python t.py \"$A\" '$HOME' \\$HOME",
         "cd /\nsrun python t.py $PWD",
         "shift || true\nsrun python t.py $@",
+        "eval 'A=1'\nexport B=\"$(echo $A)\"\npython t.py $A $B",
+        'f() {\n C=$1; shift\n srun python t.py "$C" "$@"\n}\nf "$1" --opt "${OPT:-a  w}"',
         "export MASTER_ADDR=a1\nA=$(echo b)\nsrun python t.py tcp://$MASTER_ADDR:${A%x} 'it $A'",
         '[ $# -gt 1 ] && shift\nsrun python t.py "$@" "$1"',
         'if [ "$1" = x ]; then shift; fi\nA=$(echo "$*")\nsrun python t.py "$A" "${@:-none}"',
