@@ -89,6 +89,8 @@ _NUMBER = re.compile(r"\d+(?:\.\d+)?")
 _NO_LETTERS = re.compile(r"[\W\d_]+")
 _SIGNAL_NUMBER = re.compile(r"signal (\d+)(?: \(\w+\))?")
 _RESTARTS = re.compile(r"\d+ attempts left; will restart worker group")
+# torchrun ends its other ranks with signal 15.
+_TORCHRUN_FAILED = re.compile(r"failed \(exitcode: (?!-15\b)(-?\d+)\) local_rank: (\d+)")
 _TORCHRUN_REPORT = re.compile(r"^Root Cause \(first observed failure\):")
 _TORCHRUN_RANK = re.compile(r"^\s+rank\s+: (\d+)\s*\(local_rank: \d+\)")
 _TORCHRUN_TIME = re.compile(r"^\s+time\s+: (\S+)")
@@ -312,6 +314,8 @@ class JobLog:
         self._report_rank = -1
         self._report_host = self._report_time = ""
         self._in_traceback = False
+        # The worker that torchrun saw fail first; its report at the end may be missing.
+        self._failed_worker: LogError | None = None
         # The newest line that may be an exception without a traceback.
         self._exception_line: LogError | None = None
         self.last_lines: list[str] = []
@@ -358,6 +362,11 @@ class JobLog:
             self._not_loaded = [*self._not_loaded, text.strip()][:2]
         if world := _WORLD.search(text):
             self._world = max(self._world, int(world[1]))
+        if not self._failed_worker and (failed := _TORCHRUN_FAILED.search(text)):
+            code = int(failed[1])
+            ended = f"was killed by signal {-code}" if code < 0 else f"exited with code {code}"
+            error = Error(0.0, -1, f"{ended}, with local rank {failed[2]}")
+            self._failed_worker = LogError(error, self._order, node=line.node)
         if _RESTARTS.search(text):
             self._begin_attempt()
         self._hear_head(text)
@@ -422,7 +431,8 @@ class JobLog:
         self._ends.forget(self._file_begins)
         self._processes = {key: process for key, process in self._processes.items() if key[0] != self._file}
         self._of_file = []
-        self._first_rank, self._first_time, self._exception_line = -1, "", None
+        self._first_rank, self._first_time = -1, ""
+        self._exception_line = self._failed_worker = None
         self._is_repeated = False
 
     def _hear_report(self, text: str) -> bool:
@@ -550,6 +560,8 @@ class JobLog:
             return self._of_report(reports[0])
         if end:
             return self._of_end(end, errors)
+        if self._failed_worker and not self._has_steps_after(self._failed_worker.order):
+            return self._of_report(self._failed_worker)
         if errors:
             first = errors[0]
             who = ranks_in_words([first.rank]) if first.rank >= 0 else "a rank"
@@ -674,14 +686,15 @@ class JobLog:
         """Return the diagnosis if only the launcher says which rank failed first."""
         error = report.error
         on = f" on {report.node}" if report.node else ""
-        culprit = Culprit(report.rank, report.node, error.message)
+        culprits = (Culprit(report.rank, report.node, error.message),) if report.rank >= 0 else ()
+        who = ranks_in_words([report.rank]) if report.rank >= 0 else "a rank"
         ended = _SIGNAL_NUMBER.sub(_with_name, error.text)
-        sentence = f"rank {report.rank}{on} failed first: it {ended}, and printed no error"
+        sentence = f"{who}{on} failed first: it {ended}, and printed no error"
         is_kill = "signal 9" in error.text
         remedy = _REMEDIES[EndKind.SIGNAL if "signal" in error.text else EndKind.EXIT]
         if is_kill:
             remedy = f"often memory ran out: dmesg on the node shows OOM kills; then {_MEMORY_REMEDY}"
-        return Diagnosis(Verdict.CRASHED, sentence, (culprit,), (), (error.message,), remedy)
+        return Diagnosis(Verdict.CRASHED, sentence, culprits, (), (error.message,), remedy)
 
     def _of_end(self, end: EndLine, errors: Sequence[LogError]) -> Diagnosis:
         """Return the diagnosis if only Slurm or a launcher says how ranks ended."""

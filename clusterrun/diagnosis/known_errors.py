@@ -404,6 +404,12 @@ ROWS: tuple[KnownError, ...] = (
         shared=True,
     ),
     KnownError(
+        r"failed finding central directory|PytorchStreamReader failed|SafetensorError"
+        r"|UnpicklingError: (?:invalid load key|pickle data was truncated)",
+        "a file of weights is cut or damaged, or is a pointer of Git LFS",
+        "compare its size with that of its source; load an older checkpoint, or download it again",
+    ),
+    KnownError(
         r"Too many open files|Errno 24|received 0 items of ancdata",
         "the limit on open files is reached, often by data-loader workers",
         'ulimit -n in --setup, fewer workers, or torch.multiprocessing.set_sharing_strategy("file_system")',

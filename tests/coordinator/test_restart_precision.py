@@ -93,7 +93,12 @@ LOGS_THAT_RECUR = {
     *("thread-fails-then-queue-is-empty", "compiled-code-of-user", "srun-options-exclude-each-other"),
     *("composer-sections-of-ranks", "mark-of-first-line-only", "preempted-then-failed"),
     *("json-message-and-exit-code", "labelled-abort-of-native-program", "map-worker-out-of-memory"),
-    *("option-missing-in-a-box", "container-log-in-json"),
+    *(
+        "option-missing-in-a-box",
+        "container-log-in-json",
+        "checkpoint-is-cut",
+        "loss-is-nan-without-traceback",
+    ),
 }
 
 NOT_ENDED = {

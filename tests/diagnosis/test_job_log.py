@@ -605,6 +605,11 @@ EXPECTED = {
         "-", (0,), ("before that: Missing option '--data'",), "", ("cl07",), False
     ),
     "container-log-in-json": Answer("-", (0,), ("Weights only load failed",), "u07.py:4", ("cl07",), False),
+    "torchrun-report-is-missing": Answer("-", (), ("SIGKILL", "local rank 2"), "", (), False),
+    "checkpoint-is-cut": Answer(
+        "-", (0, 1, 2, 3), ("failed finding central directory", "older checkpoint"), "resume.py:20", (), False
+    ),
+    "loss-is-nan-without-traceback": Answer("-", (1,), ("Loss is nan",), "", ("v100-2",), False),
 }
 
 
