@@ -259,9 +259,8 @@ def step_sizes(environ: Mapping[str, str], fit: Sequence[str]) -> dict[str, str]
 
 def fit_nodes(report: Report) -> list[str]:
     """Return the nodes that may train together; none if the nodes fail together and none is at fault."""
-    if report.verdict is Grade.FAIL and not report.excluded:
-        return []
-    return [node.node for node in report.nodes if node.node not in report.excluded]
+    fit = [node.node for node in report.nodes if node.role in ("rank", "spare")]
+    return [] if report.verdict is Grade.FAIL and len(fit) == len(report.nodes) else fit
 
 
 def _spec(values: dict[str, Setting], level: str, all_pairs: bool, table: bool, burn: int) -> JobSpec:

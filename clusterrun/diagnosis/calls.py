@@ -336,7 +336,9 @@ class CallTable:
             ]
             return tuple(passed) if len(passed) == 1 else ()
         if not holder:
-            return ()
+            # Only the holder's node lists the lock. Ranks of other nodes wait for it in the same line.
+            is_late = bool(self._holders_by_line) and not _waits_for_others(rank)
+            return self._holders_by_line.get(rank.location.line, ()) if is_late else ()
         return tuple(
             other.rank
             for other in self.ranks
@@ -345,6 +347,12 @@ class CallTable:
             and other is not rank
             and _waits_for_others(other)
         )
+
+    @cached_property
+    def _holders_by_line(self) -> dict[str, tuple[int, ...]]:
+        """The holders of locks, by the line at which ranks of their nodes wait for the lock."""
+        waiting = [rank for rank in self.ranks if rank.process.lock_holder and rank.location.line]
+        return {rank.location.line: holder for rank in waiting if (holder := self._lock_holder(rank))}
 
     def setters(self, rank: RankSnapshot) -> tuple[int, ...]:
         """The ranks whose lines set the key of the store that ``rank`` waits for.

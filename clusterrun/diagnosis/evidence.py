@@ -231,6 +231,7 @@ class MainCall:
         ``broadcast_object_list`` the number of objects
     sets: ``FILE:LINE``, tab, key of a store that is set there; with a tab and the condition that is false
     is_of_all: the collective is known to take all ranks, because the script passed no group
+    ignored: collectives that it called with a group of which it is no member. torch warns and does nothing
     """
 
     name: str = ""
@@ -246,6 +247,7 @@ class MainCall:
     named: tuple[str, ...] = ()
     sets: tuple[str, ...] = ()
     is_of_all: bool = False
+    ignored: tuple[str, ...] = ()
 
 
 @frozen

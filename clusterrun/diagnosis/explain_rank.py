@@ -34,6 +34,8 @@ _KERNEL_WAITS = {
     "wait_for_partner": "for the other end of a FIFO",
     "inet_csk_accept": "for a connection from another process",
     "sk_stream_wait_memory": "for a peer to read what it sends",
+    "locks_lock_inode_wait": "for the lock of a file",
+    "do_lock_file_wait": "for the lock of a file",
     "do_wait": "for the end of a process that it started",
     "hrtimer_nanosleep": "in a sleep",
 }
@@ -156,6 +158,10 @@ def _of_user_code(rank: RankSnapshot) -> Reason:
         remedy = f"why does {program} not end? clusterrun exec --node {rank.node} -- ps -fp {child.pid}"
         if child.name == "srun":
             remedy = f"{STEP_REMEDY}; or does its program not end?"
+        elif waits == _KERNEL_WAITS["pipe_write"]:
+            remedy = (
+                "read its output while it runs: subprocess.run(capture_output=True), communicate(), or a file"
+            )
         does = f", which waits {waits}" if waits else ""
         return Reason(f"it waits in user code{where}, for {program}{does}", remedy)
     if waits_for_idle_pool(rank):
@@ -229,7 +235,7 @@ def _of_threads(rank: RankSnapshot, where: str, below: str) -> Reason:
         if not others:
             remedy = "take that lock once, or use threading.RLock; let a signal handler only set a flag"
         return Reason(why, remedy, certain=True)
-    remedy = "which thread is to end that wait, and does it still run? give the wait a timeout"
+    remedy = "which thread or process is to end that wait, and does it still run? give the wait a timeout"
     if first.kind == "lock" and not first.holder:
         why += ", and no thread is inside a with of it"
         remedy = "is each acquire() of that lock followed by a release(), also after an exception? use with"

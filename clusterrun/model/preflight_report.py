@@ -41,7 +41,8 @@ class NodeReport:
 
     node: str
     verdict: Grade
-    role: str  # ``rank`` (trains), ``spare`` or ``excluded``
+    # ``rank`` (trains), ``spare``, ``excluded``, or ``separated``: fit, but not together with the ranks.
+    role: str
     findings: tuple[Finding, ...] = ()
 
 

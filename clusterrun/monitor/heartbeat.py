@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import json
+import time
 from collections.abc import Callable, Mapping
 
 from clusterrun import proc
-from clusterrun.atomic_file import end_of
 from clusterrun.diagnosis.evidence import Digest, Pulse
 from clusterrun.model.document import encode
 from clusterrun.model.paths import AttemptPaths
@@ -27,8 +27,8 @@ EAGER = (2.0, 5.0)
 SEARCH_SECONDS = 60.0
 # A launcher inside a rank starts processes soon, and a short run may end before the next digest.
 SEARCH_PERIOD = 1.0
-# Bytes at the end of a rank's log.
-_LOG_END = 4096
+# A step that can start does so within seconds.
+_STEP_SECONDS = 10.0
 
 
 class Digests:
@@ -129,9 +129,7 @@ class Digests:
             gpus_work = None if None in works or not works else all(works)
         inner_ranks = self._ranks_below(launchers)
         children_of = proc.children_lookup()
-        blocked = tuple(
-            rank for rank, pid in self._pids.items() if _is_blocked(self._paths, rank, pid, children_of)
-        )
+        blocked = tuple(rank for rank, pid in self._pids.items() if _is_blocked(pid, children_of))
         return Digest(tuple(pulses), max(0, killed() - self._killed), inner_ranks, gpus_work, blocked)
 
     def _ranks_below(self, launchers: Mapping[int, int]) -> tuple[tuple[int, int, str], ...]:
@@ -148,9 +146,17 @@ class Digests:
         return tuple((starter, inner.rank, self._addresses[inner.pid]) for starter, inner in below)
 
 
-def _is_blocked(paths: AttemptPaths, rank: int, pid: int, children_of: Callable[[int], list[int]]) -> bool:
-    """Return whether an ``srun`` below a rank waits for resources of the job, as it prints once."""
-    processes = map(proc.look, proc.below(pid, children_of=children_of))
-    if not any(process.name == "srun" for process in processes if process):
-        return False
-    return b"step creation temporarily disabled" in end_of(paths.err(rank), _LOG_END)[0]
+def _is_blocked(pid: int, children_of: Callable[[int], list[int]]) -> bool:
+    """Return whether an ``srun`` below a rank has waited for long for resources of the job.
+
+    It has one thread until it has a step. Then it also has a child, another ``srun`` that watches over it.
+    """
+    processes = filter(None, map(proc.look, proc.below(pid, children_of=children_of)))
+    sruns = {process.pid: process for process in processes if process.name == "srun"}
+    return any(
+        process.parent not in sruns
+        and "SLURM_JOB_ID" in proc.environment(srun)
+        and time.time() - proc.started_at(srun) >= _STEP_SECONDS
+        and len(proc.listed(f"/proc/{srun}/task")) == 1
+        for srun, process in sruns.items()
+    )

@@ -262,6 +262,7 @@ def calls(answer: Mapping[str, Any]) -> tuple[MainCall, GroupRequest, tuple[str,
             counts=tuple(map(int, call.get("counts") or ())),
             named=texts("named"),
             sets=texts("sets"),
+            ignored=texts("ignored"),
         ),
         GroupRequest(
             world=int(call.get("world", 0)),

@@ -159,6 +159,7 @@ class Dialled:
     why: str = ""  # the reason of the first port that failed
     dropped: bool = False  # the dialling machine dropped what it sent to the silent ports
     slowest: float = 0.0  # seconds that the slowest port took that answered
+    unsent: tuple[int, ...] = ()  # ports that were not dialled: the dialling machine had no resources
 
 
 @frozen

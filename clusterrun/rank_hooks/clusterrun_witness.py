@@ -78,11 +78,15 @@ THREAD_WAITS = {
     ("queue.py", "put"): "put",
     ("queue.py", "get"): "get",
     ("queue.py", "join"): "done",
+    ("queues.py", "put"): "put",
+    ("queues.py", "get"): "get",
+    ("queues.py", "join"): "done",
     ("socket.py", "readinto"): "read",
     ("socket.py", "create_connection"): "connect",
 }
 LOCKS = (type(threading.Lock()), type(threading.RLock()))
 TAKES = ("acquire", "__enter__")
+NOT_IN_GROUP = "does not belong to the given group"
 # The fields of a flight record that are reported, besides its group, state and times.
 RECORD_FIELDS = ("collective_seq_id", "op_id", "profiling_name", "input_sizes", "input_dtypes", "retired")
 
@@ -184,11 +188,22 @@ def state_json(number: int, records: int, size: int = 0) -> str:
             "made": group_count,
             "named": roots,
             "sets": keys,
+            "ignored": ignored_calls(c10d),
             **tasks(),
             "waits": thread_waits(),
             "loop": loop_around(),
         }
     return json.dumps(state)
+
+
+def ignored_calls(c10d: Any) -> list[str]:
+    """Return the collectives that this rank called with a group of others. torch warned, and did nothing."""
+    warned = [key[0] for key in getattr(c10d, "__warningregistry__", ()) if isinstance(key, tuple)]
+    return [
+        str(text).split()[1]
+        for text in warned
+        if str(text).startswith("Running ") and NOT_IN_GROUP in str(text)
+    ]
 
 
 def call(c10d: Any) -> dict[str, Any]:

@@ -16,7 +16,7 @@ from clusterrun.model.preflight_report import (
     worst,
 )
 
-WORDS = {"excluded": "left out", "spare": "a spare", "rank": ""}
+WORDS = {"excluded": "left out", "separated": "left out", "spare": "a spare", "rank": ""}
 ARROWS = {"a->b": "→", "b->a": "←"}
 
 

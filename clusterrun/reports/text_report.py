@@ -72,7 +72,8 @@ def headline(report: Report) -> str:
     elif report.set_message and not report.links:
         reasons.append("no node and no link is to blame")
     elif any(link.verdict is Grade.FAIL for link in report.links):
-        reasons.append("every node works, but not all of them together")
+        works = f"{fold(report.world)} can train without it" if report.world else "every node works by itself"
+        reasons.append(works)
     elif any(link.verdict is Grade.UNDETERMINED for link in report.links):
         reasons.append("every node passed a test")
     else:
@@ -127,9 +128,11 @@ def explained(tests: Iterable[Measurement]) -> list[tuple[str, str]]:
 
 def _rest(report: Report) -> Iterator[str]:
     verdicts = (Grade.PASS, Grade.WARN)
-    fit = [node.node for node in report.nodes if node.verdict in verdicts and node.role != "excluded"]
+    fit = [node.node for node in report.nodes if node.verdict in verdicts and node.role in ("rank", "spare")]
     if fit:
         yield f"fit: {fold(fit)}"
+    if separated := [node.node for node in report.nodes if node.role == "separated"]:
+        yield f"fit, but not with these: {fold(separated)}"
     if report.spares:
         yield f"spares left: {fold(report.spares)}"
     yield from (f"note: {notice}" for notice in report.notices)

@@ -90,6 +90,15 @@ FORKED = ("/home/me/cache.py:3 get", "/usr/lib/python3.11/multiprocessing/proces
             "it waits in user code at train.py:33 (work), for rsync (process 7)",
         ),
         (
+            rank(
+                1,
+                stack=("/usr/lib/python3.11/subprocess.py:9 wait", *LOOP),
+                children=(ChildProcess(7, "tok", "S", "anon_pipe_write"),),
+            ),
+            "it waits in user code at train.py:33 (work), for tok (process 7), "
+            "which waits to write into a pipe that nobody empties",
+        ),
+        (
             rank(1, stack=LOOP, lock_holder=55, lock="/data/cache.lock"),
             "it waits for the lock of /data/cache.lock at train.py:33 (work), "
             "which process 55 of its node holds",
@@ -760,6 +769,7 @@ def test_a_rank_that_an_atexit_function_holds_is_named_though_that_is_the_users(
     for others in (ended, wait):
         result = verdict(others[0], held, others[1], stalled=60.0)
         assert blamed(result) == [(1, "n0", why)]
+        assert result.certainty == 60
 
 
 def test_ranks_that_are_too_busy_to_answer_are_not_called_hung() -> None:
@@ -996,6 +1006,9 @@ def test_a_rank_that_waits_in_a_collective_while_it_holds_the_lock_of_a_file_is_
         "barrier at train.py:20 (step)"
     )
     assert (result.verdict, blamed(result)) == (Verdict.MISMATCH, [(0, "n0", why)])
+    # The kernels of other nodes do not list the lock, but their ranks wait in the same line.
+    others[2] = rank(3, node="n1", stack=LOOP)
+    assert blamed(verdict(holder, *others, stalled=60.0)) == [(0, "n0", why)]
 
 
 def test_a_rank_that_holds_a_lock_in_the_backward_pass_is_named_too() -> None:

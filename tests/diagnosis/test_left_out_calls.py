@@ -17,6 +17,26 @@ def verdict(*observed: RankSnapshot) -> Diagnosis:
     return decide(case(*observed, stalled=60.0)).diagnosis
 
 
+@pytest.mark.parametrize("has_ignored", [True, False])
+def test_a_rank_whose_call_torch_ignored_for_its_group_is_the_one_that_left_it_out(has_ignored: bool) -> None:
+    """Ranks 0 and 3 pass the group of their node, ranks 1 and 2 that of the other node."""
+    ranks = []
+    for number in range(4):
+        pair = number // 2
+        spans = (f"{2 * pair}-{2 * pair + 1}", "0-3")
+        groups = (
+            Group(str(pair + 1), 2, 0, False, "gloo", spans[0]),
+            Group("0", 4, 3, True, "gloo", spans[1]),
+        )
+        is_member = number in (0, 3)
+        open_call = record(1, False, group=str(pair + 1), sizes="[1]") if is_member else record(4, False)
+        ignored = ("all_reduce",) if has_ignored and not is_member else ()
+        records = (*history(3), open_call)
+        ranks.append(rank(number, groups=groups, records=records, stack=ALL_REDUCE, ignored=ignored))
+    result = verdict(*ranks)
+    assert [culprit.rank for culprit in result.culprits] == [1, 2] * has_ignored
+
+
 # --- sends and receives: gloo counts them with each barrier, as `op_id` of its records ---
 
 

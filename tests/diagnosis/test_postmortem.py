@@ -677,6 +677,20 @@ def test_two_ranks_of_a_group_with_different_sizes_are_both_reported() -> None:
     )
 
 
+def test_a_rank_that_passes_the_group_of_another_call_is_named_after_the_abort() -> None:
+    groups = (Group("0", 4, ranks="0-3"), Group("2", 2, ranks="2-3"), Group("4", 2, ranks="1,3"))
+    records = []
+    for turn in range(1, 6):
+        records.append(Record("4", turn, "all_reduce", "[1000]", "Float", True, turn))
+        records.append(Record("2", turn, "all_reduce", "[1]", "Float", True, turn + 0.5))
+    wrong = Record("2", 6, "all_reduce", "[1000]", "Float", False, 6.0)
+    for last_call, named in ((wrong, [3]), (replace(wrong, sizes="[2000]"), [])):  # or a new kind of call
+        stray = bare(3, "n3", "", groups=groups, records=(*records, last_call))
+        result = explain(left(*heard(2, f"  {ABORTED}"), failure=failure(2, -6), last=(stray,)))
+        assert (result.verdict, [entry.rank for entry in result.culprits]) == (Verdict.MISMATCH, named)
+        assert ("in group 2 (ranks 2-3), and always before in group 4" in result.message) is bool(named)
+
+
 def test_an_error_message_does_not_end_a_rank_that_exited_0() -> None:
     """It skipped a bad row, made fewer steps than the others, and left with exit code 0."""
     ended = replace(failure(0), noticed=True, ended="2")

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import json
 import os
-import shutil
 import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -59,17 +59,31 @@ def test_leftovers_of_an_ended_rank_are_reported_without_a_request(
     assert [(entry["rank"], entry["alone"]) for entry in json.loads(body)["digest"]["ranks"]] == [(3, True)]
 
 
-def test_a_rank_is_blocked_while_an_srun_below_it_lives_that_got_no_resources(tmp_path: Path) -> None:
-    attempt = RunPaths(str(tmp_path)).attempt(0)
-    Path(attempt.err(0)).parent.mkdir(parents=True)
-    Path(attempt.err(0)).write_bytes(b"srun: Job 5 step creation temporarily disabled, retrying\n")
+@pytest.mark.parametrize(
+    ("job", "age", "threads", "blocked"),
+    [("5", 0.0, 0, (0,)), ("5", 600.0, 0, ()), ("", 0.0, 0, ()), ("5", 0.0, 1, ())],
+)
+def test_a_rank_is_blocked_while_an_srun_below_it_waits_long_for_a_step_of_the_job(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    job: str,
+    age: float,
+    threads: int,
+    blocked: tuple[int, ...],
+) -> None:
+    monkeypatch.setattr(heartbeat, "_STEP_SECONDS", age)
+    monkeypatch.setenv("SLURM_JOB_ID", "5") if job else monkeypatch.delenv("SLURM_JOB_ID", raising=False)
     part = Digests(10.0)
     program = tmp_path / "srun"
-    program.symlink_to(shutil.which("sleep") or "")
-    with subprocess.Popen([str(program), "600"]) as srun:
+    program.symlink_to(os.path.realpath(sys.executable))
+    start = f"[t.Thread(target=input).start() for _ in range({threads})]"
+    code = f"import threading as t; {start}; print(1, flush=True); t.Event().wait()"
+    command = [str(program), "-S", "-c", code]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as srun:
         try:
-            part.started(0.0, attempt, {0: os.getpid()})
-            assert part.digest(asks=False).blocked == (0,)
+            assert srun.stdout is not None and srun.stdout.readline() == b"1\n"
+            part.started(0.0, RunPaths(str(tmp_path)).attempt(0), {0: os.getpid()})
+            assert part.digest(asks=False).blocked == blocked
         finally:
             srun.kill()
     assert part.digest(asks=False).blocked == ()

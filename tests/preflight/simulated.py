@@ -90,6 +90,8 @@ class Faults:
     hosts: dict[int, dict[int, str]] = field(default_factory=dict)
     # Nodes that only small packets reach. They are lost, but their machines answer a dial.
     small_mtu: set[int] = field(default_factory=set)
+    # Ways on which only small packets arrive.
+    small_ways: set[tuple[int, int]] = field(default_factory=set)
     full_shm: set[int] = field(default_factory=set)
     late_checks: set[int] = field(default_factory=set)
     # For a node: the task ('': any), how many of its answers are late, and by how many seconds.
@@ -362,7 +364,9 @@ class Cluster:
             shut = faults.blocked.get(target.node, set())
             shut = shut | (faults.ports_between if self.apart((node, target.node)) else set())
             silent = tuple(p for p in target.ports if not alive or PORTS.index(p) in shut)
-            large = not {node, target.node} & faults.small_mtu
+            large = (
+                not {node, target.node} & faults.small_mtu and (node, target.node) not in faults.small_ways
+            )
             dialled.append(Dialled(target.node, (), silent, large, 0.001))
         well = all(not entry.silent and entry.large for entry in dialled)
         heard = tuple(

@@ -18,7 +18,7 @@ import pytest
 
 from clusterrun.diagnosis.evidence import Group, PostedOp
 from clusterrun.monitor.rank_channels import calls, records
-from clusterrun.rank_hooks import clusterrun_prelude
+from clusterrun.rank_hooks import clusterrun_prelude, clusterrun_witness
 from tests.diagnosis.ranks import bare, case
 from tests.monitor.stage import ROOT, until
 
@@ -44,6 +44,13 @@ def entry(group: str, call: str, number: int, **more: Any) -> dict[str, Any]:
 
 def dump(*entries: dict[str, Any]) -> Dump:
     return lambda collectives, active: json.dumps({"entries": entries, "pg_status": {}})
+
+
+def test_calls_that_torch_ignored_for_their_group_are_reported() -> None:
+    text = "Running all_reduce on global rank 1 which does not belong to the given group."
+    registry = {"version": 7, (text, UserWarning, 3222): True, ("Running late", UserWarning, 1): True}
+    c10d = SimpleNamespace(__warningregistry__=registry)
+    assert clusterrun_witness.ignored_calls(c10d) == ["all_reduce"]
 
 
 @pytest.fixture

@@ -77,12 +77,12 @@ def test_the_report_of_healthy_nodes_is_short() -> None:
             "UNDETERMINED: n[1-2] could not be judged",
         ),
         (
-            replace(HEALTHY, verdict=Grade.FAIL, links=(replace(CUT, direction="both"),)),
-            "FAIL: the link n0001 - n0002 is broken; every node works, but not all of them together",
+            replace(HEALTHY, verdict=Grade.FAIL, links=(replace(CUT, direction="both"),), world=("n0001",)),
+            "FAIL: the link n0001 - n0002 is broken; n0001 can train without it",
         ),
         (
-            replace(HEALTHY, verdict=Grade.FAIL, links=(replace(CUT, direction="b->a"),)),
-            "FAIL: the link n0002 -> n0001 is broken; every node works, but not all of them together",
+            replace(HEALTHY, verdict=Grade.FAIL, links=(replace(CUT, direction="b->a"),), world=("n0001",)),
+            "FAIL: the link n0002 -> n0001 is broken; n0001 can train without it",
         ),
     ],
 )

@@ -9,12 +9,13 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from functools import partial
 
 from clusterrun.diagnosis.calls import EQUAL_SIZES, Call, CallTable
 from clusterrun.diagnosis.evidence import RankSnapshot
 from clusterrun.diagnosis.first_error import first_error
+from clusterrun.diagnosis.habits import HABIT
 from clusterrun.diagnosis.hypothesis import Hypothesis, Ranks
 from clusterrun.diagnosis.printed_errors import Error
 from clusterrun.diagnosis.remains import Remains
@@ -81,7 +82,7 @@ def _records_agree(table: CallTable, run: Remains, root: Error, aborted: Ranks) 
     if called and called.operation not in EQUAL_SIZES:
         changed = _changed_its_size(table, run, root, called)
         return [changed or Hypothesis(partial(sent_too_much, called=called), CERTAINTY)]
-    elsewhere = _stood_elsewhere(table, run, root, aborted)
+    elsewhere = _stood_elsewhere(table, run, root, aborted) or _in_wrong_group(table, run, root, mates)
     if elsewhere:
         return [elsewhere]
     if called:  # Of several groups that they share, the one in which it was sent.
@@ -148,6 +149,28 @@ def _stood_elsewhere(table: CallTable, run: Remains, root: Error, aborted: Ranks
     return Hypothesis(explain, CERTAINTY, (odd,))
 
 
+def _in_wrong_group(
+    table: CallTable, run: Remains, root: Error, mates: Mapping[int, Sequence[Call]]
+) -> Hypothesis | None:
+    """The only rank whose last call it had always made in one other group, and never in this one."""
+    strays = []
+    for rank, shared in mates.items():
+        *earlier, last = table.history[rank]
+        usual = [call.group for call in earlier if call.shape == last.shape]
+        is_known = any(call.group == last.group for call in earlier)
+        is_usual_elsewhere = len(usual) >= HABIT and len({*usual}) == 1 and last.group not in usual
+        if last in shared and is_known and is_usual_elsewhere:
+            strays.append((last, usual[0]))
+    if len(strays) != 1:
+        return None
+    call, usual_group = strays[0]
+    return Hypothesis(
+        partial(explain_wrong_group, run=run, root=root, call=call, usual_group=usual_group),
+        CERTAINTY,
+        (call.rank,),
+    )
+
+
 def _changed_its_size(table: CallTable, run: Remains, root: Error, called: Call) -> Hypothesis | None:
     """In a call where each pair of ranks has a size of its own: the only rank that changed its size."""
     turns: dict[int, dict[int, Call]] = {}
@@ -176,13 +199,16 @@ def size_in_bytes(call: Call) -> int:
 
 
 def _line(table: CallTable, rank: int, call: Call | None = None) -> str:
-    """Return the line of a rank that complained of sizes, or that was still in ``call`` at the end."""
+    """Return the line of a rank that complained of sizes, or whose last call was ``call``."""
     errors = table.end.errors if table.end else ()
-    frames = [
-        error.frame for error in errors if error.rank == rank and error.frame and SIZES.search(error.text)
-    ]
+    is_last = call is not None and table.history.get(rank, [])[-1:] == [call]
+    frames = []
+    for error in errors:
+        is_consequence = is_last and error.row is not None and error.row.consequence
+        if error.rank == rank and error.frame and (is_consequence or SIZES.search(error.text)):
+            frames.append(error.frame)
     snapshot = table.by_rank.get(rank)
-    if snapshot and call and snapshot.stacks.main and table.history[rank] and table.history[rank][-1] == call:
+    if is_last and snapshot and snapshot.stacks.main:
         frames.append(snapshot.location.frame)
     return f" at {short(frames[-1])}" if frames and frames[-1] else ""
 
@@ -286,6 +312,20 @@ def explain_changed_its_size(
     why += f"of its group, and the others called it of {usual}, as it had before"
     sentence = f"rank {call.rank} on {run.node(call.rank)} did not bring what the others expected: {why}"
     return mismatch(run, root, sentence, {call.rank: why})
+
+
+def explain_wrong_group(
+    table: CallTable, blamed: Ranks, run: Remains, root: Error, call: Call, usual_group: str
+) -> Diagnosis:
+    rank = table.of(call.rank)
+    group, usual = (
+        f"group {name} ({ranks_in_words(table.members(rank, name))})" for name in (call.group, usual_group)
+    )
+    line = _line(table, call.rank, call)
+    why = f"it called {call.arguments}{line} in {group}, and always before in {usual}"
+    sentence = f"rank {call.rank} on {run.node(call.rank)} used the wrong group: {why}"
+    remedy = "does each rank pass the same group to that call, also after a branch on the rank or the step?"
+    return mismatch(run, root, sentence, {call.rank: why}, remedy, [run.quoted(root)])
 
 
 def explain_stood_elsewhere(

@@ -46,7 +46,8 @@ def explain(table: CallTable, blamed: Ranks, waiting: Mapping[int, list[int]]) -
     whys = {}
     for rank in blamed:
         others = waiting[rank]
-        file, holder = table.of(others[0]).process.lock, table.of(others[0]).process.lock_holder
+        process = max((table.of(other).process for other in others), key=lambda process: process.lock_holder)
+        file, holder = process.lock, process.lock_holder
         lock = f"the lock of {file}" if file else "the lock"
         who_holds, waits = "it", "waits"
         if holder != table.of(rank).process.pid:

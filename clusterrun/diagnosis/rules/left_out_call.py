@@ -41,6 +41,11 @@ def rule(table: CallTable) -> list[Hypothesis]:
     return [Hypothesis(partial(explain, disputes=decided or disputes[:1]), CERTAINTY, culprits)]
 
 
+def _has_ignored(table: CallTable, rank: int, inside: Sequence[Call]) -> bool:
+    """Whether a rank made the call that others wait in, with a group of which it is no member."""
+    return any(wait.operation in table.of(rank).call.ignored for wait in inside)
+
+
 def _is_wider(table: CallTable, wider_call: Call, narrower_call: Call) -> bool:
     """Whether a call takes more ranks. In a world of two a send takes as many as a collective."""
     wide, narrow = table.participants(wider_call), table.participants(narrower_call)
@@ -54,6 +59,8 @@ def _odd(table: CallTable, inside: list[Call], departed: list[Call]) -> list[Cal
     if (inside_departs, departed_departs) == ({True}, {False}):
         return inside
     if (inside_departs, departed_departs) == ({False}, {True}) or _skipped_in_turn(table, inside, departed):
+        return departed
+    if all(_has_ignored(table, gone.rank, inside) for gone in departed):
         return departed
     # How many ranks have made a call, and how many have not. Groups of the same kind count as well.
     wait = inside[0]
@@ -146,6 +153,8 @@ def _why_odd(table: CallTable, odd: Call, inside: Sequence[Call], departed: Sequ
         if wait.operation == KEY:
             key = table.of(wait.rank).call.key
             not_done = f"not set {f'the key {key}' if key else 'the key'} of the store that {waiting}"
+        elif _has_ignored(table, odd.rank, inside):
+            not_done = f"called {wait.operation} with a group of which it is no member, while {waiting} it"
         doing = f"it is in {odd.operation}{at_place(table, odd.rank)}"
         return f"{doing} and has {not_done}{at_place(table, wait.rank)}"
     place = f"{departed[0].operation}{at_place(table, *(wait.rank for wait in departed))}"

@@ -13,7 +13,7 @@ from clusterrun.diagnosis.evidence import START_PATIENCE, ChildProcess, PythonSt
 from clusterrun.diagnosis.explain_rank import WAIT_REMEDY, reason, waits_for_idle_pool
 from clusterrun.diagnosis.explain_rank import at as at_line
 from clusterrun.diagnosis.hypothesis import Hypothesis, Ranks
-from clusterrun.diagnosis.rules.absent_rank import explain_never_arrived
+from clusterrun.diagnosis.rules import absent_rank
 from clusterrun.diagnosis.stacks import (
     TOGETHER,
     Doing,
@@ -53,7 +53,8 @@ def rule(table: CallTable) -> list[Hypothesis]:
         return [Hypothesis(explain_outlived if has_outlived else explain_ending, CERTAINTY)]
     if all(script_has_ended(rank.stacks.main) for rank in living):
         culprits = tuple(rank.rank for rank in living)
-        return [Hypothesis(explain_never_arrived, CERTAINTY, culprits)]
+        # That is no guess: the outermost frame of each is gone.
+        return [Hypothesis(absent_rank.explain_never_arrived, absent_rank.CERTAINTY, culprits)]
     if all(_stands_for_others(rank) for rank in living) and (below := _below(living)):
         return below
     alone = RankVote({rank.rank: rank.location.line for rank in living})

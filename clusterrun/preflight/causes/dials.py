@@ -70,6 +70,7 @@ class ConnectTrouble:
     others: tuple[int, ...] = ()  # of a node: the nodes that met the trouble
     why: str = ""
     is_refused: bool = False  # each port refuses connections, so packets arrive both ways
+    is_one_sided: bool = False  # of a link: connections from b to a work, so packets arrive both ways
 
 
 class Dials:
@@ -78,6 +79,7 @@ class Dials:
     def __init__(self) -> None:
         self.ways: dict[Way, DialledWay] = {}
         self.heard: dict[int, set[int]] = {}  # the nodes whose datagrams reached this node
+        self.unsent: dict[int, dict[int, str]] = {}  # by node: why it could not dial other nodes
 
     def take(self, task: DialTask, answer: DialAnswer) -> None:
         ports_of = {target.node: target.ports for target in task.targets}
@@ -85,7 +87,9 @@ class Dials:
         for dialled in answer.dialled:
             if dialled.node not in ports_of:
                 continue
-            ports = set(ports_of[dialled.node])
+            ports = set(ports_of[dialled.node]) - {*dialled.unsent}
+            if dialled.unsent:
+                self.unsent.setdefault(task.node, {})[dialled.node] = dialled.why
             way = self.ways.setdefault((task.node, dialled.node), DialledWay(task.node, dialled.node))
             way.large = dialled.large or (way.large and way.rounds > 0)
             way.rounds += 1
@@ -155,7 +159,9 @@ class Dials:
                 why = "datagrams pass: a firewall drops TCP"
         rounds, bad = max(way.rounds for way in ways), tuple(sorted(way.bad))
         is_refused = all(way.is_refused for way in ways)
-        return ConnectTrouble(symptom, (a, b), rounds, bad, both=both, why=why, is_refused=is_refused)
+        reverse = self.ways.get((b, a))
+        is_one_sided = way.is_dead and len(ways) == 1 and reverse is not None and bool(reverse.good)
+        return ConnectTrouble(symptom, (a, b), rounds, bad, "", both, (), why, is_refused, is_one_sided)
 
     def _datagrams_pass(self, a: int, b: int) -> bool:
         """Return whether b heard a. If no node heard any, nothing is known: return True."""

@@ -1,4 +1,4 @@
-"""Check the kernel's limits for a rank: locked memory, open files, processes, file size, TCP ports."""
+"""Check the kernel's limits for a rank: locked memory, files, processes, TCP ports and buffers."""
 
 from __future__ import annotations
 
@@ -30,6 +30,12 @@ _FILES = "ulimit -n 65536 before the job, or LimitNOFILE in slurmd's unit file"
 _PORTS_PER_RANK = 32
 _RANGE = "/proc/sys/net/ipv4/ip_local_port_range"
 _PORTS = 'sysctl net.ipv4.ip_local_port_range="32768 60999"'
+# Bytes. Linux allows megabytes. With less than this a socket never fills a fast network.
+_LEAST_BUFFER = 64 << 10
+_BUFFERS = {
+    "receive": ("/proc/sys/net/ipv4/tcp_rmem", 'sysctl net.ipv4.tcp_rmem="4096 131072 6291456"'),
+    "send": ("/proc/sys/net/ipv4/tcp_wmem", 'sysctl net.ipv4.tcp_wmem="4096 16384 4194304"'),
+}
 # Logs and small checkpoints fit below this.
 LEAST_FILE_BYTES = 1 << 30
 _FILE_SIZE = "ulimit -f unlimited before the job, or LimitFSIZE in slurmd's unit file"
@@ -44,7 +50,12 @@ def probe(request: RunNeeds) -> object:
         values[name] = dict(zip(("soft", "hard"), both))
     rdma = bool(infiniband.used(infiniband.ports(infiniband.CLASS)))
     ports = dict(zip(("first", "last"), map(int, proc.text(_RANGE).split())))
-    return {**values, "rdma": rdma, "ports": ports}
+    buffers = {
+        kind: int(sizes[2])
+        for kind, (path, _) in _BUFFERS.items()
+        if len(sizes := proc.text(path).split()) > 2
+    }
+    return {**values, "rdma": rdma, "ports": ports, "buffers": buffers}
 
 
 def judge(request: RunNeeds, readings: Readings) -> Findings:
@@ -72,6 +83,12 @@ def judge(request: RunNeeds, readings: Readings) -> Findings:
         if file_size is not None and file_size < LEAST_FILE_BYTES:
             message = f"a rank may write files of at most {file_size / 2**20:.3g} MiB (ulimit -f)"
             yield node, Finding(NAME, Grade.WARN, message, _FILE_SIZE)
+        for kind, (path, remedy) in _BUFFERS.items():
+            most = number(reading, "buffers", kind)
+            if most is not None and most < _LEAST_BUFFER:
+                message = f"TCP sockets {kind} at most {most:.0f} bytes at a time ({path}); "
+                message += f"a fast network needs {_LEAST_BUFFER} or more"
+                yield node, Finding(NAME, Grade.FAIL, message, remedy)
         first, last = number(reading, "ports", "first"), number(reading, "ports", "last")
         if first is not None and last is not None and last - first + 1 < request.ranks * _PORTS_PER_RANK:
             message = f"the kernel hands out {last - first + 1:.0f} TCP ports, {first:.0f} to {last:.0f}; "

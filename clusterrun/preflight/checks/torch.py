@@ -13,6 +13,7 @@ from clusterrun.preflight.untrusted import entries, number, pairs, text
 NAME = "torch"
 OF = "torch"
 _ALIKE = "make the environment equal on all nodes: one shared venv or container image"
+_STARTS = "look at the other findings of this node; else compare its environment with the others'"
 _GRADES = {"torch": Grade.FAIL, "nccl": Grade.FAIL, "cuda": Grade.FAIL, "python": Grade.WARN}
 _CPU_WHEEL = "install a CUDA build of torch: this one was built for CPUs alone"
 
@@ -25,7 +26,7 @@ def judge(request: RunNeeds, readings: Readings) -> Findings:
     for node, reading in readings.items():
         if node not in up:
             message = f"torch starts on {len(up)} of {len(readings)} nodes, not here: {text(reading, 'why')}"
-            yield node, Finding(NAME, Grade.FAIL, message, _ALIKE)
+            yield node, Finding(NAME, Grade.FAIL, message, _STARTS)
     yield from _devices(request, up)
     for kind in sorted({kind for reading in up.values() for kind in _versions(reading)}):
         values = {node: _versions(reading).get(kind, "absent") for node, reading in up.items()}

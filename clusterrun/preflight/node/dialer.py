@@ -21,6 +21,8 @@ _MTU = {socket.AF_INET: (socket.IPPROTO_IP, 14, 28), socket.AF_INET6: (socket.IP
 # Large datagrams that must go unanswered while a small one is refused. Kernels refuse only a few per second.
 ENOUGH = 5
 _REFUSED = (errno.ECONNREFUSED, errno.ECONNRESET, errno.EPIPE)
+# This machine lacks a free local port or memory. Nothing was sent.
+_UNSENT = (errno.EADDRNOTAVAIL, errno.ENOBUFS, errno.ENOMEM)
 
 
 class Dialer:
@@ -96,7 +98,7 @@ class Dialer:
             # A sweep may not dial a port if the others used all places. Its state is unknown.
             tried = [call for call in calls if call.began or not call.closed]
             silent_ports = tuple(
-                call.port for call in tried if not call.welcome and call.code not in _REFUSED
+                call.port for call in tried if not call.welcome and call.code not in (*_REFUSED, *_UNSENT)
             )
             mute = "the connection was accepted, but nothing answered"
             failed = [call for call in calls if not call.welcome and (call.code or call.connected)]
@@ -111,6 +113,7 @@ class Dialer:
                     slowest=max((call.seconds for call in answered), default=0.0),
                     why=why,
                     dropped=dropped and any(call.silent for call in calls),
+                    unsent=tuple(call.port for call in tried if call.code in _UNSENT),
                 )
             )
         return tuple(results)

@@ -57,6 +57,9 @@ _REMEDIES = (
     ("node failure", False, _INCOMING),
 )
 _AND_NAME = "; is that its address? getent hosts {0}, scontrol show node {0}"
+_PARTLY = (
+    "do its routes or a firewall keep it from {}? ip route get ADDRESS there, iptables -S, nft list ruleset"
+)
 _REMEDY = "look at switch port, cable and route of {} and {}: ip -s link, ethtool"
 
 
@@ -194,6 +197,8 @@ def _of_single(
         explanation.add_links([connection_findings.link_of(state, trouble)])
         return
     remedy = remedy_of_absence(node.absent, is_alive=True)
+    if unanswered:
+        remedy = _PARTLY.format(state.names(unanswered))
     if replies.only_small_arrive:
         message, remedy = f"{message}; large packets to it get lost", _MTU.format(node.name)
     grade = Grade.UNDETERMINED if node.is_excused else Grade.FAIL

@@ -16,7 +16,8 @@ from clusterrun.preflight.thresholds import limit
 
 _TRIES = "tried {} times"
 _FIREWALL = "open the ephemeral ports between the nodes of a job (iptables -L -n, nft list ruleset)"
-_REJECTS = "a firewall on one of the two, or between them, has a REJECT rule: iptables -S, nft list ruleset"
+_BETWEEN = "a firewall on one of the two, or between them, has a {} rule: iptables -S, nft list ruleset"
+_NO_PORT = "look at ss -s and sysctl net.ipv4.ip_local_port_range there: are all local ports in use?"
 _CABLE = "look at switch port, cable and route of {}: ip -s link, ethtool"
 _PATH = "let the MTU of {} be what the switches carry: ping -M do -s 8972 from the one to the other"
 _OPEN = "open the ephemeral ports between the nodes of a job (iptables -S, nft list ruleset): on {}"
@@ -145,7 +146,12 @@ def of_dials(state: SessionState, explanation: Explanation) -> None:
             symptom = "large packets get lost"
         observed = f"{symptom} between them ({len(across)} ways tried), all pass inside each part"
         explanation.network.append(partition_findings.of_parts(state, parts, observed))
+    for node, reasons in state.dials.unsent.items():
+        message = f"it cannot begin connections to {state.names(reasons)}: {next(iter(reasons.values()))}"
+        explanation.add(node, Finding("connections", Grade.FAIL, message, _NO_PORT))
     for trouble in troubles:
+        if trouble.symptom == "ports" and trouble.nodes[0] in explanation.blocked:
+            continue  # The sweep measured the same symptom more exactly.
         if len(trouble.nodes) == 1:
             explanation.add(trouble.nodes[0], of_trouble(state, trouble))
             explanation.host_fails = explanation.host_fails or trouble.nodes == (HOST,)
@@ -179,7 +185,7 @@ def of_trouble(state: SessionState, trouble: ConnectTrouble) -> Finding:
         "out": f"it reaches none of {others}",
     }
     remedy = _CABLE.format(name) if trouble.side == "all" else _FIREWALL
-    remedy = _REJECTS if trouble.is_refused else remedy
+    remedy = _BETWEEN.format("REJECT") if trouble.is_refused else remedy
     return Finding("connections", Grade.FAIL, f"{messages[trouble.side]} ({tries})", remedy)
 
 
@@ -195,7 +201,10 @@ def link_of(state: SessionState, trouble: ConnectTrouble) -> LinkReport:
         message, remedy = f"no connection either way ({tries})", _CABLE.format(f"{a} and {b}")
         if trouble.is_refused:
             message = f"connections from {a} to {b} are rejected, packets pass ({tries})"
-            remedy = _REJECTS
+            remedy = _BETWEEN.format("REJECT")
+        elif trouble.is_one_sided:
+            message = f"connections that {a} begins to {b} get no answer, those that {b} begins do ({tries})"
+            remedy = _BETWEEN.format("DROP")
         elif not trouble.both:
             message = f"packets from {a} do not reach {b}, those back do ({tries})"
     direction = "both" if trouble.both else "a->b"

@@ -136,8 +136,8 @@ FINDERS = (
     of_gone,
     connection_findings.of_earlier_check,
     connection_findings.of_sweep,
-    connection_findings.of_losses,
     connection_findings.of_dials,
+    connection_findings.of_losses,
     absent_findings.of_absent,
     silent_findings.of_silent,
     of_local_checks,
@@ -208,6 +208,7 @@ def _report(state: SessionState, explanation: Explanation, fit: bool) -> Report:
     for number, node in state.nodes.items():
         is_unfit = explanation.is_unfit(number)
         role = "rank" if number in choice.nodes else "excluded" if is_unfit else "spare"
+        role = "separated" if role == "spare" and number in choice.separated else role
         reports.append(NodeReport(node.name, explanation.verdict(number), role, explanation.findings(number)))
         if is_unfit and number not in explanation.excused:
             excluded.append(node.name)

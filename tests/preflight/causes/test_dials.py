@@ -69,6 +69,24 @@ def test_a_direction_with_refused_ports_is_not_one_that_loses_packets(is_rejecte
     assert ("REJECT" in link_of(state, trouble).remedy) is is_rejected
 
 
+def test_a_way_on_which_only_connections_are_dropped_is_not_one_on_which_packets_vanish():
+    dials = crossings(4)
+    dials.ways[1, 2].good.clear()
+    (trouble,), _ = dials.troubles_among(range(4))
+    assert (trouble.nodes, trouble.both, trouble.is_one_sided) == ((1, 2), False, True)
+    ((cut,), _) = crossings(4, cut={(1, 2)}).troubles_among(range(4))
+    assert not cut.is_one_sided
+
+
+def test_a_port_that_the_dialling_machine_could_not_dial_says_nothing_about_the_way():
+    dials = Dials()
+    task = DialTask("x", 1, (Target(2, "", "", PORTS, 9),), 5.0)
+    answer = Dialled(2, (), (), True, 0.1, why="Cannot assign requested address", unsent=(3, 4))
+    dials.take(task, DialAnswer((answer,), ()))
+    assert dials.troubles_among(range(4))[0] == ()
+    assert (dials.ways[1, 2].good, dials.unsent) == ({1, 2}, {1: {2: "Cannot assign requested address"}})
+
+
 def test_a_cut_in_both_directions_is_one_link():
     ((kind, nodes, both),) = summary(crossings(4, cut={(1, 2), (2, 1)}), 4)
     assert (kind, set(nodes), both) == ("dead", {1, 2}, True)

@@ -289,6 +289,16 @@ def test_a_node_that_hands_out_few_ports_is_unfit():
     assert blamed(resource_limits, {"n2": usual}, asked(ranks=512)) == {}
 
 
+def test_a_node_with_tiny_tcp_buffers_is_unfit():
+    readings = {
+        "n1": {"buffers": {"receive": 4096, "send": 4194304}},
+        "n2": {"buffers": {"receive": 6291456}},
+    }
+    ((node, grade, message),) = verdicts(resource_limits, readings, asked(ranks=1))
+    assert (node, grade, "receive at most 4096 bytes" in message) == ("n1", FAIL, True)
+
+
 def test_this_machines_limits_are_read():
     assert cpus.probe(ASKED).keys() == {"usable", "quota", "load"}
     assert resource_limits.probe(ASKED)["ports"]["last"] > 1024
+    assert resource_limits.probe(ASKED)["buffers"].keys() == {"receive", "send"}

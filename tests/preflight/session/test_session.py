@@ -511,7 +511,8 @@ def test_a_node_without_an_agent_that_several_others_do_not_reach_is_to_blame_it
 def test_one_end_of_a_bad_link_is_left_out_if_there_is_a_spare():
     outcome = examined(orders(4, 1), Faults(cut={(1, 2)}))
     assert (outcome.fit, outcome.world, outcome.excluded) == (True, (0, 1, 4, 3), ())
-    assert outcome.report.spares == (name(2),)
+    roles = [node.role for node in outcome.report.nodes]
+    assert (roles, outcome.report.spares) == (["rank", "rank", "separated", "rank", "rank"], ())
 
 
 @pytest.mark.parametrize("level", [Level.FULL, Level.QUICK])
@@ -807,6 +808,16 @@ def test_a_network_split_for_collectives_alone_is_reported_as_split(seed):
     outcome = examined(orders(nodes, budget=180.0), Faults(parts=sides, shut_between=True), seed)
     assert (blamed(outcome), bad_links(outcome), outcome.fit) == (set(), set(), False)
     assert "the network is partitioned between" in outcome.report.set_message
+
+
+def test_a_link_that_loses_large_packets_and_therefore_messages_is_reported_by_its_cause():
+    faults = Faults(small_ways={(1, 2), (2, 1)}, lossy={(1, 2): 0.8, (2, 1): 0.8})
+    outcome = examined(orders(5), faults)
+    assert (bad_links(outcome), blamed(outcome)) == ({(1, 2, "both")}, set())
+    (link,) = outcome.report.links
+    assert "small ones pass" in link.message
+    assert [node.role for node in outcome.report.nodes] == ["rank", "rank", "separated", "rank", "rank"]
+    assert outcome.report.spares == ()
 
 
 def test_a_node_that_gets_only_small_packets_and_did_not_join_is_named_with_that_cause():
