@@ -74,14 +74,6 @@ class _Script:
         training = self.reading.training
         return training is not None and training.kind is not TrainingKind.LAUNCHED
 
-    @property
-    def is_on_one_node(self) -> bool:
-        """Return whether the shell of the script starts the ranks, on the first node alone."""
-        launch = self.launch
-        is_started_here = launch.program == launch.rank_launcher != ""
-        has_nodes = launch.nodes > 1 or launch.says_nodes or "hostfile" in " ".join(launch.needless)
-        return self.is_single or (is_started_here and not has_nodes)
-
 
 def convert(
     text: str,
@@ -130,6 +122,12 @@ def convert(
             Part(command_line, option, PartOutcome.UNTRANSLATED, reason)
             for option in script.launch.open_sizes
         ]
+    per_node = dict(typed).get("gpus", "") or dict(typed).get("ranks-per-node", "1")
+    world = last_number(dict(typed).get("nodes", "1")) * last_number(per_node)
+    total = script.launch.total
+    if total not in (0, world) and ("per-node", "") not in typed:
+        reason = f"it starts {total} processes, and the line {world}"
+        all_parts.append(Part(command_line, script.launch.program, PartOutcome.UNTRANSLATED, reason))
     reason = "the script that the job runs is not this file: write the path into the line"
     for part in script.reading.parts:
         is_in_line = part.outcome in (PartOutcome.SETUP, PartOutcome.COMMAND)
@@ -373,7 +371,7 @@ def _sizes(script: _Script) -> tuple[list[tuple[str, str]], bool]:
         return options, False
     if launch.keeps_accelerate or launch.is_isolated:
         return options, True
-    if script.is_on_one_node:
+    if script.is_single or launch.runs_on_one_node:
         options = [option for option in options if option[0] != "nodes"]
     if launch.per_node > 1 or launch.rank_launcher or (launch.total and not launch.is_scheduler):
         return options, False
@@ -381,7 +379,12 @@ def _sizes(script: _Script) -> tuple[list[tuple[str, str]], bool]:
     if tasks == 1 and script.translated.gpus_per_node > 1:
         return options, True
     if script.is_single:
+        gpus = script.translated.gpus_per_node
         options = [option for option in options if option[0] != "ranks-per-node"]
+        options = [
+            (name, re.sub(r"\d+$", str(gpus), value)) if name == "gpus" else (name, value)
+            for name, value in options
+        ]
     return options, False
 
 
@@ -395,7 +398,7 @@ def _directive_parts(script: _Script) -> Iterator[Part]:
             outcome, reason = PartOutcome.NEEDLESS, needless[directive]
         elif (
             (script.is_single and directive.name in _TASKS)
-            or (script.is_on_one_node and directive.name == "nodes")
+            or (script.launch.runs_on_one_node and directive.name == "nodes")
         ) and last_number(directive.value) > 1:
             outcome = PartOutcome.NEEDLESS
             reason = "without srun the command runs once, on the first node"

@@ -112,7 +112,8 @@ def translate(directives: Sequence[Directive], launch: LaunchCommand) -> Transla
         values.update((name, str(number)) for name, number in of_step.items() if number)
     values.update(("cpus-per-task", value) for name, value in launch.options if name == "cpus-per-rank")
     gpus = _gpus_per_node(values, nodes, tasks_per_node)
-    started = tasks_per_node or launch.total // nodes
+    nodes = 1 if launch.runs_on_one_node else nodes
+    started = launch.per_node or tasks_per_node or launch.total // nodes
     if launch.rank_launcher:
         started = launch.per_node or launch.total // nodes
     shares_gpus = int(not launch.rank_launcher) < started < gpus

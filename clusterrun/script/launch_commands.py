@@ -140,6 +140,12 @@ class LaunchCommand:
         return self.program in SCHEDULERS
 
     @property
+    def runs_on_one_node(self) -> bool:
+        """Return whether it starts ranks on the node of its shell alone."""
+        has_nodes = self.nodes > 1 or self.says_nodes or "hostfile" in " ".join(self.needless)
+        return self.program == self.rank_launcher != "" and not has_nodes
+
+    @property
     def keeps_accelerate(self) -> bool:
         """Return whether accelerate has to start the ranks, because only it knows some of its options."""
         return bool(self.untranslated) and "accelerate" in self.rank_launcher

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import shlex
 import subprocess
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -290,6 +291,7 @@ def test_a_script_of_another_language_is_the_command() -> None:
         "grep x log\nA=$?\npython t.py $A",
         "set -- a b\npython t.py $1",
         'f() { srun python t.py "$@"; }\nf $(echo 1 2)',
+        "#SBATCH -N1 --ntasks-per-node=2\nmpirun -np 4 python t.py",
         "python t.py --at $MASTER_ADDR",
         "torchrun --nproc_per_node 2 t.py --n $SLURM_NTASKS",
     ],
@@ -297,6 +299,28 @@ def test_a_script_of_another_language_is_the_command() -> None:
 def test_what_the_line_would_do_otherwise_is_named(lines: str) -> None:
     parts = converted(lines, prepare_sh="echo $SLURM_NTASKS > tasks").parts
     assert any(part.reason and part.outcome is not PartOutcome.NEEDLESS for part in parts)
+
+
+@pytest.mark.parametrize("gpus", ["", "--gres=gpu:2", "--gpus=4", "--gpus-per-task=1"])
+@pytest.mark.parametrize("nodes", [1, 2])
+@pytest.mark.parametrize("tasks", [1, 2])
+@pytest.mark.parametrize(
+    ("launcher", "ranks"),
+    [
+        ("srun python t.py", lambda nodes, tasks: nodes * tasks),
+        ("python t.py", lambda nodes, tasks: 1),
+        ("torchrun --nproc_per_node 2 t.py", lambda nodes, tasks: 2),
+        ("accelerate launch --num_processes 2 t.py", lambda nodes, tasks: 2),
+        ("srun --ntasks-per-node=2 python t.py", lambda nodes, tasks: nodes * 2),
+        ("srun -N1 -n2 python t.py", lambda nodes, tasks: 2),
+    ],
+)
+def test_the_line_starts_as_many_ranks_as_the_script(
+    gpus: str, nodes: int, tasks: int, launcher: str, ranks: Callable[[int, int], int]
+) -> None:
+    options = dict(converted(f"#SBATCH -N{nodes} --ntasks-per-node={tasks} {gpus}\n{launcher}").options)
+    per_node = 1 if "per-node" in options else int(options.get("gpus") or options.get("ranks-per-node", "1"))
+    assert int(options.get("nodes", "1")) * per_node == ranks(nodes, tasks)
 
 
 @pytest.mark.parametrize(
