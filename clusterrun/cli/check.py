@@ -177,7 +177,19 @@ def check(
         if export:
             with redirect_stdout(sys.stderr):  # stdout is for eval
                 put(report, False, html, prometheus)
-            return _put_exports(report)
+            # The last line sets ``$?`` of ``eval`` to the exit code of the check.
+            fit = fit_nodes(report)
+            names = {
+                "CLUSTERRUN_FIT_NODELIST": fold(fit),
+                "CLUSTERRUN_UNFIT_NODELIST": fold(
+                    [node.node for node in report.nodes if node.node not in fit]
+                ),
+                **dict(report.environment),
+                **step_sizes(os.environ, fit),
+            }
+            lines = [f"export {name}={shlex.quote(value)}" for name, value in names.items()]
+            put_text("\n".join([*lines, f"(exit {_exit_code(report):d})"]))
+            return _exit_code(report)
         return _put_report(report, as_json, html, prometheus)
     if export:
         raise click.UsageError("--export is for a job: SLURM_JOB_ID is not set here, or --new-job was given")
@@ -221,20 +233,6 @@ def _put_report(report: Report, as_json: bool, html: str | None, prometheus: str
 
 def _exit_code(report: Report) -> int:
     return ExitCode.UNFIT if report.verdict is Grade.FAIL else ExitCode.DONE
-
-
-def _put_exports(report: Report) -> int:
-    """Print the result as shell lines. The last one sets ``$?`` of ``eval`` to the exit code of the check."""
-    fit = fit_nodes(report)
-    names = {
-        "CLUSTERRUN_FIT_NODELIST": fold(fit),
-        "CLUSTERRUN_UNFIT_NODELIST": fold([node.node for node in report.nodes if node.node not in fit]),
-        **dict(report.environment),
-        **step_sizes(os.environ, fit),
-    }
-    lines = [f"export {name}={shlex.quote(value)}" for name, value in names.items()]
-    put_text("\n".join([*lines, f"(exit {_exit_code(report):d})"]))
-    return _exit_code(report)
 
 
 def step_sizes(environ: Mapping[str, str], fit: Sequence[str]) -> dict[str, str]:

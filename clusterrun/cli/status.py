@@ -11,7 +11,6 @@ from clusterrun.cli.error_output import say
 from clusterrun.cli.shell_complete import STATE, json_option, runs
 from clusterrun.model.contract import ExitCode
 from clusterrun.model.frozen import fields
-from clusterrun.model.record import RunStatus
 from clusterrun.model.states import State
 from clusterrun.operations.context import Context
 from clusterrun.operations.list_runs import EVERYTHING, Filter, RunList, folded, since, states
@@ -73,7 +72,19 @@ def status(
 
         show(context, statuses[0])
     else:
-        _show(context, statuses, listing, chosen)
+        count = len(statuses)
+        if not listing.named and chosen == EVERYTHING and any(status.sweep for status in statuses):
+            statuses = folded(statuses, context.store)
+        if statuses:
+            status_view.show(statuses, context.clock.now())
+        elif chosen == EVERYTHING:
+            say("there are no runs yet: clusterrun submit train.py starts one")
+        else:
+            say("no run matches: clusterrun status --all shows all runs")
+        older = listing.older(count)
+        if older > 0 and statuses:
+            older_runs = "1 older run" if older == 1 else f"{older} older runs"
+            say(f"{older_runs}: clusterrun status --all")
     return ExitCode.DONE
 
 
@@ -94,19 +105,3 @@ def _show_all_jobs(only: tuple[State, ...], pattern: str, as_json: bool) -> int:
             else "you have no job in the queue of Slurm"
         )
     return ExitCode.DONE
-
-
-def _show(context: Context, statuses: list[RunStatus], listing: RunList, chosen: Filter) -> None:
-    count = len(statuses)
-    if not listing.named and chosen == EVERYTHING and any(status.sweep for status in statuses):
-        statuses = folded(statuses, context.store)
-    if statuses:
-        status_view.show(statuses, context.clock.now())
-    elif chosen == EVERYTHING:
-        say("there are no runs yet: clusterrun submit train.py starts one")
-    else:
-        say("no run matches: clusterrun status --all shows all runs")
-    older = listing.older(count)
-    if older > 0 and statuses:
-        older_runs = "1 older run" if older == 1 else f"{older} older runs"
-        say(f"{older_runs}: clusterrun status --all")

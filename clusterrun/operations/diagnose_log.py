@@ -125,7 +125,22 @@ def diagnose_ended_job(context: Context, job: ForeignJob, tell: Tell = quiet) ->
     """
     names = context.client().output_files(job)
     paths = [path for name in names for path in ([name] if os.path.isfile(name) else sorted(glob.glob(name)))]
-    paths += _files_of_steps(paths, job)
+    # Its number is in the names of files that its steps wrote. A small number is in other names too, of files
+    # that are older than the job, or were still written after its end.
+    number = re.compile(rf"(?<!\d)(?:{re.escape(job.number or job.job_id)}|{re.escape(job.job_id)})(?!\d)")
+    paths_of_steps: list[str] = []
+    for folder in dict.fromkeys(map(os.path.dirname, paths)):
+        with suppress(OSError):
+            listed = sorted(name for name in os.listdir(folder) if number.search(name))
+            paths_of_steps += [os.path.join(folder, name) for name in listed if name.endswith(_LOG_NAMES)]
+    written: list[str] = []
+    for path in paths_of_steps[:MOST_FILES]:
+        with suppress(OSError):
+            status = os.stat(path)
+            until = job.ended_at + CLOCK_SECONDS if job.ended_at else math.inf
+            if stat.S_ISREG(status.st_mode) and job.submitted_at <= status.st_mtime <= until:
+                written.append(path)
+    paths += written
     log, files, read_notes = _read_all(list(dict.fromkeys(paths)), context.clock.monotonic, tell)
     if not files:
         error = not_a_run(context, job)
@@ -140,28 +155,6 @@ def diagnose_ended_job(context: Context, job: ForeignJob, tell: Tell = quiet) ->
     notes += read_notes
     remedy = diagnosis.remedy.replace("-j JOB", f"-j {job.job_id}")
     return replace(diagnosis, evidence=tuple(dict.fromkeys((*diagnosis.evidence, *notes))), remedy=remedy)
-
-
-def _files_of_steps(paths: Sequence[str], job: ForeignJob) -> list[str]:
-    """Return the files beside a job's output that its steps wrote.
-
-    Its number is in their names. A small number is in other names too, of files that are older than the job,
-    or were still written after its end.
-    """
-    number = re.compile(rf"(?<!\d)(?:{re.escape(job.number or job.job_id)}|{re.escape(job.job_id)})(?!\d)")
-    paths_of_steps: list[str] = []
-    for folder in dict.fromkeys(map(os.path.dirname, paths)):
-        with suppress(OSError):
-            names = sorted(name for name in os.listdir(folder) if number.search(name))
-            paths_of_steps += [os.path.join(folder, name) for name in names if name.endswith(_LOG_NAMES)]
-    files: list[str] = []
-    for path in paths_of_steps[:MOST_FILES]:
-        with suppress(OSError):
-            status = os.stat(path)
-            until = job.ended_at + CLOCK_SECONDS if job.ended_at else math.inf
-            if stat.S_ISREG(status.st_mode) and job.submitted_at <= status.st_mtime <= until:
-                files.append(path)
-    return files
 
 
 def _read_all(

@@ -20,8 +20,7 @@ from clusterrun.model.spec import Cluster, JobSpec
 from clusterrun.operations.context import Context
 from clusterrun.runs.private_files import private_folder, write_whole
 from clusterrun.slurm import partition_limits
-from clusterrun.slurm.node_calendar import NodeCalendar, calendar, seconds_of
-from clusterrun.slurm.queries import PartitionOffer
+from clusterrun.slurm.node_calendar import calendar, seconds_of
 
 # The number of newest runs that are read.
 MOST_RUNS = 200
@@ -78,7 +77,12 @@ def forecasts(spec: JobSpec, context: Context) -> list[SizeForecast]:
         raise BadInput("a run on this machine starts at once: there is no queue", "leave --cluster local out")
     offers, nodes, queue = client.partitions(), client.nodes(), client.queue()
     reservations = client.reservations()
-    runs, earlier = list(_runs(context)), _remembered(context)
+    runs = list(_runs(context))
+    try:
+        with open(_path(context), encoding="utf-8") as file:
+            earlier = [decode(Forecast, json.loads(line)) for line in file]
+    except (OSError, ValueError, BadDocument):  # none yet, or the file is damaged
+        earlier = []
     results, fresh = [], []
     for word, sized in _sizes(spec):
         offer = partition_limits.target_partition(sized, offers)
@@ -95,7 +99,39 @@ def forecasts(spec: JobSpec, context: Context) -> list[SizeForecast]:
             reservations,
             sized.reservation,
         )
-        result = _forecast(word, sized, offer, node_calendar, now, runs, earlier)
+        usual = seconds_of(offer.time_limit) or DAY
+        seconds = sized.time_min or sized.time or usual
+        place = node_calendar.earliest(sized.least_allocated, seconds, now)
+        in_partition = [
+            (record, started) for record, started in runs if record.spec.partition in ("", offer.name)
+        ]
+        size = max(sized.nodes, 1)
+        alike = [run for run in in_partition if 1 / ALIKE <= max(run[0].spec.nodes, 1) / size <= ALIKE]
+        # The error of each forecast that a run of its size followed; late is positive.
+        delays = []
+        for record, started in alike:
+            subject = (offer.name, record.spec.nodes, record.spec.time_min or record.spec.time or usual)
+            newest = None
+            for forecast in earlier:
+                is_same = (forecast.partition, forecast.nodes, forecast.seconds) == subject
+                if is_same and 0 <= record.submitted_at - forecast.at <= FOLLOWED_SECONDS:
+                    newest = forecast
+            if newest:
+                delays.append(started - max(newest.starts_at, record.submitted_at))
+        result = SizeForecast(
+            shape=word,
+            nodes=sized.nodes,
+            least=sized.min_nodes or sized.nodes,
+            gpus=sized.gpus,
+            seconds=seconds,
+            partition=offer.name,
+            starts_at=place[0] if place else None,
+            nodes_then=min(place[1] - sized.spares, sized.nodes) if place else 0,
+            hidden=len(node_calendar.hidden),
+            unplanned=node_calendar.unplanned,
+            waited=summed([started - record.submitted_at for record, started in alike]),
+            off=summed(delays),
+        )
         results.append(result)
         if result.starts_at is not None:
             fresh.append(Forecast(now, result.partition, result.nodes, result.seconds, result.starts_at))
@@ -111,56 +147,6 @@ def _sizes(spec: JobSpec) -> list[tuple[str, JobSpec]]:
         sizes.append((str(fewer), replace(spec, nodes=fewer)))
         fewer //= 2
     return [(f"{word}x{sized.gpus_asked}" if sized.gpus else word, sized) for word, sized in sizes]
-
-
-def _forecast(
-    word: str,
-    spec: JobSpec,
-    offer: PartitionOffer,
-    node_calendar: NodeCalendar,
-    now: float,
-    runs: Sequence[tuple[RunRecord, float]],
-    earlier: Sequence[Forecast],
-) -> SizeForecast:
-    usual = seconds_of(offer.time_limit) or DAY
-    seconds = spec.time_min or spec.time or usual
-    place = node_calendar.earliest(spec.least_allocated, seconds, now)
-    in_partition = [
-        (record, started) for record, started in runs if record.spec.partition in ("", offer.name)
-    ]
-    size = max(spec.nodes, 1)
-    alike = [run for run in in_partition if 1 / ALIKE <= max(run[0].spec.nodes, 1) / size <= ALIKE]
-    return SizeForecast(
-        shape=word,
-        nodes=spec.nodes,
-        least=spec.min_nodes or spec.nodes,
-        gpus=spec.gpus,
-        seconds=seconds,
-        partition=offer.name,
-        starts_at=place[0] if place else None,
-        nodes_then=min(place[1] - spec.spares, spec.nodes) if place else 0,
-        hidden=len(node_calendar.hidden),
-        unplanned=node_calendar.unplanned,
-        waited=summed([started - record.submitted_at for record, started in alike]),
-        off=summed(_off(alike, earlier, offer.name, usual)),
-    )
-
-
-def _off(
-    runs: Sequence[tuple[RunRecord, float]], earlier: Sequence[Forecast], partition: str, usual: float
-) -> list[float]:
-    """Return the error of each forecast that a run of its size followed, in seconds; late is positive."""
-    delays = []
-    for record, started in runs:
-        subject = (partition, record.spec.nodes, record.spec.time_min or record.spec.time or usual)
-        newest = None
-        for forecast in earlier:
-            is_same = (forecast.partition, forecast.nodes, forecast.seconds) == subject
-            if is_same and 0 <= record.submitted_at - forecast.at <= FOLLOWED_SECONDS:
-                newest = forecast
-        if newest:
-            delays.append(started - max(newest.starts_at, record.submitted_at))
-    return delays
 
 
 def summed(values: Sequence[float]) -> Waits | None:
@@ -184,15 +170,6 @@ def _runs(context: Context) -> list[tuple[RunRecord, float]]:
 
 def _path(context: Context) -> str:
     return os.path.join(context.store.cache, f"forecasts-{context.client().cluster_name()}")
-
-
-def _remembered(context: Context) -> list[Forecast]:
-    """Return earlier forecasts, oldest first; none if the file is damaged."""
-    try:
-        with open(_path(context), encoding="utf-8") as file:
-            return [decode(Forecast, json.loads(line)) for line in file]
-    except (OSError, ValueError, BadDocument):
-        return []
 
 
 def _remember(forecasts: Sequence[Forecast], context: Context) -> None:

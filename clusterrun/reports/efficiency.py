@@ -96,7 +96,17 @@ def account(
     record: RunRecord, state: State, ended_at: float, attempts: Sequence[MeasuredAttempt]
 ) -> EndReport:
     """Return the report of a run that ended as ``state``. It needs at least one attempt."""
-    stretches = [_stretch(attempt, ended_at if attempt is attempts[-1] else None) for attempt in attempts]
+    stretches = []
+    for attempt in attempts:
+        begin = attempt.attempt.started_at
+        last = max((use.at for use in attempt.uses), default=begin)
+        run_end = ended_at if attempt is attempts[-1] else None
+        end = max(begin, attempt.attempt.ended_at or run_end or last)
+        # An attempt without nodes had no ranks.
+        ranks_at = attempt.attempt.ranks_at if attempt.attempt.nodes else end
+        stretches.append(
+            _Stretch(attempt, begin, end, ranks_at, (attempt.attempt.job_id, attempt.attempt.job_restarts))
+        )
     queue = max(0.0, stretches[0].begin - record.submitted_at)
     between = 0.0
     for stretch, following in zip(stretches, stretches[1:]):
@@ -126,16 +136,6 @@ def account(
         memory_asked=asked_memory(spec.mem),
     )
     return _advised(_with_use(report, spec, attempts), spec, state, _longest(stretches))
-
-
-def _stretch(measured: MeasuredAttempt, ended_at: float | None) -> _Stretch:
-    """Return the times of an attempt. ``ended_at`` (the run's end) is set for the last attempt."""
-    begin = measured.attempt.started_at
-    last = max((use.at for use in measured.uses), default=begin)
-    end = max(begin, measured.attempt.ended_at or ended_at or last)
-    # An attempt without nodes had no ranks.
-    ranks_at = measured.attempt.ranks_at if measured.attempt.nodes else end
-    return _Stretch(measured, begin, end, ranks_at, (measured.attempt.job_id, measured.attempt.job_restarts))
 
 
 def _steps(state: State, stretches: Sequence[_Stretch]) -> tuple[float | None, float | None]:
