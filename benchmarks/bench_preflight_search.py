@@ -212,7 +212,7 @@ def _seconds(world: PairWorld, count: int) -> float:
         start = time.process_time()
         tests = [world.test(*pair) for pair in pairs]
         tested += time.process_time() - start
-        search.take(tests)
+        search.add_outcomes(tests)
     search.result()
     return time.process_time() - began - tested
 

@@ -52,7 +52,7 @@ def searched(world: GroupWorld) -> GroupsResult:
     """Return the result of the search in a world whose whole set has failed."""
     search = GroupSearch(range(world.count), DEFAULTS)
     while groups := search.next_round():
-        search.take([world.test(group) for group in groups])
+        search.add_outcomes([world.test(group) for group in groups])
     return search.result()
 
 

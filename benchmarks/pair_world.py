@@ -68,7 +68,7 @@ def ended_search(world: PairWorld, nodes: int | Sequence[int], spares: int = 0, 
     members = list(range(len(ring), len(ring) + spares))
     search = Search(list(ring), limits, members, **options)  # type: ignore[arg-type]
     while pairs := search.next_round():
-        search.take([world.test(*pair) for pair in pairs])
+        search.add_outcomes([world.test(*pair) for pair in pairs])
     return search
 
 

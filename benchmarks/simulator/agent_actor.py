@@ -100,7 +100,7 @@ class AgentActor(Actor):
         self._term(catching)
 
     def _terminate(self, action: actions.TerminateRanks) -> None:
-        self._term([p for p in self.ranks() if not action.rest or p.termed_at is None])
+        self._term([p for p in self.ranks() if not action.only_unreached or p.termed_at is None])
 
     def ranks(self) -> list[Process]:
         """The ranks that it started."""

@@ -88,7 +88,7 @@ AGENT_BUGS = (
         "\n    def on_farewell",
     ),
     Mutant(
-        "the port is given back when ranks start",
+        "the port is released when ranks start",
         "agent/ranks",
         "        self._start, self.epoch, self._ending =",
         "        self.port.release()\n        self._start, self.epoch, self._ending =",

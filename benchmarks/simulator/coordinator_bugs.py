@@ -270,7 +270,7 @@ COORDINATOR_BUGS = (
     Mutant(
         "a lost link is ignored by the agent",
         "agent/agent",
-        "        if self._leaving is None:\n            self._leaving = 1\n        ends_at",
+        "        self._ending.leave(1)\n        ends_at",
         "        return\n        ends_at",
     ),
 )

@@ -25,7 +25,7 @@ LOSING = (
     "controller away",
 )
 # The same in a job that is killed within 30 s. The lease of a lost agent lasts as long, and a coordinator
-# that is killed while it hands the job back has no successor before the end.
+# that is killed while it releases the job has no successor before the end.
 TOO_LATE = (
     *("cut link", "cut node", "swizzle", "lasting cut", "late answer", "reset link"),
     *("kill agent", "kill shim", "kill launcher", "supervisor"),

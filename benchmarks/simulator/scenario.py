@@ -216,7 +216,7 @@ def draw(clock: Clockwork) -> Scenario:
         once_per_node=chance.random() < 0.15,
     )
     _program_faults(world, chance)
-    _examination(world, clock.random("examination"))
+    _draw_check(world, clock.random("examination"))
     reports = clock.random("progress")
     world.progress = reports.choice(("", "", "further", "same"))
     world.no_progress = reports.choice((0, 1, 1, 2, 3))
@@ -272,7 +272,7 @@ def _rarity(world: Scenario, chance: random.Random) -> None:
         world.examiners += (WELL,)
 
 
-def _examination(world: Scenario, chance: random.Random) -> None:
+def _draw_check(world: Scenario, chance: random.Random) -> None:
     """Let a third of all worlds check their nodes. Some nodes or examiners are faulty."""
     world.observed = chance.random() < 0.2
     world.spares = chance.choice((0, 0, 0, 1, 1, 2)) if chance.random() < 0.5 else 0

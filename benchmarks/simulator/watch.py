@@ -161,7 +161,7 @@ class Watch:
         elif scenario.examiner(agent.node.index) not in (*FIT, *(("late",) if self.stood_still else ())):
             self.fail(f"{agent.name} trains although its examiner is {scenario.examiner(agent.node.index)}")
         elif not coordinator.reports or coordinator.reports[-1].world != world:
-            self.fail(f"{agent.name} trains in {world}, which no examination chose")
+            self.fail(f"{agent.name} trains in {world}, which no check chose")
         if any(c.name == contract.EXAMINER and c.agent is agent for c in agent.node.sidecars):
             self.fail(f"{agent.name} starts ranks while its examiner lives")
 
@@ -174,7 +174,7 @@ class Watch:
             self.fail(f"{agent.name} asks an examiner while ranks live")
 
     def reported(self, coordinator: CoordinatorActor, action: coordinator_actions.SaveReport) -> None:
-        """One report of each examination, before ranks of its epoch."""
+        """One report of each check, before ranks of its epoch."""
         if coordinator.told_superseded:
             self.fail(f"{coordinator.name} saves a report although another one took over")
         if coordinator.reported.setdefault(action.epoch, False):

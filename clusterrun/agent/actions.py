@@ -22,11 +22,11 @@ class Tell(Action):
 class TerminateRanks(Action):
     """Send TERM and CONT to the rank processes of ``epoch``.
 
-    ``rest``: only to the processes that the last TERM did not reach, because they had no handler for it.
+    ``only_unreached``: only to the processes that the last TERM did not reach: they had no handler for it.
     """
 
     epoch: int
-    rest: bool = False
+    only_unreached: bool = False
 
 
 @frozen

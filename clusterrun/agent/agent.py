@@ -14,7 +14,7 @@ Laws
 5. Leftover processes are swept before the node sends ``RanksGone`` or exits, however the ranks end. If all
    ranks exited 0, leftover processes may finish first, within ``FINISH_SECONDS`` and the kill wait.
 6. The port is held until its epoch is over.
-7. A pre-flight worker has ended before ranks start, and none starts while ranks live. Only an observer runs
+7. The examiner has ended before ranks start, and none starts while ranks live. Only an observer runs
    next to ranks.
 8. A signal from Slurm reaches the ranks that catch it at once, before its reason is known. The time from
    TERM to KILL counts from there, as in Slurm.
@@ -41,7 +41,7 @@ PATIENCE_SECONDS = 5.0
 # The coordinator may take this long to find out the reason of a signal. Then the ranks end anyway.
 DECIDE_SECONDS = 4.0
 # A node ends its ranks at this share of a lease before its end. At the end the shim would kill the agent
-# too, which must still hand an orphaned job back (``orphaned``).
+# too, which must still release an orphaned job (``orphaned``).
 LEASE_MARGIN = 0.15
 # A node that was suspended waits this long for an answer, a little less than the shim (as above).
 ASK_SECONDS = contract.AWAKE_SECONDS - 1.0
@@ -50,6 +50,31 @@ ASK_SECONDS = contract.AWAKE_SECONDS - 1.0
 OBSERVE_AFTER_SECONDS = 10.0
 
 USUAL = Timeouts()
+
+
+class Ending:
+    """How far the end of an agent is.
+
+    decide_at: the coordinator may explain a signal until then (steady clock)
+    leave_at: the agent leaves then at the latest, because of a signal (steady clock)
+    code: the exit code, once the agent leaves as soon as no rank is left
+    is_hurried: the ranks get no grace time any more
+    """
+
+    def __init__(self) -> None:
+        self.decide_at: float | None = None
+        self.leave_at: float | None = None
+        self.code: int | None = None
+        self.is_hurried = self.has_exited = False
+
+    @property
+    def has_begun(self) -> bool:
+        return any(value is not None for value in (self.decide_at, self.leave_at, self.code))
+
+    def leave(self, code: int) -> None:
+        """Leave with this code. The first code stays."""
+        if self.code is None:
+            self.code = code
 
 
 class Agent:
@@ -82,34 +107,32 @@ class Agent:
         self._observe_at: float | None = None
         self._linked = False
         self._beat_at = 0.0
-        self._decide_at: float | None = None
-        self._leave_at: float | None = None
+        self._ending = Ending()
         self._answer_by: float | None = None
         self._held: messages.StartRanks | None = None
         self._cleaned: messages.RanksGone | None = None
-        self._leaving: int | None = None
-        self._hurried = self._exited = self.orphaned = False
+        self.orphaned = False
 
     def on(self, now: Now, event: Event | messages.ToCoordinator) -> list[Action | messages.ToAgent]:
-        if self._exited:
+        if self._ending.has_exited:
             return []
         self._actions.clear()
         _EVENTS[type(event)](self, now, event)
-        if self._cleaned is not None and (self._answer_by is None or self._leaving is not None):
+        if self._cleaned is not None and (self._answer_by is None or self._ending.code is not None):
             cleaned, self._cleaned = self._cleaned, None
             self._ranks.swept(cleaned, self._objection(now))
-        if self._leaving is not None and self._ranks.idle:
+        if self._ending.code is not None and self._ranks.idle:
             self._ranks.port.release()
-            self._exited = True
-            self._actions.append(Exit(self._leaving))
+            self._ending.has_exited = True
+            self._actions.append(Exit(self._ending.code))
         # The link may have ended during this event.
         return [action for action in self._actions if self._linked or not isinstance(action, Tell)]
 
     def wakes_at(self) -> float | None:
         """Return the time of the next ``Tick`` (steady clock, seconds)."""
-        if self._exited or self._hurried:
+        if self._ending.has_exited or self._ending.is_hurried:
             return None
-        times = [self._ends_at(), self._leave_at, self._decide_at]
+        times = [self._ends_at(), self._ending.leave_at, self._ending.decide_at]
         if self._linked:
             times.append(self._beat_at)
         if self._ranks.stage in (RankStage.RUNNING, RankStage.FINISHING):
@@ -120,11 +143,7 @@ class Agent:
 
     @property
     def wants_ranks(self) -> bool:
-        return self._ranks.starting and not self._ends
-
-    @property
-    def _ends(self) -> bool:
-        return any(it is not None for it in (self._leaving, self._leave_at, self._decide_at))
+        return self._ranks.starting and not self._ending.has_begun
 
     def _ends_at(self) -> float | None:
         if self._answer_by is not None or self._lease.ends_at is None:
@@ -132,7 +151,7 @@ class Agent:
         return self._lease.ends_at - self._early
 
     def _objection(self, now: Now) -> str:
-        if self._ends:
+        if self._ending.has_begun:
             return "this node was ordered to end"
         granted = self._lease.grants_start(now.steady)
         return "" if granted else "no heartbeat of this node was acknowledged in time"
@@ -164,7 +183,7 @@ class Agent:
 
     def on_standstill(self, now: Now, event: StoodStill) -> None:
         """Ask the coordinator for a new lease, because the silence was nobody's fault."""
-        if not self._linked or self._leaving is not None:
+        if not self._linked or self._ending.code is not None:
             return
         if self._lease.over(now.steady + ASK_SECONDS):
             self._lease.woke(now.steady)
@@ -175,14 +194,14 @@ class Agent:
         ends_at = self._ends_at()
         if ends_at is not None and now.steady >= ends_at:
             self._actions.append(Note("the lease runs out: no heartbeat was acknowledged in time"))
-            self.orphaned = self.orphaned or self._leaving is None
+            self.orphaned = self.orphaned or self._ending.code is None
             self._leave_at_once(now, 1)
-        elif self._leave_at is not None and now.steady >= self._leave_at:
+        elif self._ending.leave_at is not None and now.steady >= self._ending.leave_at:
             self._leave_at_once(now, 128 + signal.SIGTERM)
         else:
             if self._linked and now.steady >= self._beat_at:
                 self._beat(now)
-            if self._decide_at is not None and now.steady >= self._decide_at:
+            if self._ending.decide_at is not None and now.steady >= self._ending.decide_at:
                 self._end_by_signal(now)
             self._ranks.on_time(now)
             if self._observe_at is not None and now.steady >= self._observe_at:
@@ -217,29 +236,29 @@ class Agent:
     def _stop_ranks(self, now: Now, message: messages.StopRanks) -> None:
         if self._ranks.port.epoch == message.epoch != self._ranks.epoch:
             self._ranks.port.release()
-        self._decide_at = None
+        self._ending.decide_at = None
         self._ranks.stop(now, message)
 
     def on_signal(self, now: Now, event: SignalCame) -> None:
         self._actions.append(Tell(messages.SignalSeen(event.number)))
         if event.number != contract.NOTICE_SIGNAL:
             self._ranks.pass_on(now, event.number, ordered=False)
-        if event.number not in contract.TERMINATE_SIGNALS or self._leave_at is not None:
+        if event.number not in contract.TERMINATE_SIGNALS or self._ending.leave_at is not None:
             return
         self._ranks.got_signal = True
         if not self._linked:
-            self._leaving = 128 + event.number if self._leaving is None else self._leaving
+            self._ending.leave(128 + event.number)
             self._end_by_signal(now)
-        elif self._decide_at is None:
-            self._decide_at = now.steady + DECIDE_SECONDS
+        elif self._ending.decide_at is None:
+            self._ending.decide_at = now.steady + DECIDE_SECONDS
 
     def _end_by_signal(self, now: Now) -> None:
-        self._decide_at = None
-        self._leave_at = now.steady + self._kill_wait + PATIENCE_SECONDS
+        self._ending.decide_at = None
+        self._ending.leave_at = now.steady + self._kill_wait + PATIENCE_SECONDS
         self._ranks.end(now, self._kill_wait)
 
     def _signal_ranks(self, now: Now, message: messages.SignalRanks) -> None:
-        self._decide_at = None
+        self._ending.decide_at = None
         if message.epoch == self._ranks.epoch:
             self._ranks.got_signal = False
             self._ranks.pass_on(now, message.number, ordered=True)
@@ -247,11 +266,10 @@ class Agent:
     def on_disconnected(self, now: Now, event: Disconnected) -> None:
         self._linked = False
         self._actions.append(Note("lost the coordinator: " + event.why))
-        self.orphaned = self.orphaned or self._leaving is None
+        self.orphaned = self.orphaned or self._ending.code is None
         self._lease.woke(None)
         self._answer_by = None
-        if self._leaving is None:
-            self._leaving = 1
+        self._ending.leave(1)
         ends_at = now.steady if self._lease.ends_at is None else self._lease.ends_at - self._early
         self._ranks.end(now, self._grace)
         self._ranks.shorten_grace(now, min(now.steady + self._grace, ends_at))
@@ -267,10 +285,9 @@ class Agent:
 
     def _leave_at_once(self, now: Now, code: int) -> None:
         """Kill the ranks without grace, and exit as soon as none is left."""
-        if self._leaving is None:
-            self._leaving = code
+        self._ending.leave(code)
         self._lease.woke(None)
-        self._hurried = True
+        self._ending.is_hurried = True
         self._ranks.shorten_grace(now, now.steady)
 
 
@@ -298,7 +315,7 @@ _MESSAGES: dict[type, Callable[[Agent, Now, Any], None]] = {
     messages.StartRanks: Agent._start_ranks,
     messages.StopRanks: Agent._stop_ranks,
     messages.SignalRanks: Agent._signal_ranks,
-    messages.AskSidecar: lambda self, now, message: self._sidecars.ask(message, self._ends),
+    messages.AskSidecar: lambda self, now, message: self._sidecars.ask(message, self._ending.has_begun),
     messages.EndSidecar: lambda self, now, message: self._sidecars.end(message),
     messages.Farewell: Agent.on_farewell,
 }

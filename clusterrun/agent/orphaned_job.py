@@ -1,4 +1,4 @@
-"""Requeue or cancels a job whose coordinator is gone for good, from one of its agents.
+"""Requeue or cancel a job whose coordinator is gone for good, from one of its agents.
 
 A job with ``--no-kill`` survives the loss of the node of its batch step too. The scheduler removes that node,
 and the rest of the job would stay idle until its time limit. The remaining agents, with no rank left, ask
@@ -31,7 +31,7 @@ from clusterrun.model.frozen import frozen
 from clusterrun.model.hostlist import expand
 from clusterrun.model.orders import Orders
 from clusterrun.model.paths import RunPaths
-from clusterrun.model.record import LeftBehind
+from clusterrun.model.record import OrphanReport
 from clusterrun.runtime.commands import CommandDone, CommandRunner
 from clusterrun.runtime.event_loop import EventLoop, steady
 from clusterrun.runtime.processes import ended_children
@@ -90,16 +90,23 @@ class JobRemedy(enum.Enum):
     ACT = "the job is idle without its first node, or ended with it"
 
 
-def left_behind(
+def orphaned_node(
     orders: Orders, run_dir: str, place: AgentPlace, coordinator: tuple[tuple[str, int], ...]
 ) -> OrphanedNode | None:
     """Return the job of an agent; None without a scheduler, or if the user owns the allocation."""
     job_id, restarts = job_row.job_of(place.environment)
     if not job_id or orders.in_allocation:
         return None
-    survival = orders.survival
-    ways = (survival.requeue == "requeue", place.node, survival.resubmit)
-    return OrphanedNode(job_id, restarts, *ways, place.name, run_dir, coordinator)
+    return OrphanedNode(
+        job_id=job_id,
+        restarts=restarts,
+        requeue=orders.survival.requeue == "requeue",
+        node=place.node,
+        resubmit=orders.survival.resubmit,
+        name=place.name,
+        run_dir=run_dir,
+        coordinator=coordinator,
+    )
 
 
 def question(orphan: OrphanedNode) -> tuple[str, ...]:
@@ -133,15 +140,15 @@ class Silence:
         self._mark: str | None = None
         self._since = self._looked_at = float("-inf")
 
-    def seen_unchanged_for(self, steady: float, mark: str | None) -> float:
+    def seen_unchanged_for(self, now: float, mark: str | None) -> float:
         """Return the seconds without a change of ``mark``, which changes whenever the state is written.
 
-        ``mark`` is None if the state cannot be read now.
+        ``mark`` is None if the state cannot be read ``now``.
         """
-        apart, self._looked_at = steady - self._looked_at, steady
+        apart, self._looked_at = now - self._looked_at, now
         if mark is None or mark != self._mark or apart > MOST_APART_SECONDS:
-            self._mark, self._since = mark, steady
-        return steady - self._since
+            self._mark, self._since = mark, now
+        return now - self._since
 
 
 def refuses(places: tuple[tuple[str, int], ...]) -> bool:
@@ -251,7 +258,7 @@ class OrphanedJob:
         elif means is JobRemedy.LEAVE:
             self._leave()
         else:
-            self._give_back(came_back(answer.lines), "the job had no coordinator")
+            self._release(came_back(answer.lines), "the job had no coordinator")
 
     def _look(self) -> None:
         """Check for a coordinator. A child reads the files, because the file system may not answer."""
@@ -267,30 +274,30 @@ class OrphanedJob:
         why = f"no coordinator has written anything for {silent:.0f} s"
         if self._orphan.coordinator:
             why += f", and its host refuses port {self._orphan.coordinator[-1][1]}"
-        self._give_back("", why)
+        self._release("", why)
 
-    def _write(self, why: str, is_returned: bool = False) -> None:
+    def _write(self, why: str, is_released: bool = False) -> None:
         """Write the state of the job for `status`, in a child as above."""
-        record = LeftBehind(self._orphan.job_id, self._orphan.name, time.time(), why, is_returned)
+        record = OrphanReport(self._orphan.job_id, self._orphan.name, time.time(), why, is_released)
         path = RunPaths(self._orphan.run_dir).left
         command = ("sh", "-c", _WRITE, "sh", json.dumps(encode(record)), path)
         self._commands.run(command, _LIMIT_SECONDS, lambda answer: None)
 
-    def _give_back(self, host: str, why: str) -> None:
+    def _release(self, host: str, why: str) -> None:
         orphan = self._orphan
         say(f"clusterrun: job {orphan.job_id} is given back: {why}")
-        self._write(why, is_returned=True)
+        self._write(why, is_released=True)
         argv = ("scontrol", "requeue", orphan.job_id) if orphan.requeue else ("scancel", orphan.job_id)
         excluded = excluding(orphan.resubmit, (host,)) if host and orphan.requeue else ""
 
-        def on_returned(answer: CommandDone) -> None:
+        def on_released(answer: CommandDone) -> None:
             if answer.why or not excluded:
                 self._ask_again()
                 return
             update = ("scontrol", "update", f"JobId={orphan.job_id}", f"ExcNodeList={excluded}")
             self._commands.run(update, _LIMIT_SECONDS, lambda answer: self._ask_again())
 
-        self._commands.run(argv, _LIMIT_SECONDS, on_returned)
+        self._commands.run(argv, _LIMIT_SECONDS, on_released)
 
     def _ask_again(self) -> None:
         self._loop.after(_LAST_ASK_SECONDS if self._hurried else ASK_SECONDS, self._ask)

@@ -164,38 +164,38 @@ class RankProcesses:
         return self._instrumented(own)
 
     def signal(self, message: SignalRanks) -> SignalTaken:
-        """Signal the processes that heed the signal, as plain srun does: ranks, and the programs below them.
+        """Signal the processes that handle it, as plain srun does: ranks, and the programs below them.
 
-        With ``to_all`` a rank in which no process heeds it gets it too, as with plain srun. TERM is an
+        With ``to_all`` a rank in which no process handles it gets it too, as with plain srun. TERM is an
         exception: the coordinator orders the end of such ranks. With ``--requeue`` the signal is a notice of
         the end, which must not end a rank.
         """
-        from clusterrun.agent.rank_signals import heeding_below  # loaded with the first signal
+        from clusterrun.agent.rank_signals import processes_handling  # loaded with the first signal
 
-        number, heeding, others = message.number, [], []
+        number, handling, others = message.number, [], []
         for rank in self._processes:
-            own = heeding_below(rank, number, self.per_node)
-            heeding += own
+            own = processes_handling(rank, number, self.per_node)
+            handling += own
             others += [] if own else [rank]
         if number == signal.SIGTERM:
-            self._term(heeding)
+            self._term(handling)
         else:
             ending = others if message.to_all and not self._orders.survival.requeue else []
-            for process in (*heeding, *ending):
+            for process in (*handling, *ending):
                 send(process, number)
-        return SignalTaken(self._epoch, number, len(heeding))
+        return SignalTaken(self._epoch, number, len(handling))
 
-    def terminate(self, rest: bool) -> None:
-        """Send TERM to the rank processes; with ``rest`` only to processes that ``signal`` did not signal.
+    def terminate(self, only_unreached: bool) -> None:
+        """Send TERM to the rank processes, or only to those that ``signal`` did not signal.
 
         Filters of a rank's output get none: they end with the processes that write to them.
         """
-        from clusterrun.agent.rank_signals import (
-            heeding_below,
-            shell_programs,
-        )  # loaded with the first signal
+        # Loaded with the first signal.
+        from clusterrun.agent.rank_signals import processes_handling, shell_programs
 
-        heeding = [process for rank in self._processes for process in heeding_below(rank, signal.SIGTERM)]
+        handling = [
+            process for rank in self._processes for process in processes_handling(rank, signal.SIGTERM)
+        ]
         programs = [
             process
             for process in shell_programs(self._processes)
@@ -203,8 +203,8 @@ class RankProcesses:
         ]
         processes = {
             process.pid: process
-            for process in (*self._processes, *programs, *heeding)
-            if not rest or process.pid not in self._termed
+            for process in (*self._processes, *programs, *handling)
+            if not only_unreached or process.pid not in self._termed
         }
         self._term(list(processes.values()))
 
@@ -298,9 +298,9 @@ class RankProcesses:
         termed = self._termed & {pid, *(process.pid for process in below(pid))}
         if not termed:
             return False
-        from clusterrun.agent.rank_signals import heeds  # loaded with the first signal
+        from clusterrun.agent.rank_signals import handles  # loaded with the first signal
 
-        return any(heeds(termed_pid, signal.SIGTERM) for termed_pid in termed)
+        return any(handles(termed_pid, signal.SIGTERM) for termed_pid in termed)
 
     def _close_index(self) -> None:
         if self._index:

@@ -14,29 +14,29 @@ from clusterrun.model import contract
 _SIGTIMEDWAIT = {"x86_64": b"128", "aarch64": b"137"}
 
 
-def heeding_below(rank: proc.Process, number: int, per_node: bool = False) -> list[proc.Process]:
-    """Return the rank if it heeds a signal, and the programs below it that do.
+def processes_handling(rank: proc.Process, number: int, per_node: bool = False) -> list[proc.Process]:
+    """Return the rank if it handles a signal, and the programs below it that handle it.
 
     A program with a handler decides for the programs that it started. A shell, and a program without a
     handler such as ``timeout`` or ``time``, does not, so the programs below it are searched. A launcher
     (``per_node``) passes TERM and INT on to its ranks by itself.
     """
-    heeding: list[proc.Process] = []
+    handling: list[proc.Process] = []
     pending = [rank]
     while pending:
         process = pending.pop()
-        is_heeding = heeds(process.pid, number)
-        if is_heeding:
-            heeding.append(process)
-        if not is_heeding or proc.is_shell(process.pid):
+        is_handling = handles(process.pid, number)
+        if is_handling:
+            handling.append(process)
+        if not is_handling or proc.is_shell(process.pid):
             pending += _programs_of(process, number)
     if per_node and number not in contract.TERMINATE_SIGNALS:
-        launchers = {process.pid for process in (rank, *heeding)}
+        launchers = {process.pid for process in (rank, *handling)}
         for process in [child for pid in launchers for child in proc.children(pid)]:
             is_rank = process.pid not in launchers and "LOCAL_RANK" in proc.environment(process.pid)
-            if is_rank and heeds(process.pid, number):
-                heeding.append(process)
-    return heeding
+            if is_rank and handles(process.pid, number):
+                handling.append(process)
+    return handling
 
 
 def shell_programs(ranks: Sequence[proc.Process]) -> list[proc.Process]:
@@ -53,7 +53,7 @@ def shell_programs(ranks: Sequence[proc.Process]) -> list[proc.Process]:
     return programs
 
 
-def heeds(pid: int, number: int) -> bool:
+def handles(pid: int, number: int) -> bool:
     """Return whether ``pid`` has a handler for the signal or can wait for it (signalfd, sigwait).
 
     A program that waits blocks the signal in all of its threads. The signal cannot end it.

@@ -224,7 +224,7 @@ class Ranks:
         if self.stage is RankStage.RUNNING:
             if not termed:
                 self._passed[signal.SIGTERM] = (now.steady, True)
-            self._actions.append(TerminateRanks(self.epoch, rest=termed))
+            self._actions.append(TerminateRanks(self.epoch, only_unreached=termed))
             self.kill_when_due(now)
         elif self.stage is RankStage.FINISHING:
             self.term_at = None

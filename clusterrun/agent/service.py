@@ -269,7 +269,7 @@ _CARRY_OUT: dict[type, Callable[[AgentService, Any], object]] = {
     messages.SignalRanks: AgentService._signal_ranks,
     actions.AwaitLeftovers: AgentService._await_leftovers,
     actions.EndLeftovers: AgentService._end_leftovers,
-    actions.TerminateRanks: lambda self, action: self._rank_processes.terminate(action.rest),
+    actions.TerminateRanks: lambda self, action: self._rank_processes.terminate(action.only_unreached),
     actions.Sweep: AgentService._sweep,
     actions.RenewLease: AgentService._renew,
     machine_events.Note: lambda self, action: say(action.text),

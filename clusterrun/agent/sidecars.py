@@ -1,6 +1,6 @@
 """Decide which sidecars run on a node, and when each must end. Pure.
 
-A pre-flight worker and ranks never live at the same time: both use the GPUs, and a measurement must not
+An examiner and ranks never live at the same time: both use the GPUs, and a measurement must not
 disturb training.
 """
 

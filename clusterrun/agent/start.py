@@ -41,22 +41,13 @@ def serve(
         signal.signal(number, signal.SIG_IGN)  # these signals are for ranks, and none runs yet
     patiently(lambda: check_run_directory(paths.run_dir))
     orders = patiently(lambda: read_orders(paths))
-    if orders.hide_gpus:
-        environment = {**environment, **hidden_gpus(os.path.exists)}
-    if orders.node_gpus:
-        from clusterrun.model.visible_gpus import with_node_gpus  # only if Slurm counts no GPUs
-
-        environment = with_node_gpus(environment, orders.gpus_per_node)
-    if orders.gpus_per_node:
-        from clusterrun.runtime.nccl_conf import nccl_conf  # only if ranks have GPUs
-
-        environment = {**nccl_conf(environment), **environment}
+    environment = _with_gpu_variables(environment, orders)
     try:
         joined, bootstrap = _joined(node, name, link)
     except OutOfReach as error:
         # The first node may have died before any agent joined. Its job would continue without a coordinator.
         if orders.launch:
-            _outlive(orders, paths, AgentPlace(node, name, environment), link, error.places)
+            _watch_orphaned_job(orders, paths, AgentPlace(node, name, environment), link, error.places)
         raise
     orders, timeouts = orders.using(bootstrap.python, bootstrap.cwd), bootstrap.timeouts
     on_parents_death(os.getppid(), signal.SIGCONT)  # a stopped agent must notice the end of its shim too
@@ -75,8 +66,22 @@ def serve(
     served = AgentService(loop, joined, machine, rank_processes, sidecars, link)
     code = served.run()
     if machine.orphaned and orders.launch:
-        _outlive(orders, paths, place, link, (coordinator,), served.got_end_signal)
+        _watch_orphaned_job(orders, paths, place, link, (coordinator,), served.got_end_signal)
     return code
+
+
+def _with_gpu_variables(environment: Mapping[str, str], orders: Orders) -> Mapping[str, str]:
+    if orders.hide_gpus:
+        environment = {**environment, **hidden_gpus(os.path.exists)}
+    if orders.node_gpus:
+        from clusterrun.model.visible_gpus import with_node_gpus  # only if Slurm counts no GPUs
+
+        environment = with_node_gpus(environment, orders.gpus_per_node)
+    if orders.gpus_per_node:
+        from clusterrun.runtime.nccl_conf import nccl_conf  # only if ranks have GPUs
+
+        environment = {**nccl_conf(environment), **environment}
+    return environment
 
 
 def _joined(node: int, name: str, shim: ShimLink) -> tuple[Joined, Bootstrap]:
@@ -120,7 +125,7 @@ def _ranks(orders: Orders, paths: RunPaths, place: AgentPlace, loop: EventLoop) 
     return ContainedRanks(*arguments, loop=loop)
 
 
-def _outlive(
+def _watch_orphaned_job(
     orders: Orders,
     paths: RunPaths,
     place: AgentPlace,
@@ -130,7 +135,7 @@ def _outlive(
 ) -> None:
     from clusterrun.agent import orphaned_job
 
-    orphan = orphaned_job.left_behind(orders, paths.run_dir, place, coordinator)
+    orphan = orphaned_job.orphaned_node(orders, paths.run_dir, place, coordinator)
     if orphan is None:
         return
     shim.tell("run ")  # its ranks have ended, and another agent may start ranks on this node

@@ -158,7 +158,7 @@ def _sending(question: AdviceQuestion, strategy: str, gpus: int) -> float:
 def _expect(question: AdviceQuestion, strategy: str, gpus: int) -> Expected:
     """Every GPU has the same work at any world (weak scaling): only the sending is added."""
     sending = _sending(question, strategy, gpus)
-    step = question.step_seconds + rates.exposed(sending, question.step_seconds, hides=True)
+    step = question.step_seconds + rates.exposed(sending, question.step_seconds, overlaps=True)
     return Expected(strategy, gpus, sending, step, question.step_seconds / step)
 
 
@@ -190,7 +190,7 @@ def _waits(question: AdviceQuestion, strategy: str) -> tuple[str, ...]:
     if not question.step_seconds:
         return (f"{line}; what of it a step waits for: --step-time SECONDS of one GPU",)
     step = question.step_seconds
-    exposed_seconds = rates.exposed(seconds, step, hides=True)
+    exposed_seconds = rates.exposed(seconds, step, overlaps=True)
     return (
         f"{line}, of which the backward pass hides up to 2/3 × {step * 1e3:.4g} = "
         f"{rates.BACKWARD * step * 1e3:.4g} ms",

@@ -8,15 +8,12 @@ from __future__ import annotations
 
 import math
 
+from clusterrun.model.world import ring_share
+
 # Bytes of gradients that DDP sends together.
 BUCKET = 25 * 2**20
 # The share of a step's computing that is the backward pass, behind which DDP's sending can hide.
 BACKWARD = 2 / 3
-
-
-def ring_share(ranks: int) -> float:
-    """How much of the data each of ``ranks`` ranks sends and receives in an all-reduce."""
-    return 2 * (ranks - 1) / ranks
 
 
 def all_reduce(size: float, ranks: int, bandwidth: float, latency: float = 0.0) -> float:
@@ -39,6 +36,6 @@ def data_parallel(size: float, ranks: int, bandwidth: float) -> float:
     return 2 * (ranks - 1) * size / bandwidth
 
 
-def exposed(sending: float, computing: float, hides: bool) -> float:
-    """The part of ``sending`` that a step waits for: what the backward pass cannot hide."""
-    return max(0.0, sending - BACKWARD * computing) if hides else sending
+def exposed(sending: float, computing: float, overlaps: bool) -> float:
+    """Return the part of ``sending`` that a step waits for, if the backward pass ``overlaps`` with it."""
+    return max(0.0, sending - BACKWARD * computing) if overlaps else sending

@@ -8,7 +8,7 @@ from clusterrun.bench import rates
 from clusterrun.bench.runner import NO_RATE_REPORTED
 from clusterrun.bench.shape import Shape, shape
 from clusterrun.bench.study import Cell, Growth
-from clusterrun.bench.study_results import MachineInfo, Measured, StudyResults
+from clusterrun.bench.study_results import MachineInfo, MeasuredRun, StudyResults
 from clusterrun.model.frozen import frozen
 
 # Steps that a time is given for, where the script does not say how many it took.
@@ -100,12 +100,12 @@ def build_table(
         speed_up = cell_rates.rate / base.rate
         table_rows.append(
             ResultRow(
-                cell_rates.cell,
-                laid,
-                len(cell_rates.rates),
-                cell_rates.rate,
-                cell_rates.steps,
-                cell_rates.samples,
+                cell=cell_rates.cell,
+                laid=laid,
+                runs=len(cell_rates.rates),
+                rate=cell_rates.rate,
+                steps_per_second=cell_rates.steps,
+                samples_per_second=cell_rates.samples,
                 speed_up=speed_up,
                 efficiency=speed_up * base.cell.world / cell_rates.cell.world,
                 spread=cell_rates.spread,
@@ -125,7 +125,7 @@ def build_table(
     return Table(timed, base.cell, unit, steps, size, prediction.step, results.probed)
 
 
-def _paced(cell: Cell, runs: list[Measured], unit: str, growth: Growth) -> CellRates:
+def _paced(cell: Cell, runs: list[MeasuredRun], unit: str, growth: Growth) -> CellRates:
     good = [run for run in runs if not run.failed and (run.report or unit == "runs/s")]
     silent = [run for run in runs if not run.failed and not run.report and unit != "runs/s"]
     failed = next((run.failed for run in runs if run.failed), "") or (NO_RATE_REPORTED if silent else "")
@@ -144,7 +144,7 @@ def _paced(cell: Cell, runs: list[Measured], unit: str, growth: Growth) -> CellR
     )
 
 
-def _rate(run: Measured, unit: str, growth: Growth) -> float:
+def _rate(run: MeasuredRun, unit: str, growth: Growth) -> float:
     """Return the work per second: samples if the script reports them, else steps.
 
     In a study of weak scaling a step grows with the world.

@@ -7,11 +7,11 @@ from collections.abc import Iterator
 from contextlib import suppress
 
 from clusterrun.api import Run, find, launch
-from clusterrun.bench import study_results as book
+from clusterrun.bench import study_results
 from clusterrun.bench.reading import notices, report
 from clusterrun.bench.shape import spec_of
 from clusterrun.bench.study import Cell, StudySubject
-from clusterrun.bench.study_results import AllReduceTiming, MachineInfo, Measured, StudyResults
+from clusterrun.bench.study_results import AllReduceTiming, MachineInfo, MeasuredRun, StudyResults
 from clusterrun.logs.attempt_logs import attempts, read_at, size_of
 from clusterrun.model.errors import BadInput, NoSuchRun, SchedulerError, SchedulerUnreachable
 from clusterrun.model.frozen import replace
@@ -82,7 +82,7 @@ class Runner:
         if first:
             raise first
 
-    def _measured(self, cell: Cell, number: int) -> Measured:
+    def _measured(self, cell: Cell, number: int) -> MeasuredRun:
         run: Run | None = None
         earlier = self.results.run(cell, number)
         if earlier and earlier.under_way:
@@ -91,19 +91,19 @@ class Runner:
         try:
             if run is None:
                 run = launch(spec_of(self._subject, cell), self._context, self._tell_once)
-                self._note(Measured(cell, number, run.run_id))
+                self._note(MeasuredRun(cell, number, run.run_id))
             else:
                 self._tell(f"  going on with {run.run_id}, which was under way")
         except SchedulerUnreachable:
             raise  # it may be queued, so no other run is requested
         except (BadInput, SchedulerError) as error:
-            return self._note(Measured(cell, number, "", failed=error.seen))
+            return self._note(MeasuredRun(cell, number, "", failed=error.seen))
         return self._note(self._ended(cell, number, run))
 
-    def _ended(self, cell: Cell, number: int, run: Run) -> Measured:
+    def _ended(self, cell: Cell, number: int, run: Run) -> MeasuredRun:
         status = self._awaited(run)
         text = rank0_output(self._context, run.run_id)
-        measured = Measured(
+        measured = MeasuredRun(
             cell,
             number,
             run.run_id,
@@ -130,9 +130,9 @@ class Runner:
         """The end of ``run``; the reason why it is queued is printed; that it trains is not."""
         return RunWait(self._context, run.run_id, self._tell, logs_are_shown=True).wait(None)
 
-    def _note(self, run: Measured) -> Measured:
+    def _note(self, run: MeasuredRun) -> MeasuredRun:
         self.results = self.results.with_run(run)
-        book.save(self._path, self.results)
+        study_results.save(self._path, self.results)
         return run
 
     def probe(self, spec: JobSpec, worlds: tuple[int, ...]) -> None:
@@ -146,7 +146,7 @@ class Runner:
         if machine.failed:
             self._tell(f"  {machine.failed}: no predictions, and device and torch version stay unknown")
         self.results = replace(self.results, probed=machine)
-        book.save(self._path, self.results)
+        study_results.save(self._path, self.results)
         self.elapsed += self._context.clock.monotonic() - began
 
     def _probed(self, spec: JobSpec) -> MachineInfo:

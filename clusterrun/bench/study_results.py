@@ -15,7 +15,7 @@ from clusterrun.runs.private_files import private_folder, write_whole
 
 
 @frozen
-class Measured:
+class MeasuredRun:
     """One run of a cell. It is under way while ``seconds`` is 0 and ``failed`` is empty.
 
     number: of the repeat, from 1
@@ -83,16 +83,16 @@ class StudyResults:
     subject: str
     digest: str
     growth: str
-    runs: tuple[Measured, ...] = ()
+    runs: tuple[MeasuredRun, ...] = ()
     probed: MachineInfo | None = None
     format: int = contract.FORMAT
 
-    def with_run(self, run: Measured) -> StudyResults:
+    def with_run(self, run: MeasuredRun) -> StudyResults:
         """Return these results with ``run`` in place of an earlier result of that repeat."""
         others = tuple(other for other in self.runs if (other.cell, other.number) != (run.cell, run.number))
         return replace(self, runs=(*others, run))
 
-    def run(self, cell: Cell, number: int) -> Measured | None:
+    def run(self, cell: Cell, number: int) -> MeasuredRun | None:
         """Return the result of one repeat; None if it was not measured."""
         return next((run for run in self.runs if (run.cell, run.number) == (cell, number)), None)
 
@@ -107,7 +107,7 @@ def open_results(path: str, fresh: StudyResults) -> StudyResults:
 
     Raise ``BadInput`` if the file holds another study, ``BadDocument`` if it is damaged.
     """
-    stored = read(path)
+    stored = read_results(path)
     if stored is None:
         return fresh
     if stored.digest != fresh.digest:
@@ -118,7 +118,7 @@ def open_results(path: str, fresh: StudyResults) -> StudyResults:
     return stored
 
 
-def read(path: str) -> StudyResults | None:
+def read_results(path: str) -> StudyResults | None:
     """Return the results at ``path``; None if there is no such file. Raise ``BadDocument``."""
     try:
         with open(path, encoding="utf-8", errors="surrogateescape") as file:

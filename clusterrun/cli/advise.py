@@ -117,12 +117,12 @@ def _question(options: dict[str, Any]) -> Any:
     figures = {}
     if options["measured"]:
         name = options["measured"]
-        from clusterrun.bench import study_results as book
+        from clusterrun.bench import study_results
         from clusterrun.bench.result import build_table
         from clusterrun.config import settings
 
-        path = name if os.path.exists(name) else book.path_of(settings.home(os.environ), name)
-        study = book.read(path)
+        path = name if os.path.exists(name) else study_results.path_of(settings.home(os.environ), name)
+        study = study_results.read_results(path)
         if study is None:
             raise BadInput(
                 f"--from {name}: there is no measurement {path}", "clusterrun bench scaling makes one"

@@ -9,7 +9,7 @@ import shlex
 import sys
 from typing import Any
 
-from clusterrun.bench import study_results as book
+from clusterrun.bench import study_results
 from clusterrun.bench.result import ResultRow, Table, build_table
 from clusterrun.bench.runner import Runner
 from clusterrun.bench.shape import THREADS, names_strategy, spec_of
@@ -75,12 +75,12 @@ class Study:
         self.cells = cells
         self.machine = machine
         self.name = options["study"] or f"{file_name(script_name)}-{subject.digest}"
-        self.path = book.path_of(context.store.home, file_name(self.name))
+        self.path = study_results.path_of(context.store.home, file_name(self.name))
         self.repeats: int = options["repeats"]
         self.parameters = round(count(options["parameters"], "--parameters")) if options["parameters"] else 0
         self._probes = not options["no_probe"]
         fresh = StudyResults(shlex.join(subject.spec.command), subject.digest, subject.growth.value)
-        results = fresh if options["fresh"] else book.open_results(self.path, fresh)
+        results = fresh if options["fresh"] else study_results.open_results(self.path, fresh)
         self.runner = Runner(subject, self.path, results, context, say)
 
     def remaining(self) -> list[tuple[Cell, int]]:

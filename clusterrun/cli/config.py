@@ -44,8 +44,8 @@ def show(profile: str | None, as_json: bool) -> None:
       clusterrun config show
       clusterrun config show --json
     """
-    chosen = HOME_VARIABLE if os.environ.get(HOME_VARIABLE) else settings.DEFAULT
-    home = Setting("home", settings.home(os.environ), chosen)
+    origin = HOME_VARIABLE if os.environ.get(HOME_VARIABLE) else settings.DEFAULT
+    home = Setting("home", settings.home(os.environ), origin)
     values = settled({}, profile, quiet=True)
     urls = values["notify"].value
     if isinstance(urls, tuple):  # they hold secrets

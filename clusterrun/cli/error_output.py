@@ -65,7 +65,7 @@ def run_reporting_errors(program: Callable[[ErrorOptions], object]) -> int:
         return _print_error(message, "please report it, with the lines above", ExitCode.FAILED)
 
 
-_INSTEAD = {
+_NAMES_BY_ADVICE = {
     "Did you mean --cpus-per-rank?": "--cpus",
     "Use --gpus (or --ranks-per-node for CPU ranks)": "--nproc-per-node --nproc_per_node",
     "Did you mean --mem?": "--memory",
@@ -80,7 +80,7 @@ _INSTEAD = {
     ),
 }
 # Advice for options of torchrun and of other schedulers. ``sbatch_table`` has those of sbatch.
-OTHER_NAMES = {name: text for text, names in _INSTEAD.items() for name in names.split()}
+OTHER_NAMES = {name: text for text, names in _NAMES_BY_ADVICE.items() for name in names.split()}
 
 
 _hints: list[tuple[re.Pattern[str], str]] = []

@@ -62,8 +62,8 @@ def forward(
     chosen = find_run(context, run)
     if relay:
         argv, attempt = relay_argv(context, chosen, place, port, say)
-        lives = partial(carries_on, context, chosen, attempt)
-        return system.attended(argv, scrubbed(context.environ), lives, LOOK_SECONDS)
+        still_runs = partial(carries_on, context, chosen, attempt)
+        return system.attended(argv, scrubbed(context.environ), still_runs, LOOK_SECONDS)
     address = node_port(context, chosen, place, port, say)
     if as_json:
         print(FORWARD.json({**fields(address), "local": local or port}))

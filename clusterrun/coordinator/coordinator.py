@@ -124,7 +124,7 @@ class Coordinator:
         if late > machine_events.OVERSLEPT_SECONDS or self._lifecycle.stage is RunStage.SHUTTING_DOWN:
             return  # read first the messages that arrived meanwhile
         # A node under check has no ranks to fence. It may be silent for as long as its lease lasts.
-        timeouts, checked = self._membership.timeouts, self._lifecycle.formation.examines
+        timeouts, checked = self._membership.timeouts, self._lifecycle.formation.is_checking
         limit = timeouts.lease if checked else timeouts.lost
         silent = self._membership.silent(now, limit, timeouts.lease)
         if len(silent) < len(self._membership.by_link):
@@ -158,7 +158,7 @@ class Coordinator:
         elif hello.epoch > self._lifecycle.epoch:
             note = f"{hello.name} has seen epoch {hello.epoch}, above {self._lifecycle.epoch}: refused"
             self._actions += [Note(note), DropLink(event.link)]
-        elif (dropped := self._membership.take(event.link, hello, now)) is not None:
+        elif (dropped := self._membership.admit(event.link, hello, now)) is not None:
             note = f"node {hello.node} is taken, or unknown: a second agent for it was dropped"
             self._actions += [Note(note), DropLink(dropped)]
 

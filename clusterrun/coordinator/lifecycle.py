@@ -85,7 +85,7 @@ NEXT: dict[RunStage, dict[type, RunStage]] = {
 class Collaborators:
     """The objects of preflight/ and monitor/ that the coordinator uses. A run without them loads neither."""
 
-    examine: Callable[..., Session] | None = None  # makes the pre-flight of an attempt
+    make_session: Callable[..., Session] | None = None  # makes the pre-flight of an attempt
     watch: Callable[..., HangMonitor] | None = None  # makes the monitor of the ranks
     names: tuple[str, ...] = ()  # nodes of the allocation in order; empty if the scheduler does not name them
     job_id: str = ""  # empty without a scheduler
@@ -104,7 +104,7 @@ class Lifecycle(RunPart):
         self.watching: HangMonitor | None = None
         self.kill_wait = shared.orders.kill_wait
         self.termination = Termination(shared, collaborators.job_id)
-        self.formation = WorldFormation(shared, collaborators.examine)
+        self.formation = WorldFormation(shared, collaborators.make_session)
         self._restart = RestartPolicy(shared, self.formation.lost_nodes, self.termination)
         self._shutdown = Shutdown(shared, self.termination, self._restart)
         self._overdue_at: float | None = None

@@ -57,7 +57,7 @@ class Membership:
         self._overloads: dict[int | None, Overloads] = defaultdict(Overloads)
         self.launcher_words = ""  # how the launcher ended, for reports of agents that it took along
 
-    def take(self, link: int, hello: Hello, now: Now) -> int | None:
+    def admit(self, link: int, hello: Hello, now: Now) -> int | None:
         """Accept an agent. Return the link to drop: its own, an older link of the same agent, or None.
 
         The first agent of a node keeps the node. Only the same agent (by pid) may replace itself: it tries

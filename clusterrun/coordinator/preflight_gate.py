@@ -22,7 +22,7 @@ from clusterrun.slurm_text.exclude_list import filled, folded
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from clusterrun.preflight.session.session import AskWorker, Session, SessionOutcome
+    from clusterrun.preflight.session.session import AskExaminer, Session, SessionOutcome
 
 RESUBMIT_SECONDS = 120.0
 _MOST_NAMED = 4
@@ -31,7 +31,7 @@ _SECONDS_PER_NODE_FOR_ALL_PAIRS = 60.0
 
 
 def longest(orders: Orders) -> float:
-    """Return the seconds after which an examination without an outcome fails.
+    """Return the seconds after which a check without an outcome fails.
 
     It keeps its budget by itself.
     """
@@ -44,23 +44,23 @@ class PreflightGate(RunPart):
     """The pre-flights of a run. A call returns the outcome if there is one.
 
     The outcome is ``TooFewNodes`` if too few nodes are fit because a node was lost meanwhile. The caller
-    then calls ``decide`` if no other attempt follows. ``examine`` makes a session.
+    then calls ``decide`` if no other attempt follows.
     """
 
-    def __init__(self, shared: Shared, examine: Callable[..., Session]) -> None:
+    def __init__(self, shared: Shared, make_session: Callable[..., Session]) -> None:
         super().__init__(shared)
-        self._examine = examine
+        self._make_session = make_session
         self._report: Report | None = None
         self._lost: FailureEvent | None = None
         self._brief = False
         self._missing: list[str] = []
-        self._examination: Session | None = None
-        self._examined: SessionOutcome | None = None
+        self._session: Session | None = None
+        self._outcome: SessionOutcome | None = None
         self._unfit: RunOutcome | None = None
         self._overdue_at: float | None = None
 
     @property
-    def examined(self) -> bool:
+    def has_report(self) -> bool:
         return self._report is not None
 
     def begin(
@@ -77,7 +77,7 @@ class PreflightGate(RunPart):
         """
         from clusterrun.preflight.session.session import SessionNode, ShortCheck  # only if one was ordered
 
-        self._lost = self._examined = None
+        self._lost = self._outcome = None
         self._overdue_at = now.steady + longest(self._orders)
         missing = {node: name for node, name, _ in absent}
         present = [
@@ -89,50 +89,50 @@ class PreflightGate(RunPart):
         short = ShortCheck(suspects, self._report, network) if self._report else None
         self._brief = short is not None
         self._missing = list(missing.values()) if self._brief else []
-        self._examination = examination = self._examine(self._orders, nodes, now.steady, now.wall, short)
-        return self._go_on(now, examination, examination.begin())
+        self._session = session = self._make_session(self._orders, nodes, now.steady, now.wall, short)
+        return self._go_on(now, session, session.begin())
 
     def wakes_at(self) -> float | None:
-        return earliest(self._overdue_at, self._examination.wakes_at() if self._examination else None)
+        return earliest(self._overdue_at, self._session.wakes_at() if self._session else None)
 
     def tick(self, now: Now) -> Outcome | None:
         if self._overdue_at is not None and now.steady >= self._overdue_at:
             self._overdue_at = None
             return self._overdue()
-        examination = self._examination
-        return self._go_on(now, examination, examination.tick(now.steady)) if examination else None
+        session = self._session
+        return self._go_on(now, session, session.tick(now.steady)) if session else None
 
     def heard(self, now: Now, member: Member, message: SidecarSaid | SidecarEnded) -> Outcome | None:
-        examination = self._examination
-        if examination is None:
+        session = self._session
+        if session is None:
             return None
         if isinstance(message, SidecarEnded):
-            return self._go_on(now, examination, examination.lost(now.steady, member.node, message.why))
-        asks = examination.answered(now.steady, member.node, message.number, message.body, now.wall)
-        return self._go_on(now, examination, asks)
+            return self._go_on(now, session, session.lost(now.steady, member.node, message.why))
+        asks = session.answered(now.steady, member.node, message.number, message.body, now.wall)
+        return self._go_on(now, session, asks)
 
     def overloaded(self, now: Now, node: int | None, seconds: float) -> None:
-        if self._examination:
-            self._examination.overloaded(now.steady, node, seconds)
+        if self._session:
+            self._session.overloaded(now.steady, node, seconds)
 
     def lost(self, now: Now, member: Member, failure_event: FailureEvent) -> Outcome | None:
         self._lost = self._lost or failure_event
         self._missing.append(member.name)
-        examination, why = self._examination, failure_event.failure.why
-        if examination is None:
+        session, why = self._session, failure_event.failure.why
+        if session is None:
             return None
-        asks = examination.lost(now.steady, member.node, why, member.is_excused)
-        return self._go_on(now, examination, asks)
+        asks = session.lost(now.steady, member.node, why, member.is_excused)
+        return self._go_on(now, session, asks)
 
-    def _go_on(self, now: Now, examination: Session, asks: Iterable[AskWorker]) -> Outcome | None:
+    def _go_on(self, now: Now, session: Session, asks: Iterable[AskExaminer]) -> Outcome | None:
         for ask in asks:
             member = self._membership.members[ask.node]
             if member is not None and member.here:
                 message = AskSidecar(self._state_keeper.state.epoch, contract.EXAMINER, ask.number, ask.body)
                 self._send(member, message)
-        if examination.outcome is not None:
-            outcome = examination.outcome
-            self._examination = self._overdue_at = None
+        if session.outcome is not None:
+            outcome = session.outcome
+            self._session = self._overdue_at = None
             report = outcome.report
             # A node that stays keeps its place: the places are those of the nodes that trained last.
             places = report.world if outcome.fit else self._report.world if self._report else ()
@@ -141,17 +141,17 @@ class PreflightGate(RunPart):
             self._actions.append(SaveReport(self._state_keeper.state.epoch, report, keep))
             # A lost node may come back. It was lost, but nothing shows that it is unfit.
             self._state_keeper.exclude(self._unfit_of(outcome))
-            self._examined = outcome
+            self._outcome = outcome
             if self._lost and not outcome.fit and not self._orders.preflight.alone:
                 return TooFewNodes(self._lost)
             return self.decide(now)
-        self._state_keeper.says(Phase.PREFLIGHT, examination.progress)
+        self._state_keeper.says(Phase.PREFLIGHT, session.progress)
         return None
 
     def _overdue(self) -> Outcome | None:
         if self._unfit is not None:
             return _not_queued(self._unfit, f"nothing was heard of the new job within {RESUBMIT_SECONDS:g} s")
-        self._examination = None
+        self._session = None
         reason = f"pre-flight: it did not end within {longest(self._orders):g} s"
         return RunOver(RunOutcome(State.FAILED, reason, contract.ExitCode.FAILED))
 
@@ -160,7 +160,7 @@ class PreflightGate(RunPart):
 
     def decide(self, now: Now) -> Outcome | None:
         """Return the outcome of the pre-flight that ended, if no other attempt follows."""
-        outcome, self._examined = self._examined, None
+        outcome, self._outcome = self._outcome, None
         if outcome is None:
             return None
         if not self._brief or not outcome.fit:

@@ -174,7 +174,7 @@ class Rendezvous(RunPart):
         return self._membership.present - len(self.departed)
 
     def joined(self, now: Now) -> Outcome | None:
-        self._away.reached()
+        self._away.reset()
         message = f"{self._membership.present} of {self._membership.size} nodes have joined"
         self._state_keeper.says(Phase.STARTING, message)
         self._shorten(now)

@@ -41,14 +41,14 @@ class WorldFormation(RunPart):
     variables for the ranks. The user's own variables take precedence.
     """
 
-    def __init__(self, shared: Shared, examine: Callable[..., Session] | None) -> None:
+    def __init__(self, shared: Shared, make_session: Callable[..., Session] | None) -> None:
         super().__init__(shared)
         self.environment: tuple[tuple[str, str], ...] = ()
         self.lost_nodes = LostNodes(shared)
         # With --requeue another job gets healthy nodes, so a node that is absent once is excluded.
         self._requeues = bool(self._orders.survival.requeue)
         self._lost: FailureEvent | None = None
-        self._gate = PreflightGate(shared, examine) if examine else None
+        self._gate = PreflightGate(shared, make_session) if make_session else None
         self._rendezvous = Rendezvous(shared, does_without=self._gate is not None)
         self._active: Rendezvous | PreflightGate | None = None
 
@@ -69,7 +69,7 @@ class WorldFormation(RunPart):
         return self.joining and self._rendezvous.ended_others
 
     @property
-    def examines(self) -> bool:
+    def is_checking(self) -> bool:
         """Return whether the pre-flight check runs now."""
         return self._checks is not None
 
@@ -161,7 +161,7 @@ class WorldFormation(RunPart):
     def _select(self, now: Now, missing: Sequence[tuple[int, str, str]] = ()) -> Outcome | None:
         """Check the nodes if that is due; otherwise form the world. ``missing``: nodes that did not join."""
         suspects, network = self.lost_nodes.suspects()
-        if self._gate is None or (self._gate.examined and not suspects):
+        if self._gate is None or (self._gate.has_report and not suspects):
             return self._form(now, self.lost_nodes.world())
         self._active = self._gate
         absent = self.lost_nodes.absent(missing)

@@ -72,7 +72,7 @@ def circumstances(table: CallTable) -> Iterator[str]:
 
 
 def _function(frame: str) -> str:
-    """``upload (train.py)`` of the frame in which a thread began: the line moves, the function stays."""
+    """Return ``upload (train.py)`` for the frame in which a thread began: its line may change."""
     where, _, function = frame.rpartition(" ")
     return f"{function} ({where.rpartition(':')[0].rpartition('/')[2]})"
 
@@ -85,5 +85,5 @@ def _by_stack(table: CallTable) -> list[tuple[tuple[str, ...], list[int]]]:
 
 
 def stack_groups(table: CallTable) -> tuple[Stacks, ...]:
-    """Ranks with equal stacks, the smallest group first: the few are the suspects."""
+    """Return the ranks with equal stacks, the smallest group first: the few are the suspects."""
     return tuple(Stacks(folded(ranks), stack) for stack, ranks in _by_stack(table)[:MOST_GROUPS])

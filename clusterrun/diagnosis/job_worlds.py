@@ -65,6 +65,20 @@ class JobWorld:
     changed: tuple[int, ...] = ()
     is_numbered: bool = True
 
+    @property
+    def waiting(self) -> list[RankSnapshot]:
+        """Return the ranks that wait for others."""
+        return [rank for rank in self.ranks if rank.state and rank.location.doing in TOGETHER]
+
+
+@frozen
+class Rest:
+    """How long the ranks have not begun anything."""
+
+    seconds: float  # 0 if they poll
+    seconds_in_place: float  # though they poll, each look found them in the same lines
+    is_polling: bool  # they ran during the look: found in one line by chance, or they poll there
+
 
 class JobHistory:
     """The looks at one job so far. A rank that stays in one place from look to look has not moved."""
@@ -235,46 +249,14 @@ def judge_world(
 
     ``quiet`` are the seconds since a rank of this world printed; infinite: unknown.
     """
-    counters, numbers = dict(world.counters), dict(world.numbers)
-    seconds_seen, ranks_seen = math.inf, []
-    for moved_rank in map(history.with_movement, world.ranks):
-        after, before = numbers.get(moved_rank.rank, ((), ()))
-        rank, seconds = history.with_counts(moved_rank, before, after)
-        ranks_seen.append(rank)
-        if rank.works and after and rank.location.doing not in TOGETHER:
-            # Only several looks show whether a rank at work counts.
-            seconds_seen = min(seconds_seen, seconds)
-    world = replace(world, ranks=tuple(ranks_seen))
-    waiting = [rank for rank in world.ranks if rank.state and rank.location.doing in TOGETHER]
-    still = {rank.rank: history.still_for(rank, counters.get(rank.rank, ())) for rank in world.ranks}
-    # A rank that polls while others make a group runs now and then, and has not begun anything since.
-    polling = [
-        rank
-        for rank in waiting
-        if rank.location.doing is Doing.RENDEZVOUS and rank.process.idle < rank.process.seconds
-    ]
-    telling = waiting if len(polling) == len(waiting) else [rank for rank in waiting if rank not in polling]
-    telling = telling or [rank for rank in world.ranks if rank.state]
-    since_begun = min((still[rank.rank] for rank in telling), default=math.inf)
-    since_begun = min(since_begun, seconds_seen)
-    stacks = {rank.rank: rank.stacks.main for rank in telling}
-    by_chance = [
-        rank
-        for rank in telling
-        if not (polls_for_lock_file(stacks[rank.rank]) or script_has_ended(stacks[rank.rank]))
-    ]
-    # They ran during the look: found in one line by chance, or they poll there.
-    run_there = not waiting and any(-1 < rank.process.idle < rank.process.seconds for rank in by_chance)
-    seconds_there = since_begun
-    if run_there:
-        since_begun = 0.0
+    world, seconds_seen = _with_history(world, history)
+    rest = _rest_of(world, history, seconds_seen)
     # A rank may have ended a moment ago, as the others are about to.
-    ended = [rank for rank in world.ranks if not rank.state]
-    is_early = bool(ended) and since_begun < PATIENCE
+    is_early = not all(rank.state for rank in world.ranks) and rest.seconds < PATIENCE
     ranks = tuple(rank for rank in world.ranks if rank.state or not is_early)
-    if not waiting:  # nobody waits for the others, so each rank that gets on shows progress
+    if not world.waiting:  # nobody waits for the others, so each rank that gets on shows progress
         ranks = tuple(replace(rank, moved=rank.moved or rank.rank in world.changed) for rank in ranks)
-    if quiet < since_begun - PATIENCE:  # a rank at work has printed, because the others wait
+    if quiet < rest.seconds - PATIENCE:  # a rank at work has printed, because the others wait
         ranks = tuple(
             replace(rank, printed=True)
             if (rank.works or rank.counts) and rank.location.doing not in TOGETHER
@@ -289,49 +271,96 @@ def judge_world(
         seen=ranks,
         size=world.size,
         mute=tuple(mute),
-        since_begun=since_begun,
+        since_begun=rest.seconds,
         by_stacks=not has_records,
         outside=history.outside(world.ranks),
     )
     judgement = decide(of_snapshot(snapshot))
     diagnosis = judgement.diagnosis
-    shows_nothing = diagnosis.verdict is Verdict.NOTHING and quiet >= seconds_there
-    shows_nothing = shows_nothing and not any(rank.moved or rank.counts for rank in ranks)
-    works = any(rank.works or rank.state == "R" for rank in ranks)
-    # One rank that computes is no hang.
-    if run_there and shows_nothing and seconds_there >= WHOLE_LOOK and (len(ranks) > 1 or not works):
-        message = f"not enough seen: for {seconds_there:.0f} s each look found the ranks in the same lines"
-        does = (
-            "compute there, or wait in a busy loop, as MPI does"
-            if works
-            else "poll there, or pause between steps"
-        )
-        message += f", outside of collectives: they {does}"
-        sides = RankVote({rank.rank: rank.location.line for rank in ranks}).sides[:MOST]
-        lines = tuple(f"{ranks_in_words(members)} at {line}" for line, members in sides if line)
-        remedy = "does their output grow? If not, what do these lines wait for?"
-        evidence = (*diagnosis.evidence, *lines)
-        diagnosis = replace(
-            diagnosis, verdict=Verdict.UNDETERMINED, message=message, evidence=evidence, remedy=remedy
-        )
-    evidence = (*diagnosis.evidence, *_differing_counters(counters), *_without_stacks(world))
+    if rest.is_polling and diagnosis.verdict is Verdict.NOTHING and quiet >= rest.seconds_in_place:
+        diagnosis = _not_enough_seen(diagnosis, ranks, rest.seconds_in_place)
+    evidence = [*diagnosis.evidence, *_differing_counters(dict(world.counters)), *_without_stacks(world)]
     if has_records:
-        evidence += ("torch's own flight records of these ranks show their calls",)
+        evidence.append("torch's own flight records of these ranks show their calls")
+    diagnosis = replace(diagnosis, evidence=tuple(evidence))
     if not world.is_numbered and len(world.ranks) > 1:
-        pids = ", ".join(f"rank {rank.rank} is process {rank.process.pid}" for rank in world.ranks[:MOST])
-        evidence += (f"no variable numbers these ranks; they are counted by node and process: {pids}",)
-        pid_by_rank = {rank.rank: rank.process.pid for rank in world.ranks}
-        culprits, message = [], diagnosis.message
-        for culprit in diagnosis.culprits:
-            if culprit.rank in pid_by_rank:
-                process = pid_by_rank[culprit.rank]
-                counted = f"process {process} on {culprit.node} (counted as rank {culprit.rank})"
-                message = message.replace(f"rank {culprit.rank} on {culprit.node}", counted)
-                culprit = replace(culprit, why=f"process {process}: {culprit.why}")
-            culprits.append(culprit)
-        diagnosis = replace(diagnosis, message=message, culprits=tuple(culprits))
-    judgement = replace(judgement, diagnosis=replace(diagnosis, evidence=evidence))
+        diagnosis = _named_by_process(diagnosis, world)
+    judgement = replace(judgement, diagnosis=diagnosis)
     return replace(judgement, certain=False, later=PATIENCE) if is_early else judgement
+
+
+def _with_history(world: JobWorld, history: JobHistory) -> tuple[JobWorld, float]:
+    """Return the world with what earlier looks add to its ranks, and for how long they saw ranks at work."""
+    numbers = dict(world.numbers)
+    seconds_seen, ranks = math.inf, []
+    for moved_rank in map(history.with_movement, world.ranks):
+        after, before = numbers.get(moved_rank.rank, ((), ()))
+        rank, seconds = history.with_counts(moved_rank, before, after)
+        ranks.append(rank)
+        if rank.works and after and rank.location.doing not in TOGETHER:
+            # Only several looks show whether a rank at work counts.
+            seconds_seen = min(seconds_seen, seconds)
+    return replace(world, ranks=tuple(ranks)), seconds_seen
+
+
+def _rest_of(world: JobWorld, history: JobHistory, seconds_seen: float) -> Rest:
+    counters, waiting = dict(world.counters), world.waiting
+    # A rank that polls while others make a group runs now and then, and has not begun anything since.
+    polling = [
+        rank
+        for rank in waiting
+        if rank.location.doing is Doing.RENDEZVOUS and rank.process.idle < rank.process.seconds
+    ]
+    telling = waiting if len(polling) == len(waiting) else [rank for rank in waiting if rank not in polling]
+    telling = telling or [rank for rank in world.ranks if rank.state]
+    still = {rank.rank: history.still_for(rank, counters.get(rank.rank, ())) for rank in world.ranks}
+    seconds = min([*(still[rank.rank] for rank in telling), seconds_seen])
+    by_chance = [
+        rank
+        for rank in telling
+        if not (polls_for_lock_file(rank.stacks.main) or script_has_ended(rank.stacks.main))
+    ]
+    is_polling = not waiting and any(-1 < rank.process.idle < rank.process.seconds for rank in by_chance)
+    return Rest(0.0 if is_polling else seconds, seconds, is_polling)
+
+
+def _not_enough_seen(diagnosis: Diagnosis, ranks: Sequence[RankSnapshot], seconds: float) -> Diagnosis:
+    """Say that the ranks stayed in the same lines, unless they move. One rank that computes is no hang."""
+    works = any(rank.works or rank.state == "R" for rank in ranks)
+    is_moving = any(rank.moved or rank.counts for rank in ranks)
+    if is_moving or seconds < WHOLE_LOOK or (works and len(ranks) == 1):
+        return diagnosis
+    message = f"not enough seen: for {seconds:.0f} s each look found the ranks in the same lines"
+    does = "poll there, or pause between steps"
+    if works:
+        does = "compute there, or wait in a busy loop, as MPI does"
+    message += f", outside of collectives: they {does}"
+    sides = RankVote({rank.rank: rank.location.line for rank in ranks}).sides[:MOST]
+    lines = [f"{ranks_in_words(members)} at {line}" for line, members in sides if line]
+    return replace(
+        diagnosis,
+        verdict=Verdict.UNDETERMINED,
+        message=message,
+        evidence=(*diagnosis.evidence, *lines),
+        remedy="does their output grow? If not, what do these lines wait for?",
+    )
+
+
+def _named_by_process(diagnosis: Diagnosis, world: JobWorld) -> Diagnosis:
+    """Name the process of each culprit, because no variable numbers the ranks."""
+    pid_by_rank = {rank.rank: rank.process.pid for rank in world.ranks}
+    pids = ", ".join(f"rank {rank} is process {pid}" for rank, pid in list(pid_by_rank.items())[:MOST])
+    note = f"no variable numbers these ranks; they are counted by node and process: {pids}"
+    culprits, message = [], diagnosis.message
+    for culprit in diagnosis.culprits:
+        if culprit.rank in pid_by_rank:
+            process = pid_by_rank[culprit.rank]
+            counted = f"process {process} on {culprit.node} (counted as rank {culprit.rank})"
+            message = message.replace(f"rank {culprit.rank} on {culprit.node}", counted)
+            culprit = replace(culprit, why=f"process {process}: {culprit.why}")
+        culprits.append(culprit)
+    evidence = (*diagnosis.evidence, note)
+    return replace(diagnosis, message=message, culprits=tuple(culprits), evidence=evidence)
 
 
 def _differing_counters(counters: Mapping[int, Sequence[str]]) -> Iterable[str]:

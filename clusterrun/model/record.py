@@ -86,7 +86,7 @@ class Attempt:
 
 
 @frozen
-class LeftBehind:
+class OrphanReport:
     """``left.json``: the report of an agent without a coordinator."""
 
     job_id: str

@@ -36,6 +36,11 @@ class World:
         return range(node * self.ranks_per_node, (node + 1) * self.ranks_per_node)
 
 
+def ring_share(ranks: int) -> float:
+    """Return how much of the data each of ``ranks`` ranks sends and receives in an all-reduce."""
+    return 2 * (ranks - 1) / ranks
+
+
 @frozen
 class Meeting:
     """The meeting point of the ranks of one epoch: rank 0's address and port."""

@@ -115,7 +115,7 @@ class StackRequest:
             return False
         return True
 
-    def look(self) -> None:
+    def read_stack(self) -> None:
         """Read the stack written so far. It is complete when it stops growing."""
         text = os.pread(self._file, _MOST_OF_STACKS, self._start).decode("utf-8", "backslashreplace")
         self._settled = self._settled + 1 if text and text == self._text else 0
@@ -159,7 +159,7 @@ def _wait(requests: list[StackRequest], seconds: float) -> None:
     while waiting and time.monotonic() < until:
         time.sleep(_STACKS_LOOK_SECONDS)
         for request in waiting:
-            request.look()
+            request.read_stack()
         waiting = [request for request in waiting if request.waiting]
     for request in requests:
         request.close()

@@ -126,9 +126,9 @@ def _number(name: str) -> int:
 
 
 def examine(run_dir: str, name: str) -> int:
-    from clusterrun.preflight.node import worker
+    from clusterrun.preflight.node import examiner
 
-    return worker.main(os.path.abspath(run_dir), name, dict(os.environ))
+    return examiner.main(os.path.abspath(run_dir), name, dict(os.environ))
 
 
 def observe(run_dir: str, node: str, name: str) -> int:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from clusterrun.model.duration import spoken
 from clusterrun.model.errors import BadInput
 from clusterrun.model.hostlist import expand, fold
-from clusterrun.model.record import LeftBehind, RunState
+from clusterrun.model.record import OrphanReport, RunState
 from clusterrun.model.states import State
 from clusterrun.slurm.queries import JobRow
 
@@ -36,7 +36,7 @@ def describe_lost_nodes(state: RunState | None, row: JobRow) -> str:
 def describe_silent_run(
     state: RunState | None,
     row: JobRow,
-    last_message: LeftBehind | None,
+    last_message: OrphanReport | None,
     silent: float,
     now: float,
     goes_on: str,
@@ -68,7 +68,7 @@ def describe_silent_run(
     return "; ".join(part for part in (lost, agents, alive + remedy) if part)
 
 
-def given_back(state: RunState | None, last_message: LeftBehind | None, row: JobRow) -> str:
+def why_released(state: RunState | None, last_message: OrphanReport | None, row: JobRow) -> str:
     """Return why an agent ended this job after its coordinator died; '' if none did."""
     if last_message is None or not last_message.released or last_message.job_id != row.job_id:
         return ""

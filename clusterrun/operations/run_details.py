@@ -64,17 +64,18 @@ def run_details(context: Context, status: RunStatus) -> RunDetails:
             undelivered += text_of(paths.attempt(epoch).notify_log).splitlines()
     except ClusterrunError as error:
         log_folder = error.seen
+    epochs = [attempt.epoch for attempt in state.attempts] if state else []
     return RunDetails(
-        status,
-        record,
-        state,
-        tuple(_check(context, status.run_id, attempt.epoch) for attempt in (state.attempts if state else ())),
-        tuple(tracker_links(paths)),
-        end_report(context, status),
-        used,
-        log_folder,
-        trained_alone,
-        tuple(undelivered[-MOST_UNDELIVERED:]),
+        status=status,
+        record=record,
+        state=state,
+        checks=tuple(_check(context, status.run_id, epoch) for epoch in epochs),
+        trackers=tuple(tracker_links(paths)),
+        end_report=end_report(context, status),
+        used=used,
+        log_folder=log_folder,
+        trained_alone=trained_alone,
+        undelivered=tuple(undelivered[-MOST_UNDELIVERED:]),
     )
 
 

@@ -11,7 +11,7 @@ from clusterrun.model import contract
 from clusterrun.model.duration import moment, spoken
 from clusterrun.model.frozen import frozen, replace
 from clusterrun.model.hostlist import fold
-from clusterrun.model.record import Failure, LeftBehind, RunRecord, RunState, RunStatus
+from clusterrun.model.record import Failure, OrphanReport, RunRecord, RunState, RunStatus
 from clusterrun.model.spec import Cluster
 from clusterrun.model.states import Phase, State
 from clusterrun.operations import lost_nodes
@@ -57,7 +57,7 @@ class RunEvidence:
     elsewhere: str = ""  # another cluster that holds the run's jobs; the silence of this one means nothing
     script_error: str = ""  # the reason that the batch script printed for its own end
     before: str = ""  # how the run ended that this run waits for in vain
-    message: LeftBehind | None = None  # the newest message of agents whose coordinator is dead
+    message: OrphanReport | None = None  # the newest message of agents whose coordinator is dead
     damaged: bool = False  # whether a state exists that cannot be read
 
     @property
@@ -239,9 +239,9 @@ def _ended_by_row(evidence: RunEvidence, row: JobRow) -> _Verdict:
     if evidence.cancel_asked:
         return _Verdict(State.CANCELLED, Phase.ENDED, _cancel_reason(evidence.state), ended_at)
     nodes = lost_nodes.describe_lost_nodes(evidence.state, row)
-    given_back = lost_nodes.given_back(evidence.state, evidence.message, row)
-    if nodes or given_back:
-        return _Verdict(State.NODE_FAIL, Phase.ENDED, _joined(nodes, given_back), ended_at)
+    why_released = lost_nodes.why_released(evidence.state, evidence.message, row)
+    if nodes or why_released:
+        return _Verdict(State.NODE_FAIL, Phase.ENDED, _joined(nodes, why_released), ended_at)
     if row.state is State.CANCELLED:
         by_slurm = (
             f"never started: {evidence.before or explain(NEVER).meaning}" if row.reason == NEVER else ""

@@ -185,7 +185,7 @@ class StatusQuery:
                 script_error="" if files.state else self._store.script_error(record.run_id),
                 before=self._before(record) if row and row.reason == NEVER else "",
                 damaged=bool(files.damage),
-                message=self._store.left_behind(record.run_id) if row and silent else None,
+                message=self._store.orphan_report(record.run_id) if row and silent else None,
             )
         )
         if files.damage or files.doubt:

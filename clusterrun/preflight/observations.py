@@ -15,9 +15,6 @@ if TYPE_CHECKING:
 
     Type = TypeVar("Type")
 
-# Kinds of group tests.
-PAIR, SET, HALF, PRODUCT, TABLE = "pair", "set", "half", "product", "table"
-DEVICE, PEERS, BURN = "device", "peers", "burn"
 # Phases of connections.
 CONTROL, ABSENT, LOSS = "control", "absent", "loss"
 

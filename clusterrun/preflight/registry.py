@@ -126,7 +126,8 @@ def check_names(request: RunNeeds, between_nodes: bool = False) -> tuple[str, ..
     return tuple(check.NAME for check in CHECKS if check not in skipped)
 
 
-def limits(checks: Iterable[str]) -> list[float]:
+def probe_seconds(checks: Iterable[str]) -> list[float]:
+    """Return the time limits of the probes of these checks."""
     return [check.LIMIT for check in CHECKS if check.NAME in checks]
 
 

@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from clusterrun.model.document import BadDocument, decode, encode
 from clusterrun.model.frozen import Any, frozen
 from clusterrun.model.preflight_report import Finding
+from clusterrun.model.world import ring_share
 
 # Readings of a probe, by node name.
 Readings = Mapping[str, Any]
@@ -215,6 +216,18 @@ class ThroughAnswer(Answer):
     why: str = ""  # the reason of a missing answer
 
 
+# Kinds of group tests. Between nodes: two; the whole set; a part of it; collectives by size.
+PAIR, SET, HALF, TABLE = "pair", "set", "half", "table"
+# On one node: a matrix product; products for ``seconds``; the bandwidth of each GPU; of pairs of GPUs.
+PRODUCT, BURN, DEVICE, PEERS = "product", "burn", "device", "peers"
+# Stages of a group test in their order; `PRODUCT` is the stage of a test on one node.
+STORE, GROUP, EXACT, SEND, RECEIVE = "store", "group", "exact", "send", "receive"
+TIMED, DONE = "timed", "done"
+STAGES = ("", STORE, GROUP, EXACT, SEND, RECEIVE, TIMED, PRODUCT, DONE)
+# The stage of a test that found no torch worker; another ``StartTorch`` is required.
+NO_WORKER = "warm"
+
+
 @frozen
 class GroupMember:
     node: int
@@ -227,9 +240,7 @@ class GroupTask(Task):
     """Test a group of nodes with collectives. All members get the same task except for ``place``."""
 
     TITLE = "a collective test"
-    test: int  # unique within an examination; names the store's keys
-    # ``pair``, ``set``, ``table`` (collectives by size) or, on one node, ``product`` (a matrix product),
-    # ``burn`` (matrix products for ``seconds``), ``device`` (bandwidth of each GPU), ``peers`` (of pairs).
+    test: int  # unique within a check; names the store's keys
     kind: str
     members: tuple[GroupMember, ...]
     place: int  # index of this node among the members
@@ -238,14 +249,14 @@ class GroupTask(Task):
     interface: str  # for gloo and NCCL; '' leaves the choice to them
     limit: float  # seconds from receipt of the task to the answer
     megabytes: float = 4.0
-    seconds: float = 0.0  # of load; for ``burn``
+    seconds: float = 0.0  # of load; for `BURN`
     backend: str = ""  # equal for all members; '' selects the one of this node's ``TorchStarted``
 
 
 # The rates of a ``table``: operations with the factor from algorithm to bus bandwidth (nccl-tests,
 # PERFORMANCE.md), and sizes in bytes.
 BUS_SHARES: Mapping[str, Callable[[int], float]] = {
-    "all_reduce": lambda world: 2 * (world - 1) / world,
+    "all_reduce": ring_share,
     "all_gather": lambda world: (world - 1) / world,
     "reduce_scatter": lambda world: (world - 1) / world,
     "broadcast": lambda world: 1.0,
@@ -264,9 +275,7 @@ class GroupResult(Answer):
 
     test: int
     passed: bool
-    # The last stage: ``warm`` (no torch worker; another ``StartTorch`` is required), ``store``, ``group``,
-    # ``exact``, ``send``, ``receive``, ``timed``, ``done``.
-    stage: str
+    stage: str  # the last one, or `NO_WORKER`
     seconds: float
     # Rates by name: ``send``, ``receive`` and ``all_reduce`` (bus bandwidth) in GB/s, ``product`` in
     # TFLOP/s, and ``CPU_WAIT``.

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import TypeVar
 
-from clusterrun.model import limits as table
 from clusterrun.model.frozen import frozen, replace
+from clusterrun.model.limits import chosen
 from clusterrun.model.preflight_report import Grade
 
 Key = TypeVar("Key")
@@ -54,7 +54,7 @@ NORMAL = 1.4826
 
 @frozen
 class Thresholds:
-    """The limits of comparisons. ``model/limits.py`` has their defaults, and explains names and units."""
+    """Numbers of comparisons. ``model/limits.py`` has their defaults, and explains names and units."""
 
     slow_warn: float
     slow_fail: float
@@ -67,28 +67,23 @@ class Thresholds:
     noise: float
     false_blame: float
 
-
-def limits_of(user_limits: Iterable[tuple[str, float]]) -> Thresholds:
-    """Return the limits with the user's numbers. Raise ``ValueError`` as ``model.limits.chosen`` does."""
-    numbers = table.chosen(user_limits)
-    names = Thresholds.__annotations__
-    return Thresholds(**{name: numbers[name] for name in names})  # type: ignore[arg-type]
-
-
-DEFAULTS = limits_of(())
+    @staticmethod
+    def of_user(limits: Iterable[tuple[str, float]]) -> Thresholds:
+        """Return the thresholds with the user's limits. Raise ``ValueError`` as ``chosen`` does."""
+        numbers = chosen(limits)
+        names = Thresholds.__annotations__
+        return Thresholds(**{name: numbers[name] for name in names})  # type: ignore[arg-type]
 
 
-def limit(user_limits: Iterable[tuple[str, float]], name: str) -> float:
-    """Return one limit by name: the user's number, or the default."""
-    return table.chosen(user_limits)[name]
+DEFAULTS = Thresholds.of_user(())
 
 
-def for_backend(limits: Thresholds, backend: str) -> Thresholds:
-    """Return the limits for rates of ``backend``. gloo shares processors, so its rates vary by a factor."""
+def for_backend(thresholds: Thresholds, backend: str) -> Thresholds:
+    """Return the thresholds for rates of ``backend``. Those of gloo vary more: it shares processors."""
     if backend != "gloo":
-        return limits
-    wide = limits.slow_gloo
-    return replace(limits, slow_warn=wide, slow_few=wide, slow_fail=max(wide, limits.slow_fail))
+        return thresholds
+    wide = thresholds.slow_gloo
+    return replace(thresholds, slow_warn=wide, slow_few=wide, slow_fail=max(wide, thresholds.slow_fail))
 
 
 @frozen
@@ -108,7 +103,7 @@ def median_of(values: Iterable[float]) -> float:
 
 
 def line(
-    values: Iterable[float], limits: Thresholds, floor: float = 0.0, noise: float = 0.0
+    values: Iterable[float], thresholds: Thresholds, floor: float = 0.0, noise: float = 0.0
 ) -> SlowLine | None:
     """Return the line that ``values`` define (higher is better), or None without values.
 
@@ -119,14 +114,16 @@ def line(
     if not numbers:
         return None
     median = median_of(numbers)
-    few = len(numbers) < limits.few
+    few = len(numbers) < thresholds.few
     # The robust standard deviation. The median deviation of few normal values may be too small by chance.
-    spread = NORMAL * median_of(abs(value - median) for value in numbers) * (1 + limits.few / len(numbers))
+    spread = (
+        NORMAL * median_of(abs(value - median) for value in numbers) * (1 + thresholds.few / len(numbers))
+    )
     deviation = 0.0 if few else max(noise, spread)
-    gap = max(median * (limits.slow_few if few else limits.slow_warn), limits.z * deviation)
+    gap = max(median * (thresholds.slow_few if few else thresholds.slow_warn), thresholds.z * deviation)
     # An outlier inflates the deviation of few nodes, with which it is compared.
-    widest = limits.slow_few if len(numbers) <= FEW_NODES else limits.slow_fail
-    gap = min(gap, median * max(widest, limits.slow_warn))
+    widest = thresholds.slow_few if len(numbers) <= FEW_NODES else thresholds.slow_fail
+    gap = min(gap, median * max(widest, thresholds.slow_warn))
     slow = max(median - gap, floor if median >= floor else 0.0)
     return SlowLine(median, slow, max(slow, median - gap / 2))
 
@@ -142,13 +139,13 @@ class Outlier:
     grade: Grade
 
 
-def outliers(values: Mapping[Key, float], limits: Thresholds) -> dict[Key, Outlier]:
+def outliers(values: Mapping[Key, float], thresholds: Thresholds) -> dict[Key, Outlier]:
     """Return the values below the line that all values define."""
-    drawn = line(values.values(), limits)
+    drawn = line(values.values(), thresholds)
     result: dict[Key, Outlier] = {}
     for key, value in values.items():
         if drawn is not None and value < drawn.slow:
             share = value / drawn.median if drawn.median else 0.0
-            grade = Grade.FAIL if 1 - share > limits.slow_fail else Grade.WARN
+            grade = Grade.FAIL if 1 - share > thresholds.slow_fail else Grade.WARN
             result[key] = Outlier(value, drawn.median, drawn.slow, share, grade)
     return result

@@ -72,6 +72,6 @@ def read_bootstrap(line: bytes) -> Bootstrap:
         return decode(Bootstrap, json.loads(line))
     except (ValueError, BadDocument) as error:
         raise NoBootstrap(
-            "no bootstrap stood on the standard input of this agent",
+            "found no bootstrap on the standard input of this agent",
             "agents are started by the coordinator; srun must pass its standard input on to every task",
         ) from error

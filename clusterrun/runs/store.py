@@ -21,7 +21,7 @@ from clusterrun.model.frozen import frozen, replace
 from clusterrun.model.nearest import nearest
 from clusterrun.model.paths import RunPaths
 from clusterrun.model.preflight_report import Report
-from clusterrun.model.record import LeftBehind, RunRecord, RunState, RunStatus
+from clusterrun.model.record import OrphanReport, RunRecord, RunState, RunStatus
 from clusterrun.model.run_words import JOB_ID, LAST, RUN_ID, default_name, slurm_job
 from clusterrun.runs import private_files
 from clusterrun.runs.run_documents import MOST_REPORT_BYTES, read_document
@@ -244,10 +244,10 @@ class Store:
         private_files.empty_file(os.path.join(self.live, run_id))
         private_files.removed(self.paths(run_id).ended)
 
-    def left_behind(self, run_id: str) -> LeftBehind | None:
+    def orphan_report(self, run_id: str) -> OrphanReport | None:
         """Return the newest message of agents whose coordinator is dead; None if none can be read."""
         try:
-            return read_document(LeftBehind, self.paths(run_id).left)
+            return read_document(OrphanReport, self.paths(run_id).left)
         except (BadDocument, ClusterrunError):
             return None
 

@@ -7,7 +7,7 @@ import re
 from clusterrun.model.errors import BadInput
 from clusterrun.model.frozen import frozen
 from clusterrun.model.hostlist import expand, fold
-from clusterrun.slurm.queries import JobRow, gpus
+from clusterrun.slurm.queries import JobRow, gpu_count
 
 _STATE = re.compile(r"^ +JobState=(\S+)", re.MULTILINE)
 _NAME = re.compile(r"^JobId=\S+ (?:.* )?JobName=(.*)$", re.MULTILINE)
@@ -29,7 +29,16 @@ class Allocation:
     @property
     def row(self) -> JobRow:
         """Return the job as a row of squeue. Columns that are not in the allocation are empty."""
-        return JobRow(self.job_id, "RUNNING", "", fold(self.nodes), None, None, self.name, self.comment)
+        return JobRow(
+            job_id=self.job_id,
+            word="RUNNING",
+            reason="",
+            nodelist=fold(self.nodes),
+            start=None,
+            end=None,
+            name=self.name,
+            comment=self.comment,
+        )
 
 
 def argv(job_id: str) -> tuple[str, ...]:
@@ -46,4 +55,10 @@ def read(job_id: str, out: str) -> Allocation:
             f"job {job_id} (SLURM_JOB_ID) {problem}", "squeue --me shows your jobs; salloc makes one"
         )
     name, comment = (next(iter(pattern.findall(out)), "") for pattern in (_NAME, _COMMENT))
-    return Allocation(job_id, expand(nodes[0]), min(map(gpus, _SHARE.findall(out)), default=0), name, comment)
+    return Allocation(
+        job_id=job_id,
+        nodes=expand(nodes[0]),
+        gpus=min(map(gpu_count, _SHARE.findall(out)), default=0),
+        name=name,
+        comment=comment,
+    )

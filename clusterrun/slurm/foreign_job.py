@@ -8,7 +8,7 @@ import shlex
 
 from clusterrun.model.frozen import frozen
 from clusterrun.model.states import State
-from clusterrun.slurm.queries import moment
+from clusterrun.slurm.queries import moment_of
 from clusterrun.slurm_text import job_states
 
 FIELDS = ("JobID", "User", "State", "NodeList", "Submit", "End", "JobName")
@@ -89,8 +89,8 @@ def read_shown(job_id: str, out: str) -> ForeignJob | None:
         value("StdErr", ".*"),
         nodelists,
         leader[1] if leader else "",
-        moment(value("SubmitTime")) or 0.0,
-        moment(value("EndTime")) or 0.0,
+        moment_of(value("SubmitTime")) or 0.0,
+        moment_of(value("EndTime")) or 0.0,
     )
 
 
@@ -114,8 +114,8 @@ def read_accounting(job_id: str, out: str) -> ForeignJob | None:
                 user,
                 word.partition(" ")[0],
                 nodelist,
-                submitted_at=moment(submitted) or 0.0,
-                ended_at=moment(ended) or 0.0,
+                submitted_at=moment_of(submitted) or 0.0,
+                ended_at=moment_of(ended) or 0.0,
             )
     return None
 

@@ -129,17 +129,17 @@ class GpuRow:
     is_open: bool = True  # Slurm starts jobs in the partition
 
 
-def text(cell: str) -> str:
+def text_of(cell: str) -> str:
     """Return the cell unchanged, or '' if it holds one of Slurm's words for no value."""
     return "" if cell in ("(null)", "N/A", "None assigned", "Unknown") else cell
 
 
-def moment(cell: str) -> float | None:
+def moment_of(cell: str) -> float | None:
     """Return seconds since the epoch; None for ``N/A`` and similar words."""
     return float(cell) if cell[:1].isdecimal() and re.fullmatch(r"\d+(\.\d+)?", cell) else None
 
 
-def number(cell: str) -> int:
+def number_of(cell: str) -> int:
     """Return the number at the start of a cell. ``16+`` and ``4-8`` are ranges; ``1K`` is 1024."""
     if cell.isascii() and cell.isdecimal():
         return int(cell)
@@ -147,24 +147,24 @@ def number(cell: str) -> int:
     return int(match[1]) * {"": 1, "K": 1024, "M": 1024**2, "G": 1024**3}[match[2]] if match else 0
 
 
-def joules(cell: str) -> int | None:
+def joules_of(cell: str) -> int | None:
     """Return the energy in a cell; None if it was not measured (empty, 0, or Slurm's number for no value)."""
     count = int(cell) if cell.isascii() and cell.isdecimal() else 0
     return count if 0 < count < 2**63 else None
 
 
-def exit_code(cell: str) -> int | None:
+def exit_code_of(cell: str) -> int | None:
     """Return ``CODE:SIGNAL`` as a shell's exit code: 128 plus the signal's number if a signal is set."""
     match = re.fullmatch(r"(\d+):(\d+)", cell)
     code, signal = map(int, match.groups()) if match else (None, 0)
     return 128 + signal if signal and not code else code
 
 
-def gpus(cell: str) -> int:
+def gpu_count(cell: str) -> int:
     """Return the number of GPUs in a resource list: ``gpu:a100:4(S:0-1),gpu:v100:2,nvme:1`` has 6."""
     plain = re.sub(r"\([^)]*\)", "", cell)
     gpu_fields = [item.split(":") for item in plain.split(",") if item == "gpu" or item.startswith("gpu:")]
-    return sum(number(item[-1]) if len(item) > 1 else 1 for item in gpu_fields)
+    return sum(number_of(item[-1]) if len(item) > 1 else 1 for item in gpu_fields)
 
 
 def gpus_by_type(cell: str) -> dict[str, int]:
@@ -177,60 +177,60 @@ def gpus_by_type(cell: str) -> dict[str, int]:
         name, *rest = item.strip().split(":")
         if name == "gpu":
             kind = rest[0] if len(rest) > 1 else ""
-            counts[kind] = counts.get(kind, 0) + (number(rest[-1]) if rest else 1)
+            counts[kind] = counts.get(kind, 0) + (number_of(rest[-1]) if rest else 1)
     return counts
 
 
 JOBS = (
-    Field("job_id", "%i", text),
-    Field("word", "%T", text),
-    Field("nodelist", "%N", text),
-    Field("nodes", "%D", number),
-    Field("start", "%S", moment),
-    Field("end", "%e", moment),
-    Field("reason", "%r", text),
-    Field("command", "%o", text),
+    Field("job_id", "%i", text_of),
+    Field("word", "%T", text_of),
+    Field("nodelist", "%N", text_of),
+    Field("nodes", "%D", number_of),
+    Field("start", "%S", moment_of),
+    Field("end", "%e", moment_of),
+    Field("reason", "%r", text_of),
+    Field("command", "%o", text_of),
     Field("name", "%j", str),
-    Field("comment", "%k", text),
+    Field("comment", "%k", text_of),
 )
 FINISHED = (
-    Field("job_id", "JobID", text),
-    Field("word", "State", text),
-    Field("nodelist", "NodeList", text),
-    Field("nodes", "NNodes", number),
-    Field("start", "Start", moment),
-    Field("end", "End", moment),
-    Field("exit_code", "ExitCode", exit_code),
-    Field("reason", "Reason", text),
+    Field("job_id", "JobID", text_of),
+    Field("word", "State", text_of),
+    Field("nodelist", "NodeList", text_of),
+    Field("nodes", "NNodes", number_of),
+    Field("start", "Start", moment_of),
+    Field("end", "End", moment_of),
+    Field("exit_code", "ExitCode", exit_code_of),
+    Field("reason", "Reason", text_of),
     Field("name", "JobName", str),
-    Field("comment", "Comment", text),
+    Field("comment", "Comment", text_of),
 )
-ENERGY = (Field("job_id", "JobID", text), Field("joules", "ConsumedEnergyRaw", joules))
+ENERGY = (Field("job_id", "JobID", text_of), Field("joules", "ConsumedEnergyRaw", joules_of))
 PARTITIONS = (
-    Field("name", "%R", text),
+    Field("name", "%R", text_of),
     Field("default", "%P", lambda cell: cell.endswith("*")),
-    Field("available", "%a", text),
-    Field("time_limit", "%l", text),
-    Field("nodes", "%D", number),
-    Field("cpus", "%c", number),
-    Field("memory", "%m", number),
-    Field("gpus", "%G", gpus),
+    Field("available", "%a", text_of),
+    Field("time_limit", "%l", text_of),
+    Field("nodes", "%D", number_of),
+    Field("cpus", "%c", number_of),
+    Field("memory", "%m", number_of),
+    Field("gpus", "%G", gpu_count),
 )
 
 
 QUEUE = (
-    Field("word", "%T", text),
-    Field("partition", "%P", text),
-    Field("nodelist", "%N", text),
-    Field("planned_nodes", "%Y", text),
-    Field("start", "%S", moment),
-    Field("end", "%e", moment),
+    Field("word", "%T", text_of),
+    Field("partition", "%P", text_of),
+    Field("nodelist", "%N", text_of),
+    Field("planned_nodes", "%Y", text_of),
+    Field("start", "%S", moment_of),
+    Field("end", "%e", moment_of),
 )
 NODES = (
-    Field("name", "%n", text),
-    Field("partition", "%R", text),
-    Field("state", "%T", text),
-    Field("gpus", "%G", gpus),
+    Field("name", "%n", text_of),
+    Field("partition", "%R", text_of),
+    Field("state", "%T", text_of),
+    Field("gpus", "%G", gpu_count),
 )
 
 
@@ -286,8 +286,8 @@ def read_reservations(out: str) -> tuple[ReservationRow, ...]:
     rows = []
     for line in out.splitlines():
         cells = dict(re.findall(r"(?:^| )(\w+)=(\S*)", line))
-        start, end = moment(cells.get("StartTime", "")), moment(cells.get("EndTime", ""))
-        nodelist = text(cells.get("Nodes", ""))
+        start, end = moment_of(cells.get("StartTime", "")), moment_of(cells.get("EndTime", ""))
+        nodelist = text_of(cells.get("Nodes", ""))
         if nodelist and start is not None and end is not None:
             rows.append(ReservationRow(cells.get("ReservationName", ""), nodelist, start, end))
     return tuple(rows)

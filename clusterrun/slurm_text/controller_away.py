@@ -35,7 +35,7 @@ class ControllerAway:
         self._since: float | None = None
         self._pause = 1.0
 
-    def reached(self) -> None:
+    def reset(self) -> None:
         self._since, self._pause = None, 1.0
 
     def next_at(self, now: float, lines: Sequence[str]) -> float | None:

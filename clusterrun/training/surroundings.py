@@ -15,11 +15,6 @@ RUN_DIR_VARIABLE = "CLUSTERRUN_RUN_DIR"
 ATTEMPT_VARIABLES = ("CLUSTERRUN_ATTEMPT", "TORCHELASTIC_RESTART_COUNT")
 
 
-def _file(name: str) -> property:
-    """Return a property for a file of this attempt."""
-    return property(lambda place: os.path.join(place.folder, name))
-
-
 @dataclass(frozen=True)
 class Surroundings:
     """One process among the ranks. ``run_dir`` is '' outside of clusterrun."""
@@ -33,9 +28,17 @@ class Surroundings:
     def folder(self) -> str:
         return os.path.join(self.run_dir, "attempts", f"{self.attempt:03d}")
 
-    notice = _file("notice.json")
-    progress = _file("progress.json")
-    results = _file("results.json")
+    @property
+    def notice(self) -> str:
+        return os.path.join(self.folder, "notice.json")
+
+    @property
+    def progress(self) -> str:
+        return os.path.join(self.folder, "progress.json")
+
+    @property
+    def results(self) -> str:
+        return os.path.join(self.folder, "results.json")
 
     @property
     def save_now(self) -> str:

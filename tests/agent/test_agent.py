@@ -299,7 +299,7 @@ def test_ranks_end_after_a_term_if_the_coordinator_does_not_explain_it() -> None
     tape = running()
     assert tape.does(2.0, SignalCame(signal.SIGTERM)) == [Tell(SignalSeen(signal.SIGTERM)), PASSED]
     assert tape.does(5.9) == [Tell(Beat(1))]
-    assert tape.does(6.0) == [TerminateRanks(0, rest=True)]
+    assert tape.does(6.0) == [TerminateRanks(0, only_unreached=True)]
     assert Sweep(0) not in acknowledged(tape, 6, 31)
     assert Sweep(0) in tape.does(32.0)  # 30 s after the TERM, not after the end of our patience
 
@@ -328,7 +328,7 @@ def test_a_signal_from_slurm_and_from_the_coordinator_counts_as_one(number: int)
 def test_the_grace_starts_at_slurms_term_and_no_rank_gets_a_second_term() -> None:
     tape = running()
     tape.at(2.0, SignalCame(signal.SIGTERM))
-    assert tape.does(4.0, Told(StopRanks(0, 27.0))) == [TerminateRanks(0, rest=True)]
+    assert tape.does(4.0, Told(StopRanks(0, 27.0))) == [TerminateRanks(0, only_unreached=True)]
     tape.at(20.0, Told(Ack(0, WALL)))
     assert tape.machine._ranks.kill_at == 29.0
 

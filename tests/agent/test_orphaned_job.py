@@ -17,7 +17,7 @@ from clusterrun.agent.orphaned_job import (
     OrphanedNode,
     Silence,
     came_back,
-    left_behind,
+    orphaned_node,
     refuses,
     remedy_for,
 )
@@ -25,7 +25,7 @@ from clusterrun.agent.rank_environment import AgentPlace
 from clusterrun.model.document import encode
 from clusterrun.model.frozen import replace
 from clusterrun.model.orders import Orders
-from clusterrun.model.record import LeftBehind
+from clusterrun.model.record import OrphanReport
 from clusterrun.runs.run_documents import read_document
 from tests.coordinator.runs import ROOT, until
 from tests.coordinator.tapes import ORDERS
@@ -96,9 +96,9 @@ def test_a_first_node_that_returned_is_excluded_from_the_job_it_believes_in(line
 def test_there_is_no_job_without_a_scheduler_or_in_the_users_own_allocation() -> None:
     environment = {"SLURM_JOB_ID": "14", "SLURM_RESTART_COUNT": "2"}
     place, where = AgentPlace(3, "n3", environment), (("10.0.0.1", 7),)
-    assert left_behind(ORDERS, "/run", replace(place, environment={}), where) is None
-    assert left_behind(replace(ORDERS, in_allocation=True), "/run", place, where) is None
-    assert left_behind(ORDERS, "/run", place, where) == OrphanedNode(
+    assert orphaned_node(ORDERS, "/run", replace(place, environment={}), where) is None
+    assert orphaned_node(replace(ORDERS, in_allocation=True), "/run", place, where) is None
+    assert orphaned_node(ORDERS, "/run", place, where) == OrphanedNode(
         "14", 2, False, 3, (), "n3", "/run", where
     )
 
@@ -223,7 +223,7 @@ def test_a_job_without_a_coordinator_is_requeued_though_the_scheduler_misses_not
     assert [line for line in called.read_text().splitlines() if "squeue" not in line] == [deed]
     assert "job 14 is given back: no coordinator has written anything for" in text
     assert (f"refuses port {port}" in text) is is_port_known
-    remaining = read_document(LeftBehind, str(tmp_path / "run" / "left.json"))
+    remaining = read_document(OrphanReport, str(tmp_path / "run" / "left.json"))
     assert remaining is not None
     assert (remaining.job_id, remaining.node, remaining.released) == ("14", "n0002", True)
     assert remaining.why in text

@@ -10,21 +10,22 @@ from clusterrun.bench.result import ResultRow, Table, build_table
 from clusterrun.bench.runner import NO_RATE_REPORTED, in_turn
 from clusterrun.bench.shape import Shape
 from clusterrun.bench.study import Cell
-from clusterrun.bench.study_results import AllReduceTiming, MachineInfo, Measured, StudyResults
+from clusterrun.bench.study_results import AllReduceTiming, MachineInfo, MeasuredRun, StudyResults
 from clusterrun.model.frozen import replace
+from clusterrun.model.world import ring_share
 
 SINGLE, TWO, FOUR = Cell("single", 1), Cell("ddp", 2), Cell("ddp", 4)
 
 
-def runs(cell: Cell, *paces: float, **facts: float) -> list[Measured]:
+def runs(cell: Cell, *paces: float, **facts: float) -> list[MeasuredRun]:
     return [
-        Measured(cell, n, f"run-{n}", seconds=pace * 3, report=SpeedLine(pace, **facts))  # type: ignore[arg-type]
+        MeasuredRun(cell, n, f"run-{n}", seconds=pace * 3, report=SpeedLine(pace, **facts))  # type: ignore[arg-type]
         for n, pace in enumerate(paces)
     ]
 
 
 def table(
-    *measurements: Measured, growth: str = "strong", probed: MachineInfo | None = None, **options: int
+    *measurements: MeasuredRun, growth: str = "strong", probed: MachineInfo | None = None, **options: int
 ) -> Table:
     cells = tuple(dict.fromkeys(run.cell for run in measurements))
     return build_table(StudyResults("x", "d", growth, measurements, probed), cells, 0, **options)
@@ -57,30 +58,30 @@ def test_a_weak_worlds_steps_are_as_many_times_larger():
 
 
 def test_a_script_without_reports_is_timed_as_a_whole():
-    result = table(Measured(SINGLE, 0, "a", seconds=10.0), Measured(TWO, 0, "b", seconds=8.0))
+    result = table(MeasuredRun(SINGLE, 0, "a", seconds=10.0), MeasuredRun(TWO, 0, "b", seconds=8.0))
     assert (result.unit, [row.time for row in result.rows]) == ("runs/s", [10.0, 8.0])
     assert result.rows[1].speed_up == 1.25
 
 
 def test_a_cell_that_alone_never_reports_has_failed():
-    (_, row) = table(*runs(SINGLE, 10.0), Measured(TWO, 0, "b", seconds=8.0)).rows
+    (_, row) = table(*runs(SINGLE, 10.0), MeasuredRun(TWO, 0, "b", seconds=8.0)).rows
     assert row == ResultRow(TWO, Shape(1, 2), 0, failed=NO_RATE_REPORTED)
 
 
 def test_a_failed_configuration_is_a_row_and_the_next_good_row_is_the_baseline():
-    result = table(Measured(SINGLE, 0, "a", failed="FAILED: no"), *runs(TWO, 10.0), *runs(FOUR, 15.0))
+    result = table(MeasuredRun(SINGLE, 0, "a", failed="FAILED: no"), *runs(TWO, 10.0), *runs(FOUR, 15.0))
     assert (result.rows[0].failed, result.baseline) == ("FAILED: no", TWO)
     assert (result.rows[2].speed_up, result.rows[2].efficiency) == (1.5, 0.75)
 
 
 def test_configurations_without_finished_runs_are_not_measured():
-    (row,) = table(Measured(SINGLE, 0, "a")).rows
+    (row,) = table(MeasuredRun(SINGLE, 0, "a")).rows
     assert row == ResultRow(SINGLE, Shape(1, 1), 0, notes=("not measured yet",))
 
 
 def test_a_strategy_that_replaced_the_requested_strategy_is_reported():
     cell = Cell("dp", 1)
-    run = Measured(cell, 0, "a", 3.0, report=SpeedLine(1.0, ran_as="single"), notices=("needs 2 GPUs",))
+    run = MeasuredRun(cell, 0, "a", 3.0, report=SpeedLine(1.0, ran_as="single"), notices=("needs 2 GPUs",))
     (row,) = table(run).rows
     assert row.notes == ("needs 2 GPUs", "ran as single")
 
@@ -125,7 +126,7 @@ def test_no_prediction_without_its_inputs(probed, parameters):
 
 
 def test_a_ring_sends_all_but_its_own_part_twice():
-    assert [rates.ring_share(n) for n in (1, 2, 4)] == [0.0, 1.0, 1.5]
+    assert [ring_share(n) for n in (1, 2, 4)] == [0.0, 1.0, 1.5]
     assert rates.all_reduce(1e9, 1, 1e9) == 0.0
     assert rates.sharded(1e9, 1e9, 4, 1e9, 0.0) == pytest.approx(1.5 * rates.all_reduce(1e9, 4, 1e9))
 

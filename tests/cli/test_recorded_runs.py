@@ -12,7 +12,7 @@ import pytest
 from clusterrun.diagnosis.verdict import Diagnosis, Verdict
 from clusterrun.model.document import decode, encode
 from clusterrun.model.preflight_report import Finding, Grade, Report
-from clusterrun.model.record import LeftBehind
+from clusterrun.model.record import OrphanReport
 from clusterrun.model.usage import NodeUse
 from tests.cli.conftest import ROOT, CommandLine
 
@@ -117,7 +117,7 @@ def test_only_the_new_name_of_a_field_is_needed() -> None:
         Finding("xid", Grade.FAIL, "Xid 79"),
         Diagnosis(Verdict.NOTHING, "all ranks compute"),
         NodeUse("n1", 1.0, 1.0, 1.0, 2, 3, 4, 0.0, 0.0, gpus_reason="no driver"),
-        LeftBehind("41", "n1", 1.0, released=True),
+        OrphanReport("41", "n1", 1.0, released=True),
     ):
         ((name, former),) = value.FORMER_NAMES.items()
         document = encode(value)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 from pathlib import Path
+from types import SimpleNamespace
 
 from clusterrun.cli.top import HEADS, SPARE, _table
 from clusterrun.model.usage import GpuUse, NodeUse, RankUse
@@ -53,10 +54,8 @@ def test_top_refuses_a_run_that_has_ended(ended):
 def test_ranks_with_the_same_number_differ_by_their_processes():
     ranks = (RankUse(0, 1.0, 1, 41), RankUse(0, 1.0, 1, 42), RankUse(1, 1.0, 1, 43), RankUse(-1, 1.0, 1, 44))
 
-    class Live:
-        uses = (NodeUse("n0001", 0.0, 2.0, 3.5, 16, 1, 1, 1e9, 1e9, ranks),)
-
-    rows = [line.rpartition("  1.0")[0].strip() for line in _table(Live(), 1.0, True, False)[2:]]
+    live = SimpleNamespace(uses=(NodeUse("n0001", 0.0, 2.0, 3.5, 16, 1, 1, 1e9, 1e9, ranks),))
+    rows = [line.rpartition("  1.0")[0].strip() for line in _table(live, 1.0, True, False)[2:]]
     assert rows == ["0 (process 41)", "0 (process 42)", "1", "process 44"]
 
 
@@ -64,11 +63,8 @@ def test_a_narrow_terminal_names_the_columns_that_top_hides():
     gpus = tuple(GpuUse(number, 90.0, 2.0e10, 8.0e10, 400.0, 60.0) for number in range(2))
     ranks = (RankUse(0, 1.0, 10**9), RankUse(1, 1.0, 10**9))
     use = NodeUse("n0001", 0.0, 2.0, 3.5, 16, 10**10, 10**11, 1e9, 1e9, ranks, gpus)
-
-    class Live:
-        uses = (use,)
-
-    wide, narrow = (_table(Live(), 1.0, True, False, columns) for columns in (200, 60))
+    live = SimpleNamespace(uses=(use,))
+    wide, narrow = (_table(live, 1.0, True, False, columns) for columns in (200, 60))
     assert set(HEADS[:2]) <= set(wide[0].split()) and "no room" not in wide[-1]
     assert max(map(len, narrow[:-1])) < 60
     left_out = narrow[-1].removeprefix("no room for ").split(":")[0].split(", ")

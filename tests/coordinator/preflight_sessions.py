@@ -1,4 +1,4 @@
-"""An examination for tests of the tower: one question a node, one round; simple on purpose."""
+"""A check for tests of the tower: one question a node, one round; simple on purpose."""
 
 from __future__ import annotations
 

@@ -616,7 +616,7 @@ def test_the_time_limit_counts_while_nodes_are_examined() -> None:
     assert tape.state(5.0).state is State.TIMEOUT
 
 
-def test_another_coordinator_ends_an_examination_and_nothing_is_written() -> None:
+def test_another_coordinator_ends_a_check_and_nothing_is_written() -> None:
     tape = under_way()
     out = tape.does(2.0, Superseded(1))
     assert [message for _, message in sent(out)] == [Farewell()] * 3
@@ -636,7 +636,7 @@ def test_answers_of_an_older_epoch_and_of_nobody_change_nothing() -> None:
 
 
 class Endless(Simple):
-    """An examination with a bug: no outcome ever."""
+    """A check with a bug: no outcome ever."""
 
     def _look(self) -> None:
         self.progress = "thinking"
@@ -645,7 +645,7 @@ class Endless(Simple):
         return None
 
 
-def test_an_examination_that_never_ends_is_ended() -> None:
+def test_a_check_that_never_ends_is_ended() -> None:
     orders = replace(ORDERS, preflight=Preflight(Level.FULL))
     tape = Tape(Coordinator(orders, "login", 42, collaborators=Collaborators(Endless)))
     tape.at(0.0)

@@ -29,8 +29,8 @@ HOOKS = {
     "coordinator/io/scheduler.py Scheduler note",
     "coordinator/io/run_directory.py StateWriter note",
     "coordinator/io/supervisor.py _Supervisor coordinate",
-    "coordinator/preflight_gate.py PreflightGate examine",
-    "coordinator/world_formation.py WorldFormation examine",
+    "coordinator/preflight_gate.py PreflightGate make_session",
+    "coordinator/world_formation.py WorldFormation make_session",
     "runtime/machine_driver.py MachineDriver now",
 }
 """Callbacks that constructors of the nodes' machines may take: a clock, a log, a queue of events, a maker of

@@ -23,7 +23,7 @@ EASY = (
     "ranks that vanish are not missed",
     "a takeover does not wait",
     "a 0 after a TERM is success",
-    "the port is given back when ranks start",
+    "the port is released when ranks start",
     "nothing is swept after the last rank",
     "leftover processes are killed at once",
     "the same step counts as progress",

@@ -8,7 +8,7 @@ import pytest
 
 from clusterrun.model.duration import moment
 from clusterrun.model.frozen import replace
-from clusterrun.model.record import Failure, LeftBehind, RunStatus
+from clusterrun.model.record import Failure, OrphanReport, RunStatus
 from clusterrun.model.states import Phase, State
 from clusterrun.operations.run_state import RunEvidence, judge, recorded_end
 from tests.operations.values import ATTEMPT, FAILURE, NOW, RECORD, row, state
@@ -30,7 +30,7 @@ HANDED_OVER = state(
 )
 
 
-WAITS = LeftBehind("41", "n1", NOW - 60, "it waits")
+WAITS = OrphanReport("41", "n1", NOW - 60, "it waits")
 REQUEUES = replace(RECORD, spec=replace(RECORD.spec, requeue=True))
 
 

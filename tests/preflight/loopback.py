@@ -16,7 +16,13 @@ from typing import Any
 
 from clusterrun.model.orders import Level, Orders, Preflight
 from clusterrun.preflight import tasks
-from clusterrun.preflight.session.session import AskWorker, Session, SessionNode, SessionOutcome, SessionPlace
+from clusterrun.preflight.session.session import (
+    AskExaminer,
+    Session,
+    SessionNode,
+    SessionOutcome,
+    SessionPlace,
+)
 from tests.program import packed_once
 
 LIMIT = 120.0
@@ -90,7 +96,7 @@ def loopback_orders(nodes: int, level: Level = Level.FULL, **more: Any) -> Order
 
 
 class Loopback:
-    """Nodes of one machine under one examination."""
+    """Nodes of one machine under one check."""
 
     def __init__(self, run_dir: Path, orders: Orders, environments: dict[int, dict[str, str]]) -> None:
         total = orders.nodes + orders.spares
@@ -121,7 +127,7 @@ class Loopback:
             self.send(self.machine.answered(time.monotonic(), number, message["number"], message["body"]))
         return bool(data)
 
-    def send(self, asks: Iterable[AskWorker]) -> None:
+    def send(self, asks: Iterable[AskExaminer]) -> None:
         for ask in asks:
             try:
                 self.nodes[ask.node].tell(ask.number, ask.body)

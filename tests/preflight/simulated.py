@@ -1,4 +1,4 @@
-"""A cluster that exists only in time: nodes answer an examination's questions as their faults let them."""
+"""A cluster that exists only in time: nodes answer a check's requests as their faults let them."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from typing import Any
 from clusterrun.model.orders import Level, Orders, Preflight
 from clusterrun.preflight import tasks
 from clusterrun.preflight.causes.ports import needed_connections
-from clusterrun.preflight.session.session import AskWorker, Session, SessionNode, SessionOutcome, ShortCheck
+from clusterrun.preflight.session.session import AskExaminer, Session, SessionNode, SessionOutcome, ShortCheck
 from clusterrun.preflight.tasks import (
     CPU_WAIT,
     DialAnswer,
@@ -157,7 +157,7 @@ def orders(
 
 
 class Cluster:
-    """Drives one examination to its outcome; ``seed`` makes delays and chance."""
+    """Drives one check to its outcome; ``seed`` makes delays and chance."""
 
     def __init__(
         self, requested: Orders, faults: Faults, seed: int = 0, flakes: float = 0.0, **occasion: Any
@@ -223,7 +223,7 @@ class Cluster:
                 self.take(self.machine.tick(self.now - self.lag))
         raise AssertionError("it does not end")
 
-    def take(self, asks: Iterable[AskWorker]) -> None:
+    def take(self, asks: Iterable[AskExaminer]) -> None:
         put = [(ask, tasks.task(ask.body)) for ask in asks]
         for ask, task in put:
             self.kinds.add((getattr(task, "kind", type(task).__name__), ask.node))
@@ -247,7 +247,7 @@ class Cluster:
         self.faults.late[node] = (kind, times - 1, seconds)
         return seconds
 
-    def hurried(self, ask: AskWorker, task: Any) -> bool:
+    def hurried(self, ask: AskExaminer, task: Any) -> bool:
         """A node that is asked to answer sooner: here none takes as long."""
         return isinstance(task, LocalTask) and task.limit > 0
 
@@ -396,7 +396,7 @@ class Cluster:
         delay = task.limit if any(entry.silent for entry in results) else 0.1
         return delay, DialAnswer(tuple(results), ())
 
-    def gather(self, ask: AskWorker, task: GroupTask) -> None:
+    def gather(self, ask: AskExaminer, task: GroupTask) -> None:
         """A test goes when every member that will ever come has come."""
         arrived = self.tests.setdefault(task.test, [])
         arrived.append((ask.node, ask.number, task))
@@ -450,7 +450,7 @@ class Cluster:
 def examined(
     requested: Orders, faults: Faults | None = None, seed: int = 0, flakes: float = 0.0
 ) -> SessionOutcome:
-    """The outcome of one examination."""
+    """The outcome of one check."""
     return Cluster(requested, faults or Faults(), seed, flakes).outcome()
 
 

@@ -11,9 +11,8 @@ from clusterrun.model.frozen import fields, replace
 from clusterrun.model.preflight_report import Grade
 from clusterrun.preflight.thresholds import (
     DEFAULTS,
+    Thresholds,
     for_backend,
-    limit,
-    limits_of,
     line,
     median_of,
     outliers,
@@ -29,9 +28,7 @@ def test_the_defaults_are_those_of_the_table():
 
 
 def test_a_users_number_replaces_the_default():
-    assert limits_of([("slow_warn", 0.2)]) == replace(LIMITS, slow_warn=0.2)
-    assert limit([("few", 7.0)], "few") == 7.0
-    assert limit([], "few") == 5
+    assert Thresholds.of_user([("slow_warn", 0.2)]) == replace(LIMITS, slow_warn=0.2)
 
 
 @pytest.mark.parametrize(
@@ -45,7 +42,7 @@ def test_a_users_number_replaces_the_default():
 )
 def test_a_limit_that_cannot_be_meant_is_refused(given_, message):
     with pytest.raises(ValueError, match=message):
-        limits_of([given_])
+        Thresholds.of_user([given_])
 
 
 def test_every_limit_has_a_meaning_and_exists_once():

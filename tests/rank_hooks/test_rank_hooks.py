@@ -102,7 +102,7 @@ def test_a_script_that_waits_for_signals_in_a_thread_gets_them_all(folder: str, 
     process = start([sys.executable, "-c", waits], instrumented(RANK, folder))
     assert process.stdout is not None
     assert process.stdout.readline() == "up\n"
-    assert rank_signals.heeds(process.pid, signal.SIGUSR1) and not rank_signals.heeds(
+    assert rank_signals.handles(process.pid, signal.SIGUSR1) and not rank_signals.handles(
         process.pid, signal.SIGHUP
     )
     process.send_signal(signal.SIGUSR1)

@@ -244,7 +244,7 @@ def test_text_that_does_not_know_the_mark_of_its_query_cannot_forge_cells_or_row
     rows = [f"[{mark}]{cells(queries.JOBS, mark, number, *text)}" for number, text in enumerate(texts)]
     result = queries.read_jobs("".join(rows), mark)
     assert [(row.job_id, row.name, row.comment) for row in result] == [
-        (str(number), name, queries.text(comment)) for number, (name, comment) in enumerate(texts)
+        (str(number), name, queries.text_of(comment)) for number, (name, comment) in enumerate(texts)
     ]
 
 
@@ -254,7 +254,7 @@ def test_rows_of_sacct_survive_line_breaks_in_names_and_comments(texts: list[tup
     rows = [cells(queries.FINISHED, mark, number, *text) for number, text in enumerate(texts)]
     result = queries.read_finished("".join(rows), mark)
     assert [(row.job_id, row.name, row.comment) for row in result] == [
-        (str(number), name, queries.text(comment)) for number, (name, comment) in enumerate(texts)
+        (str(number), name, queries.text_of(comment)) for number, (name, comment) in enumerate(texts)
     ]
 
 
@@ -270,17 +270,17 @@ def test_rows_of_sacct_survive_line_breaks_in_names_and_comments(texts: list[tup
     ],
 )
 def test_gpus_are_counted_in_a_list_of_generic_resources(cell: str, count: int) -> None:
-    assert queries.gpus(cell) == count
+    assert queries.gpu_count(cell) == count
 
 
 @pytest.mark.parametrize("cell, code", [("0:0", 0), ("7:0", 7), ("0:9", 137), ("", None), ("7", None)])
 def test_an_exit_code_is_read_as_a_shell_gives_it(cell: str, code: int | None) -> None:
-    assert queries.exit_code(cell) == code
+    assert queries.exit_code_of(cell) == code
 
 
 @pytest.mark.parametrize("cell, number", [("16", 16), ("16+", 16), ("4-8", 4), ("1K", 1024), ("N/A", 0)])
 def test_a_number_is_the_beginning_of_a_cell(cell: str, number: int) -> None:
-    assert queries.number(cell) == number
+    assert queries.number_of(cell) == number
 
 
 @pytest.mark.parametrize(

@@ -113,7 +113,7 @@ class CoordinatorService:
         self._loop.every(_OVERLOAD_LOOK, self._look_for_overload)
         if self._orders.watch.on:
             self._loop.every(_ASKS_LOOK, self._look_for_asks)
-        self._loop.every(_SUPERSEDED_LOOK, self._state_writer.look)
+        self._loop.every(_SUPERSEDED_LOOK, self._state_writer.check_takeover)
         self._loop.every(_REFUSALS_TOLD, self._tell_refusals)
         for action in self._driver.actions():
             _CARRY_OUT.get(type(action), CoordinatorService._to_scheduler)(self, action)

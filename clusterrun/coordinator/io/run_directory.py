@@ -178,7 +178,7 @@ class StateWriter:
         except OSError:
             pass
 
-    def look(self) -> None:
+    def check_takeover(self) -> None:
         """Check whether another coordinator has taken over. Its state is never overwritten."""
         try:
             highest = highest_attempt(self._paths)
@@ -191,19 +191,19 @@ class StateWriter:
 
     def doubt(self) -> None:
         self._in_doubt = True
-        self.look()
+        self.check_takeover()
 
     def knows(self) -> bool:
         """Return whether a check since the last suspension showed that no other coordinator took over."""
         if self._in_doubt:
-            self.look()
+            self.check_takeover()
         return not self._in_doubt and not self._theirs
 
     def taken_over(self, epoch: int) -> bool:
         """Return whether another coordinator has a higher attempt. Check once for each ``epoch`` of ours."""
         if self._looked_for < epoch:
             self._looked_for = epoch
-            self.look()
+            self.check_takeover()
         return self._theirs
 
     def has_a_place(self) -> bool:
@@ -230,7 +230,7 @@ class StateWriter:
 
     def _write(self) -> None:
         self._due = False
-        self.look()
+        self.check_takeover()
         if self._newest is None or self._theirs:
             return
         state, self._written_at = self._newest, steady()

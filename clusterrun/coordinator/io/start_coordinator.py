@@ -87,7 +87,7 @@ def collaborators_for(orders: Orders, paths: RunPaths, environment: Mapping[str,
     """Return the collaborators that these orders need. A run without a pre-flight does not load it."""
     job_id, job_restarts = job_of(environment) if orders.launch else ("", 0)
     return Collaborators(
-        examine=_examine(paths) if orders.preflight.level is not Level.OFF else None,
+        make_session=_session_maker(paths) if orders.preflight.level is not Level.OFF else None,
         watch=_watch(orders, paths) if orders.watch.on else None,
         names=_names(orders, environment),
         job_id=job_id,
@@ -95,7 +95,7 @@ def collaborators_for(orders: Orders, paths: RunPaths, environment: Mapping[str,
     )
 
 
-def _examine(paths: RunPaths) -> Callable[..., Session]:
+def _session_maker(paths: RunPaths) -> Callable[..., Session]:
     from clusterrun.preflight.session.session import Session, SessionPlace
 
     def begin(orders: Orders, nodes: Any, now: float, wall: float, short: Any) -> Session:

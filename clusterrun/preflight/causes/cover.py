@@ -28,9 +28,9 @@ Cause = Any  # a hashable value that names the cause
 Scope = Any  # a hashable value that names what was tested: a link or a way
 
 
-def sure(limits: Thresholds) -> float:
+def sure(thresholds: Thresholds) -> float:
     """Return the lead over chance, in nats, that blame requires."""
-    return math.log(1 / limits.false_blame)
+    return math.log(1 / thresholds.false_blame)
 
 
 def excess(tests: int, failures: int, usual: float, least: float) -> float:

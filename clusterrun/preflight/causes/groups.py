@@ -48,10 +48,10 @@ class GroupExplanation:
     """
 
     def __init__(
-        self, nodes: Group, failed: Counter[Group], passed: Counter[Group], limits: Thresholds
+        self, nodes: Group, failed: Counter[Group], passed: Counter[Group], thresholds: Thresholds
     ) -> None:
         self.nodes, self.failed, self.passed = nodes, failed, passed
-        self.nats_of_failure, self.sure = math.log(1 / limits.noise), sure(limits)
+        self.nats_of_failure, self.sure = math.log(1 / thresholds.noise), sure(thresholds)
         self.largest_pass = dict.fromkeys(nodes, SMALLEST_GROUP)
         for group in passed:
             for node in group:
@@ -130,8 +130,8 @@ class GroupExplanation:
 class GroupSearch:
     """Asks for rounds of disjoint groups. Use it if all nodes failed together and no pair does."""
 
-    def __init__(self, nodes: Sequence[int], limits: Thresholds) -> None:
-        self._order, self._limits = tuple(nodes), limits
+    def __init__(self, nodes: Sequence[int], thresholds: Thresholds) -> None:
+        self._order, self._thresholds = tuple(nodes), thresholds
         # The log: tests by group.
         self._failed: Counter[Group] = Counter({frozenset(nodes): 1})
         self._passed: Counter[Group] = Counter()
@@ -140,9 +140,9 @@ class GroupSearch:
         self._rounds = self._fruitless_rounds = 0
 
     def _explain_groups(self) -> GroupExplanation:
-        return GroupExplanation(frozenset(self._order), self._failed, self._passed, self._limits)
+        return GroupExplanation(frozenset(self._order), self._failed, self._passed, self._thresholds)
 
-    def take(self, outcomes: Iterable[GroupTest]) -> None:
+    def add_outcomes(self, outcomes: Iterable[GroupTest]) -> None:
         """Append the outcomes of the round. A missing one is inconclusive, others are ignored."""
         pending, self._pending = self._pending or (), None
         self._rounds += bool(pending)

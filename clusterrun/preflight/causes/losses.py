@@ -40,14 +40,16 @@ class LossyWay:
         """
         return 0 < self.resent <= self.stalls * BURST
 
-    def is_echo_of(self, back: LossyWay | None, limits: Thresholds) -> bool:
+    def is_echo_of(self, back: LossyWay | None, thresholds: Thresholds) -> bool:
         """Return whether this way resends only for confirmations that the way back loses.
 
         Then the way back surely loses `TIMES_USUAL` times as much. One more resent segment is assumed.
         """
         if back is None or not back.sent or TIMES_USUAL * (self.resent + 1) >= self.sent:
             return False
-        return loss_nats(back.sent, back.resent, TIMES_USUAL * (self.resent + 1) / self.sent) >= sure(limits)
+        return loss_nats(back.sent, back.resent, TIMES_USUAL * (self.resent + 1) / self.sent) >= sure(
+            thresholds
+        )
 
 
 def loss_nats(sent: int, resent: int, limit: float) -> float:
@@ -103,7 +105,7 @@ def usual_share(ways: Sequence[LossyWay], more: int = 0) -> float:
 
 
 def explain_losses(
-    ways: Sequence[LossyWay], least_share: float, limits: Thresholds
+    ways: Sequence[LossyWay], least_share: float, thresholds: Thresholds
 ) -> tuple[list[LossTrouble], Parts]:
     """Return the nodes, then the links that lose packets, and the parts between which all ways do.
 
@@ -116,9 +118,9 @@ def explain_losses(
     for way in ways:
         if way.stalls:  # a message needs both ways; blame the one that loses far more
             back = by_ends.get(way.ends[::-1])
-            if not way.is_echo_of(back, limits):
+            if not way.is_echo_of(back, thresholds):
                 stalls[way.ends] += way.stalls
-            if back is not None and (way.is_lossless_between_stalls or not back.is_echo_of(way, limits)):
+            if back is not None and (way.is_lossless_between_stalls or not back.is_echo_of(way, thresholds)):
                 stalls[back.ends] += way.stalls
 
     def nats(ends: Sequence[Way]) -> float:
@@ -131,7 +133,7 @@ def explain_losses(
     tests = []
     for way in ways:
         back = by_ends.get(way.ends[::-1])
-        is_echo = way.ends in lossy and way.ends[::-1] in lossy and way.is_echo_of(back, limits)
+        is_echo = way.ends in lossy and way.ends[::-1] in lossy and way.is_echo_of(back, thresholds)
         if not is_echo:
             # A way joins its ends to a group if normal loss is the better explanation.
             failed = frozenset({1} if way.ends in lossy else ())
@@ -140,7 +142,7 @@ def explain_losses(
     troubles = []
     for cause in causes:
         counts = tuple(by_ends[ends] for ends in cause.ways)
-        if cause.lead < sure(limits):
+        if cause.lead < sure(thresholds):
             continue
         if cause.fault == "cut":
             troubles.append(LossTrouble((), counts))
@@ -153,7 +155,7 @@ def explain_losses(
     equal = [way for way in ways if not any(way in trouble.ways for trouble in certain)]
     while candidates:
         differences = [_difference(trouble.ways, equal) for trouble in candidates]
-        if max(differences) < sure(limits):
+        if max(differences) < sure(thresholds):
             break
         certain.append(candidates.pop(differences.index(max(differences))))
         equal = [way for way in equal if way not in certain[-1].ways]

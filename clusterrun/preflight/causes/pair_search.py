@@ -12,7 +12,15 @@ from itertools import combinations
 
 from clusterrun.model.frozen import frozen, replace
 from clusterrun.model.preflight_report import Grade
-from clusterrun.preflight.causes.pairs import Answers, Cause, Link, PairExplanation, PairTest, link
+from clusterrun.preflight.causes.pairs import (
+    Answers,
+    Cause,
+    Link,
+    PairExplanation,
+    PairTest,
+    explain_pairs,
+    link,
+)
 from clusterrun.preflight.causes.rates import Distance, LinkDistance, PairRates, same_distance
 from clusterrun.preflight.observations import GroupTest
 from clusterrun.preflight.thresholds import FEW_NODES, MOST_ROUNDS, MOST_TRIES, WITNESSES, Thresholds
@@ -46,12 +54,12 @@ def all_rounds(nodes: Sequence[int]) -> tuple[PairRound, ...]:
 
 @frozen
 class Evidence:
-    """A verdict about a node or link, with its reasons."""
+    """A finding about a node or link, with its reasons."""
 
     nodes: Nodes  # (node,), or both ends of a link
     # broken, slow or undetermined. No fault: unproven, a slow node whose tests waited for processors or were
     # too few; flaky, a link that failed at times.
-    verdict: str
+    finding_kind: str
     grade: Grade
     tests: int  # that gave an answer
     failed: int  # of these: failed, or were slow
@@ -64,9 +72,9 @@ class Evidence:
 
 @frozen
 class SearchResult:
-    """The result so far. A node without a verdict that is not certified was not tested."""
+    """The result so far. A node without evidence that is not certified was not tested."""
 
-    evidence: tuple[Evidence, ...]  # at most one verdict for each node or link
+    evidence: tuple[Evidence, ...]  # at most one entry for each node or link
     certified: Nodes  # they work; slow nodes are among them
     rounds: int
     median: float | None  # of what the nodes reach, in GB/s
@@ -74,14 +82,14 @@ class SearchResult:
     parts: tuple[Nodes, ...]  # of a partitioned network, the largest first; () if it is not
     slow_parts: tuple[Nodes, ...]  # groups that are fast inside and slow with each other
 
-    def nodes(self, verdict: str) -> Nodes:
-        """Return the nodes with this verdict."""
-        evidence = (entry for entry in self.evidence if entry.verdict == verdict)
+    def nodes(self, finding_kind: str) -> Nodes:
+        """Return the nodes with findings of this kind."""
+        evidence = (entry for entry in self.evidence if entry.finding_kind == finding_kind)
         return tuple(entry.nodes[0] for entry in evidence if len(entry.nodes) == 1)
 
-    def links(self, verdict: str) -> tuple[Nodes, ...]:
-        """Return the links with this verdict."""
-        evidence = (entry for entry in self.evidence if entry.verdict == verdict)
+    def links(self, finding_kind: str) -> tuple[Nodes, ...]:
+        """Return the links with findings of this kind."""
+        evidence = (entry for entry in self.evidence if entry.finding_kind == finding_kind)
         return tuple(entry.nodes for entry in evidence if len(entry.nodes) == 2)
 
 
@@ -132,7 +140,7 @@ class Search:
     def __init__(
         self,
         nodes: Sequence[int],
-        limits: Thresholds,
+        thresholds: Thresholds,
         spares: Sequence[int] = (),
         all_pairs: bool = False,
         distance: Distance = same_distance,
@@ -142,7 +150,7 @@ class Search:
         members = self._ring + self._spares
         if len(set(members)) < len(members):
             raise ValueError("a node is listed twice")
-        self._all_pairs, self._limits, self._distance = all_pairs, limits, distance
+        self._all_pairs, self._thresholds, self._distance = all_pairs, thresholds, distance
         self._present = dict.fromkeys(members)
         self._planned = deque(all_rounds(members) if all_pairs else ring_rounds(self._ring))
         self._rounds, self._rounds_left, self._blind_rounds_left = 0, MOST_ROUNDS, MOST_TRIES
@@ -150,7 +158,7 @@ class Search:
         self._pending: dict[Link, bool] | None = None
         self._log: list[PairTest] = []
         # Views of the log that grow with it.
-        self._works = Answers(limits.noise)
+        self._works = Answers(thresholds.noise)
         self._tries: Counter[Link] = Counter()  # by both orders of two nodes
         for a, b in avoided:
             self._tries[a, b] = self._tries[b, a] = MOST_ROUNDS
@@ -161,7 +169,7 @@ class Search:
 
     # --- observations ---
 
-    def take(self, outcomes: Sequence[GroupTest]) -> None:
+    def add_outcomes(self, outcomes: Sequence[GroupTest]) -> None:
         """Append the outcomes of the round. A missing one is inconclusive, others are ignored."""
         pending, self._pending = self._pending or {}, None
         self._rounds += bool(pending)
@@ -180,7 +188,7 @@ class Search:
         self._works.note(answers)
 
     def drop(self, node: int) -> None:
-        """Forget a node that is gone: it is in no later round and in no verdict."""
+        """Forget a node that is gone: it is in no later round and in no finding."""
         self._present.pop(node, None)
         self._explained = self._speeds = None
         if self._pending:
@@ -190,15 +198,15 @@ class Search:
 
     def _explain_failures(self) -> PairExplanation:
         if self._explained is None:
-            self._explained = PairExplanation(self._works, list(self._present), self._limits)
+            self._explained = explain_pairs(self._works, list(self._present), self._thresholds)
         return self._explained
 
     def _explain_speeds(self) -> tuple[PairRates, list[PairExplanation]]:
         """Explain which nodes and links are slow, within each part of the network."""
         if self._speeds is None:
-            rates = PairRates(self._log, self._limits, self._distance)
+            rates = PairRates(self._log, self._thresholds, self._distance)
             parts = self._explain_failures().parts() if rates.answers.poor else []
-            self._speeds = rates, [PairExplanation(rates.answers, part, self._limits) for part in parts]
+            self._speeds = rates, [explain_pairs(rates.answers, part, self._thresholds) for part in parts]
         return self._speeds
 
     # --- the next round ---
@@ -212,7 +220,7 @@ class Search:
     def _choose(self) -> dict[Link, bool]:
         """Choose the tests of the next round: by link, whether the test is a retest."""
         works = self._explain_failures()
-        is_blind = not works.groups  # nothing passed yet: repeats of a pair tell little
+        is_blind = not works.model.groups  # nothing passed yet: repeats of a pair tell little
         bad = {*works.faulty, *works.unsteady}
         # Give up a node after this many tests without an answer: its partners may have caused some.
         free = [node for node in self._present if node not in bad and self._unanswered[node] < 2 * MOST_TRIES]
@@ -236,17 +244,17 @@ class Search:
 
     def _fill(self, tests: Round, works: PairExplanation) -> None:
         """Fill a round with the tests that decide something. Earlier doubts get the free nodes first."""
-        group_of, bad = works.group_of, {*works.faulty, *works.unsteady}
+        group_of, bad = works.model.group_of, {*works.faulty, *works.unsteady}
         # Which cause explains what failed?
         ask_rivals(works, tests)
         # Does a node work whose tests were all inconclusive?
         for node in self._ring if len(self._ring) > 1 else ():
-            if node not in group_of and not works.answers.failed_with.get(node):
+            if node not in group_of and not works.model.answers.failed_with.get(node):
                 tests.meet(node, group_of or self._present)
         # Does a spare work with the neighbours of the node that it may replace?
         leaving = {*bad, *works.undetermined}
         spares = [spare for spare in self._spares if spare in self._present and spare not in bad]
-        spares.sort(key=lambda spare: (spare not in group_of, spare in works.answers.failed_with))
+        spares.sort(key=lambda spare: (spare not in group_of, spare in works.model.answers.failed_with))
         needed = len(works.undetermined) + sum(node in bad for node in self._ring)
         neighbours = [
             other
@@ -273,7 +281,7 @@ class Search:
         ends = dict.fromkeys(node for bad_link in bad_links for node in bad_link)
         for node in (*ends, *tests.free) if ends else ():
             if node in group_of and (node in ends or tests.links):
-                group = works.groups[group_of[node]]
+                group = works.model.groups[group_of[node]]
                 tests.meet(node, [other for other in group if not self._tries[node, other]])
 
     # --- the result ---
@@ -283,7 +291,9 @@ class Search:
         works = self._explain_failures()
         rates, speeds = self._explain_speeds()
         unfit = (*works.faulty, *works.unsteady)
-        certified = tuple(node for node in self._present if node in works.group_of and node not in unfit)
+        certified = tuple(
+            node for node in self._present if node in works.model.group_of and node not in unfit
+        )
         evidence = [self._of_node(node, "broken", Grade.FAIL) for node in unfit]
         evidence += self._of_links(works.bad_links(), "broken", Grade.FAIL, certified)
         evidence += [self._of_node(node, "undetermined", Grade.UNDETERMINED) for node in works.undetermined]
@@ -296,7 +306,7 @@ class Search:
         evidence += [_slow(rates, ends) for ends in slow_links if rates.is_slow(ends)]
         unproven = [node for node in certified if node in rates.of_node and rates.is_slow((node,))]
         evidence += [
-            replace(_slow(rates, (node,)), verdict="unproven") for node in unproven if node not in slow
+            replace(_slow(rates, (node,)), finding_kind="unproven") for node in unproven if node not in slow
         ]
         flaky = [ends for ends in self._works.poor if ends in self._works.good]
         evidence += self._of_links(flaky, "flaky", Grade.PASS, certified)
@@ -311,17 +321,17 @@ class Search:
             slow_parts=tuple(part for parts in divided if len(parts) > 1 for part in _attached(rates, parts)),
         )
 
-    def _of_node(self, node: int, verdict: str, grade: Grade) -> Evidence:
+    def _of_node(self, node: int, finding_kind: str, grade: Grade) -> Evidence:
         failed = [test for test in self._log if node in test.link and not test.is_good]
-        if verdict == "broken":  # failures with bad partners do not count
+        if finding_kind == "broken":  # failures with bad partners do not count
             failed = [test for test in failed if self._works.passes[_partner(test.link, node)]]
         partners = dict.fromkeys(_partner(test.link, node) for test in failed)
         wrong = sum(bool(test.outcome.wrong) for test in failed)
         tests = len(failed) + self._works.passes[node]
-        return Evidence((node,), verdict, grade, tests, len(failed), wrong, tuple(partners))
+        return Evidence((node,), finding_kind, grade, tests, len(failed), wrong, tuple(partners))
 
     def _of_links(
-        self, links: Iterable[Link], verdict: str, grade: Grade, certified: Nodes
+        self, links: Iterable[Link], finding_kind: str, grade: Grade, certified: Nodes
     ) -> Iterator[Evidence]:
         """Yield the evidence of these links, unless an end of it explains its failures."""
         sound = set(certified)
@@ -329,7 +339,7 @@ class Search:
             if sound.issuperset(ends):
                 failed, passed = self._works.poor[ends], self._works.good[ends]
                 wrong = sum(bool(test.outcome.wrong) for test in self._log if test.link == ends)
-                yield Evidence(ends, verdict, grade, failed + passed, failed, wrong)
+                yield Evidence(ends, finding_kind, grade, failed + passed, failed, wrong)
 
 
 def _partner(ends: Link, node: int) -> int:
@@ -348,7 +358,7 @@ def _slow(rates: PairRates, nodes: Sequence[int]) -> Evidence:
         ends = (nodes[0], nodes[1])
         all_rates, factor, failed = rates.of_link[ends], rates.factor(ends), answers.poor[ends]
     best, drawn = max(all_rates), rates.line
-    grade = Grade.FAIL if best < drawn.median * (1 - rates.limits.slow_fail) else Grade.WARN
+    grade = Grade.FAIL if best < drawn.median * (1 - rates.thresholds.slow_fail) else Grade.WARN
     numbers = (best / factor, drawn.slow / factor, drawn.median / factor)
     return Evidence(tuple(nodes), "slow", grade, len(all_rates), failed, 0, against, *numbers)
 
@@ -368,16 +378,17 @@ def _attached(rates: PairRates, parts: Sequence[Nodes]) -> Iterator[Nodes]:
 
 def ask_rivals(explanation: PairExplanation, tests: Round) -> None:
     """Add to a round the tests on which causes and their strongest rivals disagree."""
-    groups, group_of = explanation.groups, explanation.group_of
+    model = explanation.model
+    groups, group_of = model.groups, model.group_of
     undecided = [cause for cause in explanation.chosen if cause not in explanation.blamed]
     # Is a group cut off, or are all its nodes faulty? Then its passes were luck: repeat them.
     for cause in undecided:
         if cause.fault == "cut" and cause in explanation.probable:
             for ends in combinations(groups[cause.members[0]], 2):
-                if explanation.answers.good[ends] < WITNESSES:
+                if model.answers.good[ends] < WITNESSES:
                     tests.put(*ends)
     # Are two groups one? Test several pairs across them.
-    for a, b in combinations(range(len(groups) if explanation.answers.poor else 0), 2):
+    for a, b in combinations(range(len(groups) if model.answers.poor else 0), 2):
         if not explanation.are_apart(a, b, explanation.probable):
             missing_tests = 2 * WITNESSES
             for node in groups[b]:
@@ -389,7 +400,7 @@ def ask_rivals(explanation: PairExplanation, tests: Round) -> None:
     )
     for node in suspects:
         for rival in explanation.rivals[node]:
-            if rival.lead < explanation.sure and tests.meet(node, rival.partners):
+            if rival.lead < model.sure and tests.meet(node, rival.partners):
                 break
     # Is a node unsteady? It meets all of its group.
     for cause in undecided:

@@ -7,7 +7,7 @@ answer to the second one. `cover.py` explains the currency, the nat.
 
 **Likelihood.** A test fails with chance ``e`` (the noise) if nothing is wrong, and with chance ``1 - e`` if a
 faulty node, a bad link or a cut is in its way. So a failure that has a cause saves ``log((1 - e) / e)`` nats,
-and a pass in spite of the cause costs the same: `PairExplanation.failure`.
+and a pass in spite of the cause costs the same: `PairModel.failure`.
 
 **Groups.** Nodes that passed together, directly or through others, form a group. A node in no group is a
 *suspect*: it never passed. The failures of suspects and those between groups are explained one after the
@@ -26,6 +26,7 @@ from collections import Counter, defaultdict, namedtuple
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from itertools import combinations
 
+from clusterrun.model.frozen import frozen
 from clusterrun.preflight.causes.components import Components
 from clusterrun.preflight.causes.cover import Cover, Prices, sure
 from clusterrun.preflight.thresholds import WITNESSES, Thresholds
@@ -105,21 +106,18 @@ Cause = namedtuple("Cause", ["fault", "members"])
 Rival = namedtuple("Rival", ["lead", "partners"])
 
 
-class PairExplanation:
-    """The causes that explain the answers to one question about these nodes.
+class PairModel:
+    """What the answers to one question about these nodes may mean.
 
     ``failure``: nats that a cause saves for each failure that it explains, and loses for each pass.
     ``groups``: nodes that passed together. ``group_of``: the number of a node's group.
-    ``failed``: failed tests between proven nodes by link. ``explains``: the links that a cause may explain.
-    ``chosen``: the causes of the cheapest explanation. ``probable``: those of them that lead over chance.
-    ``blamed``: those of these that lead over every other cause, too.
-    ``faulty``: suspects that are blamed. ``undetermined``: the other suspects.
-    ``rivals``: the other explanations of each suspect, the strongest first.
+    ``failed``: failed tests between proven nodes by link. ``between``: their links, by two groups.
+    ``explains``: the links that a cause may explain.
     """
 
-    def __init__(self, answers: Answers, nodes: Sequence[int], limits: Thresholds) -> None:
+    def __init__(self, answers: Answers, nodes: Sequence[int], thresholds: Thresholds) -> None:
         self.answers, self.nodes = answers, nodes
-        self.prices, self.sure, self.noise = Prices(len(nodes)), sure(limits), answers.noise()
+        self.prices, self.sure, self.noise = Prices(len(nodes)), sure(thresholds), answers.noise()
         self.failure = math.log((1 - self.noise) / self.noise)
         self.groups = answers.groups(nodes)
         self.group_of = {node: number for number, group in enumerate(self.groups) for node in group}
@@ -129,56 +127,13 @@ class PairExplanation:
             if ends[0] in self.group_of and ends[1] in self.group_of
         }
         self.explains: dict[Cause, list[Link]] = defaultdict(list)
-        self._between: dict[Link, list[Link]] = defaultdict(list)  # failed links, by two groups
+        self.between: dict[Link, list[Link]] = defaultdict(list)
         for ends in self.failed:
-            self._between[link(self.group_of[ends[0]], self.group_of[ends[1]])].append(ends)
-            for cause in self._causes_of(ends):
+            self.between[link(self.group_of[ends[0]], self.group_of[ends[1]])].append(ends)
+            for cause in self.causes_of(ends):
                 self.explains[cause].append(ends)
-        # Choose the causes of failures between proven nodes, and those to blame.
-        cover = Cover(self.explains, self._saving)
-        self.chosen = list(cover.chosen)
-        self.probable: set[Cause] = set()
-        self.blamed: list[Cause] = []
-        for cause in self.chosen:
-            over_chance, over_rivals = cover.leads(cause)
-            if over_chance < self.sure:
-                continue
-            self.probable.add(cause)
-            if cause.fault == "cut":
-                # All nodes of the group may be faulty instead. Then the tests in it passed by luck.
-                group = self.groups[cause.members[0]]
-                chance_passes = sum(self.answers.passes[node] for node in group) / 2
-                all_faulty = len(group) * self.prices.link + chance_passes * self.failure
-                over_rivals = min(over_rivals, all_faulty - self.prices.node)
-            if over_rivals >= self.prices.rival:
-                self.blamed.append(cause)
-        self.unsteady = [cause.members[0] for cause in self.blamed if cause.fault == "unsteady"]
-        # For each failed link, how many blamed causes explain it.
-        self.explained = Counter(ends for cause in self.blamed for ends in self.explains[cause])
-        self.rivals: dict[int, list[Rival]] = {}
-        self.faulty: list[int] = []
-        self.undetermined = [
-            node for node in nodes if node in answers.failed_with and node not in self.group_of
-        ]
-        # Divide suspects into faulty and undetermined. A faulty node belongs to no hidden group any more.
-        while True:
-            doubted = set(self.undetermined)
-            pairs = sum(len(self.answers.failed_with[node] & doubted) for node in doubted) // 2
-            for node in self.undetermined:
-                rivals = sorted(self._rivals(node, doubted, pairs), key=lambda rival: rival.lead)
-                # A lead does not fall when fewer suspects remain.
-                before = self.rivals.get(node)
-                if before is None or rivals[0].lead >= before[0].lead:
-                    self.rivals[node] = rivals
-            newly = {node for node in doubted if self.rivals[node][0].lead >= self.sure}
-            self.faulty += [node for node in self.undetermined if node in newly]
-            self.undetermined = [node for node in self.undetermined if node not in newly]
-            if not newly:
-                break
 
-    # --- failures between proven nodes: a greedy cover by links, unsteady nodes and cuts ---
-
-    def _causes_of(self, ends: Link) -> Iterator[Cause]:
+    def causes_of(self, ends: Link) -> Iterator[Cause]:
         """Yield every cause that explains a failed test of this link."""
         is_inside = self.group_of[ends[0]] == self.group_of[ends[1]]
         if not is_inside or len(self.groups[self.group_of[ends[0]]]) > 2:
@@ -191,7 +146,7 @@ class PairExplanation:
                 if self.group_of[node]:  # the largest group is the one from which others are cut off
                     yield Cause("cut", (self.group_of[node],))
 
-    def _saving(self, cause: Cause, explained: Counter[Link]) -> float:
+    def saving(self, cause: Cause, explained: Counter[Link]) -> float:
         """Return the nats that a cause saves if the links in ``explained`` have another cause.
 
         It is the log likelihood ratio of its failures and passes, less its price.
@@ -199,7 +154,7 @@ class PairExplanation:
         links = [ends for ends in self.explains[cause] if not explained[ends]]
         failures = sum(self.failed[ends] for ends in links)
         if cause.fault == "cut":  # nothing passed through a cut, or it would be no border of a group
-            return failures * self.failure - self._borders(links) - self.prices.node
+            return failures * self.failure - self.borders(links) - self.prices.node
         if cause.fault == "link":
             return (failures - self.answers.good[cause.members]) * self.failure - self.prices.link
         passes = self.answers.passes[cause.members[0]]
@@ -208,7 +163,7 @@ class PairExplanation:
         if_faulty = (failures - passes) * self.failure
         return max(if_faulty, failures * of_failure - passes * of_pass) - self.prices.link
 
-    def _borders(self, links: Iterable[Link]) -> float:
+    def borders(self, links: Iterable[Link]) -> float:
         """Return the nats that these failures are worth less because they drew the border of a group.
 
         A planned test that failed is why a group ends there. The border may lie at any node, so such a test
@@ -217,12 +172,11 @@ class PairExplanation:
         planned = sum(self.answers.planned[ends] for ends in links)
         return planned * min(self.failure, self.prices.node)
 
-    # --- suspects: the lead over every rival in closed form ---
-
-    def _rivals(self, node: int, doubted: set[int], pairs: int) -> Iterator[Rival]:
+    def rivals(self, node: int, doubted: set[int], pairs: int, unsteady: Collection[int]) -> Iterator[Rival]:
         """Yield the other explanations of a node that never passed, with its lead over each.
 
         ``doubted``: all suspects. ``pairs``: how many pairs of suspects failed a test with each other.
+        ``unsteady``: nodes that are blamed as unsteady.
 
         *It belongs to a known group.* Then each failure with a member of the group is chance or a bad link,
         whichever is cheaper. A cut explains its failures with other groups. A node belongs to a group with a
@@ -246,10 +200,10 @@ class PairExplanation:
             if other in doubted:
                 likelihood *= (1 + self.noise**times) / 2
                 pairs_with_it += 1
-            elif other in self.group_of and other not in self.unsteady:
+            elif other in self.group_of and other not in unsteady:
                 failures_by_group[self.group_of[other]] += min(times * self.failure, prices.link)
         for number, group in enumerate(self.groups):
-            if not set(group) <= set(self.unsteady):
+            if not set(group) <= set(unsteady):
                 membership = math.log(len(self.group_of) / len(group))
                 yield Rival(failures_by_group[number] + membership - prices.node, group)
         others = len(doubted) - 1
@@ -259,7 +213,30 @@ class PairExplanation:
             elsewhere = -(pairs - pairs_with_it) * math.log(1 - (1 - self.noise) / 2**2)
             yield Rival(RARE_HIDDEN - math.log(likelihood) + elsewhere, sorted(doubted))
 
-    # --- results ---
+
+@frozen
+class PairExplanation:
+    """The causes that explain the answers to one question.
+
+    ``chosen``: the causes of the cheapest explanation. ``probable``: those of them that lead over chance.
+    ``blamed``: those of these that lead over every other cause, too. ``unsteady``: nodes that are blamed so.
+    ``faulty``: suspects that are blamed. ``undetermined``: the other suspects.
+    ``rivals``: the other explanations of each suspect, the strongest first.
+    """
+
+    model: PairModel
+    chosen: tuple[Cause, ...]
+    probable: frozenset[Cause]
+    blamed: tuple[Cause, ...]
+    unsteady: tuple[int, ...]
+    faulty: tuple[int, ...]
+    undetermined: tuple[int, ...]
+    rivals: dict[int, list[Rival]]
+
+    @property
+    def explained(self) -> Counter[Link]:
+        """Count for each failed link the blamed causes that explain it."""
+        return Counter(ends for cause in self.blamed for ends in self.model.explains[cause])
 
     def are_apart(self, a: int, b: int, causes: Collection[Cause]) -> bool:
         """Return whether one of these causes separates two groups.
@@ -269,17 +246,21 @@ class PairExplanation:
         """
         if Cause("cut", (a,)) not in causes and Cause("cut", (b,)) not in causes:
             return False
-        links = self._between.get((a, b), ())
-        nats = sum(min(self.failed[ends] * self.failure, self.prices.link) for ends in links)
-        return nats - self._borders(links) >= self.sure + math.log(len(self.groups) / 2)
+        links = self.model.between.get((a, b), ())
+        nats = sum(
+            min(self.model.failed[ends] * self.model.failure, self.model.prices.link) for ends in links
+        )
+        return nats - self.model.borders(links) >= self.model.sure + math.log(len(self.model.groups) / 2)
 
     def parts(self) -> list[tuple[int, ...]]:
         """Return the parts of the network: the groups, joined unless a blamed cut separates them."""
-        joined, numbers, blamed = Components(), range(len(self.groups)), set(self.blamed)
+        joined, numbers, blamed = Components(), range(len(self.model.groups)), set(self.blamed)
         joined.join([ends for ends in combinations(numbers, 2) if not self.are_apart(*ends, blamed)])
         parts = []
         for together in joined.of(numbers):
-            nodes = [node for number in together for node in self.groups[number] if node not in self.unsteady]
+            nodes = [
+                node for number in together for node in self.model.groups[number] if node not in self.unsteady
+            ]
             if nodes:
                 parts.append(tuple(sorted(nodes)))
         return sorted(parts, key=lambda part: (-len(part), part))
@@ -290,15 +271,63 @@ class PairExplanation:
 
     def undetermined_links(self) -> list[Link]:
         """Return the links between proven nodes that never passed and that no blamed cause explains."""
-        good = self.answers.good
-        return [ends for ends in self.failed if not self.explained[ends] and ends not in good]
+        good, explained = self.model.answers.good, self.explained
+        return [ends for ends in self.model.failed if not explained[ends] and ends not in good]
 
     def maybe_unsteady(self) -> list[int]:
         """Return proven nodes that failed more than once, and whose unsteadiness costs less than chance."""
-        nodes = []
-        for cause, links in self.explains.items():
+        nodes, explained = [], self.explained
+        for cause, links in self.model.explains.items():
             is_open = cause.fault == "unsteady" and cause not in self.blamed
-            failed_often = sum(self.failed[ends] for ends in links) > 1
-            if is_open and failed_often and self._saving(cause, self.explained) > 0:
+            failed_often = sum(self.model.failed[ends] for ends in links) > 1
+            if is_open and failed_often and self.model.saving(cause, explained) > 0:
                 nodes.append(cause.members[0])
         return nodes
+
+
+def explain_pairs(answers: Answers, nodes: Sequence[int], thresholds: Thresholds) -> PairExplanation:
+    """Explain failures between proven nodes, then suspects. Nothing that is proven depends on a suspect."""
+    model = PairModel(answers, nodes, thresholds)
+    # A greedy cover of failures between proven nodes by links, unsteady nodes and cuts.
+    cover = Cover(model.explains, model.saving)
+    probable, blamed = set(), []
+    for cause in cover.chosen:
+        over_chance, over_rivals = cover.leads(cause)
+        if over_chance < model.sure:
+            continue
+        probable.add(cause)
+        if cause.fault == "cut":
+            # All nodes of the group may be faulty instead. Then the tests in it passed by luck.
+            group = model.groups[cause.members[0]]
+            chance_passes = sum(answers.passes[node] for node in group) / 2
+            all_faulty = len(group) * model.prices.link + chance_passes * model.failure
+            over_rivals = min(over_rivals, all_faulty - model.prices.node)
+        if over_rivals >= model.prices.rival:
+            blamed.append(cause)
+    unsteady = tuple(cause.members[0] for cause in blamed if cause.fault == "unsteady")
+    # Divide suspects into faulty and undetermined. A faulty node belongs to no hidden group any more.
+    rivals_of: dict[int, list[Rival]] = {}
+    faulty: list[int] = []
+    undetermined = [node for node in nodes if node in answers.failed_with and node not in model.group_of]
+    newly_faulty = None
+    while newly_faulty is None or newly_faulty:
+        doubted = set(undetermined)
+        pairs = sum(len(answers.failed_with[node] & doubted) for node in doubted) // 2
+        for node in undetermined:
+            rivals = sorted(model.rivals(node, doubted, pairs, unsteady), key=lambda rival: rival.lead)
+            # A lead does not fall when fewer suspects remain.
+            if node not in rivals_of or rivals[0].lead >= rivals_of[node][0].lead:
+                rivals_of[node] = rivals
+        newly_faulty = [node for node in undetermined if rivals_of[node][0].lead >= model.sure]
+        faulty += newly_faulty
+        undetermined = [node for node in undetermined if node not in newly_faulty]
+    return PairExplanation(
+        model=model,
+        chosen=tuple(cover.chosen),
+        probable=frozenset(probable),
+        blamed=tuple(blamed),
+        unsteady=unsteady,
+        faulty=tuple(faulty),
+        undetermined=tuple(undetermined),
+        rivals=rivals_of,
+    )

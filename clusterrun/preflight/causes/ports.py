@@ -45,7 +45,7 @@ def needed_connections(ranks: int) -> int:
     return min(ranks + ranks * ranks, MOST_CONNECTIONS)
 
 
-def silent_range(ports: frozenset[int], limits: Thresholds) -> tuple[int, int] | None:
+def silent_range(ports: frozenset[int], thresholds: Thresholds) -> tuple[int, int] | None:
     """Return the range that explains the silent ports of a comb better than chance; None if none does.
 
     If every port is silent with the same chance ``p``, a run of ``n`` silent ports has the chance ``p ** n``.
@@ -64,26 +64,26 @@ def silent_range(ports: frozenset[int], limits: Thresholds) -> tuple[int, int] |
     # A range may begin and end at any port of the comb.
     price = math.log(len(COMB) * (len(COMB) + 1) / 2)
     saving = len(longest) * math.log(len(COMB) / len(ports)) - price
-    return (longest[0], longest[-1]) if saving >= sure(limits) else None
+    return (longest[0], longest[-1]) if saving >= sure(thresholds) else None
 
 
 def blocked(
     silent: Silent,
-    limits: Thresholds,
+    thresholds: Thresholds,
     unheld: Mapping[Way, int] = MappingProxyType({}),
 ) -> list[Blocked]:
     """Return the blocked ranges and the limits on connections: nodes first, then links.
 
     ``unheld``: by way, how many of the connections that were held open at once got no answer.
     """
-    ranges = {ends: silent_range(ports, limits) for ends, ports in silent.items()}
+    ranges = {ends: silent_range(ports, thresholds) for ends, ports in silent.items()}
     tests, limited = [], []
     for (a, b), ports in silent.items():
         span = ranges[a, b]
         members = frozenset(port for port in ports if span and span[0] <= port <= span[1])
         tests.append(WayTest(a, b, frozenset(COMB), members))
         # Scattered silent ports are a limit if chance does not explain them.
-        is_no_chance = excess(len(COMB), len(ports), limits.noise, limits.noise) >= sure(limits)
+        is_no_chance = excess(len(COMB), len(ports), thresholds.noise, thresholds.noise) >= sure(thresholds)
         is_limited = span is None and (is_no_chance or unheld.get((a, b), 0) > 0)
         limited.append(WayTest(a, b, frozenset({1}), frozenset({1} if is_limited else ())))
     return _causes(tests, silent, ranges) + _causes(limited, silent, {}, unheld)

@@ -26,7 +26,7 @@ class SlowRail:
     partner: int | None = None  # the only node that it was measured with, which may be at fault as well
 
 
-def slow_rails(rates: RailRates, limits: Thresholds) -> list[SlowRail]:
+def slow_rails(rates: RailRates, thresholds: Thresholds) -> list[SlowRail]:
     """Return the slow rails. The best rate with any partner counts: a slow partner blames no other node.
 
     If all rails of a node are slow, none is returned: tests of pairs report the node.
@@ -40,7 +40,7 @@ def slow_rails(rates: RailRates, limits: Thresholds) -> list[SlowRail]:
             rails_of_node.setdefault(node, set()).add(rail)
             partners.setdefault(end, set()).add(other_end)
             best[end] = max(rate, best.get(end, 0.0))
-    slow_ends = outliers(best, limits)
+    slow_ends = outliers(best, thresholds)
     result: list[SlowRail] = []
     for (node, rail, is_sending), outlier in sorted(slow_ends.items()):
         count = len(rails_of_node[node])

@@ -71,9 +71,9 @@ class PairRates:
     """
 
     def __init__(
-        self, log: Iterable[PairTest], limits: Thresholds, distance: Distance = same_distance
+        self, log: Iterable[PairTest], thresholds: Thresholds, distance: Distance = same_distance
     ) -> None:
-        self.limits, self._distance = limits, distance
+        self.thresholds, self._distance = thresholds, distance
         tests = []
         best: dict[Link, float] = {}
         for test in log:
@@ -81,7 +81,7 @@ class PairRates:
             if test.is_good and rate is not None and math.isfinite(rate):
                 tests.append(test)
                 best[test.link] = max(rate, best.get(test.link, 0.0))
-        self.levels = link_levels(best, distance, limits.slow_warn)
+        self.levels = link_levels(best, distance, thresholds.slow_warn)
         rated = [(test, test.outcome.rate * self.factor(test.link)) for test in tests]
         self.of_link: dict[Link, list[float]] = {}
         for test, rate in rated:
@@ -94,14 +94,14 @@ class PairRates:
             for node, rates in self.of_node.items()
         }
         fastest = sorted(self._usual.values())[-((len(self._usual) + MINORITY - 1) // MINORITY) :]
-        self._far = fastest[0] * (1 - limits.slow_few) if fastest else 0.0
+        self._far = fastest[0] * (1 - thresholds.slow_few) if fastest else 0.0
         # The standard deviation of a measurement is how much a test differs from the usual rates of its
         # nodes.
         gaps = [abs(rate - min(self._usual[node] for node in test.link)) for test, rate in planned]
         noise = NORMAL * median_of(gaps) if gaps else 0.0
-        drawn = line(self._usual.values(), self.limits, self.limits.pair_floor, noise)
+        drawn = line(self._usual.values(), self.thresholds, self.thresholds.pair_floor, noise)
         self.line = drawn or SlowLine(0.0, 0.0, 0.0)
-        self.answers = Answers(limits.noise)
+        self.answers = Answers(thresholds.noise)
         # A rate between the two lines is no answer.
         answers = []
         for test, rate in rated:

@@ -7,8 +7,8 @@ from collections.abc import Iterator
 from clusterrun.diagnosis.known_errors import meaning
 from clusterrun.model.preflight_report import Finding, Grade
 from clusterrun.preflight.majority import vote
-from clusterrun.preflight.tasks import Findings, Readings, RunNeeds
-from clusterrun.preflight.thresholds import Outlier, for_backend, limits_of, outliers
+from clusterrun.preflight.tasks import NO_WORKER, Findings, Readings, RunNeeds
+from clusterrun.preflight.thresholds import Outlier, Thresholds, for_backend, outliers
 from clusterrun.preflight.untrusted import number, pairs, text
 
 NAME = "product"
@@ -74,7 +74,7 @@ def late_nodes(readings: Readings) -> list[str]:
     return [
         node
         for node, reading in readings.items()
-        if isinstance(reading, dict) and reading.get("late") is True and text(reading, "stage") != "warm"
+        if isinstance(reading, dict) and reading.get("late") is True and text(reading, "stage") != NO_WORKER
     ]
 
 
@@ -84,7 +84,7 @@ def slow_nodes(request: RunNeeds, readings: Readings) -> list[str]:
 
 
 def _failure(reading: object) -> str:
-    if not isinstance(reading, dict) or text(reading, "stage") == "warm":
+    if not isinstance(reading, dict) or text(reading, "stage") == NO_WORKER:
         return ""
     if text(reading, "wrong"):
         return f"a matrix product is wrong: {text(reading, 'wrong')}"
@@ -112,9 +112,10 @@ def _slow_gpus(request: RunNeeds, readings: Readings) -> dict[tuple[str, str], O
             for gpu, rate in _rates(reading)
             if rate > 0
         }
-        limits = for_backend(limits_of(request.limits), "nccl" if kind.startswith("cuda") else "gloo")
+        backend = "nccl" if kind.startswith("cuda") else "gloo"
+        thresholds = for_backend(Thresholds.of_user(request.limits), backend)
         if len(rates) > 2:
-            result.update(outliers(rates, limits))
+            result.update(outliers(rates, thresholds))
         elif len(rates) == 2:
             (slower, value), (_, other) = sorted(rates.items(), key=lambda item: item[1])
             limit = _SLOW_OF_TWO * other

@@ -15,7 +15,7 @@ from clusterrun.model.frozen import frozen
 from clusterrun.model.paths import RunPaths
 from clusterrun.preflight.node.forked_call import ForkedCall, execute
 from clusterrun.preflight.node.listener import READ
-from clusterrun.preflight.tasks import Answer, GroupResult, GroupTask, StartTorch, TorchStarted
+from clusterrun.preflight.tasks import NO_WORKER, Answer, GroupResult, GroupTask, StartTorch, TorchStarted
 from clusterrun.runtime.overload import explains_wait
 
 Say = Callable[[int, Answer], None]
@@ -100,7 +100,7 @@ class TorchWorkerClient:
             self._kill("the torch worker did not end its test", late=True)
 
     def end(self) -> None:
-        self._kill("the examination is over")
+        self._kill("the check is over")
 
     def _read(self) -> None:
         for line in self._child.lines() if self._child is not None else ():
@@ -140,4 +140,4 @@ class TorchWorkerClient:
 
 
 def _unmade(test: int, why: str, late: bool, starved: bool = False) -> GroupResult:
-    return GroupResult(test, False, "warm", 0.0, why=why, late=late, starved=starved)
+    return GroupResult(test, False, NO_WORKER, 0.0, why=why, late=late, starved=starved)

@@ -7,13 +7,13 @@ from clusterrun.preflight.causes.groups import GroupSearch
 from clusterrun.preflight.causes.pair_search import Search
 from clusterrun.preflight.causes.rates import distances
 from clusterrun.preflight.causes.slow_groups import slow_groups
-from clusterrun.preflight.observations import HALF, PAIR, PRODUCT, SET, GroupTest, SlowGroup
+from clusterrun.preflight.observations import GroupTest, SlowGroup
 from clusterrun.preflight.session import expected_bandwidth, network_phase, port_sweep
 from clusterrun.preflight.session.group_tests import GroupTests
 from clusterrun.preflight.session.report import explain
 from clusterrun.preflight.session.requests import Waits
 from clusterrun.preflight.session.state import SessionState
-from clusterrun.preflight.tasks import StartTorch
+from clusterrun.preflight.tasks import HALF, PAIR, PRODUCT, SET, StartTorch
 from clusterrun.preflight.thresholds import (
     BUDGET_SHARE,
     MOST_TRIES,
@@ -65,9 +65,9 @@ def pair_rounds(state: SessionState, group_tests: GroupTests, all_pairs: bool = 
         return
     search = Search(
         ring,
-        for_backend(state.limits, state.backend),
+        for_backend(state.thresholds, state.backend),
         spares=[node for node in able if node not in ring],
-        all_pairs=all_pairs or state.orders.preflight.all_pairs,
+        all_pairs=all_pairs,
         distance=distances({node: state.nodes[node].listening.topology for node in able}),
         avoided=[(min(ends), max(ends)) for ends in explanation.bad_links],
     )
@@ -83,7 +83,7 @@ def pair_rounds(state: SessionState, group_tests: GroupTests, all_pairs: bool = 
         label = f"tests of pairs, round {state.rounds + 1}"
         tests = yield from group_tests.run(label, PAIR, pairs)
         state.rounds += 1
-        search.take(tests)
+        search.add_outcomes(tests)
         has_failed = has_failed or any(test.passed is False for test in tests)
         if has_failed and state.failures_at_sweep < 0 and state.seconds_left < reserved + port_sweep.SECONDS:
             yield from port_sweep.rounds(state)  # blocked ports may be why the tests take so long
@@ -154,7 +154,7 @@ def _find_slow(state: SessionState, group_tests: GroupTests, test: GroupTest) ->
             halves = (nodes[:middle], nodes[middle:])
             tests = yield from group_tests.run("parts of the set: 2", HALF, halves)
             rates = [half.rate for half in tests if half.passed and half.rate is not None]
-            slow_few = for_backend(state.limits, state.backend).slow_few
+            slow_few = for_backend(state.thresholds, state.backend).slow_few
             if len(rates) < len(tests) or min(rates) >= max(rates) * (1 - slow_few):
                 return
         yield from pair_rounds(state, group_tests)
@@ -197,7 +197,7 @@ def _find_cause(state: SessionState, group_tests: GroupTests, failed: GroupTest)
         if again.passed is not False:
             return
         failed = again
-    search = GroupSearch(failed.nodes, state.limits)
+    search = GroupSearch(failed.nodes, state.thresholds)
     state.group_searches.append((failed, search))
     while count > 2 and state.seconds_left > group_tests.limit(HALF, count):
         groups = search.next_round()
@@ -205,4 +205,4 @@ def _find_cause(state: SessionState, group_tests: GroupTests, failed: GroupTest)
             break
         yield from restart_torch_workers(state)
         label = f"parts of the set that failed: {len(groups)}"
-        search.take((yield from group_tests.run(label, HALF, groups)))
+        search.add_outcomes((yield from group_tests.run(label, HALF, groups)))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from clusterrun.model.limits import chosen
 from clusterrun.model.preflight_report import Finding, Grade, LinkReport
 from clusterrun.preflight.causes import losses
 from clusterrun.preflight.causes.dials import ConnectTrouble
@@ -12,7 +13,6 @@ from clusterrun.preflight.observations import CONTROL, LOSS, EarlierLink, PortSw
 from clusterrun.preflight.session import consistency, partition_findings
 from clusterrun.preflight.session.explanation import Explanation
 from clusterrun.preflight.session.state import HOST, SessionState
-from clusterrun.preflight.thresholds import limit
 
 _TRIES = "tried {} times"
 _FIREWALL = "open the ephemeral ports between the nodes of a job (iptables -L -n, nft list ruleset)"
@@ -40,7 +40,7 @@ def of_earlier_check(state: SessionState, explanation: Explanation) -> None:
 def of_sweep(state: SessionState, explanation: Explanation) -> None:
     """Report blocked ports, or limits on connections, by the newest sweep."""
     for sweep in state.log.of(PortSweep)[-1:]:
-        for cause in blocked(sweep.silent, state.limits, sweep.unheld):
+        for cause in blocked(sweep.silent, state.thresholds, sweep.unheld):
             ports = f"TCP ports from about {cause.first} to {cause.last}"
             if len(cause.nodes) == 2:
                 a, b = (state.nodes[node].name for node in cause.nodes)
@@ -77,8 +77,8 @@ def of_losses(state: SessionState, explanation: Explanation) -> None:
     end = state.log.last_end(LOSS)
     if end is None:
         return
-    ways, least = losses.lossy_ways(state.log, end.present), limit(state.needs.limits, "loss_warn")
-    troubles, parts = losses.explain_losses(ways, least, state.limits)
+    ways, least = losses.lossy_ways(state.log, end.present), chosen(state.needs.limits)["loss_warn"]
+    troubles, parts = losses.explain_losses(ways, least, state.thresholds)
     for trouble in troubles:
         counts = _counts(trouble)
         if trouble.side:
@@ -119,7 +119,7 @@ def _counts(trouble: LossTrouble) -> str:
 
 def _grade(state: SessionState, trouble: LossTrouble, stalls: int) -> Grade:
     """FAIL if much is lost, or if messages stalled more often than one event explains."""
-    lossy = trouble.share >= limit(state.needs.limits, "loss_fail")
+    lossy = trouble.share >= chosen(state.needs.limits)["loss_fail"]
     return Grade.FAIL if lossy or trouble.stalls >= stalls else Grade.WARN
 
 
@@ -159,7 +159,8 @@ def of_dials(state: SessionState, explanation: Explanation) -> None:
             explanation.add_links([link_of(state, trouble)])
             explanation.bad_links.add(frozenset(trouble.nodes))
     listeners = [node for node in state.nodes.values() if node.listens and not node.absent]
-    clock_limits = (limit(state.needs.limits, name) for name in ("clock_warn", "clock_fail"))
+    limits = chosen(state.needs.limits)
+    clock_limits = (limits["clock_warn"], limits["clock_fail"])
     explanation.add_all(consistency.clocks(listeners, *clock_limits))
     explanation.add_all(consistency.interfaces(listeners))
 

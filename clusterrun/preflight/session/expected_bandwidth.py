@@ -87,8 +87,8 @@ def megabytes(state: SessionState, nodes: Sequence[int]) -> float:
 
 def floor_of(state: SessionState, nodes: Sequence[int]) -> tuple[float, str]:
     """Return the floor of a set in GB/s, and its source. The user's number replaces the table's."""
-    if state.limits.set_floor:
-        return state.limits.set_floor, "set_floor"
+    if state.thresholds.set_floor:
+        return state.thresholds.set_floor, "set_floor"
     row = _row_of(state, nodes)
     return (row.floor, row.source) if row else (0.0, "")
 

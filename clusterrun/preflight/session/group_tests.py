@@ -8,12 +8,27 @@ from collections.abc import Generator, Sequence
 from clusterrun.diagnosis.known_errors import meaning
 from clusterrun.diagnosis.verdict import Verdict
 from clusterrun.model.frozen import replace
-from clusterrun.preflight.observations import BURN, DEVICE, HALF, PAIR, PEERS, PRODUCT, SET, TABLE, GroupTest
+from clusterrun.preflight.observations import GroupTest
 from clusterrun.preflight.session import expected_bandwidth, socket_interfaces
 from clusterrun.preflight.session.expected_bandwidth import SET_MEGABYTES
 from clusterrun.preflight.session.requests import Request
 from clusterrun.preflight.session.state import SessionState
-from clusterrun.preflight.tasks import CPU_WAIT, GroupMember, GroupResult, GroupTask, member_texts
+from clusterrun.preflight.tasks import (
+    BURN,
+    CPU_WAIT,
+    DEVICE,
+    HALF,
+    NO_WORKER,
+    PAIR,
+    PEERS,
+    PRODUCT,
+    SET,
+    TABLE,
+    GroupMember,
+    GroupResult,
+    GroupTask,
+    member_texts,
+)
 from clusterrun.preflight.thresholds import ANSWER_SECONDS, LONGEST_SECONDS, PATIENCE
 from clusterrun.preflight.torch_worker.error_text import most_telling
 
@@ -56,7 +71,7 @@ class OpenTest:
         answers, is_pair = self.answers.values(), self.kind == PAIR
         failed = [answer for answer in answers if not answer.passed]
         # Members that failed by themselves come before members that waited for them or lost them.
-        failed.sort(key=lambda answer: (answer.late, answer.stage != "warm", answer.seconds))
+        failed.sort(key=lambda answer: (answer.late, answer.stage != NO_WORKER, answer.seconds))
         rates_of = {node: dict(answer.rates) for node, answer in self.answers.items()}
         rates = [rate for answer in answers for name, rate in answer.rates if name == "all_reduce"]
         wrong = [answer.wrong for answer in answers if answer.wrong]
@@ -179,12 +194,12 @@ class GroupTests:
             self._interfaces[node] = ",".join(names)
         return self._interfaces[node]
 
-    def take(self, request: Request, result: GroupResult) -> None:
+    def on_result(self, request: Request, result: GroupResult) -> None:
         """Take the answer of a member."""
         task = request.task
         if isinstance(task, GroupTask) and task.test in self._open:
             self._open[task.test].answers[request.node] = result
-            self.state.quantities.take(task, request.node, result)
+            self.state.quantities.add(task, request.node, result)
             self.state.nodes[request.node].ports.extend(result.ports)
 
     def cut(self) -> list[GroupTest]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from clusterrun.model.frozen import replace
 from clusterrun.preflight import registry, tasks
 from clusterrun.preflight.session import absent_nodes, loss_phase, network_phase, port_sweep
-from clusterrun.preflight.session.requests import AskWorker, Waits
+from clusterrun.preflight.session.requests import AskExaminer, Waits
 from clusterrun.preflight.session.state import SessionState
 from clusterrun.preflight.tasks import ListenTask, LocalTask, StartTorch
 from clusterrun.preflight.thresholds import ANSWER_SECONDS, PATIENCE, START_SECONDS
@@ -49,7 +49,9 @@ def rounds(state: SessionState) -> Waits:
 def start_local_checks(state: SessionState, node: int) -> None:
     checks = registry.check_names(state.needs)
     state.ask(
-        node, LocalTask(state.needs, checks), max(registry.limits(checks), default=0.0) + ANSWER_SECONDS
+        node,
+        LocalTask(state.needs, checks),
+        max(registry.probe_seconds(checks), default=0.0) + ANSWER_SECONDS,
     )
 
 
@@ -69,7 +71,7 @@ def hurry(state: SessionState) -> None:
                 if patience >= request.seconds - ANSWER_SECONDS:
                     continue  # Each check has a limit of its own.
                 sooner = tasks.message_text(replace(request.task, limit=patience))
-                state.asks.append(AskWorker(request.node, request.number, sooner))
+                state.asks.append(AskExaminer(request.node, request.number, sooner))
                 patience += ANSWER_SECONDS
             state.requests.hurry(request, request.asked_at + patience)
 

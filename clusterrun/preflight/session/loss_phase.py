@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from clusterrun.model.limits import chosen
 from clusterrun.preflight.causes.cover import RARE_LINK
 from clusterrun.preflight.causes.losses import loss_nats, lossy_ways
 from clusterrun.preflight.observations import LOSS
@@ -9,7 +10,7 @@ from clusterrun.preflight.session.report import explain
 from clusterrun.preflight.session.requests import Waits
 from clusterrun.preflight.session.state import SessionState
 from clusterrun.preflight.tasks import ExchangeTask, Target
-from clusterrun.preflight.thresholds import ANSWER_SECONDS, DIAL_SECONDS, FEW_NODES, limit
+from clusterrun.preflight.thresholds import ANSWER_SECONDS, DIAL_SECONDS, FEW_NODES
 
 
 def begin(state: SessionState) -> Waits:
@@ -44,10 +45,10 @@ def begin(state: SessionState) -> Waits:
     yield (ExchangeTask,)
 
 
-def read(state: SessionState) -> Waits:
+def read_counts(state: SessionState) -> Waits:
     """Read the counts. Read them again some seconds later if they hint at loss without proof."""
     yield from _ask_traffic(state, 0.0)
-    least = limit(state.needs.limits, "loss_warn")
+    least = chosen(state.needs.limits)["loss_warn"]
     ways = lossy_ways(state.log, (node.node for node in state.present()))
     is_odd = any(way.stalls or loss_nats(way.sent, way.resent, least) >= RARE_LINK for way in ways)
     if is_odd and state.seconds_left > DIAL_SECONDS + ANSWER_SECONDS:

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from clusterrun.preflight.observations import BURN, DEVICE, PEERS, TABLE
 from clusterrun.preflight.session.group_tests import GroupTests
 from clusterrun.preflight.session.report import explain
 from clusterrun.preflight.session.requests import Waits
 from clusterrun.preflight.session.state import SessionState
+from clusterrun.preflight.tasks import BURN, DEVICE, PEERS, TABLE
 
 
 def rounds(state: SessionState, group_tests: GroupTests) -> Waits:

@@ -14,9 +14,12 @@ from clusterrun.preflight.session.state import SessionState
 from clusterrun.preflight.tasks import DialTask, PeerTask
 from clusterrun.preflight.thresholds import ANSWER_SECONDS, DIAL_SECONDS, FEW_NODES, WITNESSES
 
+# The ports to dial, by the dialling node and the dialled node.
+Plan = dict[int, dict[int, tuple[int, ...]]]
+
 # In a set of at most this size every node dials all others: 8 ports each are 760 connections, less than the
 # usual limit of 1,024 descriptors.
-FEW = 96
+MOST_DIALLED_BY_ALL = 96
 
 
 def rounds(state: SessionState) -> Waits:
@@ -24,15 +27,15 @@ def rounds(state: SessionState) -> Waits:
 
     In a small set every node dials all others, since a bad link outside the ring stops the whole set too.
     """
-    targets = plan(state)
-    return _dial(state, "control round", targets, targets)
+    plan = first_plan(state)
+    return _dial(state, "control round", plan, plan)
 
 
 def around(state: SessionState, nodes: Collection[int]) -> Waits:
     """Dial between these nodes and the others, which are not in doubt."""
     listeners = state.listeners()
     plan: Plan = {}
-    step = max(1, len(listeners) // FEW)
+    step = max(1, len(listeners) // MOST_DIALLED_BY_ALL)
     for place, node in enumerate(listeners):
         near = (listeners[place - 1], listeners[(place + 1) % len(listeners)])
         for at, other in enumerate(listeners if node.node in nodes else ()):
@@ -47,7 +50,7 @@ def around(state: SessionState, nodes: Collection[int]) -> Waits:
 def everyone(state: SessionState) -> Waits:
     """Let every node dial all others, unless the first control round did."""
     listeners = state.listeners()
-    if len(listeners) <= FEW or state.seconds_left < DIAL_SECONDS:
+    if len(listeners) <= MOST_DIALLED_BY_ALL or state.seconds_left < DIAL_SECONDS:
         return
     plan = {
         node.node: {other.node: _some(other, place)[:1] for other in listeners if other is not node}
@@ -67,7 +70,7 @@ def _dial(state: SessionState, label: str, plan: Plan, testers: Collection[int])
     listeners = [node.node for node in state.listeners()]
     absent = [node.node for node in state.nodes.values() if node.absent]
     for node, targets in plan.items() if state.orders.launch else ():
-        near = listeners if len(listeners) <= FEW else targets
+        near = listeners if len(listeners) <= MOST_DIALLED_BY_ALL else targets
         if node in testers:
             ask_checks(state, node, [other for other in (*near, *absent) if other != node])
     yield (DialTask, PeerTask)
@@ -96,22 +99,18 @@ def _dial(state: SessionState, label: str, plan: Plan, testers: Collection[int])
     state.end_phase(CONTROL)
 
 
-# The ports to dial, by the dialling node and the dialled node.
-Plan = dict[int, dict[int, tuple[int, ...]]]
-
-
-def plan(state: SessionState) -> Plan:
+def first_plan(state: SessionState) -> Plan:
     """Return the dials of the first round: the ring, and all nodes of a small set or rank 0 with all."""
     listeners = state.listeners()
-    targets: Plan = {node.node: {} for node in listeners} if len(listeners) > 1 else {}
-    for place, node in enumerate(listeners if targets else ()):
+    plan: Plan = {node.node: {} for node in listeners} if len(listeners) > 1 else {}
+    for place, node in enumerate(listeners if plan else ()):
         for other in (listeners[place - 1], listeners[(place + 1) % len(listeners)]):
-            targets[node.node][other.node] = other.listening.ports
+            plan[node.node][other.node] = other.listening.ports
     for place, node in enumerate(listeners):
-        for other in listeners[place + 1 :] if len(listeners) <= FEW or place == 0 else ():
-            targets[node.node].setdefault(other.node, _some(other, place))
-            targets[other.node].setdefault(node.node, _some(node, place))
-    return targets
+        for other in listeners[place + 1 :] if len(listeners) <= MOST_DIALLED_BY_ALL or place == 0 else ():
+            plan[node.node].setdefault(other.node, _some(other, place))
+            plan[other.node].setdefault(node.node, _some(node, place))
+    return plan
 
 
 def _some(node: NodeState, place: int) -> tuple[int, ...]:
@@ -137,5 +136,5 @@ def ask_checks(state: SessionState, node: int, others: Iterable[int]) -> None:
     """Ask a node for its checks with others."""
     peers = tuple(state.nodes[peer].target(state.nodes[peer].listening.ports) for peer in (node, *others))
     checks = registry.check_names(state.needs, between_nodes=True)
-    seconds = max(registry.limits(checks), default=0.0) + ANSWER_SECONDS
+    seconds = max(registry.probe_seconds(checks), default=0.0) + ANSWER_SECONDS
     state.ask(node, PeerTask(replace(state.needs, peers=peers), checks), seconds)

@@ -9,10 +9,11 @@ from clusterrun.model.preflight_report import Finding, Grade, LinkReport
 from clusterrun.preflight.causes.groups import GroupsResult
 from clusterrun.preflight.causes.pair_search import Evidence, SearchResult
 from clusterrun.preflight.causes.rails import slow_rails
-from clusterrun.preflight.observations import PAIR, SET, GroupTest, SlowGroup
+from clusterrun.preflight.observations import GroupTest, SlowGroup
 from clusterrun.preflight.session import expected_bandwidth, partition_findings, transport_findings
 from clusterrun.preflight.session.explanation import Explanation
 from clusterrun.preflight.session.state import SessionState
+from clusterrun.preflight.tasks import PAIR, SET
 from clusterrun.preflight.thresholds import for_backend, median_of
 
 _BROKEN_GPU = "drain the node; then look at its GPUs (dcgmi diag -r 3) and network ports (ibstat, ip -s link)"
@@ -81,8 +82,8 @@ def of_pairs(state: SessionState, explanation: Explanation) -> None:
         result = search.result()
         for evidence in result.evidence:
             # Blocked ports explain tests that failed, but no wrong sum and no low rate.
-            explained = () if evidence.wrong or evidence.verdict == "slow" else explanation.blocked
-            if evidence.verdict in ("flaky", "unproven"):
+            explained = () if evidence.wrong or evidence.finding_kind == "slow" else explanation.blocked
+            if evidence.finding_kind in ("flaky", "unproven"):
                 continue
             if len(evidence.nodes) == 1 and evidence.nodes[0] not in explained:
                 finding = _of_node(state, evidence, tests)
@@ -90,13 +91,13 @@ def of_pairs(state: SessionState, explanation: Explanation) -> None:
             elif len(evidence.nodes) == 2:
                 a, b = evidence.nodes
                 direction, message = "both", f"{evidence.failed} of {evidence.tests} tests failed"
-                if evidence.verdict == "slow":
+                if evidence.finding_kind == "slow":
                     if tests.ways.get((b, a), 0.0) < tests.ways.get((a, b), 0.0):
                         a, b = b, a
                     forward, back = tests.ways.get((a, b)), tests.ways.get((b, a))
                     direction = "a->b" if forward and back and forward < back / 2 else "both"
                     message = _slow(evidence)
-                elif evidence.verdict == "broken":
+                elif evidence.finding_kind == "broken":
                     message += f", both nodes pass with others: {tests.failure(evidence)}"
                 else:
                     message += "; whether the link or a node is to blame is not known"
@@ -104,7 +105,7 @@ def of_pairs(state: SessionState, explanation: Explanation) -> None:
                 remedy = _LINK.format(first, second)
                 report = LinkReport(first, second, direction, evidence.grade, message, remedy)
                 explanation.add_links([report], of_pairs=True)
-        median, floor = result.median, state.limits.pair_floor
+        median, floor = result.median, state.thresholds.pair_floor
         if median is not None and median < floor:
             message = f"pairs reach {median:.3g} GB/s, the median (limit {floor:.3g}: pair_floor)"
             explanation.network.append(Finding("bandwidth", Grade.WARN, message, _ALL_SLOW))
@@ -123,9 +124,9 @@ def notices(state: SessionState, result: SearchResult) -> Iterator[str]:
     """Yield notices that blame nobody: flaky links, nodes not proven to be slow, slower levels of links."""
     for evidence in result.evidence:
         names = state.names(evidence.nodes)
-        if evidence.verdict == "flaky":
+        if evidence.finding_kind == "flaky":
             yield f"{names}: {evidence.failed} of {evidence.tests} tests failed, the others passed"
-        elif evidence.verdict == "unproven":
+        elif evidence.finding_kind == "unproven":
             yield (
                 f"{names} may be slow: {_rate(evidence)}, in {evidence.tests} tests; they waited for busy "
                 "processors, or are too few to be sure: check again when the nodes are idle"
@@ -142,10 +143,10 @@ def notices(state: SessionState, result: SearchResult) -> Iterator[str]:
 
 
 def _of_node(state: SessionState, evidence: Evidence, tests: PairTests) -> Finding:
-    if evidence.verdict == "slow":
+    if evidence.finding_kind == "slow":
         return Finding("bandwidth", evidence.grade, _slow(evidence), _SLOW_GPU if state.has_gpus else _SLOW)
     why, failed = tests.failure(evidence), f"{evidence.failed} of {evidence.tests} tests failed"
-    if evidence.verdict == "undetermined":
+    if evidence.finding_kind == "undetermined":
         message = f"{failed} ({why}); which node is at fault is not known"
         return Finding("pair", Grade.UNDETERMINED, message, _THIRD)
     if evidence.wrong:
@@ -158,8 +159,8 @@ def _of_node(state: SessionState, evidence: Evidence, tests: PairTests) -> Findi
 
 def of_rails(state: SessionState, explanation: Explanation) -> None:
     """Report slow rails. Ranks on processors share one network, so they have no rails."""
-    limits = for_backend(state.limits, state.backend)
-    slow = slow_rails(state.quantities.rails, limits) if state.backend == "nccl" else []
+    thresholds = for_backend(state.thresholds, state.backend)
+    slow = slow_rails(state.quantities.rails, thresholds) if state.backend == "nccl" else []
     for rail in slow:
         what, outlier = "sends" if rail.is_sending else "receives", rail.outlier
         median = f"{outlier.share:.0%} of the median {outlier.median:.3g}"

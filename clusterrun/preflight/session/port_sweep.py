@@ -29,7 +29,7 @@ def rounds(state: SessionState) -> Waits:
         silent = yield from _sweep(state, ways)
         needed = needed_connections(state.ranks)
         # A limit on open connections explains a failure that no port explains.
-        if blocked(silent, state.limits) or state.seconds_left < SECONDS:
+        if blocked(silent, state.thresholds) or state.seconds_left < SECONDS:
             state.observe(PortSweep(silent))
         else:
             unheld = yield from _hold(state, ways, needed)
@@ -63,7 +63,7 @@ def rounds_between(state: SessionState) -> Waits:
     )
     if not ways or state.seconds_left < SECONDS:
         return
-    for cause in blocked((yield from _sweep(state, ways)), state.limits):
+    for cause in blocked((yield from _sweep(state, ways)), state.thresholds):
         a, b = (state.nodes[node].name for node in cause.nodes)
         if cause.first:
             ports = f"TCP ports from about {cause.first} to {cause.last}"

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from clusterrun.model.preflight_report import Quantity, TableRow
-from clusterrun.preflight.tasks import BUS_SHARES, TIME, GroupResult, GroupTask
+from clusterrun.preflight.tasks import BURN, BUS_SHARES, DEVICE, PAIR, PRODUCT, TIME, GroupResult, GroupTask
 
 # By name of a rate: the name in the report and its unit.
 _OF_GPU = {
@@ -33,8 +33,8 @@ class Quantities:
         # GB/s of each rail: (sending node, receiving node, local rank).
         self.rails: dict[tuple[int, int, int], float] = {}
 
-    def take(self, task: GroupTask, node: int, result: GroupResult) -> None:
-        """Take the result of ``node``. A test that failed may have measured nothing."""
+    def add(self, task: GroupTask, node: int, result: GroupResult) -> None:
+        """Add the result of ``node``. A test that failed may have measured nothing."""
         names = {member.node: member.name for member in task.members}
         has_parts = any(":" in rate for rate, _ in result.rates)
         for rate, value in result.rates:
@@ -49,13 +49,13 @@ class Quantities:
             elif (":" in rate) == has_parts:
                 # The only GPU or rail of a node has no number: ``memory`` instead of ``memory:3``.
                 quantity, _, local = rate.partition(":")
-                if quantity in _OF_GPU and task.kind in ("product", "burn", "device"):
+                if quantity in _OF_GPU and task.kind in (PRODUCT, BURN, DEVICE):
                     name, unit = _OF_GPU[quantity]
-                    name += _UNDER_LOAD if task.kind == "burn" else ""
+                    name += _UNDER_LOAD if task.kind == BURN else ""
                     # Without GPUs, one product uses all processors of a node.
                     part = f"GPU {local or 0}" if task.backend == "nccl" else "processors"
                     self._keep(names[node], part, name, unit, value, quantity in _LOWEST)
-                elif quantity in _OF_RAIL and task.kind == "pair" and task.backend == "nccl":
+                elif quantity in _OF_RAIL and task.kind == PAIR and task.backend == "nccl":
                     name, unit = _OF_RAIL[quantity]
                     self._keep(names[node], f"rail {local or 0}", name, unit, value)
                     for member in task.members:

@@ -85,7 +85,7 @@ def rounds(state: SessionState, group_tests: GroupTests, suspects: Sequence[int]
     yield (StartTorch,)
     local_phase.choose_backend(state)
     if state.backend:
-        yield from pair_rounds(state, group_tests)
+        yield from pair_rounds(state, group_tests, options.all_pairs)
     if state.backend and network:
         yield from whole_set(state, group_tests)
 

@@ -15,7 +15,7 @@ from clusterrun.model.preflight_report import (
 )
 from clusterrun.model.world import exactly
 from clusterrun.preflight import registry
-from clusterrun.preflight.observations import PRODUCT, SET, CheckFault, GroupTest, NodeGone, Unanswered
+from clusterrun.preflight.observations import CheckFault, GroupTest, NodeGone, Unanswered
 from clusterrun.preflight.session import (
     absent_findings,
     connection_findings,
@@ -27,6 +27,7 @@ from clusterrun.preflight.session import (
 from clusterrun.preflight.session.consistency import common_interface, faster_interface
 from clusterrun.preflight.session.explanation import Explanation
 from clusterrun.preflight.session.state import SessionState
+from clusterrun.preflight.tasks import PRODUCT, SET
 
 _OURS = "this is a fault of clusterrun: please report it with this line"
 _MORE = "give it more: --preflight-budget"

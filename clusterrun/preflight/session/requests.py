@@ -13,7 +13,7 @@ Waits = Generator[tuple[type, ...], None, None]
 
 
 @frozen
-class AskWorker:
+class AskExaminer:
     """Give ``body`` to the examiner of ``node``; its answer comes back with ``number``."""
 
     node: int
@@ -57,7 +57,9 @@ class Requests:
     def __len__(self) -> int:
         return len(self._open)
 
-    def ask(self, now: float, text_by_node: Mapping[int, str], task: Task, seconds: float) -> list[AskWorker]:
+    def ask(
+        self, now: float, text_by_node: Mapping[int, str], task: Task, seconds: float
+    ) -> list[AskExaminer]:
         """Open a request to each node, with its own text of ``task``."""
         asks = []
         batch = self.batch(type(task))
@@ -68,7 +70,7 @@ class Requests:
             self._put(Request(self._last, node, task, now, now + seconds))
             batch.size += 1
             batch.open += 1
-            asks.append(AskWorker(node, self._last, text))
+            asks.append(AskExaminer(node, self._last, text))
         return asks
 
     def waits_for(self, task_types: Iterable[type]) -> bool:

@@ -18,9 +18,7 @@ from clusterrun.model.orders import Level, Orders
 from clusterrun.model.preflight_report import Grade, Report
 from clusterrun.preflight import tasks
 from clusterrun.preflight.observations import (
-    BURN,
     CONTROL,
-    PRODUCT,
     CheckFault,
     InterfaceDials,
     NodeDials,
@@ -41,7 +39,7 @@ from clusterrun.preflight.session.collective_phase import pair_rounds, products,
 from clusterrun.preflight.session.group_tests import GroupTests
 from clusterrun.preflight.session.node_state import NodeState
 from clusterrun.preflight.session.report import SessionOutcome, conclude, explain
-from clusterrun.preflight.session.requests import AskWorker, Request, Waits
+from clusterrun.preflight.session.requests import AskExaminer, Request, Waits
 from clusterrun.preflight.session.state import OVERLOADED, SessionState
 from clusterrun.preflight.thresholds import (
     ANSWER_SECONDS,
@@ -51,7 +49,7 @@ from clusterrun.preflight.thresholds import (
 )
 from clusterrun.runtime.machine_events import OVERSLEPT_SECONDS
 
-__all__ = ["AskWorker", "Session", "SessionNode", "SessionOutcome"]
+__all__ = ["AskExaminer", "Session", "SessionNode", "SessionOutcome"]
 
 _SILENT = "look at the node and at the log of its examiner in the run directory"
 
@@ -69,10 +67,10 @@ class SessionNode:
 
 @frozen
 class SessionPlace:
-    """The place where the workers of a run find each other."""
+    """The place where the examiners of a run find each other."""
 
     run_dir: str = ""
-    nonce: str = ""  # a secret of this run's workers; '' chooses one
+    nonce: str = ""  # a secret of this run's examiners; '' chooses one
 
 
 @frozen
@@ -135,12 +133,12 @@ class Session:
 
     # --- events ---
 
-    def begin(self) -> list[AskWorker]:
+    def begin(self) -> list[AskExaminer]:
         return self._proceed()
 
     def answered(
         self, now: float, node: int, number: int, body: str, wall: float | None = None
-    ) -> list[AskWorker]:
+    ) -> list[AskExaminer]:
         """Take the answer of an examiner. An answer to no open request is ignored.
 
         ``wall`` is the wall clock. It runs on while this process is suspended, unlike ``now``.
@@ -164,7 +162,7 @@ class Session:
         if subject is not None:
             subject.overloads.add(now, seconds)
 
-    def lost(self, now: float, node: int, why: str, is_excused: bool = False) -> list[AskWorker]:
+    def lost(self, now: float, node: int, why: str, is_excused: bool = False) -> list[AskExaminer]:
         """Handle the loss of an agent or examiner. ``is_excused``: an overload explains it."""
         self._state.now = max(now, self._state.now)
         node_state = self._state.nodes.get(node)
@@ -178,7 +176,7 @@ class Session:
         self._state.mark_gone(self._state.nodes[node], check, why, _SILENT, is_lost)
         self._state.requests.drop_all_of(node)
 
-    def tick(self, now: float) -> list[AskWorker]:
+    def tick(self, now: float) -> list[AskExaminer]:
         due = self.wakes_at()
         if due is None:
             return []
@@ -215,24 +213,17 @@ class Session:
         # A fault of all nodes together would make every group test fail.
         if not state.backend or explain(state).together_has(Grade.FAIL):
             yield from port_sweep.rounds_between(state)
-            yield from loss_phase.read(state)
+            yield from loss_phase.read_counts(state)
             return
         yield from socket_interfaces.rounds(state)
         yield from products(state, tests)
         if state.orders.preflight.level is Level.FULL or state.orders.preflight.all_pairs:
-            yield from pair_rounds(state, tests)
-        yield from port_sweep.rounds(state)
-        yield from loss_phase.read(state)
-        yield from whole_set(state, tests)
-        before = explain(state).choice().world
-        yield from port_sweep.rounds(state)
-        yield from loss_phase.read(state)
-        if explain(state).choice().world != before:
-            yield from whole_set(state, tests)
+            yield from pair_rounds(state, tests, state.orders.preflight.all_pairs)
+        yield from _test_whole_set(state, tests)
         yield from measure_phase.rounds(state, tests)
         yield from absent_nodes.rounds_at_lost(state)
 
-    def _proceed(self) -> list[AskWorker]:
+    def _proceed(self) -> list[AskExaminer]:
         """Run the rounds until one waits for an answer, and return the new requests."""
         state = self._state
         state.explanation = None
@@ -286,6 +277,17 @@ class Session:
         self.outcome = conclude(self._state)
 
 
+def _test_whole_set(state: SessionState, tests: GroupTests) -> Waits:
+    """Test the whole set. A failed set asks for a sweep of ports; if that changes the choice, test again."""
+    tested = None
+    for _ in range(2):
+        yield from port_sweep.rounds(state)
+        yield from loss_phase.read_counts(state)
+        if explain(state).choice().world != tested:
+            yield from whole_set(state, tests)
+            tested = explain(state).choice().world
+
+
 # --- answers ---
 
 
@@ -319,15 +321,15 @@ def _take(state: SessionState, group_tests: GroupTests, request: Request, value:
             why = f"its torch worker cannot be started again: {value.why}"
             state.mark_gone(node, "torch", why, "see the examiner's log")
     elif isinstance(value, tasks.GroupResult):
-        if value.stage == "warm":
-            if isinstance(task, tasks.GroupTask) and task.kind == PRODUCT:
+        if value.stage == tasks.NO_WORKER:
+            if isinstance(task, tasks.GroupTask) and task.kind == tasks.PRODUCT:
                 node.ends.append(value.why)
             node.torch_worker, node.ports = None, []  # A new worker can be started.
-        elif isinstance(task, tasks.GroupTask) and task.kind == PRODUCT:
+        elif isinstance(task, tasks.GroupTask) and task.kind == tasks.PRODUCT:
             node.record_matmul(value)
-        elif isinstance(task, tasks.GroupTask) and task.kind == BURN:
+        elif isinstance(task, tasks.GroupTask) and task.kind == tasks.BURN:
             node.burn = value
-        group_tests.take(request, value)
+        group_tests.on_result(request, value)
     elif isinstance(value, tasks.ThroughAnswer) and isinstance(task, tasks.ThroughTask) and value.body:
         inner = replace(request, node=state.numbers[task.name], task=tasks.task(task.body))
         with suppress(BadDocument):  # a bad answer is not the fault of the relay

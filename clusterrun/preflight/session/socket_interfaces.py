@@ -29,7 +29,7 @@ def rounds(state: SessionState) -> Waits:
     for name in candidates if used in speeds else ():
         if state.seconds_left < DIAL_SECONDS + ANSWER_SECONDS:
             return
-        for node, targets in network_phase.plan(state).items():
+        for node, targets in network_phase.first_plan(state).items():
             goals = []
             for other, ports in targets.items():
                 interfaces = state.nodes[other].listening.interfaces

@@ -16,8 +16,8 @@ from clusterrun.preflight.observations import CheckFault, GroupTest, Log, NodeDi
 from clusterrun.preflight.session.explanation import Explanation
 from clusterrun.preflight.session.node_state import NodeState
 from clusterrun.preflight.session.quantities import Quantities
-from clusterrun.preflight.session.requests import AskWorker, Requests
-from clusterrun.preflight.thresholds import limits_of
+from clusterrun.preflight.session.requests import AskExaminer, Requests
+from clusterrun.preflight.thresholds import Thresholds
 
 # The batch script, and with it the coordinator, runs on the first node of the allocation.
 HOST = 0
@@ -41,7 +41,7 @@ class SessionState:
         self.end_at = now + orders.preflight.budget  # steady clock
         self.requests = Requests()
         self.overloads = Overloads()  # of the coordinator's machine
-        self.asks: list[AskWorker] = []
+        self.asks: list[AskExaminer] = []
         self.log = Log()
         # What `report.explain` derived from the observations; None if they have changed since.
         self.explanation: Explanation | None = None
@@ -65,7 +65,7 @@ class SessionState:
         valid = tuple(
             (name, limit) for name, limit in requested if name in BY_NAME and 0 <= limit < float("inf")
         )
-        self.limits = limits_of(valid)
+        self.thresholds = Thresholds.of_user(valid)
         self.needs = tasks.RunNeeds(
             run_id=orders.run_id,
             run_dir=run_dir,

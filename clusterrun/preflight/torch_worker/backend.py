@@ -52,7 +52,7 @@ def variables(backend: str, interface: str, users: Mapping[str, str]) -> dict[st
     }
 
 
-def dress(settings: Mapping[str, str]) -> None:
+def set_variables(settings: Mapping[str, str]) -> None:
     """Set variables for the libraries of this process, which read the C environment."""
     for name, value in settings.items():
         if value == _UNSET:
@@ -67,7 +67,7 @@ class OnCpu:
     def __init__(self, local: int) -> None:
         # Several nodes may share these cores. No test measures the number of threads.
         torch.set_num_threads(1)
-        self.device = torch.device("cpu")
+        self.torch_device = torch.device("cpu")
 
     def join(self, store: dist.Store, rank: int, world: int, seconds: float) -> None:
         limit = timedelta(seconds=seconds)
@@ -103,13 +103,13 @@ class OnGpu:
         if local >= device_count:
             raise RuntimeError(f"local rank {local} has no GPU: torch sees {device_count}")
         torch.cuda.set_device(local)
-        self.device = torch.device("cuda", local)
+        self.torch_device = torch.device("cuda", local)
 
     def join(self, store: dist.Store, rank: int, world: int, seconds: float) -> None:
         """Form the group. NCCL connects now, and not in the first collective, because the device is named."""
         limit = timedelta(seconds=seconds)
         dist.init_process_group(
-            NCCL, store=store, rank=rank, world_size=world, timeout=limit, device_id=self.device
+            NCCL, store=store, rank=rank, world_size=world, timeout=limit, device_id=self.torch_device
         )
 
     def settle(self, until: float) -> None:
@@ -151,5 +151,5 @@ class OnGpu:
         return statistics.median(seconds)
 
 
-def on(backend: str, local: int) -> OnCpu | OnGpu:
+def device_for(backend: str, local: int) -> OnCpu | OnGpu:
     return OnGpu(local) if backend == NCCL else OnCpu(local)

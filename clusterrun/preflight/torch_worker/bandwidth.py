@@ -10,6 +10,7 @@ import torch
 import torch.distributed as dist
 
 from clusterrun import proc
+from clusterrun.model.world import ring_share
 from clusterrun.preflight.tasks import BUS_SHARES, CPU_WAIT, TABLE_SIZES
 from clusterrun.preflight.torch_worker import sum_patterns
 from clusterrun.preflight.torch_worker.backend import GLOO, PIECE_BYTES, OnCpu, OnGpu
@@ -30,14 +31,14 @@ _LONG_ROUND_SECONDS = 0.3
 class BandwidthTest:
     """The measurements of a rank in a formed group. ``peer`` is None unless the group is a pair."""
 
-    def __init__(self, side: OnCpu | OnGpu, rank: int, world: int, peer: int | None, until: float) -> None:
-        self._side, self._until = side, until
+    def __init__(self, device: OnCpu | OnGpu, rank: int, world: int, peer: int | None, until: float) -> None:
+        self._device, self._until = device, until
         self._rank, self._world, self._peer = rank, world, peer
         self._largest = 0
 
     def first_send(self) -> bool:
         for count in (1, PIECE_BYTES // 8):
-            self._send(sum_patterns.contribution(self._rank, count, "int64").to(self._side.device))
+            self._send(sum_patterns.contribution(self._rank, count, "int64").to(self._device.torch_device))
         return True
 
     def first_receive(self) -> bool:
@@ -45,7 +46,7 @@ class BandwidthTest:
         assert self._peer is not None
         right = True
         for count in (1, PIECE_BYTES // 8):
-            received = torch.zeros(count, dtype=torch.int64, device=self._side.device)
+            received = torch.zeros(count, dtype=torch.int64, device=self._device.torch_device)
             self._receive(received)
             right = right and sum_patterns.wrong_at(received.cpu(), self._peer, "int64") is None
         return right
@@ -55,18 +56,18 @@ class BandwidthTest:
 
         ``CPU_WAIT`` is the part of the all-reduce for which the ranks waited for a processor.
         """
-        moved = {"send": 1.0, "receive": 1.0, "all_reduce": 2 * (self._world - 1) / self._world}
+        moved = {"send": 1.0, "receive": 1.0, "all_reduce": ring_share(self._world)}
         rate_by_name: dict[str, float] = {}
         share = 0.0
-        for size in self._side.sizes(self._size(megabytes)):
+        for size in self._device.sizes(self._size(megabytes)):
             self._largest = max(self._largest, size)
             taken, waited = self._seconds_by_step(size)
-            whole = torch.tensor(waited, dtype=torch.float32, device=self._side.device)
+            whole = torch.tensor(waited, dtype=torch.float32, device=self._device.torch_device)
             dist.all_reduce(whole)
-            self._side.settle(self._until)
+            self._device.settle(self._until)
             waited_by_round = whole.tolist()
             for name, seconds in taken.items():
-                rate = round(moved[name] * size / 1e9 / self._side.usual(seconds), 6)
+                rate = round(moved[name] * size / 1e9 / self._device.usual(seconds), 6)
                 if name == "all_reduce" and rate > rate_by_name.get(name, 0.0):
                     # The fastest message represents all of them on a crowded machine.
                     fastest = min(range(len(seconds)), key=seconds.__getitem__)
@@ -83,10 +84,10 @@ class BandwidthTest:
         count = min(self._largest, _MOST_CHECKED) // 4
         if not count:
             return ""
-        own = torch.arange(count, dtype=torch.int32, device=self._side.device) % _PERIOD
+        own = torch.arange(count, dtype=torch.int32, device=self._device.torch_device) % _PERIOD
         total = (own + sum_patterns.weight(self._rank, "float32")).float()
         dist.all_reduce(total)
-        self._side.settle(self._until)
+        self._device.settle(self._until)
         whole = sum(sum_patterns.weight(rank, "float32") for rank in range(self._world))
         wrong = (total != (own * self._world + whole).float()).nonzero().flatten()
         if not len(wrong):
@@ -109,19 +110,19 @@ class BandwidthTest:
             for size in sizes:
                 step = self._collective(name, size)
                 try:
-                    self._side.timed(step, self._until)  # Warms up.
+                    self._device.timed(step, self._until)  # Warms up.
                 except RuntimeError:
-                    if self._side.name != GLOO:
+                    if self._device.name != GLOO:
                         raise
                     break
-                first = self._side.timed(step, self._until)
+                first = self._device.timed(step, self._until)
                 rounds = self._least(max(_FEWEST, min(_MOST, int(_ROUNDS_SECONDS / max(first, 1e-6)))))
-                seconds = [self._side.timed(step, self._until) for _ in range(rounds)]
-                yield f"us {name} {size}", round(1e6 * self._side.usual(seconds), 3)
+                seconds = [self._device.timed(step, self._until) for _ in range(rounds)]
+                yield f"us {name} {size}", round(1e6 * self._device.usual(seconds), 3)
 
     def _collective(self, name: str, size: int) -> Callable[[], object]:
         """Return a call of the collective ``name`` on buffers of ``size`` bytes."""
-        world, device = self._world, self._side.device
+        world, device = self._world, self._device.torch_device
         count = max(1, size // 4 // world) * world
         whole = torch.zeros(count, dtype=torch.float32, device=device)
         part = whole[: count // world].clone()
@@ -137,7 +138,7 @@ class BandwidthTest:
 
     def _seconds_by_step(self, size: int) -> tuple[dict[str, list[float]], list[float]]:
         """Return the seconds of each step per round, and the processor wait of each all-reduce."""
-        content = torch.zeros(size // 4, dtype=torch.float32, device=self._side.device)
+        content = torch.zeros(size // 4, dtype=torch.float32, device=self._device.torch_device)
         steps: dict[str, Callable[[], object]] = {"all_reduce": lambda: dist.all_reduce(content)}
         if self._peer is not None:
             # In this rank's order: its send matches its peer's receive.
@@ -145,7 +146,7 @@ class BandwidthTest:
             steps.update(both if self._rank < self._peer else both[::-1])
         began = time.monotonic()
         for step in steps.values():  # Warms up.
-            self._side.timed(step, self._until)
+            self._device.timed(step, self._until)
         seconds = time.monotonic() - began
         fewest = _FEWEST if seconds < _LONG_ROUND_SECONDS else 1
         rounds = self._least(max(fewest, min(_MOST, int(_ROUNDS_SECONDS / seconds))))
@@ -154,7 +155,7 @@ class BandwidthTest:
         for _ in range(rounds):
             before = waited_for_processors()
             for name, step in steps.items():
-                taken[name].append(self._side.timed(step, self._until))
+                taken[name].append(self._device.timed(step, self._until))
                 if name == "all_reduce":
                     waited.append(waited_for_processors() - before)
         return taken, waited
@@ -164,9 +165,9 @@ class BandwidthTest:
         most = int(megabytes * 1e6) // 4 * 4
         size = min(most, PIECE_BYTES)
         while size < most:
-            probe = torch.zeros(size // 4, dtype=torch.float32, device=self._side.device)
+            probe = torch.zeros(size // 4, dtype=torch.float32, device=self._device.torch_device)
             step = partial(dist.all_reduce, probe)
-            seconds = min(self._side.timed(step, self._until) for _ in range(2))
+            seconds = min(self._device.timed(step, self._until) for _ in range(2))
             affordable = int(size * _MOST_SECONDS / max(seconds, 1e-6))
             # The size grows in steps. Latency dominates small messages, so they predict large ones badly.
             larger = self._least(min(most, _STEP * size, affordable)) // 4 * 4
@@ -176,25 +177,25 @@ class BandwidthTest:
         return size
 
     def _least(self, number: int) -> int:
-        smallest = torch.tensor([number], dtype=torch.int64, device=self._side.device)
+        smallest = torch.tensor([number], dtype=torch.int64, device=self._device.torch_device)
         dist.all_reduce(smallest, dist.ReduceOp.MIN)
-        self._side.settle(self._until)
+        self._device.settle(self._until)
         return int(smallest.item())
 
     def _send(self, content: torch.Tensor) -> None:
         """Send between two tokens, so that both sides measure the whole transfer."""
-        token = torch.zeros(1, dtype=torch.float32, device=self._side.device)
+        token = torch.zeros(1, dtype=torch.float32, device=self._device.torch_device)
         self._move(dist.irecv, token)
         self._move(dist.isend, content)
         self._move(dist.irecv, token)
-        self._side.settle(self._until)
+        self._device.settle(self._until)
 
     def _receive(self, content: torch.Tensor) -> None:
-        token = torch.zeros(1, dtype=torch.float32, device=self._side.device)
+        token = torch.zeros(1, dtype=torch.float32, device=self._device.torch_device)
         self._move(dist.isend, token)
         self._move(dist.irecv, content)
         self._move(dist.isend, token)
-        self._side.settle(self._until)
+        self._device.settle(self._until)
 
     def _move(self, way: Callable[..., object], content: torch.Tensor) -> None:
         # NCCL uses the group's connections for a batch of one operation, and opens none for the pair.

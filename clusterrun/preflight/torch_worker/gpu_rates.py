@@ -11,8 +11,9 @@ import torch
 from clusterrun.model.frozen import replace
 from clusterrun.preflight.probes import nvidia_smi
 from clusterrun.preflight.probes.run_program import answer
+from clusterrun.preflight.tasks import BURN, DONE, PEERS, PRODUCT
 from clusterrun.preflight.torch_worker import matmul
-from clusterrun.preflight.torch_worker.backend import GLOO, OnCpu, OnGpu, dress, on, variables
+from clusterrun.preflight.torch_worker.backend import GLOO, OnCpu, OnGpu, device_for, set_variables, variables
 from clusterrun.preflight.torch_worker.error_text import of_error
 from clusterrun.preflight.torch_worker.rank_report import RankReport
 
@@ -32,38 +33,38 @@ def serve(
 ) -> None:
     """Measure ``device``, ``peers`` or ``burn``. Report the stage and the end. Never raise."""
     try:
-        say(RankReport(stage="product"))
-        dress(variables(backend, "", {}) if backend != GLOO else {})
-        side = on(backend, local)
-        if kind == "burn":
-            say(burned(side, seconds, until))
+        say(RankReport(stage=PRODUCT))
+        set_variables(variables(backend, "", {}) if backend != GLOO else {})
+        device = device_for(backend, local)
+        if kind == BURN:
+            say(burned(device, seconds, until))
             return
-        rates = tuple(peer_rates(side, until)) if kind == "peers" else tuple(device_rates(side, until))
-        say(RankReport(stage="done", ended=True, rates=rates))
+        rates = tuple(peer_rates(device, until)) if kind == PEERS else tuple(device_rates(device, until))
+        say(RankReport(stage=DONE, ended=True, rates=rates))
     except BaseException as error:  # noqa: BLE001 (any exception is the answer)
         say(RankReport(ended=True, why=of_error(error)))
 
 
-def device_rates(side: OnCpu | OnGpu, until: float) -> Iterator[tuple[str, float]]:
+def device_rates(device: OnCpu | OnGpu, until: float) -> Iterator[tuple[str, float]]:
     """Yield GB/s of copies within the memory of the device, and from and to pinned memory of the host.
 
     A copy within the memory reads and writes each byte, so it counts twice.
     """
-    on_gpu = side.device.type == "cuda"
+    on_gpu = device.torch_device.type == "cuda"
     share = 1 if on_gpu else _CPU_SHARE
-    source = torch.empty(_MEMORY_BYTES // share, dtype=torch.uint8, device=side.device)
+    source = torch.empty(_MEMORY_BYTES // share, dtype=torch.uint8, device=device.torch_device)
     target = torch.empty_like(source)
-    yield "memory", _rate(side, lambda: target.copy_(source), 2 * source.numel(), until)
+    yield "memory", _rate(device, lambda: target.copy_(source), 2 * source.numel(), until)
     if on_gpu:
         host = torch.empty(_HOST_BYTES, dtype=torch.uint8).pin_memory()
         part = source[:_HOST_BYTES]
-        yield "from host", _rate(side, lambda: part.copy_(host, non_blocking=True), _HOST_BYTES, until)
-        yield "to host", _rate(side, lambda: host.copy_(part, non_blocking=True), _HOST_BYTES, until)
+        yield "from host", _rate(device, lambda: part.copy_(host, non_blocking=True), _HOST_BYTES, until)
+        yield "to host", _rate(device, lambda: host.copy_(part, non_blocking=True), _HOST_BYTES, until)
 
 
-def peer_rates(side: OnCpu | OnGpu, until: float) -> Iterator[tuple[str, float]]:
+def peer_rates(device: OnCpu | OnGpu, until: float) -> Iterator[tuple[str, float]]:
     """Yield GB/s of a copy between each pair of GPUs, one pair at a time: ``peer 0 1``."""
-    if side.device.type != "cuda":
+    if device.torch_device.type != "cuda":
         return
     devices = range(torch.cuda.device_count())
     buffers = [torch.empty(_PEER_BYTES, dtype=torch.uint8, device=torch.device("cuda", i)) for i in devices]
@@ -72,23 +73,25 @@ def peer_rates(side: OnCpu | OnGpu, until: float) -> Iterator[tuple[str, float]]
         for target in devices:
             if source != target:
                 step = partial(buffers[target].copy_, buffers[source], non_blocking=True)
-                yield f"peer {source} {target}", _rate(side, step, _PEER_BYTES, until)
+                yield f"peer {source} {target}", _rate(device, step, _PEER_BYTES, until)
 
 
-def _rate(side: OnCpu | OnGpu, step: Callable[[], object], moved: int, until: float) -> float:
-    side.timed(step, until)  # Warms up.
-    seconds = side.usual([side.timed(step, until) for _ in range(_REPEATS)])
+def _rate(device: OnCpu | OnGpu, step: Callable[[], object], moved: int, until: float) -> float:
+    device.timed(step, until)  # Warms up.
+    seconds = device.usual([device.timed(step, until) for _ in range(_REPEATS)])
     return round(moved / 1e9 / max(seconds, 1e-9), 3)
 
 
-def burned(side: OnCpu | OnGpu, seconds: float, until: float) -> RankReport:
+def burned(device: OnCpu | OnGpu, seconds: float, until: float) -> RankReport:
     """Multiply matrices for ``seconds`` and read the clocks. The last product must equal the first."""
     looks: list[Rates] = []
-    timers = [threading.Timer(share * seconds, lambda: looks.append(look(side))) for share in _LOOKS_AT]
-    for timer in timers if side.device.type == "cuda" else ():
+    timers = [
+        threading.Timer(share * seconds, lambda: looks.append(read_sensors(device))) for share in _LOOKS_AT
+    ]
+    for timer in timers if device.torch_device.type == "cuda" else ():
         timer.daemon = True
         timer.start()
-    report = matmul.multiplied(side, until, seconds)
+    report = matmul.multiplied(device, until, seconds)
     for timer in timers:
         timer.cancel()
         if timer.ident is not None:
@@ -100,9 +103,9 @@ def burned(side: OnCpu | OnGpu, seconds: float, until: float) -> RankReport:
     return replace(report, rates=(*report.rates, *worst.items()))
 
 
-def look(side: OnCpu | OnGpu) -> Rates:
+def read_sensors(device: OnCpu | OnGpu) -> Rates:
     """Return clock (MHz), power (W), temperature (°C) and reasons for low clocks of a GPU; () if unknown."""
-    uuid = str(getattr(torch.cuda.get_device_properties(side.device), "uuid", ""))
+    uuid = str(getattr(torch.cuda.get_device_properties(device.torch_device), "uuid", ""))
     if not uuid:  # torch before 2.4
         return ()
     name = uuid if uuid.startswith(("GPU-", "MIG-")) else f"GPU-{uuid}"

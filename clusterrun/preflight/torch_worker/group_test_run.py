@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from clusterrun.model.document import BadDocument
 from clusterrun.model.frozen import replace
 from clusterrun.model.overloads import is_excused
-from clusterrun.preflight.tasks import GroupResult, GroupTask
+from clusterrun.preflight.tasks import GROUP, STORE, GroupResult, GroupTask
 from clusterrun.preflight.torch_worker import error_text, rank_report
 from clusterrun.preflight.torch_worker.forked_rank import ForkedRank
 from clusterrun.preflight.torch_worker.rank_report import RankReport
@@ -82,11 +82,11 @@ class GroupTestRun:
         limit = self._began + self._task.limit
         return limit if self._failed_at is None else min(limit, self._failed_at + _OTHERS_SECONDS)
 
-    def look(self, now: float) -> GroupResult | None:
+    def poll(self, now: float) -> GroupResult | None:
         """Read the reports. Return the result once: after all final reports, or at the limit."""
         for part in self._parts:
             part.listen()
-            if part.connected_at is None and part.report.stage not in ("", "store", "group"):
+            if part.connected_at is None and part.report.stage not in ("", STORE, GROUP):
                 part.connected_at = now
         if self._answered_at is not None:
             return None
@@ -120,7 +120,7 @@ class GroupTestRun:
         """Return whether NCCL loaded its kernels during the whole test, or during most of it."""
         printed, connected_at = part.child.printed(), part.connected_at
         if not part.report.ended:
-            return part.report.stage == "group" and error_text.loads(printed)
+            return part.report.stage == GROUP and error_text.loads(printed)
         is_late = connected_at is not None and connected_at - self._began > self._task.limit / 2
         return part.report.late and is_late and "NCCL INFO" in printed
 

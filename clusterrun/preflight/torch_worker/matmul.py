@@ -12,7 +12,16 @@ from collections.abc import Callable
 
 import torch
 
-from clusterrun.preflight.torch_worker.backend import GLOO, OnCpu, OnGpu, OutOfTime, dress, on, variables
+from clusterrun.preflight.tasks import DONE, PRODUCT
+from clusterrun.preflight.torch_worker.backend import (
+    GLOO,
+    OnCpu,
+    OnGpu,
+    OutOfTime,
+    device_for,
+    set_variables,
+    variables,
+)
 from clusterrun.preflight.torch_worker.error_text import of_error
 from clusterrun.preflight.torch_worker.rank_report import RankReport
 
@@ -26,31 +35,31 @@ _SECONDS = {"cpu": 0.04, "cuda": 0.7}
 def serve(backend: str, local: int, until: float, say: Callable[[RankReport], None]) -> None:
     """Multiply, check and time. Report the stage and the end. Never raise."""
     try:
-        say(RankReport(stage="product"))
-        dress(variables(backend, "", {}) if backend != GLOO else {})
-        say(multiplied(on(backend, local), until))
+        say(RankReport(stage=PRODUCT))
+        set_variables(variables(backend, "", {}) if backend != GLOO else {})
+        say(multiplied(device_for(backend, local), until))
     except BaseException as error:  # noqa: BLE001 (any exception is the answer)
         say(RankReport(ended=True, why=of_error(error), late=isinstance(error, OutOfTime)))
 
 
-def multiplied(side: OnCpu | OnGpu, until: float, load_seconds: float = 0.0) -> RankReport:
+def multiplied(device: OnCpu | OnGpu, until: float, load_seconds: float = 0.0) -> RankReport:
     """Return the outcome of a product. ``load_seconds`` of further products must have the same bits."""
     torch.set_float32_matmul_precision("high")
-    kind = side.device.type
+    kind = device.torch_device.type
     size = _SIZE[kind]
-    model = f" {torch.cuda.get_device_name(side.device)}" if kind == "cuda" else ""
+    model = f" {torch.cuda.get_device_name(device.torch_device)}" if kind == "cuda" else ""
     first, second = operands(size)
-    ours = first.to(side.device), second.to(side.device)
+    ours = first.to(device.torch_device), second.to(device.torch_device)
     product = torch.mm(*ours)
-    side.settle(until)
+    device.settle(until)
     whole = product.cpu()
-    times, last = _times(side, ours, until, max(_SECONDS[kind], load_seconds))
-    seconds = side.usual(times)
+    times, last = _times(device, ours, until, max(_SECONDS[kind], load_seconds))
+    seconds = device.usual(times)
     wrong = difference(first, second, whole)
     if not wrong and not torch.equal(last.cpu(), whole):
         wrong = "product: the last of many products has other bits than the first"
     return RankReport(
-        stage="done",
+        stage=DONE,
         ended=True,
         rates=(("product", round(2 * size**3 / seconds / 1e12, 6)),),
         wrong=wrong,
@@ -84,10 +93,10 @@ def fingerprint(product: torch.Tensor) -> str:
 
 
 def _times(
-    side: OnCpu | OnGpu, ours: tuple[torch.Tensor, torch.Tensor], until: float, enough: float
+    device: OnCpu | OnGpu, ours: tuple[torch.Tensor, torch.Tensor], until: float, enough: float
 ) -> tuple[list[float], torch.Tensor]:
     """Return the seconds of each product until their sum is ``enough``, and the last product."""
-    batch = _BATCH[side.device.type]
+    batch = _BATCH[device.torch_device.type]
     out = torch.empty_like(ours[0])
     times: list[float] = []
 
@@ -95,9 +104,9 @@ def _times(
         for _ in range(batch):
             torch.mm(*ours, out=out)
 
-    side.timed(multiply, until)  # Warms up.
+    device.timed(multiply, until)  # Warms up.
     spent = 0.0
     while len(times) < _FEWEST or spent < enough:
-        times.append(side.timed(multiply, until) / batch)
+        times.append(device.timed(multiply, until) / batch)
         spent += times[-1] * batch
     return times, out

@@ -8,10 +8,9 @@ from collections.abc import Callable, Sequence
 
 from clusterrun.model.document import decode, encode
 from clusterrun.model.frozen import frozen
-from clusterrun.preflight.tasks import CPU_WAIT, TIME, GroupResult
+from clusterrun.preflight.tasks import CPU_WAIT, STAGES, TIME, GroupResult
 from clusterrun.preflight.torch_worker.error_text import most_telling
 
-STAGES = ("", "store", "group", "exact", "send", "receive", "timed", "product", "done")
 # Each rank of a pair has a link of its own. The slowest rank determines all other rates.
 _PER_NODE: dict[str, Callable[[list[float]], float]] = {"send": sum, "receive": sum, CPU_WAIT: max}
 

@@ -19,7 +19,7 @@ from clusterrun.preflight.torch_worker.forked_rank import await_lines, fork
 _SECONDS = 60.0
 
 
-def look(gpus: bool = True, visible: str = "", seconds: float = _SECONDS) -> TorchStarted:
+def inspect_torch(gpus: bool = True, visible: str = "", seconds: float = _SECONDS) -> TorchStarted:
     """Return versions, and GPUs if ``gpus`` is set. ``visible`` is ``CUDA_VISIBLE_DEVICES``.
 
     ``why`` explains why torch or NCCL cannot use its GPUs, such as a driver silent for ``seconds``.

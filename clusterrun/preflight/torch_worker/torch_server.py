@@ -20,7 +20,16 @@ from functools import partial
 from clusterrun.atomic_file import write_all
 from clusterrun.model.document import decode, encode
 from clusterrun.model.frozen import replace
-from clusterrun.preflight.tasks import GroupResult, GroupTask, TorchStarted
+from clusterrun.preflight.tasks import (
+    BURN,
+    DEVICE,
+    PEERS,
+    PRODUCT,
+    STORE,
+    GroupResult,
+    GroupTask,
+    TorchStarted,
+)
 from clusterrun.preflight.torch_worker import rank_report
 from clusterrun.preflight.torch_worker.error_text import of_error
 from clusterrun.preflight.torch_worker.forked_rank import ForkedRank, fork
@@ -50,7 +59,7 @@ def main(environment: Mapping[str, str], gpus: bool = True) -> int:
         # Load the modules that import torch once, for all children.
         from clusterrun.preflight.torch_worker import gpu_rates, matmul, rank, torch_info  # noqa: F401
 
-        info = torch_info.look(gpus, environment.get("CUDA_VISIBLE_DEVICES", ""))
+        info = torch_info.inspect_torch(gpus, environment.get("CUDA_VISIBLE_DEVICES", ""))
         started = replace(info, seconds=round(time.monotonic() - began, 3))
     except BaseException as error:  # noqa: BLE001 (any failure of the import is the answer)
         lines = [line.strip() for line in str(error).splitlines() if line.strip()]
@@ -132,17 +141,17 @@ class TorchServer:
                 is_open = bool(data)
                 *lines, self._rest = (self._rest + data).split(b"\n")
                 for line in lines:
-                    self.take(decode(GroupTask, json.loads(line)), time.monotonic())
+                    self.accept(decode(GroupTask, json.loads(line)), time.monotonic())
             self.step(time.monotonic())
 
-    def take(self, task: GroupTask, now: float) -> None:
+    def accept(self, task: GroupTask, now: float) -> None:
         self._waiting.append((task, now))
         self._begin_waiting()
 
     def step(self, now: float) -> None:
         """Answer for complete tests, drop the ended ones, and begin waiting tests."""
         for test_run in self._test_runs:
-            result = test_run.look(now)
+            result = test_run.poll(now)
             if result:
                 self._answer(replace(result, ports=self._ports.fill()))
         self._test_runs = [test_run for test_run in self._test_runs if not test_run.over(now)]
@@ -163,7 +172,7 @@ class TorchServer:
                 children = self._fork(task, received_at + task.limit)
             except OSError as error:
                 why = f"the test could not be started: {of_error(error)}"
-                self._answer(GroupResult(test=task.test, passed=False, stage="store", seconds=0.0, why=why))
+                self._answer(GroupResult(test=task.test, passed=False, stage=STORE, seconds=0.0, why=why))
             else:
                 self._test_runs.append(GroupTestRun(task, children, received_at))
 
@@ -174,12 +183,12 @@ class TorchServer:
         from clusterrun.preflight.torch_worker import gpu_rates, matmul, rank
 
         backend = self._backend(task)
-        if task.kind == "product":
+        if task.kind == PRODUCT:
             # One product for all CPUs of a node, or one for each GPU.
             count = 1 if backend == "gloo" else task.ranks
             return _all_or_none([(partial(matmul.serve, backend, i, until), -1) for i in range(count)])
-        if task.kind in ("burn", "device", "peers"):
-            count = 1 if backend == "gloo" or task.kind == "peers" else task.ranks
+        if task.kind in (BURN, DEVICE, PEERS):
+            count = 1 if backend == "gloo" or task.kind == PEERS else task.ranks
             serve = partial(gpu_rates.serve, task.kind, backend)
             return _all_or_none([(partial(serve, i, task.seconds, until), -1) for i in range(count)])
         spoils = task.members[task.place].name in self._spoilt

@@ -38,7 +38,7 @@ def test_the_search_ends_in_time_with_valid_groups_for_any_answers(count, answer
         tested = [node for group in groups for node in group]
         assert len(set(tested)) == len(tested), "groups of a round are disjoint"
         assert min(map(len, groups)) > SMALLEST_GROUP
-        search.take([GroupTest(group, luck.choice(answers)) for group in groups])
+        search.add_outcomes([GroupTest(group, luck.choice(answers)) for group in groups])
         rounds += 1
         assert rounds < 400, "a search without news ends after a few rounds"
     assert not {*search.result().bad} & {*search.result().apart}
@@ -46,15 +46,15 @@ def test_the_search_ends_in_time_with_valid_groups_for_any_answers(count, answer
 
 def test_a_wrong_sum_is_a_failure_and_unrequested_answers_are_ignored():
     search = GroupSearch(range(8), DEFAULTS)
-    search.take([GroupTest((0, 1, 2), False)])
+    search.add_outcomes([GroupTest((0, 1, 2), False)])
     while groups := search.next_round():
-        search.take(
+        search.add_outcomes(
             [GroupTest(entry, True, wrong="sum" * (6 in entry and len(entry) > 3)) for entry in groups]
         )
     assert search.result().bad == (6,)
 
 
-# --- in an examination ---
+# --- in a whole check ---
 
 
 @pytest.mark.parametrize("seed", range(12))

@@ -30,7 +30,7 @@ def driven(search, answers, drop=()):
         for at, node in drop:
             if at == len(rounds):
                 search.drop(node)
-        search.take(
+        search.add_outcomes(
             [outcome(value, answers[hash((at, value)) % len(answers)]) for at, value in enumerate(pairs)]
         )
         assert len(rounds) < 400
@@ -65,7 +65,9 @@ def test_the_search_ends_with_valid_pairs_and_verdicts_for_any_answers(nodes, sp
     ends = {node for named_link in named_links for node in named_link}
     assert ends <= set(result.certified), "a link is blamed where both its ends work"
     blamed = [
-        named_link.nodes for named_link in result.evidence if named_link.verdict in ("broken", "undetermined")
+        named_link.nodes
+        for named_link in result.evidence
+        if named_link.finding_kind in ("broken", "undetermined")
     ]
     assert sorted(blamed) == sorted(
         [*((node,) for node in (*result.nodes("broken"), *result.nodes("undetermined"))), *named_links]
@@ -114,4 +116,4 @@ def test_no_retest_repeats_a_partner_while_a_new_certified_one_exists(seed, brok
         outcomes = [world.test(*entry) for entry in pairs]
         met |= set(pairs)
         certified |= {node for test in outcomes if test.passed for node in test.nodes}
-        search.take(outcomes)
+        search.add_outcomes(outcomes)

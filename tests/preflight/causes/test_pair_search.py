@@ -21,7 +21,7 @@ def tape(world, nodes, spares=0, **options):
     rounds = []
     while pairs := search.next_round():
         rounds.append(pairs)
-        search.take([world.test(*pair) for pair in pairs])
+        search.add_outcomes([world.test(*pair) for pair in pairs])
     return rounds, search.result()
 
 
@@ -79,17 +79,22 @@ def test_a_node_that_passed_once_and_fails_with_all_others_is_bad_without_bad_li
     assert (result.nodes("broken"), result.links("broken"), result.links("undetermined")) == ((0,), (), ())
     assert result.certified == tuple(range(1, nodes))
     (why,) = result.evidence
-    assert (why.nodes, why.verdict, why.tests >= tests, why.tests - why.failed) == ((0,), "broken", True, 1)
+    assert (why.nodes, why.finding_kind, why.tests >= tests, why.tests - why.failed) == (
+        (0,),
+        "broken",
+        True,
+        1,
+    )
 
 
 def test_a_link_that_passes_when_repeated_is_worth_a_line_and_no_blame():
     search = Search(range(4), DEFAULTS)
     search.next_round()
-    search.take([GroupTest((0, 1), False), GroupTest((2, 3), True)])
+    search.add_outcomes([GroupTest((0, 1), False), GroupTest((2, 3), True)])
     search.next_round()
-    search.take([GroupTest((1, 2), True), GroupTest((0, 3), True)])
+    search.add_outcomes([GroupTest((1, 2), True), GroupTest((0, 3), True)])
     assert search.next_round() == ((0, 1),)
-    search.take([GroupTest((1, 0), True)])
+    search.add_outcomes([GroupTest((1, 0), True)])
     assert search.next_round() == ()
     assert search.result().links("broken") == search.result().links("undetermined") == ()
     assert search.result().evidence == (Evidence((0, 1), "flaky", Grade.PASS, tests=2, failed=1),)
@@ -97,7 +102,7 @@ def test_a_link_that_passes_when_repeated_is_worth_a_line_and_no_blame():
 
 def test_unrequested_outcomes_are_ignored():
     search = Search(range(4), DEFAULTS)
-    search.take([GroupTest((0, 1), False)])
+    search.add_outcomes([GroupTest((0, 1), False)])
     assert search.result().rounds == 0
     assert search.next_round() == ((0, 1), (2, 3))
 
@@ -106,7 +111,7 @@ def test_neither_of_two_nodes_that_fail_without_a_third_is_blamed():
     rounds, result = tape(PairWorld(1, broken=frozenset({0})), 2)
     assert (result.nodes("broken"), result.nodes("undetermined"), result.certified) == ((), (0, 1), ())
     assert rounds == [((0, 1),)] * 3
-    assert {entry.nodes: (entry.verdict, entry.grade, entry.failed) for entry in result.evidence} == {
+    assert {entry.nodes: (entry.finding_kind, entry.grade, entry.failed) for entry in result.evidence} == {
         (0,): ("undetermined", Grade.UNDETERMINED, 3),
         (1,): ("undetermined", Grade.UNDETERMINED, 3),
     }
@@ -115,9 +120,9 @@ def test_neither_of_two_nodes_that_fail_without_a_third_is_blamed():
 def test_two_nodes_that_failed_once_by_chance_are_certified_by_the_repeat():
     search = Search([4, 7], DEFAULTS)
     search.next_round()
-    search.take([GroupTest((4, 7), False)])
+    search.add_outcomes([GroupTest((4, 7), False)])
     search.next_round()
-    search.take([GroupTest((4, 7), True)])
+    search.add_outcomes([GroupTest((4, 7), True)])
     assert search.next_round() == ()
     assert search.result().certified == (4, 7)
 
@@ -177,7 +182,7 @@ def test_one_chance_failure_beside_a_cut_link_does_not_make_a_node_bad():
         for at, value in enumerate(pairs):
             if value == (1, 3) and not flaked:
                 outcomes[at], flaked = GroupTest((1, 3), False), True
-        search.take(outcomes)
+        search.add_outcomes(outcomes)
     assert flaked
     assert judged(world, search.result()) == (True, False)
 
@@ -192,7 +197,7 @@ def test_a_node_with_two_cut_links_works_and_both_links_are_named():
 def test_a_node_that_corrupts_sums_is_bad_however_its_tests_ended():
     search = Search(range(6), DEFAULTS)
     while pairs := search.next_round():
-        search.take([GroupTest(pair, passed=True, wrong="sum" * (2 in pair)) for pair in pairs])
+        search.add_outcomes([GroupTest(pair, passed=True, wrong="sum" * (2 in pair)) for pair in pairs])
     (why,) = search.result().evidence
     assert (search.result().nodes("broken"), why.failed, why.wrong) == ((2,), 3, 3)
 
@@ -200,15 +205,15 @@ def test_a_node_that_corrupts_sums_is_bad_however_its_tests_ended():
 def test_a_test_with_a_lost_partner_is_repeated_with_another_node():
     search = Search(range(4), DEFAULTS)
     search.next_round()
-    search.take([GroupTest((0, 1), None), GroupTest((2, 3), True)])
+    search.add_outcomes([GroupTest((0, 1), None), GroupTest((2, 3), True)])
     search.drop(1)
     assert search.next_round() == ((0, 3),)
-    search.take([GroupTest((0, 3), None)])
+    search.add_outcomes([GroupTest((0, 3), None)])
     retest = search.next_round()
     assert retest in (((0, 2),), ((0, 3),))
-    search.take([GroupTest(pair, True) for pair in retest])
+    search.add_outcomes([GroupTest(pair, True) for pair in retest])
     while pairs := search.next_round():
-        search.take([GroupTest(pair, True) for pair in pairs])
+        search.add_outcomes([GroupTest(pair, True) for pair in pairs])
     result = search.result()
     assert (
         result.certified,
@@ -286,7 +291,13 @@ def test_a_slow_node_is_slow_with_every_partner():
         100.0,
     )
     (why,) = result.evidence
-    assert (why.nodes, why.verdict, why.grade, why.rate, why.limit) == ((3,), "slow", Grade.FAIL, 40.0, 90.0)
+    assert (why.nodes, why.finding_kind, why.grade, why.rate, why.limit) == (
+        (3,),
+        "slow",
+        Grade.FAIL,
+        40.0,
+        90.0,
+    )
     assert why.failed == why.tests >= 4
     assert len(why.against) >= 3
 
@@ -316,7 +327,7 @@ def test_one_slow_test_is_no_slow_link():
         outcomes = [GroupTest(pair, True, 100.0) for pair in pairs]
         if once:
             outcomes[0], once = replace(outcomes[0], rate=30.0), False
-        search.take(outcomes)
+        search.add_outcomes(outcomes)
     assert (search.result().nodes("slow"), search.result().links("slow")) == ((), ())
 
 
@@ -330,7 +341,7 @@ def test_a_pair_that_reached_the_limit_once_is_not_slow(backend, jitter):
         world = PairWorld(seed, jitter=jitter, dips=luck.choice((0.0, 0.1, 0.3)), link_speeds=link_speeds)
         for every in (False, True):
             result = searched(world, luck.choice((4, 6, 8, 12)), limits=limits, all_pairs=every)
-            slow = [entry for entry in result.evidence if entry.verdict == "slow"]
+            slow = [entry for entry in result.evidence if entry.finding_kind == "slow"]
             assert all(entry.rate < entry.limit for entry in slow), (seed, slow)
 
 
@@ -339,7 +350,7 @@ def test_a_link_that_was_fast_once_is_not_slow():
     while pairs := search.next_round():
         met += (2, 3) in pairs
         odd = 92.0 if met == 2 else 30.0
-        search.take([GroupTest(pair, True, odd if pair == (2, 3) else 100.0) for pair in pairs])
+        search.add_outcomes([GroupTest(pair, True, odd if pair == (2, 3) else 100.0) for pair in pairs])
     assert met > 1
     assert search.result().links("slow") == ()
 
@@ -353,14 +364,14 @@ def test_nothing_is_slow_if_all_pairs_are_equally_slow():
 def test_rates_that_are_not_numbers_are_ignored():
     search = Search(range(4), DEFAULTS)
     while pairs := search.next_round():
-        search.take([GroupTest(pair, True, float("nan")) for pair in pairs])
+        search.add_outcomes([GroupTest(pair, True, float("nan")) for pair in pairs])
     assert (search.result().median, search.result().certified) == (None, (0, 1, 2, 3))
 
 
 def test_an_intermediate_result_is_available():
     search = Search(range(4), DEFAULTS)
     search.next_round()
-    search.take([GroupTest((0, 1), False), GroupTest((2, 3), True)])
+    search.add_outcomes([GroupTest((0, 1), False), GroupTest((2, 3), True)])
     result = search.result()
     assert (result.nodes("undetermined"), result.certified, result.rounds) == ((0, 1), (2, 3), 1)
 
@@ -380,6 +391,6 @@ def test_the_one_healthy_pair_of_four_is_found_after_a_chance_failure():
         outcomes = [world.test(*pair) for pair in pairs]
         if first:
             outcomes, first = [GroupTest(pair, False) for pair in pairs], False
-        search.take(outcomes)
+        search.add_outcomes(outcomes)
     assert set(search.result().nodes("broken")) == {0, 1}
     assert set(search.result().certified) == {2, 3}

@@ -7,12 +7,12 @@ import json
 import pytest
 
 from clusterrun.model.frozen import replace
-from clusterrun.preflight.observations import SET, GroupTest
+from clusterrun.preflight.observations import GroupTest
 from clusterrun.preflight.session import expected_bandwidth
 from clusterrun.preflight.session.expected_bandwidth import LARGE_MEGABYTES
 from clusterrun.preflight.session.node_state import NodeState
 from clusterrun.preflight.session.state import SessionState
-from clusterrun.preflight.tasks import LocalAnswer, ProbeReading, TorchStarted
+from clusterrun.preflight.tasks import SET, LocalAnswer, ProbeReading, TorchStarted
 from tests.preflight.simulated import name, orders
 
 H100 = "NVIDIA H100 80GB HBM3"

@@ -23,7 +23,7 @@ def state_of(nodes: int, floor: float = 0.0) -> SessionState:
 
 def explained(world: PairWorld, nodes: int, floor: float) -> Explanation:
     state = state_of(nodes, floor)
-    state.pair_searches.append(ended_search(world, nodes, limits=state.limits))
+    state.pair_searches.append(ended_search(world, nodes, limits=state.thresholds))
     explanation = Explanation(state.nodes, nodes)
     of_pairs(state, explanation)
     return explanation
@@ -60,8 +60,8 @@ def test_a_slow_node_whose_tests_waited_for_processors_is_a_notice():
 
     world = BusyWorld(1, speeds={3: 0.1})
     assert [node for node in range(6) if explained(world, 6, 0.0).findings(node)] == []
-    result = ended_search(world, 6, limits=state_of(6).limits).result()
-    assert [entry.nodes for entry in result.evidence if entry.verdict == "unproven"] == [(3,)]
+    result = ended_search(world, 6, limits=state_of(6).thresholds).result()
+    assert [entry.nodes for entry in result.evidence if entry.finding_kind == "unproven"] == [(3,)]
     (notice,) = notices(state_of(6), result)
     assert name(3) in notice and "busy processors" in notice
 

@@ -1,4 +1,4 @@
-"""One examination over a cluster that exists only in time: every fault is named, nothing else is blamed."""
+"""One check of a cluster that exists only in time: every fault is named, nothing else is blamed."""
 
 from __future__ import annotations
 
@@ -944,7 +944,7 @@ def test_a_range_of_blocked_ports_between_two_groups_is_reported_without_a_link(
 
 
 def test_a_large_set_dials_everybody_after_it_failed_together():
-    count = network_phase.FEW + 1
+    count = network_phase.MOST_DIALLED_BY_ALL + 1
     cluster = Cluster(orders(count, budget=300.0), Faults(set_only=True))
     cluster.outcome()
     assert len(cluster.machine._state.dials.ways) == count * (count - 1)

@@ -8,7 +8,7 @@ import time
 import pytest
 import torch
 
-from clusterrun.preflight.torch_worker.backend import OnCpu, OnGpu, OutOfTime, dress, variables
+from clusterrun.preflight.torch_worker.backend import OnCpu, OnGpu, OutOfTime, set_variables, variables
 
 
 @pytest.mark.parametrize("backend", ["gloo", "nccl"])
@@ -44,7 +44,7 @@ def test_libraries_see_set_and_unset_variables(monkeypatch):
     monkeypatch.setenv("CLUSTERRUN_TEST_GONE", "here")
     observed = ctypes.CDLL(None).getenv
     observed.restype = ctypes.c_char_p
-    dress({"CLUSTERRUN_TEST_NEW": "there", "CLUSTERRUN_TEST_GONE": ""})
+    set_variables({"CLUSTERRUN_TEST_NEW": "there", "CLUSTERRUN_TEST_GONE": ""})
     try:
         assert (observed(b"CLUSTERRUN_TEST_NEW"), observed(b"CLUSTERRUN_TEST_GONE")) == (b"there", None)
     finally:
@@ -71,12 +71,12 @@ class Event:
 
 
 def test_a_gpu_that_does_not_finish_is_waited_for_until_its_time_with_a_fake_event(monkeypatch):
-    side = OnGpu.__new__(OnGpu)
+    device = OnGpu.__new__(OnGpu)
     monkeypatch.setattr(torch.cuda, "Event", lambda: Event(looks=3))
-    side.settle(time.monotonic() + 100)
+    device.settle(time.monotonic() + 100)
     monkeypatch.setattr(torch.cuda, "Event", lambda: Event(looks=10**9))
     with pytest.raises(OutOfTime):
-        side.settle(time.monotonic() + 0.01)
+        device.settle(time.monotonic() + 0.01)
 
 
 def test_a_step_is_timed_by_the_gpus_clock_with_a_fake_event(monkeypatch):
@@ -97,15 +97,15 @@ def test_a_step_is_timed_by_the_gpus_clock_with_a_fake_event(monkeypatch):
         time.sleep(0.005)  # the host is slower
 
     monkeypatch.setattr(torch.cuda, "Event", TimedEvent)
-    side = OnGpu.__new__(OnGpu)
-    assert side.timed(step, time.monotonic() + 100) == pytest.approx(0.00025)
+    device = OnGpu.__new__(OnGpu)
+    assert device.timed(step, time.monotonic() + 100) == pytest.approx(0.00025)
 
 
 def test_a_rank_uses_the_gpu_of_its_number_with_a_fake_torch(monkeypatch):
     taken: list[int] = []
     monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
     monkeypatch.setattr(torch.cuda, "set_device", taken.append)
-    assert OnGpu(1).device == torch.device("cuda", 1)
+    assert OnGpu(1).torch_device == torch.device("cuda", 1)
     assert taken == [1]
     with pytest.raises(RuntimeError, match="local rank 2 has no GPU: torch sees 2"):
         OnGpu(2)

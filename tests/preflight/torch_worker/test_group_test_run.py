@@ -53,19 +53,19 @@ def started() -> tuple[GroupTestRun, Child, Child]:
 def test_the_result_is_reported_once_after_all_ranks_ended():
     trial, first, second = started()
     first.say(RankReport("store"), RankReport("group"), DONE)
-    assert trial.look(100.5) is None
+    assert trial.poll(100.5) is None
     second.say(DONE)
-    result = trial.look(101.0)
+    result = trial.poll(101.0)
     assert result is not None
     assert (result.passed, result.stage, result.seconds, result.late) == (True, "done", 1.0, False)
-    assert trial.look(102.0) is None
+    assert trial.poll(102.0) is None
 
 
 @pytest.mark.parametrize("without, starved", [(2.4, False), (2.5, True)])
 def test_a_late_test_whose_ranks_waited_for_processors_has_no_verdict(without: float, starved: bool) -> None:
     trial, first, _ = started()
     first.without = without
-    result = trial.look(110.0)
+    result = trial.poll(110.0)
     assert result is not None
     assert (result.passed, result.late, result.starved) == (False, True, starved)
 
@@ -118,7 +118,7 @@ def test_an_asynchronous_error_explains_a_wait_for_the_gpu(log: str, reason: str
     first.say(IN_VAIN)
     second.log = log
     second.say(RankReport("exact"), *([] if is_killed else [IN_VAIN]))
-    result = trial.look(110.0)
+    result = trial.poll(110.0)
     assert result is not None
     assert (result.passed, result.late, result.why) == (False, False, reason)
 
@@ -127,7 +127,7 @@ def test_a_wait_without_an_error_is_late() -> None:
     trial, first, second = started()
     first.say(IN_VAIN)
     second.say(IN_VAIN)
-    result = trial.look(109.5)
+    result = trial.poll(109.5)
     assert result is not None
     assert (result.passed, result.late, result.why) == (False, True, IN_VAIN.why)
 
@@ -137,7 +137,7 @@ def test_a_wrong_sum_is_a_verdict_on_an_overloaded_machine_too() -> None:
     for rank in (first, second):
         rank.without = 9.0
         rank.say(replace(DONE, wrong="the summand of a node arrived changed"))
-    result = trial.look(109.0)
+    result = trial.poll(109.0)
     assert result is not None
     assert (result.passed, result.starved) == (False, False)
 
@@ -147,8 +147,8 @@ def test_unfinished_ranks_at_the_limit_are_late_at_their_stage():
     first.say(RankReport("store"), RankReport("group"))
     second.say(DONE)
     assert trial.wakes_at() == 110.0
-    assert trial.look(109.9) is None
-    result = trial.look(110.0)
+    assert trial.poll(109.9) is None
+    result = trial.poll(110.0)
     assert result is not None
     assert (result.passed, result.late, result.stage) == (False, True, "group")
     assert result.why == "local rank 0: killed after 10.0 s without an end"
@@ -158,9 +158,9 @@ def test_the_others_may_report_shortly_after_one_rank_failed():
     trial, first, second = started()
     first.say(RankReport("exact"), RankReport("exact"))
     second.say(RankReport("exact"), RankReport(ended=True, why="closed by peer"))
-    assert trial.look(103.0) is None
+    assert trial.poll(103.0) is None
     assert trial.wakes_at() == 104.0
-    result = trial.look(104.0)
+    result = trial.poll(104.0)
     assert result is not None
     assert (result.passed, result.late, result.stage, result.why) == (False, False, "exact", "closed by peer")
     assert trial.over(104.0) is False
@@ -173,7 +173,7 @@ def test_a_child_that_dies_silently_is_reported_with_its_output():
     first.say(RankReport("timed"))
     first.closed, first.log = True, "terminate called\nfatal error: out of luck\n"
     second.say(DONE)
-    result = trial.look(101.0)
+    result = trial.poll(101.0)
     assert result is not None
     assert (result.passed, result.stage) == (False, "timed")
     assert result.why == "the test's process died: fatal error: out of luck"
@@ -183,7 +183,7 @@ def test_nonsense_from_a_child_is_a_failure_of_the_test():
     trial, first, second = started()
     first.said = ["{]"]
     second.say(DONE)
-    result = trial.look(101.0)
+    result = trial.poll(101.0)
     assert result is not None
     assert (result.passed, result.why) == (False, "the test's process wrote an unreadable report")
 
@@ -192,7 +192,7 @@ def test_answers_after_the_final_one_change_nothing():
     trial, first, second = started()
     first.say(DONE, RankReport(ended=True, why="the store is gone"))
     second.say(DONE)
-    result = trial.look(101.0)
+    result = trial.poll(101.0)
     assert result is not None
     assert result.passed
 
@@ -201,7 +201,7 @@ def test_children_that_are_done_may_leave_by_themselves_and_are_killed_after_a_w
     trial, first, second = started()
     first.say(DONE)
     second.say(DONE)
-    trial.look(101.0)
+    trial.poll(101.0)
     assert trial.over(101.0) is False
     assert first.killed is False
     first.closed = True
@@ -236,9 +236,9 @@ def test_a_pretended_gpu_is_released_before_the_next_test(
 
     serving = TorchServer(TorchStarted(True, 0.0, backend=backend), {}, ListeningPorts(), answers.append)
     monkeypatch.setattr(serving, "_fork", fork)
-    serving.take(replace(TASK, test=1), 100.0)
+    serving.accept(replace(TASK, test=1), 100.0)
     serving.step(101.0)
-    serving.take(replace(TASK, test=2), 101.5)
+    serving.accept(replace(TASK, test=2), 101.5)
     serving.step(102.0)
     assert ([answer.test for answer in answers][:1], len(begun)) == ([1], 2 if at_once else 1)
     children[1].dead = True
@@ -265,7 +265,7 @@ def test_a_rank_that_is_killed_before_nccl_connects_was_loading_its_kernels(prin
     for child in (first, second):
         child.say(RankReport("store"), RankReport("group"))
         child.log = printed
-    result = trial.look(110.0)
+    result = trial.poll(110.0)
     assert result is not None
     assert (result.passed, result.late, result.loading) == (False, True, loading)
     assert result.why.endswith("while NCCL loaded its kernels") == loading
@@ -280,12 +280,12 @@ def test_a_rank_without_time_after_nccl_loaded_its_kernels_is_no_failure(connect
     for child in children:
         child.log = printed
         child.say(RankReport("store"), RankReport("group"))
-    trial.look(100.5)
+    trial.poll(100.5)
     for child in children:
         child.say(RankReport("exact"))
-    trial.look(connected_at)
+    trial.poll(connected_at)
     for child in children:
         child.say(RankReport(ended=True, why="the GPU did not finish the queued work", late=True))
-    result = trial.look(109.5)
+    result = trial.poll(109.5)
     assert result is not None
     assert (result.passed, result.late, result.loading) == (False, True, loading)

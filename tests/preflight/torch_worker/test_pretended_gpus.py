@@ -12,7 +12,7 @@ import torch
 from clusterrun.model.frozen import replace
 from clusterrun.model.orders import Level
 from clusterrun.model.preflight_report import Grade
-from clusterrun.preflight.session.requests import AskWorker
+from clusterrun.preflight.session.requests import AskExaminer
 from clusterrun.preflight.tasks import (
     GroupResult,
     GroupTask,
@@ -54,7 +54,7 @@ class WithGpus(Cluster):
     gpus: tuple[int, ...] = ()
     drivers: tuple[float, ...] = ()
 
-    def hurried(self, ask: AskWorker, task: object) -> bool:
+    def hurried(self, ask: AskExaminer, task: object) -> bool:
         if not super().hurried(ask, task):
             return False
         if isinstance(task, LocalTask) and self.drivers and self.drivers[ask.node] > task.limit:
@@ -221,7 +221,7 @@ def test_pretended_xpus_are_seen_and_tested_with_gloo(
     monkeypatch.setattr(torch.xpu, "init", lambda: None)
     monkeypatch.setattr(torch.xpu, "device_count", lambda: 2)
     monkeypatch.setattr(torch.xpu, "get_device_name", lambda number: "Pretended Max 1550")
-    result = torch_info.look(expected)
+    result = torch_info.inspect_torch(expected)
     versions = dict(result.versions)
     assert (result.backend, result.devices, versions.get("gpu", "")) == observed
     assert versions["xpu"] == "20250201"
@@ -241,7 +241,7 @@ def test_several_instances_of_pretended_divided_gpus_count_each_and_are_tested_w
     monkeypatch.setattr(torch.cuda, "get_device_name", lambda number: "NVIDIA Pretended MIG 1g.10gb")
     monkeypatch.setattr(torch.cuda.nccl, "version", lambda: (2, 27, 5))
     monkeypatch.setattr(torch.distributed, "is_nccl_available", lambda: True)
-    result = torch_info.look(visible=visible)
+    result = torch_info.inspect_torch(visible=visible)
     assert (result.backend, result.devices, bool(result.why)) == (backend, devices, backend == "gloo")
 
 
@@ -262,14 +262,14 @@ def test_pretended_drivers_that_fail_or_hang_are_reported_as_no_gpus(
 
     monkeypatch.setattr(torch.version, "cuda", "12.8")
     monkeypatch.setattr(torch.cuda, "init", init)
-    result = torch_info.look(seconds=seconds)
+    result = torch_info.inspect_torch(seconds=seconds)
     assert (result.backend, result.devices, result.why) == ("gloo", 0, why)
 
 
 def test_a_product_on_a_missing_pretended_gpu_is_reported_with_its_stage(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(matmul, "dress", lambda settings: None)
+    monkeypatch.setattr(matmul, "set_variables", lambda settings: None)
     arguments: list[RankReport] = []
     matmul.serve("nccl", 3, 0.0, arguments.append)
     assert [word.stage for word in arguments] == ["product", ""]

@@ -193,7 +193,7 @@ def no_checks(monkeypatch):
     monkeypatch.setattr(registry, "check_names", lambda *_, **__: ())
 
 
-def test_a_complete_examination_of_three_real_examiners_passes(run_dir, no_checks):
+def test_a_complete_check_by_three_real_examiners_passes(run_dir, no_checks):
     nodes = Loopback(run_dir, loopback_orders(3), {})
     try:
         outcome = nodes.outcome()

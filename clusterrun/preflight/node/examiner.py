@@ -36,11 +36,11 @@ def main(run_dir: str, node_name: str, environment: dict[str, str]) -> int:
     enough = _OPEN_FILES if hard == resource.RLIM_INFINITY else min(_OPEN_FILES, hard)
     if soft < enough:
         resource.setrlimit(resource.RLIMIT_NOFILE, (enough, hard))
-    return Worker(run_dir, environment, 0, 1).run()
+    return Examiner(run_dir, environment, 0, 1).run()
 
 
-class Worker:
-    """The loop of an examiner. It reads tasks from ``task_fd`` and writes answers to ``answer_fd``."""
+class Examiner:
+    """The loop of an examiner: read tasks from ``task_fd``, write answers to ``answer_fd``."""
 
     def __init__(self, run_dir: str, environment: dict[str, str], task_fd: int, answer_fd: int) -> None:
         self._run_dir, self._environment = run_dir, environment
