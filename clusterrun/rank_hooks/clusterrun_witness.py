@@ -94,12 +94,13 @@ RECORD_FIELDS = ("collective_seq_id", "op_id", "profiling_name", "input_sizes", 
 def dump_at_exit(name: str, size: int) -> None:
     """Write the flight records of a rank that failed, or that trained alone, at its end."""
     failed = hasattr(sys, "last_type") or hasattr(sys, "last_exc")
-    state = json.loads(state_json(0, LAST_RECORDS))
+    c10d: Any = sys.modules["torch.distributed.distributed_c10d"]
+    # A rank whose peers have failed may be killed soon: read no source here, as an answer to a request does.
+    state: dict[str, Any] = {"torch": True, "groups": groups(c10d, True), "records": flight(LAST_RECORDS)}
     alone = os.environ.get(INDEPENDENT) != "1" and never_joined_a_collective(
         state["groups"], state["records"]
     )
     if alone or (failed and state["records"]):
-        c10d = sys.modules["torch.distributed.distributed_c10d"]
         state.update({"failed": failed, "alone": alone, "size": size})
         try:
             state.update({"call": failed_call(c10d), "threads": threads_in_calls(c10d)})
