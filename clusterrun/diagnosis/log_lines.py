@@ -198,7 +198,7 @@ def _record(line: str) -> Mapping[str, object] | None:
         return None
     try:
         record = json.loads(line)
-    except ValueError:
+    except (ValueError, RecursionError):
         return None
     if not isinstance(record, dict):
         return None

@@ -38,7 +38,7 @@ SMALL = 1 << 20
 LAST = 8192
 # Places in one chunk of the middle that are read.
 MOST_PLACES = 256
-# Places that lines of a file which differ in numbers only may be.
+# Places that lines of a file may be which differ only in numbers and words with digits.
 MOST_ALIKE = 128
 # Seconds for the middle of all files. Then the rest of the middle is skipped.
 SCAN_SECONDS = 60.0
@@ -60,7 +60,7 @@ _MAYBE = re.compile(
     rb"(?i)error|exception|traceback|fail|abort|kill|fatal|watchdog|slurm|srun|nccl|usage:|terminat|timeout"
     rb"|timed out|signal|exit|File \"|mpirun|denied|not found|memory|cancel|closed|reset|HYDRA|assert"
 )
-_DIGITS = re.compile(rb"\d+")
+_NUMBERED = re.compile(rb"\w*\d\w*")
 _RANK = re.compile(
     r"(?:^|[^A-Za-z])(?:rank|task|proc)[-_.]?(\d{1,6})(?:\D|$)|/attempt_\d+/(\d+)/(?:stdout|stderr)\.log$"
 )
@@ -288,8 +288,8 @@ class _BoundedReader:
     def _read_closely(self, lines: _LineFeeder, chunk: bytes, places: Counter[bytes]) -> None:
         """Read the lines of a chunk that may belong to an error, and the lines around them.
 
-        ``places`` counts the lines that were such places, without numbers. A line that a program prints for
-        ever is soon no longer one.
+        ``places`` counts the lines that were such places, without words that hold digits. A line that a
+        program prints for ever is soon no longer one.
         """
         if len(chunk) <= SMALL:
             lines.feed(chunk)
@@ -298,7 +298,7 @@ class _BoundedReader:
         lines.at = at = 0
         while match := _MAYBE.search(chunk, at):
             at = chunk.find(b"\n", match.start()) + 1 or len(chunk)
-            line = _DIGITS.sub(b"", chunk[chunk.rfind(b"\n", 0, match.start()) + 1 : at])
+            line = _NUMBERED.sub(b"", chunk[chunk.rfind(b"\n", 0, match.start()) + 1 : at])
             places[line] += 1
             if places[line] <= MOST_ALIKE:
                 lines.feed_around(chunk, match.start())
