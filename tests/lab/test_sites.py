@@ -86,8 +86,18 @@ def cancelled(lab_site: Site, *options: str, requeued: list[str] | None = None) 
     )
     until(lambda: len(list(filter(None, lab_site.outputs(answer).values()))) == 4)
     if requeued:
+        # Only its script still tells whose job it is.
+        other = ("JobName=exp7", "Comment=VIP")
+        assert lab_site.lab.exec(["scontrol", "update", f"JobId={answer['job_id']}", *other]).code == 0
         assert lab_site.lab.exec(["scontrol", "requeue", answer["job_id"]]).code == 0
-        until(lambda: len(list(filter(None, lab_site.outputs(answer, 1).values()))) == 4, 120)
+        states = set()
+
+        def has_restarted() -> bool:
+            states.add(lab_site.status(answer["run_id"])["state"])
+            return len(list(filter(None, lab_site.outputs(answer, 1).values()))) == 4
+
+        until(has_restarted, 120)
+        assert states <= {"PENDING", "RUNNING"}
         # The state is saved up to some seconds after the ranks have begun.
         until(lambda: all(attempt["nodes"] for attempt in lab_site.status(answer["run_id"])["attempts"]))
         attempts = lab_site.status(answer["run_id"])["attempts"]
