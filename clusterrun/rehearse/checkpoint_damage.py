@@ -30,6 +30,15 @@ def no_step_taken(fault_run: FaultRun) -> Discovery:
     names = [os.path.basename(os.path.dirname(path)) for path in paths]
     folder = next((name for name in names if re.search(r"\d", name) and name in text), "")
     raises = (f"{line} raises it",) if line else ()
+    several_writers = len({save.rank for save in fault_run.lives[0].saves}) > 1
+    if not torn and kind == "FileNotFoundError" and several_writers and fault_run.fault == "mid-save":
+        message = "a rank was killed before its file of the save was whole, and the restarted script takes "
+        message += f"the save for complete: it ends with {reason}"
+        remedy = (
+            "call torch.distributed.barrier() after the files of all ranks, and only then write the name of "
+        )
+        remedy += "the checkpoint (os.replace); when loading, pass over unfinished ones"
+        return Discovery(Cause.TORN, message, remedy, (*raises, *fault_run.writes()))
     if not torn and folder:
         message = (
             f"{folder} is unfinished, and the restarted script takes it for whole: it ends with {reason}"

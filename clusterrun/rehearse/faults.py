@@ -11,6 +11,8 @@ from clusterrun.rehearse.rank_trace import SavedFile, Start, kind_of
 
 # Seconds between the notice and the end at a preemption.
 SHORT_NOTICE = 2.0
+# Seconds for the other ranks to finish their part of a save before a rank is killed in its own.
+OTHERS_SECONDS = 1.0
 # Steps after a notice within which a script that reacts to it has ended.
 AFTER_NOTICE = 24
 # Steps of a restart after which it is killed again at the latest.
@@ -36,6 +38,8 @@ class FaultCase:
     target: str = ""
     # Whether ``target`` is a kind of companions of the checkpoint. It counts only if a restart reads it.
     of_companion: bool = False
+    # The rank that writes the damaged file; -1: any.
+    writer: int = -1
 
 
 FAULTS = (
@@ -107,9 +111,18 @@ class Schedule:
                 return replace(self, group=number)
         return self
 
-    def struck_file(self, target: str) -> SavedFile:
-        """The file of this save that is cut off: the largest of the kind ``target``, or of all."""
-        matching = [save for save in self.group_at(self.group) if kind_of(save.path, self.root) == target]
+    def writers(self, target: str) -> list[int]:
+        """The ranks that write files of the kind ``target``."""
+        ranks = {save.rank for _, saves in self.saves for save in saves if self._is_of(target, save)}
+        return sorted(ranks)
+
+    def _is_of(self, target: str, save: SavedFile) -> bool:
+        return kind_of(save.path, self.root) == target
+
+    def struck_file(self, fault: FaultCase) -> SavedFile:
+        """The file of this save that ``fault`` cuts off: the largest of its kind and writer, or of all."""
+        matching = [save for save in self.group_at(self.group) if self._is_of(fault.target, save)]
+        matching = [save for save in matching if save.rank == fault.writer] or matching
         return max(matching or self.saves[self.group - 1][1], key=lambda save: save.size)
 
     @property
@@ -162,7 +175,14 @@ def cases_of(fault: FaultCase, plan: Schedule) -> tuple[FaultCase, ...]:
     """Return the fault once, or once for each kind of file that it damages."""
     if fault.name not in DAMAGING:
         return (fault,)
-    cases = [replace(fault, target=target) for target in plan.targets[:MOST_TARGETS]]
+    cases = []
+    for target in plan.targets[:MOST_TARGETS]:
+        cases.append(replace(fault, target=target))
+        writers = plan.writers(target) if fault.name == "mid-save" else []
+        if len(writers) > 1:
+            # The first may also write the name of the checkpoint, while the last is not done. The last is
+            # killed before any other fault, since its file would stay for later starts.
+            cases[-1:] = [replace(fault, target=target, writer=rank) for rank in (writers[-1], writers[0])]
     companions = plan.companion_kinds[:MOST_TARGETS] if fault.name == "mid-save" else ()
     cases += [replace(fault, target=kind, of_companion=True) for kind in companions]
     return tuple(cases) or (fault,)
@@ -227,7 +247,9 @@ def rank_orders(fault: FaultCase, plan: Schedule) -> list[dict[str, Any]]:
     if fault.name not in ("mid-save", "disk-full"):
         return [{"attempt": 0, "kind": "hold", "step": plan.between}]
     # In the middle of the file.
-    file = plan.struck_file(fault.target)
-    where = {"attempt": 0, "rank": file.rank, "step": plan.saved_at, "file": file.nth}
+    file = plan.struck_file(fault)
+    where: dict[str, Any] = {"attempt": 0, "rank": file.rank, "step": plan.saved_at, "file": file.nth}
     where["size"] = max(1, file.size // 2)
+    if fault.writer >= 0:
+        where["pause"] = OTHERS_SECONDS
     return [{**where, "kind": "torn"}] if fault.name == "mid-save" else [{**where, "kind": "full"}, kill]

@@ -395,7 +395,7 @@ class Rehearsal:
         fault_run = FaultRun(fault.name, lives, lives[0].last if lives else 0, tail=tail, folder=folder)
         if fault.name not in ("mid-save", "disk-full") or not plan.saves:
             return fault_run
-        file = plan.struck_file(fault.target)
+        file = plan.struck_file(fault)
         # A temporary file is cut off too, but never gets the name of a checkpoint.
         path = "" if file.temp else moved(file.path, plan.root, folder)
         twins = self._twins_of(path, folder)
@@ -434,7 +434,7 @@ def combined(fault: FaultCase, cases: Sequence[FaultCase], results: Sequence[Res
                 targets.setdefault(key, []).append(case.target)
     findings = []
     for key, finding in first_findings.items():
-        others = ", ".join(dict.fromkeys(targets[key][1:]))
+        others = ", ".join(target for target in dict.fromkeys(targets[key]) if target != targets[key][0])
         message = f"{finding.message}; the same with {others}" if others else finding.message
         findings.append(replace(finding, message=message))
     seconds = sum(result.seconds for result in results)

@@ -50,8 +50,10 @@ def test_a_checkpoint_that_is_deleted_is_seen(tmp_path: Path, remove: str) -> No
     path = tmp_path / "checkpoint-4" / "optimizer.pt"
     path.parent.mkdir()
     path.touch()
-    message = watched(tmp_path, remove, path)
+    clear = "shutil.rmtree(os.path.dirname(path) + '0', ignore_errors=True)\n"
+    message = watched(tmp_path, clear + remove, path)
     assert not path.exists() and message.dropped(str(path))
+    assert not message.dropped(f"{path.parent}0/optimizer.pt")
 
 
 def watched(folder: Path, does: str, path: Path, number: int = 0, plan: str = "{}") -> Start:

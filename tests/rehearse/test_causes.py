@@ -608,6 +608,25 @@ def test_each_kind_of_file_of_a_save_is_damaged_in_turn() -> None:
     )
 
 
+def test_a_save_of_several_ranks_is_cut_off_in_the_first_and_in_the_last_of_them() -> None:
+    saves = tuple(
+        saved(n, rank, path=f"/w/step-{n}/shard-{rank}.pt") for n in (5, 10, 20) for rank in range(3)
+    )
+    before = life(0, LAST, 3, saves=saves)
+    plan = schedule(before, 0, "/w")
+    fault = next(fault for fault in FAULTS if fault.name == "mid-save")
+    placed = schedule_faults(cases_of(fault, plan), plan)
+    orders = [entry.orders[0] for entry in placed]
+    assert [(order["rank"], order["step"], "pause" in order) for order in orders] == [
+        (2, 10, True),
+        (0, 10, True),
+    ]
+    error = ("t.py:8", "FileNotFoundError", "No such file or directory: 'step-20/shard-2.pt'")
+    ended = with_ranks(life(0, 0, 3), before={}, steps=(), error=error)
+    (finding,) = causes.judge(life(0, LAST, 3), "", FaultRun("mid-save", (before, ended), 20))
+    assert (finding.cause, "barrier()" in finding.remedy) == (Cause.TORN, True)
+
+
 TORN = Discovery(Cause.TORN, "cut")
 META = "/data/checkpoints/meta.json"
 

@@ -143,6 +143,7 @@ class CheckpointWatch:
         file = self._open[path] = OpenFile(step, nth, sure)
         if is_struck:
             self._struck = file
+            time.sleep(strike.get("pause", 0.0))
             self._trace.tell("strike", what=strike["kind"])
             self._trace.limit_files(strike["size"])
             self._strike = None
@@ -153,7 +154,8 @@ class CheckpointWatch:
         for open_path in below:
             del self._open[open_path]
         is_checkpoint = whole or below or path in self._known or path.endswith(KINDS)
-        if is_checkpoint and not path.startswith(self._run_dir + os.sep):
+        # A script may clear the folder of a save before it makes it.
+        if is_checkpoint and os.path.lexists(path) and not path.startswith(self._run_dir + os.sep):
             self._trace.tell("remove", path=path)
 
     def _below(self, path: str) -> list[str]:
