@@ -158,8 +158,6 @@ def _print_failure(context: Context, status: RunStatus) -> None:
     if not attempts or not attempts[-1].failure:
         if status.state is not State.CANCELLED:
             _print_job_output(context, status)
-        if "--setup ended with exit code" in status.reason:
-            say("  remedy  mend that line; put '|| :' behind it if it may fail (reading a profile)")
         return
     if attempts[-1].failure.why not in status.reason:
         say(f"  first failure: {attempts[-1].failure.why}")
