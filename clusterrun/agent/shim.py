@@ -60,7 +60,8 @@ class _Guard:
 
     def __init__(self, node: str, agent: int, heard: int) -> None:
         self._node, self._agent, self._heard = node, agent, heard
-        self._until = steady() + contract.JOIN_SECONDS + contract.LEASE_SECONDS
+        self._started = steady()
+        self._until = self._started + contract.JOIN_SECONDS + contract.LEASE_SECONDS
         self._run_id = ""
         self._code: int | None = None
         self._stopped: dict[int, proc.Process] | None = None
@@ -75,7 +76,7 @@ class _Guard:
         poll.register(self._woken, select.POLLIN)
         poll.register(self._heard, select.POLLIN)
         self._reap()
-        looked = steady()
+        looked = self._started
         while self._code is None and looked < self._until:
             # The kernel's wait does not count the time that a machine sleeps, but the lease does. The time
             # between two looks counts, because this process may have been suspended at any point.
