@@ -219,12 +219,12 @@ def in_packages(*packages: str) -> list[Module]:
     return [module for module in in_package() if module.package in packages]
 
 
-def test_every_package_has_its_layer():
+def test_every_package_has_its_layer() -> None:
     result = {module.package for module in in_package()} - {"__init__", "__main__"}
     assert result - LAYERS.keys() == set()
 
 
-def test_contributing_draws_the_same_layers():
+def test_contributing_draws_the_same_layers() -> None:
     text = (ROOT / "CONTRIBUTING.md").read_text(encoding="utf-8")
     rows = [line.split("|")[1:-1] for line in text.splitlines() if re.match(r"\| [0-9]", line)]
     drawn = {
@@ -238,7 +238,7 @@ def test_contributing_draws_the_same_layers():
     assert set(re.findall("`(.*?)`", apart)) == {name for name, (side, _) in LAYERS.items() if side == APART}
 
 
-def test_a_package_imports_from_lower_layers_of_its_own_side_only():
+def test_a_package_imports_from_lower_layers_of_its_own_side_only() -> None:
     modules = [module for module in in_packages(*LAYERS) if module.path.name != "__main__.py"]
     strays = findings(
         modules, lambda entry: [used for used in entry.packages_used if not allowed(entry.package, used)]
@@ -250,7 +250,7 @@ def test_a_package_imports_from_lower_layers_of_its_own_side_only():
 FOLDERS = {"preflight": ("probes", "causes", "checks", "node", "torch_worker", "session")}
 
 
-def test_a_folder_of_a_package_imports_from_lower_folders_only():
+def test_a_folder_of_a_package_imports_from_lower_folders_only() -> None:
     def upward_imports(module: Module) -> list[str]:
         folders = FOLDERS[module.package]
         folder = module.place.split("/")[1]
@@ -283,11 +283,11 @@ def test_a_folder_of_a_package_imports_from_lower_folders_only():
         ("api", "training", False),
     ],
 )
-def test_these_imports_are_allowed_and_these_are_not(package, used, may):
+def test_these_imports_are_allowed_and_these_are_not(package, used, may) -> None:
     assert allowed(package, used) is may
 
 
-def test_no_modules_import_each_other_in_a_circle():
+def test_no_modules_import_each_other_in_a_circle() -> None:
     """Types count too: what only a checker imports ties two files together for a reader as well."""
     modules = {f"clusterrun.{value.place[:-3].replace('/', '.')}": value for value in in_package()}
     uses = {name: {used for used in value.imports if used in modules} for name, value in modules.items()}
@@ -297,7 +297,7 @@ def test_no_modules_import_each_other_in_a_circle():
     assert uses == {}
 
 
-def test_deciding_modules_do_nothing_else():
+def test_deciding_modules_do_nothing_else() -> None:
     files = {path for pattern in PURE for path in PACKAGE.glob(pattern)}
     modules = [Module(path) for path in sorted(files)]
     assert findings(modules, lambda entry: {name.split(".")[0] for name in entry.imports} & DOES) == {}
@@ -312,7 +312,7 @@ SAME_STEM = {"__init__", "__main__", "actions", "events"}
 """`actions` and `events` are what a state machine takes and gives, one pair for each machine."""
 
 
-def test_a_file_name_exists_once_on_each_side():
+def test_a_file_name_exists_once_on_each_side() -> None:
     """A command in cli/ bears the name of its operation, and what stands apart has names of its own."""
     for side in (NODES, CLIENT):
         observed: dict[str, str] = {}
@@ -328,7 +328,7 @@ def test_a_file_name_exists_once_on_each_side():
             assert other == entry.place or pair == {"cli", "operations"}, (other, entry.place)
 
 
-def test_a_class_name_exists_once_in_the_package():
+def test_a_class_name_exists_once_in_the_package() -> None:
     result: dict[str, list[str]] = {}
     for entry in in_package():
         for node in entry.tree.body:
@@ -337,7 +337,7 @@ def test_a_class_name_exists_once_in_the_package():
     assert {name: places for name, places in result.items() if len(places) > 1} == {}
 
 
-def test_a_library_has_one_importer():
+def test_a_library_has_one_importer() -> None:
     def strays(module: Module) -> list[str]:
         tops = {name.split(".")[0] for name in module.imports}
         return [
@@ -349,7 +349,7 @@ def test_a_library_has_one_importer():
     assert findings(in_package(), strays) == {}
 
 
-def test_nothing_but_the_standard_library_and_the_named_libraries_is_imported():
+def test_nothing_but_the_standard_library_and_the_named_libraries_is_imported() -> None:
     def unknown(module: Module) -> set[str]:
         newer = "_sha2"  # in the standard library since 3.12
         preludes = {
@@ -369,7 +369,7 @@ def test_nothing_but_the_standard_library_and_the_named_libraries_is_imported():
     assert findings(in_package(), unknown) == {}
 
 
-def test_a_file_is_written_whole_in_one_place():
+def test_a_file_is_written_whole_in_one_place() -> None:
     def renames(module: Module) -> bool:
         calls = (node.func for node in module.nodes if isinstance(node, ast.Call))
         return any(
@@ -381,7 +381,7 @@ def test_a_file_is_written_whole_in_one_place():
     assert findings(in_package(), renames).keys() == RENAMES.keys()
 
 
-def test_the_environment_is_read_at_the_entry_points_only():
+def test_the_environment_is_read_at_the_entry_points_only() -> None:
     arguments = {"environ", "environb", "getenv"}
 
     def reads(module: Module) -> list[str]:
@@ -396,14 +396,14 @@ def test_the_environment_is_read_at_the_entry_points_only():
     assert findings(elsewhere, reads) == {}
 
 
-def test_an_init_file_holds_nothing_but_public_names():
+def test_an_init_file_holds_nothing_but_public_names() -> None:
     silent = [
         entry for entry in in_package() if entry.path.name == "__init__.py" and entry.place not in PUBLIC
     ]
     assert findings(silent, lambda entry: entry.tree.body[ast.get_docstring(entry.tree) is not None :]) == {}
 
 
-def test_a_module_opens_with_a_sentence():
+def test_a_module_opens_with_a_sentence() -> None:
     def unlike_a_sentence(module: Module) -> str:
         opening = (ast.get_docstring(module.tree) or "nothing").split("\n\n")[0]
         return "" if re.match(r"\S.*[.:]\Z", opening, re.DOTALL) else opening
@@ -412,7 +412,7 @@ def test_a_module_opens_with_a_sentence():
     assert findings(named, unlike_a_sentence) == {}
 
 
-def test_no_shell_is_started():
+def test_no_shell_is_started() -> None:
     def shells(module: Module) -> list[int]:
         calls = [node for node in module.nodes if isinstance(node, ast.Call)]
         arguments = [call.lineno for call in calls for word in call.keywords if word.arg == "shell"]
@@ -423,7 +423,7 @@ def test_no_shell_is_started():
     assert findings(product(), shells) == {}
 
 
-def test_nothing_is_unpickled():
+def test_nothing_is_unpickled() -> None:
     def codes(module: Module) -> set[str]:
         # Bytecode of our own sources, in our own file: none else writes it, and none else reads it.
         bytecode = ("script/pack.py", "runtime/zip_bytecode.py", "monitor/rank_instrumentation.py")
@@ -451,7 +451,7 @@ def sources() -> Iterator[Path]:
             yield path
 
 
-def test_no_file_has_a_todo_or_a_path_of_the_machine_that_wrote_it():
+def test_no_file_has_a_todo_or_a_path_of_the_machine_that_wrote_it() -> None:
     unfinished = re.compile(r"\b(?:TO" + r"DO|FIX" + r"ME|XX" + r"X|HA" + r"CK)\b")
     results = [
         f"{path.relative_to(ROOT)}:{number}"

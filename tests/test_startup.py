@@ -50,19 +50,19 @@ def needs(path: str) -> None:
     "arguments",
     [["--help"], ["--version"], ["status"], ["status", "--json"], ["submit", "--help"], ["logs", "--help"]],
 )
-def test_the_command_line_starts_without_heavy_libraries(arguments, tmp_path):
+def test_the_command_line_starts_without_heavy_libraries(arguments, tmp_path) -> None:
     needs("cli/main.py")
     code = f"from clusterrun.cli.main import main; main({arguments!r})"
     assert loaded(code, tmp_path) & HEAVY == set()
 
 
-def test_listing_runs_imports_nothing_of_other_commands(tmp_path):
+def test_listing_runs_imports_nothing_of_other_commands(tmp_path) -> None:
     code = "from clusterrun.cli.main import main; main(['status'])"
     others = {"dataclasses", "difflib", "fnmatch", "unicodedata", "hashlib", "tempfile", "random"}
     assert loaded(code, tmp_path) & others == set()
 
 
-def test_a_command_for_another_machine_loads_no_heavy_library(tmp_path):
+def test_a_command_for_another_machine_loads_no_heavy_library(tmp_path) -> None:
     """Its ssh answers every question with yes, and runs nothing."""
     ssh = tmp_path / "bin" / "ssh"
     ssh.parent.mkdir()
@@ -82,7 +82,7 @@ def test_a_command_for_another_machine_loads_no_heavy_library(tmp_path):
     assert "clusterrun.cli.host" in result
 
 
-def test_a_submission_to_slurm_imports_one_heavy_library(tmp_path):
+def test_a_submission_to_slurm_imports_one_heavy_library(tmp_path) -> None:
     """Its Slurm is an ``sbatch`` that accepts every job, and no other program."""
     sbatch = tmp_path / "sbatch"
     sbatch.write_text("#!/bin/sh\ncat > /dev/null\necho 4711\n")
@@ -96,7 +96,7 @@ def test_a_submission_to_slurm_imports_one_heavy_library(tmp_path):
     assert orders.stat().st_size
 
 
-def test_importing_the_package_loads_nothing_of_it(tmp_path):
+def test_importing_the_package_loads_nothing_of_it(tmp_path) -> None:
     results = {name for name in loaded("import clusterrun", tmp_path) if name.startswith("clusterrun")}
     assert results == {"clusterrun"}
 
@@ -119,7 +119,7 @@ def pythons() -> list[str]:
 
 
 @pytest.mark.parametrize("python", pythons())
-def test_an_agent_loads_on_a_bare_python_and_nothing_heavy_with_it(python, tmp_path):
+def test_an_agent_loads_on_a_bare_python_and_nothing_heavy_with_it(python, tmp_path) -> None:
     names = on_nodes("model", "slurm_text", "runtime", "protocol", "agent", "coordinator", "node")
     names.remove("clusterrun.coordinator.hang_monitor")  # with the first ranks that are watched
     result = loaded(importing(names), tmp_path, "-I", "-S", python=python)
@@ -142,7 +142,7 @@ MOST_BYTES = 245_000
 FOR_OTHERS = {"zipfile", "zlib", "importlib.util"}
 
 
-def test_an_agent_loads_few_modules_before_its_ranks_start(tmp_path):
+def test_an_agent_loads_few_modules_before_its_ranks_start(tmp_path) -> None:
     """64 agents on two processors: each module more is seen in the launch, each kilobyte too."""
     names = [f"clusterrun.{name}" for name in ON_THE_WAY_TO_RANKS]
     result = loaded(importing(names), tmp_path, "-I", "-S")
@@ -154,7 +154,7 @@ def test_an_agent_loads_few_modules_before_its_ranks_start(tmp_path):
     assert sum(file.stat().st_size for file in files) <= MOST_BYTES
 
 
-def test_a_coordinator_without_a_check_loads_nothing_of_it(tmp_path):
+def test_a_coordinator_without_a_check_loads_nothing_of_it(tmp_path) -> None:
     result = loaded(
         importing(["clusterrun.coordinator.io.start_coordinator", "clusterrun.coordinator.io.supervisor"]),
         tmp_path,
@@ -165,7 +165,7 @@ def test_a_coordinator_without_a_check_loads_nothing_of_it(tmp_path):
 
 
 @pytest.mark.parametrize("python", pythons())
-def test_companions_import_on_a_bare_python(python, tmp_path):
+def test_companions_import_on_a_bare_python(python, tmp_path) -> None:
     names = [name for name in on_nodes("diagnosis", "preflight", "monitor") if ".torch_worker" not in name]
     assert loaded(importing(names), tmp_path, "-I", "-S", python=python) & HEAVY == set()
 

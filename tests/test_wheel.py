@@ -59,13 +59,13 @@ def only(folder: Path, pattern: str) -> Path:
     return path
 
 
-def test_the_wheel_holds_the_package_the_documents_the_templates_and_the_jobs_and_nothing_else(built):
+def test_the_wheel_holds_the_package_the_documents_the_templates_and_the_jobs_and_nothing_else(built) -> None:
     expected = {f"{inside}/{name}" for folder, inside in SHIPPED.items() for name in files(ROOT / folder)}
     names = zipfile.ZipFile(only(built, "*.whl")).namelist()
     assert {name for name in names if ".dist-info/" not in name} == expected
 
 
-def test_the_wheel_carries_the_licence_and_the_version_that_the_contract_names(built):
+def test_the_wheel_carries_the_licence_and_the_version_that_the_contract_names(built) -> None:
     source = ast.parse((ROOT / "clusterrun/model/contract.py").read_text(encoding="utf-8"))
     (version,) = (
         ast.literal_eval(node.value)
@@ -77,7 +77,7 @@ def test_the_wheel_carries_the_licence_and_the_version_that_the_contract_names(b
     assert any(name.endswith("LICENSE") for name in zipfile.ZipFile(wheel).namelist())
 
 
-def test_the_source_archive_holds_all_that_is_tracked(built):
+def test_the_source_archive_holds_all_that_is_tracked(built) -> None:
     git = ["git", "-C", str(ROOT), "ls-files", "-z"]
     tracked = subprocess.run(git, capture_output=True, text=True, timeout=60, check=False)
     if tracked.returncode:
@@ -87,7 +87,7 @@ def test_the_source_archive_holds_all_that_is_tracked(built):
     assert {name for name in tracked.stdout.split("\0") if name and (ROOT / name).exists()} - held == set()
 
 
-def test_templates_and_jobs_are_read_from_the_wheel_alone(built, tmp_path):
+def test_templates_and_jobs_are_read_from_the_wheel_alone(built, tmp_path) -> None:
     """The wheel is laid out in a folder, as pip would, and asked from elsewhere."""
     if not (ROOT / "clusterrun/shipped.py").exists():
         pytest.skip("clusterrun/shipped.py is not in this build")

@@ -35,18 +35,18 @@ CPUS = [
         ("core-complex", [0, 0, 0], [{0, 1, 16, 17}, {2, 3, 18, 19}, {0, 1, 16, 17}]),
     ],
 )
-def test_ranks_are_bound_near_their_gpus(kind, gpu_nodes, cpus):
+def test_ranks_are_bound_near_their_gpus(kind, gpu_nodes, cpus) -> None:
     assert cpus_of_ranks(kind, gpu_nodes, CPUS) == cpus
 
 
-def test_only_processors_of_the_job_are_used():
+def test_only_processors_of_the_job_are_used() -> None:
     job = [cpu for cpu in CPUS if cpu.number in (0, 1, 4, 16)]
     assert cpus_of_ranks("node", [0, 1], job) == [{0, 1, 16}, {4}]
     assert cpus_of_ranks("exclusive", [0, 0], job) == [{0, 16}, {1}]
 
 
 @pytest.mark.parametrize(("kind", "gpu_nodes"), [("node", [3]), ("socket", [2]), ("exclusive", [0, 0, 0])])
-def test_a_rank_without_a_processor_near_its_gpu_is_refused(kind, gpu_nodes):
+def test_a_rank_without_a_processor_near_its_gpu_is_refused(kind, gpu_nodes) -> None:
     job = [cpu for cpu in CPUS if cpu.number in (0, 1, 16, 17)]
     with pytest.raises(NotBound, match="no processor near the GPU"):
         cpus_of_ranks(kind, gpu_nodes, job)
@@ -71,23 +71,23 @@ def machine(tmp_path, monkeypatch):
     ("visible", "nodes"),
     [(None, [0, 0]), ("0,1,2,3", [0, 0]), ("2,3", [1, 1]), ("GPU-1f,GPU-3f-1", [0, 1]), ("3,0", [1, 0])],
 )
-def test_the_numa_node_of_each_rank_is_that_of_its_gpu(machine, visible, nodes):
+def test_the_numa_node_of_each_rank_is_that_of_its_gpu(machine, visible, nodes) -> None:
     environment = {} if visible is None else {"CUDA_VISIBLE_DEVICES": visible}
     assert numa_binding.gpu_nodes(environment, 2) == nodes
 
 
-def test_a_machine_with_one_numa_node_reports_minus_one(machine):
+def test_a_machine_with_one_numa_node_reports_minus_one(machine) -> None:
     for path in (machine / "pci").glob("*/numa_node"):
         path.write_text("-1\n")
     assert numa_binding.gpu_nodes({}, 4) == [0] * 4
 
 
-def test_gpus_with_an_unknown_numa_node_are_refused(machine):
+def test_gpus_with_an_unknown_numa_node_are_refused(machine) -> None:
     with pytest.raises(NotBound, match="of 1 of 2 GPUs are known"):
         numa_binding.gpu_nodes({"CUDA_VISIBLE_DEVICES": "1"}, 2)
 
 
-def test_the_processors_of_this_machine_are_read():
+def test_the_processors_of_this_machine_are_read() -> None:
     usable = os.sched_getaffinity(0)
     cpus = numa_binding.read_cpus(usable)
     assert {cpu.number for cpu in cpus} == usable

@@ -24,13 +24,13 @@ TABLE = Table(ROWS, SINGLE, "steps/s", 100, 0, 0.1, MachineInfo(device="cpu", cl
 
 
 @pytest.mark.parametrize(("name", "begins"), [("a.png", b"\x89PNG"), ("a.svg", b"<?xml")])
-def test_a_picture_is_drawn_by_the_name_of_its_file(name, begins, tmp_path):
+def test_a_picture_is_drawn_by_the_name_of_its_file(name, begins, tmp_path) -> None:
     pytest.importorskip("matplotlib")
     plot.draw(TABLE, "train.py", "two cores", str(tmp_path / name))
     assert (tmp_path / name).read_bytes().startswith(begins)
 
 
-def test_the_plot_has_its_labels_and_values(tmp_path):
+def test_the_plot_has_its_labels_and_values(tmp_path) -> None:
     pytest.importorskip("matplotlib")
     plot.draw(TABLE, "my title", "two cores", str(tmp_path / "a.svg"))
     text = (tmp_path / "a.svg").read_text()
@@ -46,7 +46,7 @@ def test_the_plot_has_its_labels_and_values(tmp_path):
     assert "fsdp" not in text
 
 
-def test_a_world_that_failed_breaks_the_line_and_is_marked(tmp_path):
+def test_a_world_that_failed_breaks_the_line_and_is_marked(tmp_path) -> None:
     pytest.importorskip("matplotlib")
     cells = [Cell("", world) for world in (1, 2, 4)]
     rows = (
@@ -59,7 +59,7 @@ def test_a_world_that_failed_breaks_the_line_and_is_marked(tmp_path):
     assert all(f"<!-- {arguments} -->" in text for arguments in ("measured", "predicted", "failed"))
 
 
-def test_a_missing_matplotlib_is_reported_with_its_remedy(monkeypatch, tmp_path):
+def test_a_missing_matplotlib_is_reported_with_its_remedy(monkeypatch, tmp_path) -> None:
     monkeypatch.setitem(sys.modules, "matplotlib", None)
     with pytest.raises(BadInput) as error:
         plot.check(str(tmp_path / "a.png"))
@@ -67,6 +67,6 @@ def test_a_missing_matplotlib_is_reported_with_its_remedy(monkeypatch, tmp_path)
 
 
 @pytest.mark.parametrize("name", ["a.pdf", "a", "nowhere/a.png"])
-def test_a_plot_file_that_cannot_be_written_is_refused(name, tmp_path):
+def test_a_plot_file_that_cannot_be_written_is_refused(name, tmp_path) -> None:
     with pytest.raises(BadInput, match="--plot"):
         plot.check(str(tmp_path / name))

@@ -26,11 +26,11 @@ from clusterrun.bench.reading import SpeedLine, notices, report
         ),
     ],
 )
-def test_a_throughput_is_read_in_each_of_its_forms(text, pace):
+def test_a_throughput_is_read_in_each_of_its_forms(text, pace) -> None:
     assert report(text) == pace
 
 
-def test_the_last_pace_counts():
+def test_the_last_pace_counts() -> None:
     assert report("steps_per_second=1\nsteps_per_second=2\nsteps_per_second=nan\ndone\n") == SpeedLine(2.0)
 
 
@@ -40,9 +40,9 @@ def test_the_last_pace_counts():
      "steps_per_second=-3", "samples_per_second=3", "steps per second 12", "steps_per_second=fast",
      "{'eval_steps_per_second': 3.0}", "0 steps/s", "30 steps/sample"],
 )  # fmt: skip
-def test_other_lines_are_not_read_as_a_throughput(text):
+def test_other_lines_are_not_read_as_a_throughput(text) -> None:
     assert report(text) is None
 
 
-def test_notices_are_stored_once():
+def test_notices_are_stored_once() -> None:
     assert notices("notice: a\nx\nnotice: b\nnotice: a") == ("a", "b")

@@ -24,12 +24,12 @@ LIMIT = 120.0
         (("--rank", "3"), "3", "local-1"),
     ],
 )
-def test_a_command_lands_beside_the_rank_that_was_meant(live, where, rank, node):
+def test_a_command_lands_beside_the_rank_that_was_meant(live, where, rank, node) -> None:
     result = live("exec", "stays", *where, "--", "printenv", "RANK", "CLUSTERRUN_NODE_NAME", "PWD")
     assert (result.code, result.out.splitlines()[:2]) == (0, [rank, node])
 
 
-def test_exec_uses_the_folder_and_environment_of_the_rank_and_names_its_process(live):
+def test_exec_uses_the_folder_and_environment_of_the_rank_and_names_its_process(live) -> None:
     script = "import json, os; pid = os.environ['CLUSTERRUN_RANK_PID']; print(json.dumps([os.getcwd(), "
     script += "open(f'/proc/{pid}/cmdline').read().split(chr(0)), dict(os.environ)]))"
     result = live("exec", "--rank", "1", "--", sys.executable, "-c", script)
@@ -43,12 +43,12 @@ def test_exec_uses_the_folder_and_environment_of_the_rank_and_names_its_process(
     assert "CLUSTERRUN_STEP" not in environment  # what is swept with the run is the run's, this is the user's
 
 
-def test_exec_passes_arguments_after_the_dashes_and_returns_the_exit_code(live):
+def test_exec_passes_arguments_after_the_dashes_and_returns_the_exit_code(live) -> None:
     result = live("exec", "--", "sh", "-c", 'echo "$1 $2"; exit 7', "sh", "--node", "a b; $HOME")
     assert (result.code, result.out) == (7, "--node a b; $HOME\n")
 
 
-def test_a_shell_reads_its_input_and_exits_with_its_code(live):
+def test_a_shell_reads_its_input_and_exits_with_its_code(live) -> None:
     process = live.start("shell", "--rank", "2")
     process.communicate(timeout=LIMIT)
     assert process.returncode == 0  # end of input at once: a shell that had nothing to do
@@ -76,12 +76,12 @@ def test_a_shell_reads_its_input_and_exits_with_its_code(live):
         (("shell", "--rank", "-1"), "-1 is not in the range"),
     ],
 )
-def test_an_unknown_node_or_rank_is_bad_usage_and_the_valid_ones_are_listed(live, arguments, message):
+def test_an_unknown_node_or_rank_is_bad_usage_and_the_valid_ones_are_listed(live, arguments, message) -> None:
     result = live(*arguments)
     assert (result.code, result.out, message in result.err) == (2, "", True), result.err
 
 
-def test_a_missing_program_is_named_with_its_node(live):
+def test_a_missing_program_is_named_with_its_node(live) -> None:
     result = live("exec", "--node", "1", "--", "no-such-program")
     assert (result.code, result.err.splitlines()[0]) == (
         127,
@@ -89,12 +89,12 @@ def test_a_missing_program_is_named_with_its_node(live):
     )
 
 
-def test_exec_refuses_a_run_that_has_ended(ended):
+def test_exec_refuses_a_run_that_has_ended(ended) -> None:
     result = ended("exec", "--", "true")
     assert (result.code, "has ended (COMPLETED): it has no nodes any more" in result.err) == (2, True)
 
 
-def test_exec_runs_if_the_folder_of_the_rank_was_removed(clusterrun: CommandLine):
+def test_exec_runs_if_the_folder_of_the_rank_was_removed(clusterrun: CommandLine) -> None:
     folder = Path(clusterrun.folder, "passing")
     folder.mkdir()
     (folder / "train.py").write_text((clusterrun.folder / "train.py").read_text())

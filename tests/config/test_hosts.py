@@ -24,7 +24,7 @@ def read(tmp_path, text):
     return profiles.read(str(path))
 
 
-def test_a_host_has_the_settings_of_its_table_and_its_name_for_ssh(tmp_path):
+def test_a_host_has_the_settings_of_its_table_and_its_name_for_ssh(tmp_path) -> None:
     text = read(tmp_path, WHOLE)
     assert text.hosts == (
         HostEntry("a", "login1", "~/env/bin/python", "/scratch", ("User=me", "Port=22")),
@@ -45,12 +45,12 @@ def test_a_host_has_the_settings_of_its_table_and_its_name_for_ssh(tmp_path):
         ("host = 3\n", "host is not a table"),
     ],
 )
-def test_a_meaningless_host_entry_is_refused(tmp_path, text, observed):
+def test_a_meaningless_host_entry_is_refused(tmp_path, text, observed) -> None:
     with pytest.raises(BadInput, match=observed):
         read(tmp_path, text)
 
 
 @pytest.mark.parametrize("name", ["", "-oProxyCommand=id", "a b", "a\nb"])
-def test_a_name_that_ssh_would_take_for_something_else_is_refused(name):
+def test_a_name_that_ssh_would_take_for_something_else_is_refused(name) -> None:
     with pytest.raises(BadInput, match="is not a host name for ssh"):
         profiles.host([], name)

@@ -22,14 +22,14 @@ MAPPED = (
 )
 
 
-def test_only_connections_that_the_program_itself_accepted_count():
+def test_only_connections_that_the_program_itself_accepted_count() -> None:
     own = {"626391", "626440", "626434", "626458", "626459", "626460"}
     rows = [*TABLE.splitlines(), MAPPED]
     assert connected(rows, own) == {"10.100.0.7", "10.100.0.5", "10.100.0.2", "10.100.0.4"}
     assert connected(rows, {"626440"}) == connected([], own) == set()
 
 
-def test_whom_the_program_itself_dialled_and_still_waits_for():
+def test_whom_the_program_itself_dialled_and_still_waits_for() -> None:
     own = {"626391", "626440", "626459", "626461"}
     tried = (
         "   8: 0200640A:BF1C 0A00640A:1AA2 02 00000000:00000000 01:00000001 00000000     0        0 626461 1"
@@ -38,7 +38,7 @@ def test_whom_the_program_itself_dialled_and_still_waits_for():
     assert dialled(TABLE.splitlines(), {"626391", "626440"}) == set()
 
 
-def test_a_connected_peer_is_printed_and_then_no_absent_node(capfd, monkeypatch):
+def test_a_connected_peer_is_printed_and_then_no_absent_node(capfd, monkeypatch) -> None:
     rows = [
         "   1: 0100007F:8377 0100007F:CD68 01 0 0 0 0 0 2 2",
         "   0: 00000000:8377 00000000:0000 0A 0 0 0 0 0 1 1",
@@ -52,7 +52,7 @@ def test_a_connected_peer_is_printed_and_then_no_absent_node(capfd, monkeypatch)
     assert capfd.readouterr().out == "localhost\n"
 
 
-def test_the_peers_of_a_real_listener_are_printed_without_unknown_ones(capfd):
+def test_the_peers_of_a_real_listener_are_printed_without_unknown_ones(capfd) -> None:
     with socket.create_server(("127.0.0.1", 0)) as server:
         assert launcher_links.main(os.getpid(), ["localhost", "no.such.name.invalid"]) == 0
         assert capfd.readouterr().out == ""

@@ -83,12 +83,12 @@ def keep(tmp_path: Path) -> Iterator[object]:
         retained.process.wait()
 
 
-def test_the_batch_step_exits_with_the_coordinators_code(keep):
+def test_the_batch_step_exits_with_the_coordinators_code(keep) -> None:
     assert keep("return 7").ends() == 7
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT, signal.SIGUSR2])
-def test_a_signal_reaches_the_coordinator_once(keep, number):
+def test_a_signal_reaches_the_coordinator_once(keep, number) -> None:
     retained = keep("said('here'); said('got', *until_told(kept, said)); time.sleep(0.3); return 3")
     retained.says("here")
     os.kill(retained.process.pid, number)
@@ -96,7 +96,7 @@ def test_a_signal_reaches_the_coordinator_once(keep, number):
     assert [line for line in retained.lines if line.startswith("got")] == [f"got {int(number)}"]
 
 
-def test_a_signal_that_comes_before_the_coordinator_listens_waits_for_it(keep):
+def test_a_signal_that_comes_before_the_coordinator_listens_waits_for_it(keep) -> None:
     retained = keep("said('here'); time.sleep(0.5); said('got', *until_told(kept, said)); return 0")
     retained.says("here")
     os.kill(retained.process.pid, signal.SIGTERM)
@@ -113,7 +113,7 @@ time.sleep(60)
 """
 
 
-def test_the_next_coordinator_knows_when_the_killed_one_started(keep):
+def test_the_next_coordinator_knows_when_the_killed_one_started(keep) -> None:
     retained = keep(AGAIN)
     retained.strike_coordinator(signal.SIGKILL)
     assert retained.ends() == 5
@@ -132,39 +132,39 @@ time.sleep(60)
 """
 
 
-def test_processes_of_a_killed_coordinator_are_asked_to_end(keep):
+def test_processes_of_a_killed_coordinator_are_asked_to_end(keep) -> None:
     retained = keep(LAUNCHED.replace("import subprocess", "said('pid', os.getpid()); import subprocess"))
     retained.strike_coordinator(signal.SIGKILL)
     assert retained.ends() == 5
     assert "told" in retained.lines
 
 
-def test_a_coordinator_that_crashed_is_shown_and_replaced(keep):
+def test_a_coordinator_that_crashed_is_shown_and_replaced(keep) -> None:
     retained = keep(AGAIN.replace("time.sleep(60)", "1 / 0"))
     assert retained.ends() == 5
     assert "ZeroDivisionError: division by zero" in retained.lines
 
 
-def test_a_coordinator_without_restarts_ends_the_batch_step(keep):
+def test_a_coordinator_without_restarts_ends_the_batch_step(keep) -> None:
     retained = keep(AGAIN.replace("kept.allow_restart()", ""))
     retained.strike_coordinator(signal.SIGKILL)
     assert retained.ends() == -signal.SIGKILL
 
 
-def test_no_more_than_three_are_begun_in_ten_minutes(keep):
+def test_no_more_than_three_are_begun_in_ten_minutes(keep) -> None:
     retained = keep("said('pid'); kept.allow_restart(); os.kill(os.getpid(), 9)")
     assert retained.ends() == -signal.SIGKILL
     assert retained.lines.count("pid") == 4
 
 
-def test_a_coordinator_that_is_stopped_for_good_is_killed_and_followed_by_another(keep):
+def test_a_coordinator_that_is_stopped_for_good_is_killed_and_followed_by_another(keep) -> None:
     retained = keep(AGAIN.replace("said('ready')", "kept.lives(); said('ready')"))
     retained.strike_coordinator(signal.SIGSTOP)
     assert retained.ends() == 5
     assert "clusterrun: the coordinator gave no sign of life for 3 s: it is killed" in retained.lines
 
 
-def test_a_living_coordinator_is_not_touched(keep):
+def test_a_living_coordinator_is_not_touched(keep) -> None:
     retained = keep("""
 kept.lives()
 for _ in range(30):
@@ -175,7 +175,7 @@ return 4
     assert retained.ends() == 4
 
 
-def test_processes_of_a_killed_coordinator_end_before_the_next_one_starts(keep):
+def test_processes_of_a_killed_coordinator_end_before_the_next_one_starts(keep) -> None:
     retained = keep("""
 if kept.dead_since:
     said('second', len(supervisor._children_of(os.getppid())))
@@ -194,7 +194,7 @@ os.kill(os.getpid(), 9)
     assert retained.says("second") == "second 1"
 
 
-def test_a_signal_between_two_coordinators_starts_the_next_one_and_reaches_it(keep):
+def test_a_signal_between_two_coordinators_starts_the_next_one_and_reaches_it(keep) -> None:
     retained = keep(
         """
 if kept.dead_since:
@@ -214,7 +214,7 @@ os.kill(os.getpid(), 9)
     assert retained.says("got") == f"got {int(signal.SIGTERM)}"
 
 
-def test_a_coordinator_learns_that_its_supervisor_was_killed(keep, tmp_path):
+def test_a_coordinator_learns_that_its_supervisor_was_killed(keep, tmp_path) -> None:
     retained = keep("""
 import select
 said('ready')

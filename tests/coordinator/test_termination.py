@@ -137,7 +137,7 @@ def stopped_by_the_limit(survival: Survival = REQUEUE) -> Job:
 # --- notices ---
 
 
-def test_ranks_learn_the_end_time_at_a_notice_and_are_ended_then():
+def test_ranks_learn_the_end_time_at_a_notice_and_are_ended_then() -> None:
     tape = training(end_at=100.0)
     assert tape.does(50.0, NOTICE) == [AskJob()]
     assert tape.does(50.1, JobTold("", WALL + 100.0)) == [WriteNotice(0, "time-limit", WALL + 73.0), *TOLD]
@@ -154,21 +154,21 @@ def test_ranks_learn_the_end_time_at_a_notice_and_are_ended_then():
     assert tape.does(79.0, HandedOver()) == [Finish(0)]
 
 
-def test_a_notice_that_never_comes_is_due_by_our_own_clock():
+def test_a_notice_that_never_comes_is_due_by_our_own_clock() -> None:
     tape = training(end_at=100.0)
     assert tape.does(39.9) == []
     assert tape.does(40.0) == [AskJob()]
     assert tape.does(40.1, JobTold("", WALL + 100.0))[0] == WriteNotice(0, "time-limit", WALL + 73.0)
 
 
-def test_the_old_end_of_an_extended_job_is_not_announced():
+def test_the_old_end_of_an_extended_job_is_not_announced() -> None:
     tape = training(end_at=100.0)
     assert tape.does(40.0) == [AskJob()]
     assert tape.does(40.1, JobTold("", WALL + 900.0)) == []
     assert tape.does(840.0)[-1:] == [AskJob()]
 
 
-def test_a_notice_that_comes_too_early_waits_for_its_time():
+def test_a_notice_that_comes_too_early_waits_for_its_time() -> None:
     tape = training(end_at=120.0)
     tape.at(10.0, NOTICE)
     assert tape.does(10.1, JobTold("", WALL + 120.0)) == []
@@ -176,21 +176,21 @@ def test_a_notice_that_comes_too_early_waits_for_its_time():
     assert tape.does(60.1, JobTold("", WALL + 120.0))[0] == WriteNotice(0, "time-limit", WALL + 93.0)
 
 
-def test_the_same_notice_from_every_node_counts_once():
+def test_the_same_notice_from_every_node_counts_once() -> None:
     tape = training(end_at=100.0)
     assert tape.does(50.0, NOTICE, MessageCame(0, SignalSeen(signal.SIGUSR2)), NOTICE) == [AskJob()]
     tape.at(50.1, JobTold("", WALL + 100.0))
     assert tape.does(51.0, MessageCame(1, SignalSeen(signal.SIGUSR2))) == []
 
 
-def test_our_own_clock_explains_a_notice_without_an_answer():
+def test_our_own_clock_explains_a_notice_without_an_answer() -> None:
     tape = training(end_at=100.0)
     tape.at(50.0, NOTICE)
     assert tape.does(53.4) == []
     assert tape.does(53.5)[0] == WriteNotice(0, "time-limit", WALL + 73.0)
 
 
-def test_ranks_learn_the_end_of_a_preemptions_grace():
+def test_ranks_learn_the_end_of_a_preemptions_grace() -> None:
     tape = training(end_at=None)
     tape.at(50.0, TERM)
     notice, *rest = tape.does(50.0, JobTold("preemption", WALL + 80.0))
@@ -199,7 +199,7 @@ def test_ranks_learn_the_end_of_a_preemptions_grace():
     assert [a for a in tape.does(72.5) if isinstance(a, Send)] == STOPPED
 
 
-def test_a_user_may_tell_ranks_to_make_room_and_nobody_ends_them():
+def test_a_user_may_tell_ranks_to_make_room_and_nobody_ends_them() -> None:
     tape = training(end_at=90_000.0)
     tape.at(50.0, NOTICE)
     assert tape.does(50.1, JobTold("", WALL + 90_000.0)) == TOLD
@@ -207,7 +207,7 @@ def test_a_user_may_tell_ranks_to_make_room_and_nobody_ends_them():
     assert tape.saved.state is State.PENDING and tape.saved.attempts[-1].outcome == "PREEMPTED"
 
 
-def test_a_notice_without_a_requeue_is_passed_on_and_ends_nothing():
+def test_a_notice_without_a_requeue_is_passed_on_and_ends_nothing() -> None:
     tape = job(Survival())
     join(tape, 1.0)
     train(tape, 1.0)
@@ -219,7 +219,7 @@ def test_a_notice_without_a_requeue_is_passed_on_and_ends_nothing():
     assert tape.saved.state is State.COMPLETED
 
 
-def test_a_notice_before_ranks_run_ends_the_job():
+def test_a_notice_before_ranks_run_ends_the_job() -> None:
     tape = job()
     tape.at(50.0, NOTICE)
     tape.at(50.1, JobTold("preemption", WALL + 100.0))
@@ -238,7 +238,7 @@ def test_a_notice_before_ranks_run_ends_the_job():
         (0, Progressed(0, 9, 9, True), State.PENDING),
     ],
 )
-def test_ranks_that_exit_0_after_a_notice_made_room_or_are_done(taken, progress, state):
+def test_ranks_that_exit_0_after_a_notice_made_room_or_are_done(taken, progress, state) -> None:
     tape = training(end_at=100.0)
     tape.at(50.0, NOTICE)
     tape.at(50.1, JobTold("", WALL + 100.0), MessageCame(0, SignalTaken(0, signal.SIGUSR2, taken)))
@@ -246,7 +246,7 @@ def test_ranks_that_exit_0_after_a_notice_made_room_or_are_done(taken, progress,
     assert tape.saved.state is state
 
 
-def test_ranks_that_fail_after_a_notice_continue_in_the_next_job_with_their_failure_recorded():
+def test_ranks_that_fail_after_a_notice_continue_in_the_next_job_with_their_failure_recorded() -> None:
     tape = training(end_at=100.0, max_restarts=3)
     tape.at(50.0, NOTICE)
     tape.at(50.1, JobTold("", WALL + 100.0))
@@ -273,7 +273,7 @@ def test_ranks_that_fail_after_a_notice_continue_in_the_next_job_with_their_fail
         (JobTold("unknown"), State.CANCELLED, "CANCELLED"),
     ],
 )
-def test_the_scheduler_is_asked_for_the_meaning_of_a_term(means, state, outcome):
+def test_the_scheduler_is_asked_for_the_meaning_of_a_term(means, state, outcome) -> None:
     tape = training(end_at=9_000.0)
     assert tape.does(50.0, TERM) == [AskJob()]
     tape.at(50.1, means)
@@ -282,7 +282,7 @@ def test_the_scheduler_is_asked_for_the_meaning_of_a_term(means, state, outcome)
     assert (tape.saved.state, tape.saved.attempts[-1].outcome) == (state, outcome)
 
 
-def test_a_term_at_the_time_limit_means_the_limit_if_the_scheduler_does_not_answer():
+def test_a_term_at_the_time_limit_means_the_limit_if_the_scheduler_does_not_answer() -> None:
     tape = training(end_at=100.0)
     tape.at(38.0, JobTold("unknown"))
     tape.at(95.0, TERM)
@@ -291,7 +291,7 @@ def test_a_term_at_the_time_limit_means_the_limit_if_the_scheduler_does_not_answ
     assert tape.saved.attempts[-1].outcome == "TIMEOUT"
 
 
-def test_ranks_that_end_before_the_answer_are_judged_after_it():
+def test_ranks_that_end_before_the_answer_are_judged_after_it() -> None:
     tape = training()
     tape.at(50.0, MessageCame(1, SignalSeen(signal.SIGTERM)))
     for rank in range(4):
@@ -303,7 +303,7 @@ def test_ranks_that_end_before_the_answer_are_judged_after_it():
     assert (tape.saved.state, tape.saved.attempts[-1].outcome) == (State.PENDING, "PREEMPTED")
 
 
-def test_a_launcher_that_ends_before_the_answer_is_a_consequence():
+def test_a_launcher_that_ends_before_the_answer_is_a_consequence() -> None:
     tape = job()
     tape.at(2.0, TERM)
     tape.at(2.1, LauncherEnded(143))
@@ -312,7 +312,7 @@ def test_a_launcher_that_ends_before_the_answer_is_a_consequence():
     assert tape.saved.state is State.CANCELLED
 
 
-def test_failures_before_ranks_run_and_before_the_answer_cost_no_restart():
+def test_failures_before_ranks_run_and_before_the_answer_cost_no_restart() -> None:
     tape = job(max_restarts=3)
     tape.at(1.0, TERM)
     assert ClaimEpoch(0) not in tape.at(1.5, LauncherEnded(143))
@@ -322,7 +322,7 @@ def test_failures_before_ranks_run_and_before_the_answer_cost_no_restart():
     assert (tape.saved.state, [a.outcome for a in tape.saved.attempts]) == (State.PENDING, ["PREEMPTED"])
 
 
-def test_an_answer_from_before_a_signal_does_not_explain_it():
+def test_an_answer_from_before_a_signal_does_not_explain_it() -> None:
     tape = job()
     join(tape, 1.0)
     train(tape, 1.0)
@@ -336,7 +336,7 @@ def test_an_answer_from_before_a_signal_does_not_explain_it():
     assert (tape.saved.state, tape.saved.attempts[0].outcome) == (State.PENDING, "PREEMPTED")
 
 
-def test_a_cancel_needs_no_answer():
+def test_a_cancel_needs_no_answer() -> None:
     tape = training()
     tape.at(50.0, TERM)
     assert tape.does(50.1, CancelAsked()) == STOPPED
@@ -345,7 +345,7 @@ def test_a_cancel_needs_no_answer():
     assert (tape.saved.state, tape.saved.reason) == (State.CANCELLED, "cancelled by request")
 
 
-def test_a_job_that_the_scheduler_requeues_is_only_left():
+def test_a_job_that_the_scheduler_requeues_is_only_left() -> None:
     tape = training()
     tape.at(50.0, TERM)
     tape.at(50.1, JobTold("requeue", requeued=True))
@@ -356,7 +356,7 @@ def test_a_job_that_the_scheduler_requeues_is_only_left():
 # --- ranks that continue ---
 
 
-def test_the_next_job_of_a_chain_waits_from_the_start_without_bad_nodes():
+def test_the_next_job_of_a_chain_waits_from_the_start_without_bad_nodes() -> None:
     tape = training(CHAIN, end_at=100.0)
     tape.machine._state_keeper.exclude(("n9",))
     tape.at(50.0, NOTICE)
@@ -366,13 +366,13 @@ def test_the_next_job_of_a_chain_waits_from_the_start_without_bad_nodes():
     assert left_by_all(tape, 55.5) == [ExcludeNext(("n9",)), Finish(0)]
 
 
-def test_a_run_that_ends_cancels_the_waiting_job():
+def test_a_run_that_ends_cancels_the_waiting_job() -> None:
     tape = training(CHAIN)
     over(tape, 55.0)
     assert left_by_all(tape, 55.5) == [DropNext(), Finish(0)]
 
 
-def test_a_cancelled_run_cancels_the_waiting_job_at_once():
+def test_a_cancelled_run_cancels_the_waiting_job_at_once() -> None:
     tape = training(CHAIN)
     tape.at(50.0, TERM)
     assert tape.does(50.1, JobTold("cancelled")) == [DropNext(), *STOPPED]
@@ -380,7 +380,7 @@ def test_a_cancelled_run_cancels_the_waiting_job_at_once():
     assert tape.does(50.0, CancelAsked()) == [DropNext(), *STOPPED]
 
 
-def test_a_job_that_is_queued_after_the_runs_end_is_cancelled():
+def test_a_job_that_is_queued_after_the_runs_end_is_cancelled() -> None:
     tape = job(CHAIN)
     join(tape, 1.0)
     train(tape, 1.0)
@@ -388,7 +388,7 @@ def test_a_job_that_is_queued_after_the_runs_end_is_cancelled():
     assert tape.does(6.2, NextQueued("8")) == [DropNext()]
 
 
-def test_a_next_job_that_could_not_be_queued_is_tried_again_and_at_last():
+def test_a_next_job_that_could_not_be_queued_is_tried_again_and_at_last() -> None:
     tape = job(CHAIN)
     join(tape, 1.0)
     train(tape, 1.0)
@@ -410,14 +410,14 @@ def test_a_next_job_that_could_not_be_queued_is_tried_again_and_at_last():
     )
 
 
-def test_another_job_is_queued_if_a_requeue_is_refused():
+def test_another_job_is_queued_if_a_requeue_is_refused() -> None:
     tape = stopped_by_the_limit()
     assert left_by_all(tape, 97.5) == [Requeue(())]
     assert tape.does(98.0, HandedOver("it is disabled")) == [QueueNext(())]
     assert tape.does(99.0, NextQueued("9")) == [Finish(0)]
 
 
-def test_a_scheduler_that_never_answers_keeps_no_job_alive():
+def test_a_scheduler_that_never_answers_keeps_no_job_alive() -> None:
     tape = stopped_by_the_limit()
     left_by_all(tape, 97.5)
     assert tape.does(247.5) == [Finish(143)]
@@ -427,7 +427,7 @@ def test_a_scheduler_that_never_answers_keeps_no_job_alive():
     )
 
 
-def test_a_controller_that_is_away_at_the_end_of_a_job_is_waited_for():
+def test_a_controller_that_is_away_at_the_end_of_a_job_is_waited_for() -> None:
     away = HandedOver("the program exited with code 1: Unable to contact slurm controller (connect failure)")
     tape = stopped_by_the_limit()
     assert left_by_all(tape, 97.5) == [Requeue(())]
@@ -442,7 +442,7 @@ def test_a_controller_that_is_away_at_the_end_of_a_job_is_waited_for():
 @pytest.mark.parametrize("cause, outcome, option", [
     ("time-limit", "TIMEOUT", "--max-time-limits"), ("preemption", "PREEMPTED", "--max-preemptions"),
 ])  # fmt: skip
-def test_a_budget_that_is_used_up_ends_the_run(cause: str, outcome: str, option: str):
+def test_a_budget_that_is_used_up_ends_the_run(cause: str, outcome: str, option: str) -> None:
     used = tuple(Attempt(n, "", ("n0",), 1.0, 2.0, outcome, cause=cause) for n in range(2))
     tape = job(earlier=used)
     tape.at(2.0, TERM)
@@ -451,7 +451,7 @@ def test_a_budget_that_is_used_up_ends_the_run(cause: str, outcome: str, option:
     assert tape.saved.reason.endswith(f"; {option} 2 is used up")
 
 
-def test_a_job_that_begins_with_its_budget_exceeded_starts_nothing():
+def test_a_job_that_begins_with_its_budget_exceeded_starts_nothing() -> None:
     used = tuple(Attempt(n, "", ("n0",), 1.0, 2.0, "PREEMPTED", cause="preemption") for n in range(2))
     tape = job(earlier=used, cause="node", max_restarts=1)
     assert LaunchAgents() in tape.began
@@ -460,7 +460,7 @@ def test_a_job_that_begins_with_its_budget_exceeded_starts_nothing():
     assert (tape.saved.state, tape.saved.reason) == (State.PREEMPTED, "3 preemptions; --max-preemptions is 2")
 
 
-def test_one_lost_coordinator_too_many_ends_the_run():
+def test_one_lost_coordinator_too_many_ends_the_run() -> None:
     used = (Attempt(0, "", ("n0",), 1.0), Attempt(1, "", ("n0",), 2.0, cause="coordinator"))
     tape = job(earlier=used, cause="coordinator", max_restarts=1)
     assert tape.began == [Finish(1)]
@@ -468,7 +468,7 @@ def test_one_lost_coordinator_too_many_ends_the_run():
     assert (tape.saved.state, tape.saved.reason) == (State.FAILED, text)
 
 
-def test_the_run_continues_where_possible_if_the_batch_steps_first_process_is_killed():
+def test_the_run_continues_where_possible_if_the_batch_steps_first_process_is_killed() -> None:
     tape = training(CHAIN, max_restarts=1)
     assert tape.does(50.0, SupervisorGone()) == FAILED
     over(tape, 51.0, -15)
@@ -479,7 +479,7 @@ def test_the_run_continues_where_possible_if_the_batch_steps_first_process_is_ki
     assert tape.saved.state is State.NODE_FAIL
 
 
-def test_a_coordinator_that_was_superseded_touches_no_job_that_waits():
+def test_a_coordinator_that_was_superseded_touches_no_job_that_waits() -> None:
     from clusterrun.coordinator.events import Superseded
 
     tape = training(CHAIN)
@@ -491,13 +491,13 @@ def test_a_coordinator_that_was_superseded_touches_no_job_that_waits():
 # --- an owner who ends a run that was to go on ---
 
 
-def test_a_cancelled_run_queues_no_other_job_while_its_ranks_end():
+def test_a_cancelled_run_queues_no_other_job_while_its_ranks_end() -> None:
     tape = training(CHAIN, end_at=9_000.0)
     assert tape.does(8_939.0, CancelAsked()) == [DropNext(), *STOPPED]
     assert tape.does(8_941.0) == [AskJob()]
 
 
-def test_a_next_job_that_is_queued_after_the_cancel_is_cancelled_at_once():
+def test_a_next_job_that_is_queued_after_the_cancel_is_cancelled_at_once() -> None:
     tape = job(CHAIN)
     join(tape, 1.0)
     train(tape, 1.0)
@@ -506,7 +506,7 @@ def test_a_next_job_that_is_queued_after_the_cancel_is_cancelled_at_once():
 
 
 @pytest.mark.parametrize("cancel", [(CancelAsked(),), (TERM, JobTold("cancelled"))])
-def test_a_cancel_while_ranks_end_for_the_time_limit_ends_the_run(cancel: tuple[Any, ...]):
+def test_a_cancel_while_ranks_end_for_the_time_limit_ends_the_run(cancel: tuple[Any, ...]) -> None:
     tape = training(CHAIN, end_at=100.0)
     tape.at(50.0, NOTICE)
     tape.at(50.1, JobTold("", WALL + 100.0))
@@ -518,7 +518,7 @@ def test_a_cancel_while_ranks_end_for_the_time_limit_ends_the_run(cancel: tuple[
 
 
 @pytest.mark.parametrize("survival", [REQUEUE, CHAIN])
-def test_a_cancel_after_the_handover_was_announced_cancels_the_next_job(survival: Survival):
+def test_a_cancel_after_the_handover_was_announced_cancels_the_next_job(survival: Survival) -> None:
     tape = stopped_by_the_limit(survival)
     assert tape.saved.state is State.PENDING
     assert tape.does(97.1, CancelAsked()) == ([DropNext()] if survival is CHAIN else [])
@@ -526,7 +526,7 @@ def test_a_cancel_after_the_handover_was_announced_cancels_the_next_job(survival
     assert left_by_all(tape, 97.5) == [Finish(130)]
 
 
-def test_a_cancel_while_the_controller_is_away_waits_for_it_no_longer():
+def test_a_cancel_while_the_controller_is_away_waits_for_it_no_longer() -> None:
     tape = stopped_by_the_limit()
     left_by_all(tape, 97.5)
     tape.at(98.0, HandedOver("the program exited with code 1: Unable to contact slurm controller"))
@@ -534,7 +534,7 @@ def test_a_cancel_while_the_controller_is_away_waits_for_it_no_longer():
     assert tape.saved.state is State.CANCELLED
 
 
-def test_a_cancel_during_a_requeue_queues_no_other_job():
+def test_a_cancel_during_a_requeue_queues_no_other_job() -> None:
     tape = stopped_by_the_limit()
     assert left_by_all(tape, 97.5) == [Requeue(())]
     assert tape.does(98.0, CancelAsked()) == []
@@ -545,7 +545,7 @@ def test_a_cancel_during_a_requeue_queues_no_other_job():
 # --- after a coordinator that was killed ---
 
 
-def test_only_the_agents_lease_is_awaited_after_a_killed_coordinator():
+def test_only_the_agents_lease_is_awaited_after_a_killed_coordinator() -> None:
     tape = Job(Coordinator(replace(ORDERS, max_restarts=1), "login", 42))
     tape.at(30.0)
     first = Attempt(0, "first start", ("n0", "n1"), WALL + 1.0, job_id="7")
@@ -565,7 +565,7 @@ def signalled(number: int, *nodes: int) -> list[MessageCame]:
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 @pytest.mark.parametrize("message", [JobTold("", WALL + 9_000.0), JobTold("unknown"), None])
-def test_a_signal_to_one_agent_costs_its_node_and_ends_no_run(number, message):
+def test_a_signal_to_one_agent_costs_its_node_and_ends_no_run(number, message) -> None:
     tape = training(end_at=9_000.0, max_restarts=1)
     assert tape.does(50.0, *signalled(number, 1)) == [AskJob()]
     time = 50.1 if message else 53.5
@@ -590,7 +590,9 @@ def test_a_signal_to_one_agent_costs_its_node_and_ends_no_run(number, message):
     ],
 )
 @pytest.mark.parametrize("before_the_answer", [True, False])
-def test_a_signal_to_all_agents_or_to_the_coordinator_too_still_cancels(number, more, before_the_answer):
+def test_a_signal_to_all_agents_or_to_the_coordinator_too_still_cancels(
+    number, more, before_the_answer
+) -> None:
     tape = training(end_at=9_000.0, max_restarts=1)
     tape.at(50.0, *signalled(number, 1), *(more if before_the_answer else []))
     tape.at(50.1, JobTold("", WALL + 9_000.0))
@@ -603,7 +605,7 @@ def test_a_signal_to_all_agents_or_to_the_coordinator_too_still_cancels(number, 
     assert tape.saved.state is State.CANCELLED
 
 
-def test_a_signal_to_one_agent_of_an_ending_job_means_what_the_scheduler_answers():
+def test_a_signal_to_one_agent_of_an_ending_job_means_what_the_scheduler_answers() -> None:
     for message, state in ((JobTold("cancelled"), State.CANCELLED), (JobTold("time-limit"), State.PENDING)):
         tape = training(end_at=9_000.0, max_restarts=1)
         tape.at(50.0, *signalled(signal.SIGTERM, 1))

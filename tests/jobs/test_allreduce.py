@@ -33,7 +33,7 @@ def told(out: str) -> dict[str, object]:
     return result
 
 
-def test_a_single_rank_reports_its_device():
+def test_a_single_rank_reports_its_device() -> None:
     result = told(start("--groups", "1").communicate(timeout=120)[0])
     assert result.pop("processor")
     assert result == {
@@ -45,7 +45,7 @@ def test_a_single_rank_reports_its_device():
     }
 
 
-def test_the_first_ranks_are_measured_and_groups_beyond_the_world_are_skipped():
+def test_the_first_ranks_are_measured_and_groups_beyond_the_world_are_skipped() -> None:
     store = dist.TCPStore("127.0.0.1", 0, None, is_master=True, wait_for_workers=False)
     world = {"WORLD_SIZE": "3", "LOCAL_WORLD_SIZE": "3", "MASTER_ADDR": "127.0.0.1"}
     world |= {"MASTER_PORT": str(store.port), "TORCHELASTIC_USE_AGENT_STORE": "True"}

@@ -45,11 +45,11 @@ def outcome(tmp_path, **environment):
 
 @pytest.mark.slow
 @pytest.mark.skipif(os.system("c++ --version >/dev/null 2>&1") != 0, reason="no C++ compiler here")
-def test_a_model_is_compiled_if_a_compiler_exists(tmp_path):
+def test_a_model_is_compiled_if_a_compiler_exists(tmp_path) -> None:
     assert outcome(tmp_path) == "compiled\n"
 
 
-def test_a_missing_compiler_is_reported_and_the_model_works_uncompiled(tmp_path):
+def test_a_missing_compiler_is_reported_and_the_model_works_uncompiled(tmp_path) -> None:
     message = outcome(tmp_path, PATH=str(tmp_path), CXX="/no/such/compiler")
     assert message.startswith("torch.compile does not work here (")
     assert message.endswith("): training continues without it\n")

@@ -12,7 +12,7 @@ MEBIBYTE = 2**20
 
 
 @given(some.integers(0, 5000), some.integers(1, 5000))
-def test_the_search_finds_a_fake_limit_within_a_sixteenth_and_never_doubles_it(fake_limit, ceiling):
+def test_the_search_finds_a_fake_limit_within_a_sixteenth_and_never_doubles_it(fake_limit, ceiling) -> None:
     requested = []
 
     def fits(size):
@@ -27,7 +27,7 @@ def test_the_search_finds_a_fake_limit_within_a_sixteenth_and_never_doubles_it(f
     assert len(requested) == len(set(requested)) <= 2 * ceiling.bit_length() + 1
 
 
-def test_a_batch_in_real_memory_stays_below_the_limit_and_comes_near_it():
+def test_a_batch_in_real_memory_stays_below_the_limit_and_comes_near_it() -> None:
     memory.trim()
     room = 64
     most = []
@@ -43,7 +43,7 @@ def test_a_batch_in_real_memory_stays_below_the_limit_and_comes_near_it():
     assert fits.tries == len(most)
 
 
-def test_a_gpu_that_is_out_of_memory_is_believed_with_the_error_from_a_fake(monkeypatch):
+def test_a_gpu_that_is_out_of_memory_is_believed_with_the_error_from_a_fake(monkeypatch) -> None:
     def trial(size):
         if size > 100:
             raise torch.cuda.OutOfMemoryError("CUDA out of memory")
@@ -54,7 +54,7 @@ def test_a_gpu_that_is_out_of_memory_is_believed_with_the_error_from_a_fake(monk
     assert 8 < fits.tries < 16
 
 
-def test_another_error_of_a_trial_is_not_taken_for_a_lack_of_memory():
+def test_another_error_of_a_trial_is_not_taken_for_a_lack_of_memory() -> None:
     def trial(size):
         raise RuntimeError("shapes do not match")
 

@@ -8,12 +8,12 @@ import memory
 @pytest.mark.parametrize(
     ("text", "size"), [("800M", 800 << 20), ("1.5G", 3 << 29), ("7", 7), ("2kB", 2048), ("1GiB", 1 << 30)]
 )
-def test_a_size_is_read_as_people_write_it(text, size):
+def test_a_size_is_read_as_people_write_it(text, size) -> None:
     assert memory.size(text) == size
 
 
 @pytest.mark.parametrize("text", ["", "G", "-1M", "1X", "1 000M"])
-def test_a_wrong_size_is_refused(text):
+def test_a_wrong_size_is_refused(text) -> None:
     with pytest.raises(ValueError, match="is not a size: write it as 800M"):
         memory.size(text)
 
@@ -38,11 +38,11 @@ def machine(folder, available, group_limit):
 )
 def test_the_limit_is_the_memory_of_a_rank_and_its_share_of_free_memory(
     tmp_path, available, group_limit, ranks, mebibytes
-):
+) -> None:
     assert memory.limit(ranks, *machine(tmp_path, available, group_limit)) == mebibytes << 20
 
 
-def test_a_limit_of_the_first_version_of_control_groups_counts_on_a_fake_machine(tmp_path):
+def test_a_limit_of_the_first_version_of_control_groups_counts_on_a_fake_machine(tmp_path) -> None:
     proc, cgroups = machine(tmp_path, available=1000, group_limit="max")
     (proc / "self/cgroup").write_text("5:cpu,cpuacct:/x\n4:memory:/slurm/job_7\n0::/\n")
     group = cgroups / "memory/slurm/job_7"
@@ -52,7 +52,7 @@ def test_a_limit_of_the_first_version_of_control_groups_counts_on_a_fake_machine
     assert memory.limit(1, proc, cgroups) == 180 << 20
 
 
-def test_the_peak_of_some_work_is_not_that_of_the_work_before():
+def test_the_peak_of_some_work_is_not_that_of_the_work_before() -> None:
     def work(mebibytes):
         return lambda: bytearray(b"x") * (mebibytes << 20)
 

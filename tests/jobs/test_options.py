@@ -21,7 +21,7 @@ import options
         ("--profile 3-", "invalid"),
     ],
 )
-def test_a_wrong_option_ends_with_code_2_and_a_reason(arguments, message, capsys):
+def test_a_wrong_option_ends_with_code_2_and_a_reason(arguments, message, capsys) -> None:
     with pytest.raises(SystemExit) as end:
         options.parse(arguments.split())
     assert end.value.code == 2
@@ -32,12 +32,12 @@ def test_a_wrong_option_ends_with_code_2_and_a_reason(arguments, message, capsys
     ("arguments", "traced"),
     [("", []), ("--profile", [0]), ("--profile 1-2", [1, 2]), ("--profile all", [0, 1, 2])],
 )
-def test_the_ranks_to_trace(arguments, traced):
+def test_the_ranks_to_trace(arguments, traced) -> None:
     chosen = options.parse(arguments.split()).profile
     assert [rank for rank in range(3) if rank in chosen] == traced
 
 
-def test_options_list_the_existing_names():
+def test_options_list_the_existing_names() -> None:
     import precision
     import strategies
     import tasks

@@ -5,7 +5,7 @@ torch = pytest.importorskip("torch")
 import pace  # noqa: E402
 
 
-def test_the_steps_of_the_warm_up_do_not_count(monkeypatch):
+def test_the_steps_of_the_warm_up_do_not_count(monkeypatch) -> None:
     wall, cpu = iter([0.0, 10.0, 14.0]), iter([1.0, 2.0, 2.5])
     monkeypatch.setattr(pace.time, "perf_counter", lambda: next(wall))
     monkeypatch.setattr(pace.time, "process_time", lambda: next(cpu))

@@ -11,7 +11,7 @@ CPU = torch.device("cpu")
 @pytest.mark.parametrize(
     ("mode", "dtype"), [("off", torch.float32), ("bf16", torch.bfloat16), ("fp16", torch.float16)]
 )
-def test_products_use_the_requested_precision_and_only_fp16_is_scaled(mode, dtype):
+def test_products_use_the_requested_precision_and_only_fp16_is_scaled(mode, dtype) -> None:
     requested = Precision(mode, CPU)
     with requested.cast():
         assert (torch.ones(2, 2) @ torch.ones(2, 2)).dtype == dtype
@@ -26,7 +26,9 @@ def test_products_use_the_requested_precision_and_only_fp16_is_scaled(mode, dtyp
         ("fp16", "fpu avx512_bf16", "this processor has no fp16 instructions (avx512_fp16 or amx_fp16)"),
     ],
 )
-def test_a_processor_without_the_instructions_is_reported_from_fake_flags(tmp_path, mode, flags, message):
+def test_a_processor_without_the_instructions_is_reported_from_fake_flags(
+    tmp_path, mode, flags, message
+) -> None:
     (tmp_path / "cpuinfo").write_text(f"flags : {flags}\n")
     assert precision.missing_on_cpu(mode, tmp_path / "cpuinfo") == message
     assert precision.missing_on_cpu(mode, tmp_path / "nothing") == ""
@@ -46,6 +48,8 @@ def test_a_processor_without_the_instructions_is_reported_from_fake_flags(tmp_pa
         ("off", (7, 5), ""),
     ],
 )
-def test_a_gpu_without_the_units_is_reported_from_a_fake_capability(monkeypatch, mode, capability, message):
+def test_a_gpu_without_the_units_is_reported_from_a_fake_capability(
+    monkeypatch, mode, capability, message
+) -> None:
     monkeypatch.setattr(torch.cuda, "get_device_capability", lambda device: capability)
     assert Precision(mode, torch.device("cuda", 0)).notice() == message

@@ -21,7 +21,7 @@ import profiling
         ([(1, 2)], [], 0.0),
     ],
 )
-def test_overlapping_communication_is_counted_once(spans, windows, share):
+def test_overlapping_communication_is_counted_once(spans, windows, share) -> None:
     assert profiling.share(spans, windows) == pytest.approx(share)
 
 
@@ -35,24 +35,26 @@ def test_overlapping_communication_is_counted_once(spans, windows, share):
         ("DistributedDataParallel.forward", False),
     ],
 )
-def test_a_collective_is_recognized_by_its_name(name, carries):
+def test_a_collective_is_recognized_by_its_name(name, carries) -> None:
     assert profiling.carries(name) is carries
 
 
 @pytest.mark.parametrize(
     ("text", "ranks"), [("0", {0}), ("0,4-6", {0, 4, 5, 6}), ("all", range(sys.maxsize))]
 )
-def test_ranks_are_named_by_numbers_and_stretches(text, ranks):
+def test_ranks_are_named_by_numbers_and_stretches(text, ranks) -> None:
     assert profiling.ranks_named(text) == ranks
 
 
 @pytest.mark.parametrize("text", ["", "a", "1-", "-1"])
-def test_an_invalid_rank_is_refused(text):
+def test_an_invalid_rank_is_refused(text) -> None:
     with pytest.raises(ValueError, match="invalid literal"):
         profiling.ranks_named(text)
 
 
-def test_traces_go_to_the_requested_folder_else_the_run_directory_else_the_current_folder(monkeypatch):
+def test_traces_go_to_the_requested_folder_else_the_run_directory_else_the_current_folder(
+    monkeypatch,
+) -> None:
     monkeypatch.delenv("CLUSTERRUN_RUN_DIR", raising=False)
     assert profiling.folder(None) == Path("traces")
     monkeypatch.setenv("CLUSTERRUN_RUN_DIR", "/runs/1")

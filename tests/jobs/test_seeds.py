@@ -14,7 +14,7 @@ def drawn(*place):
     return random.random(), torch.rand(()).item(), numpy.random.random()
 
 
-def test_every_rank_step_and_purpose_has_its_own_repeatable_random_numbers():
+def test_every_rank_step_and_purpose_has_its_own_repeatable_random_numbers() -> None:
     requested = [
         (seed, rank, step, purpose)
         for seed in (0, 1)
@@ -27,7 +27,7 @@ def test_every_rank_step_and_purpose_has_its_own_repeatable_random_numbers():
     assert streams == [drawn(*entry) for entry in requested]
 
 
-def test_exact_repetition_sets_pytorch_and_cublas_options(monkeypatch):
+def test_exact_repetition_sets_pytorch_and_cublas_options(monkeypatch) -> None:
     monkeypatch.delenv("CUBLAS_WORKSPACE_CONFIG", raising=False)
     try:
         seeds.repeat_exactly()

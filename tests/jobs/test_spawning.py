@@ -15,7 +15,7 @@ import spawning  # noqa: E402
 )
 def test_the_number_of_ranks_is_the_requested_else_the_launchers_else_one_per_fake_gpu(
     monkeypatch, expected, surrounding, gpus, ranks
-):
+) -> None:
     monkeypatch.setattr(torch.cuda, "device_count", lambda: gpus)
     assert spawning.how_many(expected, surrounding, "auto") == ranks
 
@@ -27,6 +27,6 @@ def test_the_number_of_ranks_is_the_requested_else_the_launchers_else_one_per_fa
         ({"NNODES": "2"}, "runs on one node, and this run has 2: use --strategy ddp"),
     ],
 )
-def test_impossible_spawning_is_refused_with_the_reason(surrounding, message):
+def test_impossible_spawning_is_refused_with_the_reason(surrounding, message) -> None:
     with pytest.raises(RuntimeError, match=message):
         spawning.how_many(2, surrounding, "cpu")

@@ -38,26 +38,26 @@ NEEDS = "DataParallel needs 2 GPUs or more in one process, and "
         ("dp", ALONE, 4, Choice("dp", "single", notice=NEEDS + "this run is on the CPU: training as single")),
     ],
 )
-def test_the_requested_strategy_runs_or_a_reason_is_reported(requested, world, gpus, choice):
+def test_the_requested_strategy_runs_or_a_reason_is_reported(requested, world, gpus, choice) -> None:
     assert chosen(requested, world, gpus) == choice
 
 
 @pytest.mark.parametrize("requested", ["single", "dp"])
-def test_strategies_of_one_process_are_refused_in_four_processes(requested):
+def test_strategies_of_one_process_are_refused_in_four_processes(requested) -> None:
     with pytest.raises(
         RuntimeError, match=f"--strategy {requested} trains in one process, .* 4 ranks: .*ddp"
     ):
         chosen(requested, OF_FOUR, 0)
 
 
-def test_a_torch_without_sharding_is_named_with_imports_that_fail_as_a_fake(monkeypatch):
+def test_a_torch_without_sharding_is_named_with_imports_that_fail_as_a_fake(monkeypatch) -> None:
     for name in ("torch.distributed.fsdp", "torch.distributed._composable.fsdp"):
         monkeypatch.setitem(sys.modules, name, None)
     with pytest.raises(RuntimeError, match=r"needs fully_shard, and torch .* has none: install torch 2\.4"):
         strategies.sharding()
 
 
-def test_a_model_under_data_parallel_is_wrapped_once_and_owns_its_state_on_fake_gpus():
+def test_a_model_under_data_parallel_is_wrapped_once_and_owns_its_state_on_fake_gpus() -> None:
     network = nn.Linear(2, 2)
     model = strategies.spread(network, ALONE_ON_GPU, Choice("dp", "dp", gpus=2))
     assert isinstance(model, nn.DataParallel)
@@ -89,7 +89,7 @@ def two_steps(model):
         model(torch.ones(1, 2)).sum().backward()
 
 
-def test_ddp_needs_find_unused_if_a_step_does_not_use_all_parameters():
+def test_ddp_needs_find_unused_if_a_step_does_not_use_all_parameters() -> None:
     with a_group_of_one() as world:
         ddp = Choice("ddp", "ddp")
         with pytest.raises(RuntimeError, match="find_unused_parameters=True"):
@@ -97,7 +97,7 @@ def test_ddp_needs_find_unused_if_a_step_does_not_use_all_parameters():
         two_steps(strategies.spread(HalfUsed(), world, ddp, find_unused=True))
 
 
-def test_the_bucket_size_is_the_requested_size():
+def test_the_bucket_size_is_the_requested_size() -> None:
     layers = nn.Sequential(*(nn.Linear(256, 256, bias=False) for _ in range(8)))
     sizes = {}
     with a_group_of_one() as world:

@@ -26,7 +26,9 @@ def options(folder=None) -> Namespace:
     return Namespace(checkpoint_every=2, checkpoint_dir=folder)
 
 
-def test_the_training_module_is_imported_from_a_checkout_without_installation(not_installed, monkeypatch):
+def test_the_training_module_is_imported_from_a_checkout_without_installation(
+    not_installed, monkeypatch
+) -> None:
     result = surviving.room()
     assert result.__name__ == surviving.NAME
     assert Path(result.__file__).parent == surviving.HERE.parent / "clusterrun" / "training"
@@ -38,7 +40,7 @@ def test_the_training_module_is_imported_from_a_checkout_without_installation(no
 
 def test_training_without_a_folder_makes_no_checkpoints_and_refuses_to_promise_them(
     not_installed, monkeypatch
-):
+) -> None:
     monkeypatch.setattr(surviving, "COPIES", ())
     keeper = surviving.Keeper(options(), ALONE)
     keeper.stepped(1, 1, dict)
@@ -49,7 +51,7 @@ def test_training_without_a_folder_makes_no_checkpoints_and_refuses_to_promise_t
         surviving.Keeper(options("there"), ALONE)
 
 
-def test_a_checkpoint_is_written_at_intervals_at_the_last_step_and_on_request(tmp_path, monkeypatch):
+def test_a_checkpoint_is_written_at_intervals_at_the_last_step_and_on_request(tmp_path, monkeypatch) -> None:
     keeper = surviving.Keeper(options(tmp_path), ALONE)
     saved = []
     monkeypatch.setattr(keeper._kept, "save", lambda state, step: saved.append((state, step)))
@@ -61,7 +63,7 @@ def test_a_checkpoint_is_written_at_intervals_at_the_last_step_and_on_request(tm
     assert not keeper.stopped
 
 
-def test_a_notice_at_the_last_step_does_not_stop_a_complete_training(tmp_path, monkeypatch):
+def test_a_notice_at_the_last_step_does_not_stop_a_complete_training(tmp_path, monkeypatch) -> None:
     keeper = surviving.Keeper(options(tmp_path), ALONE)
     monkeypatch.setattr(keeper._room, "should_stop", lambda: True)
     stopped = []

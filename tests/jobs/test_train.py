@@ -33,7 +33,7 @@ def throughput(text: str) -> dict[str, str]:
 
 
 @pytest.mark.parametrize("way", WAYS)
-def test_the_gradient_of_a_global_batch_equals_that_of_1_rank(single, four, way):
+def test_the_gradient_of_a_global_batch_equals_that_of_1_rank(single, four, way) -> None:
     assert four.ended[way][0].code == 0, four.ended[way][0].err
     expected, result = gradients(single.folder / WAYS[way][0]), gradients(four.folder / way)
     assert len(expected) == len(result) == 8
@@ -61,7 +61,7 @@ def strategies(single, pair, spawned):
     }
 
 
-def test_the_loss_curve_is_the_same_under_every_strategy(strategies):
+def test_the_loss_curve_is_the_same_under_every_strategy(strategies) -> None:
     expected = curve(strategies["single"])
     assert len(expected) == 10
     assert expected[-1] < expected[0] - 0.3
@@ -69,7 +69,7 @@ def test_the_loss_curve_is_the_same_under_every_strategy(strategies):
         assert curve(text) == pytest.approx(expected, abs=3e-4), name
 
 
-def test_the_throughput_line_has_the_requested_strategy_and_the_used_strategy(strategies):
+def test_the_throughput_line_has_the_requested_strategy_and_the_used_strategy(strategies) -> None:
     names = ("ran_as", "world", "steps", "model", "batch_size", "seed", "amp")
     output = {name: throughput(text) for name, text in strategies.items()}
     assert {
@@ -88,7 +88,9 @@ def test_the_throughput_line_has_the_requested_strategy_and_the_used_strategy(st
     # An epoch's last batch is smaller: two of the 35 steps hold 37 samples.
     [("ddp", 3374, "images", 1), ("resnet", 12, "images", 1), ("gpt", 12, "tokens", 64)],
 )
-def test_the_figures_of_the_throughput_line_agree_with_each_other(pair, run, samples, unit, per_sample):
+def test_the_figures_of_the_throughput_line_agree_with_each_other(
+    pair, run, samples, unit, per_sample
+) -> None:
     output = throughput(pair.out(run))
     seconds = float(output["seconds"])
     assert float(output["steps_per_second"]) == pytest.approx(int(output["steps"]) / seconds, rel=1e-2)
@@ -96,16 +98,16 @@ def test_the_figures_of_the_throughput_line_agree_with_each_other(pair, run, sam
     assert float(output[f"{unit}_per_second"]) == pytest.approx(samples * per_sample / seconds, rel=1e-2)
 
 
-def test_dp_without_gpus_runs_as_single_with_the_reason(single):
+def test_dp_without_gpus_runs_as_single_with_the_reason(single) -> None:
     assert "notice: DataParallel needs 2 GPUs or more in one process, and " in single.out("dp")
     assert "training as single\n" in single.out("dp")
 
 
-def test_ddp_without_a_launcher_is_a_group_of_one(single):
+def test_ddp_without_a_launcher_is_a_group_of_one(single) -> None:
     assert re.match(r"rank 0 of 1 on \S+: device cpu, 1 threads, backend gloo\n", single.out("ddp of one"))
 
 
-def test_a_resumed_run_ends_with_the_exact_weights_of_an_uninterrupted_run(pair):
+def test_a_resumed_run_ends_with_the_exact_weights_of_an_uninterrupted_run(pair) -> None:
     assert "resuming after step 5\n" in pair.out("other half")
     (ninth,) = (pair.folder / "ddp").glob("step-000000009.*.pt")
     expected, halves = after(pair.folder / "whole"), torch.load(ninth)
@@ -121,7 +123,7 @@ def weights(text: str) -> str:
 @pytest.mark.parametrize("how", INTERRUPTED)
 def test_a_run_interrupted_after_every_step_ends_with_the_exact_weights_of_an_undisturbed_run(
     single, how, request
-):
+) -> None:
     runs = single if how == "alone" else request.getfixturevalue("interrupted_pair")
     for number in range(STARTS - 1):
         text = runs.out(f"start {number} {how}")
@@ -134,7 +136,7 @@ def test_a_run_interrupted_after_every_step_ends_with_the_exact_weights_of_an_un
     assert (document["step"], document["checkpoint"], document["stopping"]) == (STARTS, STARTS, True)
 
 
-def test_training_without_a_checkpoint_folder_does_not_stop_early(tmp_path):
+def test_training_without_a_checkpoint_folder_does_not_stop_early(tmp_path) -> None:
     (tmp_path / "attempts" / "000").mkdir(parents=True)
     (tmp_path / "attempts" / "000" / "notice.json").touch()
     run = alone("--steps", "3", "--device", "cpu", CLUSTERRUN_RUN_DIR=str(tmp_path))
@@ -142,7 +144,7 @@ def test_training_without_a_checkpoint_folder_does_not_stop_early(tmp_path):
     assert json.loads((tmp_path / "attempts" / "000" / "progress.json").read_text())["step"] == 3
 
 
-def test_a_checkpoint_fits_any_strategy_and_carries_its_batch_size(pair):
+def test_a_checkpoint_fits_any_strategy_and_carries_its_batch_size(pair) -> None:
     assert "resuming after step 5\n" in pair.out("other half of fsdp")
     expected, sharded = after(pair.folder / "whole"), after(pair.folder / "fsdp")
     torch.testing.assert_close(sharded["model"], expected["model"], rtol=1e-4, atol=1e-6)
@@ -151,13 +153,13 @@ def test_a_checkpoint_fits_any_strategy_and_carries_its_batch_size(pair):
     assert (last["step"], last["order"]) == (11, {"batch_size": 400, "seed": 0})
 
 
-def test_the_same_seed_gives_the_same_bits_with_any_number_of_workers(pair):
+def test_the_same_seed_gives_the_same_bits_with_any_number_of_workers(pair) -> None:
     pair.out("whole, by workers")
     expected, result = after(pair.folder / "whole"), after(pair.folder / "workers")
     assert all(torch.equal(expected["model"][name], result["model"][name]) for name in expected["model"])
 
 
-def test_a_run_reports_its_device_and_reaches_the_guides_accuracy(pair):
+def test_a_run_reports_its_device_and_reaches_the_guides_accuracy(pair) -> None:
     lead = re.escape("device cpu, 1 threads, backend gloo")
     for rank in (0, 1):
         assert re.match(rf"rank {rank} of 2 on \S+: {lead}\n", pair.out("learnt", rank))
@@ -165,7 +167,7 @@ def test_a_run_reports_its_device_and_reaches_the_guides_accuracy(pair):
     assert pair.out("learnt", 1).count("\n") == 1
 
 
-def test_training_without_a_launcher_runs_alone_with_a_notice():
+def test_training_without_a_launcher_runs_alone_with_a_notice() -> None:
     run = alone("--steps", "2", "--device", "cpu")
     assert (run.returncode, run.stderr) == (0, "")
     assert re.match(r"rank 0 of 1 on \S+: device cpu, 1 threads, backend none\n", run.stdout)
@@ -173,7 +175,7 @@ def test_training_without_a_launcher_runs_alone_with_a_notice():
     assert re.search(last + r"weights [0-9a-f]{16}\naccuracy 0\.\d{4}\n$", run.stdout)
 
 
-def test_a_half_set_environment_is_refused_and_the_error_file_tells_the_launcher(tmp_path):
+def test_a_half_set_environment_is_refused_and_the_error_file_tells_the_launcher(tmp_path) -> None:
     notice = tmp_path / "error.json"
     run = alone(RANK="0", WORLD_SIZE="2", MASTER_ADDR="", TORCHELASTIC_ERROR_FILE=str(notice))
     assert run.returncode == 1
@@ -181,12 +183,12 @@ def test_a_half_set_environment_is_refused_and_the_error_file_tells_the_launcher
     assert "but not LOCAL_RANK, MASTER_ADDR, MASTER_PORT" in message
 
 
-def test_resuming_with_another_order_of_samples_is_refused(single):
+def test_resuming_with_another_order_of_samples_is_refused(single) -> None:
     order = "made with {'batch_size': 64, 'seed': 0}, this run has {'batch_size': 32, 'seed': 0}"
     assert order in single.refused("another order")[0]
 
 
-def test_strategies_of_one_process_refuse_several_ranks_and_ddp_spawn_refuses_a_launcher(pair):
+def test_strategies_of_one_process_refuse_several_ranks_and_ddp_spawn_refuses_a_launcher(pair) -> None:
     for name in ("single", "dp"):
         output = f"--strategy {name} trains in one process, and a launcher started 2 ranks"
         assert all(output in err for err in pair.refused(f"several {name}s"))

@@ -61,7 +61,7 @@ def cluster(lab, make_far, tmp_path_factory) -> Iterator[Far]:
     far.end()
 
 
-def test_a_one_time_code_is_typed_once_for_all_commands(cluster):
+def test_a_one_time_code_is_typed_once_for_all_commands(cluster) -> None:
     (cluster.codes / "246810").touch()
     before = cluster.logins
     code, observed = cluster.terminal(
@@ -87,7 +87,7 @@ if os.environ["RANK"] == "1":
 """
 
 
-def test_the_commands_of_a_laptop_work_on_a_stand_in_for_macos(cluster):
+def test_the_commands_of_a_laptop_work_on_a_stand_in_for_macos(cluster) -> None:
     """The laptop's Python lacks what only Linux has, and finds no programs but ssh and git."""
     programs = cluster.folder / "programs"
     programs.mkdir()
@@ -184,7 +184,7 @@ def test_an_assistant_on_a_laptop_works_on_the_cluster(cluster) -> None:
     asyncio.run(asyncio.wait_for(talk(), 3 * LIMIT))
 
 
-def test_a_used_code_is_refused_with_a_plain_message(cluster, tmp_path):
+def test_a_used_code_is_refused_with_a_plain_message(cluster, tmp_path) -> None:
     code, observed = cluster.terminal(
         *("--host", "cluster", "status"),
         answers=[(r"[Pp]assword:", "246810\n")] * 3,
@@ -220,7 +220,7 @@ with socket.create_connection(("127.0.0.1", int(sys.argv[1])), 60) as server:
 """
 
 
-def test_forward_reaches_a_server_on_the_loopback_until_its_node_dies(lab, cluster):
+def test_forward_reaches_a_server_on_the_loopback_until_its_node_dies(lab, cluster) -> None:
     (cluster.codes / "135790").touch()
     (cluster.codes.parent / "project" / "server.py").write_text(SERVER)
     code, observed = cluster.terminal("--host", "cluster", answers=[(r"[Pp]assword:", "135790\n")])

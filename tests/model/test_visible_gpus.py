@@ -22,7 +22,7 @@ GPU = "GPU-b8ea3855-276c-c9cb-b366-c6fa655957c5"
         (f"{MIG},{OLD}", [MIG, OLD], [MIG, OLD]),
     ],
 )
-def test_a_list_names_its_devices_and_which_are_instances(value, devices, divided):
+def test_a_list_names_its_devices_and_which_are_instances(value, devices, divided) -> None:
     assert (named(value), instances(value)) == (devices, divided)
 
 
@@ -37,5 +37,7 @@ def test_a_list_names_its_devices_and_which_are_instances(value, devices, divide
         ("0,1", 2, 1, {}),
     ],
 )
-def test_each_rank_of_a_node_gets_an_instance_and_whole_gpus_do_not_change(value, ranks, local, provided):
+def test_each_rank_of_a_node_gets_an_instance_and_whole_gpus_do_not_change(
+    value, ranks, local, provided
+) -> None:
     assert instance_of(value, ranks, str(local)) == provided

@@ -48,7 +48,7 @@ def attempt(tmp_path: Path) -> AttemptPaths:
     return AttemptPaths(str(tmp_path))
 
 
-def test_samples_are_merged_to_time_means_and_the_highest_memory():
+def test_samples_are_merged_to_time_means_and_the_highest_memory() -> None:
     first = use(cores=1.0, seconds=10.0, ranks=(RankUse(0, 1.0, 10),), gpus=(GPU,))
     busy = GpuUse(0, 100.0, 512.0, 4096.0, -1.0, 80.0)
     second = use(
@@ -63,7 +63,7 @@ def test_samples_are_merged_to_time_means_and_the_highest_memory():
     )
 
 
-def test_a_process_and_its_children_are_counted_together():
+def test_a_process_and_its_children_are_counted_together() -> None:
     burn = "while True:\n    pass"
     both = f"import subprocess, sys\nsubprocess.Popen([sys.executable, '-c', {burn!r}])\n{burn}"
     process = subprocess.Popen([sys.executable, "-c", both], start_new_session=True)
@@ -83,13 +83,13 @@ def used(pid: int) -> float:
     return count(0.0, {0: pid}).ranks[0][1]
 
 
-def test_an_ended_rank_is_left_out():
+def test_an_ended_rank_is_left_out() -> None:
     process = subprocess.Popen([sys.executable, "-c", ""])
     process.wait()
     assert count(1.0, {0: process.pid}).ranks == ()
 
 
-def test_a_sample_is_written_each_period_and_after_an_hour_each_minute(attempt: AttemptPaths):
+def test_a_sample_is_written_each_period_and_after_an_hour_each_minute(attempt: AttemptPaths) -> None:
     sampling = Sampling(10.0, "n0001", 0, NoGpus())  # type: ignore[arg-type]
     sampling.started(0.0, attempt, {0: os.getpid()})
     times = []
@@ -101,7 +101,7 @@ def test_a_sample_is_written_each_period_and_after_an_hour_each_minute(attempt: 
     assert not Path(attempt.now(0)).exists()
 
 
-def test_the_newest_sample_is_written_to_its_own_file_while_a_user_looks(attempt: AttemptPaths):
+def test_the_newest_sample_is_written_to_its_own_file_while_a_user_looks(attempt: AttemptPaths) -> None:
     sampling = Sampling(10.0, "n0001", 0, NoGpus())  # type: ignore[arg-type]
     now = time.monotonic()
     sampling.started(now, attempt, {0: os.getpid()})
@@ -120,13 +120,13 @@ def test_the_newest_sample_is_written_to_its_own_file_while_a_user_looks(attempt
 @pytest.mark.parametrize(
     "wish", [{}, {"sample": {}}, {"sample": {"every": "x", "seconds": 1}}, {"sample": 3}]
 )
-def test_a_wish_that_is_none_changes_nothing(attempt: AttemptPaths, wish: dict[str, object]):
+def test_a_wish_that_is_none_changes_nothing(attempt: AttemptPaths, wish: dict[str, object]) -> None:
     sampling = Sampling(10.0, "n0001", 0, NoGpus())  # type: ignore[arg-type]
     sampling.started(0.0, attempt, {})
     assert (sampling.asked(wish), sampling.wakes_at()) == ([], 2.0)
 
 
-def test_a_deleted_folder_only_loses_samples(tmp_path: Path):
+def test_a_deleted_folder_only_loses_samples(tmp_path: Path) -> None:
     sampling = Sampling(10.0, "n0001", 0, NoGpus())  # type: ignore[arg-type]
     sampling.started(0.0, AttemptPaths(str(tmp_path / "gone")), {})
     sampling.asked({"sample": {"every": 1, "seconds": 30}})
@@ -136,7 +136,7 @@ def test_a_deleted_folder_only_loses_samples(tmp_path: Path):
 # --- GPUs ---
 
 
-def test_a_row_of_nvidia_smi_is_read_and_unsupported_values_are_unknown():
+def test_a_row_of_nvidia_smi_is_read_and_unsupported_values_are_unknown() -> None:
     assert [
         gpu_of_row("0, 31, 1024, 81559, 301.25, 44, GPU-1a"),
         gpu_of_row("7, [N/A], 0, 81559, [Not Supported], 44, GPU-2b"),
@@ -148,11 +148,11 @@ def test_a_row_of_nvidia_smi_is_read_and_unsupported_values_are_unknown():
     ]
 
 
-def test_there_are_no_gpus_without_the_program(tmp_path: Path):
+def test_there_are_no_gpus_without_the_program(tmp_path: Path) -> None:
     assert nvidia_smi(str(tmp_path)) == ()
 
 
-def test_a_driver_that_hangs_is_given_up_and_reported(monkeypatch: pytest.MonkeyPatch):
+def test_a_driver_that_hangs_is_given_up_and_reported(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("clusterrun.monitor.gpu_reader.LATE_SECONDS", 0.2)
     watch = GpuWatch("", None, lambda path: lambda: time.sleep(600) or ())
     assert watch.look() == ()
@@ -160,7 +160,7 @@ def test_a_driver_that_hangs_is_given_up_and_reported(monkeypatch: pytest.Monkey
     assert watch.look() == ()  # at once: it is not asked again yet
 
 
-def test_a_driver_that_crashes_costs_its_own_process_only():
+def test_a_driver_that_crashes_costs_its_own_process_only() -> None:
     watch = GpuWatch("", None, lambda path: lambda: os._exit(9))
     assert (watch.look(), "has ended" in watch.reason) == ((), True)
 
@@ -179,7 +179,7 @@ def test_a_driver_that_crashes_costs_its_own_process_only():
         ("NoDevFiles", []),
     ],
 )
-def test_only_the_gpus_of_the_job_are_looked_at(devices: str | None, observed: list[int]):
+def test_only_the_gpus_of_the_job_are_looked_at(devices: str | None, observed: list[int]) -> None:
     both = (replace(GPU, uuid="GPU-1a30-44"), GpuUse(1, 1.0, 1.0, 1.0, 1.0, 1.0, "GPU-2b40-55"))
     watch = GpuWatch("", visible_to(devices), lambda path: lambda: both)
     try:
@@ -188,7 +188,7 @@ def test_only_the_gpus_of_the_job_are_looked_at(devices: str | None, observed: l
         watch.close()
 
 
-def test_a_missing_library_is_reported():
+def test_a_missing_library_is_reported() -> None:
     with pytest.raises(OSError, match="cannot be loaded"):
         Gpus("libno-such-thing.so")
 
@@ -210,7 +210,7 @@ int nvmlDeviceGetUUID(void *d, char *u, unsigned n) { strncpy(u, "GPU-1a", n); r
 """
 
 
-def test_a_made_up_library_with_the_real_names_is_read_value_by_value(tmp_path: Path):
+def test_a_made_up_library_with_the_real_names_is_read_value_by_value(tmp_path: Path) -> None:
     source, library = tmp_path / "fake.c", tmp_path / "libfake.so"
     source.write_text(FAKE)
     try:
@@ -234,7 +234,7 @@ def test_a_made_up_library_with_the_real_names_is_read_value_by_value(tmp_path: 
         (50.0, -1.0, 300.0, None),
     ],
 )
-def test_a_gpu_works_if_it_reads_memory_or_needs_power(busy, memory_busy, watts, works):
+def test_a_gpu_works_if_it_reads_memory_or_needs_power(busy, memory_busy, watts, works) -> None:
     gpu = GpuUse(0, busy, 1.0, 2.0, watts, 50.0, "", memory_busy, 700.0)
     assert gpu.works is works
 
@@ -246,7 +246,7 @@ ACTIVITY = Path(__file__).parents[1] / "recorded" / "gpu-activity" / "h100.json"
     ("state", "works"),
     [("idle", False), ("spin", False), ("gemm8192", True), ("copy", True), ("graph", True)],
 )
-def test_a_recorded_h100_works_unless_it_is_idle_or_its_kernel_waits(state, works):
+def test_a_recorded_h100_works_unless_it_is_idle_or_its_kernel_waits(state, works) -> None:
     """``spin`` is a kernel that waits, as that of a collective does. ``graph`` replays a training step."""
     for busy, memory_busy, watts, limit in json.loads(ACTIVITY.read_text())["states"][state]:
         assert GpuUse(0, busy, 1.0, 2.0, watts, 50.0, "", memory_busy, limit).works is works
@@ -255,7 +255,7 @@ def test_a_recorded_h100_works_unless_it_is_idle_or_its_kernel_waits(state, work
 # --- the context ---
 
 
-def test_the_newest_complete_line_of_each_node_is_read(attempt: AttemptPaths):
+def test_the_newest_complete_line_of_each_node_is_read(attempt: AttemptPaths) -> None:
     whole = [json.dumps(_plain(use(at=at))) for at in (1.0, 2.0)]
     Path(attempt.samples(0)).write_text("\n".join(whole) + '\n{"node": "n0')
     Path(attempt.now(0)).write_text(json.dumps(_plain(use(at=9.0))) + "\n")
@@ -281,5 +281,5 @@ def _plain(use: NodeUse) -> object:
         ),
     ],
 )
-def test_the_usage_of_a_run_is_one_sentence(uses: list[NodeUse], message: str):
+def test_the_usage_of_a_run_is_one_sentence(uses: list[NodeUse], message: str) -> None:
     assert summary(uses) == message

@@ -31,7 +31,7 @@ JSON: Any = st.recursive(
 )
 
 
-def test_every_file_is_in_the_list_and_every_name_is_its_files():
+def test_every_file_is_in_the_list_and_every_name_is_its_files() -> None:
     listed = [*registry.CHECKS, *registry.SECONDARY_JUDGES]
     several = {"folders": FolderCheck, "gpu_health": GpuJudge}
     parts = [var for name, kind in several.items() for var in vars(FILES[name]).values() if type(var) is kind]
@@ -49,7 +49,7 @@ def test_every_file_is_in_the_list_and_every_name_is_its_files():
 
 
 @pytest.mark.parametrize("check", registry.CHECKS, ids=lambda check: check.NAME)
-def test_a_late_answer_has_the_checks_own_message(check):
+def test_a_late_answer_has_the_checks_own_message(check) -> None:
     assert isinstance(check.LATE, Finding)
     longest = {"gpus": 62, "nvlink": 62, "check-command": 30}.get(check.NAME, 15)
     assert (check.LATE.check, 0 < check.LIMIT <= longest) == (check.NAME, True)
@@ -62,7 +62,7 @@ def test_a_late_answer_has_the_checks_own_message(check):
     }
 
 
-def test_no_node_is_blamed_if_nvidia_smi_is_late_on_every_node():
+def test_no_node_is_blamed_if_nvidia_smi_is_late_on_every_node() -> None:
     late, well = LocalAnswer((ProbeReading("gpus", "", 60.0, late=True),)), answer(gpus=gpus())
     everywhere = registry.findings(ASKED, {"n1": late, "n2": late}, {}, {})
     assert {node: [entry.verdict for entry in message] for node, message in everywhere.items()} == {
@@ -76,7 +76,7 @@ def test_no_node_is_blamed_if_nvidia_smi_is_late_on_every_node():
 
 
 @pytest.mark.parametrize("check", registry.CHECKS, ids=lambda check: check.NAME)
-def test_every_probe_reads_this_machine_and_its_judge_accepts_the_facts(check, tmp_path):
+def test_every_probe_reads_this_machine_and_its_judge_accepts_the_facts(check, tmp_path) -> None:
     current = asked(run_dir=str(tmp_path), home=str(tmp_path), cwd=str(tmp_path), gpus=0, ranks=1)
     reading = json.loads(json.dumps(check.probe(current), allow_nan=False))
     results = [entry for _, entry in check.judge(current, {"n1": reading, "n2": reading})]
@@ -137,7 +137,7 @@ def alike(check: Any) -> st.SearchStrategy[Any]:
 )
 @settings(max_examples=25)
 @given(data=st.data())
-def test_no_reading_whatever_brings_a_judge_down(check, data):
+def test_no_reading_whatever_brings_a_judge_down(check, data) -> None:
     readings = data.draw(st.dictionaries(st.sampled_from(["n1", "n2", "n3", "n4"]), alike(check), max_size=4))
     result = list(check.judge(ASKED, readings))
     assert {node for node, _ in result} <= {*readings, ""}
@@ -145,7 +145,7 @@ def test_no_reading_whatever_brings_a_judge_down(check, data):
 
 
 @given(JSON, st.sampled_from(["a", ""]))
-def test_parts_of_anything_have_their_kind_or_are_empty(value, name):
+def test_parts_of_anything_have_their_kind_or_are_empty(value, name) -> None:
     assert isinstance(number(value, name), float | None)
     assert (type(text(value, name)), type(entries(value)), type(rows(value)), type(strings(value))) == (
         str,
@@ -155,7 +155,7 @@ def test_parts_of_anything_have_their_kind_or_are_empty(value, name):
     )
 
 
-def test_a_failed_probe_is_undetermined_with_the_reason():
+def test_a_failed_probe_is_undetermined_with_the_reason() -> None:
     failed = LocalAnswer((ProbeReading("cpus", "", 0.1, why="OSError: no"), ProbeReading("home", "{", 0.1)))
     assert registry.findings(ASKED, {"n1": failed}, {}, {}) == {
         "n1": (
@@ -165,12 +165,12 @@ def test_a_failed_probe_is_undetermined_with_the_reason():
     }
 
 
-def test_readings_of_unknown_checks_are_passed_over():
+def test_readings_of_unknown_checks_are_passed_over() -> None:
     assert registry.findings(ASKED, {"n1": answer(of_a_newer_version=1)}, {}, {}) == {}
     assert registry.check_named("of-a-newer-version") is None
 
 
-def test_a_failed_judge_is_reported_and_ends_nothing(monkeypatch: pytest.MonkeyPatch):
+def test_a_failed_judge_is_reported_and_ends_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     from clusterrun.preflight.checks import cpus
 
     def broken(needs: object, readings: object) -> object:
@@ -188,7 +188,7 @@ def test_a_failed_judge_is_reported_and_ends_nothing(monkeypatch: pytest.MonkeyP
     }
 
 
-def test_all_facts_are_judged_together():
+def test_all_facts_are_judged_together() -> None:
     local = {node: answer(gpus=values.gpus()) for node in ("n1", "n2", "n3")}
     local["n3"] = answer(gpus=values.gpus(rows_failed="Yes"))
     warm = {
@@ -204,7 +204,7 @@ def test_all_facts_are_judged_together():
     }
 
 
-def test_slow_products_are_named_to_be_measured_again():
+def test_slow_products_are_named_to_be_measured_again() -> None:
     fast = GroupResult(1, True, "done", 1.0, rates=(("product", 60.0),), fingerprint="cuda 1: a")
     slow = GroupResult(1, True, "done", 2.0, rates=(("product", 30.0),), fingerprint="cuda 1: a")
     assert registry.slow_products(ASKED, {"n1": fast, "n2": fast, "n3": slow}) == ("n3",)

@@ -31,11 +31,11 @@ BASE = os.path.realpath(sys.executable)
         ("", False),
     ],
 )
-def test_a_client_of_the_same_version_but_for_a_higher_last_number_is_used(version, is_used):
+def test_a_client_of_the_same_version_but_for_a_higher_last_number_is_used(version, is_used) -> None:
     assert compatible(version) is is_used
 
 
-def test_libraries_for_a_newer_python_are_not_sent_if_the_cluster_has_its_own():
+def test_libraries_for_a_newer_python_are_not_sent_if_the_cluster_has_its_own() -> None:
     remote = {"click": "8.1.7", "jinja2": "", "submitit": ""}
     assert suited(Machine("/usr/bin/python3", (3, 9), "", remote), NEEDS, "c") == ["jinja2", "submitit"]
     assert suited(Machine("/usr/bin/python3", (3, 10), "", remote), NEEDS, "c") == list(NEEDS)
@@ -47,7 +47,7 @@ def test_libraries_for_a_newer_python_are_not_sent_if_the_cluster_has_its_own():
 @pytest.mark.parametrize(
     "message", ["tar: a: Cannot write: No space left on device", "mkdir: Disk quota exceeded"]
 )
-def test_a_full_disk_of_the_cluster_is_reported(message, far):
+def test_a_full_disk_of_the_cluster_is_reported(message, far) -> None:
     class Connection:
         host = type("Host", (), {"host": "login1"})
 
@@ -71,7 +71,7 @@ def bare(make_far):
     return far
 
 
-def test_the_client_is_copied_once_and_again_after_its_removal(bare):
+def test_the_client_is_copied_once_and_again_after_its_removal(bare) -> None:
     first = bare.there("status")
     assert (first.returncode, "no runs yet" in first.stderr) == (0, True), first.stderr
     (folder,) = (bare.home / "client").iterdir()
@@ -85,7 +85,7 @@ def test_the_client_is_copied_once_and_again_after_its_removal(bare):
     assert bare.there("status").returncode == 0
 
 
-def test_the_requirements_of_the_client_are_copied_with_it(bare):
+def test_the_requirements_of_the_client_are_copied_with_it(bare) -> None:
     """A run of its own, a page, and the texts that come with the package."""
     result = bare.there("submit", "--no-snapshot", "--wait", "--preflight", "quick", "true")
     assert result.returncode == 0, result.stderr
@@ -95,7 +95,7 @@ def test_the_requirements_of_the_client_are_copied_with_it(bare):
     assert "From your own machine" in bare.there("help", "remote").stdout
 
 
-def test_a_too_old_python_is_reported_with_the_setting_to_write(make_far):
+def test_a_too_old_python_is_reported_with_the_setting_to_write(make_far) -> None:
     far = make_far()
     old = far.folder / "python3"
     old.write_text('#!/bin/sh\n[ "$1" = -V ] && echo Python 3.6.8 && exit 0\nexit 1\n')

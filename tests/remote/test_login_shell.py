@@ -49,7 +49,7 @@ NASTY = st.sampled_from(
 @pytest.mark.parametrize("shell", SHELLS)
 @settings(max_examples=5)
 @given(arguments=st.lists(st.one_of(TEXT, NASTY), min_size=1, max_size=30), note=NASTY)
-def test_every_word_arrives(shell, arguments, note):
+def test_every_word_arrives(shell, arguments, note) -> None:
     prefix = f"exec {shlex.quote(sys.executable)} -c {shlex.quote(ECHO)}"
     sent = command(runs(prefix, shlex.join(arguments), place("~"), {"NOTE": note}))
     environment = {"HOME": "/", "SHELL": shell, "PATH": os.defpath}
@@ -57,7 +57,7 @@ def test_every_word_arrives(shell, arguments, note):
     assert (result.returncode, json.loads(result.stdout)) == (0, [arguments, "/", note]), result.stderr
 
 
-def test_output_of_a_profile_is_not_taken_for_data(tmp_path):
+def test_output_of_a_profile_is_not_taken_for_data(tmp_path) -> None:
     (tmp_path / ".profile").write_text("echo welcome to the cluster\n")
     environment = {"HOME": str(tmp_path), "SHELL": "/bin/sh", "PATH": os.defpath}
     result = subprocess.run(
@@ -76,10 +76,10 @@ def test_output_of_a_profile_is_not_taken_for_data(tmp_path):
         ("~bob", "'~bob'"),
     ],
 )
-def test_a_tilde_is_the_remote_home(path, word):
+def test_a_tilde_is_the_remote_home(path, word) -> None:
     assert place(path) == word
 
 
-def test_arguments_that_no_shell_can_pass_are_refused():
+def test_arguments_that_no_shell_can_pass_are_refused() -> None:
     with pytest.raises(BadInput, match="too long"):
         command("x" * LONGEST)

@@ -36,7 +36,7 @@ Host key verification failed.\r
         ("", "no reason", "ssh login1"),
     ],
 )
-def test_a_message_of_ssh_is_shown_with_the_next_command(message, observed, remedy):
+def test_a_message_of_ssh_is_shown_with_the_next_command(message, observed, remedy) -> None:
     result = explained("cluster", "login1", message)
     assert observed in result[0]
     assert "cluster" in result[0]

@@ -93,7 +93,7 @@ def of_nodes(count, every=False, seed=1):
     )
 
 
-def test_the_page_shows_the_verdict_and_every_finding_worst_first():
+def test_the_page_shows_the_verdict_and_every_finding_worst_first() -> None:
     observed = Page(page(FOUND))
     message = observed.text
     order = ["FAIL: n0003 is unfit", "Xid 79", "3 of 3 tests", "nothing arrives", "12 % below the median"]
@@ -105,13 +105,13 @@ def test_the_page_shows_the_verdict_and_every_finding_worst_first():
     assert all(notice in message for notice in FOUND.notices)
 
 
-def test_a_healthy_set_has_no_findings():
+def test_a_healthy_set_has_no_findings() -> None:
     message = Page(page(HEALTHY)).text
     assert "PASS: all 2 nodes are fit" in message
     assert "Findings" not in message
 
 
-def test_a_small_map_has_a_square_with_its_rate_for_both_halves_of_each_pair():
+def test_a_small_map_has_a_square_with_its_rate_for_both_halves_of_each_pair() -> None:
     report = replace(
         of_nodes(4),
         tests=(
@@ -130,7 +130,7 @@ def test_a_small_map_has_a_square_with_its_rate_for_both_halves_of_each_pair():
     assert "n0000 – n0003: 1 of 1 tests failed" in observed.text
 
 
-def test_a_link_blamed_without_a_test_of_the_pair_is_on_the_map():
+def test_a_link_blamed_without_a_test_of_the_pair_is_on_the_map() -> None:
     cut = LinkReport("n0002", "n0001", "a->b", Grade.FAIL, "packets do not arrive")
     observed = Page(page(replace(of_nodes(4), links=(cut,), tests=of_nodes(4).tests[2:])))
     assert "n0001 – n0002: packets do not arrive" in observed.text
@@ -139,7 +139,7 @@ def test_a_link_blamed_without_a_test_of_the_pair_is_on_the_map():
     )
 
 
-def test_the_ring_is_drawn_in_rank_order_also_where_a_spare_took_a_place():
+def test_the_ring_is_drawn_in_rank_order_also_where_a_spare_took_a_place() -> None:
     links = [("a", "b"), ("b", "d"), ("d", "a"), ("c", "a")]
     nodes = tuple(NodeReport(name, Grade.PASS, "rank") for name in "abcd")
     tests = tuple(pair(*ends, 10.0 * at) for at, ends in enumerate(links, 1))
@@ -151,7 +151,7 @@ def test_the_ring_is_drawn_in_rank_order_also_where_a_spare_took_a_place():
 
 
 @pytest.mark.parametrize("count", [0, 1, 2, 3, 8, 64, 200, 1250])
-def test_the_page_is_complete_and_self_contained_at_every_size(count):
+def test_the_page_is_complete_and_self_contained_at_every_size(count) -> None:
     text = page(of_nodes(count))
     observed = Page(text)
     assert len(text) < MEGABYTE
@@ -169,13 +169,13 @@ def test_the_page_is_complete_and_self_contained_at_every_size(count):
 
 
 @pytest.mark.parametrize("count", [64, 170])
-def test_all_pairs_of_many_nodes_still_make_a_small_page(count):
+def test_all_pairs_of_many_nodes_still_make_a_small_page(count) -> None:
     text = page(of_nodes(count, every=True))
     assert len(text) < 2 * MEGABYTE
     Page(text)
 
 
-def test_many_nodes_share_a_square_that_shows_the_worst_of_them():
+def test_many_nodes_share_a_square_that_shows_the_worst_of_them() -> None:
     report = of_nodes(400)
     failed = pair("n0007", "n0009", outcome="failed", at=1)
     observed = Page(page(replace(report, tests=(*report.tests, failed))))
@@ -183,7 +183,7 @@ def test_many_nodes_share_a_square_that_shows_the_worst_of_them():
     assert "n0007 – n0009: 1 of 1 tests failed" in observed.text
 
 
-def test_the_page_limits_findings_and_tests_and_shows_how_many_it_omits():
+def test_the_page_limits_findings_and_tests_and_shows_how_many_it_omits() -> None:
     nodes = tuple(
         NodeReport(f"n{at}", Grade.FAIL, "excluded", (Finding("gpu", Grade.FAIL, f"number {at}"),))
         for at in range(300)
@@ -195,7 +195,7 @@ def test_the_page_limits_findings_and_tests_and_shows_how_many_it_omits():
     assert len(text) < MEGABYTE
 
 
-def test_the_slowest_nodes_come_first_without_nodes_that_never_passed():
+def test_the_slowest_nodes_come_first_without_nodes_that_never_passed() -> None:
     report = of_nodes(30)
     tests = [
         replace(test, gigabytes_per_second=10.0) if "n0007" in test.nodes else test for test in report.tests
@@ -219,7 +219,9 @@ def test_the_slowest_nodes_come_first_without_nodes_that_never_passed():
     direction=hostile,
     outcome=hostile,
 )
-def test_no_text_of_a_report_can_drive_the_page(names, message, remedy, cluster, notice, direction, outcome):
+def test_no_text_of_a_report_can_drive_the_page(
+    names, message, remedy, cluster, notice, direction, outcome
+) -> None:
     grades = list(Grade)
     nodes = tuple(
         NodeReport(name, grades[at % 4], notice, (Finding(message, grades[at % 4], message, remedy),))
@@ -251,7 +253,7 @@ def test_no_text_of_a_report_can_drive_the_page(names, message, remedy, cluster,
     ]
 
 
-def test_the_numbers_of_links_and_nodes():
+def test_the_numbers_of_links_and_nodes() -> None:
     tests = (
         Measurement("product", 0, ("a",), "passed", 0.2),
         Measurement("product", 0, ("b",), "passed", 0.1),
@@ -273,7 +275,7 @@ def test_the_numbers_of_links_and_nodes():
     assert [round(result.behind(name), 2) for name in "abc"] == [0.75, 1.0, 1.0]
 
 
-def test_a_slow_link_that_was_repeated_does_not_make_its_nodes_slow():
+def test_a_slow_link_that_was_repeated_does_not_make_its_nodes_slow() -> None:
     tests = [pair("a", "b", 10.0, at=at) for at in range(5)] + [pair("b", "c", 50.0), pair("a", "c", 50.0)]
     nodes = tuple(NodeReport(name, Grade.PASS, "rank") for name in "abc")
     result = rates(replace(HEALTHY, world=("a", "b", "c"), nodes=nodes, tests=tuple(tests)))

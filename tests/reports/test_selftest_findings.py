@@ -57,7 +57,7 @@ def changed(path: str, value: Any) -> dict[str, Any]:
     return document
 
 
-def test_a_healthy_machine_passes_with_its_measurements():
+def test_a_healthy_machine_passes_with_its_measurements() -> None:
     assert grade(SOUND) is Grade.PASS
     assert lines(SOUND)[0] == "PASS: all is as expected (1 nodes with 2 GPUs each)"
     assert "ok      hang: 18 s after rank 1 stopped on purpose it was named: " in "\n".join(lines(SOUND))
@@ -97,7 +97,7 @@ FINDING = {"check": "xid", "verdict": "fail", "said": "Xid 79 of GPU 3", "remedy
         ("rates", {}, "bandwidth", Grade.UNDETERMINED, "was not reached"),
     ],
 )
-def test_unexpected_results_are_reported_with_their_part(path, value, part, worst, message):
+def test_unexpected_results_are_reported_with_their_part(path, value, part, worst, message) -> None:
     document = changed(path, value)
     odd = [
         finding
@@ -108,13 +108,13 @@ def test_unexpected_results_are_reported_with_their_part(path, value, part, wors
     assert message in "; ".join(finding.message for finding in odd)
 
 
-def test_one_gpu_skips_collectives_and_the_hang():
+def test_one_gpu_skips_collectives_and_the_hang() -> None:
     document = changed("ranks", 1)
     document = {name: value for name, value in document.items() if name not in ("stall", "hang")}
     assert grade({**document, "gpus": 1}) is Grade.PASS
 
 
 @pytest.mark.parametrize("document", [{}, {"check": []}, {"devices": 3, "gpus": "x"}, {"hang": {"at": {}}}])
-def test_a_damaged_file_is_reported_as_not_reached(document):
+def test_a_damaged_file_is_reported_as_not_reached(document) -> None:
     assert grade(document) is Grade.UNDETERMINED
     assert all("was not reached" in finding.message for finding in findings(document))

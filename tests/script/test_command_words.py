@@ -277,14 +277,14 @@ def test_a_script_one_folder_deeper_is_suggested(folder: Path) -> None:
         ("for i in 1 2", "bash -c 'for i in 1 2'"),
     ],
 )
-def test_a_command_of_the_shell_is_refused_with_the_line_to_type(folder, monkeypatch, typed, line):
+def test_a_command_of_the_shell_is_refused_with_the_line_to_type(folder, monkeypatch, typed, line) -> None:
     monkeypatch.setenv("PATH", "/bin:/usr/bin")
     seen, remedy = refusal(folder, typed)
     assert seen.endswith("is a command of the shell, not a program")
     assert remedy.endswith(f": clusterrun submit {line}")
 
 
-def test_a_program_that_has_the_name_of_a_shell_command_runs(folder, monkeypatch):
+def test_a_program_that_has_the_name_of_a_shell_command_runs(folder, monkeypatch) -> None:
     (folder / "bin").mkdir()
     (folder / "bin/time").write_text("#!/bin/sh\n")
     (folder / "bin/time").chmod(0o755)
@@ -293,7 +293,7 @@ def test_a_program_that_has_the_name_of_a_shell_command_runs(folder, monkeypatch
 
 
 @pytest.mark.parametrize("operator", ["&&", "|", ">", "2>&1", "&"])
-def test_an_operator_that_no_shell_reads_is_reported(folder, operator):
+def test_an_operator_that_no_shell_reads_is_reported(folder, operator) -> None:
     (notice,) = check_words(spec(folder, f"train.py '{operator}' 'a b'"))
     assert notice == (
         f"train.py gets {operator!r} as an argument, because no shell reads it; "

@@ -38,5 +38,5 @@ SHELL = {
         ({"PATH": "/bin"}, JobSpec(("x.py",), "/p"), ""),
     ],
 )
-def test_a_request_of_the_shell_is_reported_without_an_option(environment, spec, message):
+def test_a_request_of_the_shell_is_reported_without_an_option(environment, spec, message) -> None:
     assert not_obeyed(environment, spec) == message

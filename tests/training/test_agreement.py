@@ -23,7 +23,7 @@ from clusterrun.training import agreement
 )
 def test_ranks_agree_on_the_cpu_or_on_their_own_fake_gpu(
     monkeypatch, backends, bound, current, local_rank, device
-):
+) -> None:
     gpus = SimpleNamespace(current_device=lambda: current, device_count=lambda: 4)
     torch = SimpleNamespace(device=lambda *arguments: arguments, cuda=gpus, xpu=gpus)
     monkeypatch.setitem(sys.modules, "torch", torch)

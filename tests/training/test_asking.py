@@ -48,7 +48,7 @@ def notice_as_it_was():
 # --- where it stands ---
 
 
-def test_the_names_are_those_that_the_launcher_gives(tmp_path):
+def test_the_names_are_those_that_the_launcher_gives(tmp_path) -> None:
     lineage = Lineage("r", "name", str(tmp_path), 12, 3)
     result = surroundings.surroundings({**run_environment(lineage), "RANK": "5"})
     run = RunPaths(str(tmp_path))
@@ -58,12 +58,14 @@ def test_the_names_are_those_that_the_launcher_gives(tmp_path):
     assert contract.NOTICE_SIGNAL == script.NOTICE_SIGNAL
 
 
-def test_torchruns_count_of_restarts_is_an_attempt_too_and_nonsense_is_none():
+def test_torchruns_count_of_restarts_is_an_attempt_too_and_nonsense_is_none() -> None:
     assert surroundings.surroundings({"TORCHELASTIC_RESTART_COUNT": "3"}) == Surroundings("", 3, 0)
     assert surroundings.surroundings({"RANK": "x", "CLUSTERRUN_ATTEMPT": "-1"}) == Surroundings("", 0, 0)
 
 
-def test_the_newest_attempt_is_the_highest_folder_and_a_run_directory_that_is_away_proves_nothing(place):
+def test_the_newest_attempt_is_the_highest_folder_and_a_run_directory_that_is_away_proves_nothing(
+    place,
+) -> None:
     for name in ("000", "011", "notes"):
         os.makedirs(os.path.join(place.run_dir, "attempts", name))
     assert place.newest_attempt() == 11
@@ -116,20 +118,20 @@ class Ranks:
         return bool(self.said), answers
 
 
-def test_every_rank_agrees_at_the_same_calls_with_any_clock():
+def test_every_rank_agrees_at_the_same_calls_with_any_clock() -> None:
     ranks = Ranks(3)
     created = [ranks.call(0.01)[0] for _ in range(100)]
     # The first two know of no pace; then a quarter of a second is more than the most calls between two.
     assert [number for number, value in enumerate(created) if value][:5] == [0, 1, 2 + 15, 2 + 31, 2 + 47]
 
 
-def test_a_slow_script_meets_at_every_call_and_a_fast_one_seldom():
+def test_a_slow_script_meets_at_every_call_and_a_fast_one_seldom() -> None:
     slow, fast = Ranks(2), Ranks(2)
     assert sum(slow.call(2 * BETWEEN)[0] for _ in range(64)) == 64
     assert sum(fast.call(BETWEEN / 1000)[0] for _ in range(64)) == 2 + 62 // MOST_CALLS
 
 
-def test_all_ranks_return_the_notice_of_one_rank_at_the_same_call():
+def test_all_ranks_return_the_notice_of_one_rank_at_the_same_call() -> None:
     ranks = Ranks(4)
     answers = []
     for call in range(40):
@@ -139,7 +141,7 @@ def test_all_ranks_return_the_notice_of_one_rank_at_the_same_call():
     assert [2, 2, 2, 2] in answers
 
 
-def test_ranks_on_gpus_get_the_answer_at_the_next_call_and_each_request_once():
+def test_ranks_on_gpus_get_the_answer_at_the_next_call_and_each_request_once() -> None:
     ranks = Ranks(2, on_gpus=True)
     answers = []
     for call in range(12):
@@ -148,7 +150,7 @@ def test_ranks_on_gpus_get_the_answer_at_the_next_call_and_each_request_once():
     assert answers == [[0, 0]] * 7 + [[1, 1]] + [[0, 0]] * 4
 
 
-def test_ranks_on_gpus_that_ask_seldom_get_the_answer_at_once():
+def test_ranks_on_gpus_that_ask_seldom_get_the_answer_at_once() -> None:
     ranks = Ranks(2, on_gpus=True)
     answers = []
     for call in range(6):
@@ -157,7 +159,7 @@ def test_ranks_on_gpus_that_ask_seldom_get_the_answer_at_once():
     assert answers[4:] == [[1, 1], [0, 0]]
 
 
-def test_rounds_follow_a_fixed_number_of_calls():
+def test_rounds_follow_a_fixed_number_of_calls() -> None:
     ranks = Ranks(2)
     created = [ranks.call(1.0, every=5)[0] for _ in range(20)]
     assert [number for number, value in enumerate(created) if value] == [4, 9, 14, 19]
@@ -166,7 +168,7 @@ def test_rounds_follow_a_fixed_number_of_calls():
 # --- what a script hears ---
 
 
-def test_nothing_is_asked_or_written_outside_a_run(tmp_path, monkeypatch, notice_as_it_was):
+def test_nothing_is_asked_or_written_outside_a_run(tmp_path, monkeypatch, notice_as_it_was) -> None:
     monkeypatch.chdir(tmp_path)
     alone = Script(Surroundings())
     alone.progress(3, None)
@@ -174,7 +176,7 @@ def test_nothing_is_asked_or_written_outside_a_run(tmp_path, monkeypatch, notice
     assert os.listdir(tmp_path) == []
 
 
-def test_a_signal_requests_a_stop_for_good_and_a_checkpoint_once(notice_as_it_was):
+def test_a_signal_requests_a_stop_for_good_and_a_checkpoint_once(notice_as_it_was) -> None:
     message = Script(Surroundings())
     assert not message.should_stop(1)
     os.kill(os.getpid(), signal.SIGUSR2)
@@ -183,7 +185,7 @@ def test_a_signal_requests_a_stop_for_good_and_a_checkpoint_once(notice_as_it_wa
     assert [message.should_stop(1), message.save_now(1)] == [True, False]
 
 
-def test_an_earlier_signal_handler_still_runs(notice_as_it_was):
+def test_an_earlier_signal_handler_still_runs(notice_as_it_was) -> None:
     got = []
     signal.signal(signal.SIGUSR2, lambda number, _: got.append(number))
     message = Script(Surroundings())
@@ -193,13 +195,13 @@ def test_an_earlier_signal_handler_still_runs(notice_as_it_was):
     assert message.should_stop(1)
 
 
-def test_a_script_that_only_reports_progress_catches_no_signal(place, notice_as_it_was):
+def test_a_script_that_only_reports_progress_catches_no_signal(place, notice_as_it_was) -> None:
     before = signal.getsignal(signal.SIGUSR2)
     Script(place).progress(1, None)
     assert signal.getsignal(signal.SIGUSR2) == before
 
 
-def test_only_the_notice_file_is_read_in_another_thread(place):
+def test_only_the_notice_file_is_read_in_another_thread(place) -> None:
     before, heard = signal.getsignal(signal.SIGUSR2), []
     with open(place.notice, "w", encoding="ascii") as file:
         file.write("{}")
@@ -210,7 +212,7 @@ def test_only_the_notice_file_is_read_in_another_thread(place):
     assert signal.getsignal(signal.SIGUSR2) == before
 
 
-def test_a_notice_before_the_first_call_is_returned_at_once_and_reported(place, notice_as_it_was):
+def test_a_notice_before_the_first_call_is_returned_at_once_and_reported(place, notice_as_it_was) -> None:
     with open(place.notice, "w", encoding="ascii") as file:
         file.write("half of a docu")
     message = Script(place)
@@ -227,7 +229,7 @@ def test_a_notice_before_the_first_call_is_returned_at_once_and_reported(place, 
 
 def test_each_request_for_a_checkpoint_counts_once_and_its_file_is_removed(
     place, monkeypatch, notice_as_it_was
-):
+) -> None:
     monkeypatch.setattr(post, "EVERY", 0.001)
     requested = Script(place)
     for _ in range(2):
@@ -249,7 +251,7 @@ def read(place) -> dict:
         return {}
 
 
-def test_the_first_steps_are_reported_at_once_and_a_crash_loses_no_later_step(place):
+def test_the_first_steps_are_reported_at_once_and_a_crash_loses_no_later_step(place) -> None:
     message = Script(place)
     for step in range(1, 31):
         message.progress(step, None)
@@ -261,7 +263,7 @@ def test_the_first_steps_are_reported_at_once_and_a_crash_loses_no_later_step(pl
     assert os.stat(place.progress).st_mode & 0o777 == 0o600
 
 
-def test_a_checkpoint_is_reported_at_once(place):
+def test_a_checkpoint_is_reported_at_once(place) -> None:
     message = Script(place)
     for step in range(1, 31):
         message.progress(step, None)
@@ -270,7 +272,7 @@ def test_a_checkpoint_is_reported_at_once(place):
     assert read(place)["step"] == 30
 
 
-def test_only_rank_0_reports_progress(tmp_path):
+def test_only_rank_0_reports_progress(tmp_path) -> None:
     place = Surroundings(str(tmp_path), 0, 1)
     os.makedirs(place.folder)
     message = Script(place)
@@ -279,7 +281,7 @@ def test_only_rank_0_reports_progress(tmp_path):
     assert os.listdir(place.folder) == []
 
 
-def test_messages_are_limited_per_second():
+def test_messages_are_limited_per_second() -> None:
     clock = [0.0]
     sender = MessageWriter(Surroundings(), True, lambda: clock[0])
     at_once = [sender._may_go() for _ in range(post.BURST + 5)]
@@ -290,7 +292,7 @@ def test_messages_are_limited_per_second():
     assert sum(sender._may_go() for _ in range(100)) == post.BURST
 
 
-def test_a_run_directory_that_is_away_costs_nothing_and_gets_the_next_word(place, monkeypatch):
+def test_a_run_directory_that_is_away_costs_nothing_and_gets_the_next_word(place, monkeypatch) -> None:
     monkeypatch.setattr(post, "EVERY", 0.001)
     message = Script(place)
     away = place.run_dir + ".away"
@@ -301,7 +303,7 @@ def test_a_run_directory_that_is_away_costs_nothing_and_gets_the_next_word(place
     until(lambda: read(place).get("step") == 6)
 
 
-def test_a_file_system_that_hangs_holds_nobody_up(place, monkeypatch):
+def test_a_file_system_that_hangs_holds_nobody_up(place, monkeypatch) -> None:
     hangs, released = threading.Event(), threading.Event()
 
     def hang(*_):
@@ -320,7 +322,7 @@ def test_a_file_system_that_hangs_holds_nobody_up(place, monkeypatch):
     assert waits == []
 
 
-def test_a_full_disk_leaves_no_half_word_behind(place, monkeypatch):
+def test_a_full_disk_leaves_no_half_word_behind(place, monkeypatch) -> None:
     def full(*_):
         raise OSError(28, "No space left on device")
 
@@ -332,7 +334,7 @@ def test_a_full_disk_leaves_no_half_word_behind(place, monkeypatch):
     assert sender._news == {sender.place.progress: {"step": 1}}
 
 
-def test_a_forked_child_has_its_own_state_and_reports_nothing(place, monkeypatch):
+def test_a_forked_child_has_its_own_state_and_reports_nothing(place, monkeypatch) -> None:
     monkeypatch.setattr(script, "_current", [])
     monkeypatch.setenv("CLUSTERRUN_RUN_DIR", place.run_dir)
     monkeypatch.setenv("CLUSTERRUN_ATTEMPT", "2")

@@ -41,7 +41,7 @@ def spoil(path: Path) -> None:
     path.write_bytes(path.read_bytes()[:-1])
 
 
-def test_saved_checkpoints_are_read_back_and_the_last_two_stay(tmp_path):
+def test_saved_checkpoints_are_read_back_and_the_last_two_stay(tmp_path) -> None:
     retained = Checkpoints(tmp_path / "made" / "here")
     assert retained.latest() is None
     for step in (9, 10, 100):
@@ -52,7 +52,7 @@ def test_saved_checkpoints_are_read_back_and_the_last_two_stay(tmp_path):
     assert latest_checkpoint(str(tmp_path / "made" / "here")) == str(only(tmp_path / "made" / "here", 100))
 
 
-def test_a_damaged_newest_checkpoint_is_reported_and_the_previous_is_used(tmp_path, capsys):
+def test_a_damaged_newest_checkpoint_is_reported_and_the_previous_is_used(tmp_path, capsys) -> None:
     retained = Checkpoints(tmp_path)
     retained.save(1, 1)
     retained.save(2, 2)
@@ -63,7 +63,7 @@ def test_a_damaged_newest_checkpoint_is_reported_and_the_previous_is_used(tmp_pa
     assert capsys.readouterr().err == message
 
 
-def test_each_damaged_checkpoint_is_reported_and_none_is_used(tmp_path, capsys):
+def test_each_damaged_checkpoint_is_reported_and_none_is_used(tmp_path, capsys) -> None:
     retained = Checkpoints(tmp_path)
     for step in (1, 2):
         retained.save(step, step)
@@ -72,7 +72,7 @@ def test_each_damaged_checkpoint_is_reported_and_none_is_used(tmp_path, capsys):
     assert capsys.readouterr().err.count("is damaged") == 2
 
 
-def test_a_resumed_training_keeps_a_good_checkpoint_beside_a_skipped_damaged_one(tmp_path):
+def test_a_resumed_training_keeps_a_good_checkpoint_beside_a_skipped_damaged_one(tmp_path) -> None:
     first = Checkpoints(tmp_path, keep=1)
     first.save(3, 3)
     Checkpoints(tmp_path, keep=2).save(5, 5)
@@ -85,26 +85,28 @@ def test_a_resumed_training_keeps_a_good_checkpoint_beside_a_skipped_damaged_one
     assert names(tmp_path) == ["step-000000006.a0"]
 
 
-def test_checkpoints_of_the_script_as_it_was_before_attempts_had_a_place_in_the_name_are_read(tmp_path):
+def test_checkpoints_of_the_script_as_it_was_before_attempts_had_a_place_in_the_name_are_read(
+    tmp_path,
+) -> None:
     Checkpoints(tmp_path).save({"step": 7}, 7)
     path = only(tmp_path, 7)
     path.rename(tmp_path / path.name.replace(".a0.", "."))
     assert Checkpoints(tmp_path).latest() == {"step": 7}
 
 
-def test_a_file_that_needs_trust_is_not_taken_for_damaged(tmp_path):
+def test_a_file_that_needs_trust_is_not_taken_for_damaged(tmp_path) -> None:
     Checkpoints(tmp_path).save({"where": Path("a")}, 1)
     with pytest.raises(Exception, match="weights_only"):
         Checkpoints(tmp_path).latest()
     assert Checkpoints(tmp_path, trusted=True).latest() == {"where": Path("a")}
 
 
-def test_keeping_no_checkpoint_is_refused(tmp_path):
+def test_keeping_no_checkpoint_is_refused(tmp_path) -> None:
     with pytest.raises(ValueError, match="keep=0"):
         Checkpoints(tmp_path, keep=0)
 
 
-def test_an_unsavable_object_is_an_error_and_leaves_no_file(tmp_path):
+def test_an_unsavable_object_is_an_error_and_leaves_no_file(tmp_path) -> None:
     with pytest.raises(Exception, match=r"(?i)pickle"):
         Checkpoints(tmp_path).save({"made on the spot": lambda: None}, 1)
     assert names(tmp_path) == []
@@ -125,7 +127,7 @@ def failing(monkeypatch, code: int) -> None:
 )
 def test_a_full_disk_is_reported_and_training_continues_after_the_first_checkpoint(
     tmp_path, monkeypatch, capsys, code
-):
+) -> None:
     retained = Checkpoints(tmp_path)
     with monkeypatch.context() as broken:
         failing(broken, code)
@@ -144,7 +146,7 @@ def test_a_full_disk_is_reported_and_training_continues_after_the_first_checkpoi
 
 def test_a_first_checkpoint_that_could_not_be_written_next_week_either_is_an_error(
     tmp_path, monkeypatch, capsys
-):
+) -> None:
     (tmp_path / "file").touch()
     with pytest.raises(CheckpointRefused, match=rf"checkpoint of step 5 .*{tmp_path}/file: File exists"):
         Checkpoints(tmp_path / "file").save(5, 5)
@@ -159,7 +161,7 @@ def test_a_first_checkpoint_that_could_not_be_written_next_week_either_is_an_err
     assert names(tmp_path / "there") == ["step-000000005.a0"]
 
 
-def test_an_unreadable_folder_is_not_treated_as_empty(tmp_path, monkeypatch):
+def test_an_unreadable_folder_is_not_treated_as_empty(tmp_path, monkeypatch) -> None:
     Checkpoints(tmp_path).save(1, 1)
 
     def forbidden(*_, **__):
@@ -170,7 +172,7 @@ def test_an_unreadable_folder_is_not_treated_as_empty(tmp_path, monkeypatch):
         Checkpoints(tmp_path).latest()
 
 
-def test_a_second_training_in_the_same_folder_is_suspected_aloud(tmp_path, capsys):
+def test_a_second_training_in_the_same_folder_is_suspected_aloud(tmp_path, capsys) -> None:
     retained = Checkpoints(tmp_path)
     retained.save(1, 1)
     Checkpoints(tmp_path, keep=1).save(1000, 1000)
@@ -181,7 +183,7 @@ def test_a_second_training_in_the_same_folder_is_suspected_aloud(tmp_path, capsy
 # --- attempts ---
 
 
-def test_the_name_has_the_attempt_and_the_progress_has_the_checkpoint(tmp_path, attempt):
+def test_the_name_has_the_attempt_and_the_progress_has_the_checkpoint(tmp_path, attempt) -> None:
     os.makedirs(tmp_path / "attempts" / "003")
     attempt(tmp_path, 3)
     Checkpoints(tmp_path / "kept").save(8, 8)
@@ -191,7 +193,7 @@ def test_the_name_has_the_attempt_and_the_progress_has_the_checkpoint(tmp_path, 
         assert json.load(file)["checkpoint"] == 8
 
 
-def test_an_old_attempt_writes_and_removes_nothing_after_a_newer_attempt_began(tmp_path, attempt):
+def test_an_old_attempt_writes_and_removes_nothing_after_a_newer_attempt_began(tmp_path, attempt) -> None:
     for number in (0, 1):
         os.makedirs(tmp_path / "attempts" / f"{number:03d}")
     attempt(tmp_path, 1)
@@ -202,7 +204,7 @@ def test_an_old_attempt_writes_and_removes_nothing_after_a_newer_attempt_began(t
     assert names(tmp_path / "kept") == ["step-000000005.a1"]
 
 
-def test_a_newer_attempt_that_begins_during_the_writing_comes_in_time(tmp_path, attempt, monkeypatch):
+def test_a_newer_attempt_that_begins_during_the_writing_comes_in_time(tmp_path, attempt, monkeypatch) -> None:
     os.makedirs(tmp_path / "attempts" / "000")
     attempt(tmp_path, 0)
     save = torch.save
@@ -231,20 +233,20 @@ def of_all(ranks, case: str) -> list:
     return [rank[case] for rank in ranks[1]]
 
 
-def test_a_checkpoint_is_written_by_rank_0_and_read_by_all(ranks):
+def test_a_checkpoint_is_written_by_rank_0_and_read_by_all(ranks) -> None:
     assert of_all(ranks, "saved") == [[True, True, {"weights": [0, 1, 2]}]] * 3
     assert names(ranks[0] / "saved") == ["step-000000001.a0", "step-000000002.a0"]
 
 
-def test_ranks_that_do_not_see_the_folder_get_the_state_from_rank_0(ranks):
+def test_ranks_that_do_not_see_the_folder_get_the_state_from_rank_0(ranks) -> None:
     assert of_all(ranks, "sent") == [{"weights": [5]}] * 3
 
 
-def test_all_ranks_hear_that_the_disk_refused(ranks):
+def test_all_ranks_hear_that_the_disk_refused(ranks) -> None:
     assert of_all(ranks, "full") == [False] * 3
 
 
-def test_an_error_that_prevents_rank_0_from_writing_is_raised_on_every_rank(ranks):
+def test_an_error_that_prevents_rank_0_from_writing_is_raised_on_every_rank(ranks) -> None:
     assert [kind for kind, _ in of_all(ranks, "unwritable")] == ["CheckpointRefused"] * 3
     kinds = [kind for kind, _ in of_all(ranks, "unpicklable")]
     assert kinds[0] != "CheckpointRefused"
@@ -252,12 +254,12 @@ def test_an_error_that_prevents_rank_0_from_writing_is_raised_on_every_rank(rank
     assert [kind for kind, _ in of_all(ranks, "old")] == ["OldAttempt"] * 3
 
 
-def test_ranks_agree_on_the_newest_complete_checkpoint(ranks):
+def test_ranks_agree_on_the_newest_complete_checkpoint(ranks) -> None:
     (result,) = {*of_all(ranks, "newest")}
     assert os.path.basename(result).startswith("step-000000001.a0.")
 
 
-def test_a_signal_to_one_rank_stops_all_at_the_same_step_and_requests_one_checkpoint(ranks):
+def test_a_signal_to_one_rank_stops_all_at_the_same_step_and_requests_one_checkpoint(ranks) -> None:
     steps = of_all(ranks, "signal")
     assert steps == [steps[0]] * 3
     stopped, saved = steps[0]
@@ -265,7 +267,7 @@ def test_a_signal_to_one_rank_stops_all_at_the_same_step_and_requests_one_checkp
     assert len(saved) == 1
 
 
-def test_a_notice_in_the_run_directory_is_read_by_rank_0_alone_and_stops_all(ranks):
+def test_a_notice_in_the_run_directory_is_read_by_rank_0_alone_and_stops_all(ranks) -> None:
     assert of_all(ranks, "notice") == [True] * 3
     with open(ranks[0] / "run" / "attempts" / "000" / "progress.json", encoding="ascii") as file:
         assert json.load(file)["stopping"] is True

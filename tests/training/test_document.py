@@ -33,7 +33,7 @@ def train(example: Path, folder: Path, **environment: str) -> list[tuple[str, ..
     return [re.fullmatch(r"step-(\d+)\.a\d+\.(\w+)\.pt", name).groups() for name in names]
 
 
-def test_the_example_that_is_stopped_and_resumed_ends_as_an_undisturbed_run(example, tmp_path):
+def test_the_example_that_is_stopped_and_resumed_ends_as_an_undisturbed_run(example, tmp_path) -> None:
     whole = train(example, tmp_path / "whole")
     assert [int(step) for step, _ in whole] == [STEPS, STEPS - 50]
     attempt = tmp_path / "run" / "attempts" / "000"

@@ -40,7 +40,7 @@ def whole(folder: Path) -> list[int]:
     ]
 
 
-def test_the_name_has_step_attempt_and_checksum(tmp_path):
+def test_the_name_has_step_attempt_and_checksum(tmp_path) -> None:
     result = put(tmp_path, 7, b"weights", attempt=2)
     # sha256 of "weights"
     assert result == files.CheckpointFile(7, 2, "step-000000007.a2.9a129038d9a00aed.pt")
@@ -49,7 +49,7 @@ def test_the_name_has_step_attempt_and_checksum(tmp_path):
     assert files.objection(str(tmp_path), result) == ""
 
 
-def test_the_highest_step_comes_first_then_the_newer_attempt_and_other_files_are_nothing(tmp_path):
+def test_the_highest_step_comes_first_then_the_newer_attempt_and_other_files_are_nothing(tmp_path) -> None:
     for step, attempt in ((3, 0), (12, 0), (3, 11), (3, 2), (1_000_000_000, 0)):
         put(tmp_path, step, attempt=attempt)
     (tmp_path / "step-000000009.9a129038d9a00aed.pt").touch()
@@ -63,26 +63,26 @@ def test_the_highest_step_comes_first_then_the_newer_attempt_and_other_files_are
     assert steps(tmp_path) == [(10**9, 0), (12, 0), (9, 0), (3, 11), (3, 2), (3, 0)]
 
 
-def test_a_missing_folder_has_no_checkpoints(tmp_path):
+def test_a_missing_folder_has_no_checkpoints(tmp_path) -> None:
     assert files.newest_first(str(tmp_path / "none")) == []
 
 
 @pytest.mark.parametrize("damage", [lambda all_: all_[:-1], lambda all_: b"", lambda all_: b"X" + all_[1:]])
-def test_a_file_whose_content_differs_from_its_checksum_is_damaged(tmp_path, damage):
+def test_a_file_whose_content_differs_from_its_checksum_is_damaged(tmp_path, damage) -> None:
     result = put(tmp_path, 1)
     path = tmp_path / result.name
     path.write_bytes(damage(path.read_bytes()))
     assert files.objection(str(tmp_path), result) == "is damaged (its checksum differs)"
 
 
-def test_a_file_that_the_disk_does_not_give_back_is_named_with_the_reason(tmp_path):
+def test_a_file_that_the_disk_does_not_give_back_is_named_with_the_reason(tmp_path) -> None:
     result = put(tmp_path, 1)
     (tmp_path / result.name).unlink()
     (tmp_path / result.name).mkdir()
     assert files.objection(str(tmp_path), result) == "cannot be read (is a directory)"
 
 
-def test_the_last_checkpoints_stay_and_those_of_newer_attempts_and_higher_steps(tmp_path):
+def test_the_last_checkpoints_stay_and_those_of_newer_attempts_and_higher_steps(tmp_path) -> None:
     for step, attempt in ((1, 0), (2, 0), (3, 1), (3, 2), (4, 1), (9, 0)):
         newest = put(tmp_path, step, attempt=attempt)
     newest = files.CheckpointFile(
@@ -92,7 +92,7 @@ def test_the_last_checkpoints_stay_and_those_of_newer_attempts_and_higher_steps(
     assert steps(tmp_path) == [(9, 0), (4, 1), (3, 2), (3, 1)]
 
 
-def test_damaged_checkpoints_do_not_count_as_kept(tmp_path):
+def test_damaged_checkpoints_do_not_count_as_kept(tmp_path) -> None:
     put(tmp_path, 1)
     put(tmp_path, 2)
     damaged, newest = put(tmp_path, 3), put(tmp_path, 4)
@@ -100,14 +100,14 @@ def test_damaged_checkpoints_do_not_count_as_kept(tmp_path):
     assert steps(tmp_path) == [(4, 0), (2, 0)]
 
 
-def test_the_checkpoint_just_written_is_never_removed(tmp_path):
+def test_the_checkpoint_just_written_is_never_removed(tmp_path) -> None:
     put(tmp_path, 5, b"of another training")
     newest = put(tmp_path, 5, b"of this one")
     files.drop_old(str(tmp_path), newest, 1, ())
     assert names(tmp_path) == [newest.name]
 
 
-def test_parts_of_dead_writers_are_removed_and_parts_of_live_writers_stay(tmp_path):
+def test_parts_of_dead_writers_are_removed_and_parts_of_live_writers_stay(tmp_path) -> None:
     older, of_us, of_newer, silent = (
         f".step-000000004.a{a}.{h}.part" for a, h in zip("1234", "abcd", strict=True)
     )
@@ -119,7 +119,7 @@ def test_parts_of_dead_writers_are_removed_and_parts_of_live_writers_stay(tmp_pa
     assert names(tmp_path) == sorted([of_us, of_newer, ".step-4.part", "notes.part"])
 
 
-def test_two_writers_of_a_step_write_two_complete_files(tmp_path):
+def test_two_writers_of_a_step_write_two_complete_files(tmp_path) -> None:
     def other_writer_in_the_middle(file):
         file.write(b"mine, first ")
         put(tmp_path, 4, b"theirs")
@@ -130,7 +130,7 @@ def test_two_writers_of_a_step_write_two_complete_files(tmp_path):
     assert len(names(tmp_path)) == 2
 
 
-def test_a_checkpoint_that_is_forbidden_at_the_last_moment_is_not_published(tmp_path):
+def test_a_checkpoint_that_is_forbidden_at_the_last_moment_is_not_published(tmp_path) -> None:
     def forbid():
         raise RuntimeError("a newer attempt has begun")
 
@@ -139,7 +139,7 @@ def test_a_checkpoint_that_is_forbidden_at_the_last_moment_is_not_published(tmp_
     assert names(tmp_path) == []
 
 
-def test_a_link_in_the_place_of_a_part_is_not_followed(tmp_path, monkeypatch):
+def test_a_link_in_the_place_of_a_part_is_not_followed(tmp_path, monkeypatch) -> None:
     monkeypatch.setattr(os, "urandom", lambda count: b"\0" * count)
     victim = tmp_path / "victim"
     (tmp_path / f".step-000000004.a0.{'00' * 8}.part").symlink_to(victim)
@@ -148,7 +148,7 @@ def test_a_link_in_the_place_of_a_part_is_not_followed(tmp_path, monkeypatch):
     assert not victim.exists()
 
 
-def test_a_folder_is_created_with_its_parents_and_each_survives_a_power_cut(tmp_path, monkeypatch):
+def test_a_folder_is_created_with_its_parents_and_each_survives_a_power_cut(tmp_path, monkeypatch) -> None:
     synced = []
     monkeypatch.setattr(files, "sync_folder", synced.append)
     files.make_folder(str(tmp_path / "a" / "b"))
@@ -158,14 +158,14 @@ def test_a_folder_is_created_with_its_parents_and_each_survives_a_power_cut(tmp_
     assert len(synced) == 2
 
 
-def test_a_file_in_the_place_of_the_folder_is_refused(tmp_path):
+def test_a_file_in_the_place_of_the_folder_is_refused(tmp_path) -> None:
     (tmp_path / "file").touch()
     for folder in ("file", "file/below"):
         with pytest.raises((FileExistsError, NotADirectoryError)):
             files.make_folder(str(tmp_path / folder))
 
 
-def test_the_umask_determines_the_mode_of_a_checkpoint(tmp_path):
+def test_the_umask_determines_the_mode_of_a_checkpoint(tmp_path) -> None:
     before = os.umask(0o027)
     try:
         result = put(tmp_path, 1)
@@ -181,7 +181,7 @@ FAILING = ("open", "write", "fsync", "replace")
     "code", [errno.ENOSPC, errno.EDQUOT, errno.EIO, errno.ESTALE], ids=errno.errorcode.get
 )
 @pytest.mark.parametrize("call", range(6))
-def test_any_failed_call_leaves_the_last_good_checkpoint_and_no_part(tmp_path, code, call):
+def test_any_failed_call_leaves_the_last_good_checkpoint_and_no_part(tmp_path, code, call) -> None:
     put(tmp_path, 3, LAST_GOOD)
     disk = Disk(tmp_path, fail_at=call, code=code)
     with disk.recording():
@@ -198,7 +198,7 @@ def test_any_failed_call_leaves_the_last_good_checkpoint_and_no_part(tmp_path, c
 
 
 @pytest.mark.parametrize("keep", [1, 2])
-def test_the_newest_complete_checkpoint_is_the_old_or_the_new_after_any_crash(tmp_path, keep):
+def test_the_newest_complete_checkpoint_is_the_old_or_the_new_after_any_crash(tmp_path, keep) -> None:
     """Every prefix of what was done, with every subset of what was not yet durable lost."""
     began, observed, states = tmp_path / "began", set(), 0
     began.mkdir()
@@ -237,7 +237,7 @@ def go_on_after_the_crash(place: Path, keep: int) -> None:
     files.drop_old(str(place), newer, keep, damaged)
 
 
-def test_a_reader_beside_a_writer_always_reads_a_complete_checkpoint(tmp_path):
+def test_a_reader_beside_a_writer_always_reads_a_complete_checkpoint(tmp_path) -> None:
     put(tmp_path, 1)
     for step in itertools.islice(itertools.count(2), 30):
         result = put(tmp_path, step)

@@ -49,17 +49,17 @@ def all_ways(node: int, nodes: int) -> set[tuple[int, int]]:
     return {(node, o) for o in range(nodes) if o != node} | {(o, node) for o in range(nodes) if o != node}
 
 
-def test_no_component_is_in_trouble_if_every_dial_succeeds():
+def test_no_component_is_in_trouble_if_every_dial_succeeds() -> None:
     assert summary(crossings(5), 5) == []
 
 
 @pytest.mark.parametrize(("a", "b"), list(itertools.permutations(range(4), 2)))
-def test_a_one_way_cut_is_a_link_with_the_direction_of_the_loss(a, b):
+def test_a_one_way_cut_is_a_link_with_the_direction_of_the_loss(a, b) -> None:
     assert summary(crossings(4, cut={(a, b)}), 4) == [("dead", (a, b), False)]
 
 
 @pytest.mark.parametrize("is_rejected", [False, True])
-def test_a_direction_with_refused_ports_is_not_one_that_loses_packets(is_rejected: bool):
+def test_a_direction_with_refused_ports_is_not_one_that_loses_packets(is_rejected: bool) -> None:
     ways = {(1, 2)}
     dials = crossings(4, rejected=ways) if is_rejected else crossings(4, cut=ways)
     (trouble,), _ = dials.troubles_among(range(4))
@@ -69,7 +69,7 @@ def test_a_direction_with_refused_ports_is_not_one_that_loses_packets(is_rejecte
     assert ("REJECT" in link_of(state, trouble).remedy) is is_rejected
 
 
-def test_a_way_on_which_only_connections_are_dropped_is_not_one_on_which_packets_vanish():
+def test_a_way_on_which_only_connections_are_dropped_is_not_one_on_which_packets_vanish() -> None:
     dials = crossings(4)
     dials.ways[1, 2].good.clear()
     (trouble,), _ = dials.troubles_among(range(4))
@@ -78,7 +78,7 @@ def test_a_way_on_which_only_connections_are_dropped_is_not_one_on_which_packets
     assert not cut.is_one_sided
 
 
-def test_a_port_that_the_dialling_machine_could_not_dial_says_nothing_about_the_way():
+def test_a_port_that_the_dialling_machine_could_not_dial_says_nothing_about_the_way() -> None:
     dials = Dials()
     task = DialTask("x", 1, (Target(2, "", "", PORTS, 9),), 5.0)
     answer = Dialled(2, (), (), True, 0.1, why="Cannot assign requested address", unsent=(3, 4))
@@ -87,32 +87,32 @@ def test_a_port_that_the_dialling_machine_could_not_dial_says_nothing_about_the_
     assert (dials.ways[1, 2].good, dials.unsent) == ({1, 2}, {1: {2: "Cannot assign requested address"}})
 
 
-def test_a_cut_in_both_directions_is_one_link():
+def test_a_cut_in_both_directions_is_one_link() -> None:
     ((kind, nodes, both),) = summary(crossings(4, cut={(1, 2), (2, 1)}), 4)
     assert (kind, set(nodes), both) == ("dead", {1, 2}, True)
 
 
-def test_no_direction_is_claimed_if_no_datagram_ever_arrives():
+def test_no_direction_is_claimed_if_no_datagram_ever_arrives() -> None:
     ((kind, nodes, both),) = summary(crossings(4, cut={(1, 2)}, datagrams=False), 4)
     assert (kind, set(nodes), both) == ("dead", {1, 2}, True)
 
 
-def test_the_link_of_two_nodes_is_in_trouble_and_neither_node():
+def test_the_link_of_two_nodes_is_in_trouble_and_neither_node() -> None:
     assert summary(crossings(2, cut={(0, 1)}), 2) == [("dead", (0, 1), False)]
 
 
 @pytest.mark.parametrize("nodes", [3, 4, 9])
-def test_a_node_that_nobody_reaches_is_its_own_fault(nodes):
+def test_a_node_that_nobody_reaches_is_its_own_fault(nodes) -> None:
     assert summary(crossings(nodes, cut=all_ways(1, nodes)), nodes) == [("dead", (1,), False)]
 
 
-def test_ports_that_nobody_reaches_are_named_with_their_node():
+def test_ports_that_nobody_reaches_are_named_with_their_node() -> None:
     assert crossings(4, blocked={2: {3, 4}}).troubles_among(range(4))[0] == (
         ConnectTrouble("ports", (2,), 2, (3, 4), "in", others=(0, 1, 3)),
     )
 
 
-def test_a_port_that_one_node_cannot_reach_belongs_to_the_link():
+def test_a_port_that_one_node_cannot_reach_belongs_to_the_link() -> None:
     result = crossings(4)
     silent = Dialled(2, (), (3,), True, 0.1)
     result.take(DialTask("x", 1, (Target(2, "", "", (3,), 9),), 5.0), DialAnswer((silent,), ()))
@@ -123,17 +123,17 @@ def test_a_port_that_one_node_cannot_reach_belongs_to_the_link():
     assert (entry.symptom, entry.nodes, entry.ports, entry.both) == ("ports", (1, 2), (3,), False)
 
 
-def test_a_node_that_drops_large_packets_is_faulty():
+def test_a_node_that_drops_large_packets_is_faulty() -> None:
     assert summary(crossings(4, small={1}), 4) == [("large", (1,), False)]
 
 
-def test_a_lost_node_explains_nothing_and_is_not_blamed_twice():
+def test_a_lost_node_explains_nothing_and_is_not_blamed_twice() -> None:
     result = crossings(4, cut=all_ways(1, 4))
     assert result.troubles_among([0, 2, 3])[0] == ()
 
 
 @pytest.mark.parametrize("seed", range(200))
-def test_isolated_nodes_and_cut_links_have_different_findings(seed):
+def test_isolated_nodes_and_cut_links_have_different_findings(seed) -> None:
     chance = random.Random(seed)
     nodes = chance.randint(6, 12)
     everyone = range(nodes)
@@ -149,7 +149,7 @@ def test_isolated_nodes_and_cut_links_have_different_findings(seed):
 
 
 @pytest.mark.parametrize("nodes", [4, 5, 8])
-def test_a_node_behind_a_blocked_range_is_to_blame_alone_though_answers_get_lost_at_random(nodes):
+def test_a_node_behind_a_blocked_range_is_to_blame_alone_though_answers_get_lost_at_random(nodes) -> None:
     results = {tuple(summary(behind_a_blocked_range(nodes, seed), nodes)) for seed in range(300)}
     assert results <= {(("ports", (2,), False),), (("dead", (2,), False),)}
 
@@ -175,7 +175,7 @@ def behind_a_blocked_range(nodes: int, seed: int) -> Dials:
     return result
 
 
-def test_a_node_with_failures_on_all_ports_is_faulty_and_its_links_are_not():
+def test_a_node_with_failures_on_all_ports_is_faulty_and_its_links_are_not() -> None:
     """As a lab recorded it: TCP from and to ports 40000 to 44000 of node 1 is dropped, answers too."""
     silent = {
         (3, 1): (40371, 46615),
@@ -197,7 +197,7 @@ def test_a_node_with_failures_on_all_ports_is_faulty_and_its_links_are_not():
     assert summary(result, 4) == [("ports", (1,), False)]
 
 
-def test_a_way_that_needed_a_second_attempt_stays_slow():
+def test_a_way_that_needed_a_second_attempt_stays_slow() -> None:
     """The test of losses begins with the pairs of such ways."""
     dials = Dials()
     for seconds in (0.1, SLOW_ANSWER_SECONDS, 0.1):

@@ -38,7 +38,7 @@ def named(losses):
 
 
 @pytest.mark.parametrize("seed", range(60))
-def test_several_lossy_nodes_and_links_are_each_named_and_nobody_else(seed):
+def test_several_lossy_nodes_and_links_are_each_named_and_nobody_else(seed) -> None:
     chance = random.Random(seed)
     nodes = chance.randint(6, 24)
     out = set(chance.sample(range(nodes), chance.randint(0, nodes // 6)))
@@ -52,14 +52,14 @@ def test_several_lossy_nodes_and_links_are_each_named_and_nobody_else(seed):
 
 @pytest.mark.parametrize("side", ["out", "in", "all"])
 @pytest.mark.parametrize("nodes", [3, 4, 5, 9, 16])
-def test_the_side_of_a_node_that_loses_packets_is_reported(nodes, side):
+def test_the_side_of_a_node_that_loses_packets_is_reported(nodes, side) -> None:
     lost = {"out": {"out": {1}}, "in": {"into": {1}}, "all": {"out": {1}, "into": {1}}}[side]
     result = troubles(ways(nodes, random.Random(nodes), **lost, share=0.2), LEAST)
     assert named(result) == {((1,), side, False)}
 
 
 @pytest.mark.parametrize("noise", [0.0, 0.001, 0.01, 0.03, 0.2])
-def test_equal_loss_on_all_paths_blames_nobody(noise):
+def test_equal_loss_on_all_paths_blames_nobody(noise) -> None:
     for seed in range(100):
         chance = random.Random(seed)
         assert troubles(ways(chance.randint(3, 30), chance, noise=noise), LEAST) == []
@@ -67,7 +67,7 @@ def test_equal_loss_on_all_paths_blames_nobody(noise):
 
 @pytest.mark.parametrize("nodes", [2, 3, 6, 9])
 @pytest.mark.parametrize("echo", [0.0, 0.02, 0.04])
-def test_retransmissions_of_lost_confirmations_do_not_invert_the_direction(nodes, echo):
+def test_retransmissions_of_lost_confirmations_do_not_invert_the_direction(nodes, echo) -> None:
     chance = random.Random(nodes)
     observed = {(value.a, value.b): value for value in ways(nodes, chance, links={(0, 1)}, share=0.2)}
     observed[1, 0] = LossyWay(1, 0, 600, int(600 * echo), 0.1, 0)
@@ -79,19 +79,19 @@ def test_retransmissions_of_lost_confirmations_do_not_invert_the_direction(nodes
     assert named(troubles(list(lost.values()), LEAST)) == {((1,), "out", False)}
 
 
-def test_the_path_between_two_nodes_is_named():
+def test_the_path_between_two_nodes_is_named() -> None:
     result = troubles(ways(2, random.Random(0), out={0}, share=0.2), LEAST)
     assert named(result) == {((0, 1), "", False)}
     both = troubles(ways(2, random.Random(0), out={0, 1}, share=0.2), LEAST)
     assert [(set(entry.nodes), entry.both) for entry in both] == [({0, 1}, True)]
 
 
-def test_a_few_retransmitted_segments_are_no_loss():
+def test_a_few_retransmitted_segments_are_no_loss() -> None:
     quiet = [LossyWay(0, 1, 50, 3, 0.1, 0), LossyWay(1, 0, 50, 0, 0.1, 0)]
     assert troubles(quiet, LEAST) == []
 
 
-def test_stalls_seen_by_several_nodes_are_the_nodes_and_by_one_the_links():
+def test_stalls_seen_by_several_nodes_are_the_nodes_and_by_one_the_links() -> None:
     observed = ways(8, random.Random(0))
     of_node = [
         LossyWay(
@@ -112,7 +112,7 @@ def test_stalls_seen_by_several_nodes_are_the_nodes_and_by_one_the_links():
     assert {frozenset(trouble.nodes) for trouble in troubles(of_link, LEAST)} == {frozenset((2, 3))}
 
 
-def test_a_node_that_is_cut_off_for_seconds_is_named_and_not_its_links():
+def test_a_node_that_is_cut_off_for_seconds_is_named_and_not_its_links() -> None:
     """As seen of 8 nodes: only the node that sends the first message of a pair sends it again."""
     observed = []
     for a, b in combinations(range(8), 2):
@@ -121,7 +121,7 @@ def test_a_node_that_is_cut_off_for_seconds_is_named_and_not_its_links():
     assert named(troubles(observed, LEAST)) == {((4,), "all", False)}
 
 
-def test_a_second_answer_of_a_node_replaces_the_first():
+def test_a_second_answer_of_a_node_replaces_the_first() -> None:
     log = Log()
     older = ExchangeAnswer((LinkTraffic(1, 100, 1), LinkTraffic(1, 50, 2, 0.5, 1)))
     newer = ExchangeAnswer((LinkTraffic(1, 200, 1), LinkTraffic(1, 80, 2, 0.5, 1)))
@@ -131,7 +131,7 @@ def test_a_second_answer_of_a_node_replaces_the_first():
     assert usual_share([]) == 0.0
 
 
-def test_equal_loss_of_messages_blames_nobody():
+def test_equal_loss_of_messages_blames_nobody() -> None:
     """A virtual network loses a message as one packet, so that the counts of equal ways differ more."""
     blamed = 0
     for seed in range(100):

@@ -45,7 +45,9 @@ def driven(search, answers, drop=()):
     answers=ANSWERS,
     drop=st.lists(st.tuples(st.integers(1, 8), st.integers(0, 24)), max_size=3),
 )
-def test_the_search_ends_with_valid_pairs_and_verdicts_for_any_answers(nodes, spares, every, answers, drop):
+def test_the_search_ends_with_valid_pairs_and_verdicts_for_any_answers(
+    nodes, spares, every, answers, drop
+) -> None:
     members = range(nodes + spares)
     search = Search(members[:nodes], DEFAULTS, members[nodes:], every)
     rounds = driven(search, answers, drop)
@@ -79,7 +81,7 @@ def test_the_search_ends_with_valid_pairs_and_verdicts_for_any_answers(nodes, sp
 
 @settings(max_examples=100)
 @given(nodes=st.integers(2, 24), data=st.data())
-def test_no_healthy_node_is_blamed_without_chance_for_any_number_of_faults(nodes, data):
+def test_no_healthy_node_is_blamed_without_chance_for_any_number_of_faults(nodes, data) -> None:
     """Any nodes are broken. No two cut links meet. A node is broken if all its links are cut."""
     broken = data.draw(st.sets(st.integers(0, nodes - 1)))
     order = data.draw(st.permutations(range(nodes)))
@@ -94,7 +96,7 @@ def test_no_healthy_node_is_blamed_without_chance_for_any_number_of_faults(nodes
 
 @settings(max_examples=60)
 @given(nodes=st.integers(4, 130), data=st.data())
-def test_up_to_a_third_broken_blames_nobody_else_and_certifies_none_of_them(nodes, data):
+def test_up_to_a_third_broken_blames_nobody_else_and_certifies_none_of_them(nodes, data) -> None:
     broken = data.draw(st.sets(st.integers(0, nodes - 1), max_size=nodes // 3))
     result = searched(PairWorld(1, broken=frozenset(broken)), nodes)
     assert set(result.nodes("broken")) <= broken <= {*result.nodes("broken"), *result.nodes("undetermined")}
@@ -103,7 +105,7 @@ def test_up_to_a_third_broken_blames_nobody_else_and_certifies_none_of_them(node
 
 @settings(max_examples=60)
 @given(seed=st.integers(0, 10**9), broken=st.integers(0, 5))
-def test_no_retest_repeats_a_partner_while_a_new_certified_one_exists(seed, broken):
+def test_no_retest_repeats_a_partner_while_a_new_certified_one_exists(seed, broken) -> None:
     mix = Mix(16, broken=broken, cut=1, flakes=0.01)
     world = mix.world(seed)
     search, met, certified = Search(range(16), DEFAULTS), set(), set()

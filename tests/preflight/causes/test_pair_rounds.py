@@ -19,14 +19,14 @@ def disjoint(pairs):
     return len(set(nodes)) == len(nodes)
 
 
-def test_a_ring_of_six_is_tested_in_two_rounds():
+def test_a_ring_of_six_is_tested_in_two_rounds() -> None:
     assert ring_rounds([0, 1, 2, 3, 4, 5]) == (
         ((0, 1), (2, 3), (4, 5)),
         ((1, 2), (3, 4), (0, 5)),
     )
 
 
-def test_a_ring_of_five_is_tested_in_three_rounds():
+def test_a_ring_of_five_is_tested_in_three_rounds() -> None:
     assert ring_rounds([0, 1, 2, 3, 4]) == (
         ((0, 1), (2, 3)),
         ((1, 2), (3, 4)),
@@ -35,13 +35,13 @@ def test_a_ring_of_five_is_tested_in_three_rounds():
 
 
 @pytest.mark.parametrize(("nodes", "rounds"), [([], ()), ([7], ()), ([7, 3], (((3, 7),),))])
-def test_the_smallest_rings(nodes, rounds):
+def test_the_smallest_rings(nodes, rounds) -> None:
     assert ring_rounds(nodes) == rounds
     assert all_rounds(nodes) == rounds
 
 
 @given(sets_of_nodes)
-def test_every_link_of_the_ring_is_tested_once_in_disjoint_pairs(nodes):
+def test_every_link_of_the_ring_is_tested_once_in_disjoint_pairs(nodes) -> None:
     rounds = ring_rounds(nodes)
     created = [entry for pairs in rounds for entry in pairs]
     beside = zip(nodes, nodes[1:] + nodes[:1], strict=True)
@@ -52,7 +52,7 @@ def test_every_link_of_the_ring_is_tested_once_in_disjoint_pairs(nodes):
 
 
 @given(sets_of_nodes)
-def test_every_pair_is_tested_once_in_the_smallest_number_of_rounds(nodes):
+def test_every_pair_is_tested_once_in_the_smallest_number_of_rounds(nodes) -> None:
     rounds = all_rounds(nodes)
     created = [entry for pairs in rounds for entry in pairs]
     assert sorted(created) == sorted(link(a, b) for a, b in itertools.combinations(nodes, 2))

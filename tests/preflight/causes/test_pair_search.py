@@ -25,7 +25,7 @@ def tape(world, nodes, spares=0, **options):
     return rounds, search.result()
 
 
-def test_a_healthy_ring_is_certified_in_its_matchings():
+def test_a_healthy_ring_is_certified_in_its_matchings() -> None:
     rounds, result = tape(PairWorld(1), 4)
     assert rounds == [((0, 1), (2, 3)), ((1, 2), (0, 3))]
     assert result.evidence == ()
@@ -43,7 +43,7 @@ def test_a_healthy_ring_is_certified_in_its_matchings():
     assert (result.nodes("slow"), result.links("slow"), result.rounds, result.median) == ((), (), 2, 100.0)
 
 
-def test_a_bad_node_is_named_after_failures_with_three_certified_partners():
+def test_a_bad_node_is_named_after_failures_with_three_certified_partners() -> None:
     rounds, result = tape(PairWorld(1, broken=frozenset({2})), 6)
     assert len(rounds) == 3
     assert (result.nodes("broken"), result.certified, result.links("broken")) == ((2,), (0, 1, 3, 4, 5), ())
@@ -53,7 +53,7 @@ def test_a_bad_node_is_named_after_failures_with_three_certified_partners():
     assert len(set(why.against)) == 3
 
 
-def test_a_bad_link_is_named_after_three_failures_and_both_ends_are_certified():
+def test_a_bad_link_is_named_after_three_failures_and_both_ends_are_certified() -> None:
     rounds, result = tape(PairWorld(1, cut=frozenset({link(2, 3)})), 6)
     again = [[pair for pair in pairs if {2, 3} & {*pair}] for pairs in rounds[2:]]
     assert again[:2] == [[(2, 3)], [(2, 3)]]
@@ -74,7 +74,7 @@ class Moody(PairWorld):
 
 
 @pytest.mark.parametrize(("nodes", "tests"), [(6, 5), (12, 5), (64, 5)])
-def test_a_node_that_passed_once_and_fails_with_all_others_is_bad_without_bad_links(nodes, tests):
+def test_a_node_that_passed_once_and_fails_with_all_others_is_bad_without_bad_links(nodes, tests) -> None:
     _, result = tape(Moody(1), nodes)
     assert (result.nodes("broken"), result.links("broken"), result.links("undetermined")) == ((0,), (), ())
     assert result.certified == tuple(range(1, nodes))
@@ -87,7 +87,7 @@ def test_a_node_that_passed_once_and_fails_with_all_others_is_bad_without_bad_li
     )
 
 
-def test_a_link_that_passes_when_repeated_is_worth_a_line_and_no_blame():
+def test_a_link_that_passes_when_repeated_is_worth_a_line_and_no_blame() -> None:
     search = Search(range(4), DEFAULTS)
     search.next_round()
     search.add_outcomes([GroupTest((0, 1), False), GroupTest((2, 3), True)])
@@ -100,14 +100,14 @@ def test_a_link_that_passes_when_repeated_is_worth_a_line_and_no_blame():
     assert search.result().evidence == (Evidence((0, 1), "flaky", Grade.PASS, tests=2, failed=1),)
 
 
-def test_unrequested_outcomes_are_ignored():
+def test_unrequested_outcomes_are_ignored() -> None:
     search = Search(range(4), DEFAULTS)
     search.add_outcomes([GroupTest((0, 1), False)])
     assert search.result().rounds == 0
     assert search.next_round() == ((0, 1), (2, 3))
 
 
-def test_neither_of_two_nodes_that_fail_without_a_third_is_blamed():
+def test_neither_of_two_nodes_that_fail_without_a_third_is_blamed() -> None:
     rounds, result = tape(PairWorld(1, broken=frozenset({0})), 2)
     assert (result.nodes("broken"), result.nodes("undetermined"), result.certified) == ((), (0, 1), ())
     assert rounds == [((0, 1),)] * 3
@@ -117,7 +117,7 @@ def test_neither_of_two_nodes_that_fail_without_a_third_is_blamed():
     }
 
 
-def test_two_nodes_that_failed_once_by_chance_are_certified_by_the_repeat():
+def test_two_nodes_that_failed_once_by_chance_are_certified_by_the_repeat() -> None:
     search = Search([4, 7], DEFAULTS)
     search.next_round()
     search.add_outcomes([GroupTest((4, 7), False)])
@@ -146,7 +146,7 @@ def test_two_nodes_that_failed_once_by_chance_are_certified_by_the_repeat():
         (12, 0, {1, 2, 7}),
     ],
 )
-def test_small_sets_with_and_without_spares_are_solved_exactly(nodes, spares, broken):
+def test_small_sets_with_and_without_spares_are_solved_exactly(nodes, spares, broken) -> None:
     world = PairWorld(1, broken=frozenset(broken))
     result = searched(world, nodes, spares)
     assert not set(result.nodes("broken")) - broken
@@ -157,7 +157,7 @@ def test_small_sets_with_and_without_spares_are_solved_exactly(nodes, spares, br
     )
 
 
-def test_no_node_is_blamed_if_no_pair_passes_and_the_search_ends_soon():
+def test_no_node_is_blamed_if_no_pair_passes_and_the_search_ends_soon() -> None:
     rounds, result = tape(PairWorld(1, broken=frozenset(range(40))), 40)
     assert (result.nodes("broken"), result.certified, result.nodes("undetermined")) == (
         (),
@@ -167,12 +167,12 @@ def test_no_node_is_blamed_if_no_pair_passes_and_the_search_ends_soon():
     assert len(rounds) == 5
 
 
-def test_a_bad_link_beside_a_bad_node_is_reported_separately():
+def test_a_bad_link_beside_a_bad_node_is_reported_separately() -> None:
     world = PairWorld(1, broken=frozenset({3}), cut=frozenset({link(4, 5)}))
     assert judged(world, searched(world, 8)) == (True, False)
 
 
-def test_one_chance_failure_beside_a_cut_link_does_not_make_a_node_bad():
+def test_one_chance_failure_beside_a_cut_link_does_not_make_a_node_bad() -> None:
     """One of four nodes is bad, another has a cut link. Two proven partners must fail twice with it."""
     world = PairWorld(1, broken=frozenset({0}), cut=frozenset({link(1, 2)}))
     search = Search(range(4), DEFAULTS)
@@ -187,14 +187,14 @@ def test_one_chance_failure_beside_a_cut_link_does_not_make_a_node_bad():
     assert judged(world, search.result()) == (True, False)
 
 
-def test_a_node_with_two_cut_links_works_and_both_links_are_named():
+def test_a_node_with_two_cut_links_works_and_both_links_are_named() -> None:
     world = PairWorld(1, cut=frozenset({link(3, 4), link(4, 5)}))
     result = searched(world, 8)
     assert judged(world, result) == (True, False)
     assert 4 in result.certified
 
 
-def test_a_node_that_corrupts_sums_is_bad_however_its_tests_ended():
+def test_a_node_that_corrupts_sums_is_bad_however_its_tests_ended() -> None:
     search = Search(range(6), DEFAULTS)
     while pairs := search.next_round():
         search.add_outcomes([GroupTest(pair, passed=True, wrong="sum" * (2 in pair)) for pair in pairs])
@@ -202,7 +202,7 @@ def test_a_node_that_corrupts_sums_is_bad_however_its_tests_ended():
     assert (search.result().nodes("broken"), why.failed, why.wrong) == ((2,), 3, 3)
 
 
-def test_a_test_with_a_lost_partner_is_repeated_with_another_node():
+def test_a_test_with_a_lost_partner_is_repeated_with_another_node() -> None:
     search = Search(range(4), DEFAULTS)
     search.next_round()
     search.add_outcomes([GroupTest((0, 1), None), GroupTest((2, 3), True)])
@@ -228,44 +228,44 @@ def test_a_test_with_a_lost_partner_is_repeated_with_another_node():
     )
 
 
-def test_a_node_dropped_while_its_round_runs_is_in_it_no_more():
+def test_a_node_dropped_while_its_round_runs_is_in_it_no_more() -> None:
     search = Search(range(4), DEFAULTS)
     search.next_round()
     search.drop(3)
     assert search.next_round() == ((0, 1),)
 
 
-def test_a_node_cannot_appear_twice():
+def test_a_node_cannot_appear_twice() -> None:
     with pytest.raises(ValueError, match="twice"):
         Search([0, 1], DEFAULTS, [1])
 
 
-def test_a_single_node_needs_no_pair():
+def test_a_single_node_needs_no_pair() -> None:
     assert Search([0], DEFAULTS).next_round() == ()
     assert Search([0], DEFAULTS, [1, 2]).result().nodes("undetermined") == ()
     assert Search([], DEFAULTS).next_round() == ()
 
 
-def test_idle_spares_are_tested_in_the_rounds_of_the_ring_at_no_cost():
+def test_idle_spares_are_tested_in_the_rounds_of_the_ring_at_no_cost() -> None:
     rounds, result = tape(PairWorld(1), 4, spares=2)
     assert len(rounds) == 2
     assert result.certified == (0, 1, 2, 3, 4, 5)
 
 
-def test_a_spare_that_may_take_a_place_is_tested_with_the_neighbours_of_that_place():
+def test_a_spare_that_may_take_a_place_is_tested_with_the_neighbours_of_that_place() -> None:
     rounds, result = tape(PairWorld(1, broken=frozenset({3})), 8, spares=1)
     tested_with = [pair[0] for pairs in rounds for pair in pairs if 8 in pair]
     assert 8 in result.certified
     assert {2, 4} <= {*tested_with}
 
 
-def test_a_spare_is_not_tested_where_nobody_needs_it_and_it_would_take_a_round():
+def test_a_spare_is_not_tested_where_nobody_needs_it_and_it_would_take_a_round() -> None:
     rounds, result = tape(PairWorld(1), 4, spares=1)
     assert len(rounds) == 2
     assert 4 not in result.certified
 
 
-def test_all_pairs_names_a_link_outside_the_ring():
+def test_all_pairs_names_a_link_outside_the_ring() -> None:
     world = PairWorld(1, cut=frozenset({link(1, 5)}))
     rounds, result = tape(world, 8, all_pairs=True)
     assert {pair for pairs in rounds for pair in pairs} == {
@@ -276,13 +276,13 @@ def test_all_pairs_names_a_link_outside_the_ring():
     assert tape(world, 8)[1].links("broken") == ()
 
 
-def test_all_pairs_stops_testing_a_bad_node():
+def test_all_pairs_stops_testing_a_bad_node() -> None:
     rounds, result = tape(PairWorld(1, broken=frozenset({5})), 16, all_pairs=True)
     assert result.nodes("broken") == (5,)
     assert sum(5 in pair for pairs in rounds for pair in pairs) < 8
 
 
-def test_a_slow_node_is_slow_with_every_partner():
+def test_a_slow_node_is_slow_with_every_partner() -> None:
     result = searched(PairWorld(1, speeds={3: 0.4}), 8)
     assert (result.nodes("broken"), result.nodes("slow"), result.links("slow"), result.median) == (
         (),
@@ -302,7 +302,7 @@ def test_a_slow_node_is_slow_with_every_partner():
     assert len(why.against) >= 3
 
 
-def test_a_slow_link_is_slow_with_one_partner_only():
+def test_a_slow_link_is_slow_with_one_partner_only() -> None:
     result = searched(PairWorld(1, link_speeds={link(3, 4): 0.8}), 8)
     assert (result.nodes("broken"), result.nodes("slow"), result.links("slow")) == ((), (), ((3, 4),))
     (why,) = result.evidence
@@ -310,17 +310,17 @@ def test_a_slow_link_is_slow_with_one_partner_only():
 
 
 @pytest.mark.parametrize("nodes", [3, 4, 5, 6, 7])
-def test_a_slow_node_of_few_differs_from_its_partners(nodes):
+def test_a_slow_node_of_few_differs_from_its_partners(nodes) -> None:
     result = searched(PairWorld(1, speeds={1: 0.5}), nodes)
     assert (result.nodes("slow"), result.links("slow")) == ((1,), ())
 
 
-def test_a_slow_third_of_the_nodes_does_not_become_the_reference():
+def test_a_slow_third_of_the_nodes_does_not_become_the_reference() -> None:
     world = PairWorld(1, speeds={0: 0.5, 1: 0.5, 3: 0.5})
     assert set(searched(world, 9).nodes("slow")) == {0, 1, 3}
 
 
-def test_one_slow_test_is_no_slow_link():
+def test_one_slow_test_is_no_slow_link() -> None:
     search = Search(range(8), DEFAULTS)
     once = True
     while pairs := search.next_round():
@@ -333,7 +333,7 @@ def test_one_slow_test_is_no_slow_link():
 
 @pytest.mark.parametrize("backend", ["gloo", "nccl"])
 @pytest.mark.parametrize("jitter", [0.02, 0.1, 0.2, 0.35])
-def test_a_pair_that_reached_the_limit_once_is_not_slow(backend, jitter):
+def test_a_pair_that_reached_the_limit_once_is_not_slow(backend, jitter) -> None:
     limits = for_backend(DEFAULTS, backend)
     for seed in range(40):
         luck = random.Random(seed)
@@ -345,7 +345,7 @@ def test_a_pair_that_reached_the_limit_once_is_not_slow(backend, jitter):
             assert all(entry.rate < entry.limit for entry in slow), (seed, slow)
 
 
-def test_a_link_that_was_fast_once_is_not_slow():
+def test_a_link_that_was_fast_once_is_not_slow() -> None:
     search, met = Search(range(8), DEFAULTS), 0
     while pairs := search.next_round():
         met += (2, 3) in pairs
@@ -355,20 +355,20 @@ def test_a_link_that_was_fast_once_is_not_slow():
     assert search.result().links("slow") == ()
 
 
-def test_nothing_is_slow_if_all_pairs_are_equally_slow():
+def test_nothing_is_slow_if_all_pairs_are_equally_slow() -> None:
     world = PairWorld(1, full=3.0)
     result = searched(world, 8, limits=replace(DEFAULTS, pair_floor=50.0))
     assert (result.nodes("slow"), result.links("slow"), result.median) == ((), (), 3.0)
 
 
-def test_rates_that_are_not_numbers_are_ignored():
+def test_rates_that_are_not_numbers_are_ignored() -> None:
     search = Search(range(4), DEFAULTS)
     while pairs := search.next_round():
         search.add_outcomes([GroupTest(pair, True, float("nan")) for pair in pairs])
     assert (search.result().median, search.result().certified) == (None, (0, 1, 2, 3))
 
 
-def test_an_intermediate_result_is_available():
+def test_an_intermediate_result_is_available() -> None:
     search = Search(range(4), DEFAULTS)
     search.next_round()
     search.add_outcomes([GroupTest((0, 1), False), GroupTest((2, 3), True)])
@@ -376,14 +376,14 @@ def test_an_intermediate_result_is_available():
     assert (result.nodes("undetermined"), result.certified, result.rounds) == ((0, 1), (2, 3), 1)
 
 
-def test_a_node_whose_tests_give_no_answers_is_given_up_without_blame():
+def test_a_node_whose_tests_give_no_answers_is_given_up_without_blame() -> None:
     rounds, result = tape(PairWorld(1, silent=frozenset({3})), 12)
     assert (result.nodes("broken"), result.nodes("undetermined"), result.links("broken")) == ((), (), ())
     assert set(range(12)) - set(result.certified) == {3}
     assert sum(3 in pair for pairs in rounds for pair in pairs) == 6
 
 
-def test_the_one_healthy_pair_of_four_is_found_after_a_chance_failure():
+def test_the_one_healthy_pair_of_four_is_found_after_a_chance_failure() -> None:
     world = PairWorld(1, broken=frozenset({0, 1}))
     search = Search(range(4), DEFAULTS)
     first = True

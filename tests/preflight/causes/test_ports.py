@@ -31,7 +31,7 @@ def named(ports):
 
 
 @pytest.mark.parametrize("seed", range(60))
-def test_the_node_and_the_direction_of_a_blocked_range_are_named_and_nobody_else(seed):
+def test_the_node_and_the_direction_of_a_blocked_range_are_named_and_nobody_else(seed) -> None:
     chance = random.Random(seed)
     nodes, width = chance.randint(3, 9), chance.randint(RUN * STEP + STEP, 6000)
     low = chance.randint(LOW, HIGH - width)
@@ -44,7 +44,7 @@ def test_the_node_and_the_direction_of_a_blocked_range_are_named_and_nobody_else
 
 
 @pytest.mark.parametrize("nodes", [2, 3, 5])
-def test_a_range_that_one_node_cannot_reach_belongs_to_the_link(nodes):
+def test_a_range_that_one_node_cannot_reach_belongs_to_the_link(nodes) -> None:
     observed = swept(nodes, random.Random(0), shut_links={(0, 1): (40000, 41000)})
     assert [(entry.nodes, entry.first, entry.last) for entry in blocked(observed, DEFAULTS)] == [
         ((0, 1), 40000, 40960)
@@ -52,7 +52,7 @@ def test_a_range_that_one_node_cannot_reach_belongs_to_the_link(nodes):
 
 
 @pytest.mark.parametrize("noise", [0.0, 0.003, 0.01])
-def test_single_silent_ports_are_no_range(noise):
+def test_single_silent_ports_are_no_range(noise) -> None:
     for seed in range(30):
         chance = random.Random(seed)
         assert blocked(swept(chance.randint(2, 8), chance, noise=noise), DEFAULTS) == []
@@ -60,7 +60,7 @@ def test_single_silent_ports_are_no_range(noise):
 
 @pytest.mark.parametrize("share", [0.15, 0.5, 0.8, 0.95, 1.0])
 @pytest.mark.parametrize("seed", range(10))
-def test_a_connection_limit_is_no_range_of_ports(seed, share):
+def test_a_connection_limit_is_no_range_of_ports(seed, share) -> None:
     chance = random.Random(seed)
     silent = swept(5, chance)
     for a, b in silent:
@@ -71,7 +71,7 @@ def test_a_connection_limit_is_no_range_of_ports(seed, share):
     assert cause.share == pytest.approx(share, abs=0.06)
 
 
-def test_connections_that_cannot_be_held_open_are_a_limit_of_the_node_or_of_the_link():
+def test_connections_that_cannot_be_held_open_are_a_limit_of_the_node_or_of_the_link() -> None:
     silent = dict.fromkeys(itertools.permutations(range(4), 2), frozenset())
     (cause,) = blocked(silent, DEFAULTS, unheld={(0, 2): 20, (1, 2): 25, (3, 2): 20})
     assert (cause.nodes, cause.first, cause.inward, cause.unheld) == ((2,), 0, True, 25)
@@ -81,7 +81,7 @@ def test_connections_that_cannot_be_held_open_are_a_limit_of_the_node_or_of_the_
 
 
 @pytest.mark.parametrize("seed", range(10))
-def test_a_range_that_holds_most_ports_is_a_range(seed):
+def test_a_range_that_holds_most_ports_is_a_range(seed) -> None:
     (cause,) = blocked(swept(4, random.Random(seed), shut={1: (35000, 60000)}, noise=0.01), DEFAULTS)
     assert (cause.nodes, cause.inward) == ((1,), True)
     assert (abs(cause.first - 35000) <= STEP, abs(cause.last - 60000) <= STEP) == (True, True)

@@ -20,12 +20,12 @@ from clusterrun.preflight.causes.rates import LinkDistance, distances, link_leve
         ("", "leaf1.n2", 0),
     ],
 )
-def test_the_distance_of_two_nodes_is_the_number_of_levels_to_their_common_switch(node, other, apart):
+def test_the_distance_of_two_nodes_is_the_number_of_levels_to_their_common_switch(node, other, apart) -> None:
     distance = distances({0: node, 1: other})
     assert distance((0, 1)) == distance((1, 0)) == apart
 
 
-def test_a_kind_of_link_with_the_usual_rate_is_unchanged():
+def test_a_kind_of_link_with_the_usual_rate_is_unchanged() -> None:
     best = {(0, 1): 100.0, (1, 2): 95.0, (2, 3): 50.0}
     assert link_levels(best, lambda ends: ends[0], 0.1) == {
         0: LinkDistance(0, 1, 100.0, 1.0),
@@ -42,7 +42,7 @@ def racks(nodes: int, size: int = 4):
 
 @pytest.mark.parametrize("nodes", [8, 16, 64])
 @pytest.mark.parametrize("across", [0.8, 0.5, 0.25])
-def test_equally_slower_links_between_racks_are_not_slow(nodes, across):
+def test_equally_slower_links_between_racks_are_not_slow(nodes, across) -> None:
     for seed in range(20):
         world = PairWorld(seed, jitter=0.02, rack=4, across=across)
         result = searched(world, nodes, distance=racks(nodes))
@@ -52,7 +52,7 @@ def test_equally_slower_links_between_racks_are_not_slow(nodes, across):
 
 
 @pytest.mark.parametrize(("nodes", "bad"), [(16, (3, 4)), (64, (3, 4)), (16, (5, 6)), (64, (13, 14))])
-def test_a_link_that_is_slower_than_its_like_is_named_between_racks_and_within(nodes, bad):
+def test_a_link_that_is_slower_than_its_like_is_named_between_racks_and_within(nodes, bad) -> None:
     for seed in range(20):
         world = PairWorld(seed, jitter=0.02, rack=4, across=0.5, link_speeds={link(*bad): 0.4})
         search_result = searched(world, nodes, distance=racks(nodes))
@@ -65,14 +65,14 @@ def test_a_link_that_is_slower_than_its_like_is_named_between_racks_and_within(n
 
 @pytest.mark.parametrize("nodes", [16, 64])
 @pytest.mark.parametrize("bad", [4, 5])
-def test_a_slow_node_at_the_edge_of_its_rack_or_within_is_named(nodes, bad):
+def test_a_slow_node_at_the_edge_of_its_rack_or_within_is_named(nodes, bad) -> None:
     for seed in range(20):
         world = PairWorld(seed, jitter=0.02, rack=4, across=0.5, speeds={bad: 0.4})
         result = searched(world, nodes, distance=racks(nodes))
         assert (result.nodes("slow"), result.links("slow")) == ((bad,), ())
 
 
-def test_the_network_is_slow_between_racks_if_no_topology_is_known():
+def test_the_network_is_slow_between_racks_if_no_topology_is_known() -> None:
     result = searched(PairWorld(1, jitter=0.02, rack=8, across=0.5), 16)
     assert result.slow_parts == (tuple(range(8)), tuple(range(8, 16)))
     assert (result.nodes("slow"), result.links("slow")) == ((), ())

@@ -33,30 +33,30 @@ def outcome(group, slow):
     return slow if isinstance(slow, GroupTest) else GroupTest(group, True, 40.0 if slow else 100.0)
 
 
-def test_two_nodes_that_are_slow_in_one_group_are_named():
+def test_two_nodes_that_are_slow_in_one_group_are_named() -> None:
     assert bisected(range(8), lambda group: {2, 3} <= set(group)) == (((2, 3),), 3)
 
 
-def test_the_set_is_slow_if_neither_half_is():
+def test_the_set_is_slow_if_neither_half_is() -> None:
     assert bisected(range(8), lambda group: len(group) > 4) == ((), 1)
 
 
-def test_two_faults_in_two_halves_are_both_found_at_the_same_time():
+def test_two_faults_in_two_halves_are_both_found_at_the_same_time() -> None:
     result = bisected(range(16), lambda group: {0, 1} <= set(group) or {14, 15} <= set(group))
     assert result == (((0, 1), (14, 15)), 4)
 
 
-def test_a_fault_between_two_quarters_stops_at_the_half_that_has_both():
+def test_a_fault_between_two_quarters_stops_at_the_half_that_has_both() -> None:
     assert bisected(range(16), lambda group: {3, 4} <= set(group))[0] == (tuple(range(8)),)
 
 
-def test_a_group_that_fails_or_has_a_wrong_sum_is_not_well():
+def test_a_group_that_fails_or_has_a_wrong_sum_is_not_well() -> None:
     failing = bisected(range(8), lambda group: GroupTest(group, 5 not in group))
     wrong = bisected(range(8), lambda group: GroupTest(group, True, wrong="sum" * (6 in group)))
     assert (failing[0], wrong[0]) == (((4, 5),), ((6, 7),))
 
 
-def test_slowness_that_disappears_at_the_repeat_names_nobody():
+def test_slowness_that_disappears_at_the_repeat_names_nobody() -> None:
     requested = []
 
     def once(group):
@@ -66,7 +66,7 @@ def test_slowness_that_disappears_at_the_repeat_names_nobody():
     assert bisected(range(4), once) == ((), 2)
 
 
-def test_a_group_without_an_answer_clears_nobody():
+def test_a_group_without_an_answer_clears_nobody() -> None:
     assert bisected(range(8), lambda group: GroupTest(group, None)) == ((), 1)
     search = slow_groups((0, 1, 2, 3), FLOOR)
     next(search)
@@ -76,12 +76,12 @@ def test_a_group_without_an_answer_clears_nobody():
 
 
 @pytest.mark.parametrize("nodes", [(), (4,), (4, 9)])
-def test_two_nodes_cannot_be_halved(nodes):
+def test_two_nodes_cannot_be_halved(nodes) -> None:
     assert bisected(nodes, lambda group: True) == ((), 0)
 
 
 @given(st.integers(3, 300), st.data())
-def test_it_ends_in_time_and_names_a_part_that_holds_the_fault(count, data):
+def test_it_ends_in_time_and_names_a_part_that_holds_the_fault(count, data) -> None:
     at = data.draw(st.integers(0, count - 1))
     with_it = data.draw(st.sampled_from([{at}, {at, (at + 1) % count}, {at, (at * 7 + 3) % count}]))
     result, rounds = bisected(range(count), lambda group: with_it <= set(group))
@@ -90,7 +90,7 @@ def test_it_ends_in_time_and_names_a_part_that_holds_the_fault(count, data):
 
 
 @given(st.integers(3, 64), st.lists(st.sampled_from([True, False, None]), min_size=300, max_size=300))
-def test_the_search_ends_in_time_for_any_answers(count, luck):
+def test_the_search_ends_in_time_for_any_answers(count, luck) -> None:
     answers = iter(luck)
     _, rounds = bisected(range(count), lambda group: GroupTest(group, next(answers)))
     assert rounds <= math.ceil(math.log2(count))

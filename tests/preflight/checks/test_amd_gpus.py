@@ -43,7 +43,7 @@ ROW = {"memory": 196592.0, "used": 283.0, "uncorrected": 0.0}
         ("{}", []),
     ],
 )
-def test_both_formats_of_the_answer_are_parsed_and_nonsense_is_no_gpu(text, rows):
+def test_both_formats_of_the_answer_are_parsed_and_nonsense_is_no_gpu(text, rows) -> None:
     assert amd_gpus.of_text(text) == rows
 
 
@@ -75,12 +75,12 @@ CARD = {"memory": 206141652992 / 2**20, "used": 297771008 / 2**20}
         ('{"card0": ', []),
     ],
 )
-def test_the_older_program_tells_bytes_by_card(out, rows):
+def test_the_older_program_tells_bytes_by_card(out, rows) -> None:
     result = amd_gpus.of_cards(out)
     assert result == rows or [entry["used"] for entry in result] == rows
 
 
-def test_the_older_program_is_the_fallback(monkeypatch):
+def test_the_older_program_is_the_fallback(monkeypatch) -> None:
     asked_for = []
 
     def answer(program, *arguments, seconds):
@@ -114,11 +114,11 @@ def reading(count: int = 8, given_gpus: list[str] | None = None, **of_gpu_3: Any
         (reading(used=5000.0), WARN, "GPU 3: 5000 of 196592 MiB in use (3%, limit 2%)"),
     ],
 )
-def test_a_node_with_a_faulty_gpu_is_named(ill, verdict, message):
+def test_a_node_with_a_faulty_gpu_is_named(ill, verdict, message) -> None:
     assert verdicts(amd_gpus, nodes(2, reading(), bad=ill)) == [("bad", verdict, message)]
 
 
-def test_gpus_of_other_jobs_are_not_ours():
+def test_gpus_of_other_jobs_are_not_ours() -> None:
     busy = reading(used=68000.0, given_gpus=["0", "1"])
     assert verdicts(amd_gpus, {"n1": busy}, asked(gpus=2)) == []
     assert len(verdicts(amd_gpus, {"n1": {**busy, "given": ["2", "3"]}}, asked(gpus=2))) == 1
@@ -128,5 +128,5 @@ def test_gpus_of_other_jobs_are_not_ours():
 @pytest.mark.parametrize(
     "nothing", [{"found": False}, {"found": True, "code": 127, "gpus": []}, None, [], "x"]
 )
-def test_machines_without_amds_driver_or_program_are_not_spoken_of(nothing):
+def test_machines_without_amds_driver_or_program_are_not_spoken_of(nothing) -> None:
     assert verdicts(amd_gpus, nodes(2, nothing)) == []

@@ -12,11 +12,11 @@ def reading(interfaces: str = "eth0 ib0 ib1 lo", **variables: str) -> dict[str, 
     return {"variables": variables, "interfaces": interfaces.split()}
 
 
-def test_equal_nodes_are_passed_over_in_silence():
+def test_equal_nodes_are_passed_over_in_silence() -> None:
     assert verdicts(environment, nodes(4, reading(NCCL_DEBUG="INFO", NCCL_SOCKET_IFNAME="ib"))) == []
 
 
-def test_the_deviating_node_is_named_with_both_values():
+def test_the_deviating_node_is_named_with_both_values() -> None:
     assert verdicts(environment, nodes(3, reading(NCCL_IB_HCA="mlx5"), bad=reading(NCCL_IB_HCA="mlx4"))) == [
         ("bad", WARN, "NCCL_IB_HCA is mlx4; it is mlx5 on 3 of 4 nodes")
     ]
@@ -25,7 +25,7 @@ def test_the_deviating_node_is_named_with_both_values():
     ]
 
 
-def test_two_differing_nodes_are_both_named():
+def test_two_differing_nodes_are_both_named() -> None:
     message = "NCCL_ALGO differs between nodes: Ring on n1, Tree on n2"
     assert verdicts(environment, {"n1": reading(NCCL_ALGO="Ring"), "n2": reading(NCCL_ALGO="Tree")}) == [
         ("n1", WARN, message),
@@ -33,7 +33,7 @@ def test_two_differing_nodes_are_both_named():
     ]
 
 
-def test_a_missing_interface_makes_a_node_unfit_once():
+def test_a_missing_interface_makes_a_node_unfit_once() -> None:
     assert verdicts(
         environment, nodes(3, reading(NCCL_SOCKET_IFNAME="ib0"), bad=reading(NCCL_SOCKET_IFNAME="enp9"))
     ) == [
@@ -45,7 +45,7 @@ def test_a_missing_interface_makes_a_node_unfit_once():
     ]
 
 
-def test_the_same_value_is_unfit_only_where_the_interface_is_missing():
+def test_the_same_value_is_unfit_only_where_the_interface_is_missing() -> None:
     assert verdicts(
         environment,
         nodes(3, reading(GLOO_SOCKET_IFNAME="ib0"), bad=reading("eth0 lo", GLOO_SOCKET_IFNAME="ib0")),
@@ -66,7 +66,7 @@ def test_the_same_value_is_unfit_only_where_the_interface_is_missing():
         ("GLOO_SOCKET_IFNAME", "eth0,ib0", False),
     ],
 )
-def test_interfaces_are_chosen_by_the_librarys_own_rules(name, value, useless):
+def test_interfaces_are_chosen_by_the_librarys_own_rules(name, value, useless) -> None:
     result = verdicts(environment, nodes(2, reading(**{name: value})))
     assert [verdict for _, verdict, _ in result] == ([FAIL, FAIL] if useless else [])
 
@@ -102,7 +102,7 @@ def shared_by(count: int, **options: str) -> list[tuple[str, object, str]]:
 )
 def test_an_address_that_several_nodes_share_fails_all_together_and_blames_no_node(
     count, name, value, gpus, verdict
-):
+) -> None:
     result = shared_by(count, gpus=gpus, **{name: value})
     assert [(node, grade) for node, grade, _ in result] == ([("", verdict)] if verdict else [])
     assert all(
@@ -110,14 +110,14 @@ def test_an_address_that_several_nodes_share_fails_all_together_and_blames_no_no
     )
 
 
-def test_the_remedy_names_an_interface_with_an_address_of_its_own_on_every_node():
+def test_the_remedy_names_an_interface_with_an_address_of_its_own_on_every_node() -> None:
     readings = {f"n{i}": addressed(i, GLOO_SOCKET_IFNAME="docker0") for i in (1, 2, 3)}
     ((_, result),) = environment.judge(asked(gpus=0), readings)
     assert result.remedy.startswith("unset GLOO_SOCKET_IFNAME")
     assert result.remedy.endswith("GLOO_SOCKET_IFNAME=eth0")
 
 
-def test_the_two_nodes_with_one_address_are_named():
+def test_the_two_nodes_with_one_address_are_named() -> None:
     readings = {f"n{i}": addressed(i, shared="", GLOO_SOCKET_IFNAME="eth0") for i in range(1, 7)}
     readings["n4"]["addresses"]["eth0"] = "10.0.0.2"
     ((node, grade, message),) = verdicts(environment, readings, asked(gpus=0))
@@ -125,23 +125,23 @@ def test_the_two_nodes_with_one_address_are_named():
     assert "same address 10.0.0.2 on n2, n4:" in message
 
 
-def test_simulated_nodes_of_one_machine_may_share_its_addresses():
+def test_simulated_nodes_of_one_machine_may_share_its_addresses() -> None:
     assert shared_by(4, machine="boot 4026531840", GLOO_SOCKET_IFNAME="docker0") == []
 
 
-def test_a_single_node_may_use_its_loopback():
+def test_a_single_node_may_use_its_loopback() -> None:
     assert verdicts(environment, {"n1": reading(NCCL_SOCKET_IFNAME="lo")}) == []
 
 
-def test_values_that_contain_node_or_file_names_may_differ():
+def test_values_that_contain_node_or_file_names_may_differ() -> None:
     assert verdicts(environment, nodes(3, reading(NCCL_HOSTID="a"), n9=reading(NCCL_HOSTID="b"))) == []
 
 
-def test_a_value_of_its_own_on_every_node_is_meant_so():
+def test_a_value_of_its_own_on_every_node_is_meant_so() -> None:
     assert verdicts(environment, {f"n{i}": reading(NCCL_IB_GID_INDEX=str(i)) for i in range(4)}) == []
 
 
-def test_only_communication_settings_are_read(monkeypatch: pytest.MonkeyPatch):
+def test_only_communication_settings_are_read(monkeypatch: pytest.MonkeyPatch) -> None:
     from clusterrun.preflight.probes import process_context
 
     monkeypatch.setattr(process_context.os, "environ", {"NCCL_DEBUG": "INFO", "SECRET_TOKEN": "x"})

@@ -19,12 +19,12 @@ OF_GPUS = (gpus, MEMORY, ERRORS, PCIE, CLOCKS, FABRIC, DRIVER)
 
 
 @pytest.mark.parametrize("check", OF_GPUS, ids=lambda check: check.NAME)
-def test_healthy_nodes_are_passed_over_in_silence(check):
+def test_healthy_nodes_are_passed_over_in_silence(check) -> None:
     assert verdicts(check, nodes(4, reading())) == []
 
 
 @pytest.mark.parametrize("check", OF_GPUS, ids=lambda check: check.NAME)
-def test_machines_without_any_nvidia_driver_are_not_spoken_of(check):
+def test_machines_without_any_nvidia_driver_are_not_spoken_of(check) -> None:
     assert verdicts(check, nodes(3, {"found": False})) == []
 
 
@@ -41,15 +41,15 @@ def test_machines_without_any_nvidia_driver_are_not_spoken_of(check):
         ({"found": True, "code": 0, "gpus": []}, "nvidia-smi: exit code 0, no GPU listed"),
     ],
 )
-def test_a_node_without_its_gpus_is_unfit(ill, message):
+def test_a_node_without_its_gpus_is_unfit(ill, message) -> None:
     assert verdicts(gpus, nodes(2, reading(), bad=ill)) == [("bad", FAIL, message)]
 
 
-def test_additional_gpus_are_no_finding():
+def test_additional_gpus_are_no_finding() -> None:
     assert verdicts(gpus, nodes(2, reading(count=8)), asked(gpus=4)) == []
 
 
-def test_instances_of_a_divided_gpu_count_each():
+def test_instances_of_a_divided_gpu_count_each() -> None:
     divided = {**reading(), "gpus": [gpu(mig="Enabled", instances=7), gpu()]}
     assert verdicts(gpus, {"n1": divided}) == []
     assert verdicts(gpus, {"n1": divided}, asked(gpus=9)) == [("n1", FAIL, "the driver sees 8 of 9 GPUs")]
@@ -78,12 +78,12 @@ def test_instances_of_a_divided_gpu_count_each():
         ),
     ],
 )
-def test_used_memory_is_reported_with_its_owner(used, processes, verdict, message):
+def test_used_memory_is_reported_with_its_owner(used, processes, verdict, message) -> None:
     ill = reading(used=used, processes=processes)
     assert verdicts(MEMORY, nodes(2, reading(), bad=ill)) == [("bad", verdict, message)]
 
 
-def test_a_leftover_program_is_reported_at_any_size():
+def test_a_leftover_program_is_reported_at_any_size() -> None:
     remaining = reading(used=500, processes=[{"pid": 9, "command": "python", "kind": "C", "used": 498}])
     assert verdicts(MEMORY, {"n1": remaining}) == [
         ("n1", WARN, "GPU 3: 500 of 81559 MiB in use (1%) by python pid 9 498 MiB")
@@ -92,14 +92,14 @@ def test_a_leftover_program_is_reported_at_any_size():
     assert verdicts(MEMORY, {"n1": desktop}) == []
 
 
-def test_memory_of_firmware_and_hypervisor_is_no_finding():
+def test_memory_of_firmware_and_hypervisor_is_no_finding() -> None:
     assert verdicts(MEMORY, {"n1": reading(memory=8192, used=300)}) == []
     virtual = {"virtualization": "VGPU", "memory": 40960, "used": 2600}
     assert verdicts(MEMORY, {"n1": reading(**virtual)}) == []
     assert blamed(MEMORY, {"n1": reading(**{**virtual, "used": 9000})}) == {"n1": WARN}
 
 
-def test_a_process_on_a_gpu_that_reports_no_sizes_is_named():
+def test_a_process_on_a_gpu_that_reports_no_sizes_is_named() -> None:
     program = reading(memory=None, used=None, processes=[{"pid": 9, "command": "python", "kind": "C"}])
     assert verdicts(MEMORY, {"n1": program}) == [("n1", WARN, "GPU 3: memory in use by python pid 9")]
 
@@ -115,18 +115,18 @@ def test_a_process_on_a_gpu_that_reports_no_sizes_is_named():
         ({"command": "/usr/lib/xorg/Xorg", "kind": "G", "used": 30000}, WARN),
     ],
 )
-def test_only_memory_of_compute_processes_makes_a_node_unfit(process, grade):
+def test_only_memory_of_compute_processes_makes_a_node_unfit(process, grade) -> None:
     assert blamed(MEMORY, {"n1": reading(used=31000, processes=[{"pid": 9, **process}])}) == {"n1": grade}
 
 
-def test_memory_in_use_on_gpus_of_other_jobs_is_not_ours():
+def test_memory_in_use_on_gpus_of_other_jobs_is_not_ours() -> None:
     busy = {**reading(used=80000), "given": ["0", "1"]}
     assert blamed(MEMORY, {"n1": busy}) == {}
     assert blamed(MEMORY, {"n1": {**busy, "given": ["2", "3"]}}) == {"n1": WARN}
     assert blamed(MEMORY, {"n1": {**busy, "given": ["GPU-3"]}}) == {"n1": WARN}
 
 
-def test_the_limits_of_memory_are_the_users():
+def test_the_limits_of_memory_are_the_users() -> None:
     busy = {"n1": reading(used=40960)}
     assert blamed(MEMORY, busy, asked(limits=(("gpu_memory_fail", 0.6),))) == {"n1": WARN}
     assert blamed(MEMORY, busy, asked(limits=(("gpu_memory_warn", 0.6),))) == {}
@@ -151,33 +151,33 @@ def test_the_limits_of_memory_are_the_users():
         ),
     ],
 )
-def test_errors_of_a_gpu_are_named_with_the_gpu(ill, verdict, message):
+def test_errors_of_a_gpu_are_named_with_the_gpu(ill, verdict, message) -> None:
     assert verdicts(ERRORS, nodes(2, reading(), bad=reading(**ill))) == [("bad", verdict, message)]
 
 
-def test_an_uncorrected_error_is_a_warning_if_the_driver_needs_no_recovery():
+def test_an_uncorrected_error_is_a_warning_if_the_driver_needs_no_recovery() -> None:
     assert blamed(ERRORS, {"n1": reading(uncorrected=1, recovered=True)}) == {"n1": WARN}
     assert blamed(ERRORS, {"n1": reading(uncorrected=1, recovered=True, rows_failed="Yes")}) == {"n1": FAIL}
 
 
-def test_corrected_errors_are_no_finding():
+def test_corrected_errors_are_no_finding() -> None:
     assert verdicts(ERRORS, {"n1": reading(corrected=10000)}) == []
 
 
-def test_lost_lanes_are_a_finding_and_a_sleeping_generation_is_none():
+def test_lost_lanes_are_a_finding_and_a_sleeping_generation_is_none() -> None:
     assert verdicts(PCIE, {"n1": reading(width=8, generation=1)}) == [
         ("n1", WARN, "GPU 3: PCIe has 8 lanes of 16")
     ]
     assert verdicts(PCIE, {"n1": reading(width=4)}) == [("n1", FAIL, "GPU 3: PCIe has 4 lanes of 16")]
 
 
-def test_lanes_that_all_nodes_lack_are_how_they_are_built():
+def test_lanes_that_all_nodes_lack_are_how_they_are_built() -> None:
     narrow = reading(width=8)
     assert verdicts(PCIE, nodes(3, narrow)) == []
     assert verdicts(PCIE, nodes(3, reading(), bad=narrow)) == [("bad", WARN, "GPU 3: PCIe has 8 lanes of 16")]
 
 
-def test_lanes_and_limits_of_another_model_are_not_compared():
+def test_lanes_and_limits_of_another_model_are_not_compared() -> None:
     rows = [gpu(name="Tesla T4", width=8, generation_most=3, watts_most=70) for _ in range(8)]
     readings = nodes(4, reading(), other={**reading(), "gpus": rows})
     assert verdicts(PCIE, readings) == []
@@ -224,7 +224,7 @@ def test_the_jobs_gpus_are_the_gpus_of_its_ranks(names: list[str], ours: list[in
     assert [index for index, _ in gpus.job_gpus({"given": names, "gpus": remote})] == ours
 
 
-def test_only_a_generation_below_the_others_is_named():
+def test_only_a_generation_below_the_others_is_named() -> None:
     slower = reading(generation_most=4)
     assert verdicts(PCIE, nodes(3, reading(), bad=slower)) == [
         ("bad", WARN, "PCIe reaches generation 4 here, 5 on the other nodes")
@@ -253,7 +253,7 @@ def test_only_a_generation_below_the_others_is_named():
         ),
     ],
 )
-def test_the_reason_for_low_clocks_is_named(reasons, verdict, message):
+def test_the_reason_for_low_clocks_is_named(reasons, verdict, message) -> None:
     ill = reading(slowed=reasons, temperature=89)
     assert verdicts(CLOCKS, nodes(2, reading(), bad=ill)) == [("bad", verdict, message)]
 
@@ -264,7 +264,7 @@ def test_one_sample_of_an_idle_gpu_is_a_warning() -> None:
     assert verdicts(CLOCKS, nodes(2, reading(), bad=ill)) == [("bad", WARN, message)]
 
 
-def test_a_power_limit_below_the_others_is_a_warning():
+def test_a_power_limit_below_the_others_is_a_warning() -> None:
     capped = reading(watts_most=500)
     assert verdicts(CLOCKS, nodes(3, reading(), bad=capped)) == [
         ("bad", WARN, "the power limit is 500 W here, 700 W on the other nodes")
@@ -273,7 +273,7 @@ def test_a_power_limit_below_the_others_is_a_warning():
     assert verdicts(CLOCKS, nodes(3, reading(), bad=reading(watts_most=690))) == []
 
 
-def test_a_gpu_outside_the_fabric_cannot_use_nvlink():
+def test_a_gpu_outside_the_fabric_cannot_use_nvlink() -> None:
     assert verdicts(FABRIC, nodes(2, reading(), bad=reading(fabric="In Progress"))) == [
         ("bad", FAIL, "GPU 3 has not joined the NVSwitch fabric: In Progress")
     ]
@@ -281,7 +281,7 @@ def test_a_gpu_outside_the_fabric_cannot_use_nvlink():
     assert blamed(FABRIC, {"n1": reading(fabric="", fabric_status="")}) == {}
 
 
-def test_a_different_driver_or_gpu_model_on_one_node_is_named():
+def test_a_different_driver_or_gpu_model_on_one_node_is_named() -> None:
     assert verdicts(DRIVER, nodes(3, reading(), bad=reading(driver="535.104.05"))) == [
         ("bad", WARN, "the NVIDIA driver is 535.104.05; it is 550.54.15 on 3 of 4 nodes")
     ]
@@ -303,7 +303,7 @@ def links(*each: str, errors: str = NO_ERRORS) -> object:
     return nvlink.of_text(status, counted)
 
 
-def test_made_up_answers_of_nvidia_smi_nvlink_are_parsed():
+def test_made_up_answers_of_nvidia_smi_nvlink_are_parsed() -> None:
     one_down = HEALTHY_LINKS.replace("Link 2: 26.562 GB/s", "Link 2: <inactive>")
     replays = "\t Link 0: Replay Errors: 12\n\t Link 0: CRC Flit Errors: 3\n"
     assert links(one_down, errors=replays) == [
@@ -320,7 +320,7 @@ def test_made_up_answers_of_nvidia_smi_nvlink_are_parsed():
     )
 
 
-def test_a_gpu_with_fewer_active_links_than_the_others_is_unfit():
+def test_a_gpu_with_fewer_active_links_than_the_others_is_unfit() -> None:
     one_down = HEALTHY_LINKS.replace("Link 2: 26.562 GB/s", "Link 2: <inactive>")
     healthy = links(*[HEALTHY_LINKS] * 8)
     assert verdicts(nvlink, {"n1": healthy, "n2": healthy}) == []
@@ -332,7 +332,7 @@ def test_a_gpu_with_fewer_active_links_than_the_others_is_unfit():
     ]
 
 
-def test_gpus_are_compared_with_gpus_of_their_model():
+def test_gpus_are_compared_with_gpus_of_their_model() -> None:
     h100 = links(*[HEALTHY_LINKS] * 8)
     a100 = [{**row, "model": "NVIDIA A100-SXM4-80GB", "speeds": [25.0] * 12} for row in h100]
     assert verdicts(nvlink, nodes(6, h100, old1=a100, old2=a100)) == []
@@ -340,20 +340,20 @@ def test_gpus_are_compared_with_gpus_of_their_model():
     assert blamed(nvlink, nodes(6, h100, old1=a100, old2=broken)) == {"old2": FAIL}
 
 
-def test_two_cards_without_a_bridge_are_a_warning():
+def test_two_cards_without_a_bridge_are_a_warning() -> None:
     none = "NVML: Unable to retrieve NVLink information as all links are inActive\n"
     assert blamed(nvlink, {"n1": links(*[HEALTHY_LINKS] * 6, none, none)}) == {"n1": WARN}
 
 
 @pytest.mark.parametrize("mine, rows", [("0,1", [0, 1]), ("GPU-5", [5]), ("", range(8))])
-def test_only_links_of_the_jobs_gpus_are_read(monkeypatch, mine, rows):
+def test_only_links_of_the_jobs_gpus_are_read(monkeypatch, mine, rows) -> None:
     text = "".join(f"GPU {i}: NVIDIA H100 80GB HBM3 (UUID: GPU-{i})\n{HEALTHY_LINKS}" for i in range(8))
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", mine)
     monkeypatch.setattr(nvlink, "answer", lambda *argv, seconds: ProgramAnswer(0, text, ""))
     assert [row["gpu"] for row in nvlink.probe(ASKED)] == list(rows)
 
 
-def test_a_gpu_with_only_inactive_links_is_unfit_unless_most_have_none():
+def test_a_gpu_with_only_inactive_links_is_unfit_unless_most_have_none() -> None:
     none = "NVML: Unable to retrieve NVLink information as all links are inActive\n"  # leptonai/gpud#1085
     assert verdicts(nvlink, {"n1": links(*[HEALTHY_LINKS] * 7, none)}) == [
         ("n1", FAIL, "GPU 7: no active NVLink, 18 is usual")
@@ -371,7 +371,7 @@ BLACKWELL = (
 """Names as drivers from 570 on print them; a link with 505 recoveries failed (marin-community/marin#9086)."""
 
 
-def test_newer_drivers_error_counts_count_without_corrected_words():
+def test_newer_drivers_error_counts_count_without_corrected_words() -> None:
     healthy = BLACKWELL.replace("505", "0")
     assert verdicts(nvlink, {"n1": links(HEALTHY_LINKS, errors=healthy)}) == []
     assert verdicts(nvlink, {"n1": links(HEALTHY_LINKS, errors=BLACKWELL)}) == [
@@ -379,7 +379,7 @@ def test_newer_drivers_error_counts_count_without_corrected_words():
     ]
 
 
-def test_slow_links_and_errors_of_links_are_warnings():
+def test_slow_links_and_errors_of_links_are_warnings() -> None:
     slow = HEALTHY_LINKS.replace("Link 2: 26.562", "Link 2: 1.562")
     assert verdicts(nvlink, {"n1": links(slow, HEALTHY_LINKS)}) == [
         ("n1", WARN, "1 NVLinks of GPU 0 are slower than 26.562 GB/s")
@@ -389,7 +389,7 @@ def test_slow_links_and_errors_of_links_are_warnings():
     assert verdicts(nvlink, {"n1": many}, asked(limits=(("link_errors", 200),))) == []
 
 
-def test_nothing_is_reported_about_unrequested_gpus():
+def test_nothing_is_reported_about_unrequested_gpus() -> None:
     from clusterrun.preflight.registry import check_names
 
     of_gpus = {"gpus", "amd-gpus", "xgmi", "intel-gpus", "xid", "nvlink", "dcgm"}
@@ -417,7 +417,7 @@ def test_gpus_outside_the_cgroup_are_counted_separately() -> None:
         ([None, 0], {0}, set()),
     ],
 )
-def test_the_kernel_names_the_jobs_device_files(minors, allowed, closed):
+def test_the_kernel_names_the_jobs_device_files(minors, allowed, closed) -> None:
     remote = [{} if minor is None else {"minor": float(minor)} for minor in minors]
     may = lambda path, mode: path in {f"/dev/nvidia{minor}" for minor in allowed}  # noqa: E731
     assert gpus.closed_devices(remote, may=may) == closed
@@ -426,13 +426,13 @@ def test_the_kernel_names_the_jobs_device_files(minors, allowed, closed):
 @pytest.mark.parametrize(
     ("seconds", "mode", "grade"), [(28.0, "Disabled", WARN), (28.0, "Enabled", None), (1.2, "Disabled", None)]
 )
-def test_a_driver_that_loads_slowly_without_persistence_mode_is_a_warning(seconds, mode, grade):
+def test_a_driver_that_loads_slowly_without_persistence_mode_is_a_warning(seconds, mode, grade) -> None:
     gpus_of_node = [gpu(persistence=mode)] * 8
     slow = {**reading(), "seconds": seconds, "gpus": gpus_of_node}
     assert blamed(DRIVER, nodes(1, slow, n2=slow)) == ({} if grade is None else {"n1": grade, "n2": grade})
 
 
-def test_gpus_that_torch_opens_are_judged_on_mixed_cards():
+def test_gpus_that_torch_opens_are_judged_on_mixed_cards() -> None:
     """CUDA's number 0 is the fast card. nvidia-smi's number 0 is the display card, which is in use."""
     compute = {"pid": 9, "kind": "C", "command": "/usr/bin/python", "used": 1900}
     display = gpu(name="NVIDIA GeForce GT 1030", uuid="GPU-d", memory=2000, used=1900, processes=[compute])
@@ -455,7 +455,7 @@ def test_gpus_that_torch_opens_are_judged_on_mixed_cards():
     ("mode", "grades"),
     [("Default", []), ("Exclusive_Process", []), ("Prohibited", [FAIL] * 8), ("", [])],
 )
-def test_a_gpu_whose_compute_mode_prohibits_programs_fails(mode, grades):
+def test_a_gpu_whose_compute_mode_prohibits_programs_fails(mode, grades) -> None:
     prohibited = reading()
     for card in prohibited["gpus"]:
         card["compute_mode"] = mode
@@ -463,7 +463,7 @@ def test_a_gpu_whose_compute_mode_prohibits_programs_fails(mode, grades):
     assert [grade for _, grade, _ in findings] == grades
 
 
-def test_a_node_with_another_compute_mode_is_named():
+def test_a_node_with_another_compute_mode_is_named() -> None:
     other = reading()
     for card in other["gpus"]:
         card["compute_mode"] = "Exclusive_Process"
@@ -482,7 +482,7 @@ def rack(domain: str, clique: str) -> dict[str, Any]:
     return node
 
 
-def test_nodes_of_one_nvlink_domain_with_other_cliques_are_a_warning():
+def test_nodes_of_one_nvlink_domain_with_other_cliques_are_a_warning() -> None:
     """Between cliques GPUs cannot use NVLink, though their switches could (NVIDIA IMEX)."""
     ((node, grade, message),) = verdicts(FABRIC, nodes(3, rack("d-1", "1"), bad=rack("d-1", "2")))
     assert (node, grade) == ("bad", WARN)
@@ -497,5 +497,5 @@ def test_nodes_of_one_nvlink_domain_with_other_cliques_are_a_warning():
         nodes(3, rack("00000000-0000-0000-0000-000000000000", "0")),
     ],
 )
-def test_nodes_of_one_clique_or_of_several_domains_are_healthy(readings):
+def test_nodes_of_one_clique_or_of_several_domains_are_healthy(readings) -> None:
     assert verdicts(FABRIC, readings) == []

@@ -60,7 +60,7 @@ def test_a_node_that_cannot_connect_to_itself_is_unfit(monkeypatch: pytest.Monke
     assert blamed(loopback, readings) == {"n2": FAIL}
 
 
-def test_shared_memory_is_judged_by_the_ranks_that_share_it():
+def test_shared_memory_is_judged_by_the_ranks_that_share_it() -> None:
     large, container = {"size": 64 * GIB, "free": 63 * GIB}, {"size": 64 * MIB, "free": 64 * MIB}
     full = {"size": 64 * GIB, "free": 200 * MIB}
     assert verdicts(shared_memory, {"n1": large, "n2": container, "n3": full}) == [
@@ -71,13 +71,13 @@ def test_shared_memory_is_judged_by_the_ranks_that_share_it():
     assert blamed(shared_memory, {"n1": large}, asked(limits=(("shm_per_rank", 10_000),))) == {"n1": WARN}
 
 
-def test_full_shared_memory_is_unfit_even_for_one_rank():
+def test_full_shared_memory_is_unfit_even_for_one_rank() -> None:
     assert verdicts(shared_memory, {"n1": {"size": 64 * GIB, "free": 0}}, asked(ranks=1)) == [
         ("n1", FAIL, "/dev/shm has 0 MiB free of 65536, and the ranks need 64 MiB")
     ]
 
 
-def test_a_node_with_less_memory_than_most_or_with_strangers_in_it_is_named():
+def test_a_node_with_less_memory_than_most_or_with_strangers_in_it_is_named() -> None:
     usual = {"size": 1024 * GIB, "free": 1000 * GIB}
     assert verdicts(host_memory, nodes(3, usual, bad={"size": 960 * GIB, "free": 940 * GIB})) == [
         ("bad", WARN, "960.0 GiB of memory, 1024.0 GiB on most nodes")
@@ -87,7 +87,7 @@ def test_a_node_with_less_memory_than_most_or_with_strangers_in_it_is_named():
     ]
 
 
-def test_memory_that_is_in_use_everywhere_is_how_these_machines_are():
+def test_memory_that_is_in_use_everywhere_is_how_these_machines_are() -> None:
     assert verdicts(host_memory, nodes(4, {"size": 64 * GIB, "free": 20 * GIB})) == []
     assert (
         verdicts(
@@ -98,14 +98,14 @@ def test_memory_that_is_in_use_everywhere_is_how_these_machines_are():
     )
 
 
-def test_fewer_processors_than_ranks_are_named_where_others_have_enough():
+def test_fewer_processors_than_ranks_are_named_where_others_have_enough() -> None:
     assert verdicts(cpus, nodes(2, {"usable": 64}, bad={"usable": 1})) == [
         ("bad", WARN, "1 processors for 8 ranks, 64 on other nodes")
     ]
     assert verdicts(cpus, nodes(3, {"usable": 2})) == []
 
 
-def test_process_limits_are_compared_with_the_ranks_needs():
+def test_process_limits_are_compared_with_the_ranks_needs() -> None:
     free = {
         "memlock": {"soft": None, "hard": None},
         "open_files": {"hard": 65536},
@@ -129,7 +129,7 @@ def test_process_limits_are_compared_with_the_ranks_needs():
     ]
 
 
-def test_locked_memory_matters_only_to_ranks_with_gpus_on_several_nodes():
+def test_locked_memory_matters_only_to_ranks_with_gpus_on_several_nodes() -> None:
     locked = {"memlock": {"soft": 65536}, "rdma": True}
     assert verdicts(resource_limits, {"n1": locked, "n2": locked}, asked(gpus=0)) == []
     assert verdicts(resource_limits, {"n1": locked}) == []
@@ -144,14 +144,16 @@ def test_locked_memory_matters_only_to_ranks_with_gpus_on_several_nodes():
         ("ESTALE", "read from", "cannot read from the run directory /p: why (ESTALE)"),
     ],
 )
-def test_a_run_directory_that_cannot_be_used_is_unfit_and_the_error_has_its_name(error, step, message):
+def test_a_run_directory_that_cannot_be_used_is_unfit_and_the_error_has_its_name(
+    error, step, message
+) -> None:
     ill = {"path": "/p", "step": step, "error": error, "why": "why"}
     ((node, finding),) = folders.RUN_DIRECTORY.judge(ASKED, nodes(2, room(same=True), bad=ill))
     assert (node, finding.verdict, finding.message) == ("bad", FAIL, message)
     assert finding.remedy
 
 
-def test_data_that_returns_changed_is_unfit():
+def test_data_that_returns_changed_is_unfit() -> None:
     assert verdicts(folders.RUN_DIRECTORY, {"n1": room(same=False)}) == [
         ("n1", FAIL, "data written to the run directory /p was different when read back")
     ]
@@ -166,14 +168,14 @@ def test_data_that_returns_changed_is_unfit():
         (folders.WORKING_DIRECTORY, PASS, "the working directory"),
     ],
 )
-def test_little_space_and_few_files_are_reported(check, verdict, what):
+def test_little_space_and_few_files_are_reported(check, verdict, what) -> None:
     assert verdicts(check, {"n1": room(free=0.5 * GIB), "n2": room(files=9), "n3": room(files=None)}) == [
         ("n1", verdict, f"{what} /p has 0.5 GiB free of 100.0 GiB; limit 1 GiB"),
         ("n2", verdict, f"{what} /p has room for 9 more files; limit 10000"),
     ]
 
 
-def test_a_home_that_no_node_has_is_the_sites_habit():
+def test_a_home_that_no_node_has_is_the_sites_habit() -> None:
     absent = {"path": "/home/alice", "step": "look at", "error": "ENOENT", "why": "No such file or directory"}
     assert verdicts(folders.HOME, nodes(3, absent)) == []
     assert verdicts(folders.HOME, nodes(3, room(), bad=absent)) == [
@@ -182,7 +184,7 @@ def test_a_home_that_no_node_has_is_the_sites_habit():
     assert verdicts(folders.HOME, nodes(3, None)) == []
 
 
-def test_the_folder_is_written_to_and_restored(tmp_path: Path):
+def test_the_folder_is_written_to_and_restored(tmp_path: Path) -> None:
     result = folders.written(str(tmp_path))
     assert (result["path"], result["same"], set(result)) == (
         str(tmp_path),
@@ -195,7 +197,7 @@ def test_the_folder_is_written_to_and_restored(tmp_path: Path):
 @pytest.mark.parametrize(
     ("inside", "error"), [("absent", "ENOENT"), ("file", "ENOTDIR"), ("file/below", "ENOTDIR")]
 )
-def test_a_folder_that_is_none_is_named_by_its_error(tmp_path: Path, inside: str, error: str):
+def test_a_folder_that_is_none_is_named_by_its_error(tmp_path: Path, inside: str, error: str) -> None:
     (tmp_path / "file").touch()
     path = str(tmp_path / inside)
     assert folders.written(path) == {
@@ -206,7 +208,9 @@ def test_a_folder_that_is_none_is_named_by_its_error(tmp_path: Path, inside: str
     }
 
 
-def test_a_pretended_full_disk_leaves_no_file_in_the_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+def test_a_pretended_full_disk_leaves_no_file_in_the_folder(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     def full(fd: int) -> None:
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
@@ -220,7 +224,7 @@ def test_a_pretended_full_disk_leaves_no_file_in_the_folder(tmp_path: Path, monk
     assert list(tmp_path.iterdir()) == []
 
 
-def test_a_node_of_another_architecture_is_a_warning_and_another_kernel_a_note():
+def test_a_node_of_another_architecture_is_a_warning_and_another_kernel_a_note() -> None:
     usual = {
         "clusterrun": "0.1.0",
         "machine": "x86_64",
@@ -249,7 +253,9 @@ def test_a_node_of_another_architecture_is_a_warning_and_another_kernel_a_note()
         ({}, "2:cpuset:/x\n", None),
     ],
 )
-def test_the_processors_that_cgroups_allow_are_read_of_both_versions(tmp_path, files, groups, processors):
+def test_the_processors_that_cgroups_allow_are_read_of_both_versions(
+    tmp_path, files, groups, processors
+) -> None:
     for name, text in files.items():
         (tmp_path / "tree" / name).parent.mkdir(parents=True, exist_ok=True)
         (tmp_path / "tree" / name).write_text(text)
@@ -257,7 +263,7 @@ def test_the_processors_that_cgroups_allow_are_read_of_both_versions(tmp_path, f
     assert cpus.quota(str(tmp_path / "cgroup"), str(tmp_path / "tree")) == processors
 
 
-def test_a_node_with_a_lower_cgroup_limit_than_the_others_is_named():
+def test_a_node_with_a_lower_cgroup_limit_than_the_others_is_named() -> None:
     usual = {"usable": 64, "quota": None, "load": 0.1}
     held = {**usual, "quota": 0.08}
     assert blamed(cpus, nodes(3, usual, bad=held)) == {"bad": WARN}
@@ -275,12 +281,12 @@ def test_a_node_with_a_lower_cgroup_limit_than_the_others_is_named():
         (0.1, 5.0, 1, False),
     ],
 )
-def test_a_node_that_others_keep_busy_is_named_where_most_are_not(usual, odd, count, message):
+def test_a_node_that_others_keep_busy_is_named_where_most_are_not(usual, odd, count, message) -> None:
     readings = nodes(count, {"usable": 8, "load": usual}, bad={"usable": 8, "load": odd})
     assert blamed(cpus, readings) == ({"bad": WARN} if message else {})
 
 
-def test_a_node_that_hands_out_few_ports_is_unfit():
+def test_a_node_that_hands_out_few_ports_is_unfit() -> None:
     few = {"ports": {"first": 40000, "last": 40005}}
     usual = {"ports": {"first": 32768, "last": 60999}}
     assert verdicts(resource_limits, {"n1": few, "n2": usual, "n3": {"ports": None}}, asked(ranks=1)) == [
@@ -289,7 +295,7 @@ def test_a_node_that_hands_out_few_ports_is_unfit():
     assert blamed(resource_limits, {"n2": usual}, asked(ranks=512)) == {}
 
 
-def test_a_node_with_tiny_tcp_buffers_is_unfit():
+def test_a_node_with_tiny_tcp_buffers_is_unfit() -> None:
     readings = {
         "n1": {"buffers": {"receive": 4096, "send": 4194304}},
         "n2": {"buffers": {"receive": 6291456}},
@@ -298,7 +304,7 @@ def test_a_node_with_tiny_tcp_buffers_is_unfit():
     assert (node, grade, "receive at most 4096 bytes" in message) == ("n1", FAIL, True)
 
 
-def test_this_machines_limits_are_read():
+def test_this_machines_limits_are_read() -> None:
     assert cpus.probe(ASKED).keys() == {"usable", "quota", "load"}
     assert resource_limits.probe(ASKED)["ports"]["last"] > 1024
     assert resource_limits.probe(ASKED)["buffers"].keys() == {"receive", "send"}

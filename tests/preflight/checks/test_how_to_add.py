@@ -43,7 +43,7 @@ def loaded(code: str, folder: Path, monkeypatch: pytest.MonkeyPatch) -> ModuleTy
     return module
 
 
-def test_the_tables_name_every_check():
+def test_the_tables_name_every_check() -> None:
     first, second = (
         re.findall(r"^\| `([a-z-]+)` \|", part, re.MULTILINE)
         for part in TEXT.split("These judge the readings of other checks")
@@ -52,7 +52,7 @@ def test_the_tables_name_every_check():
     assert sorted(second) == sorted(check.NAME for check in registry.SECONDARY_JUDGES)
 
 
-def test_the_check_of_the_document_runs_on_this_machine(scratch: ModuleType):
+def test_the_check_of_the_document_runs_on_this_machine(scratch: ModuleType) -> None:
     assert scratch.NAME in registry.check_names(ASKED)
     assert registry.check_named("scratch") is scratch
     reading = json.loads(json.dumps(scratch.probe(ASKED)))
@@ -60,7 +60,7 @@ def test_the_check_of_the_document_runs_on_this_machine(scratch: ModuleType):
     assert (reading["free"] is None) is not os.path.ismount("/scratch")
 
 
-def test_the_check_of_the_document_names_nodes(scratch: ModuleType):
+def test_the_check_of_the_document_names_nodes(scratch: ModuleType) -> None:
     answers = {
         "n1": answer(scratch={"free": 2**40}),
         "n2": answer(scratch={"free": None}),
@@ -79,7 +79,7 @@ def test_the_check_of_the_document_names_nodes(scratch: ModuleType):
     }
 
 
-def test_a_note_of_the_document_holds_an_exception_makes_a_check_undetermined(scratch: ModuleType):
+def test_a_note_of_the_document_holds_an_exception_makes_a_check_undetermined(scratch: ModuleType) -> None:
     raised = LocalAnswer((ProbeReading("scratch", "", 0.0, why="OSError: [Errno 5] Input/output error"),))
     message = "could not be read: OSError: [Errno 5] Input/output error"
     assert registry.findings(ASKED, {"n1": raised}, {}, {}) == {
@@ -124,7 +124,7 @@ def test_the_check_between_nodes_of_the_document_tells_a_node_from_a_link(
     nodes: list[str],
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
-):
+) -> None:
     loaded(BETWEEN_NODES, tmp_path, monkeypatch)
     outcome = Detour(ways).outcome()
     assert outcome.fit

@@ -45,11 +45,11 @@ BATTLEMAGE = {"memory_free_size_byte": "25447600128", "memory_physical_size_byte
         ("[1]", {}),
     ],
 )
-def test_a_devices_answer_is_parsed_and_nonsense_is_ignored(out, read):
+def test_a_devices_answer_is_parsed_and_nonsense_is_ignored(out, read) -> None:
     assert intel_gpus.of_device(out) == read
 
 
-def test_the_program_lists_devices_and_describes_each(monkeypatch):
+def test_the_program_lists_devices_and_describes_each(monkeypatch) -> None:
     def answer(*argv: str, seconds: float) -> ProgramAnswer:
         if argv == ("xpu-smi", "discovery", "-j"):
             return ProgramAnswer(
@@ -80,7 +80,7 @@ def reading(*used: float, mask: tuple[str, ...] = (), tiles: int = 2, flat: bool
     return {"found": True, "gpus": gpus, "given": list(mask), "flat": flat}
 
 
-def test_a_missing_gpu_is_reported_and_each_tile_counts():
+def test_a_missing_gpu_is_reported_and_each_tile_counts() -> None:
     whole, less = reading(*[30.0] * 6), reading(*[30.0] * 5)
     assert verdicts(intel_gpus, nodes(2, whole, bad=less), asked(gpus=12)) == [
         ("bad", FAIL, "xpu-smi sees 5 GPUs (10 tiles), and 12 were asked for")
@@ -90,7 +90,7 @@ def test_a_missing_gpu_is_reported_and_each_tile_counts():
     )
 
 
-def test_used_memory_of_the_jobs_gpus_is_reported():
+def test_used_memory_of_the_jobs_gpus_is_reported() -> None:
     busy = reading(30.0, 60000.0, 4000.0)
     assert verdicts(intel_gpus, {"n1": busy}, asked(gpus=6)) == [
         ("n1", FAIL, "GPU 1: 60000 of 131072 MiB in use (46%, limit 30%)"),
@@ -110,7 +110,7 @@ def test_used_memory_of_the_jobs_gpus_is_reported():
         ((), True, {"n1": FAIL}),
     ],
 )
-def test_a_mask_names_gpus_or_their_tiles(provided, flat, blames):
+def test_a_mask_names_gpus_or_their_tiles(provided, flat, blames) -> None:
     assert (
         blamed(intel_gpus, {"n1": reading(30.0, 60000.0, mask=provided, flat=flat)}, asked(gpus=1)) == blames
     )

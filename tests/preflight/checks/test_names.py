@@ -41,15 +41,15 @@ def judged(
         ({key: {3: "10.9.9.9"} for key in range(3)}, {"n3": WARN}),
     ],
 )
-def test_a_wrong_name_is_the_fault_of_one_resolver_or_of_the_entry(views, nodes):
+def test_a_wrong_name_is_the_fault_of_one_resolver_or_of_the_entry(views, nodes) -> None:
     assert judged(views) == nodes
 
 
-def test_an_address_on_another_interface_of_the_node_is_right():
+def test_an_address_on_another_interface_of_the_node_is_right() -> None:
     assert judged({key: {1: "10.9.9.9"} for key in range(4)}, own=("10.9.9.9",)) == {}
 
 
-def test_the_one_of_two_nodes_that_resolves_wrongly_is_named():
+def test_the_one_of_two_nodes_that_resolves_wrongly_is_named() -> None:
     assert judged({0: {1: "127.0.1.1"}}, count=2) == {"n0": FAIL}
 
 
@@ -64,20 +64,20 @@ def test_the_one_of_two_nodes_that_resolves_wrongly_is_named():
         ((5.0,), {"n0"}),
     ],
 )
-def test_a_node_that_resolves_slowly_is_warned_of_and_most_nodes_together(seconds, nodes):
+def test_a_node_that_resolves_slowly_is_warned_of_and_most_nodes_together(seconds, nodes) -> None:
     readings = {f"n{node}": {"resolved": {}, "seconds": value} for node, value in enumerate(seconds)}
     assert blamed(names, readings) == dict.fromkeys(nodes, WARN)
     assert blamed(names, readings, asked(overloaded=tuple(readings))) == {}
 
 
-def test_names_are_resolved_to_their_addresses():
+def test_names_are_resolved_to_their_addresses() -> None:
     two_names = (Target(0, "localhost", "", (), 0), Target(1, "no.such.name.invalid", "", (), 0))
     reading = names.probe(asked(peers=two_names))
     assert "127.0.0.1" in reading["resolved"]["localhost"]
     assert reading["resolved"]["no.such.name.invalid"] == ""
 
 
-def test_a_resolver_that_hangs_is_seen_by_the_seconds_for_a_name(monkeypatch):
+def test_a_resolver_that_hangs_is_seen_by_the_seconds_for_a_name(monkeypatch) -> None:
     monkeypatch.setattr(socket, "getaddrinfo", lambda *_, **__: time.sleep(30.0) or [])
     monkeypatch.setattr(names, "DIAL_SECONDS", 1.0)
     reading = names.probe(asked(peers=peers(3)))

@@ -24,7 +24,7 @@ def reading(*xids: tuple[int, float], installed: int = 8, message: str = "") -> 
     return {"readable": True, "xids": rows, "installed": installed}
 
 
-def test_lines_of_the_driver_are_found_among_all_others():
+def test_lines_of_the_driver_are_found_among_all_others() -> None:
     log = [(100.0, "eth0: link up"), (90.0, LINE_79), (80.4, LINE_31), (70.0, LINE_63)]
     assert xid.of_lines(log) == [
         {"xid": 79, "bus": "0000:9b:00", "ago": 90, "said": "GPU has fallen off the bus."},
@@ -43,12 +43,12 @@ def test_lines_of_the_driver_are_found_among_all_others():
     ]
 
 
-def test_errors_before_the_driver_was_reloaded_are_over():
+def test_errors_before_the_driver_was_reloaded_are_over() -> None:
     after = xid.of_lines([(90.0, LINE_79), (50.0, LOADED), (10.0, LINE_63)])
     assert [row["xid"] for row in after] == [63]
 
 
-def test_a_gpu_that_fell_off_the_bus_without_an_xid_is_recognised():
+def test_a_gpu_that_fell_off_the_bus_without_an_xid_is_recognised() -> None:
     assert xid.of_lines([(5.0, FALLEN)]) == [{"xid": 79, "bus": "0000:b3:00.0", "ago": 5, "said": ""}]
 
 
@@ -59,23 +59,23 @@ AT_START = (
 """NVIDIA/NVSentinel#155, driver 570.158.01: the driver says that it is loaded only after that."""
 
 
-def test_a_gpu_that_does_not_answer_at_driver_start_is_reported_until_a_reload():
+def test_a_gpu_that_does_not_answer_at_driver_start_is_reported_until_a_reload() -> None:
     log = [(60.0, AT_START), (59.9, "NVRM: The NVIDIA probe routine failed for 1 device(s)."), (59.8, LOADED)]
     result = xid.of_lines(log)
     assert [(row["xid"], row["bus"]) for row in result] == [(79, "0000:b3:00.0")]
     assert xid.of_lines([*log, (10.0, LOADED)]) == []
 
 
-def test_a_gpu_that_fell_off_the_bus_is_one_finding_from_two_lines():
+def test_a_gpu_that_fell_off_the_bus_is_one_finding_from_two_lines() -> None:
     beside = "NVRM: GPU 0000:9b:00.0: GPU has fallen off the bus."
     assert [row["bus"] for row in xid.of_lines([(9.0, LINE_79), (9.0, beside)])] == ["0000:9b:00"]
 
 
-def test_the_line_of_an_older_driver_has_no_name_of_the_bus():
+def test_the_line_of_an_older_driver_has_no_name_of_the_bus() -> None:
     assert [row["xid"] for row in xid.of_lines([(9.0, "NVRM: Xid (0000:03:00): 48, DBE")])] == [48]
 
 
-def test_a_multi_line_journal_message_is_one_line():
+def test_a_multi_line_journal_message_is_one_line() -> None:
     text = (
         "[ 1843.308145] gpu1 kernel: NVRM: The NVIDIA GPU 0000:b3:00.0\n"
         "                            NVRM: (PCI ID: 10de:26b5) installed in this system has\n"
@@ -96,11 +96,11 @@ def test_a_multi_line_journal_message_is_one_line():
         ((94, 30), WARN, "Xid 94 of GPU 0000:9b:00: a memory error that was contained (30 s ago)"),
     ],
 )
-def test_an_xid_counts_by_its_class_and_its_age(observed, verdict, message):
+def test_an_xid_counts_by_its_class_and_its_age(observed, verdict, message) -> None:
     assert verdicts(xid, nodes(2, reading(), bad=reading(observed))) == [("bad", verdict, message)]
 
 
-def test_errors_of_programs_are_no_fault_of_a_node():
+def test_errors_of_programs_are_no_fault_of_a_node() -> None:
     assert verdicts(xid, {"n1": reading((13, 5), (31, 5), (43, 5), (45, 5), (69, 5))}) == []
 
 
@@ -117,53 +117,53 @@ def test_errors_of_programs_are_no_fault_of_a_node():
         ("GPU recovery action changed from 0x1 (GPU Reset Required) to 0x0 (None)", []),
     ],
 )
-def test_the_recovery_that_the_driver_requests_decides(message, verdicts_and_words):
+def test_the_recovery_that_the_driver_requests_decides(message, verdicts_and_words) -> None:
     result = verdicts(xid, {"n1": reading((154, 60), message=message)})
     assert [verdict for _, verdict, _ in result] == verdicts_and_words
 
 
-def test_an_nvlink_error_that_is_not_fatal_is_only_watched():
+def test_an_nvlink_error_that_is_not_fatal_is_only_watched() -> None:
     fatal, harmless = "RLW_REMAP Fatal XC0 i0 Link 5 (0x4)", "NETIR_BER_EVENT Nonfatal XC0 i0 Link 5 (0x0)"
     assert blamed(xid, {"n1": reading((145, 60), message=fatal)}) == {"n1": FAIL}
     assert blamed(xid, {"n1": reading((149, 60), message=harmless)}) == {"n1": WARN}
 
 
-def test_errors_that_only_need_watching_expire():
+def test_errors_that_only_need_watching_expire() -> None:
     assert blamed(xid, {"n1": reading((63, 3600))}) == {"n1": WARN}
     assert blamed(xid, {"n1": reading((63, 90_000))}) == {}
 
 
-def test_many_errors_of_one_kind_are_one_finding():
+def test_many_errors_of_one_kind_are_one_finding() -> None:
     assert verdicts(xid, {"n1": reading((74, 900), (74, 600), (74, 300))}) == [
         ("n1", FAIL, "Xid 74 of GPU 0000:9b:00: an NVLink error (5 min ago, 3 times)")
     ]
 
 
-def test_an_xid_may_belong_to_another_jobs_gpu():
+def test_an_xid_may_belong_to_another_jobs_gpu() -> None:
     assert blamed(xid, {"n1": reading((79, 5))}, asked(gpus=4)) == {"n1": WARN}
     assert blamed(xid, {"n1": reading((79, 5), installed=0)}, asked(gpus=4)) == {"n1": FAIL}
 
 
-def test_an_unreadable_log_has_no_finding():
+def test_an_unreadable_log_has_no_finding() -> None:
     assert verdicts(xid, {"n1": {"readable": False, "xids": [], "installed": 8}}) == []
 
 
-def test_the_age_that_counts_is_the_users():
+def test_the_age_that_counts_is_the_users() -> None:
     assert blamed(xid, {"n1": reading((48, 90_000))}, asked(limits=(("xid_hours", 48),))) == {"n1": FAIL}
 
 
-def test_records_of_the_kernel_are_lines_with_their_age():
+def test_records_of_the_kernel_are_lines_with_their_age() -> None:
     text = f"3,1,5000000,-;first\n SUBSYSTEM=pci\n4,2,7500000,-,caller=T1;{LINE_79}\nnonsense\n"
     assert list(kernel_log.parsed(text, now=10.0)) == [(5.0, "first"), (2.5, LINE_79)]
 
 
-def test_lines_of_the_journal_are_read_where_the_log_itself_is_closed():
+def test_lines_of_the_journal_are_read_where_the_log_itself_is_closed() -> None:
     text = f"[    5.000000] gpu-12 kernel: first\n[ 1007.500000] gpu-12 kernel: {LINE_79}\n-- No entries --\n"
     assert list(kernel_log.journal(text, now=1010.0)) == [(1005.0, "first"), (2.5, LINE_79)]
 
 
 @pytest.mark.parametrize("number", [46, 155, 156])
-def test_errors_that_nvidia_answers_with_a_reset_are_unfit(number: int):
+def test_errors_that_nvidia_answers_with_a_reset_are_unfit(number: int) -> None:
     assert blamed(xid, nodes(2, reading(), bad=reading((number, 60)))) == {"bad": FAIL}
 
 
@@ -198,7 +198,7 @@ NEEDS = "GPU recovery action changed from 0x{} (…) to 0x{} (…)"
     ("actions", "verdict"),
     [((1, 2), FAIL), ((2, 0), None), ((1, 0, 3), WARN), ((3, 1, 0, 1), FAIL), ((0,), None)],
 )
-def test_the_last_requested_recovery_counts(actions, verdict):
+def test_the_last_requested_recovery_counts(actions, verdict) -> None:
     steps = zip((0, *actions), actions, strict=False)
     log = [
         (100.0 - i, f"NVRM: Xid (PCI:0000:9b:00): 154, {NEEDS.format(*step)}") for i, step in enumerate(steps)
@@ -210,7 +210,7 @@ def test_the_last_requested_recovery_counts(actions, verdict):
 SWITCH = "nvidia-nvswitch3: SXid (PCI:0000:05:00.0): {}"
 
 
-def test_a_fatal_error_of_an_nvswitch_is_unfit_and_another_is_none():
+def test_a_fatal_error_of_an_nvswitch_is_unfit_and_another_is_none() -> None:
     fatal, harmless, more = (
         "24007, Fatal, Link 30 sourcetrack timeout error",
         "12028, Non-fatal, Link 32 egress non-posted PRIV error (First)",
@@ -285,11 +285,11 @@ ALLOWED = {
     ("action", "number"),
     [(action, number) for action, numbers in CATALOGUE.items() for number in numbers],
 )
-def test_every_number_of_nvidias_catalogue_has_the_class_of_its_action(action, number):
+def test_every_number_of_nvidias_catalogue_has_the_class_of_its_action(action, number) -> None:
     assert xid.CLASSES.get(number, ("",))[0] in ALLOWED.get(action, {"", xid.MONITOR})
 
 
-def test_an_error_that_makes_a_node_unfit_has_its_own_remedy():
+def test_an_error_that_makes_a_node_unfit_has_its_own_remedy() -> None:
     (_, result), *_ = xid.judge(asked(), {"n1": reading((79, 60))})
     assert result.remedy.startswith("switch the node off and on")
     (_, result), *_ = xid.judge(asked(), {"n1": reading((95, 60))})
@@ -298,6 +298,6 @@ def test_an_error_that_makes_a_node_unfit_has_its_own_remedy():
 
 
 @pytest.mark.parametrize(("action", "verdict"), [("0x5", FAIL), ("0x6", FAIL), ("0x7", FAIL)])
-def test_newer_recovery_actions_are_known_by_their_numbers(action, verdict):
+def test_newer_recovery_actions_are_known_by_their_numbers(action, verdict) -> None:
     message = f"GPU recovery action changed from 0x0 (None) to {action} (whatever its words)"
     assert [value for _, value, _ in verdicts(xid, {"n1": reading((154, 60), message=message)})] == [verdict]

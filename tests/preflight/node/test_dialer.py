@@ -62,7 +62,7 @@ def dial(task: DialTask) -> tuple[Dialled, ...]:
 
 
 @pytest.mark.parametrize("places", [1, 2, 512])
-def test_a_port_that_was_not_dialled_in_a_sweep_is_not_silent(monkeypatch, mute, places):
+def test_a_port_that_was_not_dialled_in_a_sweep_is_not_silent(monkeypatch, mute, places) -> None:
     monkeypatch.setattr(dialer, "_MOST_AT_ONCE", places)
     shut = closed_port()
     targets = (Target(1, "n1", HERE, (mute,), 0), Target(2, "n2", HERE, (shut, shut), 0))
@@ -72,7 +72,7 @@ def test_a_port_that_was_not_dialled_in_a_sweep_is_not_silent(monkeypatch, mute,
     assert set(live.refused) == (set() if places == 1 else {shut})
 
 
-def test_held_connections_stay_open_until_all_of_them_are():
+def test_held_connections_stay_open_until_all_of_them_are() -> None:
     with selectors.DefaultSelector() as selector:
         listener = Listener("secret", watching(selector))
         target = Target(1, "n1", HERE, listener.ports[:2] * 3, 0)
@@ -89,7 +89,7 @@ def test_held_connections_stay_open_until_all_of_them_are():
         listener.close()
 
 
-def test_large_packets_that_a_machine_refuses_have_arrived():
+def test_large_packets_that_a_machine_refuses_have_arrived() -> None:
     port = closed_port(socket.SOCK_DGRAM)
     target = Target(1, "n1", HERE, (closed_port(),), port)
     (result,) = dial(DialTask("", 0, (target,), 3.0, sizes=True))
@@ -97,7 +97,7 @@ def test_large_packets_that_a_machine_refuses_have_arrived():
 
 
 @pytest.mark.parametrize(("small", "lost"), [(True, True), (False, False)])
-def test_large_packets_are_lost_where_only_small_ones_are_refused(small, lost):
+def test_large_packets_are_lost_where_only_small_ones_are_refused(small, lost) -> None:
     """An open port stands for a path that drops large packets: it refuses nothing."""
     with closing(socket.socket(socket.AF_INET, socket.SOCK_DGRAM)) as open_one:
         open_one.bind((HERE, 0))
@@ -113,7 +113,7 @@ def test_large_packets_are_lost_where_only_small_ones_are_refused(small, lost):
 
 
 @pytest.mark.parametrize("free", [1, 3, 20])
-def test_a_node_with_few_free_ports_opens_as_many_as_it_has(monkeypatch, free):
+def test_a_node_with_few_free_ports_opens_as_many_as_it_has(monkeypatch, free) -> None:
     taken = []
 
     def bound(kind: int, port: int) -> socket.socket:

@@ -53,7 +53,7 @@ def target(
     return Target(node, f"n{node}", address, ports or listening.ports, listening.udp_port)
 
 
-def test_two_nodes_reach_each_other_on_all_ports_with_large_packets_and_datagrams(two):
+def test_two_nodes_reach_each_other_on_all_ports_with_large_packets_and_datagrams(two) -> None:
     entry, other = two
     task = ListenTask(NONCE)
     first, second = entry.ask(1, task), other.ask(1, task)
@@ -66,7 +66,7 @@ def test_two_nodes_reach_each_other_on_all_ports_with_large_packets_and_datagram
     assert other.ask(2, back).heard == (0,)
 
 
-def test_messages_pass_both_ways_from_the_first_watch_task_and_both_ends_count(two):
+def test_messages_pass_both_ways_from_the_first_watch_task_and_both_ends_count(two) -> None:
     entry, other = two
     first, second = entry.ask(1, ListenTask(NONCE)), other.ask(1, ListenTask(NONCE))
     assert entry.ask(2, ExchangeTask(NONCE, 0, (target(1, second),), 0.0)).exchanged[0].node == 1
@@ -84,7 +84,7 @@ def test_messages_pass_both_ways_from_the_first_watch_task_and_both_ends_count(t
     eventually(enough)
 
 
-def test_a_silent_or_refusing_port_costs_one_limit(two):
+def test_a_silent_or_refusing_port_costs_one_limit(two) -> None:
     entry, _ = two
     with socket.socket() as nobody:
         nobody.bind(("127.0.0.1", 0))
@@ -97,7 +97,7 @@ def test_a_silent_or_refusing_port_costs_one_limit(two):
     assert set(silent.silent) | set(silent.refused) == {9, 10}
 
 
-def test_a_dialler_without_the_nonce_is_a_stranger(two):
+def test_a_dialler_without_the_nonce_is_a_stranger(two) -> None:
     entry, other = two
     ports = other.ask(1, ListenTask(NONCE)).ports
     local = entry.ask(1, ListenTask(NONCE))
@@ -114,7 +114,7 @@ def asked(run_dir: Path) -> RunNeeds:
     return RunNeeds("r", str(run_dir), "", "/", sys.executable, 0, 1, 1)
 
 
-def test_checks_run_in_children_and_an_unknown_one_is_reported(two, run_dir):
+def test_checks_run_in_children_and_an_unknown_one_is_reported(two, run_dir) -> None:
     answer = two[0].ask(1, LocalTask(asked(run_dir), ("shared-memory", "of-tomorrow")))
     readings = {reading.check: reading for reading in answer.readings}
     assert json.loads(readings["shared-memory"].value)["size"] > 0
@@ -124,7 +124,9 @@ def test_checks_run_in_children_and_an_unknown_one_is_reported(two, run_dir):
     )
 
 
-def test_checks_that_others_have_done_long_ago_can_be_called_late_before_their_limit(run_dir, tmp_path):
+def test_checks_that_others_have_done_long_ago_can_be_called_late_before_their_limit(
+    run_dir, tmp_path
+) -> None:
     (tmp_path / "bin").mkdir()
     (tmp_path / "bin" / "nvidia-smi").write_text("#!/bin/sh\nexec sleep 600\n")
     (tmp_path / "bin" / "nvidia-smi").chmod(0o755)
@@ -143,13 +145,13 @@ def test_checks_that_others_have_done_long_ago_can_be_called_late_before_their_l
     assert "sleep" in results["gpus"].why
 
 
-def test_lines_that_are_no_task_are_skipped(two):
+def test_lines_that_are_no_task_are_skipped(two) -> None:
     entry, _ = two
     entry.stdin.write(b"nonsense\n{}\n" + b'{"number": 1, "body": "[]"}\n')
     assert entry.ask(4, ListenTask(NONCE)).ports
 
 
-def test_a_test_without_a_torch_worker_fails_at_once_with_a_reason(two):
+def test_a_test_without_a_torch_worker_fails_at_once_with_a_reason(two) -> None:
     entry, _ = two
     members = (GroupMember(0, "n1", "127.0.0.1"), GroupMember(1, "n2", "127.0.0.1"))
     result = entry.ask(1, GroupTask(7, "pair", members, 0, 1, 0, "", 5.0))
@@ -158,7 +160,7 @@ def test_a_test_without_a_torch_worker_fails_at_once_with_a_reason(two):
     assert (up.up, "No such file" in up.why) == (False, True)
 
 
-def test_an_examiner_ends_with_all_it_started_when_its_input_closes(run_dir):
+def test_an_examiner_ends_with_all_it_started_when_its_input_closes(run_dir) -> None:
     node = Node(run_dir, "n1")
     node.ask(1, StartTorch(sys.executable, "/"))
     below = [
@@ -169,7 +171,7 @@ def test_an_examiner_ends_with_all_it_started_when_its_input_closes(run_dir):
     eventually(lambda: all(map(is_gone, below)))
 
 
-def test_a_killed_examiner_ends_its_children(run_dir):
+def test_a_killed_examiner_ends_its_children(run_dir) -> None:
     node = Node(run_dir, "n1")
     node.ask(1, StartTorch(sys.executable, "/"))
     below = [
@@ -193,7 +195,7 @@ def no_checks(monkeypatch):
     monkeypatch.setattr(registry, "check_names", lambda *_, **__: ())
 
 
-def test_a_complete_check_by_three_real_examiners_passes(run_dir, no_checks):
+def test_a_complete_check_by_three_real_examiners_passes(run_dir, no_checks) -> None:
     nodes = Loopback(run_dir, loopback_orders(3), {})
     try:
         outcome = nodes.outcome()
@@ -205,7 +207,7 @@ def test_a_complete_check_by_three_real_examiners_passes(run_dir, no_checks):
     assert outcome.environment == (("GLOO_SOCKET_IFNAME", "lo"), ("NCCL_SOCKET_IFNAME", "=lo"))
 
 
-def test_a_real_node_that_adds_wrongly_is_named(run_dir, no_checks):
+def test_a_real_node_that_adds_wrongly_is_named(run_dir, no_checks) -> None:
     hook = {node: {"CLUSTERRUN_TEST_CORRUPT_NODE": "n1"} for node in range(3)}
     nodes = Loopback(run_dir, loopback_orders(3), hook)
     try:
@@ -218,7 +220,7 @@ def test_a_real_node_that_adds_wrongly_is_named(run_dir, no_checks):
     assert (outcome.fit, outcome.excluded, failed) == (False, ("n1",), {"n1": ["sums"]})
 
 
-def test_a_real_examiner_that_is_stopped_is_named(run_dir, no_checks):
+def test_a_real_examiner_that_is_stopped_is_named(run_dir, no_checks) -> None:
     nodes = Loopback(run_dir, loopback_orders(3), {})
     nodes.nodes[2].process.send_signal(signal.SIGSTOP)
     try:

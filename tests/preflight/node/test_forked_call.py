@@ -71,7 +71,7 @@ def test_an_exception_of_a_child_is_its_answer():
     assert output(call(work, LIMIT)) == [b'{"why": "FileNotFoundError: no such tool"}']
 
 
-def test_a_value_that_json_cannot_hold_is_a_reason():
+def test_a_value_that_json_cannot_hold_is_a_reason() -> None:
     (line,) = output(call(lambda: iter([{1, 2}]), LIMIT))
     assert line.startswith(b'{"why": "TypeError')
 
@@ -108,7 +108,7 @@ def test_a_stopped_child_is_killed_like_any_other():
     assert exit_code(child) == -signal.SIGKILL
 
 
-def test_a_child_holds_none_of_our_descriptors(tmp_path):
+def test_a_child_holds_none_of_our_descriptors(tmp_path) -> None:
     held = os.open(tmp_path, os.O_RDONLY)
     os.set_inheritable(held, True)
     try:
@@ -118,7 +118,7 @@ def test_a_child_holds_none_of_our_descriptors(tmp_path):
     assert len(eval(line)["value"]) == 5  # 0, 1, 2, the pipe, and the listing itself
 
 
-def test_children_die_with_their_parent(tmp_path):
+def test_children_die_with_their_parent(tmp_path) -> None:
     mark = tmp_path / "pid"
     parent = subprocess.Popen(
         [
@@ -137,7 +137,7 @@ def test_children_die_with_their_parent(tmp_path):
     eventually(lambda: is_gone(int(mark.read_text())))
 
 
-def test_a_program_reads_its_input_and_its_output_comes_back(tmp_path):
+def test_a_program_reads_its_input_and_its_output_comes_back(tmp_path) -> None:
     child, provided = execute([sys.executable, "-c", "print(input()[::-1], flush=True)"], {}, str(tmp_path))
     os.write(provided, b"abc\n")
     assert output(child) == [b"cba"]
@@ -145,7 +145,7 @@ def test_a_program_reads_its_input_and_its_output_comes_back(tmp_path):
     os.close(provided)
 
 
-def test_a_program_that_cannot_be_executed_has_a_reason(tmp_path):
+def test_a_program_that_cannot_be_executed_has_a_reason(tmp_path) -> None:
     child, provided = execute(["/nowhere/python", "x"], {}, str(tmp_path))
     assert output(child) == []
     assert child.rest == "/nowhere/python: [Errno 2] No such file or directory: '/nowhere/python'"
@@ -153,6 +153,6 @@ def test_a_program_that_cannot_be_executed_has_a_reason(tmp_path):
 
 
 @pytest.mark.parametrize("size", [10, 100_000])
-def test_long_lines_arrive_complete(size):
+def test_long_lines_arrive_complete(size) -> None:
     (line,) = output(call(lambda: iter(["x" * size]), LIMIT))
     assert len(line) == size + len('{"value": ""}')

@@ -46,7 +46,7 @@ def children(pid: int) -> list[int]:
     return [int(word) for word in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]
 
 
-def test_a_node_is_asked_through_another_and_its_examiner_ends_on_dismissal(one, run_dir):
+def test_a_node_is_asked_through_another_and_its_examiner_ends_on_dismissal(one, run_dir) -> None:
     argv = examine(run_dir)
     first = one.ask(1, through(argv, tasks.message_text(ListenTask(NONCE))))
     other_place = tasks.answer(ListenTask(NONCE), first.body)
@@ -70,12 +70,12 @@ def test_a_node_is_asked_through_another_and_its_examiner_ends_on_dismissal(one,
         (("/bin/sh", "-c", "exec sleep 100"), 1.0, "no answer within the limit"),
     ],
 )
-def test_an_examiner_that_cannot_start_is_the_answer(one, argv, limit, why):
+def test_an_examiner_that_cannot_start_is_the_answer(one, argv, limit, why) -> None:
     answer = one.ask(1, through(argv, tasks.message_text(ListenTask(NONCE)), limit))
     assert (answer.body, why in answer.why) == ("", True)
 
 
-def test_a_program_that_exited_early_answers_with_its_last_output():
+def test_a_program_that_exited_early_answers_with_its_last_output() -> None:
     readers = []
     remote = RemoteExaminer(
         ("/bin/sh", "-c", "echo no such node; exit 1"),
@@ -89,7 +89,7 @@ def test_a_program_that_exited_early_answers_with_its_last_output():
     assert requested.answer() == ThroughAnswer("", "no such node")
 
 
-def test_the_program_that_launches_agents_launches_an_examiner_on_one_node():
+def test_the_program_that_launches_agents_launches_an_examiner_on_one_node() -> None:
     launch = ("srun", "--nodes=5", "--ntasks=5", "--ntasks-per-node=1", "/py", "/a.pyz", "agent", "/run")
     assert absent_nodes.examiner_on(launch, "n3") == (
         *("srun", "--overlap", "--immediate=2", "--nodelist=n3", "--nodes=1", "--ntasks=1"),
@@ -98,7 +98,7 @@ def test_the_program_that_launches_agents_launches_an_examiner_on_one_node():
     assert absent_nodes.examiner_on((), "n3") == ()
 
 
-def test_an_examiner_uses_neither_nodes_nor_wait_of_the_allocation():
+def test_an_examiner_uses_neither_nodes_nor_wait_of_the_allocation() -> None:
     launch = ("srun", "--immediate=100", "--nodelist=n[1-5]", "--nodes=5", "/py", "/a.pyz", "agent", "/run")
     assert absent_nodes.examiner_on(launch, "n3") == (
         *("srun", "--overlap", "--immediate=2", "--nodelist=n3", "--nodes=1"),
@@ -106,7 +106,7 @@ def test_an_examiner_uses_neither_nodes_nor_wait_of_the_allocation():
     )
 
 
-def test_an_examiner_on_another_node_requests_no_memory_of_the_job():
+def test_an_examiner_on_another_node_requests_no_memory_of_the_job() -> None:
     readers = []
     environment = {"PATH": os.environ["PATH"], "SLURM_MEM_PER_NODE": "1", "SLURM_JOB_ID": "7"}
     scouts = RemoteExaminers(environment, lambda fd, mask, read: readers.append(read))
@@ -117,7 +117,7 @@ def test_an_examiner_on_another_node_requests_no_memory_of_the_job():
     assert requested.answer() == ThroughAnswer("", "7:")
 
 
-def test_no_node_is_examined_through_another_if_all_are_one_machine():
+def test_no_node_is_examined_through_another_if_all_are_one_machine() -> None:
     subjects = [NodeState(node, name(node), "127.0.0.1") for node in range(3)]
     case = SessionState(orders(3), subjects, 0.0, 0.0, "/r")
     assert list(absent_nodes.rounds_through(case, [])) == []

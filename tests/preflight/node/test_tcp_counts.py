@@ -92,7 +92,7 @@ def test_a_connection_of_this_machine_loses_nothing() -> None:
         assert resent == 0
 
 
-def test_packets_dropped_at_retransmission_are_read_from_the_kernels_counters(tmp_path, monkeypatch):
+def test_packets_dropped_at_retransmission_are_read_from_the_kernels_counters(tmp_path, monkeypatch) -> None:
     file = tmp_path / "netstat"
     monkeypatch.setattr(tcp_counts, "_COUNTERS", str(file))
     assert dropped_again() == 0
@@ -111,7 +111,9 @@ def test_packets_dropped_at_retransmission_are_read_from_the_kernels_counters(tm
 
 
 @pytest.mark.parametrize(("counts", "dropped"), [((5, 7), True), ((5, 6), False), ((0, 0), False)])
-def test_silent_calls_were_dropped_locally_if_the_machine_dropped_as_many(monkeypatch, counts, dropped):
+def test_silent_calls_were_dropped_locally_if_the_machine_dropped_as_many(
+    monkeypatch, counts, dropped
+) -> None:
     message = iter(counts)
     monkeypatch.setattr(dialer, "dropped_again", lambda: next(message))
     with socket.socket() as deaf, socket.create_server(("127.0.0.1", 0), backlog=1) as full:

@@ -129,7 +129,7 @@ def devices(source: str) -> int:
 
 @pytest.mark.parametrize("condition", CONDITIONS)
 @pytest.mark.parametrize("source", RECORDINGS)
-def test_no_healthy_machine_fails(source, condition):
+def test_no_healthy_machine_fails(source, condition) -> None:
     assert failures({"n1": reading(source, condition)}, devices(source)) == []
 
 
@@ -141,13 +141,13 @@ NOTICED = (
 
 
 @pytest.mark.parametrize("source", [name for name in RECORDINGS if not name.endswith(NOTICED)])
-def test_an_idle_healthy_machine_is_passed_over_in_silence(source):
+def test_an_idle_healthy_machine_is_passed_over_in_silence(source) -> None:
     readings = {f"n{i}": reading(source, as_it_is) for i in range(3)}
     assert findings(readings, devices(source)) == {}
 
 
 @pytest.mark.parametrize("source", RECORDINGS)
-def test_no_healthy_machine_fails_beside_another_model(source):
+def test_no_healthy_machine_fails_beside_another_model(source) -> None:
     for other in RECORDINGS:
         pair = (source, other)
         nodes = [*pair, *pair, source]
@@ -155,14 +155,14 @@ def test_no_healthy_machine_fails_beside_another_model(source):
         assert failures(readings, min(map(devices, pair))) == [], other
 
 
-def test_the_corpus_holds_at_least_sixty_recordings_with_their_sources():
+def test_the_corpus_holds_at_least_sixty_recordings_with_their_sources() -> None:
     others = [recording for kind in ("links", "ports", "nccl") for recording in public(kind)]
     assert len(RECORDINGS) + len(others) >= 60
     assert all(recording["source"] for recording in [*public("gpus"), *others])
 
 
 @pytest.mark.parametrize("recording", public("links"), ids=lambda recording: recording["source"])
-def test_no_healthy_nvlinks_fail(recording):
+def test_no_healthy_nvlinks_fail(recording) -> None:
     rows = nvlink.of_text(recording["text"], "")
     assert rows
     readings = {f"n{i}": answer(nvlink=rows) for i in range(3)}
@@ -182,7 +182,7 @@ def port_readings(ports: dict[str, Any]) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize("source", PORTS)
-def test_no_healthy_ports_fail_alone_or_beside_a_node_with_other_adapters(source):
+def test_no_healthy_ports_fail_alone_or_beside_a_node_with_other_adapters(source) -> None:
     for other in PORTS:
         ports = [PORTS[source]] * 3 + [PORTS[other]]
         for count in (1, 3):
@@ -198,19 +198,19 @@ def failed(findings: dict[str, Any]) -> list[str]:
     ]
 
 
-def test_a_cable_in_the_other_port_of_a_card_is_passed_over_in_silence():
+def test_a_cable_in_the_other_port_of_a_card_is_passed_over_in_silence() -> None:
     usual, other = (own for name, own in PORTS.items() if "imbue-ai" in name)
     answers = {f"n{i}": answer(infiniband=port_readings(other if i == 2 else usual)) for i in range(4)}
     assert registry.findings(asked(gpus=8, ranks=8), answers, {}, {}) == {}
 
 
 @pytest.mark.parametrize("recording", public("nccl"), ids=lambda recording: recording["source"])
-def test_no_line_of_a_healthy_nccl_log_is_a_known_error(recording):
+def test_no_line_of_a_healthy_nccl_log_is_a_known_error(recording) -> None:
     assert [line for line in recording["lines"] if meaning(line)] == []
     assert error_text.chosen("\n".join(recording["lines"])) == recording["transport"]
 
 
-def test_a_process_that_holds_half_of_a_gpu_does_fail():
+def test_a_process_that_holds_half_of_a_gpu_does_fail() -> None:
     occupied = nvidia_smi.gpus(of_file("driver-580-h100-virtual-occupied.xml"))
     (message,) = failures({"n1": {"found": True, "code": 0, "given": [], **occupied}}, 1)
     assert message == "GPU 0: 41579 of 81559 MiB in use (51%, limit 30%) by python3 pid 859 41570 MiB"

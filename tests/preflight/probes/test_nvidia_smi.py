@@ -15,7 +15,7 @@ from clusterrun.preflight.probes.process_context import owner
 from tests.preflight.checks.values import RECORDED
 
 
-def test_a_made_up_document_of_driver_550_is_parsed_completely():
+def test_a_made_up_document_of_driver_550_is_parsed_completely() -> None:
     assert nvidia_smi.gpus((RECORDED / "made-up-driver-550-h100.xml").read_text()) == {
         "driver": "550.54.15",
         "cuda": "12.4",
@@ -71,7 +71,7 @@ def test_a_made_up_document_of_driver_550_is_parsed_completely():
     }
 
 
-def test_a_made_up_document_of_driver_470_has_the_same_values_in_other_tags():
+def test_a_made_up_document_of_driver_470_has_the_same_values_in_other_tags() -> None:
     assert nvidia_smi.gpus((RECORDED / "made-up-driver-470-v100.xml").read_text()) == {
         "driver": "470.103.01",
         "cuda": "11.4",
@@ -110,12 +110,12 @@ def test_a_made_up_document_of_driver_470_has_the_same_values_in_other_tags():
         "<nvidia_smi_log><gpu>",
     ],
 )
-def test_other_content_than_a_document_is_refused(message):
+def test_other_content_than_a_document_is_refused(message) -> None:
     with pytest.raises(ValueError, match="no XML"):
         nvidia_smi.gpus(message)
 
 
-def test_a_process_has_an_owner_where_its_number_is_ours_and_its_program_the_same():
+def test_a_process_has_an_owner_where_its_number_is_ours_and_its_program_the_same() -> None:
     me = pwd.getpwuid(os.getuid()).pw_name
     with open("/proc/self/cmdline", "rb") as file:
         program = os.fsdecode(file.read().split(b"\0")[0])
@@ -131,7 +131,7 @@ def test_a_process_has_an_owner_where_its_number_is_ours_and_its_program_the_sam
 
 
 @given(st.text())
-def test_a_text_value_is_no_error(value):
+def test_a_text_value_is_no_error(value) -> None:
     inside = "".join(sign for sign in value if sign.isalnum() or sign in " .")
     document = f"<nvidia_smi_log><gpu><uuid>{inside}</uuid><fb_memory_usage><total>{inside}</total>"
     assert len(nvidia_smi.gpus(document + "</fb_memory_usage></gpu></nvidia_smi_log>")["gpus"]) == 1

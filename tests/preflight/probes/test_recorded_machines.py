@@ -143,7 +143,7 @@ RECORDED = [
 )
 def test_a_machine_that_somebody_published_is_read_and_nothing_is_held_against_it_wrongly(
     source, version, cuda, tags, instances, devices, message
-):
+) -> None:
     read = nvidia_smi.gpus(document(version, cuda, tags, instances))
     assert (read["driver"], read["cuda"]) == (version, cuda)
     reading = {"n1": {"found": True, "code": 0, "given": [], **read}}
@@ -182,13 +182,13 @@ FABRICS = [
 
 
 @pytest.mark.parametrize(("source", "tags", "message"), FABRICS, ids=[fabric[0] for fabric in FABRICS])
-def test_the_fabric_of_a_machine_that_somebody_reported_is_judged_as_it_was(source, tags, message):
+def test_the_fabric_of_a_machine_that_somebody_reported_is_judged_as_it_was(source, tags, message) -> None:
     read = nvidia_smi.gpus(document("580.1", "13.0", {"product_name": "NVIDIA GB200", **tags}))
     result = FABRIC.judge(asked(), {"n1": {"found": True, "given": [], **read}})
     assert [(fabric.verdict, fabric.message) for _, fabric in result] == message
 
 
-def test_errors_of_an_instance_are_errors_of_its_gpu():
+def test_errors_of_an_instance_are_errors_of_its_gpu() -> None:
     (ill,) = nvidia_smi.gpus(document("510.47.03", "11.6", A100_MIG, ("0", "2")))["gpus"]
     assert ill["uncorrected"] == 2.0
     (_, result), *_ = ERRORS.judge(asked(), {"n1": {"found": True, "given": [], "gpus": [ill]}})
@@ -211,7 +211,7 @@ def test_errors_of_an_instance_are_errors_of_its_gpu():
         ("A word of a later driver", Grade.WARN),
     ],
 )
-def test_the_drivers_request_decides_and_a_missing_value_is_no_fault(message, verdict):
+def test_the_drivers_request_decides_and_a_missing_value_is_no_fault(message, verdict) -> None:
     read = nvidia_smi.gpus(document("580.1", "13.0", {"gpu_recovery_action": message}))
     results = [entry.verdict for _, entry in ERRORS.judge(asked(), {"n1": {"given": [], **read}})]
     assert results == ([] if verdict is None else [verdict])
@@ -250,14 +250,16 @@ def findings(read, gpus_of_job, **more):
 @pytest.mark.parametrize(
     ("name", "version", "count", "facts", "message"), WHOLE, ids=[entry[0] for entry in WHOLE]
 )
-def test_a_complete_document_of_a_real_driver_is_parsed_and_judged(name, version, count, facts, message):
+def test_a_complete_document_of_a_real_driver_is_parsed_and_judged(
+    name, version, count, facts, message
+) -> None:
     read = nvidia_smi.gpus(of_file(name))
     assert (read["driver"], len(read["gpus"])) == (version, count)
     assert tuple(read["gpus"][0].get(fact, "") for fact in FACTS) == facts
     assert findings(read, count) == message
 
 
-def test_a_lost_gpu_without_a_uuid_may_be_the_jobs_and_one_of_another_job_is_ignored():
+def test_a_lost_gpu_without_a_uuid_may_be_the_jobs_and_one_of_another_job_is_ignored() -> None:
     remote = nvidia_smi.gpus(of_file("driver-580-gb200-one-lost.xml"))["gpus"]
     remote[1]["uuid"] = ""
     ended = (FAIL, "GPU 1: the driver says: GPU is lost")
@@ -273,7 +275,7 @@ ROM = "WARNING: infoROM is corrupted at gpu 0000:0B:00.0"
 
 
 @pytest.mark.parametrize("text", [f"{UNKNOWN}\n{{}}", f"{{}}\n{ROM}\n", f"{UNKNOWN}\n{{}}{ROM}"])
-def test_an_error_message_around_the_document_is_reported_and_the_document_read(text):
+def test_an_error_message_around_the_document_is_reported_and_the_document_read(text) -> None:
     printed = text.format(of_file("driver-580-h100.xml"))
     read, message = nvidia_smi.gpus(printed), nvidia_smi.complaints(printed)
     assert len(read["gpus"]) == 2
@@ -299,19 +301,19 @@ NOT_LISTED = [
 
 
 @pytest.mark.parametrize(("message", "remedy"), NOT_LISTED)
-def test_a_message_of_nvidia_smi_without_a_list_has_its_own_remedy(message, remedy):
+def test_a_message_of_nvidia_smi_without_a_list_has_its_own_remedy(message, remedy) -> None:
     ((_, result),) = gpus.judge(asked(), {"n1": {"found": True, "code": 9, "given": [], "said": message}})
     assert result.verdict == FAIL
     assert result.message == f"nvidia-smi: {message}".replace("\n", " ")
     assert remedy in result.remedy
 
 
-def test_a_gpu_for_instances_without_an_instance_is_no_missing_gpu():
+def test_a_gpu_for_instances_without_an_instance_is_no_missing_gpu() -> None:
     read = nvidia_smi.gpus(document("535.54.03", "12.2", {**A100_535, "mig_devices": "None"}))
     assert findings(read, 1) == [(FAIL, "GPU 0 is in MIG mode and has no instance: CUDA cannot open it")]
 
 
-def test_a_virtual_gpu_without_a_license_is_slow_and_reported():
+def test_a_virtual_gpu_without_a_license_is_slow_and_reported() -> None:
     tags = {"product_name": "GRID A100-40C", "vgpu_software_licensed_product/license_status": "{}"}
 
     def told(status):
@@ -324,7 +326,7 @@ def test_a_virtual_gpu_without_a_license_is_slow_and_reported():
     assert told("Licensed (Expiry: 2026-12-6 13:1:7 GMT)") == told("N/A") == []
 
 
-def test_a_node_without_ecc_among_nodes_with_ecc_is_reported():
+def test_a_node_without_ecc_among_nodes_with_ecc_is_reported() -> None:
     def node(ecc):
         return nvidia_smi.gpus(
             document("580.1", "13.0", {"product_name": "H100", "ecc_mode/current_ecc": ecc})

@@ -23,7 +23,7 @@ from clusterrun.preflight.session import expected_bandwidth
         ("", 0, 100, 2, None),
     ],
 )
-def test_the_floor_is_that_of_the_hardware(gpu, gpus, gigabits, nodes, floor):
+def test_the_floor_is_that_of_the_hardware(gpu, gpus, gigabits, nodes, floor) -> None:
     result = expected_bandwidth.row(gpu, gpus, gigabits, nodes)
     assert (result and result.floor) == floor
 
@@ -61,25 +61,27 @@ MACHINES = [
 )
 def test_no_machine_that_somebody_measured_is_below_the_floor_of_its_kind(
     gpu, gpus, gigabits, nodes, rate, source
-):
+) -> None:
     expectation = expected_bandwidth.row(gpu, gpus, gigabits, nodes)
     assert expectation is None or expectation.floor <= rate, (expectation, source)
 
 
 @pytest.mark.parametrize("gpu", ["NVIDIA H100 PCIe", "NVIDIA A100-PCIE-40GB", "NVIDIA A100 80GB PCIe"])
-def test_a_card_for_pcie_has_not_the_floor_of_its_kind_on_nvswitch(gpu):
+def test_a_card_for_pcie_has_not_the_floor_of_its_kind_on_nvswitch(gpu) -> None:
     """Eight A100 80GB PCIe are a machine that people build (nccl#841)."""
     assert [expected_bandwidth.row(gpu, gpus, 0, 1) for gpus in (4, 8)] == [None, None]
     assert expected_bandwidth.row(f"{gpu.split()[1].split('-')[0]} SXM MIG 1g.10gb", 8, 0, 1) is None
 
 
 @pytest.mark.parametrize(("gpu", "nodes", "rate", "source"), REACHED, ids=[row[3] for row in REACHED])
-def test_no_set_of_more_than_two_nodes_that_somebody_measured_is_below_a_floor(gpu, nodes, rate, source):
+def test_no_set_of_more_than_two_nodes_that_somebody_measured_is_below_a_floor(
+    gpu, nodes, rate, source
+) -> None:
     rows = [expected_bandwidth.row(gpu, 8, gigabits, nodes) for gigabits in (0, 800, 1600, 3200, 6400)]
     assert [row for row in rows if row is not None and row.floor > rate] == []
 
 
-def test_each_hardware_has_one_row_with_its_source():
+def test_each_hardware_has_one_row_with_its_source() -> None:
     keys = [(entry.gpu, entry.gpus, entry.gigabits) for entry in expected_bandwidth.TABLE]
     assert len(set(keys)) == len(keys)
     assert all(entry.source and entry.floor > 0 for entry in expected_bandwidth.TABLE)

@@ -37,30 +37,30 @@ def times(*offsets: float, slack: float = 0.1) -> list[tuple[int | None, Grade]]
     ]
 
 
-def test_a_clock_is_judged_against_the_median():
+def test_a_clock_is_judged_against_the_median() -> None:
     assert times(0, 0.3, -0.2, 0.1) == []
     assert times(0, 0, 3.0, 0) == [(2, Grade.WARN)]
     assert times(0, 0, -90.0, 0) == [(2, Grade.FAIL)]
     assert times(90.0, 90.0, 0, 90.0) == [(2, Grade.FAIL)]
 
 
-def test_a_clock_difference_within_the_round_trip_is_no_finding():
+def test_a_clock_difference_within_the_round_trip_is_no_finding() -> None:
     assert times(0, 0, 3.0, 0, slack=4.0) == []
 
 
-def test_several_looks_at_a_clock_narrow_it_down():
+def test_several_looks_at_a_clock_narrow_it_down() -> None:
     entry = clock(0, 5.0, slack=10.0)
     entry.bound_clock(1105.0, 1100.0, 1100.2)
     assert (round(entry.earliest, 6), round(entry.latest, 6)) == (4.8, 5.0)
 
 
-def test_no_node_is_named_if_half_of_the_clocks_differ():
+def test_no_node_is_named_if_half_of_the_clocks_differ() -> None:
     assert times(0, 0, 90.0, 90.0) == [(None, Grade.WARN)]
     assert times(0, 90.0) == [(None, Grade.WARN)]
     assert times(0) == []
 
 
-def test_the_odd_mtu_is_named_and_no_side_of_an_even_split():
+def test_the_odd_mtu_is_named_and_no_side_of_an_even_split() -> None:
     nodes = [subject(node, mtu=9000) for node in range(4)]
     assert list(interfaces(nodes)) == []
     (entry,) = interfaces([*nodes, subject(4, mtu=1500)])
@@ -69,7 +69,7 @@ def test_the_odd_mtu_is_named_and_no_side_of_an_even_split():
     assert both.node is None
 
 
-def test_a_common_interface_is_used_by_all_nodes():
+def test_a_common_interface_is_used_by_all_nodes() -> None:
     assert common_interface([subject(0), subject(1)]) == "eth0"
     assert common_interface([subject(0), subject(1, interface="eno1")]) == ""
     assert common_interface([NodeState(0, "n0", "10.0.0.1")]) == ""
@@ -101,10 +101,10 @@ SLOW, FAST = ("eth0", 1000, "device"), ("eth1", 100_000, "device")
         ((("eth0", 0, "device"), FAST), (("eth0", 0, "device"), FAST), ("", 0, 0)),
     ],
 )
-def test_the_fastest_interface_that_all_have_is_named(first, second, interface):
+def test_the_fastest_interface_that_all_have_is_named(first, second, interface) -> None:
     assert faster_interface([with_speeds(0, *first), with_speeds(1, *second)]) == interface
 
 
-def test_no_interface_is_named_for_nodes_without_an_answer():
+def test_no_interface_is_named_for_nodes_without_an_answer() -> None:
     assert faster_interface([NodeState(0, "n0", "10.0.0.1")]) == ("", 0, 0)
     assert faster_interface([]) == ("", 0, 0)

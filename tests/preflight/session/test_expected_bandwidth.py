@@ -44,33 +44,33 @@ def said(state: SessionState, rate: float) -> list[str]:
         (case(2, "400 Gb/sec", floor=100.0), "100: set_floor"),
     ],
 )
-def test_a_set_slower_than_its_hardware_is_a_warning_with_its_source(state, limit):
+def test_a_set_slower_than_its_hardware_is_a_warning_with_its_source(state, limit) -> None:
     assert said(state, 5.0) == [f"the whole set reaches 5 GB/s (limit {limit})"]
     assert said(state, 500.0) == []
 
 
 @pytest.mark.parametrize(("nodes", "tells"), [(1, "NVLink"), (2, "switches")])
-def test_the_remedy_for_a_slow_node_names_no_switch_between_nodes(nodes, tells):
+def test_the_remedy_for_a_slow_node_names_no_switch_between_nodes(nodes, tells) -> None:
     trial = GroupTest(tuple(range(nodes)), True, 5.0, kind=SET)
     (finding,) = expected_bandwidth.of_set(case(nodes, "400 Gb/sec" if nodes > 1 else ""), trial)
     assert tells in finding.finding.remedy
 
 
-def test_nothing_is_expected_of_gloo_or_of_unknown_networks():
+def test_nothing_is_expected_of_gloo_or_of_unknown_networks() -> None:
     assert said(case(2, "400 Gb/sec", backend="gloo"), 0.1) == []
     assert said(case(2), 0.1) == []
     assert said(case(2, "25 Gb/sec (1X EDR)"), 0.1) == []
 
 
 @pytest.mark.parametrize("nodes", [3, 4, 8, 31])
-def test_only_the_users_number_is_a_floor_for_more_than_two_nodes(nodes):
+def test_only_the_users_number_is_a_floor_for_more_than_two_nodes(nodes) -> None:
     assert said(case(nodes, "400 Gb/sec"), 5.0) == []
     assert said(case(nodes, "400 Gb/sec", floor=100.0), 5.0) != []
 
 
 @pytest.mark.parametrize("nodes", [1, 2, 3, 8])
 @pytest.mark.parametrize("rate", ["", "25 Gb/sec (1X EDR)", "400 Gb/sec (4X NDR)"])
-def test_a_floor_judges_measurements_with_messages_of_its_size(nodes, rate):
+def test_a_floor_judges_measurements_with_messages_of_its_size(nodes, rate) -> None:
     state = case(nodes, rate)
     floor, _ = expected_bandwidth.floor_of(state, tuple(range(nodes)))
     size = expected_bandwidth.megabytes(state, tuple(range(nodes)))

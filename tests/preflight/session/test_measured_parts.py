@@ -97,7 +97,7 @@ def said(report: Report) -> list[tuple[str, str]]:
 
 
 @pytest.mark.parametrize("nodes", [1, 2, 4, 64])
-def test_a_slow_gpu_of_eight_is_named(nodes):
+def test_a_slow_gpu_of_eight_is_named(nodes) -> None:
     report = checked(nodes, slow_gpus={(0, 5): 0.6})
     ((node, message),) = said(report)
     assert (node, "of GPU 5" in message) == ("n0000", True)
@@ -113,7 +113,7 @@ class BusyAtFirst(MeasuredGpus):
 
 
 @pytest.mark.parametrize("share", [0.6, 0.2])
-def test_a_slow_product_is_measured_again_before_its_node_is_blamed(share):
+def test_a_slow_product_is_measured_again_before_its_node_is_blamed(share) -> None:
     cluster = BusyAtFirst(replace(orders(4), gpus_per_node=GPUS, ranks_per_node=GPUS), Faults())
     cluster.slow_gpus = {(0, gpu): share for gpu in range(GPUS)}
     report = cluster.outcome().report
@@ -121,21 +121,21 @@ def test_a_slow_product_is_measured_again_before_its_node_is_blamed(share):
 
 
 @pytest.mark.parametrize("nodes", [3, 4, 64])
-def test_a_slow_rail_is_named_with_its_node(nodes):
+def test_a_slow_rail_is_named_with_its_node(nodes) -> None:
     report = checked(nodes, slow_rails={(1, 3): 0.5})
     messages = said(report)
     assert {node for node, _ in messages} == {"n0001"}
     assert all(message.startswith("rail 3 ") for _, message in messages)
 
 
-def test_a_slow_rail_between_two_nodes_is_named_with_both():
+def test_a_slow_rail_between_two_nodes_is_named_with_both() -> None:
     messages = said(checked(2, slow_rails={(1, 3): 0.5}))
     assert {tuple(sorted(ends.split())) for ends, _ in messages} == {("n0000", "n0001")}
     assert all(message.startswith("rail 3: ") for _, message in messages)
 
 
 @pytest.mark.parametrize("nodes", [1, 2, 4, 64])
-def test_healthy_parts_are_not_named_and_all_are_in_the_report(nodes):
+def test_healthy_parts_are_not_named_and_all_are_in_the_report(nodes) -> None:
     report = checked(nodes)
     assert said(report) == []
     products = {
@@ -151,7 +151,7 @@ def table_orders(nodes: int, **more: object) -> Orders:
     return replace(run_orders, preflight=replace(run_orders.preflight, budget=400.0, **more))
 
 
-def test_a_table_measures_each_gpu_each_pair_of_gpus_and_collectives_by_size():
+def test_a_table_measures_each_gpu_each_pair_of_gpus_and_collectives_by_size() -> None:
     report = checked_with(table_orders(2, table=True))
     assert report.verdict is Grade.PASS
     assert len(report.table) == len(BUS_SHARES) * len(TABLE_SIZES)
@@ -165,7 +165,7 @@ def test_a_table_measures_each_gpu_each_pair_of_gpus_and_collectives_by_size():
     assert any(line.startswith("n0001, GB/s from") for line in lines)
 
 
-def test_a_single_rank_has_no_table_of_collectives():
+def test_a_single_rank_has_no_table_of_collectives() -> None:
     asked_for = replace(table_orders(1, table=True), gpus_per_node=1, ranks_per_node=1)
     report = checked_with(asked_for)
     assert report.table == ()
@@ -173,13 +173,13 @@ def test_a_single_rank_has_no_table_of_collectives():
     assert "memory" in {quantity.name for quantity in report.quantities}
 
 
-def test_no_table_is_measured_or_printed_without_a_request():
+def test_no_table_is_measured_or_printed_without_a_request() -> None:
     report = checked(2)
     assert (report.table, list(quantity_tables.lines(report))) == ((), [])
 
 
 @pytest.mark.parametrize("nodes", [1, 2, 4])
-def test_a_gpu_that_the_hardware_slows_under_load_fails_its_node(nodes):
+def test_a_gpu_that_the_hardware_slows_under_load_fails_its_node(nodes) -> None:
     report = checked_with(table_orders(nodes, burn=60.0), throttled={0})
     ((node, message),) = said(report)
     assert (node, message) == ("n0000", "GPU 5: the GPU is too hot under load (hw_thermal_slowdown)")
@@ -209,7 +209,7 @@ class SlowLibraries(MeasuredGpus):
 
 
 @pytest.mark.parametrize("nodes", [1, 2, 4])
-def test_a_product_gets_the_time_that_the_local_round_took_to_load(nodes):
+def test_a_product_gets_the_time_that_the_local_round_took_to_load(nodes) -> None:
     cluster = SlowLibraries(replace(orders(nodes), gpus_per_node=GPUS, ranks_per_node=GPUS), Faults())
     outcome = cluster.outcome()
     assert outcome.fit
@@ -218,14 +218,14 @@ def test_a_product_gets_the_time_that_the_local_round_took_to_load(nodes):
 
 
 @pytest.mark.parametrize("nodes", [2, 4])
-def test_late_products_on_all_nodes_are_one_warning(nodes):
+def test_late_products_on_all_nodes_are_one_warning(nodes) -> None:
     readings = {f"n{node}": {"late": True, "passed": False, "seconds": 75.0} for node in range(nodes)}
     ((node, finding),) = product.judge(asked(gpus=GPUS), readings)
     assert (node, finding.verdict) == ("", Grade.WARN)
     assert finding.message == "a matrix product was not done after 75 s on any node"
 
 
-def test_a_late_product_on_one_node_fails_it():
+def test_a_late_product_on_one_node_fails_it() -> None:
     readings = {
         "n0": {"late": True, "passed": False, "seconds": 75.0},
         "n1": {"passed": True, "rates": [["product", 500.0]]},

@@ -10,30 +10,30 @@ import pytest
 from clusterrun.preflight.session.node_selection import Choice, choose
 
 
-def test_fit_nodes_keep_their_places_and_spares_stay_out():
+def test_fit_nodes_keep_their_places_and_spares_stay_out() -> None:
     assert choose([0, 1, 2], [3], (), ()) == Choice((0, 1, 2), (), ())
 
 
-def test_a_spare_replaces_an_unfit_node():
+def test_a_spare_replaces_an_unfit_node() -> None:
     assert choose([0, 1, 2], [3, 4], {0, 3}, ()) == Choice((4, 1, 2), (), ((0, 4),))
 
 
-def test_places_stay_empty_without_enough_spares():
+def test_places_stay_empty_without_enough_spares() -> None:
     assert choose([0, 1, 2], [3], {0, 2}, ()) == Choice((3, 1, None), (), ((0, 3),))
     assert not choose([0, 1, 2], [3], {0, 2}, ()).whole
 
 
-def test_the_later_end_of_a_bad_link_leaves_and_the_common_end_of_several():
+def test_the_later_end_of_a_bad_link_leaves_and_the_common_end_of_several() -> None:
     assert choose([0, 1, 2, 3], [4], (), [(1, 2)]) == Choice((0, 1, 4, 3), (2,), ((2, 4),))
     assert choose([0, 1, 2, 3], [4], (), [(0, 2), (0, 3)]) == Choice((4, 1, 2, 3), (0,), ((0, 4),))
 
 
-def test_a_spare_with_a_bad_link_into_the_world_is_passed_over():
+def test_a_spare_with_a_bad_link_into_the_world_is_passed_over() -> None:
     assert choose([0, 1, 2], [3, 4], {1}, [(3, 0)]) == Choice((0, 4, 2), (), ((1, 4),))
     assert choose([0, 1, 2], [3], {1}, [(3, 0)]).world == (0, None, 2)
 
 
-def test_a_reluctant_node_leaves_only_for_a_spare_without_a_flaw():
+def test_a_reluctant_node_leaves_only_for_a_spare_without_a_flaw() -> None:
     assert choose([0, 1], [2], (), (), reluctant={1}).world == (0, 2)
     assert choose([0, 1], [2], (), (), reluctant={1, 2}).world == (0, 1)
     assert choose([0, 1], [], (), (), reluctant={1}).world == (0, 1)
@@ -41,7 +41,7 @@ def test_a_reluctant_node_leaves_only_for_a_spare_without_a_flaw():
 
 
 @pytest.mark.parametrize("seed", range(300))
-def test_a_world_holds_nobody_twice_nobody_unfit_and_no_bad_link(seed):
+def test_a_world_holds_nobody_twice_nobody_unfit_and_no_bad_link(seed) -> None:
     chance = random.Random(seed)
     nodes, more = chance.randint(1, 8), chance.randint(0, 4)
     everyone = range(nodes + more)

@@ -30,7 +30,7 @@ def explained(world: PairWorld, nodes: int, floor: float) -> Explanation:
 
 
 @pytest.mark.parametrize(("floor", "count"), [(0.0, 0), (50.0, 0), (200.0, 1)])
-def test_pairs_that_are_all_slower_than_the_floor_blame_no_node(floor, count):
+def test_pairs_that_are_all_slower_than_the_floor_blame_no_node(floor, count) -> None:
     explanation = explained(PairWorld(1), 4, floor)
     assert [node for node in range(4) if explanation.findings(node)] == []
     assert len(explanation.network) == count
@@ -39,13 +39,13 @@ def test_pairs_that_are_all_slower_than_the_floor_blame_no_node(floor, count):
         assert "100 GB/s" in finding.message and "200" in finding.message
 
 
-def test_a_node_below_the_floor_is_named_if_the_others_are_above_it():
+def test_a_node_below_the_floor_is_named_if_the_others_are_above_it() -> None:
     explanation = explained(PairWorld(1, speeds={2: 0.8}), 6, floor=95.0)
     assert [node for node in range(6) if explanation.findings(node)] == [2]
     assert not explanation.network
 
 
-def test_links_over_switches_that_are_all_slower_are_a_notice():
+def test_links_over_switches_that_are_all_slower_are_a_notice() -> None:
     world = PairWorld(1, rack=4, across=0.5)
     search = ended_search(world, 8, distance=lambda link: int(link[0] // 4 != link[1] // 4))
     assert list(notices(state_of(8), search.result())) == [
@@ -53,7 +53,7 @@ def test_links_over_switches_that_are_all_slower_are_a_notice():
     ]
 
 
-def test_a_slow_node_whose_tests_waited_for_processors_is_a_notice():
+def test_a_slow_node_whose_tests_waited_for_processors_is_a_notice() -> None:
     class BusyWorld(PairWorld):
         def test(self, a: int, b: int) -> GroupTest:
             return replace(super().test(a, b), starved=3 in (a, b))
@@ -67,7 +67,7 @@ def test_a_slow_node_whose_tests_waited_for_processors_is_a_notice():
 
 
 @pytest.mark.parametrize(("lossy", "ends"), [((), {(2, 4)}), ((2,), set()), ((0,), {(2, 4)})])
-def test_a_failed_pair_is_not_reported_beside_an_end_that_loses_packets(lossy, ends):
+def test_a_failed_pair_is_not_reported_beside_an_end_that_loses_packets(lossy, ends) -> None:
     explanation = Explanation(state_of(5).nodes, 5)
     explanation.lossy.update(lossy)
     link = LinkReport(name(2), name(4), "both", Grade.FAIL, "3 of 3 tests failed")
@@ -75,7 +75,7 @@ def test_a_failed_pair_is_not_reported_beside_an_end_that_loses_packets(lossy, e
     assert {(link.a, link.b) for link in explanation.links} == {(name(a), name(b)) for a, b in ends}
 
 
-def test_a_link_has_the_worst_verdict_of_all_searches():
+def test_a_link_has_the_worst_verdict_of_all_searches() -> None:
     explanation = Explanation(state_of(5).nodes, 5)
     verdicts = (Grade.UNDETERMINED, Grade.FAIL, Grade.UNDETERMINED)
     links = [LinkReport(name(2), name(4), "both", verdict, "") for verdict in verdicts]
@@ -83,7 +83,7 @@ def test_a_link_has_the_worst_verdict_of_all_searches():
     assert [link.verdict for link in explanation.links] == [Grade.FAIL]
 
 
-def test_a_spare_replaces_a_node_with_a_warning_of_its_speed():
+def test_a_spare_replaces_a_node_with_a_warning_of_its_speed() -> None:
     node_states = [NodeState(node, name(node), f"10.0.0.{node}") for node in range(4)]
     explanation = Explanation(SessionState(orders(3, 1), node_states, 0.0, 0.0, "/r").nodes, 3)
     explanation.add(1, Finding("bandwidth", Grade.WARN, "slow"))

@@ -14,7 +14,7 @@ LISTEN = ListenTask("n")
 WARM = StartTorch("/py", "/")
 
 
-def test_an_answer_closes_its_request_once_and_only_from_the_requested_node():
+def test_an_answer_closes_its_request_once_and_only_from_the_requested_node() -> None:
     requests = Requests()
     (ask,) = requests.ask(1.0, {3: "text"}, LISTEN, 5.0)
     assert requests.close(4, ask.number) is None
@@ -25,7 +25,7 @@ def test_an_answer_closes_its_request_once_and_only_from_the_requested_node():
     assert (len(requests), requests.waits_for([ListenTask]), requests.due_at()) == (0, False, None)
 
 
-def test_overdue_requests_are_closed_in_the_order_of_their_limits():
+def test_overdue_requests_are_closed_in_the_order_of_their_limits() -> None:
     requests = Requests()
     for node, seconds in ((0, 9.0), (1, 2.0), (2, 5.0)):
         requests.ask(0.0, {node: ""}, LISTEN, seconds)
@@ -34,7 +34,7 @@ def test_overdue_requests_are_closed_in_the_order_of_their_limits():
     assert requests.due_at() == 9.0
 
 
-def test_a_requests_limit_can_shrink_but_not_grow():
+def test_a_requests_limit_can_shrink_but_not_grow() -> None:
     requests = Requests()
     requests.ask(0.0, {0: ""}, LISTEN, 9.0)
     (entry,) = requests.of_type(ListenTask)
@@ -46,7 +46,7 @@ def test_a_requests_limit_can_shrink_but_not_grow():
     assert requests.due_at() is None
 
 
-def test_a_lost_node_closes_all_its_requests():
+def test_a_lost_node_closes_all_its_requests() -> None:
     requests = Requests()
     for node in (0, 1):
         requests.ask(0.0, {node: ""}, LISTEN, 9.0)
@@ -56,7 +56,7 @@ def test_a_lost_node_closes_all_its_requests():
     assert (len(requests), batch.open, batch.size) == (2, 1, 1)
 
 
-def test_lost_nodes_do_not_keep_the_limits_of_the_others_long():
+def test_lost_nodes_do_not_keep_the_limits_of_the_others_long() -> None:
     nodes = [NodeState(node, name(node), "") for node in range(6)]
     state = SessionState(orders(6, budget=180.0), nodes, 0.0, 0.0, "/r")
     for node in range(6):

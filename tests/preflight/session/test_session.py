@@ -28,7 +28,7 @@ def link(a: int, b: int) -> frozenset[int]:
 
 @pytest.mark.parametrize("level", [Level.FULL, Level.QUICK])
 @pytest.mark.parametrize("nodes", [1, 2, 3, 4, 5, 8, 13])
-def test_healthy_nodes_pass_and_train_in_their_order(nodes, level):
+def test_healthy_nodes_pass_and_train_in_their_order(nodes, level) -> None:
     outcome = examined(orders(nodes, level=level))
     assert (outcome.fit, outcome.world, outcome.excluded) == (True, tuple(range(nodes)), ())
     assert (outcome.report.verdict, blamed(outcome), bad_links(outcome)) == (Grade.PASS, set(), set())
@@ -38,13 +38,13 @@ def test_healthy_nodes_pass_and_train_in_their_order(nodes, level):
 @pytest.mark.parametrize("kind", ["ListenTask", "DialTask", "LocalTask", "StartTorch", "product"])
 @pytest.mark.parametrize("seconds", [12.0, 16.0, 25.0])
 @pytest.mark.parametrize("node", [0, 2, 5])
-def test_one_late_answer_among_punctual_ones_blames_nobody(node, seconds, kind):
+def test_one_late_answer_among_punctual_ones_blames_nobody(node, seconds, kind) -> None:
     outcome = examined(orders(6, budget=180.0), Faults(late={node: (kind, 1, seconds)}))
     assert (outcome.fit, outcome.report.verdict, blamed(outcome)) == (True, Grade.PASS, set())
 
 
 @pytest.mark.parametrize("node", [0, 2, 5])
-def test_a_node_with_repeatedly_late_answers_is_named(node):
+def test_a_node_with_repeatedly_late_answers_is_named(node) -> None:
     outcome = examined(orders(6, budget=180.0), Faults(late={node: ("", 9, 28.0)}))
     assert (outcome.fit, blamed(outcome)) == (False, {node})
 
@@ -136,7 +136,7 @@ NODE_FAULTS = {
 
 @pytest.mark.parametrize("fault", NODE_FAULTS)
 @pytest.mark.parametrize("level", [Level.FULL, Level.QUICK])
-def test_an_unfit_node_is_named_alone_and_a_spare_takes_its_rank(fault, level):
+def test_an_unfit_node_is_named_alone_and_a_spare_takes_its_rank(fault, level) -> None:
     outcome = examined(orders(6, 1, level=level), NODE_FAULTS[fault])
     assert (blamed(outcome), bad_links(outcome)) == ({2}, set())
     assert (outcome.fit, outcome.world, outcome.excluded) == (True, (0, 1, 6, 3, 4, 5), (name(2),))
@@ -145,7 +145,7 @@ def test_an_unfit_node_is_named_alone_and_a_spare_takes_its_rank(fault, level):
 
 
 @pytest.mark.parametrize("fault", NODE_FAULTS)
-def test_an_unfit_node_ends_the_run_without_a_spare_and_is_excluded_next_time(fault):
+def test_an_unfit_node_ends_the_run_without_a_spare_and_is_excluded_next_time(fault) -> None:
     outcome = examined(orders(6), NODE_FAULTS[fault])
     assert (outcome.fit, outcome.report.verdict, outcome.excluded) == (False, Grade.FAIL, (name(2),))
     assert (blamed(outcome), bad_links(outcome)) == ({2}, set())
@@ -164,7 +164,7 @@ def test_an_unfit_node_ends_the_run_without_a_spare_and_is_excluded_next_time(fa
         (Faults(cut={(1, 2), (5, 4)}), {(1, 2, "a->b"), (5, 4, "a->b")}),
     ],
 )
-def test_a_bad_link_is_named_with_its_direction_and_both_its_nodes_are_cleared(faults, found):
+def test_a_bad_link_is_named_with_its_direction_and_both_its_nodes_are_cleared(faults, found) -> None:
     outcome = examined(orders(6), faults)
     assert (bad_links(outcome), blamed(outcome)) == (found, set())
     assert not outcome.fit
@@ -173,7 +173,7 @@ def test_a_bad_link_is_named_with_its_direction_and_both_its_nodes_are_cleared(f
 
 
 @pytest.mark.parametrize("share", [0.02, 0.2])
-def test_a_slow_node_is_named_with_its_number_and_replaced(share):
+def test_a_slow_node_is_named_with_its_number_and_replaced(share) -> None:
     outcome = examined(orders(8, 1), Faults(slow={5: share}))
     assert (blamed(outcome), bad_links(outcome), outcome.world) == ({5}, set(), (0, 1, 2, 3, 4, 8, 6, 7))
     (result,) = outcome.report.nodes[5].findings
@@ -183,21 +183,21 @@ def test_a_slow_node_is_named_with_its_number_and_replaced(share):
 
 @pytest.mark.parametrize("share", [0.02, 0.15])
 @pytest.mark.parametrize("node", [0, 3, 7])
-def test_a_quick_check_tests_pairs_if_half_of_the_set_is_slow(share, node):
+def test_a_quick_check_tests_pairs_if_half_of_the_set_is_slow(share, node) -> None:
     outcome = examined(orders(8, 1, level=Level.QUICK), Faults(slow={node: share}))
     assert (blamed(outcome), bad_links(outcome), outcome.fit) == ({node}, set(), True)
     assert node not in outcome.world
     assert {test.test for test in outcome.report.tests} == {"product", "set", "half", "pair"}
 
 
-def test_a_quick_check_of_equally_fast_nodes_tests_no_pair():
+def test_a_quick_check_of_equally_fast_nodes_tests_no_pair() -> None:
     outcome = examined(orders(8, level=Level.QUICK))
     assert {test.test for test in outcome.report.tests} == {"product", "set", "half"}
     small = examined(orders(3, level=Level.QUICK))
     assert {test.test for test in small.report.tests} == {"product", "set"}
 
 
-def test_the_parts_of_a_set_below_its_floor_are_named_where_pairs_and_nodes_are_not_to_blame():
+def test_the_parts_of_a_set_below_its_floor_are_named_where_pairs_and_nodes_are_not_to_blame() -> None:
     requested = orders(8, limits=(("set_floor", 0.5),), budget=200.0)
     outcome = examined(requested, Faults(crowded=frozenset({4, 5, 6, 7})))
     assert (outcome.fit, blamed(outcome), outcome.report.verdict) == (True, set(), Grade.WARN)
@@ -206,7 +206,7 @@ def test_the_parts_of_a_set_below_its_floor_are_named_where_pairs_and_nodes_are_
     )
 
 
-def test_a_slow_link_is_named_and_both_its_nodes_are_cleared():
+def test_a_slow_link_is_named_and_both_its_nodes_are_cleared() -> None:
     outcome = examined(orders(8, 1), Faults(slow_links={link(2, 3): 0.05}))
     assert ({entry[:2] for entry in bad_links(outcome)}, blamed(outcome)) in (
         ({(2, 3)}, set()),
@@ -217,7 +217,7 @@ def test_a_slow_link_is_named_and_both_its_nodes_are_cleared():
 
 @pytest.mark.parametrize("share", [0.05, 0.1, 0.3])
 @pytest.mark.parametrize("nodes", [3, 4, 5, 8, 13])
-def test_a_node_that_loses_sent_packets_is_named_alone_and_replaced(nodes, share):
+def test_a_node_that_loses_sent_packets_is_named_alone_and_replaced(nodes, share) -> None:
     outcome = examined(orders(nodes, 1), Faults(loses={2: share}))
     assert (blamed(outcome), bad_links(outcome), outcome.fit) == ({2}, set(), True)
     assert 2 not in outcome.world
@@ -225,27 +225,27 @@ def test_a_node_that_loses_sent_packets_is_named_alone_and_replaced(nodes, share
 
 @pytest.mark.parametrize("share", [0.05, 0.3])
 @pytest.mark.parametrize(("nodes", "way"), [(2, (0, 1)), (5, (3, 2)), (8, (6, 7))])
-def test_a_link_that_loses_packets_one_way_is_named_with_its_direction(nodes, way, share):
+def test_a_link_that_loses_packets_one_way_is_named_with_its_direction(nodes, way, share) -> None:
     outcome = examined(orders(nodes), Faults(lossy={way: share}))
     assert (blamed(outcome), bad_links(outcome)) == (set(), {(*way, "a->b")})
     assert outcome.fit is False
 
 
 @pytest.mark.parametrize(("nodes", "way"), [(6, (0, 2)), (8, (1, 6)), (13, (12, 4))])
-def test_a_path_that_is_not_on_the_ring_and_loses_packets_is_named(nodes, way):
+def test_a_path_that_is_not_on_the_ring_and_loses_packets_is_named(nodes, way) -> None:
     outcome = examined(orders(nodes), Faults(lossy={way: 0.3}))
     assert (blamed(outcome), bad_links(outcome), outcome.fit) == (set(), {(*way, "a->b")}, False)
 
 
 @pytest.mark.parametrize("nodes", [3, 5, 8])
-def test_a_node_with_an_intermittent_network_is_named_alone(nodes):
+def test_a_node_with_an_intermittent_network_is_named_alone(nodes) -> None:
     outcome = examined(orders(nodes, 1), Faults(flaps={1}))
     assert (blamed(outcome), bad_links(outcome)) == ({1}, set())
 
 
 @pytest.mark.parametrize("noise", [0.0, 0.0005, 0.005, 0.05, 0.2])
 @pytest.mark.parametrize("nodes", [3, 4, 8])
-def test_equal_loss_on_all_paths_blames_no_node_and_no_link(nodes, noise):
+def test_equal_loss_on_all_paths_blames_no_node_and_no_link(nodes, noise) -> None:
     for seed in range(5):
         outcome = examined(orders(nodes), Faults(noise=noise), seed)
         assert (outcome.fit, blamed(outcome), bad_links(outcome)) == (True, set(), set())
@@ -255,7 +255,7 @@ def test_equal_loss_on_all_paths_blames_no_node_and_no_link(nodes, noise):
 @pytest.mark.parametrize("seed", range(12))
 @pytest.mark.parametrize("inward", [True, False])
 @pytest.mark.parametrize("nodes", [4, 8])
-def test_a_narrow_range_of_blocked_ports_is_named_with_its_node_and_direction(nodes, inward, seed):
+def test_a_narrow_range_of_blocked_ports_is_named_with_its_node_and_direction(nodes, inward, seed) -> None:
     ranges = {2: [(40000, 41000)]}
     faults = Faults(shut=ranges) if inward else Faults(shut_out=ranges)
     report = examined(orders(nodes, 1, budget=120.0), faults, seed).report
@@ -271,7 +271,7 @@ def test_a_narrow_range_of_blocked_ports_is_named_with_its_node_and_direction(no
 
 @pytest.mark.parametrize("share", [0.5, 0.9, 1.0])
 @pytest.mark.parametrize("seed", range(6))
-def test_a_limit_on_connections_is_reported_as_that_and_not_as_a_range_of_ports(seed, share):
+def test_a_limit_on_connections_is_reported_as_that_and_not_as_a_range_of_ports(seed, share) -> None:
     report = examined(orders(5, 1, budget=120.0), Faults(limits={2: share}), seed).report
     if any(
         test.outcome == "failed" for test in report.tests if len(test.nodes) == 2
@@ -285,7 +285,7 @@ def test_a_limit_on_connections_is_reported_as_that_and_not_as_a_range_of_ports(
 
 @pytest.mark.parametrize(("ranks", "most"), [(4, 6), (8, 3), (8, 71)])
 @pytest.mark.parametrize("gpus", [0, 8])
-def test_a_connection_limit_below_the_jobs_need_is_named(ranks, most, gpus):
+def test_a_connection_limit_below_the_jobs_need_is_named(ranks, most, gpus) -> None:
     requested = replace(orders(5, 1, budget=120.0), ranks_per_node=ranks, gpus_per_node=gpus)
     report = examined(requested, Faults(open_limits={2: most})).report
     (unfit,) = [node for node in report.nodes if node.verdict is Grade.FAIL]
@@ -296,19 +296,19 @@ def test_a_connection_limit_below_the_jobs_need_is_named(ranks, most, gpus):
     assert "connlimit" in finding.remedy
 
 
-def test_a_connection_limit_above_the_jobs_need_passes_and_a_broken_node_is_not_called_limited():
+def test_a_connection_limit_above_the_jobs_need_passes_and_a_broken_node_is_not_called_limited() -> None:
     requested = replace(orders(5, 1, budget=120.0), ranks_per_node=8)
     assert examined(requested, Faults(open_limits={2: needed_connections(8)})).report.verdict is Grade.PASS
     findings = examined(requested, Faults(broken={2})).report.nodes[2].findings
     assert [finding.check for finding in findings if finding.verdict is Grade.FAIL] == ["pair"]
 
 
-def test_a_node_without_gpus_gets_no_remedy_for_gpus():
+def test_a_node_without_gpus_gets_no_remedy_for_gpus() -> None:
     outcome = examined(orders(6), Faults(broken={2}))
     assert not any("dcgmi" in finding.remedy for finding in outcome.report.nodes[2].findings)
 
 
-def test_findings_do_not_depend_on_the_order_of_observations():
+def test_findings_do_not_depend_on_the_order_of_observations() -> None:
     observations = [
         PortSweep({(0, 1): frozenset(COMB), (2, 1): frozenset(COMB), (3, 1): frozenset(COMB)}),
         EarlierLink(LinkReport(name(2), name(3), "both", Grade.FAIL, "tests failed")),
@@ -326,7 +326,7 @@ def test_findings_do_not_depend_on_the_order_of_observations():
         assert [(link.a, link.b) for link in explanation.links] == [(name(2), name(3))]
 
 
-def test_a_finder_that_fails_is_reported_and_the_others_add_their_findings(monkeypatch):
+def test_a_finder_that_fails_is_reported_and_the_others_add_their_findings(monkeypatch) -> None:
     def fails(state, explanation):
         raise KeyError("n7")
 
@@ -337,7 +337,7 @@ def test_a_finder_that_fails_is_reported_and_the_others_add_their_findings(monke
     assert outcome.report.verdict is Grade.UNDETERMINED
 
 
-def test_a_torch_worker_that_exits_once_is_restarted_and_reported():
+def test_a_torch_worker_that_exits_once_is_restarted_and_reported() -> None:
     outcome = examined(orders(4), Faults(dies_alone={2: 1}))
     assert (outcome.fit, blamed(outcome)) == (True, set())
     assert outcome.report.notices == (
@@ -348,12 +348,12 @@ def test_a_torch_worker_that_exits_once_is_restarted_and_reported():
 
 
 @pytest.mark.parametrize("times", [2, 9])
-def test_a_warm_process_that_ends_again_and_again_makes_its_node_unfit(times):
+def test_a_warm_process_that_ends_again_and_again_makes_its_node_unfit(times) -> None:
     outcome = examined(orders(4, 1), Faults(dies_alone={2: times}))
     assert (blamed(outcome), outcome.world) == ({2}, (0, 1, 4, 3))
 
 
-def test_a_node_whose_machine_answers_without_an_agent_is_unfit():
+def test_a_node_whose_machine_answers_without_an_agent_is_unfit() -> None:
     outcome = examined(orders(4, 1), Faults(agentless={2}))
     assert (blamed(outcome), bad_links(outcome), outcome.excluded) == ({2}, set(), (name(2),))
     (result,) = outcome.report.nodes[2].findings
@@ -368,7 +368,9 @@ def test_a_node_whose_machine_answers_without_an_agent_is_unfit():
     [({(0, 2)}, (0, 2, "a->b")), ({(2, 0)}, (2, 0, "a->b")), ({(0, 2), (2, 0)}, (0, 2, "both"))],
 )
 @pytest.mark.parametrize("level", [Level.FULL, Level.QUICK])
-def test_a_node_that_only_the_coordinators_does_not_reach_is_cleared_and_the_link_named(cut, way, level):
+def test_a_node_that_only_the_coordinators_does_not_reach_is_cleared_and_the_link_named(
+    cut, way, level
+) -> None:
     outcome = examined(orders(4, 1, level=level), Faults(agentless={2}, cut=cut))
     assert (bad_links(outcome), blamed(outcome), outcome.excluded) == ({way}, set(), (name(2),))
     assert (outcome.fit, outcome.world) == (True, (0, 1, 4, 3))
@@ -376,7 +378,7 @@ def test_a_node_that_only_the_coordinators_does_not_reach_is_cleared_and_the_lin
     assert "it is left out for this link alone" in result.message
 
 
-def test_the_coordinators_node_is_cut_off_if_all_others_go_silent_at_once():
+def test_the_coordinators_node_is_cut_off_if_all_others_go_silent_at_once() -> None:
     outcome = examined(orders(4), Faults(lost_in=dict.fromkeys((1, 2, 3), "DialTask")))
     assert (outcome.fit, outcome.excluded) == (False, (name(0),))
     assert [entry.verdict for entry in outcome.report.nodes] == [Grade.FAIL, *[Grade.UNDETERMINED] * 3]
@@ -384,7 +386,7 @@ def test_the_coordinators_node_is_cut_off_if_all_others_go_silent_at_once():
     assert result.message == "3 nodes fell silent at the same time, and it reaches no other: it is cut off"
 
 
-def test_a_link_to_the_coordinators_node_is_not_blamed_where_that_node_is_cut_off_from_all():
+def test_a_link_to_the_coordinators_node_is_not_blamed_where_that_node_is_cut_off_from_all() -> None:
     faults = Faults(cut={(0, 3), (3, 0)}, lost_in=dict.fromkeys((1, 2), "DialTask"))
     outcome = examined(orders(4), faults)
     assert (bad_links(outcome), outcome.excluded) == (set(), (name(0),))
@@ -410,7 +412,9 @@ def test_parts_that_only_the_coordinators_node_reaches_are_not_blamed(parts: tup
 @pytest.mark.parametrize(
     ("nodes", "spares", "lost"), [(8, 0, {3, 4, 5, 6, 7}), (8, 2, {1, 2}), (5, 0, {3, 4})]
 )
-def test_several_nodes_that_go_silent_at_once_are_down_or_cut_off_without_blame(nodes, spares, lost, when):
+def test_several_nodes_that_go_silent_at_once_are_down_or_cut_off_without_blame(
+    nodes, spares, lost, when
+) -> None:
     outcome = examined(orders(nodes, spares), Faults(lost_in=dict.fromkeys(lost, when)))
     local = [node for node in range(nodes + spares) if node not in lost]
     assert blamed(outcome) == lost
@@ -423,26 +427,26 @@ def test_several_nodes_that_go_silent_at_once_are_down_or_cut_off_without_blame(
 
 
 @pytest.mark.parametrize("more", [{"stopped": {2, 4}}, {"lost_why": "it closed the connection"}])
-def test_several_nodes_that_stop_while_their_machines_answer_are_each_blamed(more):
+def test_several_nodes_that_stop_while_their_machines_answer_are_each_blamed(more) -> None:
     outcome = examined(orders(6), Faults(lost_in={2: "pair", 4: "pair"}, **more))
     assert (blamed(outcome), outcome.report.excluded) == ({2, 4}, (name(2), name(4)))
     assert {outcome.report.nodes[node].verdict for node in (2, 4)} == {Grade.FAIL}
 
 
 @pytest.mark.parametrize(("nodes", "late"), [(6, {0, 1, 3, 5}), (3, {0, 2}), (2, {0, 1}), (9, set(range(9)))])
-def test_no_node_is_blamed_if_most_do_not_answer(nodes, late):
+def test_no_node_is_blamed_if_most_do_not_answer(nodes, late) -> None:
     outcome = examined(orders(nodes), Faults(frozen=late))
     assert {outcome.report.nodes[node].verdict for node in late} == {Grade.UNDETERMINED}
     assert (outcome.fit, outcome.report.excluded, blamed(outcome)) == (False, (), late)
     assert f"{len(late)} of {nodes} nodes did not answer in time" in outcome.report.set_message
 
 
-def test_the_one_of_two_nodes_that_goes_silent_is_blamed():
+def test_the_one_of_two_nodes_that_goes_silent_is_blamed() -> None:
     outcome = examined(orders(2), Faults(lost_in={1: "DialTask"}))
     assert blamed(outcome) == {1}
 
 
-def test_a_node_lost_while_the_coordinators_ports_answer_nobody_is_not_blamed():
+def test_a_node_lost_while_the_coordinators_ports_answer_nobody_is_not_blamed() -> None:
     faults = Faults(blocked={0: {2, 3}}, lost_in={3: "StartTorch"})
     outcome = examined(orders(5), faults)
     fail, passed = Grade.FAIL, Grade.PASS
@@ -462,31 +466,31 @@ def test_a_node_lost_while_the_coordinators_ports_answer_nobody_is_not_blamed():
         ("python: can't open file 'agent.pyz': [Errno 2] No such file or directory", "findmnt"),
     ],
 )
-def test_the_launchers_message_decides_the_remedy_of_a_machine_that_lives(message, remedy):
+def test_the_launchers_message_decides_the_remedy_of_a_machine_that_lives(message, remedy) -> None:
     expired = f"its agent did not join ({message})"
     outcome = examined(orders(4, 1), Faults(agentless={2}, why=expired))
     (result,) = outcome.report.nodes[2].findings
     assert (result.verdict, remedy in result.remedy) == (Grade.FAIL, True)
 
 
-def test_a_faulty_node_behind_a_cut_link_is_named_as_well():
+def test_a_faulty_node_behind_a_cut_link_is_named_as_well() -> None:
     outcome = examined(orders(4, 1), Faults(agentless={2}, cut={(0, 2)}, full_shm={2}))
     assert (bad_links(outcome), blamed(outcome)) == ({(0, 2, "a->b")}, {2})
 
 
-def test_the_link_is_named_without_a_direction_if_nothing_can_start_on_the_node():
+def test_the_link_is_named_without_a_direction_if_nothing_can_start_on_the_node() -> None:
     outcome = examined(orders(4, 1), Faults(agentless={2}, pythonless={2}, cut={(0, 2)}))
     assert (bad_links(outcome), outcome.excluded) == ({(0, 2, "both")}, (name(2),))
     assert (outcome.fit, outcome.world) == (True, (0, 1, 4, 3))
     assert [entry.verdict for entry in outcome.report.nodes if entry.node == name(2)] == [Grade.UNDETERMINED]
 
 
-def test_an_absent_node_that_another_node_cannot_reach_is_faulty_itself():
+def test_an_absent_node_that_another_node_cannot_reach_is_faulty_itself() -> None:
     outcome = examined(orders(5), Faults(agentless={2}, cut={(3, 2)}))
     assert (blamed(outcome), bad_links(outcome), outcome.excluded) == ({2}, set(), (name(2),))
 
 
-def test_nodes_absent_because_of_the_coordinators_node_are_not_blamed():
+def test_nodes_absent_because_of_the_coordinators_node_are_not_blamed() -> None:
     outcome = examined(orders(6), Faults(agentless={2, 4}, blocked={0: {3, 4}}))
     verdicts = {
         entry.node: entry.verdict for entry in outcome.report.nodes if entry.verdict is not Grade.PASS
@@ -496,19 +500,19 @@ def test_nodes_absent_because_of_the_coordinators_node_are_not_blamed():
     assert outcome.report.excluded == (name(0),)
 
 
-def test_nobody_is_blamed_if_only_the_coordinators_node_joined():
+def test_nobody_is_blamed_if_only_the_coordinators_node_joined() -> None:
     outcome = examined(orders(4), Faults(agentless={1, 2, 3}))
     assert (outcome.fit, outcome.excluded) == (False, ())
     assert {entry.verdict for entry in outcome.report.nodes[1:]} == {Grade.UNDETERMINED}
 
 
-def test_a_node_without_an_agent_that_several_others_do_not_reach_is_to_blame_itself():
+def test_a_node_without_an_agent_that_several_others_do_not_reach_is_to_blame_itself() -> None:
     outcome = examined(orders(6), Faults(agentless={2}, cut={(0, 2), (4, 2)}))
     assert (blamed(outcome), bad_links(outcome), outcome.excluded) == ({2}, set(), (name(2),))
     assert outcome.report.nodes[2].verdict is Grade.FAIL
 
 
-def test_one_end_of_a_bad_link_is_left_out_if_there_is_a_spare():
+def test_one_end_of_a_bad_link_is_left_out_if_there_is_a_spare() -> None:
     outcome = examined(orders(4, 1), Faults(cut={(1, 2)}))
     assert (outcome.fit, outcome.world, outcome.excluded) == (True, (0, 1, 4, 3), ())
     roles = [node.role for node in outcome.report.nodes]
@@ -519,18 +523,18 @@ def test_one_end_of_a_bad_link_is_left_out_if_there_is_a_spare():
 @pytest.mark.parametrize(
     ("nodes", "spares", "bad"), [(12, 3, {1, 6, 9}), (12, 3, {0, 1, 2}), (9, 2, {0, 8}), (7, 0, {2, 5})]
 )
-def test_several_bad_nodes_are_all_named(nodes, spares, bad, level):
+def test_several_bad_nodes_are_all_named(nodes, spares, bad, level) -> None:
     outcome = examined(orders(nodes, spares, level=level, budget=120.0), Faults(broken=bad))
     assert (blamed(outcome), bad_links(outcome), outcome.fit) == (bad, set(), spares > 0)
 
 
-def test_different_simultaneous_faults_are_each_named():
+def test_different_simultaneous_faults_are_each_named() -> None:
     faults = Faults(frozen={1}, full_shm={4}, broken={6}, cut={(2, 3)}, clocks={8: 90.0})
     outcome = examined(orders(9, 5), faults)
     assert (blamed(outcome), bad_links(outcome), outcome.fit) == ({1, 4, 6, 8}, {(2, 3, "a->b")}, True)
 
 
-def test_neither_of_two_nodes_can_be_named_without_a_third():
+def test_neither_of_two_nodes_can_be_named_without_a_third() -> None:
     alone = examined(orders(2), Faults(broken={1}))
     assert (alone.fit, alone.excluded) == (False, ())
     assert {entry.verdict for entry in alone.report.nodes} == {Grade.UNDETERMINED}
@@ -546,24 +550,24 @@ def test_a_coordinator_that_stood_still_finds_no_clock_wrong(seconds: float) -> 
     assert blamed(examined(orders(6), Faults(stood_still=1.5, clocks={2: -90.0}))) == {2}
 
 
-def test_two_clocks_that_differ_name_neither_and_do_not_stop_the_run():
+def test_two_clocks_that_differ_name_neither_and_do_not_stop_the_run() -> None:
     outcome = examined(orders(2), Faults(clocks={1: 90.0}))
     assert (outcome.fit, blamed(outcome), outcome.report.verdict) == (True, set(), Grade.WARN)
     assert "differ by 90" in outcome.report.set_message
 
 
-def test_a_name_that_most_resolve_wrongly_is_the_fault_of_its_entry():
+def test_a_name_that_most_resolve_wrongly_is_the_fault_of_its_entry() -> None:
     outcome = examined(orders(5), Faults(hosts={viewer: {3: LOOPBACK} for viewer in range(5)}))
     assert (outcome.fit, blamed(outcome), outcome.report.verdict) == (True, {3}, Grade.WARN)
 
 
-def test_ranks_without_python_are_tested_without_collectives():
+def test_ranks_without_python_are_tested_without_collectives() -> None:
     outcome = examined(orders(3, python=""))
     assert (outcome.fit, outcome.report.verdict, outcome.report.backend) == (True, Grade.UNDETERMINED, "")
     assert outcome.report.notices == ("no collective was tested: the ranks are not a Python program",)
 
 
-def test_a_missing_torch_on_all_nodes_is_a_notice_and_no_failure():
+def test_a_missing_torch_on_all_nodes_is_a_notice_and_no_failure() -> None:
     outcome = examined(orders(3), Faults(no_torch={0, 1, 2}))
     assert (outcome.fit, blamed(outcome)) == (True, set())
     assert outcome.report.notices == (
@@ -574,7 +578,7 @@ def test_a_missing_torch_on_all_nodes_is_a_notice_and_no_failure():
 @pytest.mark.parametrize("level", [Level.FULL, Level.QUICK])
 @pytest.mark.parametrize("budget", [15.0, 30.0, 60.0, 200.0])
 @pytest.mark.parametrize("nodes", [2, 3, 4, 8])
-def test_the_run_does_not_start_if_no_joint_test_passes(nodes, budget, level):
+def test_the_run_does_not_start_if_no_joint_test_passes(nodes, budget, level) -> None:
     outcome = examined(orders(nodes, budget=budget, level=level), Faults(broken=set(range(nodes))))
     assert (outcome.fit, outcome.report.verdict) == (False, Grade.FAIL)
     assert outcome.excluded == ()
@@ -585,13 +589,13 @@ def test_the_run_does_not_start_if_no_joint_test_passes(nodes, budget, level):
 @pytest.mark.parametrize(
     "faults", [Faults(), Faults(no_torch=set(range(8))), Faults(broken=set(range(8))), Faults(frozen={1})]
 )
-def test_a_pass_means_that_nodes_passed_a_test_together(nodes, budget, faults):
+def test_a_pass_means_that_nodes_passed_a_test_together(nodes, budget, faults) -> None:
     report = examined(orders(nodes, budget=budget), faults).report
     together = [entry for entry in report.tests if entry.outcome == "passed" and len(entry.nodes) > 1]
     assert together or report.verdict in (Grade.UNDETERMINED, Grade.FAIL)
 
 
-def test_a_set_that_fails_though_all_its_parts_work_blames_no_node():
+def test_a_set_that_fails_though_all_its_parts_work_blames_no_node() -> None:
     outcome = examined(orders(8, budget=200.0), Faults(set_only=True))
     assert (outcome.fit, blamed(outcome), bad_links(outcome), outcome.excluded) == (False, set(), set(), ())
     assert "the set, not a single node" in outcome.report.set_message
@@ -609,7 +613,9 @@ UNHEARD = "it opened no connection to n0000 within 60 s, and no other node did"
         ({"why": UNHEARD}, "no connection that n0001, n0002"),
     ],
 )
-def test_a_firewall_on_the_first_node_is_named_with_its_direction_and_nobody_else(nodes, more, message):
+def test_a_firewall_on_the_first_node_is_named_with_its_direction_and_nobody_else(
+    nodes, more, message
+) -> None:
     report = examined(orders(nodes, 0), Faults(agentless=set(range(1, nodes)), **more)).report
     (result,) = [entry for entry in report.nodes[0].findings if entry.verdict is Grade.FAIL]
     assert (result.check, result.message.startswith(message)) == ("connections", True)
@@ -627,24 +633,24 @@ def test_a_firewall_on_the_first_node_is_named_with_its_direction_and_nobody_els
         Faults(agentless={2, 3}, why=UNHEARD, drops={0}),
     ],
 )
-def test_the_first_node_is_not_blamed_where_its_firewall_does_not_explain_all(faults):
+def test_the_first_node_is_not_blamed_where_its_firewall_does_not_explain_all(faults) -> None:
     report = examined(orders(4, 0), faults).report
     assert report.nodes[0].verdict is not Grade.FAIL
 
 
-def test_the_first_of_two_nodes_is_not_blamed_for_one_others_failure():
+def test_the_first_of_two_nodes_is_not_blamed_for_one_others_failure() -> None:
     for more in ({"why": UNREACHED, "drops": {0}}, {"why": UNHEARD}):
         assert examined(orders(2), Faults(agentless={1}, **more)).report.nodes[0].verdict is Grade.PASS
 
 
-def test_a_setting_of_the_user_is_not_changed():
+def test_a_setting_of_the_user_is_not_changed() -> None:
     provided = replace(orders(2), environment=(("NCCL_SOCKET_IFNAME", "ib0"),))
     assert examined(provided).environment == (("GLOO_SOCKET_IFNAME", "eth0"),)
 
 
 @pytest.mark.parametrize("budget", [1.0, 3.0, 5.0, 10.0, 20.0])
 @pytest.mark.parametrize("fault", ["frozen", "collectives hang", "cut off", "home hangs"])
-def test_the_time_budget_is_kept_and_skipped_tests_are_undetermined(fault, budget):
+def test_the_time_budget_is_kept_and_skipped_tests_are_undetermined(fault, budget) -> None:
     outcome = examined(orders(6, 1, budget=budget), NODE_FAULTS[fault])
     assert outcome.report.seconds <= budget + 0.001
     assert {entry.verdict for entry in outcome.report.nodes} <= set(Grade)
@@ -652,7 +658,7 @@ def test_the_time_budget_is_kept_and_skipped_tests_are_undetermined(fault, budge
 
 
 @pytest.mark.parametrize("fault", ["torch worker dies", "collectives hang", "wrong sums"])
-def test_a_test_that_the_budget_ends_is_undetermined_for_all_its_members(fault):
+def test_a_test_that_the_budget_ends_is_undetermined_for_all_its_members(fault) -> None:
     """The faulty node answers at once, and its partners wait for it when the budget ends."""
     cut_tests = 0
     for budget in range(4, 30):
@@ -667,12 +673,12 @@ def test_a_test_that_the_budget_ends_is_undetermined_for_all_its_members(fault):
     assert cut_tests or fault == "wrong sums"
 
 
-def test_a_healthy_cluster_that_gets_no_time_is_undetermined_and_runs():
+def test_a_healthy_cluster_that_gets_no_time_is_undetermined_and_runs() -> None:
     outcome = examined(orders(4, budget=0.5))
     assert (outcome.fit, outcome.report.verdict) == (True, Grade.UNDETERMINED)
 
 
-def test_unrequested_answers_change_nothing():
+def test_unrequested_answers_change_nothing() -> None:
     machine = Session(orders(1), [SessionNode(0, name(0), "10.0.0.1")], START, 0.0)
     first = machine.begin()
     assert machine.answered(START, 0, 0, "{}") == machine.answered(START, 0, 999, "x") == []
@@ -680,14 +686,14 @@ def test_unrequested_answers_change_nothing():
     assert machine.outcome is None
 
 
-def test_a_machine_that_was_suspended_reads_missed_messages_before_it_blames():
+def test_a_machine_that_was_suspended_reads_missed_messages_before_it_blames() -> None:
     machine = Session(orders(2), [SessionNode(n, name(n), f"10.0.0.{n}") for n in (0, 1)], START, 0.0)
     machine.begin()
     assert machine.tick(START + 50.0) == []
     assert machine.wakes_at() == START + 51.0
 
 
-def test_a_fault_of_the_check_itself_keeps_no_run_from_training(monkeypatch):
+def test_a_fault_of_the_check_itself_keeps_no_run_from_training(monkeypatch) -> None:
     def broken(*_):
         raise KeyError("a bug, as no real node makes one")
 
@@ -697,7 +703,7 @@ def test_a_fault_of_the_check_itself_keeps_no_run_from_training(monkeypatch):
     assert outcome.report.set_message.startswith("the check itself failed: KeyError")
 
 
-def test_results_that_cannot_be_reported_keep_no_run_from_training(monkeypatch):
+def test_results_that_cannot_be_reported_keep_no_run_from_training(monkeypatch) -> None:
     def broken(members):
         if any(member.local for member in members):
             raise ValueError("a reading that this version does not expect")
@@ -710,7 +716,7 @@ def test_results_that_cannot_be_reported_keep_no_run_from_training(monkeypatch):
 
 
 @pytest.mark.parametrize("function", ["_take", "conclude"])
-def test_a_fault_in_one_call_does_not_prevent_training(monkeypatch, function):
+def test_a_fault_in_one_call_does_not_prevent_training(monkeypatch, function) -> None:
     original, calls = getattr(session, function), []
 
     def broken(*arguments):
@@ -725,14 +731,14 @@ def test_a_fault_in_one_call_does_not_prevent_training(monkeypatch, function):
     assert "the check itself failed: KeyError" in outcome.report.set_message
 
 
-def test_progress_shows_open_requests_and_remaining_time():
+def test_progress_shows_open_requests_and_remaining_time() -> None:
     machine = Session(orders(1), [SessionNode(0, name(0), "10.0.0.1")], START, 0.0)
     machine.begin()
     assert machine.progress == "local round, waiting for 3 answers, 60 s left"
 
 
 @pytest.mark.parametrize("seed", range(150))
-def test_whatever_happens_it_ends_in_time_and_blames_exactly(seed):
+def test_whatever_happens_it_ends_in_time_and_blames_exactly(seed) -> None:
     cluster = random_cluster(seed)
     outcome = cluster.outcome()
     faults = cluster.faults
@@ -778,7 +784,7 @@ def random_cluster(seed: int) -> Cluster:
 
 
 @pytest.mark.parametrize("seed", range(24))
-def test_both_of_two_bad_links_are_named_wherever_they_are(seed):
+def test_both_of_two_bad_links_are_named_wherever_they_are(seed) -> None:
     luck = random.Random(seed)
     nodes = luck.choice((6, 8, 12))
     two = luck.sample(list(itertools.combinations(range(nodes), 2)), 2)
@@ -791,7 +797,7 @@ def test_both_of_two_bad_links_are_named_wherever_they_are(seed):
 @pytest.mark.parametrize(
     "parts", [({0, 1, 2}, {3, 4, 5}, {6, 7}), ({0, 2, 4, 6}, {1, 3, 5, 7}), ({0, 1}, {2, 3, 4, 5, 6, 7})]
 )
-def test_a_network_that_splits_after_the_ring_test_blames_no_node(parts):
+def test_a_network_that_splits_after_the_ring_test_blames_no_node(parts) -> None:
     faults = Faults(parts=parts, shut_between=True, later=8)
     outcome = examined(orders(8, budget=300.0), faults)
     assert (blamed(outcome), bad_links(outcome), outcome.fit) == (set(), set(), False)
@@ -799,7 +805,7 @@ def test_a_network_that_splits_after_the_ring_test_blames_no_node(parts):
 
 
 @pytest.mark.parametrize("seed", range(40))
-def test_a_network_split_for_collectives_alone_is_reported_as_split(seed):
+def test_a_network_split_for_collectives_alone_is_reported_as_split(seed) -> None:
     chance = random.Random(seed)
     nodes = chance.randint(4, 9)
     order = chance.sample(range(nodes), nodes) if seed % 2 else list(range(nodes))
@@ -810,7 +816,7 @@ def test_a_network_split_for_collectives_alone_is_reported_as_split(seed):
     assert "the network is partitioned between" in outcome.report.set_message
 
 
-def test_a_link_that_loses_large_packets_and_therefore_messages_is_reported_by_its_cause():
+def test_a_link_that_loses_large_packets_and_therefore_messages_is_reported_by_its_cause() -> None:
     faults = Faults(small_ways={(1, 2), (2, 1)}, lossy={(1, 2): 0.8, (2, 1): 0.8})
     outcome = examined(orders(5), faults)
     assert (bad_links(outcome), blamed(outcome)) == ({(1, 2, "both")}, set())
@@ -820,7 +826,7 @@ def test_a_link_that_loses_large_packets_and_therefore_messages_is_reported_by_i
     assert outcome.report.spares == ()
 
 
-def test_a_node_that_gets_only_small_packets_and_did_not_join_is_named_with_that_cause():
+def test_a_node_that_gets_only_small_packets_and_did_not_join_is_named_with_that_cause() -> None:
     zero = "its agent did not join (srun: error: Zero Bytes were transmitted or received)"
     outcome = examined(orders(5), Faults(agentless={2}, small_mtu={2}, why=zero))
     (result,) = outcome.report.nodes[2].findings
@@ -830,7 +836,9 @@ def test_a_node_that_gets_only_small_packets_and_did_not_join_is_named_with_that
 
 
 @pytest.mark.parametrize(("nodes", "small"), [(5, {3, 4}), (6, {3, 4, 5}), (8, {2, 3, 4, 5, 6, 7})])
-def test_several_nodes_that_get_only_small_packets_are_parted_from_the_rest_and_not_to_blame(nodes, small):
+def test_several_nodes_that_get_only_small_packets_are_parted_from_the_rest_and_not_to_blame(
+    nodes, small
+) -> None:
     zero = "its agent did not join (srun: error: Zero Bytes were transmitted or received)"
     outcome = examined(orders(nodes), Faults(agentless=small, small_mtu=small, why=zero))
     verdicts = {
@@ -849,7 +857,7 @@ def test_several_nodes_that_get_only_small_packets_are_parted_from_the_rest_and_
 
 @pytest.mark.parametrize("share", [0.015, 0.06, 0.2])
 @pytest.mark.parametrize("cut", [2, 3, 4])
-def test_loss_between_two_halves_is_attributed_to_the_network_and_not_to_a_link(share, cut):
+def test_loss_between_two_halves_is_attributed_to_the_network_and_not_to_a_link(share, cut) -> None:
     sides = (set(range(cut)), set(range(cut, 8)))
     lossy = {(a, b): share for value, other in (sides, sides[::-1]) for a in value for b in other}
     outcome = examined(orders(8), Faults(lossy=lossy), seed=cut)
@@ -861,7 +869,7 @@ def test_loss_between_two_halves_is_attributed_to_the_network_and_not_to_a_link(
 
 
 @pytest.mark.parametrize("lost", [{2}, {1, 2}, {3, 4, 5}])
-def test_nodes_that_go_silent_because_large_packets_are_lost_are_reported_as_such(lost):
+def test_nodes_that_go_silent_because_large_packets_are_lost_are_reported_as_such(lost) -> None:
     faults = Faults(small_mtu=lost, lost_in=dict.fromkeys(lost, "DialTask"))
     outcome = examined(orders(7), faults)
     verdict = Grade.FAIL if len(lost) == 1 else Grade.UNDETERMINED
@@ -875,7 +883,7 @@ def test_nodes_that_go_silent_because_large_packets_are_lost_are_reported_as_suc
         assert "large packets between" in outcome.report.set_message
 
 
-def test_a_node_whose_name_resolves_to_a_dead_address_is_reported_with_that_address():
+def test_a_node_whose_name_resolves_to_a_dead_address_is_reported_with_that_address() -> None:
     hosts = {viewer: {2: "10.9.9.9"} for viewer in (0, 1, 3)}
     outcome = examined(orders(4), Faults(absent={2}, hosts=hosts))
     (result,) = outcome.report.nodes[2].findings
@@ -887,7 +895,7 @@ def test_a_node_whose_name_resolves_to_a_dead_address_is_reported_with_that_addr
 
 
 @pytest.mark.parametrize("away", [{3, 4}, {1, 2, 3, 4}])
-def test_several_nodes_absent_without_a_reason_are_not_blamed_and_one_is(away):
+def test_several_nodes_absent_without_a_reason_are_not_blamed_and_one_is(away) -> None:
     why = "its agent did not join within 15 s"
     outcome = examined(orders(7), Faults(agentless=away, why=why))
     verdicts = {
@@ -904,7 +912,7 @@ def test_several_nodes_absent_without_a_reason_are_not_blamed_and_one_is(away):
 
 
 @pytest.mark.parametrize("away", [{2}, {1, 2, 3}])
-def test_the_prolog_of_nodes_that_srun_gave_up_is_asked_for_and_not_all_are_blamed(away):
+def test_the_prolog_of_nodes_that_srun_gave_up_is_asked_for_and_not_all_are_blamed(away) -> None:
     why = "its agent did not join within 20 s (srun: error: Task launch failed: Socket timed out)"
     outcome = examined(orders(4), Faults(agentless=away, why=why))
     verdict = Grade.FAIL if len(away) == 1 else Grade.UNDETERMINED
@@ -914,7 +922,7 @@ def test_the_prolog_of_nodes_that_srun_gave_up_is_asked_for_and_not_all_are_blam
 
 
 @pytest.mark.parametrize("away", [set(), {5}, {4, 5}])
-def test_ports_that_do_not_answer_between_two_groups_part_the_network_and_blame_no_node(away):
+def test_ports_that_do_not_answer_between_two_groups_part_the_network_and_blame_no_node(away) -> None:
     sides = ({0, 1, 2}, {3, 4, 5, 6})
     why = "its agent did not join within 15 s"
     faults = Faults(parts=sides, ports_between=frozenset({3, 4}), agentless=away, why=why)
@@ -932,7 +940,7 @@ def test_ports_that_do_not_answer_between_two_groups_part_the_network_and_blame_
 
 @pytest.mark.parametrize("sides", [({0, 1, 2}, {3, 4, 5, 6}), ({0, 3, 5}, {1, 2, 4}, {6, 7})])
 @pytest.mark.parametrize(("first", "last"), [(43264, 47488), (33024, 37120), (46976, 47232)])
-def test_a_range_of_blocked_ports_between_two_groups_is_reported_without_a_link(sides, first, last):
+def test_a_range_of_blocked_ports_between_two_groups_is_reported_without_a_link(sides, first, last) -> None:
     between = frozenset(at for at, port in enumerate(PORTS) if first <= port <= last)
     faults = Faults(parts=sides, ports_between=between, range_between=(first, last))
     outcome = examined(orders(sum(map(len, sides))), faults)
@@ -943,7 +951,7 @@ def test_a_range_of_blocked_ports_between_two_groups_is_reported_without_a_link(
     )
 
 
-def test_a_large_set_dials_everybody_after_it_failed_together():
+def test_a_large_set_dials_everybody_after_it_failed_together() -> None:
     count = network_phase.MOST_DIALLED_BY_ALL + 1
     cluster = Cluster(orders(count, budget=300.0), Faults(set_only=True))
     cluster.outcome()

@@ -22,7 +22,7 @@ def said(state, *transports: str) -> list[tuple[int | None, str]]:
     return [(node_finding.node, node_finding.finding.message) for node_finding in findings]
 
 
-def test_sockets_are_a_warning_only_where_every_node_has_infiniband():
+def test_sockets_are_a_warning_only_where_every_node_has_infiniband() -> None:
     ((node, message),) = said(case(2, NDR), SOCKET, SOCKET)
     assert message == "NCCL uses NET/Socket eth0, though every node has active InfiniBand or RoCE ports"
     assert node is None
@@ -30,12 +30,12 @@ def test_sockets_are_a_warning_only_where_every_node_has_infiniband():
 
 
 @pytest.mark.parametrize("nodes", [2, 4])
-def test_infiniband_without_gpudirect_rdma_on_all_nodes_is_one_warning(nodes):
+def test_infiniband_without_gpudirect_rdma_on_all_nodes_is_one_warning(nodes) -> None:
     ((node, message),) = said(case(nodes, NDR), *[INDIRECT] * nodes)
     assert (node, "GPUDirect RDMA is not used" in message) == (None, True)
 
 
-def test_a_node_without_gpudirect_rdma_is_named():
+def test_a_node_without_gpudirect_rdma_is_named() -> None:
     ((node, message),) = said(case(4, NDR), DIRECT, DIRECT, INDIRECT, DIRECT)
     assert (node, message) == (
         2,
@@ -43,21 +43,21 @@ def test_a_node_without_gpudirect_rdma_is_named():
     )
 
 
-def test_a_node_with_sockets_beside_infiniband_is_named():
+def test_a_node_with_sockets_beside_infiniband_is_named() -> None:
     messages = said(case(4, NDR), DIRECT, SOCKET, DIRECT, DIRECT)
     assert (1, "NCCL's network is NET/Socket; it is NET/IB GDRDMA on 3 of 4 nodes") in messages
 
 
 @pytest.mark.parametrize("transport", [DIRECT, "NET/IB mlx5_0", "NET/AWS Libfabric", ""])
-def test_other_networks_are_not_judged(transport):
+def test_other_networks_are_not_judged(transport) -> None:
     assert said(case(2, NDR), transport, transport) == []
 
 
-def test_different_device_names_are_no_difference():
+def test_different_device_names_are_no_difference() -> None:
     assert said(case(3, NDR), DIRECT, "NET/IB mlx5_1 mlx5_2 GDRDMA", DIRECT) == []
 
 
-def test_geforce_cards_cannot_use_gpudirect_rdma():
+def test_geforce_cards_cannot_use_gpudirect_rdma() -> None:
     state = case(2, NDR)
     for node in state.nodes.values():
         versions = (("gpu", "NVIDIA GeForce RTX 4090"),)
@@ -65,5 +65,5 @@ def test_geforce_cards_cannot_use_gpudirect_rdma():
     assert said(state, INDIRECT, INDIRECT) == []
 
 
-def test_a_single_node_uses_no_network():
+def test_a_single_node_uses_no_network() -> None:
     assert said(case(1, NDR), INDIRECT) == []

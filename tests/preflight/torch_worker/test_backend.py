@@ -12,21 +12,21 @@ from clusterrun.preflight.torch_worker.backend import OnCpu, OnGpu, OutOfTime, s
 
 
 @pytest.mark.parametrize("backend", ["gloo", "nccl"])
-def test_the_interface_is_set_for_both_libraries_where_the_user_set_none(backend):
+def test_the_interface_is_set_for_both_libraries_where_the_user_set_none(backend) -> None:
     result = variables(backend, "eth1", {})
     assert (result["GLOO_SOCKET_IFNAME"], result["NCCL_SOCKET_IFNAME"]) == ("eth1", "=eth1")
 
 
-def test_a_setting_of_the_user_stays():
+def test_a_setting_of_the_user_stays() -> None:
     assert variables("gloo", "eth1", {"GLOO_SOCKET_IFNAME": "ib0"}) == {"NCCL_SOCKET_IFNAME": "=eth1"}
     assert "NCCL_SOCKET_IFNAME" not in variables("nccl", "eth1", {"NCCL_SOCKET_IFNAME": "^lo"})
 
 
-def test_gloos_interface_is_not_set_without_a_choice():
+def test_gloos_interface_is_not_set_without_a_choice() -> None:
     assert variables("gloo", "", {}) == {}
 
 
-def test_nccl_tells_its_network_on_stdout_and_no_wait_of_its_own_blocks():
+def test_nccl_tells_its_network_on_stdout_and_no_wait_of_its_own_blocks() -> None:
     assert variables("nccl", "", {}) == {
         "NCCL_DEBUG": "INFO",
         "NCCL_DEBUG_SUBSYS": "INIT,NET",
@@ -38,7 +38,7 @@ def test_nccl_tells_its_network_on_stdout_and_no_wait_of_its_own_blocks():
     }
 
 
-def test_libraries_see_set_and_unset_variables(monkeypatch):
+def test_libraries_see_set_and_unset_variables(monkeypatch) -> None:
     import ctypes
 
     monkeypatch.setenv("CLUSTERRUN_TEST_GONE", "here")
@@ -51,7 +51,7 @@ def test_libraries_see_set_and_unset_variables(monkeypatch):
         os.unsetenv("CLUSTERRUN_TEST_NEW")
 
 
-def test_the_fastest_counts_on_shared_cores_and_the_median_on_gpus():
+def test_the_fastest_counts_on_shared_cores_and_the_median_on_gpus() -> None:
     seconds = [1.0, 2.0, 9.0]
     assert (OnCpu.usual(seconds), OnGpu.usual(seconds)) == (1.0, 2.0)
 
@@ -70,7 +70,7 @@ class Event:
         return self.looks < 0
 
 
-def test_a_gpu_that_does_not_finish_is_waited_for_until_its_time_with_a_fake_event(monkeypatch):
+def test_a_gpu_that_does_not_finish_is_waited_for_until_its_time_with_a_fake_event(monkeypatch) -> None:
     device = OnGpu.__new__(OnGpu)
     monkeypatch.setattr(torch.cuda, "Event", lambda: Event(looks=3))
     device.settle(time.monotonic() + 100)
@@ -79,7 +79,7 @@ def test_a_gpu_that_does_not_finish_is_waited_for_until_its_time_with_a_fake_eve
         device.settle(time.monotonic() + 0.01)
 
 
-def test_a_step_is_timed_by_the_gpus_clock_with_a_fake_event(monkeypatch):
+def test_a_step_is_timed_by_the_gpus_clock_with_a_fake_event(monkeypatch) -> None:
     gpu = {"milliseconds": 0.0}
 
     class TimedEvent(Event):
@@ -101,7 +101,7 @@ def test_a_step_is_timed_by_the_gpus_clock_with_a_fake_event(monkeypatch):
     assert device.timed(step, time.monotonic() + 100) == pytest.approx(0.00025)
 
 
-def test_a_rank_uses_the_gpu_of_its_number_with_a_fake_torch(monkeypatch):
+def test_a_rank_uses_the_gpu_of_its_number_with_a_fake_torch(monkeypatch) -> None:
     taken: list[int] = []
     monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
     monkeypatch.setattr(torch.cuda, "set_device", taken.append)

@@ -33,11 +33,11 @@ frame #1: something
         ("x" * 400, "x" * 299 + "…"),
     ],
 )
-def test_an_error_is_its_first_lines_without_places_and_frames(text, arguments):
+def test_an_error_is_its_first_lines_without_places_and_frames(text, arguments) -> None:
     assert short(text) == arguments
 
 
-def test_nccls_error_has_its_kind_and_its_last_error():
+def test_nccls_error_has_its_kind_and_its_last_error() -> None:
     message = short(NCCL)
     assert message == (
         "NCCL 2.21.5: unhandled system error (ncclSystemError) socketPollConnect: Connect to 10.0.0.9<4>"
@@ -45,15 +45,15 @@ def test_nccls_error_has_its_kind_and_its_last_error():
     )
 
 
-def test_an_error_without_a_message_is_named_by_its_kind():
+def test_an_error_without_a_message_is_named_by_its_kind() -> None:
     assert of_error(KeyError()) == "KeyError"
 
 
-def test_the_reason_of_a_processs_death_is_read_from_its_output():
+def test_the_reason_of_a_processs_death_is_read_from_its_output() -> None:
     assert of_end(DIED) == "[Rank 0] Watchdog caught a timeout: (SeqNum=1)"
 
 
-def test_a_process_without_output_has_no_message():
+def test_a_process_without_output_has_no_message() -> None:
     assert of_end("") == ""
 
 
@@ -76,7 +76,7 @@ def test_a_process_without_output_has_no_message():
         ([], ""),
     ],
 )
-def test_a_rank_that_failed_by_itself_is_reported_before_ranks_that_lost_it(texts, message):
+def test_a_rank_that_failed_by_itself_is_reported_before_ranks_that_lost_it(texts, message) -> None:
     assert most_telling(texts).startswith(message)
     assert most_telling(reversed(texts)).startswith(message)
 
@@ -176,7 +176,9 @@ REPORTED = [
 @pytest.mark.parametrize(
     ("source", "line", "uses", "network"), REPORTED, ids=[entry[0] for entry in REPORTED]
 )
-def test_the_network_is_read_from_every_form_of_the_line_that_people_reported(source, line, uses, network):
+def test_the_network_is_read_from_every_form_of_the_line_that_people_reported(
+    source, line, uses, network
+) -> None:
     assert chosen(f"n1:1:1 {line}\nn1:1:2 [0] NCCL INFO Using network {uses}\n") == network
 
 
@@ -196,5 +198,5 @@ def test_the_network_is_read_from_every_form_of_the_line_that_people_reported(so
         ("n1:1:1 [0] NCCL INFO Bootstrap : Using eth0:10.0.0.1<0>\n", ""),
     ],
 )
-def test_the_network_that_nccl_chose_is_read_from_its_log(log, network):
+def test_the_network_that_nccl_chose_is_read_from_its_log(log, network) -> None:
     assert chosen(log) == network

@@ -50,7 +50,7 @@ def started() -> tuple[GroupTestRun, Child, Child]:
     return GroupTestRun(TASK, [first, second], now=100.0), first, second
 
 
-def test_the_result_is_reported_once_after_all_ranks_ended():
+def test_the_result_is_reported_once_after_all_ranks_ended() -> None:
     trial, first, second = started()
     first.say(RankReport("store"), RankReport("group"), DONE)
     assert trial.poll(100.5) is None
@@ -142,7 +142,7 @@ def test_a_wrong_sum_is_a_verdict_on_an_overloaded_machine_too() -> None:
     assert (result.passed, result.starved) == (False, False)
 
 
-def test_unfinished_ranks_at_the_limit_are_late_at_their_stage():
+def test_unfinished_ranks_at_the_limit_are_late_at_their_stage() -> None:
     trial, first, second = started()
     first.say(RankReport("store"), RankReport("group"))
     second.say(DONE)
@@ -154,7 +154,7 @@ def test_unfinished_ranks_at_the_limit_are_late_at_their_stage():
     assert result.why == "local rank 0: killed after 10.0 s without an end"
 
 
-def test_the_others_may_report_shortly_after_one_rank_failed():
+def test_the_others_may_report_shortly_after_one_rank_failed() -> None:
     trial, first, second = started()
     first.say(RankReport("exact"), RankReport("exact"))
     second.say(RankReport("exact"), RankReport(ended=True, why="closed by peer"))
@@ -168,7 +168,7 @@ def test_the_others_may_report_shortly_after_one_rank_failed():
     assert trial.over(104.1) is True
 
 
-def test_a_child_that_dies_silently_is_reported_with_its_output():
+def test_a_child_that_dies_silently_is_reported_with_its_output() -> None:
     trial, first, second = started()
     first.say(RankReport("timed"))
     first.closed, first.log = True, "terminate called\nfatal error: out of luck\n"
@@ -179,7 +179,7 @@ def test_a_child_that_dies_silently_is_reported_with_its_output():
     assert result.why == "the test's process died: fatal error: out of luck"
 
 
-def test_nonsense_from_a_child_is_a_failure_of_the_test():
+def test_nonsense_from_a_child_is_a_failure_of_the_test() -> None:
     trial, first, second = started()
     first.said = ["{]"]
     second.say(DONE)
@@ -188,7 +188,7 @@ def test_nonsense_from_a_child_is_a_failure_of_the_test():
     assert (result.passed, result.why) == (False, "the test's process wrote an unreadable report")
 
 
-def test_answers_after_the_final_one_change_nothing():
+def test_answers_after_the_final_one_change_nothing() -> None:
     trial, first, second = started()
     first.say(DONE, RankReport(ended=True, why="the store is gone"))
     second.say(DONE)
@@ -197,7 +197,7 @@ def test_answers_after_the_final_one_change_nothing():
     assert result.passed
 
 
-def test_children_that_are_done_may_leave_by_themselves_and_are_killed_after_a_while():
+def test_children_that_are_done_may_leave_by_themselves_and_are_killed_after_a_while() -> None:
     trial, first, second = started()
     first.say(DONE)
     second.say(DONE)
@@ -260,7 +260,7 @@ CONNECTS = BEGUN + (
 @pytest.mark.parametrize(
     ("printed", "loading"), [("", False), ("Gloo connectFullMesh", False), (BEGUN, True), (CONNECTS, False)]
 )
-def test_a_rank_that_is_killed_before_nccl_connects_was_loading_its_kernels(printed, loading):
+def test_a_rank_that_is_killed_before_nccl_connects_was_loading_its_kernels(printed, loading) -> None:
     trial, first, second = started()
     for child in (first, second):
         child.say(RankReport("store"), RankReport("group"))
@@ -275,7 +275,9 @@ def test_a_rank_that_is_killed_before_nccl_connects_was_loading_its_kernels(prin
     ("connected_at", "printed", "loading"),
     [(109.0, CONNECTS, True), (101.0, CONNECTS, False), (109.0, "Gloo connectFullMesh", False)],
 )
-def test_a_rank_without_time_after_nccl_loaded_its_kernels_is_no_failure(connected_at, printed, loading):
+def test_a_rank_without_time_after_nccl_loaded_its_kernels_is_no_failure(
+    connected_at, printed, loading
+) -> None:
     trial, *children = started()
     for child in children:
         child.log = printed

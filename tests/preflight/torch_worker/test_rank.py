@@ -19,7 +19,7 @@ def older(*args, use_libuv=True, **named):
 
 
 @pytest.mark.parametrize("store", [REAL, older], ids=["this torch", "a fake of torch before 2.8"])
-def test_the_store_takes_over_a_listening_port(monkeypatch, store):
+def test_the_store_takes_over_a_listening_port(monkeypatch, store) -> None:
     monkeypatch.setattr(dist, "TCPStore", store)
     ports = ListeningPorts()
     port = ports.fill()[0]
@@ -29,7 +29,7 @@ def test_the_store_takes_over_a_listening_port(monkeypatch, store):
     assert connect_store.get("word") == b"heard"
 
 
-def test_a_port_is_used_once_and_replaced():
+def test_a_port_is_used_once_and_replaced() -> None:
     ports = ListeningPorts()
     first = ports.fill()
     assert len(set(first)) == 4

@@ -26,7 +26,7 @@ def nodes() -> Iterator[list[Node]]:
         yield started
 
 
-def test_a_torch_worker_reports_its_python_and_packages(nodes):
+def test_a_torch_worker_reports_its_python_and_packages(nodes) -> None:
     import torch
 
     observed = dict(nodes[0].up.versions)
@@ -35,7 +35,7 @@ def test_a_torch_worker_reports_its_python_and_packages(nodes):
     assert (nodes[0].up.backend, nodes[0].up.devices) == ("gloo", 0) or nodes[0].up.backend == "nccl"
 
 
-def test_a_sound_pair_passes_on_both_sides_with_a_rate_for_each_way(nodes):
+def test_a_sound_pair_passes_on_both_sides_with_a_rate_for_each_way(nodes) -> None:
     for result in results(*nodes[:2]):
         assert (result.passed, result.stage, result.wrong, result.why, result.late) == (
             True,
@@ -50,7 +50,7 @@ def test_a_sound_pair_passes_on_both_sides_with_a_rate_for_each_way(nodes):
         assert 0 <= rates[CPU_WAIT] <= 1
 
 
-def test_ranks_of_a_node_test_their_paths_at_once_and_report_separately(nodes):
+def test_ranks_of_a_node_test_their_paths_at_once_and_report_separately(nodes) -> None:
     for result in results(*nodes[:2], ranks=2):
         assert (result.passed, result.stage) == (True, "done")
         rates = dict(result.rates)
@@ -60,7 +60,7 @@ def test_ranks_of_a_node_test_their_paths_at_once_and_report_separately(nodes):
         assert rates["all_reduce"] == min(rates["all_reduce:0"], rates["all_reduce:1"])
 
 
-def test_a_set_passes_together_and_a_node_alone_too(nodes):
+def test_a_set_passes_together_and_a_node_alone_too(nodes) -> None:
     for result in results(*nodes[:2], kind="set", ranks=2):
         assert (result.passed, result.stage, set(dict(result.rates)) >= {"all_reduce"}) == (
             True,
@@ -71,7 +71,7 @@ def test_a_set_passes_together_and_a_node_alone_too(nodes):
     assert (alone.passed, alone.stage, alone.rates) == (True, "done", ())
 
 
-def test_a_rank_with_a_wrong_summand_is_named_by_both_sides(nodes):
+def test_a_rank_with_a_wrong_summand_is_named_by_both_sides(nodes) -> None:
     for result in results(nodes[0], nodes[2]):
         assert (result.passed, result.stage) == (False, "done")
         assert "int64 sum: element 5461 is " in result.wrong
@@ -79,14 +79,14 @@ def test_a_rank_with_a_wrong_summand_is_named_by_both_sides(nodes):
         assert "n1 gave" not in result.wrong
 
 
-def test_the_product_is_the_same_on_all_nodes_to_the_bit(nodes):
+def test_the_product_is_the_same_on_all_nodes_to_the_bit(nodes) -> None:
     first, second = (results(node, kind="product")[0] for node in nodes[:2])
     assert (first.passed, second.passed) == (True, True)
     assert first.fingerprint == second.fingerprint != ""
     assert dict(first.rates)["product"] > 0
 
 
-def test_a_port_is_used_once_and_then_replaced(nodes):
+def test_a_port_is_used_once_and_then_replaced(nodes) -> None:
     host_store, other = results(*nodes[:2])
     assert (len(host_store.ports), other.ports) == (1, ())
     task = group(*nodes[:2])
@@ -95,7 +95,7 @@ def test_a_port_is_used_once_and_then_replaced(nodes):
     assert nodes[1].answer().passed
 
 
-def test_a_scanner_on_the_port_does_no_harm(nodes):
+def test_a_scanner_on_the_port_does_no_harm(nodes) -> None:
     task = group(*nodes[:2])
     remote = ("127.0.0.1", task.port)
     with socket.create_connection(remote) as silent, socket.create_connection(remote) as rude:
@@ -106,7 +106,7 @@ def test_a_scanner_on_the_port_does_no_harm(nodes):
         silent.close()
 
 
-def test_a_node_can_be_in_two_tests_at_once(nodes):
+def test_a_node_can_be_in_two_tests_at_once(nodes) -> None:
     first, second = nodes[:2]
     begin(group(first, second, test=1), first, second)
     begin(group(second, first, test=2), second, first)
@@ -119,14 +119,14 @@ def test_a_node_can_be_in_two_tests_at_once(nodes):
     ]
 
 
-def test_a_missing_partner_is_reported_with_the_stage_and_torchs_message(nodes):
+def test_a_missing_partner_is_reported_with_the_stage_and_torchs_message(nodes) -> None:
     begin(group(*nodes[:2], limit=5.0), nodes[0])
     result = nodes[0].answer()
     assert (result.passed, result.stage, result.wrong) == (False, "group", "")
     assert result.why
 
 
-def test_a_missing_store_is_reported_as_such(nodes):
+def test_a_missing_store_is_reported_as_such(nodes) -> None:
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))  # bound, but nobody listens
         task = group(*nodes[:2], limit=3.0, port=taken.getsockname()[1])
@@ -136,7 +136,7 @@ def test_a_missing_store_is_reported_as_such(nodes):
     assert result.why
 
 
-def test_a_port_in_use_is_an_answer_and_ends_nothing(nodes):
+def test_a_port_in_use_is_an_answer_and_ends_nothing(nodes) -> None:
     others = ListeningPorts()
     nodes[0].ask(group(*nodes[:2], port=others.fill()[0]))
     result = nodes[0].answer()
@@ -145,7 +145,7 @@ def test_a_port_in_use_is_an_answer_and_ends_nothing(nodes):
 
 
 @pytest.mark.parametrize("deed", ["dies", "stops"])
-def test_a_partner_lost_during_the_test_is_reported_with_the_stage(nodes, deed):
+def test_a_partner_lost_during_the_test_is_reported_with_the_stage(nodes, deed) -> None:
     task = group(*nodes[:2], limit=8.0)
     with partner(task.port, deed):
         nodes[0].ask(task)
@@ -154,7 +154,7 @@ def test_a_partner_lost_during_the_test_is_reported_with_the_stage(nodes, deed):
     assert result.why
 
 
-def test_a_test_past_its_limit_is_killed_and_late(nodes):
+def test_a_test_past_its_limit_is_killed_and_late(nodes) -> None:
     nodes[0].idle()
     nodes[0].ask(group(*nodes[:2], limit=4.0))
     until(lambda: bool(nodes[0].children()), "the test runs")
@@ -165,7 +165,7 @@ def test_a_test_past_its_limit_is_killed_and_late(nodes):
     nodes[0].idle()
 
 
-def test_a_test_that_crashes_is_an_answer(nodes):
+def test_a_test_that_crashes_is_an_answer(nodes) -> None:
     nodes[0].idle()
     nodes[0].ask(group(*nodes[:2]))
     until(lambda: bool(nodes[0].children()), "the test runs")
@@ -175,7 +175,7 @@ def test_a_test_that_crashes_is_an_answer(nodes):
     assert result.why.startswith("the test's process died")
 
 
-def test_many_tests_leave_no_process_and_no_descriptor(nodes):
+def test_many_tests_leave_no_process_and_no_descriptor(nodes) -> None:
     results(nodes[0], kind="set")
     nodes[0].idle()
     before = nodes[0].descriptors()
@@ -187,7 +187,7 @@ def test_many_tests_leave_no_process_and_no_descriptor(nodes):
     until(lambda: nodes[0].descriptors() <= before, "the last test's descriptors are closed")
 
 
-def test_a_gpu_that_torch_does_not_see_is_reported_at_once(nodes):
+def test_a_gpu_that_torch_does_not_see_is_reported_at_once(nodes) -> None:
     if nodes[0].up.backend != "gloo":
         pytest.skip("this machine has a GPU")
     result = results(nodes[0], kind="set", backend="nccl")[0]
@@ -195,7 +195,7 @@ def test_a_gpu_that_torch_does_not_see_is_reported_at_once(nodes):
     assert result.why == "local rank 0 has no GPU: torch sees 0"
 
 
-def test_the_worker_ends_with_its_input():
+def test_the_worker_ends_with_its_input() -> None:
     with running("n1") as (node,):
         node.ask(group(node, node))
         until(lambda: bool(node.children()), "the test runs")
@@ -206,7 +206,7 @@ def test_the_worker_ends_with_its_input():
         until(lambda: not alive(remaining), "the test's process is gone")
 
 
-def test_a_killed_workers_tests_end():
+def test_a_killed_workers_tests_end() -> None:
     with running("n1") as (node,):
         node.ask(group(node, node))
         until(lambda: bool(node.children()), "the test runs")
@@ -215,7 +215,9 @@ def test_a_killed_workers_tests_end():
         until(lambda: not alive(remaining), "the test's process is gone")
 
 
-def test_a_torch_that_cannot_be_imported_is_reported_with_the_last_line_with_a_fake_torch(tmp_path: Path):
+def test_a_torch_that_cannot_be_imported_is_reported_with_the_last_line_with_a_fake_torch(
+    tmp_path: Path,
+) -> None:
     (tmp_path / "torch.py").write_text("raise ImportError('many words\\nlibcudnn.so.9: cannot open')\n")
     node = Node("n1", {"PYTHONPATH": str(tmp_path)})
     try:
