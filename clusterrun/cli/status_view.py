@@ -25,10 +25,6 @@ ERROR_CHARACTERS = 120
 ROUNDED = Kind(NUMBER.schema, lambda number: round(number, 4))
 
 
-def _style(status: RunStatus) -> str:
-    return _PAINT.get(status.state, "red")
-
-
 def _size(status: RunStatus, now: float) -> str:
     ranks_per_node = status.world_size // status.nodes if status.nodes else 0
     return f"{status.nodes}×{ranks_per_node}"
@@ -294,7 +290,7 @@ def drawn(statuses: Sequence[RunStatus], now: float, width: int, has_colours: bo
 
     The reason of a run that completed is omitted in that case.
     """
-    styles = {"STATE": list(map(_style, statuses))} if has_colours else {}
+    styles = {"STATE": [_PAINT.get(status.state, "red") for status in statuses]} if has_colours else {}
     well = [place for place, status in enumerate(statuses) if status.state is State.COMPLETED]
     return terminal.drawn(
         RUN.cells(statuses, now), RUN.spare, width, has_colours, styles, is_last_below=True, silent=well

@@ -119,19 +119,17 @@ class Lifecycle(RunPart):
     def follow(self, now: Now, outcome: Outcome | EpochClaimed | None) -> None:
         """Enter the stage that ``NEXT`` gives for ``outcome``, and on, until a stage waits for an event."""
         while outcome is not None:
-            if isinstance(outcome, RunOver) and self._must_wait(outcome.end):
-                return
+            if isinstance(outcome, RunOver):
+                # A signal may have caused the end. A decision between attempts has already waited for it.
+                has_waited = self.stage is RunStage.DECIDING or self.superseded
+                has_waited = has_waited or outcome.end is self._restart.requested_end
+                if not has_waited and self.termination.undecided:
+                    return
             if isinstance(outcome, TooFewNodes) and not self._restart.may_follow(outcome.failure_event):
                 outcome = self.formation.form_without(now)
                 continue
             self.stage = NEXT[self.stage][type(outcome)]
             outcome = _BEGIN[self.stage](self, now, outcome)
-
-    def _must_wait(self, end: RunOutcome) -> bool:
-        """Return whether ``end`` must wait for the meaning of a signal, which may have caused it."""
-        if self.stage is RunStage.DECIDING or self.superseded or end is self._restart.requested_end:
-            return False  # a decision between attempts has already waited
-        return self.termination.undecided
 
     def heed(self, now: Now, end: EndAsked | None) -> None:
         """Handle a request to end, if there is one. Then decide what waited for the meaning of a signal."""

@@ -339,14 +339,14 @@ class CallTable:
             # Only the holder's node lists the lock. Ranks of other nodes wait for it in the same line.
             is_late = bool(self._holders_by_line) and not _waits_for_others(rank)
             return self._holders_by_line.get(rank.location.line, ()) if is_late else ()
-        return tuple(
-            other.rank
-            for other in self.ranks
-            if other.node == rank.node
-            and (other.process.pid == holder or _sleeps_below(other, holder))
-            and other is not rank
-            and _waits_for_others(other)
-        )
+        ranks = []
+        for other in self.ranks:
+            if other.node != rank.node or other is rank or not _waits_for_others(other):
+                continue
+            sleeping = {child.pid for child in other.process.children if child.state == "S"}
+            if holder in sleeping | {other.process.pid}:
+                ranks.append(other.rank)
+        return tuple(ranks)
 
     @cached_property
     def _holders_by_line(self) -> dict[str, tuple[int, ...]]:
@@ -511,10 +511,6 @@ def _waits_for_others(rank: RankSnapshot) -> bool:
     is_open = any(not record.done for record in rank.records)
     is_backward = is_open and is_in_backward(rank.stacks.main)
     return rank.location.doing in (Doing.COLLECTIVE, Doing.RENDEZVOUS) or is_backward
-
-
-def _sleeps_below(rank: RankSnapshot, pid: int) -> bool:
-    return any(child.pid == pid and child.state == "S" for child in rank.process.children)
 
 
 def set_line(rank: RankSnapshot, keys: str) -> tuple[str, str]:

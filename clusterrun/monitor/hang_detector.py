@@ -264,7 +264,9 @@ class HangDetector:
             self._gpus_worked_at[node] = now
         elif digest.gpus_work is not None:
             self._gpus_worked_at.pop(node, None)
-        if moved or self._all_gpus_work(now):
+        oldest = min((self._gpus_worked_at.get(name, -math.inf) for name in self._nodes), default=-math.inf)
+        all_gpus_work = now - oldest <= QUIET_PERIODS * self._watch.sample_seconds
+        if moved or all_gpus_work:
             self._moved_at = now
         actions: list[HangDetectorAction] = []
         if self._stalled and moved:
@@ -294,11 +296,6 @@ class HangDetector:
             news = "the ranks train together now: the earlier warning no longer applies"
             return [*actions, TakeBack(ALONE, news)]
         return actions + self._instead(before, warning)
-
-    def _all_gpus_work(self, now: float) -> bool:
-        """Return whether the newest digest of every node reports GPUs at work."""
-        oldest = min((self._gpus_worked_at.get(node, -math.inf) for node in self._nodes), default=-math.inf)
-        return now - oldest <= QUIET_PERIODS * self._watch.sample_seconds
 
     @staticmethod
     def _instead(before: str, warning: str) -> list[HangDetectorAction]:

@@ -27,15 +27,13 @@ def _family(name: str, description: str, cluster: tuple[tuple[str, str], ...], s
     head = f"# HELP {PREFIX}{name} {description}\n# TYPE {PREFIX}{name} gauge\n"
     lines = []
     for labels, value in samples:
-        rendered = ",".join(f'{label}="{_escaped(text)}"' for label, text in (*cluster, *labels))
-        lines.append(f"{PREFIX}{name}{{{rendered}}} {value:.12g}\n")
+        rendered = []
+        for label, text in (*cluster, *labels):
+            clean = text.encode("utf-8", "replace").decode("utf-8")
+            escaped = clean.replace("\\", "\\\\").replace('"', '\\"').replace("\n", "\\n")
+            rendered.append(f'{label}="{escaped}"')
+        lines.append(f"{PREFIX}{name}{{{','.join(rendered)}}} {value:.12g}\n")
     return head + "".join(lines)
-
-
-def _escaped(value: str) -> str:
-    """Return a label's value with backslash, quote and newline escaped and invalid characters replaced."""
-    clean = value.encode("utf-8", "replace").decode("utf-8")
-    return clean.replace("\\", "\\\\").replace('"', '\\"').replace("\n", "\\n")
 
 
 def _info(report: Report) -> Iterator[Sample]:

@@ -725,7 +725,12 @@ def _read_before(
     setup: list[str] = []
     parts: list[Part] = []
     requeues = False
-    exported = [statement for statement in statements if _is_exported(statement, statements)]
+    exported = []  # statements whose variables ``set -a`` exports
+    for statement in statements:
+        before = [ALLEXPORT.match(other.text) for other in statements if other.line <= statement.line]
+        switches = [match for match in before if match]
+        if switches and switches[-1][1] == "-":
+            exported.append(statement)
     ends_at_errors = any(_ERREXIT.match(statement.text) for statement in statements)
     absent = min((statement.line for statement in beside), default=None)
     is_before_run = False
@@ -779,13 +784,6 @@ def _read_before(
             parts += _parts_of_handler(scope, statement)
         setup[:0] = lines
     return Reading(setup=tuple(setup), requeues=requeues, parts=tuple(parts))
-
-
-def _is_exported(statement: Statement, statements: Sequence[Statement]) -> bool:
-    """Return whether ``set -a`` exports the variables that a statement sets."""
-    before = [ALLEXPORT.match(other.text) for other in statements if other.line <= statement.line]
-    switches = [match for match in before if match]
-    return bool(switches) and switches[-1][1] == "-"
 
 
 def _parts_of_handler(scope: _Scope, function: Statement) -> Iterator[Part]:
@@ -888,12 +886,8 @@ def _is_small(launch: LaunchCommand, constants: Mapping[str, Constant]) -> bool:
     """Return whether srun starts one task, or one on each node and no launcher in it."""
     per_node = str(launch.per_node or constants.get("SLURM_NTASKS_PER_NODE", ""))
     is_one_per_node = launch.program == "srun" and not launch.rank_launcher and per_node == "1"
-    return _is_one_task(launch) or (is_one_per_node and not launch.total)
-
-
-def _is_one_task(launch: LaunchCommand) -> bool:
-    """Return whether srun starts one task, as its options say."""
-    return launch.program == "srun" and launch.total == 1 and launch.per_node <= 1
+    is_one_task = launch.program == "srun" and launch.total == 1 and launch.per_node <= 1
+    return is_one_task or (is_one_per_node and not launch.total)
 
 
 def _part_after(statement: Statement) -> Part:

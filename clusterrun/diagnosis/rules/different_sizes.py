@@ -13,7 +13,6 @@ from collections.abc import Mapping, Sequence
 from functools import partial
 
 from clusterrun.diagnosis.calls import EQUAL_SIZES, Call, CallTable
-from clusterrun.diagnosis.evidence import RankSnapshot
 from clusterrun.diagnosis.first_error import first_error
 from clusterrun.diagnosis.habits import HABIT
 from clusterrun.diagnosis.hypothesis import Hypothesis, Ranks
@@ -66,7 +65,14 @@ def rule(table: CallTable) -> list[Hypothesis]:
 def _records_agree(table: CallTable, run: Remains, root: Error, aborted: Ranks) -> list[Hypothesis]:
     """All records that are left agree: find what was sent, and the sender."""
     sent_too_much = partial(explain_sent_too_much, run=run, root=root)
-    mates = {rank.rank: calls for rank in table.ranks if (calls := _calls_with(table, rank, aborted))}
+    mates: dict[int, list[Call]] = {}  # calls of each rank in groups that it shares with all aborted ranks
+    for rank in table.ranks:
+        spans = {group.name: unfolded(group.ranks) for group in rank.groups if group.ranks}
+        calls = [
+            call for call in table.history[rank.rank] if set(aborted) <= set(spans.get(call.group, aborted))
+        ]
+        if calls:
+            mates[rank.rank] = calls
     # The bytes that each aborted rank was sent, and the bytes that it expected.
     matches = filter(None, (SIZES.search(error.text) for error in run.errors))
     pairs = [(int(match[1]), int(match[2])) for match in matches]
@@ -109,12 +115,6 @@ def _records_agree(table: CallTable, run: Remains, root: Error, aborted: Ranks) 
         return [Hypothesis(larger, CERTAINTY, culprits)]
     smaller = partial(explain_smaller, run=run, root=root, called=called, together=together, pairs=pairs)
     return [Hypothesis(smaller, CERTAINTY, aborted)]
-
-
-def _calls_with(table: CallTable, rank: RankSnapshot, others: Sequence[int]) -> list[Call]:
-    """The calls of ``rank`` in groups that it shares with all ``others``."""
-    spans = {group.name: unfolded(group.ranks) for group in rank.groups if group.ranks}
-    return [call for call in table.history[rank.rank] if set(others) <= set(spans.get(call.group, others))]
 
 
 def _is_expected(table: CallTable, rank: int, call: Call, pairs: Sequence[tuple[int, int]]) -> bool:
