@@ -1,4 +1,4 @@
-"""Compares a converted line with its batch script: each variable that the line reads has the same value."""
+"""Compare a converted line with its batch script: each variable that the line reads has the same value."""
 
 from __future__ import annotations
 
