@@ -116,8 +116,9 @@ class Reader:
         return self.lab.exec(arguments, env=environment, cwd=str(self.folder / "work"), timeout=limit)
 
     def stays(self) -> None:
-        """A run of 40 ranks that lives, in the other home."""
-        created = self.type("clusterrun submit --nodes 5 --gpus 8 --name stays train.py stay", "other")
+        """A run of 40 ranks that lives, in the other home, on the nodes that the examples name."""
+        options = "--nodes 5 --gpus 8 --sbatch 'nodelist=n[0001-0005]' --name stays"
+        created = self.type(f"clusterrun submit {options} train.py stay", "other")
         assert created.code == 0, created.err
         end = time.monotonic() + 120
         while '"training"' not in self.type("clusterrun status stays --json", "other").out:

@@ -53,7 +53,8 @@ _REMEDIES = (
 def probe(request: RunNeeds) -> object:
     """Return everything that one call of nvidia-smi reports, and which GPUs belong to this job."""
     began = time.monotonic()
-    reply = answer("nvidia-smi", "-q", "-x", seconds=LIMIT)
+    # The limit of the probe expires first and makes the reading late, which other checks of the driver read.
+    reply = answer("nvidia-smi", "-q", "-x", seconds=2 * LIMIT)
     if reply.code == _NO_SUCH_PROGRAM:
         return {"found": False}
     reading = {
