@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import os
 import time
 from collections.abc import Callable, Iterator
@@ -20,7 +21,7 @@ from clusterrun.model.world import Lineage
 from clusterrun.protocol.messages import AskSidecar, SidecarEnded, SidecarSaid
 from clusterrun.runtime import kill_tree
 from clusterrun.runtime.event_loop import EventLoop, steady
-from clusterrun.runtime.processes import ended_children
+from clusterrun.runtime.processes import become_subreaper, ended_children
 from tests.coordinator.tapes import ORDERS
 
 PROGRAM = """
@@ -91,7 +92,15 @@ class Stage:
 
 
 @pytest.fixture
-def stage(tmp_path: Path) -> Iterator[Stage]:
+def subreaper() -> Iterator[None]:
+    """Adopt orphans, as an agent does. A sidecar may exit at the end of its input, before its children."""
+    assert become_subreaper()
+    yield
+    ctypes.CDLL(None).prctl(36, 0, 0, 0, 0)  # PR_SET_CHILD_SUBREAPER
+
+
+@pytest.fixture
+def stage(subreaper: None, tmp_path: Path) -> Iterator[Stage]:
     created = Stage(tmp_path)
     before = len(os.listdir("/proc/self/fd"))
     yield created
