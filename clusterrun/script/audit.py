@@ -43,9 +43,9 @@ def evaluated(reading: Reading) -> Reading:
     if not reading.text or ALIKE.fullmatch(reading.text):
         exports = (f"export {' '.join(sorted(hidden))}",) if hidden else ()
         return replace(reading, setup=(*reading.setup, *exports))
-    words = f'export ARGUMENTS="$(printf "%q " {reading.text})"'
+    export = f'export ARGUMENTS="$(printf "%q " {reading.text})"'
     code = 'eval "set -- $ARGUMENTS"\n' + code.replace(reading.text_in_ranks, '"$@"', 1)
-    return replace(reading, setup=(*reading.setup, words), command=("bash", "-c", code))
+    return replace(reading, setup=(*reading.setup, export), command=("bash", "-c", code))
 
 
 def differences(source: ShellSource, reading: Reading) -> Iterator[Part]:

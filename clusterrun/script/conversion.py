@@ -25,7 +25,13 @@ from clusterrun.script.directives import (
 )
 from clusterrun.script.interpreter_calls import SHELLS
 from clusterrun.script.launch_commands import LaunchCommand
-from clusterrun.script.script_reading import LOGIN, Reading, TrainingKind, read_script, variables_read
+from clusterrun.script.script_reading import (
+    Reading,
+    TrainingKind,
+    read_script,
+    variables_read,
+    with_login_files,
+)
 from clusterrun.script.shell_source import Body, ShellSource
 
 # Directives that separate the parts of a heterogeneous job.
@@ -97,11 +103,7 @@ def convert(
     if is_zsh or not set(SHELLS) & names:
         return _of_other_language(text, [word for word in interpreter if word[:1] != "-"], path)
     script = _with_visible_gpus(_with_own_gpus(_read(text, read_file, arguments, path)))
-    if any(word == "--login" or re.match(r"-[a-z]*l", word) for word in interpreter):
-        part = Part(1, shebang, PartOutcome.SETUP, "a login shell reads them")
-        reading = script.reading
-        reading = replace(reading, setup=(LOGIN, *reading.setup), parts=(part, *reading.parts))
-        script = replace(script, reading=reading)
+    script = replace(script, reading=with_login_files(script.reading, interpreter, 1, shebang))
     variables = _variables(script)
     own = {f"{name}=" for name in own_variables()}
     typed = _options(script, variables)

@@ -96,7 +96,7 @@ def in_words(number: int, text: str) -> Iterator[Directive]:
 def translate(directives: Sequence[Directive], launch: LaunchCommand) -> Translated:
     """Return what asks clusterrun for the same as ``directives``, for ranks that ``launch`` starts."""
     values = _values(directives)
-    tasks_per_node = last_number(values.get("ntasks-per-node", values.get("tasks-per-node", "")))
+    tasks_per_node = _tasks_per_node(values)
     nodes = _nodes(values) or launch.nodes or 1
     tasks_per_node = tasks_per_node or last_number(values.get("ntasks", "")) // nodes
     allocated = nodes
@@ -215,9 +215,13 @@ def _values(directives: Sequence[Directive]) -> dict[str, str]:
     return values
 
 
+def _tasks_per_node(values: dict[str, str]) -> int:
+    return last_number(values.get("ntasks-per-node", values.get("tasks-per-node", "")))
+
+
 def _nodes(values: dict[str, str]) -> int:
     """Return the nodes that the directives ask for, also by tasks or GPUs on each; 0 if they do not."""
-    per_node = last_number(values.get("ntasks-per-node", values.get("tasks-per-node", "")))
+    per_node = _tasks_per_node(values)
     tasks, gpus = last_number(values.get("ntasks", "")), last_number(values.get("gpus", ""))
     gpus_per_node = last_number(values.get("gpus-per-node", ""))
     by_tasks = -(-tasks // per_node) if per_node else 0
@@ -229,7 +233,7 @@ def task_counts(directives: Sequence[Directive]) -> dict[str, str]:
     """Return the variables in which Slurm counts the tasks of a batch script, as far as directives say."""
     values = _values(directives)
     nodes = _nodes(values) or 1
-    per_node = last_number(values.get("ntasks-per-node", values.get("tasks-per-node", "")))
+    per_node = _tasks_per_node(values)
     is_range = "-" in values.get("nodes", "")
     total = last_number(values.get("ntasks", "")) or (0 if is_range else nodes * per_node)
     counts = {

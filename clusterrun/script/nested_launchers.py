@@ -81,15 +81,15 @@ def _shell_batch_script(command: tuple[str, ...], cwd: str) -> str:
 def _of_wrap(launch: LaunchCommand) -> Conversion | None:
     """Return the conversion of ``sbatch --wrap TEXT``; None for other commands, and without the parser."""
     options = [shlex.split(option) for option in launch.untranslated]
-    wrapped = [words for words in options if words[0].partition("=")[0] == "--wrap"]
+    wrapped = [option for option in options if option[0].partition("=")[0] == "--wrap"]
+    if not wrapped:
+        return None
     try:
         from clusterrun.script.conversion import convert  # loads a parser
     except ImportError:
         return None
-    if not wrapped:
-        return None
     text = wrapped[-1][0].partition("=")[2] or wrapped[-1][-1]
-    others = " ".join(shlex.join(words) for words in options if words not in wrapped)
+    others = " ".join(shlex.join(option) for option in options if option not in wrapped)
     return convert(f"#!/bin/sh\n#SBATCH {others}\n{text}\n")
 
 

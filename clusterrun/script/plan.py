@@ -99,9 +99,8 @@ def plan(spec: JobSpec, run_id: str, token: str, run_dir: str, site: MachineFact
         why = NAMED if submitted.python else "the image's"
         site = replace(site, inside=inside, python=submitted.python or PYTHON, why_python=why)
     if site.allocation:
-        # The script runs on this machine, and no job is queued.
-        # The step of the user's terminal may hold all resources. srun reports it if that step does not share
-        # them.
+        # The script runs on this machine, and no job is queued. The step of the user's terminal may hold all
+        # resources: srun reports it if that step does not share them.
         beside = (("overlap", ""), ("immediate", f"{HELD_SECONDS}"), ("nodelist", spec.nodelist))
         orders = _orders(spec, run_id, site, _launch(spec, RunPaths(run_dir), site, beside))
         planned = _started_here(spec, run_id, token, run_dir, replace(orders, in_allocation=True))

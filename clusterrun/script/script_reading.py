@@ -235,6 +235,14 @@ def _read(scope: _Scope) -> Reading:
     return replace(of_training, setup=setup, requeues=requeues, parts=tuple(parts))
 
 
+def with_login_files(reading: Reading, shell: Sequence[str], line: int, text: str) -> Reading:
+    """Return ``reading`` with the files that a login shell reads, if ``shell`` starts one at ``line``."""
+    if not any(word == "--login" or re.match(r"-[a-z]*l", word) for word in shell):
+        return reading
+    part = Part(line, text, PartOutcome.SETUP, "a login shell reads them")
+    return replace(reading, setup=(LOGIN, *reading.setup), parts=(part, *reading.parts))
+
+
 # --- which command trains ---
 
 
@@ -343,10 +351,8 @@ def _started(scope: _Scope, shell_words: tuple[str, ...], command: Command, line
     arguments = command.last_values(max(0, len(shell_words) - place - 1))
     source = ShellSource(text, scope.source.constants, arguments, scope.source.functions)
     reading = _read(_inner(scope, source, arguments))
-    before = shell_words[:place]
-    if any(word == "--login" or re.match(r"-[a-z]*l", word) for word in before) and shell_words[0] in SHELLS:
-        part = Part(line, " ".join(before[:2]), PartOutcome.SETUP, "a login shell reads them")
-        reading = replace(reading, setup=(LOGIN, *reading.setup), parts=(part, *reading.parts))
+    if shell_words[0] in SHELLS:
+        reading = with_login_files(reading, shell_words[:place], line, " ".join(shell_words[:place][:2]))
     return replace(reading, parts=tuple(replace(part, line=line) for part in reading.parts))
 
 
@@ -725,12 +731,13 @@ def _read_before(
     setup: list[str] = []
     parts: list[Part] = []
     requeues = False
-    exported = []  # statements whose variables ``set -a`` exports
-    for statement in statements:
-        before = [ALLEXPORT.match(other.text) for other in statements if other.line <= statement.line]
-        switches = [match for match in before if match]
-        if switches and switches[-1][1] == "-":
-            exported.append(statement)
+    # ``set -a`` exports the variables of the statements behind it, until ``set +a``.
+    switches = [(other.line, match[1]) for other in statements if (match := ALLEXPORT.match(other.text))]
+    exported = [
+        statement
+        for statement in statements
+        if [sign for line, sign in switches if line <= statement.line][-1:] == ["-"]
+    ]
     ends_at_errors = any(_ERREXIT.match(statement.text) for statement in statements)
     absent = min((statement.line for statement in beside), default=None)
     is_before_run = False

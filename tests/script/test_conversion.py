@@ -13,8 +13,9 @@ import pytest
 from clusterrun.model.errors import BadInput
 from clusterrun.script import quoting
 from clusterrun.script.batch_scripts import Conversion, PartOutcome
-from clusterrun.script.conversion import LOGIN, convert
+from clusterrun.script.conversion import convert
 from clusterrun.script.directives import read_directives
+from clusterrun.script.script_reading import LOGIN
 from clusterrun.script.shell_source import ShellSource
 
 SCRIPTS = sorted((Path(__file__).parents[1] / "recorded/batch-scripts").glob("*.sbatch"))
