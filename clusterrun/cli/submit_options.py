@@ -116,8 +116,8 @@ def settled(options: dict[str, Any], profile: str | None, quiet: bool = False) -
             say(f"options are read from {configuration.path}")
     typed = Source("command line", typed_values)
     configured = profiles.sources(read, chosen)
-    variables = settings.from_environment(os.environ), settings.from_sbatch_variables(os.environ)
-    return settings.settle([typed, *variables[0], *configured, *variables[1]])
+    ours, of_sbatch = settings.from_environment(os.environ), settings.from_sbatch_variables(os.environ)
+    return settings.settle([typed, *ours, *configured, *of_sbatch])
 
 
 def defaults(names: Iterable[str]) -> dict[str, Setting]:

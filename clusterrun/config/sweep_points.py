@@ -181,16 +181,13 @@ def _tables(content: str, path: str) -> list[dict[str, Any]]:
 def at(spec: JobSpec, point: Iterable[tuple[str, str]], name: str) -> JobSpec:
     """Return the run of one point."""
     values = dict(point)
+    quoted = {name: shlex.quote(value) for name, value in values.items()}
 
-    def filled(text: str) -> str:
+    def filled(text: str, values: Mapping[str, str] = values) -> str:
         return _PLACE.sub(lambda match: values.get(match[1], match[0]), text)
 
-    def filled_shell(line: str) -> str:
-        quoted = {name: shlex.quote(value) for name, value in values.items()}
-        return _PLACE.sub(lambda match: quoted.get(match[1], match[0]), line)
-
     environment = tuple((key, filled(value)) for key, value in spec.environment)
-    setup = tuple(map(filled_shell, spec.setup))
+    setup = tuple(filled(line, quoted) for line in spec.setup)
     command = tuple(map(filled, spec.command))
     return replace(spec, name=name, command=command, environment=environment, setup=setup)
 

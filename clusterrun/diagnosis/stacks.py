@@ -273,27 +273,22 @@ def reads_of_process(stack: tuple[str, ...]) -> bool:
 
 def hands_over_queue(stack: tuple[str, ...]) -> bool:
     """Return whether a process that ends waits until what it put into a queue is taken out."""
-    return any(
-        "/multiprocessing/queues.py:" in frame and function_of(frame) == "_finalize_join"
-        for frame in stack[:6]
-    )
+    return _is_inside(stack, "/multiprocessing/queues.py:", "_finalize_join")
 
 
 def waits_for_semaphore(stack: tuple[str, ...]) -> bool:
     """Return whether a thread waits for a lock of ``multiprocessing``."""
-    return (
-        bool(stack)
-        and "/multiprocessing/synchronize.py:" in stack[0]
-        and function_of(stack[0]) == "__enter__"
-    )
+    return _is_inside(stack[:1], "/multiprocessing/synchronize.py:", "__enter__")
 
 
 def waits_for_pool(stack: tuple[str, ...]) -> bool:
     """Return whether a thread waits for a result of ``multiprocessing.Pool``."""
-    return any(
-        "/multiprocessing/pool.py:" in frame and function_of(frame) in ("get", "wait", "next")
-        for frame in stack[:6]
-    )
+    return _is_inside(stack, "/multiprocessing/pool.py:", "get", "wait", "next")
+
+
+def _is_inside(stack: tuple[str, ...], file: str, *functions: str) -> bool:
+    """Return whether one of the innermost frames is in one of these functions of a library's file."""
+    return any(file in frame and function_of(frame) in functions for frame in stack[:6])
 
 
 def is_idle_worker(stack: tuple[str, ...]) -> bool:

@@ -72,12 +72,13 @@ def calendar(
     and for the ``reservation`` of that name.
     """
     own = next((row for row in reservations if row.name == reservation), None)
+    own_nodes = _names(own.nodelist) if own else None
     without = _names(excluded)
     partition_nodes = {}
     for node in nodes:
         is_reserved = node.state.startswith(RESERVED) and NOT_RESPONDING not in node.state
         usable = _usable(node, gpus) or (is_reserved and node.gpus >= gpus)
-        outside = own is not None and node.name not in _names(own.nodelist)
+        outside = own_nodes is not None and node.name not in own_nodes
         if node.partition == partition and usable and not outside:
             partition_nodes[node.name] = node
     taken: dict[str, list[tuple[float, float]]] = {
