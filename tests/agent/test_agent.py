@@ -185,9 +185,9 @@ def test_children_of_ranks_with_exit_code_0_may_finish_then_get_term_then_kill()
 def test_processes_that_outlived_their_ranks_are_reported_once_and_on_request() -> None:
     tape = finishing()
     tape.at(3.0, LeftoversEnded(0))
-    gone = RanksGone(0, cut=("python (7)",))
-    assert tape.does(3.1, gone) == [Tell(gone)]
-    assert tape.does(3.2, Told(StopRanks(0, 8.0))) == [Tell(gone)]
+    ranks_gone = RanksGone(0, cut=("python (7)",))
+    assert tape.does(3.1, ranks_gone) == [Tell(ranks_gone)]
+    assert tape.does(3.2, Told(StopRanks(0, 8.0))) == [Tell(ranks_gone)]
 
 
 def test_the_agent_waits_only_for_output_filters_of_failed_ranks() -> None:
@@ -457,8 +457,8 @@ def test_a_suspended_node_that_was_cleaned_starts_nothing_without_an_answer() ->
 def test_a_node_ends_its_ranks_at_once_if_its_shim_is_lost() -> None:
     tape = running()
     assert tape.does(3.0, ShimLost()) == [Sweep(0)]
-    gone = RanksGone(0, why="the first process of its agent was killed")
-    assert tape.does(3.1, RanksGone(0)) == [Tell(gone), Exit(1)]
+    ranks_gone = RanksGone(0, why="the first process of its agent was killed")
+    assert tape.does(3.1, RanksGone(0)) == [Tell(ranks_gone), Exit(1)]
 
 
 def test_a_farewell_to_an_idle_node_is_its_end() -> None:

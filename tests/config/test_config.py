@@ -136,7 +136,7 @@ def test_a_profile_that_is_nowhere_is_refused(
 
 
 @pytest.mark.parametrize(
-    "name, given, value",
+    "name, raw, value",
     [
         ("nodes", "4", 4),
         ("nodes", " 4 ", 4),
@@ -150,8 +150,8 @@ def test_a_profile_that_is_nowhere_is_refused(
         ("env", ["A=1", "B"], ("A=1", "B")),
     ],
 )
-def test_text_and_toml_give_the_same_values(name: str, given: object, value: settings.Value) -> None:
-    assert settings.read_value(CONFIGURABLE[name], given, "here") == value
+def test_text_and_toml_give_the_same_values(name: str, raw: object, value: settings.Value) -> None:
+    assert settings.read_value(CONFIGURABLE[name], raw, "here") == value
 
 
 def test_a_bad_value_in_the_environment_names_the_variable() -> None:
@@ -210,10 +210,10 @@ def test_every_field_of_a_spec_has_an_option_and_every_option_a_field() -> None:
 
 
 @pytest.mark.parametrize(
-    "given, home", [({"CLUSTERRUN_HOME": "/x/../y"}, "/y"), ({"CLUSTERRUN_HOME": ""}, "~/.clusterrun")]
+    "variables, home", [({"CLUSTERRUN_HOME": "/x/../y"}, "/y"), ({"CLUSTERRUN_HOME": ""}, "~/.clusterrun")]
 )
-def test_the_home_is_an_absolute_path(given: dict[str, str], home: str) -> None:
-    assert settings.home(given) == str(Path(home).expanduser())
+def test_the_home_is_an_absolute_path(variables: dict[str, str], home: str) -> None:
+    assert settings.home(variables) == str(Path(home).expanduser())
 
 
 NO = ("requeue", False)

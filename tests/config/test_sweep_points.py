@@ -58,7 +58,7 @@ def test_meaningless_points_are_refused_with_a_reason(sets: list[str], message: 
 
 
 @pytest.mark.parametrize(
-    ("name", "content", "found"),
+    ("name", "content", "point"),
     [
         ("p.csv", "\ufefflr, seed\n0.1,1\n\n0.2 , 2\n", [("0.1", "1"), ("0.2", "2")]),
         (
@@ -69,11 +69,11 @@ def test_meaningless_points_are_refused_with_a_reason(sets: list[str], message: 
     ],
 )
 def test_a_file_has_a_point_in_each_row(
-    tmp_path: Path, name: str, content: str, found: list[tuple[str, str]]
+    tmp_path: Path, name: str, content: str, point: list[tuple[str, str]]
 ) -> None:
     (tmp_path / name).write_text(content)
     read = points(["k=x"], str(tmp_path / name))
-    assert read == tuple((("lr", lr), ("seed", seed), ("k", "x")) for lr, seed in found)
+    assert read == tuple((("lr", lr), ("seed", seed), ("k", "x")) for lr, seed in point)
 
 
 @pytest.mark.parametrize(

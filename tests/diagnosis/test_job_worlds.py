@@ -318,7 +318,7 @@ EVALUATES = ("/home/me/train.py:12 evaluate", *LOOP)
 
 
 @pytest.mark.parametrize(
-    ("late", "number", "verdict", "words"),
+    ("late", "number", "verdict", "expected"),
     [
         (
             {"stack": RUNS_GCC, "children": GCC, "busy": 0.1},
@@ -340,12 +340,14 @@ EVALUATES = ("/home/me/train.py:12 evaluate", *LOOP)
     ],
 )
 def test_a_late_rank_that_shows_progress_is_named_and_not_blamed(
-    late: dict[str, Any], number: int, verdict: Verdict, words: str
+    late: dict[str, Any], number: int, verdict: Verdict, expected: str
 ) -> None:
     rank = sampled(3, **{"stack": EVALUATES, **late})
     rank = replace(rank, numbers=(f"done={number}",), before=("done=3",))
     judgement = diagnose_looks(looks(*(sampled(number) for number in range(3)), rank), (), JobHistory())
-    assert (judgement.diagnosis.verdict, words in judgement.diagnosis.message) == (verdict, True), judgement
+    assert (judgement.diagnosis.verdict, expected in judgement.diagnosis.message) == (verdict, True), (
+        judgement
+    )
     assert bool(judgement.diagnosis.culprits) == (verdict is Verdict.NEVER_ARRIVED)
 
 

@@ -263,8 +263,10 @@ def test_a_run_after_a_sweep_waits_for_all_points_that_have_not_completed(
     slurm.why_not, slurm.cluster_name, slurm.partitions = lambda: "", lambda: "alps", lambda: ()  # type: ignore[attr-defined]
     slurm.rows = [row("PENDING", job_id=job_id) for job_id in ("41_0", "41_1")]
     ids = [add(context, f"41_{task}", NOW + task, token=f"token_{task}") for task in range(2)]
-    done = add(context, "41_3", NOW + 3, state(State.COMPLETED))
-    points = tuple(SweepPoint((("lr", str(place)),), run_id) for place, run_id in enumerate([*ids, done]))
+    completed = add(context, "41_3", NOW + 3, state(State.COMPLETED))
+    points = tuple(
+        SweepPoint((("lr", str(place)),), run_id) for place, run_id in enumerate([*ids, completed])
+    )
     sweep = SweepRecord(f"{ids[0][:20]}-grid", "grid", RECORD.spec, points, NOW)
     Sweeps(context.store).save(sweep)
     spec = JobSpec(("true",), cwd="/", after=("grid",))

@@ -179,8 +179,8 @@ def test_typographic_characters_in_arguments_are_warned_of(folder: Path) -> None
 
 
 def test_typographic_characters_in_options_are_warned_of(folder: Path) -> None:
-    asked = spec(folder, "train.py", name="“big”", sbatch=("comment=‘x’", "nice=5"))
-    assert check_words(asked) == (
+    job_spec = spec(folder, "train.py", name="“big”", sbatch=("comment=‘x’", "nice=5"))
+    assert check_words(job_spec) == (
         "'“big”' has typographic quotes (U+201C, U+201D), which no shell knows: type ' or \"",
         "'comment=‘x’' has typographic quotes (U+2018, U+2019), which no shell knows: type ' or \"",
     )

@@ -42,7 +42,7 @@ def rule(table: CallTable) -> list[Hypothesis]:
 
 
 def _has_ignored(table: CallTable, rank: int, inside: Sequence[Call]) -> bool:
-    """Whether a rank made the call that others wait in, with a group of which it is no member."""
+    """Return whether a rank made the call that others wait in, but with a group of other ranks."""
     return any(wait.operation in table.of(rank).call.ignored for wait in inside)
 
 

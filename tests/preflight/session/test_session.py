@@ -152,7 +152,7 @@ def test_an_unfit_node_ends_the_run_without_a_spare_and_is_excluded_next_time(fa
 
 
 @pytest.mark.parametrize(
-    ("faults", "found"),
+    ("faults", "links"),
     [
         (Faults(cut={(1, 2)}), {(1, 2, "a->b")}),
         (Faults(cut={(2, 1)}), {(2, 1, "a->b")}),
@@ -164,12 +164,12 @@ def test_an_unfit_node_ends_the_run_without_a_spare_and_is_excluded_next_time(fa
         (Faults(cut={(1, 2), (5, 4)}), {(1, 2, "a->b"), (5, 4, "a->b")}),
     ],
 )
-def test_a_bad_link_is_named_with_its_direction_and_both_its_nodes_are_cleared(faults, found) -> None:
+def test_a_bad_link_is_named_with_its_direction_and_both_its_nodes_are_cleared(faults, links) -> None:
     outcome = examined(orders(6), faults)
-    assert (bad_links(outcome), blamed(outcome)) == (found, set())
+    assert (bad_links(outcome), blamed(outcome)) == (links, set())
     assert not outcome.fit
-    assert len(outcome.excluded) == len(found)
-    assert all(set(outcome.excluded) & {name(a), name(b)} for a, b, _ in found)
+    assert len(outcome.excluded) == len(links)
+    assert all(set(outcome.excluded) & {name(a), name(b)} for a, b, _ in links)
 
 
 @pytest.mark.parametrize("share", [0.02, 0.2])
