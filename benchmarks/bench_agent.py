@@ -67,7 +67,7 @@ def at_rest(run: Run, seconds: float = 30.0) -> None:
 
 
 def cpu_time(pid: int) -> float:
-    """Finer than the clock ticks of /proc/PID/stat: nanoseconds on a processor."""
+    """Return the CPU seconds of a process in nanoseconds, finer than the ticks of /proc/PID/stat."""
     return int(Path(f"/proc/{pid}/schedstat").read_text().split()[0]) / 1e9
 
 

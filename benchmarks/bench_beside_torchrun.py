@@ -66,7 +66,7 @@ def commands(path: str) -> dict[str, list[str]]:
 
 @contextmanager
 def launched(side: str, command: list[str], home: str) -> Iterator[None]:
-    """The command, running; at the end it gets its time to end by itself."""
+    """Run the command. At the end it gets time to end by itself."""
     environment = {**os.environ, **ENVIRONMENT, "CLUSTERRUN_HOME": home, SIDE_VARIABLE: side}
     log = tempfile.TemporaryFile("w+")  # noqa: SIM115 (closed with the process)
     run = subprocess.Popen(command, env=environment, stdout=log, stderr=subprocess.STDOUT)
@@ -104,7 +104,7 @@ def turn(stream: TextIO) -> tuple[float, float]:
 
 
 def beside(side: str) -> dict[int, float]:
-    """CPU seconds so far of each process of a launch that is no rank, by its number."""
+    """Return the CPU seconds of each process of a launch that is no rank, by its process id."""
     seconds_by_pid = {}
     for process in psutil.process_iter():
         try:
@@ -117,14 +117,14 @@ def beside(side: str) -> dict[int, float]:
 
 
 def middle(ratios: list[float]) -> float:
-    """The logarithm of a typical ratio: the mean without the outer tenths, in which something else ran."""
+    """Return the logarithm of a typical ratio: the mean without the outer tenths, which load disturbed."""
     logs = sorted(map(math.log, ratios))
     cut = len(logs) // 10
     return statistics.fmean(logs[cut : len(logs) - cut])
 
 
 def interval(logs: list[float]) -> tuple[float, float, float]:
-    """The ratio of all starts together, and the bounds of its 95 % confidence interval (Student's)."""
+    """Return the ratio over all starts, and the bounds of its 95 % confidence interval (Student's)."""
     mean, error = statistics.fmean(logs), statistics.stdev(logs) / math.sqrt(len(logs))
     width = STUDENT[len(logs)] * error
     return math.exp(mean), math.exp(mean - width), math.exp(mean + width)
@@ -159,13 +159,13 @@ class Start:
             stream.close()
 
     def ratio(self, name: str, clock: int) -> float:
-        """How much faster than torchrun in the same rounds; as a logarithm."""
+        """Return the logarithm of the ratio of torchrun's time to this side's in the same rounds."""
         both = zip(self.turns[AGAINST], self.turns[name], strict=True)
         return middle([theirs[clock] / ours[clock] for theirs, ours in both])
 
 
 def show(starts: list[Start]) -> None:
-    """More than 1 is faster than torchrun."""
+    """Print the ratios. More than 1 is faster than torchrun."""
     turns = sum(len(start.turns[AGAINST]) for start in starts)
     print(f"DDP, CNN, 2 ranks of 1 thread, gloo: {turns} turns of {STEPS} steps in {len(starts)} starts")
     for name in starts[0].turns:

@@ -23,7 +23,7 @@ executor.submit(print, "hello")
 
 
 def main() -> None:
-    """On the login host of a lab of 4 nodes."""
+    """Measure on the login host of a lab of 4 nodes."""
     on_login("context", measure)
 
 
@@ -49,7 +49,10 @@ def measure() -> None:
 
 
 def queued(side: Side) -> Side:
-    """The side, each time with an empty queue: what the job before it does would fall on the next one."""
+    """Return the side with an empty queue before each call.
+
+    The job of the call before would slow the next one.
+    """
 
     def once() -> float:
         seconds = side()

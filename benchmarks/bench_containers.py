@@ -18,7 +18,7 @@ PROGRAM = str(Path(sys.executable).with_name("clusterrun"))
 
 
 def main() -> None:
-    """From the start of the batch script to the first line of the last rank."""
+    """Measure from the start of the batch script to the first line of the last rank."""
     if why := why_no_charliecloud():
         print(why)
         return
@@ -41,7 +41,7 @@ def main() -> None:
 
 
 def start(lab: Lab, folder: Path, options: tuple[str, ...]) -> float:
-    """Seconds of one run."""
+    """Return the seconds of one run."""
     began = folder / "began"
     size = ("--nodes", str(NODES), "--ranks-per-node", str(RANKS), "--preflight", "off")
     setup = ("--setup", f"date +%s.%N >{began}", "--python", python())

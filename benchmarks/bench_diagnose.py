@@ -92,12 +92,12 @@ def hang(run: Run) -> None:
 
 
 def is_up(outputs: Path) -> list[Path]:
-    """The outputs of ranks that have met."""
+    """Return the outputs of ranks that have met."""
     return [path for path in outputs.glob("*.out") if b"up" in path.read_bytes()]
 
 
 def rank_process(run: Run, rank: int) -> proc.Process:
-    """The process of a rank."""
+    """Return the process of a rank."""
     return next(p for p in run.marked() if proc.environment(p.pid).get("RANK") == str(rank))
 
 
@@ -134,18 +134,21 @@ def share(run: Run) -> None:
 
 
 def cpu_seconds(pid: int) -> float:
-    """Processor time of all threads of a process, to the nanosecond where ticks would be too coarse."""
+    """Return the CPU seconds of all threads of a process, to the nanosecond."""
     threads = Path(f"/proc/{pid}/task").glob("*/schedstat")
     return sum(int(thread.read_text().split()[0]) for thread in threads) / 1e9
 
 
 def family(run: Run) -> list[int]:
-    """The coordinator and all that descends from it."""
+    """Return the coordinator's process id and those of its descendants."""
     return [run.coordinator.pid, *(process.pid for process in proc.descendants(run.coordinator.pid))]
 
 
 def part(pid: int) -> str:
-    """Which of ours a process is, by its command line; an agent is its shim's child. '' for others."""
+    """Return the part of clusterrun that a process is, by its command line; '' for others.
+
+    An agent is its shim's child.
+    """
     arguments = Path(f"/proc/{pid}/cmdline").read_bytes().decode().split("\0")
     return next((name for name in OURS if name in arguments[:8]), "")
 

@@ -23,7 +23,7 @@ AT_ONCE, SIZE = 3, 6
 
 
 def controller_away_for_a_minute(ground: Ground) -> None:
-    """While one run starts, one trains and one ends."""
+    """Stop the controller for a minute while one run starts, one trains and one ends."""
     faults.controller_away(ground, 60.0)
 
 
@@ -38,7 +38,7 @@ ALONE: tuple[tuple[Fault, Preempt, int], ...] = (
 
 
 def main() -> None:
-    """All, or those named; exit code 1 if any ended as it must not."""
+    """Run all faults or the named ones. Exit code 1 if any run ended wrongly."""
     names = sys.argv[1:]
     shared = {name: fault for name, fault in FAULTS.items() if not names or name in names}
     broken = 0

@@ -88,7 +88,7 @@ def met(goal: Goal) -> bool:
 
 
 def main() -> int:
-    """All sizes; 1 when a goal was missed."""
+    """Measure all sizes. Return 1 if a goal was missed."""
     try:
         return int(not all([met(goal) for goal in GOALS]))  # noqa: C419 (all are to be measured)
     except ClusterrunError as error:

@@ -34,26 +34,26 @@ timed() {{
 
 
 def main() -> None:
-    """Every figure on a lab of its own size; a name as argument picks one of them."""
+    """Measure every figure on a lab of its own size, or the figure that the argument names."""
     figures = {"empty": empty_ranks, "torchrun": against_torchrun, "ten-thousand": ten_thousand}
     for name in sys.argv[1:] or figures:
         figures[name]()
 
 
 def empty_ranks() -> None:
-    """64 nodes × 8 empty Python ranks, against the same processes under bare srun."""
+    """Start 64 nodes × 8 empty Python ranks, beside the same processes under bare srun."""
     results, _ = compare(64, 8, ("empty.py",), 7, bare_srun)
     print(table("64 nodes × 8 empty Python ranks, start → exit", results, "≤ 1.5 ×"), flush=True)
 
 
 def against_torchrun() -> None:
-    """16 nodes × 8, against torchrun under srun with its own rendezvous."""
+    """Start 16 nodes × 8 ranks, beside torchrun under srun with its own rendezvous."""
     results, _ = compare(16, 8, ("empty.py",), 3, torchrun_under_srun)
     print(table("16 nodes × 8 empty Python ranks, start → exit", results, "≤ 0.14 ×"), flush=True)
 
 
 def ten_thousand() -> None:
-    """1,250 nodes × 8 ranks of `true`: all 10,000 exits must be seen."""
+    """Start 1,250 nodes × 8 ranks of `true`. All 10,000 exits must be seen."""
     results, reasons = compare(1250, 8, ("/bin/true",), 1, bare_srun, warm=0)
     print(table("1,250 nodes × 8 ranks of `true`", results, "completes, all exits seen", 1, "s"))
     print("\n".join(reasons), flush=True)
@@ -63,13 +63,13 @@ Rival = Callable[[int, int, tuple[str, ...]], tuple[str, ...]]
 
 
 def bare_srun(nodes: int, ranks: int, command: tuple[str, ...]) -> tuple[str, ...]:
-    """The same processes, started by srun alone."""
+    """Return the command that starts the same processes by srun alone."""
     size = (f"--nodes={nodes}", f"--ntasks={nodes * ranks}", f"--ntasks-per-node={ranks}")
     return ("srun", *size, "--cpu-bind=none", "--mpi=none", *command)
 
 
 def torchrun_under_srun(nodes: int, ranks: int, command: tuple[str, ...]) -> tuple[str, ...]:
-    """One torchrun on each node, meeting at the first."""
+    """Return the command that starts one torchrun on each node. They meet at the first node."""
     size = (f"--nodes={nodes}", f"--ntasks={nodes}", "--ntasks-per-node=1")
     meeting = ("--rdzv-backend=c10d", "--rdzv-endpoint=n0001:29400", "--rdzv-id=bench")
     sizes = (f"--nnodes={nodes}", f"--nproc-per-node={ranks}")
@@ -79,7 +79,7 @@ def torchrun_under_srun(nodes: int, ranks: int, command: tuple[str, ...]) -> tup
 def compare(
     nodes: int, ranks: int, command: tuple[str, ...], rounds: int, rival: Rival, warm: int = 1
 ) -> tuple[tuple[Measured, ...], list[str]]:
-    """Ours and its rival in turn in one allocation; also why each of our runs ended."""
+    """Run ours and its rival in turn in one allocation. Return the times, and the end of each of our runs."""
     lab = Lab(f"bench-launch-{os.getpid()}")
     folder = Path(tempfile.mkdtemp(prefix="clusterrun-bench-"))
     (folder / "empty.py").write_text("")
@@ -101,7 +101,7 @@ def compare(
 
 
 def job(lab: Lab, folder: Path, nodes: int, ranks: int) -> None:
-    """One allocation, in which everything is timed."""
+    """Measure everything in one allocation."""
     size = (f"--nodes={nodes}", "--ntasks-per-node=1", f"--cpus-per-task={ranks}", f"--gpus-per-node={ranks}")
     argv = ["sbatch", "--wait", "--output=/dev/null", *size, str(folder / "job.sh")]
     result = lab.exec(argv, timeout=LIMIT)
@@ -118,7 +118,7 @@ def coordinate(run: RunPaths) -> tuple[str, ...]:
 
 
 def prepared(folder: Path, number: int, nodes: int, ranks: int, command: tuple[str, ...]) -> RunPaths:
-    """A run directory as `submit` makes it."""
+    """Make a run directory as `submit` does."""
     run = RunPaths(str(folder / f"run-{number}"))
     os.mkdir(run.run_dir, 0o700)
     spec = JobSpec(command, cwd=str(folder), nodes=nodes, gpus=ranks, preflight="off")
@@ -129,7 +129,7 @@ def prepared(folder: Path, number: int, nodes: int, ranks: int, command: tuple[s
 
 
 def times(path: Path, warm: int) -> tuple[Measured, ...]:
-    """The seconds between the two clock readings of each line."""
+    """Return the seconds between the two clock readings of each line."""
     taken: dict[str, list[float]] = {}
     for line in path.read_text().splitlines():
         name, began, ended = line.split()

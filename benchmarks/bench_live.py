@@ -24,7 +24,7 @@ QUEUE = "for i in $(seq {0}); do sbatch --parsable --hold --job-name=name$i --co
 
 
 def main() -> None:
-    """On the login host of a lab of 4 nodes."""
+    """Measure on the login host of a lab of 4 nodes."""
     on_login("live", measure)
 
 
@@ -53,7 +53,7 @@ def measure() -> None:
 
 
 def queued() -> list[str]:
-    """The ids of as many real jobs, all of them held."""
+    """Queue as many real jobs, all of them held, and return their ids."""
     result = subprocess.run(
         ["sh", "-c", QUEUE.format(LIVE)], capture_output=True, text=True, timeout=600, check=True
     )
@@ -61,7 +61,7 @@ def queued() -> list[str]:
 
 
 def live(store: Store, jobs: list[str]) -> None:
-    """A run for each job; every other one has a coordinator that has just spoken."""
+    """Write a run for each job. Every second run has a coordinator with a fresh state."""
     now = time.time() - len(jobs)
     for number, job in enumerate(jobs):
         at = now + number
@@ -77,7 +77,7 @@ def live(store: Store, jobs: list[str]) -> None:
 
 
 def afresh(home: str, side: Side) -> Side:
-    """The side, with nothing remembered of what Slurm said."""
+    """Return the side without the cached answers of Slurm."""
 
     def once() -> float:
         for path in Path(home, "cache").glob("squeue-*.json"):
@@ -88,13 +88,13 @@ def afresh(home: str, side: Side) -> Side:
 
 
 def asked() -> int:
-    """How many questions about jobs the controller has answered."""
+    """Return the number of queries about jobs that the controller has answered."""
     output = subprocess.run(["sdiag"], capture_output=True, text=True, timeout=30, check=True).stdout
     return sum(map(int, re.findall(r"REQUEST_JOB_(?:INFO|USER_INFO|INFO_SINGLE)\s.*?count:(\d+)", output)))
 
 
 def together(command: list[str], environment: dict[str, str], count: int) -> None:
-    """The same command in many processes at once."""
+    """Run the same command in many processes at once."""
     running = [
         subprocess.Popen(command, env=environment, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
         for _ in range(count)

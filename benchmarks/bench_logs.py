@@ -37,7 +37,7 @@ def main() -> None:
 
 
 def merging(home: str) -> None:
-    """All lines of 512 ranks in time order, into a file, against `cat`."""
+    """Merge all lines of 512 ranks in time order into a file, beside `cat`."""
     attempt = run_of(home, "merge", RANKS)
     lines = MEGABYTES * 1_000_000 // RANKS // len(LINE % 0)
     fill(attempt, RANKS, lines)
@@ -52,7 +52,7 @@ def merging(home: str) -> None:
 
 
 def tails(home: str) -> None:
-    """The last ten lines of each of 10,000 ranks."""
+    """Print the last ten lines of each of 10,000 ranks."""
     attempt = run_of(home, "tails", MANY_RANKS)
     fill(attempt, MANY_RANKS, 200)
     began = time.perf_counter()
@@ -69,7 +69,7 @@ def tails(home: str) -> None:
 
 
 def memory() -> None:
-    """The largest of all processes that ran."""
+    """Print the largest memory of all processes that ran."""
     peak = resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss / 1024
     print(f"memory of the largest of these processes: {peak:.0f} MiB   goal: ≤ 100 MiB", flush=True)
 
@@ -99,7 +99,7 @@ def latency(home: str) -> None:
 
 
 def write_times(files: list[BinaryIO]) -> None:
-    """Each rank writes the time, again and again, none at the same moment as another."""
+    """Write the time for each rank again and again, no two ranks at the same moment."""
     for _ in range(LINES):
         for file in files:
             file.write(b"%.6f\n" % time.time())
@@ -107,7 +107,7 @@ def write_times(files: list[BinaryIO]) -> None:
 
 
 def run_of(home: str, name: str, ranks: int, live: bool = False) -> Path:
-    """An empty attempt of a run of that name."""
+    """Make an empty attempt of a run with this name."""
     store, now = Store(home), time.time()
     chosen = run_id(name, now, os.urandom(2))
     store.claim(chosen)
@@ -126,7 +126,7 @@ def run_of(home: str, name: str, ranks: int, live: bool = False) -> Path:
 
 
 def fill(attempt: Path, ranks: int, lines: int) -> None:
-    """Every rank with the same lines, written over as many seconds as the index tells."""
+    """Write the same lines for every rank. Their times spread over as many seconds as the index has."""
     data = b"".join(LINE % number for number in range(lines))
     seconds = 60
     for rank in range(ranks):

@@ -24,7 +24,7 @@ LONG = Training(ranks=NODES, steps=1000)
 
 
 def main() -> None:
-    """The medians beside their goals; exit code 1 where one is missed."""
+    """Print the medians beside their goals. Exit code 1 if one is missed."""
     rounds = int(sys.argv[1]) if len(sys.argv) > 1 else ROUNDS
     lab = Lab(f"node-loss-{os.getpid()}")
     lab.up(LabSpec(name=lab.name, nodes=NODES + 1, gpus=0, settings=(("SlurmdTimeout", "120"),)))
@@ -62,14 +62,14 @@ def struck(site: Site, fault: str, turn: int) -> tuple[float, float]:
 
 
 def names(run: Run, node: str) -> bool:
-    """The state says whom the run has lost."""
+    """Return whether the state names the node as lost."""
     state = run.state
     reasons = (state.reason, *(a.failure.why for a in state.attempts if a.failure)) if state else ()
     return any(f"{node} (node" in reason and "lost" in reason for reason in reasons)
 
 
 def trains_again(run: Run) -> bool:
-    """A rank of the next attempt has taken a step since."""
+    """Return whether a rank of the next attempt has taken a step."""
     return any(path.stat().st_size for path in run.folder.glob("attempts/001/progress.json"))
 
 

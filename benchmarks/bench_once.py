@@ -47,7 +47,7 @@ class Tally:
 
 
 def main() -> None:
-    """As many submissions as the first argument says; a line at the end, and exit code 1 if any is wrong."""
+    """Make as many submissions as the first argument has. Print a line; exit code 1 if any is wrong."""
     arguments = [word for word in sys.argv[1:] if word != "--kill"]
     count, kill = int(arguments[0]) if arguments else COUNT, "--kill" in sys.argv
     lab = Lab(f"bench-once-{os.getpid()}")
@@ -69,13 +69,13 @@ def main() -> None:
 
 
 def told(outcomes: Tally) -> str:
-    """The kinds with their numbers, and how many are wrong."""
+    """Return the kinds of outcomes with their numbers, and the number of wrong ones."""
     kinds = ", ".join(f"{number} {kind}" for kind, number in sorted(outcomes.kinds.items()))
     return f"{kinds}; wrong: {len(outcomes.wrong)}"
 
 
 def one_round(lab: Lab, chance: random.Random, number: int, kill: bool, outcomes: Tally) -> None:
-    """Two crowds submit while the controller is troubled; then the jobs are counted."""
+    """Let two crowds submit while the controller has troubles. Then count the jobs."""
     home = tempfile.mkdtemp(prefix="once-")
     crowds = [f"once-{number}-{letter}" for letter in "ab"[:CROWDS]]
     over = threading.Event()
@@ -97,7 +97,7 @@ def one_round(lab: Lab, chance: random.Random, number: int, kill: bool, outcomes
 
 
 def start(lab: Lab, home: str, crowd: str) -> subprocess.Popen[str]:
-    """A crowd on the login host, in a process group of its own."""
+    """Start a crowd on the login host, in a process group of its own."""
     argv, environment = lab.entering("login", {**os.environ, "CLUSTERRUN_HOME": home}, os.getcwd(), "")
     command = [*argv, sys.executable, "-m", "benchmarks.submitters", crowd, str(EACH), str(AT_ONCE)]
     return subprocess.Popen(
@@ -118,21 +118,21 @@ def heard(crowd: subprocess.Popen[str]) -> Iterator[tuple[str, str, str]]:
 
 
 def troubles(lab: Lab, chance: random.Random, kill: bool, over: threading.Event) -> None:
-    """One trouble after another, with moments of peace between; at the end the controller is well."""
+    """Make one trouble after another with pauses between them. At the end the controller works."""
     kinds = [frozen] * 3 + [slow] * 2 + [stopped, cut] + [killed] * kill
     while not over.wait(chance.uniform(0.1, 1.0)):
         chance.choice(kinds)(lab, chance)
 
 
 def frozen(lab: Lab, chance: random.Random) -> None:
-    """Stopped for less or more than sbatch waits for an answer."""
+    """Stop the controller for a time around sbatch's own limit."""
     lab.fault("freeze", "ctl", process="slurmctld")
     time.sleep(chance.choice([0.1, 1.0, 3.0]))
     lab.heal()
 
 
 def slow(lab: Lab, chance: random.Random) -> None:
-    """It works a tenth of the time, for some seconds."""
+    """Let the controller run a tenth of the time for some seconds."""
     until = time.monotonic() + chance.uniform(1, 4)
     while time.monotonic() < until:
         lab.fault("freeze", "ctl", process="slurmctld")
@@ -142,14 +142,14 @@ def slow(lab: Lab, chance: random.Random) -> None:
 
 
 def stopped(lab: Lab, chance: random.Random) -> None:
-    """Ended in order, and started anew."""
+    """End the controller in order and start it again."""
     lab.fault("controller")
     time.sleep(chance.choice([0.0, 0.5, 3.0]))
     lab.heal()
 
 
 def cut(lab: Lab, chance: random.Random) -> None:
-    """No packet reaches it, or none comes back."""
+    """Drop the packets to the controller, or those from it."""
     ways = [{"host": "ctl"}, {"host": "ctl", "to": "login"}, {"host": "login", "to": "ctl"}]
     way = chance.choice(ways)
     lab.fault("cut", **way)
@@ -158,7 +158,7 @@ def cut(lab: Lab, chance: random.Random) -> None:
 
 
 def killed(lab: Lab, chance: random.Random) -> None:
-    """Gone without a word: what it had not written down it has forgotten, as after a power cut."""
+    """Kill the controller. It forgets the state that it had not written, as after a power cut."""
     lab.fault("kill", "ctl", process="slurmctld")
     time.sleep(chance.choice([0.0, 1.0]))
     lab.heal()
@@ -216,7 +216,7 @@ def verdict(
 
 
 def jobs_by_name(lab: Lab) -> dict[str, list[str]]:
-    """The ids of the jobs in the queue by the name of their run, once the controller answers."""
+    """Return the ids of the queued jobs by the name of their run, once the controller answers."""
     slurm = SlurmClient({}, OnLogin(lab), user=0)
     until, job_ids = time.monotonic() + 60, {}
     while True:
@@ -234,18 +234,18 @@ def jobs_by_name(lab: Lab) -> dict[str, list[str]]:
 
 
 def runs_by_name(home: str) -> dict[str, str]:
-    """The run ids on disk by their names."""
+    """Return the run ids on disk by their names."""
     folder = Path(home, "runs")
     return {name_of(path.name): path.name for path in folder.iterdir()} if folder.exists() else {}
 
 
 def name_of(run_id: str) -> str:
-    """The name that a run was given."""
+    """Return the name in a run id."""
     return run_id.split("-", 3)[3]
 
 
 def statuses(lab: Lab, home: str, runs: Sequence[str]) -> dict[str, tuple[str, str]]:
-    """The job's id and the state that `status` shows for each run, by name."""
+    """Return the job id and the state in `status` for each run, by name."""
     if not runs:
         return {}
     environment = {"CLUSTERRUN_HOME": home, "NO_COLOR": "1"}

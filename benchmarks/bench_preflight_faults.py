@@ -34,7 +34,7 @@ class Row:
 
     @property
     def exact(self) -> int:
-        """How often exactly the right ones were named."""
+        """Return how often exactly the right nodes and links were named."""
         return sum(map(self.case.exact, self.found))
 
     @property
@@ -62,7 +62,7 @@ def _name(target: object) -> str:
 
 
 def rows(lab: Lab, cases: list[Case], times: int, healthy: int, budget: str) -> Iterator[Row]:
-    """Each case in turn; what was broken is healed before the next."""
+    """Run each case in turn. Each fault is healed before the next case."""
     for case in cases:
         outcomes = []
         for _ in range(healthy if case.named == Blame() else times):
@@ -83,7 +83,7 @@ def prolog(lab: Lab) -> Path:
 
 
 def lab_spec(name: str, folder: Path) -> LabSpec:
-    """Twelve nodes; ``folder`` is for the prolog."""
+    """Return a lab of twelve nodes; ``folder`` is for the prolog."""
     script = folder / "prolog.sh"
     script.write_text(PROLOG.format(folder=folder))
     script.chmod(0o755)
@@ -107,7 +107,7 @@ def arguments() -> argparse.Namespace:
 
 
 def chosen(options: argparse.Namespace) -> list[Case]:
-    """The list, or those of it that were named, or mixtures."""
+    """Return the whole list, its named cases, or mixtures."""
     if options.random:
         seeds = range(options.seed, options.seed + options.random)
         return [replace(case, name=f"{seed}: {case.name}") for seed in seeds for case in [mixture(seed).case]]

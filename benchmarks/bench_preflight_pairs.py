@@ -48,7 +48,7 @@ dist.destroy_process_group()
 
 
 def one_after_the_other() -> float:
-    """Every pair of the ring with two new processes; seconds."""
+    """Test every pair of the ring with two new processes. Return the seconds."""
     began = time.perf_counter()
     for _ in RING:
         with socket.socket() as free:
@@ -63,7 +63,7 @@ def one_after_the_other() -> float:
 
 
 def round_of(nodes: Sequence[Node], pairs: Sequence[tuple[int, int]]) -> None:
-    """One matching: all of its pairs at once."""
+    """Test one matching: all of its pairs at once."""
     for first, second in pairs:
         members = nodes[first], nodes[second]
         begin(group(*members, limit=LIMIT, megabytes=4.0), *members)
@@ -74,7 +74,7 @@ def round_of(nodes: Sequence[Node], pairs: Sequence[tuple[int, int]]) -> None:
 
 
 def warm_from_the_start() -> float:
-    """The torch workers of all nodes, from their start, and both matchings; seconds."""
+    """Start the torch workers of all nodes and test both matchings. Return the seconds."""
     began = time.perf_counter()
     with running(*NAMES) as nodes:
         for pairs in MATCHINGS:
@@ -83,7 +83,7 @@ def warm_from_the_start() -> float:
 
 
 def both_matchings(nodes: Sequence[Node]) -> Side:
-    """A side that tests the ring with processes that are warm."""
+    """Return a side that tests the ring with warm processes."""
 
     def once() -> float:
         began = time.perf_counter()
@@ -95,7 +95,7 @@ def both_matchings(nodes: Sequence[Node]) -> Side:
 
 
 def main() -> None:
-    """Rounds as the first argument says; all nodes share the cores of this machine."""
+    """Run as many rounds as the first argument has. All nodes share the cores of this machine."""
     rounds = int(sys.argv[1]) if len(sys.argv) > 1 else ROUNDS
     with running(*NAMES) as nodes:
         sides: dict[str, Side] = {

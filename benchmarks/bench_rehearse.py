@@ -24,7 +24,7 @@ JOBS = Path(__file__).resolve().parents[1] / "jobs"
 
 
 def seconds(model: str, steps: int, watched: bool) -> float:
-    """Processor time of a training, in a child."""
+    """Return the CPU seconds of a training in a child."""
     before = resource.getrusage(resource.RUSAGE_CHILDREN)
     pid = os.fork()
     if not pid:

@@ -23,7 +23,7 @@ from tests.rehearse.planted import BUGS, CORRECT, NOISY_BUGS, Patch
 
 
 def rehearsed(patch: Patch, whole: bool = False) -> list[Result]:
-    """The rehearsal of a patched script."""
+    """Rehearse a patched script."""
     with tempfile.TemporaryDirectory(prefix="planted-") as folder:
         work = Path(folder, "work")
         work.mkdir()
@@ -42,7 +42,7 @@ def rehearsed(patch: Patch, whole: bool = False) -> list[Result]:
 
 
 def named(results: Sequence[Result]) -> list[str]:
-    """Every cause that was found, and UNKNOWN."""
+    """Return every cause that was found, with UNKNOWN."""
     return [
         finding.cause.value
         for result in results
@@ -52,7 +52,7 @@ def named(results: Sequence[Result]) -> list[str]:
 
 
 def right(patch: Patch, causes: Sequence[str]) -> bool:
-    """Whether the planted cause, and no other, was found; of a correct script nothing at all."""
+    """Return whether only the planted cause was found; for a correct script, whether nothing was."""
     if patch.noisy:
         causes = [cause for cause in causes if cause != Cause.NOT_DETERMINISTIC.value]
     if not patch.causes:

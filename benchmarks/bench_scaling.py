@@ -25,7 +25,7 @@ GOAL = "at most 5 % of the sum of the runs"
 
 
 def main() -> None:
-    """Some studies of four runs each, one after another."""
+    """Run some studies of four runs each, one after another."""
     with tempfile.TemporaryDirectory(prefix="clusterrun-bench-") as folder:
         (Path(folder) / "train.py").write_text(TRAINING)
         studies = [study(folder, number) for number in range(ROUNDS)]
@@ -37,7 +37,7 @@ def main() -> None:
 
 
 def study(folder: str, number: int) -> tuple[float, float]:
-    """Seconds of the whole command, and of its runs from their submission to their end."""
+    """Return the seconds of the whole command, and of its runs from their submission to their end."""
     command = ("bench", "scaling", "--no-probe", "--worlds", "1,2", "--repeats", "2", "--oversubscribe")
     began = time.perf_counter()
     result = subprocess.run(

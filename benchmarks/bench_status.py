@@ -21,7 +21,7 @@ SPEC = JobSpec(command=("train.py",), cwd="/tmp", nodes=4, gpus=8)
 
 
 def main() -> None:
-    """Two homes that differ in the number of their runs."""
+    """Compare two homes that differ in the number of their runs."""
     program = str(Path(sys.executable).with_name("clusterrun"))
     with tempfile.TemporaryDirectory() as folder:
         sides = {}
@@ -36,7 +36,7 @@ def main() -> None:
 
 
 def fill(store: Store, count: int) -> None:
-    """``count`` runs that ended well, the oldest with job id 0."""
+    """Write ``count`` runs that completed, the oldest with job id 0."""
     now = time.time() - 60 * count
     for number in range(count):
         name, at = f"name{number:05d}", now + 60 * number

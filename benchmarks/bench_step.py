@@ -19,7 +19,7 @@ AS_A_RANK = 'RANK=$SLURM_PROCID LOCAL_RANK=0 WORLD_SIZE=$SLURM_NTASKS MASTER_ADD
 
 
 def side(lab: Lab, command: list[str], environment: dict[str, str]) -> Side:
-    """A side that trains on the lab, and takes the seconds of a step."""
+    """Return a side that trains on the lab and returns the seconds of a step."""
 
     def once() -> float:
         result = lab.exec(command, env=environment, timeout=300)
@@ -32,7 +32,7 @@ def side(lab: Lab, command: list[str], environment: dict[str, str]) -> Side:
 
 
 def main() -> None:
-    """The same script, steps and ranks on two nodes of one lab, in turn."""
+    """Run the same script, steps and ranks on two nodes of one lab, in turn."""
     lab = Lab(f"bench-step-{os.getpid()}")
     with tempfile.TemporaryDirectory() as home:
         environment = {**os.environ, "CLUSTERRUN_HOME": home, "OMP_NUM_THREADS": "1", "MASTER_PORT": "29511"}

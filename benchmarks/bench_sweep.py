@@ -20,7 +20,7 @@ PROGRAMS = ("sbatch", "squeue", "sinfo", "sacct", "scontrol", "scancel")
 
 
 def main() -> None:
-    """On the login host of a lab of 4 nodes; no job begins."""
+    """Measure on the login host of a lab of 4 nodes. No job starts."""
     on_login("sweep", measure)
 
 
@@ -52,7 +52,7 @@ def measure() -> None:
 
 
 def _using(side: Side, used: list[float]) -> Side:
-    """``side``, which also notes the processor time that its process took: the same under any load."""
+    """Return ``side``. It also records the CPU time of its process, which load does not change."""
 
     def once() -> float:
         before = os.times()
@@ -65,7 +65,7 @@ def _using(side: Side, used: list[float]) -> Side:
 
 
 def _counting(folder: Path, queries: Path) -> str:
-    """A PATH on which each of Slurm's programs notes that it was called."""
+    """Return a PATH on which each of Slurm's programs records its calls."""
     (folder / "bin").mkdir()
     for program in filter(shutil.which, PROGRAMS):
         path = folder / "bin" / program

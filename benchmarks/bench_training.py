@@ -62,7 +62,7 @@ LAUNCHED = "--steps 500 --batch-size 64"
 
 
 def said(printed: str, name: str) -> float:
-    """A figure of the throughput line."""
+    """Return a figure of the throughput line."""
     match = re.search(rf"\b{name}=([\d.]+)", printed)
     if not match:
         raise RuntimeError(f"no {name} in a throughput line in:\n{printed}")
@@ -75,14 +75,14 @@ def samples_per_second(printed: str) -> float:
 
 
 def wall_per_cpu_second(printed: str) -> float:
-    """How long rank 0 took for a second's work: more than 1 where it waited, or others had its core."""
+    """Return rank 0's wall seconds per CPU second: more than 1 if it waited or shared its core."""
     return said(printed, "seconds") / said(printed, "cpu_seconds")
 
 
 def here(options: str) -> Side:
-    """Trained in this process, so that torch is imported once, by one thread.
+    """Return a side that trains in this process, so that torch is imported once, by one thread.
 
-    The time is CPU time, which other work on the machine does not change.
+    The time is CPU time, which other load on the machine does not change.
     """
     import train
 
@@ -96,7 +96,7 @@ def here(options: str) -> Side:
 
 
 def launched(command: list[str], texts: list[str], **environment: str) -> Side:
-    """Trained by the command; what it printed, rank 0's lines among it, is added to the texts."""
+    """Return a side that trains by the command. Its output, with rank 0's lines, is added to ``texts``."""
 
     def once() -> float:
         run = subprocess.run(
@@ -117,13 +117,13 @@ def launched(command: list[str], texts: list[str], **environment: str) -> Side:
 
 
 def torchrun(options: str, texts: list[str]) -> Side:
-    """Two CPU ranks under torch's own launcher."""
+    """Return a side with two CPU ranks under torch's own launcher."""
     start = [str(BIN / "torchrun"), "--standalone", "--nproc-per-node", "2", str(TRAIN)]
     return launched([*start, "--device", "cpu", *options.split()], texts)
 
 
 def submitted(options: str, texts: list[str], home: str, follow: bool) -> Side:
-    """Two CPU ranks under `clusterrun submit` on this machine, followed by its command or left alone."""
+    """Return a side with two CPU ranks under `clusterrun submit` on this machine, followed or not."""
     where = ["--cluster", "local", "--ranks-per-node", "2", "--follow" if follow else "--wait"]
     start = [str(BIN / "clusterrun"), "submit", *where, str(TRAIN), "--device", "cpu", *options.split()]
     if not follow:
@@ -132,13 +132,13 @@ def submitted(options: str, texts: list[str], home: str, follow: bool) -> Side:
 
 
 def show(title: str, measured: tuple[Measured, ...], goal: str = "") -> None:
-    """More is better here."""
+    """Print a figure of which more is better."""
     print(table(title, measured, goal, scale=1.0, unit="samples/s"), flush=True)
     print(flush=True)
 
 
 def main(parts: list[str]) -> None:
-    """All of it, or the parts named: practices, strategies, launch."""
+    """Run all parts or the named ones: practices, strategies, launch."""
     selected = parts or ["practices", "strategies", "launch"]
     if "practices" in selected:
         import torch
@@ -166,7 +166,10 @@ def main(parts: list[str]) -> None:
 
 
 def compare(title: str, sides: dict[str, partial[Side]], rounds: int, goal: str = "") -> None:
-    """Both clocks: on a machine that others use too, the second one says what the first would alone."""
+    """Print both clocks.
+
+    On a shared machine the CPU time shows the time that the wall clock would show alone.
+    """
     texts: dict[str, list[str]] = {name: [] for name in sides}
     walls = in_turn({name: side(texts=texts[name]) for name, side in sides.items()}, rounds, warm=0)
     show(f"{title}: by the clock on the wall", walls, goal)

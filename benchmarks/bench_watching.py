@@ -81,7 +81,7 @@ def compared(every: float) -> list[list[float]]:
 
 
 def taken(run: Run, stream: TextIO, every: float) -> list[list[float]]:
-    """Pairs of turns, the watched one first or last by chance; the first pair only warms up."""
+    """Return pairs of turns, the watched one first or last by chance. The first pair only warms up."""
     pairs = []
     observer = until(lambda: observing(run), "the observer", PATIENCE)
     for _ in range(PAIRS[every] + 1):
@@ -94,7 +94,7 @@ def taken(run: Run, stream: TextIO, every: float) -> list[list[float]]:
 
 
 def turn(observer: int, stream: TextIO, on: bool, seconds: float) -> tuple[float, float]:
-    """A turn's seconds per step: on the wall, and of CPU time."""
+    """Return a turn's seconds per step: wall time, and CPU time of all ranks."""
     os.kill(observer, signal.SIGCONT if on else signal.SIGSTOP)
     stream.write(f"{int(on)} {seconds}\n")
     stream.flush()
@@ -104,7 +104,7 @@ def turn(observer: int, stream: TextIO, on: bool, seconds: float) -> tuple[float
 
 
 def observing(run: Run) -> int:
-    """The observer's process, once it is there."""
+    """Wait for the observer and return its process id."""
     return next((pid for pid in family(run) if part(pid) == "observe"), 0)
 
 
@@ -116,7 +116,7 @@ def show(what: str, logs: Sequence[Sequence[float]]) -> None:
 
 
 def interval(logs: Sequence[float]) -> tuple[float, float]:
-    """The mean without the outer tenths, in which something else ran, and half of its 95 % interval."""
+    """Return the mean without the outer tenths, which other load disturbed, and half of its 95 % interval."""
     cut = len(logs) // 10
     middle = sorted(logs)[cut : len(logs) - cut]
     spread = statistics.stdev(middle) / math.sqrt(len(middle)) / (1 - 2 * cut / len(logs))

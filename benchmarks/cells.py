@@ -57,7 +57,7 @@ class Cell:
 
     @property
     def pairs(self) -> set[tuple[str, str]]:
-        """The pairs of values that meet in it."""
+        """Return the pairs of values that meet in this cell."""
         return set(itertools.combinations((self.phase, self.fault, self.victim), 2))
 
 
@@ -82,13 +82,13 @@ SENSELESS: dict[str, Callable[[Cell], bool]] = {
 
 
 def cells() -> list[Cell]:
-    """All that make sense."""
+    """Return all cells that make sense."""
     every = itertools.starmap(Cell, itertools.product(PHASES, FAULTS, VICTIMS))
     return [cell for cell in every if not any(rule(cell) for rule in SENSELESS.values())]
 
 
 def cover() -> list[Cell]:
-    """Cells in which every two values that can meet do, each victim in as many; the same ones each time."""
+    """Return cells in which every two values that can meet do, each victim equally often; always the same."""
     remaining = cells()
     missing = {pair for cell in remaining for pair in cell.pairs}
     chosen: list[Cell] = []

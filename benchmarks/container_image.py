@@ -10,7 +10,7 @@ from pathlib import Path
 
 
 def why_no_charliecloud() -> str:
-    """Why no container of Charliecloud's can be started here; '' where one can."""
+    """Return why no container of Charliecloud can start on this machine; '' if one can."""
     if not shutil.which("ch-run"):
         return "Charliecloud is not installed (apt-get install charliecloud)"
     command = ["unshare", "--user", "--mount", "true"]
@@ -19,7 +19,7 @@ def why_no_charliecloud() -> str:
 
 
 def make_image(folder: Path) -> Path:
-    """An image in ``folder``; what it needs of the host is mounted by ``mounts``."""
+    """Make an image in ``folder``. ``mounts`` mounts the folders that it needs of the host."""
     for name in ("usr", "dev", "proc", "sys", "tmp", "etc"):
         (folder / name).mkdir(parents=True)
     for name in ("bin", "lib", "lib64", "sbin"):
@@ -31,11 +31,11 @@ def make_image(folder: Path) -> Path:
 
 
 def python() -> str:
-    """This Python by the path that it has inside."""
+    """Return this Python's path inside the container."""
     return os.path.realpath(sys.executable)
 
 
 def mounts() -> tuple[str, ...]:
-    """The folders that hold the programs and this Python."""
+    """Return the folders with the programs and this Python."""
     home = Path(python()).parents[1]
     return ("/usr",) if home.is_relative_to("/usr") else ("/usr", str(home))

@@ -27,16 +27,16 @@ class Disturbance:
     chance: random.Random
 
     def node(self) -> str:
-        """One of the nodes that train, the first one too."""
+        """Choose one of the nodes that train, including the first."""
         return self.chance.choice(self.run.nodes())
 
     def seconds(self) -> float:
-        """How long it lasts."""
+        """Draw the duration."""
         return self.chance.choice(AWAY)
 
 
 def killed(kind: str) -> Callable[[Disturbance], str]:
-    """A rank or an agent of one of the nodes is killed."""
+    """Return a disturbance that kills a rank or an agent of one of the nodes."""
     return lambda what: what.run.kill(kind, what.node()).host
 
 
@@ -49,7 +49,7 @@ def launcher_killed(what: Disturbance) -> str:
 
 
 def stopped(kind: str) -> Callable[[Disturbance], str]:
-    """One process is stopped for a while."""
+    """Return a disturbance that stops one process for a while."""
 
     def strike(what: Disturbance) -> str:
         processes = what.run.find(kind)
@@ -66,7 +66,7 @@ def stopped(kind: str) -> Callable[[Disturbance], str]:
 
 
 def broken(kind: str, **details: str) -> Callable[[Disturbance], str]:
-    """Something is broken on one of the nodes for a while."""
+    """Return a disturbance that breaks something on one of the nodes for a while."""
 
     def strike(what: Disturbance) -> str:
         node = what.node()
@@ -78,7 +78,7 @@ def broken(kind: str, **details: str) -> Callable[[Disturbance], str]:
 
 
 def node_cut_one_way(what: Disturbance) -> str:
-    """It hears the first node, or is heard by it, but not both."""
+    """Cut the packets from the first node, or those to it, but not both."""
     first, node = what.run.nodes()[0], what.run.nodes()[-1]
     way = (first, node) if what.chance.random() < 0.5 else (node, first)
     with what.site.fault("cut", way[0], to=way[1]):
@@ -119,7 +119,7 @@ def disk_full(what: Disturbance) -> str:
 
 
 def checkpoint_damaged(what: Disturbance) -> str:
-    """The newest one, and a rank is killed so that somebody reads it."""
+    """Damage the newest checkpoint and kill a rank, so that the file is read."""
     name = what.run.folder.name.split("-", 3)[3]
     newest = max(Path(what.site.folder, name, "kept").glob("step-*.pt"), default=None)
     if newest is None:

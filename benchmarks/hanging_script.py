@@ -158,7 +158,7 @@ def data_without_workers(rank: int) -> None:
 
 
 def accepts(rank: int) -> None:
-    """Serves its metrics to somebody who never calls."""
+    """Serve metrics to a client that never calls."""
     if rank == 1:
         with socket.create_server(("127.0.0.1", 0)) as server:
             server.accept()
@@ -176,7 +176,7 @@ def awaits(rank: int) -> None:
 
 
 def returns_early(rank: int) -> None:
-    """Its script ends, and a thread holds the process."""
+    """End the script while a thread keeps the process alive."""
     if rank == 2:
         threading.Thread(target=time.sleep, args=(LONG,)).start()
         return
@@ -184,7 +184,7 @@ def returns_early(rank: int) -> None:
 
 
 def retries(rank: int) -> None:
-    """Catches its error and tries again for ever."""
+    """Catch the error and try again for ever."""
     while rank == 3:
         try:
             raise OSError("no space left on device")
@@ -218,7 +218,7 @@ def logs_in_the_middle(rank: int) -> None:
 
 
 def uneven_data(rank: int) -> None:
-    """Rank 3 has one batch fewer, and waits at the end of the epoch."""
+    """Give rank 3 one batch fewer. It waits at the end of the epoch."""
     net = model()
     for _ in range(5 if rank == 3 else 6):
         net(torch.ones(2, 8)).sum().backward()
@@ -249,7 +249,7 @@ def other_branch(rank: int) -> None:
 
 
 def half_and_half(rank: int) -> None:
-    """Two ranks are on each side, so no rank may be blamed."""
+    """Split the ranks into two and two, so that no rank may be blamed."""
     if rank < 2:
         dist.all_reduce(torch.ones(4))
     else:
@@ -276,7 +276,7 @@ def waits_for_key(rank: int) -> None:
 
 
 def exits_early(rank: int) -> None:
-    """Its process is gone while others wait (under launchers that do not notice)."""
+    """End a process while others wait (under launchers that do not notice)."""
     if rank == 1:
         os._exit(0)
     while True:
@@ -293,7 +293,7 @@ def healthy(rank: int) -> None:
 
 
 def healthy_slow(rank: int) -> None:
-    """Steps of three seconds, in turn on each rank."""
+    """Take steps of three seconds, in turn on each rank."""
     for step in range(10_000):
         if step % dist.get_world_size() == rank:
             time.sleep(3)

@@ -105,7 +105,7 @@ def worker_opens_fifo(rank: int) -> None:
 
 
 def gathers_where_others_reduce(rank: int) -> None:
-    """Its metric is of another kind, deep in a helper."""
+    """Gather a metric of another kind, deep in a helper."""
 
     def summed(value: torch.Tensor) -> None:
         dist.all_reduce(value)
@@ -121,7 +121,7 @@ def gathers_where_others_reduce(rank: int) -> None:
 
 
 def ends_before_key(rank: int) -> None:
-    """Rank 2 finds no work for itself and leaves without an error. The others wait for its key."""
+    """Let rank 2 find no work and leave without an error. The others wait for its key."""
     if rank == 2:
         os._exit(0)
     store = dist.distributed_c10d._get_default_store()
@@ -133,7 +133,7 @@ def ends_before_key(rank: int) -> None:
 
 
 def writes_fifo(rank: int) -> None:
-    """Opens a FIFO for its log that nobody reads."""
+    """Open a FIFO for a log that nobody reads."""
     if rank == 1:
         os.mkfifo(path_of("log"))
         with open(path_of("log"), "w") as file:
@@ -142,21 +142,21 @@ def writes_fifo(rank: int) -> None:
 
 
 def pair_or_world(rank: int) -> None:
-    """Rank 1 waits for all ranks where it should wait for its pair."""
+    """Let rank 1 wait for all ranks where it should wait for its pair."""
     pairs = [dist.new_group([0, 1]), dist.new_group([2, 3])]
     dist.barrier(None if rank == 1 else pairs[rank // 2])
     dist.all_reduce(torch.ones(4))
 
 
 def matches_for_ever(rank: int) -> None:
-    """A regular expression that takes exponential time, which holds the interpreter's lock."""
+    """Match a regular expression that takes exponential time and holds the interpreter's lock."""
     if rank == 1:
         re.match(r"(a+)+$", "a" * 60 + "b")
     dist.all_reduce(torch.ones(4))
 
 
 def key_of_rank_0(rank: int) -> None:
-    """Rank 0 forgets to set the key, and waits for the others already."""
+    """Let rank 0 forget the key and wait for the others."""
     store = dist.distributed_c10d._get_default_store()
     if rank > 0:
         store.set_timeout(datetime.timedelta(seconds=LONG))
@@ -165,7 +165,7 @@ def key_of_rank_0(rank: int) -> None:
 
 
 def full_pipe(rank: int) -> None:
-    """Waits for a program whose output nobody reads."""
+    """Wait for a program whose output nobody reads."""
     if rank == 2:
         program = subprocess.Popen(["sh", "-c", "yes"], stdout=subprocess.PIPE)
         program.wait()
@@ -180,7 +180,7 @@ def saves_to_fifo(rank: int) -> None:
 
 
 def downloads(rank: int) -> None:
-    """A server that accepts and never answers."""
+    """Download from a server that accepts and never answers."""
     if rank == 0:
         server = socket.create_server(("127.0.0.1", 0))
         urllib.request.urlopen(f"http://127.0.0.1:{server.getsockname()[1]}/weights.bin")
@@ -188,7 +188,7 @@ def downloads(rank: int) -> None:
 
 
 def holds_interpreter(rank: int) -> None:
-    """A C function that keeps Python's lock, so that no thread of Python runs."""
+    """Call a C function that keeps Python's lock, so that no thread of Python runs."""
     if rank == 2:
         ctypes.PyDLL(None).sleep(int(LONG))
     dist.all_reduce(torch.ones(4))
@@ -203,7 +203,7 @@ def _tokenize(text: str) -> int:
 
 
 def pool_of_forks(rank: int) -> None:
-    """A thread holds a lock while the processes of a pool are forked: they wait for it for ever."""
+    """Fork the processes of a pool while a thread holds a lock. They wait for it for ever."""
     if rank == 3:
         threading.Thread(target=lambda: LOGGING.acquire() and time.sleep(LONG), daemon=True).start()
         time.sleep(1)
@@ -222,7 +222,7 @@ def asks_to_overwrite(rank: int) -> None:
 
 
 def event_of_thread(rank: int) -> None:
-    """A background thread fails, so that the event it should set never comes."""
+    """Let a background thread fail, so that the event which it should set never comes."""
     ready = threading.Event()
 
     def load() -> None:
@@ -239,7 +239,7 @@ def event_of_thread(rank: int) -> None:
 
 
 def saves_slowly(rank: int) -> None:
-    """Rank 0 writes its checkpoint, 4 MB a second."""
+    """Let rank 0 write its checkpoint at 4 MB a second."""
     if rank == 0:
         with open(path_of("checkpoint"), "wb") as file:
             for _ in range(600):
@@ -252,7 +252,7 @@ def saves_slowly(rank: int) -> None:
 
 
 def pipeline(rank: int) -> None:
-    """Four stages that each work for a second, one after another."""
+    """Run four stages that each work for a second, one after another."""
     while True:
         if rank > 0:
             dist.recv(torch.ones(4), rank - 1)
@@ -263,14 +263,14 @@ def pipeline(rank: int) -> None:
 
 
 def all_wait_for_data(rank: int) -> None:
-    """Every rank looks for the next shard, which nobody writes yet."""
+    """Let every rank look for the next shard, which nobody writes yet."""
     while not os.path.exists(path_of("next-shard")):
         time.sleep(0.5)
     dist.barrier()
 
 
 def two_and_two(rank: int) -> None:
-    """Two ranks sleep and two wait."""
+    """Let two ranks sleep and two wait."""
     if rank in (1, 2):
         time.sleep(LONG)
     dist.all_reduce(torch.ones(4))

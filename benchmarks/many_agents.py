@@ -138,7 +138,7 @@ def agents(result: str) -> None:
 
 
 def strangers(entry: str, count: int) -> None:
-    """``count`` connections that say next to nothing, and come back at once when they are sent away."""
+    """Keep ``count`` connections open that send almost nothing, and that return at once after a refusal."""
     while not Path(entry).exists():
         time.sleep(0.01)
     time.sleep(0.1)

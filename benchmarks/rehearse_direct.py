@@ -47,7 +47,7 @@ class DirectRun:
         self.over = False
 
     def status(self) -> Any:
-        """There is no coordinator to ask."""
+        """Raise, because there is no coordinator."""
         status = Ended()
         status.state = status
         return status
@@ -85,11 +85,11 @@ class DirectRuns(RehearsedRuns):
         Path(run.paths.attempt(0).notice).write_text("{}")
 
     def end_all(self) -> None:
-        """Every run was ended where it was waited for."""
+        """Do nothing: each run ends where its end is awaited."""
 
 
 def catches(pid: int, number: int) -> bool:
-    """Whether a process has a handler for a signal."""
+    """Return whether a process has a handler for a signal."""
     for line in Path(f"/proc/{pid}/status").read_text().splitlines():
         if line.startswith("SigCgt:"):
             return bool(int(line.split()[1], 16) >> (number - 1) & 1)
@@ -113,7 +113,7 @@ def supervise(task: Any, orders: str) -> NoReturn:
 
 
 def started(task: Any, orders: str, attempt: int, folder: str, rank: int) -> int:
-    """One rank, as a child."""
+    """Start one rank as a child."""
     pid = os.fork()
     if pid:
         return pid

@@ -59,7 +59,7 @@ def strike(ground: Ground, run: Run, cell: Cell, healing: contextlib.ExitStack) 
 
 
 def process(run: Run, who: str) -> LabProcess:
-    """The process that is struck; the spare's agent is the one on a node without a rank."""
+    """Return the process to strike. The spare's agent is the one on a node without a rank."""
     if who == "coordinator":
         return max(there(run, "coordinate"), key=lambda p: p.inner)  # below the one that keeps it
     if who == "srun":
@@ -73,7 +73,7 @@ def process(run: Run, who: str) -> LabProcess:
 
 
 def there(run: Run, kind: str) -> Sequence[LabProcess]:
-    """All of a kind, once there are any. Raises ``Missed`` where the run ended instead."""
+    """Wait for processes of a kind and return them. Raise ``Missed`` if the run ends first."""
     processes: Sequence[LabProcess] = until(lambda: run.find(kind) or (run.over() and (None,)), kind)
     if None in processes:
         raise Missed(f"{run.folder.name} ended before it was struck")
@@ -98,7 +98,7 @@ def send(victim: LabProcess, number: int) -> None:
 
 
 def short_of_files(pid: int) -> Heal:
-    """It may open nothing more than it has."""
+    """Forbid the process any further open file."""
     try:
         before = resource.prlimit(pid, resource.RLIMIT_NOFILE)
         resource.prlimit(pid, resource.RLIMIT_NOFILE, (len(os.listdir(f"/proc/{pid}/fd")), before[1]))
@@ -126,7 +126,7 @@ def short_of_memory(run: Run, victim: LabProcess) -> Heal:
 
 
 def removed(group: Path) -> bool:
-    """Whether nothing is in a control group any more, which is gone then."""
+    """Return whether a control group is empty, and so removed."""
     with contextlib.suppress(OSError):
         group.rmdir()
     return not group.exists()
@@ -136,7 +136,7 @@ def removed(group: Path) -> bool:
 
 
 def host_struck(ground: Ground, run: Run, cell: Cell) -> tuple[tuple[str, ...], Heal]:
-    """A fault of the host's network, disk, clock, power or slurmd: where, and what heals it."""
+    """Strike the host's network, disk, clock, power or slurmd. Return the hosts, and the repair."""
     lab, word = ground.site.lab, cell.fault.split()[0]
     host = place(ground, run, cell)
     if word == "lossy":
@@ -154,7 +154,7 @@ def host_struck(ground: Ground, run: Run, cell: Cell) -> tuple[tuple[str, ...], 
 
 
 def place(ground: Ground, run: Run, cell: Cell) -> str:
-    """The host that is struck; of a job that waits, one that it will most likely get."""
+    """Return the host to strike; for a waiting job a host that it will probably get."""
     if cell.phase not in WAITING and cell.victim == "rank" and not run.find("rank"):
         first = process(run, "coordinator").host
         return until(lambda: [p.host for p in run.find("agent") if p.host != first], "an agent")[0]
@@ -164,13 +164,13 @@ def place(ground: Ground, run: Run, cell: Cell) -> str:
 
 
 def waiting_for(ground: Ground, run: Run) -> Sequence[str]:
-    """The nodes of a job that waits: those it had, or the first of the ground."""
+    """Return the nodes of a waiting job: those of its last start, or the first of the ground."""
     state = run.state
     return (*state.attempts[-1].nodes, *state.spares) if state else ground.nodes[: run.training.ranks + 1]
 
 
 def neighbour(run: Run, host: str) -> str:
-    """The coordinator's host, and another one than that for itself."""
+    """Return the coordinator's host; for the coordinator itself another host."""
     first = process(run, "coordinator").host
     if host != first:
         return first

@@ -80,7 +80,7 @@ def _file(frame: Any) -> str:
 
 
 def story(trace: Trace) -> None:
-    """A node with two ranks trains, and one of them fails."""
+    """Let a rank fail on a node with two ranks."""
     agent = Agent(0, 2)
     coordinator = Coordinator(ORDERS, "login", 42)
     for event in (Tick(), EpochClaimed(0), AgentJoined(0, Hello(0, "n0", "10.0.0.1", 1, "3.12", -1))):

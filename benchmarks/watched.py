@@ -72,7 +72,7 @@ def link(name: str | int) -> str:
 
 
 def loaded(path: str) -> ModuleType:
-    """The very file that ranks load."""
+    """Load the same file that ranks load."""
     spec = importlib.util.spec_from_file_location("clusterrun_prelude_again", path)
     assert spec and spec.loader
     module = importlib.util.module_from_spec(spec)
@@ -93,7 +93,7 @@ class Steps:
             dist.all_reduce(self._work)
 
     def during(self, seconds: float) -> tuple[float, float]:
-        """For about ``seconds``: what one step took on the wall, and of CPU time of all ranks."""
+        """Train for about ``seconds``. Return the seconds per step: wall time, and CPU time of all ranks."""
         go_on, count = torch.ones(1), 0
         wall, own = time.perf_counter(), time.process_time()
         while go_on.item():

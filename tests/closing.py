@@ -8,7 +8,7 @@ import pytest
 
 
 def why(report: pytest.TestReport | pytest.CollectReport) -> str:
-    """The reason a test gave for being skipped."""
+    """Return the reason of a skipped test."""
     place = report.longrepr
     return str(place[2] if isinstance(place, tuple) else place).removeprefix("Skipped: ")
 
@@ -37,7 +37,7 @@ def pytest_unconfigure(config: pytest.Config) -> None:
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """A counterexample that hypothesis found is a fact, and no luck: such a test is never run again."""
+    """Forbid a second run where hypothesis found a counterexample, because that is a fact."""
     if not config.pluginmanager.has_plugin("rerunfailures"):
         return
     for item in items:

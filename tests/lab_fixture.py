@@ -38,7 +38,7 @@ def _missing() -> str:
 
 @pytest.fixture(scope="session")
 def make_lab() -> Iterator[MakeLab]:
-    """``make_lab(nodes=4, gpus=8, proctrack=…, settings={}, …)``: a lab, up until the session ends."""
+    """Yield ``make_lab(nodes=4, gpus=8, proctrack=…, settings={}, …)``, which makes a lab for the session."""
     if reason := _missing():
         pytest.skip(reason)
     _clean_up_after_killed_sessions()
@@ -70,7 +70,7 @@ def make_lab() -> Iterator[MakeLab]:
 
 @pytest.fixture(scope="session")
 def lab(make_lab: MakeLab) -> Lab:
-    """The lab that the session shares: 4 nodes × 8 GPUs. A test leaves it as it found it."""
+    """Return the shared lab of the session: 4 nodes × 8 GPUs. A test leaves it unchanged."""
     return make_lab()
 
 
@@ -83,7 +83,7 @@ def _clean_up_after_killed_sessions() -> None:
 
 
 def standing() -> list[Lab]:
-    """The labs of this session that are up."""
+    """Return the labs of this session that are up."""
     names = {lab.name for lab in labs_up()} if MADE else set()
     return [lab for lab in MADE if lab.name in names]
 
@@ -107,7 +107,7 @@ def leftovers(lab: Lab, seconds: float = 30.0) -> list[str]:
 
 
 def mend(lab: Lab, seconds: float = 90.0) -> None:
-    """After a test that failed: the next one finds every node idle, if need be of a lab that is made anew."""
+    """Restore every node to idle after a failed test, if need be in a lab that is made anew."""
     with contextlib.suppress(ClusterrunError, OSError):
         lab.heal()
         for user in ("root", *USERS):
@@ -120,7 +120,10 @@ def mend(lab: Lab, seconds: float = 90.0) -> None:
 
 
 def make_anew(lab: Lab) -> None:
-    """The same lab, every node idle: Slurm hears a minute late of a step whose end it missed."""
+    """Make the same lab anew with every node idle.
+
+    Slurm learns a minute late of a step whose end it missed.
+    """
     spec = lab.state.spec
     lab.down()
     lab.up(spec)
@@ -131,7 +134,7 @@ _FAILED = pytest.StashKey[bool]()
 
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_makereport(item: pytest.Item) -> Generator[None, pytest.TestReport, pytest.TestReport]:
-    """A lab that a failed test left in disorder is no matter of the tests that follow."""
+    """Mend a lab that a failed test left in disorder, before the next tests."""
     report = yield
     if report.when == "setup":
         item.stash[_FAILED] = False
@@ -148,7 +151,7 @@ def strangers(lab: Lab) -> list[LabProcess]:
 
 
 def marker(process: int) -> str:
-    """Which run a process belongs to, by its environment; '' for none."""
+    """Return the run of a process, by its environment; '' for none."""
     try:
         pairs = Path(f"/proc/{process}/environ").read_text(errors="replace").split("\0")
     except OSError:

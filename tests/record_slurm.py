@@ -53,7 +53,7 @@ def main(expected: list[str]) -> int:
 
 
 def short(version: str) -> str:
-    """The release without its patch level: ``22.05``."""
+    """Return the release without its patch level: ``22.05``."""
     return ".".join(version.split(".")[:2])
 
 
@@ -94,7 +94,7 @@ def submit(lab: Lab, name: str, options: tuple[str, ...], runs: str) -> str:
 
 
 def has_heard(lab: Lab, column: str, job_ids: list[str]) -> bool:
-    """Whether the accounting has a number in that column for each job."""
+    """Return whether the accounting has a number in that column for each job."""
     rows = ask(lab, "sacct", "-nX", "-P", "-o", column, "-j", ",".join(job_ids)).split()
     return len(rows) == len(job_ids) and all(row.isdecimal() for row in rows)
 

@@ -54,7 +54,7 @@ def _refused(suite: str) -> str:
 
 
 def releases() -> dict[str, str]:
-    """Every release that is here, and what a lab asks for it by: the machine's own by ''."""
+    """Return every installed release with its value for ``lab up --slurm``; '' is the machine's own."""
     try:
         own = {roots.choose_root("").version: ""}
     except (LabError, OSError):
@@ -95,7 +95,7 @@ def _code(argv: Sequence[str], environment: dict[str, str]) -> int:
 
 
 def main(arguments: Sequence[str]) -> int:
-    """``python -m tests.slurm_versions SUITE… [-- PYTEST_ARGS…]``; 1 where anything failed."""
+    """Run ``python -m tests.slurm_versions SUITE… [-- PYTEST_ARGS…]``. Return 1 if anything failed."""
     at = arguments.index("--") if "--" in arguments else len(arguments)
     lacking = fetch(arguments[:at])
     outcomes = []

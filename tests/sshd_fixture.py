@@ -96,7 +96,7 @@ class Far:
 
     @property
     def home(self) -> Path:
-        """CLUSTERRUN_HOME of the cluster."""
+        """Return CLUSTERRUN_HOME of the cluster."""
         return self.folder / "cluster" / ".clusterrun"
 
     @property
@@ -106,7 +106,7 @@ class Far:
 
     @property
     def logins(self) -> int:
-        """How often somebody has tried to log in."""
+        """Return the number of attempts to log in."""
         return (self.folder / "sshd.log").read_text().count("Connection from ")
 
     def start(self) -> None:
@@ -147,7 +147,7 @@ class Far:
         return "Server listening on" in message
 
     def masters(self) -> list[int]:
-        """The processes of ssh that hold a connection of this laptop's open."""
+        """Return the processes of ssh that hold a connection of this laptop open."""
         results = []
         for path in Path("/proc").glob("[0-9]*/cmdline"):
             with contextlib.suppress(OSError):
@@ -157,7 +157,7 @@ class Far:
         return results
 
     def sessions(self) -> list[int]:
-        """The processes of sshd that serve this port's connections."""
+        """Return the processes of sshd that serve this port's connections."""
         assert self.server
         results = []
         for path in Path("/proc").glob("[0-9]*/stat"):
@@ -169,7 +169,7 @@ class Far:
     def run(
         self, *arguments: str, stdin: str = "", cwd: Path | None = None, **variables: str
     ) -> subprocess.CompletedProcess[str]:
-        """clusterrun with ``words`` on the laptop, without a terminal."""
+        """Run clusterrun with ``words`` on the laptop, without a terminal."""
         return subprocess.run(
             (*self.front, *CLUSTERRUN, *arguments),
             env={**self.environment, **variables},
@@ -209,9 +209,9 @@ class Far:
     def terminal(
         self, *arguments: str, answers: Sequence[tuple[str, str]] = (), **variables: str
     ) -> tuple[int, str]:
-        """clusterrun with ``words`` on a terminal of the laptop: its exit code, and what was seen.
+        """Run clusterrun with ``words`` on a terminal of the laptop. Return its exit code and the screen.
 
-        ``answers``: what is typed, one after the other, when what was seen matches.
+        ``answers``: texts to type, one after the other, when the screen matches.
         """
         argv = (*self.front, *CLUSTERRUN, *arguments)
         return on_terminal(argv, {**self.environment, **variables}, str(self.folder / "laptop"), answers)
@@ -267,7 +267,7 @@ def on_terminal(
 
 @pytest.fixture(scope="module")
 def make_far(tmp_path_factory):
-    """``make_far("MaxSessions 1", …)``: an sshd with these settings, until the tests of the file end."""
+    """Return ``make_far("MaxSessions 1", …)``: it starts an sshd with these settings for the file's tests."""
     if not sshd_program() or not shutil.which("ssh"):
         pytest.skip("no sshd here: as root on Debian or Ubuntu, apt-get install openssh-server")
     created = []
@@ -285,7 +285,7 @@ def make_far(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def far(make_far) -> Far:
-    """The cluster that the tests of a file share, with an open connection."""
+    """Return the cluster that the tests of a file share, with an open connection."""
     result = make_far()
     result.open()
     return result

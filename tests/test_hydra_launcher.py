@@ -56,7 +56,7 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
 
 @pytest.fixture(autouse=True)
 def home(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A home of its own for every test."""
+    """Make a home for every test."""
     ours = request.cls is None
     if not (ours or request.node.originalname in ENOUGH or os.environ.get("CLUSTERRUN_TEST_HYDRA") == "all"):
         pytest.skip("make test-hydra runs all of hydra's tests")

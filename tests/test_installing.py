@@ -20,7 +20,7 @@ OWN = ".".join(map(str, sys.version_info[:2]))
 
 @pytest.fixture(scope="module")
 def bundle(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The bundle for this Python, unpacked."""
+    """Make the bundle for this Python and unpack it."""
     place = tmp_path_factory.mktemp("bundle")
     shutil.copytree(ROOT, place / "checkout", ignore=LEFT_BEHIND, symlinks=True)
     script = place / "checkout" / "packaging" / "bundle.sh"

@@ -162,7 +162,7 @@ class Module:
 
     @cached_property
     def imports(self) -> tuple[str, ...]:
-        """The full name of every module imported anywhere in the file, at the top or lazily."""
+        """Return the full name of every module that the file imports, at the top or lazily."""
         return tuple(self._imports())
 
     def _imports(self) -> Iterator[str]:
@@ -194,13 +194,13 @@ def in_package() -> list[Module]:
 
 
 def product() -> list[Module]:
-    """All that is shipped: the package and what ranks run."""
+    """Return everything that is shipped: the package and the files that ranks run."""
     apart = (path for name in ("jobs", "hydra_plugins") for path in (ROOT / name).rglob("*.py"))
     return in_package() + [Module(path) for path in sorted(apart)]
 
 
 def allowed(package: str, used: str) -> bool:
-    """Whether one package may import another."""
+    """Return whether one package may import another."""
     if LAYERS[package][0] == APART:
         return used in APART_MAY_USE[package]
     if LAYERS[used][0] == APART:
@@ -443,7 +443,7 @@ NOT_OURS = {".git", ".venv", "build", "dist", "recorded", "golden", "__pycache__
 
 
 def sources() -> Iterator[Path]:
-    """Every text file of the project."""
+    """Yield every text file of the project."""
     for path in sorted(ROOT.rglob("*")):
         inside = path.relative_to(ROOT)
         hidden = any(part.startswith(".") and part != ".ci" for part in inside.parts)

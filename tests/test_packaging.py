@@ -25,7 +25,7 @@ def setup() -> configparser.ConfigParser:
 
 
 def needed() -> dict[str, str]:
-    """The lowest version of each dependency by its name."""
+    """Return the lowest version of each dependency by its name."""
     lines = setup()["options"]["install_requires"].split("\n")
     result = (re.fullmatch(r"([\w-]+)>=([\d.]+)(?:;.*)?", line.strip()) for line in lines if line.strip())
     return {entry[1]: entry[2] for entry in result if entry}

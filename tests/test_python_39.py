@@ -68,7 +68,7 @@ print("\\n".join(failed))
 
 
 def names() -> list[str]:
-    """The modules as they are imported; what runs as soon as it is loaded is left out."""
+    """Return the names of all modules but those that run when they are loaded."""
     places = [path.relative_to(ROOT) for path in SHIPPED]
     result = (place.with_suffix("").as_posix().replace("/", ".") for place in places)
     dotted = [name.removesuffix(".__init__").removeprefix("jobs.") for name in result]
@@ -77,7 +77,7 @@ def names() -> list[str]:
 
 
 def evaluated(tree: ast.Module) -> Iterator[ast.AST]:
-    """Every node but those of annotations, which nobody evaluates."""
+    """Yield every node except annotations, which nobody evaluates."""
     waiting: list[ast.AST] = [tree]
     while waiting:
         node = waiting.pop()

@@ -108,7 +108,7 @@ def on_nodes(*packages: str) -> list[str]:
 
 
 def pythons() -> list[str]:
-    """Every Python from 3.9 on that this machine offers."""
+    """Return every Python of this machine from 3.9 on."""
     results = {}
     for minor in range(9, 20):
         program = shutil.which(f"python3.{minor}")

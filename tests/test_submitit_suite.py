@@ -73,5 +73,5 @@ def ours(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.Mon
 
 @pytest.fixture(params=["a_0", "a 0", 'a"=0"', "a'; echo foo", r"a\=0", r"a\=", "a\n0"])
 def weird_tmp_path(request: pytest.FixtureRequest, tmp_path: Path) -> Path:
-    """As submitit's own fixture of this name."""
+    """Return the path as submitit's own fixture of this name does."""
     return tmp_path / str(request.param)

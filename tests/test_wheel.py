@@ -28,7 +28,7 @@ LEFT_BEHIND = shutil.ignore_patterns(
 
 @pytest.fixture(scope="module")
 def built(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A wheel and a source archive, built from a copy so that the checkout stays as it is."""
+    """Build a wheel and a source archive from a copy, so that the checkout stays unchanged."""
     pytest.importorskip("build")
     pytest.importorskip("setuptools")
     place = tmp_path_factory.mktemp("built")
@@ -48,7 +48,7 @@ def built(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def files(folder: Path) -> set[str]:
-    """Every file below the folder, as the wheel should name it."""
+    """Return every file below the folder by its name in the wheel."""
     remaining = {"__pycache__", "pictures"}  # pictures are for the site alone
     result = (path for path in folder.rglob("*") if path.is_file() and not remaining & set(path.parts))
     return {path.relative_to(folder).as_posix() for path in result}

@@ -29,12 +29,12 @@ class Actor:
         self._wake_at: float | None = None
 
     def reading(self) -> machine_events.Now:
-        """This process's clocks."""
+        """Return the clocks of this process."""
         now = self.world.clock.now
         return machine_events.Now(now + self.node.offset, now + self.world.wall)
 
     def feed(self, event: Any) -> None:
-        """Something happened to it; a callable is work of its own that was under way."""
+        """Give the machine an event. A callable is work of the process itself that was under way."""
         if not self.alive:
             return
         if self.frozen or self.node.frozen:
@@ -76,7 +76,7 @@ class Actor:
         self._plan_wake(wakes_at)
 
     def woke(self) -> None:
-        """It stood still: what its runtime looks at before anything else is shown to the machine."""
+        """Do what the runtime does first after a suspension."""
 
     def _plan_wake(self, wakes_at: float | None) -> None:
         self._standstill.due = wakes_at
@@ -93,7 +93,7 @@ class Actor:
             self.feed(machine_events.Tick())
 
     def wake_up(self) -> None:
-        """It runs again: what came meanwhile is read, its timers fire first or last."""
+        """Continue the process. It reads what arrived; its timers fire before or after that."""
         if self.frozen or self.node.frozen:
             return
         self.woken_at = self.world.clock.now
@@ -106,14 +106,14 @@ class Actor:
             self.feed(event)
 
     def freeze(self, seconds: float) -> None:
-        """SIGSTOP, and CONT after ``seconds`` (or when everything is healed)."""
+        """Send SIGSTOP, and SIGCONT after ``seconds`` (or when everything is healed)."""
         if self.alive:
             self.frozen = True
             self.world.log(f"{self.name} is frozen")
             self.world.clock.at(min(self.world.clock.now + seconds, self.world.scenario.heal_at), self.thaw)
 
     def thaw(self) -> None:
-        """SIGCONT."""
+        """Send SIGCONT."""
         if self.frozen:
             self.frozen = False
             self.wake_up()
@@ -123,9 +123,9 @@ class Actor:
         raise NotImplementedError
 
     def die(self, why: str) -> None:
-        """The process ends; what hangs on it follows."""
+        """End the process and everything that depends on it."""
         raise NotImplementedError
 
     def vanish(self) -> None:
-        """Its node lost power."""
+        """End the process as a power cut of its node does."""
         raise NotImplementedError

@@ -103,7 +103,7 @@ class AgentActor(Actor):
         self._term([p for p in self.ranks() if not action.only_unreached or p.termed_at is None])
 
     def ranks(self) -> list[Process]:
-        """The ranks that it started."""
+        """Return the ranks that it started."""
         return [p for p in self.node.processes if p.agent is self and not p.child]
 
     def _term(self, processes: list[Process]) -> None:
@@ -113,7 +113,7 @@ class AgentActor(Actor):
             process.term()
 
     def _make_room(self) -> None:
-        """Ranks that catch a notice end by themselves, with work left."""
+        """End the ranks that catch the notice, with work left."""
         slurm = self.world.slurm
         mine = self.ranks()
         catches = slurm is not None and slurm.plan.catches
@@ -199,7 +199,7 @@ class AgentActor(Actor):
         self.coordinator.agent_ended()
 
     def slurm_kills(self) -> None:
-        """The whole step on this node is killed, with all that hangs on it."""
+        """Kill the whole step on this node and everything that depends on it."""
         self.die("slurmd")
         self.node.kill(lambda process: process.agent is self)
 

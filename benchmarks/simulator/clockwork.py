@@ -22,7 +22,7 @@ class Clockwork:
         self.history: list[str] | None = None
 
     def random(self, name: str) -> random.Random:
-        """A stream of its own for ``name``: a new fault does not shift the draws of the others."""
+        """Return a stream of its own for ``name``. A new fault does not shift the others' draws."""
         return random.Random(f"{self.seed}:{name}")
 
     def at(self, when: float, what: Callable[..., None], *args: Any) -> None:
@@ -44,12 +44,12 @@ class Clockwork:
         self.now = until
 
     def log(self, line: str) -> None:
-        """Something happened."""
+        """Add an event to the fingerprint."""
         text = f"{self.now:.6f} {line}\n"
         self._hash.update(text.encode())
         if self.history is not None:
             self.history.append(text)
 
     def fingerprint(self) -> str:
-        """The hash of all lines logged."""
+        """Return the hash of all logged lines."""
         return self._hash.hexdigest()

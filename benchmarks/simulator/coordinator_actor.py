@@ -61,7 +61,7 @@ class CoordinatorActor(Actor):
         super()._show(event, now)
 
     def woke(self) -> None:
-        """It looks whether somebody has taken over."""
+        """Look for another coordinator that has taken over."""
         mine = max(
             (epoch for epoch, number in self.world.claims.items() if number == self.number), default=-1
         )
@@ -123,7 +123,7 @@ class CoordinatorActor(Actor):
         self.launcher_lives, self.older = False, []
 
     def agent_ended(self) -> None:
-        """srun ends when all its tasks have ended."""
+        """End srun if all its tasks have ended."""
         before = len(self.older)
         living = {agent.launch for agent in self.agents if agent.alive}
         self.older = [launch for launch in self.older if launch in living]
@@ -154,7 +154,7 @@ class CoordinatorActor(Actor):
         self.world.clock.after(5 * self.world.process_chance.random(), self._queue, action.excluded)
 
     def _queue(self, excluded: tuple[str, ...]) -> None:
-        """sbatch: the new job may begin before this one has heard of it."""
+        """Queue a job as sbatch does. The new job may start before the answer arrives."""
         if not self.alive:
             return
         queued = self.world.succeed(self, excluded)
@@ -164,7 +164,7 @@ class CoordinatorActor(Actor):
         self.world.clock.after(0.1, self.feed, answer)
 
     def _ask_job(self, action: actions.AskJob) -> None:
-        """The scheduler answers within seconds; of what the user asked it knows nothing here."""
+        """Let the scheduler answer within seconds. It does not know here what the user did."""
         if self.world.slurm is not None:
             self.world.slurm.ask(self)
             return
@@ -197,7 +197,7 @@ class CoordinatorActor(Actor):
         self.die("its own decision")
 
     def arrived(self, link: Link, payload: Any) -> None:
-        """Something came over a link."""
+        """Handle what arrived over a link."""
         if isinstance(payload, Closed):
             self.links.pop(link.number, None)
             self.feed(events.AgentLeft(link.number, payload.why))

@@ -101,7 +101,7 @@ def _failed(watch: Watch, coordinator: CoordinatorActor, state: RunState) -> Non
 
 
 def _unfit(watch: Watch, coordinator: CoordinatorActor, state: RunState) -> None:
-    """Too few fit nodes: each of them is named, and there was something wrong with it."""
+    """Check that the state names too few fit nodes, and that each unfit one had a fault."""
     scenario = watch.world.scenario
     late = any(map(scenario.has, ("old epoch", "lost welcome"))) or _came_all_the_same(watch)
     faultless = not set(watch.struck) - set(HARMLESS) and not scenario.slow and not late
@@ -241,7 +241,7 @@ def _expected(watch: Watch, state: RunState) -> None:
 
 
 def _came_all_the_same(watch: Watch) -> bool:
-    """The agent of a node that the launcher cannot reach: it is fit, until the launcher ends all of them."""
+    """Return whether an agent came from the node that the launcher cannot reach."""
     scenario = watch.world.scenario
     never = (scenario.unreachable, scenario.allocated - 1 if scenario.has("no agent") else -1)
     welcomed = [agent for run in watch.world.coordinators for agent in run.agents if agent.welcomed]
@@ -293,7 +293,7 @@ def _recurs(scenario: Scenario, start: int, steps: list[int]) -> bool:
 
 
 def _decided(watch: Watch, state: RunState) -> None:
-    """A failure that recurs is not followed by another attempt, and only such a failure ends a run early."""
+    """Check that a failure that recurs has no further attempt, and that nothing else ends a run early."""
     attempts = state.attempts
     for number, attempt in enumerate(attempts):
         error = attempt.failure.error if attempt.failure else ""
@@ -311,7 +311,7 @@ def _decided(watch: Watch, state: RunState) -> None:
 
 
 def _only(watch: Watch, *faults: str) -> bool:
-    """There were no faults but these, and such that must not matter."""
+    """Return whether only these faults occurred, beside faults that do not matter."""
     alone = watch.world.slurm is None and "no claim" not in watch.struck
     return alone and not set(watch.world.scenario.faults) - set(HARMLESS) - set(faults)
 

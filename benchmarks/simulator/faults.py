@@ -42,7 +42,7 @@ def plan(world: World) -> None:
 
 
 def suspend(world: World, seconds: float, apart: float) -> None:
-    """``scontrol suspend`` and ``resume``: every process of the job stops, node after node."""
+    """Stop and resume all processes of the job, node after node, as ``scontrol suspend`` does."""
     if world.healed:
         return
     world.log("suspended")
@@ -75,7 +75,7 @@ def heal(world: World) -> None:
 
 
 def cuts(world: World, agent: AgentActor) -> list[int]:
-    """The directions in which a new link of ``agent`` is cut from its first moment."""
+    """Draw the directions in which a new link of ``agent`` is cut from its first moment."""
     other = agent.coordinator.node
     cut_nodes = world.watch.cut_nodes
     if agent.node.index == other.index or world.healed:
@@ -93,7 +93,7 @@ def _agent(world: World) -> AgentActor | None:
 
 
 def _seconds(world: World) -> float:
-    """Short, around the lease, or for ever (until healed)."""
+    """Draw a short duration, one around the lease, or endless (until healed)."""
     return world.fault_chance.choice((1.0, 6.0, 13.0, 18.0, 22.0, 30.0, 1e9)) * world.fault_chance.uniform(
         0.8, 1.2
     )
@@ -111,7 +111,7 @@ def _kill_coordinator(world: World) -> None:
 
 
 def _supervisor(world: World) -> None:
-    """A coordinator is killed; its supervisor ends the launcher and begins another one."""
+    """Kill a coordinator. Its supervisor ends the launcher and starts another one."""
     coordinator = world.coordinators[-1]
     if not coordinator.alive or coordinator.told_superseded or len(world.coordinators) > 3:
         return
@@ -199,7 +199,7 @@ def _lasting_cut(world: World) -> None:
 
 
 def _stopped_takeover(world: World) -> None:
-    """The first coordinator is stopped, almost for a lease, while a second one takes over."""
+    """Stop the first coordinator for almost a lease, while a second one takes over."""
     world.coordinators[0].freeze(world.fault_chance.uniform(10, 19))
     world.clock.after(world.fault_chance.uniform(0, 4), _requeue, world)
 
@@ -216,7 +216,7 @@ def _cut_node(world: World) -> None:
 
 
 def _swizzle(world: World) -> None:
-    """Links stop one by one, and come back in another order."""
+    """Stop links one by one, and restore them in another order."""
     for coordinator in world.coordinators:
         for agent in coordinator.agents:
             if world.fault_chance.random() < 0.7:
@@ -287,7 +287,7 @@ def _notice(world: World) -> None:
 
 
 def _requeue(world: World) -> None:
-    """Slurm starts the job anew while the first coordinator may still live; some old agents are killed."""
+    """Start the job anew while the first coordinator may still live. Some old agents are killed."""
     if len(world.coordinators) > 1:
         return
     for agent in world.coordinators[0].agents:
@@ -299,7 +299,7 @@ def _requeue(world: World) -> None:
 
 
 def _controller_away(world: World) -> None:
-    """No program of the scheduler's works for a while."""
+    """Let all programs of the scheduler fail for a while."""
     until = min(world.clock.now + world.fault_chance.choice((5.0, 30.0, 90.0)), world.scenario.heal_at)
     world.watch.controller_away_until = max(world.watch.controller_away_until, until)
 
@@ -310,7 +310,7 @@ def _repeat(world: World) -> None:
 
 
 def _echoes(world: World) -> None:
-    """The coordinator is stopped and another one begins; what the first one said arrives again and again."""
+    """Stop the coordinator and start another one. The messages of the first arrive again and again."""
     world.coordinators[0].freeze(1e9)
     _requeue(world)
     _echo(world)
@@ -325,7 +325,7 @@ def _echo(world: World) -> None:
 
 
 def _mute_takeover(world: World) -> None:
-    """One that was stopped almost for a lease answers what has come, and is not heard any more after that."""
+    """Stop a coordinator for almost a lease. Then it answers, but nothing that it sends arrives."""
     stopped = world.coordinators[0]
     seconds = world.fault_chance.uniform(16, 19)
     stopped.freeze(seconds)

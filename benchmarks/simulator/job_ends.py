@@ -49,13 +49,13 @@ class JobWatch:
         return job.number, job.restarts
 
     def begins(self, job: Job) -> None:
-        """A job begins, or begins anew."""
+        """Note the start of a job, or its restart."""
         state = self._world.state_file
         pending = state is not None and state.state is State.PENDING and state.attempts
         self._last_outcome = state.attempts[-1].outcome if state is not None and pending else ""
 
     def rank_started(self, process: Process) -> None:
-        """A rank runs, in the job that runs."""
+        """Check that the rank belongs to the running job."""
         fail, now = self._world.watch.fail, self._now()
         job = process.agent.coordinator.job
         state = self._world.state_file
@@ -121,7 +121,7 @@ class JobWatch:
         return any(fault in LOSING for fault in self._world.scenario.faults)
 
     def end_of_the_world(self) -> None:
-        """The run has ended for a reason, or waits for nodes."""
+        """Check that the run has ended for a reason, or waits for nodes."""
         fail, state = self._world.watch.fail, self._world.state_file
         waiting = [job.number for job in self._slurm.jobs if job.state == "waiting"]
         if not self._slurm.quiet():

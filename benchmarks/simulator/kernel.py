@@ -111,16 +111,16 @@ class Process:
 
     @property
     def finishes(self) -> bool:
-        """Whether it is a process that a rank left and that soon ends by itself; others are daemons."""
+        """Return whether a rank left this process and it soon ends by itself; others are daemons."""
         return self.child and self.rank % 2 == 0
 
     def runs(self) -> bool:
-        """It executes instructions."""
+        """Return whether it executes instructions."""
         halted = self.stopped or self.node.frozen or (self.killed and self.unkillable)
         return self.alive and not halted
 
     def term(self) -> None:
-        """SIGTERM: the program does with it what the scenario says."""
+        """Deliver SIGTERM. The scenario gives the reaction."""
         world = self.node.world
         self.last_termed_at = world.clock.now
         if not self.alive or self.termed_at is not None:
@@ -131,14 +131,14 @@ class Process:
             self.node.later(delay, self.end, world.scenario.term_code, "termed")
 
     def kill(self) -> None:
-        """SIGKILL."""
+        """Deliver SIGKILL."""
         self.killed = True
         self.stuck = self.unkillable
         if not self.unkillable:
             self.end(-9, "killed")
 
     def end(self, code: int, how: str) -> None:
-        """It ends; its parent hears of it, if that lives."""
+        """End the process and notify its parent, if that lives."""
         if not self.alive:
             return
         self.alive = False
@@ -164,7 +164,7 @@ class Process:
             world.program.break_peers(self)
 
     def vanish(self) -> None:
-        """The node is off."""
+        """End the process as its node is off."""
         self.alive = False
         self.node.processes.remove(self)
         if not self.child:
@@ -183,16 +183,16 @@ class Companion:
 
     @property
     def alive(self) -> bool:
-        """It lives."""
+        """Return whether it lives."""
         return self in self.node.sidecars
 
     def kill(self) -> None:
-        """SIGKILL."""
+        """Deliver SIGKILL."""
         if self.alive:
             self.node.sidecars.remove(self)
 
     def asked(self, number: int) -> None:
-        """A question arrived."""
+        """Handle a request."""
         chance = self.node.world.process_chance
         seconds = {"late": chance.uniform(31, 60), "slow": chance.uniform(3, 15)}
         delay = seconds.get(self.behaviour, 3 * chance.random())
@@ -225,7 +225,10 @@ class Shim:
         self.stops = False
 
     def woke(self, seconds: float) -> None:
-        """The whole node stood still: where the lease ran out meanwhile the ranks are stopped for a while."""
+        """Handle a suspension of the whole node.
+
+        If the lease ran out meanwhile, the ranks are stopped for a while.
+        """
         world = self.agent.node.world
         if (
             seconds > OVERSLEPT_SECONDS
@@ -241,7 +244,7 @@ class Shim:
             process.stopped = process.stopped or (process.agent is self.agent and self.stops)
 
     def renew(self, until: float) -> None:
-        """``until`` is virtual time."""
+        """Renew the lease until this virtual time."""
         if self.stops and until > self.agent.node.world.clock.now:
             self.stops = False
             for process in self.agent.node.processes:

@@ -46,7 +46,7 @@ COPIES = "copies_of_machines"
 
 
 def build(mutant: Mutant) -> tuple[Any, Any]:
-    """The classes of coordinator and agent with the bug in them."""
+    """Return the classes of coordinator and agent with the bug."""
     source = (PACKAGE / f"{mutant.module}.py").read_text()
     if source.count(mutant.old) != 1:
         raise ValueError(f"{mutant.name}: the place to patch is not there exactly once")
@@ -70,12 +70,12 @@ def build(mutant: Mutant) -> tuple[Any, Any]:
 
 @cache
 def _compiled(text: str, path: str) -> types.CodeType:
-    """All but one of the machines are the same in every mutant."""
+    """Compile a machine. All machines but the patched one are the same in every mutant."""
     return compile(_imports_of(text), path, "exec")
 
 
 def _imports_of(text: str) -> str:
-    """The text with every import of one of the machines turned to its copy."""
+    """Return the text with every import of a machine redirected to its copy."""
     for place in MACHINES:
         module = f"clusterrun.{place.replace('/', '.')}"
         text = re.sub(
@@ -85,7 +85,7 @@ def _imports_of(text: str) -> str:
 
 
 def _one_by_one(match: re.Match[str]) -> str:
-    """An import of several modules as one line each; the machines are the copies."""
+    """Return an import of several modules as one line each, with the copies as machines."""
     indent, folder, names = match.groups()
     where = {
         name: COPIES if f"{folder}/{name}" in MACHINES else f"clusterrun.{folder}"

@@ -43,27 +43,30 @@ class Link:
         self.past: list[list[Any]] = [[], []]
 
     def send(self, way: int, payload: Any) -> None:
-        """Send; nothing that was sent before is overtaken."""
+        """Send a payload. It arrives after everything sent before."""
         if self._open[1 - way]:
             self._queues[way].append((self._clock.now + self._delay(), payload))
             self._start(way)
 
     def receives(self, way: int) -> bool:
-        """The end that ``way`` leads to still listens."""
+        """Return whether the end at ``way`` still listens."""
         return self._open[way]
 
     def close(self, way: int, why: str) -> None:
-        """The end that ``way`` leads to closes; the other one hears of it after what was sent before."""
+        """Close the end at ``way``. The other end is notified after all earlier messages."""
         if self._open[way]:
             self.send(1 - way, Closed(why))
             self._open[way] = False
 
     def vanish(self, way: int) -> None:
-        """The end that ``way`` leads to loses its power: the other one hears nothing."""
+        """Remove the end at ``way`` without notice, as a power cut does."""
         self._open[way] = False
 
     def reset(self) -> None:
-        """The network ends the connection: what was on its way is lost, both ends hear of it some time."""
+        """End the connection in the network.
+
+        Messages under way are lost; both ends are notified at some time.
+        """
         for way in (UP, DOWN):
             self._queues[way].clear()
             self._queues[way].append((self._clock.now + self._delay(), Closed("reset by the network")))
@@ -110,6 +113,6 @@ class Link:
         self._deliver(self, way, payload)
 
     def repeat(self, way: int) -> None:
-        """Something that arrived before arrives again, as if nothing numbered the frames."""
+        """Deliver an earlier message again, as if nothing numbered the frames."""
         if self._open[way] and not self.cut[way] and len(self.past[way]) > 1:
             self._deliver(self, way, self._chance.choice(self.past[way][1:]))

@@ -36,7 +36,7 @@ class Program:
         self._world = world
 
     def rank_started(self, process: Process) -> None:
-        """A rank of the user's program runs."""
+        """Note the start of a rank of the user's program."""
         key = (process.run, process.epoch)
         run = self.runs.get(key)
         if run is None:
@@ -64,7 +64,7 @@ class Program:
                 rank.node.later(self._world.scenario.duration + late, self._completes, run, rank)
 
     def step(self, number: int, epoch: int) -> int:
-        """The newest step that the ranks of this epoch have reported, -1 where they report none."""
+        """Return the newest step that the ranks of this epoch have reported; -1 if they report none."""
         run, mode = self.runs.get((number, epoch)), self._world.scenario.progress
         if run is None or not mode:
             return -1
@@ -83,7 +83,7 @@ class Program:
             process.end(0, "natural")
 
     def break_peers(self, process: Process) -> None:
-        """A rank is gone before its time: the others fail on it soon, or hang for ever."""
+        """Let the peers of a rank that ended early fail soon, or hang for ever."""
         run = self.runs[(process.run, process.epoch)]
         if run.broken:
             return

@@ -157,21 +157,21 @@ class Scenario:
     suspensions: tuple[tuple[float, float, float], ...] = ()
 
     def has(self, fault: str) -> bool:
-        """Whether ``fault`` exists in this world."""
+        """Return whether ``fault`` exists in this world."""
         return fault in self.faults
 
     @property
     def allocated(self) -> int:
-        """Nodes that train, and spares."""
+        """Return the number of nodes that train, with the spares."""
         return self.nodes + self.spares
 
     @property
     def suspended(self) -> float:
-        """The seconds in which some node of the job stands still."""
+        """Return the seconds in which some node of the job is suspended."""
         return sum(seconds + 2 * apart for _, seconds, apart in self.suspensions)
 
     def examiner(self, index: int) -> str:
-        """How the examiner of node ``index`` of the pool behaves."""
+        """Return how the examiner of node ``index`` of the pool behaves."""
         return self.examiners[index] if self.examined else WELL
 
     def unfit(self, hosts: list[int]) -> set[int]:
@@ -184,17 +184,17 @@ class Scenario:
         return unfit
 
     def unsure(self, hosts: list[int]) -> set[int]:
-        """Late examiners in a job that was suspended: by its clock they may have been in time, or not."""
+        """Return the late examiners in a suspended job. By the job's clock they may have been in time."""
         return {index for index in hosts if self.suspensions and self.examiner(index) == "late"}
 
     @property
     def processes(self) -> int:
-        """On each node."""
+        """Return the number of ranks per node."""
         return 1 if self.once_per_node else self.per_node
 
 
 def draw(clock: Clockwork) -> Scenario:
-    """The world of a seed."""
+    """Return the world of a seed."""
     chance = clock.random("swarm")
     count = chance.choice((0, 0, 1, 1, 2, 2, 3, 4))
     drawn = chance.sample(FAULTS, count)
@@ -244,7 +244,7 @@ def _errors(world: Scenario, chance: random.Random) -> None:
 
 
 def _suspensions(world: Scenario, chance: random.Random) -> tuple[tuple[float, float, float], ...]:
-    """When the whole job stands still, for how long, and how far apart its nodes are stopped and woken."""
+    """Draw the suspensions of the whole job: start, duration, and time between its nodes."""
     if chance.random() >= 1 / 8:
         return ()
     times = sorted(chance.uniform(3, world.heal_at) for _ in range(chance.choice((1, 1, 2, 5))))
@@ -255,7 +255,7 @@ def _suspensions(world: Scenario, chance: random.Random) -> tuple[tuple[float, f
 
 
 def _rarity(world: Scenario, chance: random.Random) -> None:
-    """Worlds in which what follows a first fault is met by a second one."""
+    """Draw worlds in which a second fault meets the consequences of the first."""
     theme = chance.choice(RARE_THEMES)
     faults = {*theme, *(world.faults if chance.random() < 0.5 else ())}
     world.faults = tuple(sorted(faults, key=(*FAULTS, *RARE_FAULTS).index))

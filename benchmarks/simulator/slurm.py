@@ -39,11 +39,11 @@ class Job:
         self.clear()
 
     def is_over(self, now: float) -> bool:
-        """Since long enough for the last word of its coordinator."""
+        """Return whether the job ended long enough ago for the last message of its coordinator."""
         return self.state == OVER and now >= self.over_at + 1.0
 
     def clear(self) -> None:
-        """As it is before it begins."""
+        """Reset the job to its state before the start."""
         self.hosts: list[Node] = []
         self.coordinators: list[CoordinatorActor] = []
         self.why = ""
@@ -109,7 +109,7 @@ class Slurm:
         self._later(1.0, job, self._look)
 
     def adopt(self, coordinator: CoordinatorActor, dead: int | None) -> bool:
-        """A coordinator begins in the job that runs; False where its job is over meanwhile."""
+        """Start a coordinator in the running job. Return False if that job is over."""
         job = self.running
         if dead is not None and (job.state != RUNNING or dead not in [c.number for c in job.coordinators]):
             return False
@@ -123,7 +123,7 @@ class Slurm:
         return True
 
     def _later(self, seconds: float, job: Job, what: Any) -> None:
-        """In ``seconds``, unless the job began anew meanwhile; never while the controller is away."""
+        """Do ``what`` in ``seconds``, unless the job restarted meanwhile or the controller is away."""
         restarts = job.restarts
 
         def then() -> None:
@@ -153,7 +153,10 @@ class Slurm:
             self._end(self.running, ending)
 
     def cancel_by_file(self) -> None:
-        """The owner leaves a word in the run directory; every coordinator of the run reads it."""
+        """Write the owner's request to cancel into the run directory.
+
+        Every coordinator of the run reads it.
+        """
         self._cancelled_file = True
         self.watch.cancelled("by its file")
 
@@ -185,7 +188,7 @@ class Slurm:
                 )
 
     def _look(self, job: Job) -> None:
-        """The end of the batch step is the end of the job; that of its node is noticed late."""
+        """End the job with its batch step. The end of a node is noticed late."""
         now = self.world.clock.now
         if job.hosts[0].dead:
             job.lost_at = now + self.chance.uniform(*NOTICED_SECONDS) if job.lost_at is None else job.lost_at
@@ -215,7 +218,7 @@ class Slurm:
     # --- what coordinators want of it ---
 
     def ask(self, coordinator: CoordinatorActor) -> None:
-        """Why is my job being ended, and when does it end?"""
+        """Answer why the job ends, and when."""
         clock, seconds = self.world.clock, self.chance.uniform(0.02, ANSWER_SECONDS)
         if self._is_away() or self.chance.random() < self.plan.mute:
             clock.after(ANSWER_SECONDS, self._say_nothing, coordinator)
@@ -246,7 +249,7 @@ class Slurm:
         return events.JobTold(job.why, end_at)
 
     def queue_next(self, coordinator: CoordinatorActor, excluded: tuple[str, ...]) -> None:
-        """sbatch: it may have done its work when nobody hears of it any more."""
+        """Queue the next job as sbatch does. The job may exist although no answer arrives."""
         seconds = self.chance.uniform(0.1, 4)
         lost = self.chance.random() < 0.5
 
@@ -275,7 +278,7 @@ class Slurm:
         return events.NextQueued(str(job.number))
 
     def drop_next(self, coordinator: CoordinatorActor) -> None:
-        """scancel of the job that waits."""
+        """Cancel the waiting job."""
         job = coordinator.next_job
         works = not self._is_away() and self.chance.random() < 0.9
 
@@ -287,12 +290,12 @@ class Slurm:
         self.world.clock.after(self.chance.uniform(0.05, 0.9), cancel)
 
     def exclude_next(self, coordinator: CoordinatorActor, nodes: tuple[str, ...]) -> None:
-        """The job that waits is kept off these."""
+        """Exclude these nodes from the waiting job."""
         if coordinator.next_job is not None:
             coordinator.next_job.excluded = nodes
 
     def requeue(self, coordinator: CoordinatorActor, excluded: tuple[str, ...]) -> None:
-        """The job that runs is to begin again: the scheduler ends it for that."""
+        """End the running job, which then starts again."""
         seconds = self.chance.uniform(0.1, 3)
         job = coordinator.job
         why = AWAY if self._is_away() else REFUSED if self.chance.random() < self.plan.refuses else ""

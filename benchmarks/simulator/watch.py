@@ -52,18 +52,24 @@ class Watch:
 
     @property
     def stood_still(self) -> bool:
-        """A coordinator may have: what came late by the world's clock came in time by its own."""
+        """Return whether the coordinator may have been suspended.
+
+        A late event can be in time by its own clock.
+        """
         scenario = self.world.scenario
         return bool(scenario.suspensions or scenario.has("freeze coordinator") or scenario.has("freeze node"))
 
     def fail(self, text: str) -> None:
-        """A law is broken."""
+        """Note a broken law."""
         self.violations.append(f"{self.world.clock.now:.3f}: {text}")
 
     # --- two epochs are never alive at once ---
 
     def _excused(self, process: Process) -> bool:
-        """Just woken with its whole node, its lease out: its shim has the contract's time to kill it."""
+        """Return whether its node was just resumed with an expired lease.
+
+        The shim then has the contract's time to kill.
+        """
         now = self.world.clock.now
         shim = process.agent.shim
         return now <= process.node.thawed_at + contract.KILL_SECONDS and (shim.stops or shim.until <= now)
@@ -134,9 +140,9 @@ class Watch:
     def _places(
         self, coordinator: CoordinatorActor, epoch: int, world: tuple[str, ...], hosts: list[str]
     ) -> None:
-        """The first world is in the order of the nodes; later everybody who stays keeps his place.
+        """Check the places: first the order of the nodes; later each node that stays keeps its place.
 
-        A world that was formed and came to no rank counts: who was not in it has not stayed.
+        A world without ranks counts too: a node that was not in it has not stayed.
         """
         epochs = [e for number, e in self._worlds if number == coordinator.number and e < epoch]
         if not epochs:
@@ -168,13 +174,13 @@ class Watch:
     # --- sidecars ---
 
     def sidecar_asked(self, sidecar: Companion) -> None:
-        """An examiner is asked: no rank lives there."""
+        """Check that no rank lives on a node whose examiner gets a request."""
         agent = sidecar.agent
         if sidecar.name == contract.EXAMINER and any(p.agent is agent for p in agent.node.processes):
             self.fail(f"{agent.name} asks an examiner while ranks live")
 
     def reported(self, coordinator: CoordinatorActor, action: coordinator_actions.SaveReport) -> None:
-        """One report of each check, before ranks of its epoch."""
+        """Check that each check reports once, before the ranks of its epoch."""
         if coordinator.told_superseded:
             self.fail(f"{coordinator.name} saves a report although another one took over")
         if coordinator.reported.setdefault(action.epoch, False):
@@ -182,7 +188,7 @@ class Watch:
         coordinator.reported[action.epoch] = True
 
     def sweeping(self, agent: AgentActor, action: agent_actions.Sweep) -> None:
-        """Ranks are killed only after their whole grace time, unless link, lease or shim is lost."""
+        """Check that ranks are killed only after their grace time, unless link, lease or shim is lost."""
         now = self.world.clock.now
         mine = [
             p for p in agent.node.processes if p.agent is agent and p.epoch == action.epoch and not p.child
@@ -215,7 +221,7 @@ class Watch:
             self.fail(f"{agent.name} kills after {now - agent.termed_at:.2f} s of grace")
 
     def got_term(self, agent: AgentActor) -> None:
-        """Slurm's own TERM reaches the ranks that catch it at once, whatever it means."""
+        """Check that Slurm's own TERM reaches the ranks that catch it at once, whatever it means."""
         for process in agent.ranks() if agent.alive and not agent.sweeps else ():
             running = process.alive and self.world.clock.now > process.born_at + SPAWN_SECONDS
             if running and process.catches_term and process.termed_at is None:
@@ -228,7 +234,7 @@ class Watch:
                 self.fail(f"{agent.name} says that epoch {message.epoch} is gone, {len(alive)} live")
 
     def shim_is_dead(self, agent: AgentActor) -> None:
-        """Without its shim an agent ends its ranks at once, or once its node runs again."""
+        """Check that an agent without its shim ends its ranks at once, or once its node runs again."""
         asleep = agent.node.thawed_at + SHIM_SECONDS - self.world.clock.now
         if asleep > 0:
             self.world.clock.after(asleep, self.shim_is_dead, agent)
@@ -237,7 +243,7 @@ class Watch:
             self.fail(f"{agent.name} lets ranks live without a shim")
 
     def link_lost(self, agent: AgentActor) -> None:
-        """Ranks whose coordinator cannot be reached have their grace and no more, not a whole lease."""
+        """Check that ranks whose coordinator cannot be reached get their grace time, not a lease."""
         seconds = self.world.orders.grace + 2.0
         self.world.clock.after(seconds, self._left_behind, agent, self.world.clock.now)
 
@@ -248,7 +254,7 @@ class Watch:
             self.fail(f"{agent.name} lets ranks live on without a coordinator")
 
     def rank_killed(self, process: Process) -> None:
-        """A grace time is not lengthened either."""
+        """Check that a grace time is not lengthened."""
         agent, scenario = process.agent, self.world.scenario
         freezing = {"freeze agent", "freeze node", "stuck", "repeat", "slow sweep"} & set(scenario.faults)
         if agent.alive and process.termed_at is not None and not (freezing or scenario.suspensions):
@@ -287,13 +293,13 @@ class Watch:
         before.append(epoch)
 
     def _collided(self, coordinator: CoordinatorActor, epoch: int) -> bool:
-        """Rank 0 of that epoch found its port in use."""
+        """Return whether rank 0 of that epoch found its port in use."""
         run = self.world.program.runs.get((coordinator.number, epoch))
         ended = run.ends.get(0) if run is not None else None
         return ended is not None and ended[:2] == (1, "natural") and run.ranks[0].collides
 
     def progress_told(self, coordinator: CoordinatorActor, step: int) -> None:
-        """The coordinator learns how far an epoch has come."""
+        """Note the progress of an epoch that the coordinator learns."""
         budget = self._budgets.setdefault(coordinator.number, Budget(self.world.scenario.max_restarts))
         budget.reached(step)
 
@@ -360,7 +366,7 @@ class Watch:
     # --- the end ---
 
     def end_of_the_world(self) -> None:
-        """Healed, and time enough has passed: everything has ended and nothing is left."""
+        """Check after the healing that everything has ended and nothing is left."""
         for coordinator in self.world.coordinators:
             if coordinator.alive:
                 self.fail(

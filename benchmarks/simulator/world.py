@@ -105,7 +105,7 @@ class World:
     # --- running ---
 
     def run(self) -> Watch:
-        """Faults first, then everything is healed, then every run must end in time."""
+        """Let the faults happen, heal everything, and check that every run ends in time."""
         if self.slurm is None:
             self.submit(self.nodes[: self.scenario.allocated])
         else:
@@ -132,9 +132,9 @@ class World:
         return not agents and not running and not waiting and not any(node.processes for node in self.nodes)
 
     def submit(self, hosts: list[Node], dead_since: float | None = None, dead: int | None = None) -> None:
-        """A batch job starts its coordinator on the first of ``hosts``.
+        """Start a coordinator on the first of ``hosts``, as a batch job does.
 
-        ``dead_since``: or its supervisor does, after ``dead``, the one before, died (on that node's clock).
+        ``dead_since``: its supervisor starts it, after ``dead``, the one before, died (on that node's clock).
         """
         coordinator = CoordinatorActor(self, len(self.coordinators), hosts, dead_since)
         coordinator.dead = dead
@@ -145,7 +145,7 @@ class World:
         coordinator.feed(machine_events.Tick())
 
     def make_coordinator(self, number: int, hosts: list[Node]) -> Any:
-        """A new machine; its process id is its number."""
+        """Return a new machine. Its process id is its number."""
         examine = Simple if self.scenario.examined else None
         collaborators = Collaborators(examine, names=tuple(f"n{node.index}" for node in hosts))
         if self.slurm is not None:
@@ -153,7 +153,7 @@ class World:
         return self.machines[0](self.orders, "host", number, collaborators=collaborators)
 
     def make_agent(self, index: int) -> Any:
-        """A new machine."""
+        """Return a new machine."""
         observed = self.scenario.observed
         orders = self.orders
         return self.machines[1](
@@ -178,11 +178,11 @@ class World:
     # --- what happened ---
 
     def log(self, line: str) -> None:
-        """For the fingerprint."""
+        """Add a line to the fingerprint."""
         self.clock.log(line)
 
     def log_step(self, actor: Actor, event: Any, actions: list[Any]) -> None:
-        """A machine took an event."""
+        """Log an event of a machine with its actions."""
         if self.clock.history is not None:
             self.clock.log(f"{actor.name} {event!r}\n    " + "\n    ".join(map(repr, actions)))
             return
@@ -193,7 +193,7 @@ class World:
     # --- the disk ---
 
     def disk(self) -> float:
-        """How long the disk takes this time."""
+        """Draw the seconds of a disk access."""
         slow = self.scenario.has("slow disk") and not self.healed
         return self._disk_chance.random() * (4.0 if slow else 0.02)
 
@@ -242,7 +242,7 @@ class World:
     # --- agents and their links ---
 
     def launch(self, coordinator: CoordinatorActor, without: tuple[str, ...] = ()) -> None:
-        """srun: one agent per node."""
+        """Start one agent per node, as srun does."""
         missing = self.scenario.allocated - 1 if self.scenario.has("no agent") else -1
         if self.clock.now < self.watch.controller_away_until:
             line = "srun: error: Unable to confirm allocation for job 3: Unable to contact slurm controller"
@@ -265,11 +265,11 @@ class World:
                 self.clock.after(delay, self._start_agent, coordinator, index, node, launch)
 
     def _unreachable(self, index: int, node: Node) -> bool:
-        """srun will not reach it, and says so at last."""
+        """Return whether srun cannot reach the node. It reports that at last."""
         return self.scenario.one_launcher and (index == self.scenario.unreachable or node.dead)
 
     def _give_up(self, coordinator: CoordinatorActor, node: Node, launch: int) -> None:
-        """srun has not reached a node: it ends all that it has started."""
+        """End everything that srun has started, because it has not reached a node."""
         if not coordinator.launcher_lives or coordinator.launches != launch:
             return
         coordinator.launcher_lives = False
@@ -292,7 +292,7 @@ class World:
         coordinator.agent_ended()
 
     def new_agent(self, coordinator: CoordinatorActor, index: int, node: Node) -> None:
-        """An agent process starts and connects."""
+        """Start an agent process and connect it."""
         if node.dead:
             return
         self._pids += 1
@@ -371,7 +371,7 @@ class World:
             self.clock.after(2.5, coordinator.feed, event)
 
     def ask_for_end(self) -> None:
-        """Somebody asks the run to end, now or within seconds."""
+        """Request the end of the run, now or within seconds."""
         self.was_asked = True
         if self.asked_at is None:
             self.asked_at = self.clock.now
@@ -379,19 +379,19 @@ class World:
     # --- ranks ---
 
     def no_spawn(self) -> bool:
-        """This start fails."""
+        """Draw whether this start fails."""
         return self.scenario.has("no spawn") and self.fault_chance.random() < 0.3
 
     def check_seconds(self) -> float:
-        """How long it takes to see that a sweep left nothing: seconds are promised, sometimes minutes."""
+        """Draw the seconds until a sweep is proven complete: mostly seconds, sometimes minutes."""
         return 100.0 if self.scenario.has("slow sweep") and self.fault_chance.random() < 0.3 else 0.01
 
     def mute(self) -> bool:
-        """The disk does not answer this time."""
+        """Draw whether the disk does not answer."""
         return self.scenario.has("mute disk") and not self.healed and self.fault_chance.random() < 0.4
 
     def no_port(self) -> bool:
-        """No port is to be had this time."""
+        """Draw whether no port is free."""
         return self.scenario.has("no port") and self.fault_chance.random() < 0.5
 
 

@@ -161,7 +161,7 @@ def test_a_node_reports_clean_after_it_swept_what_its_ranks_left() -> None:
 
 
 def finishing(code: int = 0) -> Tape:
-    """All ranks ended at 2.0 s, one of them with ``code``."""
+    """Return an agent whose ranks all ended at 2.0 s, one of them with ``code``."""
     tape = running()
     end = tape.does(2.0, RankExited(0, 0, code), RankExited(0, 1, 0))[-1]
     assert end == AwaitLeftovers(0, filters_only=bool(code))

@@ -54,7 +54,7 @@ def test_a_rank_without_a_processor_near_its_gpu_is_refused(kind, gpu_nodes) -> 
 
 @pytest.fixture
 def machine(tmp_path, monkeypatch):
-    """Four NVIDIA GPUs, two on each NUMA node."""
+    """Make a machine of four NVIDIA GPUs, two on each NUMA node."""
     nvidia, pci = tmp_path / "nvidia", tmp_path / "pci"
     for number, node in enumerate((0, 0, 1, 1)):
         address = f"0000:{number + 1}a:00.0"

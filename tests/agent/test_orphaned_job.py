@@ -155,7 +155,7 @@ orphaned_job.OrphanedJob(left, dict(os.environ), shim, lambda until: None).run()
 
 
 def stand_ins(folder: Path, squeue: str) -> Path:
-    """Programs of a scheduler, and the file that says how they were called."""
+    """Make programs of a scheduler, and return the file that records their calls."""
     called = folder / "called"
     called.touch()
     for name, body in (
@@ -169,7 +169,7 @@ def stand_ins(folder: Path, squeue: str) -> Path:
 
 
 def orphaned(folder: Path, squeue: str, word: str) -> tuple[subprocess.Popen[bytes], Path]:
-    """An agent left behind, with stand-ins for the programs of a scheduler that lost the first node."""
+    """Start an agent that is left behind. Stand-ins act for a scheduler that lost the first node."""
     called = stand_ins(folder, squeue)
     environment = {"PATH": f"{folder}:{os.defpath}", "PYTHONPATH": str(ROOT)}
     return subprocess.Popen([sys.executable, "-c", CODE, word], env=environment), called

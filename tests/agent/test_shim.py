@@ -37,7 +37,7 @@ HIDDEN = (
 
 @contextmanager
 def shim(agent: str, awake: float = 10.0, before: str = "") -> Iterator[subprocess.Popen[str]]:
-    """A shim whose agent runs ``agent``, the body of a function of (lease, shim), after ``before``."""
+    """Start a shim whose agent runs ``agent``, the body of a function of (lease, shim), after ``before``."""
     body = "".join(f" {line}\n" for line in agent.splitlines())
     patient = f"from clusterrun.model import contract\ncontract.AWAKE_SECONDS = {awake}\n"
     start = "sys.exit(under_shim('n1', agent))"

@@ -85,7 +85,7 @@ class Stage:
         return self.events[:count]
 
     def mine(self) -> list[int]:
-        """Every process that stands for this folder's sidecars."""
+        """Return every process of this folder's sidecars."""
         marker = Lineage(ORDERS.run_id, "", self.paths.run_dir, 4, 0).run_dir
         alive = [p for p in proc.processes() if p.state not in proc.GONE_STATES and p.pid != os.getpid()]
         return [p.pid for p in alive if proc.environment(p.pid).get("CLUSTERRUN_RUN_DIR") == marker]
@@ -111,7 +111,7 @@ def stage(subreaper: None, tmp_path: Path) -> Iterator[Stage]:
 
 
 def uncollected() -> list[int]:
-    """Our own children that have ended; the next test counts its children."""
+    """Collect our children that have ended and return their ids. The next test counts its children."""
     return [p.pid for p in proc.processes() if p.parent == os.getpid() and p.state in proc.GONE_STATES]
 
 

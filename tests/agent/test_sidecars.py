@@ -35,7 +35,7 @@ def examined(epoch: int = 0) -> Tape:
 
 
 def watched() -> Tape:
-    """An agent whose observed ranks of epoch 0 run."""
+    """Return an agent whose observed ranks of epoch 0 run."""
     tape = Tape(Agent(0, 2, observed=True))
     tape.at(0.0, Welcomed(), Told(Ack(0, WALL)), start())
     return tape

@@ -26,7 +26,7 @@ if rank == 0 and told.get("silent") != str(world) and "mute" not in told:
 
 @pytest.fixture
 def context(tmp_path: Path, make_context: Callable[[Path], CommandLine]) -> Iterator[CommandLine]:  # noqa: F811
-    """A fresh context with ``paced.py``; its ranks say 10 steps per second each."""
+    """Yield a fresh context with ``paced.py``, whose ranks each report 10 steps per second."""
     created = make_context(tmp_path)
     (created.folder / "paced.py").write_text(PACED)
     yield created

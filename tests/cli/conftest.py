@@ -97,7 +97,7 @@ def make_context() -> Callable[[Path], CommandLine]:
 
 @pytest.fixture
 def clusterrun(tmp_path: Path, make_context: Callable[[Path], CommandLine]) -> Iterator[CommandLine]:
-    """A fresh context; what was left running on it is ended."""
+    """Yield a fresh context. Runs that are left on it are ended."""
     context = make_context(tmp_path)
     yield context
     if (tmp_path / "home/live").is_dir() and (alive := os.listdir(tmp_path / "home/live")):
@@ -108,7 +108,7 @@ def clusterrun(tmp_path: Path, make_context: Callable[[Path], CommandLine]) -> I
 def ended(
     tmp_path_factory: pytest.TempPathFactory, make_context: Callable[[Path], CommandLine]
 ) -> CommandLine:
-    """A context with one run that ended well, shared by tests that only look."""
+    """Return a context with one completed run, shared by tests that only read."""
     context = make_context(tmp_path_factory.mktemp("ended"))
     result = context("submit", "--nodes", "2", "--ranks-per-node", "3", "--wait", "train.py")
     assert result.code == 0, result
@@ -120,7 +120,7 @@ def ended(
 def live(
     tmp_path_factory: pytest.TempPathFactory, make_context: Callable[[Path], CommandLine]
 ) -> Iterator[CommandLine]:
-    """A context with one run of 2 nodes x 2 ranks that stays, shared by tests that only look."""
+    """Yield a context with one lasting run of 2 nodes × 2 ranks, shared by tests that only read."""
     context = make_context(tmp_path_factory.mktemp("live"))
     result = context("submit", "--nodes", "2", "--ranks-per-node", "2", "--name", "stays", "train.py", "wait")
     assert result.code == 0, result

@@ -36,7 +36,7 @@ def script(context: CommandLine) -> None:
 
 
 def run_dir(context: CommandLine) -> Path:
-    """The newest run's."""
+    """Return the newest run directory."""
     runs = Path(context.environment["CLUSTERRUN_HOME"]) / "runs"
     return runs / sorted(os.listdir(runs))[-1]
 
@@ -50,7 +50,7 @@ def await_rest(context: CommandLine) -> None:
 def waiting(
     make_context: Callable[[Path], CommandLine], tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[CommandLine]:
-    """A run of two ranks that wait, shared by tests that look at it."""
+    """Yield a run of two waiting ranks, shared by tests that read it."""
     context = make_context(tmp_path_factory.mktemp("waiting"))
     script(context)
     context("submit", "--nodes", "2", "--ranks-per-node", "1", "train.py")

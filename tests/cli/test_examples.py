@@ -30,7 +30,7 @@ EXTRAS = (("mcp", "mcp.server.mcpserver", "mcp 2", "mcp"),)
 def commands(
     command: click.Command, path: tuple[str, ...] = (), but: tuple[str, ...] = NOT_HERE
 ) -> dict[tuple[str, ...], click.Command]:
-    """Every command below ``command`` by its words, without those named in ``but``."""
+    """Return every command below ``command`` by its words, without those in ``but``."""
     commands_by_path = {path: command}
     if isinstance(command, click.Group):
         context = click.Context(command)

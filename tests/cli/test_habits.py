@@ -107,9 +107,9 @@ def test_every_default_is_shown_with_its_value(clusterrun: CommandLine) -> None:
 
 
 def typed(context: CommandLine, *arguments: str, keys: bytes, once: bytes) -> tuple[int, bytes]:
-    """The exit code of ``words`` on a terminal, and the picture; ``keys`` are typed once ``once`` is seen.
+    """Return the exit code of ``words`` on a terminal, and the picture.
 
-    Without ``keys`` the terminal is closed then.
+    ``keys`` are typed when ``once`` appears. Without ``keys`` the terminal is closed then.
     """
     child, terminal = pty.fork()
     if child == 0:

@@ -13,7 +13,7 @@ EVERY = (*RESOURCES, *PREFLIGHT, *SUBMISSION)
 
 
 def rows(text: str) -> dict[str, list[str]]:
-    """The options under each head, by their first long name."""
+    """Return the options under each heading, by their first long name."""
     result: dict[str, list[str]] = {}
     for line in text.split("\n"):
         if re.fullmatch(r"[A-Z].*:", line):

@@ -20,7 +20,7 @@ LIMIT = 480.0
 
 
 def session(clusterrun: CommandLine, *options: str) -> dict[str, Any]:
-    """All calls of a session, from the first look of an assistant to the diagnosis."""
+    """Return all calls of a session, from the first look of an assistant to the diagnosis."""
     why = "mcp 2 is not installed: pip install 'clusterrun[mcp]'"
     pytest.importorskip("mcp.server.mcpserver", reason=why, exc_type=ImportError)
     import mcp

@@ -17,14 +17,14 @@ TELL = "import os, sys; print(os.path.dirname(os.path.dirname(sys.executable)), 
 
 @pytest.fixture
 def context(clusterrun: CommandLine) -> CommandLine:
-    """A folder with ``tell.py``, which prints its Python's prefix, and a virtual environment ``my env``."""
+    """Make a folder with ``tell.py``, which prints its Python's prefix, and an environment ``my env``."""
     (clusterrun.folder / "tell.py").write_text(TELL)
     environment(clusterrun.folder / "my env")
     return clusterrun
 
 
 def environment(folder: Path) -> Path:
-    """A virtual environment, as ``python -m venv`` makes one, with what a shell sources."""
+    """Make a virtual environment as ``python -m venv`` does, with a file to source."""
     (folder / "bin").mkdir(parents=True)
     (folder / "pyvenv.cfg").write_text(f"home = {os.path.dirname(sys.executable)}\n")
     (folder / "bin/python").symlink_to(sys.executable)

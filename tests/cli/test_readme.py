@@ -36,7 +36,7 @@ def page(name: str) -> str:
 
 
 def section(title: str) -> str:
-    """The text below a heading, up to the next one."""
+    """Return the text below a heading, up to the next one."""
     return re.split(r"^## ", README.split(f"\n## {title}", 1)[1], maxsplit=1, flags=re.MULTILINE)[0]
 
 

@@ -27,7 +27,7 @@ STATES = {FAILED: "FAILED", CHECKED: "COMPLETED"}
 
 @pytest.fixture
 def context(clusterrun: CommandLine) -> CommandLine:
-    """A home with every recorded run."""
+    """Make a home with every recorded run."""
     home = Path(clusterrun.environment["CLUSTERRUN_HOME"])
     home.mkdir(mode=0o700, parents=True, exist_ok=True)
     for run in RUNS:
@@ -47,7 +47,7 @@ def directory(context: CommandLine, run: str) -> Path:
 
 
 def extended(value: Any) -> Any:
-    """A document as a newer version may write it: every object has a field more."""
+    """Return the document with one more field in every object, as a newer version may write it."""
     if isinstance(value, list):
         return [extended(item) for item in value]
     if isinstance(value, dict):

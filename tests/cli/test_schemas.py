@@ -19,7 +19,7 @@ SCHEMAS = Path(__file__).resolve().parents[2] / "docs" / "schemas"
 
 
 def closed(part: Any) -> Any:
-    """The schema with every object closed: here a field that nobody described is a mistake."""
+    """Return the schema with every object closed, so that an undescribed field is an error."""
     if isinstance(part, list):
         return [closed(entry) for entry in part]
     if not isinstance(part, dict):

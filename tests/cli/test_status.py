@@ -38,7 +38,7 @@ LIMIT = 120.0
 def add(
     context: CommandLine, name: str, word: State = State.COMPLETED, ago: float = 60.0, reason: str = ""
 ) -> str:
-    """A local run in the state of its files. The coordinator of a live run is on another machine."""
+    """Add a local run in the state of its files. The coordinator of a live run is on another machine."""
     store, at = Store(context.environment["CLUSTERRUN_HOME"]), time.time() - ago
     chosen = run_id(name, at, os.urandom(2))
     store.claim(chosen)

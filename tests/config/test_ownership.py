@@ -93,7 +93,7 @@ TEXT = '[defaults]\npython = "/tmp/evil"\n'
 
 @pytest.fixture
 def planted(tmp_path: Path) -> Path:
-    """The folder of a project below a shared one, in which there is a file that anybody may have written."""
+    """Make a project below a shared folder with a file that anybody may have written."""
     shared = tmp_path / "scratch"
     shared.mkdir()
     (shared / "clusterrun.toml").write_text(TEXT)

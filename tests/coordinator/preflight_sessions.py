@@ -80,7 +80,7 @@ class Simple:
         return []
 
     def overloaded(self, now: float, node: int | None, seconds: float) -> None:
-        """It has no limits that an overload excuses."""
+        """Do nothing: this session has no limits that an overload excuses."""
 
     def tick(self, now: float) -> list[Ask]:
         if now >= self._until:

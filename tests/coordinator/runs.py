@@ -34,7 +34,7 @@ USUAL = Timeouts()
 
 
 def pythons() -> list[str]:
-    """This Python, and one of every other version that is installed here."""
+    """Return this Python, and one of every other installed version."""
     results = {sys.executable}
     for minor in ("3.9", "3.10", "3.11", "3.12", "3.13"):
         results |= {str(path) for path in sorted(PYTHONS.glob(f"{minor}.*/bin/python"))[:1]}
@@ -42,7 +42,7 @@ def pythons() -> list[str]:
 
 
 def until(condition: Callable[[], Any], what: str, seconds: float = 60.0) -> Any:
-    """The first true value of ``condition``; fails by name when it does not come."""
+    """Wait for a true value of ``condition`` and return it. Fail with ``what`` if it does not come."""
     end = time.monotonic() + seconds
     while time.monotonic() < end:
         value = condition()
@@ -76,7 +76,7 @@ class Run:
         return self.coordinator.returncode
 
     def ended(self, timeouts: Timeouts = USUAL) -> RunState:
-        """Start, wait, and the state that was left; its exit code is the process's."""
+        """Start, wait, and return the final state. Its exit code is the process's."""
         self.start(timeouts)
         code = self.wait()
         state = self.state()
@@ -91,7 +91,7 @@ class Run:
         return Path(paths.out(rank) if stream == "out" else paths.err(rank)).read_bytes()
 
     def coordinating(self) -> int:
-        """The process that coordinates: below its supervisor, where it has one."""
+        """Return the process that coordinates: the supervisor's child, if there is a supervisor."""
         pid = self.coordinator.pid
         if not self.kept:
             return pid
@@ -107,7 +107,7 @@ class Run:
         return [p.pid for p in proc.descendants(self.coordinator.pid) if p.parent in shims]
 
     def marked(self) -> list[proc.Process]:
-        """Every process that carries the mark of this run."""
+        """Return every process with the mark of this run."""
         return [
             process
             for process in proc.processes()
@@ -130,7 +130,7 @@ class Run:
             return False
 
     def left(self) -> list[proc.Process]:
-        """Whatever of this run lives, ranks or ours."""
+        """Return every live process of this run: ranks and ours."""
         ours = [
             p for p in proc.processes() if str(self.folder) in _command_line(p.pid) and p.pid != os.getpid()
         ]
@@ -156,7 +156,7 @@ def _command_line(pid: int) -> str:
 
 @contextmanager
 def runs(folder: Path) -> Iterator[Callable[..., Run]]:
-    """Makes runs; at the end nothing of them may live, nor any descriptor be open that was not before."""
+    """Yield a function that makes runs. At the end no process and no descriptor of them may be left."""
     created: list[Run] = []
     before = len(os.listdir("/proc/self/fd"))
 

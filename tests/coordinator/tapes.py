@@ -74,7 +74,7 @@ class Tape:
         return out
 
     def does(self, time: float, *events: Any) -> list[Any]:
-        """As ``at``, without notes, states and renewals of the lease."""
+        """Return the actions as ``at`` does, without notes, states and lease renewals."""
         return [
             action
             for action in self.at(time, *events)
@@ -82,19 +82,19 @@ class Tape:
         ]
 
     def state(self, time: float, *events: Any) -> RunState:
-        """The state that is known by then."""
+        """Return the state that is known at ``time``."""
         self.at(time, *events)
         assert self.saved is not None
         return self.saved
 
 
 def start(epoch: int = 0) -> Told:
-    """The order to start, as it reaches node 0."""
+    """Return the order to start as node 0 gets it."""
     return Told(StartRanks(epoch, WORLD, 0, MEETING))
 
 
 def agent(processes: int = 2, acknowledged: bool = True) -> Tape:
-    """An agent of node 0 that was welcomed at 0 s and (if so) whose first beat is acknowledged."""
+    """Return an agent of node 0 that was welcomed at 0 s; ``acknowledged``: its first heartbeat too."""
     tape = Tape(Agent(0, processes))
     tape.at(0.0, Welcomed())
     if acknowledged:
@@ -108,7 +108,7 @@ def hello(node: int, pid: int = 1, epoch: int = -1) -> Hello:
 
 
 def coordinator(**changes: Any) -> Tape:
-    """A coordinator that waits for its agents, at 0 s."""
+    """Return a coordinator that waits for its agents at 0 s."""
     tape = Tape(Coordinator(replace(ORDERS, **changes), "login", 42))
     assert [a for a in tape.does(0.0) if isinstance(a, ClaimEpoch)] == [ClaimEpoch()]
     tape.at(0.0, EpochClaimed(0))
@@ -116,7 +116,7 @@ def coordinator(**changes: Any) -> Tape:
 
 
 def join(tape: Tape, time: float, nodes: int = 2) -> list[Any]:
-    """Agents of all nodes join, link number = node number, and beat once."""
+    """Let agents of all nodes join (link number = node number) and send one heartbeat."""
     out: list[Any] = []
     for node in range(nodes):
         out += tape.does(time, AgentJoined(node, hello(node)), MessageCame(node, Beat(0)))
@@ -124,14 +124,14 @@ def join(tape: Tape, time: float, nodes: int = 2) -> list[Any]:
 
 
 def train(tape: Tape, time: float, epoch: int = 0, nodes: int = 2) -> None:
-    """From all joined to all ranks running."""
+    """Play from all joined to all ranks running."""
     tape.at(time, MessageCame(0, PortReserved(epoch, 29000 + epoch)))
     for node in range(nodes):
         tape.at(time, MessageCame(node, RanksStarted(epoch)))
 
 
 def training(**changes: Any) -> Tape:
-    """A coordinator whose two nodes train since 1 s."""
+    """Return a coordinator whose two nodes train since 1 s."""
     tape = coordinator(**changes)
     join(tape, 1.0)
     train(tape, 1.0)
@@ -156,22 +156,22 @@ FAREWELL = [(0, Farewell()), (1, Farewell())]
 
 
 def failed(rank: int, at: float, code: int = 3, **more: Any) -> MessageCame:
-    """A rank failed at ``at`` seconds."""
+    """Return the message that a rank failed at ``at`` seconds."""
     return MessageCame(rank // 2, RankExited(0, rank, code, WALL + at, **more))
 
 
 def all_gone(tape: Tape, time: float, epoch: int = 0, **stuck: Any) -> list[Any]:
-    """Both nodes have nothing left."""
+    """Let both nodes report that nothing is left."""
     return tape.at(time, MessageCame(0, RanksGone(epoch, **stuck)), MessageCame(1, RanksGone(epoch)))
 
 
 def ending(actions: list[Any]) -> RunState:
-    """The state that is saved last."""
+    """Return the state that is saved last."""
     return next(action.state for action in reversed(actions) if hasattr(action, "state"))
 
 
 def stopped(*events: Any, max_restarts: int = 0) -> Tape:
-    """Training, then ``events`` at 5 s and the stop that follows."""
+    """Train, play ``events`` at 5 s, and return the tape after the stop that follows."""
     tape = training(max_restarts=max_restarts)
     tape.at(5.0, *events)
     tape.at(5.3)

@@ -112,7 +112,7 @@ def test_a_node_that_does_not_join_is_named() -> None:
 
 
 def overloaded(until: float) -> Tape:
-    """A coordinator of two nodes on a machine that is overloaded until ``until``. One node has joined."""
+    """Return a coordinator of two nodes, one of them joined. Its machine is overloaded until ``until``."""
     tape = coordinator(nodes=2)
     tape.at(1.0, AgentJoined(1, hello(1)), MessageCame(1, Beat(0)))
     time = 5.0

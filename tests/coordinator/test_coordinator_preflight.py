@@ -63,7 +63,7 @@ LIMIT = 300.0
 
 
 def examined(nodes: int = 2, spares: int = 1, claimed: Any = None, **preflight: Any) -> Tape:
-    """A coordinator that waits for its agents, at 0 s, and will examine them."""
+    """Return a coordinator that waits for its agents at 0 s and will examine them."""
     check = Preflight(Level.FULL, **preflight)
     orders = replace(ORDERS, nodes=nodes, spares=spares, preflight=check)
     tape = Tape(
@@ -114,7 +114,7 @@ def test_fit_nodes_train_in_the_order_that_was_found_and_the_spare_is_let_alone(
 
 
 def swapped() -> Tape:
-    """Node 0 is unfit. Nodes 1 and 2 train in places 0 and 1."""
+    """Return a coordinator with node 0 unfit, and nodes 1 and 2 in places 0 and 1."""
     tape = under_way()
     tape.at(2.0, answer(0, ILL), answer(1), answer(2))
     return tape
@@ -247,7 +247,7 @@ UNREACHED = "srun: error: Task launch for StepId=1.0 failed on node n2: Communic
 
 
 def launched(nodes: int = 2) -> Tape:
-    """Two of three nodes have joined, started by one program."""
+    """Return a coordinator with two of three nodes joined, started by one program."""
     orders = replace(ORDERS, spares=1, preflight=Preflight(Level.FULL), launch=LAUNCH)
     tape = Tape(Coordinator(orders, "login", 42, collaborators=Collaborators(Simple, names=NAMES[:3])))
     tape.at(0.0)
@@ -257,7 +257,7 @@ def launched(nodes: int = 2) -> Tape:
 
 
 def rejoin(tape: Tape, time: float) -> list[Any]:
-    """The agents of a second launch, over links 10 and 11."""
+    """Let the agents of a second launch join over links 10 and 11."""
     out: list[Any] = []
     for node in (0, 1):
         out += tape.does(time, AgentJoined(10 + node, hello(node, pid=2)), MessageCame(10 + node, Beat(0)))
@@ -469,7 +469,10 @@ OVERLOADED = MessageCame(2, NodeOverloaded(1.5))
 
 
 def overloaded(**orders: Any) -> Tape:
-    """Node 2 has reported an overload. The run needs it, because node 0 is unfit."""
+    """Return a coordinator after node 2's report of an overload.
+
+    The run needs node 2, because node 0 is unfit.
+    """
     tape = under_way(**orders)
     tape.at(1.5, OVERLOADED)
     return tape

@@ -34,7 +34,7 @@ def evidence(
     everywhere: bool = True,
     before: str | None = None,
 ) -> FailureEvidence:
-    """One attempt for each of ``steps``, each with this error (``before``: the error of the earlier ones)."""
+    """Return one attempt for each of ``steps``, with this error (``before``: the earlier ones' error)."""
     attempts = []
     for epoch, step in enumerate(steps):
         is_last = epoch == len(steps) - 1
@@ -128,7 +128,7 @@ def test_the_remedy_for_out_of_memory_names_a_size_that_fits(
 
 
 def fails(tape: Any, error: str, time: float = 5.0, epoch: int = 0) -> list[Any]:
-    """Rank 3 of ``epoch`` fails with ``error`` and everything of it is gone at ``time`` + 1 s."""
+    """Let rank 3 of ``epoch`` fail with ``error``. Everything of the epoch is gone at ``time`` + 1 s."""
     event = failed(3, time)
     message = replace(event.message, epoch=epoch, error=error, place=LINE)
     tape.at(time, replace(event, message=message))

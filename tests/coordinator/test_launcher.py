@@ -31,7 +31,7 @@ def launch(argv: tuple[str, ...], **environment: str) -> Launch:
 
 
 def passing(loop: EventLoop, launcher: Launcher, ends: Sequence[object]) -> Callable[[], bool]:
-    """Lets a little time pass, and tells whether anything has been said of an end."""
+    """Return a function that lets a little time pass and returns whether an end was reported."""
 
     def passes() -> bool:
         for child in ended_children():

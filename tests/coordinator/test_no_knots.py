@@ -38,7 +38,7 @@ pre-flights. None is a method of the object that holds the constructed object. T
 
 
 def stateful(value: Any) -> bool:
-    """An object of ours that can change, or what holds one without saying so."""
+    """Return whether a value is a mutable object of ours, or holds one implicitly."""
     if isinstance(value, (enum.Enum, type, types.ModuleType)) or hasattr(type(value), "__fields__"):
         return False
     return type(value).__module__.startswith(OURS)
@@ -63,7 +63,7 @@ def held(value: Any) -> Iterator[Any]:
 
 
 def cycles(root: Any) -> list[str]:
-    """The chains of attributes that lead from a stateful object back to it."""
+    """Return the chains of attributes that lead from a stateful object back to it."""
     actual: list[str] = []
     result: set[int] = set()
     above: list[Any] = []
@@ -88,7 +88,7 @@ def cycles(root: Any) -> list[str]:
 
 
 def machines(seed: int) -> Iterator[Any]:
-    """The machines of a simulated world, again and again while it lives."""
+    """Yield the machines of a simulated world, again and again while it lives."""
     world = World(seed)
     world.submit(world.nodes[: world.scenario.allocated])
     for second in range(1, 60):

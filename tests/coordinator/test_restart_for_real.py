@@ -28,7 +28,7 @@ def make(tmp_path: Path) -> Iterator[Make]:
 
 
 def ends(run: Run) -> list[tuple[str, str]]:
-    """Cause and outcome of every attempt, once the run has ended; it must have completed."""
+    """Wait for the completed run and return cause and outcome of every attempt."""
     assert run.wait(120.0) == 0, run.words
     state = run.state()
     assert state.state is State.COMPLETED

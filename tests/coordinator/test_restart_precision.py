@@ -112,9 +112,7 @@ NOT_ENDED = {
 
 
 def recorded() -> dict[str, tuple[int, list[str], bool, bool]]:
-    """By name: exit code, the lines of the rank that failed first, per node, and whether
-    every node failed with that error.
-    """
+    """Return by name: exit code, lines of the first failed rank, whether per node, whether on every node."""
     cases = {}
     for name, case in RECORDED.items():
         failure = case["failure"]
@@ -126,7 +124,7 @@ def recorded() -> dict[str, tuple[int, list[str], bool, bool]]:
 
 
 def logs() -> dict[str, tuple[int, list[str], bool, bool]]:
-    """The same of the logs of other launchers, as if clusterrun had started the launcher on each node."""
+    """Return the same for other launchers' logs, as if clusterrun had started the launcher on each node."""
     cases = {}
     for name in EXPECTED:
         text = (LOGS / f"{name}.txt").read_bytes().decode("utf-8", "replace")
@@ -137,7 +135,7 @@ def logs() -> dict[str, tuple[int, list[str], bool, bool]]:
 
 
 def decisions(code: int, lines: list[str], per_node: bool, everywhere: bool) -> list[str]:
-    """The decision after the first attempt, and after a second one that fails in the same way."""
+    """Return the decision after the first attempt, and after a second one that fails in the same way."""
     error, place = last_error(0, code, lines, per_node)
     failure = Failure(
         0, "n0", code, 30.0, "", error=error, place=place, noticed=noticed(0, code, lines, per_node)
@@ -155,7 +153,7 @@ def decisions(code: int, lines: list[str], per_node: bool, everywhere: bool) -> 
 
 
 def figures() -> tuple[Counter[str], list[str]]:
-    """How many failures end after 1 or 2 attempts, rightly and wrongly; and the names of the wrong ones."""
+    """Return how many failures end after 1 or 2 attempts, rightly and wrongly, and the wrong ones' names."""
     counts: Counter[str] = Counter()
     wrong = []
     truth = {

@@ -36,7 +36,7 @@ from tests.coordinator.tapes import ORDERS, WALL, Tape, all_gone, failed, hello,
 
 
 def attempts(*message: tuple[str, int]) -> tuple[Attempt, ...]:
-    """Attempts by cause and the highest step that they reported."""
+    """Return attempts by cause and the highest step that they reported."""
     return tuple(Attempt(n, "", (), 0.0, cause=cause, step=step) for n, (cause, step) in enumerate(message))
 
 
@@ -86,7 +86,7 @@ def test_failures_in_a_row_that_got_no_further_are_in_vain_where_progress_is_rep
 
 
 def crash(tape: Tape, time: float, epoch: int) -> list[Any]:
-    """Rank 3 of ``epoch`` fails and everything of it is gone, at ``time`` + 1 s."""
+    """Let rank 3 of ``epoch`` fail. Everything of the epoch is gone at ``time`` + 1 s."""
     tape.at(time, replace(failed(3, time), message=replace(failed(3, time).message, epoch=epoch)))
     tape.at(time + 0.3)
     return all_gone(tape, time + 1.0, epoch)
@@ -122,7 +122,7 @@ def test_the_second_consecutive_restart_waits_and_shows_until_when() -> None:
 
 
 def allocated(nodes: int, **changes: Any) -> Tape:
-    """A coordinator of more nodes than the two that train, all of them present and training since 1 s."""
+    """Return a coordinator of more nodes than the two that train since 1 s. All nodes are present."""
     orders = replace(ORDERS, spares=nodes - 2, launch=("srun",), **changes)
     names = tuple(f"n{node}" for node in range(nodes))
     tape = Tape(Coordinator(orders, "login", 42, collaborators=Collaborators(names=names, job_id="77")))
@@ -135,13 +135,13 @@ def allocated(nodes: int, **changes: Any) -> Tape:
 
 
 def beat(tape: Tape, first: int, last: int, *nodes: int) -> None:
-    """These nodes are heard once a second."""
+    """Let these nodes send a heartbeat once a second."""
     for second in range(first, last + 1):
         tape.at(float(second), *(MessageCame(node, Beat(second)) for node in nodes))
 
 
 def lose(tape: Tape, node: int, *others: int) -> None:
-    """``node`` is last heard at 4 s, so its lease is out at 27 s; ranks on ``others`` are gone at 6 s."""
+    """Lose ``node``: its last heartbeat is at 4 s, its lease ends at 27 s; ranks on ``others`` end at 6 s."""
     tape.at(4.0, MessageCame(node, Beat(4)))
     tape.at(5.0, AgentLeft(node, "connection reset"))
     tape.at(5.3)
@@ -176,7 +176,7 @@ def test_nothing_starts_before_the_lease_of_a_lost_node_is_out() -> None:
 
 
 def back(**changes: Any) -> Tape:
-    """Node 1 of two was lost; agents are launched where there are none, at 27.1 s."""
+    """Return a coordinator that lost node 1 of two and launches agents again at 27.1 s."""
     tape = allocated(2, max_restarts=1, **changes)
     lose(tape, 1, 0)
     tape.at(27.0)
@@ -354,7 +354,7 @@ def test_a_request_to_end_that_comes_late_after_a_failure_leads_to_no_other_atte
 
 
 def without_agents() -> Tape:
-    """All agents are lost at once, and the next attempt is claimed."""
+    """Return a coordinator that lost all agents at once and has claimed the next attempt."""
     tape = allocated(3, max_restarts=2)
     for node in range(3):
         tape.at(5.0, AgentLeft(node, "closed"))

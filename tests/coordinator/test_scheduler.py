@@ -59,7 +59,7 @@ class Site:
             self.commands.reaped(child)
 
     def answer(self, order: Any) -> Any:
-        """The event that follows."""
+        """Return the event that answers an order."""
         self.scheduler.carry_out(order)
         return self.heard(self.told)
 

@@ -35,12 +35,12 @@ USR1 = replace(jobs.REQUEUE, signal=int(signal.SIGUSR1))
 
 
 def run(survival: Survival = jobs.REQUEUE, end_at: float = 900.0) -> jobs.Job:
-    """A run in job 7 that trains since 1 s and ends at ``end_at``."""
+    """Return a run in job 7 that trains since 1 s and ends at ``end_at``."""
     return jobs.training(survival, end_at=end_at)
 
 
 def steps(number: int, *nodes: int) -> list[MessageCame]:
-    """Slurm sends the signal to the step: each agent reports it."""
+    """Return each agent's report of a signal that Slurm sends to the step."""
     return [MessageCame(node, SignalSeen(number)) for node in nodes or (0, 1)]
 
 
@@ -53,7 +53,7 @@ def sent(actions: list[Any]) -> list[tuple[int, Any]]:
 
 
 def ends(tape: jobs.Job, time: float, code: int, **more: Any) -> None:
-    """All ranks end, and nothing is left on the nodes."""
+    """End all ranks, and let the nodes report that nothing is left."""
     for rank in range(4):
         tape.at(time, MessageCame(rank // 2, RankExited(0, rank, code, WALL + time, **more)))
     tape.at(time, MessageCame(0, RanksGone(0)), MessageCame(1, RanksGone(0)))
@@ -89,7 +89,7 @@ def time_limit() -> None:
 
 
 def preemption_with_grace() -> None:
-    """Agents pass TERM on at once; what is left gets another TERM shortly before the end."""
+    """Let agents pass TERM on at once. What is left gets another TERM shortly before the end."""
     tape = run()
     tape.at(50.0, *steps(signal.SIGTERM))
     assert sent(tape.does(50.0, JobTold("preemption", WALL + 62.0))) == passed(signal.SIGUSR2)
@@ -114,7 +114,7 @@ def preemption_at_once() -> None:
 
 
 def preemption_with_users_signal() -> None:
-    """Slurm sends our notice and no TERM if PreemptParameters=send_user_signal."""
+    """Let Slurm send our notice and no TERM, as PreemptParameters=send_user_signal does."""
     tape = run()
     tape.at(50.0, SignalCame(signal.SIGUSR2))
     acted = sent(tape.does(50.1, JobTold("preemption", WALL + 90.0)))
@@ -141,7 +141,7 @@ def notice() -> None:
 
 
 def users_signal_to_batch() -> None:
-    """The user's own signal reaches the ranks at once; with --requeue it is the notice too."""
+    """Send the user's own signal to the ranks at once. With --requeue it is the notice too."""
     tape = run(replace(USR1, requeue=""), end_at=120.0)
     assert sent(tape.does(50.0, SignalCame(signal.SIGUSR1))) == passed(signal.SIGUSR1)
     assert sent(tape.does(50.1, JobTold("", WALL + 120.0))) == []
@@ -160,7 +160,7 @@ def users_signal_to_steps() -> None:
 
 
 def users_term() -> None:
-    """It is never a cancel, whoever gets it, and whether ranks end before Slurm answers or after."""
+    """Check that TERM is never a cancel, whether ranks end before Slurm answers or after."""
     for number in contract.TERMINATE_SIGNALS:
         for message in (JobTold("", WALL + 120.0), None):
             for arrived in (steps(number), [SignalCame(number)], [*steps(number), SignalCame(number)]):
@@ -180,7 +180,7 @@ def users_term() -> None:
 
 
 def sent_to_steps() -> None:
-    """The agents pass it on; the coordinator has nothing to do."""
+    """Let the agents pass a signal on. The coordinator has nothing to do."""
     for number in contract.USERS_SIGNALS:
         tape = run()
         assert tape.does(50.0, *steps(number)) == []
@@ -209,7 +209,7 @@ def term_to_steps() -> None:
 
 
 def cancelled_step() -> None:
-    """Slurm kills the agents. Their nodes are not blamed."""
+    """Let Slurm kill the agents. Their nodes are not blamed."""
     tape = run()
     output = ("slurmstepd-n1: error: *** STEP 7.0 ON n1 CANCELLED AT 2026-11-26T10:06:53 ***",)
     tape.at(50.0, MessageCame(1, RanksGone(0)), LauncherEnded(137, output))
@@ -242,7 +242,7 @@ def term_to_one_agent() -> None:
 
 
 def local() -> jobs.Job:
-    """A run on this machine."""
+    """Return a run on this machine."""
     tape = jobs.Job(Coordinator(ORDERS, "here", 42, collaborators=Collaborators()))
     tape.at(0.0)
     tape.at(0.0, EpochClaimed(0))

@@ -50,7 +50,7 @@ def history(events: tuple[Any, ...]) -> list[Any]:
 
 
 def objection(events: list[Any]) -> str:
-    """Which law a history breaks."""
+    """Return the law that a history breaks."""
     spawned = [event.epoch for event in events if isinstance(event, StartRanks)]
     if spawned != sorted(set(spawned)):
         return "an epoch starts twice, or after a later one"

@@ -53,12 +53,12 @@ class Kept:
         return self.out.read_text().splitlines()
 
     def says(self, arguments: str) -> str:
-        """The first line that begins so, waited for."""
+        """Wait for the first line that begins with these words and return it."""
         result = until(lambda: [x for x in self.lines if x.startswith(arguments)], f"{arguments!r}", 60.0)
         return str(result[0])
 
     def strike_coordinator(self, number: int) -> None:
-        """A signal to the coordinator, once that is ready."""
+        """Send a signal to the coordinator once it is ready."""
         self.says("ready")
         os.kill(int(self.says("pid").split()[1]), number)
 

@@ -91,7 +91,7 @@ class Job(Tape):
 def job(
     survival: Survival = REQUEUE, earlier: tuple[Attempt, ...] = (), cause: str = "first", **changes: Any
 ) -> Job:
-    """A job that begins at 0 s; its first attempt is ours."""
+    """Return a job that starts at 0 s. Its first attempt is ours."""
     orders = replace(ORDERS, survival=survival, launch=("srun",), **changes)
     tape = Job(Coordinator(orders, "login", 42, collaborators=Collaborators(job_id="7")))
     tape.at(0.0)
@@ -100,7 +100,7 @@ def job(
 
 
 def training(survival: Survival = REQUEUE, end_at: float | None = None, **changes: Any) -> Job:
-    """Its ranks run since 1 s; at 5 s the scheduler has told when it ends it (steady clock)."""
+    """Return a job that trains since 1 s. At 5 s the scheduler has answered when it ends (steady clock)."""
     tape = job(survival, **changes)
     join(tape, 1.0)
     train(tape, 1.0)
@@ -113,7 +113,7 @@ def training(survival: Survival = REQUEUE, end_at: float | None = None, **change
 
 
 def over(tape: Job, time: float, code: int = 0, progress: Progressed | None = None) -> list[Any]:
-    """All ranks end, nothing is left; what follows."""
+    """End all ranks with nothing left. Return the actions that follow."""
     tape.progress = progress or Progressed(0)
     for rank in range(4):
         tape.at(time, MessageCame(rank // 2, RankExited(0, rank, code, WALL + time, stopped=code != 0)))
@@ -121,12 +121,12 @@ def over(tape: Job, time: float, code: int = 0, progress: Progressed | None = No
 
 
 def left_by_all(tape: Job, time: float) -> list[Any]:
-    """Agents and launcher leave; what is done when nothing else is left."""
+    """Let agents and launcher leave. Return the actions when nothing else is left."""
     return tape.does(time, AgentLeft(0, ""), AgentLeft(1, ""), LauncherEnded(0))
 
 
 def stopped_by_the_limit(survival: Survival = REQUEUE) -> Job:
-    """The scheduler has ended it for its time limit: all ranks are gone at 97 s."""
+    """Return a job that reached its time limit: all ranks are gone at 97 s."""
     tape = training(survival, end_at=100.0)
     tape.at(95.0, TERM)
     tape.at(95.1, JobTold("time-limit"))

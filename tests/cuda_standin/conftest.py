@@ -29,7 +29,7 @@ RunRanks = Callable[..., list[Ended]]
 
 @pytest.fixture
 def run_ranks(tmp_path: Path) -> RunRanks:
-    """``run_ranks(size, code, limit=…, VARIABLE=…)``: Python code as ranks of one node, a GPU each."""
+    """Return ``run_ranks(size, code, limit=…, VARIABLE=…)``, which runs code as ranks with a GPU each."""
 
     def run(size: int, code: str, limit: float = LIMIT, **variables: str) -> list[Ended]:
         store = tmp_path / "store"

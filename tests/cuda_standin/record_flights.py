@@ -80,7 +80,7 @@ def fsdp(rank: int, size: int, device: torch.device) -> Step:
 
 
 def mesh(rank: int, size: int, device: torch.device) -> Step:
-    """Data-parallel and tensor-parallel groups."""
+    """Train with data-parallel and tensor-parallel groups."""
     rows = [dist.new_group([0, 1]), dist.new_group([2, 3])]
     columns = [dist.new_group([0, 2]), dist.new_group([1, 3])]
     row, column = rows[rank // 2], columns[rank % 2]
@@ -108,7 +108,7 @@ def pipeline(rank: int, size: int, device: torch.device) -> Step:
 
 
 def uneven(rank: int, size: int, device: torch.device) -> Step:
-    """Sizes that differ between ranks, as experts and gathered objects have them."""
+    """Train with sizes that differ between ranks, as experts and gathered objects have them."""
 
     def step() -> None:
         counts = [other + 1 for other in range(size)]
@@ -121,7 +121,7 @@ def uneven(rank: int, size: int, device: torch.device) -> Step:
 
 
 def threads(rank: int, size: int, device: torch.device) -> Step:
-    """A thread that saves has a group of its own."""
+    """Train with a thread that saves in a group of its own."""
     group = dist.new_group(list(range(size)))
 
     def save() -> None:
@@ -167,7 +167,7 @@ def order(rank: int, size: int, device: torch.device) -> Step:
 
 
 def extra(rank: int, size: int, device: torch.device) -> Step:
-    """The example of torch's tutorial: rank 0 reduces a tensor that the others forgot."""
+    """Play the example of torch's tutorial: rank 0 reduces a tensor that the others forgot."""
     tensor, forgotten = torch.ones(3, 4, device=device), torch.ones(4, 1 << 20, device=device)
 
     def wrong() -> None:

@@ -53,17 +53,17 @@ def record(
     at: float = 0.0,
     group: str = "0",
 ) -> Record:
-    """A collective; ``at`` defaults to a tenth of a second for each, the newest ten seconds ago."""
+    """Return a collective. ``at`` defaults to a tenth of a second for each, the newest ten seconds ago."""
     return Record(group, sequence, operation, sizes, types, done, at or NOW - 10 - 0.1 * (20 - sequence))
 
 
 def history(upto: int) -> tuple[Record, ...]:
-    """Collectives that were begun and left."""
+    """Return collectives that were begun and completed."""
     return tuple(record(number) for number in range(1, upto + 1))
 
 
 def changed(observed: RankSnapshot, **changes: Any) -> RankSnapshot:
-    """The rank with fields of it, or of its parts, changed: ``stack``, ``busy``, ``call="send"``."""
+    """Return the rank with changed fields of it or of its parts: ``stack``, ``busy``, ``call="send"``."""
     if "stack" in changes:
         changes["main"] = changes.pop("stack")
     if "threads" in changes:
@@ -83,12 +83,12 @@ def changed(observed: RankSnapshot, **changes: Any) -> RankSnapshot:
 
 
 def bare(number: int, node: str, state: str, **changes: Any) -> RankSnapshot:
-    """A rank with ``changes`` only; all else is unknown."""
+    """Return a rank with ``changes`` only. Everything else is unknown."""
     return changed(RankSnapshot(number, node, ProcessSample(0, state)), **changes)
 
 
 def rank(number: int, size: int = 4, begun: int = 10, **changes: Any) -> RankSnapshot:
-    """A rank of a world of ``size`` that has begun ``begun`` collectives, two ranks a node."""
+    """Return a rank of a world of ``size`` that has begun ``begun`` collectives, two ranks a node."""
     values: dict[str, Any] = {
         "node": f"n{number // 2}",
         "pid": 100 + number,
@@ -104,16 +104,16 @@ def rank(number: int, size: int = 4, begun: int = 10, **changes: Any) -> RankSna
 
 
 def waiter(number: int, size: int = 4, begun: int = 11, **changes: Any) -> RankSnapshot:
-    """A rank that waits in its newest collective."""
+    """Return a rank that waits in its newest collective."""
     records = (*history(begun - 1), record(begun, done=False))
     return rank(number, size, begun, **{"records": records, "stack": ALL_REDUCE, **changes})
 
 
 def snapshot(*observed: RankSnapshot, **changes: Any) -> JobSnapshot:
-    """A look at all of a world."""
+    """Return a look at a whole world."""
     return JobSnapshot(seen=observed, **{"size": len(observed), **changes})
 
 
 def case(*observed: RankSnapshot, **changes: Any) -> CallTable:
-    """The table of calls of all of a world."""
+    """Return the table of calls of a whole world."""
     return of_snapshot(snapshot(*observed, **changes))

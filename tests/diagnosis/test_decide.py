@@ -542,7 +542,7 @@ def test_ended_ranks_are_reported_separately_from_waiting_ones() -> None:
 
 
 def subgroup(number: int, size: int, few: int, **changes: object) -> RankSnapshot:
-    """A rank in a world of ``size`` whose first ``few`` ranks share a group ``1``."""
+    """Return a rank in a world of ``size`` whose first ``few`` ranks share a group ``1``."""
     groups = [Group("0", size, 8, True, "gloo", f"0-{size - 1}")]
     groups += [Group("1", few, 0, False, "gloo", f"0-{few - 1}")] if number < few else []
     return rank(number, size, 8, groups=tuple(groups), **changes)
@@ -661,7 +661,7 @@ def test_a_rank_whose_process_a_thread_keeps_alive_is_named() -> None:
 
 
 def on_gpus(number: int, begun: int, **changes: object) -> RankSnapshot:
-    """A rank that spins while its GPU waits, with a torch that keeps no records."""
+    """Return a rank that spins while its GPU waits, with a torch that keeps no records."""
     groups = (Group("0", 4, begun, True, "nccl", "0-3"),)
     return rank(number, groups=groups, records=(), stack=LOOP, busy=1.0, state="R", **changes)
 
@@ -686,7 +686,7 @@ def test_a_stall_of_ranks_that_may_spin_is_never_called_nothing_wrong() -> None:
 def at_barrier(
     number: int, waited: float, before: tuple[float, float], doing: tuple[str, ...] = ()
 ) -> RankSnapshot:
-    """A rank of four; to the two barriers before this one rank 0 came ``before`` seconds after the others."""
+    """Return a rank of four. Rank 0 came to the last two barriers ``before`` seconds after the others."""
     late = before if number == 0 else (0.0, 0.0)
     first, second, third = NOW - 200, NOW - 100, NOW - waited
     records = [record(1, at=first - 1), record(2, operation="barrier", at=first + late[0])]
@@ -782,7 +782,7 @@ def test_ranks_that_are_too_busy_to_answer_are_not_called_hung() -> None:
 
 
 def of_pipeline(number: int, sent: int, **changes: Any) -> RankSnapshot:
-    """A rank of three after ten collectives and ``sent`` sends and receives, which gloo's count holds too."""
+    """Return a rank of three after ten collectives and ``sent`` sends and receives, which gloo counts too."""
     begun = 10 if changes else 11
     groups = (Group("0", 3, begun + sent, True, "gloo", "0-2"),)
     return (
@@ -832,7 +832,7 @@ BROADCAST = (f"{LIBRARY}/torch/distributed/distributed_c10d.py:3151 broadcast", 
 
 
 def in_broadcast(number: int, root: int | None) -> RankSnapshot:
-    """A rank of four that waits in a broadcast from ``root``; None: it waits in the collective after that."""
+    """Return a rank of four that waits in a broadcast from ``root``; None: in the collective after it."""
     before = (*history(10), record(11, done=root is None, operation="broadcast"))
     if root is None:
         return waiter(number, begun=12, records=(*before, record(12, done=False)))

@@ -43,7 +43,10 @@ def test_a_rank_whose_call_torch_ignored_for_its_group_is_the_one_that_left_it_o
 def epochs(
     number: int, completed: list[int], now: int, waits: bool, call: str = "recv", peer: int = 0
 ) -> RankSnapshot:
-    """One of two ranks, with its sends and receives before each barrier. It waits in a call or a barrier."""
+    """Return one of two ranks, with its sends and receives before each barrier.
+
+    It waits in a call or a barrier.
+    """
     records, begun = [], 0
     for sequence, count in enumerate(completed, 1):
         begun += count + 1
@@ -108,7 +111,7 @@ LINE = (1, 2, 2, 1)
 
 
 def of_line(number: int, now: int, steps: int) -> RankSnapshot:
-    """Each step is a list given to ``batch_isend_irecv`` inline, and a collective; the last rank waits."""
+    """Return a rank with steps of ``batch_isend_irecv`` and a collective; the last rank waits."""
     each, waits = LINE[number] + 1, number == 3
     result = [
         Record("0", step, "all_reduce", "[4]", "Float", True, NOW - 100 + step, each * step)
@@ -145,7 +148,10 @@ def test_the_list_with_an_unusual_number_is_named(now: tuple[int, ...], steps: i
 
 
 def trains(number: int, some: str, calls: str, size: int = 4) -> RankSnapshot:
-    """A rank that made these calls in turn, ``w`` with all and ``s`` with ``some``; it waits in the last."""
+    """Return a rank that made these calls in turn, ``w`` with all and ``s`` with ``some``.
+
+    It waits in the last.
+    """
     counts, records = {"w": 0, "s": 0}, []
     for place, call in enumerate(calls):
         counts[call] += 1
@@ -237,7 +243,10 @@ def test_the_rank_of_a_pair_that_differs_from_similar_pairs_is_named(sibling: in
 
 
 def of_four(number: int, before: list[int], now: int, call: str = "", peer: int = -1) -> RankSnapshot:
-    """One of four ranks, with its sends and receives before each all_reduce. It waits in either call."""
+    """Return one of four ranks, with its sends and receives before each all_reduce.
+
+    It waits in either call.
+    """
     records, begun = [], 0
     for sequence, count in enumerate([*before, *([] if call else [now])], 1):
         begun += count + 1
@@ -280,7 +289,7 @@ SETS = "/home/me/train.py:15"
 
 
 def keyed(number: int, key: str = "e2/shard3", own: str = "", **changes: object) -> RankSnapshot:
-    """A rank that waits for a key of the store, and sets one of its own before."""
+    """Return a rank that waits for a key of the store and set one of its own before."""
     stack = ("/home/me/train.py:17 collect", "/home/me/train.py:30 <module>")
     sets = (f"{SETS}\t{own or f'e2/shard{number}'}",)
     return rank(number, **{"call": "store", "key": key, "sets": sets, "stack": stack, **changes})
@@ -348,7 +357,7 @@ def test_nobody_is_named_if_several_ranks_or_none_set_a_key(own: str) -> None:
 
 
 def mesh(number: int, called: list[str], waits: int = 1) -> RankSnapshot:
-    """A rank of 2 x 2 that called ``all_reduce`` of its row (r) and its column (c) in this order."""
+    """Return a rank of 2 × 2 that called ``all_reduce`` of its row (r) and its column (c) in this order."""
     row, column = (
         (f"r{number // 2}", f"{number // 2 * 2}-{number // 2 * 2 + 1}"),
         (

@@ -23,7 +23,7 @@ ABORTED = "what():  [enforce fail at pair.cc:456] op.preamble.length <= op.nbyte
 
 
 def heard(rank: int, *lines: str, at: float = 100.0) -> tuple[Error, ...]:
-    """The errors in what a rank printed, a tenth of a second for each line."""
+    """Return the errors in a rank's output, with a tenth of a second between lines."""
     listener = ErrorListener(rank)
     for number, line in enumerate(lines):
         listener.hear(at + number / 10, line)
@@ -386,7 +386,7 @@ Root Cause (first observed failure):
 
 
 def below(text: str) -> Remains:
-    """The remains of two launchers. The second printed ``text``."""
+    """Return the remains of two launchers, the second with the output ``text``."""
     listener = ErrorListener(1, launcher=True)
     for line in text.splitlines():
         listener.hear(100.0, line)
@@ -440,13 +440,13 @@ def test_a_run_that_was_cancelled_has_no_culprit() -> None:
 
 
 def last(rank: int, sizes: str, types: str = "Float") -> RankSnapshot:
-    """The remains of a rank that failed."""
+    """Return the remains of a rank that failed."""
     record = Record("0", 6, "all_reduce", sizes, types, True, 100.0)
     return bare(rank, f"n{rank}", "", groups=(Group("0", 4, ranks="0-3"),), records=(record,))
 
 
 def exchanges(rank: int, *sizes: str) -> RankSnapshot:
-    """A rank's inputs to successive all_to_all calls."""
+    """Return a rank with its inputs to successive all_to_all calls."""
     called = last(rank, "").records[0]
     records = tuple(
         replace(called, operation="all_to_all", sequence=number, sizes=size, at=90.0 + number)
@@ -621,13 +621,13 @@ def test_sent_and_expected_sizes_differ_by_their_parts(sizes: str, sent: str, na
 
 
 def in_call(number: int, operation: str, line: int) -> RankSnapshot:
-    """A rank's stack when it got SIGTERM."""
+    """Return a rank with its stack at SIGTERM."""
     inner = f"/venv/lib/python3.11/site-packages/torch/distributed/distributed_c10d.py:1 {operation}"
     return bare(number, f"n{number}", "S", stack=(inner, f"/home/me/train.py:{line} step"))
 
 
 def gone_on() -> tuple[RankSnapshot, ...]:
-    """Rank 3 alone left records: a large call, and after it the small one that the others were in."""
+    """Return ranks of which only rank 3 left records: a large call, then the others' small one."""
     records = (*last(3, "[272]").records, replace(last(3, "[]").records[0], sequence=7, at=101.0))
     return (replace(last(3, ""), records=records),)
 
@@ -736,7 +736,10 @@ def test_the_receiver_of_too_much_is_reported_without_blame_if_there_are_no_reco
 
 
 def small(number: int) -> RankSnapshot:
-    """The remains of a rank of a pipeline. It reduced its losses. Sends and receives are not recorded."""
+    """Return the remains of a rank of a pipeline.
+
+    It reduced its losses. Sends and receives are not recorded.
+    """
     records = tuple(Record("0", turn, "all_reduce", "[1]", "Float", True, turn) for turn in range(1, 14))
     return bare(number, f"n{number}", "", groups=(Group("0", 4, 13, True, "gloo", "0-3"),), records=records)
 
@@ -939,7 +942,7 @@ def test_a_message_that_ends_in_a_colon_continues_in_the_next_line() -> None:
 
 
 def hung(number: int, sequence: int, at: float, stack: tuple[str, ...]) -> RankSnapshot:
-    """A rank that still ran when it got SIGTERM. It began collective ``sequence`` at ``at``."""
+    """Return a rank that still ran at SIGTERM. It began collective ``sequence`` at ``at``."""
     groups = (Group("0", 4, ranks="0-3"),)
     records = tuple(
         Record("0", n, "all_reduce", "[4]", "Float", n < sequence, at - 0.1 * (sequence - n))
@@ -949,7 +952,7 @@ def hung(number: int, sequence: int, at: float, stack: tuple[str, ...]) -> RankS
 
 
 def watched(code: int, *lines: str, stands: tuple[str, ...] = LOOP, since: float = 93.0) -> Diagnosis:
-    """Rank 0 ends at 100 s, and ranks 1 and 2 had waited for rank 3 from ``since``."""
+    """Return the diagnosis of rank 0's end at 100 s, while ranks 1 and 2 wait for rank 3 from ``since``."""
     waits = tuple(hung(number, 9, since, ALL_REDUCE) for number in (1, 2))
     still = (*waits, hung(3, 8, since - 0.1, stands))
     ended = replace(failure(0, code, at=100.0), last_lines=lines)

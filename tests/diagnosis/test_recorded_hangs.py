@@ -19,7 +19,7 @@ from tests.diagnosis.ranks import BARRIER, LOOP, NOW, bare, case, rank, record, 
 
 
 def ended(errors: dict[int, tuple[float, str]], *last: RankSnapshot, failed: int, code: int = 1) -> Diagnosis:
-    """Four ranks on two nodes; each rank's time and text on stderr, and the records that are left."""
+    """Return the diagnosis of four ranks on two nodes with each rank's stderr and records."""
     printed = heard([(number, "err", at, text) for number, (at, text) in errors.items()])
     failure = Failure(failed, f"n{failed // 2}", code, 101.0, f"rank {failed} exited with code {code}")
     nodes = ("n0", "n0", "n1", "n1")
@@ -111,7 +111,7 @@ RESET = "[rank{0}]: Traceback (most recent call last):\n[rank{0}]: RuntimeError:
 
 
 def exchanged(number: int, *splits: int) -> RankSnapshot:
-    """A rank that failed in ``all_to_all_single`` with these splits: what it sends, what it expects."""
+    """Return a rank that failed in ``all_to_all_single`` with these splits: sent and expected."""
     call = record(1, operation="all_to_all", sizes="[8]")
     function = MainCall(function="all_to_all_single", counts=splits)
     groups = (Group("0", 4, ranks="0-3"),)

@@ -51,7 +51,7 @@ CALLS = st.sampled_from(["", "send", "recv", "wait", "store"])
 
 @st.composite
 def ranks(draw: st.DrawFn, size: int) -> list[Any]:
-    """Any mixture of states, places and calls."""
+    """Draw any mixture of states, places and calls."""
     observed = []
     for number in range(size):
         begun = draw(st.integers(0, 4))

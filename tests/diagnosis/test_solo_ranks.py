@@ -9,7 +9,7 @@ from clusterrun.diagnosis.solo_ranks import Together
 
 
 def pulses(at: float, size: int = 4, **changes: Any) -> list[Pulse]:
-    """All ranks work and print since time 0."""
+    """Return the pulses of ranks that all work and print since time 0."""
     values = {
         "state": "R",
         "seconds": at,

@@ -20,7 +20,7 @@ def find_straggler(observed: Sequence[RankSnapshot], offsets: Mapping[str, float
 
 
 def ranks(arrivals: list[list[float]], nodes: list[str] | None = None) -> list[RankSnapshot]:
-    """A rank for each list of times at which it came to its collectives."""
+    """Return a rank for each list of times at which it came to its collectives."""
     size = len(arrivals)
     return [
         rank(
@@ -94,7 +94,7 @@ def test_a_slow_rank_is_reported_for_any_number_of_collectives_and_equal_ranks_n
 
 
 def _steps(chance: random.Random, size: int, each: int, slow: int | None) -> list[RankSnapshot]:
-    """Ranks whose steps jitter and end with ``each`` collectives; ``slow`` takes twice as long."""
+    """Return ranks with jittering steps that end with ``each`` collectives. ``slow`` takes twice as long."""
     times: list[list[float]] = [[] for _ in range(size)]
     now = 0.0
     for _ in range(60):

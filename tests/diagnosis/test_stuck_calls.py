@@ -14,13 +14,13 @@ SIZE = 4
 
 
 def posts(number: int, *listed: PostedOp, before: int = 20) -> RankSnapshot:
-    """A rank that waits for what it has posted, after ``before`` sends and receives."""
+    """Return a rank that waits for its posted calls, after ``before`` sends and receives."""
     groups = (Group("0", SIZE, 10 + before + len(listed), True, "gloo", f"0-{SIZE - 1}"),)
     return rank(number, SIZE, call="wait", posts=listed, groups=groups, stack=STACK)
 
 
 def ring(number: int, to: int = 1, tag: int = 0, before: int = 20) -> RankSnapshot:
-    """Sends to the rank at distance ``to``, and receives from the one before."""
+    """Return a rank that sends to the rank at distance ``to``, and receives from the one before."""
     sent = PostedOp("send", (number + to) % SIZE, tag)
     return posts(number, sent, PostedOp("recv", (number - 1) % SIZE), before=before)
 

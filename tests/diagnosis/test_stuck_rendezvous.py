@@ -25,7 +25,7 @@ OTHER_PORT = "10.0.0.1:29999"
 
 
 def meets(number: int, store: str = HERE, asks: int | None = None) -> RankSnapshot:
-    """A rank that stands in init_process_group."""
+    """Return a rank in init_process_group."""
     requested = number if asks is None else asks
     return rank(number, started=4, world=4, groups=(), records=(), stack=MEETING, store=store, asks=requested)
 
@@ -144,7 +144,7 @@ PAIRS = (((0, 1), (2, 3)), ((0, 2), (1, 3)))
 
 
 def makes(number: int, ranks: str, *before: str, made: int = 0) -> RankSnapshot:
-    """A rank that is making a group of ``ranks``, after those of ``before``, each ``NAME=RANKS``."""
+    """Return a rank that makes a group of ``ranks``, after those of ``before``, each ``NAME=RANKS``."""
     groups = tuple(Group(entry.partition("=")[0], 2, 0, ranks=entry.partition("=")[2]) for entry in before)
     world = Group("0", 4, 10, True, "gloo", "0-3")
     name = str(made or len(before) + 1)
@@ -195,7 +195,7 @@ def test_two_contradicting_ranks_are_both_reported_without_blame() -> None:
 
 
 def in_own_group(number: int, ranks: str, backend: str = "gloo") -> RankSnapshot:
-    """A rank that waits in the first call of its group 1, in which all its members are."""
+    """Return a rank that waits in the first call of its group 1, with all members of the group."""
     groups = (Group("0", 4, 10, True, "gloo", "0-3"), Group("1", 2, 1, False, backend, ranks))
     call = record(1, done=False, operation="all_gather", group="1")
     return rank(number, groups=groups, records=(*history(10), call), stack=ALL_REDUCE)

@@ -21,7 +21,7 @@ METRICS = ThreadPlace("/home/me/train.py:9 metrics", "/home/me/train.py:9 metric
 
 
 def trains(number: int, by_thread: bool, recorded: bool = True, **changes: Any) -> RankSnapshot:
-    """A rank whose newest call was begun by the metrics thread, or by the main thread in ``backward``."""
+    """Return a rank whose newest call is of the metrics thread, or of the main thread in ``backward``."""
     operation, sizes = ("all_reduce", "[1]") if by_thread else ("broadcast", "[3]")
     newest = Record("0", 11, operation, sizes, "Float", False, NOW - 60, 11, by_thread and recorded)
     threads = (METRICS,) if by_thread else ()
@@ -108,7 +108,7 @@ def test_the_dump_of_a_rank_that_aborted_shows_the_lines_of_both_threads() -> No
 
 
 def aborts(*left: RankSnapshot, printed: str = ABORTED) -> Diagnosis:
-    """The diagnosis of two ranks that both aborted, if ``left`` left records."""
+    """Return the diagnosis of two ranks that both aborted, if ``left`` left records."""
     errors = heard([(number, "err", 100.0, printed) for number in range(2)])
     failure = Failure(1, "n1", -6, 100.1, "rank 1 on n1 was killed by signal 6 (SIGABRT)")
     return decide_end(Remains(State.FAILED, "", failure, errors, ("n0", "n0", "n1", "n1"), last=left))

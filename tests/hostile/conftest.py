@@ -23,7 +23,7 @@ LIMIT = 120.0
 
 
 def until(condition: Callable[[], Any], what: str, seconds: float = 60.0) -> Any:
-    """The first true value of ``condition``; fails by name when it does not come."""
+    """Wait for a true value of ``condition`` and return it. Fail with ``what`` if it does not come."""
     end = time.monotonic() + seconds
     while time.monotonic() < end:
         if value := condition():
@@ -81,12 +81,12 @@ class Person:
 
 
 def logs(run: Path, attempt: int = 0) -> list[Path]:
-    """The output files of the ranks, in order."""
+    """Return the output files of the ranks, in order."""
     return sorted((run / "attempts" / f"{attempt:03}").glob("*.out"))
 
 
 def marked(run: Path) -> list[proc.Process]:
-    """Every living process, on any host of the lab too, that carries the mark of a run."""
+    """Return every live process with the mark of a run, on any host of the lab too."""
     return [
         process
         for process in proc.processes()
@@ -96,19 +96,19 @@ def marked(run: Path) -> list[proc.Process]:
 
 
 def lines_of(path: Path) -> int:
-    """How many lines a file has; 0 where there is none."""
+    """Return the number of lines of a file; 0 if there is none."""
     return path.read_bytes().count(b"\n") if path.exists() else 0
 
 
 @pytest.fixture
 def person(tmp_path: Path) -> Person:
-    """Somebody on a machine without Slurm."""
+    """Return a user on a machine without Slurm."""
     return Person(tmp_path)
 
 
 @pytest.fixture
 def user(tmp_path: Path, lab: Lab) -> Iterator[Person]:
-    """Somebody on the login host of the shared lab; afterwards the lab is as it was."""
+    """Yield a user on the login host of the shared lab, which is restored afterwards."""
     yield Person(tmp_path, lab)
     healed = [str(fault) for fault in lab.heal()]
     remaining = leftovers(lab)
@@ -118,7 +118,7 @@ def user(tmp_path: Path, lab: Lab) -> Iterator[Person]:
 
 @pytest.fixture(params=["local", pytest.param("slurm", marks=pytest.mark.lab)])
 def anybody(request: pytest.FixtureRequest) -> Person:
-    """Each of the two."""
+    """Return each of the two users."""
     name = "person" if request.param == "local" else "user"
     result: Person = request.getfixturevalue(name)
     return result

@@ -31,7 +31,7 @@ def daemon() -> None:
 
 
 def stranger() -> None:
-    """Out of session and group, without a word of the run in its environment, under another name."""
+    """Become a process outside session and group, with a clean environment and another name."""
     daemon()
     os.execve("/bin/sh", ["a b) c", "-c", "trap '' TERM HUP; while :; do sleep 60; done"], {})
 

@@ -67,7 +67,7 @@ OPENINGS = (
 
 
 def attack(host: str, port: int, seconds: float, message: list[bytes]) -> dict[str, int]:
-    """As many connections as fast as they come: they stall, drip, babble, mirror and replay."""
+    """Open as many connections as fast as possible. They stall, drip, babble, mirror and replay."""
     poll = select.poll()
     open_now: dict[int, tuple[socket.socket, bool]] = {}
     counts = {"connections": 0, "closed": 0, "bytes": 0}

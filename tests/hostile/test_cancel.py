@@ -33,7 +33,7 @@ def user(tmp_path: Path, site: Lab) -> Iterator[Person]:
 
 
 def gone(user: Person, run: Path, by: str = "cancel") -> None:
-    """Cancel, or scancel, and see that then nothing lives and Slurm has forgotten the job."""
+    """Cancel by ``by``. Check that no process lives and Slurm has forgotten the job."""
     assert user.lab
     if by == "scancel":
         assert user.lab.exec(["scancel", user.status(run)["job_id"]]).code == 0

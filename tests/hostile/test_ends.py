@@ -49,7 +49,7 @@ def test_the_first_failed_rank_is_named_with_its_last_output(anybody: Person, ho
 
 
 def hidden(user: Person, path: Path) -> None:
-    """A node that does not see a folder which the others do."""
+    """Hide a folder from one node."""
     assert user.lab
     user.lab.exec(["mount", "-t", "tmpfs", "none", str(path)], host="n0002")
 

@@ -8,7 +8,7 @@ from tests.hostile.conftest import Person
 
 
 def refused(person: Person, code: int, *arguments: str) -> str:
-    """The answer to a submission that cannot be; it has a remedy and leaves no run."""
+    """Return the error of a refused submission. It has a remedy and leaves no run."""
     (person.folder / "x.py").write_text("")
     (person.folder / "folder.py").mkdir(exist_ok=True)
     cluster = "slurm" if person.lab else "local"

@@ -57,7 +57,7 @@ def test_a_run_starts_and_trains_while_strangers_attack_its_port(
 
 
 def coordinators_memory(lab: Lab) -> int:
-    """KiB, of the process that coordinates and of the keeper above it."""
+    """Return the KiB of the coordinating process and of its supervisor."""
     both = [p for p in lab.processes() if "\0coordinate" in p.command or " coordinate " in p.command]
     status = [Path(f"/proc/{process.process}/status").read_text() for process in both]
     assert len(both) == 2, both

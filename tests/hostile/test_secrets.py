@@ -17,7 +17,7 @@ WAITS = "import os, time\nprint('up', flush=True)\nwhile not os.path.exists('go'
 
 
 def commands() -> str:
-    """The command line of every process, on the lab's hosts too."""
+    """Return the command line of every process, on the lab's hosts too."""
     results = []
     for path in Path("/proc").glob("[0-9]*/cmdline"):
         try:
@@ -28,7 +28,7 @@ def commands() -> str:
 
 
 def holding(run: Path, word: str) -> list[str]:
-    """Which files of a run hold ``word``."""
+    """Return the files of a run that contain ``word``."""
     files = (path for path in run.rglob("*") if path.is_file())
     return sorted(str(path.relative_to(run)) for path in files if word.encode() in path.read_bytes())
 

@@ -72,7 +72,7 @@ SEEDS = (1, 2)
 
 
 def strings(seed: int, count: int) -> list[str]:
-    """Hostile strings made of hostile pieces."""
+    """Draw strings of hostile pieces."""
     chance = random.Random(seed)
     return ["".join(chance.choices(PIECES, k=chance.randint(1, 5))) for _ in range(count)]
 

@@ -19,7 +19,7 @@ os._exit(3)
 
 
 def harmless(text: str) -> bool:
-    """Whether nothing in it moves a cursor, turns text around or begins a line that is not ours."""
+    """Return whether a text moves no cursor, reverses no text and begins no line that is not ours."""
     return all(line.isprintable() for line in text.split("\n"))
 
 

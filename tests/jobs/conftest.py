@@ -114,7 +114,7 @@ def of_two_ranks(at: Path) -> dict[str, tuple[str, ...]]:
 
 @pytest.fixture(scope="session")
 def single(tmp_path_factory):
-    """The runs of one process that no launcher started."""
+    """Run one process without a launcher."""
     from tests.jobs.launch import runs
 
     folder = tmp_path_factory.mktemp("single")
@@ -123,7 +123,7 @@ def single(tmp_path_factory):
 
 @pytest.fixture(scope="session")
 def pair(tmp_path_factory):
-    """The runs on two ranks."""
+    """Run the cases on two ranks."""
     from tests.jobs.launch import runs
 
     folder = tmp_path_factory.mktemp("pair")
@@ -141,7 +141,7 @@ def interrupted_pair(tmp_path_factory):
 
 @pytest.fixture(scope="session")
 def four(tmp_path_factory):
-    """One step on four ranks, in each of the ways."""
+    """Run one step on four ranks, in each of the ways."""
     from tests.jobs.launch import runs
 
     folder = tmp_path_factory.mktemp("four")

@@ -45,7 +45,7 @@ def of_run(argument: str) -> bool:
 
 
 def main() -> None:
-    """All runs one after another; what each printed goes to stdout as one JSON list."""
+    """Do all runs one after another. Print their outputs as one JSON list."""
     threads, result = torch.get_num_threads(), []
     placed = {name: os.environ[name] for name in RANK if name in os.environ}
     for port, arguments in json.loads(sys.argv[-1]):

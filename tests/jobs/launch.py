@@ -28,14 +28,14 @@ class Ended:
 
 
 def outside_a_launcher() -> dict[str, str]:
-    """This process's environment without what a launcher sets."""
+    """Return this process's environment without the variables of a launcher."""
     steering = ("RANK", "LOCAL_", "WORLD_", "MASTER_", "TORCHELASTIC_", "OMP_NUM_THREADS", "GROUP_")
     steering += ("CLUSTERRUN_", "NNODES", "NPROC_PER_NODE")
     return {name: value for name, value in os.environ.items() if not name.startswith(steering)}
 
 
 def alone(*arguments: str, **environment: str) -> subprocess.CompletedProcess[str]:
-    """`python jobs/train.py …`, with no launcher."""
+    """Run `python jobs/train.py …` without a launcher."""
     command = [sys.executable, "-u", str(TRAIN), *arguments]
     surrounding = {**outside_a_launcher(), "OMP_NUM_THREADS": "1", **environment}
     return subprocess.run(
@@ -44,7 +44,7 @@ def alone(*arguments: str, **environment: str) -> subprocess.CompletedProcess[st
 
 
 def runs(size: int, expected: Mapping[str, Sequence[str]]) -> dict[str, list[Ended]]:
-    """Several runs on the same `size` ranks, one after another; by name, how each rank ended.
+    """Run several trainings on the same `size` ranks, one after another. Return each rank's end by name.
 
     Size 0 is one process without a launcher.
     """
@@ -72,7 +72,7 @@ def runs(size: int, expected: Mapping[str, Sequence[str]]) -> dict[str, list[End
 
 
 def start(rank: int, size: int, requested: str) -> subprocess.Popen[str]:
-    """One rank, with what torchrun would set, or a process alone."""
+    """Start one rank with torchrun's variables, or a single process."""
     placed = {
         "RANK": rank,
         "LOCAL_RANK": rank,

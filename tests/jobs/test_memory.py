@@ -19,7 +19,7 @@ def test_a_wrong_size_is_refused(text) -> None:
 
 
 def machine(folder, available, group_limit):
-    """The files of a fake kernel: free memory in MiB, and the limit of a group above ours."""
+    """Write the files of a fake kernel: free memory in MiB, and the limit of a group above ours."""
     proc, cgroups = folder / "proc", folder / "cgroup"
     (proc / "self").mkdir(parents=True)
     (cgroups / "job/step").mkdir(parents=True)

@@ -16,7 +16,7 @@ ALONE = World(0, 0, 1, 1, torch.device("cpu"), grouped=False)
 
 @pytest.fixture
 def not_installed(monkeypatch):
-    """This Python has no clusterrun."""
+    """Remove clusterrun from this Python."""
     monkeypatch.setitem(sys.modules, "clusterrun", None)
     monkeypatch.delitem(sys.modules, "clusterrun.training", raising=False)
     monkeypatch.delitem(sys.modules, surviving.NAME, raising=False)

@@ -18,7 +18,10 @@ def after(directory: Path) -> dict:
 
 
 def gradients(directory: Path) -> list:
-    """After one step of gradient descent with momentum, the momentum is the gradient."""
+    """Return the gradients.
+
+    After one step of gradient descent with momentum, the momentum is the gradient.
+    """
     momenta = after(directory)["optimizer"]["state"]
     return [momenta[number]["momentum_buffer"] for number in sorted(momenta)]
 
@@ -51,7 +54,7 @@ def spawned():
 
 @pytest.fixture
 def strategies(single, pair, spawned):
-    """The output of rank 0 under each strategy."""
+    """Return the output of rank 0 under each strategy."""
     return {
         "single": single.out("single"),
         "dp": single.out("dp"),

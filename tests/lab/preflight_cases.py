@@ -121,7 +121,7 @@ def play(case: Case, site: Site, budget: str = "60s") -> Found:
 
 
 def report(answer: dict[str, Any], attempt: int = 0) -> dict[str, Any]:
-    """The report of an attempt, as ``report --json`` has it; empty where there is none."""
+    """Return the report of an attempt as ``report --json`` has it; empty if there is none."""
     from clusterrun.model.document import decode
     from clusterrun.model.preflight_report import Report
     from clusterrun.reports.json_document import document
@@ -146,7 +146,7 @@ def _doing(site: Site, answer: dict[str, Any]) -> str:
 
 
 def ended(site: Site, answer: dict[str, Any]) -> dict[str, Any]:
-    """The status of the run at its end."""
+    """Return the status of the run at its end."""
     site.run("wait", answer["run_id"], limit=LIMIT)
     return site.status(answer["run_id"])
 
@@ -160,7 +160,7 @@ def wait_for(true: Callable[[], bool], limit: float, what: str) -> None:
 
 
 def fault(kind: str, number: int = 0, **details: str | int | bool) -> Callable[[Lab, Site], None]:
-    """A fault of the lab's own on node ``number``."""
+    """Return a function that makes a fault of the lab on node ``number``."""
     return lambda lab, site: lab.fault(kind, node(number) if number else "", **details) and None
 
 
@@ -187,7 +187,7 @@ def no_python(number: int) -> Callable[[Lab, Site], None]:
 
 
 def nothing(lab: Lab, site: Site) -> None:
-    """All is well."""
+    """Make no fault."""
 
 
 N3 = blame(["n0003"])

@@ -50,7 +50,7 @@ class Ill:
 
 
 def variable(number: int, name: str, value: Callable[[Site], object]) -> Strike:
-    """A variable of a single node, which the lab's task prolog reads (see ``PROLOG``)."""
+    """Return a fault: a variable of a single node, which the lab's task prolog reads (see ``PROLOG``)."""
 
     def strike(lab: Lab, site: Site) -> None:
         folder = Path(dict(lab.state.spec.settings)["TaskProlog"]).parent
@@ -125,7 +125,7 @@ class Mixture:
 
     @property
     def case(self) -> Case:
-        """To be played; what is struck in the middle of the check is one of them at most."""
+        """Return the case. At most one fault strikes during the check."""
         late = [ill for ill in self.ills if ill.after]
         corrupt = ",".join(node(ill.number) for ill in self.ills if ill.corrupts)
         arguments = [word for ill in self.ills for word in ill.words]
@@ -142,13 +142,13 @@ class Mixture:
 
     @property
     def named(self) -> Blame:
-        """Exactly who is unfit."""
+        """Return exactly the unfit nodes and links."""
         nodes = [node(ill.number) for ill in self.ills if not (ill.other or ill.warned)]
         return Blame(frozenset(nodes), frozenset(ill.link for ill in self.ills if ill.other))
 
 
 def mixture(seed: int) -> Mixture:
-    """The same for the same seed: 8 to 12 nodes, two or three faults, a third of them of links."""
+    """Draw 8 to 12 nodes with two or three faults, a third of them of links. The seed decides."""
     luck = random.Random(f"mixture {seed}")
     count = luck.randint(FEWEST, MOST)
     taken: set[int] = set()

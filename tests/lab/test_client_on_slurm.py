@@ -139,7 +139,7 @@ def test_a_time_limit_is_reported_as_the_reason(on_slurm: Site) -> None:
 
 
 def questions(site: Site) -> int:
-    """How many questions about jobs the controller has answered so far."""
+    """Return the number of queries about jobs that the controller has answered so far."""
     output = site.lab.exec(["sdiag"]).out
     return sum(map(int, re.findall(r"REQUEST_JOB_(?:INFO|USER_INFO|INFO_SINGLE)\s.*?count:(\d+)", output)))
 

@@ -25,7 +25,7 @@ for step in range(100_000):
 
 
 def on_the_way(folder: Path) -> bool:
-    """Whether all three ranks train."""
+    """Return whether all three ranks train."""
     return [path.read_text() for path in folder.glob("attempts/000/*.out")] == ["on the way\n"] * 3
 
 

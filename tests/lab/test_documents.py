@@ -116,7 +116,7 @@ class Reader:
         return self.lab.exec(arguments, env=environment, cwd=str(self.folder / "work"), timeout=limit)
 
     def stays(self) -> None:
-        """A run of 40 ranks that lives, in the other home, on the nodes that the examples name."""
+        """Start a lasting run of 40 ranks in the other home, on the nodes that the examples name."""
         options = "--nodes 5 --gpus 8 --sbatch 'nodelist=n[0001-0005]' --name stays"
         created = self.type(f"clusterrun submit {options} train.py stay", "other")
         assert created.code == 0, created.err
@@ -155,7 +155,7 @@ def is_beside(line: str) -> bool:
 
 
 def lines() -> list[Example]:
-    """Every example that is run, once."""
+    """Return every example that is run, once."""
     by_line: dict[str, Example] = {}
     for entry in every():
         if not entry.why_not:

@@ -30,7 +30,7 @@ time.sleep(0.5 if attempt >= int(sys.argv[1]) else 600)
 
 @pytest.fixture(scope="module")
 def crowded(make_lab: MakeLab) -> Iterator[Lab]:
-    """A lab of two nodes. A job in the partition `urgent` takes them from any other job and ends it."""
+    """Yield a lab of two nodes. A job in the partition `urgent` takes them from any other job and ends it."""
     lab = make_lab(nodes=2, gpus=2, preempt="cancel")
     yield lab
     lab.down()
@@ -47,12 +47,12 @@ def crowded_site(crowded: Lab, tmp_path: Path) -> Iterator[Site]:
 
 
 def queue(crowded_site: Site) -> list[str]:
-    """The ids of all jobs that have not ended."""
+    """Return the ids of all jobs that have not ended."""
     return sorted(crowded_site.lab.exec(["squeue", "--noheader", "--format=%i"]).out.split(), key=int)
 
 
 def take_the_nodes(crowded_site: Site) -> str:
-    """A job with more right to them."""
+    """Queue a job with a higher priority and return its id."""
     argv = ["sbatch", "--parsable", "--partition=urgent", "--nodes=2", "--exclusive", "--wrap=sleep 600"]
     result = crowded_site.lab.exec(argv, cwd=str(crowded_site.project))
     assert result.code == 0, result.err

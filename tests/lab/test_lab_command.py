@@ -23,7 +23,7 @@ def typed(*arguments: str, timeout: float = 60) -> tuple[int, str, str]:
 
 @pytest.fixture
 def up(make_lab: MakeLab) -> Iterator[str]:
-    """A lab brought up by the command line."""
+    """Yield a lab that the command line started."""
     code, out, err = typed("up", "--name", NAME, "--nodes", "2", "--gpus", "2")
     assert (code, out) == (0, "")
     yield err

@@ -42,7 +42,7 @@ print(count, time.monotonic() - began)
 
 @contextlib.contextmanager
 def serving(lab: Lab, host: str, port: int, size: int = 2) -> Iterator[None]:
-    """A TCP server on a host that sends ``size`` bytes to every caller."""
+    """Serve ``size`` bytes to every caller by TCP on a host."""
     command = f'setsid "$0" -c "$1" {port} {size} >/dev/null 2>&1 & echo $!'
     process = lab.exec(["sh", "-c", command, sys.executable, SERVE], host=host).out.strip()
     listens = ["sh", "-c", f"until grep -q ':{port:04X} 00000000:0000 0A' /proc/net/tcp; do sleep 0.02; done"]
@@ -55,7 +55,7 @@ def serving(lab: Lab, host: str, port: int, size: int = 2) -> Iterator[None]:
 
 
 def call(lab: Lab, caller: str, callee: str, port: int, seconds: float = 0.5) -> tuple[int, float] | None:
-    """Bytes received and seconds taken; None when there was no answer within ``seconds``."""
+    """Return the bytes received and the seconds; None without an answer within ``seconds``."""
     result = lab.exec([sys.executable, "-c", CALL, callee, str(port), str(seconds)], host=caller)
     if result.code != 0:
         assert "timed out" in result.err, result.err
@@ -73,7 +73,7 @@ def reaches(lab: Lab, caller: str, callee: str, port: int) -> bool:
 
 
 def sends_nothing(lab: Lab, caller: str, callee: str, port: int) -> bool:
-    """A host that was just killed refuses calls for some milliseconds, until its network is gone."""
+    """Return whether a host sends nothing. A killed host refuses calls for some milliseconds."""
     result = lab.exec([sys.executable, "-c", CALL, callee, str(port), "0.5"], host=caller)
     return result.code != 0 and "timed out" in result.err
 
@@ -183,7 +183,7 @@ for _ in range(1000):
 
 
 def arrived(lab: Lab, node: str, other: str) -> int:
-    """How many of a thousand datagrams arrive."""
+    """Return how many of a thousand datagrams arrive."""
     with ThreadPoolExecutor() as pool:
         got = pool.submit(lab.exec, [sys.executable, "-c", COUNT], host=other)
         bound = ["sh", "-c", "until grep -q ':270E ' /proc/net/udp; do sleep 0.01; done"]

@@ -25,7 +25,10 @@ pytestmark = pytest.mark.lab
 
 @pytest.fixture
 def own(make_lab: MakeLab) -> Iterator[Lab]:
-    """A name for a lab of this test alone; ended after it. (``make_lab`` skips where no lab can be.)"""
+    """Yield a name for a lab of this test alone, ended after it.
+
+    (``make_lab`` skips where no lab can run.)
+    """
     lab = Lab(f"l{os.getpid()}")
     yield lab
     lab.down()

@@ -58,7 +58,7 @@ def as_nobody(*argv: str, home: str = "/nonexistent") -> subprocess.CompletedPro
 
 @pytest.fixture
 def home() -> Iterator[str]:
-    """A folder of nobody's; skips where nobody cannot have a lab."""
+    """Yield a folder of the user nobody. Skip where nobody cannot have a lab."""
     if os.geteuid() != 0 or shutil.which("slurmctld", path="/usr/sbin:/usr/bin") is None:
         pytest.skip("becoming an ordinary user takes root, and a lab takes Slurm")
     if as_nobody("unshare", "--user", "--map-root-user", "--net", "true").returncode != 0:

@@ -42,7 +42,7 @@ ASKS = (
 
 @pytest.fixture
 def cluster(lab, make_far, tmp_path_factory) -> Iterator[Far]:
-    """The lab behind an sshd that asks for a one-time code, and allows one session at a time."""
+    """Yield the lab behind an sshd that asks for a one-time code and allows one session at a time."""
     if lab.state.root and not Path(lab.state.root, "usr/sbin/sshd").exists():
         pytest.skip("the login host stands on another distribution's files, which have no sshd")
     place = tmp_path_factory.mktemp("codes")

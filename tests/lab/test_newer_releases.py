@@ -16,14 +16,14 @@ pytestmark = pytest.mark.lab
 
 
 def since(release: str) -> None:
-    """Skips where the labs of this session run an older Slurm."""
+    """Skip if the labs of this session run an older Slurm."""
     local = roots.choose_root(os.environ.get(SLURM_VARIABLE, "")).version
     if conf.release(local) < conf.release(release):
         pytest.skip(f"Slurm {release} brought it, this is {local}")
 
 
 def exec_beside(lab_site: Site) -> None:
-    """A step beside a run that trains; then all of it is ended."""
+    """Run a step beside a run that trains. Then end both."""
     answer = lab_site.submit(*SIZE, "--python", SYSTEM_PYTHON, "--preflight", "off", "work.py", "stay")
     until(lambda: len(list(filter(None, lab_site.outputs(answer).values()))) == 4)
     result = lab_site.run("exec", "--rank", "3", "--", "sh", "-c", 'echo "$RANK"')

@@ -34,7 +34,7 @@ def on_slurm(four: Lab, tmp_path: Path) -> Site:
 
 
 def nodes_of_ranks(lab_site: Site, answer: dict[str, Any], attempt: int = 0) -> list[str]:
-    """On which node each rank was, by what the ranks themselves saw."""
+    """Return the node of each rank, as the ranks printed it."""
     message = lab_site.outputs(answer, attempt)
     return [json.loads(message[rank])["environ"]["CLUSTERRUN_NODE_NAME"] for rank in sorted(message)]
 

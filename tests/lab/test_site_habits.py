@@ -34,7 +34,7 @@ def shared_and_of_a_group(spec: LabSpec, layout: Layout) -> str:
 
 
 def second_node_first(spec: LabSpec, place: LabPlace) -> str:
-    """Switches in whose order Slurm 26.05 numbers tasks; nodes it numbers as the job lists them."""
+    """Set switches in whose order Slurm 26.05 numbers tasks, and nodes in the order of the job's list."""
     switches = ("s1 Nodes=GPU-A2", "s2 Nodes=GPU-A1", "top Switches=s[1-2]")
     (place.conf / "topology.conf").write_text("".join(f"SwitchName={line}\n" for line in switches))
     return GRES(spec, place)
@@ -79,7 +79,7 @@ SETTINGS = {
 
 @pytest.fixture(scope="module")
 def habits(make_lab: MakeLab, tmp_path_factory: pytest.TempPathFactory) -> Site:
-    """Settings that real sites have and that steer jobs from behind, all at once."""
+    """Make a site with all the settings of real sites that steer jobs implicitly."""
     folder = tmp_path_factory.mktemp("habits")
     folder.chmod(0o755)
     health = script(folder, "health", *(line.format(folder / "ill") for line in HEALTH))
@@ -100,7 +100,7 @@ def trained(habits: Site) -> Trained:
 
 
 def training(lab_site: Site, **shell: str) -> dict[str, Any]:
-    """A run whose four ranks train, and whose state shows it."""
+    """Return the status of a run whose four ranks train."""
     answer = lab_site.submit(*STAY, **shell)
     until(lambda: len(list(filter(None, lab_site.outputs(answer).values()))) == 4)
     until(lambda: lab_site.status(answer["run_id"])["phase"] == "training")
@@ -240,7 +240,7 @@ def test_a_user_ends_ranks_that_ignore_sigterm_before_the_two_minutes_of_killwai
 
 
 def ended(habits: Site, job_id: str) -> str:
-    """The state in which the job ended, '' if Slurm no longer lists it; after its nodes are cleared."""
+    """Return the state of the ended job after its nodes are cleared; '' if Slurm no longer lists it."""
 
     def state() -> str:
         return habits.lab.exec(

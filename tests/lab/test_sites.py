@@ -65,7 +65,7 @@ class Trained:
         }
 
     def check(self) -> None:
-        """The law of every site on which a run works."""
+        """Check the law of every site on which a run works."""
         observed = (
             self.waited.code,
             self.status["state"],
@@ -80,7 +80,7 @@ class Trained:
 
 
 def cancelled(lab_site: Site, *options: str, requeued: list[str] | None = None) -> None:
-    """A run that trains is cancelled, and nothing is left of it; ``requeued``: on these nodes, once more."""
+    """Cancel a run that trains, and check that nothing is left; ``requeued``: once more on these nodes."""
     answer = lab_site.submit(
         *SIZE, "--python", SYSTEM_PYTHON, "--preflight", "off", *options, "work.py", "stay"
     )
@@ -114,7 +114,7 @@ def project(lab: Lab, folder: Path) -> Site:
 
 
 def script(folder: Path, name: str, *lines: str) -> str:
-    """The path of a shell script that Slurm runs."""
+    """Return the path of a shell script that Slurm runs."""
     path = folder / name
     path.write_text("\n".join(("#!/bin/sh", *lines, "")))
     path.chmod(0o755)
@@ -138,7 +138,7 @@ return slurm.SUCCESS
 
 @pytest.fixture(scope="module")
 def strict(make_lab: MakeLab, tmp_path_factory: pytest.TempPathFactory) -> Site:
-    """Every rule of a strict site that lets a run through."""
+    """Make a site with every strict rule that lets a run through."""
     folder = tmp_path_factory.mktemp("strict")
     folder.chmod(0o755)
     mark = folder / "epilog.log"
@@ -326,7 +326,7 @@ ACCOUNTED = (
 
 @pytest.fixture(scope="module")
 def accounted(make_lab: MakeLab, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
-    """Accounts and limits are enforced, and three jobs are there before a number is given away again."""
+    """Yield a site with enforced accounts and limits, and with few job numbers before reuse."""
     settings = {"AccountingStorageEnforce": "limits,qos", "MinJobAge": "2"}
     settings |= {"FirstJobId": "100", "MaxJobId": "103"}
     lab = make_lab(nodes=2, gpus=2, accounting=True, settings=settings)
@@ -394,7 +394,7 @@ def test_a_job_with_a_reused_number_is_not_mistaken_for_the_job_of_an_older_run(
 
 
 def named_otherwise(spec: LabSpec, layout: Layout) -> str:
-    """Node names that are not host names: c1, c2 on the hosts n0001, n0002."""
+    """Name the nodes c1, c2 on the hosts n0001, n0002."""
     own = NODES(spec, layout)
     return own.replace(
         f"NodeName={layout.node_range}", f"NodeName=c[1-{spec.nodes}] NodeHostname={layout.node_range}"
@@ -411,7 +411,7 @@ ZONES = {"n0001": "Asia/Tokyo", "n0002": "America/New_York"}
 
 @pytest.fixture(scope="module")
 def foreign(make_lab: MakeLab, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Trained]:
-    """Node names that are no host names, a /tmp, a time zone and a Python of each node's own."""
+    """Yield a site with node names that are no host names, and with a /tmp, time zone and Python per node."""
     patch = pytest.MonkeyPatch()
     patch.setattr(conf, "_nodes", named_otherwise)
     patch.setattr(conf, "_partitions", of_these)
@@ -433,7 +433,7 @@ def foreign(make_lab: MakeLab, tmp_path_factory: pytest.TempPathFactory) -> Iter
 
 
 def second_network(lab: Lab) -> None:
-    """A fast cable between the two nodes, beside the slow cable of their host names."""
+    """Connect two nodes by a fast cable, beside the slow cable of their host names."""
     ends = [["netns", str(lab.state.processes[host])] for host in lab.nodes]
     arguments = ["link", "add", "fast0", *ends[0], "type", "veth", "peer", "name", "fast0", *ends[1]]
     subprocess.run(["ip", *arguments], check=True, timeout=60)
@@ -485,7 +485,7 @@ def test_times_are_right_if_every_node_has_its_own_time_zone(foreign: Trained) -
 
 
 def other_python() -> str:
-    """A Python of another release than the distribution's; skips where there is none."""
+    """Return a Python of another release than the distribution's. Skip if there is none."""
     own = os.path.realpath(SYSTEM_PYTHON)
     for path in sorted(Path("/root/.pyenv/versions").glob("3.*/bin/python3.[0-9]*[0-9]")):
         if path.name != Path(own).name and not path.is_symlink():

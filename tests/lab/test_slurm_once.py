@@ -24,7 +24,7 @@ FREEZES, AT_ONCE = 6, 8
 
 @pytest.fixture(scope="module")
 def impatient(make_lab: MakeLab) -> Iterator[Lab]:
-    """A lab whose programs wait for an answer for 2 s, not 10."""
+    """Yield a lab whose programs wait for an answer for 2 s, not 10."""
     yield make_lab(nodes=1, gpus=1, settings={"MessageTimeout": "2"})
 
 
@@ -45,7 +45,7 @@ def carrying(slurm: SlurmClient, token: str) -> list[str]:
 
 
 def answered(slurm: SlurmClient, token: str, limit: float = 30.0) -> list[str]:
-    """The jobs with that token once the controller answers again."""
+    """Return the jobs with that token once the controller answers again."""
     until = time.monotonic() + limit
     while True:
         try:

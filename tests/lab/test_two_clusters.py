@@ -16,7 +16,7 @@ pytestmark = pytest.mark.lab
 
 @pytest.fixture(scope="module")
 def other(make_lab: MakeLab) -> Lab:
-    """A second cluster, of one node."""
+    """Make a second cluster of one node."""
     return make_lab(nodes=1, gpus=0)
 
 

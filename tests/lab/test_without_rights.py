@@ -24,7 +24,7 @@ PATHS = os.pathsep.join([str(ROOT), *(path for path in sys.path if path.endswith
 
 
 def python_for(lab: Lab, user: str) -> str:
-    """A Python of the lab's hosts that this user may run and that runs clusterrun; skips without one."""
+    """Return a Python of the lab's hosts with clusterrun that this user may run. Skip if there is none."""
     own = f"/usr/bin/python{sys.version_info.major}.{sys.version_info.minor}"
     for python in (os.path.realpath(sys.executable), own, "/usr/bin/python3"):
         argv = [python, "-m", "clusterrun", "--version"]

@@ -153,7 +153,7 @@ def test_a_file_of_the_user_named_as_a_module_of_python_is_not_loaded_to_start_a
 
 
 def inside(folder: str) -> list[str]:
-    """The processes that work in ``folder``."""
+    """Return the processes that work in ``folder``."""
     results = []
     for path in Path("/proc").glob("[0-9]*/cwd"):
         try:

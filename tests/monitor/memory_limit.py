@@ -28,7 +28,7 @@ def _home() -> tuple[Path, dict[str, str]]:
 
 @contextmanager
 def limited(name: str, size: int) -> Iterator[Path]:
-    """A group whose processes have ``size`` bytes; a process enters by writing its id to ``cgroup.procs``."""
+    """Make a group with ``size`` bytes for its processes. A process enters by its id in ``cgroup.procs``."""
     home, files = _home()
     group = home / f"clusterrun-test-{os.getpid()}-{name}"
     try:

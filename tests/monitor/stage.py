@@ -38,7 +38,7 @@ rank = int(os.environ["RANK"])
 
 
 def until(condition: Callable[[], Any], what: str, seconds: float = LIMIT) -> Any:
-    """The first true value of ``condition``; fails by name when it does not come."""
+    """Wait for a true value of ``condition`` and return it. Fail with ``what`` if it does not come."""
     end = time.monotonic() + seconds
     while time.monotonic() < end:
         value = condition()
@@ -135,7 +135,7 @@ class Stage:
             )
 
     def printed(self, rank: int, word: str) -> bool:
-        """Whether a rank has printed ``word`` on its stdout."""
+        """Return whether a rank has printed ``word`` on its stdout."""
         return word in Path(self.paths.out(rank)).read_text(errors="replace")
 
     def ready(self, word: str = "ready") -> None:
@@ -172,7 +172,7 @@ class Stage:
         return self.saved(name)
 
     def saved(self, name: str) -> Diagnosis:
-        """The diagnosis of that name, once it is there."""
+        """Wait for the diagnosis of that name and return it."""
         path = Path(self.paths.beside(f"{name}.json"))
 
         def is_saved() -> bool:
@@ -210,7 +210,7 @@ def staged(
     watch: WatchOrders | None = None,
     torch: bool = True,
 ) -> Iterator[Stage]:
-    """Ranks that run ``body``; whatever they do, nothing of them is left."""
+    """Start ranks that run ``body``. At the end no process of them is left."""
     stage = Stage(folder / "run", body, size, nodes, watch or WatchOrders(on=True, hang_seconds=0.0), torch)
     try:
         yield stage

@@ -38,7 +38,7 @@ def digest(detector: HangDetector, at: float, node: int, *pulses: Pulse, killed:
 
 
 def all_same(detector: HangDetector, at: float, **changes: Any) -> list[Any]:
-    """Both nodes say that nothing has changed, but for ``changes`` of every rank."""
+    """Send digests of both nodes without changes, except ``changes`` of every rank."""
     first = digest(detector, at, 0, pulse(0, **changes), pulse(1, **changes))
     return first + digest(detector, at, 2, pulse(2, **changes), pulse(3, **changes))
 
@@ -49,7 +49,7 @@ def answer(detector: HangDetector, at: float, node: int, number: int, *observed:
 
 
 def hangs(detector: HangDetector, at: float, number: int) -> list[Any]:
-    """Rank 1 sleeps in a line of its own, the others wait for it."""
+    """Let rank 1 sleep in a line of its own while the others wait for it."""
     sleeping = rank(1, stack=LOOP)
     first = answer(detector, at, 0, number, waiter(0, node="n0"), sleeping)
     return first + answer(detector, at, 2, number, waiter(2, node="n2"), waiter(3, node="n2"))
@@ -65,7 +65,7 @@ def others(actions: list[Any]) -> list[Any]:
 
 
 def quiet_until(detector: HangDetector, end: float) -> None:
-    """Digests that say nothing new, every ten seconds."""
+    """Send a digest without changes every ten seconds."""
     at = 10.0
     while at < end:
         assert all_same(detector, at) == []
@@ -199,7 +199,7 @@ def test_a_hang_is_called_at_half_of_the_smallest_time_out_of_the_groups(
 
 
 def of_timeout(seconds: float, looks: tuple[RankSnapshot, ...]) -> list[RankSnapshot]:
-    """The same ranks in a group that ends them after ``seconds``."""
+    """Return the same ranks in a group that ends them after ``seconds``."""
     return [
         replace(detector, groups=tuple(replace(g, timeout=seconds) for g in detector.groups))
         for detector in looks
@@ -414,7 +414,7 @@ def test_ranks_that_train_alone_are_reported_while_they_run_or_at_the_end() -> N
 
 
 def prepares(detector: HangDetector, until: float) -> list[Any]:
-    """Ranks that compute in no group, every ten seconds."""
+    """Let ranks compute in no group, with a digest every ten seconds."""
     actions = []
     for step in range(1, int(until / 10) + 1):
         actions += all_same(detector, 10.0 * step, size=0, begun=0, seconds=10.0 * step, output=step)
@@ -467,7 +467,7 @@ def test_launchers_that_number_ranks_equally_on_each_node_hide_no_group() -> Non
 
 
 def launched(detector: HangDetector, at: float, *inner_ranks: tuple[int, int, str]) -> list[Any]:
-    """A digest of the first node: the pulses of two ranks of a world of four, and what is below whom."""
+    """Send a digest of the first node: pulses of two ranks of a world of four, and the process tree."""
     pulses = (pulse(0, size=0, begun=-1, seconds=at), pulse(1, size=0, begun=-1, seconds=at))
     body = json.dumps({"digest": encode(Digest(pulses, 0, inner_ranks))})
     return detector.on_answer(at, WALL + at, 0, 0, body)
@@ -527,7 +527,7 @@ def test_a_hang_below_launchers_that_start_more_ranks_than_we_know_of_is_seen() 
 
 
 def computing(detector: HangDetector, at: float, number: int) -> list[Any]:
-    """All ranks are in their group and compute."""
+    """Let all ranks compute in their group."""
     snapshots = [rank(n, node=f"n{n // 2 * 2}", stack=LOOP, busy=0.9) for n in range(4)]
     return answer(detector, at, 0, number, *snapshots[:2]) + answer(detector, at, 2, number, *snapshots[2:])
 
@@ -567,7 +567,7 @@ def test_a_collective_that_was_begun_since_the_last_digest_is_movement() -> None
 
 
 def of_server(detector: HangDetector, at: float, **changes: Any) -> dict[str, Diagnosis]:
-    """Somebody asks: rank 0 receives from any rank, the others pause; of neither there are records."""
+    """Query ranks of which rank 0 receives from any rank and the others pause. Neither has records."""
     detector.on_request(at, WALL + at, "diagnose-1", "{}")
     snapshots = [rank(0, begun=0, stack=RECV), *(rank(number, begun=0, stack=LOOP) for number in (1, 2, 3))]
     snapshots = [replace(snapshot, node=f"n{snapshot.rank // 2 * 2}", **changes) for snapshot in snapshots]
@@ -607,7 +607,7 @@ def test_ranks_that_no_two_digests_tell_of_may_have_begun_since_they_are_watched
 
 
 def stalled(detector: HangDetector) -> list[Any]:
-    """Digests show no progress for a minute, so both nodes are queried."""
+    """Send digests without progress for a minute, so that both nodes are queried."""
     all_same(detector, 0.0)
     quiet_until(detector, 60.0)
     return detector.tick(60.0, WALL + 60.0)
@@ -683,7 +683,7 @@ def test_ranks_that_start_slowly_and_silently_are_no_hang(answers: bool, verdict
 
 
 def graph_replays(make_detector: HangDetector, at: float, *works: bool | None) -> None:
-    """Digests of nodes that begin no collective. ``works``: whether the GPUs of each node work."""
+    """Send digests of nodes that begin no collective. ``works``: whether the GPUs of each node work."""
     for (node, _), gpus_work in zip(NODES, works, strict=True):
         pulses = tuple(pulse(2 * (node // 2) + local) for local in range(2))
         body = json.dumps({"digest": encode(Digest(pulses, gpus_work=gpus_work))})

@@ -49,7 +49,7 @@ def script() -> str:
 
 @pytest.fixture(params=[()])
 def waits(request: pytest.FixtureRequest, tmp_path: Path, script: str) -> Iterator[int]:
-    """A rank of Python alone that sleeps in ``step``, started by the parameter."""
+    """Yield a rank without torch that sleeps in ``step``, started by the parameter."""
     names = {"SLURM_JOB_ID": JOB, "SLURM_STEP_ID": "0", "SLURM_PROCID": "0", "SLURM_NTASKS": "1"}
     names["SLURMD_NODENAME"] = "n1"
     (tmp_path / "train.py").write_text(script)

@@ -79,7 +79,7 @@ def test_a_process_and_its_children_are_counted_together() -> None:
 
 
 def used(pid: int) -> float:
-    """Processor seconds of ``pid`` and all below it."""
+    """Return the CPU seconds of ``pid`` and its descendants."""
     return count(0.0, {0: pid}).ranks[0][1]
 
 

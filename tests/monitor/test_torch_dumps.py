@@ -100,7 +100,7 @@ def test_a_pipe_without_a_reader_or_an_answer_does_not_delay_for_ever(
 
 @contextmanager
 def served(folder: Path, **names: str) -> Iterator[RankProcess]:
-    """A rank of torch that sleeps in ``step``."""
+    """Yield a rank with torch that sleeps in ``step``."""
     pytest.importorskip("torch.distributed.elastic.control_plane")
     environment = {**os.environ, **names}
     with subprocess.Popen([sys.executable, "-c", SERVED], env=environment, cwd=folder) as process:

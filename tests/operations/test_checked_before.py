@@ -54,7 +54,7 @@ def context(tmp_path: Path) -> Context:
 def ended(
     context: Context, run_state: RunState | None, nodes: str, at: float = NOW - 60, by: str = "x"
 ) -> str:
-    """A run of the allocation that relied on the check of another one."""
+    """Add a run of the allocation that relied on the check of another one."""
     spec = replace(planned(nodes).spec, environment=())
     chosen = add(
         context, at=at, run_state=run_state, spec=spec, in_allocation=True, must_understand=("in_allocation",)
@@ -70,7 +70,7 @@ def checked(
     nodes: str = "n[0-1]",
     at: float = NOW - 90,
 ) -> str:
-    """A run of the allocation that made a check, and whose ranks ended well."""
+    """Add a run of the allocation that made a check and whose ranks completed."""
     chosen = ended(context, WELL, nodes, at, by="")
     world = ("n0", "n1") if nodes == "n[0-1]" else (nodes,)
     report = Report(

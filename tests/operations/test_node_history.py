@@ -22,7 +22,7 @@ SPEC = JobSpec(("train.py",), cwd="/", nodes=2)
 
 
 def bad(days_ago: float, *names: str, finding: Finding = XID) -> Report:
-    """A report of eight nodes; ``names`` have a finding."""
+    """Return a report of eight nodes, with a finding for each of ``names``."""
     nodes = tuple(node(f"n{i}", *([finding] if f"n{i}" in names else [])) for i in range(1, 9))
     return replace(HEALTHY, run_id=f"run-{days_ago:g}", at=AT - days_ago * DAY, nodes=nodes)
 

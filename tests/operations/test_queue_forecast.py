@@ -66,7 +66,7 @@ def context(tmp_path: Path) -> Context:
 
 
 def ran(context: Context, number: int, spec: JobSpec, submitted: float, waited: float) -> None:
-    """A run of earlier."""
+    """Add an earlier run."""
     name = f"20260102-03040{number}-k3f9-train"
     context.store.claim(name)
     cluster = "local" if spec.cluster is Cluster.LOCAL else "slurm"

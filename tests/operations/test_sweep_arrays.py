@@ -55,7 +55,7 @@ def sweep(context: Context, count: int, limit: int, at_most: int = 0) -> SweepRe
 
 
 def array_options(context: Context) -> list[str]:
-    """The arrays that sbatch was asked for, in turn, and what they wait for."""
+    """Return the options of each array that sbatch got, in turn, with the dependencies."""
     lines = (Path(context.environ["HOME"]) / "asked").read_text().splitlines()
     return [match[0] for line in lines if (match := re.search(r"--array=\S+", line))]
 
@@ -156,7 +156,7 @@ class JumpingClock(RealClock):
 
 
 def killed_at(what: str, context: Context, monkeypatch: pytest.MonkeyPatch) -> SweepRecord:
-    """A sweep of three points whose client was killed there; squeue shows no job."""
+    """Return a sweep of three points whose client was killed at ``what``. squeue shows no job."""
     home = Path(context.environ["HOME"])
     (home / "squeue").write_text("#!/bin/sh\nexit 0\n")
     (home / "squeue").chmod(0o755)

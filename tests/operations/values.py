@@ -21,11 +21,11 @@ ROW = JobRow("41", "RUNNING", "None", "n[0-1]", NOW - 60, NOW + 3600, "train", f
 
 
 def state(word: State = State.RUNNING, **changes: Any) -> RunState:
-    """A ``STATE`` in another state, ended where the word says so."""
+    """Return ``STATE`` in another state, ended if the state is an end."""
     ends = {"phase": Phase.ENDED, "ended_at": NOW - 4, "exit_code": 0} if word.ended else {}
     return replace(STATE, **{"state": word, **ends, **changes})
 
 
 def row(word: str = "RUNNING", **changes: Any) -> JobRow:
-    """A ``ROW`` in another state."""
+    """Return ``ROW`` in another state."""
     return replace(ROW, word=word, **changes)

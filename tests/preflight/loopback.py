@@ -29,7 +29,7 @@ LIMIT = 120.0
 
 
 def run_directory(folder: Path) -> Path:
-    """A run directory that holds nothing but the program."""
+    """Make a run directory that contains only the program."""
     shutil.copy(packed_once(), folder / "agent.pyz")
     return folder
 

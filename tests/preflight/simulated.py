@@ -248,7 +248,7 @@ class Cluster:
         return seconds
 
     def hurried(self, ask: AskExaminer, task: Any) -> bool:
-        """A node that is asked to answer sooner: here none takes as long."""
+        """Return False: no node here takes as long as the shorter limit."""
         return isinstance(task, LocalTask) and task.limit > 0
 
     def say(self, delay: float, node: int, number: int, value: Any) -> None:
@@ -287,7 +287,7 @@ class Cluster:
         return 0.2, GroupResult(task.test, True, "done", 0.2, (("product", 0.1),), fingerprint="aa")
 
     def through(self, node: int, task: ThroughTask) -> tuple[float, ThroughAnswer]:
-        """Another node is looked at through this one, where the two can talk."""
+        """Answer a request that goes to another node through this one, if the two can talk."""
         other = int(task.name[1:])
         assert not task.body or task.argv[-3:] == ("examine", "/run", task.name)
         if not (self.passes(node, other) and self.passes(other, node)) or other in self.faults.pythonless:
@@ -311,7 +311,7 @@ class Cluster:
         return LocalAnswer(tuple(results))
 
     def watch(self, node: int, task: ExchangeTask) -> tuple[float, ExchangeAnswer]:
-        """Segments sent so far: ten messages of five segments a second, on each connection of the node."""
+        """Return the segments sent so far: ten messages of five segments a second on each connection."""
         if task.targets:
             self.lines[node] = [target.node for target in task.targets]
             return 0.05, ExchangeAnswer(())
@@ -329,7 +329,7 @@ class Cluster:
         return 0.05 + task.seconds, ExchangeAnswer(tuple(observed))
 
     def apart(self, nodes: Iterable[int]) -> bool:
-        """Whether some of these are in different parts."""
+        """Return whether some of these nodes are in different parts."""
         if len(self.tests) <= self.faults.later and self.faults.later:
             return False
         return len({at for node in nodes for at, part in enumerate(self.faults.parts) if node in part}) > 1
@@ -378,7 +378,7 @@ class Cluster:
         return delay, DialAnswer(tuple(dialled), heard, self.wall(node, delay - 0.001))
 
     def sweep(self, node: int, task: DialTask) -> tuple[float, DialAnswer]:
-        """Closed ports refuse, but those behind a firewall."""
+        """Answer a sweep: closed ports refuse, except behind a firewall."""
         results = []
         for target in task.targets:
             ranges = [*self.faults.shut.get(target.node, ()), *self.faults.shut_out.get(node, ())]
@@ -397,7 +397,7 @@ class Cluster:
         return delay, DialAnswer(tuple(results), ())
 
     def gather(self, ask: AskExaminer, task: GroupTask) -> None:
-        """A test goes when every member that will ever come has come."""
+        """Start a test when every member that can come has come."""
         arrived = self.tests.setdefault(task.test, [])
         arrived.append((ask.node, ask.number, task))
         silent = {member.node for member in task.members} & (self.faults.frozen | self.lost)
@@ -450,15 +450,15 @@ class Cluster:
 def examined(
     requested: Orders, faults: Faults | None = None, seed: int = 0, flakes: float = 0.0
 ) -> SessionOutcome:
-    """The outcome of one check."""
+    """Return the outcome of one check."""
     return Cluster(requested, faults or Faults(), seed, flakes).outcome()
 
 
 def blamed(outcome: SessionOutcome) -> set[int]:
-    """The numbers of the nodes that did not pass."""
+    """Return the numbers of the nodes that did not pass."""
     return {int(entry.node[1:]) for entry in outcome.report.nodes if entry.verdict.value != "pass"}
 
 
 def bad_links(outcome: SessionOutcome) -> set[tuple[int, int, str]]:
-    """Links with a finding: numbers of both ends, and the direction."""
+    """Return the links with a finding: numbers of both ends, and the direction."""
     return {(int(link.a[1:]), int(link.b[1:]), link.direction) for link in outcome.report.links}

@@ -86,7 +86,7 @@ def test_every_probe_reads_this_machine_and_its_judge_accepts_the_facts(check, t
 
 
 def alike(check: Any) -> st.SearchStrategy[Any]:
-    """Readings of the right form with the wrong things in it, and readings of no form."""
+    """Draw readings of the right form with wrong values, and readings without a form."""
     keys = sorted(
         {
             *values.gpus()["gpus"][0],

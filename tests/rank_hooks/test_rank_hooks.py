@@ -45,7 +45,7 @@ def folder(tmp_path: Path) -> str:
 
 @pytest.fixture
 def start() -> Iterator[Start]:
-    """Starts programs and ends them."""
+    """Yield a function that starts programs. They are ended afterwards."""
     started: list[subprocess.Popen[str]] = []
 
     def begin(argv: list[str], environment: dict[str, str]) -> subprocess.Popen[str]:

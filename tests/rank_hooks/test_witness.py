@@ -26,7 +26,7 @@ Dump = Callable[[bool, bool], str]
 
 
 def entry(group: str, call: str, number: int, **more: Any) -> dict[str, Any]:
-    """A record as torch gives it."""
+    """Return a record as torch gives it."""
     return {
         "process_group": [group, "default_pg"],
         "collective_seq_id": number,
@@ -55,7 +55,7 @@ def test_calls_that_torch_ignored_for_their_group_are_reported() -> None:
 
 @pytest.fixture
 def witness(monkeypatch: pytest.MonkeyPatch) -> Callable[..., dict[str, Any]]:
-    """The witness in a process whose torch has these groups, by name, and these recorders."""
+    """Load the witness in a process whose torch has these groups, by name, and these recorders."""
 
     def made(backends: dict[str, str], plugins: tuple[str, ...] = (), **recorders: Dump) -> dict[str, Any]:
         world = SimpleNamespace(

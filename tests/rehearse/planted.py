@@ -22,7 +22,7 @@ class Patch:
 
     @property
     def text(self) -> str:
-        """The patched script; every change must hit."""
+        """Return the patched script. Every patch must apply."""
         text = SCRIPT.read_text()
         for old, new in self.changes:
             if old not in text:

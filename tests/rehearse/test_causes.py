@@ -33,7 +33,7 @@ PATH = "/data/checkpoints/step-{}.pt"
 
 
 def step(n: int, rank: int = 0, **changed: Any) -> Step:
-    """The ``n``-th step as every undisturbed run takes it."""
+    """Return the ``n``-th step as every undisturbed run takes it."""
     right = Step(
         n=n,
         optimizer=0,
@@ -61,7 +61,7 @@ def saved(n: int, rank: int = 0, **changed: Any) -> SavedFile:
 
 
 def trace(first: int, last: int, rank: int = 0, **changed: Any) -> RankTrace:
-    """The trace of a rank that continues after step ``first`` up to ``last``, and counts from 1 again."""
+    """Return the trace of a rank that continues after ``first`` up to ``last`` and counts from 1 again."""
     steps = tuple(replace(step(n, rank), n=n - first) for n in range(first + 1, last + 1))
     state = 2000 + first if first else 0
     created = RankTrace(rank, {0: (1000 + first, state)}, steps)
@@ -73,12 +73,12 @@ def life(first: int, last: int, ranks: int = 2, **changed: Any) -> Start:
 
 
 def with_ranks(start: Start, **changed: Any) -> Start:
-    """The same life, with fields of every rank changed."""
+    """Return the same start with changed fields of every rank."""
     return Start({rank: replace(entry, **changed) for rank, entry in start.ranks.items()})
 
 
 def with_steps(start: Start, change: Callable[[Step, int], Step] | None = None, **changed: Any) -> Start:
-    """The same life, with every step as ``change(step, rank)`` returns it, or with these fields."""
+    """Return the same start with every step as ``change(step, rank)`` returns it, or with these fields."""
     change = change or (lambda step, rank: replace(step, **changed))
     return Start(
         {
@@ -94,19 +94,19 @@ READ = ((PATH.format(SAVED), "train.py:75"),)
 
 
 def after(first: int = SAVED, **changed: Any) -> Start:
-    """The restarted ranks, with fields of every step changed."""
+    """Return the restarted ranks with changed fields of every step."""
     return with_steps(life(first, LAST, loads=READ), **changed)
 
 
 def shifted(by: int) -> Start:
-    """Every restarted step gets the samples of another one."""
+    """Return a restart in which every step gets the samples of another one."""
     return with_steps(
         after(), lambda s, rank: replace(s, rows=step(s.n + SAVED + by, rank).rows, parameters=1)
     )
 
 
 def started(parameters: int, state: int, loads: Any = READ, first: int = SAVED) -> Start:
-    """Restarted ranks that begin with other weights or another state."""
+    """Return restarted ranks that begin with other weights or another state."""
     right = life(first, LAST, loads=loads, before={0: (parameters, state)})
     return with_steps(right, parameters=1)
 
@@ -151,7 +151,7 @@ def test_a_thread_that_wrote_while_training_went_on_gets_its_own_remedy(last: St
 
 
 def with_random(parameters: int = 0, **states: int) -> Start:
-    """Restarted ranks with other random states, and with other weights if ``parameters`` is set."""
+    """Return restarted ranks with other random states; ``parameters``: and other weights."""
     return with_steps(
         after(),
         lambda s, rank: replace(s, random={**s.random, **states}, parameters=parameters or s.parameters),
@@ -187,7 +187,7 @@ def test_an_unchanged_result_accuses_nobody(last: Start) -> None:
 
 
 def averaged(first: int, last: int, **changed: Any) -> Start:
-    """A script that changes weights by itself after a step: those of step SAVED are 9 when it saves them."""
+    """Return a script that changes weights after a step: those of step SAVED are 9 when it saves them."""
     right = life(first, last, loads=READ if first else (), **changed)
     ranks = {
         rank: replace(entry, before={0: (9, 2000 + first)} if first else entry.before)
@@ -239,7 +239,7 @@ def test_a_scheduler_of_a_later_step_beside_the_first_weights_accuses_the_weight
 
 
 def drawn_by_hand(*calls: tuple[str, str, str]) -> Start:
-    """A restart with other samples of the control's data, and with another state of the generator."""
+    """Return a restart with other samples of the control's data, and another state of the generator."""
     other = tuple(step(n).rows[0] for n in (3, 7, 11, 15))
     last = after(rows=other, parameters=1, random={"python": 5, "torch": 1})
     return with_calls(last, *calls)
@@ -259,7 +259,7 @@ def test_a_set_state_that_was_drawn_from_before_the_step_is_reported() -> None:
 
 
 def with_target(first: int, last: int, **changed: Any) -> Start:
-    """A copy of the weights that is renewed after step 16, beside an average that each step moves."""
+    """Return a copy of the weights that is renewed after step 16, beside an average that each step moves."""
     right = life(first, last, loads=READ if first else ())
     steps = tuple(
         replace(entry, averages=(1 + (first + entry.n > 16), *entry.averages))
@@ -296,7 +296,7 @@ def test_an_unexplained_difference_has_a_hint(loss: float, message: str, remedy:
 
 def test_a_rate_that_is_right_at_first_hangs_on_counters() -> None:
     def plain(start: Start, late: bool = False) -> Start:
-        """Ranks without a scheduler of torch; ``late``: later steps have another rate."""
+        """Return ranks without a scheduler of torch; ``late``: later steps have another rate."""
         ranks = {}
         for rank, right in start.ranks.items():
             steps = [replace(each, schedulers=[]) for each in right.steps]
@@ -444,7 +444,7 @@ def test_the_sum_of_more_than_two_ranks_may_differ_by_rounding(
 
 
 def in_turns(first: int, last: int, **wrong: tuple[int, int]) -> Start:
-    """Two optimizers, each for weights of its own: the second takes every even step."""
+    """Return two optimizers, each for weights of its own. The second takes every even step."""
     steps = tuple(
         replace(step(n), n=n - first, optimizer=7 + n % 2 * -2, rates=[[0.1]])
         for n in range(first + 1, last + 1)
@@ -561,7 +561,7 @@ LAST_PT = "/data/checkpoints/last.pt"
 
 
 def cut_last(fault: str, **changed: Any) -> FaultRun:
-    """A start that reads `last.pt`, which is cut off; `step-10.pt` was written before it and is whole."""
+    """Return a start that reads a cut-off `last.pt`. `step-10.pt` was written before it and is whole."""
     saves = [saved(n, **more) for n in (5, SAVED) for more in ({"temp": ""}, {"path": LAST_PT, "temp": ""})]
     past = life(0, KILLED, 1, saves=tuple(saves))
     error = ("train.py:75", "EOFError", "cut")
@@ -702,7 +702,7 @@ def test_kinds_of_files_with_the_same_content_are_found(tmp_path: Path) -> None:
 
 
 def ranks_of_nodes(reads: tuple[int, ...]) -> FaultRun:
-    """Every rank has written a file of its own; each reads that of the rank in ``reads``."""
+    """Return ranks that each wrote a file and read that of the rank in ``reads``."""
     path = "/data/rank{}.pt"
     past = Start({r: trace(0, KILLED, r, saves=(saved(SAVED, r, path=path.format(r)),)) for r in range(4)})
     last = {
@@ -1002,7 +1002,7 @@ def test_two_different_runs_have_the_place_of_the_difference() -> None:
 
 
 def noisy(right: Start, apart: float) -> Start:
-    """The same run with other losses and weights, as arithmetic that does not repeat itself gives."""
+    """Return the same run with other losses and weights, as inexact arithmetic gives."""
     return with_steps(
         right,
         lambda s, rank: replace(
@@ -1055,7 +1055,7 @@ def test_weights_show_the_step_at_which_a_rank_continues() -> None:
 
 
 def unmoved(start: Start, *still: int) -> Start:
-    """The same life, where the steps with these numbers (counted from the first start) change no weights."""
+    """Return the same start, with no change of weights in these steps (counted from the first start)."""
 
     def kept(trace: RankTrace) -> RankTrace:
         first = trace.before[0][0] - 1000
@@ -1085,9 +1085,9 @@ def test_resuming_is_not_judged_if_no_step_changes_the_weights() -> None:
 
 
 def epochs(first: int, last: int, skip: int = 0) -> RankTrace:
-    """A model that is called by keywords: only the loader's batches are seen, one ahead; 10 steps an epoch.
+    """Return a model called by keywords: only the loader's batches are seen, one ahead; 10 steps an epoch.
 
-    A loader of other data is asked before the first step of the run, and after every epoch.
+    A loader of other data is read before the first step of the run, and after every epoch.
     """
 
     def batch(n: int) -> Any:

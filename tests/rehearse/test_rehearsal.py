@@ -36,7 +36,7 @@ NAMED = (
 
 @pytest.fixture
 def person(tmp_path: Path) -> Person:
-    """Somebody on a machine without Slurm."""
+    """Return a user on a machine without Slurm."""
     return Person(tmp_path)
 
 

@@ -18,7 +18,7 @@ for number in range(100_000):
 
 @pytest.fixture(scope="module")
 def project(far: Far):
-    """A project on the laptop: a commit, and a change after it."""
+    """Make a project on the laptop: a commit, and a change after it."""
     folder = far.folder / "project"
     (folder / "sub").mkdir(parents=True)
     (folder / "ticks.py").write_text(TICKS)
@@ -32,7 +32,7 @@ def project(far: Far):
 
 @pytest.fixture(scope="module")
 def live(far: Far, project) -> Iterator[str]:
-    """The id of a run that lasts, and that trains."""
+    """Yield the id of a lasting run that trains."""
     result = far.there("submit", "--name", "ticks", "ticks.py", cwd=project)
     assert result.returncode == 0, result.stderr
     wait_until(lambda: '"phase": "training"' in far.there("status", "--json", result.stdout.strip()).stdout)

@@ -62,7 +62,7 @@ def has_clusterrun(python: str) -> bool:
 
 @pytest.fixture(scope="module")
 def bare(make_far):
-    """A cluster whose Python knows no clusterrun."""
+    """Make a cluster whose Python lacks clusterrun."""
     if os.path.abspath(sys.executable) == BASE or has_clusterrun(BASE):
         pytest.skip("the tests run in no virtual environment, or clusterrun is installed outside of it too")
     far = make_far()

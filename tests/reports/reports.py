@@ -15,7 +15,7 @@ CUT = LinkReport("n0001", "n0002", "a->b", Grade.FAIL, "nothing arrives: 3 of 3 
 
 
 def node(name: str, *findings: Finding, role: str = "rank") -> NodeReport:
-    """A node with the worst verdict of its findings."""
+    """Return a node with the worst verdict of its findings."""
     grades = [finding.verdict for finding in findings]
     worst = next((g for g in (Grade.FAIL, Grade.UNDETERMINED, Grade.WARN) if g in grades), Grade.PASS)
     return NodeReport(name, worst, role, findings)

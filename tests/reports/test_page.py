@@ -70,7 +70,7 @@ class Page(HTMLParser):
         return " ".join(self.texts)
 
     def all(self, tag: str, **attributes: str) -> list[dict[str, str | None]]:
-        """The attributes of every such element that has those wanted."""
+        """Return the attributes of every such element that has the wanted ones."""
         return [had for result, had in self.elements if result == tag and attributes.items() <= had.items()]
 
 
@@ -79,7 +79,7 @@ def pair(a, b, rate=None, outcome="passed", at=0):
 
 
 def of_nodes(count, every=False, seed=1):
-    """A report of ``count`` nodes that tested their ring; ``every``: all pairs."""
+    """Return a report of ``count`` nodes that tested their ring; ``every``: all pairs."""
     luck = random.Random(seed)
     names = [f"n{at:04d}" for at in range(count)]
     ring = [(names[at], names[(at + 1) % count]) for at in range(count if count > 2 else count // 2)]

@@ -114,7 +114,7 @@ def test_paths_inside_move_into_the_copy_and_others_stay(project: Path) -> None:
 
 @pytest.fixture
 def with_data(tmp_path: Path) -> Path:
-    """A project like many: data and outputs are ignored, and lie beside code in the same folders."""
+    """Make a typical project: data and outputs are ignored, and lie beside code in the same folders."""
     root = tmp_path / "project"
     for name, size in {
         "train.py": 10,
@@ -231,7 +231,7 @@ def test_a_missing_path_is_refused(with_data: Path) -> None:
 
 @pytest.fixture
 def nested(tmp_path: Path) -> Path:
-    """A project with a submodule, a nested clone, an environment, generated modules, and links."""
+    """Make a project with a submodule, a nested clone, an environment, generated modules, and links."""
     for name in ("module", "clone", "project"):
         (tmp_path / name).mkdir()
         git(tmp_path, "init", "-q", name)

@@ -32,7 +32,7 @@ HANDED_OVER = state(State.PENDING, phase=Phase.QUEUED, reason=OVER)
 
 @pytest.fixture(autouse=True)
 def time_passes(slurm: Slurm, clock: HandClock, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Every question to Slurm takes a moment: an answer is older than what is asked for after it."""
+    """Let every query of Slurm take a moment, so that an answer is older than the next query."""
     ask = slurm.jobs
 
     def slowly() -> tuple[JobRow, ...]:
@@ -54,7 +54,7 @@ def note(context: Context, chosen: str, file: str, job_id: str) -> None:
 
 
 def other(job_id: str, word: str = "RUNNING", **changes: Any) -> JobRow:
-    """A job of somebody else's making, or of another run."""
+    """Return a job of another user, or of another run."""
     return row(word, **{"job_id": job_id, "comment": "", "name": "theirs", **changes})
 
 

@@ -210,7 +210,7 @@ def test_a_python_of_the_setup_lines_is_not_searched_on_this_machine(tmp_path: P
 
 
 def environment(folder: Path, torch: bool) -> str:
-    """The prefix of a virtual environment as far as it is looked at."""
+    """Make the files of a virtual environment that are read, and return its prefix."""
     (folder / "bin").mkdir(parents=True)
     (folder / "bin/python").touch(0o755)
     if torch:

@@ -17,7 +17,7 @@ from clusterrun.script.command_words import check_files, check_words, near_file
 
 @pytest.fixture
 def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A project, in which the tests stand."""
+    """Make a project and change into it."""
     monkeypatch.chdir(tmp_path)
     (tmp_path / "pkg/part").mkdir(parents=True)
     (tmp_path / "part").mkdir()

@@ -37,7 +37,7 @@ def bash(script: str, limit: float = 20.0) -> bytes:
 
 
 def as_sbatch_reads(line: str) -> list[str]:
-    """A directive line taken apart as sbatch does it; the lab's tests ask sbatch itself."""
+    """Parse a directive line as sbatch does. The lab's tests ask sbatch itself."""
     arguments, word, quote, escaped = [], None, "", False
     for letter in line.removeprefix("#SBATCH"):
         if escaped:

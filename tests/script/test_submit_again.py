@@ -34,7 +34,7 @@ PLAIN = {"text": "a 'b' c", "switch": True, "list": ("a=1", "b c"), "time": 5400
 
 
 def value_of(option: Option) -> Any:
-    """A value that nobody has who says nothing."""
+    """Return a value that is not the default."""
     if option.choices:
         return next(choice for choice in reversed(option.choices) if choice != option.default)
     return PLAIN[option.kind] if option.kind in PLAIN else int(str(option.default)) + 3
@@ -59,7 +59,7 @@ ALONE = {
 
 
 def read(typed: str, monkeypatch: pytest.MonkeyPatch, folder: Path) -> JobSpec:
-    """The spec that ``clusterrun submit`` makes of the line."""
+    """Return the spec that ``clusterrun submit`` makes of the line."""
     monkeypatch.chdir(folder)
     for name in [name for name in os.environ if name.startswith("CLUSTERRUN_")]:
         monkeypatch.delenv(name)

@@ -228,7 +228,7 @@ def test_a_wrong_number_of_cells_is_an_error_that_shows_the_line(out: str) -> No
 
 
 def cells(fields: tuple[Field, ...], mark: str, number: int, name: str, comment: str) -> str:
-    """A row as Slurm prints it, with a name and a comment that somebody chose."""
+    """Return a row as Slurm prints it, with a chosen name and comment."""
     values = {"job_id": str(number), "name": name, "comment": comment}
     return mark.join(values.get(field.name, "5") for field in fields) + "\n"
 

@@ -76,7 +76,7 @@ class Recording:
         return isinstance(path, (str, os.PathLike)) and Path(path).is_relative_to(self.root)
 
     def _node(self, path: Any) -> int:
-        """The number of what is at ``path`` now."""
+        """Return the number of the file at ``path``."""
         if Path(path) == self.root:
             return ROOT
         inode = os.lstat(path).st_ino
@@ -88,19 +88,19 @@ class Recording:
         return self._node(Path(path).parent), Path(path).name
 
     def _forget(self, path: Any) -> None:
-        """Its number may soon be that of another file."""
+        """Forget the number of ``path``, which another file may soon have."""
         with contextlib.suppress(OSError):
             if os.lstat(path).st_nlink == 1:
                 self._numbers.pop(os.lstat(path).st_ino, None)
 
     def made(self, path: Any) -> None:
-        """A new name for something new."""
+        """Note a new name for a new file."""
         folder, name = self._place(path)
         node = self._node(path)
         self.ops.append(Entry(((folder, name, node),)))
 
     def wrote(self, fd: int) -> None:
-        """The file behind ``fd`` has another content now."""
+        """Note the new content of the file behind ``fd``."""
         node = self._numbers.get(os.fstat(fd).st_ino)
         if node is not None:
             self.ops.append(Content(node, Path(f"/proc/self/fd/{fd}").read_bytes()))
@@ -232,7 +232,7 @@ def _builtin_open(log: Recording) -> Any:
 
 
 def states(ops: list[Op]) -> Iterator[tuple[frozenset[str], Tree]]:
-    """Every state that may be found after a crash at any moment, with what had been told by then."""
+    """Yield every state that a crash at any moment may leave, with the facts acknowledged before it."""
     observed: set[tuple[frozenset[str], Tree]] = set()
     for length in range(len(ops) + 1):
         before = ops[:length]
@@ -244,7 +244,7 @@ def states(ops: list[Op]) -> Iterator[tuple[frozenset[str], Tree]]:
 
 
 def after(ops: list[Op]) -> Iterator[Tree]:
-    """Every state that may be found after a crash right behind ``ops``."""
+    """Yield every state that may exist after a crash right behind ``ops``."""
     entries = [(index, op) for index, op in enumerate(ops) if isinstance(op, Entry)]
     folders = {node for _, entry in entries for node in _folders(entry)} | {ROOT}
     synced = {op.node: index for index, op in enumerate(ops) if isinstance(op, Synced)}
@@ -298,7 +298,7 @@ def _versions(ops: list[Op]) -> dict[int, list[bytes]]:
 def _trees(
     names: dict[tuple[int, str], int], versions: dict[int, list[bytes]], folders: set[int]
 ) -> Iterator[Tree]:
-    """One file at a time has each of its contents; the others have their newest, then their oldest."""
+    """Yield trees in which one file has each of its contents; the others the newest, then the oldest."""
     paths = dict(_walk(names, ROOT, ""))
     open_items = {node for node in paths.values() if len(versions.get(node, ())) > 1}
     for rest in (-1, 0):

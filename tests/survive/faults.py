@@ -30,7 +30,7 @@ class Ground:
     nodes: tuple[str, ...]
 
     def submit(self, name: str, *options: str, training: Training = SMALL, nodes: int = RANKS) -> Run:
-        """A training on this ground, one rank a node."""
+        """Submit a training on this ground, one rank a node."""
         others = [node for node in self.site.lab.nodes if node not in self.nodes]
         keep_off = ("--exclude", ",".join(others)) if others else ()
         return self.site.submit(
@@ -40,14 +40,14 @@ class Ground:
         )
 
     def slurm(self, *arguments: str) -> str:
-        """A program of Slurm's on the login host."""
+        """Run a program of Slurm on the login host."""
         result = self.site.lab.exec(arguments)
         if result.code:
             raise Broken(f"{arguments}: {result.err}")
         return result.out
 
     def heal(self) -> None:
-        """Everything works again, and Slurm knows it."""
+        """Repair everything, and wait until Slurm knows it."""
         for node in self.nodes:
             self.site.lab.heal(node)
         until(lambda: set(self._states().values()) == {"idle"}, f"idle nodes: {self._states()}", 120)
@@ -57,7 +57,7 @@ class Ground:
 
 
 def completed(run: Run, names: str = "", attempts: int = 0, budget: int = 20, limit: float = LIMIT) -> None:
-    """It ended well with the right weights, an attempt names what was hit, and nothing is left."""
+    """Check that the run completed with the right weights, names the struck part, and left nothing."""
     message = run.ends(limit)
     if message["state"] != "COMPLETED":
         raise Broken(f"{run.folder.name} is {message['state']}: {message['reason']}; {run.told()}")
@@ -79,7 +79,7 @@ RESTARTS = ("--max-restarts", "3")
 
 
 def killed(ground: Ground, kind: str, place: int) -> None:
-    """One process of a node's is killed, and the node is named."""
+    """Kill one process of a node. The node is named."""
     run = ground.submit(f"{kind}{place}", *RESTARTS)
     run.trains()
     node = run.kill(kind, run.nodes()[place]).host
@@ -99,7 +99,7 @@ def agent_of_the_first_node_killed(ground: Ground) -> None:
 
 
 def agent_interrupted(ground: Ground) -> None:
-    """One agent gets SIGTERM in a job that nobody cancels: the node is lost.
+    """Send SIGTERM to one agent in a job that nobody cancels: the node is lost.
 
     The others hold GPUs, which Slurm before 22.05 shares with no step of a new agent.
     """
@@ -192,7 +192,7 @@ def first_node_killed_and_requeued(ground: Ground) -> None:
 
 
 def first_node_killed_before_anybody_joined(ground: Ground) -> None:
-    """Only Slurm knows that the run began."""
+    """Kill the first node before an agent joins. Only Slurm knows that the run began."""
     run = ground.submit("unjoined", *RESTARTS, "--requeue")
     until(lambda: run.find("srun"), "srun")
     with ground.site.fault("kill", run.find("coordinate")[0].host):
@@ -200,7 +200,7 @@ def first_node_killed_before_anybody_joined(ground: Ground) -> None:
 
 
 def first_node_killed_while_another_is_missed(ground: Ground) -> None:
-    """Agents are launched once more for a node that is gone: those of the others outlive the coordinator."""
+    """Launch agents again for a lost node. Those of the others outlive the coordinator."""
     run = ground.submit("both", *RESTARTS, "--requeue")
     run.trains()
     first, _, other, _ = run.nodes()
@@ -236,7 +236,7 @@ def node_cut_off_for_long(ground: Ground) -> None:
 
 
 def node_frozen(ground: Ground) -> None:
-    """Its ranks wake up when others have long taken over."""
+    """Freeze a node. Its ranks continue long after others have taken over."""
     run = ground.submit("frozen", *RESTARTS, "--spares", "1", training=Training(steps=100))
     run.trains()
     node = run.nodes()[2]
@@ -277,7 +277,7 @@ def preempted_and_chained(ground: Ground) -> None:
 
 
 def time_limit_twice(ground: Ground, *by: str) -> None:
-    """Two jobs of a minute are not enough. The last twenty seconds of each are for the notice."""
+    """Train longer than two jobs of a minute. The last twenty seconds of each are for the notice."""
     long = Training(steps=150, seconds=0.7)
     run = ground.submit("limit", "--time", "1", "--notice", "20", "--requeue", *by, training=long)
     completed(run, limit=600)
@@ -324,7 +324,7 @@ def scancel_in_training(ground: Ground) -> None:
 
 
 def scancel_of_a_chain(ground: Ground) -> None:
-    """The job that waits for the end of this one ends with it."""
+    """Cancel a job of a chain. The job that waits for its end ends too."""
     run = ground.submit("chained", "--requeue", "--requeue-by", "chain", *RESTARTS)
     run.trains()
     cancelled(ground, run)
@@ -355,7 +355,7 @@ def scancel_in_a_restart(ground: Ground) -> None:
 
 
 def suspended(ground: Ground, seconds: float = 30.0) -> None:
-    """`scontrol suspend` for longer than any lease: status shows it, no step is taken, the run continues."""
+    """Suspend the job for longer than any lease: status shows it, no step is taken, the run continues."""
     run = ground.submit("suspended", "--max-restarts", "0", training=Training(steps=80))
     run.trains()
     job = run.status()["job_id"]
@@ -374,7 +374,7 @@ def suspended(ground: Ground, seconds: float = 30.0) -> None:
 
 
 def disk_full_at_a_checkpoint(ground: Ground) -> None:
-    """Some checkpoints are missed. The training continues, and older checkpoints are whole."""
+    """Fill the disk at some checkpoints. The training continues, and older checkpoints are whole."""
     run = ground.submit("full", *RESTARTS, training=Training(steps=60, more=("fill=600000",)))
     run.trains()
     nodes = run.nodes()
@@ -394,7 +394,7 @@ def checkpoint_damaged(ground: Ground) -> None:
 
 
 def file_system_in_trouble(ground: Ground, place: int) -> None:
-    """The attempts' folder refuses writes on one node, or on all, while the ranks start again."""
+    """Refuse writes to the attempts' folder on one node, or on all, while the ranks start again."""
     run = ground.submit(f"trouble{place}", *RESTARTS)
     run.trains()
     nodes = run.nodes()
@@ -433,7 +433,7 @@ def run_directory_gone(ground: Ground) -> None:
 
 
 def controller_away(ground: Ground, seconds: float = 15.0) -> None:
-    """Stopped while one run starts, one trains, one ends; then all end well."""
+    """Stop the controller while one run starts, one trains, one ends. All end well."""
     short = Training(ranks=2, steps=int(5 * seconds), seconds=0.2)
     begun = ground.submit("away", nodes=2, training=short)
     begun.trains()

@@ -40,7 +40,7 @@ class Broken(AssertionError):
 
 
 def until(true: Callable[[], Any], what: str, limit: float = 90.0) -> Any:
-    """The first true answer; an error that names what was waited for, after ``limit`` seconds."""
+    """Wait for a true answer and return it. Raise an error with ``what`` after ``limit`` seconds."""
     end = time.monotonic() + limit
     while not (value := true()):
         if time.monotonic() > end:
@@ -66,7 +66,7 @@ class Site:
 
     @contextlib.contextmanager
     def fault(self, kind: str, host: str = "", **details: str | int | bool) -> Iterator[None]:
-        """Something is broken on a host, or the controller is away, for a while."""
+        """Break something on a host, or stop the controller, for a while."""
         created = self.lab.fault(kind, host, **details)
         try:
             yield
@@ -74,7 +74,7 @@ class Site:
             self.lab.heal(created.host)
 
     def types(self, *arguments: str, limit: float = 120.0) -> Completed:
-        """The command line on the login host; a traceback is never an answer."""
+        """Run the command line on the login host. A traceback is never an answer."""
         environment = {"CLUSTERRUN_HOME": str(self.home), "NO_COLOR": "1", "PYTHONPATH": str(ROOT)}
         environment |= {"CLUSTERRUN_PREFLIGHT": "off"}
         argv = [sys.executable, "-m", "clusterrun", *arguments]
@@ -140,12 +140,12 @@ class Run:
         return dict(actual)
 
     def step(self) -> int:
-        """The newest step of the newest attempt that said one."""
+        """Return the newest step that the newest attempt with steps reported."""
         message = (_json(path).get("step") for path in sorted(self.folder.glob("attempts/*/progress.json")))
         return max((step for step in message if step is not None), default=0)
 
     def attempt(self) -> int:
-        """The number of the newest attempt."""
+        """Return the number of the newest attempt."""
         return max((int(path.name) for path in self.folder.glob("attempts/*")), default=-1)
 
     def outputs(self) -> str:
@@ -163,12 +163,12 @@ class Run:
             raise Broken(f"{self.folder.name} ended too early: {self.told()}")
 
     def over(self) -> bool:
-        """Whether its coordinator said that it has ended."""
+        """Return whether the coordinator has reported its end."""
         state = self.state
         return bool(state and state.state.ended)
 
     def told(self) -> str:
-        """State, reason and lineage in a line, for whoever reads a failure."""
+        """Return state, reason and lineage in a line, for the reader of a failure."""
         state = self.state
         if state is None:
             return "no state yet"
@@ -182,7 +182,7 @@ class Run:
     # --- its processes ---
 
     def processes(self) -> list[LabProcess]:
-        """Everything that carries the run's mark, or was started with its folder, on any host."""
+        """Return every process with the run's mark or started with its folder, on any host."""
         return [p for p in self.site.lab.processes() if self._owns(p)]
 
     def _owns(self, process: LabProcess) -> bool:
@@ -190,7 +190,7 @@ class Run:
         return mark.startswith(self.folder.name) or str(self.folder) in process.command + _cwd(process)
 
     def find(self, kind: str, node: str = "") -> list[LabProcess]:
-        """Its processes of a kind: ``agent``, ``coordinate``, ``srun``, or ``rank``; on a node or on all."""
+        """Return processes of a kind (``agent``, ``coordinate``, ``srun``, ``rank``) on one node or all."""
         mark = {"agent": "agent.pyz agent", "coordinate": "agent.pyz coordinate", "rank": "trainer.py"}
         local = [p for p in self.site.lab.processes() if node in ("", p.host)]
         if kind == "srun":
@@ -199,14 +199,14 @@ class Run:
         return results if kind != "rank" else [p for p in results if "RANK" in proc.environment(p.process)]
 
     def kill(self, kind: str, node: str = "", number: int = 0) -> LabProcess:
-        """SIGKILL to one of them, the youngest first."""
+        """Send SIGKILL to one of them, the youngest first."""
         result = sorted(until(lambda: self.find(kind, node), f"a {kind} of {self.folder.name}"), key=_youth)
         with contextlib.suppress(ProcessLookupError):
             os.kill(result[number].process, signal.SIGKILL)
         return result[number]
 
     def nodes(self) -> tuple[str, ...]:
-        """The nodes of the newest attempt, in order."""
+        """Return the nodes of the newest attempt, in order."""
         state = until(lambda: (s := self.state) and s.attempts and s.attempts[-1].nodes and s, "its nodes")
         return tuple(state.attempts[-1].nodes)
 
@@ -223,7 +223,7 @@ class Run:
         return message
 
     def look(self) -> None:
-        """One look at the state: it is whole, and no attempt comes after a later one."""
+        """Check once that the state is whole, and that no attempt comes after a later one."""
         try:
             state = self.state
         except (OSError, ValueError, ClusterrunError) as error:
@@ -234,7 +234,7 @@ class Run:
         self.newest = max(self.newest, state.epoch if state else -1)
 
     def same_weights(self) -> None:
-        """The training ended with the weights of one that nobody disturbed."""
+        """Check that the training ended with the weights of an undisturbed one."""
         expected, message = f"weights {self.training.weights}", self.outputs()
         # More than once where its end was disturbed.
         if {line for line in message.splitlines() if line.startswith("weights ")} != {expected}:
@@ -279,7 +279,7 @@ def _youth(process: LabProcess) -> int:
 
 
 def _cwd(process: LabProcess) -> str:
-    """Which run a rank is of stands in its environment."""
+    """Return the folder of a rank, whose environment names its run."""
     return proc.environment(process.process).get("CLUSTERRUN_RUN_DIR", "")
 
 
@@ -340,7 +340,7 @@ class Patrol:
                 run.look()
 
     def _ranks(self) -> dict[tuple[str, int], set[int]]:
-        """The ranks by run and attempt; not those of a frozen node, which do nothing until it thaws."""
+        """Return the ranks by run and attempt, without those of a frozen node."""
         result: dict[tuple[str, int], set[int]] = {}
         frozen = {fault.host for fault in self._lab.faults if fault.kind == "freeze"}
         for process in self._lab.processes():

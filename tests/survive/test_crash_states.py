@@ -37,7 +37,7 @@ STATE = RunState("r", 0, State.RUNNING, Phase.TRAINING, "0", "h", 1, 2.0)
 
 @pytest.fixture
 def found() -> Iterator[Found]:
-    """Each state that a crash may leave, as a folder in memory, with what had been told by then."""
+    """Yield each state that a crash may leave, as a folder in memory, with the acknowledged facts."""
     above = Path(tempfile.mkdtemp(dir="/dev/shm"))
 
     def each(recording: Recording) -> Iterator[tuple[frozenset[str], Path]]:
@@ -108,7 +108,7 @@ def test_a_run_that_was_queued_is_found_with_its_job_its_orders_and_its_program_
 
 
 def readable(store: Store, run_id: str) -> bool:
-    """Whether ``status`` has an answer for a run, be it that it was never queued."""
+    """Return whether ``status`` has an answer for a run, also that it was never queued."""
     try:
         return isinstance(read(store, run_id), (RunFiles, RunStatus))
     except NoSuchRun:

@@ -28,7 +28,7 @@ HOURS = 3600.0
 
 @pytest.fixture
 def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A home with a run of each kind; Slurm is not here, and the node-side program is a stand-in."""
+    """Make a home with a run of each kind. There is no Slurm, and the node-side program is a stand-in."""
     folder = tmp_path / "home"
     monkeypatch.setenv("CLUSTERRUN_HOME", str(folder))
     monkeypatch.setenv("PATH", str(tmp_path))

@@ -21,25 +21,25 @@ OPTIONS = ("--nodes", "2", "--gpus", "0", "--max-restarts", "3", "--name", "t")
 
 @pytest.fixture
 def person(tmp_path: Path) -> Person:
-    """Somebody on a machine without Slurm."""
+    """Return a user on a machine without Slurm."""
     return Person(tmp_path)
 
 
 def trained(person: Person, name: str) -> Path:
-    """The run directory of a training that has been submitted."""
+    """Submit a training and return its run directory."""
     how = ("--steps", str(STEPS), "--checkpoint-every", str(EVERY), "--resume", "--deterministic")
     retained = ("--checkpoint-dir", str(person.folder / name))
     return person.submits(*OPTIONS, str(ROOT / "jobs" / "train.py"), *how, *retained)
 
 
 def weights(run: Path) -> list[str]:
-    """The line that tells the weights, of each attempt that got to its end."""
+    """Return the line of the weights of each attempt that reached its end."""
     messages = [path.read_text() for attempt in range(4) for path in logs(run, attempt)[:1]]
     return [line for text in messages for line in text.splitlines() if line.startswith("weights ")]
 
 
 def lineage(run: Path) -> list[tuple[int, str, str, str, str]]:
-    """Each attempt with why it was made and how it ended; of a failed rank, its last words too."""
+    """Return each attempt with its cause and end; of a failed rank also the last output."""
     state = decode(RunState, json.loads((run / "state.json").read_text()))
     return [
         (a.epoch, a.cause, a.outcome, a.failure.why if a.failure else "", _last_words(run, a.epoch))
@@ -53,7 +53,7 @@ def _last_words(run: Path, attempt: int) -> str:
 
 
 def rank(run: Path, number: int) -> int:
-    """The process of a rank."""
+    """Return the process of a rank."""
     results = [p.pid for p in marked(run) if proc.environment(p.pid).get("RANK") == str(number)]
     return min(results, default=0)
 

@@ -48,7 +48,7 @@ class Company:
         self._others = _accepted(size, port) if rank == 0 else [_joined(rank, address, port)]
 
     def sum(self, mine: int, extra: int) -> tuple[int, int]:
-        """The sum over all ranks, and rank 0's ``extra``."""
+        """Return the sum over all ranks, and rank 0's ``extra``."""
         if self._rank == 0:
             total = mine + sum(_heard(other) for other in self._others)
             for other in self._others:
@@ -95,7 +95,7 @@ def gradient(rank: int, step: int) -> int:
 
 
 def stepped(weights: str, total: int, step: int) -> str:
-    """The weights after one more step."""
+    """Return the weights after one more step."""
     return hashlib.blake2b(f"{weights} {total} {step}".encode(), digest_size=8).hexdigest()
 
 
@@ -108,7 +108,7 @@ def expected(size: int, steps: int) -> str:
 
 
 def main(folder: str, steps: int, seconds: float, every: int, **how: str) -> None:
-    """Train, or go on from the newest checkpoint that is whole."""
+    """Train, or continue from the newest checkpoint that is whole."""
     checkpoints.dumping = dumping
     signal.signal(GREEDY, lambda *_: b"x" * MUCH)
     rank, size = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])

@@ -41,7 +41,7 @@ def finished(size: int, script: str, *arguments: str, cwd: Path = ROOT, **enviro
 
 
 def start(command: list[str], cwd: Path, placed: dict[str, object]) -> subprocess.Popen[str]:
-    """One rank, with what torchrun would set."""
+    """Start one rank with torchrun's variables."""
     every = {"MASTER_ADDR": "127.0.0.1", "TORCHELASTIC_USE_AGENT_STORE": "True", "OMP_NUM_THREADS": 1}
     clean = {
         name: value for name, value in os.environ.items() if not name.startswith(("CLUSTERRUN_", "TORCH"))
@@ -58,7 +58,7 @@ def start(command: list[str], cwd: Path, placed: dict[str, object]) -> subproces
 
 
 def found() -> dict[str, object]:
-    """All cases, on this rank."""
+    """Run all cases on this rank."""
     import torch
     import torch.distributed as dist
 
@@ -75,7 +75,7 @@ def found() -> dict[str, object]:
         return "", ""
 
     def on_rank_0(name: str) -> Path:
-        """A folder that only rank 0 sees, as where nodes share nothing."""
+        """Return a folder that only rank 0 sees, as without a shared file system."""
         return folder / name if rank == 0 else Path("/nowhere") / name
 
     retained = Checkpoints(folder / "saved")

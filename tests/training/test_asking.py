@@ -32,7 +32,7 @@ def until(condition) -> None:
 
 @pytest.fixture
 def place(tmp_path):
-    """Rank 0 of attempt 2 of a run."""
+    """Make this process rank 0 of attempt 2 of a run."""
     result = Surroundings(str(tmp_path), 2, 0)
     os.makedirs(result.folder)
     return result
@@ -104,12 +104,12 @@ class Ranks:
         ]
 
     def _agree(self, *numbers: int) -> Maximum:
-        """Rank 0 asks first, and it alone proposes: so the others' part is known before they say it."""
+        """Let rank 0 ask first. It alone proposes, so the others' part is known before they answer."""
         self.said.append(numbers)
         return self.maximum(max(self.known), *self.said[0][1:])
 
     def call(self, seconds: float, every: int = 0) -> tuple[bool, list[int]]:
-        """All ranks ask once: whether they made a round, and what each was answered."""
+        """Let all ranks ask once. Return whether they made a round, and each answer."""
         self.clocks = [clock + seconds * (1 + rank) for rank, clock in enumerate(self.clocks)]
         self.said = []
         answers = [question.answer(every) for question in self.questions]

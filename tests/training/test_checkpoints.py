@@ -19,7 +19,7 @@ from tests.training.of_gloo import several  # noqa: E402
 
 @pytest.fixture(autouse=True)
 def attempt(monkeypatch):
-    """Makes this process one of the attempt named, of the run in the folder named; of no run until then."""
+    """Return a function that makes this process one of an attempt of a run in a folder."""
 
     def of(run_dir: object = "", number: int = 0) -> None:
         monkeypatch.setattr(script, "_current", [Script(Surroundings(str(run_dir), number))])
@@ -224,7 +224,7 @@ def test_a_newer_attempt_that_begins_during_the_writing_comes_in_time(tmp_path, 
 
 @pytest.fixture(scope="module")
 def ranks(tmp_path_factory):
-    """The results of three ranks by the name of the case (see of_gloo.py), and the folder."""
+    """Return the results of three ranks by the name of the case (see of_gloo.py), and the folder."""
     folder = tmp_path_factory.mktemp("ranks")
     return folder, several(3, str(folder))
 

@@ -16,7 +16,7 @@ STEPS = 200
 
 @pytest.fixture(scope="module")
 def example(tmp_path_factory) -> Path:
-    """The first block of the document, as a script."""
+    """Write the first block of the document as a script."""
     text = (ROOT / "docs" / "training.md").read_text(encoding="utf-8")
     script = tmp_path_factory.mktemp("example") / "example.py"
     script.write_text(

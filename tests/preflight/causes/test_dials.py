@@ -24,7 +24,7 @@ def crossings(
     rounds: int = 2,
     rejected: set[tuple[int, int]] = frozenset(),
 ) -> Dials:
-    """Everybody dials everybody; TCP needs both ways, a datagram one."""
+    """Return the dials of all nodes to all nodes. TCP needs both ways, a datagram one."""
     result = Dials()
     for _ in range(rounds):
         for node in range(nodes):
@@ -155,7 +155,7 @@ def test_a_node_behind_a_blocked_range_is_to_blame_alone_though_answers_get_lost
 
 
 def behind_a_blocked_range(nodes: int, seed: int) -> Dials:
-    """Node 2 is reached, and reaches, on ports 0 and 1 of 8; of what gets through, 29 % are answered."""
+    """Return dials of which node 2 answers only on ports 0 and 1 of 8, and then 29 % of the time."""
     chance = random.Random(seed)
     result = Dials()
     for again in (False, True):

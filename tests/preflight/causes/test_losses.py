@@ -17,12 +17,12 @@ LEAST = 0.01
 
 
 def troubles(ways, least):
-    """The nodes and links that lose packets."""
+    """Return the nodes and links that lose packets."""
     return losses.explain_losses(ways, least, DEFAULTS)[0]
 
 
 def ways(nodes: int, chance: random.Random, out=(), into=(), links=(), share=0.1, noise=0.0, sent=600):
-    """Every node with the next one and one half a ring away, both ways; who loses which share of it."""
+    """Return the ways from every node to the next and to the one half a ring away, with their losses."""
     steps = {1, nodes // 2} if nodes > 3 else {1}
     pairs = {(a, (a + step) % nodes) for a in range(nodes) for step in steps}
     results = []

@@ -22,7 +22,7 @@ def outcome(pair, answer):
 
 
 def driven(search, answers, drop=()):
-    """Every round of a search that is answered without sense; `drop` are (round, node)."""
+    """Return every round of a search with random answers. `drop` are (round, node)."""
     rounds = []
     while pairs := search.next_round():
         assert pairs == search.next_round(), "asked twice, it says the same"

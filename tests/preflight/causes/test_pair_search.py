@@ -16,7 +16,7 @@ from clusterrun.preflight.thresholds import DEFAULTS, for_backend
 
 
 def tape(world, nodes, spares=0, **options):
-    """The rounds that were asked for, and the result."""
+    """Return the rounds of a search, and its result."""
     search = Search(range(nodes), DEFAULTS, range(nodes, nodes + spares), **options)
     rounds = []
     while pairs := search.next_round():

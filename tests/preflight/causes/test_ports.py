@@ -15,7 +15,7 @@ LOW, HIGH, STEP = COMB.start, COMB.stop - 1, COMB.step
 
 
 def swept(nodes, chance, shut=(), shut_out=(), shut_links=(), noise=0.0):
-    """Everybody sweeps everybody; a node, a node's way out, or a link, with its range."""
+    """Return the sweeps between all nodes, with closed ranges at nodes, their ways out, or links."""
     results = {}
     for a, b in itertools.permutations(range(nodes), 2):
         ranges = [dict(shut).get(b), dict(shut_out).get(a), dict(shut_links).get((a, b))]

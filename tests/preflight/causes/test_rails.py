@@ -13,7 +13,7 @@ RAILS = 8
 
 
 def rates(nodes: int, slow: dict[tuple[int, int], float], sends_only: bool = False, noise: float = 0.02):
-    """Rates of a ring of nodes, 48 GB/s a rail. ``slow``: (node, rail) with its share of that."""
+    """Return rates of a ring of nodes, 48 GB/s a rail. ``slow``: (node, rail) with its share of that."""
     chance = random.Random(nodes)
     result = {}
     for node in range(nodes):

@@ -36,7 +36,7 @@ def test_a_kind_of_link_with_the_usual_rate_is_unchanged() -> None:
 
 
 def racks(nodes: int, size: int = 4):
-    """A world of racks, and how far its links go."""
+    """Return a world of racks, and the distance of its links."""
     return lambda ends: int(ends[0] // size != ends[1] // size)
 
 

@@ -13,7 +13,7 @@ from tests.preflight.checks.values import FAIL, WARN, asked, nodes, verdicts
 
 
 def amd_smi(used: int = 283, errors: Any = 0) -> dict[str, Any]:
-    """A GPU of ``amd-smi metric --mem-usage --ecc --json`` (ROCm 7: ROCm/gpu-agent, MI300X)."""
+    """Return a GPU of ``amd-smi metric --mem-usage --ecc --json`` (ROCm 7: ROCm/gpu-agent, MI300X)."""
     return {
         "mem_usage": {
             "total_vram": {"value": 196592, "unit": "MB"},
@@ -48,7 +48,7 @@ def test_both_formats_of_the_answer_are_parsed_and_nonsense_is_no_gpu(text, rows
 
 
 def rocm_smi(used: object = "297771008", total: object = "206141652992") -> dict[str, object]:
-    """A card of ``rocm-smi --showmeminfo vram --json``.
+    """Return a card of ``rocm-smi --showmeminfo vram --json``.
 
     Form: marimo-team/marimo issue 9237 (2026), numbers of an MI300X: ROCm/legacy-rocm-build issue 4750.
     """

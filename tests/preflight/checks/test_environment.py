@@ -72,7 +72,7 @@ def test_interfaces_are_chosen_by_the_librarys_own_rules(name, value, useless) -
 
 
 def addressed(node: int, shared: str = "docker0", machine: str = "", **variables: str) -> dict[str, object]:
-    """A node with an address of its own on eth0, and one that all have on the interface ``shared``."""
+    """Return a node with an address of its own on eth0, and a common one on the interface ``shared``."""
     addresses = {"lo": "127.0.0.1", "eth0": f"10.0.0.{node}", "docker0": f"172.17.1.{node}"}
     if shared:
         addresses[shared] = "172.17.0.1"

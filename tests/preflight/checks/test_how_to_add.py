@@ -30,7 +30,7 @@ def scratch(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> ModuleType:
 
 
 def loaded(code: str, folder: Path, monkeypatch: pytest.MonkeyPatch) -> ModuleType:
-    """The check in ``code``, in a file, loaded and in the list."""
+    """Load the check in ``code`` from a file and add it to the list."""
     path = folder / "scratch.py"
     path.write_text(code)
     spec = importlib.util.spec_from_file_location("scratch", path)

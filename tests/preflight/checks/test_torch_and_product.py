@@ -160,7 +160,7 @@ def test_two_nodes_are_too_few_for_a_slow_one() -> None:
 
 
 def of_gpus(*rates: float, model: str = "NVIDIA H100 80GB HBM3") -> dict[str, Any]:
-    """The products of a node with one rank per GPU, in TFLOP/s."""
+    """Return the products of a node with one rank per GPU, in TFLOP/s."""
     by_rank = [[f"product:{rank}", rate] for rank, rate in enumerate(rates)]
     return done(bits=f"cuda 4096 {model}: 1f2e", rates=[["product", min(rates)], *by_rank])
 

@@ -28,7 +28,7 @@ def closed_port(kind: int = socket.SOCK_STREAM) -> int:
 
 @pytest.fixture
 def mute() -> Iterator[int]:
-    """A port that answers no more: whoever listens takes nobody, and all places are taken."""
+    """Yield a port that no longer answers: its server accepts no connection and its queue is full."""
     with ExitStack() as undo:
         listener = undo.enter_context(closing(socket.socket()))
         listener.bind((HERE, 0))

@@ -19,7 +19,7 @@ LIMIT = 60.0
 
 
 def output(child: ForkedCall) -> list[bytes]:
-    """Every line until the child closes its output."""
+    """Return every line until the child closes its output."""
     result: list[bytes] = []
     end = time.monotonic() + LIMIT
     while not child.closed:

@@ -24,7 +24,7 @@ NEEDS = RunNeeds("r", "/", "", "/", "", 0, 1, 1)
 
 @pytest.fixture(autouse=True)
 def idle(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The machine of the test may be busy."""
+    """Pretend that the machine of the test is idle."""
     monkeypatch.setattr(overload, "is_crowded", lambda: False)
 
 
@@ -35,7 +35,7 @@ def crowded(idle: None, monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture
 def late(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[LocalAnswer]:
-    """The answer of a check that exceeds its limit."""
+    """Yield the answer of a check that exceeds its limit."""
     monkeypatch.setattr(infiniband, "LIMIT", 0.2)
     monkeypatch.setattr(infiniband, "probe", lambda request: time.sleep(600))
     running = RunningChecks(LocalTask(NEEDS, (infiniband.NAME,)), str(tmp_path), "/", lambda *_: None)

@@ -22,7 +22,7 @@ THROTTLE, EVENT = "clocks_throttle_reasons/clocks_throttle_reason", "clocks_even
 
 
 def document(version: str, cuda: str, tags: dict[str, str], instances: tuple[str, ...] = ()) -> str:
-    """A log with one GPU; of each instance the uncorrected errors."""
+    """Return a log with one GPU and the uncorrected errors of each instance."""
     log = ElementTree.Element("nvidia_smi_log")
     ElementTree.SubElement(log, "driver_version").text = version
     ElementTree.SubElement(log, "cuda_version").text = cuda

@@ -76,7 +76,7 @@ def test_a_common_interface_is_used_by_all_nodes() -> None:
 
 
 def with_speeds(node: int, *each: tuple[str, int, str]) -> NodeState:
-    """Its first interface is the one in use."""
+    """Return a node whose first interface is in use."""
     entry = NodeState(node, f"n{node}", f"10.0.0.{node}")
     own = [
         Interface(name, f"10.{i}.0.{node}", 1500, speed, kind) for i, (name, speed, kind) in enumerate(each)

@@ -762,7 +762,7 @@ def test_whatever_happens_it_ends_in_time_and_blames_exactly(seed) -> None:
 
 
 def random_cluster(seed: int) -> Cluster:
-    """Up to a third of the nodes is unfit, and a link may be cut; there is time enough."""
+    """Draw a cluster with up to a third of its nodes unfit, and perhaps a cut link. There is enough time."""
     import random
 
     chance = random.Random(seed)

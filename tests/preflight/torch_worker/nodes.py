@@ -58,7 +58,7 @@ class Node:
         return self._up
 
     def port(self) -> int:
-        """One that listens, used by no test yet."""
+        """Return a port that listens and that no test has used."""
         assert self.up.up
         return self._ports.pop(0)
 
@@ -106,13 +106,13 @@ class Node:
 
 
 def alive(pids: Iterable[int]) -> bool:
-    """Whether any of these processes has not ended."""
+    """Return whether any of these processes lives."""
     return any(entry and entry.state not in proc.GONE_STATES for entry in map(proc.read, pids))
 
 
 @contextmanager
 def running(*names: str, environment: Mapping[str, str] | None = None) -> Iterator[list[Node]]:
-    """Warm processes, started together and up."""
+    """Yield warm processes, started together and ready."""
     nodes = [Node(name, environment) for name in names]
     try:
         assert all(node.up.up for node in nodes)
@@ -123,14 +123,14 @@ def running(*names: str, environment: Mapping[str, str] | None = None) -> Iterat
 
 
 def group(*nodes: Node, kind: str = "pair", limit: float = SECONDS, **fields: object) -> GroupTask:
-    """A test of these nodes, as the first one gets it; messages are small."""
+    """Return a test of these nodes as the first one gets it. Its messages are small."""
     members = tuple(GroupMember(place, node.name, "127.0.0.1") for place, node in enumerate(nodes))
     plain = GroupTask(1, kind, members, 0, 1, 0, "lo", limit, 1.0)
     return replace(plain, **{"port": nodes[0].port() if kind != "product" else 0, **fields})
 
 
 def begin(task: GroupTask, *nodes: Node) -> None:
-    """Every member gets the task with its own place."""
+    """Send every member the task with its own place."""
     for place, node in enumerate(nodes):
         node.ask(replace(task, place=place))
 
@@ -158,7 +158,7 @@ os.kill(os.getpid(), {"dies": signal.SIGKILL, "stops": signal.SIGSTOP}[sys.argv[
 
 @contextmanager
 def partner(port: int, deed: str) -> Iterator[None]:
-    """The second member of test 1: it gives zeros to the first sum, and then ``dies`` or ``stops``."""
+    """Be the second member of test 1: give zeros to the first sum, and then ``dies`` or ``stops``."""
     process = subprocess.Popen(
         [sys.executable, "-c", BAD_PARTNER, str(port), deed],
         stdout=subprocess.PIPE, env={**os.environ, "GLOO_SOCKET_IFNAME": "lo"},

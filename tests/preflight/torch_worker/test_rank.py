@@ -12,7 +12,7 @@ REAL = dist.TCPStore
 
 
 def older(*args, use_libuv=True, **named):
-    """torch before 2.8: its newer server refuses a socket of ours."""
+    """Refuse a socket of ours, as the newer server of torch before 2.8 does."""
     if use_libuv and "master_listen_fd" in named:
         raise NotImplementedError("the libuv backend does not support initialization with a listen fd")
     return REAL(*args, use_libuv=use_libuv, **named)
