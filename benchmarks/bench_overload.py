@@ -49,18 +49,13 @@ PLAIN = ("sbatch", "--wait", f"-N{NODES}", "--mem=1G", "-o", "plain.out", "--wra
 
 @dataclass(frozen=True)
 class Trial:
-    """How one command ended.
-
-    state: of the run, or its verdict if it is a check
-    blamed: the nodes and links that failed the check, each with the reason
-    message: the last lines of the command's error output
-    """
+    """How one command ended."""
 
     name: str
     seconds: float
-    state: str
-    blamed: tuple[str, ...] = ()
-    message: str = ""
+    state: str  # of the run, or its verdict if it is a check
+    blamed: tuple[str, ...] = ()  # the nodes and links that failed the check, each with the reason
+    message: str = ""  # the last lines of the command's error output
 
     @property
     def is_wrong(self) -> bool:

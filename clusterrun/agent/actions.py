@@ -20,12 +20,10 @@ class Tell(Action):
 
 @frozen
 class TerminateRanks(Action):
-    """Send TERM and CONT to the rank processes of ``epoch``.
-
-    ``only_unreached``: only to the processes that the last TERM did not reach: they had no handler for it.
-    """
+    """Send TERM and CONT to the rank processes of ``epoch``."""
 
     epoch: int
+    # only to the processes that the last TERM did not reach: they had no handler for it.
     only_unreached: bool = False
 
 
@@ -44,13 +42,10 @@ class StartSidecar(Action):
 
 @frozen
 class AwaitLeftovers(Action):
-    """Report ``LeftoversEnded`` once no process lives that the ranks of ``epoch`` left.
-
-    ``filters_only``: wait only for processes that read a pipe. They pass on what a rank has printed.
-    """
+    """Report ``LeftoversEnded`` once no process lives that the ranks of ``epoch`` left."""
 
     epoch: int
-    filters_only: bool
+    filters_only: bool  # wait only for processes that read a pipe. They pass on what a rank has printed.
 
 
 @frozen

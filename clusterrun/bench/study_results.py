@@ -16,22 +16,16 @@ from clusterrun.runs.private_files import private_folder, write_whole
 
 @frozen
 class MeasuredRun:
-    """One run of a cell. It is under way while ``seconds`` is 0 and ``failed`` is empty.
-
-    number: of the repeat, from 1
-    seconds: from the start of its ranks to the end of the run
-    wall: seconds from its submission until this process noticed its end
-    failed: why there is no measurement
-    """
+    """One run of a cell. It is under way while ``seconds`` is 0 and ``failed`` is empty."""
 
     cell: Cell
-    number: int
+    number: int  # of the repeat, from 1
     run_id: str
-    seconds: float = 0.0
-    wall: float = 0.0
+    seconds: float = 0.0  # from the start of its ranks to the end of the run
+    wall: float = 0.0  # seconds from its submission until this process noticed its end
     report: SpeedLine | None = None
     notices: tuple[str, ...] = ()
-    failed: str = ""
+    failed: str = ""  # why there is no measurement
 
     @property
     def under_way(self) -> bool:
@@ -41,24 +35,16 @@ class MeasuredRun:
 
 @frozen
 class AllReduceTiming:
-    """The time of an all-reduce over the first ``ranks`` ranks.
-
-    latency: seconds for an empty message
-    bandwidth: bytes per second
-    """
+    """The time of an all-reduce over the first ``ranks`` ranks."""
 
     ranks: int
-    latency: float
-    bandwidth: float
+    latency: float  # seconds for an empty message
+    bandwidth: float  # bytes per second
 
 
 @frozen
 class MachineInfo:
-    """The machines of the ranks, measured by a short job in the largest world.
-
-    cores: cores of one node that its ranks may use
-    failed: why there is no measurement
-    """
+    """The machines of the ranks, measured by a short job in the largest world."""
 
     run_id: str = ""
     wall: float = 0.0
@@ -67,9 +53,9 @@ class MachineInfo:
     processor: str = ""
     torch: str = ""
     backend: str = ""
-    cores: int = 0
+    cores: int = 0  # cores of one node that its ranks may use
     groups: tuple[AllReduceTiming, ...] = ()
-    failed: str = ""
+    failed: str = ""  # why there is no measurement
 
     def reduced(self, ranks: int) -> AllReduceTiming | None:
         """Return the measurement for a world of ``ranks``; None if there is none."""

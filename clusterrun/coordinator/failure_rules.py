@@ -53,15 +53,11 @@ class FailureConsequence(enum.Enum):
 
 @frozen
 class FailureEvidence:
-    """The evidence about the failure of a rank.
-
-    event: the failure
-    attempts: all attempts of the run; the newest one has this failure
-    since_progress: the newest attempts, none of which got further than an earlier attempt
-    """
+    """The evidence about the failure of a rank."""
 
     event: FailureEvent
-    attempts: Sequence[Attempt]
+    attempts: Sequence[Attempt]  # all attempts of the run; the newest one has this failure
+    # the newest attempts, none of which got further than an earlier attempt
     since_progress: Sequence[Attempt]
 
     @property
@@ -90,16 +86,11 @@ class FailureEvidence:
 
 @frozen
 class FailureRule:
-    """One row of the table.
+    """One row of the table."""
 
-    word: of ``decision`` in ``status --json``
-    consequence: what follows if the rule applies
-    applies: returns the reason as words, '' if the rule does not apply
-    """
-
-    word: str
-    consequence: FailureConsequence
-    applies: Callable[[FailureEvidence], str]
+    word: str  # of ``decision`` in ``status --json``
+    consequence: FailureConsequence  # what follows if the rule applies
+    applies: Callable[[FailureEvidence], str]  # returns the reason as words, '' if the rule does not apply
 
 
 @frozen

@@ -37,35 +37,27 @@ RECENT = 64
 
 @frozen
 class Call:
-    """One call of one rank.
-
-    group, sequence: its process group, and its number there; 0: torch does not number it (a send or receive,
-        a wait for a key or a lock)
-    sizes, types: of its input, as text
-    done: this rank has left it
-    at: when it began, seconds since the epoch on the rank's clock; 0: unknown
-    begun: calls that the rank had begun in the group, sends included; 0: unknown
-    by_thread: neither the main thread nor a thread of autograd began it
-    peer, root, tag: of a send or receive, of a collective with a root; -1: none or unknown
-    line: where the thread that called it is; '' if the rank has left it
-    missing: members of the group that have not begun it
-    """
+    """One call of one rank."""
 
     rank: int
+    # group, sequence: its process group, and its number there; 0: torch does not number it (a send or
+    # receive, a wait for a key or a lock)
     group: str
     sequence: int
     operation: str
+    # sizes, types: of its input, as text
     sizes: str = ""
     types: str = ""
-    done: bool = False
-    at: float = 0.0
-    begun: int = 0
-    by_thread: bool = False
+    done: bool = False  # this rank has left it
+    at: float = 0.0  # when it began, seconds since the epoch on the rank's clock; 0: unknown
+    begun: int = 0  # calls that the rank had begun in the group, sends included; 0: unknown
+    by_thread: bool = False  # neither the main thread nor a thread of autograd began it
+    # peer, root, tag: of a send or receive, of a collective with a root; -1: none or unknown
     peer: int = -1
     root: int = -1
     tag: int = 0
-    line: str = ""
-    missing: tuple[int, ...] = ()
+    line: str = ""  # where the thread that called it is; '' if the rank has left it
+    missing: tuple[int, ...] = ()  # members of the group that have not begun it
 
     @property
     def arguments(self) -> str:

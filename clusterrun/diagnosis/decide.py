@@ -13,15 +13,11 @@ from clusterrun.model.frozen import frozen, replace
 
 @frozen
 class Judgement:
-    """A diagnosis.
-
-    certain: a longer look would not change it
-    later: seconds after which a look decides it; 0: the next look does
-    """
+    """A diagnosis."""
 
     diagnosis: Diagnosis
-    certain: bool = True
-    later: float = 0.0
+    certain: bool = True  # a longer look would not change it
+    later: float = 0.0  # seconds after which a look decides it; 0: the next look does
 
 
 def decide(table: CallTable) -> Judgement:

@@ -27,19 +27,14 @@ class EndKind(enum.Enum):
 
 @frozen
 class EndLine:
-    """One line about an end.
-
-    words: what happened, as a sentence without the ranks
-    line: the line itself
-    order: its place among all lines
-    """
+    """One line about an end."""
 
     kind: EndKind
-    words: str
+    words: str  # what happened, as a sentence without the ranks
     line: str
     ranks: tuple[int, ...] = ()
     node: str = ""
-    order: int = 0
+    order: int = 0  # its place among all lines
 
 
 _TASKS = re.compile(r"srun: error: (\S+): tasks? ([\d,-]+): (.*)")

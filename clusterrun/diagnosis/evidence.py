@@ -25,38 +25,28 @@ WRITES = 16 << 10
 
 @frozen
 class LookOptions:
-    """How to look at the ranks of a node.
+    """How to look at the ranks of a node."""
 
-    seconds: how long the look lasts
-    records: number of flight records per group and rank
-    """
-
-    seconds: float = 1.0
-    records: int = 64
+    seconds: float = 1.0  # how long the look lasts
+    records: int = 64  # number of flight records per group and rank
 
 
 @frozen
 class Record:
-    """One collective in a rank's flight recorder.
-
-    sequence: its number within ``group``
-    sizes, types: of its input, as text
-    done: this rank has left it
-    at: when it began, seconds since the epoch on the rank's own clock
-    begun: number of calls that the rank had begun in the group, this one included. On gloo, sends and
-        receives count as well. 0: unknown
-    by_thread: neither the main thread nor a thread of autograd began it
-    """
+    """One collective in a rank's flight recorder."""
 
     group: str
-    sequence: int
+    sequence: int  # its number within ``group``
     operation: str
+    # sizes, types: of its input, as text
     sizes: str
     types: str
-    done: bool
-    at: float
+    done: bool  # this rank has left it
+    at: float  # when it began, seconds since the epoch on the rank's own clock
+    # number of calls that the rank had begun in the group, this one included. On gloo, sends and receives
+    # count as well. 0: unknown
     begun: int = 0
-    by_thread: bool = False
+    by_thread: bool = False  # neither the main thread nor a thread of autograd began it
 
 
 def record_of_entry(entry: Mapping[str, Any], group: str) -> Record:
@@ -92,36 +82,27 @@ def _text_of_sizes(value: Any) -> str:
 
 @frozen
 class Group:
-    """A process group as one rank knows it.
-
-    sequence: collectives that this rank has begun in it; -1: unknown
-    ranks: global ranks, folded (``0-3,8``); '': unknown
-    timeout: seconds in one collective after which the group ends the rank; 0: unknown
-    """
+    """A process group as one rank knows it."""
 
     name: str
     size: int
-    sequence: int = -1
+    sequence: int = -1  # collectives that this rank has begun in it; -1: unknown
     default: bool = False
     backend: str = ""
-    ranks: str = ""
-    timeout: float = 0.0
+    ranks: str = ""  # global ranks, folded (``0-3,8``); '': unknown
+    timeout: float = 0.0  # seconds in one collective after which the group ends the rank; 0: unknown
 
 
 @frozen
 class ChildProcess:
-    """A process below a rank: a data-loader worker or a program.
-
-    state: the kernel's letter
-    lacks_thread: it waits for a lock or thread of its parent that its fork has not
-    """
+    """A process below a rank: a data-loader worker or a program."""
 
     pid: int
     name: str
-    state: str
+    state: str  # the kernel's letter
     waits_in: str = ""
     stack: tuple[str, ...] = ()
-    lacks_thread: bool = False
+    lacks_thread: bool = False  # it waits for a lock or thread of its parent that its fork has not
 
 
 @frozen
@@ -144,143 +125,105 @@ class Backlog:
 
 @frozen
 class ProcessSample:
-    """The kernel's view of a rank's process during a look.
-
-    state: the kernel's letter; '' if the process is gone
-    waits_in: the kernel function that it sleeps in
-    busy: processors that it kept busy
-    seconds: length of the look
-    addresses: IP addresses that it speaks from
-    lock, lock_holder: the file whose lock it waits for ('': unknown) and the process that holds it (0: none)
-    lock_older: if it waits until ``lock`` is removed: seconds by which that file is older than the process
-    file, written: the file that grew most during the look, and by how many bytes per second
-    idle: seconds since its main thread last ran; -1: unknown
-    switches: how often its main thread has left a processor; -1: unknown
-    """
+    """The kernel's view of a rank's process during a look."""
 
     pid: int
-    state: str
-    waits_in: str = ""
-    busy: float = 0.0
-    seconds: float = 0.0
+    state: str  # the kernel's letter; '' if the process is gone
+    waits_in: str = ""  # the kernel function that it sleeps in
+    busy: float = 0.0  # processors that it kept busy
+    seconds: float = 0.0  # length of the look
     children: tuple[ChildProcess, ...] = ()
-    addresses: tuple[str, ...] = ()
+    addresses: tuple[str, ...] = ()  # IP addresses that it speaks from
     backlog: tuple[Backlog, ...] = ()
+    # lock, lock_holder: the file whose lock it waits for ('': unknown) and the process that holds it (0:
+    # none)
     lock: str = ""
     lock_holder: int = 0
+    # if it waits until ``lock`` is removed: seconds by which that file is older than the process
     lock_older: float = 0.0
+    # file, written: the file that grew most during the look, and by how many bytes per second
     file: str = ""
     written: float = 0.0
-    idle: float = -1.0
-    switches: int = -1
+    idle: float = -1.0  # seconds since its main thread last ran; -1: unknown
+    switches: int = -1  # how often its main thread has left a processor; -1: unknown
 
 
 @frozen
 class ThreadWait:
-    """What a thread waits for inside its process.
+    """What a thread waits for inside its process."""
 
-    kind: ``lock``; ``join`` of a thread; ``put``, ``get`` or ``done`` (the join) of a queue; ``event``;
-        ``result`` of a task; to ``read`` from a socket, or to ``connect`` it
-    frame: where it waits, in the user's code
-    holder: where the thread is that holds the lock, inside its ``with``, or that is joined; of a socket, the
-        address of the peer; '' if unknown
-    number: the place of that thread in the chain of waits, where 0 is the main thread; -1: unknown
-    """
-
+    # ``lock``; ``join`` of a thread; ``put``, ``get`` or ``done`` (the join) of a queue; ``event``;
+    # ``result`` of a task; to ``read`` from a socket, or to ``connect`` it
     kind: str
-    frame: str
+    frame: str  # where it waits, in the user's code
+    # where the thread is that holds the lock, inside its ``with``, or that is joined; of a socket, the
+    # address of the peer; '' if unknown
     holder: str = ""
+    # the place of that thread in the chain of waits, where 0 is the main thread; -1: unknown
     number: int = -1
 
 
 @frozen
 class PythonStacks:
-    """The Python stacks of a rank.
+    """The Python stacks of a rank."""
 
-    main: the main thread's, innermost frame first
-    native: the functions of libraries that the innermost frame of the main thread has called, innermost first
-    source: the tool that gave it
-    threads: the other threads that run user code
-    tasks: where asyncio's tasks are, ``FRAME`` or ``FRAME: ERROR`` if one failed
-    waits: what the main thread waits for in its process, then what the holder of that waits for, and so on
-    loop: the condition of the ``while`` around the main thread's place; '' if its innermost loop has none
-    samples: frames of the user's code that the main thread was in during the look, outside of collectives
-    """
-
-    main: tuple[str, ...] = ()
-    source: str = ""
-    threads: tuple[ThreadPlace, ...] = ()
-    tasks: tuple[str, ...] = ()
+    main: tuple[str, ...] = ()  # the main thread's, innermost frame first
+    source: str = ""  # the tool that gave it
+    threads: tuple[ThreadPlace, ...] = ()  # the other threads that run user code
+    tasks: tuple[str, ...] = ()  # where asyncio's tasks are, ``FRAME`` or ``FRAME: ERROR`` if one failed
+    # what the main thread waits for in its process, then what the holder of that waits for, and so on
     waits: tuple[ThreadWait, ...] = ()
+    # the condition of the ``while`` around the main thread's place; '' if its innermost loop has none
     loop: str = ""
+    # frames of the user's code that the main thread was in during the look, outside of collectives
     samples: tuple[str, ...] = ()
+    # the functions of libraries that the innermost frame of the main thread has called, innermost first
     native: tuple[str, ...] = ()
 
 
 @frozen
 class MainCall:
-    """The call that the main thread is in, as far as flight records do not show it.
+    """The call that the main thread is in, as far as flight records do not show it."""
 
-    function: the call of torch.distributed that it failed in, or is in; '' if unknown
-    name: ``send`` or ``recv`` with ``peer`` and ``tag``; ``wait`` for operations begun before (``posts``);
-        ``store`` for a ``key`` of the store; '' for none
-    key_source: the source of ``key``, which may be no text of plain variables
-    rooted, root: the collective with a root that it is in, and the rank it names (-1: unknown)
-    named: ``FILE:LINE ROOT`` of rooted collectives near its line, as the variables say now
-    counts: of ``all_to_all_single`` the rows that it sends to each rank, then those it expects from each; of
-        ``broadcast_object_list`` the number of objects
-    sets: ``FILE:LINE``, tab, key of a store that is set there; with a tab and the condition that is false
-    is_of_all: the collective is known to take all ranks, because the script passed no group
-    ignored: collectives that it called with a group of which it is no member. torch warns and does nothing
-    """
-
+    # ``send`` or ``recv`` with ``peer`` and ``tag``; ``wait`` for operations begun before (``posts``);
+    # ``store`` for a ``key`` of the store; '' for none
     name: str = ""
-    function: str = ""
+    function: str = ""  # the call of torch.distributed that it failed in, or is in; '' if unknown
     peer: int = -1
     tag: int = 0
     posts: tuple[PostedOp, ...] = ()
     key: str = ""
-    key_source: str = ""
+    key_source: str = ""  # the source of ``key``, which may be no text of plain variables
+    # rooted, root: the collective with a root that it is in, and the rank it names (-1: unknown)
     rooted: str = ""
     root: int = -1
+    # of ``all_to_all_single`` the rows that it sends to each rank, then those it expects from each; of
+    # ``broadcast_object_list`` the number of objects
     counts: tuple[int, ...] = ()
+    # ``FILE:LINE ROOT`` of rooted collectives near its line, as the variables say now
     named: tuple[str, ...] = ()
+    # ``FILE:LINE``, tab, key of a store that is set there; with a tab and the condition that is false
     sets: tuple[str, ...] = ()
-    is_of_all: bool = False
+    is_of_all: bool = False  # the collective is known to take all ranks, because the script passed no group
+    # collectives that it called with a group of which it is no member. torch warns and does nothing
     ignored: tuple[str, ...] = ()
 
 
 @frozen
 class GroupRequest:
-    """The arguments of a rank that makes a group.
+    """The arguments of a rank that makes a group."""
 
-    world: ranks that it asks ``init_process_group`` for; 0: it is not in there
-    started: ranks that it was started among
-    asks: the rank that it says it is; -1: unknown
-    store: ``HOST:PORT`` of the store it looks for
-    made: number of groups that it has begun to make
-    makes: name and ranks of the group that it is making
-    """
-
-    world: int = 0
-    started: int = 0
-    asks: int = -1
-    store: str = ""
-    made: int = 0
-    makes: tuple[str, ...] = ()
+    world: int = 0  # ranks that it asks ``init_process_group`` for; 0: it is not in there
+    started: int = 0  # ranks that it was started among
+    asks: int = -1  # the rank that it says it is; -1: unknown
+    store: str = ""  # ``HOST:PORT`` of the store it looks for
+    made: int = 0  # number of groups that it has begun to make
+    makes: tuple[str, ...] = ()  # name and ranks of the group that it is making
 
 
 @frozen
 class RankSnapshot:
-    """One rank during a look.
-
-    clock: its node's wall clock at the end of the look
-    quiet: seconds since it printed
-    printed, moved: it printed, or began a collective, during the look
-    answered: its own thread answered, so that groups, records, call and request are known
-    problem: why its thread did not answer
-    counts: variables of its script that counted since an earlier look: ``i=3 to 40``
-    """
+    """One rank during a look."""
 
     rank: int
     node: str
@@ -290,13 +233,14 @@ class RankSnapshot:
     records: tuple[Record, ...] = ()
     call: MainCall = MainCall()
     request: GroupRequest = GroupRequest()
-    clock: float = 0.0
-    quiet: float = 0.0
+    clock: float = 0.0  # its node's wall clock at the end of the look
+    quiet: float = 0.0  # seconds since it printed
+    # printed, moved: it printed, or began a collective, during the look
     printed: bool = False
     moved: bool = False
-    answered: bool = False
-    problem: str = ""
-    counts: tuple[str, ...] = ()
+    answered: bool = False  # its own thread answered, so that groups, records, call and request are known
+    problem: str = ""  # why its thread did not answer
+    counts: tuple[str, ...] = ()  # variables of its script that counted since an earlier look: ``i=3 to 40``
 
     @property
     def state(self) -> str:
@@ -346,37 +290,29 @@ class RankSnapshot:
 
 @frozen
 class Collected:
-    """The snapshots of one node's ranks.
-
-    clock: the node's wall clock when it was asked
-    """
+    """The snapshots of one node's ranks."""
 
     node: str
-    clock: float
+    clock: float  # the node's wall clock when it was asked
     ranks: tuple[RankSnapshot, ...]
 
 
 @frozen
 class JobSnapshot:
-    """One look at all ranks of a job.
-
-    size: number of ranks that there should be
-    mute: nodes that did not answer, with the reason
-    offsets: each node's clock minus the coordinator's, in seconds
-    stalled: seconds without movement as watched from outside; 0: nobody watched, or something moved
-    since_begun: seconds since a rank was last seen to begin a call or join a group; infinite: nobody watched
-    by_stacks: the ranks report nothing of themselves, as in a job that clusterrun did not start: stacks
-        alone show their calls
-    outside: of each look so far that saw ranks move, its clock and the ranks that others waited for
-    """
+    """One look at all ranks of a job."""
 
     seen: tuple[RankSnapshot, ...]
-    size: int
-    mute: tuple[tuple[str, str], ...] = ()
-    offsets: tuple[tuple[str, float], ...] = ()
+    size: int  # number of ranks that there should be
+    mute: tuple[tuple[str, str], ...] = ()  # nodes that did not answer, with the reason
+    offsets: tuple[tuple[str, float], ...] = ()  # each node's clock minus the coordinator's, in seconds
+    # seconds without movement as watched from outside; 0: nobody watched, or something moved
     stalled: float = 0.0
+    # seconds since a rank was last seen to begin a call or join a group; infinite: nobody watched
     since_begun: float = math.inf
+    # the ranks report nothing of themselves, as in a job that clusterrun did not start: stacks alone show
+    # their calls
     by_stacks: bool = False
+    # of each look so far that saw ranks move, its clock and the ranks that others waited for
     outside: tuple[tuple[float, tuple[int, ...]], ...] = ()
 
     @property
@@ -389,42 +325,33 @@ class JobSnapshot:
 
 @frozen
 class Pulse:
-    """A rank in one line, every few seconds.
-
-    seconds, output: processor time and bytes printed. They only grow
-    answered, torch: its own thread answered; torch is loaded
-    size: size of the default group; 0 without one
-    begun: collectives begun in all groups; -1: unknown
-    alone: it ended without having joined the others
-    timeout: the smallest time-out of its groups in seconds; 0: unknown
-    """
+    """A rank in one line, every few seconds."""
 
     rank: int
     pid: int
     state: str
+    # seconds, output: processor time and bytes printed. They only grow
     seconds: float
     output: int
+    # answered, torch: its own thread answered; torch is loaded
     answered: bool = False
     torch: bool = False
-    size: int = 0
-    begun: int = -1
-    alone: bool = False
-    timeout: float = 0.0
+    size: int = 0  # size of the default group; 0 without one
+    begun: int = -1  # collectives begun in all groups; -1: unknown
+    alone: bool = False  # it ended without having joined the others
+    timeout: float = 0.0  # the smallest time-out of its groups in seconds; 0: unknown
 
 
 @frozen
 class Digest:
-    """The pulses of one node.
-
-    killed: processes that the kernel ended for lack of memory since the node's observer began
-    inner_ranks: for each process that a rank has started and that is a rank itself, the rank that started
-        it, the process's own ``RANK``, and its ``MASTER_ADDR:MASTER_PORT``
-    gpus_work: every GPU that was busy since the start of the ranks reads memory or draws power; None: unknown
-    blocked: the ranks below which an ``srun`` waits for resources that the run itself holds
-    """
+    """The pulses of one node."""
 
     ranks: tuple[Pulse, ...]
-    killed: int = 0
+    killed: int = 0  # processes that the kernel ended for lack of memory since the node's observer began
+    # for each process that a rank has started and that is a rank itself, the rank that started it, the
+    # process's own ``RANK``, and its ``MASTER_ADDR:MASTER_PORT``
     inner_ranks: tuple[tuple[int, int, str], ...] = ()
+    # every GPU that was busy since the start of the ranks reads memory or draws power; None: unknown
     gpus_work: bool | None = None
+    # the ranks below which an ``srun`` waits for resources that the run itself holds
     blocked: tuple[int, ...] = ()

@@ -22,20 +22,13 @@ _OWN_SHARE = 0.5
 
 @frozen
 class GpuMemory:
-    """The numbers of one message, in MiB; None if the message does not hold them.
+    """The numbers of one message, in MiB; None if the message does not hold them."""
 
-    requested: the allocation that failed
-    capacity: of the GPU
-    free: on the GPU
-    own: held by the process that printed the message
-    unallocated: held by that process, but in use by no tensor
-    """
-
-    requested: float | None = None
-    capacity: float | None = None
-    free: float | None = None
-    own: float | None = None
-    unallocated: float | None = None
+    requested: float | None = None  # the allocation that failed
+    capacity: float | None = None  # of the GPU
+    free: float | None = None  # on the GPU
+    own: float | None = None  # held by the process that printed the message
+    unallocated: float | None = None  # held by that process, but in use by no tensor
 
     @property
     def is_held_by_others(self) -> bool:

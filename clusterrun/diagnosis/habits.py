@@ -19,15 +19,12 @@ _START = ("", "")
 
 @frozen
 class _Turn:
-    """A collective that a rank has begun.
+    """A collective that a rank has begun."""
 
-    before, call: group and operation of the collective before it, and of this one
-    sends: sends and receives begun between both; -1: unknown
-    """
-
+    # before, call: group and operation of the collective before it, and of this one
     before: tuple[str, str]
     call: tuple[str, str]
-    sends: int
+    sends: int  # sends and receives begun between both; -1: unknown
 
 
 @frozen

@@ -19,19 +19,14 @@ Explain = Callable[[CallTable, Ranks], Diagnosis]
 
 @frozen
 class Hypothesis:
-    """A possible cause.
-
-    culprits: ranks to blame
-    final: a longer look would not change it
-    later: seconds after which it may be decided; 0: a longer look decides it
-    complete: adds what the ranks of an ended run printed
-    """
+    """A possible cause."""
 
     explain: Explain
     certainty: int
-    culprits: Ranks = ()
-    final: bool = True
-    later: float = 0.0
+    culprits: Ranks = ()  # ranks to blame
+    final: bool = True  # a longer look would not change it
+    later: float = 0.0  # seconds after which it may be decided; 0: a longer look decides it
+    # adds what the ranks of an ended run printed
     complete: Callable[[CallTable, Diagnosis], Diagnosis] = with_output
 
 

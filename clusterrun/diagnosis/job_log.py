@@ -158,20 +158,14 @@ _FOREIGN = (
 
 @frozen
 class LogError:
-    """An error in a log.
-
-    order: its place among all lines
-    node: of the rank; '' if the log does not show it
-    is_doubtful: its process printed much else after it, so it was probably handled
-    output_after: lines without complaints that its process printed after it
-    """
+    """An error in a log."""
 
     error: Error
-    order: int
+    order: int  # its place among all lines
     rank: int = -1
-    node: str = ""
-    is_doubtful: bool = False
-    output_after: int = 0
+    node: str = ""  # of the rank; '' if the log does not show it
+    is_doubtful: bool = False  # its process printed much else after it, so it was probably handled
+    output_after: int = 0  # lines without complaints that its process printed after it
 
     @property
     def was_handled(self) -> bool:
@@ -180,20 +174,17 @@ class LogError:
 
 @frozen
 class _Place:
-    """The place of an error among all lines, and the rank and node in the prefix of its line.
-
-    steps, output: lines about steps, and other output without complaints, that the process printed before it
-    goes_on: the program says that the error does not end it
-    was_logged: a logger printed it, so the program caught it
-    """
+    """The place of an error among all lines, and the rank and node in the prefix of its line."""
 
     order: int
     rank: int
     node: str
+    # steps, output: lines about steps, and other output without complaints, that the process printed before
+    # it
     steps: int = 0
     output: int = 0
-    goes_on: bool = False
-    was_logged: bool = False
+    goes_on: bool = False  # the program says that the error does not end it
+    was_logged: bool = False  # a logger printed it, so the program caught it
 
 
 class _Process:

@@ -12,80 +12,55 @@ NO_PYTHON = "they run no Python"
 
 @frozen
 class RankName:
-    """The number and the world of a rank, by its variables.
+    """The number and the world of a rank, by its variables."""
 
-    variable: the variable that numbers it; '' if none does
-    rank: its number; -1: unknown
-    size: ranks of its world; 0: unknown
-    step: the job step that it is in
-    address: ``MASTER_ADDR:MASTER_PORT``
-    parent: the process that started it
-    task: its number among the tasks of its step; -1: unknown
-    layout: how many tasks of its step each node has, as Slurm writes it: ``3,1`` or ``2(x4)``
-    spawned: its index among the processes of ``torch.multiprocessing.spawn``; -1: it is none of them
-    own: the number that a variable of its script shows; -1: none
-    """
-
-    variable: str
-    rank: int
-    size: int
-    step: str = ""
-    address: str = ""
-    parent: int = 0
-    task: int = -1
-    layout: str = ""
+    variable: str  # the variable that numbers it; '' if none does
+    rank: int  # its number; -1: unknown
+    size: int  # ranks of its world; 0: unknown
+    step: str = ""  # the job step that it is in
+    address: str = ""  # ``MASTER_ADDR:MASTER_PORT``
+    parent: int = 0  # the process that started it
+    task: int = -1  # its number among the tasks of its step; -1: unknown
+    layout: str = ""  # how many tasks of its step each node has, as Slurm writes it: ``3,1`` or ``2(x4)``
+    # its index among the processes of ``torch.multiprocessing.spawn``; -1: it is none of them
     spawned: int = -1
-    own: int = -1
+    own: int = -1  # the number that a variable of its script shows; -1: none
 
 
 @frozen
 class SeenRank:
-    """A rank as its node saw it. The number in ``snapshot`` is not final: other nodes may have the same.
-
-    counters: ``NAME=NUMBER`` of variables of the script that count steps
-    numbers, before: the same of all its whole numbers, at the end of the look and at its beginning
-    changed: its main thread ran during the look, and came to another place
-    """
+    """A rank as its node saw it. The number in ``snapshot`` is not final: other nodes may have the same."""
 
     name: RankName
     snapshot: RankSnapshot
-    counters: tuple[str, ...] = ()
+    counters: tuple[str, ...] = ()  # ``NAME=NUMBER`` of variables of the script that count steps
+    # numbers, before: the same of all its whole numbers, at the end of the look and at its beginning
     numbers: tuple[str, ...] = ()
     before: tuple[str, ...] = ()
-    changed: bool = False
+    changed: bool = False  # its main thread ran during the look, and came to another place
 
 
 @frozen
 class SeenLauncher:
-    """A launcher: its program, state, and its main thread's stack if it has started no rank.
-
-    nodes: the fewest nodes that it starts ranks on, by its arguments; 0: unknown
-    """
+    """A launcher: its program, state, and its main thread's stack if it has started no rank."""
 
     name: str
     pid: int
     state: str
     stack: tuple[str, ...] = ()
-    nodes: int = 0
+    nodes: int = 0  # the fewest nodes that it starts ranks on, by its arguments; 0: unknown
 
 
 @frozen
 class JobLook:
-    """The processes of a job on one node.
-
-    clock: its wall clock when it began
-    processes: processes of the job on it
-    programs: the programs that these run, if none is a rank
-    problems: why stacks or variables could not be read, in sentences
-    ras: ranks in which NCCL's RAS service listens
-    """
+    """The processes of a job on one node."""
 
     node: str
-    clock: float
+    clock: float  # its wall clock when it began
     ranks: tuple[SeenRank, ...] = ()
     launchers: tuple[SeenLauncher, ...] = ()
     gpus: tuple[GpuUse, ...] = ()
-    processes: int = 0
-    problems: tuple[str, ...] = ()
-    ras: int = 0
-    programs: tuple[str, ...] = ()
+    processes: int = 0  # processes of the job on it
+    problems: tuple[str, ...] = ()  # why stacks or variables could not be read, in sentences
+    ras: int = 0  # ranks in which NCCL's RAS service listens
+    programs: tuple[str, ...] = ()  # the programs that these run, if none is a rank

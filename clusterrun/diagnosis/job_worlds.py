@@ -50,20 +50,16 @@ _TASKS = re.compile(r"(\d+)(?:\(x(\d+)\))?")
 
 @frozen
 class JobWorld:
-    """Ranks that train together.
-
-    counters: variables of the script that count steps, by rank
-    numbers: whole numbers of the script at the end of the look and at its beginning, by rank
-    changed: ranks that came to another place during the look
-    is_numbered: a variable of the processes numbers the ranks
-    """
+    """Ranks that train together."""
 
     ranks: tuple[RankSnapshot, ...]
     size: int
+    # variables of the script that count steps, by rank
     counters: tuple[tuple[int, tuple[str, ...]], ...] = ()
+    # whole numbers of the script at the end of the look and at its beginning, by rank
     numbers: tuple[tuple[int, tuple[tuple[str, ...], tuple[str, ...]]], ...] = ()
-    changed: tuple[int, ...] = ()
-    is_numbered: bool = True
+    changed: tuple[int, ...] = ()  # ranks that came to another place during the look
+    is_numbered: bool = True  # a variable of the processes numbers the ranks
 
     @property
     def waiting(self) -> list[RankSnapshot]:

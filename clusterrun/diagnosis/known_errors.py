@@ -11,23 +11,16 @@ from clusterrun.model.frozen import frozen
 
 @frozen
 class KnownError:
-    """A known message.
+    """A known message."""
 
-    pattern: a regular expression that finds it within one line
-    consequence: another rank or process failed before
-    shared: a file system failed, so the first rank that prints it is not to blame
-    hardware: a GPU, a link or the driver of the node failed, so another node may work
-    elsewhere: the remedy in a job that clusterrun did not start; '': the same
-    """
-
-    pattern: str
+    pattern: str  # a regular expression that finds it within one line
     cause: str
     remedy: str
     verdict: Verdict = Verdict.CRASHED
-    consequence: bool = False
-    shared: bool = False
-    hardware: bool = False
-    elsewhere: str = ""
+    consequence: bool = False  # another rank or process failed before
+    shared: bool = False  # a file system failed, so the first rank that prints it is not to blame
+    hardware: bool = False  # a GPU, a link or the driver of the node failed, so another node may work
+    elsewhere: str = ""  # the remedy in a job that clusterrun did not start; '': the same
 
 
 # Messages of ranks that only noticed the failure of another one.

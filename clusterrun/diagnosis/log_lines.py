@@ -63,21 +63,14 @@ _INNER_HEADER = re.compile(r"(?<=\S)(?=(?:\[rank\d+\]:\s)?Traceback \(most recen
 
 @frozen
 class LogLine:
-    """One line of a log.
-
-    source: what tells apart processes whose lines are mixed; '' if nothing does
-    rank: the rank in front of the line, by srun -l or mpirun; -1 without one
-    node: the node in front of the line; '' without one
-    logger: what a logger wrote in front of the line, without its time; '' without one
-    time: date and time in front of the line, in ISO format; '' without one
-    """
+    """One line of a log."""
 
     text: str
-    source: str = ""
-    rank: int = -1
-    node: str = ""
-    logger: str = ""
-    time: str = ""
+    source: str = ""  # what tells apart processes whose lines are mixed; '' if nothing does
+    rank: int = -1  # the rank in front of the line, by srun -l or mpirun; -1 without one
+    node: str = ""  # the node in front of the line; '' without one
+    logger: str = ""  # what a logger wrote in front of the line, without its time; '' without one
+    time: str = ""  # date and time in front of the line, in ISO format; '' without one
 
 
 class LineSplitter:

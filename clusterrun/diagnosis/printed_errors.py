@@ -99,31 +99,20 @@ _CHILD = re.compile(r"^\s+(rank|exitcode)\s+: (-?\d+)\s*\((?:local_rank|pid): \d
 
 @frozen
 class Error:
-    """An error that a rank printed.
+    """An error that a rank printed."""
 
-    at: when, in seconds since the epoch
-    frame: the line of the user's code; '' if it was not printed
-    row: what the message means, if it is a known one
-    more: the exception that it was raised from, or the process that it came from
-    inner: the rank that printed it if ``rank`` is a launcher; -1: ``rank`` itself
-    origin: the rank in which it happened if every rank reports it; -1: the rank that printed it
-    ends: torch marks it as the error that ended the rank
-    survived: the rank printed other lines long after it
-    thread: the line of another thread that was in a collective when the process aborted
-    main: the line of the main thread if it was in a collective, or in ``backward``, when the process aborted
-    """
-
-    at: float
+    at: float  # when, in seconds since the epoch
     rank: int
     text: str
-    frame: str = ""
-    row: KnownError | None = None
-    more: str = ""
-    inner: int = -1
-    origin: int = -1
-    ends: bool = False
-    survived: bool = False
-    thread: str = ""
+    frame: str = ""  # the line of the user's code; '' if it was not printed
+    row: KnownError | None = None  # what the message means, if it is a known one
+    more: str = ""  # the exception that it was raised from, or the process that it came from
+    inner: int = -1  # the rank that printed it if ``rank`` is a launcher; -1: ``rank`` itself
+    origin: int = -1  # the rank in which it happened if every rank reports it; -1: the rank that printed it
+    ends: bool = False  # torch marks it as the error that ended the rank
+    survived: bool = False  # the rank printed other lines long after it
+    thread: str = ""  # the line of another thread that was in a collective when the process aborted
+    # the line of the main thread if it was in a collective, or in ``backward``, when the process aborted
     main: str = ""
 
     @property

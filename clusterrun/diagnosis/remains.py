@@ -18,25 +18,18 @@ _OUT_OF_MEMORY = re.compile(r"(?i:oom[-_ ]kill|out of memory)")
 
 @frozen
 class Remains:
-    """The remains of an ended run.
-
-    printed: the errors that ranks printed, by time
-    nodes: the node of every rank
-    notes: warnings about the run
-    last: ranks that left flight records
-    stood: ranks that still ran when their end was requested, with their stacks
-    per_node: each "rank" is the launcher of one node, which starts ranks of its own
-    """
+    """The remains of an ended run."""
 
     state: State
     reason: str
     failure: Failure | None
-    printed: tuple[Error, ...]
-    nodes: tuple[str, ...]
-    notes: tuple[str, ...] = ()
-    last: tuple[RankSnapshot, ...] = ()
+    printed: tuple[Error, ...]  # the errors that ranks printed, by time
+    nodes: tuple[str, ...]  # the node of every rank
+    notes: tuple[str, ...] = ()  # warnings about the run
+    last: tuple[RankSnapshot, ...] = ()  # ranks that left flight records
+    # ranks that still ran when their end was requested, with their stacks
     stood: tuple[RankSnapshot, ...] = ()
-    per_node: bool = False
+    per_node: bool = False  # each "rank" is the launcher of one node, which starts ranks of its own
 
     @cached_property
     def errors(self) -> tuple[Error, ...]:

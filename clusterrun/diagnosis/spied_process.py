@@ -48,28 +48,21 @@ _COUNTERS = re.compile(
 
 @frozen
 class SpiedProcess:
-    """The stacks of a process and the calls of its main thread, or of the thread that trains in its place.
-
-    thread: the number of the thread that trains; 0: it is the main thread
-    rank: the value of a variable of the script that is named like a rank; -1: it has none
-    native: functions of libraries that the main thread's innermost Python frame has called, innermost first
-    threads: the other threads that run user code
-    counters: ``NAME=NUMBER`` of variables that count steps, innermost first
-    numbers: the same of all whole numbers among the script's variables
-    lock: the lock file of a torch extension's build, which the main thread waits for; '' if it does not
-    spawned: the process's index among those of ``torch.multiprocessing.spawn``; -1: it is none of them
-    """
+    """The stacks of a process and the calls of its main thread, or of the thread that trains in its place."""
 
     main: tuple[str, ...] = ()
+    # functions of libraries that the main thread's innermost Python frame has called, innermost first
     native: tuple[str, ...] = ()
-    threads: tuple[ThreadPlace, ...] = ()
+    threads: tuple[ThreadPlace, ...] = ()  # the other threads that run user code
     call: MainCall = MainCall()
     request: GroupRequest = GroupRequest()
-    counters: tuple[str, ...] = ()
-    numbers: tuple[str, ...] = ()
+    counters: tuple[str, ...] = ()  # ``NAME=NUMBER`` of variables that count steps, innermost first
+    numbers: tuple[str, ...] = ()  # the same of all whole numbers among the script's variables
+    # the process's index among those of ``torch.multiprocessing.spawn``; -1: it is none of them
     spawned: int = -1
-    thread: int = 0
-    rank: int = -1
+    thread: int = 0  # the number of the thread that trains; 0: it is the main thread
+    rank: int = -1  # the value of a variable of the script that is named like a rank; -1: it has none
+    # the lock file of a torch extension's build, which the main thread waits for; '' if it does not
     lock: str = ""
 
 

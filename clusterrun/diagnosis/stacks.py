@@ -80,19 +80,14 @@ class StackLocation:
 
 @frozen
 class ThreadPlace:
-    """A thread that is not the main thread.
+    """A thread that is not the main thread."""
 
-    entry: the outermost frame of the user's code, which is the function that the thread runs; of a thread of
-        torch itself, the outermost frame of torch
-    frame: the innermost frame of the user's code
-    operation: the collective that it waits in; '' if it waits in none
-    is_of_all: that collective is known to take all ranks
-    """
-
+    # the outermost frame of the user's code, which is the function that the thread runs; of a thread of torch
+    # itself, the outermost frame of torch
     entry: str
-    frame: str
-    operation: str = ""
-    is_of_all: bool = False
+    frame: str  # the innermost frame of the user's code
+    operation: str = ""  # the collective that it waits in; '' if it waits in none
+    is_of_all: bool = False  # that collective is known to take all ranks
 
 
 @lru_cache(maxsize=4096)

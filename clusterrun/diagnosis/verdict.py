@@ -49,23 +49,16 @@ class Stacks:
 
 @frozen
 class Diagnosis:
-    """The cause of a hang or a failure, and the remedy.
-
-    message: the verdict as a sentence
-    culprits: the ranks or nodes to blame
-    groups: the stacks of running ranks
-    at: when it was made, in seconds since the epoch
-    certainty: of the rule that decided it, from 0 to 100 (`diagnosis/hypothesis.py`); 0: unknown
-    """
+    """The cause of a hang or a failure, and the remedy."""
 
     verdict: Verdict
-    message: str
-    culprits: tuple[Culprit, ...] = ()
-    groups: tuple[Stacks, ...] = ()
+    message: str  # the verdict as a sentence
+    culprits: tuple[Culprit, ...] = ()  # the ranks or nodes to blame
+    groups: tuple[Stacks, ...] = ()  # the stacks of running ranks
     evidence: tuple[str, ...] = ()
     remedy: str = ""
-    at: float = 0.0
-    certainty: int = 0
+    at: float = 0.0  # when it was made, in seconds since the epoch
+    certainty: int = 0  # of the rule that decided it, from 0 to 100 (`diagnosis/hypothesis.py`); 0: unknown
     format: int = contract.FORMAT
     FORMER_NAMES = {"message": "said"}
 

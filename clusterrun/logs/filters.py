@@ -46,14 +46,11 @@ class Grep:
 
 @frozen
 class LineFilter:
-    """A filter of lines: since ``begin``, matching ``grep``.
-
-    ``as_is`` keeps older states of progress bars.
-    """
+    """A filter of lines: since ``begin``, matching ``grep``."""
 
     begin: float = 0.0
     grep: Grep | None = None
-    as_is: bool = False
+    as_is: bool = False  # keep older states of progress bars
 
     @property
     def exact(self) -> bool:

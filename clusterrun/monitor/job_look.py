@@ -99,23 +99,19 @@ _NO_TRACES, _FILTERED = "Failed to get stack traces", "2"
 
 @frozen
 class Moment:
-    """A rank at the beginning of the look, or at its end, before py-spy may stop it.
+    """A rank at the beginning of the look, or at its end, before py-spy may stop it."""
 
-    state, waits_in: of the thread that trains: the kernel's letter, '' if it is gone; the kernel function
-        that it sleeps in
-    used: processor seconds of its process tree
-    switches, ran_at: of the thread that trains: how often it left a processor, and when it last ran on one,
-        in seconds of the kernel's clock; -1: unknown
-    output: where its standard output stood
-    """
-
+    # state, waits_in: of the thread that trains: the kernel's letter, '' if it is gone; the kernel function
+    # that it sleeps in
     state: str
     waits_in: str
-    used: float
+    used: float  # processor seconds of its process tree
+    # switches, ran_at: of the thread that trains: how often it left a processor, and when it last ran on one,
+    # in seconds of the kernel's clock; -1: unknown
     switches: int
     ran_at: float
     files: Mapping[str, int]
-    output: tuple[int, float]
+    output: tuple[int, float]  # where its standard output stood
 
 
 class JobLooker:

@@ -55,19 +55,14 @@ UNNUMBERED = RankName("", -1, 0)
 
 @frozen
 class JobProcess:
-    """A process of the job, with the variables and the arguments it was started with.
-
-    program: name of the file that it runs
-    step: the number or the name of its job step
-    is_complete: its variables could be read
-    """
+    """A process of the job, with the variables and the arguments it was started with."""
 
     process: proc.Process
     environment: Mapping[str, str]
     arguments: tuple[str, ...]
-    program: str
-    step: str
-    is_complete: bool = True
+    program: str  # name of the file that it runs
+    step: str  # the number or the name of its job step
+    is_complete: bool = True  # its variables could be read
 
     @property
     def pid(self) -> int:
@@ -109,17 +104,13 @@ class RankProcess:
 
 @frozen
 class JobProcesses:
-    """The ranks of a job on this node, the launchers, and how many processes it has in all.
-
-    programs: the programs that they run
-    unreadable: processes whose variables could not be read
-    """
+    """The ranks of a job on this node, the launchers, and how many processes it has in all."""
 
     ranks: tuple[RankProcess, ...]
     launchers: tuple[JobProcess, ...]
     count: int
-    unreadable: tuple[int, ...] = ()
-    programs: tuple[str, ...] = ()
+    unreadable: tuple[int, ...] = ()  # processes whose variables could not be read
+    programs: tuple[str, ...] = ()  # the programs that they run
 
 
 def of_job(job_id: str, own_step: str, node: str) -> list[JobProcess]:

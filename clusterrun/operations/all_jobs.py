@@ -15,24 +15,18 @@ from clusterrun.slurm.queries import JobRow
 
 @frozen
 class JobLine:
-    """A Slurm job of this user.
+    """A Slurm job of this user."""
 
-    job_id: an array that waits is one job (``41_[3-9]``)
-    nodes: 0 if Slurm does not report it
-    started_at, ends_at: seconds since the epoch; the start and the end by its time limit; None: unknown
-    reason: why it waits, or what holds it up, in words
-    run: the status of the run that it is; None if clusterrun did not start it
-    """
-
-    job_id: str
+    job_id: str  # an array that waits is one job (``41_[3-9]``)
     name: str
     state: State
-    nodes: int
+    nodes: int  # 0 if Slurm does not report it
     nodelist: str
+    # started_at, ends_at: seconds since the epoch; the start and the end by its time limit; None: unknown
     started_at: float | None
     ends_at: float | None
-    reason: str
-    run: RunStatus | None = None
+    reason: str  # why it waits, or what holds it up, in words
+    run: RunStatus | None = None  # the status of the run that it is; None if clusterrun did not start it
 
 
 def all_jobs(

@@ -69,17 +69,12 @@ _LOG_NAMES = (".log", ".out", ".err", ".txt")
 
 @frozen
 class ReadFile:
-    """A file that was read.
-
-    size: bytes of the file, or of all that stdin held
-    read: bytes whose lines were all read
-    scanned: bytes that were searched for errors only
-    """
+    """A file that was read."""
 
     path: str
-    size: int
-    read: int
-    scanned: int
+    size: int  # bytes of the file, or of all that stdin held
+    read: int  # bytes whose lines were all read
+    scanned: int  # bytes that were searched for errors only
 
     @property
     def skipped(self) -> int:

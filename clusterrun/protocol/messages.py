@@ -45,14 +45,12 @@ class StopRanks(ToAgent):
 
 @frozen
 class SignalRanks(ToAgent):
-    """Pass a signal (by number) to the processes of the ranks of ``epoch`` that catch it.
-
-    ``to_all``: Slurm sent it to the job's steps. A rank without a process that catches it gets it too, and
-    the signal may end that rank.
-    """
+    """Pass a signal (by number) to the processes of the ranks of ``epoch`` that catch it."""
 
     epoch: int
     number: int
+    # Slurm sent it to the job's steps. A rank without a process that catches it gets it too, and the signal
+    # may end that rank.
     to_all: bool = False
 
 

@@ -106,15 +106,12 @@ LAST_BYTES = 4096
 
 @frozen
 class EndedRun:
-    """``ended.json``: how a run ended, recorded because Slurm forgets a job after minutes.
-
-    ``status`` names the job that showed the end. In a chain this may be the next job, which never started.
-    ``job_id`` is the newest job that had started; '' in a file of an older version.
-    """
+    """``ended.json``: how a run ended, recorded because Slurm forgets a job after minutes."""
 
     at: float
+    # It names the job that showed the end. In a chain this may be the next job, which never started.
     status: RunStatus
-    job_id: str = ""
+    job_id: str = ""  # the newest job that had started; '' in a file of an older version
     format: int = contract.FORMAT
 
     @property

@@ -24,14 +24,7 @@ _RUNS = re.compile(r"^ +JobState=RUNNING\b", re.MULTILINE)
 
 @frozen
 class ForeignJob:
-    """A job of any user. A field is '' if Slurm does not report it.
-
-    number: its plain number; that of a task of an array differs from ``job_id`` (``41_7``)
-    running_tasks: of an array named as a whole, the tasks that run; () for any other job
-    het_nodelists: the nodes of each component of a heterogeneous job; () for any other job
-    het_leader: number of the first component of a heterogeneous job
-    submitted_at, ended_at: seconds since the epoch; 0: unknown. A job that runs ends at its time limit
-    """
+    """A job of any user. A field is '' if Slurm does not report it."""
 
     job_id: str
     name: str
@@ -41,11 +34,14 @@ class ForeignJob:
     reason: str = ""
     output: str = ""  # path of the file for its standard output
     comment: str = ""
-    number: str = ""
+    number: str = ""  # its plain number; that of a task of an array differs from ``job_id`` (``41_7``)
+    # of an array named as a whole, the tasks that run; () for any other job
     running_tasks: tuple[str, ...] = ()
     error_output: str = ""  # path of the file for its standard error
+    # the nodes of each component of a heterogeneous job; () for any other job
     het_nodelists: tuple[str, ...] = ()
-    het_leader: str = ""
+    het_leader: str = ""  # number of the first component of a heterogeneous job
+    # submitted_at, ended_at: seconds since the epoch; 0: unknown. A job that runs ends at its time limit
     submitted_at: float = 0.0
     ended_at: float = 0.0
 

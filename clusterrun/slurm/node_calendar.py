@@ -29,16 +29,12 @@ ENDLESS = float("inf")
 
 @frozen
 class NodeCalendar:
-    """The nodes of a partition, each with the intervals in which it is taken (seconds since the epoch).
-
-    ``hidden`` nodes run jobs that this user may not see, so their end is unknown. ``unplanned`` jobs wait
-    without a planned start. The run needs each of the ``required`` nodes.
-    """
+    """The nodes of a partition, each with the intervals in which it is taken (seconds since the epoch)."""
 
     taken: tuple[tuple[str, tuple[tuple[float, float], ...]], ...]
-    hidden: tuple[str, ...]
-    unplanned: int
-    required: frozenset[str] = frozenset()
+    hidden: tuple[str, ...]  # nodes with jobs that this user may not see, so their end is unknown
+    unplanned: int  # jobs that wait without a planned start
+    required: frozenset[str] = frozenset()  # nodes that the run needs
 
     def earliest(self, nodes: int, seconds: float, now: float) -> tuple[float, int] | None:
         """Return the first time when ``nodes`` nodes are free for ``seconds``, and how many are.

@@ -216,22 +216,16 @@ class PairModel:
 
 @frozen
 class PairExplanation:
-    """The causes that explain the answers to one question.
-
-    ``chosen``: the causes of the cheapest explanation. ``probable``: those of them that lead over chance.
-    ``blamed``: those of these that lead over every other cause, too. ``unsteady``: nodes that are blamed so.
-    ``faulty``: suspects that are blamed. ``undetermined``: the other suspects.
-    ``rivals``: the other explanations of each suspect, the strongest first.
-    """
+    """The causes that explain the answers to one question."""
 
     model: PairModel
-    chosen: tuple[Cause, ...]
-    probable: frozenset[Cause]
-    blamed: tuple[Cause, ...]
-    unsteady: tuple[int, ...]
-    faulty: tuple[int, ...]
-    undetermined: tuple[int, ...]
-    rivals: dict[int, list[Rival]]
+    chosen: tuple[Cause, ...]  # the causes of the cheapest explanation
+    probable: frozenset[Cause]  # causes of ``chosen`` that lead over chance
+    blamed: tuple[Cause, ...]  # causes of ``probable`` that also lead over every other cause
+    unsteady: tuple[int, ...]  # nodes that are blamed as unsteady
+    faulty: tuple[int, ...]  # suspects that are blamed
+    undetermined: tuple[int, ...]  # the other suspects
+    rivals: dict[int, list[Rival]]  # the other explanations of each suspect, the strongest first
 
     @property
     def explained(self) -> Counter[Link]:
