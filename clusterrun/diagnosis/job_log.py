@@ -15,7 +15,7 @@ from datetime import datetime, timedelta
 
 from clusterrun.diagnosis.decide import decide_end
 from clusterrun.diagnosis.end_lines import NOT_STARTED, WHOLE_JOB, EndKind, EndLine, EndLines
-from clusterrun.diagnosis.known_errors import ROWS, meaning
+from clusterrun.diagnosis.known_errors import NCCL_FAILED, ROWS, meaning
 from clusterrun.diagnosis.log_lines import LOGGED_RANK, LineSplitter, LogLine
 from clusterrun.diagnosis.printed_errors import (
     RANK_MARK,
@@ -27,6 +27,7 @@ from clusterrun.diagnosis.printed_errors import (
     last_complaint,
 )
 from clusterrun.diagnosis.remains import Remains
+from clusterrun.diagnosis.stacks import line_of
 from clusterrun.diagnosis.verdict import Culprit, Diagnosis, Verdict, ranks_in_words
 from clusterrun.diagnosis.watchdog_lines import is_timeout
 from clusterrun.model.frozen import frozen, replace
@@ -615,9 +616,9 @@ class JobLog:
             culprits = (Culprit(-1, node, error.message),)
         who = ranks_in_words(ranks) if ranks else "a rank"
         on = f" on {culprits[0].node}" if culprits and culprits[0].node and len(culprits) == 1 else ""
-        sentence = (
-            f"{who}{on} failed first: {error.message}" if len(ranks) < 2 else f"{who} failed: {error.message}"
-        )
+        is_asked = _ASKED_TO_END.match(error.text) is not None
+        did = "was ended from outside" if is_asked else "failed first" if len(ranks) < 2 else "failed"
+        sentence = f"{who}{on} {did}: {error.message}"
         row = hint.error.row if hint and not is_timeout(hint.error) else error.row
         evidence = [f"cause: {row.cause}"] if row else []
         evidence += [hint.error.text] if hint else []
@@ -643,9 +644,11 @@ class JobLog:
             if log_error.error.frame and error.text not in log_error.error.message
         ]
         evidence += [end.line for end in ends[:3]]
-        where = where.partition(" ")[0]
+        where = line_of(where)
         remedy = f"look at {where}; the error is the program's own"
-        if not where:
+        if is_asked:
+            remedy = _ENDED_REMEDY
+        elif not where:
             remedy = "the message says all that the log has: it shows no line of your code"
         remedy = foreign(row.remedy) if row else remedy
         verdict = row.verdict if row else Verdict.CRASHED
@@ -681,10 +684,7 @@ class JobLog:
         who = ranks_in_words([report.rank]) if report.rank >= 0 else "a rank"
         ended = _SIGNAL_NUMBER.sub(_with_name, error.text)
         sentence = f"{who}{on} failed first: it {ended}, and printed no error"
-        is_kill = "signal 9" in error.text
-        remedy = _REMEDIES[EndKind.SIGNAL if "signal" in error.text else EndKind.EXIT]
-        if is_kill:
-            remedy = f"often memory ran out: dmesg on the node shows OOM kills; then {_MEMORY_REMEDY}"
+        remedy = _remedy(EndKind.SIGNAL if "signal" in error.text else EndKind.EXIT, ended)
         return Diagnosis(Verdict.CRASHED, sentence, culprits, (), (error.message,), remedy)
 
     def _of_end(self, end: EndLine, errors: Sequence[LogError]) -> Diagnosis:
@@ -706,8 +706,7 @@ class JobLog:
             )
             if not culprits and node:
                 culprits = (Culprit(-1, node, placed.words),)
-        message = placed.words
-        sentence = message
+        message = sentence = _SIGNAL_NUMBER.sub(_with_name, placed.words)
         if ranks and not is_whole_job:
             on = f" on {node}" if node else ""
             sentence = f"{ranks_in_words(ranks)}{on}: {message}"
@@ -718,12 +717,8 @@ class JobLog:
             who = f"rank {log_error.rank}: " if log_error.rank >= 0 else ""
             evidence.append(f"{who}{log_error.error.message}")
         evidence += [f"last line: {line}" for line in self.last_lines[-2:] if line not in evidence]
-        remedy = _REMEDIES[end.kind]
-        if "signal 9" in message or "Killed" in message:
-            remedy = f"often memory ran out: dmesg on the node shows OOM kills; then {_MEMORY_REMEDY}"
-        return Diagnosis(
-            _VERDICTS.get(end.kind, Verdict.CRASHED), sentence, culprits, (), tuple(evidence), remedy
-        )
+        verdict = _VERDICTS.get(end.kind, Verdict.CRASHED)
+        return Diagnosis(verdict, sentence, culprits, (), tuple(evidence), _remedy(end.kind, message))
 
     def _did_not_go_on(self, end: EndLine, errors: Sequence[LogError]) -> bool:
         """Return whether nothing ran after a command that could not be started."""
@@ -784,6 +779,14 @@ def _ended_alike(ended: EndLine, ends: Sequence[EndLine]) -> tuple[tuple[int, ..
     nodes = {end.node for end in alike}
     ranks = tuple(sorted({rank for end in alike for rank in end.ranks}))
     return ranks, ended.node if len(nodes) == 1 else ""
+
+
+def _remedy(kind: EndKind, message: str) -> str:
+    """Return the remedy for an end, by its signal if ``message`` names one that has few causes."""
+    if kind is EndKind.SIGNAL and ("SIGKILL" in message or "Killed" in message):
+        return f"often memory ran out: dmesg on the node shows OOM kills; then {_MEMORY_REMEDY}"
+    row = meaning(message) if kind is EndKind.SIGNAL else None
+    return foreign(row.remedy) if row else _REMEDIES[kind]
 
 
 def _with_name(match: re.Match[str]) -> str:
@@ -848,7 +851,7 @@ def _explanation(first: LogError, errors: Sequence[LogError]) -> LogError | None
 
 def _is_of_communication(error: Error) -> bool:
     """Return whether the end of another rank may have caused an error."""
-    if error.row is not None:
+    if error.row not in (None, NCCL_FAILED):
         return error.row.consequence or error.row.verdict in (Verdict.LINK, Verdict.NEVER_ARRIVED)
     return error.lost_peer or _COMMUNICATION.search(error.text) is not None
 

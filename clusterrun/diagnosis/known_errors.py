@@ -56,6 +56,13 @@ GPU_MEMORY = KnownError(
     Verdict.OUT_OF_MEMORY,
 )
 
+# NCCL does not say why, unless NCCL_DEBUG is set.
+NCCL_FAILED = KnownError(
+    r"unhandled (?:system|cuda) error|ncclSystemError|ncclUnhandledCudaError|ncclInternalError",
+    "a call of NCCL failed: a socket, shared memory, a driver or a GPU",
+    "--env NCCL_DEBUG=WARN shows which call; clusterrun check tests network, shared memory and GPUs",
+)
+
 # The first row that matches counts, so special rows come before general ones.
 ROWS: tuple[KnownError, ...] = (
     # --- memory ---
@@ -346,6 +353,7 @@ ROWS: tuple[KnownError, ...] = (
         "one node sees fewer network adapters than the others",
         "clusterrun check names the odd node; leave it out with --exclude",
     ),
+    NCCL_FAILED,
     # --- a collective that did not come back ---
     KnownError(
         r"Watchdog caught collective operation timeout|collective operation timeout"

@@ -57,8 +57,8 @@ _DIGITS = re.compile(r"\d+")
 _CLOCK = re.compile(r"\d+(?:[-:.,]\d+)+")
 # The rank in a line of a logger.
 LOGGED_RANK = re.compile(r"(?i)(?<!local_)(?:rank|\bTP)(?:[ _=]|: ?)?(\d{1,5})\b")
-# A traceback that follows a progress bar on the same line.
-_INNER_HEADER = re.compile(r"(?<=\S)(?=(?:\[rank\d+\]:\s)?Traceback \(most recent call last\))")
+# What follows on the same line after a progress bar, or after another process's line without an end.
+_INNER_START = re.compile(r"(?<=\S)(?=Traceback \(most recent call last\)|\s*\[rank\d+\]:)")
 
 
 @frozen
@@ -160,7 +160,7 @@ class LineSplitter:
         if not source:
             rank, node = self._ray_task
         time = stamp[1] if stamp else ""
-        return [LogLine(part, source, rank, node, logger, time) for part in _INNER_HEADER.split(text)]
+        return [LogLine(part, source, rank, node, logger, time) for part in _INNER_START.split(text)]
 
     def _label(self, text: str) -> re.Match[str] | None:
         mark = _LABEL.match(text)

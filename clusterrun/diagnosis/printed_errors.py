@@ -8,7 +8,7 @@ from collections import deque
 from collections.abc import Iterable, Sequence
 
 from clusterrun.diagnosis.known_errors import KnownError, meaning
-from clusterrun.diagnosis.stacks import Doing, function_of, is_library, location, short
+from clusterrun.diagnosis.stacks import Doing, file_of, function_of, is_library, location, short
 from clusterrun.model.frozen import frozen, replace
 
 MOST = 400
@@ -304,7 +304,8 @@ class _Reader:
         self._errors = errors
         # Which of the errors is the newest one of this reader, that following lines may complete.
         self._last = -1
-        self._frame = ""
+        # The innermost and the outermost frame of the user's code in a traceback.
+        self._frame = self._outermost = ""
         self._open = self._rich = self._skipped = self._usage = self._announced = False
         # A traceback began in another one: lines of several processes are mixed.
         self._is_woven = False
@@ -474,8 +475,10 @@ class _Reader:
             return
         if self._open:
             # The outermost frame of another process may follow on an inner one.
-            is_inner = not (self._is_woven and self._frame and function_of(frame) == "<module>")
-            self._frame = frame if is_inner else self._frame
+            self._outermost = self._outermost if self._frame else frame
+            is_script = function_of(frame) == "<module>" and file_of(frame) == file_of(self._outermost)
+            is_inner = not (self._is_woven and is_script)
+            self._frame = frame if is_inner else self._frame or frame
         elif last and (self._dump == "current" or (self._dump and not last.frame)):
             # The user's innermost frame, of the thread that failed if the dump marks it.
             self._dump = "" if self._dump == "current" else self._dump

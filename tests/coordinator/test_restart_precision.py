@@ -99,6 +99,7 @@ LOGS_THAT_RECUR = {
         "checkpoint-is-cut",
         "loss-is-nan-without-traceback",
     ),
+    "woven-import",
 }
 
 NOT_ENDED = {

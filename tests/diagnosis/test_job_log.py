@@ -610,6 +610,36 @@ EXPECTED = {
         "-", (0, 1, 2, 3), ("failed finding central directory", "older checkpoint"), "resume.py:20", (), False
     ),
     "loss-is-nan-without-traceback": Answer("-", (1,), ("Loss is nan",), "", ("v100-2",), False),
+    "woven-import": Answer(
+        "jzhang38/TinyLlama#194", (0,), ("undefined symbol",), "fused_cross_entropy.py:8", (), False
+    ),
+    "mark-behind-another-line": Answer(
+        "sgl-project/sglang#3836",
+        (),
+        ("Fatal Python error: Aborted", "[Rank 5] Watchdog caught"),
+        "scheduler.py:1740",
+        (),
+        False,
+    ),
+    "watchdog-at-two-calls": Answer(
+        "jpata/particleflow#390",
+        (),
+        (
+            "rank 0 waited in BROADCAST of 264 (collective 8022",
+            "ranks 1-3 waited in ALLREDUCE of 1 (collective 8021",
+        ),
+        "",
+        (),
+        False,
+    ),
+    "woven-nccl-system-error": Answer(
+        "Lightning-AI/pytorch-lightning#7429",
+        (4, 5, 6),
+        ("unhandled system error", "NCCL_DEBUG"),
+        "debug.py:72",
+        ("gpu5",),
+        False,
+    ),
 }
 
 
@@ -743,6 +773,17 @@ def test_launchers_that_a_cancelled_job_ends_are_not_its_cause_and_no_new_attemp
 def test_errors_of_ranks_that_were_ended_with_the_job_are_not_its_cause(lines: list[str]) -> None:
     diagnosis = diagnosed("\n".join(lines))
     assert (diagnosis.message, diagnosis.culprits) == ("Slurm ended the job at its time limit", ())
+
+
+def test_an_interrupt_comes_from_outside_and_its_handler_is_not_the_cause() -> None:
+    handler = [
+        "Traceback (most recent call last):",
+        '  File "/b.py", line 5, in stop',
+        "NameError: no kill_cmd",
+    ]
+    diagnosis = diagnosed("\n".join([*INTERRUPTED, *handler]))
+    assert "from outside: KeyboardInterrupt, at a.py:9" in diagnosis.message
+    assert "program's own" not in diagnosis.remedy
 
 
 def test_a_missing_command_is_not_the_cause_if_the_script_continued() -> None:

@@ -113,8 +113,13 @@ def _of_watchdogs(run: Remains, lines: WatchdogLines) -> Hypothesis:
     if low and 2 * len(low) < len(waits):
         explain = partial(explain_absent_at_time_out, run=run, call=call, begun={}, low=low)
         return _hypothesis(explain, tuple(sorted(low)))
-    has_all = len(waits) == size and not low
-    return _hypothesis(partial(explain_timed_out, call=call, waiting=tuple(waits), has_all=has_all))
+    sides: dict[Call, list[int]] = {}
+    for rank, waited in sorted(waits.items()):
+        sides.setdefault(replace(waited, rank=-1), []).append(rank)
+    calls = [
+        TimedOutCall([(side.operation, tuple(ranks))], group, side.sequence) for side, ranks in sides.items()
+    ]
+    return _hypothesis(partial(explain_timed_out, calls=calls, has_all=len(waits) == size and not low))
 
 
 def outside_of_calls(table: CallTable) -> tuple[int, ...]:
@@ -182,15 +187,16 @@ def explain_absent_at_time_out(
 
 
 def explain_timed_out(
-    table: CallTable, blamed: Ranks, call: TimedOutCall, waiting: Ranks, has_all: bool
+    table: CallTable, blamed: Ranks, calls: Sequence[TimedOutCall], has_all: bool
 ) -> Diagnosis:
-    sentence = f"{ranks_in_words(waiting)} waited in {call.sides[0][0]} ({call.place}) until it timed out"
+    evidence = tuple(line for call in calls for line in call.evidence)
+    sentence = "; ".join(evidence)
     if has_all:
         sentence += ": every rank had begun it"
         remedy = "clusterrun check finds a broken link"
-        return Diagnosis(Verdict.LINK, sentence, (), (), call.evidence, remedy)
+        return Diagnosis(Verdict.LINK, sentence, (), (), evidence, remedy)
     sentence += ": their output does not show which rank did not come"
-    return Diagnosis(Verdict.NEVER_ARRIVED, sentence, (), (), call.evidence, _LOGS_REMEDY)
+    return Diagnosis(Verdict.NEVER_ARRIVED, sentence, (), (), evidence, _LOGS_REMEDY)
 
 
 def explain_stuck_watchdog(table: CallTable, blamed: Ranks, run: Remains, stuck: Ranks) -> Diagnosis:
