@@ -15,7 +15,6 @@ from clusterrun.script.statement_rules import RENDEZVOUS, of_tasks
 _OF_SHELL = {"HOME", "USER", "LOGNAME", "PATH", "PWD", "SHELL", "UID"}
 # Commands of a setup line that may set variables which no statement shows.
 _SETS_UNSEEN = re.compile(r"(?m)(?:^|[;&|{(]\s*)(?:source|\.|eval|set -a)\s|\w+\s*\(\)\s*\{|^function\s")
-_EXPORTED = re.compile(r"\bexport\s+([A-Za-z_]\w*)", re.ASCII)
 
 
 def _code(command: tuple[str, ...]) -> str:
@@ -30,10 +29,8 @@ def evaluated(reading: Reading) -> Reading:
     setup line expands them.
     """
     code, setup = _code(reading.command), "\n".join(reading.setup)
-    exported = {*_EXPORTED.findall(setup), *_OF_SHELL, *RENDEZVOUS}
-    exported = exported.union(
-        *(other.sets for other in ShellSource(setup).statements if other.text.startswith("export "))
-    )
+    exported = {*_OF_SHELL, *RENDEZVOUS}
+    exported = exported.union(*(statement.exports for statement in ShellSource(setup).statements))
     hidden = {
         name
         for name in variables_read((code,)) - exported

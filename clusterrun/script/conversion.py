@@ -25,9 +25,9 @@ from clusterrun.script.directives import (
 )
 from clusterrun.script.interpreter_calls import SHELLS
 from clusterrun.script.launch_commands import LaunchCommand
+from clusterrun.script.sbatch_options import AFFECTS_CPUS
 from clusterrun.script.script_reading import (
     Reading,
-    TrainingKind,
     read_script,
     variables_read,
     with_login_files,
@@ -38,9 +38,9 @@ from clusterrun.script.shell_source import Body, ShellSource
 _SEPARATE = ("hetjob", "packjob")
 # Options of a step that say something else than those of its job, which has more.
 _OF_JOB = ("time", "cpus-per-rank", "partition", "account", "mem")
+_SAYS_CPUS = {*AFFECTS_CPUS, "exclusive"}
 _VISIBLE = re.compile(r"\bCUDA_VISIBLE_DEVICES=(\S*)")
 _SETS_VISIBLE = re.compile(r"(?:export |unset )?CUDA_VISIBLE_DEVICES\b")
-_TASKS = ("nodes", "ntasks", "ntasks-per-node", "tasks-per-node")
 # A file of shell code that the script reads.
 _SOURCED = re.compile(r"(?m)^[ \t]*(?:source|\.)[ \t]+([\w./-]+)[ \t]*$")
 # The path of the script that runs, as a script finds it.
@@ -73,12 +73,6 @@ class _Script:
     # Empty if no command trains.
     launch: LaunchCommand
     translated: Translated
-
-    @property
-    def is_single(self) -> bool:
-        """Return whether its command runs once, without a launcher."""
-        training = self.reading.training
-        return training is not None and training.kind is not TrainingKind.LAUNCHED
 
 
 def convert(
@@ -130,6 +124,10 @@ def convert(
     if total not in (0, world) and ("per-node", "") not in typed:
         reason = f"it starts {total} processes, and the line {world}"
         all_parts.append(Part(command_line, script.launch.program, PartOutcome.UNTRANSLATED, reason))
+    all_parts += [
+        Part(command_line, script.launch.program, PartOutcome.OPTION, reason)
+        for reason in _differences_in_size(script, dict(typed))
+    ]
     reason = "the script that the job runs is not this file: write the path into the line"
     for part in script.reading.parts:
         is_in_line = part.outcome in (PartOutcome.SETUP, PartOutcome.COMMAND)
@@ -278,6 +276,26 @@ def _with_visible_gpus(script: _Script) -> _Script:
     return replace(script, reading=reading, launch=launch)
 
 
+def _differences_in_size(script: _Script, options: dict[str, str]) -> Iterator[str]:
+    """Yield the differences between what the script and the line ask for that no directive shows."""
+    launch, translated = script.launch, script.translated
+    nodes = max(last_number(options.get("nodes", "")), 1)
+    launchers = launch.step_per_node or launch.step_total // nodes or translated.tasks_per_node
+    if launch.program == "srun" and launch.rank_launcher and launchers > 1:
+        yield f"{launchers} tasks on each node would each start {launch.rank_launcher}: the line starts one"
+    if "gpus" not in options:
+        return
+    gpus = last_number(options["gpus"].rpartition(":")[2])
+    if not translated.gpus_per_node:
+        yield f"the script asks for no GPUs: --ranks-per-node {gpus} in the place of --gpus asks for none"
+    passed = {value.partition("=")[0] for name, value in translated.options if name == "sbatch"}
+    if translated.gpus_per_node and "cpus-per-rank" not in options and not passed & _SAYS_CPUS:
+        yield (
+            "the script asks for no CPUs (Slurm gives one to each task), and the line for the GPUs' share of "
+            "their node: --cpus-per-rank N"
+        )
+
+
 def _variables(script: _Script) -> list[tuple[str, str]]:
     """Return the variables of a sweep or an array that the ranks or the setup lines read."""
     reading = script.reading
@@ -373,21 +391,10 @@ def _sizes(script: _Script) -> tuple[list[tuple[str, str]], bool]:
         return options, False
     if launch.keeps_accelerate or launch.is_isolated:
         return options, True
-    if script.is_single or launch.runs_on_one_node:
-        options = [option for option in options if option[0] != "nodes"]
     if launch.per_node > 1 or launch.rank_launcher or (launch.total and not launch.is_scheduler):
         return options, False
-    tasks = 1 if script.is_single else max(launch.per_node or script.translated.tasks_per_node, 1)
-    if tasks == 1 and script.translated.gpus_per_node > 1:
-        return options, True
-    if script.is_single:
-        gpus = script.translated.gpus_per_node
-        options = [option for option in options if option[0] != "ranks-per-node"]
-        options = [
-            (name, re.sub(r"\d+$", str(gpus), value)) if name == "gpus" else (name, value)
-            for name, value in options
-        ]
-    return options, False
+    tasks = 1 if launch.runs_once else max(launch.per_node or script.translated.tasks_per_node, 1)
+    return options, tasks == 1 and script.translated.gpus_per_node > 1
 
 
 def _directive_parts(script: _Script) -> Iterator[Part]:
@@ -398,12 +405,6 @@ def _directive_parts(script: _Script) -> Iterator[Part]:
         outcome, reason = PartOutcome.OPTION, changed.get(directive, "")
         if directive in needless:
             outcome, reason = PartOutcome.NEEDLESS, needless[directive]
-        elif (
-            (script.is_single and directive.name in _TASKS)
-            or (script.launch.runs_on_one_node and directive.name == "nodes")
-        ) and last_number(directive.value) > 1:
-            outcome = PartOutcome.NEEDLESS
-            reason = "without srun the command runs once, on the first node"
         elif directive.name == "chdir" and directive.value == ".":
             outcome, reason = PartOutcome.NEEDLESS, "ranks start where submit is called"
         elif directive.name == "chdir":

@@ -12,6 +12,7 @@ from clusterrun.script.launch_commands import SEES_ALL_GPUS, LaunchCommand
 from clusterrun.script.sbatch_table import OPTIONS, PLACES_TASKS, USUAL_PLACES, full_name, option_of_letter
 
 _SIZES = ("nodes", "ntasks", "ntasks-per-node", "tasks-per-node", "cpus-per-task", "cpus-per-gpu")
+_TASKS = ("nodes", "ntasks", "ntasks-per-node", "tasks-per-node")
 _GPUS = ("gpus", "gpus-per-node", "gpus-per-task", "gres")
 # An item of ``--gres`` that asks for GPUs.
 _OF_GRES = re.compile(r"(?:gres[/:])?gpu\b")
@@ -114,26 +115,27 @@ def translate(directives: Sequence[Directive], launch: LaunchCommand) -> Transla
     gpus = _gpus_per_node(values, nodes, tasks_per_node)
     nodes = 1 if launch.runs_on_one_node else nodes
     started = launch.per_node or tasks_per_node or launch.total // nodes
-    if launch.rank_launcher:
-        started = launch.per_node or launch.total // nodes
+    if launch.rank_launcher or launch.runs_once:
+        started = launch.per_node or launch.total // nodes or int(launch.runs_once)
     shares_gpus = int(not launch.rank_launcher) < started < gpus
+    has_shared_gpus = launch.program == "srun" and not launch.rank_launcher and started > gpus > 0
     ranks = started if shares_gpus else max(gpus, started, launch.per_node)
     options: dict[str, str] = {}
-    if nodes < allocated:
-        options["nodes"] = str(nodes)
-    elif values.get("nodes"):
-        options["nodes"] = values["nodes"]
-    elif nodes > 1:
-        options["nodes"] = str(nodes)
+    asked = str(nodes) if nodes < allocated else values.get("nodes") or str(nodes)
+    if not launch.runs_on_one_node and (asked != "1" or "nodes" in values or nodes < allocated):
+        options["nodes"] = asked
     has_gpu_ranks = launch.per_node or (launch.total and launch.rank_launcher)
-    if gpus or (has_gpu_ranks and not launch.on_cpus):
+    if not has_shared_gpus and (gpus or (has_gpu_ranks and not launch.on_cpus)):
         requests = [*_gpu_items(values), *(f"gpu:{values[name]}" for name in _GPUS[:3] if name in values)]
         kinds = [match[1] for item in requests if (match := re.match(r".*?\bgpu:([A-Za-z][\w.-]*)", item))]
         kind = kinds[0] if kinds else ""
         options["gpus"] = f"{kind}:{ranks}" if kind else str(ranks)
     elif ranks > 1:
         options["ranks-per-node"] = str(ranks)
-    if cpus := last_number(values.get("cpus-per-task", "")):
+    # A command that no step starts has the CPUs of all tasks.
+    is_in_step = launch.program != launch.rank_launcher
+    cpus = last_number(values.get("cpus-per-task", "")) or int(tasks_per_node > ranks and not is_in_step)
+    if cpus:
         options["cpus-per-rank"] = str(max(1, cpus * max(tasks_per_node, 1) // max(ranks, 1)))
     elif cpus := last_number(values.get("cpus-per-gpu", "")):
         options["cpus-per-rank"] = str(cpus)
@@ -153,6 +155,14 @@ def translate(directives: Sequence[Directive], launch: LaunchCommand) -> Transla
             changed.append(
                 (directive, "the run also continues after its time limit, and restarts failed ranks")
             )
+        elif (
+            launch.runs_on_one_node
+            and name in _TASKS
+            and last_number(value) > 1
+            and (launch.runs_once or name == "nodes")
+        ):
+            reason = "without srun the command runs once, on the first node"
+            needless.append((directive, f"{reason}: it has the CPUs of its tasks"))
         elif name == "ntasks" and nodes == 1 < last_number(value) and not (_nodes(values) or launch.nodes):
             changed.append((directive, "the line puts them on one node: --nodes N spreads them"))
         elif name == "gpus-per-task" and gpus > 1:
@@ -160,7 +170,7 @@ def translate(directives: Sequence[Directive], launch: LaunchCommand) -> Transla
         elif name == "export":
             pairs = [("env", word) for word in value.split(",") if "=" in word]
             passed_on += pairs
-            if "ALL" not in value.split(","):
+            if "ALL" not in value.upper().split(","):
                 refused.append(
                     (directive, "ranks get all your variables: unset unwanted ones in a --setup line")
                 )
@@ -180,6 +190,8 @@ def translate(directives: Sequence[Directive], launch: LaunchCommand) -> Transla
                     f"it counts all GPUs of {values['nodes']} nodes: the line asks for {gpus} on each",
                 )
             )
+        elif has_shared_gpus and name in (*_GPUS, "tres-per-node"):
+            passed_on.append(("sbatch", f"{name}={value}"))
         elif shares_gpus and name in (*_GPUS, "tres-per-node"):
             refused.append((directive, f"ranks on each node: {started}, with a GPU each in the line"))
         elif name in ("gres", "tres-per-node"):

@@ -134,16 +134,24 @@ class LaunchCommand:
     says_nodes: bool = False
     # Nodes of the step around a launcher of ranks that does not say how many nodes it has.
     step_nodes: int = 0
+    # The launchers that the step around one starts on each node, and in all.
+    step_per_node: int = 0
+    step_total: int = 0
 
     @property
     def is_scheduler(self) -> bool:
         return self.program in SCHEDULERS
 
     @property
+    def runs_once(self) -> bool:
+        """Return whether no launcher starts the command."""
+        return bool(self.command) and not self.program
+
+    @property
     def runs_on_one_node(self) -> bool:
         """Return whether it starts ranks on the node of its shell alone."""
         has_nodes = self.nodes > 1 or self.says_nodes or "hostfile" in " ".join(self.needless)
-        return self.program == self.rank_launcher != "" and not has_nodes
+        return self.runs_once or (self.program == self.rank_launcher != "" and not has_nodes)
 
     @property
     def keeps_accelerate(self) -> bool:
@@ -261,6 +269,7 @@ def _launch(program: str, arguments: tuple[str, ...], reads_inline: bool, python
     untranslated: list[str] = []
     outputs: list[str] = []
     needless: list[str] = []
+    elastic: list[str] = []
     for typed, name, value, option in options:
         role = option.role
         number = int(match[1]) if (match := _NUMBER.search(value)) else 0
@@ -272,9 +281,10 @@ def _launch(program: str, arguments: tuple[str, ...], reads_inline: bool, python
                 untranslated.append(typed)
         has_gpus = has_gpus or name.startswith("gpus")
         if role in numbers:
+            if role == launcher_options.NODES and ":" in value:
+                number = int(match[1]) if (match := re.match(r"(\d+):", value, re.ASCII)) else 0
+                elastic.append(f"{typed} takes the nodes that are free: --nodes MIN-MAX does so at the start")
             numbers[role] = max(numbers[role], number)
-            # torchrun continues with fewer nodes.
-            untranslated += [typed] if role == launcher_options.NODES and ":" in value else []
         elif role == launcher_options.ON_CPUS:
             is_cpu = True
         elif role in (launcher_options.VARIABLE, launcher_options.VARIABLES):
@@ -312,7 +322,7 @@ def _launch(program: str, arguments: tuple[str, ...], reads_inline: bool, python
     size_roles = (launcher_options.PER_NODE, launcher_options.TOTAL)
     sizes = tuple(typed for typed, _, _, option in options if option.role in size_roles)
     passes_rank = program in _LOCAL_RANK and not any(name.startswith("use") for _, name, _, _ in options)
-    remarks = [_LOCAL_RANK[program]] if passes_rank else []
+    remarks = [*elastic, *([_LOCAL_RANK[program]] if passes_rank else [])]
     remarks += [SEES_ALL_GPUS] if numbers[launcher_options.GPUS_PER_TASK] else []
     calls_mpi = any(option == "srun" and value.startswith("mpi=pmi") for option, value in ours)
     if calls_mpi or program in ("mpirun", "mpiexec", "orterun", "horovodrun"):
@@ -389,6 +399,8 @@ def joined(outer: LaunchCommand, inner: LaunchCommand) -> LaunchCommand:
         python=inner.python or outer.python,
         open_sizes=inner.open_sizes,
         step_nodes=outer.nodes if inner.rank_launcher and not inner.says_nodes else 0,
+        step_per_node=outer.per_node,
+        step_total=outer.total,
     )
 
 

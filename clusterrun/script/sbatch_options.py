@@ -184,7 +184,7 @@ def _overridden_by(key: str, value: str) -> tuple[str, ...]:
 
 
 _OF_GPUS = ("gpus", "gpus-per-node", "gpus-per-socket")
-_OF_CPUS = (
+AFFECTS_CPUS = (
     "cpus-per-task",
     "cpus-per-gpu",
     "mem-per-cpu",
@@ -206,7 +206,7 @@ def asks_for_gpus(spec: JobSpec) -> bool:
 
 def asks_for_cpus(spec: JobSpec) -> bool:
     """Return whether an option that is passed on to sbatch affects the number of CPUs."""
-    return any(key in _OF_CPUS for key, _ in passed(spec.sbatch, "--sbatch"))
+    return any(key in AFFECTS_CPUS for key, _ in passed(spec.sbatch, "--sbatch"))
 
 
 def least_cpus(spec: JobSpec) -> int:

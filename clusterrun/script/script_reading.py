@@ -92,6 +92,7 @@ _PER_NODE = {"SLURM_NODEID", "SLURM_PROCID", "SLURM_LOCALID", "SLURMD_NODENAME",
 _OF_SLURM = re.compile(r"\bSLURM_[A-Z_]+\b")
 # Blocks inside of blocks, and scripts that start scripts. A deeper one is a program.
 _MOST_DEPTH = 6
+_SCRIPT_ENDS = (".sh", ".bash", ".slurm", ".sbatch")
 _NODE_NAMES = ("-w", "--nodelist")
 _RUNS_OF_A_LOOP = "each is a run of its own, one after another; one that fails does not end the others"
 _OF_STEP = "clusterrun starts the ranks itself"
@@ -343,7 +344,7 @@ def _started(scope: _Scope, shell_words: tuple[str, ...], command: Command, line
     place = shell_words.index(text) + 1 if text else 0  # the word behind the text is its name
     if not text:
         name = shell_script(shell_words)
-        is_shell = name != shell_words[0] or name.endswith((".sh", ".bash", ".slurm", ".sbatch"))
+        is_shell = name != shell_words[0] or name.endswith(_SCRIPT_ENDS)
         text = scope.read_file(name) if is_shell and name else ""
         place = shell_words.index(name) if text else 0
     if not text:
@@ -519,6 +520,10 @@ def _command_reading(scope: _Scope, candidate: _Candidate) -> Reading:
     parts += [Part(line, option, PartOutcome.NEEDLESS, _IN_LOGS) for option in launch.outputs]
     if launch.needless:
         parts.append(Part(line, " ".join(launch.needless), PartOutcome.NEEDLESS, _OF_STEP))
+    script = shell_script(launch.command) if launch.command else ""
+    if inner is None and script.endswith(_SCRIPT_ENDS) and not scope.read_file(script):
+        reason = "it cannot be read: if it calls srun or torchrun, give what that starts"
+        parts.append(Part(line, script, PartOutcome.OPTION, reason))
     if inner and inner.training and is_followed:
         # A command without a launcher adds its variables alone.
         environment = (*launch.environment, *inner.training.launch.environment)

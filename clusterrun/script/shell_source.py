@@ -43,6 +43,7 @@ _REST = re.compile(r"[@*]:([1-9])")
 _SHIFT = re.compile(r"shift(?:\s+(\d+))?\s*(?:2?>\S*\s*)?(?:\|\|.*)?$", re.ASCII)
 # ``{1..5}``, ``$(seq 5)``, ``$(seq 1 5)``.
 _SEQUENCE = re.compile(r"\{(\d+)\.\.(\d+)\}|\$\(seq (?:(\d+) )?(\d+)\)", re.ASCII)
+_EXPORT = re.compile(r"(?:export|(?:declare|typeset) -x)\s", re.ASCII)
 # Statements with blocks inside, and the token at which a block begins.
 _OPENINGS = {
     "compound_statement": "{",
@@ -148,6 +149,8 @@ class Statement:
     in_background: bool
     # Variables that it sets.
     sets: frozenset[str]
+    # Those of them that its programs see.
+    exports: frozenset[str]
     # Variables that it reads, also inside its commands.
     reads: frozenset[str]
     # Whether its shell code is incomplete.
@@ -218,6 +221,11 @@ class ShellSource:
             inner = list(_below(node))
             behind = node.next_sibling
             sets = frozenset((*self._names(inner, sets=True), *self._names_set_by(inner)))
+            exports = [
+                part
+                for part in inner
+                if part.type == "declaration_command" and _EXPORT.match(self._text(part))
+            ]
             before = self.constants
             if node.type in _WITH_BODIES:
                 # A loop may run again after it has set these.
@@ -233,6 +241,7 @@ class ShellSource:
                 tuple(self._commands(node)),
                 behind is not None and behind.type == "&",
                 sets,
+                frozenset(name for part in exports for name in self._names(list(_below(part)), sets=True)),
                 frozenset(self._names(inner, sets=False)),
                 node.has_error,
                 () if is_function else tuple(self._bodies(self._block(node))),
@@ -443,8 +452,12 @@ class ShellSource:
             return
         if node.type == "command":
             redirections = [child for child in node.children if child.type.endswith("redirect")]
-            if node.parent is not None and node.parent.type == "redirected_statement":
-                redirections += [child for child in node.parent.children if child.type.endswith("redirect")]
+            # The grammar puts the redirections of the last command of a list behind the whole list.
+            whole = node.parent
+            while whole and whole.type in ("list", "pipeline") and whole.end_byte == node.end_byte:
+                whole = whole.parent
+            if whole and whole.type == "redirected_statement":
+                redirections += [child for child in whole.children if child.type.endswith("redirect")]
             shell_words: list[ShellWord] = []
             end = -1
             for child in node.named_children:

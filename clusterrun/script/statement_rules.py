@@ -246,13 +246,8 @@ RULES = (
         _UNTRANSLATED,
         "it comes before a line that is a run of its own: give it to that run as --setup",
     ),
-    # ``eval "$(conda shell.bash hook)"`` prepares the shell.
     Rule(
-        lambda facts: (
-            facts.statement.is_plain
-            and (facts.name if facts.name != "eval" else facts.argument).startswith("$")
-            and not facts.argument.startswith("$(")
-        ),
+        lambda facts: facts.statement.is_plain and facts.name.startswith("$"),
         _UNTRANSLATED,
         "its command is known only when the script runs: give it as COMMAND, or as a --setup line",
     ),

@@ -295,11 +295,26 @@ def test_a_script_of_another_language_is_the_command() -> None:
         "#SBATCH -N1 --ntasks-per-node=2\nmpirun -np 4 python t.py",
         "python t.py --at $MASTER_ADDR",
         "torchrun --nproc_per_node 2 t.py --n $SLURM_NTASKS",
+        "#SBATCH -n4 -c2\nsrun torchrun --nproc_per_node 2 t.py",
+        "#SBATCH -c2\nsrun torchrun --nproc_per_node 2 t.py",
+        "#SBATCH --gpus=2\nsrun torchrun --nproc_per_node 2 t.py",
+        "srun ./absent.sh",
     ],
 )
 def test_what_the_line_would_do_otherwise_is_named(lines: str) -> None:
     parts = converted(lines, prepare_sh="echo $SLURM_NTASKS > tasks").parts
     assert any(part.reason and part.outcome is not PartOutcome.NEEDLESS for part in parts)
+
+
+@pytest.mark.parametrize(
+    "line", ["cd a && python t.py &> log", "cd a && python t.py | tee log", "python t.py > log"]
+)
+def test_the_file_of_the_output_is_named(line: str) -> None:
+    assert any("log" in part.text and part.reason for part in converted(line).parts)
+
+
+def test_a_directive_that_exports_all_variables_is_needless() -> None:
+    assert not converted("#SBATCH --export=all\nsrun python t.py").untranslated
 
 
 @pytest.mark.parametrize("gpus", ["", "--gres=gpu:2", "--gpus=4", "--gpus-per-task=1"])
@@ -450,6 +465,16 @@ def test_the_rows_of_the_page_equal_converts_output(launcher: str) -> None:
         ),
         ("printenv | sort\nsrun python t.py", "t.py"),
         ("srun - python t.py", "- python t.py"),
+        ("#SBATCH --ntasks-per-node=8\npython t.py", "--cpus-per-rank 8 t.py"),
+        ("#SBATCH --gres=gpu:4\ntorchrun --nnodes=1:2 --nproc_per_node=4 t.py", "--gpus 4 t.py"),
+        (
+            "#SBATCH -n2 --gres=gpu:a:1\nsrun python t.py",
+            "--ranks-per-node 2 --sbatch gres=gpu:a:1 t.py",
+        ),
+        (
+            'C="$(conda shell.bash hook)"\neval "$C"\npython t.py',
+            """--setup 'export C="$(conda shell.bash hook)"' --setup 'eval "$C" || :' t.py""",
+        ),
     ],
 )
 def test_idioms_of_public_scripts_become_a_line(lines: str, line: str) -> None:

@@ -209,7 +209,7 @@ def test_a_batch_script_as_the_command_is_refused_with_an_equivalent_line(
 @pytest.mark.parametrize(
     ("lines", "line"),
     [
-        ("#SBATCH -n4\npython3 -u t.py -x", "t.py -x"),
+        ("#SBATCH -n4\npython3 -u t.py -x", "--cpus-per-rank 4 t.py -x"),
         ("#SBATCH -n4\nsrun python3 -u t.py -x", "--ranks-per-node 4 t.py -x"),
         ("#SBATCH --nodes=2 --ntasks=8 --gpus=8\nsrun python t.py", "--nodes 2 --gpus 4 t.py"),
         ("#SBATCH -N 1\n#SBATCH -c 4\n./prog", "--cpus-per-rank 4 ./prog"),
