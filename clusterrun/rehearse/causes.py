@@ -8,7 +8,12 @@ from __future__ import annotations
 import os
 from collections.abc import Sequence
 
-from clusterrun.rehearse.checkpoint_damage import loaded_in_part, no_step_taken, read_in_part
+from clusterrun.rehearse.checkpoint_damage import (
+    crash_after_steps,
+    loaded_in_part,
+    no_step_taken,
+    read_in_part,
+)
 from clusterrun.rehearse.discoveries import Cause, Discovery, FaultRun, Severity, unknown
 from clusterrun.rehearse.first_difference import PARTS, SAME_LOSS, FirstDifference, differences
 from clusterrun.rehearse.loss_spread import compare_losses
@@ -105,6 +110,9 @@ def judge(
     if wrong:
         return (wrong,)
     resumed_at = next(step for step in steps.values() if step is not None)
+    crash = crash_after_steps(fault_run, resumed_at)
+    if fault_run.elastic and crash:
+        return (crash,)
     if fault_run.elastic:
         size = f"{len(restart.ranks)} rank" + ("s" if len(restart.ranks) > 1 else "")
         return (Discovery(Cause.NONE, f"resumed at step {resumed_at} on {size}"),)
@@ -121,6 +129,8 @@ def judge(
     if saved_as and restart.called(saved_as[0], "load_state_dict"):
         return (left_out(fault_run) or weights_of_no_step(fault_run, steps, fault_run.made()),)
     notices = (notice,) if notice else ()
+    if crash and not differing:
+        return (crash, *notices)
     if [difference.part for difference in differing] == ["rounding"]:
         return (*notices, _rounded(first, fault_run, resumed_at, differing[0]))
     if differing and (path := read_in_part(fault_run)):

@@ -22,8 +22,7 @@ def no_step_taken(fault_run: FaultRun) -> Discovery:
     if not last.errors and not (torn and all(rank.end == "exit" for rank in last.ranks.values())):
         return unknown(f"the restarted ranks took no step, and no exception says why: {fault_run.tail}")
     line, kind, text = last.errors[0] if last.errors else ("", "", "")
-    first_line = text.splitlines()[0][:160] if text else ""
-    reason = f"{kind}: {first_line}" if kind else "no step"
+    reason = _reason(kind, text) if kind else "no step"
     newest = fault_run.lives[0].saves[-1:] if kind == "FileNotFoundError" else ()
     # An unfinished checkpoint folder that the exception's text names.
     paths = (*fault_run.damaged, *(save.path for save in newest))
@@ -48,6 +47,21 @@ def no_step_taken(fault_run: FaultRun) -> Discovery:
     if not torn:
         return Discovery(Cause.CRASH, f"the restarted script ends with {reason}", "", raises)
     return cut_off(fault_run, torn[-1], f"the restarted script loads it and ends with {reason}", raises)
+
+
+def crash_after_steps(fault_run: FaultRun, resumed_at: int) -> Discovery | None:
+    """Return the finding for an exception that ended the restarted script after some steps, or None."""
+    restart = fault_run.restarted
+    if not restart.errors or any(rank.end and not rank.error[1] for rank in restart.ranks.values()):
+        return None  # errors of ranks whose peer has finished
+    line, kind, text = restart.errors[0]
+    message = f"resumed at step {resumed_at}; after step {resumed_at + restart.last} the restarted script "
+    message += f"ends with {_reason(kind, text)}"
+    return Discovery(Cause.CRASH, message, "", (f"{line} raises it",) if line else ())
+
+
+def _reason(kind: str, text: str) -> str:
+    return f"{kind}: {text.splitlines()[0][:160] if text else ''}"
 
 
 def cut_off(
@@ -76,8 +90,12 @@ def cut_off(
         if copy_name == name:
             copy_name = os.path.join(os.path.basename(os.path.dirname(copy.path)), copy_name)
         message = f"{name} is cut off; {then}, although {copy_name} is whole"
-        remedy = "write to a temporary name, then os.replace(); when loading, try the newest, then older ones"
-        return Discovery(Cause.TORN, message, remedy + BOTH, (*lines, *fault_run.writes(path)))
+        remedy = "when loading, try the newest, then older ones"
+        if fault_run.fault == "damaged":
+            remedy += ", as clusterrun.training.Checkpoints does"
+        else:
+            remedy = f"write to a temporary name, then os.replace(); {remedy}{BOTH}"
+        return Discovery(Cause.TORN, message, remedy, (*lines, *fault_run.writes(path)))
     if fault_run.fault == "damaged":
         message = f"{name} is the only checkpoint: with it damaged, {then}"
         remedy = "keep two checkpoints, and load the older one if the newer is damaged"

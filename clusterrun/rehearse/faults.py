@@ -19,7 +19,9 @@ AFTER_NOTICE = 24
 LATEST = 8
 # The ranks inject these. In this order a restart repeats steps of the start before it; with more than two
 # ranks only repeated steps can be compared by bits.
-INSIDE = ("after-save", "kill", "twice", "mid-save", "disk-full")
+BETWEEN_SAVES = ("after-save", "kill")
+IN_A_SAVE = ("mid-save", "disk-full")
+INSIDE = (*BETWEEN_SAVES, *IN_A_SAVE, "twice")
 # Faults that cut off a file. Each kind of file of a save is damaged in turn.
 DAMAGING = ("mid-save", "disk-full", "damaged")
 # Kinds of files that are damaged in turn; a Trainer's checkpoint has five. Each takes a start per fault.
@@ -64,7 +66,7 @@ FAULTS = (
         "damaged file",
         "the run is ended, and half of a file of its newest checkpoint is cut off, for each file in turn",
     ),
-    FaultCase("twice", "killed twice", "a rank is killed, and again soon after the restart"),
+    FaultCase("twice", "killed twice", "a rank is killed, and again after the first save of the restart"),
 )
 ELASTIC = (
     FaultCase("fewer", "one node fewer", "the run is ended, and continues with one node fewer"),
@@ -148,7 +150,12 @@ class Schedule:
 
     @property
     def second_kill_step(self) -> int:
-        """The step of the second kill: soon after the restart, before its first save."""
+        """The step of the second kill: after the first save of the restart, if there is time for one.
+
+        Only the next start shows whether it finds the files that a restarted run writes.
+        """
+        if self.following + 1 < self.steps:
+            return self.following + 1
         return self.saved_at + min(LATEST, max(1, self.following - self.saved_at - 1))
 
 
@@ -190,7 +197,8 @@ def cases_of(fault: FaultCase, plan: Schedule) -> tuple[FaultCase, ...]:
 
 def runs_of(cases: Sequence[FaultCase], plan: Schedule) -> tuple[tuple[FaultCase, ...], ...]:
     """Group the faults that follow each other in one run: a restart proves one and meets the next."""
-    parts = [INSIDE, OUTSIDE] if plan.later else [INSIDE[:3], INSIDE[3:], OUTSIDE]
+    in_saves = [(*BETWEEN_SAVES, *IN_A_SAVE)] if plan.later else [BETWEEN_SAVES, IN_A_SAVE]
+    parts = [*in_saves, OUTSIDE]
     shared = {name for part in parts for name in part}
     parts += [(name,) for name in dict.fromkeys(case.name for case in cases) if name not in shared]
     of_companions = tuple(case for case in cases if case.of_companion)
@@ -217,12 +225,10 @@ def schedule_faults(faults: Sequence[FaultCase], plan: Schedule) -> tuple[Schedu
     start = 0
     for fault in faults:
         before = {item.fault.name for item in scheduled}
-        late = fault.name in INSIDE[3:] and before & set(INSIDE[:3])
+        late = fault.name in IN_A_SAVE and before & set(BETWEEN_SAVES)
         own_plan = plan.later if late and plan.later else plan
         own_plan = own_plan.around(fault.target) if fault.target else own_plan
         orders = rank_orders(fault, own_plan)
-        if fault.name == "twice" and "kill" in before:
-            orders = [{**orders[1], "attempt": 0}]
         moved = tuple({**item, "attempt": item["attempt"] + start} for item in orders)
         scheduled.append(ScheduledFault(fault, start, moved[-1]["attempt"], own_plan, moved))
         start = scheduled[-1].last + 1

@@ -31,7 +31,7 @@ from clusterrun.rehearse.faults import (
 )
 from clusterrun.rehearse.file_copies import twin_kinds
 from clusterrun.rehearse.rank_files import two_writers
-from clusterrun.rehearse.rank_trace import Start, kind_of, read
+from clusterrun.rehearse.rank_trace import RankTrace, Start, kind_of, read
 from clusterrun.rehearse.rehearsed_runs import LOOK_EVERY, BudgetSpent, RehearsedRuns
 from clusterrun.rehearse.resumption import begins, joined
 from clusterrun.rehearse.working_copy import made, moved
@@ -268,8 +268,11 @@ class Rehearsal:
                 lives = self._runs.starts(run)
                 if place is not places[0] and not any(life.struck for life in lives[place.last :][:1]):
                     return
-                past = self._past(*lives[: place.first + 1])
-                after = lives[place.first + 1 :] if ends else lives[place.first + 1 : place.last + 2]
+                last = place.last
+                while last > place.first and not any(life.struck for life in lives[last:][:1]):
+                    last -= 1  # a restart that did not come as far as its own fault is judged
+                past = self._past(*lives[: last + 1])
+                after = lives[last + 1 :] if ends else lives[last + 1 : place.last + 2]
                 if not ends:
                     after = (*after[:-1], *map(unstruck, after[-1:]))
                 starts_of_fault = (past, *(life for life in after if life.ranks))
@@ -442,8 +445,11 @@ def combined(fault: FaultCase, cases: Sequence[FaultCase], results: Sequence[Res
 
 
 def unstruck(life: Start) -> Start:
-    """Return the start without the mark of the fault that it met: it proves the fault before."""
-    return Start({rank: replace(trace, struck=False) for rank, trace in life.ranks.items()})
+    """Return the start without the fault that it met and its errors: it proves the fault before."""
+    if not life.struck:
+        return life
+    no_error = RankTrace(0, {}, ()).error
+    return Start({rank: replace(trace, struck=False, error=no_error) for rank, trace in life.ranks.items()})
 
 
 def cut_to(life: Start, steps: int) -> Start:

@@ -7,7 +7,7 @@ import shutil
 from collections.abc import Iterator, Sequence
 
 from clusterrun.model.errors import BadInput
-from clusterrun.rehearse.rank_trace import Start
+from clusterrun.rehearse.rank_trace import Start, is_below
 
 # Larger files are linked to, not copied.
 LINKED_BYTES = 32 << 20
@@ -30,7 +30,7 @@ def outside(command: Sequence[str], root: str) -> tuple[str, ...]:
 
 
 def copy_folder(source: str, target: str) -> None:
-    """Copy a working directory with links to large files.
+    """Copy a working directory, without a folder in it that ``target`` is in, with links to large files.
 
     Raises ``BadInput`` if it is too large, or if a folder is gone or cannot be read.
     """
@@ -39,10 +39,11 @@ def copy_folder(source: str, target: str) -> None:
         problem = f"{error.filename} cannot be copied: {error.strerror}"
         raise BadInput(problem, "each run needs a copy of the folder that the rehearsal was started in")
 
-    total = 0
+    source, target, total = os.path.realpath(source), os.path.realpath(target), 0
     for folder, names, files in os.walk(source, onerror=refuse):
         venvs = [name for name in names if os.path.exists(os.path.join(folder, name, "pyvenv.cfg"))]
         names[:] = [name for name in names if name not in LEFT_OUT and name not in venvs]
+        names[:] = [name for name in names if not is_below(target, os.path.join(folder, name))]
         target_folder = os.path.join(target, os.path.relpath(folder, source))
         os.makedirs(target_folder, 0o700, exist_ok=True)
         for name in files:

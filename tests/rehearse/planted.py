@@ -76,6 +76,13 @@ LINKED = (
             os.symlink(os.path.abspath(path), f"{FOLDER}/last.pt")
 """
 )
+TAKEN = (
+    "class Points(Dataset):\n",
+    'TAKEN = os.path.exists(f"{FOLDER}/last.pt")\n\n\nclass Points(Dataset):\n',
+)
+ANOTHER_NAME = """            torch.save(state, path + ".part")
+            os.replace(path + ".part", f"{FOLDER}/last-v1.pt" if TAKEN else f"{FOLDER}/last.pt")
+"""
 META = (
     ATOMIC
     + """            with open(f"{FOLDER}/meta.json", "w") as file:
@@ -268,6 +275,18 @@ BUGS = (
         ((ATOMIC, LINKED), (LOADED, LAST_ONLY)),
         ("torn-checkpoint-loaded",),
         ("damaged",),
+    ),
+    Patch(
+        "a link that a restart cannot make again",
+        (TAKEN, (ATOMIC, LINKED.replace("if os", "if not TAKEN and os")), (LOADED, LAST_ONLY)),
+        ("resumed-too-far-back",),
+        ("twice",),
+    ),
+    Patch(
+        "a restart saves under a name that no start reads",
+        (TAKEN, (ATOMIC, ANOTHER_NAME), (LOADED, LAST_ONLY)),
+        ("resumed-too-far-back",),
+        ("twice",),
     ),
     Patch(
         "a copy without an ending, in place, of a whole numbered file",

@@ -360,6 +360,21 @@ def test_the_first_start_after_the_fault_that_took_a_step_is_judged() -> None:
     assert FaultRun("kill", (BEFORE, nothing, nothing), KILLED).restarted == nothing
 
 
+def test_a_restart_that_fails_after_some_steps_is_no_good_restart() -> None:
+    error = ("train.py:9", "FileExistsError", "last.pt")
+    ranks = {0: replace(trace(SAVED, SAVED + 3), loads=READ, error=error)}
+    failed = FaultRun("kill", (BEFORE, Start(ranks)), KILLED)
+    (entry,) = causes.judge(CONTROL, "", failed)
+    assert (entry.cause.value, entry.lines) == ("restart-fails", ("train.py:9 raises it",))
+    finished = Start({**ranks, 1: trace(SAVED, SAVED + 3, 1, loads=READ, end="limit")})
+    (entry,) = causes.judge(CONTROL, "", replace(failed, lives=(BEFORE, finished)))
+    assert entry.level.value == "ok"
+    ended_by_a_fault = Start({0: replace(ranks[0], struck=True)})
+    (entry,) = causes.judge(CONTROL, "", replace(failed, lives=(BEFORE, unstruck(ended_by_a_fault))))
+    assert entry.level.value == "ok"
+    assert unstruck(Start(ranks)).errors
+
+
 def test_a_restart_that_is_killed_again_proves_the_first_kill() -> None:
     again = life(SAVED, SAVED + 3, loads=READ, struck=True)
     assert again.struck and not unstruck(again).struck
@@ -389,11 +404,11 @@ def test_faults_share_a_run_where_each_restart_can_meet_the_next() -> None:
         runs = runs_of(select_faults(names_of_faults.split(), True), plan)
         return [" ".join(fault.name for fault in run) for run in runs]
 
-    inside = "after-save kill twice mid-save disk-full"
-    alone = ["damaged", "fewer", "more"]
+    inside = "after-save kill mid-save disk-full"
+    alone = ["damaged", "twice", "fewer", "more"]
     assert names("", 5, 10, 15, 20) == [inside, "time-limit preemption node", *alone]
     assert names("", 5, 10, 25) == [
-        "after-save kill twice",
+        "after-save kill",
         "mid-save disk-full",
         "time-limit preemption node",
         *alone,
@@ -415,9 +430,8 @@ def test_self_restarts_of_ranks_are_read_in_order() -> None:
     assert results == [
         ("after-save", 0, [(0, "kill-before", 10)]),
         ("kill", 1, [(1, "kill", 11)]),
-        ("twice", 2, [(2, "kill", 14)]),
-        ("mid-save", 3, [(3, "torn", 15)]),
-        ("disk-full", 4, [(4, "full", 15), (4, "kill", 16)]),
+        ("mid-save", 2, [(2, "torn", 15)]),
+        ("disk-full", 3, [(3, "full", 15), (3, "kill", 16)]),
     ]
     (alone,) = schedule_faults(select_faults(("twice",), False), plan)
     assert (alone.first, alone.last) == (0, 1)
@@ -1170,9 +1184,11 @@ def test_faults_come_around_the_second_checkpoint() -> None:
         {"attempt": 0, "rank": 0, "step": 10, "file": 1, "kind": "torn", "size": 50}
     ]
     assert created["node"] == [{"attempt": 0, "kind": "hold", "step": 13}]
-    assert created["twice"] == [*created["kill"], {"attempt": 1, "kind": "kill", "rank": 0, "step": 18}]
+    assert created["twice"] == [*created["kill"], {"attempt": 1, "kind": "kill", "rank": 0, "step": 21}]
     often = schedule(life(0, LAST, saves=tuple(saved(n) for n in range(1, LAST))), 0)
-    assert rank_orders(FAULTS[-1], often)[1]["step"] == 3
+    assert rank_orders(FAULTS[-1], often)[1]["step"] == 4
+    last = schedule(life(0, LAST, saves=(saved(5), saved(10))), 0)
+    assert rank_orders(FAULTS[-1], last)[1]["step"] == 18
 
 
 def test_a_cut_line_of_a_trace_is_ignored() -> None:
