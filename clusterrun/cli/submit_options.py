@@ -116,8 +116,8 @@ def settled(options: dict[str, Any], profile: str | None, quiet: bool = False) -
             say(f"options are read from {configuration.path}")
     typed = Source("command line", typed_values)
     configured = profiles.sources(read, chosen)
-    ours, of_sbatch = settings.from_environment(os.environ), settings.from_sbatch_variables(os.environ)
-    return settings.settle([typed, *ours, *configured, *of_sbatch])
+    stronger = [typed, *settings.from_environment(os.environ), *configured]
+    return settings.settle([*stronger, *settings.from_sbatch_variables(os.environ, stronger)])
 
 
 def defaults(names: Iterable[str]) -> dict[str, Setting]:
@@ -135,6 +135,10 @@ def to_spec(
     for setting in settled.values():
         if setting.origin in option_table.SBATCH_VARIABLES:
             say(f"--{setting.name} {setting.value}: of {setting.origin} in this shell")
+    for variable in settled["sbatch"].origin.split(" + "):
+        if variable in option_table.SBATCH_PASSED_ON:
+            entry = f"{option_table.SBATCH_PASSED_ON[variable]}={os.environ[variable]}"
+            say(f"--sbatch {entry}: of {variable} in this shell")
     for name, setting in settled.items():
         option, value = option_table.CONFIGURABLE[name], setting.value
         unsaid = option.kind == "number" and option.otherwise and value == option.default

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from clusterrun.model import contract, gpu_request, node_range
 from clusterrun.model.errors import BadInput
 from clusterrun.model.frozen import frozen
 from clusterrun.model.nearest import nearest
-from clusterrun.model.option_table import CONFIGURABLE, SBATCH_VARIABLES, Option, Value
+from clusterrun.model.option_table import CONFIGURABLE, SBATCH_PASSED_ON, SBATCH_VARIABLES, Option, Value
 
 # The origin of a value that no source sets.
 DEFAULT = "default"
@@ -54,10 +54,7 @@ def settle(sources: Iterable[Source]) -> dict[str, Setting]:
     if not whether.value and whether.origin != DEFAULT:
         is_weaker = False
         for source in strongest:
-            entries = dict(source.values).get("sbatch", ())
-            entries = entries if isinstance(entries, tuple) else ()
-            keys = [entry.removeprefix("--").partition("=")[0] for entry in entries]
-            passed = [key for key in keys if key in ("requeue", "no-requeue")]
+            passed = [key for key in _passed_keys([source]) if key in ("requeue", "no-requeue")]
             is_weaker = is_weaker or source.origin == whether.origin
             if passed and (passed[-1] == "no-requeue" or not is_weaker):
                 break
@@ -91,14 +88,30 @@ def from_environment(environ: Mapping[str, str]) -> list[Source]:
     return [Source(o.variable, ((o.name, read_value(o, environ[o.variable], o.variable)),)) for o in options]
 
 
-def from_sbatch_variables(environ: Mapping[str, str]) -> list[Source]:
-    """Return a source for each option that the user's shell sets for every sbatch."""
+def from_sbatch_variables(environ: Mapping[str, str], stronger: Sequence[Source] = ()) -> list[Source]:
+    """Return a source for each option that the user's shell sets for every sbatch.
+
+    An option that is passed on has none if a ``stronger`` source sets it, or another kind of memory.
+    """
     sources = []
+    options_set = {name for source in stronger for name, _ in source.values} | set(_passed_keys(stronger))
+    is_memory_set = any(name.startswith("mem") for name in options_set)
     for variable, name in SBATCH_VARIABLES.items():
         if environ.get(variable):
             value = read_value(CONFIGURABLE[name], environ[variable], variable)
             sources.append(Source(variable, ((name, value),)))
+    for variable, name in SBATCH_PASSED_ON.items():
+        is_set = name in options_set or (is_memory_set and name.startswith("mem"))
+        if environ.get(variable) and not is_set:
+            sources.append(Source(variable, (("sbatch", (f"{name}={environ[variable]}",)),)))
     return sources
+
+
+def _passed_keys(sources: Iterable[Source]) -> list[str]:
+    """Return the options in the ``sbatch`` entries of the sources."""
+    lists = [value for source in sources for name, value in source.values if name == "sbatch"]
+    entries = [entry for value in lists if isinstance(value, tuple) for entry in value]
+    return [entry.removeprefix("--").partition("=")[0] for entry in entries]
 
 
 def read_value(option: Option, raw_value: Any, where: str) -> Value:

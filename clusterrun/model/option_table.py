@@ -348,4 +348,15 @@ SBATCH_VARIABLES = {
     "SBATCH_CONSTRAINT": "constraint",
     "SBATCH_TIMELIMIT": "time",
     "SBATCH_JOB_NAME": "name",
+    "SBATCH_MEM_PER_NODE": "mem",
+}
+# Variables that set an option of every sbatch that clusterrun lacks. It is passed on as ``--sbatch`` is.
+SBATCH_PASSED_ON = {
+    "SBATCH_SIGNAL": "signal",
+    "SBATCH_EXCLUSIVE": "exclusive",
+    "SBATCH_DEPENDENCY": "dependency",
+    "SBATCH_MEM_PER_CPU": "mem-per-cpu",
+    "SBATCH_MEM_PER_GPU": "mem-per-gpu",
+    "SBATCH_HINT": "hint",
+    "SBATCH_WCKEY": "wckey",
 }

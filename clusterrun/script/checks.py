@@ -17,7 +17,7 @@ from clusterrun.model.paths import RunPaths
 from clusterrun.model.spec import Cluster, JobSpec
 from clusterrun.model.world import own_variables
 from clusterrun.notify.notify_address import ACCEPTED, APPRISE, read_address, shortened
-from clusterrun.script import quoting
+from clusterrun.script import quoting, sbatch_options
 from clusterrun.script.command_words import check_files, near_file
 from clusterrun.script.containers import ANSWER_SECONDS, LEAST_PYTHON, QUESTION, Run, answered, check_image
 from clusterrun.script.interpreter_calls import reads_input, unwrapped
@@ -188,9 +188,14 @@ def check_environment(spec: JobSpec, environ: Mapping[str, str]) -> tuple[str, .
 
     Raises ``BadInput`` for a variable that clusterrun sets in every rank.
     """
-    for name in sorted(own_variables() & dict(spec.environment).keys()):
+    exports = [value for key, value in sbatch_options.passed(spec.sbatch, "--sbatch") if key == "export"]
+    pairs = [word for value in exports for word in value.split(",") if "=" in word]
+    options = {name: "--env" for name, _ in spec.environment}
+    options.update({word.partition("=")[0]: "--sbatch export" for word in pairs})
+    for name in sorted(own_variables() & options.keys()):
         remedy = f"leave it out, or change it in each rank: submit env {name}=VALUE COMMAND"
-        raise BadInput(f"--env {name} would have no effect: clusterrun sets it in every rank", remedy)
+        problem = f"{options[name]} {name} would have no effect: clusterrun sets it in every rank"
+        raise BadInput(problem, remedy)
     notices = []
     for name, value in spec.environment:
         match = _UNEXPANDED.search(value)
@@ -216,7 +221,7 @@ def check_word(command: tuple[str, ...], cwd: str) -> None:
     """
     first = command[0]
     path = os.path.join(cwd, first)
-    parts = first.split()
+    parts = first.replace("\\\n", " ").split()  # a shell joins lines that end in a backslash
     if len(parts) > 1 and not os.path.exists(path):
         needs_shell = any(character in first for character in "&|;<>$`")
         meant = ["bash", "-c", first] if needs_shell else parts

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from clusterrun.model import contract
-from clusterrun.model.option_table import SBATCH_VARIABLES
+from clusterrun.model.option_table import SBATCH_PASSED_ON, SBATCH_VARIABLES
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -13,16 +13,6 @@ if TYPE_CHECKING:
 
 _WISHES = {**SBATCH_VARIABLES, "SLURM_ACCOUNT": "account"}
 MOST_NAMED = 3
-# Variables that set an option of sbatch that clusterrun passes on.
-_PASSED_ON = {
-    "SBATCH_SIGNAL": "signal",
-    "SBATCH_EXCLUSIVE": "exclusive",
-    "SBATCH_DEPENDENCY": "dependency",
-    "SBATCH_MEM_PER_CPU": "mem-per-cpu",
-    "SBATCH_MEM_PER_GPU": "mem-per-gpu",
-    "SBATCH_HINT": "hint",
-    "SBATCH_WCKEY": "wckey",
-}
 
 
 def scrubbed(environment: Mapping[str, str]) -> dict[str, str]:
@@ -40,12 +30,17 @@ def scrubbed(environment: Mapping[str, str]) -> dict[str, str]:
     }
 
 
+def passed_keys(spec: JobSpec) -> set[str]:
+    return {entry.removeprefix("--").partition("=")[0] for entry in spec.sbatch}
+
+
 def dropped(environment: Mapping[str, str], spec: JobSpec) -> tuple[str, ...]:
     """Return the names of the variables that ``scrubbed`` leaves out; many of one prefix as ``SLURM_*``.
 
     Variables whose option ``spec`` sets are not among them.
     """
     options_set = {name for name, option in SBATCH_VARIABLES.items() if getattr(spec, option)}
+    options_set |= {name for name, option in SBATCH_PASSED_ON.items() if option in passed_keys(spec)}
     dropped_names = sorted(environment.keys() - scrubbed(environment).keys() - options_set)
     names = []
     for name in dropped_names:
@@ -67,11 +62,10 @@ def not_obeyed(environment: Mapping[str, str], spec: JobSpec) -> str:
         for name, option in _WISHES.items()
         if environment.get(name) and not getattr(spec, option)
     }
-    options_set = {entry.removeprefix("--").partition("=")[0] for entry in spec.sbatch}
     wishes |= {
         f"--sbatch {quote(f'{option}={environment[name]}')}": name
-        for name, option in _PASSED_ON.items()
-        if environment.get(name) and option not in options_set
+        for name, option in SBATCH_PASSED_ON.items()
+        if environment.get(name) and option not in passed_keys(spec)
     }
     if not wishes:
         return ""

@@ -161,7 +161,8 @@ def about_python(submission: Plan, site: MachineFacts) -> tuple[str, ...]:
     if submission.orders.container.image:
         return ()
     if not python.by_setup:
-        return (site.about_python,) if site.about_python else ()
+        is_ours = python.path and python.why == site.why_python
+        return (site.about_python,) if site.about_python and is_ours else ()
     planned = Interpreter(python.path, python.why)
     if contract.PATH_BEFORE_VARIABLE not in submission.script:
         how = f"the template does not export {contract.PATH_BEFORE_VARIABLE}, see clusterrun help templates"

@@ -83,6 +83,14 @@ def test_a_program_is_the_command_as_typed_in_the_environment_of_setup(context: 
     assert (told(result), shown(context)) == (str(context.folder / "my env"), "python (as the command says)")
 
 
+def test_a_python_that_the_command_names_gets_no_notice_of_another_one(context: CommandLine) -> None:
+    context.environment["VIRTUAL_ENV"] = str(context.folder / "my env")
+    context.environment["PATH"] = f"{context.folder}/my env/bin:{context.environment['PATH']}"
+    result = context("submit", "-f", "python", "tell.py")
+    assert (told(result), "ranks use" in result.err) == (str(context.folder / "my env"), False)
+    assert "ranks use" in context("submit", "--dry-run", "tell.py").err
+
+
 def test_a_python_that_is_too_old_ends_the_job_before_any_rank(context: CommandLine) -> None:
     old = context.folder / "old/bin"
     old.mkdir(parents=True)

@@ -172,6 +172,10 @@ def test_a_variable_that_clusterrun_sets_cannot_be_set(tmp_path: Path) -> None:
     for name in ("MASTER_PORT", "RANK", "CLUSTERRUN_RUN_ID"):
         with pytest.raises(BadInput, match=f"--env {name} would have no effect"):
             check(name)
+    planned = of(tmp_path, "true")
+    spec = replace(planned.spec, sbatch=("export=ALL,NCCL_DEBUG=1,MASTER_PORT=1",))
+    with pytest.raises(BadInput, match="--sbatch export MASTER_PORT would have no effect"):
+        checks.check(replace(planned, spec=spec))
 
 
 def test_a_script_in_the_setup_lines_folder_is_not_searched(tmp_path: Path) -> None:
@@ -266,6 +270,7 @@ def test_an_environment_that_is_not_first_on_the_path_or_is_our_own_changes_noth
     "command, observed, remedy",
     [
         (("ddp.py --epochs 1",), "this is one word", "clusterrun submit ddp.py --epochs 1"),
+        (("ddp.py \\\n --epochs 1",), "this is one word", "clusterrun submit ddp.py --epochs 1"),
         (("cd sub && python x.py",), "this is one word", "clusterrun submit bash -c 'cd sub && python x.py'"),
         (("ddp.py --cfg x.py", "--lr", "a b"), "this is one word", "submit ddp.py --cfg x.py --lr 'a b'"),
         ((".",), "is a folder", "name a Python script"),
