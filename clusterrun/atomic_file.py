@@ -36,7 +36,7 @@ def write_whole(path: str, data: bytes, mode: int = 0o600, sync: bool = True) ->
 
 
 def draft_prefix(name: str) -> str:
-    """How the names of unfinished files for ``name`` begin; a writer that was killed leaves one."""
+    """Return how the names of unfinished files for ``name`` begin; a writer that was killed leaves one."""
     return f".{name}."
 
 
@@ -66,7 +66,7 @@ def write_all(handle: int, data: bytes) -> None:
 
 
 def end_of(path: str, most: int) -> tuple[bytes, int]:
-    """The end of a file, and where it begins; nothing of what is a link or no plain file."""
+    """Return the end of a file, and where it begins; nothing of what is a link or no plain file."""
     try:
         fd = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
     except OSError:

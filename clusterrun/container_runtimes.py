@@ -125,7 +125,7 @@ def srun_options(container: Container) -> tuple[tuple[str, str], ...]:
 
 
 def environment_inside(environment: Mapping[str, str], set_by_user: Iterable[str]) -> dict[str, str]:
-    """``environment`` without what describes the host; ``set_by_user`` are names that the user has set."""
+    """Return ``environment`` without variables of the host that are not in ``set_by_user``."""
     user_names = frozenset(set_by_user)
     return {
         name: value for name, value in environment.items() if name in user_names or name not in _OF_THE_HOST

@@ -8,7 +8,7 @@ _PACKAGE = os.path.dirname(os.path.abspath(__file__))
 
 
 def folder(name: str) -> str:
-    """The path of ``templates``, ``jobs`` or ``docs``: in the package (a wheel), else beside it."""
+    """Return the path of ``templates``, ``jobs`` or ``docs``: in the package (a wheel), else beside it."""
     for place in (os.path.join(_PACKAGE, name), os.path.join(os.path.dirname(_PACKAGE), name)):
         if os.path.isdir(place):
             return place

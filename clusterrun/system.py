@@ -246,10 +246,10 @@ class Clock(Protocol):
     """Time as an argument. Entry points pass a real clock, tests pass one that they set."""
 
     def now(self) -> float:
-        """Seconds since the epoch, for display and records only."""
+        """Return the seconds since the epoch, for display and records only."""
 
     def monotonic(self) -> float:
-        """Seconds that never jump, for waiting and limits."""
+        """Return the seconds of a clock that never jumps, for waiting and limits."""
 
     def sleep(self, seconds: float) -> None:
         """Return after ``seconds``."""

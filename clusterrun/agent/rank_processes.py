@@ -308,7 +308,7 @@ class RankProcesses:
             self._index = None
 
     def distrust_lineage(self) -> None:
-        """From now on find leftover processes by the run's mark too, not by their parents alone."""
+        """Find leftover processes from now on by the run's mark too, not by their parents alone."""
         self._whole_lineage = False
 
 

@@ -86,7 +86,7 @@ class Advice:
 
 
 def advise(question: AdviceQuestion) -> Advice:
-    """The whole answer, arithmetic and all."""
+    """Return the whole answer, arithmetic and all."""
     fits = tuple(_fit(question, strategy) for strategy in ("single", "ddp", "fsdp"))
     take, because = _choice(question, {fit.strategy: fit for fit in fits})
     worlds = [1 << power for power in range(1, question.world.bit_length()) if 1 << power < question.world]
@@ -98,7 +98,7 @@ def advise(question: AdviceQuestion) -> Advice:
 
 
 def _fit(question: AdviceQuestion, strategy: str) -> Fit:
-    """The memory of one GPU, term by term."""
+    """Return the memory of one GPU, term by term."""
     weight, gradient, number, copy = PRECISIONS[question.precision]
     count, parts = question.parameters, question.world if strategy == "fsdp" else 1
     state = OPTIMIZERS[question.optimizer] * number
@@ -147,7 +147,7 @@ def _nothing(question: AdviceQuestion, fit: Fit) -> str:
 
 
 def _sending(question: AdviceQuestion, strategy: str, gpus: int) -> float:
-    """Seconds in which one GPU sends its share of a step."""
+    """Return the seconds in which one GPU sends its share of a step."""
     weight, gradient, _, copy = PRECISIONS[question.precision]
     link = (gpus, question.bandwidth, question.latency)
     if strategy == "fsdp":
@@ -163,7 +163,7 @@ def _expect(question: AdviceQuestion, strategy: str, gpus: int) -> Expected:
 
 
 def _times(question: AdviceQuestion) -> tuple[str, ...]:
-    """The arithmetic of a step's sending on all GPUs, or what is missing for it."""
+    """Return the arithmetic of a step's sending on all GPUs, or what is missing for it."""
     if question.world == 1:
         return ("one GPU: nothing is sent",)
     weight, gradient, _, copy = PRECISIONS[question.precision]
@@ -183,7 +183,7 @@ def _times(question: AdviceQuestion) -> tuple[str, ...]:
 
 
 def _waits(question: AdviceQuestion, strategy: str) -> tuple[str, ...]:
-    """How long the sending takes, and what of it a step waits for."""
+    """Return how long the sending takes, and what of it a step waits for."""
     seconds = _sending(question, strategy, question.world)
     each = f" and {question.latency * 1e3:.3g} ms per bucket" if question.latency else ""
     line = f"{strategy}: at {question.bandwidth / GB:.4g} GB/s{each} {seconds * 1e3:.4g} ms"

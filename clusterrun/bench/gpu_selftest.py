@@ -30,7 +30,7 @@ _LINE = re.compile(r"^selftest (\w+) (\{.*\})$", re.MULTILINE)
 
 
 def with_gpus(spec: JobSpec, context: Context) -> JobSpec:
-    """``spec`` with the GPUs that there are, where none were asked for. Raises ``BadInput``."""
+    """Return ``spec`` with the GPUs that there are, where none were asked for. Raises ``BadInput``."""
     is_local = spec.cluster is Cluster.LOCAL or (
         spec.cluster is Cluster.AUTO and bool(context.client().why_not())
     )
@@ -81,7 +81,7 @@ def measure(spec: JobSpec, context: Context, tell: Tell) -> dict[str, Any]:
 
 
 def training(spec: JobSpec) -> JobSpec:
-    """The run that trains and hangs, on what ``spec`` checks."""
+    """Return the run that trains and hangs, on what ``spec`` checks."""
     script = os.path.join(shipped.folder("jobs"), "gpu_selftest.py")
     return replace(
         spec,
@@ -107,7 +107,7 @@ def _ended(spec: JobSpec, context: Context, tell: Tell) -> Run:
 
 
 def hidden(text: str, names: Iterable[str], context: Context) -> str:
-    """``text`` without the names of nodes and of the user: ``node0``, ``node1``, ``user``."""
+    """Return ``text`` without the names of nodes and of the user: ``node0``, ``node1``, ``user``."""
     user = os.path.basename(context.environ.get("HOME", "").rstrip("/"))
     nodes = list(dict.fromkeys(name for name in names if name))
     replacements = [(name, f"node{nodes.index(name)}") for name in sorted(nodes, key=len, reverse=True)]
@@ -119,7 +119,7 @@ def hidden(text: str, names: Iterable[str], context: Context) -> str:
 
 
 def text_of(selftest: dict[str, Any], context: Context, anonymous: bool) -> str:
-    """The document as it is kept: the home as ``~``, and without names where that is wanted."""
+    """Return the document as it is kept: the home as ``~``, and without names where that is wanted."""
     home = context.environ.get("HOME", "").rstrip("/")
     text = json.dumps(selftest, indent=1)
     text = text.replace(home + "/", "~/") if len(home) > 1 else text

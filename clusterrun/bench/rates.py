@@ -17,7 +17,7 @@ BACKWARD = 2 / 3
 
 
 def all_reduce(size: float, ranks: int, bandwidth: float, latency: float = 0.0) -> float:
-    """Seconds to sum ``size`` bytes over ``ranks`` ranks, in DDP's buckets; bandwidth in bytes per second."""
+    """Return the seconds to sum ``size`` bytes over all ranks, in DDP's buckets; bandwidth in bytes/s."""
     if ranks < 2:
         return 0.0
     return latency * math.ceil(size / BUCKET) + ring_share(ranks) * size / bandwidth
@@ -32,7 +32,7 @@ def sharded(weights: float, gradients: float, ranks: int, bandwidth: float, late
 
 
 def data_parallel(size: float, ranks: int, bandwidth: float) -> float:
-    """Seconds in which one GPU sends its weights to all others, and takes back their gradients."""
+    """Return the seconds in which one GPU sends its weights to all others, and takes back their gradients."""
     return 2 * (ranks - 1) * size / bandwidth
 
 

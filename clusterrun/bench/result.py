@@ -64,7 +64,7 @@ class CellRates:
 
     @property
     def rate(self) -> float:
-        """The median."""
+        """Return the median."""
         return statistics.median(self.rates) if self.rates else 0.0
 
     @property

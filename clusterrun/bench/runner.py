@@ -127,7 +127,7 @@ class Runner:
             self._tell(sentence)
 
     def _awaited(self, run: Run) -> RunStatus:
-        """The end of ``run``; the reason why it is queued is printed; that it trains is not."""
+        """Return the end of ``run``; the reason why it is queued is printed; that it trains is not."""
         return RunWait(self._context, run.run_id, self._tell, logs_are_shown=True).wait(None)
 
     def _note(self, run: MeasuredRun) -> MeasuredRun:
@@ -174,7 +174,7 @@ def in_turn(cells: tuple[Cell, ...], repeats: int) -> Iterator[tuple[Cell, int]]
 
 
 def rank0_output(context: Context, run_id: str) -> str:
-    """The end of what rank 0 printed in the newest attempt, on both streams."""
+    """Return the end of what rank 0 printed in the newest attempt, on both streams."""
     paths = context.store.paths(run_id)
     numbers = attempts(paths.attempts)
     if not numbers:
@@ -188,14 +188,14 @@ def rank0_output(context: Context, run_id: str) -> str:
 
 
 def _trained(context: Context, status: RunStatus) -> float:
-    """Seconds from the start of the ranks to the end of the run."""
+    """Return the seconds from the start of the ranks to the end of the run."""
     state = context.store.state(status.run_id)
     began = state.attempts[-1].started_at if state and state.attempts else status.started_at
     return max(0.001, (status.ended_at or 0.0) - (began or 0.0)) if began and status.ended_at else 0.001
 
 
 def why(run: Run, status: RunStatus) -> str:
-    """One sentence about a run that did not end well."""
+    """Return one sentence about a run that did not end well."""
     failure = run.failure
     reason = failure.why if failure else status.reason
     last = failure.last_line if failure else ""

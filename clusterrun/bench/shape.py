@@ -24,7 +24,7 @@ class Shape:
 
 
 def shape(world: int, per_node: int) -> Shape:
-    """How a world lies on nodes of ``per_node`` devices (0: one node holds any). Raises ``BadInput``."""
+    """Return how a world fits nodes of ``per_node`` devices (0: any number fits). Raises ``BadInput``."""
     if not per_node or world <= per_node:
         return Shape(1, world)
     if world % per_node:
@@ -36,7 +36,7 @@ def shape(world: int, per_node: int) -> Shape:
 
 
 def spec_of(subject: StudySubject, cell: Cell) -> JobSpec:
-    """The run that measures ``cell``. Raises ``BadInput`` for a world that the nodes cannot hold."""
+    """Return the run that measures ``cell``. Raises ``BadInput`` for a world that the nodes cannot hold."""
     base = subject.spec
     laid = shape(cell.world, base.gpus or base.ranks_per_node)
     is_one_process = cell.one_process or cell.strategy == STARTS_ITS_RANKS

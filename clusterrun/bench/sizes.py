@@ -23,7 +23,7 @@ _SHORT = {"k": 1e3, "m": 1e6, "g": 1e9, "t": 1e12}
 
 
 def count(text: str, what: str) -> float:
-    """A number above 0 from ``7e9``, ``7B``, ``125M``. Raises ``BadInput`` naming ``what``."""
+    """Return a number above 0 from ``7e9``, ``7B``, ``125M``. Raises ``BadInput`` naming ``what``."""
     return _read(text, what, _COUNTS, "write 7e9, 7B or 125M")
 
 

@@ -35,14 +35,14 @@ class Cell:
 
     @property
     def name(self) -> str:
-        """The cell as text: ``ddp × 4``."""
+        """Return the cell as text: ``ddp × 4``."""
         if self.strategy == "single":
             return "single"
         return f"{self.strategy or 'ranks'} × {self.world}"
 
     @property
     def one_process(self) -> bool:
-        """Whether one process computes on all devices."""
+        """Return whether one process computes on all devices."""
         return self.strategy in ONE_PROCESS
 
 
@@ -78,7 +78,7 @@ class StudySubject:
 
 
 def cells(strategies: tuple[str, ...], worlds: tuple[int, ...], gpus: int) -> tuple[Cell, ...]:
-    """The configurations, smallest world first; every one once.
+    """Return the configurations, smallest world first; every one once.
 
     One process is asked for at world 1; DataParallel at every larger world where there are GPUs for
     it. A strategy of several ranks is left out at world 1 where ``single`` is measured there.

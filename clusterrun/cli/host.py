@@ -162,7 +162,7 @@ def _fetching(
 
 
 def _moved(word: str, names: dict[str, str]) -> str:
-    """``word`` for sh, with the name of a fetched file replaced by its name on the cluster."""
+    """Return ``word`` for sh, with the name of a fetched file replaced by its name on the cluster."""
     if word in names:
         return names[word]
     option, equals, value = word.partition("=")

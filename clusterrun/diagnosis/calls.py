@@ -78,7 +78,7 @@ class Call:
 
     @property
     def key(self) -> tuple[str, int, str]:
-        """The key that equal calls of several ranks share."""
+        """Return the key that equal calls of several ranks share."""
         return self.group, self.sequence, self.operation
 
     @property
@@ -87,7 +87,7 @@ class Call:
 
     @property
     def comparable(self) -> tuple[str, str, str]:
-        """The part of a call that all ranks of a group must agree on."""
+        """Return the part of a call that all ranks of a group must agree on."""
         sized = self.operation in EQUAL_SIZES
         return self.operation, self.sizes if sized else "", self.types if sized else ""
 
@@ -124,7 +124,7 @@ class CallTable:
         return self.by_rank[rank].location
 
     def line(self, *ranks: int) -> str:
-        """``train.py:33 (step)`` if all ``ranks`` are in one line of the user's; else ''."""
+        """Return ``train.py:33 (step)`` if all ``ranks`` are in one line of the user's; else ''."""
         lines = {self.location(rank).line for rank in ranks if rank in self.by_rank} - {""}
         return lines.pop() if len(lines) == 1 else ""
 
@@ -134,23 +134,23 @@ class CallTable:
 
     @property
     def owed(self) -> list[tuple[RankSnapshot, Backlog]]:
-        """Ranks, and what their peers do not acknowledge."""
+        """Return ranks with the data that a peer does not acknowledge."""
         return [(rank, debt) for rank in self.ranks for debt in rank.process.backlog]
 
     def node_at(self, address: str) -> str:
-        """The node whose ranks speak from ``address``; the address itself if no rank does."""
+        """Return the node whose ranks speak from ``address``; the address itself if no rank does."""
         nodes = (rank.node for rank in self.ranks if address in rank.process.addresses)
         return next(nodes, address)
 
     def clock_of(self, call: Call) -> float:
-        """When a call began, on the coordinator's clock."""
+        """Return when a call began, on the coordinator's clock."""
         return call.at - self.offsets.get(self.by_rank[call.rank].node, 0.0)
 
     # --- calls ---
 
     @cached_property
     def history(self) -> dict[int, list[Call]]:
-        """The recorded calls of each rank, oldest first."""
+        """Return the recorded calls of each rank, oldest first."""
         return {
             rank.rank: sorted((_of_record(rank, record) for record in rank.records), key=lambda call: call.at)
             for rank in self.ranks
@@ -158,12 +158,12 @@ class CallTable:
 
     @cached_property
     def calls(self) -> list[Call]:
-        """All recorded calls."""
+        """Return all recorded calls."""
         return [call for calls in self.history.values() for call in calls]
 
     @cached_property
     def waits(self) -> list[Call]:
-        """The call of each waiting rank: its oldest open collective, or one that no recorder knows."""
+        """Return the call of each waiting rank: its oldest open collective, or one that no recorder knows."""
         waits = [wait for rank in self.ranks if (wait := self._wait_of(rank))]
         if not waits and self.stalled and not self.calls:
             # No records: by the groups' own counts, some members have begun more. gloo counts sends as well,
@@ -189,16 +189,16 @@ class CallTable:
 
     @cached_property
     def is_crossed(self) -> bool:
-        """Whether every rank that waits, waits for a rank that has not come."""
+        """Return whether every rank that waits, waits for a rank that has not come."""
         return bool(self.waits) and all(wait.missing for wait in self.waits)
 
     @cached_property
     def awaited(self) -> set[int]:
-        """The ranks that some rank waits for."""
+        """Return the ranks that some rank waits for."""
         return {rank for wait in self.waits for rank in wait.missing}
 
     def places(self) -> dict[tuple[str, str, int], dict[int, Call]]:
-        """The calls by group (name and members) and number, then by rank."""
+        """Return the calls by group (name and members) and number, then by rank."""
         places: dict[tuple[str, str, int], dict[int, Call]] = {}
         for rank in self.ranks:
             spans = {group.name: group.ranks for group in rank.groups}
@@ -208,7 +208,7 @@ class CallTable:
         return places
 
     def members(self, rank: RankSnapshot, name: str) -> tuple[int, ...]:
-        """The ranks of the group called ``name`` that ``rank`` is in, as far as that is known."""
+        """Return the ranks of the group called ``name`` that ``rank`` is in, as far as that is known."""
         group = next((group for group in rank.groups if is_called(group, name)), None)
         listed = unfolded(group.ranks) if group else ()
         if listed:
@@ -220,12 +220,12 @@ class CallTable:
         )
 
     def participants(self, wait: Call) -> set[int]:
-        """The ranks that take part in a call."""
+        """Return the ranks that take part in a call."""
         return set(self.members(self.of(wait.rank), wait.group)) or {wait.rank, *wait.missing}
 
     @cached_property
     def _begun(self) -> dict[tuple[int, str], int]:
-        """How far each rank is in each group."""
+        """Return how far each rank is in each group."""
         begun: dict[tuple[int, str], int] = {}
         recorded = {record.group for rank in self.ranks for record in rank.records}
         for rank in self.ranks:
@@ -290,7 +290,7 @@ class CallTable:
         return Call(rank.rank, "", 0, LOCK, line=line, missing=holder) if holder else None
 
     def _wait_by_stack(self, rank: RankSnapshot) -> Call | None:
-        """The collective that the stack of a rank shows, without a number. It waits for all ranks outside."""
+        """Return the collective in the stack of a rank, without a number. It waits for all ranks outside."""
         place = rank.location
         if place.doing not in (Doing.COLLECTIVE, Doing.RENDEZVOUS) or rank.state in STOPPED:
             return None
@@ -306,7 +306,7 @@ class CallTable:
 
     @staticmethod
     def _is_outside(rank: RankSnapshot) -> bool:
-        """Whether a rank waits for no other rank. One whose stack is unknown counts only if it shows why."""
+        """Return whether a rank waits for no other rank. If its stack is unknown, it must show why."""
         doing = rank.location.doing
         if not rank.state or rank.state in STOPPED:
             return True
@@ -315,7 +315,7 @@ class CallTable:
         return doing not in (Doing.COLLECTIVE, Doing.RENDEZVOUS)
 
     def _lock_holder(self, rank: RankSnapshot) -> tuple[int, ...]:
-        """The rank that holds the lock that ``rank`` waits for, if it waits for others itself.
+        """Return the rank that holds the lock that ``rank`` waits for, if it waits for others itself.
 
         A process of it that sleeps may hold the lock, such as a worker of its data-loader. A holder that
         computes, loads or reads will release the lock. The kernel does not list who holds a lock of
@@ -342,12 +342,12 @@ class CallTable:
 
     @cached_property
     def _holders_by_line(self) -> dict[str, tuple[int, ...]]:
-        """The holders of locks, by the line at which ranks of their nodes wait for the lock."""
+        """Return the holders of locks, by the line at which ranks of their nodes wait for the lock."""
         waiting = [rank for rank in self.ranks if rank.process.lock_holder and rank.location.line]
         return {rank.location.line: holder for rank in waiting if (holder := self._lock_holder(rank))}
 
     def setters(self, rank: RankSnapshot) -> tuple[int, ...]:
-        """The ranks whose lines set the key of the store that ``rank`` waits for.
+        """Return the ranks whose lines set the key of the store that ``rank`` waits for.
 
         A rank that waits for the key itself does not set it if another one does. A rank that passed its
         line under a false condition has not set it.
@@ -361,7 +361,7 @@ class CallTable:
         return tuple(other.rank for other in (passed if len(passed) == 1 else setting))
 
     def _counts(self, group: Group) -> dict[int, int]:
-        """The collectives that each member has begun in ``group``; {} unless all members report it."""
+        """Return the collectives that each member has begun in ``group``; {} unless all members report it."""
         counts = {
             rank.rank: other.sequence
             for rank in self.ranks
@@ -371,7 +371,7 @@ class CallTable:
         return counts if len(counts) == group.size and min(counts.values()) >= 0 else {}
 
     def shortest_timeout(self) -> float:
-        """The smallest time-out of the groups that ranks wait in, in seconds; 0: none, or unknown."""
+        """Return the smallest time-out of the groups that ranks wait in, in seconds; 0: none, or unknown."""
         groups = self.wait_by_rank
         unrecorded = any(
             rank.rank not in groups and rank.location.doing is Doing.COLLECTIVE for rank in self.ranks
@@ -389,7 +389,7 @@ class CallTable:
 
     @cached_property
     def longest_pause(self) -> float:
-        """How long ranks usually pause between two collectives, in seconds.
+        """Return how long ranks usually pause between two collectives, in seconds.
 
         It is the third longest gap of the newest records: a checkpoint, or a hang that ended, is not usual.
         """
@@ -402,11 +402,11 @@ class CallTable:
 
     @property
     def is_long_still(self) -> bool:
-        """Whether nothing has happened for longer than usual in this run."""
+        """Return whether nothing has happened for longer than usual in this run."""
         return self.still_for(max(PATIENCE, USUAL * self.longest_pause)) <= 0
 
     def still_for(self, seconds: float) -> float:
-        """How much of ``seconds`` without any movement is still missing; 0: nothing."""
+        """Return how much of ``seconds`` without any movement is still missing; 0 if nothing is."""
         if self.stalled:
             return 0.0
         if self.ranks and all(rank.problem for rank in self.ranks):
@@ -427,7 +427,7 @@ class CallTable:
         return rank.writes or (not self.stalled and (rank.compiles or bool(rank.counts)))
 
     def patience(self, late: Sequence[RankSnapshot]) -> float:
-        """Seconds for which ranks at work may let the others wait: as long as they often did before."""
+        """Return the seconds for which ranks at work may let the others wait: as long as they often did."""
         calls = {(wait.group, wait.operation) for wait in self.waits}
         begun: dict[tuple[str, int], list[tuple[float, int]]] = {}
         for call in self.calls:
@@ -479,7 +479,7 @@ def is_called(group: Group, name: str) -> bool:
 
 
 def sends(rank: RankSnapshot) -> int:
-    """The number of sends and receives that a rank has begun over gloo, which does not record them."""
+    """Return the number of sends and receives that a rank has begun over gloo, which does not record them."""
     of_gloo = [group for group in rank.groups if group.backend == "gloo" and group.sequence >= 0]
     recorded = {record.group: record.sequence for record in rank.records}
     return sum(max(0, group.sequence - recorded.get(group.name, 0)) for group in of_gloo)
@@ -506,13 +506,13 @@ def _waits_for_others(rank: RankSnapshot) -> bool:
 
 
 def set_line(rank: RankSnapshot, keys: str) -> tuple[str, str]:
-    """The line at which a rank sets one of ``keys`` ('': unknown), and the false condition it is under."""
+    """Return the line at which a rank sets one of ``keys`` ('': unknown), and its false condition."""
     lines = [entry.split("\t") for entry in rank.call.sets]
     matching = [(line, "".join(under)) for line, key, *under in lines if key in keys.split(", ")]
     return min(matching, key=lambda pair: pair[1] != "", default=("", ""))
 
 
 def roots(waits: Sequence[Call]) -> tuple[int, ...]:
-    """The ranks that others wait for and that wait in no call themselves."""
+    """Return the ranks that others wait for and that wait in no call themselves."""
     inside = {wait.rank for wait in waits}
     return tuple(sorted({rank for wait in waits for rank in wait.missing} - inside))

@@ -244,7 +244,7 @@ class RankSnapshot:
 
     @property
     def state(self) -> str:
-        """The kernel's letter; '' if the process is gone."""
+        """Return the kernel's letter; '' if the process is gone."""
         return self.process.state
 
     @property
@@ -268,23 +268,23 @@ class RankSnapshot:
 
     @property
     def writes(self) -> bool:
-        """Whether a file of it grows: it saves something large."""
+        """Return whether a file of it grows, so that it saves something large."""
         return self.process.written >= WRITES
 
     @property
     def compiles(self) -> bool:
-        """Whether it compiles, or a program that it waits for computes, also on a crowded node."""
+        """Return whether it compiles, or a program that it waits for computes, also on a crowded node."""
         runs = self.process.busy >= CROWDED and any(child.state == "R" for child in self.process.children)
         return (self.works or runs) and any(path in frame for frame in self.stacks.main for path in _COMPILES)
 
     @property
     def may_spin(self) -> bool:
-        """Whether a busy process may only wait for its GPU. gloo sleeps, and flight records would show it."""
+        """Return whether a busy process may only wait for its GPU. gloo sleeps, and records would show it."""
         return not self.records and any(group.backend != "gloo" for group in self.groups)
 
     @property
     def default(self) -> Group | None:
-        """The group that ``init_process_group`` made; None before that."""
+        """Return the group that ``init_process_group`` made; None before that."""
         return next((group for group in self.groups if group.default), None)
 
 
@@ -317,7 +317,7 @@ class JobSnapshot:
 
     @property
     def newest(self) -> float:
-        """When the newest collective began, on the coordinator's clock; 0 without any."""
+        """Return when the newest collective began, on the coordinator's clock; 0 without any."""
         offsets = dict(self.offsets)
         times = [record.at - offsets.get(rank.node, 0.0) for rank in self.seen for record in rank.records]
         return max(times, default=0.0)

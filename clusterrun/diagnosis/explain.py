@@ -55,7 +55,7 @@ def either(table: CallTable, hypotheses: Sequence[Hypothesis]) -> Diagnosis:
 
 
 def circumstances(table: CallTable) -> Iterator[str]:
-    """Facts that decide nothing, but should be known."""
+    """Return facts that decide nothing, but help the user."""
     for node, why in table.mute:
         yield f"no answer from {node}: {why}"
     for rank, debt in table.owed[:MOST_GROUPS]:

@@ -82,7 +82,7 @@ def departures(table: CallTable, wait: Call) -> tuple[Departure, ...] | None:
 
 
 def _past(turns: list[_Turn], before: tuple[str, str]) -> list[_Turn]:
-    """The turns after this call. The first turn counts as well in a young loop with one call."""
+    """Return the turns after this call. The first turn counts as well in a young loop with one call."""
     past = [turn for turn in turns if turn.before == before and turn.sends >= 0]
     first = [turn for turn in turns if (turn.before, turn.call) == (_START, before) and turn.sends >= 0]
     is_one_call = len(past) < HABIT and all(turn.call == before for turn in past)

@@ -117,13 +117,13 @@ class Error:
 
     @property
     def is_consequence(self) -> bool:
-        """Whether another rank or process failed first."""
+        """Return whether another rank or process failed first."""
         elsewhere = self.origin >= 0 and self.origin != (self.inner if self.inner >= 0 else self.rank)
         return elsewhere or (self.row is not None and self.row.consequence)
 
     @property
     def lost_peer(self) -> bool:
-        """Whether it is a lost connection: the other end may have failed within the same second."""
+        """Return whether it is a lost connection: the other end may have failed within the same second."""
         return _LOST_PEER.match(self.text) is not None
 
     @property
@@ -132,7 +132,7 @@ class Error:
 
     @property
     def message(self) -> str:
-        """The message, where it came from and what belongs to it."""
+        """Return the message, where it came from and what belongs to it."""
         return self.placed + self.more
 
     def of_rank(self, rank: int) -> Error:

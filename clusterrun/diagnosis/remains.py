@@ -33,7 +33,7 @@ class Remains:
 
     @cached_property
     def errors(self) -> tuple[Error, ...]:
-        """The errors, without timers, each as that of the rank in which it happened."""
+        """Return the errors, without timers, each as that of the rank in which it happened."""
         errors = [error for error in self.printed if not is_timer(error)]
         if self.per_node:
             return tuple(errors)
@@ -48,12 +48,12 @@ class Remains:
 
     @property
     def timers(self) -> tuple[Error, ...]:
-        """The stacks that a timer of the script printed."""
+        """Return the stacks that a timer of the script printed."""
         return tuple(error for error in self.printed if is_timer(error))
 
     @property
     def memory_notes(self) -> tuple[str, ...]:
-        """Lines of the kernel or of Slurm about memory that ran out."""
+        """Return the lines of the kernel or of Slurm about memory that ran out."""
         lines = self.failure.last_lines if self.failure else ()
         return tuple(note for note in (*self.notes, self.reason, *lines) if _OUT_OF_MEMORY.search(note))
 
@@ -64,14 +64,14 @@ class Remains:
         return tuple(Culprit(rank, self.node(rank), why) for rank, why in whys.items())
 
     def rank(self, error: Error) -> int:
-        """The rank that printed an error; -1 if that is a launcher of several ranks."""
+        """Return the rank that printed an error; -1 if that is a launcher of several ranks."""
         return error.inner if self.per_node else error.rank
 
     def quoted(self, error: Error) -> str:
         return f"{self.name(error.rank, error.inner)}: {error.message}"
 
     def name(self, rank: int, inner: int = -1) -> str:
-        """``rank 3``, or ``node 3`` for the launcher of a node whose rank is unknown."""
+        """Return ``rank 3``, or ``node 3`` for the launcher of a node whose rank is unknown."""
         if inner >= 0:
             return f"rank {inner}"
         return f"{self.noun} {rank}"
@@ -87,7 +87,7 @@ class Remains:
         return self.name(rank, inner) + on
 
     def several(self, errors: Iterable[Error]) -> str:
-        """``ranks 0-2 and 5``: the ranks that printed these errors."""
+        """Return ``ranks 0-2 and 5``: the ranks that printed these errors."""
         listed = list(errors)
         if self.per_node and all(error.inner >= 0 for error in listed):
             return ranks_in_words({error.inner for error in listed})

@@ -52,7 +52,7 @@ class Together:
 
     @property
     def together(self) -> bool:
-        """Whether all ranks have formed one group and use it, so that no earlier warning holds."""
+        """Return whether all ranks have formed one group and use it, so that no earlier warning holds."""
         return self._size > 1 and self._largest >= self._size and self._used()
 
     def _used(self) -> bool:

@@ -74,7 +74,7 @@ class StackLocation:
 
     @property
     def line(self) -> str:
-        """``train.py:33 (step)``."""
+        """Return ``train.py:33 (step)``."""
         return short(self.frame)
 
 

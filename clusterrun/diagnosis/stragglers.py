@@ -97,7 +97,7 @@ def _in_group(table: CallTable, ranks: Sequence[RankSnapshot], name: str, span: 
 def _judged(
     times: Mapping[int, Mapping[int, float]], common: Sequence[int], margin: float, least: int
 ) -> Straggler | None:
-    """The rank that is late to at least ``least`` of the collectives ``common`` that some rank waited for."""
+    """Return the rank that was late to ``least`` of the collectives ``common`` for which a rank waited."""
     late: dict[int, list[tuple[float, float]]] = {}
     for number in common:
         arrivals = sorted((of_rank[number], rank) for rank, of_rank in times.items())
@@ -119,7 +119,7 @@ def _judged(
 
 
 def _length(spans: Sequence[tuple[float, float]]) -> float:
-    """The length of the union: collectives that overlap are waited for once."""
+    """Return the length of the union: collectives that overlap are waited for once."""
     total, end = 0.0, float("-inf")
     for first, last in sorted(spans):
         total += max(0.0, last - max(first, end))

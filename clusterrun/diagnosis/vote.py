@@ -30,19 +30,19 @@ class RankVote:
 
     @property
     def suspects(self) -> tuple[int, ...]:
-        """The odd ranks, or all of them if no side is the largest."""
+        """Return the odd ranks, or all of them if no side is the largest."""
         if self.odd or self.is_unanimous:
             return self.odd
         return tuple(sorted(rank for _, ranks in self.sides for rank in ranks))
 
     def lone(self, others: int = 2) -> int:
-        """The only rank that differs from at least ``others`` ranks that all agree; -1 if there is none."""
+        """Return the only rank that differs from at least ``others`` agreeing ranks; -1 if there is none."""
         if len(self.sides) != 2 or len(self.odd) != 1 or len(self.sides[0][1]) < others:
             return -1
         return self.odd[0]
 
 
 def one_only(ranks: Iterable[int]) -> int:
-    """The rank that alone fulfils a condition; -1 if several do, or none."""
+    """Return the rank that alone fulfils a condition; -1 if several do, or none."""
     fulfil = list(ranks)
     return fulfil[0] if len(fulfil) == 1 else -1

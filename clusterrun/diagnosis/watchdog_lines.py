@@ -75,7 +75,7 @@ class WatchdogLines:
         ]
 
     def main_group(self) -> tuple[str, dict[int, Call]]:
-        """The group in which most ranks wait ('': no line names it), and each rank's oldest call in it."""
+        """Return the group in which most ranks wait ('': unnamed), and each rank's oldest call in it."""
         by_group: dict[str, dict[int, Call]] = {}
         for call in reversed(self.calls):
             by_group.setdefault(call.group, {})[call.rank] = call

@@ -114,7 +114,7 @@ def await_port(place: LabPlace, state: LabState, daemon: str, port: int = 0) -> 
 
 
 def controller_listens(state: LabState) -> bool:
-    """Whether slurmctld listens. Slurm's own commands wait long for one that does not."""
+    """Return whether slurmctld listens. Slurm's own commands wait long for one that does not."""
     return _listens(state.processes[CONTROLLER], PORTS["slurmctld"])
 
 

@@ -45,7 +45,7 @@ class Lab:
 
     @property
     def state(self) -> LabState:
-        """The present state of the lab. Raises ``BadInput`` if it is not up."""
+        """Return the present state of the lab. Raises ``BadInput`` if it is not up."""
         state = read_state(self.place)
         if state is None or not state.up or not alive(state):
             if around := lab_around():
@@ -55,12 +55,12 @@ class Lab:
 
     @property
     def nodes(self) -> tuple[str, ...]:
-        """The names of the nodes."""
+        """Return the names of the nodes."""
         return self.state.layout.node_names
 
     @property
     def slurm_conf(self) -> Path:
-        """The value of SLURM_CONF on the hosts."""
+        """Return the value of SLURM_CONF on the hosts."""
         return self.place.slurm_conf
 
     # --- up and down ---
@@ -197,18 +197,18 @@ class Lab:
 
     @property
     def faults(self) -> tuple[Fault, ...]:
-        """The faults in force."""
+        """Return the faults in force."""
         return self.state.faults
 
     # --- looking ---
 
     def wait_idle(self, seconds: float = 60.0) -> bool:
-        """Whether all nodes are idle again within ``seconds``."""
+        """Return whether all nodes are idle again within ``seconds``."""
         state = self.state
         return wait_for(lambda: build.idle_nodes(self.place, state) == state.spec.nodes, seconds, 0.02)
 
     def node_states(self) -> dict[str, str]:
-        """Each node's state in Slurm's words; empty when slurmctld does not answer."""
+        """Return each node's state in Slurm's words; empty when slurmctld does not answer."""
         state = self.state
         if not daemons.controller_listens(state):
             return {}
@@ -237,7 +237,7 @@ def labs_up() -> list[Lab]:
 
 
 def alive(state: LabState) -> bool:
-    """Whether the lab's keeper still runs, in this start of the machine."""
+    """Return whether the lab's keeper still runs, in this start of the machine."""
     return bool(state.keeper) and state.boot == boot_id() and started_at(state.keeper) == state.started
 
 

@@ -108,19 +108,19 @@ def as_caller() -> list[str]:
 
 
 def started_at(process: int) -> int:
-    """When a process started, in kernel ticks; 0 if there is none. Id and start time identify a process."""
+    """Return when a process started, in kernel ticks, or 0. Id and start time identify a process."""
     fields = _stat(process)
     return int(fields[19]) if fields and fields[0] not in "ZX" else 0
 
 
 def parent_of(process: int) -> int:
-    """The id of a process's parent; 0 if there is no such process."""
+    """Return the id of a process's parent; 0 if there is no such process."""
     fields = _stat(process)
     return int(fields[1]) if fields else 0
 
 
 def is_stopped(process: int) -> bool:
-    """Whether a process is stopped by a signal."""
+    """Return whether a process is stopped by a signal."""
     return _stat(process)[:1] == ["T"]
 
 
@@ -134,13 +134,13 @@ def _stat(process: int) -> list[str]:
 
 
 def first_processes(place: LabPlace) -> dict[str, int]:
-    """The processes 1 of a lab in that folder by host, found by their names; the lab itself is `keeper`."""
+    """Return each host's process 1 in the lab of that folder, found by name; the lab itself is `keeper`."""
     labels = ((process, _label_of(process)) for process in _own_processes())
     return {host: process for process, (host, folder) in labels if folder == str(place.folder)}
 
 
 def stray_keepers(place: LabPlace) -> list[int]:
-    """The keeper of a lab in that folder, also of a lab that ended half-way."""
+    """Return the keeper of a lab in that folder, also of a lab that ended half-way."""
     labels = ((process, _label_of(process)) for process in _own_processes())
     return [process for process, label in labels if label == ("keeper", str(place.folder))]
 
@@ -151,7 +151,7 @@ def lab_of_this_host() -> str:
 
 
 def _label_of(process: int) -> tuple[str, str]:
-    """The host whose process 1 this is, and its lab's folder; two empty strings for any other process."""
+    """Return the host whose process 1 this is, and its lab's folder; ('', '') for any other process."""
     arguments = _words(process)
     is_first = arguments[:1] == ["clusterrun-lab"] and len(arguments) > 3
     return (arguments[-3], arguments[-2]) if is_first else ("", "")

@@ -114,7 +114,7 @@ def _kernel(spec: LabSpec) -> Iterator[tuple[str, str]]:
 
 
 def unified_cgroups() -> bool:
-    """Whether the kernel has cgroup version 2 alone: slurmd refuses it beside version 1."""
+    """Return whether the kernel has cgroup version 2 alone: slurmd refuses it beside version 1."""
     return (CGROUPS / "cgroup.controllers").exists() and len(OWN_CGROUPS.read_text().splitlines()) == 1
 
 

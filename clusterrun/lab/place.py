@@ -20,7 +20,7 @@ STATE_FORMAT = 1
 
 
 def labs_home() -> Path:
-    """The folder that holds one folder per lab.
+    """Return the folder that holds one folder per lab.
 
     Not below /run, where a lab would belong by its nature: Debian forbids to run programs there,
     and Slurm runs batch scripts out of its spool folder.
@@ -57,11 +57,11 @@ class LabPlace:
         self.homes = folder / "home"  # home directories of the lab's ordinary users
 
     def host(self, name: str) -> Path:
-        """The files of one host alone (its GPUs' state, its kernel log, its faults' files)."""
+        """Return the files of one host alone (its GPUs' state, its kernel log, its faults' files)."""
         return self.folder / "hosts" / name
 
     def kernel_messages(self, host: str) -> Path:
-        """The file that is /dev/kmsg on a host."""
+        """Return the file that is /dev/kmsg on a host."""
         return self.host(host) / "kmsg"
 
     def remove(self) -> None:
@@ -82,7 +82,7 @@ class Fault:
     details: tuple[tuple[str, str], ...] = ()
 
     def get(self, key: str) -> str:
-        """A detail, or ''."""
+        """Return a detail, or ''."""
         return dict(self.details).get(key, "")
 
     def __str__(self) -> str:

@@ -27,7 +27,7 @@ class LabProcess:
 
     @property
     def is_daemon(self) -> bool:
-        """Whether it belongs to the lab itself: process 1, its sleep, or a daemon of Slurm."""
+        """Return whether it belongs to the lab itself: process 1, its sleep, or a daemon of Slurm."""
         return self.inner == 1 or self.command == "sleep 86400" or self.name in DAEMONS
 
 
@@ -42,7 +42,7 @@ def processes(hosts: dict[str, int]) -> tuple[LabProcess, ...]:
 
 
 def waiting_outside(hosts: dict[str, int]) -> tuple[int, ...]:
-    """The processes (`nsenter`) that have joined a host's network and wait outside for one of its processes.
+    """Return the processes (`nsenter`) that joined a host's network and wait outside for a process in it.
 
     A process of these stops itself when its child is stopped, and it alone reaps the child.
     """

@@ -68,7 +68,7 @@ class LabSpec:
 
     @property
     def cluster(self) -> str:
-        """The name of the cluster in Slurm, which allows no hyphens there."""
+        """Return the name of the cluster in Slurm, which allows no hyphens there."""
         return self.name.replace("-", "_")
 
 
@@ -98,17 +98,17 @@ class Host:
 
     @property
     def link(self) -> str:
-        """The router's end of the cable to this host."""
+        """Return the router's end of the cable to this host."""
         return f"r{self.number}"
 
     @property
     def mac(self) -> str:
-        """The host's own link address."""
+        """Return the host's own link address."""
         return self._mac(0)
 
     @property
     def router_mac(self) -> str:
-        """The link address of the router's end."""
+        """Return the link address of the router's end."""
         return self._mac(1)
 
     def _mac(self, end: int) -> str:
@@ -130,23 +130,23 @@ class Layout:
 
     @property
     def node_range(self) -> str:
-        """All nodes in Slurm's notation."""
+        """Return all nodes in Slurm's notation."""
         first, last = self.node_names[0], self.node_names[-1]
         return first if first == last else f"n[{first[1:]}-{last[1:]}]"
 
     @property
     def network(self) -> str:
-        """All addresses of the lab."""
+        """Return all addresses of the lab."""
         return f"10.{100 + self.slot}.0.0/16"
 
     @property
     def gateway(self) -> str:
-        """The router's address, the same on every link."""
+        """Return the router's address, the same on every link."""
         return f"10.{100 + self.slot}.255.254"
 
     @cached_property
     def servers(self) -> tuple[Host, ...]:
-        """The hosts that are no nodes."""
+        """Return the hosts that are no nodes."""
         return tuple(
             Host(name, f"10.{100 + self.slot}.255.{number}", self.nodes + number)
             for number, name in enumerate((CONTROLLER, LOGIN), 1)
@@ -154,7 +154,7 @@ class Layout:
 
     @cached_property
     def compute(self) -> tuple[Host, ...]:
-        """The nodes."""
+        """Return the nodes."""
         return tuple(
             Host(name, f"10.{100 + self.slot}.{number // 250}.{number % 250 + 1}", number)
             for number, name in enumerate(self.node_names, 1)
@@ -162,11 +162,11 @@ class Layout:
 
     @cached_property
     def hosts(self) -> dict[str, Host]:
-        """All hosts by name."""
+        """Return all hosts by name."""
         return {host.name: host for host in (*self.servers, *self.compute)}
 
     def lines(self) -> Iterator[str]:
-        """The lab's /etc/hosts."""
+        """Return the lab's /etc/hosts."""
         yield "127.0.0.1 localhost"
         for host in self.hosts.values():
             yield f"{host.address} {host.name}"

@@ -27,7 +27,7 @@ class Identity:
 
     @property
     def words(self) -> list[str]:
-        """The arguments that run a program as this user."""
+        """Return the arguments that run a program as this user."""
         ids = [f"--reuid={self.user}", f"--regid={self.group}", "--clear-groups"]
         return ["setpriv", *ids, "--"]
 

@@ -56,7 +56,7 @@ class Option:
 
     @property
     def field(self) -> str:
-        """The option's name in Python: as a keyword, and as a field of a spec."""
+        """Return the option's name in Python: as a keyword, and as a field of a spec."""
         return self.name.replace("-", "_")
 
     @property

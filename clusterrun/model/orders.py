@@ -78,7 +78,7 @@ class Survival:
 
     @property
     def announces(self) -> bool:
-        """Whether anybody is told of the events of the run."""
+        """Return whether anybody is told of the events of the run."""
         return bool(self.on_event or self.notify)
 
 
@@ -130,7 +130,7 @@ class Orders:
 
     @property
     def allocated(self) -> int:
-        """The number of nodes in all: training nodes and spares."""
+        """Return the number of nodes in all: training nodes and spares."""
         return self.nodes + self.spares
 
     def using(self, python: Interpreter, cwd: str = "") -> Orders:

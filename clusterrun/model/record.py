@@ -38,7 +38,7 @@ class RunRecord:
 
     @property
     def coordinator(self) -> str:
-        """The coordinator's process on ``host``; '' if it belongs to a job."""
+        """Return the coordinator's process on ``host``; '' if it belongs to a job."""
         return self.process if self.in_allocation else self.job_id
 
 
@@ -123,7 +123,7 @@ class RunState:
 
     @property
     def failure(self) -> Failure | None:
-        """The first failure of the newest attempt that has one."""
+        """Return the first failure of the newest attempt that has one."""
         return next((a.failure for a in reversed(self.attempts) if a.failure), None)
 
 

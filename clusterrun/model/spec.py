@@ -167,7 +167,7 @@ class JobSpec:
 
     @property
     def goes_on(self) -> str:
-        """How the run continues in another job, from ``contract.REQUEUE_WORDS``; '' if it does not."""
+        """Return how the run continues in another job, from ``contract.REQUEUE_WORDS``; '' if it does not."""
         return self.requeue_by or ("requeue" if self.requeue else "")
 
     @property
@@ -186,17 +186,17 @@ class JobSpec:
 
     @property
     def nodes_asked(self) -> str:
-        """The nodes that train, ``4`` or ``1-4``."""
+        """Return the nodes that train, ``4`` or ``1-4``."""
         return node_range.as_text(self.nodes, self.min_nodes)
 
     @property
     def least_allocated(self) -> int:
-        """The least number of nodes, spares included, with which a job starts."""
+        """Return the least number of nodes, spares included, with which a job starts."""
         return (self.min_nodes or self.nodes) + self.spares
 
     @property
     def allocated(self) -> int:
-        """The most nodes of a job: those that train and their spares."""
+        """Return the most nodes of a job: those that train and their spares."""
         return self.nodes + self.spares
 
     @property
@@ -205,7 +205,7 @@ class JobSpec:
 
     @property
     def gpus_from_node(self) -> bool:
-        """Whether the job takes whole nodes with their GPUs, without a GPU request to Slurm."""
+        """Return whether the job takes whole nodes with their GPUs, without a GPU request to Slurm."""
         return bool(self.gpus) and self.gpus_from == "node"
 
     @property

@@ -64,7 +64,7 @@ class Lineage:
 
     @property
     def marker(self) -> str:
-        """The value of ``contract.MARKER_VARIABLE`` in every process of this epoch."""
+        """Return the value of ``contract.MARKER_VARIABLE`` in every process of this epoch."""
         return f"{self.run_id}.{self.epoch}"
 
 

@@ -74,7 +74,7 @@ class JobProcess:
 
     @property
     def launcher(self) -> str:
-        """The launcher that it runs; '' if it is none."""
+        """Return the launcher that it runs; '' if it is none."""
         for word in self.arguments[:6]:
             name = os.path.basename(word)
             if name in _LAUNCHERS:
@@ -86,7 +86,7 @@ class JobProcess:
 
     @property
     def least_nodes(self) -> int:
-        """The fewest nodes that a launcher starts ranks on; 0: unknown."""
+        """Return the fewest nodes that a launcher starts ranks on; 0: unknown."""
         match = _NODES.search("\0".join(self.arguments))
         return max(
             0, _digits(match[1] if match else self.environment.get("PET_NNODES", "").partition(":")[0])

@@ -192,5 +192,5 @@ def newest_whole(fault_run: FaultRun) -> SavedFile | None:
 
 
 def _alike(save: SavedFile, other: SavedFile) -> bool:
-    """Whether two files hold the same under different names: written by one line, of one size."""
+    """Return whether two files hold the same under different names: written by one line, of one size."""
     return bool(save.line) and save.line == other.line and abs(save.size - other.size) <= ALIKE * other.size

@@ -92,7 +92,7 @@ class FaultRun:
 
     @property
     def restarted(self) -> Start:
-        """The start that is judged: the first after the fault that took a step, else the first after it."""
+        """Return the start to judge: the first after the fault that took a step, else the first after it."""
         after = [life for life in self.lives[1:] if not life.struck]
         stepped = (life for life in after if any(trace.before for trace in life.ranks.values()))
         return next(stepped, (after or self.lives)[0])
@@ -101,7 +101,7 @@ class FaultRun:
         return kind_of(path, self.folder)
 
     def writes(self, path: str = "") -> tuple[str, ...]:
-        """The line that wrote the file ``path`` or one of its kind last, else the line of the last save."""
+        """Return the line that last wrote ``path`` or a file of its kind, else the line of the last save."""
         saves = self.lives[0].saves
         companions = self.lives[0].companions if self.of_companion else ()
         matching = [

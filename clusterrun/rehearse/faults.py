@@ -91,13 +91,13 @@ class Schedule:
         return tuple(sorted({kind_of(save.path, self.root) for save in self.companions}))
 
     def group_at(self, number: int) -> tuple[SavedFile, ...]:
-        """The files of the save ``number``, counted from 1, and their companions."""
+        """Return the files of the save ``number``, counted from 1, and their companions."""
         step, saves = self.saves[number - 1]
         return (*saves, *(save for save in self.companions if save.step == step))
 
     @property
     def targets(self) -> tuple[str, ...]:
-        """The kinds of files of a checkpoint, the largest first."""
+        """Return the kinds of files of a checkpoint, the largest first."""
         size_by_kind: dict[str, int] = {}
         for _, saves in self.saves:
             for save in saves:
@@ -106,7 +106,7 @@ class Schedule:
         return tuple(sorted(size_by_kind, key=lambda kind: (-size_by_kind[kind], kind)))
 
     def around(self, target: str) -> Schedule:
-        """The schedule around a save with a file of the kind ``target``, preferably a later save."""
+        """Return the schedule around a save with a file of the kind ``target``, preferably a later save."""
         numbers = [*range(self.group, len(self.saves) + 1), *range(self.group - 1, 0, -1)]
         for number in numbers:
             if any(kind_of(save.path, self.root) == target for save in self.group_at(number)):
@@ -114,7 +114,7 @@ class Schedule:
         return self
 
     def writers(self, target: str) -> list[int]:
-        """The ranks that write files of the kind ``target``."""
+        """Return the ranks that write files of the kind ``target``."""
         ranks = {save.rank for _, saves in self.saves for save in saves if self._is_of(target, save)}
         return sorted(ranks)
 
@@ -122,14 +122,14 @@ class Schedule:
         return kind_of(save.path, self.root) == target
 
     def struck_file(self, fault: FaultCase) -> SavedFile:
-        """The file of this save that ``fault`` cuts off: the largest of its kind and writer, or of all."""
+        """Return the file of this save that ``fault`` damages: the largest of its kind and writer, or any."""
         matching = [save for save in self.group_at(self.group) if self._is_of(fault.target, save)]
         matching = [save for save in matching if save.rank == fault.writer] or matching
         return max(matching or self.saves[self.group - 1][1], key=lambda save: save.size)
 
     @property
     def later(self) -> Schedule | None:
-        """The schedule around the next save; None if too few steps follow it."""
+        """Return the schedule around the next save; None if too few steps follow it."""
         has_later_save = len(self.saves) > self.group and self.following + LATEST <= self.steps
         return replace(self, group=self.group + 1) if has_later_save else None
 
@@ -139,18 +139,18 @@ class Schedule:
 
     @property
     def following(self) -> int:
-        """The step of the next save, or of the end."""
+        """Return the step of the next save, or of the end."""
         return self.saves[self.group][0] if len(self.saves) > self.group else self.steps
 
     @property
     def between(self) -> int:
-        """A step between that save and the next, nearer to the first."""
+        """Return a step between that save and the next, nearer to the first."""
         third = max(1, (self.following - self.saved_at) // 3)
         return max(self.saved_at + 1, min(self.steps - 2, self.saved_at + third))
 
     @property
     def second_kill_step(self) -> int:
-        """The step of the second kill: after the first save of the restart, if there is time for one.
+        """Return the step of the second kill: after the first save of the restart, if there is time for one.
 
         Only the next start shows whether it finds the files that a restarted run writes.
         """

@@ -88,7 +88,7 @@ class RankTrace:
     lost: tuple[SavedFile, ...] = ()
 
     def set_anew(self, name: str) -> str:
-        """The line that set the state of a generator ("python", "numpy", "torch"); '' if no line did."""
+        """Return the line that set a generator's state ("python", "numpy", "torch"); '' if no line did."""
         return next((line for what, method, line in self.calls if (what, method) == (name, "set")), "")
 
     @property
@@ -97,12 +97,12 @@ class RankTrace:
 
     @property
     def last(self) -> int:
-        """How many steps it took."""
+        """Return the number of steps that it took."""
         return self.steps[-1].n if self.steps else 0
 
     @property
     def drawn_by_hand(self) -> bool:
-        """Whether the model's samples come from no DataLoader."""
+        """Return whether the model's samples come from no DataLoader."""
         return bool(self.steps and self.steps[0].rows) and not any(step.batches for step in self.steps)
 
 
@@ -114,24 +114,24 @@ class Start:
 
     @property
     def last(self) -> int:
-        """The step that every rank has finished."""
+        """Return the step that every rank has finished."""
         return min((rank.last for rank in self.ranks.values()), default=0)
 
     @property
     def struck(self) -> bool:
-        """Whether a rank injected the fault that it was ordered to."""
+        """Return whether a rank injected the fault that it was ordered to."""
         return any(trace.struck for trace in self.ranks.values())
 
     @property
     def saves(self) -> tuple[SavedFile, ...]:
-        """The files that all ranks wrote from the first step on, in the order of steps."""
+        """Return the files that all ranks wrote from the first step on, in the order of steps."""
         saves = [save for save in self._written if save.sure]
         saves = saves or [save for save in self._written if not save.text]
         return tuple(sorted(saves, key=lambda save: (save.step, save.rank)))
 
     @property
     def companions(self) -> tuple[SavedFile, ...]:
-        """The other files, such as `meta.json`, that ranks wrote. A restart may read them."""
+        """Return the other files, such as `meta.json`, that ranks wrote. A restart may read them."""
         saves = set(self.saves)
         others = (save for save in self._written if save not in saves and not save.gone)
         return tuple(sorted(others, key=lambda save: (save.step, save.rank)))
@@ -142,7 +142,7 @@ class Start:
 
     @property
     def errors(self) -> tuple[tuple[str, str, str], ...]:
-        """The exceptions that ended ranks, the first in time first: line, kind, text.
+        """Return the exceptions that ended ranks, the first in time first: line, kind, text.
 
         Later ones may only report that a peer has gone.
         """
@@ -158,7 +158,7 @@ class Start:
         return any(is_below(path, place) for place in removed)
 
     def called(self, what: str, name: str) -> str:
-        """The line that took or loaded the state of ``what``; '' if no line did."""
+        """Return the line that took or loaded the state of ``what``; '' if no line did."""
         calls = [call for rank in self.ranks.values() for call in rank.calls]
         return next((line for kind, method, line in calls if (kind, method) == (what, name)), "")
 
@@ -168,7 +168,7 @@ def is_below(path: str, place: str) -> bool:
 
 
 def kind_of(path: str, root: str = "") -> str:
-    """The `pattern` of a path below the folder ``root``: equal in every copy of a working directory."""
+    """Return the `pattern` of a path below ``root``. It is equal in every copy of a working directory."""
     return pattern(path[len(root) + 1 :] if root and path.startswith(root + os.sep) else path)
 
 
@@ -229,7 +229,7 @@ def _step(event: Mapping[str, Any]) -> Step:
 
 
 def _rows(text: str) -> Rows:
-    """The checksums of samples, of eight digits each."""
+    """Return the checksums of samples, of eight digits each."""
     return tuple(memoryview(bytes.fromhex(text)).cast("I"))
 
 

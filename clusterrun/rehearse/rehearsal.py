@@ -418,7 +418,7 @@ class _DamageBase:
 
     @property
     def kept(self) -> str:
-        """The copy of the folder as the run left it."""
+        """Return the copy of the folder as the run left it."""
         return f"{self.folder}.kept"
 
 

@@ -130,7 +130,7 @@ def _check_shell_command(spec: JobSpec, verb: str) -> None:
 
 
 def _is_typographic(word: str) -> bool:
-    """Whether ``word`` begins with a typographic dash, or begins or ends with a typographic quote."""
+    """Return whether ``word`` begins with a typographic dash, or begins or ends with a typographic quote."""
     value = word.rpartition("=")[2]
     edges = word[:1] + word[-1:] + value[:1]
     has_dash = word[:1] in tuple(_DASHES) and len(word) > 1

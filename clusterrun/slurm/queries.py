@@ -65,7 +65,7 @@ class JobRow:
 
     @property
     def explained(self) -> str:
-        """The meaning of ``reason`` or ``word`` for users; '' if they need no explanation."""
+        """Return the meaning of ``reason`` or ``word`` for users; '' if they need no explanation."""
         return reasons.explain(self.reason).meaning or job_states.read(self.word).meaning
 
 

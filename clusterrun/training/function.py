@@ -49,7 +49,7 @@ class CallPaths(utils.JobPaths):
 
     @property
     def error_pickle(self) -> Path:
-        """The exception that ended the call, if it can be pickled."""
+        """Return the exception that ended the call, if it can be pickled."""
         return self._of_rank("error.pkl")
 
     @property

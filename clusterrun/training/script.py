@@ -109,7 +109,7 @@ class Script:
 
     @property
     def leads(self) -> bool:
-        """Whether this process is rank 0. It is computed at each use, because a group may be formed later."""
+        """Return whether this process is rank 0. Each use computes it: a group may be formed later."""
         return agreement.rank(self.place.rank) == 0
 
     def should_stop(self, every: int) -> bool:

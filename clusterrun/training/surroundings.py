@@ -42,7 +42,7 @@ class Surroundings:
 
     @property
     def save_now(self) -> str:
-        """The file that requests a checkpoint."""
+        """Return the file that requests a checkpoint."""
         return os.path.join(self.run_dir, "save_now")
 
     def newest_attempt(self) -> int:

@@ -47,7 +47,7 @@ def rule(table: CallTable) -> list[Hypothesis]:
 
 
 def late_ranks(table: CallTable) -> list[RankSnapshot]:
-    """The ranks that others wait for, without those that only follow from another late rank."""
+    """Return the ranks that others wait for, without those that only follow from another late rank."""
     missing = roots(table.waits)
     late = [rank for rank in table.ranks if rank.rank in missing]
     if not missing and not table.by_stacks and not table.calls:
@@ -63,7 +63,7 @@ def late_ranks(table: CallTable) -> list[RankSnapshot]:
 
 
 def _begins(table: CallTable, rank: RankSnapshot) -> bool:
-    """Whether it imports and has finished no collective yet, or works before it is in any group.
+    """Return whether it imports and has finished no collective yet, or works before it is in any group.
 
     If ranks do not report their groups, it is in none while all that wait make one.
     """

@@ -31,7 +31,7 @@ def rule(table: CallTable) -> list[Hypothesis]:
 
 
 def different_calls(table: CallTable) -> list[tuple[Call, tuple[int, ...]]]:
-    """The first place, in time, at which members of a group differ: a call and its ranks, the most first."""
+    """Return the first calls at which members of a group differ, and the ranks of each, the most first."""
     differing = []
     for calls in table.places().values():
         vote = RankVote({rank: call.comparable for rank, call in calls.items()})

@@ -118,7 +118,7 @@ def _records_agree(table: CallTable, run: Remains, root: Error, aborted: Ranks) 
 
 
 def _is_expected(table: CallTable, rank: int, call: Call, pairs: Sequence[tuple[int, int]]) -> bool:
-    """Whether the ranks that aborted expected this, whole or in the parts of ranks, and did not get it."""
+    """Return whether aborted ranks expected this size, or a rank's part of it, and got another one."""
     size = next((group.size for group in table.of(rank).groups if group.name == call.group), 0) or table.size
     whole = size_in_bytes(call)
     parts = [-(-whole // share) for share in (1, 2, size, 2 * size)] if whole else []
@@ -130,7 +130,7 @@ def _is_expected(table: CallTable, rank: int, call: Call, pairs: Sequence[tuple[
 
 
 def _stood_elsewhere(table: CallTable, run: Remains, root: Error, aborted: Ranks) -> Hypothesis | None:
-    """The one rank in another line than all others, which were in a call that no rank leaves alone."""
+    """Return the one rank in another line than all others, which were in a call that no rank leaves alone."""
     frames = {error.rank: error.frame for error in run.errors if error.frame}
     stood = {rank.rank: rank.location for rank in table.ranks if rank.stacks.main}
     frames.update((rank, location.frame) for rank, location in stood.items())
@@ -152,7 +152,7 @@ def _stood_elsewhere(table: CallTable, run: Remains, root: Error, aborted: Ranks
 def _in_wrong_group(
     table: CallTable, run: Remains, root: Error, mates: Mapping[int, Sequence[Call]]
 ) -> Hypothesis | None:
-    """The only rank whose last call it had always made in one other group, and never in this one."""
+    """Return the only rank whose last call it had always made in one other group, and never in this one."""
     strays = []
     for rank, shared in mates.items():
         *earlier, last = table.history[rank]
@@ -191,7 +191,7 @@ def _changed_its_size(table: CallTable, run: Remains, root: Error, called: Call)
 
 
 def size_in_bytes(call: Call) -> int:
-    """About how large the input of a call is: only the order counts."""
+    """Return the approximate size of a call's input: only the order counts."""
     width = {"Double": 8, "Long": 8, "ComplexFloat": 8, "Half": 2, "BFloat16": 2, "Short": 2, "Byte": 1}
     shapes = re.findall(r"\[([\d, ]*)\]", call.sizes)
     total = sum(math.prod(map(int, shape.replace(",", " ").split())) for shape in shapes)
@@ -250,7 +250,7 @@ def explain_smaller(
 
 
 def _width(pairs: Sequence[tuple[int, int]]) -> str:
-    """Which type it may have been, if the rank expected a whole part of what it was sent."""
+    """Return the type that a rank may have expected, if its size is a whole part of the sent one."""
     times = {sent // expected for sent, expected in pairs if expected and sent % expected == 0}
     part = {2: "half", 4: "a quarter of", 8: "an eighth of"}.get(next(iter(times), 0), "")
     if len(set(pairs)) != 1 or not part:

@@ -77,7 +77,7 @@ def rule(table: CallTable) -> list[Hypothesis]:
 
 
 def _who_left(table: CallTable, run: Remains) -> int:
-    """The one rank that lived on outside of all collectives, if the first to fail lost a connection; else -1.
+    """Return the rank that lived on outside all collectives if the first to fail lost a connection; else -1.
 
     A process that ends closes its connections. A connection that a network cuts is reset, or times out.
     """

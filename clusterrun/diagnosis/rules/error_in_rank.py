@@ -43,12 +43,12 @@ def rule(table: CallTable) -> list[Hypothesis]:
 
 
 def _unnumbered(error: Error) -> str:
-    """The message without numbers: the rank's own number may be among them."""
+    """Return the message without numbers: the rank's own number may be among them."""
     return _NUMBERS.sub("#", error.text)
 
 
 def _everywhere(run: Remains, root: Error, same: list[Error]) -> list[Error]:
-    """One error per rank if all ranks, or all ranks of some nodes and no other, ended of the same error."""
+    """Return an error per rank if exactly the ranks of all nodes, or of some, ended with the same error."""
     errors = {error.rank: error for error in reversed([*same, root])}
     nodes = {run.node(rank) for rank in errors}
     meant = {rank for rank, node in enumerate(run.nodes) if node in nodes}

@@ -70,7 +70,7 @@ def _other_store(table: CallTable) -> list[Hypothesis]:
 
 
 def _is_alias(table: CallTable, address: str, other: str, ranks: Sequence[int]) -> bool:
-    """Whether both may be one place: on its own node, the machine of rank 0 has several names."""
+    """Return whether both may be one place: on its own node, the machine of rank 0 has several names."""
     home = {rank.node for rank in table.ranks if rank.rank == 0}
     same_port = address.rpartition(":")[2] == other.rpartition(":")[2]
     return same_port and {table.of(rank).node for rank in ranks} <= home
@@ -115,7 +115,7 @@ def _other_groups(table: CallTable) -> list[Hypothesis]:
 
 
 def _groups_of(rank: RankSnapshot) -> dict[str, str]:
-    """The numbered groups of a rank, with the one that it makes, and their ranks."""
+    """Return the numbered groups of a rank, with the one that it makes, and their ranks."""
     groups = {group.name: group.ranks for group in rank.groups if not group.default}
     if len(rank.request.makes) == 2:
         groups[rank.request.makes[0]] = rank.request.makes[1]
@@ -125,7 +125,7 @@ def _groups_of(rank: RankSnapshot) -> dict[str, str]:
 def _contradicts(
     other: RankSnapshot, name: str, members: str, groups: dict[str, str], is_made_now: bool
 ) -> bool:
-    """Whether ``other`` made another group of that number, or has passed the one that waits for it."""
+    """Return whether ``other`` made another group of that number, or has passed the one that waits for it."""
     if name in groups:
         return groups[name] != members
     return is_made_now and other.rank in unfolded(members) and other.request.made > int(name)

@@ -47,7 +47,7 @@ def _has_ignored(table: CallTable, rank: int, inside: Sequence[Call]) -> bool:
 
 
 def _is_wider(table: CallTable, wider_call: Call, narrower_call: Call) -> bool:
-    """Whether a call takes more ranks. In a world of two a send takes as many as a collective."""
+    """Return whether a call takes more ranks. In a world of two a send takes as many as a collective."""
     wide, narrow = table.participants(wider_call), table.participants(narrower_call)
     return narrow < wide or (narrow == wide and wider_call.sequence > 0 and not narrower_call.sequence)
 
@@ -87,7 +87,7 @@ def _odd(table: CallTable, inside: list[Call], departed: list[Call]) -> list[Cal
 
 
 def _skipped_in_turn(table: CallTable, inside: list[Call], departed: list[Call]) -> bool:
-    """Whether the call always came after a fixed number of calls of the other group, for all these ranks.
+    """Return whether all ranks made the call after a fixed number of calls of the other group.
 
     The ranks that have gone on wait in what always followed that call, one turn after the last one.
     """
@@ -108,7 +108,7 @@ def _skipped_in_turn(table: CallTable, inside: list[Call], departed: list[Call])
 
 
 def _counts_before(table: CallTable, rank: RankSnapshot, narrow: str, wide: str) -> list[int]:
-    """How many calls of ``wide`` a rank had begun before each of its calls of ``narrow``."""
+    """Return how many calls of ``wide`` a rank had begun before each of its calls of ``narrow``."""
     counts = []
     for call in table.history[rank.rank]:
         if call.group == narrow:

@@ -66,7 +66,7 @@ def rule(table: CallTable) -> list[Hypothesis]:
 
 
 def _stands_for_others(rank: RankSnapshot) -> bool:
-    """Whether it waits for processes that it started, as far as its stack shows."""
+    """Return whether it waits for processes that it started, as far as its stack shows."""
     is_unknown = rank.location.doing is Doing.UNKNOWN
     return (
         bool(rank.process.children)

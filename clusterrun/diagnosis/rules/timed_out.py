@@ -151,7 +151,7 @@ def explain_timed_out_in_different_calls(
 
 
 def _by_rank(run: Remains, whys: Mapping[int, str]) -> tuple[Culprit, ...]:
-    """Culprits below a launcher: the node of a rank is unknown."""
+    """Return the culprits below a launcher, which does not report the node of a rank."""
     return tuple(Culprit(rank, "" if run.per_node else run.node(rank), why) for rank, why in whys.items())
 
 

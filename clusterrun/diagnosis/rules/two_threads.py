@@ -42,7 +42,7 @@ def rule(table: CallTable) -> list[Hypothesis]:
 
 
 def _shared_now(table: CallTable) -> dict[str, list[int]]:
-    """The groups in whose open calls both main threads and other threads are, and the ranks of the others."""
+    """Return the groups in whose calls main and other threads are, with the ranks of the other threads."""
     if table.by_stacks:
         shared = [
             rank.rank
@@ -72,7 +72,7 @@ def _shared_now(table: CallTable) -> dict[str, list[int]]:
 
 
 def _shared_at_the_end(table: CallTable) -> dict[str, list[int]]:
-    """The groups that both threads of a rank use, after an error that mismatches cause, and these ranks.
+    """Return the groups that both threads of a rank used, with these ranks, if a mismatch caused the error.
 
     A rank shows both threads by its newest records of a group. A rank that aborted left no records, but its
     stacks show both. They were in the only group that others know, or in '' if nobody left a record.
@@ -95,7 +95,7 @@ def _shared_at_the_end(table: CallTable) -> dict[str, list[int]]:
 
 
 def _aborted(table: CallTable) -> list[Error]:
-    """The errors of ranks that aborted while their main thread and another thread were in collectives."""
+    """Return the errors of ranks that aborted while two of their threads were in collectives."""
     return [error for error in table.end.errors if error.thread and error.main] if table.end else []
 
 

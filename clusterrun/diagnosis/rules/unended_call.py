@@ -38,7 +38,7 @@ def rule(table: CallTable) -> list[Hypothesis]:
 
 
 def _is_over_tcp(table: CallTable, wait: Call) -> bool:
-    """Whether the call uses only TCP, where lost data shows as unacknowledged.
+    """Return whether the call uses only TCP, where lost data shows as unacknowledged.
 
     The group of a send or receive is unknown: all groups of the rank must use TCP.
     """

@@ -68,7 +68,7 @@ def write_gpus(site: LabSite, host: str, faults: list[Fault]) -> None:
 
 
 def _records(log: list[tuple[float, str]]) -> Iterator[str]:
-    """Lines as /dev/kmsg has them: level and facility, number, microseconds since the start, flags; text."""
+    """Return lines of /dev/kmsg: level and facility, number, microseconds since the start, flags; text."""
     start = time.time() - time.clock_gettime(time.CLOCK_BOOTTIME)
     for number, (at, text) in enumerate(log, 1):
         yield f"3,{number},{int((at - start) * 1e6)},-;{text}\n"

@@ -24,5 +24,5 @@ class FaultType:
 
 
 def with_details(fault: Fault, **more: str) -> Fault:
-    """The fault with details added."""
+    """Return the fault with details added."""
     return Fault(fault.kind, fault.host, (*fault.details, *more.items()))

@@ -122,7 +122,7 @@ def _uuid(index: int) -> str:
 
 
 def hash_text(text: str) -> int:
-    """The same 128 bits for the same text in every process (FNV-1a)."""
+    """Return the same 128 bits for the same text in every process (FNV-1a)."""
     value = 0x6C62272E07BB014262B821756295C58D
     for byte in text.encode():
         value = ((value ^ byte) * 0x0000000001000000000000000000013B) % (1 << 128)

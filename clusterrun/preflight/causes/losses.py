@@ -34,7 +34,7 @@ class LossyWay:
 
     @property
     def is_lossless_between_stalls(self) -> bool:
-        """Whether the kernel sent again during stalls only.
+        """Return whether the kernel sent again during stalls only.
 
         A peer that gets no message answers none, so that one way alone shows that both were cut for a while.
         """

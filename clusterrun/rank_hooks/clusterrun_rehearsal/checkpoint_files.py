@@ -183,7 +183,7 @@ class CheckpointWatch:
             self._trace.lift_limit()
 
     def _in_work(self, path: str) -> bool:
-        """Whether a thread may still write or rename a file, because it changed a moment ago."""
+        """Return whether a thread may still write or rename a file, because it changed a moment ago."""
         try:
             return time.time() - os.stat(path).st_mtime < REST_SECONDS or path in open_files()
         except OSError:
@@ -240,7 +240,7 @@ def hearing(events: tuple[str, ...], handler: Callable[[str, Any], None]) -> Cal
 
 
 def is_own(path: str) -> bool:
-    """Whether a file may belong to the script and is no part of a program. A checkpoint may have any name."""
+    """Return whether a file may be the script's data. A checkpoint may have any name."""
     path = os.path.abspath(path)
     inside = path.startswith(os.getcwd() + os.sep) and not path.endswith((".py", ".pyc"))
     return inside and not is_library(path)

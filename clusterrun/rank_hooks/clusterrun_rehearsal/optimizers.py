@@ -44,7 +44,7 @@ class Optimizers:
         return key
 
     def takes_over(self, optimizer: Any) -> bool:
-        """Whether it replaces an optimizer of the same weights that the script has dropped."""
+        """Return whether it replaces an optimizer of the same weights that the script has dropped."""
         own_ids = [id(parameter) for parameter in trained_by(optimizer)]
         for place in range(len(self.all)):
             other = self.all[place]
@@ -56,7 +56,7 @@ class Optimizers:
         return False
 
     def shares(self, optimizer: Any) -> bool:
-        """Whether an optimizer that stepped before trains some of the same parameters."""
+        """Return whether an optimizer that stepped before trains some of the same parameters."""
         own_ids = {id(parameter) for parameter in trained_by(optimizer)}
         others = (other for other in self.all if other is not optimizer)
         return any(id(parameter) in own_ids for other in others for parameter in trained_by(other))
@@ -133,7 +133,7 @@ class WeightAverages:
         return self._digest.of(self._buffers), sorted(set(checksums))
 
     def _is_average(self, held: Any, in_use: set[int]) -> bool:
-        """Whether a dict or a list has a tensor for every shape of the parameters, and none in use."""
+        """Return whether a dict or a list has a tensor for every shape of the parameters, and none in use."""
         if not 0 < len(self._shapes) <= len(held) <= MOST_COPIES:
             return False
         values = values_of(held)

@@ -30,7 +30,7 @@ class TraceFile:
         self._blind = False
 
     def is_ours(self) -> bool:
-        """Whether this is the rank itself, and not a child that it forked."""
+        """Return whether this is the rank itself, and not a child that it forked."""
         return os.getpid() == self.pid
 
     def tell(self, kind: str, **fields: Any) -> None:
@@ -100,7 +100,7 @@ def is_called_by(names: tuple[str, ...]) -> bool:
 
 
 def is_library(path: str) -> bool:
-    """Whether a file belongs to a library or to clusterrun, not to the script."""
+    """Return whether a file belongs to a library or to clusterrun, not to the script."""
     return path.startswith(HERE) or any(part in path for part in LIBRARIES)
 
 
