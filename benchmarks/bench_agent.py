@@ -84,7 +84,7 @@ def kill_of_an_agent(run: Run) -> None:
 
 
 def gone(pid: int) -> bool:
-    process = proc.read(pid)
+    process = proc.find(pid)
     return process is None or process.state in proc.GONE_STATES
 
 

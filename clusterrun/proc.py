@@ -46,7 +46,8 @@ class Process:
         return self.state in STOPPED_STATES
 
 
-def read(pid: int) -> Process | None:
+def find(pid: int) -> Process | None:
+    """Return the process, which may be a zombie; None if there is none."""
     # A name may hold spaces and parentheses. Only the last parenthesis closes it.
     head, _, tail = content(f"/proc/{pid}/stat").rpartition(b")")
     name, fields = head.partition(b"(")[2].decode("utf-8", "replace"), tail.split()
@@ -57,15 +58,15 @@ def read(pid: int) -> Process | None:
     return Process(pid, name, fields[0].decode(), parent, session, started, seconds)
 
 
-def look(pid: int) -> Process | None:
+def find_alive(pid: int) -> Process | None:
     """Return the process as it is now; None if it has ended."""
-    process = read(pid)
+    process = find(pid)
     return None if process is None or process.state in GONE_STATES else process
 
 
 def started_at(pid: int) -> float:
     """Return when the process started, in seconds since the epoch; 0.0 if it has ended."""
-    process = look(pid)
+    process = find_alive(pid)
     if process is None:
         return 0.0
     return time.time() - time.clock_gettime(time.CLOCK_BOOTTIME) + process.started / TICKS
@@ -79,7 +80,7 @@ def seconds_without_processor(pid: int) -> float:
 
 def runs(pid: int) -> bool:
     """Return whether the process lives and is not stopped, so that it may answer."""
-    process = look(pid)
+    process = find_alive(pid)
     return process is not None and not process.stopped
 
 
@@ -95,7 +96,7 @@ def pids() -> list[int]:
 
 
 def processes() -> list[Process]:
-    return [process for process in map(read, pids()) if process]
+    return [process for process in map(find, pids()) if process]
 
 
 def descendants(root: int) -> list[Process]:
@@ -104,7 +105,7 @@ def descendants(root: int) -> list[Process]:
     result: list[Process] = []
     waiting = [root]
     while waiting:
-        processes_below = [process for process in map(read, children_of(waiting.pop())) if process]
+        processes_below = [process for process in map(find, children_of(waiting.pop())) if process]
         result += processes_below
         waiting += [process.pid for process in processes_below]
     return result
@@ -112,7 +113,7 @@ def descendants(root: int) -> list[Process]:
 
 def children(pid: int) -> list[Process]:
     """Return the processes that ``pid`` started; zombies included."""
-    return [process for process in map(read, children_lookup()(pid)) if process]
+    return [process for process in map(find, children_lookup()(pid)) if process]
 
 
 def is_shell(pid: int) -> bool:
@@ -179,10 +180,10 @@ def _listed_children(pid: int) -> list[int]:
 
 def ancestors(pid: int) -> list[int]:
     chain: list[int] = []
-    process = read(pid)
+    process = find(pid)
     while process and process.parent > 0:
         chain.append(process.parent)
-        process = read(process.parent)
+        process = find(process.parent)
     return chain
 
 

@@ -55,7 +55,7 @@ def become(
             continue
         if variables.get(contract.NODE_NAME_VARIABLE, node) != node:
             continue
-        process = proc.read(pid)
+        process = proc.find(pid)
         if process is None or process.state in proc.GONE_STATES:
             continue
         # A process below a rank inherits its environment.

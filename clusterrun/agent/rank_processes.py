@@ -137,7 +137,7 @@ class RankProcesses:
         self._forker = forker
         self._sessions = self._sessions | frozenset(pids)
         self._termed = set()
-        self._processes = [process for process in map(proc.read, pids) if process]
+        self._processes = [process for process in map(proc.find, pids) if process]
         return RanksStarted(message.epoch)
 
     @property

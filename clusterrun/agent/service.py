@@ -151,7 +151,7 @@ class AgentService:
 
     def _stop_with_shim(self) -> None:
         """Stop if the shim is stopped: with proctrack/linuxproc and pgid Slurm suspends only the shim."""
-        while (shim := proc.read(os.getppid())) and shim.state in proc.STOPPED_STATES:
+        while (shim := proc.find(os.getppid())) and shim.state in proc.STOPPED_STATES:
             for process in below(os.getpid()):
                 if process.state not in proc.STOPPED_STATES:
                     send(process, signal.SIGSTOP)

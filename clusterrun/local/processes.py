@@ -25,7 +25,7 @@ NOTICE_AFTER = 2.0
 
 def identity(pid: int) -> str:
     """Return the job id of the live process ``pid``, '' if there is none. A zombie counts as ended."""
-    process = proc.read(pid)
+    process = proc.find(pid)
     if process is None or process.state in proc.GONE_STATES:
         return ""
     return f"{pid}.{process.started}"

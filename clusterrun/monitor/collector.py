@@ -134,7 +134,7 @@ class Look:
         processors that the rank kept busy.
         """
         rank = first.rank
-        moment = proc.look(first.pid)
+        moment = proc.find_alive(first.pid)
         if moment is None:
             ended = ProcessSample(first.pid, "")
             return RankSnapshot(rank, self._node, ended, quiet=quiet(self._paths, rank))

@@ -62,7 +62,7 @@ class Digests:
         is_due = bool(self._times) and self._times[0] <= now
         if self._search_at is not None and self._search_at <= now:
             launchers = {
-                rank: pid for rank, pid in self._pids.items() if channel(pid) is None and proc.look(pid)
+                rank: pid for rank, pid in self._pids.items() if channel(pid) is None and proc.find_alive(pid)
             }
             before, self._inner_ranks = self._inner_ranks, self._ranks_below(launchers)
             idle_launchers = {*launchers} - {starter for starter, _, _ in self._inner_ranks}
@@ -87,7 +87,7 @@ class Digests:
             return Digest(())
         self._number += 1
         ranks = rank_processes(self._pids)
-        moments = {rank: proc.look(pid) for rank, (pid, _) in ranks.items()}
+        moments = {rank: proc.find_alive(pid) for rank, (pid, _) in ranks.items()}
         running = [rank for rank, moment in moments.items() if moment and not moment.stopped]
         open_channels = [own for rank in running if (own := ranks[rank][1])]
         answers = facts(open_channels, self._number, 0) if asks else {}
@@ -151,7 +151,7 @@ def _is_blocked(pid: int, children_of: Callable[[int], list[int]]) -> bool:
 
     It has one thread until it has a step. Then it also has a child, another ``srun`` that watches over it.
     """
-    processes = filter(None, map(proc.look, proc.below(pid, children_of=children_of)))
+    processes = filter(None, map(proc.find_alive, proc.below(pid, children_of=children_of)))
     sruns = {process.pid: process for process in processes if process.name == "srun"}
     return any(
         process.parent not in sruns

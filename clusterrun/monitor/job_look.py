@@ -207,7 +207,7 @@ class JobLooker:
         return spied
 
     def _spy(self, pid: int, options: Sequence[str]) -> SpiedProcess:
-        process = proc.look(pid)
+        process = proc.find_alive(pid)
         seconds = min(SPY_SECONDS, self._until - time.monotonic())
         if process is None or seconds <= 0 or (process.stopped and options is not _NONBLOCKING):
             return SpiedProcess()
@@ -216,7 +216,7 @@ class JobLooker:
             self._note(pid, NOT_INSTALLED)
             return SpiedProcess()
         text, problem = spy_dump(program, pid, options, seconds)
-        if problem and proc.look(pid):
+        if problem and proc.find_alive(pid):
             self._note(pid, refusal(pid) if is_denied(problem, pid) else f"py-spy: {problem}")
         return read_spied(text, thread_numbers(pid)) if text else SpiedProcess()
 
@@ -320,7 +320,7 @@ class JobLooker:
         if not (in_data_loader(stack) or reads_of_process(stack) or joins_processes(stack)):
             return {}
         workers = [pid for pid in pids if proc.is_python(pid) and not proc.children(pid)]
-        running = [pid for pid in workers if (process := proc.look(pid)) and process.state == "R"]
+        running = [pid for pid in workers if (process := proc.find_alive(pid)) and process.state == "R"]
         workers = list(dict.fromkeys((*running, *workers)))
         # A task of a pool is known to be lost only if every worker waits for one.
         most = MOST_SPIES if waits_for_pool(stack) else MOST_WORKERS
@@ -331,7 +331,7 @@ class JobLooker:
         stack: tuple[str, ...] = ()
         if process.is_python and not has_ranks:
             stack = self._spy(process.pid, _NONBLOCKING).main
-        state = proc.look(process.pid)
+        state = proc.find_alive(process.pid)
         letter = state.state if state else ""
         return SeenLauncher(process.launcher, process.pid, letter, stack, process.least_nodes)
 
@@ -373,7 +373,7 @@ def _moment(pid: int, thread: int = 0) -> Moment:
     """Return the present state of ``thread`` of a process, by default of its main thread."""
     thread = thread or pid
     # /proc shows a thread as well, if its number is known.
-    process = proc.look(thread) or proc.look(pid)
+    process = proc.find_alive(thread) or proc.find_alive(pid)
     return Moment(
         state=process.state if process else "",
         waits_in=proc.waiting_in(thread),

@@ -30,7 +30,7 @@ def read_sample(
     addresses, backlog = connections(pid)
     holder, lock = proc.awaited_lock(pid)
     file, grown = most_grown(*files)
-    children = [child for child in map(proc.look, proc.below(pid, MOST_CHILDREN)) if child]
+    children = [child for child in map(proc.find_alive, proc.below(pid, MOST_CHILDREN)) if child]
     stacks = stacks_of([child.pid for child in children if not child.stopped])
     return ProcessSample(
         pid=pid,
@@ -85,5 +85,5 @@ def most_grown(before: Mapping[str, int], after: Mapping[str, int]) -> tuple[str
 
 def used(pid: int) -> float:
     """Return the processor seconds of a process and of its descendants."""
-    moments = [proc.look(process) for process in (pid, *proc.below(pid, MOST_CHILDREN))]
+    moments = [proc.find_alive(process) for process in (pid, *proc.below(pid, MOST_CHILDREN))]
     return sum(moment.seconds for moment in moments if moment)

@@ -111,12 +111,12 @@ def _number(path: str) -> int:
 
 def _process(pid: int) -> tuple[float, int] | None:
     """Return the processor seconds and the bytes of memory of a process and its descendants."""
-    own = proc.look(pid)
+    own = proc.find_alive(pid)
     if own is None:
         return None
     seconds, resident = own.seconds, _memory(pid, shared=True)
     for child in proc.below(pid):
-        moment = proc.look(child)
+        moment = proc.find_alive(child)
         if moment is not None:
             seconds += moment.seconds
             # Memory that workers share with the rank counts once.

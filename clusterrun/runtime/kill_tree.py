@@ -110,7 +110,7 @@ def send(process: proc.Process, number: int) -> None:
 
 
 def _is_still(process: proc.Process) -> bool:
-    now = proc.read(process.pid)
+    now = proc.find(process.pid)
     return now is not None and now.started == process.started
 
 
@@ -122,4 +122,4 @@ def _kill(pid: int, number: int) -> None:
 
 
 def _described(process: proc.Process) -> str:
-    return f"{process.pid} {proc.described(proc.read(process.pid) or process)}"
+    return f"{process.pid} {proc.described(proc.find(process.pid) or process)}"

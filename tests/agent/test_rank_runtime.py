@@ -382,7 +382,7 @@ def test_a_frozen_agent_loses_its_node_when_the_lease_runs_out(make: Make) -> No
     run.running(4)
     agent = run.agents()[0]
     os.kill(agent, signal.SIGSTOP)
-    until(lambda: not proc.read(agent), "the frozen agent and its ranks killed by the shim")
+    until(lambda: not proc.find(agent), "the frozen agent and its ranks killed by the shim")
     run.wait()
     assert run.state().state is State.NODE_FAIL and "local-" in run.state().reason
 
@@ -550,7 +550,7 @@ def test_a_frozen_agent_whose_shim_is_killed_wakes_up_and_leaves_no_process(make
     agent, shim = run.agents()[0], run.shims()[0]
     os.kill(agent, signal.SIGSTOP)
     os.kill(shim, signal.SIGKILL)
-    until(lambda: not proc.read(agent), "the agent gone")
+    until(lambda: not proc.find(agent), "the agent gone")
     run.wait()
     assert run.marked() == []
 

@@ -64,7 +64,7 @@ def child(process: subprocess.Popen[str]) -> int:
 
 
 def lives(pid: int) -> bool:
-    process = proc.read(pid)
+    process = proc.find(pid)
     return process is not None and process.state not in proc.GONE_STATES
 
 
@@ -163,7 +163,7 @@ STOPS = (
 
 
 def state_of(pid: int) -> str:
-    process = proc.read(pid)
+    process = proc.find(pid)
     return process.state if process else ""
 
 

@@ -118,10 +118,10 @@ def test_a_child_dies_with_the_process_that_started_it() -> None:
     parent = subprocess.Popen([sys.executable, "-c", script], stdout=subprocess.PIPE, cwd=os.getcwd())
     assert parent.stdout
     pid = int(parent.stdout.readline())
-    assert proc.read(pid)
+    assert proc.find(pid)
     parent.kill()
     parent.communicate()
-    until(lambda: proc.read(pid) is None or proc.read(pid).state in "ZX", "the child dead")  # type: ignore[union-attr]
+    until(lambda: proc.find(pid) is None or proc.find(pid).state in "ZX", "the child dead")  # type: ignore[union-attr]
 
 
 def test_a_name_with_spaces_and_parentheses_is_read_right() -> None:
@@ -130,7 +130,7 @@ def test_a_name_with_spaces_and_parentheses_is_read_right() -> None:
     child = subprocess.Popen([sys.executable, "-c", script], stdout=subprocess.PIPE)
     try:
         assert child.stdout and child.stdout.readline()
-        process = proc.read(child.pid)
+        process = proc.find(child.pid)
         assert process and (process.name, process.parent) == ("a) R 1 (b", os.getpid())
     finally:
         child.kill()
@@ -220,7 +220,7 @@ def test_an_unkillable_process_is_named_in_bounded_time() -> None:
     """An uninterruptible wait is played by a process that is found again and again, and never hit."""
     child = subprocess.Popen(["sleep", "600"])
     pid = child.pid
-    process = proc.read(pid)
+    process = proc.find(pid)
     assert process
     stubborn = proc.Process(pid, process.name, "D", process.parent, process.session, process.started + 1)
     (message,) = sweep(lambda: [stubborn], lambda: None, 0.2)
@@ -231,7 +231,7 @@ def test_an_unkillable_process_is_named_in_bounded_time() -> None:
 
 def test_a_signal_never_reaches_another_process_that_got_the_number_since() -> None:
     child = subprocess.Popen(["sleep", "600"])
-    process = proc.read(child.pid)
+    process = proc.find(child.pid)
     assert process
     send(proc.Process(child.pid, "sleep", "S", 1, 1, process.started - 1), signal.SIGKILL)
     assert child.poll() is None

@@ -51,7 +51,7 @@ class ForkedCall:
     def kill(self) -> str:
         """Kill it and its descendants without waiting. Return a description of their activity."""
         family = _family(self.pid)
-        activity = ", ".join(proc.described(process) for process in map(proc.read, family[-2:]) if process)
+        activity = ", ".join(proc.described(process) for process in map(proc.find, family[-2:]) if process)
         for pid in family:
             try:
                 os.kill(pid, signal.SIGKILL)

@@ -107,7 +107,7 @@ class Node:
 
 def alive(pids: Iterable[int]) -> bool:
     """Return whether any of these processes lives."""
-    return any(entry and entry.state not in proc.GONE_STATES for entry in map(proc.read, pids))
+    return any(entry and entry.state not in proc.GONE_STATES for entry in map(proc.find, pids))
 
 
 @contextmanager
