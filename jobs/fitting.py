@@ -46,8 +46,7 @@ class OnCPU:
 
     trial: Trial
     limit: int  # bytes of the whole process
-    # Bytes that do not depend on the batch.
-    base: int = field(default_factory=memory.resident)
+    base: int = field(default_factory=memory.resident)  # bytes that do not depend on the batch
     size: int = 0
     took: int = 0
     tries: int = 0

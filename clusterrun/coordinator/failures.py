@@ -34,8 +34,7 @@ class FailureEvent:
     failure: Failure  # for the record
     # The rank ended because of a broken connection. The end of another rank may have broken it.
     lost_connection: bool = False
-    # A rank failed with the same error on every node.
-    everywhere: bool = False
+    everywhere: bool = False  # a rank failed with the same error on every node
 
     @property
     def ended_by_request(self) -> bool:

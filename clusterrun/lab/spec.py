@@ -48,8 +48,7 @@ class LabSpec:
     preempt: Preempt = Preempt.OFF
     accounting: bool = False
     slurm: str = ""
-    # More lines of slurm.conf; they win over the lab's own.
-    settings: tuple[tuple[str, str], ...] = ()
+    settings: tuple[tuple[str, str], ...] = ()  # more lines of slurm.conf; they win over the lab's own
 
     def __post_init__(self) -> None:
         if not NAME.fullmatch(self.name):

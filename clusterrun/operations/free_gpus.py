@@ -25,14 +25,11 @@ class FreeGpus:
     free: int
     # GPUs on which Slurm starts no job: the node is drained, down or reserved, or the partition is closed.
     unusable: int
-    # Nodes whose GPUs are all free.
-    free_nodes: int
-    # Most free GPUs on one node.
-    most_on_node: int
+    free_nodes: int  # nodes whose GPUs are all free
+    most_on_node: int  # most free GPUs on one node
     # When a job ends next at its time limit on a node without all GPUs free; None: no end is known.
     next_at: float | None
-    # GPUs of that node that are not free now.
-    next_gpus: int
+    next_gpus: int  # GPUs of that node that are not free now
 
 
 def free_gpus(context: Context, partition: str = "") -> tuple[FreeGpus, ...]:

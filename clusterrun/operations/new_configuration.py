@@ -30,10 +30,8 @@ class SiteOffer:
 
     partitions: tuple[PartitionOffer, ...]
     gpus: tuple[GpuRow, ...]
-    # The default account first; () if the site has no accounting.
-    accounts: tuple[str, ...]
-    # Modules with an environment for PyTorch; () if there is no module command.
-    modules: tuple[str, ...]
+    accounts: tuple[str, ...]  # the default account first; () if the site has no accounting
+    modules: tuple[str, ...]  # modules with an environment for PyTorch; () if there is no module command
     # The accounts among them that each partition accepts. A partition that is absent accepts all.
     accepted: Mapping[str, tuple[str, ...]]
 

@@ -40,8 +40,7 @@ class FaultCase:
     target: str = ""
     # Whether ``target`` is a kind of companions of the checkpoint. It counts only if a restart reads it.
     of_companion: bool = False
-    # The rank that writes the damaged file; -1: any.
-    writer: int = -1
+    writer: int = -1  # the rank that writes the damaged file; -1: any
 
 
 FAULTS = (

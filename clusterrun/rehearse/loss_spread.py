@@ -21,10 +21,8 @@ SPREAD_SHARE = 0.05
 
 @frozen
 class LossComparison:
-    # Whether the losses differ by more than the undisturbed runs do.
-    have_parted: bool
-    # '' if too few losses can be compared.
-    sentence: str
+    have_parted: bool  # whether the losses differ by more than the undisturbed runs do
+    sentence: str  # '' if too few losses can be compared
 
 
 def compare_losses(first: Start, second: Start, restart: Start, resumed_at: int) -> LossComparison:

@@ -30,25 +30,20 @@ class Part:
     """A directive, a statement, or an option of a launcher, and what becomes of it."""
 
     line: int
-    # As the script has it.
-    text: str
+    text: str  # as the script has it
     outcome: PartOutcome
-    # The reason, or what to do instead; '' if there is nothing to say.
-    reason: str = ""
+    reason: str = ""  # the reason, or what to do instead; '' if there is nothing to say
 
 
 @frozen
 class Conversion:
     """The line that asks clusterrun for what a batch script asks Slurm for."""
 
-    # ``submit``, or ``sweep`` for an array.
-    verb: str
+    verb: str  # ``submit``, or ``sweep`` for an array
     # (name, value) in the order of the line; the value is '' for a switch.
     options: tuple[tuple[str, str], ...]
-    # () if the script starts no program that trains.
-    command: tuple[str, ...]
-    # In the order of the script.
-    parts: tuple[Part, ...]
+    command: tuple[str, ...]  # () if the script starts no program that trains
+    parts: tuple[Part, ...]  # in the order of the script
 
     @property
     def untranslated(self) -> tuple[Part, ...]:

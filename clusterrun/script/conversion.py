@@ -53,8 +53,7 @@ class _Array:
 
     # The indices as the values of a sweep; '' if there is no array, or if ``--array`` is not understood.
     values: str = ""
-    # Most tasks that run at once; 0 if there is no limit.
-    limit: int = 0
+    limit: int = 0  # most tasks that run at once; 0 if there is no limit
     # Slurm's variables about the array. The array of a sweep counts from 0, in steps of 1.
     counts: tuple[tuple[str, str], ...] = ()
 
@@ -70,8 +69,7 @@ class _Script:
     directives: tuple[Directive, ...]
     array: _Array
     reading: Reading
-    # Empty if no command trains.
-    launch: LaunchCommand
+    launch: LaunchCommand  # empty if no command trains
     translated: Translated
 
 

@@ -33,10 +33,8 @@ class Directive:
     """One option on an ``#SBATCH`` line."""
 
     line: int
-    # Long name; as typed if sbatch has no such option.
-    name: str
-    # '' if there is none.
-    value: str
+    name: str  # long name; as typed if sbatch has no such option
+    value: str  # '' if there is none
 
     @property
     def text(self) -> str:
@@ -47,12 +45,10 @@ class Directive:
 class Translated:
     """The options of clusterrun that ask for the same."""
 
-    # (name, value); the value is '' for a switch.
-    options: tuple[tuple[str, str], ...]
+    options: tuple[tuple[str, str], ...]  # (name, value); the value is '' for a switch
     # (directive, reason) for those without an option: clusterrun does it anyway.
     needless: tuple[tuple[Directive, str], ...]
-    # (directive, what to do) for those that clusterrun cannot do.
-    refused: tuple[tuple[Directive, str], ...]
+    refused: tuple[tuple[Directive, str], ...]  # (directive, what to do) for those that clusterrun cannot do
     # (directive, difference) for those whose option does not do quite the same.
     changed: tuple[tuple[Directive, str], ...]
     # Tasks on each node and GPUs of each node, as the directives ask.

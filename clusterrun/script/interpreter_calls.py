@@ -35,15 +35,12 @@ class InterpreterCall:
     """The program that a Python or a shell runs: at most one of ``code``, ``module`` and ``script``."""
 
     is_python: bool
-    # Options before the program, with their values.
-    options: tuple[str, ...] = ()
+    options: tuple[str, ...] = ()  # options before the program, with their values
     code: str = ""
     module: str = ""
     script: str = ""
-    # Words behind the program.
-    arguments: tuple[str, ...] = ()
-    # Whether it takes the program from standard input.
-    reads_input: bool = False
+    arguments: tuple[str, ...] = ()  # words behind the program
+    reads_input: bool = False  # whether it takes the program from standard input
 
 
 def interpreter_call(command: Sequence[str]) -> InterpreterCall | None:

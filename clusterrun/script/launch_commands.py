@@ -93,45 +93,32 @@ _LOCAL_RANK = {
 class LaunchCommand:
     """A command line of a launcher. A number is 0 if an option is missing or not a number."""
 
-    # Launcher as a message names it.
-    program: str
-    # Nodes that it requests.
-    nodes: int = 0
-    # Processes or GPUs on each node.
-    per_node: int = 0
+    program: str  # launcher as a message names it
+    nodes: int = 0  # nodes that it requests
+    per_node: int = 0  # processes or GPUs on each node
     total: int = 0  # processes in all
     max_restarts: int = 0
-    # Whether it requests CPU processes.
-    on_cpus: bool = False
-    # Command that it starts in each process; () if unknown.
-    command: tuple[str, ...] = ()
+    on_cpus: bool = False  # whether it requests CPU processes
+    command: tuple[str, ...] = ()  # command that it starts in each process; () if unknown
     # Variables that the line sets before the launcher, or by its options.
     environment: tuple[tuple[str, str], ...] = ()
-    # Whether it is an srun that runs beside the step of the run.
-    overlaps: bool = False
+    overlaps: bool = False  # whether it is an srun that runs beside the step of the run
     # (name, value) of options of clusterrun that stand for options of the launcher.
     options: tuple[tuple[str, str], ...] = ()
     # Options of the launcher that nothing of clusterrun stands for, as typed.
     untranslated: tuple[str, ...] = ()
-    # Facts that the user needs to know about the translation.
-    remarks: tuple[str, ...] = ()
-    # Options that say where the output goes, as typed.
-    outputs: tuple[str, ...] = ()
-    # Options of a step that no rank needs, as typed.
-    needless: tuple[str, ...] = ()
+    remarks: tuple[str, ...] = ()  # facts that the user needs to know about the translation
+    outputs: tuple[str, ...] = ()  # options that say where the output goes, as typed
+    needless: tuple[str, ...] = ()  # options of a step that no rank needs, as typed
     # Whether it runs in a container that lacks the variables of ranks: ``command`` holds the launcher.
     is_isolated: bool = False
     # Launcher whose processes are ranks, '' if there is none. srun and mpirun start any processes.
     rank_launcher: str = ""
-    # Python of ``command``, a script or a module; '' if it is the first one on PATH.
-    python: str = ""
-    # GPUs of each process of a step.
-    gpus_per_task: int = 0
+    python: str = ""  # Python of ``command``, a script or a module; '' if it is the first one on PATH
+    gpus_per_task: int = 0  # GPUs of each process of a step
     gpus_per_node: int = 0
-    # Options for a number of processes whose value is no number.
-    open_sizes: tuple[str, ...] = ()
-    # Whether an option requests nodes.
-    says_nodes: bool = False
+    open_sizes: tuple[str, ...] = ()  # options for a number of processes whose value is no number
+    says_nodes: bool = False  # whether an option requests nodes
     # Nodes of the step around a launcher of ranks that does not say how many nodes it has.
     step_nodes: int = 0
     # The launchers that the step around one starts on each node, and in all.

@@ -40,10 +40,8 @@ UPPER = "upper "  # followed by the variable that it sets, in capitals
 class LauncherOption:
     """One option of a launcher."""
 
-    # Words that follow it.
-    values: int
-    # One of the roles above.
-    role: str
+    values: int  # words that follow it
+    role: str  # one of the roles above
 
 
 def _rows(*rows: str) -> Iterator[tuple[str, LauncherOption]]:

@@ -14,14 +14,10 @@ from clusterrun.model.frozen import frozen, replace
 class SbatchOption:
     """One option of sbatch."""
 
-    # Name without dashes.
-    name: str
-    # One-letter name, '' if there is none.
-    short: str = ""
-    # Whether it takes a value: 'none', 'optional' or 'required'.
-    takes: str = "required"
-    # Reason why ``--sbatch NAME`` is refused, with the alternative; '' if it is passed on.
-    refused: str = ""
+    name: str  # name without dashes
+    short: str = ""  # one-letter name, '' if there is none
+    takes: str = "required"  # whether it takes a value: 'none', 'optional' or 'required'
+    refused: str = ""  # reason why ``--sbatch NAME`` is refused, with the alternative; '' if it is passed on
     # Replacement for ``--NAME`` among the options of submit, if ``--sbatch NAME`` is not the best one.
     instead: str = ""
     # Separator that joins the values of several ``--sbatch NAME``; '' if the last value counts, as in

@@ -116,8 +116,7 @@ class Training:
 
     kind: TrainingKind
     command: Command
-    # A launcher that starts nothing but the command, if there is no other.
-    launch: LaunchCommand
+    launch: LaunchCommand  # a launcher that starts nothing but the command, if there is no other
 
 
 @frozen
@@ -125,21 +124,17 @@ class Reading:
     """The options, setup lines and command that a script, or a part of it, asks for."""
 
     training: Training | None = None
-    # COMMAND of submit; () if nothing trains.
-    command: tuple[str, ...] = ()
+    command: tuple[str, ...] = ()  # COMMAND of submit; () if nothing trains
     # The shell's text of the words of COMMAND, and as the shell of each rank reads it. '' if the script's
     # shell must not expand them.
     text: str = ""
     text_in_ranks: str = ""
     setup: tuple[str, ...] = ()
-    # Options that statements ask for, such as ``--input``.
-    options: tuple[tuple[str, str], ...] = ()
+    options: tuple[tuple[str, str], ...] = ()  # options that statements ask for, such as ``--input``
     # (variable, values) of each loop around the command, the outer one first.
     sweeps: tuple[tuple[str, str], ...] = ()
-    # Whether the script continues while the command runs.
-    in_background: bool = False
-    # Whether it prepares the requeue of the job.
-    requeues: bool = False
+    in_background: bool = False  # whether the script continues while the command runs
+    requeues: bool = False  # whether it prepares the requeue of the job
     parts: tuple[Part, ...] = ()
 
 
@@ -152,8 +147,7 @@ class _Scope:
     # Those of the script before a ``shift``; None if they are known only when it runs.
     arguments: tuple[str, ...] | None
     depth: int = 0
-    # Whether a launcher starts them, so that each rank or node runs them.
-    in_ranks: bool = False
+    in_ranks: bool = False  # whether a launcher starts them, so that each rank or node runs them
 
 
 @frozen

@@ -75,8 +75,7 @@ Constant = Union[str, "tuple[str, ...]"]
 class ShellWord:
     """A word of a command."""
 
-    # As the script has it.
-    text: str
+    text: str  # as the script has it
     # The words after expansion. ``$`` in a word: its value is known only when the script runs.
     values: tuple[str, ...]
 
@@ -97,8 +96,7 @@ class Command:
     """A simple command: assignments, program, arguments."""
 
     words: tuple[ShellWord, ...]
-    # Redirections, as the script has them.
-    redirections: tuple[str, ...]
+    redirections: tuple[str, ...]  # redirections, as the script has them
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -129,8 +127,7 @@ class Command:
 class Body:
     """A block of statements inside of a statement: of a loop, a branch, a group or a function."""
 
-    # Line of its first statement.
-    line: int
+    line: int  # line of its first statement
     text: str
 
 
@@ -139,22 +136,16 @@ class Statement:
     """A statement on the top level of a script."""
 
     line: int
-    # As the script has it, without the comment behind it.
-    text: str
+    text: str  # as the script has it, without the comment behind it
     # The type of its node in the syntax tree: ``command``, ``variable_assignment``, ``if_statement``, …
     kind: str
     # The commands of the statement in their order. Those inside ``$(…)`` are not among them.
     commands: tuple[Command, ...]
-    # Whether the shell does not wait for it.
-    in_background: bool
-    # Variables that it sets.
-    sets: frozenset[str]
-    # Those of them that its programs see.
-    exports: frozenset[str]
-    # Variables that it reads, also inside its commands.
-    reads: frozenset[str]
-    # Whether its shell code is incomplete.
-    is_broken: bool
+    in_background: bool  # whether the shell does not wait for it
+    sets: frozenset[str]  # variables that it sets
+    exports: frozenset[str]  # those of them that its programs see
+    reads: frozenset[str]  # variables that it reads, also inside its commands
+    is_broken: bool  # whether its shell code is incomplete
     # The blocks of a loop, a condition or a group, in their order; () for other statements.
     bodies: tuple[Body, ...] = ()
     # The variable of a loop over a list, and its values; () if they are known only when the script runs.

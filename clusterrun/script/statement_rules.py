@@ -38,22 +38,14 @@ class Facts:
     """A statement, and how the rest of the script uses it."""
 
     statement: Statement
-    # Whether the command, or a setup line behind it, reads a variable that it sets.
-    is_read: bool
-    # Whether a setup line behind it does.
-    is_read_by_setup: bool
-    # Whether the value of each variable that it sets is known, and stands in the line.
-    is_constant: bool
-    # Whether the value of a variable that it sets is a part of a launcher's command line.
-    sets_launcher: bool
-    # Whether it prepares the requeue of the job.
-    requeues: bool
-    # Whether it starts processes through a launcher, more than one task on one node.
-    launches: bool
-    # Whether ``set -a`` exports the variables that it sets.
-    is_exported: bool = False
-    # Whether it starts a training of its own that runs beside the command.
-    is_beside: bool = False
+    is_read: bool  # whether the command, or a setup line behind it, reads a variable that it sets
+    is_read_by_setup: bool  # whether a setup line behind it does
+    is_constant: bool  # whether the value of each variable that it sets is known, and stands in the line
+    sets_launcher: bool  # whether the value of a variable that it sets is a part of a launcher's command line
+    requeues: bool  # whether it prepares the requeue of the job
+    launches: bool  # whether it starts processes through a launcher, more than one task on one node
+    is_exported: bool = False  # whether ``set -a`` exports the variables that it sets
+    is_beside: bool = False  # whether it starts a training of its own that runs beside the command
     # Whether it waits, maybe for a program in the background that the line does not start.
     waits: bool = False
     # Whether it does something else than to prepare the shell, before a statement that is a run of its own.
@@ -124,8 +116,7 @@ class Rule:
 
     applies: Callable[[Facts], bool]
     outcome: PartOutcome
-    # The reason that a user reads.
-    reason: str
+    reason: str  # the reason that a user reads
 
 
 _SIGNALS_OF_A_TRAP = re.compile(

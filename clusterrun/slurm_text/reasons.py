@@ -14,8 +14,7 @@ class JobReason:
     word: str
     meaning: str  # meaning for users
     remedy: str = ""  # empty if only waiting helps
-    # The job can never start as it is, whatever happens to other jobs and nodes.
-    never: bool = False
+    never: bool = False  # the job can never start as it is, whatever happens to other jobs and nodes
     # The job waits until somebody releases it: Slurm's estimate of its start means nothing.
     held: bool = False
 
