@@ -414,7 +414,8 @@ class CallTable:
         ages = []
         for rank in self.ranks:
             newest = max((record.at for record in rank.records), default=0.0)
-            ages.append(max(0.0, rank.clock - newest) if newest else min(rank.quiet, self.since_begun))
+            quiet = self.since_begun if rank.meets else min(rank.quiet, self.since_begun)
+            ages.append(max(0.0, rank.clock - newest) if newest else quiet)
         return max(0.0, seconds - min(ages, default=0.0))
 
     def blameless_for(self, seconds: float) -> float:

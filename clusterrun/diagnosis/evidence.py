@@ -283,6 +283,11 @@ class RankSnapshot:
         return not self.records and any(group.backend != "gloo" for group in self.groups)
 
     @property
+    def meets(self) -> bool:
+        """Whether it waits for others in ``init_process_group``, where torch prints each retry."""
+        return not self.groups and self.location.doing is Doing.RENDEZVOUS
+
+    @property
     def default(self) -> Group | None:
         """Return the group that ``init_process_group`` made; None before that."""
         return next((group for group in self.groups if group.default), None)
@@ -340,6 +345,7 @@ class Pulse:
     begun: int = -1  # collectives begun in all groups; -1: unknown
     alone: bool = False  # it ended without having joined the others
     timeout: float = 0.0  # the smallest time-out of its groups in seconds; 0: unknown
+    meets: bool = False  # it is in ``init_process_group``
 
 
 @frozen

@@ -2,9 +2,10 @@
 
 Laws
 ----
-1. A rank moves when it prints, begins a collective or joins a group. A rank that is in no group, or that does
-   not answer, also moves when it computes. The run moves when any rank moves, or when the GPUs of all nodes
-   work: replays of whole-step CUDA graphs begin no collective. A collective that hangs leaves GPUs that wait.
+1. A rank moves when it prints, begins a collective or joins a group. Retries in ``init_process_group``
+   are no movement. A rank that is in no group, or that does not answer, also moves when it computes. The run
+   moves when any rank moves, or when the GPUs of all nodes work: replays of whole-step CUDA graphs begin no
+   collective. A collective that hangs leaves GPUs that wait.
 2. A stall is declared once each time that no rank moves for ``hang_seconds``, or for half of the timeout of
    the waiting ranks' process group. Action is taken after ``hang_seconds``. A stall is declared only while
    the observers report: their silence is no stall.
@@ -313,6 +314,7 @@ class HangDetector:
             torch=last_answer.torch,
             size=last_answer.size,
             begun=last_answer.begun,
+            meets=last_answer.meets,
             timeout=last_answer.timeout,
         )
 
@@ -331,7 +333,7 @@ class HangDetector:
             self._begun_at = now
             return True
         ended = (pulse.state == "") != (before.state == "")
-        if ended or pulse.output != before.output:
+        if ended or (pulse.output != before.output and not (pulse.meets and before.meets)):
             return True
         # A rank that never answers holds Python's lock. It is in a group if other ranks have joined one.
         counted = pulse.size > 0 and pulse.begun >= 0

@@ -116,6 +116,7 @@ class Digests:
                         (group.timeout for group in known_groups if group.timeout and group.size > 1),
                         default=0.0,
                     ),
+                    bool(answer.get("meets")),
                 )
             )
         rank_pids = {pid for pid, _ in ranks.values()}

@@ -60,8 +60,9 @@ def of_ended(context: Context, status: RunStatus, state: RunState | None) -> Dia
         return diagnosis
     told_by_hang = hang.message in (status.reason or "") or ended_by_timeout(evidence)
     failure = state.failure if state else None
-    by_rank = (failure is not None and failure.rank >= 0) or any(
-        culprit.rank >= 0 for culprit in diagnosis.culprits
+    # A rank that printed an error and lived on did not end a run that was cancelled.
+    by_rank = (failure is not None and failure.rank >= 0) or (
+        status.state is not State.CANCELLED and any(culprit.rank >= 0 for culprit in diagnosis.culprits)
     )
     if diagnosis.culprits and by_rank and status.state is not State.TIMEOUT and not told_by_hang:
         return diagnosis

@@ -178,7 +178,7 @@ def state_json(number: int, records: int, size: int = 0) -> str:
     """
     c10d: Any = sys.modules["torch.distributed.distributed_c10d"]
     group_count = getattr(c10d._world, "group_count", 0)
-    state = {"ask": number, "torch": True, "groups": groups(c10d, records > 0)}
+    state = {"ask": number, "torch": True, "groups": groups(c10d, records > 0), "meets": meets()}
     if records:
         state["records"] = flight(records)
         near = calls_near(sys._current_frames().get(MAIN_THREAD))
@@ -195,6 +195,14 @@ def state_json(number: int, records: int, size: int = 0) -> str:
             "loop": loop_around(),
         }
     return json.dumps(state)
+
+
+def meets() -> bool:
+    """Return whether the main thread is in ``init_process_group``."""
+    frame = sys._current_frames().get(MAIN_THREAD)
+    while frame is not None and frame.f_code.co_name not in RENDEZVOUS_FUNCTIONS:
+        frame = frame.f_back
+    return frame is not None
 
 
 def ignored_calls(c10d: Any) -> list[str]:

@@ -179,6 +179,30 @@ def test_a_rank_for_which_the_others_timed_out_is_named_with_its_line(clusterrun
     assert retained["1"]["stack"][0] == f"{clusterrun.folder}/train.py:3 wait_for_license"
 
 
+HANGING = """
+import logging, os, time
+if os.environ["RANK"] == "1":
+    logging.warning("skipping the batch: CUDA out of memory")
+print("up", flush=True)
+time.sleep(600)
+"""
+
+
+def test_a_hang_explains_a_cancelled_run_better_than_an_error_that_its_rank_survived(
+    clusterrun: CommandLine,
+) -> None:
+    (clusterrun.folder / "train.py").write_text(HANGING)
+    clusterrun("submit", "--nodes", "2", "--ranks-per-node", "1", "train.py")
+    attempt = run_dir(clusterrun) / "attempts/000"
+    logs = [attempt / f"0000{rank}.out" for rank in (0, 1)]
+    until(lambda: all(log.exists() and log.read_text() == "up\n" for log in logs), "both ranks", 60)
+    clusterrun("cancel", "last")
+    hang = {"verdict": "mismatch", "message": "ranks called different collectives", "certainty": 80}
+    (attempt / "diagnosis.json").write_text(json.dumps(hang))
+    (attempt / "diagnosis.json").chmod(0o600)
+    assert clusterrun("diagnose").out.startswith("mismatch: ranks called different collectives\n")
+
+
 def test_a_known_message_is_explained_with_its_remedy(clusterrun: CommandLine) -> None:
     script(clusterrun)
     ended = clusterrun("submit", "--ranks-per-node", "2", "--wait", "train.py", "missing")

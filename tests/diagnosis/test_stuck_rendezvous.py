@@ -261,3 +261,11 @@ def test_a_rank_without_a_trace_is_reported_if_all_others_meet(
     result = decide(case(*observed, size=4, stalled=60.0, mute=mute)).diagnosis
     assert ("for rank 1 as well, which had already ended" in result.message) is message
     assert result.culprits == ()
+
+
+@pytest.mark.parametrize("stalled", [0.0, 60.0])
+def test_ranks_that_print_retries_in_a_rendezvous_wait_for_the_rank_outside(stalled: float) -> None:
+    retrying = [changed(meets(number), printed=True, quiet=1.0) for number in (1, 2, 3)]
+    outside = rank(0, groups=(), records=(), stack=LOOP, quiet=100.0)
+    result = decide(case(outside, *retrying, stalled=stalled, since_begun=100.0)).diagnosis
+    assert (result.verdict, [culprit.rank for culprit in result.culprits]) == (Verdict.NEVER_ARRIVED, [0])

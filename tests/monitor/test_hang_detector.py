@@ -330,6 +330,15 @@ def test_a_hang_that_ends_is_reported_and_may_return() -> None:
     assert detector.wakes_at() == 160.0
 
 
+def test_retries_in_a_rendezvous_are_no_movement() -> None:
+    detector = make_detector(60.0)
+    for at in (1.0, 20.0, 40.0):
+        all_same(detector, at, size=0, begun=0, meets=True, output=int(at))
+    assert detector.wakes_at() == 61.0
+    all_same(detector, 50.0, size=0, begun=0, output=50)
+    assert detector.wakes_at() == 110.0
+
+
 def test_ranks_that_are_killed_in_their_hang_have_not_progressed() -> None:
     for on_hang in ("report", "restart"):
         detector = make_detector(60.0, on_hang)

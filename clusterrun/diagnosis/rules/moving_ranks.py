@@ -1,6 +1,7 @@
 """The ranks move: no hang, though perhaps one rank is slow, or their results are wrong.
 
-A rank that prints while others wait for it counts as moving, and may print the same retry for ever.
+A rank that prints while others wait for it counts as moving, and may print the same retry for ever. One in
+``init_process_group`` does not count, because torch prints its retries there.
 """
 
 from __future__ import annotations
@@ -28,7 +29,7 @@ def rule(table: CallTable) -> list[Hypothesis]:
     working = [
         rank.rank
         for rank in table.ranks
-        if rank.moved or (rank.printed and (not table.waits or rank.rank in awaited))
+        if rank.moved or (rank.printed and not rank.meets and (not table.waits or rank.rank in awaited))
     ]
     if table.end or table.stalled:
         return []

@@ -50,20 +50,31 @@ def probe(request: RunNeeds) -> object:
 
 
 def judge(request: RunNeeds, readings: Readings) -> Findings:
-    """Fail if a variable names no interface of its node. Warn if the values of nodes differ."""
+    """Fail if a variable names no interface of its node. Warn if the values of nodes differ.
+
+    A value that is useless on every node is a mistake of the setting, and no node is blamed for it.
+    """
     failed: set[tuple[str, str]] = set()
-    for node, reading in readings.items():
-        for name in INTERFACES:
-            value, interfaces = text(reading, "variables", name), strings(reading, "interfaces")
+    for name in INTERFACES:
+        values = {node: text(reading, "variables", name) for node, reading in readings.items()}
+        useless = {}
+        for node, value in values.items():
+            interfaces = strings(readings[node], "interfaces")
             chosen = [interface for interface in interfaces if _chooses(name, value, interface)]
-            why = ""
-            if not chosen:
-                why = f"this node has no such interface (it has {', '.join(interfaces[:8])})"
-            elif chosen == [LOOPBACK] and len(readings) > 1:
-                why = "the loopback reaches no other node"
-            if why and value and interfaces:
-                failed.add((node, name))
-                yield node, Finding(NAME, Grade.FAIL, f"{name}={value}: {why}", _SAME)
+            if value and interfaces and not chosen:
+                useless[node] = f"lacks this interface (it has {', '.join(interfaces[:8])})"
+            elif chosen == [LOOPBACK] and value and len(readings) > 1:
+                useless[node] = "reaches no other node through its loopback"
+        is_equal = len(set(values.values())) == 1
+        if useless and is_equal and len(useless) == len(readings):
+            node, why = next(iter(useless.items()))
+            message = f"{name}={values[node]}: every node {why}"
+            yield "", Finding(NAME, Grade.FAIL, message, _unset(name))
+            continue
+        for node, why in useless.items():
+            failed.add((node, name))
+            message = f"{name}={values[node]}: this node {why}"
+            yield node, Finding(NAME, Grade.FAIL, message, _unset(name) if is_equal else _SAME)
     for name in INTERFACES:
         yield from _shared(name, readings, needed=name.startswith("GLOO_") or request.gpus > 0)
     for name in sorted({name for reading in readings.values() for name in entries(reading, "variables")}):
@@ -104,7 +115,7 @@ def _shared(name: str, readings: Readings, needed: bool) -> Findings:
         and all(interface in table for table in tables)
         and len({text(table, interface) for table in tables}) == len(tables)
     ]
-    remedy = f"unset {name}: clusterrun then sets the interface on which the nodes reach each other"
+    remedy = _unset(name)
     if own:
         remedy += f"; or set it to one whose address differs on every node: {name}={own[0]}"
     for (interface, address), nodes in holders.items():
@@ -114,6 +125,10 @@ def _shared(name: str, readings: Readings, needed: bool) -> Findings:
             message = f"{name} chooses {interface}, which has the same address {address} on {listing}"
             message += ": a rank that connects to it reaches itself"
             yield "", Finding(NAME, grade, message, remedy)
+
+
+def _unset(name: str) -> str:
+    return f"unset {name}: clusterrun then sets the interface on which the nodes reach each other"
 
 
 def _chooses(name: str, value: str, interface: str) -> bool:

@@ -40,7 +40,7 @@ def test_a_missing_interface_makes_a_node_unfit_once() -> None:
         (
             "bad",
             FAIL,
-            "NCCL_SOCKET_IFNAME=enp9: this node has no such interface (it has eth0, ib0, ib1, lo)",
+            "NCCL_SOCKET_IFNAME=enp9: this node lacks this interface (it has eth0, ib0, ib1, lo)",
         )
     ]
 
@@ -49,7 +49,16 @@ def test_the_same_value_is_unfit_only_where_the_interface_is_missing() -> None:
     assert verdicts(
         environment,
         nodes(3, reading(GLOO_SOCKET_IFNAME="ib0"), bad=reading("eth0 lo", GLOO_SOCKET_IFNAME="ib0")),
-    ) == [("bad", FAIL, "GLOO_SOCKET_IFNAME=ib0: this node has no such interface (it has eth0, lo)")]
+    ) == [("bad", FAIL, "GLOO_SOCKET_IFNAME=ib0: this node lacks this interface (it has eth0, lo)")]
+
+
+@pytest.mark.parametrize(("others", "remedy"), [("ib0", "unset GLOO_SOCKET_IFNAME"), ("eth0", "set")])
+def test_the_remedy_for_a_missing_interface_is_another_one_if_all_nodes_have_the_same_value(
+    others: str, remedy: str
+) -> None:
+    readings = nodes(3, reading(GLOO_SOCKET_IFNAME=others), bad=reading("eth0", GLOO_SOCKET_IFNAME="ib0"))
+    ((node, result),) = environment.judge(ASKED, readings)
+    assert (node, result.remedy.startswith(remedy)) == ("bad", True)
 
 
 @pytest.mark.parametrize(
@@ -68,7 +77,7 @@ def test_the_same_value_is_unfit_only_where_the_interface_is_missing() -> None:
 )
 def test_interfaces_are_chosen_by_the_librarys_own_rules(name, value, useless) -> None:
     result = verdicts(environment, nodes(2, reading(**{name: value})))
-    assert [verdict for _, verdict, _ in result] == ([FAIL, FAIL] if useless else [])
+    assert [(node, verdict) for node, verdict, _ in result] == ([("", FAIL)] if useless else [])
 
 
 def addressed(node: int, shared: str = "docker0", machine: str = "", **variables: str) -> dict[str, object]:
