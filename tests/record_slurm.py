@@ -1,7 +1,7 @@
-"""`make recordings`: Slurm's answers to the questions of ``slurm/queries.py``, below ``tests/recorded/``.
+"""`make recordings`: record Slurm's answers to the queries of ``slurm/queries.py`` in ``tests/recorded/``.
 
-Each release that is on this machine (``clusterrun lab root list``) is asked in a lab of its own, with the
-same jobs; its ``columns.json`` says what was asked for.
+Each release of this machine (``clusterrun lab root list``) runs the same jobs in a lab of its own. Its
+``columns.json`` lists the requested columns.
 """
 
 from __future__ import annotations
@@ -22,6 +22,7 @@ from tests.slurm_versions import releases
 RECORDED = Path(__file__).parent / "recorded"
 MARK = "<MARK>"
 EVIL = "evil\n99[<GUESS>]1<GUESS>RUNNING\x1b[2J"
+# The options and the command of each job, by its name. A refused job is in Slurm's queue too.
 JOBS = {
     "cancelled": (("--hold",), "true"),
     "two\nlines": (("--hold",), "true"),
@@ -33,13 +34,12 @@ JOBS = {
     "later": (("--begin=now+1hour",), "true"),
     "refused": (("--gpus-per-node=99", "--comment=clusterrun:s:refused"), "true"),
 }
-"""The options and the command of each job, by its name. A refused job is in Slurm's queue too."""
 ENDED = ("two\nlines", "failed", "sig")
 LIMIT = 120.0
 
 
 def main(expected: list[str]) -> int:
-    """Record the releases that are named, or every one that is here; 1 where none is."""
+    """Record the named releases, or every release of this machine. Return 1 if there is none."""
     local = releases()
     for version in expected or [*local]:
         if version not in local:
@@ -58,7 +58,7 @@ def short(version: str) -> str:
 
 
 def record(version: str, slurm: str) -> None:
-    """Bring up a lab of that release, let the jobs run, and write what is answered."""
+    """Start a lab of that release, let the jobs run, and write the answers."""
     lab = Lab(f"recordings{os.getpid()}")
     try:
         lab.up(LabSpec(name=lab.name, nodes=4, gpus=8, accounting=True, slurm=slurm))
@@ -88,7 +88,7 @@ def record(version: str, slurm: str) -> None:
 
 
 def submit(lab: Lab, name: str, options: tuple[str, ...], runs: str) -> str:
-    """Submit a job; its id, or '' where Slurm refuses it."""
+    """Submit a job and return its id; '' if Slurm refuses it."""
     argv = ["sbatch", "--parsable", "--job-name", name, "--output=/dev/null", *options, "--wrap", runs]
     return lab.exec(argv, cwd="/tmp").out.strip()
 
@@ -100,7 +100,7 @@ def has_heard(lab: Lab, column: str, job_ids: list[str]) -> bool:
 
 
 def until(what: str, true: Callable[[], bool]) -> None:
-    """Wait for it, at most ``LIMIT`` seconds."""
+    """Wait for a condition, at most ``LIMIT`` seconds."""
     end = time.monotonic() + LIMIT
     while not true():
         if time.monotonic() > end:

@@ -1,4 +1,4 @@
-"""`make test-slurm-versions`: the tests that use a lab on each release of Slurm; knows no test by name."""
+"""`make test-slurm-versions`: run the tests that use a lab on each release of Slurm."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ from clusterrun.lab.namespaces import LabError
 from clusterrun.model.errors import ClusterrunError
 from tests.lab_fixture import SLURM_VARIABLE
 
+# Seconds for the tests on one release.
 LIMIT = 7200.0
-"""Seconds for the tests on one release."""
 
 
 @dataclass(frozen=True)
@@ -36,7 +36,7 @@ class Outcome:
 
 
 def fetch(suites: Sequence[str]) -> list[str]:
-    """See that each suite's Slurm is here; what could not be had, and why."""
+    """Fetch the Slurm of each suite that is absent. Return the failures with their reasons."""
     local = {path.name for path in roots.fetched_roots().values()}
     absent = [suite for suite in suites if suite not in local]
     if absent and needs.program("debootstrap") is None and os.geteuid() == 0:
@@ -45,7 +45,7 @@ def fetch(suites: Sequence[str]) -> list[str]:
 
 
 def _refused(suite: str) -> str:
-    """Fetch ``suite``; why that could not be, or ''."""
+    """Fetch ``suite``. Return the reason of a failure, or ''."""
     try:
         roots.make(suite, "", print)
     except (ClusterrunError, OSError, subprocess.SubprocessError) as error:
@@ -64,7 +64,7 @@ def releases() -> dict[str, str]:
 
 
 def tested(version: str, expected: str, options: Sequence[str]) -> Outcome:
-    """Run the tests on one release, their words in sight. A session that broke off counts as failed."""
+    """Run the tests on one release and show their output. A session that breaks off counts as failed."""
     with tempfile.TemporaryDirectory() as folder:
         report = Path(folder, "report.xml")
         argv = [sys.executable, "-m", "pytest", "-m", "lab", f"--junit-xml={report}", *options]
