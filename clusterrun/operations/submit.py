@@ -13,7 +13,7 @@ from contextlib import suppress
 from clusterrun.local.gpus import count_gpus
 from clusterrun.model import contract
 from clusterrun.model.document import encode_set
-from clusterrun.model.errors import BadInput, SchedulerError, SchedulerUnreachable
+from clusterrun.model.errors import BadInput, ClusterrunError, SchedulerError, SchedulerUnreachable
 from clusterrun.model.frozen import frozen, replace
 from clusterrun.model.hostlist import fold
 from clusterrun.model.paths import RunPaths
@@ -61,6 +61,8 @@ INPUT = os.path.basename(RunPaths("").input)
 # The jobs of a dependency that waits for their ends: ``afterok:17:18``. ``after:17`` waits for a start.
 _ENDS = re.compile(r"after(?:ok|any|notok|corr):([0-9_:]+)")
 
+# Seconds for which a hint is not repeated.
+HINT_SECONDS = 3600
 # Options of sbatch that salloc does not have.
 OF_A_SCRIPT = ("comment", "output", "open-mode", "requeue", "no-requeue")
 
@@ -74,6 +76,7 @@ class SubmitFacts:
     notices: tuple[str, ...]  # for the user
     of_launch: tuple[str, ...]  # notices about a launch by srun
     offered: Offered | None  # None if no scheduler is queried
+    repeats: bool = False  # whether it repeats the resources of a run that was just submitted
 
     def partitions(self) -> tuple[PartitionOffer, ...]:
         return self.offered.partitions() if self.offered else ()
@@ -89,7 +92,7 @@ class SubmitFacts:
                 notices += lightning_notices(planned.spec, self.site.habits.lightning)
         notices += check(planned, environ=environ)
         partition_limits.check(planned.spec, self.partitions())
-        if not planned.spec.alone:
+        if not planned.spec.alone and not self.repeats:
             notices += partition_limits.forgotten_gpus(planned.spec, self.partitions())
         return notices
 
@@ -129,7 +132,23 @@ def submit_facts(spec: JobSpec, context: Context, allocation: str = "") -> Submi
     srun_options = [sbatch_options.word(option) for option in sbatch_options.passed(spec.srun, "--srun")]
     if site.slurm and srun_options and (message := context.client().misread_by_srun(srun_options)):
         raise BadInput(f"srun refuses --srun {' --srun '.join(spec.srun)}: {message}", "see man srun")
-    return SubmitFacts(spec, site, (*whole, *avoided, *shared), few, offered)
+    repeats = bool(offered) and _repeats(spec, context)
+    return SubmitFacts(spec, site, (*whole, *avoided, *shared), few, offered, repeats)
+
+
+def _repeats(spec: JobSpec, context: Context) -> bool:
+    """Return whether the newest run began here within ``HINT_SECONDS`` with the same GPUs and partition.
+
+    The submissions of a loop give a hint about them once.
+    """
+    for newest in context.store.ids()[:1]:
+        with suppress(ClusterrunError):
+            record, now = context.store.read(newest), context.clock.now()
+            before = record.spec
+            is_same = (before.cwd, before.partition, before.gpus) == (spec.cwd, spec.partition, spec.gpus)
+            is_same = is_same and (before.sbatch, before.ranks_per_node) == (spec.sbatch, spec.ranks_per_node)
+            return is_same and now - record.submitted_at < HINT_SECONDS
+    return False
 
 
 def draft(spec: JobSpec, context: Context, allocation: str = "") -> Draft:

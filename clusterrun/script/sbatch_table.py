@@ -141,6 +141,8 @@ SRUN_REFUSED = {
     "pty": "a batch job has no terminal: use clusterrun shell",
     "wait": "the end of ranks is the coordinator's to judge: leave it out",
 }
+# Names in scripts for Slurm 17.11 and older.
+_OLD_NAMES = {"workdir": "chdir"}
 SRUN_ALONE = (
     *("accel-bind", "compress", "cpu-bind", "disable-status", "epilog", "exact", "het-group", "mpi"),
     *(
@@ -169,7 +171,11 @@ USUAL_PLACES = ("none", "no", "off", "verbose", "v", "block")
 
 
 def full_name(key: str) -> str:
-    """Return the option that ``key`` abbreviates, as sbatch reads it; ``key`` itself if there is none."""
+    """Return the option that ``key`` abbreviates, as sbatch reads it; ``key`` itself if there is none.
+
+    An old name that sbatch no longer has stands for the present one.
+    """
+    key = _OLD_NAMES.get(key, key)
     names = [name for name in OPTIONS if name.startswith(key)]
     return names[0] if key not in OPTIONS and len(names) == 1 else key
 

@@ -190,13 +190,18 @@ def test_a_launcher_in_a_shell_script_is_reported_before_and_during_the_run(proj
 
 
 def test_a_request_without_gpus_on_a_gpu_partition_is_reported_in_one_line(project: Site) -> None:
+    here = ("submit", "--sbatch", "comment=hint")
     outputs = [
-        project.run("submit", "--dry-run", *arguments, "train.py").err for arguments in ((), ("--gpus", "0"))
+        project.run(*here, *arguments, "train.py").err
+        for arguments in (("--dry-run",), ("--dry-run", "--gpus", "0"), ("--sbatch", "hold"))
     ]
+    outputs.append(project.run(*here, "--sbatch", "hold", "train.py").err)
     lines = [line for line in outputs[0].split("\n") if "this run asks for none" in line]
     assert len(lines) == 1
     assert "nodes of partition debug have up to 8 GPUs" in lines[0]
-    assert "asks for none" not in outputs[1]
+    assert ["asks for none" in output for output in outputs] == [True, False, True, False]
+    for number in re.findall(r": job (\d+)", "".join(outputs)):
+        project.run("cancel", number)
 
 
 # Each rank appends one line: its arguments, directory, index and bounds of the array, and variables T_….
