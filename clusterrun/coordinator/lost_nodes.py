@@ -7,7 +7,7 @@ from collections.abc import Iterable, Sequence
 from clusterrun.coordinator.run_part import RunPart, Shared
 from clusterrun.model import contract
 from clusterrun.runtime.machine_events import Now
-from clusterrun.slurm_text.srun_messages import ended_on, unreached
+from clusterrun.slurm_text.srun_messages import ended_on, lacks_nodes, unreached
 
 
 class LostNodes(RunPart):
@@ -63,6 +63,11 @@ class LostNodes(RunPart):
             for name in lost:
                 self.leave_out(name, contract.NOT_BACK)
         return dict(self._out)
+
+    @property
+    def job_shrank(self) -> bool:
+        """Return whether the launcher reports that the job has lost a node, which never returns to it."""
+        return lacks_nodes(self._launcher_output)
 
     @property
     def enough_nodes(self) -> bool:

@@ -16,7 +16,7 @@ from clusterrun.model.overloads import REPORT_SECONDS
 from clusterrun.model.states import Phase
 from clusterrun.runtime.machine_events import Now, earliest
 from clusterrun.slurm_text.controller_away import ControllerAway
-from clusterrun.slurm_text.srun_messages import held, unreached, words_on
+from clusterrun.slurm_text.srun_messages import held, lacks_nodes, unreached, words_on
 
 # A running coordinator sees within this time that it was superseded; with a margin.
 TAKEOVER_SECONDS = 10.0
@@ -396,12 +396,15 @@ class Rendezvous(RunPart):
         if not lost or held(self._launcher_output):
             late = self._called(self._membership.missing())
             return no_ranks(now, _kind_of_end(code), "", f"{message} (before {late} had joined)")
+        kind = FailureKind.NODE
+        if not lacks_nodes(self._launcher_output):
+            kind = self._unless_overloaded(now, kind, self.began, lost)
         if len(lost) > 1:  # something that they share may be at fault
             name, message = "", f"{self._called(lost)} were lost and did not come back: {message}"
         else:
             name = self._membership.name_of(lost[0])
             message = f"{name} (node {lost[0]}) was lost and did not come back: {message}"
-        return no_ranks(now, self._unless_overloaded(now, FailureKind.NODE, self.began, lost), name, message)
+        return no_ranks(now, kind, name, message)
 
     def _enough_without(self, nodes: Sequence[int]) -> bool:
         return self._membership.size - len({*self._without, *nodes}) >= self._fewest

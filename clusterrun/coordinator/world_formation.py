@@ -146,7 +146,7 @@ class WorldFormation(RunPart):
             return self._form(now, outcome.world)
         if isinstance(outcome, RunOver):
             self._active = None
-        elif isinstance(outcome, NoRanks) and self._requeues:
+        elif isinstance(outcome, NoRanks) and (self._requeues or self.lost_nodes.job_shrank):
             failure, kind = outcome.failure_event.failure, outcome.failure_event.kind
             if failure.node and kind is not FailureKind.OVERLOAD:
                 self.lost_nodes.leave_out(failure.node, failure.why)

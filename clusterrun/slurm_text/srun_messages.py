@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 
 from clusterrun.model.errors import BadInput
@@ -54,6 +55,18 @@ def held(lines: Sequence[str]) -> bool:
     No node is to blame then.
     """
     return any("Unable to create step" in line and "Requested nodes are busy" in line for line in lines)
+
+
+def lacks_nodes(lines: Sequence[str]) -> bool:
+    """Return whether no step was created because Slurm took a node of the step out of the job."""
+    refusal = "Requested node configuration is not available"
+    return any("Unable to create step" in line and refusal in line for line in lines)
+
+
+def cancelled_step(lines: Sequence[str]) -> str:
+    """Return the step that ``scancel JOB.STEP`` ended; '' if none. Slurm names other causes in the line."""
+    ends = (re.search(r"\*\*\* STEP (\S+) ON \S+ CANCELLED AT \S+ \*\*\*", line) for line in lines)
+    return next((end[1] for end in ends if end), "")
 
 
 def _named(line: str) -> tuple[tuple[str, ...], str]:

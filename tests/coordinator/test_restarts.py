@@ -16,6 +16,7 @@ from clusterrun.coordinator.events import (
     EpochClaimed,
     LauncherEnded,
     MessageCame,
+    Overloaded,
 )
 from clusterrun.coordinator.lifecycle import Collaborators
 from clusterrun.model.frozen import replace
@@ -287,7 +288,7 @@ def test_a_silent_node_is_left_out_of_the_next_launch_if_enough_remain() -> None
     assert tape.state(29.0).excluded == ("n1", "n2")
 
 
-def test_a_node_that_does_not_return_is_named_and_left_out() -> None:
+def test_a_node_that_slurm_took_out_of_the_job_is_named_and_left_out_also_under_overload() -> None:
     survival = Survival(requeue="requeue", resubmit=("sbatch",))
     for elsewhere in (Survival(), survival):
         tape = allocated(2, max_restarts=3, survival=elsewhere)
@@ -295,11 +296,13 @@ def test_a_node_that_does_not_return_is_named_and_left_out() -> None:
         tape.at(27.0)
         tape.at(27.1, EpochClaimed(1))
         output = ("srun: error: Unable to create step: Requested node configuration is not available",) * 2
+        tape.at(28.9, Overloaded(30.0))
         tape.at(29.0, LauncherEnded(1, output, others=True))
         state = tape.state(30.0)
         arguments = "n1 (node 1) was lost and did not come back: the launcher ended with code 1: " + output[0]
         assert state.attempts[1].failure == Failure(-1, "n1", 1, WALL + 29.0, arguments)
-        assert state.excluded == (("n1",) if elsewhere is survival else ())
+        assert (state.excluded, len(state.attempts)) == (("n1",), 2)
+        assert state.state is (State.PENDING if elsewhere is survival else State.NODE_FAIL)
 
 
 def test_an_unkillable_process_costs_its_node_and_not_the_run_if_there_is_a_spare() -> None:
