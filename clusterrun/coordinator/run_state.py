@@ -123,10 +123,10 @@ class RunStateKeeper:
         node = failure.node if failure.rank >= 0 else ""
         return replace(failure, node=node, why=f"{failure.why}; {still}")
 
-    def close(self, now: Now, outcome: State, failure: Failure | None, decision: str = "") -> None:
+    def close(self, now: Now, outcome: str, failure: Failure | None, decision: str = "") -> None:
         """Record the end of the newest attempt; ``decision`` as in ``status --json``."""
         if self.state.attempts and not self.state.attempts[-1].outcome:
-            self._amend(ended_at=now.wall, outcome=outcome.value, failure=failure, decision=decision)
+            self._amend(ended_at=now.wall, outcome=str(outcome), failure=failure, decision=decision)
 
     def says(self, phase: Phase, reason: str) -> None:
         if (phase, reason) != (self.state.phase, self.state.reason):

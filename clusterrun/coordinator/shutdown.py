@@ -6,6 +6,7 @@ from clusterrun.coordinator.actions import EndLauncher, Finish
 from clusterrun.coordinator.restart_policy import RestartPolicy
 from clusterrun.coordinator.run_part import RunOver, RunPart, Shared
 from clusterrun.coordinator.termination import Termination
+from clusterrun.model.states import State
 from clusterrun.runtime.machine_events import Now, earliest
 
 # Agents and launcher get this long to end by themselves, and the launcher again after the order to end.
@@ -39,7 +40,9 @@ class Shutdown(RunPart):
         if not self._restart.superseded:
             ruled = self._termination.rule(end, affordable=self._restart.left > 0)
             failure = over.failure_event.failure if over.failure_event else None
-            self._state_keeper.close(now, end.state, failure, over.decision)
+            is_requeued = ruled.state is State.PENDING and end.state is State.CANCELLED
+            outcome = "REQUEUED" if is_requeued else end.state
+            self._state_keeper.close(now, outcome, failure, over.decision)
             self._actions.append(self._state_keeper.end(now, ruled))
         if ruled is not end:
             self._note(f"{ruled.state.value}: {ruled.reason}")

@@ -267,7 +267,7 @@ def test_ranks_that_fail_after_a_notice_continue_in_the_next_job_with_their_fail
         (JobTold("time-limit"), State.PENDING, "TIMEOUT"),
         (JobTold("preemption"), State.PENDING, "PREEMPTED"),
         (JobTold("preemption", requeued=True), State.PENDING, "PREEMPTED"),
-        (JobTold("requeue", requeued=True), State.PENDING, "CANCELLED"),
+        (JobTold("requeue", requeued=True), State.PENDING, "REQUEUED"),
         (JobTold("cancelled"), State.CANCELLED, "CANCELLED"),
         (JobTold(""), State.CANCELLED, "CANCELLED"),
         (JobTold("unknown"), State.CANCELLED, "CANCELLED"),
