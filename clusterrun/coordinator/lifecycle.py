@@ -39,6 +39,7 @@ from clusterrun.model.states import State
 from clusterrun.model.world import Meeting
 from clusterrun.protocol.messages import PortReserved, ReservePort
 from clusterrun.runtime.machine_events import Now, earliest
+from clusterrun.slurm_text.srun_messages import cancelled_step
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -298,6 +299,8 @@ class Lifecycle(RunPart):
         # srun repeats its report of a node.
         output = f": {' / '.join(dict.fromkeys(event.output))}" if event.output else ""
         message = f"the launcher ended with code {event.code}{output}"
+        if step := cancelled_step(event.output):
+            message = f"step {step} was cancelled (scancel {step}), which leaves no time to save"
         if 0 < event.launch < self._membership.launches:
             self._note(f"{message}; agents were already launched again")
             return

@@ -169,6 +169,12 @@ class RestartPolicy(RunPart):
             )
             if not over.completed or self._termination.makes_room(has_reported, is_stopping):
                 decision = RestartDecision("", self._termination.wish(), decision.failure_event)
+        preempted = self._termination.was_preempted and not self._termination.shutdown
+        if preempted and decision.outcome is COMPLETED:
+            self._state_keeper.warn(
+                "every rank exited 0 after the notice of a preemption, perhaps before its work was complete:"
+                " --requeue continues such a run"
+            )
         if over.saving and not decision.restart_reason:
             decision = replace(decision, outcome=killed_after_term(decision.outcome, over))
         if decision.failure_event:
@@ -202,6 +208,10 @@ class RestartPolicy(RunPart):
         *before, newest = self._state_keeper.state.attempts
         closed = (*before, replace(newest, failure=failure_event.failure))
         most, kind = self._orders.max_restarts, failure_event.kind
+        sent = self._orders.survival.signal
+        if sent and failure_event.failure.code in (-sent, 128 + sent):
+            reason = f"{end.reason}, which --sbatch signal has Slurm send: a rank needs a handler for it"
+            end = replace(end, reason=reason)
         if not self._lost_nodes.enough_nodes or (kind is FailureKind.START and not self.trained):
             return RestartDecision("", end, failure_event)
         free, most_free, why = FREE_RESTARTS.get(kind, ("", 0, ""))

@@ -104,6 +104,11 @@ class Termination(RunPart):
         """Return whether a signal's meaning is not known yet. The end of the run must not be decided then."""
         return self._question is not None and self._question.wish is not None
 
+    @property
+    def was_preempted(self) -> bool:
+        """Return whether the ranks got the notice of a preemption."""
+        return self._noticed == PREEMPTION
+
     def taken(self, number: int, ranks: int) -> None:
         """Record that ``ranks`` ranks caught signal ``number``, which may be a notice."""
         if ranks and (self._question is not None or self.shutdown):

@@ -101,6 +101,11 @@ def preemption_with_grace() -> None:
     assert sent(tape.does(61.9)) == []
     tape.at(62.0, *steps(signal.SIGTERM), SignalCame(signal.SIGTERM))
     assert sent(tape.does(62.1, JobTold("preemption"))) == END
+    tape = run(Survival())
+    tape.at(50.0, *steps(signal.SIGTERM))
+    tape.at(50.1, JobTold("preemption", WALL + 62.0))
+    ends(tape, 55.0, 0)
+    assert (tape.saved.state, len(tape.saved.warnings)) == (State.COMPLETED, 1)
 
 
 def preemption_at_once() -> None:
@@ -157,6 +162,12 @@ def users_signal_to_steps() -> None:
     tape = run(USR1, end_at=120.0)
     assert tape.does(50.0, *steps(signal.SIGUSR1)) == [AskJob()]
     assert sent(tape.does(50.1, JobTold("", WALL + 120.0))) == passed(signal.SIGUSR2)
+    tape = run(Survival(signal=int(signal.SIGUSR1), notice=60.0), end_at=120.0)
+    tape.at(50.0, *steps(signal.SIGUSR1), MessageCame(0, RankExited(0, 0, -signal.SIGUSR1, WALL + 50.0)))
+    tape.at(50.1, JobTold("", WALL + 120.0))
+    tape.at(50.5)
+    ends(tape, 55.0, 0, stopped=True)
+    assert tape.saved.state is State.FAILED and "--sbatch signal" in tape.saved.reason
 
 
 def users_term() -> None:
@@ -215,7 +226,7 @@ def cancelled_step() -> None:
     tape.at(50.0, MessageCame(1, RanksGone(0)), LauncherEnded(137, output))
     tape.at(50.3)
     ends(tape, 51.0, -9, stopped=True)
-    message = f"the launcher ended with code 137: {output[0]}, and the agents with it"
+    message = "step 7.0 was cancelled (scancel 7.0), which leaves no time to save, and the agents with it"
     assert (tape.saved.state, tape.saved.reason) == (State.FAILED, message)
 
 
