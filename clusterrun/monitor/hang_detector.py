@@ -153,6 +153,18 @@ class Collection:
         )
 
 
+class _WatchedNode:
+    """A node of the attempt, as its observer reported it last."""
+
+    def __init__(self, name: str, now: float) -> None:
+        self.name = name
+        self.heard_at = now
+        self.gpus_worked_at = -math.inf  # when all its GPUs were last seen at work
+        self.mute = ""  # why its observer does not answer; '' if it does
+        self.killed = 0  # processes that the kernel ended for lack of memory
+        self.blocked: tuple[int, ...] = ()  # ranks that wait for a step of their own
+
+
 class HangDetector:
     """The watch over an attempt's ranks.
 
@@ -163,7 +175,7 @@ class HangDetector:
         self, orders: Orders, epoch: int, nodes: Sequence[tuple[int, str]], now: float, wall: float
     ) -> None:
         self._watch = orders.watch
-        self._nodes = dict(nodes)
+        self._nodes = {number: _WatchedNode(name, now) for number, name in nodes}
         self._size = len(self._nodes) * orders.ranks_per_node
         self._per_node, self._each = orders.per_node, orders.ranks_per_node
         independent = dict(orders.environment).get(contract.INDEPENDENT_VARIABLE) == "1"
@@ -171,12 +183,6 @@ class HangDetector:
         self._watches_inner_worlds = not (independent or self._per_node)
         self._inner_worlds = InnerWorlds()
         self._pulses: dict[tuple[int, int], tuple[float, Pulse]] = {}
-        self._heard_at: dict[int, float] = dict.fromkeys(self._nodes, now)
-        # When all GPUs of a node were last seen at work.
-        self._gpus_worked_at: dict[int, float] = {}
-        self._mute: dict[int, str] = {}
-        self._killed: dict[int, int] = {}
-        self._blocked: dict[int, tuple[int, ...]] = {}
         self._moved_at = now
         self._begun_at = -math.inf
         self._compared: set[tuple[str, int, int]] = set()
@@ -191,22 +197,25 @@ class HangDetector:
     def on_answer(
         self, now: float, wall: float, node: int, number: int, body: str
     ) -> list[HangDetectorAction]:
+        watched = self._nodes.get(node)
+        if watched is None:
+            return []
         try:
             message = json.loads(body)
             if "digest" in message:
-                return self._digest(now, node, decode(Digest, message["digest"]))
+                return self._digest(now, node, watched, decode(Digest, message["digest"]))
             if "collected" in message and self._round and number == self._round.number:
                 self._round.answers[node] = decode(Collected, message["collected"])
                 return self._looked(now, wall)
             if "refused" in message and self._round and number == self._round.number:
                 return self.lost(now, wall, node, str(message["refused"]))
         except (ValueError, TypeError, RecursionError, BadDocument) as error:
-            name = self._nodes.get(node, node)
-            return [Warn(f"the observer on {name} sent a message that cannot be read: {error}")]
+            return [Warn(f"the observer on {watched.name} sent a message that cannot be read: {error}")]
         return []
 
     def lost(self, now: float, wall: float, node: int, why: str) -> list[HangDetectorAction]:
-        self._mute[node] = why
+        if node in self._nodes:
+            self._nodes[node].mute = why
         if self._round is None:
             return []
         self._round.mute[node] = why
@@ -250,9 +259,10 @@ class HangDetector:
         limit = min(hang, max(LEAST_LIMIT, min(timeouts) / 2)) if timeouts else hang
         return self._again_at if self._stalled else self._moved_at + limit
 
-    def _digest(self, now: float, node: int, digest: Digest) -> list[HangDetectorAction]:
-        self._heard_at[node] = now
-        self._mute.pop(node, None)
+    def _digest(
+        self, now: float, node: int, watched: _WatchedNode, digest: Digest
+    ) -> list[HangDetectorAction]:
+        watched.heard_at, watched.mute = now, ""
         ranks = digest.ranks
         if self._per_node:
             # Launchers of one node each may reuse rank numbers, so number the ranks of all nodes anew.
@@ -262,10 +272,10 @@ class HangDetector:
         self._answers = self._answers or any(pulse.answered for pulse in pulses)
         moved = [pulse for pulse in pulses if self._moves(now, node, pulse)]
         if digest.gpus_work:
-            self._gpus_worked_at[node] = now
+            watched.gpus_worked_at = now
         elif digest.gpus_work is not None:
-            self._gpus_worked_at.pop(node, None)
-        oldest = min((self._gpus_worked_at.get(name, -math.inf) for name in self._nodes), default=-math.inf)
+            watched.gpus_worked_at = -math.inf
+        oldest = min(each.gpus_worked_at for each in self._nodes.values())
         all_gpus_work = now - oldest <= QUIET_PERIODS * self._watch.sample_seconds
         if moved or all_gpus_work:
             self._moved_at = now
@@ -275,13 +285,13 @@ class HangDetector:
             lives = any(pulse.state for pulse in moved)
             actions += [Warn("the ranks that hung continue")] if self._reported and lives else []
             self._stalled = self._reported = False
-        if digest.killed > self._killed.get(node, 0):
-            self._killed[node] = digest.killed
-            actions.append(Warn(f"out of memory on {self._nodes[node]}: the kernel ended a process there"))
+        if digest.killed > watched.killed:
+            watched.killed = digest.killed
+            actions.append(Warn(f"out of memory on {watched.name}: the kernel ended a process there"))
         # Ranks that wait for a step of their own: one warning names all, and is replaced if they change.
-        blocked_before = {rank for blocked in self._blocked.values() for rank in blocked}
-        self._blocked[node] = digest.blocked
-        blocked_now = {rank for blocked in self._blocked.values() for rank in blocked}
+        blocked_before = {rank for each in self._nodes.values() for rank in each.blocked}
+        watched.blocked = digest.blocked
+        blocked_now = {rank for each in self._nodes.values() for rank in each.blocked}
         if blocked_now != blocked_before and blocked_before:
             actions.append(TakeBack(BLOCKED, ""))
         if blocked_now != blocked_before and blocked_now:
@@ -328,7 +338,7 @@ class HangDetector:
         if before is None or before.pid != pulse.pid:
             self._begun_at = now
             return True
-        self._compared.add((self._nodes.get(node, ""), pulse.rank, pulse.pid))
+        self._compared.add((self._nodes[node].name, pulse.rank, pulse.pid))
         if pulse.begun > before.begun >= 0 or pulse.size != before.size:
             self._begun_at = now
             return True
@@ -349,10 +359,11 @@ class HangDetector:
         if due_at is None or now < due_at:
             return False
         patience = QUIET_PERIODS * self._watch.sample_seconds
-        for node, at in self._heard_at.items():
-            if node not in self._mute and now - at > patience:
-                self._mute[node] = f"its observer has not reported for {now - at:.0f} s"
-        if not self._pulses or len(self._mute) == len(self._nodes):
+        for watched in self._nodes.values():
+            silence = now - watched.heard_at
+            if not watched.mute and silence > patience:
+                watched.mute = f"its observer has not reported for {silence:.0f} s"
+        if not self._pulses or all(watched.mute for watched in self._nodes.values()):
             self._moved_at = now  # no observer reports: that is no stall, so check again later
             self._again_at = now + self._watch.hang_seconds
             return False
@@ -361,7 +372,9 @@ class HangDetector:
     def _look(self, now: float, wall: float, seconds: float) -> list[HangDetectorAction]:
         self._number += 1
         self._look_at = None
-        self._round = Collection(self._number, self._nodes, self._mute, now, wall, seconds)
+        names = {number: watched.name for number, watched in self._nodes.items()}
+        mute = {number: watched.mute for number, watched in self._nodes.items() if watched.mute}
+        self._round = Collection(self._number, names, mute, now, wall, seconds)
         return self._round.asks(self._size) or self._judge(now, wall)
 
     def _looked(self, now: float, wall: float) -> list[HangDetectorAction]:
@@ -407,7 +420,7 @@ class HangDetector:
 
     def _know_less(self, ranks: Sequence[RankSnapshot]) -> bool:
         """Return whether a rank has a group or call that no digest or record reports: it may be new."""
-        pulses = {(self._nodes.get(node), rank): pulse for (node, rank), (_, pulse) in self._pulses.items()}
+        pulses = {(self._nodes[node].name, rank): pulse for (node, rank), (_, pulse) in self._pulses.items()}
         for rank in ranks:
             if not rank.groups:
                 continue
@@ -423,7 +436,9 @@ class HangDetector:
 
     def _has_moved(self, ranks: Sequence[RankSnapshot]) -> bool:
         """Return whether a rank has ended or joined a group since its last digest."""
-        pulses = {(self._nodes.get(node), pulse.pid): pulse for (node, _), (_, pulse) in self._pulses.items()}
+        pulses = {
+            (self._nodes[node].name, pulse.pid): pulse for (node, _), (_, pulse) in self._pulses.items()
+        }
         for rank in ranks:
             pulse = pulses.get((rank.node, rank.process.pid))
             if pulse is None:
