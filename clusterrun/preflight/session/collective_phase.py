@@ -74,7 +74,7 @@ def pair_rounds(state: SessionState, group_tests: GroupTests, all_pairs: bool = 
     state.pair_searches.append(search)
     reserved = min(group_tests.limit(SET, len(ring)), BUDGET_SHARE * state.orders.preflight.budget)
     has_failed = False
-    while state.seconds_left > reserved:
+    while state.clock.seconds_left > reserved:
         yield from restart_torch_workers(state)
         _drop_lost(state, search)
         pairs = search.next_round()
@@ -85,7 +85,11 @@ def pair_rounds(state: SessionState, group_tests: GroupTests, all_pairs: bool = 
         state.rounds += 1
         search.add_outcomes(tests)
         has_failed = has_failed or any(test.passed is False for test in tests)
-        if has_failed and state.failures_at_sweep < 0 and state.seconds_left < reserved + port_sweep.SECONDS:
+        if (
+            has_failed
+            and state.failures_at_sweep < 0
+            and state.clock.seconds_left < reserved + port_sweep.SECONDS
+        ):
             yield from port_sweep.rounds(state)  # blocked ports may be why the tests take so long
             for node in explain(state).blocked:
                 search.drop(node)
@@ -122,7 +126,7 @@ def whole_set(state: SessionState, group_tests: GroupTests) -> Waits:
     for _ in range(MOST_TRIES):
         yield from restart_torch_workers(state)
         nodes = _testable_set(state)
-        if not nodes or state.seconds_left < 1.0:
+        if not nodes or state.clock.seconds_left < 1.0:
             return
         (test,) = yield from group_tests.run(f"the whole set of {len(nodes)}", SET, [nodes])
         if test.passed is None:
@@ -149,7 +153,7 @@ def _find_slow(state: SessionState, group_tests: GroupTests, test: GroupTest) ->
         if not is_below_floor:
             # Pairs are tested if one half of the set is slower than the other.
             middle = len(nodes) // 2
-            if len(nodes) < 2 * SMALLEST_GROUP or state.seconds_left < group_tests.limit(HALF, middle):
+            if len(nodes) < 2 * SMALLEST_GROUP or state.clock.seconds_left < group_tests.limit(HALF, middle):
                 return
             halves = (nodes[:middle], nodes[middle:])
             tests = yield from group_tests.run("parts of the set: 2", HALF, halves)
@@ -164,7 +168,7 @@ def _find_slow(state: SessionState, group_tests: GroupTests, test: GroupTest) ->
     groups_below: tuple[tuple[int, ...], ...] = ()
     try:
         groups = next(search)
-        while state.seconds_left > 1.0:
+        while state.clock.seconds_left > 1.0:
             label = f"parts of the set: {len(groups)}"
             groups = search.send((yield from group_tests.run(label, HALF, groups)))
     except StopIteration as end:
@@ -199,7 +203,7 @@ def _find_cause(state: SessionState, group_tests: GroupTests, failed: GroupTest)
         failed = again
     search = GroupSearch(failed.nodes, state.thresholds)
     state.group_searches.append((failed, search))
-    while count > 2 and state.seconds_left > group_tests.limit(HALF, count):
+    while count > 2 and state.clock.seconds_left > group_tests.limit(HALF, count):
         groups = search.next_round()
         if not groups or any(state.nodes[node].gone for node in failed.nodes):
             break

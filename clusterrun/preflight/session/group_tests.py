@@ -112,7 +112,7 @@ class GroupTests:
         """Return whether ``rounds`` rounds and some failures fit into half of the remaining time."""
         took = self._took.get(PAIR) or self._took.get(SET)
         usual = statistics.median(took) if took else ANSWER_SECONDS
-        return usual * rounds + 2 * _LEAST_LIMIT < self.state.seconds_left / 2
+        return usual * rounds + 2 * _LEAST_LIMIT < self.state.clock.seconds_left / 2
 
     def run(
         self, label: str, kind: str, groups: Sequence[tuple[int, ...]]
@@ -125,7 +125,7 @@ class GroupTests:
             if kind == PAIR:
                 nodes = tuple(sorted(nodes, key=lambda node: not state.nodes[node].ports))
             self._last += 1
-            self._open[self._last] = OpenTest(kind, nodes, state.now, is_patient)
+            self._open[self._last] = OpenTest(kind, nodes, state.clock.now, is_patient)
             lead = state.nodes[nodes[0]]
             megabytes = USUAL_MEGABYTES
             if kind == TABLE:
@@ -214,7 +214,7 @@ class GroupTests:
             if failed:
                 node, answer = min(failed, key=lambda item: (item[1].late, item[1].seconds))
                 why = f"{self.state.nodes[node].name} failed: {answer.wrong or answer.why}"
-            seconds = self.state.now - test.began
+            seconds = self.state.clock.now - test.began
             tests.append(GroupTest(test.nodes, None, kind=test.kind, seconds=seconds, why=why))
         self._open.clear()
         self.state.observe(*tests)
@@ -224,23 +224,23 @@ class GroupTests:
         """Return the outcome. It is inconclusive if a member was lost, loads slowly or is overloaded."""
         state, answers = self.state, test.answers
         if len(answers) < len(test.nodes):
-            return test.inconclusive(state.now, "a member was lost")
+            return test.inconclusive(state.clock.now, "a member was lost")
         slow = [state.nodes[node].name for node, answer in answers.items() if answer.loading]
         if slow and not test.is_patient:
             # Slow loading blames no node: raise the limits once, and repeat the tests.
             if self._longest == LONGEST_SECONDS:
                 self._longest = _PATIENT_LIMIT
-                state.end_at += 2 * _PATIENT_LIMIT  # for a test of pairs and one of the whole set
+                state.clock.end_at += 2 * _PATIENT_LIMIT  # for a test of pairs and one of the whole set
                 state.notice(
                     f"NCCL takes longer than {LONGEST_SECONDS:g} s to load its kernels ({slow[0]}): tests "
                     f"were repeated with {_PATIENT_LIMIT:g} s. Does every start compile them? "
                     "NCCL_DEBUG=INFO says so in Init timings (kernels); a torch built for these GPUs does not"
                 )
-            return test.inconclusive(state.now, "NCCL was loading its kernels")
+            return test.inconclusive(state.clock.now, "NCCL was loading its kernels")
         starved = [state.nodes[node].name for node, answer in answers.items() if answer.starved]
         failed = [answer for answer in answers.values() if not answer.passed]
         if starved and not any(map(_is_proof, failed)):
-            return test.inconclusive(state.now, f"overloaded: {', '.join(starved)}")
+            return test.inconclusive(state.clock.now, f"overloaded: {', '.join(starved)}")
         return test.outcome()
 
 

@@ -24,7 +24,7 @@ def rounds(state: SessionState) -> Waits:
     Slow GPU drivers do not shorten the time of the tests.
     """
     extra = DRIVER_SECONDS if state.needs.gpus else 0.0
-    state.end_at += extra
+    state.clock.end_at += extra
     for node in state.present():
         state.ask(node.node, ListenTask(state.nonce), START_SECONDS)
         start_local_checks(state, node.node)
@@ -39,10 +39,10 @@ def rounds(state: SessionState) -> Waits:
     yield (LocalTask,)
     state.label = "torch is being imported"
     yield (StartTorch,)
-    state.end_at -= extra - min(extra, max(0.0, state.now - state.began - START_SECONDS))
+    state.clock.end_at -= extra - min(extra, max(0.0, state.clock.now - state.clock.began - START_SECONDS))
     # The first test loads driver and libraries once more.
     if state.needs.gpus and state.load_seconds > START_SECONDS:
-        state.end_at += min(DRIVER_SECONDS, state.load_seconds)
+        state.clock.end_at += min(DRIVER_SECONDS, state.load_seconds)
     choose_backend(state)
 
 
@@ -56,7 +56,7 @@ def start_local_checks(state: SessionState, node: int) -> None:
 
 
 def start_torch_worker(state: SessionState, node: int) -> None:
-    state.ask(node, state.torch_task, state.seconds_left)
+    state.ask(node, state.torch_task, state.clock.seconds_left)
 
 
 def hurry(state: SessionState) -> None:
@@ -65,7 +65,7 @@ def hurry(state: SessionState) -> None:
         least = LEAST_PATIENCE[task_type]
         loads_driver = state.needs.gpus and task_type is not ListenTask
         for request in state.requests.of_type(task_type):
-            longest = PATIENCE * (state.now - request.asked_at)
+            longest = PATIENCE * (state.clock.now - request.asked_at)
             patience = max(DRIVER_SECONDS if loads_driver else least, longest)
             if isinstance(request.task, LocalTask):
                 if patience >= request.seconds - ANSWER_SECONDS:

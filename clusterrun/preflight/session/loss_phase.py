@@ -51,7 +51,7 @@ def read_counts(state: SessionState) -> Waits:
     least = chosen(state.needs.limits)["loss_warn"]
     ways = lossy_ways(state.log, (node.node for node in state.present()))
     is_odd = any(way.stalls or loss_nats(way.sent, way.resent, least) >= RARE_LINK for way in ways)
-    if is_odd and state.seconds_left > DIAL_SECONDS + ANSWER_SECONDS:
+    if is_odd and state.clock.seconds_left > DIAL_SECONDS + ANSWER_SECONDS:
         state.label = "a longer look at messages that had to be sent again"
         yield from _ask_traffic(state, DIAL_SECONDS)
     state.end_phase(LOSS)

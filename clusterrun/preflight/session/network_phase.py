@@ -50,7 +50,7 @@ def around(state: SessionState, nodes: Collection[int]) -> Waits:
 def everyone(state: SessionState) -> Waits:
     """Let every node dial all others, unless the first control round did."""
     listeners = state.listeners()
-    if len(listeners) <= MOST_DIALLED_BY_ALL or state.seconds_left < DIAL_SECONDS:
+    if len(listeners) <= MOST_DIALLED_BY_ALL or state.clock.seconds_left < DIAL_SECONDS:
         return
     plan = {
         node.node: {other.node: _some(other, place)[:1] for other in listeners if other is not node}
@@ -92,7 +92,7 @@ def _dial(state: SessionState, label: str, plan: Plan, testers: Collection[int])
         turned = clean[place % len(clean) :] + clean[: place % len(clean)]
         for witness in [other for other in turned if other != node][:WITNESSES]:
             _both_ways(again, nodes[node], nodes[witness])
-    if again and state.seconds_left >= DIAL_SECONDS:
+    if again and state.clock.seconds_left >= DIAL_SECONDS:
         state.label = "control round, again where something did not answer"
         _ask_dials(state, again)
         yield (DialTask,)

@@ -25,11 +25,11 @@ def rounds(state: SessionState) -> Waits:
     hints = len(state.failed_tests())
     ways = _ways(state, _suspects(state)) if hints != state.failures_at_sweep else []
     state.failures_at_sweep = hints
-    if ways and state.seconds_left >= SECONDS:
+    if ways and state.clock.seconds_left >= SECONDS:
         silent = yield from _sweep(state, ways)
         needed = needed_connections(state.ranks)
         # A limit on open connections explains a failure that no port explains.
-        if blocked(silent, state.thresholds) or state.seconds_left < SECONDS:
+        if blocked(silent, state.thresholds) or state.clock.seconds_left < SECONDS:
             state.observe(PortSweep(silent))
         else:
             unheld = yield from _hold(state, ways, needed)
@@ -46,7 +46,7 @@ def hold_ring(state: SessionState) -> Waits:
     ways = [ends for ends in ring if ends in state.dials.ways and state.dials.ways[ends].works]
     # The control round opened as many connections as there are ports.
     is_tested = not ways or needed <= len(listeners[0].listening.ports)
-    if state.has_gpus or is_tested or state.seconds_left < SECONDS:
+    if state.has_gpus or is_tested or state.clock.seconds_left < SECONDS:
         return
     unheld = yield from _hold(state, ways, needed)
     if any(unheld.values()):
@@ -61,7 +61,7 @@ def rounds_between(state: SessionState) -> Waits:
     ways = next(
         ([ends, ends[::-1]] for ends in partly if len({part_of.get(node, -1) for node in ends}) > 1), []
     )
-    if not ways or state.seconds_left < SECONDS:
+    if not ways or state.clock.seconds_left < SECONDS:
         return
     for cause in blocked((yield from _sweep(state, ways)), state.thresholds):
         a, b = (state.nodes[node].name for node in cause.nodes)

@@ -36,7 +36,7 @@ def recall(state: SessionState, report: Report, suspects: Sequence[int]) -> None
             node = state.nodes[number]
             failed = [finding.message for finding in node_report.findings if finding.verdict is Grade.FAIL]
             node.absent, node.gone = "", failed[0] if failed else "it was found unfit before"
-            state.observe(NodeGone(number, node_report.findings, state.now))
+            state.observe(NodeGone(number, node_report.findings, state.clock.now))
     for link in report.links:
         if link.verdict is Grade.FAIL and {link.a, link.b} <= state.numbers.keys():
             state.observe(EarlierLink(link))

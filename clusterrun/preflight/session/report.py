@@ -81,7 +81,7 @@ def of_local_checks(state: SessionState, explanation: Explanation) -> None:
         if node.burn is not None:
             burns[node.name] = node.burn
     listeners = [node for node in state.nodes.values() if node.listens and not node.absent]
-    overloaded = (node.name for node in listeners if state.excuse([node.node], state.began))
+    overloaded = (node.name for node in listeners if state.excuse([node.node], state.clock.began))
     needs = replace(
         state.needs, peers=tuple(node.target(()) for node in listeners), overloaded=tuple(overloaded)
     )
@@ -240,8 +240,8 @@ def _report(state: SessionState, explanation: Explanation, fit: bool) -> Report:
         cluster=orders.preflight.cluster,
         level=str(orders.preflight.level),
         verdict=worst(tuple(grades)),
-        at=state.wall_at(state.now),
-        seconds=round(state.now - state.began, 3),
+        at=state.clock.wall_at(state.clock.now),
+        seconds=round(state.clock.now - state.clock.began, 3),
         budget=orders.preflight.budget,
         rounds=state.rounds,
         backend=state.backend,

@@ -121,7 +121,7 @@ class Session:
         open_count = len(state.requests)
         plural = "s" if open_count != 1 else ""
         waits = f", waiting for {open_count} answer{plural}" if open_count else ""
-        return f"{state.label}{waits}, {state.seconds_left:.0f} s left"
+        return f"{state.label}{waits}, {state.clock.seconds_left:.0f} s left"
 
     def wakes_at(self) -> float | None:
         if self.outcome is not None:
@@ -129,7 +129,7 @@ class Session:
         if self._naps_until is not None:
             return self._naps_until
         due = self._state.requests.due_at()
-        return self._state.end_at if due is None else min(due, self._state.end_at)
+        return self._state.clock.end_at if due is None else min(due, self._state.clock.end_at)
 
     # --- events ---
 
@@ -143,8 +143,9 @@ class Session:
 
         ``wall`` is the wall clock. It runs on while this process is suspended, unlike ``now``.
         """
-        self._state.now = max(now, self._state.now)
-        self._state.wall_now = self._state.wall_at(self._state.now) if wall is None else wall
+        clock = self._state.clock
+        clock.advance(now)
+        clock.wall_now = clock.wall_at(clock.now) if wall is None else wall
         request = self._state.requests.close(node, number)
         if request is None or self.outcome is not None:
             return []
@@ -164,7 +165,7 @@ class Session:
 
     def lost(self, now: float, node: int, why: str, is_excused: bool = False) -> list[AskExaminer]:
         """Handle the loss of an agent or examiner. ``is_excused``: an overload explains it."""
-        self._state.now = max(now, self._state.now)
+        self._state.clock.advance(now)
         node_state = self._state.nodes.get(node)
         if node_state is None or node_state.gone or self.outcome is not None:
             return []
@@ -187,18 +188,20 @@ class Session:
             return []
         self._naps_until = None
         state = self._state
-        state.now = max(now, state.now)
+        state.clock.advance(now)
         # A request that would end after the budget blames no node; `_cut` handles it.
-        for request in state.requests.close_overdue(min(state.now, math.nextafter(state.end_at, 0.0))):
+        for request in state.requests.close_overdue(
+            min(state.clock.now, math.nextafter(state.clock.end_at, 0.0))
+        ):
             if state.excuse([request.node], request.asked_at):
-                state.requests.prolong(request, state.end_at)
+                state.requests.prolong(request, state.clock.end_at)
                 continue
             # Prolong the first late request of a node. Its later requests must be answered in time.
             node = state.nodes[request.node]
             if node.late_until is None:
-                wait = min(LONGEST_SECONDS, max(ANSWER_SECONDS, BUDGET_SHARE * state.seconds_left))
-                node.late_until = state.now + min(wait, state.seconds_left)
-            if state.now < node.late_until:
+                wait = min(LONGEST_SECONDS, max(ANSWER_SECONDS, BUDGET_SHARE * state.clock.seconds_left))
+                node.late_until = state.clock.now + min(wait, state.clock.seconds_left)
+            if state.clock.now < node.late_until:
                 state.requests.prolong(request, node.late_until)
             else:
                 why = f"did not answer: {request.task.TITLE} took longer than {request.seconds:.0f} s"
@@ -230,7 +233,7 @@ class Session:
         local_phase.hurry(state)
         while self.outcome is None:
             try:
-                if state.now >= state.end_at:
+                if state.clock.now >= state.clock.end_at:
                     self._course.close()
                     self._cut()
                 elif state.requests.waits_for(self._awaited):
@@ -294,7 +297,7 @@ def _test_whole_set(state: SessionState, tests: GroupTests) -> Waits:
 def _take(state: SessionState, group_tests: GroupTests, request: Request, value: tasks.Answer) -> None:
     node, task = state.nodes[request.node], request.task
     if isinstance(value, (tasks.ListenAnswer, tasks.DialAnswer)) and value.wall:
-        node.bound_clock(value.wall, state.wall_at(request.asked_at), state.wall_now)
+        node.bound_clock(value.wall, state.clock.wall_at(request.asked_at), state.clock.wall_now)
     if isinstance(value, tasks.LocalAnswer):
         node.record_readings(value)
     elif isinstance(value, tasks.ListenAnswer):

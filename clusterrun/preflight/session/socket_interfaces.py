@@ -27,7 +27,7 @@ def rounds(state: SessionState) -> Waits:
     used, speeds = common_interface(nodes), speeds_of_common(nodes)
     candidates = [name for name in speeds if name != used and speeds[name] >= speeds.get(used, 0)]
     for name in candidates if used in speeds else ():
-        if state.seconds_left < DIAL_SECONDS + ANSWER_SECONDS:
+        if state.clock.seconds_left < DIAL_SECONDS + ANSWER_SECONDS:
             return
         for node, targets in network_phase.first_plan(state).items():
             goals = []

@@ -25,6 +25,26 @@ HOST = 0
 OVERLOADED = "; it or the first node was overloaded"
 
 
+class SessionClock:
+    """The times of a check. All but ``wall_now`` are on the steady clock."""
+
+    def __init__(self, now: float, wall: float, budget: float) -> None:
+        self.now = self.began = now  # the last and the first event
+        self.end_at = now + budget
+        self.wall_now = self._wall_began = wall  # the wall clock at the last answer and at ``began``
+
+    def advance(self, now: float) -> None:
+        self.now = max(now, self.now)
+
+    @property
+    def seconds_left(self) -> float:
+        """Return the seconds that remain of the budget."""
+        return max(0.0, self.end_at - self.now)
+
+    def wall_at(self, steady: float) -> float:
+        return self._wall_began + steady - self.began
+
+
 class SessionState:
     """The state of a check."""
 
@@ -35,10 +55,7 @@ class SessionState:
         self.nonce = nonce  # only the examiners of this check know it
         self.nodes = {node.node: node for node in nodes}
         self.numbers = {node.name: node.node for node in nodes}
-        self.now = self.began = now  # the last and the first event; steady clock
-        self.wall = wall  # wall clock at ``began``
-        self.wall_now = wall  # wall clock at the last answer
-        self.end_at = now + orders.preflight.budget  # steady clock
+        self.clock = SessionClock(now, wall, orders.preflight.budget)
         self.requests = Requests()
         self.overloads = Overloads()  # of the coordinator's machine
         self.asks: list[AskExaminer] = []
@@ -86,7 +103,7 @@ class SessionState:
 
     def ask_each(self, text_by_node: Mapping[int, str], task: tasks.Task, seconds: float) -> None:
         """Ask several nodes. Their texts may differ from the text of ``task``."""
-        self.asks += self.requests.ask(self.now, text_by_node, task, seconds)
+        self.asks += self.requests.ask(self.clock.now, text_by_node, task, seconds)
 
     @property
     def torch_task(self) -> tasks.StartTorch:
@@ -104,18 +121,10 @@ class SessionState:
     def has_gpus(self) -> bool:
         return bool(self.orders.gpus_per_node) or self.backend == "nccl"
 
-    @property
-    def seconds_left(self) -> float:
-        """Return the seconds that remain of the budget."""
-        return max(0.0, self.end_at - self.now)
-
     def excuse(self, nodes: Iterable[int], since: float) -> bool:
         """Return whether an overload of a node, or of this machine, explains a wait since then."""
         overloads = [self.overloads, *(self.nodes[node].overloads for node in nodes if node in self.nodes)]
-        return any(machine.excuse(since, self.now) for machine in overloads)
-
-    def wall_at(self, steady: float) -> float:
-        return self.wall + steady - self.began
+        return any(machine.excuse(since, self.clock.now) for machine in overloads)
 
     def notice(self, message: str) -> None:
         """Add a line to the report that blames no node. A repeated line is added once."""
@@ -138,7 +147,7 @@ class SessionState:
             node.gone = why + OVERLOADED * node.is_excused
             grade = Grade.UNDETERMINED if node.is_excused else Grade.FAIL
             finding = Finding(check, grade, node.gone, remedy)
-            self.observe(NodeGone(node.node, (finding,), self.now, is_lost))
+            self.observe(NodeGone(node.node, (finding,), self.clock.now, is_lost))
 
     def drop_results(self) -> None:
         """Drop all results but lost nodes and faults of the check itself."""
