@@ -33,6 +33,7 @@ from clusterrun.script.script_reading import (
     with_login_files,
 )
 from clusterrun.script.shell_source import Body, ShellSource
+from clusterrun.script.statement_rules import of_tasks
 
 # Directives that separate the parts of a heterogeneous job.
 _SEPARATE = ("hetjob", "packjob")
@@ -110,12 +111,13 @@ def convert(
     reason = "clusterrun sets it in every rank"
     set_by_us = [Part(command_line, text, PartOutcome.NEEDLESS, reason) for text in needless]
     all_parts = [*_directive_parts(script), *script.reading.parts, *set_by_us]
-    if script.launch.rank_launcher and not script.translated.gpus_per_node:
-        reason = "it is known only when the script runs: say --gpus N"
-        all_parts += [
-            Part(command_line, option, PartOutcome.UNTRANSLATED, reason)
-            for option in script.launch.open_sizes
-        ]
+    for option in script.launch.open_sizes if script.launch.rank_launcher else ():
+        if not script.translated.gpus_per_node:
+            reason = "it is known only when the script runs: say --gpus N"
+            all_parts.append(Part(command_line, option, PartOutcome.UNTRANSLATED, reason))
+        elif unset := of_tasks(variables_read([option])):
+            reason = f"no #SBATCH line of the script sets {unset[0]}: the line starts a rank for each GPU"
+            all_parts.append(Part(command_line, option, PartOutcome.OPTION, reason))
     per_node = dict(typed).get("gpus", "") or dict(typed).get("ranks-per-node", "1")
     world = last_number(dict(typed).get("nodes", "1")) * last_number(per_node)
     total = script.launch.total
@@ -126,6 +128,15 @@ def convert(
         Part(command_line, script.launch.program, PartOutcome.OPTION, reason)
         for reason in _differences_in_size(script, dict(typed))
     ]
+    if not shebang.startswith("#!"):
+        reason = "sbatch refuses a file whose first line does not begin with #!"
+        all_parts.append(Part(1, shebang, PartOutcome.OPTION, reason))
+    texts = [part.text for part in script.reading.parts]
+    if not script.array.values and "SLURM_ARRAY_TASK_ID" in variables_read(texts):
+        reason = (
+            "no #SBATCH line sets it: clusterrun sweep --set task=range(N) --env SLURM_ARRAY_TASK_ID={task}"
+        )
+        all_parts.append(Part(command_line, "$SLURM_ARRAY_TASK_ID", PartOutcome.UNTRANSLATED, reason))
     reason = "the script that the job runs is not this file: write the path into the line"
     for part in script.reading.parts:
         is_in_line = part.outcome in (PartOutcome.SETUP, PartOutcome.COMMAND)
@@ -252,7 +263,6 @@ def _with_visible_gpus(script: _Script) -> _Script:
     gpus = script.translated.gpus_per_node
     if not gpus:
         return script
-    has_fewer = last_number(dict(script.translated.options).get("gpus", "")) < gpus
     for line in reading.setup:
         if not _SETS_VISIBLE.match(line):
             continue
@@ -260,7 +270,7 @@ def _with_visible_gpus(script: _Script) -> _Script:
         outcome, reason = PartOutcome.OPTION, ""
         if launch.program == "srun":
             outcome, reason = PartOutcome.NEEDLESS, "Slurm sets it in each task of a step"
-        elif not value or "$" in value or has_fewer:
+        elif not value or "$" in value:
             outcome, reason = PartOutcome.UNTRANSLATED, "ranks see the GPUs of the job: say it by --env"
         elif "CUDA_VISIBLE_DEVICES" not in dict(launch.environment):
             launch = replace(launch, environment=(*launch.environment, ("CUDA_VISIBLE_DEVICES", value)))

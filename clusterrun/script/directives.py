@@ -113,15 +113,15 @@ def translate(directives: Sequence[Directive], launch: LaunchCommand) -> Transla
     started = launch.per_node or tasks_per_node or launch.total // nodes
     if launch.rank_launcher or launch.runs_once:
         started = launch.per_node or launch.total // nodes or int(launch.runs_once)
-    shares_gpus = int(not launch.rank_launcher) < started < gpus
-    has_shared_gpus = launch.program == "srun" and not launch.rank_launcher and started > gpus > 0
-    ranks = started if shares_gpus else max(gpus, started, launch.per_node)
+    # One process beside several GPUs may start its own processes.
+    has_other_gpus = gpus > 0 and started not in (0, gpus) and (started > 1 or launch.rank_launcher != "")
+    ranks = started if has_other_gpus else max(gpus, started, launch.per_node)
     options: dict[str, str] = {}
     asked = str(nodes) if nodes < allocated else values.get("nodes") or str(nodes)
     if not launch.runs_on_one_node and (asked != "1" or "nodes" in values or nodes < allocated):
         options["nodes"] = asked
     has_gpu_ranks = launch.per_node or (launch.total and launch.rank_launcher)
-    if not has_shared_gpus and (gpus or (has_gpu_ranks and not launch.on_cpus)):
+    if not has_other_gpus and (gpus or (has_gpu_ranks and not launch.on_cpus)):
         requests = [*_gpu_items(values), *(f"gpu:{values[name]}" for name in _GPUS[:3] if name in values)]
         kinds = [match[1] for item in requests if (match := re.match(r".*?\bgpu:([A-Za-z][\w.-]*)", item))]
         kind = kinds[0] if kinds else ""
@@ -186,10 +186,8 @@ def translate(directives: Sequence[Directive], launch: LaunchCommand) -> Transla
                     f"it counts all GPUs of {values['nodes']} nodes: the line asks for {gpus} on each",
                 )
             )
-        elif has_shared_gpus and name in (*_GPUS, "tres-per-node"):
+        elif has_other_gpus and name in (*_GPUS, "tres-per-node"):
             passed_on.append(("sbatch", f"{name}={value}"))
-        elif shares_gpus and name in (*_GPUS, "tres-per-node"):
-            refused.append((directive, f"ranks on each node: {started}, with a GPU each in the line"))
         elif name in ("gres", "tres-per-node"):
             others = [item for item in value.split(",") if not _OF_GRES.match(item)]
             passed_on += [("sbatch", f"{name}={','.join(others)}")] if others else []

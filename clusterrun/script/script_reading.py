@@ -515,7 +515,8 @@ def _command_reading(scope: _Scope, candidate: _Candidate) -> Reading:
     if launch.needless:
         parts.append(Part(line, " ".join(launch.needless), PartOutcome.NEEDLESS, _OF_STEP))
     script = shell_script(launch.command) if launch.command else ""
-    if inner is None and script.endswith(_SCRIPT_ENDS) and not scope.read_file(script):
+    is_shell = script != "".join(launch.command[:1]) or script.endswith(_SCRIPT_ENDS)
+    if inner is None and script and is_shell and not scope.read_file(script):
         reason = "it cannot be read: if it calls srun or torchrun, give what that starts"
         parts.append(Part(line, script, PartOutcome.OPTION, reason))
     if inner and inner.training and is_followed:
@@ -737,7 +738,9 @@ def _read_before(
         for statement in statements
         if [sign for line, sign in switches if line <= statement.line][-1:] == ["-"]
     ]
-    ends_at_errors = any(_ERREXIT.match(statement.text) for statement in statements)
+    errexit = "e" if any(_ERREXIT.match(statement.text) for statement in statements) else ""
+    if errexit and any(re.match(r"set\s.*\bpipefail\b", statement.text) for statement in statements):
+        errexit = "eo pipefail"
     absent = min((statement.line for statement in beside), default=None)
     is_before_run = False
     for statement in reversed(statements):
@@ -782,7 +785,7 @@ def _read_before(
                 if step and step.program == "srun" and not (step.per_node or step.total or step.open_sizes):
                     reason = "this srun starts one task on each node: say how many with --ntasks"
             outcome = PartOutcome.SETUP
-            lines = _setup_lines(facts, sorted(statement.sets & needed), ends_at_errors)
+            lines = _setup_lines(facts, sorted(statement.sets & needed), errexit)
             needed |= statement.reads
             read_by_setup |= statement.reads
         parts.insert(0, Part(statement.line, statement.text, outcome, reason))
@@ -803,11 +806,11 @@ def _parts_of_handler(scope: _Scope, function: Statement) -> Iterator[Part]:
             yield Part(statement.line, statement.text, PartOutcome.UNTRANSLATED, reason)
 
 
-def _setup_lines(facts: Facts, read_variables: list[str], ends_at_errors: bool) -> list[str]:
+def _setup_lines(facts: Facts, read_variables: list[str], errexit: str) -> list[str]:
     """Return the setup lines of a statement.
 
-    ``read_variables``: what it sets and a later line reads. ``ends_at_errors``: whether the script has
-    ``set -e``. Without it a command may fail.
+    ``read_variables``: what it sets and a later line reads. ``errexit``: the script's options of ``set -e``.
+    Without them a command may fail.
     """
     statement = facts.statement
     text = statement.text
@@ -819,9 +822,12 @@ def _setup_lines(facts: Facts, read_variables: list[str], ends_at_errors: bool) 
     reads_profile = statement.is_plain and facts.name in ("source", ".") and _PROFILE.search(facts.argument)
     is_needed = facts.name in _PREPARES and not reads_profile and not _is_condition(statement)
     is_definition = statement.kind in ("declaration_command", "function_definition")
-    if is_definition or is_needed or (ends_at_errors and not read_variables):
+    if is_definition or is_needed or (errexit and statement.kind == "command" and not read_variables):
         return [f"export{text[5:]}" if text.startswith("local ") else text]
     lines = [f"{{ {text}\n}} || :" if "\n" in text else f"{text} || :"]
+    if errexit:
+        # The check behind a setup line sees the last command of it alone.
+        lines = [f"set -{errexit}\n{text}\nset +{errexit}"]
     # The shell of a rank needs what a condition or a loop sets.
     return [*lines, f"export {' '.join(read_variables)}"] if read_variables else lines
 

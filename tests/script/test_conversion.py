@@ -285,7 +285,6 @@ def test_a_script_of_another_language_is_the_command() -> None:
         "bash prepare.sh\nsrun python t.py",
         "W=$SLURM_CPUS_ON_NODE\nsrun python t.py $W",
         "#SBATCH --gpus=2\nexport CUDA_VISIBLE_DEVICES=$(f)\ntorchrun --nproc_per_node 2 t.py",
-        "#SBATCH --gpus=2\ntorchrun --nproc_per_node 1 t.py",
         "torchrun --nnodes 1:2 --nproc_per_node 1 t.py",
         "#SBATCH --requeue\nsrun python t.py",
         "#SBATCH -n4\nsrun python t.py",
@@ -299,6 +298,9 @@ def test_a_script_of_another_language_is_the_command() -> None:
         "#SBATCH -c2\nsrun torchrun --nproc_per_node 2 t.py",
         "#SBATCH --gpus=2\nsrun torchrun --nproc_per_node 2 t.py",
         "srun ./absent.sh",
+        "F=$(find_it)\nbash $F",
+        "python t.py $SLURM_ARRAY_TASK_ID",
+        "#SBATCH -c1 --gres=gpu:2\nsrun torchrun --nproc_per_node=$SLURM_GPUS_PER_NODE t.py",
     ],
 )
 def test_what_the_line_would_do_otherwise_is_named(lines: str) -> None:
@@ -311,6 +313,19 @@ def test_what_the_line_would_do_otherwise_is_named(lines: str) -> None:
 )
 def test_the_file_of_the_output_is_named(line: str) -> None:
     assert any("log" in part.text and part.reason for part in converted(line).parts)
+
+
+def test_an_error_in_a_loop_ends_the_run_of_a_script_with_errexit() -> None:
+    setup = [
+        value for name, value in converted("set -e\nfor i in 1; do false; echo on; done\npython t.py").options
+    ]
+    code = 'setup_failed() { exit "$1"; }\n' + quoting.checked(setup)
+    completed = subprocess.run(["bash", "-c", code], capture_output=True, check=False, text=True)
+    assert (completed.returncode, completed.stdout) == (1, "")
+
+
+def test_a_first_line_that_sbatch_refuses_is_named() -> None:
+    assert any(part.line == 1 and part.reason for part in convert("\n#!/bin/bash\npython t.py\n").parts)
 
 
 def test_a_directive_that_exports_all_variables_is_needless() -> None:
@@ -467,6 +482,11 @@ def test_the_rows_of_the_page_equal_converts_output(launcher: str) -> None:
         ("srun - python t.py", "- python t.py"),
         ("#SBATCH --ntasks-per-node=8\npython t.py", "--cpus-per-rank 8 t.py"),
         ("#SBATCH --gres=gpu:4\ntorchrun --nnodes=1:2 --nproc_per_node=4 t.py", "--gpus 4 t.py"),
+        ("#SBATCH --gpus=2\ntorchrun --nproc_per_node 1 t.py", "--sbatch gpus=2 t.py"),
+        (
+            "#SBATCH --gres=gpu:8\nsrun -N1 -n 2 python t.py",
+            "--ranks-per-node 2 --sbatch gres=gpu:8 t.py",
+        ),
         (
             "#SBATCH -n2 --gres=gpu:a:1\nsrun python t.py",
             "--ranks-per-node 2 --sbatch gres=gpu:a:1 t.py",
@@ -635,7 +655,6 @@ def test_arguments_of_a_script_that_the_command_starts_are_followed() -> None:
         ("id=$(sbatch --parsable a.sbatch)\nsrun python t.py", 2),
         ("while read -r lr; do srun python t.py $lr; done < grid.txt", 2),
         ("#SBATCH -N 2 --ntasks-per-node=2\nsrun -N1 -n2 python t.py", 2),
-        ("#SBATCH -N 1 --gpus=4\ntorchrun --nproc_per_node 2 t.py", 2),
         ("#SBATCH -N 2 -n 3\nsrun python t.py", 2),
         ("echo A=1 >> ~/.deepspeed_env\ndeepspeed --num_gpus 2 t.py", 2),
         ("h() {\n touch x\n scontrol requeue $SLURM_JOB_ID\n}\ntrap h USR1\nsrun python t.py &\nwait", 3),
