@@ -58,15 +58,25 @@ def write_configuration(conversion: Conversion, folder: str) -> tuple[str, Conve
     Raises ``BadInput`` if there is such a file.
     """
     values: dict[str, list[str]] = {}
-    rest: list[tuple[str, str]] = []
-    for name, value in conversion.options:
+    written: list[tuple[str, str]] = []
+    runs = conversion.runs or (conversion,)
+    setups = [[pair for pair in run.options if pair[0] == "setup"] for run in runs]
+    # The lines of the configuration come before those that a run has alone.
+    first_setups = 0
+    while all(
+        setup[first_setups : first_setups + 1] == setups[0][first_setups:][:1] != [] for setup in setups
+    ):
+        first_setups += 1
+    common = [pair for pair in runs[0].options if all(pair in run.options for run in runs)]
+    common = [pair for pair in common if pair[0] != "setup" or pair in setups[0][:first_setups]]
+    for name, value in common:
         option = CONFIGURABLE.get(name)
         # A shell expands ``$PWD``, and a sweep ``{task}``.
         is_fixed = name == "setup" or not set("${") & set(value)
         if option is None or name in _OF_THE_COMMAND or not is_fixed:
-            rest.append((name, value))
-        else:
-            values.setdefault(option.name, []).append(value)
+            continue
+        written.append((name, value))
+        values.setdefault(option.name, []).append(value)
     lines = ["[defaults]"]
     for name, texts in values.items():
         kind = CONFIGURABLE[name].kind
@@ -82,7 +92,8 @@ def write_configuration(conversion: Conversion, folder: str) -> tuple[str, Conve
             file.write(text)
     except FileExistsError:
         raise BadInput(f"{path} exists and is not replaced", f"add this to it:\n{text.rstrip()}") from None
-    return path, replace(conversion, options=tuple(rest))
+    left = [replace(run, options=tuple(pair for pair in run.options if pair not in written)) for run in runs]
+    return path, replace(conversion, options=left[0].options, runs=tuple(left) if conversion.runs else ())
 
 
 def _quoted(text: str) -> str:

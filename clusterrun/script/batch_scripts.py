@@ -44,6 +44,8 @@ class Conversion:
     options: tuple[tuple[str, str], ...]
     command: tuple[str, ...]  # () if the script starts no program that trains
     parts: tuple[Part, ...]  # in the order of the script
+    # The conversion for each command of the script that is a run of its own, in their order; () for one run.
+    runs: tuple[Conversion, ...] = ()
 
     @property
     def untranslated(self) -> tuple[Part, ...]:
@@ -75,7 +77,8 @@ def refuse(spec: JobSpec, script: tuple[str, ...], conversion: Conversion, verb:
 def line_to_type(spec: JobSpec, conversion: Conversion, verb: str = "submit") -> str:
     """Return the advice to type the line for ``conversion``, with the parts that it lacks."""
     advice = "clusterrun writes the batch script itself; give it the program and the options:\n  "
-    advice += line(replace(spec, per_node=False), conversion, verb)
+    plain = replace(spec, per_node=False)
+    advice += "\n  ".join(line(plain, run, verb) for run in conversion.runs or (conversion,))
     return advice + "".join(f"\nnot in that line: {note}" for note in _notes(conversion))
 
 

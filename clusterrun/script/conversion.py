@@ -8,7 +8,7 @@ from __future__ import annotations
 import os
 import re
 import shlex
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 
 from clusterrun.model.errors import BadInput
 from clusterrun.model.frozen import frozen, replace
@@ -27,13 +27,14 @@ from clusterrun.script.interpreter_calls import SHELLS
 from clusterrun.script.launch_commands import LaunchCommand
 from clusterrun.script.sbatch_options import AFFECTS_CPUS
 from clusterrun.script.script_reading import (
+    ERREXIT,
     Reading,
     read_script,
     variables_read,
     with_login_files,
 )
-from clusterrun.script.shell_source import Body, ShellSource
-from clusterrun.script.statement_rules import of_tasks
+from clusterrun.script.shell_source import Body, ShellSource, Statement
+from clusterrun.script.statement_rules import OF_OTHER_RUNS, of_tasks
 
 # Directives that separate the parts of a heterogeneous job.
 _SEPARATE = ("hetjob", "packjob")
@@ -95,8 +96,52 @@ def convert(
     is_zsh = "zsh" in names and ShellSource(text).has_errors
     if is_zsh or not set(SHELLS) & names:
         return _of_other_language(text, [word for word in interpreter if word[:1] != "-"], path)
-    script = _with_visible_gpus(_with_own_gpus(_read(text, read_file, arguments, path)))
-    script = replace(script, reading=with_login_files(script.reading, interpreter, 1, shebang))
+
+    def conversion_of(line: int) -> tuple[Conversion, tuple[Statement, ...]]:
+        script = _with_visible_gpus(_with_own_gpus(_read(text, read_file, arguments, path, line)))
+        reading = with_login_files(script.reading, interpreter, 1, shebang)
+        return _conversion(replace(script, reading=reading), shebang), reading.runs
+
+    conversion, statements = conversion_of(0)
+    runs = [conversion_of(statement.line)[0] for statement in statements]
+    if not runs or any(run.verb == "sweep" or not run.command for run in runs):
+        return conversion
+    return _with_runs(conversion, statements, runs)
+
+
+def _with_runs(
+    conversion: Conversion, statements: Sequence[Statement], runs: Sequence[Conversion]
+) -> Conversion:
+    """Return ``conversion`` with the runs of its ``statements``, in the order of the script."""
+    parts: dict[Part, None] = {}
+    is_group = statements[0].in_background
+    ends_at_errors = any(ERREXIT.match(part.text) for part in conversion.parts)
+    ordered = [
+        replace(run, options=(("after", "last"), *run.options)) if place and not is_group else run
+        for place, run in enumerate(runs)
+    ]
+    for run in runs:
+        parts.update(dict.fromkeys(run.parts))
+    reason = "" if ends_at_errors else "its run starts only if the run before succeeds"
+    reason = "a run of its own, which may start before or after the others" if is_group else reason
+    for statement in statements[0 if is_group else 1 :] if reason else ():
+        parts[Part(statement.line, statement.text, PartOutcome.OPTION, reason)] = None
+    in_line = {
+        (part.line, part.text)
+        for part in parts
+        if part.outcome in (PartOutcome.SETUP, PartOutcome.COMMAND, PartOutcome.OPTION)
+    }
+    # The line of one run has what those of the others lack.
+    for part in tuple(parts):
+        may_be_elsewhere = part.reason in OF_OTHER_RUNS or part.outcome is PartOutcome.NEEDLESS
+        if may_be_elsewhere and (part.line, part.text) in in_line:
+            del parts[part]
+    by_line = sorted(parts, key=lambda part: part.line)
+    return replace(conversion, parts=tuple(by_line), runs=tuple(ordered))
+
+
+def _conversion(script: _Script, shebang: str) -> Conversion:
+    """Return the conversion of ``script``, whose first line is ``shebang``, for its command."""
     variables = _variables(script)
     own = {f"{name}=" for name in own_variables()}
     typed = _options(script, variables)
@@ -174,9 +219,16 @@ def _of_other_language(text: str, interpreter: list[str], path: str) -> Conversi
 
 
 def _read(
-    text: str, read_file: Callable[[str], str], arguments: tuple[str, ...] | None, path: str
+    text: str,
+    read_file: Callable[[str], str],
+    arguments: tuple[str, ...] | None,
+    path: str,
+    command_line: int,
 ) -> _Script:
-    """Read the directives and the statements. Raises ``BadInput`` for a job of several programs."""
+    """Read the directives and the statements. Raises ``BadInput`` for a job of several programs.
+
+    ``command_line``: the line of the command; 0: the one that trains.
+    """
     directives = read_directives(text)
     array = _read_array({directive.name: directive.value for directive in directives}.get("array", ""))
     counts = {**task_counts(directives), **dict(array.counts)}
@@ -184,7 +236,7 @@ def _read(
     for name in _SOURCED.findall(text):
         functions.update(ShellSource(read_file(name)).functions)
     source = ShellSource(text, {**counts, **array.index}, arguments, functions)
-    reading = read_script(source, read_file, arguments)
+    reading = read_script(source, read_file, arguments, command_line)
 
     # The job has other numbers of tasks than the script.
     def with_counts(line: str) -> str:

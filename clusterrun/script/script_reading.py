@@ -34,7 +34,15 @@ from clusterrun.script.shell_source import (
     is_launcher_text,
     plain_text,
 )
-from clusterrun.script.statement_rules import ALLEXPORT, PRINTS, Facts, of_tasks, rule_for
+from clusterrun.script.statement_rules import (
+    ALLEXPORT,
+    IS_BEHIND,
+    IS_OTHER_RUN,
+    PRINTS,
+    Facts,
+    of_tasks,
+    rule_for,
+)
 
 _HELPERS = (
     *PRINTS,
@@ -42,7 +50,7 @@ _HELPERS = (
 )
 # Commands that prepare the shell. The run ends if one of them fails; others may fail, as in the script.
 _PREPARES = (*(set(SETUP_COMMANDS) - {"alias", "ulimit", "umask", "unset"}), *ACTIVATORS, "spack")
-_ERREXIT = re.compile(r"set\s(?:.*\s)?(?:-[a-z]*e|-o\s+errexit\b)")
+ERREXIT = re.compile(r"set\s(?:.*\s)?(?:-[a-z]*e|-o\s+errexit\b)")
 _PROFILE = re.compile(r"(?:bashrc|profile)$")
 # Commands of a script that are no program to run.
 _SHELL_COMMANDS = (
@@ -136,6 +144,8 @@ class Reading:
     in_background: bool = False  # whether the script continues while the command runs
     requeues: bool = False  # whether it prepares the requeue of the job
     parts: tuple[Part, ...] = ()
+    # The statements, in their order, with the commands that are runs of their own. () if there is one.
+    runs: tuple[Statement, ...] = ()
 
 
 @frozen
@@ -148,6 +158,7 @@ class _Scope:
     arguments: tuple[str, ...] | None
     depth: int = 0
     in_ranks: bool = False  # whether a launcher starts them, so that each rank or node runs them
+    command_line: int = 0  # the line of the command to read; 0: the one that trains
 
 
 @frozen
@@ -169,14 +180,17 @@ def variables_read(lines: Sequence[str]) -> set[str]:
 
 
 def read_script(
-    source: ShellSource, read_file: Callable[[str], str], arguments: tuple[str, ...] | None
+    source: ShellSource,
+    read_file: Callable[[str], str],
+    arguments: tuple[str, ...] | None,
+    command_line: int = 0,
 ) -> Reading:
     """Return what the script ``source`` asks for.
 
     ``read_file`` returns the text of a script that it starts, or ''. ``arguments``: those of the script; None
-    if they are known only when it runs.
+    if they are known only when it runs. ``command_line``: the line of the command; 0: the one that trains.
     """
-    reading = _read(_Scope(source, read_file, arguments))
+    reading = _read(_Scope(source, read_file, arguments, command_line=command_line))
     if not source.has_errors:
         return reading
     reason = "parts of the script are no shell code: bash -n says which"
@@ -195,6 +209,9 @@ def _read(scope: _Scope) -> Reading:
             continue
         if kind >= best_kind and not (is_one_task and best_kind is TrainingKind.LAUNCHED):
             training = candidate
+    runs = _runs(scope, candidates, training) if training and not scope.depth else ()
+    if scope.command_line:
+        training = next(other for other in candidates if other.statement.line == scope.command_line)
     if training is None:
         place, of_training = len(statements), Reading()
     elif training.is_block and training.inner:
@@ -227,7 +244,7 @@ def _read(scope: _Scope) -> Reading:
                 Part(statement.line, statement.text.partition("\n")[0], PartOutcome.UNTRANSLATED, reason)
             )
     requeues = before.requeues or of_training.requeues
-    return replace(of_training, setup=setup, requeues=requeues, parts=tuple(parts))
+    return replace(of_training, setup=setup, requeues=requeues, parts=tuple(parts), runs=runs)
 
 
 def with_login_files(reading: Reading, shell: Sequence[str], line: int, text: str) -> Reading:
@@ -244,6 +261,39 @@ def with_login_files(reading: Reading, shell: Sequence[str], line: int, text: st
 def _is_in_background(candidate: _Candidate) -> bool:
     is_inner = candidate.inner is not None and candidate.inner.in_background
     return candidate.statement.in_background or is_inner
+
+
+def _runs(scope: _Scope, candidates: Sequence[_Candidate], training: _Candidate) -> tuple[Statement, ...]:
+    """Return the statements whose commands are runs of their own beside ``training``; () if there are none.
+
+    A program that runs beside another one may serve it: only the same program is a run of its own.
+    """
+    statements: list[Statement] = []
+    program = training.training.launch.command[:1]
+    results = {name for other in scope.source.statements if "$?" in other.text for name in other.sets}
+    for candidate in candidates:
+        statement, launch = candidate.statement, candidate.training.launch
+        is_behind = statement.line > training.statement.line
+        is_step = _is_small(launch, scope.source.constants)
+        is_run = candidate.training.kind is TrainingKind.LAUNCHED and not is_step
+        is_beside = statement.in_background or training.statement.in_background
+        is_other_program = is_beside and launch.command[:1] != program
+        if statement is training.statement:
+            statements.append(statement)
+        elif not statement.is_plain or launch.overlaps or statement.reads & results or is_other_program:
+            continue
+        elif is_run or (is_behind and candidate.training.kind >= TrainingKind.PYTHON):
+            statements.append(statement)
+    # Each is found again by its line. They run one after another, or all at the same time.
+    has_own_lines = len({statement.line for statement in statements}) == len(statements)
+    first, last = statements[0].line, statements[-1].line
+    waits = any(
+        first < other.line < last and re.match(r"wait\b", other.text) for other in scope.source.statements
+    )
+    are_beside = [statement.in_background for statement in statements]
+    is_chain = not any(are_beside)
+    is_group = all(are_beside[:-1]) and not waits
+    return tuple(statements) if len(statements) > 1 and has_own_lines and (is_chain or is_group) else ()
 
 
 def _follows(scope: _Scope, first: Statement, second: Statement) -> bool:
@@ -370,7 +420,7 @@ def _block(
 
 
 def _inner(scope: _Scope, source: ShellSource, arguments: tuple[str, ...] | None) -> _Scope:
-    return replace(scope, source=source, arguments=arguments, depth=scope.depth + 1)
+    return replace(scope, source=source, arguments=arguments, depth=scope.depth + 1, command_line=0)
 
 
 def _plain_launch(names: tuple[str, ...]) -> LaunchCommand:
@@ -679,10 +729,7 @@ def _other_commands(statement: Statement, training: Command) -> Iterator[Part]:
         elif is_behind and name in ("exit", "wait", *PRINTS):
             yield Part(statement.line, text, PartOutcome.NEEDLESS, _END_IS_REPORTED)
         elif not is_behind and launch_in(command.names) and not _is_condition(statement):
-            reason = (
-                "it starts ranks or tasks too: submit it as a run of its own, and this one with --after RUN"
-            )
-            yield Part(statement.line, text, PartOutcome.UNTRANSLATED, reason)
+            yield Part(statement.line, text, PartOutcome.UNTRANSLATED, IS_OTHER_RUN)
         elif not is_behind and (name in _PREPARES or statement.kind == "list"):
             yield Part(statement.line, text, PartOutcome.SETUP)
         elif statement.is_plain or statement.kind == "list":
@@ -738,7 +785,7 @@ def _read_before(
         for statement in statements
         if [sign for line, sign in switches if line <= statement.line][-1:] == ["-"]
     ]
-    errexit = "e" if any(_ERREXIT.match(statement.text) for statement in statements) else ""
+    errexit = "e" if any(ERREXIT.match(statement.text) for statement in statements) else ""
     if errexit and any(re.match(r"set\s.*\bpipefail\b", statement.text) for statement in statements):
         errexit = "eo pipefail"
     absent = min((statement.line for statement in beside), default=None)
@@ -909,5 +956,4 @@ def _part_after(statement: Statement) -> Part:
     prints_to_file = any(os.devnull not in text and ">&" not in text for text in files)
     if names <= {"wait", "exit", "set", "kill", *PRINTS} and not prints_to_file:
         return Part(statement.line, statement.text, PartOutcome.NEEDLESS, _END_IS_REPORTED)
-    reason = "it runs after the ranks: a run of its own with --after RUN, or clusterrun wait RUN && …"
-    return Part(statement.line, statement.text, PartOutcome.UNTRANSLATED, reason)
+    return Part(statement.line, statement.text, PartOutcome.UNTRANSLATED, IS_BEHIND)

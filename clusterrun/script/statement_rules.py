@@ -29,6 +29,13 @@ def of_tasks(names: Iterable[str]) -> list[str]:
     return sorted(name for name in names if name.startswith("SLURM_") and not _OF_JOB.fullmatch(name))
 
 
+# Reasons for a statement that is not in the line of one run, and may be in that of another one.
+IS_OTHER_RUN = "it starts ranks or tasks too: submit it as a run of its own, and this one with --after RUN"
+IS_BESIDE = "it runs beside the ranks: start it from the training script, or submit it as a run of its own"
+IS_OF_OTHER_RUN = "it comes before a line that is a run of its own: give it to that run as --setup"
+IS_BEHIND = "it runs after the ranks: a run of its own with --after RUN, or clusterrun wait RUN && …"
+OF_OTHER_RUNS = (IS_OTHER_RUN, IS_BESIDE, IS_OF_OTHER_RUN, IS_BEHIND)
+
 _FILTERS = ("sort", "uniq", "grep", "head", "tail", "awk", "sed", "tr", "cut", "wc", "cat", "column", "paste")
 PRINTS = ("echo", "printf", "date", "hostname", "nvidia-smi", "env", "printenv", "which", "pwd", "whoami")
 
@@ -220,7 +227,7 @@ RULES = (
     Rule(
         lambda facts: facts.is_beside,
         _UNTRANSLATED,
-        "it runs beside the ranks: start it from the training script, or submit it as a run of its own",
+        IS_BESIDE,
     ),
     Rule(
         lambda facts: facts.waits,
@@ -230,12 +237,12 @@ RULES = (
     Rule(
         lambda facts: facts.launches,
         _UNTRANSLATED,
-        "it starts ranks or tasks too: submit it as a run of its own, and this one with --after RUN",
+        IS_OTHER_RUN,
     ),
     Rule(
         lambda facts: facts.is_of_other_run,
         _UNTRANSLATED,
-        "it comes before a line that is a run of its own: give it to that run as --setup",
+        IS_OF_OTHER_RUN,
     ),
     Rule(
         lambda facts: facts.statement.is_plain and facts.name.startswith("$"),

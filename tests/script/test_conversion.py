@@ -225,10 +225,8 @@ def test_a_script_that_the_command_starts_is_read_too() -> None:
     [
         ("#SBATCH --uid=7\nsrun python t.py", "#SBATCH --uid=7"),
         ("#SBATCH --array=$N\nsrun python t.py", "#SBATCH --array=$N"),
-        ("srun python t.py\npython evaluate.py", "python evaluate.py"),
         ("if a; then R=$(f); fi\ntorchrun $R $MAIN -x", "$R"),
         ("if [ $X ]; then srun python t.py; fi", "if [ $X ]; then srun python t.py; fi"),
-        ("srun python a.py\nsrun python t.py", "srun python a.py"),
         ("CUDA_VISIBLE_DEVICES=0 python a.py &\npython t.py &\nwait", "CUDA_VISIBLE_DEVICES=0 python a.py"),
         ("./a &\n./b &\nwait", "./a"),
         ("srun -n1 python s.py &\nuntil f; do sleep 1; done\nsrun -n2 python t.py", "until f"),
@@ -326,6 +324,34 @@ def test_an_error_in_a_loop_ends_the_run_of_a_script_with_errexit() -> None:
 
 def test_a_first_line_that_sbatch_refuses_is_named() -> None:
     assert any(part.line == 1 and part.reason for part in convert("\n#!/bin/bash\npython t.py\n").parts)
+
+
+@pytest.mark.parametrize(
+    ("lines", "runs"),
+    [
+        (
+            "module load x\npython p.py\nsrun python a.py\ncp a b\nsrun -n2 python b.py\npython c.py",
+            [
+                "--setup 'module load x' --setup 'python p.py || :' a.py",
+                "--after last --ranks-per-node 2 --setup 'module load x' --setup 'cp a b || :' b.py",
+                "--after last --setup 'module load x' c.py",
+            ],
+        ),
+        ("srun -n1 python a.py 1 &\nsrun -n1 python a.py 2 &\nwait", ["a.py 1", "a.py 2"]),
+        # The first one may serve the second one.
+        ("srun -n1 python server.py &\nsrun -n1 python client.py", []),
+        ("srun python a.py &\nwait\nsrun python b.py", []),
+        ("srun python a.py || srun python a.py --resume", []),
+    ],
+)
+def test_each_command_that_is_a_run_of_its_own_has_a_line(lines: str, runs: list[str]) -> None:
+    assert [typed(run) for run in converted(lines).runs] == [f"submit {run}" for run in runs]
+
+
+def test_a_statement_in_the_line_of_one_run_is_not_missing_in_another() -> None:
+    conversion = converted("set -e\nsrun python a.py\nX=$(f)\nsrun python b.py $X\n./tidy")
+    assert [part.text for part in conversion.untranslated] == ["./tidy"]
+    assert not any("succeeds" in part.reason for part in conversion.parts)
 
 
 def test_a_directive_that_exports_all_variables_is_needless() -> None:
