@@ -683,7 +683,8 @@ class JobLog:
         culprits = (Culprit(report.rank, report.node, error.message),) if report.rank >= 0 else ()
         who = ranks_in_words([report.rank]) if report.rank >= 0 else "a rank"
         ended = _SIGNAL_NUMBER.sub(_with_name, error.text)
-        sentence = f"{who}{on} failed first: it {ended}, and printed no error"
+        did = error.message if error.frame else f"it {ended}, and printed no error"
+        sentence = f"{who}{on} failed first: {did}"
         remedy = _remedy(EndKind.SIGNAL if "signal" in error.text else EndKind.EXIT, ended)
         return Diagnosis(Verdict.CRASHED, sentence, culprits, (), (error.message,), remedy)
 

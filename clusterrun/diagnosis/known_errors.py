@@ -50,7 +50,8 @@ PEERS_REMEDY = "look at the rank that failed first; this one only noticed"
 
 GPU_MEMORY = KnownError(
     r"(?:CUDA|HIP) out of memory|torch\.(?:cuda\.)?OutOfMemoryError|(?:CUDA|HIP) error: out of memory"
-    r"|(?:Cuda|HIP) failure:? (?:2 )?'out of memory'",
+    r"|(?:Cuda|HIP) failure:? (?:2 )?'out of memory'|CUDA_ERROR_OUT_OF_MEMORY|cudaErrorMemoryAllocation"
+    r"|CU(?:BLAS|DNN)_STATUS_ALLOC_FAILED|RESOURCE_EXHAUSTED: .*[Oo]ut of memory",
     "a GPU ran out of memory",
     "a smaller batch or activation checkpointing; nvidia-smi shows what else holds memory there",
     Verdict.OUT_OF_MEMORY,

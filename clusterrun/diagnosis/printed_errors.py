@@ -94,6 +94,9 @@ _PARTS = re.compile(r"\(\d+ sub-exceptions?\)$")
 # How torch, and so the launcher, begins a line of its log.
 _LOGGED = re.compile(r"^[IWEF]\d{4} \d\d:\d\d:\d\d")
 _ROOT_CAUSE = "Root Cause (first observed failure):"
+_REPORT = re.compile(
+    r"^(?:exited with code -?\d+|was killed by signal \d+)|\bprocess \d+ terminated with (?:exit code|signal)"
+)
 _CHILD = re.compile(r"^\s+(rank|exitcode)\s+: (-?\d+)\s*\((?:local_rank|pid): \d+\)\s*(?:\((\w+)\))?")
 
 
@@ -187,8 +190,8 @@ def is_plain_output(line: str) -> bool:
 
 
 def is_report(error: Error) -> bool:
-    """Return whether a launcher reports the end of its rank, which printed no error."""
-    return re.match(r"(?:exited with code -?\d+|was killed by signal \d+)", error.text) is not None
+    """Return whether a launcher, or ``mp.spawn``, reports the end of its rank, which printed no error."""
+    return _REPORT.search(error.text) is not None
 
 
 def is_timer(error: Error) -> bool:
@@ -503,8 +506,8 @@ class _Reader:
             chained = replace(error, at=last.at, row=row, more=f"; {link}: {last.message}")
             if last.text == error.text:  # another process printed it first
                 chained = replace(last, row=row)
-            elif last.frame and link == _CAUSED:
-                # The exception that was raised last only wraps the one that failed.
+            elif last.frame and (link == _CAUSED or (last.row and not error.row)):
+                # The exception that was raised last only wraps the one that failed, or its handler failed.
                 chained = replace(last, row=row, more=f"{last.more}; which led to: {error.placed}")
             self._errors[self._last] = chained
         else:
