@@ -35,6 +35,7 @@ class EndLine:
     ranks: tuple[int, ...] = ()
     node: str = ""
     order: int = 0  # its place among all lines
+    is_report: bool = False  # a launcher names the rank; a task of srun may be a launcher
 
 
 _TASKS = re.compile(r"srun: error: (\S+): tasks? ([\d,-]+): (.*)")

@@ -89,6 +89,7 @@ _CANCELLED_AT = re.compile(r"\*\*\* JOB .* CANCELLED AT (\d\S+)")
 _NUMBER = re.compile(r"\d+(?:\.\d+)?")
 _NO_LETTERS = re.compile(r"[\W\d_]+")
 _SIGNAL_NUMBER = re.compile(r"signal (\d+)(?: \(\w+\))?")
+_ABORTED = re.compile(r"Abort|SIGABRT|\bsignal 6\b")
 _RESTARTS = re.compile(r"\d+ attempts left; will restart worker group")
 # torchrun ends its other ranks with signal 15.
 _TORCHRUN_FAILED = re.compile(r"failed \(exitcode: (?!-15\b)(-?\d+)\) local_rank: (\d+)")
@@ -307,7 +308,7 @@ class JobLog:
         self._report_host = self._report_time = ""
         self._in_traceback = False
         # The worker that torchrun saw fail first; its report at the end may be missing.
-        self._failed_worker: LogError | None = None
+        self._failed_worker: EndLine | None = None
         # The newest line that may be an exception without a traceback.
         self._exception_line: LogError | None = None
         self.last_lines: list[str] = []
@@ -357,8 +358,9 @@ class JobLog:
         if not self._failed_worker and (failed := _TORCHRUN_FAILED.search(text)):
             code = int(failed[1])
             ended = f"was killed by signal {-code}" if code < 0 else f"exited with code {code}"
-            error = Error(0.0, -1, f"{ended}, with local rank {failed[2]}")
-            self._failed_worker = LogError(error, self._order, node=line.node)
+            message = f"a rank {_named(ended)}, with local rank {failed[2]}"
+            kind = EndKind.SIGNAL if code < 0 else EndKind.EXIT
+            self._failed_worker = EndLine(kind, message, text.strip(), (), line.node, self._order)
         if _RESTARTS.search(text):
             self._begin_attempt()
         self._hear_head(text)
@@ -459,7 +461,7 @@ class JobLog:
     def errors(self) -> list[LogError]:
         """Return all errors in the order of their lines. Timers of scripts are left out."""
         errors = []
-        ended = {rank for end in self.ends() for rank in end.ranks}
+        ended = {rank for end in self._ends.ends for rank in end.ranks}
         shows_one_rank = max(self._world, len(ended)) <= 1
         processes = Counter(file for file, _ in self._processes)
         for (file, _), process in self._processes.items():
@@ -499,8 +501,19 @@ class JobLog:
         return marked
 
     def ends(self) -> list[EndLine]:
-        """Return the lines about ends, in their order."""
-        return self._ends.ends
+        """Return the lines about ends and the reports of launchers, in their order."""
+        ends, job_ended = [*self._ends.ends], _job_ended(self._ends.ends)
+        for log_error in self.errors():
+            error = log_error.error
+            if is_report(error) and not error.survived and log_error.order < (job_ended or self._order + 1):
+                kind = EndKind.SIGNAL if "signal" in error.text else EndKind.EXIT
+                ranks = (log_error.rank,) if log_error.rank >= 0 else ()
+                words = _named(error.message)
+                ends.append(EndLine(kind, words, words, ranks, log_error.node, log_error.order, True))
+        worker = self._failed_worker
+        if worker and not any(end.is_report for end in ends) and not self._has_steps_after(worker.order):
+            ends.append(worker)
+        return sorted(ends, key=lambda end: end.order)
 
     def is_settled(self) -> bool:
         """Return whether a launcher confirms the end of a rank that printed an error of its own before.
@@ -508,9 +521,10 @@ class JobLog:
         Lines between the beginning and the end of the log, which were not read, do not change the diagnosis.
         """
         ended = self._ended_first(self.ends())
-        for log_error in _without_reports_and_timeouts(self.errors()):
+        for log_error in self.errors():
             error = log_error.error
-            if error.is_consequence or error.survived or error.lost_peer:
+            is_own = not (is_report(error) or is_timeout(error) or error.is_consequence)
+            if not is_own or error.survived or error.lost_peer:
                 continue
             if log_error.rank == self._first_rank >= 0:
                 return True
@@ -529,7 +543,7 @@ class JobLog:
         return replace(diagnosis, evidence=(*diagnosis.evidence, *notes))
 
     def _diagnose(self) -> Diagnosis:
-        errors, ends = self.errors(), self.ends()
+        errors, ends = [entry for entry in self.errors() if not is_report(entry.error)], self.ends()
         own = [log_error for log_error in errors if not log_error.error.is_consequence]
         survived = [log_error for log_error in own if log_error.error.survived]
         if survived and survived == errors and not ends:
@@ -538,22 +552,18 @@ class JobLog:
             )
             return Diagnosis(Verdict.UNDETERMINED, sentence, remedy=_NOTHING_REMEDY)
         ends = [end for end in ends if end.kind not in NOT_STARTED or self._did_not_go_on(end, errors)]
-        own = _without_aftermath(_without_handled(own, ends, self._fits_no_exception(errors, ends)), ends)
-        others = _without_reports_and_timeouts(own)
-        end = min(ends, key=lambda end: end.kind.value, default=None)
+        own = _without_aftermath(_without_handled(own, ends, self._fits_no_exception(ends)), ends)
+        timeouts = [entry for entry in own if is_timeout(entry.error)]
+        others = [entry for entry in own if not is_timeout(entry.error)]
+        end = min(ends, key=self._rank_of_end, default=None)
         if others and not (end and end.kind is EndKind.MEMORY and _was_killed(others)):
             return self._of_errors(others, errors, ends)
-        if end and end.kind in (EndKind.NODE, EndKind.MEMORY, *NOT_STARTED):
-            return self._of_end(end, errors)
-        if any(is_timeout(log_error.error) and not is_report(log_error.error) for log_error in own):
-            return self._of_timeouts([log_error for log_error in errors if not log_error.was_handled])
-        reports = [log_error for log_error in own if is_report(log_error.error)]
-        if reports and not (end and end.kind is EndKind.SIGNAL):
-            return self._of_report(reports[0])
+        if timeouts and not (end and end.kind in (EndKind.NODE, EndKind.MEMORY, *NOT_STARTED)):
+            end = self._died_before(timeouts, ends)
+            if end is None:
+                return self._of_timeouts([entry for entry in errors if not entry.was_handled])
         if end:
             return self._of_end(end, errors)
-        if self._failed_worker and not self._has_steps_after(self._failed_worker.order):
-            return self._of_report(self._failed_worker)
         if errors:
             first = errors[0]
             who = ranks_in_words([first.rank]) if first.rank >= 0 else "a rank"
@@ -676,22 +686,10 @@ class JobLog:
         evidence += tuple(f"last line of rank {rank}: {last_lines[rank][:300]}" for rank in silent)
         return replace(diagnosis, evidence=evidence, remedy=foreign(diagnosis.remedy))
 
-    def _of_report(self, report: LogError) -> Diagnosis:
-        """Return the diagnosis if only the launcher says which rank failed first."""
-        error = report.error
-        on = f" on {report.node}" if report.node else ""
-        culprits = (Culprit(report.rank, report.node, error.message),) if report.rank >= 0 else ()
-        who = ranks_in_words([report.rank]) if report.rank >= 0 else "a rank"
-        ended = _SIGNAL_NUMBER.sub(_with_name, error.text)
-        did = error.message if error.frame else f"it {ended}, and printed no error"
-        sentence = f"{who}{on} failed first: {did}"
-        remedy = _remedy(EndKind.SIGNAL if "signal" in error.text else EndKind.EXIT, ended)
-        return Diagnosis(Verdict.CRASHED, sentence, culprits, (), (error.message,), remedy)
-
     def _of_end(self, end: EndLine, errors: Sequence[LogError]) -> Diagnosis:
         """Return the diagnosis if only Slurm or a launcher says how ranks ended."""
         ends = [other for other in self.ends() if other.kind is end.kind]
-        placed = next((other for other in ends if other.ranks or other.node), end)
+        placed = next((other for other in (end, *ends) if other.ranks or other.node), end)
         ranks, node = placed.ranks, placed.node
         ended = self._ended_first(self.ends())
         if not ranks and ended and end.kind in NOT_STARTED:
@@ -707,12 +705,13 @@ class JobLog:
             )
             if not culprits and node:
                 culprits = (Culprit(-1, node, placed.words),)
-        message = sentence = _SIGNAL_NUMBER.sub(_with_name, placed.words)
+        message = sentence = _named(placed.words)
         if ranks and not is_whole_job:
             on = f" on {node}" if node else ""
-            sentence = f"{ranks_in_words(ranks)}{on}: {message}"
+            did = " failed first: it" if placed.is_report else ":"
+            sentence = f"{ranks_in_words(ranks)}{on}{did} {message}"
         evidence = [other.line for other in ends[:4]]
-        if self._complaint and end.kind in (EndKind.EXIT, EndKind.SIGNAL):
+        if self._complaint and end.kind in (EndKind.EXIT, EndKind.SIGNAL) and not placed.is_report:
             sentence += f"; before that: {self._complaint}"
         for log_error in errors[:2]:
             who = f"rank {log_error.rank}: " if log_error.rank >= 0 else ""
@@ -727,21 +726,34 @@ class JobLog:
             log_error.order > end.order for log_error in errors
         )
 
-    def _fits_no_exception(self, errors: Sequence[LogError], ends: Sequence[EndLine]) -> bool:
+    def _fits_no_exception(self, ends: Sequence[EndLine]) -> bool:
         """Return whether the rank that failed first ended by a signal, or with another code than 1.
 
         An abort may follow on an exception.
         """
         ended = self._ended_first(ends)
-        if ended:
-            is_by_signal = ended.kind is not EndKind.EXIT and "Abort" not in ended.words
-            return is_by_signal or re.search(r"exit code (?!1\b)", ended.words) is not None
-        return any(
-            log_error.rank == self._first_rank
-            and is_report(log_error.error)
-            and re.search(r"signal (?!6\b)", log_error.error.text)
-            for log_error in errors
-        )
+        if ended is None:
+            return False
+        is_by_signal = ended.kind is not EndKind.EXIT and not _ABORTED.search(ended.words)
+        return is_by_signal or re.search(r"exit code (?!1\b)", ended.words) is not None
+
+    def _rank_of_end(self, end: EndLine) -> tuple[int, bool, bool]:
+        """Return a smaller value for an end that explains more."""
+        return end.kind.value, not end.is_report, end.ranks != (self._first_rank,)
+
+    def _died_before(self, timeouts: Sequence[LogError], ends: Sequence[EndLine]) -> EndLine | None:
+        """Return the end of ranks for which others waited until a collective timed out."""
+        waited = {entry.rank for entry in timeouts}
+        died = [
+            end
+            for end in ends
+            if end.kind in (EndKind.SIGNAL, EndKind.EXIT)
+            and end.ranks
+            and waited.isdisjoint(end.ranks)
+            and not _ABORTED.search(end.words)
+            and (end.order < timeouts[0].order or end.ranks == (self._first_rank,))
+        ]
+        return min(died, key=self._rank_of_end, default=None)
 
     def _has_steps_after(self, order: int) -> bool:
         return any(process.last_step > order for process in self._processes.values())
@@ -790,6 +802,11 @@ def _remedy(kind: EndKind, message: str) -> str:
     return foreign(row.remedy) if row else _REMEDIES[kind]
 
 
+def _named(message: str) -> str:
+    """Return a message with the names of signals behind their numbers."""
+    return _SIGNAL_NUMBER.sub(_with_name, message)
+
+
 def _with_name(match: re.Match[str]) -> str:
     with suppress(ValueError):
         return f"signal {match[1]} ({signal.Signals(int(match[1])).name})"
@@ -806,11 +823,6 @@ def _is_alike(error: Error, other: Error) -> bool:
     if error.row is not None:
         return error.row is other.row
     return _NUMBER.sub("", error.text) == _NUMBER.sub("", other.text)
-
-
-def _without_reports_and_timeouts(errors: Sequence[LogError]) -> list[LogError]:
-    """Return the errors that ranks printed, without launchers' reports and timeouts of collectives."""
-    return [entry for entry in errors if not (is_report(entry.error) or is_timeout(entry.error))]
 
 
 def _exception_after(first: LogError, own: Sequence[LogError]) -> tuple[LogError, LogError | None]:
@@ -871,14 +883,19 @@ def _without_handled(
             or log_error.output_after < OUTPUT_BEFORE_OTHER_END
             or not _EXCEPTION_LINE.match(log_error.error.text)
         ]
-    if certain or any(end.kind in WHOLE_JOB for end in ends):
+    if certain or any(end.kind in WHOLE_JOB or end.is_report for end in ends):
         return certain
     return ended or ([] if ends else list(own))
 
 
+def _job_ended(ends: Sequence[EndLine]) -> int:
+    """Return the order of the first line that the whole job was ended; 0 without one."""
+    return min((end.order for end in ends if end.kind in WHOLE_JOB and end.order), default=0)
+
+
 def _without_aftermath(own: Sequence[LogError], ends: Sequence[EndLine]) -> list[LogError]:
     """Leave out errors of processes that were ended with the whole job."""
-    job_ended = min((end.order for end in ends if end.kind in WHOLE_JOB and end.order), default=0)
+    job_ended = _job_ended(ends)
     if not job_ended:
         return list(own)
     return [
