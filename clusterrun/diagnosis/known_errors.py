@@ -133,6 +133,11 @@ ROWS: tuple[KnownError, ...] = (
         Verdict.MISMATCH,
     ),
     KnownError(
+        r"Expected to mark a variable ready only once",
+        "DDP got a gradient twice in one step, often from checkpointed layers or shared parameters",
+        "gradient checkpointing with use_reentrant=False, or DistributedDataParallel(…, static_graph=True)",
+    ),
+    KnownError(
         r"Duplicate GPU detected",
         "two ranks use the same GPU",
         'torch.cuda.set_device(int(os.environ["LOCAL_RANK"])) before init_process_group',
@@ -337,7 +342,7 @@ ROWS: tuple[KnownError, ...] = (
     KnownError(
         r"client socket has timed out|timed out after \d+ms while waiting|connect\(\) timed out"
         r"|TCP client failed to connect|Rendezvous(?:Timeout|Connection)Error"
-        r"|Timed out after \d+ seconds waiting for clients",
+        r"|Timed out after \d+ seconds waiting for clients|in store based barrier on rank",
         "ranks did not meet: a rank did not start or is late, or rank 0 cannot be reached",
         "see which rank printed nothing (clusterrun logs --tail 5); clusterrun check tests the way to rank 0",
         Verdict.NEVER_ARRIVED,

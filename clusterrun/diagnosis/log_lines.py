@@ -26,6 +26,8 @@ _TIME = re.compile(
     r"^(?!\[[\d:., -]+\] \[(?:INFO|ERROR|WARNING)\])"
     r"\[?(\d{4}-\d\d-\d\d[T ]\d\d:\d\d:\d\d)(?:[.,]\d+)?(?:Z|[+-]\d\d:?\d\d)?\]?:? ?"
 )
+# The time that a logger writes behind its name.
+_LATER_TIME = re.compile(r"^[^\d(\[]{1,40}[(\[](\d{4}-\d\d-\d\d[T ]\d\d:\d\d:\d\d)")
 _MPIRUN = re.compile(
     r"^(?:\w{3} \w{3} +\d+ \d\d:\d\d:\d\d \d{4})?\[(?:\d+,)?(\d+)\](?:\[[\w.-]+:\d+\])?<std(?:out|err)>:\s?"
 )
@@ -159,6 +161,7 @@ class LineSplitter:
         source = source or (str(rank) if rank >= 0 else node)
         if not source:
             rank, node = self._ray_task
+        stamp = stamp or _LATER_TIME.match(line_text)
         time = stamp[1] if stamp else ""
         return [LogLine(part, source, rank, node, logger, time) for part in _INNER_START.split(text)]
 

@@ -8,7 +8,7 @@ from collections import deque
 from collections.abc import Iterable, Sequence
 
 from clusterrun.diagnosis.known_errors import KnownError, meaning
-from clusterrun.diagnosis.stacks import Doing, file_of, function_of, is_library, location, short
+from clusterrun.diagnosis.stacks import Doing, function_of, is_library, line_of, location, short
 from clusterrun.model.frozen import frozen, replace
 
 MOST = 400
@@ -88,6 +88,7 @@ _LINKS = {
 }
 _WORKER = re.compile(r"Caught \S+ in (.*?)\.?$")
 _WRAPS = re.compile(r"Caught \S+ in |(?:ProcessRaisedException|RemoteTraceback):\s*$")
+_IN_PROCESS = ", in Process "
 _GROUP = re.compile(r"^\s*\+ Exception Group Traceback \(most recent call last\)")
 _IN_GROUP = re.compile(r"^\s*(?:\| ?|\+(?P<rule>[-+ ]*\d*[ -]*)$)")
 _PARTS = re.compile(r"\(\d+ sub-exceptions?\)$")
@@ -309,9 +310,15 @@ class _Reader:
         self._last = -1
         # The innermost and the outermost frame of the user's code in a traceback.
         self._frame = self._outermost = ""
-        self._open = self._rich = self._skipped = self._usage = self._announced = False
+        self._rich = self._skipped = self._usage = self._announced = False
+        # Tracebacks that have begun and lack their exception.
+        self._open = 0
         # A traceback began in another one: lines of several processes are mixed.
         self._is_woven = False
+        # The exception of one of them was read.
+        self._is_closing = False
+        # Another frame that may be the innermost one, if lines are mixed.
+        self._rival = ""
         # How many more lines may belong to the message.
         self._continued = 0
         self._link = self._thrown = ""
@@ -383,11 +390,11 @@ class _Reader:
             self._recent.append(text)
 
     def _begin(self) -> None:
-        if self._open:
-            self._is_woven = True
-        else:
-            self._frame = ""
-        self._open, self._dump, self._continued = True, "", 0
+        self._is_woven = self._open > 0
+        if not self._open:
+            self._frame = self._rival = ""
+        self._open += 1
+        self._dump, self._continued, self._is_closing = "", 0, False
         self._announced = self._is_compiled = False
         self._timed = None
         self._plain = ""
@@ -400,11 +407,13 @@ class _Reader:
             return
         line = text.strip() if self._continued else text
         if line and not line[0].isspace() and (_NAMED.match(line) or meaning(line)):
-            self._open, self._continued = False, 0
+            self._open, self._continued, self._is_closing = self._open - 1, 0, True
             if self._skipped:
                 self._skipped = False
             else:
                 self._add(at, line)
+        elif self._is_closing and line and not line[0].isspace():
+            self._open = 0
 
     def _hear_other(self, at: float, text: str) -> None:
         last = self._newest()
@@ -479,8 +488,10 @@ class _Reader:
         if self._open:
             # The outermost frame of another process may follow on an inner one.
             self._outermost = self._outermost if self._frame else frame
-            is_script = function_of(frame) == "<module>" and file_of(frame) == file_of(self._outermost)
+            is_script = function_of(frame) == "<module>" and _scope(frame) == _scope(self._outermost)
             is_inner = not (self._is_woven and is_script)
+            is_rival = self._is_woven and frame != self._frame and _scope(frame) == _scope(self._frame)
+            self._rival = self._frame if is_rival else self._rival
             self._frame = frame if is_inner else self._frame or frame
         elif last and (self._dump == "current" or (self._dump and not last.frame)):
             # The user's innermost frame, of the thread that failed if the dump marks it.
@@ -490,11 +501,15 @@ class _Reader:
     def _add(self, at: float, text: str) -> None:
         """Add an exception: a new one, the next one of a chain, or the one that a wrapper wraps."""
         error = replace(self._error(at, text), frame=self._frame, row=meaning(text), origin=self._origin)
-        self._frame, self._origin = "", -1
+        if self._rival:
+            error = replace(error, more=f", or {short(self._rival)}: lines of several processes are mixed")
+        self._frame, self._origin = self._frame if self._open else "", -1
         last = self._newest()
         link, self._link = self._link, ""
         reported = error.origin >= 0 and last is not None and last.origin < 0 and at - last.at <= SAME_DUMP
-        if last and not link and (reported or _WRAPS.search(last.text)):
+        # The text of an old mp.spawn's exception is empty.
+        wraps = last is not None and (_WRAPS.search(last.text) or last.more.startswith(_IN_PROCESS))
+        if last and not link and (reported or wraps):
             # An exception of another process, with its own message and place.
             worker = _WORKER.search(last.text)
             more = f", in {worker[1]}" if worker else last.more
@@ -529,7 +544,9 @@ class _Reader:
         if wrapper or _WRAPS.search(last.text) or not goes_on:
             self._continued = 0
             if wrapper:
-                self._errors[self._last] = replace(last, more=f", in {text[3:].partition(' term')[0]}")
+                self._errors[self._last] = replace(
+                    last, more=f"{_IN_PROCESS}{text[11:].partition(' term')[0]}"
+                )
             return wrapper
         self._continued -= 1
         whole = f"{last.text.rstrip()} {text.strip()}"[:MOST]
@@ -542,17 +559,17 @@ class _Reader:
         """Read a line of an exception group below its header. Return False once the group has ended."""
         within = _IN_GROUP.match(text)
         if not within:
-            self._parts, self._open = -1, False
+            self._parts, self._open = -1, 0
             return False
         line = text[within.end() :]
         while inner := _IN_GROUP.match(line):
             line = line[inner.end() :]
         if within["rule"] is not None or _HEADER.search(line):
-            self._open, self._frame = True, ""
+            self._open, self._frame = 1, ""
         elif frame := _FRAME.match(line):
             self._note(f"{frame[1]}:{frame[2]} {frame[3] or '<module>'}", "in")
         elif self._open and line and not line[0].isspace() and _NAMED.match(line):
-            self._open = False
+            self._open = 0
             self._part(at, line)
         return True
 
@@ -594,6 +611,11 @@ class _Reader:
 
     def _newest(self) -> Error | None:
         return self._errors[self._last] if self._last >= 0 else None
+
+
+def _scope(frame: str) -> tuple[str, str]:
+    """Return the file and the function of a frame."""
+    return line_of(frame).rpartition(":")[0], function_of(frame)
 
 
 def _untraced_message(lines: Iterable[str]) -> str:

@@ -169,10 +169,6 @@ def line_of(frame: str) -> str:
     return match[0] if match else frame.partition(" ")[0]
 
 
-def file_of(frame: str) -> str:
-    return line_of(frame).rpartition(":")[0]
-
-
 def function_of(frame: str) -> str:
     """Return the bare name of the function. py-spy adds the class or the outer function."""
     return frame.rpartition(" ")[2].rpartition(".")[2]

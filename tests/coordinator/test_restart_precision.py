@@ -100,6 +100,10 @@ LOGS_THAT_RECUR = {
         "loss-is-nan-without-traceback",
     ),
     "woven-import",
+    "ray-gpu-memory-of-driver-call",
+    "handler-fails-after-gpu-memory",
+    "ddp-ready-twice",
+    "woven-two-places",
 }
 
 NOT_ENDED = {

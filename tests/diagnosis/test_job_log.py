@@ -516,7 +516,7 @@ EXPECTED = {
         "-", (3,), ("Size mismatch between saved",), "checkpoint.py:412", (), False
     ),
     "woven-message-of-lines": Answer(
-        "-", (0, 1), ("2 validation errors for TrainConfig, at",), "launch.py:33", ("cn01",), False
+        "-", (0, 1, 2, 3), ("2 validation errors for TrainConfig, at",), "launch.py:33", ("cn01",), False
     ),
     "vllm-worker-of-engine": Answer(
         "vllm-project/vllm#16692", (2,), ("CUDA out of memory", "infer.py:30"), "", (), False
@@ -634,11 +634,64 @@ EXPECTED = {
     ),
     "woven-nccl-system-error": Answer(
         "Lightning-AI/pytorch-lightning#7429",
-        (4, 5, 6),
+        (4, 5, 6, 7),
         ("unhandled system error", "NCCL_DEBUG"),
         "debug.py:72",
         ("gpu5",),
         False,
+    ),
+    "ray-gpu-memory-of-driver-call": Answer(
+        "THUDM/slime#1497",
+        (),
+        ("CUDA_ERROR_OUT_OF_MEMORY", "a GPU ran out of memory"),
+        "actor.py:133",
+        ("33.184.121.56",),
+        False,
+    ),
+    "handler-fails-after-gpu-memory": Answer(
+        "microsoft/ReCo#8",
+        (),
+        ("failed first: RuntimeError: CUDA out of memory", "which led to: NameError"),
+        "main.py:55",
+        (),
+        False,
+    ),
+    "old-spawn-killed": Answer(
+        "jeffffffli/HybrIK#198",
+        (),
+        ("process 3 terminated with signal SIGKILL", "memory ran out"),
+        "train_smpl_cam.py:213",
+        (),
+        False,
+    ),
+    "preempted-then-barrier-times-out": Answer(
+        "facebookincubator/submitit#1613",
+        (),
+        ("in store based barrier on rank: 0", "2 attempts"),
+        "utils.py:231",
+        (),
+        False,
+    ),
+    "ddp-ready-twice": Answer(
+        "OEvortex/unsloth#10",
+        (0, 3),
+        ("mark a variable ready only once", "use_reentrant=False"),
+        "UnslothSFTTrainer.py:53",
+        (),
+        False,
+    ),
+    "old-spawn-exception": Answer(
+        "facebookresearch/detectron2#2398",
+        (),
+        ("unhandled system error", "in Process 3"),
+        "train_net.py:149",
+        (),
+        False,
+    ),
+    "killed-while-other-node-waits": Answer("-", (2,), ("SIGKILL", "memory ran out"), "", ("n01",), False),
+    "woven-two-places": Answer("-", (), ("pixel_values", "or fit.py:31"), "fit.py:33", (), False),
+    "segfault-then-others-time-out": Answer(
+        "-", (3,), ("Segmentation fault", "PYTHONFAULTHANDLER"), "", ("n3",), False
     ),
 }
 
