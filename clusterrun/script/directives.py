@@ -90,9 +90,20 @@ def in_words(number: int, text: str) -> Iterator[Directive]:
         yield Directive(number, option.name if option else name, value)
 
 
-def translate(directives: Sequence[Directive], launch: LaunchCommand) -> Translated:
-    """Return what asks clusterrun for the same as ``directives``, for ranks that ``launch`` starts."""
-    values = _values(directives)
+@frozen
+class _Size:
+    """The nodes, GPUs and ranks that the directives and the launcher ask for together."""
+
+    values: dict[str, str]  # of the directives; the launcher's own GPUs and CPUs replace theirs
+    allocated: int  # nodes of the job
+    nodes: int  # nodes with ranks
+    tasks_per_node: int
+    gpus: int  # of each node
+    ranks: int  # of each node
+    has_other_gpus: bool  # the number of GPUs differs from that of the ranks
+
+
+def _size(values: dict[str, str], launch: LaunchCommand) -> _Size:
     tasks_per_node = _tasks_per_node(values)
     nodes = _nodes(values) or launch.nodes or 1
     tasks_per_node = tasks_per_node or last_number(values.get("ntasks", "")) // nodes
@@ -116,12 +127,18 @@ def translate(directives: Sequence[Directive], launch: LaunchCommand) -> Transla
     # One process beside several GPUs may start its own processes.
     has_other_gpus = gpus > 0 and started not in (0, gpus) and (started > 1 or launch.rank_launcher != "")
     ranks = started if has_other_gpus else max(gpus, started, launch.per_node)
+    return _Size(values, allocated, nodes, tasks_per_node, gpus, ranks, has_other_gpus)
+
+
+def _size_options(size: _Size, launch: LaunchCommand) -> dict[str, str]:
+    """Return the options of clusterrun that ask for ``size``."""
+    values, nodes, allocated, ranks = size.values, size.nodes, size.allocated, size.ranks
     options: dict[str, str] = {}
     asked = str(nodes) if nodes < allocated else values.get("nodes") or str(nodes)
     if not launch.runs_on_one_node and (asked != "1" or "nodes" in values or nodes < allocated):
         options["nodes"] = asked
     has_gpu_ranks = launch.per_node or (launch.total and launch.rank_launcher)
-    if not has_other_gpus and (gpus or (has_gpu_ranks and not launch.on_cpus)):
+    if not size.has_other_gpus and (size.gpus or (has_gpu_ranks and not launch.on_cpus)):
         requests = [*_gpu_items(values), *(f"gpu:{values[name]}" for name in _GPUS[:3] if name in values)]
         kinds = [match[1] for item in requests if (match := re.match(r".*?\bgpu:([A-Za-z][\w.-]*)", item))]
         kind = kinds[0] if kinds else ""
@@ -130,11 +147,19 @@ def translate(directives: Sequence[Directive], launch: LaunchCommand) -> Transla
         options["ranks-per-node"] = str(ranks)
     # A command that no step starts has the CPUs of all tasks.
     is_in_step = launch.program != launch.rank_launcher
-    cpus = last_number(values.get("cpus-per-task", "")) or int(tasks_per_node > ranks and not is_in_step)
+    cpus = last_number(values.get("cpus-per-task", "")) or int(size.tasks_per_node > ranks and not is_in_step)
     if cpus:
-        options["cpus-per-rank"] = str(max(1, cpus * max(tasks_per_node, 1) // max(ranks, 1)))
+        options["cpus-per-rank"] = str(max(1, cpus * max(size.tasks_per_node, 1) // max(ranks, 1)))
     elif cpus := last_number(values.get("cpus-per-gpu", "")):
         options["cpus-per-rank"] = str(cpus)
+    return options
+
+
+def translate(directives: Sequence[Directive], launch: LaunchCommand) -> Translated:
+    """Return what asks clusterrun for the same as ``directives``, for ranks that ``launch`` starts."""
+    size = _size(_values(directives), launch)
+    values, nodes, tasks_per_node, gpus = size.values, size.nodes, size.tasks_per_node, size.gpus
+    options = _size_options(size, launch)
     passed_on: list[tuple[str, str]] = []
     needless: list[tuple[Directive, str]] = []
     refused: list[tuple[Directive, str]] = []
@@ -177,7 +202,7 @@ def translate(directives: Sequence[Directive], launch: LaunchCommand) -> Transla
             if launch.program == "srun" and launch.total:
                 reason = f"the command starts {launch.total} of them"
             refused.append((directive, reason))
-        elif name == "nodes" and nodes < allocated:
+        elif name == "nodes" and nodes < size.allocated:
             refused.append((directive, f"the command runs on {nodes} of them"))
         elif name == "gpus" and "-" in values.get("nodes", ""):
             refused.append(
@@ -186,7 +211,7 @@ def translate(directives: Sequence[Directive], launch: LaunchCommand) -> Transla
                     f"it counts all GPUs of {values['nodes']} nodes: the line asks for {gpus} on each",
                 )
             )
-        elif has_other_gpus and name in (*_GPUS, "tres-per-node"):
+        elif size.has_other_gpus and name in (*_GPUS, "tres-per-node"):
             passed_on.append(("sbatch", f"{name}={value}"))
         elif name in ("gres", "tres-per-node"):
             others = [item for item in value.split(",") if not _OF_GRES.match(item)]
