@@ -28,6 +28,7 @@ from clusterrun.diagnosis.printed_errors import (
 )
 from clusterrun.diagnosis.remains import Remains
 from clusterrun.diagnosis.stacks import line_of
+from clusterrun.diagnosis.torchrun_report import TorchrunReport, exit_in_words, without_heading
 from clusterrun.diagnosis.verdict import Culprit, Diagnosis, Verdict, ranks_in_words
 from clusterrun.diagnosis.watchdog_lines import is_timeout
 from clusterrun.model.frozen import frozen, replace
@@ -93,12 +94,6 @@ _ABORTED = re.compile(r"Abort|SIGABRT|\bsignal 6\b")
 _RESTARTS = re.compile(r"\d+ attempts left; will restart worker group")
 # torchrun ends its other ranks with signal 15.
 _TORCHRUN_FAILED = re.compile(r"failed \(exitcode: (?!-15\b)(-?\d+)\) local_rank: (\d+)")
-_TORCHRUN_REPORT = re.compile(r"^Root Cause \(first observed failure\):")
-_TORCHRUN_RANK = re.compile(r"^\s+rank\s+: (\d+)\s*\(local_rank: \d+\)")
-_TORCHRUN_TIME = re.compile(r"^\s+time\s+: (\S+)")
-_TORCHRUN_HOST = re.compile(r"^\s+host\s+: (\S+)")
-_TORCHRUN_TRACEBACK = re.compile(r"^  traceback : (?=Traceback \(most recent call last\))")
-_TORCHRUN_END = re.compile(r"^(?:=====|-----)")
 _NOTHING_REMEDY = (
     "the log may be of another part of the job: see the files of all ranks (srun -o, torchrun --log-dir), the"
     " exit code (sacct -j JOB -o JobID,State,ExitCode,MaxRSS), and dmesg on the nodes"
@@ -303,10 +298,7 @@ class JobLog:
         self._world = 0
         # The rank that failed first by the reports of all launchers, and when it did.
         self._first_rank, self._first_time = -1, ""
-        self._in_report = False
-        self._report_rank = -1
-        self._report_host = self._report_time = ""
-        self._in_traceback = False
+        self._report = TorchrunReport()
         # The worker that torchrun saw fail first; its report at the end may be missing.
         self._failed_worker: EndLine | None = None
         # The newest line that may be an exception without a traceback.
@@ -328,7 +320,7 @@ class JobLog:
         self._splitter = LineSplitter()
         self._head = {}
         self._time = self._time_before_end = ""
-        self._in_report = self._in_traceback = False
+        self._report.close()
 
     def hear(self, line: str) -> None:
         """Read one line, without its end."""
@@ -357,8 +349,7 @@ class JobLog:
             self._world = max(self._world, int(world[1]))
         if not self._failed_worker and (failed := _TORCHRUN_FAILED.search(text)):
             code = int(failed[1])
-            ended = f"was killed by signal {-code}" if code < 0 else f"exited with code {code}"
-            message = f"a rank {_named(ended)}, with local rank {failed[2]}"
+            message = f"a rank {_named(exit_in_words(code))}, with local rank {failed[2]}"
             kind = EndKind.SIGNAL if code < 0 else EndKind.EXIT
             self._failed_worker = EndLine(kind, message, text.strip(), (), line.node, self._order)
         if _RESTARTS.search(text):
@@ -368,11 +359,13 @@ class JobLog:
         source = line.source
         if rank >= 0 and line.node:
             self._nodes[rank] = line.node
-        if self._hear_report(text):
-            # The traceback of the rank's error file is indented below the launcher's report.
-            rank, source = self._report_rank, f"report {self._report_rank}"
-            text = _TORCHRUN_TRACEBACK.sub("", text)
-            text = text[2:] if text.startswith("  ") else text
+        report = self._report
+        if report.hear(text) == "rank":
+            self._nodes.setdefault(report.rank, report.host)
+            if self._first_rank < 0 or report.time < self._first_time:
+                self._first_rank, self._first_time = report.rank, report.time
+        if report.in_traceback:
+            rank, source, text = report.rank, f"report {report.rank}", without_heading(text)
         process = self._processes.get((self._file, source))
         if process is None:
             process = self._processes[self._file, source] = _Process(rank)
@@ -428,25 +421,6 @@ class JobLog:
         self._first_rank, self._first_time = -1, ""
         self._exception_line = self._failed_worker = None
         self._is_repeated = False
-
-    def _hear_report(self, text: str) -> bool:
-        """Read torchrun's report. Return whether the line belongs to the traceback in it."""
-        if _TORCHRUN_REPORT.match(text):
-            self._in_report, self._in_traceback, self._report_host = True, False, ""
-        elif self._in_report and (time := _TORCHRUN_TIME.match(text)):
-            self._report_time = time[1]
-        elif self._in_report and (host := _TORCHRUN_HOST.match(text)):
-            self._report_host = host[1]
-        elif self._in_report and (rank := _TORCHRUN_RANK.match(text)):
-            self._report_rank = int(rank[1])
-            self._nodes.setdefault(self._report_rank, self._report_host)
-            if self._first_rank < 0 or self._report_time < self._first_time:
-                self._first_rank, self._first_time = self._report_rank, self._report_time
-        elif self._in_report and _TORCHRUN_TRACEBACK.match(text):
-            self._in_traceback = True
-        elif self._in_report and _TORCHRUN_END.match(text):
-            self._in_report = self._in_traceback = False
-        return self._in_traceback
 
     def job_ended(self, word: str, nodes: str) -> None:
         """Note how Slurm says that the job ended, if that explains an end."""

@@ -9,6 +9,7 @@ from collections.abc import Iterable, Sequence
 
 from clusterrun.diagnosis.known_errors import KnownError, meaning
 from clusterrun.diagnosis.stacks import Doing, function_of, is_library, line_of, location, short
+from clusterrun.diagnosis.torchrun_report import TorchrunReport
 from clusterrun.model.frozen import frozen, replace
 
 MOST = 400
@@ -94,11 +95,9 @@ _IN_GROUP = re.compile(r"^\s*(?:\| ?|\+(?P<rule>[-+ ]*\d*[ -]*)$)")
 _PARTS = re.compile(r"\(\d+ sub-exceptions?\)$")
 # How torch, and so the launcher, begins a line of its log.
 _LOGGED = re.compile(r"^[IWEF]\d{4} \d\d:\d\d:\d\d")
-_ROOT_CAUSE = "Root Cause (first observed failure):"
 _REPORT = re.compile(
     r"^(?:exited with code -?\d+|was killed by signal \d+)|\bprocess \d+ terminated with (?:exit code|signal)"
 )
-_CHILD = re.compile(r"^\s+(rank|exitcode)\s+: (-?\d+)\s*\((?:local_rank|pid): \d+\)\s*(?:\((\w+)\))?")
 
 
 @frozen
@@ -208,7 +207,7 @@ class ErrorListener:
 
     def __init__(self, rank: int, launcher: bool = False) -> None:
         self._rank = rank
-        self._launcher = _LauncherReport() if launcher else None
+        self._launcher = _LauncherOutput() if launcher else None
         self._readers: dict[tuple[str, str], _Reader] = {}
         self.errors: list[Error] = []
 
@@ -223,17 +222,17 @@ class ErrorListener:
             form = Error(0.0, self._rank, "", inner=inner, ends=bool(mark))
             reader = self._readers[mark, logger] = _Reader(form, self.errors)
         reader.hear(at, line[prefix.end() :] if prefix else line)
-        child = self._launcher.hear(line) if self._launcher and not mark else None
-        if child:
-            self._add_report(at, *child)
+        if self._launcher and not mark and self._launcher.hear(line):
+            self._add_report(at, self._launcher)
 
     def unended(self) -> list[Error]:
         """Return the tracebacks that have begun and lack their exception, with their innermost frames."""
         errors = (reader.unended() for reader in self._readers.values())
         return [error for error in errors if error]
 
-    def _add_report(self, at: float, inner: int, text: str) -> None:
+    def _add_report(self, at: float, launcher: _LauncherOutput) -> None:
         """Add the launcher's report of the rank that failed first, unless that rank printed its error."""
+        inner, text = launcher.report.rank, launcher.report.ended
         if any(error.inner == inner for error in self.errors):
             return
         # An exception does not end a process by a signal, but an abort may follow on one.
@@ -243,8 +242,7 @@ class ErrorListener:
             if error.inner < 0 and not error.is_consequence and (is_fatal or not is_killed):
                 self.errors[number] = replace(error, inner=inner)
                 return
-        last_line = self._launcher.last_line if self._launcher else ""
-        more = f"; the last line before that: {last_line[:MOST]}" if last_line else ""
+        more = f"; the last line before that: {launcher.last_line[:MOST]}" if launcher.last_line else ""
         self.errors.append(Error(at, self._rank, text, inner=inner, more=more))
 
 
@@ -269,34 +267,23 @@ def heard(pieces: Iterable[tuple[int, str, float, str]], launchers: bool = False
     return tuple(sorted(errors, key=lambda error: (error.at, error.rank)))
 
 
-class _LauncherReport:
-    """Reads the report that torchrun prints at its end: which rank failed first, and how."""
+class _LauncherOutput:
+    """The output of torchrun and of its ranks: torchrun's report, and the last line of a rank before it."""
 
     def __init__(self) -> None:
-        self._open = self._ends = False
-        self._rank = -1
+        self.report = TorchrunReport()
+        self._ends = False
         # The last line of its ranks before the launcher ended them; torch marks only those of
         # exceptions.
         self.last_line = ""
 
-    def hear(self, line: str) -> tuple[int, str] | None:
-        """Return the rank and how it ended, once both were read."""
+    def hear(self, line: str) -> bool:
+        """Return whether the line completed torchrun's report of the rank that failed first."""
         logged = _LOGGED.match(line) is not None
         self._ends = self._ends or (logged and "/elastic/" in line) or "torch.distributed.elastic." in line
         if not (self._ends or logged or line[:1].isspace()) and any(map(str.isalnum, line)):
             self.last_line = line.strip()
-        if line.startswith(_ROOT_CAUSE):
-            self._open, self._rank = True, -1
-        entry = _CHILD.match(line) if self._open else None
-        if entry and entry[1] == "rank":
-            self._rank = int(entry[2])
-        elif entry and self._rank >= 0:
-            self._open = False
-            code = int(entry[2])
-            name = f" ({entry[3]})" if entry[3] else ""
-            ended = f"exited with code {code}" if code >= 0 else f"was killed by signal {-code}{name}"
-            return self._rank, ended
-        return None
+        return self.report.hear(line) == "ended"
 
 
 class _Reader:

@@ -1,0 +1,66 @@
+"""Read the report that torchrun prints at its end: which rank failed first, and how; pure."""
+
+from __future__ import annotations
+
+import re
+
+_BEGINNING = "Root Cause (first observed failure):"
+_FIELD = re.compile(
+    r"^\s+(time|host|rank|exitcode)\s+: (\S+)(?:\s*\((?:local_rank|pid): \d+\)\s*(?:\((\w+)\))?)?"
+)
+_NUMBER = re.compile(r"-?\d+")
+_TRACEBACK = re.compile(r"^  traceback : (?=Traceback \(most recent call last\))")
+_END = re.compile(r"^(?:=====|-----)")
+
+
+class TorchrunReport:
+    """The newest report in a stream of lines."""
+
+    def __init__(self) -> None:
+        self.rank = -1
+        self.host = self.time = ""
+        self.ended = ""  # how the rank ended, in words
+        self.in_traceback = False  # the newest line belongs to the traceback of the rank's error file
+        self._is_open = False
+
+    def hear(self, line: str) -> str:
+        """Read one line. Return ``rank`` or ``ended`` if the line completed that field, else ''."""
+        if line.startswith(_BEGINNING):
+            self.rank, self.host, self.ended = -1, "", ""
+            self._is_open, self.in_traceback = True, False
+        elif self._is_open and _END.match(line):
+            self.close()
+        elif self._is_open and _TRACEBACK.match(line):
+            self.in_traceback = True
+        elif self._is_open and not self.in_traceback and (field := _FIELD.match(line)):
+            return self._take(*field.groups(""))
+        return ""
+
+    def close(self) -> None:
+        """End a report that its stream did not end."""
+        self._is_open = self.in_traceback = False
+
+    def _take(self, name: str, value: str, signal_name: str) -> str:
+        if name == "time":
+            self.time = value
+        elif name == "host":
+            self.host = value
+        elif _NUMBER.fullmatch(value) and name == "rank":
+            self.rank = int(value)
+            return "rank"
+        elif _NUMBER.fullmatch(value) and self.rank >= 0 and not self.ended:
+            self.ended = exit_in_words(int(value), signal_name)
+            return "ended"
+        return ""
+
+
+def exit_in_words(code: int, signal_name: str = "") -> str:
+    """Return how a process ended whose exit code torchrun reports; the code of a signal is negative."""
+    name = f" ({signal_name})" if signal_name else ""
+    return f"exited with code {code}" if code >= 0 else f"was killed by signal {-code}{name}"
+
+
+def without_heading(line: str) -> str:
+    """Return a line of the report's traceback without its heading and its indent."""
+    text = _TRACEBACK.sub("", line)
+    return text[2:] if text.startswith("  ") else text
