@@ -170,10 +170,7 @@ TREES = (
             *(Tree(3, flakes=0.02, shuffled=True), Tree(2, flakes=0.02, broken=1)),
         ),
     ),
-    (
-        "slow uplink",
-        (Tree(2, SLOW), Tree(3, SLOW), Tree(3, SLOW, wrong=3), Tree(2, SLOW, shuffled=True)),
-    ),
+    ("slow uplink", (Tree(2, SLOW), Tree(3, SLOW), Tree(3, SLOW, wrong=3), Tree(2, SLOW, shuffled=True))),
     (
         "slow uplink, rates vary by 2 to 5%",
         (

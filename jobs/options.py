@@ -123,16 +123,11 @@ def add_practices(reader: argparse.ArgumentParser) -> None:
     group.add_argument("--compile", action="store_true", help="use torch.compile if it works")
     group.add_argument("--seed", type=int, default=0, help="seed of weights, order and augmentation")
     group.add_argument(
-        "--deterministic",
-        action="store_true",
-        help="use only algorithms with reproducible results",
+        "--deterministic", action="store_true", help="use only algorithms with reproducible results"
     )
     group.add_argument("--workers", type=whole, default=0, help="processes per rank that load data")
     group.add_argument(
-        "--memory-limit",
-        type=memory.size,
-        metavar="SIZE",
-        help="memory of a CPU rank, for --batch-size auto",
+        "--memory-limit", type=memory.size, metavar="SIZE", help="memory of a CPU rank, for --batch-size auto"
     )
 
 

@@ -130,10 +130,7 @@ def whole_state(model: nn.Module, optimizer: torch.optim.Optimizer) -> dict[str,
 
     Every rank must call it, because FSDP gathers the parts.
     """
-    return {
-        "model": gathered(bare(model).state_dict()),
-        "optimizer": gathered(optimizer.state_dict()),
-    }
+    return {"model": gathered(bare(model).state_dict()), "optimizer": gathered(optimizer.state_dict())}
 
 
 def digest(model: nn.Module) -> str:

@@ -40,9 +40,7 @@ def of_rank(word: str) -> tuple[str, int]:
     return word, rank
 
 
-def test_results_return_from_one_rank_many_ranks_and_a_list_of_calls(
-    executor: ClusterrunExecutor,
-) -> None:
+def test_results_return_from_one_rank_many_ranks_and_a_list_of_calls(executor: ClusterrunExecutor) -> None:
     jobs = executor.map_array(add, range(3), range(3))
     with executor.batch():
         late = executor.submit(add, 5, b=6)

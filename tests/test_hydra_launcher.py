@@ -23,11 +23,7 @@ from hydra.test_utils.launcher_common_tests import (
 )
 
 HERE = ["hydra.launcher.cluster=local", "hydra.launcher.preflight=off"]
-ENOUGH = (
-    "test_sweep_2_jobs",
-    "test_sweep_1_job_strict_and_bad_key",
-    "test_not_sweeping_hydra_overrides",
-)
+ENOUGH = ("test_sweep_2_jobs", "test_sweep_1_job_strict_and_bad_key", "test_not_sweeping_hydra_overrides")
 APP = """import os, sys
 import hydra
 from beside import said

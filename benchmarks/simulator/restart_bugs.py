@@ -60,10 +60,7 @@ RESTART_BUGS = (
         "may_differ = False or",
     ),
     Mutant(
-        "causes are all the same",
-        "coordinator/restart_policy",
-        '_CAUSES.get(kind, "failure")',
-        '"requeue"',
+        "causes are all the same", "coordinator/restart_policy", '_CAUSES.get(kind, "failure")', '"requeue"'
     ),
     Mutant(
         "whoever asked for an end is not heard after a failure",

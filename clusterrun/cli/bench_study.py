@@ -32,17 +32,7 @@ from clusterrun.model.errors import BadInput
 from clusterrun.model.frozen import frozen, replace
 from clusterrun.model.spec import Cluster, JobSpec
 from clusterrun.operations.context import Context, Tell
-from clusterrun.reports.view import (
-    INTEGER,
-    NUMBER,
-    OBJECT,
-    TEXT,
-    View,
-    ViewField,
-    any_of,
-    many,
-    optional,
-)
+from clusterrun.reports.view import INTEGER, NUMBER, OBJECT, TEXT, View, ViewField, any_of, many, optional
 from clusterrun.runs.store import file_name
 from clusterrun.shipped import folder
 

@@ -198,13 +198,7 @@ CLEAN = View(
     ViewField(
         "not_removed",
         "Requested runs that stay.",
-        many(
-            View(
-                "A run.",
-                ViewField("run_id", "The run."),
-                ViewField("why", "Why it stays."),
-            )
-        ),
+        many(View("A run.", ViewField("run_id", "The run."), ViewField("why", "Why it stays."))),
         former="kept",
     ),
     ViewField(

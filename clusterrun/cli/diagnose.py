@@ -112,11 +112,7 @@ DIAGNOSIS = View(
         read=lambda document: document["verdict"].value,
     ),
     ViewField("message", "The verdict as a sentence.", former="said"),
-    ViewField(
-        "culprits",
-        "Empty if nothing is blamed.",
-        many(CULPRIT),
-    ),
+    ViewField("culprits", "Empty if nothing is blamed.", many(CULPRIT)),
     ViewField(
         "groups",
         "All stacks.",

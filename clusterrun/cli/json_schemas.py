@@ -33,11 +33,7 @@ from clusterrun.shipped import folder
 # The coordinator writes this document on a node.
 EVENT = View(
     "The standard input of the command of `--on-event`.",
-    ViewField(
-        "event",
-        "What happened.",
-        one_of(EVENTS),
-    ),
+    ViewField("event", "What happened.", one_of(EVENTS)),
     ViewField("run_id", "The run."),
     ViewField("name", "Its name."),
     ViewField("job_id", "The job."),

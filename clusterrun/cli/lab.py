@@ -36,9 +36,7 @@ def choice(option: str, members: type[enum.Enum], text: str) -> Callable[[Any], 
 
 
 _FAULT = View(
-    "A fault; further fields are its details.",
-    ViewField("kind", "The fault."),
-    ViewField("host", "Where."),
+    "A fault; further fields are its details.", ViewField("kind", "The fault."), ViewField("host", "Where.")
 )
 FAULT = Kind({**_FAULT.schema, "additionalProperties": True}, dict)
 LAB_STATUS = View(
@@ -55,11 +53,7 @@ LAB_STATUS = View(
                 ViewField("hosts", "Addresses by host.", by_name(TEXT)),
                 ViewField("nodes", "Slurm's state by node.", by_name(TEXT)),
                 ViewField("gpus_per_node", "GPUs that Slurm hands out on each.", INTEGER),
-                ViewField(
-                    "faults",
-                    "Those in force.",
-                    many(FAULT),
-                ),
+                ViewField("faults", "Those in force.", many(FAULT)),
             )
         ),
     ),
@@ -404,12 +398,7 @@ _add(
     _PROCESS,
 )
 _add("thaw", "Resume a frozen host, or its frozen processes.", ("n0003",), does=partial(_heal, "freeze"))
-_add(
-    "kill",
-    "Cut a host's power, or kill one process.",
-    ("n0004", "n0004 --process slurmd"),
-    _PROCESS,
-)
+_add("kill", "Cut a host's power, or kill one process.", ("n0004", "n0004 --process slurmd"), _PROCESS)
 _add(
     "drain",
     "Drain a node, as an administrator would.",
@@ -451,12 +440,7 @@ _add(
     ("n0003 --offset -10m",),
     _option("--offset", "For instance 90s, -10m, 1h: for programs started from now on.", required=True),
 )
-_add(
-    "disk-full",
-    "Make a folder full, for one host only.",
-    ("n0001 /scratch",),
-    PATH,
-)
+_add("disk-full", "Make a folder full, for one host only.", ("n0001 /scratch",), PATH)
 _add("read-only", "Make a folder read-only, for one host only.", ("n0003 /scratch",), PATH)
 _add(
     "heal",

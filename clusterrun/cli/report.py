@@ -35,11 +35,7 @@ def outputs(command: F) -> F:
 
 @click.command(cls=GroupedCommand)
 @grouped(
-    "--attempt",
-    type=click.IntRange(min=0),
-    metavar="K",
-    help="Attempt K instead of the newest.",
-    common=True,
+    "--attempt", type=click.IntRange(min=0), metavar="K", help="Attempt K instead of the newest.", common=True
 )
 @outputs
 @click.argument("run", default="last", shell_complete=runs)

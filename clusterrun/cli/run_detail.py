@@ -166,11 +166,7 @@ DETAILS = View(
     _line(
         "warning",
         lambda details: "\n".join(
-            (
-                *(details.state.warnings if details.state else ()),
-                *details.trained_alone,
-                *details.undelivered,
-            )
+            (*(details.state.warnings if details.state else ()), *details.trained_alone, *details.undelivered)
         ),
     ),
     _line("files", lambda details: details.status.run_dir),

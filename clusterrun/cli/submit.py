@@ -205,11 +205,7 @@ def _description(spec: JobSpec) -> str:
 
 def _planned(plan: Plan) -> dict[str, Any]:
     notify = [shortened(url) for url in plan.orders.survival.notify]
-    survival = {
-        "max_restarts": plan.orders.max_restarts,
-        **fields(plan.orders.survival),
-        "notify": notify,
-    }
+    survival = {"max_restarts": plan.orders.max_restarts, **fields(plan.orders.survival), "notify": notify}
     python = fields(plan.orders.interpreter)
     container = {"container": encode(plan.orders.container)} if plan.orders.container.image else {}
     return {"python": python, "script": plan.script, "argv": plan.argv, "survival": survival, **container}

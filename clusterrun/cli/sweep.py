@@ -85,11 +85,7 @@ RESULTS = View(
     "What `sweep results --json` prints, best first.",
     ViewField("sweep_id", "The sweep."),
     ViewField("by", "The result that the runs are sorted by; empty: none was reported."),
-    ViewField(
-        "best",
-        "Which value of it comes first.",
-        one_of(("smallest", "largest")),
-    ),
+    ViewField("best", "Which value of it comes first.", one_of(("smallest", "largest"))),
     ViewField("results", "The points, best first.", many(RESULT)),
 )
 

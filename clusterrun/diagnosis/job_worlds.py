@@ -392,10 +392,7 @@ def _without_stacks(world: JobWorld) -> Iterable[str]:
 
 
 def diagnose_looks(
-    looks: Sequence[JobLook],
-    mute: Sequence[tuple[str, str]],
-    history: JobHistory,
-    quiet: float = math.inf,
+    looks: Sequence[JobLook], mute: Sequence[tuple[str, str]], history: JobHistory, quiet: float = math.inf
 ) -> Judgement:
     """Return the diagnosis of a job from the looks of its nodes.
 

@@ -39,12 +39,7 @@ def slurm_conf(spec: LabSpec, layout: Layout, place: LabPlace, version: str) -> 
         }
     elif release(version) < (21, 8):
         choices["AccountingStorageType"] = "accounting_storage/none"
-    lines = {
-        **_base(spec, place),
-        **_times(spec),
-        **choices,
-        **dict(spec.settings),
-    }
+    lines = {**_base(spec, place), **_times(spec), **choices, **dict(spec.settings)}
     text = "".join(f"{key}={value}\n" for key, value in lines.items() if value)
     return text + _nodes(spec, layout) + _partitions(spec, layout)
 
@@ -136,11 +131,7 @@ def cgroup_conf(spec: LabSpec, version: str, unified: bool) -> str:
     lines = [f"CgroupPlugin={plugin}"] if release(version) >= (21, 8) else []
     if plugin == "cgroup/v2":
         lines.append("IgnoreSystemd=yes")  # slurmd is not a service here: it makes its cgroups itself
-    lines += [
-        "ConstrainCores=no",
-        "ConstrainRAMSpace=no",
-        "ConstrainDevices=no",
-    ]
+    lines += ["ConstrainCores=no", "ConstrainRAMSpace=no", "ConstrainDevices=no"]
     return "\n".join(lines) + "\n"
 
 

@@ -43,10 +43,7 @@ LIMITS = (
     Limit("disk_free", 1, "GiB", "free space in the temporary, home and run directories"),
     Limit("inodes_free", 10000, "files", "free inodes in these directories"),
     Limit(
-        "memory_free",
-        0.50,
-        "share",
-        "free memory of a node, of its own total and of the median of all nodes",
+        "memory_free", 0.50, "share", "free memory of a node, of its own total and of the median of all nodes"
     ),
 )
 

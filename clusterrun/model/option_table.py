@@ -131,13 +131,7 @@ _SIZE = (
         here=IGNORED,
     ),
     _number("ranks-per-node", "Ranks per node without GPUs.", "R", common=True, otherwise="1"),
-    _number(
-        "cpus-per-rank",
-        "CPU cores per rank.",
-        "C",
-        common=True,
-        otherwise="the GPU's share, else 1",
-    ),
+    _number("cpus-per-rank", "CPU cores per rank.", "C", common=True, otherwise="the GPU's share, else 1"),
     _sbatch("mem", "Memory per node: 64G.", "SIZE", common=True, otherwise="the partition's"),
     _sbatch(
         "time -t",
@@ -214,9 +208,7 @@ PREFLIGHT = _of(
     "check",
     _seconds("preflight-budget", "Time that the pre-flight check may take.", "60s"),
     _list(
-        "preflight-limit",
-        "A limit of the pre-flight check; see clusterrun help preflight.",
-        "NAME=NUMBER",
+        "preflight-limit", "A limit of the pre-flight check; see clusterrun help preflight.", "NAME=NUMBER"
     ),
     _list(
         "check-command",
@@ -315,11 +307,7 @@ _OUTPUT = _of(
     "output",
     _switch("follow -f", "Show what the ranks print, until the run has ended.", common=True),
     _switch("wait", "Return when the run has ended, with its exit code."),
-    _list(
-        "notify",
-        "Send a message at failure, hang and end: slack://…, https://…, mailto:….",
-        "URL",
-    ),
+    _list("notify", "Send a message at failure, hang and end: slack://…, https://…, mailto:….", "URL"),
     _text("on-event", "Shell line that gets each event of the run as JSON on its stdin.", "CMD"),
 )
 # Options of ``submit`` alone that a configuration file may set.

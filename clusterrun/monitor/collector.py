@@ -9,13 +9,7 @@ from collections.abc import Mapping, Sequence
 from contextlib import suppress
 
 from clusterrun import proc
-from clusterrun.diagnosis.evidence import (
-    Collected,
-    LookOptions,
-    ProcessSample,
-    PythonStacks,
-    RankSnapshot,
-)
+from clusterrun.diagnosis.evidence import Collected, LookOptions, ProcessSample, PythonStacks, RankSnapshot
 from clusterrun.diagnosis.stacks import (
     Doing,
     in_data_loader,

@@ -44,10 +44,7 @@ class _Parcel:
 
 
 def deliver_all(
-    urls: Sequence[str],
-    document: dict[str, Any],
-    environ: Mapping[str, str],
-    seconds: float = LIMIT_SECONDS,
+    urls: Sequence[str], document: dict[str, Any], environ: Mapping[str, str], seconds: float = LIMIT_SECONDS
 ) -> list[str]:
     """Send the message about an event to all addresses at once.
 

@@ -35,13 +35,7 @@ from clusterrun.script.command_words import check_words
 from clusterrun.script.containers import runtimes_here
 from clusterrun.script.environment import dropped, not_obeyed, scrubbed
 from clusterrun.script.nested_launchers import check_command
-from clusterrun.script.plan import (
-    MachineFacts,
-    Plan,
-    about_python,
-    plan,
-    sbatch_arguments,
-)
+from clusterrun.script.plan import MachineFacts, Plan, about_python, plan, sbatch_arguments
 from clusterrun.script.script_texts import lightning_notices, script_habits
 from clusterrun.slurm import node_calendar, partition_limits, submit_once
 from clusterrun.slurm.client import SlurmClient

@@ -90,11 +90,7 @@ REPORT = View(
     ),
     ViewField("run_id", "The run."),
     ViewField("cluster", "The cluster's name."),
-    ViewField(
-        "level",
-        "The extent of the check.",
-        one_of(("full", "quick")),
-    ),
+    ViewField("level", "The extent of the check.", one_of(("full", "quick"))),
     ViewField("at", "The time of the verdict.", SECOND),
     ViewField("budget", "The limit for the whole check in seconds.", NUMBER),
     ViewField("backend", "`nccl` or `gloo`; empty if no collective was tested."),

@@ -26,13 +26,7 @@ from clusterrun.script.directives import (
 from clusterrun.script.interpreter_calls import SHELLS
 from clusterrun.script.launch_commands import LaunchCommand
 from clusterrun.script.sbatch_options import AFFECTS_CPUS
-from clusterrun.script.script_reading import (
-    ERREXIT,
-    Reading,
-    read_script,
-    variables_read,
-    with_login_files,
-)
+from clusterrun.script.script_reading import ERREXIT, Reading, read_script, variables_read, with_login_files
 from clusterrun.script.shell_source import Body, ShellSource, Statement
 from clusterrun.script.statement_rules import OF_OTHER_RUNS, of_tasks
 

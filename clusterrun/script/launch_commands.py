@@ -29,10 +29,7 @@ from clusterrun.script.sbatch_table import SRUN_REFUSED, USUAL_PLACES
 
 # Launchers that start the Python in their own folder.
 _PYTHON_PROGRAMS = ("torchrun", "accelerate", "deepspeed", "colossalai")
-PROGRAMS = (
-    *_PYTHON_PROGRAMS,
-    *("mpirun", "mpiexec", "orterun", "horovodrun"),
-)
+PROGRAMS = (*_PYTHON_PROGRAMS, *("mpirun", "mpiexec", "orterun", "horovodrun"))
 # Folders whose programs use a Python elsewhere.
 _WITHOUT_PYTHON = re.compile(r"^/usr/|^/bin$|\.local/bin$")
 _SUBCOMMAND = {"accelerate": "launch", "colossalai": "run"}

@@ -18,10 +18,7 @@ _RULES = {
 }
 _INDENTS = {"make": ("\t",), "just": ("\t", " ")}
 _VARIABLES = {"make": re.compile(r"\$\((\w+)\)"), "just": re.compile(r"\{\{\s*(\w+)\s*\}\}")}
-_INCLUDES = {
-    "make": re.compile(r"[-s]?include\s+([^#]*)"),
-    "just": re.compile(r"import\??\s+([^#]*)"),
-}
+_INCLUDES = {"make": re.compile(r"[-s]?include\s+([^#]*)"), "just": re.compile(r"import\??\s+([^#]*)")}
 # Files that include each other are read no deeper.
 _MOST_DEPTH = 5
 _ASSIGNMENT = re.compile(r"(?:export\s+)?(\w+)\s*(?:\?|::?)?=\s*(.*)", re.ASCII)

@@ -115,10 +115,7 @@ _ROWS = (
 )
 # Options that write the same field of the job: the last of them counts in sbatch. sbatch itself refuses
 # other pairs, such as ``--mem`` with ``--mem-per-cpu``, and ``--core-spec`` with ``--thread-spec``.
-_SETTINGS = {
-    "requeue": ("requeue", "no-requeue"),
-    "exclusive": ("exclusive", "oversubscribe"),
-}
+_SETTINGS = {"requeue": ("requeue", "no-requeue"), "exclusive": ("exclusive", "oversubscribe")}
 _SETTING_OF = {name: setting for setting, names in _SETTINGS.items() for name in names}
 OPTIONS = {option.name: replace(option, setting=_SETTING_OF.get(option.name, "")) for option in _ROWS}
 _BY_LETTER = {option.short: option for option in _ROWS if option.short}

@@ -466,8 +466,7 @@ class ShellSource:
                 shell_words = [word for word in shell_words if word.text != "-"]
                 shell_words += [ShellWord("-c", ("-c",)), self._document_word(document)]
             yield Command(
-                _evaluated(shell_words),
-                tuple(self._text(redirection) for redirection in redirections),
+                _evaluated(shell_words), tuple(self._text(redirection) for redirection in redirections)
             )
             return
         for child in node.named_children:

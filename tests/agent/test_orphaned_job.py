@@ -62,9 +62,7 @@ ACTED_UPON = ("killed", "came back")
 
 
 @pytest.mark.parametrize("path", RECORDED, ids=lambda path: path.parent.name)
-def test_a_killed_batch_step_is_recognised_on_each_release_and_only_that_job_is_requeued(
-    path: Path,
-) -> None:
+def test_a_killed_batch_step_is_recognised_on_each_release_and_only_that_job_is_requeued(path: Path) -> None:
     rows = [row.split("\t") for row in path.read_text().splitlines()]
     ended = [(what, line) for what, line in rows if not line.startswith(("RUNNING|", "SUSPENDED|"))]
     assert {what for what, _ in ended} >= {"killed", "cancelled", "terminated", "requeued", "failed"}

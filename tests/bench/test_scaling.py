@@ -164,9 +164,7 @@ def test_a_profiles_size_is_for_other_runs(context: CommandLine) -> None:
     assert document(result)["rows"][0]["environment"]["nodes"] == 1
 
 
-def test_the_short_job_reports_its_hardware_and_the_prediction(
-    context: CommandLine,
-) -> None:
+def test_the_short_job_reports_its_hardware_and_the_prediction(context: CommandLine) -> None:
     requested = ("bench", "scaling", "--oversubscribe", "--repeats", "1", "--worlds", "1,2", "--json")
     message = document(context(*requested, "--parameters", "1M", "paced.py"))
     assert [group["ranks"] for group in message["all_reduce"]] == [2]

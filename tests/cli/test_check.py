@@ -49,9 +49,7 @@ def test_steps_of_a_batch_script_get_the_sizes_of_the_fit_nodes(
     assert [variables.get(name) for name in ("SLURM_NNODES", "SLURM_NTASKS") if variables] == sizes
 
 
-def test_follow_shows_the_findings_of_the_check_before_the_output_of_ranks(
-    clusterrun: CommandLine,
-) -> None:
+def test_follow_shows_the_findings_of_the_check_before_the_output_of_ranks(clusterrun: CommandLine) -> None:
     result = clusterrun("submit", "--preflight", "quick", *BUDGET, "-f", "train.py", limit=240)
     assert (result.code, result.out) == (0, "local-0 r0 | rank 0 of 1\n"), result.err
     assert "\npre-flight PASS: " in result.err

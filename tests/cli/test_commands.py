@@ -325,11 +325,7 @@ def test_logs_reports_a_run_without_output(ended: CommandLine) -> None:
         (["submit", "--nodes", "2", "torchrun", "train.py"], 2, "clusterrun submit --nodes 2"),
         (["rehearse", "torchrun", "train.py"], 2, "clusterrun rehearse --nodes 2"),
         (["submit", "--name", "last", "train.py"], 2, "last means the newest run\ngive another name"),
-        (
-            ["sweep", "--name", "41", "--set", "a=1", "true", "{a}"],
-            2,
-            "--name 41 names a run that no",
-        ),
+        (["sweep", "--name", "41", "--set", "a=1", "true", "{a}"], 2, "--name 41 names a run that no"),
         (["submit", "--python", "/no/python", "train.py"], 2, "there is no Python '/no/python'"),
         (["submit", "--env", "NOT_SET", "train.py"], 2, "the variable NOT_SET is not set"),
         (["submit", "--cluster", "cloud", "train.py"], 2, "'cloud' is not one of"),

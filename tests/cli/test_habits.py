@@ -95,12 +95,7 @@ def test_every_default_is_shown_with_its_value(clusterrun: CommandLine) -> None:
     }
     assert [
         rows[name].rsplit(None, 1)[0].strip() for name in ("nodes", "ranks-per-node", "max-restarts", "mem")
-    ] == [
-        "1",
-        "1",
-        "0; 3 with --spares or --requeue",
-        "the partition's",
-    ]
+    ] == ["1", "1", "0; 3 with --spares or --requeue", "the partition's"]
     message = {"home", "cluster", "preflight"}
     assert {row.rsplit(None, 1)[-1] for name, row in rows.items() if name not in message} == {"default"}
     assert all(len(row.split()) > 1 for row in rows.values()), "a value that is not said"

@@ -101,10 +101,7 @@ def test_a_python_that_is_too_old_ends_the_job_before_any_rank(context: CommandL
     assert (
         result.code,
         f"  ended before any rank: {why}; name another one with --python\n" in result.err,
-    ) == (
-        1,
-        True,
-    )
+    ) == (1, True)
 
 
 def test_a_dry_run_shows_the_python_of_ranks_and_the_reason(context: CommandLine) -> None:

@@ -159,9 +159,7 @@ def test_a_long_reason_is_shown_below_the_row_and_hides_no_column(three: Command
     assert row.match(output[1]) and all(word in whole for word in LONG.split())
 
 
-def test_a_small_terminal_shows_20_runs_with_the_live_and_newest_last(
-    clusterrun: CommandLine,
-) -> None:
+def test_a_small_terminal_shows_20_runs_with_the_live_and_newest_last(clusterrun: CommandLine) -> None:
     alive = add(clusterrun, "alive", State.RUNNING, ago=7200)
     for number in range(19):
         add(clusterrun, f"run{number:02}", State.COMPLETED, 600 - number, "every rank exited 0")
@@ -254,9 +252,7 @@ def watched(context: CommandLine, chosen: str, act: Callable[[], None], rows: in
     return observed.decode(), process.wait(LIMIT)
 
 
-def test_watching_uses_the_other_screen_and_leaves_the_last_state(
-    clusterrun: CommandLine,
-) -> None:
+def test_watching_uses_the_other_screen_and_leaves_the_last_state(clusterrun: CommandLine) -> None:
     chosen = add(clusterrun, "train", State.RUNNING)
     observed, code = watched(clusterrun, chosen, lambda: end(clusterrun, chosen, State.FAILED))
     assert code == 0 and observed.startswith("\x1b[?1049h\x1b[?25l")
@@ -265,9 +261,7 @@ def test_watching_uses_the_other_screen_and_leaves_the_last_state(
     assert chosen in after and "FAILED" in after
 
 
-def test_watching_reports_a_deleted_run_and_restores_the_terminal(
-    clusterrun: CommandLine,
-) -> None:
+def test_watching_reports_a_deleted_run_and_restores_the_terminal(clusterrun: CommandLine) -> None:
     chosen = add(clusterrun, "train", State.RUNNING)
     store = Store(clusterrun.environment["CLUSTERRUN_HOME"])
     observed, code = watched(clusterrun, chosen, lambda: store.discard(chosen))

@@ -34,11 +34,7 @@ def test_a_sweep_from_its_points_to_the_best_of_its_runs(clusterrun: CommandLine
     assert [run.rpartition("-")[2] for run in runs] == ["rates.0", "rates.1", "rates.2"]
     waited = clusterrun("wait", "rates")
     assert waited.code == 1
-    assert waited.out.split("\n")[:3] == [
-        f"{runs[0]} COMPLETED",
-        f"{runs[1]} COMPLETED",
-        f"{runs[2]} FAILED",
-    ]
+    assert waited.out.split("\n")[:3] == [f"{runs[0]} COMPLETED", f"{runs[1]} COMPLETED", f"{runs[2]} FAILED"]
     rows = list(csv.reader(clusterrun("sweep", "results", "rates", "--csv").out.splitlines()))
     assert [row[:5] for row in rows] == [
         ["run", "state", "lr", "loss", "word"],

@@ -448,9 +448,7 @@ def test_silence_is_found_while_nodes_are_examined_too() -> None:
 
 
 @pytest.mark.parametrize("seconds", [13, 16, 19])
-def test_a_suspension_shorter_than_the_lease_during_a_check_loses_no_node(
-    seconds: int,
-) -> None:
+def test_a_suspension_shorter_than_the_lease_during_a_check_loses_no_node(seconds: int) -> None:
     tape = under_way()
     for second in range(2, 1 + seconds):
         tape.at(second, *(MessageCame(node, Beat(second)) for node in (0, 2)), Tick())

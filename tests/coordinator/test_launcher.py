@@ -49,11 +49,7 @@ def test_a_second_launch_uses_the_remaining_nodes_and_sends_the_node_numbers() -
         "--no-kill",
         *("python", "--nodes", "agent.pyz"),
     )
-    assert environment == {
-        "PATH": os.defpath,
-        "SLURM_JOB_NODELIST": "n[1-4]",
-        "CLUSTERRUN_NODES": "n[1-4]",
-    }
+    assert environment == {"PATH": os.defpath, "SLURM_JOB_NODELIST": "n[1-4]", "CLUSTERRUN_NODES": "n[1-4]"}
     assert relaunch(launch(ARGV), ("n2",), beside=True)[0][:3] == ("srun", "--overlap", "--immediate=2")
     chosen = ("srun", "--nodes=4", "--nodelist=n[1-4]", "agent.pyz")
     assert relaunch(launch(chosen), ("n2",))[0] == (
@@ -133,9 +129,7 @@ def test_a_launcher_that_continues_without_a_node_names_it_and_one_that_gives_up
     loop = EventLoop()
     ends: list[tuple[int, str, bool]] = []
     entry = Launcher(
-        loop,
-        launch((str(program),)),
-        lambda ended: ends.append((ended.code, ended.output[0], ended.whole)),
+        loop, launch((str(program),)), lambda ended: ends.append((ended.code, ended.output[0], ended.whole))
     )
     passes = passing(loop, entry, ends)
 

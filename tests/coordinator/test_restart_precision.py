@@ -106,14 +106,7 @@ LOGS_THAT_RECUR = {
     "woven-two-places",
 }
 
-NOT_ENDED = {
-    "sigkill",
-    "torchrun_kill",
-    "futures",
-    "timeout_alarm",
-    "store_gone",
-    "never_inits",
-}
+NOT_ENDED = {"sigkill", "torchrun_kill", "futures", "timeout_alarm", "store_gone", "never_inits"}
 
 
 def recorded() -> dict[str, tuple[int, list[str], bool, bool]]:

@@ -158,10 +158,7 @@ def test_a_spare_replaces_a_lost_node_and_no_other_node_moves() -> None:
     started = sent(tape.does(27.2, MessageCame(2, PortReserved(1, 1))))
     assert [
         (link, order.world.nodes, order.node) for link, order in started if isinstance(order, StartRanks)
-    ] == [
-        (2, ("n2", "n1"), 0),
-        (1, ("n2", "n1"), 1),
-    ]
+    ] == [(2, ("n2", "n1"), 0), (1, ("n2", "n1"), 1)]
     state = tape.state(28.0)
     assert [(a.cause, a.job_id, a.nodes) for a in state.attempts] == [
         ("first", "77", ("n0", "n1")),

@@ -392,10 +392,7 @@ def test_a_rank_that_prints_while_the_others_wait_works() -> None:
 def test_the_awaited_rank_is_reported_with_its_line_while_it_prints() -> None:
     """A rank that asks for something again and again, and says so, is not blamed; nor is it hidden."""
     result = verdict(waiter(0), waiter(1), waiter(2), rank(3, stack=LOOP, printed=True, quiet=0.0))
-    assert (result.verdict, result.message) == (
-        Verdict.NOTHING,
-        "the others wait for rank 3, still printing",
-    )
+    assert (result.verdict, result.message) == (Verdict.NOTHING, "the others wait for rank 3, still printing")
     assert result.evidence[1] == "rank 3 on n1: it waits in user code at train.py:33 (work)"
 
 
@@ -567,9 +564,7 @@ def test_a_rank_that_skips_a_subgroups_barrier_is_named_and_not_the_waiting_one(
 
 
 @pytest.mark.parametrize("call", ["send", "recv"])
-def test_a_rank_that_does_not_answer_a_send_is_named_or_both_sides_if_it_progressed(
-    call: str,
-) -> None:
+def test_a_rank_that_does_not_answer_a_send_is_named_or_both_sides_if_it_progressed(call: str) -> None:
     """Rank 0 waits for rank 1, which is in an all_reduce, in its own code, or in another send."""
     half = {"send": "recv from rank 0", "recv": "send to rank 0"}[call]
     waits = rank(0, stack=ALL_REDUCE, call=call, peer=1)
@@ -610,8 +605,7 @@ def test_a_send_and_its_recv_with_different_tags_are_reported(tags: tuple[int, i
 
 
 @pytest.mark.parametrize(
-    ("worlds", "wrong"),
-    [((4, 2, 0, 0), [1]), ((4, 4, 4, 1), [3]), ((3, 3, 3, 1), []), ((2, 2, 2, 2), [])],
+    ("worlds", "wrong"), [((4, 2, 0, 0), [1]), ((4, 4, 4, 1), [3]), ((3, 3, 3, 1), []), ((2, 2, 2, 2), [])]
 )
 def test_a_rank_that_joined_a_smaller_world_is_named(worlds: tuple[int, ...], wrong: list[int]) -> None:
     """Groups of one design, all smaller than the world, are nobody's fault; 0: it waits for all."""

@@ -42,10 +42,7 @@ DUMP = {
 
 def test_groups_and_the_newest_records_of_each_are_read() -> None:
     groups, records = groups_and_records(DUMP, 4, 2)
-    assert set(groups) == {
-        Group("0", 4, 3, True, "nccl", "0-3"),
-        Group("7", 2, 1, False, "nccl", "0,2"),
-    }
+    assert set(groups) == {Group("0", 4, 3, True, "nccl", "0-3"), Group("7", 2, 1, False, "nccl", "0,2")}
     assert records == (
         Record("0", 2, "barrier", "[4]", "Float", True, 5.000000002, 2),
         Record("0", 3, "all_reduce", "[4]", "Float", False, 9.0, 3),
@@ -64,8 +61,7 @@ class Harmful:
 
 
 @pytest.mark.parametrize(
-    "data",
-    [b"", b"{", b"\x80\x04", pickle.dumps([1]), b"{}", pickle.dumps({"entries": [Harmful()]})],
+    "data", [b"", b"{", b"\x80\x04", pickle.dumps([1]), b"{}", pickle.dumps({"entries": [Harmful()]})]
 )
 def test_a_damaged_dump_or_one_with_a_class_is_not_read(
     data: bytes, capsys: pytest.CaptureFixture[str]

@@ -16,13 +16,7 @@ from clusterrun.diagnosis.evidence import (
     RankSnapshot,
 )
 from clusterrun.diagnosis.job_looks import NO_PYTHON, JobLook, RankName, SeenLauncher, SeenRank
-from clusterrun.diagnosis.job_worlds import (
-    RAS_IS_NOT_ASKED,
-    JobHistory,
-    JobWorld,
-    diagnose_looks,
-    worlds_of,
-)
+from clusterrun.diagnosis.job_worlds import RAS_IS_NOT_ASKED, JobHistory, JobWorld, diagnose_looks, worlds_of
 from clusterrun.diagnosis.stacks import Doing, ThreadPlace, reads_of_process
 from clusterrun.diagnosis.verdict import Diagnosis, Verdict
 from clusterrun.model.frozen import replace

@@ -47,11 +47,7 @@ GLOO = "RuntimeError: [/pytorch/third_party/gloo/gloo/transport/tcp/pair.cc:553]
         ),
         ("init.cc:412 NCCL WARN Cuda failure 2 'out of memory'", Verdict.OUT_OF_MEMORY, "a GPU ran out"),
         ("torch.OutOfMemoryError: HIP out of memory. Tried", Verdict.OUT_OF_MEMORY, "a GPU ran out"),
-        (
-            "Failed to initialize NVML: Driver/library version mismatch",
-            Verdict.CRASHED,
-            "driver was updated",
-        ),
+        ("Failed to initialize NVML: Driver/library version mismatch", Verdict.CRASHED, "driver was updated"),
         (
             "RuntimeError: CUDA error: CUDA-capable device(s) is/are busy or unavailable",
             Verdict.CRASHED,
@@ -205,11 +201,7 @@ GLOO = "RuntimeError: [/pytorch/third_party/gloo/gloo/transport/tcp/pair.cc:553]
             Verdict.CRASHED,
             "NCCL_SOCKET_IFNAME",
         ),
-        (
-            "Unable to locate sufficient 2 gpus to run this example. Exiting.",
-            Verdict.ALONE,
-            "too few GPUs",
-        ),
+        ("Unable to locate sufficient 2 gpus to run this example. Exiting.", Verdict.ALONE, "too few GPUs"),
     ],
 )
 def test_a_known_message_has_a_cause_and_a_remedy(line: str, verdict: Verdict, word: str) -> None:

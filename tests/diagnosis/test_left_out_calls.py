@@ -360,10 +360,7 @@ def mesh(number: int, called: list[str], waits: int = 1) -> RankSnapshot:
     """Return a rank of 2 × 2 that called ``all_reduce`` of its row (r) and its column (c) in this order."""
     row, column = (
         (f"r{number // 2}", f"{number // 2 * 2}-{number // 2 * 2 + 1}"),
-        (
-            f"c{number % 2}",
-            f"{number % 2},{number % 2 + 2}",
-        ),
+        (f"c{number % 2}", f"{number % 2},{number % 2 + 2}"),
     )
     count: dict[str, int] = {}
     records = []

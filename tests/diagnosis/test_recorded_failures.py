@@ -131,11 +131,7 @@ EXPECTED: dict[str, tuple[tuple[int, ...], tuple[str, ...], tuple[str, ...]]] = 
         ("rank 1 never came to init_process_group: 3 of 4 came",),
         ("rank 0 on local-0 failed first", "rank 2 on", "rank 3 on"),
     ),
-    "ddp_params_differ": (
-        (3,),
-        ("ranks 0-2 have 4; rank 3 has 6",),
-        ("rank 2 on local-1 failed first",),
-    ),
+    "ddp_params_differ": ((3,), ("ranks 0-2 have 4; rank 3 has 6",), ("rank 2 on local-1 failed first",)),
     "caught_by_peers": (
         (3,),
         ("ZeroDivisionError: empty validation split", "(train)"),

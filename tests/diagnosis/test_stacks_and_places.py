@@ -127,10 +127,7 @@ def test_a_message_of_py_spy_has_no_stack(text: str) -> None:
         ((), StackLocation(Doing.UNKNOWN)),
         ((f"{LIBRARY}/numpy/core.py:1 dot",), StackLocation(Doing.USER, "")),
         # A call that only passes through torch.distributed.elastic or FSDP is user code that computes.
-        (
-            (f"{LIBRARY}/torch/distributed/fsdp/api.py:1 forward", *LOOP),
-            StackLocation(Doing.USER, LOOP[0]),
-        ),
+        ((f"{LIBRARY}/torch/distributed/fsdp/api.py:1 forward", *LOOP), StackLocation(Doing.USER, LOOP[0])),
     ],
 )
 def test_the_place_of_a_rank_is_its_line(stack: tuple[str, ...], location: StackLocation) -> None:

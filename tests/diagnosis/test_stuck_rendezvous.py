@@ -149,12 +149,7 @@ def makes(number: int, ranks: str, *before: str, made: int = 0) -> RankSnapshot:
     world = Group("0", 4, 10, True, "gloo", "0-3")
     name = str(made or len(before) + 1)
     return rank(
-        number,
-        groups=(world, *groups),
-        stack=NEW_GROUP,
-        makes=(name, ranks),
-        made=int(name) + 1,
-        busy=0.0,
+        number, groups=(world, *groups), stack=NEW_GROUP, makes=(name, ranks), made=int(name) + 1, busy=0.0
     )
 
 

@@ -28,12 +28,7 @@ NEEDS = "DataParallel needs 2 GPUs or more in one process, and "
         ("fsdp", OF_FOUR, 0, Choice("fsdp", "fsdp")),
         ("ddp-spawn", OF_FOUR, 0, Choice("ddp-spawn", "ddp")),
         ("dp", ALONE_ON_GPU, 4, Choice("dp", "dp", gpus=4)),
-        (
-            "dp",
-            ALONE_ON_GPU,
-            1,
-            Choice("dp", "single", notice=NEEDS + "torch sees 1: training as single"),
-        ),
+        ("dp", ALONE_ON_GPU, 1, Choice("dp", "single", notice=NEEDS + "torch sees 1: training as single")),
         ("dp", ALONE, 0, Choice("dp", "single", notice=NEEDS + "torch sees 0: training as single")),
         ("dp", ALONE, 4, Choice("dp", "single", notice=NEEDS + "this run is on the CPU: training as single")),
     ],

@@ -231,12 +231,7 @@ CASES = (
         fault("cut", 2, to="n0003", port="40000-60000"),  # of connections the other way it takes the answers
         blame(links=[("n0002", "n0003", "--")]),
     ),
-    Case(
-        "a range of ports blocked on a node",
-        5,
-        fault("cut", 3, port="40000-60000"),
-        blame(["n0003"]),
-    ),
+    Case("a range of ports blocked on a node", 5, fault("cut", 3, port="40000-60000"), blame(["n0003"])),
     Case(
         "a range of ports blocked on the coordinator's node",
         5,

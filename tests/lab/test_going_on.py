@@ -83,11 +83,7 @@ def test_a_preempted_chain_is_one_run_under_each_of_its_job_numbers(crowded_site
     urgent = take_the_nodes(crowded_site)
     until(lambda: waits(crowded_site, run_id), 120)
     between = crowded_site.status(run_id)
-    assert (between["job_id"], between["phase"], between["ended_at"]) == (
-        str(int(first) + 1),
-        "queued",
-        None,
-    )
+    assert (between["job_id"], between["phase"], between["ended_at"]) == (str(int(first) + 1), "queued", None)
     assert crowded_site.status(first)["run_id"] == crowded_site.status(between["job_id"])["run_id"] == run_id
     crowded_site.lab.exec(["scancel", urgent])
     result = crowded_site.run("wait", "--json", run_id, limit=400)

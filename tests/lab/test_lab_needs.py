@@ -92,10 +92,7 @@ def test_install_without_apt_names_the_packages(monkeypatch: pytest.MonkeyPatch)
 
 @pytest.mark.parametrize(
     ("version", "remedy"),
-    [
-        ("24.11", "clusterrun lab root make trixie"),
-        ("19.05", "fetchable are 20.11, 22.05, 24.11, 26.05"),
-    ],
+    [("24.11", "clusterrun lab root make trixie"), ("19.05", "fetchable are 20.11, 22.05, 24.11, 26.05")],
 )
 def test_a_missing_release_is_named_with_its_suite(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path, version: str, remedy: str

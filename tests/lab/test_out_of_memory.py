@@ -38,7 +38,4 @@ def test_a_kill_by_the_kernel_for_memory_is_reported_with_its_reason(lab: Lab, t
     assert (
         document["verdict"],
         [(culprit["rank"], culprit["node"]) for culprit in document["culprits"]],
-    ) == (
-        "out of memory",
-        [(1, "n0002")],
-    )
+    ) == ("out of memory", [(1, "n0002")])

@@ -443,9 +443,7 @@ def second_network(lab: Lab) -> None:
         hosts.on_outside_root(host, "ip", "link", "set", "fast0", "up")
 
 
-def test_a_named_interface_wins_over_the_interface_of_the_node_names(
-    foreign: Trained,
-) -> None:
+def test_a_named_interface_wins_over_the_interface_of_the_node_names(foreign: Trained) -> None:
     foreign.check()
     assert {entry["GLOO_SOCKET_IFNAME"] for entry in foreign.ranks.values()} == {"eth0"}
     named = Trained(foreign.here, "--env", "GLOO_SOCKET_IFNAME=fast0")

@@ -59,10 +59,7 @@ def test_existing_lines_are_shown_before_new_lines(tmp_path: Path) -> None:
     clock = HandClock(
         append(out, b"f\nthree\n"), append(out.with_name("00001.out"), b"new rank\n"), lambda: None
     )
-    assert follow(tmp_path, clock) == (
-        [(0, b"one\ntwo\n"), (0, b"half\nthree\n"), (1, b"new rank\n")],
-        [0],
-    )
+    assert follow(tmp_path, clock) == ([(0, b"one\ntwo\n"), (0, b"half\nthree\n"), (1, b"new rank\n")], [0])
 
 
 def test_only_the_tail_of_existing_lines_is_shown(tmp_path: Path) -> None:

@@ -509,9 +509,7 @@ def test_two_launchers_below_one_rank_are_reported() -> None:
         ((0, 0, "a:1"), (0, 1, "a:1"), (1, 2, "a:1"), (1, 3, "a:1")),
     ],
 )
-def test_children_of_one_world_are_no_separate_worlds(
-    inner_ranks: tuple[tuple[int, int, str], ...],
-) -> None:
+def test_children_of_one_world_are_no_separate_worlds(inner_ranks: tuple[tuple[int, int, str], ...]) -> None:
     detector = make_detector()
     assert [launched(detector, at, *inner_ranks) for at in (5.0, 10.0)] == [[], []]
 
@@ -623,8 +621,7 @@ def stalled(detector: HangDetector) -> list[Any]:
 
 
 @pytest.mark.parametrize(
-    ("now", "hung"),
-    [({"state": ""}, False), ({"groups": (Group("0", 4, 5, True, "gloo", "0-3"),)}, True)],
+    ("now", "hung"), [({"state": ""}, False), ({"groups": (Group("0", 4, 5, True, "gloo", "0-3"),)}, True)]
 )
 def test_a_rank_that_has_ended_since_the_last_digest_has_moved(now: dict[str, Any], hung: bool) -> None:
     detector = make_detector(on_hang="kill")

@@ -17,13 +17,7 @@ from clusterrun.model.record import RunState
 from clusterrun.model.spec import Cluster, JobSpec
 from clusterrun.model.states import State
 from clusterrun.operations import checked_before
-from clusterrun.operations.checked_before import (
-    COUNTS_SECONDS,
-    earlier,
-    key,
-    recent_ids,
-    without_own_check,
-)
+from clusterrun.operations.checked_before import COUNTS_SECONDS, earlier, key, recent_ids, without_own_check
 from clusterrun.operations.context import Context
 from clusterrun.operations.report import NoReport, report_of
 from clusterrun.runs.store import CheckedFor, run_id
@@ -213,9 +207,7 @@ def test_only_runs_of_the_last_hour_are_opened() -> None:
     assert list(recent_ids(iter(ids), NOW)) == ids[:2]
 
 
-def test_the_report_of_a_run_without_a_check_points_to_the_one_that_counted(
-    context: Context,
-) -> None:
+def test_the_report_of_a_run_without_a_check_points_to_the_one_that_counted(context: Context) -> None:
     by = checked(context)
     chosen = ended(context, WELL, "n[0-1]", by=by)
     with pytest.raises(NoReport, match=f"{by} had checked") as refused:

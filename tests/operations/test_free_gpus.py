@@ -32,13 +32,7 @@ def test_gpus_are_counted_by_type() -> None:
 
 def test_rows_count_free_unusable_and_next_gpus() -> None:
     rows = {(row.partition, row.gpu_type): row for row in summed(read_gpus(TEXT), QUEUE, 100.0)}
-    assert sorted(rows) == [
-        ("closed", ""),
-        ("full", ""),
-        ("gpu", "a100"),
-        ("gpu", "h100"),
-        ("old", ""),
-    ]
+    assert sorted(rows) == [("closed", ""), ("full", ""), ("gpu", "a100"), ("gpu", "h100"), ("old", "")]
     a100 = rows["gpu", "a100"]
     assert (a100.total, a100.free, a100.unusable, a100.free_nodes, a100.most_on_node) == (13, 5, 4, 1, 4)
     assert (a100.next_at, a100.next_gpus) == (500.0, 3)

@@ -222,11 +222,7 @@ def test_a_status_has_all_facts_of_an_ended_run() -> None:
             "6 min 40 s; n1 reported 1 min ago: it waits; to end it, type scancel 41",
         ),
         (
-            {
-                "row": row(start=NOW - 900),
-                "state": state(**OLD),
-                "message": replace(WAITS, at=NOW - 500),
-            },
+            {"row": row(start=NOW - 900), "state": state(**OLD), "message": replace(WAITS, at=NOW - 500)},
             "6 min 40 s; no agent has reported that it gives the job back; where",
         ),
         (
@@ -234,11 +230,7 @@ def test_a_status_has_all_facts_of_an_ended_run() -> None:
             "logs): to start it again, type scontrol requeue 41; to end it, type scancel 41",
         ),
         (
-            {
-                "row": row(start=NOW - 900),
-                "state": state(**OLD),
-                "message": replace(WAITS, released=True),
-            },
+            {"row": row(start=NOW - 900), "state": state(**OLD), "message": replace(WAITS, released=True)},
             "no heartbeat from its coordinator for 6 min 40 s; n1 gave the job back: it waits",
         ),
         ({"row": row(start=NOW - 60)}, "the coordinator has sent no heartbeat yet"),
@@ -282,10 +274,7 @@ def test_a_status_has_all_facts_of_an_ended_run() -> None:
             "node n0 was lost, with the coordinator of the run",
         ),
         ({"row": row("NODE_FAIL", nodelist="n0"), "state": state(**OLD)}, "node n1 was lost"),
-        (
-            {"row": row("FAILED", nodelist="n0"), "state": state(State.NODE_FAIL)},
-            "Slurm took n1 out",
-        ),
+        ({"row": row("FAILED", nodelist="n0"), "state": state(State.NODE_FAIL)}, "Slurm took n1 out"),
         (
             {"row": row(nodelist="n1", start=NOW - 900), "state": state(**OLD)},
             "no heartbeat from its coordinator for 6 min 40 s; node n0 was lost, with the coordinator of the"

@@ -60,9 +60,7 @@ def array_options(context: Context) -> list[str]:
     return [match[0] for line in lines if (match := re.search(r"--array=\S+", line))]
 
 
-def test_a_sweep_is_split_at_the_array_limit_and_the_parts_wait_in_order(
-    context: Context,
-) -> None:
+def test_a_sweep_is_split_at_the_array_limit_and_the_parts_wait_in_order(context: Context) -> None:
     sweep_record = sweep(context, 9, 100, at_most=2)
     assert array_options(context) == ["--array=0-3%2", "--array=0-3%2", "--array=0-0%2"]
     records = [context.store.read(run_id) for run_id in sweep_record.run_ids]

@@ -182,10 +182,7 @@ def test_a_failed_judge_is_reported_and_ends_nothing(monkeypatch: pytest.MonkeyP
     )
     assert {
         node: [(entry.check, entry.verdict) for entry in message] for node, message in result.items()
-    } == {
-        "": [("cpus", UNDETERMINED)],
-        "n1": [("shared-memory", FAIL)],
-    }
+    } == {"": [("cpus", UNDETERMINED)], "n1": [("shared-memory", FAIL)]}
 
 
 def test_all_facts_are_judged_together() -> None:

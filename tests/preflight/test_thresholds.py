@@ -9,14 +9,7 @@ from hypothesis import strategies as st
 from clusterrun.model import limits as table
 from clusterrun.model.frozen import fields, replace
 from clusterrun.model.preflight_report import Grade
-from clusterrun.preflight.thresholds import (
-    DEFAULTS,
-    Thresholds,
-    for_backend,
-    line,
-    median_of,
-    outliers,
-)
+from clusterrun.preflight.thresholds import DEFAULTS, Thresholds, for_backend, line, median_of, outliers
 
 LIMITS = DEFAULTS
 rates = st.floats(0.001, 1e6)

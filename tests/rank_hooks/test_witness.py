@@ -85,10 +85,7 @@ def test_collectives_of_nccl_are_read_from_its_own_recorder(witness: Callable[..
     result = records({"records": space["flight"](16)})
     assert [
         (record.group, record.sequence, record.operation, record.done, record.at) for record in result
-    ] == [
-        ("0", 1, "all_reduce", True, 1.0),
-        ("0", 2, "all_reduce", False, 2.5),
-    ]
+    ] == [("0", 1, "all_reduce", True, 1.0), ("0", 2, "all_reduce", False, 2.5)]
     assert [record.sequence for record in records({"records": space["flight"](1)})] == [2]
 
 
@@ -382,10 +379,7 @@ def test_the_root_of_a_finished_call_is_derived_from_its_variables(
     ("body", "roots"),
     [
         ("for step in range(2):\n    told = ask()\n    dist.gather(x, out, dst=writer)", [1]),
-        (
-            "step = 0\nwhile step < 2:\n    step += 1\n    told = ask()\n    if x: dist.reduce(x, writer)",
-            [1],
-        ),
+        ("step = 0\nwhile step < 2:\n    step += 1\n    told = ask()\n    if x: dist.reduce(x, writer)", [1]),
         ("for e in range(2):\n    for b in range(1):\n        told = ask()\n    dist.reduce(x, writer)", [1]),
         ("for step in range(2):\n    told = ask()\n    dist.reduce(x, step)", []),
         ("for step in range(2):\n    told = ask()\n    to = writer\n    dist.reduce(x, to)", []),

@@ -151,9 +151,7 @@ BUGS = (
         ("optimizer-not-restored",),
     ),
     Patch(
-        "scheduler not loaded",
-        ((SCHEDULER, ""),),
-        ("scheduler-not-restored", "learning-rate-not-restored"),
+        "scheduler not loaded", ((SCHEDULER, ""),), ("scheduler-not-restored", "learning-rate-not-restored")
     ),
     Patch(
         "scheduler not saved",
@@ -296,11 +294,7 @@ BUGS = (
     ),
     Patch("a damaged file is not passed over", ((SAFE, BLIND),), ("torn-checkpoint-loaded",), ("damaged",)),
     Patch("the oldest is loaded", ((", reverse=True", ""),), ("resumed-too-far-back",)),
-    Patch(
-        "names sorted as text",
-        (("step-{step:06d}.pt", "step-{step}.pt"),),
-        ("resumed-too-far-back",),
-    ),
+    Patch("names sorted as text", (("step-{step:06d}.pt", "step-{step}.pt"),), ("resumed-too-far-back",)),
     Patch(
         "two writers",
         (("    if RANK == 0:\n        try", "    if True:\n        try"), (ATOMIC, IN_PLACE)),
@@ -402,19 +396,11 @@ BUGS = (
         ("save-slower-than-notice",),
         ("preemption",),
     ),
-    Patch(
-        "old checkpoints stay",
-        (('"checkpoints", 2,', '"checkpoints", 1000,'),),
-        ("never-dropped",),
-    ),
+    Patch("old checkpoints stay", (('"checkpoints", 2,', '"checkpoints", 1000,'),), ("never-dropped",)),
     Patch(
         "saves only at the end", (('"checkpoints", 2, 6,', '"checkpoints", 2, 10000,'),), ("no-checkpoint",)
     ),
-    Patch(
-        "loading raises",
-        ((STEP, STEP.replace('"step"', '"steps"')),),
-        ("restart-fails",),
-    ),
+    Patch("loading raises", ((STEP, STEP.replace('"step"', '"steps"')),), ("restart-fails",)),
     Patch(
         "weights saved in half precision",
         (('"model": net.state_dict()', '"model": {k: v.half() for k, v in net.state_dict().items()}'),),
@@ -595,11 +581,7 @@ CORRECT = (
         (("    model = nn", "    net[0].weight.requires_grad_(False)\n    model = nn"),),
         faults=ALL,
     ),
-    Patch(
-        "no averages",
-        (("value.is_floating_point()}", "False}"),),
-        faults=ALL,
-    ),
+    Patch("no averages", (("value.is_floating_point()}", "False}"),), faults=ALL),
     Patch(
         "weights limited after each step",
         (

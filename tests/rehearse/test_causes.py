@@ -1020,9 +1020,7 @@ def noisy(right: Start, apart: float) -> Start:
     return with_steps(
         right,
         lambda s, rank: replace(
-            s,
-            loss=s.loss and s.loss + apart * (-1) ** s.n,
-            parameters=s.parameters + int(apart * 1e6),
+            s, loss=s.loss and s.loss + apart * (-1) ** s.n, parameters=s.parameters + int(apart * 1e6)
         ),
     )
 

@@ -19,12 +19,7 @@ def on_stand_in(*argv: str, **variables: str) -> subprocess.CompletedProcess[str
     """Run Python without any program on PATH but those of the test."""
     environment = {"PATH": "/nonexistent", "PYTHONPATH": str(STAND_IN), **variables}
     return subprocess.run(
-        [sys.executable, *argv],
-        env=environment,
-        capture_output=True,
-        text=True,
-        timeout=LIMIT,
-        check=False,
+        [sys.executable, *argv], env=environment, capture_output=True, text=True, timeout=LIMIT, check=False
     )
 
 

@@ -85,12 +85,7 @@ def test_the_time_between_two_allocations_is_spent_in_the_queue(job: dict[str, A
         # The step from which it continued is unknown.
         (marks(0, 170.0, 400, 590.0, None), marks(300, *LAST), State.COMPLETED, None),
         # An older checkpoint than the newest was loaded: when that was saved is not known any more.
-        (
-            marks(0, 170.0, 400, 590.0, (390, 580.0)),
-            marks(301, *LAST),
-            State.COMPLETED,
-            None,
-        ),
+        (marks(0, 170.0, 400, 590.0, (390, 580.0)), marks(301, *LAST), State.COMPLETED, None),
         # Only saved steps of a failed run count.
         (
             marks(0, 170.0, 400, 590.0, (400, 590.0)),
@@ -102,12 +97,7 @@ def test_the_time_between_two_allocations_is_spent_in_the_queue(job: dict[str, A
         # A step without a time, or an impossible time, gives no figure.
         (ProgressMarks(step=400, at=590.0), marks(400, *LAST), State.COMPLETED, None),
         (marks(0, 1.0, 400, 590.0, None), marks(400, *LAST), State.COMPLETED, None),
-        (
-            marks(0, float("nan"), 400, 590.0, None),
-            marks(400, *LAST),
-            State.COMPLETED,
-            None,
-        ),
+        (marks(0, float("nan"), 400, 590.0, None), marks(400, *LAST), State.COMPLETED, None),
         # An attempt that took no step has none to count.
         (None, marks(1, *LAST), State.COMPLETED, 470.0),
         (None, None, State.COMPLETED, None),

@@ -128,7 +128,7 @@ def test_messages_of_failed_tests_are_shown_once_with_their_meaning() -> None:
 def test_the_document_has_the_fields_that_scripts_need() -> None:
     result = document(FOUND)
     assert list(result)[:8] == [
-        *("verdict", "seconds", "rounds", "world", "excluded", "nodes", "links", "tests"),
+        *("verdict", "seconds", "rounds", "world", "excluded", "nodes", "links", "tests")
     ]
     assert result["nodes"]["n0003"] == {
         "verdict": "fail",

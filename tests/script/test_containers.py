@@ -70,8 +70,7 @@ def test_impossible_container_options_are_refused(more: dict[str, Any], observed
 
 
 @pytest.mark.parametrize(
-    "more",
-    [{"mount": ("/d",)}, {"container_runtime": "podman"}, {"container": "-x"}, {"container": "/i\n"}],
+    "more", [{"mount": ("/d",)}, {"container_runtime": "podman"}, {"container": "-x"}, {"container": "/i\n"}]
 )
 def test_a_spec_that_cannot_be_meant(more: dict[str, Any]) -> None:
     with pytest.raises(BadInput):

@@ -58,10 +58,7 @@ def test_an_untranslated_or_unneeded_line_has_a_reason(path: Path) -> None:
         ("ARGS='--lr 1 --x'\nsrun python t.py $ARGS", "t.py --lr 1 --x"),
         ('ARGS=(--lr "a b")\nsrun python t.py "${ARGS[@]}"', "t.py --lr 'a b'"),
         ("srun python t.py --id $SLURM_JOB_ID", "bash -c 'exec python t.py --id $SLURM_JOB_ID'"),
-        (
-            "V=$(date)\nsrun python t.py $V",
-            "--setup 'export V=$(date)' bash -c 'exec python t.py $V'",
-        ),
+        ("V=$(date)\nsrun python t.py $V", "--setup 'export V=$(date)' bash -c 'exec python t.py $V'"),
         ("srun python t.py *.txt", "bash -c 'exec python t.py *.txt'"),
         ("export X='$HOME'\nsrun python t.py '$HOME'", """--setup 'export X='"'"'$HOME'"'"'' t.py '$HOME'"""),
         ("FOO=1 srun python t.py", "--env FOO=1 t.py"),
@@ -448,10 +445,7 @@ def test_the_rows_of_the_page_equal_converts_output(launcher: str) -> None:
     ("lines", "line"),
     [
         ("#SBATCH --gres=gpu:4\nN=$(f)\ntorchrun --nproc-per-node=$N t.py", "--gpus 4 t.py"),
-        (
-            'A=$(f)\nL="torchrun --nnodes $((B * C)) --rdzv_endpoint $A:1"\nsrun $L t.py',
-            "t.py",
-        ),
+        ('A=$(f)\nL="torchrun --nnodes $((B * C)) --rdzv_endpoint $A:1"\nsrun $L t.py', "t.py"),
         ("S=`pwd`/t.py\ntorchrun $S -x", "--setup 'export S=`pwd`/t.py' bash -c 'exec python $S -x'"),
         (
             "N=$(f)\nX=$((N * 8))\nsrun python t.py $X",
@@ -509,14 +503,8 @@ def test_the_rows_of_the_page_equal_converts_output(launcher: str) -> None:
         ("#SBATCH --ntasks-per-node=8\npython t.py", "--cpus-per-rank 8 t.py"),
         ("#SBATCH --gres=gpu:4\ntorchrun --nnodes=1:2 --nproc_per_node=4 t.py", "--gpus 4 t.py"),
         ("#SBATCH --gpus=2\ntorchrun --nproc_per_node 1 t.py", "--sbatch gpus=2 t.py"),
-        (
-            "#SBATCH --gres=gpu:8\nsrun -N1 -n 2 python t.py",
-            "--ranks-per-node 2 --sbatch gres=gpu:8 t.py",
-        ),
-        (
-            "#SBATCH -n2 --gres=gpu:a:1\nsrun python t.py",
-            "--ranks-per-node 2 --sbatch gres=gpu:a:1 t.py",
-        ),
+        ("#SBATCH --gres=gpu:8\nsrun -N1 -n 2 python t.py", "--ranks-per-node 2 --sbatch gres=gpu:8 t.py"),
+        ("#SBATCH -n2 --gres=gpu:a:1\nsrun python t.py", "--ranks-per-node 2 --sbatch gres=gpu:a:1 t.py"),
         (
             'C="$(conda shell.bash hook)"\neval "$C"\npython t.py',
             """--setup 'export C="$(conda shell.bash hook)"' --setup 'eval "$C" || :' t.py""",

@@ -164,10 +164,7 @@ def test_a_run_that_ends_with_its_job_gets_only_valid_notices() -> None:
         ({"elastic": True, "requeue": True}, ("--elastic is ignored without --nodes MIN-MAX",)),
         ({"elastic": True, "nodes": "1-4"}, ("--elastic is ignored without --requeue",)),
         ({"elastic": True, "nodes": "1-4", "requeue": True}, ()),
-        (
-            {"slurm": False, "requeue_by": "chain", "notice": "5m"},
-            ("--requeue is ignored in local runs",),
-        ),
+        ({"slurm": False, "requeue_by": "chain", "notice": "5m"}, ("--requeue is ignored in local runs",)),
     ],
 )
 def test_an_ineffective_option_is_reported(wish: dict[str, Any], notices: tuple[str, ...]) -> None:

@@ -114,7 +114,7 @@ def test_a_second_value_of_an_srun_option_replaces_the_first_with_a_notice() -> 
 def test_an_abbreviation_that_sbatch_would_read_is_read_as_it_does() -> None:
     names = ("arr", "part", "mail-t", "mem", "cont", "nowhere", "out", "workdir")
     assert [full_name(name) for name in names] == [
-        *("array", "partition", "mail-type", "mem", "cont", "nowhere", "output", "chdir"),
+        *("array", "partition", "mail-type", "mem", "cont", "nowhere", "output", "chdir")
     ]
     with pytest.raises(BadInput, match="--sbatch array cannot be passed on"):
         planned("arr=1-5")

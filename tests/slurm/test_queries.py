@@ -83,12 +83,7 @@ def test_a_job_has_its_nodes_and_times_as_soon_as_slurm_has_them() -> None:
 
 @pytest.mark.parametrize(
     "version, reason",
-    [
-        ("20.11", "JobHeldUser"),
-        ("22.05", "JobHeldUser"),
-        ("24.11", "None"),
-        ("26.05", "None"),
-    ],
+    [("20.11", "JobHeldUser"), ("22.05", "JobHeldUser"), ("24.11", "None"), ("26.05", "None")],
 )
 def test_the_accounting_of_each_release_is_read_with_exit_codes_and_signals(
     version: str, reason: str
@@ -121,12 +116,7 @@ def test_the_energy_of_jobs_is_unknown_on_releases_without_it(version: str) -> N
             State.PENDING,
             "it asks for more or fewer nodes than the partition allows",
         ),
-        (
-            "PENDING",
-            "BeginTime",
-            State.PENDING,
-            "waits for its begin time",
-        ),
+        ("PENDING", "BeginTime", State.PENDING, "waits for its begin time"),
         ("PENDING", "JobHeldUser", State.PENDING, "is held by its owner"),
         ("RUNNING", "None", State.RUNNING, ""),
     ],

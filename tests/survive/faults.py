@@ -34,9 +34,7 @@ class Ground:
         others = [node for node in self.site.lab.nodes if node not in self.nodes]
         keep_off = ("--exclude", ",".join(others)) if others else ()
         return self.site.submit(
-            *("--nodes", str(nodes), "--gpus", "0", *keep_off, *options),
-            name=name,
-            training=training,
+            *("--nodes", str(nodes), "--gpus", "0", *keep_off, *options), name=name, training=training
         )
 
     def slurm(self, *arguments: str) -> str:

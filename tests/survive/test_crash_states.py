@@ -52,9 +52,7 @@ def found() -> Iterator[Found]:
     shutil.rmtree(above)
 
 
-def test_the_model_detects_files_that_are_overwritten_or_renamed_without_sync(
-    tmp_path: Path,
-) -> None:
+def test_the_model_detects_files_that_are_overwritten_or_renamed_without_sync(tmp_path: Path) -> None:
     """A model of crashes that finds nothing anywhere would prove nothing."""
 
     def trees(write: Callable[[Path], None]) -> set[Tree]:

@@ -74,10 +74,7 @@ def _listed(rank: RankSnapshot) -> str:
 
 
 def explain(
-    table: CallTable,
-    blamed: Ranks,
-    unmatched: Sequence[tuple[int, int, PostedOp]],
-    ranks: Sequence[int],
+    table: CallTable, blamed: Ranks, unmatched: Sequence[tuple[int, int, PostedOp]], ranks: Sequence[int]
 ) -> Diagnosis:
     evidence = [f"rank {rank} posts {_listed(table.of(rank))}" for rank in ranks[:MOST_LINES]]
     remedy = "let the other half of each isend and irecv be posted by its peer, with the same tag"

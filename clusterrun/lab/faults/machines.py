@@ -9,15 +9,7 @@ from clusterrun.lab import build, daemons
 from clusterrun.lab.faults.kinds import FaultType, with_details
 from clusterrun.lab.namespaces import LabError, end, is_stopped, parent_of, wait_for
 from clusterrun.lab.place import Fault
-from clusterrun.lab.processes import (
-    LabProcess,
-    chosen,
-    processes,
-    resume,
-    send,
-    stop_all,
-    waiting_outside,
-)
+from clusterrun.lab.processes import LabProcess, chosen, processes, resume, send, stop_all, waiting_outside
 from clusterrun.lab.site import LabSite
 from clusterrun.lab.spec import CONTROLLER
 from clusterrun.model.errors import BadInput

@@ -68,9 +68,7 @@ def silent_range(ports: frozenset[int], thresholds: Thresholds) -> tuple[int, in
 
 
 def blocked(
-    silent: Silent,
-    thresholds: Thresholds,
-    unheld: Mapping[Way, int] = MappingProxyType({}),
+    silent: Silent, thresholds: Thresholds, unheld: Mapping[Way, int] = MappingProxyType({})
 ) -> list[Blocked]:
     """Return the blocked ranges and the limits on connections: nodes first, then links.
 

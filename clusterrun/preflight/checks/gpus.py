@@ -28,10 +28,7 @@ LATE = Finding(
 )
 PERSISTENCE = "turn persistence mode on: systemctl enable --now nvidia-persistenced, or nvidia-smi -pm 1"
 LATE_EVERYWHERE = Finding(
-    NAME,
-    Grade.WARN,
-    f"nvidia-smi gave no answer within {LIMIT:g} s on any node",
-    PERSISTENCE,
+    NAME, Grade.WARN, f"nvidia-smi gave no answer within {LIMIT:g} s on any node", PERSISTENCE
 )
 # GPUs, each with the driver's number.
 Numbered = list[tuple[int, dict[str, object]]]

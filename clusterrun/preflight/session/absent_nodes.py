@@ -13,12 +13,7 @@ from clusterrun.preflight.session.requests import Waits
 from clusterrun.preflight.session.silent_findings import silent_together
 from clusterrun.preflight.session.state import HOST, SessionState
 from clusterrun.preflight.tasks import DialTask, ListenTask, LocalTask, PeerTask, Target, Task, ThroughTask
-from clusterrun.preflight.thresholds import (
-    ANSWER_SECONDS,
-    DIAL_SECONDS,
-    FEW_NODES,
-    START_SECONDS,
-)
+from clusterrun.preflight.thresholds import ANSWER_SECONDS, DIAL_SECONDS, FEW_NODES, START_SECONDS
 from clusterrun.slurm_text.srun_messages import BESIDE_SECONDS, step_on
 
 # Few services listen on these ports. A live machine refuses the connection, which proves both directions.

@@ -41,12 +41,7 @@ from clusterrun.preflight.session.node_state import NodeState
 from clusterrun.preflight.session.report import SessionOutcome, conclude, explain
 from clusterrun.preflight.session.requests import AskExaminer, Request, Waits
 from clusterrun.preflight.session.state import OVERLOADED, SessionState
-from clusterrun.preflight.thresholds import (
-    ANSWER_SECONDS,
-    BUDGET_SHARE,
-    LONGEST_SECONDS,
-    SLOW_ANSWER_SECONDS,
-)
+from clusterrun.preflight.thresholds import ANSWER_SECONDS, BUDGET_SHARE, LONGEST_SECONDS, SLOW_ANSWER_SECONDS
 from clusterrun.runtime.machine_events import OVERSLEPT_SECONDS
 
 __all__ = ["AskExaminer", "Session", "SessionNode", "SessionOutcome"]

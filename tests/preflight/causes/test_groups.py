@@ -27,8 +27,7 @@ def test_two_nodes_that_fail_from_different_sizes_are_no_switch() -> None:
 
 @settings(max_examples=150)
 @given(
-    count=st.integers(0, 40),
-    answers=st.lists(st.sampled_from([True, False, None]), min_size=1, max_size=200),
+    count=st.integers(0, 40), answers=st.lists(st.sampled_from([True, False, None]), min_size=1, max_size=200)
 )
 def test_the_search_ends_in_time_with_valid_groups_for_any_answers(count, answers) -> None:
     search, luck = GroupSearch(range(count), DEFAULTS), random.Random(count)

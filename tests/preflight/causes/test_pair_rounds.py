@@ -20,18 +20,11 @@ def disjoint(pairs):
 
 
 def test_a_ring_of_six_is_tested_in_two_rounds() -> None:
-    assert ring_rounds([0, 1, 2, 3, 4, 5]) == (
-        ((0, 1), (2, 3), (4, 5)),
-        ((1, 2), (3, 4), (0, 5)),
-    )
+    assert ring_rounds([0, 1, 2, 3, 4, 5]) == (((0, 1), (2, 3), (4, 5)), ((1, 2), (3, 4), (0, 5)))
 
 
 def test_a_ring_of_five_is_tested_in_three_rounds() -> None:
-    assert ring_rounds([0, 1, 2, 3, 4]) == (
-        ((0, 1), (2, 3)),
-        ((1, 2), (3, 4)),
-        ((0, 4),),
-    )
+    assert ring_rounds([0, 1, 2, 3, 4]) == (((0, 1), (2, 3)), ((1, 2), (3, 4)), ((0, 4),))
 
 
 @pytest.mark.parametrize(("nodes", "rounds"), [([], ()), ([7], ()), ([7, 3], (((3, 7),),))])

@@ -34,12 +34,7 @@ def test_a_healthy_ring_is_certified_in_its_matchings() -> None:
         result.nodes("broken"),
         result.links("broken"),
         result.nodes("undetermined"),
-    ) == (
-        (0, 1, 2, 3),
-        (),
-        (),
-        (),
-    )
+    ) == ((0, 1, 2, 3), (), (), ())
     assert (result.nodes("slow"), result.links("slow"), result.rounds, result.median) == ((), (), 2, 100.0)
 
 
@@ -220,12 +215,7 @@ def test_a_test_with_a_lost_partner_is_repeated_with_another_node() -> None:
         result.nodes("broken"),
         result.nodes("undetermined"),
         result.links("broken"),
-    ) == (
-        (0, 2, 3),
-        (),
-        (),
-        (),
-    )
+    ) == ((0, 2, 3), (), (), ())
 
 
 def test_a_node_dropped_while_its_round_runs_is_in_it_no_more() -> None:

@@ -105,11 +105,7 @@ def reading(count: int = 8, given_gpus: list[str] | None = None, **of_gpu_3: Any
     ("ill", "verdict", "message"),
     [
         (reading(7), FAIL, "amd-smi sees 7 of 8 GPUs"),
-        (
-            reading(uncorrected=2.0),
-            FAIL,
-            "GPU 3: 2 uncorrected errors since the driver's start (limit 0)",
-        ),
+        (reading(uncorrected=2.0), FAIL, "GPU 3: 2 uncorrected errors since the driver's start (limit 0)"),
         (reading(used=68000.0), FAIL, "GPU 3: 68000 of 196592 MiB in use (35%, limit 30%)"),
         (reading(used=5000.0), WARN, "GPU 3: 5000 of 196592 MiB in use (3%, limit 2%)"),
     ],

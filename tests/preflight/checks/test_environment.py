@@ -37,11 +37,7 @@ def test_a_missing_interface_makes_a_node_unfit_once() -> None:
     assert verdicts(
         environment, nodes(3, reading(NCCL_SOCKET_IFNAME="ib0"), bad=reading(NCCL_SOCKET_IFNAME="enp9"))
     ) == [
-        (
-            "bad",
-            FAIL,
-            "NCCL_SOCKET_IFNAME=enp9: this node lacks this interface (it has eth0, ib0, ib1, lo)",
-        )
+        ("bad", FAIL, "NCCL_SOCKET_IFNAME=enp9: this node lacks this interface (it has eth0, ib0, ib1, lo)")
     ]
 
 

@@ -452,8 +452,7 @@ def test_gpus_that_torch_opens_are_judged_on_mixed_cards() -> None:
 
 
 @pytest.mark.parametrize(
-    ("mode", "grades"),
-    [("Default", []), ("Exclusive_Process", []), ("Prohibited", [FAIL] * 8), ("", [])],
+    ("mode", "grades"), [("Default", []), ("Exclusive_Process", []), ("Prohibited", [FAIL] * 8), ("", [])]
 )
 def test_a_gpu_whose_compute_mode_prohibits_programs_fails(mode, grades) -> None:
     prohibited = reading()

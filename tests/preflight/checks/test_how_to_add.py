@@ -70,10 +70,7 @@ def test_the_check_of_the_document_names_nodes(scratch: ModuleType) -> None:
         "n2": (Finding("scratch", FAIL, "/scratch is not mounted", "mount /scratch"),),
         "n3": (
             Finding(
-                "scratch",
-                WARN,
-                "/scratch has 1.0 GiB free; limit 10 GiB",
-                "remove old files from /scratch",
+                "scratch", WARN, "/scratch has 1.0 GiB free; limit 10 GiB", "remove old files from /scratch"
             ),
         ),
     }

@@ -94,11 +94,7 @@ def test_an_unused_port_is_no_finding() -> None:
 
 def test_a_node_that_lacks_an_adapter_is_unfit() -> None:
     assert verdicts(infiniband, nodes(3, ports(), bad=ports(7))) == [
-        (
-            "bad",
-            FAIL,
-            "the number of active InfiniBand or RoCE ports is 7; it is 8 on 3 of 4 nodes",
-        )
+        ("bad", FAIL, "the number of active InfiniBand or RoCE ports is 7; it is 8 on 3 of 4 nodes")
     ]
 
 

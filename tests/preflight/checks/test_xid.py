@@ -282,8 +282,7 @@ ALLOWED = {
 
 
 @pytest.mark.parametrize(
-    ("action", "number"),
-    [(action, number) for action, numbers in CATALOGUE.items() for number in numbers],
+    ("action", "number"), [(action, number) for action, numbers in CATALOGUE.items() for number in numbers]
 )
 def test_every_number_of_nvidias_catalogue_has_the_class_of_its_action(action, number) -> None:
     assert xid.CLASSES.get(number, ("",))[0] in ALLOWED.get(action, {"", xid.MONITOR})

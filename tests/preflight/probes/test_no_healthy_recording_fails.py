@@ -96,14 +96,7 @@ def idle_link(gpu: Gpu) -> Gpu:
     return {**gpu, "generation": 1}
 
 
-CONDITIONS = (
-    as_it_is,
-    page_cache_in_numa_memory,
-    desktop,
-    small_compute_process,
-    recovered_error,
-    idle_link,
-)
+CONDITIONS = (as_it_is, page_cache_in_numa_memory, desktop, small_compute_process, recovered_error, idle_link)
 
 
 def reading(source: str, condition: Any) -> dict[str, Any]:

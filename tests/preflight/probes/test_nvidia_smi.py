@@ -123,11 +123,7 @@ def test_a_process_has_an_owner_where_its_number_is_ours_and_its_program_the_sam
         owner(os.getpid(), program),
         owner(os.getpid(), "/usr/bin/another"),
         owner(0, sys.executable),
-    ) == (
-        me,
-        "",
-        "",
-    )
+    ) == (me, "", "")
 
 
 @given(st.text())

@@ -5,12 +5,7 @@ from __future__ import annotations
 import pytest
 
 from clusterrun.model.preflight_report import Grade
-from clusterrun.preflight.session.consistency import (
-    clocks,
-    common_interface,
-    faster_interface,
-    interfaces,
-)
+from clusterrun.preflight.session.consistency import clocks, common_interface, faster_interface, interfaces
 from clusterrun.preflight.session.node_state import NodeState
 from clusterrun.preflight.tasks import Interface, ListenAnswer
 

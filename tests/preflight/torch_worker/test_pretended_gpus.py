@@ -142,9 +142,7 @@ def test_slow_pretended_drivers_are_awaited_and_a_hanging_one_is_named(
 
 
 @pytest.mark.parametrize("nodes", [2, 16])
-def test_a_quick_product_costs_the_first_group_of_pretended_gpus_no_time(
-    nodes: int,
-) -> None:
+def test_a_quick_product_costs_the_first_group_of_pretended_gpus_no_time(nodes: int) -> None:
     cluster = WithGpus(replace(orders(nodes), gpus_per_node=8, ranks_per_node=8), Faults())
     cluster.gpus = (8,) * nodes
     limits: dict[str, list[float]] = {}
