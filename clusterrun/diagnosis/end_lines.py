@@ -47,12 +47,14 @@ _OOM = re.compile(
 )
 _NODE_FAILURE = re.compile(r"srun: error: Node failure on (\S+)")
 _NO_STEP = re.compile(
-    r"^srun: (?:fatal: |error: (?=Unable to (?:create step|confirm allocation|allocate resources)|Invalid ))"
+    r"^srun: (?:fatal: |error: (?=Unable to (?:create step|confirm allocation|allocate resources)|Invalid "
+    r"|task \d+ launch failed))"
     r"(.*)"
 )
 _NO_LAUNCH = re.compile(r"^srun: error: Task launch for \S+ failed on node ([^\s:]+): (.*)")
 _LATE_LAUNCH = re.compile(r"^srun: error: (timeout waiting for task launch.*)")
 _NO_SSH = re.compile(r"ssh: (?:connect to host|Could not resolve hostname) ([^\s:]+)(?: port \d+)?: (.*)")
+_NO_SCRATCH = re.compile(r"slurmstepd\S*: error: (container_[pg]_\w+.*)")
 _EXECVE = re.compile(r"slurmstepd\S*: error: execve\(\): (.*)")
 _CONTAINER = re.compile(r"slurmstepd\S*: error: pyxis: (.*)")
 # apptainer and singularity fill the level of a message up to nine characters.
@@ -63,7 +65,8 @@ _SHELL = re.compile(
     r"(?P<missing>\S+: (?:command not found|not found|No such file or directory|Permission denied)))$"
 )
 _SHELL_KILLED = re.compile(
-    r"line \d+: +\d+ (Killed|Segmentation fault|Aborted|Bus error|Illegal instruction)\b"
+    r"line \d+: +\d+ (Killed|Segmentation fault|Aborted|Bus error|Illegal instruction"
+    r"|Floating point exception|Trace/breakpoint trap)\b"
 )
 # The command in that line is always that of the last rank, whichever rank failed.
 _DEEPSPEED = re.compile(r"sigkill_handler\] .* exits with return code = (-?\d+)")
@@ -72,6 +75,9 @@ _MPI_ABORT = re.compile(r"MPI_ABORT was invoked on rank (\d+)")
 # Intel MPI and MPICH: the rank on one line, its end on the next.
 _HYDRA_RANK = re.compile(r"^=\s+RANK (\d+) PID \d+ RUNNING AT (\S+)")
 _HYDRA_END = re.compile(r"^=\s+(?:KILLED BY SIGNAL: (\d+ \(.*\))|EXIT (?:CODE|STATUS): (\d+))")
+_JAX = re.compile(
+    r"/job:\w+/replica:\d+/task:(\d+) has been set to ERROR in coordination service: \w+: (.*?\.)"
+)
 _EXIT_CODE = re.compile(r"Exited with exit code (\d+)")
 # Open MPI puts a message between two lines of dashes.
 _MPI_RULE = re.compile(r"^-{74}$")
@@ -171,6 +177,8 @@ class EndLines:
             return EndLine(EndKind.START, f"srun could not start the ranks: {match[1]}", line)
         if match := _EXECVE.search(text):
             return EndLine(EndKind.START, f"the command could not be started: {match[1]}", line)
+        if match := _NO_SCRATCH.search(text):
+            return EndLine(EndKind.NODE, f"a node could not prepare the job's own /tmp: {match[1]}", line)
         if match := _CONTAINER.search(text):
             self._container.append(match[1])
             inner = [message.strip() for message in self._container if message.startswith("  ")]
@@ -192,6 +200,9 @@ class EndLines:
             return EndLine(kind, f"a rank of deepspeed {message}", line)
         if match := _MPI_SIGNAL.search(text):
             return EndLine(EndKind.SIGNAL, f"was ended by {match[3]}", line, (int(match[1]),), match[2])
+        if match := _JAX.search(text):
+            rank = int(match[1])
+            return EndLine(EndKind.EXIT, f"is lost to jax: {match[2]}", line, (rank,), is_report=True)
         if match := _MPI_ABORT.search(text):
             return EndLine(EndKind.EXIT, "called MPI_Abort", line, (int(match[1]),))
         if match := _HYDRA_RANK.match(line):

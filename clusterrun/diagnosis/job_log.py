@@ -685,7 +685,11 @@ class JobLog:
             did = " failed first: it" if placed.is_report else ":"
             sentence = f"{ranks_in_words(ranks)}{on}{did} {message}"
         evidence = [other.line for other in ends[:4]]
-        if self._complaint and end.kind in (EndKind.EXIT, EndKind.SIGNAL) and not placed.is_report:
+        if (
+            self._complaint
+            and end.kind in (EndKind.EXIT, EndKind.SIGNAL, EndKind.START)
+            and not placed.is_report
+        ):
             sentence += f"; before that: {self._complaint}"
         for log_error in errors[:2]:
             who = f"rank {log_error.rank}: " if log_error.rank >= 0 else ""
@@ -712,8 +716,9 @@ class JobLog:
         return is_by_signal or re.search(r"exit code (?!1\b)", ended.words) is not None
 
     def _rank_of_end(self, end: EndLine) -> tuple[int, bool, bool]:
-        """Return a smaller value for an end that explains more."""
-        return end.kind.value, not end.is_report, end.ranks != (self._first_rank,)
+        """Return a smaller value for an end that explains more. An abort may follow on another end."""
+        kind = EndKind.EXIT if _ABORTED.search(end.words) else end.kind
+        return kind.value, not end.is_report, end.ranks != (self._first_rank,)
 
     def _died_before(self, timeouts: Sequence[LogError], ends: Sequence[EndLine]) -> EndLine | None:
         """Return the end of ranks for which others waited until a collective timed out."""
@@ -769,10 +774,10 @@ def _ended_alike(ended: EndLine, ends: Sequence[EndLine]) -> tuple[tuple[int, ..
 
 
 def _remedy(kind: EndKind, message: str) -> str:
-    """Return the remedy for an end, by its signal if ``message`` names one that has few causes."""
+    """Return the remedy for an end, by its message or its signal if that has few causes."""
     if kind is EndKind.SIGNAL and ("SIGKILL" in message or "Killed" in message):
         return f"often memory ran out: dmesg on the node shows OOM kills; then {_MEMORY_REMEDY}"
-    row = meaning(message) if kind is EndKind.SIGNAL else None
+    row = meaning(message) if kind in (EndKind.SIGNAL, EndKind.START) else None
     return foreign(row.remedy) if row else _REMEDIES[kind]
 
 

@@ -109,7 +109,8 @@ ROWS: tuple[KnownError, ...] = (
     ),
     # --- ranks that do not agree ---
     KnownError(
-        r"op\.preamble\.length <= op\.nbytes|collective mismatch|Detected mismatch between collectives",
+        r"op\.preamble\.length <= op\.nbytes|collective mismatch|Detected mismatch between collectives"
+        r"|Message truncated : received",
         "ranks called the same collective with tensors of different size or type, or in different order",
         "let all ranks call the same collectives with equal shapes: mind the last batch, branches on a rank",
         Verdict.MISMATCH,
@@ -371,6 +372,11 @@ ROWS: tuple[KnownError, ...] = (
         elsewhere="clusterrun diagnose JOB while it hangs names the rank",
     ),
     # --- files and programs ---
+    KnownError(
+        r"task \d+ launch failed",
+        "slurmd could not start the tasks",
+        "slurmd's log on the node says why; another --mpi (srun --mpi=list) tests whether PMIx is the cause",
+    ),
     KnownError(
         r"No space left on device|Errno 28|ENOSPC",
         "a disk is full",

@@ -527,7 +527,9 @@ class _Reader:
             return True
         wrapper = text.startswith("-- Process ")
         is_bar = "%|" in text
-        goes_on = (text[0].isspace() or announces) and any(map(str.isalnum, text)) and not is_bar
+        is_of_nccl = "NCCL error in" in last.text and text.startswith(("nccl", "Last error:"))
+        goes_on = text[0].isspace() or announces or is_of_nccl
+        goes_on = goes_on and any(map(str.isalnum, text)) and not is_bar
         if wrapper or _WRAPS.search(last.text) or not goes_on:
             self._continued = 0
             if wrapper:
@@ -537,7 +539,7 @@ class _Reader:
             return wrapper
         self._continued -= 1
         whole = f"{last.text.rstrip()} {text.strip()}"[:MOST]
-        self._errors[self._last] = replace(last, text=whole, row=last.row or meaning(whole))
+        self._errors[self._last] = replace(last, text=whole, row=meaning(whole) or last.row)
         return True
 
     # --- groups of exceptions ---

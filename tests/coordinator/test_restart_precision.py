@@ -104,6 +104,8 @@ LOGS_THAT_RECUR = {
     "handler-fails-after-gpu-memory",
     "ddp-ready-twice",
     "woven-two-places",
+    "nccl-message-truncated",
+    "batch-floating-point",
 }
 
 NOT_ENDED = {"sigkill", "torchrun_kill", "futures", "timeout_alarm", "store_gone", "never_inits"}

@@ -693,6 +693,29 @@ EXPECTED = {
     "segfault-then-others-time-out": Answer(
         "-", (3,), ("Segmentation fault", "PYTHONFAULTHANDLER"), "", ("n3",), False
     ),
+    "nccl-last-error": Answer(
+        "NVIDIA/nccl#1185", (), ("Last error: Cuda failure 'invalid argument'",), "train.py:240", (), False
+    ),
+    "nccl-message-truncated": Answer(
+        "foundation-model-stack/fms-fsdp#94",
+        (2, 5),
+        ("Message truncated", "equal shapes"),
+        "train_utils.py:91",
+        ("a100",),
+        False,
+    ),
+    "launch-failed-in-pmix": Answer(
+        "NVIDIA-NeMo/Speech#14829", (), ("task 0 launch failed", "pmix_v4", "--mpi"), "", (), False
+    ),
+    "batch-floating-point": Answer(
+        "open-mmlab/mmdetection#9210", (), ("Floating point exception",), "", (), False
+    ),
+    "job-container-not-joined": Answer(
+        "ArjunaCluster/ArjunaUsers#123", (), ("container_p_join: open failed", "--exclude"), "", (), False
+    ),
+    "jax-heartbeat": Answer(
+        "EleutherAI/architecture-objective#26", (37,), ("heartbeat timeout",), "", (), False
+    ),
 }
 
 
