@@ -235,7 +235,8 @@ def _read(
     # The job has other numbers of tasks than the script.
     def with_counts(line: str) -> str:
         for name, value in counts.items():
-            line = re.sub(rf"\$(?:{name}\b|\{{{name}\}})", value, line)
+            # ``${NAME:-default}`` too: the variable is set.
+            line = re.sub(rf"\$(?:{name}\b|\{{{name}(?::?[-?=][^{{}}]*)?\}})", value, line)
             line = re.sub(rf"(\$\(\([^()]*?)\b{name}\b", rf"\g<1>{value}", line)
         return line
 
@@ -337,6 +338,8 @@ def _differences_in_size(script: _Script, options: dict[str, str]) -> Iterator[s
     launchers = launch.step_per_node or launch.step_total // nodes or translated.tasks_per_node
     if launch.program == "srun" and launch.rank_launcher and launchers > 1:
         yield f"{launchers} tasks on each node would each start {launch.rank_launcher}: the line starts one"
+    if launch.rank_launcher and launch.nodes > nodes:
+        yield f"{launch.rank_launcher} waits for {launch.nodes} nodes, and the script asks for {nodes}"
     if "gpus" not in options:
         return
     gpus = last_number(options["gpus"].rpartition(":")[2])

@@ -164,6 +164,7 @@ def translate(directives: Sequence[Directive], launch: LaunchCommand) -> Transla
     needless: list[tuple[Directive, str]] = []
     refused: list[tuple[Directive, str]] = []
     changed: list[tuple[Directive, str]] = []
+    last = {directive.name: directive for directive in directives}
     for directive in directives:
         name, value = directive.name, directive.value
         ours = _OTHER_NAMES.get(name, name)
@@ -171,6 +172,8 @@ def translate(directives: Sequence[Directive], launch: LaunchCommand) -> Transla
         is_tres = name == "tres-per-task" and not _TRES.sub("", value).strip(",")
         if name in _NEEDLESS:
             needless.append((directive, _NEEDLESS[name]))
+        elif last[name] is not directive and name in OPTIONS and not OPTIONS[name].joined:
+            needless.append((directive, f"a later --{name} replaces it"))
         elif name == "requeue":
             options[name] = ""
             changed.append(
@@ -186,6 +189,8 @@ def translate(directives: Sequence[Directive], launch: LaunchCommand) -> Transla
             needless.append((directive, f"{reason}: it has the CPUs of its tasks"))
         elif name == "ntasks" and nodes == 1 < last_number(value) and not (_nodes(values) or launch.nodes):
             changed.append((directive, "the line puts them on one node: --nodes N spreads them"))
+        elif name == "ntasks" and nodes > 1 and not _nodes(values):
+            changed.append((directive, f"Slurm may put them on one node, and the line asks for {nodes}"))
         elif name == "gpus-per-task" and gpus > 1:
             changed.append((directive, SEES_ALL_GPUS))
         elif name == "export":

@@ -13,7 +13,13 @@ from enum import IntEnum
 
 from clusterrun.model.frozen import frozen, replace
 from clusterrun.script.batch_scripts import Part, PartOutcome
-from clusterrun.script.interpreter_calls import SHELLS, inline_text, interpreter_call, shell_script
+from clusterrun.script.interpreter_calls import (
+    ASSIGNMENT,
+    SHELLS,
+    inline_text,
+    interpreter_call,
+    shell_script,
+)
 from clusterrun.script.launch_commands import (
     ACTIVATORS,
     SETUP_COMMANDS,
@@ -46,7 +52,7 @@ from clusterrun.script.statement_rules import (
 
 _HELPERS = (
     *PRINTS,
-    *("ts", "mkdir", "cp", "rsync", "rm", "ls", "tar", "unzip", "touch", "sleep", "sbcast", "true"),
+    *("ts", "mkdir", "cp", "rsync", "rm", "ls", "tar", "unzip", "touch", "sleep", "sbcast", "true", "ldd"),
 )
 # Commands that prepare the shell. The run ends if one of them fails; others may fail, as in the script.
 _PREPARES = (*(set(SETUP_COMMANDS) - {"alias", "ulimit", "umask", "unset"}), *ACTIVATORS, "spack")
@@ -933,7 +939,10 @@ def _is_helper(launch: LaunchCommand) -> bool:
         statements = ShellSource(text).statements
         names = {inner.names[0] for statement in statements for inner in statement.commands if inner.names}
         return names <= {*_HELPERS, *_PREPARES, "chmod", "ln", "mv", "find"}
-    return not command or os.path.basename(command[0]) in _HELPERS or is_image_command(command)
+    # ``env`` alone prints, and ``env A=1 PROGRAM`` starts a program.
+    is_env = os.path.basename(command[0]) == "env" if command else False
+    program = [word for word in command[is_env:] if not ASSIGNMENT.match(word)] or command
+    return not program or os.path.basename(program[0]) in _HELPERS or is_image_command(program)
 
 
 def _function_name(statement: Statement) -> str:

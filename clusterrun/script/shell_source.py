@@ -405,7 +405,12 @@ class ShellSource:
             is_set = parent is not None and parent.type in (
                 *("variable_assignment", "for_statement", "declaration_command"),
             )
-            if is_set == sets:
+            # ``export NAME`` hands on the value that it has.
+            if is_set == sets or (
+                parent is not None
+                and parent.type == "declaration_command"
+                and _EXPORT.match(self._text(parent))
+            ):
                 yield self._text(node)
 
     def _program_document(
@@ -537,10 +542,10 @@ class ShellSource:
             if expansion.type not in _EXPANSIONS:
                 continue
             part = self._constant(expansion)
-            # The grammar counts white space before an expansion as a part of it.
-            source = self._text(expansion)
-            value += self._between(place, expansion.start_byte) + source[: len(source) - len(source.lstrip())]
-            value += part if isinstance(part, str) else source.lstrip()
+            # The grammar counts white space and line ends before an expansion as a part of it.
+            source = self._text(expansion).lstrip("\\ \t\n")
+            value += self._between(place, expansion.end_byte - len(source.encode()))
+            value += part if isinstance(part, str) else source
             place = expansion.end_byte
         return value + self._between(place, end)
 

@@ -294,6 +294,8 @@ def test_a_script_of_another_language_is_the_command() -> None:
         "#SBATCH --gpus=2\nsrun torchrun --nproc_per_node 2 t.py",
         "srun ./absent.sh",
         "F=$(find_it)\nbash $F",
+        "#SBATCH -N1 -c4 --gpus=4\nsrun torchrun --nnodes=4 --nproc_per_node=4 t.py",
+        "#SBATCH -n5 --gpus-per-task=1 -c1\nsrun torchrun --nnodes=$SLURM_NTASKS --nproc_per_node=1 t.py",
         "python t.py $SLURM_ARRAY_TASK_ID",
         "#SBATCH -c1 --gres=gpu:2\nsrun torchrun --nproc_per_node=$SLURM_GPUS_PER_NODE t.py",
     ],
@@ -349,6 +351,11 @@ def test_a_statement_in_the_line_of_one_run_is_not_missing_in_another() -> None:
     conversion = converted("set -e\nsrun python a.py\nX=$(f)\nsrun python b.py $X\n./tidy")
     assert [part.text for part in conversion.untranslated] == ["./tidy"]
     assert not any("succeeds" in part.reason for part in conversion.parts)
+
+
+def test_a_directive_that_a_later_one_replaces_is_named() -> None:
+    parts = converted("#SBATCH --gres=gpu:1 --gres=shard:5\n#SBATCH --mail-type=END\npython t.py").parts
+    assert [part.text for part in parts if "replaces" in part.reason] == ["#SBATCH --gres=gpu:1"]
 
 
 def test_a_directive_that_exports_all_variables_is_needless() -> None:
@@ -503,8 +510,24 @@ def test_the_rows_of_the_page_equal_converts_output(launcher: str) -> None:
         ("#SBATCH --ntasks-per-node=8\npython t.py", "--cpus-per-rank 8 t.py"),
         ("#SBATCH --gres=gpu:4\ntorchrun --nnodes=1:2 --nproc_per_node=4 t.py", "--gpus 4 t.py"),
         ("#SBATCH --gpus=2\ntorchrun --nproc_per_node 1 t.py", "--sbatch gpus=2 t.py"),
-        ("#SBATCH --gres=gpu:8\nsrun -N1 -n 2 python t.py", "--ranks-per-node 2 --sbatch gres=gpu:8 t.py"),
-        ("#SBATCH -n2 --gres=gpu:a:1\nsrun python t.py", "--ranks-per-node 2 --sbatch gres=gpu:a:1 t.py"),
+        ("X=$(f)\nexport X\npython t.py", "--setup 'export X=$(f)' --setup 'export X' t.py"),
+        (
+            "#SBATCH -n2 -c4\nexport OMP_NUM_THREADS=${SLURM_CPUS_PER_TASK:-1}\nsrun python t.py",
+            "--ranks-per-node 2 --cpus-per-rank 4 --setup 'export OMP_NUM_THREADS=4' t.py",
+        ),
+        (
+            "./info > f\nsrun /usr/bin/env A=1 python t.py",
+            "--setup './info > f || :' /usr/bin/env A=1 python t.py",
+        ),
+        ('A="\n  $X \\\n  $Y"\npython t.py $A', "bash -c 'exec python t.py $X $Y'"),
+        (
+            "#SBATCH --gres=gpu:8\nsrun -N1 -n 2 python t.py",
+            "--ranks-per-node 2 --sbatch gres=gpu:8 t.py",
+        ),
+        (
+            "#SBATCH -n2 --gres=gpu:a:1\nsrun python t.py",
+            "--ranks-per-node 2 --sbatch gres=gpu:a:1 t.py",
+        ),
         (
             'C="$(conda shell.bash hook)"\neval "$C"\npython t.py',
             """--setup 'export C="$(conda shell.bash hook)"' --setup 'eval "$C" || :' t.py""",
