@@ -137,7 +137,7 @@ def to_spec(
             say(f"--{setting.name} {setting.value}: of {setting.origin} in this shell")
     for variable in settled["sbatch"].origin.split(" + "):
         if variable in option_table.SBATCH_PASSED_ON:
-            entry = f"{option_table.SBATCH_PASSED_ON[variable]}={os.environ[variable]}"
+            entry = f"{option_table.SBATCH_PASSED_ON[variable]}={os.environ[variable]}".rstrip("=")
             say(f"--sbatch {entry}: of {variable} in this shell")
     for name, setting in settled.items():
         option, value = option_table.CONFIGURABLE[name], setting.value

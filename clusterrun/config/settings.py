@@ -102,8 +102,11 @@ def from_sbatch_variables(environ: Mapping[str, str], stronger: Sequence[Source]
             sources.append(Source(variable, ((name, value),)))
     for variable, name in SBATCH_PASSED_ON.items():
         is_set = name in options_set or (is_memory_set and name.startswith("mem"))
-        if environ.get(variable) and not is_set:
-            sources.append(Source(variable, (("sbatch", (f"{name}={environ[variable]}",)),)))
+        text = environ.get(variable)
+        if text and not is_set:
+            sources.append(Source(variable, (("sbatch", (f"{name}={text}",)),)))
+        elif text == "" and not is_set and name == "exclusive":
+            sources.append(Source(variable, (("sbatch", (name,)),)))
     return sources
 
 

@@ -29,8 +29,12 @@ def no_step_taken(fault_run: FaultRun) -> Discovery:
     names = [os.path.basename(os.path.dirname(path)) for path in paths]
     folder = next((name for name in names if re.search(r"\d", name) and name in text), "")
     raises = (f"{line} raises it",) if line else ()
-    several_writers = len({save.rank for save in fault_run.lives[0].saves}) > 1
-    if not torn and kind == "FileNotFoundError" and several_writers and fault_run.fault == "mid-save":
+    saves = fault_run.lives[0].saves
+    if torn:  # other ranks write files of this kind, each save under a new name
+        saves = tuple(save for save in saves if fault_run.kind(save.path) == fault_run.kind(torn[-1]))
+        is_new = not any(save.path == torn[-1] for save in saves if save.step < fault_run.damaged_step)
+    is_partial = is_new if torn else kind == "FileNotFoundError"
+    if is_partial and len({save.rank for save in saves}) > 1 and fault_run.fault == "mid-save":
         message = "a rank was killed before its file of the save was whole, and the restarted script takes "
         message += f"the save for complete: it ends with {reason}"
         remedy = (

@@ -56,14 +56,19 @@ def settled(
 
 def test_variables_of_sbatch_are_passed_on_unless_their_option_is_set() -> None:
     shell = {"SBATCH_SIGNAL": "USR1@60", "SBATCH_MEM_PER_CPU": "2G", "SBATCH_WCKEY": ""}
+    shell["SBATCH_EXCLUSIVE"] = ""
 
     def passed_on(**typed: settings.Value) -> settings.Value:
         line = Source("command line", tuple(typed.items()))
         return settle([line, *settings.from_sbatch_variables(shell, [line])])["sbatch"].value
 
-    assert passed_on() == ("mem-per-cpu=2G", "signal=USR1@60")
-    assert passed_on(mem="9G") == ("signal=USR1@60",)
-    assert passed_on(sbatch=("signal=INT@5", "mem-per-gpu=1G")) == ("signal=INT@5", "mem-per-gpu=1G")
+    assert passed_on() == ("mem-per-cpu=2G", "exclusive", "signal=USR1@60")
+    assert passed_on(mem="9G", sbatch=("exclusive=user",)) == ("signal=USR1@60", "exclusive=user")
+    assert passed_on(sbatch=("signal=INT@5", "mem-per-gpu=1G")) == (
+        "exclusive",
+        "signal=INT@5",
+        "mem-per-gpu=1G",
+    )
 
 
 def test_the_strongest_source_decides_and_is_named(tmp_path: Path, environ: dict[str, str]) -> None:

@@ -639,6 +639,11 @@ def test_a_save_of_several_ranks_is_cut_off_in_the_first_and_in_the_last_of_them
     ended = with_ranks(life(0, 0, 3), before={}, steps=(), error=error)
     (finding,) = causes.judge(life(0, LAST, 3), "", FaultRun("mid-save", (before, ended), 20))
     assert (finding.cause, "barrier()" in finding.remedy) == (Cause.TORN, True)
+    torn = "/w/step-10/shard-2.pt"
+    ended = with_ranks(ended, error=("t.py:8", "OSError", "Invalid argument"), loads=((torn, "t.py:8"),))
+    cut = FaultRun("mid-save", (before, ended), 20, damaged=(torn,), damaged_step=10)
+    (finding,) = causes.judge(life(0, LAST, 3), "", cut)
+    assert (finding.cause, "barrier()" in finding.remedy) == (Cause.TORN, True)
 
 
 TORN = Discovery(Cause.TORN, "cut")
