@@ -115,6 +115,7 @@ class EndLines:
         # The order of the last line that Slurm ended the whole job; 0 without one.
         self.whole_job_ended = 0
         self._mpi_rank, self._mpi_node = -1, ""
+        self._is_below_deepspeed = False
         self._is_terminating = False
         # Whether Slurm ended the job for a reason of its own: ranks that end after that are no cause.
         self._is_job_ended = False
@@ -194,6 +195,7 @@ class EndLines:
         if match := _SHELL_KILLED.search(text):
             return EndLine(EndKind.SIGNAL, f"a program of the batch script ended: {match[1]}", line)
         if match := _DEEPSPEED.search(text):
+            self._is_below_deepspeed = True
             code = int(match[1])
             message = f"exited with code {code}" if code >= 0 else f"was killed by signal {-code}"
             kind = EndKind.EXIT if code >= 0 else EndKind.SIGNAL
@@ -234,6 +236,8 @@ class EndLines:
 
     def _of_tasks(self, tasks: re.Match[str], line: str) -> EndLine:
         node, ranks, what = tasks[1], _ranks(tasks[2]), tasks[3].strip()
+        if self._is_below_deepspeed:  # each task is a launcher of several ranks
+            ranks = ()
         if what == "Out Of Memory":
             return EndLine(EndKind.MEMORY, "ran out of the job's memory", line, ranks, node)
         if what.startswith(_ENDED) and self._is_terminating:

@@ -296,6 +296,7 @@ class JobLog:
         self._nodes: dict[int, str] = {}
         # The number of ranks; 0 if no line says it.
         self._world = 0
+        self._has_completed = False
         # The rank that failed first by the reports of all launchers, and when it did.
         self._first_rank, self._first_time = -1, ""
         self._report = TorchrunReport()
@@ -423,7 +424,8 @@ class JobLog:
         self._is_repeated = False
 
     def job_ended(self, word: str, nodes: str) -> None:
-        """Note how Slurm says that the job ended, if that explains an end."""
+        """Note how Slurm says that the job ended."""
+        self._has_completed = word == "COMPLETED"
         kind = _OF_STATES.get(word)
         if kind:
             where = f" on {nodes}" if nodes else ""
@@ -560,6 +562,8 @@ class JobLog:
             return replace(
                 diagnosis, evidence=(*diagnosis.evidence, "it has no traceback in the log", *lines)
             )
+        if self._has_completed:
+            return Diagnosis(Verdict.NOTHING, "the job has ended well, without an error", (), (), lines)
         return Diagnosis(Verdict.UNDETERMINED, "there is no error in it", (), (), lines, _NOTHING_REMEDY)
 
     def _of_errors(

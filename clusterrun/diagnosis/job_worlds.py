@@ -315,6 +315,7 @@ def _rest_of(world: JobWorld, history: JobHistory, seconds_seen: float) -> Rest:
         rank
         for rank in telling
         if not (polls_for_lock_file(rank.stacks.main) or script_has_ended(rank.stacks.main))
+        if not any(child.lacks_thread for child in rank.process.children)
     ]
     is_polling = not waiting and any(-1 < rank.process.idle < rank.process.seconds for rank in by_chance)
     return Rest(0.0 if is_polling else seconds, seconds, is_polling)

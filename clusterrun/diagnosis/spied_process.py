@@ -39,6 +39,8 @@ _ROOTS = {
 _PEERS = {"send": "dst", "recv": "src"}
 _NUMBER = re.compile(r"-?\d{1,9}")
 _RANKS = re.compile(r"[\[(](\d+(?:, \d+)*)[\])]")
+_GROUP_VARIABLES = ("group", "process_group")
+_WRAPPER = "_exception_logger.<locals>.wrapper"
 _RANK_VARIABLES = ("global_rank", "world_rank", "rank")
 # Variables of the user's code that count steps.
 _COUNTERS = re.compile(
@@ -175,7 +177,7 @@ def _call(frames: Sequence[Mapping[str, Any]]) -> MainCall:
     passed = [
         values.get("args", "") + values.get("kwargs", "") for name, values in inner if name == "wrapper"
     ]
-    is_of_all = bool(passed) and "ProcessGroup" not in "".join(passed)
+    is_of_all = (bool(passed) and "ProcessGroup" not in "".join(passed)) or _passes_no_group(frames)
     for name, values in inner:
         key = _PEERS.get(name) or _ROOTS.get(name)
         if not key:
@@ -187,6 +189,20 @@ def _call(frames: Sequence[Mapping[str, Any]]) -> MainCall:
             return MainCall(name=name, function=name, peer=rank, tag=max(0, _number(values.get("tag", "0"))))
         return MainCall(function=name, rooted=name, root=rank, is_of_all=is_of_all)
     return MainCall(is_of_all=is_of_all)
+
+
+def _passes_no_group(frames: Sequence[Mapping[str, Any]]) -> bool:
+    """Return whether a library that passes a group was called without one, so that it is the default one."""
+    for frame in frames:
+        if not is_library(_stack([frame])[0]):
+            break
+        values = _local_values(frame)
+        group = next((values[name] for name in _GROUP_VARIABLES if name in values), "")
+        if group == "None":
+            return True
+        if not group and frame["name"] != _WRAPPER:
+            break
+    return False
 
 
 def _request(frames: Sequence[Mapping[str, Any]]) -> GroupRequest:

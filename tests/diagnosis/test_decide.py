@@ -300,11 +300,19 @@ def test_an_endless_collective_of_all_ranks_is_a_link_named_by_its_silent_ends()
         Verdict.LINK,
         "all ranks have begun all_reduce, and it does not end: the link between n1 and n2 is broken",
         [
-            (-1, "n1", "what it sends to n2 is not acknowledged"),
-            (-1, "n2", "what it sends to n1 is not acknowledged"),
+            (-1, "n1", "its link to n2 is broken"),
+            (-1, "n2", "its link to n1 is broken"),
         ],
     )
     assert "rank 1 on n1 sent 96 bytes to n2 (10.0.0.3) 5 times without an answer" in result.evidence
+
+
+def test_the_end_that_all_broken_links_share_is_named_alone() -> None:
+    owed = (Backlog("10.0.0.1", 96, 5),)
+    observed = [
+        waiter(n, node=f"n{n}", addresses=(f"10.0.0.{n + 1}",), backlog=owed if n else ()) for n in range(4)
+    ]
+    assert {node for _, node, _ in blamed(verdict(*observed))} == {"n0"}
 
 
 def test_a_rank_that_left_a_collective_and_waits_in_the_next_does_not_hide_the_endless_one() -> None:

@@ -312,6 +312,7 @@ EXPECTED = {
     "lightning-survived-then-behind-bar": Answer(
         "-", (1,), ("ValueError: Expected argument",), "model.py:210", ("gn12",), False
     ),
+    "deepspeed-below-srun": Answer("-", (), ("size or type",), "", (), False),
     "deepspeed-oom-kill": Answer("-", (), ("memory ran out",), "", (), False),
     "bar-behind-message": Answer(
         "-", (), ("is expected), at|is expected)., at",), "run_clm.py:612", (), False

@@ -576,6 +576,48 @@ def test_the_root_of_a_broadcast_waits_for_the_culprit_and_others_have_left_it()
     assert blamed(verdict(sampled(0, stack=BROADCAST, call=receives), *others)) == []
 
 
+@pytest.mark.parametrize(("call", "culprits"), [(EVERYBODY, [(1, "n0")]), (MainCall(), [])])
+def test_the_rank_that_left_the_loop_of_a_library_is_named_by_where_its_stack_parts(
+    call: MainCall, culprits: list[tuple[int, str]]
+) -> None:
+    fit = (f"{LIBRARY}/lightning/trainer.py:584 fit", "/home/me/train.py:21 <module>")
+    loop = (f"{LIBRARY}/lightning/fit_loop.py:217 run", *fit)
+    left = (f"{LIBRARY}/lightning/fit_loop.py:218 run", *fit)
+    ranks = [
+        sampled(0, stack=(*BROADCAST[:1], *loop)),
+        sampled(1, stack=(*BARRIER[:1], *left), call=call),
+        sampled(2, stack=(f"{LIBRARY}/torch/autograd/graph.py:979 _engine_run_backward", *loop)),
+        sampled(3, stack=(*BROADCAST[:1], *loop)),
+    ]
+    diagnosis = verdict(*ranks)
+    assert (diagnosis.verdict, blamed(diagnosis)) == (Verdict.MISMATCH, culprits)
+    assert "rank 1 waits in barrier at train.py:21 by way of fit_loop.py:218 (run)" in diagnosis.message
+
+
+def test_ranks_that_wait_for_the_build_of_one_of_them_do_not_hang() -> None:
+    waits = (f"{LIBRARY}/torch/utils/file_baton.py:50 wait", *LOOP)
+    builds = ("/usr/lib/python3.11/subprocess.py:1196 communicate", *LOOP)
+    compiler = ChildProcess(9, "cc1plus", "R")
+    others = [sampled(rank, stack=waits) for rank in range(3)]
+    diagnosis = verdict(*others, sampled(3, stack=builds, busy=0.1, children=(compiler,)))
+    assert (diagnosis.verdict, diagnosis.message) == (Verdict.NOTHING, "rank 3 computes")
+
+
+@pytest.mark.parametrize(("lacks_thread", "expected"), [(True, Verdict.WAITING), (False, Verdict.NOTHING)])
+def test_loaders_hang_if_their_workers_wait_for_a_lock_that_the_fork_copied(
+    lacks_thread: bool, expected: Verdict
+) -> None:
+    loads = (f"{LIBRARY}/torch/utils/data/dataloader.py:1291 _try_get_data", *LOOP)
+    worker = ChildProcess(9, "python", "S", stack=("/home/me/train.py:9 encode",), lacks_thread=lacks_thread)
+    ranks = [sampled(rank, stack=loads, idle=0.5, children=(worker,)) for rank in range(4)]
+    history = JobHistory()
+    for clock in (NOW, NOW + 6.0):
+        clocked = [replace(rank, snapshot=replace(rank.snapshot, clock=clock)) for rank in ranks]
+        diagnosis = diagnose_looks(looks(*clocked), (), history).diagnosis
+    assert diagnosis.verdict is expected
+    assert not lacks_thread or "forkserver" in diagnosis.remedy
+
+
 def test_a_common_call_of_all_ranks_names_nobody() -> None:
     diagnosis = verdict(*(sampled(rank, counters=(f"step={7 + (rank == 2)}",)) for rank in range(4)))
     assert (diagnosis.verdict, diagnosis.culprits) == (Verdict.UNDETERMINED, ())

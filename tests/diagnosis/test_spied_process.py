@@ -18,6 +18,7 @@ from clusterrun.diagnosis.stacks import (
     location,
     script_has_ended,
 )
+from tests.diagnosis.ranks import LIBRARY
 
 TORCH = "/venv/lib/python3.11/site-packages/torch"
 C10D = f"{TORCH}/distributed/distributed_c10d.py"
@@ -92,6 +93,35 @@ def test_sends_and_roots_are_read_from_torchs_variables(
     function: str, values: dict[str, str], passed: str, call: MainCall
 ) -> None:
     assert spied(frame(function, C10D, 1, **values), wrapper(passed), STEP).call == call
+
+
+@pytest.mark.parametrize(("asks", "is_of_all"), [("None", True), ("<ProcessGroup at 0x7e>", False)])
+def test_a_call_is_of_all_ranks_if_a_library_that_passes_the_group_was_given_none(
+    asks: str, is_of_all: bool
+) -> None:
+    library = f"{LIBRARY}/lightning/fabric/utilities/distributed.py"
+    passed = "<torch._C._distributed_c10d.ProcessGroup at 0x7f>"
+    lightning = spied(
+        frame("barrier", C10D, 5356, group=passed),
+        wrapper("()", f"{{'group': {passed}}}"),
+        frame("_sync_ddp", library, 213, group=passed),
+        frame("_sync_ddp_if_available", library, 178, group=asks),
+        frame("save", f"{LIBRARY}/lightning/callbacks.py", 890),
+        STEP,
+    )
+    ddp = spied(
+        frame(
+            "_verify_param_shape_across_processes", f"{TORCH}/distributed/utils.py", 286, process_group=passed
+        ),
+        frame(
+            "DistributedDataParallel.__init__",
+            f"{TORCH}/nn/parallel/distributed.py",
+            1064,
+            process_group=asks,
+        ),
+        STEP,
+    )
+    assert [lightning.call.is_of_all, ddp.call.is_of_all] == [is_of_all, is_of_all]
 
 
 def test_a_rank_that_makes_the_group_shows_world_rank_and_store() -> None:

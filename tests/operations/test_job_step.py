@@ -12,6 +12,7 @@ import pytest
 
 from clusterrun import system
 from clusterrun.diagnosis.job_looks import JobLook
+from clusterrun.diagnosis.verdict import Verdict
 from clusterrun.model.document import encode_set
 from clusterrun.model.errors import BadInput, ClusterrunError, NoSuchRun
 from clusterrun.model.frozen import replace
@@ -279,8 +280,9 @@ def test_only_files_from_the_time_of_an_ended_job_are_read(tmp_path: Any) -> Non
         path.write_text(failed if path in (old, later) else "fine\n")
         os.utime(path, (changed_at, changed_at))
     job = replace(JOB, word="COMPLETED", output=str(own), submitted_at=1000.0, ended_at=2001.0)
-    evidence = diagnose_ended_job(context(tmp_path), job).evidence
-    assert f"read: {own}, {step}" in evidence[-1]
+    diagnosis = diagnose_ended_job(context(tmp_path), job)
+    assert f"read: {own}, {step}" in diagnosis.evidence[-1]
+    assert (diagnosis.verdict, diagnosis.remedy) == (Verdict.NOTHING, "")
 
 
 def test_a_look_is_one_document_that_every_client_reads() -> None:

@@ -3,8 +3,10 @@
 The fewer ranks are odd if they are in one call, the others in another, and both are of the default group.
 The root of a broadcast waits in it for the odd rank, and others may have left it, so that call does not
 count. One rank in a call of all ranks is odd against all others in one call of any group: a group without it
-would not wait. If it is in a call of a smaller group, a member that left that call out may be odd instead. A
-send, a receive or a store call has two ends, so nobody is blamed if any rank is in one.
+would not wait. If it is in a call of a smaller group, a member that left that call out may be odd instead.
+If the ranks are in more than two calls, as in the loop of a library, the frames at which their stacks part
+are compared instead. A send, a receive or a store call has two ends, so nobody is blamed if any rank is in
+one.
 """
 
 from __future__ import annotations
@@ -14,7 +16,7 @@ from functools import partial
 
 from clusterrun.diagnosis.calls import LOCK, Call, CallTable
 from clusterrun.diagnosis.hypothesis import Hypothesis, Ranks
-from clusterrun.diagnosis.stacks import BACKWARD, GPU_WAIT, STORE_WAIT, Doing
+from clusterrun.diagnosis.stacks import BACKWARD, GPU_WAIT, MOST_FRAMES, STORE_WAIT, Doing, short
 from clusterrun.diagnosis.verdict import Diagnosis, Verdict, ranks_in_words
 from clusterrun.diagnosis.vote import RankVote
 from clusterrun.diagnosis.wording import MORE_IS_SEEN, MOST_LINES, blame, verb_s
@@ -40,7 +42,21 @@ def rule(table: CallTable) -> list[Hypothesis]:
         odd = _odd(table, sides)
         if not odd:
             odd = _odd(table, [(call, ranks) for call, ranks in sides if call.root not in ranks])
+        if not odd:
+            parted = RankVote(_parted(table))
+            odd = _odd(table, [(waits[ranks[0]], ranks) for _, ranks in parted.sides])
     return [Hypothesis(partial(explain_different_places, sides=sides), CERTAINTY, odd)]
+
+
+def _parted(table: CallTable) -> dict[int, str]:
+    """Return of each living rank the outermost frame that not all of them share; {} if a stack is cut."""
+    stacks = {rank.rank: rank.stacks.main[::-1] for rank in table.living}
+    if max(map(len, stacks.values())) >= MOST_FRAMES:
+        return {}
+    for frames in zip(*stacks.values()):
+        if len(set(frames)) > 1:
+            return dict(zip(stacks, frames))
+    return {}
 
 
 def _odd(table: CallTable, sides: Sequence[tuple[Call, tuple[int, ...]]]) -> tuple[int, ...]:
@@ -62,16 +78,20 @@ def _odd(table: CallTable, sides: Sequence[tuple[Call, tuple[int, ...]]]) -> tup
 def explain_different_places(
     table: CallTable, blamed: Ranks, sides: Sequence[tuple[Call, Ranks]]
 ) -> Diagnosis:
-    lines = []
-    for call, ranks in sides[:MOST_LINES]:
-        lines.append(f"{ranks_in_words(ranks)} wait{verb_s(ranks)} in {call.operation} at {call.line}")
-    sentence = "ranks wait for each other in different calls: " + "; ".join(lines)
-    usual_call, usual_ranks = sides[0]
-    usual = f"{ranks_in_words(usual_ranks)} wait{verb_s(usual_ranks)} in "
-    usual += f"{usual_call.operation} at {usual_call.line}"
+    # In the loop of a library all ranks are in one line of the script. The library's frames tell them apart.
+    parted = _parted(table) if len({call.line for call, _ in sides}) == 1 else {}
+    places = {}
+    for call, ranks in sides:
+        place = f"{call.operation} at {call.line}"
+        if ranks[0] in parted:
+            place += f" by way of {short(parted[ranks[0]])}"
+        places[ranks] = place
+    lines = [f"{ranks_in_words(ranks)} wait{verb_s(ranks)} in {place}" for ranks, place in places.items()]
+    sentence = "ranks wait for each other in different calls: " + "; ".join(lines[:MOST_LINES])
+    usual = next(line for (_, ranks), line in zip(sides, lines) if not set(ranks) <= set(blamed))
     whys = {
-        rank: f"it waits in {call.operation} at {call.line}, where {usual}"
-        for call, ranks in sides[1:]
+        rank: f"it waits in {place}, where {usual}"
+        for ranks, place in places.items()
         for rank in ranks
         if rank in blamed
     }

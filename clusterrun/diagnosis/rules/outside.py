@@ -38,7 +38,7 @@ def rule(table: CallTable) -> list[Hypothesis]:
     doing = {rank.location.doing for rank in table.ranks}
     if len(doing) == 1 and doing <= set(TOGETHER):
         return [Hypothesis(explain_met_in_vain, CERTAINTY, final=table.is_long_still)]
-    busy = tuple(rank.rank for rank in table.ranks if rank.works)
+    busy = tuple(rank.rank for rank in table.ranks if rank.works or rank.compiles)
     if busy and table.stalled and any(table.of(rank).may_spin for rank in busy):
         return [Hypothesis(partial(explain_busy_without_progress, busy=busy), CERTAINTY)]
     if busy:

@@ -104,10 +104,13 @@ def explain_unended(table: CallTable, blamed: Ranks, stuck: Sequence[Call], uses
     remedy = "clusterrun check finds the link; until it is mended, leave one of its ends out (--exclude)"
     if table.owed:
         links = sorted({tuple(sorted((rank.node, table.node_at(debt.peer)))) for rank, debt in table.owed})
-        ends = {(rank.node, debt.peer): (rank, debt) for rank, debt in table.owed}
+        # A lost answer looks like a lost question, so both ends are named, unless one end is of every link.
+        shared = set.intersection(*map(set, links))
         culprits = tuple(
-            Culprit(-1, rank.node, f"what it sends to {table.node_at(debt.peer)} is not acknowledged")
-            for rank, debt in ends.values()
+            Culprit(-1, node, f"its link to {other} is broken")
+            for link in links
+            for node, other in (link, link[::-1])
+            if len(links) == 1 or not shared or node in shared
         )
         named = " and between ".join(f"{node} and {other}" for node, other in links[:MOST_LINES])
         sentence += f": the link between {named} is broken"
