@@ -333,7 +333,10 @@ class Termination(RunPart):
             if not self.abandoned:
                 self.requeue.cancel(now, wish)
         elif why in _REASONS:
-            wish = RunOutcome(STATES.get(why, State.CANCELLED), _REASONS[why], wish.exit_code)
+            reason = _REASONS[why]
+            if why == PREEMPTION and not self._survival.requeue:
+                reason += "; --requeue continues such a run"
+            wish = RunOutcome(STATES.get(why, State.CANCELLED), reason, wish.exit_code)
         return EndAsked(wish, since)
 
     def queued(self, now: Now, event: NextQueued) -> None:

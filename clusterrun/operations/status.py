@@ -208,7 +208,10 @@ class StatusQuery:
             except ClusterrunError:
                 continue
             if status.state.ended and status.state is not State.COMPLETED:
-                return f"{status.name} ({run_id}) was {status.state.value}"
+                end = f"{status.name} ({run_id}) was {status.state.value}"
+                if status.state in (State.TIMEOUT, State.PREEMPTED):
+                    end += f" (--sbatch dependency=afterany:{status.job_id} starts after any end)"
+                return end
         return ""
 
     def _note(

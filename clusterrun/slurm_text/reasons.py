@@ -20,25 +20,22 @@ class JobReason:
 
 
 _ASK = "ask the site's staff"
+_NOT_LAUNCHED = "is held: it could not be started on a node, which sinfo -R lists if its prolog failed"
 _RELEASE = "scontrol release JOB releases it"
 _SHORTER = "scontrol show reservation; a shorter --time may fit before it, see clusterrun plan"
 
 REASONS = (
     JobReason("Resources", "waits for nodes to become free"),
     JobReason("Priority", "waits: jobs with a higher priority are ahead"),
-    JobReason("Dependency", "waits for the job that it depends on"),
+    JobReason("Dependency", "waits for the job that it depends on", "scontrol show job JOB names it"),
     JobReason("DependencyNeverSatisfied", "the job that it depends on failed", "clusterrun cancel JOB", True),
     JobReason("BeginTime", "waits for its begin time"),
     JobReason("JobHeldUser", "is held by its owner", _RELEASE, held=True),
     JobReason("JobHeldAdmin", "is held by an administrator, or was requeued too often", _ASK, held=True),
     JobReason("JobHoldMaxRequeue", "is held: it was requeued too often", _RELEASE, held=True),
     JobReason("SystemFailure", "is held after a failure of Slurm or a node", _RELEASE, held=True),
-    JobReason(
-        "launch failed requeued held", "is held: it could not be started on a node", _RELEASE, held=True
-    ),
-    JobReason(
-        "launch_failed_requeued_held", "is held: it could not be started on a node", _RELEASE, held=True
-    ),
+    JobReason("launch failed requeued held", _NOT_LAUNCHED, _RELEASE, held=True),
+    JobReason("launch_failed_requeued_held", _NOT_LAUNCHED, _RELEASE, held=True),
     JobReason("job requeued in held state", "is held after a requeue", _RELEASE, held=True),
     JobReason(
         "PartitionConfig",

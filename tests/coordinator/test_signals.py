@@ -112,6 +112,8 @@ def preemption_at_once() -> None:
     tape = run(Survival())
     tape.at(50.0, *steps(signal.SIGTERM), SignalCame(signal.SIGTERM))
     assert sent(tape.does(50.1, JobTold("preemption"))) == END
+    ends(tape, 55.0, 0, stopped=True)
+    assert tape.saved.state is State.PREEMPTED and "--requeue" in tape.saved.reason
     tape = run()
     tape.at(50.0, *steps(signal.SIGTERM), SignalCame(signal.SIGTERM))
     assert sent(tape.does(50.1, JobTold("preemption"))) == passed(signal.SIGUSR2)

@@ -125,6 +125,19 @@ def test_accounting_is_asked_only_for_jobs_that_left_the_queue(context: Context,
     assert slurm.asked == ["jobs", "finished 41"]
 
 
+def test_a_run_after_one_that_reached_its_time_limit_is_told_how_to_wait_for_any_end(
+    context: Context, slurm: Slurm
+) -> None:
+    add(context, "41", run_state=state(State.TIMEOUT))
+    spec = replace(RECORD.spec, after=("41",))
+    second = add(context, "42", NOW + 1, spec=spec, token="other")
+    slurm.rows = [
+        row("CANCELLED", job_id="42", comment="clusterrun:x:other", reason="DependencyNeverSatisfied")
+    ]
+    reason = next(s.reason for s in statuses(context=context) if s.run_id == second)
+    assert "was TIMEOUT" in reason and "dependency=afterany:41" in reason
+
+
 NEWER = "clusterrun:newer:other"
 
 
