@@ -100,6 +100,8 @@ def print_end(context: Context, status: RunStatus) -> None:
         return
     if status.state is not State.COMPLETED:
         _print_failure(context, status)
+    elif state := context.store.state(status.run_id):
+        say(*(f"  warning {warning}" for warning in state.warnings))
     _explain(context, status)
     say(f"  look    clusterrun status {status.run_id}\n  logs    clusterrun logs {status.run_id}")
 

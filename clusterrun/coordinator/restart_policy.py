@@ -172,7 +172,7 @@ class RestartPolicy(RunPart):
         preempted = self._termination.was_preempted and not self._termination.shutdown
         if preempted and decision.outcome is COMPLETED:
             self._state_keeper.warn(
-                "every rank exited 0 after the notice of a preemption, perhaps before its work was complete:"
+                "the ranks ended after the notice of a preemption, perhaps before their work was complete:"
                 " --requeue continues such a run"
             )
         if over.saving and not decision.restart_reason:

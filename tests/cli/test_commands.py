@@ -118,6 +118,14 @@ def test_wait_has_the_worst_exit_code(clusterrun: CommandLine) -> None:
     assert json.loads(clusterrun("wait", ids[0], "--json").out)["runs"][0]["state"] == "COMPLETED"
 
 
+def test_wait_shows_the_warnings_of_a_completed_run(clusterrun: CommandLine) -> None:
+    run_id = clusterrun("submit", "--wait", "train.py").out.strip()
+    path = home(clusterrun) / "runs" / run_id / "state.json"
+    path.write_text(json.dumps({**json.loads(path.read_text()), "warnings": ["a swap"]}))
+    result = clusterrun("wait", run_id)
+    assert result.code == 0 and "  warning a swap\n" in result.err
+
+
 def test_cancel_reports_the_end_of_a_run_and_can_be_repeated(clusterrun: CommandLine) -> None:
     run_id = clusterrun("submit", "--nodes", "2", "train.py", "wait").out.strip()
     first, second = clusterrun("cancel", "last"), clusterrun("cancel", run_id)
