@@ -19,6 +19,7 @@ from clusterrun.model.frozen import frozen, replace
 from clusterrun.model.record import Attempt
 from clusterrun.model.states import Phase, State
 from clusterrun.runtime.machine_events import Now
+from clusterrun.slurm_text.requeue_exit import lists
 
 # Wait this long for the progress of the ranks. Then decide without it.
 READ_SECONDS = 5.0
@@ -212,6 +213,9 @@ class RestartPolicy(RunPart):
         if sent and failure_event.failure.code in (-sent, 128 + sent):
             reason = f"{end.reason}, which --sbatch signal has Slurm send: a rank needs a handler for it"
             end = replace(end, reason=reason)
+        elif kind is FailureKind.RANK and lists(self._orders.survival.requeue_exit, end.exit_code):
+            reason = f"{end.reason}, for which Slurm queues a job here again (RequeueExit): --requeue"
+            end = replace(end, reason=f"{reason} starts such a run again")
         if not self._lost_nodes.enough_nodes or (kind is FailureKind.START and not self.trained):
             return RestartDecision("", end, failure_event)
         free, most_free, why = FREE_RESTARTS.get(kind, ("", 0, ""))

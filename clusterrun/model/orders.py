@@ -74,6 +74,7 @@ class Survival:
     no_progress: int = 3  # failed attempts in a row without progress that end the run; 0: no limit
     on_event: str = ""  # shell command that receives the events of the run
     notify: tuple[str, ...] = ()  # addresses that get messages about the run; they hold secrets
+    requeue_exit: str = ""  # exit codes for which Slurm queues other jobs again; '' if this run may go on
     signal: int = 0  # number of the user's signal before the end of a job (``--sbatch signal=…``); 0: none
 
     @property

@@ -306,6 +306,7 @@ def _site(spec: JobSpec, context: Context) -> MachineFacts:
         findings=findings_folder(context.store.home, name),
         runtimes=runtimes_here(context.environ, slurm=not is_local) if spec.container else (),
         habits=script_habits(spec),
+        requeue_exit="" if is_local else context.client().requeue_exit(),
         kill_wait=contract.KILL_WAIT_SECONDS if is_local else context.client().kill_wait(),
         of_a_cluster=context.client().of_a_cluster(os.uname().nodename) if why else "",
     )

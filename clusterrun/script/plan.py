@@ -46,6 +46,7 @@ class MachineFacts:
     inside: Container = Container()  # the container of the ranks
     allocation: str = ""  # the user's job in which the run starts; '': a job is queued
     habits: ScriptHabits = ScriptHabits()  # of the command's scripts
+    requeue_exit: str = ""  # exit codes for which Slurm queues a job again
     kill_wait: float = contract.KILL_WAIT_SECONDS  # seconds from SIGTERM to SIGKILL when Slurm ends a job
 
 
@@ -294,7 +295,7 @@ def _orders(
         elastic=spec.elastic,
         preflight=preflight,
         watch=WatchOrders(on=not spec.alone, hang_seconds=float(spec.hang_after), on_hang=spec.on_hang),
-        survival=requeue_options.orders(spec, argv),
+        survival=requeue_options.orders(spec, argv, site.requeue_exit),
         time_limit=0.0 if launch else float(spec.time),
         # A restart waits for ranks that hang in a collective. Without restarts they have time to save.
         grace=contract.GRACE_SECONDS if spec.restarts else max(contract.GRACE_SECONDS, kill_wait),

@@ -78,14 +78,17 @@ def sbatch_words(spec: JobSpec, requeues_itself: bool = False) -> tuple[Option, 
     return (requeue, ("signal", f"B:USR2@{spec.notice}")) if spec.goes_on else (requeue,)
 
 
-def orders(spec: JobSpec, argv: Sequence[str]) -> Survival:
-    """Return the orders for the coordinator. ``argv`` queued the run, or is empty without a scheduler."""
+def orders(spec: JobSpec, argv: Sequence[str], requeue_exit: str = "") -> Survival:
+    """Return the orders for the coordinator. ``argv`` queued the run, or is empty without a scheduler.
+
+    ``requeue_exit``: the site's ``RequeueExit``.
+    """
     own = _users_signal(spec)
     survival = Survival(no_progress=spec.no_progress, on_event=spec.on_event, notify=spec.notify)
     if argv and own:
         survival = replace(survival, signal=own[0], notice=float(own[1]))
     if not argv or not spec.goes_on:
-        return survival
+        return replace(survival, requeue_exit=requeue_exit)
     if own and own[0] == NOTICE_SIGNAL and "B" in _value_of_signal(spec).partition(":")[0].upper():
         survival = replace(survival, signal=0)  # clusterrun handles this signal itself, also if it is early
     resubmit = (*argv[:-1], *_excluding(spec), "--dependency=", DEPENDENCY_PLACE, argv[-1])

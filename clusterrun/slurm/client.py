@@ -256,6 +256,10 @@ class SlurmClient:
             seconds = _setting(self._live_configuration(), "KillWait")
         return float(seconds) if seconds.isdecimal() else KILL_WAIT_SECONDS
 
+    def requeue_exit(self) -> str:
+        """Return the exit codes for which Slurm queues a job again, such as ``99`` or ``1-9``."""
+        return _setting(self._configuration, "RequeueExit")
+
     def shares_gpus(self) -> bool:
         """Return whether a step may use the GPUs of another step.
 

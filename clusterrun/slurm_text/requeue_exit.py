@@ -14,8 +14,12 @@ def may_requeue(configuration: str, code: int) -> bool:
         line = re.search(rf"(?m)^\s*{setting}\s*=\s*(.*)$", configuration)
         if line is None:
             return True
-        # The value is a list of codes and ranges: 1-99,120
-        for first, last in re.findall(r"(\d+)(?:-(\d+))?", line[1]):
-            if int(first) <= code <= int(last or first):
-                return True
+        if lists(line[1], code):
+            return True
     return False
+
+
+def lists(setting: str, code: int) -> bool:
+    """Return whether ``setting``, a list of codes and ranges such as ``1-99,120``, has ``code``."""
+    ranges = re.findall(r"(\d+)(?:-(\d+))?", setting)
+    return any(int(first) <= code <= int(last or first) for first, last in ranges)

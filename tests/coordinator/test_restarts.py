@@ -302,6 +302,18 @@ def test_a_node_that_slurm_took_out_of_the_job_is_named_and_left_out_also_under_
         assert state.state is (State.PENDING if elsewhere is survival else State.NODE_FAIL)
 
 
+@pytest.mark.parametrize("code, is_listed", [(99, True), (98, False)])
+def test_an_exit_code_for_which_slurm_requeues_other_jobs_names_the_option(
+    code: int, is_listed: bool
+) -> None:
+    tape = allocated(2, survival=Survival(requeue_exit="1-9,99"))
+    tape.at(5.0, failed(0, 5.0, code))
+    tape.at(5.4)
+    all_gone(tape, 6.0)
+    tape.at(12.0)
+    assert ("RequeueExit" in tape.state(12.0).reason) is is_listed
+
+
 def test_an_unkillable_process_costs_its_node_and_not_the_run_if_there_is_a_spare() -> None:
     tape = allocated(3, max_restarts=1)
     tape.at(5.0, failed(3, 5.0))
