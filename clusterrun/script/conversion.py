@@ -26,7 +26,14 @@ from clusterrun.script.directives import (
 from clusterrun.script.interpreter_calls import SHELLS
 from clusterrun.script.launch_commands import LaunchCommand
 from clusterrun.script.sbatch_options import AFFECTS_CPUS
-from clusterrun.script.script_reading import ERREXIT, Reading, read_script, variables_read, with_login_files
+from clusterrun.script.script_reading import (
+    ERREXIT,
+    Reading,
+    literal_placeholders,
+    read_script,
+    variables_read,
+    with_login_files,
+)
 from clusterrun.script.shell_source import Body, ShellSource, Statement
 from clusterrun.script.statement_rules import OF_OTHER_RUNS, of_tasks
 
@@ -251,6 +258,8 @@ def _read(
     ]
     reading = audit.evaluated(reading)
     late += audit.differences(source, reading)
+    for statement in source.statements if array.values else ():
+        late += literal_placeholders("task", statement)
     # Slurm names a job after its script.
     is_named = any(directive.name == "job-name" for directive in directives)
     reads_name = "SLURM_JOB_NAME" in variables_read((*reading.command, *reading.setup))

@@ -500,7 +500,17 @@ def _block_reading(candidate: _Candidate, inner: Reading) -> Reading:
     parts = _around(statement, inner)
     if reason:
         parts += (Part(statement.line, title, outcome, reason),)
+    if sweeps != inner.sweeps:
+        parts += literal_placeholders(statement.loop, statement)
     return replace(inner, sweeps=sweeps, parts=parts)
+
+
+def literal_placeholders(name: str, statement: Statement) -> tuple[Part, ...]:
+    """Return the part that says that ``statement`` has the text ``{name}``, which a sweep replaces."""
+    if not re.search(rf"(?<!\$)\{{{name}\}}", statement.text):
+        return ()
+    reason = "a sweep puts a value in its place: use another name in the script"
+    return (Part(statement.line, f"{{{name}}}", PartOutcome.UNTRANSLATED, reason),)
 
 
 def _reason_against_sweep(statement: Statement) -> str:
@@ -530,7 +540,8 @@ def _read_before_set(statement: Statement) -> set[str]:
 def _is_of_every_node(candidate: _Candidate, placeholder: str) -> bool:
     """Return whether the launcher in a loop reads the number, or the name, of a node."""
     shell_words = candidate.training.command.names
-    if candidate.statement.loop_values and placeholder in " ".join(shell_words):
+    numbers = re.findall(r"--(?:node|machine)[-_]rank[ =]\S*", " ".join(shell_words))
+    if candidate.statement.loop_values and placeholder in " ".join(numbers):
         return True
     name = next(
         (shell_words[place + 1] for place, word in enumerate(shell_words[:-1]) if word in _NODE_NAMES), ""

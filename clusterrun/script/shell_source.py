@@ -287,6 +287,7 @@ class ShellSource:
             children = [child for child in value_node.named_children if child.type != "comment"]
             elements = [self._with_home(child, self._values(child)) for child in children]
             value = tuple(part for values in elements for part in values)
+            value = None if any(element.startswith("[") for element in value) else value  # ``([KEY]=VALUE)``
         elif document := self._printed_document(value_node):
             value = document[1]
         elif value_node.type == "arithmetic_expansion":
@@ -583,7 +584,9 @@ class ShellSource:
             default = default[1:-1]
         name = text.removesuffix("[@]").removesuffix("[*]")
         is_list = name != text or name in ("@", "*")
-        value = self.constants.get(name)
+        value = self.constants.get(name.removeprefix("!"))
+        if name.startswith("!"):  # ``${!ARRAY[@]}``: its indices
+            value = tuple(map(str, range(len(value)))) if isinstance(value, tuple) and is_list else None
         if self.arguments is not None and (name.isdecimal() or name in ("@", "*")):
             place = int(name) - 1 if name.isdecimal() else 0
             value = self.arguments if is_list else "".join(self.arguments[place : place + 1])

@@ -181,6 +181,7 @@ def test_a_script_becomes_a_line(lines: str, line: str) -> None:
             "#SBATCH -n4 --gres=gpu:4\nfor i in 1 2; do srun -n1 --gpus-per-task=2 python t.py $i & done",
             "--gpus 2 --set i=1,2 --per-node t.py '{i}'",
         ),
+        ("A=(x y)\nfor i in ${!A[@]}; do\n python t.py $i\ndone", "--set i=0,1 --at-most 1 t.py '{i}'"),
     ],
 )
 def test_an_array_or_a_loop_becomes_a_sweep(lines: str, line: str) -> None:
@@ -294,6 +295,8 @@ def test_a_script_of_another_language_is_the_command() -> None:
         "#SBATCH --gpus=2\nsrun torchrun --nproc_per_node 2 t.py",
         "srun ./absent.sh",
         "F=$(find_it)\nbash $F",
+        "for n in 1 2; do\n srun -n $n ./solve\ndone",
+        "declare -A m=([a]=1)\nfor i in ${!m[@]}; do\n python t.py $i\ndone",
         "#SBATCH -N1 -c4 --gpus=4\nsrun torchrun --nnodes=4 --nproc_per_node=4 t.py",
         "#SBATCH -n5 --gpus-per-task=1 -c1\nsrun torchrun --nnodes=$SLURM_NTASKS --nproc_per_node=1 t.py",
         "python t.py $SLURM_ARRAY_TASK_ID",
@@ -351,6 +354,13 @@ def test_a_statement_in_the_line_of_one_run_is_not_missing_in_another() -> None:
     conversion = converted("set -e\nsrun python a.py\nX=$(f)\nsrun python b.py $X\n./tidy")
     assert [part.text for part in conversion.untranslated] == ["./tidy"]
     assert not any("succeeds" in part.reason for part in conversion.parts)
+
+
+@pytest.mark.parametrize(
+    "lines", ["for i in 1 2; do python t.py $i '{i}'; done", "#SBATCH -a 0-1\nsrun t.py {task}"]
+)
+def test_a_text_that_a_sweep_would_replace_is_named(lines: str) -> None:
+    assert any(part.text in ("{i}", "{task}") for part in converted(lines).untranslated)
 
 
 def test_a_directive_that_a_later_one_replaces_is_named() -> None:
