@@ -89,16 +89,7 @@ def forecasts(spec: JobSpec, context: Context) -> list[SizeForecast]:
         if offer is None:
             names = ", ".join(sorted({each.name for each in offers}))
             raise BadInput(f"{word}: its partition is not known", f"name it with --partition: {names}")
-        node_calendar = calendar(
-            nodes,
-            queue,
-            offer.name,
-            sized.gpus,
-            sized.exclude,
-            sized.nodelist,
-            reservations,
-            sized.reservation,
-        )
+        node_calendar = calendar(nodes, queue, reservations, offer.name, sized)
         usual = seconds_of(offer.time_limit) or DAY
         seconds = sized.time_min or sized.time or usual
         place = node_calendar.earliest(sized.least_allocated, seconds, now)

@@ -319,7 +319,8 @@ def _kill_wait(spec: JobSpec, site: MachineFacts) -> float:
     return min(float(spec.kill_wait), most) if spec.kill_wait else most
 
 
-def _local(spec: JobSpec, run_id: str, token: str, run_dir: str, site: MachineFacts) -> Plan:
+def _refuse_locally(spec: JobSpec, site: MachineFacts) -> None:
+    """Raise ``BadInput`` if options need Slurm, and ``SchedulerError`` on a machine like a login node."""
     if spec.after:
         raise BadInput(
             "--after needs Slurm; this run stays on this machine", "wait for it first: clusterrun wait RUN"
@@ -328,7 +329,6 @@ def _local(spec: JobSpec, run_id: str, token: str, run_dir: str, site: MachineFa
         many = f"{spec.allocated} simulated nodes with {spec.world_size} ranks in all"
         remedy = f"stay below {MOST_PROCESSES_HERE} processes, or submit to Slurm"
         raise BadInput(f"{many} are too many for this machine", remedy)
-    # Refuse to run here if options need Slurm, or if this looks like a login node.
     if site.why:
         remedy = (
             "submit where Slurm is (on a login node: module load slurm, SLURM_CONF); or say --cluster local"
@@ -341,6 +341,10 @@ def _local(spec: JobSpec, run_id: str, token: str, run_dir: str, site: MachineFa
         if site.of_a_cluster:
             alike = f"no ranks are started on a machine that looks like a login node ({site.of_a_cluster})"
             raise SchedulerError(f"Slurm cannot be used here: {site.why}; and {alike}", remedy)
+
+
+def _local(spec: JobSpec, run_id: str, token: str, run_dir: str, site: MachineFacts) -> Plan:
+    _refuse_locally(spec, site)
     notices = [f"{site.why}: the run stays on this machine"] if site.why else []
     if spec.gpus * spec.allocated > site.gpus:
         notice = _short_of(spec, site.gpus)

@@ -13,6 +13,7 @@ from clusterrun.model.duration import parse
 from clusterrun.model.errors import BadInput
 from clusterrun.model.frozen import frozen
 from clusterrun.model.hostlist import expand
+from clusterrun.model.spec import JobSpec
 from clusterrun.slurm.queries import NodeRow, QueueRow, ReservationRow
 
 # First words of the state of a node on which Slurm starts jobs.
@@ -55,21 +56,15 @@ class NodeCalendar:
 def calendar(
     nodes: Sequence[NodeRow],
     queue: Sequence[QueueRow],
+    reservations: Sequence[ReservationRow],
     partition: str,
-    gpus: int = 0,
-    excluded: str = "",
-    required: str = "",
-    reservations: Sequence[ReservationRow] = (),
-    reservation: str = "",
+    spec: JobSpec,
 ) -> NodeCalendar:
-    """Return the calendar of the usable nodes of ``partition``.
-
-    They have at least ``gpus`` GPUs and are not ``excluded``. The run asks for the ``required`` nodes,
-    and for the ``reservation`` of that name.
-    """
-    own = next((row for row in reservations if row.name == reservation), None)
+    """Return the calendar of the nodes of ``partition`` that the run may use."""
+    gpus = spec.gpus
+    own = next((row for row in reservations if row.name == spec.reservation), None)
     own_nodes = _names(own.nodelist) if own else None
-    without = _names(excluded)
+    without = _names(spec.exclude)
     partition_nodes = {}
     for node in nodes:
         is_reserved = node.state.startswith(RESERVED) and NOT_RESPONDING not in node.state
@@ -99,7 +94,7 @@ def calendar(
             taken[name].append(times)
     hidden = [name for name in taken if partition_nodes[name].state.startswith(BUSY) and name not in runs]
     times_by_node = [(name, tuple(when)) for name, when in taken.items() if name not in hidden]
-    return NodeCalendar(tuple(times_by_node), tuple(hidden), unplanned, _names(required))
+    return NodeCalendar(tuple(times_by_node), tuple(hidden), unplanned, _names(spec.nodelist))
 
 
 def away(nodes: Sequence[NodeRow], partition: str, least: int, required: str = "") -> tuple[str, ...]:

@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from typing import Any
+
 from clusterrun.model.frozen import replace
-from clusterrun.slurm.node_calendar import away, calendar, seconds_of
+from clusterrun.model.spec import JobSpec
+from clusterrun.slurm.node_calendar import NodeCalendar, away, calendar, seconds_of
 from clusterrun.slurm.queries import (
     NODES,
     QUEUE,
@@ -18,21 +22,28 @@ from clusterrun.slurm.queries import (
 )
 
 NOW = 1000.0
-FOUR = [NodeRow(f"n{one}", "big", "idle", 8) for one in range(1, 5)]
+FOUR = [NodeRow(f"n{number}", "big", "idle", 8) for number in range(1, 5)]
 RUNNING = QueueRow("RUNNING", "big", "n[1-2]", "", 0.0, 2200.0)
 PLANNED = QueueRow("PENDING", "big", "", "n[1-4]", 2200.0, 5800.0)
-BUSY = [NodeRow(one.name, "big", "allocated" if one.name in ("n1", "n2") else "idle", 8) for one in FOUR]
+BUSY = [NodeRow(node.name, "big", "allocated" if node.name in ("n1", "n2") else "idle", 8) for node in FOUR]
+
+
+def calendar_of_big(
+    nodes: Sequence[NodeRow], queue: Sequence[QueueRow], rows: Sequence[ReservationRow] = (), **options: Any
+) -> NodeCalendar:
+    """Return the calendar of partition big for a run with these options."""
+    return calendar(nodes, queue, rows, "big", JobSpec(("train.py",), "/", **options))
 
 
 def test_idle_nodes_are_free_now_and_those_of_a_job_at_its_limit() -> None:
-    observed = calendar(BUSY, [RUNNING], "big")
+    observed = calendar_of_big(BUSY, [RUNNING])
     assert observed.earliest(2, 600.0, NOW) == (NOW, 2)
     assert observed.earliest(3, 600.0, NOW) == (2200.0, 4)
     assert observed.earliest(5, 600.0, NOW) is None
 
 
 def test_a_planned_start_leaves_a_gap_for_shorter_jobs() -> None:
-    observed = calendar(BUSY, [RUNNING, PLANNED], "big")
+    observed = calendar_of_big(BUSY, [RUNNING, PLANNED])
     assert observed.earliest(2, 1200.0, NOW) == (NOW, 2)
     assert observed.earliest(2, 1201.0, NOW) == (5800.0, 4)
     assert observed.earliest(4, 60.0, NOW) == (5800.0, 4)
@@ -49,20 +60,20 @@ def test_a_reservation_takes_its_nodes_from_all_runs_but_its_own() -> None:
     assert read_reservations("No reservations in the system\n") == ()
     (row,) = rows = read_reservations(MAINTENANCE)
     assert row == ReservationRow("maint", "n[3-4]", 1600.0, 3400.0)
-    other = calendar(FOUR, [], "big", reservations=rows)
+    other = calendar_of_big(FOUR, [], rows)
     assert other.earliest(4, 600.0, NOW) == (NOW, 4)
     assert other.earliest(4, 601.0, NOW) == (3400.0, 4)
     assert other.earliest(2, 9000.0, NOW) == (NOW, 2)
     began = [*FOUR[:2], *(replace(node, state="maint") for node in FOUR[2:])]
-    own = calendar(began, [], "big", reservations=rows, reservation="maint")
+    own = calendar_of_big(began, [], rows, reservation="maint")
     assert own.earliest(2, 600.0, NOW) == (1600.0, 2)
     assert (own.earliest(3, 60.0, NOW), own.earliest(1, 2000.0, NOW)) == (None, None)
 
 
 def test_a_run_waits_for_the_nodes_that_it_requires() -> None:
-    needs = calendar(BUSY, [RUNNING], "big", required="n2")
+    needs = calendar_of_big(BUSY, [RUNNING], nodelist="n2")
     assert needs.earliest(1, 60.0, NOW) == (2200.0, 4)
-    assert calendar(BUSY, [RUNNING], "big", required="n9").earliest(1, 60.0, NOW) is None
+    assert calendar_of_big(BUSY, [RUNNING], nodelist="n9").earliest(1, 60.0, NOW) is None
 
 
 def test_nodes_that_take_no_job_or_are_not_meant_do_not_count() -> None:
@@ -73,17 +84,17 @@ def test_nodes_that_take_no_job_or_are_not_meant_do_not_count() -> None:
         NodeRow("n7", "small", "idle", 8),
         NodeRow("n8", "big", "idle", 4),
     ]
-    assert calendar(nodes, [], "big", gpus=8).earliest(1, 60.0, NOW) == (NOW, 2)
-    assert calendar(nodes, [], "big", gpus=8, excluded="n[1,9]").earliest(1, 60.0, NOW) == (NOW, 1)
-    assert calendar(nodes, [], "big").earliest(3, 60.0, NOW) == (NOW, 3)
+    assert calendar_of_big(nodes, [], gpus=8).earliest(1, 60.0, NOW) == (NOW, 2)
+    assert calendar_of_big(nodes, [], gpus=8, exclude="n[1,9]").earliest(1, 60.0, NOW) == (NOW, 1)
+    assert calendar_of_big(nodes, []).earliest(3, 60.0, NOW) == (NOW, 3)
 
 
 def test_unknown_jobs_are_counted_and_promise_nothing() -> None:
     waiting = QueueRow("PENDING", "small,big", "", "", None, None)
-    unseen = calendar(BUSY, [waiting, QueueRow("RUNNING", "big", "n1", "", 0.0, 2200.0)], "big")
+    unseen = calendar_of_big(BUSY, [waiting, QueueRow("RUNNING", "big", "n1", "", 0.0, 2200.0)])
     assert (unseen.hidden, unseen.unplanned) == (("n2",), 1)
     assert unseen.earliest(4, 60.0, NOW) is None
-    endless = calendar(BUSY, [QueueRow("RUNNING", "big", "n[1-2]", "", 0.0, None)], "big")
+    endless = calendar_of_big(BUSY, [QueueRow("RUNNING", "big", "n[1-2]", "", 0.0, None)])
     assert (endless.earliest(2, 60.0, NOW), endless.earliest(3, 60.0, NOW)) == ((NOW, 2), None)
 
 
