@@ -170,8 +170,8 @@ class RestartPolicy(RunPart):
             )
             if not over.completed or self._termination.makes_room(has_reported, is_stopping):
                 decision = RestartDecision("", self._termination.wish(), decision.failure_event)
-        preempted = self._termination.was_preempted and not self._termination.shutdown
-        if preempted and decision.outcome is COMPLETED:
+        has_completed = decision.outcome is COMPLETED and not self._termination.shutdown
+        if has_completed and self._termination.was_preempted:
             self._state_keeper.warn(
                 "the ranks ended after the notice of a preemption, perhaps before their work was complete:"
                 " --requeue continues such a run"

@@ -9,6 +9,7 @@ from collections.abc import Callable
 
 from clusterrun.coordinator import actions, events
 from clusterrun.coordinator.coordinator import Coordinator
+from clusterrun.coordinator.io.cancel_watch import CancelWatch
 from clusterrun.coordinator.io.launcher import Launch, Launcher
 from clusterrun.coordinator.io.run_directory import ReportFiles, RunLog, StateWriter
 from clusterrun.coordinator.io.supervisor import LIFE_SECONDS, SupervisorNews
@@ -37,8 +38,6 @@ _CLAIM_SECONDS = 300.0
 _CANCEL_LOOK = 1.0
 _ASKS_LOOK = 0.5
 _OVERLOAD_LOOK = REPORT_SECONDS
-# A file server that comes back may report for a while that the directory does not exist.
-_NOTHING_SECONDS = 60.0
 _SUPERSEDED_LOOK = 2.0
 _REFUSALS_TOLD = 60.0
 _LAUNCHER_SECONDS = 5.0
@@ -76,14 +75,12 @@ class CoordinatorService:
         self._state_writer.superseded = lambda epoch: driver.first_of_all(events.Superseded(epoch))
         self._driver.woke = self._state_writer.doubt
         self._reports = ReportFiles(launch.orders, paths, self._note)
+        self._cancel_watch = CancelWatch(self._reports, self._state_writer)
         self._slurm: Scheduler | None = None
         self._looks: CommandRunner | None = None
         self._hooks: EventHook | None = None
         self._overload = OverloadMeter()
         self._reapers = [self._launcher.reaped]
-        self._cancel_mark: tuple[int, int] | None = None
-        self._is_deleted = False
-        self._gone_since: float | None = None
         self._refusals_told = 0
 
     def _send(self, action: actions.Send) -> None:
@@ -117,7 +114,7 @@ class CoordinatorService:
         self._loop.every(_REFUSALS_TOLD, self._tell_refusals)
         for action in self._driver.actions():
             _CARRY_OUT.get(type(action), CoordinatorService._to_scheduler)(self, action)
-        self._state_writer.finish(self._deleted())
+        self._state_writer.finish(self._cancel_watch.is_run_deleted)
         if self._slurm:
             self._slurm.finish()
         if self._hooks:
@@ -199,24 +196,12 @@ class CoordinatorService:
             self._happened(events.Overloaded(seconds))
 
     def _look_for_cancel(self) -> None:
-        mark = self._reports.cancel_mark()
-        if mark is not None and mark != self._cancel_mark:
-            self._happened(events.CancelAsked(self._reports.cancel_kill_wait()))
-        self._cancel_mark = mark or self._cancel_mark
-        if self._cancel_mark or self._is_deleted:
+        request = self._cancel_watch.look()
+        if request is None:
             return
-        if self._state_writer.has_a_place():
-            self._gone_since = None
-            return
-        self._gone_since = self._gone_since or steady()
-        if self._deleted():
-            self._is_deleted = True
+        if self._cancel_watch.is_run_deleted:
             self._note("the run directory was deleted, and with it the run: ending all ranks")
-            self._happened(events.CancelAsked())
-
-    def _deleted(self) -> bool:
-        """Return whether the run directory has been missing for so long that it will not come back."""
-        return self._gone_since is not None and steady() - self._gone_since >= _NOTHING_SECONDS
+        self._happened(request)
 
     def _tell_refusals(self) -> None:
         if fresh := self._server.refused - self._refusals_told:

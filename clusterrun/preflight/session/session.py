@@ -139,7 +139,7 @@ class Session:
         ``wall`` is the wall clock. It runs on while this process is suspended, unlike ``now``.
         """
         clock = self._state.clock
-        clock.advance(now)
+        clock.now = max(now, clock.now)
         clock.wall_now = clock.wall_at(clock.now) if wall is None else wall
         request = self._state.requests.close(node, number)
         if request is None or self.outcome is not None:
@@ -160,7 +160,7 @@ class Session:
 
     def lost(self, now: float, node: int, why: str, is_excused: bool = False) -> list[AskExaminer]:
         """Handle the loss of an agent or examiner. ``is_excused``: an overload explains it."""
-        self._state.clock.advance(now)
+        self._state.clock.now = max(now, self._state.clock.now)
         node_state = self._state.nodes.get(node)
         if node_state is None or node_state.gone or self.outcome is not None:
             return []
@@ -183,7 +183,7 @@ class Session:
             return []
         self._naps_until = None
         state = self._state
-        state.clock.advance(now)
+        state.clock.now = max(now, state.clock.now)
         # A request that would end after the budget blames no node; `_cut` handles it.
         for request in state.requests.close_overdue(
             min(state.clock.now, math.nextafter(state.clock.end_at, 0.0))

@@ -33,9 +33,6 @@ class SessionClock:
         self.end_at = now + budget
         self.wall_now = self._wall_began = wall  # the wall clock at the last answer and at ``began``
 
-    def advance(self, now: float) -> None:
-        self.now = max(now, self.now)
-
     @property
     def seconds_left(self) -> float:
         """Return the seconds that remain of the budget."""
