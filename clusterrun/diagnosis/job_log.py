@@ -294,6 +294,8 @@ class JobLog:
         self._is_repeated = False
         self._attempts = 1
         self._nodes: dict[int, str] = {}
+        # Ray has replaced equal lines of several processes by one.
+        self._has_left_out = False
         # The number of ranks; 0 if no line says it.
         self._world = 0
         self._has_completed = False
@@ -346,6 +348,7 @@ class JobLog:
         self._recent.append(text)
         if _NOT_LOADED.match(text) or (len(self._not_loaded) == 1 and self._not_loaded[0].endswith(":")):
             self._not_loaded = [*self._not_loaded, text.strip()][:2]
+        self._has_left_out = self._has_left_out or "x across cluster]" in text
         if world := _WORLD.search(text):
             self._world = max(self._world, int(world[1]))
         if not self._failed_worker and (failed := _TORCHRUN_FAILED.search(text)):
@@ -478,14 +481,21 @@ class JobLog:
 
     def ends(self) -> list[EndLine]:
         """Return the lines about ends and the reports of launchers, in their order."""
-        ends, job_ended = [*self._ends.ends], _job_ended(self._ends.ends)
-        for log_error in self.errors():
-            error = log_error.error
-            if is_report(error) and not error.survived and log_error.order < (job_ended or self._order + 1):
-                kind = EndKind.SIGNAL if "signal" in error.text else EndKind.EXIT
-                ranks = (log_error.rank,) if log_error.rank >= 0 else ()
-                words = _named(error.message)
-                ends.append(EndLine(kind, words, words, ranks, log_error.node, log_error.order, True))
+        ends, limit = [*self._ends.ends], _job_ended(self._ends.ends) or self._order + 1
+        reports = [
+            log_error
+            for log_error in self.errors()
+            if is_report(log_error.error) and not log_error.error.survived and log_error.order < limit
+        ]
+        # Several exceptions of Ray may tell of one process. The last one with a place says most.
+        unranked = [report for report in reports if report.rank < 0]
+        best = max(unranked, key=lambda report: (bool(report.error.frame), report.order), default=None)
+        for report in reports:
+            if report.rank >= 0 or report is best:
+                kind = EndKind.SIGNAL if "signal" in report.error.text else EndKind.EXIT
+                ranks = (report.rank,) if report.rank >= 0 else ()
+                words = _named(report.error.message)
+                ends.append(EndLine(kind, words, words, ranks, report.node, report.order, True))
         worker = self._failed_worker
         if worker and not any(end.is_report for end in ends) and not self._has_steps_after(worker.order):
             ends.append(worker)
@@ -650,6 +660,8 @@ class JobLog:
         # A log in which many ranks are missing is that of one node.
         is_whole = 0 < self._world <= len(ranks) * MOST_SILENT
         size = max(self._world if is_whole else 0, max(ranks, default=-1) + 1)
+        # Silence proves nothing if Ray leaves out equal lines. Rules blame one silent rank, not several.
+        size += 2 * self._has_left_out
         nodes = tuple(self._nodes.get(rank, "") for rank in range(size))
         printed = tuple(log_error.error for log_error in errors if log_error.rank >= 0)
         if not printed:
@@ -684,11 +696,15 @@ class JobLog:
             if not culprits and node:
                 culprits = (Culprit(-1, node, placed.words),)
         message = sentence = _named(placed.words)
-        if ranks and not is_whole_job:
-            on = f" on {node}" if node else ""
+        on = f" on {node}" if node else ""
+        if placed.is_report and not ranks:
+            sentence = f"a process{on} ended: {message}"
+        elif ranks and not is_whole_job:
             did = " failed first: it" if placed.is_report else ":"
             sentence = f"{ranks_in_words(ranks)}{on}{did} {message}"
-        evidence = [other.line for other in ends[:4]]
+        row = meaning(message) if placed.is_report else None
+        evidence = [f"cause: {row.cause}"] if row else []
+        evidence += [other.line for other in ends[:4]]
         if (
             self._complaint
             and end.kind in (EndKind.EXIT, EndKind.SIGNAL, EndKind.START)
@@ -781,7 +797,7 @@ def _remedy(kind: EndKind, message: str) -> str:
     """Return the remedy for an end, by its message or its signal if that has few causes."""
     if kind is EndKind.SIGNAL and ("SIGKILL" in message or "Killed" in message):
         return f"often memory ran out: dmesg on the node shows OOM kills; then {_MEMORY_REMEDY}"
-    row = meaning(message) if kind in (EndKind.SIGNAL, EndKind.START) else None
+    row = meaning(message) if kind in (EndKind.SIGNAL, EndKind.START, EndKind.EXIT) else None
     return foreign(row.remedy) if row else _REMEDIES[kind]
 
 

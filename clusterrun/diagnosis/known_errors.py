@@ -76,7 +76,7 @@ ROWS: tuple[KnownError, ...] = (
         Verdict.OUT_OF_MEMORY,
     ),
     KnownError(
-        r"by an unexpected system error|Worker exit type: SYSTEM_ERROR",
+        r"by an unexpected system error|Worker exit type: SYSTEM_ERROR|\b(?:RayActor|ActorDied)Error: ",
         "a worker of Ray was killed or crashed: memory may have run out",
         "dmesg on its node shows OOM kills; the files in /tmp/ray/session_latest/logs there show a crash",
     ),
@@ -192,6 +192,11 @@ ROWS: tuple[KnownError, ...] = (
         r"\bIMEX\b|MNNVL.*(?i:fail|not (?:available|working|supported))|Cuda failure (?:800 )?'operation not",
         "NVLink between nodes (MNNVL) does not work: its service, IMEX, is not running or has another domain",
         "nvidia-imex-ctl -N on a node shows the domain; --env NCCL_MNNVL_ENABLE=0 uses the network instead",
+    ),
+    KnownError(
+        r"forward compatibility was attempted on non supported HW",
+        "CUDA's compatibility libraries, often a container's, do not fit this node's GPU or driver",
+        "take cuda/compat out of LD_LIBRARY_PATH, or use an image for the driver's CUDA version (nvidia-smi)",
     ),
     KnownError(
         r"Driver/library version mismatch",
@@ -332,6 +337,11 @@ ROWS: tuple[KnownError, ...] = (
         r"|Temporary failure in name resolution|gaierror",
         "a host name is not known on this node",
         "clusterrun check says which; /etc/hosts or DNS must know all nodes",
+    ),
+    KnownError(
+        r"[Cc]onnect to [(\[]?(?:fe80:|169\.254\.|172\.17\.0\.|192\.168\.122\.)",
+        "a rank gave others an address that only its own node knows: of a link, of docker or of libvirt",
+        "--env NCCL_SOCKET_IFNAME=… and GLOO_SOCKET_IFNAME=… name the interface of the cluster (ip -br addr)",
     ),
     KnownError(
         r"connectFullMesh failed|socket(?:Start|Poll)Connect: .*(?:failed|exceeded|returned \d)",

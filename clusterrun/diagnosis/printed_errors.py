@@ -97,6 +97,7 @@ _PARTS = re.compile(r"\(\d+ sub-exceptions?\)$")
 _LOGGED = re.compile(r"^[IWEF]\d{4} \d\d:\d\d:\d\d")
 _REPORT = re.compile(
     r"^(?:exited with code -?\d+|was killed by signal \d+)|\bprocess \d+ terminated with (?:exit code|signal)"
+    r"|\b(?:RayActor|ActorDied)Error\b|A worker died or was killed while executing a task"
 )
 
 
@@ -190,7 +191,7 @@ def is_plain_output(line: str) -> bool:
 
 
 def is_report(error: Error) -> bool:
-    """Return whether a launcher, or ``mp.spawn``, reports the end of its rank, which printed no error."""
+    """Return whether a launcher, ``mp.spawn`` or Ray only reports that a process ended."""
     return _REPORT.search(error.text) is not None
 
 

@@ -106,6 +106,7 @@ LOGS_THAT_RECUR = {
     "woven-two-places",
     "nccl-message-truncated",
     "batch-floating-point",
+    "forward-compatibility",
 }
 
 NOT_ENDED = {"sigkill", "torchrun_kill", "futures", "timeout_alarm", "store_gone", "never_inits"}

@@ -717,6 +717,29 @@ EXPECTED = {
     "jax-heartbeat": Answer(
         "EleutherAI/architecture-objective#26", (37,), ("heartbeat timeout",), "", (), False
     ),
+    "ray-link-before-dead-worker": Answer(
+        "OpenRLHF/OpenRLHF#621", (), ("status=12", "an RDMA path"), "", ("172.19.24.110",), False
+    ),
+    "ray-collective-times-out": Answer(
+        "hiyouga/EasyR1#300", (), ("ranks 4-7 waited in ALLREDUCE",), "", (), False
+    ),
+    "ray-address-of-a-link": Answer(
+        "verl-project/verl#726",
+        (),
+        ("169.254.0.1", "NCCL_SOCKET_IFNAME"),
+        "fsdp_workers.py:371",
+        ("10.1.0.7",),
+        False,
+    ),
+    "ray-equal-lines-left-out": Answer(
+        "DataArcTech/SQL-R1#18", (), ("ranks 0 and 2 waited in ALLREDUCE",), "", (), False
+    ),
+    "forward-compatibility": Answer(
+        "axolotl-ai-cloud/axolotl#10", (), ("Error 804", "cuda/compat"), "distributed.py:26", (), False
+    ),
+    "ray-actor-of-worker-group": Answer(
+        "RUC-NLPIR/Tool-Star#10", (), ("was killed or crashed", "dmesg"), "base.py:42", ("10.0.0.7",), False
+    ),
 }
 
 
