@@ -57,6 +57,7 @@ class RunEvidence:
     elsewhere: str = ""  # another cluster that holds the run's jobs; the silence of this one means nothing
     script_error: str = ""  # the reason that the batch script printed for its own end
     before: str = ""  # how the run ended that this run waits for in vain
+    node_reason: str = ""  # why Slurm took nodes out of the job, as it or an administrator noted it
     message: OrphanReport | None = None  # the newest message of agents whose coordinator is dead
     damaged: bool = False  # whether a state exists that cannot be read
 
@@ -390,7 +391,8 @@ def _by_state(evidence: RunEvidence, state: RunState) -> _Verdict:
     # Slurm lists only some nodes of a job that is ending.
     nodes = lost_nodes.removed_nodes(state, row) if row and row.state.ended else []
     if nodes and state.state is State.NODE_FAIL:
-        reason = _joined(f"Slurm took {fold(nodes)} out of the job: {_REMOVED}", reason)
+        why = evidence.node_reason or _REMOVED
+        reason = _joined(f"Slurm took {fold(nodes)} out of the job: {why}", reason)
     return _Verdict(state.state, Phase.ENDED, reason, state.ended_at or state.updated_at)
 
 

@@ -10,10 +10,11 @@ from clusterrun.local.processes import alive
 from clusterrun.model.duration import spoken
 from clusterrun.model.errors import ClusterrunError, NoSuchRun, SchedulerError
 from clusterrun.model.frozen import frozen, replace
-from clusterrun.model.record import RunRecord, RunStatus
+from clusterrun.model.record import RunRecord, RunState, RunStatus
 from clusterrun.model.spec import Cluster
 from clusterrun.model.states import State
 from clusterrun.operations.job_matching import Jobs, MatchedJob
+from clusterrun.operations.lost_nodes import removed_nodes
 from clusterrun.operations.run_files import RunFiles, damaged, read
 from clusterrun.operations.run_state import (
     NEVER,
@@ -184,6 +185,7 @@ class StatusQuery:
                 elsewhere=reply.elsewhere.get(record.run_id, ""),
                 script_error="" if files.state else self._store.script_error(record.run_id),
                 before=self._before(record) if row and row.reason == NEVER else "",
+                node_reason=self._node_reason(files.state, row) if row and reply.answered else "",
                 damaged=bool(files.damage),
                 message=self._store.orphan_report(record.run_id) if row and silent else None,
             )
@@ -198,6 +200,12 @@ class StatusQuery:
             return recorded_end(files.ended.status, files.state, files.ended.at, status)
         self._note(status, files, row is None or row.state.ended or record.in_allocation, reply, now)
         return status
+
+    def _node_reason(self, state: RunState | None, row: JobRow) -> str:
+        """Return Slurm's reason for the loss of the nodes that it took out of an ended job; '' if unknown."""
+        nodes = removed_nodes(state, row) if row.state.ended else []
+        is_lost = state is not None and state.state is State.NODE_FAIL
+        return self._client().node_reasons(nodes) if nodes and is_lost else ""
 
     def _before(self, record: RunRecord) -> str:
         """Return which run before ``record`` did not complete, and how it ended; '' if there is none."""

@@ -276,6 +276,14 @@ def test_a_status_has_all_facts_of_an_ended_run() -> None:
         ({"row": row("NODE_FAIL", nodelist="n0"), "state": state(**OLD)}, "node n1 was lost"),
         ({"row": row("FAILED", nodelist="n0"), "state": state(State.NODE_FAIL)}, "Slurm took n1 out"),
         (
+            {
+                "row": row("FAILED", nodelist="n0"),
+                "state": state(State.NODE_FAIL),
+                "node_reason": "spot reclaimed",
+            },
+            "Slurm took n1 out of the job: spot reclaimed",
+        ),
+        (
             {"row": row(nodelist="n1", start=NOW - 900), "state": state(**OLD)},
             "no heartbeat from its coordinator for 6 min 40 s; node n0 was lost, with the coordinator of the"
             " run; no agent has reported that it gives the job back; to end it, type scancel 41",

@@ -420,6 +420,15 @@ def test_whole_nodes_are_read_from_slurms_configuration(
 
 
 @pytest.mark.parametrize(
+    ("answer", "reason"), [((0, "bad GPU\nbad GPU\n", ""), "bad GPU"), ((1, "", "sinfo: error: no"), "")]
+)
+def test_node_reasons_are_those_of_slurm(answer: tuple[int, str, str], reason: str) -> None:
+    programs = StandInPrograms(answer)
+    assert SlurmClient({}, programs, PushedClock()).node_reasons(("n1", "n2")) == reason
+    assert "--nodes=n[1-2]" in programs.asked[0]
+
+
+@pytest.mark.parametrize(
     ("text", "displayed", "seconds"),
     [
         ("KillWait=60", "", 60.0),
