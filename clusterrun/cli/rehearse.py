@@ -104,11 +104,12 @@ def rehearse(
     slurm = options["cluster"] == "slurm"
     from clusterrun.script.command_words import check_words
     from clusterrun.script.nested_launchers import check_command
+    from clusterrun.script.script_texts import job_number_notices
 
     ranks_per_node = 0 if options["gpus"] else options["ranks_per_node"]
     size = {"nodes": options["nodes"], "gpus": options["gpus"], "ranks_per_node": ranks_per_node}
     spec = JobSpec(command, os.getcwd(), **size)
-    say(*check_words(spec, "rehearse"), *check_command(spec, slurm, "rehearse"))
+    say(*check_words(spec, "rehearse"), *check_command(spec, slurm, "rehearse"), *job_number_notices(spec))
     if slurm and not os.environ.get("SLURM_JOB_ID"):
         # Run the same command line inside a new allocation of salloc.
         from clusterrun.cli.alloc import become

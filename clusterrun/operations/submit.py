@@ -36,7 +36,7 @@ from clusterrun.script.containers import runtimes_here
 from clusterrun.script.environment import dropped, not_obeyed, scrubbed
 from clusterrun.script.nested_launchers import check_command
 from clusterrun.script.plan import MachineFacts, Plan, about_python, plan, sbatch_arguments
-from clusterrun.script.script_texts import lightning_notices, script_habits
+from clusterrun.script.script_texts import job_number_notices, lightning_notices, script_habits
 from clusterrun.slurm import node_calendar, partition_limits, submit_once
 from clusterrun.slurm.client import SlurmClient
 from clusterrun.slurm.queries import PartitionOffer
@@ -84,6 +84,8 @@ class SubmitFacts:
             notices += check_command(self.spec, planned.spec.cluster is Cluster.SLURM, verb)
             if planned.spec.cluster is Cluster.SLURM and not self.site.allocation:
                 notices += lightning_notices(planned.spec, self.site.habits.lightning)
+            if planned.spec.goes_on == "chain":
+                notices += job_number_notices(self.spec)
         notices += check(planned, environ=environ)
         partition_limits.check(planned.spec, self.partitions())
         if not planned.spec.alone and not self.repeats:

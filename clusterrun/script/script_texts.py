@@ -16,6 +16,7 @@ _NAMES = re.compile(r"/dev/std(?:out|err)\b|/dev/fd/[12]\b|/proc/(?:self|\$\$|\$
 _REQUEUES = re.compile(r"""\bscontrol[\s"',\[\]()]{1,9}requeue\b""")
 _LIGHTNING = re.compile(r"^\s*(?:from|import)\s+(?:pytorch_)?lightning\b", re.MULTILINE)
 _LIGHTNING_REQUEUES = re.compile(r"\bSLURMEnvironment\((?!.*auto_requeue\s*=\s*False)")
+_JOB_NUMBER = re.compile(r"\bSLURM_(?:JOB_ID|JOBID)\b")
 _WORD = re.compile(r"[\w./+-]+")
 _MAX_SIZE = 1024 * 1024
 _MAX_FILES = 64
@@ -56,6 +57,15 @@ def lightning_notices(spec: JobSpec, name: str) -> tuple[str, ...]:
         "give its Trainer plugins=[SLURMEnvironment()], or add --requeue and the callback of "
         "clusterrun help training",
     )
+
+
+def job_number_notices(spec: JobSpec) -> tuple[str, ...]:
+    """Return a notice if a script may name its checkpoints by the job, whose number another job lacks."""
+    name = next((name for name, text in _texts(spec) if name and _JOB_NUMBER.search(text)), "")
+    if not name:
+        return ()
+    what = f"{name} reads SLURM_JOB_ID: another job does not find checkpoints in a folder of that name"
+    return (f"{what} (--requeue-by chain; a run submitted again); CLUSTERRUN_RUN_ID is the same in a chain",)
 
 
 def _texts(spec: JobSpec) -> Iterator[tuple[str, str]]:

@@ -8,7 +8,7 @@ import pytest
 
 from clusterrun.model.frozen import replace
 from clusterrun.model.spec import JobSpec
-from clusterrun.script.script_texts import lightning_notices, script_habits
+from clusterrun.script.script_texts import job_number_notices, lightning_notices, script_habits
 
 
 @pytest.mark.parametrize("line", [
@@ -95,3 +95,11 @@ def test_a_script_that_requeues_its_job_is_detected_and_lightning_needs_a_plugin
 def test_setup_lines_are_read_for_a_requeue(tmp_path: Path) -> None:
     setup = ("f() { scontrol requeue $SLURM_JOB_ID; }",)
     assert script_habits(JobSpec(("t.py",), str(tmp_path), setup=setup)).requeues_itself
+
+
+def test_a_script_that_reads_the_number_of_its_job_gets_a_notice(tmp_path: Path) -> None:
+    (tmp_path / "t.py").write_text('folder = "runs/" + os.environ["SLURM_JOB_ID"]')
+    (tmp_path / "plain.py").write_text('folder = "runs/" + os.environ["MY_SLURM_JOB_ID_2"]')
+    (notice,) = job_number_notices(JobSpec(("t.py",), cwd=str(tmp_path)))
+    assert notice.startswith("t.py reads SLURM_JOB_ID")
+    assert job_number_notices(JobSpec(("plain.py",), cwd=str(tmp_path))) == ()
