@@ -171,7 +171,12 @@ def _conversion(script: _Script, shebang: str) -> Conversion:
         reason = f"it starts {total} processes, and the line {world}"
         all_parts.append(Part(command_line, script.launch.program, PartOutcome.UNTRANSLATED, reason))
     all_parts += [
-        Part(command_line, script.launch.program, PartOutcome.OPTION, reason)
+        Part(
+            command_line,
+            script.launch.program or "".join(script.launch.command[:1]),
+            PartOutcome.OPTION,
+            reason,
+        )
         for reason in _differences_in_size(script, dict(typed))
     ]
     if not shebang.startswith("#!"):

@@ -45,6 +45,7 @@ from clusterrun.script.statement_rules import (
     IS_BEHIND,
     IS_OTHER_RUN,
     PRINTS,
+    READS_RESULT,
     Facts,
     of_tasks,
     rule_for,
@@ -807,7 +808,7 @@ def _read_before(
         errexit = "eo pipefail"
     absent = min((statement.line for statement in beside), default=None)
     is_before_run = False
-    for statement in reversed(statements):
+    for statement, readers in reversed([*_with_readers(statements)]):
         facts = _facts(scope, statement, needed, read_by_setup)
         facts = replace(
             facts,
@@ -852,11 +853,37 @@ def _read_before(
             lines = _setup_lines(facts, sorted(statement.sets & needed), errexit)
             needed |= statement.reads
             read_by_setup |= statement.reads
-        parts.insert(0, Part(statement.line, statement.text, outcome, reason))
+        own = [Part(statement.line, statement.text, outcome, reason)]
+        parts[:0] = own + [Part(reader.line, reader.text, outcome, reason) for reader in readers]
         if facts.requeues and statement.kind == "function_definition":
             parts += _parts_of_handler(scope, statement)
         setup[:0] = lines
     return Reading(setup=tuple(setup), requeues=requeues, parts=tuple(parts))
+
+
+def _with_readers(statements: Sequence[Statement]) -> Iterator[tuple[Statement, tuple[Statement, ...]]]:
+    """Yield each statement with those behind it that read its result (``$?``): one setup line."""
+    place = 0
+    while place < len(statements):
+        statement, end = statements[place], place + 1
+        is_simple = statement.is_plain or statement.kind in ("variable_assignment", "declaration_command")
+        is_run = any(launch_in(command.names, reads_inline=False) for command in statement.commands)
+        if is_simple and not (is_run or statement.in_background):
+            while end < len(statements) and READS_RESULT.match(statements[end].text):
+                end += 1
+        whole = statements[place:end]
+        if len(whole) > 1:
+            statement = replace(
+                statement,
+                text="\n".join(part.text for part in whole),
+                kind="list",
+                commands=tuple(command for part in whole for command in part.commands),
+                sets=frozenset().union(*(part.sets for part in whole)),
+                exports=frozenset().union(*(part.exports for part in whole)),
+                reads=frozenset().union(*(part.reads for part in whole)),
+            )
+        yield statement, tuple(whole[1:])
+        place = end
 
 
 def _parts_of_handler(scope: _Scope, function: Statement) -> Iterator[Part]:

@@ -130,7 +130,7 @@ _SIGNALS_OF_A_TRAP = re.compile(
     r"\b(?:SIG)?(?:TERM|INT|USR[12]|HUP|QUIT|ALRM|CONT)\b|\s(?:1|2|3|10|12|14|15)\b"
 )
 # It reads the result of the statement before it: nothing of its own runs in front.
-_READS_RESULT = re.compile(r"(?!\w+\s*\(\)|function\b)(?:(?!\|\||&&|[;\n])[^#])*(?:\$\?|\bPIPESTATUS\b)")
+READS_RESULT = re.compile(r"(?!\w+\s*\(\)|function\b)(?:(?!\|\||&&|[;\n])[^#])*(?:\$\?|\bPIPESTATUS\b)")
 _EXPORTS = re.compile(r"\b(?:export|declare|typeset|readonly|local)\b")
 ALLEXPORT = re.compile(r"set\s+([-+])(?:a\b|o\s+allexport)")
 _NEEDLESS, _UNTRANSLATED = PartOutcome.NEEDLESS, PartOutcome.UNTRANSLATED
@@ -158,7 +158,7 @@ RULES = (
     ),
     Rule(lambda facts: facts.statement.sets == {"SRUN_CPUS_PER_TASK"}, _NEEDLESS, "srun alone reads it"),
     Rule(
-        lambda facts: bool(_READS_RESULT.match(facts.statement.text)),
+        lambda facts: bool(READS_RESULT.match(facts.statement.text)),
         _UNTRANSLATED,
         "it reads the result of the command before it, and each setup line is checked in between",
     ),

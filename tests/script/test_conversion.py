@@ -284,7 +284,6 @@ def test_a_script_of_another_language_is_the_command() -> None:
         "torchrun --nnodes 1:2 --nproc_per_node 1 t.py",
         "#SBATCH --requeue\nsrun python t.py",
         "#SBATCH -n4\nsrun python t.py",
-        "grep x log\nA=$?\npython t.py $A",
         "set -- a b\npython t.py $1",
         'f() { srun python t.py "$@"; }\nf $(echo 1 2)',
         "#SBATCH -N1 --ntasks-per-node=2\nmpirun -np 4 python t.py",
@@ -520,6 +519,14 @@ def test_the_rows_of_the_page_equal_converts_output(launcher: str) -> None:
         ("#SBATCH --ntasks-per-node=8\npython t.py", "--cpus-per-rank 8 t.py"),
         ("#SBATCH --gres=gpu:4\ntorchrun --nnodes=1:2 --nproc_per_node=4 t.py", "--gpus 4 t.py"),
         ("#SBATCH --gpus=2\ntorchrun --nproc_per_node 1 t.py", "--sbatch gpus=2 t.py"),
+        (
+            'X=$(f)\nif [ $? = 0 ]; then\n eval "$X"\nfi\npython t.py',
+            """--setup '{ X=$(f)\nif [ $? = 0 ]; then\n eval "$X"\nfi\n} || :' t.py""",
+        ),
+        (
+            "grep x log\nA=$?\npython t.py $A",
+            "--setup '{ grep x log\nA=$?\n} || :' --setup 'export A' bash -c 'exec python t.py $A'",
+        ),
         ("X=$(f)\nexport X\npython t.py", "--setup 'export X=$(f)' --setup 'export X' t.py"),
         (
             "#SBATCH -n2 -c4\nexport OMP_NUM_THREADS=${SLURM_CPUS_PER_TASK:-1}\nsrun python t.py",
