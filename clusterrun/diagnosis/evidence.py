@@ -171,6 +171,8 @@ class PythonStacks:
     source: str = ""  # the tool that gave it
     threads: tuple[ThreadPlace, ...] = ()  # the other threads that run user code
     tasks: tuple[str, ...] = ()  # where asyncio's tasks are, ``FRAME`` or ``FRAME: ERROR`` if one failed
+    # the error in whose ``except`` or ``finally`` block the main thread is, as ``FRAME: ERROR``
+    handles: str = ""
     # what the main thread waits for in its process, then what the holder of that waits for, and so on
     waits: tuple[ThreadWait, ...] = ()
     # the condition of the ``while`` around the main thread's place; '' if its innermost loop has none

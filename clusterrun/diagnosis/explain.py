@@ -10,9 +10,10 @@ from collections.abc import Callable, Iterator, Sequence
 from clusterrun.diagnosis import rule_modules
 from clusterrun.diagnosis.calls import STOPPED, CallTable
 from clusterrun.diagnosis.hypothesis import Hypothesis
-from clusterrun.diagnosis.stacks import is_library
+from clusterrun.diagnosis.stacks import is_library, short
 from clusterrun.diagnosis.verdict import Diagnosis, Stacks, Verdict, folded, ranks_in_words
 from clusterrun.diagnosis.vote import RankVote
+from clusterrun.diagnosis.wording import cut
 from clusterrun.model.frozen import replace
 
 MOST_GROUPS = 16
@@ -39,7 +40,14 @@ def explain(table: CallTable, hypothesis: Hypothesis) -> Diagnosis:
             others = ranks_in_words(vote.sides[0][1])
             lacks = f"rank {vote.lone()} has no thread in {entry}, as {others} have"
             lacking.append(f"{lacks}: did it end, and of what error?")
-    evidence = (*diagnosis.evidence, *lacking, *circumstances(table))
+    handling = []
+    for culprit in diagnosis.culprits[:MOST_GROUPS]:
+        rank = table.by_rank.get(culprit.rank)
+        if rank and rank.stacks.handles:
+            frame, _, error = rank.stacks.handles.partition(": ")
+            block = f"rank {rank.rank} is in an except or finally block"
+            handling.append(f"{block}, after {cut(error)} at {short(frame)}")
+    evidence = (*diagnosis.evidence, *handling, *lacking, *circumstances(table))
     return replace(diagnosis, groups=stack_groups(table), evidence=evidence)
 
 

@@ -151,6 +151,7 @@ class Look:
                 source="faulthandler" if stacks.main else "",
                 threads=stacks.threads,
                 tasks=tasks,
+                handles=str((answer.get("call") or {}).get("handles", "")),
                 waits=thread_waits(answer),
                 loop=str((answer.get("call") or {}).get("loop", "")),
                 samples=tuple(self._samples.get(first.pid, ())),

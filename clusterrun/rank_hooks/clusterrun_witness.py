@@ -191,6 +191,7 @@ def state_json(number: int, records: int, size: int = 0) -> str:
             "sets": keys,
             "ignored": ignored_calls(c10d),
             **tasks(),
+            "handles": handled(),
             "waits": thread_waits(),
             "loop": loop_around(),
         }
@@ -263,11 +264,7 @@ def tasks_in_loop() -> list[str]:
     for task in all_tasks[: 8 * MOST_TASKS]:
         error = getattr(task, "_exception", None)
         if task.done() and error is not None:
-            trace, frames = error.__traceback__, []
-            while trace is not None:
-                frames.append((trace.tb_frame.f_code, trace.tb_lineno))
-                trace = trace.tb_next
-            places.append(f"{own_place(frames)}: {type(error).__name__}: {error}"[:MOST_OF_A_KEY])
+            places.append(raised(error))
         elif not task.done() and task.get_loop() is loop:
             awaits, frames = task.get_coro(), []
             while getattr(awaits, "cr_frame", None) is not None:
@@ -275,6 +272,25 @@ def tasks_in_loop() -> list[str]:
                 awaits = awaits.cr_await
             places.append(own_place(frames))
     return [place for place in places if place[:1] not in ("", ":")][:MOST_TASKS]
+
+
+def raised(error: BaseException) -> str:
+    """Return ``FILE:LINE FUNCTION: ERROR`` with the innermost user frame that the error passed."""
+    trace, frames = error.__traceback__, []
+    while trace is not None:
+        frames.append((trace.tb_frame.f_code, trace.tb_lineno))
+        trace = trace.tb_next
+    return f"{own_place(frames)}: {type(error).__name__}: {error}"[:MOST_OF_A_KEY]
+
+
+def handled() -> str:
+    """Return the error in whose ``except`` or ``finally`` block the main thread is; '' for none."""
+    try:
+        error = sys._current_exceptions()[MAIN_THREAD]  # Python 3.10
+        error = error[1] if isinstance(error, tuple) else error
+        return raised(error) if error is not None else ""
+    except Exception:  # noqa: BLE001 (its message is the user's code; the rest of the answer counts)
+        return ""
 
 
 def thread_waits() -> list[list[Any]]:

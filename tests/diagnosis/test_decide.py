@@ -1034,3 +1034,11 @@ def test_a_rank_that_holds_a_lock_in_the_backward_pass_is_named_too() -> None:
 def test_a_lock_holder_that_waits_for_nobody_is_not_blamed(holder: RankSnapshot) -> None:
     others = [rank(number, node="n0", stack=LOOP, lock_holder=100) for number in range(1, 4)]
     assert 0 not in [culprit.rank for culprit in verdict(holder, *others, stalled=60.0).culprits]
+
+
+def test_the_error_that_a_culprit_handles_is_evidence() -> None:
+    handles = "/home/me/train.py:4 load: KeyError: 30"
+    late = rank(1, stack=LOOP, handles=handles)
+    result = decide(case(waiter(0), late, waiter(2), waiter(3), stalled=60.0)).diagnosis
+    block = "rank 1 is in an except or finally block"
+    assert f"{block}, after KeyError: 30 at train.py:4 (load)" in result.evidence

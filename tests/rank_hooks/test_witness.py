@@ -278,6 +278,20 @@ def test_the_call_in_which_an_exception_was_raised_is_read_with_its_arguments(
     assert space["failed_call"](c10d) == {}
 
 
+@pytest.mark.skipif(sys.version_info < (3, 10), reason="no thread can ask for the exception of another")
+def test_the_error_in_whose_finally_block_a_rank_waits_is_reported(
+    witness: Callable[..., dict[str, Any]], tmp_path: Path
+) -> None:
+    script, seen = tmp_path / "train.py", []
+    script.write_text("try:\n    {}['weights']\nfinally:\n    look()\n")
+    handled = witness({})["handled"]
+    names = {"look": lambda: seen.append(handled())}
+    with pytest.raises(KeyError):
+        exec(compile(script.read_text(), str(script), "exec"), names)
+    assert seen == [f"{script}:2 <module>: KeyError: 'weights'"]
+    assert handled() == ""
+
+
 def test_threads_in_a_collective_are_reported_with_function_and_line(
     witness: Callable[..., dict[str, Any]], tmp_path: Path
 ) -> None:

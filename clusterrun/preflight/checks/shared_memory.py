@@ -14,7 +14,7 @@ LIMIT = 10.0
 LATE = Finding(NAME, Grade.FAIL, "/dev/shm did not answer within 10 s", "reboot the node: its kernel hangs")
 # One segment of NCCL between two ranks of a node.
 SEGMENT_BYTES = 10 << 20
-_SMALL = "give the container more: --shm-size=16g, or --ipc=host"
+_SMALL = "mount -o remount,size=16g /dev/shm; a container needs --shm-size=16g, or --ipc=host"
 _FULL = "remove what ended jobs left there: ls -la /dev/shm"
 
 

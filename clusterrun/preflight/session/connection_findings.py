@@ -26,7 +26,10 @@ _LIMIT = (
     "'limit|connlimit|recent', nft list ruleset, nf_conntrack_max, net.ipv4.tcp_max_syn_backlog): on {}"
 )
 _LIMITED = "something limits how many are open or begin at a time"
-_LOSSY = "look at cable, switch port and duplex of {}: ethtool -S, ip -s link, nstat -az TcpRetransSegs"
+_LOSSY = (
+    "look at cable, switch port and duplex of {}: ethtool -S, ip -s link, nstat -az TcpRetransSegs; and for "
+    "a limit of packets: ethtool -S (…_allowance_exceeded in a cloud), tc -s qdisc, iptables -nvL"
+)
 _ALL_LOSSY = "look at the switches between the nodes: dropped packets, buffers, flow control"
 
 

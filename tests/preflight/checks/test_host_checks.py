@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import json
 import os
+import socket
 import subprocess
 import sys
 from pathlib import Path
@@ -58,6 +59,25 @@ def test_a_node_that_cannot_connect_to_itself_is_unfit(monkeypatch: pytest.Monke
     monkeypatch.setattr("socket.create_connection", refuse)
     readings["n2"] = loopback.probe(ASKED)
     assert blamed(loopback, readings) == {"n2": FAIL}
+
+
+@pytest.mark.parametrize(
+    ("function", "number", "remedy"),
+    [
+        ("bind", errno.EADDRINUSE, "every local port is in use"),
+        ("connect", errno.EADDRNOTAVAIL, "every local port is in use"),
+        ("bind", errno.EADDRNOTAVAIL, "ip link set lo up"),
+    ],
+)
+def test_the_loopbacks_remedy_depends_on_whether_a_port_was_free(
+    monkeypatch: pytest.MonkeyPatch, function: str, number: int, remedy: str
+) -> None:
+    def fail(*_: object) -> None:
+        raise OSError(number, os.strerror(number))
+
+    monkeypatch.setattr(socket.socket, function, fail)
+    ((_, result),) = loopback.judge(ASKED, {"n1": loopback.probe(ASKED)})
+    assert result.remedy.startswith(remedy)
 
 
 def test_shared_memory_is_judged_by_the_ranks_that_share_it() -> None:
