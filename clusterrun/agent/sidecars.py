@@ -39,7 +39,7 @@ class Sidecars:
         if message.sidecar == contract.EXAMINER:
             return "" if ranks.idle and message.epoch > ranks.seen else "ranks were started on this node"
         is_running = ranks.stage is RankStage.RUNNING and message.epoch == ranks.epoch
-        return "" if is_running else "no ranks run on this node"
+        return "" if is_running else contract.NO_RANKS
 
     def observe(self, epoch: int) -> None:
         """Start the observer, unless a request has already started it."""

@@ -42,10 +42,10 @@ def explain(table: CallTable, hypothesis: Hypothesis) -> Diagnosis:
             lacking.append(f"{lacks}: did it end, and of what error?")
     handling = []
     for culprit in diagnosis.culprits[:MOST_GROUPS]:
-        rank = table.by_rank.get(culprit.rank)
-        if rank and rank.stacks.handles:
-            frame, _, error = rank.stacks.handles.partition(": ")
-            block = f"rank {rank.rank} is in an except or finally block"
+        handles = table.of(culprit.rank).stacks.handles if culprit.rank in table.by_rank else ""
+        if handles:
+            frame, _, error = handles.partition(": ")
+            block = f"rank {culprit.rank} is in an except or finally block"
             handling.append(f"{block}, after {cut(error)} at {short(frame)}")
     evidence = (*diagnosis.evidence, *handling, *lacking, *circumstances(table))
     return replace(diagnosis, groups=stack_groups(table), evidence=evidence)

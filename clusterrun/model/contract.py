@@ -52,6 +52,8 @@ CODE_VARIABLES = (CODE_ORIGINAL_VARIABLE, CODE_COPY_VARIABLE, GIT_COMMIT_VARIABL
 # The companions of an agent. Work that may hang runs in them, never in the agent itself.
 EXAMINER = "examiner"
 OBSERVER = "observer"
+# An agent's answer for an observer that does not run, because its ranks have not started or have ended.
+NO_RANKS = "no ranks run on this node"
 # The name of an agent's companion process, in that process and its children.
 COMPANION_VARIABLE = "CLUSTERRUN_COMPANION"
 NODE_VARIABLE = "CLUSTERRUN_NODE"

@@ -10,8 +10,8 @@ Laws
    the waiting ranks' process group. Action is taken after ``hang_seconds``. A stall is declared only while
    the observers report: their silence is no stall.
 3. Only one collection runs at a time. Requests that arrive meanwhile get its answer. It ends when every node
-   has answered or is mute, or at its limit. If a rank may still continue by itself, one more and longer look
-   follows, no earlier than the diagnosis can know the outcome.
+   has answered or is mute, or at its limit. A mute node is asked but not awaited. If a rank may still
+   continue by itself, one more and longer look follows, no earlier than the diagnosis can know the outcome.
 4. A body that cannot be read is ignored.
 """
 
@@ -27,6 +27,7 @@ from clusterrun.diagnosis.evidence import (
     Digest,
     JobSnapshot,
     LookOptions,
+    ProcessSample,
     Pulse,
     RankSnapshot,
 )
@@ -131,7 +132,7 @@ class Collection:
         records = MANY_RECORDS if size <= FEW_RANKS else LookOptions().records
         options = LookOptions(self.seconds, FEW_RECORDS if size > MANY_RANKS else records)
         body = json.dumps({"collect": encode(options)})
-        return [AskObserver(node, self.number, body) for node in self._nodes if node not in self.mute]
+        return [AskObserver(node, self.number, body) for node in self._nodes]
 
     @property
     def complete(self) -> bool:
@@ -219,6 +220,13 @@ class HangDetector:
         if self._round is None:
             return []
         self._round.mute[node] = why
+        own = {key: entry for key, entry in self._pulses.items() if key[0] == node}
+        if why == contract.NO_RANKS and own:
+            # Its ranks have ended, and its observer with them.
+            name = self._nodes[node].name
+            self._pulses.update({key: (at, replace(pulse, state="")) for key, (at, pulse) in own.items()})
+            ended = [RankSnapshot(rank, name, ProcessSample(own[node, rank][1].pid, "")) for _, rank in own]
+            self._round.answers[node] = Collected(name, wall, tuple(ended))
         return self._looked(now, wall)
 
     def on_request(self, now: float, wall: float, name: str, body: str) -> list[HangDetectorAction]:
@@ -375,7 +383,7 @@ class HangDetector:
         names = {number: watched.name for number, watched in self._nodes.items()}
         mute = {number: watched.mute for number, watched in self._nodes.items() if watched.mute}
         self._round = Collection(self._number, names, mute, now, wall, seconds)
-        return self._round.asks(self._size) or self._judge(now, wall)
+        return self._judge(now, wall) if self._round.complete else self._round.asks(self._size)
 
     def _looked(self, now: float, wall: float) -> list[HangDetectorAction]:
         return self._judge(now, wall) if self._round is not None and self._round.complete else []

@@ -286,7 +286,7 @@ def raised(error: BaseException) -> str:
 def handled() -> str:
     """Return the error in whose ``except`` or ``finally`` block the main thread is; '' for none."""
     try:
-        error = sys._current_exceptions()[MAIN_THREAD]  # Python 3.10
+        error: Any = sys._current_exceptions()[MAIN_THREAD]  # since Python 3.10
         error = error[1] if isinstance(error, tuple) else error
         return raised(error) if error is not None else ""
     except Exception:  # noqa: BLE001 (its message is the user's code; the rest of the answer counts)

@@ -11,6 +11,7 @@ from clusterrun.diagnosis.evidence import Collected, Digest, Group, Pulse, RankS
 from clusterrun.diagnosis.explain_rank import STEP_REMEDY
 from clusterrun.diagnosis.solo_ranks import SILENCE
 from clusterrun.diagnosis.verdict import Diagnosis, Verdict
+from clusterrun.model import contract
 from clusterrun.model.document import decode, encode
 from clusterrun.model.frozen import replace
 from clusterrun.model.orders import Orders, WatchOrders
@@ -337,6 +338,20 @@ def test_retries_in_a_rendezvous_are_no_movement() -> None:
     assert detector.wakes_at() == 61.0
     all_same(detector, 50.0, size=0, begun=0, output=50)
     assert detector.wakes_at() == 110.0
+
+
+def test_ranks_whose_observer_left_with_them_have_ended() -> None:
+    detector = make_detector(60.0)
+    all_same(detector, 1.0)
+    for at in (20.0, 40.0, 60.0):
+        digest(detector, at, 0, pulse(0), pulse(1))
+    asked = [action.node for action in detector.tick(61.0, WALL) if isinstance(action, AskObserver)]
+    assert asked == [0, 2], "a silent observer is asked as well"
+    detector.lost(61.1, WALL, 2, contract.NO_RANKS)
+    waiting = [waiter(number, node="n0") for number in (0, 1)]
+    diagnosis = saved(answer(detector, 62.0, 0, 1, *waiting))["diagnosis.json"]
+    assert [culprit.rank for culprit in diagnosis.culprits] == [2, 3]
+    assert not any("no answer" in line for line in diagnosis.evidence)
 
 
 def test_ranks_that_are_killed_in_their_hang_have_not_progressed() -> None:
