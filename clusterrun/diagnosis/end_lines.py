@@ -6,6 +6,7 @@ import enum
 import re
 import signal
 
+from clusterrun.diagnosis.torchrun_report import exit_in_words
 from clusterrun.model.frozen import frozen, replace
 
 
@@ -70,6 +71,9 @@ _SHELL_KILLED = re.compile(
 )
 # The command in that line is always that of the last rank, whichever rank failed.
 _DEEPSPEED = re.compile(r"sigkill_handler\] .* exits with return code = (-?\d+)")
+_COMPOSER = re.compile(
+    r"(?:Global rank|launcher:Rank) (\d+) (?:\(PID \d+\) exited with|crashed with exit) code (-?\d+)"
+)
 _MPI_SIGNAL = re.compile(r"process rank (\d+) with PID \d+ on node (\S+) exited on (signal \d+ \(.*?\))")
 _MPI_ABORT = re.compile(r"MPI_ABORT was invoked on rank (\d+)")
 # Intel MPI and MPICH: the rank on one line, its end on the next.
@@ -197,9 +201,13 @@ class EndLines:
         if match := _DEEPSPEED.search(text):
             self._is_below_deepspeed = True
             code = int(match[1])
-            message = f"exited with code {code}" if code >= 0 else f"was killed by signal {-code}"
             kind = EndKind.EXIT if code >= 0 else EndKind.SIGNAL
-            return EndLine(kind, f"a rank of deepspeed {message}", line)
+            return EndLine(kind, f"a rank of deepspeed {exit_in_words(code)}", line)
+        if match := _COMPOSER.search(text):
+            rank, code = int(match[1]), int(match[2])
+            kind = EndKind.EXIT if code >= 0 else EndKind.SIGNAL
+            kind = EndKind.ENDED_BY_OTHERS if code == -signal.SIGTERM else kind
+            return EndLine(kind, exit_in_words(code), line, (rank,), is_report=True)
         if match := _MPI_SIGNAL.search(text):
             return EndLine(EndKind.SIGNAL, f"was ended by {match[3]}", line, (int(match[1]),), match[2])
         if match := _JAX.search(text):

@@ -740,6 +740,9 @@ EXPECTED = {
     "ray-actor-of-worker-group": Answer(
         "RUC-NLPIR/Tool-Star#10", (), ("was killed or crashed", "dmesg"), "base.py:42", ("10.0.0.7",), False
     ),
+    "composer-rank-by-signal": Answer(
+        "mosaicml/llm-foundry#258", (2,), ("SIGBUS", "/dev/shm"), "", (), False
+    ),
 }
 
 
