@@ -152,7 +152,7 @@ def _timed(printed: list[tuple[int, str]], grown: Sequence[tuple[float, int]]) -
     """Return the last of these lines, each with the time at which it appeared."""
     end = float("inf")
     return [
-        (next((wall for wall, size in grown if size >= offset - 1), end), _shortened(_last_state(line)))
+        (next((wall for wall, size in grown if size >= offset - 1), end), _shortened(line))
         for offset, line in printed[-contract.TAIL_LINES :]
     ]
 
@@ -231,11 +231,7 @@ def lost_connection(lines: list[str]) -> bool:
     return origin in _OF_CONNECTIONS
 
 
-def _last_state(line: str) -> str:
-    """Return the last state of a progress bar, which rewrites its line."""
-    return next((state for state in reversed(line.split("\r")) if state), "")
-
-
 def _shortened(line: str) -> str:
-    """Return both ends of a line that is too long for people to read."""
+    """Return the last state of a progress bar, and only both ends of a line that is too long to read."""
+    line = next((state for state in reversed(line.split("\r")) if state), "")
     return line if len(line) <= _LONGEST else f"{line[: _LONGEST // 2]} … {line[-_LONGEST // 2 :]}"

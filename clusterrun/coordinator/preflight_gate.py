@@ -14,7 +14,7 @@ from clusterrun.model import contract
 from clusterrun.model.frozen import replace
 from clusterrun.model.hostlist import fold
 from clusterrun.model.orders import Orders
-from clusterrun.model.preflight_report import Grade, LinkReport, NodeReport, Report
+from clusterrun.model.preflight_report import Grade, NodeReport, Report
 from clusterrun.model.states import Phase, State
 from clusterrun.protocol.messages import AskSidecar, EndSidecar, SidecarEnded, SidecarSaid
 from clusterrun.runtime.machine_events import Now, earliest
@@ -217,7 +217,7 @@ def _alone(report: Report) -> RunOutcome:
 
 def _causes(report: Report) -> str:
     causes = [f"{node.node} is unfit{_why(node)}" for node in report.nodes if node.verdict is Grade.FAIL]
-    causes += [f"{_way(link)}: {link.message}" for link in report.links if link.verdict is Grade.FAIL]
+    causes += [f"{link.ends}: {link.message}" for link in report.links if link.verdict is Grade.FAIL]
     causes += [report.set_message] if report.set_message and not causes else []
     if not causes:
         unknown = [node for node in report.nodes if node.role == "excluded" and node.findings]
@@ -229,8 +229,3 @@ def _causes(report: Report) -> str:
 def _why(node: NodeReport) -> str:
     message = next((finding.message for finding in node.findings if finding.verdict is Grade.FAIL), "")
     return f": {message}" if message else ""
-
-
-def _way(link: LinkReport) -> str:
-    one_way = {"a->b": f"{link.a} -> {link.b}", "b->a": f"{link.b} -> {link.a}"}
-    return one_way.get(link.direction, f"{link.a} - {link.b}")

@@ -243,7 +243,8 @@ def _of_threads(rank: RankSnapshot, where: str, below: str) -> Reason:
         remedy = (
             "end that thread's own wait before it is joined: empty its queue, or give put and get a timeout"
         )
-    return Reason(f"{why}{below}{'' if first.holder else _others(rank)}", remedy)
+    others_wait = "" if first.holder else _others(rank)
+    return Reason(f"{why}{below}{others_wait}", remedy)
 
 
 def _child(child: ChildProcess, stack: tuple[str, ...]) -> str:

@@ -196,7 +196,7 @@ class _Process:
         self.last_step = 0
         # The rank that a logger named in the line before a traceback.
         self._logged_rank = -1
-        # What a logger printed before a traceback; '' without one.
+        # The text that a logger printed before a traceback; '' without one.
         self._record = ""
         # The last line with text ended an error.
         self._is_after_error = False

@@ -438,7 +438,9 @@ def diagnose_looks(
 def _named(world: JobWorld) -> str:
     nodes = sorted({rank.node for rank in world.ranks if rank.node})
     listed = ", ".join(nodes[:4]) + (", …" if len(nodes) > 4 else "")
-    return f"{len(world.ranks)} rank{'s' if len(world.ranks) > 1 else ''} on {listed}"
+    count = len(world.ranks)
+    ranks = f"{count} ranks" if count > 1 else "1 rank"
+    return f"{ranks} on {listed}"
 
 
 def _alone(worlds: Sequence[JobWorld], diagnosis: Diagnosis) -> Diagnosis:

@@ -49,7 +49,7 @@ _STARTS_ERROR = re.compile(
     r"(?:(?:  \+ Exception Group |╭─+ )?Traceback \(most recent call last\)"
     r'|  File "|Fatal Python error: |terminate called after |slurmstepd: error: |\[[EW] |usage: )'
 )
-# What a logger writes in front of every line of a traceback.
+# The prefix that a logger writes in front of every line of a traceback.
 _LOGGED_HEADER = re.compile(
     r"^([^\s│╭%](?:[^│╭%]{0,150}?\w)?[^\w│╭%]{1,9})Traceback \(most recent call last\):"
 )
@@ -59,7 +59,7 @@ _DIGITS = re.compile(r"\d+")
 _CLOCK = re.compile(r"\d+(?:[-:.,]\d+)+")
 # The rank in a line of a logger.
 LOGGED_RANK = re.compile(r"(?i)(?<!local_)(?:rank|\bTP)(?:[ _=]|: ?)?(\d{1,5})\b")
-# What follows on the same line after a progress bar, or after another process's line without an end.
+# A beginning on the same line after a progress bar, or after another process's line without an end.
 _INNER_START = re.compile(r"(?<=\S)(?=Traceback \(most recent call last\)|\s*\[rank\d+\]:)")
 
 

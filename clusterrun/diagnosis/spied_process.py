@@ -97,7 +97,9 @@ def read_spied(text: str, numbers: Mapping[int, int] = MappingProxyType({})) -> 
             threads=_threads(others),
             call=_call(frames),
             request=_request(frames),
-            counters=tuple(filter(_counts_steps, own_numbers))[:MOST_COUNTERS],
+            counters=tuple(n for n in own_numbers if _COUNTERS.fullmatch(n.partition("=")[0]))[
+                :MOST_COUNTERS
+            ],
             numbers=own_numbers[:MOST_NUMBERS],
             spawned=_spawned(frames),
             thread=0 if trainer is main else int(trainer["os_thread_id"]),
@@ -240,10 +242,6 @@ def _lock(frames: Sequence[Mapping[str, Any]]) -> str:
         if folder and not folder[2].endswith("..."):
             return f"{folder[2]}/lock"
     return ""
-
-
-def _counts_steps(number: str) -> bool:
-    return _COUNTERS.fullmatch(number.partition("=")[0]) is not None
 
 
 def _numbers(frames: Sequence[Mapping[str, Any]]) -> tuple[str, ...]:

@@ -58,6 +58,12 @@ class LinkReport:
     remedy: str = ""
     FORMER_NAMES = {"message": "said"}
 
+    @property
+    def ends(self) -> str:
+        """Return ``n1 -> n2`` if the finding is about one direction, else ``n1 - n2``."""
+        one_way = {"a->b": f"{self.a} -> {self.b}", "b->a": f"{self.b} -> {self.a}"}
+        return one_way.get(self.direction, f"{self.a} - {self.b}")
+
 
 @frozen
 class Measurement:

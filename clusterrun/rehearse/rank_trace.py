@@ -209,7 +209,10 @@ def parsed(rank: int, lines: Iterable[str]) -> RankTrace:
         {event["o"]: event["line"] for event in before},
         (partial["line"], partial["missing"], partial["unknown"], partial["name"]),
         tuple((event["n"], event["o"], event["p"]) for event in events_by_kind["moved"]),
-        tuple(_lost(rank, event) for event in events_by_kind["lost"]),
+        tuple(
+            SavedFile(event["n"], rank, event["path"], event["temp"], 0, 0.0, event["line"])
+            for event in events_by_kind["lost"]
+        ),
     )
 
 
@@ -234,10 +237,6 @@ def _save(rank: int, event: Mapping[str, Any]) -> SavedFile:
     named = (event[key] for key in ("path", "temp", "size", "secs", "line", "nth", "sure"))
     fields = [event["n"], rank, *named, *(bool(event.get(key)) for key in ("gone", "text", "thread"))]
     return SavedFile(*fields)
-
-
-def _lost(rank: int, event: Mapping[str, Any]) -> SavedFile:
-    return SavedFile(event["n"], rank, event["path"], event["temp"], 0, 0.0, event["line"])
 
 
 def traces(attempt: str) -> list[str]:

@@ -8,7 +8,7 @@ from collections.abc import Iterable, Iterator
 from clusterrun.diagnosis.known_errors import meaning
 from clusterrun.model.frozen import frozen
 from clusterrun.model.hostlist import fold
-from clusterrun.model.preflight_report import Grade, LinkReport, Measurement, Report
+from clusterrun.model.preflight_report import Grade, Measurement, Report
 from clusterrun.model.visible import visible
 from clusterrun.reports import quantity_tables
 from clusterrun.reports.findings import NodeBlame, blamed
@@ -28,7 +28,7 @@ class ReportLine:
 
 
 def screen(report: Report, width: int = 100) -> list[ReportLine]:
-    blocks = blamed(report, _between)
+    blocks = blamed(report, lambda link: link.ends)
     lines = [*_wrapped([headline(report)], width, "", report.verdict), *_wrapped([_facts(report)], width)]
     for block in blocks[:MOST_BLOCKS]:
         lines += [ReportLine(""), *_shown(block, width)]
@@ -52,10 +52,10 @@ def headline(report: Report) -> str:
         reasons.append(f"{fold(failed)} {verb} unfit")
     broken = [link for link in report.links if link.verdict is Grade.FAIL]
     if broken:
-        reasons.append("; ".join(f"the link {_between(link)} is broken" for link in broken[:3]))
+        reasons.append("; ".join(f"the link {link.ends} is broken" for link in broken[:3]))
     unsure = [link for link in report.links if link.verdict is Grade.UNDETERMINED]
     if unsure:
-        reasons.append("; ".join(f"the link {_between(link)} could not be judged" for link in unsure[:3]))
+        reasons.append("; ".join(f"the link {link.ends} could not be judged" for link in unsure[:3]))
     if report.set_message:
         reasons.append(report.set_message)
     unknown = _named(report, Grade.UNDETERMINED)
@@ -84,12 +84,6 @@ def headline(report: Report) -> str:
 
 def _named(report: Report, grade: Grade) -> list[str]:
     return [node.node for node in report.nodes if node.verdict is grade]
-
-
-def _between(link: LinkReport) -> str:
-    if link.direction == "b->a":
-        return f"{link.b} -> {link.a}"
-    return f"{link.a} -> {link.b}" if link.direction == "a->b" else f"{link.a} - {link.b}"
 
 
 def _facts(report: Report) -> str:

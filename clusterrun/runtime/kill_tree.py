@@ -83,7 +83,9 @@ def sweep(
         reap()
         remaining = find()
         if not remaining or time.monotonic() > until:
-            return tuple(_described(process) for process in remaining)
+            return tuple(
+                f"{process.pid} {proc.described(proc.find(process.pid) or process)}" for process in remaining
+            )
         for process in remaining:
             send(process, signal.SIGKILL)
         time.sleep(pause)
@@ -119,7 +121,3 @@ def _kill(pid: int, number: int) -> None:
         os.kill(pid, number)
     except (ProcessLookupError, PermissionError):
         pass
-
-
-def _described(process: proc.Process) -> str:
-    return f"{process.pid} {proc.described(proc.find(process.pid) or process)}"

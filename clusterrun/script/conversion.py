@@ -93,7 +93,7 @@ def convert(
         raise BadInput("the file is not a text", "name a batch script")
     interpreter = shebang[2:].split() if shebang.startswith("#!") else ["sh"]
     names = set(map(os.path.basename, interpreter))
-    # What bash cannot parse is zsh's own.
+    # A script that bash cannot parse uses syntax of zsh alone.
     is_zsh = "zsh" in names and ShellSource(text).has_errors
     if is_zsh or not set(SHELLS) & names:
         return _of_other_language(text, [word for word in interpreter if word[:1] != "-"], path)

@@ -77,7 +77,7 @@ _QUOTED_DOCUMENT = re.compile(r"<<-?\s*['\"\\](\w+).*?^\s*\1\s*$", re.DOTALL | r
 _DEFAULTED = re.compile(r"\$\{([A-Za-z_]\w*):?=", re.ASCII)
 _READ = re.compile(r"\$\{?[#!]?([A-Za-z_]\w*)", re.ASCII)
 _ARITHMETIC = re.compile(r"\$\(\((.*?)\)\)", re.DOTALL)
-# What a login shell reads.
+# The files that a login shell reads.
 LOGIN = "for file in /etc/profile ~/.bash_profile; do [ ! -r $file ] || . $file; done || :"
 # Values that differ between ranks, or each time a shell evaluates them.
 _OF_RANK = re.compile(

@@ -152,7 +152,8 @@ def _why_odd(table: CallTable, odd: Call, inside: Sequence[Call], departed: Sequ
         not_done = f"not called {other_half(wait)}, in which {waiting} it"
         if wait.operation == KEY:
             key = table.of(wait.rank).call.key
-            not_done = f"not set {f'the key {key}' if key else 'the key'} of the store that {waiting}"
+            name = f"the key {key}" if key else "the key"
+            not_done = f"not set {name} of the store that {waiting}"
         elif _has_ignored(table, odd.rank, inside):
             not_done = f"called {wait.operation} with a group of which it is no member, while {waiting} it"
         doing = f"it is in {odd.operation}{at_place(table, odd.rank)}"

@@ -90,15 +90,14 @@ def _scontrol(site: LabSite, *arguments: str) -> None:
 
 
 def stop_controller(site: LabSite, fault: Fault) -> Fault:
-    daemons_found = chosen(processes({CONTROLLER: site.first(CONTROLLER)}), "slurmctld")
-    send(daemons_found, signal.SIGTERM)
-    if not wait_for(lambda: not _controller_runs(site), END_SECONDS):
-        send(daemons_found, signal.SIGKILL)
+    def running() -> tuple[LabProcess, ...]:
+        return chosen(processes({CONTROLLER: site.first(CONTROLLER)}), "slurmctld")
+
+    controllers = running()
+    send(controllers, signal.SIGTERM)
+    if not wait_for(lambda: not running(), END_SECONDS):
+        send(controllers, signal.SIGKILL)
     return replace(fault, host=CONTROLLER)
-
-
-def _controller_runs(site: LabSite) -> bool:
-    return any(p.name == "slurmctld" for p in processes({CONTROLLER: site.first(CONTROLLER)}))
 
 
 KINDS = (

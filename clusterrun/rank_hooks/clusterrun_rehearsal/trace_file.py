@@ -109,5 +109,6 @@ def script_line() -> str:
     for frame in frames():
         name = frame.f_code.co_filename
         if not is_library(name):
-            return f"{os.path.relpath(name) if name.startswith(os.getcwd()) else name}:{frame.f_lineno}"
+            path = os.path.relpath(name) if name.startswith(os.getcwd()) else name
+            return f"{path}:{frame.f_lineno}"
     return ""
