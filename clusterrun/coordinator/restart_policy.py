@@ -210,10 +210,11 @@ class RestartPolicy(RunPart):
         closed = (*before, replace(newest, failure=failure_event.failure))
         most, kind = self._orders.max_restarts, failure_event.kind
         sent = self._orders.survival.signal
+        requeue_exit = self._orders.survival.requeue_exit
         if sent and failure_event.failure.code in (-sent, 128 + sent):
             reason = f"{end.reason}, which --sbatch signal has Slurm send: a rank needs a handler for it"
             end = replace(end, reason=reason)
-        elif kind is FailureKind.RANK and lists(self._orders.survival.requeue_exit, end.exit_code):
+        elif kind is FailureKind.RANK and requeue_exit and lists(requeue_exit, end.exit_code):
             reason = f"{end.reason}, for which Slurm queues a job here again (RequeueExit): --requeue"
             end = replace(end, reason=f"{reason} starts such a run again")
         if not self._lost_nodes.enough_nodes or (kind is FailureKind.START and not self.trained):
