@@ -516,6 +516,19 @@ def _without_ranks(looks: Sequence[JobLook], mute: Sequence[tuple[str, str]]) ->
             sentence += f": it waits for {first.nodes} nodes, and the job has {count}"
             remedy = "give it the number of nodes of the job: --nnodes $SLURM_NNODES"
             return Diagnosis(Verdict.NEVER_ARRIVED, sentence, (), (), evidence, remedy)
+        if first.endpoint:
+            evidence = (*evidence, f"its rendezvous endpoint is {first.endpoint}")
+            host = first.endpoint.partition(":")[0]
+            names = {look.node.partition(".")[0] for look in looks}
+            # An address, or the name of an interface such as n0001-ib, may belong to a node of the job.
+            if (
+                re.fullmatch(r"[a-z][\w.-]*", host)
+                and not host.startswith((*names, "localhost"))
+                and not mute
+            ):
+                sentence += f" at {first.endpoint}, which names no node of the job"
+                remedy = "let the rendezvous endpoint be a node of the job: "
+                remedy += "$(scontrol show hostnames $SLURM_JOB_NODELIST | head -1)"
         if not absent or mute:
             return Diagnosis(Verdict.UNDETERMINED, sentence, (), (), evidence, remedy)
         certainty = absent_rank.CERTAINTY

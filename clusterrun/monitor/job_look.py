@@ -333,7 +333,9 @@ class JobLooker:
             stack = self._spy(process.pid, _NONBLOCKING).main
         state = proc.find_alive(process.pid)
         letter = state.state if state else ""
-        return SeenLauncher(process.launcher, process.pid, letter, stack, process.least_nodes)
+        return SeenLauncher(
+            process.launcher, process.pid, letter, stack, process.least_nodes, process.endpoint
+        )
 
 
 def _is_still(before: Moment, after: Moment) -> bool:

@@ -6,7 +6,7 @@ import os
 import re
 import shlex
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 
 from clusterrun.model.errors import ClusterrunError, NoSuchRun
 from clusterrun.model.run_words import LAST, slurm_job
@@ -27,9 +27,9 @@ def find_run(context: Context, word: str) -> str:
 def find_run_or_job(context: Context, word: str, tell: Tell = quiet) -> str | ForeignJob:
     """Return the id of the run that ``word`` means, or the Slurm job that clusterrun did not start.
 
-    A run is preferred. ``last`` without any run, and a name, may mean the only job of this user that runs.
-    ``tell`` gets a notice of that, and one if a job with the same number runs beside a run. Raise
-    ``NoSuchRun``.
+    A run is preferred. A name may mean the only job of this user that runs, and so may ``last`` if there is
+    no run, or if the newest had ended before that job started. ``tell`` gets a notice of that, and one if a
+    job with the same number runs beside a run. Raise ``NoSuchRun``.
     """
     try:
         run_id = context.store.find(word)
@@ -38,6 +38,11 @@ def find_run_or_job(context: Context, word: str, tell: Tell = quiet) -> str | Fo
         if job is None or _OF_CLUSTERRUN.search(job.comment):
             raise _described(context, word, error) from error
         return job
+    state = context.store.state(run_id) if word == LAST else None
+    if state and state.ended_at is not None:
+        ended = NoSuchRun(f"the run {run_id} has ended", "")
+        with suppress(NoSuchRun):
+            return _running_job(context, word, ended, tell, since=state.ended_at) or run_id
     if slurm_job(word) == word and run_id != word:
         job = _job(context, word)
         if job and job.state is State.RUNNING and f"clusterrun:{run_id}:" not in job.comment:
@@ -65,7 +70,9 @@ def _job(context: Context, word: str) -> ForeignJob | None:
         return None
 
 
-def _running_job(context: Context, word: str, error: NoSuchRun, tell: Tell) -> ForeignJob | None:
+def _running_job(
+    context: Context, word: str, error: NoSuchRun, tell: Tell, since: float = 0.0
+) -> ForeignJob | None:
     """Return the only running job of this user with the name ``word``, or with any name if it is ``last``.
 
     Raise ``NoSuchRun``, which names them, if there are several.
@@ -76,6 +83,7 @@ def _running_job(context: Context, word: str, error: NoSuchRun, tell: Tell) -> F
     except ClusterrunError:
         return None
     running = [row for row in rows if row.state is State.RUNNING and not run_of_comment(row.comment)]
+    running = [row for row in running if (row.start or 0.0) >= since]
     named = [row for row in running if word in (row.name, LAST)]
     if len({slurm_job(row.job_id) for row in named}) == 1:
         tell(

@@ -769,6 +769,20 @@ def test_launchers_that_await_each_other_are_named_with_the_nodes_without_one() 
     assert diagnosis.evidence[0] == "torchrun on n0 is at dynamic_rendezvous.py:1 (x)"
 
 
+@pytest.mark.parametrize(
+    ("endpoint", "is_foreign"),
+    [("login1:29500", True), ("n0.cluster:29500", False), ("n0-ib:29500", False), ("10.0.0.9:29500", False)],
+)
+def test_a_rendezvous_endpoint_that_names_no_node_of_the_job_is_reported(
+    endpoint: str, is_foreign: bool
+) -> None:
+    torchrun = SeenLauncher("torchrun", 5, "S", ELASTIC, nodes=2, endpoint=endpoint)
+    look = [JobLook(node, NOW, launchers=(torchrun,), processes=3) for node in ("n0", "n1")]
+    diagnosis = diagnose_looks(look, (), JobHistory()).diagnosis
+    assert (diagnosis.culprits, f"its rendezvous endpoint is {endpoint}" in diagnosis.evidence) == ((), True)
+    assert diagnosis.message.endswith(f" at {endpoint}, which names no node of the job") == is_foreign
+
+
 def test_launchers_that_await_more_nodes_than_the_job_has_are_reported() -> None:
     torchrun = SeenLauncher("torchrun", 5, "S", ELASTIC, nodes=3)
     look = [JobLook(node, NOW, launchers=(torchrun,), processes=3) for node in ("n0", "n1")]

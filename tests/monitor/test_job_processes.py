@@ -13,7 +13,10 @@ from clusterrun.monitor.job_processes import JobProcess, JobProcesses, of_job, s
 
 STEP = {"SLURM_JOB_ID": "7", "SLURM_STEP_ID": "0", "SLURM_NTASKS": "2"}
 PYTHON = ("/venv/bin/python", "train.py")
-TORCHRUN = ("/venv/bin/python", "/venv/bin/torchrun", "--nnodes", "2", "train.py")
+TORCHRUN = (
+    *("/venv/bin/python", "/venv/bin/torchrun", "--nnodes", "2", "--rdzv-endpoint=n1:29500"),
+    "train.py",
+)
 
 
 def process(
@@ -69,6 +72,7 @@ def test_the_workers_of_torchrun_are_ranks_but_not_torchrun_or_data_loaders() ->
     assert named(result) == [(11, "RANK", 2, 4), (12, "RANK", 3, 4)]
     (launcher,) = result.launchers
     assert (launcher.pid, launcher.launcher, launcher.least_nodes) == (10, "torchrun", 2)
+    assert launcher.endpoint == "n1:29500"
     assert [(rank.name.address, rank.name.step, rank.name.task) for rank in result.ranks] == [
         ("n1:29500", "0", -1)
     ] * 2

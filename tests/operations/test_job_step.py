@@ -16,6 +16,8 @@ from clusterrun.diagnosis.verdict import Verdict
 from clusterrun.model.document import encode_set
 from clusterrun.model.errors import BadInput, ClusterrunError, NoSuchRun
 from clusterrun.model.frozen import replace
+from clusterrun.model.record import RunState
+from clusterrun.model.states import Phase, State
 from clusterrun.monitor.job_look import LINE, lines_of
 from clusterrun.operations import diagnose_job as diagnosing
 from clusterrun.operations import job_step
@@ -270,6 +272,20 @@ def test_without_such_a_run_the_only_running_job_is_taken_and_several_are_named(
     else:
         assert find_run_or_job(mine, word, notices.append) == JOB
     assert bool(notices) != bool(named)
+
+
+@pytest.mark.parametrize(("ended_at", "is_job"), [(None, False), (0.5, True), (2.0, False)])
+def test_the_only_job_that_started_after_the_end_of_the_newest_run_is_the_last(
+    tmp_path: Any, monkeypatch: pytest.MonkeyPatch, ended_at: float | None, is_job: bool
+) -> None:
+    rows = (row("7", "mine"),)
+    mine = Context({"CLUSTERRUN_HOME": str(tmp_path)}, client=Client(JOB, rows))  # type: ignore[arg-type]
+    state = RunState("R", 1, State.COMPLETED, Phase.ENDED, "", "n1", 7, 1.0, ended_at=ended_at)
+    monkeypatch.setattr(mine.store, "find", lambda word: "R")
+    monkeypatch.setattr(mine.store, "state", lambda run_id: state)
+    notices: list[str] = []
+    assert find_run_or_job(mine, "last", notices.append) == (JOB if is_job else "R")
+    assert bool(notices) == is_job
 
 
 def test_only_files_from_the_time_of_an_ended_job_are_read(tmp_path: Any) -> None:
