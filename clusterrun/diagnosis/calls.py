@@ -137,6 +137,11 @@ class CallTable:
         """Return ranks with the data that a peer does not acknowledge."""
         return [(rank, debt) for rank in self.ranks for debt in rank.process.backlog]
 
+    @property
+    def cut_links(self) -> list[tuple[RankSnapshot, Backlog]]:
+        """The same between nodes of the job. A rank may have connections to other servers, too."""
+        return [(rank, debt) for rank, debt in self.owed if self.node_at(debt.peer) != debt.peer]
+
     def node_at(self, address: str) -> str:
         """Return the node whose ranks speak from ``address``; the address itself if no rank does."""
         nodes = (rank.node for rank in self.ranks if address in rank.process.addresses)

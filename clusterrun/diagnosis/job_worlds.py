@@ -511,7 +511,7 @@ def _without_ranks(looks: Sequence[JobLook], mute: Sequence[tuple[str, str]]) ->
         )
         remedy += " endpoint; the endpoint's port must be reachable from every node"
         frame = next(frame for frame in first.stack if "rendezvous" in frame)
-        evidence = (f"{first.name} on {next(iter(meeting))} is at {short(frame)}",)
+        evidence: tuple[str, ...] = (f"{first.name} on {next(iter(meeting))} is at {short(frame)}",)
         if first.nodes > count:
             sentence += f": it waits for {first.nodes} nodes, and the job has {count}"
             remedy = "give it the number of nodes of the job: --nnodes $SLURM_NNODES"
@@ -526,9 +526,9 @@ def _without_ranks(looks: Sequence[JobLook], mute: Sequence[tuple[str, str]]) ->
                 and not host.startswith((*names, "localhost"))
                 and not mute
             ):
-                sentence += f" at {first.endpoint}, which names no node of the job"
-                remedy = "let the rendezvous endpoint be a node of the job: "
-                remedy += "$(scontrol show hostnames $SLURM_JOB_NODELIST | head -1)"
+                sentence += ": its rendezvous endpoint names no node of the job"
+                remedy = "let it be one: $(scontrol show hostnames $SLURM_JOB_NODELIST | head -1)"
+                return Diagnosis(Verdict.UNDETERMINED, sentence, (), (), evidence, remedy)
         if not absent or mute:
             return Diagnosis(Verdict.UNDETERMINED, sentence, (), (), evidence, remedy)
         certainty = absent_rank.CERTAINTY

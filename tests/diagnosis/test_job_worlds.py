@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from clusterrun.diagnosis.evidence import (
+    Backlog,
     ChildProcess,
     GroupRequest,
     MainCall,
@@ -75,6 +76,17 @@ def blamed(diagnosis: Diagnosis) -> list[tuple[int, str]]:
 
 
 # --- one rank is absent ---
+
+
+@pytest.mark.parametrize(("peer", "culprits"), [("10.0.0.2", [-1, -1]), ("10.9.9.9", [3])])
+def test_no_rank_is_blamed_for_a_broken_link_between_nodes_of_the_job(peer: str, culprits: list[int]) -> None:
+    others = [sampled(rank, addresses=("10.0.0.1",)) for rank in range(3)]
+    late = sampled(3, "n1", LOOP, addresses=("10.0.0.2",))
+    owes = replace(others[0].snapshot.process, backlog=(Backlog(peer, 96, 7),))
+    others[0] = replace(others[0], snapshot=replace(others[0].snapshot, process=owes))
+    diagnosis = verdict(*others, late)
+    assert [culprit.rank for culprit in diagnosis.culprits] == culprits
+    assert (diagnosis.verdict is Verdict.LINK) == (culprits == [-1, -1])
 
 
 def test_the_rank_outside_of_the_collective_is_named_with_its_line_and_certainty() -> None:
@@ -780,7 +792,7 @@ def test_a_rendezvous_endpoint_that_names_no_node_of_the_job_is_reported(
     look = [JobLook(node, NOW, launchers=(torchrun,), processes=3) for node in ("n0", "n1")]
     diagnosis = diagnose_looks(look, (), JobHistory()).diagnosis
     assert (diagnosis.culprits, f"its rendezvous endpoint is {endpoint}" in diagnosis.evidence) == ((), True)
-    assert diagnosis.message.endswith(f" at {endpoint}, which names no node of the job") == is_foreign
+    assert diagnosis.message.endswith("its rendezvous endpoint names no node of the job") == is_foreign
 
 
 def test_launchers_that_await_more_nodes_than_the_job_has_are_reported() -> None:

@@ -30,6 +30,8 @@ def rule(table: CallTable) -> list[Hypothesis]:
     late = [rank for rank in late if not table.gets_on(rank)]
     if not late:
         return []
+    if table.cut_links and not any(reason(rank).certain for rank in late):
+        return []  # It cannot be reached, or what it waits for cannot: ``unended_call.py`` names the link.
     culprits = tuple(rank.rank for rank in late)
     # A rank that has answered, is in no group and joins none still prepares.
     preparing = [rank.answered and not rank.groups and rank.location.doing is Doing.USER for rank in late]

@@ -17,12 +17,16 @@ from clusterrun.diagnosis.vote import one_only
 from clusterrun.diagnosis.wording import MORE_IS_SEEN, MOST_LINES, at_place, blame, verb_s, waited
 
 CERTAINTY = 20
+# The kernel sent the same bytes again and again to another node of the job.
+CUT = 60
 MOST_COUNTS = 16
 _QUEUED = "to begin it is to queue it: a GPU that hangs in a kernel before it looks the same from outside"
 
 
 def rule(table: CallTable) -> list[Hypothesis]:
     stuck = [] if table.end else [wait for wait in table.waits if not wait.missing]
+    if not table.end and not stuck and table.cut_links:
+        stuck = table.waits
     if not stuck:
         return []
     if not table.owed and not table.is_long_still:
@@ -34,7 +38,8 @@ def rule(table: CallTable) -> list[Hypothesis]:
         explain = partial(explain_unanswered, stuck=stuck)
         return [Hypothesis(explain, CERTAINTY, (odd,) if is_known else ())]
     uses_tcp = all(_is_over_tcp(table, wait) for wait in stuck)
-    return [Hypothesis(partial(explain_unended, stuck=stuck, uses_tcp=uses_tcp), CERTAINTY)]
+    certainty = CUT if table.cut_links else CERTAINTY
+    return [Hypothesis(partial(explain_unended, stuck=stuck, uses_tcp=uses_tcp), certainty)]
 
 
 def _is_over_tcp(table: CallTable, wait: Call) -> bool:
@@ -113,6 +118,8 @@ def explain_unended(table: CallTable, blamed: Ranks, stuck: Sequence[Call], uses
             if len(links) == 1 or not shared or node in shared
         )
         named = " and between ".join(f"{node} and {other}" for node, other in links[:MOST_LINES])
+        if any(wait.missing for wait in stuck):
+            sentence = f"{ranks_in_words(wait.rank for wait in stuck)} wait{verb_s(stuck)} in {operation}"
         sentence += f": the link between {named} is broken"
         return Diagnosis(Verdict.LINK, sentence, culprits, (), tuple(evidence), remedy)
     if uses_tcp:
