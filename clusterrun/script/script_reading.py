@@ -58,6 +58,8 @@ _HELPERS = (
 # Commands that prepare the shell. The run ends if one of them fails; others may fail, as in the script.
 _PREPARES = (*(set(SETUP_COMMANDS) - {"alias", "ulimit", "umask", "unset"}), *ACTIVATORS, "spack")
 ERREXIT = re.compile(r"set\s(?:.*\s)?(?:-[a-z]*e|-o\s+errexit\b)")
+# A value that a command prints.
+_COMPUTED = re.compile(r"\$\((?!\()|`")
 _PROFILE = re.compile(r"(?:bashrc|profile)$")
 # Commands of a script that are no program to run.
 _SHELL_COMMANDS = (
@@ -908,6 +910,11 @@ def _setup_lines(facts: Facts, read_variables: list[str], errexit: str) -> list[
     if statement.in_background:
         return [f"{text} &"]
     if statement.kind == "variable_assignment" or (facts.is_exported and facts.is_assignment):
+        if errexit and _COMPUTED.search(text) and "=(" not in text:
+            # ``export X=$(f)`` hides that f failed.
+            is_pipeline = "|" in text and "pipefail" in errexit
+            first = f"set -{errexit}\n{text}\nset +{errexit}" if is_pipeline else text
+            return [first, f"export {' '.join(sorted(statement.sets))}"]
         return [f"export {text}" if "=(" not in text else text]
     # The last command of such a file often fails, as in ``[ -f ~/.x ] && . ~/.x``.
     reads_profile = statement.is_plain and facts.name in ("source", ".") and _PROFILE.search(facts.argument)

@@ -314,10 +314,16 @@ def test_the_file_of_the_output_is_named(line: str) -> None:
     assert any("log" in part.text and part.reason for part in converted(line).parts)
 
 
-def test_an_error_in_a_loop_ends_the_run_of_a_script_with_errexit() -> None:
-    setup = [
-        value for name, value in converted("set -e\nfor i in 1; do false; echo on; done\npython t.py").options
-    ]
+@pytest.mark.parametrize(
+    "lines",
+    [
+        "set -e\nfor i in 1; do false; echo on; done\npython t.py",
+        "set -e\nX=$(false)\necho on > /dev/stdout\npython t.py $X",
+        "set -eo pipefail\nX=$(false | true)\necho on > /dev/stdout\npython t.py $X",
+    ],
+)
+def test_an_error_before_the_command_ends_the_run_of_a_script_with_errexit(lines: str) -> None:
+    setup = [value for name, value in converted(lines).options if name == "setup"]
     code = 'setup_failed() { exit "$1"; }\n' + quoting.checked(setup)
     completed = subprocess.run(["bash", "-c", code], capture_output=True, check=False, text=True)
     assert (completed.returncode, completed.stdout) == (1, "")
