@@ -276,8 +276,9 @@ class Agent:
 
     def on_shim_lost(self, now: Now, event: ShimLost) -> None:
         self._actions.append(Note("the shim is gone, and with it what enforces the lease"))
-        # Slurm kills it if it takes the node out of the job.
-        self._ranks.why_ended = "the first process of its agent was killed"
+        self._ranks.why_ended = (
+            "the first process of its agent was killed, as Slurm does if it takes the node out of the job"
+        )
         self._leave_at_once(now, 1)
 
     def on_farewell(self, now: Now, message: messages.Farewell) -> None:

@@ -300,7 +300,9 @@ class Lifecycle(RunPart):
         output = f": {' / '.join(dict.fromkeys(event.output))}" if event.output else ""
         message = f"the launcher ended with code {event.code}{output}"
         if step := cancelled_step(event.output):
-            message = f"step {step} was cancelled (scancel {step}), which leaves no time to save"
+            message = (
+                f"step {step} was cancelled (scancel {step}, or a signal to its srun), without time to save"
+            )
         if 0 < event.launch < self._membership.launches:
             self._note(f"{message}; agents were already launched again")
             return

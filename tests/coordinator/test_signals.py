@@ -228,8 +228,8 @@ def cancelled_step() -> None:
     tape.at(50.0, MessageCame(1, RanksGone(0)), LauncherEnded(137, output))
     tape.at(50.3)
     ends(tape, 51.0, -9, stopped=True)
-    message = "step 7.0 was cancelled (scancel 7.0), which leaves no time to save, and the agents with it"
-    assert (tape.saved.state, tape.saved.reason) == (State.FAILED, message)
+    message = "step 7.0 was cancelled (scancel 7.0, or a signal to its srun), without time to save"
+    assert (tape.saved.state, tape.saved.reason) == (State.FAILED, f"{message}, and the agents with it")
 
 
 def interrupt_to_steps() -> None:
