@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import sys
+from itertools import takewhile
 
 from clusterrun.config.profiles import PROJECT_FILE
 from clusterrun.model.errors import BadInput
@@ -62,13 +63,9 @@ def write_configuration(conversion: Conversion, folder: str) -> tuple[str, Conve
     runs = conversion.runs or (conversion,)
     setups = [[pair for pair in run.options if pair[0] == "setup"] for run in runs]
     # The lines of the configuration come before those that a run has alone.
-    first_setups = 0
-    while all(
-        setup[first_setups : first_setups + 1] == setups[0][first_setups:][:1] != [] for setup in setups
-    ):
-        first_setups += 1
+    first_setups = [pairs[0] for pairs in takewhile(lambda pairs: len(set(pairs)) == 1, zip(*setups))]
     common = [pair for pair in runs[0].options if all(pair in run.options for run in runs)]
-    common = [pair for pair in common if pair[0] != "setup" or pair in setups[0][:first_setups]]
+    common = [pair for pair in common if pair[0] != "setup" or pair in first_setups]
     for name, value in common:
         option = CONFIGURABLE.get(name)
         # A shell expands ``$PWD``, and a sweep ``{task}``.
@@ -92,7 +89,10 @@ def write_configuration(conversion: Conversion, folder: str) -> tuple[str, Conve
             file.write(text)
     except FileExistsError:
         raise BadInput(f"{path} exists and is not replaced", f"add this to it:\n{text.rstrip()}") from None
-    left = [replace(run, options=tuple(pair for pair in run.options if pair not in written)) for run in runs]
+    left = []
+    for run, run_setups in zip(runs, setups):
+        others = [pair for pair in run.options if pair[0] != "setup" and pair not in written]
+        left.append(replace(run, options=(*others, *run_setups[len(first_setups) :])))
     return path, replace(conversion, options=left[0].options, runs=tuple(left) if conversion.runs else ())
 
 
