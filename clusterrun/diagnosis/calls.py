@@ -31,6 +31,8 @@ WORK_PATIENCE = 10.0
 BUSY_PATIENCE = 20.0
 # How many times the longest pause of this run so far is still no hang.
 USUAL = 1.5
+# How often TCP sends data again over a link that is cut: for six seconds. A busy link loses data twice.
+CUT_RETRIES = 5
 # Records of a rank that show how it fares now.
 RECENT = 64
 
@@ -139,8 +141,12 @@ class CallTable:
 
     @property
     def cut_links(self) -> list[tuple[RankSnapshot, Backlog]]:
-        """The same between nodes of the job. A rank may have connections to other servers, too."""
-        return [(rank, debt) for rank, debt in self.owed if self.node_at(debt.peer) != debt.peer]
+        """The same between nodes of the job, for long. A rank may have connections to other servers, too."""
+        return [
+            (rank, debt)
+            for rank, debt in self.owed
+            if debt.retries >= CUT_RETRIES and self.node_at(debt.peer) != debt.peer
+        ]
 
     def node_at(self, address: str) -> str:
         """Return the node whose ranks speak from ``address``; the address itself if no rank does."""

@@ -78,11 +78,17 @@ def blamed(diagnosis: Diagnosis) -> list[tuple[int, str]]:
 # --- one rank is absent ---
 
 
-@pytest.mark.parametrize(("peer", "culprits"), [("10.0.0.2", [-1, -1]), ("10.9.9.9", [3])])
-def test_no_rank_is_blamed_for_a_broken_link_between_nodes_of_the_job(peer: str, culprits: list[int]) -> None:
+@pytest.mark.parametrize(
+    ("peer", "retries", "culprits"),
+    [("10.0.0.2", 7, [-1, -1]), ("10.0.0.2", 2, [3]), ("10.9.9.9", 7, [3])],
+    ids=["cut", "busy", "to another server"],
+)
+def test_no_rank_is_blamed_for_a_broken_link_between_nodes_of_the_job(
+    peer: str, retries: int, culprits: list[int]
+) -> None:
     others = [sampled(rank, addresses=("10.0.0.1",)) for rank in range(3)]
     late = sampled(3, "n1", LOOP, addresses=("10.0.0.2",))
-    owes = replace(others[0].snapshot.process, backlog=(Backlog(peer, 96, 7),))
+    owes = replace(others[0].snapshot.process, backlog=(Backlog(peer, 96, retries),))
     others[0] = replace(others[0], snapshot=replace(others[0].snapshot, process=owes))
     diagnosis = verdict(*others, late)
     assert [culprit.rank for culprit in diagnosis.culprits] == culprits

@@ -18,7 +18,7 @@ from clusterrun.diagnosis.wording import MORE_IS_SEEN, MOST_LINES, at_place, bla
 
 CERTAINTY = 20
 # The kernel sent the same bytes again and again to another node of the job.
-CUT = 60
+CUT = 100
 MOST_COUNTS = 16
 _QUEUED = "to begin it is to queue it: a GPU that hangs in a kernel before it looks the same from outside"
 
