@@ -74,6 +74,8 @@ _DEEPSPEED = re.compile(r"sigkill_handler\] .* exits with return code = (-?\d+)"
 _COMPOSER = re.compile(
     r"(?:Global rank|launcher:Rank) (\d+) (?:\(PID \d+\) exited with|crashed with exit) code (-?\d+)"
 )
+# horovodrun with gloo: a shell's code, which is above 128 for a program that a signal ended.
+_HOROVOD = re.compile(r"^Process (\d+) exit with status code (\d+)\.")
 _MPI_SIGNAL = re.compile(r"process rank (\d+) with PID \d+ on node (\S+) exited on (signal \d+ \(.*?\))")
 _MPI_ABORT = re.compile(r"MPI_ABORT was invoked on rank (\d+)")
 # Intel MPI and MPICH: the rank on one line, its end on the next.
@@ -86,7 +88,9 @@ _EXIT_CODE = re.compile(r"Exited with exit code (\d+)")
 # Open MPI puts a message between two lines of dashes.
 _MPI_RULE = re.compile(r"^-{74}$")
 _MPI_WORDS = re.compile(r"(?i)\b(?:mpi(?:run|exec)|open mpi|orte|prte|pmix|slots|daemon)\b|\bMPI_")
-_MPI_ENDS = re.compile(r"Primary job|mpirun (?:noticed|detected)|MPI_ABORT was|WARNING|By default")
+_MPI_ENDS = re.compile(
+    r"Primary job|(?:mpi|prte)\w+(?:\.real)? (?:noticed|detected)|MPI_ABORT was|WARNING|By default"
+)
 _MPI_NAME = re.compile(r"^\s*Process name: \[\[\d+,\d+\],(\d+)\]")
 _MPI_CODE = re.compile(r"^\s*Exit code: +(\d+)")
 MOST_MESSAGE_LINES = 8
@@ -203,8 +207,9 @@ class EndLines:
             code = int(match[1])
             kind = EndKind.EXIT if code >= 0 else EndKind.SIGNAL
             return EndLine(kind, f"a rank of deepspeed {exit_in_words(code)}", line)
-        if match := _COMPOSER.search(text):
+        if match := _COMPOSER.search(text) or _HOROVOD.match(line):
             rank, code = int(match[1]), int(match[2])
+            code = 128 - code if 128 < code < 160 else code
             kind = EndKind.EXIT if code >= 0 else EndKind.SIGNAL
             kind = EndKind.ENDED_BY_OTHERS if code == -signal.SIGTERM else kind
             return EndLine(kind, exit_in_words(code), line, (rank,), is_report=True)

@@ -908,7 +908,7 @@ def _was_killed(errors: Sequence[LogError]) -> bool:
     """Return whether all errors tell of a process that was killed."""
     return all(
         re.search(
-            r"killed by signal: Killed|exited unexpectedly|\bSIGKILL\b|abruptly|process has died",
+            r"killed by signal: Killed|exited unexpectedly|abruptly",
             log_error.error.text,
         )
         for log_error in errors

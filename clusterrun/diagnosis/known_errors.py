@@ -217,7 +217,8 @@ ROWS: tuple[KnownError, ...] = (
         hardware=True,
     ),
     KnownError(
-        r"re-initialize CUDA in forked subprocess|Cuda failure (?:3 )?'initialization error'",
+        r"re-initialize CUDA in forked subprocess|CUDA error: initialization error"
+        r"|Cuda failure (?:3 )?'initialization error'",
         "a process used CUDA before it was forked, and the new process cannot use it",
         'torch.multiprocessing.set_start_method("spawn"), or touch no GPU before the fork',
     ),
@@ -517,6 +518,7 @@ ROWS: tuple[KnownError, ...] = (
     # --- processes of this rank's own ---
     KnownError(
         r"ChildFailedError|SignalException: Process \d+ got signal"
+        r"|Horovod detected that one or more processes"
         r"|CalledProcessError: Command '\['[^']*python[\d.]*'",
         "a process started here failed before",
         "look at what that process printed: this one only noticed",

@@ -743,6 +743,10 @@ EXPECTED = {
     "composer-rank-by-signal": Answer(
         "mosaicml/llm-foundry#258", (2,), ("SIGBUS", "/dev/shm"), "", (), False
     ),
+    "horovodrun-status-of-a-signal": Answer(
+        "horovod/horovod#3472", (0,), ("SIGKILL", "memory ran out"), "", (), False
+    ),
+    "mpirun-real-exit": Answer("horovod/horovod#642", (0,), ("exited with code 1",), "", (), False),
 }
 
 
