@@ -23,7 +23,8 @@ def no_step_taken(fault_run: FaultRun) -> Discovery:
         return unknown(f"the restarted ranks took no step, and no exception says why: {fault_run.tail}")
     line, kind, text = last.errors[0] if last.errors else ("", "", "")
     reason = _reason(kind, text) if kind else "no step"
-    newest = fault_run.lives[0].saves[-1:] if kind == "FileNotFoundError" else ()
+    is_missing = kind == "FileNotFoundError" or "No such file or directory" in text
+    newest = fault_run.lives[0].saves[-1:] if is_missing else ()
     # An unfinished checkpoint folder that the exception's text names.
     paths = (*fault_run.damaged, *(save.path for save in newest))
     names = [os.path.basename(os.path.dirname(path)) for path in paths]

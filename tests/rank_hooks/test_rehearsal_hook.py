@@ -22,6 +22,7 @@ from clusterrun.rank_hooks.clusterrun_rehearsal.checksums import (
     python_place,
     python_words,
 )
+from clusterrun.rank_hooks.clusterrun_rehearsal.start_watch import message_of
 from clusterrun.rehearse.rank_trace import Start, read
 
 HOOKS = Path(__file__).parents[2] / "clusterrun/rank_hooks"
@@ -474,3 +475,14 @@ for turn in range(4):
     assert weights not in {step.parameters for step in message.steps}
     assert message.partial[1:] == (1, 1, "module.weight")
     assert [what for what, method, _ in message.calls if method == "set"] == ["python"]
+
+
+def test_an_exception_that_quotes_a_traceback_is_reported_by_the_quoted_exception() -> None:
+    quoted = (
+        "CheckpointException ranks:[0]\nTraceback (most recent call last): (RANK 0)\n  File a.py\n    x()\n"
+    )
+    assert (
+        message_of(RuntimeError(f"{quoted}OSError: no step-10/.metadata\n"))
+        == "OSError: no step-10/.metadata"
+    )
+    assert message_of(RuntimeError("one\ntwo")) == "one\ntwo"

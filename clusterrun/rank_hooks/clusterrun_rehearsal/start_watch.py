@@ -75,8 +75,16 @@ class RankWatch:
             if not is_library(name):
                 line = f"{os.path.basename(name)}:{inner.tb_lineno}"
             inner = inner.tb_next
-        self.trace.tell("error", what=kind.__name__, text=str(error)[:500], line=line, at=time.time())
+        text = message_of(error)[:500]
+        self.trace.tell("error", what=kind.__name__, text=text, line=line, at=time.time())
         sys.__excepthook__(kind, error, trace)
+
+
+def message_of(error: BaseException) -> str:
+    """Return the text of an exception; of one that quotes the traceback of another, the quoted exception."""
+    text = str(error)
+    quoted = text.partition("Traceback (most recent call last)")[2].splitlines()[1:]
+    return next((line for line in quoted if line.strip() and not line.startswith(" ")), text)
 
 
 class TorchImport:
