@@ -64,7 +64,7 @@ def judge(request: RunNeeds, readings: Readings) -> Findings:
             if value and interfaces and not chosen:
                 useless[node] = f"lacks this interface (it has {', '.join(interfaces[:8])})"
             elif chosen == [LOOPBACK] and value and len(readings) > 1:
-                useless[node] = "reaches no other node through its loopback"
+                useless[node] = "selects only the loopback, which reaches no other node"
         is_equal = len(set(values.values())) == 1
         if useless and is_equal and len(useless) == len(readings):
             node, why = next(iter(useless.items()))

@@ -46,10 +46,10 @@ def clocks(nodes: Sequence[NodeState], warn: float, fail: float) -> Iterator[Nod
         return
     for node in outliers:
         seconds = node.offset - median
-        direction = "ahead" if seconds > 0 else "behind"
+        direction = "ahead of" if seconds > 0 else "behind"
         has_failed = abs(differences[node.node]) > fail
         grade, limit = (Grade.FAIL, fail) if has_failed else (Grade.WARN, warn)
-        message = f"its clock is {abs(seconds):.1f} s {direction} of the others' (limit {limit:g} s)"
+        message = f"its clock is {abs(seconds):.1f} s {direction} the others' (limit {limit:g} s)"
         yield NodeFinding(node.node, Finding("clock", grade, message, _TIME_SERVICE))
 
 

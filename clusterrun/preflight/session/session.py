@@ -47,6 +47,10 @@ from clusterrun.runtime.machine_events import OVERSLEPT_SECONDS
 __all__ = ["AskExaminer", "Session", "SessionNode", "SessionOutcome"]
 
 _SILENT = "look at the node and at the log of its examiner in the run directory"
+_LOST = (
+    "does it still answer ping and ssh, and does no firewall forget idle connections (sysctl "
+    "net.netfilter.nf_conntrack_tcp_timeout_established)? see its examiner's log in the run directory"
+)
 
 
 @frozen
@@ -169,7 +173,8 @@ class Session:
         return self._proceed()
 
     def _gone(self, node: int, check: str, why: str, is_lost: bool = False) -> None:
-        self._state.mark_gone(self._state.nodes[node], check, why, _SILENT, is_lost)
+        remedy = _LOST if is_lost else _SILENT
+        self._state.mark_gone(self._state.nodes[node], check, why, remedy, is_lost)
         self._state.requests.drop_all_of(node)
 
     def tick(self, now: float) -> list[AskExaminer]:
