@@ -29,6 +29,7 @@ from clusterrun.model.duration import parse
 from clusterrun.model.errors import BadInput
 from clusterrun.model.frozen import replace
 from clusterrun.model.hostlist import expand, fold
+from clusterrun.model.phrases import count_of
 from clusterrun.model.preflight_report import Grade, Report
 from clusterrun.model.spec import JobSpec
 from clusterrun.model.visible import visible
@@ -211,8 +212,7 @@ def check(
         return _show_selftest(selftest)
     run = launch(spec, context, say)
     try:
-        nodes = "1 node" if spec.allocated == 1 else f"{spec.allocated} nodes"
-        say(f"checks {nodes}: {run.run_id}")
+        say(f"checks {count_of(spec.allocated, 'node')}: {run.run_id}")
         report_of_run = await_report(context, run.run_id)
     except KeyboardInterrupt:
         say(

@@ -13,6 +13,7 @@ from clusterrun.cli.terminal import show
 from clusterrun.model.contract import ExitCode
 from clusterrun.model.duration import parse, spoken
 from clusterrun.model.errors import BadInput
+from clusterrun.model.phrases import count_of
 from clusterrun.model.size import parse_size, sized
 from clusterrun.model.states import State
 from clusterrun.operations.clean import CleanChoice, CleanPlan, Ended, Removed, plan, remove
@@ -97,7 +98,7 @@ def _moment(age: str, now: float) -> float:
 
 def _user_agrees(planned: CleanPlan, as_json: bool, context: Context) -> bool:
     """Ask the user before anything is removed. Raises ``BadInput`` without a terminal."""
-    total = f"{_runs(len(planned.going))} ({_freed(planned.frees, planned.going)})"
+    total = f"{count_of(len(planned.going), 'run')} ({_freed(planned.frees, planned.going)})"
     if not (sys.stdin.isatty() and sys.stderr.isatty()) or as_json:
         remedy = "add --yes to remove without a question, or --dry-run to see what would go"
         raise BadInput(f"clean would remove {total} and cannot ask here", remedy)
@@ -112,24 +113,22 @@ def _tell(context: Context, planned: CleanPlan, removed: Removed, dry_run: bool,
     if len(planned.not_removed) > SHOWN:
         say(f"{len(planned.not_removed) - SHOWN} more stay: clusterrun status --all says how they are")
     if removed.finished:
-        say(f"finished the removal of {_runs(len(removed.finished))} that an earlier clean had begun")
+        runs = count_of(len(removed.finished), "run")
+        say(f"finished the removal of {runs} that an earlier clean had begun")
     elif planned.leftovers and dry_run:
-        say(f"would finish the removal of {_runs(len(planned.leftovers))} that an earlier clean had begun")
+        runs = count_of(len(planned.leftovers), "run")
+        say(f"would finish the removal of {runs} that an earlier clean had begun")
     fitting = f"no run ended more than {default} ago" if default else "no run matches"
     if not planned.going:
         say("nothing to remove" + ("" if planned.not_removed else f": {fitting}"))
     elif dry_run:
-        total = f"{_runs(len(planned.going))} ({_freed(planned.frees, planned.going)})"
+        total = f"{count_of(len(planned.going), 'run')} ({_freed(planned.frees, planned.going)})"
         say(f"would remove {total} with all they hold, checkpoints too")
     else:
-        say(f"removed {_runs(len(removed.runs))} ({_freed(removed.freed, removed.runs)})")
+        say(f"removed {count_of(len(removed.runs), 'run')} ({_freed(removed.freed, removed.runs)})")
     for error in removed.failures:
         say(f"error: {error}")
     say(_holds(context, planned, removed))
-
-
-def _runs(count: int) -> str:
-    return "1 run" if count == 1 else f"{count} runs"
 
 
 def _freed(count: int, going: tuple[Ended, ...]) -> str:
@@ -140,7 +139,7 @@ def _freed(count: int, going: tuple[Ended, ...]) -> str:
 def _holds(context: Context, planned: CleanPlan, removed: Removed) -> str:
     more = f"; {planned.unmeasured} folders could not be measured" if planned.unmeasured else ""
     held = ("at least " if planned.unmeasured else "") + sized(planned.holds - removed.left_by)
-    return f"{context.store.home} holds {held} in {_runs(planned.runs - len(removed.absent))}{more}"
+    return f"{context.store.home} holds {held} in {count_of(planned.runs - len(removed.absent), 'run')}{more}"
 
 
 def _document(context: Context, planned: CleanPlan, removed: Removed, dry_run: bool) -> str:

@@ -11,6 +11,7 @@ from clusterrun.cli.error_output import say
 from clusterrun.cli.shell_complete import STATE, json_option, runs
 from clusterrun.model.contract import ExitCode
 from clusterrun.model.frozen import fields
+from clusterrun.model.phrases import count_of
 from clusterrun.model.states import State
 from clusterrun.operations.context import Context
 from clusterrun.operations.list_runs import EVERYTHING, Filter, RunList, folded, since, states
@@ -83,8 +84,7 @@ def status(
             say("no run matches: clusterrun status --all shows all runs")
         older = listing.older(count)
         if older > 0 and statuses:
-            older_runs = "1 older run" if older == 1 else f"{older} older runs"
-            say(f"{older_runs}: clusterrun status --all")
+            say(f"{count_of(older, 'older run')}: clusterrun status --all")
     return ExitCode.DONE
 
 

@@ -26,6 +26,7 @@ from clusterrun.diagnosis.stacks import (
 from clusterrun.diagnosis.verdict import Culprit, Diagnosis, Verdict, ranks_in_words
 from clusterrun.diagnosis.vote import RankVote
 from clusterrun.model.frozen import frozen, replace
+from clusterrun.model.phrases import count_of, some_of
 
 MOST = 8
 # Seconds in which all looks together find ranks that run now and then in the same lines.
@@ -438,9 +439,7 @@ def diagnose_looks(
 def _named(world: JobWorld) -> str:
     nodes = sorted({rank.node for rank in world.ranks if rank.node})
     listed = ", ".join(nodes[:4]) + (", …" if len(nodes) > 4 else "")
-    count = len(world.ranks)
-    ranks = f"{count} ranks" if count > 1 else "1 rank"
-    return f"{ranks} on {listed}"
+    return f"{count_of(len(world.ranks), 'rank')} on {listed}"
 
 
 def _alone(worlds: Sequence[JobWorld], diagnosis: Diagnosis) -> Diagnosis:
@@ -450,8 +449,7 @@ def _alone(worlds: Sequence[JobWorld], diagnosis: Diagnosis) -> Diagnosis:
     nodes = [next(iter(home)) for home in homes if len(home) == 1]
     if diagnosis.culprits or len(sizes) > 1 or len(nodes) < len(worlds) or len(set(nodes)) < len(nodes):
         return diagnosis
-    size = sizes.pop()
-    ranks = "1 rank" if size == 1 else f"{size} ranks"
+    ranks = count_of(sizes.pop(), "rank")
     sentence = f"each of {len(nodes)} nodes has a world of its own, of {ranks}: none waits for another node"
     remedy = "if they should train together, give every node the same --nnodes, MASTER_ADDR and MASTER_PORT"
     return replace(diagnosis, verdict=Verdict.ALONE, message=sentence, remedy=remedy)
@@ -465,7 +463,7 @@ def _circumstances(looks: Sequence[JobLook], mute: Sequence[tuple[str, str]]) ->
         for problem in look.problems:
             problems.setdefault(problem, []).append(look.node)
     for problem, nodes in problems.items():
-        yield f"{_nodes(nodes)}: {problem}"
+        yield f"{some_of(nodes, MOST)}: {problem}"
     for look in looks[:MOST]:
         if look.gpus:
             use = ", ".join(f"{gpu.busy:.0f} %" if gpu.busy >= 0 else "unknown" for gpu in look.gpus)
@@ -474,11 +472,7 @@ def _circumstances(looks: Sequence[JobLook], mute: Sequence[tuple[str, str]]) ->
     if idle and len(idle) < len(looks):
         launchers = sorted({launcher.name for look in looks if not look.ranks for launcher in look.launchers})
         started = f"; there runs {', '.join(launchers)}" if launchers else ""
-        yield f"no rank runs on {_nodes(idle)}{started}"
-
-
-def _nodes(nodes: Sequence[str]) -> str:
-    return ", ".join(nodes[:MOST]) + (f" and {len(nodes) - MOST} more" if len(nodes) > MOST else "")
+        yield f"no rank runs on {some_of(idle, MOST)}{started}"
 
 
 def _meets(look: JobLook) -> SeenLauncher | None:
@@ -499,7 +493,9 @@ def _without_ranks(looks: Sequence[JobLook], mute: Sequence[tuple[str, str]]) ->
         first = next(iter(meeting.values()))
         absent = [look for look in looks if look.node not in meeting]
         count = len(looks) + len(mute)
-        sentence = f"{first.name} on {_nodes(list(meeting))} waits for other nodes, and has started no rank"
+        sentence = (
+            f"{first.name} on {some_of(list(meeting), MOST)} waits for other nodes, and has started no rank"
+        )
         culprits = []
         for look in absent:
             children = [child for rank in look.ranks for child in rank.snapshot.process.children]

@@ -7,6 +7,7 @@ import shlex
 from clusterrun.model.contract import ExitCode
 from clusterrun.model.duration import spoken
 from clusterrun.model.frozen import Any, frozen
+from clusterrun.model.phrases import count_of
 from clusterrun.model.record import Attempt, Failure, RunState
 from clusterrun.model.states import State
 from clusterrun.model.visible import visible
@@ -96,7 +97,7 @@ def message_of(document: dict[str, Any]) -> EventMessage:
         lines += [f"at {failure['place']}"] if failure["place"] else []
     job = f", job {document['job_id']}" if document["job_id"] else ""
     nodes = len(document["nodes"])
-    size = "" if not nodes else ", 1 node" if nodes == 1 else f", {nodes} nodes"
+    size = f", {count_of(nodes, 'node')}" if nodes else ""
     took = ""
     if document["started_at"]:
         took = f", {spoken(max(0.0, document['at'] - document['started_at']))} after its start"

@@ -9,6 +9,7 @@ from collections.abc import Iterable, Mapping
 from clusterrun import system
 from clusterrun.model.errors import ClusterrunError, SchedulerError
 from clusterrun.model.frozen import frozen
+from clusterrun.model.phrases import count_of
 from clusterrun.operations.context import Context
 from clusterrun.slurm.queries import GpuRow, PartitionOffer
 
@@ -108,7 +109,7 @@ def configuration_text(offer: SiteOffer, partition: str, account: str, setup: st
     ]
     for row in offer.partitions:
         name = json.dumps(row.name)
-        nodes = "1 node" if row.nodes == 1 else f"{row.nodes} nodes"
+        nodes = count_of(row.nodes, "node")
         kinds = sorted({gpu.gpu_type for gpu in offer.gpus if gpu.partition == row.name and gpu.gpu_type})
         types = f" ({', '.join(kinds)})" if kinds else ""
         gpus = f", {row.gpus} GPUs{types}" if row.gpus else ""

@@ -17,6 +17,7 @@ from clusterrun.model.errors import BadInput, ClusterrunError, SchedulerError, S
 from clusterrun.model.frozen import frozen, replace
 from clusterrun.model.hostlist import fold
 from clusterrun.model.paths import RunPaths
+from clusterrun.model.phrases import count_of
 from clusterrun.model.record import RunRecord
 from clusterrun.model.run_words import default_name
 from clusterrun.model.spec import Cluster, JobSpec, OnUnfit
@@ -260,10 +261,9 @@ def _sharing_cpus(
 
 
 def _smaller_share(cpus: int, share: int, reason: str) -> str:
-    noun = "CPU" if cpus == 1 else "CPUs"
     return (
-        f"{cpus} {noun} per rank requested: Slurm refuses {share}, a GPU's share of the node's ({reason}); "
-        "--cpus-per-rank sets another number"
+        f"{count_of(cpus, 'CPU')} per rank requested: Slurm refuses {share}, a GPU's share of the node's"
+        f" ({reason}); --cpus-per-rank sets another number"
     )
 
 

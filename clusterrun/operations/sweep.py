@@ -25,6 +25,7 @@ from clusterrun.model.duration import spoken
 from clusterrun.model.errors import BadInput, SchedulerError, SchedulerUnreachable
 from clusterrun.model.frozen import replace
 from clusterrun.model.paths import RunPaths
+from clusterrun.model.phrases import count_of
 from clusterrun.model.record import RunRecord, RunStatus
 from clusterrun.model.run_words import default_name
 from clusterrun.model.spec import Cluster, JobSpec
@@ -268,8 +269,7 @@ class _ArrayQueue(_SweepQueue):
         self._keep({}, job_id)
         after = f", which starts when job {before} has ended" if before else ""
         most = f", at most {self._sweep.at_most} at once" if self._sweep.at_most else ""
-        noun = "run" if len(places) == 1 else "runs"
-        self._tell(f"{len(places)} {noun} queued as job {job_id}{most}{after}")
+        self._tell(f"{count_of(len(places), 'run')} queued as job {job_id}{most}{after}")
         return job_id
 
     def _write_script(self, records: Sequence[RunRecord], token: str, before: str) -> tuple[str, ...]:

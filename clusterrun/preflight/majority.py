@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 
 from clusterrun.model.frozen import frozen
 from clusterrun.model.hostlist import fold
@@ -69,9 +69,3 @@ def outlier_findings(
     finding = Finding(check, mild_grade, f"{subject} differs between nodes: {listing}", remedy)
     for node in value_by_node if len(value_by_node) == 2 else [""]:
         yield node, finding
-
-
-def some_of(names: Sequence[str], most: int = 3) -> str:
-    """Return a list of names that ends with how many more there are."""
-    more = len(names) - most
-    return ", ".join(names[:most]) + (f" and {more} more" if more > 0 else "")

@@ -8,6 +8,7 @@ from __future__ import annotations
 import os
 from collections.abc import Sequence
 
+from clusterrun.model.phrases import count_of
 from clusterrun.rehearse.checkpoint_damage import (
     crash_after_steps,
     loaded_in_part,
@@ -114,7 +115,7 @@ def judge(
     if fault_run.elastic and crash:
         return (crash,)
     if fault_run.elastic:
-        size = f"{len(restart.ranks)} rank" + ("s" if len(restart.ranks) > 1 else "")
+        size = count_of(len(restart.ranks), "rank")
         return (Discovery(Cause.NONE, f"resumed at step {resumed_at} on {size}"),)
 
     notice = notice_finding(reference, fault_run)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections import Counter
 
+from clusterrun.model.phrases import count_of
 from clusterrun.model.preflight_report import WORST_FIRST, Grade, NodeReport, Report
 from clusterrun.reports import html, svg
 from clusterrun.reports.findings import blamed, node_findings
@@ -82,8 +83,7 @@ def _facts(report: Report) -> str:
     cluster = f" on {report.cluster}" if report.cluster else ""
     backend = f", {report.backend}" if report.backend else ""
     spares = f", {len(report.spares)} spare" if report.spares else ""
-    plural = "s" if report.rounds != 1 else ""
-    tested = f"{report.rounds} round{plural} of tests, {report.seconds:.1f} s of {report.budget:.0f} s"
+    tested = f"{count_of(report.rounds, 'round')} of tests, {report.seconds:.1f} s of {report.budget:.0f} s"
     return f"{report.level} check{cluster}{backend}: {len(report.nodes)} nodes{spares}, {tested}"
 
 

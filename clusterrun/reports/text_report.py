@@ -8,6 +8,7 @@ from collections.abc import Iterable, Iterator
 from clusterrun.diagnosis.known_errors import meaning
 from clusterrun.model.frozen import frozen
 from clusterrun.model.hostlist import fold
+from clusterrun.model.phrases import count_of
 from clusterrun.model.preflight_report import Grade, Measurement, Report
 from clusterrun.model.visible import visible
 from clusterrun.reports import quantity_tables
@@ -88,8 +89,7 @@ def _named(report: Report, grade: Grade) -> list[str]:
 
 def _facts(report: Report) -> str:
     by = f" by {report.backend}" if report.backend else ""
-    plural = "s" if report.rounds != 1 else ""
-    rounds = f", {report.rounds} round{plural} of tests" if report.rounds else ""
+    rounds = f", {count_of(report.rounds, 'round')} of tests" if report.rounds else ""
     took = f"{report.seconds:.1f} of {report.budget:.0f} s"
     return f"{report.level} check{by} of {report.run_id}{rounds}, {took}"
 

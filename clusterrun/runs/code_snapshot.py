@@ -12,6 +12,7 @@ from clusterrun import system
 from clusterrun.model import contract
 from clusterrun.model.errors import BadInput
 from clusterrun.model.frozen import frozen, replace
+from clusterrun.model.phrases import count_of, some_of
 from clusterrun.runs.private_files import new_folder, refusal, write_whole
 
 # Bytes and files of a snapshot. More is data rather than code.
@@ -25,7 +26,6 @@ _NEVER = ("__pycache__", ".git", ".venv", "node_modules")
 _ENVIRONMENT_MARKS = ("pyvenv.cfg", "conda-meta")
 # Modules that git often ignores since a build makes them; the package does not import without them.
 _MODULES = (".py", ".so")
-_MOST_NAMED = 3
 # The mode of a submodule in the index.
 _SUBMODULE = "160000 "
 _LIVE = "ranks use the original, so later changes there reach them"
@@ -68,32 +68,32 @@ class Snapshot:
         """Yield sentences on the copied files, the other files, and the effect on the ranks."""
         commit = f", commit {self.commit[:12]}" if self.commit else ""
         changes = " with uncommitted changes" if self.commit and self.is_dirty else ""
-        files = f"{_count(len(self.files), 'file')}, {_size(self.size)}"
+        files = f"{count_of(len(self.files), 'file')}, {_size(self.size)}"
         yield f"snapshot: {files} of {self.root}{commit}{changes}"
         if self.not_compared:
             yield f"the difference from the commit is not known: {self.not_compared}"
         if self.lacks_git:
             yield "this machine has no git: what git ignores is copied too, and no commit is known"
         if self.empty_submodules:
-            names = _some(self.empty_submodules)
+            names = some_of(self.empty_submodules)
             yield f"not in the copy: {names}: empty here (git submodule update --init --recursive fills it)"
         if self.links:
-            yield f"linked to for its size: {_some(self.links)}: {_LIVE}"
+            yield f"linked to for its size: {some_of(self.links)}: {_LIVE}"
         if self.environments:
-            names = _some(self.environments)
+            names = some_of(self.environments)
             yield f"not in the copy: the Python environment {names}: {_LIVE}"
         if self.outside:
             size = sum(_weight(target) for _, target in self.outside)
-            names = _some([f"{name} → {target}" for name, target in self.outside])
-            count = _count(len(self.outside), "link")
+            names = some_of([f"{name} → {target}" for name, target in self.outside])
+            count = count_of(len(self.outside), "link")
             yield f"not in the copy: the target of {count} ({_size(size)}; {names}): {_LIVE}"
         if self.special:
-            yield f"not in the copy: {_some(self.special)}: not a file (a pipe, a socket or a device)"
+            yield f"not in the copy: {some_of(self.special)}: not a file (a pipe, a socket or a device)"
         if self.ignored.files:
             data = self.ignored
-            count = f"{MOST} files or more" if data.files >= MOST else _count(data.files, "file")
+            count = f"{MOST} files or more" if data.files >= MOST else count_of(data.files, "file")
             yield (
-                f"not in the copy: {count} that git ignores ({_size(data.size)}; {_some(data.names)}):"
+                f"not in the copy: {count} that git ignores ({_size(data.size)}; {some_of(data.names)}):"
                 " no relative path leads to them; --snapshot-include PATH takes them along"
             )
 
@@ -133,17 +133,8 @@ def _is_within(path: str, folder: str) -> bool:
     return path == folder or path.startswith(folder + "/")
 
 
-def _count(number: int, thing: str) -> str:
-    return f"{number} {thing}" if number == 1 else f"{number} {thing}s"
-
-
 def _size(size: int) -> str:
     return f"{size / 1e9:.1f} GB" if size >= 1e9 else f"{size / 1e6:.1f} MB"
-
-
-def _some(names: Sequence[str]) -> str:
-    more = len(names) - _MOST_NAMED
-    return ", ".join(names[:_MOST_NAMED]) + (f" and {more} more" if more > 0 else "")
 
 
 def _weight(path: str) -> int:

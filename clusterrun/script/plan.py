@@ -14,6 +14,7 @@ from clusterrun.model.frozen import frozen, replace
 from clusterrun.model.option_table import IGNORED, REFUSED
 from clusterrun.model.orders import Interpreter, Level, Orders, Preflight, WatchOrders
 from clusterrun.model.paths import RunPaths
+from clusterrun.model.phrases import count_of
 from clusterrun.model.run_words import default_name
 from clusterrun.model.spec import Cluster, JobSpec, OnUnfit
 from clusterrun.script import containers, quoting, requeue_options, sbatch_options
@@ -349,8 +350,7 @@ def _local(spec: JobSpec, run_id: str, token: str, run_dir: str, site: MachineFa
     if spec.gpus * spec.allocated > site.gpus:
         notice = _short_of(spec, site.gpus)
         ranks = spec.ranks_per_node or spec.gpus
-        cpu_ranks = f"{ranks} CPU ranks" if ranks > 1 else f"{ranks} CPU rank"
-        notice += f": {cpu_ranks} on each simulated node"
+        notice += f": {count_of(ranks, 'CPU rank')} on each simulated node"
         if site.gpus:
             devices = ",".join(map(str, range(site.gpus)))
             shared = f"--gpus 0 --ranks-per-node {ranks} --env CUDA_VISIBLE_DEVICES={devices}"
@@ -368,5 +368,4 @@ def _local(spec: JobSpec, run_id: str, token: str, run_dir: str, site: MachineFa
 def _short_of(spec: JobSpec, available: int) -> str:
     needed = spec.allocated * spec.gpus
     have = {0: "none", 1: "only 1"}.get(available, f"only {available}")
-    gpus = f"{needed} GPUs" if needed > 1 else f"{needed} GPU"
-    return f"{gpus} requested, and this machine has {have}"
+    return f"{count_of(needed, 'GPU')} requested, and this machine has {have}"

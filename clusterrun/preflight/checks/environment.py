@@ -6,8 +6,9 @@ import os
 import re
 
 from clusterrun import proc
+from clusterrun.model.phrases import some_of
 from clusterrun.model.preflight_report import Finding, Grade
-from clusterrun.preflight.majority import outlier_findings, some_of
+from clusterrun.preflight.majority import outlier_findings
 from clusterrun.preflight.probes.network_interfaces import interfaces
 from clusterrun.preflight.probes.process_context import variables
 from clusterrun.preflight.tasks import Findings, Readings, RunNeeds

@@ -7,8 +7,8 @@ import socket
 import threading
 import time
 
+from clusterrun.model.phrases import some_of
 from clusterrun.model.preflight_report import Finding, Grade
-from clusterrun.preflight.majority import some_of
 from clusterrun.preflight.probes.network_interfaces import interfaces
 from clusterrun.preflight.tasks import Findings, ProbeReading, Readings, RunNeeds
 from clusterrun.preflight.thresholds import DIAL_SECONDS, MINORITY, SLOW_ANSWER_SECONDS

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from clusterrun.model.limits import chosen
+from clusterrun.model.phrases import some_of
 from clusterrun.model.preflight_report import Finding, Grade, LinkReport
 from clusterrun.preflight.causes import losses
 from clusterrun.preflight.causes.dials import ConnectTrouble
 from clusterrun.preflight.causes.losses import LossTrouble
 from clusterrun.preflight.causes.ports import Blocked, blocked
-from clusterrun.preflight.majority import some_of
 from clusterrun.preflight.observations import CONTROL, LOSS, EarlierLink, PortSweep
 from clusterrun.preflight.session import consistency, partition_findings
 from clusterrun.preflight.session.explanation import Explanation

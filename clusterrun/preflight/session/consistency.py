@@ -5,8 +5,9 @@ from __future__ import annotations
 import statistics
 from collections.abc import Iterator, Sequence
 
+from clusterrun.model.phrases import some_of
 from clusterrun.model.preflight_report import Finding, Grade
-from clusterrun.preflight.majority import some_of, vote
+from clusterrun.preflight.majority import vote
 from clusterrun.preflight.session.explanation import NodeFinding
 from clusterrun.preflight.session.node_state import NodeState
 from clusterrun.preflight.tasks import Interface

@@ -15,6 +15,7 @@ from clusterrun.model.document import BadDocument
 from clusterrun.model.frozen import frozen, replace
 from clusterrun.model.hostlist import fold
 from clusterrun.model.orders import Level, Orders
+from clusterrun.model.phrases import count_of
 from clusterrun.model.preflight_report import Grade, Report
 from clusterrun.preflight import tasks
 from clusterrun.preflight.observations import (
@@ -117,9 +118,7 @@ class Session:
     @property
     def progress(self) -> str:
         state = self._state
-        open_count = len(state.requests)
-        plural = "s" if open_count != 1 else ""
-        waits = f", waiting for {open_count} answer{plural}" if open_count else ""
+        waits = f", waiting for {count_of(len(state.requests), 'answer')}" if len(state.requests) else ""
         return f"{state.label}{waits}, {state.clock.seconds_left:.0f} s left"
 
     def wakes_at(self) -> float | None:
