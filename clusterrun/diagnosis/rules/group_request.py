@@ -145,6 +145,8 @@ def explain_other_world(table: CallTable, blamed: Ranks, worlds: Mapping[int, in
     )
     sentence += f"{table.of(first).request.started}"
     remedy = "give init_process_group no rank and no world_size: it takes them from RANK and WORLD_SIZE"
+    if table.by_stacks:  # mp.spawn sets neither
+        remedy += "; or start as many ranks as that (nprocs of mp.spawn, --nproc-per-node)"
     return blame(table, Verdict.MISMATCH, sentence, whys, remedy, ())
 
 
