@@ -44,6 +44,9 @@ class Slurm:
     def identity(self) -> str:
         return f"{self.cluster}@ctl"
 
+    def requeue_exit(self) -> str:
+        return ""
+
     def kill_wait(self) -> float:
         return 30.0
 
