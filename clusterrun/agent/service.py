@@ -215,9 +215,6 @@ class AgentService:
         self._claim_mark()
         self._sidecars.ask(action)
 
-    def _signal_ranks(self, action: messages.SignalRanks) -> None:
-        self._driver.happened(self._rank_processes.signal(action))
-
     def _await_leftovers(self, action: actions.AwaitLeftovers) -> None:
         self._sidecars.end_all()
         self._awaited = action
@@ -266,7 +263,7 @@ _CARRY_OUT: dict[type, Callable[[AgentService, Any], object]] = {
     messages.AskSidecar: AgentService._pass_on,
     actions.StartSidecar: lambda self, action: self._sidecars.start(action.epoch, action.sidecar),
     messages.EndSidecar: lambda self, action: self._sidecars.end(action.sidecar),
-    messages.SignalRanks: AgentService._signal_ranks,
+    messages.SignalRanks: lambda self, action: self._driver.happened(self._rank_processes.signal(action)),
     actions.AwaitLeftovers: AgentService._await_leftovers,
     actions.EndLeftovers: AgentService._end_leftovers,
     actions.TerminateRanks: lambda self, action: self._rank_processes.terminate(action.only_unreached),

@@ -183,7 +183,11 @@ def newest_whole(fault_run: FaultRun) -> SavedFile | None:
     kinds |= {
         fault_run.kind(save.path)
         for save in saves
-        if any(_alike(save, loaded_save) for loaded_save in loaded)
+        # Two files hold the same under different names: written by one line, of one size.
+        if any(
+            save.line and save.line == other.line and abs(save.size - other.size) <= ALIKE * other.size
+            for other in loaded
+        )
     }
     several = len({fault_run.kind(save.path) for save in saves}) > 1
     if fault_run.fault in ("mid-save", "disk-full") and not kinds and several:
@@ -194,8 +198,3 @@ def newest_whole(fault_run: FaultRun) -> SavedFile | None:
         saves = [save for save in saves if save.step < fault_run.damaged_step]
     whole = (s for s in saves if not spoilt(s) and (not kinds or fault_run.kind(s.path) in kinds))
     return max(whole, key=lambda save: save.step, default=None)
-
-
-def _alike(save: SavedFile, other: SavedFile) -> bool:
-    """Return whether two files hold the same under different names: written by one line, of one size."""
-    return bool(save.line) and save.line == other.line and abs(save.size - other.size) <= ALIKE * other.size
