@@ -31,10 +31,10 @@ _NO_PROGRAM = re.compile(
     r"can't open file|can't find '__main__' module|not found$|No such file or directory$"
 )
 _USAGE_CODE, _NOT_EXECUTABLE, _NOT_FOUND = 2, 126, 127
-# Errors of other machines, services and processes, which may do better the next time.
+# Errors of other machines, services and processes, and signals. The next attempt may do better.
 _ELSEWHERE = re.compile(
     r"(?:[A-Za-z_]\w*\.)*\w*(?:Connection|Connect|Timeout|HTTP|URL|SSL|socket|gaierror|Network|DistStore|Dist\w*Error"
-    r"|Remote|IncompleteRead|BrokenPipe|EOFError|CommError|ClientError|Botocore|Protocol|ProcessExited|CalledProcess|ExceptionGroup)\w*(?::|$)"
+    r"|Remote|IncompleteRead|BrokenPipe|EOFError|CommError|ClientError|Botocore|Protocol|ProcessExited|CalledProcess|ExceptionGroup|KeyboardInterrupt)\w*(?::|$)"
     r"|.*(?:[Tt]imed out|[Cc]onnection (?:refused|reset|closed)|closed by (?:remote )?peer|[Uu]nreachable"
     r"|Temporary failure|Too [Mm]any [Rr]equests|Service [Uu]navailable|NCCL error|\b(?:429|50[234])\b)"
 )

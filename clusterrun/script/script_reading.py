@@ -260,7 +260,7 @@ def with_login_files(reading: Reading, shell: Sequence[str], line: int, text: st
     """Return ``reading`` with the files that a login shell reads, if ``shell`` starts one at ``line``."""
     if not any(word == "--login" or re.match(r"-[a-z]*l", word) for word in shell):
         return reading
-    part = Part(line, text, PartOutcome.SETUP, "a login shell reads them")
+    part = Part(line, text, PartOutcome.SETUP, "a login shell reads the login files, and --setup does so")
     return replace(reading, setup=(LOGIN, *reading.setup), parts=(part, *reading.parts))
 
 

@@ -232,6 +232,7 @@ def test_damaged_files_of_ranks_are_ignored(clusterrun: CommandLine) -> None:
     (attempt / "00001.farewell.json").write_bytes(b"\xff\x00{")
     (attempt / "99999999.farewell.json").write_text("[]")
     (attempt / "diagnosis.json").write_text('{"verdict": "no such word"}')
+    (attempt / "diagnosis.json").chmod(0o600)  # others' files are not read at all
     assert clusterrun("diagnose").out.startswith("crashed: rank 1 on local-0 failed first\n")
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import fcntl
+import itertools
 import json
 import os
 import pty
@@ -30,6 +31,9 @@ from clusterrun.runs.store import Store, run_id
 from tests.cli.conftest import CommandLine
 from tests.cli.test_terminal import on_terminal
 
+# Runs of the same millisecond need different ids.
+_NUMBERS = itertools.count()
+
 SPEC = JobSpec(command=("train.py",), cwd="/tmp", nodes=4, gpus=8)
 LONG = "rank 17 on a-node-with-a-long-name exited with code 7, which is a long story told in many words"
 LIMIT = 120.0
@@ -40,7 +44,7 @@ def add(
 ) -> str:
     """Add a local run in the state of its files. The coordinator of a live run is on another machine."""
     store, at = Store(context.environment["CLUSTERRUN_HOME"]), time.time() - ago
-    chosen = run_id(name, at, os.urandom(2))
+    chosen = run_id(name, at, bytes(divmod(next(_NUMBERS), 32)))
     store.claim(chosen)
     store.save(RunRecord(chosen, name, "local", "token", replace(SPEC, name=name), at, "1.1", "elsewhere"))
     os.unlink(os.path.join(store.live, chosen))  # nothing of it lives that the fixture could end

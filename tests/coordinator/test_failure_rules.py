@@ -95,6 +95,7 @@ MODULE = "ModuleNotFoundError: No module named 'einops'"
         ({"error": VALUE, "steps": (-1, -1), "before": "KeyError: 'shard'"}, ""),
         ({"error": VALUE, "steps": (-1, -1), "place": ""}, ""),
         ({"error": "ConnectionError: mirror 3 refused us", "steps": (-1, -1)}, ""),
+        ({"error": "KeyboardInterrupt", "steps": (-1, -1)}, ""),  # a signal from outside
         ({"error": "OSError: [Errno 116] Stale file handle", "steps": (-1, -1)}, ""),
         ({"error": "torch.distributed.DistStoreError: Timed out after 21 seconds", "steps": (-1, -1)}, ""),
         ({"error": "RuntimeError: [1] is setting up NCCL communicator: Connection reset by peer"}, ""),

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+import itertools
 import json
-import os
 import shutil
 from collections.abc import Sequence
 from pathlib import Path
@@ -26,6 +26,9 @@ from clusterrun.runs.store import FORGOTTEN, run_id
 from clusterrun.slurm.queries import JobRow
 from tests.logs.test_follow import HandClock
 from tests.operations.values import NOW, RECORD, row, state
+
+# Runs of the same millisecond need different ids.
+_NUMBERS = itertools.count()
 
 
 class Slurm:
@@ -93,7 +96,7 @@ def context(tmp_path: Path, clock: HandClock, slurm: Slurm) -> Context:
 def add(
     context: Context, job_id: str = "41", at: float = NOW, run_state: RunState | None = None, **changes: Any
 ) -> str:
-    chosen = run_id("train", at, os.urandom(2))
+    chosen = run_id("train", at, bytes(divmod(next(_NUMBERS), 32)))
     context.store.claim(chosen)
     context.store.save(replace(RECORD, **{"run_id": chosen, "job_id": job_id, **changes}))
     if run_state:

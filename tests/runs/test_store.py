@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import itertools
 import json
 import os
 import stat
@@ -24,6 +25,9 @@ from clusterrun.runs.store import EndedRun, Store, SuccessorJobs, run_id
 from tests.operations.test_run_state import evidence, judge
 from tests.operations.values import ATTEMPT, NOW, RECORD, STATE, row, state
 
+# Runs of the same millisecond need different ids.
+_NUMBERS = itertools.count()
+
 
 @pytest.fixture
 def home(tmp_path: Path) -> Store:
@@ -38,7 +42,7 @@ def open_umask() -> Iterator[None]:
 
 
 def add(home: Store, name: str, at: float = NOW, **changes: Any) -> str:
-    chosen = run_id(name, at, os.urandom(2))
+    chosen = run_id(name, at, bytes(divmod(next(_NUMBERS), 32)))
     home.claim(chosen)
     home.save(replace(RECORD, run_id=chosen, name=name, **changes))
     return chosen
