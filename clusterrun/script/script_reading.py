@@ -369,11 +369,11 @@ def _block_that_trains(scope: _Scope, statement: Statement) -> Reading | None:
     loop = {statement.loop: f"{{{statement.loop}}}"} if is_sweep else {}
     blocks = [_block(scope, body, scope.source.arguments, constants=loop) for body in statement.bodies]
     blocks = [block for block in blocks if block.training]
-    return max(reversed(blocks), key=_kind_of_training, default=None)
 
+    def kind_of_training(reading: Reading) -> TrainingKind:
+        return reading.training.kind if reading.training else TrainingKind.PROGRAM
 
-def _kind_of_training(reading: Reading) -> TrainingKind:
-    return reading.training.kind if reading.training else TrainingKind.PROGRAM
+    return max(reversed(blocks), key=kind_of_training, default=None)
 
 
 def _started(scope: _Scope, shell_words: tuple[str, ...], command: Command, line: int) -> Reading | None:
