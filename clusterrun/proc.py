@@ -313,7 +313,7 @@ def address(digits: str) -> str:
     """Return an address of /proc/net as text: ``0200640A`` is 10.100.0.2, in this machine's byte order."""
     import socket  # commands that only look at processes do not need it
 
-    packed = b"".join(bytes.fromhex(digits[at : at + 8])[::-1] for at in range(0, len(digits), 8))
+    packed = b"".join(bytes.fromhex(digits[index : index + 8])[::-1] for index in range(0, len(digits), 8))
     if len(packed) == 16 and packed.startswith(bytes(10) + b"\xff\xff"):
         packed = packed[12:]
     return socket.inet_ntop(socket.AF_INET if len(packed) == 4 else socket.AF_INET6, packed)

@@ -141,10 +141,10 @@ def _with_short_messages(printed: list[tuple[int, str]]) -> list[str]:
         if continued is None or continued <= _MOST_CONTINUED:
             lines.append(line)
     size = 0
-    for place, line in enumerate(reversed(lines)):
+    for index, line in enumerate(reversed(lines)):
         size += len(line)
         if size > _MOST_READ:
-            return lines[len(lines) - place :]
+            return lines[len(lines) - index :]
     return lines
 
 

@@ -49,10 +49,10 @@ class Runner:
         began = self._context.clock.monotonic()
         remaining = self.left(cells, repeats)
         failed: set[Cell] = set()
-        for place, (cell, number) in enumerate(remaining, 1):
+        for index, (cell, number) in enumerate(remaining, 1):
             if cell in failed:
                 continue
-            self._tell(f"[{place}/{len(remaining)}] {cell.name}, run {number + 1} of {repeats}")
+            self._tell(f"[{index}/{len(remaining)}] {cell.name}, run {number + 1} of {repeats}")
             measured = self._measured(cell, number)
             if measured.failed:
                 failed.add(cell)

@@ -39,7 +39,7 @@ def draw_sweep(results: SweepResults, title: str, path: str) -> None:
         numbers = [_number(word) for word in points]
         measured = [_result(result, results.by) for result in good]
         if any(math.isnan(number) for number in numbers):
-            places = {word: place for place, word in enumerate(sorted(set(points)))}
+            places = {word: index for index, word in enumerate(sorted(set(points)))}
             axes.set_xticks(range(len(places)), [word[:LONGEST] for word in places], fontsize=7, rotation=30)
             numbers = [float(places[word]) for word in points]
         elif _is_wide(numbers):

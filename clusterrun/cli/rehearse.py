@@ -246,8 +246,8 @@ def _show(result: Result) -> None:
     """Print a row, and below it places in the script and the code to write instead."""
     width = max(60, shutil.get_terminal_size((110, 24)).columns)
     colour = coloured(sys.stdout)
-    for place, finding in enumerate(result.findings):
-        title = result.title if place == 0 else ""
+    for index, finding in enumerate(result.findings):
+        title = result.title if index == 0 else ""
         level = painted(finding.level.value, STYLES[finding.level.value]) if colour else finding.level.value
         lines = folded(finding.message, width - TITLE - 8)
         lines[-1] += f"  {level}"

@@ -179,7 +179,7 @@ def begin(
 
         facts, _, notices = checked(record, context)
         say(*dict.fromkeys(notices))
-        specs = [run_spec(record, facts.spec, place) for place in range(len(record.points))]
+        specs = [run_spec(record, facts.spec, index) for index in range(len(record.points))]
         planned = [(spec, spec.command, point.values) for spec, point in zip(specs, record.points)]
         if as_json:
             rows = [
@@ -188,8 +188,8 @@ def begin(
             print(json.dumps({"name": record.name, "points": rows}))
             return ExitCode.DONE
         say(f"would queue {len(specs)} runs:")
-        for place, (_, command, point) in enumerate(planned):
-            print(f"{run_name(record, place)}  {point_text(point)}  {' '.join(command)}")
+        for index, (_, command, point) in enumerate(planned):
+            print(f"{run_name(record, index)}  {point_text(point)}  {' '.join(command)}")
         return ExitCode.DONE
     return _announce(start(record, context, say), as_json)
 

@@ -169,9 +169,9 @@ def drawn(
     is_beside = room >= min(ROOM, last)
     heads, *rows = narrowed_cells if is_beside else [row[:-1] for row in narrowed_cells]
     grid = Table.grid(padding=(0, GAP, 0, 0))
-    for place in range(len(heads)):
-        is_last = is_beside and place == len(widths)
-        grid.add_column(no_wrap=not is_last, overflow="fold", width=room if is_last else widths[place])
+    for index in range(len(heads)):
+        is_last = is_beside and index == len(widths)
+        grid.add_column(no_wrap=not is_last, overflow="fold", width=room if is_last else widths[index])
     grid.add_row(*(Text(head, "bold") for head in heads))
     for number, row in enumerate(rows):
         row_styles = [styles[head][number] if styles and head in styles else "" for head in heads]

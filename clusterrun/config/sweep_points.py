@@ -97,13 +97,13 @@ def combined(
         remedy = "clusterrun sweep --set lr=0.1,0.01 train.py --lr '{lr}'"
         raise BadInput(f"{where}: there is no point", remedy)
     first: dict[Point, int] = {}
-    for place, point in enumerate(points):
+    for index, point in enumerate(points):
         if [name for name, _ in point] != [name for name, _ in points[0]]:
             missing = sorted({name for name, _ in points[0]} ^ {name for name, _ in point})
-            problem = f"{where}: point {place} and point 0 differ in {', '.join(missing) or 'their order'}"
+            problem = f"{where}: point {index} and point 0 differ in {', '.join(missing) or 'their order'}"
             raise BadInput(problem, "give each point a value for every name, in one order")
-        if (before := first.setdefault(point, place)) != place:
-            problem = f"{where}: the points {before} and {place} are the same: {point_text(point)}"
+        if (before := first.setdefault(point, index)) != index:
+            problem = f"{where}: the points {before} and {index} are the same: {point_text(point)}"
             example = "--set trial='range(2)', and {trial} in the command"
             raise BadInput(problem, f"leave one out; to run each point twice: {example}")
     return tuple(points)
@@ -171,9 +171,9 @@ def _tables(content: str, path: str) -> list[dict[str, Any]]:
     listed = tables.get("point")
     if set(tables) != {"point"} or not isinstance(listed, list):
         raise BadInput(f"--points {path}: its tables are not called [[point]]", "[[point]]\nlr = 0.1")
-    for place, point in enumerate(listed):
+    for index, point in enumerate(listed):
         if missing := [name for name in listed[0] if name not in point]:
-            problem = f"--points {path}: point {place} has no value for {', '.join(missing)}"
+            problem = f"--points {path}: point {index} has no value for {', '.join(missing)}"
             raise BadInput(problem, "give each point a value for every name, in one order")
     return listed
 

@@ -120,8 +120,8 @@ class Membership:
             member.place = -1
         members = [self.members[node] for node in nodes]
         self.world = tuple(member for member in members if member is not None)
-        for place, member in enumerate(self.world):
-            member.place = place
+        for index, member in enumerate(self.world):
+            member.place = index
 
     def vacate(self, member: Member) -> None:
         del self.by_link[member.link]

@@ -68,11 +68,11 @@ def _refusal(text: str, why: str) -> BadInput:
 def _split(text: str) -> Iterator[str]:
     """Return the comma-separated parts. A comma inside a bracket does not separate."""
     start = depth = 0
-    for at, letter in enumerate(text + ","):
-        if letter == "," and (depth == 0 or at == len(text)):
-            if text[start:at]:
-                yield text[start:at]
-            start = at + 1
+    for index, letter in enumerate(text + ","):
+        if letter == "," and (depth == 0 or index == len(text)):
+            if text[start:index]:
+                yield text[start:index]
+            start = index + 1
         elif letter in "[]":
             depth += 1 if letter == "[" else -1
             if depth not in (0, 1):

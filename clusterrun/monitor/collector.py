@@ -189,9 +189,9 @@ class Look:
             stack = spy(process.pid, self._path) if is_mute and time.monotonic() < until else ()
             if stack:
                 below = list(process.children)
-                for place, child in enumerate(below if joins_processes(stack) else ()):
+                for index, child in enumerate(below if joins_processes(stack) else ()):
                     if time.monotonic() < until and child.state not in proc.STOPPED_STATES:
-                        below[place] = replace(child, stack=spy(child.pid, self._path))
+                        below[index] = replace(child, stack=spy(child.pid, self._path))
                 process = replace(process, children=tuple(below))
                 rank = replace(rank, process=process, stacks=PythonStacks(stack, "py-spy"))
             snapshots.append(rank)

@@ -275,7 +275,7 @@ class HangDetector:
         if self._per_node:
             # Launchers of one node each may reuse rank numbers, so number the ranks of all nodes anew.
             first = list(self._nodes).index(node) * self._each
-            ranks = tuple(replace(pulse, rank=first + place) for place, pulse in enumerate(ranks))
+            ranks = tuple(replace(pulse, rank=first + index) for index, pulse in enumerate(ranks))
         pulses = [self._known(node, pulse) for pulse in ranks]
         self._answers = self._answers or any(pulse.answered for pulse in pulses)
         moved = [pulse for pulse in pulses if self._moves(now, node, pulse)]

@@ -522,6 +522,6 @@ def use_of_job(job_id: str, every: float, environment: Mapping[str, str], node: 
 def lines_of(node: str, value: object) -> Iterator[str]:
     """Yield lines that srun does not mix with those of other nodes: mark, node, place, count, data."""
     packed = base64.b64encode(zlib.compress(json.dumps(encode_set(value)).encode())).decode()
-    parts = [packed[at : at + LINE] for at in range(0, len(packed), LINE)]
-    for place, part in enumerate(parts):
-        yield f"{MARK} {node} {place} {len(parts)} {part}"
+    parts = [packed[index : index + LINE] for index in range(0, len(packed), LINE)]
+    for index, part in enumerate(parts):
+        yield f"{MARK} {node} {index} {len(parts)} {part}"

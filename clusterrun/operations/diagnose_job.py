@@ -131,7 +131,7 @@ class LookStep:
         looks = looks_in(answer.out, JobLook)
         if not looks:
             raise refusal(self._context, self._job, answer, self._nodes)
-        order = {node: place for place, node in enumerate(self._nodes)}
+        order = {node: index for index, node in enumerate(self._nodes)}
         looks.sort(key=lambda look: order.get(look.node, len(order)))
         silent = [node for node in self._nodes if node not in {look.node for look in looks}]
         why = f"within {allowed:.0f} s" if answer.late else "the step ended there without one"

@@ -351,7 +351,7 @@ def _without_lost(sweep: SweepRecord, context: Context, tell: Tell) -> tuple[Swe
     }
     is_claimed: dict[str, bool] = {}
     points, discarded, open_points = list(sweep.points), [], 0
-    for place, point in enumerate(sweep.points):
+    for index, point in enumerate(sweep.points):
         status = statuses.get(point.run_id)
         if status is None or status.job_id or status.started_at or status.cluster != Cluster.SLURM.value:
             continue
@@ -359,13 +359,13 @@ def _without_lost(sweep: SweepRecord, context: Context, tell: Tell) -> tuple[Swe
             message = f"Slurm does not answer: it is not known which points of {sweep.name} are queued"
             raise SchedulerUnreachable(message, f"again later: clusterrun sweep continue {sweep.name}")
         if status.state is State.FAILED:
-            points[place] = replace(point, run_id="", earlier=(*point.earlier, point.run_id))
+            points[index] = replace(point, run_id="", earlier=(*point.earlier, point.run_id))
         elif status.state is State.PENDING:
             token = context.store.read(point.run_id).token.rpartition("_")[0]
             if token not in is_claimed:
                 is_claimed[token] = _claim(sweeps.paths(sweep.sweep_id), token)
             if is_claimed[token]:
-                points[place] = replace(point, run_id="")
+                points[index] = replace(point, run_id="")
                 discarded.append(point.run_id)
             else:
                 open_points += 1

@@ -94,9 +94,9 @@ def gathered(sweep: SweepRecord, context: Context, by: str, largest: bool, tell:
         status.run_id: status for status in context.inquiry(tell).statuses(sweep.run_ids, skip_missing=True)
     }
     results = []
-    for place, point in enumerate(sweep.points):
+    for index, point in enumerate(sweep.points):
         status = statuses.get(point.run_id)
-        result = SweepResult(f"{sweep.name}.{place}", point.run_id, "NOT QUEUED", point.values)
+        result = SweepResult(f"{sweep.name}.{index}", point.run_id, "NOT QUEUED", point.values)
         if status:
             values = tuple(reported(context.store.paths(point.run_id)).items())
             reason = "" if status.state is State.COMPLETED else status.reason

@@ -325,8 +325,8 @@ def member_texts(task: GroupTask, interfaces: Sequence[str]) -> list[str]:
     """Return the text of a group task for each member, by the interfaces. The task is encoded once."""
     data = encode(task)
     texts = []
-    for place, interface in enumerate(interfaces):
-        member = {**data, "place": place, "interface": interface}
+    for index, interface in enumerate(interfaces):
+        member = {**data, "place": index, "interface": interface}
         texts.append(json.dumps([type(task).__name__, member], separators=(",", ":")))
     return texts
 

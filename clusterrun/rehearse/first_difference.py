@@ -102,7 +102,7 @@ def _weights_ever_differ(reference: Reference, start: Start, resumed_at: int) ->
 def _initial_difference(reference: Reference, start: Start, resumed_at: int) -> FirstDifference | None:
     """Compare each optimizer before its first step with the same optimizer after step ``resumed_at``."""
     for rank, trace in sorted(start.ranks.items()):
-        for place, (optimizer, (parameters, state)) in enumerate(trace.before.items()):
+        for index, (optimizer, (parameters, state)) in enumerate(trace.before.items()):
             expected = reference.values_after(rank, optimizer, resumed_at)
             if expected is None or reference.steps_before(rank, optimizer) >= resumed_at:
                 continue
@@ -112,7 +112,7 @@ def _initial_difference(reference: Reference, start: Start, resumed_at: int) -> 
             weights = {expected[0]}.union(
                 *(reference.script_weights(rank, optimizer, n) for n in range(1, resumed_at + 1))
             )
-            if place and optimizer not in trace.shared and parameters not in weights:
+            if index and optimizer not in trace.shared and parameters not in weights:
                 is_new = first is not None and parameters == first[0]
                 how = "begin anew" if is_new else "are of another step, or of none"
                 return FirstDifference("weights", resumed_at + 1, rank, f"{name} {how}")

@@ -147,10 +147,10 @@ def _steps(state: State, stretches: Sequence[_Stretch]) -> tuple[float | None, f
     steps = counted = 0.0
     whole = True
     following = [marks for marks, _ in marked[1:]]
-    for place, (marks, _) in enumerate(marked):
+    for index, (marks, _) in enumerate(marked):
         first_at, at = marks.first_at or 0.0, marks.at or 0.0
         steps += at - first_at
-        until = _counts_until(marks, following[place] if place < len(following) else None, state)
+        until = _counts_until(marks, following[index] if index < len(following) else None, state)
         whole = whole and until is not None
         counted += max(0.0, (until or first_at) - first_at)
     return steps, counted if whole else None

@@ -70,7 +70,7 @@ def rates(report: Report) -> Rates:
     names_in_links = (name for link in report.links for name in (link.a, link.b))
     reported = [node.node for node in report.nodes]
     names = list(dict.fromkeys([*reported, *report.world, *names_in_tests, *names_in_links]))
-    position = {name: at for at, name in enumerate(names)}
+    position = {name: index for index, name in enumerate(names)}
     pairs: dict[Ends, list[Measurement]] = {}
     products: dict[str, list[Measurement]] = {}
     for test in report.tests:

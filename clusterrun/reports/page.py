@@ -31,7 +31,7 @@ def page(report: Report) -> str:
     timed = [name for name in measured.nodes if measured.was_timed(name)]
     slowest = sorted(timed, key=measured.behind)[:MOST_STRAGGLERS]
     nodes = sorted(report.nodes, key=lambda node: WORST_FIRST.index(node.verdict))
-    ranks = {name: str(at) for at, name in enumerate(report.world)}
+    ranks = {name: str(index) for index, name in enumerate(report.world)}
     tests = sorted(report.tests, key=lambda test: (WORST_OUTCOME.get(test.outcome, 0), test.round))
     graded = Counter(node.verdict for node in report.nodes)
     links = sum(link.verdict is not Grade.PASS for link in report.links)

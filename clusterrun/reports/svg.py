@@ -90,7 +90,7 @@ def said_of(a: str, b: str, link: LinkRate, rates: Rates) -> str:
 
 def squares(rates: Rates, names: Sequence[str], each: int) -> dict[tuple[int, int], Square]:
     """Return the squares of the map by row and column. A row holds ``each`` nodes."""
-    position = {name: at // each for at, name in enumerate(names)}
+    position = {name: index // each for index, name in enumerate(names)}
     worst: dict[tuple[int, int], Square] = {}
     for (a, b), link in rates.links.items():
         square = Square(_badness(link, rates), a, b, link)
@@ -130,9 +130,9 @@ def matrix(rates: Rates) -> Markup:
     inside = tag("g", drawn, transform=f"translate({margin} {margin})")
     every = max(1, math.ceil(13 / cell))
     texts = []
-    for at in range(0, len(firsts), every):
-        middle = margin + (at + 0.5) * cell
-        text, whole = short(firsts[at], 14), tag("title", firsts[at])
+    for index in range(0, len(firsts), every):
+        middle = margin + (index + 0.5) * cell
+        text, whole = short(firsts[index], 14), tag("title", firsts[index])
         texts.append(tag("text", text, whole, x=margin - 6, y=f"{middle + 4:.5g}", text_anchor="end"))
         turned = f"translate({middle + 4:.5g} {margin - 6}) rotate(-90)"
         texts.append(tag("text", text, whole, transform=turned))
@@ -203,10 +203,10 @@ def ring(rates: Rates, world: Sequence[str]) -> Markup | None:
         return None
     top = max(*timed, rates.median) * 1.05
     each = math.ceil(len(links) / MOST_BARS)
-    groups = [links[at : at + each] for at in range(0, len(links), each)]
+    groups = [links[index : index + each] for index in range(0, len(links), each)]
     wide = 1000 / len(groups)
     bars = []
-    for at, group in enumerate(groups):
+    for index, group in enumerate(groups):
         tested = [(_badness(link, rates), a, b, link) for a, b, link in group if link is not None]
         if not tested:
             bars.append(Markup(""))
@@ -218,7 +218,7 @@ def ring(rates: Rates, world: Sequence[str]) -> Markup | None:
             tag(
                 "rect",
                 tag("title", said_of(a, b, link, rates)),
-                x=f"{at * wide + gap / 2:.5g}",
+                x=f"{index * wide + gap / 2:.5g}",
                 y=f"{RING_HEIGHT - bar_height:.4g}",
                 width=f"{wide - gap:.4g}",
                 height=f"{bar_height:.4g}",

@@ -270,7 +270,7 @@ class Store:
         """Return the ids of all live runs and of the newest ``recent`` runs, newest first."""
         ids = self.ids()
         alive = set(_listed(self.live))
-        return [run_id for place, run_id in enumerate(ids) if place < recent or run_id in alive]
+        return [run_id for index, run_id in enumerate(ids) if index < recent or run_id in alive]
 
     def find(self, word: str) -> str:
         """Return the run that an id, a unique prefix of one, ``last``, a job id, a name or a folder means.

@@ -49,7 +49,7 @@ class SweepRecord:
 
     @property
     def waiting(self) -> list[int]:
-        return [place for place, point in enumerate(self.points) if not point.run_id]
+        return [index for index, point in enumerate(self.points) if not point.run_id]
 
 
 class Sweeps:

@@ -120,7 +120,7 @@ def _check_shell_command(spec: JobSpec, verb: str) -> None:
     meant = replace(spec, command=("bash", "-c", " ".join(spec.command)))
     remedy = "a shell can run it"
     if prepares:
-        end = next((place for place, word in enumerate(spec.command) if word in _CONNECTORS), None)
+        end = next((index for index, word in enumerate(spec.command) if word in _CONNECTORS), None)
         rest = spec.command[end + 1 :] if end is not None else ()
         setup = (*spec.setup, shlex.join(spec.command[:end]))
         meant = replace(spec, command=rest or ("COMMAND",), setup=setup)

@@ -89,10 +89,10 @@ def unwrapped(command: Sequence[str]) -> tuple[str, ...]:
     follows_options = len(rest) < len(command) and bool(rest) and rest[0].startswith("-")
     if not rest or not (follows_options or os.path.basename(rest[0]) in LIMITERS):
         return rest
-    for place, word in enumerate(rest[1:], 1):
+    for index, word in enumerate(rest[1:], 1):
         name = os.path.basename(word)
         if "/" in word or name in (*SHELLS, *LIMITERS, *RECIPE_FILES) or PYTHON.fullmatch(name):
-            return unwrapped(rest[place:])
+            return unwrapped(rest[index:])
     return ()
 
 

@@ -201,10 +201,10 @@ def is_image_command(command: Sequence[str]) -> bool:
 
 def _launcher_behind(arguments: tuple[str, ...], start: int) -> int | None:
     """Return the index of the first launcher from ``start``. It ends at a Python or a script."""
-    for place in range(start, len(arguments)):
-        name = os.path.basename(arguments[place])
-        if _launch_at(arguments, place) or name in _WRAPPERS:
-            return place
+    for index in range(start, len(arguments)):
+        name = os.path.basename(arguments[index])
+        if _launch_at(arguments, index) or name in _WRAPPERS:
+            return index
         if PYTHON.fullmatch(name) or name.endswith(".py"):
             return None
     return None
@@ -241,7 +241,7 @@ def _launch_at(arguments: tuple[str, ...], place: int, reads_inline: bool = True
 
 def _launch(program: str, arguments: tuple[str, ...], reads_inline: bool, python: str) -> LaunchCommand:
     end = next(
-        (place for place, word in enumerate(arguments) if _REDIRECTION.fullmatch(word)), len(arguments)
+        (index for index, word in enumerate(arguments) if _REDIRECTION.fullmatch(word)), len(arguments)
     )
     options, command, is_module = _split(program, arguments[:end])
     numbers = dict.fromkeys(launcher_options.NUMBERS, 0)

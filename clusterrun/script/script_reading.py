@@ -449,8 +449,8 @@ def _plain_launch(names: tuple[str, ...]) -> LaunchCommand:
 
 def _runs_python(names: tuple[str, ...]) -> bool:
     """Return whether the command runs a Python script or module, possibly behind a wrapper."""
-    for place in range(len(names)):
-        call = interpreter_call(names[place:])
+    for index in range(len(names)):
+        call = interpreter_call(names[index:])
         if call and call.is_python:
             return call.script.endswith(".py") or (bool(call.module) and call.module not in _TOOLS)
     is_open = bool(names) and names[0].startswith("$") and any(word.endswith(".py") for word in names)
@@ -547,7 +547,7 @@ def _is_of_every_node(candidate: _Candidate, placeholder: str) -> bool:
     if candidate.statement.loop_values and placeholder in " ".join(numbers):
         return True
     name = next(
-        (shell_words[place + 1] for place, word in enumerate(shell_words[:-1]) if word in _NODE_NAMES), ""
+        (shell_words[index + 1] for index, word in enumerate(shell_words[:-1]) if word in _NODE_NAMES), ""
     )
     name = next((word for word in shell_words if word.startswith(("--nodelist=$", "-w$"))), name)
     if shell_words[0] == "ssh":
@@ -682,10 +682,10 @@ def _command(scope: _Scope, launch: LaunchCommand, command: Command) -> tuple[tu
     # They are the last words of the statement. Only one of two with the same value may be quoted.
     by_place = [*zip(reversed(command.names), reversed(command.open_texts))]
     of_words = [sources.get(word, "") for word in shell_words]
-    for place, (word, (name, text)) in enumerate(zip(reversed(shell_words), by_place), 1):
+    for index, (word, (name, text)) in enumerate(zip(reversed(shell_words), by_place), 1):
         if word != name:
             break
-        of_words[-place] = text
+        of_words[-index] = text
     texts = [text or shlex.quote(word) for word, text in zip(shell_words, of_words)]
     evaluated = [
         text or _with_loops(word, scope.source.constants) for word, text in zip(shell_words, of_words)

@@ -419,7 +419,7 @@ class ShellSource:
     ) -> tree_sitter.Node | None:
         """Return the document from which a shell or Python behind a launcher reads its program."""
         names = [value for word in shell_words for value in word.values]
-        places = [place for place in range(1, len(names)) if interpreter_call(names[place:])]
+        places = [index for index in range(1, len(names)) if interpreter_call(names[index:])]
         call = interpreter_call(names[places[0] :]) if places else None
         documents = [node for node in redirections if node.type == "heredoc_redirect"]
         is_program = call is not None and call.reads_input and not call.arguments and not call.options

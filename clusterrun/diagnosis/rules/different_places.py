@@ -61,7 +61,7 @@ def _parted(table: CallTable) -> dict[int, str]:
 
 def _odd(table: CallTable, sides: Sequence[tuple[Call, tuple[int, ...]]]) -> tuple[int, ...]:
     """Return the ranks that differ from the largest side, if the calls of the sides can be compared."""
-    vote = RankVote({rank: place for place, (_, ranks) in enumerate(sides) for rank in ranks})
+    vote = RankVote({rank: index for index, (_, ranks) in enumerate(sides) for rank in ranks})
     known_of_all = [
         rank
         for _, ranks in sides

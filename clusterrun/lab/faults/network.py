@@ -191,8 +191,8 @@ def _drop(site: LabSite, fault: Fault, steps: list[tuple[int, int, bool | None]]
     taken = {int(other.get("number")) for other in _droppers(site, fault)}
     number = str(next(number for number in range(1, len(taken) + 2) if number not in taken))
     lines = []
-    for place, (instruction, operand, value) in enumerate(steps):
-        away = len(steps) - place
+    for index, (instruction, operand, value) in enumerate(steps):
+        away = len(steps) - index
         yes, no = {None: (0, 0), True: (0, away), False: (away, 0)}[value]
         lines.append(f"{instruction} {yes} {no} {operand}")
     lines += [f"{_RETURN} 0 0 {0xFFFFFFFF}", f"{_RETURN} 0 0 0"]

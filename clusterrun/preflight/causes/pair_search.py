@@ -34,7 +34,7 @@ def ring_rounds(nodes: Sequence[int]) -> tuple[PairRound, ...]:
     count = len(nodes)
     if count < 2:
         return ()
-    links = [link(nodes[at], nodes[(at + 1) % count]) for at in range(count if count > 2 else 1)]
+    links = [link(nodes[index], nodes[(index + 1) % count]) for index in range(count if count > 2 else 1)]
     last = [links.pop()] if count % 2 and count > 2 else []
     rounds = (links[0::2], links[1::2], last)
     return tuple(tuple(links) for links in rounds if links)

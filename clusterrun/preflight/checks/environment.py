@@ -103,10 +103,10 @@ def _shared(name: str, readings: Readings, needed: bool) -> Findings:
             for candidate in addresses
             if value and candidate != LOOPBACK and _chooses(name, value, candidate)
         ]
-        for place, candidate in enumerate(chosen):
+        for index, candidate in enumerate(chosen):
             key = (candidate, text(addresses, candidate))
             holders.setdefault(key, {})[text(reading, "machine") or node] = node
-            first |= {key} if place == 0 or name.startswith("GLOO_") else set()
+            first |= {key} if index == 0 or name.startswith("GLOO_") else set()
     # The remedy names an interface with a distinct address on every node, if there is one.
     tables = [entries(reading, "addresses") for reading in readings.values()]
     own = [

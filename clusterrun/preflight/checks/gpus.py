@@ -185,8 +185,8 @@ def among(names: list[str], numbered_gpus: Numbered) -> Numbered:
     """
     chosen = [
         numbered
-        for place, numbered in enumerate(numbered_gpus)
-        if any(_means(name, place, numbered[1]) for name in names)
+        for index, numbered in enumerate(numbered_gpus)
+        if any(_means(name, index, numbered[1]) for name in names)
     ]
     if not chosen and any(name.startswith("MIG-") for name in names):
         # nvidia-smi does not report the UUID of an instance here. It belongs to a GPU in MIG mode.

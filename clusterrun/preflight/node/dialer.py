@@ -38,8 +38,8 @@ class Dialer:
             (
                 target,
                 [
-                    _Call(target, port, is_large and not place, task.closed)
-                    for place, port in enumerate(target.ports)
+                    _Call(target, port, is_large and not index, task.closed)
+                    for index, port in enumerate(target.ports)
                 ],
             )
             for target in task.targets

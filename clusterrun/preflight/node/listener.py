@@ -165,7 +165,7 @@ def _spread(count: int) -> list[socket.socket]:
     first = low + random.randrange(step)
     sockets = [_near(first)]
     with contextlib.suppress(OSError):
-        sockets.extend(_near(first + place * step) for place in range(1, count))
+        sockets.extend(_near(first + index * step) for index in range(1, count))
     return sockets
 
 

@@ -27,8 +27,8 @@ def interfaces() -> tuple[Interface, ...]:
         size = struct.unpack("iL", fcntl.ioctl(probe.fileno(), _SIOCGIFCONF, request))[0]
         data = room.tobytes()[:size]
         addresses = []
-        for at in range(0, size, _ENTRY):
-            name_4, address_4 = data[at : at + 16].split(b"\0")[0], data[at + 20 : at + 24]
+        for index in range(0, size, _ENTRY):
+            name_4, address_4 = data[index : index + 16].split(b"\0")[0], data[index + 20 : index + 24]
             addresses.append((name_4.decode(), socket.inet_ntoa(address_4)))
         for line in proc.text("/proc/net/if_inet6").splitlines():
             fields = line.split()

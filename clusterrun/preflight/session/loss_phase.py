@@ -20,10 +20,10 @@ def begin(state: SessionState) -> Waits:
     """
     listeners = state.listeners()
     partners: dict[int, dict[int, None]] = {node.node: {} for node in listeners}
-    for place, node in enumerate(listeners if len(listeners) > 1 else ()):
+    for index, node in enumerate(listeners if len(listeners) > 1 else ()):
         half = len(listeners) // 2
         for step in range(1, half + 1) if len(listeners) <= FEW_NODES else (1, half):
-            partner = listeners[(place + step) % len(listeners)].node
+            partner = listeners[(index + step) % len(listeners)].node
             if node.node not in partners[partner]:
                 partners[node.node][partner] = None
     for (a, b), way in state.dials.ways.items():

@@ -36,14 +36,14 @@ def around(state: SessionState, nodes: Collection[int]) -> Waits:
     listeners = state.listeners()
     plan: Plan = {}
     step = max(1, len(listeners) // MOST_DIALLED_BY_ALL)
-    for place, node in enumerate(listeners):
-        near = (listeners[place - 1], listeners[(place + 1) % len(listeners)])
-        for at, other in enumerate(listeners if node.node in nodes else ()):
-            if other is not node and other in near:
+    for index, node in enumerate(listeners):
+        neighbours = (listeners[index - 1], listeners[(index + 1) % len(listeners)])
+        for other_index, other in enumerate(listeners if node.node in nodes else ()):
+            if other is not node and other in neighbours:
                 _both_ways(plan, node, other)
-            elif other is not node and at % step == 0:
-                plan.setdefault(node.node, {})[other.node] = _some(other, place)
-                plan.setdefault(other.node, {})[node.node] = _some(node, at)
+            elif other is not node and other_index % step == 0:
+                plan.setdefault(node.node, {})[other.node] = _two_ports(other, index)
+                plan.setdefault(other.node, {})[node.node] = _two_ports(node, other_index)
     return _dial(state, "control round", plan, nodes)
 
 
@@ -53,8 +53,8 @@ def everyone(state: SessionState) -> Waits:
     if len(listeners) <= MOST_DIALLED_BY_ALL or state.clock.seconds_left < DIAL_SECONDS:
         return
     plan = {
-        node.node: {other.node: _some(other, place)[:1] for other in listeners if other is not node}
-        for place, node in enumerate(listeners)
+        node.node: {other.node: _two_ports(other, index)[:1] for other in listeners if other is not node}
+        for index, node in enumerate(listeners)
     }
     yield from _dial(state, "everybody dials everybody", plan, ())
 
@@ -88,8 +88,8 @@ def _dial(state: SessionState, label: str, plan: Plan, testers: Collection[int])
             _both_ways(again, a, b)
     troubled = dict.fromkeys(node for way in failing for node in (way.a, way.b))
     clean = [node for node in nodes if node not in troubled] or list(nodes)
-    for place, node in enumerate(troubled):
-        turned = clean[place % len(clean) :] + clean[: place % len(clean)]
+    for index, node in enumerate(troubled):
+        turned = clean[index % len(clean) :] + clean[: index % len(clean)]
         for witness in [other for other in turned if other != node][:WITNESSES]:
             _both_ways(again, nodes[node], nodes[witness])
     if again and state.clock.seconds_left >= DIAL_SECONDS:
@@ -103,21 +103,21 @@ def first_plan(state: SessionState) -> Plan:
     """Return the dials of the first round: the ring, and all nodes of a small set or rank 0 with all."""
     listeners = state.listeners()
     plan: Plan = {node.node: {} for node in listeners} if len(listeners) > 1 else {}
-    for place, node in enumerate(listeners if plan else ()):
-        for other in (listeners[place - 1], listeners[(place + 1) % len(listeners)]):
+    for index, node in enumerate(listeners if plan else ()):
+        for other in (listeners[index - 1], listeners[(index + 1) % len(listeners)]):
             plan[node.node][other.node] = other.listening.ports
-    for place, node in enumerate(listeners):
-        for other in listeners[place + 1 :] if len(listeners) <= MOST_DIALLED_BY_ALL or place == 0 else ():
-            plan[node.node].setdefault(other.node, _some(other, place))
-            plan[other.node].setdefault(node.node, _some(node, place))
+    for index, node in enumerate(listeners):
+        for other in listeners[index + 1 :] if len(listeners) <= MOST_DIALLED_BY_ALL or index == 0 else ():
+            plan[node.node].setdefault(other.node, _two_ports(other, index))
+            plan[other.node].setdefault(node.node, _two_ports(node, index))
     return plan
 
 
-def _some(node: NodeState, place: int) -> tuple[int, ...]:
-    """Return two ports of a node. Nodes at other places dial its other ports."""
+def _two_ports(node: NodeState, index: int) -> tuple[int, ...]:
+    """Return two ports of a node. Nodes with another index dial its other ports."""
     ports = node.listening.ports
-    both = (ports[(place + step) % len(ports)] for step in (0, len(ports) // 2))
-    return tuple(dict.fromkeys(both))
+    chosen = (ports[(index + step) % len(ports)] for step in (0, len(ports) // 2))
+    return tuple(dict.fromkeys(chosen))
 
 
 def _both_ways(plan: Plan, node: NodeState, other: NodeState) -> None:

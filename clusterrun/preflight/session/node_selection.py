@@ -47,14 +47,14 @@ def choose(
         separated.append(worst)
     free = [node for node in spares if node not in unfit and node not in elsewhere]
     free.sort(key=lambda node: node in reluctant)
-    for place, node in enumerate(world):
+    for index, node in enumerate(world):
         if node is None:
-            world[place] = _take(free, world, links)
-    for place, node in enumerate(world):
+            world[index] = _take(free, world, links)
+    for index, node in enumerate(world):
         if node is not None and node in reluctant:
             better = _take([spare for spare in free if spare not in reluctant], world, links, but=node)
             if better is not None:
-                world[place] = better
+                world[index] = better
                 free.remove(better)
     swaps = tuple((was, now) for was, now in zip(places, world) if now is not None and now != was)
     return Choice(tuple(world), tuple(separated), swaps)

@@ -42,7 +42,7 @@ def hold_ring(state: SessionState) -> Waits:
     The connections of ranks on GPUs depend on NCCL's network. They are held only if a test of a pair failed.
     """
     listeners, needed = state.listeners(), needed_connections(state.ranks)
-    ring = [(node.node, listeners[place - 1].node) for place, node in enumerate(listeners)]
+    ring = [(node.node, listeners[index - 1].node) for index, node in enumerate(listeners)]
     ways = [ends for ends in ring if ends in state.dials.ways and state.dials.ways[ends].works]
     # The control round opened as many connections as there are ports.
     is_tested = not ways or needed <= len(listeners[0].listening.ports)
@@ -158,8 +158,8 @@ def _ways(state: SessionState, suspects: list[int]) -> list[tuple[int, int]]:
     mates = {node: group for group in groups.of(state.nodes) for node in group}
     candidates = [node for node in listeners if node not in suspects] + suspects
     ways: dict[tuple[int, int], None] = {}
-    for place, suspect in enumerate(suspects):
-        start = place % len(candidates)
+    for index, suspect in enumerate(suspects):
+        start = index % len(candidates)
         turned = candidates[start:] + candidates[:start]
         turned.sort(key=lambda node: node in suspects)
         witnesses = []

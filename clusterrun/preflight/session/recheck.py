@@ -24,7 +24,7 @@ _LOST = (contract.AGENT_LOST, contract.NOT_BACK)
 
 def in_order(nodes: Mapping[int, NodeState], after: Report | None) -> list[NodeState]:
     """Return the nodes that trained by the last report, in rank order, then the others by number."""
-    places = {name: place for place, name in enumerate(after.world)} if after is not None else {}
+    places = {name: index for index, name in enumerate(after.world)} if after is not None else {}
     return sorted(nodes.values(), key=lambda node: (places.get(node.name, len(places)), node.node))
 
 

@@ -46,12 +46,12 @@ class Optimizers:
     def takes_over(self, optimizer: Any) -> bool:
         """Return whether it replaces an optimizer of the same weights that the script has dropped."""
         own_ids = [id(parameter) for parameter in trained_by(optimizer)]
-        for place in range(len(self.all)):
-            other = self.all[place]
+        for index in range(len(self.all)):
+            other = self.all[index]
             is_dropped = sys.getrefcount(other) <= ONLY_OURS
             is_same = own_ids == [id(parameter) for parameter in trained_by(other)]
             if is_dropped and type(other) is type(optimizer) and is_same:
-                self.all[place] = optimizer
+                self.all[index] = optimizer
                 return True
         return False
 
