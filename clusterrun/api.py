@@ -245,8 +245,10 @@ class SweepRuns:
         """Queue the points again whose runs did not complete, and the points not queued yet."""
         from clusterrun.operations.sweep import retried, start
 
-        again = retried(self._record, self._context, tell)
-        self._record = start(again, self._context, tell) if again.waiting else again
+        retried_indices = retried(self._record, self._context, tell)
+        self._record = (
+            start(retried_indices, self._context, tell) if retried_indices.waiting else retried_indices
+        )
 
 
 def sweep(

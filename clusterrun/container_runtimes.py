@@ -144,20 +144,20 @@ def forwarded_environment(
 
 def restored_environment(environment: Mapping[str, str]) -> dict[str, str]:
     """Return the environment of an inner command, from that of the container's first process."""
-    ours = {
+    variables = {
         name[len(FORWARDED_PREFIX) :]: value
         for name, value in environment.items()
         if name.startswith(FORWARDED_PREFIX)
     }
-    return merged_environment(environment, ours)
+    return merged_environment(environment, variables)
 
 
 def merged_environment(image: Mapping[str, str], ours: Mapping[str, str]) -> dict[str, str]:
     """Return the image's environment overlaid by ours. Our PYTHONPATH comes before the image's."""
-    own = {name: value for name, value in image.items() if not name.startswith(FORWARDED_PREFIX)}
-    places = [side.get("PYTHONPATH", "").split(os.pathsep) for side in (ours, own)]
+    image_variables = {name: value for name, value in image.items() if not name.startswith(FORWARDED_PREFIX)}
+    places = [side.get("PYTHONPATH", "").split(os.pathsep) for side in (ours, image_variables)]
     folders = dict.fromkeys(folder for side in places for folder in side if folder)
-    return {**own, **ours, **({"PYTHONPATH": os.pathsep.join(folders)} if folders else {})}
+    return {**image_variables, **ours, **({"PYTHONPATH": os.pathsep.join(folders)} if folders else {})}
 
 
 # --- on a node ---

@@ -65,12 +65,12 @@ class ContainedRanks(RankProcesses):
         base = {**self._base, **run_environment(lineage)}
         argv, environment = container_runtimes.in_container(container, forker, base, user_names)
         self._log = self._paths.attempt(message.epoch).sidecar_log(message.node, LOG)
-        own = tuple(environment.items())
+        environment_items = tuple(environment.items())
         self._box = started(
             self.loop,
             message.epoch,
             open_log(self._log),
-            lambda fds: Program(argv, own, "/", *fds, signal.SIGKILL, ignores_term=True),
+            lambda fds: Program(argv, environment_items, "/", *fds, signal.SIGKILL, ignores_term=True),
         )
         self._box.open(lambda number, body: self._heard(json.loads(body)), self._broke, lambda: True)
         # Variables that all ranks share are sent once.
@@ -84,15 +84,21 @@ class ContainedRanks(RankProcesses):
         ranks = [
             {
                 "argv": program.argv,
-                "environment": {name: value for name, value in own.items() if name not in common},
+                "environment": {name: value for name, value in variables.items() if name not in common},
                 "out": paths.out(rank),
                 "err": paths.err(rank),
                 "cpus": sorted(program.cpus),
             }
-            for rank, program, own in zip(self._numbers(message), programs, environments)
+            for rank, program, variables in zip(self._numbers(message), programs, environments)
         ]
-        o = self._orders
-        order = {"common": common, "cwd": o.cwd, "input": o.input, "pipes": o.pipes_output, "ranks": ranks}
+        orders = self._orders
+        order = {
+            "common": common,
+            "cwd": orders.cwd,
+            "input": orders.input,
+            "pipes": orders.pipes_output,
+            "ranks": ranks,
+        }
         self._box.ask(0, json.dumps(order))
         self._limit = PatientLimit(START_SECONDS)
         self._look(self._box)

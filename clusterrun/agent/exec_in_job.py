@@ -161,9 +161,11 @@ def _environment(model: Model, own: Mapping[str, str], beside_slurm: bool) -> di
 def _enter_container(pid: int) -> bool:
     """Enter the user and mount namespaces, root and folder of ``pid``; return False if that is forbidden."""
     try:
-        target, own = f"/proc/{pid}/", "/proc/self/"
+        target, own_folder = f"/proc/{pid}/", "/proc/self/"
         names = [
-            name for name in ("ns/user", "ns/mnt") if os.readlink(target + name) != os.readlink(own + name)
+            name
+            for name in ("ns/user", "ns/mnt")
+            if os.readlink(target + name) != os.readlink(own_folder + name)
         ]
         flags = os.O_RDONLY | os.O_CLOEXEC
         *namespaces, root, folder = (os.open(target + name, flags) for name in (*names, "root", "cwd"))

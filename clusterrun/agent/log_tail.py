@@ -117,9 +117,9 @@ def _printed(path: str) -> list[tuple[int, str]]:
     """Return the last lines of a log, each with the offset of its end; all from the last traceback on."""
     data, offset = end_of(path, _MOST_READ)
     if offset and _HEADER not in data:
-        more, start = end_of(path, _MOST_SEARCHED)
-        if (place := more.rfind(_HEADER)) >= 0:
-            data, offset = more[place:], start + place
+        longer_end, start = end_of(path, _MOST_SEARCHED)
+        if (place := longer_end.rfind(_HEADER)) >= 0:
+            data, offset = longer_end[place:], start + place
     lines = []
     for line in data.removesuffix(b"\n").split(b"\n") if data else ():
         offset += len(line) + 1
@@ -160,8 +160,8 @@ def _timed(printed: list[tuple[int, str]], grown: Sequence[tuple[float, int]]) -
 def _in_order(out: list[tuple[float, str]], err: list[tuple[float, str]]) -> tuple[str, ...]:
     """Merge both streams by time, stderr last at equal times; half of what is kept is reserved for stderr."""
     out = out[-(contract.TAIL_LINES - min(len(err), contract.TAIL_LINES // 2)) :]
-    both = sorted([*out, *err], key=lambda timed: timed[0])  # stable: at equal times stderr stays last
-    return tuple(line for _, line in both[-contract.TAIL_LINES :])
+    merged = sorted([*out, *err], key=lambda timed: timed[0])  # stable: at equal times stderr stays last
+    return tuple(line for _, line in merged[-contract.TAIL_LINES :])
 
 
 def noticed(rank: int, code: int, lines: list[str], launcher: bool) -> bool:

@@ -42,8 +42,8 @@ def cpus_of_ranks(kind: str, gpu_nodes: Sequence[int], cpus: Sequence[Cpu]) -> l
     ``cpus`` are those that the job may use. Raises ``NotBound`` if a rank would get none.
     """
     result = [_near(kind, rank, gpu_nodes, cpus) for rank in range(len(gpu_nodes))]
-    for rank, own in enumerate(result):
-        if not own:
+    for rank, rank_cpus in enumerate(result):
+        if not rank_cpus:
             message = f"--numa-binding {kind}: the job has no processor near the GPU of local rank {rank}"
             remedy = "ask for whole nodes or more --cpus-per-rank, or leave --numa-binding out"
             raise NotBound(message, remedy)
@@ -55,20 +55,20 @@ def _near(kind: str, rank: int, gpu_nodes: Sequence[int], cpus: Sequence[Cpu]) -
     if kind == SOCKET:
         sockets = {cpu.socket for cpu in cpus if cpu.node == node}
         return frozenset(cpu.number for cpu in cpus if cpu.socket in sockets)
-    near = [cpu for cpu in cpus if cpu.node == node]
+    cpus_of_node = [cpu for cpu in cpus if cpu.node == node]
     if kind == NODE:
-        return frozenset(cpu.number for cpu in near)
+        return frozenset(cpu.number for cpu in cpus_of_node)
     ranks_of_node = [other for other, other_node in enumerate(gpu_nodes) if other_node == node]
     place = ranks_of_node.index(rank)
     if kind == CORE_COMPLEX:
         # The largest complexes first, as torchrun does. Ranks share one if there are more ranks.
         complexes: dict[tuple[int, ...], list[int]] = {}
-        for cpu in near:
+        for cpu in cpus_of_node:
             complexes.setdefault(cpu.cache, []).append(cpu.number)
         in_order = sorted(complexes.values(), key=lambda numbers: (-len(numbers), numbers))
         return frozenset(in_order[place % len(in_order)]) if in_order else frozenset()
     cores: dict[tuple[int, ...], list[int]] = {}
-    for cpu in near:
+    for cpu in cpus_of_node:
         cores.setdefault(cpu.core, []).append(cpu.number)
     in_order = sorted(cores.values())
     share, rest = divmod(len(in_order), len(ranks_of_node))

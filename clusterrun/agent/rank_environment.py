@@ -79,8 +79,8 @@ def wandb_environment(
     sweep = "wandb" in programs and "agent" in programs
     if not restarts or sweep or any(name in environment for name in _WANDB):
         return {}
-    own = lineage.run_id + (f"-r{rank}" if rank else "")
-    return {"WANDB_RUN_ID": own, "WANDB_RESUME": "allow"}
+    wandb_id = lineage.run_id + (f"-r{rank}" if rank else "")
+    return {"WANDB_RUN_ID": wandb_id, "WANDB_RESUME": "allow"}
 
 
 def _step(
@@ -131,7 +131,7 @@ def for_rank(
     submitter = base.get(contract.RUN_ID_VARIABLE, "")
     if submitter and base.get("WANDB_RUN_ID", "").startswith(submitter):
         own_base = {name: value for name, value in base.items() if name not in _WANDB}
-    own = rank_environment(world, rank, message.meeting, lineage, error_file)
+    variables = rank_environment(world, rank, message.meeting, lineage, error_file)
     defaults = default_environment(world.ranks_per_node, orders.cpus_per_rank, interface)
     if orders.gpus_per_node:
         defaults["NCCL_RAS_ADDR"] = ras_address(lineage.run_id)
@@ -144,22 +144,29 @@ def for_rank(
     if "MIG-" in devices:
         from clusterrun.model.visible_gpus import instance_of  # few machines divide their GPUs
 
-        own = {**own, **instance_of(devices, world.ranks_per_node, own["LOCAL_RANK"])}
-    return {**defaults, **frameworks, **wandb, **job_environment, **own, **_chosen(base, orders, message)}
+        variables = {**variables, **instance_of(devices, world.ranks_per_node, variables["LOCAL_RANK"])}
+    return {
+        **defaults,
+        **frameworks,
+        **wandb,
+        **job_environment,
+        **variables,
+        **_chosen(base, orders, message),
+    }
 
 
 def for_node(
     base: Mapping[str, str], orders: Orders, message: StartRanks, lineage: Lineage, interface: str
 ) -> dict[str, str]:
     """Return the environment of a launcher that is started once per node, without the variables of a rank."""
-    own = node_environment(message.world, message.node, message.meeting, lineage)
-    foreign = rank_environment(message.world, 0, message.meeting, lineage, "").keys() - own.keys()
+    variables = node_environment(message.world, message.node, message.meeting, lineage)
+    foreign = rank_environment(message.world, 0, message.meeting, lineage, "").keys() - variables.keys()
     step = _step(base, message.world, message.node, 1, orders.cpus_per_rank)
     job_environment = {
         name: value for name, value in inherited(base, orders, step).items() if name not in foreign
     }
     defaults = default_environment(1, orders.cpus_per_rank, interface)
-    return {**defaults, **job_environment, **own, **_chosen(base, orders, message)}
+    return {**defaults, **job_environment, **variables, **_chosen(base, orders, message)}
 
 
 def _chosen(base: Mapping[str, str], orders: Orders, message: StartRanks) -> dict[str, str]:

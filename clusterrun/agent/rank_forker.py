@@ -69,10 +69,14 @@ def _begin(out: int, message: dict[str, Any], environment: Mapping[str, str]) ->
 
 
 def _program(rank: dict[str, Any], message: dict[str, Any], environment: Mapping[str, str]) -> Program:
-    own = container_runtimes.merged_environment(environment, {**message["common"], **rank["environment"]})
+    rank_environment = container_runtimes.merged_environment(
+        environment, {**message["common"], **rank["environment"]}
+    )
     stdin = os.open(message["input"] or os.devnull, os.O_RDONLY | os.O_CLOEXEC)
     descriptors = (stdin, open_log(rank["out"]), open_log(rank["err"]))
-    program = Program(tuple(rank["argv"]), tuple(own.items()), message["cwd"], *descriptors, signal.SIGKILL)
+    program = Program(
+        tuple(rank["argv"]), tuple(rank_environment.items()), message["cwd"], *descriptors, signal.SIGKILL
+    )
     return replace(program, cpus=frozenset(rank.get("cpus", ())))
 
 

@@ -155,13 +155,17 @@ class RankProcesses:
         return message.world.ranks_on(message.node)
 
     def _environment(self, message: StartRanks, rank: int, error_file: str, interface: str) -> dict[str, str]:
-        o = self._orders
-        lineage = Lineage(o.run_id, o.run_name, self._paths.run_dir, message.epoch, message.last_epoch)
-        if o.per_node:
-            own = rank_environment.for_node(self._base, o, message, lineage, interface)
+        orders = self._orders
+        lineage = Lineage(
+            orders.run_id, orders.run_name, self._paths.run_dir, message.epoch, message.last_epoch
+        )
+        if orders.per_node:
+            variables = rank_environment.for_node(self._base, orders, message, lineage, interface)
         else:
-            own = rank_environment.for_rank(self._base, o, message, rank, lineage, error_file, interface)
-        return self._instrumented(own)
+            variables = rank_environment.for_rank(
+                self._base, orders, message, rank, lineage, error_file, interface
+            )
+        return self._instrumented(variables)
 
     def signal(self, message: SignalRanks) -> SignalTaken:
         """Signal the processes that handle it, as plain srun does: ranks, and the programs below them.
@@ -253,11 +257,14 @@ class RankProcesses:
         self.note_growth(wall)
         grown = self._index.grown if self._index else {}
         end = with_last_words(end, paths, grown, self.per_node, self._port)
-        more = (STARVED,) if _memory_kills() > self._memory_kills else ()
+        notes = (STARVED,) if _memory_kills() > self._memory_kills else ()
         trouble = no_room(paths.folder) or (self._index.trouble if self._index else "")
         if trouble:
-            more = (*more, f"clusterrun: the output of ranks cannot be written to {paths.folder}: {trouble}")
-        return replace(end, last_lines=end.last_lines + more)
+            notes = (
+                *notes,
+                f"clusterrun: the output of ranks cannot be written to {paths.folder}: {trouble}",
+            )
+        return replace(end, last_lines=end.last_lines + notes)
 
     def leftovers(self, filters_only: bool = False) -> list[proc.Process]:
         """Return the living processes that ended ranks left; with ``filters_only`` only readers of a pipe.

@@ -102,8 +102,8 @@ class Sidecar:
             return False
         *lines, rest = data.split(b"\n")
         for line in lines:
-            whole, self._half = bytes(self._half) + line, bytearray()
-            if not self._open or not self._answer(whole):
+            whole_line, self._half = bytes(self._half) + line, bytearray()
+            if not self._open or not self._answer(whole_line):
                 return self._open
         self._half += rest
         if len(self._half) > LONGEST_LINE:
@@ -220,9 +220,12 @@ class SidecarProcesses:
         command = ("examine",) if name == contract.EXAMINER else ("observe", str(place.node))
         argv = (sys.executable, "-I", "-S", paths.agent, command[0], paths.run_dir, *command[1:], place.name)
         lineage = Lineage(self._orders.run_id, self._orders.run_name, paths.run_dir, epoch, 0)
-        own = {**rank_environment.inherited(place.environment, self._orders), **run_environment(lineage)}
-        own |= {contract.NODE_NAME_VARIABLE: place.name, contract.COMPANION_VARIABLE: name}
-        return Program(argv, tuple(own.items()), "/", *descriptors, death_signal=signal.SIGKILL)
+        environment = {
+            **rank_environment.inherited(place.environment, self._orders),
+            **run_environment(lineage),
+        }
+        environment |= {contract.NODE_NAME_VARIABLE: place.name, contract.COMPANION_VARIABLE: name}
+        return Program(argv, tuple(environment.items()), "/", *descriptors, death_signal=signal.SIGKILL)
 
     def reaped(self, child: ProcessEnd) -> None:
         for name, sidecar in list(self._living.items()):

@@ -299,10 +299,10 @@ def prediction(table: Table) -> str:
         for group in probed.groups
     )
     shared = probed.device == "cpu"
-    own = "cores that ranks share, nothing hidden" if shared else "2/3 of a step hides sending"
+    assumption = "cores that ranks share, nothing hidden" if shared else "2/3 of a step hides sending"
     return (
         f"predicted from a step of {table.step_seconds * 1e3:.4g} ms on one, "
-        f"{table.parameters:,} gradients × 4 bytes, all-reduce at {links}; {own}"
+        f"{table.parameters:,} gradients × 4 bytes, all-reduce at {links}; {assumption}"
     )
 
 

@@ -137,9 +137,10 @@ def _freed(count: int, going: tuple[Ended, ...]) -> str:
 
 
 def _holds(context: Context, planned: CleanPlan, removed: Removed) -> str:
-    more = f"; {planned.unmeasured} folders could not be measured" if planned.unmeasured else ""
+    unmeasured = f"; {planned.unmeasured} folders could not be measured" if planned.unmeasured else ""
     held = ("at least " if planned.unmeasured else "") + sized(planned.holds - removed.left_by)
-    return f"{context.store.home} holds {held} in {count_of(planned.runs - len(removed.absent), 'run')}{more}"
+    runs = count_of(planned.runs - len(removed.absent), "run")
+    return f"{context.store.home} holds {held} in {runs}{unmeasured}"
 
 
 def _document(context: Context, planned: CleanPlan, removed: Removed, dry_run: bool) -> str:

@@ -150,7 +150,9 @@ def _usage(error: click.ClickException) -> int:
         message = f"{names[0]}: {error.message}"
     if isinstance(error, click.NoSuchOption):
         names_of_options = (
-            [name for p in context.command.get_params(context) for name in p.opts] if context else []
+            [name for parameter in context.command.get_params(context) for name in parameter.opts]
+            if context
+            else []
         )
         # Commands that start a job also know the options of sbatch.
         name = error.option_name
@@ -159,8 +161,8 @@ def _usage(error: click.ClickException) -> int:
         else:
             from clusterrun.script.sbatch_table import instead_of
 
-            ours = OTHER_NAMES.get(name) or instead_of(name)
-            guess = f" {ours}" if ours else meant(name, names_of_options)
+            own_option = OTHER_NAMES.get(name) or instead_of(name)
+            guess = f" {own_option}" if own_option else meant(name, names_of_options)
         from clusterrun.script.command_words import typographic_marks  # a mistake may take its time
 
         if marks := typographic_marks(error.option_name):

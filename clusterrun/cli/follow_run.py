@@ -277,8 +277,8 @@ def end_report_lines(report: EndReport | None) -> list[tuple[str, str]]:
     if report.gpu_joules is not None:
         parts += [f"{report.gpu_joules / KWH:.3g} kWh by the GPUs, as they report"]
     if report.node_joules is not None:
-        each = f"s ({report.node_joules / report.nodes / KWH:.3g} kWh each)" if report.nodes > 1 else ""
-        parts += [f"{report.node_joules / KWH:.3g} kWh by the node{each}, as Slurm measured"]
+        per_node = f"s ({report.node_joules / report.nodes / KWH:.3g} kWh each)" if report.nodes > 1 else ""
+        parts += [f"{report.node_joules / KWH:.3g} kWh by the node{per_node}, as Slurm measured"]
     energy = "; ".join(parts)
     rows = (
         ("time", waits_and_use),

@@ -31,8 +31,12 @@ class GroupedOption(click.Option):
         names = ", ".join(self.opts[: 1 if self.opts[0].startswith("--") else 2])
         choices = f"[{'|'.join(self.type.choices)}]" if isinstance(self.type, click.Choice) else ""
         value = "" if self.is_flag else f" {self.metavar or choices or 'TEXT'}"
-        more = " Repeatable." if self.multiple else ""
-        return names + value, self.help or "", f"{more} [default: {self.holds}]" if self.holds else more
+        repeatable = " Repeatable." if self.multiple else ""
+        return (
+            names + value,
+            self.help or "",
+            f"{repeatable} [default: {self.holds}]" if self.holds else repeatable,
+        )
 
 
 def grouped(*names: str, group: str = "output", **more: Any) -> Callable[[F], F]:

@@ -78,13 +78,19 @@ def show(topic: tuple[str, ...]) -> None:
             lines = expanded(_read(name)).splitlines()
             rows += [[name, line.strip()] for line in lines if text.lower() in line.lower()]
         if not rows:
-            near = meant(text, [*pages, *COMMANDS])
-            raise BadInput(f"no page is named {text!r} or holds it.{near}", "clusterrun help lists the pages")
+            similar = meant(text, [*pages, *COMMANDS])
+            raise BadInput(
+                f"no page is named {text!r} or holds it.{similar}", "clusterrun help lists the pages"
+            )
         table(("TOPIC", "SAYS"), rows)
 
 
 def _pages() -> list[str]:
-    return sorted(n[:-3] for n in os.listdir(folder("docs")) if n.endswith(".md") and n != "index.md")
+    return sorted(
+        file_name[:-3]
+        for file_name in os.listdir(folder("docs"))
+        if file_name.endswith(".md") and file_name != "index.md"
+    )
 
 
 def _read(*name: str) -> str:

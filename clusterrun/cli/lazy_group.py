@@ -101,5 +101,5 @@ class LazyGroup(click.Group):
 
 def meant(word: str, names: Any) -> str:
     """Return `` Did you mean …?`` with the nearest of ``names``, '' if none is near."""
-    near = nearest(word, names, most=2)
-    return f" Did you mean {' or '.join(near)}?" if near else ""
+    similar = nearest(word, names, most=2)
+    return f" Did you mean {' or '.join(similar)}?" if similar else ""

@@ -22,12 +22,12 @@ def print_following(logs: RunLogs, fold: bool = False, line_filter: LineFilter |
 
 def print_pieces(pieces: Iterable[Piece], logs: RunLogs, fold: bool, as_is: bool) -> bool:
     """Write ``pieces`` to stdout. Return whether there were any."""
-    some = False
+    has_printed = False
     for data in _shown(pieces, logs, fold, as_is):
         sys.stdout.buffer.write(data)
-        some = True
+        has_printed = True
     sys.stdout.buffer.flush()
-    return some
+    return has_printed
 
 
 def _shown(pieces: Iterable[Piece], logs: RunLogs, fold: bool, as_is: bool) -> Iterator[bytes]:

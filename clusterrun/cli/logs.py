@@ -87,11 +87,15 @@ def logs(
 def _ranks(context: Context, run_id: str, rank: str | None, node: str | None) -> frozenset[int] | None:
     if rank is None and node is None:
         return None
-    nodes, each = RunLogs(context, run_id, LogRequest()).shape
-    ranks = numbers(rank, nodes * each, "rank") if rank is not None else frozenset[int]()
+    nodes, ranks_per_node = RunLogs(context, run_id, LogRequest()).shape
+    ranks = numbers(rank, nodes * ranks_per_node, "rank") if rank is not None else frozenset[int]()
     if node is not None:
         state = context.store.state(run_id)
-        ranks |= {n * each + local for n in _nodes(node, nodes, state) for local in range(each)}
+        ranks |= {
+            node_number * ranks_per_node + local
+            for node_number in _nodes(node, nodes, state)
+            for local in range(ranks_per_node)
+        }
     return ranks
 
 

@@ -44,9 +44,11 @@ def command_of(*names: str) -> click.Command:
 def _options(names: str) -> Iterator[str]:
     command = command_of(*names.split())
     for group, head in option_table.GROUPS.items():
-        own = [option for option in _options_of(command) if getattr(option, "group", "output") == group]
-        if own:
-            yield from ("", f"### {head}", "", *_rows(own))
+        group_options = [
+            option for option in _options_of(command) if getattr(option, "group", "output") == group
+        ]
+        if group_options:
+            yield from ("", f"### {head}", "", *_rows(group_options))
 
 
 def _options_of(command: click.Command) -> list[click.Option]:
@@ -60,14 +62,14 @@ def _rows(options: Iterable[click.Option]) -> Iterator[str]:
         names = ", ".join(f"`{name}`" for name in sorted(option.opts, key=len))
         taken = "\\|".join(option.type.choices) if isinstance(option.type, click.Choice) else option.metavar
         value = f" `{taken}`" if taken and not option.is_flag else ""
-        more = " Repeatable." if option.multiple else ""
+        repeatable = " Repeatable." if option.multiple else ""
         if holds := getattr(option, "holds", ""):
             default = f" Default: {_cell(holds)}."
         elif not option.show_default or option.default in (None, "", ()) or "default:" in (option.help or ""):
             default = ""
         else:
             default = f" Default: `{option.default}`."
-        yield f"| {names}{value} | {_cell(option.help or '')}{more}{default} |"
+        yield f"| {names}{value} | {_cell(option.help or '')}{repeatable}{default} |"
 
 
 def _commands(_: str) -> Iterator[str]:
@@ -89,8 +91,8 @@ def _command(names: tuple[str, ...]) -> Iterator[str]:
     yield from (_cell(paragraph) + "\n" for paragraph in text.strip().split("\n\n") if paragraph)
     if names in (("submit",), ("check",)):
         yield f"Its options are in [options](options.md#{'-'.join(('options-of', *names))})."
-    elif own := _options_of(command):
-        yield from _rows(own)
+    elif command_options := _options_of(command):
+        yield from _rows(command_options)
     lines = re.findall(r"^ +((?:sudo )?clusterrun .*)$", examples, re.MULTILINE)
     yield from ("", "```", *lines, "```") if lines else ()
 

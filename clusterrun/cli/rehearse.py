@@ -124,9 +124,9 @@ def rehearse(
             "time": duration.parse(budget) + MORE_SECONDS,
         }
         context = Context()
-        again = (sys.executable, "-m", "clusterrun", *sys.argv[1:])
-        spec = to_spec(again, settled(size, None))
-        argv, notices = allocation_argv(replace(spec, name="rehearse"), context, again)
+        submit_again = (sys.executable, "-m", "clusterrun", *sys.argv[1:])
+        spec = to_spec(submit_again, settled(size, None))
+        argv, notices = allocation_argv(replace(spec, name="rehearse"), context, submit_again)
         say(*notices)
         say(shlex.join(argv))
         become(argv, context)
@@ -254,8 +254,8 @@ def _show(result: Result) -> None:
         for number, line in enumerate(lines):
             head = "" if number else title
             print(f"{head:<{TITLE}}{line}")
-        for more in filter(None, (", ".join(finding.lines), finding.remedy)):
-            for line in folded(more, width - TITLE - 2):
+        for detail in filter(None, (", ".join(finding.lines), finding.remedy)):
+            for line in folded(detail, width - TITLE - 2):
                 print(" " * (TITLE + 2) + line)
     sys.stdout.flush()
 

@@ -41,8 +41,8 @@ def show(context: Context, status: RunStatus) -> None:
 def _size(status: RunStatus) -> str:
     if not status.nodes:
         return ""
-    each = status.world_size // status.nodes
-    return size_words(status.nodes, each, status.gpu_type, status.gpus_per_node)
+    ranks_per_node = status.world_size // status.nodes
+    return size_words(status.nodes, ranks_per_node, status.gpu_type, status.gpus_per_node)
 
 
 def _use(status: RunStatus) -> str:

@@ -272,9 +272,9 @@ def drawn(statuses: Sequence[RunStatus], now: float, width: int, has_colours: bo
     The reason of a run that completed is omitted in that case.
     """
     styles = {"STATE": [_PAINT.get(status.state, "red") for status in statuses]} if has_colours else {}
-    well = [index for index, status in enumerate(statuses) if status.state is State.COMPLETED]
+    completed = [index for index, status in enumerate(statuses) if status.state is State.COMPLETED]
     return terminal.drawn(
-        RUN.cells(statuses, now), RUN.spare, width, has_colours, styles, is_last_below=True, silent=well
+        RUN.cells(statuses, now), RUN.spare, width, has_colours, styles, is_last_below=True, silent=completed
     )
 
 

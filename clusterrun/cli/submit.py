@@ -53,8 +53,10 @@ class OptionsThenProgram(click.Command):
             if word.startswith("--"):
                 takes_next = word in takes_value
             else:
-                valued = [place for place, letter in enumerate(word) if place and f"-{letter}" in takes_value]
-                takes_next = bool(valued) and valued[0] == len(word) - 1
+                letters_with_value = [
+                    place for place, letter in enumerate(word) if place and f"-{letter}" in takes_value
+                ]
+                takes_next = bool(letters_with_value) and letters_with_value[0] == len(word) - 1
             place += 2 if takes_next else 1
         if args[place : place + 1] == ["-m"]:
             args = [*args[:place], "--", *args[place:]]
@@ -141,8 +143,8 @@ def warn_misplaced(spec: JobSpec, verb: str) -> None:
     """Warn of our options after the script. They are passed to the script."""
     from clusterrun.script.checks import misplaced
 
-    own = {name for parameter in submit.params for name in parameter.opts if name.startswith("--")}
-    if astray := misplaced(spec.command, spec.cwd, own):
+    option_names = {name for parameter in submit.params for name in parameter.opts if name.startswith("--")}
+    if astray := misplaced(spec.command, spec.cwd, option_names):
         names = ", ".join(astray)
         say(f"warning: {names} after {spec.command[0]} goes to the script; options of {verb} stand before it")
 

@@ -183,7 +183,8 @@ def begin(
         planned = [(spec, spec.command, point.values) for spec, point in zip(specs, record.points)]
         if as_json:
             rows = [
-                {"name": s.name, "point": dict(point), "command": command} for s, command, point in planned
+                {"name": spec.name, "point": dict(point), "command": command}
+                for spec, command, point in planned
             ]
             print(json.dumps({"name": record.name, "points": rows}))
             return ExitCode.DONE

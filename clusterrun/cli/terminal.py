@@ -89,7 +89,9 @@ def folded(text: str, width: int) -> list[str]:
         else:
             line = f"{line} {word}" if line else word
         while width_of(line) > width:
-            end = next(n for n in range(len(line), 0, -1) if width_of(line[:n]) <= max(width, 2))
+            end = next(
+                length for length in range(len(line), 0, -1) if width_of(line[:length]) <= max(width, 2)
+            )
             lines.append(line[:end])
             line = line[end:]
     return [*lines, line]

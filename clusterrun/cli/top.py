@@ -226,7 +226,9 @@ def _node(use: NodeUse, now: float) -> tuple[str, ...]:
     if now - use.at > STALE_SECONDS:
         return (f"{name} silent for {now - use.at:.0f} s", *[""] * (len(HEADS) - 1))
     busy = [gpu.busy for gpu in use.gpus if gpu.busy >= 0]
-    held, total = (sum(max(0.0, getattr(gpu, f)) for gpu in use.gpus) for f in ("memory", "memory_total"))
+    held, total = (
+        sum(max(0.0, getattr(gpu, field)) for gpu in use.gpus) for field in ("memory", "memory_total")
+    )
     return (
         name,
         "",

@@ -39,8 +39,10 @@ def _host(table: Mapping[str, Any], name: str, origin: str) -> HostEntry:
     for key, value in table.items():
         if key in TEXTS and not (isinstance(value, str) and value):
             raise BadInput(f"{origin} {key}: {value!r} is not a string")
-        whole = isinstance(value, list) and all(isinstance(option, str) and "=" in option for option in value)
-        if key == "options" and not whole:
+        is_list_of_options = isinstance(value, list) and all(
+            isinstance(option, str) and "=" in option for option in value
+        )
+        if key == "options" and not is_list_of_options:
             raise BadInput(f"{origin} {key}: {value!r} is not a list of KEY=VALUE, as ssh -o takes them")
     texts = {key: str(table.get(key, "")) for key in TEXTS}
     texts["host"] = texts["host"] or name
@@ -142,7 +144,9 @@ def read(path: str, trusted: Sequence[str] = ()) -> Configuration:
 
 def host(configurations: Iterable[Configuration], name: str) -> HostEntry:
     """Return the host of that name from the strongest file that has it; else ``name`` as ssh resolves it."""
-    matches = [entry for c in configurations for entry in c.hosts if entry.name == name]
+    matches = [
+        entry for configuration in configurations for entry in configuration.hosts if entry.name == name
+    ]
     return matches[0] if matches else checked(HostEntry(name, name))
 
 
@@ -184,9 +188,13 @@ def _refuse_unknown(names: Iterable[str], allowed: tuple[str, ...], where: str, 
 def sources(configurations: Iterable[Configuration], profile: str) -> list[Source]:
     """Return the sources of values: the profile, then the defaults of each file. Raises ``BadInput``."""
     configured = list(configurations)
-    chosen = [source for c in configured for name, source in c.profiles if name == profile]
+    chosen = [
+        source for configuration in configured for name, source in configuration.profiles if name == profile
+    ]
     if profile and not chosen:
-        names = tuple(dict.fromkeys(name for c in configured for name, _ in c.profiles))
+        names = tuple(
+            dict.fromkeys(name for configuration in configured for name, _ in configuration.profiles)
+        )
         remedy = f"known are {', '.join(names)}" if names else "no configuration file has a profile"
         raise BadInput(f"there is no profile {profile!r}", did_you_mean(profile, names, remedy))
-    return chosen + [c.defaults for c in configured]
+    return chosen + [configuration.defaults for configuration in configured]

@@ -53,7 +53,7 @@ def annotation(option: Option) -> str:
         "list": "str | Iterable[str]",
         **dict.fromkeys(DURATIONS, "float | str | timedelta"),
     }
-    own = {
+    special_types = {
         "env": "Mapping[str, str] | Iterable[str]",
         "preflight-limit": "Mapping[str, float] | Iterable[str]",
         "after": "Run | str | Iterable[Run | str]",
@@ -61,7 +61,7 @@ def annotation(option: Option) -> str:
         "template": "str | PathLike[str]",
     }
     text_type = f"Literal[{', '.join(_quoted(option.choices))}]" if option.choices else "str"
-    return f"{own.get(option.name) or kinds.get(option.kind, text_type)} | None"
+    return f"{special_types.get(option.name) or kinds.get(option.kind, text_type)} | None"
 
 
 def with_options(options: tuple[Option, ...]) -> Callable[[F], F]:

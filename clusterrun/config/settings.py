@@ -72,20 +72,25 @@ def _requeue_implied(settings: Mapping[str, Setting], origins: list[str]) -> dic
     whether, how = settings["requeue"], settings["requeue-by"]
     if not how.value or whether.value:
         return {}
-    no = origins.index(whether.origin) if whether.origin in origins else len(origins)
+    origin_index = origins.index(whether.origin) if whether.origin in origins else len(origins)
     way = origins.index(how.origin)
-    if no == way:
+    if origin_index == way:
         problem = f"{how.origin}: requeue-by {how.value} and no requeue contradict each other"
         raise BadInput(problem, "leave one of them out")
-    if no < way:
+    if origin_index < way:
         return {"requeue-by": Setting("requeue-by", "", whether.origin)}
     return {"requeue": Setting("requeue", True, how.origin)}
 
 
 def from_environment(environ: Mapping[str, str]) -> list[Source]:
     """Return a source for each option in ``CLUSTERRUN_*`` variables. Lists have one item per line."""
-    options = [o for o in CONFIGURABLE.values() if environ.get(o.variable)]
-    return [Source(o.variable, ((o.name, read_value(o, environ[o.variable], o.variable)),)) for o in options]
+    options = [option for option in CONFIGURABLE.values() if environ.get(option.variable)]
+    return [
+        Source(
+            option.variable, ((option.name, read_value(option, environ[option.variable], option.variable)),)
+        )
+        for option in options
+    ]
 
 
 def from_sbatch_variables(environ: Mapping[str, str], stronger: Sequence[Source] = ()) -> list[Source]:
@@ -126,8 +131,8 @@ def read_value(option: Option, raw_value: Any, where: str) -> Value:
     value = readers.get(option.kind, _text)(raw_value)
     if value is not None and option.kind in ("gpus", "nodes"):
         kind = gpu_request if option.kind == "gpus" else node_range
-        count, more = kind.read(value, where)
-        value = kind.as_text(count, more) if more else count
+        count, unit_seconds = kind.read(value, where)
+        value = kind.as_text(count, unit_seconds) if unit_seconds else count
     if value is None or (option.choices and value not in option.choices):
         expected = {
             "list": "a list of strings",
@@ -164,20 +169,26 @@ def _switch(raw_value: Any) -> bool | None:
 def _list(raw_value: Any) -> tuple[str, ...] | None:
     if isinstance(raw_value, str):
         return tuple(line for line in raw_value.splitlines() if line)
-    whole = isinstance(raw_value, list) and all(isinstance(item, str) for item in raw_value)
-    return tuple(raw_value) if whole else None
+    is_list_of_text = isinstance(raw_value, list) and all(isinstance(item, str) for item in raw_value)
+    return tuple(raw_value) if is_list_of_text else None
 
 
 def misspelt(environ: Mapping[str, str]) -> list[str]:
     """Return a sentence for each ``CLUSTERRUN_*`` variable that looks like a misspelt one."""
-    ours = {option.variable for option in CONFIGURABLE.values()} | {contract.HOME_VARIABLE, PROFILE_VARIABLE}
-    candidates = {*ours, contract.LAB_HOME_VARIABLE, contract.HOST_VARIABLE}
+    own_variables = {option.variable for option in CONFIGURABLE.values()} | {
+        contract.HOME_VARIABLE,
+        PROFILE_VARIABLE,
+    }
+    candidates = {*own_variables, contract.LAB_HOME_VARIABLE, contract.HOST_VARIABLE}
     of_a_run = {contract.NODE_VARIABLE} if contract.RUN_ID_VARIABLE in environ else set()
     notices = []
     for name in sorted(environ):
-        if name.startswith(contract.OPTION_VARIABLE_PREFIX) and name not in ours | RESERVED | of_a_run:
-            near = nearest(name, candidates, alike=0.85)
-            notices += [f"{name} is set but has no effect; did you mean {near[0]}?"] if near else []
+        if (
+            name.startswith(contract.OPTION_VARIABLE_PREFIX)
+            and name not in own_variables | RESERVED | of_a_run
+        ):
+            similar = nearest(name, candidates, alike=0.85)
+            notices += [f"{name} is set but has no effect; did you mean {similar[0]}?"] if similar else []
     return notices
 
 

@@ -207,7 +207,7 @@ def check_places(spec: JobSpec, point: Point) -> tuple[str, ...]:
         raise BadInput(problem, f"write {place} where its value goes: train.py --{idle[0]} '{place}'")
     foreign_places = sorted(places - set(names))
     for place in foreign_places:
-        if near := nearest(place, names, alike=0.75):
-            raise BadInput(f"{{{place}}} is not a name of this sweep", f"did you mean {{{near[0]}}}?")
+        if similar := nearest(place, names, alike=0.75):
+            raise BadInput(f"{{{place}}} is not a name of this sweep", f"did you mean {{{similar[0]}}}?")
     known = ", ".join(names)
     return tuple(f"{{{place}}} has no value and stays as it is (values: {known})" for place in foreign_places)

@@ -356,15 +356,15 @@ class LiveAttempt(RunPart):
             self._failure_event(now, failures.of_node(kind, node, now.wall, why))
 
     def _gone(self, now: Now, member: Member, message: messages.RanksGone) -> AttemptOver | None:
-        well = self.outcomes.gone(member.place, message.stuck, member.name)
+        is_gone_as_asked = self.outcomes.gone(member.place, message.stuck, member.name)
         is_stopped = self.stage is AttemptStage.STOPPING and not self._is_finishing
-        if message.cut and well and not is_stopped:
+        if message.cut and is_gone_as_asked and not is_stopped:
             processes = ", ".join(message.cut)
             self._state_keeper.warn(
                 f"{processes} on {member.name} still ran {contract.FINISH_SECONDS:g} s after the ranks exited"
                 " with 0, and were ended: let the ranks wait for them (in a shell: wait)"
             )
-        unexplained = not well and not self.outcomes.awaits_verdict(member.place)
+        unexplained = not is_gone_as_asked and not self.outcomes.awaits_verdict(member.place)
         if unexplained and self.stage is not AttemptStage.STOPPING and not self.outcomes.failure_events:
             cause = f": {message.why}" if message.why else "; its agent says why in job.out"
             why = f"{member.name} (node {member.node}) ended its ranks unasked{cause}"
@@ -373,15 +373,15 @@ class LiveAttempt(RunPart):
         return self._check_over(now)
 
     def lost(self, now: Now, member: Member, failure_event: FailureEvent) -> AttemptOver | None:
-        over = None
+        end = None
         is_running = self.stage is not AttemptStage.STOPPING
         ended_by_signal = is_running and self.outcomes.awaits_verdict(member.place)
         if self.outcomes.lost(member.place, self._membership.dead_by(member)) or ended_by_signal:
             self.outcomes.silent += [member] * member.silent
             self._failure_event(now, self._by_launcher(now) or failure_event)
             if member.silent:  # detecting silence took so long that all other failures have arrived
-                over = self.stop(now)
-        return over or self._check_over(now)
+                end = self.stop(now)
+        return end or self._check_over(now)
 
     def launcher_ended(self, now: Now, message: str) -> None:
         """Record the launcher's end. Agents do not need it, but its cause may end them too."""
@@ -465,11 +465,11 @@ class LiveAttempt(RunPart):
         first = None
         if outcomes.failure_events:
             # Name no node if several nodes fell silent at the same time as the first.
-            first, silent = outcomes.first, outcomes.silent
-            heard_at = [member.heard for member in silent if member.name == first.failure.node]
+            first, silent_ranks = outcomes.first, outcomes.silent
+            heard_at = [member.heard for member in silent_ranks if member.name == first.failure.node]
             together = [
                 member
-                for member in silent
+                for member in silent_ranks
                 if heard_at and abs(member.heard - heard_at[0]) <= contract.LOST_SECONDS
             ]
             if len(together) > 1 and first.kind is FailureKind.NODE:

@@ -126,15 +126,15 @@ class Coordinator:
         # A node under check has no ranks to fence. It may be silent for as long as its lease lasts.
         timeouts, checked = self._membership.timeouts, self._lifecycle.formation.is_checking
         limit = timeouts.lease if checked else timeouts.lost
-        silent = self._membership.silent(now, limit, timeouts.lease)
-        if len(silent) < len(self._membership.by_link):
+        silent_members = self._membership.silent(now, limit, timeouts.lease)
+        if len(silent_members) < len(self._membership.by_link):
             self._all_silent_at = None
-        elif silent and self._may_be_halted(now):
+        elif silent_members and self._may_be_halted(now):
             return
         host, cut_off = self._state_keeper.state.host, ""
-        if silent and self._membership.hears_none(now, host):
+        if silent_members and self._membership.hears_none(now, host):
             cut_off = f"; nor of any other node: {host} may itself be cut off"
-        for member in silent:
+        for member in silent_members:
             seconds = timeouts.lease if now.steady - member.heard > timeouts.lease else limit
             why = f"{contract.NO_HEARTBEAT} {seconds:g} s{cut_off}"
             self._actions.append(DropLink(member.link))
@@ -190,8 +190,8 @@ class Coordinator:
                 self._signalled[member.link] = signal.Signals(message.number).name
                 if self._lifecycle.live is not None:
                     self._lifecycle.live.outcomes.got_signal.add(member.place)
-            some = not all(other.link in self._signalled for other in self._membership.linked())
-            self._signal(now, message.number, f"{member.name} got", some)
+            is_partial = not all(other.link in self._signalled for other in self._membership.linked())
+            self._signal(now, message.number, f"{member.name} got", is_partial)
         elif isinstance(message, messages.NodeOverloaded):
             self._membership.overloaded(member.node, now, message.seconds)
             self._lifecycle.formation.overloaded(now, member.node, message.seconds)

@@ -40,7 +40,7 @@ class FailureEvent:
     def ended_by_request(self) -> bool:
         """Return whether the exit code is that of a TERM or INT, which somebody may have sent to the rank."""
         signals = (signal.SIGTERM, signal.SIGINT)
-        return self.failure.code in [-s for s in signals] + [128 + s for s in signals]
+        return self.failure.code in [-number for number in signals] + [128 + number for number in signals]
 
 
 @frozen
@@ -58,8 +58,8 @@ def of_rank(exited: RankExited, node: str, per_node: bool, peer: str) -> Failure
     ``peer`` is the node whose address its last output names.
     """
     kind = FailureKind.COLLISION if exited.collision and exited.rank == 0 else FailureKind.RANK
-    who = f"node {exited.rank} ({node})" if per_node else f"rank {exited.rank} on {node}"
-    why = f"{who} {code_in_words(exited.code)}"
+    subject = f"node {exited.rank} ({node})" if per_node else f"rank {exited.rank} on {node}"
+    why = f"{subject} {code_in_words(exited.code)}"
     if exited.code == -signal.SIGKILL and STARVED in exited.last_lines:
         why += ", as the kernel does when memory runs out"
     details = (exited.last_lines, exited.traceback, exited.noticed)

@@ -89,11 +89,11 @@ class LostNodes(RunPart):
             node for node in range(self._membership.size) if not self._is_here(node) and node not in unusable
         ]
         telling = launcher_lives and bool(self._present())
-        silent = [node for node in lost if self._fell_silent(node, telling)]
+        silent_nodes = [node for node in lost if self._fell_silent(node, telling)]
         to_spare = self._membership.size - len(unusable) - self._need
         members = self._membership.members
-        silent.sort(key=lambda node: member.heard if (member := members[node]) else float("-inf"))
-        for node in silent[: max(to_spare, 0)]:
+        silent_nodes.sort(key=lambda node: member.heard if (member := members[node]) else float("-inf"))
+        for node in silent_nodes[: max(to_spare, 0)]:
             self.leave_out(self._membership.name_of(node), contract.NOT_BACK)
         lost = [node for node in lost if node not in self._out]
         if self._present():

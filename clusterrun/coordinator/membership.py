@@ -65,14 +65,14 @@ class Membership:
         """
         if not 0 <= hello.node < len(self.members):
             return link
-        old = self.members[hello.node]
-        if old is not None and (old.present or old.hello.pid != hello.pid):
+        earlier = self.members[hello.node]
+        if earlier is not None and (earlier.present or earlier.hello.pid != hello.pid):
             return link
         member = self.members[hello.node] = self.by_link[link] = Member(link, hello, now)
-        if old is None:
+        if earlier is None:
             return None
-        del self.by_link[old.link]
-        return old.link if old.link != member.link else None
+        del self.by_link[earlier.link]
+        return earlier.link if earlier.link != member.link else None
 
     def linked(self) -> list[Member]:
         """Return the members with a link, in the order in which they joined."""

@@ -222,8 +222,8 @@ def _causes(report: Report) -> str:
     if not causes:
         unknown = [node for node in report.nodes if node.role == "excluded" and node.findings]
         causes = [f"{node.node} could not be judged: {node.findings[0].message}" for node in unknown]
-    more = [f"{len(causes) - _MOST_NAMED} more"] if len(causes) > _MOST_NAMED else []
-    return "; ".join([*causes[:_MOST_NAMED], *more]) or "the nodes are not fit to train together"
+    others = [f"{len(causes) - _MOST_NAMED} more"] if len(causes) > _MOST_NAMED else []
+    return "; ".join([*causes[:_MOST_NAMED], *others]) or "the nodes are not fit to train together"
 
 
 def _why(node: NodeReport) -> str:

@@ -119,9 +119,9 @@ class RunStateKeeper:
         if not since < heard_at <= until:
             return failure
         seconds = until - _READING_SECONDS - since
-        still = f"the coordinator on {self.state.host} stood still then, for {seconds:.0f} s"
+        standstill = f"the coordinator on {self.state.host} stood still then, for {seconds:.0f} s"
         node = failure.node if failure.rank >= 0 else ""
-        return replace(failure, node=node, why=f"{failure.why}; {still}")
+        return replace(failure, node=node, why=f"{failure.why}; {standstill}")
 
     def close(self, now: Now, outcome: str, failure: Failure | None, decision: str = "") -> None:
         """Record the end of the newest attempt; ``decision`` as in ``status --json``."""

@@ -342,8 +342,8 @@ class Termination(RunPart):
     def queued(self, now: Now, event: NextQueued) -> None:
         self.requeue.queued(now, event)
         if self.requeue.lacks:
-            again = now.steady + ASK_AGAIN_SECONDS
-            self._ask_at = again if self._ask_at is None else min(self._ask_at, again)
+            ask_again_at = now.steady + ASK_AGAIN_SECONDS
+            self._ask_at = ask_again_at if self._ask_at is None else min(self._ask_at, ask_again_at)
 
     def rule(self, end: RunOutcome, affordable: bool) -> RunOutcome:
         """Return ``end``, or PENDING if another job continues the run. Signals are ignored from now on.
@@ -352,5 +352,5 @@ class Termination(RunPart):
         """
         self._over = True
         self._question = self._until = self._ask_at = None
-        again = end.reason.startswith(_REASONS[REQUEUE])
-        return self.requeue.rule(end, self._requeued, again, affordable)
+        is_requeue = end.reason.startswith(_REASONS[REQUEUE])
+        return self.requeue.rule(end, self._requeued, is_requeue, affordable)

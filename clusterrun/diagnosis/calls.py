@@ -244,10 +244,10 @@ class CallTable:
                 # gloo counts sends as well. Without a record of its own, a rank has begun nothing but sends.
                 only_sends = group.backend == "gloo" and group.name in recorded
                 begun[rank.rank, group.name] = 0 if only_sends else group.sequence
-            own = {record.group: 0 for record in rank.records}
+            own_counts = {record.group: 0 for record in rank.records}
             for record in rank.records:
-                own[record.group] = max(own[record.group], record.sequence)
-            begun.update({(rank.rank, group): sequence for group, sequence in own.items()})
+                own_counts[record.group] = max(own_counts[record.group], record.sequence)
+            begun.update({(rank.rank, group): sequence for group, sequence in own_counts.items()})
         return begun
 
     def _wait_of(self, rank: RankSnapshot) -> Call | None:

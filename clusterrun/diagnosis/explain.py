@@ -32,8 +32,8 @@ def explain(table: CallTable, hypothesis: Hypothesis) -> Diagnosis:
     ranks = [rank for rank in table.living if rank.stacks.main]
     entries = {}
     for rank in ranks:
-        own = [thread.entry for thread in rank.stacks.threads if not is_library(thread.entry)]
-        entries[rank.rank] = {_function(entry) for entry in own}
+        user_threads = [thread.entry for thread in rank.stacks.threads if not is_library(thread.entry)]
+        entries[rank.rank] = {_function(entry) for entry in user_threads}
     for entry in sorted(set().union(*entries.values())):
         vote = RankVote({rank: entry in entries_of_rank for rank, entries_of_rank in entries.items()})
         if vote.lone() >= 0 and vote.sides[0][0]:
@@ -69,9 +69,9 @@ def circumstances(table: CallTable) -> Iterator[str]:
     for rank, debt in table.owed[:MOST_GROUPS]:
         sent = f"rank {rank.rank} on {rank.node} sent {debt.waiting} bytes to {table.node_at(debt.peer)}"
         yield f"{sent} ({debt.peer}) {debt.retries} times without an answer"
-    silent = [rank.rank for rank in table.living if not rank.answered and rank.state not in STOPPED]
-    if silent and not table.by_stacks:
-        yield f"{ranks_in_words(silent)} did not report groups (no Python, no prelude, or too busy)"
+    unanswered = [rank.rank for rank in table.living if not rank.answered and rank.state not in STOPPED]
+    if unanswered and not table.by_stacks:
+        yield f"{ranks_in_words(unanswered)} did not report groups (no Python, no prelude, or too busy)"
     beyond = [rank for _, ranks in _by_stack(table)[MOST_GROUPS:] for rank in ranks]
     if beyond:
         yield f"{MOST_GROUPS} stacks are shown: that of {ranks_in_words(beyond)} is not"

@@ -16,8 +16,8 @@ from clusterrun.model.frozen import replace
 
 def with_printed(diagnosis: Diagnosis, errors: Iterable[Error], per_node: bool) -> Diagnosis:
     """Add the errors of the culprits that did not end the run by themselves."""
-    own = [error for error in errors if not error.is_consequence and not is_timer(error)]
-    newest = {error.inner if per_node else error.rank: error for error in own}
+    own_errors = [error for error in errors if not error.is_consequence and not is_timer(error)]
+    newest = {error.inner if per_node else error.rank: error for error in own_errors}
     blamed = sorted({culprit.rank for culprit in diagnosis.culprits if culprit.rank >= 0} & newest.keys())
     printed = [
         f"rank {rank} has printed: {newest[rank].message}" for rank in blamed if not is_timeout(newest[rank])

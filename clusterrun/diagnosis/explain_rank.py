@@ -134,8 +134,8 @@ def _of_user_code(rank: RankSnapshot) -> Reason:
         key = f"the key {name}" if name else "a key"
         setting = [entry.split("\t")[:2] for entry in rank.call.sets]
         lines = [f"{short(line)} sets {key_set}" for line, key_set in setting if key_set != name]
-        near = f"; {' and '.join(lines[:MOST_THREADS])}" if lines and not rank.call.key else ""
-        why = f"it waits for {key} of the store{where}{near}{_others(rank)}"
+        call_lines = f"; {' and '.join(lines[:MOST_THREADS])}" if lines and not rank.call.key else ""
+        why = f"it waits for {key} of the store{where}{call_lines}{_others(rank)}"
         return Reason(why, "which rank sets that key, under which name and condition? compare both")
     if process.lock_holder:
         why = f"it waits for the lock of {process.lock or 'a file'}{where}, "
@@ -198,7 +198,7 @@ def _of_user_code(rank: RankSnapshot) -> Reason:
 def _kernel_wait(function: str) -> str:
     """Return what a thread waits for that sleeps in a function of the kernel; '' if that is unknown."""
     name = function.removeprefix("anon_")
-    return next((what for beginning, what in _KERNEL_WAITS.items() if name.startswith(beginning)), "")
+    return next((meaning for beginning, meaning in _KERNEL_WAITS.items() if name.startswith(beginning)), "")
 
 
 def waits_for_idle_pool(rank: RankSnapshot) -> bool:

@@ -87,12 +87,12 @@ def was_killed(run: Remains) -> bool:
 def _without_overcome(run: Remains, errors: list[Error]) -> list[Error]:
     """Leave out what several ranks printed, if the rank that failed first printed another error after it."""
     first = run.failure.rank if run.failure else -1
-    own = [error for error in errors if error.rank == first]
-    if run.per_node or len(own) < 2:
+    own_errors = [error for error in errors if error.rank == first]
+    if run.per_node or len(own_errors) < 2:
         return errors
-    last = max(own, key=lambda error: error.at)
+    last = max(own_errors, key=lambda error: error.at)
     others = {error.text for error in errors if error.rank != first}
-    overcome = {error.text for error in own if error.text in others and error.text != last.text}
+    overcome = {error.text for error in own_errors if error.text in others and error.text != last.text}
     return [error for error in errors if error.text not in overcome]
 
 
@@ -105,7 +105,7 @@ def _without_logged(run: Remains, errors: list[Error]) -> list[Error]:
     if failure is None or run.per_node:
         return errors
     several = {error.text for error in errors if error.rank != failure.rank}
-    own = [
+    own_errors = [
         error
         for error in errors
         if error.rank == failure.rank
@@ -113,7 +113,7 @@ def _without_logged(run: Remains, errors: list[Error]) -> list[Error]:
         and error.text not in several
         and (error.ends or failure.at - error.at <= SURVIVED_SECONDS)
     ]
-    if not own:
+    if not own_errors:
         return errors
-    since = max(error.at for error in own) - SURVIVED_SECONDS
+    since = max(error.at for error in own_errors) - SURVIVED_SECONDS
     return [error for error in errors if error.rank == failure.rank or error.ends or error.at > since]

@@ -118,11 +118,11 @@ class JobHistory:
         clock, switches = self._looks.pop(key, (rank.clock, process.switches))
         if process.switches < 0 or process.idle < 0:
             return rank
-        seconds, more = rank.clock - clock, process.switches - switches
-        has_left = more > 0 and process.idle < seconds - SLACK
+        seconds, added_switches = rank.clock - clock, process.switches - switches
+        has_left = added_switches > 0 and process.idle < seconds - SLACK
         if doing is Doing.COLLECTIVE or is_in_backward(rank.stacks.main):
             self._looks[key] = (rank.clock, process.switches)
-            has_left = has_left and process.busy <= BUSY and more <= POLLS * max(1.0, seconds)
+            has_left = has_left and process.busy <= BUSY and added_switches <= POLLS * max(1.0, seconds)
         else:
             has_left = has_left and doing in (Doing.USER, Doing.DATA) and not rank.problem
         return replace(rank, moved=rank.moved or has_left)
@@ -310,8 +310,8 @@ def _rest_of(world: JobWorld, history: JobHistory, seconds_seen: float) -> Rest:
     ]
     telling = waiting if len(polling) == len(waiting) else [rank for rank in waiting if rank not in polling]
     telling = telling or [rank for rank in world.ranks if rank.state]
-    still = {rank.rank: history.still_for(rank, counters.get(rank.rank, ())) for rank in world.ranks}
-    seconds = min([*(still[rank.rank] for rank in telling), seconds_seen])
+    still_seconds = {rank.rank: history.still_for(rank, counters.get(rank.rank, ())) for rank in world.ranks}
+    seconds = min([*(still_seconds[rank.rank] for rank in telling), seconds_seen])
     by_chance = [
         rank
         for rank in telling
@@ -386,8 +386,8 @@ def _without_stacks(world: JobWorld) -> Iterable[str]:
             ago = ", did not run for a minute" if process.idle >= 60 else ", did not run during the look"
         sockets = f", TCP sockets on {', '.join(process.addresses[:2])}" if process.addresses else ""
         leaves = dict.fromkeys(child.name for child in process.children[-MOST_COUNTS:])
-        below = f", with {', '.join(leaves)} below it" if leaves else ""
-        kind = f"state {process.state}{where}, {busy:g} processors{ago}{sockets}{below}"
+        programs = f", with {', '.join(leaves)} below it" if leaves else ""
+        kind = f"state {process.state}{where}, {busy:g} processors{ago}{sockets}{programs}"
         kinds.setdefault(kind, []).append(rank.rank)
     for kind, ranks in list(kinds.items())[:MOST]:
         yield f"{ranks_in_words(ranks)}: {_NO_STACK}; {kind}"

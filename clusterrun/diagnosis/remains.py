@@ -83,8 +83,8 @@ class Remains:
     def who(self, rank: int, inner: int = -1) -> str:
         """The same with the node."""
         is_launcher = self.per_node and inner < 0
-        on = f" ({self.node(rank)})" if is_launcher else f" on {self.node(rank)}"
-        return self.name(rank, inner) + on
+        on_node = f" ({self.node(rank)})" if is_launcher else f" on {self.node(rank)}"
+        return self.name(rank, inner) + on_node
 
     def several(self, errors: Iterable[Error]) -> str:
         """Return ``ranks 0-2 and 5``: the ranks that printed these errors."""

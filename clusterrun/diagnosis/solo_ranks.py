@@ -63,8 +63,8 @@ class Together:
         warning = self._small_groups() or self.warning
         if not warning and self._left and self._largest < self._size:
             ranks = ranks_in_words(self._left)
-            some = "" if len(self._left) == self._size else "at least "
-            warning = f"{ALONE}: {some}{ranks} ended without joining the others{SILENCE}"
+            at_least = "" if len(self._left) == self._size else "at least "
+            warning = f"{ALONE}: {at_least}{ranks} ended without joining the others{SILENCE}"
         if not warning and now - self._began >= NO_GROUP_AT_END:
             warning = self._no_group(now, NO_GROUP_AT_END)
         return self._news(warning) if self._size > 1 else ""

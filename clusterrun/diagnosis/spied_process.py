@@ -133,7 +133,8 @@ def _python_frames(thread: Mapping[str, Any]) -> list[Mapping[str, Any]]:
 
 def _stack(frames: Sequence[Mapping[str, Any]]) -> tuple[str, ...]:
     return shortened(
-        [frame_of(str(f["filename"]), str(f["line"]), str(f["name"])) for f in frames], MOST_FRAMES
+        [frame_of(str(frame["filename"]), str(frame["line"]), str(frame["name"])) for frame in frames],
+        MOST_FRAMES,
     )
 
 
@@ -142,12 +143,14 @@ def _threads(threads: Sequence[Mapping[str, Any]]) -> tuple[ThreadPlace, ...]:
     for thread in threads:
         frames = _python_frames(thread)
         stack = _stack(frames)
-        own = [frame for frame in stack if not is_library(frame)]
+        user_frames = [frame for frame in stack if not is_library(frame)]
         place = location(stack)
-        if own:
+        if user_frames:
             operation = place.operation if place.doing is Doing.COLLECTIVE else ""
             places.append(
-                ThreadPlace(own[-1], own[0], operation, bool(operation) and _call(frames).is_of_all)
+                ThreadPlace(
+                    user_frames[-1], user_frames[0], operation, bool(operation) and _call(frames).is_of_all
+                )
             )
     places.sort(key=lambda place: not place.operation)
     return tuple(dict.fromkeys(places))[:MOST_THREADS]

@@ -111,19 +111,19 @@ def location(stack: tuple[str, ...], native: tuple[str, ...] = ()) -> StackLocat
 def _python_location(stack: tuple[str, ...]) -> StackLocation:
     if not stack:
         return StackLocation(Doing.UNKNOWN)
-    own = next((frame for frame in stack if not is_library(frame)), "")
-    inner = stack[: stack.index(own)] if own else stack
+    user_frame = next((frame for frame in stack if not is_library(frame)), "")
+    inner = stack[: stack.index(user_frame)] if user_frame else stack
     if any("<frozen importlib" in frame for frame in stack[:IMPORT_FRAMES]):
-        return StackLocation(Doing.IMPORT, own)
+        return StackLocation(Doing.IMPORT, user_frame)
     if any(function_of(frame) in _RENDEZVOUS for frame in inner):
         meets = [function_of(frame) for frame in inner if function_of(frame) in _MEETS]
-        return StackLocation(Doing.RENDEZVOUS, own, meets[-1] if meets else "init_process_group")
+        return StackLocation(Doing.RENDEZVOUS, user_frame, meets[-1] if meets else "init_process_group")
     if any("/torch/utils/data/" in frame for frame in inner):
-        return StackLocation(Doing.DATA, own)
+        return StackLocation(Doing.DATA, user_frame)
     waits = [frame for frame in inner if _communicates(frame) and function_of(frame) != "wrapper"]
     if waits and _communicates(inner[0]):
-        return StackLocation(Doing.COLLECTIVE, own, function_of(waits[-1]))
-    return StackLocation(Doing.USER, own)
+        return StackLocation(Doing.COLLECTIVE, user_frame, function_of(waits[-1]))
+    return StackLocation(Doing.USER, user_frame)
 
 
 def is_library(frame: str) -> bool:
@@ -175,7 +175,7 @@ def function_of(frame: str) -> str:
 
 
 def _communicates(frame: str) -> bool:
-    return any(place in frame for place in _COMMUNICATION) and not any(p in frame for p in _NOT_WAITING)
+    return any(place in frame for place in _COMMUNICATION) and not any(path in frame for path in _NOT_WAITING)
 
 
 # --- what tools print ---
@@ -199,13 +199,13 @@ def other_threads(text: str, main: str) -> tuple[ThreadPlace, ...]:
             continue
         threads = location(stack)
         operation = threads.operation if threads.doing is Doing.COLLECTIVE else ""
-        own = [frame for frame in stack if not is_library(frame)]
-        if operation and not own:  # A thread of torch itself, as of an asynchronous checkpoint.
-            own = [frame for frame in stack if "/torch/" in frame][-1:]
+        user_frames = [frame for frame in stack if not is_library(frame)]
+        if operation and not user_frames:  # A thread of torch itself, as of an asynchronous checkpoint.
+            user_frames = [frame for frame in stack if "/torch/" in frame][-1:]
             calls = [function_of(frame) for frame in stack if "/distributed_c10d.py:" in frame]
             operation = calls[-1] if calls else operation
-        if own:
-            places.append(ThreadPlace(own[-1], own[0], operation))
+        if user_frames:
+            places.append(ThreadPlace(user_frames[-1], user_frames[0], operation))
     # Threads in a collective first: they must not be cut off by a pool of idle workers.
     places.sort(key=lambda place: not place.operation)
     return tuple(dict.fromkeys(places))[:MOST_THREADS]

@@ -90,8 +90,8 @@ def _in_group(table: CallTable, ranks: Sequence[RankSnapshot], name: str, span: 
     newest = recent[-max(LEAST_COLLECTIVES, len(recent) // 2) :]
     straggler = _judged(times, newest, margin, least)
     hint = straggler or _judged(times, recent, margin, FEW_WAITS)
-    whole = _judged(times, common, margin, least) if hint else None
-    return straggler or (whole if whole and hint and whole.rank == hint.rank else None)
+    of_all_calls = _judged(times, common, margin, least) if hint else None
+    return straggler or (of_all_calls if of_all_calls and hint and of_all_calls.rank == hint.rank else None)
 
 
 def _judged(

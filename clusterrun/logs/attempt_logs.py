@@ -140,7 +140,7 @@ def in_order(
 
     Content without a time comes last.
     """
-    readings = {(f.rank, f.stream): LogReading(f, *span, exact) for f, span in zip(files, spans)}
+    readings = {(file.rank, file.stream): LogReading(file, *span, exact) for file, span in zip(files, spans)}
     indexes = sorted(name for name in _names(folder) if _INDEX.fullmatch(name)) if readings else []
     share = max(1 << 16, MEMORY // max(len(indexes), 1))
     yield from heapq.merge(*(_of_node(os.path.join(folder, name), readings, share) for name in indexes))
@@ -173,8 +173,8 @@ def _lines(path: str) -> Iterator[str]:
     rest, offset = b"", 0
     while data := read_at(path, offset, 1 << 12):
         offset += len(data)
-        *whole, rest = (rest + data).split(b"\n")
-        yield from (line.decode("ascii", "replace") for line in whole)
+        *whole_lines, rest = (rest + data).split(b"\n")
+        yield from (line.decode("ascii", "replace") for line in whole_lines)
 
 
 def opened(path: str) -> int | None:

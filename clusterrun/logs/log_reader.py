@@ -43,25 +43,25 @@ class Growing:
         self._due = now + self._wait
         if self._exact:
             return data
-        whole, rest = whole_lines(self._rest + data)
+        complete, rest = whole_lines(self._rest + data)
         self._rest = attempt_logs.standing(rest)
         if data:
             self._changed_at = now
         if b"\r" in self._rest:
             # A progress bar: show its current state, and keep it, since the next state replaces it.
             if self._rest == self._early or now - self._early_at < PARTIAL_SECONDS:
-                return whole
+                return complete
             self._early, self._early_at = self._rest, now
-            return whole + self._rest
+            return complete + self._rest
         if len(self._rest) <= LINE_LIMIT and now - self._changed_at < PARTIAL_SECONDS:
-            return whole
+            return complete
         unfinished, self._rest = self._rest, b""
-        return whole + unfinished
+        return complete + unfinished
 
     def last(self) -> bytes:
         """Return the unfinished line that remains at the end."""
-        rest, self._rest = self._rest, b""
-        return rest if rest != self._early else b""
+        unfinished, self._rest = self._rest, b""
+        return unfinished if unfinished != self._early else b""
 
     def _read(self) -> bytes:
         if (handle := attempt_logs.opened(self.file.path)) is None:

@@ -34,8 +34,8 @@ def from_gres(text: str) -> str:
         return gpus[0]
     total = gpus[0] if len(gpus) == 1 else sum(read(count, "--gres")[0] for count in gpus)
     options = [f"--gpus {total}"] if gpus else []
-    rest = others if len(gpus) == 1 else text
-    remedy = f"give {' '.join([*options, f'--sbatch gres={rest}'])}"
+    other_items = others if len(gpus) == 1 else text
+    remedy = f"give {' '.join([*options, f'--sbatch gres={other_items}'])}"
     raise BadInput(f"--gres {text}: --gres takes one kind of GPU and nothing else", remedy)
 
 

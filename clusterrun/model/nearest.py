@@ -16,5 +16,5 @@ def nearest(word: str, names: Iterable[str], most: int = 1, alike: float = 0.6) 
 
 
 def did_you_mean(word: str, names: Iterable[str], otherwise: str = "") -> str:
-    near = nearest(word, names)
-    return f"did you mean {near[0]!r}?" if near else otherwise
+    similar = nearest(word, names)
+    return f"did you mean {similar[0]!r}?" if similar else otherwise

@@ -111,8 +111,8 @@ def _rank(number: int, uses: Sequence[NodeUse], weights: Sequence[float]) -> Ran
     samples = [
         (weight, rank) for weight, use in zip(weights, uses) for rank in use.ranks if rank.rank == number
     ]
-    whole = sum(weight for weight, _ in samples)
-    cores = sum(weight * rank.cores for weight, rank in samples) / whole
+    total_weight = sum(weight for weight, _ in samples)
+    cores = sum(weight * rank.cores for weight, rank in samples) / total_weight
     return RankUse(number, round(cores, 3), max(rank.memory for _, rank in samples))
 
 
@@ -123,8 +123,12 @@ def _gpu(last: GpuUse, uses: Sequence[NodeUse], weights: Sequence[float]) -> Gpu
 
     def mean(field: str) -> float:
         values = [(weight, getattr(gpu, field)) for weight, gpu in samples if getattr(gpu, field) >= 0]
-        whole = sum(weight for weight, _ in values)
-        return round(sum(weight * value for weight, value in values) / whole, 1) if whole else UNKNOWN
+        total_weight = sum(weight for weight, _ in values)
+        return (
+            round(sum(weight * value for weight, value in values) / total_weight, 1)
+            if total_weight
+            else UNKNOWN
+        )
 
     memory = max(gpu.memory for _, gpu in samples)
     means = {name: mean(name) for name in ("busy", "watts", "celsius", "memory_busy")}

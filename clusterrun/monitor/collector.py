@@ -188,11 +188,11 @@ class Look:
             is_mute = not rank.stacks.main and process.state not in ("", *proc.STOPPED_STATES)
             stack = spy(process.pid, self._path) if is_mute and time.monotonic() < until else ()
             if stack:
-                below = list(process.children)
-                for index, child in enumerate(below if joins_processes(stack) else ()):
+                children = list(process.children)
+                for index, child in enumerate(children if joins_processes(stack) else ()):
                     if time.monotonic() < until and child.state not in proc.STOPPED_STATES:
-                        below[index] = replace(child, stack=spy(child.pid, self._path))
-                process = replace(process, children=tuple(below))
+                        children[index] = replace(child, stack=spy(child.pid, self._path))
+                process = replace(process, children=tuple(children))
                 rank = replace(rank, process=process, stacks=PythonStacks(stack, "py-spy"))
             snapshots.append(rank)
         return snapshots

@@ -76,8 +76,8 @@ def gpu_of_row(row: str) -> GpuUse | None:
     if len(cells) != len(GPU_FIELDS.split(",")) or not cells[0].isdecimal():
         return None
     busy, used, total, watts, celsius = map(_number, cells[1:-1])
-    held, whole = (mebibytes * MEBIBYTE if mebibytes >= 0 else UNKNOWN for mebibytes in (used, total))
-    return GpuUse(int(cells[0]), busy, held, whole, watts, celsius, cells[-1])
+    held, total_memory = (mebibytes * MEBIBYTE if mebibytes >= 0 else UNKNOWN for mebibytes in (used, total))
+    return GpuUse(int(cells[0]), busy, held, total_memory, watts, celsius, cells[-1])
 
 
 def _number(cell: str) -> float:

@@ -138,13 +138,13 @@ class Digests:
 
         ``launchers`` maps ranks to processes. The variables of a process are read once, within a limit.
         """
-        below = [(starter, inner) for starter, pid in launchers.items() for inner in channels(pid)]
-        new = [inner.pid for _, inner in below if inner.pid not in self._addresses]
+        inner_channels = [(starter, inner) for starter, pid in launchers.items() for inner in channels(pid)]
+        new = [inner.pid for _, inner in inner_channels if inner.pid not in self._addresses]
         environs = read_each(new, lambda pid: proc.content(f"/proc/{pid}/environ")) if new else {}
         for pid in new:
             variables = proc.variables(environs.get(pid, b""))
             self._addresses[pid] = f"{variables.get('MASTER_ADDR', '')}:{variables.get('MASTER_PORT', '')}"
-        return tuple((starter, inner.rank, self._addresses[inner.pid]) for starter, inner in below)
+        return tuple((starter, inner.rank, self._addresses[inner.pid]) for starter, inner in inner_channels)
 
 
 def _is_blocked(pid: int, children_of: Callable[[int], list[int]]) -> bool:

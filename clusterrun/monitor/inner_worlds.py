@@ -22,10 +22,10 @@ class InnerWorlds:
 
     def heard(self, inner_ranks: Iterable[tuple[int, int, str]]) -> str:
         """Return the warning when two worlds are detected for the first time, else ''."""
-        below: dict[int, set[tuple[int, str]]] = {}
+        inner_by_starter: dict[int, set[tuple[int, str]]] = {}
         for starter, rank, address in inner_ranks:
-            below.setdefault(starter, set()).add((rank, address))
-        self._below.update(below)
+            inner_by_starter.setdefault(starter, set()).add((rank, address))
+        self._below.update(inner_by_starter)
         counts = Counter(rank for processes in self._below.values() for rank, _ in processes)
         worlds = max(counts.values(), default=0)
         if self.exist or worlds < 2:

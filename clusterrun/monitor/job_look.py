@@ -144,13 +144,13 @@ class JobLooker:
         time.sleep(max(0.0, began + seconds - time.monotonic()))
         length = time.monotonic() - began
         after = {rank.pid: _moment(rank.pid, threads.get(rank.pid, 0)) for rank in ranks}
-        still = [pid for pid in before if _is_still(before[pid], after[pid])]
-        moving = [rank.pid for rank in ranks if rank.pid not in still]
+        unmoved = [pid for pid in before if _is_still(before[pid], after[pid])]
+        moving = [rank.pid for rank in ranks if rank.pid not in unmoved]
         second = {pid: spied for pid, spied in self._spied(moving, _NONBLOCKING).items() if spied.main}
         # A rank that spins while it waits for its GPU stays in one place. Only native frames show that.
         spinning = [pid for pid in second if _is_same(first[pid], second[pid]) and uses_gpu(pid)]
         unclear = [
-            *(pid for pid in still if _may_be_in_torch(first[pid].main, after[pid].waits_in)),
+            *(pid for pid in unmoved if _may_be_in_torch(first[pid].main, after[pid].waits_in)),
             *(pid for pid in spinning if _may_be_in_torch(first[pid].main, "")),
         ]
         native = self._spied(unclear, _NATIVE)
@@ -158,7 +158,7 @@ class JobLooker:
         settled = [
             rank
             for rank in ranks
-            if rank.pid in still or _is_same(first[rank.pid], second.get(rank.pid, SpiedProcess()))
+            if rank.pid in unmoved or _is_same(first[rank.pid], second.get(rank.pid, SpiedProcess()))
         ]
         observed = []
         servers = servers_of(ranks)
@@ -242,18 +242,21 @@ class JobLooker:
                 pids = [child.pid for child in proc.children(rank.pid)]
                 spied = self._spied(pids, _NONBLOCKING)
                 spawned = {pid: child.spawned for pid, child in spied.items() if child.spawned >= 0}
-            each = max(spawned.values(), default=-1) + 1
+            spawned_per_rank = max(spawned.values(), default=-1) + 1
             for pid, index in spawned.items():
                 name = replace(
-                    rank.name, rank=max(0, rank.name.rank) * each + index, spawned=index, parent=rank.pid
+                    rank.name,
+                    rank=max(0, rank.name.rank) * spawned_per_rank + index,
+                    spawned=index,
+                    parent=rank.pid,
                 )
-                size = rank.name.size * each if rank.name.variable else 0
+                size = rank.name.size * spawned_per_rank if rank.name.variable else 0
                 result.append(RankProcess(replace(name, size=size), pid, rank.environment))
             meets = {pid for pid, child in spied.items() if location(child.main).doing in TOGETHER}
             unnumbered = replace(rank.name, variable="", rank=-1, size=0, task=-1, parent=rank.pid)
-            below = [pid for pid, child in spied.items() if pid in meets or frame_of_worker(child.main)]
+            workers = [pid for pid, child in spied.items() if pid in meets or frame_of_worker(child.main)]
             if not spawned and meets:
-                result += [RankProcess(unnumbered, pid, rank.environment) for pid in below]
+                result += [RankProcess(unnumbered, pid, rank.environment) for pid in workers]
             elif not spawned:
                 result.append(rank)
         return result
@@ -365,9 +368,10 @@ def uses_gpu(pid: int) -> bool:
 def has_ras(rank: RankProcess) -> bool:
     """Return whether NCCL's RAS service listens in a rank."""
     port = rank.environment.get(RAS_VARIABLE, RAS_ADDRESS).rpartition(":")[2]
-    own = proc.sockets(rank.pid)
+    rank_sockets = proc.sockets(rank.pid)
     return any(
-        inode in own and str(number) == port for inode, (_, number) in proc.listeners(rank.pid).items()
+        inode in rank_sockets and str(number) == port
+        for inode, (_, number) in proc.listeners(rank.pid).items()
     )
 
 
@@ -469,10 +473,10 @@ def refusal(pid: int) -> str:
     scope = proc.text(_SCOPE).strip()
     if scope in _SCOPES:
         return f"kernel.yama.ptrace_scope is {scope} there, so stacks may be read by {_SCOPES[scope]}"
-    status, own = _status(pid), _status(os.getpid())
-    if int(status.get("CapPrm", "0"), 16) & ~int(own.get("CapPrm", "0"), 16):
+    status, own_status = _status(pid), _status(os.getpid())
+    if int(status.get("CapPrm", "0"), 16) & ~int(own_status.get("CapPrm", "0"), 16):
         return "the ranks have more rights than this step, which lacks CAP_SYS_PTRACE (as in a container)"
-    if own.get("Seccomp") == _FILTERED:
+    if own_status.get("Seccomp") == _FILTERED:
         return "a seccomp filter is active in this step (as in a container), and it forbids ptrace"
     with suppress(OSError):
         if os.readlink(f"/proc/{pid}/ns/user") != os.readlink("/proc/self/ns/user"):

@@ -233,14 +233,14 @@ def sorted_out(processes: Sequence[JobProcess], loads_torch: Callable[[int], boo
             heads.remove(head)
     names: dict[int, RankName] = {}
     for head in heads:
-        below = below_by_pid[head.pid]
-        if any(process.pid in numbered for process in below):
+        descendants = below_by_pid[head.pid]
+        if any(process.pid in numbered for process in descendants):
             continue  # it started the ranks
-        if head.is_python and not head.launcher and not any(process.is_python for process in below):
+        if head.is_python and not head.launcher and not any(process.is_python for process in descendants):
             trainers = [head]
         else:
-            first = _first_python((head, *below))
-            trainers = _with_torch((head, *below), loads_torch) or [first or head]
+            first = _first_python((head, *descendants))
+            trainers = _with_torch((head, *descendants), loads_torch) or [first or head]
         name = _number(head) or _slurm_number(head) or UNNUMBERED
         if len(trainers) > 1 or head.launcher in _RAY:
             name = UNNUMBERED
@@ -285,11 +285,11 @@ def sorted_out(processes: Sequence[JobProcess], loads_torch: Callable[[int], boo
 
 def _is_head(process: JobProcess, parent: JobProcess | None) -> bool:
     """Return whether a rank begins with this process: its parent does not have the same number."""
-    own = _number(process) or _slurm_number(process)
-    if own is None or _is_helper(process):
+    own_number = _number(process) or _slurm_number(process)
+    if own_number is None or _is_helper(process):
         return False
     theirs = (_number(parent) or _slurm_number(parent)) if parent else None
-    return theirs is None or (own.variable, own.rank) != (theirs.variable, theirs.rank)
+    return theirs is None or (own_number.variable, own_number.rank) != (theirs.variable, theirs.rank)
 
 
 def _number(process: JobProcess) -> RankName | None:
@@ -318,13 +318,13 @@ def _digits(text: str) -> int:
 
 def _below(process: JobProcess, children: Mapping[int, Sequence[JobProcess]]) -> list[JobProcess]:
     """Return the descendants of a process, nearest first."""
-    below: list[JobProcess] = []
+    descendants: list[JobProcess] = []
     waiting = [process.pid]
     while waiting:
         nearest = children.get(waiting.pop(0), ())
-        below += nearest
+        descendants += nearest
         waiting += [child.pid for child in nearest]
-    return below
+    return descendants
 
 
 def _with_torch(processes: Sequence[JobProcess], loads_torch: Callable[[int], bool]) -> list[JobProcess]:
@@ -336,7 +336,14 @@ def _with_torch(processes: Sequence[JobProcess], loads_torch: Callable[[int], bo
 
 
 def _first_python(processes: Iterable[JobProcess]) -> JobProcess | None:
-    return next((p for p in processes if p.is_python and not p.launcher and not _is_helper(p)), None)
+    return next(
+        (
+            process
+            for process in processes
+            if process.is_python and not process.launcher and not _is_helper(process)
+        ),
+        None,
+    )
 
 
 def _is_helper(process: JobProcess) -> bool:
@@ -357,10 +364,14 @@ def _of_lightning(processes: Iterable[JobProcess], by_pid: Mapping[int, JobProce
         if not (process.is_python and parent.is_python) or parent.launcher:
             continue
         node, size = _digits(environment.get("NODE_RANK", "0")), _digits(environment.get("WORLD_SIZE", ""))
-        siblings = [p for p in processes if p.process.parent == parent.pid and LOCAL_RANK in p.environment]
-        each = 1 + len(siblings)
-        ranks[process.pid] = RankName(LOCAL_RANK, max(0, node) * each + local, max(0, size))
-        ranks[parent.pid] = RankName(LOCAL_RANK, max(0, node) * each, max(0, size))
+        siblings = [
+            sibling
+            for sibling in processes
+            if sibling.process.parent == parent.pid and LOCAL_RANK in sibling.environment
+        ]
+        ranks_per_node = 1 + len(siblings)
+        ranks[process.pid] = RankName(LOCAL_RANK, max(0, node) * ranks_per_node + local, max(0, size))
+        ranks[parent.pid] = RankName(LOCAL_RANK, max(0, node) * ranks_per_node, max(0, size))
     return ranks
 
 

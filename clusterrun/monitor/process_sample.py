@@ -62,18 +62,18 @@ def connections(pid: int) -> tuple[tuple[str, ...], tuple[Backlog, ...]]:
     """Return the local TCP addresses of ``pid``, and the peers that do not acknowledge its data."""
     sockets = proc.sockets(pid)
     backlogs: dict[str, Backlog] = {}
-    own: set[str] = set()
+    own_addresses: set[str] = set()
     for cells in proc.tcp_table(pid) if sockets else ():
         if cells[9] not in sockets:
             continue
-        own.add(proc.address(cells[1].partition(":")[0]))
+        own_addresses.add(proc.address(cells[1].partition(":")[0]))
         waiting, retries = int(cells[4].partition(":")[0], 16), int(cells[6], 16)
         if waiting and retries >= LEAST_RETRIES:
             peer = proc.address(cells[2].partition(":")[0])
             before = backlogs.get(peer, Backlog(peer, 0, 0))
             backlogs[peer] = Backlog(peer, before.waiting + waiting, max(before.retries, retries))
     owed = sorted(backlogs.values(), key=lambda backlog: (-backlog.retries, -backlog.waiting, backlog.peer))
-    return tuple(sorted(own))[:MOST_PEERS], tuple(owed[:MOST_PEERS])
+    return tuple(sorted(own_addresses))[:MOST_PEERS], tuple(owed[:MOST_PEERS])
 
 
 def most_grown(before: Mapping[str, int], after: Mapping[str, int]) -> tuple[str, int]:

@@ -75,15 +75,15 @@ def channel(pid: int) -> RankChannel | None:
             stacks, rank, main = descriptor, parts[2], parts[4]
         elif target.startswith(FACTS) and parts[4].isdigit():
             facts, ask = descriptor, int(parts[4])
-    whole = stacks >= 0 and facts >= 0 and open_files.get(ask, "").startswith("pipe:")
-    return RankChannel(int(rank), pid, stacks, facts, ask, main) if whole else None
+    is_complete = stacks >= 0 and facts >= 0 and open_files.get(ask, "").startswith("pipe:")
+    return RankChannel(int(rank), pid, stacks, facts, ask, main) if is_complete else None
 
 
 def channels(pid: int) -> list[RankChannel]:
     """Return the channel of a process that the agent started, or those of the ranks below a launcher."""
-    own = channel(pid)
-    if own:
-        return [own]
+    own_channel = channel(pid)
+    if own_channel:
+        return [own_channel]
     return [below for below in map(channel, proc.below(pid)) if below]
 
 

@@ -111,10 +111,10 @@ def _number(path: str) -> int:
 
 def _process(pid: int) -> tuple[float, int] | None:
     """Return the processor seconds and the bytes of memory of a process and its descendants."""
-    own = proc.find_alive(pid)
-    if own is None:
+    process = proc.find_alive(pid)
+    if process is None:
         return None
-    seconds, resident = own.seconds, _memory(pid, shared=True)
+    seconds, resident = process.seconds, _memory(pid, shared=True)
     for child in proc.below(pid):
         moment = proc.find_alive(child)
         if moment is not None:
@@ -242,7 +242,7 @@ class Sums:
             if gpu.watts >= 0:
                 self._joules, self._drawn = self._joules + use.seconds * gpu.watts, True
         mean = self._busy / self._known if self._known else UNKNOWN
-        whole = UsageMean(
+        whole_usage = UsageMean(
             round(self._seconds, 1),
             round(self._cores / self._seconds, 2) if self._seconds else 0.0,
             round(mean, 1),
@@ -254,7 +254,7 @@ class Sums:
             sum(not used for used in self._used.values()) if self._used else -1,
             round(self._joules) if self._drawn else UNKNOWN,
         )
-        return replace(use, whole=whole)
+        return replace(use, whole=whole_usage)
 
     def _peak(self, name: str, value: float) -> None:
         self._most[name] = max(self._most[name], value)

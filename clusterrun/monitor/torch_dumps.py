@@ -143,9 +143,11 @@ def _unix_server(rank: RankProcess) -> str:
     name = rank.environment.get(SERVER, "")
     if not name:
         return ""
-    own = proc.sockets(rank.pid)
+    rank_sockets = proc.sockets(rank.pid)
     lines = proc.content(f"/proc/{rank.pid}/net/unix").decode("utf-8", "replace").split("\n")[1:]
-    is_own = any(cells[6] in own for line in lines if len(cells := line.split()) > 7 and cells[7] == name)
+    is_own = any(
+        cells[6] in rank_sockets for line in lines if len(cells := line.split()) > 7 and cells[7] == name
+    )
     return _path(rank, name) if is_own else ""
 
 

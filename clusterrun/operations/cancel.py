@@ -64,11 +64,13 @@ def cancel(
     if silence and (queue.may_hold or not all(status.state.ended for status in after)):
         states = ", ".join(f"{status.run_id} is {status.state.value}" for status in after)
         message = f"{silence.seen}\n{states}; a job may still be in Slurm's queue"
-        again = f"clusterrun cancel {' '.join(status.run_id for status in after)}"
-        raise type(silence)(message, f"{REQUESTED}\nonce Slurm answers, type again: {again}")
-    if away := queue.unreachable([status.run_id for status in after if not status.state.ended]):
-        messages = [f"{run_id} is not ended: its jobs are on the cluster {name}" for run_id, name in away]
-        too = f"clusterrun cancel {' '.join(run_id for run_id, _ in away)}"
+        cancel_again = f"clusterrun cancel {' '.join(status.run_id for status in after)}"
+        raise type(silence)(message, f"{REQUESTED}\nonce Slurm answers, type again: {cancel_again}")
+    if unreachable := queue.unreachable([status.run_id for status in after if not status.state.ended]):
+        messages = [
+            f"{run_id} is not ended: its jobs are on the cluster {name}" for run_id, name in unreachable
+        ]
+        too = f"clusterrun cancel {' '.join(run_id for run_id, _ in unreachable)}"
         remedy = f"to take its jobs from the queue too, on a login node of that cluster: {too}"
         raise SchedulerError("\n".join(messages), f"{REQUESTED}\n{remedy}")
     return list(zip(before, after))
@@ -181,8 +183,8 @@ def _wait_for_the_end(
         statuses = context.inquiry().statuses(ids, queue is not None, since=asked_at)
         live = [status for status in statuses if not status.state.ended]
         waits = not live or any(status.state is State.PENDING for status in live)
-        more = queue is not None and waits and queue.end_more()
-        if not live and not more:
+        has_ended_more = queue is not None and waits and queue.end_more()
+        if not live and not has_ended_more:
             return
         waited = context.clock.monotonic() - began
         if live and queue is not None and 0 < queue.spare_running_until <= context.clock.now():

@@ -112,14 +112,14 @@ def plan(context: Context, choice: CleanChoice, tell: Tell) -> CleanPlan:
         sizes = disk_usage.measure(folders, MEASURE_SECONDS)
     named = [status for status in statuses if status.run_id in listing.named]
     others = [status for status in statuses if status.run_id not in listing.named]
-    old = []
+    old_runs = []
     for status in others:
         run = Ended(status, sizes.get(status.run_id))
         is_old = not choice.before or run.at <= choice.before
         is_large = not choice.larger or (run.frees or -1) >= choice.larger
         if status.state.ended and is_old and is_large:
-            old.append(run)
-    chosen = sorted(old, key=lambda run: run.at, reverse=True)[choice.keep :]
+            old_runs.append(run)
+    chosen = sorted(old_runs, key=lambda run: run.at, reverse=True)[choice.keep :]
     chosen += [Ended(status, sizes.get(status.run_id)) for status in named]
     reason_to_keep = _ReasonsToKeep(context)
     unknown = [status for status in others if status.state is State.UNKNOWN]

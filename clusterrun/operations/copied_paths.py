@@ -37,8 +37,8 @@ def moved(spec: JobSpec, snapshot: Snapshot, target: str) -> JobSpec:
     path that leaves the project becomes absolute. The ranks map their import path by the variables that are
     set here.
     """
-    below = snapshot.below(spec.cwd)
-    cwd = os.path.normpath(os.path.join(target, below)) if below else spec.cwd
+    relative = snapshot.below(spec.cwd)
+    cwd = os.path.normpath(os.path.join(target, relative)) if relative else spec.cwd
 
     def place(word: str) -> str:
         head, equals, path = word.rpartition("=")
@@ -56,13 +56,13 @@ def moved(spec: JobSpec, snapshot: Snapshot, target: str) -> JobSpec:
         contract.GIT_COMMIT_VARIABLE: snapshot.commit,
         contract.GIT_DIRTY_VARIABLE: str(int(snapshot.is_dirty)) if is_compared else "",
     }
-    own = tuple((name, place(value)) for name, value in spec.environment)
+    environment = tuple((name, place(value)) for name, value in spec.environment)
     return replace(
         spec,
         cwd=cwd,
         command=tuple(map(place, spec.command)),
         python=snapshot.inside(python, target) if "/" in python else python,
-        environment=(*((name, value) for name, value in code.items() if value), *own),
+        environment=(*((name, value) for name, value in code.items() if value), *environment),
     )
 
 

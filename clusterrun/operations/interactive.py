@@ -79,9 +79,11 @@ def fit_to_allocation(
     if count > len(free):
         taken = [name for name in pool if name in held]
         runs = list(dict.fromkeys(held[name] for name in taken))
-        some, names = f"take the others with --nodes {len(free)}, " if free else "", " ".join(runs)
+        offer, names = f"take the others with --nodes {len(free)}, " if free else "", " ".join(runs)
         message = f"of the nodes {fold(pool)} other runs have {fold(taken)}: {', '.join(runs)}"
-        raise BadInput(message, f"{some}wait (clusterrun wait {names}), or end it: clusterrun cancel {names}")
+        raise BadInput(
+            message, f"{offer}wait (clusterrun wait {names}), or end it: clusterrun cancel {names}"
+        )
     nodes, nodelist = count - spec.spares, fold(free[:count])
     return replace(spec, cluster=Cluster.SLURM, nodes=nodes, min_nodes=0, nodelist=nodelist, exclude="")
 

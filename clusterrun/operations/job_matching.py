@@ -91,20 +91,20 @@ class Jobs:
         """
         # Slurm keeps the row of a refused job for a while, as FAILED and without nodes.
         rows = [row for row in self.of(files.record, files.waiting) if row.word != "FAILED" or row.nodelist]
-        own = next((row for row in rows if row.job_id == files.record.job_id), None)
-        if own is None:
-            own = next((row for row in rows if not row.state.ended), rows[-1] if rows else None)
-        if own is None:
+        own_row = next((row for row in rows if row.job_id == files.record.job_id), None)
+        if own_row is None:
+            own_row = next((row for row in rows if not row.state.ended), rows[-1] if rows else None)
+        if own_row is None:
             return None
-        row = own
+        row = own_row
         state = files.state.state if files.state else State.UNKNOWN
-        is_continuing = state is State.PENDING and own.word == "COMPLETING"
-        if not state.ended and (own.state.ended or is_continuing):
-            first = _number(own.job_id)
+        is_continuing = state is State.PENDING and own_row.word == "COMPLETING"
+        if not state.ended and (own_row.state.ended or is_continuing):
+            first = _number(own_row.job_id)
             later = [row for row in rows if row.job_id == files.waiting or _number(row.job_id) > first]
             # The newest job that has not ended, or the newest job if all have.
-            row = max(reversed(later), key=lambda row: not row.state.ended, default=own)
-        return MatchedJob(replace(files.record, job_id=row.job_id), row, own.job_id)
+            row = max(reversed(later), key=lambda row: not row.state.ended, default=own_row)
+        return MatchedJob(replace(files.record, job_id=row.job_id), row, own_row.job_id)
 
 
 def _tasks(row: JobRow) -> list[JobRow]:

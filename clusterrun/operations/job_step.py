@@ -163,9 +163,9 @@ def input_argv(*arguments: str) -> tuple[str, ...]:
 
 def run_step_of(context: Context, user: str, argv: Sequence[str], program: str, seconds: float) -> StepAnswer:
     """Run a step of ``input_argv`` as another user, who may not read files of this one."""
-    whole = ("runuser", "-u", user, "--", *argv)
+    as_user = ("runuser", "-u", user, "--", *argv)
     with open(program, "rb") as file:
-        return _answer(lambda: system.run(whole, seconds, stdin=file, env=step_environment(context)))
+        return _answer(lambda: system.run(as_user, seconds, stdin=file, env=step_environment(context)))
 
 
 def _answer(run: Callable[[], system.Completed]) -> StepAnswer:

@@ -59,8 +59,8 @@ class JobUsage:
             self._has_ended = not data
             self._text += data.decode("ascii", "replace")
             seconds = 0.0
-        whole, _, self._text = self._text.rpartition("\n")
-        for use in looks_in(whole, NodeUse):
+        whole_lines, _, self._text = self._text.rpartition("\n")
+        for use in looks_in(whole_lines, NodeUse):
             self._newest[use.node] = use
         self._text = self._text[-_MOST_BYTES:]
         return not self._has_ended

@@ -259,8 +259,8 @@ def _row(runs: Sequence[RunStatus], sweep_records: Sweeps) -> RunStatus:
     phase = Phase.ENDED if worst.ended else Phase.QUEUED if worst is State.PENDING else Phase.TRAINING
     began = [status.started_at for status in runs if status.started_at]
     sweep = sweep_records.find(first.sweep)
-    more = len(sweep.run_ids) - len(runs) if sweep else 0
-    counts = f"{tally(runs)}, {more} others ended" if more > 0 else tally(runs)
+    omitted = len(sweep.run_ids) - len(runs) if sweep else 0
+    counts = f"{tally(runs)}, {omitted} others ended" if omitted > 0 else tally(runs)
     unqueued = f"; {len(sweep.waiting)} points not queued" if sweep and sweep.waiting else ""
     ends = [status.ended_at or 0.0 for status in runs]
     return replace(

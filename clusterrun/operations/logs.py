@@ -49,8 +49,8 @@ class RunLogs:
 
     def headings(self, colours: bool = False) -> Headings:
         """Return the prefixes of the lines, with the names of the nodes of the newest attempt."""
-        nodes, each = self.shape
-        return Headings(self._names, each, nodes * each, colours)
+        nodes, ranks_per_node = self.shape
+        return Headings(self._names, ranks_per_node, nodes * ranks_per_node, colours)
 
     def _names(self) -> tuple[str, ...]:
         state = self._state()
@@ -73,8 +73,8 @@ class RunLogs:
     def following(self, exact: bool = False) -> Iterator[Piece]:
         if self._wanted.attempt is not None:
             raise BadInput("--attempt and --follow do not go together", "following shows every new attempt")
-        request, over, clock = self._wanted, self.watch.over, self._context.clock
-        return following(self._paths, request.selection(), request.tail, over, clock, self._began, exact)
+        request, is_over, clock = self._wanted, self.watch.over, self._context.clock
+        return following(self._paths, request.selection(), request.tail, is_over, clock, self._began, exact)
 
     def _began(self, attempt: int) -> None:
         """Report the start of an attempt with its reason, once the coordinator has named the nodes."""

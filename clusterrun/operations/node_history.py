@@ -93,18 +93,18 @@ def keep_off(
 
     At least as many of the ``nodes_there`` (0: unknown) stay as the job needs, the least often unfit first.
     """
-    own = excluded(spec, "--avoid-bad")
+    user_excluded = excluded(spec, "--avoid-bad")
     nodelist = set(expand(spec.nodelist)) if spec.nodelist and "/" not in spec.nodelist else set()
     bad = [
         offender for offender in offenders(memory) if offender.fails and NODE_NAME.fullmatch(offender.node)
     ]
-    bad = [offender for offender in bad if offender.node not in own]
+    bad = [offender for offender in bad if offender.node not in user_excluded]
     notices = list(memory.damaged)
     requested = [offender.node for offender in bad if offender.node in nodelist]
     if requested:
         notices.append(f"{fold(requested)} was lately unfit, but --nodelist asks for it")
     chosen = [offender for offender in bad if offender.node not in nodelist]
-    room = nodes_there - len(own) - spec.least_allocated if nodes_there else len(chosen)
+    room = nodes_there - len(user_excluded) - spec.least_allocated if nodes_there else len(chosen)
     if spared := chosen[max(room, 0) :]:
         too = f"{fold(sorted(offender.node for offender in spared))} would be excluded too"
         needed = f"of {nodes_there} nodes the run needs {spec.least_allocated}"
@@ -115,7 +115,7 @@ def keep_off(
         notices.append("no node was unfit lately: --avoid-bad excludes none")
     if not chosen:
         return spec, tuple(notices)
-    names = [*own, *sorted(offender.node for offender in chosen)]
+    names = [*user_excluded, *sorted(offender.node for offender in chosen)]
     return replace(spec, exclude=fold(names)), tuple(notices)
 
 

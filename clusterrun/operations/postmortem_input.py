@@ -50,29 +50,33 @@ def remains(context: Context, status: RunStatus) -> Remains:
     failed = status.state is not State.COMPLETED
     attempt = _attempt(paths, state, failed)
     spec = context.store.read(status.run_id).spec
-    each = 1 if spec.per_node else spec.local_size
+    ranks_per_node = 1 if spec.per_node else spec.local_size
     names = attempt.nodes if attempt else ()
-    nodes = tuple(name for name in names for _ in range(each))
+    nodes = tuple(name for name in names for _ in range(ranks_per_node))
     files = paths.attempt(attempt.epoch) if attempt else None
     printed = errors(paths, attempt.epoch, per_node=spec.per_node) if attempt else ()
     failure = attempt.failure if attempt else None
     if attempt and failure and failure.rank >= 0 and all(error.rank != failure.rank for error in printed):
         # Read more lines of the rank that failed first. The agent may have found its error above a longer
         # message.
-        more = errors(paths, attempt.epoch, frozenset({failure.rank}), spec.per_node, TAIL_OF_THE_FIRST)
-        if not more and failure.error:
-            more = (Error(failure.at, failure.rank, failure.error, failure.place, meaning(failure.error)),)
-        printed = tuple(sorted((*printed, *more), key=lambda error: (error.at, error.rank)))
+        errors_of_first = errors(
+            paths, attempt.epoch, frozenset({failure.rank}), spec.per_node, TAIL_OF_THE_FIRST
+        )
+        if not errors_of_first and failure.error:
+            errors_of_first = (
+                Error(failure.at, failure.rank, failure.error, failure.place, meaning(failure.error)),
+            )
+        printed = tuple(sorted((*printed, *errors_of_first), key=lambda error: (error.at, error.rank)))
     farewells = list(final_records(files, nodes)) if files else []
-    still = tuple(last_stacks(files, nodes)) if files else ()
+    stacks = tuple(last_stacks(files, nodes)) if files else ()
     warned = state.warnings if state else ()
     separate = [warning for warning in warned if warning.startswith(Verdict.ALONE.value)]
     failed_ranks = {snapshot.rank for snapshot, _, has_failed in farewells if has_failed}
     left_early = []
     early = [error for error in printed if error.row and error.row.verdict is Verdict.ALONE]
     if early:
-        who = ranks_in_words(tuple(sorted({error.rank for error in early})))
-        left_early.append(f"{Verdict.ALONE.value}: {who} left early: {early[0].text}")
+        leavers = ranks_in_words(tuple(sorted({error.rank for error in early})))
+        left_early.append(f"{Verdict.ALONE.value}: {leavers} left early: {early[0].text}")
     # Only one note about separate training is shown. The most exact note is first.
     alone = [*left_early, *separate, *_alone(farewells, failed)][:1]
     notes = (*alone, *(warning for warning in warned if warning not in separate), *_memory(paths))
@@ -83,8 +87,8 @@ def remains(context: Context, status: RunStatus) -> Remains:
         printed=printed if failed else tuple(error for error in printed if error.rank in failed_ranks),
         nodes=nodes,
         notes=notes,
-        last=last_records([snapshot for snapshot, is_alone, _ in farewells if not is_alone], still),
-        stood=still,
+        last=last_records([snapshot for snapshot, is_alone, _ in farewells if not is_alone], stacks),
+        stood=stacks,
         per_node=spec.per_node,
     )
 
@@ -213,8 +217,8 @@ def _alone(farewells: list[tuple[RankSnapshot, bool, bool]], failed: bool) -> It
     """Yield a note about ranks that trained without the others, in a run that completed."""
     ranks = tuple(snapshot.rank for snapshot, alone, _ in farewells if alone)
     if ranks and not failed:
-        who = f"{Verdict.ALONE.value}: {ranks_in_words(ranks)}"
-        yield f"{who} never joined the others: each trained a copy of its own"
+        subject = f"{Verdict.ALONE.value}: {ranks_in_words(ranks)}"
+        yield f"{subject} never joined the others: each trained a copy of its own"
 
 
 def _memory(paths: RunPaths) -> Iterator[str]:

@@ -87,21 +87,21 @@ def forecasts(spec: JobSpec, context: Context) -> list[SizeForecast]:
     for word, sized in _sizes(spec):
         offer = partition_limits.target_partition(sized, offers)
         if offer is None:
-            names = ", ".join(sorted({each.name for each in offers}))
+            names = ", ".join(sorted({partition.name for partition in offers}))
             raise BadInput(f"{word}: its partition is not known", f"name it with --partition: {names}")
         node_calendar = calendar(nodes, queue, reservations, offer.name, sized)
-        usual = seconds_of(offer.time_limit) or DAY
-        seconds = sized.time_min or sized.time or usual
+        longest = seconds_of(offer.time_limit) or DAY
+        seconds = sized.time_min or sized.time or longest
         place = node_calendar.earliest(sized.least_allocated, seconds, now)
         in_partition = [
             (record, started) for record, started in runs if record.spec.partition in ("", offer.name)
         ]
         size = max(sized.nodes, 1)
-        alike = [run for run in in_partition if 1 / ALIKE <= max(run[0].spec.nodes, 1) / size <= ALIKE]
+        similar = [run for run in in_partition if 1 / ALIKE <= max(run[0].spec.nodes, 1) / size <= ALIKE]
         # The error of each forecast that a run of its size followed; late is positive.
         delays = []
-        for record, started in alike:
-            subject = (offer.name, record.spec.nodes, record.spec.time_min or record.spec.time or usual)
+        for record, started in similar:
+            subject = (offer.name, record.spec.nodes, record.spec.time_min or record.spec.time or longest)
             newest = None
             for forecast in earlier:
                 is_same = (forecast.partition, forecast.nodes, forecast.seconds) == subject
@@ -120,7 +120,7 @@ def forecasts(spec: JobSpec, context: Context) -> list[SizeForecast]:
             nodes_then=min(place[1] - sized.spares, sized.nodes) if place else 0,
             hidden=len(node_calendar.hidden),
             unplanned=node_calendar.unplanned,
-            waited=summed([started - record.submitted_at for record, started in alike]),
+            waited=summed([started - record.submitted_at for record, started in similar]),
             off=summed(delays),
         )
         results.append(result)

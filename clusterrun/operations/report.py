@@ -38,7 +38,9 @@ def attempts_with_report(context: Context, run_id: str) -> list[int]:
     """Return the attempts that have a report. A restart inside the allocation is not checked again."""
     paths = context.store.paths(run_id)
     try:
-        return [n for n in attempts(paths.attempts) if os.path.exists(paths.attempt(n).preflight)]
+        return [
+            number for number in attempts(paths.attempts) if os.path.exists(paths.attempt(number).preflight)
+        ]
     except (OSError, ClusterrunError):
         return []
 
@@ -72,5 +74,5 @@ def _missing(context: Context, run_id: str, attempt: int | None, reported: list[
 
 def unfit(status: RunStatus) -> bool:
     """Return whether the run ended because too few of its nodes were fit. A program may exit with 3 too."""
-    ours = status.exit_code == ExitCode.UNFIT and status.reason.startswith("pre-flight")
-    return status.state is State.FAILED and ours
+    is_preflight = status.exit_code == ExitCode.UNFIT and status.reason.startswith("pre-flight")
+    return status.state is State.FAILED and is_preflight

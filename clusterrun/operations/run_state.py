@@ -137,9 +137,9 @@ def _error(failure: Failure) -> str:
     from clusterrun.diagnosis.printed_errors import heard, last_message  # only for failed runs
 
     errors = heard([(failure.rank, "err", failure.at, "\n".join(failure.last_lines))])
-    own = [error.text for error in errors if not error.is_consequence]
+    own_errors = [error.text for error in errors if not error.is_consequence]
     last = last_message(failure.last_lines)
-    return own[-1] if own else f"printed last: {last}" if last else ""
+    return own_errors[-1] if own_errors else f"printed last: {last}" if last else ""
 
 
 def _slurm(evidence: RunEvidence) -> _Verdict:
@@ -147,8 +147,8 @@ def _slurm(evidence: RunEvidence) -> _Verdict:
     state, row = evidence.state, evidence.row
     if row is None or not (evidence.answered or row.state.ended):
         return _without_row(evidence)
-    over = state is not None and state.state.ended and not _older(evidence, state, row)
-    if state and over and state.state is State.COMPLETED:
+    is_over = state is not None and state.state.ended and not _older(evidence, state, row)
+    if state and is_over and state.state is State.COMPLETED:
         return _by_state(evidence, state)  # nodes that were lost since do not change a success
     if row.state in SCHEDULER_KNOWS_BEST:
         own_reason = _did_not(state) or _why(evidence)
@@ -162,7 +162,7 @@ def _slurm(evidence: RunEvidence) -> _Verdict:
         why = _why_queued(row, state, evidence.now)
         why = f"{WILL_NEVER}: {evidence.before}" if never and evidence.before else why
         return _Verdict(State.PENDING, Phase.QUEUED, why, hopeless=never)
-    if state and over:
+    if state and is_over:
         return _by_state(evidence, state)
     if row.state.ended:
         return _ended_by_row(evidence, row)
@@ -192,8 +192,8 @@ def _why_queued(row: JobRow, state: RunState | None, now: float) -> str:
     if state.state is State.PENDING:
         return _joined(state.reason, why)
     before = state.attempts[-1].job_id if state.attempts else ""
-    again = before in ("", row.job_id)
-    return f"queued again: {why}" if again else f"continues in job {row.job_id}: {why}"
+    is_same_job = before in ("", row.job_id)
+    return f"queued again: {why}" if is_same_job else f"continues in job {row.job_id}: {why}"
 
 
 def _waiting(row: JobRow, now: float) -> str:
@@ -304,8 +304,8 @@ def _without_answer(evidence: RunEvidence) -> _Verdict:
         why = f" ({_waiting(row, evidence.now)})" if row.state is State.PENDING else ""
         parts.append(f"{spoken(evidence.now - evidence.asked_at)} ago it reported {row.word}{why}")
     facts = "; ".join(parts) or "the run has sent no heartbeat"
-    away = evidence.elsewhere
-    why = f"its jobs are on the cluster {away}" if away else "Slurm does not answer"
+    other_cluster = evidence.elsewhere
+    why = f"its jobs are on the cluster {other_cluster}" if other_cluster else "Slurm does not answer"
     return _Verdict(State.UNKNOWN, _phase(state), f"{why}; {facts}")
 
 
@@ -331,10 +331,10 @@ def _running(evidence: RunEvidence, restarted: bool) -> _Verdict:
 
     if state is None or restarted or state.state.ended:
         age = evidence.now - row.start if row and row.start else 0.0
-        more = silent(None, age)
-        duration = f", in {spoken(age)}" if more else ""
+        explanation = silent(None, age)
+        duration = f", in {spoken(age)}" if explanation else ""
         message = f"the coordinator has sent no heartbeat yet{duration}"
-        return _Verdict(State.RUNNING, Phase.STARTING, _joined(message, more))
+        return _Verdict(State.RUNNING, Phase.STARTING, _joined(message, explanation))
     if evidence.fresh:
         return _Verdict(State.RUNNING, state.phase, _why(evidence))
     age = evidence.now - state.updated_at
@@ -371,8 +371,8 @@ def _in_allocation(evidence: RunEvidence) -> _Verdict:
     if evidence.fresh or evidence.alive:
         return _running(replace(evidence, row=None), False)
     is_heard = row is not None and (evidence.answered or row.state.ended)
-    over = row.state.ended if row and is_heard else evidence.answered and not evidence.elsewhere
-    if evidence.alive is False or over:
+    is_over = row.state.ended if row and is_heard else evidence.answered and not evidence.elsewhere
+    if evidence.alive is False or is_over:
         if request:
             return _Verdict(State.CANCELLED, Phase.ENDED, request)
         if row and row.state.ended:
@@ -401,24 +401,28 @@ def _silent_end(evidence: RunEvidence, cause: str) -> str:
     if evidence.script_error:
         return f"{BEFORE_RANKS}: {evidence.script_error}"
     last = evidence.state
-    old = spoken(evidence.now - last.updated_at) if last else ""
-    when = f"; its last heartbeat ({last.phase.value}) is {old} old" if last else ""
+    age = spoken(evidence.now - last.updated_at) if last else ""
+    when = f"; its last heartbeat ({last.phase.value}) is {age} old" if last else ""
     return f"{SILENT}: {cause}{when}; see job.out"
 
 
 def _why(evidence: RunEvidence) -> str:
     """Return the coordinator's reason for the end or for this start, and its newest warning."""
-    well = evidence.state is not None and evidence.state.state in (State.RUNNING, State.COMPLETED)
-    warnings = evidence.state.warnings if evidence.state and well else ()
-    more = f" (and {len(warnings) - 1} more)" if len(warnings) > 1 else ""
+    shows_warnings = evidence.state is not None and evidence.state.state in (State.RUNNING, State.COMPLETED)
+    warnings = evidence.state.warnings if evidence.state and shows_warnings else ()
+    others = f" (and {len(warnings) - 1} more)" if len(warnings) > 1 else ""
     reason, state = "", evidence.state
     if state is not None:
         failure = state.failure.why if state.failure and state.state is not State.COMPLETED else ""
         reason = state.reason or failure
         if state.state is State.RUNNING and state.epoch and state.attempts and not state.reason:
-            again = state.attempts[-1].reason
-            reason = f"{again}, after {failure}" if failure and failure not in again else again
-    return _joined(reason, *(f"warning: {warning}{more}" for warning in warnings[-1:]))
+            restart_reason = state.attempts[-1].reason
+            reason = (
+                f"{restart_reason}, after {failure}"
+                if failure and failure not in restart_reason
+                else restart_reason
+            )
+    return _joined(reason, *(f"warning: {warning}{others}" for warning in warnings[-1:]))
 
 
 def _cancel_reason(state: RunState | None) -> str:
@@ -445,9 +449,11 @@ def _nodelist(evidence: RunEvidence) -> str:
     For a job that ends, Slurm lists only the nodes that it still cleans up.
     """
     attempts = evidence.state.attempts if evidence.state else ()
-    ours = fold(attempts[-1].nodes) if attempts else ""
+    own_nodes = fold(attempts[-1].nodes) if attempts else ""
     row = evidence.row
-    return row.nodelist if row and row.nodelist and not (ours and row.word == "COMPLETING") else ours
+    return (
+        row.nodelist if row and row.nodelist and not (own_nodes and row.word == "COMPLETING") else own_nodes
+    )
 
 
 def recorded_end(before: RunStatus, state: RunState | None, at: float, now: RunStatus) -> RunStatus:

@@ -83,14 +83,16 @@ class StatusQuery:
             except NoSuchRun:
                 if not skip_missing:
                     raise
-        readable = [c for c in cases if isinstance(c, RunFiles)]
+        readable = [files for files in cases if isinstance(files, RunFiles)]
         heard = self._scheduler_reply(readable, oldest, since) if ask else SchedulerReply(answered=False)
-        return [self._status(c, heard) if isinstance(c, RunFiles) else c for c in cases]
+        return [self._status(files, heard) if isinstance(files, RunFiles) else files for files in cases]
 
     def _scheduler_reply(self, cases: list[RunFiles], oldest: float, since: float) -> SchedulerReply:
         """Return the scheduler's answer about the runs that it may know more about."""
         candidates = [
-            c for c in cases if c.record.cluster == Cluster.SLURM.value and c.open(self._clock.now())
+            files
+            for files in cases
+            if files.record.cluster == Cluster.SLURM.value and files.open(self._clock.now())
         ]
         if not candidates:
             return SchedulerReply()
@@ -100,10 +102,16 @@ class StatusQuery:
             news = self._jobs().jobs(oldest, since)
             queue = self._matching(news.rows)
             rows = _speaking(candidates, queue)
-            unknown = [c.record for c in candidates if c.record.run_id not in rows and not news.failure]
-            away = {record.run_id: name for record in unknown if (name := self._other_cluster(record))}
-            ours = [c for c in candidates if c.record.run_id not in away]
-            if not news.failure and any(self._outdated(c, news.at, rows.get(c.record.run_id)) for c in ours):
+            unknown = [
+                files.record for files in candidates if files.record.run_id not in rows and not news.failure
+            ]
+            cluster_by_run = {
+                record.run_id: name for record in unknown if (name := self._other_cluster(record))
+            }
+            own_files = [files for files in candidates if files.record.run_id not in cluster_by_run]
+            if not news.failure and any(
+                self._outdated(files, news.at, rows.get(files.record.run_id)) for files in own_files
+            ):
                 news = self._jobs().jobs(oldest, since=began)  # a job may have been queued since that answer
                 queue = self._matching(news.rows)
                 rows = _speaking(candidates, queue)
@@ -112,8 +120,8 @@ class StatusQuery:
                 ago = spoken(max(0.0, self._clock.now() - news.at))
                 self.notices.append(f"{message} and from Slurm's answer {ago} ago" if news.at else message)
                 return SchedulerReply(rows, news.at or None, False)
-            doubtful = self._account(ours, rows, queue)
-            return SchedulerReply(rows, news.at, True, doubtful, away)
+            doubtful = self._account(own_files, rows, queue)
+            return SchedulerReply(rows, news.at, True, doubtful, cluster_by_run)
 
     def _matching(self, rows: Iterable[JobRow]) -> Jobs:
         return Jobs(rows, self._other_cluster, self._store.newest_of_job)
@@ -148,7 +156,7 @@ class StatusQuery:
             jobs = self._matching(self._client().finished(tuple(job_ids)))
         except SchedulerError as error:
             self.notices.append(f"Slurm's accounting did not report how forgotten jobs ended: {error.seen}")
-            return tuple(c.record.run_id for c in missing)
+            return tuple(files.record.run_id for files in missing)
         rows.update(_speaking(missing, jobs))
         return ()
 
@@ -243,11 +251,11 @@ class StatusQuery:
         if files.damage or (files.state and files.state.state.ended) or (row and not row.state.ended):
             return files
         with suppress(NoSuchRun):
-            again = read(self._store, files.record.run_id)
-            return again if isinstance(again, RunFiles) else files
+            newer = read(self._store, files.record.run_id)
+            return newer if isinstance(newer, RunFiles) else files
         return files
 
 
 def _speaking(cases: Iterable[RunFiles], jobs: Jobs) -> dict[str, MatchedJob]:
     """Return by run id the job that shows how the run is."""
-    return {c.record.run_id: job for c in cases if (job := jobs.speaking(c))}
+    return {files.record.run_id: job for files in cases if (job := jobs.speaking(files))}

@@ -117,7 +117,7 @@ def submit_facts(spec: JobSpec, context: Context, allocation: str = "") -> Submi
         if run_id and not context.inquiry().statuses([run_id])[0].state.ended:
             _check_keeps_job(context.store.read(run_id), f"--sbatch dependency={value}: the run {run_id}")
     offered = Offered(context) if site.slurm and not allocation else None
-    spec, whole = _whole_nodes(spec, context) if offered else (spec, ())
+    spec, whole_nodes = _whole_nodes(spec, context) if offered else (spec, ())
     avoided: tuple[str, ...] = ()
     if spec.avoid_bad and offered:
         now = context.clock.now()
@@ -130,7 +130,7 @@ def submit_facts(spec: JobSpec, context: Context, allocation: str = "") -> Submi
     if site.slurm and srun_options and (message := context.client().misread_by_srun(srun_options)):
         raise BadInput(f"srun refuses --srun {' --srun '.join(spec.srun)}: {message}", "see man srun")
     repeats = bool(offered) and _repeats(spec, context)
-    return SubmitFacts(spec, site, (*whole, *avoided, *shared), few, offered, repeats)
+    return SubmitFacts(spec, site, (*whole_nodes, *avoided, *shared), few, offered, repeats)
 
 
 def _repeats(spec: JobSpec, context: Context) -> bool:
@@ -274,12 +274,14 @@ def _waits(spec: JobSpec, context: Context, partitions: Sequence[PartitionOffer]
     except SchedulerError:
         return ""
     target = partition_limits.target_partition(spec, partitions)
-    away = node_calendar.away(nodes, target.name if target else "", spec.least_allocated, spec.nodelist)
-    if not away:
+    away_nodes = node_calendar.away(nodes, target.name if target else "", spec.least_allocated, spec.nodelist)
+    if not away_nodes:
         return ""
-    if all(node.state.startswith(node_calendar.UNKNOWN) for node in nodes if node.name in away):
-        return f"this job waits for {fold(away)}: Slurm's controller has not heard of them since its start"
-    return f"this job waits for {fold(away)}: down, drained or reserved; see sinfo -R"
+    if all(node.state.startswith(node_calendar.UNKNOWN) for node in nodes if node.name in away_nodes):
+        return (
+            f"this job waits for {fold(away_nodes)}: Slurm's controller has not heard of them since its start"
+        )
+    return f"this job waits for {fold(away_nodes)}: down, drained or reserved; see sinfo -R"
 
 
 def _site(spec: JobSpec, context: Context) -> MachineFacts:

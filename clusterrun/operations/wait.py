@@ -69,9 +69,9 @@ class RunWait:
             status = self._status
             doing = ": ".join(filter(None, (status.phase.value, status.reason)))
             kind = gist(doing)
-            again = kind != self._reported or now - self._reported_at > SPEAK_AGAIN
+            is_due = kind != self._reported or now - self._reported_at > SPEAK_AGAIN
             obvious = status.state.ended or (self._logs_are_shown and status.phase is Phase.TRAINING)
-            if again and not obvious and now - self._began >= SPEAK_AFTER:
+            if is_due and not obvious and now - self._began >= SPEAK_AFTER:
                 job = f", job {status.job_id}" if status.job_id else ""
                 since = f" (for {spoken(now - self._began)} so far)" if self._reported else ""
                 sentence = f"waiting for {status.name} ({status.run_id}{job}) to end{since}; it is {doing}"

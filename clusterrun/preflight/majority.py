@@ -55,8 +55,8 @@ def outlier_findings(
     if result.majority:
         supporters = len(value_by_node) - len(result.outliers)
         for node in result.outliers:
-            usual = f"it is {result.majority} on {supporters} of {len(value_by_node)} nodes"
-            yield node, Finding(check, grade, f"{subject} is {value_by_node[node]}; {usual}", remedy)
+            majority_text = f"it is {result.majority} on {supporters} of {len(value_by_node)} nodes"
+            yield node, Finding(check, grade, f"{subject} is {value_by_node[node]}; {majority_text}", remedy)
         return
     holders = []
     for value, nodes in result.nodes_by_value[:MOST_VALUES]:

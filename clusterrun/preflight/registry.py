@@ -155,7 +155,7 @@ def findings(
     problems: list[tuple[Any, Finding]] = []
     late: set[tuple[str, str]] = set()
     for check in CHECKS:
-        own = read.setdefault(check.NAME, {})
+        values = read.setdefault(check.NAME, {})
         earlier_check = getattr(check, "LATE_WITH", "")
         check_readings: list[tuple[str, ProbeReading]] = []
         for node, answer in answers.items():
@@ -175,7 +175,7 @@ def findings(
                 problems.append((node, Finding(check.NAME, check.LATE.verdict, message, check.LATE.remedy)))
                 continue
             try:
-                own[node] = json.loads(reading.value)
+                values[node] = json.loads(reading.value)
             except (ValueError, RecursionError):
                 message = f"could not be read: {reading.why or 'the answer is no JSON'}"
                 problems.append((node, Finding(check.NAME, Grade.UNDETERMINED, message, "")))

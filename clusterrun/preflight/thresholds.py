@@ -141,11 +141,11 @@ class Outlier:
 
 def outliers(values: Mapping[Key, float], thresholds: Thresholds) -> dict[Key, Outlier]:
     """Return the values below the line that all values define."""
-    drawn = line(values.values(), thresholds)
+    limits = line(values.values(), thresholds)
     result: dict[Key, Outlier] = {}
     for key, value in values.items():
-        if drawn is not None and value < drawn.slow:
-            share = value / drawn.median if drawn.median else 0.0
+        if limits is not None and value < limits.slow:
+            share = value / limits.median if limits.median else 0.0
             grade = Grade.FAIL if 1 - share > thresholds.slow_fail else Grade.WARN
-            result[key] = Outlier(value, drawn.median, drawn.slow, share, grade)
+            result[key] = Outlier(value, limits.median, limits.slow, share, grade)
     return result

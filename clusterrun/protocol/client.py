@@ -76,9 +76,9 @@ def _try(address: str, bootstrap: Bootstrap, hello: Callable[[str], Hello]) -> J
         connection.connect((address, bootstrap.port))
         tuned(connection)
         connection.settimeout(_PROOF_SECONDS)
-        own = connection.getsockname()[0]
+        own_address = connection.getsockname()[0]
         secret = bytes.fromhex(bootstrap.secret)
-        end = ClientEnd(secret, bootstrap.run_id, bootstrap.epoch, hello(own), os.urandom(32))
+        end = ClientEnd(secret, bootstrap.run_id, bootstrap.epoch, hello(own_address), os.urandom(32))
         early: list[ToAgent] = []
         while not end.proven:
             connection.sendall(end.take_output())

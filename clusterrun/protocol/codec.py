@@ -64,10 +64,10 @@ def read_to_coordinator(body: bytes) -> ToCoordinator:
 def _unpacked(form: struct.Struct, body: bytes, what: str) -> tuple[Any, ...]:
     if len(body) != form.size:
         raise WireError(f"{what} of {len(body)} bytes")
-    _, number, *more = form.unpack(body)
+    _, number, *values = form.unpack(body)
     if number > _MOST:
         raise WireError(f"the number {number} is beyond any count")
-    return number, *more
+    return number, *values
 
 
 def read_document(cls: type[Any], data: bytes) -> Any:

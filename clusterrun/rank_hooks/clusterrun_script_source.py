@@ -284,19 +284,21 @@ def with_arguments(call: Any, function: Any, scope: Any, owner: Any) -> dict[str
     Unknown values are None.
     """
     code, defaults = function.__code__, function.__defaults__ or ()
-    own = dict.fromkeys((*code.co_varnames, *code.co_freevars))
-    own.update(
+    own_names = dict.fromkeys((*code.co_varnames, *code.co_freevars))
+    own_names.update(
         (name, cell) for name, cell in zip(code.co_freevars, closure_values(function)) if is_store(cell)
     )
-    if not any(isinstance(value, ast.Starred) for value in call.args) and all(w.arg for w in call.keywords):
+    if not any(isinstance(value, ast.Starred) for value in call.args) and all(
+        keyword.arg for keyword in call.keywords
+    ):
         names = code.co_varnames[: code.co_argcount]
-        own.update(zip(names[len(names) - len(defaults) :], defaults))
+        own_names.update(zip(names[len(names) - len(defaults) :], defaults))
         if isinstance(call.func, ast.Attribute):
-            own.update(dict.fromkeys(names[:1], owner))
+            own_names.update(dict.fromkeys(names[:1], owner))
             names = names[1:]
-        own.update((name, argument(value, scope)) for name, value in zip(names, call.args))
-        own.update((word.arg, argument(word.value, scope)) for word in call.keywords)
-    return {**function.__globals__, **own}
+        own_names.update((name, argument(value, scope)) for name, value in zip(names, call.args))
+        own_names.update((word.arg, argument(word.value, scope)) for word in call.keywords)
+    return {**function.__globals__, **own_names}
 
 
 def closure_values(function: Any) -> list[Any]:

@@ -142,19 +142,19 @@ def threads_in_calls(c10d: Any) -> list[list[str]]:
     threads = []
     for number, inner in list(sys._current_frames().items()):
         frame: Any = inner
-        own, calls, torch = [], [], []
+        user_places, calls, torch = [], [], []
         while frame is not None and number != MAIN_THREAD:
             code = frame.f_code
             if frame.f_globals.get("__name__") == c10d.__name__:
                 calls.append(code.co_name)
             else:
                 place = f"{code.co_filename}:{frame.f_lineno} {code.co_name}"
-                own += [] if is_installed(code.co_filename) else [place]
+                user_places += [] if is_installed(code.co_filename) else [place]
                 torch += [place] if "/torch/" in place else []
             frame = frame.f_back
-        own = own or torch[-1:]
-        if own and calls:
-            threads.append([own[-1], own[0], calls[-1]])
+        user_places = user_places or torch[-1:]
+        if user_places and calls:
+            threads.append([user_places[-1], user_places[0], calls[-1]])
     return threads[:MOST_THREADS]
 
 
@@ -181,8 +181,8 @@ def state_json(number: int, records: int, size: int = 0) -> str:
     state = {"ask": number, "torch": True, "groups": groups(c10d, records > 0), "meets": meets()}
     if records:
         state["records"] = flight(records)
-        near = calls_near(sys._current_frames().get(MAIN_THREAD))
-        roots, keys = ([text[1:] for text in near if text[0] == kind][:MOST_ROOTS] for kind in "RK")
+        near_calls = calls_near(sys._current_frames().get(MAIN_THREAD))
+        roots, keys = ([text[1:] for text in near_calls if text[0] == kind][:MOST_ROOTS] for kind in "RK")
         state["call"] = {
             **call(c10d),
             "started": size,
@@ -415,8 +415,12 @@ def place_of(frame: Any) -> str:
 
 def own_place(frames: list[Any]) -> str:
     """Return the innermost user frame of ``frames``, which are outermost first; '' if there is none."""
-    own = [pair for pair in frames if not is_installed(pair[0].co_filename)]
-    return f"{own[-1][0].co_filename}:{own[-1][1]} {own[-1][0].co_name}" if own else ""
+    user_frames = [pair for pair in frames if not is_installed(pair[0].co_filename)]
+    return (
+        f"{user_frames[-1][0].co_filename}:{user_frames[-1][1]} {user_frames[-1][0].co_name}"
+        if user_frames
+        else ""
+    )
 
 
 def posts(c10d: Any, frame: Any) -> list[list[Any]]:
@@ -438,11 +442,11 @@ def posts(c10d: Any, frame: Any) -> list[list[Any]]:
 def store(local: Any) -> str:
     """Return the address of the store of a rank in the rendezvous: ``HOST:PORT``, ``file:PATH``; or ''."""
     addresses = [(local.get(host), local.get(port)) for host, port in STORES]
-    below = local.get("store")
-    while hasattr(below, "underlying_store"):
-        below = below.underlying_store
-    addresses.append((getattr(below, "host", None), getattr(below, "port", None)))
-    path = getattr(below, "path", None)
+    inner_store = local.get("store")
+    while hasattr(inner_store, "underlying_store"):
+        inner_store = inner_store.underlying_store
+    addresses.append((getattr(inner_store, "host", None), getattr(inner_store, "port", None)))
+    path = getattr(inner_store, "path", None)
     for host, port in addresses:
         if host and port:
             return f"{host}:{port}"

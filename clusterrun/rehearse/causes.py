@@ -229,9 +229,9 @@ def _files_of_two_saves(
     """Report a restart that loaded weights of one save with the state or the step counter of another."""
     life, restart = fault_run.lives[0], fault_run.restarted
     read = {path for path, _ in restart.loaded} & {save.path for save in (*life.saves, *life.companions)}
-    step, what = first.other_step, "optimizer's state"
+    step, subject = first.other_step, "optimizer's state"
     if first.part == "data" and fault_run.fault in ("mid-save", "disk-full"):
-        what = "samples"
+        subject = "samples"
         for saved_at in sorted({save.step for save in life.saves if save.step < resumed_at}):
             taken = restart.ranks[first.rank].steps[:2]
             expected = [reference.at(first.rank, saved_at + number) for number in range(1, len(taken) + 1)]
@@ -240,7 +240,7 @@ def _files_of_two_saves(
     if not step or len(read) < 2:
         return None
     names = ", ".join(sorted(map(os.path.basename, read)))
-    message = f"resumed at step {resumed_at} with the {what} of step {step}: "
+    message = f"resumed at step {resumed_at} with the {subject} of step {step}: "
     message += f"files of two saves were loaded together ({names})"
     return Discovery(Cause.TORN, message, ONE_SAVE, fault_run.made(), first.step)
 
@@ -309,17 +309,17 @@ def _unsaved(difference: FirstDifference, head: str, fault_run: FaultRun, is_lat
     loaded = fault_run.restarted.called(name, "load_state_dict")
     rank, lines = f"(rank {difference.rank})", fault_run.made()
     steps = [step for trace in fault_run.restarted.ranks.values() for step in trace.steps]
-    what = part_name
+    subject = part_name
     if difference.part == "rates":
-        what = f"the learning rate is {difference.detail}"
+        subject = f"the learning rate is {difference.detail}"
     elif difference.part == "state" and difference.detail:
-        what += " begins anew"
+        subject += " begins anew"
     if difference.part == "state" and difference.detail.startswith("of "):
         called = f"; load_state_dict of one was called at {loaded}" if loaded else ""
         message = f"the state {difference.detail} {rank}{called}"
         remedy = "save the state_dict() of every optimizer, and load each after it is made"
     elif difference.part == "rates" and not any(step.schedulers for step in steps):
-        message = f"{what} {rank}: no scheduler of torch's sets it"
+        message = f"{subject} {rank}: no scheduler of torch's sets it"
         remedy = "after optimizer.load_state_dict(…), do not set them again; compute what changes while "
         remedy += "training from the number of the step that was loaded"
         if is_late:
@@ -338,5 +338,5 @@ def _unsaved(difference: FirstDifference, head: str, fault_run: FaultRun, is_lat
             remedy = (
                 f"save {name}.state_dict() with the model, and {name}.load_state_dict(…) after both are made"
             )
-        message = f"{what} {rank}: {why}"
+        message = f"{subject} {rank}: {why}"
     return Discovery(cause, f"{head}{message}", remedy, lines, difference.step)

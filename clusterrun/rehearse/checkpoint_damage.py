@@ -196,5 +196,5 @@ def newest_whole(fault_run: FaultRun) -> SavedFile | None:
     if fault_run.of_companion:
         # A script may do without a checkpoint whose companion is damaged.
         saves = [save for save in saves if save.step < fault_run.damaged_step]
-    whole = (s for s in saves if not spoilt(s) and (not kinds or fault_run.kind(s.path) in kinds))
-    return max(whole, key=lambda save: save.step, default=None)
+    whole_saves = (s for s in saves if not spoilt(s) and (not kinds or fault_run.kind(s.path) in kinds))
+    return max(whole_saves, key=lambda save: save.step, default=None)

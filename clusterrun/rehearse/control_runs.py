@@ -25,12 +25,12 @@ NO_NETWORK = (
 def control(first: Start, second: Start) -> tuple[Discovery, ...]:
     """Return whether two undisturbed runs are equal, and what is wrong with how checkpoints are written."""
     differs = divergence(first, second)
-    n = first.last
+    number = first.last
     if differs is None:
-        same = Discovery(Cause.NONE, f"2 runs of {n} steps, equal to the last bit")
+        same = Discovery(Cause.NONE, f"2 runs of {number} steps, equal to the last bit")
     else:
-        what = ARITHMETIC if differs.part == "parameters" else PARTS[differs.part]
-        message = f"2 undisturbed runs differ from step {differs.step} on, rank {differs.rank}: {what}"
+        subject = ARITHMETIC if differs.part == "parameters" else PARTS[differs.part]
+        message = f"2 undisturbed runs differ from step {differs.step} on, rank {differs.rank}: {subject}"
         if differs.detail:
             message += f": {differs.detail}"
         message += "; what is restored is compared by bits,"
@@ -148,9 +148,10 @@ def too_slow(life: Start, budget: float) -> Discovery:
         remedy += "--budget"
         return Discovery(Cause.NO_STEPS, message, remedy)
     steps = life.ranks[min(life.ranks)].steps
-    each = (steps[-1].at - steps[0].at) / max(1, len(steps) - 1)
+    seconds_per_step = (steps[-1].at - steps[0].at) / max(1, len(steps) - 1)
     saved = len({save.step for save in life.saves if save.size})
-    pace = f"{life.last} steps of {each:.2g} s and {saved} checkpoints within --budget {budget:g} s: too few"
+    pace = f"{life.last} steps of {seconds_per_step:.2g} s and {saved} checkpoints"
+    pace += f" within --budget {budget:g} s: too few"
     remedy = "rehearse a smaller model or batch, save more often, end runs sooner (--steps), or give more: "
     remedy += f"--budget {2 * budget:g}s"
     return unknown(pace, remedy)

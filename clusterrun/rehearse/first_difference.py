@@ -110,7 +110,7 @@ def _initial_difference(reference: Reference, start: Start, resumed_at: int) -> 
             line = trace.stepped_at.get(optimizer, "")
             name = f"of the optimizer that steps at {line}" if len(trace.before) > 1 else ""
             weights = {expected[0]}.union(
-                *(reference.script_weights(rank, optimizer, n) for n in range(1, resumed_at + 1))
+                *(reference.script_weights(rank, optimizer, number) for number in range(1, resumed_at + 1))
             )
             if index and optimizer not in trace.shared and parameters not in weights:
                 is_new = first is not None and parameters == first[0]
@@ -119,7 +119,7 @@ def _initial_difference(reference: Reference, start: Start, resumed_at: int) -> 
             if state != expected[1]:
                 how = "begins anew" if first and state == first[1] else ""
                 steps = reference.steps[rank].values()
-                same_state = [s.n for s in steps if s.optimizer == optimizer and s.state == state]
+                same_state = [step.n for step in steps if step.optimizer == optimizer and step.state == state]
                 other_step = max(same_state, default=0)
                 return FirstDifference("state", resumed_at + 1, rank, f"{name} {how}".strip(), other_step)
     return None
@@ -143,8 +143,8 @@ def _differences_in_step(
     parts += [data] if data else []
     if step.scalers != expected.scalers:
         parts.append(("scaler", ""))
-    drawn = reference.drawn.get(trace.rank, {}).get(resumed_at + nth, frozenset())
-    generators = sorted(name for name in drawn if step.random.get(name) != expected.random.get(name))
+    drawn_before = reference.drawn.get(trace.rank, {}).get(resumed_at + nth, frozenset())
+    generators = sorted(name for name in drawn_before if step.random.get(name) != expected.random.get(name))
     unrestored = [name for name in generators if not trace.set_anew(name)]
     is_drawn_by_hand = data and not step.batches and data[1] == OTHERS
     if unrestored and data and (data[0] in ("content", "unseen") or is_drawn_by_hand):

@@ -33,28 +33,28 @@ def compare_losses(first: Start, second: Start, restart: Start, resumed_at: int)
         for place in first_losses.keys() & second_losses.keys()
     }
     spread, distances, levels, steps = [], [], [], set()
-    for (rank, n), loss in _losses(restart).items():
-        pair = undisturbed.get((rank, resumed_at + n))
-        if pair and n <= COMPARED_STEPS:
+    for (rank, number), loss in _losses(restart).items():
+        pair = undisturbed.get((rank, resumed_at + number))
+        if pair and number <= COMPARED_STEPS:
             spread.append(abs(pair[0] - pair[1]))
             distances.append(min(abs(loss - other) for other in pair))
             levels.append(abs(sum(pair)) / 2)
-            steps.add(n)
+            steps.add(number)
     if len(steps) < LEAST_LOSSES:
         return LossComparison(False, "")
     everywhere = [abs(loss - other) for loss, other in undisturbed.values()]
-    usual = max(statistics.median(spread), statistics.median(everywhere))
+    usual_spread = max(statistics.median(spread), statistics.median(everywhere))
     distance = statistics.median(distances)
-    if distance <= SPREAD_TIMES * usual:
+    if distance <= SPREAD_TIMES * usual_spread:
         limit = f"{SPREAD_TIMES:g} times the spread of undisturbed runs"
         return LossComparison(False, f"{len(steps)} losses are within {limit}")
     if distance <= SPREAD_SHARE * statistics.median(levels):
         return LossComparison(False, f"{len(steps)} losses are within {SPREAD_SHARE:.0%} of undisturbed runs")
     message = f"the losses of {len(steps)} steps lie {distance:.3g} from those of the undisturbed runs, which"
-    return LossComparison(True, f"{message} lie {usual:.3g} apart")
+    return LossComparison(True, f"{message} lie {usual_spread:.3g} apart")
 
 
 def _losses(life: Start) -> dict[tuple[int, int], float]:
     """Return the finite losses by rank and step."""
     steps = [(rank, step.n, step.loss) for rank, trace in life.ranks.items() for step in trace.steps]
-    return {(rank, n): loss for rank, n, loss in steps if loss is not None and math.isfinite(loss)}
+    return {(rank, number): loss for rank, number, loss in steps if loss is not None and math.isfinite(loss)}

@@ -60,10 +60,10 @@ def file_of_another_rank(fault_run: FaultRun, head: str) -> Discovery | None:
         if not reads or any(rank in writers[path] for path, _ in reads):
             continue
         path, line = reads[-1]
-        own = os.path.basename(own_by_kind[fault_run.kind(path)])
+        own_name = os.path.basename(own_by_kind[fault_run.kind(path)])
         writer = min(writers[path])
         facts.append(
-            f"rank {rank} read {os.path.basename(path)}, which rank {writer} wrote, not its own {own}"
+            f"rank {rank} read {os.path.basename(path)}, which rank {writer} wrote, not its own {own_name}"
         )
         lines.append(f"{line} reads it")
     if not facts:

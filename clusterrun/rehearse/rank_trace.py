@@ -86,7 +86,9 @@ class RankTrace:
 
     def set_anew(self, name: str) -> str:
         """Return the line that set a generator's state ("python", "numpy", "torch"); '' if no line did."""
-        return next((line for what, method, line in self.calls if (what, method) == (name, "set")), "")
+        return next(
+            (line for generator, method, line in self.calls if (generator, method) == (name, "set")), ""
+        )
 
     @property
     def leads(self) -> int:

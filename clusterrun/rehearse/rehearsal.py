@@ -104,7 +104,7 @@ class Rehearsal:
             return
         faults = [fault for fault in select_faults(names, elastic) if plan.saves or fault.name == "kill"]
         cases_by_fault = {fault: cases_of(fault, plan) for fault in faults}
-        cases = [case for some in cases_by_fault.values() for case in some]
+        cases = [case for of_fault in cases_by_fault.values() for case in of_fault]
         futures: dict[FaultCase, Future[Result]] = {case: Future() for case in cases}
         if len(plan.targets) > MOST_TARGETS and len(cases) > len(faults):
             skipped = ", ".join(plan.targets[MOST_TARGETS:])
@@ -168,9 +168,11 @@ class Rehearsal:
             self._tell(f"{notice}, and so does each run: it is quicker if that exists before")
         plan = schedule(first, self._steps or first.last, os.path.join(self._runs.folder, "control-1"))
         limit = 0 if plan.natural else plan.steps
-        again = self._runs.begin("control-2", self._runs.copy("control-2"), {"steps": limit}, restarts=0)
-        self._runs.finish(again)
-        self._second_run, second = again, self._runs.lives(again)[-1]
+        second_control = self._runs.begin(
+            "control-2", self._runs.copy("control-2"), {"steps": limit}, restarts=0
+        )
+        self._runs.finish(second_control)
+        self._second_run, second = second_control, self._runs.lives(second_control)[-1]
         self._twins = twin_kinds(second.saves, os.path.join(self._runs.folder, "control-2"))
         cut = cut_to(first, plan.steps)
         self.control, self.plan = (cut, second), plan
@@ -403,8 +405,8 @@ class Rehearsal:
         path = "" if file.temp else moved(file.path, plan.root, folder)
         twins = self._twins_of(path, folder)
         damaged = (path,) if path else ()
-        own = {"damaged": damaged, "damaged_step": file.step, "of_companion": fault.of_companion}
-        return replace(fault_run, twins=twins, **own)
+        own_fields = {"damaged": damaged, "damaged_step": file.step, "of_companion": fault.of_companion}
+        return replace(fault_run, twins=twins, **own_fields)
 
 
 @frozen

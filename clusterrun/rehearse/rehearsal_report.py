@@ -130,7 +130,11 @@ def _curves(result: Result, control: tuple[tuple[int, tuple[float, ...]], ...]) 
 
     drawn = []
     for order, (begin, losses) in enumerate(curves):
-        points = " ".join(place(begin + j, v) for j, v in enumerate(losses, 1) if math.isfinite(v))
+        points = " ".join(
+            place(begin + j, loss_value)
+            for j, loss_value in enumerate(losses, 1)
+            if math.isfinite(loss_value)
+        )
         colour = COLOURS[min(order, len(COLOURS) - 1)]
         width = "3" if order == 0 else "1.5"
         drawn.append(tag("polyline", points=points, fill="none", stroke=colour, stroke_width=width))

@@ -108,9 +108,9 @@ class RehearsedRuns:
         """Kill every process of one simulated node, its agent first; the node's ranks carry its number."""
         job = int(run.job_id.partition(".")[0])
         for agent in [process for process in proc.descendants(job) if is_agent(process.pid)]:
-            below = proc.descendants(agent.pid)
-            if any(proc.environment(process.pid).get("NODE_RANK") == str(node) for process in below):
-                for process in (agent, *below):
+            descendants = proc.descendants(agent.pid)
+            if any(proc.environment(process.pid).get("NODE_RANK") == str(node) for process in descendants):
+                for process in (agent, *descendants):
                     with contextlib.suppress(ProcessLookupError):
                         os.kill(process.pid, signal.SIGKILL)
                 return

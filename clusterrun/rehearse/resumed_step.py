@@ -30,17 +30,25 @@ def wrong_step(
             return weights_of_no_step(fault_run, steps, lines)
         restart = fault_run.restarted
         empty = {
-            r: {o: state for o, (_, state) in state_by_optimizer.items()}
-            for r, state_by_optimizer in reference.initial.items()
+            rank_number: {optimizer: state for optimizer, (_, state) in state_by_optimizer.items()}
+            for rank_number, state_by_optimizer in reference.initial.items()
         }
-        begun = [(r, o, state) for r in steps for o, (_, state) in restart.ranks[r].before.items()]
-        fresh = all(state == empty.get(r, {}).get(o) for r, o, state in begun)
+        begun = [
+            (rank_number, optimizer, state)
+            for rank_number in steps
+            for optimizer, (_, state) in restart.ranks[rank_number].before.items()
+        ]
+        fresh = all(
+            state == empty.get(rank_number, {}).get(optimizer) for rank_number, optimizer, state in begun
+        )
         taken = [
-            (r, step)
-            for r, state_by_optimizer in reference.steps.items()
+            (rank_number, step)
+            for rank_number, state_by_optimizer in reference.steps.items()
             for step in state_by_optimizer.values()
         ]
-        moved = any(step.state != empty.get(r, {}).get(step.optimizer) for r, step in taken)
+        moved = any(
+            step.state != empty.get(rank_number, {}).get(step.optimizer) for rank_number, step in taken
+        )
         if fresh and moved and newest and not restart.loaded:
             return _never(newest, fault_run, lines)
         return unknown(f"{OF_NO_STEP}, and no checkpoint was seen read")
@@ -127,8 +135,8 @@ def weights_of_no_step(
         return unknown(f"{OF_NO_STEP} (ranks may hold other pieces now)")
     ranks = [rank for rank, step in steps.items() if not step]
     whose = "those of no step" if None in steps.values() else "those of step 0"
-    who = "all ranks" if len(ranks) == len(steps) else "rank " + ", ".join(map(str, ranks))
-    message = f"a checkpoint was read, but the weights before the first step are {whose} on {who}:"
+    subject = "all ranks" if len(ranks) == len(steps) else "rank " + ", ".join(map(str, ranks))
+    message = f"a checkpoint was read, but the weights before the first step are {whose} on {subject}:"
     message += " a part of them is not saved, not loaded, or changed on the way"
     remedy = "save and load model.state_dict() whole, on every rank, with strict=True and in its own "
     remedy += "precision"

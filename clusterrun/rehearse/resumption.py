@@ -64,7 +64,7 @@ class Reference:
         return min(self._numbers(rank, optimizer), default=1) - 1
 
     def _numbers(self, rank: int, optimizer: int) -> list[int]:
-        return [n for n, step in self.steps.get(rank, {}).items() if step.optimizer == optimizer]
+        return [number for number, step in self.steps.get(rank, {}).items() if step.optimizer == optimizer]
 
 
 def reference(control: Start, first: Start | None = None) -> Reference:
@@ -76,10 +76,12 @@ def reference(control: Start, first: Start | None = None) -> Reference:
         for rank, trace in start.ranks.items() if start else ():
             steps.setdefault(rank, {}).update({step.n: step for step in trace.steps})
             initial.setdefault(rank, {}).update(trace.before)
-            moved.setdefault(rank, {}).update({(n, o): parameters for n, o, parameters in trace.moved})
+            moved.setdefault(rank, {}).update(
+                {(number, optimizer): parameters for number, optimizer, parameters in trace.moved}
+            )
     rounded = first is not None and len(steps) > ORDERLESS_RANKS and not _ends_like(control, first)
-    drawn = {rank: _drawn(trace.steps) for rank, trace in control.ranks.items()}
-    return Reference(steps, initial, first.last if first and rounded else math.inf, drawn, moved)
+    drawn_by_rank = {rank: _drawn(trace.steps) for rank, trace in control.ranks.items()}
+    return Reference(steps, initial, first.last if first and rounded else math.inf, drawn_by_rank, moved)
 
 
 def _drawn(steps: Sequence[Step]) -> dict[int, frozenset[str]]:
@@ -109,9 +111,12 @@ def joined(control: Start, starts: Sequence[Start]) -> Start:
     past, *after = starts
     for start in after:
         resumed_at = begins(reference(control, past), start) or 0
-        both = past.ranks.keys() & start.ranks.keys()
+        common_ranks = past.ranks.keys() & start.ranks.keys()
         past = Start(
-            {rank: _continued(past.ranks[rank], resumed_at, start.ranks[rank]) for rank in sorted(both)}
+            {
+                rank: _continued(past.ranks[rank], resumed_at, start.ranks[rank])
+                for rank in sorted(common_ranks)
+            }
         )
     return past
 
@@ -133,7 +138,7 @@ def _continued(before: RankTrace, resumed_at: int, after: RankTrace) -> RankTrac
         calls=(*before.calls, *after.calls),
         moved=(
             *moved,
-            *((resumed_at + n, optimizer, parameters) for n, optimizer, parameters in after.moved),
+            *((resumed_at + number, optimizer, parameters) for number, optimizer, parameters in after.moved),
         ),
     )
 
@@ -169,23 +174,23 @@ def _possible_steps(reference: Reference, trace: RankTrace) -> tuple[int, ...]:
     initial = reference.initial.get(trace.rank, {})
     optimizer = trace.leads if trace.leads in initial else next(iter(initial), trace.leads)
     steps = reference.steps.get(trace.rank, {})
-    numbers = sorted(n for n, step in steps.items() if step.optimizer == optimizer)
+    numbers = sorted(number for number, step in steps.items() if step.optimizer == optimizer)
     candidates: list[tuple[bool, int]] = []  # whether the optimizer's state is the same; the step
     if optimizer in initial and parameters == initial[optimizer][0]:
         unchanged_until = reference.steps_before(trace.rank, optimizer)
         candidates.append((state == initial[optimizer][1], unchanged_until))
     is_from_beginning = bool(candidates) and candidates[0][1] == 0
-    for n, following in zip(numbers, [*numbers[1:], numbers[-1] + 1 if numbers else 0]):
+    for number, following in zip(numbers, [*numbers[1:], numbers[-1] + 1 if numbers else 0]):
         # Until its next step, the script itself may have changed the weights.
-        weights = {steps[n].parameters}.union(
-            *(reference.script_weights(trace.rank, optimizer, later) for later in range(n, following))
+        weights = {steps[number].parameters}.union(
+            *(reference.script_weights(trace.rank, optimizer, later) for later in range(number, following))
         )
         if parameters in weights:
-            candidates.append((steps[n].state == state, following - 1))
-    with_state = tuple(n for has_same_state, n in candidates if has_same_state)
+            candidates.append((steps[number].state == state, following - 1))
+    with_state = tuple(number for has_same_state, number in candidates if has_same_state)
     if is_from_beginning and not with_state:
         return (0,)
-    return with_state or tuple(n for _, n in candidates)
+    return with_state or tuple(number for _, number in candidates)
 
 
 def _count_equal_steps(reference: Reference, trace: RankTrace, resumed_at: int) -> int:

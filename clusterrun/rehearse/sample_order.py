@@ -32,23 +32,29 @@ def data_difference(
             name for control_step in control for name in {batch[0] for batch in control_step.batches}
         )
         main = max(in_steps, key=lambda name: in_steps[name], default="")
-        ours, theirs = _batches_by_step(trace.steps, main), _batches_by_step(control, main)
-        all_expected = [batch for n in sorted(theirs) for batch in theirs[n]]
+        restarted, theirs = _batches_by_step(trace.steps, main), _batches_by_step(control, main)
+        all_expected = [batch for number in sorted(theirs) for batch in theirs[number]]
         ahead = 0
         if nth == 1:
             # A loader may be ahead of the model, unless an epoch ended at that step.
-            usual = len(theirs.get(2, theirs.get(1, ())))
-            begins_epoch = len(theirs.get(resumed_at + 1, ())) > usual
-            ahead = 0 if begins_epoch else max(0, len(theirs.get(1, ())) - usual)
-        begin = max(0, sum(len(theirs[n]) for n in theirs if n <= resumed_at + nth - 1) - ahead)
-        if not ours.get(nth) or begin >= len(all_expected) or ours[nth][0][0] == all_expected[begin][0]:
+            usual_count = len(theirs.get(2, theirs.get(1, ())))
+            begins_epoch = len(theirs.get(resumed_at + 1, ())) > usual_count
+            ahead = 0 if begins_epoch else max(0, len(theirs.get(1, ())) - usual_count)
+        begin = max(
+            0, sum(len(theirs[number]) for number in theirs if number <= resumed_at + nth - 1) - ahead
+        )
+        if (
+            not restarted.get(nth)
+            or begin >= len(all_expected)
+            or restarted[nth][0][0] == all_expected[begin][0]
+        ):
             return None
-        (actual, actual_index), (expected, expected_index) = ours[nth][0], all_expected[begin]
-        firsts = {n: of_step[0] for n, of_step in theirs.items() if of_step}
+        (actual, actual_index), (expected, expected_index) = restarted[nth][0], all_expected[begin]
+        firsts = {number: of_step[0] for number, of_step in theirs.items() if of_step}
         if 0 <= len(all_expected) - len(theirs) <= 1:
             firsts = dict(enumerate(all_expected, 1))
-        rows_by_step = {n: rows for n, (rows, _) in firsts.items()}
-        indices = {n: index for n, (_, index) in firsts.items()}
+        rows_by_step = {number: rows for number, (rows, _) in firsts.items()}
+        indices = {number: index for number, (_, index) in firsts.items()}
     else:
         return None
     if 0 < len(actual) < len(expected) and expected[-len(actual) :] == actual:
@@ -57,14 +63,17 @@ def data_difference(
         return "content", "the samples are the same, their content is not"
     if actual_index and expected_index:
         actual, expected, rows_by_step = actual_index, expected_index, indices
-    n = resumed_at + nth
-    same = [step for step, rows in rows_by_step.items() if rows == actual and step != n]
-    earlier = max((step for step in same if step < n), default=0)
+    number = resumed_at + nth
+    same = [step for step, rows in rows_by_step.items() if rows == actual and step != number]
+    earlier = max((step for step in same if step < number), default=0)
     if earlier:
         begins = ", the first of the run" if 1 in same else ""
-        return "data", f"got the batch of step {earlier} again{begins}: {n - earlier} batches are repeated"
+        return (
+            "data",
+            f"got the batch of step {earlier} again{begins}: {number - earlier} batches are repeated",
+        )
     if same:
-        return "data", f"got the batch of step {min(same)}: {min(same) - n} batches are skipped"
+        return "data", f"got the batch of step {min(same)}: {min(same) - number} batches are skipped"
     if Counter(actual) == Counter(expected):
         return "data", "got the same samples in another order"
     elsewhere = {
@@ -95,10 +104,10 @@ def counted(reference: Reference, start: Start, resumed_at: int) -> tuple[int, i
     actual: Counter[int] = Counter()
     for rank, steps in reference.steps.items():
         trace = start.ranks.get(rank)
-        for n, step in steps.items():
-            if n <= resumed_at or (trace and n <= resumed_at + start.last):
+        for number, step in steps.items():
+            if number <= resumed_at or (trace and number <= resumed_at + start.last):
                 expected.update(step.rows)
-            if n <= resumed_at:
+            if number <= resumed_at:
                 actual.update(step.rows)
         for step in trace.steps[: start.last] if trace else ():
             actual.update(step.rows)

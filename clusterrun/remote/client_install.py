@@ -122,8 +122,8 @@ def compatible(version: str) -> bool:
     """Return whether that version understands this one: the same, with an equal or higher last number."""
     if not re.fullmatch(r"\d+\.\d+\.\d+", version):
         return False
-    ours, theirs = ([int(number) for number in text.split(".")] for text in (VERSION, version))
-    return theirs[:2] == ours[:2] and theirs[2] >= ours[2]
+    own_version, other_version = ([int(number) for number in text.split(".")] for text in (VERSION, version))
+    return other_version[:2] == own_version[:2] and other_version[2] >= own_version[2]
 
 
 def suited(machine: Machine, needs: Mapping[str, str], cluster: str) -> list[str]:
@@ -147,14 +147,14 @@ def too_old(name: str, reason: str) -> BadInput:
 
 
 def _look(connection: SharedConnection, names: tuple[str, ...]) -> Machine:
-    own = connection.host.python
-    candidates = place(own) if own else " ".join(CANDIDATES)
+    configured = connection.host.python
+    candidates = place(configured) if configured else " ".join(CANDIDATES)
     script = _LOOK.format(
         candidates=candidates, old=shlex.quote(_OLD), probe=shlex.quote(_PROBE), names=shlex.join(names)
     )
     answer = connection.ask(command(script), LOOK_SECONDS)
     if answer.code == 3:
-        reason = answer.out.rstrip(", ") or f"there is none by the name {own or 'python3'}"
+        reason = answer.out.rstrip(", ") or f"there is none by the name {configured or 'python3'}"
         raise too_old(connection.name, reason)
     try:
         document = json.loads(answer.out)

@@ -154,17 +154,17 @@ def connect(host: HostEntry, environ: Mapping[str, str], terminal: bool) -> Shar
 
     Raise ``NotConnected`` if there is none and none can be opened.
     """
-    ours = _place(host, environ)
-    if ours.alive():
-        return ours
-    if theirs := _users_master(ours):
+    own_connection = _place(host, environ)
+    if own_connection.alive():
+        return own_connection
+    if theirs := _users_master(own_connection):
         return theirs
     if not terminal:
-        message = f"there is no connection to {ours.name}, and no terminal to type a password in"
-        once = f"open it once in a terminal, for all commands: {ours.typed}"
-        raise NotConnected(message, f"{once}\nwhich is: {shlex.join(ours.master_argv())}")
-    _open(ours)
-    return ours
+        message = f"there is no connection to {own_connection.name}, and no terminal to type a password in"
+        once = f"open it once in a terminal, for all commands: {own_connection.typed}"
+        raise NotConnected(message, f"{once}\nwhich is: {shlex.join(own_connection.master_argv())}")
+    _open(own_connection)
+    return own_connection
 
 
 def _open(ours: SharedConnection) -> None:

@@ -32,8 +32,8 @@ def command(script: str) -> str:
     for backslashes before quotes. The text therefore holds only plain letters and octal numbers. Raise
     ``BadInput`` if it is too long.
     """
-    whole = _START.format(inner=shlex.quote(f"exec >&3 3>&-; {script}"))
-    codes = (bytes([code]) for code in os.fsencode(whole))
+    wrapped = _START.format(inner=shlex.quote(f"exec >&3 3>&-; {script}"))
+    codes = (bytes([code]) for code in os.fsencode(wrapped))
     octal = b"".join(byte if _PLAIN.match(byte) else b"\\0%03o" % byte[0] for byte in codes)
     encoded = b'/bin/sh -c \'eval "$(printf %b "$0")"\' \'' + octal + b"'"
     if len(encoded) > LONGEST:

@@ -145,15 +145,15 @@ def _steps(state: State, stretches: Sequence[_Stretch]) -> tuple[float | None, f
     if not marked or not all(_sound(marks, stretch.begin, stretch.end) for marks, stretch in marked):
         return None, None
     steps = counted = 0.0
-    whole = True
+    is_complete = True
     following = [marks for marks, _ in marked[1:]]
     for index, (marks, _) in enumerate(marked):
         first_at, at = marks.first_at or 0.0, marks.at or 0.0
         steps += at - first_at
         until = _counts_until(marks, following[index] if index < len(following) else None, state)
-        whole = whole and until is not None
+        is_complete = is_complete and until is not None
         counted += max(0.0, (until or first_at) - first_at)
-    return steps, counted if whole else None
+    return steps, counted if is_complete else None
 
 
 def _sound(marks: ProgressMarks, begin: float, end: float) -> bool:
@@ -169,12 +169,12 @@ def _counts_until(marks: ProgressMarks, following: ProgressMarks | None, state: 
     """Return the time until which steps count. ``following`` is the next attempt that took steps."""
     if following is None:
         return marks.at if state is State.COMPLETED else marks.checkpoint_at
-    again = following.first_step or 0
-    if again >= (marks.step or 0):
+    first_repeated = following.first_step or 0
+    if first_repeated >= (marks.step or 0):
         return marks.at
-    if marks.checkpoint is not None and marks.checkpoint <= again:
+    if marks.checkpoint is not None and marks.checkpoint <= first_repeated:
         return marks.checkpoint_at
-    return marks.first_at if again <= (marks.first_step or 0) + 1 else None
+    return marks.first_at if first_repeated <= (marks.first_step or 0) + 1 else None
 
 
 def _longest(stretches: Sequence[_Stretch]) -> float:

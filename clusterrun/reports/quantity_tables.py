@@ -47,8 +47,8 @@ def lines(report: Report) -> Iterator[str]:
             yield from _aligned(_rows(parts))
     for node in dict.fromkeys(quantity.node for quantity in peers):
         yield ""
-        own = [quantity for quantity in peers if quantity.node == node]
-        values = {tuple(quantity.part.split(_ARROW)): quantity.value for quantity in own}
+        of_node = [quantity for quantity in peers if quantity.node == node]
+        values = {tuple(quantity.part.split(_ARROW)): quantity.value for quantity in of_node}
         gpus = list(dict.fromkeys(source for source, _ in values))
         header = (f"{node}, GB/s from \\ to", *gpus)
         rows = [(source, *(_text(values.get((source, target))) for target in gpus)) for source in gpus]

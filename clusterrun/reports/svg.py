@@ -110,16 +110,16 @@ def _badness(link: LinkRate, rates: Rates) -> float:
 def matrix(rates: Rates) -> Markup:
     """Return the map. Each row and column stands for a node, or for several."""
     names = list(rates.nodes)
-    each = math.ceil(len(names) / MOST_SQUARES)
-    firsts = names[::each]
+    nodes_per_square = math.ceil(len(names) / MOST_SQUARES)
+    firsts = names[::nodes_per_square]
     count = len(firsts)
     cell = max(3.0, min(WIDEST, SIDE / count))
-    squares_by_cell = squares(rates, names, each)
+    squares_by_cell = squares(rates, names, nodes_per_square)
     margin = 16 + 7 * min(14, max(map(len, firsts)))
     end = margin + count * cell
     size = end + 2
     field = tag("rect", x=margin, y=margin, width=count * cell, height=count * cell, class_="field")
-    drawn = (
+    squares_text = (
         _paths(squares_by_cell, rates, cell)
         if len(squares_by_cell) > MOST_TITLES
         else joined(
@@ -127,15 +127,15 @@ def matrix(rates: Rates) -> Markup:
             for (row, column), square in sorted(squares_by_cell.items(), key=lambda item: item[0])
         )
     )
-    inside = tag("g", drawn, transform=f"translate({margin} {margin})")
+    inside = tag("g", squares_text, transform=f"translate({margin} {margin})")
     every = max(1, math.ceil(13 / cell))
     texts = []
     for index in range(0, len(firsts), every):
         middle = margin + (index + 0.5) * cell
-        text, whole = short(firsts[index], 14), tag("title", firsts[index])
-        texts.append(tag("text", text, whole, x=margin - 6, y=f"{middle + 4:.5g}", text_anchor="end"))
+        text, title = short(firsts[index], 14), tag("title", firsts[index])
+        texts.append(tag("text", text, title, x=margin - 6, y=f"{middle + 4:.5g}", text_anchor="end"))
         turned = f"translate({middle + 4:.5g} {margin - 6}) rotate(-90)"
-        texts.append(tag("text", text, whole, transform=turned))
+        texts.append(tag("text", text, title, transform=turned))
     labels = joined(texts)
     picture = tag(
         "svg",
@@ -158,14 +158,16 @@ def nodes_in_a_square(rates: Rates) -> int:
 def _rect(y: float, x: float, cell: float, square: Square, rates: Rates) -> Markup:
     side, colour = f"{_inner(cell):.4g}", colour_of(square.link, rates)
     place = {"x": f"{x:.5g}", "y": f"{y:.5g}", "width": side, "height": side}
-    drawn = tag("rect", tag("title", said_of(square.a, square.b, square.link, rates)), class_=colour, **place)
+    rectangle = tag(
+        "rect", tag("title", said_of(square.a, square.b, square.link, rates)), class_=colour, **place
+    )
     if cell < ROOM:
-        return joined([drawn, _cross(y, x, cell)]) if colour == FAILED and cell > 9 else drawn
+        return joined([rectangle, _cross(y, x, cell)]) if colour == FAILED and cell > 9 else rectangle
     text = "" if square.link.rate is None else number(square.link.rate)
     if colour == FAILED:
         text = "failed"
     middle = {"x": f"{x + cell / 2:.5g}", "y": f"{y + cell / 2 + 4:.5g}"}
-    return joined([drawn, tag("text", text, class_=f"in {colour}", text_anchor="middle", **middle)])
+    return joined([rectangle, tag("text", text, class_=f"in {colour}", text_anchor="middle", **middle)])
 
 
 def _cross(cell_y: float, cell_x: float, cell: float) -> Markup:
@@ -202,8 +204,8 @@ def ring(rates: Rates, world: Sequence[str]) -> Markup | None:
     if len(links) < 3 or not timed or not rates.median:
         return None
     top = max(*timed, rates.median) * 1.05
-    each = math.ceil(len(links) / MOST_BARS)
-    groups = [links[index : index + each] for index in range(0, len(links), each)]
+    links_per_bar = math.ceil(len(links) / MOST_BARS)
+    groups = [links[index : index + links_per_bar] for index in range(0, len(links), links_per_bar)]
     wide = 1000 / len(groups)
     bars = []
     for index, group in enumerate(groups):

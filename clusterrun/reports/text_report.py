@@ -33,8 +33,8 @@ def screen(report: Report, width: int = 100) -> list[ReportLine]:
     lines = [*_wrapped([headline(report)], width, "", report.verdict), *_wrapped([_facts(report)], width)]
     for block in blocks[:MOST_BLOCKS]:
         lines += [ReportLine(""), *_shown(block, width)]
-    if rest := blocks[MOST_BLOCKS:]:
-        remainder = f"and {len(rest)} more (--json has all): {'; '.join(map(_title, rest))}"
+    if omitted := blocks[MOST_BLOCKS:]:
+        remainder = f"and {len(omitted)} more (--json has all): {'; '.join(map(_title, omitted))}"
         lines += [ReportLine(""), *_wrapped([remainder], width)]
     for message, explanation in explained(report.tests)[:MOST_WORDS]:
         lines += [ReportLine(""), *_wrapped([f"a test said: {message}"], width)]

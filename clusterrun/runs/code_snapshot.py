@@ -111,19 +111,23 @@ class Snapshot:
 
     def inside(self, path: str, target: str) -> str:
         """Return where the copy at ``target`` has the absolute ``path``, or ``path`` if it is not copied."""
-        below = self.below(path)
-        return os.path.normpath(os.path.join(target, below)) if below and self._copies(below) else path
+        relative = self.below(path)
+        return (
+            os.path.normpath(os.path.join(target, relative)) if relative and self._copies(relative) else path
+        )
 
     def has(self, path: str) -> bool:
         """Return whether the copy has the absolute ``path``, be it by a link."""
-        below = self.below(path)
+        relative = self.below(path)
         linked = (*self.links, *self.environments, *(name for name, _ in self.outside))
-        return bool(below) and (self._copies(below) or any(_is_within(below, link) for link in linked))
+        return bool(relative) and (
+            self._copies(relative) or any(_is_within(relative, link) for link in linked)
+        )
 
     def copies(self, path: str) -> bool:
         """Return whether the copy has a file or folder of its own for the absolute ``path``, not a link."""
-        below = self.below(path)
-        return bool(below) and self._copies(below)
+        relative = self.below(path)
+        return bool(relative) and self._copies(relative)
 
     def _copies(self, below: str) -> bool:
         return below == "." or any(_is_within(name, below) for name in self.files)
@@ -226,9 +230,9 @@ def look(cwd: str, include: Iterable[str] = (), home: str = "") -> Snapshot:
 
 
 def _empty(root: str, home: str) -> Snapshot:
-    below = os.path.relpath(os.path.realpath(home), os.path.realpath(root)) if home else ".."
-    is_below = below != "." and below.split(os.sep)[0] != ".."
-    return Snapshot(root, (), 0, home=os.path.join(root, below) if is_below else "")
+    relative = os.path.relpath(os.path.realpath(home), os.path.realpath(root)) if home else ".."
+    is_below = relative != "." and relative.split(os.sep)[0] != ".."
+    return Snapshot(root, (), 0, home=os.path.join(root, relative) if is_below else "")
 
 
 def _whole_folder(cwd: str, home: str) -> Snapshot:
@@ -242,8 +246,8 @@ def _whole_folder(cwd: str, home: str) -> Snapshot:
 def _folder_with(folder: str, name: str) -> str:
     """Return ``folder`` or the nearest folder above it that has a file ``name``; '' if there is none."""
     while not os.path.exists(os.path.join(folder, name)):
-        folder, below = os.path.dirname(folder), folder
-        if folder == below:
+        folder, folder_below = os.path.dirname(folder), folder
+        if folder == folder_below:
             return ""
     return folder
 
@@ -402,8 +406,8 @@ def _links_outside(snapshot: Snapshot) -> tuple[tuple[str, str], ...]:
         path = os.path.join(snapshot.root, name)
         if os.path.islink(path):
             target = os.path.normpath(os.path.join(os.path.dirname(path), os.readlink(path)))
-            below = snapshot.below(target)
-            if os.path.exists(target) and not (below and snapshot._copies(below)):
+            relative = snapshot.below(target)
+            if os.path.exists(target) and not (relative and snapshot._copies(relative)):
                 links.append((name, target))
     return tuple(links)
 

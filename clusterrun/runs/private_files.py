@@ -157,5 +157,7 @@ def own_content(path: str) -> bytes | None:
         return None
     with open(handle, "rb") as file:
         status = os.fstat(handle)
-        ours = status.st_uid == os.geteuid() and not status.st_mode & 0o077 and stat.S_ISREG(status.st_mode)
-        return file.read() if ours else None
+        is_private = (
+            status.st_uid == os.geteuid() and not status.st_mode & 0o077 and stat.S_ISREG(status.st_mode)
+        )
+        return file.read() if is_private else None

@@ -77,7 +77,7 @@ _NAME_AT = len("20261120-074500-k3f9-")
 def run_id(name: str, now: float, chance: bytes) -> str:
     """Return a run id that sorts by time to the millisecond (UTC): ``20261120-074500-k3f9-train``."""
     part = int(now % 1 * 1024)
-    tag = "".join(_SORTED_DIGITS[n % 32] for n in (part // 32, part, chance[0], chance[1]))
+    tag = "".join(_SORTED_DIGITS[number % 32] for number in (part // 32, part, chance[0], chance[1]))
     return f"{time.strftime('%Y%m%d-%H%M%S', time.gmtime(now))}-{tag}-{file_name(name)}"
 
 
@@ -353,11 +353,11 @@ def _unknown(word: str, starts: list[str], ids: list[str]) -> NoSuchRun:
     if not ids:
         return NoSuchRun(f"there is no run {word!r}: there are no runs yet", "clusterrun submit starts one")
     candidates = dict.fromkeys([name_of(run_id) for run_id in ids] + ids + [LAST])
-    near = nearest(word, candidates, most=3)
+    similar = nearest(word, candidates, most=3)
     of_script = file_name(default_name((word,)))
     if of_script in candidates:
-        near = [of_script]
-    hint = f"did you mean {' or '.join(near)}? " if near else ""
+        similar = [of_script]
+    hint = f"did you mean {' or '.join(similar)}? " if similar else ""
     return NoSuchRun(f"there is no run {word!r}", hint + "clusterrun status shows the runs there are")
 
 

@@ -39,8 +39,8 @@ def summary(uses: Sequence[NodeUse]) -> str:
     totals = [use.whole for use in uses if use.whole and use.whole.seconds > 0]
     if not totals:
         return ""
-    busy = [whole.busy for whole in totals if whole.busy >= 0]
-    cores = sum(whole.cores for whole in totals) / len(totals)
+    busy = [usage.busy for usage in totals if usage.busy >= 0]
+    cores = sum(usage.cores for usage in totals) / len(totals)
     held = [gpu.memory / gpu.memory_total for use in uses for gpu in use.gpus if gpu.memory_total > 0]
     parts = [f"GPUs {sum(busy) / len(busy):.0f} % busy on average" if busy else ""]
     parts += [f"their memory {100 * max(held):.0f} % full at most" if held else ""]

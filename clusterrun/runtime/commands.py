@@ -57,10 +57,10 @@ class CommandRunner:
         # A pipe that nobody reads would stop the program after 64 KiB.
         output = os.memfd_create("output")
         null = os.open(os.devnull, os.O_RDONLY | os.O_CLOEXEC)
-        own = (*self._environment.items(), *more)
+        environment = (*self._environment.items(), *more)
         try:
             # A program may ask why the job ends. It must survive the signal that ends the job.
-            program = Program(argv, own, "/", null, output, output, signal.SIGKILL, ignores_term=True)
+            program = Program(argv, environment, "/", null, output, output, signal.SIGKILL, ignores_term=True)
             self.start(program, seconds, lambda code, late: on_end(_done(code, late, _all_of(output))))
         except NotStarted as error:
             os.close(output)

@@ -16,8 +16,8 @@ from clusterrun import shipped
 
 def array_script(head: str, runs: str, run_ids: Sequence[str]) -> str:
     """Return the script of an array. Its shell and its options are those of ``head``, a script of one run."""
-    whole = head.splitlines()
-    lines = list(itertools.takewhile(lambda line: line.startswith("#") or not line.strip(), whole))
+    head_lines = head.splitlines()
+    lines = list(itertools.takewhile(lambda line: line.startswith("#") or not line.strip(), head_lines))
     shell = lines[0].removeprefix("#!").strip() if lines and lines[0].startswith("#!") else "/bin/bash"
     options = [line for line in lines if line.startswith("#SBATCH")]
     end = _END.format(shlex.quote(runs), shell)

@@ -281,11 +281,13 @@ def check_program(program: str, cwd: str, stays_here: bool) -> tuple[str, ...]:
     if "/" not in program:
         if shutil.which(program):
             return ()
-        near = [name for name in (f"{program}.py", f"./{program}") if os.path.isfile(os.path.join(cwd, name))]
-        if near:
-            check_executable(near[-1], cwd)
-        if near or stays_here:
-            meant = f"did you mean {near[0]}? " if near else "give its path, "
+        similar = [
+            name for name in (f"{program}.py", f"./{program}") if os.path.isfile(os.path.join(cwd, name))
+        ]
+        if similar:
+            check_executable(similar[-1], cwd)
+        if similar or stays_here:
+            meant = f"did you mean {similar[0]}? " if similar else "give its path, "
             problem = f"there is no program {program!r} on PATH"
             raise BadInput(problem, f"{meant}or add a --setup line that puts it on PATH")
         return (f"{program!r} is not on PATH on this machine: is it on the nodes?",)

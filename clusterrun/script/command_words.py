@@ -233,8 +233,8 @@ def _check_module(spec: JobSpec, contained: bool) -> tuple[str, ...]:
                 os.path.basename(file).removesuffix(".py")
                 for file in glob.glob(f"{glob.escape(folder)}/*.py")
             ]
-            near = nearest(part, names, alike=NEAR)
-            meant = f": did you mean {module.replace(part, near[0])}?" if near else ""
+            similar = nearest(part, names, alike=NEAR)
+            meant = f": did you mean {module.replace(part, similar[0])}?" if similar else ""
             return (f"there is no module {module!r} below {os.path.join(spec.cwd, top)}{meant}",)
         folder = os.path.join(folder, part)
     files = [*glob.glob(f"{glob.escape(folder)}.*"), *glob.glob(f"{glob.escape(folder)}/__main__.*")]
@@ -253,9 +253,9 @@ def near_file(path: str, cwd: str) -> str:
         stems = [other for other, other_suffix in entries if other_suffix == suffix]
     except OSError:
         stems = []
-    near = nearest(stem, stems, alike=NEAR)
-    below = f"{glob.escape(cwd)}/*/{glob.escape(name)}"
-    places = [os.path.join(folder, near[0] + suffix)] if near else glob.glob(below)
+    similar = nearest(stem, stems, alike=NEAR)
+    below_pattern = f"{glob.escape(cwd)}/*/{glob.escape(name)}"
+    places = [os.path.join(folder, similar[0] + suffix)] if similar else glob.glob(below_pattern)
     return f"did you mean {os.path.relpath(places[0], cwd)}?" if len(places) == 1 else ""
 
 

@@ -52,9 +52,9 @@ def container_of(spec: JobSpec, cluster: Cluster, runtimes: Sequence[str], run_d
     runtime = spec.container_runtime or next((name for name in runtimes if form in TABLE[name].forms), "")
     if not runtime:
         problem = f"no container runtime for the {form} {image!r} was found here"
-        have = f"({', '.join(runtimes) or 'none of any kind'} is here)"
+        available = f"({', '.join(runtimes) or 'none of any kind'} is here)"
         remedy = f"name what the nodes have: --container-runtime {'|'.join(RUNTIMES)}"
-        raise BadInput(f"{problem} {have}", remedy)
+        raise BadInput(f"{problem} {available}", remedy)
     if TABLE[runtime].forms and form not in TABLE[runtime].forms:
         forms = ", ".join(TABLE[runtime].forms)
         remedy = f"use an image of one of these forms: {forms}"
@@ -64,13 +64,13 @@ def container_of(spec: JobSpec, cluster: Cluster, runtimes: Sequence[str], run_d
     if cluster is Cluster.LOCAL and not TABLE[runtime].programs:
         problem = f"the container runtime {runtime} is an option of srun, and the run stays on this machine"
         raise BadInput(problem, "submit to Slurm, or name another one: --container-runtime")
-    own = tuple(mount(text) for text in spec.mount)
-    if own and not TABLE[runtime].mounts:
+    user_mounts = tuple(mount(text) for text in spec.mount)
+    if user_mounts and not TABLE[runtime].mounts:
         raise BadInput("--mount with Slurm's own containers", "write it into the bundle's config.json")
     needed = [] if runtime == "slurm" else list(dict.fromkeys((run_dir, spec.cwd)))
     outermost = [path for path in needed if not any(path.startswith(top.rstrip("/") + "/") for top in needed)]
-    targets = {own_mount.target for own_mount in own}
-    mounts = (*(Mount(path, path) for path in outermost if path not in targets), *own)
+    targets = {own_mount.target for own_mount in user_mounts}
+    mounts = (*(Mount(path, path) for path in outermost if path not in targets), *user_mounts)
     for bind in mounts:
         for path in (bind.source, bind.target):
             wrong = next((character for character in path if character in TABLE[runtime].refused), "")
@@ -101,8 +101,8 @@ def check_image(
     """
     image = orders.container.image
     sources = [mount(text).source for text in spec.mount]
-    away = [path for path in sources if not os.path.exists(path)]
-    absent = [f"--mount {path}: not on this machine: is it on the nodes?" for path in away]
+    missing = [path for path in sources if not os.path.exists(path)]
+    absent = [f"--mount {path}: not on this machine: is it on the nodes?" for path in missing]
     if image.startswith("/") and not os.path.exists(image):
         if os.path.exists(os.path.dirname(image)):
             raise BadInput(f"there is no image {image!r}", "give the path of a file or a folder")

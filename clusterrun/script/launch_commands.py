@@ -417,9 +417,13 @@ def _split(
         name = name.replace("_", "-")
         option = table.get(name)
         if option is None:
-            near = [full_name for full_name in table if full_name.startswith(name)]
+            candidates = [full_name for full_name in table if full_name.startswith(name)]
             is_value = place < len(arguments) and _is_value(arguments[place], program)
-            option = table[near[0]] if len(near) == 1 else LauncherOption(int(is_value), launcher_options.OWN)
+            option = (
+                table[candidates[0]]
+                if len(candidates) == 1
+                else LauncherOption(int(is_value), launcher_options.OWN)
+            )
         values = () if equals else arguments[place : place + option.values]
         place += len(values)
         if option.role == launcher_options.MODULE:

@@ -197,8 +197,8 @@ def _in_script(spec: JobSpec, on_slurm: bool, many: bool, verb: str) -> Iterator
         if launch.is_scheduler and on_slurm and not launch.overlaps:
             yield f"{where} calls {launch.program} inside the job of this run, whose nodes are in use{remedy}"
         elif not launch.is_scheduler and many:
-            each = f"{where} starts {launch.program}, which starts ranks of its own, in every rank"
-            yield f"{each}{remedy or ': start it once per node with --per-node'}"
+            message = f"{where} starts {launch.program}, which starts ranks of its own, in every rank"
+            yield f"{message}{remedy or ': start it once per node with --per-node'}"
 
 
 def in_python(name: str, source: str) -> Iterator[str]:

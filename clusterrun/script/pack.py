@@ -92,8 +92,8 @@ def packed(sources: dict[str, bytes]) -> bytes:
     codes = b""
     for name, source in sources.items():
         code = marshal.dumps(_code(name, source))
-        whole = name.removesuffix(".py").removesuffix("/__init__").replace("/", ".")
-        index[whole] = (len(codes), len(code), name.endswith("/__init__.py"))
+        module = name.removesuffix(".py").removesuffix("/__init__").replace("/", ".")
+        index[module] = (len(codes), len(code), name.endswith("/__init__.py"))
         codes += code
     listed = marshal.dumps(index)
     front = contract.BYTECODE_TAG + len(listed).to_bytes(4, "little") + listed + codes

@@ -72,7 +72,7 @@ def plan(spec: JobSpec, run_id: str, token: str, run_dir: str, site: MachineFact
     cluster = spec.cluster
     if cluster is Cluster.AUTO:
         cluster = Cluster.SLURM if site.slurm else Cluster.LOCAL
-    off = spec.level is Level.OFF
+    is_off = spec.level is Level.OFF
     submitted = spec
     inside = containers.container_of(spec, cluster, site.runtimes, run_dir)
     python, input_file = spec.python, spec.input
@@ -92,7 +92,7 @@ def plan(spec: JobSpec, run_id: str, token: str, run_dir: str, site: MachineFact
             container_runtime=inside.runtime,
             input=input_file,
             preflight=spec.level.value,
-            on_unfit=OnUnfit.FAIL if off else spec.on_unfit,
+            on_unfit=OnUnfit.FAIL if is_off else spec.on_unfit,
         )
     )
     if submitted.python and not inside.image:
@@ -111,7 +111,7 @@ def plan(spec: JobSpec, run_id: str, token: str, run_dir: str, site: MachineFact
         planned = _local(spec, run_id, token, run_dir, site)
     else:
         planned = _slurm(spec, run_id, token, run_dir, site)
-    notices = (_idle(submitted) if off else ()) + requeue_options.notices(submitted, planned.spec)
+    notices = (_idle(submitted) if is_off else ()) + requeue_options.notices(submitted, planned.spec)
     return replace(planned, notices=planned.notices + notices)
 
 
@@ -150,9 +150,9 @@ def ranks_python(spec: JobSpec, site: MachineFacts) -> Interpreter:
     The setup does not replace it if the user named a Python.
     """
     path = interpreter(spec)
-    ours = path == spec.python
-    why = site.why_python if ours else "as the command says"
-    set_up = bool(spec.setup or spec.template) and ours and site.why_python != NAMED
+    is_users_choice = path == spec.python
+    why = site.why_python if is_users_choice else "as the command says"
+    set_up = bool(spec.setup or spec.template) and is_users_choice and site.why_python != NAMED
     set_up = set_up and not site.inside.image  # setup lines run on the host, outside the container
     return Interpreter(path, why, set_up) if path else Interpreter()
 
@@ -231,8 +231,8 @@ def _values(
     spec: JobSpec, run_id: str, paths: RunPaths, directives: Sequence[str]
 ) -> dict[str, quoting.Value]:
     """Return the variables of a template, those of ``render.VARIABLES``."""
-    own = ("setup", "python", "name", "cwd", "command", "nodes", "gpus")
-    values = {name: getattr(spec, name) for name in own}
+    own_fields = ("setup", "python", "name", "cwd", "command", "nodes", "gpus")
+    values = {name: getattr(spec, name) for name in own_fields}
     values |= {name: getattr(paths, name) for name in ("agent", "run_dir", "job_output")}
     return {**values, "directives": directives, "run_id": run_id, "ranks_per_node": spec.local_size}
 
@@ -367,5 +367,5 @@ def _local(spec: JobSpec, run_id: str, token: str, run_dir: str, site: MachineFa
 
 def _short_of(spec: JobSpec, available: int) -> str:
     needed = spec.allocated * spec.gpus
-    have = {0: "none", 1: "only 1"}.get(available, f"only {available}")
-    return f"{count_of(needed, 'GPU')} requested, and this machine has {have}"
+    available_text = {0: "none", 1: "only 1"}.get(available, f"only {available}")
+    return f"{count_of(needed, 'GPU')} requested, and this machine has {available_text}"

@@ -26,19 +26,19 @@ def settled(spec: JobSpec) -> JobSpec:
     """Return ``spec`` with the effect of ``--sbatch requeue``, and with a notice that fits its time limit."""
     if spec.alone:
         return replace(spec, requeue=False, requeue_by="")
-    requested, own = spec.requeue_by, {key for key, _ in passed(spec.sbatch, "--sbatch")}
-    if "requeue" in own and spec.goes_on == "chain":
+    requested, user_options = spec.requeue_by, {key for key, _ in passed(spec.sbatch, "--sbatch")}
+    if "requeue" in user_options and spec.goes_on == "chain":
         problem = "--sbatch requeue with --requeue-by chain: the run would continue in two jobs"
         raise BadInput(problem, "leave one out")
-    if "no-requeue" in own and spec.goes_on == "requeue":
+    if "no-requeue" in user_options and spec.goes_on == "requeue":
         problem = "--sbatch no-requeue with --requeue contradict each other"
         raise BadInput(problem, "leave one out, or --requeue-by chain")
-    spec = replace(spec, requeue_by=spec.goes_on or ("requeue" if "requeue" in own else ""))
+    spec = replace(spec, requeue_by=spec.goes_on or ("requeue" if "requeue" in user_options else ""))
     if spec.fits_holes and spec.requeue_by == "requeue":
-        if requested == "requeue" or "requeue" in own:
+        if requested == "requeue" or "requeue" in user_options:
             option = "--nodes MIN-MAX" if spec.min_nodes else "--time-min"
-            again = "a job that Slurm queues again asks for what it had, not for all that was wanted"
-            raise BadInput(f"{option}: {again}", "continue in another job: --requeue-by chain")
+            reason = "a job that Slurm queues again asks for what it had, not for all that was wanted"
+            raise BadInput(f"{option}: {reason}", "continue in another job: --requeue-by chain")
         spec = replace(spec, requeue_by="chain")
     users_signal = _users_signal(spec)
     notice = spec.notice
@@ -83,13 +83,17 @@ def orders(spec: JobSpec, argv: Sequence[str], requeue_exit: str = "") -> Surviv
 
     ``requeue_exit``: the site's ``RequeueExit``.
     """
-    own = _users_signal(spec)
+    user_signal = _users_signal(spec)
     survival = Survival(no_progress=spec.no_progress, on_event=spec.on_event, notify=spec.notify)
-    if argv and own:
-        survival = replace(survival, signal=own[0], notice=float(own[1]))
+    if argv and user_signal:
+        survival = replace(survival, signal=user_signal[0], notice=float(user_signal[1]))
     if not argv or not spec.goes_on:
         return replace(survival, requeue_exit=requeue_exit)
-    if own and own[0] == NOTICE_SIGNAL and "B" in _value_of_signal(spec).partition(":")[0].upper():
+    if (
+        user_signal
+        and user_signal[0] == NOTICE_SIGNAL
+        and "B" in _value_of_signal(spec).partition(":")[0].upper()
+    ):
         survival = replace(survival, signal=0)  # clusterrun handles this signal itself, also if it is early
     resubmit = (*argv[:-1], *_excluding(spec), "--dependency=", DEPENDENCY_PLACE, argv[-1])
     most = {name: getattr(spec, name) for name in ("max_preemptions", "max_time_limits")}
@@ -116,7 +120,11 @@ def notices(submitted: JobSpec, spec: JobSpec) -> tuple[str, ...]:
     """Return notices for options in ``submitted`` that are ignored or reduced in the settled ``spec``."""
     messages: list[str] = []
     plain = JobSpec(command=("x",), cwd="/")
-    idle = ["--" + n.replace("_", "-") for n in _BUDGETS if getattr(submitted, n) != getattr(plain, n)]
+    idle = [
+        "--" + field.replace("_", "-")
+        for field in _BUDGETS
+        if getattr(submitted, field) != getattr(plain, field)
+    ]
     if idle and not spec.goes_on and not submitted.goes_on:
         messages += ignored(idle, "without --requeue")
     if submitted.elastic and not (submitted.min_nodes and spec.goes_on):
@@ -125,8 +133,8 @@ def notices(submitted: JobSpec, spec: JobSpec) -> tuple[str, ...]:
     if submitted.no_progress != plain.no_progress and not spec.restarts:
         messages += ignored(["--no-progress"], "without --max-restarts")
     if spec.goes_on and spec.notice < submitted.notice and not _users_signal(spec):
-        half = "--time-min" if spec.time_min else "--time"
-        messages.append(f"the job gets a notice {spec.notice} s before its end (half of {half})")
+        time_option = "--time-min" if spec.time_min else "--time"
+        messages.append(f"the job gets a notice {spec.notice} s before its end (half of {time_option})")
     if spec.goes_on and not _excluding(spec):
         messages += [
             "the next job does not exclude unfit nodes: --exclude names a file or was given by --sbatch"
@@ -141,9 +149,9 @@ def described(spec: JobSpec) -> tuple[str, ...]:
         until = f", no more than {spec.no_progress} in a row" if spec.no_progress else ""
         lines.append(f"restarts after failures: {spec.restarts}{until} without progress")
     if spec.goes_on:
-        again, chain = "Slurm queues the job again", "the next job is queued when this one starts"
+        requeue_text, chain = "Slurm queues the job again", "the next job is queued when this one starts"
         after = f"continues after {spec.max_time_limits} time limits and {spec.max_preemptions} preemptions"
-        way = again if spec.goes_on == "requeue" else chain
+        way = requeue_text if spec.goes_on == "requeue" else chain
         lines.append(f"{after}: {way}; the job gets a notice {spec.notice} s before its end")
     if spec.min_nodes and spec.goes_on:
         world = "asks for all of them again" if spec.elastic else "has as many nodes as the first"

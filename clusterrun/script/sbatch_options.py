@@ -110,11 +110,11 @@ def job_options(
     ``ending`` holds the options for the end of the job. ``cpus_per_gpu`` applies if ``shares_cpus``. A key
     that the user passes on replaces clusterrun's. Dependencies and comments are joined.
     """
-    own = dict(passed(spec.sbatch, "--sbatch"))
+    user_options = dict(passed(spec.sbatch, "--sbatch"))
     shared = spec.gpus * cpus_per_gpu if shares_cpus(spec) else 0
-    ours = [
+    own_options = [
         ("job-name", job_name(spec.name)),
-        ("comment", " ".join(filter(None, (comment, own.pop("comment", ""))))),
+        ("comment", " ".join(filter(None, (comment, user_options.pop("comment", ""))))),
         ("chdir", spec.cwd),
         ("output", output_pattern(paths.job_output)),
         ("open-mode", "append"),
@@ -125,27 +125,29 @@ def job_options(
         ("cpus-per-task", str(shared or least_cpus(spec))),
         *ending,
     ]
-    ours += [("no-kill", "")] if spec.allocated > 1 else []  # the coordinator handles a lost node
-    ours += options_by_name(spec)
-    ours += [("exclusive", "")] if spec.gpus_from_node else []  # otherwise other jobs could use its GPUs
+    own_options += [("no-kill", "")] if spec.allocated > 1 else []  # the coordinator handles a lost node
+    own_options += options_by_name(spec)
+    own_options += (
+        [("exclusive", "")] if spec.gpus_from_node else []
+    )  # otherwise other jobs could use its GPUs
     after = [f"afterok:{':'.join(spec.after)}"] if spec.after else []
-    waits = after + ([own.pop("dependency")] if "dependency" in own else [])
-    ours += [("dependency", ",".join(waits)), ("kill-on-invalid-dep", "yes")] if waits else []
-    overridden = {key for name, value in own.items() for key in _overridden_by(name, value)}
-    return (*(option for option in ours if option[0] not in overridden), *own.items())
+    waits = after + ([user_options.pop("dependency")] if "dependency" in user_options else [])
+    own_options += [("dependency", ",".join(waits)), ("kill-on-invalid-dep", "yes")] if waits else []
+    overridden = {key for name, value in user_options.items() for key in _overridden_by(name, value)}
+    return (*(option for option in own_options if option[0] not in overridden), *user_options.items())
 
 
 def replaced(spec: JobSpec) -> tuple[str, ...]:
     """Return notices for options of clusterrun that an option of the user overrides."""
-    ours = {"job-name", "cpus-per-task"}
-    ours |= {"signal"} if spec.goes_on else set()
-    ours |= {"exclusive"} if spec.gpus_from_node else set()
-    ours |= {key for key, _ in options_by_name(spec)}
+    own_options = {"job-name", "cpus-per-task"}
+    own_options |= {"signal"} if spec.goes_on else set()
+    own_options |= {"exclusive"} if spec.gpus_from_node else set()
+    own_options |= {key for key, _ in options_by_name(spec)}
     return tuple(
         f"--sbatch {key} takes the place of --{ours_key}, which clusterrun sets"
         for key, value in passed(spec.sbatch, "--sbatch")
         for ours_key in _overridden_by(key, value)
-        if ours_key in ours
+        if ours_key in own_options
     )
 
 
@@ -199,8 +201,8 @@ _OF_ANYTHING = ("gres", "tres-per-node", "tres-per-task", "tres-per-job")
 
 def asks_for_gpus(spec: JobSpec) -> bool:
     """Return whether the job requests GPUs by ``--gpus`` or by an option that is passed on to Slurm."""
-    own = (*passed(spec.sbatch, "--sbatch"), *passed(spec.srun, "--srun"))
-    requests = (key in _OF_GPUS or (key in _OF_ANYTHING and "gpu" in value) for key, value in own)
+    user_options = (*passed(spec.sbatch, "--sbatch"), *passed(spec.srun, "--srun"))
+    requests = (key in _OF_GPUS or (key in _OF_ANYTHING and "gpu" in value) for key, value in user_options)
     return bool(spec.gpus) or any(requests)
 
 
@@ -280,8 +282,8 @@ def launch_argv(spec: JobSpec, paths: RunPaths, more: Sequence[Option]) -> tuple
     The coordinator handles the loss of a node or task. No option limits CPUs, memory or GPUs: the step has
     everything that the job has on each node. ``more`` are further options, for example of a container.
     """
-    own = dict(passed(spec.srun, "--srun"))
-    ours = {
+    user_options = dict(passed(spec.srun, "--srun"))
+    own_options = {
         "nodes": str(spec.allocated),
         "ntasks": str(spec.allocated),
         "ntasks-per-node": "1",
@@ -296,5 +298,5 @@ def launch_argv(spec: JobSpec, paths: RunPaths, more: Sequence[Option]) -> tuple
         "quiet": "",
         **dict(more),
     }
-    options = [word(option) for option in {**ours, **own}.items()]
+    options = [word(option) for option in {**own_options, **user_options}.items()]
     return ("srun", *options, spec.python, "-I", "-S", paths.agent, "agent", paths.run_dir)

@@ -450,11 +450,11 @@ class ShellSource:
         if node.type == "command":
             redirections = [child for child in node.children if child.type.endswith("redirect")]
             # The grammar puts the redirections of the last command of a list behind the whole list.
-            whole = node.parent
-            while whole and whole.type in ("list", "pipeline") and whole.end_byte == node.end_byte:
-                whole = whole.parent
-            if whole and whole.type == "redirected_statement":
-                redirections += [child for child in whole.children if child.type.endswith("redirect")]
+            parent = node.parent
+            while parent and parent.type in ("list", "pipeline") and parent.end_byte == node.end_byte:
+                parent = parent.parent
+            if parent and parent.type == "redirected_statement":
+                redirections += [child for child in parent.children if child.type.endswith("redirect")]
             shell_words: list[ShellWord] = []
             end = -1
             for child in node.named_children:

@@ -63,13 +63,13 @@ def _by_itself(name: str, spec: JobSpec) -> bool:
 
 def _words(option: Option, spec: JobSpec, plain: JobSpec, with_values: bool) -> Iterator[str]:
     option_name = f"--{option.name}"
-    own = {
+    own_fields = {
         "env": [f"{name}={value}" if with_values else name for name, value in spec.environment],
         "gpus": [spec.gpus_asked] if spec.gpus else [],
         "nodes": [spec.nodes_asked] if spec.nodes != 1 else [],
     }
-    if option.name in own:
-        for text in own[option.name]:
+    if option.name in own_fields:
+        for text in own_fields[option.name]:
             yield from (option_name, text)
         return
     value: Any = getattr(spec, option.field)

@@ -357,10 +357,12 @@ class SlurmClient:
         targets = [fold(ids) if len(ids) > 1 else ids[0] for ids in arrays.values()]
         completed = self._tried(("scancel", *targets))
         messages = [line for line in completed.err.splitlines() if line.strip()]
-        over = sbatch_errors.ENDED_ALREADY
-        rest = [line for line in messages if not any(phrase in line.lower() for phrase in over)]
-        if completed.code != 0 and rest:
-            raise _failure("scancel", "\n".join(rest))
+        ended_phrases = sbatch_errors.ENDED_ALREADY
+        other_messages = [
+            line for line in messages if not any(phrase in line.lower() for phrase in ended_phrases)
+        ]
+        if completed.code != 0 and other_messages:
+            raise _failure("scancel", "\n".join(other_messages))
 
     def _account(self, argv: Sequence[str], mark: str) -> tuple[JobRow, ...]:
         try:

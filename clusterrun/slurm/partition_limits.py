@@ -32,9 +32,9 @@ def check(spec: JobSpec, partitions: Sequence[PartitionOffer]) -> None:
         raise BadInput(problem, describe(offer))
     cpus = sbatch_options.least_cpus(spec)
     if 0 < offer.cpus < cpus and not sbatch_options.asks_for_cpus(spec):
-        each = f"--cpus-per-rank {spec.cpus_per_rank}" if spec.cpus_per_rank else "one CPU each"
+        cpus_text = f"--cpus-per-rank {spec.cpus_per_rank}" if spec.cpus_per_rank else "one CPU each"
         ranks = f" for {spec.local_size} ranks a node" if spec.local_size > 1 else ""
-        raise BadInput(f"{each}{ranks}: a node has at most {offer.cpus} CPUs", describe(offer))
+        raise BadInput(f"{cpus_text}{ranks}: a node has at most {offer.cpus} CPUs", describe(offer))
 
 
 def forgotten_gpus(spec: JobSpec, partitions: Sequence[PartitionOffer]) -> tuple[str, ...]:

@@ -349,8 +349,8 @@ def read_energy(out: str, job_ids: Sequence[str], mark: str) -> int | None:
     rows = list(_counted_rows(ENERGY, out, mark))
     measured: list[int | None] = [row["joules"] for row in rows]
     values = [joules for joules in measured if joules is not None]
-    whole = len(values) == len(rows) and {row["job_id"] for row in rows} == set(job_ids)
-    return sum(values) if whole else None
+    is_complete = len(values) == len(rows) and {row["job_id"] for row in rows} == set(job_ids)
+    return sum(values) if is_complete else None
 
 
 def read_partitions(out: str, mark: str) -> tuple[PartitionOffer, ...]:

@@ -105,6 +105,6 @@ def _offer(slurm: SlurmClient, partition_name: str) -> str:
 
 
 def describe(partition: PartitionOffer) -> str:
-    each = f"up to {partition.gpus} GPUs, {partition.cpus} CPUs and {partition.memory // 1024} GiB each"
+    offer = f"up to {partition.gpus} GPUs, {partition.cpus} CPUs and {partition.memory // 1024} GiB each"
     name = f"{partition.name} (default)" if partition.default else partition.name
-    return f"partition {name}: {partition.nodes} nodes, {each}, time limit {partition.time_limit}"
+    return f"partition {name}: {partition.nodes} nodes, {offer}, time limit {partition.time_limit}"

@@ -23,9 +23,9 @@ def step_on(options: Sequence[str], nodes: Sequence[str], seconds: int) -> list[
     The last of two equal options counts, so the node list in ``words`` is removed.
     """
     counted = {option: f"{option}{len(nodes)}" for option in ("--nodes=", "--ntasks=")}
-    own = [counted.get(word[: word.find("=") + 1], word) for word in options]
-    own = [word for word in own if not word.startswith("--nodelist=")]
-    return ["--overlap", f"--immediate={seconds}", f"--nodelist={fold(nodes)}", *own]
+    arguments = [counted.get(word[: word.find("=") + 1], word) for word in options]
+    arguments = [word for word in arguments if not word.startswith("--nodelist=")]
+    return ["--overlap", f"--immediate={seconds}", f"--nodelist={fold(nodes)}", *arguments]
 
 
 def words_on(name: str, lines: Sequence[str]) -> list[str]:
@@ -41,7 +41,7 @@ def words_on(name: str, lines: Sequence[str]) -> list[str]:
 
 def ended_on(name: str, lines: Sequence[str]) -> bool:
     """Return whether a line reports the end of the agent on this node. The node is then reachable."""
-    return any(name in names and what.startswith("task") for names, what in map(_named, lines))
+    return any(name in names and message.startswith("task") for names, message in map(_named, lines))
 
 
 def unreached(lines: Sequence[str]) -> set[str]:
@@ -74,8 +74,8 @@ def _named(line: str) -> tuple[tuple[str, ...], str]:
 
     ``srun: error: n[1-2]: tasks 0-1: Exited …``
     """
-    names, _, what = line.partition("srun: error: ")[2].partition(": ")
+    names, _, message = line.partition("srun: error: ")[2].partition(": ")
     try:
-        return expand(names), what
+        return expand(names), message
     except BadInput:
         return (), ""

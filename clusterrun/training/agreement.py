@@ -60,13 +60,13 @@ def start_max_over_ranks(*numbers: int) -> Maximum:
     if where.type == "cpu" or not hasattr(accelerator, "Stream"):
         return Maximum(max_over_ranks(*numbers))
     # Copies to and from pageable memory would wait for the GPU.
-    own = torch.tensor(numbers, dtype=torch.int64).pin_memory()
+    own_numbers = torch.tensor(numbers, dtype=torch.int64).pin_memory()
     if str(where) not in _streams:
         _streams[str(where)] = accelerator.Stream(where)
     with accelerator.stream(_streams[str(where)]):
-        tensor = own.to(where, non_blocking=True)
+        tensor = own_numbers.to(where, non_blocking=True)
         distributed.all_reduce(tensor, op=distributed.ReduceOp.MAX)
-        copy = torch.empty_like(own).pin_memory()
+        copy = torch.empty_like(own_numbers).pin_memory()
         copy.copy_(tensor, non_blocking=True)
         event = accelerator.Event()
         event.record()

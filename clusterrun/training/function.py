@@ -97,8 +97,8 @@ def check_ours(path: Path) -> None:
     Raises ``NotOurs``.
     """
     status = os.lstat(path)
-    ours = stat.S_ISREG(status.st_mode) and status.st_uid == os.geteuid() and not status.st_mode & 0o022
-    if not ours:
+    is_private = stat.S_ISREG(status.st_mode) and status.st_uid == os.geteuid() and not status.st_mode & 0o022
+    if not is_private:
         problem = f"{path} is not a file that this user alone may write"
         raise NotOurs(f"{problem}: it is not opened, for a pickle runs code")
 

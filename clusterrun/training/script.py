@@ -203,10 +203,10 @@ def steps_of(global_batch: int, batch: int, world: int) -> int:
     steps, rest = divmod(global_batch, at_once)
     if not rest:
         return steps
-    near = [count for count in (steps * at_once, (steps + 1) * at_once) if count]
+    candidates = [count for count in (steps * at_once, (steps + 1) * at_once) if count]
     raise ValueError(
         f"a global batch of {global_batch} does not divide by {world} ranks x {batch} samples = {at_once}: "
-        f"the nearest that do are {' and '.join(map(str, near))}"
+        f"the nearest that do are {' and '.join(map(str, candidates))}"
     )
 
 

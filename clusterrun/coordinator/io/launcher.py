@@ -210,13 +210,13 @@ def relaunch(
     An earlier srun may still hold the job's resources. The new step therefore uses ``--overlap``, and
     requests no memory: it then shares the job's. ``beside``: the earlier srun keeps running.
     """
-    whole = launch.environment.get("SLURM_JOB_NODELIST", "")
-    nodes = [name for name in expand(whole) if name not in without]
+    nodelist = launch.environment.get("SLURM_JOB_NODELIST", "")
+    nodes = [name for name in expand(nodelist) if name not in without]
     program, *arguments = launch.orders.launch
-    own = step_on(arguments, nodes, BESIDE_SECONDS if beside else HELD_SECONDS)
+    step_arguments = step_on(arguments, nodes, BESIDE_SECONDS if beside else HELD_SECONDS)
     environment = {key: value for key, value in launch.environment.items() if key not in OF_MEMORY}
-    environment[contract.NODES_VARIABLE] = whole
-    return (program, *own), environment
+    environment[contract.NODES_VARIABLE] = nodelist
+    return (program, *step_arguments), environment
 
 
 def environments(
@@ -234,10 +234,10 @@ def environments(
         name = f"local-{node}"
         if name in without:
             continue
-        own = {**base, contract.NODE_VARIABLE: str(node), contract.NODE_NAME_VARIABLE: name}
+        environment = {**base, contract.NODE_VARIABLE: str(node), contract.NODE_NAME_VARIABLE: name}
         if orders.gpus_per_node:
             first, last = node * orders.gpus_per_node, (node + 1) * orders.gpus_per_node
             share = visible[first:last] or [str(device) for device in range(first, last)]
-            own[_GPUS] = ",".join(share)
-        result.append(own)
+            environment[_GPUS] = ",".join(share)
+        result.append(environment)
     return result

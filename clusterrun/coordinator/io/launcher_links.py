@@ -24,10 +24,10 @@ def main(process: int, names: Sequence[str]) -> int:
     """
     rows, sockets = list(_rows()), proc.sockets(process)
     peers, dialled_addresses = connected(rows, sockets), dialled(rows, sockets)
-    own = {name: set(addresses(name)) for name in names}
-    reached = [name for name in names if peers & own[name]]
+    addresses_by_name = {name: set(addresses(name)) for name in names}
+    reached = [name for name in names if peers & addresses_by_name[name]]
     settled = reached and not dialled_addresses & {
-        address for node_addresses in own.values() for address in node_addresses
+        address for node_addresses in addresses_by_name.values() for address in node_addresses
     }
     for line in (*reached, *([SETTLED] if settled else [])):
         print(line, flush=True)

@@ -81,7 +81,7 @@ class ReportFiles:
         """Return the progress that rank 0 reported. A malformed file counts as no report."""
         values = _values(self._paths.attempt(epoch).progress)
         counts = [values.get(name) for name in ("step", "checkpoint")]
-        step, checkpoint = [n if type(n) is int and n >= 0 else -1 for n in counts]
+        step, checkpoint = [count if type(count) is int and count >= 0 else -1 for count in counts]
         return Progressed(epoch, step, checkpoint, values.get("stopping") is True)
 
     def cancel_mark(self) -> tuple[int, int] | None:

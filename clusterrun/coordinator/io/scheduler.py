@@ -172,10 +172,10 @@ class Scheduler:
         self, again: Callable[[], None], on_answer: Callable[[CommandDone], None]
     ) -> Callable[[CommandDone], None]:
         """Return a callback: it calls ``again`` later if the controller is away, else ``on_answer``."""
-        away = ControllerAway()
+        away_message = ControllerAway()
 
         def retry_or_pass_on(answer: CommandDone) -> None:
-            at = away.next_at(steady(), (answer.why,)) if answer.why else None
+            at = away_message.next_at(steady(), (answer.why,)) if answer.why else None
             if at is None:
                 on_answer(answer)
             else:

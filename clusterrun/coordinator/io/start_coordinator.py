@@ -63,8 +63,8 @@ def opened(
         epoch = patiently(lambda: highest_attempt(paths)) + 1
         listener = listening(address, orders.allocated)
     except OSError as error:
-        what = f"read {error.filename}" if error.filename else f"listen on {address}"
-        raise CannotOpen(f"the coordinator cannot {what}: {error.strerror}") from error
+        action = f"read {error.filename}" if error.filename else f"listen on {address}"
+        raise CannotOpen(f"the coordinator cannot {action}: {error.strerror}") from error
     bootstrap = Bootstrap(
         secret=os.urandom(32).hex(),
         run_id=orders.run_id,

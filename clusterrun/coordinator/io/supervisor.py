@@ -105,17 +105,17 @@ class _Supervisor:
             self._dead_since, self._dead = steady(), self._pid
             now = steady()
             self._restarts = [at for at in self._restarts if now - at < _WITHIN_SECONDS] + [now]
-            again = _RESTART_ALLOWED in self._reports and len(self._restarts) <= _MOST_RESTARTS
+            may_restart = _RESTART_ALLOWED in self._reports and len(self._restarts) <= _MOST_RESTARTS
             if self._code is not None and self._code < 0:
                 end = f"was killed by {signal.Signals(-self._code).name}"
             else:
                 end = f"ended with code {self._code} before the run did"
-            say(f"clusterrun: the coordinator {end}" + ", another one is begun" * again)
+            say(f"clusterrun: the coordinator {end}" + ", another one is begun" * may_restart)
             for pid in _children_of(os.getpid()):  # not reaped yet, so the process ids are still valid
                 os.kill(pid, signal.SIGTERM)
                 os.kill(pid, signal.SIGCONT)
-            self._clear(self._dead_since + contract.LEASE_SECONDS + contract.KILL_SECONDS, again)
-            if not again:
+            self._clear(self._dead_since + contract.LEASE_SECONDS + contract.KILL_SECONDS, may_restart)
+            if not may_restart:
                 code = self._code or 1
                 if code < 0:
                     if -code in PASSED_ON:

@@ -101,7 +101,7 @@ def explain_never_arrived(table: CallTable, blamed: Ranks, late_too: Ranks = ())
     ranks = [table.of(rank) for rank in blamed]
     whys = {rank.rank: reason(rank).why for rank in ranks}
     nodes = {rank.node for rank in ranks}
-    on = f" on {ranks[0].node}" if len(nodes) == 1 and ranks[0].node else ""
+    on_node = f" on {ranks[0].node}" if len(nodes) == 1 and ranks[0].node else ""
     waits = [wait for wait in table.waits if ranks[0].rank in wait.missing]
     did = f" hold{verb_s(ranks)} the others up"
     if waits:
@@ -117,9 +117,11 @@ def explain_never_arrived(table: CallTable, blamed: Ranks, late_too: Ranks = ())
     elif {other for _, other in others} == {why}:
         reasons = f"{_named_why(first, why)}, the others too"
     else:
-        more = f"; {len(whys) - MOST_LINES} more" if len(whys) > MOST_LINES else ""
-        reasons = "; ".join(_named_why(rank, why) for rank, why in list(whys.items())[:MOST_LINES]) + more
-    sentence = f"{ranks_in_words(whys)}{on}{did}: {reasons}"
+        others_left = f"; {len(whys) - MOST_LINES} more" if len(whys) > MOST_LINES else ""
+        reasons = (
+            "; ".join(_named_why(rank, why) for rank, why in list(whys.items())[:MOST_LINES]) + others_left
+        )
+    sentence = f"{ranks_in_words(whys)}{on_node}{did}: {reasons}"
     late = [
         f"rank {rank} on {table.of(rank).node} has not come either: {reason(table.of(rank)).why}"
         for rank in late_too
@@ -138,8 +140,8 @@ def explain_never_arrived(table: CallTable, blamed: Ranks, late_too: Ranks = ())
 
 
 def _named_why(rank: int, why: str) -> str:
-    it, _, does = why.partition(" ")
-    return f"rank {rank} {does}" if it == "it" else f"rank {rank}: {why}"
+    subject, _, does = why.partition(" ")
+    return f"rank {rank} {does}" if subject == "it" else f"rank {rank}: {why}"
 
 
 def explain_silent_node(table: CallTable, blamed: Ranks, missing: Sequence[int]) -> Diagnosis:

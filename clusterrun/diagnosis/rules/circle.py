@@ -44,14 +44,14 @@ def explain(table: CallTable, blamed: Ranks, circle: Sequence[int]) -> Diagnosis
     listing = ", ".join(f"rank {rank} {step}" for rank, step in list(steps.items())[:MOST_LINES])
     listing += " and so on" if len(steps) > MOST_LINES else ""
     calls = {table.of(rank).call.name for rank in circle}
-    who = ranks_in_words(circle)
+    subject = ranks_in_words(circle)
     if len(calls) > 1:
-        sentence = f"{who} wait for each other in sends and receives: {listing}; "
+        sentence = f"{subject} wait for each other in sends and receives: {listing}; "
         sentence += "nothing shows which of them is wrong"
         remedy = "let each send name as dst who receives it, and each recv as src who sends it"
         return blame(table, Verdict.MISMATCH, sentence, {}, remedy)
     first, second = ("send", "receive") if calls == {"send"} else ("receive", "send")
-    sentence = f"{who} wait for each other: each {first}s before it {second}s: {listing}"
+    sentence = f"{subject} wait for each other: each {first}s before it {second}s: {listing}"
     remedy = f"let one of each two {second} first, or begin both with batch_isend_irecv"
     whys = {rank: f"it {steps[rank]}" for rank in blamed}
     return blame(table, Verdict.MISMATCH, sentence, whys, remedy)

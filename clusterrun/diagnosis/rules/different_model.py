@@ -41,9 +41,9 @@ def rule(table: CallTable) -> list[Hypothesis]:
 def explain(
     table: CallTable, blamed: Ranks, run: Remains, root: Error, sides: Sequence[tuple[int, Ranks]]
 ) -> Diagnosis:
-    usual = sides[0][0]
+    usual_number = sides[0][0]
     whys = {
-        rank: f"its model has {number} parameters, those of others {usual}"
+        rank: f"its model has {number} parameters, those of others {usual_number}"
         for number, ranks in sides
         for rank in ranks
         if rank in blamed

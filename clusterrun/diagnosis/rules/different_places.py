@@ -88,9 +88,9 @@ def explain_different_places(
         places[ranks] = place
     lines = [f"{ranks_in_words(ranks)} wait{verb_s(ranks)} in {place}" for ranks, place in places.items()]
     sentence = "ranks wait for each other in different calls: " + "; ".join(lines[:MOST_LINES])
-    usual = next(line for (_, ranks), line in zip(sides, lines) if not set(ranks) <= set(blamed))
+    usual_wait = next(line for (_, ranks), line in zip(sides, lines) if not set(ranks) <= set(blamed))
     whys = {
-        rank: f"it waits in {place}, where {usual}"
+        rank: f"it waits in {place}, where {usual_wait}"
         for ranks, place in places.items()
         for rank in ranks
         if rank in blamed

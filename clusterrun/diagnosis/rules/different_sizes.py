@@ -56,56 +56,63 @@ def rule(table: CallTable) -> list[Hypothesis]:
     smallest = min(sides, key=lambda side: size_in_bytes(side[0]))
     recorded = {rank for call, ranks in sides if call is not smallest[0] for rank in ranks}
     smaller = {*smallest[1], *aborted} - recorded
-    whole = [(call, tuple(sorted(smaller)) if call is smallest[0] else ranks) for call, ranks in sides]
-    culprits = RankVote({rank: call.comparable for call, ranks in whole for rank in ranks}).suspects
-    explain = partial(explain_different_calls, run=run, root=root, sides=whole)
+    all_sides = [(call, tuple(sorted(smaller)) if call is smallest[0] else ranks) for call, ranks in sides]
+    culprits = RankVote({rank: call.comparable for call, ranks in all_sides for rank in ranks}).suspects
+    explain = partial(explain_different_calls, run=run, root=root, sides=all_sides)
     return [Hypothesis(explain, CERTAINTY, culprits)]
 
 
 def _records_agree(table: CallTable, run: Remains, root: Error, aborted: Ranks) -> list[Hypothesis]:
     """All records that are left agree: find what was sent, and the sender."""
     sent_too_much = partial(explain_sent_too_much, run=run, root=root)
-    mates: dict[int, list[Call]] = {}  # calls of each rank in groups that it shares with all aborted ranks
+    calls_by_mate: dict[
+        int, list[Call]
+    ] = {}  # calls of each rank in groups that it shares with all aborted ranks
     for rank in table.ranks:
         spans = {group.name: unfolded(group.ranks) for group in rank.groups if group.ranks}
         calls = [
             call for call in table.history[rank.rank] if set(aborted) <= set(spans.get(call.group, aborted))
         ]
         if calls:
-            mates[rank.rank] = calls
+            calls_by_mate[rank.rank] = calls
     # The bytes that each aborted rank was sent, and the bytes that it expected.
     matches = filter(None, (SIZES.search(error.text) for error in run.errors))
     pairs = [(int(match[1]), int(match[2])) for match in matches]
     sent = max(sent for sent, _ in pairs)
-    calls = [call for of_rank in mates.values() for call in of_rank]
+    calls = [call for of_rank in calls_by_mate.values() for call in of_rank]
     # The others may have gone on: what they called is the newest call that is large enough.
     called = max(
         (call for call in calls if size_in_bytes(call) >= sent), key=lambda call: call.at, default=None
     )
-    is_whole = len({*mates, *aborted}) == len(run.nodes) and not run.per_node
-    if not mates or (is_whole and not called):
+    is_whole = len({*calls_by_mate, *aborted}) == len(run.nodes) and not run.per_node
+    if not calls_by_mate or (is_whole and not called):
         return [Hypothesis(sent_too_much, CERTAINTY)]  # A send: no recorded call is so large.
     if called and called.operation not in EQUAL_SIZES:
         changed = _changed_its_size(table, run, root, called)
         return [changed or Hypothesis(partial(sent_too_much, called=called), CERTAINTY)]
-    elsewhere = _stood_elsewhere(table, run, root, aborted) or _in_wrong_group(table, run, root, mates)
+    elsewhere = _stood_elsewhere(table, run, root, aborted) or _in_wrong_group(
+        table, run, root, calls_by_mate
+    )
     if elsewhere:
         return [elsewhere]
     if called:  # Of several groups that they share, the one in which it was sent.
-        mates = {
-            rank: [call for call in of_rank if call.group == called.group] for rank, of_rank in mates.items()
+        calls_by_mate = {
+            rank: [call for call in of_rank if call.group == called.group]
+            for rank, of_rank in calls_by_mate.items()
         }
-        mates = {rank: of_rank for rank, of_rank in mates.items() if of_rank}
-    newest = {rank: max(of_rank, key=lambda call: call.at) for rank, of_rank in mates.items()}
+        calls_by_mate = {rank: of_rank for rank, of_rank in calls_by_mate.items() if of_rank}
+    newest = {rank: max(of_rank, key=lambda call: call.at) for rank, of_rank in calls_by_mate.items()}
     expecting = {rank: call for rank, call in newest.items() if _is_expected(table, rank, call, pairs)}
     expected = {expected for _, expected in pairs}
     equal = [call for call in calls if not called and size_in_bytes(call) in expected]
-    alike = next(iter(expecting.values()), equal[0] if equal else None)
-    if alike:
-        agreeing = (*aborted, *(expecting or mates))
-        explain = partial(explain_unrecorded_sender, run=run, root=root, agreeing=agreeing, alike=alike)
+    expected_call = next(iter(expecting.values()), equal[0] if equal else None)
+    if expected_call:
+        agreeing = (*aborted, *(expecting or calls_by_mate))
+        explain = partial(
+            explain_unrecorded_sender, run=run, root=root, agreeing=agreeing, alike=expected_call
+        )
         return [Hypothesis(explain, CERTAINTY)]
-    together = tuple(sorted(mates))
+    together = tuple(sorted(calls_by_mate))
     if len(together) <= len(aborted):
         is_outvoted = is_whole and called and len(expected) == 1 and len(together) < len(aborted)
         culprits = together if is_outvoted else ()
@@ -120,8 +127,8 @@ def _records_agree(table: CallTable, run: Remains, root: Error, aborted: Ranks) 
 def _is_expected(table: CallTable, rank: int, call: Call, pairs: Sequence[tuple[int, int]]) -> bool:
     """Return whether aborted ranks expected this size, or a rank's part of it, and got another one."""
     size = next((group.size for group in table.of(rank).groups if group.name == call.group), 0) or table.size
-    whole = size_in_bytes(call)
-    parts = [-(-whole // share) for share in (1, 2, size, 2 * size)] if whole else []
+    whole_bytes = size_in_bytes(call)
+    parts = [-(-whole_bytes // share) for share in (1, 2, size, 2 * size)] if whole_bytes else []
 
     def fits(values: Sequence[int]) -> bool:
         return any(0 <= value - part < _ROUNDED for value in values for part in parts)
@@ -156,11 +163,13 @@ def _in_wrong_group(
     strays = []
     for rank, shared in mates.items():
         *earlier, last = table.history[rank]
-        usual = [call.group for call in earlier if call.shape == last.shape]
+        usual_groups = [call.group for call in earlier if call.shape == last.shape]
         is_known = any(call.group == last.group for call in earlier)
-        is_usual_elsewhere = len(usual) >= HABIT and len({*usual}) == 1 and last.group not in usual
+        is_usual_elsewhere = (
+            len(usual_groups) >= HABIT and len({*usual_groups}) == 1 and last.group not in usual_groups
+        )
         if last in shared and is_known and is_usual_elsewhere:
-            strays.append((last, usual[0]))
+            strays.append((last, usual_groups[0]))
     if len(strays) != 1:
         return None
     call, usual_group = strays[0]
@@ -177,16 +186,20 @@ def _changed_its_size(table: CallTable, run: Remains, root: Error, called: Call)
     for call in table.calls:
         if (call.group, call.operation) == (called.group, called.operation):
             turns.setdefault(call.sequence, {})[call.rank] = call
-    usual: set[tuple[str, str]] = set()
+    usual_sizes: set[tuple[str, str]] = set()
     for number, (_, turn) in enumerate(sorted(turns.items())):
         sizes = {rank: (call.sizes, call.types) for rank, call in turn.items()}
-        odd = [rank for rank, size in sizes.items() if size not in usual]
-        if number >= USUALLY and len(usual) == 1 and len(odd) == 1 and len(turn) > 2:
+        odd = [rank for rank, size in sizes.items() if size not in usual_sizes]
+        if number >= USUALLY and len(usual_sizes) == 1 and len(odd) == 1 and len(turn) > 2:
             explain = partial(
-                explain_changed_its_size, run=run, root=root, call=turn[odd[0]], usual=" ".join(usual.pop())
+                explain_changed_its_size,
+                run=run,
+                root=root,
+                call=turn[odd[0]],
+                usual=" ".join(usual_sizes.pop()),
             )
             return Hypothesis(explain, CERTAINTY, (odd[0],))
-        usual |= set(sizes.values())
+        usual_sizes |= set(sizes.values())
     return None
 
 
@@ -240,12 +253,12 @@ def explain_smaller(
     together: Ranks,
     pairs: Sequence[tuple[int, int]],
 ) -> Diagnosis:
-    what = f"{called.operation} of {called.sizes} {called.types}" if called else ""
-    others = f"the others' {what}" if what else "what the others called"
+    called_text = f"{called.operation} of {called.sizes} {called.types}" if called else ""
+    others = f"the others' {called_text}" if called_text else "what the others called"
     others += _width(pairs)
     whys = {rank: f"it called something smaller than {others}{_line(table, rank)}" for rank in blamed}
     sentence = f"{ranks_in_words(whys)} did not call the same collective as {ranks_in_words(together)}"
-    calls = [f"{ranks_in_words(together)} called {what}"] if what else []
+    calls = [f"{ranks_in_words(together)} called {called_text}"] if called_text else []
     return mismatch(run, root, sentence, whys, "", [*calls, f"rank {root.rank}: {root.message}"])
 
 
@@ -276,10 +289,10 @@ def explain_unrecorded_sender(
 ) -> Diagnosis:
     """The ``agreeing`` ranks called ``alike``, and another rank sent more than an aborted one expected."""
     others = [rank for rank in range(len(run.nodes)) if rank not in agreeing]
-    who = ranks_in_words(others) if others else "another rank"
+    subject = ranks_in_words(others) if others else "another rank"
     they = "they" if len(others) > 1 else "it"
     problem = f"{_line(table, root.rank)}: the records do not show the sender; "
-    problem += f"{who} left no record of what {they} called"
+    problem += f"{subject} left no record of what {they} called"
     evidence = [f"of that size is {alike.arguments}, which is in the records that are left", run.quoted(root)]
     return mismatch(run, root, _sent_too_much(run, root) + problem, {}, _BOTH_ENDS, evidence)
 

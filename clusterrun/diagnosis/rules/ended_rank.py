@@ -86,8 +86,8 @@ def _who_left(table: CallTable, run: Remains) -> int:
         return -1
     row = meaning(last_message(failure.last_lines))
     outside = outside_of_calls(table)
-    own = [error for error in run.errors if error.rank == failure.rank]
-    closed = any(_CLOSED in error.text for error in own)
+    own_errors = [error for error in run.errors if error.rank == failure.rank]
+    closed = any(_CLOSED in error.text for error in own_errors)
     return outside[0] if row and row.consequence and len(outside) == 1 and closed else -1
 
 
@@ -127,20 +127,22 @@ def explain_left_the_group(table: CallTable, blamed: Ranks, run: Remains) -> Dia
     why = f"it closed its connections and lived on; when it was asked to end, it was at {at}"
     sentence = f"{run.who(rank)} left the group while the others still used it"
     failed = run.failure.rank if run.failure else -1
-    own = [error for error in run.errors if error.rank == failed]
-    evidence = tuple(f"{run.name(error.rank)}: {error.message}" for error in own[:1])
+    own_errors = [error for error in run.errors if error.rank == failed]
+    evidence = tuple(f"{run.name(error.rank)}: {error.message}" for error in own_errors[:1])
     return Diagnosis(Verdict.CRASHED, sentence, run.culprits({rank: why}), (), evidence, _LEFT_REMEDY)
 
 
 def _culprit_of(run: Remains, failure: Failure) -> Culprit:
-    who = run.who(failure.rank) if failure.rank >= 0 else failure.node
-    return Culprit(-1 if run.per_node else failure.rank, failure.node, failure.why.removeprefix(f"{who} "))
+    subject = run.who(failure.rank) if failure.rank >= 0 else failure.node
+    return Culprit(
+        -1 if run.per_node else failure.rank, failure.node, failure.why.removeprefix(f"{subject} ")
+    )
 
 
 def explain_killed_for_memory(table: CallTable, blamed: Ranks, run: Remains, failure: Failure) -> Diagnosis:
-    who = run.who(failure.rank) if failure.rank >= 0 else failure.node
+    subject = run.who(failure.rank) if failure.rank >= 0 else failure.node
     evidence = (failure.why, *run.memory_notes)
-    sentence = f"{who} was killed because memory ran out"
+    sentence = f"{subject} was killed because memory ran out"
     return Diagnosis(
         Verdict.OUT_OF_MEMORY, sentence, (_culprit_of(run, failure),), (), evidence, MEMORY_REMEDY
     )
@@ -169,26 +171,26 @@ def explain_ended_rank(table: CallTable, blamed: Ranks, run: Remains, failure: F
         remedy += " or the kernel at a limit of processor time (ulimit -t)?"
     last = last_message(failure.last_lines)
     is_ours = any(line.startswith(OURS) and line.endswith(last) for line in failure.last_lines) and last != ""
-    own = [error for error in run.errors if error.rank == failure.rank]
+    own_errors = [error for error in run.errors if error.rank == failure.rank]
     row = meaning(last)
     if row and row.consequence and not failure.peer and not was_killed(run):
         if row.remedy == PEERS_REMEDY:  # no rank failed before, so the other end need not be a rank
             row = replace(row, cause=_BROKEN, remedy=_BROKEN_REMEDY)
-        if own:
-            culprit = replace(culprit, why=f"{culprit.why}; {own[0].message}")
+        if own_errors:
+            culprit = replace(culprit, why=f"{culprit.why}; {own_errors[0].message}")
     cause_of_code, remedy_of_code = _CODES.get(failure.code, ("", ""))
     cause = last if is_ours else row.cause if row else cause_of_code
     sentence = failure.why + (f": {cause}" if cause else "")
     name = run.name(failure.rank)
     if is_ours:
         evidence = [f"{failure.node}: {last}"]
-    elif own:
-        evidence = [f"{name}: {own[0].message}"]
+    elif own_errors:
+        evidence = [f"{name}: {own_errors[0].message}"]
     else:
         evidence = [f"{name} printed last: {cut(last)}" if last else f"{name} printed nothing"]
     if failure.peer:
         evidence.append(f"its message names an address of {failure.peer}")
-    if last and not own:
+    if last and not own_errors:
         how = "" if is_ours else "it printed last: "
         culprit = replace(culprit, why=f"{culprit.why}; {how}{cut(last)}")
     remedy = row.remedy if row else remedy_of_code or remedy

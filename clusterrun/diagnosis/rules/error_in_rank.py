@@ -69,8 +69,8 @@ def explain_error_in_rank(
     sentence = f"{run.who(root.rank, root.inner)} failed first{cause}"
     if everywhere:
         nodes = sorted({run.node(error.rank) for error in everywhere})
-        of = "" if len(everywhere) == len(run.nodes) else f" of {', '.join(nodes[:MOST_NAMED])}"
-        sentence = f"all {len(everywhere)} ranks{of} failed with the same error{cause}"
+        of_nodes = "" if len(everywhere) == len(run.nodes) else f" of {', '.join(nodes[:MOST_NAMED])}"
+        sentence = f"all {len(everywhere)} ranks{of_nodes} failed with the same error{cause}"
     if run.state is State.COMPLETED:
         sentence = f"the run ended with exit code 0, though {sentence}"
     culprits = tuple(
@@ -98,8 +98,8 @@ def _of_error(
     if root.row:
         verdict, remedy = root.row.verdict, root.row.remedy
     else:
-        who = run.name(root.rank) if root.inner >= 0 else "it"
-        remedy = f"clusterrun logs --rank {root.rank} shows all that {who} printed"
+        subject = run.name(root.rank) if root.inner >= 0 else "it"
+        remedy = f"clusterrun logs --rank {root.rank} shows all that {subject} printed"
     memory = run.memory_notes if _CHILD_KILLED.search(root.text) else ()
     if memory:
         verdict, remedy = Verdict.OUT_OF_MEMORY, MEMORY_REMEDY
@@ -109,9 +109,11 @@ def _of_error(
     evidence = [run.quoted(root), *memory]
     if same:
         evidence.append(f"{run.several(same)} printed the same")
-    own = [error for error in run.errors if (error.rank, error.inner) == (root.rank, root.inner)]
+    own_errors = [error for error in run.errors if (error.rank, error.inner) == (root.rank, root.inner)]
     also = [
-        error for error in own if error.text != root.text and not error.is_consequence and not error.survived
+        error
+        for error in own_errors
+        if error.text != root.text and not error.is_consequence and not error.survived
     ]
     name = run.name(root.rank, root.inner)
     evidence += [f"{name} also printed: {cut(error.message)}" for error in also[-MOST_ALSO:]]

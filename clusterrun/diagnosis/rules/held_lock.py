@@ -55,8 +55,8 @@ def explain(table: CallTable, blamed: Ranks, waiting: Mapping[int, list[int]]) -
         wait = f"{ranks_in_words(others)} wait{verb_s(others)} for{at_place(table, *others)}"
         why = f"{who_holds} holds {lock} that {wait}"
         whys[rank] = f"{why}, and {waits} in {table.wait_by_rank[rank].operation}{at_place(table, rank)}"
-    who, why = first_culprit(table, whys)
-    sentence = f"{who} waits while it holds the lock of a file: {why}"
+    subject, why = first_culprit(table, whys)
+    sentence = f"{subject} waits while it holds the lock of a file: {why}"
     return blame(
         table, Verdict.MISMATCH, sentence, whys, "give the lock back before a call that others must join"
     )

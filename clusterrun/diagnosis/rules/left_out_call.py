@@ -67,8 +67,8 @@ def _odd(table: CallTable, inside: list[Call], departed: list[Call]) -> list[Cal
     if wait.operation == KEY:
         arrived, stayed = 2, 1
     elif wait.operation == HALF:
-        own = sends(table.of(wait.rank))
-        arrived, stayed = sum(sends(other) == own for other in table.ranks), len(departed)
+        own_sends = sends(table.of(wait.rank))
+        arrived, stayed = sum(sends(other) == own_sends for other in table.ranks), len(departed)
     else:
         mine = table.participants(wait)
         passed, others = 0, 0
@@ -134,7 +134,7 @@ def explain(
     for inside, departed, odd in disputes:
         for wait in odd:
             whys[wait.rank] = _why_odd(table, wait, inside, departed)
-    who, why = first_culprit(table, whys)
+    subject, why = first_culprit(table, whys)
     _, departed, odd = disputes[0]
     did = (
         "went on without a call that others wait in"
@@ -142,7 +142,7 @@ def explain(
         else "waits in a call that others do not make"
     )
     remedy = "let all members of a group make its calls equally often, and in one order with other groups'"
-    return blame(table, Verdict.MISMATCH, f"{who} {did}: {why}", whys, remedy)
+    return blame(table, Verdict.MISMATCH, f"{subject} {did}: {why}", whys, remedy)
 
 
 def _why_odd(table: CallTable, odd: Call, inside: Sequence[Call], departed: Sequence[Call]) -> str:

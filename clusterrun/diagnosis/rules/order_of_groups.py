@@ -41,9 +41,9 @@ def explain(table: CallTable, blamed: Ranks, departed: Sequence[Departure] = ())
         wait = table.wait_by_rank[rank]
         inside = f"it is in {wait.operation}{at_place(table, rank)}, without {ranks_in_words(wait.missing)}"
         for departure in departed:
-            usual = " or ".join(map(_of_group, departure.usual))
+            usual_groups = " or ".join(map(_of_group, departure.usual))
             how = f"it called {_of_group(departure.call)} after {_of_group(departure.before)}, where it had "
-            how += f"always called {usual}"
+            how += f"always called {usual_groups}"
             sentence = f"rank {rank} on {table.of(rank).node} left the order of calls: {how}"
             inside = f"{how}; {inside}"
         whys[rank] = inside

@@ -55,8 +55,8 @@ def rule(table: CallTable) -> list[Hypothesis]:
         culprits = tuple(rank.rank for rank in living)
         # That is no guess: the outermost frame of each is gone.
         return [Hypothesis(absent_rank.explain_never_arrived, absent_rank.CERTAINTY, culprits)]
-    if all(_stands_for_others(rank) for rank in living) and (below := _below(living)):
-        return below
+    if all(_stands_for_others(rank) for rank in living) and (processes := _below(living)):
+        return processes
     alone = RankVote({rank.rank: rank.location.line for rank in living})
     is_known = alone.lone() >= 0 and all(line for line, _ in alone.sides)
     # A sleep ends by itself, as hrtimer_nanosleep does: a simulator of a slow step is no hang.
@@ -160,10 +160,12 @@ def explain_waiting_outside(table: CallTable, blamed: Ranks, sides: Sequence[tup
     where = ""
     if len(lines) == 1:
         where = f", all at {lines.pop()}" if len(living) > 1 else f", at {lines.pop()}"
-    who = f"all {len(living)} ranks that are left wait" if ended else f"all {len(living)} ranks wait"
+    subject = f"all {len(living)} ranks that are left wait" if ended else f"all {len(living)} ranks wait"
     if len(living) == 1:
-        who = f"rank {living[0].rank}, the only one left, waits" if ended else f"rank {living[0].rank} waits"
-    sentence = f"{who} outside of collectives{where}"
+        subject = (
+            f"rank {living[0].rank}, the only one left, waits" if ended else f"rank {living[0].rank} waits"
+        )
+    sentence = f"{subject} outside of collectives{where}"
     if sides:
         (line, ranks), (lone_line, (lone,)) = sides
         sentence += f": {ranks_in_words(ranks)} at {line}, rank {lone} alone at {lone_line}. "
@@ -201,8 +203,8 @@ def _does(rank: RankSnapshot, child: ChildProcess) -> str:
 
 def explain_unknown_processes(table: CallTable, blamed: Ranks) -> Diagnosis:
     living = table.living
-    who = ranks_in_words(rank.rank for rank in living)
-    sentence = f"{who} wait{verb_s(living)} for processes whose stacks cannot be read"
+    subject = ranks_in_words(rank.rank for rank in living)
+    sentence = f"{subject} wait{verb_s(living)} for processes whose stacks cannot be read"
     evidence = []
     for rank in living[:MOST_LINES]:
         children = ", ".join(

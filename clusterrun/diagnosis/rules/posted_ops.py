@@ -41,9 +41,9 @@ def rule(table: CallTable) -> list[Hypothesis]:
     vote = RankVote(patterns)
     odd = -1
     if vote.lone() >= 0:
-        usual = vote.sides[0][0]
-        halves = sorted((OTHER_HALF[call], -distance % size, tag) for call, distance, tag in usual)
-        odd = vote.lone() if tuple(halves) == usual else -1
+        usual_posts = vote.sides[0][0]
+        halves = sorted((OTHER_HALF[call], -distance % size, tag) for call, distance, tag in usual_posts)
+        odd = vote.lone() if tuple(halves) == usual_posts else -1
     if odd < 0 or counts[odd] < len(unmatched):
         most = max(counts.values())
         often = [rank for rank, count in counts.items() if count == most]
@@ -59,8 +59,8 @@ def _unmatched(rank: RankSnapshot, posting: dict[int, RankSnapshot]) -> list[tup
         peer = posting.get(post.peer)
         if not peer or sends(rank) - len(rank.call.posts) != sends(peer) - len(peer.call.posts):
             continue
-        half = PostedOp(OTHER_HALF[post.call], rank.rank, post.tag)
-        if peer.call.posts.count(half) < rank.call.posts.count(post):
+        other_half = PostedOp(OTHER_HALF[post.call], rank.rank, post.tag)
+        if peer.call.posts.count(other_half) < rank.call.posts.count(post):
             unmatched.append((rank.rank, peer.rank, post))
     return unmatched
 

@@ -160,8 +160,8 @@ def _diagnose_absent(
 ) -> Diagnosis:
     culprits = _by_rank(run, whys)
     nodes = {culprit.node for culprit in culprits}
-    on = f" on {culprits[0].node}" if len(nodes) == 1 and culprits[0].node else ""
-    sentence = f"{ranks_in_words(whys)}{on} {did}: {culprits[0].why}"
+    on_node = f" on {culprits[0].node}" if len(nodes) == 1 and culprits[0].node else ""
+    sentence = f"{ranks_in_words(whys)}{on_node} {did}: {culprits[0].why}"
     remedy = remedy.replace("--rank N", f"--rank {culprits[0].rank}")
     return Diagnosis(Verdict.NEVER_ARRIVED, sentence, culprits, (), evidence, remedy)
 

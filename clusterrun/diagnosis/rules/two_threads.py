@@ -58,8 +58,8 @@ def _shared_now(table: CallTable) -> dict[str, list[int]]:
         for group in {call.group for call in table.history[rank.rank] if not call.done}:
             open_calls = [call for call in table.history[rank.rank] if not call.done]
             if is_recorded:
-                own = [call.by_thread for call in open_calls if call.group == group]
-                by_thread, by_main = any(own), not all(own)
+                by_threads = [call.by_thread for call in open_calls if call.group == group]
+                by_thread, by_main = any(by_threads), not all(by_threads)
             else:
                 # A thread in a collective is in this group only if the rank is in no call of another group.
                 only_here = {call.group for call in open_calls} == {group}

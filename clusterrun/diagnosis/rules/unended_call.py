@@ -89,7 +89,7 @@ def explain_unended(table: CallTable, blamed: Ranks, stuck: Sequence[Call], uses
         are_together = {rank.location.line for rank in table.living} == lines
         where = f" at {lines.pop()}" if len(lines) == 1 else ""
         unknown = sorted({rank.rank for rank in table.living}.difference(table.wait_by_rank))
-        who = ranks_in_words(table.wait_by_rank) if unknown else "all ranks"
+        subject = ranks_in_words(table.wait_by_rank) if unknown else "all ranks"
         if are_together and {wait.operation for wait in stuck} == {STORE_WAIT}:
             sentence = f"all ranks wait for a key of the store{where}, so no rank is left that sets it"
             remedy = (
@@ -97,7 +97,7 @@ def explain_unended(table: CallTable, blamed: Ranks, stuck: Sequence[Call], uses
             )
             return Diagnosis(Verdict.MISMATCH, sentence, (), (), waited(table), remedy)
         operation = " or ".join(dict.fromkeys(wait.operation for wait in stuck))
-        sentence = f"not enough seen: {who} wait in {operation}{where}, and it does not end"
+        sentence = f"not enough seen: {subject} wait in {operation}{where}, and it does not end"
         sentence += f"; where {ranks_in_words(unknown)} wait{verb_s(unknown)} is unknown" if unknown else ""
         remedy = (
             "is a link broken (clusterrun check tests it), does every rank call it equally often, with equal "

@@ -48,9 +48,9 @@ def explain(
         why += f" under '{under}', which does not hold there" if under else ""
         gone_on = table.of(setter).call.name != "store"
         whys[setter] = f"{why}, though it has continued{at_place(table, setter)}" if gone_on else why
-    who, why = first_culprit(table, whys)
+    subject, why = first_culprit(table, whys)
     sentence = (
-        f"{ranks_in_words(waiting)} wait{verb_s(waiting)} for a key of the store that {who} sets: {why}"
+        f"{ranks_in_words(waiting)} wait{verb_s(waiting)} for a key of the store that {subject} sets: {why}"
     )
     remedy = "under which condition does it come to that line? let every rank set what others wait for"
     return blame(table, Verdict.MISMATCH, sentence, whys, remedy)

@@ -19,17 +19,19 @@ CERTAINTY = 43
 def rule(table: CallTable) -> list[Hypothesis]:
     if table.end or not table.is_crossed:
         return []
-    usual = {wait.rank: wait for wait in table.waits if not wait.sequence and departs(table, wait) is False}
-    for wait in usual.values():
+    usual_waits = {
+        wait.rank: wait for wait in table.waits if not wait.sequence and departs(table, wait) is False
+    }
+    for wait in usual_waits.values():
         rank, peer = table.of(wait.rank), table.by_rank.get(wait.peer)
         mates = [
             mate
-            for mate in map(table.of, usual)
+            for mate in map(table.of, usual_waits)
             if mate.call.peer == rank.rank and mate is not rank and mate is not peer
         ]
         mates = [mate for mate in mates if {rank.call.name, mate.call.name} == {"send", "recv"}]
         if len(mates) == 1 and peer and peer.answered and not sends(peer):
-            explanation = partial(explain, wait=wait, mate=usual[mates[0].rank])
+            explanation = partial(explain, wait=wait, mate=usual_waits[mates[0].rank])
             return [Hypothesis(explanation, CERTAINTY, (rank.rank,))]
     return []
 

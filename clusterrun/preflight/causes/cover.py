@@ -111,8 +111,8 @@ class Cover:
         Causes that were excluded from the explanation count as rivals.
         """
         explained = self.explained_without(cause)
-        own = self._saving(cause, explained)
+        own_saving = self._saving(cause, explained)
         open_scopes = [scope for scope in self._explains[cause] if not explained[scope]]
         rivals = dict.fromkeys(rival for scope in open_scopes for rival in self._causes_of[scope])
         rivals.pop(cause, None)
-        return own, own - sum(self._cheapest(rivals, explained).values())
+        return own_saving, own_saving - sum(self._cheapest(rivals, explained).values())

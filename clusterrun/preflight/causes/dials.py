@@ -151,11 +151,11 @@ class Dials:
         both = len(ways) == 2 or symptom == "large"
         if len(ways) == 2 and all(way.is_dead for way in ways):
             # TCP needs both directions. Datagrams tell which of them is cut.
-            forth, back = self._datagrams_pass(a, b), self._datagrams_pass(b, a)
-            if forth and not back:
+            passes_forth, passes_back = self._datagrams_pass(a, b), self._datagrams_pass(b, a)
+            if passes_forth and not passes_back:
                 a, b = b, a
-            both = forth == back
-            if forth and back and any(self.heard.values()):
+            both = passes_forth == passes_back
+            if passes_forth and passes_back and any(self.heard.values()):
                 why = "datagrams pass: a firewall drops TCP"
         rounds, bad = max(way.rounds for way in ways), tuple(sorted(way.bad))
         is_refused = all(way.is_refused for way in ways)

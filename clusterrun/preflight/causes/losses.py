@@ -117,11 +117,13 @@ def explain_losses(
     stalls: Counter[Way] = Counter()
     for way in ways:
         if way.stalls:  # a message needs both ways; blame the one that loses far more
-            back = by_ends.get(way.ends[::-1])
-            if not way.is_echo_of(back, thresholds):
+            reverse = by_ends.get(way.ends[::-1])
+            if not way.is_echo_of(reverse, thresholds):
                 stalls[way.ends] += way.stalls
-            if back is not None and (way.is_lossless_between_stalls or not back.is_echo_of(way, thresholds)):
-                stalls[back.ends] += way.stalls
+            if reverse is not None and (
+                way.is_lossless_between_stalls or not reverse.is_echo_of(way, thresholds)
+            ):
+                stalls[reverse.ends] += way.stalls
 
     def nats(ends: Sequence[Way]) -> float:
         counts = [by_ends[pair] for pair in ends]
@@ -132,8 +134,8 @@ def explain_losses(
     lossy = {ends for ends, value in nats_of_way.items() if value > 0}
     tests = []
     for way in ways:
-        back = by_ends.get(way.ends[::-1])
-        is_echo = way.ends in lossy and way.ends[::-1] in lossy and way.is_echo_of(back, thresholds)
+        reverse = by_ends.get(way.ends[::-1])
+        is_echo = way.ends in lossy and way.ends[::-1] in lossy and way.is_echo_of(reverse, thresholds)
         if not is_echo:
             # A way joins its ends to a group if normal loss is the better explanation.
             failed = frozenset({1} if way.ends in lossy else ())
@@ -167,11 +169,11 @@ def _difference(ways: Sequence[LossyWay], equal: Sequence[LossyWay]) -> float:
 
     Two nodes alone have no usual level.
     """
-    rest = [way for way in equal if way not in ways]
+    other_ways = [way for way in equal if way not in ways]
 
     def nats(counts: Sequence[LossyWay]) -> float:
         sent, resent = sum(way.sent for way in counts), sum(way.resent for way in counts)
         parts = (part for part in (resent, sent - resent) if part > 0)
         return sum(part * math.log(part / sent) for part in parts) / BURST
 
-    return nats(ways) + nats(rest) - nats([*ways, *rest]) if len(rest) > 1 else math.inf
+    return nats(ways) + nats(other_ways) - nats([*ways, *other_ways]) if len(other_ways) > 1 else math.inf

@@ -357,9 +357,9 @@ def _slow(rates: PairRates, nodes: Sequence[int]) -> Evidence:
     else:
         ends = (nodes[0], nodes[1])
         all_rates, factor, failed = rates.of_link[ends], rates.factor(ends), answers.poor[ends]
-    best, drawn = max(all_rates), rates.line
-    grade = Grade.FAIL if best < drawn.median * (1 - rates.thresholds.slow_fail) else Grade.WARN
-    numbers = (best / factor, drawn.slow / factor, drawn.median / factor)
+    best, line = max(all_rates), rates.line
+    grade = Grade.FAIL if best < line.median * (1 - rates.thresholds.slow_fail) else Grade.WARN
+    numbers = (best / factor, line.slow / factor, line.median / factor)
     return Evidence(tuple(nodes), "slow", grade, len(all_rates), failed, 0, against, *numbers)
 
 
@@ -367,8 +367,8 @@ def _attached(rates: PairRates, parts: Sequence[Nodes]) -> Iterator[Nodes]:
     """Add to each part the nodes that are neither clearly fast nor slow with it."""
     part_of = {node: number for number, part in enumerate(parts) for node in part}
     by_rate = sorted(((max(of_link), ends) for ends, of_link in rates.of_link.items()), reverse=True)
-    near = [ends for rate, ends in by_rate if rate >= rates.line.slow]
-    while ends := next(((a, b) for a, b in near if (a in part_of) != (b in part_of)), None):
+    fast_links = [ends for rate, ends in by_rate if rate >= rates.line.slow]
+    while ends := next(((a, b) for a, b in fast_links if (a in part_of) != (b in part_of)), None):
         a, b = ends
         part_of.setdefault(a, part_of.get(b, 0))
         part_of.setdefault(b, part_of[a])

@@ -99,8 +99,8 @@ class PairRates:
         # nodes.
         gaps = [abs(rate - min(self._usual[node] for node in test.link)) for test, rate in planned]
         noise = NORMAL * median_of(gaps) if gaps else 0.0
-        drawn = line(self._usual.values(), self.thresholds, self.thresholds.pair_floor, noise)
-        self.line = drawn or SlowLine(0.0, 0.0, 0.0)
+        speed_line = line(self._usual.values(), self.thresholds, self.thresholds.pair_floor, noise)
+        self.line = speed_line or SlowLine(0.0, 0.0, 0.0)
         self.answers = Answers(thresholds.noise)
         # A rate between the two lines is no answer.
         answers = []

@@ -100,8 +100,8 @@ class WayExplanation:
         for ends in self.failed:
             self.explains[WayCause("way", ends)] = [ends]
         for a, b in self.failed:
-            both = [ends for ends in ((a, b), (b, a)) if ends in self.failed]
-            self.explains.setdefault(WayCause("link", (min(a, b), max(a, b))), both)
+            failed_ways = [ends for ends in ((a, b), (b, a)) if ends in self.failed]
+            self.explains.setdefault(WayCause("link", (min(a, b), max(a, b))), failed_ways)
         counted = [test.ends for test in tests] if self.nats else list(self.failed)
         for group in self.groups[1:]:  # the largest group is the one from which others are cut off
             members = set(group)

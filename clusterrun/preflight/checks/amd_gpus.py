@@ -101,9 +101,9 @@ def judge(request: RunNeeds, readings: Readings) -> Findings:
             remedy = f"{program} and dmesg | grep amdgpu on the node; reseat or replace the missing GPU"
             yield node, Finding(NAME, Grade.FAIL, message, remedy)
         job_devices = strings(reading, "given")
-        ours = [name for name in job_devices if name.isdecimal()]
+        job_numbers = [name for name in job_devices if name.isdecimal()]
         for index, gpu in enumerate(gpus):
-            if job_devices and len(ours) == len(job_devices) and str(index) not in ours:
+            if job_devices and len(job_numbers) == len(job_devices) and str(index) not in job_numbers:
                 continue
             errors = number(gpu, "uncorrected") or 0.0
             if errors > 0:

@@ -109,7 +109,7 @@ def _shared(name: str, readings: Readings, needed: bool) -> Findings:
             first |= {key} if index == 0 or name.startswith("GLOO_") else set()
     # The remedy names an interface with a distinct address on every node, if there is one.
     tables = [entries(reading, "addresses") for reading in readings.values()]
-    own = [
+    own_variables = [
         interface
         for interface in (tables[0] if tables else ())
         if interface != LOOPBACK
@@ -117,8 +117,8 @@ def _shared(name: str, readings: Readings, needed: bool) -> Findings:
         and len({text(table, interface) for table in tables}) == len(tables)
     ]
     remedy = _unset(name)
-    if own:
-        remedy += f"; or set it to one whose address differs on every node: {name}={own[0]}"
+    if own_variables:
+        remedy += f"; or set it to one whose address differs on every node: {name}={own_variables[0]}"
     for (interface, address), nodes in holders.items():
         if len(nodes) > 1:
             grade = Grade.FAIL if needed and (interface, address) in first else Grade.WARN

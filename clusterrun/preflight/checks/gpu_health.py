@@ -133,28 +133,34 @@ def error_problems(index: int, gpu: Gpu, limits: Mapping[str, float]) -> Problem
     ``gpu_recovery_action`` None means that the GPU "can be immediately used again" after an uncorrected error
     (NVIDIA GPU Memory Error Management, Error Recovery and Response Flags).
     """
-    it, since = f"GPU {index}:", "memory errors since the driver's start (limit"
+    subject, since = f"GPU {index}:", "memory errors since the driver's start (limit"
     is_recovered = gpu.get("recovered") is True and not any(text(gpu, row[0]) == "Yes" for row in _YES)
     if text(gpu, "gone"):
-        yield Grade.FAIL, f"{it} the driver says: {text(gpu, 'gone')}", _GONE
+        yield Grade.FAIL, f"{subject} the driver says: {text(gpu, 'gone')}", _GONE
     uncorrected, corrected = number(gpu, "uncorrected") or 0, number(gpu, "corrected") or 0
     if uncorrected > 0:
         grade = Grade.WARN if is_recovered else Grade.FAIL
-        yield grade, f"{it} {uncorrected:.0f} uncorrected {since} 0)", _RESET
+        yield grade, f"{subject} {uncorrected:.0f} uncorrected {since} 0)", _RESET
     if corrected > limits["gpu_corrected"]:
-        yield Grade.WARN, f"{it} {corrected:.0f} corrected {since} {limits['gpu_corrected']:.0f})", _WATCH
+        yield (
+            Grade.WARN,
+            f"{subject} {corrected:.0f} corrected {since} {limits['gpu_corrected']:.0f})",
+            _WATCH,
+        )
     for field, grade, message, remedy in _YES:
         if text(gpu, field) == "Yes":
-            yield grade, f"{it} {message}", remedy
+            yield grade, f"{subject} {message}", remedy
     if text(gpu, "license").startswith("Unlicensed"):
-        message = f"{it} the license of this virtual GPU: {text(gpu, 'license')}; the driver slows it down"
+        message = (
+            f"{subject} the license of this virtual GPU: {text(gpu, 'license')}; the driver slows it down"
+        )
         yield Grade.WARN, message, _LICENSE
     recovery = text(gpu, "recovery") or ("Reset" if text(gpu, "reset") == "Yes" else "")
     if recovery:
         # The severity of other actions is unknown.
         needs = any(action in recovery for action in _NEEDED)
         grade = Grade.FAIL if needs and recovery != "Drain P2P" else Grade.WARN
-        yield grade, f"{it} the driver asks for: {recovery}", _RESET
+        yield grade, f"{subject} the driver asks for: {recovery}", _RESET
 
 
 _SEVERAL = 3
@@ -197,8 +203,8 @@ def _lost(
     if sum(widths.values()) < _SEVERAL:
         comparable = [other for _, other in node_gpus if text(other, "name") == model]
         widths, least = Counter(number(other, "width") or 0.0 for other in comparable), _LEAST_GPUS
-    more = sum(count for lanes_of_gpu, count in widths.items() if lanes_of_gpu > width)
-    return more >= least and 2 * more > sum(widths.values())
+    wider = sum(count for lanes_of_gpu, count in widths.items() if lanes_of_gpu > width)
+    return wider >= least and 2 * wider > sum(widths.values())
 
 
 _COOL = "look at the node's cooling (fans, inlet temperature, dust) and drain it until then"
@@ -238,9 +244,9 @@ def judge_clocks(request: RunNeeds, readings: Readings) -> Findings:
                 heat = "" if degrees is None else f", {degrees:.0f} °C"
                 message = f"GPU {index}: {why} ({', '.join(slowed)}{heat})"
                 yield node, Finding("clocks", grade, message, remedy)
-    for field, (what, unit, remedy) in _SET.items():
+    for field, (subject, unit, remedy) in _SET.items():
         for node, mine, usual in _below_others(readings, field, 1 - _TOLERATED):
-            message = f"the {what} is {mine} {unit} here, {usual} {unit} on the other nodes"
+            message = f"the {subject} is {mine} {unit} here, {usual} {unit} on the other nodes"
             yield node, Finding("clocks", Grade.WARN, message, remedy)
 
 
@@ -275,8 +281,8 @@ def judge_fabrics(request: RunNeeds, readings: Readings) -> Findings:
             if clique and domain.strip("0-"):
                 clique_by_domain.setdefault(domain, {})[node] = clique
     for domain, cliques in clique_by_domain.items():
-        what = f"the NVLink clique of domain {domain}"
-        yield from outlier_findings("fabric", what, cliques, Grade.WARN, _CLIQUE)
+        subject = f"the NVLink clique of domain {domain}"
+        yield from outlier_findings("fabric", subject, cliques, Grade.WARN, _CLIQUE)
 
 
 # A driver that stays loaded answers nvidia-smi -q in about a second with eight GPUs.
@@ -304,7 +310,7 @@ def judge_driver(request: RunNeeds, readings: Readings) -> Findings:
             if text(gpu, "compute_mode") == "Prohibited":
                 message = f"the compute mode of GPU {index} is Prohibited"
                 yield node, Finding("driver", Grade.FAIL, message, _COMPUTE_MODE)
-    for what, field, remedy in _EQUAL:
+    for subject, field, remedy in _EQUAL:
         values_by_model: dict[str, dict[str, str]] = {}
         for node, reading in readings.items():
             # Models differ in their defaults of ECC and compute mode.
@@ -312,7 +318,7 @@ def judge_driver(request: RunNeeds, readings: Readings) -> Findings:
             if value := _values(reading, field):
                 values_by_model.setdefault(model, {})[node] = value
         for values in values_by_model.values():
-            yield from outlier_findings("driver", what, values, Grade.WARN, remedy)
+            yield from outlier_findings("driver", subject, values, Grade.WARN, remedy)
 
 
 def _values(reading: object, field: str) -> str:

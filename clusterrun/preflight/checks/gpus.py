@@ -112,20 +112,22 @@ def _fault(request: RunNeeds, reading: object) -> tuple[str, str]:
             (remedy for part, remedy in _REMEDIES if part in message), _AGAIN
         )
     count = sum(_devices(gpu) for gpu in all_gpus)
-    ours = sum(_devices(gpu) for _, gpu in opened(reading))
-    if ours < required <= count:
-        message = f"the job may open {ours} of the {count} GPUs, not {required}: a cgroup closes the others"
+    opened_count = sum(_devices(gpu) for _, gpu in opened(reading))
+    if opened_count < required <= count:
+        message = (
+            f"the job may open {opened_count} of the {count} GPUs, not {required}: a cgroup closes the others"
+        )
         return (
             message,
             "ask Slurm for them (--gpus, without --gpus-from node); see GRES in scontrol show job -d",
         )
     if count >= required:
         return "", ""
-    whole = [str(index) for index, gpu in opened(reading) if not _devices(gpu)]
-    if whole:
-        message = f"GPU {', '.join(whole)} is in MIG mode and has no instance: CUDA cannot open it"
+    without_devices = [str(index) for index, gpu in opened(reading) if not _devices(gpu)]
+    if without_devices:
+        message = f"GPU {', '.join(without_devices)} is in MIG mode and has no instance: CUDA cannot open it"
         action = "let an administrator create instances (nvidia-smi mig -cgi PROFILE -C), or turn MIG off"
-        return message, f"{action} (nvidia-smi -i {','.join(whole)} -mig 0)"
+        return message, f"{action} (nvidia-smi -i {','.join(without_devices)} -mig 0)"
     why = "".join(f"; {message}" for message in strings(reading, "complaints"))
     remedy = "nvidia-smi -L and dmesg | grep -i xid on the node; reseat or replace the missing GPU"
     return f"the driver sees {count} of {required} GPUs{why}", remedy
@@ -141,13 +143,13 @@ def unanswered(name: str, program: str, limit: float, traces: str, remedy: str) 
 
 def memory_in_use(gpu: Mapping[str, object], limits: Mapping[str, float]) -> tuple[Grade, str]:
     """Return the grade and the description of the GPU memory in use before the job begins."""
-    used, whole = number(gpu, "used") or 0.0, number(gpu, "memory") or 0.0
-    if not whole:
+    used, total = number(gpu, "used") or 0.0, number(gpu, "memory") or 0.0
+    if not total:
         return Grade.PASS, "memory in use"  # The driver of a GPU without memory of its own reports no sizes.
-    share = used / whole
+    share = used / total
     heavy = share >= limits["gpu_memory_fail"]
     limit = limits["gpu_memory_fail" if heavy else "gpu_memory_warn"]
-    message = f"{used:.0f} of {whole:.0f} MiB in use ({share:.0%}"
+    message = f"{used:.0f} of {total:.0f} MiB in use ({share:.0%}"
     if share < limits["gpu_memory_warn"]:
         return Grade.PASS, f"{message})"
     return (Grade.FAIL if heavy else Grade.WARN), f"{message}, limit {limit:.0%})"
@@ -164,13 +166,13 @@ def job_gpus(reading: object) -> Numbered:
 
 def suspects(reading: object) -> Numbered:
     """Return ``job_gpus`` and the GPUs that do not respond, if the job may own one of those."""
-    ours = job_gpus(reading)
-    some = len(ours) < len(strings(reading, "given"))
+    own_gpus = job_gpus(reading)
+    is_partial = len(own_gpus) < len(strings(reading, "given"))
     silent: Numbered = []
     for index, gpu in opened(reading):
-        if some and text(gpu, "gone") and (index, gpu) not in ours:
+        if is_partial and text(gpu, "gone") and (index, gpu) not in own_gpus:
             silent.append((index, gpu))
-    return sorted([*ours, *silent], key=lambda numbered: numbered[0])
+    return sorted([*own_gpus, *silent], key=lambda numbered: numbered[0])
 
 
 def opened(reading: object) -> Numbered:
@@ -197,8 +199,8 @@ def among(names: list[str], numbered_gpus: Numbered) -> Numbered:
 def _means(name: str, number: int, gpu: Mapping[str, object]) -> bool:
     if name.isdecimal():
         return int(name) == number
-    whole = name.removeprefix("MIG-").partition("/")[0]  # MIG-GPU-<UUID>/<instance>/<instance>, before 470
-    return whole.startswith("GPU-") and text(gpu, "uuid").startswith(whole)
+    gpu_name = name.removeprefix("MIG-").partition("/")[0]  # MIG-GPU-<UUID>/<instance>/<instance>, before 470
+    return gpu_name.startswith("GPU-") and text(gpu, "uuid").startswith(gpu_name)
 
 
 def _devices(gpu: Mapping[str, object]) -> int:

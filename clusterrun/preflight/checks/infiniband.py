@@ -121,9 +121,13 @@ def judge(request: RunNeeds, readings: Readings) -> Findings:
     A port that ranks do not use is a warning at most. Ranks on CPUs use none, ``NCCL_IB_HCA`` may exclude a
     port, and ports for storage are slower than the other ports of their node.
     """
-    have = Counter(_port(reading, name) for reading in readings.values() for name in entries(reading))
-    up = Counter(_port(reading, name) for reading in readings.values() for name in _up(reading))
-    usual = {port for port, count in have.items() if count > 1 and 2 * up[port] >= count}
+    count_by_port = Counter(
+        _port(reading, name) for reading in readings.values() for name in entries(reading)
+    )
+    up_by_port = Counter(_port(reading, name) for reading in readings.values() for name in _up(reading))
+    usual_ports = {
+        port for port, count in count_by_port.items() if count > 1 and 2 * up_by_port[port] >= count
+    }
     # NCCL uses the ports that are among the fastest of their node wherever they are active.
     fastest: dict[Port, bool] = {}
     for row in readings.values():
@@ -131,14 +135,16 @@ def judge(request: RunNeeds, readings: Readings) -> Findings:
         for port, rate in rates.items():
             fastest[port] = fastest.get(port, False) or rate >= max(rates.values())
     compute_ports = {port for port, is_fastest in fastest.items() if is_fastest}
-    layouts = vote({n: str(sorted(_port(r, name) for name in entries(r))) for n, r in readings.items()})
+    layouts = vote(
+        {node_name: str(sorted(_port(r, name) for name in entries(r))) for node_name, r in readings.items()}
+    )
     counts_by_port: dict[Port, dict[str, int]] = {}
     nodes_with_port_down = set()
     for node, reading in readings.items():
         is_up = set(_up(reading))
         for name in entries(reading):
             port = _port(reading, name)
-            if port not in usual or name in is_up:
+            if port not in usual_ports or name in is_up:
                 continue
             state = text(reading, name, "state").partition(": ")[2] or "in an unknown state"
             if port not in counts_by_port:
@@ -162,7 +168,7 @@ def judge(request: RunNeeds, readings: Readings) -> Findings:
             if is_needed and node not in layouts.outliers:
                 nodes_with_port_down.add(node)
             # If the port is up on half the nodes, those may have an additional cable.
-            is_usual = 2 * up[port] > have[port]
+            is_usual = 2 * up_by_port[port] > count_by_port[port]
             has_failed = node in nodes_with_port_down and is_needed and is_usual and request.gpus
             grade = Grade.FAIL if has_failed else Grade.WARN
             yield node, Finding(NAME, grade, message, _CABLE)
@@ -239,13 +245,15 @@ def _link_errors(readings: Readings, most: float) -> Findings:
             for node, reading in readings.items()
             for name in _up(reading)
         }
-        usual = statistics.median(values.values()) if values else 0.0
+        median = statistics.median(values.values()) if values else 0.0
         for (node, name), value in values.items():
             grown = (number(readings[node], name, "later", counter) or 0.0) - value
             # Adapters count retransmissions of other traffic too.
             if grown > 0 and counter != "port_rcv_errors" and counter not in HW_COUNTERS:
                 message = f"port {name}: {counter} grew by {grown:.0f} in {SAMPLE_SECONDS:g} s (limit 0)"
                 yield node, Finding(NAME, Grade.WARN, message, _CABLE)
-            elif value > usual + most and value > 10 * usual and counter in _TELLING:
-                message = f"port {name}: {counter} is {value:.0f}, the median {usual:.0f} (limit +{most:.0f})"
+            elif value > median + most and value > 10 * median and counter in _TELLING:
+                message = (
+                    f"port {name}: {counter} is {value:.0f}, the median {median:.0f} (limit +{most:.0f})"
+                )
                 yield node, Finding(NAME, Grade.WARN, message, _CABLE)

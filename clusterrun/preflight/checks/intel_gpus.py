@@ -35,8 +35,8 @@ def probe(request: RunNeeds) -> object:
     gpus = []
     for device in numbers:
         argv = ("xpu-smi", "discovery", "-d", str(device), "-j")
-        more = answer(*argv, seconds=_ONE_SECONDS).out if time.monotonic() <= until else ""
-        gpus.append({"number": device, **of_device(more)})
+        details = answer(*argv, seconds=_ONE_SECONDS).out if time.monotonic() <= until else ""
+        gpus.append({"number": device, **of_device(details)})
     environment = variables()
     flat = environment.get("ZE_FLAT_DEVICE_HIERARCHY", "FLAT") != "COMPOSITE"
     return {
@@ -51,10 +51,10 @@ def of_device(out: str) -> dict[str, float]:
     """Return memory and used memory in MiB, and the number of tiles. xpu-smi prints some numbers as text."""
     fields = document(out)
     columns = ("memory_physical_size_byte", "memory_free_size_byte", "number_of_tiles")
-    whole, free, tiles = (_number(fields, column) for column in columns)
+    total, free, tiles = (_number(fields, column) for column in columns)
     reading = {"tiles": tiles}
-    if whole and free is not None and free <= whole:
-        reading.update(memory=whole / (1 << 20), used=(whole - free) / (1 << 20))
+    if total and free is not None and free <= total:
+        reading.update(memory=total / (1 << 20), used=(total - free) / (1 << 20))
     return {name: value for name, value in reading.items() if value}
 
 
@@ -75,10 +75,10 @@ def judge(request: RunNeeds, readings: Readings) -> Findings:
             message = f"xpu-smi sees {len(gpus)} GPUs ({tiles} tiles), and {request.gpus} were asked for"
             remedy = "xpu-smi discovery and dmesg | grep -e i915 -e xe on the node; reseat the missing GPU"
             yield node, Finding(NAME, Grade.FAIL, message, remedy)
-        ours = _ours(gpus, strings(reading, "given"), reading.get("flat") is True)
+        own_gpus = _ours(gpus, strings(reading, "given"), reading.get("flat") is True)
         for gpu in gpus:
             grade, message = memory_in_use(gpu, limits)
-            if gpu in ours and grade is not Grade.PASS:
+            if gpu in own_gpus and grade is not Grade.PASS:
                 label = f"GPU {number(gpu, 'number') or 0:.0f}"
                 yield node, Finding(NAME, grade, f"{label}: {message}", _BUSY)
 

@@ -44,8 +44,8 @@ def probe(request: RunNeeds) -> object:
     thread.join(DIAL_SECONDS)
     answers = dict(resolved)
     seconds = (time.monotonic() - began) / max(1, len(answers))
-    own = [interface.address for interface in interfaces() if not _is_loopback(interface.address)]
-    return {"resolved": answers, "seconds": round(seconds, 3), "own": own}
+    own_addresses = [interface.address for interface in interfaces() if not _is_loopback(interface.address)]
+    return {"resolved": answers, "seconds": round(seconds, 3), "own": own_addresses}
 
 
 def resolved(reading: ProbeReading) -> dict[str, str]:
@@ -90,10 +90,10 @@ def _wrong(request: RunNeeds, readings: Readings, views: dict[str, dict[str, obj
         }
         elsewhere = [addresses for viewer, addresses in bad.items() if viewer != owner.name]
         if len(answers) >= MINORITY and 2 * len(elsewhere) > len(answers):
-            what = f"resolves to {elsewhere[0].split()[0]}" if elsewhere[0] else "cannot be resolved"
+            symptom = f"resolves to {elsewhere[0].split()[0]}" if elsewhere[0] else "cannot be resolved"
             where = f"on {len(elsewhere)} of {len(answers)} nodes; its address is {owner.address}"
             remedy = f"mend the entry of {owner.name} in DNS or /etc/hosts"
-            yield owner.name, Finding(NAME, Grade.WARN, f"the name {owner.name} {what} {where}", remedy)
+            yield owner.name, Finding(NAME, Grade.WARN, f"the name {owner.name} {symptom} {where}", remedy)
             continue
         for viewer, addresses in bad.items():
             first = (addresses.split() or [""])[0]

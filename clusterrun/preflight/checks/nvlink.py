@@ -87,17 +87,17 @@ def judge(request: RunNeeds, readings: Readings) -> Findings:
     for gpus_of_model in links_by_model.values():
         active_links = [sum(speed > 0 for speed in speeds) for _, _, speeds in gpus_of_model]
         counts = Counter(active_links)
-        usual = max(counts, key=lambda count: (counts[count], count))
-        most_have_links = 2 * counts[usual] > len(gpus_of_model)
+        usual_count = max(counts, key=lambda count: (counts[count], count))
+        most_have_links = 2 * counts[usual_count] > len(gpus_of_model)
         fastest = max((speed for _, _, speeds in gpus_of_model for speed in speeds), default=0.0)
         without_links: dict[str, list[str]] = {}
         for (node, gpu, speeds), active in zip(gpus_of_model, active_links):
             index = f"{number(gpu, 'gpu') or 0:.0f}"
             name = f"GPU {index}"
-            if active == 0 and most_have_links and usual:
+            if active == 0 and most_have_links and usual_count:
                 without_links.setdefault(node, []).append(index)
-            elif active < usual and active:
-                message = f"{name} has {active} active NVLinks, {usual} is usual"
+            elif active < usual_count and active:
+                message = f"{name} has {active} active NVLinks, {usual_count} is usual"
                 yield node, Finding(NAME, Grade.FAIL, message, _REMEDY)
             slow = sum(0 < speed < _SLOWER * fastest for speed in speeds)
             if slow and 2 * slow <= len(speeds):
@@ -110,7 +110,7 @@ def judge(request: RunNeeds, readings: Readings) -> Findings:
         for node, indices in without_links.items():
             # Bridges join cards in pairs: an even number of cards without a link may have no bridge.
             may_lack_bridge = len(indices) % 2 == 0
-            message = f"GPU {', '.join(indices)}: no active NVLink, {usual} is usual"
+            message = f"GPU {', '.join(indices)}: no active NVLink, {usual_count} is usual"
             remedy = f"{_BRIDGED}: {_REMEDY}" if may_lack_bridge else _REMEDY
             yield node, Finding(NAME, Grade.WARN if may_lack_bridge else Grade.FAIL, message, remedy)
 

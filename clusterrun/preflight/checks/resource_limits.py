@@ -46,8 +46,10 @@ def probe(request: RunNeeds) -> object:
     """Return soft and hard limits (None if unlimited), and whether NCCL would use an RDMA port."""
     values = {}
     for name, kind in _KINDS.items():
-        both = (None if most == resource.RLIM_INFINITY else most for most in resource.getrlimit(kind))
-        values[name] = dict(zip(("soft", "hard"), both))
+        soft_and_hard = (
+            None if most == resource.RLIM_INFINITY else most for most in resource.getrlimit(kind)
+        )
+        values[name] = dict(zip(("soft", "hard"), soft_and_hard))
     rdma = bool(infiniband.used(infiniband.ports(infiniband.CLASS)))
     ports = dict(zip(("first", "last"), map(int, proc.text(_RANGE).split())))
     buffers = {

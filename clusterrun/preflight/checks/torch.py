@@ -20,16 +20,18 @@ _CPU_WHEEL = "install a CUDA build of torch: this one was built for CPUs alone"
 
 def judge(request: RunNeeds, readings: Readings) -> Findings:
     """Fail if torch does not start, sees too few GPUs, or differs between nodes."""
-    up = {node: reading for node, reading in readings.items() if entries(reading).get("up") is True}
-    if not up:
+    started = {node: reading for node, reading in readings.items() if entries(reading).get("up") is True}
+    if not started:
         return  # Ranks may do without torch. The report says that no collective ran.
     for node, reading in readings.items():
-        if node not in up:
-            message = f"torch starts on {len(up)} of {len(readings)} nodes, not here: {text(reading, 'why')}"
+        if node not in started:
+            message = (
+                f"torch starts on {len(started)} of {len(readings)} nodes, not here: {text(reading, 'why')}"
+            )
             yield node, Finding(NAME, Grade.FAIL, message, _STARTS)
-    yield from _devices(request, up)
-    for kind in sorted({kind for reading in up.values() for kind in _versions(reading)}):
-        values = {node: _versions(reading).get(kind, "absent") for node, reading in up.items()}
+    yield from _devices(request, started)
+    for kind in sorted({kind for reading in started.values() for kind in _versions(reading)}):
+        values = {node: _versions(reading).get(kind, "absent") for node, reading in started.items()}
         name = kind if kind in ("torch", "python") else kind.upper()
         yield from outlier_findings(NAME, name, values, _GRADES.get(kind, Grade.WARN), _ALIKE)
 

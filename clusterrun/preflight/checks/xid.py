@@ -126,7 +126,7 @@ def judge(request: RunNeeds, readings: Readings) -> Findings:
     fresh = chosen(request.limits)["xid_hours"] * 3600
     for node, reading in readings.items():
         # The error may belong to another job's GPU if this job has only some of the machine's GPUs.
-        ours = request.gpus >= (number(reading, "installed") or 0)
+        has_whole_node = request.gpus >= (number(reading, "installed") or 0)
         # The rows by the names of error and device, oldest first.
         rows_by_device: dict[tuple[str, str], list[dict[str, object]]] = {}
         for row in rows(reading, "xids"):
@@ -148,14 +148,14 @@ def judge(request: RunNeeds, readings: Readings) -> Findings:
             part, _, bus = device.partition(" ")
             recovered = strings(reading, "recovered") if kind == RESET and part == "GPU" else []
             is_over = any(name[4:].startswith(bus.lower()) for name in recovered)
-            bad = ours and not is_over and (kind == REBOOT or (kind == RESET and ago <= fresh))
-            again = f", {len(device_rows)} times" if len(device_rows) > 1 else ""
+            bad = has_whole_node and not is_over and (kind == REBOOT or (kind == RESET and ago <= fresh))
+            times = f", {len(device_rows)} times" if len(device_rows) > 1 else ""
             age = f"{ago:.0f} s"
             for unit, length in (("d", 86400), ("h", 3600), ("min", 60)):
                 if ago >= 2 * length:
                     age = f"{ago / length:.0f} {unit}"
                     break
-            message = f"{xid} of {device}: {meaning} ({age} ago{again})"
+            message = f"{xid} of {device}: {meaning} ({age} ago{times})"
             message += "; the driver asks for no recovery now" if is_over else ""
             own_remedy = "" if kind == MONITOR else OWN_REMEDIES.get(int(number(counted[0], "xid") or 0), "")
             remedy = _SWITCH_REMEDY if xid.startswith("S") else own_remedy or REMEDIES[kind]

@@ -136,15 +136,15 @@ class Dialer:
     def _ready(self, sock: socket.socket) -> None:
         call = self._open[sock]
         try:
-            over = call.advance(sock, self._hello)
+            has_ended = call.advance(sock, self._hello)
         except OSError as error:
-            call.code, over = error.errno or errno.EIO, True
-        if over and self._task.hold and call.welcome:
+            call.code, has_ended = error.errno or errno.EIO, True
+        if has_ended and self._task.hold and call.welcome:
             self._open.pop(sock)
             self._watch(sock, 0, lambda _: None)
             self._held.append(sock)
             self._dial_next()
-        elif over:
+        elif has_ended:
             self._close(sock)
             self._dial_next()
         else:

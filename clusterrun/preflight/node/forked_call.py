@@ -37,8 +37,8 @@ class ForkedCall:
             return []
         if not data or len(self._half) > _MOST_BYTES:
             self.closed = True
-        *whole, self._half = (self._half + data).split(b"\n")
-        return whole
+        *whole_lines, self._half = (self._half + data).split(b"\n")
+        return whole_lines
 
     @property
     def rest(self) -> str:

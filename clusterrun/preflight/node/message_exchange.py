@@ -110,8 +110,8 @@ class _Connection:
         if self._began is None or self._socket is None:
             return self._counts
         took = now - self._began
-        again = transmitted_again(self._socket) - self._resent_at_begin
-        stalled = took >= STALL_SECONDS and again >= STALL_RESENT
+        resent = transmitted_again(self._socket) - self._resent_at_begin
+        stalled = took >= STALL_SECONDS and resent >= STALL_RESENT
         longest = max(self._counts.longest, round(took, 3))
         return replace(self._counts, longest=longest, stalls=self._counts.stalls + stalled)
 

@@ -98,10 +98,10 @@ class RunningChecks:
             child.call.until = min(child.call.until, child.call.began + seconds)
 
     def answer(self) -> LocalAnswer:
-        own = [_reading(name, child) for name, child in self._children.items()]
+        readings = [_reading(name, child) for name, child in self._children.items()]
         for child in self._children.values():
             child.call.code()  # Reaps the child if it ended.
-        return LocalAnswer((*self._readings, *own))
+        return LocalAnswer((*self._readings, *readings))
 
     def end(self) -> None:
         for child in self._children.values():

@@ -194,13 +194,13 @@ def _find_cause(state: SessionState, group_tests: GroupTests, failed: GroupTest)
     yield from restart_torch_workers(state)
     if _testable_set(state) == failed.nodes:
         label = f"the whole set of {count}"
-        (again,) = yield from group_tests.run(label, SET, [failed.nodes])
-        if again.passed:
+        (repeated,) = yield from group_tests.run(label, SET, [failed.nodes])
+        if repeated.passed:
             why = failed.wrong or failed.why
             state.notice(f"the whole set failed once ({why}) and passed when repeated")
-        if again.passed is not False:
+        if repeated.passed is not False:
             return
-        failed = again
+        failed = repeated
     search = GroupSearch(failed.nodes, state.thresholds)
     state.group_searches.append((failed, search))
     while count > 2 and state.clock.seconds_left > group_tests.limit(HALF, count):

@@ -100,9 +100,9 @@ def of_losses(state: SessionState, explanation: Explanation) -> None:
             direction, grade = "both" if trouble.both else "a->b", _grade(state, trouble, stalls=2)
             remedy = _LOSSY.format(f"{a} and {b}")
             explanation.add_links([LinkReport(a, b, direction, grade, message, remedy)])
-    usual = losses.usual_share(ways)
-    if usual >= least:
-        message = f"{usual:.1%} or more of what most nodes send each other has to be sent again"
+    usual_share = losses.usual_share(ways)
+    if usual_share >= least:
+        message = f"{usual_share:.1%} or more of what most nodes send each other has to be sent again"
         explanation.network.append(Finding("loss", Grade.WARN, message, _ALL_LOSSY))
     if parts:
         crossing = [way for trouble in troubles if not trouble.nodes for way in trouble.ways]

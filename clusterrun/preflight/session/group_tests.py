@@ -111,8 +111,8 @@ class GroupTests:
     def has_time_for(self, rounds: int) -> bool:
         """Return whether ``rounds`` rounds and some failures fit into half of the remaining time."""
         took = self._took.get(PAIR) or self._took.get(SET)
-        usual = statistics.median(took) if took else ANSWER_SECONDS
-        return usual * rounds + 2 * _LEAST_LIMIT < self.state.clock.seconds_left / 2
+        usual_seconds = statistics.median(took) if took else ANSWER_SECONDS
+        return usual_seconds * rounds + 2 * _LEAST_LIMIT < self.state.clock.seconds_left / 2
 
     def run(
         self, label: str, kind: str, groups: Sequence[tuple[int, ...]]

@@ -70,31 +70,31 @@ def _dial(state: SessionState, label: str, plan: Plan, testers: Collection[int])
     listeners = [node.node for node in state.listeners()]
     absent = [node.node for node in state.nodes.values() if node.absent]
     for node, targets in plan.items() if state.orders.launch else ():
-        near = listeners if len(listeners) <= MOST_DIALLED_BY_ALL else targets
+        partners = listeners if len(listeners) <= MOST_DIALLED_BY_ALL else targets
         if node in testers:
-            ask_checks(state, node, [other for other in (*near, *absent) if other != node])
+            ask_checks(state, node, [other for other in (*partners, *absent) if other != node])
     yield (DialTask, PeerTask)
     # Dial failed ways again in both directions on all ports, and their ends with good nodes.
     nodes = {node.node: node for node in state.listeners()}
     failing = [way for way in state.dials.failing() if way.a in nodes and way.b in nodes]
-    again: Plan = {}
+    repeat_plan: Plan = {}
     for way in failing:
-        _both_ways(again, nodes[way.a], nodes[way.b])
+        _both_ways(repeat_plan, nodes[way.a], nodes[way.b])
     shut = {frozenset((way.a, way.b)) for way in failing if not way.is_dead and way.bad}
     if len(shut) > WITNESSES and len(nodes) <= FEW_NODES:
         # More links have silent ports than two nodes explain. Only some nodes dialled these ports, so every
         # node of a small set dials all ports of all others.
         for a, b in combinations(nodes.values(), 2):
-            _both_ways(again, a, b)
+            _both_ways(repeat_plan, a, b)
     troubled = dict.fromkeys(node for way in failing for node in (way.a, way.b))
     clean = [node for node in nodes if node not in troubled] or list(nodes)
     for index, node in enumerate(troubled):
         turned = clean[index % len(clean) :] + clean[: index % len(clean)]
         for witness in [other for other in turned if other != node][:WITNESSES]:
-            _both_ways(again, nodes[node], nodes[witness])
-    if again and state.clock.seconds_left >= DIAL_SECONDS:
+            _both_ways(repeat_plan, nodes[node], nodes[witness])
+    if repeat_plan and state.clock.seconds_left >= DIAL_SECONDS:
         state.label = "control round, again where something did not answer"
-        _ask_dials(state, again)
+        _ask_dials(state, repeat_plan)
         yield (DialTask,)
     state.end_phase(CONTROL)
 

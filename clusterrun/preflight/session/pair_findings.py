@@ -162,13 +162,13 @@ def of_rails(state: SessionState, explanation: Explanation) -> None:
     thresholds = for_backend(state.thresholds, state.backend)
     slow = slow_rails(state.quantities.rails, thresholds) if state.backend == "nccl" else []
     for rail in slow:
-        what, outlier = "sends" if rail.is_sending else "receives", rail.outlier
+        verb, outlier = "sends" if rail.is_sending else "receives", rail.outlier
         median = f"{outlier.share:.0%} of the median {outlier.median:.3g}"
         rate = f"{outlier.value:.3g} GB/s, {median} (limit {outlier.limit:.3g})"
         name = state.nodes[rail.node].name
         remedy = _RAIL.format(rail.rail)
         if rail.partner is None:
-            message = f"rail {rail.rail} (GPU {rail.rail} and its network port) {what} {rate}"
+            message = f"rail {rail.rail} (GPU {rail.rail} and its network port) {verb} {rate}"
             explanation.add(rail.node, Finding("rails", Grade.WARN, message, remedy))
         else:
             partner = state.nodes[rail.partner].name
@@ -221,8 +221,8 @@ def of_groups(state: SessionState, explanation: Explanation) -> None:
             names = state.names(result.apart)
             observed = f"{_sizes(result)} each of {names} ({_why(failed)}); {_rest(failed, result)}"
             nodes = state.nodes
-            rest = [node for node in nodes if not explanation.is_unfit(node) and node not in result.apart]
-            disputed = partition_findings.of_disputed(state, rest, result.apart, observed)
+            others = [node for node in nodes if not explanation.is_unfit(node) and node not in result.apart]
+            disputed = partition_findings.of_disputed(state, others, result.apart, observed)
             explanation.network.append(disputed)
 
 

@@ -111,8 +111,8 @@ def _hold(
         for a, b in limited:
             ports = tuple(islice(cycle(state.nodes[b].listening.ports), needed))
             targets.setdefault(a, []).append(state.nodes[b].target(ports))
-        for a, own in targets.items():
-            task = DialTask(state.nonce, a, tuple(own), DIAL_SECONDS, hold=True)
+        for a, own_targets in targets.items():
+            task = DialTask(state.nonce, a, tuple(own_targets), DIAL_SECONDS, hold=True)
             state.ask(a, task, DIAL_SECONDS + ANSWER_SECONDS)
         if not limited:
             break
@@ -155,7 +155,7 @@ def _ways(state: SessionState, suspects: list[int]) -> list[tuple[int, int]]:
         if passed:
             first, *others = nodes
             groups.join((first, other) for other in others)
-    mates = {node: group for group in groups.of(state.nodes) for node in group}
+    group_of = {node: group for group in groups.of(state.nodes) for node in group}
     candidates = [node for node in listeners if node not in suspects] + suspects
     ways: dict[tuple[int, int], None] = {}
     for index, suspect in enumerate(suspects):
@@ -166,7 +166,7 @@ def _ways(state: SessionState, suspects: list[int]) -> list[tuple[int, int]]:
         for node in turned:
             trouble = state.dials.between(suspect, node)
             is_dead = trouble is not None and trouble.symptom == "dead"
-            is_mate = len(mates[suspect]) <= 1 or node in mates[suspect]
+            is_mate = len(group_of[suspect]) <= 1 or node in group_of[suspect]
             if node != suspect and not is_dead and is_mate:
                 witnesses.append(node)
         for witness in witnesses[:WITNESSES]:

@@ -106,7 +106,7 @@ def _members(state: SessionState, suspects: Sequence[int], examined: Sequence[in
     needed = WITNESSES * len(suspects) + 1  # one more, since a partner may be at fault itself
     at = [place for place, node in enumerate(ring) if node in suspects]
     steps = (step * way for step in range(1, len(ring)) for way in (1, -1))
-    near = [ring[(place + step) % len(ring)] for step in steps for place in at]
-    partners = [node for node in dict.fromkeys(near) if node not in examined]
+    neighbours = [ring[(place + step) % len(ring)] for step in steps for place in at]
+    partners = [node for node in dict.fromkeys(neighbours) if node not in examined]
     members = {*examined, *partners[:needed]}
     return [node for node in state.nodes if node in members and not explanation.is_unfit(node)]

@@ -112,8 +112,8 @@ class Session:
         self._naps_until: float | None = None
         if short is not None and after is not None:
             recheck.recall(state, after, short.suspects)
-        again = short and recheck.rounds(state, self._group_tests, short.suspects, short.network)
-        self._course = again or self._rounds()
+        short_course = short and recheck.rounds(state, self._group_tests, short.suspects, short.network)
+        self._course = short_course or self._rounds()
 
     @property
     def progress(self) -> str:

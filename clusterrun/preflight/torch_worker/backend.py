@@ -32,8 +32,8 @@ def variables(backend: str, interface: str, users: Mapping[str, str]) -> dict[st
     with ``device_id`` would run NCCL without blocking, which hangs healthy nodes occasionally
     (pytorch#153960).
     """
-    both = {"GLOO_SOCKET_IFNAME": interface.partition(",")[0], "NCCL_SOCKET_IFNAME": exactly(interface)}
-    named = both if interface else {}
+    shared = {"GLOO_SOCKET_IFNAME": interface.partition(",")[0], "NCCL_SOCKET_IFNAME": exactly(interface)}
+    named = shared if interface else {}
     chosen = {name: value for name, value in named.items() if name not in users}
     if backend == GLOO:
         return chosen

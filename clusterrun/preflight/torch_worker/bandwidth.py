@@ -62,10 +62,10 @@ class BandwidthTest:
         for size in self._device.sizes(self._size(megabytes)):
             self._largest = max(self._largest, size)
             taken, waited = self._seconds_by_step(size)
-            whole = torch.tensor(waited, dtype=torch.float32, device=self._device.torch_device)
-            dist.all_reduce(whole)
+            longest = torch.tensor(waited, dtype=torch.float32, device=self._device.torch_device)
+            dist.all_reduce(longest)
             self._device.settle(self._until)
-            waited_by_round = whole.tolist()
+            waited_by_round = longest.tolist()
             for name, seconds in taken.items():
                 rate = round(moved[name] * size / 1e9 / self._device.usual(seconds), 6)
                 if name == "all_reduce" and rate > rate_by_name.get(name, 0.0):
@@ -84,16 +84,16 @@ class BandwidthTest:
         count = min(self._largest, _MOST_CHECKED) // 4
         if not count:
             return ""
-        own = torch.arange(count, dtype=torch.int32, device=self._device.torch_device) % _PERIOD
-        total = (own + sum_patterns.weight(self._rank, "float32")).float()
+        pattern = torch.arange(count, dtype=torch.int32, device=self._device.torch_device) % _PERIOD
+        total = (pattern + sum_patterns.weight(self._rank, "float32")).float()
         dist.all_reduce(total)
         self._device.settle(self._until)
-        whole = sum(sum_patterns.weight(rank, "float32") for rank in range(self._world))
-        wrong = (total != (own * self._world + whole).float()).nonzero().flatten()
+        total_weight = sum(sum_patterns.weight(rank, "float32") for rank in range(self._world))
+        wrong = (total != (pattern * self._world + total_weight).float()).nonzero().flatten()
         if not len(wrong):
             return ""
         first = int(wrong[0])
-        expected = first % _PERIOD * self._world + whole
+        expected = first % _PERIOD * self._world + total_weight
         return (
             f"sum of a large message ({count * 4 / 1e6:.3g} MB): element {first} is {total[first].item():g} "
             f"instead of {expected} ({len(wrong)} of {count} elements differ)"
@@ -124,15 +124,15 @@ class BandwidthTest:
         """Return a call of the collective ``name`` on buffers of ``size`` bytes."""
         world, device = self._world, self._device.torch_device
         count = max(1, size // 4 // world) * world
-        whole = torch.zeros(count, dtype=torch.float32, device=device)
-        part = whole[: count // world].clone()
-        other = torch.empty_like(whole)
+        gathered = torch.zeros(count, dtype=torch.float32, device=device)
+        part = gathered[: count // world].clone()
+        other = torch.empty_like(gathered)
         calls: dict[str, Callable[[], object]] = {
-            "all_reduce": lambda: dist.all_reduce(whole),
+            "all_reduce": lambda: dist.all_reduce(gathered),
             "all_gather": lambda: dist.all_gather_into_tensor(other, part),
-            "reduce_scatter": lambda: dist.reduce_scatter_tensor(part, whole),
-            "broadcast": lambda: dist.broadcast(whole, 0),
-            "all_to_all": lambda: dist.all_to_all_single(other, whole),
+            "reduce_scatter": lambda: dist.reduce_scatter_tensor(part, gathered),
+            "broadcast": lambda: dist.broadcast(gathered, 0),
+            "all_to_all": lambda: dist.all_to_all_single(other, gathered),
         }
         return calls[name]
 
@@ -142,8 +142,8 @@ class BandwidthTest:
         steps: dict[str, Callable[[], object]] = {"all_reduce": lambda: dist.all_reduce(content)}
         if self._peer is not None:
             # In this rank's order: its send matches its peer's receive.
-            both = [("send", lambda: self._send(content)), ("receive", lambda: self._receive(content))]
-            steps.update(both if self._rank < self._peer else both[::-1])
+            directions = [("send", lambda: self._send(content)), ("receive", lambda: self._receive(content))]
+            steps.update(directions if self._rank < self._peer else directions[::-1])
         began = time.monotonic()
         for step in steps.values():  # Warms up.
             self._device.timed(step, self._until)

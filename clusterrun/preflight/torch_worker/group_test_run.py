@@ -101,8 +101,8 @@ class GroupTestRun:
         loading = any(map(self._lacked_time, self._parts))
         seconds = now - self._began
         for rank, part in enumerate(self._parts):
-            who = f"local rank {rank}: " if len(self._parts) > 1 else ""
-            part.end(f"{who}killed after {seconds:.1f} s without an end", late=True)
+            prefix = f"local rank {rank}: " if len(self._parts) > 1 else ""
+            part.end(f"{prefix}killed after {seconds:.1f} s without an end", late=True)
         transports = [error_text.chosen(part.child.printed()) for part in self._parts]
         # One rank of a node may have no port near its GPU.
         transport = max(filter(None, transports), key=lambda text: text.endswith(" GDRDMA"), default="")

@@ -49,21 +49,21 @@ def multiplied(device: OnCpu | OnGpu, until: float, load_seconds: float = 0.0) -
     size = _SIZE[kind]
     model = f" {torch.cuda.get_device_name(device.torch_device)}" if kind == "cuda" else ""
     first, second = operands(size)
-    ours = first.to(device.torch_device), second.to(device.torch_device)
-    product = torch.mm(*ours)
+    factors = first.to(device.torch_device), second.to(device.torch_device)
+    product = torch.mm(*factors)
     device.settle(until)
-    whole = product.cpu()
-    times, last = _times(device, ours, until, max(_SECONDS[kind], load_seconds))
+    on_cpu = product.cpu()
+    times, last = _times(device, factors, until, max(_SECONDS[kind], load_seconds))
     seconds = device.usual(times)
-    wrong = difference(first, second, whole)
-    if not wrong and not torch.equal(last.cpu(), whole):
+    wrong = difference(first, second, on_cpu)
+    if not wrong and not torch.equal(last.cpu(), on_cpu):
         wrong = "product: the last of many products has other bits than the first"
     return RankReport(
         stage=DONE,
         ended=True,
         rates=(("product", round(2 * size**3 / seconds / 1e12, 6)),),
         wrong=wrong,
-        fingerprint=f"{kind} {size}{model}: {fingerprint(whole)}",
+        fingerprint=f"{kind} {size}{model}: {fingerprint(on_cpu)}",
     )
 
 
@@ -79,8 +79,8 @@ def difference(first: torch.Tensor, second: torch.Tensor, product: torch.Tensor)
     a, b, c = first.long(), second.long(), product.long()
     rows = (c.sum(1) != a @ b.sum(1)).nonzero().flatten().tolist()
     columns = (c.sum(0) != a.sum(0) @ b).nonzero().flatten().tolist()
-    whole = bool((product == c).all())
-    if whole and not rows and not columns:
+    is_equal = bool((product == c).all())
+    if is_equal and not rows and not columns:
         return ""
     at = f"row {rows[0]}" if rows else "no row's sum"
     across = f"column {columns[0]}" if columns else "no column's sum"
@@ -88,8 +88,8 @@ def difference(first: torch.Tensor, second: torch.Tensor, product: torch.Tensor)
 
 
 def fingerprint(product: torch.Tensor) -> str:
-    whole = product.to(torch.int32).contiguous()  # Also unifies 0 and -0.
-    return hashlib.sha256(ctypes.string_at(whole.data_ptr(), whole.numel() * 4)).hexdigest()[:16]
+    as_integers = product.to(torch.int32).contiguous()  # Also unifies 0 and -0.
+    return hashlib.sha256(ctypes.string_at(as_integers.data_ptr(), as_integers.numel() * 4)).hexdigest()[:16]
 
 
 def _times(

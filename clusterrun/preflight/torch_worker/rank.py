@@ -84,10 +84,10 @@ class Rank:
     def _store(self) -> dist.Store:
         port, world, seconds = self._task.port, self._world, self._left()
         if self._listening >= 0:
-            whole = host_store(self._listening, port, world, seconds)
+            store = host_store(self._listening, port, world, seconds)
         else:
-            whole = connect_store(self._task.members[0].address, port, world, seconds)
-        return dist.PrefixStore(f"test {self._task.test}", whole)
+            store = connect_store(self._task.members[0].address, port, world, seconds)
+        return dist.PrefixStore(f"test {self._task.test}", store)
 
     def _sums(self) -> None:
         for kind in sum_patterns.KINDS:

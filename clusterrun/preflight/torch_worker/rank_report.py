@@ -42,9 +42,11 @@ def read(text: bytes) -> RankReport:
 
 def joined(test: int, seconds: float, reports: Sequence[RankReport], transport: str = "") -> GroupResult:
     """Return a node's result from the final reports of its ranks."""
-    usual = Counter(report.fingerprint for report in reports).most_common(1)[0][0]
+    usual_fingerprint = Counter(report.fingerprint for report in reports).most_common(1)[0][0]
     differing = [
-        str(rank) for rank, report in enumerate(reports) if report.fingerprint != usual and not report.failed
+        str(rank)
+        for rank, report in enumerate(reports)
+        if report.fingerprint != usual_fingerprint and not report.failed
     ]
     wrong = most_telling(report.wrong for report in reports)
     if differing and not wrong:
@@ -73,7 +75,7 @@ def joined(test: int, seconds: float, reports: Sequence[RankReport], transport: 
         rates=rates,
         wrong=wrong,
         why=why,
-        fingerprint=usual,
+        fingerprint=usual_fingerprint,
         late=bool(failed) and all(report.late for report in failed),
         transport=transport,
     )

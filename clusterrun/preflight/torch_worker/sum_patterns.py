@@ -51,8 +51,8 @@ def _explained(sums: torch.Tensor, expected: torch.Tensor, wrong: torch.Tensor, 
     off = (sums[sample] - expected[sample]).to(torch.int64)
     for sign, word in ((-1, "is missing"), (1, "is there twice")):
         weights = torch.div(sign * off - flat[sample], steep[sample], rounding_mode="floor")
-        rest = torch.remainder(sign * off - flat[sample], steep[sample])
-        same = bool((rest == 0).all()) and bool((weights == weights[0]).all())
+        remainder = torch.remainder(sign * off - flat[sample], steep[sample])
+        same = bool((remainder == 0).all()) and bool((weights == weights[0]).all())
         ranks = [rank for rank in range(world) if weight(rank, kind) == int(weights[0])]
         if same and len(ranks) == 1:
             return f": what rank {ranks[0]} gave {word}"

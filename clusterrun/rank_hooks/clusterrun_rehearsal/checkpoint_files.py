@@ -75,7 +75,9 @@ class CheckpointWatch:
             if not isinstance(path, (str, bytes)):
                 return
             path = os.fsdecode(path)
-            writes = bool(flags & (os.O_WRONLY | os.O_RDWR)) or any(c in (mode or "") for c in "wxa+")
+            writes = bool(flags & (os.O_WRONLY | os.O_RDWR)) or any(
+                letter in (mode or "") for letter in "wxa+"
+            )
             temporary = flags & (os.O_EXCL | os.O_TRUNC)
             if writes:
                 keep_original(path, bool(flags & os.O_TRUNC))
@@ -150,10 +152,10 @@ class CheckpointWatch:
 
     def removed(self, path: str, whole: bool) -> None:
         path = os.path.abspath(path)
-        below = self._below(path)
-        for open_path in below:
+        relative = self._below(path)
+        for open_path in relative:
             del self._open[open_path]
-        is_checkpoint = whole or below or path in self._known or path.endswith(KINDS)
+        is_checkpoint = whole or relative or path in self._known or path.endswith(KINDS)
         # A script may clear the folder of a save before it makes it.
         if is_checkpoint and os.path.lexists(path) and not path.startswith(self._run_dir + os.sep):
             self._trace.tell("remove", path=path)

@@ -129,7 +129,7 @@ class WeightAverages:
         checksums = []
         for average in self._averages:
             values = average.state_dict().values() if hasattr(average, "state_dict") else values_of(average)
-            checksums.append(self._digest.of(v for v in values if hasattr(v, "data_ptr")))
+            checksums.append(self._digest.of(value for value in values if hasattr(value, "data_ptr")))
         return self._digest.of(self._buffers), sorted(set(checksums))
 
     def _is_average(self, held: Any, in_use: set[int]) -> bool:

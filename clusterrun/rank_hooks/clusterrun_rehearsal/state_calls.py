@@ -36,7 +36,7 @@ class StateCalls:
             self._note_calls(scalers.GradScaler, "scaler")
         self._note_calls(torch.nn.Module, "model")
         self._note_calls(torch.optim.Optimizer, "optimizer")
-        for what, name, method in (
+        for generator, name, method in (
             ("python", "random", "setstate"),
             ("numpy", "numpy.random", "set_state"),
             ("torch", "torch", "set_rng_state"),
@@ -44,7 +44,7 @@ class StateCalls:
         ):
             if name in sys.modules:
                 real = getattr(sys.modules[name], method)
-                setattr(sys.modules[name], method, self._noting(real, what, "set"))
+                setattr(sys.modules[name], method, self._noting(real, generator, "set"))
 
     def settings(self) -> dict[str, Any]:
         return {

@@ -66,8 +66,10 @@ class StepInputs:
         self._global_hooks = []
         self._depth = 0
         for module in self._outermost.values():
-            ours = module.register_forward_pre_hook(self._trace.guarded(self._record_input), prepend=True).id
-            pickle_without(type(module), ours)
+            own_hook = module.register_forward_pre_hook(
+                self._trace.guarded(self._record_input), prepend=True
+            ).id
+            pickle_without(type(module), own_hook)
 
     def _record_input(self, module: Any, args: Any) -> bool:
         first = None
@@ -89,8 +91,12 @@ class StepInputs:
 
         def record_indices(iterator: Any) -> Any:
             indices = index(iterator)
-            whole = isinstance(indices, (list, tuple)) and all(isinstance(item, int) for item in indices)
-            iterator.__dict__.setdefault("_rehearsed", []).append([*map(int, indices)] if whole else "null")
+            is_list_of_numbers = isinstance(indices, (list, tuple)) and all(
+                isinstance(item, int) for item in indices
+            )
+            iterator.__dict__.setdefault("_rehearsed", []).append(
+                [*map(int, indices)] if is_list_of_numbers else "null"
+            )
             return indices
 
         note = self._trace.guarded(self._note_batch)
@@ -125,7 +131,9 @@ def pickle_without(kind: Any, hook: int) -> None:
         if hooks and hook in hooks:
             state = {
                 **state,
-                "_forward_pre_hooks": type(hooks)((k, v) for k, v in hooks.items() if k != hook),
+                "_forward_pre_hooks": type(hooks)(
+                    (key, function) for key, function in hooks.items() if key != hook
+                ),
             }
         return state
 

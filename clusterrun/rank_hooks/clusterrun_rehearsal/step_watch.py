@@ -165,7 +165,9 @@ class StepWatch:
         random = ", ".join([f'"{name}": {state}' for name, state in self._random.checksums().items()])
         # Settings rarely change from one step to the next.
         settings = {
-            "lr": [[fixed(g[name]) for name in RATES if name in g] for g in optimizer.param_groups],
+            "lr": [
+                [fixed(group[name]) for name in RATES if name in group] for group in optimizer.param_groups
+            ],
             **self._calls.settings(),
             "hears": callable(signal.getsignal(signal.SIGUSR2)) or self._files.heard_notice,
         }
