@@ -99,7 +99,7 @@ COORDINATOR_BUGS = (
     Mutant(
         "ranks that vanish are not missed",
         "coordinator/attempt",
-        "unexplained = not well and",
+        "unexplained = not is_gone_as_asked and",
         "unexplained = False and",
     ),
     Mutant(
@@ -123,13 +123,13 @@ COORDINATOR_BUGS = (
     Mutant(
         "the last agent of a node takes its member",
         "coordinator/membership",
-        "if old is not None and (old.present or old.hello.pid != hello.pid):",
+        "if earlier is not None and (earlier.present or earlier.hello.pid != hello.pid):",
         "if False:",
     ),
     Mutant(
         "an agent that tries again is refused",
         "coordinator/membership",
-        "(old.present or old.hello.pid != hello.pid)",
+        "(earlier.present or earlier.hello.pid != hello.pid)",
         "True",
     ),
     Mutant(
