@@ -245,10 +245,8 @@ class SweepRuns:
         """Queue the points again whose runs did not complete, and the points not queued yet."""
         from clusterrun.operations.sweep import retried, start
 
-        retried_indices = retried(self._record, self._context, tell)
-        self._record = (
-            start(retried_indices, self._context, tell) if retried_indices.waiting else retried_indices
-        )
+        record = retried(self._record, self._context, tell)
+        self._record = start(record, self._context, tell) if record.waiting else record
 
 
 def sweep(
