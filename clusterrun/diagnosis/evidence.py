@@ -286,7 +286,7 @@ class RankSnapshot:
 
     @property
     def meets(self) -> bool:
-        """Whether it waits for others in ``init_process_group``, where torch prints each retry."""
+        """Return whether it waits for others in ``init_process_group``, where torch prints each retry."""
         return not self.groups and self.location.doing is Doing.RENDEZVOUS
 
     @property

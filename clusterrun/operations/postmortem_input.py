@@ -157,9 +157,8 @@ def last_stacks(paths: AttemptPaths, nodes: tuple[str, ...]) -> Iterator[RankSna
         try:
             document = json.loads(read_at(paths.beside(match[0]), 0, MOST_OF_A_NODE))
             for rank, content in sorted((int(rank), content) for rank, content in document.items()):
-                content = (
-                    {"stack": content} if isinstance(content, list) else content
-                )  # the format of older releases
+                # Older releases wrote the stack alone.
+                content = {"stack": content} if isinstance(content, list) else content
                 yield _snapshot(rank, "S", content, nodes, tuple(map(str, content["stack"])))
         except _HALF_A_FILE:
             continue

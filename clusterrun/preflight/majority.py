@@ -23,7 +23,7 @@ class Vote:
     nodes_by_value: tuple[tuple[str, tuple[str, ...]], ...]  # most common value first
 
     @property
-    def unanimous(self) -> bool:
+    def is_unanimous(self) -> bool:
         return len(self.nodes_by_value) < 2
 
 
@@ -50,7 +50,7 @@ def outlier_findings(
     Two nodes that differ are both reported, with a warning at most: nobody knows which of them is right.
     """
     result = vote(value_by_node)
-    if result.unanimous:
+    if result.is_unanimous:
         return
     if result.majority:
         supporters = len(value_by_node) - len(result.outliers)

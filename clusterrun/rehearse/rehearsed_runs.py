@@ -39,7 +39,10 @@ class BudgetSpent(Exception):
 
 
 class RehearsedRuns:
-    """``spec`` is the user's run, ``folder`` takes all copies. No wait outlasts the budget."""
+    """The copies of the user's run that a rehearsal starts below ``folder`` and disturbs.
+
+    No wait outlasts the budget.
+    """
 
     # Runs at the same time. A fault consists of waiting in part.
     at_once = 2

@@ -29,9 +29,8 @@ class NodeRecords:
 
     cluster: str
     reports: tuple[Report, ...]  # oldest first
-    forgotten: tuple[
-        tuple[str, float], ...
-    ] = ()  # nodes, each with the time before which findings do not count
+    # Nodes, each with the time before which findings do not count.
+    forgotten: tuple[tuple[str, float], ...] = ()
     damaged: tuple[str, ...] = ()  # messages about damaged files
 
 

@@ -65,9 +65,8 @@ def rule(table: CallTable) -> list[Hypothesis]:
 def _records_agree(table: CallTable, run: Remains, root: Error, aborted: Ranks) -> list[Hypothesis]:
     """All records that are left agree: find what was sent, and the sender."""
     sent_too_much = partial(explain_sent_too_much, run=run, root=root)
-    calls_by_mate: dict[
-        int, list[Call]
-    ] = {}  # calls of each rank in groups that it shares with all aborted ranks
+    # Calls of each rank in groups that it shares with all aborted ranks.
+    calls_by_mate: dict[int, list[Call]] = {}
     for rank in table.ranks:
         spans = {group.name: unfolded(group.ranks) for group in rank.groups if group.ranks}
         calls = [

@@ -55,7 +55,7 @@ def judge(request: RunNeeds, readings: Readings) -> Findings:
                 f"the product's bits are {bits[node]}, {result.majority} on {agreeing} other nodes ({kind})"
             )
             yield node, Finding(NAME, Grade.FAIL, message, _WRONG)
-        if not result.unanimous and not result.outliers:
+        if not result.is_unanimous and not result.outliers:
             message = f"the product has {len(result.nodes_by_value)} results; it is not known which is right"
             remedy = "test these nodes together with a third: --spares 1"
             for node in bits if len(bits) == 2 else ("",):

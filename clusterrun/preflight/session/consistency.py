@@ -70,7 +70,7 @@ def interfaces(nodes: Sequence[NodeState]) -> Iterator[NodeFinding]:
         message = f"MTU {interface.mtu} on {interface.name}; the others have {result.majority}"
         remedy = f"ip link set {interface.name} mtu {result.majority}"
         yield NodeFinding(number, Finding("interface", Grade.WARN, message, remedy))
-    if not result.unanimous and not result.majority:
+    if not result.is_unanimous and not result.majority:
         groups = "; ".join(f"{value} on {some_of(members)}" for value, members in result.nodes_by_value)
         yield NodeFinding(None, Finding("interface", Grade.WARN, f"the MTU differs over nodes: {groups}"))
 
