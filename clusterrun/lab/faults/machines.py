@@ -57,7 +57,11 @@ def thaw(site: LabSite, fault: Fault) -> None:
 
 def kill(site: LabSite, fault: Fault) -> Fault:
     if fault.get("process"):
-        send(_some(site, fault), signal.SIGKILL)
+        targets = _some(site, fault)
+        send(targets, signal.SIGKILL)
+        killed = {process.process for process in targets}
+        hosts = {fault.host: site.first(fault.host)}
+        wait_for(lambda: not any(p.process in killed for p in processes(hosts)), END_SECONDS)
         return fault
     site.node(fault.host)
     first = site.first(fault.host)
