@@ -245,7 +245,8 @@ def test_a_program_in_a_shell_script_gets_the_term_that_ends_the_shell_and_may_s
 SAVES = """
 import os, signal, subprocess, sys, time
 def on_signal(number, frame):
-    print(*sys.argv[1:], "got", signal.Signals(number).name, flush=True)
+    line = " ".join([*sys.argv[1:], "got", signal.Signals(number).name])
+    os.write(1, f"{line}\n".encode())  # at once: program and worker share the file
     if number == signal.SIGTERM:
         sys.exit()
 for number in (signal.SIGUSR2, signal.SIGTERM):
