@@ -246,7 +246,7 @@ SAVES = """
 import os, signal, subprocess, sys, time
 def on_signal(number, frame):
     line = " ".join([*sys.argv[1:], "got", signal.Signals(number).name])
-    os.write(1, f"{line}\n".encode())  # at once: program and worker share the file
+    os.write(1, f"{line}\\n".encode())  # at once: program and worker share the file
     if number == signal.SIGTERM:
         sys.exit()
 for number in (signal.SIGUSR2, signal.SIGTERM):
