@@ -7,8 +7,9 @@ import os
 import re
 import sys
 import threading
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
+from functools import partial
 
 from clusterrun.local.gpus import count_gpus
 from clusterrun.model import contract
@@ -19,7 +20,7 @@ from clusterrun.model.hostlist import fold
 from clusterrun.model.paths import RunPaths
 from clusterrun.model.phrases import count_of
 from clusterrun.model.record import RunRecord
-from clusterrun.model.run_words import default_name
+from clusterrun.model.run_words import LAST, default_name
 from clusterrun.model.spec import Cluster, JobSpec, OnUnfit
 from clusterrun.model.states import State
 from clusterrun.notify.notify_address import shortened
@@ -71,7 +72,7 @@ class SubmitFacts:
     notices: tuple[str, ...]  # for the user
     of_launch: tuple[str, ...]  # notices about a launch by srun
     offered: Offered | None  # None if no scheduler is queried
-    repeats: bool = False  # whether it repeats the resources of a run that was just submitted
+    repeats: Callable[[], bool]  # whether it repeats the resources of a run that was just submitted
 
     def partitions(self) -> tuple[PartitionOffer, ...]:
         return self.offered.partitions() if self.offered else ()
@@ -89,8 +90,9 @@ class SubmitFacts:
                 notices += job_number_notices(self.spec)
         notices += check(planned, environ=environ)
         partition_limits.check(planned.spec, self.partitions())
-        if not planned.spec.alone and not self.repeats:
-            notices += partition_limits.forgotten_gpus(planned.spec, self.partitions())
+        if not planned.spec.alone:
+            hints = partition_limits.forgotten_gpus(planned.spec, self.partitions())
+            notices += hints if hints and not self.repeats() else ()
         return notices
 
 
@@ -129,8 +131,8 @@ def submit_facts(spec: JobSpec, context: Context, allocation: str = "") -> Submi
     srun_options = [sbatch_options.word(option) for option in sbatch_options.passed(spec.srun, "--srun")]
     if site.slurm and srun_options and (message := context.client().misread_by_srun(srun_options)):
         raise BadInput(f"srun refuses --srun {' --srun '.join(spec.srun)}: {message}", "see man srun")
-    repeats = bool(offered) and _repeats(spec, context)
-    return SubmitFacts(spec, site, (*whole_nodes, *avoided, *shared), few, offered, repeats)
+    notices = (*whole_nodes, *avoided, *shared)
+    return SubmitFacts(spec, site, notices, few, offered, partial(_repeats, spec, context))
 
 
 def _repeats(spec: JobSpec, context: Context) -> bool:
@@ -138,14 +140,14 @@ def _repeats(spec: JobSpec, context: Context) -> bool:
 
     The submissions of a loop give a hint about them once.
     """
-    for newest in context.store.ids()[:1]:
-        with suppress(ClusterrunError):
-            record, now = context.store.read(newest), context.clock.now()
-            before = record.spec
-            is_same = (before.cwd, before.partition, before.gpus) == (spec.cwd, spec.partition, spec.gpus)
-            is_same = is_same and (before.sbatch, before.ranks_per_node) == (spec.sbatch, spec.ranks_per_node)
-            return is_same and now - record.submitted_at < HINT_SECONDS
-    return False
+    try:
+        record = context.store.read(context.store.find(LAST))
+    except ClusterrunError:
+        return False
+    before = record.spec
+    is_same = (before.cwd, before.partition, before.gpus) == (spec.cwd, spec.partition, spec.gpus)
+    is_same = is_same and (before.sbatch, before.ranks_per_node) == (spec.sbatch, spec.ranks_per_node)
+    return is_same and context.clock.now() - record.submitted_at < HINT_SECONDS
 
 
 def draft(spec: JobSpec, context: Context, allocation: str = "") -> Draft:
