@@ -16,10 +16,10 @@ from clusterrun.agent.rank_processes import RankProcesses
 from clusterrun.agent.sidecar_processes import Sidecar, started
 from clusterrun.model.container import PYTHON
 from clusterrun.model.frozen import Any, replace
+from clusterrun.model.phrases import code_in_words
 from clusterrun.model.world import Lineage, run_environment
 from clusterrun.protocol.messages import RankExited, RanksStarted, StartFailed, StartRanks, ToCoordinator
 from clusterrun.runtime.event_loop import EventLoop, steady
-from clusterrun.runtime.exit_status import code_in_words
 from clusterrun.runtime.kill_tree import send
 from clusterrun.runtime.overload import PatientLimit
 from clusterrun.runtime.processes import ProcessEnd, Program

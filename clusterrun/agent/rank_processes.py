@@ -11,6 +11,7 @@ from clusterrun import proc
 from clusterrun.agent import rank_environment
 from clusterrun.agent.rank_environment import AgentPlace
 from clusterrun.model import contract
+from clusterrun.model.contract import STARVED
 from clusterrun.model.errors import ClusterrunError
 from clusterrun.model.frozen import replace
 from clusterrun.model.orders import Orders
@@ -27,7 +28,6 @@ from clusterrun.protocol.messages import (
     ToCoordinator,
 )
 from clusterrun.runtime.event_loop import steady
-from clusterrun.runtime.exit_status import STARVED
 from clusterrun.runtime.kill_tree import KillTarget, below, everywhere, send, sweep
 from clusterrun.runtime.network import interface_of
 from clusterrun.runtime.processes import ProcessEnd, Program, ended_children, start_all

@@ -17,10 +17,10 @@ from clusterrun.agent.rank_environment import AgentPlace
 from clusterrun.model import contract
 from clusterrun.model.orders import Orders
 from clusterrun.model.paths import RunPaths
+from clusterrun.model.phrases import code_in_words
 from clusterrun.model.world import Lineage, run_environment
 from clusterrun.protocol.messages import AskSidecar, SidecarEnded, SidecarSaid
 from clusterrun.runtime.event_loop import READABLE, WRITABLE, EventLoop
-from clusterrun.runtime.exit_status import code_in_words
 from clusterrun.runtime.kill_tree import below, sweep
 from clusterrun.runtime.processes import NotStarted, ProcessEnd, Program, start_all
 from clusterrun.runtime.run_files import log_or_nothing

@@ -6,12 +6,13 @@ import enum
 import signal
 from collections.abc import Sequence
 
+from clusterrun.model.contract import STARVED
 from clusterrun.model.frozen import frozen, replace
 from clusterrun.model.hostlist import fold
+from clusterrun.model.phrases import code_in_words
 from clusterrun.model.record import Failure
 from clusterrun.model.states import State
 from clusterrun.protocol.messages import RankExited
-from clusterrun.runtime.exit_status import STARVED, code_in_words
 
 
 class FailureKind(enum.Enum):

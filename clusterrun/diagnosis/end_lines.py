@@ -6,8 +6,8 @@ import enum
 import re
 import signal
 
-from clusterrun.diagnosis.torchrun_report import exit_in_words
 from clusterrun.model.frozen import frozen, replace
+from clusterrun.model.phrases import code_in_words
 
 
 class EndKind(enum.Enum):
@@ -206,13 +206,13 @@ class EndLines:
             self._is_below_deepspeed = True
             code = int(match[1])
             kind = EndKind.EXIT if code >= 0 else EndKind.SIGNAL
-            return EndLine(kind, f"a rank of deepspeed {exit_in_words(code)}", line)
+            return EndLine(kind, f"a rank of deepspeed {code_in_words(code)}", line)
         if match := _COMPOSER.search(text) or _HOROVOD.match(line):
             rank, code = int(match[1]), int(match[2])
             code = 128 - code if 128 < code < 160 else code
             kind = EndKind.EXIT if code >= 0 else EndKind.SIGNAL
             kind = EndKind.ENDED_BY_OTHERS if code == -signal.SIGTERM else kind
-            return EndLine(kind, exit_in_words(code), line, (rank,), is_report=True)
+            return EndLine(kind, code_in_words(code), line, (rank,), is_report=True)
         if match := _MPI_SIGNAL.search(text):
             return EndLine(EndKind.SIGNAL, f"was ended by {match[3]}", line, (int(match[1]),), match[2])
         if match := _JAX.search(text):

@@ -28,10 +28,11 @@ from clusterrun.diagnosis.printed_errors import (
 )
 from clusterrun.diagnosis.remains import Remains
 from clusterrun.diagnosis.stacks import line_of
-from clusterrun.diagnosis.torchrun_report import TorchrunReport, exit_in_words, without_heading
+from clusterrun.diagnosis.torchrun_report import TorchrunReport, without_heading
 from clusterrun.diagnosis.verdict import Culprit, Diagnosis, Verdict, ranks_in_words
 from clusterrun.diagnosis.watchdog_lines import is_timeout
 from clusterrun.model.frozen import frozen, replace
+from clusterrun.model.phrases import code_in_words
 from clusterrun.model.states import State
 
 # Lines of a process that count as one second for the reader of errors, which expects times.
@@ -176,8 +177,7 @@ class _Place:
     order: int
     rank: int
     node: str
-    # steps, output: lines about steps, and other output without complaints, that the process printed before
-    # it
+    # lines about steps, and other output without complaints, that the process printed before the error
     steps: int = 0
     output: int = 0
     goes_on: bool = False  # the program says that the error does not end it
@@ -353,7 +353,7 @@ class JobLog:
             self._world = max(self._world, int(world[1]))
         if not self._failed_worker and (failed := _TORCHRUN_FAILED.search(text)):
             code = int(failed[1])
-            message = f"a rank {_named(exit_in_words(code))}, with local rank {failed[2]}"
+            message = f"a rank {code_in_words(code)}, with local rank {failed[2]}"
             kind = EndKind.SIGNAL if code < 0 else EndKind.EXIT
             self._failed_worker = EndLine(kind, message, text.strip(), (), line.node, self._order)
         if _RESTARTS.search(text):
@@ -494,8 +494,8 @@ class JobLog:
             if report.rank >= 0 or report is best:
                 kind = EndKind.SIGNAL if "signal" in report.error.text else EndKind.EXIT
                 ranks = (report.rank,) if report.rank >= 0 else ()
-                words = _named(report.error.message)
-                ends.append(EndLine(kind, words, words, ranks, report.node, report.order, True))
+                message = _named(report.error.message)
+                ends.append(EndLine(kind, message, message, ranks, report.node, report.order, True))
         worker = self._failed_worker
         if worker and not any(end.is_report for end in ends) and not self._has_steps_after(worker.order):
             ends.append(worker)

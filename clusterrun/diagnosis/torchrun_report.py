@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import re
 
+from clusterrun.model.phrases import code_in_words
+
 _BEGINNING = "Root Cause (first observed failure):"
-_FIELD = re.compile(
-    r"^\s+(time|host|rank|exitcode)\s+: (\S+)(?:\s*\((?:local_rank|pid): \d+\)\s*(?:\((\w+)\))?)?"
-)
+_FIELD = re.compile(r"^\s+(time|host|rank|exitcode)\s+: (\S+)")
 _NUMBER = re.compile(r"-?\d+")
 _TRACEBACK = re.compile(r"^  traceback : (?=Traceback \(most recent call last\))")
 _END = re.compile(r"^(?:=====|-----)")
@@ -33,14 +33,14 @@ class TorchrunReport:
         elif self._is_open and _TRACEBACK.match(line):
             self.in_traceback = True
         elif self._is_open and not self.in_traceback and (field := _FIELD.match(line)):
-            return self._take(*field.groups(""))
+            return self._take(field[1], field[2])
         return ""
 
     def close(self) -> None:
         """End a report that its stream did not end."""
         self._is_open = self.in_traceback = False
 
-    def _take(self, name: str, value: str, signal_name: str) -> str:
+    def _take(self, name: str, value: str) -> str:
         if name == "time":
             self.time = value
         elif name == "host":
@@ -49,15 +49,9 @@ class TorchrunReport:
             self.rank = int(value)
             return "rank"
         elif _NUMBER.fullmatch(value) and self.rank >= 0 and not self.ended:
-            self.ended = exit_in_words(int(value), signal_name)
+            self.ended = code_in_words(int(value))
             return "ended"
         return ""
-
-
-def exit_in_words(code: int, signal_name: str = "") -> str:
-    """Return how a process ended whose exit code torchrun reports; the code of a signal is negative."""
-    name = f" ({signal_name})" if signal_name else ""
-    return f"exited with code {code}" if code >= 0 else f"was killed by signal {-code}{name}"
 
 
 def without_heading(line: str) -> str:

@@ -52,6 +52,8 @@ CODE_VARIABLES = (CODE_ORIGINAL_VARIABLE, CODE_COPY_VARIABLE, GIT_COMMIT_VARIABL
 # The companions of an agent. Work that may hang runs in them, never in the agent itself.
 EXAMINER = "examiner"
 OBSERVER = "observer"
+# Added to the last lines of a rank if the kernel's count of out-of-memory kills has risen.
+STARVED = "clusterrun: out of memory: the kernel ended a process of this job on this node"
 # An agent's answer for an observer that does not run, because its ranks have not started or have ended.
 NO_RANKS = "no ranks run on this node"
 # The name of an agent's companion process, in that process and its children.

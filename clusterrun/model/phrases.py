@@ -1,7 +1,8 @@
-"""Write numbers of things and lists of names."""
+"""Write numbers of things, lists of names and exit codes."""
 
 from __future__ import annotations
 
+import signal
 from collections.abc import Sequence
 
 
@@ -14,3 +15,14 @@ def some_of(names: Sequence[str], most: int = 3) -> str:
     """Return a list of names that ends with how many more there are."""
     more = len(names) - most
     return ", ".join(names[:most]) + (f" and {more} more" if more > 0 else "")
+
+
+def code_in_words(code: int) -> str:
+    """Return how a process ended. The code of a process that a signal ended is negative."""
+    if code >= 0:
+        return f"exited with code {code}"
+    try:
+        name = f"signal {-code} ({signal.Signals(-code).name})"
+    except ValueError:
+        name = f"signal {-code}"
+    return f"was killed by {name}"

@@ -11,8 +11,8 @@ from collections.abc import Callable, Mapping
 
 from clusterrun.model import contract
 from clusterrun.model.frozen import frozen
+from clusterrun.model.phrases import code_in_words
 from clusterrun.runtime.event_loop import EventLoop, steady
-from clusterrun.runtime.exit_status import code_in_words
 from clusterrun.runtime.kill_tree import below, send
 from clusterrun.runtime.processes import NotStarted, ProcessEnd, Program, start_all
 from clusterrun.slurm_text.controller_away import NO_ANSWER

@@ -8,10 +8,10 @@ import pytest
 
 from clusterrun.coordinator.actions import ClaimEpoch, DropLink
 from clusterrun.coordinator.events import AgentJoined, AgentLeft, ClaimFailed, EpochClaimed, MessageCame
+from clusterrun.model.contract import STARVED
 from clusterrun.model.record import Failure
 from clusterrun.model.states import Phase, State
 from clusterrun.protocol.messages import Beat, Hello, RankExited, RanksGone, ReservePort, StopRanks
-from clusterrun.runtime.exit_status import STARVED
 from clusterrun.runtime.machine_events import Note, StoodStill, Tick
 from tests.coordinator.tapes import (
     STOP,

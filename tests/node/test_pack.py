@@ -82,7 +82,7 @@ def test_late_imports_work_after_the_program_was_deleted(program: Path, tmp_path
     load = (
         f"import os, sys, zipimport; sys.path.insert(0, {str(copy)!r});"
         f"import clusterrun.runtime.zip_bytecode as b; b.use(zipimport.zipimporter({str(copy)!r}));"
-        f"os.unlink({str(copy)!r}); import clusterrun.runtime.exit_status as e; print(e.code_in_words(1))"
+        f"os.unlink({str(copy)!r}); import clusterrun.model.phrases as e; print(e.code_in_words(1))"
     )
     result = run(sys.executable, "-c", load)
     assert (result.stdout, result.stderr) == ("exited with code 1\n", "")

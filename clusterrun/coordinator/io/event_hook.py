@@ -17,10 +17,10 @@ from clusterrun.coordinator.actions import Announce
 from clusterrun.model.frozen import Any
 from clusterrun.model.orders import Orders
 from clusterrun.model.paths import RunPaths
+from clusterrun.model.phrases import code_in_words
 from clusterrun.notify.event_message import ENDED, event_document, is_for_people
 from clusterrun.runtime.commands import CommandRunner
 from clusterrun.runtime.event_loop import EventLoop
-from clusterrun.runtime.exit_status import code_in_words
 from clusterrun.runtime.processes import NotStarted, Program
 from clusterrun.runtime.run_files import log_or_nothing
 from clusterrun.slurm_text.job_row import own_id

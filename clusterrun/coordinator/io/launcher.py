@@ -12,9 +12,9 @@ from clusterrun.model import contract
 from clusterrun.model.frozen import frozen
 from clusterrun.model.hostlist import expand, fold
 from clusterrun.model.orders import Orders
+from clusterrun.model.phrases import code_in_words
 from clusterrun.protocol.bootstrap import Bootstrap, encode_bootstrap
 from clusterrun.runtime.event_loop import EventLoop
-from clusterrun.runtime.exit_status import code_in_words
 from clusterrun.runtime.processes import NotStarted, ProcessEnd, Program, start_all
 from clusterrun.runtime.stderr import say
 from clusterrun.slurm_text.srun_messages import BESIDE_SECONDS, HELD_SECONDS, OF_MEMORY, step_on, unreached

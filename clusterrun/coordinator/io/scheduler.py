@@ -14,9 +14,9 @@ from clusterrun.coordinator.io.run_directory import ReportFiles
 from clusterrun.model.frozen import Any
 from clusterrun.model.hostlist import fold
 from clusterrun.model.orders import Orders
+from clusterrun.model.phrases import code_in_words
 from clusterrun.runtime.commands import CommandDone, CommandRunner
 from clusterrun.runtime.event_loop import steady
-from clusterrun.runtime.exit_status import code_in_words
 from clusterrun.runtime.machine_events import Event
 from clusterrun.slurm_text.controller_away import MOST_SECONDS, ControllerAway
 from clusterrun.slurm_text.exclude_list import excluding, filled
