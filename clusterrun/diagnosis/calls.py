@@ -141,7 +141,7 @@ class CallTable:
 
     @property
     def cut_links(self) -> list[tuple[RankSnapshot, Backlog]]:
-        """The same between nodes of the job, for long. A rank may have connections to other servers, too."""
+        """Return those between nodes of the job that the kernel has sent often, not those to servers."""
         return [
             (rank, debt)
             for rank, debt in self.owed

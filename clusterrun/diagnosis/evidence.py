@@ -135,11 +135,10 @@ class ProcessSample:
     children: tuple[ChildProcess, ...] = ()
     addresses: tuple[str, ...] = ()  # IP addresses that it speaks from
     backlog: tuple[Backlog, ...] = ()
-    # lock, lock_holder: the file whose lock it waits for ('': unknown) and the process that holds it (0:
-    # none)
+    # the file whose lock it waits for ('': unknown), and the process that holds it (0: none)
     lock: str = ""
     lock_holder: int = 0
-    # if it waits until ``lock`` is removed: seconds by which that file is older than the process
+    # the age of ``lock`` minus that of the process in seconds, if it waits for the removal of that file
     lock_older: float = 0.0
     # file, written: the file that grew most during the look, and by how many bytes per second
     file: str = ""
@@ -219,7 +218,7 @@ class GroupRequest:
     started: int = 0  # ranks that it was started among
     asks: int = -1  # the rank that it says it is; -1: unknown
     store: str = ""  # ``HOST:PORT`` of the store it looks for
-    made: int = 0  # number of groups that it has begun to make
+    made: int = 0  # number of groups that it has made, with the unfinished one
     makes: tuple[str, ...] = ()  # name and ranks of the group that it is making
 
 

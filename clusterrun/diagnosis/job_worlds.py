@@ -523,7 +523,7 @@ def _without_ranks(looks: Sequence[JobLook], mute: Sequence[tuple[str, str]]) ->
                 and not mute
             ):
                 sentence += ": its rendezvous endpoint names no node of the job"
-                remedy = "let it be one: $(scontrol show hostnames $SLURM_JOB_NODELIST | head -1)"
+                remedy = "set it to the first node: $(scontrol show hostnames $SLURM_JOB_NODELIST | head -1)"
                 return Diagnosis(Verdict.UNDETERMINED, sentence, (), (), evidence, remedy)
         if not absent or mute:
             return Diagnosis(Verdict.UNDETERMINED, sentence, (), (), evidence, remedy)

@@ -62,10 +62,13 @@ def write_configuration(conversion: Conversion, folder: str) -> tuple[str, Conve
     written: list[tuple[str, str]] = []
     runs = conversion.runs or (conversion,)
     setups = [[pair for pair in run.options if pair[0] == "setup"] for run in runs]
-    # The lines of the configuration come before those that a run has alone.
+    # A run's setup is that of the file, then its own: the file can have only the lines that all begin with.
     first_setups = [pairs[0] for pairs in takewhile(lambda pairs: len(set(pairs)) == 1, zip(*setups))]
-    common = [pair for pair in runs[0].options if all(pair in run.options for run in runs)]
-    common = [pair for pair in common if pair[0] != "setup" or pair in first_setups]
+    common = [
+        pair
+        for pair in runs[0].options
+        if (pair in first_setups if pair[0] == "setup" else all(pair in run.options for run in runs))
+    ]
     for name, value in common:
         option = CONFIGURABLE.get(name)
         # A shell expands ``$PWD``, and a sweep ``{task}``.
@@ -89,11 +92,12 @@ def write_configuration(conversion: Conversion, folder: str) -> tuple[str, Conve
             file.write(text)
     except FileExistsError:
         raise BadInput(f"{path} exists and is not replaced", f"add this to it:\n{text.rstrip()}") from None
-    left = []
+    shorter_runs = []
     for run, run_setups in zip(runs, setups):
         others = [pair for pair in run.options if pair[0] != "setup" and pair not in written]
-        left.append(replace(run, options=(*others, *run_setups[len(first_setups) :])))
-    return path, replace(conversion, options=left[0].options, runs=tuple(left) if conversion.runs else ())
+        shorter_runs.append(replace(run, options=(*others, *run_setups[len(first_setups) :])))
+    remaining = tuple(shorter_runs) if conversion.runs else ()
+    return path, replace(conversion, options=shorter_runs[0].options, runs=remaining)
 
 
 def _quoted(text: str) -> str:

@@ -54,7 +54,7 @@ class SavedFile:
     nth: int = 1  # its place among all files that this rank began after that step, temporary ones too
     # Whether its name, its content or its writer shows that it is a checkpoint. Else it is a binary file.
     sure: bool = True
-    gone: bool = False  # whether its writer has removed it and has not written it again
+    gone: bool = False  # whether its writer removed it in the end
     text: bool = False  # whether it is a text file, which is no checkpoint by itself
     by_thread: bool = False  # whether another thread than the main one wrote it
 

@@ -134,9 +134,9 @@ def _size_options(size: _Size, launch: LaunchCommand) -> dict[str, str]:
     """Return the options of clusterrun that ask for ``size``."""
     values, nodes, allocated, ranks = size.values, size.nodes, size.allocated, size.ranks
     options: dict[str, str] = {}
-    asked = str(nodes) if nodes < allocated else values.get("nodes") or str(nodes)
-    if not launch.runs_on_one_node and (asked != "1" or "nodes" in values or nodes < allocated):
-        options["nodes"] = asked
+    nodes_text = str(nodes) if nodes < allocated else values.get("nodes") or str(nodes)
+    if not launch.runs_on_one_node and (nodes_text != "1" or "nodes" in values or nodes < allocated):
+        options["nodes"] = nodes_text
     has_gpu_ranks = launch.per_node or (launch.total and launch.rank_launcher)
     if not size.has_other_gpus and (size.gpus or (has_gpu_ranks and not launch.on_cpus)):
         requests = [*_gpu_items(values), *(f"gpu:{values[name]}" for name in _GPUS[:3] if name in values)]

@@ -64,8 +64,8 @@ def job_number_notices(spec: JobSpec) -> tuple[str, ...]:
     name = next((name for name, text in _texts(spec) if name and _JOB_NUMBER.search(text)), "")
     if not name:
         return ()
-    what = f"{name} reads SLURM_JOB_ID: another job does not find checkpoints in a folder of that name"
-    return (f"{what} (--requeue-by chain; a run submitted again); CLUSTERRUN_RUN_ID is the same in a chain",)
+    fact = f"{name} reads SLURM_JOB_ID: another job does not find checkpoints in a folder of that name"
+    return (f"{fact} (--requeue-by chain; a run submitted again); CLUSTERRUN_RUN_ID is the same in a chain",)
 
 
 def _texts(spec: JobSpec) -> Iterator[tuple[str, str]]:

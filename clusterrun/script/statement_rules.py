@@ -47,7 +47,7 @@ class Facts:
     statement: Statement
     is_read: bool  # whether the command, or a setup line behind it, reads a variable that it sets
     is_read_by_setup: bool  # whether a setup line behind it reads such a variable
-    is_constant: bool  # whether the value of each variable that it sets is known, and stands in the line
+    is_constant: bool  # whether all values that it sets are known, so that the line can have them
     sets_launcher: bool  # whether the value of a variable that it sets is a part of a launcher's command line
     requeues: bool  # whether it prepares the requeue of the job
     launches: bool  # whether it starts processes through a launcher, more than one task on one node

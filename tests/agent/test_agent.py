@@ -457,9 +457,9 @@ def test_a_suspended_node_that_was_cleaned_starts_nothing_without_an_answer() ->
 def test_a_node_ends_its_ranks_at_once_if_its_shim_is_lost() -> None:
     tape = running()
     assert tape.does(3.0, ShimLost()) == [Sweep(0)]
-    told, ended = tape.does(3.1, RanksGone(0))
-    assert "the first process of its agent was killed" in told.message.why
-    assert ended == Exit(1)
+    tell, end = tape.does(3.1, RanksGone(0))
+    assert "the first process of its agent was killed" in tell.message.why
+    assert end == Exit(1)
 
 
 def test_a_farewell_to_an_idle_node_is_its_end() -> None:

@@ -600,10 +600,10 @@ def test_the_rank_that_left_the_loop_of_a_library_is_named_by_where_its_stack_pa
 ) -> None:
     fit = (f"{LIBRARY}/lightning/trainer.py:584 fit", "/home/me/train.py:21 <module>")
     loop = (f"{LIBRARY}/lightning/fit_loop.py:217 run", *fit)
-    left = (f"{LIBRARY}/lightning/fit_loop.py:218 run", *fit)
+    behind_loop = (f"{LIBRARY}/lightning/fit_loop.py:218 run", *fit)
     ranks = [
         sampled(0, stack=(*BROADCAST[:1], *loop)),
-        sampled(1, stack=(*BARRIER[:1], *left), call=call),
+        sampled(1, stack=(*BARRIER[:1], *behind_loop), call=call),
         sampled(2, stack=(f"{LIBRARY}/torch/autograd/graph.py:979 _engine_run_backward", *loop)),
         sampled(3, stack=(*BROADCAST[:1], *loop)),
     ]

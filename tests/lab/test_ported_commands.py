@@ -190,12 +190,12 @@ def test_a_launcher_in_a_shell_script_is_reported_before_and_during_the_run(proj
 
 
 def test_a_request_without_gpus_on_a_gpu_partition_is_reported_in_one_line(project: Site) -> None:
-    here = ("submit", "--sbatch", "comment=hint")
+    command = ("submit", "--sbatch", "comment=hint")
     outputs = [
-        project.run(*here, *arguments, "train.py").err
+        project.run(*command, *arguments, "train.py").err
         for arguments in (("--dry-run",), ("--dry-run", "--gpus", "0"), ("--sbatch", "hold"))
     ]
-    outputs.append(project.run(*here, "--sbatch", "hold", "train.py").err)
+    outputs.append(project.run(*command, "--sbatch", "hold", "train.py").err)
     lines = [line for line in outputs[0].split("\n") if "this run asks for none" in line]
     assert len(lines) == 1
     assert "nodes of partition debug have up to 8 GPUs" in lines[0]

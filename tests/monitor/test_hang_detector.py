@@ -345,8 +345,8 @@ def test_ranks_whose_observer_left_with_them_have_ended() -> None:
     all_same(detector, 1.0)
     for at in (20.0, 40.0, 60.0):
         digest(detector, at, 0, pulse(0), pulse(1))
-    asked = [action.node for action in detector.tick(61.0, WALL) if isinstance(action, AskObserver)]
-    assert asked == [0, 2], "a silent observer is asked as well"
+    queried = [action.node for action in detector.tick(61.0, WALL) if isinstance(action, AskObserver)]
+    assert queried == [0, 2], "a silent observer is asked as well"
     detector.lost(61.1, WALL, 2, contract.NO_RANKS)
     waiting = [waiter(number, node="n0") for number in (0, 1)]
     diagnosis = saved(answer(detector, 62.0, 0, 1, *waiting))["diagnosis.json"]

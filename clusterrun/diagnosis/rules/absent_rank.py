@@ -49,7 +49,7 @@ def rule(table: CallTable) -> list[Hypothesis]:
 
 
 def late_ranks(table: CallTable) -> list[RankSnapshot]:
-    """Return the ranks that others wait for, without those that only follow from another late rank."""
+    """Return the ranks that others wait for, without those that wait for such a rank themselves."""
     missing = roots(table.waits)
     late = [rank for rank in table.ranks if rank.rank in missing]
     if not missing and not table.by_stacks and not table.calls:

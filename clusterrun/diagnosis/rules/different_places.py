@@ -5,8 +5,7 @@ The root of a broadcast waits in it for the odd rank, and others may have left i
 count. One rank in a call of all ranks is odd against all others in one call of any group: a group without it
 would not wait. If it is in a call of a smaller group, a member that left that call out may be odd instead.
 If the ranks are in more than two calls, as in the loop of a library, the frames at which their stacks part
-are compared instead. A send, a receive or a store call has two ends, so nobody is blamed if any rank is in
-one.
+are compared instead. Nobody is blamed if a rank is in a send, a receive or a store call, which have two ends.
 """
 
 from __future__ import annotations
