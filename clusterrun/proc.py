@@ -14,7 +14,7 @@ from clusterrun.model.frozen import frozen
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable
 
 TICKS = os.sysconf("SC_CLK_TCK")
 # A zombie has ended, and its parent has not collected it.
@@ -294,19 +294,32 @@ def sockets(pid: int) -> set[str]:
     return {target[8:-1] for target in descriptors(pid).values() if target.startswith("socket:[")}
 
 
-def tcp_table(pid: int) -> Iterator[list[str]]:
-    """Yield the cells of each TCP socket in the network namespace of ``pid``: /proc/PID/net/tcp, and tcp6."""
-    for table in ("tcp", "tcp6"):
-        for line in content(f"/proc/{pid}/net/{table}").decode("ascii", "replace").split("\n")[1:]:
-            cells = line.split()
-            if len(cells) > 9:
-                yield cells
+class TcpTables:
+    """The TCP sockets of several processes at one moment.
 
+    Each network namespace is read once. The kernel walks its whole table of connections for each read, which
+    takes 10 ms on a small machine and more on a large one.
+    """
 
-def listeners(pid: int) -> dict[str, tuple[str, int]]:
-    """Return address and port of all listening TCP sockets that ``pid`` can reach, by inode."""
-    places = {cells[9]: cells[1].partition(":") for cells in tcp_table(pid) if cells[3] == "0A"}
-    return {inode: (address(digits), int(port, 16)) for inode, (digits, _, port) in places.items()}
+    def __init__(self) -> None:
+        self._rows: dict[str, list[list[str]]] = {}
+
+    def rows(self, pid: int) -> list[list[str]]:
+        """Return the cells of each socket of /proc/PID/net/tcp, and of tcp6."""
+        try:
+            namespace = os.readlink(f"/proc/{pid}/ns/net")
+        except OSError:
+            namespace = str(pid)
+        if namespace not in self._rows:
+            files = [content(f"/proc/{pid}/net/{table}") for table in ("tcp", "tcp6")]
+            lines = [line for file in files for line in file.decode("ascii", "replace").split("\n")[1:]]
+            self._rows[namespace] = [cells for line in lines if len(cells := line.split()) > 9]
+        return self._rows[namespace]
+
+    def listeners(self, pid: int) -> dict[str, tuple[str, int]]:
+        """Return address and port of all listening sockets that ``pid`` can reach, by inode."""
+        places = {cells[9]: cells[1].partition(":") for cells in self.rows(pid) if cells[3] == "0A"}
+        return {inode: (address(digits), int(port, 16)) for inode, (digits, _, port) in places.items()}
 
 
 def address(digits: str) -> str:

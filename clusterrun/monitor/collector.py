@@ -92,14 +92,16 @@ class Look:
         time.sleep(max(0.0, until - time.monotonic()))
         self._seconds = time.monotonic() - began
         # Measure before the requests: writing many records takes processor time as well.
-        busy = [(used(first.pid) - first.used) / self._seconds for first in before]
+        busy_by_rank = [(used(first.pid) - first.used) / self._seconds for first in before]
         channels = [first.channel for first in before if first.channel and proc.runs(first.pid)]
         # Take the stacks last, because the thread's answer may touch what is on the way.
         answers = facts(channels, self._number + 1, options.records, RECORDS_SECONDS)
-        replies = stacks(channels)
+        replies, tcp = stacks(channels), proc.TcpTables()
         ranks = [
-            self._snapshot(first, answers.get(first.pid, {}), replies.get(first.pid, StackReply(())), cores)
-            for first, cores in zip(before, busy)
+            self._snapshot(
+                first, answers.get(first.pid, {}), replies.get(first.pid, StackReply(())), busy, tcp
+            )
+            for first, busy in zip(before, busy_by_rank)
         ]
         return Collected(self._node, clock, tuple(self._spied(ranks)))
 
@@ -120,7 +122,12 @@ class Look:
         ]
 
     def _snapshot(
-        self, first: First, answer: Mapping[str, Any], stacks: StackReply, busy: float
+        self,
+        first: First,
+        answer: Mapping[str, Any],
+        stacks: StackReply,
+        busy: float,
+        tcp: proc.TcpTables,
     ) -> RankSnapshot:
         """Return the snapshot of a rank.
 
@@ -140,6 +147,7 @@ class Look:
             self._seconds,
             (first.files, proc.written_files(first.pid)),
             lambda pids: self._stacks_of_workers(first, stacks.main, pids),
+            tcp,
         )
         call, request, tasks = calls(answer)
         return RankSnapshot(

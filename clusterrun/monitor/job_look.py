@@ -123,6 +123,7 @@ class JobLooker:
         self._problems: dict[str, None] = {}
         self._problem_by_pid: dict[int, str] = {}
         self._until = time.monotonic() + ALL_SPIES_SECONDS
+        self._tcp = proc.TcpTables()
 
     def look(self, seconds: float) -> JobLook:
         """Return what this node shows. It takes ``seconds``, and some more to read the stacks."""
@@ -182,7 +183,7 @@ class JobLooker:
             gpus,
             self._processes.count,
             tuple(self._problems),
-            sum(map(has_ras, ranks)),
+            sum(has_ras(rank, self._tcp) for rank in ranks),
             () if observed else self._processes.programs,
         )
 
@@ -285,6 +286,7 @@ class JobLooker:
             seconds,
             files,
             lambda pids: self._stacks_of_workers(last.main, pids),
+            self._tcp,
         )
         sample = replace(sample, idle=round(idle, 1), switches=after.switches)
         lock = within_limit(lambda: os.stat(last.lock), None) if last.lock else None
@@ -365,13 +367,13 @@ def uses_gpu(pid: int) -> bool:
     return any(path.startswith(("/dev/nvidia", "/dev/kfd")) for path in proc.descriptors(pid).values())
 
 
-def has_ras(rank: RankProcess) -> bool:
+def has_ras(rank: RankProcess, tcp: proc.TcpTables) -> bool:
     """Return whether NCCL's RAS service listens in a rank."""
     port = rank.environment.get(RAS_VARIABLE, RAS_ADDRESS).rpartition(":")[2]
     rank_sockets = proc.sockets(rank.pid)
     return any(
         inode in rank_sockets and str(number) == port
-        for inode, (_, number) in proc.listeners(rank.pid).items()
+        for inode, (_, number) in tcp.listeners(rank.pid).items()
     )
 
 
@@ -412,11 +414,14 @@ def thread_numbers(pid: int) -> dict[int, int]:
 
 
 def last_ran(pid: int) -> float:
-    """Return when the main thread last began to run, in seconds of the kernel's clock; -1 if unknown."""
+    """Return when the main thread last began to run, in seconds of the kernel's clock; -1 if unknown.
+
+    The kernel sets the value to 0 when it moves a thread to another processor.
+    """
     for line in proc.content(f"/proc/{pid}/task/{pid}/sched").split(b"\n")[:8]:
         if line.startswith(b"se.exec_start"):
             with suppress(ValueError, IndexError):
-                return float(line.split(b":")[1]) / 1000
+                return float(line.split(b":")[1]) / 1000 or -1.0
     return -1.0
 
 

@@ -21,13 +21,14 @@ def read_sample(
     seconds: float,
     files: tuple[Mapping[str, int], Mapping[str, int]],
     stacks_of: Callable[[Sequence[int]], Mapping[int, tuple[str, ...]]],
+    tcp: proc.TcpTables,
 ) -> ProcessSample:
     """Return the sample of a process that was observed for ``seconds`` and kept ``busy`` processors busy.
 
     ``files`` are the sizes of the files that it writes, at the beginning and at the end. ``stacks_of``
     returns the stacks of some of the children that are not stopped.
     """
-    addresses, backlog = connections(pid)
+    addresses, backlog = connections(pid, tcp)
     holder, lock = proc.awaited_lock(pid)
     file, grown = most_grown(*files)
     children = [child for child in map(proc.find_alive, proc.below(pid, MOST_CHILDREN)) if child]
@@ -58,12 +59,12 @@ def read_sample(
     )
 
 
-def connections(pid: int) -> tuple[tuple[str, ...], tuple[Backlog, ...]]:
+def connections(pid: int, tcp: proc.TcpTables) -> tuple[tuple[str, ...], tuple[Backlog, ...]]:
     """Return the local TCP addresses of ``pid``, and the peers that do not acknowledge its data."""
     sockets = proc.sockets(pid)
     backlogs: dict[str, Backlog] = {}
     own_addresses: set[str] = set()
-    for cells in proc.tcp_table(pid) if sockets else ():
+    for cells in tcp.rows(pid) if sockets else ():
         if cells[9] not in sockets:
             continue
         own_addresses.add(proc.address(cells[1].partition(":")[0]))

@@ -163,7 +163,7 @@ def _tcp_server(pid: int) -> tuple[str, int] | None:
             continue
         call = proc.text(f"{folder}/syscall").split()
         target = proc.descriptors(pid).get(int(call[1], 16), "") if len(call) > 1 else ""
-        places = proc.listeners(os.getpid())
+        places = proc.TcpTables().listeners(os.getpid())
         place = places.get(target.removeprefix("socket:[").removesuffix("]"))
         if place and [port for _, port in places.values()].count(place[1]) == 1:
             return ("localhost" if place[0] in ("::", "0.0.0.0") else place[0]), place[1]

@@ -165,3 +165,11 @@ def test_the_kernels_setting_is_named_with_those_that_it_permits(
     monkeypatch.setattr(job_look, "_SCOPE", str(tmp_path / "scope"))
     text = refusal(os.getpid())
     assert f"kernel.yama.ptrace_scope is {scope}" in text and who in text
+
+
+def test_the_time_of_a_thread_that_was_moved_to_another_processor_is_unknown(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    assert 0 < job_look.last_ran(os.getpid()) <= job_look.kernel_time()
+    monkeypatch.setattr(proc, "content", lambda path: b"python (7, #threads: 1)\nse.exec_start : 0.000000\n")
+    assert job_look.last_ran(os.getpid()) == -1.0

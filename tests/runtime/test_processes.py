@@ -8,6 +8,7 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
+from socket import create_server
 
 import pytest
 from hypothesis import given, settings
@@ -303,3 +304,14 @@ def test_a_fork_that_waits_for_a_lock_of_threads_differs_from_one_that_other_pro
             )
         finally:
             parent.communicate("\n", timeout=60)
+
+
+def test_processes_of_one_network_namespace_share_one_read_of_its_sockets() -> None:
+    tables = proc.TcpTables()
+    with create_server(("127.0.0.1", 0)) as early:
+        before = tables.listeners(os.getpid())
+        assert ("127.0.0.1", early.getsockname()[1]) in before.values()
+        with create_server(("127.0.0.1", 0)) as late:
+            assert tables.listeners(os.getppid()) == before
+            place = ("127.0.0.1", late.getsockname()[1])
+            assert place in proc.TcpTables().listeners(os.getpid()).values()
