@@ -53,6 +53,26 @@ def test_the_rank_with_an_unusual_address_of_rank_0_is_named(
     assert "MASTER_ADDR" in result.remedy
 
 
+@pytest.mark.parametrize("host", ["localhost", "127.0.0.1", "n1"])
+def test_ranks_that_look_for_rank_0_on_their_own_node_are_named(host: str) -> None:
+    """Rank 1 is past the store: it has met rank 0 there."""
+    looks = (f"{LIBRARY}/torch/distributed/rendezvous.py:199 _create_c10d_store", *MEETING)
+    ranks = [
+        changed(
+            meets(number, f"{host}:29500"), node=f"n{number // 2}", stack=MEETING if number == 1 else looks
+        )
+        for number in range(4)
+    ]
+    result = verdict(*ranks)
+    assert [(culprit.rank, culprit.node) for culprit in result.culprits] == [(2, "n1"), (3, "n1")]
+    assert result.verdict is Verdict.MISMATCH
+
+
+def test_a_master_address_that_the_script_may_not_use_blames_nobody() -> None:
+    ranks = [changed(meets(number, "localhost:29500"), node=f"n{number // 2}") for number in range(4)]
+    assert verdict(*ranks).culprits == ()
+
+
 def test_ranks_that_meet_at_two_files_get_a_hint_about_the_shared_file_system() -> None:
     paths = ("file:/home/me/meet", "file:/home/me/meet", "file:/scratch/meet", "file:/scratch/meet")
     result = verdict(*(meets(number, path) for number, path in enumerate(paths)))

@@ -11,18 +11,27 @@ from functools import partial
 from clusterrun.diagnosis.calls import CallTable
 from clusterrun.diagnosis.evidence import RankSnapshot
 from clusterrun.diagnosis.hypothesis import Hypothesis, Ranks
+from clusterrun.diagnosis.stacks import function_of
 from clusterrun.diagnosis.verdict import Diagnosis, Verdict, ranks_in_words, unfolded
 from clusterrun.diagnosis.vote import RankVote
-from clusterrun.diagnosis.wording import at_place, blame
+from clusterrun.diagnosis.wording import at_place, blame, verb_s
+from clusterrun.model.hostlist import fold
 
 # Below different calls, which are recorded; a wrong world or rank explains a wrong store and wrong groups.
 CERTAINTY = 75
+_LOOPBACK = ("localhost", "::1", "ip6-localhost")
 
 
 def rule(table: CallTable) -> list[Hypothesis]:
     if table.end:
         return []
-    return _other_world(table) or _other_rank(table) or _other_store(table) or _other_groups(table)
+    return (
+        _other_world(table)
+        or _other_rank(table)
+        or _store_on_own_node(table)
+        or _other_store(table)
+        or _other_groups(table)
+    )
 
 
 def _other_world(table: CallTable) -> list[Hypothesis]:
@@ -50,6 +59,28 @@ def _other_rank(table: CallTable) -> list[Hypothesis]:
         rank for asks, ranks in sorted(asking.items()) if len(ranks) > 1 for rank in ranks if rank != asks
     ]
     return [Hypothesis(partial(explain_other_rank, asking=asking), CERTAINTY, tuple(wrong))] if wrong else []
+
+
+def _store_on_own_node(table: CallTable) -> list[Hypothesis]:
+    """Ranks look for rank 0 on their own node, where it is not.
+
+    ``MASTER_ADDR`` is ``localhost`` there, or each node has set it to its own name.
+    """
+    home = next((rank.node for rank in table.ranks if rank.rank == 0), "")
+    wrong = [rank.rank for rank in table.ranks if rank.request.store and rank.node != home and _is_own(rank)]
+    explain = partial(explain_store_on_own_node, home=home)
+    return [Hypothesis(explain, CERTAINTY, tuple(wrong))] if home and wrong else []
+
+
+def _is_own(rank: RankSnapshot) -> bool:
+    """Return whether a rank looks for the store at a name or an address of its own node.
+
+    Elsewhere in ``init_process_group`` the address is that of ``MASTER_ADDR``, which a script may not use.
+    """
+    is_looking = any(function_of(frame) == "_create_c10d_store" for frame in rank.stacks.main)
+    host = rank.request.store.rpartition(":")[0]
+    is_own = host in (rank.node, *_LOOPBACK, *rank.process.addresses) or host.startswith("127.")
+    return is_looking and is_own
 
 
 def _other_store(table: CallTable) -> list[Hypothesis]:
@@ -168,6 +199,19 @@ def explain_other_rank(table: CallTable, blamed: Ranks, asking: Mapping[int, lis
 def _is_at(table: CallTable, rank: int) -> str:
     line = table.line(rank)
     return f"; it is at {line}" if line else ""
+
+
+def explain_store_on_own_node(table: CallTable, blamed: Ranks, home: str) -> Diagnosis:
+    whys = {}
+    for rank in blamed:
+        request = table.of(rank).request
+        whys[rank] = f"it looks for rank 0 at {request.store}, its own node, and rank 0 is on {home}"
+        whys[rank] += _is_at(table, rank)
+    nodes = fold(list(dict.fromkeys(table.of(rank).node for rank in blamed)))
+    sentence = f"{ranks_in_words(blamed)} on {nodes} look{verb_s(blamed)} for rank 0 on their own node, "
+    sentence += f"and rank 0 is on {home}"
+    remedy = f"set MASTER_ADDR to {home} on all nodes, before srun starts the ranks"
+    return blame(table, Verdict.MISMATCH, sentence, whys, remedy, ())
 
 
 def explain_other_store(table: CallTable, blamed: Ranks, sides: Sequence[tuple[str, Ranks]]) -> Diagnosis:
