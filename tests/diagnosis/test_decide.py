@@ -726,12 +726,18 @@ def test_a_rank_that_evaluates_for_all_is_not_blamed_within_its_usual_time(
     least: float,
     doing: str,
 ) -> None:
-    """Rank 1, which never did, gets no longer than any rank does; one that computes gets twenty seconds."""
+    """Rank 1, which never did, gets no longer than any rank does.
+
+    One that computes gets twenty seconds, and then nothing shows whether that is long work.
+    """
     patience = max(least, patience if blamed == 0 else 0.0)
     observed = [at_barrier(number, waited, before, LOOP if number == blamed else ()) for number in range(4)]
     observed[blamed] = changed(observed[blamed], busy=busy)
     judged = decide(case(*observed))
-    assert [culprit.rank for culprit in judged.diagnosis.culprits] == ([blamed] if waited > patience else [])
+    is_blamed = waited > patience and not busy
+    assert [culprit.rank for culprit in judged.diagnosis.culprits] == [blamed] * is_blamed
+    if waited > patience and busy:
+        assert judged.diagnosis.verdict is Verdict.UNDETERMINED
     if waited < patience:
         assert judged.diagnosis.verdict is Verdict.NOTHING
         why = f"rank {blamed} on n0: {doing} user code at train.py:33 (work)"
@@ -757,7 +763,10 @@ def test_ranks_that_import_or_prepare_data_get_a_minute(
     """Seen on a crowded machine: torch took a quarter of a minute to import, and rank 0 waited."""
     late = rank(1, 2, begun=0, quiet=quiet, **{"groups": (), **changes})
     result = verdict(rank(0, 2, begun=0, quiet=quiet, groups=(), stack=MEETING), late)
-    assert [culprit.rank for culprit in result.culprits] == blamed_ranks
+    if "busy" not in changes:
+        assert [culprit.rank for culprit in result.culprits] == blamed_ranks
+    else:
+        assert result.verdict is (Verdict.UNDETERMINED if blamed_ranks else Verdict.NOTHING)
     stalled = verdict(rank(0, 2, begun=0, groups=(), stack=MEETING), late, stalled=12.0)
     assert [culprit.rank for culprit in stalled.culprits] == [1]
 

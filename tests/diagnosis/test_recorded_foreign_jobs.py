@@ -10,6 +10,7 @@ import pytest
 
 from clusterrun.diagnosis.job_looks import JobLook
 from clusterrun.diagnosis.job_worlds import JobHistory, diagnose_looks
+from clusterrun.diagnosis.verdict import Verdict
 from clusterrun.model.document import decode
 from clusterrun.model.frozen import replace
 
@@ -25,7 +26,13 @@ def test_the_rank_to_blame_is_named_and_never_another(name: str) -> None:
     first = diagnose_looks(looks, (), history).diagnosis
     assert {culprit.rank for culprit in first.culprits} <= set(JOBS[name]["culprits"]), first.message
     diagnosis = diagnose_looks([_later(look, 30.0) for look in looks], (), history).diagnosis
-    assert [culprit.rank for culprit in diagnosis.culprits] == JOBS[name]["culprits"], diagnosis.message
+    blamed = [culprit.rank for culprit in diagnosis.culprits]
+    if name.endswith(("-computes", "-endless_loop")):
+        # Long work looks the same, so the rank is only named.
+        assert (blamed, diagnosis.verdict) == ([], Verdict.UNDETERMINED)
+        assert f"for rank {JOBS[name]['culprits'][0]}, which is busy" in diagnosis.message
+    else:
+        assert blamed == JOBS[name]["culprits"], diagnosis.message
 
 
 def _later(look: JobLook, seconds: float) -> JobLook:

@@ -1,7 +1,8 @@
 """Ranks wait for a rank that waits for nobody, or for a node that does not answer.
 
 It may still come: a rank that evaluates, saves or imports for all looks the same until it has taken longer
-than before. ``CallTable.patience`` says how long that is.
+than before. ``CallTable.patience`` says how long that is. Long work and an endless loop look the same, so a
+rank that computes is blamed only for a hang that was noticed, by the time-out that its user chose.
 """
 
 from __future__ import annotations
@@ -45,6 +46,8 @@ def rule(table: CallTable) -> list[Hypothesis]:
         later = max(0.0, START_PATIENCE - table.stalled)
     if later and not any(reason(rank).certain for rank in late):
         return [Hypothesis(partial(explain_may_come, late=culprits), CERTAINTY, final=False, later=later)]
+    if not table.stalled and all(rank.works for rank in late):
+        return [Hypothesis(partial(explain_busy, late=culprits), CERTAINTY)]
     return _in_new_group(table, late) or [Hypothesis(explain_never_arrived, CERTAINTY, culprits)]
 
 
@@ -95,6 +98,15 @@ def _in_new_group(table: CallTable, late: Sequence[RankSnapshot]) -> list[Hypoth
 def explain_may_come(table: CallTable, blamed: Ranks, late: Ranks) -> Diagnosis:
     sentence = f"the others wait for {ranks_in_words(late)}, which may yet come"
     return Diagnosis(Verdict.NOTHING, sentence, evidence=(*waited(table), *reasons(table, late)))
+
+
+def explain_busy(table: CallTable, blamed: Ranks, late: Ranks) -> Diagnosis:
+    are = "is" if len(late) == 1 else "are"
+    sentence = f"the others wait for {ranks_in_words(late)}, which {are} busy{at_place(table, *late)}: "
+    sentence += "nothing shows whether that is long work or an endless loop"
+    remedy = "look again later: a rank that is in other lines then, works. If only few ranks have that work, "
+    remedy += "share it among all, or raise the time-out"
+    return Diagnosis(Verdict.UNDETERMINED, sentence, (), (), (*waited(table), *reasons(table, late)), remedy)
 
 
 def explain_never_arrived(table: CallTable, blamed: Ranks, late_too: Ranks = ()) -> Diagnosis:
