@@ -17,6 +17,7 @@ from clusterrun.diagnosis.stacks import (
     script_has_ended,
     short,
     waits_for_pool,
+    waits_for_ray,
     waits_for_semaphore,
 )
 from clusterrun.model.duration import spoken
@@ -164,6 +165,12 @@ def _of_user_code(rank: RankSnapshot) -> Reason:
             )
         does = f", which waits {waits}" if waits else ""
         return Reason(f"it waits in user code{where}, for {program}{does}", remedy)
+    if waits_for_ray(rank.stacks.main):
+        remedy = (
+            "do the tasks that it waits for run (ray list tasks)? ray status shows whether a CPU is free for "
+        )
+        remedy += "them: workers of Ray Train hold theirs"
+        return Reason(f"it waits for a task or an object of Ray{where}", remedy)
     if waits_for_idle_pool(rank):
         why = f"it waits for its pool of processes{where}, whose workers wait for a task: one has "
         why += "probably died, and its task is lost"

@@ -22,6 +22,7 @@ from clusterrun.diagnosis.stacks import (
     polls_for_lock_file,
     script_has_ended,
     short,
+    waits_for_ray,
 )
 from clusterrun.diagnosis.verdict import Culprit, Diagnosis, Verdict, ranks_in_words
 from clusterrun.diagnosis.vote import RankVote
@@ -165,9 +166,23 @@ def _idles_in_backward(rank: RankSnapshot, busiest: float) -> bool:
 def worlds_of(looks: Sequence[JobLook], is_complete: bool) -> list[JobWorld]:
     """Return the worlds of a job, the largest first. ``is_complete``: every node has answered."""
     nodes = [look.node for look in looks]
-    ranks_of_job = [rank for look in looks for rank in look.ranks]
+    ranks_of_job = _in_script([rank for look in looks for rank in look.ranks])
     worlds = [_world(ranks, nodes, is_complete) for ranks in _split(ranks_of_job, list(_KEYS))]
     return sorted(worlds, key=lambda world: -len(world.ranks))
+
+
+def _in_script(ranks: Sequence[SeenRank]) -> list[SeenRank]:
+    """Return the ranks without unnumbered processes that run no line of a script, as Ray's controller.
+
+    If no process is known to run such a line, all are returned.
+    """
+    idle = [
+        rank
+        for rank in ranks
+        if not rank.name.variable and rank.snapshot.stacks.main and not rank.snapshot.location.frame
+    ]
+    in_script = [rank for rank in ranks if rank not in idle]
+    return in_script if any(rank.snapshot.location.frame for rank in in_script) else list(ranks)
 
 
 # The properties that ranks of one world share, in the order in which they are tried.
@@ -315,7 +330,8 @@ def _rest_of(world: JobWorld, history: JobHistory, seconds_seen: float) -> Rest:
     by_chance = [
         rank
         for rank in telling
-        if not (polls_for_lock_file(rank.stacks.main) or script_has_ended(rank.stacks.main))
+        if not (polls_for_lock_file(rank.stacks.main) or waits_for_ray(rank.stacks.main))
+        if not script_has_ended(rank.stacks.main)
         if not any(child.lacks_thread for child in rank.process.children)
     ]
     is_polling = not waiting and any(-1 < rank.process.idle < rank.process.seconds for rank in by_chance)

@@ -10,6 +10,7 @@ from clusterrun.diagnosis.explain_rank import reason
 from clusterrun.diagnosis.printed_errors import Error
 from clusterrun.diagnosis.remains import Remains
 from clusterrun.diagnosis.verdict import Culprit, Diagnosis, Verdict, ranks_in_words
+from clusterrun.model.hostlist import fold
 
 # Ranks with a line of their own.
 MOST_LINES = 4
@@ -43,7 +44,7 @@ def blame(
 
     The default evidence is which ranks wait for which.
     """
-    lines = waited(table) if evidence is None else tuple(evidence)
+    lines = waited(table, with_nodes=not whys) if evidence is None else tuple(evidence)
     culprits = tuple(Culprit(rank, table.of(rank).node, why) for rank, why in whys.items())
     return Diagnosis(verdict, sentence, culprits, (), lines, remedy)
 
@@ -54,8 +55,11 @@ def first_culprit(table: CallTable, whys: Mapping[int, str]) -> tuple[str, str]:
     return f"rank {rank} on {table.of(rank).node}", whys[rank]
 
 
-def waited(table: CallTable) -> tuple[str, ...]:
-    """Return a line per call: which ranks wait in it, how long, and for which ranks. () for an ended run."""
+def waited(table: CallTable, with_nodes: bool = False) -> tuple[str, ...]:
+    """Return a line per call: which ranks wait in it, how long, and for which ranks. () for an ended run.
+
+    ``with_nodes``: no culprit shows on which nodes they are.
+    """
     if table.end:
         return ()
     calls: dict[tuple[str, int, str], list[Call]] = {}
@@ -71,7 +75,9 @@ def waited(table: CallTable) -> tuple[str, ...]:
             doing = f"{has} waited {since:.0f} s"
         places = {wait.line for wait in together} - {""}
         at = f" at {places.pop()}" if len(places) == 1 else ""
-        line = f"{ranks_in_words(members)} {doing} in {together[0].title}{at}"
+        nodes = fold(list(dict.fromkeys(table.of(rank).node for rank in members)))
+        subject = ranks_in_words(members) + (f" on {nodes}" if with_nodes and nodes else "")
+        line = f"{subject} {doing} in {together[0].title}{at}"
         missing = {rank for wait in together for rank in wait.missing}
         lines.append(line + (f", for {ranks_in_words(missing)}" if missing else ""))
     return tuple(lines)

@@ -824,3 +824,38 @@ def test_problems_of_nodes_and_gpus_are_shown() -> None:
         looks(sampled(0, size=1), problems=("py-spy is not installed there",)), (), JobHistory()
     )
     assert "n0: py-spy is not installed there" in diagnosis.diagnosis.evidence
+
+
+def test_the_nodes_of_ranks_in_different_calls_are_shown_if_nobody_is_blamed() -> None:
+    stacks = (ALL_REDUCE, ALL_REDUCE, BARRIER, BARRIER)
+    diagnosis = verdict(*(sampled(rank, f"n{rank // 2}", stack) for rank, stack in enumerate(stacks)))
+    assert (diagnosis.verdict, diagnosis.culprits) == (Verdict.MISMATCH, ())
+    assert [line.partition(" have")[0] for line in sorted(diagnosis.evidence)] == [
+        "ranks 0-1 on n0",
+        "ranks 2-3 on n1",
+    ]
+
+
+def test_ranks_that_all_save_do_not_hang() -> None:
+    ranks = [sampled(rank, stack=LOOP, file=f"/scratch/{rank}.pt", written=1.5e6) for rank in range(4)]
+    diagnosis = verdict(*ranks)
+    assert diagnosis.verdict is Verdict.NOTHING
+    assert "/scratch/3.pt" in diagnosis.evidence[3]
+
+
+RAY = "/usr/lib/python3.11/site-packages/ray/_private"
+
+
+def test_ranks_that_wait_for_tasks_of_ray_are_no_pause() -> None:
+    """Ray polls for the result. Its controller runs no line of the script, and is no rank."""
+    gets = (f"{RAY}/worker.py:1007 get_objects", f"{RAY}/worker.py:3009 get", *LOOP)
+    controls = (f"{RAY}/worker.py:1069 main_loop", f"{RAY}/workers/default_worker.py:323 <module>")
+    ranks = [sampled(rank, stack=gets, idle=0.1) for rank in range(2)]
+    seen = [*ranks, sampled(2, stack=controls)]
+    unnumbered = [replace(rank, name=replace(rank.name, variable="", rank=-1, size=0)) for rank in seen]
+    history = JobHistory()
+    for clock in (NOW, NOW + 30):
+        later = [replace(rank, snapshot=replace(rank.snapshot, clock=clock)) for rank in unnumbered]
+        diagnosis = diagnose_looks(looks(*later), (), history, 3.0).diagnosis
+    assert (diagnosis.verdict, diagnosis.culprits) == (Verdict.UNDETERMINED, ())
+    assert "all 2 ranks wait" in diagnosis.message and "Ray" in diagnosis.message

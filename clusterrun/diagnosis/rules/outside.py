@@ -21,6 +21,7 @@ from clusterrun.diagnosis.stacks import (
     location,
     polls_for_lock_file,
     script_has_ended,
+    waits_for_ray,
     works_for_a_loader,
 )
 from clusterrun.diagnosis.verdict import Culprit, Diagnosis, Verdict, ranks_in_words
@@ -38,6 +39,9 @@ def rule(table: CallTable) -> list[Hypothesis]:
     doing = {rank.location.doing for rank in table.ranks}
     if len(doing) == 1 and doing <= set(TOGETHER):
         return [Hypothesis(explain_met_in_vain, CERTAINTY, final=table.is_long_still)]
+    writing = tuple(rank.rank for rank in table.ranks if rank.writes)
+    if writing:
+        return [Hypothesis(partial(explain_writing, writing=writing), CERTAINTY)]
     busy = tuple(rank.rank for rank in table.ranks if rank.works or rank.compiles)
     if busy and table.stalled and any(table.of(rank).may_spin for rank in busy):
         return [Hypothesis(partial(explain_busy_without_progress, busy=busy), CERTAINTY)]
@@ -116,6 +120,11 @@ def explain_met_in_vain(table: CallTable, blamed: Ranks) -> Diagnosis:
     return Diagnosis(verdict if table.is_long_still else Verdict.NOTHING, sentence, remedy=remedy)
 
 
+def explain_writing(table: CallTable, blamed: Ranks, writing: Ranks) -> Diagnosis:
+    sentence = f"{ranks_in_words(writing)} write{verb_s(writing)} a file that grows"
+    return Diagnosis(Verdict.NOTHING, sentence, evidence=tuple(reasons(table, writing)))
+
+
 def explain_computing(table: CallTable, blamed: Ranks, busy: Ranks) -> Diagnosis:
     verb = "computes" if len(busy) == 1 else "compute"
     return Diagnosis(Verdict.NOTHING, f"{ranks_in_words(busy)} {verb}")
@@ -174,9 +183,13 @@ def explain_waiting_outside(table: CallTable, blamed: Ranks, sides: Sequence[tup
     if ended:
         have = "has" if len(ended) == 1 else "have"
         evidence.append(f"{ranks_in_words(ended)} {have} ended")
+    verdict = Verdict.WAITING
+    if all(waits_for_ray(rank.stacks.main) for rank in living):
+        verdict = Verdict.UNDETERMINED
+        sentence += ", for tasks or objects of Ray, which may still work"
     # A rank that builds an extension lets the others wait for its lock file.
     first = min(living, key=lambda rank: polls_for_lock_file(rank.stacks.main))
-    return Diagnosis(Verdict.WAITING, sentence, (), (), tuple(evidence), reason(first).remedy)
+    return Diagnosis(verdict, sentence, (), (), tuple(evidence), reason(first).remedy)
 
 
 def explain_late_process(
