@@ -389,13 +389,9 @@ def _options(script: _Script, variables: list[tuple[str, str]]) -> list[tuple[st
         options.append(("set", f"task={array.values}"))
     if array.limit:
         options.append(("at-most", str(array.limit)))
-    if reading.requeues:
-        # The script's handler of the signal requeues the job, and the ranks have none.
-        signals = [pair for pair in options if pair[0] == "sbatch" and pair[1].startswith("signal=")]
-        options = [pair for pair in options if pair not in signals]
-        options += [("requeue", "")] if ("requeue", "") not in options else []
-        seconds = [re.search(r"@(\d+)$", value) for _, value in signals]
-        options += [("notice", f"{max(30, int(match[1]))}s") for match in seconds if match]
+    # ``--signal`` remains: the script's handler may pass the signal on to ranks that save when they get it.
+    if reading.requeues and ("requeue", "") not in options:
+        options.append(("requeue", ""))
     options += [("set", f"{name}={values}") for name, values in reading.sweeps]
     if reading.sweeps and not array.values and not reading.in_background:
         options.append(("at-most", "1"))

@@ -96,6 +96,7 @@ ALIKE = re.compile(
     re.DOTALL,
 )
 # A loop until something happens.
+_SENDS_SIGNAL = re.compile(r"\bscancel\s.*(?:-s\b|--signal\b)")
 _WAITS = re.compile(r"(?:while|until)\b.*\bsleep\b", re.DOTALL)
 _LOOP = re.compile(r"(?:for|while|until)\b")
 _STARTER = re.compile(r"(?<![\w./-])(?:srun|mpirun|mpiexec|torchrun|sbatch)(?![\w.-])")
@@ -894,7 +895,9 @@ def _parts_of_handler(scope: _Scope, function: Statement) -> Iterator[Part]:
     source = ShellSource(body.text, lines_above=body.line - 1) if body else None
     for statement in source.statements if source else ():
         names = {command.names[0] for command in statement.commands if command.names}
-        if not names <= {"scontrol", "exit", "wait", "kill", "sleep", "trap", "return", *PRINTS}:
+        # The ranks get the signal of the job, without a handler that passes it on.
+        names -= {"scancel"} if _SENDS_SIGNAL.search(statement.text) else set()
+        if not names <= {"scontrol", "exit", "wait", "kill", "sleep", "trap", "return", "true", ":", *PRINTS}:
             reason = "the handler of a signal runs it: do it in the training script (clusterrun help signals)"
             yield Part(statement.line, statement.text, PartOutcome.UNTRANSLATED, reason)
 

@@ -101,7 +101,7 @@ def test_an_untranslated_or_unneeded_line_has_a_reason(path: Path) -> None:
         ),
         (
             "#SBATCH --signal=B:USR1@300\ntrap 'scontrol requeue $SLURM_JOB_ID' USR1\nsrun python t.py",
-            "--requeue --notice 300s t.py",
+            "--sbatch signal=B:USR1@300 --requeue t.py",
         ),
         (
             "m=$(f)\ns=$(g)\npython t.py r/$SLURM_JOB_ID/$m-$s",
@@ -241,10 +241,22 @@ def test_a_script_that_the_command_starts_is_read_too() -> None:
         ("srun python t.py <<E\n1\nE", "<<E"),
         ("sbatch next.sh\nsrun python t.py", "sbatch next.sh"),
         ("trap 'touch x' USR1\nsrun python t.py", "trap 'touch x' USR1"),
+        ("h() {\n scancel $B\n scontrol requeue $A\n}\ntrap h USR1\nsrun python t.py", "scancel $B"),
     ],
 )
 def test_an_untranslatable_line_is_named(lines: str, text: str) -> None:
     assert [part.text for part in converted(lines).untranslated if part.text.startswith(text)]
+
+
+def test_a_signal_that_a_handler_passes_on_reaches_the_ranks() -> None:
+    handler = (
+        "h() {\n scancel --signal=USR1 $SLURM_JOB_ID.0 || true\n wait $P || true\n scontrol requeue $A\n}"
+    )
+    conversion = converted(
+        f"#SBATCH --signal=B:USR1@60\n{handler}\ntrap h USR1\nsrun python t.py &\nP=$!\nwait $P"
+    )
+    assert ("sbatch", "signal=B:USR1@60") in conversion.options
+    assert not conversion.untranslated
 
 
 def test_a_directive_behind_the_first_command_is_named() -> None:
