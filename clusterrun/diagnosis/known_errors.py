@@ -459,7 +459,8 @@ ROWS: tuple[KnownError, ...] = (
     KnownError(
         r"ModuleNotFoundError|ImportError: cannot import name",
         "a package is missing in the ranks' Python, or is another version",
-        "install it there, name another interpreter with --python, or bring it with --setup 'module load …'",
+        "install it there (clusterrun status names that Python), name another with --python, or bring it "
+        "with --setup 'module load …'",
     ),
     KnownError(
         r"GLIBC(?:XX)?_[\d.]+' not found|version `GLIBC",

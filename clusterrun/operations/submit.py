@@ -14,7 +14,13 @@ from functools import partial
 from clusterrun.local.gpus import count_gpus
 from clusterrun.model import contract
 from clusterrun.model.document import encode_set
-from clusterrun.model.errors import BadInput, ClusterrunError, SchedulerError, SchedulerUnreachable
+from clusterrun.model.errors import (
+    BadInput,
+    ClusterrunError,
+    NoSuchRun,
+    SchedulerError,
+    SchedulerUnreachable,
+)
 from clusterrun.model.frozen import frozen, replace
 from clusterrun.model.hostlist import fold
 from clusterrun.model.paths import RunPaths
@@ -326,7 +332,12 @@ def _job_ids(selectors: Sequence[str], context: Context) -> Iterator[str]:
     from clusterrun.runs.sweep_records import Sweeps
 
     for word in selectors:
-        run_ids, sweep = runs_named(context, [word]), Sweeps(context.store).find(word)
+        try:
+            run_ids = runs_named(context, [word])
+        except NoSuchRun as error:
+            remedy = f"{error.remedy}\nany Slurm job: --sbatch dependency=afterok:JOB"
+            raise NoSuchRun(error.seen, remedy) from error
+        sweep = Sweeps(context.store).find(word)
         if sweep and sweep.run_ids == run_ids and sweep.waiting:
             message = f"--after {word}: {len(sweep.waiting)} points of this sweep are not queued"
             raise BadInput(message, f"queue them first: clusterrun sweep continue {sweep.name}")

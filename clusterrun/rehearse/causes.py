@@ -129,6 +129,11 @@ def judge(
     saved_as = SAVED_AS.get(differing[0].part) if differing and resumed_at == 0 else None
     if saved_as and restart.called(saved_as[0], "load_state_dict"):
         return (left_out(fault_run) or weights_of_no_step(fault_run, steps, fault_run.made()),)
+    too_long = _beyond_the_end(first, second, fault_run, resumed_at)
+    # Samples that are repeated make a restart longer too.
+    if too_long and not any(difference.part == "data" for difference in differing):
+        explained = _explain(differing, fault_run, reference, resumed_at) if differing else ()
+        return (*explained, too_long)
     notices = (notice,) if notice else ()
     if crash and not differing:
         return (crash, *notices)
@@ -142,6 +147,22 @@ def judge(
         return (_equal(first, second, differs, fault_run, resumed_at), notice)
     equal = _equal(first, second, differs, fault_run, resumed_at)
     return (notice if notice and equal.level is Severity.OK else equal,)
+
+
+def _beyond_the_end(
+    first: Start, second: Start | None, fault_run: FaultRun, resumed_at: int
+) -> Discovery | None:
+    """Report a restart that trains on after the step at which both undisturbed runs ended by themselves."""
+    traces = [trace for start in (first, second) if start for trace in start.ranks.values()]
+    if second is None or any((trace.end, trace.last) != ("exit", first.last) for trace in traces):
+        return None
+    reached = resumed_at + fault_run.restarted.last
+    if reached <= first.last:
+        return None
+    message = f"resumed at step {resumed_at} and trained to step {reached}; undisturbed, the run ends at "
+    message += f"step {first.last}: the restart counts its steps or epochs from another number"
+    remedy = "save the number of the step or epoch, and begin the loop with it"
+    return Discovery(Cause.END, message, remedy, fault_run.made(), first.last + 1)
 
 
 def _equal(

@@ -37,6 +37,7 @@ class Cause(enum.Enum):
     AVERAGES = "averages-not-restored"
     BUFFERS = "buffers-not-restored"
     DATA = "data-order-not-restored"
+    END = "end-not-restored"
     RANDOM = "random-state-not-restored"
     TORN = "torn-checkpoint-loaded"
     OTHER_RANK = "file-of-another-rank-loaded"

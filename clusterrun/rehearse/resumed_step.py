@@ -86,7 +86,8 @@ def wrong_step(
     message = (
         f"resumed at step {at}, though {os.path.basename(newest.path)} of step {newest.step} was whole: "
     )
-    message += f"{fault_run.struck_at - at} steps done again"
+    # The run may have gone on after the notice.
+    message += f"{max(fault_run.struck_at, newest.step) - at} steps done again"
     return Discovery(
         Cause.TOO_FAR_BACK, message, _to_load_newest(fault_run, newest), (*lines, *fault_run.writes()), at
     )

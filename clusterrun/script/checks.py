@@ -330,7 +330,8 @@ def ranks_python(environ: Mapping[str, str]) -> tuple[str, str, str]:
         if not environ.get(name):
             continue
         prefix = os.path.normpath(environ[name])
-        if os.path.dirname(python) != os.path.join(prefix, "bin") or os.path.samefile(prefix, sys.prefix):
+        is_first = os.path.realpath(os.path.dirname(python)) == os.path.realpath(os.path.join(prefix, "bin"))
+        if not is_first or os.path.samefile(prefix, sys.prefix):
             continue
         if _torch_beside_us() and not glob.glob(os.path.join(prefix, "lib/python3*/site-packages/torch")):
             why = f"the active environment {prefix} ({name}) has no torch"

@@ -340,6 +340,7 @@ def test_logs_reports_a_run_without_output(ended: CommandLine) -> None:
         (["submit", "--profile", "big", "train.py"], 2, "there is no profile 'big'"),
         (["submit", "--json", "-f", "train.py"], 2, "--json and --follow do not go together"),
         (["submit", "--after", "nothing", "train.py"], 5, "there is no run 'nothing'"),
+        (["submit", "--after", "4711", "train.py"], 5, "--sbatch dependency=afterok:JOB"),
         (["submit", "--cluster", "slurm", "train.py"], 4, "Slurm cannot be used here"),
         (["status", "tarin"], 5, "did you mean train?"),
         (["logs", "nothing"], 5, "there is no run 'nothing'"),

@@ -121,6 +121,27 @@ def first_finding(last: Start, before: Start = BEFORE, control: Start = CONTROL)
     return causes.judge(control, "", FaultRun("kill", (before, last), KILLED))[0]
 
 
+def test_a_restart_that_trains_past_the_undisturbed_end_is_reported() -> None:
+    control = life(0, LAST, end="exit")
+    for last, ends, cause in (
+        (LAST + SAVED, "exit", Cause.END),
+        (LAST, "exit", Cause.NONE),
+        (LAST + SAVED, "limit", Cause.NONE),
+    ):
+        observed = FaultRun("kill", (BEFORE, life(SAVED, last, loads=READ)), KILLED)
+        (entry,) = causes.judge(control, "", observed, life(0, LAST, end=ends))
+        assert entry.cause is cause, entry.message
+
+
+def test_steps_after_a_notice_count_as_lost() -> None:
+    before = life(0, LAST, saves=(saved(5), saved(LAST)))
+    observed = FaultRun(
+        "time-limit", (before, life(5, LAST, loads=((PATH.format(5), ""),))), KILLED, until=9.0
+    )
+    (entry,) = causes.judge(CONTROL, "", observed)
+    assert (entry.cause, "25 steps done again" in entry.message) == (Cause.TOO_FAR_BACK, True), entry.message
+
+
 @pytest.mark.parametrize(
     "last, expected",
     [

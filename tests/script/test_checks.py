@@ -253,6 +253,13 @@ def test_ranks_use_the_active_environment_unless_only_ours_has_torch(
     assert bool(message) == bool(active) and all(word in message and word in why for word in active[:1])
 
 
+def test_an_environment_is_first_on_the_path_under_any_name_of_its_folder(tmp_path: Path) -> None:
+    prefix = environment(tmp_path / "venv", True)
+    (tmp_path / "code").mkdir()
+    path = f"{tmp_path}/code/../venv/bin"
+    assert checks.ranks_python({"VIRTUAL_ENV": prefix, "PATH": path})[0] == f"{path}/python"
+
+
 def test_an_environment_that_is_not_first_on_the_path_or_is_our_own_changes_nothing(tmp_path: Path) -> None:
     other, first = environment(tmp_path / "other", True), environment(tmp_path / "first", True)
     for environ in (
