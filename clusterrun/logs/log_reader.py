@@ -151,6 +151,15 @@ def newest_attempt(paths: RunPaths, attempt: int | None) -> int | None:
     return attempt
 
 
+def newest_with_output(paths: RunPaths) -> int:
+    """Return the newest attempt in which a rank printed something, else the newest. There is one."""
+    numbers = attempts(paths.attempts)
+    for number in reversed(numbers):
+        if any(size_of(file.path) for file in log_files(paths.attempt(number).folder, LogSelection())):
+            return number
+    return numbers[-1]
+
+
 def so_far(
     paths: RunPaths, attempt: int, selection: LogSelection, tail: int | None, exact: bool = False
 ) -> Iterator[Piece]:

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 from clusterrun.logs.attempt_logs import STREAMS, LogSelection
 from clusterrun.logs.format import Headings
-from clusterrun.logs.log_reader import following, newest_attempt, so_far
+from clusterrun.logs.log_reader import following, newest_attempt, newest_with_output, so_far
 from clusterrun.logs.merge import Piece
 from clusterrun.model.errors import BadInput, ClusterrunError
 from clusterrun.model.frozen import frozen
@@ -39,6 +39,7 @@ class RunLogs:
         self._wanted = request
         self._tell = tell
         self._paths = context.store.paths(run_id)
+        self._shown = request.attempt  # the attempt whose output is shown; None: the newest
         self.watch = RunWait(context, run_id, tell, logs_are_shown=True)
 
     @property
@@ -48,13 +49,16 @@ class RunLogs:
         return spec.nodes, 1 if spec.per_node else spec.local_size
 
     def headings(self, colours: bool = False) -> Headings:
-        """Return the prefixes of the lines, with the names of the nodes of the newest attempt."""
+        """Return the prefixes of the lines, with the names of the nodes of the attempt."""
         nodes, ranks_per_node = self.shape
         return Headings(self._names, ranks_per_node, nodes * ranks_per_node, colours)
 
     def _names(self) -> tuple[str, ...]:
         state = self._state()
-        return state.attempts[-1].nodes if state and state.attempts else ()
+        attempts = [
+            attempt for attempt in (state.attempts if state else ()) if self._shown in (None, attempt.epoch)
+        ]
+        return attempts[-1].nodes if attempts else ()
 
     def _state(self) -> RunState | None:
         """Return the coordinator's state; None if it cannot be read, since the logs do not depend on it."""
@@ -65,10 +69,15 @@ class RunLogs:
 
     def so_far(self, exact: bool = False) -> Iterator[Piece]:
         """Return the output so far. ``exact`` keeps its bytes unchanged."""
-        attempt = newest_attempt(self._paths, self._wanted.attempt)
-        if attempt is None:
+        selection = self._wanted.selection()
+        self._shown = newest_attempt(self._paths, self._wanted.attempt)
+        if self._shown is None:
             return iter(())
-        return so_far(self._paths, attempt, self._wanted.selection(), self._wanted.tail, exact)
+        if self._wanted.attempt is None:
+            newest, self._shown = self._shown, newest_with_output(self._paths)
+            if self._shown != newest:
+                self._tell(f"attempt {newest} has no output; these lines are of attempt {self._shown}")
+        return so_far(self._paths, self._shown, selection, self._wanted.tail, exact)
 
     def following(self, exact: bool = False) -> Iterator[Piece]:
         if self._wanted.attempt is not None:

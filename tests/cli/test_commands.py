@@ -283,6 +283,22 @@ def test_logs_reports_a_pattern_that_matches_no_line_with_their_number(ended: Co
     assert (result.code, result.out, result.err) == (0, "", "the pattern was not found in any of 6 lines\n")
 
 
+def test_logs_shows_the_newest_attempt_with_output_under_the_names_of_its_nodes(
+    clusterrun: CommandLine,
+) -> None:
+    run_id = clusterrun("submit", "--wait", "train.py").out.strip()
+    folder = home(clusterrun) / "runs" / run_id
+    before = clusterrun("logs").out
+    state = json.loads((folder / "state.json").read_text())
+    state["attempts"].append({**state["attempts"][0], "epoch": 1, "nodes": ["other"]})
+    (folder / "state.json").write_text(json.dumps(state))
+    (folder / "attempts/001").mkdir()
+    after = clusterrun("logs")
+    assert before and after.out == before == clusterrun("logs", "--attempt", "0").out
+    assert after.err == "attempt 1 has no output; these lines are of attempt 0\n"
+    assert clusterrun("logs", "--attempt", "1").out == ""
+
+
 def test_follow_exits_with_the_code_of_wait(clusterrun: CommandLine) -> None:
     run_id = clusterrun("submit", "--nodes", "2", "train.py", "fail").out.strip()
     codes = [clusterrun(*arguments, run_id).code for arguments in (["wait"], ["logs", "-f"], ["logs"])]
