@@ -39,9 +39,9 @@ CONVERSION = View(
 def convert(script: str, arguments: tuple[str, ...], write: bool, as_json: bool) -> None:
     """Print the submit line that does what a batch script does.
 
-    SCRIPT is a file with #SBATCH lines; - reads standard input. Its lines become options, COMMAND and
+    FILE is a script with #SBATCH lines; - reads standard input. Its lines become options, COMMAND and
     --setup lines. stderr names every other line with the reason. Nothing is run, and nothing is queued.
-    ARGUMENTS are those of the script, as behind sbatch SCRIPT.
+    ARGUMENTS are those of the script, as behind sbatch FILE.
 
     \b
     Examples:

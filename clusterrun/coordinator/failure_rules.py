@@ -106,7 +106,9 @@ def own_text(evidence: FailureEvidence) -> str:
     """The script itself is wrong. It is the same on every node and in every attempt."""
     error = evidence.failure.error
     is_own = evidence.error_class in _OWN_TEXT and _NONE not in error and not _OF_A_MODULE.match(error)
-    return f"{_placed(evidence.failure)} before the first step" if is_own and evidence.made_no_step else ""
+    return (
+        f"{_placed(evidence.failure)} before a step was reported" if is_own and evidence.made_no_step else ""
+    )
 
 
 def usage(evidence: FailureEvidence) -> str:

@@ -217,8 +217,10 @@ class RestartPolicy(RunPart):
         elif kind is FailureKind.RANK and requeue_exit and lists(requeue_exit, end.exit_code):
             reason = f"{end.reason}, for which Slurm queues a job here again (RequeueExit): --requeue"
             end = replace(end, reason=f"{reason} starts such a run again")
-        if not self._lost_nodes.enough_nodes or (kind is FailureKind.START and not self.trained):
+        if kind is FailureKind.START and not self.trained:
             return RestartDecision("", end, failure_event)
+        if not self._lost_nodes.enough_nodes:
+            return RestartDecision("", end, failure_event, decision="too-few" if most else "")
         free, most_free, why = FREE_RESTARTS.get(kind, ("", 0, ""))
         if sum(attempt.cause == free for attempt in closed) < most_free:
             return RestartDecision(why, end, failure_event, free, decision=free)

@@ -31,6 +31,7 @@ from clusterrun.diagnosis.stacks import line_of
 from clusterrun.diagnosis.torchrun_report import TorchrunReport, without_heading
 from clusterrun.diagnosis.verdict import Culprit, Diagnosis, Verdict, ranks_in_words
 from clusterrun.diagnosis.watchdog_lines import is_timeout
+from clusterrun.diagnosis.wording import cut
 from clusterrun.model.frozen import frozen, replace
 from clusterrun.model.phrases import code_in_words
 from clusterrun.model.states import State
@@ -633,11 +634,11 @@ class JobLog:
             None,
         )
         if consequence:
-            printed = consequence.error.text[:160]
+            printed = cut(consequence.error.text)
             evidence.append(f"a consequence: rank {consequence.rank} printed {printed}")
         others = [log_error for log_error in own if log_error is not first and log_error not in same]
         evidence += [
-            f"also printed: {log_error.error.message[:160]}"
+            f"also printed: {cut(log_error.error.message)}"
             for log_error in others[-1:]
             if log_error.error.frame and error.text not in log_error.error.message
         ]

@@ -146,6 +146,7 @@ def _commands(job: ForeignJob) -> Iterator[tuple[str, str]]:
     if job.state.ended:
         if job.output:
             yield "output", f"less {shlex.quote(job.output)}"
+            yield "why", f"clusterrun diagnose {job.job_id}"
         yield "state", f"sacct -j {job.job_id}"
         return
     if job.output and job.state is not State.PENDING:

@@ -267,7 +267,9 @@ def _launch(program: str, arguments: tuple[str, ...], reads_inline: bool, python
         if role in numbers:
             if role == launcher_options.NODES and ":" in value:
                 number = int(match[1]) if (match := re.match(r"(\d+):", value, re.ASCII)) else 0
-                elastic.append(f"{typed} takes the nodes that are free: --nodes MIN-MAX does so at the start")
+                elastic.append(
+                    f"{typed}: the number of nodes is fixed; --nodes MIN-MAX takes what is free at the start"
+                )
             numbers[role] = max(numbers[role], number)
         elif role == launcher_options.ON_CPUS:
             is_cpu = True

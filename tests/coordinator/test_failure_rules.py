@@ -144,7 +144,7 @@ def test_a_run_that_would_fail_again_ends_with_the_reason() -> None:
     assert state.state is State.FAILED and state.exit_code == 3
     assert state.reason == (
         "rank 3 on n1 exited with code 3; not restarted: NameError: name 'optimiser' is not defined, "
-        "at train.py:12 (main), before the first step (--no-progress 0 restarts it anyway)"
+        "at train.py:12 (main), before a step was reported (--no-progress 0 restarts it anyway)"
     )
     (attempt,) = state.attempts
     assert (attempt.decision, attempt.failure.error, attempt.failure.place) == ("own-text", NAME, LINE)

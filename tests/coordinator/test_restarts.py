@@ -298,6 +298,7 @@ def test_a_node_that_slurm_took_out_of_the_job_is_named_and_left_out_also_under_
         state = tape.state(30.0)
         arguments = "n1 (node 1) was lost and did not come back: the launcher ended with code 1: " + output[0]
         assert state.attempts[1].failure == Failure(-1, "n1", 1, WALL + 29.0, arguments)
+        assert state.attempts[1].decision == "too-few"
         assert (state.excluded, len(state.attempts)) == (("n1",), 2)
         assert state.state is (State.PENDING if elsewhere is survival else State.NODE_FAIL)
 

@@ -158,7 +158,8 @@ def explain_ended_rank(table: CallTable, blamed: Ranks, run: Remains, failure: F
             return Diagnosis(Verdict.CRASHED, sentence, (culprit,), (), (), remedy)
         if failure.node:
             remedy = (
-                "clusterrun report shows what a check found, if there was one; --exclude leaves a node out"
+                "--spares 1 replaces a lost node, --requeue continues without it in another job, --exclude "
+                "leaves it out; clusterrun report shows what a check found, if there was one"
             )
         elif "has expired" in failure.why:  # srun's message about a job that has ended
             remedy = "Slurm ended the job; sinfo -R shows a node whose prolog failed"

@@ -46,7 +46,7 @@ def _devices(request: RunNeeds, up: Readings) -> Findings:
     ]
     cpu_wheels = [node for node in no_gpus if request.gpus and not device_counts[node]]
     if cpu_wheels and len(cpu_wheels) == len(up):
-        message = f"torch is a CPU build on every node: it cannot use the {request.gpus} GPUs of each"
+        message = "torch is a CPU build on every node: it cannot use their GPUs"
         yield "", Finding(NAME, Grade.WARN, message, _CPU_WHEEL)
         return
     for node, count in device_counts.items():
