@@ -38,6 +38,7 @@ _ROOTS = {
 }
 _PEERS = {"send": "dst", "recv": "src"}
 _NUMBER = re.compile(r"-?\d{1,9}")
+_ADDRESS = re.compile(r"""\(["']([^"']+)["'], (\d+)\)""")
 _RANKS = re.compile(r"[\[(](\d+(?:, \d+)*)[\])]")
 _GROUP_VARIABLES = ("group", "process_group")
 _WRAPPER = "_exception_logger.<locals>.wrapper"
@@ -66,6 +67,7 @@ class SpiedProcess:
     rank: int = -1  # the value of a variable of the script that is named like a rank; -1: it has none
     # the lock file of a torch extension's build, which the main thread waits for; '' if it does not
     lock: str = ""
+    connects: str = ""  # ``HOST:PORT`` of the connection that the thread waits for; '' if it waits for none
 
 
 def read_spied(text: str, numbers: Mapping[int, int] = MappingProxyType({})) -> SpiedProcess:
@@ -105,9 +107,18 @@ def read_spied(text: str, numbers: Mapping[int, int] = MappingProxyType({})) -> 
             thread=0 if trainer is main else int(trainer["os_thread_id"]),
             rank=_rank(frames),
             lock=_lock(frames) if polls_for_lock_file(stack) else "",
+            connects=_connects(frames),
         )
     except (ValueError, LookupError, TypeError, AttributeError, RecursionError):
         return SpiedProcess()
+
+
+def _connects(frames: Sequence[Mapping[str, Any]]) -> str:
+    """Return ``HOST:PORT`` of the connection that a thread with these frames waits for; '' for none."""
+    if not frames or frames[0]["name"] != "create_connection":
+        return ""
+    address = _ADDRESS.match(_local_values(frames[0]).get("address", ""))
+    return f"{address[1]}:{address[2]}" if address else ""
 
 
 def _trainer(main: Mapping[str, Any], others: Sequence[Mapping[str, Any]]) -> Mapping[str, Any]:

@@ -17,7 +17,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 
 from clusterrun import proc
-from clusterrun.diagnosis.evidence import ProcessSample, PythonStacks, RankSnapshot
+from clusterrun.diagnosis.evidence import ProcessSample, PythonStacks, RankSnapshot, ThreadWait
 from clusterrun.diagnosis.job_looks import NO_PYTHON, NOT_INSTALLED, JobLook, SeenLauncher, SeenRank
 from clusterrun.diagnosis.spied_process import SpiedProcess, read_spied
 from clusterrun.diagnosis.stacks import (
@@ -295,6 +295,9 @@ class JobLooker:
         request = last.request
         if location(last.main).doing is Doing.RENDEZVOUS and not request.store and rank.name.address:
             request = replace(request, store=rank.name.address)
+        thread_waits: tuple[ThreadWait, ...] = ()
+        if last.connects:
+            thread_waits = (ThreadWait("connect", location(last.main).frame, last.connects),)
         waits = location(first.main).doing in TOGETHER
         is_still = _is_still(before, after)
         changed = bool(first.main and last.main) and not is_still and not _is_same(first, last)
@@ -304,7 +307,11 @@ class JobLooker:
             node=self._node,
             process=sample,
             stacks=PythonStacks(
-                main=last.main, source="py-spy" if last.main else "", threads=last.threads, native=last.native
+                main=last.main,
+                source="py-spy" if last.main else "",
+                threads=last.threads,
+                waits=thread_waits,
+                native=last.native,
             ),
             call=last.call,
             request=request,

@@ -138,6 +138,11 @@ def test_a_rank_that_makes_the_group_shows_world_rank_and_store() -> None:
     assert location(stacks.main).doing is Doing.RENDEZVOUS
 
 
+def test_the_address_of_a_connection_that_does_not_come_is_read() -> None:
+    connects = frame("create_connection", "/usr/lib/python3.11/socket.py", 836, address='("logs.site", 443)')
+    assert (spied(connects, STEP).connects, spied(STEP).connects) == ("logs.site:443", "")
+
+
 def test_the_index_of_a_spawned_process_is_read() -> None:
     stacks = spied(STEP, frame("_wrap", f"{TORCH}/multiprocessing/spawn.py", 90, i="1"))
     assert (stacks.spawned, spied(STEP).spawned) == (1, -1)
