@@ -87,7 +87,11 @@ def _report(conversion: Conversion) -> None:
     ):
         if parts:
             say(f"{title}:")
+        lines_by_text: dict[str, list[int]] = {}
         for part in parts:
             first = part.text.partition("\n")[0]
-            line = first if len(first) <= _MOST_SHOWN else first[: _MOST_SHOWN - 1] + "…"
-            say(f"  line {part.line}: {line}: {part.reason}")
+            shown = first if len(first) <= _MOST_SHOWN else first[: _MOST_SHOWN - 1] + "…"
+            lines_by_text.setdefault(f"{shown}: {part.reason}", []).append(part.line)
+        for text, numbers in lines_by_text.items():
+            word = "line" if len(numbers) == 1 else "lines"
+            say(f"  {word} {', '.join(map(str, numbers))}: {text}")

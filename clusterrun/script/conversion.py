@@ -35,7 +35,7 @@ from clusterrun.script.script_reading import (
     with_login_files,
 )
 from clusterrun.script.shell_source import Body, ShellSource, Statement
-from clusterrun.script.statement_rules import OF_OTHER_RUNS, of_tasks
+from clusterrun.script.statement_rules import OF_OTHER_RUNS
 
 # Directives that separate the parts of a heterogeneous job.
 _SEPARATE = ("hetjob", "packjob")
@@ -44,6 +44,11 @@ _OF_JOB = ("time", "cpus-per-rank", "partition", "account", "mem")
 _SAYS_CPUS = {*AFFECTS_CPUS, "exclusive"}
 _VISIBLE = re.compile(r"\bCUDA_VISIBLE_DEVICES=(\S*)")
 _SETS_VISIBLE = re.compile(r"(?:export |unset )?CUDA_VISIBLE_DEVICES\b")
+# Launchers that set OMP_NUM_THREADS=1 for several ranks, unless it is set.
+_SETS_THREADS = re.compile(r"torchrun|python -m torch|accelerate")
+_THREADS = re.compile(r"\bOMP_NUM_THREADS\b")
+# A number of processes that is the number of GPUs of the node.
+_COUNTS_GPUS = re.compile(r"\bSLURM_GPUS_ON_NODE\b|nvidia-smi|device_count|[= ](?:auto|gpu)$")
 # A file of shell code that the script reads.
 _SOURCED = re.compile(r"(?m)^[ \t]*(?:source|\.)[ \t]+([\w./-]+)[ \t]*$")
 # The path of the script that runs, as a script finds it.
@@ -69,6 +74,7 @@ class _Array:
 class _Script:
     """A batch script, as it was read."""
 
+    text: str
     directives: tuple[Directive, ...]
     array: _Array
     reading: Reading
@@ -157,12 +163,21 @@ def _conversion(script: _Script, shebang: str) -> Conversion:
     reason = "clusterrun sets it in every rank"
     set_by_us = [Part(command_line, text, PartOutcome.NEEDLESS, reason) for text in needless]
     all_parts = [*_directive_parts(script), *script.reading.parts, *set_by_us]
+    of_job = dict(script.translated.options)
+    for name, value in script.launch.options:
+        is_size = name == "cpus-per-rank" and last_number(value)
+        is_same = (name, value) in typed or of_job.get(name) == value or (name, value) == ("mem", "0")
+        if name in _OF_JOB and not (is_size or is_same):
+            reason = f"the run has what the line asks for: --{name} {value} is of the step alone"
+            all_parts.append(Part(command_line, f"--{name} {value}", PartOutcome.OPTION, reason))
     for option in script.launch.open_sizes if script.launch.rank_launcher else ():
         if not script.translated.gpus_per_node:
             reason = "it is known only when the script runs: say --gpus N"
             all_parts.append(Part(command_line, option, PartOutcome.UNTRANSLATED, reason))
-        elif unset := of_tasks(variables_read([option])):
-            reason = f"no #SBATCH line of the script sets {unset[0]}: the line starts a rank for each GPU"
+        elif not any(
+            map(_COUNTS_GPUS.search, (option, *_assignments(script.text, variables_read([option]))))
+        ):
+            reason = "it is known only when the script runs: the line starts a rank for each GPU"
             all_parts.append(Part(command_line, option, PartOutcome.OPTION, reason))
     per_node = dict(typed).get("gpus", "") or dict(typed).get("ranks-per-node", "1")
     world = last_number(dict(typed).get("nodes", "1")) * last_number(per_node)
@@ -196,6 +211,11 @@ def _conversion(script: _Script, shebang: str) -> Conversion:
     parts = sorted(all_parts, key=lambda part: part.line)
     verb = "sweep" if script.array.values or script.reading.sweeps else "submit"
     return Conversion(verb, options, script.reading.command, tuple(parts))
+
+
+def _assignments(text: str, names: set[str]) -> list[str]:
+    """Return the lines of a script that set one of these variables."""
+    return [line for line in text.splitlines() if any(re.search(rf"\b{name}=", line) for name in names)]
 
 
 def _of_other_language(text: str, interpreter: list[str], path: str) -> Conversion:
@@ -285,7 +305,7 @@ def _read(
                 "clusterrun starts one program in all ranks: keep sbatch for it; "
                 "clusterrun diagnose JOB and top JOB read such a job",
             )
-    return _Script(directives, array, reading, launch, translate(directives, launch))
+    return _Script(text, directives, array, reading, launch, translate(directives, launch))
 
 
 def _with_own_gpus(script: _Script) -> _Script:
@@ -354,17 +374,35 @@ def _differences_in_size(script: _Script, options: dict[str, str]) -> Iterator[s
         yield f"{launchers} tasks on each node would each start {launch.rank_launcher}: the line starts one"
     if launch.rank_launcher and launch.nodes > nodes:
         yield f"{launch.rank_launcher} waits for {launch.nodes} nodes, and the script asks for {nodes}"
-    if "gpus" not in options:
-        return
-    gpus = last_number(options["gpus"].rpartition(":")[2])
-    if not translated.gpus_per_node:
-        yield f"the script asks for no GPUs: --ranks-per-node {gpus} in the place of --gpus asks for none"
-    passed = {value.partition("=")[0] for name, value in translated.options if name == "sbatch"}
-    if translated.gpus_per_node and "cpus-per-rank" not in options and not passed & _SAYS_CPUS:
+    ranks = last_number(options.get("gpus", "").rpartition(":")[2])
+    if ranks and not translated.gpus_per_node:
+        yield f"the script asks for no GPUs: --ranks-per-node {ranks} in the place of --gpus asks for none"
+    elif ranks != translated.gpus_per_node and "gpus" in options:
+        yield f"the script asks for {translated.gpus_per_node} GPUs on each node, and the line for {ranks}"
+    pairs = [value.partition("=") for name, value in translated.options if name == "sbatch"]
+    passed = {name: value for name, _, value in pairs}
+    asked = translated.cpus_per_node
+    if (
+        translated.gpus_per_node
+        and ranks
+        and "cpus-per-rank" not in options
+        and not passed.keys() & _SAYS_CPUS
+    ):
         yield (
             "the script asks for no CPUs (Slurm gives one to each task), and the line for the GPUs' share of "
             "their node: --cpus-per-rank N"
         )
+        return
+    ranks = ranks or last_number(options.get("ranks-per-node", "1"))
+    cpus = last_number(passed.get("cpus-per-task", "")) or ranks * last_number(
+        options.get("cpus-per-rank", "1")
+    )
+    if asked not in (0, cpus):
+        remedy = f"--sbatch cpus-per-task={asked} asks for as many"
+        yield f"the script asks for {asked} CPUs on each node, and the line for {cpus}: {remedy}"
+    threads = last_number(options.get("cpus-per-rank", ""))
+    if _SETS_THREADS.match(launch.rank_launcher) and threads > 1 and not _THREADS.search(script.text):
+        yield f"OMP_NUM_THREADS is {threads} in each rank. The launcher sets 1: --env OMP_NUM_THREADS=1"
 
 
 def _variables(script: _Script) -> list[tuple[str, str]]:

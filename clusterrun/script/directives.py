@@ -17,6 +17,7 @@ _GPUS = ("gpus", "gpus-per-node", "gpus-per-task", "gres")
 # An item of ``--gres`` that asks for GPUs.
 _OF_GRES = re.compile(r"(?:gres[/:])?gpu\b")
 # CPUs or GPUs in ``--tres-per-task``: ``cpu=4``, ``gres/gpu:a100:2``.
+_COUNTS_CPUS = {"exclusive", "cpus-per-gpu", "mincpus", "hint", "threads-per-core", "tres-per-task"}
 _TRES = re.compile(r"(?:^|(?<=,))(cpu|(?:gres[/:])?gpu)(?:[:=/]([A-Za-z]\w*))?(?:[:=](\d+))?(?=,|$)")
 # Names of submit's options that differ. The plugin Pyxis brings the last two.
 _OTHER_NAMES = {"job-name": "name", "container-image": "container", "container-mounts": "mount"}
@@ -51,9 +52,10 @@ class Translated:
     refused: tuple[tuple[Directive, str], ...]  # (directive, what to do) for those that clusterrun cannot do
     # (directive, difference) for those whose option does not do quite the same.
     changed: tuple[tuple[Directive, str], ...]
-    # Tasks on each node and GPUs of each node, as the directives ask.
+    # Tasks, GPUs and CPUs of each node, as the directives ask. CPUs are 0 if Slurm counts them otherwise.
     tasks_per_node: int
     gpus_per_node: int
+    cpus_per_node: int
 
 
 def read_directives(text: str) -> tuple[Directive, ...]:
@@ -118,12 +120,17 @@ def _size(values: dict[str, str], launch: LaunchCommand) -> _Size:
     if any(of_step.values()):
         values = {name: value for name, value in values.items() if name not in _GPUS}
         values.update((name, str(number)) for name, number in of_step.items() if number)
-    values.update(("cpus-per-task", value) for name, value in launch.options if name == "cpus-per-rank")
+    values.update(
+        ("cpus-per-task", value)
+        for name, value in launch.options
+        if name == "cpus-per-rank" and last_number(value)
+    )
     gpus = _gpus_per_node(values, nodes, tasks_per_node)
     nodes = 1 if launch.runs_on_one_node else nodes
     started = launch.per_node or tasks_per_node or launch.total // nodes
     if launch.rank_launcher or launch.runs_once:
-        started = launch.per_node or launch.total // nodes or int(launch.runs_once)
+        is_one = launch.runs_once or launch.starts_one_per_node
+        started = launch.per_node or launch.total // nodes or int(is_one)
     # One process beside several GPUs may start its own processes.
     has_other_gpus = gpus > 0 and started not in (0, gpus) and (started > 1 or launch.rank_launcher != "")
     ranks = started if has_other_gpus else max(gpus, started, launch.per_node)
@@ -148,8 +155,11 @@ def _size_options(size: _Size, launch: LaunchCommand) -> dict[str, str]:
     # A command that no step starts has the CPUs of all tasks.
     is_in_step = launch.program != launch.rank_launcher
     cpus = last_number(values.get("cpus-per-task", "")) or int(size.tasks_per_node > ranks and not is_in_step)
-    if cpus:
-        options["cpus-per-rank"] = str(max(1, cpus * max(size.tasks_per_node, 1) // max(ranks, 1)))
+    cpus_per_node = cpus * max(size.tasks_per_node, 1)
+    if cpus and cpus_per_node % max(ranks, 1):
+        options["sbatch"] = f"cpus-per-task={cpus_per_node}"
+    elif cpus:
+        options["cpus-per-rank"] = str(cpus_per_node // max(ranks, 1))
     elif cpus := last_number(values.get("cpus-per-gpu", "")):
         options["cpus-per-rank"] = str(cpus)
     return options
@@ -167,7 +177,8 @@ def translate(directives: Sequence[Directive], launch: LaunchCommand) -> Transla
     last = {directive.name: directive for directive in directives}
     for directive in directives:
         name, value = directive.name, directive.value
-        ours = _OTHER_NAMES.get(name, name)
+        # A plugin of sbatch may have an option with the name of another one of submit.
+        ours = _OTHER_NAMES.get(name, name if name in OPTIONS and not OPTIONS[name].refused else "")
         is_gpus = name in _GPUS and name != "gres"
         is_tres = name == "tres-per-task" and not _TRES.sub("", value).strip(",")
         if name in _NEEDLESS:
@@ -236,8 +247,15 @@ def translate(directives: Sequence[Directive], launch: LaunchCommand) -> Transla
             refused.append((directive, OPTIONS[name].refused))
         else:
             passed_on.append(("sbatch", f"{name}={value}" if value else name))
+    cpus_per_node = last_number(values.get("cpus-per-task", "1")) * max(tasks_per_node, 1)
     return Translated(
-        (*options.items(), *passed_on), tuple(needless), tuple(refused), tuple(changed), tasks_per_node, gpus
+        (*options.items(), *passed_on),
+        tuple(needless),
+        tuple(refused),
+        tuple(changed),
+        tasks_per_node,
+        gpus,
+        0 if _COUNTS_CPUS & values.keys() else cpus_per_node,
     )
 
 

@@ -138,6 +138,13 @@ class LaunchCommand:
         return self.runs_once or (self.program == self.rank_launcher != "" and not has_nodes)
 
     @property
+    def starts_one_per_node(self) -> bool:
+        """Return whether it is a launcher of torch without an option for the number of processes."""
+        is_of_torch = self.rank_launcher == "torchrun" or self.rank_launcher.startswith("python -m torch.")
+        is_open = bool(self.open_sizes) or any(word.startswith("$") for word in self.untranslated)
+        return is_of_torch and not (self.per_node or self.total or is_open)
+
+    @property
     def keeps_accelerate(self) -> bool:
         """Return whether accelerate has to start the ranks, because only it knows some of its options."""
         return bool(self.untranslated) and "accelerate" in self.rank_launcher
@@ -315,6 +322,8 @@ def _launch(program: str, arguments: tuple[str, ...], reads_inline: bool, python
         remarks.append("a program that calls MPI (mpi4py, Horovod) sees one process: let it read RANK")
     if is_cpu and max(numbers[launcher_options.TOTAL], numbers[launcher_options.PER_NODE]) > 1:
         remarks.append("with --cpu and without MPI, accelerate starts one process; the line starts all")
+    if program == "accelerate" and not (sizes or untranslated):
+        remarks.append("a default_config.yaml of accelerate, if there is one, is not read: say its values")
     launch = LaunchCommand(
         program,
         nodes=numbers[launcher_options.NODES],
@@ -368,9 +377,9 @@ def joined(outer: LaunchCommand, inner: LaunchCommand) -> LaunchCommand:
     return replace(
         outer,
         nodes=max(outer.nodes, inner.nodes),
-        per_node=max(outer.per_node, inner.per_node),
         # The processes of the outer launcher are launchers.
-        total=inner.total or (0 if inner.per_node else outer.total),
+        per_node=inner.per_node if inner.rank_launcher else max(outer.per_node, inner.per_node),
+        total=inner.total or (0 if inner.per_node or inner.rank_launcher else outer.total),
         max_restarts=max(outer.max_restarts, inner.max_restarts),
         on_cpus=outer.on_cpus and inner.on_cpus,
         command=inner.command or outer.command,

@@ -98,7 +98,7 @@ ALIKE = re.compile(
 # A loop until something happens.
 _SENDS_SIGNAL = re.compile(r"\bscancel\s.*(?:-s\b|--signal\b)")
 _WAITS = re.compile(r"(?:while|until)\b.*\bsleep\b", re.DOTALL)
-_LOOP = re.compile(r"(?:for|while|until)\b")
+_LOOPS = ("for_statement", "c_style_for_statement", "while_statement")
 _STARTER = re.compile(r"(?<![\w./-])(?:srun|mpirun|mpiexec|torchrun|sbatch)(?![\w.-])")
 # A command, and no test, that ends the loop if it succeeds.
 _RETRIES = re.compile(r"[^\s\])]\s*&&\s*(?:\{\s*)?(?:break|exit)\b")
@@ -153,6 +153,7 @@ class Reading:
     sweeps: tuple[tuple[str, str], ...] = ()
     in_background: bool = False  # whether the script continues while the command runs
     requeues: bool = False  # whether it prepares the requeue of the job
+    is_partial: bool = False  # whether the statement of the command does more than the line
     parts: tuple[Part, ...] = ()
     # The statements, in their order, with the commands that are runs of their own. () if there is one.
     runs: tuple[Statement, ...] = ()
@@ -228,6 +229,8 @@ def _read(scope: _Scope) -> Reading:
         place, of_training = statements.index(training.statement), _block_reading(training, training.inner)
     else:
         place, of_training = statements.index(training.statement), _command_reading(scope, training)
+    kept = _kept(scope, training) if training and of_training.is_partial else None
+    of_training = kept or of_training
     beside = [
         other.statement
         for other in candidates
@@ -245,7 +248,11 @@ def _read(scope: _Scope) -> Reading:
         setup = (*own_setup, *of_training.setup)
     parts = [*of_training.parts, *before.parts, *map(_part_after, statements[place + 1 :])]
     for statement in statements if scope.arguments is None else ():
-        is_inner = bool(statement.bodies) and training is not None and statement is training.statement
+        if any(command.names[:2] == ("set", "--") for command in statement.commands):
+            break
+        is_inner = (
+            bool(statement.bodies) and training is not None and statement is training.statement and not kept
+        )
         is_function = statement.kind == "function_definition"
         text = _QUOTED_DOCUMENT.sub("", statement.text)
         if not is_function and not is_inner and _POSITIONAL.search(text):
@@ -324,11 +331,14 @@ def _candidates(scope: _Scope) -> Iterator[_Candidate]:
         if statement.kind == "function_definition":
             continue
         block = _block_that_trains(scope, statement)
-        if block and block.training:
-            yield _Candidate(statement, block.training, block, is_block=True)
-            continue
+        of_block = (
+            [_Candidate(statement, block.training, block, is_block=True)] if block and block.training else []
+        )
+        of_commands: list[_Candidate] = []
         for command in statement.commands:
             names = command.names
+            if command.program in (*PRINTS, "set"):
+                continue
             launch = launch_in(names, reads_inline=False)
             kind: TrainingKind | None = None
             if launch and launch.program not in ("sbatch", "salloc"):
@@ -344,14 +354,16 @@ def _candidates(scope: _Scope) -> Iterator[_Candidate]:
                     kind = max(inner.training.kind, TrainingKind.PYTHON)
                 elif _runs_python(names):
                     kind = TrainingKind.PYTHON
-                elif (statement.is_plain or statement.bodies) and _is_program(names):
+                elif (statement.is_plain or statement.bodies) and _is_program(command):
                     kind = TrainingKind.PROGRAM
             if names[:1] == ("ssh",):
                 launch = LaunchCommand("ssh", command=("bash", "-c", _remote_text(names)))
                 inner = _started(replace(scope, in_ranks=True), launch.command, command, statement.line)
                 kind = inner.training.kind if inner and inner.training else None
-            if kind:
-                yield _Candidate(statement, Training(kind, command, launch), inner)
+            # A command of the block counts there, unless it is in front: ``if srun python t.py; then``.
+            if kind and not any(kind <= candidate.training.kind for candidate in of_block):
+                of_commands.append(_Candidate(statement, Training(kind, command, launch), inner))
+        yield from of_commands or of_block
 
 
 def _remote_text(names: tuple[str, ...]) -> str:
@@ -374,7 +386,15 @@ def _block_that_trains(scope: _Scope, statement: Statement) -> Reading | None:
     def kind_of_training(reading: Reading) -> TrainingKind:
         return reading.training.kind if reading.training else TrainingKind.PROGRAM
 
-    return max(reversed(blocks), key=kind_of_training, default=None)
+    best = max(reversed(blocks), key=kind_of_training, default=None)
+    reason = "another branch starts it: submit it as a run of its own"
+    others = [
+        replace(part, outcome=PartOutcome.UNTRANSLATED, reason=reason)
+        for block in blocks
+        for part in block.parts
+        if block is not best and part.outcome is PartOutcome.COMMAND
+    ]
+    return replace(best, parts=(*best.parts, *others)) if best else None
 
 
 def _started(scope: _Scope, shell_words: tuple[str, ...], command: Command, line: int) -> Reading | None:
@@ -458,12 +478,10 @@ def _runs_python(names: tuple[str, ...]) -> bool:
     return is_open or (bool(names) and names[0].endswith(".py"))
 
 
-def _is_program(names: tuple[str, ...]) -> bool:
-    return (
-        bool(names)
-        and not names[0].startswith("$")
-        and names[0] not in (*_HELPERS, *_PREPARES, *_SHELL_COMMANDS)
-    )
+def _is_program(command: Command) -> bool:
+    name = command.names[0] if command.names else ""
+    is_known = bool(name) and not command.program.startswith("$")
+    return is_known and name not in (*_HELPERS, *_PREPARES, *_SHELL_COMMANDS)
 
 
 # --- the statement with the command ---
@@ -495,18 +513,58 @@ def _block_reading(candidate: _Candidate, inner: Reading) -> Reading:
         if names:
             outcome = PartOutcome.UNTRANSLATED
             reason = f"{', '.join(names)} differs on each node: let the program read NODE_RANK"
-    elif _LOOP.match(statement.text) and _RETRIES.search(statement.text):
+    elif statement.block_kind in _LOOPS and _RETRIES.search(statement.text):
         reason = _IS_RETRY
-    elif statement.kind in ("compound_statement", "subshell"):
-        reason = ""
-    elif statement.kind in ("redirected_statement", "pipeline") and not _LOOP.match(statement.text):
-        outcome, reason = PartOutcome.NEEDLESS, _IN_LOGS
+    elif statement.block_kind in ("compound_statement", "subshell"):
+        outcome, reason = PartOutcome.NEEDLESS, "" if statement.kind == statement.block_kind else _IN_LOGS
+    if statement.reads_input and outcome is not PartOutcome.UNTRANSLATED:
+        outcome, reason = (
+            PartOutcome.UNTRANSLATED,
+            "its input is not in the line: the program can open the file",
+        )
     parts = _around(statement, inner)
     if reason:
         parts += (Part(statement.line, title, outcome, reason),)
     if sweeps != inner.sweeps:
         parts += literal_placeholders(statement.loop, statement)
-    return replace(inner, sweeps=sweeps, parts=parts)
+    is_partial = inner.is_partial or outcome is PartOutcome.UNTRANSLATED
+    return replace(inner, sweeps=sweeps, is_partial=is_partial, parts=parts)
+
+
+def _kept(scope: _Scope, candidate: _Candidate) -> Reading | None:
+    """Return COMMAND as a shell with the whole statement, as the script has it.
+
+    None: a launcher in it starts other processes than this one.
+    """
+    statement = candidate.statement
+    code, functions = statement.text, [s for s in scope.source.statements if s.kind == "function_definition"]
+    for function in reversed(functions):
+        if _calls(code, function):
+            code = f"{function.text}\n{code}"
+    values = [scope.source.constants.get(name, "") for name in variables_read((code,))]
+    is_launched = candidate.training.kind is TrainingKind.LAUNCHED or _STARTER.search(code)
+    if (
+        is_launched
+        or statement.in_background
+        or scope.in_ranks
+        or any(map(is_launcher_text, (code, *values)))
+    ):
+        return None
+    before = scope.source.statements[: scope.source.statements.index(statement)]
+    settings = [other.text for other in before if re.match(r"(?:set\s+-(?!-)|shopt\s)", other.text)]
+    code = "\n".join((*settings, code))
+    arguments = ("bash", *scope.arguments) if scope.arguments and _POSITIONAL.search(code) else ()
+    command = ("bash", "-c", code, *arguments)
+    training = replace(candidate.training, launch=LaunchCommand("", command=command))
+    parts = [Part(statement.line, statement.text, PartOutcome.COMMAND)]
+    if statement.block_kind in _LOOPS and _RETRIES.search(statement.text):
+        parts.append(Part(statement.line, statement.text, PartOutcome.OPTION, _IS_RETRY))
+    return Reading(training=training, command=command, parts=tuple(parts))
+
+
+def _calls(code: str, function: Statement) -> bool:
+    name = re.escape(_function_name(function))
+    return re.search(rf"(?<![\w./-]){name}(?![\w.-])", code) is not None
 
 
 def literal_placeholders(name: str, statement: Statement) -> tuple[Part, ...]:
@@ -618,11 +676,13 @@ def _command_reading(scope: _Scope, candidate: _Candidate) -> Reading:
         if name not in ("setup", "input") and own & variables_read([value]):
             reason = f"--{name} reads a variable of the script: write its value into the line"
             parts.append(Part(line, value, PartOutcome.UNTRANSLATED, reason))
-    if not statement.is_plain and (statement.kind != "list" or _is_condition(statement)):
+    is_partial = not statement.is_plain and (statement.kind != "list" or _is_condition(statement))
+    if is_partial:
         reason = f"the command is in {_kind(statement)}, which is not in the line"
         parts.append(Part(line, statement.text.partition("\n")[0], PartOutcome.UNTRANSLATED, reason))
     for part in _other_commands(statement, training.command):
         parts.append(part)
+        is_partial = is_partial or part.outcome is PartOutcome.UNTRANSLATED
         if part.outcome is PartOutcome.SETUP:
             setup.append(part.text)
     behind = "\n".join(other.text for other in scope.source.statements if other.line > line)
@@ -664,6 +724,7 @@ def _command_reading(scope: _Scope, candidate: _Candidate) -> Reading:
         command=command,
         training=replace(training, launch=launch),
         in_background=reading.in_background or statement.in_background,
+        is_partial=reading.is_partial or is_partial,
         setup=tuple(setup),
         options=tuple(options),
         parts=tuple(parts),
@@ -740,18 +801,19 @@ def _accelerate(launch: LaunchCommand) -> str:
 def _other_commands(statement: Statement, training: Command) -> Iterator[Part]:
     """Yield what becomes of the other commands of the statement that trains."""
     is_behind = False
+    head = statement.text.partition(training.words[0].text)[0]
     for command in statement.commands:
         text = " ".join(word.text for word in command.words)
         name = command.names[0] if command.names else ""
         if command is training:
             is_behind = True
-        elif statement.kind == "pipeline" and is_behind and name in ("tee", "cat", "ts", "stdbuf"):
+        elif statement.kind in ("pipeline", "list") and is_behind and name in ("tee", "cat", "ts", "stdbuf"):
             yield Part(statement.line, text, PartOutcome.NEEDLESS, _IN_LOGS)
         elif is_behind and name in ("exit", "wait", *PRINTS):
             yield Part(statement.line, text, PartOutcome.NEEDLESS, _END_IS_REPORTED)
         elif not is_behind and launch_in(command.names) and not _is_condition(statement):
             yield Part(statement.line, text, PartOutcome.UNTRANSLATED, IS_OTHER_RUN)
-        elif not is_behind and (name in _PREPARES or statement.kind == "list"):
+        elif not is_behind and (name in _PREPARES or statement.kind == "list") and "||" not in head:
             yield Part(statement.line, text, PartOutcome.SETUP)
         elif statement.is_plain or statement.kind == "list":
             yield Part(statement.line, text, PartOutcome.UNTRANSLATED, "it is another command of that line")
@@ -760,16 +822,16 @@ def _other_commands(statement: Statement, training: Command) -> Iterator[Part]:
 def _is_condition(statement: Statement) -> bool:
     """Return whether a statement runs its commands only if a test succeeds."""
     is_test = statement.kind == "list" and statement.text.startswith(("[", "((", "test "))
-    return is_test or statement.kind in ("if_statement", "case_statement")
+    return is_test or statement.block_kind in ("if_statement", "case_statement")
 
 
 def _kind(statement: Statement) -> str:
     """Return the kind of a statement in words."""
     if _is_condition(statement):
         return "a condition"
-    if _LOOP.match(statement.text):
+    if statement.block_kind in _LOOPS:
         return "a loop"
-    return f"a {statement.kind.replace('_', ' ')}"
+    return f"a {statement.block_kind.replace('_', ' ')}"
 
 
 # --- the statements before and after it ---
@@ -795,6 +857,7 @@ def _read_before(
     read_by_setup = variables_read(texts)
     needed |= read_by_setup
     commands = training.statement.commands if training else ()
+    code = "\n".join(of_training.command)
     called = {name for command in commands for name in _plain_launch(command.names).command[:1]}
     setup: list[str] = []
     parts: list[Part] = []
@@ -815,12 +878,13 @@ def _read_before(
         facts = _facts(scope, statement, needed, read_by_setup)
         facts = replace(
             facts,
+            is_read=facts.is_read or (training is None and not scope.depth),  # the user's COMMAND may read it
             is_exported=statement in exported,
             is_beside=statement in beside,
             waits=bool(_WAITS.match(statement.text)) and absent is not None and absent < statement.line,
             is_of_other_run=is_before_run
             and bool(statement.commands)
-            and not {command.names[0] for command in statement.commands if command.names}
+            and not {command.program for command in statement.commands if command.names}
             <= {*_PREPARES, *PRINTS, "mkdir", "ulimit", "umask", "unset", "eval", "set", "[", "[["}
             and not statement.sets & needed
             and statement.kind != "function_definition",
@@ -833,11 +897,11 @@ def _read_before(
             outcome, reason = rule.outcome, rule.reason
             if facts.name == "shift":
                 lines = [statement.text]
-        elif statement.kind == "function_definition" and not re.search(
-            rf"(?<![\w./-]){re.escape(_function_name(statement))}(?![\w.-])",
-            "\n".join((*setup, *of_training.setup, *of_training.command)),
+        elif statement.kind == "function_definition" and not (
+            _calls("\n".join((*setup, *of_training.setup)), statement)
+            or (_calls(code, statement) and statement.text not in code)
         ):
-            is_followed = _function_name(statement) in called
+            is_followed = _function_name(statement) in called or statement.text in code
             outcome = PartOutcome.NEEDLESS
             reason = (
                 "its statements are in the line" if is_followed else "nothing that is in the line calls it"
@@ -894,7 +958,7 @@ def _parts_of_handler(scope: _Scope, function: Statement) -> Iterator[Part]:
     body = scope.source.functions.get(_function_name(function))
     source = ShellSource(body.text, lines_above=body.line - 1) if body else None
     for statement in source.statements if source else ():
-        names = {command.names[0] for command in statement.commands if command.names}
+        names = {command.program for command in statement.commands if command.names}
         # The ranks get the signal of the job, without a handler that passes it on.
         names -= {"scancel"} if _SENDS_SIGNAL.search(statement.text) else set()
         if not names <= {"scontrol", "exit", "wait", "kill", "sleep", "trap", "return", "true", ":", *PRINTS}:
@@ -1008,9 +1072,10 @@ def _is_small(launch: LaunchCommand, constants: Mapping[str, Constant]) -> bool:
 
 def _part_after(statement: Statement) -> Part:
     """Return what becomes of a statement behind the command."""
-    names = {command.names[0] for command in statement.commands if command.names}
+    names = {command.program for command in statement.commands if command.names}
     files = [text for command in statement.commands for text in command.redirections]
     prints_to_file = any(os.devnull not in text and ">&" not in text for text in files)
-    if names <= {"wait", "exit", "set", "kill", *PRINTS} and not prints_to_file:
+    is_harmless = names <= {"wait", "exit", "set", "kill", *PRINTS} and statement.only_reads
+    if is_harmless and not prints_to_file:
         return Part(statement.line, statement.text, PartOutcome.NEEDLESS, _END_IS_REPORTED)
     return Part(statement.line, statement.text, PartOutcome.UNTRANSLATED, IS_BEHIND)

@@ -13,7 +13,7 @@ import tree_sitter
 import tree_sitter_bash
 
 from clusterrun.model.frozen import frozen
-from clusterrun.script.interpreter_calls import interpreter_call
+from clusterrun.script.interpreter_calls import interpreter_call, unwrapped
 
 _PARSER = tree_sitter.Parser(tree_sitter.Language(tree_sitter_bash.language()))
 # Types of nodes of the syntax tree that are words of a command.
@@ -67,6 +67,42 @@ _OPERATIONS: dict[type[ast.operator], Callable[[int, int], int]] = {
     ast.FloorDiv: operator.floordiv,
     ast.Mod: operator.mod,
 }
+# Programs that print and change nothing.
+_READERS = (
+    *("echo", "printf", "date", "hostname", "nvidia-smi", "env", "printenv", "which", "pwd", "whoami", "id"),
+    *(
+        "sort",
+        "uniq",
+        "grep",
+        "head",
+        "tail",
+        "awk",
+        "sed",
+        "tr",
+        "cut",
+        "wc",
+        "cat",
+        "column",
+        "paste",
+        "ls",
+    ),
+    *("basename", "dirname", "realpath", "readlink", "seq", "shuf", "expr", "bc", "nproc", "uname", "getent"),
+    *(
+        "scontrol",
+        "squeue",
+        "sacct",
+        "sinfo",
+        "ip",
+        "ifconfig",
+        "ss",
+        "netstat",
+        "lscpu",
+        "df",
+        "stat",
+        "comm",
+    ),
+    *("[", "test", "true", ":", "cd", "command", "type", "jq", "nslookup", "host", "python", "python3"),
+)
 # Value of a variable: a text, or the elements of an array.
 Constant = Union[str, "tuple[str, ...]"]
 
@@ -102,6 +138,11 @@ class Command:
     def names(self) -> tuple[str, ...]:
         """Return the words as plain text, with their open expansions."""
         return tuple(plain_text(value) for word in self.words for value in word.values)
+
+    @property
+    def program(self) -> str:
+        """Return the program that it starts, also behind ``env A=1``; '' if it only sets variables."""
+        return (unwrapped(self.names) or self.names or ("",))[0]
 
     def last_values(self, number: int) -> tuple[str, ...]:
         """Return the last words, in which a dollar sign that the shell does not expand is marked."""
@@ -146,11 +187,20 @@ class Statement:
     exports: frozenset[str]  # those of them that its programs see
     reads: frozenset[str]  # variables that it reads, also inside its commands
     is_broken: bool  # whether its shell code is incomplete
+    # The type of the loop, condition or group whose output it redirects; its own ``kind`` if there is none.
+    block_kind: str = ""
+    reads_input: bool = False  # whether its block has an input of its own: ``… < FILE``, ``… | while read``
     # The blocks of a loop, a condition or a group, in their order; () for other statements.
     bodies: tuple[Body, ...] = ()
     # The variable of a loop over a list, and its values; () if they are known only when the script runs.
     loop: str = ""
     loop_values: tuple[str, ...] = ()
+    substitutes: frozenset[str] = frozenset()  # the programs inside of its ``$(…)``
+
+    @property
+    def only_reads(self) -> bool:
+        """Return whether the commands inside of ``$(…)`` change nothing."""
+        return all(program in _READERS for program in self.substitutes)
 
     @property
     def is_plain(self) -> bool:
@@ -221,7 +271,10 @@ class ShellSource:
             if node.type in _WITH_BODIES:
                 # A loop may run again after it has set these.
                 self.constants = {name: value for name, value in before.items() if name not in sets}
-            loop, loop_values = self._loop(self._block(node))
+            block = self._block(node)
+            is_redirected = node.type == "redirected_statement"
+            redirects = [child for child in node.children[1:] if child.is_named] if is_redirected else []
+            loop, loop_values = self._loop(block)
             if loop_values:
                 self.constants[loop] = f"{{{loop}}}"
             is_function = node.type == "function_definition"
@@ -235,9 +288,13 @@ class ShellSource:
                 frozenset(name for part in exports for name in self._names(list(_below(part)), sets=True)),
                 frozenset(self._names(inner, sets=False)),
                 node.has_error,
-                () if is_function else tuple(self._bodies(self._block(node))),
+                block.type,
+                any(self._text(child).lstrip("0123456789").startswith("<") for child in redirects)
+                or (block.type in _WITH_BODIES and node.start_byte < block.start_byte),
+                () if is_function else tuple(self._bodies(block)),
                 loop,
                 loop_values,
+                frozenset(self._substitutes(inner)),
             )
             self.constants = dict(before)
             self._follow(node, inner, sets)
@@ -439,6 +496,13 @@ class ShellSource:
         for node in nodes:
             if node.type in ("command", "compound_statement"):
                 yield from _names_set_by(self._text(node))
+
+    def _substitutes(self, nodes: list[tree_sitter.Node]) -> Iterator[str]:
+        for node in nodes:
+            for child in node.named_children if node.type == "command_substitution" else ():
+                for command in self._commands(child):
+                    call = interpreter_call(unwrapped(command.names))
+                    yield (call.script or call.module if call else "") or command.program
 
     def _commands(self, node: tree_sitter.Node) -> Iterator[Command]:
         if node.type in ("command_substitution", "process_substitution"):

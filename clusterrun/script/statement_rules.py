@@ -77,7 +77,7 @@ class Facts:
     def _only_sets(self) -> bool:
         """Return whether it is a condition or a loop that does nothing but set variables of its shell."""
         statement = self.statement
-        names = {command.names[0] for command in statement.commands if command.names}
+        names = {command.program for command in statement.commands if command.names}
         is_block = bool(statement.bodies and statement.sets)
         sets_alone = names <= {"test", "true", ":", *PRINTS} and not self.writes
         return is_block and sets_alone and not _EXPORTS.search(statement.text)
@@ -112,9 +112,9 @@ class Facts:
 
     @property
     def only_prints(self) -> bool:
-        names = {command.names[0] for command in self.statement.commands if command.names}
+        names = {command.program for command in self.statement.commands if command.names}
         is_print = self.statement.is_plain and self.name in PRINTS and names <= {*PRINTS, *_FILTERS}
-        return is_print and not self.writes and not self.statement.sets
+        return is_print and not self.writes and not self.statement.sets and self.statement.only_reads
 
 
 @frozen
@@ -173,7 +173,9 @@ RULES = (
         "its value is in the line, as far as it is needed",
     ),
     Rule(
-        lambda facts: not facts.is_read and (facts.is_assignment or facts.sets_launcher),
+        lambda facts: (
+            not facts.is_read and (facts.is_assignment or facts.sets_launcher) and facts.statement.only_reads
+        ),
         _NEEDLESS,
         "nothing that is in the line reads it",
     ),
@@ -217,7 +219,11 @@ RULES = (
     Rule(lambda facts: facts.launches, _UNTRANSLATED, IS_OTHER_RUN),
     Rule(lambda facts: facts.is_of_other_run, _UNTRANSLATED, IS_OF_OTHER_RUN),
     Rule(
-        lambda facts: facts.statement.is_plain and facts.name.startswith("$"),
+        lambda facts: (
+            facts.statement.is_plain
+            and facts.name != "eval"
+            and any(command.program.startswith("$") for command in facts.statement.commands)
+        ),
         _UNTRANSLATED,
         "its command is known only when the script runs: give it as COMMAND, or as a --setup line",
     ),

@@ -287,8 +287,8 @@ def test_a_script_of_another_language_is_the_command() -> None:
         "rm -r out\ntorchrun --nproc_per_node 2 a.py\ntorchrun --nproc_per_node 2 t.py",
         "f() { CUDA_VISIBLE_DEVICES=$1 python t.py $1 & }\nf 0\nf 1\nwait",
         "for i in 1 2 3; do\n python t.py $i && break\ndone",
-        "for i in 1 2 3; do\n [ -f out/$i ] && continue\n python t.py $i\ndone",
-        "L=0\nfor i in 1 2 3; do\n python t.py $i --load $L\n L=$i\ndone",
+        "for i in 1 2 3; do\n [ -f out/$i ] && continue\n srun python t.py $i\ndone",
+        "L=0\nfor i in 1 2 3; do\n srun python t.py $i --load $L\n L=$i\ndone",
         "if [ -f done ]; then exit 0; fi\nsrun python t.py",
         "bash prepare.sh\nsrun python t.py",
         "W=$SLURM_CPUS_ON_NODE\nsrun python t.py $W",
@@ -414,14 +414,105 @@ def test_the_line_starts_as_many_ranks_as_the_script(
 @pytest.mark.parametrize(
     "loop",
     [
-        "for i in 1 2; do python t.py $i && break; done",
-        "N=1\nfor i in 1 2; do\n python t.py $i $N\n N=$i\ndone",
-        "for i in 1 2; do\n ((k++))\n python t.py $i $k\ndone",
+        "for i in 1 2; do srun python t.py $i && break; done",
+        "N=1\nfor i in 1 2; do\n srun python t.py $i $N\n N=$i\ndone",
+        "for i in 1 2; do\n ((k++))\n srun python t.py $i $k\ndone",
     ],
 )
 def test_runs_that_depend_on_the_run_before_are_no_sweep(loop: str) -> None:
     conversion = converted(loop)
     assert conversion.verb == "submit" and conversion.untranslated
+
+
+@pytest.mark.parametrize(
+    ("lines", "setup", "code"),
+    [
+        ("A=1\nif [ $A ]; then python a.py; else python b.py; fi", ["export A=1"], ""),
+        ("for f in *.yaml; do python t.py $f; done > log", [], ""),
+        ("cat l | while read x; do python t.py $x; done", [], ""),
+        ("python t.py || python t.py --again", [], ""),
+        ("yes | python t.py", [], ""),
+        ("[ -d data ] || ./fetch && python t.py", [], ""),
+        (
+            "set -e\nfit() { python t.py $1; }\nfor i in $(seq 3 9); do fit $i || break; done",
+            [],
+            "set -e\nfit() { python t.py $1; }\nfor i in $(seq 3 9); do fit $i || break; done",
+        ),
+    ],
+)
+def test_a_statement_that_cannot_be_taken_apart_is_kept_if_it_starts_one_process(
+    lines: str, setup: list[str], code: str
+) -> None:
+    conversion = converted(f"#SBATCH --gres=gpu:2\n{lines}")
+    assert conversion.command == ("bash", "-c", code or lines.rpartition("\n")[2])
+    options = conversion.options
+    assert ("per-node", "") in options and [value for name, value in options if name == "setup"] == setup
+    assert not conversion.untranslated
+
+
+@pytest.mark.parametrize(
+    ("lines", "text"),
+    [
+        ("if [ -f a ]; then srun python a.py; else srun python b.py; fi | tee log", "srun python a.py"),
+        ("if ! srun python t.py; then ./tidy; fi < in", "if !"),
+        ("cat l | while read x; do srun python t.py $x; done", "cat l"),
+        ("for i in 1 2; do srun python t.py $i; done < grid", "for i"),
+        ("[ -d data ] || ./fetch && srun python t.py", "./fetch"),
+        ("srun python t.py\nR=$(./evaluate)", "R="),
+        ("#SBATCH --container=bundle\nsrun python t.py", "#SBATCH --container"),
+        ('set -- python t.py\nexec "$@"', "exec"),
+    ],
+)
+def test_a_command_that_no_line_has_is_named(lines: str, text: str) -> None:
+    assert [part.text for part in converted(lines).untranslated if part.text.startswith(text)]
+
+
+@pytest.mark.parametrize("line", ["env A=1 ./prepare", "X=$(python prepare.py)", "X=$(./prepare)"])
+def test_a_program_in_front_of_the_command_runs_also_if_nothing_reads_its_output(line: str) -> None:
+    assert any(line in value for name, value in converted(f"{line}\nsrun python t.py").options)
+
+
+@pytest.mark.parametrize(
+    ("lines", "cpus"),
+    [
+        ("#SBATCH -c14 --gres=gpu:8\ntorchrun --nproc_per_node 8 t.py", 14),
+        ("#SBATCH -c10 --gpus-per-node=4 -N2\nsrun torchrun --nnodes 2 --nproc_per_node 4 t.py", 10),
+        ("#SBATCH -c1 --gres=gpu:2\ndeepspeed t.py", 1),
+        ("#SBATCH -n3 -c2 --gres=gpu:2\npython t.py", 6),
+        ("#SBATCH -n4 -N2 -c3\nsrun python t.py", 6),
+    ],
+)
+def test_the_line_asks_for_as_many_cpus_of_a_node_as_the_script(lines: str, cpus: int) -> None:
+    options = converted(lines).options
+    ranks = dict(options).get("gpus") or dict(options).get("ranks-per-node", "1")
+    passed = [value.partition("=")[2] for name, value in options if value.startswith("cpus-per-task=")]
+    assert int((passed or [int(ranks) * int(dict(options).get("cpus-per-rank", "1"))])[0]) == cpus
+
+
+@pytest.mark.parametrize(
+    ("lines", "text"),
+    [
+        ("#SBATCH --gres=gpu:2 --mem-per-cpu=1G\ntorchrun --nproc_per_node 2 t.py", "1 CPUs"),
+        ("#SBATCH --mem=9G\nsrun --mem=5G python t.py", "--mem 5G"),
+        ("#SBATCH --gres=gpu:8 -c8\nG=${G:-8}\nsrun torchrun --nproc_per_node=$G t.py", "rank for each GPU"),
+        ("#SBATCH --gres=gpu:2 -c8\ntorchrun --nproc_per_node=2 t.py", "OMP_NUM_THREADS is 4"),
+    ],
+)
+def test_a_size_that_the_line_changes_is_named(lines: str, text: str) -> None:
+    assert any(text in f"{part.text} {part.reason}" for part in converted(lines).parts if part.reason)
+
+
+@pytest.mark.parametrize(
+    ("launcher", "ranks"),
+    [("torchrun t.py", 1), ("srun --ntasks-per-node=1 torchrun --nproc_per_node=$G t.py", 4)],
+)
+def test_a_launcher_in_a_step_decides_the_number_of_ranks(launcher: str, ranks: int) -> None:
+    options = dict(converted(f"#SBATCH --gres=gpu:4\nG=$(f)\n{launcher}").options)
+    assert int(options.get("gpus", "1")) == ranks
+
+
+def test_without_a_command_the_line_keeps_all_variables() -> None:
+    assert typed(converted('A=1\nset -- $A\n"$@"')) == "submit --setup 'export A=1' COMMAND"
 
 
 @pytest.mark.parametrize("line", ["srun --mpi=pmix ./solver", "mpirun -np 4 python t.py"])
@@ -478,8 +569,8 @@ def test_the_rows_of_the_page_equal_converts_output(launcher: str) -> None:
 @pytest.mark.parametrize(
     ("lines", "line"),
     [
-        ("#SBATCH --gres=gpu:4\nN=$(f)\ntorchrun --nproc-per-node=$N t.py", "--gpus 4 t.py"),
-        ('A=$(f)\nL="torchrun --nnodes $((B * C)) --rdzv_endpoint $A:1"\nsrun $L t.py', "t.py"),
+        ("#SBATCH --gres=gpu:4\nN=$(nproc)\ntorchrun --nproc-per-node=$N t.py", "--gpus 4 t.py"),
+        ('A=$(hostname)\nL="torchrun --nnodes $((B * C)) --rdzv_endpoint $A:1"\nsrun $L t.py', "t.py"),
         ("S=`pwd`/t.py\ntorchrun $S -x", "--setup 'export S=`pwd`/t.py' bash -c 'exec python $S -x'"),
         (
             "N=$(f)\nX=$((N * 8))\nsrun python t.py $X",
@@ -529,7 +620,7 @@ def test_the_rows_of_the_page_equal_converts_output(launcher: str) -> None:
         ("ulimit -n 9\nsrun python t.py", "--setup 'ulimit -n 9 || :' t.py"),
         ("O=$(cat <<E\n-x 1\nE\n)\nsrun python t.py $O", "t.py -x 1"),
         (
-            "if [ a ]; then R='--standalone'; else R=$(f); fi\nSCRIPT=$(g)\ntorchrun $R $SCRIPT -x",
+            "if [ a ]; then R='--standalone'; else R=$(date); fi\nSCRIPT=$(g)\ntorchrun $R $SCRIPT -x",
             "--setup 'export SCRIPT=$(g)' bash -c 'exec python $SCRIPT -x'",
         ),
         ("printenv | sort\nsrun python t.py", "t.py"),
@@ -730,7 +821,7 @@ def test_arguments_of_a_script_that_the_command_starts_are_followed() -> None:
         ("#SBATCH -N 2 -n 3\nsrun python t.py", 2),
         ("echo A=1 >> ~/.deepspeed_env\ndeepspeed --num_gpus 2 t.py", 2),
         ("h() {\n touch x\n scontrol requeue $SLURM_JOB_ID\n}\ntrap h USR1\nsrun python t.py &\nwait", 3),
-        ("for f in *.yaml; do python t.py $f; done", 2),
+        ("for f in *.yaml; do srun python t.py $f; done", 2),
         ("python t.py\nr=$?\n[ $r -eq 0 ] || python t.py --again", 4),
         ("python t.py &\nwait $!\npython merge.py", 4),
         ("srun -n4 python t.py || srun -n4 python t.py --again", 2),
