@@ -22,7 +22,12 @@ from clusterrun.protocol.bootstrap import Bootstrap, read_bootstrap
 from clusterrun.protocol.client import Joined, OutOfReach, join
 from clusterrun.protocol.messages import Hello
 from clusterrun.runtime.event_loop import EventLoop, steady
-from clusterrun.runtime.processes import become_subreaper, on_parents_death, set_process_name
+from clusterrun.runtime.processes import (
+    become_subreaper,
+    on_parents_death,
+    raise_open_files,
+    set_process_name,
+)
 from clusterrun.runtime.run_files import check_run_directory, patiently, read_orders
 
 _LONGEST_LINE = 64 * 1024
@@ -39,6 +44,7 @@ def serve(
     on_parents_death(os.getppid(), signal.SIGTERM)  # until the event loop watches the shim
     for number in contract.USERS_SIGNALS:
         signal.signal(number, signal.SIG_IGN)  # these signals are for ranks, and none runs yet
+    raise_open_files()  # ranks inherit it
     patiently(lambda: check_run_directory(paths.run_dir))
     orders = patiently(lambda: read_orders(paths))
     environment = _with_gpu_variables(environment, orders)

@@ -22,6 +22,8 @@ _PR_SET_PDEATHSIG = 1
 _PR_SET_NAME = 15
 _PR_SET_CHILD_SUBREAPER = 36
 _EXEC_SECONDS = 5.0
+# Enough for 1,250 agents and for NCCL in a large job. Some programs visit every possible descriptor.
+_OPEN_FILES = 65536
 _NOT_EXECUTED = 127
 _PASSED_ON = (*contract.TERMINATE_SIGNALS, contract.NOTICE_SIGNAL, *contract.USERS_SIGNALS)
 _CAUGHT = (*_PASSED_ON, signal.SIGCHLD)
@@ -30,6 +32,18 @@ _ALL_SIGNALS = signal.valid_signals()
 # slow, so it is made once.
 _CHANGED_BY_PYTHON = [number for number in _ALL_SIGNALS if signal.getsignal(number) != signal.SIG_DFL]
 _libc = ctypes.CDLL(None, use_errno=True)
+
+
+def raise_open_files() -> int:
+    """Raise this process's soft limit of open files, as far as the hard limit allows. Return the earlier one.
+
+    The usual soft limit of 1024 is for old programs. NCCL in a large job, and data loaders, need more.
+    """
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    enough = _OPEN_FILES if hard == resource.RLIM_INFINITY else min(_OPEN_FILES, hard)
+    if soft != resource.RLIM_INFINITY and soft < enough:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (enough, hard))
+    return soft
 
 
 class NotStarted(ClusterrunError):

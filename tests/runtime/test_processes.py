@@ -315,3 +315,12 @@ def test_processes_of_one_network_namespace_share_one_read_of_its_sockets() -> N
             assert tables.listeners(os.getppid()) == before
             place = ("127.0.0.1", late.getsockname()[1])
             assert place in proc.TcpTables().listeners(os.getpid()).values()
+
+
+def test_open_files_are_raised_to_the_hard_limit_and_the_earlier_limit_is_returned() -> None:
+    code = (
+        "import resource as r; from clusterrun.runtime.processes import raise_open_files; "
+        "r.setrlimit(r.RLIMIT_NOFILE, (100, 300)); print(raise_open_files(), r.getrlimit(r.RLIMIT_NOFILE))"
+    )
+    result = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert result.stdout == "100 (300, 300)\n"

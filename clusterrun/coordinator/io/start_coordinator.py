@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import gc
 import os
-import resource
 import sys
 from collections.abc import Callable, Mapping
 
@@ -22,6 +21,7 @@ from clusterrun.model.paths import RunPaths
 from clusterrun.protocol.bootstrap import Bootstrap, Timeouts
 from clusterrun.protocol.server import listening
 from clusterrun.runtime.network import reachable
+from clusterrun.runtime.processes import raise_open_files
 from clusterrun.runtime.run_files import highest_attempt, patiently
 from clusterrun.runtime.stderr import say
 from clusterrun.slurm_text.job_row import job_of
@@ -52,12 +52,7 @@ def opened(
     """
     gc.freeze()  # loaded modules stay
     gc.enable()
-    # Raise the limit of open files, since there may be 1,250 agents.
-    open_files, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    try:
-        resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
-    except (ValueError, OSError):
-        pass
+    open_files = raise_open_files()
     address = reachable(names) if orders.launch else _LOOPBACK
     try:
         epoch = patiently(lambda: highest_attempt(paths)) + 1

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import resource
 import selectors
 import socket
 import sys
@@ -23,19 +22,16 @@ from clusterrun.preflight.node.proxy import RemoteExaminers, RunningThrough
 from clusterrun.preflight.node.task_runner import RunningChecks, RunningDial
 from clusterrun.preflight.node.torch_worker_client import TorchWorkerClient
 from clusterrun.preflight.probes.network_interfaces import interfaces
+from clusterrun.runtime.processes import raise_open_files
 
 _PIECE = 1 << 16
 _LONGEST_WAIT = 60.0
-_OPEN_FILES = 65536
 _TOPOLOGY = "SLURM_TOPOLOGY_ADDR"
 
 
 def main(run_dir: str, node_name: str, environment: dict[str, str]) -> int:
     """Serve the agent until it closes the input. A task cannot cause an exception."""
-    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    enough = _OPEN_FILES if hard == resource.RLIM_INFINITY else min(_OPEN_FILES, hard)
-    if soft < enough:
-        resource.setrlimit(resource.RLIMIT_NOFILE, (enough, hard))
+    raise_open_files()
     return Examiner(run_dir, environment, 0, 1).run()
 
 
