@@ -51,7 +51,7 @@ _REASONS = {
     TIME_LIMIT: "the job's time limit was reached",
     PREEMPTION: "preempted: the scheduler needs the nodes for another job",
     BY_HAND: "told by a signal to make room",
-    REQUEUE: "the job was put back into the queue (scontrol requeue)",
+    REQUEUE: "the job was put back into the queue",
 }
 
 
@@ -323,19 +323,20 @@ class Termination(RunPart):
         return is_notified, None
 
     def _end(self, now: Now, why: str, wish: RunOutcome, since: float) -> EndAsked:
+        reason = _REASONS.get(why, f"cancelled through the scheduler: {wish.reason}")
+        members = enumerate(self._membership.members)
+        absent = [self._membership.name_of(node) for node, member in members if member is None]
+        if why in (CANCELLED, REQUEUE) and absent:
+            reason += f"; no agent had started on {fold(absent)} ({contract.PROLOG_FAILS})"
+        elif why == REQUEUE:
+            reason += " (scontrol requeue)"
+        elif why == PREEMPTION and not self._survival.requeue:
+            reason += "; --requeue continues such a run"
         if why == CANCELLED:
-            reason = f"cancelled through the scheduler: {wish.reason}"
-            members = enumerate(self._membership.members)
-            absent = [self._membership.name_of(node) for node, member in members if member is None]
-            if absent:
-                reason += f"; no agent had started on {fold(absent)} ({contract.PROLOG_FAILS})"
             wish = replace(wish, reason=reason)
             if not self.abandoned:
                 self.requeue.cancel(now, wish)
         elif why in _REASONS:
-            reason = _REASONS[why]
-            if why == PREEMPTION and not self._survival.requeue:
-                reason += "; --requeue continues such a run"
             wish = RunOutcome(STATES.get(why, State.CANCELLED), reason, wish.exit_code)
         return EndAsked(wish, since)
 

@@ -353,6 +353,15 @@ def test_a_job_that_the_scheduler_requeues_is_only_left() -> None:
     assert left_by_all(tape, 51.5) == [Finish(0)]
 
 
+def test_a_requeue_before_agents_start_names_the_prolog_and_not_a_user() -> None:
+    tape = job()
+    tape.at(1.0, TERM)
+    tape.at(1.1, JobTold("requeue", requeued=True))
+    tape.at(1.2, LauncherEnded(-15))
+    assert "no agent had started on" in tape.saved.reason and "prolog" in tape.saved.reason
+    assert "scontrol requeue" not in tape.saved.reason
+
+
 # --- ranks that continue ---
 
 
