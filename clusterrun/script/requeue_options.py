@@ -136,9 +136,10 @@ def notices(submitted: JobSpec, spec: JobSpec) -> tuple[str, ...]:
         time_option = "--time-min" if spec.time_min else "--time"
         messages.append(f"the job gets a notice {spec.notice} s before its end (half of {time_option})")
     if spec.goes_on and not _excluding(spec):
-        messages += [
-            "the next job does not exclude unfit nodes: --exclude names a file or was given by --sbatch"
-        ]
+        because = "--exclude names a file or was given by --sbatch"
+        if spec.nodelist:
+            because = "--nodelist asks for them"
+        messages.append(f"the next job does not exclude unfit nodes: {because}")
     return tuple(messages)
 
 

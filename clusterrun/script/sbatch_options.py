@@ -248,8 +248,10 @@ def resubmit_argv(spec: JobSpec, argv: Sequence[str]) -> tuple[str, ...]:
 def excluding(spec: JobSpec, option: str) -> str:
     """Return the option that also excludes bad nodes from the next job.
 
-    Raises ``BadInput`` as ``excluded`` does.
+    Raises ``BadInput`` as ``excluded`` does, and if a job without a bad node could never start.
     """
+    if spec.nodelist:
+        raise BadInput(f"{option} cannot exclude nodes that --nodelist asks for", "leave one of them out")
     return f"--exclude={','.join(filter(None, (fold(excluded(spec, option)), EXCLUDED_PLACE)))}"
 
 

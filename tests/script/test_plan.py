@@ -154,7 +154,6 @@ def test_the_orders_are_exact_and_start_one_agent_on_each_node() -> None:
             "requeue",
             (
                 *made("whole").argv[:-1],
-                "--exclude=n[3-4],{excluded}",
                 "--dependency=",
                 "{dependency}",
                 SCRIPT,
