@@ -28,8 +28,10 @@ _ASSIGNED = re.compile(r"\b([A-Za-z_]\w*)\+?=", re.ASCII)
 _COUNTED = re.compile(r"\b([A-Za-z_]\w*)(?:\s*[-+*/%]?=(?!=)|\+\+|--)|(?:\+\+|--)([A-Za-z_]\w*)", re.ASCII)
 # A command whose output, or a process whose number or result, is part of a value; ``$((`` is arithmetic.
 _COMMAND = re.compile(r"\$\((?!\()|`|\$[!?]")
-# A word of an unquoted value. The shell does not split inside an expansion.
-_SPLIT = re.compile(r"(?:\$\(\(.*?\)\)|\$\([^()]*\)|`[^`]*`|\$\{[^}]*\}|\S)+", re.DOTALL)
+# An expansion that remains in a value. The shell does not split inside it, and its text names no files.
+_OPEN_EXPANSION = re.compile(r"\$\(\(.*?\)\)|\$\([^()]*\)|`[^`]*`|\$\{[^}]*\}", re.DOTALL)
+# A word of an unquoted value.
+_SPLIT = re.compile(rf"(?:{_OPEN_EXPANSION.pattern}|\S)+", re.DOTALL)
 # A part of a launcher's command line.
 _LAUNCHER = re.compile(
     r"torchrun|torch\.distributed|accelerate launch|deepspeed |--n(?:proc|nodes)|--rdzv"
@@ -579,7 +581,7 @@ class ShellSource:
             return self._values(node.named_children[0])
         if node.type in ("simple_expansion", "expansion", "arithmetic_expansion"):
             value = self._constant(node)
-            if value is None or (splits and set("*?[") & set("".join(value))):
+            if value is None or (splits and set("*?[") & set(_OPEN_EXPANSION.sub("", "".join(value)))):
                 return (text,)  # the shell may find files of the name
             if isinstance(value, tuple):
                 return tuple(part for element in value for part in _SPLIT.findall(element))

@@ -88,6 +88,7 @@ def test_an_untranslated_or_unneeded_line_has_a_reason(path: Path) -> None:
         ('L="torchrun --nproc_per_node 2"\nsrun bash -c "$L t.py"', "--gpus 2 t.py"),
         ("bash -c 'srun --ntasks-per-node=4 python t.py'", "--ranks-per-node 4 t.py"),
         ("f() {\n torchrun --nproc_per_node 2 t.py\n}\nA=1 f", "--gpus 2 --env A=1 t.py"),
+        ('L="torchrun --nproc_per_node 2 --nnodes $((SLURM_NNODES * 1))"\nsrun $L t.py', "--gpus 2 t.py"),
         (
             "accelerate launch --config_file a.yaml t.py",
             "--per-node bash -c 'exec accelerate launch --config_file a.yaml --num_machines $NNODES "
